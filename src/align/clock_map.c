@@ -3,11 +3,12 @@
 
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 
 void clocks_fini(struct clocks *clocks)
 {
-    free(clocks->warnings.at);
+    mem_free(clocks->warnings.at);
     arena_fini(&clocks->arena);
     *clocks = (struct clocks){0};
 }

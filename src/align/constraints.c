@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "align/solver.h"
+#include "base/memory.h"
 #include "base/sort.h"
 
 enum {
@@ -13,13 +14,13 @@ enum {
 
 struct align *align_create(uint32_t n_clocks)
 {
-    struct align *a = calloc(1, sizeof *a);
+    struct align *a = mem_array(1, sizeof *a);
     if (!a)
         return NULL;
     a->n_clocks = n_clocks;
     a->clocks = arena_array(&a->arena, n_clocks + (size_t)1, sizeof *a->clocks);
     if (!a->clocks) {
-        free(a);
+        mem_free(a);
         return NULL;
     }
     for (uint32_t c = 0; c < n_clocks; c++)
@@ -41,7 +42,7 @@ void align_destroy(struct align *a)
     array_fini(&a->conflicts);
     map_fini(&a->pair_of);
     arena_fini(&a->arena);
-    free(a);
+    mem_free(a);
 }
 
 static bool is_time(int64_t ns)
@@ -111,10 +112,7 @@ static int add_constraint(constraints_array *to, struct constraint constraint)
             constraints_tighten(to);
         if (to->n >= to->cap / 2) {
             size_t cap = to->cap ? to->cap * 2 : 4;
-            struct constraint *at = realloc(to->at, cap * sizeof *at);
-            if (!at)
-                return -1;
-            to->at = at;
+            to->at = mem_resize(to->at, cap, sizeof *to->at);
             to->cap = cap;
         }
     }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "align/solver.h"
+#include "base/memory.h"
 #include "base/stats.h"
 
 enum {
@@ -451,7 +452,7 @@ static int apply_wishes(struct work *work)
         return 0;
     for (size_t p = 0; p < a->pairs.n; p++)
         most = a->pairs.at[p].nears.n > most ? a->pairs.at[p].nears.n : most;
-    double *scratch = malloc(most * sizeof *scratch);
+    double *scratch = mem_alloc(most * sizeof *scratch);
     if (!scratch)
         return -1;
     for (uint32_t c = 0; c < a->n_clocks; c++)
@@ -473,7 +474,7 @@ static int apply_wishes(struct work *work)
             work->known[low ? pair->high : pair->low] = more = true;
         }
     }
-    free(scratch);
+    mem_free(scratch);
     for (uint32_t c = 0; c < a->n_clocks; c++) {
         const struct line *line = &work->window->lines[c];
         if (!work->known[c])

@@ -8,6 +8,7 @@
 #include <dpro/attach.h>
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -25,6 +26,7 @@
 #include "base/error.h"
 #include "base/folder.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/time.h"
 
@@ -100,8 +102,9 @@ static int make_folder(const struct attach *attach, struct process *process,
 {
     size_t first_made;
     bool known = process->rank >= 0;
-    if (asprintf(&process->folder, "%s/host%s/%s%d", attach->path, process->host,
-                 known ? "rank" : "pid", known ? process->rank : process->pids[0]) < 0) {
+    if (!(process->folder =
+              mem_format("%s/host%s/%s%d", attach->path, process->host, known ? "rank" : "pid",
+                         known ? process->rank : process->pids[0]))) {
         process->folder = NULL;
         return dpro_error_nomem(err);
     }
@@ -310,8 +313,8 @@ static int record(struct attach *attach, struct dpro_attach_result *result, stru
     }
 }
 
-int dpro_attach(const char *path, const struct dpro_attach_options *options,
-                struct dpro_attach_result *result, struct dpro_error *err)
+static int attach_all(const char *path, const struct dpro_attach_options *options,
+                      struct dpro_attach_result *result, struct dpro_error *err)
 {
     struct attach attach = {.fd = -1};
     struct dpro_attach_options *o = &attach.options;
@@ -321,8 +324,8 @@ int dpro_attach(const char *path, const struct dpro_attach_options *options,
     o->duration_ms = o->duration_ms ? o->duration_ms : 2000;
     o->delay_ms = MAX(o->delay_ms ? o->delay_ms : 10000, DPRO_ATTACH_MIN_DELAY_MS);
     o->wait_ms = o->wait_ms ? o->wait_ms : 30000;
-    char *absolute = realpath(path, NULL); /* the processes run elsewhere */
-    if (!absolute)
+    char absolute[PATH_MAX]; /* the processes run elsewhere */
+    if (!realpath(path, absolute))
         return dpro_error_set(err, DPRO_EIO, "%s: %s", path, strerror(errno));
     attach.path = absolute;
     int rc = 0;
@@ -334,9 +337,10 @@ int dpro_attach(const char *path, const struct dpro_attach_options *options,
     if (rc == 0)
         rc = attach.fd = fabric_listen(err);
     if (rc >= 0)
-        rc = record(&attach, &out, err);
+        rc = WITHIN_SCOPE(DPRO_ENOMEM, record(&attach, &out, err));
     if (attach.fd >= 0)
         fabric_close(attach.fd);
+    memory_check();
     if (rc >= 0)
         rc = collect(absolute, attach.processes.at, attach.processes.n, &attach.window, &o->sink,
                      &out.n_ranks, err);
@@ -349,10 +353,15 @@ int dpro_attach(const char *path, const struct dpro_attach_options *options,
     if (rc == 0)
         *result = out;
     for (size_t i = 0; i < attach.processes.n; i++) {
-        free(attach.processes.at[i].folder);
-        free(attach.processes.at[i].file);
+        mem_free(attach.processes.at[i].folder);
+        mem_free(attach.processes.at[i].file);
     }
     array_fini(&attach.processes);
-    free(absolute);
     return rc;
+}
+
+int dpro_attach(const char *path, const struct dpro_attach_options *options,
+                struct dpro_attach_result *result, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), attach_all(path, options, result, err));
 }

@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/writer.h"
 
@@ -69,13 +70,13 @@ void process_describe(struct process *process)
         {"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"},
         {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"},
         {"GROUP_RANK", "SLURM_NODEID"}};
-    char *environment = malloc(ENVIRON_MAX);
+    char *environment = mem_alloc(ENVIRON_MAX);
     size_t size = environment ? read_environ(process->pid, environment, ENVIRON_MAX) : 0;
     process->rank = look_up_number(environment, size, names[0], -1);
     process->world_size = look_up_number(environment, size, names[1], 0);
     process->local_rank = look_up_number(environment, size, names[2], -1);
     int node = look_up_number(environment, size, names[3], -1);
-    free(environment);
+    mem_free(environment);
     if (node >= 0) {
         snprintf(process->host, sizeof process->host, "%d", node);
     } else {
@@ -106,13 +107,13 @@ static bool is_whole(const char *path)
 void process_look(struct process *process)
 {
     char *path;
-    if (asprintf(&path, "%s/kineto_%d.json", process->folder, process->pids[0]) < 0)
+    if (!(path = mem_format("%s/kineto_%d.json", process->folder, process->pids[0])))
         return;
     process->done = is_whole(path);
     if (process->done)
         process->file = path;
     else
-        free(path);
+        mem_free(path);
 }
 
 struct kept { /* a process whose trace is taken */
@@ -148,13 +149,13 @@ static void drop(const struct collection *all, struct kept *kept, enum dpro_log_
 static void rename_plainly(struct process *process)
 {
     char *path;
-    if (asprintf(&path, "%s/kineto.json", process->folder) < 0)
+    if (!(path = mem_format("%s/kineto.json", process->folder)))
         return;
     if (rename(process->file, path) < 0) {
-        free(path);
+        mem_free(path);
         return;
     }
-    free(process->file);
+    mem_free(process->file);
     process->file = path;
 }
 
@@ -343,10 +344,10 @@ static int write_job(const char *path, struct dpro_error *err)
         if (dpro_recording_rank(recording, i).world_size > world_size)
             world_size = dpro_recording_rank(recording, i).world_size;
     dpro_recording_destroy(recording);
-    if (asprintf(&file, "%s/job.json", path) < 0)
+    if (!(file = mem_format("%s/job.json", path)))
         return dpro_error_nomem(err);
     rc = writer_write_path(file, false, write_world, &world_size, err);
-    free(file);
+    mem_free(file);
     return rc;
 }
 

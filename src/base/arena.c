@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 enum { FIRST_BLOCK = 4096, LAST_BLOCK = 1 << 20, ALIGN = 16 };
 
 struct arena_block {
@@ -18,7 +20,7 @@ struct arena_block {
 static void *take(struct arena *arena, size_t size, size_t align)
 {
     if (size > SIZE_MAX / 2)
-        return NULL;
+        mem_fail();
     struct arena_block *block = arena->head;
     size_t begin = block ? (block->used + align - 1) & ~(align - 1) : 0;
     if (!block || block->size < begin || block->size - begin < size) {
@@ -27,9 +29,7 @@ static void *take(struct arena *arena, size_t size, size_t align)
             block_size = LAST_BLOCK;
         if (block_size < size)
             block_size = size;
-        struct arena_block *fresh = malloc(sizeof *fresh + block_size);
-        if (!fresh)
-            return NULL;
+        struct arena_block *fresh = mem_alloc(sizeof *fresh + block_size);
         fresh->used = 0;
         fresh->size = block_size;
         if (block && size > LAST_BLOCK / 2) { /* keep filling the current block */
@@ -56,23 +56,18 @@ void *arena_array(struct arena *arena, size_t count, size_t size)
 {
     size_t total;
     if (__builtin_mul_overflow(count, size, &total))
-        return NULL;
-    void *at = arena_alloc(arena, total);
-    if (at)
-        memset(at, 0, total);
-    return at;
+        mem_fail();
+    return memset(arena_alloc(arena, total), 0, total);
 }
 
 char *arena_copy_string(struct arena *arena, const char *text, size_t len)
 {
     if (len == SIZE_MAX)
-        return NULL;
+        mem_fail();
     char *copy = take(arena, len + 1, 1); /* names are most of a trace: they lie side by side */
-    if (copy) {
-        if (len)
-            memcpy(copy, text, len);
-        copy[len] = '\0';
-    }
+    if (len)
+        memcpy(copy, text, len);
+    copy[len] = '\0';
     return copy;
 }
 
@@ -82,9 +77,10 @@ char *arena_format(struct arena *arena, const char *format, ...)
     va_start(args, format);
     va_copy(again, args);
     int len = vsnprintf(NULL, 0, format, args);
-    char *text = len < 0 ? NULL : take(arena, (size_t)len + 1, 1);
-    if (text)
-        vsnprintf(text, (size_t)len + 1, format, again);
+    if (len < 0)
+        mem_fail();
+    char *text = take(arena, (size_t)len + 1, 1);
+    vsnprintf(text, (size_t)len + 1, format, again);
     va_end(again);
     va_end(args);
     return text;
@@ -94,7 +90,7 @@ void arena_fini(struct arena *arena)
 {
     for (struct arena_block *block = arena->head, *next; block; block = next) {
         next = block->next;
-        free(block);
+        mem_free(block);
     }
     *arena = (struct arena){0};
 }

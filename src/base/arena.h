@@ -9,8 +9,7 @@ struct arena {
     size_t used_bytes;        /* handed out so far */
 };
 
-/* A zeroed struct arena is an empty one. All of these return NULL when memory runs out or count *
- * size overflows. */
+/* A zeroed struct arena is an empty one. */
 void *arena_alloc(struct arena *arena, size_t size); /* 16-byte aligned, not cleared */
 void *arena_array(struct arena *arena, size_t count, size_t size); /* cleared */
 char *arena_copy_string(struct arena *arena, const char *text,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 enum { CHUNK = 1 << 17 };
 
@@ -12,16 +13,14 @@ int bytes_init(struct bytes *bytes, struct input *in, size_t chunk, size_t max,
                struct dpro_error *err)
 {
     *bytes = (struct bytes){.chunk = chunk ? chunk : CHUNK, .max = max, .in = in, .err = err};
-    bytes->buffer = malloc(bytes->chunk + max);
-    if (!bytes->buffer)
-        return dpro_error_nomem(err);
+    bytes->buffer = mem_alloc(bytes->chunk + max);
     bytes->p = bytes->end = bytes->buffer;
     return 0;
 }
 
 void bytes_fini(struct bytes *bytes)
 {
-    free(bytes->buffer);
+    mem_free(bytes->buffer);
     *bytes = (struct bytes){0};
 }
 

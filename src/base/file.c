@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 enum { PACKED_SIZE = 1 << 16 };
 
@@ -74,10 +75,8 @@ static int start(struct input *in, struct dpro_error *err)
     }
     if (n_head < 2 || head[0] != 0x1f || head[1] != 0x8b)
         return 0;
-    in->inflate = calloc(1, sizeof *in->inflate); /* damaged data may look at any of it */
-    in->packed = malloc(PACKED_SIZE);
-    if (!in->inflate || !in->packed)
-        return dpro_error_nomem(err);
+    in->inflate = mem_array(1, sizeof *in->inflate); /* damaged data may look at any of it */
+    in->packed = mem_alloc(PACKED_SIZE);
     isal_inflate_init(in->inflate);
     in->inflate->crc_flag = ISAL_GZIP;
     in->inflate->next_in = in->packed;
@@ -89,12 +88,12 @@ int input_open(struct input *in, const char *path, struct dpro_error *err)
 {
     *in = (struct input){.path = path, .fd = -1};
     /* O_NONBLOCK: opening a FIFO that nobody writes must not wait */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = mem_keep_fd(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (fd < 0)
         return dpro_error_set(err, DPRO_EIO, "%s: cannot open: %s", path, strerror(errno));
     struct stat st;
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-        close(fd);
+        mem_close_fd(fd);
         return dpro_error_set(err, DPRO_EIO, "%s: %s", path,
                               S_ISDIR(st.st_mode) ? "is a folder, not a trace file"
                                                   : "is not a regular file; copy it to one first");
@@ -182,8 +181,8 @@ int input_rewind(struct input *in, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EIO, "%s: cannot read again: %s", in->path,
                               strerror(errno));
     }
-    free(in->inflate);
-    free(in->packed);
+    mem_free(in->inflate);
+    mem_free(in->packed);
     in->inflate = NULL;
     in->packed = NULL;
     in->source_ended = in->ended = false;
@@ -195,8 +194,8 @@ int input_rewind(struct input *in, struct dpro_error *err)
 void input_close(struct input *in)
 {
     if (in->fd >= 0)
-        close(in->fd);
-    free(in->inflate);
-    free(in->packed);
+        mem_close_fd(in->fd);
+    mem_free(in->inflate);
+    mem_free(in->packed);
     *in = (struct input){.fd = -1};
 }

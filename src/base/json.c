@@ -4,11 +4,12 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 void json_fini(struct json *js)
 {
-    free(js->buffer);
-    free(js->scratch);
+    mem_free(js->buffer);
+    mem_free(js->scratch);
     *js = (struct json){0};
 }
 
@@ -460,12 +461,8 @@ int json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error
         js->skip_nested = skip_nested_popcnt;
 #endif
     /* a kept token, one chunk, the padding */
-    js->buffer = malloc(JSON_TEXT_MAX + js->chunk + JSON_PADDING);
-    js->scratch = malloc(JSON_TEXT_MAX);
-    if (!js->buffer || !js->scratch) {
-        json_fini(js);
-        return dpro_error_nomem(err);
-    }
+    js->buffer = mem_alloc(JSON_TEXT_MAX + js->chunk + JSON_PADDING);
+    js->scratch = mem_alloc(JSON_TEXT_MAX);
     memset(js->buffer, 0, JSON_PADDING);
     js->p = js->end = js->buffer;
     return 0;

@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
+
 static struct map_slot *find(const struct map *map, uint64_t key)
 {
     size_t mask = map->n_slots - 1, slot = map_mix(key) & mask;
@@ -14,13 +16,11 @@ static struct map_slot *find(const struct map *map, uint64_t key)
 
 static int resize(struct map *map, size_t n_slots)
 {
-    struct map bigger = {calloc(n_slots, sizeof *bigger.slots), map->n, n_slots};
-    if (!bigger.slots)
-        return -1;
+    struct map bigger = {mem_array(n_slots, sizeof *bigger.slots), map->n, n_slots};
     for (size_t i = 0; i < map->n_slots; i++)
         if (map->slots[i].key)
             *find(&bigger, map->slots[i].key) = map->slots[i];
-    free(map->slots);
+    mem_free(map->slots);
     *map = bigger;
     return 0;
 }
@@ -30,7 +30,7 @@ int map_reserve(struct map *map, size_t n)
     size_t n_slots = map->n_slots ? map->n_slots : 16;
     while (n_slots / 2 < n) {
         if (n_slots > SIZE_MAX / 4)
-            return -1;
+            mem_fail();
         n_slots *= 2;
     }
     return n_slots == map->n_slots ? 0 : resize(map, n_slots);
@@ -39,8 +39,7 @@ int map_reserve(struct map *map, size_t n)
 int map_set(struct map *map, uint64_t key, uint64_t value)
 {
     assert(key != 0);
-    if (map_reserve(map, map->n + 1) < 0)
-        return -1;
+    map_reserve(map, map->n + 1);
     struct map_slot *slot = find(map, key);
     if (!slot->key) {
         slot->key = key;
@@ -65,13 +64,13 @@ bool map_get(const struct map *map, uint64_t key, uint64_t *value)
 int64_t map_number(struct map *map, uint64_t key)
 {
     uint64_t number = map->n;
-    if (!map_get(map, key, &number) && map_set(map, key, number) < 0)
-        return -1;
+    if (!map_get(map, key, &number))
+        map_set(map, key, number);
     return (int64_t)number;
 }
 
 void map_fini(struct map *map)
 {
-    free(map->slots);
+    mem_free(map->slots);
     *map = (struct map){0};
 }

@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "base/memory.h"
+
 enum { MAX_THREADS = 256 };
 
 struct pool {
@@ -13,17 +15,27 @@ struct pool {
     size_t n;
     void (*work)(void *arg, size_t item);
     void *arg;
+    struct memory_scope *scope; /* of the caller */
 };
 
-static void *run_items(void *arg)
+static int run_items(struct pool *pool)
 {
-    struct pool *pool = arg;
     for (;;) {
         size_t item = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
         if (item >= pool->n)
-            return NULL;
+            return 0;
         pool->work(pool->arg, item);
     }
+}
+
+static void *run_thread(void *arg)
+{
+    struct pool *pool = arg;
+    if (!pool->scope)
+        run_items(pool);
+    else if (WITHIN_SCOPE_OF(pool->scope, -1, run_items(pool)) < 0)
+        atomic_store(&pool->next, pool->n); /* the others need not go on */
+    return NULL;
 }
 
 int parallel_cores(int most)
@@ -39,12 +51,13 @@ void parallel_for(size_t n, int threads, void (*work)(void *arg, size_t item), v
         want = n;
     if (want > MAX_THREADS)
         want = MAX_THREADS;
-    struct pool pool = {.n = n, .work = work, .arg = arg};
+    struct pool pool = {.n = n, .work = work, .arg = arg, .scope = memory_scope()};
     pthread_t ids[MAX_THREADS];
     size_t n_started = 0;
-    while (n_started + 1 < want && pthread_create(&ids[n_started], NULL, run_items, &pool) == 0)
+    while (n_started + 1 < want && pthread_create(&ids[n_started], NULL, run_thread, &pool) == 0)
         n_started++;
-    run_items(&pool);
+    run_thread(&pool);
     for (size_t i = 0; i < n_started; i++)
         pthread_join(ids[i], NULL);
+    memory_check();
 }

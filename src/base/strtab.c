@@ -6,6 +6,7 @@
 
 #include "base/array.h"
 #include "base/map.h"
+#include "base/memory.h"
 
 static uint32_t hash_text(const char *text, size_t len)
 {
@@ -45,19 +46,17 @@ int strtab_reserve(struct strtab *table, uint32_t n)
     while (n_slots && n * 2ull > n_slots)
         n_slots *= 2;
     if (n_slots == 0)
-        return -1;
+        mem_fail();
     if (n_slots == table->n_slots)
         return 0;
-    uint64_t *slots = calloc(n_slots, sizeof *slots);
-    if (!slots)
-        return -1;
+    uint64_t *slots = mem_array(n_slots, sizeof *slots);
     for (uint32_t id = 0; id < table->n; id++) {
         uint32_t slot = table->entries[id].hash & (n_slots - 1);
         while (slots[slot])
             slot = (slot + 1) & (n_slots - 1);
         slots[slot] = (uint64_t)table->entries[id].hash << 32 | (id + 1);
     }
-    free(table->slots);
+    mem_free(table->slots);
     table->slots = slots;
     table->n_slots = n_slots;
     return 0;
@@ -65,23 +64,22 @@ int strtab_reserve(struct strtab *table, uint32_t n)
 
 static uint32_t add_hashed(struct strtab *table, const char *text, size_t len, uint32_t hash)
 {
-    if (len >= UINT32_MAX || table->n == UINT32_MAX || strtab_reserve(table, table->n + 1) < 0)
-        return STRTAB_FULL;
+    if (len >= UINT32_MAX || table->n == UINT32_MAX)
+        mem_fail();
+    strtab_reserve(table, table->n + 1);
     uint32_t slot = find_slot(table, text, len, hash);
     if (table->slots[slot])
         return (uint32_t)table->slots[slot] - 1;
     if (table->n == table->cap) {
         void *entries = table->entries;
         size_t cap = table->cap;
-        if (array_grow(&entries, &cap, table->n, 1, sizeof *table->entries) < 0 ||
-            cap >= UINT32_MAX)
-            return STRTAB_FULL;
+        array_grow(&entries, &cap, table->n, 1, sizeof *table->entries);
+        if (cap >= UINT32_MAX)
+            mem_fail();
         table->entries = entries;
         table->cap = (uint32_t)cap;
     }
     char *copy = arena_copy_string(&table->arena, text, len);
-    if (!copy)
-        return STRTAB_FULL;
     table->entries[table->n] = (struct strtab_entry){copy, (uint32_t)len, hash};
     table->slots[slot] = (uint64_t)hash << 32 | ++table->n;
     return table->n - 1;
@@ -89,8 +87,8 @@ static uint32_t add_hashed(struct strtab *table, const char *text, size_t len, u
 
 uint32_t strtab_add(struct strtab *table, const char *text, size_t len)
 {
-    if (table->n == 0 && add_hashed(table, "", 0, hash_text("", 0)) == STRTAB_FULL)
-        return STRTAB_FULL;
+    if (table->n == 0)
+        add_hashed(table, "", 0, hash_text("", 0));
     return len == 0 ? 0 : add_hashed(table, text, len, hash_text(text, len));
 }
 
@@ -115,7 +113,7 @@ uint32_t strtab_find(const struct strtab *table, const char *text, size_t len)
 void strtab_fini(struct strtab *table)
 {
     arena_fini(&table->arena);
-    free(table->entries);
-    free(table->slots);
+    mem_free(table->entries);
+    mem_free(table->slots);
     *table = (struct strtab){0};
 }

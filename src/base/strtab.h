@@ -8,7 +8,7 @@
 
 #include "base/arena.h"
 
-#define STRTAB_FULL UINT32_MAX /* returned when memory runs out */
+#define STRTAB_FULL UINT32_MAX /* no id: the table has no such text */
 
 struct strtab_entry {
     const char *text; /* NUL-terminated; may hold any bytes, also NUL */
@@ -24,10 +24,10 @@ struct strtab {
 };
 
 /* A zeroed struct strtab is an empty table. */
-uint32_t strtab_add(struct strtab *table, const char *text, size_t len); /* id, or STRTAB_FULL */
+uint32_t strtab_add(struct strtab *table, const char *text, size_t len); /* id */
 /* The same for a text of another table, which has been hashed already. */
 uint32_t strtab_copy(struct strtab *table, const struct strtab *from, uint32_t id);
-int strtab_reserve(struct strtab *table, uint32_t n); /* -1: no memory */
+int strtab_reserve(struct strtab *table, uint32_t n); /* 0 */
 uint32_t strtab_find(const struct strtab *table, const char *text,
                      size_t len); /* id, or STRTAB_FULL when absent */
 void strtab_fini(struct strtab *table);

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/folder.h"
+#include "base/memory.h"
 
 #define WRITER_BUFFER (256u << 10)
 
@@ -26,25 +27,14 @@ struct writer_gzip {
     uint8_t out[64u << 10];
 };
 
-static int init(struct writer *w, struct dpro_error *err)
+void writer_init_file(struct writer *w, FILE *file)
 {
-    *w = (struct writer){.fd = -1};
-    w->buf = malloc(WRITER_BUFFER);
-    return w->buf ? 0 : dpro_error_nomem(err);
+    *w = (struct writer){.fd = -1, .file = file, .buf = mem_alloc(WRITER_BUFFER)};
 }
 
-int writer_init_file(struct writer *w, FILE *file, struct dpro_error *err)
+static void init_gzip(struct writer *w)
 {
-    int rc = init(w, err);
-    w->file = file;
-    return rc;
-}
-
-static int init_gzip(struct writer *w)
-{
-    struct writer_gzip *gz = calloc(1, sizeof *gz);
-    if (!gz)
-        return -1;
+    struct writer_gzip *gz = mem_array(1, sizeof *gz);
     isal_deflate_init(&gz->stream);
     isal_gzip_header_init(&gz->header);
     gz->stream.level = 1;
@@ -52,7 +42,6 @@ static int init_gzip(struct writer *w)
     gz->stream.level_buf_size = sizeof gz->level;
     gz->stream.gzip_flag = IGZIP_GZIP;
     w->gzip = gz;
-    return 0;
 }
 
 /* A name of its own for every writer of this and other processes; the mode is what the umask
@@ -61,20 +50,18 @@ static int open_temp(struct writer *w)
 {
     static atomic_uint counter;
     size_t size = strlen(w->path) + 48;
-    w->temp = malloc(size);
-    if (!w->temp)
-        return -1;
+    w->temp = mem_alloc(size);
     for (int tries = 0; tries < 100; tries++) {
         snprintf(w->temp, size, "%s.tmp%ld-%u", w->path, (long)getpid(),
                  atomic_fetch_add(&counter, 1));
-        w->fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        w->fd = mem_keep_fd(open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
         if (w->fd >= 0)
             return 0;
         if (errno != EEXIST)
             break;
     }
     int kept = errno;
-    free(w->temp);
+    mem_free(w->temp);
     w->temp = NULL;
     errno = kept;
     return -1;
@@ -86,24 +73,21 @@ static int open_path(struct writer *w)
     struct stat status;
     if (stat(w->path, &status) != 0 || S_ISREG(status.st_mode) || S_ISDIR(status.st_mode))
         return open_temp(w);
-    w->fd = open(w->path, O_WRONLY | O_CLOEXEC);
+    w->fd = mem_keep_fd(open(w->path, O_WRONLY | O_CLOEXEC));
     return w->fd >= 0 ? 0 : -1;
 }
 
 int writer_init_path(struct writer *w, const char *path, bool gzip, struct dpro_error *err)
 {
-    int rc = init(w, err);
-    if (rc < 0)
-        return rc;
-    w->path = strdup(path);
-    if (!w->path || (gzip && init_gzip(w) < 0)) {
-        rc = dpro_error_nomem(err);
-    } else if (open_path(w) < 0) {
-        rc = dpro_error_set(err, DPRO_EIO, "%s: can't be written: %s; name another place", path,
+    writer_init_file(w, NULL);
+    w->path = mem_copy_string(path);
+    if (gzip)
+        init_gzip(w);
+    if (open_path(w) == 0)
+        return 0;
+    int rc = dpro_error_set(err, DPRO_EIO, "%s: can't be written: %s; name another place", path,
                             strerror(errno));
-    }
-    if (rc < 0)
-        writer_fini(w);
+    writer_fini(w);
     return rc;
 }
 
@@ -173,14 +157,12 @@ int writer_finish(struct writer *w, struct dpro_error *err)
     if (w->file && !w->failed && fflush(w->file) != 0)
         w->failed = errno;
     if (w->fd >= 0) {
-        if (close(w->fd) != 0 && !w->failed && errno != EINTR)
+        if (mem_close_fd(w->fd) != 0 && !w->failed && errno != EINTR)
             w->failed = errno; /* a quota may show only here */
         w->fd = -1;
     }
     if (!w->failed)
         return 0;
-    if (w->failed == ENOMEM)
-        return dpro_error_nomem(err);
     if (w->failed == EBADF && w->file && fileno(w->file) == STDOUT_FILENO)
         return dpro_error_set(err, DPRO_EIO, "standard output is closed");
     char name[512];
@@ -196,7 +178,7 @@ int writer_commit(struct writer *w, struct dpro_error *err)
     assert(w->fd < 0 && !w->failed); /* writer_finish comes first and must have succeeded */
     if (rename(w->temp, w->path) != 0)
         return dpro_error_set(err, DPRO_EIO, "%s: can't be written: %s", w->path, strerror(errno));
-    free(w->temp);
+    mem_free(w->temp);
     w->temp = NULL;
     return 0;
 }
@@ -206,41 +188,76 @@ void writer_fini(struct writer *w)
     if (!w->buf)
         return;
     if (w->fd >= 0)
-        close(w->fd);
+        mem_close_fd(w->fd);
     if (w->temp)
         unlink(w->temp);
-    free(w->temp);
-    free(w->path);
-    free(w->gzip);
-    free(w->buf);
+    mem_free(w->temp);
+    mem_free(w->path);
+    mem_free(w->gzip);
+    mem_free(w->buf);
     *w = (struct writer){.fd = -1};
+}
+
+static int write_and_finish(struct writer *w, void (*write)(struct writer *, const void *),
+                            const void *arg, struct dpro_error *err)
+{
+    write(w, arg);
+    return writer_finish(w, err);
 }
 
 static int write_whole(struct writer *w, void (*write)(struct writer *, const void *),
                        const void *arg, struct dpro_error *err)
 {
-    write(w, arg);
-    int rc = writer_finish(w, err);
+    int rc = WITHIN_SCOPE(DPRO_ENOMEM, write_and_finish(w, write, arg, err));
     if (rc == 0)
         rc = writer_commit(w, err);
     writer_fini(w);
+    memory_check();
     return rc;
+}
+
+static int write_file(FILE *file, void (*write)(struct writer *, const void *), const void *arg,
+                      struct dpro_error *err)
+{
+    struct writer w;
+    writer_init_file(&w, file);
+    return write_whole(&w, write, arg, err);
 }
 
 int writer_write_file(FILE *file, void (*write)(struct writer *, const void *), const void *arg,
                       struct dpro_error *err)
 {
+    return WITHIN_SCOPE(dpro_error_nomem(err), write_file(file, write, arg, err));
+}
+
+static int write_path(const char *path, bool gzip, void (*write)(struct writer *, const void *),
+                      const void *arg, struct dpro_error *err)
+{
     struct writer w;
-    int rc = writer_init_file(&w, file, err);
+    int rc = writer_init_path(&w, path, gzip, err);
     return rc < 0 ? rc : write_whole(&w, write, arg, err);
 }
 
 int writer_write_path(const char *path, bool gzip, void (*write)(struct writer *, const void *),
                       const void *arg, struct dpro_error *err)
 {
-    struct writer w;
-    int rc = writer_init_path(&w, path, gzip, err);
-    return rc < 0 ? rc : write_whole(&w, write, arg, err);
+    return WITHIN_SCOPE(dpro_error_nomem(err), write_path(path, gzip, write, arg, err));
+}
+
+static int write_in_folder(struct writer *w, const char *folder, const struct set_file *file,
+                           struct dpro_error *err)
+{
+    char *path = mem_format("%s/%s", folder, file->name);
+    int rc = writer_init_path(w, path, file->gzip, err);
+    mem_free(path);
+    return rc < 0 ? rc : write_and_finish(w, file->write, file->arg, err);
+}
+
+static __attribute__((noinline)) int try_to_write(struct writer *w, const char *folder,
+                                                  const struct set_file *file,
+                                                  struct dpro_error *err)
+{
+    return WITHIN_SCOPE(DPRO_ENOMEM, write_in_folder(w, folder, file, err));
 }
 
 static int write_all(const char *folder, const struct set_file *files, size_t n,
@@ -249,19 +266,8 @@ static int write_all(const char *folder, const struct set_file *files, size_t n,
     enum { MOST_FILES = 12 };
     struct writer writers[MOST_FILES] = {0};
     int rc = 0;
-    for (size_t i = 0; i < n && rc == 0; i++) {
-        char *path;
-        if (asprintf(&path, "%s/%s", folder, files[i].name) < 0) {
-            rc = dpro_error_nomem(err);
-            break;
-        }
-        rc = writer_init_path(&writers[i], path, files[i].gzip, err);
-        free(path);
-        if (rc < 0)
-            break;
-        files[i].write(&writers[i], files[i].arg);
-        rc = writer_finish(&writers[i], err);
-    }
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = try_to_write(&writers[i], folder, &files[i], err);
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = writer_commit(&writers[i], err);
     for (size_t i = 0; i < n; i++)
@@ -275,21 +281,21 @@ int file_set_write(const char *folder, const char *what, const struct set_file *
     size_t first_made;
     if (folder[0] == '\0')
         return dpro_error_set(err, DPRO_EUSAGE, "the %s's folder has an empty name", what);
-    char *path = strdup(folder);
-    if (!path)
-        return dpro_error_nomem(err);
+    char *path = mem_copy_string(folder);
     int rc = folder_make(path, &first_made, err);
     if (rc == 0)
         rc = write_all(path, files, n, err);
     if (rc < 0)
         folder_take_back(path, first_made);
-    free(path);
+    mem_free(path);
+    memory_check();
     return rc;
 }
 
 void writer_no_memory(struct writer *w)
 {
-    w->failed = w->failed ? w->failed : ENOMEM;
+    (void)w;
+    mem_fail();
 }
 
 void writer_put(struct writer *w, const void *data, size_t len)
@@ -320,16 +326,13 @@ void writer_printf(struct writer *w, const char *format, ...)
     va_copy(again, args);
     int n = vsnprintf(small, sizeof small, format, args);
     if (n >= (int)sizeof small) {
-        text = malloc((size_t)n + 1);
-        if (text)
-            vsnprintf(text, (size_t)n + 1, format, again);
-        else
-            writer_no_memory(w);
+        text = mem_alloc((size_t)n + 1);
+        vsnprintf(text, (size_t)n + 1, format, again);
     }
     va_end(again);
     va_end(args);
-    if (n > 0 && text)
+    if (n > 0)
         writer_put(w, text, (size_t)n);
     if (text != small)
-        free(text);
+        mem_free(text);
 }

@@ -45,12 +45,12 @@ int file_set_write(const char *folder, const char *what, const struct set_file *
                    struct dpro_error *err);
 
 /* `file` stays the caller's, who closes it. */
-int writer_init_file(struct writer *writer, FILE *file, struct dpro_error *err);
+void writer_init_file(struct writer *writer, FILE *file);
 /* Writes to a temporary file beside `path`, gzip-compressed when `gzip`; straight to `path` where
  * that is a device or a FIFO. */
 int writer_init_path(struct writer *writer, const char *path, bool gzip, struct dpro_error *err);
-/* Writes out what is buffered; DPRO_EIO with the file's name and the reason when anything failed,
- * DPRO_ENOMEM when memory ran out. */
+/* Writes out what is buffered; DPRO_EIO with the file's name and the reason when anything failed.
+ */
 int writer_finish(struct writer *writer, struct dpro_error *err);
 /* After writer_finish: puts the file in its place. Nothing to do for a FILE. */
 int writer_commit(struct writer *writer, struct dpro_error *err);

@@ -1,6 +1,7 @@
 /* cost/access.c: looking at a model from outside. */
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "cost/buckets.h"
 #include "cost/server_placement.h"
 #include "cost/sync.h"
@@ -11,7 +12,7 @@ void dpro_model_destroy(struct dpro_model *model)
         return;
     array_fini(&model->warnings);
     arena_fini(&model->arena);
-    free(model);
+    mem_free(model);
 }
 
 uint32_t dpro_model_n_ranks(const struct dpro_model *model)

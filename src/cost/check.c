@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "cost/cost.h"
 
 bool is_gradient(const struct dpro_graph *g, const struct graph_tensor *tensor)
@@ -68,7 +69,7 @@ static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
                           "'dpro profile', or with record_shapes=True");
 }
 
-int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
+static int check_model(const struct dpro_graph *g, struct dpro_error *err)
 {
     uint32_t size = job_size(g);
     if (is_of_xla(g))
@@ -98,4 +99,9 @@ int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
                               "no variable goes from a server to every worker and back as a "
                               "gradient; for other questions there is 'dpro replay --delay'");
     return g->pulls_with_step ? 0 : check_tensors(g, err);
+}
+
+int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), check_model(g, err));
 }

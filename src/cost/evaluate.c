@@ -4,13 +4,14 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "cost/evaluator.h"
 
 int evaluator_create(const struct dpro_model *model, struct evaluator **evaluator,
                      struct dpro_error *err)
 {
-    struct evaluator *e = calloc(1, sizeof *e);
+    struct evaluator *e = mem_array(1, sizeof *e);
     size_t n = model->n_tensors + (size_t)1;
     if (!e)
         return dpro_error_nomem(err);
@@ -41,7 +42,7 @@ void evaluator_destroy(struct evaluator *e)
     sync_destroy(e->costs);
     simulation_fini(&e->sim);
     arena_fini(&e->arena);
-    free(e);
+    mem_free(e);
 }
 
 /* A strategy that fuses is run with a bucket for each tensor. */
@@ -112,9 +113,9 @@ ORDER(by_start, struct begun, ASCENDING(start_ns) ?: ASCENDING(tensor));
 int evaluated_groups(const struct evaluator *e, struct dpro_strategy *strategy)
 {
     uint32_t n = e->model->n_tensors;
-    struct begun *begun = malloc((n + (size_t)1) * sizeof *begun);
+    struct begun *begun = mem_alloc((n + (size_t)1) * sizeof *begun);
     if (!begun || e->sim.failed) {
-        free(begun);
+        mem_free(begun);
         return -1;
     }
     for (uint32_t t = 0; t < n; t++)
@@ -128,7 +129,7 @@ int evaluated_groups(const struct evaluator *e, struct dpro_strategy *strategy)
                 (struct strategy_bucket){.first = t, .partitions = 1};
         strategy->buckets[strategy->n_buckets - 1].n++;
     }
-    free(begun);
+    mem_free(begun);
     return 0;
 }
 

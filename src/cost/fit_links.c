@@ -2,6 +2,7 @@
  * whole collectives where no messages are known. */
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 #include "cost/fit.h"
 
@@ -94,7 +95,7 @@ int fit_bytes(const struct fitting *f, struct dpro_estimate *start)
 {
     const struct measured_replay *r = f->r;
     fit_points points = {0};
-    struct exchange *exchanges = malloc((f->model->n_tensors + (size_t)1) * sizeof *exchanges);
+    struct exchange *exchanges = mem_alloc((f->model->n_tensors + (size_t)1) * sizeof *exchanges);
     int status = exchanges ? 0 : -1;
     for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++)
         for (uint32_t i = 0; i < f->g->n_ranks && status == 0; i++) {
@@ -106,7 +107,7 @@ int fit_bytes(const struct fitting *f, struct dpro_estimate *start)
     if (status == 0 && !f->net->gate.negotiates)
         fit_held(&points, &f->net->link.byte_ns, &f->net->link.held_share);
     array_fini(&points);
-    free(exchanges);
+    mem_free(exchanges);
     return status;
 }
 
@@ -152,7 +153,7 @@ static int see_transfers(const struct fitting *f, fit_points *points, bool *at_o
 {
     const struct measured_replay *r = f->r;
     double sum = 0, any = 0;
-    struct exchange *exchanges = malloc((f->model->n_tensors + (size_t)1) * sizeof *exchanges);
+    struct exchange *exchanges = mem_alloc((f->model->n_tensors + (size_t)1) * sizeof *exchanges);
     int status = exchanges ? 0 : -1;
     for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++)
         for (uint32_t i = 0; i < f->g->n_ranks && status == 0; i++) {
@@ -164,7 +165,7 @@ static int see_transfers(const struct fitting *f, fit_points *points, bool *at_o
     for (size_t i = 0; i < points->n; i++)
         any += points->at[i].y;
     *at_once = sum > 1.5 * any;
-    free(exchanges);
+    mem_free(exchanges);
     return status;
 }
 

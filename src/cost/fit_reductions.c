@@ -8,6 +8,7 @@
  * they took, but for the few that are far off. */
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/stats.h"
 #include "cost/fit.h"
 
@@ -92,7 +93,7 @@ static int fit_form(reduction_array *seen, struct form (*fit)(const reduction_ar
 {
     enum { MOST_ROUNDS = 5 };
     const double FAR = 3 * 1.4826; /* median distances */
-    double *off = malloc((seen->n + 1) * sizeof *off);
+    double *off = mem_alloc((seen->n + 1) * sizeof *off);
     if (!off)
         return -1;
     for (size_t i = 0; i < seen->n; i++)
@@ -108,7 +109,7 @@ static int fit_form(reduction_array *seen, struct form (*fit)(const reduction_ar
         }
         *form = fit(seen);
     }
-    free(off);
+    mem_free(off);
     return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/stats.h"
 #include "cost/fit.h"
@@ -107,7 +108,7 @@ static int fit_way(const struct measured_replay *r, const struct model_net *net,
                    const transfer_array *transfers, bool within, struct dpro_estimate *byte_ns)
 {
     times_array times = {0};
-    struct moment *moments = malloc((transfers->n + 1) * sizeof *moments);
+    struct moment *moments = mem_alloc((transfers->n + 1) * sizeof *moments);
     int status = moments ? 0 : -1;
     for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++) {
         double ns = byte_ns_of(r, net, transfers, copy, within, moments);
@@ -116,7 +117,7 @@ static int fit_way(const struct measured_replay *r, const struct model_net *net,
     }
     *byte_ns = median_of(&times);
     array_fini(&times);
-    free(moments);
+    mem_free(moments);
     return status;
 }
 
@@ -196,7 +197,7 @@ static int fit_waits(const struct measured_replay *r, const transfer_array *tran
 {
     const struct dpro_graph *g = r->graph;
     times_array answers = {0}, ends = {0};
-    struct answered *of_tensor = malloc(((size_t)g->names.n + 1) * sizeof *of_tensor);
+    struct answered *of_tensor = mem_alloc(((size_t)g->names.n + 1) * sizeof *of_tensor);
     int status = of_tensor ? 0 : -1;
     for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++) {
         find_answers(r, copy, transfers, of_tensor);
@@ -219,7 +220,7 @@ static int fit_waits(const struct measured_replay *r, const transfer_array *tran
     net->collective.overhead_ns = median_of(&ends);
     array_fini(&answers);
     array_fini(&ends);
-    free(of_tensor);
+    mem_free(of_tensor);
     return status;
 }
 

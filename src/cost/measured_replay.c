@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "cost/cost.h"
 #include "replay/replay.h"
 
@@ -65,9 +66,9 @@ int measured_replay_run(const struct dpro_graph *graph, struct measured_replay *
 void measured_replay_fini(struct measured_replay *r)
 {
     for (uint32_t c = 0; c < r->n_copies && r->end_ns && r->device_prev && r->shared_dur_ns; c++) {
-        free(r->end_ns[c]);
-        free(r->device_prev[c]);
-        free(r->shared_dur_ns[c]);
+        mem_free(r->end_ns[c]);
+        mem_free(r->device_prev[c]);
+        mem_free(r->shared_dur_ns[c]);
     }
     arena_fini(&r->arena);
 }

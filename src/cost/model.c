@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "cost/cost.h"
 #include "cost/sync.h"
@@ -136,13 +137,13 @@ int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *d
     return 0;
 }
 
-int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,
-                     struct dpro_model **model, struct dpro_error *err)
+static int build_model(const struct dpro_graph *graph, const struct dpro_model_options *options,
+                       struct dpro_model **model, struct dpro_error *err)
 {
     int rc = dpro_model_check(graph, err);
     if (rc < 0)
         return rc;
-    struct dpro_model *m = calloc(1, sizeof *m);
+    struct dpro_model *m = mem_array(1, sizeof *m);
     if (!m)
         return dpro_error_nomem(err);
     m->pace = (struct model_pace){1, 1};
@@ -164,4 +165,10 @@ int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_opt
     }
     *model = m;
     return 0;
+}
+
+int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,
+                     struct dpro_model **model, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), build_model(graph, options, model, err));
 }

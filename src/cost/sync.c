@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 
 enum {
     MAX_CHUNKS = 256, /* of a step; beyond, chunks get larger */
@@ -385,14 +386,14 @@ static int replay_alone(const struct model_net *net, uint64_t size_bytes,
     struct link *links = NULL;
     int rc = sync_list(net, size_bytes, true, messages);
     if (rc == 0) {
-        ready = malloc((messages->list.n + 1) * sizeof *ready);
-        links = calloc(sync_n_nodes(net) + (size_t)1, sizeof *links);
+        ready = mem_alloc((messages->list.n + 1) * sizeof *ready);
+        links = mem_array(sync_n_nodes(net) + (size_t)1, sizeof *links);
         rc = ready && links ? 0 : -1;
     }
     if (rc == 0)
         *cost = replay(net, messages, ready, links);
-    free(ready);
-    free(links);
+    mem_free(ready);
+    mem_free(links);
     return rc;
 }
 
@@ -454,7 +455,7 @@ struct sync {
 
 struct sync *sync_create(const struct model_net *net)
 {
-    struct sync *sync = calloc(1, sizeof *sync);
+    struct sync *sync = mem_array(1, sizeof *sync);
     if (sync)
         sync->net = net;
     return sync;
@@ -464,7 +465,7 @@ void sync_destroy(struct sync *sync)
 {
     if (sync)
         sync_messages_fini(&sync->messages);
-    free(sync);
+    mem_free(sync);
 }
 
 int sync_get(struct sync *sync, uint64_t size_bytes, struct sync_cost *cost)

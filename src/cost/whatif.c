@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "cost/change.h"
 #include "cost/evaluate.h"
@@ -46,7 +47,7 @@ static int draw_iterations(const struct dpro_model *model, uint32_t n_recorded,
                            int64_t draws[N_DRAWS], double *mean_ns, struct dpro_error *err)
 {
     struct dpro_model drawn = *model;
-    drawn.ranks = malloc(((size_t)model->n_ranks + 1) * sizeof *drawn.ranks);
+    drawn.ranks = mem_alloc(((size_t)model->n_ranks + 1) * sizeof *drawn.ranks);
     if (!drawn.ranks)
         return dpro_error_nomem(err);
     int rc = 0;
@@ -61,7 +62,7 @@ static int draw_iterations(const struct dpro_model *model, uint32_t n_recorded,
         rc = uncertainty_time(&drawn, &draws[d], err);
         sum += (double)draws[d];
     }
-    free(drawn.ranks);
+    mem_free(drawn.ranks);
     sort_i64(draws, N_DRAWS);
     *mean_ns = sum / N_DRAWS;
     return rc;
@@ -108,12 +109,12 @@ static int add_uncertainty(const struct dpro_model *model, struct dpro_whatif *w
     return w->notes.failed ? dpro_error_nomem(err) : 0;
 }
 
-int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
-                    const struct dpro_changes *changes, struct dpro_whatif **whatif,
-                    struct dpro_error *err)
+static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *model,
+                      const struct dpro_changes *changes, struct dpro_whatif **whatif,
+                      struct dpro_error *err)
 {
     double noise_before, noise_after;
-    struct dpro_whatif *w = calloc(1, sizeof *w);
+    struct dpro_whatif *w = mem_array(1, sizeof *w);
     if (!w)
         return dpro_error_nomem(err);
     w->notes.arena = &w->arena;
@@ -137,6 +138,13 @@ int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *mod
     return rc;
 }
 
+int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
+                    const struct dpro_changes *changes, struct dpro_whatif **whatif,
+                    struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), run_whatif(graph, model, changes, whatif, err));
+}
+
 void dpro_whatif_destroy(struct dpro_whatif *whatif)
 {
     if (!whatif)
@@ -144,7 +152,7 @@ void dpro_whatif_destroy(struct dpro_whatif *whatif)
     array_fini(&whatif->notes.lines);
     arena_fini(&whatif->model.arena);
     arena_fini(&whatif->arena);
-    free(whatif);
+    mem_free(whatif);
 }
 
 struct dpro_prediction dpro_whatif_baseline(const struct dpro_whatif *whatif)

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 
 struct edge {
     uint32_t from, to;
@@ -31,19 +32,20 @@ struct dpro_graph_builder {
     ARRAY(struct graph_device) devices;
     ARRAY(struct graph_rank) ranks;
     struct map rank_index; /* rank + 2^32 -> index */
+    struct memory_scope scope;
 };
+
+static __attribute__((noinline)) int create(struct dpro_graph_builder **builder)
+{
+    *builder = mem_array(1, sizeof **builder);
+    (*builder)->graph = mem_array(1, sizeof *(*builder)->graph);
+    return 0;
+}
 
 struct dpro_graph_builder *dpro_graph_builder_create(struct dpro_error *err)
 {
-    struct dpro_graph_builder *builder = calloc(1, sizeof *builder);
-    if (builder)
-        builder->graph = calloc(1, sizeof *builder->graph);
-    if (!builder || !builder->graph) {
-        free(builder);
-        dpro_error_nomem(err);
-        return NULL;
-    }
-    return builder;
+    struct dpro_graph_builder *builder;
+    return WITHIN_SCOPE(dpro_error_nomem(err), create(&builder)) < 0 ? NULL : builder;
 }
 
 static void free_ops(struct dpro_graph_builder *b)
@@ -52,13 +54,19 @@ static void free_ops(struct dpro_graph_builder *b)
                       b->kind,        b->flags,         b->phase,      b->rank, b->size_bytes,
                       b->transaction, b->seen_start_ns, b->seen_dur_ns};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        free(arrays[i]);
+        mem_free(arrays[i]);
 }
 
 void dpro_graph_builder_destroy(struct dpro_graph_builder *builder)
 {
     if (!builder)
         return;
+    if (builder->scope.failed) {
+        memory_scope_free(&builder->scope);
+        mem_free(builder->graph);
+        mem_free(builder);
+        return;
+    }
     free_ops(builder);
     array_fini(&builder->same.list);
     array_fini(&builder->next.list);
@@ -66,7 +74,8 @@ void dpro_graph_builder_destroy(struct dpro_graph_builder *builder)
     array_fini(&builder->ranks);
     map_fini(&builder->rank_index);
     dpro_graph_destroy(builder->graph);
-    free(builder);
+    memory_scope_forget(&builder->scope);
+    mem_free(builder);
 }
 
 struct strtab *graph_builder_names(struct dpro_graph_builder *builder)
@@ -79,8 +88,8 @@ uint32_t graph_builder_n_ops(const struct dpro_graph_builder *builder)
     return builder->n_ops;
 }
 
-int64_t dpro_graph_add_device(struct dpro_graph_builder *builder, enum dpro_device_kind kind,
-                              int rank, const char *name)
+static int64_t add_device(struct dpro_graph_builder *builder, enum dpro_device_kind kind, int rank,
+                          const char *name)
 {
     if (!builder->graph || (unsigned)kind > DPRO_DEVICE_LINK_RX)
         return DPRO_EUSAGE;
@@ -93,6 +102,12 @@ int64_t dpro_graph_add_device(struct dpro_graph_builder *builder, enum dpro_devi
     return (int64_t)builder->devices.n - 1;
 }
 
+int64_t dpro_graph_add_device(struct dpro_graph_builder *builder, enum dpro_device_kind kind,
+                              int rank, const char *name)
+{
+    return WITHIN_SCOPE_OF(&builder->scope, DPRO_ENOMEM, add_device(builder, kind, rank, name));
+}
+
 /* The array for a field that most graphs leave at zero is made when the first value comes. */
 static int resize(void *at, size_t cap, size_t size, bool wanted, size_t n_zeroed)
 {
@@ -100,7 +115,7 @@ static int resize(void *at, size_t cap, size_t size, bool wanted, size_t n_zeroe
     memcpy(&old, at, sizeof old);
     if (!old && !wanted)
         return 0;
-    grown = realloc(old, cap * size);
+    grown = mem_resize(old, cap, size);
     if (!grown)
         return -1;
     if (!old && n_zeroed)
@@ -205,7 +220,7 @@ int64_t graph_builder_add(struct dpro_graph_builder *b, const struct dpro_op *op
     return id;
 }
 
-int64_t dpro_graph_add_op(struct dpro_graph_builder *builder, const struct dpro_op *op)
+static int64_t add_op(struct dpro_graph_builder *builder, const struct dpro_op *op)
 {
     if (!builder->graph)
         return DPRO_EUSAGE;
@@ -215,6 +230,11 @@ int64_t dpro_graph_add_op(struct dpro_graph_builder *builder, const struct dpro_
     if (name_id == STRTAB_FULL || tensor_id == STRTAB_FULL)
         return DPRO_ENOMEM;
     return graph_builder_add(builder, op, name_id, tensor_id);
+}
+
+int64_t dpro_graph_add_op(struct dpro_graph_builder *builder, const struct dpro_op *op)
+{
+    return WITHIN_SCOPE_OF(&builder->scope, DPRO_ENOMEM, add_op(builder, op));
 }
 
 void graph_builder_flag(struct dpro_graph_builder *builder, dpro_op_id op, uint8_t flags)
@@ -228,8 +248,7 @@ void graph_builder_set_phase(struct dpro_graph_builder *builder, dpro_op_id op,
     builder->phase[op] = (uint8_t)phase;
 }
 
-int dpro_graph_add_edge(struct dpro_graph_builder *builder, dpro_op_id from, dpro_op_id to,
-                        int next)
+static int add_edge(struct dpro_graph_builder *builder, dpro_op_id from, dpro_op_id to, int next)
 {
     if (!builder->graph || from >= builder->n_ops || to >= builder->n_ops || (from == to && !next))
         return DPRO_EUSAGE;
@@ -240,11 +259,17 @@ int dpro_graph_add_edge(struct dpro_graph_builder *builder, dpro_op_id from, dpr
     return array_push(&edges->list, edge) < 0 ? DPRO_ENOMEM : 0;
 }
 
+int dpro_graph_add_edge(struct dpro_graph_builder *builder, dpro_op_id from, dpro_op_id to,
+                        int next)
+{
+    return WITHIN_SCOPE_OF(&builder->scope, DPRO_ENOMEM, add_edge(builder, from, to, next));
+}
+
 /* An op that waits for nothing, not even in the iteration before, could run in all iterations at
  * once. Its rank gets to it when it has passed its boundary, if it has one. */
 static int tie_roots(struct dpro_graph_builder *b)
 {
-    uint8_t *waits = calloc((size_t)b->n_ops + 1, 1);
+    uint8_t *waits = mem_array((size_t)b->n_ops + 1, 1);
     if (!waits)
         return -1;
     for (size_t i = 0; i < b->same.list.n; i++)
@@ -258,7 +283,7 @@ static int tie_roots(struct dpro_graph_builder *b)
         if (!waits[op] && boundary != DPRO_NO_OP)
             rc = b->next.list.n < UINT32_MAX / 2 ? array_push(&b->next.list, edge) : -1;
     }
-    free(waits);
+    mem_free(waits);
     return rc;
 }
 
@@ -297,7 +322,7 @@ static int check_acyclic(const struct dpro_graph *g, uint32_t n, const uint32_t 
                 forward = false;
     if (forward)
         return 0;
-    uint32_t *left = calloc((size_t)n + 1, sizeof *left);
+    uint32_t *left = mem_array((size_t)n + 1, sizeof *left);
     if (!left)
         return dpro_error_nomem(err);
     for (uint32_t e = 0; e < g->row[n]; e++)
@@ -329,7 +354,7 @@ static int check_acyclic(const struct dpro_graph *g, uint32_t n, const uint32_t 
                             "on or behind the cycle",
                             op, strtab_get(&g->names, name[op]), n - done);
     }
-    free(left);
+    mem_free(left);
     return rc;
 }
 
@@ -344,15 +369,15 @@ static int move(struct dpro_graph *g, void *to, void *from, uint32_t n, size_t s
     if (!copy)
         return -1;
     memcpy(copy, source, n * size);
-    free(source);
+    mem_free(source);
     memset(from, 0, sizeof source);
     memcpy(to, &copy, sizeof copy);
     return 0;
 }
 #define MOVE(field) (move(g, &g->field, &b->field, n, sizeof *b->field) < 0)
 
-int dpro_graph_finish(struct dpro_graph_builder *builder, struct dpro_graph **graph,
-                      struct dpro_error *err)
+static int finish(struct dpro_graph_builder *builder, struct dpro_graph **graph,
+                  struct dpro_error *err)
 {
     struct dpro_graph_builder *b = builder;
     struct dpro_graph *g = b->graph;
@@ -394,4 +419,10 @@ int dpro_graph_finish(struct dpro_graph_builder *builder, struct dpro_graph **gr
     b->graph = NULL;
     *graph = g;
     return 0;
+}
+
+int dpro_graph_finish(struct dpro_graph_builder *builder, struct dpro_graph **graph,
+                      struct dpro_error *err)
+{
+    return WITHIN_SCOPE_OF(&builder->scope, dpro_error_nomem(err), finish(builder, graph, err));
 }

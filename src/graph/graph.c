@@ -3,6 +3,7 @@
 #include "graph/graph.h"
 
 #include "align/clock_map.h"
+#include "base/memory.h"
 #include "ingest/transport/transport.h"
 
 #include <assert.h>
@@ -20,12 +21,12 @@ void dpro_graph_destroy(struct dpro_graph *graph)
 {
     if (!graph)
         return;
-    free(graph->warnings.at); /* the texts are the arena's */
+    mem_free(graph->warnings.at); /* the texts are the arena's */
     array_fini(&graph->left_out);
     clocks_fini(&graph->clocks);
     strtab_fini(&graph->names);
     arena_fini(&graph->arena);
-    free(graph);
+    mem_free(graph);
 }
 
 uint32_t dpro_graph_n_ops(const struct dpro_graph *graph)

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "base/sort.h"
 #include "ingest/load.h"
@@ -303,8 +304,8 @@ static int finish(struct trace_build *build, const struct rank_job *jobs, size_t
 
 int ranks_build(struct trace_build *build, struct dpro_error *err)
 {
-    struct source **sorted = calloc(build->list.n + 1, sizeof *sorted);
-    struct rank_job *jobs = calloc(build->list.n + 1, sizeof *jobs);
+    struct source **sorted = mem_array(build->list.n + 1, sizeof *sorted);
+    struct rank_job *jobs = mem_array(build->list.n + 1, sizeof *jobs);
     size_t n = 0, n_jobs = 0;
     int rc = sorted && jobs ? 0 : dpro_error_nomem(err);
     for (size_t i = 0; rc == 0 && i < build->list.n; i++) {
@@ -321,7 +322,7 @@ int ranks_build(struct trace_build *build, struct dpro_error *err)
         parallel_for(n_jobs, build->options->threads, build_item, jobs);
         rc = finish(build, jobs, n_jobs) < 0 ? dpro_error_nomem(err) : 0;
     }
-    free(sorted);
-    free(jobs);
+    mem_free(sorted);
+    mem_free(jobs);
     return rc;
 }

@@ -5,6 +5,7 @@
  * the two calls took. */
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/stats.h"
 #include "ingest/epoch.h"
 
@@ -29,7 +30,7 @@ bool rank_on_epoch(const struct trace_rank *rank)
 static int put_on_epoch(struct trace_rank *rank)
 {
     const struct recording *recording = rank->recording;
-    int64_t *differences = malloc((recording->steps.n + 1) * sizeof *differences);
+    int64_t *differences = mem_alloc((recording->steps.n + 1) * sizeof *differences);
     size_t n = 0;
     if (!differences)
         return -1;
@@ -46,7 +47,7 @@ static int put_on_epoch(struct trace_rank *rank)
         if (by_ns >= 0 && by_ns < TRACE_TIME_MAX / 2)
             rank_shift(rank, by_ns);
     }
-    free(differences);
+    mem_free(differences);
     return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/load.h"
 
@@ -33,7 +34,8 @@ static int attempt_of(const char *path, int otherwise)
 static int add_source(struct source_list *list, const char *path, bool named, int attempt,
                       struct dpro_error *err)
 {
-    struct source fresh = {.path = strdup(path), .named = named, .rank = -1, .attempt = attempt};
+    struct source fresh = {
+        .path = mem_copy_string(path), .named = named, .rank = -1, .attempt = attempt};
     if (!fresh.path)
         return dpro_error_nomem(err);
     struct stat st;
@@ -43,7 +45,7 @@ static int add_source(struct source_list *list, const char *path, bool named, in
         fresh.size_bytes = (uint64_t)st.st_size;
     }
     if (array_push(list, fresh) < 0) {
-        free(fresh.path);
+        mem_free(fresh.path);
         return dpro_error_nomem(err);
     }
     return 0;
@@ -84,7 +86,7 @@ static int add_folder(struct source_list *list, const char *path, int depth, boo
         const char *name = entries[i]->d_name;
         struct stat st;
         char *full = NULL;
-        if (rc == 0 && asprintf(&full, "%.*s/%s", len, path, name) < 0)
+        if (rc == 0 && !(full = mem_format("%.*s/%s", len, path, name)))
             rc = dpro_error_nomem(err);
         bool there = rc == 0 && stat(full, &st) == 0;
         bool wanted = there ? S_ISREG(st.st_mode) && !half_written(name)
@@ -93,10 +95,10 @@ static int add_folder(struct source_list *list, const char *path, int depth, boo
             rc = add_source(list, full, false, attempt, err);
         else if (there && S_ISDIR(st.st_mode) && depth < MAX_FOLDER_DEPTH)
             rc = add_folder(list, full, depth + 1, false, attempt, err);
-        free(full);
-        free(entries[i]);
+        mem_free(full);
+        mem_free(entries[i]);
     }
-    free(entries);
+    mem_free(entries);
     return rc;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 
 #include "ingest/epoch.h"
 #include "ingest/readers.h"
@@ -101,7 +102,7 @@ static int merge_names(struct trace_build *build, struct dpro_error *err)
         const struct strtab *from = &source->part.names;
         if (!source_usable(source) || (source->rank == -1 && !source_is_everyones(source)))
             continue;
-        source->names = malloc((from->n + (size_t)1) * sizeof *source->names);
+        source->names = mem_alloc((from->n + (size_t)1) * sizeof *source->names);
         if (!source->names)
             return dpro_error_nomem(err);
         source->names[0] = 0;
@@ -138,15 +139,15 @@ static int load(struct trace_build *build, const char *const *paths, size_t n_pa
     return 0;
 }
 
-int trace_load(const struct reader_table *table, const char *const *paths, size_t n_paths,
-               const struct dpro_trace_options *options, struct dpro_trace **trace,
-               struct dpro_error *err)
+static int load_trace(const struct reader_table *table, const char *const *paths, size_t n_paths,
+                      const struct dpro_trace_options *options, struct dpro_trace **trace,
+                      struct dpro_error *err)
 {
     static const struct dpro_trace_options defaults;
     struct trace_build build = {.options = options ? options : &defaults, .table = table};
     if (n_paths == 0)
         return dpro_error_set(err, DPRO_EUSAGE, "no trace given; name a folder or files");
-    build.trace = calloc(1, sizeof *build.trace);
+    build.trace = mem_array(1, sizeof *build.trace);
     if (!build.trace)
         return dpro_error_nomem(err);
     int rc = load(&build, paths, n_paths, err);
@@ -156,6 +157,14 @@ int trace_load(const struct reader_table *table, const char *const *paths, size_
     else
         *trace = build.trace;
     return rc;
+}
+
+int trace_load(const struct reader_table *table, const char *const *paths, size_t n_paths,
+               const struct dpro_trace_options *options, struct dpro_trace **trace,
+               struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err),
+                        load_trace(table, paths, n_paths, options, trace, err));
 }
 
 int dpro_trace_load(const char *const *paths, size_t n_paths,

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/memory.h"
+
 /* Large files take blocks of huge pages: faulting in small ones costs a tenth of the whole reading.
  */
 enum { FIRST_BLOCK_BYTES = 1 << 16, HUGE_PAGE = 1 << 21, LAST_BLOCK_BYTES = 2 * HUGE_PAGE };
@@ -220,7 +222,7 @@ void part_read_events(struct trace_part *part, struct json *js, void (*read_even
 void *part_make_payload(struct trace_part *part, const struct payload_kind *kind)
 {
     if (!part->payload)
-        part->payload = calloc(1, kind->size_bytes);
+        part->payload = mem_array(1, kind->size_bytes);
     part->payload_kind = kind;
     return part->payload;
 }
@@ -242,7 +244,7 @@ void part_free_payload(struct trace_part *part)
 {
     if (part->payload)
         part->payload_kind->fini(part->payload);
-    free(part->payload);
+    mem_free(part->payload);
     part->payload = NULL;
 }
 
@@ -261,5 +263,5 @@ void part_fini(struct trace_part *part)
     array_fini(&part->cuts);
     if (part->next)
         part_fini(part->next);
-    free(part->next);
+    mem_free(part->next);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "ingest/rank_job.h"
 
 static void fini(void *payload)
@@ -25,7 +26,7 @@ void recording_destroy(struct recording *recording)
 {
     if (recording)
         fini(recording);
-    free(recording);
+    mem_free(recording);
 }
 
 void recording_rename(struct recording *recording, const uint32_t *names)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "ingest/rank_job.h"
 
 /* Whole microseconds are rounded per event, so that a child may seem to end after its parent. */
@@ -72,7 +73,7 @@ static bool sort_track(struct trace_span *spans, uint32_t n)
         i++;
     if (i >= n)
         return true;
-    struct order *both = malloc(2 * (size_t)n * sizeof *both);
+    struct order *both = mem_alloc(2 * (size_t)n * sizeof *both);
     if (!both)
         return false;
     for (i = 0; i < n; i++)
@@ -94,7 +95,7 @@ static bool sort_track(struct trace_span *spans, uint32_t n)
         spans[at] = held;
         order[at].span = at;
     }
-    free(both);
+    mem_free(both);
     return true;
 }
 
@@ -220,7 +221,7 @@ static bool scatter(struct rank_job *job, struct source *source, uint32_t window
 {
     struct trace_rank *rank = job->rank;
     struct trace_part *part = &source->part;
-    uint32_t *tracks = malloc((part->tracks.n + 1) * sizeof *tracks);
+    uint32_t *tracks = mem_alloc((part->tracks.n + 1) * sizeof *tracks);
     if (!tracks)
         return false;
     for (size_t t = 0; t < part->tracks.n; t++) {
@@ -244,7 +245,7 @@ static bool scatter(struct rank_job *job, struct source *source, uint32_t window
         part_free_blocks(part);
         part->first_block = rest;
     }
-    free(tracks);
+    mem_free(tracks);
     return true;
 }
 
@@ -292,7 +293,7 @@ void rank_build(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
     join_tracks(job);
-    uint32_t *next = malloc((rank->n_tracks + (size_t)1) * sizeof *next);
+    uint32_t *next = mem_alloc((rank->n_tracks + (size_t)1) * sizeof *next);
     if (!next) {
         job->no_memory = true;
         return;
@@ -305,7 +306,7 @@ void rank_build(struct rank_job *job)
         join_details(job, job->sources[w]);
         window += n_cuts ? n_cuts : 1;
     }
-    free(next);
+    mem_free(next);
     uint32_t n_kept = 0;
     for (uint32_t t = 0; t < rank->n_tracks && !job->no_memory; t++) {
         struct trace_track *track = &rank->tracks[t];

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "ingest/load.h"
 #include "ingest/recognise.h"
@@ -126,14 +127,14 @@ static int split_sources(struct source_list *list, struct dpro_error *err)
             source->reader = NULL; /* an evaluator, a client: no part of the training */
         if (!next)
             continue;
-        fresh.path = strdup(source->path);
+        fresh.path = mem_copy_string(source->path);
         fresh.part = *next;
         fresh.fail = JSON_OK; /* said once, of the file */
         fresh.damage = NULL;
         source->part.next = NULL;
-        free(next);
+        mem_free(next);
         if (!fresh.path || array_push(list, fresh) < 0) {
-            free(fresh.path);
+            mem_free(fresh.path);
             part_fini(&fresh.part);
             return dpro_error_nomem(err);
         }

@@ -18,6 +18,7 @@
 #include "base/array.h"
 #include "base/error.h"
 #include "base/folder.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/readers.h"
 #include "ingest/transport/transport.h"
@@ -134,10 +135,10 @@ static bool has_file(const char *folder, const char *name)
 {
     char *path;
     struct stat st;
-    if (asprintf(&path, "%s/%s", folder, name) < 0)
+    if (!(path = mem_format("%s/%s", folder, name)))
         return false;
     bool has = stat(path, &st) == 0 && st.st_size > 0;
-    free(path);
+    mem_free(path);
     return has;
 }
 
@@ -175,16 +176,13 @@ static bool leads_to_ranks(FTSENT *at)
 }
 
 /* Calls `visit` for every process's folder: its whole path, and what it is below `path`. */
-static int walk(const char *path,
-                int (*visit)(void *arg, const char *folder, const char *below, int attempt,
-                             int number, struct dpro_error *err),
-                void *arg, struct dpro_error *err)
+static int walk_tree(FTS *tree, const char *path,
+                     int (*visit)(void *arg, const char *folder, const char *below, int attempt,
+                                  int number, struct dpro_error *err),
+                     void *arg, struct dpro_error *err)
 {
-    char *root = strdup(path);
-    char *const roots[] = {root, NULL};
-    FTS *tree = root ? fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name) : NULL;
     FTSENT *at;
-    int rc = tree ? 0 : dpro_error_nomem(err);
+    int rc = 0;
     while (rc == 0 && (at = fts_read(tree)) != NULL) {
         if (at->fts_info == FTS_DNR || (at->fts_info == FTS_NS && at->fts_level == 0)) {
             if (at->fts_level == 0)
@@ -202,25 +200,35 @@ static int walk(const char *path,
             fts_set(tree, at, FTS_SKIP);
         }
     }
-    if (tree)
-        fts_close(tree);
-    free(root);
+    return rc;
+}
+
+static int walk(const char *path,
+                int (*visit)(void *arg, const char *folder, const char *below, int attempt,
+                             int number, struct dpro_error *err),
+                void *arg, struct dpro_error *err)
+{
+    char *root = mem_copy_string(path);
+    char *const roots[] = {root, NULL};
+    FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name);
+    if (!tree)
+        mem_fail();
+    int rc = WITHIN_SCOPE(DPRO_ENOMEM, walk_tree(tree, path, visit, arg, err));
+    fts_close(tree);
+    memory_check();
+    mem_free(root);
     return rc;
 }
 
 /* With DPRO_NET=all every process has a log of its own, net-<host>-<pid>.log. Calls `visit` for
  * each, with the process's id when it ran on this host, else 0. */
-static int walk_logs(const char *path,
-                     int (*visit)(void *arg, const char *log, pid_t pid, struct dpro_error *err),
-                     void *arg, struct dpro_error *err)
+static int walk_entries(DIR *folder, const char *path,
+                        int (*visit)(void *arg, const char *log, pid_t pid, struct dpro_error *err),
+                        void *arg, struct dpro_error *err)
 {
     char host[65] = "", prefix[80];
     struct dirent *entry;
     int rc = 0;
-    DIR *folder = opendir(path);
-    if (!folder)
-        return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s", path,
-                              strerror(errno));
     gethostname(host, sizeof host - 1);
     snprintf(prefix, sizeof prefix, "net-%s-", host);
     while (rc == 0 && (entry = readdir(folder)) != NULL) {
@@ -231,15 +239,24 @@ static int walk_logs(const char *path,
             !(old || (len > 4 && strcmp(name + len - 4, ".log") == 0)))
             continue;
         bool here = strncmp(name, prefix, strlen(prefix)) == 0;
-        char *log;
-        if (asprintf(&log, "%s/%s", path, name) < 0)
-            rc = dpro_error_nomem(err);
-        else {
-            rc = visit(arg, log, here ? (pid_t)atoi(name + strlen(prefix)) : 0, err);
-            free(log);
-        }
+        char *log = mem_format("%s/%s", path, name);
+        rc = visit(arg, log, here ? (pid_t)atoi(name + strlen(prefix)) : 0, err);
+        mem_free(log);
     }
+    return rc;
+}
+
+static int walk_logs(const char *path,
+                     int (*visit)(void *arg, const char *log, pid_t pid, struct dpro_error *err),
+                     void *arg, struct dpro_error *err)
+{
+    DIR *folder = opendir(path);
+    if (!folder)
+        return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s", path,
+                              strerror(errno));
+    int rc = WITHIN_SCOPE(DPRO_ENOMEM, walk_entries(folder, path, visit, arg, err));
     closedir(folder);
+    memory_check();
     return rc;
 }
 
@@ -280,7 +297,7 @@ static int add_rank(void *arg, const char *folder, const char *below, int attemp
     if (number < 0)
         return 0; /* a server: no rank */
     rank.is.folder = arena_copy_string(&recording->arena, below, strlen(below));
-    if (!rank.is.folder || asprintf(&facts, "%s/rank.json", folder) < 0)
+    if (!rank.is.folder || !(facts = mem_format("%s/rank.json", folder)))
         return dpro_error_nomem(err);
     rank.is.parts = parts_in(folder);
     /* a folder that a rank made and put nothing into is not a recording */
@@ -291,7 +308,7 @@ static int add_rank(void *arg, const char *folder, const char *below, int attemp
         rank.is.complete = 1, rank.is.n_steps = -1;
     if (rc == 0 && (has_facts || rank.is.parts != 0) && array_push(&recording->ranks, rank) < 0)
         rc = dpro_error_nomem(err);
-    free(facts);
+    mem_free(facts);
     return rc;
 }
 
@@ -305,9 +322,9 @@ static int count_log(void *arg, const char *log, pid_t pid, struct dpro_error *e
     return 0;
 }
 
-int dpro_recording_read(const char *path, struct dpro_recording **out, struct dpro_error *err)
+static int read_recording(const char *path, struct dpro_recording **out, struct dpro_error *err)
 {
-    struct dpro_recording *recording = calloc(1, sizeof *recording);
+    struct dpro_recording *recording = mem_array(1, sizeof *recording);
     if (!recording)
         return dpro_error_nomem(err);
     int rc = walk(path, add_rank, recording, err);
@@ -322,13 +339,18 @@ int dpro_recording_read(const char *path, struct dpro_recording **out, struct dp
     return 0;
 }
 
+int dpro_recording_read(const char *path, struct dpro_recording **out, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), read_recording(path, out, err));
+}
+
 void dpro_recording_destroy(struct dpro_recording *recording)
 {
     if (!recording)
         return;
     array_fini(&recording->ranks);
     arena_fini(&recording->arena);
-    free(recording);
+    mem_free(recording);
 }
 
 size_t dpro_recording_n_ranks(const struct dpro_recording *recording)
@@ -381,7 +403,7 @@ static int remove_rank(void *arg, const char *folder, const char *below, int att
     (void)arg, (void)attempt, (void)number;
     if (nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) < 0 && errno != ENOENT)
         return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", folder, strerror(errno));
-    char *up = strdup(folder);
+    char *up = mem_copy_string(folder);
     if (!up)
         return dpro_error_nomem(err);
     for (const char *p = below; (p = strchr(p, '/')) != NULL; p++) { /* host<H>, attempt<K> */
@@ -389,7 +411,7 @@ static int remove_rank(void *arg, const char *folder, const char *below, int att
         if (rmdir(up) < 0)
             break; /* holds something else, too */
     }
-    free(up);
+    mem_free(up);
     return 0;
 }
 
@@ -418,7 +440,7 @@ static int find_dead_log(void *arg, const char *log, pid_t pid, struct dpro_erro
 static int remove_job(const char *path, struct dpro_error *err)
 {
     char *job;
-    if (asprintf(&job, "%s/job.json", path) < 0)
+    if (!(job = mem_format("%s/job.json", path)))
         return dpro_error_nomem(err);
     int failed = unlink(job) < 0 ? errno : 0;
     int rc = 0;
@@ -429,7 +451,7 @@ static int remove_job(const char *path, struct dpro_error *err)
     } else if (failed != ENOENT) {
         rc = dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", job, strerror(failed));
     }
-    free(job);
+    mem_free(job);
     return rc;
 }
 
@@ -442,10 +464,10 @@ static int remove_left_behind(const char *path, const struct dpro_recording *rec
         char *folder;
         if (!is_left_behind(rank))
             continue;
-        if (asprintf(&folder, "%s/%s", path, rank->is.folder) < 0)
+        if (!(folder = mem_format("%s/%s", path, rank->is.folder)))
             return dpro_error_nomem(err);
         rc = remove_rank(NULL, folder, rank->is.folder, 0, 0, err);
-        free(folder);
+        mem_free(folder);
     }
     return rc == 0 ? walk_logs(path, remove_dead_log, NULL, err) : rc;
 }
@@ -481,14 +503,14 @@ static int try_writing(const char *path, struct dpro_error *err)
 {
     struct statvfs fs;
     char *file;
-    if (asprintf(&file, "%s/.dpro-XXXXXX", path) < 0)
+    if (!(file = mem_format("%s/.dpro-XXXXXX", path)))
         return dpro_error_nomem(err);
     int fd = mkstemp(file), failed = fd < 0 ? errno : 0;
     if (fd >= 0) {
         close(fd);
         unlink(file);
     }
-    free(file);
+    mem_free(file);
     if (failed)
         return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be written to: %s", path,
                               strerror(failed));
@@ -501,12 +523,12 @@ static int try_writing(const char *path, struct dpro_error *err)
     return 0;
 }
 
-int dpro_recording_prepare(const char *path, int replaces, struct dpro_error *err)
+static int prepare_folder(const char *path, int replaces, struct dpro_error *err)
 {
     size_t first_made;
     if (path[0] == '\0')
         return dpro_error_set(err, DPRO_EUSAGE, "the trace directory has an empty name");
-    char *copy = strdup(path);
+    char *copy = mem_copy_string(path);
     if (!copy)
         return dpro_error_nomem(err);
     int rc = folder_make(copy, &first_made, err);
@@ -516,6 +538,11 @@ int dpro_recording_prepare(const char *path, int replaces, struct dpro_error *er
         rc = try_writing(path, err);
     if (rc < 0)
         folder_take_back(copy, first_made);
-    free(copy);
+    mem_free(copy);
     return rc;
+}
+
+int dpro_recording_prepare(const char *path, int replaces, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), prepare_folder(path, replaces, err));
 }

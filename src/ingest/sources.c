@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/memory.h"
+
 bool source_usable(const struct source *source)
 {
     const struct trace_part *part = &source->part;
@@ -35,8 +37,8 @@ void sources_fini(struct source_list *list)
 {
     for (size_t i = 0; i < list->n; i++) {
         part_fini(&list->at[i].part);
-        free(list->at[i].names);
-        free(list->at[i].path);
+        mem_free(list->at[i].names);
+        mem_free(list->at[i].path);
     }
     array_fini(list);
 }

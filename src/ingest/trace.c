@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/utf8.h"
 
 void dpro_trace_destroy(struct dpro_trace *trace)
@@ -22,14 +23,14 @@ void dpro_trace_destroy(struct dpro_trace *trace)
         recording_destroy(trace->servers[s].recording);
     for (uint32_t t = 0; t < trace->n_transports; t++)
         net_transport_fini(&trace->transports[t]);
-    free(trace->transports);
+    mem_free(trace->transports);
     for (uint32_t i = 0; i < trace->n_nccl_logs; i++)
         nccl_log_destroy(trace->nccl_logs[i]);
-    free(trace->nccl_logs);
+    mem_free(trace->nccl_logs);
     array_fini(&trace->warnings);
     strtab_fini(&trace->names);
     arena_fini(&trace->arena);
-    free(trace);
+    mem_free(trace);
 }
 
 size_t dpro_trace_n_files(const struct dpro_trace *trace)

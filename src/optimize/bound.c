@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 #include "cost/sync.h"
 #include "optimize/space.h"
@@ -53,7 +54,7 @@ int lower_bound(const struct dpro_model *model, const struct computation *work, 
     double wire_ns = sync_n_servers(net) ? 0 : wire_ns_a_byte(net), bytes = 0, bound = 0;
     double least_ns =
         (double)(sync_start_ns(net) + (net->collective.n_ranks > 1 ? sync_message_ns(net) : 0));
-    struct ready *order = malloc((model->n_tensors + (size_t)1) * sizeof *order);
+    struct ready *order = mem_alloc((model->n_tensors + (size_t)1) * sizeof *order);
     if (!order)
         return -1;
     for (uint32_t t = 0; t < model->n_tensors; t++)
@@ -74,7 +75,7 @@ int lower_bound(const struct dpro_model *model, const struct computation *work, 
     bound = fmax(bound, bytes * wire_ns);
     if (work->min_cycle_ns > 0)
         bound = fmax(bound, work->min_cycle_ns + least_ns);
-    free(order);
+    mem_free(order);
     *bound_ns = (int64_t)bound;
     return 0;
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "cost/buckets.h"
 #include "cost/fused.h"
 #include "cost/server_placement.h"
@@ -190,7 +191,7 @@ int result_decide(struct dpro_optimum *o)
                                *best = &o->strategies[DPRO_BEST];
     const struct dpro_model *model = o->models[DPRO_BEST];
     struct deciding d = {.o = o, .model = model};
-    d.baseline_bucket = calloc(model->n_tensors + (size_t)1, sizeof *d.baseline_bucket);
+    d.baseline_bucket = mem_array(model->n_tensors + (size_t)1, sizeof *d.baseline_bucket);
     if (!d.baseline_bucket)
         return -1;
     for (uint32_t b = 0; b < before->n_buckets; b++)
@@ -207,6 +208,6 @@ int result_decide(struct dpro_optimum *o)
         decide(&d, pass_bucket_order.name, "all buckets", "launched in another order");
     if (best->compression != before->compression)
         decide(&d, pass_compression.name, "all buckets", precisions[best->compression]);
-    free(d.baseline_bucket);
+    mem_free(d.baseline_bucket);
     return d.failed ? -1 : 0;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 #include "cost/buckets.h"
 #include "optimize/search.h"
@@ -77,7 +78,7 @@ static int add_for_kind(struct space *space, const struct dpro_strategy *strateg
 static int add_for_all_blocks(struct space *space, const struct dpro_strategy *strategy)
 {
     uint32_t n = space->model->n_tensors;
-    struct place_kind *kinds = calloc(n + (size_t)1, sizeof *kinds);
+    struct place_kind *kinds = mem_array(n + (size_t)1, sizeof *kinds);
     int rc = kinds ? 0 : -1;
     for (uint32_t b = 0; b < strategy->n_buckets && rc == 0; b++)
         for (uint32_t i = 0; i < strategy->buckets[b].n; i++)
@@ -92,7 +93,7 @@ static int add_for_all_blocks(struct space *space, const struct dpro_strategy *s
     for (uint32_t place = 1; place < n && rc == 0; place++)
         for (int merges = 1; merges >= 0 && kinds[place].is_first && rc == 0; merges--)
             rc = add_for_kind(space, strategy, kinds, place, merges);
-    free(kinds);
+    mem_free(kinds);
     return rc;
 }
 
@@ -147,7 +148,7 @@ static bool take_best(struct space *space, struct place *at, const struct dpro_s
 {
     enum { MOST_TRIES = 256 };
     struct journal journal = {0};
-    struct dpro_edit *moved = malloc((space->candidates.edits.n + 1) * sizeof *moved);
+    struct dpro_edit *moved = mem_alloc((space->candidates.edits.n + 1) * sizeof *moved);
     space->search->failed |= !moved;
     for (int i = 0; i < n && moved && i < MOST_TRIES && !search_stops(space->search); i++) {
         const struct candidate *c = &space->candidates.list.at[ranked[i].candidate];
@@ -164,7 +165,7 @@ static bool take_best(struct space *space, struct place *at, const struct dpro_s
     }
     bool changed = journal.undo.n > 0;
     journal_fini(&journal);
-    free(moved);
+    mem_free(moved);
     return changed;
 }
 
@@ -186,8 +187,8 @@ static void descend(struct space *space, struct place *at, struct dpro_strategy 
     while (goes_on && !search_stops(space->search) && collect(space, &at->strategy)) {
         space_copy(space, &at->strategy, before);
         space_evaluate_candidates(space, &at->strategy);
-        free(ranked);
-        ranked = malloc((space->candidates.list.n + 1) * sizeof *ranked);
+        mem_free(ranked);
+        ranked = mem_alloc((space->candidates.list.n + 1) * sizeof *ranked);
         if (!ranked) {
             space->search->failed = true;
             break;
@@ -196,7 +197,7 @@ static void descend(struct space *space, struct place *at, struct dpro_strategy 
         goes_on = n > 0 && take_best(space, at, before, ranked, n);
         space->search->n_rounds++;
     }
-    free(ranked);
+    mem_free(ranked);
 }
 
 static void start_elsewhere(struct space *space, const struct dpro_strategy *best, struct place *at,

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "cost/server_placement.h"
 #include "cost/uncertainty.h"
 #include "optimize/result.h"
@@ -112,7 +113,7 @@ static int search_counts(const struct dpro_model *model,
     if (rc < 0)
         return rc;
     struct dpro_optimum **found =
-        calloc(options->most_servers - options->least_servers + (size_t)1, sizeof *found);
+        mem_array(options->most_servers - options->least_servers + (size_t)1, sizeof *found);
     rc = found ? search_all(model, options, found, &n_found, err) : dpro_error_nomem(err);
     if (rc == 0) {
         chosen = choose(found, n_found);
@@ -123,7 +124,7 @@ static int search_counts(const struct dpro_model *model,
             dpro_optimum_destroy(found[i]);
     if (rc == 0)
         *optimum = found[chosen];
-    free(found);
+    mem_free(found);
     return rc;
 }
 
@@ -144,8 +145,8 @@ static void report_compressions(const struct dpro_model *model,
                      dpro_compression_name((enum dpro_compression)c));
 }
 
-int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *options,
-                      struct dpro_optimum **optimum, struct dpro_error *err)
+static int optimize(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                    struct dpro_optimum **optimum, struct dpro_error *err)
 {
     static const struct dpro_optimize_options defaults;
     const struct dpro_optimize_options *o = options ? options : &defaults;
@@ -160,4 +161,10 @@ int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize
     return o->least_servers || o->most_servers
                ? search_counts(model, o, optimum, err)
                : search_one(model, sync_n_servers(&model->net), o, optimum, err);
+}
+
+int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                      struct dpro_optimum **optimum, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), optimize(model, options, optimum, err));
 }

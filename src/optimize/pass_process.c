@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "base/time.h"
 #include "optimize/registry.h"
 
@@ -63,7 +64,7 @@ static const struct dpro_pass *load(const char *path, struct child_answer *answe
 static void propose_all(const struct dpro_pass *pass, const struct dpro_pass_view *view,
                         struct candidates *candidates, struct child_answer *answer)
 {
-    struct dpro_edit *room = malloc(DPRO_PASS_MAX_EDITS * sizeof *room);
+    struct dpro_edit *room = mem_alloc(DPRO_PASS_MAX_EDITS * sizeof *room);
     if (room && candidates_propose(candidates, pass, view, room) > 0)
         snprintf(answer->why, sizeof answer->why, "proposed more edits than there is room for");
 }

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "cost/buckets.h"
 
 static const struct dpro_pass *const built_in[] = {&pass_tensor_fusion, &pass_tensor_partition,
@@ -52,10 +53,10 @@ int candidates_propose(struct candidates *candidates, const struct dpro_pass *pa
 
 static int add(struct registry *r, const char *name, struct registered entry)
 {
-    entry.name = strdup(name);
+    entry.name = mem_copy_string(name);
     if (entry.name && array_push(&r->passes, entry) == 0)
         return 0;
-    free(entry.name);
+    mem_free(entry.name);
     return -1;
 }
 
@@ -89,7 +90,7 @@ int registry_init(struct registry *r, const struct dpro_optimize_options *option
 {
     *r = (struct registry){.options = options,
                            .compressions = options->compressions | 1u << DPRO_COMPRESSION_NONE};
-    r->edits = calloc(DPRO_PASS_MAX_EDITS, sizeof *r->edits);
+    r->edits = mem_array(DPRO_PASS_MAX_EDITS, sizeof *r->edits);
     int rc = r->edits ? 0 : dpro_error_nomem(err);
     for (size_t i = 0; i < N_BUILT_IN && rc == 0; i++)
         rc = add_pass(r, built_in[i], err);
@@ -111,9 +112,9 @@ void registry_fini(struct registry *r)
 {
     registry_forget(r);
     for (size_t i = 0; i < r->passes.n; i++)
-        free(r->passes.at[i].name);
+        mem_free(r->passes.at[i].name);
     array_fini(&r->passes);
-    free(r->edits);
+    mem_free(r->edits);
 }
 
 void registry_forget(struct registry *r)

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "cost/buckets.h"
 #include "cost/uncertainty.h"
 
@@ -20,7 +21,7 @@ void dpro_optimum_destroy(struct dpro_optimum *o)
     array_fini(&o->decisions);
     array_fini(&o->improvements);
     arena_fini(&o->arena);
-    free(o);
+    mem_free(o);
 }
 
 int result_keep(struct dpro_optimum *o, const struct dpro_model *model, struct space *space,

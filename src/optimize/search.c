@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "cost/change.h"
 #include "cost/fused.h"
@@ -232,7 +233,7 @@ int search_one(const struct dpro_model *model, uint32_t n_servers,
 {
     struct search search = {
         .options = options, .random = options->seed, .told_s = -1, .best_ns = INT64_MAX};
-    struct dpro_optimum *o = calloc(1, sizeof *o);
+    struct dpro_optimum *o = mem_array(1, sizeof *o);
     if (!o)
         return dpro_error_nomem(err);
     int rc = 0;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "plan/plan.h"
 
 #define bad(err, ...) dpro_error_set(err, DPRO_EFORMAT, __VA_ARGS__)
@@ -106,7 +107,7 @@ static int check(const struct plan_file *plan, struct dpro_error *err)
     return rc;
 }
 
-int dpro_plan_read(const char *path, struct dpro_plan_summary *summary, struct dpro_error *err)
+static int read_plan(const char *path, struct dpro_plan_summary *summary, struct dpro_error *err)
 {
     struct plan_file plan;
     int rc = plan_file_read(path, &plan, err);
@@ -129,4 +130,9 @@ int dpro_plan_read(const char *path, struct dpro_plan_summary *summary, struct d
     }
     plan_file_fini(&plan);
     return rc;
+}
+
+int dpro_plan_read(const char *path, struct dpro_plan_summary *summary, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), read_plan(path, summary, err));
 }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/memory.h"
 
 enum { MS_IN_NS = 6 }; /* decimals */
 
@@ -382,7 +383,7 @@ int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *
     struct input in;
     bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
     *plan = (struct plan_file){.is_list = false};
-    if (asprintf(&plan->path, is_folder ? "%s/plan.json" : "%s", path) < 0)
+    if (!(plan->path = mem_format(is_folder ? "%s/plan.json" : "%s", path)))
         return dpro_error_nomem(err);
     int rc = input_open(&in, plan->path, err);
     if (rc == DPRO_EIO) { /* what was named can't be read: bad input */
@@ -400,7 +401,7 @@ int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *
 
 void plan_file_fini(struct plan_file *plan)
 {
-    free(plan->path);
+    mem_free(plan->path);
     strtab_fini(&plan->strings);
     array_fini(&plan->models);
     array_fini(&plan->parameters);

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "replay/replay.h"
 
 enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };
@@ -308,9 +309,9 @@ int chain_init(struct chain *c, const struct dpro_graph *g,
 void chain_fini(struct chain *c)
 {
     for (uint32_t i = 0; c->copies && i < c->n_kept; i++) {
-        free(c->copies[i].end_ns);
-        free(c->copies[i].device_prev);
-        free(c->copies[i].shared_dur_ns);
+        mem_free(c->copies[i].end_ns);
+        mem_free(c->copies[i].device_prev);
+        mem_free(c->copies[i].shared_dur_ns);
     }
     arena_fini(&c->arena);
 }

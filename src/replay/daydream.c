@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "graph/builder.h"
 #include "replay/replay.h"
 
@@ -97,8 +98,8 @@ static void time_transfers(const struct dpro_graph *g, const struct graph_rank *
         }
 }
 
-int dpro_replay_daydream(const struct dpro_graph *graph, double bandwidth_bytes_per_s,
-                         struct dpro_daydream *daydream, struct dpro_error *err)
+static int predict_daydream(const struct dpro_graph *graph, double bandwidth_bytes_per_s,
+                            struct dpro_daydream *daydream, struct dpro_error *err)
 {
     if (!(bandwidth_bytes_per_s >= 0) || !isfinite(bandwidth_bytes_per_s))
         return dpro_error_set(err, DPRO_EUSAGE,
@@ -147,4 +148,11 @@ out:
     dpro_graph_destroy(local);
     dpro_graph_builder_destroy(b);
     return rc;
+}
+
+int dpro_replay_daydream(const struct dpro_graph *graph, double bandwidth_bytes_per_s,
+                         struct dpro_daydream *daydream, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err),
+                        predict_daydream(graph, bandwidth_bytes_per_s, daydream, err));
 }

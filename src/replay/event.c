@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "replay/dispatch.h"
 #include "replay/replay.h"
@@ -264,11 +265,11 @@ static void slot_destroy(struct slot *slot)
 {
     if (!slot)
         return;
-    free(slot->times.end_ns);
-    free(slot->times.device_prev);
-    free(slot->times.shared_dur_ns);
+    mem_free(slot->times.end_ns);
+    mem_free(slot->times.device_prev);
+    mem_free(slot->times.shared_dur_ns);
     arena_fini(&slot->arena);
-    free(slot);
+    mem_free(slot);
 }
 
 static int fill_slot(struct event *e, struct slot *slot)
@@ -276,11 +277,11 @@ static int fill_slot(struct event *e, struct slot *slot)
     size_t n = e->g->n_ops + (size_t)1;
     struct replay_copy *times = &slot->times;
     uint32_t copy = times->number;
-    times->end_ns = calloc(n, sizeof *times->end_ns);
+    times->end_ns = mem_array(n, sizeof *times->end_ns);
     if (e->options->want_device_prev)
-        times->device_prev = malloc(n * sizeof *times->device_prev);
+        times->device_prev = mem_alloc(n * sizeof *times->device_prev);
     if (e->has_shares)
-        times->shared_dur_ns = malloc(n * sizeof *times->shared_dur_ns);
+        times->shared_dur_ns = mem_alloc(n * sizeof *times->shared_dur_ns);
     if (!times->end_ns || (e->options->want_device_prev && !times->device_prev) ||
         (e->has_shares && !times->shared_dur_ns) ||
         pending_open(&e->pending, copy == 0 || copy == e->options->n_copies - 1, slot) < 0)
@@ -301,7 +302,7 @@ static struct slot *open_slot(struct event *e, uint32_t copy, int *rc)
 {
     if (e->slots[copy])
         return e->slots[copy];
-    struct slot *slot = e->slots[copy] = calloc(1, sizeof *slot);
+    struct slot *slot = e->slots[copy] = mem_array(1, sizeof *slot);
     if (slot)
         slot->times.number = copy;
     *rc = slot ? fill_slot(e, slot) : dpro_error_nomem(e->err);

@@ -20,6 +20,7 @@
 
 #include "base/arena.h"
 #include "base/array.h"
+#include "base/memory.h"
 #include "replay/replay.h"
 
 enum {
@@ -125,7 +126,7 @@ static int encode(struct fixed *f, const struct pull *same, const struct pull *n
             f->last_op[device] = cell;
     }
     array_fini(&preds);
-    uint16_t *fit = realloc(f->code.at, (f->code.n + 1) * sizeof *fit); /* growing left room */
+    uint16_t *fit = mem_resize(f->code.at, f->code.n + 1, sizeof *fit); /* growing left room */
     f->code.at = fit ? fit : f->code.at;
     return rc;
 }
@@ -137,7 +138,7 @@ int fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyc
     struct pull same = {0}, next = {0};
     size_t n = graph->n_ops, n_ranks = (size_t)graph->n_ranks + graph->n_servers;
     size_t n_lead = cyclic ? n : n_ranks, n_devices = (size_t)graph->n_devices + 1;
-    struct fixed *f = calloc(1, sizeof *f);
+    struct fixed *f = mem_array(1, sizeof *f);
     if (!f || n + n_lead >= UINT32_MAX)
         goto out_of_memory;
     *f = (struct fixed){.g = graph, .n_lead = (uint32_t)n_lead, .cyclic = cyclic, .order = order};
@@ -175,7 +176,7 @@ void fixed_destroy(struct fixed *f)
         return;
     array_fini(&f->code);
     arena_fini(&f->arena);
-    free(f);
+    mem_free(f);
 }
 
 /* ---- passes ---- */
@@ -287,9 +288,10 @@ static int replay_one(struct fixed *f, uint32_t number, const struct event_optio
                       struct dpro_error *err)
 {
     size_t n = f->g->n_ops;
-    struct replay_copy copy = {.number = number, .end_ns = malloc((n + 1) * sizeof *copy.end_ns)};
+    struct replay_copy copy = {.number = number,
+                               .end_ns = mem_alloc((n + 1) * sizeof *copy.end_ns)};
     if (options->want_device_prev)
-        copy.device_prev = malloc((n + 1) * sizeof *copy.device_prev);
+        copy.device_prev = mem_alloc((n + 1) * sizeof *copy.device_prev);
     int rc = copy.end_ns && (copy.device_prev || !options->want_device_prev) ? 0 : DPRO_ENOMEM;
     if (rc == 0)
         rc = hooks->open(hooks->arg, number, &copy.dur_ns, &copy.gap_ns, err);
@@ -302,8 +304,8 @@ static int replay_one(struct fixed *f, uint32_t number, const struct event_optio
         fixed_get(f, copy.end_ns, copy.device_prev);
         rc = hooks->close(hooks->arg, &copy, err);
     }
-    free(copy.end_ns);
-    free(copy.device_prev);
+    mem_free(copy.end_ns);
+    mem_free(copy.device_prev);
     return rc;
 }
 
@@ -315,7 +317,7 @@ int fixed_replay(const struct dpro_graph *graph, const struct event_options *opt
     enum { ORDER_COPIES = 4, ORDER_COPY = 2 };
     bool cyclic = options->n_copies > 1;
     struct fixed *f = NULL;
-    uint32_t *order = malloc(((size_t)graph->n_ops + 1) * sizeof *order);
+    uint32_t *order = mem_alloc(((size_t)graph->n_ops + 1) * sizeof *order);
     struct event_options find = {.n_copies = cyclic ? ORDER_COPIES : 1,
                                  .dur_ns = options->dur_ns,
                                  .gap_ns = options->gap_ns,
@@ -329,6 +331,6 @@ int fixed_replay(const struct dpro_graph *graph, const struct event_options *opt
     for (uint32_t copy = 0; rc == 0 && f && graph->n_ops > 0 && copy < options->n_copies; copy++)
         rc = replay_one(f, copy, options, hooks, n_violations, err);
     fixed_destroy(f);
-    free(order);
+    mem_free(order);
     return rc;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/stats.h"
 #include "replay/chain.h"
@@ -182,12 +183,12 @@ int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_opti
     return rc;
 }
 
-int dpro_replay_run(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                    struct dpro_replay **replay, struct dpro_error *err)
+static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                      struct dpro_replay **replay, struct dpro_error *err)
 {
     static const struct dpro_replay_options defaults;
     struct chain chain;
-    struct dpro_replay *result = calloc(1, sizeof *result);
+    struct dpro_replay *result = mem_array(1, sizeof *result);
     if (!result)
         return dpro_error_nomem(err);
     int rc = chain_init(&chain, graph, options ? options : &defaults, err);
@@ -203,11 +204,17 @@ int dpro_replay_run(const struct dpro_graph *graph, const struct dpro_replay_opt
     return rc;
 }
 
+int dpro_replay_run(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                    struct dpro_replay **replay, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), run_replay(graph, options, replay, err));
+}
+
 void dpro_replay_destroy(struct dpro_replay *replay)
 {
     if (replay)
         arena_fini(&replay->arena);
-    free(replay);
+    mem_free(replay);
 }
 
 int64_t dpro_replay_iteration_ns(const struct dpro_replay *replay)

@@ -10,6 +10,7 @@
  * Between two events every stream that sends has the same part of the link, so what is left of each
  * goes down by the time that passed over their number. The remainder of that division is carried
  * on, and lost when a stream begins or ends. */
+#include "base/memory.h"
 #include "replay/dispatch.h"
 
 #include <stdlib.h>
@@ -21,7 +22,7 @@
 
 struct share *share_create(uint32_t n_streams)
 {
-    struct share *share = calloc(1, sizeof *share + n_streams * sizeof *share->streams);
+    struct share *share = mem_array(1, sizeof *share + n_streams * sizeof *share->streams);
     if (!share)
         return NULL;
     share->n_streams = n_streams;
@@ -35,7 +36,7 @@ void share_destroy(struct share *share)
 {
     for (uint32_t s = 0; share && s < share->n_streams; s++)
         array_fini(&share->streams[s].items);
-    free(share);
+    mem_free(share);
 }
 
 static int64_t later(int64_t ns, int64_t by_ns)

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "base/stats.h"
 #include "replay/replay.h"
@@ -66,8 +67,8 @@ static void compare(const struct dpro_graph *g, const struct prediction *predict
     v->measured_std_pct = measured.mean > 0 ? measured.std / measured.mean * 100 : 0;
 }
 
-int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                         struct dpro_validation *validation, struct dpro_error *err)
+static int validate(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                    struct dpro_validation *validation, struct dpro_error *err)
 {
     struct dpro_validation v = {.method = "none"};
     if (graph->n_samples < 2 || !graph->sample_dur_ns || !graph->measured_ns ||
@@ -76,7 +77,7 @@ int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_repla
         return 0;
     }
     v.method = "leave-one-out";
-    struct prediction *predictions = calloc(graph->n_samples, sizeof *predictions);
+    struct prediction *predictions = mem_array(graph->n_samples, sizeof *predictions);
     if (!predictions)
         return dpro_error_nomem(err);
     struct work work = {graph, options ? options->engine : DPRO_ENGINE_EVENT, predictions};
@@ -93,6 +94,12 @@ int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_repla
         compare(graph, predictions, &v);
         *validation = v;
     }
-    free(predictions);
+    mem_free(predictions);
     return rc;
+}
+
+int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                         struct dpro_validation *validation, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), validate(graph, options, validation, err));
 }

@@ -9,6 +9,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/graph.h"
 #include "ingest/trace.h"
@@ -444,10 +445,10 @@ static int write_comparison(const struct dpro_comparison *of, FILE *out,
 
 int dpro_compare_text(const struct dpro_comparison *comparison, FILE *out, struct dpro_error *err)
 {
-    return write_comparison(comparison, out, write_text, err);
+    return WITHIN_SCOPE(dpro_error_nomem(err), write_comparison(comparison, out, write_text, err));
 }
 
 int dpro_compare_json(const struct dpro_comparison *comparison, FILE *out, struct dpro_error *err)
 {
-    return write_comparison(comparison, out, write_json, err);
+    return WITHIN_SCOPE(dpro_error_nomem(err), write_comparison(comparison, out, write_json, err));
 }

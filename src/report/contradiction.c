@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/time.h"
 #include "graph/graph.h"
@@ -198,7 +199,7 @@ int contradiction_find(struct report_facts *f, struct dpro_error *err)
     if (rc < 0)
         return rc;
     size_t n = (size_t)f->n_ranks * N_PARTS;
-    struct part_times *times = calloc(n + 1, sizeof *times);
+    struct part_times *times = mem_array(n + 1, sizeof *times);
     f->parts = arena_array(&f->arena, n + 1, sizeof *f->parts);
     if (!times || !f->parts || list_times(f, &slices, times) < 0) {
         rc = dpro_error_nomem(err);
@@ -210,7 +211,7 @@ int contradiction_find(struct report_facts *f, struct dpro_error *err)
         array_fini(&times[i].at[0]);
         array_fini(&times[i].at[1]);
     }
-    free(times);
+    mem_free(times);
     slices_fini(&slices);
     return rc;
 }

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/graph.h"
 #include "report/facts.h"
@@ -316,7 +318,8 @@ static void html_write(struct writer *w, const void *arg)
 
 /* ---- the folder of a report ---- */
 
-int dpro_report_folder(const struct dpro_report *report, const char *folder, struct dpro_error *err)
+static int write_folder(const struct dpro_report *report, const char *folder,
+                        struct dpro_error *err)
 {
     struct drawn_facts drawn;
     const struct set_file files[] = {{"timeline.json.gz", true, timeline_write, &drawn},
@@ -332,4 +335,9 @@ int dpro_report_folder(const struct dpro_report *report, const char *folder, str
     }
     facts_fini(&drawn.facts);
     return rc;
+}
+
+int dpro_report_folder(const struct dpro_report *report, const char *folder, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), write_folder(report, folder, err));
 }

@@ -5,6 +5,7 @@
 
 #include "base/array.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "ingest/trace.h"
 #include "plan/plan.h"
 #include "report/optimize_report.h"
@@ -55,7 +56,7 @@ static void add_recorded_model(struct maker *m, const struct recording *recordin
                                const struct recorded_model *from)
 {
     const struct strtab *names = &m->facts->report->trace->names;
-    bool *used = calloc((size_t)from->n_parameters + 1, sizeof *used);
+    bool *used = mem_array((size_t)from->n_parameters + 1, sizeof *used);
     m->no_memory |= !used;
     add_model(m, strtab_get(names, from->name));
     for (uint32_t b = from->first_bucket; b < from->first_bucket + from->n_buckets && !m->no_memory;
@@ -73,7 +74,7 @@ static void add_recorded_model(struct maker *m, const struct recording *recordin
         if (tensor != UINT32_MAX)
             add_parameter(m, tensor);
     }
-    free(used);
+    mem_free(used);
 }
 
 /* The models as the recorder wrote them. Of a trace that it did not write, all gradients in the
@@ -146,13 +147,13 @@ static void make_plan(struct maker *m)
     }
 }
 
-int dpro_optimize_plan(const struct dpro_optimize_report *report, struct dpro_error *err)
+static int write_plan(const struct dpro_optimize_report *report, struct dpro_error *err)
 {
     struct optimize_facts facts;
     size_t n_tensors = dpro_model_n_tensors(report->model), n;
     struct maker m = {.facts = &facts,
-                      .parameter_of = calloc(n_tensors + 1, sizeof *m.parameter_of),
-                      .taken = calloc(n_tensors + 1, sizeof *m.taken)};
+                      .parameter_of = mem_array(n_tensors + 1, sizeof *m.parameter_of),
+                      .taken = mem_array(n_tensors + 1, sizeof *m.taken)};
     struct set_file files[PLAN_MOST_FILES + 3];
     int rc = DPRO_ENOMEM;
     optimize_facts_fill(&facts, report);
@@ -170,7 +171,12 @@ int dpro_optimize_plan(const struct dpro_optimize_report *report, struct dpro_er
         rc = file_set_write(report->plan, "plan", files, n, err);
     }
     plan_file_fini(&m.plan);
-    free(m.parameter_of);
-    free(m.taken);
+    mem_free(m.parameter_of);
+    mem_free(m.taken);
     return rc;
+}
+
+int dpro_optimize_plan(const struct dpro_optimize_report *report, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), write_plan(report, err));
 }

@@ -1,5 +1,7 @@
 /* report/replay_json.c: the replay as JSON, schema dpro.replay/1. Keys are never renamed or
  * dropped; what is unknown is null. */
+#include "base/error.h"
+#include "base/memory.h"
 #include "report/facts.h"
 #include "report/field.h"
 #include "report/table.h"
@@ -317,5 +319,5 @@ void json_write(struct writer *w, const void *facts)
 
 int dpro_report_json(const struct dpro_report *report, FILE *out, struct dpro_error *err)
 {
-    return facts_write(report, out, json_write, err);
+    return WITHIN_SCOPE(dpro_error_nomem(err), facts_write(report, out, json_write, err));
 }

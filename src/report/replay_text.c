@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/graph.h"
 #include "report/facts.h"
@@ -42,7 +44,7 @@ ORDER_OF_INDICES(by_waiting, struct rank_fact,
 static uint32_t *order_ranks(const struct report_facts *f,
                              int (*order)(const void *, const void *, void *))
 {
-    uint32_t *ranks = malloc((f->n_ranks + (size_t)1) * sizeof *ranks);
+    uint32_t *ranks = mem_alloc((f->n_ranks + (size_t)1) * sizeof *ranks);
     for (uint32_t r = 0; ranks && r < f->n_ranks; r++)
         ranks[r] = r;
     if (ranks)
@@ -125,7 +127,7 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         array_fini(&t.cells);
     }
     table_write(w, &t);
-    free(by_waits);
+    mem_free(by_waits);
     if (!f->any_computes)
         table_wrapped(
             w, "", 2,
@@ -201,7 +203,7 @@ static void write_path_ranks(struct writer *w, const struct report_facts *f)
         cell_share(&t, f, f->servers_path_ns);
     }
     table_write(w, &t);
-    free(order);
+    mem_free(order);
 }
 
 static void write_names(struct writer *w, const struct report_facts *f)
@@ -434,5 +436,5 @@ static void write_text(struct writer *w, const void *facts)
 
 int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_error *err)
 {
-    return facts_write(report, out, write_text, err);
+    return WITHIN_SCOPE(dpro_error_nomem(err), facts_write(report, out, write_text, err));
 }

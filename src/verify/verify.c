@@ -9,6 +9,7 @@
 #include <dpro/model.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 static int say_nothing_measured(const struct dpro_verify *v, struct dpro_error *err)
 {
@@ -28,11 +29,11 @@ static int say_nothing_measured(const struct dpro_verify *v, struct dpro_error *
                           v->warmup + v->blocks_wanted * 2 * configurations * per_turn);
 }
 
-int dpro_verify_read(const char *const *paths, size_t n_runs,
+static int read_runs(const char *const *paths, size_t n_runs,
                      const struct dpro_plan_summary *summary, const char *problem,
                      struct dpro_verify **verify, struct dpro_error *err)
 {
-    struct dpro_verify *v = calloc(1, sizeof *v);
+    struct dpro_verify *v = mem_array(1, sizeof *v);
     int rc = 0;
     if (!v)
         return dpro_error_nomem(err);
@@ -57,9 +58,17 @@ int dpro_verify_read(const char *const *paths, size_t n_runs,
     return rc;
 }
 
-int dpro_verify_check_run(const char *path, struct dpro_error *err)
+int dpro_verify_read(const char *const *paths, size_t n_runs,
+                     const struct dpro_plan_summary *summary, const char *problem,
+                     struct dpro_verify **verify, struct dpro_error *err)
 {
-    struct dpro_verify *v = calloc(1, sizeof *v);
+    return WITHIN_SCOPE(dpro_error_nomem(err),
+                        read_runs(paths, n_runs, summary, problem, verify, err));
+}
+
+static int check_run(const char *path, struct dpro_error *err)
+{
+    struct dpro_verify *v = mem_array(1, sizeof *v);
     if (!v)
         return dpro_error_nomem(err);
     int rc = verify_read_run(v, path, err);
@@ -67,6 +76,11 @@ int dpro_verify_check_run(const char *path, struct dpro_error *err)
         rc = dpro_error_set(err, DPRO_EEMPTY, "%s", v->problem ? v->problem : "no step was timed");
     dpro_verify_destroy(v);
     return rc;
+}
+
+int dpro_verify_check_run(const char *path, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), check_run(path, err));
 }
 
 void dpro_verify_destroy(struct dpro_verify *v)
@@ -77,7 +91,7 @@ void dpro_verify_destroy(struct dpro_verify *v)
     array_fini(&v->turns);
     array_fini(&v->steps);
     array_fini(&v->bucket_bytes);
-    free(v);
+    mem_free(v);
 }
 
 int dpro_verify_is_elsewhere(const struct dpro_verify *v)

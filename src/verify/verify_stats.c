@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/stats.h"
 #include "verify/verify.h"
@@ -107,7 +108,7 @@ static struct gain gain_over(const struct dpro_verify *v, size_t a, size_t b, do
 static int compare_configurations(struct dpro_verify *v, struct dpro_error *err)
 {
     size_t n = v->n_configurations, n_halves = 2 * v->n_blocks;
-    double *work = calloc(n_halves * (n_halves + 1) / 2 + 1, sizeof *work);
+    double *work = mem_array(n_halves * (n_halves + 1) / 2 + 1, sizeof *work);
     if (!work)
         return dpro_error_nomem(err);
     for (size_t c = 0; c < n; c++) {
@@ -121,7 +122,7 @@ static int compare_configurations(struct dpro_verify *v, struct dpro_error *err)
     }
     if (v->best >= 0)
         v->over_best = gain_over(v, 1, (size_t)v->best, work);
-    free(work);
+    mem_free(work);
     return 0;
 }
 

@@ -16,6 +16,7 @@
 
 #include "align/align.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/clocks/collective_constraints.h"
 #include "graph/collectives/match_collectives.h"
@@ -95,11 +96,11 @@ static int find_hosts(struct state *st)
 {
     size_t n = st->nodes.n;
     struct strtab texts = {0};
-    uint32_t *host_of_machine = malloc((2 * n + 2) * sizeof *host_of_machine);
-    uint32_t *host_of_name = malloc((2 * n + 2) * sizeof *host_of_name);
-    st->hosts = calloc(n + 1, sizeof *st->hosts);
-    st->host_of = malloc((n + 1) * sizeof *st->host_of);
-    st->clock_of = malloc((n + 1) * sizeof *st->clock_of);
+    uint32_t *host_of_machine = mem_alloc((2 * n + 2) * sizeof *host_of_machine);
+    uint32_t *host_of_name = mem_alloc((2 * n + 2) * sizeof *host_of_name);
+    st->hosts = mem_array(n + 1, sizeof *st->hosts);
+    st->host_of = mem_alloc((n + 1) * sizeof *st->host_of);
+    st->clock_of = mem_alloc((n + 1) * sizeof *st->clock_of);
     int status = host_of_machine && host_of_name && st->hosts && st->host_of && st->clock_of &&
                          strtab_add(&texts, "", 0) != STRTAB_FULL
                      ? 0
@@ -128,15 +129,15 @@ static int find_hosts(struct state *st)
     for (size_t i = 0; i < n && status == 0; i++)
         st->hosts[st->host_of[i]].n_nodes++;
     strtab_fini(&texts);
-    free(host_of_machine);
-    free(host_of_name);
+    mem_free(host_of_machine);
+    mem_free(host_of_name);
     return status;
 }
 
 /* The reference's clock is 0; others follow by their lowest rank, then those that have no rank. */
 static int number_clocks(struct state *st)
 {
-    uint32_t *clock_of_host = malloc((st->n_hosts + (size_t)1) * sizeof *clock_of_host);
+    uint32_t *clock_of_host = mem_alloc((st->n_hosts + (size_t)1) * sizeof *clock_of_host);
     uint32_t reference =
         st->join->n_ranks ? clock_node_of(&st->nodes, st->join->ranks[0].trace->rank) : 0;
     if (!clock_of_host)
@@ -154,7 +155,7 @@ static int number_clocks(struct state *st)
         else
             st->clock_of[i] = *shared = *shared == NO_ID ? st->n_clocks++ : *shared;
     }
-    free(clock_of_host);
+    mem_free(clock_of_host);
     return 0;
 }
 
@@ -237,7 +238,7 @@ static int cover_transport(struct state *st, const struct net_transport *t)
     size_t n = t->transfers.n;
     if (n == 0)
         return 0;
-    int64_t *times = malloc(n * sizeof *times);
+    int64_t *times = mem_alloc(n * sizeof *times);
     if (!times)
         return -1;
     for (size_t i = 0; i < n; i++)
@@ -245,7 +246,7 @@ static int cover_transport(struct state *st, const struct net_transport *t)
     sort_i64(times, n);
     align_cover(st->align, st->clock_of[clock_node_of(&st->nodes, t->rank)], times[n / 100],
                 times[n - 1 - n / 100]);
-    free(times);
+    mem_free(times);
     return 0;
 }
 
@@ -270,8 +271,8 @@ static int cover(struct state *st)
 static void forget(struct state *st)
 {
     align_destroy(st->align);
-    free(st->sources);
-    free(st->tied);
+    mem_free(st->sources);
+    mem_free(st->tied);
     st->align = NULL;
     st->sources = NULL;
     st->tied = NULL;
@@ -284,8 +285,8 @@ static int solve(struct state *st)
         return -1;
     st->pair = ALIGN_NONE;
     st->align = align_create(st->n_clocks);
-    st->sources = calloc(st->n_clocks, sizeof *st->sources);
-    st->tied = calloc(st->n_clocks, sizeof *st->tied);
+    st->sources = mem_array(st->n_clocks, sizeof *st->sources);
+    st->tied = mem_array(st->n_clocks, sizeof *st->tied);
     if (!st->align || !st->sources || !st->tied)
         return -1;
     return cover(st) < 0 || visit(st, learn, true) < 0 ? -1 : align_solve(st->align);
@@ -356,8 +357,8 @@ static const char *name_clock(struct state *st, uint32_t node, bool shared)
 /* Who uses a clock, from its lowest rank on: the nodes in[first[c] .. first[c + 1]) use clock c. */
 static int list_users(const struct state *st, uint32_t **first, uint32_t **in)
 {
-    *first = calloc(st->n_clocks + (size_t)2, sizeof **first);
-    *in = malloc((st->nodes.n + 1) * sizeof **in);
+    *first = mem_array(st->n_clocks + (size_t)2, sizeof **first);
+    *in = mem_alloc((st->nodes.n + 1) * sizeof **in);
     if (!*first || !*in)
         return -1;
     for (uint32_t i = 0; i < st->nodes.n; i++)
@@ -410,13 +411,13 @@ static int write_clocks(struct state *st)
     int status = list_users(st, &first, &users);
     clocks->at = arena_array(&clocks->arena, st->n_clocks, sizeof *clocks->at);
     clocks->bounds = arena_array(&clocks->arena, st->n_clocks, sizeof *clocks->bounds);
-    st->maps = calloc(st->n_clocks, sizeof *st->maps);
+    st->maps = mem_array(st->n_clocks, sizeof *st->maps);
     if (!clocks->at || !clocks->bounds || !st->maps)
         status = -1;
     for (uint32_t c = 0; c < st->n_clocks && status == 0; c++)
         status = write_clock(st, c, users + first[c], first[c + 1] - first[c]);
-    free(first);
-    free(users);
+    mem_free(first);
+    mem_free(users);
     if (status == 0) {
         clocks->n = st->n_clocks;
         clocks->alignment.reference = clocks->at[0].host;
@@ -560,9 +561,9 @@ int clocks_align(struct join *join, const struct dpro_trace *trace,
     int status = align_all(&st, options);
     forget(&st);
     array_fini(&st.nodes);
-    free(st.hosts);
-    free(st.host_of);
-    free(st.clock_of);
-    free(st.maps);
+    mem_free(st.hosts);
+    mem_free(st.host_of);
+    mem_free(st.clock_of);
+    mem_free(st.maps);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

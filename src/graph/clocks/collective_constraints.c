@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 enum {
     /* Profilers round times, and convert them from another clock. */
     COLLECTIVE_ROUNDING_NS = 2000,
@@ -105,8 +107,8 @@ int constraints_visit_collectives(const struct join *join, const clock_nodes *no
                                   const struct constraint_visitor *visitor)
 {
     uint32_t n_samples = join->n_ranks ? join->ranks[0].n_samples : 0;
-    struct moment *moments = malloc((join->n_ranks + (size_t)1) * sizeof *moments);
-    uint32_t *node_of = malloc((join->n_ranks + (size_t)1) * sizeof *node_of);
+    struct moment *moments = mem_alloc((join->n_ranks + (size_t)1) * sizeof *moments);
+    uint32_t *node_of = mem_alloc((join->n_ranks + (size_t)1) * sizeof *node_of);
     int status = moments && node_of ? 0 : -1;
     for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)
         node_of[r] = clock_node_of(nodes, join->ranks[r].trace->rank);
@@ -128,8 +130,8 @@ int constraints_visit_collectives(const struct join *join, const clock_nodes *no
             }
             status = visit_sample(join, &g);
         }
-    free(moments);
-    free(node_of);
+    mem_free(moments);
+    mem_free(node_of);
     return status;
 }
 

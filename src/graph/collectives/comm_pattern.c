@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 struct shape {
     uint32_t n_ranks;
@@ -122,10 +123,10 @@ int pattern_find(const struct pattern_message *messages, size_t n, uint32_t n_ra
                  const char *known, uint32_t ring_steps, struct pattern *pattern)
 {
     struct shape s = {.n_ranks = n_ranks};
-    struct pattern_message *sorted = malloc((n + 1) * sizeof *sorted);
-    s.pairs = malloc((n + 1) * sizeof *s.pairs);
-    s.root = malloc((n_ranks + (size_t)1) * sizeof *s.root);
-    s.degree = calloc(n_ranks + (size_t)1, sizeof *s.degree);
+    struct pattern_message *sorted = mem_alloc((n + 1) * sizeof *sorted);
+    s.pairs = mem_alloc((n + 1) * sizeof *s.pairs);
+    s.root = mem_alloc((n_ranks + (size_t)1) * sizeof *s.root);
+    s.degree = mem_array(n_ranks + (size_t)1, sizeof *s.degree);
     int status = sorted && s.pairs && s.root && s.degree ? 0 : -1;
     if (status == 0) {
         for (size_t i = 0; i < n; i++)
@@ -138,9 +139,9 @@ int pattern_find(const struct pattern_message *messages, size_t n, uint32_t n_ra
         pattern->n_chunks = (uint32_t)((s.most_messages + steps - 1) / steps);
         pattern->n_channels = s.n_channels;
     }
-    free(sorted);
-    free(s.pairs);
-    free(s.root);
-    free(s.degree);
+    mem_free(sorted);
+    mem_free(s.pairs);
+    mem_free(s.root);
+    mem_free(s.degree);
     return status;
 }

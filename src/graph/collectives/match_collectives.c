@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 
 struct entry {
@@ -56,7 +57,7 @@ static int collect_rank(struct join *join, uint32_t r, struct entry *entries, si
     struct rank_build *rank = &join->ranks[r];
     struct map counts = {0};
     uint32_t n_unnamed = 0;
-    uint32_t *unnamed = malloc((rank->devices.n + 2) * sizeof *unnamed);
+    uint32_t *unnamed = mem_alloc((rank->devices.n + 2) * sizeof *unnamed);
     int status = unnamed ? 0 : -1;
     for (uint32_t c = 0; c < rank->collectives.n && status == 0; c++) {
         const struct local_collective *coll = &rank->collectives.at[c];
@@ -66,7 +67,7 @@ static int collect_rank(struct join *join, uint32_t r, struct entry *entries, si
         int64_t sequence = point_to_point(coll) ? -1 : coll->sequence;
         entries[(*n)++] = (struct entry){group, count, count, sequence, r, c};
     }
-    free(unnamed);
+    mem_free(unnamed);
     map_fini(&counts);
     return status;
 }
@@ -208,7 +209,7 @@ int join_match(struct join *join, struct dpro_error *err)
     size_t total = 0, n = 0;
     for (uint32_t r = 0; r < join->n_ranks; r++)
         total += join->ranks[r].collectives.n;
-    struct entry *entries = malloc((total + 1) * sizeof *entries);
+    struct entry *entries = mem_alloc((total + 1) * sizeof *entries);
     int status = entries ? 0 : -1;
     for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)
         status = collect_rank(join, r, entries, &n);
@@ -222,7 +223,7 @@ int join_match(struct join *join, struct dpro_error *err)
     }
     if (status == 0 && join->joined.n > 1)
         qsort(join->joined.at, join->joined.n, sizeof *join->joined.at, compare_joined);
-    free(entries);
+    mem_free(entries);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }
 

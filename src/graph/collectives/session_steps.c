@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/stats.h"
 #include "graph/local/local_edges.h"
@@ -53,8 +54,8 @@ static void share_bounds(struct join *join, uint32_t sample)
 static int64_t *find_needs(const struct rank_build *rank)
 {
     size_t n = rank->receives.n;
-    int64_t *of_ops = malloc((rank->ops.n + 1) * sizeof *of_ops);
-    int64_t *needs = of_ops ? malloc((rank->n_samples * n + 1) * sizeof *needs) : NULL;
+    int64_t *of_ops = mem_alloc((rank->ops.n + 1) * sizeof *of_ops);
+    int64_t *needs = of_ops ? mem_alloc((rank->n_samples * n + 1) * sizeof *needs) : NULL;
     for (uint32_t s = 0; needs && s < rank->n_samples; s++) {
         for (uint32_t o = 0; o < rank->ops.n; o++)
             of_ops[o] = INT64_MAX;
@@ -68,7 +69,7 @@ static int64_t *find_needs(const struct rank_build *rank)
         for (size_t i = 0; i < n; i++)
             needs[s * n + i] = of_ops[rank->receives.at[i].op];
     }
-    free(of_ops);
+    mem_free(of_ops);
     return needs;
 }
 
@@ -78,7 +79,7 @@ static int find_left_out(struct rank_build *rank)
 {
     size_t n = rank->receives.n;
     int64_t *needs = find_needs(rank);
-    int64_t *lay = malloc((rank->n_samples + (size_t)1) * sizeof *lay);
+    int64_t *lay = mem_alloc((rank->n_samples + (size_t)1) * sizeof *lay);
     for (size_t i = 0; needs && lay && i < n; i++) {
         uint32_t op = rank->receives.at[i].op, n_seen = 0;
         for (uint32_t s = 0; s < rank->n_samples; s++)
@@ -96,8 +97,8 @@ static int find_left_out(struct rank_build *rank)
         }
     }
     int status = needs && lay ? 0 : -1;
-    free(needs);
-    free(lay);
+    mem_free(needs);
+    mem_free(lay);
     return status;
 }
 
@@ -160,7 +161,7 @@ static size_t list_arrived(const struct rank_build *rank, uint32_t sample, struc
  */
 static int line_up(struct rank_build *rank)
 {
-    struct arrived *list = malloc((rank->receives.n + 1) * sizeof *list);
+    struct arrived *list = mem_alloc((rank->receives.n + 1) * sizeof *list);
     for (uint32_t s = 0; list && s < rank->n_samples; s++) {
         size_t n = list_arrived(rank, s, list);
         for (size_t i = 0; i < n; i++) {
@@ -170,7 +171,7 @@ static int line_up(struct rank_build *rank)
                 *start = list[i - 1].end_ns;
         }
     }
-    free(list);
+    mem_free(list);
     return list ? 0 : -1;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/global/assembly.h"
 #include "graph/servers/exchanges.h"
@@ -43,12 +44,12 @@ static int number_messages(struct assembly *a, const uint32_t *n_ops)
     const struct join *join = a->join;
     size_t n = a->messages->all.n * N_MESSAGE_OPS, first = 0;
     uint32_t n_processes = assembly_n_processes(a);
-    uint32_t *next = calloc(n_processes + (size_t)1, sizeof *next);
-    a->message_ops = malloc((n + 1) * sizeof *a->message_ops);
-    a->message_of = malloc((n + 1) * sizeof *a->message_of);
-    a->first_of = malloc((n_processes + (size_t)1) * sizeof *a->first_of);
+    uint32_t *next = mem_array(n_processes + (size_t)1, sizeof *next);
+    a->message_ops = mem_alloc((n + 1) * sizeof *a->message_ops);
+    a->message_of = mem_alloc((n + 1) * sizeof *a->message_of);
+    a->first_of = mem_alloc((n_processes + (size_t)1) * sizeof *a->first_of);
     if (!next || !a->message_ops || !a->message_of || !a->first_of) {
-        free(next);
+        mem_free(next);
         return -1;
     }
     for (uint32_t r = 0; r < n_processes; r++) {
@@ -64,7 +65,7 @@ static int number_messages(struct assembly *a, const uint32_t *n_ops)
         a->message_of[a->first_of[r] + next[r]] = (uint32_t)place;
         a->message_ops[place] = a->first_message[r] + next[r]++;
     }
-    free(next);
+    mem_free(next);
     return 0;
 }
 
@@ -74,16 +75,16 @@ static int number_ops(struct assembly *a)
 {
     struct join *join = a->join;
     uint32_t n_processes = assembly_n_processes(a);
-    uint32_t *n_barriers = calloc(n_processes + (size_t)1, sizeof *n_barriers);
-    a->first_op = calloc(n_processes + (size_t)1, sizeof *a->first_op);
-    a->first_device = calloc(n_processes + (size_t)1, sizeof *a->first_device);
-    a->barriers = malloc((join->joined.n + 1) * sizeof *a->barriers);
-    a->first_message = calloc(n_processes + (size_t)1, sizeof *a->first_message);
-    uint32_t *n_messages = calloc(n_processes + (size_t)1, sizeof *n_messages);
+    uint32_t *n_barriers = mem_array(n_processes + (size_t)1, sizeof *n_barriers);
+    a->first_op = mem_array(n_processes + (size_t)1, sizeof *a->first_op);
+    a->first_device = mem_array(n_processes + (size_t)1, sizeof *a->first_device);
+    a->barriers = mem_alloc((join->joined.n + 1) * sizeof *a->barriers);
+    a->first_message = mem_array(n_processes + (size_t)1, sizeof *a->first_message);
+    uint32_t *n_messages = mem_array(n_processes + (size_t)1, sizeof *n_messages);
     if (!n_barriers || !a->first_op || !a->first_device || !a->barriers || !a->first_message ||
         !n_messages) {
-        free(n_barriers);
-        free(n_messages);
+        mem_free(n_barriers);
+        mem_free(n_messages);
         return -1;
     }
     for (size_t m = 0; m < a->messages->all.n; m++)
@@ -117,8 +118,8 @@ static int number_ops(struct assembly *a)
                              n_barriers[joined->rank]++;
     }
     int status = n_ops >= UINT32_MAX / 2 ? -1 : number_messages(a, n_messages);
-    free(n_barriers);
-    free(n_messages);
+    mem_free(n_barriers);
+    mem_free(n_messages);
     return status;
 }
 
@@ -533,7 +534,7 @@ static int fill_hosts(struct assembly *a)
             *host = *host < 0 || with < (uint32_t)*host ? (int32_t)with : *host;
         }
     }
-    free(addresses);
+    mem_free(addresses);
     return status;
 }
 
@@ -736,11 +737,11 @@ static int fill_tensors(struct assembly *a)
     for (uint32_t r = 0; r < join->n_ranks; r++)
         n += join->ranks[r].tensors.n;
     g->tensors = arena_array(&g->arena, n, sizeof *g->tensors);
-    uint32_t *joined_of = malloc((join->members.n + 1) * sizeof *joined_of);
-    size_t *first = calloc(join->n_ranks + (size_t)1, sizeof *first); /* of each rank's */
+    uint32_t *joined_of = mem_alloc((join->members.n + 1) * sizeof *joined_of);
+    size_t *first = mem_array(join->n_ranks + (size_t)1, sizeof *first); /* of each rank's */
     if (!g->tensors || !joined_of || !first) {
-        free(joined_of);
-        free(first);
+        mem_free(joined_of);
+        mem_free(first);
         return -1;
     }
     for (uint32_t r = 0; r < join->n_ranks; r++)
@@ -765,8 +766,8 @@ static int fill_tensors(struct assembly *a)
                                       .collective = joined_of[first[r] + tensor->collective]};
         }
     }
-    free(joined_of);
-    free(first);
+    mem_free(joined_of);
+    mem_free(first);
     return 0;
 }
 
@@ -853,15 +854,15 @@ int assemble_graph(struct job *job, const struct dpro_trace *trace,
             *graph = a.graph;
         }
     }
-    free(a.first_op);
-    free(a.barriers);
-    free(a.first_device);
-    free(a.first_message);
-    free(a.message_ops);
-    free(a.message_of);
-    free(a.first_of);
-    free(a.order);
-    free(a.line_of);
+    mem_free(a.first_op);
+    mem_free(a.barriers);
+    mem_free(a.first_device);
+    mem_free(a.first_message);
+    mem_free(a.message_ops);
+    mem_free(a.message_of);
+    mem_free(a.first_of);
+    mem_free(a.order);
+    mem_free(a.line_of);
     array_fini(&a.lines);
     array_fini(&a.edges);
     return status;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "graph/clocks/align_ranks.h"
 #include "graph/collectives/match_collectives.h"
@@ -66,7 +67,7 @@ static void cut_rank(void *arg, size_t r)
     limit_steps(rank, build->options);
     if (build_phases(rank, err) < 0 || build_items(rank, err) < 0 || build_pace(rank, err) < 0)
         return;
-    build->hashes[r] = malloc((rank->steps.n + 1) * sizeof *build->hashes[r]);
+    build->hashes[r] = mem_alloc((rank->steps.n + 1) * sizeof *build->hashes[r]);
     if (!build->hashes[r]) {
         dpro_error_nomem(err);
         return;
@@ -110,10 +111,11 @@ static int create(struct build *build, struct dpro_error *err)
         build->n_ranks += trace->n_servers; /* they lie behind the ranks */
     if (build->options->single_rank && build->n_ranks > 1)
         build->n_ranks = 1;
-    build->ranks = calloc(build->n_ranks + trace->n_transports + (size_t)1, sizeof *build->ranks);
-    build->errors = calloc(build->n_ranks + 1, sizeof *build->errors);
-    build->hashes = calloc(build->n_ranks + 1, sizeof *build->hashes);
-    build->classes = calloc(trace->names.n + 1, sizeof *build->classes);
+    build->ranks =
+        mem_array(build->n_ranks + trace->n_transports + (size_t)1, sizeof *build->ranks);
+    build->errors = mem_array(build->n_ranks + 1, sizeof *build->errors);
+    build->hashes = mem_array(build->n_ranks + 1, sizeof *build->hashes);
+    build->classes = mem_array(trace->names.n + 1, sizeof *build->classes);
     if (!build->ranks || !build->errors || !build->hashes || !build->classes)
         return dpro_error_nomem(err);
     for (uint32_t id = 0; id < trace->names.n; id++)
@@ -145,20 +147,20 @@ static void destroy(struct build *build)
         array_fini(&rank->tensors);
         array_fini(&rank->sends);
         array_fini(&rank->receives);
-        free(rank->sample_step);
-        free(rank->start_ns);
-        free(rank->end_ns);
-        free(rank->free_ns);
-        free(rank->seen_start_ns);
-        free(rank->seen_end_ns);
-        free(rank->parts);
+        mem_free(rank->sample_step);
+        mem_free(rank->start_ns);
+        mem_free(rank->end_ns);
+        mem_free(rank->free_ns);
+        mem_free(rank->seen_start_ns);
+        mem_free(rank->seen_end_ns);
+        mem_free(rank->parts);
         if (build->hashes && r < build->n_ranks)
-            free(build->hashes[r]);
+            mem_free(build->hashes[r]);
     }
-    free(build->ranks);
-    free(build->errors);
-    free(build->hashes);
-    free(build->classes);
+    mem_free(build->ranks);
+    mem_free(build->errors);
+    mem_free(build->hashes);
+    mem_free(build->classes);
     join_fini(&build->job.join);
     messages_fini(&build->job.messages);
     servers_fini(&build->job.servers);
@@ -236,12 +238,18 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
     return assemble_graph(&build->job, build->trace, build->options, graph, err);
 }
 
-int dpro_graph_build(const struct dpro_trace *trace, const struct dpro_graph_options *options,
-                     struct dpro_graph **graph, struct dpro_error *err)
+static int build_graph(const struct dpro_trace *trace, const struct dpro_graph_options *options,
+                       struct dpro_graph **graph, struct dpro_error *err)
 {
     struct dpro_graph_options defaults = {0};
     struct build build = {.trace = trace, .options = options ? options : &defaults};
     int status = run(&build, graph, err);
     destroy(&build);
     return status;
+}
+
+int dpro_graph_build(const struct dpro_trace *trace, const struct dpro_graph_options *options,
+                     struct dpro_graph **graph, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), build_graph(trace, options, graph, err));
 }

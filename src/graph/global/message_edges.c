@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "graph/global/assembly.h"
 #include "graph/local/local_edges.h"
 
@@ -134,9 +135,9 @@ static int find_inbound(struct linker *l)
     uint32_t n = l->joined->n_messages;
     uint32_t n_members =
         l->joined->n_members + (l->joined->has_servers ? l->a->join->n_servers : 0);
-    l->messages = malloc((n + (size_t)1) * sizeof *l->messages);
-    l->inbound = malloc((n + (size_t)1) * sizeof *l->inbound);
-    l->first_inbound = calloc(n_members + (size_t)2, sizeof *l->first_inbound);
+    l->messages = mem_alloc((n + (size_t)1) * sizeof *l->messages);
+    l->inbound = mem_alloc((n + (size_t)1) * sizeof *l->inbound);
+    l->first_inbound = mem_array(n_members + (size_t)2, sizeof *l->first_inbound);
     if (!l->messages || !l->inbound || !l->first_inbound)
         return -1;
     for (uint32_t i = 0; i < n; i++)
@@ -157,20 +158,20 @@ static int find_inbound(struct linker *l)
     for (uint32_t m = 0; m < n_members; m++)
         l->first_inbound[m + 1] += l->first_inbound[m];
     size_t n_waited = 0;
-    l->senders = malloc((l->n_inbound * (size_t)2 + 1) * sizeof *l->senders);
+    l->senders = mem_alloc((l->n_inbound * (size_t)2 + 1) * sizeof *l->senders);
     for (size_t i = 0; i < l->n_inbound * (size_t)2 && l->senders; i++) {
         uint32_t party = party_of(l, l->inbound[i / 2].from);
         l->senders[i] = (struct sender){NO_ID, (uint32_t)n_waited, 0};
         n_waited += l->first_inbound[party + 1] - l->first_inbound[party];
     }
-    l->waited = n_waited < NO_ID ? calloc(n_waited + 1, sizeof *l->waited) : NULL;
+    l->waited = n_waited < NO_ID ? mem_array(n_waited + 1, sizeof *l->waited) : NULL;
     return l->senders && l->waited ? 0 : -1;
 }
 
 static int find_arrivals(struct linker *l)
 {
     uint32_t n = l->joined->n_members, n_samples = l->a->n_samples;
-    l->arrivals = malloc(((size_t)n * n_samples + 1) * sizeof *l->arrivals);
+    l->arrivals = mem_alloc(((size_t)n * n_samples + 1) * sizeof *l->arrivals);
     for (uint32_t m = 0; m < n && l->arrivals; m++)
         for (uint32_t s = 0; s < n_samples; s++) {
             const struct rank_build *rank = rank_of(l, m);
@@ -352,7 +353,7 @@ static int add_link_order(struct assembly *a)
 {
     const struct messages *messages = a->messages;
     const struct rank_build *lead = &a->join->ranks[0];
-    struct sent_message *sent = malloc((messages->all.n + 1) * sizeof *sent);
+    struct sent_message *sent = mem_alloc((messages->all.n + 1) * sizeof *sent);
     struct map last = {0}; /* of a pair of links: the last message between them, + 1 */
     uint32_t shown = 0;
     int status = sent ? 0 : -1;
@@ -378,7 +379,7 @@ static int add_link_order(struct assembly *a)
                             a->message_ops[(size_t)m * N_MESSAGE_OPS + MESSAGE_CALL], false, true};
         status = array_push(&a->edges, edge);
     }
-    free(sent);
+    mem_free(sent);
     map_fini(&last);
     return status;
 }
@@ -397,12 +398,12 @@ int assembly_message_edges(struct assembly *a)
             status = add_message(&l, l.joined->first_message + i);
         if (status == 0)
             status = add_ends(&l);
-        free(l.messages);
-        free(l.inbound);
-        free(l.first_inbound);
-        free(l.arrivals);
-        free(l.senders);
-        free(l.waited);
+        mem_free(l.messages);
+        mem_free(l.inbound);
+        mem_free(l.first_inbound);
+        mem_free(l.arrivals);
+        mem_free(l.senders);
+        mem_free(l.waited);
     }
     return status;
 }

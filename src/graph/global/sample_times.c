@@ -15,6 +15,7 @@
  * it took beyond the link's being free is a gap on the link. Messages keep their order. */
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/global/assembly.h"
 #include "graph/servers/parameter_servers.h"
@@ -102,7 +103,7 @@ static int compare_sendings(const void *x, const void *y, void *arg)
 static struct sending *list_sendings(struct assembly *a)
 {
     size_t n_messages = a->messages->all.n, n = 0;
-    struct sending *sent = malloc((n_messages * a->n_samples + 1) * sizeof *sent);
+    struct sending *sent = mem_alloc((n_messages * a->n_samples + 1) * sizeof *sent);
     for (uint32_t s = 0; s < a->n_samples && sent; s++)
         for (uint32_t m = 0; m < n_messages; m++)
             sent[n++] = (struct sending){assembly_time_of(a, m, s)->start_ns, m, s};
@@ -147,7 +148,7 @@ static int time_messages(struct assembly *a, struct turn *turns)
 {
     const struct messages *messages = a->messages;
     struct sending *sent = list_sendings(a);
-    struct line_state *states = malloc((a->lines.n + 1) * sizeof *states);
+    struct line_state *states = mem_alloc((a->lines.n + 1) * sizeof *states);
     line_use_array uses = {0};
     int status = sent && states ? 0 : -1;
     for (size_t l = 0; l < a->lines.n && status == 0; l++)
@@ -180,8 +181,8 @@ static int time_messages(struct assembly *a, struct turn *turns)
     if (status == 0)
         status = lines_share(a, uses.at, uses.n);
     array_fini(&uses);
-    free(sent);
-    free(states);
+    mem_free(sent);
+    mem_free(states);
     return status;
 }
 
@@ -432,11 +433,11 @@ static int settle_all_turns(struct assembly *a)
     for (uint32_t r = 0; r < assembly_n_processes(a); r++)
         if (a->join->ranks[r].n_timed > most)
             most = a->join->ranks[r].n_timed;
-    struct turn_of_op *list = malloc((most + (size_t)1) * sizeof *list);
+    struct turn_of_op *list = mem_alloc((most + (size_t)1) * sizeof *list);
     for (uint32_t r = 0; list && r < assembly_n_processes(a); r++)
         for (uint32_t s = 0; s < a->n_samples; s++)
             settle_turns(a, r, s, list);
-    free(list);
+    mem_free(list);
     return list ? 0 : -1;
 }
 
@@ -476,7 +477,7 @@ static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
 static int time_samples(struct assembly *a, struct timing *t)
 {
     size_t n_messages = a->messages->all.n;
-    int64_t *usual_ns = malloc((n_messages + 1) * sizeof *usual_ns);
+    int64_t *usual_ns = mem_alloc((n_messages + 1) * sizeof *usual_ns);
     int status = usual_ns ? 0 : -1;
     if (status == 0 && n_messages > 0)
         status = time_messages(a, t->turns);
@@ -488,7 +489,7 @@ static int time_samples(struct assembly *a, struct timing *t)
         for (uint32_t s = 0; s < a->n_samples && status == 0; s++)
             time_sample(a, t, s);
     }
-    free(usual_ns);
+    mem_free(usual_ns);
     return status == 0 ? settle_all_turns(a) : status;
 }
 
@@ -496,11 +497,11 @@ int assembly_time(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
     size_t n = (size_t)a->n_samples * a->n_ops, n_messages = a->messages->all.n;
-    size_t *first_edge = malloc((a->n_ops + 1) * sizeof *first_edge);
+    size_t *first_edge = mem_alloc((a->n_ops + 1) * sizeof *first_edge);
     struct timing t = {.first_edge = first_edge,
-                       .end_ns = malloc((a->n_ops + 1) * sizeof *t.end_ns),
-                       .doubtful = calloc(n + 1, 1),
-                       .turns = malloc((n_messages * a->n_samples + 1) * sizeof *t.turns)};
+                       .end_ns = mem_alloc((a->n_ops + 1) * sizeof *t.end_ns),
+                       .doubtful = mem_array(n + 1, 1),
+                       .turns = mem_alloc((n_messages * a->n_samples + 1) * sizeof *t.turns)};
     g->sample_dur_ns = arena_array(&g->arena, n, sizeof *g->sample_dur_ns);
     g->sample_gap_ns = arena_array(&g->arena, n, sizeof *g->sample_gap_ns);
     if (!g->gap_ns)
@@ -526,9 +527,9 @@ int assembly_time(struct assembly *a)
             g->sample_gap_ns += a->n_ops;
         }
     }
-    free(first_edge);
-    free(t.end_ns);
-    free(t.doubtful);
-    free(t.turns);
+    mem_free(first_edge);
+    mem_free(t.end_ns);
+    mem_free(t.doubtful);
+    mem_free(t.turns);
     return ready ? 0 : -1;
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/global/assembly.h"
 
@@ -72,8 +73,8 @@ static int add_line(struct assembly *a, const struct passage *passage)
 int assembly_find_lines(struct assembly *a)
 {
     size_t n_messages = a->messages->all.n;
-    struct passage *passages = malloc((n_messages * 2 + 1) * sizeof *passages);
-    a->line_of = malloc((n_messages * 2 + 1) * sizeof *a->line_of);
+    struct passage *passages = mem_alloc((n_messages * 2 + 1) * sizeof *passages);
+    a->line_of = mem_alloc((n_messages * 2 + 1) * sizeof *a->line_of);
     int status = passages && a->line_of ? 0 : -1;
     size_t n = status == 0 ? list_passages(a, passages) : 0;
     for (size_t i = 0; i < n && status == 0; i++) {
@@ -81,7 +82,7 @@ int assembly_find_lines(struct assembly *a)
             status = add_line(a, &passages[i]);
         a->line_of[passages[i].message * 2 + passages[i].direction % 2] = (uint32_t)a->lines.n - 1;
     }
-    free(passages);
+    mem_free(passages);
     return status;
 }
 
@@ -103,13 +104,13 @@ int lines_share(const struct assembly *a, const struct line_use *uses, size_t n)
 {
     enum { FRACTIONS = 1024 }; /* of a nanosecond */
     typedef unsigned __int128 wide;
-    struct moment *moments = malloc((n * 2 + 1) * sizeof *moments);
-    wide *begun = malloc((n + 1) * sizeof *begun), got = 0;
-    uint32_t *n_on = calloc(a->lines.n + 1, sizeof *n_on); /* a line takes its part but once */
+    struct moment *moments = mem_alloc((n * 2 + 1) * sizeof *moments);
+    wide *begun = mem_alloc((n + 1) * sizeof *begun), got = 0;
+    uint32_t *n_on = mem_array(a->lines.n + 1, sizeof *n_on); /* a line takes its part but once */
     if (!moments || !begun || !n_on) {
-        free(moments);
-        free(begun);
-        free(n_on);
+        mem_free(moments);
+        mem_free(begun);
+        mem_free(n_on);
         return -1;
     }
     for (size_t i = 0; i < n; i++)
@@ -135,8 +136,8 @@ int lines_share(const struct assembly *a, const struct line_use *uses, size_t n)
             *uses[moment->use].dur_ns =
                 (int64_t)((got - begun[moment->use] + FRACTIONS / 2) / FRACTIONS);
     }
-    free(moments);
-    free(begun);
-    free(n_on);
+    mem_free(moments);
+    mem_free(begun);
+    mem_free(n_on);
     return 0;
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "graph/global/assembly.h"
 
 static int compare_edges(const void *x, const void *y)
@@ -115,9 +116,9 @@ static uint32_t order_ops(struct assembly *a, struct sorter *sorter)
  * on cycles through each other. `fill` is where each op's next successor stands. */
 static int find_components(const struct assembly *a, struct sorter *sorter, uint32_t *component)
 {
-    uint32_t *number = calloc(a->n_ops + (size_t)1, sizeof *number); /* 0: not seen */
-    uint32_t *open = malloc((a->n_ops + (size_t)1) * sizeof *open);
-    uint32_t *path = malloc((a->n_ops + (size_t)1) * sizeof *path);
+    uint32_t *number = mem_array(a->n_ops + (size_t)1, sizeof *number); /* 0: not seen */
+    uint32_t *open = mem_alloc((a->n_ops + (size_t)1) * sizeof *open);
+    uint32_t *path = mem_alloc((a->n_ops + (size_t)1) * sizeof *path);
     uint32_t n_seen = 0, n_open = 0, n_path = 0;
     int status = number && open && path ? 0 : -1;
     for (uint32_t root = 0; root < a->n_ops && status == 0; root++) {
@@ -151,9 +152,9 @@ static int find_components(const struct assembly *a, struct sorter *sorter, uint
             }
         }
     }
-    free(number);
-    free(open);
-    free(path);
+    mem_free(number);
+    mem_free(open);
+    mem_free(path);
     return status;
 }
 
@@ -170,11 +171,11 @@ static bool is_wait_of_send(const struct assembly *a, const struct edge *edge)
 /* Drops what is soft and closes a cycle: if that is enough, only that sends wait for receivers. */
 static int break_cycles(struct assembly *a, struct sorter *sorter, uint32_t *dropped)
 {
-    uint32_t *component = malloc((a->n_ops + (size_t)1) * sizeof *component);
+    uint32_t *component = mem_alloc((a->n_ops + (size_t)1) * sizeof *component);
     bool sends = false;
     size_t n = 0;
     if (!component || find_components(a, sorter, component) < 0) {
-        free(component);
+        mem_free(component);
         return -1;
     }
     for (int pass = 0; pass < 2; pass++)
@@ -192,33 +193,33 @@ static int break_cycles(struct assembly *a, struct sorter *sorter, uint32_t *dro
             }
         }
     a->edges.n = n;
-    free(component);
+    mem_free(component);
     return 0;
 }
 
 static int order_all(struct assembly *a, uint32_t *dropped)
 {
-    struct sorter sorter = {malloc((a->n_ops + 1) * sizeof(uint32_t)),
-                            malloc((a->n_ops + 1) * sizeof(uint32_t)),
-                            malloc((a->edges.n + a->n_ops + 1) * sizeof(uint32_t)),
-                            malloc((a->n_ops + 1) * sizeof(uint32_t))};
-    a->order = malloc((a->n_ops + 1) * sizeof *a->order);
+    struct sorter sorter = {mem_alloc((a->n_ops + 1) * sizeof(uint32_t)),
+                            mem_alloc((a->n_ops + 1) * sizeof(uint32_t)),
+                            mem_alloc((a->edges.n + a->n_ops + 1) * sizeof(uint32_t)),
+                            mem_alloc((a->n_ops + 1) * sizeof(uint32_t))};
+    a->order = mem_alloc((a->n_ops + 1) * sizeof *a->order);
     bool ready = sorter.pending && sorter.row && sorter.succ && sorter.fill && a->order;
     *dropped = 0;
     /* hard edges follow time on each device and from calls to devices: they close no cycle */
     while (ready && order_ops(a, &sorter) < a->n_ops)
         ready = break_cycles(a, &sorter, dropped) == 0;
-    free(sorter.pending);
-    free(sorter.row);
-    free(sorter.succ);
-    free(sorter.fill);
+    mem_free(sorter.pending);
+    mem_free(sorter.row);
+    mem_free(sorter.succ);
+    mem_free(sorter.fill);
     return ready ? 0 : -1;
 }
 
 /* An op that nothing holds back would start before its iteration did. */
 static int tie_loose_ops(struct assembly *a)
 {
-    uint8_t *has = calloc(a->n_ops + 1, 1);
+    uint8_t *has = mem_array(a->n_ops + 1, 1);
     if (!has)
         return -1;
     for (size_t e = 0; e < a->edges.n; e++)
@@ -230,7 +231,7 @@ static int tie_loose_ops(struct assembly *a)
         if (!has[op] && a->join->ranks[r].boundary != NO_ID)
             status = push_edge(a, boundary, op, true, false);
     }
-    free(has);
+    mem_free(has);
     return status;
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/local/framework_graph.h"
 #include "graph/local/local_edges.h"
@@ -75,7 +76,7 @@ ORDER(compare_starts, struct start, ASCENDING(start_ns) ?: ASCENDING(collective)
 /* The collectives that reduce gradients, in the order in which they were asked for. */
 static int collect_buckets(const struct rank_build *rank, struct start **starts, size_t *n)
 {
-    struct start *list = malloc((rank->collectives.n + 1) * sizeof *list);
+    struct start *list = mem_alloc((rank->collectives.n + 1) * sizeof *list);
     *n = 0;
     *starts = list;
     if (!list)
@@ -123,8 +124,8 @@ static bool in_backward_function(const struct rank_build *rank, uint32_t op)
 /* By op: the op before it on its device; NO_ID: none. */
 static uint32_t *find_ops_before(const struct rank_build *rank)
 {
-    uint32_t *before = malloc((rank->ops.n + 1) * sizeof *before);
-    uint32_t *last = malloc((rank->devices.n + 1) * sizeof *last);
+    uint32_t *before = mem_alloc((rank->ops.n + 1) * sizeof *before);
+    uint32_t *last = mem_alloc((rank->devices.n + 1) * sizeof *last);
     if (before && last) {
         memset(last, 0xFF, (rank->devices.n + 1) * sizeof *last);
         for (uint32_t o = 0; o < rank->ops.n; o++) {
@@ -134,10 +135,10 @@ static uint32_t *find_ops_before(const struct rank_build *rank)
                 last[device] = o;
         }
     } else {
-        free(before);
+        mem_free(before);
         before = NULL;
     }
-    free(last);
+    mem_free(last);
     return before;
 }
 
@@ -151,8 +152,8 @@ struct updates {
 
 static int find_updates(const struct rank_build *rank, bool gpu, struct updates *updates)
 {
-    updates->ops = malloc((rank->ops.n + 1) * sizeof *updates->ops);
-    updates->latest_ns = malloc((rank->ops.n + 1) * sizeof *updates->latest_ns);
+    updates->ops = mem_alloc((rank->ops.n + 1) * sizeof *updates->ops);
+    updates->latest_ns = mem_alloc((rank->ops.n + 1) * sizeof *updates->latest_ns);
     if (!updates->ops || !updates->latest_ns)
         return -1;
     int64_t latest = INT64_MIN;
@@ -454,11 +455,11 @@ int build_tensors(struct rank_build *rank, struct dpro_error *err)
     for (size_t i = 0; i < plan.n && status == 0; i++)
         status = add_tensor(rank, &plan.at[i]);
     for (int gpu = 0; gpu < 2; gpu++) {
-        free(m.updates[gpu].ops);
-        free(m.updates[gpu].latest_ns);
+        mem_free(m.updates[gpu].ops);
+        mem_free(m.updates[gpu].latest_ns);
     }
-    free(m.before);
-    free(starts);
+    mem_free(m.before);
+    mem_free(starts);
     array_fini(&plan);
     array_fini(&m.in);
     array_fini(&m.out);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/local/framework_graph.h"
 #include "graph/local/local_edges.h"
@@ -166,13 +167,13 @@ static int add_taker(struct rank_build *rank, const uint32_t *nodes, uint32_t n,
 
 static int add_takers(struct rank_build *rank)
 {
-    uint32_t *nodes = malloc((rank->ops.n + 1) * sizeof *nodes);
+    uint32_t *nodes = mem_alloc((rank->ops.n + 1) * sizeof *nodes);
     uint32_t n = nodes ? list_nodes(rank, nodes) : 0;
     int status = nodes ? 0 : -1;
     for (size_t c = 0; c < rank->collectives.n && status == 0; c++)
         if (build_is_exchange(rank, rank->collectives.at[c].arrival))
             status = add_taker(rank, nodes, n, &rank->collectives.at[c]);
-    free(nodes);
+    mem_free(nodes);
     return status;
 }
 

@@ -7,6 +7,7 @@
  * run then than ever ran at once in the job. */
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/local/local_edges.h"
 #include "graph/rank_build.h"
@@ -46,8 +47,8 @@ int local_count_slots(struct rank_build *rank)
 {
     if (!local_has_executor(rank))
         return 0;
-    uint32_t *items = malloc((rank->items.n + 1) * sizeof *items);
-    int64_t *ends = malloc((rank->items.n + 1) * sizeof *ends); /* of what ran last on each */
+    uint32_t *items = mem_alloc((rank->items.n + 1) * sizeof *items);
+    int64_t *ends = mem_alloc((rank->items.n + 1) * sizeof *ends); /* of what ran last on each */
     for (uint32_t s = 0; items && ends && s < rank->steps.n; s++) {
         uint32_t n = list_items(rank, s, items);
         for (uint32_t i = 0; i < n; i++) {
@@ -59,8 +60,8 @@ int local_count_slots(struct rank_build *rank)
         }
     }
     bool ready = items && ends;
-    free(items);
-    free(ends);
+    mem_free(items);
+    mem_free(ends);
     return ready ? 0 : -1;
 }
 
@@ -91,9 +92,9 @@ static uint32_t call_before(struct rank_build *rank, const uint32_t *calls, size
  * nothing of the next iteration begins before it. */
 int local_add_executor_boundary(struct rank_build *rank)
 {
-    bool *has_successor = calloc(rank->ops.n * 2 + 1, sizeof *has_successor);
+    bool *has_successor = mem_array(rank->ops.n * 2 + 1, sizeof *has_successor);
     bool *has_predecessor = has_successor + rank->ops.n;
-    uint32_t *calls = malloc((rank->ops.n + 1) * sizeof *calls);
+    uint32_t *calls = mem_alloc((rank->ops.n + 1) * sizeof *calls);
     size_t n_calls = 0;
     int status = has_successor && calls ? 0 : -1;
     for (size_t e = 0; e < rank->edges.n && status == 0; e++)
@@ -119,7 +120,7 @@ int local_add_executor_boundary(struct rank_build *rank)
     for (uint32_t o = 0; o < rank->ops.n && status == 0; o++)
         if (o != rank->boundary && !has_successor[o])
             status = local_add_edge(rank, o, rank->boundary, false, false);
-    free(has_successor);
-    free(calls);
+    mem_free(has_successor);
+    mem_free(calls);
     return status;
 }

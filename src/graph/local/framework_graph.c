@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "graph/local/local_edges.h"
 #include "graph/names/collective_kinds.h"
 #include "graph/names/span_names.h"
@@ -34,7 +35,7 @@ static bool starts(const char *text, const char *prefix)
 static uint32_t *find_senders(const struct rank_build *rank)
 {
     const struct trace_rank *trace = rank->trace;
-    uint32_t *senders = malloc((trace->n_dfg_nodes + (size_t)1) * sizeof *senders);
+    uint32_t *senders = mem_alloc((trace->n_dfg_nodes + (size_t)1) * sizeof *senders);
     struct map sends = {0}; /* key -> node */
     int status = senders ? 0 : -1;
     uint64_t node;
@@ -49,7 +50,7 @@ static uint32_t *find_senders(const struct rank_build *rank)
     }
     map_fini(&sends);
     if (status < 0) {
-        free(senders);
+        mem_free(senders);
         return NULL;
     }
     return senders;
@@ -186,10 +187,10 @@ int local_add_node_edges(struct rank_build *rank)
     if (n == 0)
         return 0;
     l.senders = find_senders(rank);
-    l.first = malloc(n * sizeof *l.first);
-    l.last = malloc(n * sizeof *l.last);
-    l.seen = calloc(n, sizeof *l.seen);
-    l.open = malloc(n * sizeof *l.open);
+    l.first = mem_alloc(n * sizeof *l.first);
+    l.last = mem_alloc(n * sizeof *l.last);
+    l.seen = mem_array(n, sizeof *l.seen);
+    l.open = mem_alloc(n * sizeof *l.open);
     if (l.senders && l.first && l.last && l.seen && l.open) {
         status = 0;
         memset(l.first, 0xFF, n * sizeof *l.first);
@@ -211,11 +212,11 @@ int local_add_node_edges(struct rank_build *rank)
         status = add_parts(&l);
     if (status == 0)
         status = add_transfers(&l);
-    free(l.senders);
-    free(l.first);
-    free(l.last);
-    free(l.seen);
-    free(l.open);
+    mem_free(l.senders);
+    mem_free(l.first);
+    mem_free(l.last);
+    mem_free(l.seen);
+    mem_free(l.open);
     return status;
 }
 
@@ -347,8 +348,8 @@ static int index_uses(struct marker *m)
 {
     const struct trace_rank *trace = m->rank->trace;
     uint32_t n = trace->n_dfg_nodes;
-    m->row = calloc(n + (size_t)2, sizeof *m->row);
-    m->uses = malloc((trace->n_dfg_inputs + (size_t)n + 1) * sizeof *m->uses);
+    m->row = mem_array(n + (size_t)2, sizeof *m->row);
+    m->uses = mem_alloc((trace->n_dfg_inputs + (size_t)n + 1) * sizeof *m->uses);
     if (!m->row || !m->uses)
         return -1;
     for (int pass = 0; pass < 2; pass++) {
@@ -446,8 +447,8 @@ int dfg_find_phases(const struct rank_build *rank, uint8_t **phases)
 {
     uint32_t n = rank->trace->n_dfg_nodes;
     struct marker m = {.rank = rank, .senders = find_senders(rank)};
-    m.flags = calloc(n + (size_t)1, 1);
-    m.open = malloc((n + (size_t)1) * sizeof *m.open);
+    m.flags = mem_array(n + (size_t)1, 1);
+    m.open = mem_alloc((n + (size_t)1) * sizeof *m.open);
     int status = m.senders && m.flags && m.open ? index_uses(&m) : -1;
     if (status == 0) {
         mark_all(&m);
@@ -456,10 +457,10 @@ int dfg_find_phases(const struct rank_build *rank, uint8_t **phases)
         *phases = m.flags;
         m.flags = NULL;
     }
-    free(m.senders);
-    free(m.row);
-    free(m.uses);
-    free(m.flags);
-    free(m.open);
+    mem_free(m.senders);
+    mem_free(m.row);
+    mem_free(m.uses);
+    mem_free(m.flags);
+    mem_free(m.open);
     return status;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/local/local_edges.h"
 #include "graph/names/span_names.h"
@@ -59,12 +60,12 @@ static uint64_t key_of(const struct trace_span *span)
 
 static struct work *take_snapshot(struct walker *w)
 {
-    struct work *copy = malloc((w->n_streams + 1) * sizeof *copy);
+    struct work *copy = mem_alloc((w->n_streams + 1) * sizeof *copy);
     if (!copy)
         return NULL;
     memcpy(copy, w->last, w->n_streams * sizeof *copy);
     if (array_push(&w->snapshots, copy) < 0) {
-        free(copy);
+        mem_free(copy);
         return NULL;
     }
     return copy;
@@ -100,7 +101,7 @@ static int on_stream_wait(struct walker *w, const struct local_op *op,
     if (!seen)
         return -1;
     struct wait **waits = &w->waits[op->lane];
-    if (!*waits && !(*waits = calloc(w->n_streams + 1, sizeof **waits)))
+    if (!*waits && !(*waits = mem_array(w->n_streams + 1, sizeof **waits)))
         return -1;
     const struct trace_track *waiting = detail ? &w->rank->trace->tracks[sync->track] : NULL;
     for (uint32_t d = 0; d < w->n_streams; d++) {
@@ -221,7 +222,7 @@ static int add_graph_edges(struct walker *w, uint32_t first_item)
             status = array_push(&list, stretch);
         }
     if (status == 0 && several) {
-        by_end = malloc(list.n * sizeof *by_end);
+        by_end = mem_alloc(list.n * sizeof *by_end);
         status = by_end ? 0 : -1;
     }
     if (by_end) {
@@ -238,7 +239,7 @@ static int add_graph_edges(struct walker *w, uint32_t first_item)
             continue;
         status = local_add_if_holds(rank, local_end_op(rank, by_end[ended - 1].op), to->op, false);
     }
-    free(by_end);
+    mem_free(by_end);
     array_fini(&list);
     return status;
 }
@@ -365,7 +366,7 @@ static void cut_waiting(struct walker *w)
 static int most_outstanding(const struct rank_build *rank, const struct lane *lane, uint32_t *most)
 {
     uint32_t first = lane->first[0], n = lane->first[rank->steps.n] - first, n_calls = 0, done = 0;
-    int64_t *calls = malloc(((size_t)n * 2 + 1) * sizeof *calls), *ends = calls + n;
+    int64_t *calls = mem_alloc(((size_t)n * 2 + 1) * sizeof *calls), *ends = calls + n;
     *most = 0;
     if (!calls)
         return -1;
@@ -384,7 +385,7 @@ static int most_outstanding(const struct rank_build *rank, const struct lane *la
         if (i > done && i - done > *most)
             *most = i - done;
     }
-    free(calls);
+    mem_free(calls);
     return 0;
 }
 
@@ -392,7 +393,7 @@ static int most_outstanding(const struct rank_build *rank, const struct lane *la
 static int survey_queues(struct walker *w)
 {
     struct rank_build *rank = w->rank;
-    w->queues = calloc(w->n_streams + (size_t)1, sizeof *w->queues);
+    w->queues = mem_array(w->n_streams + (size_t)1, sizeof *w->queues);
     if (!w->queues)
         return -1;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
@@ -424,10 +425,10 @@ static int prepare(struct walker *w)
 {
     struct rank_build *rank = w->rank;
     size_t n_devices = rank->devices.n;
-    w->streams = malloc((n_devices + 1) * sizeof *w->streams);
-    w->stream_of = malloc((n_devices + 1) * sizeof *w->stream_of);
-    w->last = malloc((n_devices + 1) * sizeof *w->last);
-    w->waits = calloc(rank->n_lanes + (size_t)1, sizeof *w->waits);
+    w->streams = mem_alloc((n_devices + 1) * sizeof *w->streams);
+    w->stream_of = mem_alloc((n_devices + 1) * sizeof *w->stream_of);
+    w->last = mem_alloc((n_devices + 1) * sizeof *w->last);
+    w->waits = mem_array(rank->n_lanes + (size_t)1, sizeof *w->waits);
     if (!w->streams || !w->stream_of || !w->last || !w->waits)
         return -1;
     for (uint32_t d = 0; d < n_devices; d++) {
@@ -459,19 +460,19 @@ int local_add_gpu_edges(struct rank_build *rank, const uint32_t *op_of_item)
     if (status == 0)
         cut_waiting(&w);
     for (uint32_t l = 0; w.waits && l < rank->n_lanes; l++)
-        free(w.waits[l]);
-    free(w.streams);
-    free(w.stream_of);
-    free(w.last);
+        mem_free(w.waits[l]);
+    mem_free(w.streams);
+    mem_free(w.stream_of);
+    mem_free(w.last);
     for (uint32_t s = 0; w.queues && s < w.n_streams; s++)
         array_fini(&w.queues[s].ops);
-    free(w.queues);
-    free(w.waits);
+    mem_free(w.queues);
+    mem_free(w.waits);
     map_fini(&w.waited);
     map_fini(&w.sync_detail);
     map_fini(&w.records);
     for (size_t i = 0; i < w.snapshots.n; i++)
-        free(w.snapshots.at[i]);
+        mem_free(w.snapshots.at[i]);
     array_fini(&w.snapshots);
     array_fini(&w.awaited);
     return status;

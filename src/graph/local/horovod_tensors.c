@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/local/local_edges.h"
 #include "graph/names/span_names.h"
@@ -27,10 +28,10 @@ struct consumers {
 
 static void consumers_fini(struct consumers *c)
 {
-    free(c->first);
-    free(c->nodes);
-    free(c->op_of);
-    free(c->seen);
+    mem_free(c->first);
+    mem_free(c->nodes);
+    mem_free(c->op_of);
+    mem_free(c->seen);
     array_fini(&c->stack);
 }
 
@@ -39,10 +40,10 @@ static int find_consumers(const struct rank_build *rank, struct consumers *c)
     const struct trace_rank *trace = rank->trace;
     uint32_t n = trace->n_dfg_nodes;
     *c = (struct consumers){.rank = rank};
-    c->first = calloc(n + (size_t)2, sizeof *c->first);
-    c->nodes = malloc((trace->n_dfg_inputs + (size_t)1) * sizeof *c->nodes);
-    c->op_of = malloc((n + (size_t)1) * sizeof *c->op_of);
-    c->seen = calloc(n + (size_t)1, sizeof *c->seen);
+    c->first = mem_array(n + (size_t)2, sizeof *c->first);
+    c->nodes = mem_alloc((trace->n_dfg_inputs + (size_t)1) * sizeof *c->nodes);
+    c->op_of = mem_alloc((n + (size_t)1) * sizeof *c->op_of);
+    c->seen = mem_array(n + (size_t)1, sizeof *c->seen);
     if (!c->first || !c->nodes || !c->op_of || !c->seen)
         return -1;
     for (uint32_t i = 0; i < trace->n_dfg_inputs; i++)
@@ -345,10 +346,10 @@ static int note_turns(const struct maker *m)
 {
     struct rank_build *rank = m->rank;
     size_t n_times = (size_t)rank->n_timed * rank->steps.n;
-    struct turn *turns = malloc((rank->n_timed + (size_t)1) * sizeof *turns);
-    rank->free_ns = malloc((n_times + 1) * sizeof *rank->free_ns);
+    struct turn *turns = mem_alloc((rank->n_timed + (size_t)1) * sizeof *turns);
+    rank->free_ns = mem_alloc((n_times + 1) * sizeof *rank->free_ns);
     if (!turns || !rank->free_ns) {
-        free(turns);
+        mem_free(turns);
         return -1;
     }
     for (size_t i = 0; i < n_times; i++)
@@ -367,7 +368,7 @@ static int note_turns(const struct maker *m)
             if (m->follows[o] && rank->start_ns[first + o] != ABSENT)
                 rank->free_ns[first + o] = busy_until(turns, n, rank->start_ns[first + o]);
     }
-    free(turns);
+    mem_free(turns);
     return 0;
 }
 
@@ -375,7 +376,7 @@ int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
                         struct dpro_error *err)
 {
     struct maker m = {
-        .rank = rank, .fusion = fusion, .follows = calloc(rank->ops.n + 1, sizeof *m.follows)};
+        .rank = rank, .fusion = fusion, .follows = mem_array(rank->ops.n + 1, sizeof *m.follows)};
     uint32_t negotiation = NO_ID;
     int status = m.follows ? find_consumers(rank, &m.consumers) : -1;
     if (status == 0)
@@ -406,10 +407,10 @@ int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
             status = local_add_edge(rank, rank->tensors.at[first + m.plan.at[i].waits_for].in,
                                     m.plan.at[i].arrival, false, true);
     consumers_fini(&m.consumers);
-    free(m.pairs);
+    mem_free(m.pairs);
     array_fini(&m.plan);
     array_fini(&m.to);
     array_fini(&m.found);
-    free(m.follows);
+    mem_free(m.follows);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

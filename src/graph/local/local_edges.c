@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/local/framework_graph.h"
 #include "graph/local/local_edges.h"
@@ -135,8 +136,8 @@ static void trim_launches(struct rank_build *rank)
 /* By op: the device work before it on its stream; NO_ID: none in the iteration. */
 static uint32_t *find_work_before(const struct rank_build *rank)
 {
-    uint32_t *before = malloc((rank->ops.n + 1) * sizeof *before);
-    uint32_t *last = malloc((rank->devices.n + 1) * sizeof *last);
+    uint32_t *before = mem_alloc((rank->ops.n + 1) * sizeof *before);
+    uint32_t *last = mem_alloc((rank->devices.n + 1) * sizeof *last);
     if (before && last) {
         memset(last, 0xFF, (rank->devices.n + 1) * sizeof *last);
         for (uint32_t o = 0; o < rank->ops.n; o++) {
@@ -147,10 +148,10 @@ static uint32_t *find_work_before(const struct rank_build *rank)
             }
         }
     } else {
-        free(before);
+        mem_free(before);
         before = NULL;
     }
-    free(last);
+    mem_free(last);
     return before;
 }
 
@@ -195,7 +196,7 @@ static int trim_copy_heads(struct rank_build *rank, const uint32_t *op_of_item)
                     *end = start + shortest;
             }
     }
-    free(before);
+    mem_free(before);
     return 0;
 }
 
@@ -233,7 +234,7 @@ static int add_in_turn(struct rank_build *rank, uint32_t after, uint32_t before,
 static int add_device_order(struct rank_build *rank)
 {
     size_t n_devices = rank->devices.n;
-    uint32_t *first = malloc((n_devices + 1) * 2 * sizeof *first);
+    uint32_t *first = mem_alloc((n_devices + 1) * 2 * sizeof *first);
     if (!first)
         return -1;
     uint32_t *last = first + n_devices + 1;
@@ -269,7 +270,7 @@ static int add_device_order(struct rank_build *rank)
             if (status == 0)
                 status = add_in_turn(rank, last[d], (uint32_t)rank->ops.n, first[d], true);
         }
-    free(first);
+    mem_free(first);
     return status;
 }
 
@@ -553,7 +554,7 @@ static int add_handovers(struct rank_build *rank, const uint32_t *op_of_item)
 /* Span -> its last op, for the template's spans: sorted pairs span << 32 | op. */
 int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pairs, size_t *n_pairs)
 {
-    uint64_t *list = malloc((rank->ops.n + 1) * sizeof *list);
+    uint64_t *list = mem_alloc((rank->ops.n + 1) * sizeof *list);
     size_t n = 0;
     if (!list)
         return -1;
@@ -606,13 +607,13 @@ static int add_forward_backward(struct rank_build *rank)
         if (from != NO_ID && to != NO_ID)
             status = local_add_if_holds(rank, from, to, false);
     }
-    free(pairs);
+    mem_free(pairs);
     return status;
 }
 
 int build_local_edges(struct rank_build *rank, struct dpro_error *err)
 {
-    uint32_t *op_of_item = malloc((rank->items.n + 1) * sizeof *op_of_item);
+    uint32_t *op_of_item = mem_alloc((rank->items.n + 1) * sizeof *op_of_item);
     int status = op_of_item ? local_sort_updates(rank) : -1;
     if (status == 0) {
         memset(op_of_item, 0xFF, (rank->items.n + 1) * sizeof *op_of_item);
@@ -645,6 +646,6 @@ int build_local_edges(struct rank_build *rank, struct dpro_error *err)
         status = local_add_node_edges(rank);
     if (status == 0)
         status = add_boundary(rank);
-    free(op_of_item);
+    mem_free(op_of_item);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/local/local_edges.h"
 #include "graph/rank_build.h"
@@ -28,7 +29,7 @@ static int pairs_of_all_steps(const struct rank_build *rank, uint64_t **pairs, s
         }
         for (size_t i = 0; i < n && status == 0; i++)
             status = array_push(&all, list[i]);
-        free(list);
+        mem_free(list);
     }
     *pairs = all.at;
     *n_pairs = all.n;
@@ -42,7 +43,7 @@ int local_add_data_edges(struct rank_build *rank)
         return 0;
     uint64_t *pairs = NULL;
     size_t n_pairs = 0;
-    const struct et_node **nodes = malloc((trace->n_et_nodes + 1) * sizeof *nodes);
+    const struct et_node **nodes = mem_alloc((trace->n_et_nodes + 1) * sizeof *nodes);
     struct map writers = {0}; /* storage + 1 -> op << 32 | step */
     int status = nodes ? pairs_of_all_steps(rank, &pairs, &n_pairs) : -1;
     if (status == 0) {
@@ -74,7 +75,7 @@ int local_add_data_edges(struct rank_build *rank)
         }
     }
     map_fini(&writers);
-    free(nodes);
-    free(pairs);
+    mem_free(nodes);
+    mem_free(pairs);
     return status;
 }

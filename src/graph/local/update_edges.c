@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/local/local_edges.h"
 #include "graph/names/span_names.h"
@@ -66,16 +67,16 @@ static bool list_taken(const struct rank_build *rank, const struct updates *u, u
 
 static void fini(struct updates *u)
 {
-    free(u->ops);
-    free(u->exchanges);
-    free(u->taken);
+    mem_free(u->ops);
+    mem_free(u->exchanges);
+    mem_free(u->taken);
 }
 
 static int init(const struct rank_build *rank, struct updates *u)
 {
-    *u = (struct updates){.ops = malloc((rank->ops.n + 1) * sizeof *u->ops),
-                          .exchanges = malloc((rank->collectives.n + 1) * sizeof *u->exchanges),
-                          .taken = malloc((rank->ops.n + 1) * sizeof *u->taken)};
+    *u = (struct updates){.ops = mem_alloc((rank->ops.n + 1) * sizeof *u->ops),
+                          .exchanges = mem_alloc((rank->collectives.n + 1) * sizeof *u->exchanges),
+                          .taken = mem_alloc((rank->ops.n + 1) * sizeof *u->taken)};
     if (!u->ops || !u->exchanges || !u->taken) {
         fini(u);
         return -1;
@@ -126,7 +127,7 @@ static void sort_step(struct rank_build *rank, const struct updates *u, uint32_t
 static int find_free(struct rank_build *rank, const struct updates *u)
 {
     size_t n_times = (size_t)rank->n_timed * rank->steps.n;
-    rank->free_ns = malloc((n_times + 1) * sizeof *rank->free_ns);
+    rank->free_ns = mem_alloc((n_times + 1) * sizeof *rank->free_ns);
     if (!rank->free_ns)
         return -1;
     for (size_t i = 0; i < n_times; i++)
@@ -151,16 +152,16 @@ int local_sort_updates(struct rank_build *rank)
         n += is_update(rank, o);
     rank->n_updates = u.n_exchanges > 0 ? (uint32_t)n : 0;
     rank->updates_in_turn = rank->n_updates > 0 && are_shared_out(rank, &u, n);
-    struct taken *taken = malloc((n + 1) * sizeof *taken);
-    uint32_t *matches = malloc((n + 1) * sizeof *matches);
+    struct taken *taken = mem_alloc((n + 1) * sizeof *taken);
+    uint32_t *matches = mem_alloc((n + 1) * sizeof *matches);
     int status = taken && matches ? 0 : -1;
     for (uint32_t s = 0; s < rank->steps.n && status == 0 && rank->updates_in_turn; s++)
         if (s != rank->template_step)
             sort_step(rank, &u, s, taken, matches);
     if (status == 0 && rank->updates_in_turn)
         status = find_free(rank, &u);
-    free(taken);
-    free(matches);
+    mem_free(taken);
+    mem_free(matches);
     fini(&u);
     return status;
 }

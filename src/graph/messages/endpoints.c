@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/collectives/match_collectives.h"
 #include "ingest/transport/nccl.h"
@@ -80,7 +81,7 @@ int build_parts(struct rank_build *rank, const struct dpro_trace *trace, struct 
     size_t n = rank->collectives.n * rank->n_samples;
     if (trace->n_transports + trace->n_nccl_logs == 0 || n == 0)
         return 0;
-    rank->parts = malloc(n * sizeof *rank->parts);
+    rank->parts = mem_alloc(n * sizeof *rank->parts);
     if (!rank->parts || index_spans(trace, (uint32_t)(rank->trace - trace->ranks), &by_span) < 0) {
         map_fini(&by_span);
         return dpro_error_nomem(err);
@@ -144,7 +145,7 @@ static int find_leaders(struct end_log *log)
 {
     struct map by_span = {0};
     int status = 0;
-    log->leader = malloc((log->nccl->operations.n + 1) * sizeof *log->leader);
+    log->leader = mem_alloc((log->nccl->operations.n + 1) * sizeof *log->leader);
     if (!log->leader)
         return -1;
     for (size_t o = 0; o < log->nccl->operations.n && status == 0; o++) {
@@ -165,8 +166,8 @@ static int index_log(struct end_log *log)
     uint32_t n = 0, collective;
     if (log->nccl && find_leaders(log) < 0)
         return -1;
-    log->first = calloc(n_collectives + 1, sizeof *log->first);
-    log->events = malloc((n_events + 1) * sizeof *log->events);
+    log->first = mem_array(n_collectives + 1, sizeof *log->first);
+    log->events = mem_alloc((n_events + 1) * sizeof *log->events);
     if (!log->first || !log->events)
         return -1;
     for (size_t e = 0; e < n_events; e++)
@@ -185,7 +186,7 @@ ORDER_OF_INDICES(by_span, struct ps_message, ASCENDING(span));
 static int index_exchanges(struct end_log *log)
 {
     const struct net_transport *t = log->transport;
-    log->exchanged = malloc((t->ps.n + 1) * sizeof *log->exchanged);
+    log->exchanged = mem_alloc((t->ps.n + 1) * sizeof *log->exchanged);
     if (!log->exchanged)
         return -1;
     for (uint32_t i = 0; i < t->ps.n; i++)
@@ -200,7 +201,7 @@ int ends_index(struct ends *ends, const struct join *join, const struct dpro_tra
 {
     *ends = (struct ends){.join = join, .trace = trace};
     uint32_t n = trace->n_transports + trace->n_nccl_logs;
-    ends->logs = calloc(n + (size_t)1, sizeof *ends->logs);
+    ends->logs = mem_array(n + (size_t)1, sizeof *ends->logs);
     if (!ends->logs)
         return -1;
     for (; ends->n_logs < n; ends->n_logs++) {
@@ -224,12 +225,12 @@ int ends_index(struct ends *ends, const struct join *join, const struct dpro_tra
 void ends_fini(struct ends *ends)
 {
     for (uint32_t l = 0; l < ends->n_logs; l++) {
-        free(ends->logs[l].leader);
-        free(ends->logs[l].exchanged);
-        free(ends->logs[l].first);
-        free(ends->logs[l].events);
+        mem_free(ends->logs[l].leader);
+        mem_free(ends->logs[l].exchanged);
+        mem_free(ends->logs[l].first);
+        mem_free(ends->logs[l].events);
     }
-    free(ends->logs);
+    mem_free(ends->logs);
     array_fini(&ends->comm_ranks);
     array_fini(&ends->found);
 }

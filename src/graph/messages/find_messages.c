@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/collectives/comm_pattern.h"
 #include "graph/collectives/match_collectives.h"
@@ -29,7 +30,7 @@ void messages_fini(struct messages *messages)
     array_fini(&messages->all);
     array_fini(&messages->times);
     array_fini(&messages->links);
-    free(messages->lacks);
+    mem_free(messages->lacks);
     messages->lacks = NULL;
 }
 
@@ -376,9 +377,9 @@ static int add_shown(struct finder *f, uint32_t j)
     struct joined *joined = &f->join->joined.at[j];
     size_t n = f->shown.n;
     if (f->n_places < n) {
-        free(f->place);
+        mem_free(f->place);
         f->n_places = n * 2;
-        f->place = malloc(f->n_places * 2 * sizeof *f->place);
+        f->place = mem_alloc(f->n_places * 2 * sizeof *f->place);
         if (!f->place) {
             f->n_places = 0;
             return -1;
@@ -428,7 +429,7 @@ static int find_pattern(struct finder *f, struct joined *joined)
     const struct member *members = &f->join->members.at[joined->first_member];
     const struct local_collective *c =
         &f->join->ranks[joined->rank].collectives.at[joined->collective];
-    struct pattern_message *pairs = malloc((joined->n_messages + (size_t)1) * sizeof *pairs);
+    struct pattern_message *pairs = mem_alloc((joined->n_messages + (size_t)1) * sizeof *pairs);
     if (!pairs)
         return -1;
     size_t n = 0;
@@ -447,7 +448,7 @@ static int find_pattern(struct finder *f, struct joined *joined)
     uint32_t n_passes = strcmp(c->kind, "all_reduce") == 0 ? 2 : 1;
     int status =
         pattern_find(pairs, n, n_ends, known, n_passes * (joined->n_members - 1), &joined->pattern);
-    free(pairs);
+    mem_free(pairs);
     return status;
 }
 
@@ -625,8 +626,8 @@ static int estimate_ends(struct messages *messages, const struct join *join)
     uint32_t n_samples = join->ranks[0].n_samples;
     size_t n = messages->all.n, n_links = messages->links.n;
     double ns_a_byte = 0;
-    struct sent_message *sent = malloc((n + 1) * sizeof *sent);
-    int64_t *free_ns = malloc((n_links + 1) * sizeof *free_ns);
+    struct sent_message *sent = mem_alloc((n + 1) * sizeof *sent);
+    int64_t *free_ns = mem_alloc((n_links + 1) * sizeof *free_ns);
     int status = sent && free_ns ? find_ns_a_byte(messages, n_samples, &ns_a_byte) : -1;
     for (uint32_t s = 0; s < n_samples && status == 0; s++) {
         for (size_t l = 0; l < n_links; l++)
@@ -654,8 +655,8 @@ static int estimate_ends(struct messages *messages, const struct join *join)
                 free_ns[message->tx] = time->end_ns;
         }
     }
-    free(sent);
-    free(free_ns);
+    mem_free(sent);
+    mem_free(free_ns);
     return status;
 }
 
@@ -825,8 +826,8 @@ int messages_find(struct messages *messages, struct join *join, const struct dpr
     size_t n_ends = join->n_ranks + (size_t)join->n_servers;
     if (trace->n_transports + trace->n_nccl_logs == 0 || n_ends < 2)
         return 0;
-    messages->lacks = calloc(join->n_ranks, 1);
-    f.unlogged = malloc((n_ends + 1) * sizeof *f.unlogged);
+    messages->lacks = mem_array(join->n_ranks, 1);
+    f.unlogged = mem_alloc((n_ends + 1) * sizeof *f.unlogged);
     int status = !messages->lacks || !f.unlogged ? -1 : ends_index(&f.ends, join, trace);
     bool any = f.ends.has_gloo || f.ends.has_nccl || f.ends.has_ps;
     for (uint32_t j = 0; j < join->joined.n && status == 0 && any; j++)
@@ -839,8 +840,8 @@ int messages_find(struct messages *messages, struct join *join, const struct dpr
             cut_transfers(messages, join, &join->joined.at[j]);
         }
     ends_fini(&f.ends);
-    free(f.unlogged);
-    free(f.place);
+    mem_free(f.unlogged);
+    mem_free(f.place);
     map_fini(&f.link_of);
     array_fini(&f.found);
     array_fini(&f.shown);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
@@ -289,7 +290,7 @@ static int start_lane(struct cutter *cutter, uint8_t kind, uint32_t track)
     struct rank_build *rank = cutter->rank;
     struct lane *lane = &rank->lanes[rank->n_lanes];
     *lane = (struct lane){.kind = kind, .track = track};
-    lane->first = calloc(rank->steps.n + 1, sizeof *lane->first);
+    lane->first = mem_array(rank->steps.n + 1, sizeof *lane->first);
     if (!lane->first)
         return -1;
     rank->n_lanes++;
@@ -460,11 +461,11 @@ static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_
     struct rank_build *rank = cutter->rank;
     const struct trace_track *track = &rank->trace->tracks[track_index];
     uint32_t n_steps = (uint32_t)rank->steps.n, launch;
-    uint32_t *fill = calloc(n_steps + 1, sizeof *fill);
-    int64_t *own_ns = malloc((n_steps + (size_t)1) * sizeof *own_ns);
+    uint32_t *fill = mem_array(n_steps + 1, sizeof *fill);
+    int64_t *own_ns = mem_alloc((n_steps + (size_t)1) * sizeof *own_ns);
     if (!fill || !own_ns || start_lane(cutter, DPRO_DEVICE_GPU_STREAM, track_index) < 0) {
-        free(own_ns);
-        free(fill);
+        mem_free(own_ns);
+        mem_free(fill);
         return -1;
     }
     find_own_work(cutter, step_of_item, track, own_ns);
@@ -483,8 +484,8 @@ static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_
         total += count;
     }
     if (array_reserve(&rank->items, total) < 0) {
-        free(own_ns);
-        free(fill);
+        mem_free(own_ns);
+        mem_free(fill);
         return -1;
     }
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
@@ -501,8 +502,8 @@ static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_
                                                      .next = NO_ID};
     }
     rank->items.n += total;
-    free(own_ns);
-    free(fill);
+    mem_free(own_ns);
+    mem_free(fill);
     return 0;
 }
 
@@ -546,7 +547,7 @@ static int cut_all(struct cutter *cutter, unsigned *uses)
         return -1;
 
     uint32_t first_device = (uint32_t)rank->items.n;
-    uint32_t *step_of_item = malloc((first_device + 1) * sizeof *step_of_item);
+    uint32_t *step_of_item = mem_alloc((first_device + 1) * sizeof *step_of_item);
     if (!step_of_item)
         return -1;
     for (uint32_t l = 0; l < rank->n_lanes; l++)
@@ -557,7 +558,7 @@ static int cut_all(struct cutter *cutter, unsigned *uses)
     for (uint32_t t = 0; t < trace->n_tracks && status == 0; t++)
         if (trace->tracks[t].gpu)
             status = cut_stream(cutter, t, step_of_item);
-    free(step_of_item);
+    mem_free(step_of_item);
     if (status == 0)
         chain_launches(rank, first_device);
     return status;
@@ -566,10 +567,10 @@ static int cut_all(struct cutter *cutter, unsigned *uses)
 int build_items(struct rank_build *rank, struct dpro_error *err)
 {
     const struct trace_rank *trace = rank->trace;
-    struct cutter *cutter = calloc(1, sizeof *cutter);
-    unsigned *uses = calloc(trace->n_tracks + 1, sizeof *uses);
+    struct cutter *cutter = mem_array(1, sizeof *cutter);
+    unsigned *uses = mem_array(trace->n_tracks + 1, sizeof *uses);
     int status = -1;
-    rank->lanes = calloc(trace->n_tracks + 1, sizeof *rank->lanes);
+    rank->lanes = mem_array(trace->n_tracks + 1, sizeof *rank->lanes);
     if (cutter) {
         cutter->rank = rank;
         cutter->waits_for_rounds = waits_for_rounds(rank);
@@ -581,7 +582,7 @@ int build_items(struct rank_build *rank, struct dpro_error *err)
         map_fini(&cutter->stored_ns);
         array_fini(&cutter->launches);
     }
-    free(cutter);
-    free(uses);
+    mem_free(cutter);
+    mem_free(uses);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/time.h"
 #include "graph/names/collective_kinds.h"
@@ -582,8 +583,8 @@ static int make_ops(struct matcher *m)
 {
     struct rank_build *rank = m->rank;
     size_t n_devices = 2 * (size_t)rank->trace->n_tracks + 1; /* a track's own, its collectives' */
-    uint32_t *device_of_track = malloc(n_devices * sizeof *device_of_track);
-    struct placed *by_time = malloc((m->n + 1) * sizeof *by_time);
+    uint32_t *device_of_track = mem_alloc(n_devices * sizeof *device_of_track);
+    struct placed *by_time = mem_alloc((m->n + 1) * sizeof *by_time);
     int status = device_of_track && by_time ? 0 : -1;
     if (status == 0) {
         memset(device_of_track, 0xFF, n_devices * sizeof *device_of_track);
@@ -622,8 +623,8 @@ static int make_ops(struct matcher *m)
         rank->boundary = (uint32_t)rank->ops.n;
         status = array_push(&rank->ops, boundary);
     }
-    free(device_of_track);
-    free(by_time);
+    mem_free(device_of_track);
+    mem_free(by_time);
     return status;
 }
 
@@ -635,7 +636,7 @@ static int place_ops(struct matcher *m)
     rank->n_timed = (uint32_t)n;
     if (__builtin_mul_overflow(n, rank->steps.n, &total))
         return -1;
-    rank->match = malloc((total + 1) * sizeof *rank->match);
+    rank->match = mem_alloc((total + 1) * sizeof *rank->match);
     if (!rank->match)
         return -1;
     for (uint32_t s = 0; s < rank->steps.n; s++)
@@ -644,8 +645,8 @@ static int place_ops(struct matcher *m)
             rank->match[s * n + o] =
                 item == NO_ID ? NO_ID : m->found[(size_t)s * m->n + m->place_of[item]];
         }
-    free(m->found);
-    free(m->place_of);
+    mem_free(m->found);
+    mem_free(m->place_of);
     m->found = NULL;
     m->place_of = NULL;
     return 0;
@@ -656,10 +657,10 @@ static int place_ops(struct matcher *m)
 static int time_ops(struct rank_build *rank)
 {
     size_t n = rank->ops.n, total = n * rank->steps.n;
-    rank->start_ns = malloc((total + 1) * sizeof *rank->start_ns);
-    rank->end_ns = malloc((total + 1) * sizeof *rank->end_ns);
-    rank->seen_start_ns = malloc((n + 1) * sizeof *rank->seen_start_ns);
-    rank->seen_end_ns = malloc((n + 1) * sizeof *rank->seen_end_ns);
+    rank->start_ns = mem_alloc((total + 1) * sizeof *rank->start_ns);
+    rank->end_ns = mem_alloc((total + 1) * sizeof *rank->end_ns);
+    rank->seen_start_ns = mem_alloc((n + 1) * sizeof *rank->seen_start_ns);
+    rank->seen_end_ns = mem_alloc((n + 1) * sizeof *rank->seen_end_ns);
     if (!rank->start_ns || !rank->end_ns || !rank->seen_start_ns || !rank->seen_end_ns)
         return -1;
     for (uint32_t s = 0; s < rank->steps.n; s++)
@@ -724,7 +725,7 @@ static void find_unmatched(struct rank_build *rank)
 static int run(struct matcher *m)
 {
     struct rank_build *rank = m->rank;
-    m->lane_place = calloc(rank->n_lanes + 1, sizeof *m->lane_place);
+    m->lane_place = mem_array(rank->n_lanes + 1, sizeof *m->lane_place);
     if (!m->lane_place)
         return -1;
     for (uint32_t l = 0; l < rank->n_lanes; l++) {
@@ -732,9 +733,9 @@ static int run(struct matcher *m)
         m->lane_place[l] = m->n;
         m->n += first[1] - first[0];
     }
-    m->placed = malloc((m->n + 1) * sizeof *m->placed);
-    m->place_of = malloc((rank->items.n + 1) * sizeof *m->place_of);
-    m->found = malloc(((size_t)m->n * rank->steps.n + 1) * sizeof *m->found);
+    m->placed = mem_alloc((m->n + 1) * sizeof *m->placed);
+    m->place_of = mem_alloc((rank->items.n + 1) * sizeof *m->place_of);
+    m->found = mem_alloc(((size_t)m->n * rank->steps.n + 1) * sizeof *m->found);
     if (!m->placed || !m->place_of || !m->found)
         return -1;
     memset(m->place_of, 0xFF, (rank->items.n + 1) * sizeof *m->place_of);
@@ -755,10 +756,10 @@ int build_ops(struct rank_build *rank, struct dpro_error *err)
 {
     struct matcher matcher = {.rank = rank};
     int status = run(&matcher);
-    free(matcher.placed);
-    free(matcher.lane_place);
-    free(matcher.place_of);
-    free(matcher.found);
+    mem_free(matcher.placed);
+    mem_free(matcher.lane_place);
+    mem_free(matcher.place_of);
+    mem_free(matcher.found);
     aligner_fini(&matcher.aligner);
     array_fini(&matcher.pooled.a);
     array_fini(&matcher.pooled.b);
@@ -771,14 +772,14 @@ int build_ops(struct rank_build *rank, struct dpro_error *err)
 void build_forget(struct rank_build *rank)
 {
     for (uint32_t l = 0; l < rank->n_lanes; l++)
-        free(rank->lanes[l].first);
-    free(rank->lanes);
+        mem_free(rank->lanes[l].first);
+    mem_free(rank->lanes);
     rank->lanes = NULL;
     rank->n_lanes = 0;
     array_fini(&rank->items);
     map_fini(&rank->named_scopes);
-    free(rank->match);
-    free(rank->phases);
+    mem_free(rank->match);
+    mem_free(rank->phases);
     rank->match = NULL;
     rank->phases = NULL;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/rank_build.h"
 
@@ -16,7 +17,8 @@ enum { MAX_EDITS = 1500 };
 /* Keeps the longest run of matches that go forward in both sequences: work does not overtake. */
 static int keep_ascending(uint32_t *to, uint32_t n)
 {
-    uint32_t *tails = malloc(((size_t)n * 2 + 1) * sizeof *tails), *before = tails + n, length = 0;
+    uint32_t *tails = mem_alloc(((size_t)n * 2 + 1) * sizeof *tails), *before = tails + n,
+             length = 0;
     if (!tails)
         return -1;
     for (uint32_t i = 0; i < n; i++) {
@@ -35,7 +37,7 @@ static int keep_ascending(uint32_t *to, uint32_t n)
         else
             to[i] = NO_ID;
     }
-    free(tails);
+    mem_free(tails);
     return 0;
 }
 
@@ -114,7 +116,7 @@ static int match_by_edits(const uint64_t *a, int32_t n, const uint64_t *b, int32
         size_t need = (size_t)(d + 1) * (size_t)(d + 2) / 2;
         if (need > cap) {
             cap = need * 2 + 64;
-            int32_t *grown = realloc(trace, cap * sizeof *trace);
+            int32_t *grown = mem_resize(trace, cap, sizeof *trace);
             if (!grown) {
                 status = -1;
                 break;
@@ -142,7 +144,7 @@ static int match_by_edits(const uint64_t *a, int32_t n, const uint64_t *b, int32
             }
         }
     }
-    free(trace);
+    mem_free(trace);
     return status;
 }
 

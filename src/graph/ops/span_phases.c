@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/local/framework_graph.h"
 #include "graph/names/span_names.h"
@@ -72,13 +73,13 @@ static uint8_t phase_by_place(const struct trace_span *span, const struct backwa
 int build_phases(struct rank_build *rank, struct dpro_error *err)
 {
     const struct trace_rank *trace = rank->trace;
-    struct backward *backward = malloc((rank->steps.n + 1) * sizeof *backward);
-    bool *autograd = calloc(trace->n_tracks + 1, sizeof *autograd);
+    struct backward *backward = mem_alloc((rank->steps.n + 1) * sizeof *backward);
+    bool *autograd = mem_array(trace->n_tracks + 1, sizeof *autograd);
     uint8_t *of_nodes = NULL;
-    rank->phases = malloc(trace->n_spans + 1);
+    rank->phases = mem_alloc(trace->n_spans + 1);
     if (!backward || !autograd || !rank->phases || dfg_find_phases(rank, &of_nodes) < 0) {
-        free(backward);
-        free(autograd);
+        mem_free(backward);
+        mem_free(autograd);
         return dpro_error_nomem(err);
     }
     memset(rank->phases, UNKNOWN, trace->n_spans + 1);
@@ -101,8 +102,8 @@ int build_phases(struct rank_build *rank, struct dpro_error *err)
                     &trace->spans[i], &backward[step_at(rank, trace->spans[i].start_ns)]);
         }
     }
-    free(backward);
-    free(autograd);
-    free(of_nodes);
+    mem_free(backward);
+    mem_free(autograd);
+    mem_free(of_nodes);
     return 0;
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 
 enum { MOST_BACK = 64 }; /* ops between a variable and its pull */
@@ -62,7 +63,7 @@ static int find_servers(const struct dpro_graph *g, exchange_array *exchanges)
 {
     struct found {
         uint32_t server, n_parts;
-    } *found = calloc((size_t)g->names.n + 1, sizeof *found);
+    } *found = mem_array((size_t)g->names.n + 1, sizeof *found);
     if (!found)
         return -1;
     for (uint32_t op = g->n_ops; op-- > 0 && g->tensor;) {
@@ -79,7 +80,7 @@ static int find_servers(const struct dpro_graph *g, exchange_array *exchanges)
         if (found[exchange->carried].n_parts > 1)
             exchange->n_parts = found[exchange->carried].n_parts;
     }
-    free(found);
+    mem_free(found);
     return 0;
 }
 
@@ -119,9 +120,9 @@ struct session {
 static int list_preds(struct session *s)
 {
     const struct dpro_graph *g = s->g;
-    s->first_pred = calloc((size_t)g->n_ops + 2, sizeof *s->first_pred);
-    s->preds = malloc(((size_t)g->row[g->n_ops] + 1) * sizeof *s->preds);
-    s->variables = calloc((size_t)g->n_ops + 1, 1);
+    s->first_pred = mem_array((size_t)g->n_ops + 2, sizeof *s->first_pred);
+    s->preds = mem_alloc(((size_t)g->row[g->n_ops] + 1) * sizeof *s->preds);
+    s->variables = mem_array((size_t)g->n_ops + 1, 1);
     if (!s->first_pred || !s->preds || !s->variables)
         return -1;
     for (uint32_t e = 0; e < g->row[g->n_ops]; e++)
@@ -271,9 +272,9 @@ static int find_variables(struct session *s, exchange_array *exchanges, end_arra
             ;
         status = add_variable(s, all + i, end - i, exchanges, ends);
     }
-    free(s->first_pred);
-    free(s->preds);
-    free(s->variables);
+    mem_free(s->first_pred);
+    mem_free(s->preds);
+    mem_free(s->variables);
     array_fini(&s->transfers);
     return status;
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/collectives/match_collectives.h"
 #include "graph/names/span_names.h"
@@ -21,7 +22,7 @@ enum { ROUNDING_NS = 2000 }; /* profiles have whole microseconds */
 
 void servers_fini(struct servers *servers)
 {
-    free(servers->absent);
+    mem_free(servers->absent);
     servers->absent = NULL;
     array_fini(&servers->served);
     array_fini(&servers->exchanged);
@@ -40,7 +41,7 @@ static const struct trace_rank *profile_of(const struct dpro_trace *trace, int p
 int servers_find(struct servers *servers, const struct dpro_trace *trace, struct dpro_error *err)
 {
     struct join *join = servers->join;
-    servers->absent = calloc(trace->n_transports + (size_t)1, sizeof *servers->absent);
+    servers->absent = mem_array(trace->n_transports + (size_t)1, sizeof *servers->absent);
     if (!servers->absent)
         return dpro_error_nomem(err);
     for (uint32_t t = 0; t < trace->n_transports; t++) {
@@ -74,7 +75,8 @@ int servers_begin(struct servers *servers, struct dpro_error *err)
         struct graph_device thread = {
             .kind = DPRO_DEVICE_CPU_THREAD, .rank = server->trace->rank, .n_slots = 1};
         server->n_samples = lead->n_samples;
-        server->sample_step = malloc((lead->n_samples + (size_t)1) * sizeof *server->sample_step);
+        server->sample_step =
+            mem_alloc((lead->n_samples + (size_t)1) * sizeof *server->sample_step);
         if (!server->sample_step)
             return dpro_error_nomem(err);
         if (array_push(&server->devices, thread) < 0)
@@ -365,11 +367,11 @@ ORDER_OF_INDICES(by_own_start, int64_t, COMPARE(*x, *y));
 /* A server's thread does one thing at a time. */
 static int line_up(struct rank_build *server)
 {
-    uint32_t n = server->n_timed, *order = malloc((n + (size_t)1) * sizeof *order);
-    int64_t *free_at = malloc((server->devices.n + 1) * sizeof *free_at);
+    uint32_t n = server->n_timed, *order = mem_alloc((n + (size_t)1) * sizeof *order);
+    int64_t *free_at = mem_alloc((server->devices.n + 1) * sizeof *free_at);
     if (!order || !free_at) {
-        free(order);
-        free(free_at);
+        mem_free(order);
+        mem_free(free_at);
         return -1;
     }
     for (uint32_t s = 0; s < server->n_samples; s++) {
@@ -389,8 +391,8 @@ static int line_up(struct rank_build *server)
             *free_ns = server->end_ns[at];
         }
     }
-    free(order);
-    free(free_at);
+    mem_free(order);
+    mem_free(free_at);
     return 0;
 }
 
@@ -410,10 +412,10 @@ static int time_server(struct servers *servers, uint32_t k)
     task_array tasks = {0};
     size_t n = server->ops.n * (size_t)server->n_samples;
     server->n_timed = (uint32_t)server->ops.n;
-    server->start_ns = malloc((n + 1) * sizeof *server->start_ns);
-    server->end_ns = malloc((n + 1) * sizeof *server->end_ns);
-    server->seen_start_ns = malloc((server->ops.n + 1) * sizeof *server->seen_start_ns);
-    server->seen_end_ns = malloc((server->ops.n + 1) * sizeof *server->seen_end_ns);
+    server->start_ns = mem_alloc((n + 1) * sizeof *server->start_ns);
+    server->end_ns = mem_alloc((n + 1) * sizeof *server->end_ns);
+    server->seen_start_ns = mem_alloc((server->ops.n + 1) * sizeof *server->seen_start_ns);
+    server->seen_end_ns = mem_alloc((server->ops.n + 1) * sizeof *server->seen_end_ns);
     int status =
         server->start_ns && server->end_ns && server->seen_start_ns && server->seen_end_ns ? 0 : -1;
     for (size_t i = 0; i < servers->served.n && status == 0; i++)

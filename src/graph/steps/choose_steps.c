@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/names/span_names.h"
 
@@ -31,7 +32,7 @@ static int list_wanted(const struct chooser *c, const struct rank_build *rank, b
                        struct numbered **list, uint32_t *n)
 {
     *n = 0;
-    *list = malloc((rank->steps.n + 1) * sizeof **list);
+    *list = mem_alloc((rank->steps.n + 1) * sizeof **list);
     if (!*list)
         return -1;
     for (uint32_t s = 0; s < rank->steps.n; s++)
@@ -75,13 +76,13 @@ static int choose_samples(struct chooser *c, bool by_number, struct dpro_error *
         if (list_wanted(c, &c->ranks[r], by_number, &own, &n_own) < 0)
             goto no_memory;
         keep_common(common, &n, own, n_own, by_number);
-        free(own);
+        mem_free(own);
         own = NULL;
     }
     for (uint32_t r = 0; r < c->n_ranks; r++) {
         struct rank_build *rank = &c->ranks[r];
-        free(rank->sample_step);
-        rank->sample_step = malloc((n + (size_t)1) * sizeof *rank->sample_step);
+        mem_free(rank->sample_step);
+        rank->sample_step = mem_alloc((n + (size_t)1) * sizeof *rank->sample_step);
         if (!rank->sample_step || list_wanted(c, rank, by_number, &own, &n_own) < 0)
             goto no_memory;
         uint32_t found = 0;
@@ -89,7 +90,7 @@ static int choose_samples(struct chooser *c, bool by_number, struct dpro_error *
             if (!by_number || own[k].number == common[found].number)
                 rank->sample_step[found++] = own[k].step;
         rank->n_samples = n;
-        free(own);
+        mem_free(own);
         own = NULL;
     }
     /* in the lead's order of time */
@@ -97,7 +98,7 @@ static int choose_samples(struct chooser *c, bool by_number, struct dpro_error *
         for (uint32_t i = 0; i < n; i++)
             common[i] = (struct numbered){i, c->ranks[0].sample_step[i]};
         qsort(common, n, sizeof *common, compare_steps);
-        uint32_t *moved = malloc(n * sizeof *moved);
+        uint32_t *moved = mem_alloc(n * sizeof *moved);
         if (!moved)
             goto no_memory;
         for (uint32_t r = 0; r < c->n_ranks; r++) {
@@ -105,14 +106,14 @@ static int choose_samples(struct chooser *c, bool by_number, struct dpro_error *
                 moved[i] = c->ranks[r].sample_step[common[i].number];
             memcpy(c->ranks[r].sample_step, moved, n * sizeof *moved);
         }
-        free(moved);
+        mem_free(moved);
     }
-    free(common);
+    mem_free(common);
     return (int)n;
 
 no_memory:
-    free(common);
-    free(own);
+    mem_free(common);
+    mem_free(own);
     return dpro_error_nomem(err);
 }
 
@@ -127,7 +128,7 @@ static int64_t count_items(const struct rank_build *rank, uint32_t step)
 /* How far each value lies from the middle of all: 0 to n. */
 static int off_middle(const int64_t *values, uint32_t n, double *off)
 {
-    struct numbered *sorted = malloc((n + (size_t)1) * sizeof *sorted);
+    struct numbered *sorted = mem_alloc((n + (size_t)1) * sizeof *sorted);
     if (!sorted)
         return -1;
     for (uint32_t i = 0; i < n; i++)
@@ -135,7 +136,7 @@ static int off_middle(const int64_t *values, uint32_t n, double *off)
     qsort(sorted, n, sizeof *sorted, compare_numbered);
     for (uint32_t below = 0; below < n; below++)
         off[sorted[below].step] = below * 2 > n ? below * 2.0 - n : n - below * 2.0;
-    free(sorted);
+    mem_free(sorted);
     return 0;
 }
 
@@ -165,10 +166,10 @@ static int choose_template(const struct chooser *c, uint32_t *best)
 {
     uint32_t n = c->ranks[0].n_samples;
     double best_score = -1;
-    int64_t *values = calloc(n + (size_t)1, sizeof *values);
-    uint64_t *equals = calloc(n + (size_t)1, sizeof *equals);
-    double *off_length = malloc((n + (size_t)1) * sizeof *off_length);
-    double *off_count = malloc((n + (size_t)1) * sizeof *off_count);
+    int64_t *values = mem_array(n + (size_t)1, sizeof *values);
+    uint64_t *equals = mem_array(n + (size_t)1, sizeof *equals);
+    double *off_length = mem_alloc((n + (size_t)1) * sizeof *off_length);
+    double *off_count = mem_alloc((n + (size_t)1) * sizeof *off_count);
     int status = values && equals && off_length && off_count ? 0 : -1;
     for (uint32_t r = 0; r < c->n_ranks && status == 0; r++)
         status = count_equals(&c->ranks[r], c->hashes[r], equals);
@@ -195,10 +196,10 @@ static int choose_template(const struct chooser *c, uint32_t *best)
             *best = i;
         }
     }
-    free(values);
-    free(equals);
-    free(off_length);
-    free(off_count);
+    mem_free(values);
+    mem_free(equals);
+    mem_free(off_length);
+    mem_free(off_count);
     return status;
 }
 
@@ -208,7 +209,7 @@ static int leave_out_incomplete(struct chooser *c, struct dpro_error *err)
 {
     for (uint32_t r = 0; r < c->n_ranks; r++) {
         struct rank_build *rank = &c->ranks[r];
-        int64_t *counts = malloc((rank->steps.n + 1) * 2 * sizeof *counts);
+        int64_t *counts = mem_alloc((rank->steps.n + 1) * 2 * sizeof *counts);
         uint32_t n = 0;
         if (!counts)
             return dpro_error_nomem(err);
@@ -230,11 +231,11 @@ static int leave_out_incomplete(struct chooser *c, struct dpro_error *err)
                                         false,
                                         "it holds less than half of the usual ops"};
             if (array_push(&c->choice.left_out, left_out) < 0) {
-                free(counts);
+                mem_free(counts);
                 return dpro_error_nomem(err);
             }
         }
-        free(counts);
+        mem_free(counts);
     }
     return 0;
 }

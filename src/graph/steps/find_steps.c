@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
@@ -138,7 +139,7 @@ static int steps_from_marks(struct rank_build *rank)
         }
         status = push_step(rank, marks[i]->start_ns, end, number, marks[i]->window);
     }
-    free(marks);
+    mem_free(marks);
     return status;
 }
 
@@ -357,7 +358,7 @@ static int steps_from_optimizer(struct rank_build *rank, uint32_t class)
         before = marks[i];
     }
     array_fini(&backward);
-    free(marks);
+    mem_free(marks);
     return status;
 }
 
@@ -594,7 +595,7 @@ static int steps_from_calls(struct rank_build *rank, uint32_t window)
     array_fini(&ops);
     array_fini(&functions);
     array_fini(&called);
-    free(calls);
+    mem_free(calls);
     return status;
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/stats.h"
 #include "base/time.h"
@@ -114,17 +115,17 @@ int build_pace(struct rank_build *rank, struct dpro_error *err)
     size_t n = rank->steps.n;
     if (lane == NO_ID || n < 2)
         return 0;
-    struct work *works = malloc(n * sizeof *works);
-    int64_t *ahead = malloc(n * sizeof *ahead), *rest = malloc(n * sizeof *rest);
+    struct work *works = mem_alloc(n * sizeof *works);
+    int64_t *ahead = mem_alloc(n * sizeof *ahead), *rest = mem_alloc(n * sizeof *rest);
     if (works && ahead && rest) {
         for (uint32_t s = 0; s < n; s++)
             works[s] = work_of(rank, lane, s);
         judge(rank, works, ahead, rest, lane);
     }
     bool ok = works && ahead && rest;
-    free(works);
-    free(ahead);
-    free(rest);
+    mem_free(works);
+    mem_free(ahead);
+    mem_free(rest);
     return ok ? 0 : dpro_error_nomem(err);
 }
 

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/transport/transport.h"
 
@@ -79,7 +80,7 @@ static double find_bytes(const struct rank_build *rank, const struct sent *sent,
 static int find_sent(const struct rank_build *rank, const struct net_transport *transport,
                      struct sent *out)
 {
-    double *sizes = malloc((rank->n_samples + (size_t)1) * sizeof *sizes);
+    double *sizes = mem_alloc((rank->n_samples + (size_t)1) * sizeof *sizes);
     if (!sizes)
         return -1;
     *out = (struct sent){0};
@@ -97,7 +98,7 @@ static int find_sent(const struct rank_build *rank, const struct net_transport *
             *out = sent;
         }
     }
-    free(sizes);
+    mem_free(sizes);
     return 0;
 }
 
@@ -226,11 +227,11 @@ static int look_at(const struct rank_build *rank, const struct net_transport *tr
         from_ns = span->start_ns < from_ns ? span->start_ns : from_ns;
         to_ns = span->start_ns + span->dur_ns > to_ns ? span->start_ns + span->dur_ns : to_ns;
     }
-    double *times = malloc((2 * MOST + 1) * sizeof *times);
+    double *times = mem_alloc((2 * MOST + 1) * sizeof *times);
     if (!times)
         return -1;
     sum_up(times, list_iterations(&sent, from_ns, to_ns, times), out);
-    free(times);
+    mem_free(times);
     return 0;
 }
 

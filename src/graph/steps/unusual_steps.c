@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/time.h"
 #include "graph/steps/choose_steps.h"
 
@@ -225,7 +226,7 @@ static int judge_end(struct chooser *c, uint32_t r, struct judge *j, bool first)
 static int judge_rank(struct chooser *c, uint32_t r)
 {
     struct rank_build *rank = &c->ranks[r];
-    struct judge j = {.rank = rank, .contents = calloc(rank->steps.n + 1, sizeof *j.contents)};
+    struct judge j = {.rank = rank, .contents = mem_array(rank->steps.n + 1, sizeof *j.contents)};
     int status = j.contents ? count_lost(rank, j.contents) : -1;
     if (status == 0)
         fill_contents(rank, j.contents);
@@ -241,7 +242,7 @@ static int judge_rank(struct chooser *c, uint32_t r)
             goes_on = last && !rank->steps.at[s].timed;
         }
     }
-    free(j.contents);
+    mem_free(j.contents);
     return status;
 }
 

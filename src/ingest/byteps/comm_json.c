@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "ingest/horovod/timeline.h"
 #include "ingest/sources.h"
 #include "ingest/transport/ps.h"
@@ -90,7 +91,7 @@ static int add_exchanges(const struct source *source, struct source *profile, in
     const struct timeline *timeline = timeline_of(source);
     struct trace_part *part = &profile->part;
     int64_t first_ns = part->start_ns, last_ns = part->end_ns;
-    struct exchanged *of = calloc(timeline->tensors.n + 1, sizeof *of);
+    struct exchanged *of = mem_array(timeline->tensors.n + 1, sizeof *of);
     bool no_memory = !of;
     for (size_t r = 0; r < timeline->runs.n && !no_memory; r++) {
         const struct timeline_run *run = &timeline->runs.at[r];
@@ -115,7 +116,7 @@ static int add_exchanges(const struct source *source, struct source *profile, in
         span.detail = (uint32_t)part->details.n - 1;
         no_memory = !part_place_span(part, &span);
     }
-    free(of);
+    mem_free(of);
     return no_memory ? -1 : 0;
 }
 

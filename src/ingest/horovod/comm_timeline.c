@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/reader.h"
 
@@ -79,7 +80,7 @@ void timeline_destroy(struct timeline *timeline)
 {
     if (timeline)
         fini(timeline);
-    free(timeline);
+    mem_free(timeline);
 }
 
 /* ---- names ---- */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/stats.h"
 #include "ingest/pytorch/kineto_words.h"
@@ -22,11 +23,11 @@ void fusion_destroy(struct fusion *fusion)
 {
     if (!fusion)
         return;
-    free(fusion->tensors);
-    free(fusion->groups);
-    free(fusion->alike);
-    free(fusion->samples);
-    free(fusion);
+    mem_free(fusion->tensors);
+    mem_free(fusion->groups);
+    mem_free(fusion->alike);
+    mem_free(fusion->samples);
+    mem_free(fusion);
 }
 
 void rounds_fini(struct rounds *rounds)
@@ -94,7 +95,7 @@ static int cut_groups(const struct timeline *t, struct rounds *rounds)
 /* Cuts what comes from a group on: a round ends where a tensor would come a second time. */
 static int cut_rounds_from(const struct timeline *t, struct rounds *rounds, uint32_t first)
 {
-    uint32_t *seen = calloc(t->tensors.n + 1, sizeof *seen); /* round + 1 */
+    uint32_t *seen = mem_array(t->tensors.n + 1, sizeof *seen); /* round + 1 */
     int status = seen ? 0 : -1;
     rounds->rounds.n = 0;
     for (uint32_t g = first; g < rounds->groups.n && status == 0; g++) {
@@ -116,7 +117,7 @@ static int cut_rounds_from(const struct timeline *t, struct rounds *rounds, uint
             *at = (uint32_t)rounds->rounds.n;
         }
     }
-    free(seen);
+    mem_free(seen);
     return status;
 }
 
@@ -189,14 +190,14 @@ static uint64_t hash_round(const struct rounds *rounds, const struct actual_roun
 /* The usual number of groups of a round. -1: no memory. */
 static int64_t usual_groups(const struct rounds *rounds)
 {
-    uint32_t *numbers = malloc((rounds->rounds.n + 1) * sizeof *numbers);
+    uint32_t *numbers = mem_alloc((rounds->rounds.n + 1) * sizeof *numbers);
     if (!numbers)
         return -1;
     for (size_t r = 0; r < rounds->rounds.n; r++)
         numbers[r] = rounds->rounds.at[r].n;
     int64_t usual =
         rounds->rounds.n ? select_u32(numbers, rounds->rounds.n, rounds->rounds.n / 2) : 0;
-    free(numbers);
+    mem_free(numbers);
     return usual;
 }
 
@@ -214,7 +215,7 @@ static int choose_round(struct rounds *rounds, uint32_t *best, struct fusion *fu
         if (rounds->rounds.at[r].n_tensors == most_tensors)
             rounds->rounds.at[fusion->n_rounds++] = rounds->rounds.at[r];
     rounds->rounds.n = fusion->n_rounds;
-    fusion->alike = calloc(fusion->n_rounds + (size_t)1, sizeof *fusion->alike);
+    fusion->alike = mem_array(fusion->n_rounds + (size_t)1, sizeof *fusion->alike);
     int64_t usual = usual_groups(rounds);
     status = usual < 0 || !fusion->alike ? -1 : 0;
     for (int pass = 0; pass < 2 && status == 0; pass++)
@@ -243,8 +244,8 @@ static int copy_groups(const struct timeline *t, const struct strtab *names,
                        struct fusion *fusion)
 {
     size_t n = round_end(rounds, round) - round_first(rounds, round); /* some may be there twice */
-    fusion->tensors = calloc(n + 1, sizeof *fusion->tensors);
-    fusion->groups = calloc(round->n + (size_t)1, sizeof *fusion->groups);
+    fusion->tensors = mem_array(n + 1, sizeof *fusion->tensors);
+    fusion->groups = mem_array(round->n + (size_t)1, sizeof *fusion->groups);
     if (!fusion->tensors || !fusion->groups)
         return -1;
     for (uint32_t g = round->first; g < round->first + round->n; g++) {
@@ -278,20 +279,20 @@ uint64_t timeline_item_bytes(const struct timeline *t, const struct strtab *name
 /* The lower quartile of the cycles: those in which there was nothing to do. */
 static int64_t find_cycle(const struct timeline *t)
 {
-    int64_t cycle_ns = 0, *lengths = malloc((t->cycles.n + 1) * sizeof *lengths);
+    int64_t cycle_ns = 0, *lengths = mem_alloc((t->cycles.n + 1) * sizeof *lengths);
     size_t n = 0;
     for (size_t i = 1; lengths && i < t->cycles.n; i++)
         lengths[n++] = t->cycles.at[i] - t->cycles.at[i - 1];
     if (n > 0)
         cycle_ns = select_i64(lengths, n, n / 4);
-    free(lengths);
+    mem_free(lengths);
     return cycle_ns;
 }
 
 /* The usual time from the begin of a cycle to that of its first group. */
 static int64_t find_negotiation(const struct timeline *t, const struct rounds *rounds)
 {
-    int64_t usual_ns = 0, *lengths = malloc((rounds->groups.n + 1) * sizeof *lengths);
+    int64_t usual_ns = 0, *lengths = mem_alloc((rounds->groups.n + 1) * sizeof *lengths);
     size_t n = 0, cycle = 0, last = 0; /* one more than the cycle that the last group was of */
     for (size_t g = 0; lengths && g < rounds->groups.n; g++) {
         int64_t start_ns = rounds->groups.at[g].times.start_ns;
@@ -303,7 +304,7 @@ static int64_t find_negotiation(const struct timeline *t, const struct rounds *r
     }
     if (lengths)
         usual_ns = stats_median_upper_i64(lengths, n);
-    free(lengths);
+    mem_free(lengths);
     return usual_ns;
 }
 
@@ -334,7 +335,7 @@ static int keep_samples(const struct timeline *t, const struct strtab *names,
     uint64_t before = 0, largest;
     size_t cycle = 0, last = 0; /* how many began before the group, and before the last one */
     fusion->most_bytes = UINT64_MAX;
-    fusion->samples = calloc(rounds->groups.n + 1, sizeof *fusion->samples);
+    fusion->samples = mem_array(rounds->groups.n + 1, sizeof *fusion->samples);
     if (!fusion->samples)
         return -1;
     for (size_t g = 0; g < rounds->groups.n; g++) {
@@ -358,7 +359,7 @@ int rounds_find(const struct timeline *t, const struct strtab *names, mark_array
                 struct rounds *rounds, struct fusion **found)
 {
     uint32_t most_runs = 0, best = NO_ID;
-    struct fusion *fusion = calloc(1, sizeof *fusion);
+    struct fusion *fusion = mem_array(1, sizeof *fusion);
     int status = fusion ? 0 : -1;
     *found = NULL;
     rounds->timeline = t;

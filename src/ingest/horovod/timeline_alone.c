@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/horovod/timeline.h"
 #include "ingest/sources.h"
@@ -210,7 +211,7 @@ static void name_rank(struct telling *t, struct trace_part *part, int rank)
 static void add_rank(struct telling *t, struct trace_build *build, size_t index, int rank)
 {
     struct source fresh = {.reader = build->list.at[index].reader,
-                           .path = strdup(build->list.at[index].path),
+                           .path = mem_copy_string(build->list.at[index].path),
                            .attempt = build->list.at[index].attempt,
                            .part = {.start_ns = INT64_MAX, .end_ns = INT64_MIN}};
     t->names = &build->list.at[index].part.names; /* the list moves as it grows */
@@ -221,7 +222,7 @@ static void add_rank(struct telling *t, struct trace_build *build, size_t index,
     add_hand_overs(t, &fresh.part, rank);
     if (t->no_memory || array_push(&build->list, fresh) < 0) {
         t->no_memory = true;
-        free(fresh.path);
+        mem_free(fresh.path);
         part_fini(&fresh.part);
     }
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/mxnet/mxnet.h"
 
@@ -125,10 +126,10 @@ void mxnet_match_types(struct rank_job *job)
     const struct strtab *names = job->names;
     struct trace_rank *rank = job->rank;
     struct matcher m = {.job = job};
-    uint32_t *order = malloc((rank->n_spans + (size_t)1) * sizeof *order), n = 0;
-    m.types.next = malloc((rank->n_dfg_nodes + (size_t)1) * sizeof *m.types.next);
-    m.ran = calloc(rank->n_dfg_nodes + (size_t)1, sizeof *m.ran);
-    m.open = malloc((rank->n_dfg_nodes + (size_t)1) * sizeof *m.open);
+    uint32_t *order = mem_alloc((rank->n_spans + (size_t)1) * sizeof *order), n = 0;
+    m.types.next = mem_alloc((rank->n_dfg_nodes + (size_t)1) * sizeof *m.types.next);
+    m.ran = mem_array(rank->n_dfg_nodes + (size_t)1, sizeof *m.ran);
+    m.open = mem_alloc((rank->n_dfg_nodes + (size_t)1) * sizeof *m.open);
     job->no_memory |= !order || !m.types.next || !m.ran || !m.open || !add_types(&m);
     for (uint32_t s = 0; s < rank->n_spans && !job->no_memory; s++)
         if (rank->spans[s].kind == SPAN_CPU_OP)
@@ -149,10 +150,10 @@ void mxnet_match_types(struct rank_job *job)
             job->first_unmatched = span->name;
     }
     job->bulk_advice = "MXNET_EXEC_BULK_EXEC_TRAIN=0 shows the nodes apart";
-    free(order);
-    free(m.ran);
-    free(m.open);
-    free(m.types.next);
+    mem_free(order);
+    mem_free(m.ran);
+    mem_free(m.open);
+    mem_free(m.types.next);
     map_fini(&m.types.lists);
     array_fini(&m.types.firsts);
     array_fini(&m.types.at);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "ingest/reader.h"
 
 enum { MAX_NODES = 1 << 24, NAME_MAX_BYTES = 4096 };
@@ -70,9 +71,9 @@ static void mirror(struct grapher *g)
 {
     struct trace_part *part = g->part;
     uint32_t n = (uint32_t)part->dfg_nodes.n, n_inputs = (uint32_t)part->dfg_inputs.n;
-    uint32_t *row = calloc(n + (size_t)2, sizeof *row); /* who takes what a node makes */
-    uint32_t *uses = malloc((n_inputs + (size_t)1) * sizeof *uses);
-    uint32_t *image = malloc((n + (size_t)1) * sizeof *image);
+    uint32_t *row = mem_array(n + (size_t)2, sizeof *row); /* who takes what a node makes */
+    uint32_t *uses = mem_alloc((n_inputs + (size_t)1) * sizeof *uses);
+    uint32_t *image = mem_alloc((n + (size_t)1) * sizeof *image);
     char text[NAME_MAX_BYTES + 16];
     if (!row || !uses || !image)
         g->no_memory = true;
@@ -105,9 +106,9 @@ static void mirror(struct grapher *g)
         if (!g->no_memory)
             add_input(g, node, true);
     }
-    free(row);
-    free(uses);
-    free(image);
+    mem_free(row);
+    mem_free(uses);
+    mem_free(image);
 }
 
 static void finish(struct grapher *g)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/pytorch/et.h"
 
@@ -126,9 +127,9 @@ static bool match_by_order(struct rank_job *job, uint32_t window, bool write, ui
     struct trace_rank *rank = job->rank;
     const struct trace_part *part = &job->execution_trace->part;
     const struct execution_trace *et = part_payload(part, &et_payload);
-    struct call *calls = malloc((rank->n_et_nodes + (size_t)1) * sizeof *calls);
-    uint32_t *spans = malloc((rank->n_spans + (size_t)1) * sizeof *spans);
-    uint32_t *first = malloc((rank->n_tracks + (size_t)1) * sizeof *first);
+    struct call *calls = mem_alloc((rank->n_et_nodes + (size_t)1) * sizeof *calls);
+    uint32_t *spans = mem_alloc((rank->n_spans + (size_t)1) * sizeof *spans);
+    uint32_t *first = mem_alloc((rank->n_tracks + (size_t)1) * sizeof *first);
     bool fine = calls && spans && first;
     uint32_t n_calls = 0, n = 0;
     *n_matched = 0;
@@ -167,9 +168,9 @@ static bool match_by_order(struct rank_job *job, uint32_t window, bool write, ui
             walk(rank, calls + c, end - c, spans + first[best_track],
                  first[best_track + 1] - first[best_track], true);
     }
-    free(calls);
-    free(spans);
-    free(first);
+    mem_free(calls);
+    mem_free(spans);
+    mem_free(first);
     return fine;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "ingest/pytorch/kineto.h"
 #include "ingest/pytorch/kineto_words.h"
 
@@ -524,7 +525,7 @@ static uint32_t find_track(struct kineto *k, bool gpu, uint64_t pid, int64_t id)
         return last;
     if ((part->tracks.n + 1) * 2 > k->n_track_slots) {
         uint32_t n_slots = k->n_track_slots ? k->n_track_slots * 2 : 64;
-        uint32_t *slots = calloc(n_slots, sizeof *slots);
+        uint32_t *slots = mem_array(n_slots, sizeof *slots);
         if (!slots) {
             k->no_memory = true;
             return 0;
@@ -536,7 +537,7 @@ static uint32_t find_track(struct kineto *k, bool gpu, uint64_t pid, int64_t id)
                 slot++;
             slots[slot & (n_slots - 1)] = i + 1;
         }
-        free(k->track_slots);
+        mem_free(k->track_slots);
         k->track_slots = slots;
         k->n_track_slots = n_slots;
     }
@@ -909,12 +910,11 @@ static void read_document(struct kineto *k)
 static int read_kineto(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct kineto k = {.js = js, .part = part, .last_track = {NO_ID, NO_ID}, .detail_used = true};
-    k.name_cache = calloc(NAME_CACHE, sizeof *k.name_cache);
-    k.guesses = aligned_alloc(64, N_CONTEXTS * sizeof *k.guesses);
-    if (k.guesses)
-        memset(k.guesses, 0, N_CONTEXTS * sizeof *k.guesses);
+    k.name_cache = mem_array(NAME_CACHE, sizeof *k.name_cache);
+    char *guesses = mem_array(N_CONTEXTS + 1, sizeof *k.guesses);
+    k.guesses = (void *)(guesses + 64 - (uintptr_t)guesses % 64); /* a cache line each */
     k.flows = part_make_payload(part, &kineto_payload);
-    if (!k.flows || !k.name_cache || !k.guesses || strtab_add(&part->names, "", 0) == STRTAB_FULL)
+    if (!k.flows || !k.name_cache || strtab_add(&part->names, "", 0) == STRTAB_FULL)
         k.no_memory = true;
     else
         read_document(&k);
@@ -923,10 +923,10 @@ static int read_kineto(struct json *js, struct trace_part *part, struct dpro_err
              slot = k.open.at[slot - 1].below)
             part->losses.n_unpaired++;
     part->external_is_op = k.n_external_differs > k.n_external_is_correlation;
-    free(k.name_cache);
-    free(k.guesses);
+    mem_free(k.name_cache);
+    mem_free(guesses);
     strtab_fini(&k.other_keys);
-    free(k.track_slots);
+    mem_free(k.track_slots);
     map_fini(&k.stacks);
     array_fini(&k.name_flags);
     array_fini(&k.open);

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/tensorflow/session_cut.h"
 #include "ingest/tensorflow/session_run_steps.h"
@@ -166,7 +167,7 @@ static void choose_steps(struct joiner *j)
             of->n_processes += of->last != p + 1;
             of->last = (uint32_t)p + 1;
         }
-    j->cuts = malloc((j->steps.n + 1) * sizeof *j->cuts);
+    j->cuts = mem_alloc((j->steps.n + 1) * sizeof *j->cuts);
     if (!j->cuts) {
         j->no_memory = true;
         return;
@@ -219,7 +220,7 @@ static void find_processes(struct joiner *j)
     bool has_graphs = false;
     for (size_t i = 0; i < list->n; i++)
         has_graphs |= is_step(&list->at[i]);
-    j->processes = calloc(list->n + 1, sizeof *j->processes);
+    j->processes = mem_array(list->n + 1, sizeof *j->processes);
     j->no_memory |= !j->processes;
     for (size_t i = 0; i < list->n && !j->no_memory; i++) {
         struct source *profile = &list->at[i], *graph = NULL;
@@ -351,8 +352,8 @@ int session_profiles_join(struct trace_build *build, struct dpro_error *err)
     join(&j);
     while (j.n > 0)
         drop_process(&j, j.n - 1);
-    free(j.processes);
-    free(j.cuts);
+    mem_free(j.processes);
+    mem_free(j.cuts);
     array_fini(&j.steps);
     map_fini(&j.step_of_run);
     map_fini(&j.step_of_number);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/tensorflow/session_run_steps.h"
 #include "ingest/tensorflow/tf_parts.h"
@@ -150,7 +151,7 @@ static uint32_t own_id(struct splitter *s, struct task *task, uint32_t id)
 
 static void open_task(struct splitter *s, struct task *task)
 {
-    task->part = calloc(1, sizeof *task->part);
+    task->part = mem_array(1, sizeof *task->part);
     task->names = arena_array(&s->arena, s->from->names.n, sizeof *task->names);
     if (!task->part || !task->names || strtab_add(&task->part->names, "", 0) == STRTAB_FULL) {
         s->no_memory = true;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 
 uint32_t tf_track(struct trace_part *part, struct trace_track track, bool *no_memory)
@@ -41,7 +42,7 @@ void tf_free_parts(struct trace_part *list)
 {
     if (list)
         part_fini(list);
-    free(list);
+    mem_free(list);
 }
 
 void tf_replace_part(struct trace_part *part, struct trace_part *list)
@@ -53,5 +54,5 @@ void tf_replace_part(struct trace_part *part, struct trace_part *list)
     list->cut = part->cut;
     part_fini(part);
     *part = *list;
-    free(list);
+    mem_free(list);
 }

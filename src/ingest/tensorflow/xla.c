@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/time.h"
 #include "ingest/tensorflow/tf_parts.h"
@@ -376,7 +377,7 @@ static bool encloses(const struct splitter *s, size_t i, size_t end)
 
 static struct trace_part *make_device(const struct splitter *s, size_t first, size_t end)
 {
-    struct trace_part *part = calloc(1, sizeof *part);
+    struct trace_part *part = mem_array(1, sizeof *part);
     const char *host = strtab_get(&s->from->names, s->from->host);
     struct device d = {.part = part, .no_memory = !part};
     if (d.no_memory)

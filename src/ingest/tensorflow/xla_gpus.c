@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "ingest/tensorflow/tf_parts.h"
 #include "ingest/tensorflow/xla.h"
 
@@ -38,7 +39,7 @@ static bool find_gpu(const struct splitter *s, const struct trace_span *span, ui
 
 static void open_gpu(struct splitter *s, struct gpu *gpu, uint64_t device)
 {
-    struct trace_part *part = gpu->part = calloc(1, sizeof *part);
+    struct trace_part *part = gpu->part = mem_array(1, sizeof *part);
     gpu->tracks = arena_array(&s->arena, s->from->tracks.n, sizeof *gpu->tracks);
     if (!part || !gpu->tracks) {
         s->no_memory = true;

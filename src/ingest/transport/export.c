@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/folder.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/writer.h"
 #include "ingest/trace.h"
@@ -65,11 +66,10 @@ static void write_transfer(struct writer *w, const struct net_transport *t,
     } while (at < end);
 }
 
-static int write_transport(struct writer *w, const struct net_transport *t, struct dpro_error *err)
+static void write_transport(struct writer *w, const void *arg)
 {
-    uint32_t *order = malloc((t->transfers.n + 1) * sizeof *order);
-    if (!order)
-        return dpro_error_nomem(err);
+    const struct net_transport *t = arg;
+    uint32_t *order = mem_alloc((t->transfers.n + 1) * sizeof *order);
     for (uint32_t i = 0; i < t->transfers.n; i++)
         order[i] = i;
     qsort_r(order, t->transfers.n, sizeof *order, by_start, t->transfers.at);
@@ -85,8 +85,7 @@ static int write_transport(struct writer *w, const struct net_transport *t, stru
         snprintf(ends, sizeof ends, "%" PRIu32 ",%s,%s", connection->number, local, remote);
         write_transfer(w, t, transfer, ends);
     }
-    free(order);
-    return writer_finish(w, err);
+    mem_free(order);
 }
 
 static int write_file(const struct dpro_trace *trace, uint32_t index, const char *folder,
@@ -94,41 +93,46 @@ static int write_file(const struct dpro_trace *trace, uint32_t index, const char
 {
     const struct net_transport *t = &trace->transports[index];
     bool another = index > 0 && trace->transports[index - 1].rank == t->rank;
-    char *path = NULL, name[NET_PROCESS_TEXT], *space, process[32] = "";
-    struct writer w = {0};
+    char *path, name[NET_PROCESS_TEXT], *space, process[32] = "";
     net_process_format(name, t->rank);
     if ((space = strchr(name, ' ')) != NULL) /* "rank 3" -> "rank3" */
         memmove(space, space + 1, strlen(space));
     if (another) /* a second process of one rank */
         snprintf(process, sizeof process, "_pid%" PRIu64, t->pid);
-    if (asprintf(&path, "%s/net_%s%s.csv.gz", folder, name, process) < 0)
-        return dpro_error_nomem(err);
-    int rc = writer_init_path(&w, path, true, err);
+    path = mem_format("%s/net_%s%s.csv.gz", folder, name, process);
+    int rc = writer_write_path(path, true, write_transport, t, err);
+    mem_free(path);
+    return rc;
+}
+
+static int write_files(const struct dpro_trace *trace, const char *folder, struct dpro_error *err)
+{
+    int rc = 0;
+    for (uint32_t t = 0; t < trace->n_transports && rc == 0; t++)
+        rc = write_file(trace, t, folder, err);
+    return rc;
+}
+
+static int export_all(const struct dpro_trace *trace, const char *folder, struct dpro_error *err)
+{
+    if (trace->n_transports == 0)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "the trace has no transport log (net.log); record one with "
+                              "'dpro profile'");
+    char *path = mem_copy_string(folder);
+    size_t first_made;
+    int rc = folder_make(path, &first_made, err);
     if (rc == 0)
-        rc = write_transport(&w, t, err);
-    if (rc == 0)
-        rc = writer_commit(&w, err);
-    writer_fini(&w);
-    free(path);
+        rc = WITHIN_SCOPE(DPRO_ENOMEM, write_files(trace, folder, err));
+    if (rc < 0)
+        folder_take_back(path, first_made);
+    memory_check();
+    mem_free(path);
     return rc;
 }
 
 int dpro_trace_export_net_csv(const struct dpro_trace *trace, const char *folder,
                               struct dpro_error *err)
 {
-    if (trace->n_transports == 0)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "the trace has no transport log (net.log); record one with "
-                              "'dpro profile'");
-    char *path = strdup(folder);
-    size_t first_made;
-    if (!path)
-        return dpro_error_nomem(err);
-    int rc = folder_make(path, &first_made, err);
-    for (uint32_t t = 0; t < trace->n_transports && rc == 0; t++)
-        rc = write_file(trace, t, folder, err);
-    if (rc < 0)
-        folder_take_back(path, first_made);
-    free(path);
-    return rc;
+    return WITHIN_SCOPE(dpro_error_nomem(err), export_all(trace, folder, err));
 }

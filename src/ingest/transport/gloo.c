@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/pytorch/kineto_words.h"
 #include "ingest/trace.h"
@@ -180,8 +181,8 @@ static int collect_parts(const struct net_transport *t, uint32_t connection, par
 static int find_contexts(struct net_transport *t)
 {
     uint32_t n = (uint32_t)t->connections.n, n_contexts = 0;
-    struct sets sets = {malloc((n + (size_t)1) * sizeof *sets.parents),
-                        malloc((n + (size_t)1) * sizeof *sets.next),
+    struct sets sets = {mem_alloc((n + (size_t)1) * sizeof *sets.parents),
+                        mem_alloc((n + (size_t)1) * sizeof *sets.next),
                         {0}};
     part_array parts = {0};
     int status = sets.parents && sets.next ? 0 : -1;
@@ -207,8 +208,8 @@ static int find_contexts(struct net_transport *t)
             t->connections.at[root].context = n_contexts++;
         t->connections.at[c].context = t->connections.at[root].context;
     }
-    free(sets.parents);
-    free(sets.next);
+    mem_free(sets.parents);
+    mem_free(sets.next);
     map_fini(&sets.peers);
     array_fini(&parts);
     return status;

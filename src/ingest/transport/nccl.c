@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "ingest/sources.h"
 #include "ingest/transport/runs.h"
 
@@ -25,7 +26,7 @@ static int find_spans(const struct dpro_trace *trace, const struct trace_rank *r
 int nccl_build(struct trace_build *build, struct dpro_error *err)
 {
     struct dpro_trace *trace = build->trace;
-    trace->nccl_logs = calloc(build->list.n + 1, sizeof *trace->nccl_logs);
+    trace->nccl_logs = mem_array(build->list.n + 1, sizeof *trace->nccl_logs);
     if (!trace->nccl_logs)
         return dpro_error_nomem(err);
     for (size_t i = 0; i < build->list.n; i++) {

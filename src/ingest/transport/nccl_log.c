@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "ingest/part.h"
 #include "ingest/trace.h"
 #include "tracer/record.h"
@@ -183,7 +184,7 @@ void nccl_log_destroy(struct nccl_log *log)
 {
     if (log)
         fini(log);
-    free(log);
+    mem_free(log);
 }
 
 /* ---- parents ---- */

@@ -2,6 +2,7 @@
  */
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/trace.h"
 #include "ingest/transport/transport.h"
@@ -14,7 +15,7 @@ int net_sort_messages(struct net_transport *t)
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
     size_t kept = 0;
     if (!t->first_message)
-        t->first_message = calloc(n_streams + (size_t)1, sizeof *t->first_message);
+        t->first_message = mem_array(n_streams + (size_t)1, sizeof *t->first_message);
     if (!t->first_message)
         return -1;
     array_sort(&t->messages, by_place);

@@ -5,6 +5,7 @@
  * of ZeroMQ, in order, and the calls that moved the bytes, in pieces: between two pauses of the
  * recording, what was passed on adds up to what went through, to the byte, and that tells which
  * connection a socket is and where its messages begin. */
+#include "base/memory.h"
 #include "ingest/transport/ps.h"
 
 #include <stdlib.h>
@@ -87,7 +88,7 @@ static int place_channels(struct net_transport *t, const uint32_t *order,
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
     ARRAY(struct fit) fits = {0};
     net_range_array ranges = {0};
-    bool *taken = calloc(n_streams + (size_t)n_channels + 1, sizeof *taken);
+    bool *taken = mem_array(n_streams + (size_t)n_channels + 1, sizeof *taken);
     int status = taken ? 0 : -1;
     for (uint32_t s = 0; s < n_streams && status == 0; s++) {
         status = net_ranges(t, s, &ranges);
@@ -111,13 +112,13 @@ static int place_channels(struct net_transport *t, const uint32_t *order,
     }
     array_fini(&fits);
     array_fini(&ranges);
-    free(taken);
+    mem_free(taken);
     return status;
 }
 
 static int place_messages(struct net_transport *t)
 {
-    uint32_t *order = malloc((t->ps.n + 1) * sizeof *order), n = 0;
+    uint32_t *order = mem_alloc((t->ps.n + 1) * sizeof *order), n = 0;
     ARRAY(struct channel) channels = {0};
     int status = order ? 0 : -1;
     for (uint32_t i = 0; i < t->ps.n && status == 0; i++)
@@ -135,7 +136,7 @@ static int place_messages(struct net_transport *t)
     }
     if (status == 0 && channels.n > 0)
         status = place_channels(t, order, channels.at, (uint32_t)channels.n);
-    free(order);
+    mem_free(order);
     array_fini(&channels);
     return status;
 }
@@ -150,7 +151,7 @@ static int sort_messages(struct net_transport *t)
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
     size_t kept = 0;
     if (!t->first_ps)
-        t->first_ps = calloc(n_streams + (size_t)1, sizeof *t->first_ps);
+        t->first_ps = mem_array(n_streams + (size_t)1, sizeof *t->first_ps);
     if (!t->first_ps)
         return -1;
     array_sort(&t->ps, by_place);

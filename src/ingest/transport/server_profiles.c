@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/trace.h"
 #include "ingest/transport/ps.h"
@@ -15,7 +16,7 @@ enum { JUST_BEFORE_NS = 500000, ROUNDING_NS = 2000, MAX_SERVERS = 1024 };
 static int64_t *list_ends(const struct dpro_trace *trace, const struct trace_rank *profile,
                           uint32_t *n)
 {
-    int64_t *ends = malloc((profile->n_spans + (size_t)1) * sizeof *ends);
+    int64_t *ends = mem_alloc((profile->n_spans + (size_t)1) * sizeof *ends);
     *n = 0;
     for (uint32_t i = 0; i < profile->n_spans && ends; i++) {
         const struct trace_span *span = &profile->spans[i];
@@ -87,7 +88,7 @@ int ps_assign_profiles(struct dpro_trace *trace)
             status = array_push(&pairs, pair);
         }
         n_fitting += best > 0;
-        free(ends);
+        mem_free(ends);
     }
     if (status == 0 && n_fitting == trace->n_servers) {
         qsort(pairs.at, pairs.n, sizeof *pairs.at, compare_pairs);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "base/sort.h"
 #include "ingest/rank_job.h"
@@ -21,9 +22,9 @@ void net_transport_fini(struct net_transport *t)
     array_fini(&t->messages);
     array_fini(&t->collectives);
     array_fini(&t->ps);
-    free(t->first_transfer);
-    free(t->first_message);
-    free(t->first_ps);
+    mem_free(t->first_transfer);
+    mem_free(t->first_message);
+    mem_free(t->first_ps);
     *t = (struct net_transport){.rank = -1};
 }
 
@@ -113,10 +114,10 @@ static int append(struct net_transport *into, const struct net_transport *from, 
 static int take_file(struct net_transport *into, struct trace_part *part, struct map *seen)
 {
     struct net_transport *from = part_payload(part, &transport_payload);
-    uint32_t *to = malloc((from->connections.n + 1) * sizeof *to);
+    uint32_t *to = mem_alloc((from->connections.n + 1) * sizeof *to);
     int status = to && merge_connections(into, from, seen, to) == 0 ? append(into, from, to) : -1;
     part_free_payload(part);
-    free(to);
+    mem_free(to);
     return status;
 }
 
@@ -128,7 +129,7 @@ ORDER_OF_POINTERS(by_process, struct source,
 /* One transport for the files of a process, which are next to each other. */
 static int collect(struct dpro_trace *trace, struct source **sources, size_t n)
 {
-    trace->transports = calloc(n, sizeof *trace->transports);
+    trace->transports = mem_array(n, sizeof *trace->transports);
     if (!trace->transports)
         return -1;
     for (size_t i = 0; i < n;) {
@@ -169,12 +170,12 @@ static bool same_transfer(const struct net_transfer *a, const struct net_transfe
 static int sort_transfers(struct net_transport *t)
 {
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
-    struct net_transfer *sorted = malloc((t->transfers.n + 1) * sizeof *sorted);
-    uint32_t *next = calloc(n_streams + (size_t)1, sizeof *next);
-    t->first_transfer = calloc(n_streams + (size_t)1, sizeof *t->first_transfer);
+    struct net_transfer *sorted = mem_alloc((t->transfers.n + 1) * sizeof *sorted);
+    uint32_t *next = mem_array(n_streams + (size_t)1, sizeof *next);
+    t->first_transfer = mem_array(n_streams + (size_t)1, sizeof *t->first_transfer);
     if (!sorted || !next || !t->first_transfer) {
-        free(sorted);
-        free(next);
+        mem_free(sorted);
+        mem_free(next);
         return -1;
     }
     for (size_t i = 0; i < t->transfers.n; i++)
@@ -203,8 +204,8 @@ static int sort_transfers(struct net_transport *t)
     }
     t->first_transfer[n_streams] = (uint32_t)kept;
     t->transfers.n = kept;
-    free(sorted);
-    free(next);
+    mem_free(sorted);
+    mem_free(next);
     return 0;
 }
 
@@ -234,13 +235,13 @@ static void sort_one(void *arg, size_t item)
 
 static int sort_all(struct dpro_trace *trace, int threads)
 {
-    struct sorting sorting = {trace->transports, calloc(trace->n_transports, sizeof(bool))};
+    struct sorting sorting = {trace->transports, mem_array(trace->n_transports, sizeof(bool))};
     int status = sorting.failed ? 0 : -1;
     if (status == 0)
         parallel_for(trace->n_transports, threads, sort_one, &sorting);
     for (uint32_t t = 0; t < trace->n_transports && status == 0; t++)
         status = sorting.failed[t] ? -1 : 0;
-    free(sorting.failed);
+    mem_free(sorting.failed);
     return status;
 }
 
@@ -411,7 +412,7 @@ static int build_all(struct trace_build *build, struct source **sources, size_t 
 
 int transports_build(struct trace_build *build, struct dpro_error *err)
 {
-    struct source **sources = calloc(build->list.n + 1, sizeof *sources);
+    struct source **sources = mem_array(build->list.n + 1, sizeof *sources);
     size_t n = 0;
     for (size_t i = 0; sources && i < build->list.n; i++)
         if (transport_of(&build->list.at[i]) && build->list.at[i].rank != -1)
@@ -421,6 +422,6 @@ int transports_build(struct trace_build *build, struct dpro_error *err)
         qsort(sources, n, sizeof *sources, by_process);
         status = build_all(build, sources, n);
     }
-    free(sources);
+    mem_free(sources);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

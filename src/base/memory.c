@@ -1,0 +1,226 @@
+/* base/memory.c: a scope is a hash set of blocks. Its room for a block is made before the block, so
+ * that a block is never without a place in it. */
+#include "base/memory.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/map.h"
+
+static _Thread_local struct memory_frame *current;
+
+static size_t slot_of(const struct memory_scope *scope, const void *block)
+{
+    size_t mask = scope->n_slots - 1, slot = map_mix((uintptr_t)block) & mask;
+    while (scope->blocks[slot] && scope->blocks[slot] != block)
+        slot = (slot + 1) & mask;
+    return slot;
+}
+
+static bool grow(struct memory_scope *scope)
+{
+    struct memory_scope bigger = {.n_slots = scope->n_slots ? scope->n_slots * 2 : 64};
+    bigger.blocks = calloc(bigger.n_slots, sizeof *bigger.blocks);
+    if (!bigger.blocks)
+        return false;
+    for (size_t i = 0; i < scope->n_slots; i++)
+        if (scope->blocks[i])
+            bigger.blocks[slot_of(&bigger, scope->blocks[i])] = scope->blocks[i];
+    free(scope->blocks);
+    scope->blocks = bigger.blocks;
+    scope->n_slots = bigger.n_slots;
+    return true;
+}
+
+/* Makes room for a block that comes; false: memory ran out. */
+static bool expect_block(struct memory_scope *scope)
+{
+    pthread_mutex_lock(&scope->lock);
+    bool ready = !scope->failed && (scope->n * 2 < scope->n_slots || grow(scope));
+    scope->n += ready;
+    pthread_mutex_unlock(&scope->lock);
+    return ready;
+}
+
+static void add_block(struct memory_scope *scope, void *block)
+{
+    pthread_mutex_lock(&scope->lock);
+    scope->blocks[slot_of(scope, block)] = block;
+    pthread_mutex_unlock(&scope->lock);
+}
+
+/* Takes a block out and keeps its room if `expected`. Returns whether it was there. */
+static bool take_block(struct memory_scope *scope, const void *block, bool expected)
+{
+    pthread_mutex_lock(&scope->lock);
+    size_t mask = scope->n_slots - 1, hole = scope->n_slots ? slot_of(scope, block) : 0;
+    bool known = scope->n_slots && scope->blocks[hole];
+    if (known) {
+        scope->n -= !expected;
+        scope->blocks[hole] = NULL;
+        for (size_t at = (hole + 1) & mask; scope->blocks[at]; at = (at + 1) & mask) {
+            size_t home = map_mix((uintptr_t)scope->blocks[at]) & mask;
+            if (((at - home) & mask) < ((at - hole) & mask))
+                continue;
+            scope->blocks[hole] = scope->blocks[at];
+            scope->blocks[at] = NULL;
+            hole = at;
+        }
+    }
+    pthread_mutex_unlock(&scope->lock);
+    return known;
+}
+
+void mem_fail(void)
+{
+    if (!current) {
+        fputs("dpro: out of memory\n", stderr);
+        abort();
+    }
+    pthread_mutex_lock(&current->scope->lock);
+    current->scope->failed = true;
+    pthread_mutex_unlock(&current->scope->lock);
+    _longjmp(current->env, 1);
+}
+
+/* A block that was had within the room that expect_block() made. */
+static void *own(void *block)
+{
+    if (!block)
+        mem_fail();
+    if (current)
+        add_block(current->scope, block);
+    return block;
+}
+
+void *mem_alloc(size_t size)
+{
+    if (current && !expect_block(current->scope))
+        mem_fail();
+    return own(malloc(size ? size : 1));
+}
+
+void *mem_array(size_t count, size_t size)
+{
+    if (current && !expect_block(current->scope))
+        mem_fail();
+    return own(calloc(count ? count : 1, size));
+}
+
+void *mem_resize(void *at, size_t count, size_t size)
+{
+    size_t total;
+    if (__builtin_mul_overflow(count, size, &total))
+        mem_fail();
+    if (!at)
+        return mem_alloc(total);
+    bool known = current && take_block(current->scope, at, true);
+    void *grown = realloc(at, total ? total : 1);
+    if (known)
+        add_block(current->scope, grown ? grown : at);
+    if (!grown)
+        mem_fail();
+    return grown;
+}
+
+void mem_free(void *at)
+{
+    if (at && current)
+        take_block(current->scope, at, false);
+    free(at);
+}
+
+static void *fd_block(int fd)
+{
+    return (void *)((uintptr_t)fd * 2 + 1);
+}
+
+int mem_keep_fd(int fd)
+{
+    if (fd < 0 || !current)
+        return fd;
+    if (!expect_block(current->scope)) {
+        close(fd);
+        mem_fail();
+    }
+    add_block(current->scope, fd_block(fd));
+    return fd;
+}
+
+int mem_close_fd(int fd)
+{
+    if (current)
+        take_block(current->scope, fd_block(fd), false);
+    return close(fd);
+}
+
+char *mem_copy_string(const char *text)
+{
+    size_t size = strlen(text) + 1;
+    return memcpy(mem_alloc(size), text, size);
+}
+
+char *mem_format(const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int len = vsnprintf(NULL, 0, format, args);
+    if (len < 0)
+        mem_fail();
+    char *text = mem_alloc((size_t)len + 1);
+    vsnprintf(text, (size_t)len + 1, format, again);
+    va_end(again);
+    va_end(args);
+    return text;
+}
+
+void memory_scope_free(struct memory_scope *scope)
+{
+    for (size_t i = 0; i < scope->n_slots; i++)
+        if ((uintptr_t)scope->blocks[i] & 1)
+            close((int)((uintptr_t)scope->blocks[i] / 2));
+        else
+            free(scope->blocks[i]);
+    memory_scope_forget(scope);
+}
+
+void memory_scope_forget(struct memory_scope *scope)
+{
+    free(scope->blocks);
+    *scope = (struct memory_scope){.lock = PTHREAD_MUTEX_INITIALIZER};
+}
+
+void memory_enter(struct memory_frame *frame, struct memory_scope *scope)
+{
+    frame->outer = current;
+    frame->own = (struct memory_scope){.lock = PTHREAD_MUTEX_INITIALIZER};
+    frame->scope = current ? current->scope : scope ? scope : &frame->own;
+    current = frame;
+}
+
+bool memory_leave(struct memory_frame *frame, bool fails)
+{
+    bool failed = frame->scope->failed;
+    current = frame->outer;
+    if (frame->scope == &frame->own && (failed || fails))
+        memory_scope_free(&frame->own);
+    else if (frame->scope == &frame->own)
+        memory_scope_forget(&frame->own);
+    return !failed;
+}
+
+struct memory_scope *memory_scope(void)
+{
+    return current ? current->scope : NULL;
+}
+
+void memory_check(void)
+{
+    if (current && current->scope->failed)
+        _longjmp(current->env, 1);
+}

@@ -1,0 +1,93 @@
+/* base/memory.h: memory that is never NULL.
+ *
+ * A public function runs its work within a *scope*. Where memory runs out, the work ends there and
+ * the function returns DPRO_ENOMEM. Where it fails, for this or another reason, all that it
+ * allocated is freed. What runs within a scope therefore never checks for memory, and frees only
+ * what it no longer needs when all went well:
+ *
+ *     int dpro_graph_build(..., struct dpro_error *err)
+ *     {
+ *         return WITHIN_SCOPE(dpro_error_nomem(err), build(..., err));
+ *     }
+ *
+ * Two rules follow. A longer-lived object must not get new memory from a later public call, since
+ * that memory is freed where the call fails (a struct memory_scope of its own lifts this). What has
+ * to be undone and is neither memory nor a kept file descriptor is undone on the way out:
+ *
+ *     int rc = WITHIN_SCOPE(DPRO_ENOMEM, read_all(folder, err));
+ *     closedir(folder);
+ *     memory_check();
+ *
+ * Threads of parallel_for() belong to the scope of its caller. Outside of a scope the functions
+ * work, too, but lack of memory aborts the program: only tests and destructors run there. */
+#ifndef BASE_MEMORY_H
+#define BASE_MEMORY_H
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+void *mem_alloc(size_t size);               /* not cleared */
+void *mem_array(size_t count, size_t size); /* cleared */
+void *mem_resize(void *at, size_t count, size_t size);
+void mem_free(void *at);
+char *mem_copy_string(const char *text);
+char *mem_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The scope closes `fd` with what it frees; returns fd, which may be -1. */
+int mem_keep_fd(int fd);
+int mem_close_fd(int fd); /* as close() */
+
+/* Ends the work of the scope as if memory had run out. */
+_Noreturn void mem_fail(void);
+
+/* What was allocated and not freed, for the case that all of it has to go. Zeroed is empty. A
+ * scope that is part of an object is freed or forgotten with it. */
+struct memory_scope {
+    pthread_mutex_t lock;
+    void **blocks; /* open addressing; NULL: free; odd: 2 * fd + 1 */
+    size_t n, n_slots;
+    atomic_bool failed; /* memory ran out in it; every later allocation in it fails */
+};
+
+/* Frees every block of the scope. */
+void memory_scope_free(struct memory_scope *scope);
+/* Leaves the blocks to those who point to them. */
+void memory_scope_forget(struct memory_scope *scope);
+
+/* A place in the call stack to which lack of memory leads. */
+struct memory_frame {
+    jmp_buf env;
+    struct memory_scope *scope, own;
+    struct memory_frame *outer;
+};
+
+/* Not to be called directly. `scope` is used where the thread is in no scope yet; NULL: one for
+ * this frame, whose blocks are freed at the end if memory ran out or `fails`. memory_leave()
+ * returns whether memory sufficed. */
+void memory_enter(struct memory_frame *frame, struct memory_scope *scope);
+bool memory_leave(struct memory_frame *frame, bool fails);
+
+/* The value of `work`, an integer that is negative where it fails, or of `no_memory` where memory ran out in it. Inside of another scope it
+ * stops what runs out on its way there; the other one fails, too. */
+#define WITHIN_SCOPE(no_memory, work) WITHIN_SCOPE_OF(NULL, no_memory, work)
+#define WITHIN_SCOPE_OF(scope, no_memory, work)                                                    \
+    ({                                                                                             \
+        struct memory_frame frame_;                                                                \
+        volatile __typeof__(work) result_ = 0;                                                         \
+        memory_enter(&frame_, (scope));                                                            \
+        if (_setjmp(frame_.env) == 0)                                                              \
+            result_ = (work);                                                                      \
+        if (!memory_leave(&frame_, result_ < 0))                                                                \
+            result_ = (no_memory);                                                                 \
+        result_;                                                                                   \
+    })
+
+/* The scope that this thread runs in, for a thread that works for it; NULL: none. */
+struct memory_scope *memory_scope(void);
+/* Goes on to the outer frame where memory ran out in this scope. */
+void memory_check(void);
+
+#endif

@@ -1,8 +1,9 @@
 /* gloo.c: messages of gloo's TCP transport: a preamble of six little-endian 64-bit words (nbytes,
  * opcode, slot, offset, length, roffset), then the data that it announces. */
+#include "gloo.h"
+
 #include <string.h>
 
-#include "decode.h"
 #include "log.h"
 
 enum { GLOO_BUFFER = 0, GLOO_UNBOUND = 1, GLOO_SEND_READY = 2, GLOO_RECV_READY = 3 };

@@ -4,9 +4,10 @@
  * lower one of the two sides' versions: 2.0: the socket's type, one byte; 3.x: 53 bytes, the
  * security mechanism among them. Then come frames: flags, length (one byte, or eight in network
  * order), body. */
+#include "zmtp.h"
+
 #include <string.h>
 
-#include "decode.h"
 #include "log.h"
 
 #define REVISION_2     1 /* as they stand on the wire */

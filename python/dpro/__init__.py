@@ -5,8 +5,8 @@
     @dpro.profile(recorder)
     def train_one_step(batch): ...
 
-`apply` gives a DDP model the buckets of a plan (doc/plan.md), `optimize` makes one (doc/search.md). Importing this package imports neither torch nor anything
-that costs time. What is recorded, and when: doc/profile.md."""
+`apply` gives a DDP model the buckets of a plan (doc/plan.md), `optimize` makes one (doc/search.md). Importing this
+package imports neither torch nor anything that costs time. What is recorded, and when: doc/profile.md."""
 
 __version__ = "0.1.0"
 __all__ = ["Error", "Recorder", "apply", "optimize", "profile", "ps_strategy"]

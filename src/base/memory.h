@@ -70,17 +70,18 @@ struct memory_frame {
 void memory_enter(struct memory_frame *frame, struct memory_scope *scope);
 bool memory_leave(struct memory_frame *frame, bool fails);
 
-/* The value of `work`, an integer that is negative where it fails, or of `no_memory` where memory ran out in it. Inside of another scope it
- * stops what runs out on its way there; the other one fails, too. */
+/* The value of `work`, an integer that is negative where it fails, or that of `no_memory` where
+ * memory ran out in it. Within another scope lack of memory stops here on its way out; the other
+ * scope fails, too. */
 #define WITHIN_SCOPE(no_memory, work) WITHIN_SCOPE_OF(NULL, no_memory, work)
 #define WITHIN_SCOPE_OF(scope, no_memory, work)                                                    \
     ({                                                                                             \
         struct memory_frame frame_;                                                                \
-        volatile __typeof__(work) result_ = 0;                                                         \
+        volatile __typeof__(work) result_ = 0;                                                     \
         memory_enter(&frame_, (scope));                                                            \
         if (_setjmp(frame_.env) == 0)                                                              \
             result_ = (work);                                                                      \
-        if (!memory_leave(&frame_, result_ < 0))                                                                \
+        if (!memory_leave(&frame_, result_ < 0))                                                   \
             result_ = (no_memory);                                                                 \
         result_;                                                                                   \
     })

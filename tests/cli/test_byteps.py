@@ -80,7 +80,8 @@ class Recorded(Case):
         for rank in range(RANKS):
             self.add_own_trace(rank, TENSORS)
         exchanged, = self.assert_replays(trace)["collectives"]
-        self.assertEqual((exchanged["kind"], exchanged["count"], exchanged["ranks"], exchanged["messages"]), ("push_pull", TENSORS, RANKS, 0))
+        self.assertEqual([exchanged[key] for key in ("kind", "count", "ranks", "messages")],
+                         ["push_pull", TENSORS, RANKS, 0])
 
     def test_its_own_trace_beside_the_logs_adds_nothing(self):
         trace = self.copied()

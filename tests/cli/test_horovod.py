@@ -332,7 +332,8 @@ class OthersTimelines(Case):
         """Among them timelines of ByteScheduler, and what TensorFlow makes of a profile for a viewer."""
         named = {"ph": "M", "pid": 3, "name": "process_name"}
         for name, label, event in (("bytescheduler", "fc6_weight_0", {"ph": "B", "pid": 3, "ts": 1, "name": "PUSH_PULLQUEUE"}),
-                                   ("viewer", "/device:GPU:0", {"ph": "X", "pid": 3, "ts": 1, "dur": 2, "name": "Relu", "args": {"long_name": "m/relu:Relu"}})):
+                                   ("viewer", "/device:GPU:0", {"ph": "X", "pid": 3, "ts": 1, "dur": 2, "name": "Relu",
+                                                               "args": {"long_name": "m/relu:Relu"}})):
             with self.subTest(name):
                 self.write(f"{name}.json", {"traceEvents": [dict(named, args={"name": label}), event]})
                 self.assert_error(dpro("replay", self.path(f"{name}.json")), INPUT, "not a trace that dpro knows")

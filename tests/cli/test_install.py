@@ -114,7 +114,8 @@ class Missing(Case):
                 done = subprocess.run(["meson", "setup", self.path(variable), ROOT, "-Dwheel=true", "-Dtests=false"],
                                       env={**os.environ, variable: "/no/such"}, stdout=subprocess.PIPE, timeout=120)
                 self.assertNotEqual(done.returncode, 0)
-                self.assertRegex(done.stdout.decode(), what + "[^\\n]* Debian and Ubuntu: apt install gcc libc6-dev pkg-config libisal-dev\\n")
+                self.assertRegex(done.stdout.decode(), what + "[^\\n]* Debian and Ubuntu: apt install gcc libc6-dev "
+                                 "pkg-config libisal-dev\\n")
 
 
 class Make(Case):

@@ -23,11 +23,13 @@ setTimeout(() => {
     for (let p = e; p && p !== document.body; p = p.parentElement) {
       if (getComputedStyle(p).overflowX === "visible") continue;
       const box = p.getBoundingClientRect();
-      left = Math.max(left, box.left); right = Math.min(right, box.right); top = Math.max(top, box.top); bottom = Math.min(bottom, box.bottom);
+      left = Math.max(left, box.left); right = Math.min(right, box.right);
+      top = Math.max(top, box.top); bottom = Math.min(bottom, box.bottom);
     }
     return { left, right, top, bottom };
   };
-  if (document.documentElement.scrollWidth > width) bad.push("the page is " + document.documentElement.scrollWidth + " wide in a window of " + width);
+  if (document.documentElement.scrollWidth > width)
+    bad.push("the page is " + document.documentElement.scrollWidth + " wide in a window of " + width);
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node; (node = walk.nextNode());) {
     const e = node.parentElement;
@@ -44,7 +46,8 @@ setTimeout(() => {
         if (r.left < box.left - 1 || r.right > box.right + 1) say("leaves its card", e, r);
       }
       for (const other of texts)
-        if (other.e !== e && Math.min(r.right, other.right) - Math.max(r.left, other.left) > 2 && Math.min(r.bottom, other.bottom) - Math.max(r.top, other.top) > 4)
+        if (other.e !== e && Math.min(r.right, other.right) - Math.max(r.left, other.left) > 2 &&
+            Math.min(r.bottom, other.bottom) - Math.max(r.top, other.top) > 4)
           say("is printed over '" + other.e.textContent.slice(0, 40) + "'", e, r);
       if (!e.closest(".bar")) texts.push({ e, ...r });
     }
@@ -65,8 +68,8 @@ class Pages(Case):
             text = file.read()
         probed = self.write("probed.html", text.replace("</body>", PROBE + "</body>"))
         frames = "".join(f'<iframe src="file://{probed}" style="border:0" width="{width}" height="900"></iframe>' for width in WIDTHS)
-        done = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files",
-                               f"--user-data-dir={self.path('chromium')}", "--window-size=1600,4000",
+        done = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                               "--allow-file-access-from-files", f"--user-data-dir={self.path('chromium')}", "--window-size=1600,4000",
                                "--virtual-time-budget=8000", "--dump-dom", "file://" + self.write("frames.html", FRAMES % frames)],
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120)
         found = {}

@@ -18,7 +18,8 @@ def halve(view):
 
 
 @unittest.skipIf(SANITIZED, "an interpreter that is not instrumented can't load an instrumented library")
-@unittest.skipUnless(os.path.realpath(BUILD) == os.path.realpath(os.path.join(ROOT, "build")), "the package finds the library in build/ only")
+@unittest.skipUnless(os.path.realpath(BUILD) == os.path.realpath(os.path.join(ROOT, "build")),
+                     "the package finds the library in build/ only")
 class Optimize(Case):
     def test_the_result_is_what_the_command_prints(self):
         from_python = package.optimize(BUNDLED)

@@ -182,7 +182,8 @@ class Verify(Case):
         self.assertEqual(result.out, "")
 
     def test_wrong_usage(self):
-        for arguments in (["--steps=0"], ["--settle=1"], ["--against", "cap=0"], ["--against", "25"], ["--against", "plan="], ["--fail-on", "less"]):
+        for arguments in (["--steps=0"], ["--settle=1"], ["--against", "cap=0"], ["--against", "25"],
+                          ["--against", "plan="], ["--fail-on", "less"]):
             with self.subTest(arguments):
                 self.assertEqual(self.verify(*arguments).code, USAGE)
         self.assertEqual(dpro("verify", "--", "true").code, USAGE)

@@ -114,13 +114,15 @@ class WhatIf(Case):
         self.assertEqual(self.time("--bandwidth", "125MB/s"), self.time("--bandwidth", "1gbit"))
 
     def test_delays_agree_with_the_replay(self):
-        for job, delays in {"torch-ddp-gloo-gpt-n2": ("BW=0.5", "FW=+50", "ALL=2", "UPDATE=+30"), "torch-ddp-gloo-lstm-n2-2gbit": ("ALL=2", "BW=0.5"),
-                            "tf-session-collectives-net-n2": ("COMPUTE=1.5", "FW=2"), "tf-ps-n2": ("COMM=1.5",), "hvd-mx-n2": ("COMM=1.5",)}.items():
+        for job, delays in {"torch-ddp-gloo-gpt-n2": ("BW=0.5", "FW=+50", "ALL=2", "UPDATE=+30"),
+                            "torch-ddp-gloo-lstm-n2-2gbit": ("ALL=2", "BW=0.5"), "hvd-mx-n2": ("COMM=1.5",),
+                            "tf-session-collectives-net-n2": ("COMPUTE=1.5", "FW=2"), "tf-ps-n2": ("COMM=1.5",)}.items():
             trace = os.path.join(os.path.dirname(BUNDLED), job)
             base = dpro("replay", trace, "--no-validate", "--json").json["predicted"]["iteration_ms"]
             for delay in delays:
                 replayed = dpro("replay", trace, "--no-validate", "--delay", delay, "--json").json["predicted"]["iteration_ms"]
-                self.assertAlmostEqual(self.ask(trace, "--delay", delay)["speedup"], base / replayed, delta=0.03 * base / replayed, msg=job + " " + delay)
+                self.assertAlmostEqual(self.ask(trace, "--delay", delay)["speedup"], base / replayed,
+                                       delta=0.03 * base / replayed, msg=job + " " + delay)
 
     def test_changes_combine_and_are_told(self):
         facts = self.ask(BUNDLED, "--bucket-cap-mb", "2,first=1", "--partition-mb", "1", "--compress", "bf16",

@@ -15,7 +15,8 @@ N, FLOATS = 6, (500, 10000)  # iterations; of the keys
 # Each node listens, and sends on a connection of its own to where the other one listens, as ps-lite does.
 PEER = """
 import json, socket, struct, sys, time
-server, own, other, n, floats, out = sys.argv[1] == "server", int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), eval(sys.argv[5]), sys.argv[6]
+server, floats, out = sys.argv[1] == "server", eval(sys.argv[5]), sys.argv[6]
+own, other, n = map(int, sys.argv[2:5])
 
 def frame(flags, body):
     return bytes([flags | 2]) + len(body).to_bytes(8, "big") + body if len(body) > 255 else bytes([flags, len(body)]) + body

@@ -1,11 +1,12 @@
 /* graph/rank_build.h: the steps from a trace to the global data-flow graph.
  *
- * Each rank is built alone and in parallel (steps, items, match, local), then the ranks are joined
+ * Each rank is built alone and in parallel (steps, slices, match, local), then the ranks are joined
  * (join) and everything is written into one struct dpro_graph (assemble).
  *
- * An *item* is one stretch of one track in the trace in which one and the same span is innermost.
- * An *op* of a rank is an item of the iteration that the graph shows (the template), together with
- * the items of the other measured iterations that are the same work; these are its samples. */
+ * A *slice* is one stretch of one track in the trace in which one and the same span is innermost.
+ * An *op* of a rank is a slice of the iteration that the graph shows (the reference iteration),
+ * together with the slices of the other measured iterations that are the same work; these are its
+ * samples. */
 #ifndef GRAPH_RANK_BUILD_H
 #define GRAPH_RANK_BUILD_H
 
@@ -48,32 +49,32 @@ struct left_out {
 };
 typedef ARRAY(struct left_out) left_out_array;
 
-/* Which part of its span an item is. */
+/* Which part of its span a slice is. */
 enum { SEGMENT_TAIL = (1 << 28) - 1 }; /* what remains of a blocking call once its work is done */
 
-struct item {
+struct slice {
     int64_t start_ns, end_ns;
     uint32_t span;
     uint32_t segment : 28; /* 0, 1, ...: between the span's children; or SEGMENT_TAIL */
     uint32_t profiled_within : 2, profiled_before : 2; /* ops' starts and ends that the profiler
-                         recorded in the item, and between it and the one before on its thread */
-    uint32_t launch; /* device work: the item of the call that launched it; a call: its first
+                         recorded in the slice, and between it and the one before on its thread */
+    uint32_t launch; /* device work: the slice of the call that launched it; a call: its first
                         device work; NO_ID: none */
     uint32_t next;   /* device work: the next one of the same call; NO_ID: last */
 };
 
-/* A sequence of items that are matched with each other between iterations: a CPU thread, a stream,
+/* Slices that are matched with each other between iterations: a CPU thread, a stream,
  * or all communication threads of a rank together (which of them takes a collective is chance). */
-struct lane {
+struct track {
     uint8_t kind;    /* enum dpro_device_kind */
-    uint32_t track;  /* NO_ID: several */
-    uint32_t *first; /* items of step s are [first[s], first[s + 1]) */
+    uint32_t source; /* index into the trace's tracks; NO_ID: several */
+    uint32_t *first; /* slices of step s are [first[s], first[s + 1]) */
 };
 
 struct local_op {
-    uint32_t item;   /* in the template; NO_ID for virtual ops */
+    uint32_t slice;  /* in the reference iteration; NO_ID for virtual ops */
     uint32_t name;   /* string id in the trace */
-    uint32_t lane;   /* NO_ID: none */
+    uint32_t track;  /* NO_ID: none */
     uint32_t device; /* index into the rank's devices; NO_ID: virtual */
     uint8_t kind, phase, flags;
     uint8_t spare, profiled; /* as in struct dpro_graph */
@@ -132,45 +133,59 @@ struct rank_build {
     const struct trace_rank *trace;
     const struct strtab *names; /* the trace's */
     const uint32_t *classes;    /* enum name_class of each string id */
-    enum step_source step_source;
-    bool ends_with_exchange; /* iterations end where the last of their exchanges begins */
-    bool updates_in_turn;    /* see update_edges.c: its own updates run as their gradients come */
-    uint32_t n_updates;      /* of its own in an iteration; 0: servers update, or there are none */
-    ARRAY(struct step) steps;
-    uint32_t n_steps_beyond; /* that were too many */
-    int64_t unmatched_ns;    /* of an iteration, mean: GPU work that the template has not */
-    ARRAY(struct item) items;
-    struct lane *lanes;
-    uint32_t n_lanes;
-    uint32_t main_track;
-    uint32_t pace_lane; /* the stream that iterations are measured on; NO_ID: the marks are right */
-    uint32_t pace_first, pace_last; /* local ops: the first and the last that it computes */
-    struct dpro_pace pace;          /* then, of this rank */
-    uint32_t template_step;         /* index into steps */
+
+    struct {
+        struct step *at; /* an array */
+        size_t n, cap;
+        enum step_source source;
+        bool end_with_exchange; /* where the last of their exchanges begins */
+        uint32_t n_beyond;      /* that were too many */
+        uint32_t reference;     /* index of the reference iteration */
+    } steps;
     uint32_t *sample_step; /* steps that every rank measured, in the job's order; from build.c */
     uint32_t n_samples;
+
+    /* slices, until build_forget() */
+    ARRAY(struct slice) slices;
+    ARRAY(struct track) tracks;
+    uint32_t main_track;
+    uint8_t *phases;         /* per span, see span_phases.c */
+    struct map named_scopes; /* see comm_scopes.c */
+    uint32_t *match;         /* slice of op o in step s at [s * n_timed + o], NO_ID: absent */
+
+    struct {
+        uint32_t track; /* the stream that iterations are measured on; NO_ID: the marks are right */
+        uint32_t first, last; /* local ops: the first and the last that it computes */
+        struct dpro_pace times;
+    } pace;
+
+    /* the local DFG */
     ARRAY(struct local_op) ops;
     ARRAY(struct local_edge) edges;
     ARRAY(struct graph_device) devices;
     ARRAY(struct local_collective) collectives;
     ARRAY(struct local_tensor) tensors;
     ARRAY(struct local_transfer) sends, receives;
-    uint32_t
-        n_bucket_conflicts; /* buckets of which the recorder and the profile say different things
-                             */
-    uint32_t boundary;      /* local op */
-    uint32_t n_timed;       /* ops that have times; virtual ones come after them */
-    uint32_t *match;        /* item of op o in step s at [s * n_timed + o], NO_ID: absent */
-    int64_t *start_ns, *end_ns; /* [s * n_timed + o]; ABSENT */
-    uint32_t n_slots; /* ops that the pool's threads ran at once at most; 0: there is no pool */
-    int64_t *free_ns; /* [s * n_timed + o]: when a session's link had brought what came before op o,
-                         or Horovod's thread or that of the updates was through with it; ABSENT:
-                         nothing did, or it is no such op. NULL: none has any */
+    uint32_t boundary; /* local op */
+    uint32_t n_timed;  /* ops that have times; virtual ones come after them */
+    uint32_t n_slots;  /* ops that the pool's threads ran at once at most; 0: there is no pool */
+    struct {
+        uint32_t n;   /* of its own in an iteration; 0: servers update, or there are none */
+        bool in_turn; /* they run as their gradients come, see update_edges.c */
+    } updates;
     struct net_part *parts; /* see endpoints.h: of collective c in sample s at [c * n_samples + s];
                                NULL: no logs */
-    int64_t *seen_start_ns, *seen_end_ns; /* of each op in the template, nothing cut off */
-    uint8_t *phases;                      /* per span, see span_phases.c */
-    struct map named_scopes;              /* see comm_scopes.c */
+
+    /* times of op o in step s at [s * n_timed + o]; ABSENT: not measured */
+    int64_t *start_ns, *end_ns;
+    int64_t *free_ns; /* when a session's link had brought what came before the op, or Horovod's
+                         thread or that of the updates was through with it; ABSENT: nothing did, or
+                         it is no such op. NULL: none has any */
+    int64_t *seen_start_ns, *seen_end_ns; /* of op o in the reference iteration, nothing cut off */
+
+    /* for warnings */
+    int64_t unmatched_ns; /* of an iteration, mean: GPU work that the reference iteration has not */
+    uint32_t n_bucket_conflicts; /* buckets of which recorder and profile say different things */
 };
 
 /* find_steps.c: finds the iterations. Steps come out ascending in time. */
@@ -180,12 +195,12 @@ int build_steps(struct rank_build *rank, struct dpro_error *err);
  * such a copy's span + 1, and that of the exchange that it is the end of, with its end. */
 int build_find_stores(const struct rank_build *rank, struct map *stored_ns);
 
-/* cut_slices.c: cuts the tracks into items, lane by lane and step by step, and joins calls with the
- * device work they launch. Needs steps. */
-int build_items(struct rank_build *rank, struct dpro_error *err);
+/* cut_slices.c: cuts the tracks into slices, track by track and step by step, and joins calls with
+ * the device work they launch. Needs steps. */
+int build_slices(struct rank_build *rank, struct dpro_error *err);
 
 /* gpu_pace.c: whether the CPU runs ahead of its GPU, so that iterations are to be measured there.
- * Needs items. Then, once there are ops, which of them an iteration begins with there. */
+ * Needs slices. Then, once there are ops, which of them an iteration begins with there. */
 int build_pace(struct rank_build *rank, struct dpro_error *err);
 void build_pace_ops(struct rank_build *rank);
 
@@ -196,8 +211,8 @@ int64_t build_step_ns(const struct rank_build *rank, uint32_t step);
  * autograd and position. */
 int build_phases(struct rank_build *rank, struct dpro_error *err);
 
-/* rank_ops.c: a hash of the step's items, equal for iterations that ran the same; then, once the
- * template is chosen, the ops and where each was found in every step. */
+/* rank_ops.c: a hash of the step's slices, equal for iterations that ran the same; then, once the
+ * reference iteration is chosen, the ops and where each was found in every step. */
 uint64_t build_step_hash(const struct rank_build *rank, uint32_t step);
 int build_ops(struct rank_build *rank, struct dpro_error *err);
 
@@ -206,11 +221,11 @@ void build_learn_collective(const struct rank_build *rank, uint32_t span,
                             struct local_collective *c);
 
 /* comm_scopes.c: device work that communicates, by its own name or by what launched it. Needs
- * items. */
+ * slices. */
 int build_find_scopes(struct rank_build *rank);
-bool build_communicates(const struct rank_build *rank, uint32_t item);
+bool build_communicates(const struct rank_build *rank, uint32_t slice);
 
-/* sequence_match.c: aligns sequence b with sequence a: to[i] = index in b of a's item i, or NO_ID.
+/* sequence_match.c: aligns sequence b with sequence a: to[i] = index in b of a's slice i, or NO_ID.
  * The longest common subsequence where the sequences differ by little, else by name and count. */
 int match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to);
 
@@ -231,7 +246,8 @@ int build_tensors(struct rank_build *rank, struct dpro_error *err);
  * ops. */
 int build_pool(struct rank_build *rank, struct dpro_error *err);
 
-/* Frees what only the rank itself needed, once its edges are known: items, lanes, matches, phases.
+/* Frees what only the rank itself needed, once its edges are known: slices, tracks, matches,
+ * phases.
  */
 void build_forget(struct rank_build *rank);
 
@@ -250,23 +266,23 @@ static inline bool build_runs_collective(const struct rank_build *rank,
            (span->kind == SPAN_ANNOTATION && (rank->classes[span->name] & NAME_COMM_RUN));
 }
 
-/* Whether a lane is a thread of an executor's pool: which of them runs an op is chance. */
-static inline bool build_is_pool(const struct rank_build *rank, const struct lane *lane)
+/* Whether a track is a thread of an executor's pool: which of them runs an op is chance. */
+static inline bool build_is_pool(const struct rank_build *rank, const struct track *track)
 {
-    return lane->kind == DPRO_DEVICE_CPU_THREAD && lane->track != NO_ID &&
-           rank->trace->tracks[lane->track].pool;
+    return track->kind == DPRO_DEVICE_CPU_THREAD && track->source != NO_ID &&
+           rank->trace->tracks[track->source].pool;
 }
 
-/* Whether a lane is what came in from another process. */
-static inline bool build_is_inbox(const struct lane *lane)
+/* Whether a track is what came in from another process. */
+static inline bool build_is_inbox(const struct track *track)
 {
-    return lane->kind == DPRO_DEVICE_LINK_RX;
+    return track->kind == DPRO_DEVICE_LINK_RX;
 }
 
-/* Whether its items are matched by what they are, in whatever order they come. */
-static inline bool build_is_unordered(const struct rank_build *rank, const struct lane *lane)
+/* Whether its slices are matched by what they are, in whatever order they come. */
+static inline bool build_is_unordered(const struct rank_build *rank, const struct track *track)
 {
-    return build_is_pool(rank, lane) || build_is_inbox(lane);
+    return build_is_pool(rank, track) || build_is_inbox(track);
 }
 
 /* Whether an op is an exchange with servers, which no device runs. A name alone does not tell: a
@@ -277,10 +293,10 @@ static inline bool build_is_exchange(const struct rank_build *rank, uint32_t op)
            (rank->classes[rank->ops.at[op].name] & NAME_EXCHANGE);
 }
 
-/* The item's span. */
-static inline const struct trace_span *item_span(const struct rank_build *rank, uint32_t item)
+/* The slice's span. */
+static inline const struct trace_span *slice_span(const struct rank_build *rank, uint32_t slice)
 {
-    return &rank->trace->spans[rank->items.at[item].span];
+    return &rank->trace->spans[rank->slices.at[slice].span];
 }
 
 #endif

@@ -343,12 +343,12 @@ static int fill_seen(struct assembly *a)
     struct join *join = a->join;
     int64_t zero = INT64_MAX;
     for (uint32_t s = 0; s < a->n_samples; s++)
-        if (join->ranks[0].sample_step[s] == join->ranks[0].template_step)
+        if (join->ranks[0].sample_step[s] == join->ranks[0].steps.reference)
             g->shown_sample = s - a->first_sample;
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         const struct rank_build *rank = &join->ranks[r];
-        int64_t start = rank->pace_lane != NO_ID ? rank->seen_start_ns[rank->pace_first]
-                                                 : rank->steps.at[rank->template_step].start_ns;
+        int64_t start = rank->pace.track != NO_ID ? rank->seen_start_ns[rank->pace.first]
+                                                  : rank->steps.at[rank->steps.reference].start_ns;
         zero = start < zero ? start : zero;
     }
     if (!g->seen_start_ns)
@@ -359,7 +359,7 @@ static int fill_seen(struct assembly *a)
         return -1;
     for (uint32_t r = 0, n = 0; r < assembly_n_processes(a); r++) {
         const struct rank_build *rank = &join->ranks[r];
-        const struct step *step = &rank->steps.at[rank->template_step];
+        const struct step *step = &rank->steps.at[rank->steps.reference];
         if (a->first_op[r + 1] > a->first_op[r]) /* else a server that took no part */
             g->ranks[n++].offset_ns = assembly_span(zero, step->start_ns);
         for (uint32_t o = 0; o < rank->n_timed; o++) {
@@ -442,14 +442,14 @@ static void fill_pace(struct assembly *a)
 {
     struct dpro_pace *pace = &a->graph->pace;
     for (uint32_t r = 0; r < a->join->n_ranks; r++)
-        pace->n_ranks += a->join->ranks[r].pace_lane != NO_ID;
+        pace->n_ranks += a->join->ranks[r].pace.track != NO_ID;
     for (uint32_t r = 0; r < a->join->n_ranks; r++) {
         const struct rank_build *rank = &a->join->ranks[r];
-        if (rank->pace_lane == NO_ID)
+        if (rank->pace.track == NO_ID)
             continue;
-        pace->marks_ns += rank->pace.marks_ns / pace->n_ranks;
-        pace->device_ns += rank->pace.device_ns / pace->n_ranks;
-        pace->ahead_ns += rank->pace.ahead_ns / pace->n_ranks;
+        pace->marks_ns += rank->pace.times.marks_ns / pace->n_ranks;
+        pace->device_ns += rank->pace.times.device_ns / pace->n_ranks;
+        pace->ahead_ns += rank->pace.times.ahead_ns / pace->n_ranks;
     }
 }
 
@@ -625,10 +625,10 @@ static int fill_ops(struct assembly *a)
         g->ranks[n].n_message_ops = a->first_op[r + 1] - a->first_message[r];
         g->ranks[n++].boundary =
             rank->boundary == NO_ID ? DPRO_NO_OP : a->first_op[r] + rank->boundary;
-        if (r < a->join->n_ranks && rank->pace_lane != NO_ID) {
+        if (r < a->join->n_ranks && rank->pace.track != NO_ID) {
             g->ranks[n - 1].on_device = true;
-            g->ranks[n - 1].first_work = a->first_op[r] + rank->pace_first;
-            g->ranks[n - 1].last_work = a->first_op[r] + rank->pace_last;
+            g->ranks[n - 1].first_work = a->first_op[r] + rank->pace.first;
+            g->ranks[n - 1].last_work = a->first_op[r] + rank->pace.last;
         }
     }
     uint32_t n_workers = 0; /* a session's servers are built as its workers are */

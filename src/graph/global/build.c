@@ -53,7 +53,7 @@ static void limit_steps(struct rank_build *rank, const struct dpro_graph_options
     while (first + MOST_STEPS < rank->steps.n && rank->steps.at[first].number < options->first_step)
         first++;
     memmove(rank->steps.at, rank->steps.at + first, MOST_STEPS * sizeof *rank->steps.at);
-    rank->n_steps_beyond = (uint32_t)(rank->steps.n - MOST_STEPS);
+    rank->steps.n_beyond = (uint32_t)(rank->steps.n - MOST_STEPS);
     rank->steps.n = MOST_STEPS;
 }
 
@@ -65,7 +65,7 @@ static void cut_rank(void *arg, size_t r)
     if (build_steps(rank, err) < 0)
         return;
     limit_steps(rank, build->options);
-    if (build_phases(rank, err) < 0 || build_items(rank, err) < 0 || build_pace(rank, err) < 0)
+    if (build_phases(rank, err) < 0 || build_slices(rank, err) < 0 || build_pace(rank, err) < 0)
         return;
     build->hashes[r] = mem_alloc((rank->steps.n + 1) * sizeof *build->hashes[r]);
     if (!build->hashes[r]) {

@@ -307,11 +307,11 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
         break;
     }
     for (uint32_t r = 0, with = 0; r < join->n_ranks; r++) {
-        with += join->ranks[r].step_source != STEPS_NONE;
+        with += join->ranks[r].steps.source != STEPS_NONE;
         if (r + 1 < join->n_ranks || with == 0 || with == join->n_ranks)
             continue;
         uint32_t without = 0;
-        while (join->ranks[without].step_source != STEPS_NONE)
+        while (join->ranks[without].steps.source != STEPS_NONE)
             without++;
         snprintf(text, sizeof text,
                  "%u of %u ranks (first: rank %d) have no iteration marks and no period: the whole "
@@ -351,11 +351,11 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
                  a->servers->n_untimed);
         status |= warn(a, options, text);
     }
-    if (join->ranks[0].n_steps_beyond > 0) {
+    if (join->ranks[0].steps.n_beyond > 0) {
         snprintf(text, sizeof text,
                  "%zu of %zu iterations are learnt from, the others would add little; choose which "
                  "with --steps",
-                 join->ranks[0].steps.n, join->ranks[0].steps.n + join->ranks[0].n_steps_beyond);
+                 join->ranks[0].steps.n, join->ranks[0].steps.n + join->ranks[0].steps.n_beyond);
         status |= warn(a, options, text);
     }
     status |= warn_trend(a, options);
@@ -372,16 +372,16 @@ int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, 
             is_pytorch(a) ? " (torch.profiler.schedule(active=10))" : "");
         status |= warn(a, options, text);
     }
-    if (join->ranks[0].step_source == STEPS_NONE) {
+    if (join->ranks[0].steps.source == STEPS_NONE) {
         snprintf(text, sizeof text,
                  "no iteration marks and no period found: the whole recording is replayed as one "
                  "iteration; %s",
                  mark_advice(a));
         status |= warn(a, options, text);
-    } else if (join->ranks[0].step_source > STEPS_RECORDED) {
+    } else if (join->ranks[0].steps.source > STEPS_RECORDED) {
         snprintf(text, sizeof text, "no marks of steps: iterations were found by %s",
-                 join->ranks[0].step_source == STEPS_OPTIMIZER ? "the optimizer's calls"
-                                                               : "the period of the ops");
+                 join->ranks[0].steps.source == STEPS_OPTIMIZER ? "the optimizer's calls"
+                                                                : "the period of the ops");
         status |= warn(a, options, text);
     }
     if (dropped > 0) {

@@ -281,7 +281,7 @@ static int add_message(struct linker *l, uint32_t m)
 {
     const struct message *message = &l->a->messages->all.at[m];
     const struct rank_build *from = rank_of(l, message->from);
-    const struct step *step = &from->steps.at[from->template_step];
+    const struct step *step = &from->steps.at[from->steps.reference];
     int64_t most_ns = assembly_span(step->start_ns, step->end_ns) / 1000;
     uint32_t call = message_op(l, m, MESSAGE_CALL), connection = connection_of(l, message);
     struct sender *sender = &l->senders[connection * 2 + message->is_notice];
@@ -358,7 +358,7 @@ static int add_link_order(struct assembly *a)
     uint32_t shown = 0;
     int status = sent ? 0 : -1;
     for (uint32_t s = 0; s < a->n_samples; s++)
-        if (lead->sample_step[s] == lead->template_step)
+        if (lead->sample_step[s] == lead->steps.reference)
             shown = s;
     if (status == 0)
         messages_by_start(messages, a->n_samples, shown, sent);

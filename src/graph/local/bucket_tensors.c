@@ -32,7 +32,7 @@ typedef ARRAY(struct copy) copy_array;
 
 static int64_t seen_start(const struct rank_build *rank, uint32_t op)
 {
-    return rank->start_ns[(size_t)rank->template_step * rank->n_timed + op];
+    return rank->start_ns[(size_t)rank->steps.reference * rank->n_timed + op];
 }
 
 static uint64_t numel_of(const struct rank_build *rank, uint32_t span)
@@ -48,10 +48,10 @@ static int collect_copies(const struct rank_build *rank, uint32_t class, uint32_
     enum { NESTED = 16 }; /* a span goes on after at most so many spans within it */
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        uint32_t named = op->item == NO_ID ? 0 : rank->classes[op->name];
+        uint32_t named = op->slice == NO_ID ? 0 : rank->classes[op->name];
         if (!(named & class) || (named & other) || (op->flags & GRAPH_OP_GPU))
             continue;
-        uint32_t span = rank->items.at[op->item].span;
+        uint32_t span = rank->slices.at[op->slice].span;
         size_t k = copies->n, oldest = copies->n > NESTED ? copies->n - NESTED : 0;
         while (k > oldest && copies->at[k - 1].span != span)
             k--;
@@ -100,8 +100,8 @@ static int collect_buckets(const struct rank_build *rank, struct start **starts,
 
 static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint64_t bytes)
 {
-    struct local_op op = {.item = NO_ID,
-                          .lane = NO_ID,
+    struct local_op op = {.slice = NO_ID,
+                          .track = NO_ID,
                           .device = NO_ID,
                           .kind = kind,
                           .phase = DPRO_OP_BARRIER,
@@ -114,7 +114,7 @@ static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint64_t bytes
 
 static bool in_backward_function(const struct rank_build *rank, uint32_t op)
 {
-    for (uint32_t s = rank->items.at[rank->ops.at[op].item].span; s != NO_ID;
+    for (uint32_t s = rank->slices.at[rank->ops.at[op].slice].span; s != NO_ID;
          s = rank->trace->spans[s].parent)
         if (rank->classes[rank->trace->spans[s].name] & NAME_BACKWARD)
             return true;
@@ -159,7 +159,7 @@ static int find_updates(const struct rank_build *rank, bool gpu, struct updates 
     int64_t latest = INT64_MIN;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->item == NO_ID || op->phase != DPRO_OP_UPDATE || op->kind == DPRO_OP_LAUNCH ||
+        if (op->slice == NO_ID || op->phase != DPRO_OP_UPDATE || op->kind == DPRO_OP_LAUNCH ||
             gpu != ((op->flags & GRAPH_OP_GPU) != 0))
             continue;
         latest = seen_start(rank, o) > latest ? seen_start(rank, o) : latest;
@@ -185,7 +185,7 @@ static uint32_t first_use(const struct maker *m, uint32_t op)
     const struct rank_build *rank = m->rank;
     for (;;) {
         uint32_t before = m->before[op];
-        if (before == NO_ID || rank->ops.at[before].item == NO_ID ||
+        if (before == NO_ID || rank->ops.at[before].slice == NO_ID ||
             (rank->classes[rank->ops.at[before].name] & NAME_BUCKET_OUT) ||
             in_backward_function(rank, before))
             return op;

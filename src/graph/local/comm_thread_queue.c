@@ -53,8 +53,8 @@ static int add_wait(struct rank_build *rank, const struct queued *before, uint32
                     uint32_t arrival)
 {
     uint32_t free_op = (uint32_t)rank->ops.n;
-    struct local_op op = {.item = NO_ID,
-                          .lane = NO_ID,
+    struct local_op op = {.slice = NO_ID,
+                          .track = NO_ID,
                           .device = NO_ID,
                           .kind = DPRO_OP_BARRIER,
                           .phase = DPRO_OP_BARRIER,

@@ -22,12 +22,12 @@ static size_t at(const struct rank_build *rank, uint32_t step, uint32_t op)
     return (size_t)step * rank->n_timed + op;
 }
 
-/* The first of a lane's items in the template that starts after `ns`. */
-static uint32_t first_after(const struct rank_build *rank, const struct lane *lane, int64_t ns)
+/* The first of a track's slices in the reference iteration that starts after `ns`. */
+static uint32_t first_after(const struct rank_build *rank, const struct track *track, int64_t ns)
 {
     uint32_t low =
-        LOWER_BOUND(i, lane->first[rank->template_step], lane->first[rank->template_step + 1],
-                    rank->items.at[i].start_ns <= ns);
+        LOWER_BOUND(i, track->first[rank->steps.reference], track->first[rank->steps.reference + 1],
+                    rank->slices.at[i].start_ns <= ns);
     return low;
 }
 
@@ -43,19 +43,19 @@ static void wait_until(struct rank_build *rank, uint32_t wait, uint32_t awaited)
     }
 }
 
-/* The lane's ops that were over when the call returned, and began no earlier than `since`: of a
+/* The track's ops that were over when the call returned, and began no earlier than `since`: of a
  * thread the last one; of exchanges, which have no order, each. */
-static int add_awaited(struct rank_build *rank, const uint32_t *op_of_item, const struct lane *lane,
-                       uint32_t wait, int64_t start, int64_t end)
+static int add_awaited(struct rank_build *rank, const uint32_t *op_of_slice,
+                       const struct track *track, uint32_t wait, int64_t start, int64_t end)
 {
-    bool ordered = lane->kind == DPRO_DEVICE_CPU_THREAD;
-    uint32_t first = lane->first[rank->template_step], n_looked = 0;
-    for (uint32_t i = first_after(rank, lane, end); i-- > first;) {
-        if (op_of_item[i] == NO_ID || rank->items.at[i].end_ns <= start)
+    bool ordered = track->kind == DPRO_DEVICE_CPU_THREAD;
+    uint32_t first = track->first[rank->steps.reference], n_looked = 0;
+    for (uint32_t i = first_after(rank, track, end); i-- > first;) {
+        if (op_of_slice[i] == NO_ID || rank->slices.at[i].end_ns <= start)
             continue;
         if (ordered && n_looked++ == LOOK_BACK)
             return 0;
-        uint32_t op = local_end_op(rank, op_of_item[i]);
+        uint32_t op = local_end_op(rank, op_of_slice[i]);
         if (!local_holds(rank, op, wait, false, true))
             continue;
         if (local_add_edge(rank, op, wait, false, true) < 0)
@@ -66,18 +66,18 @@ static int add_awaited(struct rank_build *rank, const uint32_t *op_of_item, cons
     return 0;
 }
 
-static int add_waits(struct rank_build *rank, const uint32_t *op_of_item)
+static int add_waits(struct rank_build *rank, const uint32_t *op_of_slice)
 {
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->item == NO_ID || !(rank->classes[op->name] & NAME_HOST_WAIT) || op->lane == NO_ID)
+        if (op->slice == NO_ID || !(rank->classes[op->name] & NAME_HOST_WAIT) || op->track == NO_ID)
             continue;
-        int64_t start = rank->start_ns[at(rank, rank->template_step, o)];
-        int64_t end = rank->end_ns[at(rank, rank->template_step, o)];
+        int64_t start = rank->start_ns[at(rank, rank->steps.reference, o)];
+        int64_t end = rank->end_ns[at(rank, rank->steps.reference, o)];
         size_t first = rank->edges.n;
-        for (uint32_t l = 0; l < rank->n_lanes; l++)
-            if (l != op->lane && rank->lanes[l].kind != DPRO_DEVICE_GPU_STREAM &&
-                add_awaited(rank, op_of_item, &rank->lanes[l], o, start, end) < 0)
+        for (uint32_t l = 0; l < rank->tracks.n; l++)
+            if (l != op->track && rank->tracks.at[l].kind != DPRO_DEVICE_GPU_STREAM &&
+                add_awaited(rank, op_of_slice, &rank->tracks.at[l], o, start, end) < 0)
                 return -1;
         for (size_t e = first; e < rank->edges.n; e++)
             wait_until(rank, o, rank->edges.at[e].from);
@@ -87,17 +87,17 @@ static int add_waits(struct rank_build *rank, const uint32_t *op_of_item)
 
 /* ---- exchanges ---- */
 
-static int add_before(struct rank_build *rank, const uint32_t *op_of_item, const struct lane *lane,
-                      uint32_t arrival)
+static int add_before(struct rank_build *rank, const uint32_t *op_of_slice,
+                      const struct track *track, uint32_t arrival)
 {
-    int64_t start = rank->start_ns[at(rank, rank->template_step, arrival)];
-    uint32_t first = lane->first[rank->template_step], n_looked = 0;
-    for (uint32_t i = first_after(rank, lane, start); i-- > first && n_looked < LOOK_BACK;) {
+    int64_t start = rank->start_ns[at(rank, rank->steps.reference, arrival)];
+    uint32_t first = track->first[rank->steps.reference], n_looked = 0;
+    for (uint32_t i = first_after(rank, track, start); i-- > first && n_looked < LOOK_BACK;) {
         size_t n_before = rank->edges.n;
-        if (op_of_item[i] == NO_ID || rank->items.at[i].end_ns > start + LOCAL_ROUNDING_NS)
+        if (op_of_slice[i] == NO_ID || rank->slices.at[i].end_ns > start + LOCAL_ROUNDING_NS)
             continue;
         n_looked++;
-        if (local_add_if_holds(rank, local_end_op(rank, op_of_item[i]), arrival, false) < 0)
+        if (local_add_if_holds(rank, local_end_op(rank, op_of_slice[i]), arrival, false) < 0)
             return -1;
         if (rank->edges.n > n_before)
             return 0;
@@ -105,15 +105,15 @@ static int add_before(struct rank_build *rank, const uint32_t *op_of_item, const
     return 0;
 }
 
-static int add_exchanges(struct rank_build *rank, const uint32_t *op_of_item)
+static int add_exchanges(struct rank_build *rank, const uint32_t *op_of_slice)
 {
     for (size_t c = 0; c < rank->collectives.n; c++) {
         uint32_t arrival = rank->collectives.at[c].arrival;
         if (!build_is_exchange(rank, arrival))
             continue;
-        for (uint32_t l = 0; l < rank->n_lanes; l++)
-            if (rank->lanes[l].kind == DPRO_DEVICE_CPU_THREAD &&
-                add_before(rank, op_of_item, &rank->lanes[l], arrival) < 0)
+        for (uint32_t l = 0; l < rank->tracks.n; l++)
+            if (rank->tracks.at[l].kind == DPRO_DEVICE_CPU_THREAD &&
+                add_before(rank, op_of_slice, &rank->tracks.at[l], arrival) < 0)
                 return -1;
     }
     return 0;
@@ -124,7 +124,7 @@ static int add_exchanges(struct rank_build *rank, const uint32_t *op_of_item)
 static bool takes(const struct rank_build *rank, uint32_t op, uint32_t parameter)
 {
     const struct trace_rank *trace = rank->trace;
-    const struct dfg_node *node = &trace->dfg_nodes[item_span(rank, rank->ops.at[op].item)->node];
+    const struct dfg_node *node = &trace->dfg_nodes[slice_span(rank, rank->ops.at[op].slice)->node];
     for (uint32_t i = 0; i < node->n_inputs; i++)
         if (trace->dfg_nodes[trace->dfg_inputs[node->first_input + i].node].name == parameter)
             return true;
@@ -137,9 +137,9 @@ static uint32_t list_nodes(const struct rank_build *rank, uint32_t *nodes)
     uint32_t n = 0;
     for (uint32_t o = 0; o < rank->n_timed; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->item != NO_ID && op->lane != NO_ID &&
-            rank->lanes[op->lane].kind == DPRO_DEVICE_CPU_THREAD &&
-            item_span(rank, op->item)->node != NO_ID)
+        if (op->slice != NO_ID && op->track != NO_ID &&
+            rank->tracks.at[op->track].kind == DPRO_DEVICE_CPU_THREAD &&
+            slice_span(rank, op->slice)->node != NO_ID)
             nodes[n++] = o;
     }
     return n;
@@ -177,11 +177,11 @@ static int add_takers(struct rank_build *rank)
     return status;
 }
 
-int local_add_engine_edges(struct rank_build *rank, const uint32_t *op_of_item)
+int local_add_engine_edges(struct rank_build *rank, const uint32_t *op_of_slice)
 {
-    if (add_waits(rank, op_of_item) < 0 || add_exchanges(rank, op_of_item) < 0)
+    if (add_waits(rank, op_of_slice) < 0 || add_exchanges(rank, op_of_slice) < 0)
         return -1;
-    return rank->n_updates > 0 ? local_add_update_edges(rank) : add_takers(rank);
+    return rank->updates.n > 0 ? local_add_update_edges(rank) : add_takers(rank);
 }
 
 int local_add_exchange_boundary(struct rank_build *rank)

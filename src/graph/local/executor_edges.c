@@ -14,23 +14,24 @@
 
 bool local_has_executor(const struct rank_build *rank)
 {
-    for (uint32_t l = 0; l < rank->n_lanes; l++)
-        if (build_is_pool(rank, &rank->lanes[l]))
+    for (uint32_t l = 0; l < rank->tracks.n; l++)
+        if (build_is_pool(rank, &rank->tracks.at[l]))
             return true;
     return false;
 }
 
-ORDER_OF_INDICES(by_start, struct item, ASCENDING(start_ns));
+ORDER_OF_INDICES(by_start, struct slice, ASCENDING(start_ns));
 
-/* The items of a step on the pool's threads, in order of start. */
-static uint32_t list_items(struct rank_build *rank, uint32_t step, uint32_t *items)
+/* The slices of a step on the pool's threads, in order of start. */
+static uint32_t list_slices(struct rank_build *rank, uint32_t step, uint32_t *slices)
 {
     uint32_t n = 0;
-    for (uint32_t l = 0; l < rank->n_lanes; l++)
-        for (uint32_t i = rank->lanes[l].first[step];
-             build_is_pool(rank, &rank->lanes[l]) && i < rank->lanes[l].first[step + 1]; i++)
-            items[n++] = i;
-    qsort_r(items, n, sizeof *items, by_start, rank->items.at);
+    for (uint32_t l = 0; l < rank->tracks.n; l++)
+        for (uint32_t i = rank->tracks.at[l].first[step];
+             build_is_pool(rank, &rank->tracks.at[l]) && i < rank->tracks.at[l].first[step + 1];
+             i++)
+            slices[n++] = i;
+    qsort_r(slices, n, sizeof *slices, by_start, rank->slices.at);
     return n;
 }
 
@@ -47,27 +48,27 @@ int local_count_slots(struct rank_build *rank)
 {
     if (!local_has_executor(rank))
         return 0;
-    uint32_t *items = mem_alloc((rank->items.n + 1) * sizeof *items);
-    int64_t *ends = mem_alloc((rank->items.n + 1) * sizeof *ends); /* of what ran last on each */
-    for (uint32_t s = 0; items && ends && s < rank->steps.n; s++) {
-        uint32_t n = list_items(rank, s, items);
+    uint32_t *slices = mem_alloc((rank->slices.n + 1) * sizeof *slices);
+    int64_t *ends = mem_alloc((rank->slices.n + 1) * sizeof *ends); /* of what ran last on each */
+    for (uint32_t s = 0; slices && ends && s < rank->steps.n; s++) {
+        uint32_t n = list_slices(rank, s, slices);
         for (uint32_t i = 0; i < n; i++) {
-            const struct item *item = &rank->items.at[items[i]];
+            const struct slice *slice = &rank->slices.at[slices[i]];
             uint32_t slot = earliest(ends, rank->n_slots);
-            if (rank->n_slots == 0 || ends[slot] > item->start_ns)
+            if (rank->n_slots == 0 || ends[slot] > slice->start_ns)
                 slot = rank->n_slots++;
-            ends[slot] = item->end_ns;
+            ends[slot] = slice->end_ns;
         }
     }
-    bool ready = items && ends;
-    mem_free(items);
+    bool ready = slices && ends;
+    mem_free(slices);
     mem_free(ends);
     return ready ? 0 : -1;
 }
 
 static bool is_call(const struct rank_build *rank, uint32_t op)
 {
-    return rank->ops.at[op].item != NO_ID &&
+    return rank->ops.at[op].slice != NO_ID &&
            (rank->classes[rank->ops.at[op].name] & NAME_EXECUTOR_CALL);
 }
 

@@ -61,7 +61,7 @@ static uint32_t *find_senders(const struct rank_build *rank)
 struct looker {
     struct rank_build *rank;
     uint32_t *senders;
-    uint32_t *first, *last; /* by node: its ops in the template; NO_ID: none */
+    uint32_t *first, *last; /* by node: its ops in the reference iteration; NO_ID: none */
     uint32_t *seen;         /* by node: for which consumer it was looked at last, + 1 */
     uint32_t *open;         /* nodes to look at */
     uint32_t n_open;
@@ -121,8 +121,8 @@ static int add_parts(struct looker *l)
     size_t n_edges = rank->edges.n;
     for (uint32_t c = 0; c < rank->collectives.n; c++) {
         const struct local_collective *part = &rank->collectives.at[c];
-        uint32_t item = rank->ops.at[part->arrival].item;
-        uint32_t node = item == NO_ID ? NO_ID : item_span(rank, item)->node;
+        uint32_t slice = rank->ops.at[part->arrival].slice;
+        uint32_t node = slice == NO_ID ? NO_ID : slice_span(rank, slice)->node;
         if (node == NO_ID || (l->first[node] == part->arrival && l->last[node] == part->transfer))
             continue;
         for (size_t e = 0; e < n_edges; e++) {
@@ -198,7 +198,7 @@ int local_add_node_edges(struct rank_build *rank)
     }
     for (uint32_t o = 0; o < rank->ops.n && status == 0; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        uint32_t node = op->item == NO_ID ? NO_ID : item_span(rank, op->item)->node;
+        uint32_t node = op->slice == NO_ID ? NO_ID : slice_span(rank, op->slice)->node;
         if (node == NO_ID || (op->flags & GRAPH_OP_GPU)) /* an executor goes on meanwhile */
             continue;
         if (l.first[node] == NO_ID)
@@ -237,7 +237,7 @@ static bool hands_on(const char *type)
 static uint32_t op_of_node(const struct rank_build *rank, uint32_t node)
 {
     for (uint32_t o = (uint32_t)rank->ops.n; o-- > 0;)
-        if (rank->ops.at[o].item != NO_ID && item_span(rank, rank->ops.at[o].item)->node == node)
+        if (rank->ops.at[o].slice != NO_ID && slice_span(rank, rank->ops.at[o].slice)->node == node)
             return o;
     return NO_ID;
 }
@@ -280,7 +280,7 @@ int dfg_find_tensors(const struct rank_build *rank, uint32_t op, dfg_tensors *te
 {
     const struct trace_rank *trace = rank->trace;
     uint32_t node =
-        rank->ops.at[op].item == NO_ID ? NO_ID : item_span(rank, rank->ops.at[op].item)->node;
+        rank->ops.at[op].slice == NO_ID ? NO_ID : slice_span(rank, rank->ops.at[op].slice)->node;
     if (node == NO_ID || trace->dfg_nodes[node].n_inputs == 0)
         return 0;
     const struct dfg_input *taken = &trace->dfg_inputs[trace->dfg_nodes[node].first_input];

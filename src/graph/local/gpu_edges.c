@@ -24,7 +24,7 @@ struct work {
     bool next;   /* of the iteration before */
 };
 
-/* All work of a stream in the template, in order of launch. */
+/* All work of a stream in the reference iteration, in order of launch. */
 struct queue {
     ARRAY(uint32_t) ops;
     uint32_t n_launched; /* so far in the walk */
@@ -39,13 +39,13 @@ struct wait {
 
 struct walker {
     struct rank_build *rank;
-    const uint32_t *op_of_item;
+    const uint32_t *op_of_slice;
     uint32_t n_streams;
     uint32_t *streams;      /* their devices */
     uint32_t *stream_of;    /* device -> index into streams */
     struct work *last;      /* by stream */
     struct queue *queues;   /* by stream */
-    struct wait **waits;    /* by lane: NULL, or by waiting stream */
+    struct wait **waits;    /* by track: NULL, or by waiting stream */
     struct map waited;      /* waiting stream + 1 and source stream -> work last waited for */
     struct map sync_detail; /* call -> span of kind SPAN_SYNC + 1 */
     struct map records;     /* event record -> its snapshot */
@@ -100,7 +100,7 @@ static int on_stream_wait(struct walker *w, const struct local_op *op,
         seen = take_snapshot(w);
     if (!seen)
         return -1;
-    struct wait **waits = &w->waits[op->lane];
+    struct wait **waits = &w->waits[op->track];
     if (!*waits && !(*waits = mem_array(w->n_streams + 1, sizeof **waits)))
         return -1;
     const struct trace_track *waiting = detail ? &w->rank->trace->tracks[sync->track] : NULL;
@@ -125,11 +125,11 @@ static uint64_t work_id(struct work work)
 /* What the stream has waited for before holds for all that it was given since: an edge is made only
  * for work that is new. Of many streams that may have been meant, those whose work was over last
  * before `op` began say most: one wait is for one stream. */
-static int resolve_wait(struct walker *w, uint32_t lane, uint32_t stream, uint32_t op)
+static int resolve_wait(struct walker *w, uint32_t track, uint32_t stream, uint32_t op)
 {
     enum { MOST = 8 };
     struct rank_build *rank = w->rank;
-    struct wait *wait = w->waits[lane] ? &w->waits[lane][stream] : NULL;
+    struct wait *wait = w->waits[track] ? &w->waits[track][stream] : NULL;
     struct {
         uint32_t stream;
         int64_t end_ns;
@@ -137,7 +137,7 @@ static int resolve_wait(struct walker *w, uint32_t lane, uint32_t stream, uint32
     size_t n = 0;
     if (!wait || !wait->sources)
         return 0;
-    int64_t start = rank->start_ns[(size_t)rank->template_step * rank->n_timed + op];
+    int64_t start = rank->start_ns[(size_t)rank->steps.reference * rank->n_timed + op];
     for (uint32_t d = 0; d < w->n_streams; d++) {
         struct work source = wait->sources[d];
         uint64_t before;
@@ -145,7 +145,7 @@ static int resolve_wait(struct walker *w, uint32_t lane, uint32_t stream, uint32
             (wait->only_stream >= 0 && track_of(w, d)->id != wait->only_stream) ||
             (map_get(&w->waited, wait_key(stream, d), &before) && before == work_id(source)))
             continue;
-        int64_t end = local_pred_end(rank, rank->template_step, source.op, source.next);
+        int64_t end = local_pred_end(rank, rank->steps.reference, source.op, source.next);
         if (end > start + LOCAL_ROUNDING_NS || (n == MOST && end <= found[n - 1].end_ns))
             continue;
         size_t at = n < MOST ? n++ : n - 1;
@@ -179,7 +179,7 @@ static int wait_for_room(struct walker *w, uint32_t o, uint32_t stream)
 {
     struct queue *queue = &w->queues[stream];
     uint32_t place = queue->n_launched++;
-    bool follows = w->rank->steps.at[w->rank->template_step].follows;
+    bool follows = w->rank->steps.at[w->rank->steps.reference].follows;
     if (queue->depth == 0)
         return 0;
     bool next = place < queue->depth;
@@ -203,7 +203,7 @@ ORDER(compare_ends, struct stretch, ASCENDING(end_ns) ?: ASCENDING(op));
 
 /* Inside of a CUDA graph streams fork and join without a call: work that starts right after work on
  * another stream, while its own stream had been idle, has waited for it. */
-static int add_graph_edges(struct walker *w, uint32_t first_item)
+static int add_graph_edges(struct walker *w, uint32_t first_slice)
 {
     enum { RIGHT_AFTER_NS = 5000 };
     struct rank_build *rank = w->rank;
@@ -211,12 +211,13 @@ static int add_graph_edges(struct walker *w, uint32_t first_item)
     struct stretch *by_end = NULL;
     bool several = false;
     int status = 0;
-    if (first_item == NO_ID || rank->items.at[first_item].next == NO_ID)
+    if (first_slice == NO_ID || rank->slices.at[first_slice].next == NO_ID)
         return 0;
-    for (uint32_t item = first_item; item != NO_ID && status == 0; item = rank->items.at[item].next)
-        if (w->op_of_item[item] != NO_ID) {
-            const struct item *it = &rank->items.at[item];
-            uint32_t op = w->op_of_item[item];
+    for (uint32_t slice = first_slice; slice != NO_ID && status == 0;
+         slice = rank->slices.at[slice].next)
+        if (w->op_of_slice[slice] != NO_ID) {
+            const struct slice *it = &rank->slices.at[slice];
+            uint32_t op = w->op_of_slice[slice];
             struct stretch stretch = {it->start_ns, it->end_ns, op};
             several |= list.n > 0 && rank->ops.at[list.at[0].op].device != rank->ops.at[op].device;
             status = array_push(&list, stretch);
@@ -247,18 +248,18 @@ static int add_graph_edges(struct walker *w, uint32_t first_item)
 static int on_launch(struct walker *w, uint32_t o, const struct local_op *op)
 {
     struct rank_build *rank = w->rank;
-    for (uint32_t item = rank->items.at[op->item].launch; item != NO_ID;
-         item = rank->items.at[item].next) {
-        uint32_t work = w->op_of_item[item];
+    for (uint32_t slice = rank->slices.at[op->slice].launch; slice != NO_ID;
+         slice = rank->slices.at[slice].next) {
+        uint32_t work = w->op_of_slice[slice];
         if (work == NO_ID)
             continue;
         uint32_t stream = w->stream_of[rank->ops.at[work].device];
         if (local_add_edge(rank, o, work, false, false) < 0 ||
-            resolve_wait(w, op->lane, stream, work) < 0 || wait_for_room(w, o, stream) < 0)
+            resolve_wait(w, op->track, stream, work) < 0 || wait_for_room(w, o, stream) < 0)
             return -1;
         w->last[stream] = (struct work){local_end_op(rank, work), false};
     }
-    return add_graph_edges(w, rank->items.at[op->item].launch);
+    return add_graph_edges(w, rank->slices.at[op->slice].launch);
 }
 
 /* The latest work that had been launched and was over when the call returned; for a device-wide
@@ -289,7 +290,7 @@ static int on_sync(struct walker *w, uint32_t o, const struct trace_span *call, 
         if (detail && detail->sync == SYNC_EVENT && detail->wait_stream >= 0 &&
             track_of(w, d)->id != detail->wait_stream)
             continue;
-        int64_t end = local_pred_end(rank, rank->template_step, work.op, work.next);
+        int64_t end = local_pred_end(rank, rank->steps.reference, work.op, work.next);
         if (all) {
             if (await(w, o, work) < 0)
                 return -1;
@@ -305,10 +306,10 @@ static int on_sync(struct walker *w, uint32_t o, const struct trace_span *call, 
  * work was over. */
 static int on_copy_tail(struct walker *w, uint32_t o, const struct local_op *op)
 {
-    uint32_t head = op->item - 1;
-    for (uint32_t item = w->rank->items.at[head].launch; item != NO_ID;
-         item = w->rank->items.at[item].next) {
-        uint32_t work = w->op_of_item[item];
+    uint32_t head = op->slice - 1;
+    for (uint32_t slice = w->rank->slices.at[head].launch; slice != NO_ID;
+         slice = w->rank->slices.at[slice].next) {
+        uint32_t work = w->op_of_slice[slice];
         if (work != NO_ID && work < UINT32_MAX / 2 && local_holds(w->rank, work, o, false, true) &&
             await(w, o, (struct work){work, false}) < 0)
             return -1;
@@ -321,16 +322,16 @@ static int walk(struct walker *w)
     struct rank_build *rank = w->rank;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op op = rank->ops.at[o];
-        if (op.lane == NO_ID || rank->lanes[op.lane].kind != DPRO_DEVICE_CPU_THREAD)
+        if (op.track == NO_ID || rank->tracks.at[op.track].kind != DPRO_DEVICE_CPU_THREAD)
             continue;
-        const struct item *item = &rank->items.at[op.item];
-        const struct trace_span *span = &rank->trace->spans[item->span];
+        const struct slice *slice = &rank->slices.at[op.slice];
+        const struct trace_span *span = &rank->trace->spans[slice->span];
         uint32_t class = rank->classes[span->name];
         int status = 0;
         uint64_t there;
-        if (item->segment == SEGMENT_TAIL)
+        if (slice->segment == SEGMENT_TAIL)
             status = on_copy_tail(w, o, &op);
-        else if (item->launch != NO_ID)
+        else if (slice->launch != NO_ID)
             status = on_launch(w, o, &op);
         else if (class & NAME_STREAM_WAIT)
             status = on_stream_wait(w, &op, span);
@@ -363,18 +364,20 @@ static void cut_waiting(struct walker *w)
 }
 
 /* The most work that was outstanding on a stream when a call launched more. */
-static int most_outstanding(const struct rank_build *rank, const struct lane *lane, uint32_t *most)
+static int most_outstanding(const struct rank_build *rank, const struct track *track,
+                            uint32_t *most)
 {
-    uint32_t first = lane->first[0], n = lane->first[rank->steps.n] - first, n_calls = 0, done = 0;
+    uint32_t first = track->first[0], n = track->first[rank->steps.n] - first, n_calls = 0,
+             done = 0;
     int64_t *calls = mem_alloc(((size_t)n * 2 + 1) * sizeof *calls), *ends = calls + n;
     *most = 0;
     if (!calls)
         return -1;
     for (uint32_t i = first; i < first + n; i++) {
-        const struct item *work = &rank->items.at[i];
+        const struct slice *work = &rank->slices.at[i];
         if (work->launch == NO_ID)
             continue;
-        calls[n_calls] = rank->items.at[work->launch].start_ns;
+        calls[n_calls] = rank->slices.at[work->launch].start_ns;
         ends[n_calls++] = work->end_ns;
     }
     sort_i64(calls, n_calls);
@@ -389,7 +392,7 @@ static int most_outstanding(const struct rank_build *rank, const struct lane *la
     return 0;
 }
 
-/* What each stream is given in the template, and how deep its queue is. */
+/* What each stream is given in the reference iteration, and how deep its queue is. */
 static int survey_queues(struct walker *w)
 {
     struct rank_build *rank = w->rank;
@@ -398,13 +401,13 @@ static int survey_queues(struct walker *w)
         return -1;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->item == NO_ID || (op->flags & GRAPH_OP_GPU) ||
-            rank->lanes[op->lane].kind != DPRO_DEVICE_CPU_THREAD)
+        if (op->slice == NO_ID || (op->flags & GRAPH_OP_GPU) ||
+            rank->tracks.at[op->track].kind != DPRO_DEVICE_CPU_THREAD)
             continue;
         bool cuda = strncmp(strtab_get(rank->names, op->name), "cu", 2) == 0;
-        for (uint32_t item = rank->items.at[op->item].launch; item != NO_ID;
-             item = rank->items.at[item].next) {
-            uint32_t work = w->op_of_item[item];
+        for (uint32_t slice = rank->slices.at[op->slice].launch; slice != NO_ID;
+             slice = rank->slices.at[slice].next) {
+            uint32_t work = w->op_of_slice[slice];
             if (work == NO_ID)
                 continue;
             struct queue *queue = &w->queues[w->stream_of[rank->ops.at[work].device]];
@@ -412,7 +415,7 @@ static int survey_queues(struct walker *w)
                 return -1;
             if (cuda && queue->depth == 0) {
                 uint32_t most;
-                if (most_outstanding(rank, &rank->lanes[rank->ops.at[work].lane], &most) < 0)
+                if (most_outstanding(rank, &rank->tracks.at[rank->ops.at[work].track], &most) < 0)
                     return -1;
                 queue->depth = most > QUEUE_DEPTH / 10 * 9 ? most : QUEUE_DEPTH;
             }
@@ -428,7 +431,7 @@ static int prepare(struct walker *w)
     w->streams = mem_alloc((n_devices + 1) * sizeof *w->streams);
     w->stream_of = mem_alloc((n_devices + 1) * sizeof *w->stream_of);
     w->last = mem_alloc((n_devices + 1) * sizeof *w->last);
-    w->waits = mem_array(rank->n_lanes + (size_t)1, sizeof *w->waits);
+    w->waits = mem_array(rank->tracks.n + (size_t)1, sizeof *w->waits);
     if (!w->streams || !w->stream_of || !w->last || !w->waits)
         return -1;
     for (uint32_t d = 0; d < n_devices; d++) {
@@ -438,7 +441,7 @@ static int prepare(struct walker *w)
     }
     for (uint32_t d = 0; d < w->n_streams; d++)
         w->last[d] = (struct work){NO_ID, false};
-    for (uint32_t o = 0; o < rank->ops.n && rank->steps.at[rank->template_step].follows; o++)
+    for (uint32_t o = 0; o < rank->ops.n && rank->steps.at[rank->steps.reference].follows; o++)
         if (rank->ops.at[o].flags & GRAPH_OP_GPU)
             w->last[w->stream_of[rank->ops.at[o].device]] =
                 (struct work){local_end_op(rank, o), true};
@@ -451,15 +454,15 @@ static int prepare(struct walker *w)
     return survey_queues(w);
 }
 
-int local_add_gpu_edges(struct rank_build *rank, const uint32_t *op_of_item)
+int local_add_gpu_edges(struct rank_build *rank, const uint32_t *op_of_slice)
 {
-    struct walker w = {.rank = rank, .op_of_item = op_of_item};
+    struct walker w = {.rank = rank, .op_of_slice = op_of_slice};
     int status = prepare(&w);
     if (status == 0)
         status = walk(&w);
     if (status == 0)
         cut_waiting(&w);
-    for (uint32_t l = 0; w.waits && l < rank->n_lanes; l++)
+    for (uint32_t l = 0; w.waits && l < rank->tracks.n; l++)
         mem_free(w.waits[l]);
     mem_free(w.streams);
     mem_free(w.stream_of);

@@ -20,7 +20,7 @@ typedef ARRAY(uint32_t) id_array;
 struct consumers {
     const struct rank_build *rank;
     uint32_t *first, *nodes; /* consumers of node n: nodes[first[n] .. first[n + 1]) */
-    uint32_t *op_of;         /* by node: its first op in the template; NO_ID */
+    uint32_t *op_of;         /* by node: its first op in the reference iteration; NO_ID */
     uint32_t *seen;          /* by node: the walk that saw it last */
     uint32_t n_walks;
     id_array stack;
@@ -59,8 +59,8 @@ static int find_consumers(const struct rank_build *rank, struct consumers *c)
                 c->nodes[c->first[trace->dfg_inputs[i].node + 1]++] = node;
     }
     for (uint32_t o = (uint32_t)rank->ops.n; o-- > 0;) {
-        uint32_t item = rank->ops.at[o].item;
-        uint32_t node = item == NO_ID ? NO_ID : item_span(rank, item)->node;
+        uint32_t slice = rank->ops.at[o].slice;
+        uint32_t node = slice == NO_ID ? NO_ID : slice_span(rank, slice)->node;
         if (node < n)
             c->op_of[node] = o;
     }
@@ -126,14 +126,14 @@ static uint32_t last_op(const struct rank_build *rank, uint32_t transfer)
 
 static int64_t seen_start(const struct rank_build *rank, uint32_t op)
 {
-    return rank->start_ns[(size_t)rank->template_step * rank->n_timed + op];
+    return rank->start_ns[(size_t)rank->steps.reference * rank->n_timed + op];
 }
 
 /* An op of the optimizer's work, which may use a tensor that Horovod reduced. */
 static bool is_update(const struct rank_build *rank, uint32_t op)
 {
     const struct local_op *o = &rank->ops.at[op];
-    return o->item != NO_ID && o->phase == DPRO_OP_UPDATE && o->kind != DPRO_OP_LAUNCH &&
+    return o->slice != NO_ID && o->phase == DPRO_OP_UPDATE && o->kind != DPRO_OP_LAUNCH &&
            !strcasestr(strtab_get(rank->names, o->name), "horovod");
 }
 
@@ -220,8 +220,8 @@ static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation
 
 static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint64_t bytes)
 {
-    struct local_op op = {.item = NO_ID,
-                          .lane = NO_ID,
+    struct local_op op = {.slice = NO_ID,
+                          .track = NO_ID,
                           .device = NO_ID,
                           .kind = kind,
                           .phase = DPRO_OP_BARRIER,
@@ -300,10 +300,10 @@ static uint32_t list_turns(const struct maker *m, uint32_t step, struct turn *tu
     uint32_t n = 0;
     *alike = true;
     for (uint32_t o = 0; o < rank->n_timed; o++) {
-        uint32_t item = rank->match[first + o];
+        uint32_t slice = rank->match[first + o];
         if (rank->ops.at[o].device != m->thread || rank->start_ns[first + o] == ABSENT)
             continue;
-        uint32_t detail = item == NO_ID ? NO_ID : item_span(rank, item)->detail;
+        uint32_t detail = slice == NO_ID ? NO_ID : slice_span(rank, slice)->detail;
         if (detail != NO_ID)
             *alike &=
                 m->fusion
@@ -380,11 +380,11 @@ int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
     uint32_t negotiation = NO_ID;
     int status = m.follows ? find_consumers(rank, &m.consumers) : -1;
     if (status == 0)
-        status = local_span_ops(rank, rank->template_step, &m.pairs, &m.n_pairs);
+        status = local_span_ops(rank, rank->steps.reference, &m.pairs, &m.n_pairs);
     for (uint32_t c = 0; c < rank->collectives.n && status == 0; c++) {
         const struct local_collective *coll = &rank->collectives.at[c];
         const struct local_op *op = &rank->ops.at[coll->arrival];
-        uint32_t track = op->item == NO_ID ? NO_ID : item_span(rank, op->item)->track;
+        uint32_t track = op->slice == NO_ID ? NO_ID : slice_span(rank, op->slice)->track;
         if (track != rank->trace->fused.track)
             continue;
         m.thread = op->device;

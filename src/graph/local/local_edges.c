@@ -58,12 +58,12 @@ int local_add_edge(struct rank_build *rank, uint32_t from, uint32_t to, bool nex
     return array_push(&rank->edges, edge);
 }
 
-/* Within an iteration soft edges follow the order of ends in the template, as the hard ones do, so
- * that together they close no cycle: clocks' rounding lets tiny ops hold both ways. */
+/* Within an iteration soft edges follow the order of ends in the reference iteration, as the hard
+ * ones do, so that together they close no cycle: clocks' rounding lets tiny ops hold both ways. */
 static bool in_order(const struct rank_build *rank, uint32_t from, uint32_t to)
 {
-    int64_t a = rank->end_ns[at(rank, rank->template_step, from)];
-    int64_t b = rank->end_ns[at(rank, rank->template_step, to)];
+    int64_t a = rank->end_ns[at(rank, rank->steps.reference, from)];
+    int64_t b = rank->end_ns[at(rank, rank->steps.reference, to)];
     return a < b || (a == b && from < to);
 }
 
@@ -115,18 +115,18 @@ static void trim_launches(struct rank_build *rank)
 {
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->item == NO_ID || op->lane == NO_ID || (op->flags & GRAPH_OP_GPU) ||
-            rank->items.at[op->item].launch == NO_ID)
+        if (op->slice == NO_ID || op->track == NO_ID || (op->flags & GRAPH_OP_GPU) ||
+            rank->slices.at[op->slice].launch == NO_ID)
             continue;
         for (uint32_t s = 0; s < rank->steps.n; s++) {
-            uint32_t item = rank->match[at(rank, s, o)];
+            uint32_t slice = rank->match[at(rank, s, o)];
             int64_t *end = &rank->end_ns[at(rank, s, o)];
-            if (item == NO_ID)
+            if (slice == NO_ID)
                 continue;
-            for (uint32_t work = rank->items.at[item].launch; work != NO_ID;
-                 work = rank->items.at[work].next)
-                if (rank->items.at[work].start_ns < *end)
-                    *end = rank->items.at[work].start_ns;
+            for (uint32_t work = rank->slices.at[slice].launch; work != NO_ID;
+                 work = rank->slices.at[work].next)
+                if (rank->slices.at[work].start_ns < *end)
+                    *end = rank->slices.at[work].start_ns;
             if (*end < rank->start_ns[at(rank, s, o)])
                 *end = rank->start_ns[at(rank, s, o)];
         }
@@ -161,9 +161,9 @@ static int64_t head_of_copy(const struct rank_build *rank, uint32_t step, uint32
                             uint32_t before)
 {
     int64_t start = rank->start_ns[at(rank, step, call)], end = rank->end_ns[at(rank, step, call)];
-    uint32_t work = rank->items.at[rank->match[at(rank, step, call)]].launch;
+    uint32_t work = rank->slices.at[rank->match[at(rank, step, call)]].launch;
     int64_t over = before == NO_ID ? ABSENT : rank->end_ns[at(rank, step, before)];
-    if (work != NO_ID && rank->items.at[work].start_ns == end && over > start)
+    if (work != NO_ID && rank->slices.at[work].start_ns == end && over > start)
         return over < end ? end - over : 0;
     return end - start;
 }
@@ -171,17 +171,17 @@ static int64_t head_of_copy(const struct rank_build *rank, uint32_t step, uint32
 /* A copying call that blocks may wait for its stream before its work starts. That wait belongs to
  * the stream: the head is as long as the shortest one, the rest shows as the work's own delay, if
  * any. */
-static int trim_copy_heads(struct rank_build *rank, const uint32_t *op_of_item)
+static int trim_copy_heads(struct rank_build *rank, const uint32_t *op_of_slice)
 {
     uint32_t *before = find_work_before(rank);
     if (!before)
         return -1;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->item == NO_ID || !(rank->classes[op->name] & NAME_COPY_CALL) ||
-            rank->items.at[op->item].launch == NO_ID || (op->flags & GRAPH_OP_GPU))
+        if (op->slice == NO_ID || !(rank->classes[op->name] & NAME_COPY_CALL) ||
+            rank->slices.at[op->slice].launch == NO_ID || (op->flags & GRAPH_OP_GPU))
             continue;
-        uint32_t work = op_of_item[rank->items.at[op->item].launch];
+        uint32_t work = op_of_slice[rank->slices.at[op->slice].launch];
         int64_t shortest = INT64_MAX;
         for (int pass = 0; pass < 2; pass++)
             for (uint32_t s = 0; s < rank->steps.n; s++) {
@@ -224,7 +224,7 @@ static int add_in_turn(struct rank_build *rank, uint32_t after, uint32_t before,
                        bool next)
 {
     uint32_t device = rank->ops.at[to].device;
-    for (uint32_t o = after == NO_ID ? 0 : after + 1; o < before && rank->updates_in_turn; o++)
+    for (uint32_t o = after == NO_ID ? 0 : after + 1; o < before && rank->updates.in_turn; o++)
         if (rank->ops.at[o].device == device && local_is_in_turn(rank, o) &&
             local_add_edge(rank, o, to, next, false) < 0)
             return -1;
@@ -293,12 +293,12 @@ static int add_boundary(struct rank_build *rank)
 {
     if (local_has_executor(rank))
         return local_add_executor_boundary(rank);
-    if (rank->ends_with_exchange)
+    if (rank->steps.end_with_exchange)
         return local_add_exchange_boundary(rank);
     uint32_t first = NO_ID, last = NO_ID;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->lane == NO_ID || rank->lanes[op->lane].track != rank->main_track)
+        if (op->track == NO_ID || rank->tracks.at[op->track].source != rank->main_track)
             continue;
         if (first == NO_ID)
             first = o;
@@ -341,9 +341,9 @@ static int add_comm_launches(struct rank_build *rank)
     uint32_t last_span = NO_ID;
     for (uint32_t o = 0; o < rank->ops.n && status == 0; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->lane == NO_ID || rank->lanes[op->lane].kind != DPRO_DEVICE_CPU_THREAD)
+        if (op->track == NO_ID || rank->tracks.at[op->track].kind != DPRO_DEVICE_CPU_THREAD)
             continue;
-        uint32_t span = rank->items.at[op->item].span;
+        uint32_t span = rank->slices.at[op->slice].span;
         if ((rank->classes[op->name] & NAME_COMM_CALL) && span != last_span) {
             status = array_push(&calls, o);
             last_span = span;
@@ -352,18 +352,18 @@ static int add_comm_launches(struct rank_build *rank)
     size_t first = 0; /* not taken yet */
     for (size_t c = 0; c < rank->collectives.n && status == 0; c++) {
         struct local_collective *coll = &rank->collectives.at[c];
-        if (rank->lanes[rank->ops.at[coll->arrival].lane].kind != DPRO_DEVICE_COMM_THREAD)
+        if (rank->tracks.at[rank->ops.at[coll->arrival].track].kind != DPRO_DEVICE_COMM_THREAD)
             continue;
-        int64_t start = rank->start_ns[at(rank, rank->template_step, coll->arrival)];
+        int64_t start = rank->start_ns[at(rank, rank->steps.reference, coll->arrival)];
         while (first < calls.n && calls.at[first] == NO_ID)
             first++;
         for (size_t i = first; i < calls.n; i++) {
             if (calls.at[i] == NO_ID)
                 continue;
-            uint32_t call = calls.at[i], span = rank->items.at[rank->ops.at[call].item].span;
+            uint32_t call = calls.at[i], span = rank->slices.at[rank->ops.at[call].slice].span;
             struct local_collective asked = {.sequence = -1, .peer = -1, .launch_span = NO_ID};
             build_learn_collective(rank, span, &asked);
-            if (rank->start_ns[at(rank, rank->template_step, call)] > start)
+            if (rank->start_ns[at(rank, rank->steps.reference, call)] > start)
                 break;
             if (!may_have_asked(&asked, coll))
                 continue;
@@ -394,39 +394,39 @@ struct handover {
 };
 
 /* Keeps the latest op that ended in (after, before] and left its thread idle. */
-static void consider(const struct rank_build *rank, const uint32_t *op_of_item, uint32_t item,
+static void consider(const struct rank_build *rank, const uint32_t *op_of_slice, uint32_t slice,
                      bool next, int64_t after, int64_t before, struct handover *best)
 {
-    int64_t end = rank->items.at[item].end_ns;
-    if (op_of_item[item] == NO_ID || end <= after || end > before + LOCAL_ROUNDING_NS)
+    int64_t end = rank->slices.at[slice].end_ns;
+    if (op_of_slice[slice] == NO_ID || end <= after || end > before + LOCAL_ROUNDING_NS)
         return;
     if (best->op == NO_ID || end > best->end_ns)
-        *best = (struct handover){local_end_op(rank, op_of_item[item]), next, end};
+        *best = (struct handover){local_end_op(rank, op_of_slice[slice]), next, end};
 }
 
-/* The first of the items low..high-1, sorted by start, that starts at `ns` or later; high if none.
+/* The first of the slices low..high-1, sorted by start, that starts at `ns` or later; high if none.
  */
 static uint32_t first_from(const struct rank_build *rank, uint32_t low, uint32_t high, int64_t ns)
 {
-    return LOWER_BOUND(i, low, high, rank->items.at[i].start_ns < ns);
+    return LOWER_BOUND(i, low, high, rank->slices.at[i].start_ns < ns);
 }
 
-static void look_for_handover(const struct rank_build *rank, const uint32_t *op_of_item,
-                              const struct lane *lane, int64_t after, int64_t before,
+static void look_for_handover(const struct rank_build *rank, const uint32_t *op_of_slice,
+                              const struct track *track, int64_t after, int64_t before,
                               struct handover *best)
 {
-    uint32_t step = rank->template_step;
-    bool pooled = lane->track == NO_ID;
+    uint32_t step = rank->steps.reference;
+    bool pooled = track->source == NO_ID;
     for (int next = 0; next <= (rank->steps.at[step].follows ? 1 : 0); next++) {
-        uint32_t first = lane->first[step - (uint32_t)next];
-        uint32_t low = first_from(rank, first, lane->first[step - (uint32_t)next + 1], before);
+        uint32_t first = track->first[step - (uint32_t)next];
+        uint32_t low = first_from(rank, first, track->first[step - (uint32_t)next + 1], before);
         for (uint32_t i = low; i-- > first;) {
-            if (!pooled && rank->items.at[i].end_ns > before + LOCAL_ROUNDING_NS)
+            if (!pooled && rank->slices.at[i].end_ns > before + LOCAL_ROUNDING_NS)
                 return; /* the thread is busy: it hands nothing over now */
-            if (!pooled && rank->items.at[i].end_ns <= after)
+            if (!pooled && rank->slices.at[i].end_ns <= after)
                 return;
-            consider(rank, op_of_item, i, next == 1, after, before, best);
-            if (!pooled && op_of_item[i] != NO_ID)
+            consider(rank, op_of_slice, i, next == 1, after, before, best);
+            if (!pooled && op_of_slice[i] != NO_ID)
                 return;
         }
     }
@@ -434,19 +434,19 @@ static void look_for_handover(const struct rank_build *rank, const uint32_t *op_
 
 /* A busy thread hands over somewhere in its course: the latest of its ops, a few back at most, that
  * came before in every iteration. */
-static int add_busy_handover(struct rank_build *rank, const uint32_t *op_of_item,
-                             const struct lane *lane, int64_t after, uint32_t to)
+static int add_busy_handover(struct rank_build *rank, const uint32_t *op_of_slice,
+                             const struct track *track, int64_t after, uint32_t to)
 {
     enum { LOOK_BACK = 256 };
-    uint32_t step = rank->template_step, first = lane->first[step];
+    uint32_t step = rank->steps.reference, first = track->first[step];
     int64_t before = rank->start_ns[at(rank, step, to)];
-    uint32_t low = first_from(rank, first, lane->first[step + 1], before);
+    uint32_t low = first_from(rank, first, track->first[step + 1], before);
     uint32_t last = low > first + LOOK_BACK ? low - LOOK_BACK : first;
-    for (uint32_t i = low; i-- > last && rank->items.at[i].end_ns > after;) {
+    for (uint32_t i = low; i-- > last && rank->slices.at[i].end_ns > after;) {
         size_t n_before = rank->edges.n;
-        if (op_of_item[i] == NO_ID || rank->items.at[i].end_ns > before)
+        if (op_of_slice[i] == NO_ID || rank->slices.at[i].end_ns > before)
             continue;
-        if (local_add_if_holds(rank, local_end_op(rank, op_of_item[i]), to, false) < 0)
+        if (local_add_if_holds(rank, local_end_op(rank, op_of_slice[i]), to, false) < 0)
             return -1;
         if (rank->edges.n > n_before)
             return 0;
@@ -454,49 +454,49 @@ static int add_busy_handover(struct rank_build *rank, const uint32_t *op_of_item
     return 0;
 }
 
-/* The lanes that others may wait for. Of very many threads the busiest ones: looking at each for
+/* The tracks that others may wait for. Of very many threads the busiest ones: looking at each for
  * each op would cost their square. */
 enum { MOST_LANES = 64 };
 
 struct givers {
-    uint32_t lanes[MOST_LANES];
+    uint32_t tracks[MOST_LANES];
     uint32_t n;
 };
 
-static uint32_t items_around_template(const struct rank_build *rank, uint32_t lane)
+static uint32_t slices_around_reference(const struct rank_build *rank, uint32_t track)
 {
-    uint32_t t = rank->template_step, before = t - rank->steps.at[t].follows;
-    return rank->lanes[lane].first[t + 1] - rank->lanes[lane].first[before];
+    uint32_t t = rank->steps.reference, before = t - rank->steps.at[t].follows;
+    return rank->tracks.at[track].first[t + 1] - rank->tracks.at[track].first[before];
 }
 
 static struct givers find_givers(const struct rank_build *rank)
 {
     struct givers givers = {.n = 0};
-    for (uint32_t l = 0; l < rank->n_lanes; l++) {
-        uint32_t n = items_around_template(rank, l), at = givers.n;
-        if (rank->lanes[l].kind == DPRO_DEVICE_GPU_STREAM || n == 0)
+    for (uint32_t l = 0; l < rank->tracks.n; l++) {
+        uint32_t n = slices_around_reference(rank, l), at = givers.n;
+        if (rank->tracks.at[l].kind == DPRO_DEVICE_GPU_STREAM || n == 0)
             continue;
         if (givers.n < MOST_LANES)
             givers.n++;
-        else if (items_around_template(rank, givers.lanes[--at]) >= n)
+        else if (slices_around_reference(rank, givers.tracks[--at]) >= n)
             continue;
-        for (; at > 0 && items_around_template(rank, givers.lanes[at - 1]) < n; at--)
-            givers.lanes[at] = givers.lanes[at - 1];
-        givers.lanes[at] = l;
+        for (; at > 0 && slices_around_reference(rank, givers.tracks[at - 1]) < n; at--)
+            givers.tracks[at] = givers.tracks[at - 1];
+        givers.tracks[at] = l;
     }
     return givers;
 }
 
-static int add_handover(struct rank_build *rank, const uint32_t *op_of_item,
-                        const struct givers *givers, uint32_t own_lane, int64_t idle_since,
+static int add_handover(struct rank_build *rank, const uint32_t *op_of_slice,
+                        const struct givers *givers, uint32_t own_track, int64_t idle_since,
                         uint32_t to)
 {
     struct handover best = {.op = NO_ID};
-    int64_t start = rank->start_ns[at(rank, rank->template_step, to)];
+    int64_t start = rank->start_ns[at(rank, rank->steps.reference, to)];
     for (uint32_t i = 0; i < givers->n; i++)
-        if (givers->lanes[i] != own_lane)
-            look_for_handover(rank, op_of_item, &rank->lanes[givers->lanes[i]], idle_since, start,
-                              &best);
+        if (givers->tracks[i] != own_track)
+            look_for_handover(rank, op_of_slice, &rank->tracks.at[givers->tracks[i]], idle_since,
+                              start, &best);
     size_t n_before = rank->edges.n;
     int status = 0;
     if (best.op != NO_ID && rank->ops.at[best.op].kind == DPRO_OP_COLLECTIVE && !best.next &&
@@ -507,9 +507,9 @@ static int add_handover(struct rank_build *rank, const uint32_t *op_of_item,
     if (status < 0 || rank->edges.n > n_before)
         return status;
     for (uint32_t i = 0; i < givers->n; i++) {
-        const struct lane *lane = &rank->lanes[givers->lanes[i]];
-        if (givers->lanes[i] != own_lane && lane->kind == DPRO_DEVICE_CPU_THREAD &&
-            add_busy_handover(rank, op_of_item, lane, idle_since, to) < 0)
+        const struct track *track = &rank->tracks.at[givers->tracks[i]];
+        if (givers->tracks[i] != own_track && track->kind == DPRO_DEVICE_CPU_THREAD &&
+            add_busy_handover(rank, op_of_slice, track, idle_since, to) < 0)
             return -1;
     }
     return 0;
@@ -517,33 +517,33 @@ static int add_handover(struct rank_build *rank, const uint32_t *op_of_item,
 
 /* A thread that stood idle goes on when another one falls idle: main -> autograd -> main, a wait
  * for a collective on gloo's threads. */
-static int add_handovers(struct rank_build *rank, const uint32_t *op_of_item)
+static int add_handovers(struct rank_build *rank, const uint32_t *op_of_slice)
 {
-    uint32_t t = rank->template_step;
+    uint32_t t = rank->steps.reference;
     struct givers givers = find_givers(rank);
-    for (uint32_t l = 0; l < rank->n_lanes; l++) {
-        const struct lane *lane = &rank->lanes[l];
-        if (lane->kind != DPRO_DEVICE_CPU_THREAD)
+    for (uint32_t l = 0; l < rank->tracks.n; l++) {
+        const struct track *track = &rank->tracks.at[l];
+        if (track->kind != DPRO_DEVICE_CPU_THREAD)
             continue;
-        if ((lane->track != NO_ID && rank->trace->tracks[lane->track].serial) ||
-            (build_is_pool(rank, lane) && dfg_is_known(rank)))
+        if ((track->source != NO_ID && rank->trace->tracks[track->source].serial) ||
+            (build_is_pool(rank, track) && dfg_is_known(rank)))
             continue; /* an executor's threads: its graph says why an op starts */
         int64_t idle_since = rank->steps.at[t].start_ns;
-        if (rank->steps.at[t].follows && lane->track != rank->main_track) {
+        if (rank->steps.at[t].follows && track->source != rank->main_track) {
             idle_since = rank->steps.at[t - 1].start_ns;
-            if (lane->first[t] > lane->first[t - 1])
-                idle_since = rank->items.at[lane->first[t] - 1].end_ns;
-        } else if (lane->track != rank->main_track) {
+            if (track->first[t] > track->first[t - 1])
+                idle_since = rank->slices.at[track->first[t] - 1].end_ns;
+        } else if (track->source != rank->main_track) {
             idle_since = INT64_MIN;
         }
-        for (uint32_t i = lane->first[t]; i < lane->first[t + 1]; i++) {
-            const struct item *item = &rank->items.at[i];
-            if (op_of_item[i] == NO_ID)
+        for (uint32_t i = track->first[t]; i < track->first[t + 1]; i++) {
+            const struct slice *slice = &rank->slices.at[i];
+            if (op_of_slice[i] == NO_ID)
                 continue;
-            if ((idle_since == INT64_MIN || item->start_ns - idle_since >= HANDOVER_NS) &&
-                add_handover(rank, op_of_item, &givers, l, idle_since, op_of_item[i]) < 0)
+            if ((idle_since == INT64_MIN || slice->start_ns - idle_since >= HANDOVER_NS) &&
+                add_handover(rank, op_of_slice, &givers, l, idle_since, op_of_slice[i]) < 0)
                 return -1;
-            idle_since = item->end_ns;
+            idle_since = slice->end_ns;
         }
     }
     return 0;
@@ -551,7 +551,7 @@ static int add_handovers(struct rank_build *rank, const uint32_t *op_of_item)
 
 /* ---- forward -> backward ---- */
 
-/* Span -> its last op, for the template's spans: sorted pairs span << 32 | op. */
+/* Span -> its last op, for the reference iteration's spans: sorted pairs span << 32 | op. */
 int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pairs, size_t *n_pairs)
 {
     uint64_t *list = mem_alloc((rank->ops.n + 1) * sizeof *list);
@@ -559,9 +559,9 @@ int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pair
     if (!list)
         return -1;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
-        uint32_t item = rank->match[at(rank, step, o)];
-        if (item != NO_ID && !(rank->ops.at[o].flags & GRAPH_OP_GPU))
-            list[n++] = (uint64_t)rank->items.at[item].span << 32 | o;
+        uint32_t slice = rank->match[at(rank, step, o)];
+        if (slice != NO_ID && !(rank->ops.at[o].flags & GRAPH_OP_GPU))
+            list[n++] = (uint64_t)rank->slices.at[slice].span << 32 | o;
     }
     sort_u64(list, n);
     *pairs = list;
@@ -586,7 +586,7 @@ uint32_t local_nth_taken(const struct rank_build *rank, uint32_t k, uint32_t n)
     uint32_t n_sets = 0, found = NO_ID;
     for (uint32_t o = 0; o < rank->n_timed && set != STRTAB_FULL; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->name == set && op->item != NO_ID && op->phase == DPRO_OP_UPDATE && n_sets++ == k)
+        if (op->name == set && op->slice != NO_ID && op->phase == DPRO_OP_UPDATE && n_sets++ == k)
             found = o;
     }
     return n_sets == n ? found : NO_ID;
@@ -598,7 +598,7 @@ static int add_forward_backward(struct rank_build *rank)
     size_t n;
     if (rank->trace->n_links == 0)
         return 0;
-    if (local_span_ops(rank, rank->template_step, &pairs, &n) < 0)
+    if (local_span_ops(rank, rank->steps.reference, &pairs, &n) < 0)
         return -1;
     int status = 0;
     for (uint32_t i = 0; i < rank->trace->n_links && status == 0; i++) {
@@ -613,16 +613,16 @@ static int add_forward_backward(struct rank_build *rank)
 
 int build_local_edges(struct rank_build *rank, struct dpro_error *err)
 {
-    uint32_t *op_of_item = mem_alloc((rank->items.n + 1) * sizeof *op_of_item);
-    int status = op_of_item ? local_sort_updates(rank) : -1;
+    uint32_t *op_of_slice = mem_alloc((rank->slices.n + 1) * sizeof *op_of_slice);
+    int status = op_of_slice ? local_sort_updates(rank) : -1;
     if (status == 0) {
-        memset(op_of_item, 0xFF, (rank->items.n + 1) * sizeof *op_of_item);
+        memset(op_of_slice, 0xFF, (rank->slices.n + 1) * sizeof *op_of_slice);
         for (uint32_t s = 0; s < rank->steps.n; s++)
-            for (uint32_t o = rank->ops.n; o-- > 0;) /* a collective's item is its arrival */
+            for (uint32_t o = rank->ops.n; o-- > 0;) /* a collective's slice is its arrival */
                 if (rank->match[at(rank, s, o)] != NO_ID)
-                    op_of_item[rank->match[at(rank, s, o)]] = o;
+                    op_of_slice[rank->match[at(rank, s, o)]] = o;
         trim_launches(rank);
-        status = trim_copy_heads(rank, op_of_item);
+        status = trim_copy_heads(rank, op_of_slice);
     }
     if (status == 0)
         status = local_count_slots(rank);
@@ -633,11 +633,11 @@ int build_local_edges(struct rank_build *rank, struct dpro_error *err)
     if (status == 0)
         status = add_comm_order(rank);
     if (status == 0)
-        status = local_add_gpu_edges(rank, op_of_item);
+        status = local_add_gpu_edges(rank, op_of_slice);
     if (status == 0)
-        status = local_add_engine_edges(rank, op_of_item);
+        status = local_add_engine_edges(rank, op_of_slice);
     if (status == 0)
-        status = add_handovers(rank, op_of_item);
+        status = add_handovers(rank, op_of_slice);
     if (status == 0)
         status = add_forward_backward(rank);
     if (status == 0)
@@ -646,6 +646,6 @@ int build_local_edges(struct rank_build *rank, struct dpro_error *err)
         status = local_add_node_edges(rank);
     if (status == 0)
         status = add_boundary(rank);
-    mem_free(op_of_item);
+    mem_free(op_of_slice);
     return status < 0 ? dpro_error_nomem(err) : 0;
 }

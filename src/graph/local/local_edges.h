@@ -24,7 +24,7 @@ int local_add_if_holds(struct rank_build *rank, uint32_t from, uint32_t to, bool
  * `known`, as DDP's wait for each bucket is. */
 int local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t to, bool known);
 
-/* The op whose end is the end of the item that `op` stands for: a collective's transfer. */
+/* The op whose end is the end of the slice that `op` stands for: a collective's transfer. */
 uint32_t local_end_op(const struct rank_build *rank, uint32_t op);
 
 /* Whether a device is one of a pool of communication threads, on which order is chance. */
@@ -35,14 +35,14 @@ int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pair
 uint32_t local_op_of_span(const uint64_t *pairs, size_t n, uint32_t span, bool want_last);
 
 /* gpu_edges.c: launch -> work, stream waits, synchronization, blocking copies. */
-int local_add_gpu_edges(struct rank_build *rank, const uint32_t *op_of_item);
+int local_add_gpu_edges(struct rank_build *rank, const uint32_t *op_of_slice);
 
 /* executor_edges.c: a framework's executor, whose pool of threads runs what is ready. */
 bool local_has_executor(const struct rank_build *rank);
 static inline bool local_is_pooled(const struct rank_build *rank, uint32_t op)
 {
-    uint32_t lane = rank->ops.at[op].lane;
-    return lane != NO_ID && build_is_pool(rank, &rank->lanes[lane]);
+    uint32_t track = rank->ops.at[op].track;
+    return track != NO_ID && build_is_pool(rank, &rank->tracks.at[track]);
 }
 /* How many ops its threads ran at once at most: rank->n_slots. */
 int local_count_slots(struct rank_build *rank);
@@ -54,12 +54,12 @@ int local_add_node_edges(struct rank_build *rank);
 
 /* engine_edges.c: calls that wait for an engine's work, what exchanges with servers wait for, and
  * what waits for them. */
-int local_add_engine_edges(struct rank_build *rank, const uint32_t *op_of_item);
+int local_add_engine_edges(struct rank_build *rank, const uint32_t *op_of_slice);
 /* What ends an iteration that ends with an exchange. */
 int local_add_exchange_boundary(struct rank_build *rank);
 
-/* update_edges.c: finds which of a worker's own updates is which in every step; sets n_updates and
- * updates_in_turn. */
+/* update_edges.c: finds which of a worker's own updates is which in every step; sets
+ * rank->updates. */
 int local_sort_updates(struct rank_build *rank);
 /* Whether the op is one of them, which run in the order in which they are ready. */
 bool local_is_in_turn(const struct rank_build *rank, uint32_t op);

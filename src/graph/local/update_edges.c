@@ -24,21 +24,22 @@ struct updates {
     uint32_t *ops;       /* in order of start */
     uint32_t *exchanges; /* collectives, in order of keys */
     size_t n_exchanges, together;
-    struct taken *taken; /* [n_updates] in the order in which they were ready in the template */
+    struct taken
+        *taken; /* [n_updates] in the order in which they were ready in the reference iteration */
 };
 
 static bool is_update(const struct rank_build *rank, uint32_t o)
 {
     const struct local_op *op = &rank->ops.at[o];
-    return op->item != NO_ID && op->lane != NO_ID &&
-           rank->lanes[op->lane].kind == DPRO_DEVICE_CPU_THREAD &&
+    return op->slice != NO_ID && op->track != NO_ID &&
+           rank->tracks.at[op->track].kind == DPRO_DEVICE_CPU_THREAD &&
            (rank->classes[op->name] & NAME_UPDATE_NODE) &&
-           item_span(rank, op->item)->kind == SPAN_CPU_OP;
+           slice_span(rank, op->slice)->kind == SPAN_CPU_OP;
 }
 
 bool local_is_in_turn(const struct rank_build *rank, uint32_t op)
 {
-    return rank->updates_in_turn && is_update(rank, op);
+    return rank->updates.in_turn && is_update(rank, op);
 }
 
 ORDER_OF_INDICES(by_key, struct local_collective, ASCENDING(key));
@@ -100,26 +101,26 @@ static bool are_shared_out(const struct rank_build *rank, struct updates *u, siz
         if (rank->ops.at[u->ops[i]].name != rank->ops.at[u->ops[0]].name)
             return false;
     return u->together > 0 && (u->n_exchanges + u->together - 1) / u->together == n &&
-           list_taken(rank, u, rank->template_step, u->taken);
+           list_taken(rank, u, rank->steps.reference, u->taken);
 }
 
-/* What ran in a step as the update of the same gradients as in the template. */
+/* What ran in a step as the update of the same gradients as in the reference iteration. */
 static void sort_step(struct rank_build *rank, const struct updates *u, uint32_t step,
                       struct taken *taken, uint32_t *matches)
 {
     size_t first = (size_t)step * rank->n_timed;
-    for (size_t i = 0; i < rank->n_updates; i++)
+    for (size_t i = 0; i < rank->updates.n; i++)
         if ((matches[i] = rank->match[first + u->ops[i]]) == NO_ID)
             return;
     if (!list_taken(rank, u, step, taken))
         return;
-    for (size_t i = 0; i < rank->n_updates; i++) {
+    for (size_t i = 0; i < rank->updates.n; i++) {
         size_t turn = 0, at = first + u->ops[i];
         while (taken[turn].first != u->taken[i].first)
             turn++;
         rank->match[at] = matches[turn];
-        rank->start_ns[at] = rank->items.at[matches[turn]].start_ns;
-        rank->end_ns[at] = rank->items.at[matches[turn]].end_ns;
+        rank->start_ns[at] = rank->slices.at[matches[turn]].start_ns;
+        rank->end_ns[at] = rank->slices.at[matches[turn]].end_ns;
     }
 }
 
@@ -133,11 +134,11 @@ static int find_free(struct rank_build *rank, const struct updates *u)
     for (size_t i = 0; i < n_times; i++)
         rank->free_ns[i] = ABSENT;
     for (uint32_t s = 0; s < rank->steps.n; s++)
-        for (size_t i = 0; i < rank->n_updates; i++) {
+        for (size_t i = 0; i < rank->updates.n; i++) {
             size_t at = (size_t)s * rank->n_timed + u->ops[i];
-            uint32_t item = rank->match[at], lane = rank->ops.at[u->ops[i]].lane;
-            if (item != NO_ID && item > rank->lanes[lane].first[0])
-                rank->free_ns[at] = rank->items.at[item - 1].end_ns;
+            uint32_t slice = rank->match[at], track = rank->ops.at[u->ops[i]].track;
+            if (slice != NO_ID && slice > rank->tracks.at[track].first[0])
+                rank->free_ns[at] = rank->slices.at[slice - 1].end_ns;
         }
     return 0;
 }
@@ -150,15 +151,15 @@ int local_sort_updates(struct rank_build *rank)
     size_t n = 0;
     for (uint32_t o = 0; o < rank->n_timed; o++)
         n += is_update(rank, o);
-    rank->n_updates = u.n_exchanges > 0 ? (uint32_t)n : 0;
-    rank->updates_in_turn = rank->n_updates > 0 && are_shared_out(rank, &u, n);
+    rank->updates.n = u.n_exchanges > 0 ? (uint32_t)n : 0;
+    rank->updates.in_turn = rank->updates.n > 0 && are_shared_out(rank, &u, n);
     struct taken *taken = mem_alloc((n + 1) * sizeof *taken);
     uint32_t *matches = mem_alloc((n + 1) * sizeof *matches);
     int status = taken && matches ? 0 : -1;
-    for (uint32_t s = 0; s < rank->steps.n && status == 0 && rank->updates_in_turn; s++)
-        if (s != rank->template_step)
+    for (uint32_t s = 0; s < rank->steps.n && status == 0 && rank->updates.in_turn; s++)
+        if (s != rank->steps.reference)
             sort_step(rank, &u, s, taken, matches);
-    if (status == 0 && rank->updates_in_turn)
+    if (status == 0 && rank->updates.in_turn)
         status = find_free(rank, &u);
     mem_free(taken);
     mem_free(matches);
@@ -171,7 +172,7 @@ static int add_edge(struct rank_build *rank, const struct updates *u, uint32_t t
                     const struct local_collective *c)
 {
     size_t n_before = rank->edges.n;
-    for (uint32_t i = to; i < rank->n_updates && rank->edges.n == n_before; i++)
+    for (uint32_t i = to; i < rank->updates.n && rank->edges.n == n_before; i++)
         if (local_add_if_holds(rank, c->transfer, u->ops[i], u->ops[i] < c->arrival) < 0)
             return -1;
     return 0;
@@ -183,11 +184,11 @@ int local_add_update_edges(struct rank_build *rank)
     int status = init(rank, &u);
     if (status < 0)
         return -1;
-    size_t n = rank->updates_in_turn ? rank->n_updates : 1;
-    if (!rank->updates_in_turn)
+    size_t n = rank->updates.in_turn ? rank->updates.n : 1;
+    if (!rank->updates.in_turn)
         u.taken[0] = (struct taken){0, u.n_exchanges, 0};
     else
-        list_taken(rank, &u, rank->template_step, u.taken);
+        list_taken(rank, &u, rank->steps.reference, u.taken);
     for (uint32_t t = 0; t < n; t++)
         for (size_t e = u.taken[t].first; e < u.taken[t].first + u.taken[t].n && status == 0; e++)
             status = add_edge(rank, &u, t, &rank->collectives.at[u.exchanges[e]]);

@@ -62,17 +62,17 @@ static uint32_t transport_of(const struct dpro_trace *trace, uint32_t rank_index
     return NO_ID;
 }
 
-/* The span that ran an item of a collective: its own on a communication thread, its launch's where
+/* The span that ran a slice of a collective: its own on a communication thread, its launch's where
  * it is a kernel. */
 static uint32_t span_of(const struct rank_build *rank, const struct local_collective *c,
-                        uint32_t item)
+                        uint32_t slice)
 {
     const struct local_op *op = &rank->ops.at[c->arrival];
-    if (item != NO_ID && (op->flags & GRAPH_OP_GPU))
-        item = rank->items.at[item].launch;
-    else if (rank->lanes[op->lane].kind != DPRO_DEVICE_COMM_THREAD)
-        item = NO_ID;
-    return item == NO_ID ? NO_ID : rank->items.at[item].span;
+    if (slice != NO_ID && (op->flags & GRAPH_OP_GPU))
+        slice = rank->slices.at[slice].launch;
+    else if (rank->tracks.at[op->track].kind != DPRO_DEVICE_COMM_THREAD)
+        slice = NO_ID;
+    return slice == NO_ID ? NO_ID : rank->slices.at[slice].span;
 }
 
 int build_parts(struct rank_build *rank, const struct dpro_trace *trace, struct dpro_error *err)

@@ -60,7 +60,7 @@ struct ends {
     end_array found;
 };
 
-/* Finds the rank's parts in what it ran; before the rank's items are forgotten. */
+/* Finds the rank's parts in what it ran; before the rank's slices are forgotten. */
 int build_parts(struct rank_build *rank, const struct dpro_trace *trace, struct dpro_error *err);
 
 /* -1: no memory. */

@@ -278,7 +278,7 @@ static uint32_t shown_sample(const struct finder *f, const struct joined *joined
 {
     const struct rank_build *rank = &f->join->ranks[0];
     uint32_t s = 0;
-    while (s + 1 < rank->n_samples && rank->sample_step[s] != rank->template_step)
+    while (s + 1 < rank->n_samples && rank->sample_step[s] != rank->steps.reference)
         s++;
     for (uint32_t k = 0; k < rank->n_samples && !is_seen(f, joined, s); k++)
         s = k;

@@ -33,22 +33,22 @@ static uint32_t scope_of(const struct rank_build *rank, uint32_t span)
 
 /* The scope of device work: around its launch, or, if that is not known, around itself on its
  * stream, where all that was launched in a range lies in the range's shadow. */
-static uint32_t scope_of_item(const struct rank_build *rank, uint32_t item)
+static uint32_t scope_of_item(const struct rank_build *rank, uint32_t slice)
 {
-    const struct item *it = &rank->items.at[item];
-    return scope_of(rank, it->launch == NO_ID ? it->span : rank->items.at[it->launch].span);
+    const struct slice *it = &rank->slices.at[slice];
+    return scope_of(rank, it->launch == NO_ID ? it->span : rank->slices.at[it->launch].span);
 }
 
 int build_find_scopes(struct rank_build *rank)
 {
-    for (uint32_t i = 0; i < rank->items.n; i++) {
-        const struct trace_span *span = item_span(rank, i);
+    for (uint32_t i = 0; i < rank->slices.n; i++) {
+        const struct trace_span *span = slice_span(rank, i);
         if (span->kind != SPAN_KERNEL || !(rank->classes[span->name] & NAME_COMM_KERNEL))
             continue;
         /* whatever lies between: a range around it has its kernel */
-        uint32_t launch = rank->items.at[i].launch;
-        const uint32_t from[] = {rank->items.at[i].span,
-                                 launch == NO_ID ? NO_ID : rank->items.at[launch].span};
+        uint32_t launch = rank->slices.at[i].launch;
+        const uint32_t from[] = {rank->slices.at[i].span,
+                                 launch == NO_ID ? NO_ID : rank->slices.at[launch].span};
         for (int f = 0; f < 2; f++)
             for (uint32_t up = from[f]; up != NO_ID; up = rank->trace->spans[up].parent)
                 if (map_set(&rank->named_scopes, up + UINT64_C(1), 1) < 0)
@@ -57,9 +57,9 @@ int build_find_scopes(struct rank_build *rank)
     return 0;
 }
 
-bool build_communicates(const struct rank_build *rank, uint32_t item)
+bool build_communicates(const struct rank_build *rank, uint32_t slice)
 {
-    const struct trace_span *span = item_span(rank, item);
+    const struct trace_span *span = slice_span(rank, slice);
     if (span->kind != SPAN_KERNEL)
         return false;
     if (rank->classes[span->name] & NAME_COMM_KERNEL)
@@ -67,6 +67,6 @@ bool build_communicates(const struct rank_build *rank, uint32_t item)
     const char *name = strtab_get(rank->names, span->name);
     if (strncmp(name, "triton_", strlen("triton_")) == 0) /* Inductor's: computation */
         return false;
-    uint32_t scope = scope_of_item(rank, item);
+    uint32_t scope = scope_of_item(rank, slice);
     return scope != NO_ID && !map_get(&rank->named_scopes, scope + UINT64_C(1), NULL);
 }

@@ -1,7 +1,7 @@
-/* graph/ops/cut_slices.c: cuts tracks into items.
+/* graph/ops/cut_slices.c: cuts tracks into slices.
  *
  * Spans on a CPU thread nest. What counts for replay is which span is innermost at each moment, so
- * a span with children becomes the stretches between them, numbered, and a leaf becomes one item.
+ * a span with children becomes the stretches between them, numbered, and a leaf becomes one slice.
  * Even empty stretches are kept here: clocks of one microsecond make them come and go, and
  * sequences must match between iterations. Ranges that a user or the profiler drew around ops are
  * no work and are looked through. */
@@ -27,14 +27,14 @@ struct open_span {
 /* Device work and the call that launched it. */
 struct launch {
     uint32_t device; /* the first span of the work */
-    uint32_t item;   /* of the call; NO_ID: none found */
+    uint32_t slice;  /* of the call; NO_ID: none found */
 };
 
 struct cutter {
     struct rank_build *rank;
-    struct lane *lane;
-    uint32_t step;  /* the step that the next item falls into, or the one after it */
-    uint32_t round; /* of Horovod's, that begins after the last item */
+    struct track *track;
+    uint32_t step;  /* the step that the next slice falls into, or the one after it */
+    uint32_t round; /* of Horovod's, that begins after the last slice */
     bool waits_for_rounds;
     struct map launch_of; /* window and correlation -> index into `launches` */
     ARRAY(struct launch) launches;
@@ -63,9 +63,9 @@ static struct launch *find_launch(const struct cutter *cutter, const struct trac
 static uint32_t find_step(struct cutter *cutter, int64_t time)
 {
     const struct rank_build *rank = cutter->rank;
-    bool program = cutter->lane->track == rank->main_track;
+    bool program = cutter->track->source == rank->main_track;
     for (; cutter->step < rank->steps.n;
-         cutter->lane->first[++cutter->step] = (uint32_t)rank->items.n) {
+         cutter->track->first[++cutter->step] = (uint32_t)rank->slices.n) {
         const struct step *step = &rank->steps.at[cutter->step];
         if ((program ? step->program_end_ns : step->end_ns) > time)
             return (program ? step->program_start_ns : step->start_ns) <= time ? cutter->step
@@ -116,11 +116,11 @@ static int64_t belongs_at(struct cutter *cutter, uint32_t span, int64_t start)
     return start;
 }
 
-/* Appends an item if it lies in a step; *item is its id or NO_ID. */
+/* Appends a slice if it lies in a step; *slice is its id or NO_ID. */
 static int emit(struct cutter *cutter, uint32_t span, uint32_t segment, int64_t start, int64_t end,
-                uint32_t *item)
+                uint32_t *slice)
 {
-    *item = NO_ID;
+    *slice = NO_ID;
     int64_t at = belongs_at(cutter, span, start);
     uint32_t step = find_step(cutter, at);
     if (step == NO_ID)
@@ -130,25 +130,25 @@ static int emit(struct cutter *cutter, uint32_t span, uint32_t segment, int64_t 
         start = start < over_ns ? start : over_ns;
         end = end < over_ns ? end : over_ns;
     }
-    struct item fresh = {.start_ns = start,
-                         .end_ns = end,
-                         .span = span,
-                         .segment = segment,
-                         .launch = NO_ID,
-                         .next = NO_ID};
-    *item = (uint32_t)cutter->rank->items.n;
-    return array_push(&cutter->rank->items, fresh);
+    struct slice fresh = {.start_ns = start,
+                          .end_ns = end,
+                          .span = span,
+                          .segment = segment,
+                          .launch = NO_ID,
+                          .next = NO_ID};
+    *slice = (uint32_t)cutter->rank->slices.n;
+    return array_push(&cutter->rank->slices, fresh);
 }
 
-/* What the profiler did in the item just appended and before it. */
-static void count_profiled(struct cutter *cutter, uint32_t item, unsigned within, bool outermost,
+/* What the profiler did in the slice just appended and before it. */
+static void count_profiled(struct cutter *cutter, uint32_t slice, unsigned within, bool outermost,
                            uint32_t span)
 {
-    if (item == NO_ID)
+    if (slice == NO_ID)
         return;
-    cutter->rank->items.at[item].profiled_within = within & 3;
-    if (outermost && cutter->rank->items.at[item].segment == 0)
-        cutter->rank->items.at[item].profiled_before =
+    cutter->rank->slices.at[slice].profiled_within = within & 3;
+    if (outermost && cutter->rank->slices.at[slice].segment == 0)
+        cutter->rank->slices.at[slice].profiled_before =
             (cutter->after_op + is_profiled(cutter, span)) & 3;
 }
 
@@ -158,7 +158,7 @@ static int emit_leaf(struct cutter *cutter, const struct open_span *open)
 {
     const struct trace_span *span = &cutter->rank->trace->spans[open->span];
     struct launch *launch = span->kind == SPAN_RUNTIME ? find_launch(cutter, span) : NULL;
-    uint32_t item;
+    uint32_t slice;
     if (launch) {
         int64_t split = cutter->rank->trace->spans[launch->device].start_ns;
         bool copies = cutter->rank->classes[span->name] & NAME_COPY_CALL;
@@ -166,16 +166,16 @@ static int emit_leaf(struct cutter *cutter, const struct open_span *open)
             split = open->cursor;
         if (split > open->end || !copies)
             split = open->end;
-        if (emit(cutter, open->span, 0, open->cursor, split, &item) < 0)
+        if (emit(cutter, open->span, 0, open->cursor, split, &slice) < 0)
             return -1;
-        launch->item = item;
-        if (copies && item != NO_ID)
-            return emit(cutter, open->span, SEGMENT_TAIL, split, open->end, &item);
+        launch->slice = slice;
+        if (copies && slice != NO_ID)
+            return emit(cutter, open->span, SEGMENT_TAIL, split, open->end, &slice);
         return 0;
     }
-    if (emit(cutter, open->span, 0, open->cursor, open->end, &item) < 0)
+    if (emit(cutter, open->span, 0, open->cursor, open->end, &slice) < 0)
         return -1;
-    count_profiled(cutter, item, 0, cutter->n_open == 0, open->span);
+    count_profiled(cutter, slice, 0, cutter->n_open == 0, open->span);
     return 0;
 }
 
@@ -183,13 +183,13 @@ static int emit_leaf(struct cutter *cutter, const struct open_span *open)
 static int emit_rest(struct cutter *cutter, const struct open_span *open)
 {
     const struct trace_span *span = &cutter->rank->trace->spans[open->span];
-    uint32_t item;
-    if (emit(cutter, open->span, open->segment, open->cursor, open->end, &item) < 0)
+    uint32_t slice;
+    if (emit(cutter, open->span, open->segment, open->cursor, open->end, &slice) < 0)
         return -1;
-    count_profiled(cutter, item, open->after_op, false, open->span);
+    count_profiled(cutter, slice, open->after_op, false, open->span);
     struct launch *launch = span->kind == SPAN_RUNTIME ? find_launch(cutter, span) : NULL;
-    if (launch && launch->item == NO_ID)
-        launch->item = item;
+    if (launch && launch->slice == NO_ID)
+        launch->slice = slice;
     return 0;
 }
 
@@ -232,14 +232,14 @@ static int open_one(struct cutter *cutter, uint32_t index, int64_t *floor)
         return 0;
     if (cutter->n_open > 0) {
         struct open_span *top = &cutter->open[cutter->n_open - 1];
-        uint32_t item;
+        uint32_t slice;
         if (start < top->cursor)
             start = top->cursor;
         if (end < start)
             end = start;
-        if (emit(cutter, top->span, top->segment, top->cursor, start, &item) < 0)
+        if (emit(cutter, top->span, top->segment, top->cursor, start, &slice) < 0)
             return -1;
-        count_profiled(cutter, item, top->after_op + is_profiled(cutter, index),
+        count_profiled(cutter, slice, top->after_op + is_profiled(cutter, index),
                        cutter->n_open == 1, top->span);
         top->segment++;
         top->cursor = start;
@@ -278,24 +278,24 @@ static bool is_work(const struct rank_build *rank, const struct trace_span *span
     }
 }
 
-/* First items of the steps after the last item. */
-static void finish_lane(struct cutter *cutter)
+/* First slices of the steps after the last slice. */
+static void finish_track(struct cutter *cutter)
 {
     while (cutter->step < cutter->rank->steps.n)
-        cutter->lane->first[++cutter->step] = (uint32_t)cutter->rank->items.n;
+        cutter->track->first[++cutter->step] = (uint32_t)cutter->rank->slices.n;
 }
 
-static int start_lane(struct cutter *cutter, uint8_t kind, uint32_t track)
+static int start_track(struct cutter *cutter, uint8_t kind, uint32_t source)
 {
     struct rank_build *rank = cutter->rank;
-    struct lane *lane = &rank->lanes[rank->n_lanes];
-    *lane = (struct lane){.kind = kind, .track = track};
-    lane->first = mem_array(rank->steps.n + 1, sizeof *lane->first);
-    if (!lane->first)
+    struct track *track = &rank->tracks.at[rank->tracks.n];
+    *track = (struct track){.kind = kind, .source = source};
+    track->first = mem_array(rank->steps.n + 1, sizeof *track->first);
+    if (!track->first)
         return -1;
-    rank->n_lanes++;
-    lane->first[0] = (uint32_t)rank->items.n;
-    cutter->lane = lane;
+    rank->tracks.n++;
+    track->first[0] = (uint32_t)rank->slices.n;
+    cutter->track = track;
     cutter->step = cutter->round = 0;
     cutter->n_open = 0;
     cutter->after_op = false;
@@ -311,7 +311,7 @@ static int cut_cpu_track(struct cutter *cutter, uint32_t track_index, unsigned u
     struct rank_build *rank = cutter->rank;
     const struct trace_track *track = &rank->trace->tracks[track_index];
     int64_t floor = INT64_MIN;
-    if (start_lane(cutter, DPRO_DEVICE_CPU_THREAD, track_index) < 0)
+    if (start_track(cutter, DPRO_DEVICE_CPU_THREAD, track_index) < 0)
         return -1;
     for (uint32_t i = track->first; i < track->first + track->n; i++)
         if (is_work(rank, &rank->trace->spans[i]) &&
@@ -322,7 +322,7 @@ static int cut_cpu_track(struct cutter *cutter, uint32_t track_index, unsigned u
     while (cutter->n_open > 0)
         if (close_top(cutter, INT64_MAX) < 0)
             return -1;
-    finish_lane(cutter);
+    finish_track(cutter);
     return 0;
 }
 
@@ -352,26 +352,26 @@ static int cut_inbox(struct cutter *cutter, uint32_t track_index)
 {
     const struct trace_rank *trace = cutter->rank->trace;
     const struct trace_track *track = &trace->tracks[track_index];
-    uint32_t item;
-    if (start_lane(cutter, DPRO_DEVICE_LINK_RX, track_index) < 0)
+    uint32_t slice;
+    if (start_track(cutter, DPRO_DEVICE_LINK_RX, track_index) < 0)
         return -1;
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &trace->spans[i];
         if (span->kind == SPAN_TRANSFER &&
-            emit(cutter, i, 0, span->start_ns, span->start_ns + span->dur_ns, &item) < 0)
+            emit(cutter, i, 0, span->start_ns, span->start_ns + span->dur_ns, &slice) < 0)
             return -1;
     }
-    finish_lane(cutter);
+    finish_track(cutter);
     return 0;
 }
 
-ORDER(compare_starts, struct item, ASCENDING(start_ns) ?: ASCENDING(span));
+ORDER(compare_starts, struct slice, ASCENDING(start_ns) ?: ASCENDING(span));
 
-/* All communication threads in one lane, in order of start. */
+/* All communication threads in one track, in order of start. */
 static int cut_comm_tracks(struct cutter *cutter, const unsigned *uses)
 {
     struct rank_build *rank = cutter->rank;
-    ARRAY(struct item) found = {0};
+    ARRAY(struct slice) found = {0};
     int status = 0;
     for (uint32_t t = 0; t < rank->trace->n_tracks && status == 0; t++) {
         const struct trace_track *track = &rank->trace->tracks[t];
@@ -383,23 +383,23 @@ static int cut_comm_tracks(struct cutter *cutter, const unsigned *uses)
                 continue;
             uint64_t end = (uint64_t)(span->start_ns + span->dur_ns);
             map_get(&cutter->stored_ns, i + UINT64_C(1), &end);
-            struct item item = {.start_ns = span->start_ns,
-                                .end_ns = (int64_t)end,
-                                .span = i,
-                                .launch = NO_ID,
-                                .next = NO_ID};
-            status = array_push(&found, item);
+            struct slice slice = {.start_ns = span->start_ns,
+                                  .end_ns = (int64_t)end,
+                                  .span = i,
+                                  .launch = NO_ID,
+                                  .next = NO_ID};
+            status = array_push(&found, slice);
         }
     }
     if (status == 0 && found.n > 0) {
         qsort(found.at, found.n, sizeof *found.at, compare_starts);
-        status = start_lane(cutter, DPRO_DEVICE_COMM_THREAD, NO_ID);
-        uint32_t item;
+        status = start_track(cutter, DPRO_DEVICE_COMM_THREAD, NO_ID);
+        uint32_t slice;
         for (size_t i = 0; i < found.n && status == 0; i++)
             status =
-                emit(cutter, found.at[i].span, 0, found.at[i].start_ns, found.at[i].end_ns, &item);
+                emit(cutter, found.at[i].span, 0, found.at[i].start_ns, found.at[i].end_ns, &slice);
         if (status == 0)
-            finish_lane(cutter);
+            finish_track(cutter);
     }
     array_fini(&found);
     return status;
@@ -414,7 +414,7 @@ static uint32_t step_at(const struct rank_build *rank, int64_t ns)
 
 /* By step: when a stream begins the first work that was launched in the row of steps that follow
  * each other. A stream's work runs in order, so what comes before was launched before the row. */
-static void find_own_work(const struct cutter *cutter, const uint32_t *step_of_item,
+static void find_own_work(const struct cutter *cutter, const uint32_t *step_of_slice,
                           const struct trace_track *track, int64_t *own_ns)
 {
     const struct rank_build *rank = cutter->rank;
@@ -423,7 +423,7 @@ static void find_own_work(const struct cutter *cutter, const uint32_t *step_of_i
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
         const struct launch *known = is_device_work(span) ? find_launch(cutter, span) : NULL;
-        uint32_t step = known && known->item != NO_ID ? step_of_item[known->item] : NO_ID;
+        uint32_t step = known && known->slice != NO_ID ? step_of_slice[known->slice] : NO_ID;
         if (step != NO_ID && span->start_ns < own_ns[step])
             own_ns[step] = span->start_ns;
     }
@@ -438,16 +438,16 @@ static void find_own_work(const struct cutter *cutter, const uint32_t *step_of_i
 /* The step of each device span: that of the call which launched it, wherever it ran; without a
  * call, by its own start. Where the CPU is ahead by more than a step, work that was launched before
  * the first step still runs in later ones, of which it is no part. NO_ID: none. */
-static uint32_t device_step(const struct cutter *cutter, const uint32_t *step_of_item,
+static uint32_t device_step(const struct cutter *cutter, const uint32_t *step_of_slice,
                             const int64_t *own_ns, const struct trace_span *span, uint32_t *launch)
 {
     const struct rank_build *rank = cutter->rank;
     const struct launch *known = find_launch(cutter, span);
     *launch = NO_ID;
     if (known) {
-        *launch = known->item;
+        *launch = known->slice;
         if (*launch != NO_ID)
-            return step_of_item[*launch];
+            return step_of_slice[*launch];
         /* its call was made outside of the measured iterations, or was not recorded */
     }
     uint32_t step = step_at(rank, span->start_ns);
@@ -456,34 +456,34 @@ static uint32_t device_step(const struct cutter *cutter, const uint32_t *step_of
     return before ? NO_ID : step;
 }
 
-static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_t *step_of_item)
+static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_t *step_of_slice)
 {
     struct rank_build *rank = cutter->rank;
     const struct trace_track *track = &rank->trace->tracks[track_index];
     uint32_t n_steps = (uint32_t)rank->steps.n, launch;
     uint32_t *fill = mem_array(n_steps + 1, sizeof *fill);
     int64_t *own_ns = mem_alloc((n_steps + (size_t)1) * sizeof *own_ns);
-    if (!fill || !own_ns || start_lane(cutter, DPRO_DEVICE_GPU_STREAM, track_index) < 0) {
+    if (!fill || !own_ns || start_track(cutter, DPRO_DEVICE_GPU_STREAM, track_index) < 0) {
         mem_free(own_ns);
         mem_free(fill);
         return -1;
     }
-    find_own_work(cutter, step_of_item, track, own_ns);
-    uint32_t *first = cutter->lane->first, total = 0;
+    find_own_work(cutter, step_of_slice, track, own_ns);
+    uint32_t *first = cutter->track->first, total = 0;
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
         if (!is_device_work(span))
             continue;
-        uint32_t step = device_step(cutter, step_of_item, own_ns, span, &launch);
+        uint32_t step = device_step(cutter, step_of_slice, own_ns, span, &launch);
         if (step != NO_ID)
             fill[step]++;
     }
     for (uint32_t s = 0; s <= n_steps; s++) {
         uint32_t count = s < n_steps ? fill[s] : 0;
-        first[s] = fill[s] = (uint32_t)rank->items.n + total;
+        first[s] = fill[s] = (uint32_t)rank->slices.n + total;
         total += count;
     }
-    if (array_reserve(&rank->items, total) < 0) {
+    if (array_reserve(&rank->slices, total) < 0) {
         mem_free(own_ns);
         mem_free(fill);
         return -1;
@@ -492,30 +492,30 @@ static int cut_stream(struct cutter *cutter, uint32_t track_index, const uint32_
         const struct trace_span *span = &rank->trace->spans[i];
         if (!is_device_work(span))
             continue;
-        uint32_t step = device_step(cutter, step_of_item, own_ns, span, &launch);
+        uint32_t step = device_step(cutter, step_of_slice, own_ns, span, &launch);
         if (step == NO_ID)
             continue;
-        rank->items.at[fill[step]++] = (struct item){.start_ns = span->start_ns,
-                                                     .end_ns = span->start_ns + span->dur_ns,
-                                                     .span = i,
-                                                     .launch = launch,
-                                                     .next = NO_ID};
+        rank->slices.at[fill[step]++] = (struct slice){.start_ns = span->start_ns,
+                                                       .end_ns = span->start_ns + span->dur_ns,
+                                                       .span = i,
+                                                       .launch = launch,
+                                                       .next = NO_ID};
     }
-    rank->items.n += total;
+    rank->slices.n += total;
     mem_free(own_ns);
     mem_free(fill);
     return 0;
 }
 
-/* Chains the device work of each call in order of item id: stream by stream, then by start. */
+/* Chains the device work of each call in order of slice id: stream by stream, then by start. */
 static void chain_launches(struct rank_build *rank, uint32_t first_device)
 {
-    for (uint32_t i = (uint32_t)rank->items.n; i-- > first_device;) {
-        struct item *item = &rank->items.at[i];
-        if (item->launch == NO_ID)
+    for (uint32_t i = (uint32_t)rank->slices.n; i-- > first_device;) {
+        struct slice *slice = &rank->slices.at[i];
+        if (slice->launch == NO_ID)
             continue;
-        struct item *call = &rank->items.at[item->launch];
-        item->next = call->launch;
+        struct slice *call = &rank->slices.at[slice->launch];
+        slice->next = call->launch;
         call->launch = i;
     }
 }
@@ -528,7 +528,7 @@ static int cut_all(struct cutter *cutter, unsigned *uses)
         const struct trace_span *span = &trace->spans[i];
         if (!is_device_work(span) || !span->correlation || find_launch(cutter, span))
             continue;
-        struct launch launch = {.device = i, .item = NO_ID};
+        struct launch launch = {.device = i, .slice = NO_ID};
         uint64_t key = build_correlation_key(span->correlation, span->window);
         if (map_set(&cutter->launch_of, key, cutter->launches.n) < 0 ||
             array_push(&cutter->launches, launch) < 0)
@@ -546,36 +546,36 @@ static int cut_all(struct cutter *cutter, unsigned *uses)
     if (cut_comm_tracks(cutter, uses) < 0)
         return -1;
 
-    uint32_t first_device = (uint32_t)rank->items.n;
-    uint32_t *step_of_item = mem_alloc((first_device + 1) * sizeof *step_of_item);
-    if (!step_of_item)
+    uint32_t first_device = (uint32_t)rank->slices.n;
+    uint32_t *step_of_slice = mem_alloc((first_device + 1) * sizeof *step_of_slice);
+    if (!step_of_slice)
         return -1;
-    for (uint32_t l = 0; l < rank->n_lanes; l++)
+    for (uint32_t l = 0; l < rank->tracks.n; l++)
         for (uint32_t s = 0; s < rank->steps.n; s++)
-            for (uint32_t i = rank->lanes[l].first[s]; i < rank->lanes[l].first[s + 1]; i++)
-                step_of_item[i] = s;
+            for (uint32_t i = rank->tracks.at[l].first[s]; i < rank->tracks.at[l].first[s + 1]; i++)
+                step_of_slice[i] = s;
     int status = 0;
     for (uint32_t t = 0; t < trace->n_tracks && status == 0; t++)
         if (trace->tracks[t].gpu)
-            status = cut_stream(cutter, t, step_of_item);
-    mem_free(step_of_item);
+            status = cut_stream(cutter, t, step_of_slice);
+    mem_free(step_of_slice);
     if (status == 0)
         chain_launches(rank, first_device);
     return status;
 }
 
-int build_items(struct rank_build *rank, struct dpro_error *err)
+int build_slices(struct rank_build *rank, struct dpro_error *err)
 {
     const struct trace_rank *trace = rank->trace;
     struct cutter *cutter = mem_array(1, sizeof *cutter);
     unsigned *uses = mem_array(trace->n_tracks + 1, sizeof *uses);
     int status = -1;
-    rank->lanes = mem_array(trace->n_tracks + 1, sizeof *rank->lanes);
+    array_reserve(&rank->tracks, trace->n_tracks + 1);
     if (cutter) {
         cutter->rank = rank;
         cutter->waits_for_rounds = waits_for_rounds(rank);
     }
-    if (cutter && uses && rank->lanes && build_find_stores(rank, &cutter->stored_ns) == 0)
+    if (cutter && uses && build_find_stores(rank, &cutter->stored_ns) == 0)
         status = cut_all(cutter, uses);
     if (cutter) {
         map_fini(&cutter->launch_of);

@@ -1,9 +1,9 @@
 /* graph/ops/rank_ops.c: a rank's ops and their samples.
  *
- * Every item of the template iteration becomes an op, every collective two: its arrival and its
- * transfer. The same work is then found in each other iteration: on CPU lanes by aligning the
- * sequences of names, on streams through the launching call, which survives it when a library picks
- * another kernel. Items that are empty in every measured iteration are left out. */
+ * Every slice of the reference iteration iteration becomes an op, every collective two: its arrival
+ * and its transfer. The same work is then found in each other iteration: on CPU tracks by aligning
+ * the sequences of names, on streams through the launching call, which survives it when a library
+ * picks another kernel. Slices that are empty in every measured iteration are left out. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,15 +18,15 @@
 #include "ingest/pytorch/kineto_words.h"
 
 struct placed {
-    uint32_t item, lane;
+    uint32_t slice, track;
 };
 
-static uint64_t key_of(const struct rank_build *rank, uint32_t item)
+static uint64_t key_of(const struct rank_build *rank, uint32_t slice)
 {
-    const struct trace_span *span = item_span(rank, item);
-    uint64_t key = (uint64_t)span->name << 32 | rank->items.at[item].segment;
+    const struct trace_span *span = slice_span(rank, slice);
+    uint64_t key = (uint64_t)span->name << 32 | rank->slices.at[slice].segment;
     if (span->node != NO_ID)
-        key = map_mix((uint64_t)span->node << 32 | rank->items.at[item].segment);
+        key = map_mix((uint64_t)span->node << 32 | rank->slices.at[slice].segment);
     /* one of a node's kernels, or of the parts in which its tensor travels */
     if (span->node != NO_ID &&
         (rank->trace->tracks[span->track].gpu || span->kind == SPAN_COLLECTIVE))
@@ -42,21 +42,21 @@ uint64_t build_step_hash(const struct rank_build *rank, uint32_t step)
 {
     uint64_t hash = 1;
     uint64_t pooled = 0; /* in whatever order */
-    for (uint32_t l = 0; l < rank->n_lanes; l++) {
-        const struct lane *lane = &rank->lanes[l];
-        if (build_is_unordered(rank, lane)) {
-            for (uint32_t i = lane->first[step]; i < lane->first[step + 1]; i++)
+    for (uint32_t l = 0; l < rank->tracks.n; l++) {
+        const struct track *track = &rank->tracks.at[l];
+        if (build_is_unordered(rank, track)) {
+            for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++)
                 pooled += map_mix(key_of(rank, i) + 1);
             continue;
         }
         hash = map_mix(hash + l + 1);
-        for (uint32_t i = lane->first[step]; i < lane->first[step + 1]; i++)
+        for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++)
             hash = (hash ^ key_of(rank, i)) * 0xd6e8feb86659fd93u + 1;
     }
     return map_mix(hash + pooled);
 }
 
-/* The items of one outermost span on a lane: [first, first + n). */
+/* The slices of one outermost span on a track: [first, first + n). */
 struct group {
     uint32_t first, n;
 };
@@ -64,17 +64,17 @@ struct group {
 typedef ARRAY(struct group) group_array;
 typedef ARRAY(uint64_t) key_array;
 
-/* A lane's items in one step, cut where one outermost span ends and the next begins. */
+/* A track's slices in one step, cut where one outermost span ends and the next begins. */
 struct groups {
     group_array parts;
     key_array names;  /* of the outermost spans */
     key_array hashes; /* of all that each part holds */
 };
 
-/* The outermost op that an item lies in; its own span where that is none. */
-static uint32_t root_of(const struct rank_build *rank, uint32_t item)
+/* The outermost op that a slice lies in; its own span where that is none. */
+static uint32_t root_of(const struct rank_build *rank, uint32_t slice)
 {
-    uint32_t root = rank->items.at[item].span;
+    uint32_t root = rank->slices.at[slice].span;
     for (uint32_t up = root; up != NO_ID; up = rank->trace->spans[up].parent)
         if (rank->trace->spans[up].kind == SPAN_CPU_OP &&
             !(rank->classes[rank->trace->spans[up].name] &
@@ -83,8 +83,8 @@ static uint32_t root_of(const struct rank_build *rank, uint32_t item)
     return root;
 }
 
-static int group_items(const struct rank_build *rank, uint32_t first, uint32_t end,
-                       struct groups *groups)
+static int group_slices(const struct rank_build *rank, uint32_t first, uint32_t end,
+                        struct groups *groups)
 {
     enum { ROUNDING_NS = 1000 }; /* a span may seem to begin before the last one is over */
     int64_t until = INT64_MIN;
@@ -92,7 +92,7 @@ static int group_items(const struct rank_build *rank, uint32_t first, uint32_t e
     groups->parts.n = groups->names.n = groups->hashes.n = 0;
     for (uint32_t i = first; i < end; i++) {
         uint64_t key = map_mix(key_of(rank, i) + 1);
-        int64_t start = rank->items.at[i].start_ns;
+        int64_t start = rank->slices.at[i].start_ns;
         if (groups->parts.n > 0 && start < until &&
             (start < until - ROUNDING_NS || root_of(rank, i) == root)) {
             uint64_t *hash = &groups->hashes.at[groups->hashes.n - 1];
@@ -114,7 +114,7 @@ static int group_items(const struct rank_build *rank, uint32_t first, uint32_t e
 
 struct aligner {
     struct groups a, b;
-    key_array keys, calls;  /* calls: those of the items that launch work */
+    key_array keys, calls;  /* calls: those of the slices that launch work */
     ARRAY(uint32_t) places; /* of these in their part; behind the last, what each is matched with */
     ARRAY(uint32_t) outer;  /* by part of a: the part of b */
 };
@@ -160,7 +160,7 @@ static int match_parts(struct aligner *al)
 static int list_calls(struct aligner *al, const struct rank_build *rank, struct group part)
 {
     for (uint32_t i = 0; i < part.n; i++)
-        if (rank->items.at[part.first + i].launch != NO_ID &&
+        if (rank->slices.at[part.first + i].launch != NO_ID &&
             (array_push(&al->calls, key_of(rank, part.first + i)) < 0 ||
              array_push(&al->places, i) < 0))
             return -1;
@@ -189,8 +189,8 @@ static int match_calls(struct aligner *al, const struct rank_build *rank, struct
 }
 
 /* to[] has what is matched already, by place in b. */
-static int match_items(struct aligner *al, const struct rank_build *rank, struct group a,
-                       struct group b, bool in_order, uint32_t *to)
+static int match_slices(struct aligner *al, const struct rank_build *rank, struct group a,
+                        struct group b, bool in_order, uint32_t *to)
 {
     al->keys.n = 0;
     if (array_reserve(&al->keys, (size_t)a.n + b.n) < 0)
@@ -207,22 +207,23 @@ static int match_items(struct aligner *al, const struct rank_build *rank, struct
     return status;
 }
 
-/* Aligns a lane's template items with those of `step`: outermost spans first, then what each holds,
- * so that differences stay where they are. to[] by place in the template's range. */
-static int match_lane(struct aligner *al, const struct rank_build *rank, const struct lane *lane,
-                      uint32_t step, uint32_t *to)
+/* Aligns a track's slices of the reference iteration with those of `step`: outermost spans first,
+ * then what each holds, so that differences stay where they are. to[] by place in the reference
+ * iteration's range. */
+static int match_track(struct aligner *al, const struct rank_build *rank, const struct track *track,
+                       uint32_t step, uint32_t *to)
 {
-    uint32_t t = rank->template_step;
-    struct group all_a = {lane->first[t], lane->first[t + 1] - lane->first[t]};
-    struct group all_b = {lane->first[step], lane->first[step + 1] - lane->first[step]};
+    uint32_t t = rank->steps.reference;
+    struct group all_a = {track->first[t], track->first[t + 1] - track->first[t]};
+    struct group all_b = {track->first[step], track->first[step + 1] - track->first[step]};
     for (uint32_t i = 0; i < all_a.n; i++)
         to[i] = NO_ID;
     if (all_a.n == 0 || all_b.n == 0)
         return 0;
-    if (lane->kind != DPRO_DEVICE_CPU_THREAD) /* which thread of a pool is first is chance */
-        return match_items(al, rank, all_a, all_b, lane->kind == DPRO_DEVICE_GPU_STREAM, to);
-    if (group_items(rank, all_a.first, all_a.first + all_a.n, &al->a) < 0 ||
-        group_items(rank, all_b.first, all_b.first + all_b.n, &al->b) < 0 || match_parts(al) < 0)
+    if (track->kind != DPRO_DEVICE_CPU_THREAD) /* which thread of a pool is first is chance */
+        return match_slices(al, rank, all_a, all_b, track->kind == DPRO_DEVICE_GPU_STREAM, to);
+    if (group_slices(rank, all_a.first, all_a.first + all_a.n, &al->a) < 0 ||
+        group_slices(rank, all_b.first, all_b.first + all_b.n, &al->b) < 0 || match_parts(al) < 0)
         return -1;
     for (size_t g = 0; g < al->a.parts.n; g++) {
         struct group part = al->a.parts.at[g], other;
@@ -230,7 +231,7 @@ static int match_lane(struct aligner *al, const struct rank_build *rank, const s
             continue;
         other = al->b.parts.at[al->outer.at[g]];
         if (match_calls(al, rank, part, other, to + (part.first - all_a.first)) < 0 ||
-            match_items(al, rank, part, other, true, to + (part.first - all_a.first)) < 0)
+            match_slices(al, rank, part, other, true, to + (part.first - all_a.first)) < 0)
             return -1;
     }
     return 0;
@@ -254,71 +255,72 @@ static void aligner_fini(struct aligner *al)
 }
 
 /* Device work follows its call: the k-th of the call here is the k-th of the call there. `found`
- * maps the template's items (by place) to those of the step; CPU lanes are done already. */
-static void match_device(const struct rank_build *rank, const struct lane *lane,
+ * maps the reference iteration's slices (by place) to those of the step; CPU tracks are done
+ * already. */
+static void match_device(const struct rank_build *rank, const struct track *track,
                          const uint32_t *place_of, const uint32_t *found, uint32_t *to)
 {
-    uint32_t first = lane->first[rank->template_step];
-    uint32_t n = lane->first[rank->template_step + 1] - first;
+    uint32_t first = track->first[rank->steps.reference];
+    uint32_t n = track->first[rank->steps.reference + 1] - first;
     for (uint32_t i = 0; i < n; i++) {
-        const struct item *work = &rank->items.at[first + i];
+        const struct slice *work = &rank->slices.at[first + i];
         if (work->launch == NO_ID || place_of[work->launch] == NO_ID)
             continue;
         uint32_t call = found[place_of[work->launch]];
         to[i] = NO_ID;
         if (call == NO_ID)
             continue;
-        uint32_t here = rank->items.at[work->launch].launch, there = rank->items.at[call].launch;
+        uint32_t here = rank->slices.at[work->launch].launch, there = rank->slices.at[call].launch;
         while (here != first + i && here != NO_ID && there != NO_ID) {
-            here = rank->items.at[here].next;
-            there = rank->items.at[there].next;
+            here = rank->slices.at[here].next;
+            there = rank->slices.at[there].next;
         }
         to[i] = there;
     }
 }
 
-typedef ARRAY(uint32_t) item_array;
+typedef ARRAY(uint32_t) slice_array;
 
 /* What is matched over all threads of the pools. */
 struct pooled {
-    item_array a, b, to;
+    slice_array a, b, to;
     key_array keys_a, keys_b;
 };
 
 struct matcher {
     struct rank_build *rank;
-    struct placed *placed; /* the template's items, in lane order, then by time */
-    uint32_t *lane_place;  /* where each lane's part of placed[] begins */
+    struct placed *placed; /* the reference iteration's slices, in track order, then by time */
+    uint32_t *track_place; /* where each track's part of placed[] begins */
     uint32_t n;
-    uint32_t *place_of; /* item -> place in the lane-ordered template; NO_ID */
+    uint32_t *place_of; /* slice -> place in the reference iteration, by track; NO_ID */
     uint32_t *found;    /* [step * n + place] */
     struct aligner aligner;
     struct pooled pooled;
 };
 
-ORDER_OF_INDICES(by_start, struct item, ASCENDING(start_ns));
+ORDER_OF_INDICES(by_start, struct slice, ASCENDING(start_ns));
 
-/* Items of the executor's pools in a step, in order of start. */
-static int list_pooled(const struct rank_build *rank, uint32_t step, item_array *items)
+/* Slices of the executor's pools in a step, in order of start. */
+static int list_pooled(const struct rank_build *rank, uint32_t step, slice_array *slices)
 {
-    items->n = 0;
-    for (uint32_t l = 0; l < rank->n_lanes; l++) {
-        const struct lane *lane = &rank->lanes[l];
-        for (uint32_t i = lane->first[step];
-             build_is_unordered(rank, lane) && i < lane->first[step + 1]; i++)
-            if (array_push(items, i) < 0)
+    slices->n = 0;
+    for (uint32_t l = 0; l < rank->tracks.n; l++) {
+        const struct track *track = &rank->tracks.at[l];
+        for (uint32_t i = track->first[step];
+             build_is_unordered(rank, track) && i < track->first[step + 1]; i++)
+            if (array_push(slices, i) < 0)
                 return -1;
     }
-    if (items->n > 1)
-        qsort_r(items->at, items->n, sizeof *items->at, by_start, rank->items.at);
+    if (slices->n > 1)
+        qsort_r(slices->at, slices->n, sizeof *slices->at, by_start, rank->slices.at);
     return 0;
 }
 
-static int list_keys(const struct rank_build *rank, const item_array *items, key_array *keys)
+static int list_keys(const struct rank_build *rank, const slice_array *slices, key_array *keys)
 {
     keys->n = 0;
-    for (size_t i = 0; i < items->n; i++)
-        if (array_push(keys, key_of(rank, items->at[i])) < 0)
+    for (size_t i = 0; i < slices->n; i++)
+        if (array_push(keys, key_of(rank, slices->at[i])) < 0)
             return -1;
     return 0;
 }
@@ -328,7 +330,7 @@ static int match_pools(struct matcher *m, uint32_t step, uint32_t *found)
 {
     const struct rank_build *rank = m->rank;
     struct pooled *p = &m->pooled;
-    if (list_pooled(rank, rank->template_step, &p->a) < 0 || list_pooled(rank, step, &p->b) < 0)
+    if (list_pooled(rank, rank->steps.reference, &p->a) < 0 || list_pooled(rank, step, &p->b) < 0)
         return -1;
     p->to.n = 0;
     if (p->a.n == 0)
@@ -350,16 +352,16 @@ static int match_steps(struct matcher *m)
         uint32_t *found = m->found + (size_t)s * m->n;
         if (match_pools(m, s, found) < 0)
             return -1;
-        for (int pass = 0; pass < 2; pass++) /* CPU lanes first */
-            for (uint32_t l = 0; l < rank->n_lanes; l++) {
-                const struct lane *lane = &rank->lanes[l];
-                bool gpu = lane->kind == DPRO_DEVICE_GPU_STREAM;
-                if (gpu != (pass == 1) || build_is_unordered(rank, lane))
+        for (int pass = 0; pass < 2; pass++) /* CPU tracks first */
+            for (uint32_t l = 0; l < rank->tracks.n; l++) {
+                const struct track *track = &rank->tracks.at[l];
+                bool gpu = track->kind == DPRO_DEVICE_GPU_STREAM;
+                if (gpu != (pass == 1) || build_is_unordered(rank, track))
                     continue;
-                if (match_lane(&m->aligner, rank, lane, s, found + m->lane_place[l]) < 0)
+                if (match_track(&m->aligner, rank, track, s, found + m->track_place[l]) < 0)
                     return -1;
                 if (gpu)
-                    match_device(rank, lane, m->place_of, found, found + m->lane_place[l]);
+                    match_device(rank, track, m->place_of, found, found + m->track_place[l]);
             }
     }
     return 0;
@@ -369,8 +371,8 @@ static bool always_empty(const struct matcher *m, uint32_t place)
 {
     const struct rank_build *rank = m->rank;
     for (uint32_t s = 0; s < rank->steps.n; s++) {
-        uint32_t item = m->found[(size_t)s * m->n + place];
-        if (item != NO_ID && rank->items.at[item].end_ns > rank->items.at[item].start_ns)
+        uint32_t slice = m->found[(size_t)s * m->n + place];
+        if (slice != NO_ID && rank->slices.at[slice].end_ns > rank->slices.at[slice].start_ns)
             return false;
     }
     return true;
@@ -380,40 +382,41 @@ static int compare_times(const void *a, const void *b, void *arg)
 {
     const struct rank_build *rank = arg;
     const struct placed *x = a, *y = b;
-    const struct item *p = &rank->items.at[x->item], *q = &rank->items.at[y->item];
+    const struct slice *p = &rank->slices.at[x->slice], *q = &rank->slices.at[y->slice];
     if (p->start_ns != q->start_ns)
         return p->start_ns < q->start_ns ? -1 : 1;
-    return x->item < y->item ? -1 : x->item > y->item;
+    return x->slice < y->slice ? -1 : x->slice > y->slice;
 }
 
-/* The device that runs a lane's item: its track. A thread of an executor's pool only starts a
+/* The device that runs a track's slice: its track. A thread of an executor's pool only starts a
  * collective, which goes on while the thread runs other ops: collectives are on a device of their
  * own. */
-static uint32_t device_of(struct rank_build *rank, const struct lane *lane, uint32_t item,
+static uint32_t device_of(struct rank_build *rank, const struct track *track, uint32_t slice,
                           uint32_t *device_of_track)
 {
-    uint32_t track = item_span(rank, item)->track;
-    if (lane->kind == DPRO_DEVICE_COMM_THREAD && rank->trace->tracks[track].pool)
+    uint32_t source = slice_span(rank, slice)->track;
+    if (track->kind == DPRO_DEVICE_COMM_THREAD && rank->trace->tracks[source].pool)
         device_of_track += rank->trace->n_tracks;
-    if (device_of_track[track] == NO_ID) {
-        struct graph_device device = {.kind = lane->kind, .rank = rank->trace->rank, .name = track};
-        if (rank->trace->tracks[track].serial) /* its copies are communication, too */
+    if (device_of_track[source] == NO_ID) {
+        struct graph_device device = {
+            .kind = track->kind, .rank = rank->trace->rank, .name = source};
+        if (rank->trace->tracks[source].serial) /* its copies are communication, too */
             device.kind = DPRO_DEVICE_COMM_THREAD;
-        device_of_track[track] = (uint32_t)rank->devices.n;
+        device_of_track[source] = (uint32_t)rank->devices.n;
         if (array_push(&rank->devices, device) < 0)
             return NO_ID;
     }
-    return device_of_track[track];
+    return device_of_track[source];
 }
 
-static uint8_t phase_of_item(const struct rank_build *rank, uint32_t item)
+static uint8_t phase_of_slice(const struct rank_build *rank, uint32_t slice)
 {
-    const struct item *it = &rank->items.at[item];
-    const struct trace_span *span = item_span(rank, item);
+    const struct slice *it = &rank->slices.at[slice];
+    const struct trace_span *span = slice_span(rank, slice);
     if (rank->trace->tracks[span->track].gpu) {
         if (it->launch == NO_ID)
             return DPRO_OP_FW;
-        return rank->phases[rank->items.at[it->launch].span];
+        return rank->phases[rank->slices.at[it->launch].span];
     }
     return rank->phases[it->span];
 }
@@ -440,16 +443,16 @@ static bool copies_to_peer(const struct rank_build *rank, const struct trace_spa
 
 static void classify(const struct rank_build *rank, struct local_op *op)
 {
-    const struct trace_span *span = item_span(rank, op->item);
+    const struct trace_span *span = slice_span(rank, op->slice);
     uint32_t class = rank->classes[span->name];
-    uint8_t lane_kind = rank->lanes[op->lane].kind;
-    op->phase = phase_of_item(rank, op->item);
+    uint8_t track_kind = rank->tracks.at[op->track].kind;
+    op->phase = phase_of_slice(rank, op->slice);
     op->kind = op->phase;
-    if (lane_kind == DPRO_DEVICE_COMM_THREAD) {
+    if (track_kind == DPRO_DEVICE_COMM_THREAD) {
         op->kind = op->phase = DPRO_OP_COLLECTIVE;
-    } else if (lane_kind == DPRO_DEVICE_LINK_RX) {
+    } else if (track_kind == DPRO_DEVICE_LINK_RX) {
         op->kind = op->phase = received_as(rank, span);
-    } else if (lane_kind == DPRO_DEVICE_GPU_STREAM) {
+    } else if (track_kind == DPRO_DEVICE_GPU_STREAM) {
         op->flags |= GRAPH_OP_GPU;
         if (span->kind == SPAN_MEMCPY)
             op->kind = DPRO_OP_COPY;
@@ -459,7 +462,7 @@ static void classify(const struct rank_build *rank, struct local_op *op)
             op->phase = DPRO_OP_INPUT;
         if ((class & NAME_INPUT_COPY) && op->phase == DPRO_OP_INPUT)
             op->kind = DPRO_OP_INPUT;
-        if (build_communicates(rank, op->item))
+        if (build_communicates(rank, op->slice))
             op->kind = op->phase = DPRO_OP_COLLECTIVE;
     } else if (span->kind == SPAN_RUNTIME || (class & (NAME_COMM_CALL | NAME_EXECUTOR_CALL))) {
         op->kind = DPRO_OP_LAUNCH;
@@ -555,10 +558,10 @@ static uint8_t end_of(const struct rank_build *rank, const struct local_op *op)
 static int push_collective(struct rank_build *rank, struct local_op op)
 {
     struct local_collective c = {.sequence = -1, .peer = -1, .launch_span = NO_ID, .bucket = NO_ID};
-    build_learn_collective(rank, rank->items.at[op.item].span, &c);
-    uint32_t launch = rank->items.at[op.item].launch;
+    build_learn_collective(rank, rank->slices.at[op.slice].span, &c);
+    uint32_t launch = rank->slices.at[op.slice].launch;
     if ((op.flags & GRAPH_OP_GPU) && launch != NO_ID)
-        build_learn_collective(rank, rank->items.at[launch].span, &c);
+        build_learn_collective(rank, rank->slices.at[launch].span, &c);
     if (!c.kind)
         c.kind = "collective";
     c.end = end_of(rank, &op);
@@ -593,17 +596,17 @@ static int make_ops(struct matcher *m)
     }
     for (uint32_t i = 0; i < m->n && status == 0; i++) {
         struct local_op op = {
-            .item = by_time[i].item, .lane = by_time[i].lane, .collective = NO_ID};
-        const struct lane *lane = &rank->lanes[op.lane];
-        const struct item *item = &rank->items.at[op.item];
-        if (lane->kind == DPRO_DEVICE_CPU_THREAD && item->launch == NO_ID &&
-            always_empty(m, m->place_of[op.item]))
+            .slice = by_time[i].slice, .track = by_time[i].track, .collective = NO_ID};
+        const struct track *track = &rank->tracks.at[op.track];
+        const struct slice *slice = &rank->slices.at[op.slice];
+        if (track->kind == DPRO_DEVICE_CPU_THREAD && slice->launch == NO_ID &&
+            always_empty(m, m->place_of[op.slice]))
             continue;
-        op.name = item_span(rank, op.item)->name;
-        op.profiled = (uint8_t)(item->profiled_within | item->profiled_before << 4);
-        bool exchange = lane->kind == DPRO_DEVICE_COMM_THREAD && /* no thread runs it */
+        op.name = slice_span(rank, op.slice)->name;
+        op.profiled = (uint8_t)(slice->profiled_within | slice->profiled_before << 4);
+        bool exchange = track->kind == DPRO_DEVICE_COMM_THREAD && /* no thread runs it */
                         (rank->classes[op.name] & NAME_EXCHANGE);
-        op.device = exchange ? NO_ID : device_of(rank, lane, op.item, device_of_track);
+        op.device = exchange ? NO_ID : device_of(rank, track, op.slice, device_of_track);
         if (op.device == NO_ID && !exchange) {
             status = -1;
             break;
@@ -613,8 +616,8 @@ static int make_ops(struct matcher *m)
             op.kind == DPRO_OP_COLLECTIVE ? push_collective(rank, op) : array_push(&rank->ops, op);
     }
     if (status == 0) {
-        struct local_op boundary = {.item = NO_ID,
-                                    .lane = NO_ID,
+        struct local_op boundary = {.slice = NO_ID,
+                                    .track = NO_ID,
                                     .device = NO_ID,
                                     .kind = DPRO_OP_BARRIER,
                                     .phase = DPRO_OP_BARRIER,
@@ -641,9 +644,9 @@ static int place_ops(struct matcher *m)
         return -1;
     for (uint32_t s = 0; s < rank->steps.n; s++)
         for (size_t o = 0; o < n; o++) {
-            uint32_t item = rank->ops.at[o].item;
+            uint32_t slice = rank->ops.at[o].slice;
             rank->match[s * n + o] =
-                item == NO_ID ? NO_ID : m->found[(size_t)s * m->n + m->place_of[item]];
+                slice == NO_ID ? NO_ID : m->found[(size_t)s * m->n + m->place_of[slice]];
         }
     mem_free(m->found);
     mem_free(m->place_of);
@@ -670,13 +673,13 @@ static int time_ops(struct rank_build *rank)
             if (o == rank->boundary) {
                 rank->start_ns[at] = rank->end_ns[at] = rank->steps.at[s].end_ns;
             } else if (rank->match[at] != NO_ID) {
-                const struct item *item = &rank->items.at[rank->match[at]];
+                const struct slice *slice = &rank->slices.at[rank->match[at]];
                 bool arrives = rank->ops.at[o].flags & GRAPH_OP_ARRIVAL;
-                rank->start_ns[at] = item->start_ns;
-                rank->end_ns[at] = arrives ? item->start_ns : item->end_ns;
+                rank->start_ns[at] = slice->start_ns;
+                rank->end_ns[at] = arrives ? slice->start_ns : slice->end_ns;
             }
         }
-    size_t shown = (size_t)rank->template_step * n;
+    size_t shown = (size_t)rank->steps.reference * n;
     memcpy(rank->seen_start_ns, rank->start_ns + shown, n * sizeof *rank->seen_start_ns);
     memcpy(rank->seen_end_ns, rank->end_ns + shown, n * sizeof *rank->seen_end_ns);
     return 0;
@@ -686,12 +689,12 @@ static int time_ops(struct rank_build *rank)
 static int64_t stream_ns(const struct rank_build *rank, uint32_t step)
 {
     int64_t sum = 0;
-    for (uint32_t l = 0; l < rank->n_lanes; l++) {
-        const struct lane *lane = &rank->lanes[l];
-        for (uint32_t i = lane->first[step];
-             lane->kind == DPRO_DEVICE_GPU_STREAM && i < lane->first[step + 1]; i++)
-            if (rank->items.at[i].launch != NO_ID)
-                sum = time_add(sum, rank->items.at[i].end_ns - rank->items.at[i].start_ns);
+    for (uint32_t l = 0; l < rank->tracks.n; l++) {
+        const struct track *track = &rank->tracks.at[l];
+        for (uint32_t i = track->first[step];
+             track->kind == DPRO_DEVICE_GPU_STREAM && i < track->first[step + 1]; i++)
+            if (rank->slices.at[i].launch != NO_ID)
+                sum = time_add(sum, rank->slices.at[i].end_ns - rank->slices.at[i].start_ns);
     }
     return sum;
 }
@@ -701,15 +704,16 @@ static int64_t matched_ns(const struct rank_build *rank, uint32_t step)
 {
     int64_t sum = 0;
     for (uint32_t o = 0; o < rank->n_timed; o++) {
-        uint32_t lane = rank->ops.at[o].lane, item = rank->match[(size_t)step * rank->n_timed + o];
-        if (lane != NO_ID && rank->lanes[lane].kind == DPRO_DEVICE_GPU_STREAM && item != NO_ID &&
-            rank->items.at[item].launch != NO_ID)
-            sum = time_add(sum, rank->items.at[item].end_ns - rank->items.at[item].start_ns);
+        uint32_t track = rank->ops.at[o].track,
+                 slice = rank->match[(size_t)step * rank->n_timed + o];
+        if (track != NO_ID && rank->tracks.at[track].kind == DPRO_DEVICE_GPU_STREAM &&
+            slice != NO_ID && rank->slices.at[slice].launch != NO_ID)
+            sum = time_add(sum, rank->slices.at[slice].end_ns - rank->slices.at[slice].start_ns);
     }
     return sum;
 }
 
-/* Iterations that hold more than the template, whose ops alone are replayed. */
+/* Iterations that hold more than the reference iteration, whose ops alone are replayed. */
 static void find_unmatched(struct rank_build *rank)
 {
     int64_t sum = 0, n = 0;
@@ -725,22 +729,22 @@ static void find_unmatched(struct rank_build *rank)
 static int run(struct matcher *m)
 {
     struct rank_build *rank = m->rank;
-    m->lane_place = mem_array(rank->n_lanes + 1, sizeof *m->lane_place);
-    if (!m->lane_place)
+    m->track_place = mem_array(rank->tracks.n + 1, sizeof *m->track_place);
+    if (!m->track_place)
         return -1;
-    for (uint32_t l = 0; l < rank->n_lanes; l++) {
-        const uint32_t *first = &rank->lanes[l].first[rank->template_step];
-        m->lane_place[l] = m->n;
+    for (uint32_t l = 0; l < rank->tracks.n; l++) {
+        const uint32_t *first = &rank->tracks.at[l].first[rank->steps.reference];
+        m->track_place[l] = m->n;
         m->n += first[1] - first[0];
     }
     m->placed = mem_alloc((m->n + 1) * sizeof *m->placed);
-    m->place_of = mem_alloc((rank->items.n + 1) * sizeof *m->place_of);
+    m->place_of = mem_alloc((rank->slices.n + 1) * sizeof *m->place_of);
     m->found = mem_alloc(((size_t)m->n * rank->steps.n + 1) * sizeof *m->found);
     if (!m->placed || !m->place_of || !m->found)
         return -1;
-    memset(m->place_of, 0xFF, (rank->items.n + 1) * sizeof *m->place_of);
-    for (uint32_t l = 0, place = 0; l < rank->n_lanes; l++) {
-        const uint32_t *first = &rank->lanes[l].first[rank->template_step];
+    memset(m->place_of, 0xFF, (rank->slices.n + 1) * sizeof *m->place_of);
+    for (uint32_t l = 0, place = 0; l < rank->tracks.n; l++) {
+        const uint32_t *first = &rank->tracks.at[l].first[rank->steps.reference];
         for (uint32_t i = first[0]; i < first[1]; i++) {
             m->placed[place] = (struct placed){i, l};
             m->place_of[i] = place++;
@@ -757,7 +761,7 @@ int build_ops(struct rank_build *rank, struct dpro_error *err)
     struct matcher matcher = {.rank = rank};
     int status = run(&matcher);
     mem_free(matcher.placed);
-    mem_free(matcher.lane_place);
+    mem_free(matcher.track_place);
     mem_free(matcher.place_of);
     mem_free(matcher.found);
     aligner_fini(&matcher.aligner);
@@ -771,12 +775,10 @@ int build_ops(struct rank_build *rank, struct dpro_error *err)
 
 void build_forget(struct rank_build *rank)
 {
-    for (uint32_t l = 0; l < rank->n_lanes; l++)
-        mem_free(rank->lanes[l].first);
-    mem_free(rank->lanes);
-    rank->lanes = NULL;
-    rank->n_lanes = 0;
-    array_fini(&rank->items);
+    for (uint32_t l = 0; l < rank->tracks.n; l++)
+        mem_free(rank->tracks.at[l].first);
+    array_fini(&rank->tracks);
+    array_fini(&rank->slices);
     map_fini(&rank->named_scopes);
     mem_free(rank->match);
     mem_free(rank->phases);

@@ -3,7 +3,7 @@
  * Iterations of a static job run the same ops in the same order but for a few: the shortest edit
  * script finds them in O((n + m) d) for d differences (E. W. Myers, "An O(ND) difference algorithm
  * and its variations", Algorithmica 1986, the greedy forward variant). Sequences that differ by
- * much are aligned by counting: the k-th item of a kind with the k-th of that kind. */
+ * much are aligned by counting: the k-th slice of a kind with the k-th of that kind. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -87,8 +87,8 @@ int servers_begin(struct servers *servers, struct dpro_error *err)
                 return dpro_error_nomem(err);
             server->steps.at[s].follows = false;
             server->sample_step[s] = s;
-            if (lead->sample_step[s] == lead->template_step)
-                server->template_step = s;
+            if (lead->sample_step[s] == lead->steps.reference)
+                server->steps.reference = s;
         }
     }
     return 0;
@@ -115,8 +115,8 @@ static bool is_answer(const struct joined *joined, const struct message *m, uint
 
 static int add_op(struct rank_build *server, uint8_t kind, uint64_t size_bytes)
 {
-    struct local_op op = {.item = NO_ID,
-                          .lane = NO_ID,
+    struct local_op op = {.slice = NO_ID,
+                          .track = NO_ID,
                           .device = 0,
                           .kind = kind,
                           .phase = DPRO_OP_COLLECTIVE,
@@ -401,7 +401,7 @@ static int line_up(struct rank_build *server)
 static void name_kinds(struct rank_build *server, const task_array *tasks)
 {
     for (size_t i = 0; i < tasks->n; i++)
-        if (tasks->at[i].sample == server->template_step && tasks->at[i].first)
+        if (tasks->at[i].sample == server->steps.reference && tasks->at[i].first)
             server->ops.at[tasks->at[i].op].kind = DPRO_OP_COPY;
 }
 
@@ -429,7 +429,7 @@ static int time_server(struct servers *servers, uint32_t k)
     if (status == 0)
         status = line_up(server);
     for (size_t o = 0; o < server->ops.n && status == 0; o++) {
-        size_t at = (size_t)server->template_step * server->n_timed + o;
+        size_t at = (size_t)server->steps.reference * server->n_timed + o;
         server->seen_start_ns[o] = server->start_ns[at];
         server->seen_end_ns[o] = server->end_ns[at];
     }

@@ -120,8 +120,8 @@ no_memory:
 static int64_t count_items(const struct rank_build *rank, uint32_t step)
 {
     int64_t n = 0;
-    for (uint32_t l = 0; l < rank->n_lanes; l++)
-        n += rank->lanes[l].first[step + 1] - rank->lanes[l].first[step];
+    for (uint32_t l = 0; l < rank->tracks.n; l++)
+        n += rank->tracks.at[l].first[step + 1] - rank->tracks.at[l].first[step];
     return n;
 }
 
@@ -159,10 +159,10 @@ static int count_equals(const struct rank_build *rank, const uint64_t *hashes, u
     return status;
 }
 
-/* The template: the iteration that most others equal, as seen over all ranks; of those, one that
- * follows another (so that what overlaps is seen), then the one whose length is nearest the
+/* The reference iteration: the one that most others equal, as seen over all ranks; of those, one
+ * that follows another (so that what overlaps is seen), then the one whose length is nearest the
  * median. */
-static int choose_template(const struct chooser *c, uint32_t *best)
+static int choose_reference(const struct chooser *c, uint32_t *best)
 {
     uint32_t n = c->ranks[0].n_samples;
     double best_score = -1;
@@ -305,10 +305,10 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
         return n;
     c->choice.overlaps_next = overlaps_next(c);
     c->choice.has_lead = c->choice.overlaps_next && leads(c);
-    uint32_t template;
-    if (choose_template(c, &template) < 0)
+    uint32_t reference;
+    if (choose_reference(c, &reference) < 0)
         return dpro_error_nomem(err);
     for (uint32_t r = 0; r < c->n_ranks; r++)
-        c->ranks[r].template_step = c->ranks[r].sample_step[template];
+        c->ranks[r].steps.reference = c->ranks[r].sample_step[reference];
     return 0;
 }

@@ -13,14 +13,14 @@ struct step_choice {
 };
 
 struct chooser {
-    struct rank_build *ranks; /* with steps and items */
+    struct rank_build *ranks; /* with steps and slices */
     uint32_t n_ranks;
     uint64_t *const *hashes; /* [rank][step], from build_step_hash */
     const struct dpro_graph_options *options;
     struct step_choice choice; /* out */
 };
 
-/* Sets sample_step, n_samples and template_step of every rank. Fails with DPRO_EEMPTY when no
+/* Sets sample_step, n_samples and reference_step of every rank. Fails with DPRO_EEMPTY when no
  * iteration is left. */
 int choose_steps(struct chooser *chooser, struct dpro_error *err);
 

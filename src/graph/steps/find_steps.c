@@ -290,7 +290,7 @@ static int steps_from_recording(struct rank_build *rank)
             continue;
         if (steps_from_exchanges(rank, w) < 0)
             return -1;
-        rank->ends_with_exchange |= rank->steps.n > n_before;
+        rank->steps.end_with_exchange |= rank->steps.n > n_before;
         if (rank->steps.n > n_before)
             continue;
         for (size_t s = 0; s < recording->steps.n; s++) {
@@ -492,7 +492,7 @@ static int cut_at_exchanges(struct rank_build *rank, uint32_t window, size_t fir
         memmove(&rank->steps.at[first], &rank->steps.at[n_before],
                 (rank->steps.n - n_before) * sizeof *rank->steps.at);
         rank->steps.n -= n_loops;
-        rank->ends_with_exchange = true;
+        rank->steps.end_with_exchange = true;
     }
     array_fini(&exchanges);
     return status;
@@ -680,12 +680,12 @@ static void cut_at_rounds(struct rank_build *rank)
 int build_steps(struct rank_build *rank, struct dpro_error *err)
 {
     const uint32_t marks[] = {NAME_STEP, NAME_ZERO_GRAD, NAME_OPTIMIZER_STEP};
-    rank->step_source = STEPS_NONE;
+    rank->steps.source = STEPS_NONE;
     if (rank->trace->in_session) {
         rank->main_track = find_main_track(rank, 0);
         if (steps_from_session(rank) < 0)
             return dpro_error_nomem(err);
-        rank->step_source = STEPS_SESSION;
+        rank->steps.source = STEPS_SESSION;
     }
     for (size_t i = 0; i < 3 && rank->steps.n == 0; i++) {
         if (i == 1) {
@@ -693,7 +693,7 @@ int build_steps(struct rank_build *rank, struct dpro_error *err)
             if (rank->main_track != NO_ID && steps_from_recording(rank) < 0)
                 return dpro_error_nomem(err);
             if (rank->steps.n > 0) {
-                rank->step_source = STEPS_RECORDED;
+                rank->steps.source = STEPS_RECORDED;
                 break;
             }
         }
@@ -704,7 +704,7 @@ int build_steps(struct rank_build *rank, struct dpro_error *err)
         if (status < 0)
             return dpro_error_nomem(err);
         if (rank->steps.n > 0)
-            rank->step_source = i == 0 ? STEPS_MARKED : STEPS_OPTIMIZER;
+            rank->steps.source = i == 0 ? STEPS_MARKED : STEPS_OPTIMIZER;
     }
     if (rank->steps.n == 0) {
         uint32_t caller = find_main_track(rank, NAME_EXECUTOR_CALL);
@@ -713,7 +713,7 @@ int build_steps(struct rank_build *rank, struct dpro_error *err)
             if (steps_from_calls(rank, w) < 0)
                 return dpro_error_nomem(err);
         if (rank->steps.n > 0)
-            rank->step_source = STEPS_PERIOD;
+            rank->steps.source = STEPS_PERIOD;
     }
     if (rank->steps.n == 0) {
         rank->main_track = find_main_track(rank, 0);
@@ -722,7 +722,7 @@ int build_steps(struct rank_build *rank, struct dpro_error *err)
             if (rank->main_track != NO_ID && steps_from_period(rank, w) < 0)
                 return dpro_error_nomem(err);
             if (rank->steps.n > before)
-                rank->step_source = STEPS_PERIOD;
+                rank->steps.source = STEPS_PERIOD;
             else if (whole_window(rank, w) < 0)
                 return dpro_error_nomem(err);
         }

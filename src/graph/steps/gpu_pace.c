@@ -20,26 +20,26 @@
  * AHEAD_PCT. */
 enum { DIFFER_PCT = 1, AHEAD_PCT = 10 };
 
-static bool computes(const struct rank_build *rank, const struct item *item)
+static bool computes(const struct rank_build *rank, const struct slice *slice)
 {
-    const struct trace_span *span = &rank->trace->spans[item->span];
-    return item->launch != NO_ID && span->kind == SPAN_KERNEL &&
+    const struct trace_span *span = &rank->trace->spans[slice->span];
+    return slice->launch != NO_ID && span->kind == SPAN_KERNEL &&
            !(rank->classes[span->name] & NAME_COMM_KERNEL);
 }
 
 /* The stream that computes longest; NO_ID: there is none. */
-static uint32_t find_lane(const struct rank_build *rank)
+static uint32_t find_track(const struct rank_build *rank)
 {
     uint32_t best = NO_ID;
     int64_t longest = 0;
-    for (uint32_t l = 0; l < rank->n_lanes; l++) {
-        const struct lane *lane = &rank->lanes[l];
+    for (uint32_t l = 0; l < rank->tracks.n; l++) {
+        const struct track *track = &rank->tracks.at[l];
         int64_t sum = 0;
-        if (lane->kind != DPRO_DEVICE_GPU_STREAM)
+        if (track->kind != DPRO_DEVICE_GPU_STREAM)
             continue;
-        for (uint32_t i = lane->first[0]; i < lane->first[rank->steps.n]; i++)
-            if (computes(rank, &rank->items.at[i]))
-                sum = time_add(sum, rank->items.at[i].end_ns - rank->items.at[i].start_ns);
+        for (uint32_t i = track->first[0]; i < track->first[rank->steps.n]; i++)
+            if (computes(rank, &rank->slices.at[i]))
+                sum = time_add(sum, rank->slices.at[i].end_ns - rank->slices.at[i].start_ns);
         if (sum > longest) {
             longest = sum;
             best = l;
@@ -53,19 +53,19 @@ struct work {
     int64_t launch_ns, start_ns, end_ns; /* of the first kernel; of the last one. ABSENT: none */
 };
 
-static struct work work_of(const struct rank_build *rank, uint32_t lane, uint32_t step)
+static struct work work_of(const struct rank_build *rank, uint32_t track, uint32_t step)
 {
     struct work work = {ABSENT, ABSENT, ABSENT};
-    const uint32_t *first = &rank->lanes[lane].first[step];
+    const uint32_t *first = &rank->tracks.at[track].first[step];
     for (uint32_t i = first[0]; i < first[1]; i++) {
-        const struct item *item = &rank->items.at[i];
-        if (!computes(rank, item))
+        const struct slice *slice = &rank->slices.at[i];
+        if (!computes(rank, slice))
             continue;
         if (work.start_ns == ABSENT) {
-            work.start_ns = item->start_ns;
-            work.launch_ns = rank->items.at[item->launch].start_ns;
+            work.start_ns = slice->start_ns;
+            work.launch_ns = rank->slices.at[slice->launch].start_ns;
         }
-        work.end_ns = item->end_ns > work.end_ns ? item->end_ns : work.end_ns;
+        work.end_ns = slice->end_ns > work.end_ns ? slice->end_ns : work.end_ns;
     }
     return work;
 }
@@ -86,7 +86,7 @@ static void fill_device_times(struct rank_build *rank, const struct work *works,
 
 /* The CPU is ahead by what the GPU had yet to do of the step before when it was given this one. */
 static void judge(struct rank_build *rank, const struct work *works, int64_t *ahead, int64_t *rest,
-                  uint32_t lane)
+                  uint32_t track)
 {
     int64_t cpu_ns = 0, gpu_ns = 0;
     uint32_t n = 0;
@@ -103,24 +103,24 @@ static void judge(struct rank_build *rank, const struct work *works, int64_t *ah
     int64_t ahead_ns = stats_median_upper_i64(ahead, n);
     if (n == 0 || ahead_ns <= gpu_ns / n / 100 * (fills ? DIFFER_PCT : AHEAD_PCT))
         return;
-    rank->pace_lane = lane;
-    rank->pace = (struct dpro_pace){1, cpu_ns / n, gpu_ns / n, ahead_ns};
+    rank->pace.track = track;
+    rank->pace.times = (struct dpro_pace){1, cpu_ns / n, gpu_ns / n, ahead_ns};
     fill_device_times(rank, works, stats_median_upper_i64(rest, n));
 }
 
 int build_pace(struct rank_build *rank, struct dpro_error *err)
 {
-    rank->pace_lane = NO_ID;
-    uint32_t lane = find_lane(rank);
+    rank->pace.track = NO_ID;
+    uint32_t track = find_track(rank);
     size_t n = rank->steps.n;
-    if (lane == NO_ID || n < 2)
+    if (track == NO_ID || n < 2)
         return 0;
     struct work *works = mem_alloc(n * sizeof *works);
     int64_t *ahead = mem_alloc(n * sizeof *ahead), *rest = mem_alloc(n * sizeof *rest);
     if (works && ahead && rest) {
         for (uint32_t s = 0; s < n; s++)
-            works[s] = work_of(rank, lane, s);
-        judge(rank, works, ahead, rest, lane);
+            works[s] = work_of(rank, track, s);
+        judge(rank, works, ahead, rest, track);
     }
     bool ok = works && ahead && rest;
     mem_free(works);
@@ -131,24 +131,24 @@ int build_pace(struct rank_build *rank, struct dpro_error *err)
 
 void build_pace_ops(struct rank_build *rank)
 {
-    rank->pace_first = rank->pace_last = NO_ID;
-    for (uint32_t o = 0; o < rank->ops.n && rank->pace_lane != NO_ID; o++) {
+    rank->pace.first = rank->pace.last = NO_ID;
+    for (uint32_t o = 0; o < rank->ops.n && rank->pace.track != NO_ID; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->lane != rank->pace_lane || !computes(rank, &rank->items.at[op->item]))
+        if (op->track != rank->pace.track || !computes(rank, &rank->slices.at[op->slice]))
             continue;
-        if (rank->pace_first == NO_ID)
-            rank->pace_first = o;
-        rank->pace_last = o;
+        if (rank->pace.first == NO_ID)
+            rank->pace.first = o;
+        rank->pace.last = o;
     }
-    if (rank->pace_first == NO_ID)
-        rank->pace_lane = NO_ID;
+    if (rank->pace.first == NO_ID)
+        rank->pace.track = NO_ID;
 }
 
 int64_t build_step_ns(const struct rank_build *rank, uint32_t step)
 {
     const struct step *s = &rank->steps.at[step];
     int64_t ns;
-    if (rank->pace_lane != NO_ID)
+    if (rank->pace.track != NO_ID)
         return s->device_ns;
     return __builtin_sub_overflow(s->end_ns, s->start_ns, &ns) || ns < 0 ? 0 : ns;
 }

@@ -25,24 +25,25 @@ struct content {
     int64_t n_meetings;          /* collectives and optimizer steps */
 };
 
-static void add_item(const struct rank_build *rank, const struct item *item, struct content *c)
+static void add_item(const struct rank_build *rank, const struct slice *slice, struct content *c)
 {
-    const struct trace_span *span = &rank->trace->spans[item->span];
+    const struct trace_span *span = &rank->trace->spans[slice->span];
     bool gpu = rank->trace->tracks[span->track].gpu;
-    if (gpu && item->launch == NO_ID) {
+    if (gpu && slice->launch == NO_ID) {
         c->n_before++;
-        c->before_ns = time_add(c->before_ns, item->end_ns - item->start_ns);
+        c->before_ns = time_add(c->before_ns, slice->end_ns - slice->start_ns);
         return;
     }
     c->n_works += gpu;
-    c->n_ops += !gpu && item->segment == 0 && span->kind != SPAN_RUNTIME; /* those that poll vary */
+    c->n_ops +=
+        !gpu && slice->segment == 0 && span->kind != SPAN_RUNTIME; /* those that poll vary */
     c->n_meetings +=
         (rank->classes[span->name] & NAME_COMM_KERNEL) != 0 || build_runs_collective(rank, span);
 }
 
-static bool is_call(const struct rank_build *rank, const struct item *item)
+static bool is_call(const struct rank_build *rank, const struct slice *slice)
 {
-    return rank->trace->spans[item->span].kind == SPAN_RUNTIME && item->segment == 0;
+    return rank->trace->spans[slice->span].kind == SPAN_RUNTIME && slice->segment == 0;
 }
 
 /* A call that launches is one whose name has device work elsewhere. */
@@ -50,18 +51,19 @@ static int count_lost(const struct rank_build *rank, struct content *contents)
 {
     struct map launches = {0};
     int status = 0;
-    for (uint32_t i = 0; i < rank->items.n && status == 0; i++) {
-        const struct item *item = &rank->items.at[i];
-        if (is_call(rank, item) && item->launch != NO_ID)
-            status = map_set(&launches, map_key(rank->trace->spans[item->span].name), 1);
+    for (uint32_t i = 0; i < rank->slices.n && status == 0; i++) {
+        const struct slice *slice = &rank->slices.at[i];
+        if (is_call(rank, slice) && slice->launch != NO_ID)
+            status = map_set(&launches, map_key(rank->trace->spans[slice->span].name), 1);
     }
     for (uint32_t s = 0; s < rank->steps.n && status == 0; s++)
-        for (uint32_t l = 0; l < rank->n_lanes; l++)
-            for (uint32_t i = rank->lanes[l].first[s]; i < rank->lanes[l].first[s + 1]; i++) {
-                const struct item *item = &rank->items.at[i];
+        for (uint32_t l = 0; l < rank->tracks.n; l++)
+            for (uint32_t i = rank->tracks.at[l].first[s]; i < rank->tracks.at[l].first[s + 1];
+                 i++) {
+                const struct slice *slice = &rank->slices.at[i];
                 contents[s].n_lost +=
-                    is_call(rank, item) && item->launch == NO_ID &&
-                    map_get(&launches, map_key(rank->trace->spans[item->span].name), NULL);
+                    is_call(rank, slice) && slice->launch == NO_ID &&
+                    map_get(&launches, map_key(rank->trace->spans[slice->span].name), NULL);
             }
     map_fini(&launches);
     return status;
@@ -72,9 +74,9 @@ static void fill_contents(const struct rank_build *rank, struct content *content
 {
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         contents[s].ns = build_step_ns(rank, s);
-        for (uint32_t l = 0; l < rank->n_lanes; l++)
-            for (uint32_t i = rank->lanes[l].first[s]; i < rank->lanes[l].first[s + 1]; i++)
-                add_item(rank, &rank->items.at[i], &contents[s]);
+        for (uint32_t l = 0; l < rank->tracks.n; l++)
+            for (uint32_t i = rank->tracks.at[l].first[s]; i < rank->tracks.at[l].first[s + 1]; i++)
+                add_item(rank, &rank->slices.at[i], &contents[s]);
     }
     if (rank->main_track == NO_ID)
         return;
@@ -128,7 +130,7 @@ static bool is_cut(int64_t value, struct range others)
 static bool is_warm_up(const struct judge *j, struct range *took)
 {
     const struct content *c = &j->contents[j->step];
-    bool ahead = j->rank->pace_lane != NO_ID;
+    bool ahead = j->rank->pace.track != NO_ID;
     *took = RANGE(j, ns);
     int64_t spread = took->most - took->least, off = c->ns - took->most;
     if (ahead && took->least - c->ns > off)

@@ -76,18 +76,13 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
     double start = cpu_seconds();
     search.start_s = search_seconds(&search);
     check(registry_init(&search.registry, &options, &err), &err);
-    if (coarsened_view_make(model, !options.no_coarsen, !options.no_symmetry, UINT32_MAX, &view) <
-        0)
-        exit(4);
-    if (space_init(&space, &search, &view.model) < 0)
-        exit(4);
+    coarsened_view_make(model, !options.no_coarsen, !options.no_symmetry, UINT32_MAX, &view);
+    space_init(&space, &search, &view.model);
     search_paper(&space);
     double seconds = cpu_seconds() - start;
     if (options.no_partial) {
-        struct dpro_strategy first; /* a bucket for each tensor */
+        struct dpro_strategy first = space_strategy(&space); /* a bucket for each tensor */
         uint32_t least_ops, most_ops;
-        if (space_strategy(&space, &first) < 0)
-            exit(4);
         double least = replay_seconds(&view.model, &space.best, &least_ops);
         double most = replay_seconds(&view.model, &first, &most_ops);
         double n = (double)search.n_candidates;

@@ -20,8 +20,7 @@ static double wire_ns_a_byte(const struct model_net *net)
 {
     const uint64_t bytes = 1ull << 40;
     struct sync_cost cost;
-    if (sync_cost(net, bytes, &cost) < 0)
-        return 0;
+    sync_cost(net, bytes, &cost);
     return (double)cost.wire_ns / (double)bytes * (1 - 1e-6);
 }
 
@@ -47,7 +46,7 @@ static double longest_tail(const struct dpro_model *m, const struct computation_
     return longest;
 }
 
-int lower_bound(const struct dpro_model *model, const struct computation *work, int64_t *bound_ns)
+int64_t lower_bound(const struct dpro_model *model, const struct computation *work)
 {
     const struct model_net *net = &model->net;
     /* a server on a rank's host is reached without a link */
@@ -55,8 +54,6 @@ int lower_bound(const struct dpro_model *model, const struct computation *work, 
     double least_ns =
         (double)(sync_start_ns(net) + (net->collective.n_ranks > 1 ? sync_message_ns(net) : 0));
     struct ready *order = mem_alloc((model->n_tensors + (size_t)1) * sizeof *order);
-    if (!order)
-        return -1;
     for (uint32_t t = 0; t < model->n_tensors; t++)
         bytes += (double)model->tensors[t].size_bytes;
     for (uint32_t c = 0; c < work->n_classes && model->n_tensors; c++) {
@@ -76,6 +73,5 @@ int lower_bound(const struct dpro_model *model, const struct computation *work, 
     if (work->min_cycle_ns > 0)
         bound = fmax(bound, work->min_cycle_ns + least_ns);
     mem_free(order);
-    *bound_ns = (int64_t)bound;
-    return 0;
+    return (int64_t)bound;
 }

@@ -35,16 +35,15 @@ static void find_joined(const struct dpro_model *m, bool coarsen, bool *joined)
     }
 }
 
-static int coarsen_tensors(const struct dpro_model *from, bool coarsen, struct coarsened_view *to,
-                           uint32_t **group_of)
+/* Returns each tensor's group. */
+static uint32_t *coarsen_tensors(const struct dpro_model *from, bool coarsen,
+                                 struct coarsened_view *to)
 {
     uint32_t n = from->n_tensors;
     bool *joined = arena_array(&to->arena, n + (size_t)1, sizeof *joined);
-    *group_of = arena_array(&to->arena, n + (size_t)1, sizeof **group_of);
+    uint32_t *group_of = arena_array(&to->arena, n + (size_t)1, sizeof *group_of);
     to->first = arena_array(&to->arena, n + (size_t)2, sizeof *to->first);
     to->model.tensors = arena_array(&to->arena, n + (size_t)1, sizeof *to->model.tensors);
-    if (!joined || !*group_of || !to->first || !to->model.tensors)
-        return -1;
     find_joined(from, coarsen, joined);
     uint32_t groups = 0;
     for (uint32_t t = 0; t < n; t++) {
@@ -53,22 +52,20 @@ static int coarsen_tensors(const struct dpro_model *from, bool coarsen, struct c
             to->model.tensors[groups++] = from->tensors[t];
             to->model.tensors[groups - 1].size_bytes = 0;
         }
-        (*group_of)[t] = groups - 1;
+        group_of[t] = groups - 1;
         to->model.tensors[groups - 1].size_bytes += from->tensors[t].size_bytes;
     }
     to->first[groups] = n;
     to->model.n_tensors = groups;
     to->differs = groups != n;
-    return 0;
+    return group_of;
 }
 
 /* Ops keep their numbers, by which passes fuse them. */
-static int coarsen_program(const struct model_program *from, struct coarsened_view *to,
-                           const uint32_t *group_of, struct model_program *program)
+static void coarsen_program(const struct model_program *from, struct coarsened_view *to,
+                            const uint32_t *group_of, struct model_program *program)
 {
     program->ops = arena_array(&to->arena, from->n_ops + (size_t)1, sizeof *program->ops);
-    if (!program->ops)
-        return -1;
     program->n_ops = from->n_ops;
     for (uint32_t i = 0; i < from->n_ops; i++) {
         struct model_op *op = &program->ops[i];
@@ -81,15 +78,12 @@ static int coarsen_program(const struct model_program *from, struct coarsened_vi
             op->tensor = last ? group : MODEL_NONE;
         }
     }
-    return 0;
 }
 
-static int coarsen_ranks(const struct dpro_model *from, bool symmetry, struct coarsened_view *to)
+static void coarsen_ranks(const struct dpro_model *from, bool symmetry, struct coarsened_view *to)
 {
     struct dpro_model *m = &to->model;
     m->ranks = arena_array(&to->arena, from->n_ranks + (size_t)1, sizeof *m->ranks);
-    if (!m->ranks)
-        return -1;
     m->n_ranks = 0;
     for (uint32_t r = 0; r < from->n_ranks; r++) {
         uint32_t same = 0;
@@ -100,7 +94,6 @@ static int coarsen_ranks(const struct dpro_model *from, bool symmetry, struct co
         else if (from->ranks[r].work_scale > m->ranks[same].work_scale)
             m->ranks[same] = from->ranks[r];
     }
-    return 0;
 }
 
 struct late {
@@ -110,14 +103,12 @@ struct late {
 ORDER(latest_first, struct late, DESCENDING(n) ?: ASCENDING(rank));
 
 /* For a recorded job of many ranks, whose programs differ by chance. */
-static int keep_the_late(struct coarsened_view *to, uint32_t most_ranks)
+static void keep_the_late(struct coarsened_view *to, uint32_t most_ranks)
 {
     struct dpro_model *m = &to->model;
-    struct computation work;
+    struct computation work = computation_of(m, &m->baseline, &to->arena);
     struct late *late = arena_array(&to->arena, m->n_ranks + (size_t)1, sizeof *late);
     bool *kept = arena_array(&to->arena, m->n_ranks + (size_t)1, sizeof *kept);
-    if (!late || !kept || computation_of(m, &m->baseline, &to->arena, &work) < 0)
-        return -1;
     for (uint32_t r = 0; r < m->n_ranks; r++)
         late[r].rank = r;
     for (uint32_t t = 0; t <= m->n_tensors; t++) {
@@ -141,27 +132,22 @@ static int keep_the_late(struct coarsened_view *to, uint32_t most_ranks)
         if (kept[r])
             m->ranks[n++] = m->ranks[r];
     m->n_ranks = n;
-    return 0;
 }
 
-int coarsened_view_make(const struct dpro_model *model, bool coarsen, bool symmetry,
-                        uint32_t most_ranks, struct coarsened_view *view)
+void coarsened_view_make(const struct dpro_model *model, bool coarsen, bool symmetry,
+                         uint32_t most_ranks, struct coarsened_view *view)
 {
-    uint32_t *group_of;
     *view = (struct coarsened_view){.model = *model};
     struct dpro_model *m = &view->model;
     m->arena = (struct arena){0};
     m->baseline = (struct dpro_strategy){0};
-    if (coarsen_tensors(model, coarsen && model->capabilities.together, view, &group_of) < 0 ||
-        coarsen_ranks(model, symmetry, view) < 0)
-        return -1;
+    uint32_t *group_of = coarsen_tensors(model, coarsen && model->capabilities.together, view);
+    coarsen_ranks(model, symmetry, view);
     m->programs = arena_array(&view->arena, model->n_programs + (size_t)1, sizeof *m->programs);
-    if (!m->programs)
-        return -1;
     for (uint32_t p = 0; p < model->n_programs; p++)
-        if (coarsen_program(&model->programs[p], view, group_of, &m->programs[p]) < 0)
-            return -1;
-    return m->n_ranks > most_ranks ? keep_the_late(view, most_ranks) : 0;
+        coarsen_program(&model->programs[p], view, group_of, &m->programs[p]);
+    if (m->n_ranks > most_ranks)
+        keep_the_late(view, most_ranks);
 }
 
 void coarsened_view_fini(struct coarsened_view *view)

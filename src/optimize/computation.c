@@ -103,25 +103,21 @@ void computation_set(const struct dpro_model *model, const struct dpro_strategy 
             walk(model, strategy, p, work);
 }
 
-int computation_of(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                   struct arena *arena, struct computation *work)
+struct computation computation_of(const struct dpro_model *model,
+                                  const struct dpro_strategy *strategy, struct arena *arena)
 {
-    *work = (struct computation){.n_classes = model->n_programs, .drains = true};
-    work->classes = arena_array(arena, model->n_programs + (size_t)1, sizeof *work->classes);
-    if (!work->classes)
-        return -1;
-    find_classes(model, work);
+    struct computation work = {.n_classes = model->n_programs, .drains = true};
+    work.classes = arena_array(arena, model->n_programs + (size_t)1, sizeof *work.classes);
+    find_classes(model, &work);
     for (uint32_t p = 0; p < model->n_programs; p++) {
-        struct computation_class *class = &work->classes[p];
+        struct computation_class *class = &work.classes[p];
         class->ready_ns = arena_array(arena, model->n_tensors + (size_t)1, sizeof(double));
-        if (!class->ready_ns)
-            return -1;
         if (class->scale >= 0) /* some rank runs it */
-            work->min_cycle_ns =
-                fmax(work->min_cycle_ns, longest_cycle(model, strategy, p, class->scale));
+            work.min_cycle_ns =
+                fmax(work.min_cycle_ns, longest_cycle(model, strategy, p, class->scale));
     }
-    computation_set(model, strategy, work);
-    return 0;
+    computation_set(model, strategy, &work);
+    return work;
 }
 
 double computation_ready_ns(const struct computation *work, uint32_t tensor)

@@ -23,13 +23,9 @@ void cycles_prepare(struct dpro_model *model)
 
 int64_t cycles_baseline(struct space *space, const struct dpro_strategy *baseline)
 {
-    struct dpro_strategy groups;
-    if (space_strategy(space, &groups) < 0)
-        return INT64_MAX;
-    int64_t cycle_ns = groups.cycle_ns;
-    space_copy(space, baseline, &groups);
+    struct dpro_strategy groups = space_copy_of(space, baseline);
     groups.fuses = false;
-    groups.cycle_ns = cycle_ns;
+    groups.cycle_ns = space->model->net.gate.cycle_ns;
     space_evaluate(space, &groups);
     return space_value(space, baseline);
 }
@@ -58,9 +54,7 @@ static int64_t find_settings(struct space *space, const struct dpro_strategy *ba
 
 void cycles_search(struct space *space, const struct dpro_strategy *baseline, int64_t limit_ns)
 {
-    struct dpro_strategy s, found;
-    if (space_strategy(space, &s) < 0 || space_strategy(space, &found) < 0)
-        return;
+    struct dpro_strategy s = space_strategy(space), found = space_strategy(space);
     s.fuses = true;
     s.compression = space->best.compression;
     int64_t ns = find_settings(space, baseline, &s, &found);
@@ -68,8 +62,7 @@ void cycles_search(struct space *space, const struct dpro_strategy *baseline, in
     if (ns == INT64_MAX || (ns > space->best_ns && !as_good))
         return;
     space_value(space, &found); /* the one whose groups are asked for */
-    if (evaluated_groups(space->workers[0].evaluator, &found) < 0)
-        space->search->failed = true;
+    evaluated_groups(space->workers[0].evaluator, &found);
     space_copy(space, &found, &space->best);
     space->best_ns = ns;
 }

@@ -24,20 +24,16 @@ static const struct dpro_fused_op *same_of(const struct dpro_model *model,
 }
 
 /* By the first program that has it. */
-static int add_fusion(struct dpro_optimum *o, const struct dpro_model *model,
-                      const struct dpro_fused_op *op)
+static void add_fusion(struct dpro_optimum *o, const struct dpro_model *model,
+                       const struct dpro_fused_op *op)
 {
     const struct dpro_strategy *s = &o->strategies[DPRO_BEST];
     const char **names = arena_array(&o->arena, op->n, sizeof *names);
     int *ranks = arena_array(&o->arena, model->n_ranks + (size_t)1, sizeof *ranks);
     struct dpro_op_fusion fusion = {.ops = names, .n_ops = op->n, .ranks = ranks};
-    if (!names || !ranks)
-        return -1;
     for (uint32_t i = 0; i < op->n; i++) {
         const char *name = model->programs[op->program].ops[op->first + i].name;
         names[i] = arena_copy_string(&o->arena, name, strlen(name));
-        if (!names[i])
-            return -1;
     }
     for (uint32_t r = 0; r < model->n_ranks; r++) {
         const struct model_rank *rank = &model->ranks[r];
@@ -51,20 +47,19 @@ static int add_fusion(struct dpro_optimum *o, const struct dpro_model *model,
             fusion.work_ns = (int64_t)((double)same->work_ns * rank->work_scale);
         }
     }
-    return array_push(&o->fusions, fusion);
+    array_push(&o->fusions, fusion);
 }
 
-int result_fuse(struct dpro_optimum *o, const struct dpro_model *model)
+void result_fuse(struct dpro_optimum *o, const struct dpro_model *model)
 {
     const struct dpro_strategy *s = &o->strategies[DPRO_BEST];
     for (uint32_t f = 0; f < s->n_fused; f++) {
         uint32_t program = 0;
         while (program < s->fused[f].program && !same_of(model, s, &s->fused[f], program))
             program++;
-        if (program == s->fused[f].program && add_fusion(o, model, &s->fused[f]) < 0)
-            return -1;
+        if (program == s->fused[f].program)
+            add_fusion(o, model, &s->fused[f]);
     }
-    return 0;
 }
 
 /* ---- decisions ---- */
@@ -73,21 +68,14 @@ struct deciding {
     struct dpro_optimum *o;
     const struct dpro_model *model;
     uint32_t *baseline_bucket; /* by tensor */
-    bool failed;
 };
 
-static const char *keep(struct deciding *d, const char *text)
-{
-    d->failed |= !text;
-    return text ? text : "";
-}
-
-#define format(d, ...) keep(d, arena_format(&(d)->o->arena, __VA_ARGS__))
+#define format(d, ...) arena_format(&(d)->o->arena, __VA_ARGS__)
 
 static void decide(struct deciding *d, const char *pass, const char *target, const char *decision)
 {
     struct dpro_decision entry = {pass, target, decision};
-    d->failed |= array_push(&d->o->decisions, entry) < 0;
+    array_push(&d->o->decisions, entry);
 }
 
 static const char *bucket_text(struct deciding *d, uint32_t b)
@@ -184,7 +172,7 @@ static void decide_cycles(struct deciding *d)
                format(d, "%.2f MB", (double)best->fusion_bytes * 1e-6));
 }
 
-int result_decide(struct dpro_optimum *o)
+void result_decide(struct dpro_optimum *o)
 {
     static const char *const precisions[] = {"full precision", "fp16", "bf16"};
     const struct dpro_strategy *before = &o->strategies[DPRO_BASELINE],
@@ -192,8 +180,6 @@ int result_decide(struct dpro_optimum *o)
     const struct dpro_model *model = o->models[DPRO_BEST];
     struct deciding d = {.o = o, .model = model};
     d.baseline_bucket = mem_array(model->n_tensors + (size_t)1, sizeof *d.baseline_bucket);
-    if (!d.baseline_bucket)
-        return -1;
     for (uint32_t b = 0; b < before->n_buckets; b++)
         for (uint32_t i = before->buckets[b].first;
              i < before->buckets[b].first + before->buckets[b].n; i++)
@@ -209,5 +195,4 @@ int result_decide(struct dpro_optimum *o)
     if (best->compression != before->compression)
         decide(&d, pass_compression.name, "all buckets", precisions[best->compression]);
     mem_free(d.baseline_bucket);
-    return d.failed ? -1 : 0;
 }

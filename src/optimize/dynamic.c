@@ -111,7 +111,7 @@ static void read_back(const struct table *t, uint32_t m, struct dpro_strategy *s
     }
 }
 
-static int table_init(struct table *t, struct space *space, double slowdown)
+static void table_init(struct table *t, struct space *space, double slowdown)
 {
     const struct dpro_model *model = space->model;
     const struct computation *work = &space->work;
@@ -126,8 +126,6 @@ static int table_init(struct table *t, struct space *space, double slowdown)
     t->end = arena_array(&t->arena, n_states, sizeof *t->end);
     t->worst = arena_array(&t->arena, n_states, sizeof *t->worst);
     t->from = arena_array(&t->arena, n_states, sizeof *t->from);
-    if (!t->ready || !t->bytes || !t->sync || !t->end || !t->worst || !t->from)
-        return -1;
     for (uint32_t c = 0; c < work->n_classes; c++)
         t->copy_ns = fmax(t->copy_ns, work->classes[c].scale * model->net.compute.copy_ns.value);
     if (!work->drains)
@@ -143,22 +141,16 @@ static int table_init(struct table *t, struct space *space, double slowdown)
             t->sync[i * width + j + 1] = (double)space_sync_ns(space, size, 1);
         }
     }
-    return 0;
 }
 
 void search_dynamic(struct space *space, double slowdown)
 {
     struct table t;
-    struct dpro_strategy found;
+    struct dpro_strategy found = space_strategy(space);
     double round = 0;
-    uint32_t n_buckets = 0;
-    if (table_init(&t, space, slowdown) < 0 || space_strategy(space, &found) < 0) {
-        space->search->failed = true;
-        arena_fini(&t.arena);
-        return;
-    }
+    table_init(&t, space, slowdown);
     fill(&t, INFINITY);
-    n_buckets = best_count(&t, INFINITY, &round);
+    uint32_t n_buckets = best_count(&t, INFINITY, &round);
     if (n_buckets)
         read_back(&t, n_buckets, &found);
     /* nothing is shorter than `least`; with no copying back the first answer is the best */

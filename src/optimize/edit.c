@@ -10,8 +10,6 @@
 
 enum { MAX_PARTITIONS = 4096, MOST_UNDO = 3 };
 
-const char edit_out_of_memory[] = "out of memory";
-
 static struct dpro_edit edit_of(enum dpro_edit_kind kind, uint32_t at, int64_t value)
 {
     return (struct dpro_edit){.kind = kind, .at = at, .value = value};
@@ -248,8 +246,7 @@ const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *str
     const char *wrong = edit_check(model, strategy, edit);
     if (wrong)
         return wrong;
-    if (array_reserve(&journal->undo, edit->kind == DPRO_EDIT_FUSE ? edit->n : MOST_UNDO) < 0)
-        return edit_out_of_memory;
+    array_reserve(&journal->undo, edit->kind == DPRO_EDIT_FUSE ? edit->n : MOST_UNDO);
     make(strategy, edit, journal);
     if (edit->kind == DPRO_EDIT_SPLIT) {
         limit_partitions(model, strategy, edit->at);
@@ -281,4 +278,17 @@ void edits_undo(struct dpro_strategy *strategy, struct journal *journal, size_t 
 void journal_fini(struct journal *journal)
 {
     array_fini(&journal->undo);
+}
+
+void candidates_fini(struct candidates *candidates)
+{
+    array_fini(&candidates->list);
+    array_fini(&candidates->edits);
+}
+
+void candidates_add(struct candidates *candidates, size_t first)
+{
+    struct candidate c = {(uint32_t)first, (uint32_t)(candidates->edits.n - first), 0};
+    if (c.n > 0)
+        array_push(&candidates->list, c);
 }

@@ -14,16 +14,13 @@ struct journal {
     ARRAY(struct dpro_edit) undo;
 };
 
-extern const char edit_out_of_memory[];
-
 bool edit_is_of_ops(const struct dpro_edit *edit); /* else of buckets */
 /* Whether the job's stack can be given what comes of it. */
 bool edit_is_within(const struct model_capabilities *capabilities, const struct dpro_edit *edit);
 /* NULL: it can be made; else what is wrong with it (static). */
 const char *edit_check(const struct dpro_model *model, const struct dpro_strategy *strategy,
                        const struct dpro_edit *edit);
-/* NULL: done; edit_out_of_memory; else what is wrong with the edit (static). If not done the
- * strategy is as it was. */
+/* NULL: done; else what is wrong with the edit (static), and the strategy is as it was. */
 const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
                        const struct dpro_edit *edit, struct journal *journal);
 /* All of them, or none. */
@@ -32,5 +29,18 @@ const char *edits_apply(const struct dpro_model *model, struct dpro_strategy *st
 /* Back to where the journal had `mark` entries. */
 void edits_undo(struct dpro_strategy *strategy, struct journal *journal, size_t mark);
 void journal_fini(struct journal *journal);
+
+/* Lists of edits, each of which a pass proposes to make together. */
+struct candidate {
+    uint32_t first, n; /* edits */
+    uint32_t pass;
+};
+struct candidates {
+    ARRAY(struct candidate) list;
+    ARRAY(struct dpro_edit) edits;
+};
+void candidates_fini(struct candidates *candidates);
+/* The edits from number `first` on are one, if there are any. */
+void candidates_add(struct candidates *candidates, size_t first);
 
 #endif

@@ -34,67 +34,57 @@ struct finals {
     uint32_t n_finalists;
 };
 
-static int find_draws(struct finals *p)
+static void find_draws(struct finals *p)
 {
     struct model_net net = p->model->net;
     p->numbers = arena_array(&p->arena, N_MODEL_NUMBERS, sizeof *p->numbers);
     p->n_draws = 1;
-    if (!p->numbers)
-        return -1;
     if (sync_n_servers(&net) > 0) /* whose queues magnify any error: the best guess alone */
-        return 0;
+        return;
     for (size_t i = 0; i < N_MODEL_NUMBERS; i++)
         if (model_number(&net, i)->std > 0)
             p->numbers[p->n_numbers++] = i;
     p->n_samples = p->model->n_samples > 1 ? p->model->n_samples : 0;
     p->n_draws += 2 * p->n_numbers + p->n_samples;
-    return 0;
 }
 
-static int add(struct finals *p, const struct dpro_strategy *strategy,
-               const struct default_strategy *of)
+static void add(struct finals *p, const struct dpro_strategy *strategy,
+                const struct default_strategy *of)
 {
     struct finalist *f = &p->finalists[p->n_finalists++];
     *f = (struct finalist){.of = of,
                            .shares = arena_array(&p->arena, p->n_draws, sizeof *f->shares)};
-    return f->shares ? buckets_copy(p->model, strategy, &p->arena, &f->strategy) : -1;
+    buckets_copy(p->model, strategy, &p->arena, &f->strategy);
 }
 
 /* What was found, and the defaults that the job's stack can be given. */
-static int add_all(struct finals *p, struct space *space, const struct dpro_strategy *baseline)
+static void add_all(struct finals *p, struct space *space, const struct dpro_strategy *baseline)
 {
-    struct dpro_strategy strategy;
-    if (add(p, baseline, NULL) < 0 || add(p, &space->best, NULL) < 0 ||
-        space_strategy(space, &strategy) < 0)
-        return -1;
+    struct dpro_strategy strategy = space_strategy(space);
+    add(p, baseline, NULL);
+    add(p, &space->best, NULL);
     for (uint32_t i = 0; i < N_DEFAULTS; i++) {
         if (!default_is_within(&space->model->capabilities, i))
             continue;
         default_make(space->model, &space->work, i, &strategy);
-        if (space_value(space, &strategy) < INT64_MAX &&
-            add(p, &strategy, &default_strategies[i]) < 0)
-            return -1;
+        if (space_value(space, &strategy) < INT64_MAX)
+            add(p, &strategy, &default_strategies[i]);
     }
-    return 0;
 }
 
 /* One of the jobs. */
-static int make_job(struct finals *p, uint32_t draw, struct model_rank *ranks,
-                    struct dpro_model *job)
+static void make_job(struct finals *p, uint32_t draw, struct model_rank *ranks,
+                     struct dpro_model *job)
 {
     *job = *p->model;
     job->ranks = ranks;
     for (uint32_t r = 0; r < job->n_ranks; r++)
         ranks[r] = p->model->ranks[r];
-    if (draw == 0)
-        return 0;
-    if (draw <= 2 * p->n_numbers)
-        return uncertainty_move(p->model, p->numbers[(draw - 1) / 2], draw % 2 ? -1 : 1, &p->arena,
-                                job);
-    for (uint32_t r = 0; r < job->n_ranks; r++)
+    if (draw > 0 && draw <= 2 * p->n_numbers)
+        uncertainty_move(p->model, p->numbers[(draw - 1) / 2], draw % 2 ? -1 : 1, &p->arena, job);
+    for (uint32_t r = 0; draw > 2 * p->n_numbers && r < job->n_ranks; r++)
         if (ranks[r].sample_scale)
             ranks[r].work_scale *= ranks[r].sample_scale[draw - 1 - 2 * p->n_numbers];
-    return 0;
 }
 
 /* To the second order in each number; iterations differ in computation alone. */
@@ -108,25 +98,22 @@ static double mean_of(const struct finals *p, const double *shares)
     return p->n_samples > 0 ? mean + samples - shares[0] : mean;
 }
 
-static int evaluate_all(struct finals *p)
+static void evaluate_all(struct finals *p)
 {
     struct model_rank *ranks = arena_array(&p->arena, p->model->n_ranks + (size_t)1, sizeof *ranks);
-    bool failed = !ranks;
-    for (uint32_t draw = 0; draw < p->n_draws && !failed; draw++) {
+    for (uint32_t draw = 0; draw < p->n_draws; draw++) {
         struct dpro_model job;
         struct evaluator *evaluator;
-        if (make_job(p, draw, ranks, &job) < 0 || evaluator_create(&job, &evaluator, NULL) < 0)
-            return -1;
+        make_job(p, draw, ranks, &job);
+        evaluator_create(&job, &evaluator, NULL);
         double baseline = (double)evaluate(evaluator, &p->finalists[OF_BASELINE].strategy);
         for (uint32_t f = 0; f < p->n_finalists; f++)
             p->finalists[f].shares[draw] =
                 (double)evaluate(evaluator, &p->finalists[f].strategy) / baseline;
-        failed = evaluator_failed(evaluator);
         evaluator_destroy(evaluator);
     }
-    for (uint32_t f = 0; f < p->n_finalists && !failed; f++)
+    for (uint32_t f = 0; f < p->n_finalists; f++)
         p->finalists[f].expected = mean_of(p, p->finalists[f].shares);
-    return failed ? -1 : 0;
 }
 
 /* One standard error of what the best one is expected to take less than `other`, as a share of an
@@ -177,7 +164,7 @@ static const struct finalist *choose(const struct finals *p)
 }
 
 /* Reports times as expected over all jobs, of the result and of all that it is compared with. */
-static int promise(const struct finals *p, struct space *space, struct dpro_optimum *o)
+static void promise(const struct finals *p, struct space *space, struct dpro_optimum *o)
 {
     double baseline_ns = (double)space->search->baseline_ns;
     bool chooses = space->search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
@@ -193,22 +180,16 @@ static int promise(const struct finals *p, struct space *space, struct dpro_opti
         const struct finalist *f = &p->finalists[i];
         struct dpro_baseline entry = {f->of->name, f->of->text, llround(baseline_ns * f->expected),
                                       f->strategy.n_buckets};
-        if (array_push(&o->baselines, entry) < 0)
-            return -1;
+        array_push(&o->baselines, entry);
     }
-    return 0;
 }
 
-int result_choose(struct dpro_optimum *o, struct space *space)
+void result_choose(struct dpro_optimum *o, struct space *space)
 {
     struct finals finals = {.model = space->model};
-    int rc = find_draws(&finals);
-    if (rc == 0)
-        rc = add_all(&finals, space, &o->models[DPRO_BEST]->baseline);
-    if (rc == 0)
-        rc = evaluate_all(&finals);
-    if (rc == 0)
-        rc = promise(&finals, space, o);
+    find_draws(&finals);
+    add_all(&finals, space, &o->models[DPRO_BEST]->baseline);
+    evaluate_all(&finals);
+    promise(&finals, space, o);
     arena_fini(&finals.arena);
-    return rc;
 }

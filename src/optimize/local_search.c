@@ -51,8 +51,8 @@ static uint32_t cut_at(const struct place_kind *kinds, uint32_t first, uint32_t 
 }
 
 /* A candidate that takes away (or makes) the borders at all places like one. */
-static int add_for_kind(struct space *space, const struct dpro_strategy *strategy,
-                        const struct place_kind *kinds, uint32_t place, bool merges)
+static void add_for_kind(struct space *space, const struct dpro_strategy *strategy,
+                         const struct place_kind *kinds, uint32_t place, bool merges)
 {
     struct candidates *candidates = &space->candidates;
     size_t before = candidates->edits.n;
@@ -65,36 +65,32 @@ static int add_for_kind(struct space *space, const struct dpro_strategy *strateg
             .kind = DPRO_EDIT_SPLIT, .at = b + n, .value = cut_at(kinds, first, p)};
         if (merges) /* as many buckets fewer before it as there were edits */
             edit = (struct dpro_edit){.kind = DPRO_EDIT_MERGE, .at = b - n - 1, .value = 0};
-        if (array_push(&candidates->edits, edit) < 0)
-            return -1;
+        array_push(&candidates->edits, edit);
         n++;
     }
-    if (n > 1)
-        return candidates_add(candidates, before);
-    candidates->edits.n = before; /* one alone is proposed anyway */
-    return 0;
+    if (n == 1) /* is proposed anyway */
+        candidates->edits.n = before;
+    candidates_add(candidates, before);
 }
 
-static int add_for_all_blocks(struct space *space, const struct dpro_strategy *strategy)
+static void add_for_all_blocks(struct space *space, const struct dpro_strategy *strategy)
 {
     uint32_t n = space->model->n_tensors;
     struct place_kind *kinds = mem_array(n + (size_t)1, sizeof *kinds);
-    int rc = kinds ? 0 : -1;
-    for (uint32_t b = 0; b < strategy->n_buckets && rc == 0; b++)
+    for (uint32_t b = 0; b < strategy->n_buckets; b++)
         for (uint32_t i = 0; i < strategy->buckets[b].n; i++)
             kinds[strategy->buckets[b].first + i].bucket = b;
-    for (uint32_t place = 1; place < n && rc == 0; place++) {
+    for (uint32_t place = 1; place < n; place++) {
         uint32_t before = 1;
         kinds[place].kind = border_kind(space->model, strategy, place);
         while (kinds[before].kind != kinds[place].kind)
             before++;
         kinds[place].is_first = before == place;
     }
-    for (uint32_t place = 1; place < n && rc == 0; place++)
-        for (int merges = 1; merges >= 0 && kinds[place].is_first && rc == 0; merges--)
-            rc = add_for_kind(space, strategy, kinds, place, merges);
+    for (uint32_t place = 1; place < n; place++)
+        for (int merges = 1; merges >= 0 && kinds[place].is_first; merges--)
+            add_for_kind(space, strategy, kinds, place, merges);
     mem_free(kinds);
-    return rc;
 }
 
 /* ---- a round ---- */
@@ -149,8 +145,7 @@ static bool take_best(struct space *space, struct place *at, const struct dpro_s
     enum { MOST_TRIES = 256 };
     struct journal journal = {0};
     struct dpro_edit *moved = mem_alloc((space->candidates.edits.n + 1) * sizeof *moved);
-    space->search->failed |= !moved;
-    for (int i = 0; i < n && moved && i < MOST_TRIES && !search_stops(space->search); i++) {
+    for (int i = 0; i < n && i < MOST_TRIES && !search_stops(space->search); i++) {
         const struct candidate *c = &space->candidates.list.at[ranked[i].candidate];
         size_t mark = journal.undo.n;
         if (!move_edits(before, &at->strategy, space->candidates.edits.at + c->first, c->n,
@@ -169,35 +164,28 @@ static bool take_best(struct space *space, struct place *at, const struct dpro_s
     return changed;
 }
 
-/* All candidates of a strategy; false: out of memory. */
-static bool collect(struct space *space, const struct dpro_strategy *strategy)
+/* All candidates of a strategy. */
+static void collect(struct space *space, const struct dpro_strategy *strategy)
 {
-    struct search *search = space->search;
-    bool blocks = !search->options->no_symmetry && space->model->capabilities.together;
-    if (space_collect(space, strategy) && blocks && add_for_all_blocks(space, strategy) < 0)
-        search->failed = true;
-    return !search->failed;
+    space_collect(space, strategy);
+    if (!space->search->options->no_symmetry && space->model->capabilities.together)
+        add_for_all_blocks(space, strategy);
 }
 
 /* Down to where nothing helps. */
 static void descend(struct space *space, struct place *at, struct dpro_strategy *before)
 {
-    struct ranked *ranked = NULL;
     bool goes_on = true;
-    while (goes_on && !search_stops(space->search) && collect(space, &at->strategy)) {
+    while (goes_on && !search_stops(space->search)) {
+        collect(space, &at->strategy);
         space_copy(space, &at->strategy, before);
         space_evaluate_candidates(space, &at->strategy);
-        mem_free(ranked);
-        ranked = mem_alloc((space->candidates.list.n + 1) * sizeof *ranked);
-        if (!ranked) {
-            space->search->failed = true;
-            break;
-        }
+        struct ranked *ranked = mem_alloc((space->candidates.list.n + 1) * sizeof *ranked);
         int n = rank_candidates(space, at->ns, ranked);
         goes_on = n > 0 && take_best(space, at, before, ranked, n);
+        mem_free(ranked);
         space->search->n_rounds++;
     }
-    mem_free(ranked);
 }
 
 static void start_elsewhere(struct space *space, const struct dpro_strategy *best, struct place *at,
@@ -219,7 +207,10 @@ static void start_elsewhere(struct space *space, const struct dpro_strategy *bes
             }
     } else {
         space_copy(space, best, s);
-        for (int i = 0; i < N_EDITS && collect(space, s) && space->candidates.list.n; i++) {
+        for (int i = 0; i < N_EDITS; i++) {
+            collect(space, s);
+            if (space->candidates.list.n == 0)
+                break;
             const struct candidate *c =
                 &space->candidates.list.at[search_random(search) % space->candidates.list.n];
             edits_apply(space->model, s, space->candidates.edits.at + c->first, c->n, &journal);
@@ -233,15 +224,12 @@ void search_local(struct space *space, bool plain)
 {
     const struct dpro_strategy *best = plain ? &space->plain : &space->best;
     const int64_t *best_ns = plain ? &space->plain_ns : &space->best_ns;
-    struct place at;
-    struct dpro_strategy before;
     struct convergence convergence = {0};
-    if (*best_ns == INT64_MAX || space_strategy(space, &at.strategy) < 0 ||
-        space_strategy(space, &before) < 0)
+    if (*best_ns == INT64_MAX)
         return;
+    struct place at = {space_copy_of(space, best), *best_ns};
+    struct dpro_strategy before = space_strategy(space);
     space->search->registry.plain = plain;
-    space_copy(space, best, &at.strategy);
-    at.ns = *best_ns;
     for (uint32_t turn = 0; !search_stops(space->search); turn++) {
         descend(space, &at, &before);
         if (has_converged(&convergence, *best_ns))

@@ -58,8 +58,8 @@ static const struct candidate *draw(struct space *space, const struct dpro_strat
 static bool walk(struct space *space, struct dpro_strategy *strategy, struct journal *journal,
                  struct heat *heats, uint32_t step, int64_t *ns)
 {
-    const struct candidate *c =
-        space_collect(space, strategy) ? draw(space, strategy, heats, step) : NULL;
+    space_collect(space, strategy);
+    const struct candidate *c = draw(space, strategy, heats, step);
     if (!c)
         return false;
     const struct dpro_edit *edits = space->candidates.edits.at + c->first;
@@ -81,7 +81,7 @@ static bool walk(struct space *space, struct dpro_strategy *strategy, struct jou
 
 void search_mcmc(struct space *space)
 {
-    struct dpro_strategy strategy;
+    struct dpro_strategy strategy = space_copy_of(space, &space->best);
     struct journal journal = {0};
     struct convergence convergence = {0};
     size_t n_heats = space->model->n_tensors + (size_t)1, n_ops = 0;
@@ -89,10 +89,6 @@ void search_mcmc(struct space *space)
         if (space->model->programs[p].n_ops > n_ops)
             n_ops = space->model->programs[p].n_ops;
     struct heat *heats = arena_array(&space->arena, n_heats + n_ops, sizeof *heats);
-    space->search->failed |= !heats;
-    if (!heats || space_strategy(space, &strategy) < 0)
-        return;
-    space_copy(space, &space->best, &strategy);
     int64_t ns = space->best_ns;
     bool goes_on = ns != INT64_MAX;
     for (uint32_t step = 0; goes_on && !search_stops(space->search); step++) {

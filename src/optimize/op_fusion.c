@@ -1,8 +1,7 @@
 /* optimize/op_fusion.c: op fusion (paper, section 4.1), by the times that passes give for
  * neighbouring ops run as one. Ops are fused on all ranks that compute alike, each with its own
  * time, as a gradient is communicated when it is ready on all ranks. */
-#include <stdlib.h>
-
+#include "base/sort.h"
 #include "cost/fused.h"
 #include "optimize/registry.h"
 
@@ -36,8 +35,7 @@ static void remember(struct registry *r, struct registered *entry, uint64_t key,
 {
     if (ns > EDIT_MOST_WORK_NS && !entry->rejected)
         registry_reject(r, entry, "says that a fused op takes longer than eleven days");
-    if (map_set(&entry->times, key, ns < 0 ? UINT64_MAX : (uint64_t)ns) < 0)
-        r->failed = true;
+    map_set(&entry->times, key, ns < 0 ? UINT64_MAX : (uint64_t)ns);
 }
 
 /* Asks a file about all runs of up to n ops, and of a few more. */
@@ -48,12 +46,10 @@ static void ask_file(struct registry *r, struct registered *entry,
     while (most < n)
         most *= 2;
     struct child_question question = {view, entry->n_known ? entry->n_known + 1 : 2,
-                                      most < DPRO_PASS_MAX_FUSED ? most : DPRO_PASS_MAX_FUSED};
-    struct child_answer answer;
+                                      MIN(most, DPRO_PASS_MAX_FUSED)};
     times_array times = {0};
-    if (child_run(entry->path, &question, NULL, &times, &answer) < 0)
-        r->failed = true;
-    else if (*answer.why)
+    struct child_answer answer = child_run(entry->path, &question, NULL, &times);
+    if (*answer.why)
         registry_reject(r, entry, "%s", answer.why);
     size_t at = 0;
     for (uint32_t p = 0; p < view->n_programs; p++)
@@ -66,36 +62,34 @@ static void ask_file(struct registry *r, struct registered *entry,
 }
 
 /* What n ops from `first` on take as one by one pass; negative: they can't be fused. */
-static int64_t opfs_ns(struct registry *r, struct registered *entry,
-                       const struct dpro_pass_view *view, uint32_t program, uint32_t first,
-                       uint32_t n)
+static int64_t opfs_ns(const struct question *q, struct registered *entry, uint32_t program,
+                       uint32_t first, uint32_t n)
 {
     uint64_t key = key_of(program, first, n), said;
-    if (n > DPRO_PASS_MAX_FUSED || !registry_uses(r, entry))
+    if (n > DPRO_PASS_MAX_FUSED || !registry_uses(q->registry, entry))
         return -1;
     if (!entry->pass && n > entry->n_known)
-        ask_file(r, entry, view, n);
+        ask_file(q->registry, entry, q->view, n);
     if (entry->rejected)
         return -1;
     if (map_get(&entry->times, key, &said))
         return said == UINT64_MAX ? -1 : (int64_t)said;
     if (!entry->pass)
         return -1;
-    int64_t ns = entry->pass->opfs_ns(entry->pass, view->programs[program].ops + first, n);
-    remember(r, entry, key, ns);
+    int64_t ns = entry->pass->opfs_ns(entry->pass, q->view->programs[program].ops + first, n);
+    remember(q->registry, entry, key, ns);
     return entry->rejected ? -1 : ns;
 }
 
-static int64_t least_opfs_ns(struct registry *r, struct registered *only,
-                             const struct dpro_pass_view *view, uint32_t program, uint32_t first,
-                             uint32_t n)
+static int64_t least_opfs_ns(const struct question *q, struct registered *only, uint32_t program,
+                             uint32_t first, uint32_t n)
 {
     int64_t least = -1;
-    for (size_t i = 0; i < r->passes.n; i++) {
-        struct registered *entry = &r->passes.at[i];
+    for (size_t i = 0; i < q->registry->passes.n; i++) {
+        struct registered *entry = &q->registry->passes.at[i];
         if (!entry->fuses || (only && entry != only))
             continue;
-        int64_t ns = opfs_ns(r, entry, view, program, first, n);
+        int64_t ns = opfs_ns(q, entry, program, first, n);
         if (ns >= 0 && (least < 0 || ns < least))
             least = ns;
     }
@@ -122,24 +116,18 @@ static bool is_alike(const struct dpro_model *model, uint32_t a, uint32_t b, uin
     return difference == 0;
 }
 
-static void add_edit(struct registry *r, struct candidates *candidates, struct dpro_edit edit)
-{
-    if (array_push(&candidates->edits, edit) < 0)
-        r->failed = true;
-}
-
-uint32_t fuse_edits(struct registry *r, struct registered *entry, const struct question *q,
-                    uint32_t program, uint32_t first, uint32_t n, int64_t *ns)
+uint32_t fuse_edits(const struct question *q, struct registered *entry, uint32_t program,
+                    uint32_t first, uint32_t n, int64_t *ns)
 {
     size_t before = q->candidates->edits.n;
-    *ns = least_opfs_ns(r, entry, q->view, program, first, n);
+    *ns = least_opfs_ns(q, entry, program, first, n);
     for (uint32_t p = 0; p < q->model->n_programs && *ns >= 0; p++) {
         if (p != program && !is_alike(q->model, program, p, first, n))
             continue;
-        int64_t takes = p == program ? *ns : least_opfs_ns(r, entry, q->view, p, first, n);
+        int64_t takes = p == program ? *ns : least_opfs_ns(q, entry, p, first, n);
         struct dpro_edit edit = {DPRO_EDIT_FUSE, first, takes, p, n};
         if (takes >= 0 && !edit_check(q->model, q->strategy, &edit))
-            add_edit(r, q->candidates, edit);
+            array_push(&q->candidates->edits, edit);
         else if (p == program)
             break;
     }
@@ -160,50 +148,50 @@ static uint32_t bucket_of_ops(const struct dpro_pass_view *view, uint32_t first,
 }
 
 /* Two neighbours are fused, without and (Theorem 3) with the buckets of their gradients. */
-static int propose_pair(struct registry *r, struct registered *entry, const struct question *q,
-                        const struct step *a, const struct step *b)
+static void propose_pair(const struct question *q, struct registered *entry, const struct step *a,
+                         const struct step *b)
 {
     uint32_t program = q->view->critical_program, n = a->n + b->n;
     size_t first = q->candidates->edits.n;
     int64_t ns;
-    if (fuse_edits(r, entry, q, program, a->first, n, &ns) == 0)
-        return 0;
-    if (candidates_add(q->candidates, first) < 0)
-        return -1;
+    if (fuse_edits(q, entry, program, a->first, n, &ns) == 0)
+        return;
+    candidates_add(q->candidates, first);
     uint32_t left = bucket_of_ops(q->view, a->first, b->first, true);
     uint32_t right = bucket_of_ops(q->view, b->first, b->first + b->n, false);
     if (left == UINT32_MAX || right != left + 1)
-        return 0;
+        return;
+    struct dpro_edit merge = {.kind = DPRO_EDIT_MERGE, .at = left};
     first = q->candidates->edits.n;
-    add_edit(r, q->candidates, (struct dpro_edit){.kind = DPRO_EDIT_MERGE, .at = left});
-    fuse_edits(r, entry, q, program, a->first, n, &ns);
-    return candidates_add(q->candidates, first);
+    array_push(&q->candidates->edits, merge);
+    fuse_edits(q, entry, program, a->first, n, &ns);
+    candidates_add(q->candidates, first);
 }
 
-static int propose_apart(struct registry *r, const struct question *q, const struct step *step)
+/* A fused op is separated, with those alike. */
+static void propose_apart(const struct question *q, const struct step *step)
 {
     uint32_t program = q->view->critical_program;
     size_t first = q->candidates->edits.n;
     for (uint32_t p = 0; p < q->model->n_programs; p++) {
         const struct dpro_fused_op *fused = fused_at(q->strategy, p, step->first);
+        struct dpro_edit unfuse = {DPRO_EDIT_UNFUSE, step->first, 0, p, 0};
         if (fused && fused->n == step->n && is_alike(q->model, program, p, step->first, step->n))
-            add_edit(r, q->candidates, (struct dpro_edit){DPRO_EDIT_UNFUSE, step->first, 0, p, 0});
+            array_push(&q->candidates->edits, unfuse);
     }
-    return candidates_add(q->candidates, first);
+    candidates_add(q->candidates, first);
 }
 
-int fuse_propose(struct registry *r, struct registered *entry, const struct question *q)
+void fuse_propose(const struct question *q, struct registered *entry)
 {
     uint32_t program = q->view->critical_program, n_ops = q->model->programs[program].n_ops;
     struct step before = {0};
-    int rc = 0;
-    for (uint32_t op = 0; op < n_ops && rc == 0; op += before.n) {
+    for (uint32_t op = 0; op < n_ops; op += before.n) {
         struct step step = step_at(q->model, q->strategy, program, op);
         if (before.n > 0 && !step.waits)
-            rc = propose_pair(r, entry, q, &before, &step);
-        if (step.n > 1 && rc == 0)
-            rc = propose_apart(r, q, &step);
+            propose_pair(q, entry, &before, &step);
+        if (step.n > 1)
+            propose_apart(q, &step);
         before = step;
     }
-    return r->failed ? -1 : rc;
 }

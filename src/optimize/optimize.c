@@ -51,20 +51,19 @@ static int search_all(const struct dpro_model *model, const struct dpro_optimize
 {
     struct dpro_optimize_options mine = *options;
     double left_s = options->budget_s;
-    int rc = 0;
-    for (uint32_t n = options->least_servers; n <= options->most_servers && rc == 0; n++) {
+    for (uint32_t n = options->least_servers; n <= options->most_servers; n++) {
         if (options->budget_s > 0) /* what is left of it, in equal shares */
             mine.budget_s = left_s > 0 ? left_s / (options->most_servers - n + 1) : 1e-9;
-        rc = search_one(model, n, &mine, &found[*n_found], err);
+        int rc = search_one(model, n, &mine, &found[*n_found], err);
         if (rc < 0)
-            break;
+            return rc;
         const struct dpro_optimum_summary *s = &found[(*n_found)++]->summary;
         left_s -= s->seconds;
         mine.sink.log = NULL; /* what is said of a pass is the same for all */
         if (strcmp(s->stopped_by, "stopped") == 0)
             break;
     }
-    return rc;
+    return 0;
 }
 
 static uint32_t choose(struct dpro_optimum *const *found, uint32_t n)
@@ -83,7 +82,8 @@ static uint32_t choose(struct dpro_optimum *const *found, uint32_t n)
 }
 
 /* What the searches took together, and each number. */
-static int sum_up(struct dpro_optimum *const *found, uint32_t n, struct dpro_optimum *chosen)
+static int sum_up(struct dpro_optimum *const *found, uint32_t n, struct dpro_optimum *chosen,
+                  struct dpro_error *err)
 {
     struct dpro_optimum_summary sum = chosen->summary;
     sum.seconds = 0;
@@ -96,9 +96,10 @@ static int sum_up(struct dpro_optimum *const *found, uint32_t n, struct dpro_opt
         if (strcmp(s->stopped_by, "converged") != 0)
             sum.stopped_by = s->stopped_by;
         int64_t usual_ns = 0;
-        if (uncertainty_time(found[i]->models[DPRO_BEST], &usual_ns, NULL) < 0 ||
-            array_push(&chosen->counts, count_of(found[i], usual_ns)) < 0)
-            return -1;
+        int rc = uncertainty_time(found[i]->models[DPRO_BEST], &usual_ns, err);
+        if (rc < 0)
+            return rc;
+        array_push(&chosen->counts, count_of(found[i], usual_ns));
     }
     chosen->summary = sum;
     return 0;
@@ -108,30 +109,25 @@ static int search_counts(const struct dpro_model *model,
                          const struct dpro_optimize_options *options, struct dpro_optimum **optimum,
                          struct dpro_error *err)
 {
-    uint32_t n_found = 0, chosen = 0;
+    uint32_t n_found = 0;
     int rc = check(model, options, err);
     if (rc < 0)
         return rc;
     struct dpro_optimum **found =
         mem_array(options->most_servers - options->least_servers + (size_t)1, sizeof *found);
-    rc = found ? search_all(model, options, found, &n_found, err) : dpro_error_nomem(err);
-    if (rc == 0) {
-        chosen = choose(found, n_found);
-        rc = sum_up(found, n_found, found[chosen]) < 0 ? dpro_error_nomem(err) : 0;
-    }
+    rc = search_all(model, options, found, &n_found, err);
+    if (rc < 0)
+        return rc;
+    uint32_t chosen = choose(found, n_found);
+    rc = sum_up(found, n_found, found[chosen], err);
+    if (rc < 0)
+        return rc;
     for (uint32_t i = 0; i < n_found; i++)
-        if (rc < 0 || i != chosen)
+        if (i != chosen)
             dpro_optimum_destroy(found[i]);
-    if (rc == 0)
-        *optimum = found[chosen];
+    *optimum = found[chosen];
     mem_free(found);
-    return rc;
-}
-
-const char *dpro_algorithm_name(enum dpro_algorithm algorithm)
-{
-    static const char *const names[] = {"default", "paper", "dp", "mcmc"};
-    return (unsigned)algorithm <= DPRO_ALGORITHM_MCMC ? names[algorithm] : NULL;
+    return 0;
 }
 
 /* Reports what is allowed but can't be had. */

@@ -91,9 +91,9 @@ static bool fuse_op(struct walk *w, const struct step *step, double delay_ns)
     if (w->last.n == 0 || step->waits)
         return false;
     w->edits.edits.n = 0;
-    struct question question = {space->model, &w->strategy, w->view, &w->edits};
-    uint32_t n = fuse_edits(&space->search->registry, NULL, &question, program, w->last.first,
-                            w->last.n + step->n, &ns);
+    struct question question = {&space->search->registry, space->model, &w->strategy, w->view,
+                                &w->edits};
+    uint32_t n = fuse_edits(&question, NULL, program, w->last.first, w->last.n + step->n, &ns);
     if (n == 0)
         return false;
     double gain_ns = (double)(w->last.work_ns + step->work_ns - ns) * w->scale;
@@ -198,12 +198,9 @@ static void walk_path(struct walk *w)
 /* From a bucket for each tensor of the Coarsened View. */
 void search_paper(struct space *space)
 {
-    struct walk w = {.space = space};
+    struct walk w = {.space = space, .strategy = space_strategy(space)};
     struct convergence convergence = {0};
     w.op_of = arena_array(&space->arena, space->model->n_tensors + (size_t)1, sizeof *w.op_of);
-    space->search->failed |= !w.op_of;
-    if (!w.op_of || space_strategy(space, &w.strategy) < 0)
-        return;
     w.value_ns = space_evaluate(space, &w.strategy);
     while (!search_stops(space->search) && !has_converged(&convergence, space->best_ns)) {
         w.view = space_look(space, &w.strategy);

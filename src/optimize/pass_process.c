@@ -1,5 +1,5 @@
-/* optimize/pass_process.c: runs a pass from a file in a child process, where it may crash, loop or
- * overwrite memory. The parent takes only data over a pipe, for a limited time. */
+/* optimize/pass_process.c: asks a pass; one from a file in a child process, where it may crash,
+ * loop or overwrite memory. The parent takes only data over a pipe, for a limited time. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
@@ -16,6 +16,25 @@
 #include "optimize/registry.h"
 
 enum { TIME_LIMIT_MS = 5000, MS = 1000000 };
+
+bool pass_propose(const struct dpro_pass *pass, const struct dpro_pass_view *view,
+                  struct candidates *candidates, struct dpro_edit *room)
+{
+    enum { MOST_EDITS = 1 << 20 };
+    for (uint32_t i = 0; i < DPRO_PASS_MAX_CANDIDATES && candidates->edits.n < MOST_EDITS; i++) {
+        struct dpro_candidate candidate = {room, 0};
+        size_t first = candidates->edits.n;
+        if (!pass->propose(pass, view, i, &candidate))
+            break;
+        if (candidate.n_edits > DPRO_PASS_MAX_EDITS)
+            return false;
+        array_append(&candidates->edits, room, candidate.n_edits);
+        candidates_add(candidates, first);
+    }
+    return true;
+}
+
+/* ---- a file's pass ---- */
 
 /* What goes over the pipe: the answer's head, then a count and that many edits for each candidate,
  * then the times. */
@@ -65,7 +84,7 @@ static void propose_all(const struct dpro_pass *pass, const struct dpro_pass_vie
                         struct candidates *candidates, struct child_answer *answer)
 {
     struct dpro_edit *room = mem_alloc(DPRO_PASS_MAX_EDITS * sizeof *room);
-    if (room && candidates_propose(candidates, pass, view, room) > 0)
+    if (!pass_propose(pass, view, candidates, room))
         snprintf(answer->why, sizeof answer->why, "proposed more edits than there is room for");
 }
 
@@ -80,14 +99,12 @@ static void time_all(const struct dpro_pass *pass, const struct child_question *
                 bool waits = false;
                 for (uint32_t i = first + 1; i < first + n; i++)
                     waits |= program->ops[i].waits != 0;
-                int64_t ns = waits ? -1 : pass->opfs_ns(pass, program->ops + first, n);
-                if (array_push(times, ns) < 0)
-                    return;
+                array_push(times, waits ? -1 : pass->opfs_ns(pass, program->ops + first, n));
             }
     }
 }
 
-static void child(int fd, const char *path, const struct child_question *question)
+static int answer_all(int fd, const char *path, const struct child_question *question)
 {
     static const int to_default[] = {SIGINT, SIGTERM, SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
     for (size_t i = 0; i < sizeof to_default / sizeof *to_default; i++)
@@ -119,15 +136,21 @@ static void child(int fd, const char *path, const struct child_question *questio
     }
     if (times.n)
         send_all(fd, times.at, times.n * sizeof *times.at);
-    _exit(0);
+    return 0;
+}
+
+static void child(int fd, const char *path, const struct child_question *question)
+{
+    _exit(WITHIN_SCOPE(1, answer_all(fd, path, question)));
 }
 
 /* ---- in the parent ---- */
 
-/* Everything up to the end; 0, or -1 when time or memory is up. */
-static int receive(int fd, void *bytes_out, bool *late)
+typedef ARRAY(char) bytes_array;
+
+/* Everything up to the end. 1: it came in time; else 0. */
+static int receive(int fd, bytes_array *bytes)
 {
-    ARRAY(char) *bytes = bytes_out;
     int64_t until = time_now_ns(CLOCK_MONOTONIC) / MS + TIME_LIMIT_MS;
     for (;;) {
         int64_t left = until - time_now_ns(CLOCK_MONOTONIC) / MS;
@@ -135,96 +158,106 @@ static int receive(int fd, void *bytes_out, bool *late)
         int n = left > 0 ? poll(&poll_fd, 1, (int)left) : 0;
         if (n < 0 && errno == EINTR)
             continue;
-        *late = n == 0;
-        if (n <= 0 || array_reserve(bytes, 65536) < 0)
-            return -1;
+        if (n <= 0)
+            return n < 0; /* what is missing, understand() sees */
+        array_reserve(bytes, 65536);
         ssize_t got = read(fd, bytes->at + bytes->n, 65536);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
-            return (int)got;
+            return 1;
         bytes->n += (size_t)got;
     }
 }
 
-static int take(const char **at, const char *end, void *to, size_t n)
+static bool take(const char **at, const char *end, void *to, size_t n)
 {
     if ((size_t)(end - *at) < n)
-        return -1;
+        return false;
     memcpy(to, *at, n);
     *at += n;
-    return 0;
+    return true;
 }
 
-/* 0: whole; 1: not; -1: out of memory. */
-static int understand(const char *at, const char *end, struct candidates *candidates,
-                      times_array *times, struct child_answer *answer)
+/* Whether it is whole. */
+static bool understand(const bytes_array *bytes, struct candidates *candidates, times_array *times,
+                       struct child_answer *answer)
 {
+    const char *at = bytes->at, *end = at + bytes->n;
     struct head head;
-    if (take(&at, end, &head, sizeof head) < 0)
-        return 1;
+    if (!take(&at, end, &head, sizeof head))
+        return false;
     *answer = head.answer;
     answer->name[sizeof answer->name - 1] = answer->why[sizeof answer->why - 1] = '\0';
     if ((head.n_candidates && !candidates) || (head.n_times && !times))
-        return 1; /* nobody asked */
+        return false; /* nobody asked */
     for (uint32_t i = 0; i < head.n_candidates; i++) {
         size_t first = candidates->edits.n;
         uint32_t n;
-        if (take(&at, end, &n, sizeof n) < 0 || n > DPRO_PASS_MAX_EDITS)
-            return 1;
-        if (array_reserve(&candidates->edits, n) < 0)
-            return -1;
-        if (take(&at, end, candidates->edits.at + first, n * sizeof(struct dpro_edit)) < 0)
-            return 1;
+        if (!take(&at, end, &n, sizeof n) || n > DPRO_PASS_MAX_EDITS)
+            return false;
+        array_reserve(&candidates->edits, n);
+        if (!take(&at, end, candidates->edits.at + first, n * sizeof(struct dpro_edit)))
+            return false;
         candidates->edits.n += n;
-        if (candidates_add(candidates, first) < 0)
-            return -1;
+        candidates_add(candidates, first);
     }
     if (head.n_times > (size_t)(end - at) / sizeof *times->at)
-        return 1;
-    return head.n_times > 0 ? array_append(times, at, head.n_times) : 0;
+        return false;
+    if (head.n_times > 0)
+        array_append(times, at, head.n_times);
+    return true;
 }
 
-int child_run(const char *path, const struct child_question *question,
-              struct candidates *candidates, times_array *times, struct child_answer *answer)
+/* -1: no process could be started. */
+static pid_t start(const char *path, const struct child_question *question, int *fd)
 {
-    int fds[2], status = 0, rc;
-    bool late = false;
-    size_t n_list = candidates ? candidates->list.n : 0;
-    size_t n_edits = candidates ? candidates->edits.n : 0;
-    ARRAY(char) bytes = {0};
-    *answer = (struct child_answer){0};
+    int fds[2];
     fflush(NULL); /* or the child prints what is buffered once more */
     pid_t pid = pipe(fds) < 0 ? -1 : fork();
-    if (pid < 0) {
-        snprintf(answer->why, sizeof answer->why, "got no process to run in: %s", strerror(errno));
-        return 0;
-    }
+    if (pid < 0)
+        return -1;
     if (pid == 0) {
         close(fds[0]);
         child(fds[1], path, question);
     }
     close(fds[1]);
-    rc = receive(fds[0], &bytes, &late);
-    close(fds[0]);
+    *fd = fds[0];
+    return pid;
+}
+
+struct child_answer child_run(const char *path, const struct child_question *question,
+                              struct candidates *candidates, times_array *times)
+{
+    int fd, status = 0;
+    size_t n_list = candidates ? candidates->list.n : 0;
+    size_t n_edits = candidates ? candidates->edits.n : 0;
+    bytes_array bytes = {0};
+    struct child_answer answer = {0};
+    pid_t pid = start(path, question, &fd);
+    if (pid < 0) {
+        snprintf(answer.why, sizeof answer.why, "got no process to run in: %s", strerror(errno));
+        return answer;
+    }
+    bool in_time = WITHIN_SCOPE(0, receive(fd, &bytes));
+    close(fd);
     kill(pid, SIGKILL); /* its answer is complete, or too late */
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
-    if (rc == 0)
-        rc = understand(bytes.at, bytes.at + bytes.n, candidates, times, answer);
+    memory_check();
+    bool whole = in_time && understand(&bytes, candidates, times, &answer);
     array_fini(&bytes);
-    if (rc != 0 && candidates) {
+    if (whole)
+        return answer;
+    if (candidates) {
         candidates->list.n = n_list;
         candidates->edits.n = n_edits;
     }
-    if (rc == 0)
-        return 0;
-    if (late)
-        snprintf(answer->why, sizeof answer->why, "gave no answer within %d s",
-                 TIME_LIMIT_MS / 1000);
-    else if (rc > 0 && WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
-        snprintf(answer->why, sizeof answer->why, "crashed (%s)", strsignal(WTERMSIG(status)));
-    else if (rc > 0)
-        snprintf(answer->why, sizeof answer->why, "ended without an answer");
-    return late || rc > 0 ? 0 : -1;
+    if (!in_time)
+        snprintf(answer.why, sizeof answer.why, "gave no answer within %d s", TIME_LIMIT_MS / 1000);
+    else if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
+        snprintf(answer.why, sizeof answer.why, "crashed (%s)", strsignal(WTERMSIG(status)));
+    else
+        snprintf(answer.why, sizeof answer.why, "ended without an answer");
+    return answer;
 }

@@ -19,12 +19,8 @@ enum { MOST_WAYS = 4096 }; /* up to that many are all tried */
 static void search_bounds(struct space *space, const struct dpro_strategy *baseline)
 {
     const struct dpro_model *model = space->model;
-    struct dpro_strategy strategy, chosen;
+    struct dpro_strategy strategy = space_copy_of(space, baseline), chosen = space_strategy(space);
     uint64_t *sizes = arena_array(&space->arena, model->n_tensors + (size_t)1, sizeof *sizes);
-    space->search->failed |= !sizes;
-    if (!sizes || space_strategy(space, &strategy) < 0 || space_strategy(space, &chosen) < 0)
-        return;
-    space_copy(space, baseline, &strategy);
     uint32_t n = strategy.n_buckets;
     for (uint32_t b = 0; b < n; b++)
         sizes[b] = bucket_size_bytes(model, &strategy, b) / sizeof(float);
@@ -144,14 +140,10 @@ static void search_places(struct space *space, const struct dpro_strategy *basel
 {
     const struct dpro_model *model = space->model;
     size_t n = baseline->n_buckets, n_servers = sync_n_servers(&model->net);
-    struct dpro_strategy strategy;
+    struct dpro_strategy strategy = space_copy_of(space, baseline);
     uint32_t *largest_first = arena_array(&space->arena, n + 1, sizeof *largest_first);
     uint64_t *sizes = arena_array(&space->arena, n + 1, sizeof *sizes);
     uint64_t *load = arena_array(&space->arena, n_servers + 1, sizeof *load);
-    space->search->failed |= !largest_first || !sizes || !load;
-    if (space->search->failed || space_strategy(space, &strategy) < 0)
-        return;
-    space_copy(space, baseline, &strategy);
     for (uint32_t b = 0; b < n; b++) {
         largest_first[b] = b;
         sizes[b] = bucket_size_bytes(model, &strategy, b);

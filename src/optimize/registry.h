@@ -11,30 +11,6 @@
 #include "cost/model.h"
 #include "optimize/edit.h"
 
-struct candidate {
-    uint32_t first, n; /* edits */
-    uint32_t pass;
-};
-struct candidates {
-    ARRAY(struct candidate) list;
-    ARRAY(struct dpro_edit) edits;
-};
-void candidates_fini(struct candidates *candidates);
-/* The edits from number `first` on are one, if there are any. -1: out of memory. */
-int candidates_add(struct candidates *candidates, size_t first);
-/* All that the pass proposes; `room` holds DPRO_PASS_MAX_EDITS. 1: it proposed more edits in one
- * than there is room for, and is not asked on; -1: out of memory. */
-int candidates_propose(struct candidates *candidates, const struct dpro_pass *pass,
-                       const struct dpro_pass_view *view, struct dpro_edit *room);
-
-/* What passes are asked about, and where their candidates go. */
-struct question {
-    const struct dpro_model *model;
-    const struct dpro_strategy *strategy;
-    const struct dpro_pass_view *view;
-    struct candidates *candidates;
-};
-
 /* ---- registry.c ---- */
 
 struct registered {
@@ -51,8 +27,7 @@ struct registry {
     const struct dpro_optimize_options *options;
     struct dpro_edit *edits; /* room for one candidate */
     unsigned compressions;
-    bool plain;  /* tensor fusion alone */
-    bool failed; /* out of memory */
+    bool plain; /* tensor fusion alone */
 };
 extern const struct dpro_pass pass_tensor_fusion, pass_tensor_partition, pass_priority,
     pass_bucket_order, pass_compression;
@@ -63,17 +38,34 @@ int registry_init(struct registry *registry, const struct dpro_optimize_options 
 void registry_fini(struct registry *registry);
 /* What opfs_ns() has said, of another model's ops. */
 void registry_forget(struct registry *registry);
-/* All candidates of all passes, in their order. A pass that misbehaves is reported and not asked
- * again. -1: out of memory. */
-int registry_collect(struct registry *registry, const struct question *question);
 /* Whether a pass is to be asked: it has not misbehaved, and does what the user allowed. */
 bool registry_uses(const struct registry *registry, const struct registered *entry);
 /* Reports why a pass is left out from now on. */
 void registry_reject(struct registry *registry, struct registered *entry, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* ---- pass_process.c: a file's pass, in a child process ---- */
+/* ---- proposals.c ---- */
 
+/* What passes are asked about, and where their candidates go. */
+struct question {
+    struct registry *registry;
+    const struct dpro_model *model;
+    const struct dpro_strategy *strategy;
+    const struct dpro_pass_view *view;
+    struct candidates *candidates;
+};
+/* All candidates of all passes, in their order, in place of those that were there. A pass that
+ * misbehaves is reported and not asked again. */
+void registry_collect(const struct question *question);
+
+/* ---- pass_process.c ---- */
+
+/* Appends all that the pass proposes; `room` holds DPRO_PASS_MAX_EDITS. False: it proposed more
+ * edits in one than there is room for, and is not asked on. */
+bool pass_propose(const struct dpro_pass *pass, const struct dpro_pass_view *view,
+                  struct candidates *candidates, struct dpro_edit *room);
+
+/* A file's pass, in a child process. */
 struct child_question {
     const struct dpro_pass_view *view; /* NULL: what it is, no more */
     uint32_t least, most; /* 0: to propose; else opfs_ns() of all runs of so many ops, program by
@@ -85,9 +77,9 @@ struct child_answer {
     char why[256]; /* it was of no use; "" else */
 };
 typedef ARRAY(int64_t) times_array;
-/* Appends candidates with pass 0, or times. -1: out of memory; all else is in `answer`. */
-int child_run(const char *path, const struct child_question *question,
-              struct candidates *candidates, times_array *times, struct child_answer *answer);
+/* Appends candidates with pass 0, or times. */
+struct child_answer child_run(const char *path, const struct child_question *question,
+                              struct candidates *candidates, times_array *times);
 
 /* ---- op_fusion.c ---- */
 
@@ -105,12 +97,10 @@ bool fuse_may(const struct registry *registry);
  * the same place that make the same gradients ready. Their durations are the least that any pass
  * says (`entry` NULL), or this one; *ns is that of `program`. Appends none where that can't be;
  * returns how many. */
-uint32_t fuse_edits(struct registry *registry, struct registered *entry,
-                    const struct question *question, uint32_t program, uint32_t first, uint32_t n,
-                    int64_t *ns);
+uint32_t fuse_edits(const struct question *question, struct registered *entry, uint32_t program,
+                    uint32_t first, uint32_t n, int64_t *ns);
 /* Appends candidates: neighbouring ops are fused, and with them the buckets of their gradients;
  * fused ones are separated. */
-int fuse_propose(struct registry *registry, struct registered *entry,
-                 const struct question *question);
+void fuse_propose(const struct question *question, struct registered *entry);
 
 #endif

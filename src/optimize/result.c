@@ -8,8 +8,7 @@
 #include "cost/buckets.h"
 #include "cost/uncertainty.h"
 
-#define BOUND_ERRORS                                                                               \
-    2 /* standard errors by which a bound is lowered, to hold for what is measured */
+#define BOUND_ERRORS 2 /* standard ones, by which a bound is lowered to hold when measured */
 
 void dpro_optimum_destroy(struct dpro_optimum *o)
 {
@@ -24,17 +23,16 @@ void dpro_optimum_destroy(struct dpro_optimum *o)
     mem_free(o);
 }
 
-int result_keep(struct dpro_optimum *o, const struct dpro_model *model, struct space *space,
-                enum dpro_which which, const struct dpro_strategy *strategy)
+/* Copies a strategy and its times. */
+static void keep(struct dpro_optimum *o, const struct dpro_model *model, struct space *space,
+                 enum dpro_which which, const struct dpro_strategy *strategy)
 {
     const struct dpro_pass_view *view = space_look(space, strategy);
     o->times[which] = arena_array(&o->arena, view->n_buckets + (size_t)1, sizeof **o->times);
-    if (!o->times[which] || buckets_copy(model, strategy, &o->arena, &o->strategies[which]) < 0)
-        return -1;
+    buckets_copy(model, strategy, &o->arena, &o->strategies[which]);
     for (uint32_t b = 0; b < view->n_buckets; b++)
         o->times[which][b] = (struct dpro_bucket_times){
             view->buckets[b].ready_ns, view->buckets[b].start_ns, view->buckets[b].end_ns};
-    return 0;
 }
 
 /* Of the best strategy without its op fusions. */
@@ -50,20 +48,19 @@ static int64_t best_apart_ns(struct space *space, int64_t best_ns)
 }
 
 /* How the job ran, which is what the result is compared with. */
-static int keep_baseline(struct space *space, struct dpro_optimum *o)
+static void keep_baseline(struct space *space, struct dpro_optimum *o)
 {
     const struct dpro_model *ran = o->models[DPRO_BASELINE];
     struct space other;
     o->summary.baseline_ns = space->search->baseline_ns;
-    if (ran == o->models[DPRO_BEST])
-        return result_keep(o, ran, space, DPRO_BASELINE, &ran->baseline);
-    int rc = space_init(&other, space->search, ran);
-    if (rc == 0) {
-        o->summary.baseline_ns = space_value(&other, &ran->baseline);
-        rc = result_keep(o, ran, &other, DPRO_BASELINE, &ran->baseline);
+    if (ran == o->models[DPRO_BEST]) {
+        keep(o, ran, space, DPRO_BASELINE, &ran->baseline);
+        return;
     }
+    space_init(&other, space->search, ran);
+    o->summary.baseline_ns = space_value(&other, &ran->baseline);
+    keep(o, ran, &other, DPRO_BASELINE, &ran->baseline);
     space_fini(&other);
-    return rc;
 }
 
 /* What is left of a bound when all that it is made of is off by two standard errors: it is to hold
@@ -80,7 +77,7 @@ static int64_t sure_bound(const struct dpro_model *model, int64_t bound_ns,
     return llround((double)bound_ns * fmax(1 - doubt, 0));
 }
 
-int result_fill(struct dpro_optimum *o, struct space *space)
+int result_fill(struct dpro_optimum *o, struct space *space, struct dpro_error *err)
 {
     const struct dpro_model *model = o->models[DPRO_BEST];
     struct search *search = space->search;
@@ -89,19 +86,19 @@ int result_fill(struct dpro_optimum *o, struct space *space)
     struct dpro_model ran = same ? *space->model : *o->models[DPRO_BASELINE],
                       planned = *space->model;
     struct uncertainty unsure;
-    struct computation work; /* with the ops fused that the best strategy fuses */
-    int64_t bound_ns = 0;
-    if (keep_baseline(space, o) < 0 || result_keep(o, model, space, DPRO_BEST, &space->best) < 0 ||
-        computation_of(space->model, &space->best, &space->arena, &work) < 0 ||
-        lower_bound(space->model, &work, &bound_ns) < 0 || result_fuse(o, model) < 0 ||
-        result_decide(o) < 0)
-        return -1;
+    /* with the ops fused that the best strategy fuses */
+    struct computation work = computation_of(space->model, &space->best, &space->arena);
+    int64_t bound_ns = lower_bound(space->model, &work);
+    keep_baseline(space, o);
+    keep(o, model, space, DPRO_BEST, &space->best);
+    result_fuse(o, model);
+    result_decide(o);
+    array_append(&o->improvements, search->improvements.at, search->improvements.n);
     ran.baseline = o->models[DPRO_BASELINE]->baseline;
     planned.baseline = space->best;
-    if (uncertainty_of(&ran, &planned, &unsure, NULL) < 0)
-        return -1;
-    if (array_append(&o->improvements, search->improvements.at, search->improvements.n) < 0)
-        return -1;
+    int rc = uncertainty_of(&ran, &planned, &unsure, err);
+    if (rc < 0)
+        return rc;
     s->measured_ns = model->measured_ns;
     s->apart_ns = best_apart_ns(space, s->best_ns);
     s->lower_bound_ns = sure_bound(model, bound_ns, s, &unsure);
@@ -116,6 +113,12 @@ int result_fill(struct dpro_optimum *o, struct space *space)
 }
 
 /* ---- looking at it ---- */
+
+const char *dpro_algorithm_name(enum dpro_algorithm algorithm)
+{
+    static const char *const names[] = {"default", "paper", "dp", "mcmc"};
+    return (unsigned)algorithm <= DPRO_ALGORITHM_MCMC ? names[algorithm] : NULL;
+}
 
 struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *optimum)
 {

@@ -18,17 +18,14 @@ struct dpro_optimum {
     ARRAY(struct dpro_improvement) improvements;
 };
 
-/* finalists.c: chooses what becomes space->best, fills in what is promised of it and of the other
- * finalists, and the times of the job as it ran. -1: out of memory, as for all of these. */
-int result_choose(struct dpro_optimum *optimum, struct space *space);
-/* result.c: what the best strategy is, how it differs from the job's own, and what is sure of it;
+/* finalists.c: chooses what becomes space->best, and fills in what is promised of it and of the
+ * other finalists. */
+void result_choose(struct dpro_optimum *optimum, struct space *space);
+/* result.c: what the best strategy is, how the job ran and how they differ, and what is sure of it;
  * after result_choose(). */
-int result_fill(struct dpro_optimum *optimum, struct space *space);
-/* Copies a strategy and its times. */
-int result_keep(struct dpro_optimum *optimum, const struct dpro_model *model, struct space *space,
-                enum dpro_which which, const struct dpro_strategy *strategy);
+int result_fill(struct dpro_optimum *optimum, struct space *space, struct dpro_error *err);
 /* decisions.c: what the best strategy fuses, of all ranks, and what makes it of the job's own. */
-int result_fuse(struct dpro_optimum *optimum, const struct dpro_model *model);
-int result_decide(struct dpro_optimum *optimum);
+void result_fuse(struct dpro_optimum *optimum, const struct dpro_model *model);
+void result_decide(struct dpro_optimum *optimum);
 
 #endif

@@ -38,9 +38,7 @@ static double slowdown_of(struct space *space)
 /* The defaults that the job's stack can be given. */
 static void try_defaults(struct space *space)
 {
-    struct dpro_strategy strategy;
-    if (space_strategy(space, &strategy) < 0)
-        return;
+    struct dpro_strategy strategy = space_strategy(space);
     for (uint32_t i = 0; i < N_DEFAULTS; i++)
         if (default_is_within(&space->model->capabilities, i)) {
             default_make(space->model, &space->work, i, &strategy);
@@ -116,15 +114,12 @@ static void unfuse_idle_ops(struct space *space, struct dpro_strategy *strategy,
  * simpler plan is safer in the job. Never slower than `limit`. */
 static void simplify(struct space *space, int64_t limit)
 {
-    struct dpro_strategy strategy;
-    if (space_strategy(space, &strategy) < 0)
-        return;
     bool plain = (double)space->plain_ns <= (double)space->best_ns * (1 + WORTH_OTHER_THAN_BUCKETS);
     if (plain && space->plain_ns <= limit) {
         space_copy(space, &space->plain, &space->best);
         space->best_ns = space->plain_ns;
     }
-    space_copy(space, &space->best, &strategy);
+    struct dpro_strategy strategy = space_copy_of(space, &space->best);
     int64_t most = MIN((int64_t)((double)space->best_ns * (1 + WORTH_A_BUCKET)), limit);
     unfuse_idle_ops(space, &strategy, most);
     merge_idle_borders(space, &strategy, most);
@@ -142,22 +137,21 @@ static bool alike_ranks_are_one(const struct search *search, const struct dpro_m
 static void search_view(struct space *fine, const struct coarsened_view *view)
 {
     struct space coarse;
-    struct dpro_strategy found;
-    if (space_init(&coarse, fine->search, &view->model) == 0 && space_strategy(fine, &found) == 0) {
-        if (view->differs || view->model.n_ranks < fine->model->n_ranks) {
-            try_defaults(&coarse);
-        } else {
-            space_note(&coarse, &fine->best, fine->best_ns);
-            if (fine->plain_ns < INT64_MAX)
-                space_note(&coarse, &fine->plain, fine->plain_ns);
-        }
-        run_algorithm(&coarse);
-        coarsened_view_expand(view, &coarse.best, &found);
+    struct dpro_strategy found = space_strategy(fine);
+    space_init(&coarse, fine->search, &view->model);
+    if (view->differs || view->model.n_ranks < fine->model->n_ranks) {
+        try_defaults(&coarse);
+    } else {
+        space_note(&coarse, &fine->best, fine->best_ns);
+        if (fine->plain_ns < INT64_MAX)
+            space_note(&coarse, &fine->plain, fine->plain_ns);
+    }
+    run_algorithm(&coarse);
+    coarsened_view_expand(view, &coarse.best, &found);
+    space_evaluate(fine, &found);
+    if (coarse.plain_ns < INT64_MAX) {
+        coarsened_view_expand(view, &coarse.plain, &found);
         space_evaluate(fine, &found);
-        if (coarse.plain_ns < INT64_MAX) {
-            coarsened_view_expand(view, &coarse.plain, &found);
-            space_evaluate(fine, &found);
-        }
     }
     space_fini(&coarse);
 }
@@ -165,16 +159,13 @@ static void search_view(struct space *fine, const struct coarsened_view *view)
 /* In the Coarsened View, where there is one; what is found is refined. */
 static void search_coarse(struct space *fine)
 {
-    struct search *search = fine->search;
-    const struct dpro_optimize_options *o = search->options;
-    bool symmetry = alike_ranks_are_one(search, fine->model);
+    const struct dpro_optimize_options *o = fine->search->options;
+    bool symmetry = alike_ranks_are_one(fine->search, fine->model);
     uint32_t most_ranks = symmetry ? MOST_RANKS : UINT32_MAX;
     struct coarsened_view view;
-    search->failed |=
-        coarsened_view_make(fine->model, !o->no_coarsen, symmetry, most_ranks, &view) < 0;
-    if (!search->failed)
-        search_view(fine, &view);
-    if (!search->failed && view.differs && fine->model->n_ranks <= most_ranks &&
+    coarsened_view_make(fine->model, !o->no_coarsen, symmetry, most_ranks, &view);
+    search_view(fine, &view);
+    if (view.differs && fine->model->n_ranks <= most_ranks &&
         o->algorithm == DPRO_ALGORITHM_DEFAULT) {
         search_local(fine, true);
         search_local(fine, false);
@@ -190,7 +181,7 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
     bool is_default = search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
     search->baseline_ns = model->baseline.fuses ? cycles_baseline(space, &model->baseline)
                                                 : space_evaluate(space, &model->baseline);
-    if (search->baseline_ns == INT64_MAX && !search->failed)
+    if (search->baseline_ns == INT64_MAX)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "by its model an iteration of this job never ends: what it waits "
                               "for is not in the trace");
@@ -200,31 +191,12 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
         search_placement(space, &model->baseline);
     else
         search_coarse(space);
-    if (!search->failed && is_default && !placement_is_all(model))
+    if (is_default && !placement_is_all(model))
         simplify(space, compared_ns);
-    if (!search->failed && model->net.gate.cycle_ns > 0)
+    if (model->net.gate.cycle_ns > 0)
         cycles_search(space, &model->baseline, compared_ns);
-    search->failed |= search->registry.failed || search->failed || result_choose(o, space) < 0 ||
-                      result_fill(o, space) < 0;
-    return 0;
-}
-
-static int run(struct search *search, struct dpro_optimum *o, struct dpro_error *err)
-{
-    const struct dpro_model *model = o->models[DPRO_BEST];
-    bool symmetry = alike_ranks_are_one(search, model);
-    struct coarsened_view fine;
-    struct space space = {0};
-    int rc = 0;
-    if (coarsened_view_make(model, false, symmetry, UINT32_MAX, &fine) < 0)
-        search->failed = true;
-    else
-        cycles_prepare(&fine.model);
-    if (!search->failed && space_init(&space, search, &fine.model) == 0)
-        rc = search_space(&space, o, err);
-    space_fini(&space);
-    coarsened_view_fini(&fine);
-    return search->failed ? dpro_error_nomem(err) : rc;
+    result_choose(o, space);
+    return result_fill(o, space, err);
 }
 
 int search_one(const struct dpro_model *model, uint32_t n_servers,
@@ -234,26 +206,28 @@ int search_one(const struct dpro_model *model, uint32_t n_servers,
     struct search search = {
         .options = options, .random = options->seed, .told_s = -1, .best_ns = INT64_MAX};
     struct dpro_optimum *o = mem_array(1, sizeof *o);
-    if (!o)
-        return dpro_error_nomem(err);
-    int rc = 0;
+    struct coarsened_view fine;
+    struct space space;
     o->models[DPRO_BASELINE] = o->models[DPRO_BEST] = model;
     if (n_servers != sync_n_servers(&model->net)) {
         o->models[DPRO_BEST] = &o->changed;
-        if (change_copy(model, &o->arena, &o->changed) < 0 ||
-            servers_change(&o->changed, n_servers, &o->arena) < 0)
-            rc = dpro_error_nomem(err);
+        change_copy(model, &o->arena, &o->changed);
+        servers_change(&o->changed, n_servers, &o->arena);
     }
-    if (rc == 0)
-        rc = registry_init(&search.registry, options, err);
+    int rc = registry_init(&search.registry, options, err);
+    if (rc < 0)
+        return rc;
     search.start_s = search_seconds(&search);
-    if (rc == 0)
-        rc = run(&search, o, err);
+    coarsened_view_make(o->models[DPRO_BEST], false,
+                        alike_ranks_are_one(&search, o->models[DPRO_BEST]), UINT32_MAX, &fine);
+    cycles_prepare(&fine.model);
+    space_init(&space, &search, &fine.model);
+    rc = search_space(&space, o, err);
+    space_fini(&space);
+    coarsened_view_fini(&fine);
     registry_fini(&search.registry);
     array_fini(&search.improvements);
-    if (rc < 0)
-        dpro_optimum_destroy(o);
-    else
+    if (rc == 0)
         *optimum = o;
     return rc;
 }

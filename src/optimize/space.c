@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/map.h"
 #include "base/parallel.h"
+#include "base/sort.h"
 #include "base/time.h"
 #include "cost/buckets.h"
 #include "cost/model_graph.h"
@@ -31,7 +31,7 @@ bool search_stops(struct search *search)
     double now = search_seconds(search);
     if (search->stopped_by)
         return true;
-    if (search->failed || search->registry.failed || (o->budget_s > 0 && now >= o->budget_s)) {
+    if (o->budget_s > 0 && now >= o->budget_s) {
         search->stopped_by = "budget";
         return true;
     }
@@ -70,16 +70,14 @@ static int64_t sync_for_view(const struct dpro_pass_view *view, uint64_t size_by
 }
 
 /* What passes see of the model's programs. */
-static int show_programs(struct space *space)
+static void show_programs(struct space *space)
 {
     const struct dpro_model *m = space->model;
     space->programs =
         arena_array(&space->arena, m->n_programs + (size_t)1, sizeof *space->programs);
-    for (uint32_t p = 0; space->programs && p < m->n_programs; p++) {
+    for (uint32_t p = 0; p < m->n_programs; p++) {
         uint32_t n = m->programs[p].n_ops;
         struct dpro_pass_op *ops = arena_array(&space->arena, n + (size_t)1, sizeof *ops);
-        if (!ops)
-            return -1;
         for (uint32_t i = 0; i < n; i++) {
             const struct model_op *op = &m->programs[p].ops[i];
             ops[i] = (struct dpro_pass_op){op->name, (enum dpro_op_kind)op->phase,
@@ -87,38 +85,31 @@ static int show_programs(struct space *space)
         }
         space->programs[p] = (struct dpro_pass_program){ops, n};
     }
-    return space->programs ? 0 : -1;
 }
 
-int space_init(struct space *space, struct search *search, const struct dpro_model *model)
+void space_init(struct space *space, struct search *search, const struct dpro_model *model)
 {
     *space = (struct space){.search = search, .model = model};
     space->best_ns = space->plain_ns = INT64_MAX;
     int threads = search->options->threads;
-    int n = threads > 0 ? threads : parallel_cores(MOST_THREADS);
-    n = search->options->no_partial ? 1 : n > MOST_THREADS ? MOST_THREADS : n;
+    int n = threads > 0 ? MIN(threads, MOST_THREADS) : parallel_cores(MOST_THREADS);
+    space->n_workers = search->options->no_partial ? 1 : (uint32_t)n;
     struct arena *a = &space->arena;
     size_t n_tensors = model->n_tensors + (size_t)1;
-    space->workers = arena_array(a, (size_t)n, sizeof *space->workers);
+    space->workers = arena_array(a, space->n_workers, sizeof *space->workers);
     space->tensors = arena_array(a, n_tensors, sizeof *space->tensors);
     space->buckets = arena_array(a, n_tensors, sizeof *space->buckets);
     space->sync = sync_create(&model->net);
-    if (!space->workers || !space->tensors || !space->buckets || !space->sync ||
-        space_strategy(space, &space->best) < 0 || space_strategy(space, &space->plain) < 0 ||
-        computation_of(model, &space->plain, a, &space->work) < 0 ||
-        computation_of(model, &space->plain, a, &space->seen) < 0 || show_programs(space) < 0)
-        search->failed = true;
+    space->best = space_strategy(space);
+    space->plain = space_strategy(space);
+    space->work = computation_of(model, &space->plain, a);
+    space->seen = computation_of(model, &space->plain, a);
+    show_programs(space);
     registry_forget(&search->registry);
-    for (int i = 0; i < n && !search->failed; i++) {
-        struct worker *worker = &space->workers[i];
-        if (evaluator_create(model, &worker->evaluator, NULL) < 0)
-            search->failed = true;
-        else if (space_strategy(space, &worker->strategy) == 0)
-            space->n_workers++;
-        else
-            evaluator_destroy(worker->evaluator);
+    for (uint32_t i = 0; i < space->n_workers; i++) {
+        evaluator_create(model, &space->workers[i].evaluator, NULL);
+        space->workers[i].strategy = space_strategy(space);
     }
-    return search->failed ? -1 : 0;
 }
 
 void space_fini(struct space *space)
@@ -133,11 +124,18 @@ void space_fini(struct space *space)
     arena_fini(&space->arena);
 }
 
-int space_strategy(struct space *space, struct dpro_strategy *strategy)
+struct dpro_strategy space_strategy(struct space *space)
 {
-    int rc = buckets_init(space->model, &space->arena, strategy);
-    space->search->failed |= rc < 0;
-    return rc;
+    struct dpro_strategy strategy;
+    buckets_init(space->model, &space->arena, &strategy);
+    return strategy;
+}
+
+struct dpro_strategy space_copy_of(struct space *space, const struct dpro_strategy *from)
+{
+    struct dpro_strategy strategy;
+    buckets_copy(space->model, from, &space->arena, &strategy);
+    return strategy;
 }
 
 void space_copy(const struct space *space, const struct dpro_strategy *from,
@@ -155,9 +153,8 @@ static int64_t replay_whole(struct space *space, const struct dpro_strategy *str
     struct dpro_graph *graph = NULL;
     struct dpro_error err;
     int64_t ns = INT64_MAX;
-    if (cost_graph_job(space->model, strategy, NULL, &graph, &err) < 0 ||
-        replay_predict(graph, &defaults, &ns, &err) < 0)
-        space->search->failed = true;
+    if (cost_graph_job(space->model, strategy, NULL, &graph, &err) == 0)
+        replay_predict(graph, &defaults, &ns, &err);
     dpro_graph_destroy(graph);
     return ns;
 }
@@ -197,16 +194,13 @@ void space_note(struct space *space, const struct dpro_strategy *strategy, int64
         return;
     search->best_ns = ns;
     struct dpro_improvement improvement = {search_seconds(search), search->n_candidates, ns};
-    if (array_push(&search->improvements, improvement) < 0)
-        search->failed = true;
+    array_push(&search->improvements, improvement);
 }
 
 int64_t space_value(struct space *space, const struct dpro_strategy *strategy)
 {
     space->search->n_candidates++;
-    int64_t ns = value_of(space, &space->workers[0], strategy);
-    space->search->failed |= evaluator_failed(space->workers[0].evaluator);
-    return ns;
+    return value_of(space, &space->workers[0], strategy);
 }
 
 int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy)
@@ -242,7 +236,7 @@ static void evaluate_part(void *arg, size_t number)
 void space_evaluate_candidates(struct space *space, const struct dpro_strategy *strategy)
 {
     size_t n = space->candidates.list.n, step = (size_t)space->n_workers * PART_A_WORKER;
-    space->search->failed |= array_reserve(&space->values, n) < 0; /* n of it is always 0 */
+    array_reserve(&space->values, n); /* n of it is always 0 */
     if (space->search->options->no_partial)
         step = 1;
     for (size_t first = 0; first < n; first += step) {
@@ -256,12 +250,11 @@ void space_evaluate_candidates(struct space *space, const struct dpro_strategy *
     }
 }
 
-bool space_collect(struct space *space, const struct dpro_strategy *strategy)
+void space_collect(struct space *space, const struct dpro_strategy *strategy)
 {
-    struct question question = {space->model, strategy, space_look(space, strategy),
-                                &space->candidates};
-    space->search->failed |= registry_collect(&space->search->registry, &question) < 0;
-    return !space->search->failed;
+    struct question question = {&space->search->registry, space->model, strategy,
+                                space_look(space, strategy), &space->candidates};
+    registry_collect(&question);
 }
 
 /* ---- t_sync ---- */
@@ -269,10 +262,9 @@ bool space_collect(struct space *space, const struct dpro_strategy *strategy)
 /* Equal parts on several streams stay in step: all have the latency, then share the wire. */
 int64_t space_sync_ns(struct space *space, uint64_t size_bytes, uint32_t partitions)
 {
-    struct sync_cost cost = {0};
+    struct sync_cost cost;
     uint32_t streams = space->model->net.gate.n_streams ? space->model->net.gate.n_streams : 1;
-    if (sync_get(space->sync, size_bytes / partitions + (size_bytes % partitions != 0), &cost) < 0)
-        space->search->failed = true;
+    sync_get(space->sync, size_bytes / partitions + (size_bytes % partitions != 0), &cost);
     int64_t rounds = partitions / streams + (partitions % streams != 0);
     return rounds * cost.latency_ns + partitions * cost.wire_ns;
 }

@@ -23,9 +23,9 @@ struct computation {
     double min_cycle_ns; /* no round is shorter: from where a tensor is waited for to where it is
                             ready again, and to communicate it */
 };
-/* Of the model under a strategy, as far as that fuses ops. -1: out of memory. */
-int computation_of(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                   struct arena *arena, struct computation *computation);
+/* Of the model under a strategy, as far as that fuses ops. */
+struct computation computation_of(const struct dpro_model *model,
+                                  const struct dpro_strategy *strategy, struct arena *arena);
 /* Of another strategy: when tensors are ready, and how long a round is. */
 void computation_set(const struct dpro_model *model, const struct dpro_strategy *strategy,
                      struct computation *computation);
@@ -33,9 +33,8 @@ void computation_set(const struct dpro_model *model, const struct dpro_strategy 
 double computation_ready_ns(const struct computation *computation, uint32_t tensor);
 
 /* No strategy without compression that fuses the ops that this computation is of makes an iteration
- * shorter. -1: out of memory. */
-int lower_bound(const struct dpro_model *model, const struct computation *computation,
-                int64_t *bound_ns);
+ * shorter. */
+int64_t lower_bound(const struct dpro_model *model, const struct computation *computation);
 
 /* ---- space.c ---- */
 
@@ -52,7 +51,6 @@ struct search {
     ARRAY(struct dpro_improvement) improvements;
     const char *stopped_by; /* NULL: goes on */
     uint64_t random;
-    bool failed; /* out of memory */
     /* Without partial replay: instead of the replay of a whole graph; NULL: nothing. To count them.
      */
     int64_t (*whole)(struct space *space, const struct dpro_strategy *strategy);
@@ -85,11 +83,11 @@ struct space {
     times_array values; /* of candidates */
 };
 
-/* -1, and the search has failed: out of memory. To be followed by space_fini() in any case. */
-int space_init(struct space *space, struct search *search, const struct dpro_model *model);
+void space_init(struct space *space, struct search *search, const struct dpro_model *model);
 void space_fini(struct space *space);
-/* Room for any strategy. -1, and the search has failed: out of memory. */
-int space_strategy(struct space *space, struct dpro_strategy *strategy);
+/* One with room for any: a bucket for each tensor; or a copy of `from`. */
+struct dpro_strategy space_strategy(struct space *space);
+struct dpro_strategy space_copy_of(struct space *space, const struct dpro_strategy *from);
 void space_copy(const struct space *space, const struct dpro_strategy *from,
                 struct dpro_strategy *to);
 
@@ -100,8 +98,8 @@ int64_t space_value(struct space *space, const struct dpro_strategy *strategy);
 void space_note(struct space *space, const struct dpro_strategy *strategy, int64_t ns);
 /* Looks at a strategy, for passes and theorems. */
 const struct dpro_pass_view *space_look(struct space *space, const struct dpro_strategy *strategy);
-/* All candidates of a strategy. False, and the search has failed: out of memory. */
-bool space_collect(struct space *space, const struct dpro_strategy *strategy);
+/* All candidates of a strategy. */
+void space_collect(struct space *space, const struct dpro_strategy *strategy);
 /* Fills in values[] for the candidates that were collected, on all threads. */
 void space_evaluate_candidates(struct space *space, const struct dpro_strategy *strategy);
 /* t_sync(s, k), and the k that makes it least. */

@@ -197,12 +197,11 @@ static void bench_init(struct bench *b, const struct dpro_model *model,
     b->search = (struct search){.options = &b->options, .best_ns = INT64_MAX};
     b->search.start_s = search_seconds(&b->search);
     assert_int_equal(registry_init(&b->search.registry, &b->options, NULL), 0);
-    assert_int_equal(space_init(&b->space, &b->search, model), 0);
+    space_init(&b->space, &b->search, model);
 }
 
 static void bench_fini(struct bench *b)
 {
-    assert_false(b->search.failed);
     space_fini(&b->space);
     registry_fini(&b->search.registry);
     array_fini(&b->search.improvements);
@@ -210,9 +209,7 @@ static void bench_fini(struct bench *b)
 
 static int64_t bound_of(const struct bench *b)
 {
-    int64_t bound;
-    assert_int_equal(lower_bound(b->space.model, &b->space.work, &bound), 0);
-    return bound;
+    return lower_bound(b->space.model, &b->space.work);
 }
 
 static void test_dynamic_programming_is_never_beaten_by_brute_force(void **state)
@@ -435,13 +432,12 @@ static void test_theorem_1_decides_rightly_on_two_ops(void **state)
         const struct dpro_pass *const passes[] = {&pass};
         struct bench b;
         bench_init(&b, model, passes);
-        struct dpro_strategy s;
+        struct dpro_strategy s = space_strategy(&b.space);
         struct journal journal = {0};
         struct dpro_edit fuse = {.kind = DPRO_EDIT_FUSE,
                                  .at = 1,
                                  .n = 2,
                                  .value = ops[1].work_ns + ops[2].work_ns - gap_ns};
-        assert_int_equal(space_strategy(&b.space, &s), 0);
         int64_t apart_ns = space_evaluate(&b.space, &s);
         assert_null(edit_apply(model, &s, &fuse, &journal));
         int64_t fused_ns = space_evaluate(&b.space, &s);
@@ -528,12 +524,11 @@ static void test_fused_ops_that_do_harm_come_apart(void **state)
     int64_t gap_ns = -1; /* each part makes the fused op longer */
     struct dpro_pass pass = gap_pass(&gap_ns);
     const struct dpro_pass *const passes[] = {&pass};
-    struct dpro_strategy s;
     struct journal journal = {0};
     for (int mcmc = 0; mcmc < 2; mcmc++) {
         struct bench b;
         bench_init(&b, model, passes);
-        assert_int_equal(space_strategy(&b.space, &s), 0);
+        struct dpro_strategy s = space_strategy(&b.space);
         for (uint32_t at = 1; at < 7; at += 3) {
             struct dpro_edit fuse = {.kind = DPRO_EDIT_FUSE, .at = at, .n = 3, .value = 100000};
             assert_null(edit_apply(model, &s, &fuse, &journal));
@@ -563,7 +558,7 @@ static void test_the_coarsened_view_takes_as_long(void **state)
         struct dpro_strategy strategy, expanded;
         struct arena arena = {0};
         struct evaluator *small, *large;
-        assert_int_equal(coarsened_view_make(model, true, true, UINT32_MAX, &c), 0);
+        coarsened_view_make(model, true, true, UINT32_MAX, &c);
         assert_true(c.differs && c.model.n_ranks == 1 && c.model.n_tensors < model->n_tensors);
         assert_int_equal(buckets_init(&c.model, &arena, &strategy), 0);
         assert_int_equal(buckets_init(model, &arena, &expanded), 0);
@@ -590,7 +585,7 @@ static void test_late_ranks_stand_for_many_that_differ(void **state)
     struct dpro_model *model = generate_job("resnet50", 64);
     assert_int_equal(generate_apart(model, 0.05), 0);
     struct coarsened_view c;
-    assert_int_equal(coarsened_view_make(model, false, true, 8, &c), 0);
+    coarsened_view_make(model, false, true, 8, &c);
     assert_int_equal(c.model.n_ranks, 8);
     struct evaluator *few, *all;
     assert_int_equal(evaluator_create(&c.model, &few, NULL), 0);

@@ -1,0 +1,78 @@
+/* optimize/proposals.c: what passes propose for a strategy. Each proposal is tried on a copy first,
+ * so that the search never sees an impossible one. */
+#include "cost/buckets.h"
+#include "optimize/registry.h"
+
+/* A file's in a child process; those built in, and the caller's own, in this one. */
+static void propose(const struct question *q, struct registered *entry)
+{
+    if (entry->pass) {
+        if (!pass_propose(entry->pass, q->view, q->candidates, q->registry->edits))
+            registry_reject(q->registry, entry, "proposed more edits than there is room for");
+        return;
+    }
+    struct child_question question = {.view = q->view};
+    struct child_answer answer = child_run(entry->path, &question, q->candidates, NULL);
+    if (*answer.why)
+        registry_reject(q->registry, entry, "%s", answer.why);
+}
+
+/* Whether the user allowed it, and the job's stack can be given it. */
+static bool is_allowed(const struct question *q, const struct dpro_edit *edits, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!edit_is_within(&q->model->capabilities, &edits[i]) ||
+            (edits[i].kind == DPRO_EDIT_COMPRESS && edits[i].value >= 0 && edits[i].value < 32 &&
+             !(q->registry->compressions & 1u << edits[i].value)))
+            return false;
+    return true;
+}
+
+/* Drops candidates from `first` on that are not allowed, and all of a pass that proposes what can't
+ * be done. `strategy` is tried on. */
+static void sift(const struct question *q, uint32_t pass, struct dpro_strategy *strategy,
+                 size_t first)
+{
+    struct candidates *all = q->candidates;
+    struct journal journal = {0};
+    size_t kept = first;
+    for (size_t i = first; i < all->list.n; i++) {
+        struct candidate c = all->list.at[i];
+        const struct dpro_edit *edits = all->edits.at + c.first;
+        if (!is_allowed(q, edits, c.n))
+            continue;
+        const char *wrong = edits_apply(q->model, strategy, edits, c.n, &journal);
+        if (wrong) {
+            registry_reject(q->registry, &q->registry->passes.at[pass],
+                            "proposed what can't be done: %s", wrong);
+            kept = first;
+            break;
+        }
+        edits_undo(strategy, &journal, 0);
+        c.pass = pass;
+        all->list.at[kept++] = c;
+    }
+    all->list.n = kept;
+    journal_fini(&journal);
+}
+
+void registry_collect(const struct question *q)
+{
+    struct registry *r = q->registry;
+    struct arena arena = {0};
+    struct dpro_strategy copy;
+    q->candidates->list.n = q->candidates->edits.n = 0;
+    buckets_copy(q->model, q->strategy, &arena, &copy);
+    for (uint32_t p = 0; p < r->passes.n; p++) {
+        struct registered *entry = &r->passes.at[p];
+        size_t first = q->candidates->list.n;
+        if (!registry_uses(r, entry) || (r->plain && entry->pass != &pass_tensor_fusion))
+            continue;
+        if (entry->proposes)
+            propose(q, entry);
+        if (entry->fuses && !entry->rejected)
+            fuse_propose(q, entry);
+        sift(q, p, &copy, first);
+    }
+    arena_fini(&arena);
+}

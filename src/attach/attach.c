@@ -281,6 +281,14 @@ static int say_nobody(const struct attach *attach, struct dpro_error *err)
                           attach->options.wait_ms / 1000, how);
 }
 
+static bool user_stops(const struct dpro_attach_options *options)
+{
+    struct memory_frame *frame = memory_step_out();
+    bool stops = options->stop && options->stop(options->stop_arg);
+    memory_step_in(frame);
+    return stops;
+}
+
 /* Until all traces are there or given up, the caller stops it, or nobody comes. */
 static int record(struct attach *attach, struct dpro_attach_result *result, struct dpro_error *err)
 {
@@ -301,7 +309,7 @@ static int record(struct attach *attach, struct dpro_attach_result *result, stru
                 result->world_size = attach->processes.at[i].world_size;
         }
         result->n_pending = look(attach);
-        if (options->stop && options->stop(options->stop_arg))
+        if (user_stops(options))
             return result->n_processes > 0
                        ? 0
                        : dpro_error_set(err, DPRO_ECANCEL, "stopped before any process recorded");

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -20,9 +21,11 @@ void log_line(const struct dpro_sink *sink, enum dpro_log_level level, const cha
     vsnprintf(raw, sizeof raw, format, args);
     va_end(args);
     utf8_escape(text, sizeof text, raw, strlen(raw));
+    struct memory_frame *frame = memory_step_out();
     pthread_mutex_lock(&lock);
     sink->log(sink->arg, level, text);
     pthread_mutex_unlock(&lock);
+    memory_step_in(frame);
 }
 
 void log_progress(const struct dpro_sink *sink, const char *stage, const char *unit, uint64_t done,
@@ -30,7 +33,9 @@ void log_progress(const struct dpro_sink *sink, const char *stage, const char *u
 {
     if (!sink || !sink->progress)
         return;
+    struct memory_frame *frame = memory_step_out();
     pthread_mutex_lock(&lock);
     sink->progress(sink->arg, stage, unit, done, total);
     pthread_mutex_unlock(&lock);
+    memory_step_in(frame);
 }

@@ -81,9 +81,7 @@ void mem_fail(void)
         fputs("dpro: out of memory\n", stderr);
         abort();
     }
-    pthread_mutex_lock(&current->scope->lock);
     current->scope->failed = true;
-    pthread_mutex_unlock(&current->scope->lock);
     _longjmp(current->env, 1);
 }
 
@@ -223,4 +221,16 @@ void memory_check(void)
 {
     if (current && current->scope->failed)
         _longjmp(current->env, 1);
+}
+
+struct memory_frame *memory_step_out(void)
+{
+    struct memory_frame *frame = current;
+    current = NULL;
+    return frame;
+}
+
+void memory_step_in(struct memory_frame *frame)
+{
+    current = frame;
 }

@@ -91,4 +91,9 @@ struct memory_scope *memory_scope(void);
 /* Goes on to the outer frame where memory ran out in this scope. */
 void memory_check(void);
 
+/* Around a call of the user's function, which runs outside of the scope: what it creates is its
+ * own, whatever becomes of this call. */
+struct memory_frame *memory_step_out(void);
+void memory_step_in(struct memory_frame *frame);
+
 #endif

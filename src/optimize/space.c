@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "base/sort.h"
 #include "base/time.h"
@@ -39,8 +40,10 @@ bool search_stops(struct search *search)
         struct dpro_optimize_progress progress = {now, search->n_candidates, search->n_rounds,
                                                   search->baseline_ns, search->best_ns};
         search->told_s = now;
+        struct memory_frame *frame = memory_step_out();
         if (o->progress(o->arg, &progress) != 0)
             search->stopped_by = "stopped";
+        memory_step_in(frame);
     }
     return search->stopped_by != NULL;
 }

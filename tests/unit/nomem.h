@@ -1,5 +1,5 @@
 /* nomem.h: allocations that fail when the test says so. Programs with nomem.c are linked with
- * --wrap=malloc, --wrap=calloc and --wrap=realloc. */
+ * --wrap=malloc, --wrap=calloc, --wrap=realloc and --wrap=free. */
 #ifndef NOMEM_H
 #define NOMEM_H
 
@@ -7,5 +7,8 @@
 
 /* Allocations until the one that fails; negative: none fails, or that one has failed. */
 extern atomic_long nomem_n_left;
+
+/* Blocks that were allocated here and not freed. */
+extern atomic_long nomem_n_blocks;
 
 #endif

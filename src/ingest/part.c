@@ -37,11 +37,9 @@ struct trace_span *part_add_span(struct trace_part *part)
         size_t bytes = block ? block->map_bytes * 2 : FIRST_BLOCK_BYTES;
         if (bytes > LAST_BLOCK_BYTES)
             bytes = LAST_BLOCK_BYTES;
-        if (part->n_spans >= UINT32_MAX - 1)
-            return NULL;
-        struct span_block *fresh = map_block(bytes);
+        struct span_block *fresh = part->n_spans < UINT32_MAX - 1 ? map_block(bytes) : NULL;
         if (!fresh)
-            return NULL;
+            mem_fail();
         fresh->map_bytes = bytes;
         fresh->cap = (uint32_t)((bytes - sizeof *fresh) / sizeof fresh->at[0]);
         if (block)
@@ -63,30 +61,25 @@ void part_free_blocks(struct trace_part *part)
     part->first_block = part->last_block = NULL;
 }
 
-bool part_place_span(struct trace_part *part, const struct trace_span *span)
+void part_place_span(struct trace_part *part, const struct trace_span *span)
 {
     struct trace_span *to = part_add_span(part);
-    if (!to)
-        return false;
     *to = *span;
     part_count_span(part, to);
-    return true;
 }
 
-uint32_t part_intern(struct trace_part *part, const char *text, size_t len, bool *no_memory)
+uint32_t part_intern(struct trace_part *part, const char *text, size_t len)
 {
-    uint32_t id = strtab_add(&part->names, text, len);
-    *no_memory |= id == STRTAB_FULL;
-    return *no_memory ? 0 : id;
+    return strtab_add(&part->names, text, len);
 }
 
-uint32_t part_read_text(struct trace_part *part, struct json *js, bool *no_memory)
+uint32_t part_read_text(struct trace_part *part, struct json *js)
 {
     const char *text;
     size_t len;
     if (json_peek(js) != '"')
         return json_skip(js), 0;
-    return json_string(js, &text, &len) ? part_intern(part, text, len, no_memory) : 0;
+    return json_string(js, &text, &len) ? part_intern(part, text, len) : 0;
 }
 
 void part_read_member(struct part_reader *r, const struct part_member *members, const char *key,
@@ -106,7 +99,7 @@ void part_read_member(struct part_reader *r, const struct part_member *members, 
     int64_t number;
     switch (member->type) {
     case MEMBER_TEXT:
-        *(uint32_t *)at = part_read_text(r->part, js, &r->no_memory);
+        *(uint32_t *)at = part_read_text(r->part, js);
         break;
     case MEMBER_SIZE:
         *(uint64_t *)at = json_read_unsigned(js, &size) == JSON_VALUE ? size : 0;
@@ -150,9 +143,9 @@ static void read_group_name(struct part_reader *r, void *out, size_t offset)
     size_t len;
     bool cut;
     if (json_peek(r->js) == '"')
-        *name = part_read_text(r->part, r->js, &r->no_memory);
+        *name = part_read_text(r->part, r->js);
     else if (json_raw(r->js, JSON_TEXT_MAX, &text, &len, &cut))
-        *name = part_intern(r->part, text, len, &r->no_memory);
+        *name = part_intern(r->part, text, len);
 }
 
 static void read_group_ranks(struct part_reader *r, void *out, size_t offset UNUSED)

@@ -99,7 +99,7 @@ struct trace_part {
 
 void part_fini(struct trace_part *part);
 
-/* The part's payload, made when there is none yet; NULL: no memory. */
+/* The part's payload, made when there is none yet. */
 void *part_make_payload(struct trace_part *part, const struct payload_kind *kind);
 /* NULL: it has none of that kind. */
 void *part_payload(const struct trace_part *part, const struct payload_kind *kind);
@@ -107,7 +107,7 @@ void *part_payload(const struct trace_part *part, const struct payload_kind *kin
 void *part_take_payload(struct trace_part *part, const struct payload_kind *kind);
 void part_free_payload(struct trace_part *part);
 
-/* Adds a span and returns it, or NULL when memory runs out. */
+/* Adds a span and returns it. */
 struct trace_span *part_add_span(struct trace_part *part);
 /* Counts a span that was added and is filled in, on its track and in the time of the part. */
 static inline void part_count_span(struct trace_part *part, const struct trace_span *span)
@@ -119,14 +119,14 @@ static inline void part_count_span(struct trace_part *part, const struct trace_s
     if (part->n_spans == 1 || end_ns > part->end_ns)
         part->end_ns = end_ns;
 }
-/* Adds a copy of a span and counts it; false: no memory. */
-bool part_place_span(struct trace_part *part, const struct trace_span *span);
+/* Adds a copy of a span and counts it. */
+void part_place_span(struct trace_part *part, const struct trace_span *span);
 /* Frees all blocks of spans. */
 void part_free_blocks(struct trace_part *part);
 
-/* The next value, a text, as a string id; 0: it is no text. Sets *no_memory when that runs out. */
-uint32_t part_intern(struct trace_part *part, const char *text, size_t len, bool *no_memory);
-uint32_t part_read_text(struct trace_part *part, struct json *js, bool *no_memory);
+uint32_t part_intern(struct trace_part *part, const char *text, size_t len);
+/* The next value, a text, as a string id; 0: it is no text. */
+uint32_t part_read_text(struct trace_part *part, struct json *js);
 
 /* Reading the objects of a JSON document by tables of their members. */
 struct part_reader {

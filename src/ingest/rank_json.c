@@ -325,12 +325,12 @@ static void read_pid(struct part_reader *r, void *out UNUSED, size_t offset UNUS
 /* A text of the part's. */
 static void read_name(struct part_reader *r, void *out UNUSED, size_t offset)
 {
-    *(uint32_t *)((char *)r->part + offset) = part_read_text(r->part, r->js, &r->no_memory);
+    *(uint32_t *)((char *)r->part + offset) = part_read_text(r->part, r->js);
 }
 
 static void read_schema(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    const char *schema = strtab_get(&r->part->names, part_read_text(r->part, r->js, &r->no_memory));
+    const char *schema = strtab_get(&r->part->names, part_read_text(r->part, r->js));
     r->part->of_job = strncmp(schema, "dpro.job/", 9) == 0;
 }
 
@@ -341,7 +341,7 @@ static void read_warnings(struct part_reader *r, void *out, size_t offset UNUSED
     if (!json_open(r->js, '['))
         return;
     while (!r->no_memory && json_array_next(r->js)) {
-        uint32_t text = part_read_text(r->part, r->js, &r->no_memory);
+        uint32_t text = part_read_text(r->part, r->js);
         if (text)
             r->no_memory |= array_push(&recording->warnings, text) < 0;
     }

@@ -32,20 +32,20 @@ static bool recognise(const struct head *head)
 }
 
 static void add_span(struct trace_part *part, const char *name, int64_t start_us, int64_t dur_us,
-                     enum span_kind kind, bool *no_memory)
+                     enum span_kind kind)
 {
     struct trace_span span = {.start_ns = start_us * 1000,
                               .dur_ns = dur_us * 1000,
-                              .name = part_intern(part, name, strlen(name), no_memory),
+                              .name = part_intern(part, name, strlen(name)),
                               .sequence = -1,
                               .detail = NO_ID,
                               .kind = kind,
                               .parent = NO_ID,
                               .node = NO_ID};
-    *no_memory = *no_memory || !part_place_span(part, &span);
+    part_place_span(part, &span);
 }
 
-static void read_line(struct trace_part *part, struct toy *toy, const char *line, bool *no_memory)
+static void read_line(struct trace_part *part, struct toy *toy, const char *line)
 {
     char name[32], step[48];
     long long start, dur;
@@ -53,12 +53,12 @@ static void read_line(struct trace_part *part, struct toy *toy, const char *line
         part->has_rank = true;
     } else if (sscanf(line, "step %lld %lld", &start, &dur) == 2) {
         snprintf(step, sizeof step, "ProfilerStep#%llu", (unsigned long long)part->n_events);
-        add_span(part, step, start, dur, SPAN_ANNOTATION, no_memory);
+        add_span(part, step, start, dur, SPAN_ANNOTATION);
         part->n_events++;
     } else if (sscanf(line, "op %31s %lld %lld", name, &start, &dur) == 3) {
-        add_span(part, name, start, dur, SPAN_CPU_OP, no_memory);
+        add_span(part, name, start, dur, SPAN_CPU_OP);
     } else if (strncmp(line, "say ", 4) == 0) {
-        toy->said = part_intern(part, line + 4, strlen(line + 4), no_memory);
+        toy->said = part_intern(part, line + 4, strlen(line + 4));
     } else {
         part->losses.n_broken_records++;
     }
@@ -68,17 +68,18 @@ static int read_toy(struct bytes *bytes, struct trace_part *part, struct dpro_er
 {
     struct toy *toy = part_make_payload(part, &toy_payload);
     struct part_track thread = {.track = {.pid = 1, .id = 1}};
-    bool no_memory = !toy || strtab_add(&part->names, "", 0) == STRTAB_FULL ||
-                     array_push(&part->tracks, thread) < 0;
     const char *at;
     size_t len;
-    for (bool first = true; !no_memory && bytes_line(bytes, &at, &len); first = false) {
+    (void)err;
+    part_intern(part, "", 0);
+    array_push(&part->tracks, thread);
+    for (bool first = true; bytes_line(bytes, &at, &len); first = false) {
         char line[128];
         snprintf(line, sizeof line, "%.*s", (int)len, at);
         if (!first)
-            read_line(part, toy, line, &no_memory);
+            read_line(part, toy, line);
     }
-    return no_memory ? dpro_error_nomem(err) : 0;
+    return 0;
 }
 
 static int join(struct trace_build *build, struct dpro_error *err)

@@ -72,13 +72,13 @@ static struct exchanged exchanged_of(const struct source *source, uint32_t index
     name_tensor(source, index, name);
     int len = snprintf(span_name, sizeof span_name, "BytePSPushPull.%s", name);
     struct part_track track = {.track = {.id = (int64_t)part->tracks.n + 1000000}};
-    track.track.name = part_intern(part, "BytePS", strlen("BytePS"), no_memory);
+    track.track.name = part_intern(part, "BytePS", strlen("BytePS"));
     struct exchanged of = {
         .track = (uint32_t)part->tracks.n,
-        .span_name = part_intern(part, span_name, (size_t)len, no_memory),
-        .detail = {.process_group = part_intern(part, name, strlen(name), no_memory),
-                   .collective = part_intern(part, "push_pull", strlen("push_pull"), no_memory),
-                   .dtype = part_intern(part, "float32", strlen("float32"), no_memory),
+        .span_name = part_intern(part, span_name, (size_t)len),
+        .detail = {.process_group = part_intern(part, name, strlen(name)),
+                   .collective = part_intern(part, "push_pull", strlen("push_pull")),
+                   .dtype = part_intern(part, "float32", strlen("float32")),
                    .group_size = n_workers, /* not all ranks, where hosts have several GPUs */
                    DETAIL_UNKNOWN}};
     *no_memory |= array_push(&part->tracks, track) < 0;
@@ -114,7 +114,7 @@ static int add_exchanges(const struct source *source, struct source *profile, in
             .kind = SPAN_COLLECTIVE,
             SPAN_UNKNOWN};
         span.detail = (uint32_t)part->details.n - 1;
-        no_memory = !part_place_span(part, &span);
+        part_place_span(part, &span);
     }
     mem_free(of);
     return no_memory ? -1 : 0;

@@ -262,8 +262,8 @@ static void begin_stage(struct reader_state *r, const struct event *e)
         return;
     add_stage(r, tensor, stage, e->name, e->ts_ns, e->ts_ns);
     if (stage == STAGE_NEGOTIATE && w->run.op == 0)
-        w->run.op = part_intern(r->part, name + strlen("NEGOTIATE_"),
-                                strlen(name) - strlen("NEGOTIATE_"), &r->no_memory);
+        w->run.op =
+            part_intern(r->part, name + strlen("NEGOTIATE_"), strlen(name) - strlen("NEGOTIATE_"));
 }
 
 /* "[512, 10]": the product. */
@@ -358,8 +358,7 @@ static void read_whole_stage(struct reader_state *r, const struct event *e)
     struct timeline_tensor *t = &r->timeline->tensors.at[tensor];
     const char *plain = name_of(r, e->pid_name);
     if (starts(plain, "Comm."))
-        t->name = part_intern(r->part, plain + strlen("Comm."), strlen(plain) - strlen("Comm."),
-                              &r->no_memory);
+        t->name = part_intern(r->part, plain + strlen("Comm."), strlen(plain) - strlen("Comm."));
     uint64_t part_key = e->tid;
     if (e->tid_name && json_unsigned(name_of(r, e->tid_name), strlen(name_of(r, e->tid_name)),
                                      &part_key) != JSON_VALUE)
@@ -501,7 +500,7 @@ static void finish(struct reader_state *r)
 
 static uint32_t read_text(struct reader_state *r)
 {
-    return part_read_text(r->part, r->js, &r->no_memory);
+    return part_read_text(r->part, r->js);
 }
 
 /* A number, or a name, which is hashed. */

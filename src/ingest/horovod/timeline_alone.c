@@ -110,14 +110,14 @@ static void find_readiness(struct telling *t)
 static void add_track(struct telling *t, struct trace_part *part, const char *name)
 {
     struct part_track track = {.track = {.pid = 1, .id = (int64_t)part->tracks.n}};
-    track.track.name = part_intern(part, name, strlen(name), &t->no_memory);
+    track.track.name = part_intern(part, name, strlen(name));
     t->no_memory = t->no_memory || array_push(&part->tracks, track) < 0;
 }
 
 static void add_span(struct telling *t, struct trace_part *part, size_t track, uint8_t kind,
                      const char *name, int64_t start_ns, int64_t end_ns)
 {
-    uint32_t id = part_intern(part, name, strlen(name), &t->no_memory);
+    uint32_t id = part_intern(part, name, strlen(name));
     struct trace_span *span = t->no_memory ? NULL : part_add_span(part);
     t->no_memory |= !span;
     if (!span)
@@ -204,7 +204,7 @@ static void name_rank(struct telling *t, struct trace_part *part, int rank)
     part->has_rank = true;
     part->rank = rank;
     part->world_size = (int)t->n_ranks;
-    part->host = part_intern(part, ONE_CLOCK, strlen(ONE_CLOCK), &t->no_memory);
+    part->host = part_intern(part, ONE_CLOCK, strlen(ONE_CLOCK));
 }
 
 /* A source of its own for another rank than the timeline's. */
@@ -216,7 +216,7 @@ static void add_rank(struct telling *t, struct trace_build *build, size_t index,
                            .part = {.start_ns = INT64_MAX, .end_ns = INT64_MIN}};
     t->names = &build->list.at[index].part.names; /* the list moves as it grows */
     t->no_memory |= !fresh.path;
-    part_intern(&fresh.part, "", 0, &t->no_memory);
+    part_intern(&fresh.part, "", 0);
     name_rank(t, &fresh.part, rank);
     add_rounds(t, &fresh.part);
     add_hand_overs(t, &fresh.part, rank);

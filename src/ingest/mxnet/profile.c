@@ -112,7 +112,7 @@ static void add_span(struct mxnet *m, const struct event *begin, const struct ev
         span.detail = (uint32_t)part->details.n;
         m->no_memory |= array_push(&part->details, detail) < 0;
     }
-    m->no_memory = m->no_memory || !part_place_span(part, &span);
+    part_place_span(part, &span);
 }
 
 static void open_event(struct mxnet *m, const struct event *ev)
@@ -154,7 +154,7 @@ static void read_event(void *reader)
         } else if (json_is(key, len, "ts")) {
             ev.ts = json_read_decimal(js, 3, &ev.ts_ns);
         } else if (json_is(key, len, "name")) {
-            ev.name = part_read_text(m->part, js, &m->no_memory);
+            ev.name = part_read_text(m->part, js);
         } else if (json_is(key, len, "cat")) {
             ev.category = read_category(m);
         } else if (json_is(key, len, "tid")) {

@@ -95,11 +95,11 @@ static void mirror(struct grapher *g)
             continue;
         const char *name = strtab_get(&part->names, part->dfg_nodes.at[node].name);
         int len = snprintf(text, sizeof text, "%.*s_backward", NAME_MAX_BYTES, name);
-        uint32_t own = part_intern(g->part, text, (size_t)len, &g->no_memory);
+        uint32_t own = part_intern(g->part, text, (size_t)len);
         len = snprintf(text, sizeof text, "_backward_%.256s",
                        gradient_of(strtab_get(&part->names, part->dfg_nodes.at[node].type)));
         image[node] = (uint32_t)part->dfg_nodes.n;
-        add_node(g, own, part_intern(g->part, text, (size_t)len, &g->no_memory));
+        add_node(g, own, part_intern(g->part, text, (size_t)len));
         for (uint32_t u = row[node]; u < row[node + 1] && !g->no_memory; u++)
             if (image[uses[u]] != NO_ID)
                 add_input(g, image[uses[u]], false);
@@ -152,17 +152,14 @@ static void read_line(struct grapher *g, const char *line, size_t len, bool *in_
         len--;
     }
     if (starts(line, len, "Variable:") && len > 9) {
-        add_node(g, part_intern(g->part, line + 9, len - 9, &g->no_memory),
-                 part_intern(g->part, "Variable", 8, &g->no_memory));
+        add_node(g, part_intern(g->part, line + 9, len - 9), part_intern(g->part, "Variable", 8));
         *in_node = false;
     } else if (starts(line, len, "Op:")) {
         const char *comma = memmem(line, len, ", Name=", 7);
         *in_node = comma != NULL;
         if (comma) {
-            uint32_t type =
-                part_intern(g->part, line + 3, (size_t)(comma - line) - 3, &g->no_memory);
-            uint32_t name =
-                part_intern(g->part, comma + 7, (size_t)(line + len - comma) - 7, &g->no_memory);
+            uint32_t type = part_intern(g->part, line + 3, (size_t)(comma - line) - 3);
+            uint32_t name = part_intern(g->part, comma + 7, (size_t)(line + len - comma) - 7);
             add_node(g, name, type);
         } else {
             g->part->losses.n_broken_records++;
@@ -221,11 +218,11 @@ static void read_node(struct grapher *g, struct json *js, ids_array *inputs)
             if (!json_string(js, &text, &len))
                 return;
             if (is_name)
-                name = part_intern(g->part, text, len, &g->no_memory);
+                name = part_intern(g->part, text, len);
             else if (json_is(text, len, "null"))
-                type = part_intern(g->part, "Variable", 8, &g->no_memory);
+                type = part_intern(g->part, "Variable", 8);
             else
-                type = part_intern(g->part, text, len, &g->no_memory);
+                type = part_intern(g->part, text, len);
         } else if (json_is(key, len, "inputs") && json_peek(js) == '[') {
             read_inputs(g, js, inputs);
         } else {

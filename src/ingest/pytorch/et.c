@@ -72,7 +72,7 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
                 break;
             bool tensor = n_values == 5 && depth > 1;
             if (tensor)
-                device = part_intern(et->part, text, len, &et->no_memory);
+                device = part_intern(et->part, text, len);
             n_values = tensor ? 6 : 7;
         } else if (c == '{' || c < 0 || c == '}' || c == ':') {
             n_values = 7;
@@ -102,8 +102,7 @@ static void read_inputs(struct et *et, struct et_node *node, bool wants_text)
     }
     if (!json_raw(et->js, JSON_TEXT_MAX, &text, &len, &cut))
         return;
-    node->text_inputs =
-        part_intern(et->part, text, MIN(len, (size_t)MAX_RAW_INPUTS), &et->no_memory);
+    node->text_inputs = part_intern(et->part, text, MIN(len, (size_t)MAX_RAW_INPUTS));
     struct input memory;
     struct json inner;
     struct dpro_error ignored;
@@ -184,7 +183,7 @@ static void read_node(struct et *et)
     while (json_object_next(js, &key, &len)) {
         int64_t v;
         if (json_is(key, len, "name")) {
-            node.name = part_read_text(part, js, &et->no_memory);
+            node.name = part_read_text(part, js);
             wants_text = json_is(strtab_get(&part->names, node.name),
                                  strtab_len(&part->names, node.name), "record_param_comms");
         } else if (json_is(key, len, "id")) {

@@ -32,7 +32,7 @@ struct attributes {
 
 static uint32_t intern(struct graphdef *g, const char *text, size_t len)
 {
-    return part_intern(g->part, text, len, &g->no_memory);
+    return part_intern(g->part, text, len);
 }
 
 size_t graphdef_task(const char *device, size_t len)
@@ -153,11 +153,11 @@ static void read_attr(struct graphdef *g, const struct pb_field *field,
 }
 
 uint32_t graphdef_key(struct trace_part *part, const char *tensor, const char *send_device,
-                      const char *recv_device, bool *no_memory)
+                      const char *recv_device)
 {
     char key[KEY_MAX];
     int len = snprintf(key, sizeof key, "%s %s %s", tensor, send_device, recv_device);
-    return len <= 2 ? 0 : part_intern(part, key, MIN((size_t)len, sizeof key - 1), no_memory);
+    return len <= 2 ? 0 : part_intern(part, key, MIN((size_t)len, sizeof key - 1));
 }
 
 /* The key that the other end, or the other members, use too. */
@@ -168,7 +168,7 @@ static uint32_t key_of(struct graphdef *g, const struct attributes *attributes)
     if (attributes->tensor_name)
         return graphdef_key(g->part, strtab_get(names, attributes->tensor_name),
                             strtab_get(names, attributes->send_device),
-                            strtab_get(names, attributes->recv_device), &g->no_memory);
+                            strtab_get(names, attributes->recv_device));
     if (attributes->group_key < 0 || attributes->instance_key < 0)
         return 0;
     int len = snprintf(key, sizeof key, "%lld %lld", (long long)attributes->group_key,

@@ -58,7 +58,7 @@ static void place(struct cutting *c, struct trace_span span, uint32_t cut)
     int64_t *end_ns = &c->part->cuts.at[cut].end_ns;
     span.window = (uint16_t)cut;
     *end_ns = MAX(*end_ns, span.start_ns + span.dur_ns);
-    c->j->no_memory |= !part_place_span(c->part, &span);
+    part_place_span(c->part, &span);
 }
 
 /* Keeps the spans that were run in the steps. */
@@ -137,15 +137,15 @@ static void add_wait(struct cutting *c, const struct wait *wait)
         map_get(&c->sizes, node->key, &bytes);
         span.kind = SPAN_TRANSFER;
         span.track = session_inbox(part, OF_WAITS, key, no_memory);
-        detail.process_group = part_intern(part, key, strlen(key), no_memory);
+        detail.process_group = part_intern(part, key, strlen(key));
         detail.bytes = bytes;
     } else if (strncmp(type, "Collective", 10) == 0) {
         if (map_get(&c->profiled, from->name + UINT64_C(1), NULL))
             return;
         span.kind = SPAN_COLLECTIVE;
         span.track = session_track(&c->idle, part, OF_WAITS, &span, no_memory);
-        detail.collective = part_intern(part, type, strlen(type), no_memory);
-        session_name_group(part, key, &detail, no_memory);
+        detail.collective = part_intern(part, type, strlen(type));
+        session_name_group(part, key, &detail);
     } else {
         span.track = session_track(&c->idle, part, OF_WAITS, &span, no_memory);
     }
@@ -206,7 +206,7 @@ static void add_variables(struct cutting *c, uint32_t cut)
         if (strcmp(type, "VarHandleOp") != 0 && strcmp(type, "VariableV2") != 0 &&
             strcmp(type, "Variable") != 0)
             continue;
-        span.name = part_intern(c->part, name, strlen(name), &c->j->no_memory);
+        span.name = part_intern(c->part, name, strlen(name));
         if (map_get(&c->profiled, span.name + UINT64_C(1), NULL))
             continue;
         span.track = session_track(&idle, c->part, OF_VARIABLES, &span, &c->j->no_memory);

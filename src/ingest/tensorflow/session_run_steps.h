@@ -26,7 +26,6 @@ uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key, b
  * clocks differ too much. */
 void session_extend(int64_t whole_ns[2], int64_t start_ns, int64_t end_ns);
 /* Sets group and number of a collective by its key, "1 104", which is equal on all tasks. */
-void session_name_group(struct trace_part *part, const char *key, struct trace_detail *detail,
-                        bool *no_memory);
+void session_name_group(struct trace_part *part, const char *key, struct trace_detail *detail);
 
 #endif

@@ -19,7 +19,7 @@ uint32_t session_track(struct tf_idle_tracks *idle, struct trace_part *part, uin
         struct trace_track fresh = {.pool = true, .pid = pid, .id = track - idle->tracks};
         char name[32];
         int len = snprintf(name, sizeof name, "executor %d", (int)fresh.id);
-        fresh.name = part_intern(part, name, (size_t)len, no_memory);
+        fresh.name = part_intern(part, name, (size_t)len);
         *track = tf_track(part, fresh, no_memory);
     }
     return *track;
@@ -35,17 +35,16 @@ uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key, b
     int n = snprintf(name, sizeof name, "from %.*s",
                      len < SESSION_KEY_MAX ? (int)len : SESSION_KEY_MAX, len ? from : "");
     struct trace_track track = {.pid = pid};
-    track.name = part_intern(part, name, (size_t)n, no_memory);
+    track.name = part_intern(part, name, (size_t)n);
     track.id = (int64_t)TF_IDLE_TRACKS + track.name;
     return tf_track(part, track, no_memory);
 }
 
-void session_name_group(struct trace_part *part, const char *key, struct trace_detail *detail,
-                        bool *no_memory)
+void session_name_group(struct trace_part *part, const char *key, struct trace_detail *detail)
 {
     size_t len = strcspn(key, " ");
     char *end;
-    detail->process_group = part_intern(part, key, len, no_memory);
+    detail->process_group = part_intern(part, key, len);
     long long instance = strtoll(key + len, &end, 10);
     if (*end == '\0' && end > key + len && instance >= 0)
         detail->comm_sequence = instance;
@@ -228,7 +227,7 @@ static void move_span(struct splitter *s, const struct trace_span *from)
         struct trace_detail detail = s->from->details.at[span.detail];
         detail.collective = own_id(s, task, detail.collective);
         if (span.name && map_get(&s->groups, span.name, &found))
-            session_name_group(part, strtab_get(names, (uint32_t)found), &detail, &s->no_memory);
+            session_name_group(part, strtab_get(names, (uint32_t)found), &detail);
         span.track = session_track(&task->threads, part, 0, from, &s->no_memory);
         span.detail = tf_detail(part, &detail, &s->no_memory);
     } else if (device->gpu) {
@@ -236,13 +235,13 @@ static void move_span(struct splitter *s, const struct trace_span *from)
         track.name = own_id(s, task, device->name);
         span.track = tf_track(part, track, &s->no_memory);
     } else if (strcmp(strtab_get(names, span.name), "_SOURCE") == 0) {
-        track.name = part_intern(part, "session", 7, &s->no_memory);
+        track.name = part_intern(part, "session", 7);
         span.track = tf_track(part, track, &s->no_memory);
     } else {
         span.track = session_track(&task->threads, part, 0, from, &s->no_memory);
     }
     span.name = own_id(s, task, span.name);
-    s->no_memory = s->no_memory || !part_place_span(part, &span);
+    part_place_span(part, &span);
 }
 
 ORDER_OF_POINTERS(compare_spans, struct trace_span,

@@ -69,7 +69,7 @@ static bool read_stats(struct pb_view view, struct stats *stats)
 }
 
 /* "[2.0MB] [6.3Gb/s] edge_54_w from /job:ps/... to /job:worker/...": the transfer's key. */
-static uint32_t key_of_label(struct trace_part *part, const struct stats *stats, bool *no_memory)
+static uint32_t key_of_label(struct trace_part *part, const struct stats *stats)
 {
     char text[SESSION_KEY_MAX];
     size_t len = stats->label_len < sizeof text - 1 ? stats->label_len : sizeof text - 1;
@@ -83,12 +83,11 @@ static uint32_t key_of_label(struct trace_part *part, const struct stats *stats,
     if (!to)
         return 0;
     *from = *to = '\0';
-    return graphdef_key(part, tensor, from + 6, to + 4, no_memory);
+    return graphdef_key(part, tensor, from + 6, to + 4);
 }
 
 /* "g/CollectiveReduce = CollectiveReduce(g, ...)": the type of a collective; 0: it is none. */
-static uint32_t collective_of_label(struct trace_part *part, const struct stats *stats,
-                                    bool *no_memory)
+static uint32_t collective_of_label(struct trace_part *part, const struct stats *stats)
 {
     static const char word[] = " = Collective";
     const char *at = memmem(stats->label, stats->label_len, word, sizeof word - 1);
@@ -98,7 +97,7 @@ static uint32_t collective_of_label(struct trace_part *part, const struct stats 
     size_t len = 0, left = (size_t)(stats->label + stats->label_len - at);
     while (len < left && at[len] != '(')
         len++;
-    return part_intern(part, at, len, no_memory);
+    return part_intern(part, at, len);
 }
 
 /* While the file is read a track is a device: its name says which. */
@@ -119,14 +118,14 @@ static void add_span(struct trace_part *part, uint32_t track, const struct stats
     struct trace_detail detail = {DETAIL_UNKNOWN};
     struct trace_span span = {.start_ns = (int64_t)stats->start_ns,
                               .dur_ns = (int64_t)(stats->end_ns - stats->start_ns),
-                              .name = part_intern(part, stats->name, stats->name_len, no_memory),
+                              .name = part_intern(part, stats->name, stats->name_len),
                               .track = track,
                               .kind = part->tracks.at[track].track.gpu ? SPAN_KERNEL : SPAN_CPU_OP,
                               SPAN_UNKNOWN};
     if (json_is(stats->name, stats->name_len, "RecvTensor")) {
-        detail.process_group = key_of_label(part, stats, no_memory);
+        detail.process_group = key_of_label(part, stats);
         span.kind = SPAN_TRANSFER;
-    } else if ((detail.collective = collective_of_label(part, stats, no_memory)) != 0) {
+    } else if ((detail.collective = collective_of_label(part, stats)) != 0) {
         span.kind = SPAN_COLLECTIVE;
     }
     detail.bytes = stats->requested_bytes;
@@ -155,7 +154,7 @@ static void read_device(struct pb *pb, const struct pb_field *device, struct tra
         if (field.number > 2 || !pb_text(pb, &field, &text, &len))
             continue;
         if (field.number == 1) {
-            name = part_intern(part, text, len, no_memory);
+            name = part_intern(part, text, len);
             gpu = memmem(text, len, "stream:", 7) != NULL;
             /* what the streams have one by one stands there once more */
             repeats = memmem(text, len, "stream:all", 10) != NULL;

@@ -40,7 +40,7 @@ size_t graphdef_task(const char *device, size_t len);
 
 /* What both ends of a transfer call it, as the nodes' `key`; 0 when it is empty. */
 uint32_t graphdef_key(struct trace_part *part, const char *tensor, const char *send_device,
-                      const char *recv_device, bool *no_memory);
+                      const char *recv_device);
 
 /* By string id of a name: the node of the graph at hand; NO_ID. Kept for the next graph. */
 typedef ARRAY(uint32_t) graphdef_places;

@@ -265,7 +265,7 @@ struct device {
 
 static uint32_t intern(struct device *d, const char *text, size_t len)
 {
-    return part_intern(d->part, text, len, &d->no_memory);
+    return part_intern(d->part, text, len);
 }
 
 static uint32_t add_track(struct device *d, bool gpu, uint64_t pid, int64_t id, const char *name)
@@ -277,8 +277,7 @@ static uint32_t add_track(struct device *d, bool gpu, uint64_t pid, int64_t id, 
 
 static void place(struct device *d, struct trace_span span)
 {
-    if (!d->no_memory)
-        d->no_memory = !part_place_span(d->part, &span);
+    part_place_span(d->part, &span);
 }
 
 /* The first track whose ops are over. */

@@ -46,7 +46,7 @@ static void open_gpu(struct splitter *s, struct gpu *gpu, uint64_t device)
         return;
     }
     memset(gpu->tracks, 0xFF, s->from->tracks.n * sizeof *gpu->tracks);
-    part_intern(part, "", 0, &s->no_memory);
+    part_intern(part, "", 0);
     part->base_ns = s->from->base_ns;
     part->framework = s->from->framework;
     part->missing = s->from->missing;
@@ -74,8 +74,7 @@ static void open_gpus(struct splitter *s)
 
 static uint32_t copy_text(struct splitter *s, struct trace_part *to, uint32_t id)
 {
-    return part_intern(to, strtab_get(&s->from->names, id), strtab_len(&s->from->names, id),
-                       &s->no_memory);
+    return part_intern(to, strtab_get(&s->from->names, id), strtab_len(&s->from->names, id));
 }
 
 static void copy_span(struct splitter *s, struct gpu *gpu, const struct trace_span *span)
@@ -94,7 +93,7 @@ static void copy_span(struct splitter *s, struct gpu *gpu, const struct trace_sp
                                       DETAIL_UNKNOWN};
         copy.detail = tf_detail(gpu->part, &detail, &s->no_memory);
     }
-    s->no_memory = s->no_memory || !part_place_span(gpu->part, &copy);
+    part_place_span(gpu->part, &copy);
 }
 
 /* A call goes to the device that did its work, every other span to all devices. */

@@ -109,7 +109,7 @@ struct xplane_event {
 
 static inline uint32_t xplane_intern(struct xplane *x, const char *text, size_t len)
 {
-    return part_intern(x->part, text, len, &x->no_memory);
+    return part_intern(x->part, text, len);
 }
 
 static inline bool xplane_starts(const char *text, size_t len, const char *prefix)

@@ -108,14 +108,14 @@ static uint64_t mark_of(uint32_t transport, uint32_t transfer)
     return (uint64_t)transport << 32 | transfer;
 }
 
-static int visit_stream(const struct dpro_trace *trace, const clock_nodes *nodes, uint32_t t,
-                        uint32_t number, const struct constraint_visitor *visitor)
+static void visit_stream(const struct dpro_trace *trace, const clock_nodes *nodes, uint32_t t,
+                         uint32_t number, const struct constraint_visitor *visitor)
 {
     const struct net_transport *transport = &trace->transports[t];
     uint32_t peer_number;
     const struct net_transport *peer = net_peer(trace, transport, number, &peer_number);
     if (!peer)
-        return 0;
+        return;
     struct stream sent = stream_of(transport, number), received = stream_of(peer, peer_number);
     struct clock_constraint constraint = {CONSTRAINT_FROM_TRANSPORT,
                                           clock_node_of(nodes, transport->rank),
@@ -124,7 +124,7 @@ static int visit_stream(const struct dpro_trace *trace, const clock_nodes *nodes
                                           0,
                                           0};
     if (constraint.from == constraint.to)
-        return 0;
+        return;
     for (uint32_t s = 0, r = 0; s < sent.n && r < received.n;) {
         uint64_t sent_end = sent.at[s].offset + sent.at[s].bytes;
         uint64_t received_end = received.at[r].offset + received.at[r].bytes;
@@ -133,26 +133,21 @@ static int visit_stream(const struct dpro_trace *trace, const clock_nodes *nodes
             constraint.from_ns = sent.at[s].start_ns;
             constraint.to_ns = received.at[r].end_ns;
             constraint.mark = mark_of(t, (uint32_t)(&sent.at[s] - transport->transfers.at));
-            int status = visitor->before(visitor->arg, &constraint);
-            if (status < 0)
-                return status;
+            visitor->before(visitor->arg, &constraint);
         }
         if (sent_end <= received_end)
             s++;
         else
             r++;
     }
-    return 0;
 }
 
-int constraints_visit_transports(const struct dpro_trace *trace, const clock_nodes *nodes,
-                                 const struct constraint_visitor *visitor)
+void constraints_visit_transports(const struct dpro_trace *trace, const clock_nodes *nodes,
+                                  const struct constraint_visitor *visitor)
 {
-    int status = 0;
     for (uint32_t t = 0; t < trace->n_transports; t++)
-        for (uint32_t c = 0; c < trace->transports[t].connections.n && status == 0; c++)
-            status = visit_stream(trace, nodes, t, 2 * c, visitor);
-    return status;
+        for (uint32_t c = 0; c < trace->transports[t].connections.n; c++)
+            visit_stream(trace, nodes, t, 2 * c, visitor);
 }
 
 /* ---- NCCL's proxies ---- */
@@ -197,22 +192,21 @@ static bool find_step_end(const struct nccl_log *log, const struct nccl_step *st
 
 ORDER(by_key, struct step_end, ASCENDING(key) ?: ASCENDING(mark));
 
-int constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *nodes,
-                           const struct constraint_visitor *visitor)
+void constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *nodes,
+                            const struct constraint_visitor *visitor)
 {
     step_ends ends = {0};
-    int status = 0;
     for (uint32_t l = 0; l < trace->n_nccl_logs; l++) {
         const struct nccl_log *log = trace->nccl_logs[l];
         struct step_end end = {.node = clock_node_of(nodes, log->rank)};
-        for (size_t i = 0; i < log->steps.n && end.node != NO_ID && status == 0; i++) {
+        for (size_t i = 0; i < log->steps.n && end.node != NO_ID; i++) {
             end.mark = mark_of(l, (uint32_t)i);
             if (find_step_end(log, &log->steps.at[i], &end))
-                status = array_push(&ends, end);
+                array_push(&ends, end);
         }
     }
     array_sort(&ends, by_key);
-    for (size_t i = 0, next; i < ends.n && status == 0; i = next) {
+    for (size_t i = 0, next; i < ends.n; i = next) {
         for (next = i + 1; next < ends.n && ends.at[next].key == ends.at[i].key; next++)
             ;
         const struct step_end *sent = &ends.at[i + !ends.at[i].sends], *received;
@@ -223,10 +217,9 @@ int constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *no
             continue;
         struct clock_constraint constraint = {
             CONSTRAINT_FROM_NCCL, sent->node, received->node, sent->ns, received->ns, sent->mark};
-        status = visitor->before(visitor->arg, &constraint);
+        visitor->before(visitor->arg, &constraint);
     }
     array_fini(&ends);
-    return status;
 }
 
 /* ---- in words ---- */

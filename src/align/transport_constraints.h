@@ -36,18 +36,18 @@ int clock_nodes_list(const struct dpro_trace *trace, uint32_t n_ranks, clock_nod
 uint32_t clock_node_of(const clock_nodes *nodes, int rank); /* NO_ID: none */
 
 struct constraint_visitor {
-    int (*before)(void *arg, const struct clock_constraint *constraint); /* -1 ends the visit */
+    void (*before)(void *arg, const struct clock_constraint *constraint);
     /* two moments that were near each other; may be NULL */
-    int (*near)(void *arg, uint32_t node, int64_t ns, uint32_t other, int64_t other_ns);
+    void (*near)(void *arg, uint32_t node, int64_t ns, uint32_t other, int64_t other_ns);
     void *arg;
 };
 
-/* Every send call with every receive call of the same bytes. 0, or what the visitor said. */
-int constraints_visit_transports(const struct dpro_trace *trace, const clock_nodes *nodes,
-                                 const struct constraint_visitor *visitor);
+/* Every send call with every receive call of the same bytes. */
+void constraints_visit_transports(const struct dpro_trace *trace, const clock_nodes *nodes,
+                                  const struct constraint_visitor *visitor);
 /* Every step of NCCL's proxy threads that sent with the one that received. */
-int constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *nodes,
-                           const struct constraint_visitor *visitor);
+void constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *nodes,
+                            const struct constraint_visitor *visitor);
 
 /* "bytes from 512 on of the connection ..., sent by rank 0 at ..." */
 void constraint_describe(const struct dpro_trace *trace, enum constraint_source source,

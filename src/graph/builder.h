@@ -7,11 +7,19 @@
 
 #include "graph/graph.h"
 
-/* Names that ops, devices, collectives and tensors carry; ids stay valid in the finished graph. */
-struct strtab *graph_builder_names(struct dpro_graph_builder *builder);
+/* The public calls of these names without a memory scope of their own, for callers that are in
+ * one. Lack of memory, or of room for more ops, ends that; what is negative is wrong usage. */
+struct dpro_graph_builder *graph_builder_create(void);
+int64_t graph_builder_add_device(struct dpro_graph_builder *builder, enum dpro_device_kind kind,
+                                 int rank, const char *name);
+int64_t graph_builder_add_op(struct dpro_graph_builder *builder, const struct dpro_op *op);
+int graph_builder_add_edge(struct dpro_graph_builder *builder, dpro_op_id from, dpro_op_id to,
+                           int next);
+int graph_builder_finish(struct dpro_graph_builder *builder, struct dpro_graph **graph,
+                         struct dpro_error *err);
 
-/* The same as dpro_graph_add_op for a caller who has string ids already: name and tensor of *op are
- * ignored. */
+/* The same as graph_builder_add_op for a caller who has string ids already: name and tensor of *op
+ * are ignored. */
 int64_t graph_builder_add(struct dpro_graph_builder *builder, const struct dpro_op *op,
                           uint32_t name, uint32_t tensor);
 
@@ -20,13 +28,6 @@ int64_t graph_builder_add(struct dpro_graph_builder *builder, const struct dpro_
  * has edges into the next iteration, finish adds one from there to each of the rank's ops that
  * would wait for nothing. */
 void graph_builder_flag(struct dpro_graph_builder *builder, dpro_op_id op, uint8_t flags);
-/* A new op's phase follows from its kind: computation as it is, communication as COLLECTIVE, all
- * else BARRIER. */
-void graph_builder_set_phase(struct dpro_graph_builder *builder, dpro_op_id op,
-                             enum dpro_op_kind phase);
-
-uint32_t graph_builder_n_ops(const struct dpro_graph_builder *builder);
-
 /* What the ends of ops may reach: sums of durations stop here instead of overflowing. */
 #define GRAPH_TIME_MAX (INT64_MAX / 2)
 

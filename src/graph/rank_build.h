@@ -293,6 +293,16 @@ static inline bool build_is_exchange(const struct rank_build *rank, uint32_t op)
            (rank->classes[rank->ops.at[op].name] & NAME_EXCHANGE);
 }
 
+/* Where the times of an op in a step, or in a sample, are. */
+static inline size_t build_at(const struct rank_build *rank, uint32_t step, uint32_t op)
+{
+    return (size_t)step * rank->n_timed + op;
+}
+static inline size_t build_sample_at(const struct rank_build *rank, uint32_t sample, uint32_t op)
+{
+    return build_at(rank, rank->sample_step[sample], op);
+}
+
 /* The slice's span. */
 static inline const struct trace_span *slice_span(const struct rank_build *rank, uint32_t slice)
 {

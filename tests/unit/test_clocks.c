@@ -377,12 +377,11 @@ struct seen {
     struct clock_constraint last;
 };
 
-static int see(void *arg, const struct clock_constraint *constraint)
+static void see(void *arg, const struct clock_constraint *constraint)
 {
     struct seen *seen = arg;
     seen->n++;
     seen->last = *constraint;
-    return 0;
 }
 
 /* Rank `rank` of two sends step 3 of its only collective, and receives the other's. */
@@ -421,7 +420,7 @@ static struct seen see_nccl(struct nccl_log *first, struct nccl_log *second)
     array_push(&nodes, ((struct clock_node){.rank = 1, .host = "", .boot_id = ""}));
     struct seen seen = {0};
     struct constraint_visitor visitor = {.before = see, .arg = &seen};
-    assert_int_equal(constraints_visit_nccl(&trace, &nodes, &visitor), 0);
+    constraints_visit_nccl(&trace, &nodes, &visitor);
     array_fini(&nodes);
     return seen;
 }

@@ -9,14 +9,12 @@
  * with their time. */
 #include "graph/clocks/align_ranks.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "align/align.h"
-#include "base/error.h"
-#include "base/memory.h"
+#include "base/arena.h"
 #include "base/sort.h"
 #include "graph/clocks/collective_constraints.h"
 #include "graph/collectives/match_collectives.h"
@@ -67,12 +65,14 @@ struct host {
     const char *name; /* "": unknown */
     bool twice;       /* another machine goes by the same name */
     uint32_t n_nodes;
-    bool split; /* its processes' clocks differ */
+    bool split;     /* its processes' clocks differ */
+    uint32_t clock; /* that its processes share; of a split one that of the last one */
 };
 
 struct state {
     struct join *join;
     const struct dpro_trace *trace;
+    struct arena scratch; /* what follows */
     clock_nodes nodes;
     struct host *hosts;
     uint32_t n_hosts, n_clocks, n_split;
@@ -92,29 +92,24 @@ static uint32_t add_host(struct state *st, const char *name)
 }
 
 /* Machines by their boot id, or by their host's name where the id is unknown. */
-static int find_hosts(struct state *st)
+static void find_hosts(struct state *st)
 {
     size_t n = st->nodes.n;
     struct strtab texts = {0};
-    uint32_t *host_of_machine = mem_alloc((2 * n + 2) * sizeof *host_of_machine);
-    uint32_t *host_of_name = mem_alloc((2 * n + 2) * sizeof *host_of_name);
-    st->hosts = mem_array(n + 1, sizeof *st->hosts);
-    st->host_of = mem_alloc((n + 1) * sizeof *st->host_of);
-    st->clock_of = mem_alloc((n + 1) * sizeof *st->clock_of);
-    int status = host_of_machine && host_of_name && st->hosts && st->host_of && st->clock_of &&
-                         strtab_add(&texts, "", 0) != STRTAB_FULL
-                     ? 0
-                     : -1;
-    for (size_t i = 0; i < 2 * n + 2 && status == 0; i++)
+    uint32_t *host_of_machine = arena_alloc(&st->scratch, (2 * n + 1) * sizeof *host_of_machine);
+    uint32_t *host_of_name = arena_alloc(&st->scratch, (2 * n + 1) * sizeof *host_of_name);
+    st->hosts = arena_array(&st->scratch, n, sizeof *st->hosts);
+    st->host_of = arena_array(&st->scratch, n, sizeof *st->host_of);
+    st->clock_of = arena_array(&st->scratch, n, sizeof *st->clock_of);
+    for (size_t i = 0; i < 2 * n + 1; i++)
         host_of_machine[i] = host_of_name[i] = NO_ID;
-    for (size_t i = 0; i < n && status == 0; i++) {
+    strtab_add(&texts, "", 0);
+    for (size_t i = 0; i < n; i++) {
         const struct clock_node *node = &st->nodes.at[i];
         const char *text = node->boot_id[0] ? node->boot_id : node->host;
         uint32_t machine = strtab_add(&texts, text, strlen(text));
         uint32_t name = strtab_add(&texts, node->host, strlen(node->host));
-        if (machine == STRTAB_FULL || name == STRTAB_FULL) {
-            status = -1;
-        } else if (machine == 0) { /* nothing is known: on its own */
+        if (machine == 0) { /* nothing is known: on its own */
             st->host_of[i] = add_host(st, "");
         } else if (host_of_machine[machine] != NO_ID) {
             st->host_of[i] = host_of_machine[machine];
@@ -125,38 +120,28 @@ static int find_hosts(struct state *st)
             else
                 st->hosts[st->host_of[i]].twice = st->hosts[host_of_name[name]].twice = true;
         }
-    }
-    for (size_t i = 0; i < n && status == 0; i++)
         st->hosts[st->host_of[i]].n_nodes++;
+    }
     strtab_fini(&texts);
-    mem_free(host_of_machine);
-    mem_free(host_of_name);
-    return status;
 }
 
 /* The reference's clock is 0; others follow by their lowest rank, then those that have no rank. */
-static int number_clocks(struct state *st)
+static void number_clocks(struct state *st)
 {
-    uint32_t *clock_of_host = mem_alloc((st->n_hosts + (size_t)1) * sizeof *clock_of_host);
     uint32_t reference =
         st->join->n_ranks ? clock_node_of(&st->nodes, st->join->ranks[0].trace->rank) : 0;
-    if (!clock_of_host)
-        return -1;
     for (uint32_t h = 0; h < st->n_hosts; h++)
-        clock_of_host[h] = NO_ID;
-    st->clock_of[reference] = clock_of_host[st->host_of[reference]] = 0;
+        st->hosts[h].clock = NO_ID;
+    st->clock_of[reference] = st->hosts[st->host_of[reference]].clock = 0;
     st->n_clocks = 1;
     for (uint32_t i = 0; i < st->nodes.n; i++) {
-        uint32_t *shared = &clock_of_host[st->host_of[i]];
+        struct host *host = &st->hosts[st->host_of[i]];
         if (i == reference)
             continue;
-        if (st->hosts[st->host_of[i]].split)
-            st->clock_of[i] = st->n_clocks++;
-        else
-            st->clock_of[i] = *shared = *shared == NO_ID ? st->n_clocks++ : *shared;
+        if (host->split || host->clock == NO_ID)
+            host->clock = st->n_clocks++;
+        st->clock_of[i] = host->clock;
     }
-    mem_free(clock_of_host);
-    return 0;
 }
 
 /* ---- evidence ---- */
@@ -182,78 +167,70 @@ static bool ties_by_collectives(const struct state *st, uint32_t clock, uint32_t
     return !st->tied[clock] || !st->tied[other];
 }
 
-static int learn(void *arg, const struct clock_constraint *e)
+static void learn(void *arg, const struct clock_constraint *e)
 {
     struct state *st = arg;
     uint32_t from = st->clock_of[e->from], to = st->clock_of[e->to];
+    bool by_collectives = e->source == CONSTRAINT_FROM_COLLECTIVES;
     if (from == to) {
-        int64_t rounding = e->source == CONSTRAINT_FROM_COLLECTIVES ? PROFILE_ROUNDING_NS : 0;
+        int64_t rounding = by_collectives ? PROFILE_ROUNDING_NS : 0;
         if (e->to_ns < e->from_ns && e->from_ns - e->to_ns > rounding)
             split(st, st->host_of[e->from]);
-        return 0;
+        return;
     }
-    if (e->source == CONSTRAINT_FROM_COLLECTIVES && !ties_by_collectives(st, from, to))
-        return 0;
+    if (by_collectives && !ties_by_collectives(st, from, to))
+        return;
     for (int end = 0; end < 2; end++) {
         uint32_t clock = end ? to : from;
-        if (e->source == CONSTRAINT_FROM_COLLECTIVES && st->tied[clock])
+        if (by_collectives && st->tied[clock])
             continue; /* it only ties the other */
         st->sources[clock] |= (uint8_t)(1u << e->source);
-        if (e->source == CONSTRAINT_FROM_COLLECTIVES)
+        if (by_collectives)
             align_keep(st->align, clock);
     }
-    uint32_t pair = pair_of(st, from, to);
-    return pair == ALIGN_NONE ? -1
-                              : align_before(st->align, pair, from, e->from_ns, e->to_ns,
-                                             (uint64_t)e->source << 62 | e->mark);
+    align_before(st->align, pair_of(st, from, to), from, e->from_ns, e->to_ns,
+                 (uint64_t)e->source << 62 | e->mark);
 }
 
-static int learn_near(void *arg, uint32_t node, int64_t ns, uint32_t other_node, int64_t other_ns)
+static void learn_near(void *arg, uint32_t node, int64_t ns, uint32_t other_node, int64_t other_ns)
 {
     struct state *st = arg;
     uint32_t clock = st->clock_of[node], other = st->clock_of[other_node];
-    if (clock == other || !ties_by_collectives(st, clock, other))
-        return 0;
-    uint32_t pair = pair_of(st, clock, other);
-    return pair == ALIGN_NONE ? -1 : align_near(st->align, pair, clock, ns, other_ns);
+    if (clock != other && ties_by_collectives(st, clock, other))
+        align_near(st->align, pair_of(st, clock, other), clock, ns, other_ns);
 }
 
-static int visit(struct state *st, int (*before)(void *, const struct clock_constraint *),
-                 bool near)
+static void visit(struct state *st, void (*before)(void *, const struct clock_constraint *),
+                  bool near)
 {
     struct constraint_visitor visitor = {.before = before, .arg = st};
-    if (constraints_visit_transports(st->trace, &st->nodes, &visitor) < 0 ||
-        constraints_visit_nccl(st->trace, &st->nodes, &visitor) < 0)
-        return -1;
-    if (near && align_ties(st->align, st->tied) < 0)
-        return -1;
+    constraints_visit_transports(st->trace, &st->nodes, &visitor);
+    constraints_visit_nccl(st->trace, &st->nodes, &visitor);
+    if (near)
+        align_ties(st->align, st->tied);
     visitor.near = near ? learn_near : NULL;
-    return constraints_visit_collectives(st->join, &st->nodes, &visitor);
+    constraints_visit_collectives(st->join, &st->nodes, &visitor);
 }
 
 /* All calls of a process but its first and last hundredth: connections are made long before they
  * are used, and what is known that far off would be told of the whole. */
-static int cover_transport(struct state *st, const struct net_transport *t)
+static void cover_transport(struct state *st, const struct net_transport *t)
 {
     size_t n = t->transfers.n;
     if (n == 0)
-        return 0;
+        return;
     int64_t *times = mem_alloc(n * sizeof *times);
-    if (!times)
-        return -1;
     for (size_t i = 0; i < n; i++)
         times[i] = t->transfers.at[i].start_ns;
     sort_i64(times, n);
     align_cover(st->align, st->clock_of[clock_node_of(&st->nodes, t->rank)], times[n / 100],
                 times[n - 1 - n / 100]);
     mem_free(times);
-    return 0;
 }
 
 /* The iterations of ranks with a profile, the traffic of others. */
-static int cover(struct state *st)
+static void cover(struct state *st)
 {
-    int status = 0;
     for (uint32_t i = 0; i < st->nodes.n; i++) {
         if (st->nodes.at[i].rank_index == NO_ID)
             continue;
@@ -262,34 +239,22 @@ static int cover(struct state *st)
             align_cover(st->align, st->clock_of[i], rank->steps.at[s].start_ns,
                         rank->steps.at[s].end_ns);
     }
-    for (uint32_t t = 0; t < st->trace->n_transports && status == 0; t++)
+    for (uint32_t t = 0; t < st->trace->n_transports; t++)
         if (st->trace->transports[t].rank_index >= st->join->n_ranks)
-            status = cover_transport(st, &st->trace->transports[t]);
-    return status;
+            cover_transport(st, &st->trace->transports[t]);
 }
 
-static void forget(struct state *st)
+static void solve(struct state *st)
 {
-    align_destroy(st->align);
-    mem_free(st->sources);
-    mem_free(st->tied);
-    st->align = NULL;
-    st->sources = NULL;
-    st->tied = NULL;
-}
-
-static int solve(struct state *st)
-{
-    forget(st);
-    if (number_clocks(st) < 0)
-        return -1;
+    number_clocks(st);
+    memset(st->sources, 0, st->nodes.n * sizeof *st->sources);
+    memset(st->tied, 0, st->nodes.n * sizeof *st->tied);
     st->pair = ALIGN_NONE;
+    align_destroy(st->align);
     st->align = align_create(st->n_clocks);
-    st->sources = mem_array(st->n_clocks, sizeof *st->sources);
-    st->tied = mem_array(st->n_clocks, sizeof *st->tied);
-    if (!st->align || !st->sources || !st->tied)
-        return -1;
-    return cover(st) < 0 || visit(st, learn, true) < 0 ? -1 : align_solve(st->align);
+    cover(st);
+    visit(st, learn, true);
+    align_solve(st->align);
 }
 
 /* Contradictions between two clocks may come of taking several clocks for one. */
@@ -307,21 +272,8 @@ static void split_conflicts(struct state *st)
 
 /* ---- what came out ---- */
 
-static int warn(struct state *st, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static int warn(struct state *st, const char *format, ...)
-{
-    struct clocks *clocks = &st->join->clocks;
-    char text[512];
-    va_list args;
-    va_start(args, format);
-    int len = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    if (len < 0)
-        return 0;
-    const char *copy = arena_copy_string(&clocks->arena, text,
-                                         (size_t)len < sizeof text ? (size_t)len : sizeof text - 1);
-    return copy ? array_push(&clocks->warnings, copy) : -1;
-}
+#define WARN(st, ...)                                                                              \
+    array_push(&(st)->join->clocks.warnings, arena_format(&(st)->join->clocks.arena, __VA_ARGS__))
 
 static const char *name_method(const struct state *st, uint32_t clock, bool tied)
 {
@@ -342,35 +294,18 @@ static const char *name_clock(struct state *st, uint32_t node, bool shared)
 {
     const struct host *host = &st->hosts[st->host_of[node]];
     const char *name = st->nodes.at[node].host;
-    char text[320], process[NET_PROCESS_TEXT];
-    int len;
+    struct arena *arena = &st->join->clocks.arena;
+    char process[NET_PROCESS_TEXT];
     net_process_format(process, st->nodes.at[node].rank);
     if (name[0] == '\0')
-        len = snprintf(text, sizeof text, "%s", process);
-    else if (host->twice || (host->split && !shared))
-        len = snprintf(text, sizeof text, "%.255s (%s)", name, process);
-    else
-        len = snprintf(text, sizeof text, "%.255s", name);
-    return arena_copy_string(&st->join->clocks.arena, text, (size_t)len);
+        return arena_format(arena, "%s", process);
+    if (host->twice || (host->split && !shared))
+        return arena_format(arena, "%.255s (%s)", name, process);
+    return arena_format(arena, "%.255s", name);
 }
 
-/* Who uses a clock, from its lowest rank on: the nodes in[first[c] .. first[c + 1]) use clock c. */
-static int list_users(const struct state *st, uint32_t **first, uint32_t **in)
-{
-    *first = mem_array(st->n_clocks + (size_t)2, sizeof **first);
-    *in = mem_alloc((st->nodes.n + 1) * sizeof **in);
-    if (!*first || !*in)
-        return -1;
-    for (uint32_t i = 0; i < st->nodes.n; i++)
-        (*first)[st->clock_of[i] + 2]++;
-    for (uint32_t c = 0; c <= st->n_clocks; c++)
-        (*first)[c + 1] += (*first)[c];
-    for (uint32_t i = 0; i < st->nodes.n; i++)
-        (*in)[(*first)[st->clock_of[i] + 1]++] = i;
-    return 0;
-}
-
-static int write_clock(struct state *st, uint32_t c, const uint32_t *users, uint32_t n)
+/* `n` processes, `users`, have the clock. */
+static void write_clock(struct state *st, uint32_t c, const uint32_t *users, uint32_t n)
 {
     struct clocks *clocks = &st->join->clocks;
     const struct dpro_clock_segment *segments = NULL;
@@ -380,12 +315,9 @@ static int write_clock(struct state *st, uint32_t c, const uint32_t *users, uint
     if (n_segments > 0)
         bounds = align_bounds(st->align, c, &n_bounds);
     int *ranks = arena_array(&clocks->arena, n, sizeof *ranks);
-    struct dpro_clock_segment *own =
-        arena_array(&clocks->arena, n_segments + (size_t)1, sizeof *own);
+    struct dpro_clock_segment *own = arena_array(&clocks->arena, n_segments, sizeof *own);
     struct clock_bounds *own_bounds = &clocks->bounds[c];
-    own_bounds->at = arena_array(&clocks->arena, n_bounds + (size_t)1, sizeof *own_bounds->at);
-    if (!ranks || !own || !own_bounds->at)
-        return -1;
+    own_bounds->at = arena_array(&clocks->arena, n_bounds, sizeof *own_bounds->at);
     for (uint32_t i = 0; i < n; i++)
         if (st->nodes.at[users[i]].rank >= 0)
             ranks[n_ranks++] = st->nodes.at[users[i]].rank;
@@ -401,169 +333,148 @@ static int write_clock(struct state *st, uint32_t c, const uint32_t *users, uint
                                         .segments = own,
                                         .n_segments = n_segments};
     st->maps[c] = (struct clock_map){own, n_segments};
-    return clocks->at[c].host ? 0 : -1;
 }
 
-static int write_clocks(struct state *st)
+static void write_clocks(struct state *st)
 {
     struct clocks *clocks = &st->join->clocks;
-    uint32_t *first, *users;
-    int status = list_users(st, &first, &users);
+    uint32_t *users = arena_array(&st->scratch, st->nodes.n, sizeof *users);
     clocks->at = arena_array(&clocks->arena, st->n_clocks, sizeof *clocks->at);
     clocks->bounds = arena_array(&clocks->arena, st->n_clocks, sizeof *clocks->bounds);
-    st->maps = mem_array(st->n_clocks, sizeof *st->maps);
-    if (!clocks->at || !clocks->bounds || !st->maps)
-        status = -1;
-    for (uint32_t c = 0; c < st->n_clocks && status == 0; c++)
-        status = write_clock(st, c, users + first[c], first[c + 1] - first[c]);
-    mem_free(first);
-    mem_free(users);
-    if (status == 0) {
-        clocks->n = st->n_clocks;
-        clocks->alignment.reference = clocks->at[0].host;
+    st->maps = arena_array(&st->scratch, st->n_clocks, sizeof *st->maps);
+    for (uint32_t c = 0; c < st->n_clocks; c++) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < st->nodes.n; i++)
+            if (st->clock_of[i] == c)
+                users[n++] = i;
+        write_clock(st, c, users, n);
     }
-    return status;
+    clocks->n = st->n_clocks;
+    clocks->alignment.reference = clocks->at[0].host;
 }
 
-static int write_maps(struct state *st)
+static void write_maps(struct state *st)
 {
     struct clocks *clocks = &st->join->clocks;
     uint32_t n_ranks = st->join->n_ranks, n_servers = st->join->n_servers;
     clocks->of_rank =
-        arena_array(&clocks->arena, n_ranks + (size_t)n_servers + 1, sizeof *clocks->of_rank);
-    if (!clocks->of_rank)
-        return -1;
+        arena_array(&clocks->arena, n_ranks + (size_t)n_servers, sizeof *clocks->of_rank);
     for (uint32_t i = 0; i < st->nodes.n; i++)
         if (st->nodes.at[i].rank_index != NO_ID)
             clocks->of_rank[st->nodes.at[i].rank_index] = st->maps[st->clock_of[i]];
     for (uint32_t k = n_ranks; k < n_ranks + n_servers; k++)
         clocks->of_rank[k] =
             st->maps[st->clock_of[clock_node_of(&st->nodes, st->join->ranks[k].trace->rank)]];
-    return 0;
 }
 
-static int count(void *arg, const struct clock_constraint *e)
+static void count(void *arg, const struct clock_constraint *e)
 {
     struct state *st = arg;
     struct dpro_alignment *alignment = &st->join->clocks.alignment;
     uint32_t from = st->clock_of[e->from], to = st->clock_of[e->to];
-    if (e->source == CONSTRAINT_FROM_COLLECTIVES && st->tied && !ties_by_collectives(st, from, to))
-        return 0;
+    if (e->source == CONSTRAINT_FROM_COLLECTIVES && st->align && !ties_by_collectives(st, from, to))
+        return;
     alignment->n_pairs++;
     alignment->violations_before += e->to_ns < e->from_ns;
     int64_t from_ns = clock_aligned(&st->maps[from], e->from_ns);
     int64_t to_ns = clock_aligned(&st->maps[to], e->to_ns);
     alignment->violations_after +=
         to_ns < from_ns && (uint64_t)from_ns - (uint64_t)to_ns > MAP_ROUNDING_NS;
-    return 0;
 }
 
-static int warn_all(struct state *st)
+static void warn_clocks(struct state *st)
 {
-    const struct align_conflict *conflicts;
-    uint32_t n = align_conflicts(st->align, &conflicts), untied = 0, first = NO_ID;
-    uint32_t rough = 0, first_rough = NO_ID;
-    int status = 0;
-    for (uint32_t c = 0; c < st->n_clocks; c++)
+    uint32_t n_untied = 0, first = NO_ID, n_rough = 0, first_rough = NO_ID;
+    for (uint32_t c = st->n_clocks; c-- > 0;)
         if (st->maps[c].n == 0) {
-            untied++;
-            first = first == NO_ID ? c : first;
+            n_untied++;
+            first = c;
+        } else if (c > 0 && st->trace->n_transports > 0 &&
+                   st->sources[c] == 1u << CONSTRAINT_FROM_COLLECTIVES) {
+            n_rough++;
+            first_rough = c;
         }
-    for (uint32_t c = 1; c < st->n_clocks && st->trace->n_transports > 0; c++)
-        if (st->maps[c].n > 0 && st->sources[c] == 1u << CONSTRAINT_FROM_COLLECTIVES) {
-            rough++;
-            first_rough = first_rough == NO_ID ? c : first_rough;
-        }
-    if (rough > 0)
-        status |=
-            warn(st,
-                 "%u of %u clocks (first: that of %s) are known from collectives alone, since "
-                 "no transport log tells of both ends of their ranks' connections: record "
-                 "the transport of every rank and server; addresses that are translated on the way "
-                 "(NAT), and logs of other runs, have no other end here",
-                 rough, st->n_clocks, st->join->clocks.at[first_rough].host);
-    if (untied > 0)
-        status |= warn(st,
-                       "%u of %u clocks (first: that of %s) can't be tied to that of %s, since "
-                       "nothing recorded went both ways between them: their times are used as "
-                       "recorded; record the transport of every rank and server",
-                       untied, st->n_clocks, st->join->clocks.at[first].host,
-                       st->join->clocks.at[0].host);
+    if (n_rough > 0)
+        WARN(st,
+             "%u of %u clocks (first: that of %s) are known from collectives alone, since "
+             "no transport log tells of both ends of their ranks' connections: record "
+             "the transport of every rank and server; addresses that are translated on the way "
+             "(NAT), and logs of other runs, have no other end here",
+             n_rough, st->n_clocks, st->join->clocks.at[first_rough].host);
+    if (n_untied > 0)
+        WARN(st,
+             "%u of %u clocks (first: that of %s) can't be tied to that of %s, since "
+             "nothing recorded went both ways between them: their times are used as "
+             "recorded; record the transport of every rank and server",
+             n_untied, st->n_clocks, st->join->clocks.at[first].host, st->join->clocks.at[0].host);
     for (uint32_t h = 0; h < st->n_hosts; h++)
         if (st->hosts[h].split)
-            status |= warn(
-                st,
-                "the processes on host '%s' contradict each other's times, so each of them gets "
-                "a clock of its own",
-                st->hosts[h].name[0] ? st->hosts[h].name : "one host");
-    if (n > 0) {
-        char texts[2][160];
-        for (int k = 0; k < 2; k++) {
-            enum constraint_source source = (enum constraint_source)(conflicts->marks[k] >> 62);
-            uint64_t mark = conflicts->marks[k] & ((UINT64_C(1) << 62) - 1);
-            if (source == CONSTRAINT_FROM_COLLECTIVES)
-                collective_constraint_describe(st->join, mark, texts[k], sizeof texts[k]);
-            else
-                constraint_describe(st->trace, source, mark, texts[k], sizeof texts[k]);
-        }
-        status |=
-            warn(st,
-                 "the times of %s and %s contradict each other by %.3f ms, whatever their "
-                 "clocks are (%s; %s); %u such stretches are left out of the alignment; are "
-                 "all logs of one run, and did a clock step?",
-                 st->join->clocks.at[conflicts->from].host, st->join->clocks.at[conflicts->to].host,
-                 (double)conflicts->by_ns / 1e6, texts[0], texts[1], n);
+            WARN(st,
+                 "the processes on host '%s' contradict each other's times, so each of them gets "
+                 "a clock of its own",
+                 st->hosts[h].name[0] ? st->hosts[h].name : "one host");
+}
+
+static void warn_conflicts(struct state *st)
+{
+    const struct align_conflict *conflicts;
+    uint32_t n = align_conflicts(st->align, &conflicts);
+    char texts[2][160];
+    if (n == 0)
+        return;
+    for (int k = 0; k < 2; k++) {
+        enum constraint_source source = (enum constraint_source)(conflicts->marks[k] >> 62);
+        uint64_t mark = conflicts->marks[k] & ((UINT64_C(1) << 62) - 1);
+        if (source == CONSTRAINT_FROM_COLLECTIVES)
+            collective_constraint_describe(st->join, mark, texts[k], sizeof texts[k]);
+        else
+            constraint_describe(st->trace, source, mark, texts[k], sizeof texts[k]);
     }
-    return status;
+    WARN(st,
+         "the times of %s and %s contradict each other by %.3f ms, whatever their clocks are (%s; "
+         "%s); %u such stretches are left out of the alignment; are all logs of one run, and did a "
+         "clock step?",
+         st->join->clocks.at[conflicts->from].host, st->join->clocks.at[conflicts->to].host,
+         (double)conflicts->by_ns / 1e6, texts[0], texts[1], n);
 }
 
 /* What has been asked for clocks alone has no other answer. */
-static int warn_alone(struct state *st)
+static void warn_alone(struct state *st)
 {
     char process[NET_PROCESS_TEXT];
-    if (st->nodes.n != 1)
-        return 0;
     net_process_format(process, st->nodes.at[0].rank);
-    return warn(st,
-                "these are %s's times alone: there is nothing to compare its clock with; add "
-                "the other ranks' logs or profiles",
-                process);
+    if (st->nodes.n == 1)
+        WARN(st,
+             "these are %s's times alone: there is nothing to compare its clock with; add the "
+             "other ranks' logs or profiles",
+             process);
 }
 
-static int align_all(struct state *st, const struct dpro_graph_options *options)
-{
-    if (clock_nodes_list(st->trace, st->join->n_ranks, &st->nodes) < 0 || find_hosts(st) < 0)
-        return -1;
-    if (options->no_align) {
-        if (number_clocks(st) < 0)
-            return -1;
-    } else {
-        for (uint32_t before = NO_ID; before != st->n_split;) {
-            before = st->n_split;
-            if (solve(st) < 0)
-                return -1;
-            split_conflicts(st);
-        }
-    }
-    if (write_clocks(st) < 0)
-        return -1;
-    if (write_maps(st) < 0 || visit(st, count, false) < 0)
-        return -1;
-    if (options->clocks_only && warn_alone(st) < 0)
-        return -1;
-    return st->align ? warn_all(st) : 0;
-}
-
-int clocks_align(struct join *join, const struct dpro_trace *trace,
-                 const struct dpro_graph_options *options, struct dpro_error *err)
+void clocks_align(struct join *join, const struct dpro_trace *trace,
+                  const struct dpro_graph_options *options)
 {
     struct state st = {.join = join, .trace = trace};
-    int status = align_all(&st, options);
-    forget(&st);
+    clock_nodes_list(trace, join->n_ranks, &st.nodes);
+    st.sources = arena_array(&st.scratch, st.nodes.n, sizeof *st.sources);
+    st.tied = arena_array(&st.scratch, st.nodes.n, sizeof *st.tied);
+    find_hosts(&st);
+    if (options->no_align)
+        number_clocks(&st);
+    for (uint32_t before = NO_ID; before != st.n_split && !options->no_align;) {
+        before = st.n_split;
+        solve(&st);
+        split_conflicts(&st);
+    }
+    write_clocks(&st);
+    write_maps(&st);
+    visit(&st, count, false);
+    if (options->clocks_only)
+        warn_alone(&st);
+    if (st.align) {
+        warn_clocks(&st);
+        warn_conflicts(&st);
+    }
+    align_destroy(st.align);
     array_fini(&st.nodes);
-    mem_free(st.hosts);
-    mem_free(st.host_of);
-    mem_free(st.clock_of);
-    mem_free(st.maps);
-    return status < 0 ? dpro_error_nomem(err) : 0;
+    arena_fini(&st.scratch);
 }

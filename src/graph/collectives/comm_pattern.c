@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/memory.h"
+#include "base/arena.h"
 #include "base/sort.h"
+
 struct shape {
     uint32_t n_ranks;
     uint64_t *pairs; /* from << 32 | to, in order, each once */
@@ -21,7 +22,8 @@ struct shape {
     uint32_t n_channels;
 };
 
-ORDER(compare_messages, struct pattern_message, ASCENDING(channel) ?: ASCENDING(from) ?: ASCENDING(to));
+ORDER(compare_messages, struct pattern_message,
+      ASCENDING(channel) ?: ASCENDING(from) ?: ASCENDING(to));
 
 static uint32_t root_of(const struct shape *s, uint32_t rank)
 {
@@ -41,7 +43,7 @@ static void look_at_messages(struct shape *s, const struct pattern_message *mess
 {
     for (size_t i = 0, same = 0; i < n; i++) {
         same = i > 0 && compare_messages(&messages[i - 1], &messages[i]) == 0 ? same + 1 : 1;
-        s->most_messages = same > s->most_messages ? same : s->most_messages;
+        s->most_messages = MAX(s->most_messages, same);
         s->n_channels += i == 0 || messages[i - 1].channel != messages[i].channel;
         if (same == 1)
             s->pairs[s->n_pairs++] = (uint64_t)messages[i].from << 32 | messages[i].to;
@@ -119,29 +121,20 @@ static const char *name_of(const struct shape *s)
     return "mixed";
 }
 
-int pattern_find(const struct pattern_message *messages, size_t n, uint32_t n_ranks,
-                 const char *known, uint32_t ring_steps, struct pattern *pattern)
+struct pattern pattern_find(struct pattern_message *messages, size_t n, uint32_t n_ranks,
+                            const char *known, uint32_t ring_steps)
 {
-    struct shape s = {.n_ranks = n_ranks};
-    struct pattern_message *sorted = mem_alloc((n + 1) * sizeof *sorted);
-    s.pairs = mem_alloc((n + 1) * sizeof *s.pairs);
-    s.root = mem_alloc((n_ranks + (size_t)1) * sizeof *s.root);
-    s.degree = mem_array(n_ranks + (size_t)1, sizeof *s.degree);
-    int status = sorted && s.pairs && s.root && s.degree ? 0 : -1;
-    if (status == 0) {
-        for (size_t i = 0; i < n; i++)
-            sorted[i] = messages[i];
-        qsort(sorted, n, sizeof *sorted, compare_messages);
-        look_at_messages(&s, sorted, n);
-        look_at_pairs(&s);
-        pattern->name = known ? known : name_of(&s);
-        size_t steps = ring_steps > 0 && strcmp(pattern->name, "ring") == 0 ? ring_steps : 1;
-        pattern->n_chunks = (uint32_t)((s.most_messages + steps - 1) / steps);
-        pattern->n_channels = s.n_channels;
-    }
-    mem_free(sorted);
-    mem_free(s.pairs);
-    mem_free(s.root);
-    mem_free(s.degree);
-    return status;
+    struct arena scratch = {0};
+    struct shape s = {.n_ranks = n_ranks,
+                      .pairs = arena_array(&scratch, n, sizeof *s.pairs),
+                      .root = arena_array(&scratch, n_ranks, sizeof *s.root),
+                      .degree = arena_array(&scratch, n_ranks, sizeof *s.degree)};
+    qsort(messages, n, sizeof *messages, compare_messages);
+    look_at_messages(&s, messages, n);
+    look_at_pairs(&s);
+    struct pattern pattern = {.name = known ? known : name_of(&s), .n_channels = s.n_channels};
+    size_t steps = ring_steps > 0 && strcmp(pattern.name, "ring") == 0 ? ring_steps : 1;
+    pattern.n_chunks = (uint32_t)((s.most_messages + steps - 1) / steps);
+    arena_fini(&scratch);
+    return pattern;
 }

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"
@@ -52,32 +51,26 @@ static uint64_t group_key(const struct rank_build *rank, const struct local_coll
     return map_mix(i + 1) | 1;
 }
 
-static int collect_rank(struct join *join, uint32_t r, struct entry *entries, size_t *n)
+static void collect_rank(struct join *join, uint32_t r, struct entry *entries, size_t *n)
 {
     struct rank_build *rank = &join->ranks[r];
     struct map counts = {0};
     uint32_t n_unnamed = 0;
-    uint32_t *unnamed = mem_alloc((rank->devices.n + 2) * sizeof *unnamed);
-    int status = unnamed ? 0 : -1;
-    for (uint32_t c = 0; c < rank->collectives.n && status == 0; c++) {
+    uint32_t *unnamed = mem_alloc((rank->devices.n + 1) * sizeof *unnamed);
+    for (uint32_t c = 0; c < rank->collectives.n; c++) {
         const struct local_collective *coll = &rank->collectives.at[c];
         uint64_t group = group_key(rank, coll, unnamed, &n_unnamed), count = 0;
         map_get(&counts, group, &count);
-        status = map_set(&counts, group, count + 1);
+        map_set(&counts, group, count + 1);
         int64_t sequence = point_to_point(coll) ? -1 : coll->sequence;
         entries[(*n)++] = (struct entry){group, count, count, sequence, r, c};
     }
     mem_free(unnamed);
     map_fini(&counts);
-    return status;
 }
 
-ORDER(compare_entries, struct entry, ASCENDING(group) ?: ASCENDING(order) ?: ASCENDING(rank) ?: ASCENDING(collective));
-
-static const struct local_collective *coll_of(const struct join *join, const struct entry *e)
-{
-    return &join->ranks[e->rank].collectives.at[e->collective];
-}
+ORDER(compare_entries, struct entry,
+      ASCENDING(group) ?: ASCENDING(order) ?: ASCENDING(rank) ?: ASCENDING(collective));
 
 static bool agree(const struct local_collective *a, const struct local_collective *b)
 {
@@ -91,9 +84,9 @@ static bool agree(const struct local_collective *a, const struct local_collectiv
     return uneven || a->numel == b->numel || !a->numel || !b->numel;
 }
 
-static int add_joined(struct join *join, const struct entry *entries, size_t n)
+static void add_joined(struct join *join, const struct entry *entries, size_t n)
 {
-    const struct local_collective *coll = coll_of(join, entries);
+    const struct local_collective *coll = JOIN_PART(join, entries);
     struct joined joined = {.first_member = (uint32_t)join->members.n,
                             .n_members = (uint32_t)n,
                             .rank = entries->rank,
@@ -106,14 +99,12 @@ static int add_joined(struct join *join, const struct entry *entries, size_t n)
         joined.n_expected = (uint32_t)coll->group_size;
     else
         joined.n_expected = (uint32_t)join->world_size;
-    if (joined.n_expected < n)
-        joined.n_expected = (uint32_t)n;
+    joined.n_expected = MAX(joined.n_expected, joined.n_members);
     for (size_t i = 0; i < n; i++) {
         struct member member = {.rank = entries[i].rank, .collective = entries[i].collective};
-        if (array_push(&join->members, member) < 0)
-            return -1;
+        array_push(&join->members, member);
     }
-    return array_push(&join->joined, joined);
+    array_push(&join->joined, joined);
 }
 
 /* Sequence numbers say which collective is which even where one was lost, if every member has them,
@@ -148,47 +139,43 @@ static bool fits(const struct join *join, const struct entry *entries, size_t n)
     for (size_t i = 1; i < n; i++)
         if (entries[i].order == entries[i - 1].order &&
             (entries[i].rank == entries[i - 1].rank ||
-             !agree(coll_of(join, &entries[i - 1]), coll_of(join, &entries[i]))))
+             !agree(JOIN_PART(join, &entries[i - 1]), JOIN_PART(join, &entries[i]))))
             return false;
     return true;
 }
 
 /* Where some were not recorded on every rank, places mean nothing any more: what is of one kind and
  * size still goes together in order. */
-static int order_by_size(const struct join *join, struct entry *entries, size_t n)
+static void order_by_size(const struct join *join, struct entry *entries, size_t n)
 {
     struct map counts = {0}; /* of a kind and size, on a rank */
-    int status = 0;
-    for (size_t i = 0; i < n && status == 0; i++) {
-        const struct local_collective *c = coll_of(join, &entries[i]);
+    for (size_t i = 0; i < n; i++) {
+        const struct local_collective *c = JOIN_PART(join, &entries[i]);
         uint64_t key = map_mix(map_text_key(c->kind) + c->numel), before = 0;
         uint64_t own = map_mix(key + entries[i].rank + 1) | 1;
         map_get(&counts, own, &before);
-        status = map_set(&counts, own, before + 1);
+        map_set(&counts, own, before + 1);
         if (c->numel == 0) /* of unknown size: alone */
             before = (uint64_t)(entries[i].rank + 1) << 32 | i;
         entries[i].order = map_mix(key + before);
     }
     map_fini(&counts);
-    if (status == 0)
-        qsort(entries, n, sizeof *entries, compare_entries);
-    return status;
+    qsort(entries, n, sizeof *entries, compare_entries);
 }
 
-static int join_group(struct join *join, struct entry *entries, size_t n)
+static void join_group(struct join *join, struct entry *entries, size_t n)
 {
     order_group(entries, n);
     bool complete = fits(join, entries, n);
-    if (!complete && order_by_size(join, entries, n) < 0)
-        return -1;
+    if (!complete)
+        order_by_size(join, entries, n);
     for (size_t i = 0, next; i < n; i = next) {
         next = i + 1;
         while (next < n && entries[next].order == entries[i].order &&
                entries[next].rank != entries[i].rank &&
-               agree(coll_of(join, &entries[i]), coll_of(join, &entries[next])))
+               agree(JOIN_PART(join, &entries[i]), JOIN_PART(join, &entries[next])))
             next++;
-        if (add_joined(join, entries + i, next - i) < 0)
-            return -1;
+        add_joined(join, entries + i, next - i);
         if (complete || next - i > 1)
             continue;
         if (join->n_mismatched++ == 0) {
@@ -197,46 +184,42 @@ static int join_group(struct join *join, struct entry *entries, size_t n)
         }
         join->joined.at[join->joined.n - 1].n_expected = 1; /* keep what was measured */
     }
-    return 0;
 }
 
 /* In the order in which the iteration begins them: what is ready at once is sent in the order of
  * the graph's ops. */
 ORDER(compare_joined, struct joined, ASCENDING(collective) ?: ASCENDING(rank));
 
-int join_match(struct join *join, struct dpro_error *err)
+void join_match(struct join *join)
 {
     size_t total = 0, n = 0;
     for (uint32_t r = 0; r < join->n_ranks; r++)
         total += join->ranks[r].collectives.n;
     struct entry *entries = mem_alloc((total + 1) * sizeof *entries);
-    int status = entries ? 0 : -1;
-    for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)
-        status = collect_rank(join, r, entries, &n);
-    if (status == 0 && n > 0)
-        qsort(entries, n, sizeof *entries, compare_entries);
-    for (size_t i = 0, next; i < n && status == 0; i = next) {
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        collect_rank(join, r, entries, &n);
+    qsort(entries, n, sizeof *entries, compare_entries);
+    for (size_t i = 0, next; i < n; i = next) {
         next = i + 1;
         while (next < n && entries[next].group == entries[i].group)
             next++;
-        status = join_group(join, entries + i, next - i);
+        join_group(join, entries + i, next - i);
     }
-    if (status == 0 && join->joined.n > 1)
-        qsort(join->joined.at, join->joined.n, sizeof *join->joined.at, compare_joined);
+    array_sort(&join->joined, compare_joined);
     mem_free(entries);
-    return status < 0 ? dpro_error_nomem(err) : 0;
 }
 
 bool join_is_inferred(const struct join *join, const struct joined *joined)
 {
     const struct rank_build *rank = &join->ranks[joined->rank];
-    uint32_t device = rank->ops.at[rank->collectives.at[joined->collective].transfer].device;
+    uint32_t device = rank->ops.at[JOIN_PART(join, joined)->transfer].device;
     if (device == NO_ID || !rank->trace->tracks[rank->devices.at[device].name].serial)
         return false;
-    bool told = true;
-    for (uint32_t m = joined->first_member; m < joined->first_member + joined->n_members; m++)
-        told &= join->ranks[join->members.at[m].rank].trace->fused.own_times;
-    return !told;
+    const struct member *members = joined_members(join, joined);
+    for (uint32_t m = 0; m < joined->n_members; m++)
+        if (!join->ranks[members[m].rank].trace->fused.own_times)
+            return true;
+    return false;
 }
 
 /* ---- what is not together after all ---- */
@@ -247,19 +230,19 @@ enum { TOGETHER_NS = 20000 };
 /* Whether a member was through before another one began, in more than one iteration of ten. */
 static bool contradicts(const struct join *join, const struct joined *joined)
 {
+    const struct member *members = joined_members(join, joined);
     uint32_t n_samples = join->ranks[0].n_samples, n_against = 0;
     for (uint32_t s = 0; s < n_samples; s++) {
         int64_t last = ABSENT, first_end = INT64_MAX;
-        for (uint32_t m = joined->first_member; m < joined->first_member + joined->n_members; m++) {
-            const struct rank_build *rank = &join->ranks[join->members.at[m].rank];
-            const struct local_collective *c =
-                &rank->collectives.at[join->members.at[m].collective];
-            size_t row = (size_t)rank->sample_step[s] * rank->n_timed;
-            int64_t start = rank->start_ns[row + c->arrival], end = rank->end_ns[row + c->transfer];
+        for (uint32_t m = 0; m < joined->n_members; m++) {
+            const struct rank_build *rank = &join->ranks[members[m].rank];
+            const struct local_collective *c = JOIN_PART(join, &members[m]);
+            int64_t start = rank->start_ns[build_sample_at(rank, s, c->arrival)];
+            int64_t end = rank->end_ns[build_sample_at(rank, s, c->transfer)];
             if (start == ABSENT || end == ABSENT)
                 continue;
-            last = start > last ? start : last;
-            first_end = end < first_end ? end : first_end;
+            last = MAX(last, start);
+            first_end = MIN(first_end, end);
         }
         n_against += last != ABSENT && first_end < last - TOGETHER_NS;
     }
@@ -267,7 +250,7 @@ static bool contradicts(const struct join *join, const struct joined *joined)
 }
 
 /* Each rank's part by itself, as it was measured. */
-static int take_apart(struct join *join, const struct joined *joined)
+static void take_apart(struct join *join, const struct joined *joined)
 {
     for (uint32_t m = 0; m < joined->n_members; m++) {
         struct joined alone = *joined;
@@ -275,55 +258,45 @@ static int take_apart(struct join *join, const struct joined *joined)
         alone.n_members = alone.n_expected = 1;
         alone.rank = join->members.at[alone.first_member].rank;
         alone.collective = join->members.at[alone.first_member].collective;
-        if (array_push(&join->joined, alone) < 0)
-            return -1;
+        array_push(&join->joined, alone);
     }
-    return 0;
 }
 
-int join_check_unsure(struct join *join, struct dpro_error *err)
+void join_check_unsure(struct join *join)
 {
     size_t n = join->joined.n, kept = 0;
-    int status = 0;
-    for (size_t j = 0; j < n && status == 0; j++) {
+    for (size_t j = 0; j < n; j++) {
         const struct joined joined = join->joined.at[j];
-        const struct local_collective *c =
-            &join->ranks[joined.rank].collectives.at[joined.collective];
-        if (joined.n_members > 1 && c->end == COMM_ENDS_UNSURE && contradicts(join, &joined))
-            status = take_apart(join, &joined);
+        if (joined.n_members > 1 && JOIN_PART(join, &joined)->end == COMM_ENDS_UNSURE &&
+            contradicts(join, &joined))
+            take_apart(join, &joined);
         else
             join->joined.at[kept++] = joined;
     }
-    if (status < 0)
-        return dpro_error_nomem(err);
     if (kept == n)
-        return 0;
+        return;
     memmove(join->joined.at + kept, join->joined.at + n,
             (join->joined.n - n) * sizeof *join->joined.at);
     join->joined.n -= n - kept;
-    qsort(join->joined.at, join->joined.n, sizeof *join->joined.at, compare_joined);
-    return 0;
+    array_sort(&join->joined, compare_joined);
 }
 
 /* ---- waiting ---- */
 
 static void cut_joined(struct join *join, const struct joined *joined, uint32_t sample)
 {
-    const struct member *members = &join->members.at[joined->first_member];
+    const struct member *members = joined_members(join, joined);
     int64_t last = ABSENT;
     for (uint32_t m = 0; m < joined->n_members; m++) {
         const struct rank_build *rank = &join->ranks[members[m].rank];
-        uint32_t arrival = rank->collectives.at[members[m].collective].arrival;
-        int64_t time = rank->start_ns[(size_t)rank->sample_step[sample] * rank->n_timed + arrival];
-        if (time != ABSENT && time > last)
-            last = time;
+        uint32_t arrival = JOIN_PART(join, &members[m])->arrival;
+        last = MAX(last, rank->start_ns[build_sample_at(rank, sample, arrival)]);
     }
     for (uint32_t m = 0; m < joined->n_members; m++) {
         struct rank_build *rank = &join->ranks[members[m].rank];
-        size_t at = (size_t)rank->sample_step[sample] * rank->n_timed +
-                    rank->collectives.at[members[m].collective].transfer;
+        size_t at = build_sample_at(rank, sample, JOIN_PART(join, &members[m])->transfer);
         if (rank->start_ns[at] != ABSENT && last > rank->start_ns[at])
-            rank->start_ns[at] = last < rank->end_ns[at] ? last : rank->end_ns[at];
+            rank->start_ns[at] = MIN(last, rank->end_ns[at]);
     }
 }
 

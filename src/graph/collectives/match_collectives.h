@@ -56,10 +56,19 @@ static inline uint32_t joined_rank(const struct join *join, const struct joined 
                                       : join->n_ranks + (member - joined->n_members);
 }
 
+static inline struct member *joined_members(const struct join *join, const struct joined *joined)
+{
+    return &join->members.at[joined->first_member];
+}
+
+/* A rank's part in a collective, of a struct joined (its first member's) or a struct member. */
+#define JOIN_PART(join, of)                                                                        \
+    ((const struct local_collective *)&(join)->ranks[(of)->rank].collectives.at[(of)->collective])
+
 /* Finds the members of every collective: by group and sequence where all its members recorded it,
  * else by order within the group; in a group whose members disagree on kinds or sizes, by order
  * within those. */
-int join_match(struct join *join, struct dpro_error *err);
+void join_match(struct join *join);
 
 /* Horovod's thread is mostly seen on rank 0 alone: its times on the others rest on that then, and
  * tell nothing of their clocks. */
@@ -67,7 +76,7 @@ bool join_is_inferred(const struct join *join, const struct joined *joined);
 
 /* Takes apart what only may have been one collective, where the ranks' times speak against it;
  * times are on the common axis. */
-int join_check_unsure(struct join *join, struct dpro_error *err);
+void join_check_unsure(struct join *join);
 
 /* Cuts every transfer to what follows the last arrival; times are on the common axis. */
 void join_cut_waiting(struct join *join);

@@ -9,16 +9,10 @@
 
 #include <stdlib.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"
 #include "base/stats.h"
 #include "graph/local/local_edges.h"
-
-static size_t at(const struct rank_build *rank, uint32_t sample, uint32_t op)
-{
-    return (size_t)rank->sample_step[sample] * rank->n_timed + op;
-}
 
 /* ---- bounds ---- */
 
@@ -32,9 +26,9 @@ static void share_bounds(struct join *join, uint32_t sample)
         uint32_t s = rank->sample_step[sample];
         const struct step *step = &rank->steps.at[s];
         bool followed = s + 1 < rank->steps.n && rank->steps.at[s + 1].follows;
-        start = step->start_ns < start ? step->start_ns : start;
-        end = step->end_ns > end ? step->end_ns : end;
-        next = step->end_ns < next ? step->end_ns : next;
+        start = MIN(start, step->start_ns);
+        end = MAX(end, step->end_ns);
+        next = MIN(next, step->end_ns);
         follows &= followed;
     }
     for (uint32_t r = 0; r < join->n_ranks; r++) {
@@ -42,8 +36,8 @@ static void share_bounds(struct join *join, uint32_t sample)
         struct step *step = &rank->steps.at[rank->sample_step[sample]];
         step->start_ns = start;
         step->end_ns = follows ? next : end;
-        rank->start_ns[at(rank, sample, rank->boundary)] = step->end_ns;
-        rank->end_ns[at(rank, sample, rank->boundary)] = step->end_ns;
+        rank->start_ns[build_sample_at(rank, sample, rank->boundary)] = step->end_ns;
+        rank->end_ns[build_sample_at(rank, sample, rank->boundary)] = step->end_ns;
     }
 }
 
@@ -55,14 +49,14 @@ static int64_t *find_needs(const struct rank_build *rank)
 {
     size_t n = rank->receives.n;
     int64_t *of_ops = mem_alloc((rank->ops.n + 1) * sizeof *of_ops);
-    int64_t *needs = of_ops ? mem_alloc((rank->n_samples * n + 1) * sizeof *needs) : NULL;
-    for (uint32_t s = 0; needs && s < rank->n_samples; s++) {
+    int64_t *needs = mem_alloc((rank->n_samples * n + 1) * sizeof *needs);
+    for (uint32_t s = 0; s < rank->n_samples; s++) {
         for (uint32_t o = 0; o < rank->ops.n; o++)
             of_ops[o] = INT64_MAX;
         for (size_t e = 0; e < rank->edges.n; e++) {
             const struct local_edge *edge = &rank->edges.at[e];
             bool takes = !edge->next && edge->to != rank->boundary && edge->to < rank->n_timed;
-            int64_t start = takes ? rank->start_ns[at(rank, s, edge->to)] : ABSENT;
+            int64_t start = takes ? rank->start_ns[build_sample_at(rank, s, edge->to)] : ABSENT;
             if (start != ABSENT && start < of_ops[edge->from])
                 of_ops[edge->from] = start;
         }
@@ -75,31 +69,30 @@ static int64_t *find_needs(const struct rank_build *rank)
 
 /* TensorFlow leaves out some of a step's transfers now and then. They arrived as long before they
  * were taken as in the median of the other iterations. */
-static int find_left_out(struct rank_build *rank)
+static void find_left_out(struct rank_build *rank)
 {
     size_t n = rank->receives.n;
     int64_t *needs = find_needs(rank);
     int64_t *lay = mem_alloc((rank->n_samples + (size_t)1) * sizeof *lay);
-    for (size_t i = 0; needs && lay && i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         uint32_t op = rank->receives.at[i].op, n_seen = 0;
         for (uint32_t s = 0; s < rank->n_samples; s++)
-            if (rank->end_ns[at(rank, s, op)] != ABSENT && needs[s * n + i] != INT64_MAX)
-                lay[n_seen++] = needs[s * n + i] - rank->end_ns[at(rank, s, op)];
+            if (rank->end_ns[build_sample_at(rank, s, op)] != ABSENT &&
+                needs[s * n + i] != INT64_MAX)
+                lay[n_seen++] = needs[s * n + i] - rank->end_ns[build_sample_at(rank, s, op)];
         int64_t median_ns = stats_median_upper_i64(lay, n_seen);
         for (uint32_t s = 0; s < rank->n_samples && n_seen > 0; s++) {
-            int64_t *end = &rank->end_ns[at(rank, s, op)],
+            int64_t *end = &rank->end_ns[build_sample_at(rank, s, op)],
                     begin = rank->steps.at[rank->sample_step[s]].start_ns;
             if (*end != ABSENT || needs[s * n + i] == INT64_MAX)
                 continue;
             *end = needs[s * n + i] - median_ns;
-            *end = *end > begin ? *end : begin;
-            rank->start_ns[at(rank, s, op)] = begin;
+            *end = MAX(*end, begin);
+            rank->start_ns[build_sample_at(rank, s, op)] = begin;
         }
     }
-    int status = needs && lay ? 0 : -1;
     mem_free(needs);
     mem_free(lay);
-    return status;
 }
 
 struct made {
@@ -108,7 +101,7 @@ struct made {
 
 ORDER(by_key, struct made, ASCENDING(key) ?: ASCENDING(rank) ?: ASCENDING(op));
 
-static int tie(struct join *join, const struct made *made, size_t n)
+static void tie(struct join *join, const struct made *made, size_t n)
 {
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         struct rank_build *rank = &join->ranks[r];
@@ -119,20 +112,18 @@ static int tie(struct join *join, const struct made *made, size_t n)
                 struct cross_edge edge = {made[m].rank, made[m].op, r, receive->op};
                 if (made[m].rank == r)
                     continue;
-                if (array_push(&join->cross, edge) < 0)
-                    return -1;
+                array_push(&join->cross, edge);
                 for (uint32_t s = 0; s < rank->n_samples; s++) {
                     const struct rank_build *from = &join->ranks[made[m].rank];
-                    int64_t ready = from->end_ns[at(from, s, made[m].op)];
-                    int64_t *start = &rank->start_ns[at(rank, s, receive->op)];
-                    int64_t end = rank->end_ns[at(rank, s, receive->op)];
+                    int64_t ready = from->end_ns[build_sample_at(from, s, made[m].op)];
+                    int64_t *start = &rank->start_ns[build_sample_at(rank, s, receive->op)];
+                    int64_t end = rank->end_ns[build_sample_at(rank, s, receive->op)];
                     if (*start != ABSENT && ready > *start)
-                        *start = ready < end ? ready : end;
+                        *start = MIN(ready, end);
                 }
             }
         }
     }
-    return 0;
 }
 
 struct arrived {
@@ -148,7 +139,7 @@ static size_t list_arrived(const struct rank_build *rank, uint32_t sample, struc
     size_t n = 0;
     for (size_t i = 0; i < rank->receives.n; i++) {
         uint32_t op = rank->receives.at[i].op;
-        int64_t end = rank->end_ns[at(rank, sample, op)];
+        int64_t end = rank->end_ns[build_sample_at(rank, sample, op)];
         if (end != ABSENT)
             list[n++] = (struct arrived){rank->ops.at[op].device, op, end};
     }
@@ -159,24 +150,23 @@ static size_t list_arrived(const struct rank_build *rank, uint32_t sample, struc
 /* One after the other: each transfer begins when the one before it has arrived. Which comes next is
  * chance, so it is no edge: the link is a thread that takes what is ready first (sample_times.c).
  */
-static int line_up(struct rank_build *rank)
+static void line_up(struct rank_build *rank)
 {
     struct arrived *list = mem_alloc((rank->receives.n + 1) * sizeof *list);
-    for (uint32_t s = 0; list && s < rank->n_samples; s++) {
+    for (uint32_t s = 0; s < rank->n_samples; s++) {
         size_t n = list_arrived(rank, s, list);
         for (size_t i = 0; i < n; i++) {
-            int64_t *start = &rank->start_ns[at(rank, s, list[i].op)];
+            int64_t *start = &rank->start_ns[build_sample_at(rank, s, list[i].op)];
             rank->devices.at[list[i].device].n_slots = 1;
             if (i > 0 && list[i].device == list[i - 1].device && *start < list[i - 1].end_ns)
                 *start = list[i - 1].end_ns;
         }
     }
     mem_free(list);
-    return list ? 0 : -1;
 }
 
 /* The step is over when all that any task does is done; all begin the next one after that. */
-static int tie_boundaries(struct join *join)
+static void tie_boundaries(struct join *join)
 {
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         const struct rank_build *rank = &join->ranks[r];
@@ -186,37 +176,32 @@ static int tie_boundaries(struct join *join)
                 continue;
             for (uint32_t other = 0; other < join->n_ranks; other++) {
                 struct cross_edge last = {r, edge->from, other, join->ranks[other].boundary};
-                if (other != r && array_push(&join->cross, last) < 0)
-                    return -1;
+                if (other != r)
+                    array_push(&join->cross, last);
             }
         }
     }
-    return 0;
 }
 
-int session_join(struct join *join, struct dpro_error *err)
+void session_join(struct join *join)
 {
     ARRAY(struct made) made = {0};
-    int status = 0;
     if (join->n_ranks == 0 || !join->ranks[0].trace->in_session)
-        return 0;
+        return;
     for (uint32_t s = 0; s < join->ranks[0].n_samples; s++)
         share_bounds(join, s);
-    for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)
-        status = find_left_out(&join->ranks[r]);
-    for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)
-        for (size_t i = 0; i < join->ranks[r].sends.n && status == 0; i++) {
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
+        find_left_out(&join->ranks[r]);
+        for (size_t i = 0; i < join->ranks[r].sends.n; i++) {
             const struct local_transfer *send = &join->ranks[r].sends.at[i];
             struct made one = {send->key, r, send->op};
-            status = array_push(&made, one);
+            array_push(&made, one);
         }
+    }
     array_sort(&made, by_key);
-    if (status == 0)
-        status = tie(join, made.at, made.n);
-    for (uint32_t r = 0; r < join->n_ranks && status == 0; r++)
-        status = line_up(&join->ranks[r]);
-    if (status == 0)
-        status = tie_boundaries(join);
+    tie(join, made.at, made.n);
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        line_up(&join->ranks[r]);
+    tie_boundaries(join);
     array_fini(&made);
-    return status < 0 ? dpro_error_nomem(err) : 0;
 }

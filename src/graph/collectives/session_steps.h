@@ -6,6 +6,6 @@
 
 /* Ties what is received to what made it, on other ranks, and gives all ranks the session's bounds
  * of each step. Times are on the common axis. Does nothing where there is no session. */
-int session_join(struct join *join, struct dpro_error *err);
+void session_join(struct join *join);
 
 #endif

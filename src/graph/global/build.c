@@ -182,7 +182,8 @@ static int build_ranks(struct build *build, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "no ops found within the trace's iterations; was the profiler active "
                               "while the job trained?");
-    return join_match(&build->job.join, err);
+    join_match(&build->job.join);
+    return 0;
 }
 
 /* Profiles of which no iterations can be built are no evidence; the transport may be. */
@@ -201,8 +202,8 @@ static int run_clocks(struct build *build, struct dpro_graph **graph, struct dpr
                                                    "transport logs or their profiles");
     if (status < 0)
         build->job.join.n_ranks = 0;
-    status = clocks_align(&build->job.join, build->trace, build->options, err);
-    return status < 0 ? status : assemble_clocks(&build->job.join, build->options, graph, err);
+    clocks_align(&build->job.join, build->trace, build->options);
+    return assemble_clocks(&build->job.join, build->options, graph, err);
 }
 
 static int run(struct build *build, struct dpro_graph **graph, struct dpro_error *err)
@@ -220,16 +221,15 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
     if (status < 0)
         return status;
     if ((status = build_ranks(build, err)) < 0 ||
-        (status = servers_find(servers, build->trace, err)) < 0 ||
-        (status = clocks_align(&build->job.join, build->trace, build->options, err)) < 0)
+        (status = servers_find(servers, build->trace, err)) < 0)
         return status;
+    clocks_align(&build->job.join, build->trace, build->options);
     if (unprofiled_iterations_find(build->ranks, build->n_ranks, build->trace,
                                    &build->job.unprofiled_iterations) < 0)
         return dpro_error_nomem(err);
     clocks_move(&build->job.join);
-    if ((status = session_join(&build->job.join, err)) < 0 ||
-        (status = join_check_unsure(&build->job.join, err)) < 0)
-        return status;
+    session_join(&build->job.join);
+    join_check_unsure(&build->job.join);
     join_cut_waiting(&build->job.join);
     if ((status = servers_begin(servers, err)) < 0 ||
         (status = messages_find(&build->job.messages, &build->job.join, build->trace, err)) < 0 ||

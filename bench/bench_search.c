@@ -116,10 +116,8 @@ static void run_default(const struct dpro_model *model)
 /* Every rank by itself, as exactly as the replay of the whole graph. */
 static void run_evaluations(const struct dpro_model *model)
 {
-    struct evaluator *evaluator;
-    struct dpro_error err;
     uint64_t n = 0;
-    check(evaluator_create(model, &evaluator, &err), &err);
+    struct evaluator *evaluator = evaluator_create(model);
     double start = cpu_seconds(), seconds;
     do {
         evaluate(evaluator, &model->baseline);

@@ -10,24 +10,22 @@
 #include "cost/sync.h"
 #include "plan/plan.h"
 
-int buckets_init(const struct dpro_model *model, struct arena *arena,
-                 struct dpro_strategy *strategy)
+struct dpro_strategy buckets_make(const struct dpro_model *model, struct arena *arena)
 {
-    size_t n_ops = 0;
-    *strategy =
-        (struct dpro_strategy){.n_buckets = model->n_tensors, .cycle_ns = model->net.gate.cycle_ns};
+    size_t n_ops = 0, n = model->n_tensors + (size_t)1;
     for (uint32_t p = 0; p < model->n_programs; p++)
         n_ops += model->programs[p].n_ops;
-    strategy->fused = arena_array(arena, n_ops / 2 + 1, sizeof *strategy->fused);
-    strategy->order = arena_array(arena, (size_t)model->n_tensors + 1, sizeof *strategy->order);
-    strategy->buckets = arena_array(arena, (size_t)model->n_tensors + 1, sizeof *strategy->buckets);
-    if (!strategy->order || !strategy->buckets || !strategy->fused)
-        return -1;
+    struct dpro_strategy strategy = {.order = arena_array(arena, n, sizeof *strategy.order),
+                                     .buckets = arena_array(arena, n, sizeof *strategy.buckets),
+                                     .n_buckets = model->n_tensors,
+                                     .cycle_ns = model->net.gate.cycle_ns,
+                                     .fused =
+                                         arena_array(arena, n_ops / 2 + 1, sizeof *strategy.fused)};
     for (uint32_t t = 0; t < model->n_tensors; t++) {
-        strategy->order[t] = t;
-        strategy->buckets[t] = (struct strategy_bucket){.first = t, .n = 1, .partitions = 1};
+        strategy.order[t] = t;
+        strategy.buckets[t] = (struct strategy_bucket){.first = t, .n = 1, .partitions = 1};
     }
-    return 0;
+    return strategy;
 }
 
 void buckets_assign(const struct dpro_model *model, const struct dpro_strategy *from,
@@ -45,13 +43,12 @@ void buckets_assign(const struct dpro_model *model, const struct dpro_strategy *
         memcpy(strategy->fused, from->fused, from->n_fused * sizeof *from->fused);
 }
 
-int buckets_copy(const struct dpro_model *model, const struct dpro_strategy *from,
-                 struct arena *arena, struct dpro_strategy *strategy)
+struct dpro_strategy buckets_copy(const struct dpro_model *model, const struct dpro_strategy *from,
+                                  struct arena *arena)
 {
-    if (buckets_init(model, arena, strategy) < 0)
-        return -1;
-    buckets_assign(model, from, strategy);
-    return 0;
+    struct dpro_strategy strategy = buckets_make(model, arena);
+    buckets_assign(model, from, &strategy);
+    return strategy;
 }
 
 bool bucket_needs_hook(const struct dpro_model *model, const struct dpro_strategy *strategy)
@@ -248,15 +245,13 @@ int buckets_read(const struct dpro_model *model, const char *path, struct dpro_s
         strategy->cycle_ns = plan.cycle_ns;
     strategy->compression = plan.compression;
     *n_fused_ops = plan.n_fused_ops;
-    if (!taken)
-        rc = dpro_error_nomem(err);
-    else if (plan.buckets.n == 0)
-        rc = dpro_error_set(err, DPRO_EFORMAT, "%s: no buckets in it", plan.path);
-    else if (plan.buckets.n > model->n_tensors)
-        rc = dpro_error_set(err, DPRO_EFORMAT, "%s: more buckets than the model has gradients (%u)",
-                            path, model->n_tensors);
-    else
-        rc = take_buckets(model, &plan, taken, strategy, err);
+    if (plan.buckets.n == 0)
+        return dpro_error_set(err, DPRO_EFORMAT, "%s: no buckets in it", plan.path);
+    if (plan.buckets.n > model->n_tensors)
+        return dpro_error_set(err, DPRO_EFORMAT,
+                              "%s: more buckets than the model has gradients (%u)", path,
+                              model->n_tensors);
+    rc = take_buckets(model, &plan, taken, strategy, err);
     if (rc == 0)
         rc = take_servers(model, &plan, strategy, err);
     mem_free(taken);

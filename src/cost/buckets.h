@@ -4,11 +4,10 @@
 
 #include "cost/model.h"
 
-/* Room for any strategy of the model; one bucket a tensor, nothing set. -1: out of memory. */
-int buckets_init(const struct dpro_model *model, struct arena *arena,
-                 struct dpro_strategy *strategy);
-int buckets_copy(const struct dpro_model *model, const struct dpro_strategy *from,
-                 struct arena *arena, struct dpro_strategy *strategy);
+/* Room for any strategy of the model; one bucket a tensor, nothing set. */
+struct dpro_strategy buckets_make(const struct dpro_model *model, struct arena *arena);
+struct dpro_strategy buckets_copy(const struct dpro_model *model, const struct dpro_strategy *from,
+                                  struct arena *arena);
 /* Into one that has room. */
 void buckets_assign(const struct dpro_model *model, const struct dpro_strategy *from,
                     struct dpro_strategy *strategy);

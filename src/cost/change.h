@@ -10,13 +10,12 @@
 struct notes {
     struct arena *arena; /* of the texts, and of all that a change makes */
     ARRAY(const char *) lines;
-    bool failed; /* out of memory */
 };
 void note(struct notes *notes, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* A copy of the model whose ranks, programs and own strategy can be written to. The rest is
- * borrowed; all that is new is the arena's. -1: out of memory. */
-int change_copy(const struct dpro_model *model, struct arena *arena, struct dpro_model *copy);
+ * borrowed; all that is new is the arena's. */
+void change_copy(const struct dpro_model *model, struct arena *arena, struct dpro_model *copy);
 
 /* Applies all changes to a copy, which is then to be freed by arena_fini(&model->arena), too; its
  * own strategy is the changed one. */

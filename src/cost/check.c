@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/memory.h"
 #include "cost/cost.h"
 
 bool is_gradient(const struct dpro_graph *g, const struct graph_tensor *tensor)
@@ -69,7 +68,7 @@ static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
                           "'dpro profile', or with record_shapes=True");
 }
 
-static int check_model(const struct dpro_graph *g, struct dpro_error *err)
+int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
 {
     uint32_t size = job_size(g);
     if (is_of_xla(g))
@@ -99,9 +98,4 @@ static int check_model(const struct dpro_graph *g, struct dpro_error *err)
                               "no variable goes from a server to every worker and back as a "
                               "gradient; for other questions there is 'dpro replay --delay'");
     return g->pulls_with_step ? 0 : check_tensors(g, err);
-}
-
-int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
-{
-    return WITHIN_SCOPE(dpro_error_nomem(err), check_model(g, err));
 }

@@ -59,12 +59,10 @@ static bool is_of_horovod(const struct dpro_graph *g, uint32_t op)
 }
 
 /* What follows the transfers of buckets on computing devices, and all edges to it. */
-static int find_waiting(struct coarsening *c)
+static void find_waiting(struct coarsening *c)
 {
     const struct dpro_graph *g = c->g;
     c->waits = arena_array(&c->coarse->arena, (size_t)g->n_ops + 1, 1);
-    if (!c->waits)
-        return -1;
     for (uint32_t op = 0; op < g->n_ops; op++)
         if (c->coarse->transfer_of[op])
             mark_consumers(c, op);
@@ -76,12 +74,11 @@ static int find_waiting(struct coarsening *c)
                 struct entry entry = {succ[i], op, next == 1, c->coarse->transfer_of[op] != 0};
                 if (!entry.communicates && is_of_horovod(g, op))
                     continue;
-                if (c->waits[succ[i]] && array_push(&c->entries, entry) < 0)
-                    return -1;
+                if (c->waits[succ[i]])
+                    array_push(&c->entries, entry);
             }
         }
     array_sort(&c->entries, by_target);
-    return 0;
 }
 
 static const struct entry *entries_of(const struct coarsening *c, uint32_t op, size_t *n)
@@ -133,14 +130,12 @@ static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
 
 /* A bucket is waited for by the first op of its iteration that follows it; the others only follow
  * that one. What waits in the next iteration alone leads up to the first gradient there. */
-static int add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank *rank)
+static void add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank *rank)
 {
     struct coarse *coarse = c->coarse;
     const struct graph_rank *ops = &c->g->ranks[r];
     struct sync_point *first =
         arena_array(&coarse->arena, coarse->n_buckets + (size_t)1, sizeof *first);
-    if (!first)
-        return -1;
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
         if (!c->waits[op])
             continue;
@@ -158,7 +153,6 @@ static int add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank 
     for (uint32_t b = 0; b < coarse->n_buckets; b++)
         if (first[b].needs)
             rank->sync_points[rank->n_points++] = first[b];
-    return 0;
 }
 
 static int find_points(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
@@ -170,8 +164,6 @@ static int find_points(const struct coarsening *c, uint32_t r, const struct dpro
     rank->sync_points =
         arena_array(&c->coarse->arena, model->n_tensors + (size_t)c->coarse->n_buckets,
                     sizeof(*rank->sync_points));
-    if (!rank->sync_points)
-        return dpro_error_nomem(err);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         uint32_t op = c->coarse->ready[(size_t)r * model->n_tensors + t];
         if (op != DPRO_NO_OP)
@@ -186,8 +178,8 @@ static int find_points(const struct coarsening *c, uint32_t r, const struct dpro
                               g->ranks[r].rank, n_ready, g->ranks[0].rank, model->n_tensors);
     rank->n_points = n_ready;
     /* the first gradient needs all parameters, when each is needed before shows in no order */
-    if (!c->answers_at_once && add_needs(c, r, rank) < 0)
-        return dpro_error_nomem(err);
+    if (!c->answers_at_once)
+        add_needs(c, r, rank);
     qsort(rank->sync_points, rank->n_points, sizeof *rank->sync_points, by_time);
     for (uint32_t a = 0; a < rank->n_points; a++) {
         n_needs += rank->sync_points[a].needs;
@@ -208,7 +200,7 @@ ORDER(by_start, struct interval, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 
 /* When something of a bucket was being sent or received; whole transfers where no messages are
  * known. Ascending, disjoint. */
-static int wire_times(const struct coarsening *c, uint32_t r, interval_array *times)
+static void wire_times(const struct coarsening *c, uint32_t r, interval_array *times)
 {
     const struct dpro_graph *g = c->g;
     const struct measured_replay *re = c->replay;
@@ -224,8 +216,8 @@ static int wire_times(const struct coarsening *c, uint32_t r, interval_array *ti
             continue;
         for (uint32_t copy = 0; copy < re->n_copies; copy++) {
             struct interval time = {measured_start_ns(re, copy, op), re->end_ns[copy][op]};
-            if (time.end_ns > time.start_ns && array_push(times, time) < 0)
-                return -1;
+            if (time.end_ns > time.start_ns)
+                array_push(times, time);
         }
     }
     array_sort(times, by_start);
@@ -239,7 +231,6 @@ static int wire_times(const struct coarsening *c, uint32_t r, interval_array *ti
         }
     }
     times->n = n;
-    return 0;
 }
 
 /* How much of [from, to) lies within the intervals. */
@@ -262,9 +253,9 @@ static uint32_t *find_makers(const struct coarsening *c, const struct graph_rank
 {
     const struct dpro_graph *g = c->g;
     uint32_t *makers = arena_alloc(&c->coarse->arena, (ops->n_ops + (size_t)1) * sizeof *makers);
-    for (uint32_t i = 0; makers && i < ops->n_ops; i++)
+    for (uint32_t i = 0; i < ops->n_ops; i++)
         makers[i] = DPRO_NO_OP;
-    for (uint32_t op = ops->first_op; makers && op < ops->first_op + ops->n_ops; op++)
+    for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++)
         for (uint32_t e = g->row[op]; e < g->row[op + 1] && computes(g, op); e++) {
             uint32_t to = g->succ[e];
             bool arrives = g->kind[to] == DPRO_OP_IN || (g->flags[to] & GRAPH_OP_ARRIVAL);
@@ -276,7 +267,7 @@ static uint32_t *find_makers(const struct coarsening *c, const struct graph_rank
 
 /* What is computed before each sync point, as a number that repeated blocks have in common: the
  * names of the ops on its thread, and the size of the tensor. */
-static int find_families(const struct coarsening *c, uint32_t r, const struct dpro_model *model)
+static void find_families(const struct coarsening *c, uint32_t r, const struct dpro_model *model)
 {
     const struct dpro_graph *g = c->g;
     const struct graph_rank *ops = &g->ranks[r];
@@ -284,8 +275,6 @@ static int find_families(const struct coarsening *c, uint32_t r, const struct dp
     const uint32_t *makers = find_makers(c, ops);
     uint32_t last = DPRO_NO_OP;
     rank->family = arena_array(&c->coarse->arena, rank->n_points, sizeof *rank->family);
-    if (!makers || !rank->family)
-        return -1;
     for (uint32_t a = 0; a < rank->n_points; a++) {
         const struct sync_point *point = &rank->sync_points[a];
         if (point->needs)
@@ -301,7 +290,6 @@ static int find_families(const struct coarsening *c, uint32_t r, const struct dp
         }
         last = op;
     }
-    return 0;
 }
 
 /* The latest end of a rank's ops that wait for buckets, or that are their transfers. */
@@ -349,7 +337,7 @@ static int64_t measure_iteration(const struct coarsening *c, uint32_t copy, uint
     return went_on;
 }
 
-static int measure(const struct coarsening *c, uint32_t r)
+static void measure(const struct coarsening *c, uint32_t r)
 {
     const struct measured_replay *re = c->replay;
     struct coarse_rank *rank = &c->coarse->ranks[r];
@@ -357,8 +345,8 @@ static int measure(const struct coarsening *c, uint32_t r)
     int64_t went_on = 0;
     rank->segments =
         arena_array(&c->coarse->arena, re->n * (size_t)rank->n_points + 1, sizeof *rank->segments);
-    int status = rank->segments ? wire_times(c, r, &times) : -1;
-    for (uint32_t copy = re->first - 1; copy < re->first + re->n && status == 0; copy++) {
+    wire_times(c, r, &times);
+    for (uint32_t copy = re->first - 1; copy < re->first + re->n; copy++) {
         if (c->g->pulls_with_step) /* all ranks begin at once */
             went_on = re->end_ns[copy - 1][c->g->ranks[r].boundary];
         went_on = measure_iteration(c, copy, r, &times, went_on);
@@ -368,7 +356,6 @@ static int measure(const struct coarsening *c, uint32_t r)
         }
     }
     array_fini(&times);
-    return status;
 }
 
 int coarsen(const struct measured_replay *shape, const struct measured_replay *replay,
@@ -382,18 +369,17 @@ int coarsen(const struct measured_replay *shape, const struct measured_replay *r
                            .answers_at_once = g->n_exchanges > 0 && !g->pulls_with_step};
     *coarse = (struct coarse){.arena = {NULL, 0}};
     coarse->ranks = arena_array(&coarse->arena, g->n_ranks, sizeof *coarse->ranks);
-    int rc = coarse->ranks && find_gradients(shape, model, coarse) == 0 && find_waiting(&c) == 0
-                 ? 0
-                 : dpro_error_nomem(err);
-    for (uint32_t r = 0; r < g->n_ranks && rc == 0; r++) {
-        rc = find_points(&c, r, model, err);
-        if (rc == 0 && (find_families(&c, r, model) < 0 || measure(&c, r) < 0))
-            rc = dpro_error_nomem(err);
+    find_gradients(shape, model, coarse);
+    find_waiting(&c);
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        int rc = find_points(&c, r, model, err);
+        if (rc < 0)
+            return rc;
+        find_families(&c, r, model);
+        measure(&c, r);
     }
     array_fini(&c.entries);
-    if (rc < 0)
-        coarse_fini(coarse);
-    return rc;
+    return 0;
 }
 
 void coarse_fini(struct coarse *coarse)

@@ -72,10 +72,9 @@ struct coarse {
     const int64_t *read_ns; /* [rank * n_tensors + tensor] of a session: see struct model_rank */
 };
 
-/* Fills in the model's tensors and all of coarse that is said by tensor, bucket or op. -1: out of
- * memory. */
-int find_gradients(const struct measured_replay *replay, struct dpro_model *model,
-                   struct coarse *coarse);
+/* Fills in the model's tensors and all of coarse that is said by tensor, bucket or op. */
+void find_gradients(const struct measured_replay *replay, struct dpro_model *model,
+                    struct coarse *coarse);
 /* Finds the tensors of the model and what each rank does between them: in the order that `shape`
  * shows, in the time that `replay` takes. Both are of graphs of one job. */
 int coarsen(const struct measured_replay *shape, const struct measured_replay *replay,
@@ -84,15 +83,15 @@ void coarse_fini(struct coarse *coarse);
 
 /* ---- programs.c ---- */
 
-/* The model's ranks and their programs. -1: out of memory. */
-int make_programs(const struct measured_replay *replay, const struct coarse *coarse,
-                  struct dpro_model *model);
+/* The model's ranks and their programs. */
+void make_programs(const struct measured_replay *replay, const struct coarse *coarse,
+                   struct dpro_model *model);
 
 /* ---- model_pace.c ---- */
 
-/* What is known of the job's iterations, without the profiler's known part. -1: out of memory. */
-int measure_iterations(const struct dpro_graph *graph, const struct dpro_model_options *options,
-                       struct dpro_model *model);
+/* What is known of the job's iterations, without the profiler's known part. */
+void measure_iterations(const struct dpro_graph *graph, const struct dpro_model_options *options,
+                        struct dpro_model *model);
 /* Scales the model until an iteration takes as much more or less as the unprofiled steps do. */
 int fit_pace(struct dpro_model *model, struct dpro_error *err);
 void set_pace(struct dpro_model *model, struct model_pace pace);
@@ -108,7 +107,6 @@ int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *d
 
 /* ---- fit.c: what communicating costs ---- */
 
-int fit_net(const struct measured_replay *replay, struct coarse *coarse, struct dpro_model *model,
-            struct dpro_error *err);
+void fit_net(const struct measured_replay *replay, struct coarse *coarse, struct dpro_model *model);
 
 #endif

@@ -3,18 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"
 #include "cost/evaluator.h"
 
-int evaluator_create(const struct dpro_model *model, struct evaluator **evaluator,
-                     struct dpro_error *err)
+struct evaluator *evaluator_create(const struct dpro_model *model)
 {
     struct evaluator *e = mem_array(1, sizeof *e);
     size_t n = model->n_tensors + (size_t)1;
-    if (!e)
-        return dpro_error_nomem(err);
     e->model = model;
     e->costs = sync_create(&model->net);
     e->buckets = arena_array(&e->arena, n, sizeof *e->buckets);
@@ -25,14 +21,8 @@ int evaluator_create(const struct dpro_model *model, struct evaluator **evaluato
     e->result.start_ns = arena_array(&e->arena, n, sizeof(int64_t));
     e->result.end_ns = arena_array(&e->arena, n, sizeof(int64_t));
     e->result.done_ns = arena_array(&e->arena, model->n_ranks + (size_t)1, sizeof(int64_t));
-    if (!e->costs || !e->buckets || !e->bucket_of || !e->single.order || !e->single.buckets ||
-        !e->result.launched_ns || !e->result.start_ns || !e->result.end_ns || !e->result.done_ns ||
-        schedule_init(e) < 0) {
-        evaluator_destroy(e);
-        return dpro_error_nomem(err);
-    }
-    *evaluator = e;
-    return 0;
+    schedule_init(e);
+    return e;
 }
 
 void evaluator_destroy(struct evaluator *e)
@@ -87,20 +77,21 @@ int64_t evaluate(struct evaluator *e, const struct dpro_strategy *strategy)
 {
     struct simulation *s = &e->sim;
     e->strategy = strategy->fuses && !e->n_servers ? single_tensors(e, strategy) : strategy;
-    s->n_iterations = 0;
-    s->failed = schedule_strategy(e) < 0;
-    if (!s->failed)
-        simulation_run(s);
+    schedule_strategy(e);
+    simulation_run(s);
     uint32_t n = s->n_iterations;
-    if ((n < 2 && !s->is_settled) || s->failed)
+    if (n < 2 && !s->is_settled)
         return INT64_MAX; /* a program that waits for what never comes */
     uint32_t first = first_counted(e, n);
     return llround((done_ns(s, n) - done_ns(s, first)) / (n - first));
 }
 
-bool evaluator_failed(const struct evaluator *e)
+int64_t evaluate_once(const struct dpro_model *model)
 {
-    return e->sim.failed;
+    struct evaluator *evaluator = evaluator_create(model);
+    int64_t ns = evaluate(evaluator, &model->baseline);
+    evaluator_destroy(evaluator);
+    return ns;
 }
 
 struct begun {
@@ -110,14 +101,10 @@ struct begun {
 
 ORDER(by_start, struct begun, ASCENDING(start_ns) ?: ASCENDING(tensor));
 
-int evaluated_groups(const struct evaluator *e, struct dpro_strategy *strategy)
+void evaluated_groups(const struct evaluator *e, struct dpro_strategy *strategy)
 {
     uint32_t n = e->model->n_tensors;
     struct begun *begun = mem_alloc((n + (size_t)1) * sizeof *begun);
-    if (!begun || e->sim.failed) {
-        mem_free(begun);
-        return -1;
-    }
     for (uint32_t t = 0; t < n; t++)
         begun[t] = (struct begun){e->sim.communications.at[t].start_ns, t};
     qsort(begun, n, sizeof *begun, by_start);
@@ -130,7 +117,6 @@ int evaluated_groups(const struct evaluator *e, struct dpro_strategy *strategy)
         strategy->buckets[strategy->n_buckets - 1].n++;
     }
     mem_free(begun);
-    return 0;
 }
 
 /* Of a bucket that all ranks have in common; of one that travels in cycles: its last tensor's; of
@@ -164,8 +150,6 @@ const struct evaluation *evaluate_detail(struct evaluator *e, const struct dpro_
     struct evaluation *r = &e->result;
     const struct simulation *s = &e->sim;
     r->iteration_ns = evaluate(e, strategy);
-    if (s->failed)
-        return r;
     uint32_t n = s->n_iterations;
     double from = n > 0 ? done_ns(s, n - 1) : 0, latest = -1;
     for (uint32_t b = 0; b < strategy->n_buckets; b++)

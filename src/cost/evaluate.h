@@ -30,16 +30,16 @@ struct evaluation {
 };
 
 /* Borrows the model, which must not change. */
-int evaluator_create(const struct dpro_model *model, struct evaluator **evaluator,
-                     struct dpro_error *err);
+struct evaluator *evaluator_create(const struct dpro_model *model);
 void evaluator_destroy(struct evaluator *evaluator); /* NULL is fine */
 
-/* The steady iteration, ns; INT64_MAX where it never ends, or memory ran out. */
+/* The steady iteration, ns; INT64_MAX where it never ends. */
 int64_t evaluate(struct evaluator *evaluator, const struct dpro_strategy *strategy);
-bool evaluator_failed(const struct evaluator *evaluator); /* the last one: memory ran out */
+/* An iteration of the model's own strategy, by an evaluator of its own. */
+int64_t evaluate_once(const struct dpro_model *model);
 /* Of a strategy that fuses, after its evaluation: puts what travelled together in the last
- * iteration into its buckets. -1: out of memory. */
-int evaluated_groups(const struct evaluator *evaluator, struct dpro_strategy *strategy);
+ * iteration into its buckets. */
+void evaluated_groups(const struct evaluator *evaluator, struct dpro_strategy *strategy);
 /* Borrowed, until the next call. */
 const struct evaluation *evaluate_detail(struct evaluator *evaluator,
                                          const struct dpro_strategy *strategy);

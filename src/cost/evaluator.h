@@ -41,9 +41,9 @@ static inline double evaluator_rate(double cpu_ns, double byte_ns)
     return 1 - (lost > most ? most : lost);
 }
 
-/* The executors, channels and resources of the model; -1: out of memory. */
-int schedule_init(struct evaluator *e);
-/* The actions, communications and flows of e->strategy; -1: out of memory. */
-int schedule_strategy(struct evaluator *e);
+/* The executors, channels and resources of the model. */
+void schedule_init(struct evaluator *e);
+/* The actions, communications and flows of e->strategy. */
+void schedule_strategy(struct evaluator *e);
 
 #endif

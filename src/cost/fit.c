@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/sort.h"
 #include "base/stats.h"
 
@@ -99,16 +98,15 @@ static void fit_fusion(const struct fitting *f, double start_ns)
 
 /* What TensorFlow's ring takes beside its messages is copying and adding up, by the byte, as far as
  * sizes don't tell: jobs have one pack as a rule, and cut in many it takes no longer. */
-static int fit_packs(const struct fitting *f)
+static void fit_packs(const struct fitting *f)
 {
     struct model_collective *collective = &f->net->collective;
     struct dpro_estimate slope = {0};
     fit_points points = {0};
-    int status = 0;
-    for (size_t i = 0; i < f->n_transfers && status == 0; i++) {
+    for (size_t i = 0; i < f->n_transfers; i++) {
         const struct fit_transfer *t = &f->transfers[i];
         if (t->collective->n_messages > 0)
-            status = array_push(&points, ((struct fit_point){t->size_bytes, t->took_ns, 1, 0}));
+            array_push(&points, ((struct fit_point){t->size_bytes, t->took_ns, 1, 0}));
     }
     if (points.n > 0)
         fit_line(&points, &slope, &collective->overhead_ns);
@@ -117,7 +115,6 @@ static int fit_packs(const struct fitting *f)
         collective->reduce_ns = (struct dpro_estimate){slope.value / share, slope.std / share};
     }
     array_fini(&points);
-    return status;
 }
 
 /* What a collective takes beside its messages: until its thread runs, and after the last message.
@@ -138,23 +135,22 @@ static void fit_overhead(const struct fitting *f, double start_ns)
 
 /* Calls that ask for a bucket's collective. The median, as the thread that calls loses its core in
  * some of them to those that it wakes. */
-static int fit_launches(const struct fitting *f)
+static void fit_launches(const struct fitting *f)
 {
     const struct dpro_graph *g = f->g;
     uint8_t *arrives = arena_array(&f->coarse->arena, (size_t)g->n_ops + 1, 1);
     ARRAY(double) calls = {0};
-    int status = arrives ? 0 : -1;
-    for (uint32_t t = 0; t < f->model->n_tensors && g->n_collectives > 0 && status == 0; t++) {
+    for (uint32_t t = 0; t < f->model->n_tensors && g->n_collectives > 0; t++) {
         const struct graph_collective *c = fit_bucket(f, t);
         for (uint32_t m = 0; c && m < c->n_members; m++)
             arrives[g->members[c->first_member + m].arrival] = 1;
     }
-    for (uint32_t op = 0; op < g->n_ops && status == 0; op++) {
+    for (uint32_t op = 0; op < g->n_ops; op++) {
         bool asks = false;
         for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
             asks |= arrives[g->succ[e]];
         if (asks && g->kind[op] == DPRO_OP_LAUNCH && g->device[op] != DPRO_NO_DEVICE)
-            status = array_push(&calls, (double)g->dur_ns[op]);
+            array_push(&calls, (double)g->dur_ns[op]);
     }
     sort_double(calls.at, calls.n);
     double median = stats_quantile_nearest(calls.at, calls.n, 0.5);
@@ -165,7 +161,6 @@ static int fit_launches(const struct fitting *f)
         f->net->compute.launch_ns = (struct dpro_estimate){
             median, fmax(0.3 * median, 1.25 * spread / sqrt((double)calls.n))};
     array_fini(&calls);
-    return status;
 }
 
 static void fit_copies(const struct fitting *f)
@@ -188,12 +183,10 @@ static void fit_copies(const struct fitting *f)
 
 /* ---- all of it ---- */
 
-static int list_transfers(struct fitting *f)
+static void list_transfers(struct fitting *f)
 {
     const struct dpro_graph *g = f->g;
     f->transfers = arena_array(&f->coarse->arena, g->n_members, sizeof *f->transfers);
-    if (!f->transfers)
-        return -1;
     for (uint32_t t = 0; t < f->model->n_tensors; t++) {
         const struct graph_collective *c = fit_bucket(f, t);
         for (uint32_t m = 0; c && m < c->n_members; m++) {
@@ -208,38 +201,35 @@ static int list_transfers(struct fitting *f)
                     (double)g->gap_ns[member->transfer] + (double)g->gap_ns[member->arrival];
         }
     }
-    return 0;
 }
 
 /* Ranks that reduce among themselves. */
-static int fit_all_reduces(struct fitting *f)
+static void fit_all_reduces(struct fitting *f)
 {
     struct model_net *net = f->net;
     struct dpro_estimate start = {0};
-    bool messages = fit_has_messages(f);
-    bool at_once = false; /* a session's collectives, which no token puts in order */
-    if (list_transfers(f) < 0 || (messages ? fit_bytes(f, &start) : fit_collectives(f)) < 0)
-        return -1;
-    if (messages)
+    list_transfers(f);
+    if (fit_has_messages(f)) {
+        fit_bytes(f, &start);
         fit_messages(f);
-    if (f->is_tensorflow_ring && fit_at_once(f, &at_once) < 0)
-        return -1;
+    } else {
+        fit_collectives(f);
+    }
+    /* a session's collectives, which no token puts in order */
+    bool at_once = f->is_tensorflow_ring && fit_at_once(f);
     bool in_turn = (net->gate.negotiates || f->is_tensorflow_ring) && !at_once;
-    int reductions = in_turn ? fit_reductions(f) : 0;
-    if (reductions < 0 || fit_interference(f) < 0)
-        return -1;
+    bool reductions = in_turn && fit_reductions(f);
+    fit_interference(f);
     if (at_once)
         net->link.held_share =
             (struct dpro_estimate){0, FIT_GRPC_HELD_SHARE.std}; /* is in what was seen */
     else if (f->is_tensorflow_ring && !reductions)
-        return fit_packs(f);
+        fit_packs(f);
     else if (!reductions)
         fit_overhead(f, start.value);
-    return 0;
 }
 
-int fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro_model *model,
-            struct dpro_error *err)
+void fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro_model *model)
 {
     const struct dpro_graph *g = r->graph;
     struct model_net *net = &model->net;
@@ -255,13 +245,12 @@ int fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro_
     net->collective.ranks_per_host = 1;
     net->gate.n_streams = count_streams(&f);
     choose_algorithm(&f);
-    int status = net->collective.algorithm != MODEL_SERVER ? fit_all_reduces(&f)
-                 : fit_servers(&f) < 0                     ? -1
-                                                           : fit_interference(&f);
-    if (status == 0)
-        status = fit_launches(&f);
-    if (status < 0)
-        return dpro_error_nomem(err);
+    if (net->collective.algorithm == MODEL_SERVER) {
+        fit_servers(&f);
+        fit_interference(&f);
+    } else {
+        fit_all_reduces(&f);
+    }
+    fit_launches(&f);
     fit_copies(&f);
-    return 0;
 }

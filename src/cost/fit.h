@@ -1,5 +1,5 @@
 /* cost/fit.h: learning what communicating costs, inside cost/. Each part looks at the trace through
- * a struct fitting and fills in what it learns of the net. -1: out of memory. */
+ * a struct fitting and fills in what it learns of the net. */
 #ifndef COST_FIT_H
 #define COST_FIT_H
 
@@ -91,14 +91,14 @@ bool fit_held(const fit_points *points, struct dpro_estimate *slope, struct dpro
 /* ---- fit_links.c ---- */
 
 /* Links by the messages of buckets. *start: what a busy period takes beside its bytes. */
-int fit_bytes(const struct fitting *f, struct dpro_estimate *start);
+void fit_bytes(const struct fitting *f, struct dpro_estimate *start);
 void fit_messages(const struct fitting *f);
 /* Whether what is known of most bytes is their messages. */
 bool fit_has_messages(const struct fitting *f);
 /* Links by whole collectives, each taken to have had the wires for itself. */
-int fit_collectives(const struct fitting *f);
-/* Of collectives that nothing keeps from running at once. *at_once: they did. */
-int fit_at_once(const struct fitting *f, bool *at_once);
+void fit_collectives(const struct fitting *f);
+/* Of collectives that nothing keeps from running at once. Whether they did. */
+bool fit_at_once(const struct fitting *f);
 
 /* ---- fit_interference.c ---- */
 
@@ -106,17 +106,17 @@ int fit_at_once(const struct fitting *f, bool *at_once);
 #define FIT_GRPC_HELD_SHARE ((struct dpro_estimate){0.4, 0.2})
 
 /* How much slower work is while something is on the wires. */
-int fit_interference(const struct fitting *f);
+void fit_interference(const struct fitting *f);
 
 /* ---- fit_reductions.c ---- */
 
 /* What all-reduces cost that run one after the other. With those of Horovod's its cycles are known,
- * too. 0: too few were seen; 1: they were enough. */
-int fit_reductions(const struct fitting *f);
+ * too. False: too few were seen. */
+bool fit_reductions(const struct fitting *f);
 
 /* ---- fit_servers.c ---- */
 
 /* Who the parameter servers are, and what they do. */
-int fit_servers(const struct fitting *f);
+void fit_servers(const struct fitting *f);
 
 #endif

@@ -45,22 +45,21 @@ static double spread_of(const struct sighting *sorted, size_t n)
 
 /* A rank's segments that are the same work (repeated blocks, and iterations), seen mostly with and
  * mostly without communication. */
-static int compare_work(const struct measured_replay *r, const struct coarse_rank *rank,
-                        family_array *families)
+static void compare_work(const struct measured_replay *r, const struct coarse_rank *rank,
+                         family_array *families)
 {
     enum { SHORT_NS = 100000 };
     ARRAY(struct sighting) seen = {0};
-    int status = 0;
-    for (size_t i = 0; i < r->n * rank->n_points && status == 0; i++) {
+    for (size_t i = 0; i < r->n * rank->n_points; i++) {
         const struct segment *s = &rank->segments[i];
         double share = s->elapsed_ns > 0 ? (double)s->overlapped_ns / (double)s->elapsed_ns : 0.5;
         uint64_t key = rank->family[i % rank->n_points];
         struct sighting sighting = {key, (double)s->elapsed_ns, share > 0.8};
         if (key != 0 && s->elapsed_ns > SHORT_NS && (share > 0.8 || share < 0.2))
-            status = array_push(&seen, sighting);
+            array_push(&seen, sighting);
     }
     array_sort(&seen, by_work);
-    for (size_t i = 0, last; i < seen.n && status == 0; i = last) {
+    for (size_t i = 0, last; i < seen.n; i = last) {
         size_t alone = 0;
         for (last = i; last < seen.n && seen.at[last].key == seen.at[i].key; last++)
             alone += !seen.at[last].overlapped;
@@ -73,12 +72,10 @@ static int compare_work(const struct measured_replay *r, const struct coarse_ran
         double b = fmax(spread_of(seen.at + i + alone, beside), spread_of(seen.at + i, alone)) /
                    sqrt((double)beside);
         double std = 1.25 * hypot(a, b) * (without / with);
-        status = array_push(
-            families,
-            ((struct weighted){1 - without / with, 1 / (std * std + FAMILY_STD * FAMILY_STD)}));
+        array_push(families, ((struct weighted){1 - without / with,
+                                                1 / (std * std + FAMILY_STD * FAMILY_STD)}));
     }
     array_fini(&seen);
-    return status;
 }
 
 /* The weighted median of the families, and its standard error: theirs, what they differ by, and
@@ -101,25 +98,23 @@ static struct dpro_estimate lost_share(family_array *families)
 }
 
 /* Where little was seen, what is usual counts more. */
-int fit_interference(const struct fitting *f)
+void fit_interference(const struct fitting *f)
 {
     struct model_link *link = &f->net->link;
     family_array families = {0};
-    int status = 0;
-    for (uint32_t i = 0; i < f->g->n_ranks && status == 0; i++)
-        status = compare_work(f->r, &f->coarse->ranks[i], &families);
+    for (uint32_t i = 0; i < f->g->n_ranks; i++)
+        compare_work(f->r, &f->coarse->ranks[i], &families);
     struct dpro_estimate usual = {0, 0.1 * link->byte_ns.value};
     if (f->on_cpu)
         usual = f->is_tensorflow_ring ? GRPC_CPU_NS : TCP_CPU_NS;
     if (f->on_cpu && f->is_tensorflow_ring)
         link->held_share = FIT_GRPC_HELD_SHARE;
     link->cpu_ns = usual;
-    if (families.n > 0 && status == 0) {
+    if (families.n > 0) {
         struct dpro_estimate lost = lost_share(&families);
         struct dpro_estimate seen = {lost.value * link->byte_ns.value,
                                      lost.std * link->byte_ns.value};
         link->cpu_ns = fit_combine(usual, seen);
     }
     array_fini(&families);
-    return status;
 }

@@ -33,8 +33,8 @@ ORDER(by_start, struct exchange, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 
 /* One point for each busy period in which a rank's link had a bucket to carry without a pause.
  * The rank computed until computed_ns. */
-static int add_busy_periods(struct exchange *exchanges, size_t n, int64_t computed_ns,
-                            fit_points *points)
+static void add_busy_periods(struct exchange *exchanges, size_t n, int64_t computed_ns,
+                             fit_points *points)
 {
     qsort(exchanges, n, sizeof *exchanges, by_start);
     for (size_t i = 0, last; i < n; i = last) {
@@ -48,10 +48,8 @@ static int add_busy_periods(struct exchange *exchanges, size_t n, int64_t comput
         double beside = (double)(computed_ns - exchanges[i].start_ns);
         double share = took > 0 ? fmin(fmax(beside / took, 0), 1) : 0;
         struct fit_point point = {bytes, took, 1 / (bytes + 1), share * bytes};
-        if (array_push(points, point) < 0)
-            return -1;
+        array_push(points, point);
     }
-    return 0;
 }
 
 /* When a rank had its last gradient. */
@@ -91,24 +89,21 @@ static size_t list_buckets(const struct fitting *f, uint32_t copy, uint32_t rank
 
 /* What a byte takes, from how long links had something to carry: single messages are measured by
  * when threads came to them, and what they wait for each other is theirs, too. */
-int fit_bytes(const struct fitting *f, struct dpro_estimate *start)
+void fit_bytes(const struct fitting *f, struct dpro_estimate *start)
 {
     const struct measured_replay *r = f->r;
     fit_points points = {0};
     struct exchange *exchanges = mem_alloc((f->model->n_tensors + (size_t)1) * sizeof *exchanges);
-    int status = exchanges ? 0 : -1;
-    for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++)
-        for (uint32_t i = 0; i < f->g->n_ranks && status == 0; i++) {
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
+        for (uint32_t i = 0; i < f->g->n_ranks; i++) {
             size_t n = list_buckets(f, copy, i, true, exchanges);
-            status = add_busy_periods(exchanges, n, last_ready(f, copy, i), &points);
+            add_busy_periods(exchanges, n, last_ready(f, copy, i), &points);
         }
-    if (status == 0)
-        fit_line(&points, &f->net->link.byte_ns, start);
-    if (status == 0 && !f->net->gate.negotiates)
+    fit_line(&points, &f->net->link.byte_ns, start);
+    if (!f->net->gate.negotiates)
         fit_held(&points, &f->net->link.byte_ns, &f->net->link.held_share);
     array_fini(&points);
     mem_free(exchanges);
-    return status;
 }
 
 /* What a message takes beside its bytes, from the small ones; and the largest there are. */
@@ -147,37 +142,35 @@ bool fit_has_messages(const struct fitting *f)
     return tied > all / 2;
 }
 
-/* One point for each busy period of a rank. *at_once: whether together they took half as long again
- * as there were some of them. */
-static int see_transfers(const struct fitting *f, fit_points *points, bool *at_once)
+/* One point for each busy period of a rank. Whether together they took half as long again as there
+ * were some of them. */
+static bool see_transfers(const struct fitting *f, fit_points *points)
 {
     const struct measured_replay *r = f->r;
     double sum = 0, any = 0;
     struct exchange *exchanges = mem_alloc((f->model->n_tensors + (size_t)1) * sizeof *exchanges);
-    int status = exchanges ? 0 : -1;
-    for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++)
-        for (uint32_t i = 0; i < f->g->n_ranks && status == 0; i++) {
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
+        for (uint32_t i = 0; i < f->g->n_ranks; i++) {
             size_t n = list_buckets(f, copy, i, false, exchanges);
             for (size_t k = 0; k < n; k++)
                 sum += (double)(exchanges[k].end_ns - exchanges[k].start_ns);
-            status = add_busy_periods(exchanges, n, INT64_MIN / 2, points);
+            add_busy_periods(exchanges, n, INT64_MIN / 2, points);
         }
     for (size_t i = 0; i < points->n; i++)
         any += points->at[i].y;
-    *at_once = sum > 1.5 * any;
     mem_free(exchanges);
-    return status;
+    return sum > 1.5 * any;
 }
 
 /* Collectives that run at once share the wires: what they took together is known, and not what each
  * would have taken by itself. */
-int fit_at_once(const struct fitting *f, bool *at_once)
+bool fit_at_once(const struct fitting *f)
 {
     struct model_net *net = f->net;
     struct model_link *link = &net->link;
     fit_points points = {0};
-    int status = see_transfers(f, &points, at_once);
-    if (status == 0 && *at_once) {
+    bool at_once = see_transfers(f, &points);
+    if (at_once) {
         fit_line(&points, &link->byte_ns, &net->collective.overhead_ns);
         /* the ranks' cores held some of it up, and how much of it shows nowhere */
         link->byte_ns.std =
@@ -187,10 +180,10 @@ int fit_at_once(const struct fitting *f, bool *at_once)
         net->gate.in_order = false;
     }
     array_fini(&points);
-    return status;
+    return at_once;
 }
 
-int fit_collectives(const struct fitting *f)
+void fit_collectives(const struct fitting *f)
 {
     struct model_link *link = &f->net->link;
     double n_messages = 2.0 * (f->net->collective.n_ranks - 1);
@@ -199,14 +192,11 @@ int fit_collectives(const struct fitting *f)
         const struct fit_transfer *t = &f->transfers[i];
         double size = t->size_bytes * wire_share(f->net);
         struct fit_point point = {size, t->took_ns + t->exchange_ns, 1 / size, 0};
-        if (size > 0 && array_push(&points, point) < 0) {
-            array_fini(&points);
-            return -1;
-        }
+        if (size > 0)
+            array_push(&points, point);
     }
     fit_line(&points, &link->byte_ns, &link->message_ns);
     link->message_ns.value /= n_messages;
     link->message_ns.std /= n_messages;
     array_fini(&points);
-    return 0;
 }

@@ -88,53 +88,47 @@ static struct form with_least(const reduction_array *seen)
 }
 
 /* One of the forms, fitted again with what is far off cut to three standard deviations. */
-static int fit_form(reduction_array *seen, struct form (*fit)(const reduction_array *),
-                    struct form *form)
+static struct form fit_form(reduction_array *seen, struct form (*fit)(const reduction_array *))
 {
     enum { MOST_ROUNDS = 5 };
     const double FAR = 3 * 1.4826; /* median distances */
     double *off = mem_alloc((seen->n + 1) * sizeof *off);
-    if (!off)
-        return -1;
     for (size_t i = 0; i < seen->n; i++)
         seen->at[i].kept_ns = seen->at[i].took_ns;
-    *form = fit(seen);
+    struct form form = fit(seen);
     for (int round = 0; round < MOST_ROUNDS; round++) {
         for (size_t i = 0; i < seen->n; i++)
-            off[i] = fabs(seen->at[i].took_ns - by_form(form, &seen->at[i]));
+            off[i] = fabs(seen->at[i].took_ns - by_form(&form, &seen->at[i]));
         double most = FAR * stats_median_upper(off, seen->n);
         for (size_t i = 0; i < seen->n; i++) {
-            double ns = by_form(form, &seen->at[i]);
+            double ns = by_form(&form, &seen->at[i]);
             seen->at[i].kept_ns = fmin(fmax(seen->at[i].took_ns, ns - most), ns + most);
         }
-        *form = fit(seen);
+        form = fit(seen);
     }
     mem_free(off);
-    return 0;
+    return form;
 }
 
 /* Each bucket on each rank, from when all were there. */
-static int see_packs(const struct fitting *f, reduction_array *seen)
+static void see_packs(const struct fitting *f, reduction_array *seen)
 {
     for (size_t i = 0; i < f->n_transfers; i++) {
         const struct fit_transfer *t = &f->transfers[i];
         struct reduction one = {.bytes = t->size_bytes,
                                 .took_ns = t->took_ns + t->exchange_ns + t->gaps_ns};
-        if (t->size_bytes > 0 && array_push(seen, one) < 0)
-            return -1;
+        if (t->size_bytes > 0)
+            array_push(seen, one);
     }
-    return 0;
 }
 
-static int see_groups(const struct graph_cycles *cycles, reduction_array *seen)
+static void see_groups(const struct graph_cycles *cycles, reduction_array *seen)
 {
     for (uint32_t i = 0; i < cycles->n_reductions; i++) {
         struct reduction one = {.bytes = (double)cycles->reductions[i].size_bytes,
                                 .took_ns = (double)cycles->reductions[i].took_ns};
-        if (array_push(seen, one) < 0)
-            return -1;
+        array_push(seen, one);
     }
-    return 0;
 }
 
 static void take_form(const struct form *form, const reduction_array *seen, struct model_net *net)
@@ -153,20 +147,21 @@ static void take_form(const struct form *form, const reduction_array *seen, stru
         (struct dpro_estimate){form->least_ns, form->least_ns > 0 ? std_ns : 0};
 }
 
-int fit_reductions(const struct fitting *f)
+bool fit_reductions(const struct fitting *f)
 {
     enum { LEAST_GROUPS = 4, LEAST_PACKS = 4 };
     const struct dpro_graph *g = f->g;
     struct model_net *net = f->net;
     reduction_array seen = {0};
     bool cycles = net->gate.negotiates && g->cycles.cycle_ns > 0;
-    int status = cycles ? see_groups(&g->cycles, &seen) : see_packs(f, &seen);
+    if (cycles)
+        see_groups(&g->cycles, &seen);
+    else
+        see_packs(f, &seen);
     size_t least = cycles ? LEAST_GROUPS : (size_t)LEAST_PACKS * g->n_ranks;
     bool enough = seen.n >= least && net->collective.n_ranks > 1;
-    struct form base, floor;
-    if (status == 0 && enough)
-        status = fit_form(&seen, with_base, &base) < 0 ? -1 : fit_form(&seen, with_least, &floor);
-    if (status == 0 && enough) {
+    if (enough) {
+        struct form base = fit_form(&seen, with_base), floor = fit_form(&seen, with_least);
         take_form(floor.off < base.off ? &floor : &base, &seen, net);
         if (cycles) {
             net->gate.negotiate_ns = fit_within((double)g->cycles.negotiate_ns, 0.3);
@@ -174,5 +169,5 @@ int fit_reductions(const struct fitting *f)
         }
     }
     array_fini(&seen);
-    return status < 0 ? -1 : enough;
+    return enough;
 }

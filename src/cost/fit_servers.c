@@ -26,7 +26,7 @@ struct transfer {
 };
 typedef ARRAY(struct transfer) transfer_array;
 
-static int list_transfers(const struct dpro_graph *g, transfer_array *transfers)
+static void list_transfers(const struct dpro_graph *g, transfer_array *transfers)
 {
     for (uint32_t op = 0; op < g->n_ops; op++)
         for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++) {
@@ -35,10 +35,8 @@ static int list_transfers(const struct dpro_graph *g, transfer_array *transfers)
                 continue;
             struct transfer t = {to, at < g->n_ranks ? at : from,
                                  (at < g->n_ranks ? from : at) - g->n_ranks, op};
-            if (array_push(transfers, t) < 0)
-                return -1;
+            array_push(transfers, t);
         }
-    return 0;
 }
 
 typedef ARRAY(double) times_array;
@@ -104,28 +102,27 @@ static double byte_ns_of(const struct measured_replay *r, const struct model_net
 }
 
 /* The median of iterations: in some a transfer was not seen, or only its end. */
-static int fit_way(const struct measured_replay *r, const struct model_net *net,
-                   const transfer_array *transfers, bool within, struct dpro_estimate *byte_ns)
+static struct dpro_estimate fit_way(const struct measured_replay *r, const struct model_net *net,
+                                    const transfer_array *transfers, bool within)
 {
     times_array times = {0};
     struct moment *moments = mem_alloc((transfers->n + 1) * sizeof *moments);
-    int status = moments ? 0 : -1;
-    for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++) {
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
         double ns = byte_ns_of(r, net, transfers, copy, within, moments);
         if (ns > 0)
-            status = array_push(&times, ns);
+            array_push(&times, ns);
     }
-    *byte_ns = median_of(&times);
+    struct dpro_estimate byte_ns = median_of(&times);
     array_fini(&times);
     mem_free(moments);
-    return status;
+    return byte_ns;
 }
 
-static int find_servers(const struct dpro_graph *g, struct dpro_model *model)
+static void find_servers(const struct dpro_graph *g, struct dpro_model *model)
 {
     int32_t *hosts = arena_array(&model->arena, g->n_servers + (size_t)1, sizeof *hosts);
     int *numbers = arena_array(&model->arena, g->n_servers + (size_t)1, sizeof *numbers);
-    for (uint32_t s = 0; hosts && numbers && s < g->n_servers; s++) {
+    for (uint32_t s = 0; s < g->n_servers; s++) {
         char name[DPRO_PROCESS_NAME_MAX];
         dpro_process_name(name, g->ranks[g->n_ranks + s].rank); /* "ps 0" */
         const char *number = strrchr(name, ' ');
@@ -138,7 +135,6 @@ static int find_servers(const struct dpro_graph *g, struct dpro_model *model)
     model->net.link.rank_hosts = ranks;
     model->net.servers.hosts = hosts;
     model->net.servers.numbers = numbers;
-    return hosts && numbers && (ranks || !g->rank_hosts) ? 0 : -1;
 }
 
 /* ---- key-value stores ---- */
@@ -192,27 +188,25 @@ static void find_answers(const struct measured_replay *r, uint32_t copy,
 
 /* From a server's last work on a key to its first answer, and from the last answer's arrival to the
  * end of the exchange. */
-static int fit_waits(const struct measured_replay *r, const transfer_array *transfers,
-                     struct model_net *net)
+static void fit_waits(const struct measured_replay *r, const transfer_array *transfers,
+                      struct model_net *net)
 {
     const struct dpro_graph *g = r->graph;
     times_array answers = {0}, ends = {0};
     struct answered *of_tensor = mem_alloc(((size_t)g->names.n + 1) * sizeof *of_tensor);
-    int status = of_tensor ? 0 : -1;
-    for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++) {
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
         find_answers(r, copy, transfers, of_tensor);
-        for (uint32_t e = 0; e < g->n_exchanges && status == 0; e++) {
+        for (uint32_t e = 0; e < g->n_exchanges; e++) {
             const struct graph_exchange *exchange = &g->exchanges[e];
             const struct graph_exchange_end *end = g->exchange_ends + exchange->first_end;
             struct answered times = of_tensor[exchange->carried];
             if (times.served_ns > INT64_MIN && times.answered_ns < INT64_MAX)
-                status =
-                    array_push(&answers, fmax((double)(times.answered_ns - times.served_ns), 0));
-            for (uint32_t i = 0; i < exchange->n_ends && status == 0; i++) {
+                array_push(&answers, fmax((double)(times.answered_ns - times.served_ns), 0));
+            for (uint32_t i = 0; i < exchange->n_ends; i++) {
                 double ns = (double)r->dur_ns[copy][end[i].pulled];
                 if (r->gap_ns[copy])
                     ns += (double)r->gap_ns[copy][end[i].pulled];
-                status = array_push(&ends, ns);
+                array_push(&ends, ns);
             }
         }
     }
@@ -221,7 +215,6 @@ static int fit_waits(const struct measured_replay *r, const transfer_array *tran
     array_fini(&answers);
     array_fini(&ends);
     mem_free(of_tensor);
-    return status;
 }
 
 /* Which server is which in MXNet's numbers. Returns whether its rule holds for every key. */
@@ -255,18 +248,16 @@ static bool learn_rule(const struct dpro_graph *g, uint32_t *server_of_key)
     return true;
 }
 
-static int fit_store(const struct measured_replay *r, const transfer_array *transfers,
-                     struct dpro_model *model)
+static void fit_store(const struct measured_replay *r, const transfer_array *transfers,
+                      struct dpro_model *model)
 {
     const struct dpro_graph *g = r->graph;
     struct model_net *net = &model->net;
     uint32_t *server_of_key = arena_array(&model->arena, g->n_servers, sizeof *server_of_key);
-    if (!server_of_key)
-        return -1;
     net->servers.of_key = server_of_key;
     net->servers.placement = learn_rule(g, server_of_key) ? MODEL_BY_KEY : MODEL_ANYWHERE;
     fit_pushes(g, net);
-    return fit_waits(r, transfers, net);
+    fit_waits(r, transfers, net);
 }
 
 /* ---- sessions ---- */
@@ -349,8 +340,8 @@ static struct pulled look_at_pull(const struct measured_replay *r, const int64_t
 
 /* When the values that ranks pull are read. What goes from one server to one rank comes in the
  * order in which it is sent; reading it ends now in this order and now in that. */
-static int fit_reads(const struct measured_replay *r, struct coarse *coarse,
-                     struct dpro_model *model)
+static void fit_reads(const struct measured_replay *r, struct coarse *coarse,
+                      struct dpro_model *model)
 {
     const struct dpro_graph *g = r->graph;
     struct arena *arena = &coarse->arena;
@@ -359,8 +350,6 @@ static int fit_reads(const struct measured_replay *r, struct coarse *coarse,
     int64_t *times = arena_alloc(arena, 2 * (size_t)r->n * sizeof *times);
     struct pulled *pulled = arena_array(arena, n_pulled, sizeof *pulled);
     int64_t *read_ns = arena_array(&model->arena, n_pulled, sizeof *read_ns);
-    if (!first_ns || !times || !pulled || !read_ns)
-        return -1;
     for (uint32_t i = 0; i < r->n; i++) {
         first_ns[i] = INT64_MAX;
         for (uint32_t e = 0; e < g->n_exchanges; e++) {
@@ -385,25 +374,23 @@ static int fit_reads(const struct measured_replay *r, struct coarse *coarse,
         read_ns[(size_t)this->rank * n + this->tensor] = this->read_ns;
     }
     coarse->read_ns = read_ns;
-    return 0;
 }
 
-static int fit_session(const struct measured_replay *r, struct coarse *coarse,
-                       const transfer_array *transfers, struct dpro_model *model)
+static void fit_session(const struct measured_replay *r, struct coarse *coarse,
+                        const transfer_array *transfers, struct dpro_model *model)
 {
     const struct dpro_graph *g = r->graph;
     struct model_net *net = &model->net;
     times_array small = {0}, rests = {0};
     double n_pushes = 0;
-    int status = 0;
-    for (size_t i = 0; i < transfers->n && status == 0; i++) {
+    for (size_t i = 0; i < transfers->n; i++) {
         uint32_t op = transfers->at[i].op;
         n_pushes += g->kind[op] == DPRO_OP_PUSH;
         if (g->size_bytes[op] < LONG_BYTES)
-            status = array_push(&small, (double)g->dur_ns[op]);
+            array_push(&small, (double)g->dur_ns[op]);
     }
-    for (uint32_t copy = r->first; copy < r->first + r->n && status == 0; copy++)
-        status = array_push(&rests, between_steps(r, copy, transfers));
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
+        array_push(&rests, between_steps(r, copy, transfers));
     net->gate.pulls_with_step = true;
     net->link.message_ns = median_of(&small);
     net->gate.step_ns = median_of(&rests);
@@ -411,12 +398,12 @@ static int fit_session(const struct measured_replay *r, struct coarse *coarse,
     net->servers.placement = MODEL_ANYWHERE;
     array_fini(&small);
     array_fini(&rests);
-    return status < 0 ? -1 : fit_reads(r, coarse, model);
+    fit_reads(r, coarse, model);
 }
 
 /* ---- both ---- */
 
-int fit_servers(const struct fitting *f)
+void fit_servers(const struct fitting *f)
 {
     const struct measured_replay *r = f->r;
     const struct dpro_graph *g = f->g;
@@ -426,16 +413,13 @@ int fit_servers(const struct fitting *f)
     net->gate.n_streams = f->model->n_tensors; /* what goes to servers waits for nothing else */
     net->gate.in_order = false;
     net->link.queue_bytes = QUEUE_BYTES;
-    int status = list_transfers(g, &transfers);
-    if (status == 0)
-        status = find_servers(g, f->model);
-    if (status == 0)
-        status = fit_way(r, net, &transfers, false, &net->link.byte_ns);
-    if (status == 0)
-        status = fit_way(r, net, &transfers, true, &net->link.within_ns);
-    if (status == 0)
-        status = g->pulls_with_step ? fit_session(r, f->coarse, &transfers, f->model)
-                                    : fit_store(r, &transfers, f->model);
+    list_transfers(g, &transfers);
+    find_servers(g, f->model);
+    net->link.byte_ns = fit_way(r, net, &transfers, false);
+    net->link.within_ns = fit_way(r, net, &transfers, true);
+    if (g->pulls_with_step)
+        fit_session(r, f->coarse, &transfers, f->model);
+    else
+        fit_store(r, &transfers, f->model);
     array_fini(&transfers);
-    return status;
 }

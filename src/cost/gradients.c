@@ -15,9 +15,9 @@ struct ready {
 
 ORDER(by_ready, struct ready, ASCENDING(when_ns) ?: ASCENDING(from));
 
-/* Sorts them and makes room for the model's tensors. -1: out of memory. */
-static int make_room(const struct dpro_graph *g, struct ready *order, size_t n,
-                     struct dpro_model *model, struct coarse *coarse)
+/* Sorts them and makes room for the model's tensors. */
+static void make_room(const struct dpro_graph *g, struct ready *order, size_t n,
+                      struct dpro_model *model, struct coarse *coarse)
 {
     struct arena *arena = &coarse->arena;
     qsort(order, n, sizeof *order, by_ready);
@@ -28,18 +28,14 @@ static int make_room(const struct dpro_graph *g, struct ready *order, size_t n,
     coarse->n_buckets = g->n_collectives ? g->n_collectives : g->n_exchanges;
     coarse->first_of = arena_alloc(arena, (coarse->n_buckets + (size_t)1) * sizeof(uint32_t));
     coarse->transfer_of = arena_array(arena, g->n_ops + (size_t)1, sizeof *coarse->transfer_of);
-    if (!model->tensors || !coarse->bucket_of || !coarse->ready || !coarse->first_of ||
-        !coarse->transfer_of)
-        return -1;
     for (size_t i = 0; i < n * g->n_ranks; i++)
         coarse->ready[i] = DPRO_NO_OP;
     for (uint32_t b = 0; b < coarse->n_buckets; b++)
         coarse->first_of[b] = MODEL_NONE;
-    return 0;
 }
 
-static int add_tensor(const struct dpro_graph *g, uint32_t t, uint32_t name, uint64_t size_bytes,
-                      uint32_t bucket, struct dpro_model *model, struct coarse *coarse)
+static void add_tensor(const struct dpro_graph *g, uint32_t t, uint32_t name, uint64_t size_bytes,
+                       uint32_t bucket, struct dpro_model *model, struct coarse *coarse)
 {
     const char *text = strtab_get(&g->names, name);
     model->tensors[t] =
@@ -47,7 +43,6 @@ static int add_tensor(const struct dpro_graph *g, uint32_t t, uint32_t name, uin
     coarse->bucket_of[t] = bucket;
     if (coarse->first_of[bucket] == MODEL_NONE)
         coarse->first_of[bucket] = t;
-    return model->tensors[t].name ? 0 : -1;
 }
 
 /* ---- all-reduces ---- */
@@ -57,21 +52,20 @@ static uint64_t name_key(const struct graph_tensor *t)
     return map_mix(((uint64_t)t->name << 32) ^ t->collective) | 1;
 }
 
-/* By tensor: its index among its rank's tensors in its collective. NULL: no memory. */
+/* By tensor: its index among its rank's tensors in its collective. */
 static uint32_t *find_places(const struct dpro_graph *g, struct arena *arena)
 {
     uint32_t *places = arena_array(arena, (size_t)g->n_tensors + 1, sizeof *places);
     struct map counts = {0};
-    int status = places ? 0 : -1;
-    for (uint32_t t = 0; t < g->n_tensors && status == 0; t++) {
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *tensor = &g->tensors[t];
         uint64_t key = map_key((uint64_t)tensor->rank << 32 | tensor->collective), n = 0;
         map_get(&counts, key, &n);
         places[t] = (uint32_t)n;
-        status = map_set(&counts, key, n + 1);
+        map_set(&counts, key, n + 1);
     }
     map_fini(&counts);
-    return status == 0 ? places : NULL;
+    return places;
 }
 
 static uint64_t place_key(const struct graph_tensor *t, uint32_t place)
@@ -92,30 +86,25 @@ static void mark_transfers(const struct dpro_graph *g, const struct graph_tensor
 /* The first rank's gradients; the other ranks' are the same by their name, or by their place in the
  * collective where a session has all ranks' gradients in one graph and names each after its rank.
  */
-static int from_collectives(const struct measured_replay *r, struct dpro_model *model,
-                            struct coarse *coarse)
+static void from_collectives(const struct measured_replay *r, struct dpro_model *model,
+                             struct coarse *coarse)
 {
     const struct dpro_graph *g = r->graph;
     struct map by_name = {0}, by_place = {0};
     size_t n = 0;
     uint32_t *places = find_places(g, &coarse->arena);
     struct ready *order = arena_alloc(&coarse->arena, ((size_t)g->n_tensors + 1) * sizeof *order);
-    int status = order && places ? 0 : -1;
-    for (uint32_t t = 0; t < g->n_tensors && status == 0; t++)
+    for (uint32_t t = 0; t < g->n_tensors; t++)
         if (is_gradient(g, &g->tensors[t]))
             order[n++] = (struct ready){r->end_ns[r->first][g->tensors[t].in], t};
-    if (status == 0)
-        status = make_room(g, order, n, model, coarse);
-    for (uint32_t i = 0; i < n && status == 0; i++) {
+    make_room(g, order, n, model, coarse);
+    for (uint32_t i = 0; i < n; i++) {
         const struct graph_tensor *tensor = &g->tensors[order[i].from];
-        status =
-            add_tensor(g, i, tensor->name, tensor->size_bytes, tensor->collective, model, coarse);
-        if (status == 0)
-            status = map_set(&by_name, name_key(tensor), i);
-        if (status == 0)
-            status = map_set(&by_place, place_key(tensor, places[order[i].from]), i);
+        add_tensor(g, i, tensor->name, tensor->size_bytes, tensor->collective, model, coarse);
+        map_set(&by_name, name_key(tensor), i);
+        map_set(&by_place, place_key(tensor, places[order[i].from]), i);
     }
-    for (uint32_t t = 0; t < g->n_tensors && status == 0; t++) {
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *tensor = &g->tensors[t];
         uint64_t number;
         if (!map_get(&by_name, name_key(tensor), &number) &&
@@ -127,7 +116,6 @@ static int from_collectives(const struct measured_replay *r, struct dpro_model *
     }
     map_fini(&by_name);
     map_fini(&by_place);
-    return status;
 }
 
 /* ---- parameter servers ---- */
@@ -145,25 +133,23 @@ static uint32_t last_ready(const struct measured_replay *r, const struct graph_e
     return last;
 }
 
-static int from_exchanges(const struct measured_replay *r, struct dpro_model *model,
-                          struct coarse *coarse)
+static void from_exchanges(const struct measured_replay *r, struct dpro_model *model,
+                           struct coarse *coarse)
 {
     const struct dpro_graph *g = r->graph;
     size_t n = g->n_exchanges;
     struct ready *order = arena_alloc(&coarse->arena, n * sizeof *order);
     coarse->exchange_of = arena_array(&coarse->arena, n, sizeof *coarse->exchange_of);
-    int status = order && coarse->exchange_of ? 0 : -1;
-    for (uint32_t e = 0; e < n && status == 0; e++) {
+    for (uint32_t e = 0; e < n; e++) {
         uint32_t op = last_ready(r, &g->exchanges[e], 0);
         order[e] = (struct ready){r->end_ns[r->first][op], e};
     }
-    if (status == 0)
-        status = make_room(g, order, n, model, coarse);
-    for (uint32_t t = 0; t < n && status == 0; t++) {
+    make_room(g, order, n, model, coarse);
+    for (uint32_t t = 0; t < n; t++) {
         uint32_t e = coarse->exchange_of[t] = order[t].from;
         const struct graph_exchange *exchange = &g->exchanges[e];
         uint32_t bucket = exchange->collective < UINT32_MAX ? exchange->collective : e;
-        status = add_tensor(g, t, exchange->name, exchange->size_bytes, bucket, model, coarse);
+        add_tensor(g, t, exchange->name, exchange->size_bytes, bucket, model, coarse);
         if (exchange->key > 0)
             model->tensors[t].key = exchange->key - 1;
         for (uint32_t rank = 0; rank < g->n_ranks; rank++)
@@ -172,12 +158,11 @@ static int from_exchanges(const struct measured_replay *r, struct dpro_model *mo
             if (g->exchange_ends[i].pulled != DPRO_NO_OP)
                 coarse->transfer_of[g->exchange_ends[i].pulled] = 1 + bucket;
     }
-    return status;
 }
 
-int find_gradients(const struct measured_replay *replay, struct dpro_model *model,
-                   struct coarse *coarse)
+void find_gradients(const struct measured_replay *replay, struct dpro_model *model,
+                    struct coarse *coarse)
 {
-    return replay->graph->n_exchanges > 0 ? from_exchanges(replay, model, coarse)
-                                          : from_collectives(replay, model, coarse);
+    bool served = replay->graph->n_exchanges > 0;
+    (served ? from_exchanges : from_collectives)(replay, model, coarse);
 }

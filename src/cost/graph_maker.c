@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/memory.h"
 #include "graph/builder.h"
 
 uint32_t maker_op(struct maker *m, enum dpro_op_kind kind, uint32_t rank, uint32_t device,
@@ -20,18 +20,17 @@ uint32_t maker_op(struct maker *m, enum dpro_op_kind kind, uint32_t rank, uint32
                .device = device == DPRO_NO_DEVICE ? device : rank * N_DEVICES + device,
                .name = name,
                .dur_ns = dur_ns}};
-    if (m->nodes.n >= DPRO_NO_OP - 1 || array_push(&m->nodes, node) < 0) {
-        m->failed = true;
-        return 0;
-    }
+    if (m->nodes.n >= DPRO_NO_OP - 1)
+        mem_fail();
+    array_push(&m->nodes, node);
     return (uint32_t)m->nodes.n - 1;
 }
 
 void maker_edge(struct maker *m, uint32_t from, uint32_t to, bool next)
 {
     struct edge edge = {from, to, next};
-    if (from != DPRO_NO_OP && to != DPRO_NO_OP && array_push(&m->edges, edge) < 0)
-        m->failed = true;
+    if (from != DPRO_NO_OP && to != DPRO_NO_OP)
+        array_push(&m->edges, edge);
 }
 
 static uint32_t add_half(struct maker *m, enum dpro_op_kind kind,
@@ -40,8 +39,6 @@ static uint32_t add_half(struct maker *m, enum dpro_op_kind kind,
     bool sends = kind == DPRO_OP_SEND;
     uint32_t op = maker_op(m, kind, sends ? message->from : message->to, sends ? SENDS : RECEIVES,
                            sends ? "send" : "recv", sync_wire_ns(m->net, message->bytes));
-    if (m->failed)
-        return op;
     m->nodes.at[op].op.size_bytes = message->bytes;
     m->nodes.at[op].op.transaction = m->transaction;
     maker_edge(m, call, op, false);
@@ -78,20 +75,17 @@ uint32_t maker_collective(struct maker *m, uint32_t barrier, uint64_t size_bytes
     maker_edge(m, barrier, start, false);
     uint32_t end = maker_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all_reduce ends", 0);
     maker_edge(m, start, end, false);
-    if (sync_list(m->net, size_bytes, false, &m->messages) < 0 ||
-        m->messages.list.n > DPRO_NO_OP / 8) {
-        m->failed = true;
-        return end;
-    }
+    sync_list(m->net, size_bytes, false, &m->messages);
+    if (m->messages.list.n > DPRO_NO_OP / 8)
+        mem_fail();
     if (m->messages.list.n > m->n_ready) {
-        m->ready = arena_alloc(&m->arena, m->messages.list.n * sizeof *m->ready);
-        m->n_ready = m->ready ? m->messages.list.n : 0;
-        m->failed |= !m->ready;
+        m->n_ready = m->messages.list.n;
+        m->ready = arena_alloc(&m->arena, m->n_ready * sizeof *m->ready);
     }
     memset(m->stations, 0xff, m->n_nodes * sizeof *m->stations);
-    for (uint32_t i = 0; i < m->messages.list.n && !m->failed; i++)
+    for (uint32_t i = 0; i < m->messages.list.n; i++)
         add_message(m, i, start);
-    for (uint32_t i = 0; i < m->n_nodes && !m->failed; i++) {
+    for (uint32_t i = 0; i < m->n_nodes; i++) {
         maker_edge(m, m->stations[i].received, end, false);
         maker_edge(m, m->stations[i].added, end, false);
     }
@@ -100,7 +94,7 @@ uint32_t maker_collective(struct maker *m, uint32_t barrier, uint64_t size_bytes
 
 /* ---- handing over ---- */
 
-static int add_devices(const struct maker *m, struct dpro_graph_builder *builder)
+static void add_devices(const struct maker *m, struct dpro_graph_builder *builder)
 {
     static const struct {
         enum dpro_device_kind kind;
@@ -111,18 +105,14 @@ static int add_devices(const struct maker *m, struct dpro_graph_builder *builder
                             [ADDS] = {DPRO_DEVICE_CPU_THREAD, "adding up"}};
     for (uint32_t node = 0; node < m->n_nodes; node++)
         for (uint32_t d = 0; d < N_DEVICES; d++)
-            if (dpro_graph_add_device(builder, devices[d].kind, (int)node, devices[d].name) < 0)
-                return -1;
-    return 0;
+            dpro_graph_add_device(builder, devices[d].kind, (int)node, devices[d].name);
 }
 
 /* Ops by rank, each rank's as they were noted; ids: what the builder calls them. */
-static int add_nodes(struct maker *m, struct dpro_graph_builder *builder, uint32_t *ids)
+static void add_nodes(struct maker *m, struct dpro_graph_builder *builder, uint32_t *ids)
 {
     uint32_t *first = arena_array(&m->arena, m->n_nodes + (size_t)2, sizeof *first);
     uint32_t *order = arena_alloc(&m->arena, (m->nodes.n + 1) * sizeof *order);
-    if (!first || !order)
-        return -1;
     for (size_t i = 0; i < m->nodes.n; i++)
         first[m->nodes.at[i].op.rank + 1]++;
     for (uint32_t r = 0; r < m->n_nodes; r++)
@@ -133,61 +123,48 @@ static int add_nodes(struct maker *m, struct dpro_graph_builder *builder, uint32
     }
     for (uint32_t i = 0; i < m->nodes.n; i++) {
         const struct node *node = &m->nodes.at[order[i]];
-        if (dpro_graph_add_op(builder, &node->op) < 0)
-            return -1;
+        dpro_graph_add_op(builder, &node->op);
+        memory_check();
         graph_builder_flag(builder, i, node->flags);
     }
-    return 0;
 }
 
-static int add_spares(const struct maker *m, const uint32_t *ids, struct dpro_graph *g)
+static void add_spares(const struct maker *m, const uint32_t *ids, struct dpro_graph *g)
 {
     for (size_t i = 0; i < m->nodes.n; i++) {
         if (!m->nodes.at[i].spare)
             continue;
-        if (!g->spare && !(g->spare = arena_array(&g->arena, g->n_ops, 1)))
-            return -1;
+        if (!g->spare)
+            g->spare = arena_array(&g->arena, g->n_ops, 1);
         g->spare[ids[i]] = m->nodes.at[i].spare;
     }
-    return 0;
-}
-
-static int build(struct maker *m, struct dpro_graph_builder *builder, struct dpro_graph **graph,
-                 struct dpro_error *err)
-{
-    uint32_t *ids = arena_alloc(&m->arena, (m->nodes.n + 1) * sizeof *ids);
-    if (!ids || add_devices(m, builder) < 0 || add_nodes(m, builder, ids) < 0)
-        return dpro_error_nomem(err);
-    for (size_t i = 0; i < m->edges.n; i++) {
-        const struct edge *edge = &m->edges.at[i];
-        if (dpro_graph_add_edge(builder, ids[edge->from], ids[edge->to], edge->next) < 0)
-            return dpro_error_nomem(err);
-    }
-    int rc = dpro_graph_finish(builder, graph, err);
-    if (rc == 0 && add_spares(m, ids, *graph) < 0) {
-        dpro_graph_destroy(*graph);
-        rc = dpro_error_nomem(err);
-    }
-    return rc;
 }
 
 int maker_finish(struct maker *m, struct dpro_graph **graph, struct dpro_error *err)
 {
-    struct dpro_graph_builder *builder = NULL;
-    if (m->failed)
-        return dpro_error_nomem(err);
-    int rc =
-        (builder = dpro_graph_builder_create(err)) ? build(m, builder, graph, err) : DPRO_ENOMEM;
+    struct dpro_graph_builder *builder = dpro_graph_builder_create(err);
+    memory_check();
+    uint32_t *ids = arena_alloc(&m->arena, (m->nodes.n + 1) * sizeof *ids);
+    add_devices(m, builder);
+    add_nodes(m, builder, ids);
+    for (size_t i = 0; i < m->edges.n; i++) {
+        const struct edge *edge = &m->edges.at[i];
+        dpro_graph_add_edge(builder, ids[edge->from], ids[edge->to], edge->next);
+    }
+    memory_check();
+    int rc = dpro_graph_finish(builder, graph, err);
+    if (rc < 0)
+        return rc;
+    add_spares(m, ids, *graph);
     dpro_graph_builder_destroy(builder);
-    return rc;
+    return 0;
 }
 
-int maker_init(struct maker *m, const struct model_net *net, uint32_t n_more)
+void maker_init(struct maker *m, const struct model_net *net, uint32_t n_more)
 {
     *m = (struct maker){.net = net, .n_nodes = sync_n_nodes(net)};
     m->n_nodes += n_more;
     m->stations = arena_array(&m->arena, m->n_nodes + (size_t)1, sizeof *m->stations);
-    return m->stations ? 0 : -1;
 }
 
 void maker_fini(struct maker *m)

@@ -38,11 +38,10 @@ struct maker {
     size_t n_ready;
     uint64_t transaction;
     struct arena arena;
-    bool failed; /* out of memory */
 };
 
-/* `n_more`: places behind the nodes of collectives. -1: out of memory. */
-int maker_init(struct maker *m, const struct model_net *net, uint32_t n_more);
+/* `n_more`: places behind the nodes of collectives. */
+void maker_init(struct maker *m, const struct model_net *net, uint32_t n_more);
 void maker_fini(struct maker *m);
 /* The number of the new op; `device`: of the rank's, or DPRO_NO_DEVICE. */
 uint32_t maker_op(struct maker *m, enum dpro_op_kind kind, uint32_t rank, uint32_t device,
@@ -86,8 +85,8 @@ static inline struct bucket_ends *at(const struct job *j, uint32_t bucket, uint3
     return &j->at[(size_t)bucket * j->model->net.collective.n_ranks + rank];
 }
 
-/* server_graph.c: what goes to parameter servers and back. -1: out of memory. */
-int server_graph_init(struct job *j);
+/* server_graph.c: what goes to parameter servers and back. */
+void server_graph_init(struct job *j);
 void server_graph_bucket(struct job *j, uint32_t bucket);
 /* Once all buckets are there: what a session's step begins and ends with, and that connections keep
  * their order from one iteration to the next. */

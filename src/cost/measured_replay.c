@@ -55,17 +55,12 @@ int measured_replay_run(const struct dpro_graph *graph, struct measured_replay *
     r->shared_dur_ns = arena_array(&r->arena, r->n_copies, sizeof *r->shared_dur_ns);
     struct event_options options = {.n_copies = r->n_copies, .want_device_prev = true};
     struct replay_hooks hooks = {r, open_copy, close_copy};
-    int rc = r->end_ns && r->device_prev && r->dur_ns && r->gap_ns && r->shared_dur_ns
-                 ? event_replay(graph, &options, &hooks, NULL, err)
-                 : dpro_error_nomem(err);
-    if (rc < 0)
-        measured_replay_fini(r);
-    return rc;
+    return event_replay(graph, &options, &hooks, NULL, err);
 }
 
 void measured_replay_fini(struct measured_replay *r)
 {
-    for (uint32_t c = 0; c < r->n_copies && r->end_ns && r->device_prev && r->shared_dur_ns; c++) {
+    for (uint32_t c = 0; c < r->n_copies; c++) {
         mem_free(r->end_ns[c]);
         mem_free(r->device_prev[c]);
         mem_free(r->shared_dur_ns[c]);

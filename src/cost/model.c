@@ -19,16 +19,14 @@ struct placed {
 
 ORDER(by_launch, struct placed, ASCENDING(launched_ns) ?: ASCENDING(bucket) ?: ASCENDING(tensor));
 
-static int make_baseline(const struct measured_replay *r, const struct coarse *coarse,
-                         struct dpro_model *model)
+static void make_baseline(const struct measured_replay *r, const struct coarse *coarse,
+                          struct dpro_model *model)
 {
     const struct dpro_graph *g = r->graph;
     struct dpro_strategy *baseline = &model->baseline;
     struct placed *placed = arena_array(&model->arena, model->n_tensors, sizeof *placed);
     baseline->order = arena_array(&model->arena, model->n_tensors, sizeof *baseline->order);
     baseline->buckets = arena_array(&model->arena, model->n_tensors, sizeof *baseline->buckets);
-    if (!placed || !baseline->order || !baseline->buckets)
-        return -1;
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         uint32_t op = coarse->ready[t];
         if (!coarse->exchange_of)
@@ -52,7 +50,6 @@ static int make_baseline(const struct measured_replay *r, const struct coarse *c
     baseline->cycle_ns = model->net.gate.cycle_ns;
     baseline->fuses = baseline->cycle_ns > 0 && g->cycles.fuses;
     baseline->fusion_bytes = g->cycles.fusion_bytes;
-    return 0;
 }
 
 /* A graph that no trace is behind has no framework. */
@@ -70,7 +67,7 @@ static enum dpro_stack stack_of(const struct dpro_graph *g, const struct model_n
 }
 
 /* What the stack can be given, and what of the recording makes the model unsure. */
-static int describe_stack(const struct dpro_graph *g, struct dpro_model *model)
+static void describe_stack(const struct dpro_graph *g, struct dpro_model *model)
 {
     model->capabilities = model_capabilities(stack_of(g, &model->net));
     bool is_ring = model->capabilities.stack == DPRO_STACK_TENSORFLOW_RING;
@@ -78,16 +75,14 @@ static int describe_stack(const struct dpro_graph *g, struct dpro_model *model)
         model->capabilities.text = "a session's collectives are ops of the job's own graph, which "
                                    "can have any packs of gradients, but dpro applies no plan to "
                                    "them: the job's script makes them";
-    if (is_ring && !model->net.gate.in_order &&
+    if (is_ring && !model->net.gate.in_order)
         array_push(&model->warnings,
                    "collectives ran at once, beside computation on the same cores: the rate that "
                    "is learnt is what they got of the link, which may be faster; give "
-                   "--bandwidth as a ratio (2x), not as a rate") < 0)
-        return -1;
-    if (g->n_samples >= 2)
-        return 0;
-    return array_push(&model->warnings, "one iteration was recorded: nothing is known of how much "
-                                        "iterations vary");
+                   "--bandwidth as a ratio (2x), not as a rate");
+    if (g->n_samples < 2)
+        array_push(&model->warnings, "one iteration was recorded: nothing is known of how much "
+                                     "iterations vary");
 }
 
 /* As coarsen(). */
@@ -98,13 +93,12 @@ static int build(const struct measured_replay *shape, const struct measured_repl
     int rc = coarsen(shape, r, model, &coarse, err);
     if (rc < 0)
         return rc;
-    rc = fit_net(r, &coarse, model, err);
-    if (rc == 0 &&
-        (make_programs(r, &coarse, model) < 0 || make_baseline(shape, &coarse, model) < 0 ||
-         describe_stack(r->graph, model) < 0))
-        rc = dpro_error_nomem(err);
+    fit_net(r, &coarse, model);
+    make_programs(r, &coarse, model);
+    make_baseline(shape, &coarse, model);
+    describe_stack(r->graph, model);
     coarse_fini(&coarse);
-    return rc;
+    return 0;
 }
 
 int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *delayed,
@@ -119,19 +113,15 @@ int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *d
     m.net = (struct model_net){.collective.n_ranks = 0};
     m.baseline = (struct dpro_strategy){.order = NULL};
     int rc = measured_replay_run(graph, &shape, err);
-    if (rc == 0) {
+    if (rc == 0)
         rc = measured_replay_run(delayed, &replay, err);
-        if (rc == 0) {
-            rc = build(&shape, &replay, &m, err);
-            measured_replay_fini(&replay);
-        }
-        measured_replay_fini(&shape);
-    }
-    array_fini(&m.warnings);
-    if (rc < 0) {
-        arena_fini(&m.arena);
+    if (rc == 0)
+        rc = build(&shape, &replay, &m, err);
+    if (rc < 0)
         return rc;
-    }
+    measured_replay_fini(&replay);
+    measured_replay_fini(&shape);
+    array_fini(&m.warnings);
     set_pace(&m, model->pace);
     *learnt = m;
     return 0;
@@ -140,31 +130,22 @@ int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *d
 static int build_model(const struct dpro_graph *graph, const struct dpro_model_options *options,
                        struct dpro_model **model, struct dpro_error *err)
 {
+    struct dpro_model *m = mem_array(1, sizeof *m);
+    struct measured_replay replay;
+    m->pace = (struct model_pace){1, 1};
     int rc = dpro_model_check(graph, err);
+    if (rc == 0)
+        rc = measured_replay_run(graph, &replay, err);
     if (rc < 0)
         return rc;
-    struct dpro_model *m = mem_array(1, sizeof *m);
-    if (!m)
-        return dpro_error_nomem(err);
-    m->pace = (struct model_pace){1, 1};
-    if (measure_iterations(graph, options, m) < 0) {
-        dpro_model_destroy(m);
-        return dpro_error_nomem(err);
-    }
-    struct measured_replay replay;
-    rc = measured_replay_run(graph, &replay, err);
-    if (rc == 0) {
-        rc = build(&replay, &replay, m, err);
-        measured_replay_fini(&replay);
-    }
+    measure_iterations(graph, options, m);
+    rc = build(&replay, &replay, m, err);
+    measured_replay_fini(&replay);
     if (rc == 0)
         rc = fit_pace(m, err);
-    if (rc < 0) {
-        dpro_model_destroy(m);
-        return rc;
-    }
-    *model = m;
-    return 0;
+    if (rc == 0)
+        *model = m;
+    return rc;
 }
 
 int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,

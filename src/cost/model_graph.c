@@ -1,7 +1,6 @@
 /* cost/model_graph.c: the global DFG of a model and a strategy. */
 #include "cost/model_graph.h"
 
-#include "base/error.h"
 #include "cost/fused.h"
 #include "cost/graph_maker.h"
 
@@ -9,12 +8,9 @@ int cost_graph_collective(const struct model_net *net, uint64_t size_bytes,
                           struct dpro_graph **graph, struct dpro_error *err)
 {
     struct maker m;
-    int rc = -1;
-    if (maker_init(&m, net, 0) == 0) {
-        maker_collective(&m, DPRO_NO_OP, size_bytes);
-        rc = 0;
-    }
-    rc = rc < 0 ? dpro_error_nomem(err) : maker_finish(&m, graph, err);
+    maker_init(&m, net, 0);
+    maker_collective(&m, DPRO_NO_OP, size_bytes);
+    int rc = maker_finish(&m, graph, err);
     maker_fini(&m);
     return rc;
 }
@@ -57,7 +53,7 @@ static void add_rank(struct job *j, uint32_t rank)
     uint32_t last = DPRO_NO_OP, first = (uint32_t)j->m.nodes.n, next = 0;
     for (uint32_t b = 0; b < s->n_buckets; b++)
         j->buckets[b].n_missing = s->buckets[b].n;
-    for (uint32_t i = 0; i < program->n_ops && !j->m.failed; i++) {
+    for (uint32_t i = 0; i < program->n_ops; i++) {
         const struct model_op *op = &program->ops[i];
         uint32_t f = fused_find(s, r->program, i);
         const struct dpro_fused_op *fused = f < s->n_fused ? &s->fused[f] : NULL;
@@ -82,8 +78,7 @@ static void add_rank(struct job *j, uint32_t rank)
             add_launch(j, rank, next++, r->work_scale, &last);
     }
     uint32_t boundary = go_on(j, rank, DPRO_OP_BARRIER, "iteration", 0, &last);
-    if (!j->m.failed)
-        j->m.nodes.at[boundary].flags |= GRAPH_OP_BOUNDARY;
+    j->m.nodes.at[boundary].flags |= GRAPH_OP_BOUNDARY;
     maker_edge(&j->m, boundary, first, true);
     maker_edge(&j->m, j->begins, first, false);
     maker_edge(&j->m, boundary, j->ends_step, false);
@@ -99,7 +94,7 @@ static void add_bucket(struct job *j, uint32_t b)
     uint32_t barrier = maker_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all have launched", 0);
     for (uint32_t r = 0; r < j->model->net.collective.n_ranks; r++)
         *at(j, b, r) = (struct bucket_ends){barrier, bucket_end};
-    for (uint32_t p = 0; p < parts && !m->failed; p++) {
+    for (uint32_t p = 0; p < parts; p++) {
         uint64_t size = bucket->size_bytes / parts;
         if (p + 1 == parts)
             size = bucket->size_bytes - (parts - 1) * size;
@@ -108,7 +103,7 @@ static void add_bucket(struct job *j, uint32_t b)
                                  (int64_t)(bucket->cast_ns + 0.5));
         for (uint32_t i = n_streams > 1 ? 0 : j->n_ends ? j->n_ends - 1 : 0; i < j->n_ends; i++)
             maker_edge(m, j->ends[i], free, false);
-        if (!m->failed && n_streams > 1 && j->n_ends >= n_streams)
+        if (n_streams > 1 && j->n_ends >= n_streams)
             m->nodes.at[free].spare = (uint8_t)(n_streams - 1);
         if (n_streams == 1 || j->n_ends >= n_streams)
             maker_edge(m, free, cast, false);
@@ -119,8 +114,8 @@ static void add_bucket(struct job *j, uint32_t b)
     }
 }
 
-static int job_init(struct job *j, const struct dpro_model *model,
-                    const struct dpro_strategy *strategy)
+static void job_init(struct job *j, const struct dpro_model *model,
+                     const struct dpro_strategy *strategy)
 {
     const struct model_net *net = &model->net;
     size_t n_collectives = 1, n = strategy->n_buckets + (size_t)1;
@@ -130,36 +125,34 @@ static int job_init(struct job *j, const struct dpro_model *model,
                       .n_servers = sync_n_servers(net),
                       .begins = DPRO_NO_OP,
                       .ends_step = DPRO_NO_OP};
-    if (maker_init(&j->m, net, j->n_servers ? j->n_servers + net->collective.n_ranks : 0) < 0)
-        return -1;
+    maker_init(&j->m, net, j->n_servers ? j->n_servers + net->collective.n_ranks : 0);
     for (uint32_t b = 0; b < strategy->n_buckets; b++)
         n_collectives += strategy->buckets[b].partitions;
     j->buckets = arena_array(arena, n, sizeof *j->buckets);
     j->bucket_of = arena_array(arena, model->n_tensors + (size_t)1, sizeof *j->bucket_of);
     j->ends = arena_array(arena, n_collectives, sizeof *j->ends);
     j->at = arena_array(arena, n * net->collective.n_ranks, sizeof *j->at);
-    if (!j->buckets || !j->bucket_of || !j->ends || !j->at)
-        return -1;
     buckets_cost(model, strategy, j->buckets, j->bucket_of);
-    return j->n_servers ? server_graph_init(j) : 0;
+    if (j->n_servers)
+        server_graph_init(j);
 }
 
 int cost_graph_job(const struct dpro_model *model, const struct dpro_strategy *strategy,
                    const uint32_t *turns, struct dpro_graph **graph, struct dpro_error *err)
 {
     struct job j;
-    int rc = job_init(&j, model, strategy);
-    for (uint32_t i = 0; i < strategy->n_buckets && rc == 0; i++)
+    job_init(&j, model, strategy);
+    for (uint32_t i = 0; i < strategy->n_buckets; i++)
         (j.n_servers ? server_graph_bucket : add_bucket)(&j, turns ? turns[i] : i);
-    if (rc == 0 && j.n_servers)
+    if (j.n_servers) {
         server_graph_finish(&j);
-    else if (rc == 0 && model->net.gate.n_streams == 1 && j.n_ends && !j.m.failed) {
+    } else if (model->net.gate.n_streams == 1 && j.n_ends) {
         uint32_t first = turns ? turns[0] : 0; /* and so on, iteration after iteration */
         maker_edge(&j.m, j.ends[j.n_ends - 1], at(&j, first, 0)->barrier, true);
     }
-    for (uint32_t r = 0; r < model->net.collective.n_ranks && rc == 0; r++)
+    for (uint32_t r = 0; r < model->net.collective.n_ranks; r++)
         add_rank(&j, r);
-    rc = rc < 0 ? dpro_error_nomem(err) : maker_finish(&j.m, graph, err);
+    int rc = maker_finish(&j.m, graph, err);
     maker_fini(&j.m);
     return rc;
 }

@@ -2,9 +2,10 @@
  * varies, and how much faster the job goes without the profiler. */
 #include <math.h>
 
+#include "base/error.h"
 #include "base/stats.h"
 #include "cost/cost.h"
-#include "cost/uncertainty.h"
+#include "cost/evaluate.h"
 
 /* Of a job on a machine that nothing is known of, how much one run's iterations differ from those
  * of another, relative: blocks of 10 to 50 steps before and after 14 recordings of one machine
@@ -55,16 +56,14 @@ static bool tells_of_job(const struct dpro_unprofiled *unprofiled, double profil
            (double)unprofiled->median_ns * MOST_APART > profiled_ns;
 }
 
-int measure_iterations(const struct dpro_graph *g, const struct dpro_model_options *options,
-                       struct dpro_model *model)
+void measure_iterations(const struct dpro_graph *g, const struct dpro_model_options *options,
+                        struct dpro_model *model)
 {
     uint32_t n;
     const int64_t *measured = dpro_graph_measured_ns(g, &n);
     const struct dpro_unprofiled *unprofiled = options ? options->unprofiled : NULL;
     double profiler_ns = options ? (double)options->profiler_ns : 0, squares = 0, products = 0;
     double *values = arena_array(&model->arena, n, sizeof *values);
-    if (!values)
-        return -1;
     struct mean_std all = stats_mean_std_i64(measured, n);
     for (uint32_t i = 0; i < n; i++) {
         values[i] = (double)measured[i] - all.mean;
@@ -86,7 +85,6 @@ int measure_iterations(const struct dpro_graph *g, const struct dpro_model_optio
         model->unprofiled_ns = unprofiled->median_ns;
     double apart = model->unprofiled_ns ? (double)model->unprofiled_ns / median - 1 : 0;
     model->machine_std = machine_std(model, n, unprofiled, apart);
-    return 0;
 }
 
 /* What a profiler adds, and what the machine's pace changes, is computation more than
@@ -106,19 +104,16 @@ static void scale_net(struct model_net *net, double ratio)
     }
 }
 
-static int time_at_pace(struct dpro_model *model, struct model_pace pace, double *ns,
-                        struct dpro_error *err)
+static double time_at_pace(struct dpro_model *model, struct model_pace pace)
 {
     struct dpro_model paced = *model;
-    int64_t iteration_ns = 0;
     scale_net(&paced.net, pace.net);
     for (uint32_t r = 0; r < model->n_ranks; r++)
         model->ranks[r].work_scale = pace.work;
-    int rc = uncertainty_time(&paced, &iteration_ns, err);
+    double ns = (double)evaluate_once(&paced);
     for (uint32_t r = 0; r < model->n_ranks; r++)
         model->ranks[r].work_scale = 1;
-    *ns = (double)iteration_ns;
-    return rc;
+    return ns;
 }
 
 void set_pace(struct dpro_model *model, struct model_pace pace)
@@ -135,20 +130,16 @@ void set_pace(struct dpro_model *model, struct model_pace pace)
 
 /* In which proportion computation and communication change when an iteration does: the likeliest of
  * those that explain it, where each has its own standard deviation. */
-static int pace_direction(struct dpro_model *model, double ns, struct model_pace *direction,
-                          struct dpro_error *err)
+static struct model_pace pace_direction(struct dpro_model *model, double ns)
 {
     static const double STEP = 0.02;
-    double slower_work = 0, slower_net = 0;
-    int rc = time_at_pace(model, (struct model_pace){1 + STEP, 1}, &slower_work, err);
-    if (rc == 0)
-        rc = time_at_pace(model, (struct model_pace){1, 1 + STEP}, &slower_net, err);
+    double slower_work = time_at_pace(model, (struct model_pace){1 + STEP, 1});
+    double slower_net = time_at_pace(model, (struct model_pace){1, 1 + STEP});
     double work = fmax(slower_work - ns, 0) / (STEP * ns),
            net = fmax(slower_net - ns, 0) / (STEP * ns);
     double all = PACE_WORK * work * work + net * net;
-    *direction = all > 0 ? (struct model_pace){PACE_WORK * work / all, net / all}
-                         : (struct model_pace){0, 0};
-    return rc;
+    return all > 0 ? (struct model_pace){PACE_WORK * work / all, net / all}
+                   : (struct model_pace){0, 0};
 }
 
 static double within_pace(double ratio)
@@ -159,31 +150,30 @@ static double within_pace(double ratio)
 int fit_pace(struct dpro_model *model, struct dpro_error *err)
 {
     enum { MOST_ROUNDS = 8 };
-    struct model_pace direction = {0, 0}, pace = {1, 1};
-    double ns, along = 0, slope;
-    int rc = time_at_pace(model, pace, &ns, err);
-    if (rc < 0 || model->median_ns <= 0)
-        return rc;
+    struct model_pace pace = {1, 1};
+    double ns = time_at_pace(model, pace), along = 0, slope = ns;
+    if (ns >= (double)INT64_MAX)
+        return dpro_error_set(err, DPRO_EUSAGE, "an iteration of the job's model never ends");
+    if (model->median_ns <= 0)
+        return 0;
     model->misfit = ns / (double)model->median_ns - 1;
     if (model->unprofiled_ns == 0)
         return 0;
     double job_ns = (1 + model->misfit) * (double)model->unprofiled_ns;
-    slope = ns;
-    rc = pace_direction(model, ns, &direction, err);
-    for (int round = 0; round < MOST_ROUNDS && rc == 0; round++) {
+    struct model_pace direction = pace_direction(model, ns);
+    for (int round = 0; round < MOST_ROUNDS; round++) {
         double off = job_ns - ns, before = ns;
         if (fabs(off) < 1e-3 * job_ns || slope <= 0)
             break;
         double next = along + off / slope;
         pace = (struct model_pace){within_pace(1 + next * direction.work),
                                    within_pace(1 + next * direction.net)};
-        rc = time_at_pace(model, pace, &ns, err);
+        ns = time_at_pace(model, pace);
         if (next == along)
             break;
         slope = (ns - before) / (next - along);
         along = next;
     }
-    if (rc == 0)
-        set_pace(model, pace);
-    return rc;
+    set_pace(model, pace);
+    return 0;
 }

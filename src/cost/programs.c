@@ -50,34 +50,29 @@ static bool has_executor(const struct dpro_graph *g)
 }
 
 /* First all that hands tensors over, then all that waits. */
-static int wait_last(struct dpro_model *model, struct model_program *program)
+static void wait_last(struct dpro_model *model, struct model_program *program)
 {
     struct model_op *ordered =
         arena_array(&model->arena, program->n_ops + (size_t)1, sizeof *ordered);
     uint32_t n = 0;
-    if (!ordered)
-        return -1;
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < program->n_ops; i++)
             if ((program->ops[i].tensor == MODEL_NONE) == pass)
                 ordered[n++] = program->ops[i];
     program->ops = ordered;
-    return 0;
 }
 
 /* An iteration of the program begins after the last thing that the one before waited for, so that
  * the optimizer and the next forward lead up to the first gradient. */
-static int make_program(const struct measured_replay *r, const struct coarse_rank *rank,
-                        double lost, struct dpro_model *model, struct model_program *program,
-                        double *room)
+static void make_program(const struct measured_replay *r, const struct coarse_rank *rank,
+                         double lost, struct dpro_model *model, struct model_program *program,
+                         double *room)
 {
     double copied = (double)rank->copy_back_ns;
     double *sums = room + r->n, before = 0;
     memset(sums, 0, r->n * sizeof *sums);
     program->n_ops = 0;
     program->ops = arena_array(&model->arena, 2 * rank->n_points + 2, sizeof *program->ops);
-    if (!program->ops)
-        return -1;
     bool waits = false;
     /* of the copying, all but the last bucket's lies between the waits */
     for (size_t a = 0; a < rank->n_points && rank->drains; a++) {
@@ -112,26 +107,25 @@ static int make_program(const struct measured_replay *r, const struct coarse_ran
                                            .needs = MODEL_ALL,
                                            .tensor = MODEL_NONE});
     /* what servers send back is taken before there are gradients, in the next iteration */
-    bool reordered = model->net.collective.algorithm != MODEL_SERVER && has_executor(r->graph);
-    return reordered ? wait_last(model, program) : 0;
+    if (model->net.collective.algorithm != MODEL_SERVER && has_executor(r->graph))
+        wait_last(model, program);
 }
 
 /* Fills in beside_ns: the same program once more, had communication cost more. */
-static int find_beside(const struct measured_replay *r, const struct coarse_rank *rank, double lost,
-                       struct dpro_model *model, struct model_program *program, double *room)
+static void find_beside(const struct measured_replay *r, const struct coarse_rank *rank,
+                        double lost, struct dpro_model *model, struct model_program *program,
+                        double *room)
 {
     const double more = 0.05;
     struct model_program other;
-    if (make_program(r, rank, lost + more, model, &other, room) < 0)
-        return -1;
+    make_program(r, rank, lost + more, model, &other, room);
     for (uint32_t i = 0; i < program->n_ops; i++)
         program->ops[i].beside_ns =
             llround((double)(program->ops[i].work_ns - other.ops[i].work_ns) / more);
-    return 0;
 }
 
-int make_programs(const struct measured_replay *r, const struct coarse *coarse,
-                  struct dpro_model *model)
+void make_programs(const struct measured_replay *r, const struct coarse *coarse,
+                   struct dpro_model *model)
 {
     const struct dpro_graph *g = r->graph;
     double lost = 1 - evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
@@ -140,8 +134,6 @@ int make_programs(const struct measured_replay *r, const struct coarse *coarse,
     model->ranks = arena_array(&model->arena, g->n_ranks, sizeof *model->ranks);
     model->programs = arena_array(&model->arena, g->n_ranks, sizeof *model->programs);
     double *room = arena_array(&model->arena, 2 * (size_t)r->n, sizeof *room);
-    if (!model->ranks || !model->programs || !room)
-        return -1;
     for (uint32_t i = 0; i < g->n_ranks; i++) {
         const struct coarse_rank *rank = &coarse->ranks[i];
         struct model_rank *to = &model->ranks[i];
@@ -149,10 +141,8 @@ int make_programs(const struct measured_replay *r, const struct coarse *coarse,
         if (coarse->read_ns)
             to->read_ns = coarse->read_ns + (size_t)i * model->n_tensors;
         to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
-        if (!to->sample_scale ||
-            make_program(r, rank, lost, model, &model->programs[i], room) < 0 ||
-            find_beside(r, rank, lost, model, &model->programs[i], room) < 0)
-            return -1;
+        make_program(r, rank, lost, model, &model->programs[i], room);
+        find_beside(r, rank, lost, model, &model->programs[i], room);
         double mean = 0;
         for (uint32_t s = 0; s < model->n_samples; s++) {
             for (size_t a = 0; a < rank->n_points; a++)
@@ -162,5 +152,4 @@ int make_programs(const struct measured_replay *r, const struct coarse *coarse,
         for (uint32_t s = 0; s < model->n_samples; s++)
             to->sample_scale[s] = mean > 0 ? to->sample_scale[s] / mean : 1;
     }
-    return 0;
 }

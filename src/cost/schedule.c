@@ -22,7 +22,7 @@ static bool goes_on_at_once(const struct model_program *program, uint32_t op)
 }
 
 /* Fewer steps of an evaluation, where ops are not fused otherwise. */
-static int merge_ops(struct evaluator *e)
+static void merge_ops(struct evaluator *e)
 {
     const struct dpro_model *m = e->model;
     size_t n_ops = 0;
@@ -30,8 +30,6 @@ static int merge_ops(struct evaluator *e)
         n_ops += m->programs[p].n_ops;
     e->merged = arena_array(&e->arena, m->n_programs + (size_t)1, sizeof *e->merged);
     struct model_op *next = arena_alloc(&e->arena, (n_ops + 1) * sizeof *next);
-    if (!e->merged || !next)
-        return -1;
     for (uint32_t p = 0; p < m->n_programs; p++) {
         const struct model_program *program = &m->programs[p];
         e->merged[p].ops = next;
@@ -46,7 +44,6 @@ static int merge_ops(struct evaluator *e)
         }
         e->merged[p].n_ops = (uint32_t)(next - e->merged[p].ops);
     }
-    return 0;
 }
 
 /* Each tensor launches a bucket at most, each op waits for one at most, or for all. */
@@ -60,14 +57,12 @@ static size_t most_actions(const struct dpro_model *m, uint32_t program)
     return n;
 }
 
-static int find_classes(struct evaluator *e)
+static void find_classes(struct evaluator *e)
 {
     const struct dpro_model *m = e->model;
     uint32_t *newest = arena_alloc(&e->arena, (m->n_programs + (size_t)1) * sizeof *newest);
     e->classes = arena_array(&e->arena, m->n_ranks + (size_t)1, sizeof *e->classes);
     e->class_of = arena_array(&e->arena, m->n_ranks + (size_t)1, sizeof *e->class_of);
-    if (!newest || !e->classes || !e->class_of)
-        return -1;
     memset(newest, 0xff, m->n_programs * sizeof *newest);
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         const struct model_rank *rank = &m->ranks[r];
@@ -80,12 +75,9 @@ static int find_classes(struct evaluator *e)
                 rank->program, newest[rank->program], rank->work_scale,
                 arena_alloc(&e->arena, most_actions(m, rank->program) * sizeof(struct sim_action))};
             newest[rank->program] = c;
-            if (!e->classes[c].actions)
-                return -1;
         }
         e->class_of[r] = c;
     }
-    return 0;
 }
 
 /* What is under way between a rank and a server. */
@@ -122,22 +114,19 @@ static void init_connections(struct evaluator *e)
     }
 }
 
-static int cost_of_group(void *arg, uint64_t size_bytes, double *latency_ns, double *wire_ns)
+static void cost_of_group(void *arg, uint64_t size_bytes, double *latency_ns, double *wire_ns)
 {
-    struct sync_cost cost;
-    if (sync_get(arg, size_bytes, &cost) < 0)
-        return -1;
+    struct sync_cost cost = sync_get(arg, size_bytes);
     *latency_ns = (double)cost.latency_ns;
     *wire_ns = (double)cost.wire_ns;
-    return 0;
 }
 
-int schedule_init(struct evaluator *e)
+void schedule_init(struct evaluator *e)
 {
     const struct dpro_model *m = e->model;
     struct simulation *s = &e->sim;
-    if (merge_ops(e) < 0 || find_classes(e) < 0)
-        return -1;
+    merge_ops(e);
+    find_classes(e);
     e->n_servers = sync_n_servers(&m->net);
     bool served = e->n_servers > 0;
     s->n_executors = served ? m->n_ranks : e->n_classes;
@@ -150,8 +139,6 @@ int schedule_init(struct evaluator *e)
     s->resources =
         arena_array(&e->arena, 2 * ((size_t)sync_n_nodes(&m->net) + 1), sizeof *s->resources);
     s->gate.ready = arena_array(&e->arena, m->n_tensors + (size_t)1, sizeof *s->gate.ready);
-    if (!s->executors || !s->channels || !s->clocks || !s->resources || !s->gate.ready)
-        return -1;
     for (uint32_t i = 0; i < s->n_executors; i++) {
         struct sim_executor *executor = &s->executors[i];
         executor->actions = e->classes[served ? e->class_of[i] : i].actions;
@@ -172,7 +159,7 @@ int schedule_init(struct evaluator *e)
     s->gate.negotiate_ns = m->net.gate.negotiate_ns.value;
     s->gate.cost = cost_of_group;
     s->gate.arg = e->costs;
-    return simulation_init(s, &e->arena);
+    simulation_init(s, &e->arena);
 }
 
 /* ---- actions ---- */
@@ -234,7 +221,7 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
 /* ---- all-reduces ---- */
 
 /* In cycles the gate says what a group takes, and no bucket is in parts. */
-static int set_collectives(struct evaluator *e)
+static void set_collectives(struct evaluator *e)
 {
     struct simulation *s = &e->sim;
     const struct dpro_strategy *strategy = e->strategy;
@@ -254,13 +241,11 @@ static int set_collectives(struct evaluator *e)
                                 .then = SIM_NONE,
                                 .priority = strategy->buckets[b].priority,
                                 .begins = true};
-        if (array_push(&s->communications, c) < 0 || array_reserve(&s->flows, n) < 0)
-            return -1;
+        array_push(&s->communications, c);
+        array_reserve(&s->flows, n);
         for (uint32_t p = 0; p < n; p++) {
-            struct sync_cost cost = {0};
             if (strategy->cycle_ns <= 0 && (p == 0 || p + 1 == n)) {
-                if (sync_get(e->costs, p + 1 == n ? last : part, &cost) < 0)
-                    return -1;
+                struct sync_cost cost = sync_get(e->costs, p + 1 == n ? last : part);
                 flow.hold_ns = (double)cost.latency_ns + bucket->cast_ns;
                 flow.wire_ns = (double)cost.wire_ns;
             }
@@ -268,7 +253,6 @@ static int set_collectives(struct evaluator *e)
             flow.begins = false;
         }
     }
-    return 0;
 }
 
 /* ---- parameter servers ---- */
@@ -326,7 +310,7 @@ static void set_part(struct evaluator *e, const struct layout *l, uint32_t b, ui
                                             .then = l->step};
 }
 
-static int set_served(struct evaluator *e)
+static void set_served(struct evaluator *e)
 {
     struct simulation *s = &e->sim;
     const struct dpro_strategy *strategy = e->strategy;
@@ -337,10 +321,9 @@ static int set_served(struct evaluator *e)
         l.n_parts += strategy->buckets[b].partitions;
     l.n_pushes = l.n_parts * n_ranks;
     l.step = net->gate.pulls_with_step ? l.n_parts : SIM_NONE;
-    if (array_reserve(&s->flows, 3 * (size_t)l.n_pushes) < 0 ||
-        array_reserve(&s->joins, l.n_parts + (size_t)1) < 0 ||
-        array_reserve(&s->communications, ((size_t)n + 1) * n_ranks) < 0)
-        return -1;
+    array_reserve(&s->flows, 3 * (size_t)l.n_pushes);
+    array_reserve(&s->joins, l.n_parts + (size_t)1);
+    array_reserve(&s->communications, ((size_t)n + 1) * n_ranks);
     s->flows.n = 3 * (size_t)l.n_pushes;
     s->joins.n = l.n_parts + (size_t)1;
     s->communications.n = ((size_t)n + 1) * n_ranks;
@@ -365,10 +348,9 @@ static int set_served(struct evaluator *e)
                                                .n_communications = n_ranks,
                                                .then = SIM_NONE};
     s->first_join = l.step;
-    return 0;
 }
 
-int schedule_strategy(struct evaluator *e)
+void schedule_strategy(struct evaluator *e)
 {
     struct simulation *s = &e->sim;
     s->communications.n = s->flows.n = s->joins.n = 0;
@@ -378,5 +360,5 @@ int schedule_strategy(struct evaluator *e)
     buckets_cost(e->model, e->strategy, e->buckets, e->bucket_of);
     for (uint32_t c = 0; c < e->n_classes; c++)
         set_actions(e, &e->classes[c]);
-    return e->n_servers ? set_served(e) : set_collectives(e);
+    (e->n_servers ? set_served : set_collectives)(e);
 }

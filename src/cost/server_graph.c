@@ -28,13 +28,11 @@ static uint32_t add_chunks(struct job *j, struct connection *link, uint32_t afte
     struct maker *m = &j->m;
     uint32_t n = (uint32_t)(bytes / j->chunk_bytes) + 1, recv = after;
     double wire_ns = bytes * j->model->net.link.byte_ns.value;
-    for (uint32_t c = 0; c < n && !m->failed; c++) {
+    for (uint32_t c = 0; c < n; c++) {
         uint32_t send = maker_op(m, DPRO_OP_SEND, link->from, SENDS, "send",
                                  chunk_ns(wire_ns * slowness(j, link->from), c, n));
         recv = maker_op(m, DPRO_OP_RECV, link->to, RECEIVES, "recv",
                         chunk_ns(wire_ns * slowness(j, link->to), c, n));
-        if (m->failed)
-            break;
         m->nodes.at[send].op.size_bytes = m->nodes.at[recv].op.size_bytes = (uint64_t)(bytes / n);
         m->nodes.at[send].op.transaction = m->nodes.at[recv].op.transaction = ++m->transaction;
         maker_edge(m, after, send, false);
@@ -103,15 +101,14 @@ static void add_part(struct job *j, uint32_t b, uint32_t part)
     uint32_t answer =
         maker_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all have pushed",
                  net->gate.pulls_with_step ? 0 : (int64_t)(net->servers.answer_ns.value + 0.5));
-    for (uint32_t r = 0; r < net->collective.n_ranks && !m->failed; r++) {
+    for (uint32_t r = 0; r < net->collective.n_ranks; r++) {
         uint32_t pushed = carry(j, r, server, false, at(j, b, r)->barrier, bytes);
         uint32_t serve = maker_op(m, DPRO_OP_REDUCE, sync_n_nodes(net) + server, ADDS, "serve",
                                   (int64_t)(serve_ns + 0.5));
         maker_edge(m, pushed, serve, false);
         maker_edge(m, serve, answer, false);
     }
-    for (uint32_t r = 0; r < net->collective.n_ranks && !m->failed && !net->gate.pulls_with_step;
-         r++)
+    for (uint32_t r = 0; r < net->collective.n_ranks && !net->gate.pulls_with_step; r++)
         pull(j, b, part, r, answer);
     maker_edge(m, answer, j->ends_step, false);
 }
@@ -122,7 +119,7 @@ void server_graph_bucket(struct job *j, uint32_t b)
         at(j, b, r)->barrier = maker_op(&j->m, DPRO_OP_BARRIER, r, DPRO_NO_DEVICE, "launched", 0);
         at(j, b, r)->end = maker_op(&j->m, DPRO_OP_BARRIER, r, DPRO_NO_DEVICE, "bucket is back", 0);
     }
-    for (uint32_t p = 0; p < j->strategy->buckets[b].partitions && !j->m.failed; p++)
+    for (uint32_t p = 0; p < j->strategy->buckets[b].partitions; p++)
         add_part(j, b, p);
 }
 
@@ -138,12 +135,10 @@ static void add_reads(struct job *j, uint32_t rank)
 {
     uint32_t n = j->strategy->n_buckets;
     struct read *reads = arena_array(&j->m.arena, n, sizeof *reads);
-    j->m.failed |= !reads;
-    for (uint32_t b = 0; reads && b < n; b++)
+    for (uint32_t b = 0; b < n; b++)
         reads[b] = (struct read){read_ns(j, b, rank), b};
-    if (reads)
-        qsort(reads, n, sizeof *reads, by_time);
-    for (uint32_t i = 0; i < n && !j->m.failed; i++) {
+    qsort(reads, n, sizeof *reads, by_time);
+    for (uint32_t i = 0; i < n; i++) {
         uint32_t b = reads[i].bucket;
         uint32_t read = maker_op(&j->m, DPRO_OP_BARRIER, rank, DPRO_NO_DEVICE, "read", reads[i].ns);
         maker_edge(&j->m, j->begins, read, false);
@@ -164,14 +159,12 @@ static void add_step(struct job *j)
     maker_edge(&j->m, j->ends_step, j->begins, true);
 }
 
-int server_graph_init(struct job *j)
+void server_graph_init(struct job *j)
 {
     const struct model_net *net = &j->model->net;
     uint64_t largest = 0;
     uint32_t n_connections = net->collective.n_ranks * j->n_servers;
     j->connections = arena_array(&j->m.arena, 2 * (size_t)n_connections, sizeof *j->connections);
-    if (!j->connections)
-        return -1;
     add_step(j);
     for (uint32_t w = 0; w < 2 * n_connections; w++) {
         uint32_t rank = w % n_connections / j->n_servers;
@@ -187,7 +180,6 @@ int server_graph_init(struct job *j)
         if (j->buckets[b].size_bytes > largest)
             largest = j->buckets[b].size_bytes;
     j->chunk_bytes = largest > CHUNKS ? (double)largest / CHUNKS : 1;
-    return 0;
 }
 
 void server_graph_finish(struct job *j)
@@ -195,6 +187,6 @@ void server_graph_finish(struct job *j)
     uint32_t n_ranks = j->model->net.collective.n_ranks;
     for (uint32_t r = 0; r < n_ranks && j->model->net.gate.pulls_with_step; r++)
         add_reads(j, r);
-    for (uint32_t w = 0; w < 2 * n_ranks * j->n_servers && !j->m.failed; w++)
+    for (uint32_t w = 0; w < 2 * n_ranks * j->n_servers; w++)
         maker_edge(&j->m, j->connections[w].sent, j->connections[w].first, true);
 }

@@ -79,14 +79,12 @@ uint32_t servers_host_of(const struct model_net *net, uint32_t rank)
     return net->link.rank_hosts ? net->link.rank_hosts[rank] : rank;
 }
 
-static int change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
+static void change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
 {
     struct model_net *net = &m->net;
     bool *taken = arena_array(arena, m->n_ranks + (size_t)1, sizeof *taken);
     int32_t *hosts = arena_array(arena, n, sizeof *hosts);
     bool with_ranks = net->servers.hosts != NULL;
-    if (!taken || !hosts)
-        return -1;
     for (uint32_t r = 0; r < m->n_ranks; r++)
         taken[r] = servers_host_of(net, r) != r;
     for (uint32_t s = 0; s < n; s++) {
@@ -103,16 +101,14 @@ static int change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
             taken[hosts[s]] = true;
     }
     net->servers.hosts = hosts;
-    return 0;
 }
 
-int servers_change(struct dpro_model *m, uint32_t n_servers, struct arena *arena)
+void servers_change(struct dpro_model *m, uint32_t n_servers, struct arena *arena)
 {
     struct model_net *net = &m->net;
     struct dpro_strategy *baseline = &m->baseline;
     uint64_t bound = servers_bound(m, baseline);
-    if (change_hosts(m, n_servers, arena) < 0)
-        return -1;
+    change_hosts(m, n_servers, arena);
     net->servers.n = n_servers;
     net->servers.of_key = NULL;
     net->servers.numbers = NULL;
@@ -122,5 +118,4 @@ int servers_change(struct dpro_model *m, uint32_t n_servers, struct arena *arena
         for (uint32_t b = 0; b < baseline->n_buckets; b++)
             baseline->buckets[b].server =
                 m->tensors[baseline->order[baseline->buckets[b].first]].key % n_servers;
-    return 0;
 }

@@ -17,9 +17,8 @@ void servers_set_bound(const struct dpro_model *model, uint64_t bound,
                        struct dpro_strategy *strategy);
 enum { SERVERS_MOST = PLAN_MOST_SERVERS }; /* that can be predicted */
 /* Other servers, in the same places as far as they go, then with ranks that have none if the others
- * are with ranks. The own strategy goes to them as the job's stack would have it. -1: out of
- * memory. */
-int servers_change(struct dpro_model *model, uint32_t n_servers, struct arena *arena);
+ * are with ranks. The own strategy goes to them as the job's stack would have it. */
+void servers_change(struct dpro_model *model, uint32_t n_servers, struct arena *arena);
 
 /* Of the ranks on a rank's host, the first. */
 uint32_t servers_host_of(const struct model_net *net, uint32_t rank);

@@ -90,12 +90,9 @@ static inline void set_rate(struct simulation *s, uint32_t clock, double rate)
     find_next(s, clock);
 }
 
-static inline void add_to_heap(struct simulation *s, struct sim_clock *c, struct sim_job job)
+static inline void add_to_heap(struct sim_clock *c, struct sim_job job)
 {
-    if (array_push(&c->heap, job) < 0) {
-        s->failed = true;
-        return;
-    }
+    array_push(&c->heap, job);
     struct sim_job *jobs = c->heap.at;
     size_t i = c->heap.n - 1;
     for (; i > 0 && is_before(&job, &jobs[(i - 1) / 2]); i = (i - 1) / 2)
@@ -112,9 +109,9 @@ static inline void add_job(struct simulation *s, uint32_t clock, double when, en
     if (empty)
         c->first = c->list.n = 0;
     if (!empty && when < c->list.at[c->list.n - 1].when)
-        add_to_heap(s, c, job);
-    else if (array_push(&c->list, job) < 0)
-        s->failed = true;
+        add_to_heap(c, job);
+    else
+        array_push(&c->list, job);
     if (empty || c->heap.n > 0)
         find_next(s, clock);
 }

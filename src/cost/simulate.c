@@ -60,8 +60,7 @@ static void begin_group(struct simulation *s)
         uint64_t size_bytes;
         double latency_ns, cost_ns = 0;
         gate->n_under_way = count_group(s, &size_bytes, &latency_ns);
-        if (gate->cost(gate->arg, size_bytes, &cost_ns, &first->wire_ns) < 0)
-            s->failed = true;
+        gate->cost(gate->arg, size_bytes, &cost_ns, &first->wire_ns);
         first->hold_ns = latency_ns + cost_ns + (gate->n_begun == 0 ? gate->negotiate_ns : 0);
         for (uint32_t i = gate->n_begun; i < gate->n_begun + gate->n_under_way; i++)
             s->communications.at[s->flows.at[gate->ready[i]].communication].start_ns = s->now_ns;
@@ -356,7 +355,7 @@ static bool step(struct simulation *s)
     uint32_t clock = next_clock(s);
     double next_ns = s->next_ns[0][clock];
     struct sim_clock *c = &s->clocks[clock];
-    if (next_ns == INFINITY || s->failed)
+    if (next_ns == INFINITY)
         return false;
     s->now_ns = next_ns > s->now_ns ? next_ns : s->now_ns;
     const struct sim_job *next = next_job(c);
@@ -386,7 +385,7 @@ static void reset(struct simulation *s)
     s->n_flowing = s->n_queued = s->n_touched = s->n_on_links = s->n_iterations = 0;
     s->n_jobs = s->n_turns = s->n_ended = 0;
     s->clock = SIM_NONE;
-    s->is_busy = s->is_idle_due = s->is_settled = s->failed = false;
+    s->is_busy = s->is_idle_due = s->is_settled = false;
     s->gate.next_ns = 0;
     s->gate.n_ready = s->gate.n_begun = 0;
     s->gate.is_armed = false;
@@ -434,14 +433,12 @@ void simulation_run(struct simulation *s)
         ;
 }
 
-int simulation_init(struct simulation *s, struct arena *arena)
+void simulation_init(struct simulation *s, struct arena *arena)
 {
     size_t n = s->n_clocks;
     do {
         n = (n + FANOUT - 1) / FANOUT;
         double *ns = arena_alloc(arena, n * FANOUT * sizeof *ns);
-        if (!ns)
-            return -1;
         for (size_t i = 0; i < n * FANOUT; i++)
             ns[i] = INFINITY;
         s->next_ns[s->n_levels++] = ns;
@@ -449,7 +446,6 @@ int simulation_init(struct simulation *s, struct arena *arena)
     s->flowing = arena_array(arena, s->n_channels, sizeof *s->flowing);
     s->queued = arena_array(arena, s->n_channels, sizeof *s->queued);
     s->touched = arena_array(arena, s->n_channels, sizeof *s->touched);
-    return s->flowing && s->queued && s->touched ? 0 : -1;
 }
 
 void simulation_fini(struct simulation *s)

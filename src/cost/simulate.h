@@ -127,8 +127,8 @@ struct sim_gate {
     bool fuses;      /* groups of up to fusion_bytes; else each communication by itself */
     uint64_t fusion_bytes;
     double negotiate_ns; /* of a cycle's first group */
-    /* latency and wire time of a group; -1: out of memory */
-    int (*cost)(void *arg, uint64_t size_bytes, double *latency_ns, double *wire_ns);
+    /* latency and wire time of a group */
+    void (*cost)(void *arg, uint64_t size_bytes, double *latency_ns, double *wire_ns);
     void *arg;
     /* while it runs */
     double next_ns;
@@ -172,11 +172,10 @@ struct simulation {
     uint32_t n_on_links;
     double on_links_since_ns, on_links_ns;
     double now_ns;
-    bool failed; /* out of memory */
 };
 
-/* Room for what simulation_run needs beside what is there; -1: out of memory. */
-int simulation_init(struct simulation *s, struct arena *arena);
+/* Room for what simulation_run needs beside what is there. */
+void simulation_init(struct simulation *s, struct arena *arena);
 void simulation_fini(struct simulation *s);
 /* Until iterations are all alike, or SIM_MOST_ITERATIONS have passed, or nothing happens. */
 void simulation_run(struct simulation *s);

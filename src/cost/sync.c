@@ -110,18 +110,14 @@ static void add(const struct lister *l, uint32_t from, uint32_t to, uint64_t byt
                 bool adds)
 {
     struct sync_message message = {from % l->n_nodes, to % l->n_nodes, needs, adds, bytes};
-    if (array_push(&l->m->list, message) < 0)
-        l->m->failed = true;
+    array_push(&l->m->list, message);
 }
 
-/* A table of n message numbers, none yet; NULL: no memory. */
+/* A table of n message numbers, none yet. */
 static uint32_t *table(const struct lister *l, size_t n)
 {
     l->m->received.n = 0;
-    if (array_reserve(&l->m->received, n + 1) < 0) {
-        l->m->failed = true;
-        return NULL;
-    }
+    array_reserve(&l->m->received, n + 1);
     memset(l->m->received.at, 0xff, n * sizeof(uint32_t));
     return l->m->received.at;
 }
@@ -166,8 +162,6 @@ static void list_rings(const struct lister *l, uint64_t size)
     uint32_t n_hosts = n / width;
     struct rings inner = {width, 1}, outer = {width, width};
     uint64_t segment = divide_up(size, width);
-    if (!last)
-        return;
     if (n_hosts == 1) { /* chunk after chunk goes round twice */
         add_ring_steps(l, &inner, 2 * (n - 1), n - 1, segment, last);
         return;
@@ -194,8 +188,6 @@ static void list_halving_doubling(const struct lister *l, uint64_t size)
         n_halvings++;
     uint32_t n_senders = l->n_nodes == 1 ? 1 : n_half;
     uint32_t *last = table(l, (size_t)n * 2);
-    if (!last)
-        return;
     uint32_t *now = last + n;
     for (uint32_t i = n_half; i < n; i++) {
         add_whole(l, i, i - n_half, size, SYNC_NONE, true);
@@ -251,8 +243,6 @@ static void list_tree(const struct lister *l, uint64_t size)
              deepest = depth_of(n - 1);
     uint64_t chunk = divide_up(size, n_chunks);
     uint32_t *up = table(l, (size_t)n * n_chunks * 2);
-    if (!up)
-        return;
     uint32_t *down = up + (size_t)n * n_chunks;
     for (uint32_t time = 0; time < 2 * deepest + n_chunks; time++)
         for (uint32_t i = 1; i < n; i++) {
@@ -279,7 +269,7 @@ static void list_servers(const struct lister *l, uint64_t size)
     uint64_t share = divide_up(size, n_servers);
     uint32_t n_chunks = chunks_of(l->net, share), *last = table(l, n_servers);
     uint64_t chunk = divide_up(share, n_chunks);
-    for (uint32_t c = 0; c < n_chunks && last; c++) {
+    for (uint32_t c = 0; c < n_chunks; c++) {
         for (uint32_t turn = 0; turn < n_servers; turn++)
             for (uint32_t i = 0; i < n; i++) {
                 uint32_t server = (i + turn) % n_servers;
@@ -305,7 +295,7 @@ static void list_direct(const struct lister *l, uint64_t size)
     uint32_t n_chunks = chunks_of(l->net, segment);
     uint64_t chunk = divide_up(segment, n_chunks);
     uint32_t *last = table(l, (size_t)n_nodes * n_chunks);
-    for (int gathers = 0; gathers < 2 && last; gathers++)
+    for (int gathers = 0; gathers < 2; gathers++)
         for (uint32_t c = 0; c < n_chunks; c++)
             for (uint32_t turn = 1; turn < n; turn++)
                 for (uint32_t i = 0; i < n_nodes; i++) {
@@ -324,8 +314,8 @@ static bool all_alike(const struct model_net *net)
             (net->collective.n_ranks & (net->collective.n_ranks - 1)) == 0);
 }
 
-int sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
-              struct sync_messages *messages)
+void sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
+               struct sync_messages *messages)
 {
     static void (*const algorithms[])(const struct lister *l, uint64_t size_bytes) = {
         [MODEL_RING] = list_rings,     [MODEL_HALVING_DOUBLING] = list_halving_doubling,
@@ -333,10 +323,8 @@ int sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
         [MODEL_SERVER] = list_servers, [MODEL_DIRECT] = list_direct};
     struct lister l = {messages, net, alike && all_alike(net) ? 1 : sync_n_nodes(net)};
     messages->list.n = 0;
-    messages->failed = false;
     if (net->collective.n_ranks >= 2 || net->collective.algorithm == MODEL_SERVER)
         algorithms[net->collective.algorithm](&l, size_bytes);
-    return messages->failed ? -1 : 0;
 }
 
 void sync_messages_fini(struct sync_messages *messages)
@@ -379,22 +367,16 @@ static struct sync_cost replay(const struct model_net *net, const struct sync_me
     return (struct sync_cost){sync_start_ns(net) + total - wire, wire};
 }
 
-static int replay_alone(const struct model_net *net, uint64_t size_bytes,
-                        struct sync_messages *messages, struct sync_cost *cost)
+static struct sync_cost replay_alone(const struct model_net *net, uint64_t size_bytes,
+                                     struct sync_messages *messages)
 {
-    int64_t *ready = NULL;
-    struct link *links = NULL;
-    int rc = sync_list(net, size_bytes, true, messages);
-    if (rc == 0) {
-        ready = mem_alloc((messages->list.n + 1) * sizeof *ready);
-        links = mem_array(sync_n_nodes(net) + (size_t)1, sizeof *links);
-        rc = ready && links ? 0 : -1;
-    }
-    if (rc == 0)
-        *cost = replay(net, messages, ready, links);
+    sync_list(net, size_bytes, true, messages);
+    int64_t *ready = mem_alloc((messages->list.n + 1) * sizeof *ready);
+    struct link *links = mem_array(sync_n_nodes(net) + (size_t)1, sizeof *links);
+    struct sync_cost cost = replay(net, messages, ready, links);
     mem_free(ready);
     mem_free(links);
-    return rc;
+    return cost;
 }
 
 /* One ring, see above. Each of its 2 (n - 1) steps keeps the link busy for n_chunks * wire. */
@@ -424,22 +406,23 @@ static bool ring_cost(const struct model_net *net, uint64_t size_bytes, struct s
 }
 
 /* `messages` is room for them. */
-static int find_cost(const struct model_net *net, uint64_t size_bytes,
-                     struct sync_messages *messages, struct sync_cost *cost)
+static struct sync_cost find_cost(const struct model_net *net, uint64_t size_bytes,
+                                  struct sync_messages *messages)
 {
-    if (!ring_cost(net, size_bytes, cost) && replay_alone(net, size_bytes, messages, cost) < 0)
-        return -1;
-    cost->latency_ns =
-        later(cost->latency_ns, round_ns(net->collective.least_ns.value) - cost->wire_ns);
-    return 0;
+    struct sync_cost cost;
+    if (!ring_cost(net, size_bytes, &cost))
+        cost = replay_alone(net, size_bytes, messages);
+    cost.latency_ns =
+        later(cost.latency_ns, round_ns(net->collective.least_ns.value) - cost.wire_ns);
+    return cost;
 }
 
-int sync_cost(const struct model_net *net, uint64_t size_bytes, struct sync_cost *cost)
+struct sync_cost sync_cost(const struct model_net *net, uint64_t size_bytes)
 {
     struct sync_messages messages = {0};
-    int rc = find_cost(net, size_bytes, &messages, cost);
+    struct sync_cost cost = find_cost(net, size_bytes, &messages);
     sync_messages_fini(&messages);
-    return rc;
+    return cost;
 }
 
 /* ---- remembering ---- */
@@ -456,8 +439,7 @@ struct sync {
 struct sync *sync_create(const struct model_net *net)
 {
     struct sync *sync = mem_array(1, sizeof *sync);
-    if (sync)
-        sync->net = net;
+    sync->net = net;
     return sync;
 }
 
@@ -468,14 +450,12 @@ void sync_destroy(struct sync *sync)
     mem_free(sync);
 }
 
-int sync_get(struct sync *sync, uint64_t size_bytes, struct sync_cost *cost)
+struct sync_cost sync_get(struct sync *sync, uint64_t size_bytes)
 {
     size_t slot = (size_t)(map_mix(size_bytes) >> (64 - CACHE_BITS));
     if (sync->slots[slot].size_plus_1 != size_bytes + 1) {
-        if (find_cost(sync->net, size_bytes, &sync->messages, &sync->slots[slot].cost) < 0)
-            return -1;
+        sync->slots[slot].cost = find_cost(sync->net, size_bytes, &sync->messages);
         sync->slots[slot].size_plus_1 = size_bytes + 1;
     }
-    *cost = sync->slots[slot].cost;
-    return 0;
+    return sync->slots[slot].cost;
 }

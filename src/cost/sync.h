@@ -26,13 +26,12 @@ struct sync_message {
 struct sync_messages {
     ARRAY(struct sync_message) list; /* what a message needs stands before it */
     ARRAY(uint32_t) received;        /* for making the list */
-    bool failed;                     /* out of memory */
 };
 
 /* Lists the messages of a collective of all ranks. `alike`: where all nodes do the same, one stands
- * for all of them, and sends to itself. -1: out of memory. */
-int sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
-              struct sync_messages *messages);
+ * for all of them, and sends to itself. */
+void sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
+               struct sync_messages *messages);
 void sync_messages_fini(struct sync_messages *messages);
 uint32_t sync_n_nodes(const struct model_net *net);
 uint32_t sync_n_servers(const struct model_net *net); /* 0: not by servers */
@@ -45,14 +44,13 @@ int64_t sync_add_ns(const struct model_net *net, uint64_t bytes);
 int64_t sync_start_ns(const struct model_net *net);
 int64_t sync_message_ns(const struct model_net *net);
 
-/* -1: out of memory. */
-int sync_cost(const struct model_net *net, uint64_t size_bytes, struct sync_cost *cost);
+struct sync_cost sync_cost(const struct model_net *net, uint64_t size_bytes);
 
 /* The same, remembering thousands of sizes; its memory doesn't grow with their number. `net` is
  * borrowed and must not change. */
 struct sync;
-struct sync *sync_create(const struct model_net *net); /* NULL: out of memory */
-void sync_destroy(struct sync *sync);                  /* NULL is fine */
-int sync_get(struct sync *sync, uint64_t size_bytes, struct sync_cost *cost);
+struct sync *sync_create(const struct model_net *net);
+void sync_destroy(struct sync *sync); /* NULL is fine */
+struct sync_cost sync_get(struct sync *sync, uint64_t size_bytes);
 
 #endif

@@ -22,18 +22,14 @@ struct uncertainty {
 enum { N_MODEL_NUMBERS = 16 };
 struct dpro_estimate *model_number(struct model_net *net, size_t which);
 
-/* How long an iteration of the model's own strategy takes. */
-int uncertainty_time(const struct dpro_model *model, int64_t *iteration_ns, struct dpro_error *err);
-
 /* Makes `moved` the model as it were, had another value been learnt for one of the numbers, by so
  * many standard errors. Where that is what communication costs computation, the recorded iterations
  * stay as long as they were: the work is another, too. `moved` shares the model's memory; what
- * differs is in `arena`. -1: out of memory. */
-int uncertainty_move(const struct dpro_model *model, size_t number, double errors,
-                     struct arena *arena, struct dpro_model *moved);
+ * differs is in `arena`. */
+void uncertainty_move(const struct dpro_model *model, size_t number, double errors,
+                      struct arena *arena, struct dpro_model *moved);
 
 /* Of two models of one job, each under its own strategy: as it ran and otherwise. */
-int uncertainty_of(const struct dpro_model *before, const struct dpro_model *after,
-                   struct uncertainty *uncertainty, struct dpro_error *err);
+struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after);
 
 #endif

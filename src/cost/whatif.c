@@ -28,44 +28,36 @@ struct dpro_whatif {
 };
 
 /* Which gradients travel together is what comes of the cycles. */
-static int show_groups(struct dpro_model *model, struct dpro_error *err)
+static void show_groups(struct dpro_model *model)
 {
-    struct evaluator *evaluator;
-    int rc = evaluator_create(model, &evaluator, err);
-    if (rc < 0)
-        return rc;
+    struct evaluator *evaluator = evaluator_create(model);
     evaluate(evaluator, &model->baseline);
-    rc = evaluated_groups(evaluator, &model->baseline) < 0 ? dpro_error_nomem(err) : 0;
+    evaluated_groups(evaluator, &model->baseline);
     evaluator_destroy(evaluator);
-    return rc;
 }
 
 /* Measured iterations drawn at random: each rank computes as fast as it did in that one. Ranks that
  * were not recorded do what the recorded ones did in another. Equal draws whatever the model.
- * Sorted; *mean_ns is theirs. */
-static int draw_iterations(const struct dpro_model *model, uint32_t n_recorded,
-                           int64_t draws[N_DRAWS], double *mean_ns, struct dpro_error *err)
+ * Sorted; returns their mean. */
+static double draw_iterations(const struct dpro_model *model, uint32_t n_recorded,
+                              int64_t draws[N_DRAWS])
 {
     struct dpro_model drawn = *model;
     drawn.ranks = mem_alloc(((size_t)model->n_ranks + 1) * sizeof *drawn.ranks);
-    if (!drawn.ranks)
-        return dpro_error_nomem(err);
-    int rc = 0;
     double sum = 0;
-    for (uint32_t d = 0; d < N_DRAWS && rc == 0; d++) {
+    for (uint32_t d = 0; d < N_DRAWS; d++) {
         for (uint32_t r = 0; r < model->n_ranks; r++) {
             uint64_t x = map_mix(map_mix(d + 1) + 0x9e3779b97f4a7c15u * (r / n_recorded + 1));
             uint32_t sample = (uint32_t)(((unsigned __int128)x * model->n_samples) >> 64);
             drawn.ranks[r] = model->ranks[r];
             drawn.ranks[r].work_scale *= model->ranks[r].sample_scale[sample];
         }
-        rc = uncertainty_time(&drawn, &draws[d], err);
+        draws[d] = evaluate_once(&drawn);
         sum += (double)draws[d];
     }
     mem_free(drawn.ranks);
     sort_i64(draws, N_DRAWS);
-    *mean_ns = sum / N_DRAWS;
-    return rc;
+    return sum / N_DRAWS;
 }
 
 /* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
@@ -73,29 +65,23 @@ static int draw_iterations(const struct dpro_model *model, uint32_t n_recorded,
 static int predict(const struct dpro_model *model, uint32_t n_recorded,
                    struct dpro_prediction *prediction, double *noise_ns, struct dpro_error *err)
 {
-    int64_t draws[N_DRAWS];
-    double mean_ns = 0;
-    int rc = uncertainty_time(model, &prediction->iteration_ns, err);
-    prediction->p50_ns = prediction->p95_ns = prediction->iteration_ns;
+    int64_t draws[N_DRAWS], ns = evaluate_once(model);
+    if (ns == INT64_MAX)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "an iteration of the changed job never ends; change less");
+    *prediction = (struct dpro_prediction){.iteration_ns = ns, .p50_ns = ns, .p95_ns = ns};
     *noise_ns = 0;
-    if (rc == 0 && model->n_samples > 1) {
-        rc = draw_iterations(model, n_recorded, draws, &mean_ns, err);
-        if (rc == 0) {
-            prediction->p50_ns = (draws[N_DRAWS / 2 - 1] + draws[N_DRAWS / 2]) / 2;
-            prediction->p95_ns = draws[N_DRAWS * 95 / 100 - 1];
-            *noise_ns = mean_ns - (double)prediction->iteration_ns;
-        }
+    if (model->n_samples > 1) {
+        *noise_ns = draw_iterations(model, n_recorded, draws) - (double)ns;
+        prediction->p50_ns = (draws[N_DRAWS / 2 - 1] + draws[N_DRAWS / 2]) / 2;
+        prediction->p95_ns = draws[N_DRAWS * 95 / 100 - 1];
     }
-    return rc;
+    return 0;
 }
 
-static int add_uncertainty(const struct dpro_model *model, struct dpro_whatif *w,
-                           struct dpro_error *err)
+static void add_uncertainty(const struct dpro_model *model, struct dpro_whatif *w)
 {
-    struct uncertainty u;
-    int rc = uncertainty_of(model, &w->model, &u, err);
-    if (rc < 0)
-        return rc;
+    struct uncertainty u = uncertainty_of(model, &w->model);
     if (fabs(100 * u.misfit) > MISFIT_TO_TELL_PCT)
         note(&w->notes,
              "the model is %+.1f %% off the measured iteration; trust the ratio more than the "
@@ -106,7 +92,6 @@ static int add_uncertainty(const struct dpro_model *model, struct dpro_whatif *w
     w->predicted.uncertainty_pct = 100 * HALF_OF_95_PCT * u.after;
     w->speedup = (struct dpro_estimate){ratio, u.speedup};
     memcpy(w->parts, u.parts, sizeof w->parts);
-    return w->notes.failed ? dpro_error_nomem(err) : 0;
 }
 
 static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *model,
@@ -115,27 +100,22 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
 {
     double noise_before, noise_after;
     struct dpro_whatif *w = mem_array(1, sizeof *w);
-    if (!w)
-        return dpro_error_nomem(err);
     w->notes.arena = &w->arena;
-    int rc = change_copy(model, &w->arena, &w->model) < 0 ? dpro_error_nomem(err) : 0;
-    if (rc == 0)
-        rc = change_apply(graph, changes, &w->model, &w->notes, err);
+    change_copy(model, &w->arena, &w->model);
+    int rc = change_apply(graph, changes, &w->model, &w->notes, err);
     if (rc == 0)
         rc = predict(model, model->n_ranks, &w->baseline, &noise_before, err);
     if (rc == 0)
         rc = predict(&w->model, model->n_ranks, &w->predicted, &noise_after, err);
-    if (rc == 0 && w->model.baseline.fuses)
-        rc = show_groups(&w->model, err);
-    if (rc == 0 && changes->world_size != 0) /* more ranks: a slower slowest one */
-        w->predicted.iteration_ns += llround(noise_after - noise_before);
-    if (rc == 0)
-        rc = add_uncertainty(model, w, err);
     if (rc < 0)
-        dpro_whatif_destroy(w);
-    else
-        *whatif = w;
-    return rc;
+        return rc;
+    if (w->model.baseline.fuses)
+        show_groups(&w->model);
+    if (changes->world_size != 0) /* more ranks: a slower slowest one */
+        w->predicted.iteration_ns += llround(noise_after - noise_before);
+    add_uncertainty(model, w);
+    *whatif = w;
+    return 0;
 }
 
 int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,

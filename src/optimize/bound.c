@@ -19,9 +19,7 @@ ORDER(by_time, struct ready, ASCENDING(when_ns));
 static double wire_ns_a_byte(const struct model_net *net)
 {
     const uint64_t bytes = 1ull << 40;
-    struct sync_cost cost;
-    sync_cost(net, bytes, &cost);
-    return (double)cost.wire_ns / (double)bytes * (1 - 1e-6);
+    return (double)sync_cost(net, bytes).wire_ns / (double)bytes * (1 - 1e-6);
 }
 
 /* A rank that waits for all tensors at once: what is not ready at some time must still be launched,

@@ -54,7 +54,7 @@ static void add(struct finals *p, const struct dpro_strategy *strategy,
     struct finalist *f = &p->finalists[p->n_finalists++];
     *f = (struct finalist){.of = of,
                            .shares = arena_array(&p->arena, p->n_draws, sizeof *f->shares)};
-    buckets_copy(p->model, strategy, &p->arena, &f->strategy);
+    f->strategy = buckets_copy(p->model, strategy, &p->arena);
 }
 
 /* What was found, and the defaults that the job's stack can be given. */
@@ -103,9 +103,8 @@ static void evaluate_all(struct finals *p)
     struct model_rank *ranks = arena_array(&p->arena, p->model->n_ranks + (size_t)1, sizeof *ranks);
     for (uint32_t draw = 0; draw < p->n_draws; draw++) {
         struct dpro_model job;
-        struct evaluator *evaluator;
         make_job(p, draw, ranks, &job);
-        evaluator_create(&job, &evaluator, NULL);
+        struct evaluator *evaluator = evaluator_create(&job);
         double baseline = (double)evaluate(evaluator, &p->finalists[OF_BASELINE].strategy);
         for (uint32_t f = 0; f < p->n_finalists; f++)
             p->finalists[f].shares[draw] =

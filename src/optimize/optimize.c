@@ -82,8 +82,7 @@ static uint32_t choose(struct dpro_optimum *const *found, uint32_t n)
 }
 
 /* What the searches took together, and each number. */
-static int sum_up(struct dpro_optimum *const *found, uint32_t n, struct dpro_optimum *chosen,
-                  struct dpro_error *err)
+static void sum_up(struct dpro_optimum *const *found, uint32_t n, struct dpro_optimum *chosen)
 {
     struct dpro_optimum_summary sum = chosen->summary;
     sum.seconds = 0;
@@ -95,14 +94,10 @@ static int sum_up(struct dpro_optimum *const *found, uint32_t n, struct dpro_opt
         sum.n_rounds += s->n_rounds;
         if (strcmp(s->stopped_by, "converged") != 0)
             sum.stopped_by = s->stopped_by;
-        int64_t usual_ns = 0;
-        int rc = uncertainty_time(found[i]->models[DPRO_BEST], &usual_ns, err);
-        if (rc < 0)
-            return rc;
+        int64_t usual_ns = evaluate_once(found[i]->models[DPRO_BEST]);
         array_push(&chosen->counts, count_of(found[i], usual_ns));
     }
     chosen->summary = sum;
-    return 0;
 }
 
 static int search_counts(const struct dpro_model *model,
@@ -119,9 +114,7 @@ static int search_counts(const struct dpro_model *model,
     if (rc < 0)
         return rc;
     uint32_t chosen = choose(found, n_found);
-    rc = sum_up(found, n_found, found[chosen], err);
-    if (rc < 0)
-        return rc;
+    sum_up(found, n_found, found[chosen]);
     for (uint32_t i = 0; i < n_found; i++)
         if (i != chosen)
             dpro_optimum_destroy(found[i]);

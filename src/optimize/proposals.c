@@ -60,9 +60,8 @@ void registry_collect(const struct question *q)
 {
     struct registry *r = q->registry;
     struct arena arena = {0};
-    struct dpro_strategy copy;
+    struct dpro_strategy copy = buckets_copy(q->model, q->strategy, &arena);
     q->candidates->list.n = q->candidates->edits.n = 0;
-    buckets_copy(q->model, q->strategy, &arena, &copy);
     for (uint32_t p = 0; p < r->passes.n; p++) {
         struct registered *entry = &r->passes.at[p];
         size_t first = q->candidates->list.n;

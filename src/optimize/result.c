@@ -29,7 +29,7 @@ static void keep(struct dpro_optimum *o, const struct dpro_model *model, struct 
 {
     const struct dpro_pass_view *view = space_look(space, strategy);
     o->times[which] = arena_array(&o->arena, view->n_buckets + (size_t)1, sizeof **o->times);
-    buckets_copy(model, strategy, &o->arena, &o->strategies[which]);
+    o->strategies[which] = buckets_copy(model, strategy, &o->arena);
     for (uint32_t b = 0; b < view->n_buckets; b++)
         o->times[which][b] = (struct dpro_bucket_times){
             view->buckets[b].ready_ns, view->buckets[b].start_ns, view->buckets[b].end_ns};
@@ -77,7 +77,7 @@ static int64_t sure_bound(const struct dpro_model *model, int64_t bound_ns,
     return llround((double)bound_ns * fmax(1 - doubt, 0));
 }
 
-int result_fill(struct dpro_optimum *o, struct space *space, struct dpro_error *err)
+void result_fill(struct dpro_optimum *o, struct space *space)
 {
     const struct dpro_model *model = o->models[DPRO_BEST];
     struct search *search = space->search;
@@ -85,7 +85,6 @@ int result_fill(struct dpro_optimum *o, struct space *space, struct dpro_error *
     bool same = model == o->models[DPRO_BASELINE];
     struct dpro_model ran = same ? *space->model : *o->models[DPRO_BASELINE],
                       planned = *space->model;
-    struct uncertainty unsure;
     /* with the ops fused that the best strategy fuses */
     struct computation work = computation_of(space->model, &space->best, &space->arena);
     int64_t bound_ns = lower_bound(space->model, &work);
@@ -96,9 +95,7 @@ int result_fill(struct dpro_optimum *o, struct space *space, struct dpro_error *
     array_append(&o->improvements, search->improvements.at, search->improvements.n);
     ran.baseline = o->models[DPRO_BASELINE]->baseline;
     planned.baseline = space->best;
-    int rc = uncertainty_of(&ran, &planned, &unsure, err);
-    if (rc < 0)
-        return rc;
+    struct uncertainty unsure = uncertainty_of(&ran, &planned);
     s->measured_ns = model->measured_ns;
     s->apart_ns = best_apart_ns(space, s->best_ns);
     s->lower_bound_ns = sure_bound(model, bound_ns, s, &unsure);
@@ -109,7 +106,6 @@ int result_fill(struct dpro_optimum *o, struct space *space, struct dpro_error *
     s->n_candidates = search->n_candidates;
     s->n_rounds = search->n_rounds;
     s->stopped_by = search->stopped_by ? search->stopped_by : "converged";
-    return 0;
 }
 
 /* ---- looking at it ---- */

@@ -23,7 +23,7 @@ struct dpro_optimum {
 void result_choose(struct dpro_optimum *optimum, struct space *space);
 /* result.c: what the best strategy is, how the job ran and how they differ, and what is sure of it;
  * after result_choose(). */
-int result_fill(struct dpro_optimum *optimum, struct space *space, struct dpro_error *err);
+void result_fill(struct dpro_optimum *optimum, struct space *space);
 /* decisions.c: what the best strategy fuses, of all ranks, and what makes it of the job's own. */
 void result_fuse(struct dpro_optimum *optimum, const struct dpro_model *model);
 void result_decide(struct dpro_optimum *optimum);

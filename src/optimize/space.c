@@ -110,7 +110,7 @@ void space_init(struct space *space, struct search *search, const struct dpro_mo
     show_programs(space);
     registry_forget(&search->registry);
     for (uint32_t i = 0; i < space->n_workers; i++) {
-        evaluator_create(model, &space->workers[i].evaluator, NULL);
+        space->workers[i].evaluator = evaluator_create(model);
         space->workers[i].strategy = space_strategy(space);
     }
 }
@@ -129,16 +129,12 @@ void space_fini(struct space *space)
 
 struct dpro_strategy space_strategy(struct space *space)
 {
-    struct dpro_strategy strategy;
-    buckets_init(space->model, &space->arena, &strategy);
-    return strategy;
+    return buckets_make(space->model, &space->arena);
 }
 
 struct dpro_strategy space_copy_of(struct space *space, const struct dpro_strategy *from)
 {
-    struct dpro_strategy strategy;
-    buckets_copy(space->model, from, &space->arena, &strategy);
-    return strategy;
+    return buckets_copy(space->model, from, &space->arena);
 }
 
 void space_copy(const struct space *space, const struct dpro_strategy *from,
@@ -265,9 +261,9 @@ void space_collect(struct space *space, const struct dpro_strategy *strategy)
 /* Equal parts on several streams stay in step: all have the latency, then share the wire. */
 int64_t space_sync_ns(struct space *space, uint64_t size_bytes, uint32_t partitions)
 {
-    struct sync_cost cost;
     uint32_t streams = space->model->net.gate.n_streams ? space->model->net.gate.n_streams : 1;
-    sync_get(space->sync, size_bytes / partitions + (size_bytes % partitions != 0), &cost);
+    struct sync_cost cost =
+        sync_get(space->sync, size_bytes / partitions + (size_bytes % partitions != 0));
     int64_t rounds = partitions / streams + (partitions % streams != 0);
     return rounds * cost.latency_ns + partitions * cost.wire_ns;
 }

@@ -24,12 +24,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct dpro_error err = {.code = 0};
     char path[64];
     int fd = memfd_create("input", 0);
-    if (fd < 0 || write(fd, data, size) != (ssize_t)size ||
-        buckets_init(&model, &arena, &strategy) < 0)
+    if (fd < 0 || write(fd, data, size) != (ssize_t)size)
         abort();
+    strategy = buckets_make(&model, &arena);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     uint32_t n_fused_ops;
-    if (buckets_read(&model, path, &strategy, &n_fused_ops, &err) == 0) {
+    if (WITHIN_SCOPE(-1, buckets_read(&model, path, &strategy, &n_fused_ops, &err)) == 0) {
         uint32_t seen = 0, at = 0;
         for (uint32_t b = 0; b < strategy.n_buckets; at += strategy.buckets[b++].n)
             if (strategy.buckets[b].first != at || strategy.buckets[b].n == 0 ||

@@ -146,11 +146,7 @@ static struct dpro_model *empty_model(uint32_t n_tensors, uint32_t n_ops, uint32
     m->ranks = arena_array(&m->arena, n_ranks + (size_t)1, sizeof *m->ranks);
     struct model_op *ops = arena_array(&m->arena, n_ops + (size_t)1, sizeof *ops);
     m->n_tensors = n_tensors;
-    if (!m->tensors || !m->programs || !m->ranks || !ops ||
-        buckets_init(m, &m->arena, &m->baseline) < 0) {
-        dpro_model_destroy(m);
-        return NULL;
-    }
+    m->baseline = buckets_make(m, &m->arena);
     m->programs[0].ops = ops;
     m->n_programs = 1;
     m->n_ranks = m->net.collective.n_ranks = n_ranks;

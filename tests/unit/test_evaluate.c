@@ -71,9 +71,7 @@ static struct job *job_of_two(void)
 /* Evaluates the job as it is, and frees it. */
 static int64_t time_of(struct job *job)
 {
-    struct evaluator *evaluator;
-    struct dpro_error err;
-    assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
+    struct evaluator *evaluator = evaluator_create(&job->model);
     int64_t ns = evaluate(evaluator, &job->model.baseline);
     assert_int_equal(evaluate(evaluator, &job->model.baseline), ns); /* nothing is left over */
     evaluator_destroy(evaluator);
@@ -112,10 +110,8 @@ static void test_launching_and_copying_back_take_computing_time(void **state)
 static void test_two_streams_share_the_wire(void **state)
 {
     struct job *job = job_of_two();
-    struct evaluator *evaluator;
-    struct dpro_error err;
     job->model.net.gate.n_streams = 2;
-    assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
+    struct evaluator *evaluator = evaluator_create(&job->model);
     const struct evaluation *e = evaluate_detail(evaluator, &job->model.baseline);
     /* t0 has 10 left when t1 comes at 30: half as fast, until 50 */
     assert_int_equal(e->end_ns[0], 50);
@@ -165,12 +161,10 @@ static void test_a_bucket_of_high_priority_overtakes_partitions(void **state)
 {
     for (int priority = 0; priority < 2; priority++) {
         struct job *job = job_of_two();
-        struct evaluator *evaluator;
-        struct dpro_error err;
         job->buckets[0].partitions = 3;
         job->buckets[1].priority = priority;
         job->ops[1].work_ns = 5;
-        assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
+        struct evaluator *evaluator = evaluator_create(&job->model);
         const struct evaluation *e = evaluate_detail(evaluator, &job->model.baseline);
         /* t1 is there at 15, in the middle of t0's first part */
         assert_int_equal(e->start_ns[1], priority ? 20 : 40);
@@ -266,13 +260,11 @@ static void test_what_is_ready_together_is_fused_up_to_the_threshold(void **stat
     } cases[] = {{70, 1, 40 + 5 + 70}, {69, 2, 40 + 5 + 30 + 5 + 40}, {0, 2, 120}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct job *job = job_with_cycles(40);
-        struct evaluator *evaluator;
-        struct dpro_error err;
         job->model.baseline.fuses = true;
         job->model.baseline.fusion_bytes = cases[i].fusion_bytes;
-        assert_int_equal(evaluator_create(&job->model, &evaluator, &err), 0);
+        struct evaluator *evaluator = evaluator_create(&job->model);
         assert_int_equal(evaluate(evaluator, &job->model.baseline), cases[i].ns);
-        assert_int_equal(evaluated_groups(evaluator, &job->model.baseline), 0);
+        evaluated_groups(evaluator, &job->model.baseline);
         assert_int_equal(job->model.baseline.n_buckets, cases[i].n_groups);
         assert_int_equal(job->model.baseline.buckets[0].n, cases[i].n_groups == 1 ? 2 : 1);
         evaluator_destroy(evaluator);

@@ -118,9 +118,7 @@ static void test_the_jobs_own_strategy_takes_what_was_measured(void **state)
 {
     struct dpro_graph *g;
     struct dpro_model *m = model_of_two(&g);
-    struct evaluator *evaluator;
-    struct dpro_error err;
-    assert_int_equal(evaluator_create(m, &evaluator, &err), 0);
+    struct evaluator *evaluator = evaluator_create(m);
     int64_t own = evaluate(evaluator, &m->baseline);
     assert_true(fabs(m->misfit) < 0.03);
     assert_in_range(own, m->median_ns * 97 / 100, m->median_ns * 103 / 100);

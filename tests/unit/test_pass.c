@@ -88,8 +88,8 @@ static void test_undoing_gives_back_what_was_there(void **state)
     struct dpro_strategy s, before;
     struct journal journal = {0};
     uint32_t n_made = 0, n_refused = 0, n_fused = 0;
-    assert_int_equal(buckets_init(model, &arena, &s), 0);
-    assert_int_equal(buckets_init(model, &arena, &before), 0);
+    s = buckets_make(model, &arena);
+    before = buckets_make(model, &arena);
     for (int round = 0; round < 2000; round++) {
         size_t mark = journal.undo.n;
         buckets_assign(model, &s, &before);
@@ -119,7 +119,7 @@ static void test_edits_say_what_they_say(void **state)
     struct arena arena = {0};
     struct dpro_strategy s;
     struct journal journal = {0};
-    assert_int_equal(buckets_init(model, &arena, &s), 0);
+    s = buckets_make(model, &arena);
     const struct dpro_edit edits[] = {
         {.kind = DPRO_EDIT_MERGE, .at = 1, .value = 0}, /* 0 | 1 2 | 3 */
         {.kind = DPRO_EDIT_MOVE, .at = 1, .value = 2},  /* 0 | 3 | 1 2 */
@@ -148,7 +148,7 @@ static void test_fusing_ops_takes_in_those_fused_before(void **state)
     struct arena arena = {0};
     struct dpro_strategy s;
     struct journal journal = {0};
-    assert_int_equal(buckets_init(model, &arena, &s), 0);
+    s = buckets_make(model, &arena);
     const struct dpro_edit first[] = {{.kind = DPRO_EDIT_FUSE, .at = 5, .n = 2, .value = 7},
                                       {.kind = DPRO_EDIT_FUSE, .at = 1, .n = 2, .value = 5},
                                       {.kind = DPRO_EDIT_FUSE, .at = 3, .n = 2, .value = 6}};
@@ -183,8 +183,8 @@ static void test_a_list_with_one_impossible_edit_changes_nothing(void **state)
     struct arena arena = {0};
     struct dpro_strategy s, before;
     struct journal journal = {0};
-    assert_int_equal(buckets_init(model, &arena, &s), 0);
-    assert_int_equal(buckets_init(model, &arena, &before), 0);
+    s = buckets_make(model, &arena);
+    before = buckets_make(model, &arena);
     const struct dpro_edit edits[] = {{.kind = DPRO_EDIT_MERGE, .at = 1, .value = 0},
                                       {.kind = DPRO_EDIT_SPLIT, .at = 0, .value = 1}};
     assert_non_null(edits_apply(model, &s, edits, 2, &journal));

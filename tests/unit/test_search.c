@@ -35,8 +35,8 @@ static int64_t brute_force(const struct dpro_model *model)
     struct arena arena = {0};
     struct dpro_strategy strategy;
     int64_t best = INT64_MAX;
-    assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
-    assert_int_equal(buckets_init(model, &arena, &strategy), 0);
+    evaluator = evaluator_create(model);
+    strategy = buckets_make(model, &arena);
     for (uint32_t borders = 0; borders < 1u << (model->n_tensors - 1); borders++) {
         cut(model, borders, &strategy);
         int64_t ns = evaluate(evaluator, &strategy);
@@ -69,8 +69,8 @@ static void test_an_evaluation_is_the_replay_of_the_whole_graph(void **state)
         struct evaluator *evaluator;
         struct arena arena = {0};
         struct dpro_strategy strategy;
-        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
-        assert_int_equal(buckets_init(model, &arena, &strategy), 0);
+        evaluator = evaluator_create(model);
+        strategy = buckets_make(model, &arena);
         cut(model, (uint32_t)(seed * 2654435761u) >> 12, &strategy);
         if (seed % 4 == 0)
             strategy.buckets[0].partitions = 1 + (uint32_t)(seed % 3);
@@ -115,8 +115,8 @@ static void test_fused_ops_replay_as_they_are_evaluated(void **state)
         struct evaluator *evaluator;
         struct arena arena = {0};
         struct dpro_strategy strategy;
-        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
-        assert_int_equal(buckets_init(model, &arena, &strategy), 0);
+        evaluator = evaluator_create(model);
+        strategy = buckets_make(model, &arena);
         if (!o.cycles)
             cut(model, (uint32_t)(seed * 2654435761u) >> 12, &strategy);
         int64_t apart_ns = evaluate(evaluator, &strategy);
@@ -149,12 +149,12 @@ static void test_streams_of_the_whole_graph_are_those_of_an_evaluation(void **st
         struct dpro_model *model = random_job(&o);
         struct evaluator *evaluator;
         model->net.link.byte_ns.value = 0;
-        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+        evaluator = evaluator_create(model);
         int64_t ns = evaluate(evaluator, &model->baseline);
         assert_int_equal(ns, replayed(model, &model->baseline));
         evaluator_destroy(evaluator);
         model->net.gate.n_streams = 1;
-        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+        evaluator = evaluator_create(model);
         n_overlap += evaluate(evaluator, &model->baseline) > ns;
         evaluator_destroy(evaluator);
         dpro_model_destroy(model);
@@ -173,8 +173,7 @@ static void test_layers_that_wait_for_their_own_gradients_replay_as_evaluated(vo
                                      .n_streams = 1,
                                      .cycles = true};
         struct dpro_model *model = random_job(&o);
-        struct evaluator *evaluator;
-        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+        struct evaluator *evaluator = evaluator_create(model);
         assert_int_equal(evaluate(evaluator, &model->baseline), replayed(model, &model->baseline));
         evaluator_destroy(evaluator);
         dpro_model_destroy(model);
@@ -367,8 +366,8 @@ static int64_t brute_force_ops(const struct dpro_model *model, const struct dpro
     struct dpro_strategy strategy;
     struct journal journal = {0};
     int64_t best = INT64_MAX;
-    assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
-    assert_int_equal(buckets_init(model, &arena, &strategy), 0);
+    evaluator = evaluator_create(model);
+    strategy = buckets_make(model, &arena);
     for (uint32_t joins = 0; joins < 1u << (program->n_ops - 1); joins++) {
         bool possible = true;
         for (uint32_t i = 0, n; i < program->n_ops && possible; i += n) {
@@ -423,7 +422,7 @@ static void test_theorem_1_decides_rightly_on_two_ops(void **state)
         struct dpro_model *model = random_job(&o);
         struct model_op *ops = model->programs[0].ops; /* forward, backward, backward, update */
         struct sync_cost first, both, second;
-        assert_int_equal(sync_cost(&model->net, model->tensors[0].size_bytes, &first), 0);
+        first = sync_cost(&model->net, model->tensors[0].size_bytes);
         ops[2].work_ns += first.latency_ns + first.wire_ns;
         int64_t gap_ns = (first.latency_ns + first.wire_ns) * (int64_t)(1 + seed % 8) / 4;
         if (gap_ns > ops[1].work_ns + ops[2].work_ns)
@@ -444,11 +443,9 @@ static void test_theorem_1_decides_rightly_on_two_ops(void **state)
         bool theorem = first.latency_ns + first.wire_ns <= gap_ns;
         assert_true(theorem ? fused_ns <= apart_ns : fused_ns >= apart_ns);
         /* Theorem 3: and better still with the tensors fused, where that is no longer by itself */
-        assert_int_equal(sync_cost(&model->net, model->tensors[1].size_bytes, &second), 0);
-        assert_int_equal(
-            sync_cost(&model->net,
-                      bucket_size_bytes(model, &s, 0) + bucket_size_bytes(model, &s, 1), &both),
-            0);
+        second = sync_cost(&model->net, model->tensors[1].size_bytes);
+        both = sync_cost(&model->net,
+                         bucket_size_bytes(model, &s, 0) + bucket_size_bytes(model, &s, 1));
         struct dpro_edit merge = {.kind = DPRO_EDIT_MERGE};
         assert_null(edit_apply(model, &s, &merge, &journal));
         assert_true(both.latency_ns + both.wire_ns >
@@ -560,10 +557,10 @@ static void test_the_coarsened_view_takes_as_long(void **state)
         struct evaluator *small, *large;
         coarsened_view_make(model, true, true, UINT32_MAX, &c);
         assert_true(c.differs && c.model.n_ranks == 1 && c.model.n_tensors < model->n_tensors);
-        assert_int_equal(buckets_init(&c.model, &arena, &strategy), 0);
-        assert_int_equal(buckets_init(model, &arena, &expanded), 0);
-        assert_int_equal(evaluator_create(&c.model, &small, NULL), 0);
-        assert_int_equal(evaluator_create(model, &large, NULL), 0);
+        strategy = buckets_make(&c.model, &arena);
+        expanded = buckets_make(model, &arena);
+        small = evaluator_create(&c.model);
+        large = evaluator_create(model);
         for (uint64_t cap = 0; cap < 40000000; cap = cap * 3 + 4000) {
             buckets_by_cap(&c.model, cap, cap, &strategy);
             coarsened_view_expand(&c, &strategy, &expanded);
@@ -588,8 +585,8 @@ static void test_late_ranks_stand_for_many_that_differ(void **state)
     coarsened_view_make(model, false, true, 8, &c);
     assert_int_equal(c.model.n_ranks, 8);
     struct evaluator *few, *all;
-    assert_int_equal(evaluator_create(&c.model, &few, NULL), 0);
-    assert_int_equal(evaluator_create(model, &all, NULL), 0);
+    few = evaluator_create(&c.model);
+    all = evaluator_create(model);
     int64_t a = evaluate(few, &model->baseline), b = evaluate(all, &model->baseline);
     assert_true(a <= b && (double)a > (double)b * 0.995);
     evaluator_destroy(few);
@@ -599,8 +596,7 @@ static void test_late_ranks_stand_for_many_that_differ(void **state)
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *optimum;
     assert_int_equal(dpro_optimize_run(model, &options, &optimum, NULL), 0);
-    struct evaluator *evaluator;
-    assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+    struct evaluator *evaluator = evaluator_create(model);
     assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(optimum, DPRO_BEST)),
                      dpro_optimum_summary(optimum).best_ns);
     evaluator_destroy(evaluator);
@@ -684,8 +680,7 @@ static void test_a_result_is_no_worse_than_anything_it_is_compared_with(void **s
                 assert_true(baseline.n_buckets >= 1 && baseline.n_buckets <= model->n_tensors);
             }
             /* and it is what its strategy takes */
-            struct evaluator *evaluator;
-            assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+            struct evaluator *evaluator = evaluator_create(model);
             assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(optimum, DPRO_BEST)),
                              s.best_ns);
             evaluator_destroy(evaluator);
@@ -755,8 +750,7 @@ static void test_horovods_cycles_are_shortened_and_never_for_the_worse(void **st
             assert_true(s.baseline_ns >= cycles_ns[i]);
             assert_true(best.cycle_ns < cycles_ns[i]);
         }
-        struct evaluator *evaluator;
-        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+        struct evaluator *evaluator = evaluator_create(model);
         assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(optimum, DPRO_BEST)), s.best_ns);
         evaluator_destroy(evaluator);
         dpro_optimum_destroy(optimum);
@@ -1061,8 +1055,7 @@ static void test_without_partial_replay_whole_graphs_are_replayed(void **state)
         struct dpro_optimum *slow = optimum_of(model, &options);
         struct dpro_optimum_summary s = dpro_optimum_summary(slow);
         const struct dpro_strategy *best = dpro_optimum_strategy(slow, DPRO_BEST);
-        struct evaluator *evaluator;
-        assert_int_equal(evaluator_create(model, &evaluator, NULL), 0);
+        struct evaluator *evaluator = evaluator_create(model);
         assert_int_equal(evaluate(evaluator, best), s.best_ns);
         assert_true((best->n_fused > 0) == (options.n_passes > 0));
         evaluator_destroy(evaluator);

@@ -292,12 +292,6 @@ int file_set_write(const char *folder, const char *what, const struct set_file *
     return rc;
 }
 
-void writer_no_memory(struct writer *w)
-{
-    (void)w;
-    mem_fail();
-}
-
 void writer_put(struct writer *w, const void *data, size_t len)
 {
     const char *at = data;

@@ -57,9 +57,6 @@ int writer_commit(struct writer *writer, struct dpro_error *err);
 /* Frees; removes the temporary file unless it was committed. A zeroed struct writer is fine. */
 void writer_fini(struct writer *writer);
 
-/* What was to be written can't be made, for lack of memory. */
-void writer_no_memory(struct writer *writer);
-
 void writer_put(struct writer *writer, const void *data, size_t len);
 void writer_text(struct writer *writer, const char *text);
 void writer_printf(struct writer *writer, const char *format, ...)

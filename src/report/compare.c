@@ -111,7 +111,7 @@ static bool is_message(uint8_t kind)
     return kind >= DPRO_OP_SEND && kind <= DPRO_OP_REDUCE;
 }
 
-static int add_families(struct comparison *c, int side)
+static void add_families(struct comparison *c, int side)
 {
     const struct dpro_graph *g = c->sides[side].facts.report->graph;
     for (uint32_t op = 0; op < g->n_ops; op++) {
@@ -122,20 +122,18 @@ static int add_families(struct comparison *c, int side)
                              .kind = g->kind[op]};
         one.ns[side] = (double)g->dur_ns[op] / g->n_ranks;
         one.count[side] = 1;
-        if (array_push(&c->families, one) < 0)
-            return -1;
+        array_push(&c->families, one);
     }
-    return 0;
 }
 
-static int find_families(struct comparison *c)
+static void find_families(struct comparison *c)
 {
     size_t n = 0;
-    if (add_families(c, 0) < 0 || add_families(c, 1) < 0)
-        return -1;
+    add_families(c, 0);
+    add_families(c, 1);
     struct family *all = c->families.at;
     if (c->families.n == 0)
-        return 0;
+        return;
     qsort(all, c->families.n, sizeof *all, by_name);
     for (size_t i = 1; i < c->families.n; i++) {
         if (by_name(&all[n], &all[i]) != 0) {
@@ -149,7 +147,6 @@ static int find_families(struct comparison *c)
     }
     c->families.n = n + 1;
     qsort(all, c->families.n, sizeof *all, by_difference);
-    return 0;
 }
 
 /* What the plan of B promised. */
@@ -424,19 +421,15 @@ static int write_comparison(const struct dpro_comparison *of, FILE *out,
                             void (*write)(struct writer *, const void *), struct dpro_error *err)
 {
     struct comparison c = {.sides = {{.name = of->a_name}, {.name = of->b_name}}};
-    int rc = 0;
-    for (int i = 0; i < 2 && rc == 0; i++) {
-        rc = facts_init(&c.sides[i].facts, i ? of->b : of->a, err);
-        if (rc == 0) {
-            sum_phases(&c.sides[i]);
-            find_plan(&c.sides[i]);
-        }
+    for (int i = 0; i < 2; i++) {
+        facts_init(&c.sides[i].facts, i ? of->b : of->a);
+        sum_phases(&c.sides[i]);
+        find_plan(&c.sides[i]);
     }
-    if (rc == 0) {
-        set_basis(&c);
-        find_warnings(&c);
-        rc = find_families(&c) < 0 ? dpro_error_nomem(err) : writer_write_file(out, write, &c, err);
-    }
+    set_basis(&c);
+    find_warnings(&c);
+    find_families(&c);
+    int rc = writer_write_file(out, write, &c, err);
     for (int i = 0; i < 2; i++)
         facts_fini(&c.sides[i].facts);
     array_fini(&c.families);

@@ -10,13 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"
 #include "base/time.h"
 #include "graph/graph.h"
 #include "report/slices.h"
-#include "report/table.h"
 #include "report/words.h"
 
 enum { PART_WAIT = DPRO_N_OP_KINDS, PART_IDLE, N_PARTS };
@@ -60,8 +58,8 @@ static int64_t unite(struct interval *at, size_t n, int64_t *sum_ns)
 }
 
 /* By rank and kind. */
-static int list_times(const struct report_facts *f, const struct slices *slices,
-                      struct part_times *times)
+static void list_times(const struct report_facts *f, const struct slices *slices,
+                       struct part_times *times)
 {
     const struct dpro_graph *g = f->report->graph;
     for (uint32_t t = 0; t < slices->n_tracks; t++) {
@@ -73,12 +71,10 @@ static int list_times(const struct report_facts *f, const struct slices *slices,
             if (g->rank[s->op] >= f->n_ranks || s->dur_ns == 0)
                 continue;
             struct part_times *parts = &times[(size_t)g->rank[s->op] * N_PARTS];
-            if (array_push(&parts[kind].at[track->replayed], interval) < 0 ||
-                array_push(&parts[PART_IDLE].at[track->replayed], interval) < 0)
-                return -1;
+            array_push(&parts[kind].at[track->replayed], interval);
+            array_push(&parts[PART_IDLE].at[track->replayed], interval);
         }
     }
-    return 0;
 }
 
 /* Of the iteration that is shown. */
@@ -100,12 +96,21 @@ static int64_t difference(const struct part_fact *part)
 ORDER(by_difference, struct part_fact,
       COMPARE(difference(y), difference(x)) ?: ASCENDING(rank) ?: ASCENDING(kind));
 
+static const char *part_words(int kind)
+{
+    return kind == PART_WAIT            ? "waiting for peers"
+           : kind == PART_IDLE          ? "idle"
+           : kind == DPRO_OP_COLLECTIVE ? "collectives"
+                                        : facts_kind_words((enum dpro_op_kind)kind);
+}
+
 static void fill_parts(struct report_facts *f, struct part_times *times)
 {
     for (uint32_t r = 0; r < f->n_ranks; r++)
         for (int kind = 0; kind < N_PARTS; kind++) {
             struct part_times *t = &times[(size_t)r * N_PARTS + (size_t)kind];
-            struct part_fact part = {.rank = f->ranks[r].time.rank, .kind = kind};
+            struct part_fact part = {
+                .rank = f->ranks[r].time.rank, .kind = kind, .what = part_words(kind)};
             if (t->at[0].n == 0 && t->at[1].n == 0)
                 continue;
             part.measured_ns = unite(t->at[0].at, t->at[0].n, &part.measured_sum_ns);
@@ -120,16 +125,6 @@ static void fill_parts(struct report_facts *f, struct part_times *times)
         }
     if (f->n_parts > 1)
         qsort(f->parts, f->n_parts, sizeof *f->parts, by_difference);
-}
-
-const char *contradiction_part(const struct part_fact *part)
-{
-    if (part->kind == PART_WAIT)
-        return "waiting for peers";
-    if (part->kind == PART_IDLE)
-        return "idle";
-    return part->kind == DPRO_OP_COLLECTIVE ? "collectives"
-                                            : facts_kind_words((enum dpro_op_kind)part->kind);
 }
 
 /* How a part's ops lie in time otherwise than when measured; "": they do not. */
@@ -175,11 +170,11 @@ static void say_worst(struct report_facts *f)
                  p->rank, replayed, measured);
     else
         snprintf(f->contradiction, sizeof f->contradiction,
-                 "rank %d has %s of %s in the replay, %s measured%s", p->rank, replayed,
-                 contradiction_part(p), measured, reason(p));
+                 "rank %d has %s of %s in the replay, %s measured%s", p->rank, replayed, p->what,
+                 measured, reason(p));
 }
 
-int contradiction_find(struct report_facts *f, struct dpro_error *err)
+void contradiction_find(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
     double off_ns = fabs(f->error_pct) / 100 * (double)f->measured_ns;
@@ -189,29 +184,23 @@ int contradiction_find(struct report_facts *f, struct dpro_error *err)
         f->known_to_ns =
             llround(student(f->n_measured - 1) * (double)f->std_ns / sqrt(f->n_measured));
     if (!f->comparable || !g->seen_start_ns || !g->seen_dur_ns)
-        return 0;
+        return;
     bool doubtful = fabs(f->error_pct) > DOUBT_PCT;
     f->contradicts =
         f->known_to_ns >= 0 && fabs(f->error_pct) > LEAST_PCT && off_ns > (double)f->known_to_ns;
     if (!f->contradicts && !doubtful)
-        return 0;
-    int rc = slices_init(&slices, g, f->report->replay, err);
-    if (rc < 0)
-        return rc;
+        return;
+    slices_init(&slices, g, f->report->replay);
     size_t n = (size_t)f->n_ranks * N_PARTS;
     struct part_times *times = mem_array(n + 1, sizeof *times);
     f->parts = arena_array(&f->arena, n + 1, sizeof *f->parts);
-    if (!times || !f->parts || list_times(f, &slices, times) < 0) {
-        rc = dpro_error_nomem(err);
-    } else {
-        fill_parts(f, times);
-        say_worst(f);
-    }
-    for (size_t i = 0; times && i < n; i++) {
+    list_times(f, &slices, times);
+    fill_parts(f, times);
+    say_worst(f);
+    for (size_t i = 0; i < n; i++) {
         array_fini(&times[i].at[0]);
         array_fini(&times[i].at[1]);
     }
     mem_free(times);
     slices_fini(&slices);
-    return rc;
 }

@@ -5,22 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "base/stats.h"
 #include "graph/graph.h"
 
-static int sum_measured(struct report_facts *f)
+static void sum_measured(struct report_facts *f)
 {
     f->measured = dpro_graph_measured_ns(f->report->graph, &f->n_measured);
     f->measured_ns = f->median_ns = f->std_ns = -1;
     uint32_t n = f->n_measured;
     if (n == 0)
-        return 0;
+        return;
     int64_t *sorted = arena_array(&f->arena, n, sizeof *sorted);
-    if (!sorted)
-        return -1;
     memcpy(sorted, f->measured, n * sizeof *sorted);
     sort_i64(sorted, n);
     struct mean_std found = stats_mean_std_i64(sorted, n);
@@ -28,7 +26,6 @@ static int sum_measured(struct report_facts *f)
     f->measured_ns = llround(found.mean);
     if (n > 1)
         f->std_ns = llround(found.std);
-    return 0;
 }
 
 static bool has_rate(const struct report_facts *f)
@@ -123,59 +120,52 @@ static void sum_recorded(struct report_facts *f)
     }
 }
 
-static int sum_ranks(struct report_facts *f)
+static void sum_ranks(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
+    struct map waited_for = {0}; /* ns, by rank */
+    int64_t waited_ns = 0, n_computing = 0;
     f->n_ranks = dpro_graph_n_ranks(g);
     f->ranks = arena_array(&f->arena, f->n_ranks + 1, sizeof *f->ranks);
-    int64_t *waited_for = arena_array(&f->arena, f->n_ranks + 1, sizeof *waited_for);
-    struct map index = {0};
-    int rc = f->ranks && waited_for ? map_reserve(&index, f->n_ranks) : -1;
-    for (uint32_t r = 0; rc == 0 && r < f->n_ranks; r++) {
-        const struct dpro_rank_time time = dpro_replay_rank(f->report->replay, r);
-        f->ranks[r].time = time;
+    f->straggler = -1;
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        struct dpro_rank_time *t = &f->ranks[r].time;
+        *t = dpro_replay_rank(f->report->replay, r);
         /* a communication timeline alone makes an op of each round, of next to no time */
         f->ranks[r].computes =
-            facts_pct(time.forward_ns + time.backward_ns + time.update_ns, time.iteration_ns) > 0.1;
+            facts_pct(t->forward_ns + t->backward_ns + t->update_ns, t->iteration_ns) > 0.1;
         f->any_computes |= f->ranks[r].computes;
-        f->communicates |= time.communication_ns + time.wait_for_peers_ns > 0;
-        rc = map_set(&index, (uint64_t)(uint32_t)f->ranks[r].time.rank + 1, r);
-    }
-    f->straggler = -1;
-    for (uint32_t r = 0; rc == 0 && r < f->n_ranks; r++) {
-        const struct dpro_rank_time *t = &f->ranks[r].time, *e = &f->ranks[f->most_exposed].time;
+        f->communicates |= t->communication_ns + t->wait_for_peers_ns > 0;
+        waited_ns += t->wait_for_peers_ns;
+        n_computing += f->ranks[r].computes;
+        const struct dpro_rank_time *exposed = &f->ranks[f->most_exposed].time;
         if (t->exposed_communication_ns + t->wait_for_peers_ns >
-            e->exposed_communication_ns + e->wait_for_peers_ns)
+            exposed->exposed_communication_ns + exposed->wait_for_peers_ns)
             f->most_exposed = r;
         const struct rank_fact *idle = &f->ranks[f->most_idle];
         if (f->ranks[r].computes && (!idle->computes || t->idle_ns > idle->time.idle_ns))
             f->most_idle = r;
-        uint64_t last;
-        if (t->waited_most_for < 0 || t->waited_most_for == t->rank ||
-            !map_get(&index, (uint64_t)(uint32_t)t->waited_most_for + 1, &last))
+        if (t->waited_most_for < 0 || t->waited_most_for == t->rank)
             continue;
-        waited_for[last] += t->wait_for_peers_ns;
-        if (waited_for[last] > f->straggler_ns) {
-            f->straggler_ns = waited_for[last];
+        uint64_t key = (uint64_t)t->waited_most_for + 1, sum = 0;
+        map_get(&waited_for, key, &sum);
+        sum += (uint64_t)t->wait_for_peers_ns;
+        map_set(&waited_for, key, sum);
+        if ((int64_t)sum > f->straggler_ns) {
+            f->straggler_ns = (int64_t)sum;
             f->straggler = t->waited_most_for;
         }
     }
-    int64_t waited_ns = 0, n_computing = 0;
-    for (uint32_t r = 0; rc == 0 && r < f->n_ranks; r++) {
-        waited_ns += f->ranks[r].time.wait_for_peers_ns;
-        n_computing += f->ranks[r].computes;
-    }
     if (f->straggler_ns < waited_ns - f->straggler_ns)
         f->straggler = -1;
-    for (uint32_t r = 0; rc == 0 && r < f->n_ranks; r++) {
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
         const struct dpro_rank_time *t = &f->ranks[r].time;
         f->exposed_ns += t->exposed_communication_ns / f->n_ranks;
         f->wait_ns += t->wait_for_peers_ns / f->n_ranks;
         f->idle_ns += f->ranks[r].computes ? t->idle_ns / n_computing : 0;
         f->input_ns += t->input_ns / f->n_ranks;
     }
-    map_fini(&index);
-    return rc;
+    map_fini(&waited_for);
 }
 
 static void sum_shown(struct report_facts *f)
@@ -193,14 +183,12 @@ static void sum_shown(struct report_facts *f)
 
 /* The critical path of a job whose GPUs are busy runs along the CPU's calls that wait for them, so
  * what to make cheaper is asked of all GPU ops. */
-static int find_busiest(struct report_facts *f)
+static void find_busiest(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
     if (!f->has_gpu)
-        return 0;
+        return;
     int64_t *sum = arena_array(&f->arena, g->names.n + (size_t)1, sizeof *sum);
-    if (!sum)
-        return -1;
     for (uint32_t op = 0; op < g->n_ops; op++)
         if ((g->flags[op] & GRAPH_OP_GPU) && g->kind[op] <= DPRO_OP_UPDATE)
             sum[g->name[op]] += g->dur_ns[op];
@@ -210,7 +198,6 @@ static int find_busiest(struct report_facts *f)
             f->busiest = strtab_get(&g->names, g->name[op]);
         }
     f->busiest_ns /= f->n_ranks ? f->n_ranks : 1;
-    return 0;
 }
 
 ORDER(by_time, struct name_fact, DESCENDING(dur_ns) ?: strcmp(x->name, y->name) ?: ASCENDING(kind));
@@ -241,17 +228,14 @@ static void sum_calls(struct report_facts *f)
     }
 }
 
-static int sum_path(struct report_facts *f)
+static void sum_path(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
     struct map by_name = {0}, on_rank = {0};
-    int rc = 0;
     f->path = dpro_replay_critical(f->report->replay, &f->n_path);
     f->path_ns = dpro_replay_critical_ns(f->report->replay);
     f->names = arena_array(&f->arena, f->n_path + 1, sizeof *f->names);
-    if (!f->names)
-        return -1;
-    for (uint32_t i = 0; i < f->n_path && rc == 0; i++) {
+    for (uint32_t i = 0; i < f->n_path; i++) {
         const struct dpro_critical_op *c = &f->path[i];
         struct dpro_op op = dpro_graph_op(g, c->op);
         f->kind_ns[op.kind] += c->dur_ns;
@@ -267,38 +251,33 @@ static int sum_path(struct report_facts *f)
         }
         if (c->dur_ns == 0)
             continue;
-        uint64_t key = ((uint64_t)g->name[c->op] << 8 | op.kind) + 1, at;
-        if (!map_get(&by_name, key, &at)) {
-            at = f->n_names++;
-            f->names[at] = (struct name_fact){.name = op.name, .kind = op.kind, .rank = op.rank};
-            rc = map_set(&by_name, key, at);
+        uint64_t at = (uint64_t)map_number(&by_name, ((uint64_t)g->name[c->op] << 8 | op.kind) + 1);
+        struct name_fact *name = &f->names[at];
+        if (at == f->n_names) {
+            *name = (struct name_fact){.name = op.name, .kind = op.kind, .rank = op.rank};
+            f->n_names++;
         }
-        f->names[at].count++;
-        f->names[at].dur_ns += c->dur_ns;
-        uint64_t rank_key = (at + 1) << 16 | g->rank[c->op];
-        if (rc == 0 && !map_get(&on_rank, rank_key, NULL)) {
-            f->names[at].n_ranks++;
-            rc = map_set(&on_rank, rank_key, 1);
-        }
+        name->count++;
+        name->dur_ns += c->dur_ns;
+        size_t n_known = on_rank.n;
+        map_number(&on_rank, (at + 1) << 16 | g->rank[c->op]);
+        name->n_ranks += on_rank.n > n_known;
     }
     sort_kinds(f);
     qsort(f->names, f->n_names, sizeof *f->names, by_time);
     sum_calls(f);
     map_fini(&on_rank);
     map_fini(&by_name);
-    return rc;
 }
 
 ORDER(by_kind, struct comm_fact, strcmp(x->kind, y->kind) ?: strcmp(x->pattern, y->pattern));
 ORDER(by_size, struct comm_fact, DESCENDING(size_bytes) ?: by_kind(x, y) ?: ASCENDING(n_ranks));
 
-static int sum_comms(struct report_facts *f)
+static void sum_comms(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
     uint32_t n = dpro_graph_n_collectives(g);
     f->comms = arena_array(&f->arena, n + (size_t)1, sizeof *f->comms);
-    if (!f->comms)
-        return -1;
     for (uint32_t i = 0; i < n; i++) {
         struct dpro_collective c = dpro_graph_collective(g, i);
         uint32_t at = 0;
@@ -315,17 +294,14 @@ static int sum_comms(struct report_facts *f)
         fact->n_messages += c.n_messages;
         if (__builtin_add_overflow(fact->size_bytes, c.size_bytes, &fact->size_bytes))
             fact->size_bytes = UINT64_MAX;
-        if (c.n_chunks > fact->most_chunks)
-            fact->most_chunks = c.n_chunks;
-        if (c.n_channels > fact->most_channels)
-            fact->most_channels = c.n_channels;
+        fact->most_chunks = MAX(fact->most_chunks, c.n_chunks);
+        fact->most_channels = MAX(fact->most_channels, c.n_channels);
     }
     if (f->n_comms > 1)
         qsort(f->comms, f->n_comms, sizeof *f->comms, by_size);
-    return 0;
 }
 
-int facts_sum(struct report_facts *f, const struct dpro_report *report, struct dpro_error *err)
+void facts_sum(struct report_facts *f, const struct dpro_report *report)
 {
     *f = (struct report_facts){.report = report,
                                .warnings = {.trace = report->trace, .graph = report->graph},
@@ -335,18 +311,17 @@ int facts_sum(struct report_facts *f, const struct dpro_report *report, struct d
     uint32_t n_devices = dpro_graph_n_devices(report->graph);
     for (dpro_device_id d = 0; d < n_devices; d++)
         f->has_gpu |= dpro_graph_device(report->graph, d).kind == DPRO_DEVICE_GPU_STREAM;
-    if (sum_measured(f) < 0 || sum_ranks(f) < 0 || sum_path(f) < 0 || find_busiest(f) < 0 ||
-        sum_comms(f) < 0)
-        return dpro_error_nomem(err);
-    int able = dpro_model_check(report->graph, &f->no_optimize);
-    if (able == DPRO_ENOMEM)
-        return dpro_error_nomem(err);
-    f->can_optimize = able == 0;
+    sum_measured(f);
+    sum_ranks(f);
+    sum_path(f);
+    find_busiest(f);
+    sum_comms(f);
+    f->can_optimize = dpro_model_check(report->graph, &f->no_optimize) == 0;
+    memory_check();
     f->pace = dpro_graph_pace(report->graph);
     sum_predicted(f);
     sum_recorded(f);
     sum_shown(f);
-    return 0;
 }
 
 double facts_pct(int64_t part_ns, int64_t whole_ns)

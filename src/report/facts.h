@@ -62,6 +62,7 @@ struct comm_fact {
 struct part_fact {
     int rank;
     int kind;                                 /* enum dpro_op_kind, or contradiction.c's own */
+    const char *what;                         /* it does in it, "collectives"; static */
     int64_t measured_ns, replayed_ns;         /* any of it was going on */
     int64_t measured_sum_ns, replayed_sum_ns; /* all of it together */
 };
@@ -164,9 +165,8 @@ struct report_facts {
     struct verdict_line verdict[N_VERDICT];
 };
 
-/* Sums over the trace, the graph and the replay. Borrows from `report`; frees nothing on failure.
- */
-int facts_sum(struct report_facts *facts, const struct dpro_report *report, struct dpro_error *err);
+/* Sums over the trace, the graph and the replay. Borrows from `report`. */
+void facts_sum(struct report_facts *facts, const struct dpro_report *report);
 
 double facts_pct(int64_t part_ns, int64_t whole_ns); /* 0 of nothing is 0 */
 /* Work of the CPU on the critical path that launches GPU work or leads up to it. */
@@ -184,15 +184,11 @@ const char *facts_assumption(const struct report_facts *facts, size_t index, cha
 int64_t facts_clock_uncertainty(const struct report_facts *facts,
                                 uint32_t clock); /* -1: not tied */
 /* Fills facts->contradicts, known_to_ns, parts and contradiction from what is there. */
-int contradiction_find(struct report_facts *facts, struct dpro_error *err);
-/* What a rank does in it, "collectives"; static. */
-const char *contradiction_part(const struct part_fact *part);
-
+void contradiction_find(struct report_facts *facts);
 void verdict_write(struct report_facts *facts); /* fills facts->verdict */
 
 /* All of it: sums, contradictions, the verdict. Borrows from `report` until facts_fini. */
-int facts_init(struct report_facts *facts, const struct dpro_report *report,
-               struct dpro_error *err);
+void facts_init(struct report_facts *facts, const struct dpro_report *report);
 void facts_fini(struct report_facts *facts);
 /* Writes the facts of a report to a file by one function. */
 int facts_write(const struct dpro_report *report, FILE *out,

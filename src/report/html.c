@@ -59,7 +59,7 @@ static void choose_ops(struct page *page, const struct report_facts *f, int64_t 
     }
 }
 
-static int page_init(struct page *page, const struct report_facts *f, const struct slices *slices)
+static void page_init(struct page *page, const struct report_facts *f, const struct slices *slices)
 {
     const struct dpro_graph *g = f->report->graph;
     *page = (struct page){.graph = g};
@@ -69,13 +69,10 @@ static int page_init(struct page *page, const struct report_facts *f, const stru
     page->ops = arena_array(&page->arena, n, sizeof *page->ops);
     page->index = arena_array(&page->arena, n, sizeof *page->index);
     page->text_at = arena_array(&page->arena, g->names.n + (size_t)1, sizeof *page->text_at);
-    if (!longest || !sorted || !page->ops || !page->index || !page->text_at)
-        return -1;
     memset(longest, 0xFF, n * sizeof *longest);
     memset(page->text_at, 0xFF, ((size_t)g->names.n + 1) * sizeof *page->text_at);
     note_drawn(slices, longest);
     choose_ops(page, f, longest, sorted);
-    return 0;
 }
 
 static void write_ints(struct writer *w, size_t n, const int64_t *values)
@@ -303,16 +300,13 @@ static void html_write(struct writer *w, const void *arg)
 {
     const struct drawn_facts *drawn = arg;
     struct page page;
-    if (page_init(&page, &drawn->facts, &drawn->slices) < 0) {
-        writer_no_memory(w);
-    } else {
-        page_begin(w, "dpro replay", "replay.json");
-        write_data(w, &drawn->facts, &drawn->slices, &page);
-        page_scripts(w);
-        writer_put(w, asset_timeline_js, asset_timeline_js_size);
-        writer_put(w, asset_report_js, asset_report_js_size);
-        page_end(w);
-    }
+    page_init(&page, &drawn->facts, &drawn->slices);
+    page_begin(w, "dpro replay", "replay.json");
+    write_data(w, &drawn->facts, &drawn->slices, &page);
+    page_scripts(w);
+    writer_put(w, asset_timeline_js, asset_timeline_js_size);
+    writer_put(w, asset_report_js, asset_report_js_size);
+    page_end(w);
     arena_fini(&page.arena);
 }
 
@@ -325,14 +319,10 @@ static int write_folder(const struct dpro_report *report, const char *folder,
     const struct set_file files[] = {{"timeline.json.gz", true, timeline_write, &drawn},
                                      {"report.html", false, html_write, &drawn},
                                      {"replay.json", false, json_write, &drawn.facts}};
-    int rc = facts_init(&drawn.facts, report, err);
-    if (rc < 0)
-        return rc;
-    rc = slices_init(&drawn.slices, report->graph, report->replay, err);
-    if (rc == 0) {
-        rc = file_set_write(folder, "report", files, sizeof files / sizeof *files, err);
-        slices_fini(&drawn.slices);
-    }
+    facts_init(&drawn.facts, report);
+    slices_init(&drawn.slices, report->graph, report->replay);
+    int rc = file_set_write(folder, "report", files, sizeof files / sizeof *files, err);
+    slices_fini(&drawn.slices);
     facts_fini(&drawn.facts);
     return rc;
 }

@@ -1,16 +1,19 @@
 /* report/optimize_report.c: what a search found, as text and as JSON, schema dpro.optimize/1. Keys
  * are never renamed or dropped. */
-#include "report/optimize_report.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include <dpro/report.h>
+
+#include "base/error.h"
+#include "base/memory.h"
 #include "base/utf8.h"
-#include "ingest/trace.h"
+#include "optimize/plan_make.h"
 #include "report/model_report.h"
 #include "report/page.h"
 #include "report/table.h"
+#include "report/warnings.h"
 #include "report/words.h"
 
 #define HALF_OF_95_PCT 1.96 /* in standard errors */
@@ -19,22 +22,27 @@
 #define MISFIT_TO_TELL 5.0  /* percent */
 #define MOST_DECISIONS 12
 
-/* That says which of the job's models have which parameters; NULL: the trace has none. */
-static const struct recording *find_recording(const struct dpro_trace *trace)
-{
-    for (uint32_t r = 0; r < trace->n_ranks; r++) {
-        const struct recording *recording = trace->ranks[r].recording;
-        for (size_t m = 0; recording && m < recording->models.n; m++)
-            if (recording->models.at[m].n_buckets > 0)
-                return recording;
-    }
-    return NULL;
-}
+struct optimize_facts {
+    const struct dpro_optimize_report *report;
+    struct dpro_optimum_summary found;
+    double speedup;         /* baseline over best */
+    double less_pct;        /* how much less time the best takes than the baseline */
+    double less_half_pct;   /* half of its 95 % interval, in points */
+    double at_most_pct;     /* what no bucketing can win more than */
+    double uncertainty_pct; /* of the best iteration relative to the baseline: half of a 95 %
+                               interval */
+    bool helps;
+    enum dpro_which planned; /* the best, or the baseline when that does not help */
+    bool is_named;           /* the trace names parameters, so that a job can be given the plan */
+    uint32_t n_fusions;      /* of ops, that are planned */
+    char fusions[320];       /* a warning about them */
+    char misfit[224];        /* a warning; "": the model fits the measured iterations */
+    struct warnings warnings;
+};
 
-void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
+static void fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
 {
-    *f = (struct optimize_facts){.report = report};
-    f->found = dpro_optimum_summary(report->optimum);
+    *f = (struct optimize_facts){.report = report, .found = dpro_optimum_summary(report->optimum)};
     double own = (double)f->found.baseline_ns, best = (double)f->found.best_ns;
     f->speedup = own / best;
     f->less_pct = 100 * (1 - best / own);
@@ -49,11 +57,7 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  "BytePS and torch.compile take the plan's communication alone, with which the "
                  "model predicts %s an iteration",
                  TIME(f->found.apart_ns));
-    f->which = f->helps ? DPRO_BEST : DPRO_BASELINE;
-    f->planned = dpro_optimum_strategy(report->optimum, f->which);
-    f->model = dpro_optimum_model(report->optimum, f->which);
-    f->n_servers = dpro_model_n_servers(f->model);
-    f->baseline_servers = dpro_model_n_servers(report->model);
+    f->planned = f->helps ? DPRO_BEST : DPRO_BASELINE;
     double misfit_pct = 100 * dpro_model_misfit(report->model);
     if (fabs(misfit_pct) > MISFIT_TO_TELL)
         snprintf(f->misfit, sizeof f->misfit,
@@ -62,10 +66,10 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  misfit_pct,
                  dpro_model_stack(report->model) != DPRO_STACK_BYTEPS ? "dpro verify"
                                                                       : "a run with the plan");
-    f->recording = find_recording(report->trace);
     enum dpro_stack stack = dpro_model_stack(report->model);
     /* others' keys, variables and gradients have names of their own */
-    f->is_named = f->recording || (stack != DPRO_STACK_DDP && stack != DPRO_STACK_BYTEPS);
+    f->is_named =
+        plan_recording(report->trace) || (stack != DPRO_STACK_DDP && stack != DPRO_STACK_BYTEPS);
     f->warnings = (struct warnings){
         .trace = report->trace,
         .graph = report->graph,
@@ -85,7 +89,7 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
 int dpro_optimize_helps(const struct dpro_optimize_report *report)
 {
     struct optimize_facts facts;
-    optimize_facts_fill(&facts, report);
+    fill(&facts, report);
     return facts.helps;
 }
 
@@ -149,16 +153,18 @@ static void write_next(struct writer *w, const struct optimize_facts *f)
 static void write_servers_needed(struct writer *w, const struct optimize_facts *f)
 {
     bool session = dpro_model_stack(f->report->model) == DPRO_STACK_TENSORFLOW_PS;
-    if (f->n_servers == f->baseline_servers)
+    uint32_t had = dpro_model_n_servers(f->report->model);
+    uint32_t n = dpro_model_n_servers(dpro_optimum_model(f->report->optimum, f->planned));
+    if (n == had)
         return;
     table_paragraph(w, "Servers", 10,
                     "the plan is for %u parameter server%s, the job ran with %u, and it can't "
                     "change that by itself: %s %u",
-                    f->n_servers, PLURAL(f->n_servers), f->baseline_servers,
+                    n, PLURAL(n), had,
                     session ? "start it with another list of 'ps' tasks in its cluster, of"
                             : "start it with as many processes of DMLC_ROLE=server, all of its "
                               "processes with DMLC_NUM_SERVER of",
-                    f->n_servers);
+                    n);
 }
 
 /* Where one argument of the job is as good as any plan. */
@@ -301,13 +307,14 @@ static void write_text(struct writer *w, const void *facts)
 int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, struct dpro_error *err)
 {
     struct optimize_facts f;
-    optimize_facts_fill(&f, report);
+    fill(&f, report);
     return writer_write_file(out, write_text, &f, err);
 }
 
 /* ---- JSON ---- */
 
-void optimize_write_fusions(struct writer *w, const void *optimum)
+/* The ops that the best strategy of a struct dpro_optimum fuses. */
+static void write_fusions(struct writer *w, const void *optimum)
 {
     writer_open(w, '{');
     writer_begin(w, "fused_ops", '[');
@@ -336,7 +343,7 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
                   BOOL("changes_numerics", f->found.compression != DPRO_COMPRESSION_NONE));
     writer_newline(w);
     writer_key(w, "computation");
-    optimize_write_fusions(w, optimum);
+    write_fusions(w, optimum);
     writer_newline(w);
     writer_key(w, "communication");
     model_write_strategy(w, dpro_optimum_model(optimum, DPRO_BEST),
@@ -418,7 +425,7 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     writer_close(w, '}');
 }
 
-void optimize_write_json(struct writer *w, const void *facts)
+static void write_json(struct writer *w, const void *facts)
 {
     write_report(w, facts);
     writer_text(w, "\n");
@@ -427,11 +434,11 @@ void optimize_write_json(struct writer *w, const void *facts)
 int dpro_optimize_json(const struct dpro_optimize_report *report, FILE *out, struct dpro_error *err)
 {
     struct optimize_facts f;
-    optimize_facts_fill(&f, report);
-    return writer_write_file(out, optimize_write_json, &f, err);
+    fill(&f, report);
+    return writer_write_file(out, write_json, &f, err);
 }
 
-/* ---- the page ---- */
+/* ---- the plan ---- */
 
 static void write_times(struct writer *w, const char *key, const struct optimize_facts *f,
                         enum dpro_which which)
@@ -446,7 +453,7 @@ static void write_times(struct writer *w, const char *key, const struct optimize
     writer_close(w, ']');
 }
 
-void optimize_write_page(struct writer *w, const void *facts)
+static void write_page(struct writer *w, const void *facts)
 {
     const struct optimize_facts *f = facts;
     page_begin(w, "dpro optimize", "optimize.json");
@@ -462,4 +469,27 @@ void optimize_write_page(struct writer *w, const void *facts)
     page_scripts(w);
     writer_put(w, asset_optimize_js, asset_optimize_js_size);
     page_end(w);
+}
+
+static int write_plan(const struct dpro_optimize_report *report, struct dpro_error *err)
+{
+    struct optimize_facts facts;
+    struct plan_file plan = {.write_fused_ops = write_fusions, .fused_ops = report->optimum};
+    struct set_file files[PLAN_MOST_FILES + 3];
+    fill(&facts, report);
+    plan_make(report->trace, report->optimum, facts.planned, &plan);
+    plan.uncertainty_pct = facts.uncertainty_pct;
+    size_t n = plan_stack_files(&plan, files);
+    files[n++] = (struct set_file){"optimize.json", false, write_json, &facts};
+    files[n++] = (struct set_file){"optimize.html", false, write_page, &facts};
+    /* last: who sees it sees all */
+    files[n++] = (struct set_file){"plan.json", false, plan_file_write, &plan};
+    int rc = file_set_write(report->plan, "plan", files, n, err);
+    plan_file_fini(&plan);
+    return rc;
+}
+
+int dpro_optimize_plan(const struct dpro_optimize_report *report, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), write_plan(report, err));
 }

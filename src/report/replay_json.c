@@ -64,7 +64,7 @@ static void write_parts(struct writer *w, const void *of)
     for (uint32_t i = 0; i < f->n_parts; i++) {
         const struct part_fact *part = &f->parts[i];
         writer_newline(w);
-        writer_object(w, INT("rank", part->rank), TEXT("part", contradiction_part(part)),
+        writer_object(w, INT("rank", part->rank), TEXT("part", part->what),
                       MS("measured_ms", part->measured_ns), MS("replayed_ms", part->replayed_ns),
                       MS("measured_sum_ms", part->measured_sum_ns),
                       MS("replayed_sum_ms", part->replayed_sum_ns));

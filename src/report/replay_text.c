@@ -40,15 +40,14 @@ static void write_verdict(struct writer *w, const struct report_facts *f)
 ORDER_OF_INDICES(by_waiting, struct rank_fact,
                  ASCENDING(time.wait_for_peers_ns) ?: ASCENDING(time.rank));
 
-/* The indices of the ranks in an order; NULL: no memory. */
+/* The indices of the ranks in an order. */
 static uint32_t *order_ranks(const struct report_facts *f,
                              int (*order)(const void *, const void *, void *))
 {
     uint32_t *ranks = mem_alloc((f->n_ranks + (size_t)1) * sizeof *ranks);
-    for (uint32_t r = 0; ranks && r < f->n_ranks; r++)
+    for (uint32_t r = 0; r < f->n_ranks; r++)
         ranks[r] = r;
-    if (ranks)
-        qsort_r(ranks, f->n_ranks, sizeof *ranks, order, f->ranks);
+    qsort_r(ranks, f->n_ranks, sizeof *ranks, order, f->ranks);
     return ranks;
 }
 
@@ -105,8 +104,6 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
     writer_text(w, "\nWhere the predicted iteration goes, in ms and % of it");
     if (f->n_ranks > MANY_RANKS) {
         by_waits = order_ranks(f, by_waiting);
-        if (!by_waits)
-            writer_no_memory(w);
         writer_printf(w, " (%u ranks: least, median and most waiting)", f->n_ranks);
     }
     writer_text(w, "\n");
@@ -178,13 +175,9 @@ ORDER_OF_INDICES(by_path, struct rank_fact, DESCENDING(path_ns) ?: ASCENDING(tim
 
 static void write_path_ranks(struct writer *w, const struct report_facts *f)
 {
-    uint32_t *order = f->n_ranks < 2 ? NULL : order_ranks(f, by_path), n_on_path = 0;
     if (f->n_ranks < 2)
         return;
-    if (!order) {
-        writer_no_memory(w);
-        return;
-    }
+    uint32_t *order = order_ranks(f, by_path), n_on_path = 0;
     for (uint32_t r = 0; r < f->n_ranks; r++)
         n_on_path += f->ranks[r].path_ns > 0;
     uint32_t n_shown = n_on_path < MANY_RANKS ? n_on_path : MANY_RANKS;
@@ -311,7 +304,7 @@ static void write_contradiction(struct writer *w, const struct report_facts *f)
     for (uint32_t i = 0; i < f->n_parts && i < MOST_PARTS; i++) {
         const struct part_fact *part = &f->parts[i];
         table_cell(&t, "%d", part->rank);
-        table_cells(&t, contradiction_part(part), MILLISECONDS(f, part->measured_ns),
+        table_cells(&t, part->what, MILLISECONDS(f, part->measured_ns),
                     MILLISECONDS(f, part->replayed_ns));
     }
     table_write(w, &t);

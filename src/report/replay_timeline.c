@@ -160,8 +160,7 @@ static void write_edge_arrows(struct timeline *t)
     }
 }
 
-/* From each message's SEND to its RECV: what they have in common is the transaction. Arrows that
- * there is no memory for are not drawn. */
+/* From each message's SEND to its RECV: what they have in common is the transaction. */
 static void write_message_arrows(struct timeline *t)
 {
     const struct dpro_graph *g = t->graph;
@@ -171,9 +170,8 @@ static void write_message_arrows(struct timeline *t)
             dpro_op_id end = g->ranks[r].first_op + g->ranks[r].n_ops;
             for (dpro_op_id op = end - g->ranks[r].n_message_ops; op < end; op++) {
                 uint64_t send;
-                if (!receives && g->kind[op] == DPRO_OP_SEND &&
-                    map_set(&sends, g->transaction[op], op) < 0)
-                    break;
+                if (!receives && g->kind[op] == DPRO_OP_SEND)
+                    map_set(&sends, g->transaction[op], op);
                 if (!receives || g->kind[op] != DPRO_OP_RECV ||
                     !map_get(&sends, g->transaction[op], &send))
                     continue;

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/sort.h"
 #include "graph/graph.h"
 
@@ -144,8 +143,8 @@ static void split_waiting(struct slice_track *track, const struct wait *waits,
         qsort(track->at, track->n, sizeof *track->at, by_start);
 }
 
-int slices_init(struct slices *slices, const struct dpro_graph *g, const struct dpro_replay *replay,
-                struct dpro_error *err)
+void slices_init(struct slices *slices, const struct dpro_graph *g,
+                 const struct dpro_replay *replay)
 {
     *slices = (struct slices){.n_tracks = g->n_devices * 2};
     struct arena work = {NULL, 0};
@@ -156,11 +155,6 @@ int slices_init(struct slices *slices, const struct dpro_graph *g, const struct 
     struct slice *at = arena_array(&slices->arena, n_ops * 4, sizeof *at);
     slices->tracks =
         arena_array(&slices->arena, (size_t)g->n_devices * 2 + 1, sizeof *slices->tracks);
-    if (!waits || !open || !scratch || !at || !slices->tracks) {
-        arena_fini(&work);
-        slices_fini(slices);
-        return dpro_error_nomem(err);
-    }
     find_waiting(g, replay, waits);
 
     for (dpro_op_id op = 0; op < g->n_ops; op++)
@@ -185,7 +179,6 @@ int slices_init(struct slices *slices, const struct dpro_graph *g, const struct 
         split_waiting(&slices->tracks[t], waits, scratch);
     }
     arena_fini(&work);
-    return 0;
 }
 
 void slices_fini(struct slices *slices)

@@ -31,8 +31,8 @@ struct slices {
     struct slice_track *tracks; /* of each device the measured one, then the replayed one */
 };
 
-int slices_init(struct slices *slices, const struct dpro_graph *graph,
-                const struct dpro_replay *replay, struct dpro_error *err);
+void slices_init(struct slices *slices, const struct dpro_graph *graph,
+                 const struct dpro_replay *replay);
 void slices_fini(struct slices *slices);
 
 /* When a collective's last rank arrived in the replay, and which member that was (index into the

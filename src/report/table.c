@@ -105,7 +105,7 @@ void table_cell(struct table *t, const char *format, ...)
     va_start(args, format);
     vsnprintf(c.text, sizeof c.text, format, args);
     va_end(args);
-    t->failed |= array_push(&t->cells, c) < 0;
+    array_push(&t->cells, c);
 }
 
 void table_put_cells(struct table *t, const char *const *texts, size_t n)
@@ -137,9 +137,7 @@ void table_write(struct writer *w, struct table *t)
 {
     int widths[TABLE_MOST];
     table_widths(t, widths);
-    if (t->failed)
-        writer_no_memory(w);
-    for (size_t i = 0; i < t->cells.n && !t->failed; i++) {
+    for (size_t i = 0; i < t->cells.n; i++) {
         int c = (int)(i % (size_t)t->n_cols);
         bool last = c == t->n_cols - 1;
         const char *text = t->cells.at[i].text;

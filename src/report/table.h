@@ -25,7 +25,6 @@ struct table {
     int n_cols;
     bool left[TABLE_MOST]; /* else right-aligned */
     ARRAY(struct table_cell) cells;
-    bool failed;
 };
 
 /* Several cells, texts as they are. */

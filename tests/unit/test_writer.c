@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "base/memory.h"
 #include "base/writer.h"
 #include "temp_folder.h"
 
@@ -80,7 +81,7 @@ static void test_fields_that_are_not_known_are_null(void **state)
 static void write_what_there_is_no_memory_for(struct writer *w, const void *arg)
 {
     writer_text(w, arg);
-    writer_no_memory(w);
+    mem_fail();
 }
 
 static void test_a_file_without_the_memory_for_it_is_not_left_behind(void **state)

@@ -30,7 +30,7 @@ static int64_t first_seen(const struct net_transport *t, uint32_t connection)
 
 typedef ARRAY(struct end) end_array;
 
-static int list_ends(const struct dpro_trace *trace, end_array *ends)
+static void list_ends(const struct dpro_trace *trace, end_array *ends)
 {
     for (uint32_t t = 0; t < trace->n_transports; t++)
         for (uint32_t c = 0; c < trace->transports[t].connections.n; c++) {
@@ -45,11 +45,9 @@ static int list_ends(const struct dpro_trace *trace, end_array *ends)
             if (!connection->whole)
                 continue;
             end.first_ns = first_seen(&trace->transports[t], c);
-            if (array_push(ends, end) < 0)
-                return -1;
+            array_push(ends, end);
         }
     array_sort(ends, compare_ends);
-    return 0;
 }
 
 static void set_peer(struct dpro_trace *trace, const struct end *end, const struct end *peer)
@@ -61,11 +59,11 @@ static void set_peer(struct dpro_trace *trace, const struct end *end, const stru
 
 /* Equal pairs of addresses are the two ends of one connection. Where a pair was used again, the
  * k-th at one end is the k-th at the other. */
-int net_join_connections(struct dpro_trace *trace)
+void net_join_connections(struct dpro_trace *trace)
 {
     end_array ends = {0};
-    int status = list_ends(trace, &ends);
-    for (size_t i = 0, end; i < ends.n && status == 0; i = end) {
+    list_ends(trace, &ends);
+    for (size_t i = 0, end; i < ends.n; i = end) {
         size_t n_low = 0;
         for (end = i; end < ends.n &&
                       memcmp(&ends.at[end].low, &ends.at[i].low, 2 * sizeof ends.at[i].low) == 0;
@@ -77,7 +75,6 @@ int net_join_connections(struct dpro_trace *trace)
         }
     }
     array_fini(&ends);
-    return status;
 }
 
 const struct net_transport *net_peer(const struct dpro_trace *trace, const struct net_transport *t,
@@ -108,7 +105,7 @@ static uint64_t overlap(struct net_range a, struct net_range b)
     return end > start ? end - start : 0;
 }
 
-int net_ranges(const struct net_transport *t, uint32_t stream, net_range_array *ranges)
+void net_ranges(const struct net_transport *t, uint32_t stream, net_range_array *ranges)
 {
     ranges->n = 0;
     for (uint32_t i = t->first_transfer[stream]; i < t->first_transfer[stream + 1]; i++) {
@@ -121,11 +118,10 @@ int net_ranges(const struct net_transport *t, uint32_t stream, net_range_array *
         if (last && fresh.start <= last->end) {
             last->end = MAX(last->end, fresh.end);
             last->last_ns = fresh.last_ns;
-        } else if (array_push(ranges, fresh) < 0) {
-            return -1;
+        } else {
+            array_push(ranges, fresh);
         }
     }
-    return 0;
 }
 
 static uint64_t total(const net_range_array *ranges)
@@ -175,41 +171,36 @@ static void count_holes(const net_range_array *own, const net_range_array *other
     }
 }
 
-static int count_connection(const struct dpro_trace *trace, uint32_t t, uint32_t c,
-                            net_range_array ranges[3], struct dpro_transport_info *info)
+static void count_connection(const struct dpro_trace *trace, uint32_t t, uint32_t c,
+                             net_range_array ranges[3], struct dpro_transport_info *info)
 {
     const struct net_transport *transport = &trace->transports[t];
     const struct net_connection *connection = &transport->connections.at[c];
     uint32_t peer_stream;
     const struct net_transport *peer = net_peer(trace, transport, c * 2, &peer_stream);
-    if (net_ranges(transport, c * 2, &ranges[0]) < 0 ||
-        net_ranges(transport, c * 2 + 1, &ranges[1]) < 0)
-        return -1;
+    net_ranges(transport, c * 2, &ranges[0]);
+    net_ranges(transport, c * 2 + 1, &ranges[1]);
     info->sent_bytes += total(&ranges[0]);
     info->received_bytes += total(&ranges[1]);
     if (!peer) {
         info->n_one_sided += ranges[0].n > 0 || ranges[1].n > 0;
-        return 0;
+        return;
     }
     /* each direction once, from the sender's side */
-    if (net_ranges(peer, peer_stream, &ranges[2]) < 0)
-        return -1;
+    net_ranges(peer, peer_stream, &ranges[2]);
     bool first = t != connection->peer ? t < connection->peer : c < connection->peer_connection;
     info->n_connections += first && (ranges[0].n || ranges[1].n || ranges[2].n);
     info->paired_bytes += in_both(&ranges[0], &ranges[2]);
     count_holes(&ranges[0], &ranges[2], info);
     count_holes(&ranges[2], &ranges[0], info);
-    return 0;
 }
 
-int net_count_bytes(const struct dpro_trace *trace, struct dpro_transport_info *info)
+void net_count_bytes(const struct dpro_trace *trace, struct dpro_transport_info *info)
 {
     net_range_array ranges[3] = {{0}};
-    int status = 0;
-    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++)
-        for (uint32_t c = 0; c < trace->transports[t].connections.n && status == 0; c++)
-            status = count_connection(trace, t, c, ranges, info);
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        for (uint32_t c = 0; c < trace->transports[t].connections.n; c++)
+            count_connection(trace, t, c, ranges, info);
     for (int i = 0; i < 3; i++)
         array_fini(&ranges[i]);
-    return status;
 }

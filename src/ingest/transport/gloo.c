@@ -19,7 +19,7 @@
 
 /* Adds messages that only the other end has. A preamble that came in two reads was decoded where it
  * was sent only. */
-static int add_from_peers(struct dpro_trace *trace)
+static void add_from_peers(struct dpro_trace *trace)
 {
     for (uint32_t t = 0; t < trace->n_transports; t++) {
         struct net_transport *transport = &trace->transports[t];
@@ -38,14 +38,12 @@ static int add_from_peers(struct dpro_trace *trace)
                 if (own < end && transport->messages.at[own].offset == message.offset)
                     continue;
                 message.stream = s;
-                if (net_add_message(transport, message) < 0)
-                    return -1;
+                net_add_message(transport, message);
             }
         }
-        if (transport->messages.n > n_own && net_sort_messages(transport) < 0)
-            return -1;
+        if (transport->messages.n > n_own)
+            net_sort_messages(transport);
     }
-    return 0;
 }
 
 /* When each message's first and last byte passed this end. */
@@ -71,24 +69,24 @@ static void time_messages(struct net_transport *t)
 }
 
 /* Counts bytes between messages that were recorded and belong to none. */
-static int count_breaks(const struct net_transport *t, net_range_array *ranges, uint64_t *n)
+static uint64_t count_breaks(const struct net_transport *t, net_range_array *ranges)
 {
+    uint64_t n = 0;
     for (uint32_t s = 0; s < t->connections.n * 2; s++) {
         size_t i = 0;
         if (t->first_message[s] == t->first_message[s + 1])
             continue;
-        if (net_ranges(t, s, ranges) < 0)
-            return -1;
+        net_ranges(t, s, ranges);
         for (uint32_t m = t->first_message[s]; m + 1 < t->first_message[s + 1]; m++) {
             const struct net_message *message = &t->messages.at[m];
             uint64_t over = message->offset + message->size_bytes, next = message[1].offset;
             while (i < ranges->n && ranges->at[i].end < next)
                 i++;
             bool recorded = i < ranges->n && ranges->at[i].start <= message->offset;
-            *n += recorded && over != next;
+            n += recorded && over != next;
         }
     }
-    return 0;
+    return n;
 }
 
 /* ---- gloo's contexts and collectives ---- */
@@ -123,25 +121,24 @@ static uint64_t peer_key(uint32_t root, const struct net_connection *connection)
 }
 
 /* Makes one set of two, unless both have a connection to the same peer. */
-static int join_sets(const struct net_transport *t, struct sets *sets, uint32_t into, uint32_t from)
+static void join_sets(const struct net_transport *t, struct sets *sets, uint32_t into,
+                      uint32_t from)
 {
     uint32_t c = from;
     do {
         if (t->connections.at[c].peer != NO_ID &&
             map_get(&sets->peers, peer_key(into, &t->connections.at[c]), NULL))
-            return 0;
+            return;
         c = sets->next[c];
     } while (c != from);
     do {
-        if (map_set(&sets->peers, peer_key(into, &t->connections.at[c]), 1) < 0)
-            return -1;
+        map_set(&sets->peers, peer_key(into, &t->connections.at[c]), 1);
         c = sets->next[c];
     } while (c != from);
     sets->parents[from] = into;
     uint32_t swap = sets->next[into];
     sets->next[into] = sets->next[from];
     sets->next[from] = swap;
-    return 0;
 }
 
 /* A collective's kind and number in its context. */
@@ -153,54 +150,46 @@ static uint64_t number_key(uint8_t prefix, uint32_t tag)
 typedef ARRAY(struct part_of) part_array;
 
 /* One part for each run of messages of one collective on a connection; both directions. */
-static int collect_parts(const struct net_transport *t, uint32_t connection, part_array *parts)
+static void collect_parts(const struct net_transport *t, uint32_t connection, part_array *parts)
 {
     struct map numbers = {0}; /* of the keys */
     size_t first = parts->n;
-    int status = 0;
-    for (uint32_t m = t->first_message[connection * 2];
-         m < t->first_message[connection * 2 + 2] && status == 0; m++) {
+    for (uint32_t m = t->first_message[connection * 2]; m < t->first_message[connection * 2 + 2];
+         m++) {
         const struct net_message *message = &t->messages.at[m];
         uint64_t key = number_key(message->prefix, message->tag);
         struct part_of fresh = {key, message->start_ns, message->start_ns, connection};
         if (message->start_ns == INT64_MIN)
             continue;
-        int64_t number = map_number(&numbers, key + 1);
-        if (number < 0 || (first + (size_t)number == parts->n && array_push(parts, fresh) < 0)) {
-            status = -1;
-            break;
-        }
-        struct part_of *part = &parts->at[first + (size_t)number];
+        size_t place = first + (size_t)map_number(&numbers, key + 1);
+        if (place == parts->n)
+            array_push(parts, fresh);
+        struct part_of *part = &parts->at[place];
         part->first_ns = MIN(part->first_ns, message->start_ns);
         part->last_ns = MAX(part->last_ns, MAX(message->start_ns, message->end_ns));
     }
     map_fini(&numbers);
-    return status;
 }
 
-static int find_contexts(struct net_transport *t)
+static void find_contexts(struct net_transport *t)
 {
     uint32_t n = (uint32_t)t->connections.n, n_contexts = 0;
-    struct sets sets = {mem_alloc((n + (size_t)1) * sizeof *sets.parents),
-                        mem_alloc((n + (size_t)1) * sizeof *sets.next),
-                        {0}};
+    struct sets sets = {mem_array(n, sizeof *sets.parents), mem_array(n, sizeof *sets.next), {0}};
     part_array parts = {0};
-    int status = sets.parents && sets.next ? 0 : -1;
-    for (uint32_t c = 0; c < n && status == 0; c++) {
+    for (uint32_t c = 0; c < n; c++) {
         sets.parents[c] = sets.next[c] = c;
-        status = map_set(&sets.peers, peer_key(c, &t->connections.at[c]), 1);
-        if (status == 0)
-            status = collect_parts(t, c, &parts);
+        map_set(&sets.peers, peer_key(c, &t->connections.at[c]), 1);
+        collect_parts(t, c, &parts);
     }
     array_sort(&parts, compare_parts);
-    for (size_t i = 1; i < parts.n && status == 0; i++) {
+    for (size_t i = 1; i < parts.n; i++) {
         const struct part_of *a = &parts.at[i - 1], *b = &parts.at[i];
         uint32_t x = root_of(sets.parents, a->connection);
         uint32_t y = root_of(sets.parents, b->connection);
         if (x != y && a->key == b->key && b->first_ns <= a->last_ns)
-            status = join_sets(t, &sets, MIN(x, y), MAX(x, y));
+            join_sets(t, &sets, MIN(x, y), MAX(x, y));
     }
-    for (uint32_t c = 0; c < n && status == 0; c++) {
+    for (uint32_t c = 0; c < n; c++) {
         uint32_t root = root_of(sets.parents, c);
         if (t->first_message[c * 2] == t->first_message[c * 2 + 2])
             continue;
@@ -212,7 +201,6 @@ static int find_contexts(struct net_transport *t)
     mem_free(sets.next);
     map_fini(&sets.peers);
     array_fini(&parts);
-    return status;
 }
 
 ORDER(by_context, struct net_collective, ASCENDING(context) ?: ASCENDING(prefix) ?: ASCENDING(tag));
@@ -228,39 +216,34 @@ static uint64_t key_of_message(const struct net_transport *t, const struct net_m
     return collective_key(context, message->prefix, message->tag);
 }
 
-static int find_collectives(struct net_transport *t)
+static void find_collectives(struct net_transport *t)
 {
     struct map numbers = {0}, places = {0}; /* in the order of the messages; sorted */
-    int status = 0;
-    for (size_t m = 0; m < t->messages.n && status == 0; m++) {
+    for (size_t m = 0; m < t->messages.n; m++) {
         const struct net_message *message = &t->messages.at[m];
         struct net_collective fresh = {.context = t->connections.at[message->stream / 2].context,
                                        .tag = message->tag,
                                        .prefix = message->prefix,
                                        .joint = NO_ID,
                                        NET_UNSUMMED};
-        int64_t number = map_number(&numbers, key_of_message(t, message));
-        if (number < 0 ||
-            ((size_t)number == t->collectives.n && array_push(&t->collectives, fresh) < 0))
-            status = -1;
+        if ((size_t)map_number(&numbers, key_of_message(t, message)) == t->collectives.n)
+            array_push(&t->collectives, fresh);
     }
     array_sort(&t->collectives, by_context);
-    for (size_t c = 0; c < t->collectives.n && status == 0; c++) {
+    for (size_t c = 0; c < t->collectives.n; c++) {
         const struct net_collective *collective = &t->collectives.at[c];
-        status = map_set(
-            &places, collective_key(collective->context, collective->prefix, collective->tag), c);
+        map_set(&places, collective_key(collective->context, collective->prefix, collective->tag),
+                c);
     }
-    for (size_t m = 0; m < t->messages.n && status == 0; m++) {
+    for (size_t m = 0; m < t->messages.n; m++) {
         struct net_message *message = &t->messages.at[m];
         uint64_t place = 0;
         map_get(&places, key_of_message(t, message), &place);
         message->collective = (uint32_t)place;
     }
-    if (status == 0)
-        net_sum_collectives(t);
+    net_sum_collectives(t);
     map_fini(&numbers);
     map_fini(&places);
-    return status;
 }
 
 /* ---- spans ---- */
@@ -319,38 +302,34 @@ static void find_buckets(struct dpro_trace *trace, const struct trace_rank *rank
 }
 
 /* Finds the spans and the buckets of a rank's collectives. */
-static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
+static void tie_rank(struct dpro_trace *trace, struct net_transport *t)
 {
     const struct trace_rank *rank = &trace->ranks[t->rank_index];
-    struct arena arena = {0};
+    struct arena scratch = {0};
     run_array runs = {0};
-    struct first_send *firsts = arena_array(&arena, t->collectives.n + 1, sizeof *firsts);
-    struct net_collective **order = arena_array(&arena, t->collectives.n + 1, sizeof *order);
-    int status = firsts && order && runs_list(trace, rank, "gloo:", &runs) == 0
-                     ? runs_find_calls(trace, rank, &runs)
-                     : -1;
-    if (status == 0) {
-        size_t n = 0;
-        find_runs(t, &runs, firsts);
-        for (size_t c = 0; c < t->collectives.n; c++) {
-            struct net_collective *collective = &t->collectives.at[c];
-            struct run *run = firsts[c].run;
-            if (!run)
-                continue;
-            run->tied = true;
-            collective->span = run->span;
-            collective->bucket = recorded_unit_of(&trace->names, rank, run->call);
-            order[n++] = collective;
-        }
-        qsort(order, n, sizeof *order, by_first_send);
-        find_buckets(trace, rank, order, n);
-        for (size_t r = 0; r < runs.n; r++)
-            trace->transport_info.n_tied += runs.at[r].tied;
-        trace->transport_info.n_collectives += runs.n;
+    struct first_send *firsts = arena_array(&scratch, t->collectives.n, sizeof *firsts);
+    struct net_collective **order = arena_array(&scratch, t->collectives.n, sizeof *order);
+    size_t n = 0;
+    runs_list(trace, rank, "gloo:", &runs);
+    runs_find_calls(trace, rank, &runs);
+    find_runs(t, &runs, firsts);
+    for (size_t c = 0; c < t->collectives.n; c++) {
+        struct net_collective *collective = &t->collectives.at[c];
+        struct run *run = firsts[c].run;
+        if (!run)
+            continue;
+        run->tied = true;
+        collective->span = run->span;
+        collective->bucket = recorded_unit_of(&trace->names, rank, run->call);
+        order[n++] = collective;
     }
+    qsort(order, n, sizeof *order, by_first_send);
+    find_buckets(trace, rank, order, n);
+    for (size_t r = 0; r < runs.n; r++)
+        trace->transport_info.n_tied += runs.at[r].tied;
+    trace->transport_info.n_collectives += runs.n;
     array_fini(&runs);
-    arena_fini(&arena);
-    return status;
+    arena_fini(&scratch);
 }
 
 /* ---- one collective on all ranks ---- */
@@ -362,27 +341,23 @@ struct contexts {
 };
 
 /* Joined connections are of one context. */
-static int join_contexts(const struct dpro_trace *trace, struct arena *arena,
-                         struct contexts *contexts)
+static struct contexts join_contexts(const struct dpro_trace *trace, struct arena *arena)
 {
     uint32_t n = 0;
-    contexts->first = arena_array(arena, trace->n_transports, sizeof *contexts->first);
-    if (!contexts->first)
-        return -1;
+    struct contexts contexts = {
+        .first = arena_array(arena, trace->n_transports, sizeof *contexts.first)};
     for (uint32_t t = 0; t < trace->n_transports; t++) {
         const struct net_transport *transport = &trace->transports[t];
         uint32_t most = 0;
         for (size_t c = 0; c < transport->connections.n; c++)
             if (transport->connections.at[c].context != NO_ID)
                 most = MAX(most, transport->connections.at[c].context + 1);
-        contexts->first[t] = n;
+        contexts.first[t] = n;
         n += most;
     }
-    contexts->parents = arena_array(arena, n, sizeof *contexts->parents);
-    if (!contexts->parents)
-        return -1;
+    contexts.parents = arena_array(arena, n, sizeof *contexts.parents);
     for (uint32_t i = 0; i < n; i++)
-        contexts->parents[i] = i;
+        contexts.parents[i] = i;
     for (uint32_t t = 0; t < trace->n_transports; t++)
         for (size_t c = 0; c < trace->transports[t].connections.n; c++) {
             const struct net_connection *own = &trace->transports[t].connections.at[c];
@@ -392,11 +367,11 @@ static int join_contexts(const struct dpro_trace *trace, struct arena *arena,
                 &trace->transports[own->peer].connections.at[own->peer_connection];
             if (other->context == NO_ID)
                 continue;
-            uint32_t a = root_of(contexts->parents, contexts->first[t] + own->context);
-            uint32_t b = root_of(contexts->parents, contexts->first[own->peer] + other->context);
-            contexts->parents[MAX(a, b)] = MIN(a, b);
+            uint32_t a = root_of(contexts.parents, contexts.first[t] + own->context);
+            uint32_t b = root_of(contexts.parents, contexts.first[own->peer] + other->context);
+            contexts.parents[MAX(a, b)] = MIN(a, b);
         }
-    return 0;
+    return contexts;
 }
 
 struct joint {
@@ -417,34 +392,30 @@ static uint64_t bytes_of(uint8_t prefix, uint64_t size_bytes, uint64_t n)
     return __builtin_mul_overflow(size_bytes, times, &bytes) ? 0 : bytes;
 }
 
-static int join_collectives(struct dpro_trace *trace)
+static void join_collectives(struct dpro_trace *trace)
 {
-    struct arena arena = {0};
-    struct contexts contexts;
+    struct arena scratch = {0};
+    struct contexts contexts = join_contexts(trace, &scratch);
     struct map numbers = {0};
     ARRAY(struct joint) joints = {0};
-    int status = join_contexts(trace, &arena, &contexts);
-    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
+    for (uint32_t t = 0; t < trace->n_transports; t++) {
         struct net_transport *transport = &trace->transports[t];
         for (size_t c = 0; c < transport->collectives.n; c++) {
             struct net_collective *collective = &transport->collectives.at[c];
             struct joint fresh = {.size_bytes = collective->size_bytes, .equal = true};
             uint32_t context = root_of(contexts.parents, contexts.first[t] + collective->context);
-            int64_t number =
-                map_number(&numbers, collective_key(context, collective->prefix, collective->tag));
-            if (number < 0 || ((size_t)number == joints.n && array_push(&joints, fresh) < 0)) {
-                status = -1;
-                break;
-            }
-            struct joint *joint = &joints.at[number];
-            collective->joint = (uint32_t)number;
+            uint64_t key = collective_key(context, collective->prefix, collective->tag);
+            collective->joint = (uint32_t)map_number(&numbers, key);
+            if (collective->joint == joints.n)
+                array_push(&joints, fresh);
+            struct joint *joint = &joints.at[collective->joint];
             joint->n_ranks++;
             joint->sent_bytes += collective->sent_bytes;
             joint->received_bytes += collective->received_bytes;
             joint->equal &= collective->size_bytes == joint->size_bytes;
         }
     }
-    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++)
+    for (uint32_t t = 0; t < trace->n_transports; t++)
         for (size_t c = 0; c < trace->transports[t].collectives.n; c++) {
             struct net_collective *collective = &trace->transports[t].collectives.at[c];
             const struct joint *joint = &joints.at[collective->joint];
@@ -459,32 +430,31 @@ static int join_collectives(struct dpro_trace *trace)
         }
     map_fini(&numbers);
     array_fini(&joints);
-    arena_fini(&arena);
-    return status;
+    arena_fini(&scratch);
 }
 
-int gloo_share_messages(struct dpro_trace *trace)
+void gloo_share_messages(struct dpro_trace *trace)
 {
-    int status = add_from_peers(trace);
-    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++)
+    add_from_peers(trace);
+    for (uint32_t t = 0; t < trace->n_transports; t++)
         time_messages(&trace->transports[t]);
-    return status;
 }
 
-int gloo_build(struct dpro_trace *trace)
+void gloo_build(struct dpro_trace *trace)
 {
     struct dpro_transport_info *info = &trace->transport_info;
     net_range_array ranges = {0};
-    int status = gloo_share_messages(trace);
-    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
+    gloo_share_messages(trace);
+    for (uint32_t t = 0; t < trace->n_transports; t++) {
         struct net_transport *transport = &trace->transports[t];
         for (size_t m = 0; m < transport->messages.n; m++)
             info->n_messages += transport->messages.at[m].stream % 2 == 0;
-        if (count_breaks(transport, &ranges, &info->n_framing_breaks) < 0 ||
-            find_contexts(transport) < 0 || find_collectives(transport) < 0 ||
-            (transport->rank_index != NO_ID && tie_rank(trace, transport) < 0))
-            status = -1;
+        info->n_framing_breaks += count_breaks(transport, &ranges);
+        find_contexts(transport);
+        find_collectives(transport);
+        if (transport->rank_index != NO_ID)
+            tie_rank(trace, transport);
     }
     array_fini(&ranges);
-    return status == 0 ? join_collectives(trace) : -1;
+    join_collectives(trace);
 }

@@ -9,26 +9,24 @@
 #include "ingest/sources.h"
 #include "ingest/transport/runs.h"
 
-static int find_spans(const struct dpro_trace *trace, const struct trace_rank *rank,
-                      struct nccl_log *log)
+static void find_spans(const struct dpro_trace *trace, const struct trace_rank *rank,
+                       struct nccl_log *log)
 {
     run_array runs = {0};
-    int status = runs_list(trace, rank, "nccl:", &runs);
-    for (size_t o = 0; o < log->operations.n && status == 0; o++) {
+    runs_list(trace, rank, "nccl:", &runs);
+    for (size_t o = 0; o < log->operations.n; o++) {
         struct nccl_operation *operation = &log->operations.at[o];
         const struct run *run = runs_at(&runs, operation->thread, operation->start_ns);
         operation->span = run ? run->span : NO_ID;
     }
     array_fini(&runs);
-    return status;
 }
 
 int nccl_build(struct trace_build *build, struct dpro_error *err)
 {
     struct dpro_trace *trace = build->trace;
-    trace->nccl_logs = mem_array(build->list.n + 1, sizeof *trace->nccl_logs);
-    if (!trace->nccl_logs)
-        return dpro_error_nomem(err);
+    (void)err;
+    trace->nccl_logs = mem_array(build->list.n, sizeof *trace->nccl_logs);
     for (size_t i = 0; i < build->list.n; i++) {
         struct source *source = &build->list.at[i];
         struct nccl_log *log = source_payload(source, &nccl_payload);
@@ -38,8 +36,8 @@ int nccl_build(struct trace_build *build, struct dpro_error *err)
         log->rank = source->rank;
         trace->nccl_logs[trace->n_nccl_logs++] = log;
         const struct trace_rank *rank = trace_rank_of(trace, log->rank);
-        if (rank && find_spans(trace, rank, log) < 0)
-            return dpro_error_nomem(err);
+        if (rank)
+            find_spans(trace, rank, log);
     }
     return 0;
 }

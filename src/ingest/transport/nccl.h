@@ -83,11 +83,10 @@ struct nccl_log {
 
 extern const struct payload_kind nccl_payload;
 void nccl_log_destroy(struct nccl_log *log); /* NULL is fine */
-/* Takes a record that NCCL logs only have; false: it is not valid. Sets *no_memory when that runs
- * out. */
-bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size, bool *no_memory);
-/* Finds parents by their numbers, once all is read. -1: no memory. */
-int nccl_log_join(struct nccl_log *log);
+/* Takes a record that NCCL logs only have; false: it is not valid. */
+bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size);
+/* Finds parents by their numbers, once all is read. */
+void nccl_log_join(struct nccl_log *log);
 /* Moves the logs to the trace and finds the spans of their operations. */
 int nccl_build(struct trace_build *build, struct dpro_error *err);
 

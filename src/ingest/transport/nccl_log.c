@@ -14,11 +14,9 @@ static bool is_time(int64_t ns)
     return ns >= 0 && trace_time_fits(ns);
 }
 
-static uint32_t intern(struct nccl_log *log, const char *text, size_t size, bool *no_memory)
+static uint32_t intern(struct nccl_log *log, const char *text, size_t size)
 {
-    uint32_t id = strtab_add(&log->names, text, strnlen(text, size));
-    *no_memory |= id == STRTAB_FULL;
-    return id;
+    return strtab_add(&log->names, text, strnlen(text, size));
 }
 
 /* The text that the log numbers so. */
@@ -27,31 +25,30 @@ static uint32_t string_of(const struct nccl_log *log, uint32_t number)
     return number < log->strings.n ? log->strings.at[number] : 0;
 }
 
-static bool read_string(struct nccl_log *log, const struct record_string *s, bool *no_memory)
+static bool read_string(struct nccl_log *log, const struct record_string *s)
 {
     enum { MAX_STRINGS = 1 << 20 };
     if (s->string == 0 || s->string > MAX_STRINGS)
         return false;
-    while (log->strings.n <= s->string && !*no_memory)
-        *no_memory = array_push(&log->strings, 0) < 0;
-    uint32_t id = intern(log, s->text, sizeof s->text, no_memory);
-    if (!*no_memory)
-        log->strings.at[s->string] = id;
+    while (log->strings.n <= s->string)
+        array_push(&log->strings, 0);
+    log->strings.at[s->string] = intern(log, s->text, sizeof s->text);
     return true;
 }
 
 /* The last one of a number counts. */
-static void read_comm(struct nccl_log *log, const struct record_nccl_comm *c, bool *no_memory)
+static bool read_comm(struct nccl_log *log, const struct record_nccl_comm *c)
 {
     struct nccl_comm comm = {.number = c->comm,
                              .rank = c->rank,
                              .n_ranks = c->n_ranks,
                              .hash = c->hash,
-                             .name = intern(log, c->name, sizeof c->name, no_memory)};
-    *no_memory = *no_memory || array_push(&log->comms, comm) < 0;
+                             .name = intern(log, c->name, sizeof c->name)};
+    array_push(&log->comms, comm);
+    return true;
 }
 
-static int add_operation(struct nccl_log *log, const struct record_nccl_event *e)
+static void add_operation(struct nccl_log *log, const struct record_nccl_event *e)
 {
     struct nccl_operation op = {.event = e->event,
                                 .start_ns = e->start_ns,
@@ -78,10 +75,10 @@ static int add_operation(struct nccl_log *log, const struct record_nccl_event *e
         op.peer = e->coll.root;
         op.n_channels = e->coll.n_channels;
     }
-    return array_push(&log->operations, op);
+    array_push(&log->operations, op);
 }
 
-static int add_proxy_op(struct nccl_log *log, const struct record_nccl_event *e)
+static void add_proxy_op(struct nccl_log *log, const struct record_nccl_event *e)
 {
     uint32_t flags =
         (e->flags & NCCL_SEND ? NCCL_OP_SENDS : 0) | (e->flags & NCCL_RECV ? NCCL_OP_RECEIVES : 0) |
@@ -96,10 +93,10 @@ static int add_proxy_op(struct nccl_log *log, const struct record_nccl_event *e)
                                .size_bytes = e->proxy_op.size_bytes,
                                .start_ns = e->start_ns,
                                .stop_ns = e->stop_ns};
-    return array_push(&log->proxy_ops, op);
+    array_push(&log->proxy_ops, op);
 }
 
-static int add_step(struct nccl_log *log, const struct record_nccl_event *e)
+static void add_step(struct nccl_log *log, const struct record_nccl_event *e)
 {
     struct nccl_step step = {.parent = e->parent,
                              .proxy_op = NO_ID,
@@ -111,7 +108,7 @@ static int add_step(struct nccl_log *log, const struct record_nccl_event *e)
                              .peer_wait_ns = e->proxy_step.peer_wait_ns,
                              .net_wait_ns = e->proxy_step.net_wait_ns,
                              .flush_wait_ns = e->proxy_step.flush_wait_ns};
-    return array_push(&log->steps, step);
+    array_push(&log->steps, step);
 }
 
 /* Events that are kept, and how many bytes follow the head of each at least. */
@@ -119,14 +116,13 @@ static int add_step(struct nccl_log *log, const struct record_nccl_event *e)
 static const struct {
     uint8_t type;
     size_t size;
-    int (*add)(struct nccl_log *log, const struct record_nccl_event *e);
+    void (*add)(struct nccl_log *log, const struct record_nccl_event *e);
 } events[] = {{NCCL_COLL, BYTES(coll), add_operation},
               {NCCL_P2P, BYTES(p2p), add_operation},
               {NCCL_PROXY_OP, BYTES(proxy_op), add_proxy_op},
               {NCCL_PROXY_STEP, BYTES(proxy_step), add_step}};
 
-static bool read_event(struct nccl_log *log, const struct record_nccl_event *e, size_t size,
-                       bool *no_memory)
+static bool read_event(struct nccl_log *log, const struct record_nccl_event *e, size_t size)
 {
     size_t i = 0;
     while (i < sizeof events / sizeof *events && events[i].type != e->type)
@@ -135,13 +131,17 @@ static bool read_event(struct nccl_log *log, const struct record_nccl_event *e, 
     if ((known && size < offsetof(struct record_nccl_event, coll) + events[i].size) ||
         !is_time(e->start_ns) || !is_time(e->stop_ns) || (e->stop_ns && e->stop_ns < e->start_ns))
         return false;
-    log->n_others += !known;
-    *no_memory |= log->operations.n >= NO_ID - 1 || log->proxy_ops.n >= NO_ID - 1 ||
-                  log->steps.n >= NO_ID - 1 || (known && events[i].add(log, e) < 0);
+    if (log->operations.n >= NO_ID - 1 || log->proxy_ops.n >= NO_ID - 1 ||
+        log->steps.n >= NO_ID - 1)
+        mem_fail();
+    if (known)
+        events[i].add(log, e);
+    else
+        log->n_others++;
     return true;
 }
 
-bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size, bool *no_memory)
+bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size)
 {
     union {
         struct record head;
@@ -152,15 +152,11 @@ bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size, bo
     memcpy(&u, at, size < sizeof u ? size : sizeof u);
     switch (u.head.type) {
     case RECORD_STRING:
-        return size >= sizeof u.string && read_string(log, &u.string, no_memory);
+        return size >= sizeof u.string && read_string(log, &u.string);
     case RECORD_NCCL_COMM:
-        if (size < sizeof u.comm)
-            return false;
-        read_comm(log, &u.comm, no_memory);
-        return true;
+        return size >= sizeof u.comm && read_comm(log, &u.comm);
     case RECORD_NCCL_EVENT:
-        return size >= offsetof(struct record_nccl_event, coll) &&
-               read_event(log, &u.event, size, no_memory);
+        return size >= offsetof(struct record_nccl_event, coll) && read_event(log, &u.event, size);
     default:
         log->n_others++;
         return true;
@@ -195,28 +191,26 @@ static uint32_t look_up(const struct map *map, uint64_t event)
     return event && map_get(map, event, &index) ? (uint32_t)index : NO_ID;
 }
 
-int nccl_log_join(struct nccl_log *log)
+void nccl_log_join(struct nccl_log *log)
 {
     struct map operations = {0}, proxy_ops = {0}, comms = {0};
-    int status = 0;
-    for (size_t i = 0; i < log->comms.n && status == 0; i++)
-        status = map_set(&comms, (uint64_t)log->comms.at[i].number + 1, i);
-    for (size_t i = 0; i < log->operations.n && status == 0; i++) {
+    for (size_t i = 0; i < log->comms.n; i++)
+        map_set(&comms, (uint64_t)log->comms.at[i].number + 1, i);
+    for (size_t i = 0; i < log->operations.n; i++) {
         struct nccl_operation *operation = &log->operations.at[i];
         operation->comm = look_up(&comms, (uint64_t)operation->comm + 1);
         if (operation->event)
-            status = map_set(&operations, operation->event, i);
+            map_set(&operations, operation->event, i);
     }
-    for (size_t i = 0; i < log->proxy_ops.n && status == 0; i++) {
+    for (size_t i = 0; i < log->proxy_ops.n; i++) {
         struct nccl_proxy_op *op = &log->proxy_ops.at[i];
         op->operation = op->flags & NCCL_OP_FOREIGN ? NO_ID : look_up(&operations, op->parent);
         if (op->event)
-            status = map_set(&proxy_ops, op->event, i);
+            map_set(&proxy_ops, op->event, i);
     }
-    for (size_t i = 0; i < log->steps.n && status == 0; i++)
+    for (size_t i = 0; i < log->steps.n; i++)
         log->steps.at[i].proxy_op = look_up(&proxy_ops, log->steps.at[i].parent);
     map_fini(&operations);
     map_fini(&proxy_ops);
     map_fini(&comms);
-    return status;
 }

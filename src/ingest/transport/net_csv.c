@@ -75,7 +75,6 @@ struct csv {
     uint32_t last;      /* the id found last */
     struct ps_assembler frames;
     uint64_t receiving; /* the source of the message that frames are received of; 0: none */
-    bool no_memory;
 };
 
 static size_t split(const char *line, size_t len, struct field fields[MAX_FIELDS])
@@ -148,10 +147,8 @@ static uint32_t find_connection(struct csv *csv, struct field conn, struct field
         memcmp(strtab_get(&csv->ends, csv->last), key, len) == 0)
         return csv->last - 1;
     uint32_t id = strtab_find(&csv->ends, key, len);
-    if (id != STRTAB_FULL) {
-        csv->last = id;
-        return id - 1;
-    }
+    if (id != STRTAB_FULL)
+        return (csv->last = id) - 1;
     struct net_connection fresh = {.number = csv->ends.n - 1, .whole = true, NET_UNTIED};
     uint64_t value;
     if (number(conn, UINT32_MAX, &value))
@@ -159,13 +156,10 @@ static uint32_t find_connection(struct csv *csv, struct field conn, struct field
     if (!net_address_parse(local.text, local.len, &fresh.local) ||
         !net_address_parse(remote.text, remote.len, &fresh.remote))
         return NO_ID;
-    if (csv->ends.n >= NO_ID / 2 || array_push(&csv->out->connections, fresh) < 0 ||
-        (csv->last = strtab_add(&csv->ends, key, len)) == STRTAB_FULL) {
-        csv->last = 0;
-        csv->no_memory = true;
-        return NO_ID;
-    }
-    return csv->last - 1;
+    if (csv->ends.n >= NO_ID / 2)
+        mem_fail();
+    array_push(&csv->out->connections, fresh);
+    return (csv->last = strtab_add(&csv->ends, key, len)) - 1;
 }
 
 /* 1: sent, 0: received, -1: neither. */
@@ -220,8 +214,7 @@ static bool read_line(struct csv *csv, const char *line, size_t len)
     transfer.requested = number(at[COLUMN_REQUESTED], UINT32_MAX, &value) ? (uint32_t)value : 0;
     transfer.thread = number(at[COLUMN_TID], UINT32_MAX, &value) ? (uint32_t)value : 0;
     transfer.call = (uint8_t)net_call_find(at[COLUMN_CALL].text, at[COLUMN_CALL].len);
-    if (csv->out->transfers.n >= NO_ID - 1 || array_push(&csv->out->transfers, transfer) < 0)
-        csv->no_memory = true;
+    array_push(&csv->out->transfers, transfer);
     if (!csv->part->has_rank && number(at[COLUMN_RANK], INT32_MAX, &value)) {
         csv->part->has_rank = true;
         csv->part->rank = (int)value;
@@ -242,7 +235,7 @@ static bool read_line(struct csv *csv, const char *line, size_t len)
     message.prefix = (uint8_t)prefix;
     message.tag = (uint32_t)tag;
     message.delta = number(at[COLUMN_DELTA], UINT32_MAX, &value) ? (uint32_t)value : 0;
-    csv->no_memory |= net_add_message(csv->out, message) < 0;
+    net_add_message(csv->out, message);
     return true;
 }
 
@@ -302,7 +295,7 @@ static bool read_frame(struct csv *csv, const char *line, size_t len)
     if (at[FRAME_OP].len == strlen("zmq_msg_recv") &&
         memcmp(at[FRAME_OP].text, "zmq_msg_recv", at[FRAME_OP].len) == 0) {
         if (ps_is_identity(&frame)) {
-            csv->no_memory |= csv->receiving && ps_end_message(&csv->frames, csv->receiving) < 0;
+            ps_end_message(&csv->frames, csv->receiving);
             csv->receiving = hash_bytes(hash_bytes(1, at[FRAME_SOCKET].text, at[FRAME_SOCKET].len),
                                         body, frame.n_body);
             return true;
@@ -314,13 +307,14 @@ static bool read_frame(struct csv *csv, const char *line, size_t len)
         frame.source = hash_bytes(2, at[FRAME_SOCKET].text, at[FRAME_SOCKET].len);
         frame.more = flags & ZMQ_SENDS_MORE;
     }
-    csv->no_memory |= frame.source && ps_add_frame(&csv->frames, &frame) < 0;
+    if (frame.source)
+        ps_add_frame(&csv->frames, &frame);
     return true;
 }
 
 static void finish_frames(struct csv *csv)
 {
-    csv->no_memory |= csv->receiving && ps_end_message(&csv->frames, csv->receiving) < 0;
+    ps_end_message(&csv->frames, csv->receiving);
     int process = ps_own_process(&csv->frames, csv->out);
     if (process != -1) { /* its name may be that of its host */
         csv->part->has_rank = true;
@@ -331,20 +325,17 @@ static void finish_frames(struct csv *csv)
 
 static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
 {
-    struct csv csv = {.part = part};
+    struct csv csv = {.part = part, .out = part_make_payload(part, &transport_payload)};
     const char *line;
     size_t len;
+    (void)err;
     part->may_be_server = true;
-    csv.out = part_make_payload(part, &transport_payload);
-    if (!csv.out || strtab_add(&part->names, "", 0) == STRTAB_FULL ||
-        strtab_add(&csv.ends, "", 0) == STRTAB_FULL) {
-        strtab_fini(&csv.ends);
-        return dpro_error_nomem(err);
-    }
+    strtab_add(&part->names, "", 0);
+    strtab_add(&csv.ends, "", 0);
     csv.frames.out = &csv.out->ps;
     part->pid = 0;
     if (bytes_line(bytes, &line, &len) && read_header(&csv, line, len)) {
-        while (!csv.no_memory && bytes_line(bytes, &line, &len)) {
+        while (bytes_line(bytes, &line, &len)) {
             if (len == 0 || *line == '#')
                 continue;
             /* a line that is cut loses digits and still looks like one: only what ends with a line
@@ -367,7 +358,7 @@ static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_er
     finish_frames(&csv);
     if (bytes->rc < 0)
         part->cut = true;
-    return csv.no_memory ? dpro_error_nomem(err) : 0;
+    return 0;
 }
 
 static bool recognise(const struct head *head)

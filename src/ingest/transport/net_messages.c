@@ -10,14 +10,12 @@
 ORDER(by_place, struct net_message,
       ASCENDING(stream) ?: ASCENDING(offset) ?: ASCENDING(size_bytes));
 
-int net_sort_messages(struct net_transport *t)
+void net_sort_messages(struct net_transport *t)
 {
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
     size_t kept = 0;
     if (!t->first_message)
         t->first_message = mem_array(n_streams + (size_t)1, sizeof *t->first_message);
-    if (!t->first_message)
-        return -1;
     array_sort(&t->messages, by_place);
     for (size_t i = 0; i < t->messages.n; i++)
         if (kept == 0 || t->messages.at[kept - 1].stream != t->messages.at[i].stream ||
@@ -29,12 +27,13 @@ int net_sort_messages(struct net_transport *t)
             i++;
         t->first_message[s] = i;
     }
-    return 0;
 }
 
-int net_add_message(struct net_transport *t, struct net_message message)
+void net_add_message(struct net_transport *t, struct net_message message)
 {
-    return t->messages.n >= NO_ID - 1 ? -1 : array_push(&t->messages, message);
+    if (t->messages.n >= NO_ID - 1)
+        mem_fail();
+    array_push(&t->messages, message);
 }
 
 void net_sum_collectives(struct net_transport *t)

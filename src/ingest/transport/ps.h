@@ -64,7 +64,7 @@ struct ps_key {
 typedef ARRAY(struct ps_key) ps_keys;
 
 /* byteps/wire.c: the exchanges of a worker of BytePS as spans of its rank, which no profile has,
- * and its messages' spans; for how many of them transports_reserve makes room. -1: no memory. */
+ * and its messages' spans; for how many of them transports_reserve makes room. */
 int byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transport);
 size_t byteps_n_exchanges(const struct net_transport *transport);
 
@@ -73,7 +73,7 @@ size_t byteps_n_exchanges(const struct net_transport *transport);
 int byteps_join(struct trace_build *build, struct dpro_error *err);
 
 /* mxnet/keys.c: finds the names of a worker's keys, which are sorted; where what is known of the
- * parameters is not of these keys it counts trace->n_misnamed. -1: no memory. */
+ * parameters is not of these keys it counts trace->n_misnamed. */
 int mxnet_name_keys(struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys);
 
 /* ---- from frames to messages ---- */
@@ -115,23 +115,23 @@ struct ps_assembler {   /* zeroed */
 
 /* "ps8": the peer, in the first frame of each message of a socket that has several. */
 bool ps_is_identity(const struct ps_frame *frame);
-int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame); /* -1: no memory */
+void ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame);
 /* The source has no more frames of the message at hand. */
-int ps_end_message(struct ps_assembler *a, uint64_t source);
+void ps_end_message(struct ps_assembler *a, uint64_t source);
 /* Which process the owner of the connections is, as net_process numbers it; -1: unknown. */
 int ps_own_process(const struct ps_assembler *a, const struct net_transport *transport);
 void ps_assembler_fini(struct ps_assembler *a);
 
 /* ---- of all processes ---- */
 
-/* ps_spans.c: finds the spans of the profiles that messages are of. -1: no memory. */
-int ps_tie_spans(struct dpro_trace *trace);
+/* ps_spans.c: finds the spans of the profiles that messages are of. */
+void ps_tie_spans(struct dpro_trace *trace);
 
 /* server_profiles.c: gives the servers' profiles the numbers that their servers' logs have. */
-int ps_assign_profiles(struct dpro_trace *trace);
+void ps_assign_profiles(struct dpro_trace *trace);
 
 /* Finds the streams of messages that have none, both ends of each message, when they were sent and
- * received, the keys' own numbers, and which spans of the profiles they are of. -1: no memory. */
-int ps_build(struct dpro_trace *trace);
+ * received, the keys' own numbers, and which spans of the profiles they are of. */
+void ps_build(struct dpro_trace *trace);
 
 #endif

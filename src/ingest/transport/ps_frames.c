@@ -20,7 +20,13 @@ enum { MAX_NODES = 1 << 16, ADD_NODE = 2 };
 
 /* ---- MXNet's protobuf; what was cut off ends the reading ---- */
 
-static int read_node(struct ps_assembler *a, struct pb_view view)
+static void add_node(struct ps_assembler *a, const struct ps_node *node)
+{
+    if (node->role >= 0 && node->role <= 2 && node->id >= 0 && node->port && a->nodes.n < MAX_NODES)
+        array_push(&a->nodes, *node);
+}
+
+static void read_node(struct ps_assembler *a, struct pb_view view)
 {
     struct ps_node node = {.role = -1, .id = -1};
     struct pb_field field;
@@ -34,12 +40,10 @@ static int read_node(struct ps_assembler *a, struct pb_view view)
             memcpy(node.host, payload, field.value);
         else if (field.number == 4 && field.value <= UINT16_MAX)
             node.port = (uint32_t)field.value;
-    if (node.role < 0 || node.id < 0 || !node.port || a->nodes.n >= MAX_NODES)
-        return 0;
-    return array_push(&a->nodes, node);
+    add_node(a, &node);
 }
 
-static int read_control(struct ps_assembler *a, struct pb_view view)
+static void read_control(struct ps_assembler *a, struct pb_view view)
 {
     struct pb_field field;
     const unsigned char *payload;
@@ -47,13 +51,11 @@ static int read_control(struct ps_assembler *a, struct pb_view view)
     while (pb_view_next(&view, &field, &payload))
         if (field.number == 1)
             command = field.value;
-        else if (field.number == 2 && field.wire == PB_BYTES && command == ADD_NODE &&
-                 read_node(a, pb_view_of(&field, payload)) < 0)
-            return -1;
-    return 0;
+        else if (field.number == 2 && field.wire == PB_BYTES && command == ADD_NODE)
+            read_node(a, pb_view_of(&field, payload));
 }
 
-static int read_meta(struct ps_assembler *a, const struct ps_frame *frame, struct ps_open *open)
+static void read_meta(struct ps_assembler *a, const struct ps_frame *frame, struct ps_open *open)
 {
     static const uint8_t flags[] = {[4] = PS_REQUEST, [5] = PS_PUSH, [12] = PS_PULL};
     struct pb_view view = {frame->body, frame->body + frame->n_body, false};
@@ -64,8 +66,7 @@ static int read_meta(struct ps_assembler *a, const struct ps_frame *frame, struc
     while (pb_view_next(&view, &field, &payload)) {
         if (field.number == 3 && field.wire == PB_BYTES) {
             control = true;
-            if (read_control(a, pb_view_of(&field, payload)) < 0)
-                return -1;
+            read_control(a, pb_view_of(&field, payload));
         } else if (field.number == 8) {
             m->timestamp = (int32_t)field.value;
             timed = true;
@@ -74,7 +75,6 @@ static int read_meta(struct ps_assembler *a, const struct ps_frame *frame, struc
         }
     }
     open->is_data = timed && !control && (m->flags & (PS_PUSH | PS_PULL));
-    return 0;
 }
 
 /* ---- BytePS's structs ---- */
@@ -114,45 +114,44 @@ static uint32_t raw_node_size(const struct ps_frame *frame)
 }
 
 /* Role, id, host, port. */
-static int read_raw_nodes(struct ps_assembler *a, const struct ps_frame *frame, uint64_t at)
+static void read_raw_nodes(struct ps_assembler *a, const struct ps_frame *frame)
 {
     uint32_t size = raw_node_size(frame);
-    int status = 0;
-    for (; at + RAW_NODE <= frame->n_body && status == 0; at += size) {
+    for (uint64_t at = raw_nodes_at(frame); at + RAW_NODE <= frame->n_body; at += size) {
         const uint8_t *from = frame->body + at;
         struct ps_node node = {.role = (int32_t)read_u32(from),
                                .id = (int32_t)read_u32(from + 4),
                                .port = read_u32(from + 8 + RAW_HOST)};
         memcpy(node.host, from + 8, sizeof node.host - 1);
-        bool known = node.role >= 0 && node.role <= 2 && node.id > 0 && node.id < INT_MAX &&
-                     node.port > 0 && node.port <= UINT16_MAX;
-        if (known && a->nodes.n < MAX_NODES)
-            status = array_push(&a->nodes, node);
+        if (node.id > 0 && node.id < INT_MAX && node.port <= UINT16_MAX)
+            add_node(a, &node);
     }
-    return status;
 }
 
-static int read_raw_meta(struct ps_assembler *a, const struct ps_frame *frame, struct ps_open *open)
+static void read_raw_meta(struct ps_assembler *a, const struct ps_frame *frame,
+                          struct ps_open *open)
 {
     const uint8_t *at = frame->body;
     uint32_t command = read_u32(at + 8);
     bool request = at[32], push = at[52], simple = at[53];
-    if (command == ADD_NODE)
-        return read_raw_nodes(a, frame, raw_nodes_at(frame));
+    if (command == ADD_NODE) {
+        read_raw_nodes(a, frame);
+        return;
+    }
     open->message.timestamp = (int32_t)read_u32(at + 40);
     open->message.flags = (uint8_t)((request ? PS_REQUEST : 0) | PS_BYTEPS | PS_KEYLESS |
                                     (push ? PS_PUSH : PS_PULL)); /* never both */
     open->is_data = command == RAW_EMPTY && !simple;
-    return 0;
 }
 
 static struct ps_open *open_of(struct ps_assembler *a, const struct ps_frame *frame)
 {
-    int64_t index = map_number(&a->sources, frame->source);
+    size_t index = (size_t)map_number(&a->sources, frame->source);
     struct ps_open fresh = {.channel = (uint32_t)index};
-    if (index < 0 || index >= UINT32_MAX / 2 ||
-        ((size_t)index == a->open.n && array_push(&a->open, fresh) < 0))
-        return NULL;
+    if (index >= UINT32_MAX / 2)
+        mem_fail();
+    if (index == a->open.n)
+        array_push(&a->open, fresh);
     return &a->open.at[index];
 }
 
@@ -161,20 +160,22 @@ static uint64_t frame_bytes(uint64_t length)
     return length + (length > UINT8_MAX ? 9 : 2);
 }
 
-static int finish(struct ps_assembler *a, struct ps_open *open)
+static void finish(struct ps_assembler *a, struct ps_open *open)
 {
     /* messages without data are kept where their stream is to be found by their sizes */
     bool keep = open->n_frames > 0 && (open->is_data || open->message.stream == UINT32_MAX);
     if (!open->is_data)
         open->message.flags = 0;
     open->n_frames = 0;
-    return keep ? array_push(a->out, open->message) : 0;
+    if (keep)
+        array_push(a->out, open->message);
 }
 
-int ps_end_message(struct ps_assembler *a, uint64_t source)
+void ps_end_message(struct ps_assembler *a, uint64_t source)
 {
     uint64_t index;
-    return map_get(&a->sources, source, &index) ? finish(a, &a->open.at[index]) : 0;
+    if (source && map_get(&a->sources, source, &index))
+        finish(a, &a->open.at[index]);
 }
 
 bool ps_is_identity(const struct ps_frame *frame)
@@ -187,22 +188,19 @@ bool ps_is_identity(const struct ps_frame *frame)
     return is;
 }
 
-int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
+void ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
 {
     struct ps_open *open = open_of(a, frame);
-    uint64_t size;
-    if (!open)
-        return -1;
+    uint64_t size = frame_bytes(frame->length);
     bool follows = frame->stream == UINT32_MAX || frame->position == open->next;
     if (frame->index != UINT32_MAX &&
         (frame->index != open->n_frames || (open->n_frames > 0 && !follows))) {
         open->n_frames = 0; /* some were not logged: what is left of the message is none */
         if (frame->index > 0)
-            return 0;
+            return;
     }
-    if (__builtin_add_overflow(frame->length, 9, &size) || size > INT64_MAX)
-        return 0;
-    size = frame_bytes(frame->length);
+    if (frame->length > INT64_MAX - 9)
+        return;
     if (open->n_frames == 0) {
         open->message = (struct ps_message){.offset = frame->position,
                                             .sent_ns = frame->time_ns,
@@ -219,8 +217,7 @@ int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
     if (open->n_frames == 0 && open->names_sender) {
         ;
     } else if (index == 0) {
-        if ((raw_node_size(frame) ? read_raw_meta : read_meta)(a, frame, open) < 0)
-            return -1;
+        (raw_node_size(frame) ? read_raw_meta : read_meta)(a, frame, open);
     } else if (index == 1 && (open->message.flags & PS_BYTEPS) && frame->n_body < 8) {
         ; /* of an answer: not kept */
     } else if (index == 1) {
@@ -237,9 +234,10 @@ int ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
     if (__builtin_add_overflow(open->message.size_bytes, size, &open->message.size_bytes) ||
         open->message.size_bytes > INT64_MAX / 2) {
         open->n_frames = 0;
-        return 0;
+        return;
     }
-    return frame->more ? 0 : finish(a, open);
+    if (!frame->more)
+        finish(a, open);
 }
 
 /* The process is the node that listens at the local end of one of its connections. */

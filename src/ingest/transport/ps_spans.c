@@ -40,11 +40,10 @@ ORDER(compare_keys, struct ps_key, ASCENDING(key));
 
 /* The keys that a worker pushes, by number, with the names of their parameters. The size of a key
  * that several servers share is that of all parts. */
-static int list_keys(struct dpro_trace *trace, const struct net_transport *t, ps_keys *keys)
+static void list_keys(struct dpro_trace *trace, const struct net_transport *t, ps_keys *keys)
 {
     struct map seen = {0}; /* key + 1 -> place; server's part of it */
-    int status = 0;
-    for (size_t i = 0; i < t->ps.n && status == 0; i++) {
+    for (size_t i = 0; i < t->ps.n; i++) {
         const struct ps_message *m = &t->ps.at[i];
         struct ps_key fresh = {.key = m->key};
         uint64_t at, part = map_mix(map_mix(m->key + 1) + m->server) | 1;
@@ -52,44 +51,37 @@ static int list_keys(struct dpro_trace *trace, const struct net_transport *t, ps
             continue;
         if (!map_get(&seen, map_mix(m->key) << 1 | 1, &at)) {
             at = keys->n;
-            status =
-                map_set(&seen, map_mix(m->key) << 1 | 1, at) < 0 ? -1 : array_push(keys, fresh);
+            map_set(&seen, map_mix(m->key) << 1 | 1, at);
+            array_push(keys, fresh);
         }
-        if (status == 0) {
-            keys->at[at].size_bytes += m->data_bytes;
-            status = map_set(&seen, part, 1);
-        }
+        keys->at[at].size_bytes += m->data_bytes;
+        map_set(&seen, part, 1);
     }
     map_fini(&seen);
     array_sort(keys, compare_keys);
-    return status == 0 ? mxnet_name_keys(trace, &trace->ranks[t->rank_index], keys) : -1;
+    mxnet_name_keys(trace, &trace->ranks[t->rank_index], keys);
 }
 
 /* What the messages' spans carry, by name. */
-static int name_spans(struct dpro_trace *trace, const struct net_transport *t)
+static void name_spans(struct dpro_trace *trace, const struct net_transport *t)
 {
     struct trace_rank *rank = &trace->ranks[t->rank_index];
     ps_keys keys = {0};
-    int status = list_keys(trace, t, &keys);
-    for (size_t i = 0; i < t->ps.n && status == 0; i++) {
+    list_keys(trace, t, &keys);
+    for (size_t i = 0; i < t->ps.n; i++) {
         const struct ps_message *m = &t->ps.at[i];
-        struct ps_key wanted = {.key = m->key}, *key;
         if (m->span == NO_ID || rank->details[rank->spans[m->span].detail].process_group)
             continue;
-        key = keys.n == 0 ? NULL : bsearch(&wanted, keys.at, keys.n, sizeof wanted, compare_keys);
-        uint32_t name = key ? key->name : 0;
+        size_t k = LOWER_BOUND(at, (size_t)0, keys.n, keys.at[at].key < m->key);
+        uint32_t name = k < keys.n && keys.at[k].key == m->key ? keys.at[k].name : 0;
         char text[32];
         if (name == 0) {
             int len = snprintf(text, sizeof text, "key %" PRIu64, m->key);
             name = strtab_add(&trace->names, text, (size_t)len);
         }
-        if (name == STRTAB_FULL)
-            status = -1;
-        else
-            rank->details[rank->spans[m->span].detail].process_group = name;
+        rank->details[rank->spans[m->span].detail].process_group = name;
     }
     array_fini(&keys);
-    return status;
 }
 
 /* Describes what a span exchanges as a collective's detail. */
@@ -114,41 +106,37 @@ struct tying {
     struct map asked; /* answer_key() of a request -> its span */
 };
 
-static int list_requests(struct tying *tying)
+static void list_requests(struct tying *tying)
 {
     for (uint32_t i = 0; i < tying->rank->n_spans; i++)
-        if (is_exchange(tying->trace, &tying->rank->spans[i]) && array_push(&tying->spans, i) < 0)
-            return -1;
+        if (is_exchange(tying->trace, &tying->rank->spans[i]))
+            array_push(&tying->spans, i);
     for (uint32_t i = 0; i < tying->t->ps.n; i++) {
         const struct ps_message *m = &tying->t->ps.at[i];
         int64_t first = m->sent_ns == INT64_MIN ? m->start_ns : m->sent_ns;
         struct request request = {m->timestamp, first, i};
-        if (m->stream % 2 == 0 && (m->flags & PS_REQUEST) && first != INT64_MIN &&
-            array_push(&tying->requests, request) < 0)
-            return -1;
+        if (m->stream % 2 == 0 && (m->flags & PS_REQUEST) && first != INT64_MIN)
+            array_push(&tying->requests, request);
     }
     if (tying->spans.n > 1)
         qsort_r(tying->spans.at, tying->spans.n, sizeof *tying->spans.at, by_start,
                 tying->rank->spans);
     array_sort(&tying->requests, by_timestamp);
-    return 0;
 }
 
 /* The span that made the requests from i to end, of one timestamp. */
-static int tie_requests(struct tying *tying, size_t i, size_t end, uint32_t span)
+static void tie_requests(struct tying *tying, size_t i, size_t end, uint32_t span)
 {
     for (; i < end; i++) {
         struct ps_message *m = &tying->t->ps.at[tying->requests.at[i].message];
         m->span = span;
         describe(tying->trace, tying->rank, span, m, tying->names);
-        if (map_set(&tying->asked, answer_key(m), span) < 0)
-            return -1;
+        map_set(&tying->asked, answer_key(m), span);
     }
     tying->trace->transport_info.n_tied++;
-    return 0;
 }
 
-static int tie_all_requests(struct tying *tying)
+static void tie_all_requests(struct tying *tying)
 {
     const struct request *requests = tying->requests.at;
     size_t n = tying->requests.n;
@@ -164,11 +152,9 @@ static int tie_all_requests(struct tying *tying)
         }
         if (!span || s == tying->spans.n || first < span->start_ns - SLACK_NS)
             continue;
-        if (tie_requests(tying, i, end, tying->spans.at[s++]) < 0)
-            return -1;
+        tie_requests(tying, i, end, tying->spans.at[s++]);
     }
     tying->trace->transport_info.n_collectives += tying->spans.n;
-    return 0;
 }
 
 static void tie_answers(struct tying *tying)
@@ -186,25 +172,19 @@ static void tie_answers(struct tying *tying)
     }
 }
 
-static int tie_rank(struct dpro_trace *trace, struct net_transport *t)
+static void tie_rank(struct dpro_trace *trace, struct net_transport *t)
 {
     static const char *const words[] = {"", "push", "pull", "push_pull"};
     struct tying tying = {.trace = trace, .t = t, .rank = &trace->ranks[t->rank_index]};
-    int status = 0;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         tying.names[i] = strtab_add(&trace->names, words[i], strlen(words[i]));
-        status = tying.names[i] == STRTAB_FULL ? -1 : status;
-    }
-    if (status == 0)
-        status = list_requests(&tying);
-    if (status == 0)
-        status = tie_all_requests(&tying);
-    if (status == 0)
-        tie_answers(&tying);
+    list_requests(&tying);
+    tie_all_requests(&tying);
+    tie_answers(&tying);
     array_fini(&tying.requests);
     array_fini(&tying.spans);
     map_fini(&tying.asked);
-    return status < 0 ? status : name_spans(trace, t);
+    name_spans(trace, t);
 }
 
 /* Where some worker's messages are not known, exchanges are matched by order. Then no worker's
@@ -230,14 +210,14 @@ static void forget_names(struct dpro_trace *trace)
         }
 }
 
-int ps_tie_spans(struct dpro_trace *trace)
+void ps_tie_spans(struct dpro_trace *trace)
 {
     for (uint32_t n = 0; n < trace->n_transports; n++) {
         struct net_transport *t = &trace->transports[n];
-        if (t->rank_index != NO_ID &&
-            (tie_rank(trace, t) < 0 || byteps_add_exchanges(trace, t) < 0))
-            return -1;
+        if (t->rank_index == NO_ID)
+            continue;
+        tie_rank(trace, t);
+        byteps_add_exchanges(trace, t);
     }
     forget_names(trace);
-    return 0;
 }

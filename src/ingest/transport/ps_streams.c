@@ -82,63 +82,57 @@ struct fit {
 ORDER(compare_fits, struct fit, DESCENDING(score) ?: ASCENDING(channel) ?: ASCENDING(stream));
 
 /* The best fits first; a channel has one stream, and a stream one channel. */
-static int place_channels(struct net_transport *t, const uint32_t *order,
-                          const struct channel *channels, uint32_t n_channels)
+static void place_channels(struct net_transport *t, const uint32_t *order,
+                           const struct channel *channels, uint32_t n_channels)
 {
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
     ARRAY(struct fit) fits = {0};
     net_range_array ranges = {0};
-    bool *taken = mem_array(n_streams + (size_t)n_channels + 1, sizeof *taken);
-    int status = taken ? 0 : -1;
-    for (uint32_t s = 0; s < n_streams && status == 0; s++) {
-        status = net_ranges(t, s, &ranges);
-        for (uint32_t c = 0; c < n_channels && status == 0 && ranges.n > 0; c++) {
+    bool *taken = mem_array(n_streams + (size_t)n_channels, sizeof *taken);
+    for (uint32_t s = 0; s < n_streams; s++) {
+        net_ranges(t, s, &ranges);
+        for (uint32_t c = 0; c < n_channels && ranges.n > 0; c++) {
             if (channels[c].received != (s % 2 == 1))
                 continue;
             struct fit fit = {fit_channel(t, order, &channels[c], s, &ranges, false), c, s};
             if (fit.score > 0)
-                status = array_push(&fits, fit);
+                array_push(&fits, fit);
         }
     }
     array_sort(&fits, compare_fits);
-    for (size_t f = 0; f < fits.n && status == 0; f++) {
+    for (size_t f = 0; f < fits.n; f++) {
         const struct fit *fit = &fits.at[f];
         if (taken[fit->stream] || taken[n_streams + fit->channel])
             continue;
         taken[fit->stream] = taken[n_streams + fit->channel] = true;
-        status = net_ranges(t, fit->stream, &ranges);
-        if (status == 0)
-            fit_channel(t, order, &channels[fit->channel], fit->stream, &ranges, true);
+        net_ranges(t, fit->stream, &ranges);
+        fit_channel(t, order, &channels[fit->channel], fit->stream, &ranges, true);
     }
     array_fini(&fits);
     array_fini(&ranges);
     mem_free(taken);
-    return status;
 }
 
-static int place_messages(struct net_transport *t)
+static void place_messages(struct net_transport *t)
 {
-    uint32_t *order = mem_alloc((t->ps.n + 1) * sizeof *order), n = 0;
+    uint32_t *order = mem_array(t->ps.n, sizeof *order), n = 0;
     ARRAY(struct channel) channels = {0};
-    int status = order ? 0 : -1;
-    for (uint32_t i = 0; i < t->ps.n && status == 0; i++)
+    for (uint32_t i = 0; i < t->ps.n; i++)
         if (t->ps.at[i].stream == NO_ID)
             order[n++] = i;
     if (n > 1)
         qsort_r(order, n, sizeof *order, compare_channels, t->ps.at);
-    for (uint32_t i = 0; i < n && status == 0; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         const struct ps_message *m = &t->ps.at[order[i]];
         struct channel fresh = {i, 0, m->received};
         if (i == 0 || m->channel != t->ps.at[order[i - 1]].channel)
-            status = array_push(&channels, fresh);
-        if (status == 0)
-            channels.at[channels.n - 1].n++;
+            array_push(&channels, fresh);
+        channels.at[channels.n - 1].n++;
     }
-    if (status == 0 && channels.n > 0)
-        status = place_channels(t, order, channels.at, (uint32_t)channels.n);
+    if (channels.n > 0)
+        place_channels(t, order, channels.at, (uint32_t)channels.n);
     mem_free(order);
     array_fini(&channels);
-    return status;
 }
 
 /* ---- in order, with both ends ---- */
@@ -146,14 +140,12 @@ static int place_messages(struct net_transport *t)
 ORDER(by_place, struct ps_message, ASCENDING(stream) ?: ASCENDING(offset) ?: ASCENDING(sent_ns));
 
 /* Keeps what moves data, or asks for them, and has a place; one for each place. */
-static int sort_messages(struct net_transport *t)
+static void sort_messages(struct net_transport *t)
 {
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
     size_t kept = 0;
     if (!t->first_ps)
         t->first_ps = mem_array(n_streams + (size_t)1, sizeof *t->first_ps);
-    if (!t->first_ps)
-        return -1;
     array_sort(&t->ps, by_place);
     for (size_t i = 0; i < t->ps.n; i++) {
         const struct ps_message *m = &t->ps.at[i];
@@ -168,11 +160,10 @@ static int sort_messages(struct net_transport *t)
             i++;
         t->first_ps[s] = i;
     }
-    return 0;
 }
 
 /* What one end's log has of a stream the other end's has, too. */
-static int add_from_peers(struct dpro_trace *trace)
+static void add_from_peers(struct dpro_trace *trace)
 {
     for (uint32_t n = 0; n < trace->n_transports; n++) {
         struct net_transport *t = &trace->transports[n];
@@ -189,14 +180,14 @@ static int add_from_peers(struct dpro_trace *trace)
                     continue;
                 message.stream = s;
                 message.sent_ns = message.start_ns = message.end_ns = INT64_MIN;
-                if (t->ps.n >= NO_ID - 1 || array_push(&t->ps, message) < 0)
-                    return -1;
+                if (t->ps.n >= NO_ID - 1)
+                    mem_fail();
+                array_push(&t->ps, message);
             }
         }
-        if (t->ps.n > n_own && sort_messages(t) < 0)
-            return -1;
+        if (t->ps.n > n_own)
+            sort_messages(t);
     }
-    return 0;
 }
 
 /* One call may receive several messages: their times are spread over it by bytes. */
@@ -237,21 +228,19 @@ static uint64_t request_key(const struct ps_message *m, uint32_t connection)
 
 /* An answer without a key gets that of its request: on the same connection, or the only one with
  * its timestamp. Answers without a request are left out. */
-static int find_keys(struct net_transport *t)
+static void find_keys(struct net_transport *t)
 {
     struct map requests = {0}; /* -> index + 1; 0: several */
-    int status = 0;
     size_t n_left_out = 0;
-    for (size_t i = 0; i < t->ps.n && status == 0; i++) {
+    for (size_t i = 0; i < t->ps.n; i++) {
         const struct ps_message *m = &t->ps.at[i];
         uint64_t any = request_key(m, NO_ID), own = request_key(m, m->stream / 2);
         if ((m->flags & (PS_REQUEST | PS_BYTEPS)) != (PS_REQUEST | PS_BYTEPS))
             continue;
-        if (map_set(&requests, own, i + 1) < 0 ||
-            map_set(&requests, any, map_get(&requests, any, NULL) ? 0 : i + 1) < 0)
-            status = -1;
+        map_set(&requests, own, i + 1);
+        map_set(&requests, any, map_get(&requests, any, NULL) ? 0 : i + 1);
     }
-    for (size_t i = 0; i < t->ps.n && status == 0; i++) {
+    for (size_t i = 0; i < t->ps.n; i++) {
         struct ps_message *m = &t->ps.at[i];
         uint64_t request = 0;
         if (!(m->flags & PS_KEYLESS))
@@ -267,7 +256,8 @@ static int find_keys(struct net_transport *t)
         }
     }
     map_fini(&requests);
-    return status < 0 || n_left_out == 0 ? status : sort_messages(t);
+    if (n_left_out > 0)
+        sort_messages(t);
 }
 
 /* Servers share the range of keys evenly. The range of one, with the fewest servers for which all
@@ -299,19 +289,19 @@ static void number_keys(struct dpro_trace *trace)
 
 /* ---- all of it ---- */
 
-int ps_build(struct dpro_trace *trace)
+void ps_build(struct dpro_trace *trace)
 {
     bool any = false;
     for (uint32_t t = 0; t < trace->n_transports; t++)
         any |= trace->transports[t].ps.n > 0;
     if (!any)
-        return 0;
-    for (uint32_t t = 0; t < trace->n_transports; t++)
-        if (place_messages(&trace->transports[t]) < 0 || sort_messages(&trace->transports[t]) < 0 ||
-            find_keys(&trace->transports[t]) < 0)
-            return -1;
-    if (add_from_peers(trace) < 0)
-        return -1;
+        return;
+    for (uint32_t t = 0; t < trace->n_transports; t++) {
+        place_messages(&trace->transports[t]);
+        sort_messages(&trace->transports[t]);
+        find_keys(&trace->transports[t]);
+    }
+    add_from_peers(trace);
     number_keys(trace);
     for (uint32_t n = 0; n < trace->n_transports; n++) {
         struct net_transport *t = &trace->transports[n];
@@ -322,5 +312,6 @@ int ps_build(struct dpro_trace *trace)
             trace->transport_info.n_pulls += m->stream % 2 == 0 && ps_is_pull(m);
         }
     }
-    return ps_tie_spans(trace) < 0 ? -1 : ps_assign_profiles(trace);
+    ps_tie_spans(trace);
+    ps_assign_profiles(trace);
 }

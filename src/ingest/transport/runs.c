@@ -10,8 +10,8 @@ enum { SLACK_NS = 200000 };
 
 ORDER(compare_runs, struct run, ASCENDING(thread) ?: ASCENDING(start_ns) ?: ASCENDING(span));
 
-int runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, const char *prefix,
-              run_array *runs)
+void runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, const char *prefix,
+               run_array *runs)
 {
     for (uint32_t i = 0; i < rank->n_spans; i++) {
         const struct trace_span *span = &rank->spans[i];
@@ -21,11 +21,9 @@ int runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, con
         struct run run = {
             span->start_ns, span->start_ns + span->dur_ns, rank->tracks[span->track].id, i, NO_ID,
             false};
-        if (array_push(runs, run) < 0)
-            return -1;
+        array_push(runs, run);
     }
     array_sort(runs, compare_runs);
-    return 0;
 }
 
 struct run *runs_at(const run_array *runs, int64_t thread, int64_t time_ns)
@@ -55,26 +53,25 @@ ORDER(compare_calls, struct call, ASCENDING(window) ?: ASCENDING(start_ns) ?: AS
 
 typedef ARRAY(struct call) call_array;
 
-static int add_call(const struct trace_rank *rank, uint32_t span, struct run *run,
-                    call_array *calls)
+static void add_call(const struct trace_rank *rank, uint32_t span, struct run *run,
+                     call_array *calls)
 {
     struct call call = {rank->spans[span].start_ns, span, rank->spans[span].window, run};
-    return array_push(calls, call);
+    array_push(calls, call);
 }
 
-int runs_find_calls(const struct dpro_trace *trace, const struct trace_rank *rank, run_array *runs)
+void runs_find_calls(const struct dpro_trace *trace, const struct trace_rank *rank, run_array *runs)
 {
     call_array calls = {0}, asked = {0};
-    int status = 0;
-    for (uint32_t i = 0; i < rank->n_spans && status == 0; i++)
+    for (uint32_t i = 0; i < rank->n_spans; i++)
         if (rank->spans[i].kind == SPAN_CPU_OP &&
             strncmp(strtab_get(&trace->names, rank->spans[i].name), "c10d::", 6) == 0)
-            status = add_call(rank, i, NULL, &calls);
-    for (size_t r = 0; r < runs->n && status == 0; r++)
-        status = add_call(rank, runs->at[r].span, &runs->at[r], &asked);
+            add_call(rank, i, NULL, &calls);
+    for (size_t r = 0; r < runs->n; r++)
+        add_call(rank, runs->at[r].span, &runs->at[r], &asked);
     array_sort(&calls, compare_calls);
     array_sort(&asked, compare_calls);
-    for (size_t i = 0, k = 0; i < asked.n && status == 0;) {
+    for (size_t i = 0, k = 0; i < asked.n;) {
         uint16_t window = asked.at[i].window;
         size_t end = i, from;
         while (end < asked.n && asked.at[end].window == window)
@@ -89,7 +86,6 @@ int runs_find_calls(const struct dpro_trace *trace, const struct trace_rank *ran
     }
     array_fini(&calls);
     array_fini(&asked);
-    return status;
 }
 
 /* "FSDP::all_gather (blocks.0)" names its unit, "FSDP::all_gather" is the root's. */

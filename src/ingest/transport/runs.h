@@ -14,13 +14,13 @@ struct run {
 };
 typedef ARRAY(struct run) run_array;
 
-/* All annotations of a rank whose names begin with `prefix`. -1: no memory. */
-int runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, const char *prefix,
-              run_array *runs);
+/* All annotations of a rank whose names begin with `prefix`. */
+void runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, const char *prefix,
+               run_array *runs);
 /* Finds the framework's calls, c10d::..., that asked for the runs, in the same order: the k-th of a
- * window asked for the k-th run. Sets run.call, NO_ID where the counts in a window differ. -1: no
- * memory. */
-int runs_find_calls(const struct dpro_trace *trace, const struct trace_rank *rank, run_array *runs);
+ * window asked for the k-th run. Sets run.call, NO_ID where the counts in a window differ. */
+void runs_find_calls(const struct dpro_trace *trace, const struct trace_rank *rank,
+                     run_array *runs);
 /* The unit of a sharded model that a call is for, as the annotations around it name it: index into
  * the recording's buckets, NO_ID when there is none. */
 uint32_t recorded_unit_of(const struct strtab *names, const struct trace_rank *rank, uint32_t span);

@@ -16,17 +16,16 @@ enum { JUST_BEFORE_NS = 500000, ROUNDING_NS = 2000, MAX_SERVERS = 1024 };
 static int64_t *list_ends(const struct dpro_trace *trace, const struct trace_rank *profile,
                           uint32_t *n)
 {
-    int64_t *ends = mem_alloc((profile->n_spans + (size_t)1) * sizeof *ends);
+    int64_t *ends = mem_array(profile->n_spans, sizeof *ends);
     *n = 0;
-    for (uint32_t i = 0; i < profile->n_spans && ends; i++) {
+    for (uint32_t i = 0; i < profile->n_spans; i++) {
         const struct trace_span *span = &profile->spans[i];
         const char *name = strtab_get(&trace->names, span->name);
         if (span->kind == SPAN_CPU_OP && strncmp(name, "MX", 2) != 0 &&
             strcmp(name, "WaitForVar") != 0 && strcmp(name, "DeleteVariable") != 0)
             ends[(*n)++] = span->start_ns + span->dur_ns;
     }
-    if (ends)
-        sort_i64(ends, *n);
+    sort_i64(ends, *n);
     return ends;
 }
 
@@ -67,33 +66,30 @@ static void assign(struct dpro_trace *trace, const struct pair *pairs, size_t n)
     qsort(trace->servers, trace->n_servers, sizeof *trace->servers, by_number);
 }
 
-int ps_assign_profiles(struct dpro_trace *trace)
+void ps_assign_profiles(struct dpro_trace *trace)
 {
     ARRAY(struct pair) pairs = {0};
-    int status = 0;
     size_t n_fitting = 0;
     if (trace->n_servers < 2 || trace->n_servers > MAX_SERVERS || trace->n_transports > MAX_SERVERS)
-        return 0;
-    for (uint32_t p = 0; p < trace->n_servers && status == 0; p++) {
+        return;
+    for (uint32_t p = 0; p < trace->n_servers; p++) {
         uint32_t n_ends, best = 0;
         int64_t *ends = list_ends(trace, &trace->servers[p], &n_ends);
-        status = ends ? 0 : -1;
-        for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
+        for (uint32_t t = 0; t < trace->n_transports; t++) {
             const struct net_transport *transport = &trace->transports[t];
             if (transport->rank >= -1 || transport->ps.n == 0)
                 continue;
             struct pair pair = {count_fits(transport, ends, n_ends), t, p,
                                 transport->rank == trace->servers[p].rank};
-            best = pair.fits > best ? pair.fits : best;
-            status = array_push(&pairs, pair);
+            best = MAX(best, pair.fits);
+            array_push(&pairs, pair);
         }
         n_fitting += best > 0;
         mem_free(ends);
     }
-    if (status == 0 && n_fitting == trace->n_servers) {
-        qsort(pairs.at, pairs.n, sizeof *pairs.at, compare_pairs);
+    if (n_fitting == trace->n_servers) {
+        array_sort(&pairs, compare_pairs);
         assign(trace, pairs.at, pairs.n);
     }
     array_fini(&pairs);
-    return status;
 }

@@ -22,7 +22,6 @@ struct log_reader {
     uint32_t last_number, last_index;
     uint64_t losses[N_LOSS_CAUSES];
     struct ps_assembler frames;
-    bool no_memory;
 };
 
 static bool time_fits(int64_t ns)
@@ -37,11 +36,10 @@ static uint32_t connection_of(struct log_reader *r, uint32_t number)
     if (number == r->last_number && r->net->connections.n > 0)
         return r->last_index;
     int64_t index = map_number(&r->connections, (uint64_t)number + 1);
-    if (index < 0 || index >= NO_ID / 2 - 1 ||
-        ((size_t)index == r->net->connections.n && array_push(&r->net->connections, fresh) < 0)) {
-        r->no_memory = true;
-        return 0;
-    }
+    if (index >= NO_ID / 2 - 1)
+        mem_fail();
+    if ((size_t)index == r->net->connections.n)
+        array_push(&r->net->connections, fresh);
     r->last_number = number;
     return r->last_index = (uint32_t)index;
 }
@@ -68,8 +66,6 @@ static bool read_connection(struct log_reader *r, const struct record_connection
     if (c->family != FAMILY_UNIX && c->family != FAMILY_IPV4 && c->family != FAMILY_IPV6)
         return false;
     uint32_t index = connection_of(r, c->connection);
-    if (r->no_memory)
-        return true;
     struct net_connection *connection = &r->net->connections.at[index];
     set_address(&connection->local, c, false);
     set_address(&connection->remote, c, true);
@@ -101,8 +97,7 @@ static bool read_call(struct log_reader *r, const struct record_call *c)
         .thread = c->head.thread,
         .call = c->call < sizeof calls ? calls[c->call] : NET_CALL_OTHER,
     };
-    r->no_memory = r->no_memory || r->net->transfers.n >= NO_ID - 1 ||
-                   array_push(&r->net->transfers, transfer) < 0;
+    array_push(&r->net->transfers, transfer);
     return true;
 }
 
@@ -123,7 +118,7 @@ static bool read_gloo(struct log_reader *r, const struct record_gloo *g)
         .opcode = data ? GLOO_DATA : g->opcode,
         NET_UNTIMED,
     };
-    r->no_memory = r->no_memory || net_add_message(r->net, message) < 0;
+    net_add_message(r->net, message);
     return true;
 }
 
@@ -153,7 +148,7 @@ static bool read_zmtp(struct log_reader *r, const unsigned char *at, size_t size
                              .more = z.flags & ZMTP_MORE,
                              .body = at + head,
                              .n_body = n_body};
-    r->no_memory = r->no_memory || ps_add_frame(&r->frames, &frame) < 0;
+    ps_add_frame(&r->frames, &frame);
     return true;
 }
 
@@ -204,7 +199,7 @@ static bool read_record(struct log_reader *r, const unsigned char *at, size_t si
         break;
     }
     if (r->nccl)
-        return nccl_log_add(r->nccl, at, size, &r->no_memory);
+        return nccl_log_add(r->nccl, at, size);
     switch (u.head.type) {
     case RECORD_CONNECTION:
         return size >= sizeof u.connection && read_connection(r, &u.connection);
@@ -255,15 +250,12 @@ static int begin(struct log_reader *r, const struct log_header *header, const ch
     part->rank = part->has_rank ? header->rank : 0;
     if (header->kind == LOG_NCCL) {
         r->nccl = part_make_payload(part, &nccl_payload);
-        if (!r->nccl || strtab_add(&r->nccl->names, "", 0) == STRTAB_FULL)
-            return dpro_error_nomem(err);
+        strtab_add(&r->nccl->names, "", 0);
         r->nccl->segment = header->segment;
         return 0;
     }
     part->may_be_server = true;
     r->net = part_make_payload(part, &transport_payload);
-    if (!r->net)
-        return dpro_error_nomem(err);
     r->frames.out = &r->net->ps;
     r->net->pid = header->pid;
     r->net->segment = header->segment;
@@ -277,7 +269,7 @@ static int begin(struct log_reader *r, const struct log_header *header, const ch
 static void read_records(struct log_reader *r, struct bytes *bytes)
 {
     struct record head;
-    while (!r->no_memory && bytes_need(bytes, sizeof head)) {
+    while (bytes_need(bytes, sizeof head)) {
         memcpy(&head, bytes->p, sizeof head);
         if (head.size_bytes < sizeof head || head.size_bytes % 8) {
             r->part->cut = true; /* nothing tells where the next one is */
@@ -296,8 +288,7 @@ static int read_log(struct bytes *bytes, struct trace_part *part, struct dpro_er
 {
     struct log_reader r = {.part = part};
     struct log_header header;
-    if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
-        return dpro_error_nomem(err);
+    strtab_add(&part->names, "", 0);
     if (!bytes_need(bytes, sizeof header)) {
         part->cut = true;
         return 0;
@@ -315,8 +306,7 @@ static int read_log(struct bytes *bytes, struct trace_part *part, struct dpro_er
             r.net->n_unframed = r.losses[LOSS_FRAMING];
         } else {
             r.nccl->n_lost = n_lost;
-            if (nccl_log_join(r.nccl) < 0)
-                r.no_memory = true;
+            nccl_log_join(r.nccl);
         }
     } else if (rc == 0) {
         part->cut = true;
@@ -328,8 +318,6 @@ static int read_log(struct bytes *bytes, struct trace_part *part, struct dpro_er
     }
     ps_assembler_fini(&r.frames);
     map_fini(&r.connections);
-    if (rc == 0 && r.no_memory)
-        rc = dpro_error_nomem(err);
     return rc;
 }
 

@@ -55,23 +55,20 @@ static uint64_t connection_key(const struct net_transport *t, const struct net_c
 }
 
 /* Appends the connections of a file that are new. to[] says which one each of the file's is. */
-static int merge_connections(struct net_transport *into, const struct net_transport *from,
-                             struct map *seen, uint32_t *to)
+static void merge_connections(struct net_transport *into, const struct net_transport *from,
+                              struct map *seen, uint32_t *to)
 {
     for (size_t c = 0; c < from->connections.n; c++) {
         const struct net_connection *connection = &from->connections.at[c];
         int64_t index = map_number(seen, connection_key(from, connection));
-        if (index < 0 || index >= NO_ID / 2 - 1)
-            return -1;
-        if ((size_t)index == into->connections.n) {
-            if (array_push(&into->connections, *connection) < 0)
-                return -1;
-        } else if (into->connections.at[index].local.family == 0) {
+        if (index >= NO_ID / 2 - 1)
+            mem_fail();
+        if ((size_t)index == into->connections.n)
+            array_push(&into->connections, *connection);
+        else if (into->connections.at[index].local.family == 0)
             into->connections.at[index] = *connection;
-        }
         to[c] = (uint32_t)index;
     }
-    return 0;
 }
 
 static uint32_t moved(const uint32_t *to, uint32_t stream)
@@ -80,16 +77,16 @@ static uint32_t moved(const uint32_t *to, uint32_t stream)
 }
 
 /* Appends what a file holds. */
-static int append(struct net_transport *into, const struct net_transport *from, const uint32_t *to)
+static void append(struct net_transport *into, const struct net_transport *from, const uint32_t *to)
 {
     size_t transfer = into->transfers.n, message = into->messages.n, ps = into->ps.n;
     uint32_t n_channels = 0;
     if (transfer + from->transfers.n >= NO_ID || message + from->messages.n >= NO_ID ||
-        ps + from->ps.n >= NO_ID ||
-        array_append(&into->transfers, from->transfers.at, from->transfers.n) < 0 ||
-        array_append(&into->messages, from->messages.at, from->messages.n) < 0 ||
-        array_append(&into->ps, from->ps.at, from->ps.n) < 0)
-        return -1;
+        ps + from->ps.n >= NO_ID)
+        mem_fail();
+    array_append(&into->transfers, from->transfers.at, from->transfers.n);
+    array_append(&into->messages, from->messages.at, from->messages.n);
+    array_append(&into->ps, from->ps.at, from->ps.n);
     for (; transfer < into->transfers.n; transfer++)
         into->transfers.at[transfer].stream = moved(to, into->transfers.at[transfer].stream);
     for (; message < into->messages.n; message++)
@@ -107,18 +104,17 @@ static int append(struct net_transport *into, const struct net_transport *from, 
     into->n_unknown += from->n_unknown;
     if (!into->zone)
         into->zone = from->zone;
-    return 0;
 }
 
 /* Takes a file's transport into that of its process. */
-static int take_file(struct net_transport *into, struct trace_part *part, struct map *seen)
+static void take_file(struct net_transport *into, struct trace_part *part, struct map *seen)
 {
     struct net_transport *from = part_payload(part, &transport_payload);
-    uint32_t *to = mem_alloc((from->connections.n + 1) * sizeof *to);
-    int status = to && merge_connections(into, from, seen, to) == 0 ? append(into, from, to) : -1;
+    uint32_t *to = mem_array(from->connections.n, sizeof *to);
+    merge_connections(into, from, seen, to);
+    append(into, from, to);
     part_free_payload(part);
     mem_free(to);
-    return status;
 }
 
 ORDER_OF_POINTERS(by_process, struct source,
@@ -127,32 +123,24 @@ ORDER_OF_POINTERS(by_process, struct source,
                       ?: COMPARE(x, y));
 
 /* One transport for the files of a process, which are next to each other. */
-static int collect(struct dpro_trace *trace, struct source **sources, size_t n)
+static void collect(struct dpro_trace *trace, struct source **sources, size_t n)
 {
     trace->transports = mem_array(n, sizeof *trace->transports);
-    if (!trace->transports)
-        return -1;
     for (size_t i = 0; i < n;) {
         struct net_transport *t = &trace->transports[trace->n_transports++];
         const struct net_transport *first = transport_of(sources[i]);
         struct map seen = {0};
-        int status = 0;
         *t = (struct net_transport){
             .rank = sources[i]->rank, .rank_index = NO_ID, .pid = first->pid, .zone = first->zone};
         memcpy(t->host, first->host, sizeof t->host);
         memcpy(t->boot_id, first->boot_id, sizeof t->boot_id);
-        for (; i < n && sources[i]->rank == t->rank && transport_of(sources[i])->pid == t->pid &&
-               status == 0;
-             i++)
-            status = take_file(t, &sources[i]->part, &seen);
+        for (; i < n && sources[i]->rank == t->rank && transport_of(sources[i])->pid == t->pid; i++)
+            take_file(t, &sources[i]->part, &seen);
         map_fini(&seen);
-        if (status < 0)
-            return -1;
         const struct trace_rank *rank = trace_rank_of(trace, t->rank);
         if (rank)
             t->rank_index = (uint32_t)(rank - trace->ranks);
     }
-    return 0;
 }
 
 /* ---- in order ---- */
@@ -167,17 +155,12 @@ static bool same_transfer(const struct net_transfer *a, const struct net_transfe
 
 /* Sorts by stream, then offset, and keeps once what was logged twice. A stream is written by one or
  * two threads, each in order, so its transfers are nearly sorted already. */
-static int sort_transfers(struct net_transport *t)
+static void sort_transfers(struct net_transport *t)
 {
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
-    struct net_transfer *sorted = mem_alloc((t->transfers.n + 1) * sizeof *sorted);
-    uint32_t *next = mem_array(n_streams + (size_t)1, sizeof *next);
+    struct net_transfer *sorted = mem_alloc(t->transfers.n * sizeof *sorted);
+    uint32_t *next = mem_array(n_streams, sizeof *next);
     t->first_transfer = mem_array(n_streams + (size_t)1, sizeof *t->first_transfer);
-    if (!sorted || !next || !t->first_transfer) {
-        mem_free(sorted);
-        mem_free(next);
-        return -1;
-    }
     for (size_t i = 0; i < t->transfers.n; i++)
         t->first_transfer[t->transfers.at[i].stream + 1]++;
     for (uint32_t s = 0; s < n_streams; s++) {
@@ -206,7 +189,6 @@ static int sort_transfers(struct net_transport *t)
     t->transfers.n = kept;
     mem_free(sorted);
     mem_free(next);
-    return 0;
 }
 
 /* Sets the zone of addresses that mean something in their own network namespace only. */
@@ -220,29 +202,12 @@ static void set_zones(struct net_transport *t)
     }
 }
 
-struct sorting {
-    struct net_transport *transports;
-    bool *failed; /* by transport */
-};
-
-static void sort_one(void *arg, size_t item)
+static void sort_one(void *transports, size_t item)
 {
-    struct sorting *sorting = arg;
-    struct net_transport *t = &sorting->transports[item];
+    struct net_transport *t = (struct net_transport *)transports + item;
     set_zones(t);
-    sorting->failed[item] = sort_transfers(t) < 0 || net_sort_messages(t) < 0;
-}
-
-static int sort_all(struct dpro_trace *trace, int threads)
-{
-    struct sorting sorting = {trace->transports, mem_array(trace->n_transports, sizeof(bool))};
-    int status = sorting.failed ? 0 : -1;
-    if (status == 0)
-        parallel_for(trace->n_transports, threads, sort_one, &sorting);
-    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++)
-        status = sorting.failed[t] ? -1 : 0;
-    mem_free(sorting.failed);
-    return status;
+    sort_transfers(t);
+    net_sort_messages(t);
 }
 
 /* ---- warnings ---- */
@@ -386,17 +351,18 @@ static void warn_lost(struct trace_build *build)
                  "logs: %" PRIu64 " records of kinds not known here", n_unknown);
 }
 
-static int build_all(struct trace_build *build, struct source **sources, size_t n)
+static void build_all(struct trace_build *build, struct source **sources, size_t n)
 {
     struct dpro_trace *trace = build->trace;
     struct dpro_transport_info *info = &trace->transport_info;
-    int status = collect(trace, sources, n);
-    if (status == 0)
-        note_missing(build, sources);
-    if (status < 0 || sort_all(trace, build->options->threads) < 0 ||
-        net_join_connections(trace) < 0 || gloo_build(trace) < 0 || ps_build(trace) < 0 ||
-        ring_build(trace) < 0 || net_count_bytes(trace, info) < 0)
-        return -1;
+    collect(trace, sources, n);
+    note_missing(build, sources);
+    parallel_for(trace->n_transports, build->options->threads, sort_one, trace->transports);
+    net_join_connections(trace);
+    gloo_build(trace);
+    ps_build(trace);
+    ring_build(trace);
+    net_count_bytes(trace, info);
     info->n_processes = trace->n_transports;
     for (uint32_t t = 0; t < trace->n_transports; t++) {
         info->n_calls += trace->transports[t].transfers.n;
@@ -407,21 +373,20 @@ static int build_all(struct trace_build *build, struct source **sources, size_t 
     warn_misnamed(build);
     warn_strangers(build, sources);
     warn_lost(build);
-    return 0;
 }
 
 int transports_build(struct trace_build *build, struct dpro_error *err)
 {
-    struct source **sources = mem_array(build->list.n + 1, sizeof *sources);
+    struct source **sources = mem_array(build->list.n, sizeof *sources);
     size_t n = 0;
-    for (size_t i = 0; sources && i < build->list.n; i++)
+    (void)err;
+    for (size_t i = 0; i < build->list.n; i++)
         if (transport_of(&build->list.at[i]) && build->list.at[i].rank != -1)
             sources[n++] = &build->list.at[i];
-    int status = sources ? 0 : -1;
     if (n > 0) {
         qsort(sources, n, sizeof *sources, by_process);
-        status = build_all(build, sources, n);
+        build_all(build, sources, n);
     }
     mem_free(sources);
-    return status < 0 ? dpro_error_nomem(err) : 0;
+    return 0;
 }

@@ -181,30 +181,28 @@ struct net_range {
     int64_t first_ns, last_ns; /* of its first and its last call */
 };
 typedef ARRAY(struct net_range) net_range_array;
-/* The bytes of a stream that were recorded, as ranges with holes between. -1: no memory. */
-int net_ranges(const struct net_transport *t, uint32_t stream, net_range_array *ranges);
+/* The bytes of a stream that were recorded, as ranges with holes between. */
+void net_ranges(const struct net_transport *t, uint32_t stream, net_range_array *ranges);
 
 /* connections.c: joins the ends of connections, whose transports are sorted; counts what both ends,
- * or one, recorded. -1: no memory. */
-int net_join_connections(struct dpro_trace *trace);
-int net_count_bytes(const struct dpro_trace *trace, struct dpro_transport_info *info);
+ * or one, recorded. */
+void net_join_connections(struct dpro_trace *trace);
+void net_count_bytes(const struct dpro_trace *trace, struct dpro_transport_info *info);
 
-int net_add_message(struct net_transport *t, struct net_message message); /* -1: no memory */
-/* Sorts the messages by stream and offset, one for each place, and indexes them. -1: no memory. */
-int net_sort_messages(struct net_transport *t);
+void net_add_message(struct net_transport *t, struct net_message message);
+/* Sorts the messages by stream and offset, one for each place, and indexes them. */
+void net_sort_messages(struct net_transport *t);
 
 /* What each collective's messages add up to, when and on which thread. */
 void net_sum_collectives(struct net_transport *t);
 
-/* gloo.c: adds to each end the messages that only the other end's log has, and when they passed.
- * -1: no memory. */
-int gloo_share_messages(struct dpro_trace *trace);
+/* gloo.c: adds to each end the messages that only the other end's log has, and when they passed. */
+void gloo_share_messages(struct dpro_trace *trace);
 
-/* gloo.c: messages, contexts, collectives, and the spans and buckets they are. -1: no memory. */
-int gloo_build(struct dpro_trace *trace);
+/* gloo.c: messages, contexts, collectives, and the spans and buckets they are. */
+void gloo_build(struct dpro_trace *trace);
 
-/* tensorflow/grpc_ring.c: the chunks of TensorFlow's rings, where no messages were logged. -1: no
- * memory. */
+/* tensorflow/grpc_ring.c: the chunks of TensorFlow's rings, where no messages were logged. */
 int ring_build(struct dpro_trace *trace);
 
 /* transport.c: joins the parts' transports by rank and connection and ties messages to spans. Needs

@@ -96,11 +96,9 @@ static void find_moments(const struct join *join, const uint32_t *node_of, uint3
     const struct member *members = joined_members(join, g->joined);
     g->n = 0;
     for (uint32_t m = 0; m < g->joined->n_members; m++) {
-        const struct rank_build *rank = &join->ranks[members[m].rank];
-        const struct local_collective *c = JOIN_PART(join, &members[m]);
         struct moment moment = {node_of[members[m].rank],
-                                rank->start_ns[build_sample_at(rank, sample, c->arrival)],
-                                rank->end_ns[build_sample_at(rank, sample, c->transfer)]};
+                                member_arrived_ns(join, &members[m], sample),
+                                member_left_ns(join, &members[m], sample)};
         if (moment.enter_ns != ABSENT && moment.leave_ns != ABSENT &&
             trace_time_fits(moment.enter_ns) && trace_time_fits(moment.leave_ns))
             g->at[g->n++] = moment;

@@ -235,10 +235,8 @@ static bool contradicts(const struct join *join, const struct joined *joined)
     for (uint32_t s = 0; s < n_samples; s++) {
         int64_t last = ABSENT, first_end = INT64_MAX;
         for (uint32_t m = 0; m < joined->n_members; m++) {
-            const struct rank_build *rank = &join->ranks[members[m].rank];
-            const struct local_collective *c = JOIN_PART(join, &members[m]);
-            int64_t start = rank->start_ns[build_sample_at(rank, s, c->arrival)];
-            int64_t end = rank->end_ns[build_sample_at(rank, s, c->transfer)];
+            int64_t start = member_arrived_ns(join, &members[m], s);
+            int64_t end = member_left_ns(join, &members[m], s);
             if (start == ABSENT || end == ABSENT)
                 continue;
             last = MAX(last, start);
@@ -287,14 +285,11 @@ static void cut_joined(struct join *join, const struct joined *joined, uint32_t 
 {
     const struct member *members = joined_members(join, joined);
     int64_t last = ABSENT;
-    for (uint32_t m = 0; m < joined->n_members; m++) {
-        const struct rank_build *rank = &join->ranks[members[m].rank];
-        uint32_t arrival = JOIN_PART(join, &members[m])->arrival;
-        last = MAX(last, rank->start_ns[build_sample_at(rank, sample, arrival)]);
-    }
+    for (uint32_t m = 0; m < joined->n_members; m++)
+        last = MAX(last, member_arrived_ns(join, &members[m], sample));
     for (uint32_t m = 0; m < joined->n_members; m++) {
         struct rank_build *rank = &join->ranks[members[m].rank];
-        size_t at = build_sample_at(rank, sample, JOIN_PART(join, &members[m])->transfer);
+        size_t at = member_transfer_at(join, &members[m], sample);
         if (rank->start_ns[at] != ABSENT && last > rank->start_ns[at])
             rank->start_ns[at] = MIN(last, rank->end_ns[at]);
     }

@@ -843,7 +843,7 @@ int assemble_graph(struct job *job, const struct dpro_trace *trace,
     if (status == 0) {
         if (fill_ops(&a) < 0 || assembly_time(&a) < 0 || fill_seen(&a) < 0 ||
             fill_measured(&a) < 0 || fill_left_out(&a) < 0 || fill_lead(&a) < 0 ||
-            fill_collectives(&a) < 0 || fill_tensors(&a) < 0 || exchanges_find(a.graph) < 0 ||
+            fill_collectives(&a) < 0 || fill_tensors(&a) < 0 || (exchanges_find(a.graph), false) ||
             fill_profiled(&a) < 0 || assembly_warn(&a, options, dropped) < 0) {
             dpro_graph_destroy(a.graph);
             status = dpro_error_nomem(err);

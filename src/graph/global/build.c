@@ -86,8 +86,10 @@ static void link_rank(void *arg, size_t r)
     build_pace_ops(rank);
     const struct fusion *fusion = rank->trace->fused.track == NO_ID ? NULL : build->trace->fusion;
     int status = fusion ? build_fused_tensors(rank, fusion, err) : build_tensors(rank, err);
-    if (status == 0 && build_pool(rank, err) == 0 && build_parts(rank, build->trace, err) == 0)
+    if (status == 0 && build_pool(rank, err) == 0) {
+        build_parts(rank, build->trace);
         build_forget(rank);
+    }
 }
 
 static int choose(struct build *build, struct dpro_error *err)
@@ -220,9 +222,9 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
     int status = create(build, err);
     if (status < 0)
         return status;
-    if ((status = build_ranks(build, err)) < 0 ||
-        (status = servers_find(servers, build->trace, err)) < 0)
+    if ((status = build_ranks(build, err)) < 0)
         return status;
+    servers_find(servers, build->trace);
     clocks_align(&build->job.join, build->trace, build->options);
     if (unprofiled_iterations_find(build->ranks, build->n_ranks, build->trace,
                                    &build->job.unprofiled_iterations) < 0)
@@ -231,10 +233,9 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
     session_join(&build->job.join);
     join_check_unsure(&build->job.join);
     join_cut_waiting(&build->job.join);
-    if ((status = servers_begin(servers, err)) < 0 ||
-        (status = messages_find(&build->job.messages, &build->job.join, build->trace, err)) < 0 ||
-        (status = servers_build(servers, err)) < 0)
-        return status;
+    servers_begin(servers);
+    messages_find(&build->job.messages, &build->job.join, build->trace);
+    servers_build(servers);
     return assemble_graph(&build->job, build->trace, build->options, graph, err);
 }
 

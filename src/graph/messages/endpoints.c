@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"
 #include "graph/collectives/match_collectives.h"
@@ -13,44 +12,33 @@
 
 /* ---- each rank alone ---- */
 
-static int index_transport(const struct dpro_trace *trace, uint32_t log, struct map *by_span)
+static void index_transport(const struct dpro_trace *trace, uint32_t log, struct map *by_span)
 {
     const struct net_transport *transport = &trace->transports[log];
-    int status = 0;
-    for (size_t c = 0; c < transport->collectives.n && status == 0; c++)
+    for (size_t c = 0; c < transport->collectives.n; c++)
         if (transport->collectives.at[c].span != NO_ID)
-            status = map_set(by_span, (uint64_t)transport->collectives.at[c].span + 1,
-                             (uint64_t)log << 32 | c);
-    return status;
+            map_set(by_span, (uint64_t)transport->collectives.at[c].span + 1,
+                    (uint64_t)log << 32 | c);
 }
 
-static int index_nccl(const struct nccl_log *nccl, uint32_t log, struct map *by_span)
+static void index_nccl(const struct nccl_log *nccl, uint32_t log, struct map *by_span)
 {
-    int status = 0;
-    for (size_t o = 0; o < nccl->operations.n && status == 0; o++) {
+    for (size_t o = 0; o < nccl->operations.n; o++) {
         uint64_t key = (uint64_t)nccl->operations.at[o].span + 1;
         if (nccl->operations.at[o].span != NO_ID && !map_get(by_span, key, NULL))
-            status = map_set(by_span, key, (uint64_t)log << 32 | o);
+            map_set(by_span, key, (uint64_t)log << 32 | o);
     }
-    return status;
 }
 
 /* Span -> log and collective, of what the rank's logs have. */
-static int index_spans(const struct dpro_trace *trace, uint32_t rank_index, struct map *by_span)
+static void index_spans(const struct dpro_trace *trace, uint32_t rank_index, struct map *by_span)
 {
-    int status = 0;
-    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++)
+    for (uint32_t t = 0; t < trace->n_transports; t++)
         if (trace->transports[t].rank_index == rank_index)
-            status = index_transport(trace, t, by_span);
-    for (uint32_t l = 0; l < trace->n_nccl_logs && status == 0; l++)
+            index_transport(trace, t, by_span);
+    for (uint32_t l = 0; l < trace->n_nccl_logs; l++)
         if (trace->nccl_logs[l]->rank == trace->ranks[rank_index].rank)
-            status = index_nccl(trace->nccl_logs[l], trace->n_transports + l, by_span);
-    return status;
-}
-
-static bool is_exchange(const struct rank_build *rank, const struct local_collective *c)
-{
-    return build_is_exchange(rank, c->arrival);
+            index_nccl(trace->nccl_logs[l], trace->n_transports + l, by_span);
 }
 
 /* The rank's transport log; NO_ID: none. */
@@ -75,29 +63,26 @@ static uint32_t span_of(const struct rank_build *rank, const struct local_collec
     return slice == NO_ID ? NO_ID : rank->slices.at[slice].span;
 }
 
-int build_parts(struct rank_build *rank, const struct dpro_trace *trace, struct dpro_error *err)
+void build_parts(struct rank_build *rank, const struct dpro_trace *trace)
 {
     struct map by_span = {0};
+    uint32_t rank_index = (uint32_t)(rank->trace - trace->ranks);
     size_t n = rank->collectives.n * rank->n_samples;
     if (trace->n_transports + trace->n_nccl_logs == 0 || n == 0)
-        return 0;
+        return;
     rank->parts = mem_alloc(n * sizeof *rank->parts);
-    if (!rank->parts || index_spans(trace, (uint32_t)(rank->trace - trace->ranks), &by_span) < 0) {
-        map_fini(&by_span);
-        return dpro_error_nomem(err);
-    }
+    index_spans(trace, rank_index, &by_span);
     for (size_t c = 0; c < rank->collectives.n; c++)
         for (uint32_t s = 0; s < rank->n_samples; s++) {
             struct net_part *part = &rank->parts[c * rank->n_samples + s];
             const struct local_collective *collective = &rank->collectives.at[c];
-            size_t row = (size_t)rank->sample_step[s] * rank->n_timed;
-            uint32_t span = span_of(rank, collective, rank->match[row + collective->arrival]);
+            uint32_t slice = rank->match[build_sample_at(rank, s, collective->arrival)];
+            uint32_t span = span_of(rank, collective, slice);
             uint64_t found;
             *part = (struct net_part){NO_ID, NO_ID};
-            if (is_exchange(rank, collective)) {
+            if (build_is_exchange(rank, collective->arrival)) {
                 if (span != NO_ID)
-                    *part = (struct net_part){
-                        transport_of(trace, (uint32_t)(rank->trace - trace->ranks)), span};
+                    *part = (struct net_part){transport_of(trace, rank_index), span};
                 continue;
             }
             while (span != NO_ID && !map_get(&by_span, (uint64_t)span + 1, &found))
@@ -106,7 +91,6 @@ int build_parts(struct rank_build *rank, const struct dpro_trace *trace, struct 
                 *part = (struct net_part){(uint32_t)(found >> 32), (uint32_t)found};
         }
     map_fini(&by_span);
-    return 0;
 }
 
 const struct net_part *ends_part(const struct join *join, const struct member *member,
@@ -141,35 +125,30 @@ static uint32_t collective_of(const struct end_log *log, size_t event)
 }
 
 /* What one call of the framework made NCCL do is one collective of the profile. */
-static int find_leaders(struct end_log *log)
+static void find_leaders(struct end_log *log)
 {
     struct map by_span = {0};
-    int status = 0;
-    log->leader = mem_alloc((log->nccl->operations.n + 1) * sizeof *log->leader);
-    if (!log->leader)
-        return -1;
-    for (size_t o = 0; o < log->nccl->operations.n && status == 0; o++) {
+    log->leader = mem_alloc(log->nccl->operations.n * sizeof *log->leader);
+    for (size_t o = 0; o < log->nccl->operations.n; o++) {
         uint32_t span = log->nccl->operations.at[o].span;
         uint64_t first = o;
         if (span != NO_ID && !map_get(&by_span, (uint64_t)span + 1, &first))
-            status = map_set(&by_span, (uint64_t)span + 1, o);
+            map_set(&by_span, (uint64_t)span + 1, o);
         log->leader[o] = span == NO_ID ? NO_ID : (uint32_t)first;
     }
     map_fini(&by_span);
-    return status;
 }
 
-static int index_log(struct end_log *log)
+/* Returns whether the log has any message of a collective. */
+static bool index_log(struct end_log *log)
 {
     size_t n_events = log->transport ? log->transport->messages.n : log->nccl->steps.n;
     size_t n_collectives = log->transport ? log->transport->collectives.n : log->nccl->operations.n;
     uint32_t n = 0, collective;
-    if (log->nccl && find_leaders(log) < 0)
-        return -1;
+    if (log->nccl)
+        find_leaders(log);
     log->first = mem_array(n_collectives + 1, sizeof *log->first);
-    log->events = mem_alloc((n_events + 1) * sizeof *log->events);
-    if (!log->first || !log->events)
-        return -1;
+    log->events = mem_alloc(n_events * sizeof *log->events);
     for (size_t e = 0; e < n_events; e++)
         if ((collective = collective_of(log, e)) != NO_ID)
             log->first[collective]++;
@@ -183,43 +162,32 @@ static int index_log(struct end_log *log)
 
 ORDER_OF_INDICES(by_span, struct ps_message, ASCENDING(span));
 
-static int index_exchanges(struct end_log *log)
+static void index_exchanges(struct end_log *log)
 {
     const struct net_transport *t = log->transport;
-    log->exchanged = mem_alloc((t->ps.n + 1) * sizeof *log->exchanged);
-    if (!log->exchanged)
-        return -1;
+    log->exchanged = mem_alloc(t->ps.n * sizeof *log->exchanged);
     for (uint32_t i = 0; i < t->ps.n; i++)
         if (t->ps.at[i].span != NO_ID)
             log->exchanged[log->n_exchanged++] = i;
-    if (log->n_exchanged > 1)
-        qsort_r(log->exchanged, log->n_exchanged, sizeof *log->exchanged, by_span, t->ps.at);
-    return 0;
+    qsort_r(log->exchanged, log->n_exchanged, sizeof *log->exchanged, by_span, t->ps.at);
 }
 
-int ends_index(struct ends *ends, const struct join *join, const struct dpro_trace *trace)
+void ends_index(struct ends *ends, const struct join *join, const struct dpro_trace *trace)
 {
     *ends = (struct ends){.join = join, .trace = trace};
-    uint32_t n = trace->n_transports + trace->n_nccl_logs;
-    ends->logs = mem_array(n + (size_t)1, sizeof *ends->logs);
-    if (!ends->logs)
-        return -1;
-    for (; ends->n_logs < n; ends->n_logs++) {
-        struct end_log *log = &ends->logs[ends->n_logs];
-        bool is_gloo = ends->n_logs < trace->n_transports;
-        if (is_gloo)
-            log->transport = &trace->transports[ends->n_logs];
-        else
-            log->nccl = trace->nccl_logs[ends->n_logs - trace->n_transports];
-        int any = index_log(log);
-        *(is_gloo ? &ends->has_gloo : &ends->has_nccl) |= any > 0;
-        if (any < 0 || (is_gloo && index_exchanges(log) < 0)) {
-            ends->n_logs++;
-            return -1;
-        }
-        ends->has_ps |= log->n_exchanged > 0;
+    ends->n_logs = trace->n_transports + trace->n_nccl_logs;
+    ends->logs = mem_array(ends->n_logs, sizeof *ends->logs);
+    for (uint32_t l = 0; l < trace->n_transports; l++) {
+        ends->logs[l].transport = &trace->transports[l];
+        ends->has_gloo |= index_log(&ends->logs[l]);
+        index_exchanges(&ends->logs[l]);
+        ends->has_ps |= ends->logs[l].n_exchanged > 0;
     }
-    return 0;
+    for (uint32_t l = 0; l < trace->n_nccl_logs; l++) {
+        struct end_log *log = &ends->logs[trace->n_transports + l];
+        log->nccl = trace->nccl_logs[l];
+        ends->has_nccl |= index_log(log);
+    }
 }
 
 void ends_fini(struct ends *ends)
@@ -289,9 +257,9 @@ static int64_t aligned(const struct clock_map *clock, int64_t ns)
     return ns == INT64_MIN ? ABSENT : clock_aligned(clock, ns);
 }
 
-/* Both ends of one of a worker's messages. Returns whether they can be told, -1: no memory. */
-static int add_exchanged(struct ends *ends, const struct joined *joined, uint32_t member,
-                         const struct net_transport *t, const struct ps_message *m)
+/* Both ends of one of a worker's messages. Returns whether they can be told. */
+static bool add_exchanged(struct ends *ends, const struct joined *joined, uint32_t member,
+                          const struct net_transport *t, const struct ps_message *m)
 {
     const struct join *join = ends->join;
     uint32_t peer_stream;
@@ -300,7 +268,7 @@ static int add_exchanged(struct ends *ends, const struct joined *joined, uint32_
     const struct ps_message *there =
         server == NO_ID ? NULL : other_end(peer, peer_stream, m->offset);
     if (!there)
-        return 0;
+        return false;
     bool sends = m->stream % 2 == 0;
     for (int side = 0; side < 2; side++) {
         const struct ps_message *own = side ? there : m;
@@ -317,32 +285,28 @@ static int add_exchanged(struct ends *ends, const struct joined *joined, uint32_
                           .start_ns = aligned(clock, own->start_ns),
                           .end_ns = aligned(clock, own->end_ns),
                           .connection = &log->connections.at[own->stream / 2]};
-        if (array_push(&ends->found, end) < 0)
-            return -1;
+        array_push(&ends->found, end);
     }
-    return 1;
+    return true;
 }
 
-int ends_find_exchange(struct ends *ends, const struct joined *joined, uint32_t sample)
+bool ends_find_exchange(struct ends *ends, const struct joined *joined, uint32_t sample)
 {
-    const struct member *members = &ends->join->members.at[joined->first_member];
-    int complete = 1;
+    const struct member *members = joined_members(ends->join, joined);
     ends->found.n = 0;
-    for (uint32_t m = 0; m < joined->n_members && complete == 1; m++) {
+    for (uint32_t m = 0; m < joined->n_members; m++) {
         const struct net_part *part = ends_part(ends->join, &members[m], sample);
         const struct end_log *log = part->log == NO_ID ? NULL : &ends->logs[part->log];
         const struct ps_message *all = log ? log->transport->ps.at : NULL;
-        uint32_t low = LOWER_BOUND(e, 0, log ? log->n_exchanged : 0,
-                                   all[log->exchanged[e]].span < part->collective);
-        size_t before = ends->found.n;
-        for (uint32_t i = low; log && i < log->n_exchanged &&
-                               all[log->exchanged[i]].span == part->collective && complete == 1;
-             i++)
-            complete = add_exchanged(ends, joined, m, log->transport, &all[log->exchanged[i]]);
-        if (complete == 1 && ends->found.n == before)
-            complete = 0; /* nothing of it is in the log */
+        size_t n = log ? log->n_exchanged : 0, before = ends->found.n;
+        size_t i = LOWER_BOUND(e, (size_t)0, n, all[log->exchanged[e]].span < part->collective);
+        for (; i < n && all[log->exchanged[i]].span == part->collective; i++)
+            if (!add_exchanged(ends, joined, m, log->transport, &all[log->exchanged[i]]))
+                return false;
+        if (ends->found.n == before) /* nothing of it is in the log */
+            return false;
     }
-    return complete;
+    return true;
 }
 
 /* ---- NCCL's ---- */
@@ -362,19 +326,18 @@ static const struct nccl_comm *comm_of_part(const struct ends *ends, const struc
 
 ORDER(by_rank, struct comm_rank, ASCENDING(rank));
 
-static int find_comm_ranks(struct ends *ends, const struct member *members, uint32_t n_members,
-                           const bool *left_out, uint32_t sample)
+static void find_comm_ranks(struct ends *ends, const struct member *members, uint32_t n_members,
+                            const bool *left_out, uint32_t sample)
 {
     ends->comm_ranks.n = 0;
     for (uint32_t m = 0; m < n_members; m++) {
         const struct nccl_comm *comm =
             comm_of_part(ends, ends_part(ends->join, &members[m], sample));
         struct comm_rank own = {.rank = comm ? comm->rank : 0, .member = m};
-        if (comm && !left_out[m] && array_push(&ends->comm_ranks, own) < 0)
-            return -1;
+        if (comm && !left_out[m])
+            array_push(&ends->comm_ranks, own);
     }
     array_sort(&ends->comm_ranks, by_rank);
-    return 0;
 }
 
 static uint32_t find_comm_rank(const struct ends *ends, int32_t rank)
@@ -432,12 +395,12 @@ const char *ends_algorithm(const struct ends *ends, const struct net_part *part)
 
 /* ---- both ---- */
 
-int ends_find(struct ends *ends, const struct member *members, uint32_t n_members,
-              const bool *left_out, uint32_t sample, bool with_notices)
+bool ends_find(struct ends *ends, const struct member *members, uint32_t n_members,
+               const bool *left_out, uint32_t sample, bool with_notices)
 {
     ends->found.n = 0;
-    if (ends->has_nccl && find_comm_ranks(ends, members, n_members, left_out, sample) < 0)
-        return -1;
+    if (ends->has_nccl)
+        find_comm_ranks(ends, members, n_members, left_out, sample);
     for (uint32_t m = 0; m < n_members; m++) {
         const struct net_part *part = ends_part(ends->join, &members[m], sample);
         if (left_out[m])
@@ -451,16 +414,15 @@ int ends_find(struct ends *ends, const struct member *members, uint32_t n_member
                     ? !read_message(ends, members, n_members, log->transport,
                                     &log->transport->messages.at[log->events[i]], &end)
                     : !read_step(ends, log->nccl, comm, &log->nccl->steps.at[log->events[i]], &end))
-                return 0;
+                return false;
             if (end.is_notice && !with_notices)
                 continue;
             if (end.start_ns != ABSENT)
                 end.start_ns = clock_aligned(clock, end.start_ns);
             if (end.end_ns != ABSENT)
                 end.end_ns = clock_aligned(clock, end.end_ns);
-            if (array_push(&ends->found, end) < 0)
-                return -1;
+            array_push(&ends->found, end);
         }
     }
-    return 1;
+    return true;
 }

@@ -61,22 +61,21 @@ struct ends {
 };
 
 /* Finds the rank's parts in what it ran; before the rank's slices are forgotten. */
-int build_parts(struct rank_build *rank, const struct dpro_trace *trace, struct dpro_error *err);
+void build_parts(struct rank_build *rank, const struct dpro_trace *trace);
 
-/* -1: no memory. */
-int ends_index(struct ends *ends, const struct join *join, const struct dpro_trace *trace);
+void ends_index(struct ends *ends, const struct join *join, const struct dpro_trace *trace);
 void ends_fini(struct ends *ends);
 
 const struct net_part *ends_part(const struct join *join, const struct member *member,
                                  uint32_t sample);
 
 /* The ends of a collective's messages in an iteration, into ends->found, of those members for which
- * left_out says false. Returns whether all of them can be told, -1 when memory runs out. */
-int ends_find(struct ends *ends, const struct member *members, uint32_t n_members,
-              const bool *left_out, uint32_t sample, bool with_notices);
+ * left_out says false. Returns whether all of them can be told. */
+bool ends_find(struct ends *ends, const struct member *members, uint32_t n_members,
+               const bool *left_out, uint32_t sample, bool with_notices);
 
 /* The same of an exchange with servers; which of them is at the other end, from n_members on. */
-int ends_find_exchange(struct ends *ends, const struct joined *joined, uint32_t sample);
+bool ends_find_exchange(struct ends *ends, const struct joined *joined, uint32_t sample);
 
 /* The algorithm that NCCL says it ran: "ring", ..., static; NULL: not known. */
 const char *ends_algorithm(const struct ends *ends, const struct net_part *part);

@@ -11,13 +11,11 @@
  * may have passed on. */
 #include "graph/messages/find_messages.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"
 #include "graph/collectives/comm_pattern.h"
@@ -31,20 +29,6 @@ void messages_fini(struct messages *messages)
     array_fini(&messages->times);
     array_fini(&messages->links);
     mem_free(messages->lacks);
-    messages->lacks = NULL;
-}
-
-ORDER(compare_starts, struct sent_message, ASCENDING(start_ns) ?: ASCENDING(end_ns) ?: ASCENDING(message));
-
-void messages_by_start(const struct messages *messages, uint32_t n_samples, uint32_t sample,
-                       struct sent_message *sent)
-{
-    for (uint32_t m = 0; m < messages->all.n; m++) {
-        const struct message_time *time = &messages->times.at[(size_t)m * n_samples + sample];
-        sent[m] = (struct sent_message){time->start_ns, time->end_ns, m};
-    }
-    if (messages->all.n > 1)
-        qsort(sent, messages->all.n, sizeof *sent, compare_starts);
 }
 
 /* ---- the messages of one collective in one iteration ---- */
@@ -64,9 +48,8 @@ struct finder {
     bool with_notices;
     struct map link_of;
     found_array found, shown; /* in an iteration; in the one that the graph shows */
-    uint32_t *place;          /* of the i-th in order of members among the graph's messages */
-    size_t n_places;
-    bool *unlogged;  /* by member of the collective at hand */
+    ARRAY(uint32_t) place;    /* of the i-th in order of members among the graph's messages */
+    bool *unlogged;           /* by member of the collective at hand */
     uint32_t nobody; /* member that stands for all who have no log; NO_ID: there are none */
 };
 
@@ -100,9 +83,9 @@ static bool find_one_sided(const struct finder *f, const struct end *end, struct
     return true;
 }
 
-/* Puts the two ends of each message together. Returns whether none lacks one that should be there,
- * -1 when memory runs out. */
-static int pair_ends(struct finder *f)
+/* Puts the two ends of each message together. Returns whether none lacks one that should be there.
+ */
+static bool pair_ends(struct finder *f)
 {
     struct end *at = f->ends.found.at;
     size_t n = f->ends.found.n;
@@ -112,10 +95,9 @@ static int pair_ends(struct finder *f)
         if (at[i].to == NO_ID || f->unlogged[at[i].to])
             at[i].to = f->nobody;
         if (at[i].from == NO_ID || at[i].to == NO_ID)
-            return 0;
+            return false;
     }
-    if (n > 1)
-        qsort(at, n, sizeof *at, by_transaction);
+    array_sort(&f->ends.found, by_transaction);
     f->found.n = 0;
     for (size_t i = 0, next; i < n; i = next) {
         for (next = i + 1; next < n && compare_transactions(&at[i], &at[next]) == 0; next++)
@@ -130,48 +112,31 @@ static int pair_ends(struct finder *f)
         if (next - i == 1 ? !find_one_sided(f, &at[i], &found)
                           : next - i > 2 || !sent->sends || received->sends ||
                                 sent->start_ns == ABSENT || received->end_ns == ABSENT)
-            return 0;
-        if (array_push(&f->found, found) < 0)
-            return -1;
+            return false;
+        array_push(&f->found, found);
     }
-    return 1;
-}
-
-static size_t transfer_at(const struct join *join, const struct member *member, uint32_t sample)
-{
-    const struct rank_build *rank = &join->ranks[member->rank];
-    return (size_t)rank->sample_step[sample] * rank->n_timed +
-           rank->collectives.at[member->collective].transfer;
-}
-
-static int64_t left_ns(const struct join *join, const struct member *member, uint32_t sample)
-{
-    return join->ranks[member->rank].end_ns[transfer_at(join, member, sample)];
+    return true;
 }
 
 /* A receiver that went on has received, even if the call that did it was noted later. And what a
  * rank without a log sent, it sent when it was there. */
 static void clip_times(const struct finder *f, const struct joined *joined, uint32_t sample)
 {
-    const struct member *members = &f->join->members.at[joined->first_member];
+    const struct member *members = joined_members(f->join, joined);
     int64_t arrived = ABSENT;
     for (uint32_t m = 0; m < joined->n_members && f->nobody != NO_ID; m++) {
-        const struct rank_build *rank = &f->join->ranks[members[m].rank];
-        uint32_t arrival = rank->collectives.at[members[m].collective].arrival;
-        int64_t at = rank->start_ns[(size_t)rank->sample_step[sample] * rank->n_timed + arrival];
+        int64_t at = member_arrived_ns(f->join, &members[m], sample);
         if (f->unlogged[m] && at != ABSENT && (arrived == ABSENT || at < arrived))
             arrived = at;
     }
     for (size_t i = 0; i < f->found.n; i++) {
         struct found *found = &f->found.at[i];
         bool leaves = found->received && found->end.to < joined->n_members; /* a server stays */
-        int64_t left = leaves ? left_ns(f->join, &members[found->end.to], sample) : ABSENT;
+        int64_t left = leaves ? member_left_ns(f->join, &members[found->end.to], sample) : ABSENT;
         if (left != ABSENT && found->time.end_ns > left)
             found->time.end_ns = left;
-        if (!found->sent && found->time.start_ns < arrived)
-            found->time.start_ns = arrived;
-        if (!found->sent && found->time.start_ns > found->time.end_ns)
-            found->time.start_ns = found->time.end_ns;
+        if (!found->sent)
+            found->time.start_ns = MIN(MAX(found->time.start_ns, arrived), found->time.end_ns);
     }
 }
 
@@ -192,18 +157,17 @@ static uint64_t stream_key(const struct end *end)
     return map_mix(map_mix(((uint64_t)end->from << 32 | end->to) + 1) + end->stream) | 1;
 }
 
-/* Keeps the notices that share their stream with data; there is one for each message, or 0 is
- * returned. */
-static int keep_notices(found_array *found)
+/* Keeps the notices that share their stream with data. Returns whether there is none, or one for
+ * each message. */
+static bool keep_notices(found_array *found)
 {
     struct map with_data = {0}; /* streams */
     size_t n_kept = 0, n_data;
-    int status = 1;
-    for (size_t i = 0; i < found->n && status == 1; i++)
-        if (!found->at[i].end.is_notice &&
-            map_set(&with_data, stream_key(&found->at[i].end), 1) < 0)
-            status = -1;
-    for (size_t i = 0, end; i < found->n && status == 1; i = end) {
+    bool complete = true;
+    for (size_t i = 0; i < found->n; i++)
+        if (!found->at[i].end.is_notice)
+            map_set(&with_data, stream_key(&found->at[i].end), 1);
+    for (size_t i = 0, end; i < found->n && complete; i = end) {
         size_t n_shared = 0;
         end = run_end(found, i, &n_data);
         for (size_t k = i; k < end; k++) {
@@ -213,39 +177,35 @@ static int keep_notices(found_array *found)
             if (shared || !is_notice)
                 found->at[n_kept++] = found->at[k];
         }
-        if (n_shared > 0 && (n_shared != n_data || n_shared + n_data != end - i))
-            status = 0;
+        complete = n_shared == 0 || (n_shared == n_data && n_shared + n_data == end - i);
     }
     found->n = n_kept;
     map_fini(&with_data);
-    return status;
+    return complete;
 }
 
 /* All messages of a collective in an iteration, in the order of by_transaction, into f->found.
  * Returns as pair_ends does. */
-static int find_messages(struct finder *f, const struct joined *joined, uint32_t sample)
+static bool find_messages(struct finder *f, const struct joined *joined, uint32_t sample)
 {
-    int complete = joined->has_servers
-                       ? ends_find_exchange(&f->ends, joined, sample)
-                       : ends_find(&f->ends, &f->join->members.at[joined->first_member],
-                                   joined->n_members, f->unlogged, sample, f->with_notices);
-    if (complete == 1)
-        complete = pair_ends(f);
-    if (complete == 1 && f->with_notices)
-        complete = keep_notices(&f->found);
-    if (complete == 1)
-        clip_times(f, joined, sample);
-    return complete;
+    const struct member *members = joined_members(f->join, joined);
+    if (joined->has_servers ? !ends_find_exchange(&f->ends, joined, sample)
+                            : !ends_find(&f->ends, members, joined->n_members, f->unlogged, sample,
+                                         f->with_notices))
+        return false;
+    if (!pair_ends(f) || (f->with_notices && !keep_notices(&f->found)))
+        return false;
+    clip_times(f, joined, sample);
+    return true;
 }
 
 /* ---- who has a log, and who passes data on unseen ---- */
 
 /* Ranks of one node pass each other data without NCCL's proxies. */
-static int join_nodes(const struct join *join, struct joined *joined, struct member *members)
+static void join_nodes(const struct join *join, struct joined *joined, struct member *members)
 {
     struct map first = {0};
-    int status = 0;
-    for (uint32_t m = 0; m < joined->n_members && status == 0; m++) {
+    for (uint32_t m = 0; m < joined->n_members; m++) {
         uint32_t host = join->ranks[members[m].rank].trace->host;
         uint64_t known;
         if (host == 0)
@@ -254,17 +214,16 @@ static int join_nodes(const struct join *join, struct joined *joined, struct mem
             members[m].party = (uint32_t)known;
             joined->has_parties = true;
         } else {
-            status = map_set(&first, host, m);
+            map_set(&first, host, m);
         }
     }
     map_fini(&first);
-    return status;
 }
 
 /* Horovod may fuse otherwise in an iteration: its messages there are none of this collective's. */
 static bool is_seen(const struct finder *f, const struct joined *joined, uint32_t sample)
 {
-    const struct member *members = &f->join->members.at[joined->first_member];
+    const struct member *members = joined_members(f->join, joined);
     bool seen = !join_is_inferred(f->join, joined);
     for (uint32_t m = 0; m < joined->n_members && !seen; m++)
         seen = ends_part(f->join, &members[m], sample)->log != NO_ID;
@@ -285,10 +244,10 @@ static uint32_t shown_sample(const struct finder *f, const struct joined *joined
     return is_seen(f, joined, s) ? s : NO_ID;
 }
 
-/* Returns how many of the members have a log of their part in every iteration; -1: no memory. */
-static int64_t find_parties(struct finder *f, struct joined *joined)
+/* Returns how many of the members have a log of their part in every iteration. */
+static uint32_t find_parties(struct finder *f, struct joined *joined)
 {
-    struct member *members = &f->join->members.at[joined->first_member];
+    struct member *members = joined_members(f->join, joined);
     uint32_t n_samples = f->join->ranks[0].n_samples, n_logged = 0;
     bool by_nccl = false, any = shown_sample(f, joined) != NO_ID;
     f->nobody = NO_ID;
@@ -308,8 +267,8 @@ static int64_t find_parties(struct finder *f, struct joined *joined)
     }
     joined->n_unlogged = joined->n_members - n_logged;
     joined->has_parties = joined->n_unlogged > 0;
-    if (by_nccl && join_nodes(f->join, joined, members) < 0)
-        return -1;
+    if (by_nccl)
+        join_nodes(f->join, joined, members);
     for (uint32_t m = 0; m < joined->n_members; m++) {
         uint32_t party = members[m].party;
         if (!members[m].unlogged || party == members[f->nobody].party)
@@ -323,7 +282,7 @@ static int64_t find_parties(struct finder *f, struct joined *joined)
 
 static void note_lacking(struct finder *f, const struct joined *joined, enum lacks lacks)
 {
-    const struct member *members = &f->join->members.at[joined->first_member];
+    const struct member *members = joined_members(f->join, joined);
     for (uint32_t m = 0; m < joined->n_members; m++)
         if (members[m].unlogged)
             f->messages->lacks[members[m].rank] |= (uint8_t)lacks;
@@ -360,9 +319,8 @@ static uint32_t find_link(struct finder *f, const struct net_connection *c, uint
         if (port)
             *port = '\0';
     }
-    if (array_push(&f->messages->links, link) < 0 ||
-        map_set(&f->link_of, key, f->messages->links.n - 1) < 0)
-        return NO_ID;
+    map_set(&f->link_of, key, f->messages->links.n);
+    array_push(&f->messages->links, link);
     return (uint32_t)f->messages->links.n - 1;
 }
 
@@ -372,20 +330,13 @@ ORDER_OF_INDICES(by_sending, struct found, ASCENDING(time.start_ns));
 
 /* The graph's messages of the collective, from those of the iteration that it shows; f->place says
  * where each of them, by members, went. */
-static int add_shown(struct finder *f, uint32_t j)
+static void add_shown(struct finder *f, uint32_t j)
 {
     struct joined *joined = &f->join->joined.at[j];
     size_t n = f->shown.n;
-    if (f->n_places < n) {
-        mem_free(f->place);
-        f->n_places = n * 2;
-        f->place = mem_alloc(f->n_places * 2 * sizeof *f->place);
-        if (!f->place) {
-            f->n_places = 0;
-            return -1;
-        }
-    }
-    uint32_t *order = f->place + f->n_places;
+    uint32_t *order = mem_alloc(n * sizeof *order);
+    f->place.n = 0;
+    array_reserve(&f->place, n);
     for (uint32_t i = 0; i < n; i++)
         order[i] = i;
     qsort_r(order, n, sizeof *order, by_sending, f->shown.at);
@@ -404,31 +355,27 @@ static int add_shown(struct finder *f, uint32_t j)
                                   .notice = NO_ID,
                                   .is_notice = end->is_notice,
                                   .size_bytes = end->size_bytes};
-        f->place[order[i]] = i;
+        f->place.at[order[i]] = i;
         joined->n_data += !end->is_notice;
         if (found->sent)
             message.tx = find_link(f, found->sender, joined_rank(f->join, joined, end->from));
         if (found->received)
             message.rx = find_link(f, found->receiver, joined_rank(f->join, joined, end->to));
-        if ((found->sent && message.tx == NO_ID) || (found->received && message.rx == NO_ID) ||
-            array_push(&f->messages->all, message) < 0)
-            return -1;
+        array_push(&f->messages->all, message);
     }
+    mem_free(order);
     struct message *added = &f->messages->all.at[joined->first_message];
     for (size_t i = 0, end, n_data; i < n; i = end) {
         end = run_end(&f->shown, i, &n_data);
         for (size_t k = i + n_data; k < end; k++)
-            added[f->place[k - n_data]].notice = joined->first_message + f->place[k];
+            added[f->place.at[k - n_data]].notice = joined->first_message + f->place.at[k];
     }
-    return 0;
 }
 
-static int find_pattern(struct finder *f, struct joined *joined)
+static void find_pattern(struct finder *f, struct joined *joined)
 {
     const struct message *messages = &f->messages->all.at[joined->first_message];
-    const struct member *members = &f->join->members.at[joined->first_member];
-    const struct local_collective *c =
-        &f->join->ranks[joined->rank].collectives.at[joined->collective];
+    const struct member *members = joined_members(f->join, joined);
     struct pattern_message *pairs = mem_alloc((joined->n_messages + (size_t)1) * sizeof *pairs);
     size_t n = 0;
     for (uint32_t m = 0; m < joined->n_messages; m++)
@@ -443,11 +390,9 @@ static int find_pattern(struct finder *f, struct joined *joined)
     if (joined->has_servers)
         known = "parameter server";
     uint32_t n_ends = joined->n_members + (joined->has_servers ? f->join->n_servers : 0);
-    uint32_t n_passes = strcmp(c->kind, "all_reduce") == 0 ? 2 : 1;
-    joined->pattern =
-        pattern_find(pairs, n, n_ends, known, n_passes * (joined->n_members - 1));
+    uint32_t n_passes = strcmp(JOIN_PART(f->join, joined)->kind, "all_reduce") == 0 ? 2 : 1;
+    joined->pattern = pattern_find(pairs, n, n_ends, known, n_passes * (joined->n_members - 1));
     mem_free(pairs);
-    return 0;
 }
 
 /* What is framed on its way is some bytes longer or shorter each time. */
@@ -472,16 +417,16 @@ static bool equal_messages(const found_array *a, const found_array *b)
 static bool find_transfer(const struct join *join, const struct joined *joined, uint32_t sample,
                           int64_t *start_ns, int64_t *end_ns)
 {
-    const struct member *members = &join->members.at[joined->first_member];
+    const struct member *members = joined_members(join, joined);
     *start_ns = INT64_MAX;
     *end_ns = INT64_MIN;
     for (uint32_t m = 0; m < joined->n_members; m++) {
         const struct rank_build *rank = &join->ranks[members[m].rank];
-        size_t at = transfer_at(join, &members[m], sample);
+        size_t at = member_transfer_at(join, &members[m], sample);
         if (rank->start_ns[at] == ABSENT)
             return false;
-        *start_ns = rank->start_ns[at] < *start_ns ? rank->start_ns[at] : *start_ns;
-        *end_ns = rank->end_ns[at] > *end_ns ? rank->end_ns[at] : *end_ns;
+        *start_ns = MIN(*start_ns, rank->start_ns[at]);
+        *end_ns = MAX(*end_ns, rank->end_ns[at]);
     }
     return *end_ns > *start_ns;
 }
@@ -507,12 +452,8 @@ static struct message_time received_by(int64_t left_ns, struct message_time time
 {
     if (left_ns == ABSENT || time.end_ns <= left_ns)
         return time;
-    time.end_ns = left_ns;
-    if (time.start_ns > left_ns)
-        time.start_ns = left_ns;
-    if (time.received_ns > left_ns)
-        time.received_ns = left_ns;
-    return time;
+    return (struct message_time){MIN(time.start_ns, left_ns), left_ns,
+                                 MIN(time.received_ns, left_ns)};
 }
 
 /* Where Horovod fused otherwise, a group's transfer is its share of what those took, and so are its
@@ -521,7 +462,7 @@ static bool stretch_times(struct finder *f, const struct joined *joined, struct 
                           uint32_t from, uint32_t to)
 {
     uint32_t n_samples = f->join->ranks[0].n_samples;
-    const struct member *members = &f->join->members.at[joined->first_member];
+    const struct member *members = joined_members(f->join, joined);
     int64_t start, end, own_start, own_end;
     if (!find_transfer(f->join, joined, from, &start, &end) ||
         !find_transfer(f->join, joined, to, &own_start, &own_end))
@@ -529,7 +470,7 @@ static bool stretch_times(struct finder *f, const struct joined *joined, struct 
     for (uint32_t m = 0; m < joined->n_messages; m++) {
         const struct message_time *time = &times[(size_t)m * n_samples + from];
         uint32_t receiver = f->messages->all.at[joined->first_message + m].to;
-        int64_t left = left_ns(f->join, &members[receiver], to);
+        int64_t left = member_left_ns(f->join, &members[receiver], to);
         times[(size_t)m * n_samples + to] = received_by(
             left,
             (struct message_time){stretched(time->start_ns, start, end, own_start, own_end),
@@ -539,309 +480,137 @@ static bool stretch_times(struct finder *f, const struct joined *joined, struct 
     return true;
 }
 
-/* Takes one collective apart, with notices where they can be had, or counts why it can't be. */
-static int take_apart(struct finder *f, uint32_t j, bool with_notices)
+/* The times of a collective's messages in all samples, from those of each. Returns whether all are
+ * known and the same messages; *uneven: they are known, but differ. */
+static bool time_messages(struct finder *f, const struct joined *joined, uint32_t shown,
+                          struct message_time *times, bool *uneven)
 {
-    f->with_notices = with_notices;
+    uint32_t n_samples = f->join->ranks[0].n_samples;
+    for (uint32_t s = 0; s < n_samples; s++) {
+        if (!is_seen(f, joined, s))
+            continue;
+        if (!find_messages(f, joined, s))
+            return false;
+        *uneven = !equal_messages(&f->found, &f->shown);
+        if (*uneven)
+            return false;
+        for (size_t i = 0; i < f->found.n; i++)
+            times[(size_t)f->place.at[i] * n_samples + s] = f->found.at[i].time;
+    }
+    for (uint32_t s = 0; s < n_samples; s++)
+        if (!is_seen(f, joined, s) && !stretch_times(f, joined, times, shown, s))
+            return false;
+    return true;
+}
+
+/* Takes one collective apart, with notices where they can be had, or counts why it can't be. */
+static void take_apart(struct finder *f, uint32_t j, bool with_notices)
+{
     struct joined *joined = &f->join->joined.at[j];
     struct messages *messages = f->messages;
-    uint32_t n_samples = f->join->ranks[0].n_samples;
+    uint32_t n_samples = f->join->ranks[0].n_samples, shown = shown_sample(f, joined);
     size_t first_time = messages->times.n, first_message = messages->all.n;
-    uint32_t shown = shown_sample(f, joined);
-    int complete = find_messages(f, joined, shown);
-    if (complete == 1 && f->found.n == 0)
-        return 0; /* a barrier, or all that it says is known without data */
-    size_t n = first_message + f->found.n;
-    if (complete == 1 && (n > MOST_MESSAGES || n > MOST_MESSAGE_TIMES / n_samples)) {
-        messages->n_beyond++;
-        messages->n_whole++;
-        return 0;
-    }
-    if (complete == 1) {
+    bool uneven = false;
+    f->with_notices = with_notices;
+    if (find_messages(f, joined, shown)) {
+        size_t n_new = f->found.n, n = first_message + n_new;
+        if (n_new == 0)
+            return; /* a barrier, or all that it says is known without data */
+        if (n > MOST_MESSAGES || n > MOST_MESSAGE_TIMES / n_samples) {
+            messages->n_beyond++;
+            messages->n_whole++;
+            return;
+        }
         found_array swap = f->shown;
         f->shown = f->found;
         f->found = swap;
-        if (add_shown(f, j) < 0 || array_reserve(&messages->times, f->shown.n * n_samples) < 0)
-            return -1;
-        messages->times.n += f->shown.n * n_samples;
+        add_shown(f, j);
+        array_reserve(&messages->times, n_new * n_samples);
+        messages->times.n += n_new * n_samples;
+        if (time_messages(f, joined, shown, &messages->times.at[first_time], &uneven)) {
+            find_pattern(f, joined);
+            return;
+        }
+        messages->all.n = first_message;
+        messages->times.n = first_time;
+        joined->n_messages = joined->n_data = 0;
     }
-    bool uneven = false;
-    for (uint32_t s = 0; s < n_samples && complete == 1 && !uneven; s++) {
-        if (!is_seen(f, joined, s))
-            continue;
-        complete = find_messages(f, joined, s);
-        uneven = complete == 1 && !equal_messages(&f->found, &f->shown);
-        for (size_t i = 0; i < f->found.n && complete == 1 && !uneven; i++)
-            messages->times.at[first_time + (size_t)f->place[i] * n_samples + s] =
-                f->found.at[i].time;
+    if (with_notices) {
+        take_apart(f, j, false);
+        return;
     }
-    for (uint32_t s = 0; s < n_samples && complete == 1 && !uneven; s++)
-        if (!is_seen(f, joined, s))
-            complete = stretch_times(f, joined, &messages->times.at[first_time], shown, s);
-    if (complete == 1 && !uneven)
-        return find_pattern(f, joined);
-    messages->all.n = first_message;
-    messages->times.n = first_time;
-    joined->n_messages = joined->n_data = 0;
-    if (complete < 0)
-        return -1;
-    if (with_notices)
-        return take_apart(f, j, false);
     messages->n_whole++;
     messages->n_uneven += uneven;
     note_lacking(f, joined, LACKS_WHOLE);
-    return 0;
-}
-
-/* ---- what ranks without a log received, and when ---- */
-
-/* What a byte takes on a link while little else is on it: of the large messages that were seen to
- * arrive, the fastest tenth takes no longer. */
-static int find_ns_a_byte(const struct messages *messages, uint32_t n_samples, double *ns_a_byte)
-{
-    enum { LARGE_BYTES = 32768 };
-    ARRAY(double) ratios = {0};
-    int status = 0;
-    for (size_t m = 0; m < messages->all.n && status == 0; m++)
-        for (uint32_t s = 0; s < n_samples && status == 0; s++) {
-            const struct message *message = &messages->all.at[m];
-            const struct message_time *time = &messages->times.at[m * n_samples + s];
-            double ns = (double)time->end_ns - (double)time->start_ns;
-            if (message->rx != NO_ID && message->size_bytes >= LARGE_BYTES && ns > 0)
-                status = array_push(&ratios, ns / (double)message->size_bytes);
-        }
-    sort_double(ratios.at, ratios.n);
-    *ns_a_byte = ratios.n > 0 ? ratios.at[ratios.n / 10] : 0;
-    array_fini(&ratios);
-    return status;
-}
-
-/* A socket takes bytes long before they are received. What went to a rank without a log is over
- * once its link can have carried it, or that rank left. */
-static int estimate_ends(struct messages *messages, const struct join *join)
-{
-    const double MOST_NS = 1e15; /* sizes are what a log says */
-    uint32_t n_samples = join->ranks[0].n_samples;
-    size_t n = messages->all.n, n_links = messages->links.n;
-    double ns_a_byte = 0;
-    struct sent_message *sent = mem_alloc((n + 1) * sizeof *sent);
-    int64_t *free_ns = mem_alloc((n_links + 1) * sizeof *free_ns);
-    int status = sent && free_ns ? find_ns_a_byte(messages, n_samples, &ns_a_byte) : -1;
-    for (uint32_t s = 0; s < n_samples && status == 0; s++) {
-        for (size_t l = 0; l < n_links; l++)
-            free_ns[l] = INT64_MIN;
-        messages_by_start(messages, n_samples, s, sent);
-        for (size_t i = 0; i < n; i++) {
-            const struct message *message = &messages->all.at[sent[i].message];
-            const struct joined *joined = &join->joined.at[message->joined];
-            const struct member *to = &join->members.at[joined->first_member + message->to];
-            struct message_time *time =
-                &messages->times.at[(size_t)sent[i].message * n_samples + s];
-            if (message->tx == NO_ID)
-                continue;
-            if (message->rx == NO_ID) {
-                int64_t from = time->start_ns, left = left_ns(join, to, s);
-                if (free_ns[message->tx] > from)
-                    from = free_ns[message->tx];
-                from += (int64_t)fmin(ns_a_byte * (double)message->size_bytes, MOST_NS);
-                if (joined->n_unlogged == 1 && left != ABSENT && from > left)
-                    from = left;
-                if (from > time->end_ns)
-                    time->end_ns = from;
-            }
-            if (time->end_ns > free_ns[message->tx])
-                free_ns[message->tx] = time->end_ns;
-        }
-    }
-    mem_free(sent);
-    mem_free(free_ns);
-    return status;
-}
-
-/* ---- what remains of the transfers ---- */
-
-/* When a message is over for those who receive it, or for those who send it. */
-static int64_t over_ns(const struct messages *messages, const struct join *join, uint32_t message,
-                       bool receives, uint32_t sample)
-{
-    size_t n_samples = join->ranks[0].n_samples;
-    const struct message_time *time = &messages->times.at[message * n_samples + sample];
-    return receives || messages->all.at[message].ends_sender ? time->end_ns : time->start_ns;
-}
-
-/* Whether it was over in every iteration when the member left. */
-static bool never_left_before(const struct messages *messages, const struct join *join,
-                              const struct member *member, uint32_t message, bool receives)
-{
-    bool never = true;
-    for (uint32_t s = 0; s < join->ranks[0].n_samples && never; s++) {
-        int64_t left = join->ranks[member->rank].end_ns[transfer_at(join, member, s)];
-        never = over_ns(messages, join, message, receives, s) <= left;
-    }
-    return never;
-}
-
-/* The last message of each stream. Its sender waits for it to arrive, if it never
- * left before. */
-static int find_last_sends(const struct join *join, const struct joined *joined,
-                           struct messages *messages)
-{
-    const struct member *members = &join->members.at[joined->first_member];
-    struct map seen = {0};
-    int status = 0;
-    for (uint32_t i = joined->n_messages; i-- > 0 && status == 0;) {
-        uint32_t m = joined->first_message + i;
-        struct message *message = &messages->all.at[m];
-        uint64_t key = map_mix(((uint64_t)message->from << 32 | message->to) + 1);
-        key = map_mix(key + message->stream) | 1;
-        if (message->is_notice || map_get(&seen, key, NULL))
-            continue;
-        status = map_set(&seen, key, 1);
-        message->is_last = message->ends_sender = true;
-        bool never = true;
-        for (uint32_t k = 0; k < joined->n_members && never; k++)
-            if (k == message->from || (message->tx == NO_ID && members[k].unlogged))
-                never = never_left_before(messages, join, &members[k], m, false);
-        message->ends_sender = never;
-    }
-    map_fini(&seen);
-    return status;
-}
-
-bool message_ends_member(const struct messages *messages, const struct join *join,
-                         const struct joined *joined, uint32_t message, bool receives,
-                         uint32_t member)
-{
-    const struct member *members = &join->members.at[joined->first_member];
-    const struct message *it = &messages->all.at[message];
-    uint32_t own = receives ? it->to : it->from;
-    if (own >= joined->n_members)
-        return false; /* a server's */
-    if (member == own && !members[own].unlogged)
-        return true;
-    bool may = receives ? members[member].party == members[own].party
-                        : members[member].unlogged && members[own].unlogged;
-    return may && never_left_before(messages, join, &members[member], message, receives);
-}
-
-static void cut_transfer(const struct messages *messages, struct join *join, struct member *member,
-                         uint32_t message, bool receives)
-{
-    struct rank_build *rank = &join->ranks[member->rank];
-    for (uint32_t s = 0; s < rank->n_samples; s++) {
-        int64_t over = over_ns(messages, join, message, receives, s);
-        size_t at = transfer_at(join, member, s);
-        if (rank->start_ns[at] == ABSENT)
-            continue;
-        if (over > rank->end_ns[at])
-            over = rank->end_ns[at];
-        if (over > rank->start_ns[at]) {
-            member->exchange_ns += (over - rank->start_ns[at]) / rank->n_samples;
-            rank->start_ns[at] = over;
-        }
-    }
-}
-
-static void cut_transfers(const struct messages *messages, struct join *join,
-                          const struct joined *joined)
-{
-    struct member *members = &join->members.at[joined->first_member];
-    for (uint32_t m = joined->first_message; m < joined->first_message + joined->n_messages; m++) {
-        const struct message *message = &messages->all.at[m];
-        for (int side = 0; side < 2 && !message->is_notice; side++) {
-            uint32_t own = side ? message->to : message->from;
-            if (own >= joined->n_members)
-                continue;
-            if (!members[own].unlogged)
-                cut_transfer(messages, join, &members[own], m, side);
-            for (uint32_t k = 0; k < joined->n_members && joined->has_parties && message->is_last;
-                 k++)
-                if ((k != own || members[own].unlogged) &&
-                    message_ends_member(messages, join, joined, m, side, k))
-                    cut_transfer(messages, join, &members[k], m, side);
-        }
-    }
 }
 
 /* ---- all of them ---- */
 
 /* Of servers only what their workers sent them and got from them is of the collective. */
-static int take_exchange(struct finder *f, uint32_t j)
+static void take_exchange(struct finder *f, uint32_t j)
 {
     struct joined *joined = &f->join->joined.at[j];
-    if (joined->n_members < joined->n_expected || find_parties(f, joined) < 0)
-        return joined->n_members < joined->n_expected ? 0 : -1;
+    if (joined->n_members < joined->n_expected)
+        return;
+    find_parties(f, joined);
     for (uint32_t k = 0; k < f->join->n_servers; k++)
         f->unlogged[joined->n_members + k] = false;
     joined->has_parties = false;
     joined->has_servers = true;
-    return take_apart(f, j, false);
+    take_apart(f, j, false);
 }
 
 /* Takes one apart, if the logs that such have say enough. */
-static int take(struct finder *f, uint32_t j)
+static void take(struct finder *f, uint32_t j)
 {
     struct joined *joined = &f->join->joined.at[j];
     const struct rank_build *rank = &f->join->ranks[joined->rank];
-    const struct local_collective *c = &rank->collectives.at[joined->collective];
+    const struct local_collective *c = JOIN_PART(f->join, joined);
     bool on_gpu = rank->ops.at[c->arrival].flags & GRAPH_OP_GPU;
-    if (build_is_exchange(rank, c->arrival))
-        return take_exchange(f, j);
+    if (build_is_exchange(rank, c->arrival)) {
+        take_exchange(f, j);
+        return;
+    }
     if (joined->n_members < 2 || joined->n_members < joined->n_expected)
-        return 0;
-    int64_t n_logged = find_parties(f, joined);
-    if (n_logged < 0)
-        return -1;
-    if (n_logged == 0) {
+        return;
+    if (find_parties(f, joined) == 0) {
         bool could_be = on_gpu ? f->ends.has_nccl
                                : f->ends.has_gloo && on_comm_thread(rank, c) &&
                                      strcmp(c->kind, "negotiate") != 0; /* that moves no tensors */
         f->messages->n_whole += could_be;
         if (could_be)
             note_lacking(f, joined, LACKS_WHOLE);
-        return 0;
+        return;
     }
     /* Where data are passed on, a notice stands behind data for a reason. Where all send what they
      * had before, which of a rank's notices and data comes first is chance, and must not decide
      * when other ranks are faster or slower. And when a rank without a log gave one, before it
      * stood behind data, nothing tells. */
     bool passes_on = !on_gpu && strcmp(c->kind, "all_reduce") == 0 && joined->n_unlogged == 0;
-    if (take_apart(f, j, passes_on) < 0)
-        return -1;
-    if (joined->n_messages == 0)
-        return 0;
-    if (joined->n_unlogged > 0) {
+    take_apart(f, j, passes_on);
+    if (joined->n_messages > 0 && joined->n_unlogged > 0) {
         f->messages->n_partial++;
         note_lacking(f, joined, LACKS_PART);
     }
-    return 0;
 }
 
-int messages_find(struct messages *messages, struct join *join, const struct dpro_trace *trace,
-                  struct dpro_error *err)
+void messages_find(struct messages *messages, struct join *join, const struct dpro_trace *trace)
 {
     struct finder f = {.join = join, .messages = messages};
     size_t n_ends = join->n_ranks + (size_t)join->n_servers;
     if (trace->n_transports + trace->n_nccl_logs == 0 || n_ends < 2)
-        return 0;
+        return;
     messages->lacks = mem_array(join->n_ranks, 1);
-    f.unlogged = mem_alloc((n_ends + 1) * sizeof *f.unlogged);
-    int status = !messages->lacks || !f.unlogged ? -1 : ends_index(&f.ends, join, trace);
+    f.unlogged = mem_alloc(n_ends * sizeof *f.unlogged);
+    ends_index(&f.ends, join, trace);
     bool any = f.ends.has_gloo || f.ends.has_nccl || f.ends.has_ps;
-    for (uint32_t j = 0; j < join->joined.n && status == 0 && any; j++)
-        status = take(&f, j);
-    if (status == 0 && messages->n_partial > 0)
-        status = estimate_ends(messages, join);
-    for (uint32_t j = 0; j < join->joined.n && status == 0; j++)
-        if (join->joined.at[j].n_messages > 0) {
-            status = find_last_sends(join, &join->joined.at[j], messages);
-            cut_transfers(messages, join, &join->joined.at[j]);
-        }
+    for (uint32_t j = 0; j < join->joined.n && any; j++)
+        take(&f, j);
+    messages_cut_transfers(messages, join);
     ends_fini(&f.ends);
     mem_free(f.unlogged);
-    mem_free(f.place);
     map_fini(&f.link_of);
+    array_fini(&f.place);
     array_fini(&f.found);
     array_fini(&f.shown);
-    return status < 0 ? dpro_error_nomem(err) : 0;
 }

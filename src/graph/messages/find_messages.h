@@ -62,8 +62,10 @@ struct messages {
 /* Takes apart those collectives whose ranks logged the same messages in every iteration that is
  * learnt from; what remains of their transfer op is the part after the last message. Needs all
  * times on the common axis. */
-int messages_find(struct messages *messages, struct join *join, const struct dpro_trace *trace,
-                  struct dpro_error *err);
+void messages_find(struct messages *messages, struct join *join, const struct dpro_trace *trace);
+
+/* transfer_rest.c: cuts transfers to what follows their messages. */
+void messages_cut_transfers(struct messages *messages, struct join *join);
 
 /* Whether a member's transfer waits for a message: it received it (receives) or sent it, or may
  * have, or was passed its data, and never left before. */

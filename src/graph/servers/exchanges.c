@@ -15,8 +15,10 @@
 
 enum { MOST_BACK = 64 }; /* ops between a variable and its pull */
 
-typedef ARRAY(struct graph_exchange) exchange_array;
-typedef ARRAY(struct graph_exchange_end) end_array;
+struct exchanges {
+    ARRAY(struct graph_exchange) all;
+    ARRAY(struct graph_exchange_end) ends;
+};
 
 static bool is_servers(const struct dpro_graph *g, uint32_t op)
 {
@@ -36,8 +38,8 @@ bool exchange_arrives(const struct dpro_graph *g, uint32_t op)
 
 /* ---- key-value stores ---- */
 
-static int add_key(const struct dpro_graph *g, const struct graph_tensor *tensor,
-                   exchange_array *exchanges, end_array *ends)
+static void add_key(const struct dpro_graph *g, const struct graph_tensor *tensor,
+                    struct exchanges *exchanges)
 {
     const struct graph_collective *c = &g->collectives[tensor->collective];
     const struct graph_member *members = g->members + c->first_member;
@@ -47,25 +49,22 @@ static int add_key(const struct dpro_graph *g, const struct graph_tensor *tensor
                                       .key = c->key,
                                       .collective = tensor->collective,
                                       .n_parts = 1,
-                                      .first_end = (uint32_t)ends->n,
+                                      .first_end = (uint32_t)exchanges->ends.n,
                                       .n_ends = c->n_members};
     for (uint32_t m = 0; m < c->n_members; m++) {
         struct graph_exchange_end end = {g->rank[members[m].transfer], members[m].arrival,
                                          members[m].transfer, DPRO_NO_OP};
-        if (array_push(ends, end) < 0)
-            return -1;
+        array_push(&exchanges->ends, end);
     }
-    return array_push(exchanges, exchange);
+    array_push(&exchanges->all, exchange);
 }
 
 /* Of a store each part of a tensor is pulled by itself. The first server's push comes first. */
-static int find_servers(const struct dpro_graph *g, exchange_array *exchanges)
+static void find_servers(const struct dpro_graph *g, struct exchanges *exchanges)
 {
     struct found {
         uint32_t server, n_parts;
-    } *found = mem_array((size_t)g->names.n + 1, sizeof *found);
-    if (!found)
-        return -1;
+    } *found = mem_array(g->names.n, sizeof *found);
     for (uint32_t op = g->n_ops; op-- > 0 && g->tensor;) {
         if (!exchange_arrives(g, op))
             continue;
@@ -74,29 +73,26 @@ static int find_servers(const struct dpro_graph *g, exchange_array *exchanges)
         else
             found[g->tensor[op]].n_parts += g->rank[op] == 0;
     }
-    for (size_t i = 0; i < exchanges->n; i++) {
-        struct graph_exchange *exchange = &exchanges->at[i];
+    for (size_t i = 0; i < exchanges->all.n; i++) {
+        struct graph_exchange *exchange = &exchanges->all.at[i];
         exchange->server = found[exchange->carried].server;
-        if (found[exchange->carried].n_parts > 1)
-            exchange->n_parts = found[exchange->carried].n_parts;
+        exchange->n_parts = MAX(found[exchange->carried].n_parts, 1);
     }
     mem_free(found);
-    return 0;
 }
 
-static int find_keys(const struct dpro_graph *g, exchange_array *exchanges, end_array *ends)
+static void find_keys(const struct dpro_graph *g, struct exchanges *exchanges)
 {
     for (uint32_t t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *tensor = &g->tensors[t];
         if (tensor->rank != 0 || tensor->collective == UINT32_MAX || tensor->in == DPRO_NO_OP)
             continue;
         const struct graph_collective *c = &g->collectives[tensor->collective];
-        if (c->n_members == g->n_ranks &&
-            strcmp(strtab_get(&g->names, c->name), "push_pull") == 0 &&
-            add_key(g, tensor, exchanges, ends) < 0)
-            return -1;
+        if (c->n_members == g->n_ranks && strcmp(strtab_get(&g->names, c->name), "push_pull") == 0)
+            add_key(g, tensor, exchanges);
     }
-    return exchanges->n > 0 ? find_servers(g, exchanges) : 0;
+    if (exchanges->all.n > 0)
+        find_servers(g, exchanges);
 }
 
 /* ---- sessions ---- */
@@ -117,14 +113,12 @@ struct session {
     ARRAY(struct transfer) transfers;
 };
 
-static int list_preds(struct session *s)
+static void list_preds(struct session *s)
 {
     const struct dpro_graph *g = s->g;
     s->first_pred = mem_array((size_t)g->n_ops + 2, sizeof *s->first_pred);
-    s->preds = mem_alloc(((size_t)g->row[g->n_ops] + 1) * sizeof *s->preds);
-    s->variables = mem_array((size_t)g->n_ops + 1, 1);
-    if (!s->first_pred || !s->preds || !s->variables)
-        return -1;
+    s->preds = mem_alloc((size_t)g->row[g->n_ops] * sizeof *s->preds);
+    s->variables = mem_array(g->n_ops, 1);
     for (uint32_t e = 0; e < g->row[g->n_ops]; e++)
         s->first_pred[g->succ[e] + 2]++;
     for (uint32_t op = 0; op < g->n_ops; op++)
@@ -132,7 +126,6 @@ static int list_preds(struct session *s)
     for (uint32_t op = 0; op < g->n_ops; op++)
         for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
             s->preds[s->first_pred[g->succ[e] + 1]++] = op;
-    return 0;
 }
 
 /* The next op of its own process that an op needs, but for the step's start; *p, at first
@@ -189,44 +182,44 @@ static uint32_t updated_by(const struct session *s, uint32_t push)
 }
 
 /* A value, or that it has been read, which comes with values and after them. */
-static int add_pull(struct session *s, uint32_t op)
+static void add_pull(struct session *s, uint32_t op)
 {
     uint32_t sender = sender_of(s, op);
     if (sender == DPRO_NO_OP)
-        return 0;
+        return;
     struct transfer pull = {root_of(s, sender), s->g->rank[op], op, sender, false};
     if (has_bytes(s->g, op))
         s->variables[pull.variable] = 1;
-    return s->variables[pull.variable] ? array_push(&s->transfers, pull) : 0;
+    if (s->variables[pull.variable])
+        array_push(&s->transfers, pull);
 }
 
-static int add_push(struct session *s, uint32_t op)
+static void add_push(struct session *s, uint32_t op)
 {
     uint32_t sender = has_bytes(s->g, op) ? sender_of(s, op) : DPRO_NO_OP;
     if (sender == DPRO_NO_OP)
-        return 0;
+        return;
     struct transfer push = {updated_by(s, op), s->g->rank[sender], op, sender, true};
-    return push.variable != DPRO_NO_OP ? array_push(&s->transfers, push) : 0;
+    if (push.variable != DPRO_NO_OP)
+        array_push(&s->transfers, push);
 }
 
-static int list_transfers(struct session *s)
+static void list_transfers(struct session *s)
 {
     const struct dpro_graph *g = s->g;
     for (int of_values = 1; of_values >= 0; of_values--)
         for (uint32_t op = 0; op < g->n_ops; op++)
-            if (g->kind[op] == DPRO_OP_PULL && !is_servers(g, op) &&
-                has_bytes(g, op) == of_values && add_pull(s, op) < 0)
-                return -1;
+            if (g->kind[op] == DPRO_OP_PULL && !is_servers(g, op) && has_bytes(g, op) == of_values)
+                add_pull(s, op);
     for (uint32_t op = 0; op < g->n_ops; op++)
-        if (g->kind[op] == DPRO_OP_PUSH && is_servers(g, op) && add_push(s, op) < 0)
-            return -1;
+        if (g->kind[op] == DPRO_OP_PUSH && is_servers(g, op))
+            add_push(s, op);
     array_sort(&s->transfers, by_variable);
-    return 0;
 }
 
 /* A variable's transfers, if every rank pushes and pulls it. */
-static int add_variable(const struct session *s, const struct transfer *transfers, size_t n,
-                        exchange_array *exchanges, end_array *ends)
+static void add_variable(const struct session *s, const struct transfer *transfers, size_t n,
+                         struct exchanges *exchanges)
 {
     const struct dpro_graph *g = s->g;
     uint32_t variable = transfers->variable, n_here = 0;
@@ -234,7 +227,7 @@ static int add_variable(const struct session *s, const struct transfer *transfer
                                       .collective = UINT32_MAX,
                                       .server = g->rank[variable] - g->n_ranks,
                                       .n_parts = 1,
-                                      .first_end = (uint32_t)ends->n,
+                                      .first_end = (uint32_t)exchanges->ends.n,
                                       .n_ends = (uint32_t)n};
     for (size_t i = 0, end; i < n; i = end) {
         uint64_t bytes = 0;
@@ -246,59 +239,54 @@ static int add_variable(const struct session *s, const struct transfer *transfer
                 bytes += g->size_bytes[transfers[end].op];
         }
         n_here += pushed && pulled;
-        exchange.size_bytes = bytes > exchange.size_bytes ? bytes : exchange.size_bytes;
+        exchange.size_bytes = MAX(exchange.size_bytes, bytes);
     }
     if (n_here < g->n_ranks)
-        return 0;
+        return;
     for (size_t i = 0; i < n; i++) {
         const struct transfer *t = &transfers[i];
         struct graph_exchange_end end = {t->rank, t->pushed ? t->sender : DPRO_NO_OP,
                                          t->pushed ? DPRO_NO_OP : t->op,
                                          t->pushed ? DPRO_NO_OP : t->sender};
-        if (array_push(ends, end) < 0)
-            return -1;
+        array_push(&exchanges->ends, end);
     }
-    return array_push(exchanges, exchange);
+    array_push(&exchanges->all, exchange);
 }
 
-static int find_variables(struct session *s, exchange_array *exchanges, end_array *ends)
+static void find_variables(const struct dpro_graph *g, struct exchanges *exchanges)
 {
-    int status = list_preds(s);
-    if (status == 0)
-        status = list_transfers(s);
-    const struct transfer *all = s->transfers.at;
-    for (size_t i = 0, end; i < s->transfers.n && status == 0; i = end) {
-        for (end = i; end < s->transfers.n && all[end].variable == all[i].variable; end++)
+    struct session s = {.g = g};
+    list_preds(&s);
+    list_transfers(&s);
+    const struct transfer *all = s.transfers.at;
+    for (size_t i = 0, end; i < s.transfers.n; i = end) {
+        for (end = i; end < s.transfers.n && all[end].variable == all[i].variable; end++)
             ;
-        status = add_variable(s, all + i, end - i, exchanges, ends);
+        add_variable(&s, all + i, end - i, exchanges);
     }
-    mem_free(s->first_pred);
-    mem_free(s->preds);
-    mem_free(s->variables);
-    array_fini(&s->transfers);
-    return status;
+    mem_free(s.first_pred);
+    mem_free(s.preds);
+    mem_free(s.variables);
+    array_fini(&s.transfers);
 }
 
 /* ---- both ---- */
 
-int exchanges_find(struct dpro_graph *g)
+void exchanges_find(struct dpro_graph *g)
 {
-    exchange_array exchanges = {0};
-    end_array ends = {0};
-    struct session session = {.g = g};
+    struct exchanges found = {0};
     g->pulls_with_step = g->n_collectives == 0 && g->n_servers > 0;
-    int status = g->pulls_with_step ? find_variables(&session, &exchanges, &ends)
-                                    : find_keys(g, &exchanges, &ends);
-    g->exchanges = arena_array(&g->arena, exchanges.n, sizeof *g->exchanges);
-    g->exchange_ends = arena_array(&g->arena, ends.n, sizeof *g->exchange_ends);
-    if (!g->exchanges || !g->exchange_ends)
-        status = -1;
-    if (status == 0 && exchanges.n > 0) {
-        memcpy(g->exchanges, exchanges.at, exchanges.n * sizeof *exchanges.at);
-        memcpy(g->exchange_ends, ends.at, ends.n * sizeof *ends.at);
-        g->n_exchanges = (uint32_t)exchanges.n;
+    if (g->pulls_with_step)
+        find_variables(g, &found);
+    else
+        find_keys(g, &found);
+    g->n_exchanges = (uint32_t)found.all.n;
+    g->exchanges = arena_array(&g->arena, found.all.n, sizeof *g->exchanges);
+    g->exchange_ends = arena_array(&g->arena, found.ends.n, sizeof *g->exchange_ends);
+    if (found.all.n > 0) {
+        memcpy(g->exchanges, found.all.at, found.all.n * sizeof *g->exchanges);
+        memcpy(g->exchange_ends, found.ends.at, found.ends.n * sizeof *g->exchange_ends);
     }
-    array_fini(&exchanges);
-    array_fini(&ends);
-    return status;
+    array_fini(&found.all);
+    array_fini(&found.ends);
 }

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"
 #include "graph/collectives/match_collectives.h"
@@ -23,7 +22,6 @@ enum { ROUNDING_NS = 2000 }; /* profiles have whole microseconds */
 void servers_fini(struct servers *servers)
 {
     mem_free(servers->absent);
-    servers->absent = NULL;
     array_fini(&servers->served);
     array_fini(&servers->exchanged);
 }
@@ -38,12 +36,10 @@ static const struct trace_rank *profile_of(const struct dpro_trace *trace, int p
     return NULL;
 }
 
-int servers_find(struct servers *servers, const struct dpro_trace *trace, struct dpro_error *err)
+void servers_find(struct servers *servers, const struct dpro_trace *trace)
 {
     struct join *join = servers->join;
-    servers->absent = mem_array(trace->n_transports + (size_t)1, sizeof *servers->absent);
-    if (!servers->absent)
-        return dpro_error_nomem(err);
+    servers->absent = mem_array(trace->n_transports, sizeof *servers->absent);
     for (uint32_t t = 0; t < trace->n_transports; t++) {
         const struct net_transport *transport = &trace->transports[t];
         struct rank_build *server = &join->ranks[join->n_ranks + join->n_servers];
@@ -62,10 +58,9 @@ int servers_find(struct servers *servers, const struct dpro_trace *trace, struct
         server->boundary = NO_ID;
         join->n_servers++;
     }
-    return 0;
 }
 
-int servers_begin(struct servers *servers, struct dpro_error *err)
+void servers_begin(struct servers *servers)
 {
     struct join *join = servers->join;
     const struct rank_build *lead = &join->ranks[0];
@@ -75,23 +70,17 @@ int servers_begin(struct servers *servers, struct dpro_error *err)
         struct graph_device thread = {
             .kind = DPRO_DEVICE_CPU_THREAD, .rank = server->trace->rank, .n_slots = 1};
         server->n_samples = lead->n_samples;
-        server->sample_step =
-            mem_alloc((lead->n_samples + (size_t)1) * sizeof *server->sample_step);
-        if (!server->sample_step)
-            return dpro_error_nomem(err);
-        if (array_push(&server->devices, thread) < 0)
-            return dpro_error_nomem(err);
+        server->sample_step = mem_alloc(lead->n_samples * sizeof *server->sample_step);
+        array_push(&server->devices, thread);
         /* a step for each sample: its times are kept by step */
         for (uint32_t s = 0; s < lead->n_samples; s++) {
-            if (array_push(&server->steps, lead->steps.at[lead->sample_step[s]]) < 0)
-                return dpro_error_nomem(err);
+            array_push(&server->steps, lead->steps.at[lead->sample_step[s]]);
             server->steps.at[s].follows = false;
             server->sample_step[s] = s;
             if (lead->sample_step[s] == lead->steps.reference)
                 server->steps.reference = s;
         }
     }
-    return 0;
 }
 
 /* ---- ops ---- */
@@ -113,7 +102,7 @@ static bool is_answer(const struct joined *joined, const struct message *m, uint
     return m->from == joined->n_members + server && m->to < joined->n_members;
 }
 
-static int add_op(struct rank_build *server, uint8_t kind, uint64_t size_bytes)
+static void add_op(struct rank_build *server, uint8_t kind, uint64_t size_bytes)
 {
     struct local_op op = {.slice = NO_ID,
                           .track = NO_ID,
@@ -122,10 +111,10 @@ static int add_op(struct rank_build *server, uint8_t kind, uint64_t size_bytes)
                           .phase = DPRO_OP_COLLECTIVE,
                           .size_bytes = size_bytes,
                           .collective = NO_ID};
-    return array_push(&server->ops, op);
+    array_push(&server->ops, op);
 }
 
-static int serve(struct servers *servers, uint32_t j, uint32_t k)
+static void serve(struct servers *servers, uint32_t j, uint32_t k)
 {
     struct join *join = servers->join;
     const struct joined *joined = &join->joined.at[j];
@@ -137,24 +126,22 @@ static int serve(struct servers *servers, uint32_t j, uint32_t k)
         const struct message *message = &servers->messages->all.at[m];
         if (!is_push(joined, message, k))
             continue;
-        if (array_push(&servers->exchanged, m) < 0 ||
-            add_op(server, DPRO_OP_REDUCE, message->size_bytes) < 0)
-            return -1;
+        array_push(&servers->exchanged, m);
+        add_op(server, DPRO_OP_REDUCE, message->size_bytes);
         served.n_pushes++;
     }
     served.first_answer = (uint32_t)servers->exchanged.n;
     for (uint32_t m = joined->first_message; m < end; m++)
         if (is_answer(joined, &servers->messages->all.at[m], k)) {
-            if (array_push(&servers->exchanged, m) < 0)
-                return -1;
+            array_push(&servers->exchanged, m);
             served.n_answers++;
         }
-    if (served.n_pushes == 0 || served.n_answers == 0) {
-        servers->exchanged.n = served.first_push;
-        server->ops.n = served.op;
-        return 0;
+    if (served.n_pushes > 0 && served.n_answers > 0) {
+        array_push(&servers->served, served);
+        return;
     }
-    return array_push(&servers->served, served);
+    servers->exchanged.n = served.first_push;
+    server->ops.n = served.op;
 }
 
 /* ---- times ---- */
@@ -189,8 +176,8 @@ ORDER(by_answer, struct task, ASCENDING(before_ns) ?: ASCENDING(op));
 static void set_times(struct rank_build *server, const struct task *task, int64_t start,
                       int64_t end)
 {
-    server->start_ns[(size_t)task->sample * server->n_timed + task->op] = start;
-    server->end_ns[(size_t)task->sample * server->n_timed + task->op] = end;
+    server->start_ns[build_at(server, task->sample, task->op)] = start;
+    server->end_ns[build_at(server, task->sample, task->op)] = end;
 }
 
 /* When the first answer that waits for a key's pushes was sent. */
@@ -202,14 +189,14 @@ static int64_t answered_ns(const struct servers *servers, const struct served *s
         uint32_t message = servers->exchanged.at[served->first_answer + i];
         int64_t start = time_of(servers, message, sample)->start_ns;
         if (served_carries_result(servers, served, i))
-            answered = start < answered ? start : answered;
+            answered = MIN(answered, start);
     }
     return answered;
 }
 
 /* The pushes of one key; their times as they are without a profile. */
-static int list_tasks(struct servers *servers, const struct served *served, uint32_t sample,
-                      task_array *tasks)
+static void list_tasks(struct servers *servers, const struct served *served, uint32_t sample,
+                       task_array *tasks)
 {
     struct join *join = servers->join;
     struct rank_build *server = &join->ranks[join->n_ranks + served->server];
@@ -222,8 +209,7 @@ static int list_tasks(struct servers *servers, const struct served *served, uint
                             .before_ns = answered,
                             .op = served->op + i,
                             .sample = sample};
-        if (array_push(tasks, task) < 0)
-            return -1;
+        array_push(tasks, task);
         if (by_arrival(&task, &tasks->at[first]) < 0)
             first = tasks->n - 1;
         if (by_arrival(&task, &tasks->at[last]) > 0)
@@ -233,10 +219,8 @@ static int list_tasks(struct servers *servers, const struct served *served, uint
     tasks->at[last].last = true;
     for (size_t i = n_before; i < tasks->n; i++) {
         int64_t arrived = tasks->at[i].after_ns;
-        set_times(server, &tasks->at[i], arrived,
-                  i == last && answered > arrived ? answered : arrived);
+        set_times(server, &tasks->at[i], arrived, i == last ? MAX(arrived, answered) : arrived);
     }
-    return 0;
 }
 
 /* What a span of a server's profile is; N_SORTS: nothing that a push asks for. */
@@ -262,53 +246,36 @@ struct profile {
 
 ORDER(by_start, struct work, ASCENDING(start_ns));
 
-static int list_work(const struct rank_build *server, const struct clock_map *clock,
-                     struct profile *profile)
+static void list_work(const struct rank_build *server, const struct clock_map *clock,
+                      struct profile *profile)
 {
     for (uint32_t i = 0; i < server->trace->n_spans; i++) {
         const struct trace_span *span = &server->trace->spans[i];
         enum sort sort = sort_of(server, span);
         struct work work = {clock_aligned(clock, span->start_ns),
                             clock_aligned(clock, span->start_ns + span->dur_ns), false};
-        if (sort != N_SORTS && array_push(&profile->work[sort], work) < 0)
-            return -1;
+        if (sort != N_SORTS)
+            array_push(&profile->work[sort], work);
     }
     for (int s = 0; s < N_SORTS; s++)
-        if (profile->work[s].n > 1)
-            qsort(profile->work[s].at, profile->work[s].n, sizeof *profile->work[s].at, by_start);
-    return 0;
+        array_sort(&profile->work[s], by_start);
 }
 
 /* How many begin before `ns`. */
 static size_t n_before(const struct profile *profile, enum sort sort, int64_t ns)
 {
-    size_t low = LOWER_BOUND(i, 0, profile->work[sort].n, profile->work[sort].at[i].start_ns < ns);
-    return low;
+    return LOWER_BOUND(i, 0, profile->work[sort].n, profile->work[sort].at[i].start_ns < ns);
 }
 
-/* The last of a sort, not used yet, that began after one time and before another; NULL: none. */
-static const struct work *take_last(struct profile *profile, enum sort sort, int64_t after,
-                                    int64_t before)
+/* The last of a sort, or the first, not used yet, that began after one time and before another;
+ * NULL: none. */
+static const struct work *take(struct profile *profile, enum sort sort, bool last, int64_t after,
+                               int64_t before)
 {
-    for (size_t i = n_before(profile, sort, before); i-- > 0;) {
-        struct work *work = &profile->work[sort].at[i];
-        if (work->start_ns < after - ROUNDING_NS)
-            break;
-        if (!work->used) {
-            work->used = true;
-            return work;
-        }
-    }
-    return NULL;
-}
-
-static const struct work *take_first(struct profile *profile, enum sort sort, int64_t after,
-                                     int64_t before)
-{
-    for (size_t i = n_before(profile, sort, after - ROUNDING_NS); i < profile->work[sort].n; i++) {
-        struct work *work = &profile->work[sort].at[i];
-        if (work->start_ns >= before)
-            break;
+    size_t low = n_before(profile, sort, after - ROUNDING_NS);
+    size_t high = n_before(profile, sort, before);
+    for (size_t n = low; n < high; n++) {
+        struct work *work = &profile->work[sort].at[last ? high - 1 - (n - low) : n];
         if (!work->used) {
             work->used = true;
             return work;
@@ -323,57 +290,49 @@ static void time_task(struct servers *servers, struct rank_build *server, const 
     int64_t start = begun ? begun->start_ns : done ? done->start_ns : task->after_ns;
     int64_t end = done ? done->end_ns : begun ? begun->end_ns : start;
     servers->n_untimed += !begun && !done;
-    start = start < task->after_ns ? task->after_ns : start;
-    end = end > task->before_ns ? task->before_ns : end;
-    set_times(server, task, start, end < start ? start : end);
+    start = MAX(start, task->after_ns);
+    end = MIN(end, task->before_ns);
+    set_times(server, task, start, MAX(start, end));
 }
 
-static int time_by_profile(struct servers *servers, uint32_t k, task_array *tasks)
+static void time_by_profile(struct servers *servers, uint32_t k, task_array *tasks)
 {
     struct join *join = servers->join;
     struct rank_build *server = &join->ranks[join->n_ranks + k];
     struct profile profile = {0};
-    int status = list_work(server, &join->clocks.of_rank[join->n_ranks + k], &profile);
+    list_work(server, &join->clocks.of_rank[join->n_ranks + k], &profile);
     /* where workers update, the sum is stored by a copy */
     enum sort final = profile.work[SORT_UPDATE].n > 0 ? SORT_UPDATE : SORT_COPY;
-    if (status == 0 && tasks->n > 1)
-        qsort(tasks->at, tasks->n, sizeof *tasks->at, by_answer);
-    for (size_t i = 0; i < tasks->n && status == 0; i++) {
+    array_sort(tasks, by_answer);
+    for (size_t i = 0; i < tasks->n; i++) {
         const struct task *task = &tasks->at[i];
         if (!task->last)
             continue;
-        const struct work *done = take_last(&profile, final, task->after_ns, task->before_ns);
+        const struct work *done = take(&profile, final, true, task->after_ns, task->before_ns);
         const struct work *sum =
-            take_last(&profile, SORT_SUM, task->after_ns, done ? done->start_ns : task->before_ns);
+            take(&profile, SORT_SUM, true, task->after_ns, done ? done->start_ns : task->before_ns);
         time_task(servers, server, task, sum, done);
     }
-    if (status == 0 && tasks->n > 1)
-        qsort(tasks->at, tasks->n, sizeof *tasks->at, by_arrival);
-    for (size_t i = 0; i < tasks->n && status == 0; i++) {
+    array_sort(tasks, by_arrival);
+    for (size_t i = 0; i < tasks->n; i++) {
         const struct task *task = &tasks->at[i];
         if (!task->last)
             time_task(servers, server, task,
-                      take_first(&profile, task->first ? SORT_COPY : SORT_SUM, task->after_ns,
-                                 task->before_ns),
+                      take(&profile, task->first ? SORT_COPY : SORT_SUM, false, task->after_ns,
+                           task->before_ns),
                       NULL);
     }
     for (int s = 0; s < N_SORTS; s++)
         array_fini(&profile.work[s]);
-    return status;
 }
 
 ORDER_OF_INDICES(by_own_start, int64_t, COMPARE(*x, *y));
 
 /* A server's thread does one thing at a time. */
-static int line_up(struct rank_build *server)
+static void line_up(struct rank_build *server)
 {
-    uint32_t n = server->n_timed, *order = mem_alloc((n + (size_t)1) * sizeof *order);
-    int64_t *free_at = mem_alloc((server->devices.n + 1) * sizeof *free_at);
-    if (!order || !free_at) {
-        mem_free(order);
-        mem_free(free_at);
-        return -1;
-    }
+    uint32_t n = server->n_timed, *order = mem_alloc(n * sizeof *order);
+    int64_t *free_at = mem_alloc(server->devices.n * sizeof *free_at);
     for (uint32_t s = 0; s < server->n_samples; s++) {
         int64_t *start_ns = server->start_ns + (size_t)s * n;
         for (size_t d = 0; d < server->devices.n; d++)
@@ -384,16 +343,13 @@ static int line_up(struct rank_build *server)
         for (uint32_t i = 0; i < n; i++) {
             size_t at = (size_t)s * n + order[i];
             int64_t *free_ns = &free_at[server->ops.at[order[i]].device];
-            if (server->start_ns[at] < *free_ns)
-                server->start_ns[at] = *free_ns;
-            if (server->end_ns[at] < server->start_ns[at])
-                server->end_ns[at] = server->start_ns[at];
+            server->start_ns[at] = MAX(server->start_ns[at], *free_ns);
+            server->end_ns[at] = MAX(server->end_ns[at], server->start_ns[at]);
             *free_ns = server->end_ns[at];
         }
     }
     mem_free(order);
     mem_free(free_at);
-    return 0;
 }
 
 /* Of a key's pushes the first to arrive in the iteration that is shown is copied; of one worker it
@@ -405,50 +361,42 @@ static void name_kinds(struct rank_build *server, const task_array *tasks)
             server->ops.at[tasks->at[i].op].kind = DPRO_OP_COPY;
 }
 
-static int time_server(struct servers *servers, uint32_t k)
+static void time_server(struct servers *servers, uint32_t k)
 {
     struct join *join = servers->join;
     struct rank_build *server = &join->ranks[join->n_ranks + k];
     task_array tasks = {0};
     size_t n = server->ops.n * (size_t)server->n_samples;
     server->n_timed = (uint32_t)server->ops.n;
-    server->start_ns = mem_alloc((n + 1) * sizeof *server->start_ns);
-    server->end_ns = mem_alloc((n + 1) * sizeof *server->end_ns);
-    server->seen_start_ns = mem_alloc((server->ops.n + 1) * sizeof *server->seen_start_ns);
-    server->seen_end_ns = mem_alloc((server->ops.n + 1) * sizeof *server->seen_end_ns);
-    int status =
-        server->start_ns && server->end_ns && server->seen_start_ns && server->seen_end_ns ? 0 : -1;
-    for (size_t i = 0; i < servers->served.n && status == 0; i++)
-        for (uint32_t s = 0; s < server->n_samples && status == 0; s++)
+    server->start_ns = mem_alloc(n * sizeof *server->start_ns);
+    server->end_ns = mem_alloc(n * sizeof *server->end_ns);
+    server->seen_start_ns = mem_alloc(server->ops.n * sizeof *server->seen_start_ns);
+    server->seen_end_ns = mem_alloc(server->ops.n * sizeof *server->seen_end_ns);
+    for (size_t i = 0; i < servers->served.n; i++)
+        for (uint32_t s = 0; s < server->n_samples; s++)
             if (servers->served.at[i].server == k)
-                status = list_tasks(servers, &servers->served.at[i], s, &tasks);
-    if (status == 0)
-        name_kinds(server, &tasks);
-    if (status == 0 && server->trace->n_spans > 0)
-        status = time_by_profile(servers, k, &tasks);
-    if (status == 0)
-        status = line_up(server);
-    for (size_t o = 0; o < server->ops.n && status == 0; o++) {
-        size_t at = (size_t)server->steps.reference * server->n_timed + o;
+                list_tasks(servers, &servers->served.at[i], s, &tasks);
+    name_kinds(server, &tasks);
+    if (server->trace->n_spans > 0)
+        time_by_profile(servers, k, &tasks);
+    line_up(server);
+    for (uint32_t o = 0; o < server->ops.n; o++) {
+        size_t at = build_at(server, server->steps.reference, o);
         server->seen_start_ns[o] = server->start_ns[at];
         server->seen_end_ns[o] = server->end_ns[at];
     }
     array_fini(&tasks);
-    return status;
 }
 
-int servers_build(struct servers *servers, struct dpro_error *err)
+void servers_build(struct servers *servers)
 {
     struct join *join = servers->join;
-    int status = 0;
-    for (uint32_t k = 0; k < join->n_servers && status == 0; k++) {
-        for (uint32_t j = 0; j < join->joined.n && status == 0; j++)
+    for (uint32_t k = 0; k < join->n_servers; k++) {
+        for (uint32_t j = 0; j < join->joined.n; j++)
             if (join->joined.at[j].n_messages > 0 && join->joined.at[j].has_servers)
-                status = serve(servers, j, k);
-        if (status == 0)
-            status = time_server(servers, k);
+                serve(servers, j, k);
+        time_server(servers, k);
     }
-    return status < 0 ? dpro_error_nomem(err) : 0;
 }
 
 /* ---- in the graph ---- */
@@ -477,10 +425,6 @@ void servers_name_op(const struct servers *servers, uint32_t server, uint32_t op
                                        [DPRO_OP_UPDATE] = "update by the push"};
     const struct served *served = served_of(servers, server, op);
     const struct joined *joined = &join->joined.at[served->joined];
-    if (op - served->op == served->n_pushes) {
-        snprintf(out, size, "copy the sum");
-        return;
-    }
     const struct message *push =
         &servers->messages->all.at[servers->exchanged.at[served->first_push + op - served->op]];
     snprintf(out, size, "%s of rank %d", does[join->ranks[join->n_ranks + server].ops.at[op].kind],

@@ -30,11 +30,11 @@ struct servers {
 
 /* The servers whose messages are in the logs: sets join->n_servers. There is room for them behind
  * the ranks. */
-int servers_find(struct servers *servers, const struct dpro_trace *trace, struct dpro_error *err);
+void servers_find(struct servers *servers, const struct dpro_trace *trace);
 /* Gives them the steps, once those are on the common axis. */
-int servers_begin(struct servers *servers, struct dpro_error *err);
+void servers_begin(struct servers *servers);
 /* Their ops, from the messages of the collectives and their profiles. */
-int servers_build(struct servers *servers, struct dpro_error *err);
+void servers_build(struct servers *servers);
 /* What an op of a server is called. */
 void servers_name_op(const struct servers *servers, uint32_t server, uint32_t op, char *out,
                      size_t size);

@@ -133,15 +133,12 @@ struct run {
     int64_t end_ns;
 };
 
-static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
-                     struct dpro_error *err)
+static void open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns)
 {
     (void)copy;
-    (void)err;
     struct run *run = arg;
     *dur_ns = run->g->dur_ns;
     *gap_ns = run->g->gap_ns;
-    return 0;
 }
 
 static int64_t latest(const int64_t *end_ns, uint32_t n)
@@ -152,12 +149,10 @@ static int64_t latest(const int64_t *end_ns, uint32_t n)
     return latest_ns;
 }
 
-static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *err)
+static void close_copy(void *arg, struct replay_copy *copy)
 {
-    (void)err;
     struct run *run = arg;
     run->end_ns = latest(copy->end_ns, run->g->n_ops);
-    return 0;
 }
 
 /* Of the last pass. */
@@ -224,7 +219,7 @@ int main(int argc, char **argv)
     struct event_options options = {.n_copies = 1};
     for (int i = 0; i < rounds; i++) {
         start = cpu_seconds();
-        check(event_replay(g, &options, &hooks, NULL, &err));
+        event_replay(g, &options, &hooks);
         seconds[i] = cpu_seconds() - start;
     }
     print("event", seconds, rounds, n_ops, status_bytes("VmHWM:") - baseline, run.end_ns);
@@ -232,11 +227,10 @@ int main(int argc, char **argv)
     if (!order)
         return 4;
     options.order = order;
-    check(event_replay(g, &options, &hooks, NULL, &err));
-    struct fixed *fixed;
+    event_replay(g, &options, &hooks);
     start = cpu_seconds();
-    check(fixed_create(g, order, false, NULL, &fixed, &err));
-    check(fixed_set(fixed, g->dur_ns, NULL));
+    struct fixed *fixed = fixed_create(g, order, false, NULL);
+    fixed_set(fixed, g->dur_ns, NULL);
     printf("fixed  order built in %.2f s, at the peak %.1f bytes/op\n", cpu_seconds() - start,
            (status_bytes("VmHWM:") - baseline) / n_ops);
     reset_peak();

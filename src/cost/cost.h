@@ -20,8 +20,7 @@ struct measured_replay {
     int64_t **shared_dur_ns;          /* [copy]: as in struct replay_copy */
 };
 
-int measured_replay_run(const struct dpro_graph *graph, struct measured_replay *replay,
-                        struct dpro_error *err);
+void measured_replay_run(const struct dpro_graph *graph, struct measured_replay *replay);
 void measured_replay_fini(struct measured_replay *replay);
 
 static inline int64_t measured_start_ns(const struct measured_replay *r, uint32_t copy, uint32_t op)

@@ -11,10 +11,8 @@
 
 enum { N_SWING = 2, N_MEAN = 2, N_AFTER = 1 };
 
-static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
-                     struct dpro_error *err)
+static void open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns)
 {
-    (void)err;
     struct measured_replay *r = arg;
     const struct dpro_graph *g = r->graph;
     bool measured = g->n_samples > 0 && copy >= r->first && copy < r->first + r->n;
@@ -25,12 +23,10 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
               : leads                      ? g->lead_gap_ns
                                            : g->gap_ns;
     r->gap_ns[copy] = *gap_ns;
-    return 0;
 }
 
-static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *err)
+static void close_copy(void *arg, struct replay_copy *copy)
 {
-    (void)err;
     struct measured_replay *r = arg;
     r->end_ns[copy->number] = copy->end_ns;
     r->device_prev[copy->number] = copy->device_prev;
@@ -39,11 +35,9 @@ static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *er
     copy->end_ns = NULL;
     copy->device_prev = NULL;
     copy->shared_dur_ns = NULL;
-    return 0;
 }
 
-int measured_replay_run(const struct dpro_graph *graph, struct measured_replay *r,
-                        struct dpro_error *err)
+void measured_replay_run(const struct dpro_graph *graph, struct measured_replay *r)
 {
     *r = (struct measured_replay){.graph = graph, .first = N_SWING};
     r->n = graph->sample_dur_ns && graph->n_samples ? graph->n_samples : N_MEAN;
@@ -55,7 +49,7 @@ int measured_replay_run(const struct dpro_graph *graph, struct measured_replay *
     r->shared_dur_ns = arena_array(&r->arena, r->n_copies, sizeof *r->shared_dur_ns);
     struct event_options options = {.n_copies = r->n_copies, .want_device_prev = true};
     struct replay_hooks hooks = {r, open_copy, close_copy};
-    return event_replay(graph, &options, &hooks, NULL, err);
+    event_replay(graph, &options, &hooks);
 }
 
 void measured_replay_fini(struct measured_replay *r)

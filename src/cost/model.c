@@ -112,11 +112,9 @@ int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *d
     m.warnings.n = m.warnings.cap = 0;
     m.net = (struct model_net){.collective.n_ranks = 0};
     m.baseline = (struct dpro_strategy){.order = NULL};
-    int rc = measured_replay_run(graph, &shape, err);
-    if (rc == 0)
-        rc = measured_replay_run(delayed, &replay, err);
-    if (rc == 0)
-        rc = build(&shape, &replay, &m, err);
+    measured_replay_run(graph, &shape);
+    measured_replay_run(delayed, &replay);
+    int rc = build(&shape, &replay, &m, err);
     if (rc < 0)
         return rc;
     measured_replay_fini(&replay);
@@ -134,10 +132,9 @@ static int build_model(const struct dpro_graph *graph, const struct dpro_model_o
     struct measured_replay replay;
     m->pace = (struct model_pace){1, 1};
     int rc = dpro_model_check(graph, err);
-    if (rc == 0)
-        rc = measured_replay_run(graph, &replay, err);
     if (rc < 0)
         return rc;
+    measured_replay_run(graph, &replay);
     measure_iterations(graph, options, m);
     rc = build(&replay, &replay, m, err);
     measured_replay_fini(&replay);

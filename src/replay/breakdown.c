@@ -84,17 +84,15 @@ static size_t run_end(const struct interval *at, size_t n, size_t from)
     return i;
 }
 
-static int sort_intervals(struct accounting *work)
+static void sort_intervals(struct accounting *work)
 {
     size_t n = work->intervals.n;
     struct interval *from = work->intervals.at;
     if (n < 2 || run_end(from, n, 0) == n)
-        return 0;
+        return;
     if (work->n_spare < n) { /* as large as the next ranks will need it, too */
         work->n_spare = work->intervals.cap;
         work->spare = arena_alloc(&work->arena, work->n_spare * sizeof *work->spare);
-        if (!work->spare)
-            return -1;
     }
     struct interval *to = work->spare;
     for (bool sorted = false; !sorted;) {
@@ -118,28 +116,23 @@ static int sort_intervals(struct accounting *work)
     }
     if (from != work->intervals.at)
         memcpy(work->intervals.at, from, n * sizeof *from);
-    return 0;
 }
 
-static int add_interval(struct accounting *work, int64_t start, int64_t end, enum use use,
-                        uint32_t waits_for)
+static void add_interval(struct accounting *work, int64_t start, int64_t end, enum use use,
+                         uint32_t waits_for)
 {
-    struct interval interval = {start, end, use, waits_for};
-    if (end <= start)
-        return 0;
-    return array_push(&work->intervals, interval);
+    if (end > start)
+        array_push(&work->intervals, ((struct interval){start, end, use, waits_for}));
 }
 
 /* The members of collectives by rank, through their transfers' ranks. */
-static int find_members(struct accounting *work)
+static void find_members(struct accounting *work)
 {
     const struct dpro_graph *g = work->g;
     work->first = arena_array(&work->arena, (size_t)g->n_ranks + 1, sizeof *work->first);
     work->of_rank = arena_array(&work->arena, (size_t)g->n_members + 1, sizeof *work->of_rank);
     work->collective =
         arena_array(&work->arena, (size_t)g->n_members + 1, sizeof *work->collective);
-    if (!work->first || !work->of_rank || !work->collective)
-        return -1;
     for (uint32_t c = 0; c < g->n_collectives; c++)
         for (uint32_t i = 0; i < g->collectives[c].n_members; i++)
             work->collective[g->collectives[c].first_member + i] = c;
@@ -149,7 +142,6 @@ static int find_members(struct accounting *work)
         work->first[r] += work->first[r - 1];
     for (uint32_t i = g->n_members; i-- > 0;)
         work->of_rank[--work->first[g->rank[g->members[i].transfer]]] = i;
-    return 0;
 }
 
 static uint32_t last_to_arrive(const struct dpro_graph *g, const struct graph_collective *c,
@@ -169,7 +161,7 @@ static uint32_t last_to_arrive(const struct dpro_graph *g, const struct graph_co
 
 /* Waiting for peers, and the front of a transfer that waits for ranks missing in the trace; the
  * transfer itself is added with the other ops and cut there through missing_ns[]. */
-static int add_waits(struct accounting *work, uint32_t r, const struct replay_copy *copy)
+static void add_waits(struct accounting *work, uint32_t r, const struct replay_copy *copy)
 {
     const struct dpro_graph *g = work->g;
     uint32_t *all_last = work->last + (size_t)copy->number * g->n_collectives;
@@ -182,23 +174,20 @@ static int add_waits(struct accounting *work, uint32_t r, const struct replay_co
         if (c->missing_wait_ns > 0) {
             int64_t missing = MIN(c->missing_wait_ns, dur);
             work->missing_ns[member->transfer - g->ranks[r].first_op] = missing;
-            if (add_interval(work, start, start + missing, USE_WAIT, NOBODY) < 0)
-                return -1;
+            add_interval(work, start, start + missing, USE_WAIT, NOBODY);
         }
         if (c->barrier == DPRO_NO_OP || member->arrival == DPRO_NO_OP)
             continue;
         int64_t all_there = copy->end_ns[c->barrier];
         if (*last == NOBODY)
             *last = last_to_arrive(g, c, copy);
-        if ((c->n_messages > 0 && /* some rank is sending: the collective transfers */
-             add_interval(work, all_there, start, USE_TRANSFER, NOBODY) < 0) ||
-            add_interval(work, copy->end_ns[member->arrival], all_there, USE_WAIT, *last) < 0)
-            return -1;
+        if (c->n_messages > 0) /* some rank is sending: the collective transfers */
+            add_interval(work, all_there, start, USE_TRANSFER, NOBODY);
+        add_interval(work, copy->end_ns[member->arrival], all_there, USE_WAIT, *last);
     }
-    return 0;
 }
 
-static int add_ops(struct accounting *work, uint32_t r, const struct replay_copy *copy)
+static void add_ops(struct accounting *work, uint32_t r, const struct replay_copy *copy)
 {
     uint32_t first = work->g->ranks[r].first_op;
     for (uint32_t i = 0; i < work->g->ranks[r].n_ops; i++) {
@@ -207,10 +196,8 @@ static int add_ops(struct accounting *work, uint32_t r, const struct replay_copy
         int64_t end = copy->end_ns[first + i], start = end - copy->dur_ns[first + i];
         if (work->missing_ns && work->uses[i] == USE_TRANSFER)
             start += work->missing_ns[i];
-        if (add_interval(work, start, end, work->uses[i], NOBODY) < 0)
-            return -1;
+        add_interval(work, start, end, work->uses[i], NOBODY);
     }
-    return 0;
 }
 
 struct sums {
@@ -276,7 +263,7 @@ static void fill_rank(const struct accounting *work, uint32_t r, const struct su
         }
 }
 
-static int account_for(struct accounting *work, uint32_t r, struct dpro_rank_time *out)
+static void account_for(struct accounting *work, uint32_t r, struct dpro_rank_time *out)
 {
     const struct dpro_graph *g = work->g;
     uint32_t first = g->ranks[r].first_op, n = g->ranks[r].n_ops;
@@ -295,17 +282,15 @@ static int account_for(struct accounting *work, uint32_t r, struct dpro_rank_tim
             continue;
         if (work->missing_ns)
             memset(work->missing_ns, 0, n * sizeof *work->missing_ns);
-        if (add_waits(work, r, copy) < 0 || add_ops(work, r, copy) < 0)
-            return -1;
+        add_waits(work, r, copy);
+        add_ops(work, r, copy);
     }
-    if (sort_intervals(work) < 0)
-        return -1;
+    sort_intervals(work);
     sweep(work, work->span->from_ns[r], work->span->to_ns[r], &sums);
     fill_rank(work, r, &sums, out);
-    return 0;
 }
 
-static int make_room(struct accounting *work)
+static void make_room(struct accounting *work)
 {
     const struct dpro_graph *g = work->g;
     size_t most_ops = 0, n_last = (size_t)work->span->n_copies * g->n_collectives;
@@ -319,20 +304,17 @@ static int make_room(struct accounting *work)
     work->waited_for = arena_array(&work->arena, (size_t)g->n_ranks + 1, sizeof(int64_t));
     if (any_missing)
         work->missing_ns = arena_array(&work->arena, most_ops + 1, sizeof *work->missing_ns);
-    if (!work->uses || !work->last || !work->waited_for || (any_missing && !work->missing_ns))
-        return -1;
     memset(work->last, 0xff, n_last * sizeof *work->last);
-    return find_members(work);
 }
 
-int breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span,
-                   struct dpro_rank_time *ranks, struct dpro_error *err)
+void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span,
+                    struct dpro_rank_time *ranks)
 {
     struct accounting work = {.g = g, .span = span};
-    int rc = make_room(&work);
-    for (uint32_t r = 0; r < g->n_ranks && rc == 0; r++)
-        rc = account_for(&work, r, &ranks[r]);
+    make_room(&work);
+    find_members(&work);
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        account_for(&work, r, &ranks[r]);
     array_fini(&work.intervals);
     arena_fini(&work.arena);
-    return rc < 0 ? dpro_error_nomem(err) : 0;
 }

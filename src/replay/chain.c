@@ -25,8 +25,6 @@ static int64_t *mean_of(struct chain *c, const int64_t *values)
 {
     uint32_t n = c->g->n_ops;
     int64_t *mean = op_values(&c->arena, c->g);
-    if (!mean)
-        return NULL;
     for (uint32_t op = 0; op < n; op++) {
         __int128 sum = c->n_samples / 2;
         for (uint32_t i = 0; i < c->n_samples; i++)
@@ -36,15 +34,11 @@ static int64_t *mean_of(struct chain *c, const int64_t *values)
     return mean;
 }
 
-static int make_mean(struct chain *c)
+static void make_mean(struct chain *c)
 {
-    const struct dpro_graph *g = c->g;
-    if (!c->options->skip_sample)
-        return 0;
-    c->mean_dur_ns = mean_of(c, g->sample_dur_ns);
-    if (!c->mean_dur_ns || (g->sample_gap_ns && !(c->mean_gap_ns = mean_of(c, g->sample_gap_ns))))
-        return -1;
-    return 0;
+    c->mean_dur_ns = mean_of(c, c->g->sample_dur_ns);
+    if (c->g->sample_gap_ns)
+        c->mean_gap_ns = mean_of(c, c->g->sample_gap_ns);
 }
 
 static void get_mean(const struct chain *c, const int64_t **dur_ns, const int64_t **gap_ns)
@@ -55,15 +49,13 @@ static void get_mean(const struct chain *c, const int64_t **dur_ns, const int64_
 
 /* Mean gaps, but for so long a pause at each boundary (of ranks, and of the servers of a session,
  * which begin with them) that all else comes to an end in it. */
-static int make_draining(struct chain *c)
+static void make_draining(struct chain *c)
 {
     const int64_t *dur, *gap;
     uint32_t n = c->g->n_ops;
     int64_t pause = 0;
     get_mean(c, &dur, &gap);
     c->draining_gap_ns = op_values(&c->arena, c->g);
-    if (!c->draining_gap_ns)
-        return -1;
     for (uint32_t op = 0; op < n; op++) {
         c->draining_gap_ns[op] = gap ? gap[op] : 0;
         pause = time_add(pause, time_add(dur[op], c->draining_gap_ns[op]));
@@ -74,7 +66,6 @@ static int make_draining(struct chain *c)
         if (c->g->ranks[r].boundary != DPRO_NO_OP)
             c->draining_gap_ns[c->g->ranks[r].boundary] =
                 time_add(c->draining_gap_ns[c->g->ranks[r].boundary], pause);
-    return 0;
 }
 
 /* The draw depends on seed and copy only, so that it is the same in whatever order copies are
@@ -113,14 +104,12 @@ uint32_t chain_shown_copy(const struct chain *c)
 
 /* ---- what the engine calls ---- */
 
-static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
-                     struct dpro_error *err)
+static void open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns)
 {
     struct chain *c = arg;
     const struct dpro_graph *g = c->g;
     uint32_t sample = sample_of(c, copy);
     size_t first = (size_t)sample * g->n_ops;
-    (void)err;
     if (sample == CHAIN_MEAN) {
         get_mean(c, dur_ns, gap_ns);
     } else if (sample == LEAD) {
@@ -132,7 +121,6 @@ static int open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int
     }
     if (c->drains && copy == c->n_warm_up - 1)
         *gap_ns = c->draining_gap_ns;
-    return 0;
 }
 
 /* From the first to the last op that takes time or a device; the others only mark moments. */
@@ -178,9 +166,8 @@ static void note_boundaries(struct chain *c, const struct replay_copy *copy)
     }
 }
 
-static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *err)
+static void close_copy(void *arg, struct replay_copy *copy)
 {
-    (void)err;
     struct chain *c = arg;
     note_boundaries(c, copy);
     log_progress(&c->options->sink, "replay", "iterations", ++c->n_closed, c->n_copies);
@@ -196,7 +183,6 @@ static int close_copy(void *arg, struct replay_copy *copy, struct dpro_error *er
         else
             copy->device_prev = NULL;
     }
-    return 0;
 }
 
 /* ---- setting up ---- */
@@ -228,8 +214,6 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EUSAGE, "replay: %u samples are too many; %d at most",
                               n_drawn, MOST_DRAWN);
     c->samples = arena_array(&c->arena, (size_t)n + 1, sizeof *c->samples);
-    if (!c->samples)
-        return dpro_error_nomem(err);
     for (uint32_t s = 0; s < n; s++)
         if (s + 1 != skip)
             c->samples[c->n_samples++] = s;
@@ -251,31 +235,29 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
 }
 
 /* When ranks begin the first copy: where it is one that was measured, when they did. */
-static int make_releases(struct chain *c)
+static void make_releases(struct chain *c)
 {
     const struct dpro_graph *g = c->g;
     int64_t earliest = 0;
     if (!g->single_iteration && !c->leads)
-        return 0;
+        return;
     c->release_ns =
         arena_array(&c->arena, (size_t)g->n_ranks + g->n_servers + 1, sizeof *c->release_ns);
     for (uint32_t r = 0; r < g->n_ranks; r++)
         earliest = g->ranks[r].offset_ns < earliest ? g->ranks[r].offset_ns : earliest;
-    for (uint32_t r = 0; c->release_ns && r < g->n_ranks; r++)
+    for (uint32_t r = 0; r < g->n_ranks; r++)
         if (c->leads)
             c->release_ns[r] = g->lead_begin_ns[r];
         else if (__builtin_sub_overflow(g->ranks[r].offset_ns, earliest, &c->release_ns[r]))
             c->release_ns[r] = INT64_MAX / 2;
-    return c->release_ns ? 0 : -1;
 }
 
-static int make_room(struct chain *c)
+static void make_room(struct chain *c)
 {
     size_t n_ends = (size_t)c->n_copies * c->g->n_ranks + 1;
     c->copies = arena_array(&c->arena, c->n_kept, sizeof *c->copies);
     c->boundary_ns = arena_array(&c->arena, n_ends, sizeof *c->boundary_ns);
     c->work_begin_ns = arena_array(&c->arena, n_ends, sizeof *c->work_begin_ns);
-    return c->copies && c->boundary_ns && c->work_begin_ns ? 0 : -1;
 }
 
 int chain_init(struct chain *c, const struct dpro_graph *g,
@@ -300,15 +282,20 @@ int chain_init(struct chain *c, const struct dpro_graph *g,
     }
     if (rc == 0)
         rc = plan_copies(c, err);
-    if (rc == 0 && (make_room(c) < 0 || make_releases(c) < 0 || make_mean(c) < 0 ||
-                    (c->drains && make_draining(c) < 0)))
-        rc = dpro_error_nomem(err);
-    return rc;
+    if (rc < 0)
+        return rc;
+    make_room(c);
+    make_releases(c);
+    if (options->skip_sample)
+        make_mean(c);
+    if (c->drains)
+        make_draining(c);
+    return 0;
 }
 
 void chain_fini(struct chain *c)
 {
-    for (uint32_t i = 0; c->copies && i < c->n_kept; i++) {
+    for (uint32_t i = 0; i < c->n_kept; i++) {
         mem_free(c->copies[i].end_ns);
         mem_free(c->copies[i].device_prev);
         mem_free(c->copies[i].shared_dur_ns);
@@ -326,44 +313,41 @@ static const char *why_no_order(const struct dpro_graph *g)
     return graph_has_shared_links(g) ? "connections send over a link at once" : NULL;
 }
 
-/* *why says what keeps the job from a fixed order; then nothing was replayed. */
-static int run_fixed(struct chain *c, const struct event_options *options,
-                     const struct replay_hooks *hooks, const char **why, struct dpro_error *err)
+/* What keeps the job from a fixed order: then nothing was replayed. NULL: nothing. */
+static const char *run_fixed(struct chain *c, const struct event_options *options,
+                             const struct replay_hooks *hooks)
 {
     uint64_t n_violations;
-    bool interleaved;
-    *why = why_no_order(c->g);
-    if (*why)
-        return 0;
+    const char *why = why_no_order(c->g);
+    if (why)
+        return why;
     struct event_options fixed = *options;
     if (c->leads) /* it has an order of iterations that follow others only */
         fixed.release_ns = NULL;
     get_mean(c, &fixed.dur_ns, &fixed.gap_ns);
-    int rc = fixed_replay(c->g, &fixed, hooks, &interleaved, &n_violations, err);
-    if (rc == 0 && n_violations)
+    if (fixed_replay(c->g, &fixed, hooks, &n_violations))
+        return "iterations take turns on a device";
+    if (n_violations)
         log_line(
             &c->options->sink, DPRO_LOG_WARN,
             "replay: %llu of %llu ops were ready before the op that the fixed order runs first",
             (unsigned long long)n_violations, (unsigned long long)c->n_copies * c->g->n_ops);
-    if (rc == 0 && interleaved)
-        *why = "iterations take turns on a device";
-    return rc;
+    return NULL;
 }
 
-static int run_engine(struct chain *c, struct dpro_error *err)
+static void run_engine(struct chain *c)
 {
     struct event_options options = {
         .n_copies = c->n_copies, .release_ns = c->release_ns, .want_device_prev = !c->only_time};
     struct replay_hooks hooks = {c, open_copy, close_copy};
     if (c->options->engine == DPRO_ENGINE_FIXED) {
-        const char *why;
-        int rc = run_fixed(c, &options, &hooks, &why, err);
-        if (rc < 0 || !why)
-            return rc;
+        const char *why = run_fixed(c, &options, &hooks);
+        if (!why)
+            return;
         log_line(&c->options->sink, DPRO_LOG_INFO,
                  "replay: %s, so there is no fixed order; replayed event by event", why);
     }
-    return event_replay(c->g, &options, &hooks, NULL, err);
+    event_replay(c->g, &options, &hooks);
 }
 
 /* On a GPU an iteration ends where the next one begins. */
@@ -375,10 +359,8 @@ static void end_where_next_begins(struct chain *c)
             c->boundary_ns[(size_t)copy * n + r] = c->work_begin_ns[(size_t)(copy + 1) * n + r];
 }
 
-int chain_run(struct chain *c, struct dpro_error *err)
+void chain_run(struct chain *c)
 {
-    int rc = run_engine(c, err);
-    if (rc == 0)
-        end_where_next_begins(c);
-    return rc;
+    run_engine(c);
+    end_where_next_begins(c);
 }

@@ -56,11 +56,10 @@ struct chain {
     uint32_t last_op;           /* the op that ends last in it */
 };
 
-/* To be followed by chain_fini() even if it fails. */
 int chain_init(struct chain *chain, const struct dpro_graph *graph,
                const struct dpro_replay_options *options, struct dpro_error *err);
 void chain_fini(struct chain *chain);
-int chain_run(struct chain *chain, struct dpro_error *err);
+void chain_run(struct chain *chain);
 /* The last copy that replays the sample which the graph shows. */
 uint32_t chain_shown_copy(const struct chain *chain);
 

@@ -12,23 +12,21 @@ struct node {
     uint32_t copy, op;
 };
 
-int pull_make(uint32_t n, const uint32_t *row, const uint32_t *succ, struct arena *arena,
-              struct pull *pull)
+struct pull pull_make(uint32_t n, const uint32_t *row, const uint32_t *succ, struct arena *arena)
 {
+    struct pull pull = {0};
     if (!row)
-        return 0;
-    pull->row = arena_array(arena, (size_t)n + 1, sizeof *pull->row);
-    pull->pred = arena_alloc(arena, ((size_t)row[n] + 1) * sizeof *pull->pred);
-    if (!pull->row || !pull->pred)
-        return -1;
+        return pull;
+    pull.row = arena_array(arena, (size_t)n + 1, sizeof *pull.row);
+    pull.pred = arena_alloc(arena, ((size_t)row[n] + 1) * sizeof *pull.pred);
     for (uint32_t e = 0; e < row[n]; e++)
-        pull->row[succ[e]]++;
+        pull.row[succ[e]]++;
     for (uint32_t op = 1; op <= n; op++)
-        pull->row[op] += pull->row[op - 1];
+        pull.row[op] += pull.row[op - 1];
     for (uint32_t op = n; op-- > 0;)
         for (uint32_t e = row[op + 1]; e-- > row[op];)
-            pull->pred[--pull->row[succ[e]]] = op;
-    return 0;
+            pull.pred[--pull.row[succ[e]]] = op;
+    return pull;
 }
 
 static bool ends_at(const struct critical_span *span, uint32_t copy, uint32_t op, int64_t when)
@@ -74,17 +72,14 @@ static bool find_binding(const struct critical_span *span, const struct pull *sa
     return false;
 }
 
-int critical_find(const struct dpro_graph *graph, const struct critical_span *span,
-                  struct arena *arena, struct dpro_critical_op **path, uint32_t *n,
-                  struct dpro_error *err)
+struct dpro_critical_op *critical_find(const struct dpro_graph *graph,
+                                       const struct critical_span *span, struct arena *arena,
+                                       uint32_t *n)
 {
     struct arena work = {NULL, 0};
-    struct pull same = {0}, next = {0};
+    struct pull same = pull_make(graph->n_ops, graph->row, graph->succ, &work);
+    struct pull next = pull_make(graph->n_ops, graph->next_row, graph->next_succ, &work);
     ARRAY(struct dpro_critical_op) ops = {0};
-    int rc = DPRO_ENOMEM;
-    if (pull_make(graph->n_ops, graph->row, graph->succ, &work, &same) < 0 ||
-        pull_make(graph->n_ops, graph->next_row, graph->next_succ, &work, &next) < 0)
-        goto out;
     struct node node = {span->copy, span->op};
     /* The bound is for ops without duration that end at the same moment in several copies, where
      * the copy of a device predecessor can be mistaken. */
@@ -106,21 +101,16 @@ int critical_find(const struct dpro_graph *graph, const struct critical_span *sp
         if (!more)
             ready = span->start_ns; /* the rest is a wait that no op explains */
         struct dpro_critical_op op = {node.op, start - span->start_ns, end - start, start - ready};
-        if (array_push(&ops, op) < 0)
-            goto out;
+        array_push(&ops, op);
         if (!more)
             break;
         node = before;
     }
-    *path = arena_array(arena, ops.n, sizeof **path);
-    if (!*path)
-        goto out;
+    struct dpro_critical_op *path = arena_array(arena, ops.n, sizeof *path);
     for (size_t i = 0; i < ops.n; i++)
-        (*path)[i] = ops.at[ops.n - 1 - i];
+        path[i] = ops.at[ops.n - 1 - i];
     *n = (uint32_t)ops.n;
-    rc = 0;
-out:
     arena_fini(&work);
     array_fini(&ops);
-    return rc < 0 ? dpro_error_nomem(err) : 0;
+    return path;
 }

@@ -46,42 +46,34 @@ static bool is_local(const struct graph_rank *rank, uint32_t op)
     return op != DPRO_NO_OP && op >= rank->first_op && op - rank->first_op < n_local_ops(rank);
 }
 
-static int copy_ops(const struct dpro_graph *g, const struct graph_rank *rank,
-                    struct dpro_graph_builder *b)
+static void copy_ops(const struct dpro_graph *g, const struct graph_rank *rank,
+                     struct dpro_graph_builder *b)
 {
     for (uint32_t d = 0; d < g->n_devices; d++)
-        if (dpro_graph_add_device(b, g->devices[d].kind, g->devices[d].rank, "") < 0)
-            return -1;
+        graph_builder_add_device(b, g->devices[d].kind, g->devices[d].rank, "");
     for (uint32_t op = rank->first_op; op < rank->first_op + n_local_ops(rank); op++) {
         struct dpro_op copy = dpro_graph_op(g, op);
-        int64_t id = graph_builder_add(b, &copy, 0, 0);
-        if (id < 0)
-            return -1;
-        graph_builder_flag(b, (dpro_op_id)id, g->flags[op]);
+        graph_builder_flag(b, (dpro_op_id)graph_builder_add(b, &copy, 0, 0), g->flags[op]);
     }
-    return 0;
 }
 
-static int copy_edges(const struct dpro_graph *g, const struct graph_rank *rank,
-                      struct dpro_graph_builder *b)
+static void copy_edges(const struct dpro_graph *g, const struct graph_rank *rank,
+                       struct dpro_graph_builder *b)
 {
     uint32_t first = rank->first_op, n;
     for (uint32_t op = first; op < first + n_local_ops(rank); op++)
         for (int next = 0; next < 2; next++) {
             const uint32_t *succ = dpro_graph_successors(g, op, next, &n);
             for (uint32_t i = 0; i < n; i++)
-                if (is_local(rank, succ[i]) &&
-                    dpro_graph_add_edge(b, op - first, succ[i] - first, next) < 0)
-                    return -1;
+                if (is_local(rank, succ[i]))
+                    graph_builder_add_edge(b, op - first, succ[i] - first, next);
         }
     /* the barrier of a collective is another rank's op */
     for (uint32_t i = 0; i < g->n_members; i++)
         if (is_local(rank, g->members[i].arrival) && is_local(rank, g->members[i].transfer) &&
-            g->members[i].arrival != g->members[i].transfer &&
-            dpro_graph_add_edge(b, g->members[i].arrival - first, g->members[i].transfer - first,
-                                0) < 0)
-            return -1;
-    return 0;
+            g->members[i].arrival != g->members[i].transfer)
+            graph_builder_add_edge(b, g->members[i].arrival - first, g->members[i].transfer - first,
+                                   0);
 }
 
 static void time_transfers(const struct dpro_graph *g, const struct graph_rank *rank,
@@ -98,6 +90,34 @@ static void time_transfers(const struct dpro_graph *g, const struct graph_rank *
         }
 }
 
+/* The rank's own graph. */
+static int make_local(const struct dpro_graph *graph, const struct graph_rank *rank,
+                      struct dpro_graph **made, struct dpro_error *err)
+{
+    struct dpro_graph_builder *b = graph_builder_create();
+    copy_ops(graph, rank, b);
+    copy_edges(graph, rank, b);
+    struct dpro_graph *local;
+    int rc = graph_builder_finish(b, &local, err);
+    if (rc < 0)
+        return rc;
+    dpro_graph_builder_destroy(b);
+    local->single_iteration = graph->single_iteration;
+    local->ranks[0].on_device = rank->on_device;
+    local->ranks[0].first_work = rank->first_work - rank->first_op;
+    local->ranks[0].last_work = rank->last_work - rank->first_op;
+    for (uint32_t d = 0; d < graph->n_devices; d++) {
+        local->devices[d].pool = graph->devices[d].pool;
+        local->devices[d].n_slots = graph->devices[d].n_slots;
+    }
+    if (graph->spare) {
+        local->spare = arena_alloc(&local->arena, local->n_ops);
+        memcpy(local->spare, graph->spare + rank->first_op, local->n_ops);
+    }
+    *made = local;
+    return 0;
+}
+
 static int predict_daydream(const struct dpro_graph *graph, double bandwidth_bytes_per_s,
                             struct dpro_daydream *daydream, struct dpro_error *err)
 {
@@ -112,42 +132,17 @@ static int predict_daydream(const struct dpro_graph *graph, double bandwidth_byt
         result.bandwidth_bytes_per_s = best_bandwidth(graph);
     const struct graph_rank *rank = &graph->ranks[lowest_rank(graph)];
     const struct dpro_replay_options options = {.engine = DPRO_ENGINE_EVENT};
-    struct dpro_graph *local = NULL;
-    struct dpro_graph_builder *b = dpro_graph_builder_create(err);
-    int rc = DPRO_ENOMEM;
-    if (!b)
-        return rc;
-    if (copy_ops(graph, rank, b) < 0 || copy_edges(graph, rank, b) < 0) {
-        dpro_error_nomem(err);
-        goto out;
-    }
-    rc = dpro_graph_finish(b, &local, err);
+    struct dpro_graph *local;
+    int rc = make_local(graph, rank, &local, err);
     if (rc < 0)
-        goto out;
-    local->single_iteration = graph->single_iteration;
-    local->ranks[0].on_device = rank->on_device;
-    local->ranks[0].first_work = rank->first_work - rank->first_op;
-    local->ranks[0].last_work = rank->last_work - rank->first_op;
-    for (uint32_t d = 0; d < graph->n_devices; d++) {
-        local->devices[d].pool = graph->devices[d].pool;
-        local->devices[d].n_slots = graph->devices[d].n_slots;
-    }
-    if (graph->spare) {
-        local->spare = arena_alloc(&local->arena, local->n_ops);
-        if (!local->spare) {
-            rc = dpro_error_nomem(err);
-            goto out;
-        }
-        memcpy(local->spare, graph->spare + rank->first_op, local->n_ops);
-    }
+        return rc;
     time_transfers(graph, rank, result.bandwidth_bytes_per_s, local);
     rc = replay_predict(local, &options, &result.iteration_ns, err);
-    if (rc == 0)
-        *daydream = result;
-out:
+    if (rc < 0)
+        return rc;
     dpro_graph_destroy(local);
-    dpro_graph_builder_destroy(b);
-    return rc;
+    *daydream = result;
+    return 0;
 }
 
 int dpro_replay_daydream(const struct dpro_graph *graph, double bandwidth_bytes_per_s,

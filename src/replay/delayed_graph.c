@@ -161,13 +161,11 @@ static bool rank_wanted(const struct target *t, int rank)
 }
 
 /* Which names the left side means is decided once a name, not once an op. */
-static int collect_ops(const struct dpro_graph *g, const struct target *t, const uint8_t *has_gpu,
-                       struct arena *arena, struct delay *delay)
+static void collect_ops(const struct dpro_graph *g, const struct target *t, const uint8_t *has_gpu,
+                        struct arena *arena, struct delay *delay)
 {
     bool by_name = t->scope == SCOPE_NONE;
     bool *matches = arena_array(arena, (size_t)g->names.n + 1, sizeof *matches);
-    if (!matches)
-        return -1;
     for (uint32_t id = 0; by_name && id < g->names.n; id++) {
         const char *name = strtab_get(&g->names, id);
         matches[id] = strcmp(name, t->name) == 0 || fnmatch(t->name, name, 0) == 0;
@@ -175,10 +173,8 @@ static int collect_ops(const struct dpro_graph *g, const struct target *t, const
     for (uint32_t op = 0; op < g->n_ops; op++)
         if (rank_wanted(t, g->ranks[g->rank[op]].rank) &&
             (by_name ? matches[g->name[op]] : in_scope(g, op, t->scope)) &&
-            (!delay->spread || takes_share(g, op, t->scope, has_gpu)) &&
-            array_push(&delay->ops, op) < 0)
-            return -1;
-    return 0;
+            (!delay->spread || takes_share(g, op, t->scope, has_gpu)))
+            array_push(&delay->ops, op);
 }
 
 /* Up to three names of ops that contain the text, or that the text contains. */
@@ -232,15 +228,12 @@ static int parse_one(const struct dpro_graph *g, const char *text, const uint8_t
     if (rc < 0)
         return rc;
     struct target target = {.name = arena_copy_string(arena, text, (size_t)(equals - text))};
-    if (!target.name)
-        return dpro_error_nomem(err);
     split_ranks(&target);
     target.scope = find_scope(target.name);
     delay->spread = delay->adds && target.scope != SCOPE_NONE;
     if (!*target.name)
         return malformed(text, err);
-    if (collect_ops(g, &target, has_gpu, arena, delay) < 0)
-        return dpro_error_nomem(err);
+    collect_ops(g, &target, has_gpu, arena, delay);
     return delay->ops.n > 0 ? 0 : matches_nothing(g, text, &target, err);
 }
 
@@ -286,15 +279,15 @@ static void apply(const struct delay *delay, const struct dpro_graph *graph, int
     }
 }
 
-/* A copy of n iterations' durations, delayed; NULL: of none, or out of memory. */
+/* A copy of n iterations' durations, delayed; NULL of NULL. */
 static int64_t *delay_durations(const struct dpro_graph *graph, const struct delay *delays,
                                 size_t n_delays, const int64_t *dur_ns, uint32_t n,
                                 struct arena *arena)
 {
     size_t n_values = (size_t)n * graph->n_ops;
-    int64_t *changed = dur_ns ? arena_alloc(arena, (n_values + 1) * sizeof *changed) : NULL;
-    if (!changed)
+    if (!dur_ns)
         return NULL;
+    int64_t *changed = arena_alloc(arena, (n_values + 1) * sizeof *changed);
     if (n_values > 0)
         memcpy(changed, dur_ns, n_values * sizeof *changed);
     for (uint32_t s = 0; s < n; s++)
@@ -305,13 +298,13 @@ static int64_t *delay_durations(const struct dpro_graph *graph, const struct del
 
 /* Horovod's groups, of whichever iterations, take longer in the ratio in which communication does.
  */
-static int delay_cycles(const struct dpro_graph *graph, struct arena *arena,
-                        struct dpro_graph *delayed)
+static void delay_cycles(const struct dpro_graph *graph, struct arena *arena,
+                         struct dpro_graph *delayed)
 {
     struct graph_cycles *cycles = &delayed->cycles;
     double before = 0, after = 0;
     if (cycles->n_reductions == 0)
-        return 0;
+        return;
     for (uint32_t op = 0; op < graph->n_ops; op++)
         if (graph->kind[op] == DPRO_OP_COLLECTIVE) {
             before += (double)graph->dur_ns[op];
@@ -319,41 +312,33 @@ static int delay_cycles(const struct dpro_graph *graph, struct arena *arena,
         }
     double ratio = before > 0 ? after / before : 1;
     cycles->reductions = arena_alloc(arena, cycles->n_reductions * sizeof *cycles->reductions);
-    if (!cycles->reductions)
-        return -1;
     cycles->negotiate_ns = scaled(cycles->negotiate_ns, ratio);
     for (uint32_t i = 0; i < cycles->n_reductions; i++) {
         cycles->reductions[i] = graph->cycles.reductions[i];
         cycles->reductions[i].took_ns = scaled(cycles->reductions[i].took_ns, ratio);
     }
-    return 0;
 }
 
 int delayed_graph(const struct dpro_graph *graph, const char *const *options, size_t n, double pace,
                   struct arena *arena, struct dpro_graph *delayed, struct dpro_error *err)
 {
-    int rc = 0;
     uint8_t *has_gpu = arena_array(arena, (size_t)graph->n_ranks + graph->n_servers + 1, 1);
     struct delay *delays = arena_array(arena, n, sizeof *delays);
-    if (!has_gpu || !delays)
-        return dpro_error_nomem(err);
     for (uint32_t op = 0; op < graph->n_ops; op++)
         has_gpu[graph->rank[op]] |= (graph->flags[op] & GRAPH_OP_GPU) != 0;
-    for (size_t i = 0; i < n && rc == 0; i++) {
-        rc = parse_one(graph, options[i], has_gpu, arena, &delays[i], err);
+    for (size_t i = 0; i < n; i++) {
+        int rc = parse_one(graph, options[i], has_gpu, arena, &delays[i], err);
+        if (rc < 0)
+            return rc;
         delays[i].add_ns = scaled(delays[i].add_ns, 1 / pace);
     }
     *delayed = *graph;
-    if (rc == 0) {
-        delayed->dur_ns = delay_durations(graph, delays, n, graph->dur_ns, 1, arena);
-        delayed->sample_dur_ns =
-            delay_durations(graph, delays, n, graph->sample_dur_ns, graph->n_samples, arena);
-        delayed->lead_dur_ns = delay_durations(graph, delays, n, graph->lead_dur_ns, 1, arena);
-        if (!delayed->dur_ns || !delayed->sample_dur_ns != !graph->sample_dur_ns ||
-            !delayed->lead_dur_ns != !graph->lead_dur_ns || delay_cycles(graph, arena, delayed) < 0)
-            rc = dpro_error_nomem(err);
-    }
+    delayed->dur_ns = delay_durations(graph, delays, n, graph->dur_ns, 1, arena);
+    delayed->sample_dur_ns =
+        delay_durations(graph, delays, n, graph->sample_dur_ns, graph->n_samples, arena);
+    delayed->lead_dur_ns = delay_durations(graph, delays, n, graph->lead_dur_ns, 1, arena);
+    delay_cycles(graph, arena, delayed);
     for (size_t i = 0; i < n; i++)
         array_fini(&delays[i].ops);
-    return rc;
+    return 0;
 }

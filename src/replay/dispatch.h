@@ -43,10 +43,10 @@ struct share_sent {
     int64_t begin_ns, end_ns;
 };
 
-struct share *share_create(uint32_t n_streams); /* NULL: no memory */
-void share_destroy(struct share *share);        /* NULL is fine */
-/* From now on it is to be sent. Time never goes back. -1: no memory. */
-int share_add(struct share *share, uint32_t stream, const struct share_item *item, int64_t now_ns);
+struct share *share_create(uint32_t n_streams);
+void share_destroy(struct share *share); /* NULL is fine */
+/* From now on it is to be sent. Time never goes back. */
+void share_add(struct share *share, uint32_t stream, const struct share_item *item, int64_t now_ns);
 /* Goes on to next_ns. Returns whether something was sent then. */
 bool share_step(struct share *share, struct share_sent *sent);
 
@@ -99,16 +99,14 @@ static inline bool entry_less(const struct entry *a, const struct entry *b)
     return a->ready < b->ready || (a->ready == b->ready && a->id < b->id);
 }
 
-static inline int heap_push(struct queue *q, struct entry entry)
+static inline void heap_push(struct queue *q, struct entry entry)
 {
-    if (array_reserve(&q->rest, 1) < 0)
-        return -1;
+    array_reserve(&q->rest, 1);
     size_t i = q->rest.n++;
     struct entry *at = q->rest.at;
     for (; i > 0 && entry_less(&entry, &at[(i - 1) / 2]); i = (i - 1) / 2)
         at[i] = at[(i - 1) / 2];
     at[i] = entry;
-    return 0;
 }
 
 static inline struct entry heap_pop(struct queue *q)
@@ -127,19 +125,18 @@ static inline struct entry heap_pop(struct queue *q)
     return top;
 }
 
-/* 1: the head changed; 0: it did not; -1: out of memory. */
-static inline int queue_push(struct queue *q, struct entry entry)
+/* Returns whether the head changed. */
+static inline bool queue_push(struct queue *q, struct entry entry)
 {
-    if (q->head.id == NO_ENTRY) {
-        q->head = entry;
-        return 1;
+    struct entry old = q->head;
+    if (!entry_less(&entry, &old)) { /* an empty queue's head comes last */
+        heap_push(q, entry);
+        return false;
     }
-    if (entry_less(&entry, &q->head)) {
-        struct entry old = q->head;
-        q->head = entry;
-        return heap_push(q, old) < 0 ? -1 : 1;
-    }
-    return heap_push(q, entry);
+    q->head = entry;
+    if (old.id != NO_ENTRY)
+        heap_push(q, old);
+    return true;
 }
 
 static inline void queue_pop(struct queue *q)

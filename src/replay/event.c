@@ -57,7 +57,6 @@ struct event {
     const struct dpro_graph *g;
     const struct event_options *options;
     const struct replay_hooks *hooks;
-    struct dpro_error *err;
     struct dispatch dispatch;
     struct pending pending;
     struct slot **slots; /* by copy; NULL: not yet opened, or closed */
@@ -89,29 +88,24 @@ static void add_wide(struct counts *counts, const uint32_t *succ, uint32_t n)
             counts->wide[wide_index(counts, succ[i])]++;
 }
 
-static int count_predecessors(const struct dpro_graph *g, bool next, struct arena *arena,
-                              struct counts *counts)
+static void count_predecessors(const struct dpro_graph *g, bool next, struct arena *arena,
+                               struct counts *counts)
 {
     uint32_t n = g->n_ops, n_same = g->row[n], n_next = next ? g->next_row[n] : 0, n_wide = 0;
     counts->small = arena_array(arena, (size_t)n + 1, 1);
-    if (!counts->small)
-        return -1;
     add_small(counts->small, g->succ, n_same);
     add_small(counts->small, g->next_succ, n_next);
     for (uint32_t op = 0; op < n; op++)
         n_wide += counts->small[op] == WIDE;
     if (n_wide == 0)
-        return 0;
+        return;
     counts->wide_op = arena_array(arena, n_wide, sizeof *counts->wide_op);
     counts->wide = arena_array(arena, n_wide, sizeof *counts->wide);
-    if (!counts->wide_op || !counts->wide)
-        return -1;
     for (uint32_t op = 0; op < n; op++)
         if (counts->small[op] == WIDE)
             counts->wide_op[counts->n_wide++] = op;
     add_wide(counts, g->succ, n_same);
     add_wide(counts, g->next_succ, n_next);
-    return 0;
 }
 
 static bool pending_wide(const struct pending *p, struct slot *slot, uint32_t op)
@@ -131,15 +125,13 @@ static uint32_t spared_of(const struct pending *p, uint32_t op)
     return LOWER_BOUND(i, 1, p->n_spared, p->spared[i].op <= op) - 1;
 }
 
-static int find_spared(struct pending *p, struct arena *arena)
+static void find_spared(struct pending *p, struct arena *arena)
 {
     const struct dpro_graph *g = p->g;
     uint32_t n = 0;
     for (uint32_t op = 0; op < g->n_ops; op++)
         n += g->spare[op] > 0;
     p->spared = arena_array(arena, n + (size_t)1, sizeof *p->spared);
-    if (!p->spared)
-        return -1;
     for (uint32_t op = 0; op < g->n_ops; op++)
         if (g->spare[op])
             p->spared[p->n_spared++] = (struct spared){.op = op};
@@ -151,7 +143,6 @@ static int find_spared(struct pending *p, struct arena *arena)
         p->spared[i].first = p->n_spared_ends;
         p->n_spared_ends += p->spared[i].n;
     }
-    return 0;
 }
 
 static bool pending_spared(const struct pending *p, struct slot *slot, uint32_t op, int64_t end,
@@ -182,23 +173,24 @@ static bool pending_is_stale(const struct pending *p, struct slot *slot, uint32_
     state->has_run = true;
     return false;
 }
-static int pending_init(struct pending *p, const struct dpro_graph *graph, uint32_t n_copies,
-                        struct arena *arena)
+
+static void pending_init(struct pending *p, const struct dpro_graph *graph, uint32_t n_copies,
+                         struct arena *arena)
 {
     *p = (struct pending){.g = graph};
-    if (count_predecessors(graph, false, arena, &p->first) < 0 ||
-        (n_copies > 1 && count_predecessors(graph, graph->next_row != NULL, arena, &p->later) < 0))
-        return -1;
-    return graph->spare ? find_spared(p, arena) : 0;
+    count_predecessors(graph, false, arena, &p->first);
+    if (n_copies > 1)
+        count_predecessors(graph, graph->next_row != NULL, arena, &p->later);
+    if (graph->spare)
+        find_spared(p, arena);
 }
 
 static void *copy_of(struct arena *arena, const void *from, size_t size)
 {
-    void *copy = arena_alloc(arena, size);
-    return copy ? memcpy(copy, from, size) : NULL;
+    return memcpy(arena_alloc(arena, size), from, size);
 }
 
-static int pending_open(const struct pending *p, bool last, struct slot *slot)
+static void pending_open(const struct pending *p, bool last, struct slot *slot)
 {
     const struct counts *counts = slot->times.number ? &p->later : &p->first;
     struct arena *a = &slot->arena;
@@ -210,10 +202,6 @@ static int pending_open(const struct pending *p, bool last, struct slot *slot)
         slot->spared = arena_array(a, p->n_spared, sizeof *slot->spared);
         slot->spared_ends = arena_array(a, p->n_spared_ends + (size_t)1, sizeof(int64_t));
     }
-    return slot->pending && (slot->wide || !counts->n_wide) &&
-                   ((slot->spared && slot->spared_ends) || !p->n_spared)
-               ? 0
-               : -1;
 }
 
 /* A predecessor ended: whether the op is to be queued, for *ready. */
@@ -248,9 +236,9 @@ static inline uint32_t queue_of(const struct event *e, uint32_t op)
 }
 
 /* Queues an op that is ready; *q is its queue. One of a pool's has its gap while others run,
- * waiting for a thread included. 1: it is the queue's first now; 0: it is not; -1: no memory. */
-static inline int queue_op(struct event *e, const struct slot *slot, uint32_t op, int64_t ready,
-                           uint32_t *q)
+ * waiting for a thread included. Returns whether it is the queue's first now. */
+static inline bool queue_op(struct event *e, const struct slot *slot, uint32_t op, int64_t ready,
+                            uint32_t *q)
 {
     *q = queue_of(e, op);
     struct queue *queue = &e->dispatch.queues[*q];
@@ -261,10 +249,41 @@ static inline int queue_op(struct event *e, const struct slot *slot, uint32_t op
 
 /* ---- copies ---- */
 
-static void slot_destroy(struct slot *slot)
+static struct slot *open_slot(struct event *e, uint32_t copy)
 {
-    if (!slot)
-        return;
+    size_t n = e->g->n_ops + (size_t)1;
+    struct slot *slot = mem_array(1, sizeof *slot);
+    struct replay_copy *times = &slot->times;
+    times->number = copy;
+    times->end_ns = mem_array(n, sizeof *times->end_ns);
+    if (e->options->want_device_prev)
+        times->device_prev = mem_alloc(n * sizeof *times->device_prev);
+    if (e->has_shares)
+        times->shared_dur_ns = mem_alloc(n * sizeof *times->shared_dur_ns);
+    pending_open(&e->pending, copy == 0 || copy == e->options->n_copies - 1, slot);
+    times->dur_ns = e->options->dur_ns;
+    times->gap_ns = e->options->gap_ns;
+    if (e->hooks)
+        e->hooks->open(e->hooks->arg, copy, &times->dur_ns, &times->gap_ns);
+    if (e->has_shares) {
+        memcpy(times->shared_dur_ns, times->dur_ns, e->g->n_ops * sizeof *times->dur_ns);
+        times->dur_ns = times->shared_dur_ns;
+    }
+    e->slots[copy] = slot;
+    return slot;
+}
+
+/* The copy's slot, opened if it is the first time. */
+static inline struct slot *get_slot(struct event *e, uint32_t copy)
+{
+    return e->slots[copy] ? e->slots[copy] : open_slot(e, copy);
+}
+
+static void close_slot(struct event *e, struct slot *slot)
+{
+    e->slots[slot->times.number] = NULL;
+    if (e->hooks)
+        e->hooks->close(e->hooks->arg, &slot->times);
     mem_free(slot->times.end_ns);
     mem_free(slot->times.device_prev);
     mem_free(slot->times.shared_dur_ns);
@@ -272,64 +291,15 @@ static void slot_destroy(struct slot *slot)
     mem_free(slot);
 }
 
-static int fill_slot(struct event *e, struct slot *slot)
+static void start_first_copy(struct event *e)
 {
-    size_t n = e->g->n_ops + (size_t)1;
-    struct replay_copy *times = &slot->times;
-    uint32_t copy = times->number;
-    times->end_ns = mem_array(n, sizeof *times->end_ns);
-    if (e->options->want_device_prev)
-        times->device_prev = mem_alloc(n * sizeof *times->device_prev);
-    if (e->has_shares)
-        times->shared_dur_ns = mem_alloc(n * sizeof *times->shared_dur_ns);
-    if (!times->end_ns || (e->options->want_device_prev && !times->device_prev) ||
-        (e->has_shares && !times->shared_dur_ns) ||
-        pending_open(&e->pending, copy == 0 || copy == e->options->n_copies - 1, slot) < 0)
-        return dpro_error_nomem(e->err);
-    times->dur_ns = e->options->dur_ns;
-    times->gap_ns = e->options->gap_ns;
-    int rc =
-        e->hooks ? e->hooks->open(e->hooks->arg, copy, &times->dur_ns, &times->gap_ns, e->err) : 0;
-    if (rc == 0 && e->has_shares) {
-        memcpy(times->shared_dur_ns, times->dur_ns, e->g->n_ops * sizeof *times->dur_ns);
-        times->dur_ns = times->shared_dur_ns;
-    }
-    return rc;
-}
-
-/* The copy's slot, opened if it is the first time; NULL on error. */
-static struct slot *open_slot(struct event *e, uint32_t copy, int *rc)
-{
-    if (e->slots[copy])
-        return e->slots[copy];
-    struct slot *slot = e->slots[copy] = mem_array(1, sizeof *slot);
-    if (slot)
-        slot->times.number = copy;
-    *rc = slot ? fill_slot(e, slot) : dpro_error_nomem(e->err);
-    return *rc < 0 ? NULL : slot;
-}
-
-static int close_slot(struct event *e, struct slot *slot)
-{
-    e->slots[slot->times.number] = NULL;
-    int rc = e->hooks ? e->hooks->close(e->hooks->arg, &slot->times, e->err) : 0;
-    slot_destroy(slot);
-    return rc;
-}
-
-static int start_first_copy(struct event *e)
-{
-    int rc = 0;
     uint32_t q;
-    struct slot *slot = open_slot(e, 0, &rc);
-    for (uint32_t op = 0; slot && op < e->g->n_ops; op++) {
-        int64_t ready = e->options->release_ns ? e->options->release_ns[e->g->rank[op]] : 0;
-        if (!slot->pending[op] && queue_op(e, slot, op, ready, &q) < 0)
-            return dpro_error_nomem(e->err);
-    }
-    if (slot)
-        play_all(&e->dispatch);
-    return rc;
+    struct slot *slot = open_slot(e, 0);
+    for (uint32_t op = 0; op < e->g->n_ops; op++)
+        if (!slot->pending[op])
+            queue_op(e, slot, op,
+                     e->options->release_ns ? e->options->release_ns[e->g->rank[op]] : 0, &q);
+    play_all(&e->dispatch);
 }
 
 /* ---- roots ----
@@ -338,7 +308,7 @@ static int start_first_copy(struct event *e)
  * copy. So as not to open all copies at once, a queue gets the next copy's roots when it has run
  * this copy's: until then they could not have been its first. */
 
-static int find_roots(struct event *e)
+static void find_roots(struct event *e)
 {
     const uint8_t *small = e->pending.later.small;
     struct queue *queues = e->dispatch.queues;
@@ -354,26 +324,20 @@ static int find_roots(struct event *e)
     }
     e->has_roots = n_roots > 0;
     e->roots = arena_array(&e->arena, n_roots + (size_t)1, sizeof *e->roots);
-    if (!e->roots)
-        return -1;
     for (uint32_t op = 0; op < n; op++)
         if (small[op] == 0) {
             struct queue *queue = &queues[queue_of(e, op)];
             e->roots[queue->first_root + queue->n_roots++] = op;
         }
-    return 0;
 }
 
-static int open_roots(struct event *e, struct queue *queue, uint32_t copy)
+static void open_roots(struct event *e, struct queue *queue, uint32_t copy)
 {
-    int rc = 0;
     uint32_t q;
-    struct slot *slot = open_slot(e, copy, &rc);
+    struct slot *slot = get_slot(e, copy);
     queue->roots_left = queue->n_roots;
-    for (uint32_t i = 0; slot && i < queue->n_roots; i++)
-        if (queue_op(e, slot, e->roots[queue->first_root + i], 0, &q) < 0)
-            return dpro_error_nomem(e->err);
-    return rc;
+    for (uint32_t i = 0; i < queue->n_roots; i++)
+        queue_op(e, slot, e->roots[queue->first_root + i], 0, &q);
 }
 
 /* A root is told from its place in the list, as counts are gone by the time it runs. */
@@ -387,49 +351,38 @@ static bool is_root(const struct event *e, const struct queue *queue, uint32_t o
 /* ---- the run ---- */
 
 /* `op` has one predecessor fewer to wait for. `running` is the queue whose key the caller sets. */
-static inline int arrive(struct event *e, struct slot *slot, uint32_t op, int64_t end,
-                         uint32_t running)
+static inline void arrive(struct event *e, struct slot *slot, uint32_t op, int64_t end,
+                          uint32_t running)
 {
     int64_t ready;
     uint32_t q;
-    if (!pending_arrival(&e->pending, slot, op, end, &ready))
-        return 0;
-    int changed = queue_op(e, slot, op, ready, &q);
-    if (changed > 0 && q != running)
+    if (pending_arrival(&e->pending, slot, op, end, &ready) && queue_op(e, slot, op, ready, &q) &&
+        q != running)
         climb(&e->dispatch, q);
-    return changed;
 }
 
 /* `op` is over: lets go what waits for it. `q` is its queue, whose key the caller sets. */
-static int finish(struct event *e, struct slot *slot, uint32_t q, uint32_t op, int64_t end)
+static void finish(struct event *e, struct slot *slot, uint32_t q, uint32_t op, int64_t end)
 {
     const struct dpro_graph *g = e->g;
     const uint32_t copy = slot->times.number, n_copies = e->options->n_copies;
     for (uint32_t i = g->row[op]; i < g->row[op + 1]; i++)
-        if (arrive(e, slot, g->succ[i], end, q) < 0)
-            return dpro_error_nomem(e->err);
+        arrive(e, slot, g->succ[i], end, q);
     if (g->next_row && copy + 1 < n_copies && g->next_row[op] < g->next_row[op + 1]) {
-        int rc = 0;
-        struct slot *next = open_slot(e, copy + 1, &rc);
-        if (!next)
-            return rc;
+        struct slot *next = get_slot(e, copy + 1);
         for (uint32_t i = g->next_row[op]; i < g->next_row[op + 1]; i++)
-            if (arrive(e, next, g->next_succ[i], end, q) < 0)
-                return dpro_error_nomem(e->err);
+            arrive(e, next, g->next_succ[i], end, q);
     }
     struct queue *queue = &e->dispatch.queues[q];
     if (e->has_roots && copy + 1 < n_copies && is_root(e, queue, op) && --queue->roots_left == 0)
-        return open_roots(e, queue, copy + 1);
-    return 0;
+        open_roots(e, queue, copy + 1);
 }
 
-/* What happens next on a link that connections share: an op gets its turn, begins or is over; *done
- * says the latter, and the op is *op of *copy then. */
-static int share_link(struct event *e, struct queue *queue, bool *done, uint32_t *op,
-                      uint32_t *copy)
+/* What happens next on a link that connections share: an op gets its turn, begins or is over. True:
+ * the latter, and the op is *op of *copy. */
+static bool share_link(struct event *e, struct queue *queue, uint32_t *op, uint32_t *copy)
 {
     struct share_sent sent;
-    *done = false;
     if (queue->share->next_ns == INT64_MAX || queue->head.ready < queue->share->next_ns) {
         *op = (uint32_t)queue->head.id;
         const struct replay_copy *times = &e->slots[queue->head.id >> 32]->times;
@@ -438,11 +391,11 @@ static int share_link(struct event *e, struct queue *queue, bool *done, uint32_t
         uint32_t stream = e->g->device[*op] - e->g->devices[e->g->device[*op]].shared;
         int64_t now = queue->head.ready;
         queue_pop(queue);
-        return share_add(queue->share, stream, &item, now) < 0 ? dpro_error_nomem(e->err) : 0;
+        share_add(queue->share, stream, &item, now);
+        return false;
     }
     if (!share_step(queue->share, &sent))
-        return 0;
-    *done = true;
+        return false;
     *op = (uint32_t)sent.id;
     *copy = (uint32_t)(sent.id >> 32);
     struct replay_copy *times = &e->slots[*copy]->times;
@@ -451,7 +404,7 @@ static int share_link(struct event *e, struct queue *queue, bool *done, uint32_t
     if (times->device_prev)
         times->device_prev[*op] =
             sent.previous == UINT64_MAX ? DPRO_NO_OP : (uint32_t)sent.previous;
-    return 0;
+    return true;
 }
 
 /* The first op of a queue, on its device. */
@@ -477,7 +430,7 @@ static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint
     }
 }
 
-static int run(struct event *e, bool *interleaved)
+static void run(struct event *e, bool *interleaved)
 {
     uint32_t *order = e->options->order;
     uint64_t n_left = (uint64_t)e->options->n_copies * e->g->n_ops;
@@ -486,33 +439,29 @@ static int run(struct event *e, bool *interleaved)
         struct queue *queue = &e->dispatch.queues[q];
         uint32_t op = (uint32_t)queue->head.id, copy = (uint32_t)(queue->head.id >> 32);
         bool done = true;
-        int rc = 0;
         /* a graph without cycles always has an op to run */
         assert(queue->head.id != NO_ENTRY || queue->share);
         if (__builtin_expect(queue->share != NULL, 0)) {
-            rc = share_link(e, queue, &done, &op, &copy);
+            done = share_link(e, queue, &op, &copy);
         } else if (pending_is_stale(&e->pending, e->slots[copy], op)) {
             queue_pop(queue);
             done = false;
         } else {
             run_op(e, queue, e->slots[copy], op, interleaved);
         }
-        struct slot *slot = done && rc == 0 ? e->slots[copy] : NULL;
+        struct slot *slot = done ? e->slots[copy] : NULL;
         if (slot && order && copy == e->options->order_copy)
             *order++ = op;
         if (slot)
-            rc = finish(e, slot, q, op, slot->times.end_ns[op]);
+            finish(e, slot, q, op, slot->times.end_ns[op]);
         n_left -= done;
         replay_matches(&e->dispatch, q);
-        if (rc == 0 && slot && --slot->n_left == 0)
-            rc = close_slot(e, slot);
-        if (rc < 0)
-            return rc;
+        if (slot && --slot->n_left == 0)
+            close_slot(e, slot);
     }
-    return 0;
 }
 
-static int make_queue(struct event *e, uint32_t q)
+static void make_queue(struct event *e, uint32_t q)
 {
     const struct dpro_graph *g = e->g;
     const struct graph_device *device = q < g->n_devices ? &g->devices[q] : NULL;
@@ -524,16 +473,14 @@ static int make_queue(struct event *e, uint32_t q)
     if (e->has_pools && device && device->n_slots > 0 && device->pool == q) {
         queue->n_threads = device->n_slots;
         queue->threads = arena_array(&e->arena, queue->n_threads, sizeof *queue->threads);
-        for (uint32_t i = 0; queue->threads && i < queue->n_threads; i++)
+        for (uint32_t i = 0; i < queue->n_threads; i++)
             queue->threads[i] = (struct slot_clock){0, DPRO_NO_OP};
-        return queue->threads ? 0 : -1;
+    } else if (e->has_shares && device && device->n_sharing > 0 && device->shared == q) {
+        queue->share = share_create(device->n_sharing);
     }
-    if (e->has_shares && device && device->n_sharing > 0 && device->shared == q)
-        return (queue->share = share_create(device->n_sharing)) ? 0 : -1;
-    return 0;
 }
 
-static int prepare(struct event *e)
+static void prepare(struct event *e)
 {
     struct dispatch *d = &e->dispatch;
     uint32_t n_copies = e->options->n_copies;
@@ -544,36 +491,29 @@ static int prepare(struct event *e)
     d->matches = arena_array(&e->arena, (size_t)d->n_leaves * 2, sizeof *d->matches);
     d->queues = arena_array(&e->arena, d->n_leaves, sizeof *d->queues);
     e->slots = arena_array(&e->arena, n_copies, sizeof *e->slots);
-    if (!d->queues || !d->matches || !e->slots)
-        return -1;
     e->has_pools = graph_has_pools(e->g);
     e->has_shares = graph_has_shared_links(e->g);
     for (uint32_t q = 0; q < d->n_leaves; q++)
-        if (make_queue(e, q) < 0)
-            return -1;
-    if (pending_init(&e->pending, e->g, n_copies, &e->arena) < 0)
-        return -1;
-    return n_copies > 1 ? find_roots(e) : 0;
+        make_queue(e, q);
+    pending_init(&e->pending, e->g, n_copies, &e->arena);
+    if (n_copies > 1)
+        find_roots(e);
 }
 
-int event_replay(const struct dpro_graph *graph, const struct event_options *options,
-                 const struct replay_hooks *hooks, bool *interleaved, struct dpro_error *err)
+bool event_replay(const struct dpro_graph *graph, const struct event_options *options,
+                  const struct replay_hooks *hooks)
 {
-    struct event e = {.g = graph, .options = options, .hooks = hooks, .err = err};
-    bool unused;
-    interleaved = interleaved ? interleaved : &unused;
-    *interleaved = false;
+    struct event e = {.g = graph, .options = options, .hooks = hooks};
+    bool interleaved = false;
     if (graph->n_ops == 0 || options->n_copies == 0)
-        return 0;
-    int rc = prepare(&e) < 0 ? dpro_error_nomem(err) : start_first_copy(&e);
-    if (rc == 0)
-        rc = run(&e, interleaved);
-    for (uint32_t copy = 0; e.slots && copy < options->n_copies; copy++)
-        slot_destroy(e.slots[copy]);
-    for (uint32_t q = 0; e.dispatch.queues && q < e.dispatch.n_queues; q++) {
+        return false;
+    prepare(&e);
+    start_first_copy(&e);
+    run(&e, &interleaved);
+    for (uint32_t q = 0; q < e.dispatch.n_queues; q++) {
         array_fini(&e.dispatch.queues[q].rest);
         share_destroy(e.dispatch.queues[q].share);
     }
     arena_fini(&e.arena);
-    return rc;
+    return interleaved;
 }

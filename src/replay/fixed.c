@@ -55,24 +55,23 @@ static void find_last(const struct fixed *f)
             f->last_op[f->g->device[f->order[i]]] = i;
 }
 
-static int put_long(struct fixed *f, uint32_t value)
+static void put_long(struct fixed *f, uint32_t value)
 {
-    return array_push(&f->code, (uint16_t)value) < 0 ||
-                   array_push(&f->code, (uint16_t)(value >> 16)) < 0
-               ? -1
-               : 0;
+    array_push(&f->code, (uint16_t)value);
+    array_push(&f->code, (uint16_t)(value >> 16));
 }
 
-static int put_distance(struct fixed *f, uint32_t cell, uint32_t pred_cell)
+static void put_distance(struct fixed *f, uint32_t cell, uint32_t pred_cell)
 {
     uint32_t distance = cell - pred_cell;
-    if (distance <= UINT16_MAX)
-        return array_push(&f->code, (uint16_t)distance);
-    return array_push(&f->code, 0) < 0 ? -1 : put_long(f, distance);
+    bool is_long = distance > UINT16_MAX;
+    array_push(&f->code, (uint16_t)(is_long ? 0 : distance));
+    if (is_long)
+        put_long(f, distance);
 }
 
-static int encode_op(struct fixed *f, uint32_t cell, uint32_t device_pred, const uint32_t *preds,
-                     uint32_t n)
+static void encode_op(struct fixed *f, uint32_t cell, uint32_t device_pred, const uint32_t *preds,
+                      uint32_t n)
 {
     uint32_t flags = 0, same = 0;
     if (device_pred != UINT32_MAX) {
@@ -82,98 +81,82 @@ static int encode_op(struct fixed *f, uint32_t cell, uint32_t device_pred, const
         flags |= same ? ALSO_EDGE : 0;
     }
     uint32_t count = n - same + (flags ? 1 : 0);
-    uint16_t head = (uint16_t)((count < COUNT_LONG ? count : COUNT_LONG) | flags);
-    if (array_push(&f->code, head) < 0 || (count >= COUNT_LONG && put_long(f, count) < 0) ||
-        (flags && put_distance(f, cell, device_pred) < 0))
-        return -1;
+    array_push(&f->code, (uint16_t)((count < COUNT_LONG ? count : COUNT_LONG) | flags));
+    if (count >= COUNT_LONG)
+        put_long(f, count);
+    if (flags)
+        put_distance(f, cell, device_pred);
     for (uint32_t i = 0; i < n; i++)
-        if (!(flags && preds[i] == device_pred) && put_distance(f, cell, preds[i]) < 0)
-            return -1;
-    return 0;
+        if (!(flags && preds[i] == device_pred))
+            put_distance(f, cell, preds[i]);
 }
 
 typedef ARRAY(uint32_t) cells_array;
 
 /* Appends the cells of an op's predecessors; their iteration's begin with first_cell. */
-static int gather(const struct pull *pull, uint32_t op, const uint32_t *position,
-                  uint32_t first_cell, cells_array *cells)
+static void gather(const struct pull *pull, uint32_t op, const uint32_t *position,
+                   uint32_t first_cell, cells_array *cells)
 {
     for (uint32_t e = pull->row ? pull->row[op] : 0; pull->row && e < pull->row[op + 1]; e++)
-        if (array_push(cells, first_cell + position[pull->pred[e]]) < 0)
-            return -1;
-    return 0;
+        array_push(cells, first_cell + position[pull->pred[e]]);
 }
 
 /* An op of the first iteration that waits for nothing waits for its release, the end of a cell that
  * never runs. */
-static int encode(struct fixed *f, const struct pull *same, const struct pull *next,
-                  const uint32_t *position)
+static void encode(struct fixed *f, const struct pull *same, const struct pull *next,
+                   const uint32_t *position)
 {
     const struct dpro_graph *g = f->g;
     cells_array preds = {0};
-    int rc = 0;
     find_last(f); /* cells from here on: the iteration before has those from 0 on */
-    for (uint32_t i = 0; i < g->n_ops && rc == 0; i++) {
+    for (uint32_t i = 0; i < g->n_ops; i++) {
         uint32_t op = f->order[i], device = g->device[op], cell = f->n_lead + i;
         preds.n = 0;
-        if (gather(same, op, position, f->n_lead, &preds) < 0 ||
-            gather(next, op, position, 0, &preds) < 0 ||
-            (preds.n == 0 && !f->cyclic && array_push(&preds, g->rank[op]) < 0) ||
-            encode_op(f, cell, device == DPRO_NO_DEVICE ? UINT32_MAX : f->last_op[device], preds.at,
-                      (uint32_t)preds.n) < 0)
-            rc = -1;
+        gather(same, op, position, f->n_lead, &preds);
+        gather(next, op, position, 0, &preds);
+        if (preds.n == 0 && !f->cyclic)
+            array_push(&preds, g->rank[op]);
+        encode_op(f, cell, device == DPRO_NO_DEVICE ? UINT32_MAX : f->last_op[device], preds.at,
+                  (uint32_t)preds.n);
         if (device != DPRO_NO_DEVICE)
             f->last_op[device] = cell;
     }
     array_fini(&preds);
-    uint16_t *fit = mem_resize(f->code.at, f->code.n + 1, sizeof *fit); /* growing left room */
-    f->code.at = fit ? fit : f->code.at;
-    return rc;
+    /* growing left room */
+    f->code.at = mem_resize(f->code.at, f->code.n + 1, sizeof *f->code.at);
 }
 
-int fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
-                 const int64_t *release_ns, struct fixed **fixed, struct dpro_error *err)
+struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
+                           const int64_t *release_ns)
 {
     struct arena work = {NULL, 0};
-    struct pull same = {0}, next = {0};
     size_t n = graph->n_ops, n_ranks = (size_t)graph->n_ranks + graph->n_servers;
     size_t n_lead = cyclic ? n : n_ranks, n_devices = (size_t)graph->n_devices + 1;
     struct fixed *f = mem_array(1, sizeof *f);
-    if (!f || n + n_lead >= UINT32_MAX)
-        goto out_of_memory;
+    if (n + n_lead >= UINT32_MAX)
+        mem_fail();
     *f = (struct fixed){.g = graph, .n_lead = (uint32_t)n_lead, .cyclic = cyclic, .order = order};
     f->last_ready = arena_array(&f->arena, n_devices, sizeof *f->last_ready);
     f->last_op = arena_array(&f->arena, n_devices, sizeof *f->last_op);
     uint32_t *position = arena_alloc(&work, (n + 1) * sizeof *position);
     /* most ops' code: a head, the device's predecessor and the graph's, a word each */
-    if (!f->last_ready || !f->last_op || !position ||
-        array_reserve(&f->code, 2 * n + (graph->row ? graph->row[n] : 0)) < 0 ||
-        pull_make((uint32_t)n, graph->row, graph->succ, &work, &same) < 0 ||
-        (cyclic && pull_make((uint32_t)n, graph->next_row, graph->next_succ, &work, &next) < 0))
-        goto out_of_memory;
+    array_reserve(&f->code, 2 * n + (graph->row ? graph->row[n] : 0));
+    struct pull same = pull_make((uint32_t)n, graph->row, graph->succ, &work);
+    struct pull next =
+        pull_make((uint32_t)n, cyclic ? graph->next_row : NULL, graph->next_succ, &work);
     for (uint32_t i = 0; i < n; i++)
         position[order[i]] = i;
-    if (encode(f, &same, &next, position) < 0)
-        goto out_of_memory;
+    encode(f, &same, &next, position);
     arena_fini(&work);
     f->dur_ns = arena_alloc(&f->arena, (n + 1) * sizeof *f->dur_ns);
     f->cells = arena_array(&f->arena, n_lead + n + 1, sizeof *f->cells);
-    if (!f->dur_ns || !f->cells)
-        goto out_of_memory;
     if (release_ns && !cyclic)
         memcpy(f->cells, release_ns, n_lead * sizeof *f->cells);
-    *fixed = f;
-    return 0;
-out_of_memory:
-    arena_fini(&work);
-    fixed_destroy(f);
-    return dpro_error_nomem(err);
+    return f;
 }
 
 void fixed_destroy(struct fixed *f)
 {
-    if (!f)
-        return;
     array_fini(&f->code);
     arena_fini(&f->arena);
     mem_free(f);
@@ -181,17 +164,15 @@ void fixed_destroy(struct fixed *f)
 
 /* ---- passes ---- */
 
-int fixed_set(struct fixed *f, const int64_t *dur_ns, const int64_t *gap_ns)
+void fixed_set(struct fixed *f, const int64_t *dur_ns, const int64_t *gap_ns)
 {
     uint32_t n = f->g->n_ops;
-    if (gap_ns && !f->gap_ns &&
-        !(f->gap_ns = arena_alloc(&f->arena, ((size_t)n + 1) * sizeof *f->gap_ns)))
-        return -1;
+    if (gap_ns && !f->gap_ns)
+        f->gap_ns = arena_alloc(&f->arena, ((size_t)n + 1) * sizeof *f->gap_ns);
     for (uint32_t i = 0; i < n; i++)
         f->dur_ns[i] = dur_ns[f->order[i]];
     for (uint32_t i = 0; f->gap_ns && i < n; i++)
         f->gap_ns[i] = gap_ns ? gap_ns[f->order[i]] : 0;
-    return 0;
 }
 
 static inline uint32_t get_long(const uint16_t **code)
@@ -283,40 +264,29 @@ void fixed_get(const struct fixed *f, int64_t *end_ns, uint32_t *device_prev)
 
 /* ---- a chain of copies ---- */
 
-static int replay_one(struct fixed *f, uint32_t number, const struct event_options *options,
-                      const struct replay_hooks *hooks, uint64_t *n_violations,
-                      struct dpro_error *err)
+static void replay_one(struct fixed *f, uint32_t number, const struct event_options *options,
+                       const struct replay_hooks *hooks, uint64_t *n_violations)
 {
     size_t n = f->g->n_ops;
     struct replay_copy copy = {.number = number,
                                .end_ns = mem_alloc((n + 1) * sizeof *copy.end_ns)};
     if (options->want_device_prev)
         copy.device_prev = mem_alloc((n + 1) * sizeof *copy.device_prev);
-    int rc = copy.end_ns && (copy.device_prev || !options->want_device_prev) ? 0 : DPRO_ENOMEM;
-    if (rc == 0)
-        rc = hooks->open(hooks->arg, number, &copy.dur_ns, &copy.gap_ns, err);
-    else
-        dpro_error_nomem(err);
-    if (rc == 0 && fixed_set(f, copy.dur_ns, copy.gap_ns) < 0)
-        rc = dpro_error_nomem(err);
-    if (rc == 0) {
-        *n_violations += fixed_pass_checked(f);
-        fixed_get(f, copy.end_ns, copy.device_prev);
-        rc = hooks->close(hooks->arg, &copy, err);
-    }
+    hooks->open(hooks->arg, number, &copy.dur_ns, &copy.gap_ns);
+    fixed_set(f, copy.dur_ns, copy.gap_ns);
+    *n_violations += fixed_pass_checked(f);
+    fixed_get(f, copy.end_ns, copy.device_prev);
+    hooks->close(hooks->arg, &copy);
     mem_free(copy.end_ns);
     mem_free(copy.device_prev);
-    return rc;
 }
 
-int fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
-                 const struct replay_hooks *hooks, bool *interleaved, uint64_t *n_violations,
-                 struct dpro_error *err)
+bool fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
+                  const struct replay_hooks *hooks, uint64_t *n_violations)
 {
     /* the third of four copies: past the start, and not without a follower */
     enum { ORDER_COPIES = 4, ORDER_COPY = 2 };
     bool cyclic = options->n_copies > 1;
-    struct fixed *f = NULL;
     uint32_t *order = mem_alloc(((size_t)graph->n_ops + 1) * sizeof *order);
     struct event_options find = {.n_copies = cyclic ? ORDER_COPIES : 1,
                                  .dur_ns = options->dur_ns,
@@ -325,12 +295,13 @@ int fixed_replay(const struct dpro_graph *graph, const struct event_options *opt
                                  .order = order,
                                  .order_copy = cyclic ? ORDER_COPY : 0};
     *n_violations = 0;
-    int rc = order ? event_replay(graph, &find, NULL, interleaved, err) : dpro_error_nomem(err);
-    if (rc == 0 && !*interleaved)
-        rc = fixed_create(graph, order, cyclic, options->release_ns, &f, err);
-    for (uint32_t copy = 0; rc == 0 && f && graph->n_ops > 0 && copy < options->n_copies; copy++)
-        rc = replay_one(f, copy, options, hooks, n_violations, err);
-    fixed_destroy(f);
+    bool interleaved = event_replay(graph, &find, NULL);
+    if (!interleaved && graph->n_ops > 0) {
+        struct fixed *f = fixed_create(graph, order, cyclic, options->release_ns);
+        for (uint32_t copy = 0; copy < options->n_copies; copy++)
+            replay_one(f, copy, options, hooks, n_violations);
+        fixed_destroy(f);
+    }
     mem_free(order);
-    return rc;
+    return interleaved;
 }

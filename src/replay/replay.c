@@ -79,31 +79,26 @@ static int64_t predicted_ns(const struct chain *c, const int64_t *iterations_ns)
                                    : stats_mean_i64(iterations_ns, c->n_main);
 }
 
-static int fill_iterations(const struct chain *c, struct dpro_replay *r)
+static void fill_iterations(const struct chain *c, struct dpro_replay *r)
 {
     uint32_t n_drawn = c->n_copies - c->n_kept;
     r->n_iterations = c->n_main;
     r->n_sorted = n_drawn ? n_drawn : c->n_main;
     r->iterations_ns = arena_array(&r->arena, r->n_iterations, sizeof *r->iterations_ns);
     r->sorted_ns = arena_array(&r->arena, r->n_sorted, sizeof *r->sorted_ns);
-    if (!r->iterations_ns || !r->sorted_ns)
-        return -1;
     fill_periods(c, r->iterations_ns);
     for (uint32_t i = 0; i < r->n_sorted; i++)
         r->sorted_ns[i] = n_drawn ? period(c, c->n_kept + i) : r->iterations_ns[i];
     sort_i64(r->sorted_ns, r->n_sorted);
     r->iteration_ns = predicted_ns(c, r->iterations_ns);
-    return 0;
 }
 
-static int fill_ranks(struct chain *c, struct dpro_replay *r, struct dpro_error *err)
+static void fill_ranks(struct chain *c, struct dpro_replay *r)
 {
     uint32_t n = c->g->n_ranks;
     int64_t *from = arena_array(&c->arena, (size_t)n + 1, sizeof *from);
     int64_t *to = arena_array(&c->arena, (size_t)n + 1, sizeof *to);
     r->ranks = arena_array(&r->arena, (size_t)n + 1, sizeof *r->ranks);
-    if (!from || !to || !r->ranks)
-        return dpro_error_nomem(err);
     for (uint32_t i = 0; i < n; i++) {
         bool single = c->g->single_iteration;
         from[i] = single ? c->first_ns : c->boundary_ns[(size_t)(c->n_warm_up - 1) * n + i];
@@ -111,10 +106,10 @@ static int fill_ranks(struct chain *c, struct dpro_replay *r, struct dpro_error 
             single ? c->last_ns : c->boundary_ns[(size_t)(c->n_warm_up + c->n_main - 1) * n + i];
     }
     struct breakdown_span span = {c->copies, c->n_kept, from, to, c->n_main};
-    return breakdown_fill(c->g, &span, r->ranks, err);
+    breakdown_fill(c->g, &span, r->ranks);
 }
 
-static int fill_shown(const struct chain *c, struct dpro_replay *r, struct dpro_error *err)
+static void fill_shown(const struct chain *c, struct dpro_replay *r)
 {
     uint32_t shown = chain_shown_copy(c), unused, n = c->g->n_ops;
     size_t room = ((size_t)n + 1) * sizeof(int64_t);
@@ -122,29 +117,17 @@ static int fill_shown(const struct chain *c, struct dpro_replay *r, struct dpro_
     int64_t start = c->g->single_iteration ? c->first_ns : latest_boundary(c, shown - 1, &unused);
     r->start_ns = arena_alloc(&r->arena, room);
     r->end_ns = arena_alloc(&r->arena, room);
-    if (!r->start_ns || !r->end_ns)
-        return dpro_error_nomem(err);
     for (uint32_t op = 0; op < n; op++) {
         r->end_ns[op] = copy->end_ns[op] - start;
         r->start_ns[op] = r->end_ns[op] - copy->dur_ns[op];
     }
     if (n == 0)
-        return 0;
+        return;
     struct critical_span span = {c->copies, c->n_kept, shown, last_op(c, shown), start};
     if (copy->end_ns[span.op] <= start)
-        return 0;
+        return;
     r->critical_ns = copy->end_ns[span.op] - start;
-    return critical_find(c->g, &span, &r->arena, &r->critical, &r->n_critical, err);
-}
-
-static int fill_results(struct chain *c, struct dpro_replay *r, struct dpro_error *err)
-{
-    r->n_ops = c->g->n_ops;
-    r->n_ranks = c->g->n_ranks;
-    if (fill_iterations(c, r) < 0)
-        return dpro_error_nomem(err);
-    int rc = fill_ranks(c, r, err);
-    return rc < 0 ? rc : fill_shown(c, r, err);
+    r->critical = critical_find(c->g, &span, &r->arena, &r->n_critical);
 }
 
 /* Whether each of the others in turn stands in for a left-out iteration, not their mean: unless
@@ -162,25 +145,21 @@ int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_opti
     struct chain chain;
     __int128 sum = 0;
     int rc = chain_init(&chain, graph, options, err);
-    int64_t *iterations_ns =
-        rc < 0 ? NULL : arena_array(&chain.arena, chain.n_main, sizeof *iterations_ns);
-    if (rc == 0 && !iterations_ns)
-        rc = dpro_error_nomem(err);
+    if (rc < 0)
+        return rc;
+    int64_t *iterations_ns = arena_array(&chain.arena, chain.n_main, sizeof *iterations_ns);
     chain.only_time = true;
-    uint32_t n = rc == 0 && others_stand_in(&chain) ? chain.n_samples : 0;
-    for (uint32_t i = 0; i < (n ? n : 1) && rc == 0; i++) {
-        if (n > 0)
+    uint32_t n = others_stand_in(&chain) ? chain.n_samples : 1;
+    for (uint32_t i = 0; i < n; i++) {
+        if (others_stand_in(&chain))
             chain.stand_in = chain.samples[i];
-        rc = chain_run(&chain, err);
-        if (rc < 0)
-            break;
+        chain_run(&chain);
         fill_periods(&chain, iterations_ns);
         sum += predicted_ns(&chain, iterations_ns);
     }
-    if (rc == 0)
-        *iteration_ns = (int64_t)(sum / (n ? n : 1));
+    *iteration_ns = (int64_t)(sum / n);
     chain_fini(&chain);
-    return rc;
+    return 0;
 }
 
 static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_options *options,
@@ -188,20 +167,19 @@ static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_o
 {
     static const struct dpro_replay_options defaults;
     struct chain chain;
-    struct dpro_replay *result = mem_array(1, sizeof *result);
-    if (!result)
-        return dpro_error_nomem(err);
     int rc = chain_init(&chain, graph, options ? options : &defaults, err);
-    if (rc == 0)
-        rc = chain_run(&chain, err);
-    if (rc == 0)
-        rc = fill_results(&chain, result, err);
-    if (rc == 0)
-        *replay = result;
-    else
-        dpro_replay_destroy(result);
+    if (rc < 0)
+        return rc;
+    chain_run(&chain);
+    struct dpro_replay *result = mem_array(1, sizeof *result);
+    result->n_ops = graph->n_ops;
+    result->n_ranks = graph->n_ranks;
+    fill_iterations(&chain, result);
+    fill_ranks(&chain, result);
+    fill_shown(&chain, result);
     chain_fini(&chain);
-    return rc;
+    *replay = result;
+    return 0;
 }
 
 int dpro_replay_run(const struct dpro_graph *graph, const struct dpro_replay_options *options,

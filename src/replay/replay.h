@@ -26,11 +26,10 @@ struct replay_copy {
 struct replay_hooks {
     void *arg;
     /* Lends a copy's durations until the copy is closed; *gap_ns may be left NULL: all zero. */
-    int (*open)(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
-                struct dpro_error *err);
+    void (*open)(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns);
     /* Whoever wants to keep end_ns, device_prev or shared_dur_ns sets the field NULL and later
      * frees the array. */
-    int (*close)(void *arg, struct replay_copy *copy, struct dpro_error *err);
+    void (*close)(void *arg, struct replay_copy *copy);
 };
 
 /* ---- event.c ---- */
@@ -46,10 +45,10 @@ struct event_options {
     uint32_t order_copy;
 };
 
-/* hooks may be NULL: nobody wants the times. *interleaved (may be NULL): whether a device ran an op
- * of a copy after one of a later copy. */
-int event_replay(const struct dpro_graph *graph, const struct event_options *options,
-                 const struct replay_hooks *hooks, bool *interleaved, struct dpro_error *err);
+/* hooks may be NULL: nobody wants the times. Returns whether a device ran an op of a copy after one
+ * of a later copy. */
+bool event_replay(const struct dpro_graph *graph, const struct event_options *options,
+                  const struct replay_hooks *hooks);
 
 /* ---- replay.c ---- */
 
@@ -63,11 +62,11 @@ struct fixed; /* a schedule: the ops of an iteration in the order they run */
 
 /* Of `order`, which is the caller's and stays, as event_replay gives it for a copy. Cyclic: each
  * pass continues the one before. release_ns (not for cyclic ones; NULL: 0) is copied. */
-int fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
-                 const int64_t *release_ns, struct fixed **fixed, struct dpro_error *err);
-void fixed_destroy(struct fixed *fixed); /* NULL is fine */
-/* Durations and gaps (NULL: 0) for the passes to come; -1: out of memory. */
-int fixed_set(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns);
+struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
+                           const int64_t *release_ns);
+void fixed_destroy(struct fixed *fixed);
+/* Durations and gaps (NULL: 0) for the passes to come. */
+void fixed_set(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns);
 void fixed_pass(struct fixed *fixed);
 /* Slower, and counts the ops that were ready before the op that runs before them on their device:
  * with these durations the event-driven engine would have run them in another order. */
@@ -77,11 +76,10 @@ void fixed_get(const struct fixed *fixed, int64_t *end_ns, uint32_t *device_prev
 
 /* As event_replay, but the order comes from an event-driven replay of four copies with the
  * durations of the options, and then each copy is one pass. *n_violations as above. Where a device
- * runs ops of different copies in turns there is no order for one copy: *interleaved is set and
- * nothing replayed. */
-int fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
-                 const struct replay_hooks *hooks, bool *interleaved, uint64_t *n_violations,
-                 struct dpro_error *err);
+ * runs ops of different copies in turns there is no order for one copy: true, and nothing is
+ * replayed. */
+bool fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
+                  const struct replay_hooks *hooks, uint64_t *n_violations);
 
 /* ---- delayed_graph.c: what `--delay` means to a replay and to a model alike ---- */
 
@@ -97,9 +95,8 @@ int delayed_graph(const struct dpro_graph *graph, const char *const *options, si
 struct pull { /* edges by their target: predecessors of op i are pred[row[i] .. row[i + 1]) */
     uint32_t *row, *pred;
 };
-/* Leaves `pull` as it is where `row` is NULL. -1: out of memory. */
-int pull_make(uint32_t n, const uint32_t *row, const uint32_t *succ, struct arena *arena,
-              struct pull *pull);
+/* Its row is NULL where `row` is. */
+struct pull pull_make(uint32_t n, const uint32_t *row, const uint32_t *succ, struct arena *arena);
 
 struct critical_span {
     const struct replay_copy *copies; /* by number; end_ns NULL where it was not kept */
@@ -109,9 +106,9 @@ struct critical_span {
 };
 
 /* The path in `arena`, first op first, with times from span->start_ns. */
-int critical_find(const struct dpro_graph *graph, const struct critical_span *span,
-                  struct arena *arena, struct dpro_critical_op **path, uint32_t *n,
-                  struct dpro_error *err);
+struct dpro_critical_op *critical_find(const struct dpro_graph *graph,
+                                       const struct critical_span *span, struct arena *arena,
+                                       uint32_t *n);
 
 /* ---- breakdown.c ---- */
 
@@ -122,7 +119,7 @@ struct breakdown_span {
     uint32_t n_iterations;          /* in that time: results are means over them */
 };
 
-int breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span,
-                   struct dpro_rank_time *ranks, struct dpro_error *err);
+void breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span,
+                    struct dpro_rank_time *ranks);
 
 #endif

@@ -23,8 +23,6 @@
 struct share *share_create(uint32_t n_streams)
 {
     struct share *share = mem_array(1, sizeof *share + n_streams * sizeof *share->streams);
-    if (!share)
-        return NULL;
     share->n_streams = n_streams;
     share->next_ns = INT64_MAX;
     for (uint32_t s = 0; s < n_streams; s++)
@@ -82,7 +80,7 @@ static void find_next(struct share *share)
     }
 }
 
-int share_add(struct share *share, uint32_t stream, const struct share_item *item, int64_t now_ns)
+void share_add(struct share *share, uint32_t stream, const struct share_item *item, int64_t now_ns)
 {
     struct share_stream *to = &share->streams[stream];
     bool idle = to->first == to->items.n;
@@ -91,13 +89,11 @@ int share_add(struct share *share, uint32_t stream, const struct share_item *ite
         memmove(to->items.at, to->items.at + to->first, to->items.n * sizeof *to->items.at);
         to->first = 0;
     }
-    if (array_push(&to->items, *item) < 0)
-        return -1;
+    array_push(&to->items, *item);
     pass_time(share, now_ns);
     if (idle)
         to->begin_ns = later(now_ns, item->gap_ns);
     find_next(share);
-    return 0;
 }
 
 bool share_step(struct share *share, struct share_sent *sent)

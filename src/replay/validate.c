@@ -78,24 +78,19 @@ static int validate(const struct dpro_graph *graph, const struct dpro_replay_opt
     }
     v.method = "leave-one-out";
     struct prediction *predictions = mem_array(graph->n_samples, sizeof *predictions);
-    if (!predictions)
-        return dpro_error_nomem(err);
     struct work work = {graph, options ? options->engine : DPRO_ENGINE_EVENT, predictions};
     parallel_for(graph->n_samples, parallel_cores(MOST_THREADS), predict, &work);
-    int rc = 0;
-    for (uint32_t s = 0; s < graph->n_samples && rc == 0; s++)
+    for (uint32_t s = 0; s < graph->n_samples; s++)
         if (predictions[s].rc < 0) {
-            rc = predictions[s].rc;
             if (err)
                 *err = predictions[s].err;
             dpro_error_prefix(err, "validation without iteration %u", s + 1);
+            return predictions[s].rc;
         }
-    if (rc == 0) {
-        compare(graph, predictions, &v);
-        *validation = v;
-    }
+    compare(graph, predictions, &v);
     mem_free(predictions);
-    return rc;
+    *validation = v;
+    return 0;
 }
 
 int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_replay_options *options,

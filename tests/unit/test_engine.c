@@ -84,37 +84,31 @@ struct collect {
     int n_open, most_open;
 };
 
-static int collect_open(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns,
-                        struct dpro_error *err)
+static void collect_open(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns)
 {
-    (void)err;
     struct collect *c = arg;
     *dur_ns = c->dur_ns + (size_t)copy * c->g->n_ops;
     *gap_ns = c->g->gap_ns;
     if (++c->n_open > c->most_open)
         c->most_open = c->n_open;
-    return 0;
 }
 
-static int collect_close(void *arg, struct replay_copy *copy, struct dpro_error *err)
+static void collect_close(void *arg, struct replay_copy *copy)
 {
-    (void)err;
     struct collect *c = arg;
     memcpy(c->end_ns + (size_t)copy->number * c->g->n_ops, copy->end_ns,
            c->g->n_ops * sizeof *c->end_ns);
     c->n_open--;
-    return 0;
 }
 
 static int64_t *event_ends(const struct dpro_graph *g, uint32_t n_copies, const int64_t *dur_ns,
                            const int64_t *release_ns, int *most_open)
 {
-    struct dpro_error err = {0};
     struct collect c = {g, dur_ns, calloc((size_t)n_copies * g->n_ops + 1, sizeof(int64_t)), 0, 0};
     struct event_options options = {
         .n_copies = n_copies, .release_ns = release_ns, .want_device_prev = true};
     struct replay_hooks hooks = {&c, collect_open, collect_close};
-    assert_int_equal(event_replay(g, &options, &hooks, NULL, &err), 0);
+    event_replay(g, &options, &hooks);
     assert_int_equal(c.n_open, 0);
     if (most_open)
         *most_open = c.most_open;
@@ -161,14 +155,13 @@ struct schedule {
 static struct schedule schedule_of(const struct dpro_graph *g, const int64_t *dur_ns,
                                    const int64_t *release_ns)
 {
-    struct dpro_error err;
     struct schedule s = {NULL, calloc(g->n_ops + (size_t)1, sizeof *s.order),
                          calloc(g->n_ops + (size_t)1, sizeof *s.end_ns)};
     struct collect c = {g, dur_ns, s.end_ns, 0, 0};
     struct event_options options = {.n_copies = 1, .release_ns = release_ns, .order = s.order};
     struct replay_hooks hooks = {&c, collect_open, collect_close};
-    assert_int_equal(event_replay(g, &options, &hooks, NULL, &err), 0);
-    assert_int_equal(fixed_create(g, s.order, false, release_ns, &s.fixed, &err), 0);
+    event_replay(g, &options, &hooks);
+    s.fixed = fixed_create(g, s.order, false, release_ns);
     return s;
 }
 
@@ -183,7 +176,7 @@ static void schedule_free(struct schedule *s)
 static const int64_t *pass_ends(struct schedule *s, const struct dpro_graph *g,
                                 const int64_t *dur_ns, uint64_t *n_violations)
 {
-    assert_int_equal(fixed_set(s->fixed, dur_ns, g->gap_ns), 0);
+    fixed_set(s->fixed, dur_ns, g->gap_ns);
     if (n_violations)
         *n_violations = fixed_pass_checked(s->fixed);
     else
@@ -216,8 +209,7 @@ static void test_the_fixed_order_of_an_iteration_equals_the_event_engine(void **
 static bool same_order_in_each_copy(const struct dpro_graph *g, uint32_t n_copies,
                                     const int64_t *dur_ns)
 {
-    struct dpro_error err;
-    bool same = true, interleaved;
+    bool same = true;
     uint32_t *first = calloc(g->n_ops, sizeof *first), *order = calloc(g->n_ops, sizeof *order);
     int64_t *ends = calloc((size_t)n_copies * g->n_ops, sizeof *ends);
     for (uint32_t copy = 0; copy < n_copies; copy++) {
@@ -225,7 +217,7 @@ static bool same_order_in_each_copy(const struct dpro_graph *g, uint32_t n_copie
         struct event_options options = {
             .n_copies = n_copies, .order = copy ? order : first, .order_copy = copy};
         struct replay_hooks hooks = {&c, collect_open, collect_close};
-        assert_int_equal(event_replay(g, &options, &hooks, &interleaved, &err), 0);
+        bool interleaved = event_replay(g, &options, &hooks);
         same &= !interleaved && (copy == 0 || memcmp(first, order, g->n_ops * sizeof *order) == 0);
     }
     free(first);
@@ -242,7 +234,6 @@ static void test_one_order_for_all_copies_is_exact_where_it_holds(void **state)
         struct dpro_graph *g = random_graph(seed);
         int64_t *dur = durations_for(g, N_COPIES, false);
         if (same_order_in_each_copy(g, N_COPIES, dur)) {
-            struct dpro_error err;
             int64_t *event = event_ends(g, N_COPIES, dur, NULL, NULL);
             struct collect c = {g, dur, calloc((size_t)N_COPIES * g->n_ops, sizeof(int64_t)), 0, 0};
             struct event_options options = {.n_copies = N_COPIES,
@@ -250,11 +241,8 @@ static void test_one_order_for_all_copies_is_exact_where_it_holds(void **state)
                                             .gap_ns = g->gap_ns,
                                             .want_device_prev = true};
             struct replay_hooks hooks = {&c, collect_open, collect_close};
-            bool interleaved;
             uint64_t n_violations;
-            assert_int_equal(fixed_replay(g, &options, &hooks, &interleaved, &n_violations, &err),
-                             0);
-            assert_false(interleaved);
+            assert_false(fixed_replay(g, &options, &hooks, &n_violations));
             assert_memory_equal(c.end_ns, event, (size_t)N_COPIES * g->n_ops * sizeof *event);
             free(c.end_ns);
             free(event);
@@ -380,7 +368,6 @@ static void test_ops_with_very_many_predecessors(void **state)
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
         for (int next = 0; next < 2; next++) {
             struct dpro_graph *g = fan(widths[i], next);
-            struct dpro_error err;
             uint32_t n_copies = next ? 3 : 1;
             size_t n = (size_t)n_copies * g->n_ops;
             int64_t *dur = durations_for(g, n_copies, false);
@@ -390,10 +377,8 @@ static void test_ops_with_very_many_predecessors(void **state)
             struct collect c = {g, dur, calloc(n, sizeof(int64_t)), 0, 0};
             struct event_options options = {.n_copies = n_copies, .dur_ns = g->dur_ns};
             struct replay_hooks hooks = {&c, collect_open, collect_close};
-            bool interleaved;
             uint64_t n_violations;
-            assert_int_equal(fixed_replay(g, &options, &hooks, &interleaved, &n_violations, &err),
-                             0);
+            fixed_replay(g, &options, &hooks, &n_violations);
             assert_memory_equal(c.end_ns, end, n * sizeof *end);
             free(c.end_ns);
             free(end);

@@ -147,14 +147,14 @@ struct undone {
     int inner;
 };
 
-static int undo_on_the_way(struct undone *undone, int inner)
+static int undo_on_the_way(struct undone *undone, int inner, int result)
 {
     texts_array texts;
     undone->inner = WITHIN_SCOPE(DPRO_ENOMEM, make_texts(&texts, inner));
     undone->undone = true;
     memory_check();
     undone->passed = true;
-    return 0;
+    return result;
 }
 
 static void test_what_is_no_memory_can_be_undone_on_the_way_out(void **state)
@@ -162,7 +162,7 @@ static void test_what_is_no_memory_can_be_undone_on_the_way_out(void **state)
     struct undone undone = {0};
     long n_before = nomem_n_blocks;
     nomem_n_left = 100;
-    assert_int_equal(WITHIN_SCOPE(DPRO_ENOMEM, undo_on_the_way(&undone, 0)), DPRO_ENOMEM);
+    assert_int_equal(WITHIN_SCOPE(DPRO_ENOMEM, undo_on_the_way(&undone, 0, 0)), DPRO_ENOMEM);
     nomem_n_left = -1;
     assert_true(undone.undone && !undone.passed);
     assert_int_equal(undone.inner, DPRO_ENOMEM);
@@ -186,12 +186,16 @@ static void test_a_call_in_which_memory_ran_out_never_succeeds(void **state)
     assert_int_equal(nomem_n_blocks, n_before);
 }
 
-static void test_a_call_goes_on_after_an_inner_one_that_failed_for_another_reason(void **state)
+static void
+test_a_call_goes_on_after_an_inner_one_that_failed_and_frees_what_that_left(void **state)
 {
     struct undone undone = {0};
-    assert_int_equal(WITHIN_SCOPE(DPRO_ENOMEM, undo_on_the_way(&undone, DPRO_EIO)), 0);
+    long n_before = nomem_n_blocks;
+    assert_int_equal(WITHIN_SCOPE(DPRO_ENOMEM, undo_on_the_way(&undone, DPRO_EIO, DPRO_EEMPTY)),
+                     DPRO_EEMPTY);
     assert_true(undone.passed);
     assert_int_equal(undone.inner, DPRO_EIO);
+    assert_int_equal(nomem_n_blocks, n_before);
 }
 
 /* ---- what lives longer ---- */
@@ -351,7 +355,8 @@ int main(void)
         cmocka_unit_test(test_so_it_does_in_a_loop_within_a_loop),
         cmocka_unit_test(test_what_is_no_memory_can_be_undone_on_the_way_out),
         cmocka_unit_test(test_a_call_in_which_memory_ran_out_never_succeeds),
-        cmocka_unit_test(test_a_call_goes_on_after_an_inner_one_that_failed_for_another_reason),
+        cmocka_unit_test(
+            test_a_call_goes_on_after_an_inner_one_that_failed_and_frees_what_that_left),
         cmocka_unit_test(test_memory_from_before_a_call_stays_where_the_call_moved_it_and_failed),
         cmocka_unit_test(test_an_object_with_a_scope_is_freed_with_it_after_a_call_that_failed),
         cmocka_unit_test(test_an_object_is_its_owners_once_its_scope_is_forgotten),

@@ -126,8 +126,10 @@ void writer_put_fields(struct writer *writer, const struct writer_field *fields,
     (const struct writer_field[]){__VA_ARGS__},                                                    \
         sizeof((const struct writer_field[]){__VA_ARGS__}) / sizeof(struct writer_field)
 #define writer_fields(w, ...) writer_put_fields(w, WRITER_FIELDS(__VA_ARGS__))
-/* The whole object. */
+/* The whole object; as the value of a key; in a list, on a new line. */
 #define writer_object(w, ...)                                                                      \
     (writer_open(w, '{'), writer_fields(w, __VA_ARGS__), writer_close(w, '}'))
+#define writer_object_at(w, key, ...) (writer_key(w, key), writer_object(w, __VA_ARGS__))
+#define writer_row(w, ...)            (writer_newline(w), writer_object(w, __VA_ARGS__))
 
 #endif

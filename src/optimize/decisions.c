@@ -50,7 +50,7 @@ static void add_fusion(struct dpro_optimum *o, const struct dpro_model *model,
     array_push(&o->fusions, fusion);
 }
 
-void result_fuse(struct dpro_optimum *o, const struct dpro_model *model)
+static void list_fusions(struct dpro_optimum *o, const struct dpro_model *model)
 {
     const struct dpro_strategy *s = &o->strategies[DPRO_BEST];
     for (uint32_t f = 0; f < s->n_fused; f++) {
@@ -67,6 +67,7 @@ void result_fuse(struct dpro_optimum *o, const struct dpro_model *model)
 struct deciding {
     struct dpro_optimum *o;
     const struct dpro_model *model;
+    const struct dpro_strategy *before, *best;
     uint32_t *baseline_bucket; /* by tensor */
 };
 
@@ -80,61 +81,58 @@ static void decide(struct deciding *d, const char *pass, const char *target, con
 
 static const char *bucket_text(struct deciding *d, uint32_t b)
 {
-    const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
-    const struct strategy_bucket *bucket = &s->buckets[b];
-    const char *first = d->model->tensors[s->order[bucket->first]].name;
-    const char *last = d->model->tensors[s->order[bucket->first + bucket->n - 1]].name;
+    const struct strategy_bucket *bucket = &d->best->buckets[b];
+    const char *first = d->model->tensors[d->best->order[bucket->first]].name;
+    const char *last = d->model->tensors[d->best->order[bucket->first + bucket->n - 1]].name;
     if (bucket->n == 1)
         return format(d, "bucket %u (%.200s)", b, first);
     return format(d, "bucket %u (%.200s ... %.200s)", b, first, last);
 }
 
-/* Whether a bucket holds what a bucket of the job as it ran holds; *before is that one. */
-static bool is_unchanged(const struct deciding *d, uint32_t b,
-                         const struct strategy_bucket **before)
+/* The bucket of the job as it ran that holds the first tensor of one of the best. */
+static uint32_t bucket_before(const struct deciding *d, uint32_t b)
 {
-    const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
-    const struct strategy_bucket *bucket = &s->buckets[b];
-    uint32_t index = d->baseline_bucket[s->order[bucket->first]];
-    *before = &d->o->strategies[DPRO_BASELINE].buckets[index];
+    return d->baseline_bucket[d->best->order[d->best->buckets[b].first]];
+}
+
+/* Whether a bucket holds what one of the job as it ran holds. */
+static bool is_unchanged(const struct deciding *d, uint32_t b)
+{
+    const struct strategy_bucket *bucket = &d->best->buckets[b];
+    uint32_t before = bucket_before(d, b);
     for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)
-        if (d->baseline_bucket[s->order[i]] != index)
+        if (d->baseline_bucket[d->best->order[i]] != before)
             return false;
-    return (*before)->n == bucket->n;
+    return d->before->buckets[before].n == bucket->n;
 }
 
 static bool order_differs(const struct deciding *d)
 {
-    const struct dpro_strategy *best = &d->o->strategies[DPRO_BEST];
-    uint32_t latest = 0;
-    for (uint32_t b = 0; b < best->n_buckets; b++) {
-        uint32_t bucket = d->baseline_bucket[best->order[best->buckets[b].first]];
-        if (bucket < latest)
+    for (uint32_t b = 1; b < d->best->n_buckets; b++)
+        if (bucket_before(d, b) < bucket_before(d, b - 1))
             return true;
-        latest = bucket > latest ? bucket : latest;
-    }
     return false;
 }
 
 static void decide_bucket(struct deciding *d, uint32_t b)
 {
-    const struct dpro_strategy *s = &d->o->strategies[DPRO_BEST];
-    const struct strategy_bucket *bucket = &s->buckets[b], *before;
-    bool same = is_unchanged(d, b, &before);
+    const struct strategy_bucket *bucket = &d->best->buckets[b];
+    const struct strategy_bucket *before = &d->before->buckets[bucket_before(d, b)];
+    const char *text = bucket_text(d, b);
+    bool same = is_unchanged(d, b);
     if (!same)
-        decide(d, pass_tensor_fusion.name, bucket_text(d, b),
+        decide(d, built_in_passes[PASS_TENSOR_FUSION].name, text,
                format(d, "%u tensor%s, %.2f MB", bucket->n, bucket->n == 1 ? "" : "s",
-                      (double)bucket_size_bytes(d->model, s, b) * 1e-6));
+                      (double)bucket_size_bytes(d->model, d->best, b) * 1e-6));
     if (bucket->partitions != (same ? before->partitions : 1))
-        decide(d, pass_tensor_partition.name, bucket_text(d, b),
+        decide(d, built_in_passes[PASS_TENSOR_PARTITION].name, text,
                bucket->partitions == 1 ? "whole" : format(d, "%u parts", bucket->partitions));
     int server = servers_number(d->model, bucket->server);
     int was = servers_number(d->o->models[DPRO_BASELINE], before->server);
     if (d->model->capabilities.places && same && server != was)
-        decide(d, "placement", bucket_text(d, b),
-               format(d, "on parameter server %d, not %d", server, was));
+        decide(d, "placement", text, format(d, "on parameter server %d, not %d", server, was));
     if (bucket->priority != (same ? before->priority : 0))
-        decide(d, pass_priority.name, bucket_text(d, b),
+        decide(d, built_in_passes[PASS_PRIORITY].name, text,
                format(d, "priority %d", bucket->priority));
 }
 
@@ -150,19 +148,14 @@ static void decide_fusion(struct deciding *d, const struct dpro_op_fusion *f)
                   (double)f->apart_ns * 1e-3, where));
 }
 
-static void decide_servers(struct deciding *d)
+/* Parameter servers, and Horovod's settings. */
+static void decide_settings(struct deciding *d)
 {
+    const struct dpro_strategy *best = d->best, *before = d->before;
     uint32_t n = dpro_model_n_servers(d->model);
     uint32_t was = dpro_model_n_servers(d->o->models[DPRO_BASELINE]);
     if (n != was)
         decide(d, "servers", "the job", format(d, "%u parameter servers, not %u", n, was));
-}
-
-/* Horovod's settings. */
-static void decide_cycles(struct deciding *d)
-{
-    const struct dpro_strategy *before = &d->o->strategies[DPRO_BASELINE];
-    const struct dpro_strategy *best = &d->o->strategies[DPRO_BEST];
     if (best->cycle_ns != before->cycle_ns)
         decide(d, "cycles", "Horovod's cycle time",
                format(d, "%g ms, not %g ms", (double)best->cycle_ns * 1e-6,
@@ -175,24 +168,25 @@ static void decide_cycles(struct deciding *d)
 void result_decide(struct dpro_optimum *o)
 {
     static const char *const precisions[] = {"full precision", "fp16", "bf16"};
-    const struct dpro_strategy *before = &o->strategies[DPRO_BASELINE],
-                               *best = &o->strategies[DPRO_BEST];
     const struct dpro_model *model = o->models[DPRO_BEST];
-    struct deciding d = {.o = o, .model = model};
-    d.baseline_bucket = mem_array(model->n_tensors + (size_t)1, sizeof *d.baseline_bucket);
+    const struct dpro_strategy *before = &o->strategies[DPRO_BASELINE];
+    const struct dpro_strategy *best = &o->strategies[DPRO_BEST];
+    struct deciding d = {o, model, before, best,
+                         mem_array(model->n_tensors, sizeof *d.baseline_bucket)};
+    list_fusions(o, model);
     for (uint32_t b = 0; b < before->n_buckets; b++)
-        for (uint32_t i = before->buckets[b].first;
-             i < before->buckets[b].first + before->buckets[b].n; i++)
-            d.baseline_bucket[before->order[i]] = b;
-    decide_servers(&d);
-    decide_cycles(&d);
+        for (uint32_t i = 0; i < before->buckets[b].n; i++)
+            d.baseline_bucket[before->order[before->buckets[b].first + i]] = b;
+    decide_settings(&d);
     for (uint32_t b = 0; b < best->n_buckets && !best->fuses; b++) /* else they come of that */
         decide_bucket(&d, b);
     for (size_t i = 0; i < o->fusions.n; i++)
         decide_fusion(&d, &o->fusions.at[i]);
     if (!best->fuses && order_differs(&d))
-        decide(&d, pass_bucket_order.name, "all buckets", "launched in another order");
+        decide(&d, built_in_passes[PASS_BUCKET_ORDER].name, "all buckets",
+               "launched in another order");
     if (best->compression != before->compression)
-        decide(&d, pass_compression.name, "all buckets", precisions[best->compression]);
+        decide(&d, built_in_passes[PASS_COMPRESSION].name, "all buckets",
+               precisions[best->compression]);
     mem_free(d.baseline_bucket);
 }

@@ -107,38 +107,15 @@ static int propose_compression(const struct dpro_pass *pass, const struct dpro_p
     return 1;
 }
 
-const struct dpro_pass pass_tensor_fusion = {
-    .abi = DPRO_PASS_ABI,
-    .name = "tensor-fusion",
-    .summary = "which gradients travel in one bucket",
-    .propose = propose_fusion,
-};
-
-const struct dpro_pass pass_tensor_partition = {
-    .abi = DPRO_PASS_ABI,
-    .name = "tensor-partition",
-    .summary = "in how many parts a bucket travels",
-    .propose = propose_partition,
-};
-
-const struct dpro_pass pass_priority = {
-    .abi = DPRO_PASS_ABI,
-    .name = "priority",
-    .summary = "which of the waiting buckets goes first",
-    .propose = propose_priority,
-};
-
-const struct dpro_pass pass_bucket_order = {
-    .abi = DPRO_PASS_ABI,
-    .name = "bucket-order",
-    .summary = "in which order buckets are launched",
-    .propose = propose_order,
-};
-
-const struct dpro_pass pass_compression = {
-    .abi = DPRO_PASS_ABI,
-    .name = "compression",
-    .summary = "gradients travel as 16-bit numbers",
-    .changes_numerics = 1,
-    .propose = propose_compression,
+const struct dpro_pass built_in_passes[N_BUILT_IN_PASSES] = {
+    [PASS_TENSOR_FUSION] = {DPRO_PASS_ABI, "tensor-fusion", "which gradients travel in one bucket",
+                            0, propose_fusion},
+    [PASS_TENSOR_PARTITION] = {DPRO_PASS_ABI, "tensor-partition",
+                               "in how many parts a bucket travels", 0, propose_partition},
+    [PASS_PRIORITY] = {DPRO_PASS_ABI, "priority", "which of the waiting buckets goes first", 0,
+                       propose_priority},
+    [PASS_BUCKET_ORDER] = {DPRO_PASS_ABI, "bucket-order", "in which order buckets are launched", 0,
+                           propose_order},
+    [PASS_COMPRESSION] = {DPRO_PASS_ABI, "compression", "gradients travel as 16-bit numbers", 1,
+                          propose_compression},
 };

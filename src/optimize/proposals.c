@@ -65,7 +65,8 @@ void registry_collect(const struct question *q)
     for (uint32_t p = 0; p < r->passes.n; p++) {
         struct registered *entry = &r->passes.at[p];
         size_t first = q->candidates->list.n;
-        if (!registry_uses(r, entry) || (r->plain && entry->pass != &pass_tensor_fusion))
+        if (!registry_uses(r, entry) ||
+            (r->plain && entry->pass != &built_in_passes[PASS_TENSOR_FUSION]))
             continue;
         if (entry->proposes)
             propose(q, entry);

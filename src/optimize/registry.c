@@ -9,11 +9,6 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-static const struct dpro_pass *const built_in[] = {&pass_tensor_fusion, &pass_tensor_partition,
-                                                   &pass_priority, &pass_bucket_order,
-                                                   &pass_compression};
-enum { N_BUILT_IN = sizeof built_in / sizeof *built_in };
-
 static void add_pass(struct registry *r, const struct dpro_pass *pass)
 {
     struct registered entry = {.pass = pass,
@@ -47,8 +42,8 @@ int registry_init(struct registry *r, const struct dpro_optimize_options *option
     *r = (struct registry){.options = options,
                            .edits = mem_array(DPRO_PASS_MAX_EDITS, sizeof *r->edits),
                            .compressions = options->compressions | 1u << DPRO_COMPRESSION_NONE};
-    for (size_t i = 0; i < N_BUILT_IN; i++)
-        add_pass(r, built_in[i]);
+    for (size_t i = 0; i < N_BUILT_IN_PASSES; i++)
+        add_pass(r, &built_in_passes[i]);
     for (size_t i = 0; i < options->n_passes; i++) {
         const struct dpro_pass *pass = options->passes[i];
         if (pass->abi != DPRO_PASS_ABI || !pass->name || (!pass->propose && !pass->opfs_ns))

@@ -29,8 +29,15 @@ struct registry {
     unsigned compressions;
     bool plain; /* tensor fusion alone */
 };
-extern const struct dpro_pass pass_tensor_fusion, pass_tensor_partition, pass_priority,
-    pass_bucket_order, pass_compression;
+enum {
+    PASS_TENSOR_FUSION,
+    PASS_TENSOR_PARTITION,
+    PASS_PRIORITY,
+    PASS_BUCKET_ORDER,
+    PASS_COMPRESSION,
+    N_BUILT_IN_PASSES
+};
+extern const struct dpro_pass built_in_passes[N_BUILT_IN_PASSES]; /* passes.c */
 
 /* Those built in, and those of the options. A file without a pass is an error: DPRO_EFORMAT. */
 int registry_init(struct registry *registry, const struct dpro_optimize_options *options,

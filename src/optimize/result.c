@@ -90,7 +90,6 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     int64_t bound_ns = lower_bound(space->model, &work);
     keep_baseline(space, o);
     keep(o, model, space, DPRO_BEST, &space->best);
-    result_fuse(o, model);
     result_decide(o);
     array_append(&o->improvements, search->improvements.at, search->improvements.n);
     ran.baseline = o->models[DPRO_BASELINE]->baseline;

@@ -25,7 +25,6 @@ void result_choose(struct dpro_optimum *optimum, struct space *space);
  * after result_choose(). */
 void result_fill(struct dpro_optimum *optimum, struct space *space);
 /* decisions.c: what the best strategy fuses, of all ranks, and what makes it of the job's own. */
-void result_fuse(struct dpro_optimum *optimum, const struct dpro_model *model);
 void result_decide(struct dpro_optimum *optimum);
 
 #endif

@@ -20,9 +20,8 @@ static void write_job(struct writer *w, const struct plan_file *plan)
             const struct plan_file_parameter *parameter = &plan->parameters.at[p];
             if (parameter->model != m)
                 continue;
-            writer_newline(w);
-            writer_object(w, TEXT("name", name_of(plan, parameter->name)),
-                          INT("size_bytes", parameter->size_bytes));
+            writer_row(w, TEXT("name", name_of(plan, parameter->name)),
+                       INT("size_bytes", parameter->size_bytes));
         }
         writer_close(w, ']');
         writer_close(w, '}');

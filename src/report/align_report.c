@@ -170,12 +170,11 @@ static void write_profile(struct writer *w, const char *path, const struct dpro_
     int64_t middle = file->start_ns + (file->end_ns - file->start_ns) / 2;
     writer_item(w);
     writer_fields(w, TEXT("path", path));
-    writer_key(w, "machine");
-    writer_object(w, TEXT("name", clock->host));
+    writer_object_at(w, "machine", TEXT("name", clock->host));
     writer_begin(w, "clocks", '{');
     writer_fields(w, INT("ts", middle - file->base_ns));
-    writer_key(w, "is");
-    writer_object(w, TEXT("clock", "REALTIME"), INT("ts", dpro_clock_aligned(clock, middle)));
+    writer_object_at(w, "is", TEXT("clock", "REALTIME"),
+                     INT("ts", dpro_clock_aligned(clock, middle)));
     writer_close(w, '}');
     writer_close(w, '}');
 }
@@ -212,8 +211,7 @@ static void write_manifest(struct writer *w, const void *of)
     writer_open(w, '{');
     writer_begin(w, "perfetto_manifest", '{');
     writer_fields(w, INT("version", 1));
-    writer_key(w, "trace_time");
-    writer_object(w, TEXT("clock", "REALTIME"));
+    writer_object_at(w, "trace_time", TEXT("clock", "REALTIME"));
     writer_begin(w, "files", '[');
     for (size_t f = 0; f < dpro_trace_n_files(clocks->trace); f++) {
         struct dpro_file_info file = dpro_trace_file(clocks->trace, f);

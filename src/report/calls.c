@@ -7,77 +7,58 @@
 
 static const char *const prefixes[] = {"cuda", "hip", "cu"}; /* CUDA, HIP, CUDA's driver */
 
-/* What follows the prefix begins with the word. Of two that fit the first counts; what none fits is
- * a launch. */
-static const struct {
-    const char *word;
-    enum call_class class;
-} calls[] = {
-    {"DeviceSynchronize", CALL_SYNC},
-    {"StreamSynchronize", CALL_SYNC},
-    {"EventSynchronize", CALL_SYNC},
-    {"CtxSynchronize", CALL_SYNC},
-    {"StreamQuery", CALL_SYNC},
-    {"EventQuery", CALL_SYNC},
-    {"Memcpy", CALL_COPY},
-    {"Malloc", CALL_MEMORY},
-    {"Free", CALL_MEMORY},
-    {"ExtMalloc", CALL_MEMORY},
-    {"HostAlloc", CALL_MEMORY},
-    {"HostMalloc", CALL_MEMORY},
-    {"HostFree", CALL_MEMORY},
-    {"HostRegister", CALL_MEMORY},
-    {"HostUnregister", CALL_MEMORY},
-    {"MemAlloc", CALL_MEMORY},
-    {"MemFree", CALL_MEMORY},
-    {"MemHostAlloc", CALL_MEMORY},
-    {"MemCreate", CALL_MEMORY},
-    {"MemRelease", CALL_MEMORY},
-    {"MemMap", CALL_MEMORY},
-    {"MemUnmap", CALL_MEMORY},
-    {"MemSetAccess", CALL_MEMORY},
-    {"MemAddress", CALL_MEMORY},
-    {"ModuleLoad", CALL_LOAD},
-    {"ModuleGetFunction", CALL_LOAD},
-    {"LibraryLoad", CALL_LOAD},
-    {"LinkComplete", CALL_LOAD},
+/* What follows the prefix begins with one of the words, each with a space after it. What none fits
+ * is a launch. */
+static const char *const words[N_CALL_CLASSES] = {
+    [CALL_SYNC] = "DeviceSynchronize StreamSynchronize EventSynchronize CtxSynchronize StreamQuery "
+                  "EventQuery ",
+    [CALL_COPY] = "Memcpy ",
+    [CALL_MEMORY] = "Malloc Free ExtMalloc HostAlloc HostMalloc HostFree HostRegister "
+                    "HostUnregister MemAlloc MemFree MemHostAlloc MemCreate MemRelease MemMap "
+                    "MemUnmap MemSetAccess MemAddress ",
+    [CALL_LOAD] = "ModuleLoad ModuleGetFunction LibraryLoad LinkComplete ",
 };
 
-/* Calls that go by other names. */
-static const struct {
-    const char *name;
-    enum call_class class;
-} others[] = {
-    {"MemcpyH2D", CALL_COPY}, /* TensorFlow's calls are named for what they do */
-    {"MemcpyD2H", CALL_COPY},           {"MemcpyD2D", CALL_COPY},
-    {"MemcpyP2P", CALL_COPY},           {"MXNDArrayWaitAll", CALL_SYNC},
-    {"MXNDArrayWaitToRead", CALL_SYNC}, {"MXNDArrayWaitToWrite", CALL_SYNC},
+/* Calls that go by other names; TensorFlow's are named for what they do. */
+static const char *const others[N_CALL_CLASSES] = {
+    [CALL_SYNC] = "MXNDArrayWaitAll MXNDArrayWaitToRead MXNDArrayWaitToWrite ",
+    [CALL_COPY] = "MemcpyH2D MemcpyD2H MemcpyD2D MemcpyP2P ",
 };
+
+/* Whether the text is one of the words, or begins with one. */
+static bool is_among(const char *words_of_class, const char *text, bool begins)
+{
+    for (const char *word = words_of_class, *end; word && *word; word = end + 1) {
+        end = strchr(word, ' ');
+        size_t len = (size_t)(end - word);
+        if (strncmp(text, word, len) == 0 && (begins || text[len] == '\0'))
+            return true;
+    }
+    return false;
+}
 
 enum call_class call_classify(const char *name)
 {
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (strcmp(name, others[i].name) == 0)
-            return others[i].class;
-    for (size_t p = 0; p < sizeof prefixes / sizeof *prefixes; p++) {
+    const char *rest = NULL;
+    for (size_t p = 0; p < sizeof prefixes / sizeof *prefixes && !rest; p++) {
         size_t len = strlen(prefixes[p]);
-        if (strncmp(name, prefixes[p], len) != 0 || !isupper((unsigned char)name[len]))
-            continue;
-        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-            if (strncmp(name + len, calls[i].word, strlen(calls[i].word)) == 0)
-                return calls[i].class;
+        if (strncmp(name, prefixes[p], len) == 0 && isupper((unsigned char)name[len]))
+            rest = name + len;
     }
+    for (int class = 0; class < N_CALL_CLASSES; class ++)
+        if (is_among(others[class], name, false) || (rest && is_among(words[class], rest, true)))
+            return (enum call_class) class;
     return CALL_LAUNCH;
 }
 
 const char *call_class_words(enum call_class class)
 {
-    static const char *const words[N_CALL_CLASSES] = {
+    static const char *const texts[N_CALL_CLASSES] = {
         [CALL_LAUNCH] = "launching GPU work",
         [CALL_SYNC] = "waiting for the GPU",
         [CALL_MEMORY] = "allocating and freeing memory",
         [CALL_COPY] = "memory copy calls",
         [CALL_LOAD] = "loading GPU code",
     };
-    return words[class];
+    return texts[class];
 }

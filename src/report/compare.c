@@ -369,31 +369,28 @@ static void write_plan(struct writer *w, const struct comparison *c)
         writer_fields(w, NUL("plan"));
         return;
     }
-    writer_key(w, "plan");
-    writer_object(w, TEXT("path", b->plan_path), BOOL("applied", b->plan->applied),
-                  TEXT("reason", b->plan_reason[0] ? b->plan_reason : NULL),
-                  FIXED_IF("expected_less_pct", p.verdict, p.less_pct, 3),
-                  FIXED_IF("expected_half_pct", p.verdict, p.half_pct, 3),
-                  FIXED("achieved_less_pct", c->less_pct, 3), TEXT("verdict", p.verdict));
+    writer_object_at(w, "plan", TEXT("path", b->plan_path), BOOL("applied", b->plan->applied),
+                     TEXT("reason", b->plan_reason[0] ? b->plan_reason : NULL),
+                     FIXED_IF("expected_less_pct", p.verdict, p.less_pct, 3),
+                     FIXED_IF("expected_half_pct", p.verdict, p.half_pct, 3),
+                     FIXED("achieved_less_pct", c->less_pct, 3), TEXT("verdict", p.verdict));
 }
 
 static void write_rows(struct writer *w, const struct comparison *c)
 {
     writer_section(w, "phases", '[');
     for (int p = 0; p < N_RANK_PARTS; p++) {
-        writer_newline(w);
-        writer_object(w, TEXT("name", rank_parts[p].name), field("a_ms", c->sides[0].phase_ns[p]),
-                      field("b_ms", c->sides[1].phase_ns[p]));
+        writer_row(w, TEXT("name", rank_parts[p].name), field("a_ms", c->sides[0].phase_ns[p]),
+                   field("b_ms", c->sides[1].phase_ns[p]));
     }
     writer_close(w, ']');
     writer_section(w, "ops", '[');
     for (size_t i = 0; i < c->families.n; i++) {
         const struct family *f = &c->families.at[i];
-        writer_newline(w);
-        writer_object(w, TEXT("name", f->name),
-                      TEXT("kind", dpro_op_kind_name((enum dpro_op_kind)f->kind)),
-                      field("a_ms", f->ns[0]), field("b_ms", f->ns[1]), INT("a_count", f->count[0]),
-                      INT("b_count", f->count[1]));
+        writer_row(w, TEXT("name", f->name),
+                   TEXT("kind", dpro_op_kind_name((enum dpro_op_kind)f->kind)),
+                   field("a_ms", f->ns[0]), field("b_ms", f->ns[1]), INT("a_count", f->count[0]),
+                   INT("b_count", f->count[1]));
     }
     writer_close(w, ']');
 }
@@ -406,10 +403,9 @@ static void write_json(struct writer *w, const void *comparison)
     write_side(w, "a", &c->sides[0]);
     write_side(w, "b", &c->sides[1]);
     writer_newline(w);
-    writer_key(w, "difference");
-    writer_object(w, TEXT("basis", c->unprofiled ? "unprofiled" : "measured"),
-                  MS("less_ms", (int64_t)(c->sides[0].mean_ns - c->sides[1].mean_ns)),
-                  FIXED("less_pct", c->less_pct, 3), FIXED("less_half_pct", c->half_pct, 3));
+    writer_object_at(w, "difference", TEXT("basis", c->unprofiled ? "unprofiled" : "measured"),
+                     MS("less_ms", (int64_t)(c->sides[0].mean_ns - c->sides[1].mean_ns)),
+                     FIXED("less_pct", c->less_pct, 3), FIXED("less_half_pct", c->half_pct, 3));
     write_plan(w, c);
     write_rows(w, c);
     warnings_write_json(w, c->warnings, 3);

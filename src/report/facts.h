@@ -175,14 +175,7 @@ int64_t facts_launching_ns(const struct report_facts *facts);
 bool facts_launch_bound(const struct report_facts *facts);
 /* Its size is known: a barrier's is 0. */
 bool facts_is_sized(const struct dpro_collective *collective);
-/* Whether the ranks are devices that XLA runs programs on. */
-bool facts_of_xla(const struct report_facts *facts);
 const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation"; static */
-/* A sentence on what the replay rests on, in `out` or static; NULL past the last. */
-const char *facts_assumption(const struct report_facts *facts, size_t index, char *out,
-                             size_t size);
-int64_t facts_clock_uncertainty(const struct report_facts *facts,
-                                uint32_t clock); /* -1: not tied */
 /* Fills facts->contradicts, known_to_ns, parts and contradiction from what is there. */
 void contradiction_find(struct report_facts *facts);
 void verdict_write(struct report_facts *facts); /* fills facts->verdict */

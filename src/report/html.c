@@ -268,18 +268,67 @@ static void write_clocks(struct writer *w, const struct dpro_graph *g)
     writer_close(w, ']');
 }
 
+/* What the replay rests on. */
+static void write_assumptions(struct writer *w, const struct report_facts *f)
+{
+    char text[400];
+    const char *clock = align_method(f->report->graph);
+    writer_section(w, "assumptions", '[');
+#define ASSUME(...) (snprintf(text, sizeof text, __VA_ARGS__), writer_string(w, text))
+    if (f->n_measured == 0)
+        ASSUME("Nothing was measured: op durations come from the trace.");
+    else if (f->n_measured == 1)
+        ASSUME("Durations are those of the only measured iteration.");
+    else
+        ASSUME("Each of the %u measured iterations is replayed with its own durations, so the "
+               "prediction is near their mean when the graph is right; the left-out error is the "
+               "check.",
+               f->n_measured);
+    ASSUME("A device (CPU thread, GPU stream, link direction) runs one op at a time, the one that "
+           "became ready first.");
+    ASSUME("A collective starts transferring when its last rank arrives; the time before that is "
+           "waiting for peers, not communication.");
+    ASSUME("Gaps between an op being ready and starting that no dependency explains are kept as "
+           "they were measured.");
+    if (f->world_size > f->n_ranks)
+        ASSUME("%u of %u ranks are in the trace; the others are assumed to arrive at each "
+               "collective as late as when it was measured.",
+               f->n_ranks, f->world_size);
+    else if (f->n_ranks == 1 && f->n_comms > 0)
+        ASSUME("Only one rank is in the trace; its peers are assumed to arrive as late as when it "
+               "was measured.");
+    else
+        ASSUME("Every rank of the job is in the trace (%u).", f->n_ranks);
+    if (f->profiler.op_ns > 0)
+        ASSUME("Recording an op cost the thread that ran it %.2f us, half before its start and "
+               "half after its end; this is subtracted.",
+               (double)f->profiler.op_ns / 1e3);
+    else
+        ASSUME("The profiler's own cost is part of the durations and gaps%s",
+               f->wire_profiler_ns > 0
+                   ? "; the transport logs of iterations without it show its total."
+                   : ".");
+    if (strcmp(clock, "none") == 0)
+        ASSUME("The ranks' clocks are used as recorded.");
+    else
+        ASSUME("The hosts' clocks were aligned by their own communication (%s).", clock);
+    if (f->fusion.n_tensors > 0)
+        ASSUME("Horovod's thread is known from rank 0's timeline. Other ranks are assumed to move "
+               "the same bytes, at the times of their transport logs, or at rank 0's times where "
+               "they have none. %u of %u rounds were fused as in the graph; in the others the time "
+               "of a group is divided among its tensors.",
+               f->fusion.n_alike, f->fusion.n_rounds);
+#undef ASSUME
+    writer_close(w, ']');
+}
+
 static void write_data(struct writer *w, const struct report_facts *f, const struct slices *slices,
                        struct page *page)
 {
-    char text[400];
-    const char *line;
     writer_open(w, '{');
     writer_key(w, "report");
     json_write_report(w, f, false);
-    writer_section(w, "assumptions", '[');
-    for (size_t i = 0; (line = facts_assumption(f, i, text, sizeof text)); i++)
-        writer_string(w, line);
-    writer_close(w, ']');
+    write_assumptions(w, f);
     writer_section(w, "drawn", '[');
     write_ints(w, 3, (const int64_t[]){page->n_ops, page->n_drawn, page->shortest_ns});
     writer_close(w, ']');

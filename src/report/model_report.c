@@ -139,9 +139,9 @@ void model_write_link(struct writer *w, const struct dpro_model *model)
                   BOOL("in_order", link.in_order));
     for (size_t i = 0; i < sizeof estimates / sizeof *estimates; i++) {
         bool known = i > 0 || estimates[i].estimate.value > 0; /* the bandwidth may not be */
-        writer_key(w, estimates[i].key);
-        writer_object(w, FIXED_IF("value", known, estimates[i].estimate.value, 6),
-                      FIXED_IF("std", known, estimates[i].estimate.std, 6));
+        writer_object_at(w, estimates[i].key,
+                         FIXED_IF("value", known, estimates[i].estimate.value, 6),
+                         FIXED_IF("std", known, estimates[i].estimate.std, 6));
     }
     writer_close(w, '}');
 }

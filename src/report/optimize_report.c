@@ -360,18 +360,15 @@ static void write_baselines(struct writer *w, const struct dpro_optimum *optimum
     writer_section(w, "baselines", '[');
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
-        writer_newline(w);
-        writer_object(w, TEXT("name", baseline.name), TEXT("text", baseline.text),
-                      MS("iteration_ms", baseline.iteration_ns),
-                      INT("buckets", baseline.n_buckets));
+        writer_row(w, TEXT("name", baseline.name), TEXT("text", baseline.text),
+                   MS("iteration_ms", baseline.iteration_ns), INT("buckets", baseline.n_buckets));
     }
     writer_close(w, ']');
     writer_section(w, "servers", '[');
     for (uint32_t i = 0; i < dpro_optimum_n_server_counts(optimum); i++) {
         struct dpro_server_count count = dpro_optimum_server_count(optimum, i);
-        writer_newline(w);
-        writer_object(w, INT("servers", count.n_servers), INT("on_own_hosts", count.n_hosts),
-                      MS("usual_ms", count.usual_ns), MS("iteration_ms", count.best_ns));
+        writer_row(w, INT("servers", count.n_servers), INT("on_own_hosts", count.n_hosts),
+                   MS("usual_ms", count.usual_ns), MS("iteration_ms", count.best_ns));
     }
     writer_close(w, ']');
 }
@@ -394,9 +391,7 @@ static void write_search(struct writer *w, const struct optimize_facts *f)
     writer_section(w, "strategy", '[');
     for (uint32_t i = 0; i < dpro_optimum_n_decisions(optimum); i++) {
         struct dpro_decision d = dpro_optimum_decision(optimum, i);
-        writer_newline(w);
-        writer_object(w, TEXT("pass", d.pass), TEXT("target", d.target),
-                      TEXT("decision", d.decision));
+        writer_row(w, TEXT("pass", d.pass), TEXT("target", d.target), TEXT("decision", d.decision));
     }
     writer_close(w, ']');
 }

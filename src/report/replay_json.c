@@ -2,6 +2,7 @@
  * dropped; what is unknown is null. */
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "report/facts.h"
 #include "report/field.h"
 #include "report/table.h"
@@ -14,10 +15,9 @@ static void write_files(struct writer *w, const void *of)
         struct dpro_file_info info = dpro_trace_file(trace, i);
         if (!info.format)
             continue;
-        writer_newline(w);
-        writer_object(w, TEXT("path", info.path), TEXT("kind", info.format), INT("rank", info.rank),
-                      INT("bytes", info.size_bytes), INT("events", info.n_events),
-                      BOOL("truncated", info.truncated));
+        writer_row(w, TEXT("path", info.path), TEXT("kind", info.format), INT("rank", info.rank),
+                   INT("bytes", info.size_bytes), INT("events", info.n_events),
+                   BOOL("truncated", info.truncated));
     }
     writer_close(w, ']');
 }
@@ -63,11 +63,10 @@ static void write_parts(struct writer *w, const void *of)
     writer_open(w, '[');
     for (uint32_t i = 0; i < f->n_parts; i++) {
         const struct part_fact *part = &f->parts[i];
-        writer_newline(w);
-        writer_object(w, INT("rank", part->rank), TEXT("part", part->what),
-                      MS("measured_ms", part->measured_ns), MS("replayed_ms", part->replayed_ns),
-                      MS("measured_sum_ms", part->measured_sum_ns),
-                      MS("replayed_sum_ms", part->replayed_sum_ns));
+        writer_row(w, INT("rank", part->rank), TEXT("part", part->what),
+                   MS("measured_ms", part->measured_ns), MS("replayed_ms", part->replayed_ns),
+                   MS("measured_sum_ms", part->measured_sum_ns),
+                   MS("replayed_sum_ms", part->replayed_sum_ns));
     }
     writer_close(w, ']');
 }
@@ -151,11 +150,10 @@ static void write_collectives(struct writer *w, const void *of)
     for (uint32_t i = 0; i < f->n_comms; i++) {
         const struct comm_fact *c = &f->comms[i];
         uint64_t bytes = c->size_bytes < INT64_MAX ? c->size_bytes : INT64_MAX;
-        writer_newline(w);
-        writer_object(w, TEXT("kind", c->kind), INT("ranks", c->n_ranks), INT("count", c->count),
-                      INT_IF("bytes", c->sized, bytes), INT("messages", c->n_messages),
-                      TEXT("pattern", c->pattern[0] ? c->pattern : NULL),
-                      INT("chunks", c->most_chunks), INT("channels", c->most_channels));
+        writer_row(w, TEXT("kind", c->kind), INT("ranks", c->n_ranks), INT("count", c->count),
+                   INT_IF("bytes", c->sized, bytes), INT("messages", c->n_messages),
+                   TEXT("pattern", c->pattern[0] ? c->pattern : NULL),
+                   INT("chunks", c->most_chunks), INT("channels", c->most_channels));
     }
     writer_close(w, ']');
 }
@@ -172,11 +170,14 @@ static void write_clock(struct writer *w, const void *of)
     for (uint32_t c = 0; c < dpro_graph_n_clocks(g); c++) {
         struct dpro_clock clock = dpro_graph_clock(g, c);
         bool tied = clock.n_segments > 0; /* to the reference */
+        int64_t most_ns = -1;
+        for (uint32_t s = 0; s < clock.n_segments; s++)
+            most_ns = MAX(most_ns, clock.segments[s].uncertainty_ns);
         writer_item(w);
         align_write_host(w, &clock);
         writer_fields(w, MS_IF("offset_ms", tied, clock.segments[0].offset_ns),
                       FIXED_IF("drift_ppm", tied, clock.segments[0].drift_ppm, 3),
-                      MS_KNOWN("uncertainty_ms", facts_clock_uncertainty(f, c)));
+                      MS_KNOWN("uncertainty_ms", most_ns));
         writer_close(w, '}');
     }
     writer_close(w, ']');

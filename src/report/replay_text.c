@@ -133,7 +133,7 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         table_wrapped(w, "", 2,
                       "exposed: transferring while nothing is computed; waiting: in a collective "
                       "before its last rank arrives; all comm: all transfers, hidden or not");
-    if (facts_of_xla(f))
+    if (strcmp(f->framework, "jax") == 0 || strcmp(f->framework, "xla") == 0)
         table_wrapped(w, "", 2,
                       "XLA's programs do not distinguish forward, backward and update: all "
                       "computation counts as forward");

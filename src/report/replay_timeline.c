@@ -43,8 +43,7 @@ static void write_meta_event(struct writer *w, const char *what, const char *whi
     snprintf(event, sizeof event, "%s_%s", what, which);
     begin_event(w, "M", pid, tid);
     writer_fields(w, TEXT("name", event));
-    writer_key(w, "args");
-    writer_object(w, field);
+    writer_object_at(w, "args", field);
     writer_close(w, '}');
 }
 

@@ -64,13 +64,19 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
         say(line, "not self-validated");
 }
 
-/* CPU calls of the GPU's runtime, by what most of them are for. */
+/* What CPU calls of the GPU's runtime are for, from `first` on, that take longest. */
+static int longest_calls(const struct report_facts *f, int first)
+{
+    int most = first;
+    for (int class = first; class < N_CALL_CLASSES; class ++)
+        most = f->call_ns[class] > f->call_ns[most] ? class : most;
+    return most;
+}
+
 static void say_calls(const struct report_facts *f, struct verdict_line *line)
 {
-    int most = 0;
+    int most = longest_calls(f, 0);
     char name[64];
-    for (int class = 0; class < N_CALL_CLASSES; class ++)
-        most = f->call_ns[class] > f->call_ns[most] ? class : most;
     if (f->call_name[most] && f->call_ns[most] * 5 >= f->kind_ns[DPRO_OP_LAUNCH] * 4) {
         columns_shorten(name, sizeof name, f->call_name[most], 36);
         say(line, "%s (%s)", call_class_words(most), name);
@@ -357,14 +363,18 @@ static void say_shrink(const struct report_facts *f, struct verdict_line *line)
 static void say_idle_gpu(const struct report_facts *f, struct verdict_line *line)
 {
     enum { LEAST_PCT = 20 }; /* of the critical path, for advice */
+    static const char *const advice[N_CALL_CLASSES][2] = {
+        [CALL_SYNC] = {"wait for the GPU less often",
+                       ", such as reading a loss back in each iteration"},
+        [CALL_MEMORY] = {"keep memory instead of allocating and freeing it in each iteration", ""},
+        [CALL_COPY] = {"copy asynchronously, from pinned memory", ""},
+        [CALL_LOAD] = {"record later", ", which happen once, while a job warms up"},
+    };
     char name[64] = "";
-    int most = CALL_SYNC;
-    for (int class = CALL_SYNC; class < N_CALL_CLASSES; class ++)
-        most = f->call_ns[class] > f->call_ns[most] ? class : most;
+    int most = longest_calls(f, CALL_SYNC);
     int64_t launching = facts_launching_ns(f), gaps = f->kind_ns[PATH_GAP], ns = f->call_ns[most];
     if (f->call_name[most])
         columns_shorten(name, sizeof name, f->call_name[most], 36);
-    const char *a = TIME(ns);
     if (launching >= ns && launching >= gaps && facts_pct(launching, f->path_ns) >= LEAST_PCT)
         say(line, "launch less: CUDA or HIP graphs, fused kernels or a larger batch");
     else if (gaps > ns && facts_pct(gaps, f->path_ns) >= LEAST_PCT)
@@ -374,26 +384,9 @@ static void say_idle_gpu(const struct report_facts *f, struct verdict_line *line
             TIME(gaps));
     else if (facts_pct(ns, f->path_ns) < LEAST_PCT)
         say(line, "look in the timeline for what the GPUs wait for while they idle");
-    else if (most == CALL_SYNC)
-        say(line,
-            "wait for the GPU less often: %s of the critical path are %s and similar calls, such "
-            "as reading a loss back in each iteration",
-            a, name);
-    else if (most == CALL_MEMORY)
-        say(line,
-            "keep memory instead of allocating and freeing it in each iteration: %s of the "
-            "critical path are %s and similar calls",
-            a, name);
-    else if (most == CALL_COPY)
-        say(line,
-            "copy asynchronously, from pinned memory: %s of the critical path are %s and similar "
-            "calls",
-            a, name);
     else
-        say(line,
-            "record later: %s of the critical path are %s and similar calls, which happen once, "
-            "while a job warms up",
-            a, name);
+        say(line, "%s: %s of the critical path are %s and similar calls%s", advice[most][0],
+            TIME(ns), name, advice[most][1]);
     say(line, "; up to %s to win", TIME(f->idle_ns));
 }
 

@@ -101,9 +101,8 @@ int dpro_verify_text(const struct dpro_verify *v, FILE *out, struct dpro_error *
 
 static void key_gain(struct writer *w, const char *key, struct gain gain)
 {
-    writer_key(w, key);
-    writer_object(w, FIXED("mean", gain.mean, 3), FIXED("low", gain.low, 3),
-                  FIXED("high", gain.high, 3));
+    writer_object_at(w, key, FIXED("mean", gain.mean, 3), FIXED("low", gain.low, 3),
+                     FIXED("high", gain.high, 3));
 }
 
 static void write_configuration(struct writer *w, const struct dpro_verify *v, size_t c)

@@ -203,10 +203,9 @@ static void write_uncertainty(struct writer *w, const struct dpro_whatif *whatif
     for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++) {
         struct dpro_uncertainty_part part =
             dpro_whatif_uncertainty(whatif, (enum dpro_uncertainty_source)i);
-        writer_key(w, keys[i]);
-        writer_object(w, FIXED("baseline_pct", 196 * part.before, 3),
-                      FIXED("predicted_pct", 196 * part.after, 3),
-                      FIXED("speedup", 1.96 * part.speedup, 6));
+        writer_object_at(w, keys[i], FIXED("baseline_pct", 196 * part.before, 3),
+                         FIXED("predicted_pct", 196 * part.after, 3),
+                         FIXED("speedup", 1.96 * part.speedup, 6));
     }
     writer_close(w, '}');
 }

@@ -52,7 +52,7 @@ static int run(uint32_t n_clocks, uint32_t n_pairs, bool print)
     int64_t *offset = calloc(n_clocks, sizeof *offset);
     double *drift = calloc(n_clocks, sizeof *drift);
     uint32_t n_links = 0, n = 0;
-    if (!align || !offset || !drift)
+    if (!offset || !drift)
         return -1;
     state = 88172645463325252u;
     for (uint32_t c = 1; c < n_clocks; c++) {
@@ -67,22 +67,24 @@ static int run(uint32_t n_clocks, uint32_t n_pairs, bool print)
     for (uint32_t bit = 1; bit < n_clocks; bit *= 2)
         for (uint32_t from = 0; from < n_clocks; from++) {
             uint32_t to = from ^ bit, count = n_pairs / n_links;
-            uint32_t pair = to < n_clocks ? align_pair(align, from, to) : ALIGN_NONE;
-            for (uint32_t i = 0; i < count && pair != ALIGN_NONE; i++, n++) {
+            if (to >= n_clocks)
+                continue;
+            uint32_t pair = align_pair(align, from, to);
+            for (uint32_t i = 0; i < count; i++, n++) {
                 int64_t sent = (int64_t)LENGTH_MS * 1000000 / count * i;
                 int64_t there = sent + 20000 + (int64_t)(draw() % (draw() % 4 ? 40000 : 8000000));
                 int64_t from_ns = shown(sent, offset[from], drift[from]);
                 int64_t to_ns = shown(there, offset[to], drift[to]);
                 if (print)
                     printf("%u %u %lld %lld\n", from, to, (long long)from_ns, (long long)to_ns);
-                else if (align_before(align, pair, from, from_ns, to_ns, n) < 0)
-                    return -1;
+                else
+                    align_before(align, pair, from, from_ns, to_ns, n);
             }
         }
     for (uint32_t c = 0; c < n_clocks; c++)
         align_cover(align, c, offset[c], offset[c] + (int64_t)LENGTH_MS * 1000000);
-    if (!print && align_solve(align) < 0)
-        return -1;
+    if (!print)
+        align_solve(align);
     double took = seconds() - start, worst = 0;
     for (uint32_t c = 1; c < n_clocks && !print; c++) {
         const struct dpro_clock_segment *segment;

@@ -16,13 +16,11 @@ enum {
 
 /* ---- how clocks hang together ---- */
 
-static int make_arcs(struct align *a)
+static void make_arcs(struct align *a)
 {
     size_t n_arcs = a->pairs.n * 2;
     a->row = arena_array(&a->arena, a->n_clocks + (size_t)2, sizeof *a->row);
     a->arcs = arena_array(&a->arena, 2 * n_arcs + 1, sizeof *a->arcs);
-    if (!a->row || !a->arcs)
-        return -1;
     /* each arc is listed with both its clocks, since paths are walked both ways */
     for (size_t p = 0; p < a->pairs.n; p++) {
         a->row[a->pairs.at[p].low + 2] += 2;
@@ -34,7 +32,6 @@ static int make_arcs(struct align *a)
         a->arcs[a->row[a->pairs.at[arc / 2].low + 1]++] = arc;
         a->arcs[a->row[a->pairs.at[arc / 2].high + 1]++] = arc;
     }
-    return 0;
 }
 
 /* From the reference along the constraints (or against them) to all clocks that can be reached,
@@ -65,26 +62,22 @@ static void reach(const struct align *a, bool against, int64_t *to, bool *reache
     }
 }
 
-static int find_coarse(struct align *a)
+static void find_coarse(struct align *a)
 {
     size_t n = a->n_clocks;
     struct arena arena = {NULL, 0};
     int64_t *most = arena_array(&arena, 2 * n, sizeof *most);
     bool *reached = arena_array(&arena, 2 * n, sizeof *reached);
     uint32_t *queue = arena_array(&arena, n, sizeof *queue);
-    bool failed = !most || !reached || !queue;
-    if (!failed) {
-        reach(a, false, most, reached, queue);
-        reach(a, true, most + n, reached + n, queue);
-    }
-    for (uint32_t c = 0; c < n && !failed; c++) {
+    reach(a, false, most, reached, queue);
+    reach(a, true, most + n, reached + n, queue);
+    for (uint32_t c = 0; c < n; c++) {
         int64_t apart = (int64_t)((uint64_t)most[n + c] - (uint64_t)most[c]);
         a->clocks[c].tied = reached[c] && reached[n + c];
         a->clocks[c].coarse_ns =
             a->clocks[c].tied ? (int64_t)((uint64_t)most[c] + (uint64_t)(apart / 2)) : 0;
     }
     arena_fini(&arena);
-    return failed ? -1 : 0;
 }
 
 /* ---- windows ---- */
@@ -147,16 +140,15 @@ static void find_extent(struct cutter *cutter)
     cutter->n_slices = (int64_t)(((uint64_t)end - (uint64_t)start) >> CUT_BITS) + 1;
 }
 
-static int create_window(struct align *a, struct window *window)
+static void create_window(struct align *a, struct window *window)
 {
     *window = (struct window){
         .lines = arena_array(&a->arena, a->n_clocks, sizeof *window->lines),
         .uncertainty_ns = arena_array(&a->arena, a->n_clocks, sizeof *window->uncertainty_ns)};
-    return window->lines && window->uncertainty_ns ? 0 : -1;
 }
 
-/* Solves slices [from, to); 1: they have no common lines. */
-static int try_slices(struct cutter *cutter, int64_t from, int64_t to)
+/* Solves slices [from, to); false: they have no common lines. */
+static bool try_slices(struct cutter *cutter, int64_t from, int64_t to)
 {
     struct align *a = cutter->a;
     struct window *window = &cutter->found;
@@ -179,7 +171,7 @@ static int try_slices(struct cutter *cutter, int64_t from, int64_t to)
 
 /* Leaves out the pair's constraints in a slice where they contradict each other, as no cut helps
  * there. */
-static int put_aside(struct cutter *cutter, int64_t slice)
+static void put_aside(struct cutter *cutter, int64_t slice)
 {
     struct align *a = cutter->a;
     struct pair *p = &a->pairs.at[cutter->pair];
@@ -196,111 +188,86 @@ static int put_aside(struct cutter *cutter, int64_t slice)
                     (constraints->n - first - n) * sizeof *constraints->at);
         constraints->n -= n;
     }
-    return array_push(&a->conflicts, cutter->conflict);
+    array_push(&a->conflicts, cutter->conflict);
 }
 
 /* The most slices from `from` on, at least `good` and fewer than `bad`, that can be solved
  * together: what holds for a window holds for its parts. */
-static int search(struct cutter *cutter, int64_t from, int64_t *good, int64_t bad)
+static int64_t search(struct cutter *cutter, int64_t from, int64_t good, int64_t bad)
 {
     int64_t limit = bad, step = 1, at;
-    for (; *good + 1 < bad; step = step < limit / 2 ? step * 2 : limit) {
+    for (; good + 1 < bad; step = step < limit / 2 ? step * 2 : limit) {
         if (bad < limit)
-            at = *good + (bad - *good) / 2;
+            at = good + (bad - good) / 2;
         else
-            at = step < bad - *good ? *good + step : bad - 1;
-        int status = try_slices(cutter, from, from + at);
-        if (status < 0)
-            return -1;
-        if (status == 0)
-            *good = at;
+            at = step < bad - good ? good + step : bad - 1;
+        if (try_slices(cutter, from, from + at))
+            good = at;
         else
             bad = at;
     }
-    return 0;
+    return good;
 }
 
-/* How far the window that begins at `from` reaches; *n slices are known to be fine, roughly. Its
- * lines are in cutter->found unless *n comes out as 0. */
-static int find_window(struct cutter *cutter, int64_t from, int64_t *n)
+/* How many slices the window that begins at `from` reaches over; n are known to be fine, roughly.
+ * Its lines are in cutter->found unless that is 0. */
+static int64_t find_window(struct cutter *cutter, int64_t from, int64_t n)
 {
     int64_t rest = cutter->n_slices - from, bad = rest + 1;
-    int status;
-    cutter->rough = false;
-    if (*n == 0 && from == 0) { /* mostly there is nothing to cut */
-        if ((status = try_slices(cutter, from, from + rest)) <= 0) {
-            *n = rest;
-            return status;
-        }
+    if (n == 0 && from == 0) { /* mostly there is nothing to cut */
+        if (try_slices(cutter, from, from + rest))
+            return rest;
         bad = rest;
     }
     cutter->rough = true;
-    status = search(cutter, from, n, bad);
+    n = search(cutter, from, n, bad);
     cutter->rough = false;
-    if (status == 0 && *n > 0 && (status = try_slices(cutter, from, from + *n)) > 0) {
-        bad = *n;
-        *n = 0;
-        status = search(cutter, from, n, bad);
-        if (status == 0 && *n > 0)
-            status = try_slices(cutter, from, from + *n);
+    if (n > 0 && !try_slices(cutter, from, from + n)) {
+        n = search(cutter, from, 0, n);
+        if (n > 0)
+            try_slices(cutter, from, from + n);
     }
-    return status;
+    return n;
 }
 
 /* Whether the slice contradicts itself; then not any more. */
-static int clear_slice(struct cutter *cutter, int64_t slice)
+static bool clear_slice(struct cutter *cutter, int64_t slice)
 {
-    int cleared = 0, status;
-    while ((status = try_slices(cutter, slice, slice + 1)) > 0) {
-        if (put_aside(cutter, slice) < 0)
-            return -1;
-        cleared = 1;
+    bool cleared = false;
+    while (!try_slices(cutter, slice, slice + 1)) {
+        put_aside(cutter, slice);
+        cleared = true;
     }
-    return status < 0 ? -1 : cleared;
+    return cleared;
 }
 
-static int keep_window(struct cutter *cutter)
+static void cut(struct cutter *cutter)
 {
-    return array_push(&cutter->a->windows, cutter->found) < 0
-               ? -1
-               : create_window(cutter->a, &cutter->found);
-}
-
-static int cut(struct cutter *cutter)
-{
-    if (create_window(cutter->a, &cutter->found) < 0)
-        return -1;
-    for (int64_t from = 0, n = 0; from < cutter->n_slices && cutter->a->windows.n < MAX_WINDOWS;) {
-        if (find_window(cutter, from, &n) < 0)
-            return -1;
+    struct align *a = cutter->a;
+    create_window(a, &cutter->found);
+    for (int64_t from = 0, n = 0; from < cutter->n_slices && a->windows.n < MAX_WINDOWS;) {
+        n = find_window(cutter, from, n);
         int64_t end = from + n;
         if (end < cutter->n_slices) {
             /* the window does not end because the next slice contradicts itself */
-            int cleared = clear_slice(cutter, end);
-            if (cleared < 0)
-                return -1;
-            if (cleared > 0)
+            if (clear_slice(cutter, end))
                 continue;
-            if (try_slices(cutter, from, end) < 0)
-                return -1;
+            try_slices(cutter, from, end);
         }
-        if (keep_window(cutter) < 0)
-            return -1;
+        array_push(&a->windows, cutter->found);
+        create_window(a, &cutter->found);
         from = end;
         n = 0;
     }
-    return 0;
 }
 
 /* ---- what came out ---- */
 
-static int write_segments(struct align *a, uint32_t c)
+static void write_segments(struct align *a, uint32_t c)
 {
     uint32_t n = 0;
     struct clock *clock = &a->clocks[c];
     struct dpro_clock_segment *at = arena_array(&a->arena, a->windows.n + 1, sizeof *at);
-    if (!at)
-        return -1;
     clock->segments = at;
     for (size_t w = 0; w < a->windows.n; w++) {
         const struct window *window = &a->windows.at[w];
@@ -327,7 +294,6 @@ static int write_segments(struct align *a, uint32_t c)
         n = 1;
     }
     clock->n_segments = n;
-    return 0;
 }
 
 /* ---- what the constraints leave open over time, to be shown ---- */
@@ -335,11 +301,11 @@ static int write_segments(struct align *a, uint32_t c)
 struct bounding {
     struct align *a;
     double *weight, *most, *least;
-    uint32_t *cycle, n_cycle;
+    struct arc_cycle cycle;
 };
 
-static int bound_slice(struct bounding *b, const struct window *window, int64_t start_ns,
-                       int64_t end_ns)
+static void bound_slice(struct bounding *b, const struct window *window, int64_t start_ns,
+                        int64_t end_ns)
 {
     struct align *a = b->a;
     for (uint32_t arc = 0; arc < a->pairs.n * 2; arc++) {
@@ -354,8 +320,7 @@ static int bound_slice(struct bounding *b, const struct window *window, int64_t 
                 fmax(0, constraint_slack(&pair->constraints[arc % 2].at[first + i], (int)(arc % 2),
                                          &window->lines[pair->low], &window->lines[pair->high])));
     }
-    if (paths_from_reference(a, b->weight, b->most, b->least, b->cycle, &b->n_cycle) < 0)
-        return -1;
+    paths_from_reference(a, b->weight, b->most, b->least, &b->cycle);
     int64_t middle = start_ns + (end_ns - start_ns) / 2;
     for (uint32_t c = 1; c < a->n_clocks; c++) {
         if (isinf(b->most[c]) && isinf(b->least[c]))
@@ -367,10 +332,9 @@ static int bound_slice(struct bounding *b, const struct window *window, int64_t 
             local, isinf(b->least[c]) ? INT64_MIN : to_ns(estimate - b->least[c]),
             isinf(b->most[c]) ? INT64_MAX : to_ns(estimate + b->most[c])};
     }
-    return 0;
 }
 
-static int find_bounds(struct cutter *cutter)
+static void find_bounds(struct cutter *cutter)
 {
     struct align *a = cutter->a;
     size_t n = a->n_clocks;
@@ -379,16 +343,13 @@ static int find_bounds(struct cutter *cutter)
         .weight = arena_array(&a->arena, a->pairs.n * 2 + 1, sizeof *bounding.weight),
         .most = arena_array(&a->arena, n, sizeof *bounding.most),
         .least = arena_array(&a->arena, n, sizeof *bounding.least),
-        .cycle = arena_array(&a->arena, n + 1, sizeof *bounding.cycle)};
-    bool failed = !bounding.weight || !bounding.most || !bounding.least || !bounding.cycle;
-    for (uint32_t c = 1; c < n && !failed; c++)
-        if (a->clocks[c].n_segments > 0) {
+        .cycle.arcs = arena_array(&a->arena, n + 1, sizeof *bounding.cycle.arcs)};
+    for (uint32_t c = 1; c < n; c++)
+        if (a->clocks[c].n_segments > 0)
             a->clocks[c].bounds =
                 arena_array(&a->arena, ALIGN_MAX_BOUNDS, sizeof *a->clocks->bounds);
-            failed = !a->clocks[c].bounds;
-        }
     __int128 length = (__int128)cutter->n_slices << CUT_BITS;
-    for (int i = 0, w = 0; i < ALIGN_MAX_BOUNDS && !failed; i++) {
+    for (int i = 0, w = 0; i < ALIGN_MAX_BOUNDS; i++) {
         int64_t start = clamp_time(cutter->start_ns + length * i / ALIGN_MAX_BOUNDS);
         int64_t end = clamp_time(cutter->start_ns + length * (i + 1) / ALIGN_MAX_BOUNDS);
         while ((size_t)w + 1 < a->windows.n && a->windows.at[w].end_ns <= start)
@@ -396,9 +357,8 @@ static int find_bounds(struct cutter *cutter)
         const struct window *window = &a->windows.at[w];
         if (start >= window->end_ns)
             break;
-        failed = bound_slice(&bounding, window, start, MIN(end, window->end_ns)) < 0;
+        bound_slice(&bounding, window, start, MIN(end, window->end_ns));
     }
-    return failed ? -1 : 0;
 }
 
 /* ---- how sure a line is ---- */
@@ -447,32 +407,29 @@ static void widen(struct align *a, uint32_t c)
     }
 }
 
-int align_ties(struct align *a, bool *tied)
+void align_ties(struct align *a, bool *tied)
 {
-    if (make_arcs(a) < 0 || find_coarse(a) < 0)
-        return -1;
+    make_arcs(a);
+    find_coarse(a);
     for (uint32_t c = 0; c < a->n_clocks; c++)
         tied[c] = a->clocks[c].tied;
-    return 0;
 }
 
-int align_solve(struct align *a)
+void align_solve(struct align *a)
 {
     struct cutter cutter = {.a = a};
     for (size_t p = 0; p < a->pairs.n; p++)
         for (int d = 0; d < 2; d++)
             constraints_tighten(&a->pairs.at[p].constraints[d]);
-    if (make_arcs(a) < 0 || find_coarse(a) < 0)
-        return -1;
+    make_arcs(a);
+    find_coarse(a);
     find_extent(&cutter);
-    int status = cut(&cutter);
-    for (uint32_t c = 0; c < a->n_clocks && status == 0; c++)
-        status = write_segments(a, c);
-    if (status == 0)
-        status = find_bounds(&cutter);
-    for (uint32_t c = 1; c < a->n_clocks && status == 0; c++)
+    cut(&cutter);
+    for (uint32_t c = 0; c < a->n_clocks; c++)
+        write_segments(a, c);
+    find_bounds(&cutter);
+    for (uint32_t c = 1; c < a->n_clocks; c++)
         widen(a, c);
-    return status;
 }
 
 uint32_t align_segments(const struct align *a, uint32_t clock,

@@ -19,32 +19,32 @@
 
 struct align;
 
-struct align *align_create(uint32_t n_clocks); /* NULL: no memory */
-void align_destroy(struct align *align);       /* NULL is fine */
+struct align *align_create(uint32_t n_clocks);
+void align_destroy(struct align *align); /* NULL is fine */
 
 /* The clock's map is needed, and its uncertainty reported, for this part of its time. */
 void align_cover(struct align *align, uint32_t clock, int64_t start_ns, int64_t end_ns);
 
-/* A number for two clocks, whose constraints go in both directions; ALIGN_NONE: no memory. */
+/* A number for two clocks, whose constraints go in both directions. */
 uint32_t align_pair(struct align *align, uint32_t clock, uint32_t other);
 
 /* What happened at `from_ns` of clock `from` was over by `to_ns` of the pair's other clock; `mark`
- * is handed back when the constraint contradicts others. 0, or -1 when memory runs out. */
-int align_before(struct align *align, uint32_t pair, uint32_t from, int64_t from_ns, int64_t to_ns,
-                 uint64_t mark);
+ * is handed back when the constraint contradicts others. */
+void align_before(struct align *align, uint32_t pair, uint32_t from, int64_t from_ns, int64_t to_ns,
+                  uint64_t mark);
 
 /* Where the constraints leave a choice, a clock gets the middle of what is possible. A clock for
  * which this is called keeps its own time instead, or is moved so that moments given to
  * align_near() coincide. */
 void align_keep(struct align *align, uint32_t clock);
-int align_near(struct align *align, uint32_t pair, uint32_t clock, int64_t clock_ns,
-               int64_t other_ns);
+void align_near(struct align *align, uint32_t pair, uint32_t clock, int64_t clock_ns,
+                int64_t other_ns);
 
 /* Which clocks are tied to the reference in both directions by what has been said so far. */
-int align_ties(struct align *align, bool *tied);
+void align_ties(struct align *align, bool *tied);
 
-/* Once, after all has been said. 0, or -1 when memory runs out. */
-int align_solve(struct align *align);
+/* Once, after all has been said. */
+void align_solve(struct align *align);
 
 /* What came out: ascending segments, none when the clock can't be tied to the reference. */
 uint32_t align_segments(const struct align *align, uint32_t clock,

@@ -15,14 +15,8 @@ enum {
 struct align *align_create(uint32_t n_clocks)
 {
     struct align *a = mem_array(1, sizeof *a);
-    if (!a)
-        return NULL;
     a->n_clocks = n_clocks;
     a->clocks = arena_array(&a->arena, n_clocks + (size_t)1, sizeof *a->clocks);
-    if (!a->clocks) {
-        mem_free(a);
-        return NULL;
-    }
     for (uint32_t c = 0; c < n_clocks; c++)
         a->clocks[c] = (struct clock){.cover_start_ns = INT64_MAX, .cover_end_ns = INT64_MIN};
     return a;
@@ -67,9 +61,10 @@ uint32_t align_pair(struct align *a, uint32_t clock, uint32_t other)
     if (map_get(&a->pair_of, key, &index))
         return (uint32_t)index;
     index = a->pairs.n;
-    if (index >= ALIGN_NONE / 2 || map_set(&a->pair_of, key, index) < 0 ||
-        array_push(&a->pairs, pair) < 0)
-        return ALIGN_NONE;
+    if (index >= ALIGN_NONE / 2)
+        mem_fail();
+    map_set(&a->pair_of, key, index);
+    array_push(&a->pairs, pair);
     return (uint32_t)index;
 }
 
@@ -105,7 +100,7 @@ void constraints_tighten(constraints_array *constraints)
 
 /* Where there is no more room those that matter are kept; where that gives little, there is twice
  * as much, from few on, as a job has many pairs. */
-static int add_constraint(constraints_array *to, struct constraint constraint)
+static void add_constraint(constraints_array *to, struct constraint constraint)
 {
     if (to->n == to->cap) {
         if (to->cap >= FEW_CONSTRAINTS)
@@ -117,19 +112,17 @@ static int add_constraint(constraints_array *to, struct constraint constraint)
         }
     }
     to->at[to->n++] = constraint;
-    return 0;
 }
 
-int align_before(struct align *a, uint32_t pair, uint32_t from, int64_t from_ns, int64_t to_ns,
-                 uint64_t mark)
+void align_before(struct align *a, uint32_t pair, uint32_t from, int64_t from_ns, int64_t to_ns,
+                  uint64_t mark)
 {
     struct pair *p = &a->pairs.at[pair];
     int direction = from == p->low ? LOW_TO_HIGH : HIGH_TO_LOW;
-    if (!is_time(from_ns) || !is_time(to_ns))
-        return 0;
-    return add_constraint(
-        &p->constraints[direction],
-        (struct constraint){direction == LOW_TO_HIGH ? from_ns : to_ns, to_ns - from_ns, mark});
+    int64_t low_ns = direction == LOW_TO_HIGH ? from_ns : to_ns;
+    if (is_time(from_ns) && is_time(to_ns))
+        add_constraint(&p->constraints[direction],
+                       (struct constraint){low_ns, to_ns - from_ns, mark});
 }
 
 void align_keep(struct align *a, uint32_t clock)
@@ -137,14 +130,13 @@ void align_keep(struct align *a, uint32_t clock)
     a->clocks[clock].keeps = true;
 }
 
-int align_near(struct align *a, uint32_t pair, uint32_t clock, int64_t clock_ns, int64_t other_ns)
+void align_near(struct align *a, uint32_t pair, uint32_t clock, int64_t clock_ns, int64_t other_ns)
 {
     struct pair *p = &a->pairs.at[pair];
     bool low = clock == p->low;
-    if (!is_time(clock_ns) || !is_time(other_ns))
-        return 0;
-    return array_push(&p->nears,
-                      ((struct near){low ? clock_ns : other_ns, low ? other_ns : clock_ns}));
+    if (is_time(clock_ns) && is_time(other_ns))
+        array_push(&p->nears,
+                   ((struct near){low ? clock_ns : other_ns, low ? other_ns : clock_ns}));
 }
 
 uint32_t constraints_within(const struct align *align, const struct pair *pair, int direction,

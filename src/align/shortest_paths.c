@@ -13,7 +13,7 @@
 /* Arcs by which values fell last form a tree, unless there is a negative cycle; that is looked for
  * now and then. */
 static bool find_cycle(const struct align *a, const uint32_t *parent, bool reverse,
-                       uint32_t *visited, uint32_t *cycle, uint32_t *n_cycle)
+                       uint32_t *visited, struct arc_cycle *cycle)
 {
     for (uint32_t c = 0; c < a->n_clocks; c++)
         visited[c] = ALIGN_NONE;
@@ -25,10 +25,10 @@ static bool find_cycle(const struct align *a, const uint32_t *parent, bool rever
         }
         if (visited[at] != c || parent[at] == ALIGN_NONE)
             continue;
-        *n_cycle = 0;
+        cycle->n = 0;
         uint32_t end = at;
         do {
-            cycle[(*n_cycle)++] = parent[at];
+            cycle->arcs[cycle->n++] = parent[at];
             at = reverse ? arc_to(a, parent[at]) : arc_from(a, parent[at]);
         } while (at != end);
         return true;
@@ -36,8 +36,8 @@ static bool find_cycle(const struct align *a, const uint32_t *parent, bool rever
     return false;
 }
 
-static int relax(const struct align *a, const double *weight, bool reverse, double *value,
-                 uint32_t *cycle, uint32_t *n_cycle)
+static bool relax(const struct align *a, const double *weight, bool reverse, double *value,
+                  struct arc_cycle *cycle)
 {
     uint32_t n = a->n_clocks, head = 0, n_queued = 0, n_since = 0;
     struct arena arena = {NULL, 0};
@@ -45,15 +45,15 @@ static int relax(const struct align *a, const double *weight, bool reverse, doub
     uint32_t *parent = arena_array(&arena, n + (size_t)1, sizeof *parent);
     uint32_t *visited = arena_array(&arena, n + (size_t)1, sizeof *visited);
     bool *queued = arena_array(&arena, n + (size_t)1, sizeof *queued);
-    int found = queue && parent && visited && queued ? 0 : -1;
-    for (uint32_t c = 0; c < n && found == 0; c++) {
+    bool found = false; /* a cycle */
+    for (uint32_t c = 0; c < n; c++) {
         parent[c] = ALIGN_NONE;
         if (isinf(value[c]))
             continue;
         queue[n_queued++] = c;
         queued[c] = true;
     }
-    while (n_queued > 0 && found == 0) {
+    while (n_queued > 0 && !found) {
         uint32_t at = queue[head];
         head = head + 1 == n ? 0 : head + 1;
         n_queued--;
@@ -76,24 +76,23 @@ static int relax(const struct align *a, const double *weight, bool reverse, doub
         }
         if (n_since >= n) {
             n_since = 0;
-            found = find_cycle(a, parent, reverse, visited, cycle, n_cycle);
+            found = find_cycle(a, parent, reverse, visited, cycle);
         }
     }
     arena_fini(&arena);
-    return found;
+    return !found;
 }
 
-int paths_relax(const struct align *a, const double *weight, double *most, double *least,
-                uint32_t *cycle, uint32_t *n_cycle)
+bool paths_relax(const struct align *a, const double *weight, double *most, double *least,
+                 struct arc_cycle *cycle)
 {
-    int found = relax(a, weight, false, most, cycle, n_cycle);
-    return found ? found : relax(a, weight, true, least, cycle, n_cycle);
+    return relax(a, weight, false, most, cycle) && relax(a, weight, true, least, cycle);
 }
 
-int paths_from_reference(const struct align *a, const double *weight, double *most, double *least,
-                         uint32_t *cycle, uint32_t *n_cycle)
+bool paths_from_reference(const struct align *a, const double *weight, double *most, double *least,
+                          struct arc_cycle *cycle)
 {
     for (uint32_t c = 0; c < a->n_clocks; c++)
         most[c] = least[c] = c == 0 ? 0 : INFINITY;
-    return paths_relax(a, weight, most, least, cycle, n_cycle);
+    return paths_relax(a, weight, most, least, cycle);
 }

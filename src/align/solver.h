@@ -84,16 +84,21 @@ void constraints_tighten(constraints_array *constraints);
 uint32_t constraints_within(const struct align *align, const struct pair *pair, int direction,
                             int64_t start_ns, int64_t end_ns, uint32_t *first);
 
+/* Arcs that lead back to where they began; room for one a clock and one more. */
+struct arc_cycle {
+    uint32_t *arcs, n;
+};
+
 /* shortest_paths.c: lowers most[] until most[to] <= most[from] + weight[arc] holds for every arc,
  * and least[] with from and to exchanged, as the shortest paths do. An arc whose weight is INFINITY
- * is not there. A constraint from i to j is the arc from j to i. Returns 0; 1 when there is a cycle
- * of negative length, whose arcs are then in cycle[0 .. *n_cycle); -1: no memory. */
-int paths_relax(const struct align *align, const double *weight, double *most, double *least,
-                uint32_t *cycle, uint32_t *n_cycle);
+ * is not there. A constraint from i to j is the arc from j to i. False: there is a cycle of
+ * negative length, which is then *cycle. */
+bool paths_relax(const struct align *align, const double *weight, double *most, double *least,
+                 struct arc_cycle *cycle);
 /* The same, from the reference: how far each clock may be after and before it; INFINITY: it is not
  * tied to it. */
-int paths_from_reference(const struct align *align, const double *weight, double *most,
-                         double *least, uint32_t *cycle, uint32_t *n_cycle);
+bool paths_from_reference(const struct align *align, const double *weight, double *most,
+                          double *least, struct arc_cycle *cycle);
 static inline uint32_t arc_from(const struct align *align, uint32_t arc)
 {
     const struct pair *pair = &align->pairs.at[arc / 2];
@@ -106,10 +111,10 @@ static inline uint32_t arc_to(const struct align *align, uint32_t arc)
 }
 
 /* window.c: one line a clock for a window of the axis, if the constraints allow it; rough: whether
- * they do, but for a thousandth of what they leave open. window->lines hold a guess. Returns 0, 1
- * when they don't (then *conflict names two of them, and *pair where to look), -1: no memory. */
-int window_solve(const struct align *align, struct window *window, bool rough,
-                 struct align_conflict *conflict, uint32_t *pair);
+ * they do, but for a thousandth of what they leave open. window->lines hold a guess. False: they
+ * don't; then *conflict names two of them, and *pair where to look. */
+bool window_solve(const struct align *align, struct window *window, bool rough,
+                  struct align_conflict *conflict, uint32_t *pair);
 
 /* align = moved by the line, relative to `zero_ns`. */
 static inline double line_at(const struct line *line, int64_t local_ns, int64_t zero_ns)

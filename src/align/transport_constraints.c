@@ -24,7 +24,8 @@ static struct clock_node *add_node(clock_nodes *nodes, size_t n_profiled, int ra
         n_profiled ? bsearch(&key, nodes->at, n_profiled, sizeof key, by_rank) : NULL;
     if (known)
         return known;
-    return array_push(nodes, key) < 0 ? NULL : &nodes->at[nodes->n - 1];
+    array_push(nodes, key);
+    return &nodes->at[nodes->n - 1];
 }
 
 /* One node a rank, with all that is known of it. */
@@ -44,30 +45,25 @@ static void merge_nodes(clock_nodes *nodes)
     nodes->n = n;
 }
 
-int clock_nodes_list(const struct dpro_trace *trace, uint32_t n_ranks, clock_nodes *nodes)
+void clock_nodes_list(const struct dpro_trace *trace, uint32_t n_ranks, clock_nodes *nodes)
 {
     for (uint32_t r = 0; r < n_ranks; r++) {
         const struct trace_rank *rank = &trace->ranks[r];
         struct clock_node node = {rank->rank, r, strtab_get(&trace->names, rank->host), ""};
-        if (array_push(nodes, node) < 0)
-            return -1;
+        array_push(nodes, node);
     }
     size_t n_profiled = nodes->n;
     for (uint32_t t = 0; t < trace->n_transports; t++) {
         const struct net_transport *transport = &trace->transports[t];
         struct clock_node *node = add_node(nodes, n_profiled, transport->rank);
-        if (!node)
-            return -1;
         if (transport->host[0])
             node->host = transport->host;
         if (transport->boot_id[0])
             node->boot_id = transport->boot_id;
     }
     for (uint32_t l = 0; l < trace->n_nccl_logs; l++)
-        if (!add_node(nodes, n_profiled, trace->nccl_logs[l]->rank))
-            return -1;
+        add_node(nodes, n_profiled, trace->nccl_logs[l]->rank);
     merge_nodes(nodes);
-    return 0;
 }
 
 uint32_t clock_node_of(const clock_nodes *nodes, int rank)

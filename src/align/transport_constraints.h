@@ -31,8 +31,8 @@ struct clock_node {
 typedef ARRAY(struct clock_node) clock_nodes;
 
 /* Ranks in ascending order, so that node r is not always rank r of the join, then processes that
- * are no ranks. -1: no memory. */
-int clock_nodes_list(const struct dpro_trace *trace, uint32_t n_ranks, clock_nodes *nodes);
+ * are no ranks. */
+void clock_nodes_list(const struct dpro_trace *trace, uint32_t n_ranks, clock_nodes *nodes);
 uint32_t clock_node_of(const clock_nodes *nodes, int rank); /* NO_ID: none */
 
 struct constraint_visitor {

@@ -46,10 +46,10 @@ struct work {
     double *x, *drift;        /* by clock: the rest at the start, and its change until the end */
     double *most, *least;     /* by clock: range of x with drifts given */
     bool *tied, *known;       /* by clock */
-    uint32_t *cycle, n_cycle;
+    struct arc_cycle cycle;
 };
 
-static int init(struct work *work, const struct align *a, struct window *window)
+static void init(struct work *work, const struct align *a, struct window *window)
 {
     size_t n_arcs = a->pairs.n * 2, n = a->n_clocks;
     *work = (struct work){.a = a, .window = window};
@@ -60,12 +60,9 @@ static int init(struct work *work, const struct align *a, struct window *window)
     double *by_clock = arena_array(&work->arena, 10 * n, sizeof *by_clock);
     work->first = arena_array(&work->arena, n_arcs + 1, sizeof *work->first);
     work->touch = arena_array(&work->arena, n_arcs + 1, sizeof *work->touch);
-    work->cycle = arena_array(&work->arena, n + 1, sizeof *work->cycle);
+    work->cycle.arcs = arena_array(&work->arena, n + 1, sizeof *work->cycle.arcs);
     work->tied = arena_array(&work->arena, n, sizeof *work->tied);
     work->known = arena_array(&work->arena, n, sizeof *work->known);
-    if (!by_arc || !by_clock || !work->first || !work->touch || !work->cycle || !work->tied ||
-        !work->known)
-        return -1;
     double **const clock_arrays[] = {&work->high[0], &work->high[1], &work->high[2], &work->low[0],
                                      &work->low[1],  &work->low[2],  &work->x,       &work->drift,
                                      &work->most,    &work->least};
@@ -74,13 +71,6 @@ static int init(struct work *work, const struct align *a, struct window *window)
     for (size_t k = 0; k < 3; k++)
         work->ends[k] = by_arc + k * n_arcs;
     work->weight = by_arc + 3 * n_arcs;
-    return 0;
-}
-
-static void fini(struct work *work)
-{
-    array_fini(&work->points);
-    arena_fini(&work->arena);
 }
 
 /* ---- constraints to points ---- */
@@ -91,7 +81,7 @@ static bool is_above(const struct point *a, const struct point *b, const struct 
 }
 
 /* The lower convex hull of an arc's constraints in the window. */
-static int add_points(struct work *work, uint32_t arc, int pass)
+static void add_points(struct work *work, uint32_t arc, int pass)
 {
     const struct align *a = work->a;
     const struct pair *pair = &a->pairs.at[arc / 2];
@@ -101,9 +91,8 @@ static int add_points(struct work *work, uint32_t arc, int pass)
     uint32_t n = constraints_within(a, pair, (int)direction, work->window->start_ns,
                                     work->window->end_ns, &first);
     if (n == 0)
-        return 0;
-    if (array_reserve(&work->points, n) < 0)
-        return -1;
+        return;
+    array_reserve(&work->points, n);
     struct point *hull = work->points.at + work->points.n;
     size_t kept = 0;
     for (uint32_t i = first; i < first + n; i++) {
@@ -123,10 +112,9 @@ static int add_points(struct work *work, uint32_t arc, int pass)
         hull[kept++] = point;
     }
     work->points.n += kept;
-    return 0;
 }
 
-static int collect(struct work *work, int pass)
+static void collect(struct work *work, int pass)
 {
     const struct align *a = work->a;
     uint32_t n_arcs = (uint32_t)a->pairs.n * 2;
@@ -134,12 +122,10 @@ static int collect(struct work *work, int pass)
     for (uint32_t arc = 0; arc < n_arcs; arc++) {
         work->first[arc] = (uint32_t)work->points.n;
         const struct pair *pair = &a->pairs.at[arc / 2];
-        if (a->clocks[pair->low].tied && a->clocks[pair->high].tied &&
-            add_points(work, arc, pass) < 0)
-            return -1;
+        if (a->clocks[pair->low].tied && a->clocks[pair->high].tied)
+            add_points(work, arc, pass);
     }
     work->first[n_arcs] = (uint32_t)work->points.n;
-    return 0;
 }
 
 static bool has_points(const struct work *work, uint32_t arc)
@@ -147,23 +133,21 @@ static bool has_points(const struct work *work, uint32_t arc)
     return work->first[arc] < work->first[arc + 1];
 }
 
-static int relax_from_reference(struct work *work, const double *weight, double *most,
-                                double *least)
+static bool relax_from_reference(struct work *work, const double *weight, double *most,
+                                 double *least)
 {
-    return paths_from_reference(work->a, weight, most, least, work->cycle, &work->n_cycle);
+    return paths_from_reference(work->a, weight, most, least, &work->cycle);
 }
 
 /* Which clocks the window's constraints tie to the reference, in both directions. */
-static int find_tied(struct work *work)
+static void find_tied(struct work *work)
 {
     const struct align *a = work->a;
     for (uint32_t arc = 0; arc < a->pairs.n * 2; arc++)
         work->weight[arc] = has_points(work, arc) ? 0 : INFINITY;
-    if (relax_from_reference(work, work->weight, work->most, work->least) < 0)
-        return -1;
+    relax_from_reference(work, work->weight, work->most, work->least);
     for (uint32_t c = 0; c < a->n_clocks; c++)
         work->tied[c] = !isinf(work->most[c]) && !isinf(work->least[c]);
-    return 0;
 }
 
 static bool is_used(const struct work *work, uint32_t arc)
@@ -253,8 +237,8 @@ static uint64_t mark_of(const struct work *work, uint32_t arc, uint32_t point)
         .mark;
 }
 
-static int name_conflict(const struct work *work, const uint32_t *arcs, uint32_t n_arcs,
-                         struct align_conflict *conflict, uint32_t *pair)
+static void name_conflict(const struct work *work, const uint32_t *arcs, uint32_t n_arcs,
+                          struct align_conflict *conflict, uint32_t *pair)
 {
     double sum = 0, least = INFINITY;
     uint32_t used = 0;
@@ -279,21 +263,20 @@ static int name_conflict(const struct work *work, const uint32_t *arcs, uint32_t
     if (used == 1)
         conflict->marks[1] = conflict->marks[0];
     conflict->by_ns = sum < 0 && sum > -9e18 ? (int64_t)-sum : 0;
-    return 1;
 }
 
 /* ---- drifts and offsets ---- */
 
 /* The ranges of all clocks in each of the three measures. */
-static int bound_clocks(struct work *work)
+static bool bound_clocks(struct work *work)
 {
-    int status = 0;
-    for (int k = 0; k < 3 && status == 0; k++) {
-        status = relax_from_reference(work, work->ends[k], work->high[k], work->low[k]);
+    for (int k = 0; k < 3; k++) {
+        if (!relax_from_reference(work, work->ends[k], work->high[k], work->low[k]))
+            return false;
         for (uint32_t c = 0; c < work->a->n_clocks; c++)
             work->low[k][c] = -work->low[k][c];
     }
-    return status;
+    return true;
 }
 
 /* What to try, in this order. */
@@ -350,56 +333,53 @@ static double freedom(const struct work *work, uint32_t clock)
 static bool repair(struct work *work)
 {
     const struct align *a = work->a;
+    const struct arc_cycle *cycle = &work->cycle;
     double *slope = work->x, over = 0, give = 0;
-    for (uint32_t i = 0; i < work->n_cycle; i++)
-        slope[arc_to(a, work->cycle[i])] = slope[arc_from(a, work->cycle[i])] = 0;
-    for (uint32_t i = 0; i < work->n_cycle; i++) {
-        uint32_t arc = work->cycle[i], touch = work->touch[arc];
+    for (uint32_t i = 0; i < cycle->n; i++)
+        slope[arc_to(a, cycle->arcs[i])] = slope[arc_from(a, cycle->arcs[i])] = 0;
+    for (uint32_t i = 0; i < cycle->n; i++) {
+        uint32_t arc = cycle->arcs[i], touch = work->touch[arc];
         slope[arc_to(a, arc)] += work->points.at[touch].s / work->length_ns;
         slope[arc_from(a, arc)] -= work->points.at[touch].s / work->length_ns;
         over -= work->weight[arc];
     }
     /* each of the cycle's clocks is the end of one of its arcs */
-    for (uint32_t i = 0; i < work->n_cycle; i++) {
-        uint32_t c = arc_to(a, work->cycle[i]);
+    for (uint32_t i = 0; i < cycle->n; i++) {
+        uint32_t c = arc_to(a, cycle->arcs[i]);
         give += slope[c] * slope[c] * freedom(work, c);
     }
     if (!(give > 1e-18) || !isfinite(give))
         return false;
-    for (uint32_t i = 0; i < work->n_cycle; i++) {
-        uint32_t c = arc_to(a, work->cycle[i]);
+    for (uint32_t i = 0; i < cycle->n; i++) {
+        uint32_t c = arc_to(a, cycle->arcs[i]);
         work->drift[c] -= slope[c] * freedom(work, c) / give * (over * 1.05 + 0.01);
     }
     return true;
 }
 
-/* The range of offsets that the drifts leave; drifts that leave none are repaired so many times. */
-static int solve_offsets(struct work *work, int n_repairs)
+/* The range of offsets that the drifts leave; drifts that leave none are repaired so many times.
+ * False: in vain. */
+static bool solve_offsets(struct work *work, int n_repairs)
 {
-    const struct align *a = work->a;
-    int status = 1;
-    for (int tries = 0; status > 0; tries++) {
+    weigh(work);
+    for (int n = 0; !relax_from_reference(work, work->weight, work->most, work->least); n++) {
+        if (n >= n_repairs || !repair(work))
+            return false;
         weigh(work);
-        status = relax_from_reference(work, work->weight, work->most, work->least);
-        if (status > 0 && (tries >= n_repairs || !repair(work)))
-            break;
     }
-    if (status != 0)
-        return status;
-    for (uint32_t c = 0; c < a->n_clocks; c++)
+    for (uint32_t c = 0; c < work->a->n_clocks; c++)
         work->x[c] = work->tied[c] ? (work->most[c] - work->least[c]) / 2 : 0;
-    return 0;
+    return true;
 }
 
-static int solve_lines(struct work *work, bool last)
+static bool solve_lines(struct work *work, bool last)
 {
-    int status = 1;
-    for (int choice = last ? DRIFT_AS_IT_WAS : DRIFT_NONE; choice < N_DRIFT_CHOICES && status > 0;
-         choice++) {
+    for (int choice = last ? DRIFT_AS_IT_WAS : DRIFT_NONE; choice < N_DRIFT_CHOICES; choice++) {
         choose_drifts(work, (enum drift_choice)choice);
-        status = solve_offsets(work, choice == DRIFT_MIDDLE ? MAX_REPAIRS : FEW_REPAIRS);
+        if (solve_offsets(work, choice == DRIFT_MIDDLE ? MAX_REPAIRS : FEW_REPAIRS))
+            return true;
     }
-    return status;
+    return false;
 }
 
 /* ---- clocks that keep their time, moments that were near each other ---- */
@@ -426,22 +406,20 @@ static bool median_near(struct work *work, const struct pair *pair, double *scra
 
 /* What is nearest to the wishes and obeys the constraints: the middle of the highest solution below
  * and of the lowest above them, since what lies between solutions is one. */
-static int obey(struct work *work)
+static void obey(struct work *work)
 {
     const struct align *a = work->a;
     for (uint32_t c = 0; c < a->n_clocks; c++) {
         work->most[c] = work->tied[c] ? work->x[c] : INFINITY;
         work->least[c] = work->tied[c] ? -work->x[c] : INFINITY;
     }
-    if (paths_relax(a, work->weight, work->most, work->least, work->cycle, &work->n_cycle) < 0)
-        return -1;
+    paths_relax(a, work->weight, work->most, work->least, &work->cycle);
     double zero = (work->most[0] - work->least[0]) / 2;
     for (uint32_t c = 0; c < a->n_clocks; c++)
         work->x[c] = work->tied[c] ? (work->most[c] - work->least[c]) / 2 - zero : 0;
-    return 0;
 }
 
-static int apply_wishes(struct work *work)
+static void apply_wishes(struct work *work)
 {
     const struct align *a = work->a;
     size_t most = 1;
@@ -449,12 +427,10 @@ static int apply_wishes(struct work *work)
     for (uint32_t c = 0; c < a->n_clocks; c++)
         none &= !work->tied[c] || !a->clocks[c].keeps;
     if (none)
-        return 0;
+        return;
     for (size_t p = 0; p < a->pairs.n; p++)
         most = a->pairs.at[p].nears.n > most ? a->pairs.at[p].nears.n : most;
     double *scratch = mem_alloc(most * sizeof *scratch);
-    if (!scratch)
-        return -1;
     for (uint32_t c = 0; c < a->n_clocks; c++)
         work->known[c] = c == 0 || !a->clocks[c].keeps;
     /* again as long as one more is known: clocks may hang together only through others */
@@ -480,7 +456,7 @@ static int apply_wishes(struct work *work)
         if (!work->known[c])
             work->x[c] = -line_at(line, line->local_ns, line->local_ns);
     }
-    return obey(work);
+    obey(work);
 }
 
 /* ---- the window ---- */
@@ -524,46 +500,46 @@ static void fill_uncertainty(struct work *work)
     }
 }
 
-static int solve_pass(struct work *work, int pass, struct align_conflict *conflict, uint32_t *pair)
+static bool solve_pass(struct work *work, int pass, struct align_conflict *conflict, uint32_t *pair)
 {
     bool last = pass + 1 == N_PASSES;
     const struct align *a = work->a;
-    if (collect(work, pass) < 0 || find_tied(work) < 0)
-        return -1;
+    collect(work, pass);
+    find_tied(work);
     for (uint32_t p = 0; p < a->pairs.n; p++) {
         uint32_t arcs[] = {2 * p, 2 * p + 1};
         if (!is_used(work, arcs[0]) && !is_used(work, arcs[1])) {
             for (int k = 0; k < 3; k++)
                 work->ends[k][2 * p] = work->ends[k][2 * p + 1] = INFINITY;
         } else if (!bound_pair(work, p)) {
-            return name_conflict(work, arcs, 2, conflict, pair);
+            name_conflict(work, arcs, 2, conflict, pair);
+            return false;
         }
     }
-    int status = bound_clocks(work);
-    if (status == 0)
-        status = solve_lines(work, last);
-    if (status > 0)
-        return name_conflict(work, work->cycle, work->n_cycle, conflict, pair);
-    if (status == 0 && !last)
-        status = apply_wishes(work);
-    if (status == 0 && last) { /* only the exact constraints still move lines */
+    if (!bound_clocks(work) || !solve_lines(work, last)) {
+        name_conflict(work, work->cycle.arcs, work->cycle.n, conflict, pair);
+        return false;
+    }
+    if (last) { /* only the exact constraints still move lines */
         memset(work->x, 0, a->n_clocks * sizeof *work->x);
-        status = obey(work);
+        obey(work);
+    } else {
+        apply_wishes(work);
     }
-    if (status == 0) {
-        fill_uncertainty(work);
-        move_lines(work);
-    }
-    return status;
+    fill_uncertainty(work);
+    move_lines(work);
+    return true;
 }
 
-int window_solve(const struct align *a, struct window *window, bool rough,
-                 struct align_conflict *conflict, uint32_t *pair)
+bool window_solve(const struct align *a, struct window *window, bool rough,
+                  struct align_conflict *conflict, uint32_t *pair)
 {
     struct work work;
-    int status = init(&work, a, window);
-    for (int pass = 0; pass < (rough ? 1 : N_PASSES) && status == 0; pass++)
-        status = solve_pass(&work, pass, conflict, pair);
-    fini(&work);
-    return status;
+    bool solved = true;
+    init(&work, a, window);
+    for (int pass = 0; pass < (rough ? 1 : N_PASSES) && solved; pass++)
+        solved = solve_pass(&work, pass, conflict, pair);
+    array_fini(&work.points);
+    arena_fini(&work.arena);
+    return solved;
 }

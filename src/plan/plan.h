@@ -62,9 +62,6 @@ struct plan_file {
 int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *err);
 void plan_file_fini(struct plan_file *plan);
 
-/* An id of the text in plan->strings; 0, with *no_memory set, when memory runs out. */
-uint32_t plan_file_intern(struct plan_file *plan, const char *text, size_t len, bool *no_memory);
-
 /* The stack that the plan is for, DDP where it names none; -1: no known one. */
 int plan_file_stack(const struct plan_file *plan);
 

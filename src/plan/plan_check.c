@@ -36,8 +36,7 @@ static int check_bucket(const struct plan_file *plan, size_t n, struct map *left
         if (at == UINT64_MAX)
             return bad(err, "bucket %zu: a bucket has it already: %s", n, name);
         size += plan->parameters.at[at].size_bytes;
-        if (map_set(left, key, UINT64_MAX) < 0)
-            return dpro_error_nomem(err);
+        map_set(left, key, UINT64_MAX);
     }
     return size == bucket->size_bytes
                ? 0
@@ -54,8 +53,7 @@ static int check_parameters(const struct plan_file *plan, struct map *left, stru
             return bad(err, "parameter %zu: it has no name or no size_bytes", i);
         if (map_get(left, key, NULL))
             return bad(err, "parameter %zu: it is there twice: %s", i, name_of(plan, p->name));
-        if (map_set(left, key, i) < 0)
-            return dpro_error_nomem(err);
+        map_set(left, key, i);
     }
     for (size_t n = 0; n < plan->buckets.n; n++) {
         int rc = check_bucket(plan, n, left, err);
@@ -89,7 +87,7 @@ static int check(const struct plan_file *plan, struct dpro_error *err)
     const char *framework = name_of(plan, plan->framework);
     bool is_pytorch = strcmp(framework, "pytorch") == 0;
     int stack = plan_file_stack(plan);
-    struct map left = {NULL, 0, 0};
+    struct map left = {0};
     if (plan->is_list)
         return bad(err, "a list of buckets is no plan");
     if (!is_pytorch && strcmp(framework, "tensorflow") != 0 && strcmp(framework, "mxnet") != 0)
@@ -113,23 +111,19 @@ static int read_plan(const char *path, struct dpro_plan_summary *summary, struct
     int rc = plan_file_read(path, &plan, err);
     if (rc < 0)
         return rc;
-    rc = check(&plan, err);
-    if (rc == DPRO_EFORMAT)
-        dpro_error_prefix(err, "%s", plan.path);
-    if (rc == 0) {
-        *summary = (struct dpro_plan_summary){.world_size = (int)plan.world_size,
-                                              .n_buckets = (uint32_t)plan.buckets.n,
-                                              .n_fused_ops = plan.n_fused_ops,
-                                              .n_servers = plan.n_servers,
-                                              .baseline_ns = plan.baseline_ns,
-                                              .iteration_ns = plan.iteration_ns,
-                                              .uncertainty_pct = plan.uncertainty_pct};
-        snprintf(summary->framework, sizeof summary->framework, "%s",
-                 name_of(&plan, plan.framework));
-        snprintf(summary->stack, sizeof summary->stack, "%s", stack_name(&plan));
-    }
+    if (check(&plan, err) < 0)
+        return dpro_error_prefix(err, "%s", plan.path);
+    *summary = (struct dpro_plan_summary){.world_size = (int)plan.world_size,
+                                          .n_buckets = (uint32_t)plan.buckets.n,
+                                          .n_fused_ops = plan.n_fused_ops,
+                                          .n_servers = plan.n_servers,
+                                          .baseline_ns = plan.baseline_ns,
+                                          .iteration_ns = plan.iteration_ns,
+                                          .uncertainty_pct = plan.uncertainty_pct};
+    snprintf(summary->framework, sizeof summary->framework, "%s", name_of(&plan, plan.framework));
+    snprintf(summary->stack, sizeof summary->stack, "%s", stack_name(&plan));
     plan_file_fini(&plan);
-    return rc;
+    return 0;
 }
 
 int dpro_plan_read(const char *path, struct dpro_plan_summary *summary, struct dpro_error *err)

@@ -1,313 +1,238 @@
 /* plan/plan_read.c: reads plans. Keys come in any order; unknown ones are passed over. */
 #include "plan/plan.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_members.h"
 #include "base/memory.h"
 
 enum { MS_IN_NS = 6 }; /* decimals */
 
-struct reader {
-    struct json js;
+/* The argument of the reader; `out` is the plan where nothing else is said. */
+struct reading {
     struct plan_file *plan;
-    bool has_schema, no_memory;
+    bool has_schema;
     struct dpro_error why; /* the first failure, where its code is not 0 */
 };
 
+static struct reading *reading_of(struct json_reader *r)
+{
+    return r->arg;
+}
+
+static struct plan_file *plan_of(struct json_reader *r)
+{
+    return reading_of(r)->plan;
+}
+
 /* Ends reading with a message. */
 #define stop(r, ...)                                                                               \
-    (dpro_error_set(&(r)->why, DPRO_EFORMAT, __VA_ARGS__), json_stop(&(r)->js, JSON_BAD))
-
-uint32_t plan_file_intern(struct plan_file *plan, const char *text, size_t len, bool *no_memory)
-{
-    uint32_t id = strtab_add(&plan->strings, text, len);
-    *no_memory |= id == STRTAB_FULL;
-    return id == STRTAB_FULL ? 0 : id;
-}
-
-static uint32_t intern(struct reader *r, const char *text, size_t len)
-{
-    return plan_file_intern(r->plan, text, len, &r->no_memory);
-}
-
-static uint32_t read_string(struct reader *r)
-{
-    const char *text;
-    size_t len;
-    if (json_peek(&r->js) != '"')
-        return json_skip(&r->js), 0;
-    return json_string(&r->js, &text, &len) ? intern(r, text, len) : 0;
-}
-
-static uint64_t read_whole(struct reader *r)
-{
-    uint64_t value;
-    return json_read_unsigned(&r->js, &value) == JSON_VALUE ? value : UINT64_MAX;
-}
-
-/* The objects of a list; what else stands there is an object without keys. */
-static bool next_object(struct reader *r, bool *is_object)
-{
-    if (r->no_memory || !json_array_next(&r->js))
-        return false;
-    *is_object = json_open(&r->js, '{');
-    return true;
-}
-
-static bool next_key(struct reader *r, bool is_object, const char **key, size_t *len)
-{
-    return is_object && !r->no_memory && json_object_next(&r->js, key, len);
-}
+    (dpro_error_set(&reading_of(r)->why, DPRO_EFORMAT, __VA_ARGS__), json_stop((r)->js, JSON_BAD))
 
 /* ---- the job, and what is expected ---- */
 
-static void read_parameters(struct reader *r)
+/* The objects of a list; what else stands there is an object without keys. */
+static void read_parameters(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    const char *key;
-    size_t len;
-    bool is_object;
-    if (!json_open(&r->js, '['))
-        return;
-    while (next_object(r, &is_object)) {
-        struct plan_file_parameter parameter = {.model = (uint32_t)r->plan->models.n,
+    static const struct json_member members[] = {
+        MEMBER(struct plan_file_parameter, "name", TEXT, name),
+        MEMBER(struct plan_file_parameter, "size_bytes", SIZE, size_bytes),
+        {NULL}};
+    bool is_list = json_open(r->js, '[');
+    while (is_list && json_array_next(r->js)) {
+        struct plan_file_parameter parameter = {.model = (uint32_t)plan_of(r)->models.n,
                                                 .size_bytes = PLAN_NO_SIZE};
-        while (next_key(r, is_object, &key, &len)) {
-            if (json_is(key, len, "name"))
-                parameter.name = read_string(r);
-            else if (json_is(key, len, "size_bytes"))
-                parameter.size_bytes = read_whole(r);
-            else
-                json_skip(&r->js);
-        }
-        r->no_memory |= array_push(&r->plan->parameters, parameter) < 0;
+        json_read_object(r, members, &parameter);
+        array_push(&plan_of(r)->parameters, parameter);
     }
 }
 
-static void read_models(struct reader *r)
+static void read_models(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    const char *key;
-    size_t len;
-    bool is_object, is_list = json_open(&r->js, '[');
-    while (is_list && next_object(r, &is_object)) {
+    static const struct json_member members[] = {
+        {"name", JSON_TEXT, 0, NULL}, MEMBER_BY("parameters", read_parameters, 0), {NULL}};
+    bool is_list = json_open(r->js, '[');
+    while (is_list && json_array_next(r->js)) {
         uint32_t name = 0;
-        while (next_key(r, is_object, &key, &len)) {
-            if (json_is(key, len, "parameters"))
-                read_parameters(r);
-            else if (json_is(key, len, "name"))
-                name = read_string(r);
-            else
-                json_skip(&r->js);
-        }
-        r->no_memory |= array_push(&r->plan->models, name) < 0;
+        json_read_object(r, members, &name);
+        array_push(&plan_of(r)->models, name);
     }
 }
 
-/* A number of 0 or more with `scale` decimals, as an integer; what is none leaves *to as it is. */
-static void read_number(struct reader *r, int scale, int64_t *to)
+static void read_job(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    int64_t value;
-    if (json_read_decimal(&r->js, scale, &value) == JSON_VALUE && value >= 0)
-        *to = value;
+    static const struct json_member members[] = {
+        MEMBER(struct plan_file, "framework", TEXT, framework),
+        MEMBER(struct plan_file, "stack", TEXT, stack),
+        MEMBER(struct plan_file, "world_size", INT, world_size),
+        MEMBER_BY("models", read_models, 0),
+        {NULL}};
+    json_read_object(r, members, out);
 }
 
-static void read_job(struct reader *r)
+static void read_ms(struct json_reader *r, void *out, size_t offset)
 {
-    const char *key;
-    size_t len;
-    bool is_object = json_open(&r->js, '{');
-    while (next_key(r, is_object, &key, &len)) {
-        if (json_is(key, len, "framework"))
-            r->plan->framework = read_string(r);
-        else if (json_is(key, len, "stack"))
-            r->plan->stack = read_string(r);
-        else if (json_is(key, len, "world_size"))
-            read_number(r, 0, &r->plan->world_size);
-        else if (json_is(key, len, "models"))
-            read_models(r);
-        else
-            json_skip(&r->js);
-    }
+    int64_t ns;
+    if (json_read_decimal(r->js, MS_IN_NS, &ns) == JSON_VALUE && ns >= 0)
+        *(int64_t *)((char *)out + offset) = ns;
 }
 
-static void read_expected(struct reader *r)
+static void read_expected(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    const char *key;
-    size_t len;
-    int64_t millionths = 0;
-    bool is_object = json_open(&r->js, '{');
-    while (next_key(r, is_object, &key, &len)) {
-        if (json_is(key, len, "baseline_ms"))
-            read_number(r, MS_IN_NS, &r->plan->baseline_ns);
-        else if (json_is(key, len, "iteration_ms"))
-            read_number(r, MS_IN_NS, &r->plan->iteration_ns);
-        else if (json_is(key, len, "uncertainty_pct"))
-            read_number(r, 6, &millionths);
-        else
-            json_skip(&r->js);
-    }
-    r->plan->uncertainty_pct = (double)millionths / 1e6;
+    static const struct json_member members[] = {
+        MEMBER_BY("baseline_ms", read_ms, offsetof(struct plan_file, baseline_ns)),
+        MEMBER_BY("iteration_ms", read_ms, offsetof(struct plan_file, iteration_ns)),
+        MEMBER(struct plan_file, "uncertainty_pct", NUMBER, uncertainty_pct),
+        {NULL}};
+    struct plan_file *plan = out;
+    json_read_object(r, members, plan);
+    if (plan->uncertainty_pct < 0)
+        plan->uncertainty_pct = 0;
 }
 
 /* ---- buckets ---- */
 
-static void read_names(struct reader *r, struct plan_file_bucket *bucket)
+static void read_names(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    const char *name;
-    size_t len;
-    if (json_peek(&r->js) != '[') {
-        stop(r, "bucket %zu: its parameters are no list of names", r->plan->buckets.n);
-        return;
+    struct plan_file_bucket *bucket = out;
+    struct plan_file *plan = plan_of(r);
+    if (!json_open(r->js, '['))
+        stop(r, "bucket %zu: its parameters are no list of names", plan->buckets.n);
+    bucket->first = plan->names.n;
+    while (json_array_next(r->js)) {
+        if (json_peek(r->js) != '"')
+            stop(r, "bucket %zu: a parameter's name is a text in quotes", plan->buckets.n);
+        else
+            array_push(&plan->names, json_read_text(r));
     }
-    r->js.p++;
-    bucket->first = r->plan->names.n;
-    while (!r->no_memory && json_array_next(&r->js)) {
-        if (json_peek(&r->js) != '"') {
-            stop(r, "bucket %zu: a parameter's name is a text in quotes", r->plan->buckets.n);
-            return;
-        }
-        if (!json_string(&r->js, &name, &len))
-            return;
-        r->no_memory |= array_push(&r->plan->names, intern(r, name, len)) < 0;
-    }
-    bucket->n = r->plan->names.n - bucket->first;
+    bucket->n = plan->names.n - bucket->first;
 }
 
-static int64_t read_between(struct reader *r, const char *what, int64_t least, int64_t most)
+static void read_model(struct json_reader *r, void *out, size_t offset UNUSED)
 {
+    struct plan_file_bucket *bucket = out;
+    if (json_read_unsigned(r->js, &bucket->model) != JSON_VALUE)
+        bucket->model = UINT64_MAX;
+}
+
+static const struct limited {
+    const char *key;
+    int64_t least, most;
+    size_t offset; /* of a bucket's 32 bits */
+} limited[] = {
+    {"partitions", 1, PLAN_MOST_PARTITIONS, offsetof(struct plan_file_bucket, partitions)},
+    {"server", 0, INT32_MAX, offsetof(struct plan_file_bucket, server)},
+    {"priority", INT32_MIN, INT32_MAX, offsetof(struct plan_file_bucket, priority)},
+};
+
+static void read_limited(struct json_reader *r, void *out, size_t index)
+{
+    const struct limited *to = &limited[index];
     int64_t value = 0;
-    if (json_read_decimal(&r->js, 0, &value) != JSON_VALUE || value < least || value > most)
-        stop(r, "bucket %zu: %s is not between %lld and %lld", r->plan->buckets.n, what,
-             (long long)least, (long long)most);
-    return value;
+    if (json_read_decimal(r->js, 0, &value) != JSON_VALUE || value < to->least || value > to->most)
+        stop(r, "bucket %zu: %s is not between %lld and %lld", plan_of(r)->buckets.n, to->key,
+             (long long)to->least, (long long)to->most);
+    *(int32_t *)((char *)out + to->offset) = (int32_t)value;
 }
 
 /* An object, or a plain list of names. */
-static void read_bucket(struct reader *r)
+static void read_bucket(struct json_reader *r)
 {
+    static const struct json_member members[] = {
+        MEMBER_BY("parameters", read_names, 0),
+        MEMBER_BY("model", read_model, 0),
+        MEMBER(struct plan_file_bucket, "size_bytes", SIZE, size_bytes),
+        MEMBER_BY("partitions", read_limited, 0),
+        MEMBER_BY("server", read_limited, 1),
+        MEMBER_BY("priority", read_limited, 2),
+        {NULL}};
     struct plan_file_bucket bucket = {.partitions = 1, .size_bytes = PLAN_NO_SIZE, .server = -1};
-    const char *key;
-    size_t len;
-    bool is_object = json_peek(&r->js) == '{';
-    if (is_object)
-        r->js.p++;
+    if (json_peek(r->js) == '{')
+        json_read_object(r, members, &bucket);
     else
-        read_names(r, &bucket);
-    while (next_key(r, is_object, &key, &len)) {
-        if (json_is(key, len, "parameters"))
-            read_names(r, &bucket);
-        else if (json_is(key, len, "model"))
-            bucket.model = read_whole(r);
-        else if (json_is(key, len, "size_bytes"))
-            bucket.size_bytes = read_whole(r);
-        else if (json_is(key, len, "partitions"))
-            bucket.partitions = (uint32_t)read_between(r, "partitions", 1, PLAN_MOST_PARTITIONS);
-        else if (json_is(key, len, "server"))
-            bucket.server = (int32_t)read_between(r, "server", 0, INT32_MAX);
-        else if (json_is(key, len, "priority"))
-            bucket.priority = (int32_t)read_between(r, "priority", INT32_MIN, INT32_MAX);
-        else
-            json_skip(&r->js);
-    }
-    if (r->js.fail == JSON_OK && !r->no_memory && bucket.n == 0)
-        stop(r, "bucket %zu is empty", r->plan->buckets.n);
-    r->no_memory |= array_push(&r->plan->buckets, bucket) < 0;
+        read_names(r, &bucket, 0);
+    if (r->js->fail == JSON_OK && bucket.n == 0)
+        stop(r, "bucket %zu is empty", plan_of(r)->buckets.n);
+    array_push(&plan_of(r)->buckets, bucket);
 }
 
-static void read_buckets(struct reader *r)
+static void read_buckets(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    if (json_peek(&r->js) != '[' || r->plan->buckets.n > 0) {
-        stop(r, "%s", r->plan->buckets.n > 0 ? "two lists of buckets" : "buckets are no list");
-        return;
-    }
-    r->js.p++;
-    while (!r->no_memory && json_array_next(&r->js))
+    const struct plan_file *plan = out;
+    if (plan->buckets.n > 0)
+        stop(r, "two lists of buckets");
+    else if (!json_open(r->js, '['))
+        stop(r, "buckets are no list");
+    while (json_array_next(r->js))
         read_bucket(r);
 }
 
-static void read_compression(struct reader *r)
+static void read_compression(struct json_reader *r, void *out, size_t offset UNUSED)
 {
+    struct plan_file *plan = out;
     const char *text = "no text";
-    size_t len = strlen(text);
-    if (json_peek(&r->js) == '"' && json_string(&r->js, &text, &len))
-        for (int c = DPRO_COMPRESSION_NONE; c <= DPRO_COMPRESSION_BF16; c++) {
-            const char *name = dpro_compression_name((enum dpro_compression)c);
-            if (strlen(name) == len && memcmp(name, text, len) == 0) {
-                r->plan->compression = (enum dpro_compression)c;
-                return;
-            }
+    if (json_peek(r->js) == '"')
+        text = strtab_get(&plan->strings, json_read_text(r));
+    for (int c = DPRO_COMPRESSION_NONE; c <= DPRO_COMPRESSION_BF16; c++)
+        if (strcmp(dpro_compression_name((enum dpro_compression)c), text) == 0) {
+            plan->compression = (enum dpro_compression)c;
+            return;
         }
-    stop(r, "compression is %.*s, not none, fp16 or bf16", (int)(len < 80 ? len : 80), text);
+    stop(r, "compression is %.80s, not none, fp16 or bf16", text);
 }
 
-static void read_cycle(struct reader *r)
+static void read_cycle(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    if (json_read_decimal(&r->js, MS_IN_NS, &r->plan->cycle_ns) != JSON_VALUE ||
-        r->plan->cycle_ns <= 0)
+    struct plan_file *plan = out;
+    if (json_read_decimal(r->js, MS_IN_NS, &plan->cycle_ns) != JSON_VALUE || plan->cycle_ns <= 0)
         stop(r, "cycle_time_ms is no time above 0");
 }
 
-static void read_threshold(struct reader *r)
+static void read_threshold(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    r->plan->fuses = true;
-    if (json_read_unsigned(&r->js, &r->plan->fusion_bytes) != JSON_VALUE)
+    struct plan_file *plan = out;
+    plan->fuses = true;
+    if (json_read_unsigned(r->js, &plan->fusion_bytes) != JSON_VALUE)
         stop(r, "fusion_threshold_bytes is no number of bytes");
 }
 
-static void read_servers(struct reader *r)
+static void read_servers(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     int64_t value = 0;
-    if (json_read_decimal(&r->js, 0, &value) != JSON_VALUE || value < 1 ||
-        value > PLAN_MOST_SERVERS)
+    if (json_read_decimal(r->js, 0, &value) != JSON_VALUE || value < 1 || value > PLAN_MOST_SERVERS)
         stop(r, "servers is not between 1 and %d", PLAN_MOST_SERVERS);
-    r->plan->n_servers = (uint32_t)value;
+    ((struct plan_file *)out)->n_servers = (uint32_t)value;
 }
 
-static void read_communication(struct reader *r)
+static void read_communication(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    const char *key;
-    size_t len;
-    if (json_peek(&r->js) != '{') {
+    static const struct json_member members[] = {
+        MEMBER_BY("buckets", read_buckets, 0),
+        MEMBER_BY("compression", read_compression, 0),
+        MEMBER_BY("cycle_time_ms", read_cycle, 0),
+        MEMBER_BY("fusion_threshold_bytes", read_threshold, 0),
+        MEMBER_BY("servers", read_servers, 0),
+        {NULL}};
+    if (!json_read_object(r, members, out))
         stop(r, "communication is no object");
-        return;
-    }
-    r->js.p++;
-    while (next_key(r, true, &key, &len)) {
-        if (json_is(key, len, "buckets"))
-            read_buckets(r);
-        else if (json_is(key, len, "compression"))
-            read_compression(r);
-        else if (json_is(key, len, "cycle_time_ms"))
-            read_cycle(r);
-        else if (json_is(key, len, "fusion_threshold_bytes"))
-            read_threshold(r);
-        else if (json_is(key, len, "servers"))
-            read_servers(r);
-        else
-            json_skip(&r->js);
-    }
 }
 
 /* ---- computation ---- */
 
-/* Nothing here can use more of it than that it is there. */
-static void read_computation(struct reader *r)
+/* Nothing here can use more of them than that they are there. */
+static void read_fused_ops(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    const char *key;
-    size_t len;
-    bool is_object = json_open(&r->js, '{');
-    while (next_key(r, is_object, &key, &len)) {
-        bool counts = json_is(key, len, "fused_ops") && json_peek(&r->js) == '[';
-        if (!counts)
-            json_skip(&r->js);
-        else
-            for (r->js.p++; json_array_next(&r->js); r->plan->n_fused_ops++)
-                json_skip(&r->js);
-    }
+    bool is_list = json_open(r->js, '[');
+    for (; is_list && json_array_next(r->js); ((struct plan_file *)out)->n_fused_ops++)
+        json_skip(r->js);
+}
+
+static void read_computation(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    static const struct json_member members[] = {MEMBER_BY("fused_ops", read_fused_ops, 0), {NULL}};
+    json_read_object(r, members, out);
 }
 
 /* ---- all of it ---- */
@@ -315,87 +240,71 @@ static void read_computation(struct reader *r)
 static const char no_schema[] = "no plan: its schema is not dpro.plan/1 or dpro.plan/2";
 
 /* Version 2 has fused ops, and is 1 otherwise. */
-static void read_schema(struct reader *r)
+static void read_schema(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    const char *text;
-    size_t len;
-    r->has_schema = true;
-    if (json_peek(&r->js) != '"' || !json_string(&r->js, &text, &len) || len < 10 ||
-        memcmp(text, "dpro.plan/", 10) != 0)
+    const char *text = strtab_get(r->strings, json_read_text(r));
+    reading_of(r)->has_schema = true;
+    if (strncmp(text, "dpro.plan/", 10) != 0)
         stop(r, "%s", no_schema);
-    else if (len != 11 || (text[10] != '1' && text[10] != '2'))
+    else if (strcmp(text + 10, "1") != 0 && strcmp(text + 10, "2") != 0)
         stop(r,
-             "written as %.*s by another version of dpro, this one reads dpro.plan/1 and "
+             "written as %.80s by another version of dpro, this one reads dpro.plan/1 and "
              "dpro.plan/2",
-             (int)(len < 80 ? len : 80), text);
+             text);
 }
 
-static void read_plan(struct reader *r)
+static void read_plan(struct json_reader *r)
 {
-    const char *key;
-    size_t len;
-    r->js.p++;
-    while (next_key(r, true, &key, &len)) {
-        if (json_is(key, len, "schema"))
-            read_schema(r);
-        else if (json_is(key, len, "job"))
-            read_job(r);
-        else if (json_is(key, len, "expected"))
-            read_expected(r);
-        else if (json_is(key, len, "communication"))
-            read_communication(r);
-        else if (json_is(key, len, "computation"))
-            read_computation(r);
-        else
-            json_skip(&r->js);
-    }
-    if (r->js.fail == JSON_OK && !r->has_schema)
+    static const struct json_member members[] = {MEMBER_BY("schema", read_schema, 0),
+                                                 MEMBER_BY("job", read_job, 0),
+                                                 MEMBER_BY("expected", read_expected, 0),
+                                                 MEMBER_BY("communication", read_communication, 0),
+                                                 MEMBER_BY("computation", read_computation, 0),
+                                                 {NULL}};
+    json_read_object(r, members, plan_of(r));
+    if (r->js->fail == JSON_OK && !reading_of(r)->has_schema)
         stop(r, "%s", no_schema);
 }
 
-static int read_input(struct reader *r, struct input *in, struct dpro_error *err)
+static int read_input(struct plan_file *plan, struct input *in, struct dpro_error *err)
 {
-    int rc = json_init(&r->js, in, 0, err);
-    if (rc < 0)
-        return rc;
-    intern(r, "", 0);
-    json_skip_mark(&r->js);
-    int c = json_peek(&r->js);
-    r->plan->is_list = c == '[';
+    struct json js;
+    struct reading reading = {.plan = plan};
+    struct json_reader r = {&js, &plan->strings, &reading};
+    json_init(&js, in, 0, err);
+    strtab_add(&plan->strings, "", 0);
+    json_skip_mark(&js);
+    int c = json_peek(&js);
+    plan->is_list = c == '[';
     if (c == '{')
-        read_plan(r);
+        read_plan(&r);
     else if (c == '[')
-        read_buckets(r);
+        read_buckets(&r, plan, 0);
     else
-        json_stop(&r->js, c < 0 ? JSON_ENDED : JSON_BAD);
-    if (!r->no_memory && r->why.code)
-        rc = dpro_error_set(err, DPRO_EFORMAT, "%s: %s", r->plan->path, r->why.text);
-    else
-        rc = json_result(&r->js, r->no_memory, "not a list of buckets, nor a plan");
-    json_fini(&r->js);
+        json_stop(&js, c < 0 ? JSON_ENDED : JSON_BAD);
+    int rc = reading.why.code
+                 ? dpro_error_set(err, DPRO_EFORMAT, "%s: %s", plan->path, reading.why.text)
+                 : json_result(&js, false, "not a list of buckets, nor a plan");
+    json_fini(&js);
     return rc;
 }
 
 int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *err)
 {
-    struct reader r = {.plan = plan};
     struct stat info;
     struct input in;
     bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-    *plan = (struct plan_file){.is_list = false};
-    if (!(plan->path = mem_format(is_folder ? "%s/plan.json" : "%s", path)))
-        return dpro_error_nomem(err);
+    *plan = (struct plan_file){.path = mem_format(is_folder ? "%s/plan.json" : "%s", path)};
     int rc = input_open(&in, plan->path, err);
     if (rc == DPRO_EIO) { /* what was named can't be read: bad input */
         struct dpro_error why = *err;
-        rc = dpro_error_set(err, DPRO_EFORMAT, "%s; 'dpro optimize TRACE -o DIR' makes a plan",
-                            why.text);
-    } else if (rc == 0) {
-        rc = read_input(&r, &in, err);
+        return dpro_error_set(err, DPRO_EFORMAT, "%s; 'dpro optimize TRACE -o DIR' makes a plan",
+                              why.text);
+    }
+    if (rc == 0) {
+        rc = read_input(plan, &in, err);
         input_close(&in);
     }
-    if (rc < 0)
-        plan_file_fini(plan);
     return rc;
 }
 

@@ -35,8 +35,6 @@ static int read_runs(const char *const *paths, size_t n_runs,
 {
     struct dpro_verify *v = mem_array(1, sizeof *v);
     int rc = 0;
-    if (!v)
-        return dpro_error_nomem(err);
     v->plan = *summary;
     v->one_run = strcmp(summary->stack, dpro_stack_name(DPRO_STACK_DDP)) == 0;
     v->best = -1;
@@ -44,16 +42,13 @@ static int read_runs(const char *const *paths, size_t n_runs,
         rc = verify_read_run(v, paths[i], err);
     if (rc == 0 && problem) {
         v->complete = false;
-        v->problem = arena_copy_string(&v->arena, problem, strlen(problem));
-        rc = v->problem ? 0 : dpro_error_nomem(err);
+        v->problem = strtab_get(&v->strings, strtab_add(&v->strings, problem, strlen(problem)));
     }
     if (rc == 0)
         rc = verify_work_out(v, err);
     if (rc == 0 && v->n_blocks == 0 && !dpro_verify_is_elsewhere(v))
         rc = say_nothing_measured(v, err);
-    if (rc < 0)
-        dpro_verify_destroy(v);
-    else
+    if (rc == 0)
         *verify = v;
     return rc;
 }
@@ -69,8 +64,6 @@ int dpro_verify_read(const char *const *paths, size_t n_runs,
 static int check_run(const char *path, struct dpro_error *err)
 {
     struct dpro_verify *v = mem_array(1, sizeof *v);
-    if (!v)
-        return dpro_error_nomem(err);
     int rc = verify_read_run(v, path, err);
     if (rc == 0 && v->turns.n == 0 && v->rank >= 0)
         rc = dpro_error_set(err, DPRO_EEMPTY, "%s", v->problem ? v->problem : "no step was timed");
@@ -87,7 +80,8 @@ void dpro_verify_destroy(struct dpro_verify *v)
 {
     if (!v)
         return;
-    arena_fini(&v->arena);
+    strtab_fini(&v->strings);
+    mem_free(v->times);
     array_fini(&v->turns);
     array_fini(&v->steps);
     array_fini(&v->bucket_bytes);

@@ -8,8 +8,8 @@
 
 #include <dpro/verify.h>
 
-#include "base/arena.h"
 #include "base/array.h"
+#include "base/strtab.h"
 
 enum { VERIFY_MOST_CONFIGURATIONS = 64, VERIFY_MOST_TEXTS = 64, VERIFY_LEAST_BLOCKS = 3 };
 
@@ -47,7 +47,7 @@ enum verify_verdict {
 };
 
 struct dpro_verify {
-    struct arena arena; /* texts, times */
+    struct strtab strings;
     ARRAY(struct turn) turns;
     ARRAY(int64_t) steps;
     ARRAY(int64_t) bucket_bytes;

@@ -51,9 +51,7 @@ static int find_times(struct dpro_verify *v, struct dpro_error *err)
     v->n_blocks = n < 2 ? 0 : v->turns.n / (2 * n);
     if (v->n_blocks > MOST_BLOCKS)
         return dpro_error_set(err, DPRO_EFORMAT, "more than %d blocks of turns", MOST_BLOCKS);
-    v->times = arena_array(&v->arena, 2 * v->n_blocks * n + 1, sizeof *v->times);
-    if (!v->times)
-        return dpro_error_nomem(err);
+    v->times = mem_array(2 * v->n_blocks * n, sizeof *v->times);
     for (size_t i = 0; i < 2 * v->n_blocks * n; i++) {
         size_t half = i / n, c = half % 2 == 0 ? i % n : n - 1 - i % n;
         const struct turn *turn = &v->turns.at[i];
@@ -105,12 +103,10 @@ static struct gain gain_over(const struct dpro_verify *v, size_t a, size_t b, do
     return gain;
 }
 
-static int compare_configurations(struct dpro_verify *v, struct dpro_error *err)
+static void compare_configurations(struct dpro_verify *v)
 {
     size_t n = v->n_configurations, n_halves = 2 * v->n_blocks;
     double *work = mem_array(n_halves * (n_halves + 1) / 2 + 1, sizeof *work);
-    if (!work)
-        return dpro_error_nomem(err);
     for (size_t c = 0; c < n; c++) {
         struct configuration *config = &v->configurations[c];
         for (size_t h = 0; h < n_halves; h++)
@@ -123,7 +119,6 @@ static int compare_configurations(struct dpro_verify *v, struct dpro_error *err)
     if (v->best >= 0)
         v->over_best = gain_over(v, 1, (size_t)v->best, work);
     mem_free(work);
-    return 0;
 }
 
 int verify_work_out(struct dpro_verify *v, struct dpro_error *err)
@@ -131,7 +126,9 @@ int verify_work_out(struct dpro_verify *v, struct dpro_error *err)
     int rc = find_configurations(v, err);
     if (rc == 0)
         rc = find_times(v, err);
-    return rc < 0 || v->n_blocks == 0 ? rc : compare_configurations(v, err);
+    if (rc == 0 && v->n_blocks > 0)
+        compare_configurations(v);
+    return rc;
 }
 
 double verify_expected_gain(const struct dpro_verify *v)

@@ -1,5 +1,4 @@
-/* graph/global/assembly.h: the graph under construction, between assemble.c, topological_order.c
- * and sample_times.c. */
+/* graph/global/assembly.h: the global graph under construction, and the files that construct it. */
 #ifndef GRAPH_ASSEMBLY_H
 #define GRAPH_ASSEMBLY_H
 
@@ -36,21 +35,22 @@ struct assembly {
     const struct messages *messages;
     const struct servers *servers;
     const struct dpro_trace *trace;
-    uint32_t *first_op; /* a rank's or server's first op; behind the last: their number */
+    const struct dpro_graph_options *options;
+    struct arena scratch; /* the arrays that follow */
+    uint32_t *first_op;   /* a rank's or server's first op; behind the last: their number */
     uint32_t n_ops;
     uint32_t *barriers;     /* op of each joined collective, or DPRO_NO_OP */
     uint32_t *first_device; /* of each; behind the last: of the lines */
     /* Ops of messages come last in their rank: see assembly_message. */
-    uint32_t *first_message;  /* a rank's first; what follows is its */
-    uint32_t *message_ops;    /* [message * N_MESSAGE_OPS + enum message_op]; DPRO_NO_OP: none */
-    uint32_t *message_of;     /* the place in message_ops of a rank's ops, rank by rank */
-    uint32_t *first_of;       /* where a rank begins in message_of */
+    uint32_t *first_message; /* a rank's first; what follows is its */
+    uint32_t *message_ops;   /* [message * N_MESSAGE_OPS + enum message_op]; DPRO_NO_OP: none */
+    uint32_t *message_at; /* by op of a message, its place in message_ops; NULL: there are none */
     ARRAY(struct edge) edges; /* by where they end, once they are ordered */
     uint32_t *order;          /* ops in topological order */
+    uint32_t n_dropped;       /* edges that closed a cycle, and were only read off the timeline */
     uint32_t n_samples, first_sample; /* that before the first one is what leads up to it */
     ARRAY(struct line) lines;         /* those that share a direction of a link behind each other */
     uint32_t *line_of;                /* at [message * 2], its SEND's, and behind it its RECV's */
-    bool raw_receives;                /* RECVs start as their calls did, not as their SENDs */
     struct dpro_graph *graph;
 };
 
@@ -63,27 +63,20 @@ static inline uint32_t assembly_n_processes(const struct assembly *a)
     return a->join->n_ranks + a->join->n_servers;
 }
 
-/* Where a rank's times of an op in a step are. */
-static inline size_t assembly_at(const struct rank_build *rank, uint32_t step, uint32_t local)
-{
-    return (size_t)step * rank->n_timed + local;
-}
-
 /* The rank's step that a sample is. */
 static inline uint32_t assembly_step(const struct assembly *a, uint32_t rank, uint32_t sample)
 {
     return a->join->ranks[rank].sample_step[sample];
 }
 
-/* The message that an op of a rank belongs to and as what; NO_ID: none's. */
+/* The message that an op belongs to and as what; NO_ID: none's. */
 static inline uint32_t assembly_message(const struct assembly *a, uint32_t rank, uint32_t op,
                                         enum message_op *as)
 {
     if (op < a->first_message[rank])
         return NO_ID;
-    uint32_t place = a->message_of[a->first_of[rank] + op - a->first_message[rank]];
-    *as = (enum message_op)(place % N_MESSAGE_OPS);
-    return place / N_MESSAGE_OPS;
+    *as = (enum message_op)(a->message_at[op] % N_MESSAGE_OPS);
+    return a->message_at[op] / N_MESSAGE_OPS;
 }
 
 static inline const struct message_time *assembly_time_of(const struct assembly *a,
@@ -98,39 +91,70 @@ static inline uint32_t assembly_line_device(const struct assembly *a, uint32_t l
     return a->first_device[assembly_n_processes(a)] + line;
 }
 
+/* DPRO_NO_OP: there is none. */
+static inline uint32_t assembly_message_op(const struct assembly *a, uint32_t message,
+                                           enum message_op as)
+{
+    return a->message_ops[(size_t)message * N_MESSAGE_OPS + as];
+}
+
 /* The op with which a message is over: its RECV, or its SEND where there is none. */
 static inline uint32_t assembly_message_end(const struct assembly *a, uint32_t message)
 {
-    const uint32_t *ops = a->message_ops + (size_t)message * N_MESSAGE_OPS;
-    return ops[ops[MESSAGE_RECV] == DPRO_NO_OP ? MESSAGE_SEND : MESSAGE_RECV];
+    uint32_t receive = assembly_message_op(a, message, MESSAGE_RECV);
+    return receive == DPRO_NO_OP ? assembly_message_op(a, message, MESSAGE_SEND) : receive;
 }
 
 /* to - from, 0 where that is negative, too large, or one of them was not measured. */
-int64_t assembly_span(int64_t from, int64_t to);
+static inline int64_t assembly_span(int64_t from, int64_t to)
+{
+    int64_t difference;
+    if (from == ABSENT || to == ABSENT || __builtin_sub_overflow(to, from, &difference))
+        return 0;
+    return difference > 0 ? difference : 0;
+}
+
+static inline void assembly_add_edge(struct assembly *a, uint32_t from, uint32_t to, bool soft)
+{
+    struct edge edge = {from, to, false, soft};
+    array_push(&a->edges, edge);
+}
+
+/* number_ops.c: gives all ops, and those of messages, their numbers. */
+void assembly_number_ops(struct assembly *a);
+/* Whose a message's op is: of its members, NO_ID where there is no such op. */
+uint32_t assembly_member_of(const struct message *message, enum message_op as);
+
+/* shared_links.c: the lines, and which each message takes. */
+void assembly_find_lines(struct assembly *a);
+/* Sets *dur_ns of all that were on lines which share links. */
+void lines_share(const struct assembly *a, const struct line_use *uses, size_t n);
 
 /* topological_order.c: all edges of all ranks and collectives, without cycles, and the ops' order
- * by them. Where edges close a cycle, those that were only read off the timeline are dropped;
- * *dropped says how many. -1: no memory. */
-int assembly_order(struct assembly *a, uint32_t *dropped);
+ * by them. Where edges close a cycle, those that were only read off the timeline are dropped. */
+void assembly_order(struct assembly *a);
 
-/* message_edges.c: what each message waits for, and what waits for it. -1: no memory. */
-int assembly_message_edges(struct assembly *a);
+/* message_edges.c: what each message waits for, and what waits for it. */
+void assembly_message_edges(struct assembly *a);
 
-/* server_edges.c: from pushes through the servers' ops to answers. -1: no memory. */
-int assembly_server_edges(struct assembly *a);
+/* server_edges.c: from pushes through the servers' ops to answers. */
+void assembly_server_edges(struct assembly *a);
 
-/* shared_links.c: the lines, and which each message takes. -1: no memory. */
-int assembly_find_lines(struct assembly *a);
-/* Sets *dur_ns of all that were on lines which share links. -1: no memory. */
-int lines_share(const struct assembly *a, const struct line_use *uses, size_t n);
+/* assemble.c: a parameter's name where it is known. */
+enum { TENSOR_NAME = 256 }; /* longer ones are cut */
+void assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor, size_t index,
+                          char text[TENSOR_NAME]);
+
+/* fill_graph.c: what was learnt about the ops, into the graph. */
+void assembly_fill(struct assembly *a);
 
 /* sample_times.c: durations and gaps of every op in every sample, and their means, into the graph.
  */
-int assembly_time(struct assembly *a);
+void assembly_time(struct assembly *a);
 
 /* build_warnings.c: notes in the graph what was assumed, missing or left out, and tells the sink.
  */
-int assembly_warn_clocks(struct assembly *a, const struct dpro_graph_options *options);
-int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped);
+void assembly_warn_clocks(struct assembly *a);
+void assembly_warn(struct assembly *a);
 
 #endif

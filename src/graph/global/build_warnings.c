@@ -8,20 +8,19 @@
 #include "graph/global/assembly.h"
 #include "graph/steps/trend.h"
 
-static int warn(struct assembly *a, const struct dpro_graph_options *options, const char *text)
+static void warn(struct assembly *a, char *text)
 {
-    char *copy = arena_copy_string(&a->graph->arena, text, strlen(text));
-    log_line(&options->sink, DPRO_LOG_WARN, "%s", text);
-    return copy ? array_push(&a->graph->warnings, copy) : -1;
+    log_line(&a->options->sink, DPRO_LOG_WARN, "%s", text);
+    array_push(&a->graph->warnings, text);
 }
 
-int assembly_warn_clocks(struct assembly *a, const struct dpro_graph_options *options)
+#define WARN(a, ...) warn(a, arena_format(&(a)->graph->arena, __VA_ARGS__))
+
+void assembly_warn_clocks(struct assembly *a)
 {
     const struct clocks *clocks = &a->join->clocks;
-    int status = 0;
     for (size_t w = 0; w < clocks->warnings.n; w++)
-        status |= warn(a, options, clocks->warnings.at[w]);
-    return status;
+        WARN(a, "%s", clocks->warnings.at[w]);
 }
 
 /* "rank 3", "ranks 0, 2 and 5 more" of those that lack it; "" when none does. */
@@ -46,25 +45,23 @@ static void list_lacking(const struct assembly *a, enum lacks lacks, char *out, 
 }
 
 /* Collectives of which some ranks' part is known from the others' logs only. */
-static int warn_partial(struct assembly *a, const struct dpro_graph_options *options)
+static void warn_partial(struct assembly *a)
 {
-    char text[400], ranks[120];
+    char ranks[120];
     list_lacking(a, LACKS_PART, ranks, sizeof ranks);
-    snprintf(text, sizeof text,
-             "no transport log has the part of %s in %u of %zu collectives: it is replayed as one "
-             "transfer, with those messages to and from it that other ranks' logs have; record "
-             "every rank, from before it connects",
-             ranks, a->messages->n_partial, a->join->joined.n);
-    return warn(a, options, text);
+    WARN(a,
+         "no transport log has the part of %s in %u of %zu collectives: it is replayed as one "
+         "transfer, with those messages to and from it that other ranks' logs have; record "
+         "every rank, from before it connects",
+         ranks, a->messages->n_partial, a->join->joined.n);
 }
 
 /* Collectives that could have been decomposed and were not. */
-static int warn_whole(struct assembly *a, const struct dpro_graph_options *options)
+static void warn_whole(struct assembly *a)
 {
     const struct messages *messages = a->messages;
     uint32_t unlogged = messages->n_whole - messages->n_uneven - messages->n_beyond;
-    char text[500], ranks[120];
-    int status = 0;
+    char ranks[120];
     if (unlogged > 0) {
         struct dpro_fusion_info fusion = dpro_trace_fusion(a->trace);
         char or [120] = "";
@@ -76,28 +73,22 @@ static int warn_whole(struct assembly *a, const struct dpro_graph_options *optio
                      ", or, as it goes by gRPC, do not tell whose it was (short ones, several at "
                      "once)");
         list_lacking(a, LACKS_WHOLE, ranks, sizeof ranks);
-        snprintf(text, sizeof text,
-                 "%u of %zu collectives are replayed whole, not message by message: the transport "
-                 "logs%s%s do not have all that was sent and received in them%s; record every "
-                 "rank, from before it connects",
-                 unlogged, a->join->joined.n, ranks[0] ? " of " : "", ranks, or);
-        status |= warn(a, options, text);
+        WARN(a,
+             "%u of %zu collectives are replayed whole, not message by message: the transport "
+             "logs%s%s do not have all that was sent and received in them%s; record every "
+             "rank, from before it connects",
+             unlogged, a->join->joined.n, ranks[0] ? " of " : "", ranks, or);
     }
-    if (messages->n_uneven > 0) {
-        snprintf(text, sizeof text,
-                 "%u of %zu collectives are replayed whole, not message by message: their messages "
-                 "differ from one iteration to the next",
-                 messages->n_uneven, a->join->joined.n);
-        status |= warn(a, options, text);
-    }
-    if (messages->n_beyond > 0) {
-        snprintf(text, sizeof text,
-                 "%u of %zu collectives are replayed whole, not message by message: together they "
-                 "have more messages than a graph takes; learn from fewer iterations (--steps)",
-                 messages->n_beyond, a->join->joined.n);
-        status |= warn(a, options, text);
-    }
-    return status;
+    if (messages->n_uneven > 0)
+        WARN(a,
+             "%u of %zu collectives are replayed whole, not message by message: their messages "
+             "differ from one iteration to the next",
+             messages->n_uneven, a->join->joined.n);
+    if (messages->n_beyond > 0)
+        WARN(a,
+             "%u of %zu collectives are replayed whole, not message by message: together they "
+             "have more messages than a graph takes; learn from fewer iterations (--steps)",
+             messages->n_beyond, a->join->joined.n);
 }
 
 /* How a job tells where its iterations begin. */
@@ -119,68 +110,59 @@ static bool is_pytorch(const struct assembly *a)
 }
 
 /* Ranks of the job that the trace does not have, and communication that it should have. */
-static int warn_ranks(struct assembly *a, const struct dpro_graph_options *options)
+static void warn_ranks(struct assembly *a)
 {
     const struct join *join = a->join;
-    bool lacks = (int)join->n_ranks < join->world_size && !options->single_rank;
+    bool lacks = (int)join->n_ranks < join->world_size && !a->options->single_rank;
     bool communicates = join->joined.n > 0 || a->servers->served.n > 0;
-    char text[500];
     for (size_t o = 0; o < a->graph->n_ops && !communicates; o++)
         communicates = a->graph->phase[o] == DPRO_OP_COLLECTIVE ||
                        (a->graph->phase[o] >= DPRO_OP_SEND && a->graph->phase[o] <= DPRO_OP_REDUCE);
-    if (join->world_size < 2 || options->single_rank)
-        return 0;
+    if (join->world_size < 2 || a->options->single_rank)
+        return;
     char present[48] = "";
     if (lacks)
         snprintf(present, sizeof present, " (%u of %d ranks are here)", join->n_ranks,
                  join->world_size);
-    if (!communicates) {
-        snprintf(text, sizeof text,
-                 "no communication was recognised in this trace of a job of %d ranks%s: what there "
-                 "is counts as computation or as idle time; record the steps that communicate%s",
-                 join->world_size, present,
-                 is_pytorch(a) ? ", or put the calls into ranges named for their collective "
-                                 "(torch.profiler.record_function('all_reduce'))"
-                               : "");
-        return warn(a, options, text);
-    }
-    if (!lacks)
-        return 0;
-    snprintf(text, sizeof text,
+    if (!communicates)
+        WARN(a,
+             "no communication was recognised in this trace of a job of %d ranks%s: what there "
+             "is counts as computation or as idle time; record the steps that communicate%s",
+             join->world_size, present,
+             is_pytorch(a) ? ", or put the calls into ranges named for their collective "
+                             "(torch.profiler.record_function('all_reduce'))"
+                           : "");
+    else if (lacks)
+        WARN(a,
              "%u of %d ranks are here: who waits for the missing ones is not known; record every "
              "rank",
              join->n_ranks, join->world_size);
-    return warn(a, options, text);
 }
 
 /* What is learnt from iterations that drift is their mean, which the job has left behind. */
-static int warn_trend(struct assembly *a, const struct dpro_graph_options *options)
+static void warn_trend(struct assembly *a)
 {
     struct trend trend;
     uint32_t n;
     const int64_t *measured = dpro_graph_measured_ns(a->graph, &n);
-    char text[400];
     if (!trend_find(measured, n, &trend))
-        return 0;
-    snprintf(
-        text, sizeof text,
-        "iterations get %s through the recording: %.1f ms in the first third, %.1f ms in the "
-        "last (%+.0f %% over %u iterations, p = %.2g): the prediction is of their mean; record "
-        "when the machine is steady, or choose iterations with --steps",
-        trend.last_ns > trend.first_ns ? "longer" : "shorter", (double)trend.first_ns / 1e6,
-        (double)trend.last_ns / 1e6, 100 * ((double)trend.last_ns / (double)trend.first_ns - 1), n,
-        trend.p);
-    return warn(a, options, text);
+        return;
+    WARN(a,
+         "iterations get %s through the recording: %.1f ms in the first third, %.1f ms in the "
+         "last (%+.0f %% over %u iterations, p = %.2g): the prediction is of their mean; record "
+         "when the machine is steady, or choose iterations with --steps",
+         trend.last_ns > trend.first_ns ? "longer" : "shorter", (double)trend.first_ns / 1e6,
+         (double)trend.last_ns / 1e6, 100 * ((double)trend.last_ns / (double)trend.first_ns - 1), n,
+         trend.p);
 }
 
 /* Iterations that nothing is learnt from. */
-static int warn_left_out(struct assembly *a, const struct dpro_graph_options *options)
+static void warn_left_out(struct assembly *a)
 {
     const struct join *join = a->join;
     const struct left_out *incomplete = NULL;
-    char text[500], process[NET_PROCESS_TEXT];
+    char process[NET_PROCESS_TEXT];
     unsigned n_incomplete = 0;
-    int status = 0;
     for (size_t i = 0; i < join->choice.left_out.n; i++) {
         const struct left_out *odd = &join->choice.left_out.at[i];
         if (odd->incomplete) {
@@ -189,50 +171,46 @@ static int warn_left_out(struct assembly *a, const struct dpro_graph_options *op
         }
         net_process_format(process, join->ranks[odd->rank].trace->rank);
         if (odd->kept) {
-            snprintf(text, sizeof text,
-                     "the only iteration holds work that is not its own, and takes longer for it: "
-                     "%s; record more iterations",
-                     odd->reason);
-            status |= warn(a, options, text);
+            WARN(a,
+                 "the only iteration holds work that is not its own, and takes longer for it: "
+                 "%s; record more iterations",
+                 odd->reason);
             continue;
         }
-        snprintf(text, sizeof text, "iteration %" PRId64 " is left out%s%s%s: %s", odd->number,
-                 odd->leads ? ", it only leads up to the others" : "",
-                 join->n_ranks > 1 ? "; on " : "", join->n_ranks > 1 ? process : "", odd->reason);
-        status |= warn(a, options, text);
+        WARN(a, "iteration %" PRId64 " is left out%s%s%s: %s", odd->number,
+             odd->leads ? ", it only leads up to the others" : "", join->n_ranks > 1 ? "; on " : "",
+             join->n_ranks > 1 ? process : "", odd->reason);
     }
     if (n_incomplete == 0)
-        return status;
+        return;
     net_process_format(process, join->ranks[incomplete->rank].trace->rank);
-    snprintf(text, sizeof text,
-             "%u iterations hold less than half of the usual ops and are left out (first on "
-             "%s); was its file cut short?",
-             n_incomplete, process);
-    return warn(a, options, text) | status;
+    WARN(a,
+         "%u iterations hold less than half of the usual ops and are left out (first on "
+         "%s); was its file cut short?",
+         n_incomplete, process);
 }
 
 /* The CPU's marks and the GPU's work disagree by what can be seen. */
-static int warn_ahead(struct assembly *a, const struct dpro_graph_options *options)
+static void warn_ahead(struct assembly *a)
 {
     struct dpro_pace pace = dpro_graph_pace(a->graph);
-    char text[400], ranks[40] = "";
+    char ranks[40] = "";
     if (pace.n_ranks == 0 || pace.device_ns - pace.marks_ns <= pace.device_ns / 100)
-        return 0;
+        return;
     if (a->join->n_ranks > 1)
         snprintf(ranks, sizeof ranks, " on %u of %u ranks", pace.n_ranks, a->join->n_ranks);
-    snprintf(text, sizeof text,
-             "the CPU runs ahead of its GPU%s: its iterations begin every %.2f ms, but the GPU's "
-             "work recurs every %.2f ms, which is what the job takes and what is measured here",
-             ranks, (double)pace.marks_ns / 1e6, (double)pace.device_ns / 1e6);
-    return warn(a, options, text);
+    WARN(a,
+         "the CPU runs ahead of its GPU%s: its iterations begin every %.2f ms, but the GPU's "
+         "work recurs every %.2f ms, which is what the job takes and what is measured here",
+         ranks, (double)pace.marks_ns / 1e6, (double)pace.device_ns / 1e6);
 }
 
 /* Work that only some iterations have. */
-static int warn_unmatched(struct assembly *a, const struct dpro_graph_options *options)
+static void warn_unmatched(struct assembly *a)
 {
     enum { LEAST_PCT = 2 };
     const struct rank_build *worst = NULL;
-    char text[400], process[NET_PROCESS_TEXT];
+    char process[NET_PROCESS_TEXT];
     uint32_t n;
     const int64_t *measured = dpro_graph_measured_ns(a->graph, &n);
     double mean = 0;
@@ -242,152 +220,151 @@ static int warn_unmatched(struct assembly *a, const struct dpro_graph_options *o
     for (uint32_t i = 0; i < n; i++)
         mean += (double)measured[i] / n;
     if (!worst || (double)worst->unmatched_ns * 100 <= LEAST_PCT * mean)
-        return 0;
+        return;
     net_process_format(process, worst->trace->rank);
-    snprintf(text, sizeof text,
-             "%.2f ms of an iteration (%.0f %%), on average on %s, are GPU work that only some "
-             "iterations have: it counts as idle, and no what-if changes it; --steps chooses "
-             "iterations that are alike",
-             (double)worst->unmatched_ns / 1e6, 100 * (double)worst->unmatched_ns / mean, process);
-    return warn(a, options, text);
+    WARN(a,
+         "%.2f ms of an iteration (%.0f %%), on average on %s, are GPU work that only some "
+         "iterations have: it counts as idle, and no what-if changes it; --steps chooses "
+         "iterations that are alike",
+         (double)worst->unmatched_ns / 1e6, 100 * (double)worst->unmatched_ns / mean, process);
 }
 
-int assembly_warn(struct assembly *a, const struct dpro_graph_options *options, uint32_t dropped)
+/* Collectives of which the part of some ranks is missing, or fits no other rank's. */
+static void warn_parts(struct assembly *a)
 {
-    struct join *join = a->join;
-    char text[400];
-    int status = 0;
-    uint32_t missing = 0, conflicts = 0;
+    const struct join *join = a->join;
+    bool all_here = (int)join->n_ranks >= join->world_size;
+    uint32_t missing = 0;
     for (size_t j = 0; j < join->joined.n; j++)
         missing += join->joined.at[j].n_expected > join->joined.at[j].n_members;
-    if (missing == 0 || (int)join->n_ranks >= join->world_size)
-        status |= warn_ranks(a, options);
-    if (missing > 0 && (int)join->n_ranks >= join->world_size) {
-        snprintf(text, sizeof text,
-                 "all ranks are here, but in %u of %zu collectives not the part of each: those "
-                 "without are assumed to arrive as late as they did in the trace; is a rank's log "
-                 "or timeline missing or cut short?",
-                 missing, join->joined.n);
-        status |= warn(a, options, text);
-    } else if (missing > 0) {
-        snprintf(
-            text, sizeof text,
-            "%u of %d ranks are here: in %u of %zu collectives the missing ranks are assumed to "
-            "arrive as late as they did in the trace; record every rank to see who waits for "
-            "whom",
-            join->n_ranks, join->world_size, missing, join->joined.n);
-        status |= warn(a, options, text);
-    }
-    if (join->n_mismatched > 0) {
-        snprintf(
-            text, sizeof text,
-            "%u collectives have no counterpart of their kind and size on other ranks (first: %s "
-            "on rank %d) and are replayed as measured, without waiting for each other; are "
-            "all files whole and of one run?",
-            join->n_mismatched,
-            join->ranks[join->first_mismatch_rank].collectives.at[join->first_mismatch].kind,
-            join->ranks[join->first_mismatch_rank].trace->rank);
-        status |= warn(a, options, text);
-    }
-    status |= warn_left_out(a, options);
-    status |= warn_unmatched(a, options);
-    status |= warn_ahead(a, options);
-    for (uint32_t r = 1; r < join->n_ranks && join->choice.by_place; r++) {
-        const struct rank_build *lead = &join->ranks[0], *rank = &join->ranks[r];
-        int64_t first = lead->steps.at[lead->sample_step[0]].number;
-        int64_t own = rank->steps.at[rank->sample_step[0]].number;
-        if (own == first)
-            continue;
-        snprintf(text, sizeof text,
+    if (missing == 0 || all_here)
+        warn_ranks(a);
+    if (missing > 0 && all_here)
+        WARN(a,
+             "all ranks are here, but in %u of %zu collectives not the part of each: those "
+             "without are assumed to arrive as late as they did in the trace; is a rank's log "
+             "or timeline missing or cut short?",
+             missing, join->joined.n);
+    else if (missing > 0)
+        WARN(a,
+             "%u of %d ranks are here: in %u of %zu collectives the missing ranks are assumed to "
+             "arrive as late as they did in the trace; record every rank to see who waits for "
+             "whom",
+             join->n_ranks, join->world_size, missing, join->joined.n);
+    if (join->n_mismatched > 0)
+        WARN(a,
+             "%u collectives have no counterpart of their kind and size on other ranks (first: %s "
+             "on rank %d) and are replayed as measured, without waiting for each other; are "
+             "all files whole and of one run?",
+             join->n_mismatched,
+             join->ranks[join->first_mismatch_rank].collectives.at[join->first_mismatch].kind,
+             join->ranks[join->first_mismatch_rank].trace->rank);
+}
+
+/* Iterations that are not known to be the same on all ranks. */
+static void warn_numbers(struct assembly *a)
+{
+    const struct join *join = a->join;
+    const struct rank_build *lead = &join->ranks[0];
+    int64_t first = lead->steps.at[lead->sample_step[0]].number, own = first;
+    uint32_t n_with = 0, without = NO_ID;
+    for (uint32_t r = 1; r < join->n_ranks && join->choice.by_place && own == first; r++) {
+        const struct rank_build *rank = &join->ranks[r];
+        own = rank->steps.at[rank->sample_step[0]].number;
+        if (own != first)
+            WARN(a,
                  "ranks share no iteration number (rank %d has %" PRId64 " where rank %d has "
                  "%" PRId64 "): the first of each is taken for the same one, and so on; are all "
                  "files of one run?",
                  lead->trace->rank, first, rank->trace->rank, own);
-        status |= warn(a, options, text);
-        break;
     }
-    for (uint32_t r = 0, with = 0; r < join->n_ranks; r++) {
-        with += join->ranks[r].steps.source != STEPS_NONE;
-        if (r + 1 < join->n_ranks || with == 0 || with == join->n_ranks)
-            continue;
-        uint32_t without = 0;
-        while (join->ranks[without].steps.source != STEPS_NONE)
-            without++;
-        snprintf(text, sizeof text,
-                 "%u of %u ranks (first: rank %d) have no iteration marks and no period: the whole "
-                 "of their recording is taken for one iteration of the others; %s on every rank",
-                 join->n_ranks - with, join->n_ranks, join->ranks[without].trace->rank,
-                 mark_advice(a));
-        status |= warn(a, options, text);
-    }
-    for (uint32_t r = 0; r < join->n_ranks; r++)
-        conflicts += join->ranks[r].n_bucket_conflicts;
-    if (conflicts > 0) {
-        snprintf(text, sizeof text,
-                 "%u buckets in the profile are not as rank.json lists them: their gradients are "
-                 "told apart by size alone; are both of one run?",
-                 conflicts);
-        status |= warn(a, options, text);
-    }
-    if (a->messages->n_partial > 0)
-        status |= warn_partial(a, options);
-    if (a->messages->n_whole > 0)
-        status |= warn_whole(a, options);
-    status |= assembly_warn_clocks(a, options);
-    if (a->servers->served.n > 0 && a->servers->n_unprofiled > 0) {
-        snprintf(text, sizeof text,
-                 "%u of %u parameter servers have no profile: what they do with a push is all that "
-                 "lies between the last one of its key and the answer; profile the servers, too",
-                 a->servers->n_unprofiled, join->n_servers);
-        status |= warn(a, options, text);
-    }
+    for (uint32_t r = join->n_ranks; r-- > 0;)
+        if (join->ranks[r].steps.source != STEPS_NONE)
+            n_with++;
+        else
+            without = r;
+    if (n_with > 0 && without != NO_ID)
+        WARN(a,
+             "%u of %u ranks (first: rank %d) have no iteration marks and no period: the whole "
+             "of their recording is taken for one iteration of the others; %s on every rank",
+             join->n_ranks - n_with, join->n_ranks, join->ranks[without].trace->rank,
+             mark_advice(a));
+}
+
+static void warn_buckets(struct assembly *a)
+{
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++)
+        n += a->join->ranks[r].n_bucket_conflicts;
+    if (n > 0)
+        WARN(a,
+             "%u buckets in the profile are not as rank.json lists them: their gradients are "
+             "told apart by size alone; are both of one run?",
+             n);
+}
+
+static void warn_servers(struct assembly *a)
+{
+    const struct servers *servers = a->servers;
     uint64_t n_pushes = 0;
-    for (size_t i = 0; i < a->servers->served.n; i++)
-        n_pushes += (uint64_t)a->servers->served.at[i].n_pushes * a->n_samples;
-    if (a->servers->n_untimed * UINT64_C(10) > n_pushes) {
-        snprintf(text, sizeof text,
-                 "%u pushes have no op in their server's profile that could be theirs, and take it "
-                 "no time; are profiles and logs of one run?",
-                 a->servers->n_untimed);
-        status |= warn(a, options, text);
-    }
-    if (join->ranks[0].steps.n_beyond > 0) {
-        snprintf(text, sizeof text,
-                 "%zu of %zu iterations are learnt from, the others would add little; choose which "
-                 "with --steps",
-                 join->ranks[0].steps.n, join->ranks[0].steps.n + join->ranks[0].steps.n_beyond);
-        status |= warn(a, options, text);
-    }
-    status |= warn_trend(a, options);
-    if (a->n_samples == 1 && !a->graph->single_iteration) {
-        snprintf(text, sizeof text,
-                 "one iteration only is learnt from: the prediction can't be checked on another "
-                 "one");
-        status |= warn(a, options, text);
-    } else if (a->n_samples == 1) {
-        snprintf(
-            text, sizeof text,
-            "one iteration only: its makespan is predicted instead of a steady period, and the "
-            "prediction can't be checked on another one; record 10 iterations%s",
-            is_pytorch(a) ? " (torch.profiler.schedule(active=10))" : "");
-        status |= warn(a, options, text);
-    }
-    if (join->ranks[0].steps.source == STEPS_NONE) {
-        snprintf(text, sizeof text,
-                 "no iteration marks and no period found: the whole recording is replayed as one "
-                 "iteration; %s",
-                 mark_advice(a));
-        status |= warn(a, options, text);
-    } else if (join->ranks[0].steps.source > STEPS_RECORDED) {
-        snprintf(text, sizeof text, "no marks of steps: iterations were found by %s",
-                 join->ranks[0].steps.source == STEPS_OPTIMIZER ? "the optimizer's calls"
-                                                                : "the period of the ops");
-        status |= warn(a, options, text);
-    }
-    if (dropped > 0) {
-        snprintf(text, sizeof text, "%u inferred dependencies contradict each other, left out",
-                 dropped);
-        status |= warn(a, options, text);
-    }
-    return status;
+    if (servers->served.n > 0 && servers->n_unprofiled > 0)
+        WARN(a,
+             "%u of %u parameter servers have no profile: what they do with a push is all that "
+             "lies between the last one of its key and the answer; profile the servers, too",
+             servers->n_unprofiled, a->join->n_servers);
+    for (size_t i = 0; i < servers->served.n; i++)
+        n_pushes += (uint64_t)servers->served.at[i].n_pushes * a->n_samples;
+    if (servers->n_untimed * UINT64_C(10) > n_pushes)
+        WARN(a,
+             "%u pushes have no op in their server's profile that could be theirs, and take it "
+             "no time; are profiles and logs of one run?",
+             servers->n_untimed);
+}
+
+/* How many iterations there are, and how they were found. */
+static void warn_steps(struct assembly *a)
+{
+    const struct rank_build *lead = &a->join->ranks[0];
+    if (lead->steps.n_beyond > 0)
+        WARN(a,
+             "%zu of %zu iterations are learnt from, the others would add little; choose which "
+             "with --steps",
+             lead->steps.n, lead->steps.n + lead->steps.n_beyond);
+    warn_trend(a);
+    if (a->n_samples == 1 && !a->graph->single_iteration)
+        WARN(a, "one iteration only is learnt from: the prediction can't be checked on another "
+                "one");
+    else if (a->n_samples == 1)
+        WARN(a,
+             "one iteration only: its makespan is predicted instead of a steady period, and the "
+             "prediction can't be checked on another one; record 10 iterations%s",
+             is_pytorch(a) ? " (torch.profiler.schedule(active=10))" : "");
+    if (lead->steps.source == STEPS_NONE)
+        WARN(a,
+             "no iteration marks and no period found: the whole recording is replayed as one "
+             "iteration; %s",
+             mark_advice(a));
+    else if (lead->steps.source > STEPS_RECORDED)
+        WARN(a, "no marks of steps: iterations were found by %s",
+             lead->steps.source == STEPS_OPTIMIZER ? "the optimizer's calls"
+                                                   : "the period of the ops");
+}
+
+void assembly_warn(struct assembly *a)
+{
+    warn_parts(a);
+    warn_left_out(a);
+    warn_unmatched(a);
+    warn_ahead(a);
+    warn_numbers(a);
+    warn_buckets(a);
+    if (a->messages->n_partial > 0)
+        warn_partial(a);
+    if (a->messages->n_whole > 0)
+        warn_whole(a);
+    assembly_warn_clocks(a);
+    warn_servers(a);
+    warn_steps(a);
+    if (a->n_dropped > 0)
+        WARN(a, "%u inferred dependencies contradict each other, left out", a->n_dropped);
 }

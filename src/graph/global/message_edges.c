@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "base/memory.h"
+#include "base/sort.h"
 #include "graph/global/assembly.h"
 #include "graph/local/local_edges.h"
 
@@ -66,6 +66,7 @@ struct linker {
     struct assembly *a;
     const struct joined *joined;
     const struct member *members;
+    struct arena scratch;    /* what follows */
     uint32_t *messages;      /* of the collective, in the order of inbound */
     struct inbound *inbound; /* by the receiver's party, receiver, sender, stream */
     uint32_t n_inbound;
@@ -76,25 +77,20 @@ struct linker {
     uint32_t *waited;
 };
 
-static const struct rank_build *rank_of(const struct linker *l, uint32_t member)
+/* The graph's op of one of a member's rank. */
+static uint32_t member_op(const struct linker *l, uint32_t member, uint32_t local)
 {
-    return &l->a->join->ranks[joined_rank(l->a->join, l->joined, member)];
+    return l->a->first_op[l->members[member].rank] + local;
 }
 
-static uint32_t local_op(const struct linker *l, uint32_t member, uint32_t local)
+static uint32_t call_of(const struct linker *l, uint32_t message)
 {
-    return l->a->first_op[joined_rank(l->a->join, l->joined, member)] + local;
+    return assembly_message_op(l->a, message, MESSAGE_CALL);
 }
 
-static uint32_t message_op(const struct linker *l, uint32_t message, enum message_op as)
+static void add(const struct linker *l, uint32_t from, uint32_t to)
 {
-    return l->a->message_ops[(size_t)message * N_MESSAGE_OPS + as];
-}
-
-static int add(const struct linker *l, uint32_t from, uint32_t to, bool soft)
-{
-    struct edge edge = {from, to, false, soft};
-    return array_push(&l->a->edges, edge);
+    assembly_add_edge(l->a, from, to, true);
 }
 
 /* Of a server its own. */
@@ -106,116 +102,90 @@ static uint32_t party_of(const struct linker *l, uint32_t member)
 static int compare_connections(const struct linker *l, const struct message *x,
                                const struct message *y)
 {
-    uint32_t party = party_of(l, x->to), other = party_of(l, y->to);
-    if (party != other)
-        return party < other ? -1 : 1;
-    if (x->to != y->to)
-        return x->to < y->to ? -1 : 1;
-    if (x->from != y->from)
-        return x->from < y->from ? -1 : 1;
-    return x->stream < y->stream ? -1 : x->stream > y->stream;
+    return COMPARE(party_of(l, x->to), party_of(l, y->to)) ?: ASCENDING(to) ?: ASCENDING(from)
+           ?: ASCENDING(stream);
 }
 
-static int compare_receivers(const void *x, const void *y, void *arg)
+static int compare_receivers(const void *a, const void *b, void *arg)
 {
     const struct linker *l = arg;
     const struct message *all = l->a->messages->all.at;
-    uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
-    int order = compare_connections(l, &all[a], &all[b]);
-    if (order)
-        return order;
-    if (all[a].is_notice != all[b].is_notice)
-        return all[a].is_notice ? 1 : -1;
-    return a < b ? -1 : a > b;
+    const struct message *x = &all[*(const uint32_t *)a], *y = &all[*(const uint32_t *)b];
+    return compare_connections(l, x, y) ?: ASCENDING(is_notice) ?: COMPARE(x, y);
 }
 
-static int find_inbound(struct linker *l)
+static void find_inbound(struct linker *l)
 {
     const struct message *all = l->a->messages->all.at;
     uint32_t n = l->joined->n_messages;
     uint32_t n_members =
         l->joined->n_members + (l->joined->has_servers ? l->a->join->n_servers : 0);
-    l->messages = mem_alloc((n + (size_t)1) * sizeof *l->messages);
-    l->inbound = mem_alloc((n + (size_t)1) * sizeof *l->inbound);
-    l->first_inbound = mem_array(n_members + (size_t)2, sizeof *l->first_inbound);
-    if (!l->messages || !l->inbound || !l->first_inbound)
-        return -1;
+    l->messages = arena_alloc(&l->scratch, n * sizeof *l->messages);
+    l->inbound = arena_alloc(&l->scratch, n * sizeof *l->inbound);
+    l->first_inbound = arena_array(&l->scratch, n_members + (size_t)1, sizeof *l->first_inbound);
     for (uint32_t i = 0; i < n; i++)
         l->messages[i] = l->joined->first_message + i;
     qsort_r(l->messages, n, sizeof *l->messages, compare_receivers, l);
     for (uint32_t i = 0; i < n; i++) {
         const struct message *m = &all[l->messages[i]];
-        struct inbound *last = l->n_inbound ? &l->inbound[l->n_inbound - 1] : NULL;
-        if (!last || compare_connections(l, &all[l->messages[i - 1]], m) != 0) {
-            last = &l->inbound[l->n_inbound++];
-            *last =
+        if (i == 0 || compare_connections(l, &all[l->messages[i - 1]], m) != 0) {
+            l->inbound[l->n_inbound++] =
                 (struct inbound){.from = m->from, .to = m->to, .channel = m->channel, .first = i};
             l->first_inbound[party_of(l, m->to) + 1]++;
         }
-        last->n += !m->is_notice;
-        last->n_notices += m->is_notice;
+        l->inbound[l->n_inbound - 1].n += !m->is_notice;
+        l->inbound[l->n_inbound - 1].n_notices += m->is_notice;
     }
     for (uint32_t m = 0; m < n_members; m++)
         l->first_inbound[m + 1] += l->first_inbound[m];
     size_t n_waited = 0;
-    l->senders = mem_alloc((l->n_inbound * (size_t)2 + 1) * sizeof *l->senders);
-    for (size_t i = 0; i < l->n_inbound * (size_t)2 && l->senders; i++) {
+    l->senders = arena_alloc(&l->scratch, l->n_inbound * (size_t)2 * sizeof *l->senders);
+    for (size_t i = 0; i < l->n_inbound * (size_t)2; i++) {
         uint32_t party = party_of(l, l->inbound[i / 2].from);
         l->senders[i] = (struct sender){NO_ID, (uint32_t)n_waited, 0};
         n_waited += l->first_inbound[party + 1] - l->first_inbound[party];
     }
-    l->waited = n_waited < NO_ID ? mem_array(n_waited + 1, sizeof *l->waited) : NULL;
-    return l->senders && l->waited ? 0 : -1;
+    if (n_waited >= NO_ID)
+        mem_fail();
+    l->waited = arena_array(&l->scratch, n_waited, sizeof *l->waited);
 }
 
-static int find_arrivals(struct linker *l)
+static void find_arrivals(struct linker *l)
 {
     uint32_t n = l->joined->n_members, n_samples = l->a->n_samples;
-    l->arrivals = mem_alloc(((size_t)n * n_samples + 1) * sizeof *l->arrivals);
-    for (uint32_t m = 0; m < n && l->arrivals; m++)
-        for (uint32_t s = 0; s < n_samples; s++) {
-            const struct rank_build *rank = rank_of(l, m);
-            uint32_t arrival = rank->collectives.at[l->members[m].collective].arrival;
+    l->arrivals = arena_alloc(&l->scratch, (size_t)n * n_samples * sizeof *l->arrivals);
+    for (uint32_t m = 0; m < n; m++)
+        for (uint32_t s = 0; s < n_samples; s++)
             l->arrivals[(size_t)m * n_samples + s] =
-                rank->start_ns[assembly_at(rank, rank->sample_step[s], arrival)];
-        }
-    return l->arrivals ? 0 : -1;
+                member_arrived_ns(l->a->join, &l->members[m], s);
 }
 
 /* Which inbound a message is of. */
 static uint32_t connection_of(const struct linker *l, const struct message *message)
 {
     const struct message *all = l->a->messages->all.at;
-    uint32_t low = 0, high = l->n_inbound;
-    while (low + 1 < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (compare_connections(l, &all[l->messages[l->inbound[mid].first]], message) <= 0)
-            low = mid;
-        else
-            high = mid;
-    }
-    return low;
+    return LOWER_BOUND(i, 1, l->n_inbound,
+                       compare_connections(l, &all[l->messages[l->inbound[i].first]], message) <=
+                           0) -
+           1;
 }
 
 /* A message's wait for a member to be there: if it always did, where that is not sure. Of those
  * without a log any may be the one. */
-static int add_arrival(const struct linker *l, uint32_t m, uint32_t member, bool sure,
-                       int64_t most_ns)
+static void add_arrival(const struct linker *l, uint32_t m, uint32_t member, bool sure,
+                        int64_t most_ns)
 {
     if (member >= l->joined->n_members)
-        return 0; /* a server is always there */
+        return; /* a server is always there */
     bool unlogged = l->members[member].unlogged;
     for (uint32_t k = unlogged ? 0 : member; k < l->joined->n_members; k++) {
-        uint32_t arrival = rank_of(l, k)->collectives.at[l->members[k].collective].arrival;
         struct times there = {&l->arrivals[(size_t)k * l->a->n_samples], 1};
         bool may = k == member || l->members[k].unlogged;
-        if (may && ((sure && !unlogged) || holds(l->a, there, starts_of(l->a, m), most_ns)) &&
-            add(l, local_op(l, k, arrival), message_op(l, m, MESSAGE_CALL), true) < 0)
-            return -1;
+        if (may && ((sure && !unlogged) || holds(l->a, there, starts_of(l->a, m), most_ns)))
+            add(l, member_op(l, k, JOIN_PART(l->a->join, &l->members[k])->arrival), call_of(l, m));
         if (!unlogged)
             break;
     }
-    return 0;
 }
 
 /* What a message follows in its stream: the call that sends the one before. When only the
@@ -224,24 +194,26 @@ static int add_arrival(const struct linker *l, uint32_t m, uint32_t member, bool
 static uint32_t turn_of(const struct linker *l, uint32_t m, uint32_t before)
 {
     bool is_sent = l->a->messages->all.at[m].tx != NO_ID;
-    return is_sent ? message_op(l, before, MESSAGE_CALL) : assembly_message_end(l->a, before);
+    return is_sent ? call_of(l, before) : assembly_message_end(l->a, before);
 }
 
 /* What it has to be there for: its sender's arrival or message before, and its receiver's. */
-static int add_turn(const struct linker *l, uint32_t m, const struct sender *sender,
-                    int64_t most_ns)
+static void add_turn(const struct linker *l, uint32_t m, const struct sender *sender,
+                     int64_t most_ns)
 {
     const struct message *message = &l->a->messages->all.at[m];
-    if (sender->last != NO_ID)
-        return add(l, turn_of(l, m, sender->last), message_op(l, m, MESSAGE_CALL), true);
-    if (add_arrival(l, m, message->from, true, most_ns) < 0)
-        return -1;
-    return message->is_notice ? 0 : add_arrival(l, m, message->to, false, most_ns);
+    if (sender->last != NO_ID) {
+        add(l, turn_of(l, m, sender->last), call_of(l, m));
+        return;
+    }
+    add_arrival(l, m, message->from, true, most_ns);
+    if (!message->is_notice)
+        add_arrival(l, m, message->to, false, most_ns);
 }
 
 /* Notices and data over one connection, as far as one came before the other in every iteration. */
-static int add_others(const struct linker *l, uint32_t m, const struct inbound *in,
-                      struct sender *sender, int64_t most_ns)
+static void add_others(const struct linker *l, uint32_t m, const struct inbound *in,
+                       struct sender *sender, int64_t most_ns)
 {
     bool is_notice = l->a->messages->all.at[m].is_notice;
     const uint32_t *others = l->messages + in->first + (is_notice ? 0 : in->n);
@@ -249,15 +221,14 @@ static int add_others(const struct linker *l, uint32_t m, const struct inbound *
     while (n < n_others && others[n] < m &&
            holds(l->a, starts_of(l->a, others[n]), starts_of(l->a, m), most_ns))
         n++;
-    if (n == sender->n_others)
-        return 0;
+    if (n > sender->n_others)
+        add(l, call_of(l, others[n - 1]), call_of(l, m));
     sender->n_others = n;
-    return add(l, message_op(l, others[n - 1], MESSAGE_CALL), message_op(l, m, MESSAGE_CALL), true);
 }
 
 /* What its sender had received, or may have been passed. */
-static int add_received(const struct linker *l, uint32_t m, const struct sender *sender,
-                        int64_t most_ns)
+static void add_received(const struct linker *l, uint32_t m, const struct sender *sender,
+                         int64_t most_ns)
 {
     const struct message *message = &l->a->messages->all.at[m];
     uint32_t party = party_of(l, message->from), *waited = l->waited + sender->waited;
@@ -269,141 +240,118 @@ static int add_received(const struct linker *l, uint32_t m, const struct sender 
         while (n < l->inbound[i].n &&
                holds(l->a, ends_of(l->a, received[n]), starts_of(l->a, m), most_ns))
             n++;
-        if (n > *waited && add(l, assembly_message_end(l->a, received[n - 1]),
-                               message_op(l, m, MESSAGE_CALL), true) < 0)
-            return -1;
+        if (n > *waited)
+            add(l, assembly_message_end(l->a, received[n - 1]), call_of(l, m));
         *waited = n;
     }
-    return 0;
 }
 
-static int add_message(struct linker *l, uint32_t m)
+static void add_message(struct linker *l, uint32_t m)
 {
     const struct message *message = &l->a->messages->all.at[m];
-    const struct rank_build *from = rank_of(l, message->from);
+    const struct rank_build *from =
+        &l->a->join->ranks[joined_rank(l->a->join, l->joined, message->from)];
     const struct step *step = &from->steps.at[from->steps.reference];
     int64_t most_ns = assembly_span(step->start_ns, step->end_ns) / 1000;
-    uint32_t call = message_op(l, m, MESSAGE_CALL), connection = connection_of(l, message);
+    uint32_t connection = connection_of(l, message);
     struct sender *sender = &l->senders[connection * 2 + message->is_notice];
     for (int as = MESSAGE_SEND; as < N_MESSAGE_OPS; as++)
-        if (message_op(l, m, as) != DPRO_NO_OP && add(l, call, message_op(l, m, as), false) < 0)
-            return -1;
-    if (add_turn(l, m, sender, most_ns) < 0)
-        return -1;
+        if (assembly_message_op(l->a, m, as) != DPRO_NO_OP)
+            assembly_add_edge(l->a, call_of(l, m), assembly_message_op(l->a, m, as), false);
+    add_turn(l, m, sender, most_ns);
     sender->last = m;
     if (message->notice != NO_ID &&
-        holds(l->a, ends_of(l->a, message->notice), starts_of(l->a, m), most_ns) &&
-        add(l, assembly_message_end(l->a, message->notice), call, true) < 0)
-        return -1;
-    if (add_others(l, m, &l->inbound[connection], sender, most_ns) < 0)
-        return -1;
-    return add_received(l, m, sender, most_ns);
+        holds(l->a, ends_of(l->a, message->notice), starts_of(l->a, m), most_ns))
+        add(l, assembly_message_end(l->a, message->notice), call_of(l, m));
+    add_others(l, m, &l->inbound[connection], sender, most_ns);
+    add_received(l, m, sender, most_ns);
 }
 
-static int add_end(const struct linker *l, uint32_t m, uint32_t member)
+static void add_end(const struct linker *l, uint32_t m, uint32_t member)
 {
     const struct message *message = &l->a->messages->all.at[m];
     uint32_t end = assembly_message_end(l->a, m), sent = end;
     if (member >= l->joined->n_members)
-        return 0;
+        return;
     if (!message->ends_sender)
-        sent = message_op(l, m, MESSAGE_CALL);
+        sent = call_of(l, m);
     else if (message->tx != NO_ID)
-        sent = message_op(l, m, MESSAGE_SEND);
-    uint32_t transfer = rank_of(l, member)->collectives.at[l->members[member].collective].transfer;
+        sent = assembly_message_op(l->a, m, MESSAGE_SEND);
+    uint32_t transfer = JOIN_PART(l->a->join, &l->members[member])->transfer;
     for (int receives = 0; receives < 2; receives++)
-        if (message_ends_member(l->a->messages, l->a->join, l->joined, m, receives, member) &&
-            add(l, receives ? end : sent, local_op(l, member, transfer), true) < 0)
-            return -1;
-    return 0;
+        if (message_ends_member(l->a->messages, l->a->join, l->joined, m, receives, member))
+            add(l, receives ? end : sent, member_op(l, member, transfer));
 }
 
 /* The rest of the collective follows the last message over each connection. */
-static int add_ends(const struct linker *l)
+static void add_ends(const struct linker *l)
 {
-    int status = 0;
-    for (uint32_t i = 0; i < l->n_inbound && status == 0; i++) {
+    for (uint32_t i = 0; i < l->n_inbound; i++) {
         const struct inbound *in = &l->inbound[i];
         if (in->n == 0)
             continue;
         uint32_t last = l->messages[in->first + in->n - 1];
         if (!l->joined->has_parties) {
-            status = add_end(l, last, in->from);
-            if (status == 0)
-                status = add_end(l, last, in->to);
+            add_end(l, last, in->from);
+            add_end(l, last, in->to);
         }
-        for (uint32_t k = 0; k < l->joined->n_members && l->joined->has_parties && status == 0; k++)
-            status = add_end(l, last, k);
+        for (uint32_t k = 0; k < l->joined->n_members && l->joined->has_parties; k++)
+            add_end(l, last, k);
     }
-    return status;
 }
 
 static bool is_exchange(const struct assembly *a, uint32_t message)
 {
     const struct joined *joined = &a->join->joined.at[a->messages->all.at[message].joined];
-    const struct local_collective *c =
-        &a->join->ranks[joined->rank].collectives.at[joined->collective];
-    return strcmp(c->kind, "push_pull") == 0;
+    return strcmp(JOIN_PART(a->join, joined)->kind, "push_pull") == 0;
 }
 
 /* Keys are exchanged beside each other, over one connection: a small one that is sent a moment
  * before a large one goes first. What was sent one after the other in every iteration keeps that
  * order, and a link takes what is sent as it comes. */
-static int add_link_order(struct assembly *a)
+static void add_link_order(struct assembly *a)
 {
     const struct messages *messages = a->messages;
     const struct rank_build *lead = &a->join->ranks[0];
-    struct sent_message *sent = mem_alloc((messages->all.n + 1) * sizeof *sent);
+    struct sent_message *sent = mem_alloc(messages->all.n * sizeof *sent);
     struct map last = {0}; /* of a pair of links: the last message between them, + 1 */
     uint32_t shown = 0;
-    int status = sent ? 0 : -1;
     for (uint32_t s = 0; s < a->n_samples; s++)
         if (lead->sample_step[s] == lead->steps.reference)
             shown = s;
-    if (status == 0)
-        messages_by_start(messages, a->n_samples, shown, sent);
-    for (size_t i = 0; i < messages->all.n && status == 0; i++) {
+    messages_by_start(messages, a->n_samples, shown, sent);
+    for (size_t i = 0; i < messages->all.n; i++) {
         uint32_t m = sent[i].message;
         const struct message *message = &messages->all.at[m];
         uint64_t key = map_mix((uint64_t)message->tx << 32 | message->rx) | 1, seen = 0;
         if (message->tx == NO_ID || !is_exchange(a, m))
             continue;
         map_get(&last, key, &seen);
-        status = map_set(&last, key, (uint64_t)m + 1);
+        map_set(&last, key, (uint64_t)m + 1);
         uint32_t before = (uint32_t)seen - 1;
-        if (seen == 0 || assembly_time_of(a, before, shown)->start_ns != sent[i].start_ns ||
-            !holds(a, starts_of(a, before), starts_of(a, m), 0) ||
-            !holds(a, ends_of(a, before), ends_of(a, m), 0))
-            continue;
-        struct edge edge = {a->message_ops[(size_t)before * N_MESSAGE_OPS + MESSAGE_CALL],
-                            a->message_ops[(size_t)m * N_MESSAGE_OPS + MESSAGE_CALL], false, true};
-        status = array_push(&a->edges, edge);
+        if (seen > 0 && assembly_time_of(a, before, shown)->start_ns == sent[i].start_ns &&
+            holds(a, starts_of(a, before), starts_of(a, m), 0) &&
+            holds(a, ends_of(a, before), ends_of(a, m), 0))
+            assembly_add_edge(a, assembly_message_op(a, before, MESSAGE_CALL),
+                              assembly_message_op(a, m, MESSAGE_CALL), true);
     }
     mem_free(sent);
     map_fini(&last);
-    return status;
 }
 
-int assembly_message_edges(struct assembly *a)
+void assembly_message_edges(struct assembly *a)
 {
-    int status = a->messages->all.n > 0 ? add_link_order(a) : 0;
-    for (size_t j = 0; j < a->join->joined.n && status == 0; j++) {
+    add_link_order(a);
+    for (size_t j = 0; j < a->join->joined.n; j++) {
         struct linker l = {.a = a, .joined = &a->join->joined.at[j]};
         if (l.joined->n_messages == 0)
             continue;
-        l.members = &a->join->members.at[l.joined->first_member];
-        if (find_inbound(&l) < 0 || find_arrivals(&l) < 0)
-            status = -1;
-        for (uint32_t i = 0; i < l.joined->n_messages && status == 0; i++)
-            status = add_message(&l, l.joined->first_message + i);
-        if (status == 0)
-            status = add_ends(&l);
-        mem_free(l.messages);
-        mem_free(l.inbound);
-        mem_free(l.first_inbound);
-        mem_free(l.arrivals);
-        mem_free(l.senders);
-        mem_free(l.waited);
+        l.members = joined_members(a->join, l.joined);
+        find_inbound(&l);
+        find_arrivals(&l);
+        for (uint32_t i = 0; i < l.joined->n_messages; i++)
+            add_message(&l, l.joined->first_message + i);
+        add_ends(&l);
+        arena_fini(&l.scratch);
     }
-    return status;
 }

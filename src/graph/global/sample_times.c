@@ -15,10 +15,8 @@
  * it took beyond the link's being free is a gap on the link. Messages keep their order. */
 #include <stdlib.h>
 
-#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/global/assembly.h"
-#include "graph/servers/parameter_servers.h"
 
 /* When `op` of the iteration before ended, as seen from `sample`. */
 static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample)
@@ -30,7 +28,7 @@ static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample
         return rank->steps.at[step].start_ns;
     if (local >= rank->n_timed || !rank->steps.at[step].follows)
         return ABSENT;
-    return rank->end_ns[assembly_at(rank, step - 1, local)];
+    return rank->end_ns[build_at(rank, step - 1, local)];
 }
 
 /* ---- messages ---- */
@@ -64,16 +62,14 @@ static bool of_one_series(const struct message *a, const struct message *b)
 static int64_t time_on_line(struct line_state *state, const struct message *message,
                             const struct message_time *time, int64_t *free_ns, struct turn *turn)
 {
-    int64_t start = state->free_ns > time->start_ns ? state->free_ns : time->start_ns;
+    int64_t start = MAX(state->free_ns, time->start_ns);
     int64_t dur = assembly_span(start, time->end_ns);
     *free_ns = state->free_ns;
     if (!state->last || !of_one_series(state->last, message))
         state->other_ns = state->last ? state->sent_ns + state->n_at_once : INT64_MIN;
-    if (state->other_ns > turn->before_ns)
-        turn->before_ns = state->other_ns;
+    turn->before_ns = MAX(turn->before_ns, state->other_ns);
     int64_t n_at_once = state->last && state->sent_ns == time->start_ns ? state->n_at_once + 1 : 0;
-    if (n_at_once > turn->later_ns)
-        turn->later_ns = n_at_once;
+    turn->later_ns = MAX(turn->later_ns, n_at_once);
     *state = (struct line_state){start + dur, message, time->start_ns, state->other_ns, n_at_once};
     return dur;
 }
@@ -84,31 +80,24 @@ struct sending {
     uint32_t message, sample;
 };
 
-static int compare_sendings(const void *x, const void *y, void *arg)
+static int compare_sendings(const void *p, const void *q, void *arg)
 {
-    const struct assembly *a = arg;
-    const struct sending *p = x, *q = y;
-    if (p->start_ns != q->start_ns)
-        return p->start_ns < q->start_ns ? -1 : 1;
-    int64_t end = assembly_time_of(a, p->message, p->sample)->end_ns;
-    int64_t other = assembly_time_of(a, q->message, q->sample)->end_ns;
-    if (end != other) /* of several that one call sent */
-        return end < other ? -1 : 1;
-    if (p->sample != q->sample)
-        return p->sample < q->sample ? -1 : 1;
-    return p->message < q->message ? -1 : p->message > q->message;
+    const struct sending *x = p, *y = q;
+    return ASCENDING(start_ns) /* then, of several that one call sent: */
+           ?: COMPARE(assembly_time_of(arg, x->message, x->sample)->end_ns,
+                      assembly_time_of(arg, y->message, y->sample)->end_ns)
+           ?: ASCENDING(sample) ?: ASCENDING(message);
 }
 
-/* All messages of all iterations, in the order in which they were sent. NULL: no memory. */
+/* All messages of all iterations, in the order in which they were sent. */
 static struct sending *list_sendings(struct assembly *a)
 {
     size_t n_messages = a->messages->all.n, n = 0;
-    struct sending *sent = mem_alloc((n_messages * a->n_samples + 1) * sizeof *sent);
-    for (uint32_t s = 0; s < a->n_samples && sent; s++)
+    struct sending *sent = mem_alloc(n_messages * a->n_samples * sizeof *sent);
+    for (uint32_t s = 0; s < a->n_samples; s++)
         for (uint32_t m = 0; m < n_messages; m++)
             sent[n++] = (struct sending){assembly_time_of(a, m, s)->start_ns, m, s};
-    if (n > 1)
-        qsort_r(sent, n, sizeof *sent, compare_sendings, a);
+    qsort_r(sent, n, sizeof *sent, compare_sendings, a);
     return sent;
 }
 
@@ -123,8 +112,8 @@ static bool next_is_seen(const struct assembly *a, uint32_t sample)
 }
 
 /* What shares a line with messages of an iteration may be of the one after it. Where that is not
- * seen, it is taken to send what this one did. -1: no memory. */
-static int add_unseen(const struct assembly *a, line_use_array *uses)
+ * seen, it is taken to send what this one did. */
+static void add_unseen(const struct assembly *a, line_use_array *uses)
 {
     const struct rank_build *lead = &a->join->ranks[0];
     for (size_t i = 0, n = uses->n; i < n; i++) {
@@ -136,54 +125,48 @@ static int add_unseen(const struct assembly *a, line_use_array *uses)
             __builtin_add_overflow(use.end_ns, later, &use.end_ns))
             continue;
         use.dur_ns = NULL;
-        if (array_push(uses, use) < 0)
-            return -1;
+        array_push(uses, use);
     }
-    return 0;
 }
 
 /* Durations of the SENDs and RECVs, and how each message found its links. What is still on a link
  * when an iteration begins holds up what that sends, as it does in a replay. */
-static int time_messages(struct assembly *a, struct turn *turns)
+static void time_messages(struct assembly *a, struct turn *turns)
 {
     const struct messages *messages = a->messages;
     struct sending *sent = list_sendings(a);
-    struct line_state *states = mem_alloc((a->lines.n + 1) * sizeof *states);
+    struct line_state *states = mem_alloc(a->lines.n * sizeof *states);
     line_use_array uses = {0};
-    int status = sent && states ? 0 : -1;
-    for (size_t l = 0; l < a->lines.n && status == 0; l++)
+    for (size_t l = 0; l < a->lines.n; l++)
         states[l] = (struct line_state){INT64_MIN, NULL, INT64_MIN, INT64_MIN, 0};
-    for (size_t i = 0; i < messages->all.n * a->n_samples && status == 0; i++) {
+    for (size_t i = 0; i < messages->all.n * a->n_samples; i++) {
         uint32_t m = sent[i].message, sample = sent[i].sample;
         const struct message *message = &messages->all.at[m];
         const struct message_time *time = assembly_time_of(a, m, sample);
         int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
         struct turn *turn = &turns[sample * messages->all.n + m];
         *turn = (struct turn){INT64_MAX, INT64_MAX, INT64_MIN, 0};
-        for (uint32_t in = 0; in < 2 && status == 0; in++) {
-            uint32_t op = a->message_ops[m * N_MESSAGE_OPS + (in ? MESSAGE_RECV : MESSAGE_SEND)];
+        for (uint32_t in = 0; in < 2; in++) {
+            uint32_t op = assembly_message_op(a, m, in ? MESSAGE_RECV : MESSAGE_SEND);
             if (op == DPRO_NO_OP)
                 continue;
             uint32_t line = a->line_of[2 * m + in];
             struct message_time seen = *time; /* the correction: a RECV starts as its SEND does */
-            if (in && a->raw_receives && time->received_ns != ABSENT)
+            if (in && a->options->raw_receives && time->received_ns != ABSENT)
                 seen.start_ns = time->received_ns;
             dur[op] = time_on_line(&states[line], message, &seen,
                                    in ? &turn->recv_free_ns : &turn->send_free_ns, turn);
             int64_t end = states[line].free_ns;
             struct line_use use = {line, sample, end - dur[op], end, &dur[op]};
             if (a->lines.at[line].n_sharing > 1)
-                status = array_push(&uses, use);
+                array_push(&uses, use);
         }
     }
-    if (status == 0)
-        status = add_unseen(a, &uses);
-    if (status == 0)
-        status = lines_share(a, uses.at, uses.n);
+    add_unseen(a, &uses);
+    lines_share(a, uses.at, uses.n);
     array_fini(&uses);
     mem_free(sent);
     mem_free(states);
-    return status;
 }
 
 /* A sender's calls of one collective, of its data or its notices. */
@@ -212,26 +195,24 @@ static int64_t usual_of(const struct call *calls, size_t n)
 
 /* How long the calls of each message's sender in its collective usually take, from the gaps of a
  * first pass. */
-static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
+static void find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
 {
     ARRAY(struct call) calls = {0};
     const struct message *messages = a->messages->all.at;
-    int status = 0;
-    for (size_t j = 0; j < a->join->joined.n && status == 0; j++) {
+    for (size_t j = 0; j < a->join->joined.n; j++) {
         const struct joined *joined = &a->join->joined.at[j];
         calls.n = 0;
-        for (uint32_t i = 0; i < joined->n_messages && status == 0; i++)
-            for (uint32_t s = 0; s < a->n_samples && status == 0; s++) {
+        for (uint32_t i = 0; i < joined->n_messages; i++)
+            for (uint32_t s = 0; s < a->n_samples; s++) {
                 uint32_t m = joined->first_message + i;
-                const uint32_t *ops = a->message_ops + (size_t)m * N_MESSAGE_OPS;
                 const int64_t *gap = a->graph->sample_gap_ns + (size_t)s * a->n_ops;
                 struct call call = {messages[m].from * 2 + messages[m].is_notice, m,
-                                    gap[assembly_message_end(a, m)] != 0, gap[ops[MESSAGE_CALL]]};
-                status = array_push(&calls, call);
+                                    gap[assembly_message_end(a, m)] != 0,
+                                    gap[assembly_message_op(a, m, MESSAGE_CALL)]};
+                array_push(&calls, call);
             }
-        if (status == 0 && calls.n > 1)
-            qsort(calls.at, calls.n, sizeof *calls.at, compare_calls);
-        for (size_t i = 0, end; i < calls.n && status == 0; i = end) {
+        array_sort(&calls, compare_calls);
+        for (size_t i = 0, end; i < calls.n; i = end) {
             for (end = i; end < calls.n && calls.at[end].kind == calls.at[i].kind;)
                 end++;
             int64_t usual = usual_of(&calls.at[i], end - i);
@@ -240,7 +221,6 @@ static int find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
         }
     }
     array_fini(&calls);
-    return status;
 }
 
 /* ---- all ops ---- */
@@ -290,8 +270,7 @@ static void time_call(struct assembly *a, const struct timing *t, uint32_t sampl
     const uint32_t *ops = a->message_ops + (size_t)message * N_MESSAGE_OPS;
     const struct turn *turn = &t->turns[sample * a->messages->all.n + message];
     int64_t sent = assembly_time_of(a, message, sample)->start_ns, called = sent, usual;
-    int64_t busy_until =
-        turn->send_free_ns < turn->recv_free_ns ? turn->send_free_ns : turn->recv_free_ns;
+    int64_t busy_until = MIN(turn->send_free_ns, turn->recv_free_ns);
     *end_ns = sent;
     if (!t->usual_ns) { /* what is usual is to be found from these */
         bool waited = busy_until > ready_ns && busy_until < sent;
@@ -302,18 +281,16 @@ static void time_call(struct assembly *a, const struct timing *t, uint32_t sampl
     if (!__builtin_add_overflow(ready_ns, t->usual_ns[message], &usual) && usual < busy_until &&
         usual < sent) {
         called = turn->before_ns < usual ? usual : turn->before_ns + 1;
-        called = called < sent ? called : sent;
+        called = MIN(called, sent);
     }
     if (a->join->joined.at[a->messages->all.at[message].joined].has_servers)
         called += turn->later_ns;
     *end_ns = called;
     gap[ops[MESSAGE_CALL]] = assembly_span(ready_ns, called);
     if (ops[MESSAGE_SEND] != DPRO_NO_OP)
-        gap[ops[MESSAGE_SEND]] =
-            assembly_span(turn->send_free_ns > called ? turn->send_free_ns : called, sent);
+        gap[ops[MESSAGE_SEND]] = assembly_span(MAX(turn->send_free_ns, called), sent);
     if (ops[MESSAGE_RECV] != DPRO_NO_OP)
-        gap[ops[MESSAGE_RECV]] =
-            assembly_span(turn->recv_free_ns > called ? turn->recv_free_ns : called, sent);
+        gap[ops[MESSAGE_RECV]] = assembly_span(MAX(turn->recv_free_ns, called), sent);
 }
 
 /* One iteration's durations and gaps by the graph's edges. */
@@ -334,9 +311,10 @@ static void time_sample(struct assembly *a, const struct timing *t, uint32_t sam
             continue;
         }
         struct readiness ready = ready_at(a, end_ns, t->first_edge[op], op, sample);
-        if (rank->free_ns && local < rank->n_timed &&
-            rank->free_ns[assembly_at(rank, step, local)] > ready.ready_ns)
-            ready.ready_ns = rank->free_ns[assembly_at(rank, step, local)];
+        bool measured = local < rank->n_timed;
+        size_t at = build_at(rank, step, local);
+        if (measured && rank->free_ns)
+            ready.ready_ns = MAX(ready.ready_ns, rank->free_ns[at]);
         if (ready.ready_ns == ABSENT)
             ready.ready_ns = rank->steps.at[step].start_ns;
         doubtful[op] = !ready.complete;
@@ -345,14 +323,13 @@ static void time_sample(struct assembly *a, const struct timing *t, uint32_t sam
             continue;
         }
         int64_t start = ready.ready_ns, end = start;
-        bool measured = local < rank->n_timed;
-        if (measured && rank->start_ns[assembly_at(rank, step, local)] != ABSENT) {
-            start = rank->start_ns[assembly_at(rank, step, local)];
-            end = rank->end_ns[assembly_at(rank, step, local)];
+        if (measured && rank->start_ns[at] != ABSENT) {
+            start = rank->start_ns[at];
+            end = rank->end_ns[at];
         }
         /* it may have run before what the graph has it wait for; what follows it in a replay waits
          * for that, too, and has it in no gap once more */
-        end_ns[op] = end > ready.ready_ns ? end : ready.ready_ns;
+        end_ns[op] = MAX(end, ready.ready_ns);
         dur[op] = assembly_span(start, end);
         gap[op] = assembly_span(ready.ready_ns, start);
     }
@@ -366,15 +343,7 @@ struct turn_of_op {
     int64_t start_ns, end_ns;
 };
 
-static int compare_turns(const void *x, const void *y)
-{
-    const struct turn_of_op *a = x, *b = y;
-    if (a->thread != b->thread)
-        return a->thread < b->thread ? -1 : 1;
-    if (a->start_ns != b->start_ns)
-        return a->start_ns < b->start_ns ? -1 : 1;
-    return a->local < b->local ? -1 : a->local > b->local;
-}
+ORDER(by_turn, struct turn_of_op, ASCENDING(thread) ?: ASCENDING(start_ns) ?: ASCENDING(local));
 
 /* Whether an op is of a thread that runs one at a time, in whatever order. Which op of a
  * server was whose is a guess. */
@@ -395,11 +364,11 @@ static uint32_t list_turns(const struct assembly *a, uint32_t r, uint32_t step,
     const struct rank_build *rank = &a->join->ranks[r];
     uint32_t n = 0, thread;
     for (uint32_t o = 0; o < rank->n_timed; o++) {
-        size_t at = assembly_at(rank, step, o);
+        size_t at = build_at(rank, step, o);
         if (rank->start_ns[at] != ABSENT && takes_turns(rank, o, &thread))
             list[n++] = (struct turn_of_op){thread, o, rank->start_ns[at], rank->end_ns[at]};
     }
-    qsort(list, n, sizeof *list, compare_turns);
+    qsort(list, n, sizeof *list, by_turn);
     return n;
 }
 
@@ -419,26 +388,24 @@ static void settle_turns(struct assembly *a, uint32_t r, uint32_t sample, struct
             free_ns = latest_ns = INT64_MIN;
         if (waited && gap[t->local] > 0) {
             was_ns = ready_ns > latest_ns ? ready_ns : latest_ns + 1;
-            was_ns = was_ns < t->start_ns ? was_ns : t->start_ns;
+            was_ns = MIN(was_ns, t->start_ns);
             gap[t->local] = was_ns - ready_ns;
         }
-        latest_ns = was_ns > latest_ns ? was_ns : latest_ns;
-        free_ns = t->end_ns > free_ns ? t->end_ns : free_ns;
+        latest_ns = MAX(latest_ns, was_ns);
+        free_ns = MAX(free_ns, t->end_ns);
     }
 }
 
-static int settle_all_turns(struct assembly *a)
+static void settle_all_turns(struct assembly *a)
 {
     uint32_t most = 0;
     for (uint32_t r = 0; r < assembly_n_processes(a); r++)
-        if (a->join->ranks[r].n_timed > most)
-            most = a->join->ranks[r].n_timed;
-    struct turn_of_op *list = mem_alloc((most + (size_t)1) * sizeof *list);
-    for (uint32_t r = 0; list && r < assembly_n_processes(a); r++)
+        most = MAX(most, a->join->ranks[r].n_timed);
+    struct turn_of_op *list = mem_alloc(most * sizeof *list);
+    for (uint32_t r = 0; r < assembly_n_processes(a); r++)
         for (uint32_t s = 0; s < a->n_samples; s++)
             settle_turns(a, r, s, list);
     mem_free(list);
-    return list ? 0 : -1;
 }
 
 static int64_t mean_of(const int64_t *values, size_t n, size_t stride)
@@ -474,62 +441,52 @@ static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
 }
 
 /* All iterations; where there are messages twice, as what is usual must be known first. */
-static int time_samples(struct assembly *a, struct timing *t)
+static void time_samples(struct assembly *a, struct timing *t)
 {
-    size_t n_messages = a->messages->all.n;
-    int64_t *usual_ns = mem_alloc((n_messages + 1) * sizeof *usual_ns);
-    int status = usual_ns ? 0 : -1;
-    if (status == 0 && n_messages > 0)
-        status = time_messages(a, t->turns);
-    for (int pass = 0; pass < (n_messages > 0 ? 2 : 1) && status == 0; pass++) {
-        if (pass == 1) {
-            status = find_usual_gaps(a, usual_ns);
-            t->usual_ns = usual_ns;
-        }
-        for (uint32_t s = 0; s < a->n_samples && status == 0; s++)
-            time_sample(a, t, s);
-    }
+    for (uint32_t s = 0; s < a->n_samples; s++)
+        time_sample(a, t, s);
+    if (a->messages->all.n == 0)
+        return;
+    int64_t *usual_ns = mem_alloc(a->messages->all.n * sizeof *usual_ns);
+    find_usual_gaps(a, usual_ns);
+    t->usual_ns = usual_ns;
+    for (uint32_t s = 0; s < a->n_samples; s++)
+        time_sample(a, t, s);
     mem_free(usual_ns);
-    return status == 0 ? settle_all_turns(a) : status;
 }
 
-int assembly_time(struct assembly *a)
+void assembly_time(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
     size_t n = (size_t)a->n_samples * a->n_ops, n_messages = a->messages->all.n;
-    size_t *first_edge = mem_alloc((a->n_ops + 1) * sizeof *first_edge);
+    size_t *first_edge = mem_alloc(a->n_ops * sizeof *first_edge);
     struct timing t = {.first_edge = first_edge,
-                       .end_ns = mem_alloc((a->n_ops + 1) * sizeof *t.end_ns),
-                       .doubtful = mem_array(n + 1, 1),
-                       .turns = mem_alloc((n_messages * a->n_samples + 1) * sizeof *t.turns)};
+                       .end_ns = mem_alloc(a->n_ops * sizeof *t.end_ns),
+                       .doubtful = mem_array(n, 1),
+                       .turns = mem_alloc(n_messages * a->n_samples * sizeof *t.turns)};
     g->sample_dur_ns = arena_array(&g->arena, n, sizeof *g->sample_dur_ns);
     g->sample_gap_ns = arena_array(&g->arena, n, sizeof *g->sample_gap_ns);
     if (!g->gap_ns)
         g->gap_ns = arena_array(&g->arena, a->n_ops, sizeof *g->gap_ns);
-    bool ready = first_edge && t.end_ns && t.doubtful && t.turns && g->sample_dur_ns &&
-                 g->sample_gap_ns && g->gap_ns;
-    if (ready) {
-        size_t e = 0;
-        for (uint32_t op = 0; op < a->n_ops; op++) {
-            while (e < a->edges.n && a->edges.at[e].to < op)
-                e++;
-            first_edge[op] = e;
-        }
-        ready = time_samples(a, &t) == 0;
+    size_t e = 0;
+    for (uint32_t op = 0; op < a->n_ops; op++) {
+        while (e < a->edges.n && a->edges.at[e].to < op)
+            e++;
+        first_edge[op] = e;
     }
-    if (ready) {
-        settle_gaps(a, t.doubtful);
-        g->n_samples = a->n_samples - a->first_sample;
-        if (a->first_sample > 0) {
-            g->lead_dur_ns = g->sample_dur_ns;
-            g->lead_gap_ns = g->sample_gap_ns;
-            g->sample_dur_ns += a->n_ops;
-            g->sample_gap_ns += a->n_ops;
-        }
+    time_messages(a, t.turns);
+    time_samples(a, &t);
+    settle_all_turns(a);
+    settle_gaps(a, t.doubtful);
+    g->n_samples = a->n_samples - a->first_sample;
+    if (a->first_sample > 0) {
+        g->lead_dur_ns = g->sample_dur_ns;
+        g->lead_gap_ns = g->sample_gap_ns;
+        g->sample_dur_ns += a->n_ops;
+        g->sample_gap_ns += a->n_ops;
     }
     mem_free(first_edge);
     mem_free(t.end_ns);
     mem_free(t.doubtful);
     mem_free(t.turns);
-    return ready ? 0 : -1;
 }

@@ -47,12 +47,11 @@ static size_t list_passages(const struct assembly *a, struct passage *passages)
             n++;
         }
     }
-    if (n > 1)
-        qsort(passages, n, sizeof *passages, by_line);
+    qsort(passages, n, sizeof *passages, by_line);
     return n;
 }
 
-static int add_line(struct assembly *a, const struct passage *passage)
+static void add_line(struct assembly *a, const struct passage *passage)
 {
     struct line line = {.direction = passage->direction,
                         .from = passage->from,
@@ -63,27 +62,23 @@ static int add_line(struct assembly *a, const struct passage *passage)
         line.first = a->lines.at[a->lines.n - 1].first;
         line.n_sharing = (uint32_t)a->lines.n - line.first + 1;
     }
-    if (array_push(&a->lines, line) < 0)
-        return -1;
+    array_push(&a->lines, line);
     for (uint32_t l = line.first; l < a->lines.n; l++)
         a->lines.at[l].n_sharing = line.n_sharing;
-    return 0;
 }
 
-int assembly_find_lines(struct assembly *a)
+void assembly_find_lines(struct assembly *a)
 {
-    size_t n_messages = a->messages->all.n;
-    struct passage *passages = mem_alloc((n_messages * 2 + 1) * sizeof *passages);
-    a->line_of = mem_alloc((n_messages * 2 + 1) * sizeof *a->line_of);
-    int status = passages && a->line_of ? 0 : -1;
-    size_t n = status == 0 ? list_passages(a, passages) : 0;
-    for (size_t i = 0; i < n && status == 0; i++) {
+    size_t n_ends = a->messages->all.n * 2;
+    struct passage *passages = mem_alloc(n_ends * sizeof *passages);
+    a->line_of = arena_alloc(&a->scratch, n_ends * sizeof *a->line_of);
+    size_t n = list_passages(a, passages);
+    for (size_t i = 0; i < n; i++) {
         if (i == 0 || compare_lines(&passages[i - 1], &passages[i]) != 0)
-            status = add_line(a, &passages[i]);
+            add_line(a, &passages[i]);
         a->line_of[passages[i].message * 2 + passages[i].direction % 2] = (uint32_t)a->lines.n - 1;
     }
     mem_free(passages);
-    return status;
 }
 
 /* ---- what each message takes of a link that it shares ---- */
@@ -96,30 +91,24 @@ struct moment {
     bool ends;
 };
 
-ORDER(compare_moments, struct moment, ASCENDING(direction) ?: ASCENDING(at_ns) ?: ASCENDING(use) ?: ASCENDING(ends));
+ORDER(compare_moments, struct moment,
+      ASCENDING(direction) ?: ASCENDING(at_ns) ?: ASCENDING(use) ?: ASCENDING(ends));
 
 /* While n take it each gets an n-th: what one got is how far the sum of such n-ths went on between
  * its begin and its end. */
-int lines_share(const struct assembly *a, const struct line_use *uses, size_t n)
+void lines_share(const struct assembly *a, const struct line_use *uses, size_t n)
 {
     enum { FRACTIONS = 1024 }; /* of a nanosecond */
     typedef unsigned __int128 wide;
-    struct moment *moments = mem_alloc((n * 2 + 1) * sizeof *moments);
-    wide *begun = mem_alloc((n + 1) * sizeof *begun), got = 0;
-    uint32_t *n_on = mem_array(a->lines.n + 1, sizeof *n_on); /* a line takes its part but once */
-    if (!moments || !begun || !n_on) {
-        mem_free(moments);
-        mem_free(begun);
-        mem_free(n_on);
-        return -1;
-    }
+    struct moment *moments = mem_alloc(n * 2 * sizeof *moments);
+    wide *begun = mem_alloc(n * sizeof *begun), got = 0;
+    uint32_t *n_on = mem_array(a->lines.n, sizeof *n_on); /* a line takes its part but once */
     for (size_t i = 0; i < n; i++)
         for (int ends = 0; ends < 2; ends++)
             moments[2 * i + (size_t)ends] =
                 (struct moment){a->lines.at[uses[i].line].direction,
                                 ends ? uses[i].end_ns : uses[i].start_ns, i, ends};
-    if (n > 0)
-        qsort(moments, n * 2, sizeof *moments, compare_moments);
+    qsort(moments, n * 2, sizeof *moments, compare_moments);
     for (size_t i = 0, n_taking = 0; i < n * 2; i++) {
         const struct moment *moment = &moments[i];
         if (n_taking > 0)
@@ -139,5 +128,4 @@ int lines_share(const struct assembly *a, const struct line_use *uses, size_t n)
     mem_free(moments);
     mem_free(begun);
     mem_free(n_on);
-    return 0;
 }

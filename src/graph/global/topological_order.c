@@ -7,68 +7,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/memory.h"
+#include "base/sort.h"
 #include "graph/global/assembly.h"
 
-static int compare_edges(const void *x, const void *y)
-{
-    const struct edge *a = x, *b = y;
-    if (a->to != b->to)
-        return a->to < b->to ? -1 : 1;
-    if (a->from != b->from)
-        return a->from < b->from ? -1 : 1;
-    if (a->next != b->next)
-        return a->next ? 1 : -1;
-    return (int)a->soft - (int)b->soft; /* the hard one of two survives */
-}
+/* The hard one of two comes first. */
+ORDER(by_end, struct edge, ASCENDING(to) ?: ASCENDING(from) ?: ASCENDING(next) ?: ASCENDING(soft));
 
-static int push_edge(struct assembly *a, uint32_t from, uint32_t to, bool next, bool soft)
-{
-    struct edge edge = {from, to, next, soft};
-    return array_push(&a->edges, edge);
-}
-
-static int collect_edges(struct assembly *a)
+static void collect_edges(struct assembly *a)
 {
     struct join *join = a->join;
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         for (size_t e = 0; e < join->ranks[r].edges.n; e++) {
-            const struct local_edge *edge = &join->ranks[r].edges.at[e];
-            if (push_edge(a, a->first_op[r] + edge->from, a->first_op[r] + edge->to, edge->next,
-                          edge->soft) < 0)
-                return -1;
+            const struct local_edge *local = &join->ranks[r].edges.at[e];
+            struct edge edge = {a->first_op[r] + local->from, a->first_op[r] + local->to,
+                                local->next, local->soft};
+            array_push(&a->edges, edge);
         }
         array_fini(&join->ranks[r].edges); /* taken over */
     }
     for (size_t e = 0; e < join->cross.n; e++) {
         const struct cross_edge *edge = &join->cross.at[e];
-        if (push_edge(a, a->first_op[edge->from_rank] + edge->from,
-                      a->first_op[edge->to_rank] + edge->to, false, true) < 0)
-            return -1;
+        assembly_add_edge(a, a->first_op[edge->from_rank] + edge->from,
+                          a->first_op[edge->to_rank] + edge->to, true);
     }
     array_fini(&join->cross);
     for (size_t j = 0; j < join->joined.n; j++) {
         const struct joined *joined = &join->joined.at[j];
+        const struct member *members = joined_members(join, joined);
         for (uint32_t m = 0; m < joined->n_members && a->barriers[j] != DPRO_NO_OP; m++) {
-            const struct member *member = &join->members.at[joined->first_member + m];
-            const struct local_collective *c =
-                &join->ranks[member->rank].collectives.at[member->collective];
-            if (push_edge(a, a->first_op[member->rank] + c->arrival, a->barriers[j], false, true) <
-                    0 ||
-                push_edge(a, a->barriers[j], a->first_op[member->rank] + c->transfer, false, true) <
-                    0)
-                return -1;
+            const struct local_collective *c = JOIN_PART(join, &members[m]);
+            uint32_t first = a->first_op[members[m].rank];
+            assembly_add_edge(a, first + c->arrival, a->barriers[j], true);
+            assembly_add_edge(a, a->barriers[j], first + c->transfer, true);
         }
     }
-    return assembly_message_edges(a) < 0 || assembly_server_edges(a) < 0 ? -1 : 0;
+    assembly_message_edges(a);
+    assembly_server_edges(a);
 }
 
 static void sort_edges(struct assembly *a)
 {
     size_t n = 0;
-    if (a->edges.n == 0)
-        return;
-    qsort(a->edges.at, a->edges.n, sizeof *a->edges.at, compare_edges);
+    array_sort(&a->edges, by_end);
     for (size_t i = 0; i < a->edges.n; i++) {
         const struct edge *e = &a->edges.at[i];
         if (n > 0 && a->edges.at[n - 1].from == e->from && a->edges.at[n - 1].to == e->to &&
@@ -114,14 +94,13 @@ static uint32_t order_ops(struct assembly *a, struct sorter *sorter)
 
 /* Tarjan's algorithm without recursion, over what could not be ordered: ops of equal component lie
  * on cycles through each other. `fill` is where each op's next successor stands. */
-static int find_components(const struct assembly *a, struct sorter *sorter, uint32_t *component)
+static void find_components(const struct assembly *a, struct sorter *sorter, uint32_t *component)
 {
-    uint32_t *number = mem_array(a->n_ops + (size_t)1, sizeof *number); /* 0: not seen */
-    uint32_t *open = mem_alloc((a->n_ops + (size_t)1) * sizeof *open);
-    uint32_t *path = mem_alloc((a->n_ops + (size_t)1) * sizeof *path);
+    uint32_t *number = mem_array(a->n_ops, sizeof *number); /* 0: not seen */
+    uint32_t *open = mem_alloc(a->n_ops * sizeof *open);
+    uint32_t *path = mem_alloc(a->n_ops * sizeof *path);
     uint32_t n_seen = 0, n_open = 0, n_path = 0;
-    int status = number && open && path ? 0 : -1;
-    for (uint32_t root = 0; root < a->n_ops && status == 0; root++) {
+    for (uint32_t root = 0; root < a->n_ops; root++) {
         if (!sorter->pending[root] || number[root])
             continue;
         path[n_path++] = root;
@@ -136,13 +115,13 @@ static int find_components(const struct assembly *a, struct sorter *sorter, uint
                 uint32_t next = sorter->succ[sorter->fill[op]++];
                 if (!number[next])
                     path[n_path++] = next;
-                else if (number[next] != UINT32_MAX && component[next] < component[op])
-                    component[op] = component[next];
+                else if (number[next] != UINT32_MAX)
+                    component[op] = MIN(component[op], component[next]);
                 continue;
             }
             n_path--;
-            if (n_path > 0 && component[op] < component[path[n_path - 1]])
-                component[path[n_path - 1]] = component[op];
+            if (n_path > 0)
+                component[path[n_path - 1]] = MIN(component[path[n_path - 1]], component[op]);
             if (component[op] != number[op])
                 continue;
             for (uint32_t member = NO_ID; member != op;) { /* a component is complete */
@@ -155,7 +134,6 @@ static int find_components(const struct assembly *a, struct sorter *sorter, uint
     mem_free(number);
     mem_free(open);
     mem_free(path);
-    return status;
 }
 
 /* A send may be over before its receiver comes, when the message fits the transport's buffers. */
@@ -169,15 +147,12 @@ static bool is_wait_of_send(const struct assembly *a, const struct edge *edge)
 }
 
 /* Drops what is soft and closes a cycle: if that is enough, only that sends wait for receivers. */
-static int break_cycles(struct assembly *a, struct sorter *sorter, uint32_t *dropped)
+static void break_cycles(struct assembly *a, struct sorter *sorter)
 {
-    uint32_t *component = mem_alloc((a->n_ops + (size_t)1) * sizeof *component);
+    uint32_t *component = mem_alloc(a->n_ops * sizeof *component);
     bool sends = false;
     size_t n = 0;
-    if (!component || find_components(a, sorter, component) < 0) {
-        mem_free(component);
-        return -1;
-    }
+    find_components(a, sorter, component);
     for (int pass = 0; pass < 2; pass++)
         for (size_t e = 0; e < a->edges.n; e++) {
             const struct edge *edge = &a->edges.at[e];
@@ -187,61 +162,51 @@ static int break_cycles(struct assembly *a, struct sorter *sorter, uint32_t *dro
             if (pass == 0) {
                 sends |= send;
             } else if (closes && (send || !sends)) {
-                *dropped += !send;
+                a->n_dropped += !send;
             } else {
                 a->edges.at[n++] = *edge;
             }
         }
     a->edges.n = n;
     mem_free(component);
-    return 0;
 }
 
-static int order_all(struct assembly *a, uint32_t *dropped)
+static void order_all(struct assembly *a)
 {
-    struct sorter sorter = {mem_alloc((a->n_ops + 1) * sizeof(uint32_t)),
-                            mem_alloc((a->n_ops + 1) * sizeof(uint32_t)),
-                            mem_alloc((a->edges.n + a->n_ops + 1) * sizeof(uint32_t)),
-                            mem_alloc((a->n_ops + 1) * sizeof(uint32_t))};
-    a->order = mem_alloc((a->n_ops + 1) * sizeof *a->order);
-    bool ready = sorter.pending && sorter.row && sorter.succ && sorter.fill && a->order;
-    *dropped = 0;
+    struct sorter sorter = {mem_alloc(a->n_ops * sizeof(uint32_t)),
+                            mem_alloc((a->n_ops + (size_t)1) * sizeof(uint32_t)),
+                            mem_alloc(a->edges.n * sizeof(uint32_t)),
+                            mem_alloc(a->n_ops * sizeof(uint32_t))};
+    a->order = arena_alloc(&a->scratch, a->n_ops * sizeof *a->order);
     /* hard edges follow time on each device and from calls to devices: they close no cycle */
-    while (ready && order_ops(a, &sorter) < a->n_ops)
-        ready = break_cycles(a, &sorter, dropped) == 0;
+    while (order_ops(a, &sorter) < a->n_ops)
+        break_cycles(a, &sorter);
     mem_free(sorter.pending);
     mem_free(sorter.row);
     mem_free(sorter.succ);
     mem_free(sorter.fill);
-    return ready ? 0 : -1;
 }
 
 /* An op that nothing holds back would start before its iteration did. */
-static int tie_loose_ops(struct assembly *a)
+static void tie_loose_ops(struct assembly *a)
 {
-    uint8_t *has = mem_array(a->n_ops + 1, 1);
-    if (!has)
-        return -1;
+    bool *waits = mem_array(a->n_ops, sizeof *waits);
     for (size_t e = 0; e < a->edges.n; e++)
-        has[a->edges.at[e].to] = 1;
-    int status = 0;
-    for (uint32_t op = 0; op < a->n_ops && status == 0; op++) {
+        waits[a->edges.at[e].to] = true;
+    for (uint32_t op = 0; op < a->n_ops; op++) {
         uint32_t r = assembly_rank_of(a, op);
-        uint32_t boundary = a->first_op[r] + a->join->ranks[r].boundary;
-        if (!has[op] && a->join->ranks[r].boundary != NO_ID)
-            status = push_edge(a, boundary, op, true, false);
+        struct edge edge = {a->first_op[r] + a->join->ranks[r].boundary, op, true, false};
+        if (!waits[op] && a->join->ranks[r].boundary != NO_ID)
+            array_push(&a->edges, edge);
     }
-    mem_free(has);
-    return status;
+    mem_free(waits);
 }
 
-int assembly_order(struct assembly *a, uint32_t *dropped)
+void assembly_order(struct assembly *a)
 {
-    if (collect_edges(a) < 0)
-        return -1;
+    collect_edges(a);
     sort_edges(a);
-    if (order_all(a, dropped) < 0 || tie_loose_ops(a) < 0)
-        return -1;
+    order_all(a);
+    tie_loose_ops(a);
     sort_edges(a);
-    return 0;
 }

@@ -1,0 +1,450 @@
+/* graph/global/fill_graph.c: all that was learnt about the ops, written into the graph. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/map.h"
+#include "base/sort.h"
+#include "graph/global/assembly.h"
+#include "graph/servers/exchanges.h"
+
+/* What was seen in the shown iteration, on an axis that begins with it. */
+static void fill_seen(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    struct join *join = a->join;
+    int64_t zero = INT64_MAX;
+    for (uint32_t s = 0; s < a->n_samples; s++)
+        if (join->ranks[0].sample_step[s] == join->ranks[0].steps.reference)
+            g->shown_sample = s - a->first_sample;
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
+        const struct rank_build *rank = &join->ranks[r];
+        int64_t start = rank->pace.track != NO_ID ? rank->seen_start_ns[rank->pace.first]
+                                                  : rank->steps.at[rank->steps.reference].start_ns;
+        zero = MIN(zero, start);
+    }
+    if (!g->seen_start_ns)
+        g->seen_start_ns = arena_array(&g->arena, a->n_ops, sizeof *g->seen_start_ns);
+    if (!g->seen_dur_ns)
+        g->seen_dur_ns = arena_array(&g->arena, a->n_ops, sizeof *g->seen_dur_ns);
+    for (uint32_t r = 0, n = 0; r < assembly_n_processes(a); r++) {
+        const struct rank_build *rank = &join->ranks[r];
+        const struct step *step = &rank->steps.at[rank->steps.reference];
+        if (a->first_op[r + 1] > a->first_op[r]) /* else a server that took no part */
+            g->ranks[n++].offset_ns = assembly_span(zero, step->start_ns);
+        for (uint32_t o = 0; o < rank->n_timed; o++) {
+            uint32_t op = a->first_op[r] + o;
+            int64_t start = rank->seen_start_ns[o];
+            if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
+                g->seen_start_ns[op] = 0;
+            g->seen_dur_ns[op] = assembly_span(start, rank->seen_end_ns[o]);
+        }
+        for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++) {
+            enum message_op as = MESSAGE_CALL;
+            uint32_t m = assembly_message(a, r, op, &as);
+            const struct message_time *time =
+                assembly_time_of(a, m, g->shown_sample + a->first_sample);
+            int64_t dur = g->sample_dur_ns[(size_t)g->shown_sample * a->n_ops + op];
+            int64_t start = as == MESSAGE_CALL ? time->start_ns : time->end_ns - dur;
+            if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
+                g->seen_start_ns[op] = 0;
+            g->seen_dur_ns[op] = dur;
+        }
+    }
+}
+
+static void fill_lead(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    const struct join *join = a->join;
+    int64_t first = INT64_MAX;
+    if (a->first_sample == 0)
+        return;
+    g->lead_begin_ns = arena_array(&g->arena, join->n_ranks, sizeof *g->lead_begin_ns);
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
+        g->lead_begin_ns[r] = join->ranks[r].steps.at[assembly_step(a, r, 0)].start_ns;
+        first = MIN(first, g->lead_begin_ns[r]);
+    }
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        g->lead_begin_ns[r] = assembly_span(first, g->lead_begin_ns[r]);
+}
+
+static void fill_measured(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    struct join *join = a->join;
+    g->measured_ns = arena_array(&g->arena, g->n_samples, sizeof *g->measured_ns);
+    g->sample_number = arena_array(&g->arena, g->n_samples, sizeof *g->sample_number);
+    g->sample_follows = arena_array(&g->arena, g->n_samples, sizeof *g->sample_follows);
+    /* of one that was chosen among others it is known when the next one begins */
+    g->single_iteration = a->n_samples == 1 && join->ranks[0].steps.n == 1;
+    for (uint32_t s = 0; s < g->n_samples; s++) {
+        __int128 sum = 0;
+        int64_t first = INT64_MAX, last = INT64_MIN;
+        for (uint32_t r = 0; r < join->n_ranks; r++) {
+            const struct rank_build *rank = &join->ranks[r];
+            uint32_t step = assembly_step(a, r, a->first_sample + s);
+            sum += build_step_ns(rank, step);
+            for (uint32_t o = 0; o < rank->n_timed && g->single_iteration; o++) {
+                size_t at = build_at(rank, step, o);
+                if (o == rank->boundary || rank->start_ns[at] == ABSENT)
+                    continue;
+                first = MIN(first, rank->start_ns[at]);
+                last = MAX(last, rank->end_ns[at]);
+            }
+        }
+        g->measured_ns[s] =
+            g->single_iteration ? assembly_span(first, last) : (int64_t)(sum / join->n_ranks);
+        const struct step *lead =
+            &join->ranks[0].steps.at[assembly_step(a, 0, a->first_sample + s)];
+        g->sample_follows[s] = join->choice.overlaps_next || lead->follows;
+        g->sample_number[s] = lead->number;
+    }
+}
+
+static void fill_pace(struct assembly *a)
+{
+    struct dpro_pace *pace = &a->graph->pace;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++)
+        pace->n_ranks += a->join->ranks[r].pace.track != NO_ID;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++) {
+        const struct rank_build *rank = &a->join->ranks[r];
+        if (rank->pace.track == NO_ID)
+            continue;
+        pace->marks_ns += rank->pace.times.marks_ns / pace->n_ranks;
+        pace->device_ns += rank->pace.times.device_ns / pace->n_ranks;
+        pace->ahead_ns += rank->pace.times.ahead_ns / pace->n_ranks;
+    }
+}
+
+static void fill_left_out(struct assembly *a)
+{
+    struct map seen = {0}; /* numbers, as several ranks may show why */
+    for (size_t i = 0; i < a->join->choice.left_out.n; i++) {
+        const struct left_out *from = &a->join->choice.left_out.at[i];
+        struct dpro_left_out to = {.number = from->number};
+        uint64_t key = map_key((uint64_t)from->number);
+        if (from->kept || map_get(&seen, key, NULL))
+            continue;
+        to.reason = arena_copy_string(&a->graph->arena, from->reason, strlen(from->reason));
+        map_set(&seen, key, 1);
+        array_push(&a->graph->left_out, to);
+    }
+    map_fini(&seen);
+}
+
+/* An address that a process has for its own. */
+struct own_address {
+    struct net_address address; /* without its port */
+    uint32_t process;
+};
+
+ORDER(by_address, struct own_address,
+      memcmp(&x->address, &y->address, sizeof x->address) ?: ASCENDING(process));
+
+typedef ARRAY(struct own_address) address_array;
+
+static address_array list_addresses(const struct assembly *a)
+{
+    const struct dpro_graph *g = a->graph;
+    address_array list = {0};
+    for (uint32_t p = 0; p < g->n_ranks + g->n_servers; p++)
+        for (uint32_t t = 0; t < a->trace->n_transports; t++) {
+            const struct net_transport *transport = &a->trace->transports[t];
+            for (size_t i = 0; i < transport->connections.n; i++) {
+                const struct net_address *local = &transport->connections.at[i].local;
+                struct own_address own = {{.zone = local->zone, .family = local->family}, p};
+                memcpy(own.address.ip, local->ip, sizeof own.address.ip);
+                if (transport->rank == g->ranks[p].rank && local->family != AF_UNIX)
+                    array_push(&list, own);
+            }
+        }
+    array_sort(&list, by_address);
+    return list;
+}
+
+/* Which rank is the first one with whom each process has an address in common. */
+static void fill_hosts(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    if (g->n_servers == 0)
+        return;
+    address_array list = list_addresses(a);
+    g->rank_hosts = arena_array(&g->arena, g->n_ranks + (size_t)1, sizeof *g->rank_hosts);
+    g->server_hosts = arena_array(&g->arena, g->n_servers + (size_t)1, sizeof *g->server_hosts);
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        g->rank_hosts[r] = r;
+    for (uint32_t s = 0; s < g->n_servers; s++)
+        g->server_hosts[s] = -1;
+    for (size_t i = 0, first = 0; i < list.n; i++) { /* ranks go before servers */
+        uint32_t process = list.at[i].process;
+        if (memcmp(&list.at[i].address, &list.at[first].address, sizeof list.at->address) != 0)
+            first = i;
+        uint32_t with = list.at[first].process;
+        if (process < g->n_ranks && with < g->rank_hosts[process])
+            g->rank_hosts[process] = with;
+        if (process >= g->n_ranks && with < g->n_ranks) {
+            int32_t *host = &g->server_hosts[process - g->n_ranks];
+            *host = *host < 0 || with < (uint32_t)*host ? (int32_t)with : *host;
+        }
+    }
+    array_fini(&list);
+}
+
+/* The threads of an executor's pool take its ops in turns. */
+static void fill_pools(struct assembly *a)
+{
+    for (uint32_t r = 0; r < assembly_n_processes(a); r++) {
+        const struct rank_build *rank = &a->join->ranks[r];
+        uint32_t pool = DPRO_NO_DEVICE;
+        for (uint32_t d = 0; d < rank->devices.n; d++) {
+            const struct graph_device *device = &rank->devices.at[d]; /* named after its track */
+            if (device->n_slots > 0) {
+                a->graph->devices[a->first_device[r] + d].pool = a->first_device[r] + d;
+                a->graph->devices[a->first_device[r] + d].n_slots = device->n_slots;
+                continue;
+            }
+            if (rank->n_slots == 0 || device->kind != DPRO_DEVICE_CPU_THREAD ||
+                !rank->trace->tracks[device->name].pool)
+                continue;
+            if (pool == DPRO_NO_DEVICE)
+                pool = a->first_device[r] + d;
+            a->graph->devices[a->first_device[r] + d].pool = pool;
+            a->graph->devices[a->first_device[r] + d].n_slots = rank->n_slots;
+        }
+    }
+}
+
+static void fill_shared_links(struct assembly *a)
+{
+    for (uint32_t l = 0; l < a->lines.n; l++) {
+        const struct line *line = &a->lines.at[l];
+        struct graph_device *device = &a->graph->devices[assembly_line_device(a, l)];
+        if (line->n_sharing == 1)
+            continue;
+        device->shared = assembly_line_device(a, line->first);
+        device->n_sharing = line->n_sharing;
+    }
+}
+
+static void fill_cycles(struct assembly *a)
+{
+    enum { USUAL_MIB = 128 }; /* since 0.21; 64 before */
+    const struct fusion *fusion = a->trace->fusion;
+    struct graph_cycles *cycles = &a->graph->cycles;
+    if (!fusion || fusion->cycle_ns <= 0)
+        return;
+    *cycles = (struct graph_cycles){.cycle_ns = fusion->cycle_ns,
+                                    .negotiate_ns = fusion->negotiate_ns,
+                                    .fuses = true,
+                                    .fusion_bytes = (uint64_t)USUAL_MIB << 20};
+    cycles->fusion_bytes = MIN(cycles->fusion_bytes, fusion->most_bytes);
+    for (uint32_t r = 0; r < a->trace->n_ranks; r++) {
+        const struct recording *recording = a->trace->ranks[r].recording;
+        if (!recording || !recording->fusion.is_set)
+            continue;
+        cycles->fuses = !recording->fusion.in_groups;
+        cycles->fusion_bytes = recording->fusion.most_bytes;
+    }
+    cycles->reductions =
+        arena_array(&a->graph->arena, fusion->n_samples + (size_t)1, sizeof *cycles->reductions);
+    for (uint32_t i = 0; i < fusion->n_samples; i++)
+        cycles->reductions[cycles->n_reductions++] =
+            (struct graph_reduction){fusion->samples[i].size_bytes, fusion->samples[i].took_ns};
+}
+
+static void fill_ops(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    for (uint32_t r = 0, n = 0; r < assembly_n_processes(a); r++) {
+        const struct rank_build *rank = &a->join->ranks[r];
+        if (a->first_op[r + 1] == a->first_op[r])
+            continue; /* a server that took no part */
+        for (uint32_t o = 0; o < rank->ops.n; o++) {
+            g->flags[a->first_op[r] + o] = rank->ops.at[o].flags;
+            g->phase[a->first_op[r] + o] = rank->ops.at[o].phase;
+            if (rank->ops.at[o].spare == 0)
+                continue;
+            if (!g->spare)
+                g->spare = arena_array(&g->arena, g->n_ops, sizeof *g->spare);
+            g->spare[a->first_op[r] + o] = rank->ops.at[o].spare;
+        }
+        for (uint32_t op = a->first_op[r] + (uint32_t)rank->ops.n; op < a->first_message[r]; op++)
+            g->phase[op] = DPRO_OP_BARRIER;
+        g->ranks[n].n_message_ops = a->first_op[r + 1] - a->first_message[r];
+        g->ranks[n++].boundary =
+            rank->boundary == NO_ID ? DPRO_NO_OP : a->first_op[r] + rank->boundary;
+        if (r < a->join->n_ranks && rank->pace.track != NO_ID) {
+            g->ranks[n - 1].on_device = true;
+            g->ranks[n - 1].first_work = a->first_op[r] + rank->pace.first;
+            g->ranks[n - 1].last_work = a->first_op[r] + rank->pace.last;
+        }
+    }
+    uint32_t n_workers = 0; /* a session's servers are built as its workers are */
+    while (n_workers < a->join->n_ranks && a->join->ranks[n_workers].trace->rank >= 0)
+        n_workers++;
+    g->n_servers = g->n_ranks - n_workers;
+    g->n_ranks = n_workers;
+    g->framework = dpro_trace_framework(a->trace);
+    g->in_session = a->join->n_ranks > 0 && a->join->ranks[0].trace->in_session;
+    g->world_size = (uint32_t)a->join->world_size;
+}
+
+/* Of unknown size, a collective is like itself only. */
+static uint64_t kind_and_size(const struct dpro_graph *g, const struct graph_collective *c)
+{
+    uint64_t size = c->size_bytes ? c->size_bytes : UINT64_MAX - (uint64_t)(c - g->collectives);
+    return map_mix(map_mix(size) + c->name) | 1;
+}
+
+/* How much longer a transfer took than the shortest of any collective of its kind and size is
+ * waiting, where ranks are missing. Of those made of messages only the ends are transfers. */
+static void fill_missing_waits(struct dpro_graph *g)
+{
+    struct map shortest = {0};
+    for (uint32_t j = 0; j < g->n_collectives; j++) {
+        const struct graph_collective *c = &g->collectives[j];
+        uint64_t least = INT64_MAX;
+        if (c->n_messages > 0)
+            continue;
+        map_get(&shortest, kind_and_size(g, c), &least);
+        for (uint32_t m = 0; m < c->n_members; m++)
+            for (uint32_t s = 0; s < g->n_samples; s++) {
+                uint32_t op = g->members[c->first_member + m].transfer;
+                least = MIN(least, (uint64_t)g->sample_dur_ns[(size_t)s * g->n_ops + op]);
+            }
+        map_set(&shortest, kind_and_size(g, c), least);
+    }
+    for (uint32_t j = 0; j < g->n_collectives; j++) {
+        struct graph_collective *c = &g->collectives[j];
+        uint64_t least = 0;
+        if (c->n_expected > c->n_members && map_get(&shortest, kind_and_size(g, c), &least))
+            c->missing_wait_ns =
+                assembly_span((int64_t)least, g->dur_ns[g->members[c->first_member].transfer]);
+    }
+    map_fini(&shortest);
+}
+
+static void fill_collectives(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    struct join *join = a->join;
+    g->n_collectives = (uint32_t)join->joined.n;
+    g->n_members = (uint32_t)join->members.n;
+    g->collectives = arena_array(&g->arena, g->n_collectives, sizeof *g->collectives);
+    g->members = arena_array(&g->arena, g->n_members, sizeof *g->members);
+    if (g->n_collectives > 0 && !g->transaction)
+        g->transaction = arena_array(&g->arena, g->n_ops, sizeof *g->transaction);
+    for (uint32_t j = 0; j < g->n_collectives; j++) {
+        const struct joined *joined = &join->joined.at[j];
+        const struct local_collective *c = JOIN_PART(join, joined);
+        const char *group = strtab_get(&a->trace->names, c->group);
+        g->collectives[j] =
+            (struct graph_collective){.name = strtab_add(&g->names, c->kind, strlen(c->kind)),
+                                      .group = strtab_add(&g->names, group, strlen(group)),
+                                      .key = c->key,
+                                      .size_bytes = c->size_bytes,
+                                      .barrier = a->barriers[j],
+                                      .first_member = joined->first_member,
+                                      .n_members = joined->n_members,
+                                      .n_expected = joined->n_expected,
+                                      .n_messages = joined->n_data,
+                                      .pattern = joined->pattern.name,
+                                      .n_chunks = joined->pattern.n_chunks,
+                                      .n_channels = joined->pattern.n_channels};
+        for (uint32_t m = joined->first_member; m < joined->first_member + joined->n_members; m++) {
+            const struct member *member = &join->members.at[m];
+            const struct local_collective *own = JOIN_PART(join, member);
+            g->members[m].arrival = a->first_op[member->rank] + own->arrival;
+            g->members[m].transfer = a->first_op[member->rank] + own->transfer;
+            g->members[m].exchange_ns = member->exchange_ns;
+            g->transaction[g->members[m].arrival] = j + 1;
+            g->transaction[g->members[m].transfer] = j + 1;
+        }
+    }
+    fill_missing_waits(g);
+}
+
+static void fill_tensors(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    struct join *join = a->join;
+    size_t n = 0;
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        n += join->ranks[r].tensors.n;
+    g->tensors = arena_array(&g->arena, n, sizeof *g->tensors);
+    uint32_t *joined_of = mem_alloc(join->members.n * sizeof *joined_of);
+    size_t *first = mem_array(join->n_ranks + (size_t)1, sizeof *first); /* of each rank's */
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        first[r + 1] = first[r] + join->ranks[r].collectives.n;
+    for (size_t j = 0; j < join->joined.n; j++)
+        for (uint32_t m = 0; m < join->joined.at[j].n_members; m++) {
+            const struct member *member = &joined_members(join, &join->joined.at[j])[m];
+            joined_of[first[member->rank] + member->collective] = (uint32_t)j;
+        }
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
+        const struct rank_build *rank = &join->ranks[r];
+        for (size_t t = 0; t < rank->tensors.n; t++) {
+            const struct local_tensor *tensor = &rank->tensors.at[t];
+            char text[TENSOR_NAME];
+            assembly_name_tensor(a, tensor, t, text);
+            g->tensors[g->n_tensors++] =
+                (struct graph_tensor){.name = strtab_add(&g->names, text, strlen(text)),
+                                      .size_bytes = tensor->size_bytes,
+                                      .rank = r,
+                                      .in = a->first_op[r] + tensor->in,
+                                      .out = a->first_op[r] + tensor->out,
+                                      .collective = joined_of[first[r] + tensor->collective]};
+        }
+    }
+    mem_free(joined_of);
+    mem_free(first);
+}
+
+/* Only the recorder knows what the profiler costs. Ranks run the same ops: what one measured above
+ * the others is chance, and must not move the ranks against each other. */
+static void fill_profiled(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    int64_t sum_ns = 0;
+    uint32_t n_known = 0;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++) {
+        const struct recording *recording = a->join->ranks[r].trace->recording;
+        if (recording && recording->profiler_op_ns > 0) {
+            sum_ns += recording->profiler_op_ns;
+            n_known++;
+        }
+    }
+    if (n_known == 0)
+        return;
+    g->profiler_op_ns = arena_array(&g->arena, assembly_n_processes(a), sizeof *g->profiler_op_ns);
+    g->profiled = arena_array(&g->arena, a->n_ops, sizeof *g->profiled);
+    for (uint32_t r = 0; r < a->join->n_ranks; r++) {
+        const struct rank_build *rank = &a->join->ranks[r];
+        const struct recording *recording = rank->trace->recording;
+        if (!recording || recording->profiler_op_ns <= 0)
+            continue;
+        g->profiler_op_ns[r] = sum_ns / n_known;
+        for (uint32_t o = 0; o < rank->ops.n; o++)
+            g->profiled[a->first_op[r] + o] = rank->ops.at[o].profiled;
+    }
+}
+
+void assembly_fill(struct assembly *a)
+{
+    fill_ops(a);
+    fill_hosts(a);
+    fill_pace(a);
+    fill_pools(a);
+    fill_shared_links(a);
+    fill_cycles(a);
+    assembly_time(a);
+    fill_seen(a);
+    fill_measured(a);
+    fill_left_out(a);
+    fill_lead(a);
+    fill_collectives(a);
+    fill_tensors(a);
+    exchanges_find(a->graph);
+    fill_profiled(a);
+}

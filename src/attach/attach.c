@@ -22,6 +22,7 @@
 
 #include "attach/collect.h"
 #include "attach/fabric.h"
+#include "base/arena.h"
 #include "base/array.h"
 #include "base/error.h"
 #include "base/folder.h"
@@ -45,6 +46,7 @@ struct attach {
     const char *path;
     struct dpro_attach_options options;
     int fd;
+    struct arena texts; /* of processes */
     ARRAY(struct process) processes;
     size_t n_others;      /* that asked and were not meant by options.pid */
     struct window window; /* start_ns 0: not fixed yet */
@@ -86,28 +88,27 @@ static struct process *find(struct attach *attach, const struct fabric_message *
         if (process->pid == pid && process->pids[0] == message->pids[0])
             return process;
     }
-    if (attach->processes.n == MAX_PROCESSES || array_reserve(&attach->processes, 1) < 0)
+    if (attach->processes.n == MAX_PROCESSES)
         return NULL;
-    struct process *fresh = &attach->processes.at[attach->processes.n++];
-    *fresh = (struct process){.pid = pid, .n_pids = message->n_pids};
-    memcpy(fresh->pids, message->pids, sizeof fresh->pids);
-    process_describe(fresh);
-    return fresh;
+    struct process fresh = {.pid = pid, .n_pids = message->n_pids};
+    memcpy(fresh.pids, message->pids, sizeof fresh.pids);
+    process_describe(&fresh);
+    array_push(&attach->processes, fresh);
+    return &attach->processes.at[attach->processes.n - 1];
 }
 
 /* Makes the process's folder, where it may write; the process may be another user's (ours is then
  * root). */
-static int make_folder(const struct attach *attach, struct process *process,
-                       const struct ucred *sender, struct dpro_error *err)
+static int make_folder(struct attach *attach, struct process *process, const struct ucred *sender,
+                       struct dpro_error *err)
 {
     size_t first_made;
     bool known = process->rank >= 0;
-    if (!(process->folder =
-              mem_format("%s/host%s/%s%d", attach->path, process->host, known ? "rank" : "pid",
-                         known ? process->rank : process->pids[0]))) {
-        process->folder = NULL;
-        return dpro_error_nomem(err);
-    }
+    process->folder =
+        arena_format(&attach->texts, "%s/host%s/%s%d", attach->path, process->host,
+                     known ? "rank" : "pid", known ? process->rank : process->pids[0]);
+    process->file =
+        arena_format(&attach->texts, "%s/kineto_%d.json", process->folder, process->pids[0]);
     int rc = folder_make(process->folder, &first_made, err);
     if (rc == 0 && sender->uid != geteuid() && chown(process->folder, sender->uid, sender->gid) < 0)
         rc = dpro_error_set(err, DPRO_EIO, "%s: can't be given to the job's user: %s",
@@ -256,7 +257,7 @@ static size_t look(struct attach *attach)
         struct process *process = &attach->processes.at[i];
         if (!process->told || process->done || process->lost)
             continue;
-        process_look(process);
+        process->done = process_is_done(process);
         const char *why = process->done ? NULL : why_lost(process);
         process->lost = why != NULL;
         if (process->done)
@@ -360,11 +361,8 @@ static int attach_all(const char *path, const struct dpro_attach_options *option
             out.n_processes, out.n_processes == 1 ? "" : "es");
     if (rc == 0)
         *result = out;
-    for (size_t i = 0; i < attach.processes.n; i++) {
-        mem_free(attach.processes.at[i].folder);
-        mem_free(attach.processes.at[i].file);
-    }
     array_fini(&attach.processes);
+    arena_fini(&attach.texts);
     return rc;
 }
 

@@ -71,7 +71,7 @@ void process_describe(struct process *process)
         {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"},
         {"GROUP_RANK", "SLURM_NODEID"}};
     char *environment = mem_alloc(ENVIRON_MAX);
-    size_t size = environment ? read_environ(process->pid, environment, ENVIRON_MAX) : 0;
+    size_t size = read_environ(process->pid, environment, ENVIRON_MAX);
     process->rank = look_up_number(environment, size, names[0], -1);
     process->world_size = look_up_number(environment, size, names[1], 0);
     process->local_rank = look_up_number(environment, size, names[2], -1);
@@ -88,12 +88,12 @@ void process_describe(struct process *process)
 }
 
 /* A complete trace ends with its name; one that is being written may end with any brace. */
-static bool is_whole(const char *path)
+bool process_is_done(const struct process *process)
 {
     char tail[TAIL + 1];
     struct stat st;
     ssize_t n = -1;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(process->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return false;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
@@ -102,18 +102,6 @@ static bool is_whole(const char *path)
     while (n > 0 && (unsigned char)tail[n - 1] <= ' ')
         n--;
     return n > 0 && tail[n - 1] == '}' && memmem(tail, (size_t)n, "\"traceName\"", 11) != NULL;
-}
-
-void process_look(struct process *process)
-{
-    char *path;
-    if (!(path = mem_format("%s/kineto_%d.json", process->folder, process->pids[0])))
-        return;
-    process->done = is_whole(path);
-    if (process->done)
-        process->file = path;
-    else
-        mem_free(path);
 }
 
 struct kept { /* a process whose trace is taken */
@@ -126,6 +114,7 @@ struct collection {
     const char *path;
     const struct window *window;
     const struct dpro_sink *sink;
+    struct arena paths;
     ARRAY(struct kept) kept;
 };
 
@@ -146,28 +135,28 @@ static void drop(const struct collection *all, struct kept *kept, enum dpro_log_
 }
 
 /* The process id in a file's name must not be taken for a rank. */
-static void rename_plainly(struct process *process)
+static void rename_plainly(struct collection *all, struct process *process)
 {
-    char *path;
-    if (!(path = mem_format("%s/kineto.json", process->folder)))
-        return;
-    if (rename(process->file, path) < 0) {
-        mem_free(path);
-        return;
-    }
-    mem_free(process->file);
-    process->file = path;
+    const char *path = arena_format(&all->paths, "%s/kineto.json", process->folder);
+    if (rename(process->file, path) == 0)
+        process->file = path;
 }
 
 /* Whether anything ran, and which rank the trace says it is. */
-static bool has_ops(struct kept *kept)
+static bool has_ops(struct collection *all, struct kept *kept)
 {
     struct dpro_trace *trace;
     struct dpro_trace_options options = {.threads = 1};
     if (kept->rank < 0)
-        rename_plainly(kept->process);
+        rename_plainly(all, kept->process);
     const char *path = kept->process->file;
-    if (dpro_trace_load(&path, 1, &options, &trace, NULL) < 0)
+    /* in a scope of its own: where it fails, this call goes on */
+    struct memory_frame *frame = memory_step_out();
+    int rc = dpro_trace_load(&path, 1, &options, &trace, NULL);
+    memory_step_in(frame);
+    if (rc == DPRO_ENOMEM)
+        mem_fail();
+    if (rc < 0)
         return false;
     bool has = dpro_trace_n_spans(trace) > 0;
     if (kept->rank < 0 && dpro_trace_n_ranks(trace) == 1)
@@ -193,7 +182,7 @@ static void choose(struct collection *all)
     size_t n = all->kept.n;
     bool any_known = false, unclear = false;
     for (size_t i = 0; i < n; i++) {
-        if (!has_ops(&kept[i]))
+        if (!has_ops(all, &kept[i]))
             drop(all, &kept[i], DPRO_LOG_DEBUG, "it ran no ops");
         else
             any_known |= kept[i].process->rank >= 0;
@@ -236,9 +225,8 @@ static int pack(const char *from, const char *to, struct dpro_error *err)
     struct input in;
     struct writer out = {0};
     int rc = input_open(&in, from, err);
-    if (rc < 0)
-        return rc;
-    rc = writer_init_path(&out, to, true, err);
+    if (rc == 0)
+        rc = writer_init_path(&out, to, true, err);
     for (int64_t n = 1; rc == 0 && n > 0;) {
         n = input_read(&in, piece, PIECE, err);
         if (n < 0)
@@ -304,24 +292,21 @@ static void write_rank(struct writer *w, const void *arg)
     writer_text(w, "\n");
 }
 
-static int place(const struct collection *all, const struct kept *kept, struct dpro_error *err)
+static int place(struct collection *all, const struct kept *kept, struct dpro_error *err)
 {
-    struct arena arena = {NULL, 0};
     size_t first_made;
     char *folder =
-        arena_format(&arena, "%s/host%s/rank%d", all->path, kept->process->host, kept->rank);
-    char *trace = folder ? arena_format(&arena, "%s/kineto.json.gz", folder) : NULL;
-    char *rank = trace ? arena_format(&arena, "%s/rank.json", folder) : NULL;
-    int rc = rank ? folder_make(folder, &first_made, err) : dpro_error_nomem(err);
+        arena_format(&all->paths, "%s/host%s/rank%d", all->path, kept->process->host, kept->rank);
+    char *trace = arena_format(&all->paths, "%s/kineto.json.gz", folder);
+    char *rank = arena_format(&all->paths, "%s/rank.json", folder);
+    int rc = folder_make(folder, &first_made, err);
     if (rc == 0)
         rc = pack(kept->process->file, trace, err);
-    if (rc == 0) {
-        unlink(kept->process->file);
-        leave(all->path, kept->process); /* where the rank was not known it is another one */
-        rc = writer_write_path(rank, false, write_rank, &(struct placed){all, kept}, err);
-    }
-    arena_fini(&arena);
-    return rc;
+    if (rc < 0)
+        return rc;
+    unlink(kept->process->file);
+    leave(all->path, kept->process); /* where the rank was not known it is another one */
+    return writer_write_path(rank, false, write_rank, &(struct placed){all, kept}, err);
 }
 
 static void write_world(struct writer *w, const void *world_size)
@@ -336,7 +321,6 @@ static void write_world(struct writer *w, const void *world_size)
 static int write_job(const char *path, struct dpro_error *err)
 {
     struct dpro_recording *recording;
-    char *file;
     int world_size = 0, rc = dpro_recording_read(path, &recording, err);
     if (rc < 0)
         return rc;
@@ -344,8 +328,7 @@ static int write_job(const char *path, struct dpro_error *err)
         if (dpro_recording_rank(recording, i).world_size > world_size)
             world_size = dpro_recording_rank(recording, i).world_size;
     dpro_recording_destroy(recording);
-    if (!(file = mem_format("%s/job.json", path)))
-        return dpro_error_nomem(err);
+    char *file = mem_format("%s/job.json", path);
     rc = writer_write_path(file, false, write_world, &world_size, err);
     mem_free(file);
     return rc;
@@ -357,14 +340,14 @@ int collect(const char *path, struct process *processes, size_t n, const struct 
     struct collection all = {.path = path, .window = window, .sink = sink};
     int rc = 0;
     *n_ranks = 0;
-    for (size_t i = 0; i < n && rc == 0; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct kept kept = {.process = &processes[i], .rank = processes[i].rank};
-        if (processes[i].done && array_push(&all.kept, kept) < 0)
-            rc = dpro_error_nomem(err);
+        if (processes[i].done)
+            array_push(&all.kept, kept);
         else if (processes[i].lost && processes[i].folder)
             leave(path, &processes[i]);
     }
-    if (rc == 0 && all.kept.n > 0)
+    if (all.kept.n > 0)
         choose(&all);
     for (size_t i = 0; i < all.kept.n && rc == 0; i++) {
         if (all.kept.at[i].dropped)
@@ -375,5 +358,6 @@ int collect(const char *path, struct process *processes, size_t n, const struct 
     if (rc == 0 && *n_ranks > 0)
         rc = write_job(path, err);
     array_fini(&all.kept);
+    arena_fini(&all.paths);
     return rc;
 }

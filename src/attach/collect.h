@@ -17,8 +17,8 @@ struct process {
     pid_t pid;                        /* as we see it */
     int rank, world_size, local_rank; /* from its environment; -1, 0, -1: not there */
     char host[72];                    /* the H of its folder host<H> */
-    char *folder;                     /* where it writes, absolute */
-    char *file;                       /* what it wrote, NULL: nothing yet */
+    char *folder;                     /* where it writes, absolute; NULL: not told yet */
+    const char *file;                 /* what it writes there */
     bool told;                        /* to record */
     bool done, lost;                  /* its trace is whole; will not come any more */
     int64_t heard_ns;                 /* last, CLOCK_MONOTONIC */
@@ -28,8 +28,8 @@ struct process {
 /* Fills in what the process's environment tells of its place in the job. */
 void process_describe(struct process *process);
 
-/* Looks whether its trace is there and whole: sets file and done. */
-void process_look(struct process *process);
+/* Whether its trace is there and whole. */
+bool process_is_done(const struct process *process);
 
 struct window {
     int64_t start_ns, end_ns; /* CLOCK_REALTIME */

@@ -1,5 +1,4 @@
-/* optimize/edit.c: edits of a strategy. Each notes the edits that undo it, so that undoing uses the
- * same code. */
+/* optimize/edit.c: edits of a strategy, and lists of them. */
 #include "optimize/edit.h"
 
 #include <stdlib.h>
@@ -8,12 +7,7 @@
 #include "cost/buckets.h"
 #include "cost/fused.h"
 
-enum { MAX_PARTITIONS = 4096, MOST_UNDO = 3 };
-
-static struct dpro_edit edit_of(enum dpro_edit_kind kind, uint32_t at, int64_t value)
-{
-    return (struct dpro_edit){.kind = kind, .at = at, .value = value};
-}
+enum { MAX_PARTITIONS = 4096 };
 
 static void merge(struct dpro_strategy *s, uint32_t at)
 {
@@ -159,77 +153,21 @@ const char *edit_check(const struct dpro_model *model, const struct dpro_strateg
     return "there is no such kind of edit";
 }
 
-/* ---- making and undoing them ---- */
+/* ---- making them ---- */
 
-/* Notes what undoes an edit, the last to be made first. NULL: it is an undo itself. */
-static void note(struct journal *journal, struct dpro_edit undo)
-{
-    if (journal)
-        journal->undo.at[journal->undo.n++] = undo;
-}
-
-static void note_fused(struct journal *journal, const struct dpro_fused_op *f)
-{
-    note(journal, (struct dpro_edit){DPRO_EDIT_FUSE, f->first, f->work_ns, f->program, f->n});
-}
-
-static void fuse(struct dpro_strategy *s, const struct dpro_edit *e, struct journal *journal)
+static void fuse(struct dpro_strategy *s, const struct dpro_edit *e)
 {
     uint32_t f = fused_find(s, e->program, e->at), n = n_taken_in(s, e, f);
-    for (uint32_t i = 0; i < n; i++)
-        note_fused(journal, &s->fused[f + i]);
-    note(journal, (struct dpro_edit){DPRO_EDIT_UNFUSE, e->at, 0, e->program, 0});
     memmove(&s->fused[f + 1], &s->fused[f + n], (s->n_fused - f - n) * sizeof *s->fused);
     s->fused[f] = (struct dpro_fused_op){e->program, e->at, e->n, e->value};
     s->n_fused += 1 - n;
 }
 
-static void unfuse(struct dpro_strategy *s, const struct dpro_edit *e, struct journal *journal)
+static void unfuse(struct dpro_strategy *s, const struct dpro_edit *e)
 {
     uint32_t f = fused_find(s, e->program, e->at);
-    note_fused(journal, &s->fused[f]);
     s->n_fused--;
     memmove(&s->fused[f], &s->fused[f + 1], (s->n_fused - f) * sizeof *s->fused);
-}
-
-static void make(struct dpro_strategy *s, const struct dpro_edit *e, struct journal *journal)
-{
-    struct strategy_bucket *b = &s->buckets[edit_is_of_ops(e) ? 0 : e->at];
-    switch (e->kind) {
-    case DPRO_EDIT_MERGE:
-        note(journal, edit_of(DPRO_EDIT_PRIORITY, e->at + 1, b[1].priority));
-        note(journal, edit_of(DPRO_EDIT_PARTITION, e->at + 1, b[1].partitions));
-        note(journal, edit_of(DPRO_EDIT_SPLIT, e->at, b->n));
-        merge(s, e->at);
-        break;
-    case DPRO_EDIT_SPLIT:
-        note(journal, edit_of(DPRO_EDIT_PARTITION, e->at, b->partitions));
-        note(journal, edit_of(DPRO_EDIT_MERGE, e->at, 0));
-        split(s, e->at, (uint32_t)e->value);
-        break;
-    case DPRO_EDIT_PARTITION:
-        note(journal, edit_of(DPRO_EDIT_PARTITION, e->at, b->partitions));
-        b->partitions = (uint32_t)e->value;
-        break;
-    case DPRO_EDIT_PRIORITY:
-        note(journal, edit_of(DPRO_EDIT_PRIORITY, e->at, b->priority));
-        b->priority = (int32_t)e->value;
-        break;
-    case DPRO_EDIT_MOVE:
-        note(journal, edit_of(DPRO_EDIT_MOVE, (uint32_t)e->value, e->at));
-        move(s, e->at, (uint32_t)e->value);
-        break;
-    case DPRO_EDIT_COMPRESS:
-        note(journal, edit_of(DPRO_EDIT_COMPRESS, 0, s->compression));
-        s->compression = (enum dpro_compression)e->value;
-        break;
-    case DPRO_EDIT_FUSE:
-        fuse(s, e, journal);
-        break;
-    case DPRO_EDIT_UNFUSE:
-        unfuse(s, e, journal);
-        break;
-    }
 }
 
 /* Halves of a bucket that was cut finely may be too small for as many partitions. */
@@ -240,44 +178,51 @@ static void limit_partitions(const struct dpro_model *model, struct dpro_strateg
         s->buckets[at].partitions = most ? (uint32_t)most : 1;
 }
 
-const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
-                       const struct dpro_edit *edit, struct journal *journal)
+const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *s,
+                       const struct dpro_edit *e)
 {
-    const char *wrong = edit_check(model, strategy, edit);
+    const char *wrong = edit_check(model, s, e);
     if (wrong)
         return wrong;
-    array_reserve(&journal->undo, edit->kind == DPRO_EDIT_FUSE ? edit->n : MOST_UNDO);
-    make(strategy, edit, journal);
-    if (edit->kind == DPRO_EDIT_SPLIT) {
-        limit_partitions(model, strategy, edit->at);
-        limit_partitions(model, strategy, edit->at + 1);
+    switch (e->kind) {
+    case DPRO_EDIT_MERGE:
+        merge(s, e->at);
+        break;
+    case DPRO_EDIT_SPLIT:
+        split(s, e->at, (uint32_t)e->value);
+        limit_partitions(model, s, e->at);
+        limit_partitions(model, s, e->at + 1);
+        break;
+    case DPRO_EDIT_PARTITION:
+        s->buckets[e->at].partitions = (uint32_t)e->value;
+        break;
+    case DPRO_EDIT_PRIORITY:
+        s->buckets[e->at].priority = (int32_t)e->value;
+        break;
+    case DPRO_EDIT_MOVE:
+        move(s, e->at, (uint32_t)e->value);
+        break;
+    case DPRO_EDIT_COMPRESS:
+        s->compression = (enum dpro_compression)e->value;
+        break;
+    case DPRO_EDIT_FUSE:
+        fuse(s, e);
+        break;
+    case DPRO_EDIT_UNFUSE:
+        unfuse(s, e);
+        break;
     }
     return NULL;
 }
 
-const char *edits_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
-                        const struct dpro_edit *edits, uint32_t n, struct journal *journal)
+const char *edits_apply(const struct dpro_model *model, const struct dpro_strategy *from,
+                        const struct dpro_edit *edits, uint32_t n, struct dpro_strategy *to)
 {
-    size_t mark = journal->undo.n;
-    for (uint32_t i = 0; i < n; i++) {
-        const char *wrong = edit_apply(model, strategy, &edits[i], journal);
-        if (wrong) {
-            edits_undo(strategy, journal, mark);
-            return wrong;
-        }
-    }
-    return NULL;
-}
-
-void edits_undo(struct dpro_strategy *strategy, struct journal *journal, size_t mark)
-{
-    while (journal->undo.n > mark)
-        make(strategy, &journal->undo.at[--journal->undo.n], NULL);
-}
-
-void journal_fini(struct journal *journal)
-{
-    array_fini(&journal->undo);
+    const char *wrong = NULL;
+    buckets_assign(model, from, to);
+    for (uint32_t i = 0; i < n && !wrong; i++)
+        wrong = edit_apply(model, to, &edits[i]);
+    return wrong;
 }
 
 void candidates_fini(struct candidates *candidates)

@@ -1,4 +1,4 @@
-/* optimize/edit.h: changing a strategy, and taking changes back. */
+/* optimize/edit.h: changing a strategy. */
 #ifndef OPTIMIZE_EDIT_H
 #define OPTIMIZE_EDIT_H
 
@@ -9,11 +9,6 @@
 
 #define EDIT_MOST_WORK_NS 1000000000000000 /* of a fused op: eleven days */
 
-/* What takes edits back, the last one first. Its memory may be kept for the next strategy. */
-struct journal {
-    ARRAY(struct dpro_edit) undo;
-};
-
 bool edit_is_of_ops(const struct dpro_edit *edit); /* else of buckets */
 /* Whether the job's stack can be given what comes of it. */
 bool edit_is_within(const struct model_capabilities *capabilities, const struct dpro_edit *edit);
@@ -22,13 +17,11 @@ const char *edit_check(const struct dpro_model *model, const struct dpro_strateg
                        const struct dpro_edit *edit);
 /* NULL: done; else what is wrong with the edit (static), and the strategy is as it was. */
 const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
-                       const struct dpro_edit *edit, struct journal *journal);
-/* All of them, or none. */
-const char *edits_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
-                        const struct dpro_edit *edits, uint32_t n, struct journal *journal);
-/* Back to where the journal had `mark` entries. */
-void edits_undo(struct dpro_strategy *strategy, struct journal *journal, size_t mark);
-void journal_fini(struct journal *journal);
+                       const struct dpro_edit *edit);
+/* Makes a strategy, which has room for any, what another one is after the edits. NULL: done; else
+ * what is wrong with one of them. */
+const char *edits_apply(const struct dpro_model *model, const struct dpro_strategy *from,
+                        const struct dpro_edit *edits, uint32_t n, struct dpro_strategy *to);
 
 /* Lists of edits, each of which a pass proposes to make together. */
 struct candidate {

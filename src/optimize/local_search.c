@@ -134,7 +134,7 @@ static int rank_candidates(const struct space *space, int64_t below_ns, struct r
 
 /* Where a descent is. */
 struct place {
-    struct dpro_strategy strategy;
+    struct dpro_strategy strategy, tried; /* tried: room for one */
     int64_t ns;
 };
 
@@ -143,23 +143,21 @@ static bool take_best(struct space *space, struct place *at, const struct dpro_s
                       const struct ranked *ranked, int n)
 {
     enum { MOST_TRIES = 256 };
-    struct journal journal = {0};
+    bool changed = false;
     struct dpro_edit *moved = mem_alloc((space->candidates.edits.n + 1) * sizeof *moved);
     for (int i = 0; i < n && i < MOST_TRIES && !search_stops(space->search); i++) {
         const struct candidate *c = &space->candidates.list.at[ranked[i].candidate];
-        size_t mark = journal.undo.n;
         if (!move_edits(before, &at->strategy, space->candidates.edits.at + c->first, c->n,
                         moved) ||
-            edits_apply(space->model, &at->strategy, moved, c->n, &journal))
+            edits_apply(space->model, &at->strategy, moved, c->n, &at->tried))
             continue;
-        int64_t ns = space_evaluate(space, &at->strategy);
-        if (ns < at->ns)
-            at->ns = ns;
-        else
-            edits_undo(&at->strategy, &journal, mark);
+        int64_t ns = space_evaluate(space, &at->tried);
+        if (ns >= at->ns)
+            continue;
+        space_copy(space, &at->tried, &at->strategy);
+        at->ns = ns;
+        changed = true;
     }
-    bool changed = journal.undo.n > 0;
-    journal_fini(&journal);
     mem_free(moved);
     return changed;
 }
@@ -193,7 +191,6 @@ static void start_elsewhere(struct space *space, const struct dpro_strategy *bes
 {
     enum { N_EDITS = 4 };
     struct search *search = space->search;
-    struct journal journal = {0};
     struct dpro_strategy *s = &at->strategy;
     if (turn % 2) { /* other buckets for the ops that it fuses */
         double borders = search_uniform(search);
@@ -203,7 +200,7 @@ static void start_elsewhere(struct space *space, const struct dpro_strategy *bes
         for (uint32_t b = s->n_buckets; b-- > 1;)
             if (search_uniform(search) > borders * borders) {
                 struct dpro_edit merge = {.kind = DPRO_EDIT_MERGE, .at = b - 1, .value = 0};
-                edit_apply(space->model, s, &merge, &journal);
+                edit_apply(space->model, s, &merge);
             }
     } else {
         space_copy(space, best, s);
@@ -213,10 +210,11 @@ static void start_elsewhere(struct space *space, const struct dpro_strategy *bes
                 break;
             const struct candidate *c =
                 &space->candidates.list.at[search_random(search) % space->candidates.list.n];
-            edits_apply(space->model, s, space->candidates.edits.at + c->first, c->n, &journal);
+            const struct dpro_edit *edits = space->candidates.edits.at + c->first;
+            if (!edits_apply(space->model, s, edits, c->n, &at->tried))
+                space_copy(space, &at->tried, s);
         }
     }
-    journal_fini(&journal);
     at->ns = space_evaluate(space, s);
 }
 
@@ -227,7 +225,7 @@ void search_local(struct space *space, bool plain)
     struct convergence convergence = {0};
     if (*best_ns == INT64_MAX)
         return;
-    struct place at = {space_copy_of(space, best), *best_ns};
+    struct place at = {space_copy_of(space, best), space_strategy(space), *best_ns};
     struct dpro_strategy before = space_strategy(space);
     space->search->registry.plain = plain;
     for (uint32_t turn = 0; !search_stops(space->search); turn++) {

@@ -54,8 +54,8 @@ static const struct candidate *draw(struct space *space, const struct dpro_strat
     return n ? &all[n - 1] : NULL;
 }
 
-/* One step from a strategy that takes *ns. */
-static bool walk(struct space *space, struct dpro_strategy *strategy, struct journal *journal,
+/* One step from a strategy that takes *ns; there is room for the next one. */
+static bool walk(struct space *space, struct dpro_strategy *strategy, struct dpro_strategy *next,
                  struct heat *heats, uint32_t step, int64_t *ns)
 {
     space_collect(space, strategy);
@@ -64,25 +64,24 @@ static bool walk(struct space *space, struct dpro_strategy *strategy, struct jou
         return false;
     const struct dpro_edit *edits = space->candidates.edits.at + c->first;
     struct heat *heat = heat_of(space, heats, strategy, c);
-    journal->undo.n = 0;
-    if (edits_apply(space->model, strategy, edits, c->n, journal))
+    if (edits_apply(space->model, strategy, edits, c->n, next))
         return true;
-    int64_t next = space_evaluate(space, strategy);
-    double won_ms = (double)(*ns - next) * 1e-6;
+    int64_t next_ns = space_evaluate(space, next);
+    double won_ms = (double)(*ns - next_ns) * 1e-6;
     heat->won_ms[heat->n % MEMORY] = won_ms;
     heat->step[heat->n++ % MEMORY] = step;
     double keeps = exp(fmin(BETA * log(step + 1.0) * won_ms, 0));
-    if (won_ms > 0 || search_uniform(space->search) < keeps)
-        *ns = next;
-    else
-        edits_undo(strategy, journal, 0);
+    if (won_ms > 0 || search_uniform(space->search) < keeps) {
+        *ns = next_ns;
+        space_copy(space, next, strategy);
+    }
     return true;
 }
 
 void search_mcmc(struct space *space)
 {
     struct dpro_strategy strategy = space_copy_of(space, &space->best);
-    struct journal journal = {0};
+    struct dpro_strategy next = space_strategy(space);
     struct convergence convergence = {0};
     size_t n_heats = space->model->n_tensors + (size_t)1, n_ops = 0;
     for (uint32_t p = 0; p < space->model->n_programs; p++)
@@ -92,12 +91,11 @@ void search_mcmc(struct space *space)
     int64_t ns = space->best_ns;
     bool goes_on = ns != INT64_MAX;
     for (uint32_t step = 0; goes_on && !search_stops(space->search); step++) {
-        goes_on = walk(space, &strategy, &journal, heats, step, &ns);
+        goes_on = walk(space, &strategy, &next, heats, step, &ns);
         if (step % STEPS_A_ROUND != STEPS_A_ROUND - 1)
             continue;
         space->search->n_rounds++;
         if (has_converged(&convergence, space->best_ns))
             break;
     }
-    journal_fini(&journal);
 }

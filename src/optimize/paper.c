@@ -12,10 +12,11 @@
 
 struct walk {
     struct space *space;
-    struct dpro_strategy strategy;
-    struct journal journal;
-    const struct dpro_pass_view *view; /* of the round's start */
-    int64_t value_ns; /* of the strategy as it is; kept up only without partial replay */
+    struct dpro_strategy strategy, tried; /* tried: room for one */
+    bool changed;                         /* in this round */
+    bool whole;                           /* without partial replay */
+    const struct dpro_pass_view *view;    /* of the round's start */
+    int64_t value_ns;                     /* of the strategy; kept up only without partial replay */
     /* ops of the critical rank */
     bool fuses; /* some pass knows what fused ops take */
     double scale;
@@ -31,43 +32,38 @@ static int64_t best_sync_ns(struct space *space, uint64_t size, uint32_t *partit
     return space_sync_ns(space, size, *partitions);
 }
 
+/* Makes the edits; without partial replay, if a replay of everything says that they help. */
+static bool make(struct walk *w, const struct dpro_edit *edits, uint32_t n)
+{
+    struct space *space = w->space;
+    if ((w->whole && search_stops(space->search)) ||
+        edits_apply(space->model, &w->strategy, edits, n, &w->tried))
+        return false;
+    int64_t ns = w->whole ? space_evaluate(space, &w->tried) : w->value_ns;
+    if (w->whole && ns >= w->value_ns)
+        return false;
+    space_copy(space, &w->tried, &w->strategy);
+    w->value_ns = ns;
+    return w->changed = true;
+}
+
 static bool edit(struct walk *w, enum dpro_edit_kind kind, uint32_t at, int64_t value)
 {
     struct dpro_edit edit = {.kind = kind, .at = at, .value = value};
-    return edit_apply(w->space->model, &w->strategy, &edit, &w->journal) == NULL;
-}
-
-/* Makes the edits if a replay of everything says that they help. */
-static bool try_edits(struct walk *w, const struct dpro_edit *edits, uint32_t n)
-{
-    size_t mark = w->journal.undo.n;
-    if (search_stops(w->space->search) ||
-        edits_apply(w->space->model, &w->strategy, edits, n, &w->journal))
-        return false;
-    int64_t ns = space_evaluate(w->space, &w->strategy);
-    if (ns < w->value_ns) {
-        w->value_ns = ns;
-        return true;
-    }
-    edits_undo(&w->strategy, &w->journal, mark);
-    return false;
-}
-
-static bool try(struct walk *w, enum dpro_edit_kind kind, uint32_t at, int64_t value)
-{
-    struct dpro_edit edit = {.kind = kind, .at = at, .value = value};
-    return try_edits(w, &edit, 1);
+    if (w->whole)
+        return make(w, &edit, 1);
+    bool made = !edit_apply(w->space->model, &w->strategy, &edit);
+    w->changed |= made;
+    return made;
 }
 
 static void choose_partitions(struct walk *w, uint32_t at, uint64_t size)
 {
-    if (!w->space->search->options->no_partial) {
+    if (!w->whole)
         edit(w, DPRO_EDIT_PARTITION, at, space_best_partitions(w->space, size));
-        return;
-    }
-    for (uint32_t k = 1; k <= 8; k *= 2)
+    for (uint32_t k = 1; w->whole && k <= 8; k *= 2)
         if (k != w->strategy.buckets[at].partitions)
-            try(w, DPRO_EDIT_PARTITION, at, k);
+            edit(w, DPRO_EDIT_PARTITION, at, k);
 }
 
 /* Theorem 2, for bucket `at` and the one before it; `before_ns` is q_{n-1}^e. */
@@ -97,13 +93,8 @@ static bool fuse_op(struct walk *w, const struct step *step, double delay_ns)
     if (n == 0)
         return false;
     double gain_ns = (double)(w->last.work_ns + step->work_ns - ns) * w->scale;
-    if (space->search->options->no_partial) {
-        if (!try_edits(w, w->edits.edits.at, n))
-            return false;
-    } else if (delay_ns >= gain_ns ||
-               edits_apply(space->model, &w->strategy, w->edits.edits.at, n, &w->journal)) {
+    if ((!w->whole && delay_ns >= gain_ns) || !make(w, w->edits.edits.at, n))
         return false;
-    }
     w->won_ns += gain_ns;
     w->last = (struct step){w->last.first, w->last.n + step->n, ns, w->last.waits};
     return true;
@@ -154,7 +145,6 @@ static void walk_path(struct walk *w)
 {
     const struct dpro_pass_view *view = w->view;
     uint32_t n_buckets = view->n_buckets, at = 0, partitions;
-    bool whole = w->space->search->options->no_partial;
     uint64_t size_before = 0;
     int64_t before_ns = 0, before_that_ns = 0; /* ends of bucket at - 1, and of the one before */
     begin_ops(w);
@@ -163,11 +153,9 @@ static void walk_path(struct walk *w)
         uint64_t size = bucket->size_bytes;
         int64_t ready_ns = bucket->ready_ns - (int64_t)w->won_ns;
         bool fused = false;
-        if (at > 0 && whole)
-            fused = try(w, DPRO_EDIT_MERGE, at - 1, 0);
-        else if (at > 0 && bucket->critical)
-            fused = fusing_helps(w, before_ns, ready_ns, size_before, size) &&
-                    edit(w, DPRO_EDIT_MERGE, at - 1, 0);
+        if (at > 0 && (w->whole || (bucket->critical &&
+                                    fusing_helps(w, before_ns, ready_ns, size_before, size))))
+            fused = edit(w, DPRO_EDIT_MERGE, at - 1, 0);
         if (w->fuses) {
             double delay_ns = 0;
             if (at > 0 && !fused) /* where communication is critical, fused ops win nothing */
@@ -176,7 +164,7 @@ static void walk_path(struct walk *w)
                                : (double)best_sync_ns(w->space, size_before, &partitions);
             bool ops = walk_ops(w, ops_up_to(w, bucket), delay_ns);
             ready_ns = bucket->ready_ns - (int64_t)w->won_ns;
-            if (ops && at > 0 && !fused && !whole)
+            if (ops && at > 0 && !fused && !w->whole)
                 fused = edit(w, DPRO_EDIT_MERGE, at - 1, 0);
         }
         if (fused) {
@@ -198,19 +186,21 @@ static void walk_path(struct walk *w)
 /* From a bucket for each tensor of the Coarsened View. */
 void search_paper(struct space *space)
 {
-    struct walk w = {.space = space, .strategy = space_strategy(space)};
+    struct walk w = {.space = space,
+                     .strategy = space_strategy(space),
+                     .tried = space_strategy(space),
+                     .whole = space->search->options->no_partial};
     struct convergence convergence = {0};
     w.op_of = arena_array(&space->arena, space->model->n_tensors + (size_t)1, sizeof *w.op_of);
     w.value_ns = space_evaluate(space, &w.strategy);
     while (!search_stops(space->search) && !has_converged(&convergence, space->best_ns)) {
         w.view = space_look(space, &w.strategy);
-        w.journal.undo.n = 0;
+        w.changed = false;
         walk_path(&w);
         w.value_ns = space_evaluate(space, &w.strategy);
         space->search->n_rounds++;
-        if (w.journal.undo.n == 0)
+        if (!w.changed)
             break;
     }
     candidates_fini(&w.edits);
-    journal_fini(&w.journal);
 }

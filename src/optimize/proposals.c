@@ -29,31 +29,27 @@ static bool is_allowed(const struct question *q, const struct dpro_edit *edits, 
 }
 
 /* Drops candidates from `first` on that are not allowed, and all of a pass that proposes what can't
- * be done. `strategy` is tried on. */
-static void sift(const struct question *q, uint32_t pass, struct dpro_strategy *strategy,
-                 size_t first)
+ * be done. There is room for one that is tried. */
+static void sift(const struct question *q, uint32_t pass, struct dpro_strategy *tried, size_t first)
 {
     struct candidates *all = q->candidates;
-    struct journal journal = {0};
     size_t kept = first;
     for (size_t i = first; i < all->list.n; i++) {
         struct candidate c = all->list.at[i];
         const struct dpro_edit *edits = all->edits.at + c.first;
         if (!is_allowed(q, edits, c.n))
             continue;
-        const char *wrong = edits_apply(q->model, strategy, edits, c.n, &journal);
+        const char *wrong = edits_apply(q->model, q->strategy, edits, c.n, tried);
         if (wrong) {
             registry_reject(q->registry, &q->registry->passes.at[pass],
                             "proposed what can't be done: %s", wrong);
             kept = first;
             break;
         }
-        edits_undo(strategy, &journal, 0);
         c.pass = pass;
         all->list.at[kept++] = c;
     }
     all->list.n = kept;
-    journal_fini(&journal);
 }
 
 void registry_collect(const struct question *q)

@@ -68,46 +68,43 @@ static void run_algorithm(struct space *space)
     search_local(space, false);
 }
 
-/* Whether the strategy, as it was changed, takes no longer than `limit`; if not it is changed back.
- */
+/* Makes `strategy` the one that was tried if that takes no longer than `limit`. */
 static bool costs_little(struct space *space, struct dpro_strategy *strategy,
-                         struct journal *journal, int64_t limit)
+                         const struct dpro_strategy *tried, int64_t limit)
 {
-    bool kept = space_evaluate(space, strategy) <= limit;
-    if (!kept)
-        edits_undo(strategy, journal, 0);
-    journal->undo.n = 0;
+    bool kept = space_evaluate(space, tried) <= limit;
+    if (kept)
+        space_copy(space, tried, strategy);
     return kept;
 }
 
 /* Buckets are merged as long as that costs next to nothing. */
 static void merge_idle_borders(struct space *space, struct dpro_strategy *strategy, int64_t limit)
 {
-    struct journal journal = {0};
+    struct dpro_strategy tried = space_strategy(space);
     for (uint32_t at = 0; at + 1 < strategy->n_buckets && !search_stops(space->search);) {
         struct dpro_edit merge = {.kind = DPRO_EDIT_MERGE, .at = at, .value = 0};
-        if (edit_apply(space->model, strategy, &merge, &journal))
+        if (edits_apply(space->model, strategy, &merge, 1, &tried))
             break;
-        at += !costs_little(space, strategy, &journal, limit);
+        at += !costs_little(space, strategy, &tried, limit);
     }
-    journal_fini(&journal);
 }
 
 /* Fused ops are separated where they win next to nothing, on all ranks that have them. */
 static void unfuse_idle_ops(struct space *space, struct dpro_strategy *strategy, int64_t limit)
 {
-    struct journal journal = {0};
+    struct dpro_strategy tried = space_strategy(space);
     for (uint32_t f = 0; f < strategy->n_fused && !search_stops(space->search);) {
         struct dpro_fused_op op = strategy->fused[f];
+        space_copy(space, strategy, &tried);
         for (uint32_t p = op.program; p < space->model->n_programs; p++) {
             struct dpro_edit unfuse = {DPRO_EDIT_UNFUSE, op.first, 0, p, 0};
             const struct dpro_fused_op *same = fused_at(strategy, p, op.first);
             if (same && same->n == op.n)
-                edit_apply(space->model, strategy, &unfuse, &journal);
+                edit_apply(space->model, &tried, &unfuse);
         }
-        f += !costs_little(space, strategy, &journal, limit);
+        f += !costs_little(space, strategy, &tried, limit);
     }
-    journal_fini(&journal);
 }
 
 /* Replaces the result by a simpler one where that is as good: the model is not more exact, and a

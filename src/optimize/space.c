@@ -117,10 +117,8 @@ void space_init(struct space *space, struct search *search, const struct dpro_mo
 
 void space_fini(struct space *space)
 {
-    for (uint32_t i = 0; i < space->n_workers; i++) {
+    for (uint32_t i = 0; i < space->n_workers; i++)
         evaluator_destroy(space->workers[i].evaluator);
-        journal_fini(&space->workers[i].journal);
-    }
     candidates_fini(&space->candidates);
     array_fini(&space->values);
     sync_destroy(space->sync);
@@ -220,15 +218,12 @@ static void evaluate_part(void *arg, size_t number)
     const struct part *part = arg;
     struct space *space = part->space;
     struct worker *w = &space->workers[number];
-    space_copy(space, part->strategy, &w->strategy);
     for (size_t i = part->first + number; i < part->first + part->n; i += space->n_workers) {
         const struct candidate *c = &space->candidates.list.at[i];
         const struct dpro_edit *edits = space->candidates.edits.at + c->first;
         space->values.at[i] = INT64_MAX;
-        if (edits_apply(space->model, &w->strategy, edits, c->n, &w->journal))
-            continue;
-        space->values.at[i] = value_of(space, w, &w->strategy);
-        edits_undo(&w->strategy, &w->journal, 0);
+        if (!edits_apply(space->model, part->strategy, edits, c->n, &w->strategy))
+            space->values.at[i] = value_of(space, w, &w->strategy);
     }
 }
 

@@ -59,7 +59,6 @@ struct search {
 struct worker { /* what a thread evaluates with */
     struct evaluator *evaluator;
     struct dpro_strategy strategy;
-    struct journal journal;
 };
 
 struct space {

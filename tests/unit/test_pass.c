@@ -81,34 +81,38 @@ static struct dpro_edit random_edit(uint32_t n_buckets)
     return edit;
 }
 
-static void test_undoing_gives_back_what_was_there(void **state)
+static void test_edits_leave_a_strategy_whole_or_as_it_was(void **state)
 {
     struct dpro_model *model = job_of(12);
     struct arena arena = {0};
-    struct dpro_strategy s, before;
-    struct journal journal = {0};
+    struct dpro_strategy s, before, at_once;
+    struct dpro_edit edits[8];
     uint32_t n_made = 0, n_refused = 0, n_fused = 0;
     s = buckets_make(model, &arena);
     before = buckets_make(model, &arena);
+    at_once = buckets_make(model, &arena);
     for (int round = 0; round < 2000; round++) {
-        size_t mark = journal.undo.n;
-        buckets_assign(model, &s, &before);
+        struct dpro_strategy start = buckets_copy(model, &s, &arena);
+        uint32_t n = 0;
         n_fused += s.n_fused;
         for (uint32_t i = pick(8); i > 0; i--) {
-            struct dpro_edit edit = random_edit(s.n_buckets);
-            if (edit_apply(model, &s, &edit, &journal))
+            edits[n] = random_edit(s.n_buckets);
+            buckets_assign(model, &s, &before);
+            if (edit_apply(model, &s, &edits[n])) {
                 n_refused++;
-            else
-                n_made++;
+                assert_true(same(model, &s, &before));
+            } else {
+                n++;
+            }
             assert_whole(model, &s);
         }
-        if (pick(2)) {
-            edits_undo(&s, &journal, mark);
-            assert_true(same(model, &s, &before));
-        }
+        n_made += n;
+        assert_null(edits_apply(model, &start, edits, n, &at_once));
+        assert_true(same(model, &s, &at_once));
+        if (pick(2))
+            buckets_assign(model, &start, &s);
     }
     assert_true(n_made > 1000 && n_refused > 1000 && n_fused > 1000);
-    journal_fini(&journal);
     arena_fini(&arena);
     dpro_model_destroy(model);
 }
@@ -117,9 +121,7 @@ static void test_edits_say_what_they_say(void **state)
 {
     struct dpro_model *model = job_of(4);
     struct arena arena = {0};
-    struct dpro_strategy s;
-    struct journal journal = {0};
-    s = buckets_make(model, &arena);
+    struct dpro_strategy s = buckets_make(model, &arena), each = buckets_make(model, &arena);
     const struct dpro_edit edits[] = {
         {.kind = DPRO_EDIT_MERGE, .at = 1, .value = 0}, /* 0 | 1 2 | 3 */
         {.kind = DPRO_EDIT_MOVE, .at = 1, .value = 2},  /* 0 | 3 | 1 2 */
@@ -127,7 +129,7 @@ static void test_edits_say_what_they_say(void **state)
         {.kind = DPRO_EDIT_MERGE, .at = 0, .value = 0}, /* 0 3 | 1 2 */
         {.kind = DPRO_EDIT_SPLIT, .at = 1, .value = 1}, /* 0 3 | 1 | 2 */
         {.kind = DPRO_EDIT_COMPRESS, .at = 0, .value = DPRO_COMPRESSION_BF16}};
-    assert_null(edits_apply(model, &s, edits, 6, &journal));
+    assert_null(edits_apply(model, &each, edits, 6, &s));
     const uint32_t order[] = {0, 3, 1, 2};
     assert_memory_equal(s.order, order, sizeof order);
     assert_int_equal(s.n_buckets, 3);
@@ -137,7 +139,6 @@ static void test_edits_say_what_they_say(void **state)
     assert_int_equal(s.buckets[1].priority, -7);
     assert_int_equal(s.buckets[2].priority, -7);
     assert_int_equal(s.compression, DPRO_COMPRESSION_BF16);
-    journal_fini(&journal);
     arena_fini(&arena);
     dpro_model_destroy(model);
 }
@@ -146,33 +147,27 @@ static void test_fusing_ops_takes_in_those_fused_before(void **state)
 {
     struct dpro_model *model = job_of(6); /* forward, six backward, update */
     struct arena arena = {0};
-    struct dpro_strategy s;
-    struct journal journal = {0};
-    s = buckets_make(model, &arena);
+    struct dpro_strategy s = buckets_make(model, &arena), each = buckets_make(model, &arena);
     const struct dpro_edit first[] = {{.kind = DPRO_EDIT_FUSE, .at = 5, .n = 2, .value = 7},
                                       {.kind = DPRO_EDIT_FUSE, .at = 1, .n = 2, .value = 5},
                                       {.kind = DPRO_EDIT_FUSE, .at = 3, .n = 2, .value = 6}};
-    assert_null(edits_apply(model, &s, first, 3, &journal));
-    assert_int_equal(s.n_fused, 3);
-    size_t mark = journal.undo.n;
-    struct dpro_edit wide = {.kind = DPRO_EDIT_FUSE, .at = 0, .n = 5, .value = 9};
-    assert_null(edit_apply(model, &s, &wide, &journal));
-    assert_int_equal(s.n_fused, 2);
-    assert_int_equal(s.fused[0].n, 5);
-    assert_int_equal(s.fused[1].first, 5);
-    struct dpro_edit across = {.kind = DPRO_EDIT_FUSE, .at = 4, .n = 2, .value = 1};
-    assert_string_equal(edit_apply(model, &s, &across, &journal), "a fused op is taken in whole");
-    struct dpro_edit waiting = {.kind = DPRO_EDIT_FUSE, .at = 5, .n = 3, .value = 1};
-    assert_non_null(strstr(edit_apply(model, &s, &waiting, &journal), "waits for communication"));
-    struct dpro_edit unfuse = {.kind = DPRO_EDIT_UNFUSE, .at = 0};
-    assert_null(edit_apply(model, &s, &unfuse, &journal));
-    assert_int_equal(s.n_fused, 1);
-    edits_undo(&s, &journal, mark);
+    assert_null(edits_apply(model, &each, first, 3, &s));
     assert_int_equal(s.n_fused, 3);
     assert_int_equal(s.fused[0].first, 1);
     assert_int_equal(s.fused[1].work_ns, 6);
     assert_int_equal(s.fused[2].work_ns, 7);
-    journal_fini(&journal);
+    struct dpro_edit wide = {.kind = DPRO_EDIT_FUSE, .at = 0, .n = 5, .value = 9};
+    assert_null(edit_apply(model, &s, &wide));
+    assert_int_equal(s.n_fused, 2);
+    assert_int_equal(s.fused[0].n, 5);
+    assert_int_equal(s.fused[1].first, 5);
+    struct dpro_edit across = {.kind = DPRO_EDIT_FUSE, .at = 4, .n = 2, .value = 1};
+    assert_string_equal(edit_apply(model, &s, &across), "a fused op is taken in whole");
+    struct dpro_edit waiting = {.kind = DPRO_EDIT_FUSE, .at = 5, .n = 3, .value = 1};
+    assert_non_null(strstr(edit_apply(model, &s, &waiting), "waits for communication"));
+    struct dpro_edit unfuse = {.kind = DPRO_EDIT_UNFUSE, .at = 0};
+    assert_null(edit_apply(model, &s, &unfuse));
+    assert_int_equal(s.n_fused, 1);
     arena_fini(&arena);
     dpro_model_destroy(model);
 }
@@ -181,16 +176,12 @@ static void test_a_list_with_one_impossible_edit_changes_nothing(void **state)
 {
     struct dpro_model *model = job_of(4);
     struct arena arena = {0};
-    struct dpro_strategy s, before;
-    struct journal journal = {0};
-    s = buckets_make(model, &arena);
-    before = buckets_make(model, &arena);
+    struct dpro_strategy s = buckets_make(model, &arena), before = buckets_make(model, &arena);
+    struct dpro_strategy after = buckets_make(model, &arena);
     const struct dpro_edit edits[] = {{.kind = DPRO_EDIT_MERGE, .at = 1, .value = 0},
                                       {.kind = DPRO_EDIT_SPLIT, .at = 0, .value = 1}};
-    assert_non_null(edits_apply(model, &s, edits, 2, &journal));
+    assert_non_null(edits_apply(model, &s, edits, 2, &after));
     assert_true(same(model, &s, &before));
-    assert_int_equal(journal.undo.n, 0);
-    journal_fini(&journal);
     arena_fini(&arena);
     dpro_model_destroy(model);
 }
@@ -409,7 +400,7 @@ static void test_what_changes_numerics_needs_leave(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_undoing_gives_back_what_was_there),
+        cmocka_unit_test(test_edits_leave_a_strategy_whole_or_as_it_was),
         cmocka_unit_test(test_edits_say_what_they_say),
         cmocka_unit_test(test_fusing_ops_takes_in_those_fused_before),
         cmocka_unit_test(test_a_list_with_one_impossible_edit_changes_nothing),

@@ -84,7 +84,6 @@ static void test_an_evaluation_is_the_replay_of_the_whole_graph(void **state)
 /* Fuses random neighbours that may be. */
 static void fuse_some(const struct dpro_model *model, uint64_t seed, struct dpro_strategy *strategy)
 {
-    struct journal journal = {0};
     for (uint32_t p = 0; p < model->n_programs; p++)
         for (uint32_t i = 0; i < model->programs[p].n_ops; i++) {
             uint64_t random = map_mix(seed * 1000 + p * 100 + i);
@@ -94,9 +93,8 @@ static void fuse_some(const struct dpro_model *model, uint64_t seed, struct dpro
                                      .program = p,
                                      .n = 2 + (uint32_t)(random >> 20) % 3};
             if (random % 3 == 0)
-                edit_apply(model, strategy, &edit, &journal);
+                edit_apply(model, strategy, &edit);
         }
-    journal_fini(&journal);
 }
 
 static void test_fused_ops_replay_as_they_are_evaluated(void **state)
@@ -364,29 +362,25 @@ static int64_t brute_force_ops(const struct dpro_model *model, const struct dpro
     struct evaluator *evaluator;
     struct arena arena = {0};
     struct dpro_strategy strategy;
-    struct journal journal = {0};
     int64_t best = INT64_MAX;
     evaluator = evaluator_create(model);
     strategy = buckets_make(model, &arena);
     for (uint32_t joins = 0; joins < 1u << (program->n_ops - 1); joins++) {
         bool possible = true;
+        strategy.n_fused = 0;
         for (uint32_t i = 0, n; i < program->n_ops && possible; i += n) {
             for (n = 1; i + n < program->n_ops && joins >> (i + n - 1) & 1;)
                 n++;
             struct dpro_edit edit = {.kind = DPRO_EDIT_FUSE, .at = i, .n = n};
             edit.value = n > 1 ? pass->opfs_ns(pass, program->ops + i, n) : 0;
-            possible =
-                n == 1 || (edit.value >= 0 && !edit_apply(model, &strategy, &edit, &journal));
+            possible = n == 1 || (edit.value >= 0 && !edit_apply(model, &strategy, &edit));
         }
         for (uint32_t borders = 0; possible && borders < 1u << (model->n_tensors - 1); borders++) {
             cut(model, borders, &strategy);
             int64_t ns = evaluate(evaluator, &strategy);
             best = ns < best ? ns : best;
         }
-        edits_undo(&strategy, &journal, 0);
-        assert_int_equal(strategy.n_fused, 0);
     }
-    journal_fini(&journal);
     evaluator_destroy(evaluator);
     arena_fini(&arena);
     return best;
@@ -432,13 +426,12 @@ static void test_theorem_1_decides_rightly_on_two_ops(void **state)
         struct bench b;
         bench_init(&b, model, passes);
         struct dpro_strategy s = space_strategy(&b.space);
-        struct journal journal = {0};
         struct dpro_edit fuse = {.kind = DPRO_EDIT_FUSE,
                                  .at = 1,
                                  .n = 2,
                                  .value = ops[1].work_ns + ops[2].work_ns - gap_ns};
         int64_t apart_ns = space_evaluate(&b.space, &s);
-        assert_null(edit_apply(model, &s, &fuse, &journal));
+        assert_null(edit_apply(model, &s, &fuse));
         int64_t fused_ns = space_evaluate(&b.space, &s);
         bool theorem = first.latency_ns + first.wire_ns <= gap_ns;
         assert_true(theorem ? fused_ns <= apart_ns : fused_ns >= apart_ns);
@@ -447,13 +440,12 @@ static void test_theorem_1_decides_rightly_on_two_ops(void **state)
         both = sync_cost(&model->net,
                          bucket_size_bytes(model, &s, 0) + bucket_size_bytes(model, &s, 1));
         struct dpro_edit merge = {.kind = DPRO_EDIT_MERGE};
-        assert_null(edit_apply(model, &s, &merge, &journal));
+        assert_null(edit_apply(model, &s, &merge));
         assert_true(both.latency_ns + both.wire_ns >
                         first.latency_ns + first.wire_ns + second.latency_ns + second.wire_ns ||
                     space_evaluate(&b.space, &s) <= fused_ns);
         n_fused += theorem;
         n_apart += !theorem;
-        journal_fini(&journal);
         bench_fini(&b);
         dpro_model_destroy(model);
     }
@@ -521,14 +513,13 @@ static void test_fused_ops_that_do_harm_come_apart(void **state)
     int64_t gap_ns = -1; /* each part makes the fused op longer */
     struct dpro_pass pass = gap_pass(&gap_ns);
     const struct dpro_pass *const passes[] = {&pass};
-    struct journal journal = {0};
     for (int mcmc = 0; mcmc < 2; mcmc++) {
         struct bench b;
         bench_init(&b, model, passes);
         struct dpro_strategy s = space_strategy(&b.space);
         for (uint32_t at = 1; at < 7; at += 3) {
             struct dpro_edit fuse = {.kind = DPRO_EDIT_FUSE, .at = at, .n = 3, .value = 100000};
-            assert_null(edit_apply(model, &s, &fuse, &journal));
+            assert_null(edit_apply(model, &s, &fuse));
         }
         space_evaluate(&b.space, &s); /* the best so far, where the search starts */
         assert_int_equal(b.space.best.n_fused, 2);
@@ -540,7 +531,6 @@ static void test_fused_ops_that_do_harm_come_apart(void **state)
         assert_true(mcmc || b.space.best_ns <= brute_force(model));
         bench_fini(&b);
     }
-    journal_fini(&journal);
     dpro_model_destroy(model);
 }
 

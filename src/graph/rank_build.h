@@ -26,6 +26,9 @@ enum { LEFT_OUT_TEXT = 200 };
 
 #define ABSENT INT64_MIN /* a time that was not measured */
 
+/* Old traces count whole microseconds: a start and a duration, each rounded. */
+enum { CLOCK_ROUNDING_NS = 2000 };
+
 /* One iteration of one rank in one window. Bounds are on the rank's clock. */
 struct step {
     int64_t start_ns, end_ns;
@@ -152,6 +155,7 @@ struct rank_build {
     uint8_t *phases;         /* per span, see span_phases.c */
     struct map named_scopes; /* see comm_scopes.c */
     uint32_t *match;         /* slice of op o in step s at [s * n_timed + o], NO_ID: absent */
+    uint32_t *op_of_slice;   /* its reverse, while edges are looked for; NO_ID: none */
 
     struct {
         uint32_t track; /* the stream that iterations are measured on; NO_ID: the marks are right */
@@ -189,19 +193,19 @@ struct rank_build {
 };
 
 /* find_steps.c: finds the iterations. Steps come out ascending in time. */
-int build_steps(struct rank_build *rank, struct dpro_error *err);
+void build_steps(struct rank_build *rank);
 
-/* engine_edges.c: what MXNet's engine copies of what it pulled to where the program uses it. Adds
+/* pulled_copies.c: what MXNet's engine copies of what it pulled to where the program uses it. Adds
  * such a copy's span + 1, and that of the exchange that it is the end of, with its end. */
-int build_find_stores(const struct rank_build *rank, struct map *stored_ns);
+void build_find_stores(const struct rank_build *rank, struct map *stored_ns);
 
 /* cut_slices.c: cuts the tracks into slices, track by track and step by step, and joins calls with
  * the device work they launch. Needs steps. */
-int build_slices(struct rank_build *rank, struct dpro_error *err);
+void build_slices(struct rank_build *rank);
 
 /* gpu_pace.c: whether the CPU runs ahead of its GPU, so that iterations are to be measured there.
  * Needs slices. Then, once there are ops, which of them an iteration begins with there. */
-int build_pace(struct rank_build *rank, struct dpro_error *err);
+void build_pace(struct rank_build *rank);
 void build_pace_ops(struct rank_build *rank);
 
 /* How long a step took, between marks or on the GPU. */
@@ -209,12 +213,19 @@ int64_t build_step_ns(const struct rank_build *rank, uint32_t step);
 
 /* span_phases.c: what each CPU span is part of: DPRO_OP_FW, BW, UPDATE, INPUT, by annotations,
  * autograd and position. */
-int build_phases(struct rank_build *rank, struct dpro_error *err);
+void build_phases(struct rank_build *rank);
 
-/* rank_ops.c: a hash of the step's slices, equal for iterations that ran the same; then, once the
- * reference iteration is chosen, the ops and where each was found in every step. */
+/* match_slices.c: a hash of the step's slices, equal for iterations that ran the same. */
 uint64_t build_step_hash(const struct rank_build *rank, uint32_t step);
-int build_ops(struct rank_build *rank, struct dpro_error *err);
+
+/* rank_ops.c: the ops of the reference iteration, and where each was found in every step. */
+void build_ops(struct rank_build *rank);
+
+/* Makes rank->free_ns; all are ABSENT. */
+void build_alloc_free_ns(struct rank_build *rank);
+
+/* Adds an op that no device runs and that has no times; returns it. */
+uint32_t build_push_virtual(struct rank_build *rank, uint8_t kind, uint64_t size_bytes);
 
 /* Fills what is unknown in *c from a span and those around it: kind, sizes, group, peer. */
 void build_learn_collective(const struct rank_build *rank, uint32_t span,
@@ -222,29 +233,29 @@ void build_learn_collective(const struct rank_build *rank, uint32_t span,
 
 /* comm_scopes.c: device work that communicates, by its own name or by what launched it. Needs
  * slices. */
-int build_find_scopes(struct rank_build *rank);
+void build_find_scopes(struct rank_build *rank);
 bool build_communicates(const struct rank_build *rank, uint32_t slice);
 
 /* sequence_match.c: aligns sequence b with sequence a: to[i] = index in b of a's slice i, or NO_ID.
  * The longest common subsequence where the sequences differ by little, else by name and count. */
-int match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to);
+void match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b,
+                     uint32_t *to);
 
 /* The k-th of each key in a with the k-th of that key in b, in whatever order they come. */
-int match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to);
+void match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to);
 
-/* local_edges.c: edges within a rank, kept only where every measured iteration agrees. */
-int build_local_edges(struct rank_build *rank, struct dpro_error *err);
+/* edge_rules.c: edges within a rank, kept only where every measured iteration agrees. */
+void build_local_edges(struct rank_build *rank);
 
 /* horovod_tensors.c: the same of what Horovod fused, on a rank that has its thread. */
-int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
-                        struct dpro_error *err);
+void build_fused_tensors(struct rank_build *rank, const struct fusion *fusion);
 
 /* bucket_tensors.c: gradients, their buckets, In and Out ops. */
-int build_tensors(struct rank_build *rank, struct dpro_error *err);
+void build_tensors(struct rank_build *rank);
 
 /* comm_thread_queue.c: collectives that stood in a queue for one of several threads. Adds virtual
  * ops. */
-int build_pool(struct rank_build *rank, struct dpro_error *err);
+void build_pool(struct rank_build *rank);
 
 /* Frees what only the rank itself needed, once its edges are known: slices, tracks, matches,
  * phases.

@@ -748,7 +748,7 @@ static void test_sequences_are_aligned_by_their_longest_common_part(void **state
             a[i] = 1 + (uint64_t)rand() % 5;
         for (uint32_t i = 0; i < m; i++)
             b[i] = 1 + (uint64_t)rand() % 5;
-        assert_int_equal(match_sequences(a, n, b, m, to), 0);
+        match_sequences(a, n, b, m, to);
         for (uint32_t i = 0; i < n; i++) {
             if (to[i] == NO_ID)
                 continue;
@@ -770,7 +770,7 @@ static void test_sequences_too_different_for_that_still_go_forward(void **state)
         a[i] = (uint64_t)rand() % 1000;
         b[i] = (uint64_t)rand() % 1000;
     }
-    assert_int_equal(match_sequences(a, N, b, N, to), 0);
+    match_sequences(a, N, b, N, to);
     int64_t last = -1;
     for (int i = 0; i < N; i++) {
         if (to[i] == NO_ID)

@@ -25,21 +25,9 @@ struct build {
     struct rank_build *ranks;
     uint32_t n_ranks;
     uint32_t *classes;
-    struct dpro_error *errors; /* one a rank */
-    uint64_t **hashes;         /* [rank][step] */
+    uint64_t **hashes; /* [rank][step] */
     struct job job;
 };
-
-static int first_error(const struct build *build, struct dpro_error *err)
-{
-    for (uint32_t r = 0; r < build->n_ranks; r++)
-        if (build->errors[r].code < 0) {
-            if (err)
-                *err = build->errors[r];
-            return dpro_error_prefix(err, "rank %d", build->ranks[r].trace->rank);
-        }
-    return 0;
-}
 
 /* ---- each rank alone ---- */
 
@@ -61,17 +49,12 @@ static void cut_rank(void *arg, size_t r)
 {
     struct build *build = arg;
     struct rank_build *rank = &build->ranks[r];
-    struct dpro_error *err = &build->errors[r];
-    if (build_steps(rank, err) < 0)
-        return;
+    build_steps(rank);
     limit_steps(rank, build->options);
-    if (build_phases(rank, err) < 0 || build_slices(rank, err) < 0 || build_pace(rank, err) < 0)
-        return;
+    build_phases(rank);
+    build_slices(rank);
+    build_pace(rank);
     build->hashes[r] = mem_alloc((rank->steps.n + 1) * sizeof *build->hashes[r]);
-    if (!build->hashes[r]) {
-        dpro_error_nomem(err);
-        return;
-    }
     for (uint32_t s = 0; s < rank->steps.n; s++)
         build->hashes[r][s] = build_step_hash(rank, s);
 }
@@ -80,16 +63,16 @@ static void link_rank(void *arg, size_t r)
 {
     struct build *build = arg;
     struct rank_build *rank = &build->ranks[r];
-    struct dpro_error *err = &build->errors[r];
-    if (build_ops(rank, err) < 0 || build_local_edges(rank, err) < 0)
-        return;
+    build_ops(rank);
+    build_local_edges(rank);
     build_pace_ops(rank);
-    const struct fusion *fusion = rank->trace->fused.track == NO_ID ? NULL : build->trace->fusion;
-    int status = fusion ? build_fused_tensors(rank, fusion, err) : build_tensors(rank, err);
-    if (status == 0 && build_pool(rank, err) == 0) {
-        build_parts(rank, build->trace);
-        build_forget(rank);
-    }
+    if (rank->trace->fused.track != NO_ID && build->trace->fusion)
+        build_fused_tensors(rank, build->trace->fusion);
+    else
+        build_tensors(rank);
+    build_pool(rank);
+    build_parts(rank, build->trace);
+    build_forget(rank);
 }
 
 static int choose(struct build *build, struct dpro_error *err)
@@ -105,7 +88,7 @@ static int choose(struct build *build, struct dpro_error *err)
 
 /* ---- all together ---- */
 
-static int create(struct build *build, struct dpro_error *err)
+static void create(struct build *build)
 {
     const struct dpro_trace *trace = build->trace;
     build->n_ranks = trace->n_ranks;
@@ -115,11 +98,8 @@ static int create(struct build *build, struct dpro_error *err)
         build->n_ranks = 1;
     build->ranks =
         mem_array(build->n_ranks + trace->n_transports + (size_t)1, sizeof *build->ranks);
-    build->errors = mem_array(build->n_ranks + 1, sizeof *build->errors);
     build->hashes = mem_array(build->n_ranks + 1, sizeof *build->hashes);
     build->classes = mem_array(trace->names.n + 1, sizeof *build->classes);
-    if (!build->ranks || !build->errors || !build->hashes || !build->classes)
-        return dpro_error_nomem(err);
     for (uint32_t id = 0; id < trace->names.n; id++)
         build->classes[id] =
             name_classify(strtab_get(&trace->names, id), strtab_len(&trace->names, id));
@@ -133,7 +113,6 @@ static int create(struct build *build, struct dpro_error *err)
     build->job.join.ranks = build->ranks;
     build->job.join.n_ranks = build->n_ranks;
     build->job.join.world_size = trace->world_size;
-    return 0;
 }
 
 static void destroy(struct build *build)
@@ -160,7 +139,6 @@ static void destroy(struct build *build)
             mem_free(build->hashes[r]);
     }
     mem_free(build->ranks);
-    mem_free(build->errors);
     mem_free(build->hashes);
     mem_free(build->classes);
     join_fini(&build->job.join);
@@ -170,13 +148,11 @@ static void destroy(struct build *build)
 
 static int build_ranks(struct build *build, struct dpro_error *err)
 {
-    int status;
     parallel_for(build->n_ranks, 0, cut_rank, build);
-    if ((status = first_error(build, err)) < 0 || (status = choose(build, err)) < 0)
+    int status = choose(build, err);
+    if (status < 0)
         return status;
     parallel_for(build->n_ranks, 0, link_rank, build);
-    if ((status = first_error(build, err)) < 0)
-        return status;
     uint64_t n_ops = 0;
     for (uint32_t r = 0; r < build->n_ranks; r++)
         n_ops += build->ranks[r].n_timed;
@@ -191,10 +167,8 @@ static int build_ranks(struct build *build, struct dpro_error *err)
 /* Profiles of which no iterations can be built are no evidence; the transport may be. */
 static int run_clocks(struct build *build, struct dpro_graph **graph, struct dpro_error *err)
 {
-    int status = create(build, err);
-    if (status < 0)
-        return status;
-    status = build->n_ranks > 0 ? build_ranks(build, err) : DPRO_EEMPTY;
+    create(build);
+    int status = build->n_ranks > 0 ? build_ranks(build, err) : DPRO_EEMPTY;
     if (status == DPRO_ENOMEM)
         return status;
     if (status < 0 && build->trace->n_transports == 0 && build->trace->n_nccl_logs == 0)
@@ -219,16 +193,14 @@ static int run(struct build *build, struct dpro_graph **graph, struct dpro_error
                                   ? "the trace holds profiles of parameter servers only; add those "
                                     "of the workers"
                                   : "the trace holds no rank");
-    int status = create(build, err);
+    create(build);
+    int status = build_ranks(build, err);
     if (status < 0)
-        return status;
-    if ((status = build_ranks(build, err)) < 0)
         return status;
     servers_find(servers, build->trace);
     clocks_align(&build->job.join, build->trace, build->options);
-    if (unprofiled_iterations_find(build->ranks, build->n_ranks, build->trace,
-                                   &build->job.unprofiled_iterations) < 0)
-        return dpro_error_nomem(err);
+    unprofiled_iterations_find(build->ranks, build->n_ranks, build->trace,
+                               &build->job.unprofiled_iterations);
     clocks_move(&build->job.join);
     session_join(&build->job.join);
     join_check_unsure(&build->job.join);

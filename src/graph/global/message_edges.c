@@ -11,7 +11,6 @@
 #include "base/map.h"
 #include "base/sort.h"
 #include "graph/global/assembly.h"
-#include "graph/local/local_edges.h"
 
 /* Times of one thing in all samples. */
 struct times {
@@ -40,7 +39,7 @@ static bool holds(const struct assembly *a, struct times ends, struct times star
         if (end == ABSENT)
             continue;
         seen++;
-        held += start >= end - LOCAL_ROUNDING_NS;
+        held += start >= end - CLOCK_ROUNDING_NS;
         if (assembly_span(start, end) > most_ns)
             return false;
     }

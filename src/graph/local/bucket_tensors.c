@@ -8,16 +8,10 @@
  * buckets are copied back in the same order. Where none of this was recorded, a bucket stands for
  * its gradients. What dpro's own recorder wrote of the buckets (rank.json) goes before all of this:
  * then each tensor is a parameter, by its name. */
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/memory.h"
 #include "base/sort.h"
-#include "graph/local/framework_graph.h"
 #include "graph/local/local_edges.h"
-#include "graph/names/span_names.h"
-#include "graph/rank_build.h"
 #include "ingest/transport/runs.h"
 
 struct copy {
@@ -30,11 +24,6 @@ struct copy {
 
 typedef ARRAY(struct copy) copy_array;
 
-static int64_t seen_start(const struct rank_build *rank, uint32_t op)
-{
-    return rank->start_ns[(size_t)rank->steps.reference * rank->n_timed + op];
-}
-
 static uint64_t numel_of(const struct rank_build *rank, uint32_t span)
 {
     uint32_t detail = rank->trace->spans[span].detail;
@@ -42,28 +31,26 @@ static uint64_t numel_of(const struct rank_build *rank, uint32_t span)
 }
 
 /* The spans of a class (but not of `other`), in order of start, with their ops. */
-static int collect_copies(const struct rank_build *rank, uint32_t class, uint32_t other,
-                          copy_array *copies)
+static copy_array collect_copies(const struct rank_build *rank, uint32_t class, uint32_t other)
 {
     enum { NESTED = 16 }; /* a span goes on after at most so many spans within it */
+    copy_array copies = {0};
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
         uint32_t named = op->slice == NO_ID ? 0 : rank->classes[op->name];
         if (!(named & class) || (named & other) || (op->flags & GRAPH_OP_GPU))
             continue;
         uint32_t span = rank->slices.at[op->slice].span;
-        size_t k = copies->n, oldest = copies->n > NESTED ? copies->n - NESTED : 0;
-        while (k > oldest && copies->at[k - 1].span != span)
+        size_t k = copies.n, oldest = copies.n > NESTED ? copies.n - NESTED : 0;
+        while (k > oldest && copies.at[k - 1].span != span)
             k--;
-        if (k > oldest) {
-            copies->at[k - 1].last = o;
-            continue;
-        }
-        struct copy copy = {span, o, o, numel_of(rank, span), seen_start(rank, o), false};
-        if (array_push(copies, copy) < 0)
-            return -1;
+        struct copy copy = {span, o, o, numel_of(rank, span), local_start(rank, o), false};
+        if (k > oldest)
+            copies.at[k - 1].last = o;
+        else
+            array_push(&copies, copy);
     }
-    return 0;
+    return copies;
 }
 
 struct start {
@@ -71,45 +58,29 @@ struct start {
     int64_t start_ns;
 };
 
+typedef ARRAY(struct start) start_array;
+
 ORDER(compare_starts, struct start, ASCENDING(start_ns) ?: ASCENDING(collective));
 
 /* The collectives that reduce gradients, in the order in which they were asked for. */
-static int collect_buckets(const struct rank_build *rank, struct start **starts, size_t *n)
+static start_array collect_buckets(const struct rank_build *rank)
 {
-    struct start *list = mem_alloc((rank->collectives.n + 1) * sizeof *list);
-    *n = 0;
-    *starts = list;
-    if (!list)
-        return -1;
+    start_array starts = {0};
     for (uint32_t c = 0; c < rank->collectives.n; c++) {
         const struct local_collective *coll = &rank->collectives.at[c];
         if (strcmp(coll->kind, "all_reduce") != 0 && strcmp(coll->kind, "reduce_scatter") != 0 &&
             strcmp(coll->kind, "push_pull") != 0)
             continue;
-        int64_t start = seen_start(rank, coll->arrival);
+        int64_t start = local_start(rank, coll->arrival);
         if (coll->launch_span != NO_ID) {
             start = rank->trace->spans[coll->launch_span].start_ns;
             if (rank->phases[coll->launch_span] != DPRO_OP_BW)
                 continue; /* asked for outside of backward: no gradient */
         }
-        list[(*n)++] = (struct start){c, start};
+        array_push(&starts, ((struct start){c, start}));
     }
-    qsort(list, *n, sizeof *list, compare_starts);
-    return 0;
-}
-
-static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint64_t bytes)
-{
-    struct local_op op = {.slice = NO_ID,
-                          .track = NO_ID,
-                          .device = NO_ID,
-                          .kind = kind,
-                          .phase = DPRO_OP_BARRIER,
-                          .size_bytes = bytes,
-                          .collective = NO_ID};
-    if (array_push(&rank->ops, op) < 0)
-        return NO_ID;
-    return (uint32_t)rank->ops.n - 1;
+    array_sort(&starts, compare_starts);
+    return starts;
 }
 
 static bool in_backward_function(const struct rank_build *rank, uint32_t op)
@@ -121,61 +92,45 @@ static bool in_backward_function(const struct rank_build *rank, uint32_t op)
     return false;
 }
 
-/* By op: the op before it on its device; NO_ID: none. */
-static uint32_t *find_ops_before(const struct rank_build *rank)
-{
-    uint32_t *before = mem_alloc((rank->ops.n + 1) * sizeof *before);
-    uint32_t *last = mem_alloc((rank->devices.n + 1) * sizeof *last);
-    if (before && last) {
-        memset(last, 0xFF, (rank->devices.n + 1) * sizeof *last);
-        for (uint32_t o = 0; o < rank->ops.n; o++) {
-            uint32_t device = rank->ops.at[o].device;
-            before[o] = device == NO_ID ? NO_ID : last[device];
-            if (device != NO_ID)
-                last[device] = o;
-        }
-    } else {
-        mem_free(before);
-        before = NULL;
-    }
-    mem_free(last);
-    return before;
-}
-
 /* The optimizer's work on the device or else on the CPU, in order of ops; latest_ns is the latest
  * start up to each. */
-struct updates {
-    uint32_t *ops;
-    int64_t *latest_ns;
-    size_t n;
+struct update {
+    uint32_t op;
+    int64_t latest_ns;
 };
+typedef ARRAY(struct update) update_array;
 
-static int find_updates(const struct rank_build *rank, bool gpu, struct updates *updates)
+static update_array find_updates(const struct rank_build *rank, bool gpu)
 {
-    updates->ops = mem_alloc((rank->ops.n + 1) * sizeof *updates->ops);
-    updates->latest_ns = mem_alloc((rank->ops.n + 1) * sizeof *updates->latest_ns);
-    if (!updates->ops || !updates->latest_ns)
-        return -1;
+    update_array updates = {0};
     int64_t latest = INT64_MIN;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
         if (op->slice == NO_ID || op->phase != DPRO_OP_UPDATE || op->kind == DPRO_OP_LAUNCH ||
             gpu != ((op->flags & GRAPH_OP_GPU) != 0))
             continue;
-        latest = seen_start(rank, o) > latest ? seen_start(rank, o) : latest;
-        updates->ops[updates->n] = o;
-        updates->latest_ns[updates->n++] = latest;
+        latest = MAX(latest, local_start(rank, o));
+        array_push(&updates, ((struct update){o, latest}));
     }
-    return 0;
+    return updates;
 }
+
+/* A tensor to be added: `from` -> In -> collective -> Out -> `to`; either end may be NO_ID. */
+struct planned {
+    uint32_t collective, from, to;
+    uint32_t name; /* string id, 0: none */
+    uint64_t bytes;
+    uint32_t output; /* of the node of that name */
+};
 
 struct maker {
     struct rank_build *rank;
     copy_array in, out;
     size_t next_in, next_out;
     uint32_t *before;
-    struct updates updates[2]; /* on the CPU, on the device */
+    update_array updates[2];   /* on the CPU, on the device */
     struct recorded_walk walk; /* recording NULL: there is none */
+    ARRAY(struct planned) plan;
 };
 
 /* Where the thread began to need the bucket: the first op after autograd's last or after the bucket
@@ -198,38 +153,27 @@ static uint32_t first_use(const struct maker *m, uint32_t op)
 static uint32_t first_update(const struct maker *m, const struct local_collective *coll)
 {
     const struct rank_build *rank = m->rank;
-    const struct updates *updates =
+    const update_array *updates =
         &m->updates[(rank->ops.at[coll->transfer].flags & GRAPH_OP_GPU) != 0];
-    int64_t after = seen_start(rank, coll->arrival);
-    size_t low = LOWER_BOUND(i, 0, updates->n, updates->latest_ns[i] < after);
-    return low < updates->n ? updates->ops[low] : NO_ID;
+    int64_t after = local_start(rank, coll->arrival);
+    size_t low = LOWER_BOUND(i, 0, updates->n, updates->at[i].latest_ns < after);
+    return low < updates->n ? updates->at[low].op : NO_ID;
 }
 
-struct planned {
-    uint32_t collective, from, to;
-    uint32_t name; /* string id, 0: none */
-    uint64_t bytes;
-    uint32_t output; /* of the node of that name */
-};
-
-/* Adds one gradient: `from` -> In -> collective -> Out -> `to`, either end may be NO_ID. */
-static int add_tensor(struct rank_build *rank, const struct planned *planned)
+static void add_tensor(struct rank_build *rank, const struct planned *planned)
 {
     const struct local_collective *coll = &rank->collectives.at[planned->collective];
-    uint32_t from = planned->from, to = planned->to;
-    struct local_tensor tensor = {.name = planned->name,
-                                  .output = planned->output,
-                                  .size_bytes = planned->bytes,
-                                  .collective = planned->collective};
-    tensor.in = virtual_op(rank, DPRO_OP_IN, planned->bytes);
-    tensor.out = virtual_op(rank, DPRO_OP_OUT, planned->bytes);
-    if (tensor.in == NO_ID || tensor.out == NO_ID || array_push(&rank->tensors, tensor) < 0)
-        return -1;
-    if ((from != NO_ID && local_add_edge(rank, from, tensor.in, false, true) < 0) ||
-        local_add_edge(rank, tensor.in, coll->arrival, false, true) < 0 ||
-        local_add_edge(rank, coll->transfer, tensor.out, false, false) < 0)
-        return -1;
-    return to != NO_ID ? local_add_edge(rank, tensor.out, to, false, true) : 0;
+    const struct local_tensor *tensor =
+        local_push_tensor(rank, (struct local_tensor){.name = planned->name,
+                                                      .output = planned->output,
+                                                      .size_bytes = planned->bytes,
+                                                      .collective = planned->collective});
+    if (planned->from != NO_ID)
+        local_add_edge(rank, planned->from, tensor->in, false, true);
+    local_add_edge(rank, tensor->in, coll->arrival, false, true);
+    local_add_edge(rank, coll->transfer, tensor->out, false, false);
+    if (planned->to != NO_ID)
+        local_add_edge(rank, tensor->out, planned->to, false, true);
 }
 
 /* The copies of one bucket: as many from `next` on as add up to it; where no sizes were recorded,
@@ -244,8 +188,6 @@ static size_t take_copies(const copy_array *copies, size_t next, uint64_t numel,
     return sum == numel || sum == 0 ? n : 0;
 }
 
-typedef ARRAY(struct planned) planned_array;
-
 /* The next unused copy of a size among n; NULL: none. */
 static struct copy *take_one(copy_array *copies, size_t next, size_t n, uint64_t numel)
 {
@@ -259,8 +201,8 @@ static struct copy *take_one(copy_array *copies, size_t next, size_t n, uint64_t
     return NULL;
 }
 
-static int plan_one(struct maker *m, uint32_t collective, uint32_t name, uint64_t bytes,
-                    struct copy *in, struct copy *out, uint32_t use, planned_array *plan)
+static void plan_one(struct maker *m, uint32_t collective, uint32_t name, uint64_t bytes,
+                     struct copy *in, struct copy *out, uint32_t use)
 {
     struct rank_build *rank = m->rank;
     const struct local_collective *coll = &rank->collectives.at[collective];
@@ -269,13 +211,13 @@ static int plan_one(struct maker *m, uint32_t collective, uint32_t name, uint64_
         one.from = in->last;
     if (out && local_holds(rank, coll->transfer, out->first, false, false))
         one.to = out->first;
-    return array_push(plan, one);
+    array_push(&m->plan, one);
 }
 
 /* What the recorder knows: the bucket's parameters, one tensor each. Where gradients lie in the
  * bucket nothing is copied, and all that autograd had accumulated until the start stands for it. */
-static int plan_recorded(struct maker *m, const struct start *start, size_t n_in, size_t n_out,
-                         uint32_t use, planned_array *plan)
+static void plan_recorded(struct maker *m, const struct start *start, size_t n_in, size_t n_out,
+                          uint32_t use)
 {
     const struct recording *recording = m->rank->trace->recording;
     size_t until = m->next_in;
@@ -293,42 +235,38 @@ static int plan_recorded(struct maker *m, const struct start *start, size_t n_in
         if (!in) /* without recorded shapes */
             in = take_one(&m->in, m->next_in, until - m->next_in, 0);
         n_found += in != NULL;
-        if (plan_one(m, start->collective, p->name, p->numel * item_bytes, in, out, use, plan) < 0)
-            return -1;
+        plan_one(m, start->collective, p->name, p->numel * item_bytes, in, out, use);
     }
     m->rank->n_bucket_conflicts += n_in > 0 && n_found < bucket->n;
     while (m->next_in < m->in.n && m->in.at[m->next_in].used)
         m->next_in++;
     m->next_out += n_out;
-    return 0;
 }
 
-/* What the framework's graph says. `known`: it does. */
-static int plan_nodes(struct maker *m, const struct start *start, planned_array *plan, bool *known)
+/* What the framework's graph says. Returns whether it does. */
+static bool plan_nodes(struct maker *m, const struct start *start)
 {
     struct rank_build *rank = m->rank;
     struct local_collective *coll = &rank->collectives.at[start->collective];
-    dfg_tensors tensors = {0};
-    int status = dfg_find_tensors(rank, coll->arrival, &tensors);
+    node_tensors tensors = local_node_tensors(rank, coll->arrival);
+    bool known = tensors.n > 0, sized = true;
     uint64_t sum = 0;
-    bool sized = true;
     for (size_t i = 0; i < tensors.n; i++) {
         sized &= tensors.at[i].size_bytes > 0;
         sum += tensors.at[i].size_bytes;
     }
     if (sized && coll->size_bytes == 0)
         coll->size_bytes = sum;
-    for (size_t i = 0; i < tensors.n && status == 0; i++) {
-        const struct dfg_tensor *tensor = &tensors.at[i];
+    for (size_t i = 0; i < tensors.n; i++) {
+        const struct node_tensor *tensor = &tensors.at[i];
         struct planned one = {start->collective, tensor->from,       NO_ID,
                               tensor->name,      tensor->size_bytes, tensor->output};
         if (one.from != NO_ID && !local_holds(rank, one.from, coll->arrival, false, false))
             one.from = NO_ID;
-        status = array_push(plan, one);
+        array_push(&m->plan, one);
     }
-    *known = tensors.n > 0;
     array_fini(&tensors);
-    return status;
+    return known;
 }
 
 /* The bytes up to ~PART, which names a part of a tensor. */
@@ -348,21 +286,21 @@ static bool is_same_tensor(const struct rank_build *rank, uint32_t a, uint32_t b
 /* A gradient that a worker of BytePS on PyTorch pushes, or a part of it, is handed over when
  * autograd has accumulated it: of the gradients of its size the first that is none of the others'.
  */
-static int plan_exchange(struct maker *m, const struct start *start, const struct start *all,
-                         size_t n, planned_array *plan)
+static void plan_exchange(struct maker *m, const struct start *start, const start_array *all)
 {
     struct rank_build *rank = m->rank;
     const struct local_collective *coll = &rank->collectives.at[start->collective];
     struct planned one = {start->collective, NO_ID, NO_ID, coll->group, coll->size_bytes, 0};
     uint64_t numel = 0;
-    for (size_t i = 0; i < n; i++) {
-        const struct local_collective *other = &rank->collectives.at[all[i].collective];
+    for (size_t i = 0; i < all->n; i++) {
+        const struct local_collective *other = &rank->collectives.at[all->at[i].collective];
         numel += is_same_tensor(rank, other->group, coll->group) ? other->numel : 0;
     }
-    for (size_t i = 0; i < plan->n && one.from == NO_ID; i++)
-        if (is_same_tensor(rank, plan->at[i].name, coll->group))
-            one = (struct planned){start->collective, plan->at[i].from, plan->at[i].to,
-                                   coll->group,       coll->size_bytes, 0};
+    for (size_t i = 0; i < m->plan.n && one.from == NO_ID; i++)
+        if (is_same_tensor(rank, m->plan.at[i].name, coll->group)) {
+            one.from = m->plan.at[i].from;
+            one.to = m->plan.at[i].to;
+        }
     for (size_t i = 0; i < m->in.n && one.from == NO_ID; i++) {
         struct copy *in = &m->in.at[i];
         if (in->used || (in->numel && in->numel != numel))
@@ -375,93 +313,85 @@ static int plan_exchange(struct maker *m, const struct start *start, const struc
         one.to = first_update(m, coll);
     if (one.to != NO_ID && !local_holds(rank, coll->transfer, one.to, false, false))
         one.to = NO_ID;
-    return array_push(plan, one);
+    array_push(&m->plan, one);
 }
 
-static int plan_bucket(struct maker *m, const struct start *start, planned_array *plan)
+/* What needs a bucket first, where that shows; NO_ID: it does not. */
+static uint32_t find_use(struct maker *m, const struct local_collective *coll, size_t n_out)
+{
+    struct rank_build *rank = m->rank;
+    if (strcmp(coll->kind, "push_pull") == 0)
+        return NO_ID; /* what takes it, the engine knows */
+    uint32_t use = n_out > 0 ? first_use(m, m->out.at[m->next_out].first) : first_update(m, coll);
+    if (use == NO_ID)
+        return NO_ID;
+    bool on_gpu = rank->ops.at[coll->transfer].flags & GRAPH_OP_GPU;
+    bool holds = on_gpu ? local_add_if_holds(rank, coll->transfer, use, false)
+                        : local_add_completion(rank, coll->transfer, use, n_out > 0);
+    return holds ? use : NO_ID;
+}
+
+static void plan_bucket(struct maker *m, const struct start *start)
 {
     struct rank_build *rank = m->rank;
     struct local_collective *coll = &rank->collectives.at[start->collective];
-    bool known = false;
-    if (plan_nodes(m, start, plan, &known) < 0)
-        return -1;
-    if (known)
-        return 0;
+    if (plan_nodes(m, start))
+        return;
     uint64_t item_bytes = coll->numel ? coll->size_bytes / coll->numel : 4;
     size_t n_in = take_copies(&m->in, m->next_in, coll->numel, start->start_ns);
     size_t n_out = coll->numel ? take_copies(&m->out, m->next_out, coll->numel, INT64_MAX) : 0;
-    uint32_t use = NO_ID;
-    bool exchanged = strcmp(coll->kind, "push_pull") == 0; /* what takes it, the engine knows */
-    if (exchanged)
-        use = NO_ID;
-    else if (n_out > 0)
-        use = first_use(m, m->out.at[m->next_out].first);
-    else
-        use = first_update(m, coll);
-    if (use != NO_ID) {
-        bool on_gpu = rank->ops.at[coll->transfer].flags & GRAPH_OP_GPU;
-        size_t before = rank->edges.n;
-        if ((on_gpu ? local_add_if_holds(rank, coll->transfer, use, false)
-                    : local_add_completion(rank, coll->transfer, use, n_out > 0)) < 0)
-            return -1;
-        if (rank->edges.n == before)
-            use = NO_ID;
-    }
+    uint32_t use = find_use(m, coll, n_out);
     if (m->walk.recording && coll->bucket == NO_ID)
         coll->bucket = recorded_walk_next(&m->walk, coll->numel, coll->size_bytes);
-    if (coll->bucket != NO_ID)
-        return plan_recorded(m, start, n_in, n_out, use, plan);
+    if (coll->bucket != NO_ID) {
+        plan_recorded(m, start, n_in, n_out, use);
+        return;
+    }
     rank->n_bucket_conflicts += m->walk.recording && m->walk.recording->buckets.n > 0 && n_in > 0;
-    if (n_in == 0) /* a key of a parameter server is a parameter */
-        return plan_one(m, start->collective, exchanged ? coll->group : 0, coll->size_bytes, NULL,
-                        NULL, use, plan);
+    if (n_in == 0) { /* a key of a parameter server is a parameter */
+        bool exchanged = strcmp(coll->kind, "push_pull") == 0;
+        plan_one(m, start->collective, exchanged ? coll->group : 0, coll->size_bytes, NULL, NULL,
+                 use);
+        return;
+    }
     for (size_t i = 0; i < n_in; i++) {
         struct copy *in = &m->in.at[m->next_in + i];
         struct copy *out = take_one(&m->out, m->next_out, n_out, in->numel);
-        if (plan_one(m, start->collective, 0, in->numel * item_bytes, in, out, use, plan) < 0)
-            return -1;
+        plan_one(m, start->collective, 0, in->numel * item_bytes, in, out, use);
     }
     m->next_in += n_in;
     m->next_out += n_out;
-    return 0;
 }
 
-int build_tensors(struct rank_build *rank, struct dpro_error *err)
+void build_tensors(struct rank_build *rank)
 {
-    struct maker m = {.rank = rank, .walk = {.recording = rank->trace->recording}};
-    struct start *starts = NULL;
-    size_t n = 0;
-    planned_array plan = {0};
-    int status = 0;
-    m.before = find_ops_before(rank);
-    if (!m.before || find_updates(rank, false, &m.updates[0]) < 0 ||
-        find_updates(rank, true, &m.updates[1]) < 0 ||
-        collect_copies(rank, NAME_BUCKET_IN, 0, &m.in) < 0 ||
-        (m.in.n == 0 && collect_copies(rank, NAME_ACCUMULATE, NAME_BACKWARD, &m.in) < 0) ||
-        collect_copies(rank, NAME_BUCKET_OUT, 0, &m.out) < 0 ||
-        collect_buckets(rank, &starts, &n) < 0)
-        status = -1;
+    struct maker m = {.rank = rank,
+                      .in = collect_copies(rank, NAME_BUCKET_IN, 0),
+                      .out = collect_copies(rank, NAME_BUCKET_OUT, 0),
+                      .before = local_ops_before(rank),
+                      .updates = {find_updates(rank, false), find_updates(rank, true)},
+                      .walk = {.recording = rank->trace->recording}};
+    start_array starts = collect_buckets(rank);
+    if (m.in.n == 0)
+        m.in = collect_copies(rank, NAME_ACCUMULATE, NAME_BACKWARD);
     for (size_t c = 0; c < rank->collectives.n; c++) /* of sharded models, gathers too */
         rank->collectives.at[c].bucket =
             recorded_unit_of(rank->names, rank->trace, rank->collectives.at[c].launch_span);
-    for (size_t i = 0; i < n && status == 0; i++) {
-        bool handed_over =
-            m.in.n > 0 &&
-            build_is_exchange(rank, rank->collectives.at[starts[i].collective].arrival);
-        status = handed_over ? plan_exchange(&m, &starts[i], starts, n, &plan)
-                             : plan_bucket(&m, &starts[i], &plan);
+    for (size_t i = 0; i < starts.n; i++) {
+        uint32_t arrival = rank->collectives.at[starts.at[i].collective].arrival;
+        if (m.in.n > 0 && build_is_exchange(rank, arrival)) /* handed over by autograd */
+            plan_exchange(&m, &starts.at[i], &starts);
+        else
+            plan_bucket(&m, &starts.at[i]);
     }
     /* virtual ops change the number of ops: only now that nobody looks at times by op any more */
-    for (size_t i = 0; i < plan.n && status == 0; i++)
-        status = add_tensor(rank, &plan.at[i]);
-    for (int gpu = 0; gpu < 2; gpu++) {
-        mem_free(m.updates[gpu].ops);
-        mem_free(m.updates[gpu].latest_ns);
-    }
+    for (size_t i = 0; i < m.plan.n; i++)
+        add_tensor(rank, &m.plan.at[i]);
     mem_free(m.before);
-    mem_free(starts);
-    array_fini(&plan);
+    array_fini(&m.updates[0]);
+    array_fini(&m.updates[1]);
     array_fini(&m.in);
     array_fini(&m.out);
-    return status < 0 ? dpro_error_nomem(err) : 0;
+    array_fini(&m.plan);
+    array_fini(&starts);
 }

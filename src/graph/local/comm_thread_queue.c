@@ -3,11 +3,8 @@
  * gloo's k threads take collectives in the order in which they were asked for. So one starts when
  * all but k - 1 of those before it are over, whichever they are: an op without device or duration
  * stands for "a thread is free" and leaves its k - 1 latest predecessors out. */
-#include <stdlib.h>
 
-#include "base/error.h"
 #include "graph/local/local_edges.h"
-#include "graph/rank_build.h"
 
 enum { LOOK_BACK = 16 }; /* older ones are over */
 
@@ -23,7 +20,7 @@ static int64_t free_at(const struct rank_build *rank, const struct queued *befor
     int64_t ends[LOOK_BACK];
     uint32_t n = before->n < LOOK_BACK ? before->n : LOOK_BACK;
     for (uint32_t i = 0; i < n; i++) {
-        ends[i] = rank->end_ns[(size_t)step * rank->n_timed + before->transfers[i]];
+        ends[i] = rank->end_ns[build_at(rank, step, before->transfers[i])];
         if (ends[i] == ABSENT)
             return ABSENT;
     }
@@ -37,7 +34,7 @@ static bool bears_out(const struct rank_build *rank, const struct queued *before
     uint32_t seen = 0, held = 0;
     for (uint32_t i = 0; i < rank->n_samples; i++) {
         uint32_t s = rank->sample_step[i];
-        int64_t start = rank->start_ns[(size_t)s * rank->n_timed + arrival];
+        int64_t start = rank->start_ns[build_at(rank, s, arrival)];
         int64_t free = free_at(rank, before, spare, s);
         if (start == ABSENT || free == ABSENT)
             continue;
@@ -49,42 +46,31 @@ static bool bears_out(const struct rank_build *rank, const struct queued *before
     return seen > 0 && held * 10 >= seen * 9;
 }
 
-static int add_wait(struct rank_build *rank, const struct queued *before, uint32_t spare,
-                    uint32_t arrival)
+static void add_wait(struct rank_build *rank, const struct queued *before, uint32_t spare,
+                     uint32_t arrival)
 {
-    uint32_t free_op = (uint32_t)rank->ops.n;
-    struct local_op op = {.slice = NO_ID,
-                          .track = NO_ID,
-                          .device = NO_ID,
-                          .kind = DPRO_OP_BARRIER,
-                          .phase = DPRO_OP_BARRIER,
-                          .spare = (uint8_t)spare,
-                          .collective = NO_ID};
-    if (array_push(&rank->ops, op) < 0)
-        return -1;
+    uint32_t free_op = build_push_virtual(rank, DPRO_OP_BARRIER, 0);
+    rank->ops.at[free_op].spare = (uint8_t)spare;
     for (uint32_t i = 0; i < before->n && i < LOOK_BACK; i++)
-        if (local_add_edge(rank, before->transfers[i], free_op, false, true) < 0)
-            return -1;
-    return local_add_edge(rank, free_op, arrival, false, true);
+        local_add_edge(rank, before->transfers[i], free_op, false, true);
+    local_add_edge(rank, free_op, arrival, false, true);
 }
 
-int build_pool(struct rank_build *rank, struct dpro_error *err)
+void build_pool(struct rank_build *rank)
 {
     uint32_t n_threads = 0;
     struct queued before = {.n = 0};
     for (uint32_t d = 0; d < rank->devices.n; d++)
         n_threads += local_in_pool(rank, d);
     if (n_threads == 0 || n_threads > LOOK_BACK)
-        return 0;
+        return;
     for (uint32_t o = 0; o < rank->n_timed; o++) {
         const struct local_op *op = &rank->ops.at[o];
         if (op->device == NO_ID || !local_in_pool(rank, op->device) ||
             !(op->flags & GRAPH_OP_ARRIVAL))
             continue;
-        if (before.n >= n_threads && bears_out(rank, &before, n_threads - 1, o) &&
-            add_wait(rank, &before, n_threads - 1, o) < 0)
-            return dpro_error_nomem(err);
+        if (before.n >= n_threads && bears_out(rank, &before, n_threads - 1, o))
+            add_wait(rank, &before, n_threads - 1, o);
         before.transfers[before.n++ % LOOK_BACK] = o + 1;
     }
-    return 0;
 }

@@ -4,91 +4,14 @@
  * What happens on Horovod's thread is in its order there. What leads to it is the op that hands a
  * tensor over, which the ingest stage found; what follows are the ops that use that op's output in
  * the framework's graph, where there is one, and else what goes on when the thread falls idle. */
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/memory.h"
+#include "base/arena.h"
 #include "base/sort.h"
 #include "graph/local/local_edges.h"
-#include "graph/names/span_names.h"
-#include "graph/rank_build.h"
+#include "graph/ops/framework_graph.h"
 
 typedef ARRAY(uint32_t) id_array;
-
-/* The framework's graph, from producer to consumer, and the op of each node. */
-struct consumers {
-    const struct rank_build *rank;
-    uint32_t *first, *nodes; /* consumers of node n: nodes[first[n] .. first[n + 1]) */
-    uint32_t *op_of;         /* by node: its first op in the reference iteration; NO_ID */
-    uint32_t *seen;          /* by node: the walk that saw it last */
-    uint32_t n_walks;
-    id_array stack;
-};
-
-static void consumers_fini(struct consumers *c)
-{
-    mem_free(c->first);
-    mem_free(c->nodes);
-    mem_free(c->op_of);
-    mem_free(c->seen);
-    array_fini(&c->stack);
-}
-
-static int find_consumers(const struct rank_build *rank, struct consumers *c)
-{
-    const struct trace_rank *trace = rank->trace;
-    uint32_t n = trace->n_dfg_nodes;
-    *c = (struct consumers){.rank = rank};
-    c->first = mem_array(n + (size_t)2, sizeof *c->first);
-    c->nodes = mem_alloc((trace->n_dfg_inputs + (size_t)1) * sizeof *c->nodes);
-    c->op_of = mem_alloc((n + (size_t)1) * sizeof *c->op_of);
-    c->seen = mem_array(n + (size_t)1, sizeof *c->seen);
-    if (!c->first || !c->nodes || !c->op_of || !c->seen)
-        return -1;
-    for (uint32_t i = 0; i < trace->n_dfg_inputs; i++)
-        if (trace->dfg_inputs[i].node < n)
-            c->first[trace->dfg_inputs[i].node + 2]++;
-    for (uint32_t i = 2; i < n + 2; i++)
-        c->first[i] += c->first[i - 1];
-    for (uint32_t node = 0; node < n; node++) {
-        const struct dfg_node *at = &trace->dfg_nodes[node];
-        c->op_of[node] = NO_ID;
-        for (uint32_t i = at->first_input; i < at->first_input + at->n_inputs; i++)
-            if (trace->dfg_inputs[i].node < n)
-                c->nodes[c->first[trace->dfg_inputs[i].node + 1]++] = node;
-    }
-    for (uint32_t o = (uint32_t)rank->ops.n; o-- > 0;) {
-        uint32_t slice = rank->ops.at[o].slice;
-        uint32_t node = slice == NO_ID ? NO_ID : slice_span(rank, slice)->node;
-        if (node < n)
-            c->op_of[node] = o;
-    }
-    return 0;
-}
-
-/* The ops that use a node's output, seen through nodes that no span ran. */
-static int walk(struct consumers *c, uint32_t node, id_array *ops)
-{
-    ops->n = 0;
-    c->stack.n = 0;
-    c->n_walks++;
-    if (array_push(&c->stack, node) < 0)
-        return -1;
-    while (c->stack.n > 0) {
-        uint32_t at = c->stack.at[--c->stack.n];
-        for (uint32_t i = c->first[at]; i < c->first[at + 1]; i++) {
-            uint32_t next = c->nodes[i];
-            if (c->seen[next] == c->n_walks)
-                continue;
-            c->seen[next] = c->n_walks;
-            uint32_t op = c->op_of[next];
-            if (op == NO_ID ? array_push(&c->stack, next) < 0 : array_push(ops, op) < 0)
-                return -1;
-        }
-    }
-    return 0;
-}
 
 struct planned {
     struct local_tensor tensor; /* in and out are still missing */
@@ -102,15 +25,63 @@ struct planned {
 struct maker {
     struct rank_build *rank;
     const struct fusion *fusion;
-    struct consumers consumers;
-    uint64_t *pairs; /* local_span_ops */
-    size_t n_pairs;
+    struct arena scratch;
+    struct dfg_uses uses; /* of the framework's graph */
+    uint32_t *op_of;      /* by node: its first op in the reference iteration; NO_ID */
+    uint32_t *seen;       /* by node: the walk that saw it last */
+    uint32_t n_walks;
+    id_array open; /* nodes to look at */
+    span_ops pairs;
     ARRAY(struct planned) plan;
-    id_array to, found;
+    id_array to;
     bool guesses;     /* what uses the tensors of some group is not known */
     uint32_t thread;  /* Horovod's, a device; NO_ID: it did nothing */
     uint8_t *follows; /* by timed op: it uses what a group brings, as far as is known */
 };
+
+/* An op that uses the tensor at hand. */
+static void add_to(struct maker *m, uint32_t op)
+{
+    array_push(&m->to, op);
+    m->follows[op] = 1;
+}
+
+static void prepare(struct maker *m)
+{
+    const struct rank_build *rank = m->rank;
+    uint32_t n = rank->trace->n_dfg_nodes;
+    m->uses = dfg_find_uses(rank, NULL, &m->scratch);
+    m->op_of = arena_alloc(&m->scratch, n * sizeof *m->op_of);
+    m->seen = arena_array(&m->scratch, n, sizeof *m->seen);
+    m->follows = arena_array(&m->scratch, rank->ops.n, sizeof *m->follows);
+    memset(m->op_of, 0xFF, n * sizeof *m->op_of);
+    for (uint32_t o = (uint32_t)rank->ops.n; o-- > 0;)
+        if (dfg_node_of(rank, o) < n)
+            m->op_of[dfg_node_of(rank, o)] = o;
+    local_add_span_ops(rank, rank->steps.reference, &m->pairs);
+    sort_u64(m->pairs.at, m->pairs.n);
+}
+
+/* Adds the ops that use a node's output, seen through nodes that no span ran. */
+static void add_users(struct maker *m, uint32_t node)
+{
+    m->n_walks++;
+    m->open.n = 0;
+    array_push(&m->open, node);
+    while (m->open.n > 0) {
+        uint32_t at = m->open.at[--m->open.n];
+        for (uint32_t i = m->uses.row[at]; i < m->uses.row[at + 1]; i++) {
+            uint32_t next = m->uses.nodes[i];
+            if (m->seen[next] == m->n_walks)
+                continue;
+            m->seen[next] = m->n_walks;
+            if (m->op_of[next] == NO_ID)
+                array_push(&m->open, next);
+            else
+                add_to(m, m->op_of[next]);
+        }
+    }
+}
 
 /* What follows the transfer on its thread and still belongs to the group: the copy out. */
 static uint32_t last_op(const struct rank_build *rank, uint32_t transfer)
@@ -122,11 +93,6 @@ static uint32_t last_op(const struct rank_build *rank, uint32_t transfer)
         return op->kind == DPRO_OP_COPY ? o : transfer;
     }
     return transfer;
-}
-
-static int64_t seen_start(const struct rank_build *rank, uint32_t op)
-{
-    return rank->start_ns[(size_t)rank->steps.reference * rank->n_timed + op];
 }
 
 /* An op of the optimizer's work, which may use a tensor that Horovod reduced. */
@@ -143,7 +109,7 @@ static bool is_update(const struct rank_build *rank, uint32_t op)
 static uint32_t find_update(const struct rank_build *rank, uint32_t done)
 {
     for (uint32_t o = done + 1; o < rank->n_timed; o++)
-        if (is_update(rank, o) && seen_start(rank, o) > seen_start(rank, done))
+        if (is_update(rank, o) && local_start(rank, o) > local_start(rank, done))
             return o;
     return NO_ID;
 }
@@ -161,75 +127,56 @@ static uint32_t find_set(const struct maker *m, const uint32_t *enqueues, uint32
     return local_nth_taken(m->rank, n_before, n_tensors);
 }
 
-static int plan_group(struct maker *m, uint32_t collective, uint32_t negotiation)
+/* Plans a tensor of a group, which was handed over with a span; NO_ID: it is not known. */
+static void plan_tensor(struct maker *m, struct planned one, const uint32_t *enqueues,
+                        uint32_t span)
+{
+    const struct trace_rank *trace = m->rank->trace;
+    one.waits_for = (uint32_t)m->plan.n;
+    one.first_to = (uint32_t)m->to.n;
+    one.from = NO_ID;
+    if (span != NO_ID) {
+        uint32_t set = find_set(m, enqueues, span);
+        one.from = local_op_of_span(&m->pairs, span, true);
+        if (trace->spans[span].node < trace->n_dfg_nodes)
+            add_users(m, trace->spans[span].node);
+        if (set != NO_ID)
+            add_to(m, set);
+    }
+    one.n_to = (uint32_t)m->to.n - one.first_to;
+    array_push(&m->plan, one);
+}
+
+static void plan_group(struct maker *m, uint32_t collective, uint32_t negotiation)
 {
     struct rank_build *rank = m->rank;
+    const struct fusion *fusion = m->fusion;
     const struct local_collective *coll = &rank->collectives.at[collective];
-    const struct fused_group *group = &m->fusion->groups[fusion_group(m->fusion, coll->sequence)];
-    const uint32_t *enqueues =
-        rank->trace->fused.enqueues +
-        (size_t)fusion_round(m->fusion, coll->sequence) * m->fusion->n_tensors;
-    uint32_t done = last_op(rank, coll->transfer);
+    const struct fused_group *group = &fusion->groups[fusion_group(fusion, coll->sequence)];
+    const uint32_t *enqueues = rank->trace->fused.enqueues +
+                               (size_t)fusion_round(fusion, coll->sequence) * fusion->n_tensors;
+    uint64_t item_bytes = group->numel ? group->size_bytes / group->numel : 0;
+    struct planned one = {.tensor = {.collective = collective},
+                          .arrival = rank->collectives.at[negotiation].arrival,
+                          .done = last_op(rank, coll->transfer)};
     size_t n_before = m->to.n, first_planned = m->plan.n;
     for (uint32_t i = group->first; i < group->first + group->n; i++) {
-        const struct timeline_tensor *tensor =
-            &m->fusion->timeline->tensors.at[m->fusion->tensors[i]];
-        uint32_t span = enqueues[i];
-        struct planned one = {.tensor = {.name = tensor->name, .collective = collective},
-                              .from = NO_ID,
-                              .arrival = rank->collectives.at[negotiation].arrival,
-                              .waits_for = (uint32_t)m->plan.n,
-                              .done = done,
-                              .first_to = (uint32_t)m->to.n};
-        one.tensor.size_bytes =
-            group->numel ? tensor->numel * (group->size_bytes / group->numel) : 0;
-        if (span != NO_ID)
-            one.from = local_op_of_span(m->pairs, m->n_pairs, span, true);
-        uint32_t node = span == NO_ID ? NO_ID : rank->trace->spans[span].node;
-        if (node < rank->trace->n_dfg_nodes) {
-            if (walk(&m->consumers, node, &m->found) < 0)
-                return -1;
-            for (size_t k = 0; k < m->found.n; k++) {
-                if (array_push(&m->to, m->found.at[k]) < 0)
-                    return -1;
-                m->follows[m->found.at[k]] = 1;
-            }
-        }
-        uint32_t set = span == NO_ID ? NO_ID : find_set(m, enqueues, span);
-        if (set != NO_ID) {
-            if (array_push(&m->to, set) < 0)
-                return -1;
-            m->follows[set] = 1;
-        }
-        one.n_to = (uint32_t)m->to.n - one.first_to;
-        if (array_push(&m->plan, one) < 0)
-            return -1;
+        const struct timeline_tensor *tensor = &fusion->timeline->tensors.at[fusion->tensors[i]];
+        one.tensor.name = tensor->name;
+        one.tensor.size_bytes = tensor->numel * item_bytes;
+        plan_tensor(m, one, enqueues, enqueues[i]);
     }
     /* without any graph, what goes on when a thread falls idle tells better */
     bool unknown = m->to.n == n_before && rank->trace->n_dfg_nodes > 0;
-    uint32_t update = unknown ? find_update(rank, done) : NO_ID;
+    uint32_t update = unknown ? find_update(rank, one.done) : NO_ID;
     m->guesses |= m->to.n == n_before;
     if (update == NO_ID)
-        return 0;
+        return;
     for (size_t i = first_planned; i < m->plan.n; i++) {
         m->plan.at[i].first_to = (uint32_t)m->to.n;
         m->plan.at[i].n_to = 1;
     }
-    return array_push(&m->to, update);
-}
-
-static uint32_t virtual_op(struct rank_build *rank, uint8_t kind, uint64_t bytes)
-{
-    struct local_op op = {.slice = NO_ID,
-                          .track = NO_ID,
-                          .device = NO_ID,
-                          .kind = kind,
-                          .phase = DPRO_OP_BARRIER,
-                          .size_bytes = bytes,
-                          .collective = NO_ID};
-    if (array_push(&rank->ops, op) < 0)
-        return NO_ID;
-    return (uint32_t)rank->ops.n - 1;
+    array_push(&m->to, update);
 }
 
 /* Whether an op had begun in every iteration when the negotiation of a group began. */
@@ -237,8 +184,8 @@ static bool always_begun(const struct rank_build *rank, uint32_t op, uint32_t ar
 {
     bool begun = true;
     for (uint32_t i = 0; i < rank->n_samples && begun; i++) {
-        size_t first = (size_t)rank->sample_step[i] * rank->n_timed;
-        int64_t from = rank->start_ns[first + op], to = rank->start_ns[first + arrival];
+        int64_t from = rank->start_ns[build_sample_at(rank, i, op)];
+        int64_t to = rank->start_ns[build_sample_at(rank, i, arrival)];
         begun = from == ABSENT || to == ABSENT || from < to;
     }
     return begun;
@@ -259,29 +206,23 @@ static void relax_arrivals(const struct maker *m)
         for (uint32_t k = 0; k < m->plan.n; k++) {
             uint32_t from = m->plan.at[k].from;
             if (from < rank->n_timed && always_begun(rank, from, one->arrival) &&
-                (last == NO_ID || seen_start(rank, from) > seen_start(rank, m->plan.at[last].from)))
+                (last == NO_ID ||
+                 local_start(rank, from) > local_start(rank, m->plan.at[last].from)))
                 last = k;
         }
         one->waits_for = last;
     }
 }
 
-static int add_tensor(struct maker *m, const struct planned *planned)
+static void add_tensor(struct maker *m, const struct planned *planned)
 {
     struct rank_build *rank = m->rank;
-    struct local_tensor tensor = planned->tensor;
-    tensor.in = virtual_op(rank, DPRO_OP_IN, tensor.size_bytes);
-    tensor.out = virtual_op(rank, DPRO_OP_OUT, tensor.size_bytes);
-    if (tensor.in == NO_ID || tensor.out == NO_ID || array_push(&rank->tensors, tensor) < 0)
-        return -1;
-    if ((planned->from != NO_ID &&
-         local_add_edge(rank, planned->from, tensor.in, false, true) < 0) ||
-        local_add_edge(rank, planned->done, tensor.out, false, false) < 0)
-        return -1;
+    const struct local_tensor *tensor = local_push_tensor(rank, planned->tensor);
+    if (planned->from != NO_ID)
+        local_add_edge(rank, planned->from, tensor->in, false, true);
+    local_add_edge(rank, planned->done, tensor->out, false, false);
     for (uint32_t i = 0; i < planned->n_to; i++)
-        if (local_add_edge(rank, tensor.out, m->to.at[planned->first_to + i], false, true) < 0)
-            return -1;
-    return 0;
+        local_add_edge(rank, tensor->out, m->to.at[planned->first_to + i], false, true);
 }
 
 /* An op of Horovod's thread in an iteration. */
@@ -290,28 +231,29 @@ struct turn {
     uint32_t op;
 };
 
+typedef ARRAY(struct turn) turn_array;
+
 ORDER(compare_turns, struct turn, ASCENDING(start_ns) ?: ASCENDING(op));
 
 /* What the thread did in a step, in order. *alike: tensors were fused there as in the graph. */
-static uint32_t list_turns(const struct maker *m, uint32_t step, struct turn *turns, bool *alike)
+static void list_turns(const struct maker *m, uint32_t step, turn_array *turns, bool *alike)
 {
     const struct rank_build *rank = m->rank;
-    size_t first = (size_t)step * rank->n_timed;
-    uint32_t n = 0;
+    turns->n = 0;
     *alike = true;
     for (uint32_t o = 0; o < rank->n_timed; o++) {
-        uint32_t slice = rank->match[first + o];
-        if (rank->ops.at[o].device != m->thread || rank->start_ns[first + o] == ABSENT)
+        size_t at = build_at(rank, step, o);
+        if (rank->ops.at[o].device != m->thread || rank->start_ns[at] == ABSENT)
             continue;
+        uint32_t slice = rank->match[at];
         uint32_t detail = slice == NO_ID ? NO_ID : slice_span(rank, slice)->detail;
-        if (detail != NO_ID)
-            *alike &=
-                m->fusion
-                    ->alike[fusion_round(m->fusion, rank->trace->details[detail].comm_sequence)];
-        turns[n++] = (struct turn){rank->start_ns[first + o], rank->end_ns[first + o], o};
+        if (detail != NO_ID) {
+            int64_t sequence = rank->trace->details[detail].comm_sequence;
+            *alike &= m->fusion->alike[fusion_round(m->fusion, sequence)];
+        }
+        array_push(turns, ((struct turn){rank->start_ns[at], rank->end_ns[at], o}));
     }
-    qsort(turns, n, sizeof *turns, compare_turns);
-    return n;
+    array_sort(turns, compare_turns);
 }
 
 /* What waits for Horovod's thread, by the framework's graph or as the timeline has it. */
@@ -329,61 +271,46 @@ static void mark_followers(const struct maker *m)
 }
 
 /* Until when the thread was busy before that time, or that time where it still was. */
-static int64_t busy_until(const struct turn *turns, uint32_t n, int64_t time_ns)
+static int64_t busy_until(const turn_array *turns, int64_t time_ns)
 {
     int64_t until = ABSENT;
-    for (uint32_t t = 0; t < n && turns[t].start_ns < time_ns; t++) {
-        int64_t end = turns[t].end_ns < time_ns ? turns[t].end_ns : time_ns;
-        until = end > until ? end : until;
-    }
+    for (size_t t = 0; t < turns->n && turns->at[t].start_ns < time_ns; t++)
+        until = MAX(until, MIN(turns->at[t].end_ns, time_ns));
     return until;
 }
 
 /* When the thread was free for each of its ops, and had what each op after a group waits for: where
  * an iteration took the groups in another order, or fused otherwise, what the thread did meanwhile
  * is no gap. */
-static int note_turns(const struct maker *m)
+static void note_turns(const struct maker *m)
 {
     struct rank_build *rank = m->rank;
-    size_t n_times = (size_t)rank->n_timed * rank->steps.n;
-    struct turn *turns = mem_alloc((rank->n_timed + (size_t)1) * sizeof *turns);
-    rank->free_ns = mem_alloc((n_times + 1) * sizeof *rank->free_ns);
-    if (!turns || !rank->free_ns) {
-        mem_free(turns);
-        return -1;
-    }
-    for (size_t i = 0; i < n_times; i++)
-        rank->free_ns[i] = ABSENT;
+    turn_array turns = {0};
+    build_alloc_free_ns(rank);
     for (uint32_t i = 0; i < rank->n_samples; i++) {
-        size_t first = (size_t)rank->sample_step[i] * rank->n_timed;
-        bool alike;
-        uint32_t n = list_turns(m, rank->sample_step[i], turns, &alike);
+        int64_t *free_of = &rank->free_ns[build_sample_at(rank, i, 0)];
+        const int64_t *starts = &rank->start_ns[build_sample_at(rank, i, 0)];
         int64_t free_ns = ABSENT;
-        for (uint32_t t = 0; t < n; t++) {
-            rank->free_ns[first + turns[t].op] = free_ns;
-            free_ns = turns[t].end_ns > free_ns ? turns[t].end_ns : free_ns;
+        bool alike;
+        list_turns(m, rank->sample_step[i], &turns, &alike);
+        for (size_t t = 0; t < turns.n; t++) {
+            free_of[turns.at[t].op] = free_ns;
+            free_ns = MAX(free_ns, turns.at[t].end_ns);
         }
-        bool unsure = !alike || m->guesses;
-        for (uint32_t o = 0; o < rank->n_timed && unsure; o++)
-            if (m->follows[o] && rank->start_ns[first + o] != ABSENT)
-                rank->free_ns[first + o] = busy_until(turns, n, rank->start_ns[first + o]);
+        for (uint32_t o = 0; o < rank->n_timed && (!alike || m->guesses); o++)
+            if (m->follows[o] && starts[o] != ABSENT)
+                free_of[o] = busy_until(&turns, starts[o]);
     }
-    mem_free(turns);
-    return 0;
+    array_fini(&turns);
 }
 
-int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
-                        struct dpro_error *err)
+void build_fused_tensors(struct rank_build *rank, const struct fusion *fusion)
 {
-    struct maker m = {
-        .rank = rank, .fusion = fusion, .follows = mem_array(rank->ops.n + 1, sizeof *m.follows)};
+    struct maker m = {.rank = rank, .fusion = fusion, .thread = NO_ID};
     uint32_t negotiation = NO_ID;
-    int status = m.follows ? find_consumers(rank, &m.consumers) : -1;
-    if (status == 0)
-        status = local_span_ops(rank, rank->steps.reference, &m.pairs, &m.n_pairs);
-    for (uint32_t c = 0; c < rank->collectives.n && status == 0; c++) {
-        const struct local_collective *coll = &rank->collectives.at[c];
-        const struct local_op *op = &rank->ops.at[coll->arrival];
+    prepare(&m);
+    for (uint32_t c = 0; c < rank->collectives.n; c++) {
+        const struct local_op *op = &rank->ops.at[rank->collectives.at[c].arrival];
         uint32_t track = op->slice == NO_ID ? NO_ID : slice_span(rank, op->slice)->track;
         if (track != rank->trace->fused.track)
             continue;
@@ -391,26 +318,24 @@ int build_fused_tensors(struct rank_build *rank, const struct fusion *fusion,
         if (rank->classes[op->name] & NAME_NEGOTIATE)
             negotiation = c;
         else if (negotiation != NO_ID)
-            status = plan_group(&m, c, negotiation);
+            plan_group(&m, c, negotiation);
     }
-    if (status == 0 && m.thread != NO_ID)
+    if (m.thread != NO_ID) {
         mark_followers(&m);
-    if (status == 0 && m.thread != NO_ID)
-        status = note_turns(&m);
+        note_turns(&m);
+    }
     relax_arrivals(&m);
     /* virtual ops change the number of ops: only now that nobody looks at times by op any more */
     size_t first = rank->tensors.n;
-    for (size_t i = 0; i < m.plan.n && status == 0; i++)
-        status = add_tensor(&m, &m.plan.at[i]);
-    for (size_t i = 0; i < m.plan.n && status == 0; i++)
+    for (size_t i = 0; i < m.plan.n; i++)
+        add_tensor(&m, &m.plan.at[i]);
+    for (size_t i = 0; i < m.plan.n; i++)
         if (m.plan.at[i].waits_for != NO_ID)
-            status = local_add_edge(rank, rank->tensors.at[first + m.plan.at[i].waits_for].in,
-                                    m.plan.at[i].arrival, false, true);
-    consumers_fini(&m.consumers);
-    mem_free(m.pairs);
+            local_add_edge(rank, rank->tensors.at[first + m.plan.at[i].waits_for].in,
+                           m.plan.at[i].arrival, false, true);
+    array_fini(&m.pairs);
     array_fini(&m.plan);
+    array_fini(&m.open);
     array_fini(&m.to);
-    array_fini(&m.found);
-    mem_free(m.follows);
-    return status < 0 ? dpro_error_nomem(err) : 0;
+    arena_fini(&m.scratch);
 }

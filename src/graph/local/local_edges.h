@@ -1,12 +1,8 @@
-/* graph/local/local_edges.h: what local_edges.c, gpu_edges.c and storage_edges.c share. */
+/* graph/local/local_edges.h: adding edges within a rank, and what the rules for them ask about. */
 #ifndef GRAPH_LOCAL_EDGES_H
 #define GRAPH_LOCAL_EDGES_H
 
-#include "graph/names/span_names.h"
 #include "graph/rank_build.h"
-
-/* Old traces count whole microseconds: a start and a duration, each rounded. */
-enum { LOCAL_ROUNDING_NS = 2000 };
 
 /* When a predecessor ended, seen from `step`: in it, or in the one before. ABSENT: not measured. */
 int64_t local_pred_end(const struct rank_build *rank, uint32_t step, uint32_t op, bool next);
@@ -15,63 +11,77 @@ int64_t local_pred_end(const struct rank_build *rank, uint32_t step, uint32_t op
  * measured. */
 bool local_holds(const struct rank_build *rank, uint32_t from, uint32_t to, bool next, bool to_end);
 
-int local_add_edge(struct rank_build *rank, uint32_t from, uint32_t to, bool next, bool soft);
-int local_add_if_holds(struct rank_build *rank, uint32_t from, uint32_t to, bool next);
+void local_add_edge(struct rank_build *rank, uint32_t from, uint32_t to, bool next, bool soft);
+/* Whether it holds, so that the edge was added. */
+bool local_add_if_holds(struct rank_build *rank, uint32_t from, uint32_t to, bool next);
 
 /* A thread waited for a collective that another thread ran. The running thread may note the end
  * only after the waiting one has gone on (when they share a core, milliseconds later): the transfer
  * is then cut to that moment. Kept if it holds in most iterations without that, or if it is
- * `known`, as DDP's wait for each bucket is. */
-int local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t to, bool known);
+ * `known`, as DDP's wait for each bucket is. Whether the edge was added. */
+bool local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t to, bool known);
+
+/* In every step: `op` is over when `after` begins. */
+void local_cut_end(struct rank_build *rank, uint32_t op, uint32_t after);
+/* In every step: what remains of a call that waits is what comes after its work was over. */
+void local_cut_waiting(struct rank_build *rank, uint32_t call, uint32_t work, bool next);
 
 /* The op whose end is the end of the slice that `op` stands for: a collective's transfer. */
 uint32_t local_end_op(const struct rank_build *rank, uint32_t op);
 
+/* When an op starts in the reference iteration. */
+static inline int64_t local_start(const struct rank_build *rank, uint32_t op)
+{
+    return rank->start_ns[build_at(rank, rank->steps.reference, op)];
+}
+
+/* Whether it is a slice of a CPU thread. */
+static inline bool local_on_thread(const struct rank_build *rank, uint32_t op)
+{
+    uint32_t track = rank->ops.at[op].track;
+    return track != NO_ID && rank->tracks.at[track].kind == DPRO_DEVICE_CPU_THREAD;
+}
+
 /* Whether a device is one of a pool of communication threads, on which order is chance. */
 bool local_in_pool(const struct rank_build *rank, uint32_t device);
 
-/* Sorted pairs span << 32 | op of the CPU ops as found in `step`; the caller frees them. */
-int local_span_ops(const struct rank_build *rank, uint32_t step, uint64_t **pairs, size_t *n_pairs);
-uint32_t local_op_of_span(const uint64_t *pairs, size_t n, uint32_t span, bool want_last);
+/* By op: the op before it on its device; NO_ID: none. The caller frees it. */
+uint32_t *local_ops_before(const struct rank_build *rank);
 
-/* gpu_edges.c: launch -> work, stream waits, synchronization, blocking copies. */
-int local_add_gpu_edges(struct rank_build *rank, const uint32_t *op_of_slice);
+/* Pairs span << 32 | op. */
+typedef ARRAY(uint64_t) span_ops;
 
-/* executor_edges.c: a framework's executor, whose pool of threads runs what is ready. */
-bool local_has_executor(const struct rank_build *rank);
-static inline bool local_is_pooled(const struct rank_build *rank, uint32_t op)
+/* Adds those of the CPU ops as found in `step`, not in order. */
+void local_add_span_ops(const struct rank_build *rank, uint32_t step, span_ops *pairs);
+/* First or last op of a span, by sorted pairs; NO_ID: none. */
+uint32_t local_op_of_span(const span_ops *pairs, uint32_t span, bool want_last);
+
+/* Whether the op is an update of a worker's own; these run in the order in which they are ready. */
+bool local_is_update(const struct rank_build *rank, uint32_t op);
+static inline bool local_is_in_turn(const struct rank_build *rank, uint32_t op)
 {
-    uint32_t track = rank->ops.at[op].track;
-    return track != NO_ID && build_is_pool(rank, &rank->tracks.at[track]);
+    return rank->updates.in_turn && local_is_update(rank, op);
 }
-/* How many ops its threads ran at once at most: rank->n_slots. */
-int local_count_slots(struct rank_build *rank);
-/* What begins and what ends an iteration, once all other edges are known. */
-int local_add_executor_boundary(struct rank_build *rank);
-
-/* framework_graph.c: producer -> consumer by the framework's own graph. */
-int local_add_node_edges(struct rank_build *rank);
-
-/* engine_edges.c: calls that wait for an engine's work, what exchanges with servers wait for, and
- * what waits for them. */
-int local_add_engine_edges(struct rank_build *rank, const uint32_t *op_of_slice);
-/* What ends an iteration that ends with an exchange. */
-int local_add_exchange_boundary(struct rank_build *rank);
-
-/* update_edges.c: finds which of a worker's own updates is which in every step; sets
- * rank->updates. */
-int local_sort_updates(struct rank_build *rank);
-/* Whether the op is one of them, which run in the order in which they are ready. */
-bool local_is_in_turn(const struct rank_build *rank, uint32_t op);
-/* What each of them waits for. */
-int local_add_update_edges(struct rank_build *rank);
 
 /* The optimizers of Horovod and BytePS for PyTorch take what was reduced in the order in which it
  * was handed over, each with a call of aten::set_: the k-th of n; NO_ID: the optimizer did not call
  * it n times. */
 uint32_t local_nth_taken(const struct rank_build *rank, uint32_t k, uint32_t n);
 
-/* storage_edges.c: producer -> consumer by the storages of the execution trace. */
-int local_add_data_edges(struct rank_build *rank);
+/* Adds a tensor with the ops for what is put in and comes out; borrowed until the next one. */
+const struct local_tensor *local_push_tensor(struct rank_build *rank, struct local_tensor tensor);
+
+/* A tensor that an op communicates, by the framework's graph. */
+struct node_tensor {
+    uint32_t name;       /* string id: of the node that made it */
+    uint16_t output;     /* which of that node's */
+    uint32_t from;       /* the op that made it; NO_ID: no op did */
+    uint64_t size_bytes; /* 0: not known */
+};
+typedef ARRAY(struct node_tensor) node_tensors;
+
+/* node_tensors.c: what a collective's node takes, and what was packed into that; none where the
+ * graph does not say it. The caller frees it. */
+node_tensors local_node_tensors(const struct rank_build *rank, uint32_t op);
 
 #endif

@@ -39,7 +39,7 @@ static uint32_t scope_of_item(const struct rank_build *rank, uint32_t slice)
     return scope_of(rank, it->launch == NO_ID ? it->span : rank->slices.at[it->launch].span);
 }
 
-int build_find_scopes(struct rank_build *rank)
+void build_find_scopes(struct rank_build *rank)
 {
     for (uint32_t i = 0; i < rank->slices.n; i++) {
         const struct trace_span *span = slice_span(rank, i);
@@ -51,10 +51,8 @@ int build_find_scopes(struct rank_build *rank)
                                  launch == NO_ID ? NO_ID : rank->slices.at[launch].span};
         for (int f = 0; f < 2; f++)
             for (uint32_t up = from[f]; up != NO_ID; up = rank->trace->spans[up].parent)
-                if (map_set(&rank->named_scopes, up + UINT64_C(1), 1) < 0)
-                    return -1;
+                map_set(&rank->named_scopes, up + UINT64_C(1), 1);
     }
-    return 0;
 }
 
 bool build_communicates(const struct rank_build *rank, uint32_t slice)

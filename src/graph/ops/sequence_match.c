@@ -15,12 +15,10 @@
 enum { MAX_EDITS = 1500 };
 
 /* Keeps the longest run of matches that go forward in both sequences: work does not overtake. */
-static int keep_ascending(uint32_t *to, uint32_t n)
+static void keep_ascending(uint32_t *to, uint32_t n)
 {
     uint32_t *tails = mem_alloc(((size_t)n * 2 + 1) * sizeof *tails), *before = tails + n,
              length = 0;
-    if (!tails)
-        return -1;
     for (uint32_t i = 0; i < n; i++) {
         if (to[i] == NO_ID)
             continue;
@@ -38,33 +36,32 @@ static int keep_ascending(uint32_t *to, uint32_t n)
             to[i] = NO_ID;
     }
     mem_free(tails);
-    return 0;
 }
 
-int match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to)
+/* How often the key has come before. */
+static uint64_t next_count(struct map *counts, uint64_t key)
 {
-    for (uint32_t i = 0; i < n_a; i++)
-        to[i] = NO_ID;
+    uint64_t seen = 0;
+    map_get(counts, key, &seen);
+    map_set(counts, key, seen + 1);
+    return seen;
+}
+
+void match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to)
+{
     struct map count_a = {0}, place_b = {0}, count_b = {0};
-    int status = 0;
-    for (uint32_t i = 0; i < n_b && status == 0; i++) {
-        uint64_t seen = 0, key = map_mix(b[i]) | 1;
-        map_get(&count_b, key, &seen);
-        status = map_set(&count_b, key, seen + 1);
-        if (status == 0)
-            status = map_set(&place_b, map_mix(key + seen) | 1, i);
+    for (uint32_t i = 0; i < n_b; i++) {
+        uint64_t key = map_mix(b[i]) | 1;
+        map_set(&place_b, map_mix(key + next_count(&count_b, key)) | 1, i);
     }
-    for (uint32_t i = 0; i < n_a && status == 0; i++) {
-        uint64_t seen = 0, place, key = map_mix(a[i]) | 1;
-        map_get(&count_a, key, &seen);
-        status = map_set(&count_a, key, seen + 1);
-        if (map_get(&place_b, map_mix(key + seen) | 1, &place) && b[place] == a[i])
-            to[i] = (uint32_t)place;
+    for (uint32_t i = 0; i < n_a; i++) {
+        uint64_t place, key = map_mix(a[i]) | 1;
+        bool found = map_get(&place_b, map_mix(key + next_count(&count_a, key)) | 1, &place);
+        to[i] = found && b[place] == a[i] ? (uint32_t)place : NO_ID;
     }
     map_fini(&count_a);
     map_fini(&count_b);
     map_fini(&place_b);
-    return status;
 }
 
 /* `trace` row d holds the furthest x on diagonals -d, -d + 2, ..., d. */
@@ -105,26 +102,17 @@ static void trace_back(int32_t *trace, int32_t d, int32_t n, int32_t m, uint32_t
     }
 }
 
-/* 1: aligned; 0: too different; -1: no memory. */
-static int match_by_edits(const uint64_t *a, int32_t n, const uint64_t *b, int32_t m, uint32_t *to)
+/* Returns false where they are too different. */
+static bool match_by_edits(const uint64_t *a, int32_t n, const uint64_t *b, int32_t m, uint32_t *to)
 {
-    int32_t limit = n + m < MAX_EDITS ? n + m : MAX_EDITS;
-    int32_t *trace = NULL;
-    size_t cap = 0;
-    int status = 0;
-    for (int32_t d = 0; d <= limit && status == 0; d++) {
-        size_t need = (size_t)(d + 1) * (size_t)(d + 2) / 2;
-        if (need > cap) {
-            cap = need * 2 + 64;
-            int32_t *grown = mem_resize(trace, cap, sizeof *trace);
-            if (!grown) {
-                status = -1;
-                break;
-            }
-            trace = grown;
-        }
-        int32_t *row = row_of(trace, d), *before = d ? row_of(trace, d - 1) : NULL;
-        for (int32_t k = -d; k <= d; k += 2) {
+    int32_t limit = MIN(n + m, MAX_EDITS);
+    ARRAY(int32_t) trace = {0};
+    bool aligned = false;
+    for (int32_t d = 0; d <= limit && !aligned; d++) {
+        array_reserve(&trace, (size_t)d + 1);
+        trace.n += (size_t)d + 1;
+        int32_t *row = row_of(trace.at, d), *before = d ? row_of(trace.at, d - 1) : NULL;
+        for (int32_t k = -d; k <= d && !aligned; k += 2) {
             int32_t x = 0;
             if (d > 0) {
                 int32_t down = furthest(before, d - 1, k + 1);
@@ -137,18 +125,16 @@ static int match_by_edits(const uint64_t *a, int32_t n, const uint64_t *b, int32
                 y++;
             }
             row[(k + d) / 2] = x;
-            if (x >= n && y >= m) {
-                trace_back(trace, d, n, m, to);
-                status = 1;
-                break;
-            }
+            aligned = x >= n && y >= m;
         }
+        if (aligned)
+            trace_back(trace.at, d, n, m, to);
     }
-    mem_free(trace);
-    return status;
+    array_fini(&trace);
+    return aligned;
 }
 
-int match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to)
+void match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to)
 {
     for (uint32_t i = 0; i < n_a; i++)
         to[i] = NO_ID;
@@ -163,17 +149,14 @@ int match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t
     }
     uint32_t mid_a = n_a - head - tail, mid_b = n_b - head - tail;
     if (mid_a == 0 || mid_b == 0)
-        return 0;
+        return;
     if (mid_a > INT32_MAX / 2 || mid_b > INT32_MAX / 2)
-        return -1;
-    int status = match_by_edits(a + head, (int32_t)mid_a, b + head, (int32_t)mid_b, to + head);
-    if (status == 0) {
-        status = match_by_count(a + head, mid_a, b + head, mid_b, to + head);
-        if (status == 0)
-            status = keep_ascending(to + head, mid_a);
+        mem_fail();
+    if (!match_by_edits(a + head, (int32_t)mid_a, b + head, (int32_t)mid_b, to + head)) {
+        match_by_count(a + head, mid_a, b + head, mid_b, to + head);
+        keep_ascending(to + head, mid_a);
     }
     for (uint32_t i = head; i < n_a - tail; i++)
         if (to[i] != NO_ID)
             to[i] += head;
-    return status < 0 ? -1 : 0;
 }

@@ -4,15 +4,11 @@
  * bucket copies, each with all that it encloses. What is left follows from its place: on an
  * autograd thread it is backward; on other threads it is forward until the iteration's backward has
  * begun, backward in its midst unless autograd recorded it as forward, and update after it. */
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"
-#include "graph/local/framework_graph.h"
-#include "graph/names/span_names.h"
-#include "graph/rank_build.h"
+#include "graph/ops/framework_graph.h"
 
 enum { UNKNOWN = DPRO_N_OP_KINDS };
 
@@ -34,8 +30,7 @@ struct backward {
 
 static uint32_t step_at(const struct rank_build *rank, int64_t time)
 {
-    size_t low = LOWER_BOUND(i, 0, rank->steps.n, rank->steps.at[i].end_ns <= time);
-    return (uint32_t)low;
+    return (uint32_t)LOWER_BOUND(i, 0, rank->steps.n, rank->steps.at[i].end_ns <= time);
 }
 
 static void mark_track(struct rank_build *rank, const struct trace_track *track,
@@ -54,10 +49,8 @@ static void mark_track(struct rank_build *rank, const struct trace_track *track,
         uint32_t step = step_at(rank, span->start_ns);
         if (step == rank->steps.n)
             continue;
-        if (span->start_ns < backward[step].first_ns)
-            backward[step].first_ns = span->start_ns;
-        if (span->start_ns + span->dur_ns > backward[step].last_ns)
-            backward[step].last_ns = span->start_ns + span->dur_ns;
+        backward[step].first_ns = MIN(backward[step].first_ns, span->start_ns);
+        backward[step].last_ns = MAX(backward[step].last_ns, span->start_ns + span->dur_ns);
     }
 }
 
@@ -70,18 +63,14 @@ static uint8_t phase_by_place(const struct trace_span *span, const struct backwa
     return span->sequence >= 0 && span->fwd_thread == 0 ? DPRO_OP_FW : DPRO_OP_BW;
 }
 
-int build_phases(struct rank_build *rank, struct dpro_error *err)
+void build_phases(struct rank_build *rank)
 {
     const struct trace_rank *trace = rank->trace;
-    struct backward *backward = mem_alloc((rank->steps.n + 1) * sizeof *backward);
-    bool *autograd = mem_array(trace->n_tracks + 1, sizeof *autograd);
-    uint8_t *of_nodes = NULL;
+    struct arena scratch = {0};
+    struct backward *backward = arena_array(&scratch, rank->steps.n + 1, sizeof *backward);
+    bool *autograd = arena_array(&scratch, trace->n_tracks + 1, sizeof *autograd);
+    const uint8_t *of_nodes = dfg_find_phases(rank, &scratch);
     rank->phases = mem_alloc(trace->n_spans + 1);
-    if (!backward || !autograd || !rank->phases || dfg_find_phases(rank, &of_nodes) < 0) {
-        mem_free(backward);
-        mem_free(autograd);
-        return dpro_error_nomem(err);
-    }
     memset(rank->phases, UNKNOWN, trace->n_spans + 1);
     for (size_t s = 0; s <= rank->steps.n; s++)
         backward[s] = (struct backward){INT64_MAX, INT64_MIN};
@@ -90,20 +79,14 @@ int build_phases(struct rank_build *rank, struct dpro_error *err)
             mark_track(rank, &trace->tracks[t], of_nodes, backward, &autograd[t]);
     for (uint32_t t = 0; t < trace->n_tracks; t++) {
         const struct trace_track *track = &trace->tracks[t];
-        if (track->gpu)
-            continue;
-        for (uint32_t i = track->first; i < track->first + track->n; i++) {
-            if (rank->phases[i] != UNKNOWN)
-                continue;
-            if (autograd[t] && t != rank->main_track)
-                rank->phases[i] = DPRO_OP_BW;
-            else
-                rank->phases[i] = phase_by_place(
-                    &trace->spans[i], &backward[step_at(rank, trace->spans[i].start_ns)]);
-        }
+        bool is_backward = autograd[t] && t != rank->main_track;
+        for (uint32_t i = track->first; !track->gpu && i < track->first + track->n; i++)
+            if (rank->phases[i] == UNKNOWN)
+                rank->phases[i] =
+                    is_backward
+                        ? DPRO_OP_BW
+                        : phase_by_place(&trace->spans[i],
+                                         &backward[step_at(rank, trace->spans[i].start_ns)]);
     }
-    mem_free(backward);
-    mem_free(autograd);
-    mem_free(of_nodes);
-    return 0;
+    arena_fini(&scratch);
 }

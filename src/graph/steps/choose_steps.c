@@ -2,13 +2,12 @@
  * ops. */
 #include "graph/steps/choose_steps.h"
 
-#include <stdlib.h>
-#include <string.h>
-
+#include "base/arena.h"
 #include "base/error.h"
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"
+#include "base/stats.h"
 #include "graph/names/span_names.h"
 
 static bool wanted(const struct chooser *c, const struct step *step)
@@ -25,99 +24,77 @@ struct numbered {
     uint32_t step;
 };
 
+typedef ARRAY(struct numbered) numbered_array;
+
 ORDER(compare_numbered, struct numbered, ASCENDING(number) ?: ASCENDING(step));
+ORDER(compare_steps, struct numbered, ASCENDING(step));
 
 /* The steps to learn from, by number (equal ones in their order) or as they are. */
-static int list_wanted(const struct chooser *c, const struct rank_build *rank, bool by_number,
-                       struct numbered **list, uint32_t *n)
+static numbered_array list_wanted(const struct chooser *c, const struct rank_build *rank,
+                                  bool by_number)
 {
-    *n = 0;
-    *list = mem_alloc((rank->steps.n + 1) * sizeof **list);
-    if (!*list)
-        return -1;
+    numbered_array list = {0};
     for (uint32_t s = 0; s < rank->steps.n; s++)
         if (wanted(c, &rank->steps.at[s]))
-            (*list)[(*n)++] = (struct numbered){rank->steps.at[s].number, s};
-    if (by_number && *n > 1)
-        qsort(*list, *n, sizeof **list, compare_numbered);
-    return 0;
+            array_push(&list, ((struct numbered){rank->steps.at[s].number, s}));
+    if (by_number)
+        array_sort(&list, compare_numbered);
+    return list;
 }
 
-/* Removes from *lead what the rank has not; of steps of one number the k-th is the k-th there. */
-static void keep_common(struct numbered *lead, uint32_t *n_lead, const struct numbered *own,
-                        uint32_t n_own, bool by_number)
+/* Removes from the lead's list what the rank has not; of steps of one number the k-th is the k-th
+ * there. */
+static void keep_common(numbered_array *lead, const numbered_array *own, bool by_number)
 {
-    uint32_t kept = 0;
-    for (uint32_t i = 0, k = 0; i < *n_lead && k < n_own;) {
-        if (by_number && lead[i].number != own[k].number) {
-            if (lead[i].number < own[k].number)
+    size_t kept = 0;
+    for (size_t i = 0, k = 0; i < lead->n && k < own->n;) {
+        if (by_number && lead->at[i].number != own->at[k].number) {
+            if (lead->at[i].number < own->at[k].number)
                 i++;
             else
                 k++;
             continue;
         }
-        lead[kept++] = lead[i++];
+        lead->at[kept++] = lead->at[i++];
         k++;
     }
-    *n_lead = kept;
+    lead->n = kept;
 }
 
-ORDER(compare_steps, struct numbered, ASCENDING(step));
-
-/* Steps that all ranks measured: of equal number, or, where ranks count differently, of equal
- * place. Returns how many; 0 with no error when there are none. */
-static int choose_samples(struct chooser *c, bool by_number, struct dpro_error *err)
+/* Steps that all ranks measured, in the lead's order of time: of equal number, or, where ranks
+ * count differently, of equal place. Returns how many. */
+static uint32_t choose_samples(struct chooser *c, bool by_number)
 {
-    struct numbered *common = NULL, *own = NULL;
-    uint32_t n, n_own;
-    if (list_wanted(c, &c->ranks[0], by_number, &common, &n) < 0)
-        return dpro_error_nomem(err);
+    numbered_array common = list_wanted(c, &c->ranks[0], by_number), by_time = {0};
     for (uint32_t r = 1; r < c->n_ranks; r++) {
-        if (list_wanted(c, &c->ranks[r], by_number, &own, &n_own) < 0)
-            goto no_memory;
-        keep_common(common, &n, own, n_own, by_number);
-        mem_free(own);
-        own = NULL;
+        numbered_array own = list_wanted(c, &c->ranks[r], by_number);
+        keep_common(&common, &own, by_number);
+        array_fini(&own);
     }
+    uint32_t n = (uint32_t)common.n;
+    for (uint32_t i = 0; i < n; i++)
+        array_push(&by_time, ((struct numbered){i, common.at[i].step}));
+    array_sort(&by_time, compare_steps);
+    for (uint32_t i = 0; i < n; i++)
+        common.at[by_time.at[i].number].step = i;
     for (uint32_t r = 0; r < c->n_ranks; r++) {
         struct rank_build *rank = &c->ranks[r];
+        numbered_array own = list_wanted(c, rank, by_number);
         mem_free(rank->sample_step);
         rank->sample_step = mem_alloc((n + (size_t)1) * sizeof *rank->sample_step);
-        if (!rank->sample_step || list_wanted(c, rank, by_number, &own, &n_own) < 0)
-            goto no_memory;
-        uint32_t found = 0;
-        for (uint32_t k = 0; k < n_own && found < n; k++)
-            if (!by_number || own[k].number == common[found].number)
-                rank->sample_step[found++] = own[k].step;
         rank->n_samples = n;
-        mem_free(own);
-        own = NULL;
+        uint32_t found = 0;
+        for (size_t k = 0; k < own.n && found < n; k++)
+            if (!by_number || own.at[k].number == common.at[found].number)
+                rank->sample_step[common.at[found++].step] = own.at[k].step;
+        array_fini(&own);
     }
-    /* in the lead's order of time */
-    if (by_number && n > 1) {
-        for (uint32_t i = 0; i < n; i++)
-            common[i] = (struct numbered){i, c->ranks[0].sample_step[i]};
-        qsort(common, n, sizeof *common, compare_steps);
-        uint32_t *moved = mem_alloc(n * sizeof *moved);
-        if (!moved)
-            goto no_memory;
-        for (uint32_t r = 0; r < c->n_ranks; r++) {
-            for (uint32_t i = 0; i < n; i++)
-                moved[i] = c->ranks[r].sample_step[common[i].number];
-            memcpy(c->ranks[r].sample_step, moved, n * sizeof *moved);
-        }
-        mem_free(moved);
-    }
-    mem_free(common);
-    return (int)n;
-
-no_memory:
-    mem_free(common);
-    mem_free(own);
-    return dpro_error_nomem(err);
+    array_fini(&common);
+    array_fini(&by_time);
+    return n;
 }
 
-static int64_t count_items(const struct rank_build *rank, uint32_t step)
+static int64_t count_slices(const struct rank_build *rank, uint32_t step)
 {
     int64_t n = 0;
     for (uint32_t l = 0; l < rank->tracks.n; l++)
@@ -125,67 +102,57 @@ static int64_t count_items(const struct rank_build *rank, uint32_t step)
     return n;
 }
 
-/* How far each value lies from the middle of all: 0 to n. */
-static int off_middle(const int64_t *values, uint32_t n, double *off)
+/* How far each value lies from the median: 0 to n. */
+static double *off_median(const int64_t *values, uint32_t n, struct arena *scratch)
 {
-    struct numbered *sorted = mem_alloc((n + (size_t)1) * sizeof *sorted);
-    if (!sorted)
-        return -1;
+    double *off = arena_array(scratch, n, sizeof *off);
+    struct numbered *sorted = arena_array(scratch, n, sizeof *sorted);
     for (uint32_t i = 0; i < n; i++)
         sorted[i] = (struct numbered){values[i], i};
     qsort(sorted, n, sizeof *sorted, compare_numbered);
     for (uint32_t below = 0; below < n; below++)
         off[sorted[below].step] = below * 2 > n ? below * 2.0 - n : n - below * 2.0;
-    mem_free(sorted);
-    return 0;
+    return off;
 }
 
 /* Adds to equals[i] how many of a rank's samples are the same as its i-th. */
-static int count_equals(const struct rank_build *rank, const uint64_t *hashes, uint64_t *equals)
+static void count_equals(const struct rank_build *rank, const uint64_t *hashes, uint64_t *equals)
 {
     struct map counts = {0};
-    int status = 0;
-    for (uint32_t i = 0; i < rank->n_samples && status == 0; i++) {
+    for (uint32_t i = 0; i < rank->n_samples; i++) {
         uint64_t key = hashes[rank->sample_step[i]] | 1, n = 0;
         map_get(&counts, key, &n);
-        status = map_set(&counts, key, n + 1);
+        map_set(&counts, key, n + 1);
     }
-    for (uint32_t i = 0; i < rank->n_samples && status == 0; i++) {
+    for (uint32_t i = 0; i < rank->n_samples; i++) {
         uint64_t n = 0;
         map_get(&counts, hashes[rank->sample_step[i]] | 1, &n);
         equals[i] += n;
     }
     map_fini(&counts);
-    return status;
 }
 
 /* The reference iteration: the one that most others equal, as seen over all ranks; of those, one
  * that follows another (so that what overlaps is seen), then the one whose length is nearest the
  * median. */
-static int choose_reference(const struct chooser *c, uint32_t *best)
+static uint32_t choose_reference(const struct chooser *c)
 {
-    uint32_t n = c->ranks[0].n_samples;
+    uint32_t n = c->ranks[0].n_samples, best = 0;
     double best_score = -1;
-    int64_t *values = mem_array(n + (size_t)1, sizeof *values);
-    uint64_t *equals = mem_array(n + (size_t)1, sizeof *equals);
-    double *off_length = mem_alloc((n + (size_t)1) * sizeof *off_length);
-    double *off_count = mem_alloc((n + (size_t)1) * sizeof *off_count);
-    int status = values && equals && off_length && off_count ? 0 : -1;
-    for (uint32_t r = 0; r < c->n_ranks && status == 0; r++)
-        status = count_equals(&c->ranks[r], c->hashes[r], equals);
-    for (uint32_t i = 0; i < n && status == 0; i++)
-        values[i] = build_step_ns(&c->ranks[0], c->ranks[0].sample_step[i]);
-    if (status == 0)
-        status = off_middle(values, n, off_length);
-    for (uint32_t i = 0; i < n && status == 0; i++) {
-        values[i] = 0;
+    struct arena scratch = {0};
+    int64_t *lengths = arena_array(&scratch, n, sizeof *lengths);
+    int64_t *counts = arena_array(&scratch, n, sizeof *counts);
+    uint64_t *equals = arena_array(&scratch, n, sizeof *equals);
+    for (uint32_t r = 0; r < c->n_ranks; r++)
+        count_equals(&c->ranks[r], c->hashes[r], equals);
+    for (uint32_t i = 0; i < n; i++) {
+        lengths[i] = build_step_ns(&c->ranks[0], c->ranks[0].sample_step[i]);
         for (uint32_t r = 0; r < c->n_ranks; r++)
-            values[i] += count_items(&c->ranks[r], c->ranks[r].sample_step[i]);
+            counts[i] += count_slices(&c->ranks[r], c->ranks[r].sample_step[i]);
     }
-    if (status == 0)
-        status = off_middle(values, n, off_count);
-    *best = 0;
-    for (uint32_t i = c->choice.has_lead; i < n && status == 0; i++) {
+    const double *off_length = off_median(lengths, n, &scratch);
+    const double *off_count = off_median(counts, n, &scratch);
+    for (uint32_t i = c->choice.has_lead; i < n; i++) {
         bool follows = true;
         for (uint32_t r = 0; r < c->n_ranks; r++)
             follows &= c->ranks[r].steps.at[c->ranks[r].sample_step[i]].follows;
@@ -193,51 +160,37 @@ static int choose_reference(const struct chooser *c, uint32_t *best)
                        2 * (n - off_count[i]) + (n - off_length[i]);
         if (score > best_score) {
             best_score = score;
-            *best = i;
+            best = i;
         }
     }
-    mem_free(values);
-    mem_free(equals);
-    mem_free(off_length);
-    mem_free(off_count);
-    return status;
+    arena_fini(&scratch);
+    return best;
 }
 
 /* An iteration that holds less than half of what a rank's iterations usually hold was not recorded
  * to its end: a file was cut, or buffers overflowed. Nothing is to be learnt from its times. */
-static int leave_out_incomplete(struct chooser *c, struct dpro_error *err)
+static void leave_out_incomplete(struct chooser *c)
 {
     for (uint32_t r = 0; r < c->n_ranks; r++) {
         struct rank_build *rank = &c->ranks[r];
-        int64_t *counts = mem_alloc((rank->steps.n + 1) * 2 * sizeof *counts);
-        uint32_t n = 0;
-        if (!counts)
-            return dpro_error_nomem(err);
-        int64_t *sorted = counts + rank->steps.n + 1;
-        for (uint32_t s = 0; s < rank->steps.n; s++) {
-            counts[s] = count_items(rank, s);
+        ARRAY(int64_t) counts = {0};
+        for (uint32_t s = 0; s < rank->steps.n; s++)
             if (wanted(c, &rank->steps.at[s]))
-                sorted[n++] = counts[s];
-        }
-        sort_i64(sorted, n);
-        for (uint32_t s = 0; s < rank->steps.n && n > 1; s++) {
-            if (!wanted(c, &rank->steps.at[s]) || counts[s] * 2 >= sorted[n / 2])
+                array_push(&counts, count_slices(rank, s));
+        int64_t usual = stats_median_upper_i64(counts.at, counts.n);
+        for (uint32_t s = 0; s < rank->steps.n && counts.n > 1; s++) {
+            struct step *step = &rank->steps.at[s];
+            if (!wanted(c, step) || count_slices(rank, s) * 2 >= usual)
                 continue;
-            rank->steps.at[s].timed = false;
-            struct left_out left_out = {rank->steps.at[s].number,
-                                        r,
-                                        false,
-                                        true,
-                                        false,
-                                        "it holds less than half of the usual ops"};
-            if (array_push(&c->choice.left_out, left_out) < 0) {
-                mem_free(counts);
-                return dpro_error_nomem(err);
-            }
+            step->timed = false;
+            struct left_out left_out = {.number = step->number,
+                                        .rank = r,
+                                        .incomplete = true,
+                                        .reason = "it holds less than half of the usual ops"};
+            array_push(&c->choice.left_out, left_out);
         }
-        mem_free(counts);
+        array_fini(&counts);
     }
-    return 0;
 }
 
 /* Servers' answers overlap with the next iteration. */
@@ -271,22 +224,19 @@ static bool leads(const struct chooser *c)
 
 int choose_steps(struct chooser *c, struct dpro_error *err)
 {
-    int status = leave_out_incomplete(c, err);
-    if (status == 0)
-        status = odd_ends_leave_out(c, err);
-    if (status < 0)
-        return status;
+    leave_out_incomplete(c);
+    unusual_steps_leave_out(c);
     uint32_t fewest = UINT32_MAX;
     int64_t low = INT64_MAX, high = INT64_MIN;
     for (uint32_t r = 0; r < c->n_ranks; r++) {
         uint32_t n = 0;
         for (uint32_t s = 0; s < c->ranks[r].steps.n; s++) {
-            n += wanted(c, &c->ranks[r].steps.at[s]);
-            int64_t number = c->ranks[r].steps.at[s].number;
-            low = number < low ? number : low;
-            high = number > high ? number : high;
+            const struct step *step = &c->ranks[r].steps.at[s];
+            n += wanted(c, step);
+            low = MIN(low, step->number);
+            high = MAX(high, step->number);
         }
-        fewest = n < fewest ? n : fewest;
+        fewest = MIN(fewest, n);
     }
     if (fewest == 0 && low <= high && (c->options->first_step || c->options->last_step))
         return dpro_error_set(err, DPRO_EEMPTY,
@@ -296,18 +246,13 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "no ops found to replay in the trace; was the profiler active while "
                               "the job trained?");
-    int n = choose_samples(c, true, err);
-    if (n == 0) {
-        n = choose_samples(c, false, err);
+    if (choose_samples(c, true) == 0) {
+        choose_samples(c, false);
         c->choice.by_place = true;
     }
-    if (n < 0)
-        return n;
     c->choice.overlaps_next = overlaps_next(c);
     c->choice.has_lead = c->choice.overlaps_next && leads(c);
-    uint32_t reference;
-    if (choose_reference(c, &reference) < 0)
-        return dpro_error_nomem(err);
+    uint32_t reference = choose_reference(c);
     for (uint32_t r = 0; r < c->n_ranks; r++)
         c->ranks[r].steps.reference = c->ranks[r].sample_step[reference];
     return 0;

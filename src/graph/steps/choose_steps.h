@@ -26,6 +26,6 @@ int choose_steps(struct chooser *chooser, struct dpro_error *err);
 
 /* unusual_steps.c: leaves out iterations at a recording's ends that are unlike the others:
  * they are not timed any more. Not where iterations were chosen by --steps. */
-int odd_ends_leave_out(struct chooser *chooser, struct dpro_error *err);
+void unusual_steps_leave_out(struct chooser *chooser);
 
 #endif

@@ -6,14 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"
+#include "base/stats.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
 
-typedef ARRAY(struct step) step_array;
+typedef ARRAY(const struct trace_span *) span_array;
+typedef ARRAY(int64_t) i64_array;
 
 static const char *name_of(const struct rank_build *rank, const struct trace_span *span)
 {
@@ -66,31 +67,23 @@ static uint32_t find_main_track(const struct rank_build *rank, uint32_t classes)
     return best;
 }
 
-/* All CPU spans of one class (and, when `name` is given, of that name) on the main track. */
-static int collect(const struct rank_build *rank, uint32_t class, uint32_t name,
-                   const struct trace_span ***found, size_t *n_found)
+/* The CPU spans of a class on the main track. */
+static span_array collect(const struct rank_build *rank, uint32_t class)
 {
     const struct trace_track *track = &rank->trace->tracks[rank->main_track];
-    ARRAY(const struct trace_span *) list = {0};
-    for (uint32_t i = track->first; i < track->first + track->n; i++) {
-        const struct trace_span *span = &rank->trace->spans[i];
-        if (is_of(rank, span, class) && (name == 0 || span->name == name))
-            if (array_push(&list, span) < 0) {
-                array_fini(&list);
-                return -1;
-            }
-    }
-    array_sort(&list, compare_spans);
-    *found = list.at;
-    *n_found = list.n;
-    return 0;
+    span_array found = {0};
+    for (uint32_t i = track->first; i < track->first + track->n; i++)
+        if (is_of(rank, &rank->trace->spans[i], class))
+            array_push(&found, &rank->trace->spans[i]);
+    array_sort(&found, compare_spans);
+    return found;
 }
 
-static int push_step(struct rank_build *rank, int64_t start, int64_t end, int64_t number,
-                     uint32_t window)
+static void push_step(struct rank_build *rank, int64_t start, int64_t end, int64_t number,
+                      uint32_t window)
 {
     if (end <= start)
-        return 0;
+        return;
     struct step step = {.start_ns = start,
                         .end_ns = end,
                         .program_start_ns = start,
@@ -102,92 +95,83 @@ static int push_step(struct rank_build *rank, int64_t start, int64_t end, int64_
         const struct step *before = &rank->steps.at[rank->steps.n - 1];
         step.follows = before->window == window && before->end_ns == start;
     }
-    return array_push(&rank->steps, step);
+    array_push(&rank->steps, step);
 }
 
 /* Two may mark the same iterations, such as the recorder and Keras: of marks that lie over each
  * other the first one tells. Ends may be a rounding beyond the next one's start. */
-static size_t drop_second_marks(const struct trace_span **marks, size_t n)
+static void drop_second_marks(span_array *marks)
 {
     size_t kept = 0;
-    for (size_t i = 0; i < n; i++) {
-        const struct trace_span *last = kept ? marks[kept - 1] : NULL;
-        if (!last || last->window != marks[i]->window ||
-            marks[i]->start_ns >= span_end(last) - last->dur_ns / 100)
-            marks[kept++] = marks[i];
+    for (size_t i = 0; i < marks->n; i++) {
+        const struct trace_span *last = kept ? marks->at[kept - 1] : NULL;
+        if (!last || last->window != marks->at[i]->window ||
+            marks->at[i]->start_ns >= span_end(last) - last->dur_ns / 100)
+            marks->at[kept++] = marks->at[i];
     }
-    return kept;
+    marks->n = kept;
 }
 
 /* ProfilerStep#N: an iteration reaches to the next mark, so that what the profiler itself does
  * between two steps belongs to the first; the last one ends with its own mark. */
-static int steps_from_marks(struct rank_build *rank)
+static void steps_from_marks(struct rank_build *rank, uint32_t class)
 {
-    const struct trace_span **marks;
-    size_t n;
-    if (collect(rank, NAME_STEP, 0, &marks, &n) < 0)
-        return -1;
-    int status = 0;
-    n = drop_second_marks(marks, n);
-    for (size_t i = 0; i < n && status == 0; i++) {
-        int64_t end = span_end(marks[i]);
-        int64_t number = number_of(rank, marks[i]);
-        if (i + 1 < n && marks[i + 1]->window == marks[i]->window) {
-            int64_t next = number_of(rank, marks[i + 1]);
-            if (next > number && next - 1 == number && marks[i + 1]->start_ns > marks[i]->start_ns)
-                end = marks[i + 1]->start_ns;
-        }
-        status = push_step(rank, marks[i]->start_ns, end, number, marks[i]->window);
+    span_array marks = collect(rank, class);
+    drop_second_marks(&marks);
+    for (size_t i = 0; i < marks.n; i++) {
+        const struct trace_span *mark = marks.at[i];
+        const struct trace_span *next = i + 1 < marks.n ? marks.at[i + 1] : NULL;
+        int64_t number = number_of(rank, mark);
+        bool goes_on = next && next->window == mark->window &&
+                       number_of(rank, next) - 1 == number && next->start_ns > mark->start_ns;
+        push_step(rank, mark->start_ns, goes_on ? next->start_ns : span_end(mark), number,
+                  mark->window);
     }
-    mem_free(marks);
-    return status;
+    array_fini(&marks);
 }
 
 /* A session's steps: one a window. Where the next one was asked for as soon as all were done with
  * this one it begins there, so that the client's own time belongs to the step; the last one is as
  * long beyond its ops as the shortest of the others. */
-static int steps_from_session(struct rank_build *rank)
+static void steps_from_session(struct rank_build *rank, uint32_t class)
 {
     const struct trace_rank *trace = rank->trace;
     int64_t shortest_rest = INT64_MAX;
+    (void)class;
     for (uint32_t w = 0; w < trace->n_windows; w++) {
         const struct trace_window *window = &trace->windows[w];
         int64_t end = window->end_ns, whole_ns = window->whole_end_ns - window->whole_start_ns;
         if (w + 1 < trace->n_windows && trace->windows[w + 1].start_ns >= end &&
             trace->windows[w + 1].whole_start_ns - window->whole_end_ns <= whole_ns) {
             end = trace->windows[w + 1].start_ns;
-            shortest_rest =
-                end - window->end_ns < shortest_rest ? end - window->end_ns : shortest_rest;
+            shortest_rest = MIN(shortest_rest, end - window->end_ns);
         } else if (shortest_rest != INT64_MAX) {
             end += shortest_rest;
         }
-        if (push_step(rank, window->start_ns, end, w, w) < 0)
-            return -1;
+        push_step(rank, window->start_ns, end, w, w);
         /* steps of one run follow each other though each has a window of its own */
         if (w > 0 && rank->steps.n > 1)
             rank->steps.at[rank->steps.n - 1].follows =
                 rank->steps.at[rank->steps.n - 2].end_ns == window->start_ns;
     }
-    return 0;
 }
 
 /* ---- by what an engine did ---- */
 
 ORDER_OF_POINTERS(compare_starts, struct trace_span, ASCENDING(start_ns) ?: ASCENDING(name));
 
-typedef ARRAY(const struct trace_span *) span_array;
-
 /* The exchanges with servers in a window. */
-static int list_exchanges(const struct rank_build *rank, uint32_t window, span_array *exchanges)
+static span_array list_exchanges(const struct rank_build *rank, uint32_t window)
 {
+    span_array exchanges = {0};
     for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
         if (span->window == window && span->kind == SPAN_ANNOTATION && span->detail != NO_ID &&
-            (rank->classes[span->name] & NAME_EXCHANGE) && array_push(exchanges, span) < 0)
-            return -1;
+            (rank->classes[span->name] & NAME_EXCHANGE))
+            array_push(&exchanges, span);
     }
-    array_sort(exchanges, compare_starts);
-    return 0;
+    array_sort(&exchanges, compare_starts);
+    return exchanges;
 }
 
 /* The recorded step that a time is in; NULL: none. */
@@ -201,7 +185,7 @@ static const struct recorded_step *recorded_at(const struct recording *recording
 
 /* Where a program only asks an engine for work, its steps end while their work goes on. If it waits
  * for all of it in every step, an iteration ends with that wait. */
-static int steps_from_waits(struct rank_build *rank, uint32_t window)
+static void steps_from_waits(struct rank_build *rank, uint32_t window)
 {
     const struct trace_track *track = &rank->trace->tracks[rank->main_track];
     const struct recording *recording = rank->trace->recording;
@@ -221,162 +205,135 @@ static int steps_from_waits(struct rank_build *rank, uint32_t window)
                 span_end(span) >= step->start_ns && span_end(span) < step->end_ns)
                 end = span_end(span);
         }
-        if (cut != ABSENT && end != ABSENT && push_step(rank, cut, end, step->number, window) < 0)
-            return -1;
+        if (cut != ABSENT && end != ABSENT)
+            push_step(rank, cut, end, step->number, window);
         cut = end;
     }
     if (rank->steps.n - n_before + 2 < n_inside)
         rank->steps.n = n_before; /* not in every step */
-    return 0;
 }
 
 /* Adds an iteration of the engine. The program's own step, which ends about when its gradients
  * leave, is the one around its middle. */
-static int push_engine_step(struct rank_build *rank, int64_t start, int64_t end, uint32_t window)
+static void push_engine_step(struct rank_build *rank, int64_t start, int64_t end, uint32_t window)
 {
     const struct recorded_step *own =
         recorded_at(rank->trace->recording, start + (end - start) / 2);
     const struct step *before = rank->steps.n ? &rank->steps.at[rank->steps.n - 1] : NULL;
     if (!own || (before && own->start_ns < before->program_end_ns))
-        return 0;
+        return;
     size_t n = rank->steps.n;
-    if (push_step(rank, start, end, own->number, window) < 0)
-        return -1;
+    push_step(rank, start, end, own->number, window);
     if (rank->steps.n > n) {
         rank->steps.at[n].program_start_ns = own->start_ns;
         rank->steps.at[n].program_end_ns = own->end_ns;
     }
-    return 0;
 }
 
 /* Else an iteration is what lies between the last exchange to begin in one and in the next: all of
  * its exchanges, each key's once, begin in it. */
-static int steps_from_exchanges(struct rank_build *rank, uint32_t window)
+static void steps_from_exchanges(struct rank_build *rank, uint32_t window)
 {
-    span_array exchanges = {0};
     struct map keys = {0}; /* of the iteration at hand */
     int64_t cut = ABSENT, last = ABSENT;
-    int status = list_exchanges(rank, window, &exchanges);
-    for (size_t i = 0; i < exchanges.n && status == 0; i++) {
+    span_array exchanges = list_exchanges(rank, window);
+    for (size_t i = 0; i < exchanges.n; i++) {
         const struct trace_span *span = exchanges.at[i];
         uint32_t key = rank->trace->details[span->detail].process_group;
         if (key == 0)
             break; /* which key it is nobody knows */
         if (map_get(&keys, (uint64_t)key + 1, NULL)) {
             if (cut != ABSENT)
-                status = push_engine_step(rank, cut, last + 1, window);
+                push_engine_step(rank, cut, last + 1, window);
             cut = last + 1;
             map_fini(&keys);
         }
-        if (status == 0)
-            status = map_set(&keys, (uint64_t)key + 1, 1);
+        map_set(&keys, (uint64_t)key + 1, 1);
         last = span->start_ns;
     }
     map_fini(&keys);
     array_fini(&exchanges);
-    return status;
 }
 
 /* The steps that dpro's recorder timed, those that lie in a window. */
-static int steps_from_recording(struct rank_build *rank)
+static void steps_from_recording(struct rank_build *rank, uint32_t class)
 {
     const struct recording *recording = rank->trace->recording;
+    (void)class;
     for (uint32_t w = 0; recording && w < rank->trace->n_windows; w++) {
         const struct trace_window *window = &rank->trace->windows[w];
         size_t n_before = rank->steps.n;
-        if (steps_from_waits(rank, w) < 0)
-            return -1;
+        steps_from_waits(rank, w);
         if (rank->steps.n > n_before)
             continue;
-        if (steps_from_exchanges(rank, w) < 0)
-            return -1;
+        steps_from_exchanges(rank, w);
         rank->steps.end_with_exchange |= rank->steps.n > n_before;
         if (rank->steps.n > n_before)
             continue;
         for (size_t s = 0; s < recording->steps.n; s++) {
             const struct recorded_step *step = &recording->steps.at[s];
-            if (step->start_ns >= window->start_ns && step->end_ns <= window->end_ns &&
-                push_step(rank, step->start_ns, step->end_ns, step->number, w) < 0)
-                return -1;
+            if (step->start_ns >= window->start_ns && step->end_ns <= window->end_ns)
+                push_step(rank, step->start_ns, step->end_ns, step->number, w);
         }
     }
-    return 0;
 }
 
-typedef ARRAY(int64_t) i64_array;
-
 /* When autograd's functions began, on any thread. */
-static int find_backward(const struct rank_build *rank, i64_array *starts)
+static i64_array find_backward(const struct rank_build *rank)
 {
+    i64_array starts = {0};
     for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
-        if (span->kind == SPAN_CPU_OP && (rank->classes[span->name] & NAME_BACKWARD) &&
-            array_push(starts, span->start_ns) < 0)
-            return -1;
+        if (span->kind == SPAN_CPU_OP && (rank->classes[span->name] & NAME_BACKWARD))
+            array_push(&starts, span->start_ns);
     }
-    sort_i64(starts->at, starts->n);
-    return 0;
+    sort_i64(starts.at, starts.n);
+    return starts;
 }
 
 static size_t count_before(const i64_array *times, int64_t ns)
 {
-    size_t low = LOWER_BOUND(i, 0, times->n, times->at[i] < ns);
-    return low;
-}
-
-static bool any_between(const i64_array *times, int64_t from, int64_t to)
-{
-    return count_before(times, from) < count_before(times, to);
+    return LOWER_BOUND(i, 0, times->n, times->at[i] < ns);
 }
 
 /* Once an iteration: zero_grad's start or step's end. With several optimizers, the first one's:
  * that of its name, with a backward pass since the one before. */
-static int steps_from_optimizer(struct rank_build *rank, uint32_t class)
+static void steps_from_optimizer(struct rank_build *rank, uint32_t class)
 {
-    i64_array backward = {0};
-    const struct trace_span **marks;
-    size_t n;
-    if (collect(rank, class, 0, &marks, &n) < 0)
-        return -1;
-    uint32_t name = n ? marks[0]->name : 0;
-    int status = find_backward(rank, &backward);
+    i64_array backward = find_backward(rank);
+    span_array marks = collect(rank, class);
     const struct trace_span *before = NULL, *latest = NULL;
     int64_t number = 0;
-    for (size_t i = 0; i < n && status == 0; i++) {
-        if (marks[i]->name != name)
+    for (size_t i = 0; i < marks.n; i++) {
+        const struct trace_span *mark = marks.at[i];
+        if (mark->name != marks.at[0]->name)
             continue;
-        bool again = latest && backward.n > 0 && latest->window == marks[i]->window &&
-                     !any_between(&backward, latest->start_ns, marks[i]->start_ns);
-        latest = marks[i];
+        bool again =
+            latest && backward.n > 0 && latest->window == mark->window &&
+            count_before(&backward, latest->start_ns) == count_before(&backward, mark->start_ns);
+        latest = mark;
         if (again)
             continue;
-        if (before && before->window == marks[i]->window) {
-            int64_t start = class == NAME_ZERO_GRAD ? before->start_ns : span_end(before);
-            int64_t end = class == NAME_ZERO_GRAD ? marks[i]->start_ns : span_end(marks[i]);
-            status = push_step(rank, start, end, number++, marks[i]->window);
+        if (before && before->window == mark->window) {
+            bool at_start = class == NAME_ZERO_GRAD;
+            push_step(rank, at_start ? before->start_ns : span_end(before),
+                      at_start ? mark->start_ns : span_end(mark), number++, mark->window);
         }
-        before = marks[i];
+        before = mark;
     }
     array_fini(&backward);
-    mem_free(marks);
-    return status;
+    array_fini(&marks);
 }
 
 /* The shortest period at which the sequence repeats in nine of ten places; 0: none. */
 static size_t find_period(const uint32_t *names, size_t n)
 {
-    n = n < 20000 ? n : 20000; /* enough to see a loop; keeps the search short */
+    n = MIN(n, 20000); /* enough to see a loop; keeps the search short */
     for (size_t period = 1; period <= n / 2; period++) {
-        size_t agree = 0, all = n - period;
-        size_t allowed = all / 10;
-        size_t wrong = 0;
-        for (size_t i = 0; i < all; i++) {
-            if (names[i] == names[i + period])
-                agree++;
-            else if (++wrong > allowed)
-                break;
-        }
-        if (wrong <= allowed && agree > 0)
+        size_t all = n - period, wrong = 0;
+        for (size_t i = 0; i < all && wrong <= all / 10; i++)
+            wrong += names[i] != names[i + period];
+        if (wrong <= all / 10 && wrong < all)
             return period;
     }
     return 0;
@@ -394,36 +351,31 @@ typedef ARRAY(struct call) call_array;
  * it first waits after the last of them, which is the same place on every rank. Else after the
  * stretch that is usually the longest idle one, as the best guess at a loop's head that the
  * timeline alone allows; of one period alone it would be chance. */
-static int find_head(const struct rank_build *rank, const call_array *calls, size_t period,
-                     size_t *head)
+static size_t find_head(const struct rank_build *rank, const call_array *calls, size_t period)
 {
     i64_array idle = {0};
     int64_t longest = -1;
-    int status = 0;
-    size_t last = 0;
-    *head = 0;
+    size_t last = 0, head = 0;
     for (size_t i = 0; i < period; i++)
         if (rank->classes[calls->at[i].name] & NAME_EXCHANGE_CALL)
             last = i + 1;
     for (size_t i = last; last > 0 && i < last + period && i < calls->n; i++)
-        if (calls->at[i].waited) {
-            *head = i % period;
-            return 0;
-        }
-    for (size_t place = 1; place <= period && status == 0; place++) {
+        if (calls->at[i].waited)
+            return i % period;
+    for (size_t place = 1; place <= period; place++) {
         idle.n = 0;
-        for (size_t i = place; i < calls->n && status == 0; i += period)
-            status = array_push(&idle, calls->at[i].start_ns - calls->at[i - 1].end_ns);
-        if (idle.n == 0 || status < 0)
+        for (size_t i = place; i < calls->n; i += period)
+            array_push(&idle, calls->at[i].start_ns - calls->at[i - 1].end_ns);
+        if (idle.n == 0)
             break;
-        sort_i64(idle.at, idle.n);
-        if (idle.at[idle.n / 2] > longest) {
-            longest = idle.at[idle.n / 2];
-            *head = place % period;
+        int64_t usual = stats_median_upper_i64(idle.at, idle.n);
+        if (usual > longest) {
+            longest = usual;
+            head = place % period;
         }
     }
     array_fini(&idle);
-    return status;
+    return head;
 }
 
 /* Of the window's exchanges the one that begins last in an iteration, where each has n of them: the
@@ -465,20 +417,23 @@ static bool begin_evenly(const struct rank_build *rank, const span_array *exchan
  * engine may begin with some of them when the loop is in its next one, and not each time with the
  * same. Then an iteration is what lies between the last exchange to begin in one and in the next.
  */
-static int cut_at_exchanges(struct rank_build *rank, uint32_t window, size_t first, size_t n)
+static void cut_at_exchanges(struct rank_build *rank, uint32_t window, size_t first, size_t n)
 {
-    span_array exchanges = {0};
-    size_t n_loops = rank->steps.n - first, n_before = rank->steps.n;
-    int status = n > 0 ? list_exchanges(rank, window, &exchanges) : 0;
+    if (n == 0)
+        return;
+    span_array exchanges = list_exchanges(rank, window);
+    size_t n_before = rank->steps.n, n_loops = n_before - first;
     /* each that was asked for, but for what the recording's ends cut off */
-    if (n > 0 && exchanges.n + n >= n_loops * n && exchanges.n <= (n_loops + 2) * n &&
+    if (exchanges.n + n >= n_loops * n && exchanges.n <= (n_loops + 2) * n &&
         !begin_evenly(rank, &exchanges, first, n)) {
         int64_t number = 0;
-        for (size_t i = last_in_iteration(&exchanges, n); i + n < exchanges.n && status == 0;
-             i += n)
-            status = push_step(rank, exchanges.at[i]->start_ns + 1,
-                               exchanges.at[i + n]->start_ns + 1, number++, window);
+        for (size_t i = last_in_iteration(&exchanges, n); i + n < exchanges.n; i += n)
+            push_step(rank, exchanges.at[i]->start_ns + 1, exchanges.at[i + n]->start_ns + 1,
+                      number++, window);
     }
+    array_fini(&exchanges);
+    if (rank->steps.n == n_before)
+        return;
     for (size_t e = n_before; e < rank->steps.n; e++) {
         struct step *step = &rank->steps.at[e];
         int64_t middle = step->start_ns + (step->end_ns - step->start_ns) / 2;
@@ -488,25 +443,20 @@ static int cut_at_exchanges(struct rank_build *rank, uint32_t window, size_t fir
                 step->program_end_ns = rank->steps.at[s].end_ns;
             }
     }
-    if (rank->steps.n > n_before) {
-        memmove(&rank->steps.at[first], &rank->steps.at[n_before],
-                (rank->steps.n - n_before) * sizeof *rank->steps.at);
-        rank->steps.n -= n_loops;
-        rank->steps.end_with_exchange = true;
-    }
-    array_fini(&exchanges);
-    return status;
+    memmove(&rank->steps.at[first], &rank->steps.at[n_before],
+            (rank->steps.n - n_before) * sizeof *rank->steps.at);
+    rank->steps.n -= n_loops;
+    rank->steps.end_with_exchange = true;
 }
 
 /* The iterations of the main thread's loop. */
-static int steps_from_period(struct rank_build *rank, uint32_t window)
+static void steps_from_period(struct rank_build *rank, uint32_t window)
 {
     const struct trace_track *track = &rank->trace->tracks[rank->main_track];
     call_array calls = {0};
     ARRAY(uint32_t) names = {0};
     int64_t end = INT64_MIN, waited_until = INT64_MIN;
-    int status = 0;
-    for (uint32_t i = track->first; i < track->first + track->n && status == 0; i++) {
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
         if (span->window != window || span->kind != SPAN_CPU_OP || span->start_ns < end)
             continue;
@@ -517,41 +467,36 @@ static int steps_from_period(struct rank_build *rank, uint32_t window)
         }
         struct call call = {span->start_ns, end, span->name,
                             calls.n > 0 && waited_until > calls.at[calls.n - 1].start_ns};
-        if (array_push(&calls, call) < 0 || array_push(&names, span->name) < 0)
-            status = -1;
+        array_push(&calls, call);
+        array_push(&names, span->name);
     }
-    size_t period = status == 0 && calls.n >= 6 ? find_period(names.at, names.n) : 0, i = 0;
+    size_t period = calls.n >= 6 ? find_period(names.at, names.n) : 0;
     /* a loop over one op is a loop inside an iteration, not training */
     if (period >= 3) {
         int64_t number = 0;
-        size_t n_asked = 0, n_before = rank->steps.n;
-        status = find_head(rank, &calls, period, &i);
+        size_t n_asked = 0, n_before = rank->steps.n, i = find_head(rank, &calls, period);
         for (size_t k = 0; k < period; k++)
             n_asked += (rank->classes[calls.at[k].name] & NAME_EXCHANGE_CALL) != 0;
-        for (; i + period < calls.n && status == 0; i += period)
-            status = push_step(rank, calls.at[i].start_ns, calls.at[i + period].start_ns, number++,
-                               window);
+        for (; i + period < calls.n; i += period)
+            push_step(rank, calls.at[i].start_ns, calls.at[i + period].start_ns, number++, window);
         /* the last one is whole if the program waited for it */
-        if (i + period == calls.n && status == 0 && waited_until >= calls.at[calls.n - 1].end_ns)
-            status = push_step(rank, calls.at[i].start_ns, waited_until, number, window);
-        if (status == 0)
-            status = cut_at_exchanges(rank, window, n_before, n_asked);
+        if (i + period == calls.n && waited_until >= calls.at[calls.n - 1].end_ns)
+            push_step(rank, calls.at[i].start_ns, waited_until, number, window);
+        cut_at_exchanges(rank, window, n_before, n_asked);
     }
     array_fini(&calls);
     array_fini(&names);
-    return status;
 }
 
 /* Ops of the executor's threads, by start. */
-static int find_pooled(const struct rank_build *rank, i64_array *starts)
+static i64_array find_pooled(const struct rank_build *rank)
 {
-    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
-        const struct trace_span *span = &rank->trace->spans[i];
-        if (rank->trace->tracks[span->track].pool && array_push(starts, span->start_ns) < 0)
-            return -1;
-    }
-    sort_i64(starts->at, starts->n);
-    return 0;
+    i64_array starts = {0};
+    for (uint32_t i = 0; i < rank->trace->n_spans; i++)
+        if (rank->trace->tracks[rank->trace->spans[i].track].pool)
+            array_push(&starts, rank->trace->spans[i].start_ns);
+    sort_i64(starts.at, starts.n);
+    return starts;
 }
 
 /* Calls that run as many ops, but for a tenth, call the same function. A number for each. */
@@ -560,61 +505,62 @@ static uint32_t function_of(i64_array *functions, int64_t n_ops)
     for (size_t f = 0; f < functions->n; f++)
         if (llabs(functions->at[f] - n_ops) * 10 <= functions->at[f])
             return (uint32_t)f;
-    return array_push(functions, n_ops) < 0 ? NO_ID : (uint32_t)functions->n - 1;
+    array_push(functions, n_ops);
+    return (uint32_t)functions->n - 1;
 }
 
 /* An iteration calls the executor for the same functions, one after the other; it begins with the
  * largest of them. */
-static int steps_from_calls(struct rank_build *rank, uint32_t window)
+static void steps_from_calls(struct rank_build *rank, const span_array *all, uint32_t window)
 {
     enum { MOST_FUNCTIONS = 1000 };
-    i64_array ops = {0}, functions = {0};
+    i64_array ops = find_pooled(rank), functions = {0};
     ARRAY(uint32_t) called = {0};
-    const struct trace_span **calls = NULL;
-    size_t n = 0, first = 0;
-    int status = find_pooled(rank, &ops);
-    if (status == 0)
-        status = collect(rank, NAME_EXECUTOR_CALL, 0, &calls, &n);
-    while (first < n && calls[first]->window != window)
+    size_t first = 0, n = all->n;
+    while (first < n && all->at[first]->window != window)
         first++;
-    while (n > first && calls[n - 1]->window != window)
+    while (n > first && all->at[n - 1]->window != window)
         n--;
-    for (size_t i = first; i + 1 < n && status == 0 && functions.n < MOST_FUNCTIONS; i++) {
+    const struct trace_span *const *calls = all->at + first;
+    n -= first;
+    for (size_t i = 0; i + 1 < n && functions.n < MOST_FUNCTIONS; i++) {
         size_t n_ops =
             count_before(&ops, calls[i + 1]->start_ns) - count_before(&ops, calls[i]->start_ns);
-        uint32_t function = function_of(&functions, (int64_t)n_ops);
-        status = function == NO_ID ? -1 : array_push(&called, function);
+        array_push(&called, function_of(&functions, (int64_t)n_ops));
     }
-    size_t period = status == 0 && called.n >= 2 ? find_period(called.at, called.n) : 0, phase = 0;
+    size_t period = called.n >= 2 ? find_period(called.at, called.n) : 0, phase = 0;
     for (size_t i = 1; i < period; i++)
         if (functions.at[called.at[i]] > functions.at[called.at[phase]])
             phase = i;
     int64_t number = 0;
-    for (size_t i = first + phase; period > 0 && i + period < n && status == 0; i += period)
-        status = push_step(rank, calls[i]->start_ns, calls[i + period]->start_ns, number++, window);
+    for (size_t i = phase; period > 0 && i + period < n; i += period)
+        push_step(rank, calls[i]->start_ns, calls[i + period]->start_ns, number++, window);
     array_fini(&ops);
     array_fini(&functions);
     array_fini(&called);
-    mem_free(calls);
-    return status;
+}
+
+static void steps_from_executor(struct rank_build *rank, uint32_t class)
+{
+    span_array calls = collect(rank, class);
+    for (uint32_t w = 0; w < rank->trace->n_windows; w++)
+        steps_from_calls(rank, &calls, w);
+    array_fini(&calls);
 }
 
 /* All there is, as one iteration: from the first to the last op of the window. */
-static int whole_window(struct rank_build *rank, uint32_t window)
+static void whole_window(struct rank_build *rank, uint32_t window)
 {
     int64_t start = INT64_MAX, end = INT64_MIN;
     for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
         if (span->window != window)
             continue;
-        if (span->start_ns < start)
-            start = span->start_ns;
-        if (span_end(span) > end)
-            end = span_end(span);
+        start = MIN(start, span->start_ns);
+        end = MAX(end, span_end(span));
     }
-    if (start == INT64_MAX)
-        return 0;
-    return push_step(rank, start, end > start ? end : start + 1, 0, window);
+    if (start != INT64_MAX)
+        push_step(rank, start, MAX(end, start + 1), 0, window);
 }
 
 /* ---- what Horovod works at while an iteration ends ---- */
@@ -625,12 +571,8 @@ static uint32_t nearest_round(const struct fused_rank *fused, int64_t time_ns)
     uint32_t best = NO_ID;
     int64_t least = INT64_MAX;
     for (uint32_t r = 0; r < fused->n_rounds; r++) {
-        if (fused->starts_ns[r] == ABSENT)
-            continue;
-        int64_t away = fused->starts_ns[r] > time_ns ? fused->starts_ns[r] - time_ns
-                                                     : time_ns - fused->starts_ns[r];
-        if (away < least) {
-            least = away;
+        if (fused->starts_ns[r] != ABSENT && llabs(fused->starts_ns[r] - time_ns) < least) {
+            least = llabs(fused->starts_ns[r] - time_ns);
             best = r;
         }
     }
@@ -677,66 +619,59 @@ static void cut_at_rounds(struct rank_build *rank)
         rank->steps.n = n;
 }
 
-int build_steps(struct rank_build *rank, struct dpro_error *err)
-{
-    const uint32_t marks[] = {NAME_STEP, NAME_ZERO_GRAD, NAME_OPTIMIZER_STEP};
-    rank->steps.source = STEPS_NONE;
-    if (rank->trace->in_session) {
-        rank->main_track = find_main_track(rank, 0);
-        if (steps_from_session(rank) < 0)
-            return dpro_error_nomem(err);
-        rank->steps.source = STEPS_SESSION;
-    }
-    for (size_t i = 0; i < 3 && rank->steps.n == 0; i++) {
-        if (i == 1) {
-            rank->main_track = find_main_track(rank, 0);
-            if (rank->main_track != NO_ID && steps_from_recording(rank) < 0)
-                return dpro_error_nomem(err);
-            if (rank->steps.n > 0) {
-                rank->steps.source = STEPS_RECORDED;
-                break;
-            }
-        }
-        rank->main_track = find_main_track(rank, marks[i]);
-        if (rank->main_track == NO_ID)
-            continue;
-        int status = i == 0 ? steps_from_marks(rank) : steps_from_optimizer(rank, marks[i]);
-        if (status < 0)
-            return dpro_error_nomem(err);
-        if (rank->steps.n > 0)
-            rank->steps.source = i == 0 ? STEPS_MARKED : STEPS_OPTIMIZER;
-    }
-    if (rank->steps.n == 0) {
-        uint32_t caller = find_main_track(rank, NAME_EXECUTOR_CALL);
-        rank->main_track = caller;
-        for (uint32_t w = 0; w < rank->trace->n_windows && caller != NO_ID; w++)
-            if (steps_from_calls(rank, w) < 0)
-                return dpro_error_nomem(err);
-        if (rank->steps.n > 0)
-            rank->steps.source = STEPS_PERIOD;
-    }
-    if (rank->steps.n == 0) {
-        rank->main_track = find_main_track(rank, 0);
-        for (uint32_t w = 0; w < rank->trace->n_windows; w++) {
-            size_t before = rank->steps.n;
-            if (rank->main_track != NO_ID && steps_from_period(rank, w) < 0)
-                return dpro_error_nomem(err);
-            if (rank->steps.n > before)
-                rank->steps.source = STEPS_PERIOD;
-            else if (whole_window(rank, w) < 0)
-                return dpro_error_nomem(err);
-        }
-    }
+/* The first of these that finds iterations tells. The main thread is the one with most spans of
+ * the class, or with most ops. */
+static const struct {
+    enum step_source source;
+    uint32_t class;
+    void (*find)(struct rank_build *rank, uint32_t class);
+} sources[] = {
+    {STEPS_SESSION, 0, steps_from_session},
+    {STEPS_MARKED, NAME_STEP, steps_from_marks},
+    {STEPS_RECORDED, 0, steps_from_recording},
+    {STEPS_OPTIMIZER, NAME_ZERO_GRAD, steps_from_optimizer},
+    {STEPS_OPTIMIZER, NAME_OPTIMIZER_STEP, steps_from_optimizer},
+    {STEPS_PERIOD, NAME_EXECUTOR_CALL, steps_from_executor},
+};
 
+/* Of each window the iterations of its loop; all there is as one where no loop shows. */
+static void look_for_loops(struct rank_build *rank)
+{
+    rank->main_track = find_main_track(rank, 0);
+    for (uint32_t w = 0; w < rank->trace->n_windows; w++) {
+        size_t before = rank->steps.n;
+        if (rank->main_track != NO_ID)
+            steps_from_period(rank, w);
+        if (rank->steps.n > before)
+            rank->steps.source = STEPS_PERIOD;
+        else
+            whole_window(rank, w);
+    }
+}
+
+void build_steps(struct rank_build *rank)
+{
+    const struct trace_window *windows = rank->trace->windows;
+    rank->steps.source = STEPS_NONE;
+    for (size_t i = 0; i < sizeof sources / sizeof *sources && rank->steps.n == 0; i++) {
+        bool session = sources[i].source == STEPS_SESSION;
+        if (session && !rank->trace->in_session)
+            continue;
+        rank->main_track = find_main_track(rank, sources[i].class);
+        if (!session && rank->main_track == NO_ID)
+            continue;
+        sources[i].find(rank, sources[i].class);
+        rank->steps.source = rank->steps.n > 0 ? sources[i].source : STEPS_NONE;
+    }
+    if (rank->steps.n == 0)
+        look_for_loops(rank);
     if (rank->trace->fused.n_rounds > 0)
         cut_at_rounds(rank);
 
     /* Times come from windows without an execution trace, if there are any. */
     bool clean = false;
     for (size_t s = 0; s < rank->steps.n; s++)
-        clean |= !rank->trace->windows[rank->steps.at[s].window].has_execution_trace;
+        clean |= !windows[rank->steps.at[s].window].has_execution_trace;
     for (size_t s = 0; s < rank->steps.n; s++)
-        rank->steps.at[s].timed =
-            !clean || !rank->trace->windows[rank->steps.at[s].window].has_execution_trace;
-    return 0;
+        rank->steps.at[s].timed = !clean || !windows[rank->steps.at[s].window].has_execution_trace;
 }

@@ -6,10 +6,7 @@
  * step before when the next step's was launched, in most steps and by more than the clock's
  * rounding, an iteration reaches from the begin of its first kernel to the begin of the next
  * one's. */
-#include <stdlib.h>
-
-#include "base/error.h"
-#include "base/memory.h"
+#include "base/arena.h"
 #include "base/sort.h"
 #include "base/stats.h"
 #include "base/time.h"
@@ -65,7 +62,7 @@ static struct work work_of(const struct rank_build *rank, uint32_t track, uint32
             work.start_ns = slice->start_ns;
             work.launch_ns = rank->slices.at[slice->launch].start_ns;
         }
-        work.end_ns = slice->end_ns > work.end_ns ? slice->end_ns : work.end_ns;
+        work.end_ns = MAX(work.end_ns, slice->end_ns);
     }
     return work;
 }
@@ -108,25 +105,20 @@ static void judge(struct rank_build *rank, const struct work *works, int64_t *ah
     fill_device_times(rank, works, stats_median_upper_i64(rest, n));
 }
 
-int build_pace(struct rank_build *rank, struct dpro_error *err)
+void build_pace(struct rank_build *rank)
 {
     rank->pace.track = NO_ID;
     uint32_t track = find_track(rank);
     size_t n = rank->steps.n;
     if (track == NO_ID || n < 2)
-        return 0;
-    struct work *works = mem_alloc(n * sizeof *works);
-    int64_t *ahead = mem_alloc(n * sizeof *ahead), *rest = mem_alloc(n * sizeof *rest);
-    if (works && ahead && rest) {
-        for (uint32_t s = 0; s < n; s++)
-            works[s] = work_of(rank, track, s);
-        judge(rank, works, ahead, rest, track);
-    }
-    bool ok = works && ahead && rest;
-    mem_free(works);
-    mem_free(ahead);
-    mem_free(rest);
-    return ok ? 0 : dpro_error_nomem(err);
+        return;
+    struct arena scratch = {0};
+    struct work *works = arena_array(&scratch, n, sizeof *works);
+    for (uint32_t s = 0; s < n; s++)
+        works[s] = work_of(rank, track, s);
+    judge(rank, works, arena_array(&scratch, n, sizeof(int64_t)),
+          arena_array(&scratch, n, sizeof(int64_t)), track);
+    arena_fini(&scratch);
 }
 
 void build_pace_ops(struct rank_build *rank)

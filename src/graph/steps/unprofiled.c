@@ -6,10 +6,10 @@
 #include "graph/steps/unprofiled.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/memory.h"
 #include "base/sort.h"
+#include "base/stats.h"
 #include "ingest/transport/transport.h"
 
 enum {
@@ -76,14 +76,11 @@ static double find_bytes(const struct rank_build *rank, const struct sent *sent,
     return n_alike * 2 > n && fabs(n_sent - n) <= 1 ? middle : 0;
 }
 
-/* The connection on which the rank sends most; n 0: none. -1: no memory. */
-static int find_sent(const struct rank_build *rank, const struct net_transport *transport,
-                     struct sent *out)
+/* The connection on which the rank sends most; n 0: none. */
+static struct sent find_sent(const struct rank_build *rank, const struct net_transport *transport)
 {
+    struct sent most = {0};
     double *sizes = mem_alloc((rank->n_samples + (size_t)1) * sizeof *sizes);
-    if (!sizes)
-        return -1;
-    *out = (struct sent){0};
     for (uint32_t c = 0; c < transport->connections.n; c++) {
         uint32_t first = transport->first_transfer[2 * c];
         struct sent sent = {.at = transport->transfers.at + first,
@@ -91,15 +88,15 @@ static int find_sent(const struct rank_build *rank, const struct net_transport *
         if (sent.n == 0)
             continue;
         sent.iteration_bytes = find_bytes(rank, &sent, sizes);
-        if (sent.iteration_bytes > out->iteration_bytes) {
+        if (sent.iteration_bytes > most.iteration_bytes) {
             const struct step *step = &rank->steps.at[rank->sample_step[0]];
             sent.base =
                 offset_at(&sent, step->start_ns) + (uint64_t)llround(sent.iteration_bytes / 2);
-            *out = sent;
+            most = sent;
         }
     }
     mem_free(sizes);
-    return 0;
+    return most;
 }
 
 /* The k-th moment before (or after) the profile's; ABSENT: not recorded, or profiled. */
@@ -168,8 +165,8 @@ static void find_ops(const struct rank_build *rank, uint32_t sample, int64_t *fr
                 end = rank->end_ns[(size_t)sample * rank->n_timed + o];
         if (start == ABSENT || o == rank->boundary)
             continue;
-        *from_ns = start < *from_ns ? start : *from_ns;
-        *to_ns = end > *to_ns ? end : *to_ns;
+        *from_ns = MIN(*from_ns, start);
+        *to_ns = MAX(*to_ns, end);
     }
 }
 
@@ -197,63 +194,52 @@ static int64_t mean_asking(const struct rank_build *rank, const struct net_trans
 
 static void sum_up(double *times, uint32_t n, struct dpro_unprofiled_iterations *out)
 {
-    double mean = 0, square = 0;
     sort_double(times, n);
     while (n > 0 && times[n - 1] > PAUSE_TIMES * times[n / 2])
         n--;
     if (n < FEWEST || n <= out->n_iterations)
         return;
-    for (uint32_t i = 0; i < n; i++)
-        mean += times[i] / n;
-    for (uint32_t i = 0; i < n; i++)
-        square += (times[i] - mean) * (times[i] - mean);
+    struct mean_std found = stats_mean_std(times, n);
     out->n_iterations = n;
-    out->mean_ns = llround(mean);
-    out->std_ns = llround(sqrt(square / (n - 1)));
+    out->mean_ns = llround(found.mean);
+    out->std_ns = llround(found.std);
 }
 
-static int look_at(const struct rank_build *rank, const struct net_transport *transport,
-                   struct dpro_unprofiled_iterations *out)
+static void look_at(const struct rank_build *rank, const struct net_transport *transport,
+                    struct dpro_unprofiled_iterations *out)
 {
     const struct trace_rank *trace = rank->trace;
-    struct sent sent;
-    if (find_sent(rank, transport, &sent) < 0)
-        return -1;
+    struct sent sent = find_sent(rank, transport);
     if (sent.n == 0)
-        return 0;
+        return;
     int64_t from_ns = INT64_MAX, to_ns = INT64_MIN;
     for (uint32_t s = 0; s < trace->n_spans; s++) {
         const struct trace_span *span = &trace->spans[s];
-        from_ns = span->start_ns < from_ns ? span->start_ns : from_ns;
-        to_ns = span->start_ns + span->dur_ns > to_ns ? span->start_ns + span->dur_ns : to_ns;
+        from_ns = MIN(from_ns, span->start_ns);
+        to_ns = MAX(to_ns, span->start_ns + span->dur_ns);
     }
     double *times = mem_alloc((2 * MOST + 1) * sizeof *times);
-    if (!times)
-        return -1;
     sum_up(times, list_iterations(&sent, from_ns, to_ns, times), out);
     mem_free(times);
-    return 0;
 }
 
-int unprofiled_iterations_find(const struct rank_build *ranks, uint32_t n_ranks,
-                               const struct dpro_trace *trace,
-                               struct dpro_unprofiled_iterations *out)
+void unprofiled_iterations_find(const struct rank_build *ranks, uint32_t n_ranks,
+                                const struct dpro_trace *trace,
+                                struct dpro_unprofiled_iterations *out)
 {
     *out = (struct dpro_unprofiled_iterations){0};
     if (trace->unprofiled.n_steps > 0)
-        return 0; /* timed without a profiler, which tells more */
+        return; /* timed without a profiler, which tells more */
     for (uint32_t t = 0; t < trace->n_transports; t++) {
         const struct net_transport *transport = &trace->transports[t];
         for (uint32_t r = 0; r < n_ranks; r++) {
             const struct rank_build *rank = &ranks[r];
             if (rank->trace->rank != transport->rank)
                 continue;
-            if (look_at(rank, transport, out) < 0)
-                return -1;
+            look_at(rank, transport, out);
             int64_t asking_ns = rank->trace->in_session ? mean_asking(rank, transport) : 0;
             if (asking_ns > 0 && (out->asking_ns == 0 || asking_ns < out->asking_ns))
                 out->asking_ns = asking_ns; /* a request that a log lacks makes it longer */
         }
     }
-    return 0;
 }

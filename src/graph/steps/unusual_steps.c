@@ -7,12 +7,10 @@
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/error.h"
 #include "base/map.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "base/time.h"
 #include "graph/steps/choose_steps.h"
 
@@ -25,7 +23,14 @@ struct content {
     int64_t n_meetings;          /* collectives and optimizer steps */
 };
 
-static void add_item(const struct rank_build *rank, const struct slice *slice, struct content *c)
+static bool is_call(const struct rank_build *rank, const struct slice *slice)
+{
+    return rank->trace->spans[slice->span].kind == SPAN_RUNTIME && slice->segment == 0;
+}
+
+/* `launches` has the names of calls that launch work. */
+static void add_slice(const struct rank_build *rank, const struct slice *slice,
+                      const struct map *launches, struct content *c)
 {
     const struct trace_span *span = &rank->trace->spans[slice->span];
     bool gpu = rank->trace->tracks[span->track].gpu;
@@ -39,45 +44,24 @@ static void add_item(const struct rank_build *rank, const struct slice *slice, s
         !gpu && slice->segment == 0 && span->kind != SPAN_RUNTIME; /* those that poll vary */
     c->n_meetings +=
         (rank->classes[span->name] & NAME_COMM_KERNEL) != 0 || build_runs_collective(rank, span);
-}
-
-static bool is_call(const struct rank_build *rank, const struct slice *slice)
-{
-    return rank->trace->spans[slice->span].kind == SPAN_RUNTIME && slice->segment == 0;
-}
-
-/* A call that launches is one whose name has device work elsewhere. */
-static int count_lost(const struct rank_build *rank, struct content *contents)
-{
-    struct map launches = {0};
-    int status = 0;
-    for (uint32_t i = 0; i < rank->slices.n && status == 0; i++) {
-        const struct slice *slice = &rank->slices.at[i];
-        if (is_call(rank, slice) && slice->launch != NO_ID)
-            status = map_set(&launches, map_key(rank->trace->spans[slice->span].name), 1);
-    }
-    for (uint32_t s = 0; s < rank->steps.n && status == 0; s++)
-        for (uint32_t l = 0; l < rank->tracks.n; l++)
-            for (uint32_t i = rank->tracks.at[l].first[s]; i < rank->tracks.at[l].first[s + 1];
-                 i++) {
-                const struct slice *slice = &rank->slices.at[i];
-                contents[s].n_lost +=
-                    is_call(rank, slice) && slice->launch == NO_ID &&
-                    map_get(&launches, map_key(rank->trace->spans[slice->span].name), NULL);
-            }
-    map_fini(&launches);
-    return status;
+    c->n_lost += is_call(rank, slice) && slice->launch == NO_ID &&
+                 map_get(launches, map_key(span->name), NULL);
 }
 
 /* What every step holds. */
 static void fill_contents(const struct rank_build *rank, struct content *contents)
 {
+    struct map launches = {0};
+    for (uint32_t i = 0; i < rank->slices.n; i++)
+        if (is_call(rank, &rank->slices.at[i]) && rank->slices.at[i].launch != NO_ID)
+            map_set(&launches, map_key(slice_span(rank, i)->name), 1);
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         contents[s].ns = build_step_ns(rank, s);
         for (uint32_t l = 0; l < rank->tracks.n; l++)
             for (uint32_t i = rank->tracks.at[l].first[s]; i < rank->tracks.at[l].first[s + 1]; i++)
-                add_item(rank, &rank->slices.at[i], &contents[s]);
+                add_slice(rank, &rank->slices.at[i], &launches, &contents[s]);
     }
+    map_fini(&launches);
     if (rank->main_track == NO_ID)
         return;
     const struct trace_track *track = &rank->trace->tracks[rank->main_track];
@@ -109,8 +93,8 @@ static struct range range_of(const struct judge *j, size_t field)
         if (s == j->step || !j->rank->steps.at[s].timed)
             continue;
         int64_t value = *(const int64_t *)((const char *)&j->contents[s] + field);
-        range.least = value < range.least ? value : range.least;
-        range.most = value > range.most ? value : range.most;
+        range.least = MIN(range.least, value);
+        range.most = MAX(range.most, value);
     }
     return range;
 }
@@ -210,7 +194,7 @@ static bool leave_out(struct chooser *c, uint32_t r, uint32_t step)
     return true;
 }
 
-static int judge_end(struct chooser *c, uint32_t r, struct judge *j, bool first)
+static void judge_end(struct chooser *c, uint32_t r, struct judge *j, bool first)
 {
     struct left_out odd = {.number = j->rank->steps.at[j->step].number, .rank = r, .leads = first};
     j->n_others = 0;
@@ -219,42 +203,37 @@ static int judge_end(struct chooser *c, uint32_t r, struct judge *j, bool first)
     odd.kept = j->n_others == 0;
     if (!find_reason(j, first, odd.reason, sizeof odd.reason) ||
         (!odd.kept && !leave_out(c, r, j->step)))
-        return 0;
-    return array_push(&c->choice.left_out, odd);
+        return;
+    array_push(&c->choice.left_out, odd);
 }
 
 /* Each row of iterations that follow each other has two ends. Several at its end may lack the work
  * that the GPU had not come to. */
-static int judge_rank(struct chooser *c, uint32_t r)
+static void judge_rank(struct chooser *c, uint32_t r)
 {
     struct rank_build *rank = &c->ranks[r];
     struct judge j = {.rank = rank, .contents = mem_array(rank->steps.n + 1, sizeof *j.contents)};
-    int status = j.contents ? count_lost(rank, j.contents) : -1;
-    if (status == 0)
-        fill_contents(rank, j.contents);
+    fill_contents(rank, j.contents);
     for (int last = 0; last < 2; last++) {
         bool goes_on = false;
-        for (uint32_t i = 0; i < rank->steps.n && status == 0; i++) {
+        for (uint32_t i = 0; i < rank->steps.n; i++) {
             uint32_t s = last ? (uint32_t)rank->steps.n - 1 - i : i;
             bool follows = last ? s + 1 < rank->steps.n && rank->steps.at[s + 1].follows
                                 : rank->steps.at[s].follows;
             j.step = s;
             if (rank->steps.at[s].timed && (!follows || (goes_on && lost_work(&j))))
-                status = judge_end(c, r, &j, !last);
+                judge_end(c, r, &j, !last);
             goes_on = last && !rank->steps.at[s].timed;
         }
     }
     mem_free(j.contents);
-    return status;
 }
 
-int odd_ends_leave_out(struct chooser *c, struct dpro_error *err)
+void unusual_steps_leave_out(struct chooser *c)
 {
     if (c->options->first_step != 0 || c->options->last_step != 0)
-        return 0; /* they were chosen */
+        return; /* they were chosen */
     for (uint32_t r = 0; r < c->n_ranks; r++)
-        if (!c->ranks[r].trace->in_session &&
-            judge_rank(c, r) < 0) /* each has a profile of its own */
-            return dpro_error_nomem(err);
-    return 0;
+        if (!c->ranks[r].trace->in_session) /* each has a profile of its own */
+            judge_rank(c, r);
 }

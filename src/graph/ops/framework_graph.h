@@ -1,0 +1,59 @@
+/* graph/ops/framework_graph.h: the graph that a framework recorded of what it runs. */
+#ifndef GRAPH_FRAMEWORK_GRAPH_H
+#define GRAPH_FRAMEWORK_GRAPH_H
+
+#include "base/arena.h"
+#include "graph/rank_build.h"
+
+static inline const char *dfg_type(const struct rank_build *rank, uint32_t node)
+{
+    return strtab_get(rank->names, rank->trace->dfg_nodes[node].type);
+}
+
+static inline bool dfg_type_starts(const struct rank_build *rank, uint32_t node, const char *prefix)
+{
+    return strncmp(dfg_type(rank, node), prefix, strlen(prefix)) == 0;
+}
+
+/* The node that an op runs; NO_ID: none. */
+static inline uint32_t dfg_node_of(const struct rank_build *rank, uint32_t op)
+{
+    uint32_t slice = rank->ops.at[op].slice;
+    return slice == NO_ID ? NO_ID : slice_span(rank, slice)->node;
+}
+
+/* By node: the one at the other end of a transfer within the rank, where it is what receives;
+ * NO_ID. */
+uint32_t *dfg_find_senders(const struct rank_build *rank, struct arena *arena);
+
+/* What a node takes from, by i up to and with its number of inputs: the last one is its sender.
+ * NO_ID: none. */
+static inline uint32_t dfg_source(const struct rank_build *rank, const uint32_t *senders,
+                                  uint32_t node, uint32_t i)
+{
+    const struct dfg_node *n = &rank->trace->dfg_nodes[node];
+    return i < n->n_inputs ? rank->trace->dfg_inputs[n->first_input + i].node
+           : senders       ? senders[node]
+                           : NO_ID;
+}
+
+/* The nodes that take what node n makes: nodes[row[n] .. row[n + 1]). */
+struct dfg_uses {
+    uint32_t *row, *nodes;
+};
+
+/* `senders` may be NULL. */
+struct dfg_uses dfg_find_uses(const struct rank_build *rank, const uint32_t *senders,
+                              struct arena *arena);
+
+/* node_phases.c: the phase (DPRO_OP_FW, ...) of each node. */
+uint8_t *dfg_find_phases(const struct rank_build *rank, struct arena *arena);
+
+/* Whether the ops of the rank's pools are tied by the framework's graph; else what tells is their
+ * order in time. */
+static inline bool dfg_is_known(const struct rank_build *rank)
+{
+    return rank->trace->n_dfg_nodes > 0;
+}
+
+#endif

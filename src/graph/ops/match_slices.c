@@ -1,0 +1,351 @@
+/* graph/ops/match_slices.c: the same work in every iteration.
+ *
+ * On CPU tracks the sequences of names are aligned; device work is found through the launching
+ * call, which survives it when a library picks another kernel. */
+#include "graph/ops/match_slices.h"
+
+#include <string.h>
+
+#include "base/map.h"
+#include "base/sort.h"
+
+static uint64_t key_of(const struct rank_build *rank, uint32_t slice)
+{
+    const struct trace_span *span = slice_span(rank, slice);
+    uint64_t key = (uint64_t)span->name << 32 | rank->slices.at[slice].segment;
+    if (span->node != NO_ID)
+        key = map_mix((uint64_t)span->node << 32 | rank->slices.at[slice].segment);
+    /* one of a node's kernels, or of the parts in which its tensor travels */
+    if (span->node != NO_ID &&
+        (rank->trace->tracks[span->track].gpu || span->kind == SPAN_COLLECTIVE))
+        key = map_mix(key ^ span->name);
+    if (span->detail != NO_ID &&
+        span->kind == SPAN_ANNOTATION) /* buckets of one name differ in size */
+        key ^= map_mix(rank->trace->details[span->detail].numel +
+                       ((uint64_t)rank->trace->details[span->detail].process_group << 32));
+    return key;
+}
+
+uint64_t build_step_hash(const struct rank_build *rank, uint32_t step)
+{
+    uint64_t hash = 1;
+    uint64_t pooled = 0; /* in whatever order */
+    for (uint32_t l = 0; l < rank->tracks.n; l++) {
+        const struct track *track = &rank->tracks.at[l];
+        if (build_is_unordered(rank, track)) {
+            for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++)
+                pooled += map_mix(key_of(rank, i) + 1);
+            continue;
+        }
+        hash = map_mix(hash + l + 1);
+        for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++)
+            hash = (hash ^ key_of(rank, i)) * 0xd6e8feb86659fd93u + 1;
+    }
+    return map_mix(hash + pooled);
+}
+
+/* The slices of one outermost span on a track: [first, first + n). */
+struct group {
+    uint32_t first, n;
+};
+
+typedef ARRAY(struct group) group_array;
+typedef ARRAY(uint64_t) key_array;
+
+/* A track's slices in one step, cut where one outermost span ends and the next begins. */
+struct groups {
+    group_array parts;
+    key_array names;  /* of the outermost spans */
+    key_array hashes; /* of all that each part holds */
+};
+
+/* The outermost op that a slice lies in; its own span where that is none. */
+static uint32_t root_of(const struct rank_build *rank, uint32_t slice)
+{
+    uint32_t root = rank->slices.at[slice].span;
+    for (uint32_t up = root; up != NO_ID; up = rank->trace->spans[up].parent)
+        if (rank->trace->spans[up].kind == SPAN_CPU_OP &&
+            !(rank->classes[rank->trace->spans[up].name] &
+              (NAME_STEP | NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD)))
+            root = up;
+    return root;
+}
+
+static void group_slices(const struct rank_build *rank, uint32_t first, uint32_t end,
+                         struct groups *groups)
+{
+    enum { ROUNDING_NS = 1000 }; /* a span may seem to begin before the last one is over */
+    int64_t until = INT64_MIN;
+    uint32_t root = NO_ID;
+    groups->parts.n = groups->names.n = groups->hashes.n = 0;
+    for (uint32_t i = first; i < end; i++) {
+        uint64_t key = map_mix(key_of(rank, i) + 1);
+        int64_t start = rank->slices.at[i].start_ns;
+        if (groups->parts.n > 0 && start < until &&
+            (start < until - ROUNDING_NS || root_of(rank, i) == root)) {
+            uint64_t *hash = &groups->hashes.at[groups->hashes.n - 1];
+            groups->parts.at[groups->parts.n - 1].n++;
+            *hash = map_mix(*hash * 3 + key);
+            continue;
+        }
+        root = root_of(rank, i);
+        const struct trace_span *span = &rank->trace->spans[root];
+        until = span->start_ns + span->dur_ns;
+        array_push(&groups->parts, ((struct group){i, 1}));
+        array_push(&groups->names, (uint64_t)span->name + 1);
+        array_push(&groups->hashes, key);
+    }
+}
+
+struct aligner {
+    struct groups a, b;
+    key_array keys, calls;  /* calls: those of the slices that launch work */
+    ARRAY(uint32_t) places; /* of these in their part; behind the last, what each is matched with */
+    ARRAY(uint32_t) outer;  /* by part of a: the part of b */
+};
+
+/* Aligns what lies between the matches that are there already. */
+static void match_between(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b,
+                          uint32_t *to)
+{
+    for (uint32_t i = 0, k = 0; i < n_a;) {
+        if (to[i] != NO_ID) {
+            k = to[i++] + 1;
+            continue;
+        }
+        uint32_t end = i;
+        while (end < n_a && to[end] == NO_ID)
+            end++;
+        uint32_t end_b = end < n_a ? to[end] : n_b;
+        match_sequences(a + i, end - i, b + k, end_b - k, to + i);
+        for (uint32_t g = i; g < end; g++)
+            if (to[g] != NO_ID)
+                to[g] += k;
+        i = end;
+    }
+}
+
+/* Parts that hold exactly the same first; then, between those, parts of the same name. */
+static void match_parts(struct aligner *al)
+{
+    uint32_t n_a = (uint32_t)al->a.parts.n, n_b = (uint32_t)al->b.parts.n;
+    al->outer.n = 0;
+    array_reserve(&al->outer, n_a);
+    match_sequences(al->a.hashes.at, n_a, al->b.hashes.at, n_b, al->outer.at);
+    match_between(al->a.names.at, n_a, al->b.names.at, n_b, al->outer.at);
+}
+
+/* Adds the calls of a part that launch work: their keys, and their places in it. */
+static void list_calls(struct aligner *al, const struct rank_build *rank, struct group part)
+{
+    for (uint32_t i = 0; i < part.n; i++)
+        if (rank->slices.at[part.first + i].launch != NO_ID) {
+            array_push(&al->calls, key_of(rank, part.first + i));
+            array_push(&al->places, i);
+        }
+}
+
+/* What matters most on a thread is its calls that launch work, and an op within another one shifts
+ * the numbers of the stretches around it: the calls are matched first. */
+static void match_calls(struct aligner *al, const struct rank_build *rank, struct group a,
+                        struct group b, uint32_t *to)
+{
+    al->calls.n = al->places.n = 0;
+    list_calls(al, rank, a);
+    uint32_t n_a = (uint32_t)al->calls.n;
+    list_calls(al, rank, b);
+    uint32_t n_b = (uint32_t)al->calls.n - n_a;
+    array_reserve(&al->places, n_a);
+    uint32_t *found = al->places.at + n_a + n_b;
+    match_sequences(al->calls.at, n_a, al->calls.at + n_a, n_b, found);
+    for (uint32_t i = 0; i < n_a; i++)
+        if (found[i] != NO_ID)
+            to[al->places.at[i]] = al->places.at[n_a + found[i]];
+}
+
+/* to[] has what is matched already, by place in b. */
+static void match_slices(struct aligner *al, const struct rank_build *rank, struct group a,
+                         struct group b, bool in_order, uint32_t *to)
+{
+    al->keys.n = 0;
+    for (uint32_t i = 0; i < a.n; i++)
+        array_push(&al->keys, key_of(rank, a.first + i));
+    for (uint32_t i = 0; i < b.n; i++)
+        array_push(&al->keys, key_of(rank, b.first + i));
+    if (in_order)
+        match_between(al->keys.at, a.n, al->keys.at + a.n, b.n, to);
+    else
+        match_by_count(al->keys.at, a.n, al->keys.at + a.n, b.n, to);
+    for (uint32_t i = 0; i < a.n; i++)
+        if (to[i] != NO_ID)
+            to[i] += b.first;
+}
+
+/* Aligns a track's slices of the reference iteration with those of `step`: outermost spans first,
+ * then what each holds, so that differences stay where they are. to[] by place in the reference
+ * iteration's range. */
+static void match_track(struct aligner *al, const struct rank_build *rank,
+                        const struct track *track, uint32_t step, uint32_t *to)
+{
+    uint32_t t = rank->steps.reference;
+    struct group all_a = {track->first[t], track->first[t + 1] - track->first[t]};
+    struct group all_b = {track->first[step], track->first[step + 1] - track->first[step]};
+    for (uint32_t i = 0; i < all_a.n; i++)
+        to[i] = NO_ID;
+    if (all_a.n == 0 || all_b.n == 0)
+        return;
+    if (track->kind != DPRO_DEVICE_CPU_THREAD) { /* which thread of a pool is first is chance */
+        match_slices(al, rank, all_a, all_b, track->kind == DPRO_DEVICE_GPU_STREAM, to);
+        return;
+    }
+    group_slices(rank, all_a.first, all_a.first + all_a.n, &al->a);
+    group_slices(rank, all_b.first, all_b.first + all_b.n, &al->b);
+    match_parts(al);
+    for (size_t g = 0; g < al->a.parts.n; g++) {
+        if (al->outer.at[g] == NO_ID)
+            continue;
+        struct group part = al->a.parts.at[g], other = al->b.parts.at[al->outer.at[g]];
+        match_calls(al, rank, part, other, to + (part.first - all_a.first));
+        match_slices(al, rank, part, other, true, to + (part.first - all_a.first));
+    }
+}
+
+static void aligner_fini(struct aligner *al)
+{
+    for (int side = 0; side < 2; side++) {
+        struct groups *groups = side == 0 ? &al->a : &al->b;
+        array_fini(&groups->parts);
+        array_fini(&groups->names);
+        array_fini(&groups->hashes);
+    }
+    array_fini(&al->keys);
+    array_fini(&al->calls);
+    array_fini(&al->places);
+    array_fini(&al->outer);
+}
+
+/* Device work follows its call: the k-th of the call here is the k-th of the call there. `found`
+ * maps the reference iteration's slices (by place) to those of the step; CPU tracks are done
+ * already. */
+static void match_device(const struct rank_build *rank, const struct track *track,
+                         const uint32_t *place_of, const uint32_t *found, uint32_t *to)
+{
+    uint32_t first = track->first[rank->steps.reference];
+    uint32_t n = track->first[rank->steps.reference + 1] - first;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct slice *work = &rank->slices.at[first + i];
+        if (work->launch == NO_ID || place_of[work->launch] == NO_ID)
+            continue;
+        uint32_t call = found[place_of[work->launch]];
+        to[i] = NO_ID;
+        if (call == NO_ID)
+            continue;
+        uint32_t here = rank->slices.at[work->launch].launch, there = rank->slices.at[call].launch;
+        while (here != first + i && here != NO_ID && there != NO_ID) {
+            here = rank->slices.at[here].next;
+            there = rank->slices.at[there].next;
+        }
+        to[i] = there;
+    }
+}
+
+typedef ARRAY(uint32_t) slice_array;
+
+ORDER_OF_INDICES(by_start, struct slice, ASCENDING(start_ns));
+
+/* Slices of the executor's pools in a step, in order of start. */
+static slice_array list_pooled(const struct rank_build *rank, uint32_t step)
+{
+    slice_array slices = {0};
+    for (uint32_t l = 0; l < rank->tracks.n; l++) {
+        const struct track *track = &rank->tracks.at[l];
+        for (uint32_t i = track->first[step];
+             build_is_unordered(rank, track) && i < track->first[step + 1]; i++)
+            array_push(&slices, i);
+    }
+    if (slices.n > 1)
+        qsort_r(slices.at, slices.n, sizeof *slices.at, by_start, rank->slices.at);
+    return slices;
+}
+
+static key_array list_keys(const struct rank_build *rank, const slice_array *slices)
+{
+    key_array keys = {0};
+    for (size_t i = 0; i < slices->n; i++)
+        array_push(&keys, key_of(rank, slices->at[i]));
+    return keys;
+}
+
+/* On whichever of their threads: the k-th run of a node is its k-th run there. `reference` has the
+ * slices of the reference iteration. */
+static void match_pools(const struct rank_build *rank, const slice_array *reference, uint32_t step,
+                        const uint32_t *place_of, uint32_t *found)
+{
+    if (reference->n == 0)
+        return;
+    slice_array slices = list_pooled(rank, step), to = {0};
+    key_array keys = list_keys(rank, reference), keys_there = list_keys(rank, &slices);
+    array_reserve(&to, reference->n);
+    match_by_count(keys.at, (uint32_t)keys.n, keys_there.at, (uint32_t)keys_there.n, to.at);
+    for (size_t i = 0; i < reference->n; i++)
+        found[place_of[reference->at[i]]] = to.at[i] == NO_ID ? NO_ID : slices.at[to.at[i]];
+    array_fini(&slices);
+    array_fini(&to);
+    array_fini(&keys);
+    array_fini(&keys_there);
+}
+
+static void match_steps(const struct rank_build *rank, const uint32_t *track_place,
+                        const struct slice_matches *matches)
+{
+    slice_array pooled = list_pooled(rank, rank->steps.reference);
+    struct aligner aligner = {0};
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        uint32_t *found = matches->found + (size_t)s * matches->n;
+        match_pools(rank, &pooled, s, matches->place_of, found);
+        for (int pass = 0; pass < 2; pass++) /* CPU tracks first */
+            for (uint32_t l = 0; l < rank->tracks.n; l++) {
+                const struct track *track = &rank->tracks.at[l];
+                bool gpu = track->kind == DPRO_DEVICE_GPU_STREAM;
+                if (gpu != (pass == 1) || build_is_unordered(rank, track))
+                    continue;
+                match_track(&aligner, rank, track, s, found + track_place[l]);
+                if (gpu)
+                    match_device(rank, track, matches->place_of, found, found + track_place[l]);
+            }
+    }
+    array_fini(&pooled);
+    aligner_fini(&aligner);
+}
+
+void slice_matches_find(const struct rank_build *rank, struct slice_matches *matches)
+{
+    uint32_t *track_place = mem_array(rank->tracks.n + 1, sizeof *track_place), n = 0;
+    for (uint32_t l = 0; l < rank->tracks.n; l++) {
+        const uint32_t *first = &rank->tracks.at[l].first[rank->steps.reference];
+        track_place[l] = n;
+        n += first[1] - first[0];
+    }
+    *matches = (struct slice_matches){
+        .n = n,
+        .placed = mem_alloc((n + (size_t)1) * sizeof *matches->placed),
+        .place_of = mem_alloc((rank->slices.n + 1) * sizeof *matches->place_of),
+        .found = mem_alloc(((size_t)n * rank->steps.n + 1) * sizeof *matches->found)};
+    memset(matches->place_of, 0xFF, (rank->slices.n + 1) * sizeof *matches->place_of);
+    for (uint32_t l = 0, place = 0; l < rank->tracks.n; l++) {
+        const uint32_t *first = &rank->tracks.at[l].first[rank->steps.reference];
+        for (uint32_t i = first[0]; i < first[1]; i++) {
+            matches->placed[place] = (struct placed){i, l};
+            matches->place_of[i] = place++;
+        }
+    }
+    match_steps(rank, track_place, matches);
+    mem_free(track_place);
+}
+
+void slice_matches_fini(struct slice_matches *matches)
+{
+    mem_free(matches->placed);
+    mem_free(matches->place_of);
+    mem_free(matches->found);
+}

@@ -1,0 +1,22 @@
+/* graph/ops/match_slices.h: the same work in every iteration. */
+#ifndef GRAPH_MATCH_SLICES_H
+#define GRAPH_MATCH_SLICES_H
+
+#include "graph/rank_build.h"
+
+struct placed {
+    uint32_t slice, track;
+};
+
+/* The slices of the reference iteration, and where they were found in each step. */
+struct slice_matches {
+    uint32_t n;
+    struct placed *placed; /* in order of tracks, then by time */
+    uint32_t *place_of;    /* of a slice in placed[]; NO_ID: it is of another iteration */
+    uint32_t *found;       /* [step * n + place] */
+};
+
+void slice_matches_find(const struct rank_build *rank, struct slice_matches *matches);
+void slice_matches_fini(struct slice_matches *matches);
+
+#endif

@@ -1,0 +1,133 @@
+/* graph/ops/node_phases.c: which part of training each node of a framework's graph is.
+ *
+ * Nodes bear no phase. Those that differentiate are known by their names. What they lead to is
+ * backward as long as it leads on to other gradients or to communication, update after that; what
+ * feeds updates only is update too; the rest is forward. */
+#include <string.h>
+
+#include "graph/names/collective_kinds.h"
+#include "graph/ops/framework_graph.h"
+
+static bool starts(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+enum node_flag {
+    NODE_GRADIENT = 1, /* differentiates */
+    NODE_COMM = 2,     /* communicates with other processes */
+    NODE_AFTER = 4,    /* comes after a gradient */
+    NODE_BEFORE = 8,   /* is needed by a gradient or by communication of gradients */
+    NODE_UPDATE = 16,
+};
+
+struct marker {
+    const struct rank_build *rank;
+    uint32_t *senders;
+    struct dfg_uses uses;
+    uint8_t *flags;
+    uint32_t *open;
+    uint32_t n_open;
+};
+
+/* "tower0/gradients/...", "gradient_tape/...": a part of the name says so. */
+static bool is_gradient(const char *name)
+{
+    for (const char *at = name; (at = strstr(at, "gradient")) != NULL; at++)
+        if ((at == name || at[-1] == '/') &&
+            (starts(at, "gradient_tape/") || starts(at, "gradients/") || starts(at, "gradients_")))
+            return true;
+    return false;
+}
+
+static bool communicates(const struct rank_build *rank, uint32_t node)
+{
+    const char *type = dfg_type(rank, node);
+    const char *key = strtab_get(rank->names, rank->trace->dfg_nodes[node].key);
+    return name_collective_type(type) || starts(type, "Horovod") ||
+           starts(type, "BytepsPushPull") || (starts(type, "_Send") && trace_key_leaves_task(key));
+}
+
+static void mark(struct marker *m, uint32_t node, uint8_t flag)
+{
+    if (m->flags[node] & flag)
+        return;
+    m->flags[node] |= flag;
+    m->open[m->n_open++] = node;
+}
+
+/* Marks what can be reached from the nodes that are open. */
+static void mark_after(struct marker *m, uint8_t flag)
+{
+    while (m->n_open > 0) {
+        uint32_t node = m->open[--m->n_open];
+        for (uint32_t i = m->uses.row[node]; i < m->uses.row[node + 1]; i++)
+            mark(m, m->uses.nodes[i], flag);
+    }
+}
+
+/* Marks what leads to the nodes that are open, but for nodes that have one of `except`. */
+static void mark_before(struct marker *m, uint8_t flag, uint8_t except)
+{
+    while (m->n_open > 0) {
+        uint32_t node = m->open[--m->n_open];
+        for (uint32_t i = 0; i <= m->rank->trace->dfg_nodes[node].n_inputs; i++) {
+            uint32_t from = dfg_source(m->rank, m->senders, node, i);
+            if (from != NO_ID && !(m->flags[from] & except))
+                mark(m, from, flag);
+        }
+    }
+}
+
+static void mark_all(struct marker *m)
+{
+    const struct rank_build *rank = m->rank;
+    const struct trace_rank *trace = rank->trace;
+    uint32_t n = trace->n_dfg_nodes;
+    for (uint32_t i = 0; i < n; i++) {
+        if (trace->dfg_nodes[i].n_inputs > 0 && /* constants are shared, whatever their name */
+            (is_gradient(strtab_get(rank->names, trace->dfg_nodes[i].name)) ||
+             dfg_type_starts(rank, i, "_backward_")))
+            m->flags[i] |= NODE_GRADIENT;
+        if (communicates(rank, i))
+            m->flags[i] |= NODE_COMM;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (m->flags[i] & NODE_GRADIENT)
+            mark(m, i, NODE_AFTER);
+    mark_after(m, NODE_AFTER);
+    for (uint32_t i = 0; i < n; i++)
+        if ((m->flags[i] & NODE_GRADIENT) ||
+            ((m->flags[i] & NODE_COMM) && (m->flags[i] & NODE_AFTER)))
+            mark(m, i, NODE_BEFORE);
+    mark_before(m, NODE_BEFORE, 0);
+    for (uint32_t i = 0; i < n; i++)
+        if ((m->flags[i] & NODE_AFTER) && !(m->flags[i] & NODE_BEFORE))
+            mark(m, i, NODE_UPDATE);
+    mark_before(m, NODE_UPDATE, NODE_BEFORE);
+}
+
+static uint8_t phase_of(const struct rank_build *rank, uint32_t node, uint8_t flags)
+{
+    if (flags & NODE_UPDATE)
+        return DPRO_OP_UPDATE;
+    if ((flags & NODE_GRADIENT) || ((flags & NODE_AFTER) && (flags & NODE_BEFORE)))
+        return DPRO_OP_BW;
+    return dfg_type_starts(rank, node, "Iterator") ? DPRO_OP_INPUT : DPRO_OP_FW;
+}
+
+uint8_t *dfg_find_phases(const struct rank_build *rank, struct arena *arena)
+{
+    uint32_t n = rank->trace->n_dfg_nodes;
+    struct arena scratch = {0};
+    struct marker m = {.rank = rank,
+                       .senders = dfg_find_senders(rank, &scratch),
+                       .flags = arena_array(arena, n, 1),
+                       .open = arena_alloc(&scratch, n * sizeof *m.open)};
+    m.uses = dfg_find_uses(rank, m.senders, &scratch);
+    mark_all(&m);
+    for (uint32_t i = 0; i < n; i++)
+        m.flags[i] = phase_of(rank, i, m.flags[i]);
+    arena_fini(&scratch);
+    return m.flags;
+}

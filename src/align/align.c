@@ -53,7 +53,7 @@ static void reach(const struct align *a, bool against, int64_t *to, bool *reache
                 continue;
             int64_t slack = constraints->at[0].slack_ns;
             for (uint32_t f = 1; f < constraints->n && f < 16; f++)
-                slack = constraints->at[f].slack_ns < slack ? constraints->at[f].slack_ns : slack;
+                slack = MIN(slack, constraints->at[f].slack_ns);
             to[other] = (int64_t)(against ? (uint64_t)to[at] - (uint64_t)slack
                                           : (uint64_t)to[at] + (uint64_t)slack);
             reached[other] = true;
@@ -109,8 +109,8 @@ static void extend(const struct align *a, uint32_t clock, int64_t local_ns, int6
                    int64_t *end)
 {
     int64_t at = clamp_time((__int128)local_ns + a->clocks[clock].coarse_ns);
-    *start = at < *start ? at : *start;
-    *end = at > *end ? at : *end;
+    *start = MIN(*start, at);
+    *end = MAX(*end, at);
 }
 
 /* The part of the axis that holds all constraints and all that must be covered. */
@@ -155,9 +155,8 @@ static bool try_slices(struct cutter *cutter, int64_t from, int64_t to)
     window->start_ns = clamp_time(cutter->start_ns + ((__int128)from << CUT_BITS));
     window->end_ns = clamp_time(cutter->start_ns + ((__int128)to << CUT_BITS));
     for (int k = 0; k < 2; k++) {
-        int64_t at = cutter->shown_ns[k];
-        at = at > window->end_ns ? window->end_ns : at;
-        window->shown_ns[k] = at < window->start_ns ? window->start_ns : at;
+        int64_t at = MIN(cutter->shown_ns[k], window->end_ns);
+        window->shown_ns[k] = MAX(at, window->start_ns);
     }
     if (window->shown_ns[0] >= window->shown_ns[1]) {
         window->shown_ns[0] = window->start_ns;

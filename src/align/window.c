@@ -49,6 +49,11 @@ struct work {
     struct arc_cycle cycle;
 };
 
+static double *doubles(struct work *work, size_t n)
+{
+    return arena_array(&work->arena, n, sizeof(double));
+}
+
 static void init(struct work *work, const struct align *a, struct window *window)
 {
     size_t n_arcs = a->pairs.n * 2, n = a->n_clocks;
@@ -56,21 +61,21 @@ static void init(struct work *work, const struct align *a, struct window *window
     work->length_ns = fmax((double)window->end_ns - (double)window->start_ns, 1);
     for (int k = 0; k < 2; k++)
         work->shown[k] = ((double)window->shown_ns[k] - (double)window->start_ns) / work->length_ns;
-    double *by_arc = arena_array(&work->arena, 4 * n_arcs + 1, sizeof *by_arc);
-    double *by_clock = arena_array(&work->arena, 10 * n, sizeof *by_clock);
+    for (size_t k = 0; k < 3; k++) {
+        work->ends[k] = doubles(work, n_arcs);
+        work->high[k] = doubles(work, n);
+        work->low[k] = doubles(work, n);
+    }
+    work->weight = doubles(work, n_arcs);
+    work->x = doubles(work, n);
+    work->drift = doubles(work, n);
+    work->most = doubles(work, n);
+    work->least = doubles(work, n);
     work->first = arena_array(&work->arena, n_arcs + 1, sizeof *work->first);
     work->touch = arena_array(&work->arena, n_arcs + 1, sizeof *work->touch);
     work->cycle.arcs = arena_array(&work->arena, n + 1, sizeof *work->cycle.arcs);
     work->tied = arena_array(&work->arena, n, sizeof *work->tied);
     work->known = arena_array(&work->arena, n, sizeof *work->known);
-    double **const clock_arrays[] = {&work->high[0], &work->high[1], &work->high[2], &work->low[0],
-                                     &work->low[1],  &work->low[2],  &work->x,       &work->drift,
-                                     &work->most,    &work->least};
-    for (size_t i = 0; i < sizeof clock_arrays / sizeof *clock_arrays; i++)
-        *clock_arrays[i] = by_clock + i * n;
-    for (size_t k = 0; k < 3; k++)
-        work->ends[k] = by_arc + k * n_arcs;
-    work->weight = by_arc + 3 * n_arcs;
 }
 
 /* ---- constraints to points ---- */

@@ -7,12 +7,6 @@
 
 #include "base/utf8.h"
 
-static void set_text(struct dpro_error *err, const char *text)
-{
-    size_t n = utf8_escape(err->text, sizeof err->text, text, strlen(text));
-    (void)n;
-}
-
 int dpro_error_set(struct dpro_error *err, int code, const char *format, ...)
 {
     if (!err)
@@ -22,9 +16,8 @@ int dpro_error_set(struct dpro_error *err, int code, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    err->code = code;
-    set_text(err, text);
-    return code;
+    utf8_escape(err->text, sizeof err->text, text, strlen(text));
+    return err->code = code;
 }
 
 int dpro_error_prefix(struct dpro_error *err, const char *format, ...)
@@ -37,7 +30,7 @@ int dpro_error_prefix(struct dpro_error *err, const char *format, ...)
     vsnprintf(prefix, sizeof prefix, format, args);
     va_end(args);
     snprintf(text, sizeof text, "%s: %s", prefix, err->text);
-    set_text(err, text);
+    utf8_escape(err->text, sizeof err->text, text, strlen(text));
     return err->code;
 }
 

@@ -17,23 +17,19 @@ int folder_make(char *path, size_t *first_made, struct dpro_error *err)
             continue;
         char kept = path[i];
         path[i] = '\0';
-        int failed = mkdir(path, 0777) == 0 ? 0 : errno;
+        int rc = 0, failed = mkdir(path, 0777) == 0 ? 0 : errno;
         struct stat info;
         if (!failed && *first_made == 0)
             *first_made = i;
         /* an existing folder may answer with other errors than EEXIST (read-only file system) */
-        if (failed && stat(path, &info) == 0) {
-            if (S_ISDIR(info.st_mode))
-                failed = 0;
-            else
-                failed = ENOTDIR;
-        }
+        if (failed && stat(path, &info) == 0)
+            failed = S_ISDIR(info.st_mode) ? 0 : ENOTDIR;
         if (failed)
-            dpro_error_set(err, DPRO_EIO, "%s: the folder can't be made: %s; name another one",
-                           path, strerror(failed));
+            rc = dpro_error_set(err, DPRO_EIO, "%s: the folder can't be made: %s; name another one",
+                                path, strerror(failed));
         path[i] = kept;
-        if (failed)
-            return DPRO_EIO;
+        if (rc < 0)
+            return rc;
     }
     return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/sort.h"
 
 void json_fini(struct json *js)
 {
@@ -114,9 +115,8 @@ int json_peek_slow(struct json *js)
 /* A key whose colon or value is not close by. The key may have to move out of the buffer. */
 bool json_colon_slow(struct json *js, const char **key, size_t len)
 {
-    size_t n_kept = len < JSON_TEXT_MAX ? len : JSON_TEXT_MAX;
     if (*key != js->scratch) {
-        memcpy(js->scratch, *key, n_kept);
+        memcpy(js->scratch, *key, MIN(len, (size_t)JSON_TEXT_MAX));
         *key = js->scratch;
     }
     /* json_object_next took the colon already when it was right behind the key */
@@ -149,32 +149,19 @@ static bool read_hex4(const char *at, const char *end, uint32_t *code)
 
 static size_t put_utf8(char *out, uint32_t code)
 {
-    if (code < 0x80) {
-        out[0] = (char)code;
-        return 1;
-    }
-    if (code < 0x800) {
-        out[0] = (char)(0xC0 | code >> 6);
-        out[1] = (char)(0x80 | (code & 0x3F));
-        return 2;
-    }
-    if (code < 0x10000) {
-        out[0] = (char)(0xE0 | code >> 12);
-        out[1] = (char)(0x80 | (code >> 6 & 0x3F));
-        out[2] = (char)(0x80 | (code & 0x3F));
-        return 3;
-    }
-    out[0] = (char)(0xF0 | code >> 18);
-    out[1] = (char)(0x80 | (code >> 12 & 0x3F));
-    out[2] = (char)(0x80 | (code >> 6 & 0x3F));
-    out[3] = (char)(0x80 | (code & 0x3F));
-    return 4;
+    static const unsigned char marks[] = {0, 0, 0xC0, 0xE0, 0xF0}; /* by length */
+    size_t n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = n - 1; i > 0; i--, code >>= 6)
+        out[i] = (char)(0x80 | (code & 0x3F));
+    out[0] = (char)(marks[n] | code);
+    return n;
 }
 
 /* Unescapes text[0..len) into out, which may be text itself: the result is never longer. A lone
  * surrogate becomes U+FFFD, an unknown escape its own character. */
 static size_t unescape(char *out, const char *text, size_t len)
 {
+    static const char letters[] = "bfnrt", controls[] = "\b\f\n\r\t";
     size_t n = 0;
     const char *end = text + len;
     while (text < end) {
@@ -185,28 +172,9 @@ static size_t unescape(char *out, const char *text, size_t len)
         if (++text == end)
             break;
         char c = *text++;
+        const char *letter = memchr(letters, c, sizeof letters - 1);
         uint32_t code, low;
-        switch (c) {
-        case 'b':
-            out[n++] = '\b';
-            break;
-        case 'f':
-            out[n++] = '\f';
-            break;
-        case 'n':
-            out[n++] = '\n';
-            break;
-        case 'r':
-            out[n++] = '\r';
-            break;
-        case 't':
-            out[n++] = '\t';
-            break;
-        case 'u':
-            if (!read_hex4(text, end, &code)) {
-                out[n++] = 'u';
-                break;
-            }
+        if (c == 'u' && read_hex4(text, end, &code)) {
             text += 4;
             if (code >= 0xD800 && code < 0xDC00 && end - text >= 6 && text[0] == '\\' &&
                 text[1] == 'u' && read_hex4(text + 2, end, &low) && low >= 0xDC00 && low < 0xE000) {
@@ -216,9 +184,8 @@ static size_t unescape(char *out, const char *text, size_t len)
                 code = 0xFFFD;
             }
             n += put_utf8(out + n, code);
-            break;
-        default: /* also the quote, the slash and the backslash */
-            out[n++] = c;
+        } else { /* also the quote, the slash and the backslash */
+            out[n++] = letter ? controls[letter - letters] : c;
         }
     }
     return n;
@@ -254,6 +221,14 @@ static bool pass_string(struct json *js, bool *escaped)
     }
 }
 
+/* Lends the kept token, which ends at `end`. */
+static void lend_kept(struct json *js, const char *end, const char **text, size_t *len)
+{
+    *text = js->cut ? js->scratch : js->keep;
+    *len = js->cut ? JSON_TEXT_MAX : (size_t)(end - js->keep);
+    js->keep = NULL;
+}
+
 bool json_string_slow(struct json *js, const char **text, size_t *len)
 {
     bool escaped = false;
@@ -261,16 +236,8 @@ bool json_string_slow(struct json *js, const char **text, size_t *len)
     js->cut = false;
     if (!pass_string(js, &escaped))
         return false;
-    if (js->cut) {
-        *text = js->scratch;
-        *len = JSON_TEXT_MAX;
-    } else {
-        *text = js->keep;
-        *len = (size_t)(js->p - 1 - js->keep);
-        if (*len > JSON_TEXT_MAX)
-            *len = JSON_TEXT_MAX;
-    }
-    js->keep = NULL;
+    lend_kept(js, js->p - 1, text, len);
+    *len = MIN(*len, (size_t)JSON_TEXT_MAX);
     if (escaped) {
         *len = unescape(js->scratch, *text, *len);
         *text = js->scratch;
@@ -307,9 +274,7 @@ bool json_number_slow(struct json *js, const char **text, size_t *len)
         if (!json_refill(js))
             return json_stop(js, JSON_ENDED); /* more digits may have followed */
     }
-    *text = js->cut ? js->scratch : js->keep;
-    *len = js->cut ? JSON_TEXT_MAX : (size_t)(js->p - js->keep);
-    js->keep = NULL;
+    lend_kept(js, js->p, text, len);
     return true;
 }
 
@@ -442,12 +407,9 @@ bool json_raw(struct json *js, size_t limit, const char **text, size_t *len, boo
     } else {
         return *cut = false, json_number(js, text, len);
     }
-    *text = js->cut ? js->scratch : js->keep;
-    *len = js->cut ? JSON_TEXT_MAX : (size_t)(js->p - js->keep);
+    lend_kept(js, js->p, text, len);
     *cut = js->cut || *len > limit;
-    if (*len > limit)
-        *len = limit;
-    js->keep = NULL;
+    *len = MIN(*len, limit);
     return true;
 }
 

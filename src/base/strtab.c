@@ -64,21 +64,14 @@ int strtab_reserve(struct strtab *table, uint32_t n)
 
 static uint32_t add_hashed(struct strtab *table, const char *text, size_t len, uint32_t hash)
 {
-    if (len >= UINT32_MAX || table->n == UINT32_MAX)
+    if (len >= UINT32_MAX || table->n == STRTAB_FULL - 1)
         mem_fail();
     strtab_reserve(table, table->n + 1);
     uint32_t slot = find_slot(table, text, len, hash);
     if (table->slots[slot])
         return (uint32_t)table->slots[slot] - 1;
-    if (table->n == table->cap) {
-        void *entries = table->entries;
-        size_t cap = table->cap;
-        array_grow(&entries, &cap, table->n, 1, sizeof *table->entries);
-        if (cap >= UINT32_MAX)
-            mem_fail();
-        table->entries = entries;
-        table->cap = (uint32_t)cap;
-    }
+    if (table->n == table->cap)
+        array_grow((void **)&table->entries, &table->cap, table->n, 1, sizeof *table->entries);
     char *copy = arena_copy_string(&table->arena, text, len);
     table->entries[table->n] = (struct strtab_entry){copy, (uint32_t)len, hash};
     table->slots[slot] = (uint64_t)hash << 32 | ++table->n;

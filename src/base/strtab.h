@@ -20,7 +20,8 @@ struct strtab {
     struct arena arena;
     struct strtab_entry *entries;
     uint64_t *slots; /* open addressing; hash << 32 | entry id + 1, 0 = free */
-    uint32_t n, cap, n_slots;
+    uint32_t n, n_slots;
+    size_t cap;
 };
 
 /* A zeroed struct strtab is an empty table. */

@@ -205,23 +205,14 @@ static int write_and_finish(struct writer *w, void (*write)(struct writer *, con
     return writer_finish(w, err);
 }
 
-static int write_whole(struct writer *w, void (*write)(struct writer *, const void *),
-                       const void *arg, struct dpro_error *err)
-{
-    int rc = WITHIN_SCOPE(DPRO_ENOMEM, write_and_finish(w, write, arg, err));
-    if (rc == 0)
-        rc = writer_commit(w, err);
-    writer_fini(w);
-    memory_check();
-    return rc;
-}
-
 static int write_file(FILE *file, void (*write)(struct writer *, const void *), const void *arg,
                       struct dpro_error *err)
 {
     struct writer w;
     writer_init_file(&w, file);
-    return write_whole(&w, write, arg, err);
+    int rc = write_and_finish(&w, write, arg, err);
+    writer_fini(&w);
+    return rc;
 }
 
 int writer_write_file(FILE *file, void (*write)(struct writer *, const void *), const void *arg,
@@ -230,24 +221,10 @@ int writer_write_file(FILE *file, void (*write)(struct writer *, const void *), 
     return WITHIN_SCOPE(dpro_error_nomem(err), write_file(file, write, arg, err));
 }
 
-static int write_path(const char *path, bool gzip, void (*write)(struct writer *, const void *),
-                      const void *arg, struct dpro_error *err)
-{
-    struct writer w;
-    int rc = writer_init_path(&w, path, gzip, err);
-    return rc < 0 ? rc : write_whole(&w, write, arg, err);
-}
-
-int writer_write_path(const char *path, bool gzip, void (*write)(struct writer *, const void *),
-                      const void *arg, struct dpro_error *err)
-{
-    return WITHIN_SCOPE(dpro_error_nomem(err), write_path(path, gzip, write, arg, err));
-}
-
 static int write_in_folder(struct writer *w, const char *folder, const struct set_file *file,
                            struct dpro_error *err)
 {
-    char *path = mem_format("%s/%s", folder, file->name);
+    char *path = folder ? mem_format("%s/%s", folder, file->name) : mem_copy_string(file->name);
     int rc = writer_init_path(w, path, file->gzip, err);
     mem_free(path);
     return rc < 0 ? rc : write_and_finish(w, file->write, file->arg, err);
@@ -260,6 +237,7 @@ static __attribute__((noinline)) int try_to_write(struct writer *w, const char *
     return WITHIN_SCOPE(DPRO_ENOMEM, write_in_folder(w, folder, file, err));
 }
 
+/* All or none, in `folder`; NULL: their names are paths. */
 static int write_all(const char *folder, const struct set_file *files, size_t n,
                      struct dpro_error *err)
 {
@@ -273,6 +251,13 @@ static int write_all(const char *folder, const struct set_file *files, size_t n,
     for (size_t i = 0; i < n; i++)
         writer_fini(&writers[i]);
     return rc;
+}
+
+int writer_write_path(const char *path, bool gzip, void (*write)(struct writer *, const void *),
+                      const void *arg, struct dpro_error *err)
+{
+    struct set_file file = {path, gzip, write, arg};
+    return WITHIN_SCOPE(dpro_error_nomem(err), write_all(NULL, &file, 1, err));
 }
 
 int file_set_write(const char *folder, const char *what, const struct set_file *files, size_t n,

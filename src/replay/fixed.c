@@ -21,6 +21,7 @@
 #include "base/arena.h"
 #include "base/array.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "replay/replay.h"
 
 enum {
@@ -190,11 +191,6 @@ static inline int64_t get_end(const uint16_t **code, const int64_t *end)
     return *(end - distance);
 }
 
-static inline int64_t later(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool check, bool gaps)
 {
     const uint16_t *code = f->code.at;
@@ -211,14 +207,16 @@ static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool
             ready = head & ALSO_EDGE ? start : 0;
             count--;
         }
-        for (; count; count--)
-            ready = later(ready, get_end(&code, end));
+        for (; count; count--) {
+            int64_t pred = get_end(&code, end);
+            ready = MAX(ready, pred);
+        }
         if (check && f->g->device[f->order[i]] != DPRO_NO_DEVICE) {
             int64_t *last = &f->last_ready[f->g->device[f->order[i]]];
             n_violations += ready < *last;
             *last = ready;
         }
-        start = later(start, ready);
+        start = MAX(start, ready);
         if (gaps)
             start = time_add(start, gap_ns[i]);
         *end = time_add(start, dur_ns[i]);

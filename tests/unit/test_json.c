@@ -139,6 +139,8 @@ static void test_strings_are_unescaped_to_utf8(void **state)
     expect("[\"\\u00e9\\u20ac\\ud83d\\ude00\\n\\t\\/\\\"\\\\\"]",
            "[\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\n\t/\"\\,]", JSON_OK);
     expect("[\"\\ud83dx\",\"\\u12\",\"\\q\"]", "[\xEF\xBF\xBDx,u12,q,]", JSON_OK);
+    expect("[\"\\b\\f\\r\",\"\\u0041\\u07ff\\u0800\\uffff\\udbff\\udfff\"]",
+           "[\b\f\r,A\xDF\xBF\xE0\xA0\x80\xEF\xBF\xBF\xF4\x8F\xBF\xBF,]", JSON_OK);
     expect("[\"\xFF\xC0 raw bytes\"]", "[\xFF\xC0 raw bytes,]", JSON_OK);
 }
 

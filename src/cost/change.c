@@ -2,8 +2,6 @@
 #include "cost/change.h"
 
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,16 +19,6 @@
 
 enum { MOST_RANKS = 4096 };
 static const int64_t MOST_CYCLE_NS = 10000000000;
-
-void note(struct notes *notes, const char *format, ...)
-{
-    char text[500];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    array_push(&notes->lines, arena_copy_string(notes->arena, text, strlen(text)));
-}
 
 void change_copy(const struct dpro_model *model, struct arena *arena, struct dpro_model *copy)
 {

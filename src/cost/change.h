@@ -11,7 +11,7 @@ struct notes {
     struct arena *arena; /* of the texts, and of all that a change makes */
     ARRAY(const char *) lines;
 };
-void note(struct notes *notes, const char *format, ...) __attribute__((format(printf, 2, 3)));
+#define note(notes, ...) array_push(&(notes)->lines, arena_format((notes)->arena, __VA_ARGS__))
 
 /* A copy of the model whose ranks, programs and own strategy can be written to. The rest is
  * borrowed; all that is new is the arena's. */

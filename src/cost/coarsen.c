@@ -97,17 +97,17 @@ static void waiting(const struct coarsening *c, uint32_t copy, uint32_t op, int6
     size_t n;
     const struct entry *entries = entries_of(c, op, &n);
     int64_t local = 0, others = 0;
-    uint32_t before = r->device_prev[copy][op];
+    uint32_t before = r->copies[copy].device_prev[op];
     int64_t start = measured_start_ns(r, copy, op);
     if (before != DPRO_NO_OP) {
-        local = r->end_ns[copy][before];
+        local = r->copies[copy].end_ns[before];
         if (local > start || before == op)
-            local = copy > 0 ? r->end_ns[copy - 1][before] : 0;
+            local = copy > 0 ? r->copies[copy - 1].end_ns[before] : 0;
     }
     for (size_t i = 0; i < n; i++) {
         if (entries[i].next && copy == 0)
             continue;
-        int64_t end = r->end_ns[copy - entries[i].next][entries[i].from];
+        int64_t end = r->copies[copy - entries[i].next].end_ns[entries[i].from];
         int64_t *latest = entries[i].communicates ? &others : &local;
         *latest = end > *latest ? end : *latest;
     }
@@ -124,7 +124,7 @@ static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
     const struct measured_replay *r = c->shape;
     int64_t sum = 0;
     for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
-        sum += (needs ? measured_start_ns(r, copy, op) : r->end_ns[copy][op]) / r->n;
+        sum += (needs ? measured_start_ns(r, copy, op) : r->copies[copy].end_ns[op]) / r->n;
     return sum;
 }
 
@@ -215,7 +215,7 @@ static void wire_times(const struct coarsening *c, uint32_t r, interval_array *t
         if (!message && !whole)
             continue;
         for (uint32_t copy = 0; copy < re->n_copies; copy++) {
-            struct interval time = {measured_start_ns(re, copy, op), re->end_ns[copy][op]};
+            struct interval time = {measured_start_ns(re, copy, op), re->copies[copy].end_ns[op]};
             if (time.end_ns > time.start_ns)
                 array_push(times, time);
         }
@@ -296,7 +296,7 @@ static void find_families(const struct coarsening *c, uint32_t r, const struct d
 static int64_t latest_end(const struct coarsening *c, uint32_t copy, uint32_t r, bool transfers)
 {
     const struct graph_rank *rank = &c->g->ranks[r];
-    const int64_t *end_ns = c->replay->end_ns[copy];
+    const int64_t *end_ns = c->replay->copies[copy].end_ns;
     int64_t last = 0;
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
         if ((transfers ? c->coarse->transfer_of[op] != 0 : c->waits[op]) && end_ns[op] > last)
@@ -315,7 +315,7 @@ static int64_t measure_iteration(const struct coarsening *c, uint32_t copy, uint
     int64_t first_wait = 0, waited = 0;
     for (uint32_t a = 0; a < rank->n_points; a++) {
         const struct sync_point *point = &rank->sync_points[a];
-        int64_t came = re->end_ns[copy][point->op], on = came;
+        int64_t came = re->copies[copy].end_ns[point->op], on = came;
         if (point->needs)
             waiting(c, copy, point->op, &came, &on);
         if (counts)
@@ -348,7 +348,7 @@ static void measure(const struct coarsening *c, uint32_t r)
     wire_times(c, r, &times);
     for (uint32_t copy = re->first - 1; copy < re->first + re->n; copy++) {
         if (c->g->pulls_with_step) /* all ranks begin at once */
-            went_on = re->end_ns[copy - 1][c->g->ranks[r].boundary];
+            went_on = re->copies[copy - 1].end_ns[c->g->ranks[r].boundary];
         went_on = measure_iteration(c, copy, r, &times, went_on);
         if (c->answers_at_once) {
             int64_t last = latest_end(c, copy, r, true);

@@ -5,6 +5,7 @@
 #include "base/array.h"
 #include "cost/model.h"
 #include "graph/graph.h"
+#include "replay/replay.h"
 
 /* ---- measured_replay.c: the recorded iterations, replayed ---- */
 
@@ -13,11 +14,7 @@ struct measured_replay {
     const struct dpro_graph *graph;
     uint32_t n_copies, first, n; /* copies [first, first + n) are the measured iterations in their
                                     order, or of mean durations where there are no others */
-    int64_t **end_ns;            /* [copy][op] */
-    uint32_t **device_prev;      /* [copy][op] */
-    const int64_t **dur_ns, **gap_ns; /* [copy][op]; borrowed from the graph, or
-                                         shared_dur_ns[copy]; gap_ns[copy] may be NULL */
-    int64_t **shared_dur_ns;          /* [copy]: as in struct replay_copy */
+    struct replay_copy *copies;
 };
 
 void measured_replay_run(const struct dpro_graph *graph, struct measured_replay *replay);
@@ -25,7 +22,7 @@ void measured_replay_fini(struct measured_replay *replay);
 
 static inline int64_t measured_start_ns(const struct measured_replay *r, uint32_t copy, uint32_t op)
 {
-    return r->end_ns[copy][op] - r->dur_ns[copy][op];
+    return r->copies[copy].end_ns[op] - r->copies[copy].dur_ns[op];
 }
 
 /* ---- gradients.c: the tensors of a model ---- */

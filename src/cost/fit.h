@@ -16,6 +16,12 @@ struct fit_transfer {
     double gaps_ns;     /* until its thread came to it, with nothing before it any more */
 };
 
+/* What came from another process over a link: at a server from a rank, or the other way round. */
+struct fit_served {
+    uint32_t op, rank, server;
+    uint32_t from; /* the sender's op that it follows */
+};
+
 struct fitting {
     const struct measured_replay *r;
     const struct dpro_graph *g;
@@ -26,6 +32,7 @@ struct fitting {
     size_t n_transfers;
     bool on_cpu; /* nothing runs on a GPU */
     bool is_tensorflow_ring;
+    ARRAY(struct fit_served) served;
 };
 
 /* Horovod's first agreement of all ranks on what to reduce next; NULL: the job is not its. */
@@ -90,6 +97,16 @@ bool fit_held(const fit_points *points, struct dpro_estimate *slope, struct dpro
 
 /* ---- fit_links.c ---- */
 
+/* When a link had something to carry, and how much. */
+struct fit_busy {
+    int64_t start_ns, end_ns;
+    uint32_t link;
+    double bytes;
+};
+/* Sorts them, and joins those of a link that have no longer pause between them. How many are left.
+ */
+size_t fit_busy_periods(struct fit_busy *busy, size_t n, int64_t pause_ns);
+
 /* Links by the messages of buckets. *start: what a busy period takes beside its bytes. */
 void fit_bytes(const struct fitting *f, struct dpro_estimate *start);
 void fit_messages(const struct fitting *f);
@@ -116,7 +133,15 @@ bool fit_reductions(const struct fitting *f);
 
 /* ---- fit_servers.c ---- */
 
+enum { FIT_LONG_BYTES = 4096 }; /* what is shorter tells of messages, what is longer of bytes */
+/* The median with its standard error; frees the times. */
+typedef ARRAY(double) fit_times;
+struct dpro_estimate fit_median(fit_times *times);
 /* Who the parameter servers are, and what they do. */
-void fit_servers(const struct fitting *f);
+void fit_servers(struct fitting *f);
+
+/* ---- fit_session.c ---- */
+
+void fit_session(struct fitting *f);
 
 #endif

@@ -23,33 +23,22 @@ static double wire_share(const struct model_net *net)
     return net->collective.algorithm == MODEL_TREE ? 1 : 2 * (n - 1) / n;
 }
 
-/* A bucket's messages on one rank, from when all ranks had come to its last one. */
-struct exchange {
-    int64_t start_ns, end_ns;
-    double size_bytes; /* on the link */
-};
+ORDER(by_link, struct fit_busy, ASCENDING(link) ?: ASCENDING(start_ns) ?: ASCENDING(end_ns));
 
-ORDER(by_start, struct exchange, ASCENDING(start_ns) ?: ASCENDING(end_ns));
-
-/* One point for each busy period in which a rank's link had a bucket to carry without a pause.
- * The rank computed until computed_ns. */
-static void add_busy_periods(struct exchange *exchanges, size_t n, int64_t computed_ns,
-                             fit_points *points)
+size_t fit_busy_periods(struct fit_busy *busy, size_t n, int64_t pause_ns)
 {
-    qsort(exchanges, n, sizeof *exchanges, by_start);
-    for (size_t i = 0, last; i < n; i = last) {
-        int64_t end = exchanges[i].end_ns;
-        double bytes = 0;
-        for (last = i; last < n && exchanges[last].start_ns <= end; last++) {
-            bytes += exchanges[last].size_bytes;
-            end = exchanges[last].end_ns > end ? exchanges[last].end_ns : end;
+    size_t n_periods = 0;
+    qsort(busy, n, sizeof *busy, by_link);
+    for (size_t i = 0; i < n; i++) {
+        struct fit_busy *last = n_periods ? &busy[n_periods - 1] : NULL;
+        if (last && last->link == busy[i].link && busy[i].start_ns <= last->end_ns + pause_ns) {
+            last->bytes += busy[i].bytes;
+            last->end_ns = MAX(last->end_ns, busy[i].end_ns);
+        } else {
+            busy[n_periods++] = busy[i];
         }
-        double took = (double)(end - exchanges[i].start_ns);
-        double beside = (double)(computed_ns - exchanges[i].start_ns);
-        double share = took > 0 ? fmin(fmax(beside / took, 0), 1) : 0;
-        struct fit_point point = {bytes, took, 1 / (bytes + 1), share * bytes};
-        array_push(points, point);
     }
+    return n_periods;
 }
 
 /* When a rank had its last gradient. */
@@ -58,8 +47,8 @@ static int64_t last_ready(const struct fitting *f, uint32_t copy, uint32_t rank)
     int64_t last = INT64_MIN / 2;
     for (uint32_t t = 0; t < f->model->n_tensors; t++) {
         uint32_t op = f->coarse->ready[(size_t)rank * f->model->n_tensors + t];
-        if (op != DPRO_NO_OP && f->r->end_ns[copy][op] > last)
-            last = f->r->end_ns[copy][op];
+        if (op != DPRO_NO_OP && f->r->copies[copy].end_ns[op] > last)
+            last = f->r->copies[copy].end_ns[op];
     }
     return last;
 }
@@ -67,7 +56,7 @@ static int64_t last_ready(const struct fitting *f, uint32_t copy, uint32_t rank)
 /* A rank's buckets in an iteration, each from when all ranks had come to it: until its messages are
  * through, or until it is over. */
 static size_t list_buckets(const struct fitting *f, uint32_t copy, uint32_t rank, bool messages,
-                           struct exchange *exchanges)
+                           struct fit_busy *buckets)
 {
     const struct measured_replay *r = f->r;
     size_t n = 0;
@@ -78,32 +67,52 @@ static size_t list_buckets(const struct fitting *f, uint32_t copy, uint32_t rank
             continue;
         uint32_t transfer = f->g->members[c->first_member + rank].transfer;
         int64_t start_ns = measured_start_ns(r, copy, transfer);
-        int64_t end_ns = messages ? start_ns : r->end_ns[copy][transfer];
+        int64_t end_ns = messages ? start_ns : r->copies[copy].end_ns[transfer];
         if (c->n_messages > 0 && c->barrier != DPRO_NO_OP)
-            start_ns = r->end_ns[copy][c->barrier];
-        exchanges[n++] =
-            (struct exchange){start_ns, end_ns, (double)c->size_bytes * wire_share(f->net)};
+            start_ns = r->copies[copy].end_ns[c->barrier];
+        buckets[n++] = (struct fit_busy){.start_ns = start_ns,
+                                         .end_ns = end_ns,
+                                         .bytes = (double)c->size_bytes * wire_share(f->net)};
     }
     return n;
+}
+
+/* One point for each busy period in which a rank's link had a bucket to carry without a pause.
+ * Yields what the buckets took, one by one. */
+static double see_busy_periods(const struct fitting *f, bool messages, fit_points *points)
+{
+    const struct measured_replay *r = f->r;
+    struct fit_busy *busy = mem_alloc(f->model->n_tensors * sizeof *busy);
+    double took_ns = 0;
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
+        for (uint32_t rank = 0; rank < f->g->n_ranks; rank++) {
+            int64_t computed_ns = last_ready(f, copy, rank);
+            size_t n = list_buckets(f, copy, rank, messages, busy);
+            for (size_t i = 0; i < n; i++)
+                took_ns += (double)(busy[i].end_ns - busy[i].start_ns);
+            n = fit_busy_periods(busy, n, 0);
+            for (size_t i = 0; i < n; i++) {
+                double took = (double)(busy[i].end_ns - busy[i].start_ns), bytes = busy[i].bytes;
+                double beside = (double)(computed_ns - busy[i].start_ns);
+                double share = took > 0 ? fmin(fmax(beside / took, 0), 1) : 0;
+                array_push(points,
+                           ((struct fit_point){bytes, took, 1 / (bytes + 1), share * bytes}));
+            }
+        }
+    mem_free(busy);
+    return took_ns;
 }
 
 /* What a byte takes, from how long links had something to carry: single messages are measured by
  * when threads came to them, and what they wait for each other is theirs, too. */
 void fit_bytes(const struct fitting *f, struct dpro_estimate *start)
 {
-    const struct measured_replay *r = f->r;
     fit_points points = {0};
-    struct exchange *exchanges = mem_alloc((f->model->n_tensors + (size_t)1) * sizeof *exchanges);
-    for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
-        for (uint32_t i = 0; i < f->g->n_ranks; i++) {
-            size_t n = list_buckets(f, copy, i, true, exchanges);
-            add_busy_periods(exchanges, n, last_ready(f, copy, i), &points);
-        }
+    see_busy_periods(f, true, &points);
     fit_line(&points, &f->net->link.byte_ns, start);
     if (!f->net->gate.negotiates)
         fit_held(&points, &f->net->link.byte_ns, &f->net->link.held_share);
     array_fini(&points);
-    mem_free(exchanges);
 }
 
 /* What a message takes beside its bytes, from the small ones; and the largest there are. */
@@ -142,26 +151,6 @@ bool fit_has_messages(const struct fitting *f)
     return tied > all / 2;
 }
 
-/* One point for each busy period of a rank. Whether together they took half as long again as there
- * were some of them. */
-static bool see_transfers(const struct fitting *f, fit_points *points)
-{
-    const struct measured_replay *r = f->r;
-    double sum = 0, any = 0;
-    struct exchange *exchanges = mem_alloc((f->model->n_tensors + (size_t)1) * sizeof *exchanges);
-    for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
-        for (uint32_t i = 0; i < f->g->n_ranks; i++) {
-            size_t n = list_buckets(f, copy, i, false, exchanges);
-            for (size_t k = 0; k < n; k++)
-                sum += (double)(exchanges[k].end_ns - exchanges[k].start_ns);
-            add_busy_periods(exchanges, n, INT64_MIN / 2, points);
-        }
-    for (size_t i = 0; i < points->n; i++)
-        any += points->at[i].y;
-    mem_free(exchanges);
-    return sum > 1.5 * any;
-}
-
 /* Collectives that run at once share the wires: what they took together is known, and not what each
  * would have taken by itself. */
 bool fit_at_once(const struct fitting *f)
@@ -169,7 +158,10 @@ bool fit_at_once(const struct fitting *f)
     struct model_net *net = f->net;
     struct model_link *link = &net->link;
     fit_points points = {0};
-    bool at_once = see_transfers(f, &points);
+    double took_ns = see_busy_periods(f, false, &points), any_ns = 0;
+    for (size_t i = 0; i < points.n; i++)
+        any_ns += points.at[i].y;
+    bool at_once = took_ns > 1.5 * any_ns; /* together half as long again as there were some */
     if (at_once) {
         fit_line(&points, &link->byte_ns, &net->collective.overhead_ns);
         /* the ranks' cores held some of it up, and how much of it shows nowhere */

@@ -96,7 +96,7 @@ static void from_collectives(const struct measured_replay *r, struct dpro_model 
     struct ready *order = arena_alloc(&coarse->arena, ((size_t)g->n_tensors + 1) * sizeof *order);
     for (uint32_t t = 0; t < g->n_tensors; t++)
         if (is_gradient(g, &g->tensors[t]))
-            order[n++] = (struct ready){r->end_ns[r->first][g->tensors[t].in], t};
+            order[n++] = (struct ready){r->copies[r->first].end_ns[g->tensors[t].in], t};
     make_room(g, order, n, model, coarse);
     for (uint32_t i = 0; i < n; i++) {
         const struct graph_tensor *tensor = &g->tensors[order[i].from];
@@ -128,7 +128,8 @@ static uint32_t last_ready(const struct measured_replay *r, const struct graph_e
     uint32_t last = DPRO_NO_OP;
     for (uint32_t i = 0; i < exchange->n_ends; i++)
         if (ends[i].rank == rank && ends[i].ready != DPRO_NO_OP &&
-            (last == DPRO_NO_OP || r->end_ns[r->first][ends[i].ready] > r->end_ns[r->first][last]))
+            (last == DPRO_NO_OP ||
+             r->copies[r->first].end_ns[ends[i].ready] > r->copies[r->first].end_ns[last]))
             last = ends[i].ready;
     return last;
 }
@@ -142,7 +143,7 @@ static void from_exchanges(const struct measured_replay *r, struct dpro_model *m
     coarse->exchange_of = arena_array(&coarse->arena, n, sizeof *coarse->exchange_of);
     for (uint32_t e = 0; e < n; e++) {
         uint32_t op = last_ready(r, &g->exchanges[e], 0);
-        order[e] = (struct ready){r->end_ns[r->first][op], e};
+        order[e] = (struct ready){r->copies[r->first].end_ns[op], e};
     }
     make_room(g, order, n, model, coarse);
     for (uint32_t t = 0; t < n; t++) {

@@ -38,7 +38,7 @@ static uint32_t add_half(struct maker *m, enum dpro_op_kind kind,
 {
     bool sends = kind == DPRO_OP_SEND;
     uint32_t op = maker_op(m, kind, sends ? message->from : message->to, sends ? SENDS : RECEIVES,
-                           sends ? "send" : "recv", sync_wire_ns(m->net, message->bytes));
+                           sends ? "send" : "recv", sync_ns(m->net->link.byte_ns, message->bytes));
     m->nodes.at[op].op.size_bytes = message->bytes;
     m->nodes.at[op].op.transaction = m->transaction;
     maker_edge(m, call, op, false);
@@ -52,7 +52,7 @@ static void add_message(struct maker *m, uint32_t index, uint32_t start)
     const struct sync_message *message = &m->messages.list.at[index];
     struct station *from = &m->stations[message->from], *to = &m->stations[message->to];
     uint32_t call = maker_op(m, DPRO_OP_LAUNCH, message->from, DPRO_NO_DEVICE, "message",
-                             sync_message_ns(m->net));
+                             sync_ns(m->net->link.message_ns, 1));
     maker_edge(m, message->needs == SYNC_NONE ? start : m->ready[message->needs], call, false);
     m->transaction++;
     uint32_t send = add_half(m, DPRO_OP_SEND, message, call);
@@ -61,7 +61,7 @@ static void add_message(struct maker *m, uint32_t index, uint32_t start)
     to->received = m->ready[index] = recv;
     if (message->adds) {
         uint32_t sum = maker_op(m, DPRO_OP_REDUCE, message->to, ADDS, "add",
-                                sync_add_ns(m->net, message->bytes));
+                                sync_ns(m->net->collective.reduce_ns, message->bytes));
         maker_edge(m, recv, sum, false);
         maker_edge(m, to->added, sum, false);
         to->added = m->ready[index] = sum;
@@ -70,8 +70,8 @@ static void add_message(struct maker *m, uint32_t index, uint32_t start)
 
 uint32_t maker_collective(struct maker *m, uint32_t barrier, uint64_t size_bytes)
 {
-    uint32_t start =
-        maker_op(m, DPRO_OP_COLLECTIVE, 0, DPRO_NO_DEVICE, "all_reduce", sync_start_ns(m->net));
+    uint32_t start = maker_op(m, DPRO_OP_COLLECTIVE, 0, DPRO_NO_DEVICE, "all_reduce",
+                              sync_ns(m->net->collective.overhead_ns, 1));
     maker_edge(m, barrier, start, false);
     uint32_t end = maker_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all_reduce ends", 0);
     maker_edge(m, start, end, false);

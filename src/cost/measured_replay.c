@@ -22,16 +22,12 @@ static void open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const in
     *gap_ns = measured && g->sample_gap_ns ? g->sample_gap_ns + at
               : leads                      ? g->lead_gap_ns
                                            : g->gap_ns;
-    r->gap_ns[copy] = *gap_ns;
 }
 
 static void close_copy(void *arg, struct replay_copy *copy)
 {
     struct measured_replay *r = arg;
-    r->end_ns[copy->number] = copy->end_ns;
-    r->device_prev[copy->number] = copy->device_prev;
-    r->dur_ns[copy->number] = copy->dur_ns;
-    r->shared_dur_ns[copy->number] = copy->shared_dur_ns;
+    r->copies[copy->number] = *copy;
     copy->end_ns = NULL;
     copy->device_prev = NULL;
     copy->shared_dur_ns = NULL;
@@ -42,11 +38,7 @@ void measured_replay_run(const struct dpro_graph *graph, struct measured_replay 
     *r = (struct measured_replay){.graph = graph, .first = N_SWING};
     r->n = graph->sample_dur_ns && graph->n_samples ? graph->n_samples : N_MEAN;
     r->n_copies = N_SWING + r->n + N_AFTER;
-    r->end_ns = arena_array(&r->arena, r->n_copies, sizeof *r->end_ns);
-    r->device_prev = arena_array(&r->arena, r->n_copies, sizeof *r->device_prev);
-    r->dur_ns = arena_array(&r->arena, r->n_copies, sizeof *r->dur_ns);
-    r->gap_ns = arena_array(&r->arena, r->n_copies, sizeof *r->gap_ns);
-    r->shared_dur_ns = arena_array(&r->arena, r->n_copies, sizeof *r->shared_dur_ns);
+    r->copies = arena_array(&r->arena, r->n_copies, sizeof *r->copies);
     struct event_options options = {.n_copies = r->n_copies, .want_device_prev = true};
     struct replay_hooks hooks = {r, open_copy, close_copy};
     event_replay(graph, &options, &hooks);
@@ -55,9 +47,9 @@ void measured_replay_run(const struct dpro_graph *graph, struct measured_replay 
 void measured_replay_fini(struct measured_replay *r)
 {
     for (uint32_t c = 0; c < r->n_copies; c++) {
-        mem_free(r->end_ns[c]);
-        mem_free(r->device_prev[c]);
-        mem_free(r->shared_dur_ns[c]);
+        mem_free(r->copies[c].end_ns);
+        mem_free(r->copies[c].device_prev);
+        mem_free(r->copies[c].shared_dur_ns);
     }
     arena_fini(&r->arena);
 }

@@ -31,7 +31,7 @@ static void make_baseline(const struct measured_replay *r, const struct coarse *
         uint32_t op = coarse->ready[t];
         if (!coarse->exchange_of)
             op = g->members[g->collectives[coarse->bucket_of[t]].first_member].arrival;
-        placed[t] = (struct placed){t, coarse->bucket_of[t], r->end_ns[r->first][op]};
+        placed[t] = (struct placed){t, coarse->bucket_of[t], r->copies[r->first].end_ns[op]};
     }
     qsort(placed, model->n_tensors, sizeof *placed, by_launch);
     for (uint32_t t = 0; t < model->n_tensors; t++) {

@@ -110,7 +110,6 @@ void sim_flow_on(struct simulation *s, uint32_t number)
 {
     struct sim_flow *flow = &s->flows.at[number];
     uint32_t clock = s->channels[flow->channel].clock;
-    flow->state = SIM_FLOWS;
     add_job(s, clock, clock_now(s, clock) + flow->wire_ns, SENT, number);
 }
 
@@ -178,7 +177,6 @@ void sim_begin_flow(struct simulation *s, uint32_t number)
         sim_enter(s, number);
         return;
     }
-    flow->state = SIM_QUEUES;
     flow->queues_until = s->now_ns + channel->queue_ns;
     s->queued[s->n_queued++] = number;
     add_job(s, real_time(s), flow->queues_until, LEAVES, number);

@@ -412,14 +412,9 @@ static void reset(struct simulation *s)
         e->reaches = e->actions[0].work_ns;
     }
     for (size_t i = 0; i < s->communications.n; i++) {
-        struct sim_communication *c = &s->communications.at[i];
-        c->n_issued = c->n_ended = 0;
-        c->n_left = c->n_parts;
-        c->first_waiting = SIM_NONE;
-        c->issued_ns = c->start_ns = c->end_ns = 0;
+        s->communications.at[i].n_left = s->communications.at[i].n_parts;
+        s->communications.at[i].first_waiting = SIM_NONE;
     }
-    for (size_t i = 0; i < s->joins.n; i++)
-        s->joins.at[i].n_here = 0;
 }
 
 void simulation_run(struct simulation *s)

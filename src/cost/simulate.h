@@ -58,8 +58,6 @@ struct sim_communication {
     double issued_ns, start_ns, end_ns;   /* of the last iteration */
 };
 
-enum sim_flow_state { SIM_WAITS, SIM_QUEUES, SIM_FLOWS };
-
 struct sim_flow {
     uint32_t channel;
     uint32_t communication, join, then; /* a part of this ends, this is arrived at, this flow begins
@@ -71,7 +69,6 @@ struct sim_flow {
     double wire_ns;   /* of the channel's resources, alone on them */
     double arrive_ns; /* after its bytes, holding nothing */
     /* while it runs */
-    uint8_t state;
     uint64_t turn;
     uint32_t left, right; /* of the channel's queue */
     double queues_until;

@@ -15,6 +15,7 @@
 
 #include "base/map.h"
 #include "base/memory.h"
+#include "base/sort.h"
 
 enum {
     MAX_CHUNKS = 256, /* of a step; beyond, chunks get larger */
@@ -29,38 +30,22 @@ static uint64_t divide_up(uint64_t a, uint64_t b)
     return a / b + (a % b != 0);
 }
 
-static uint32_t chunks_of(const struct model_net *net, uint64_t bytes)
+struct chunks {
+    uint32_t n;
+    uint64_t bytes; /* of each */
+};
+
+static struct chunks cut(const struct model_net *net, uint64_t bytes)
 {
-    if (net->link.chunk_bytes == 0 || bytes <= net->link.chunk_bytes)
-        return 1;
-    uint64_t n = divide_up(bytes, net->link.chunk_bytes);
-    return n > MAX_CHUNKS ? MAX_CHUNKS : (uint32_t)n;
+    uint64_t most = net->link.chunk_bytes, n = most ? divide_up(bytes, most) : 1;
+    n = MAX(MIN(n, (uint64_t)MAX_CHUNKS), 1);
+    return (struct chunks){(uint32_t)n, divide_up(bytes, n)};
 }
 
-/* Up, so that many small messages never take less than one large one. */
-static int64_t round_ns(double ns)
+int64_t sync_ns(struct dpro_estimate each_ns, uint64_t n)
 {
+    double ns = (double)n * each_ns.value;
     return ns > (double)LONGEST_NS ? LONGEST_NS : ns > 0 ? (int64_t)ceil(ns) : 0;
-}
-
-int64_t sync_wire_ns(const struct model_net *net, uint64_t bytes)
-{
-    return round_ns((double)bytes * net->link.byte_ns.value);
-}
-
-int64_t sync_add_ns(const struct model_net *net, uint64_t bytes)
-{
-    return round_ns((double)bytes * net->collective.reduce_ns.value);
-}
-
-int64_t sync_start_ns(const struct model_net *net)
-{
-    return round_ns(net->collective.overhead_ns.value);
-}
-
-int64_t sync_message_ns(const struct model_net *net)
-{
-    return round_ns(net->link.message_ns.value);
 }
 
 uint32_t sync_n_servers(const struct model_net *net)
@@ -139,20 +124,20 @@ static uint32_t neighbour(const struct lister *l, const struct rings *rings, uin
 static void add_ring_steps(const struct lister *l, const struct rings *rings, uint32_t n_steps,
                            uint32_t n_adding, uint64_t bytes, uint32_t *last)
 {
-    uint32_t n = l->n_nodes, n_chunks = chunks_of(l->net, bytes);
-    uint64_t chunk = divide_up(bytes, n_chunks);
+    uint32_t n = l->n_nodes;
+    struct chunks chunks = cut(l->net, bytes);
     size_t first = l->m->list.n, before = 0;
     for (uint32_t s = 0; s < n_steps; s++) {
-        for (uint32_t c = 0; c < n_chunks; c++)
+        for (uint32_t c = 0; c < chunks.n; c++)
             for (uint32_t i = 0; i < n; i++) {
                 uint32_t sent = neighbour(l, rings, i, true) % n;
                 uint32_t needs = s ? (uint32_t)before + c * n + sent : last[i];
-                add(l, i, neighbour(l, rings, i, false), chunk, needs, s < n_adding);
+                add(l, i, neighbour(l, rings, i, false), chunks.bytes, needs, s < n_adding);
             }
-        before = first + (size_t)s * n_chunks * n;
+        before = first + (size_t)s * chunks.n * n;
     }
     for (uint32_t i = 0; i < n && n_steps; i++)
-        last[i] = (uint32_t)before + (n_chunks - 1) * n + neighbour(l, rings, i, true) % n;
+        last[i] = (uint32_t)before + (chunks.n - 1) * n + neighbour(l, rings, i, true) % n;
 }
 
 static void list_rings(const struct lister *l, uint64_t size)
@@ -175,9 +160,9 @@ static void list_rings(const struct lister *l, uint64_t size)
 static void add_whole(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes,
                       uint32_t needs, bool adds)
 {
-    uint32_t n_chunks = chunks_of(l->net, bytes);
-    for (uint32_t c = 0; c < n_chunks; c++)
-        add(l, from, to, divide_up(bytes, n_chunks), needs, adds);
+    struct chunks chunks = cut(l->net, bytes);
+    for (uint32_t c = 0; c < chunks.n; c++)
+        add(l, from, to, chunks.bytes, needs, adds);
 }
 
 /* Ranks beyond the largest power of two hand in their data first and get the result last. */
@@ -239,9 +224,9 @@ static uint32_t last_of_children(const uint32_t *up, uint32_t node, uint32_t n, 
 /* Up a binary tree and down again; all ranks pass chunk after chunk on. */
 static void list_tree(const struct lister *l, uint64_t size)
 {
-    uint32_t n = l->net->collective.n_ranks, n_chunks = chunks_of(l->net, size),
-             deepest = depth_of(n - 1);
-    uint64_t chunk = divide_up(size, n_chunks);
+    uint32_t n = l->net->collective.n_ranks, deepest = depth_of(n - 1);
+    struct chunks chunks = cut(l->net, size);
+    uint32_t n_chunks = chunks.n;
     uint32_t *up = table(l, (size_t)n * n_chunks * 2);
     uint32_t *down = up + (size_t)n * n_chunks;
     for (uint32_t time = 0; time < 2 * deepest + n_chunks; time++)
@@ -251,13 +236,13 @@ static void list_tree(const struct lister *l, uint64_t size)
             if (rising < n_chunks) {
                 uint32_t needs = last_of_children(up, i, n, n_chunks, rising);
                 up[i * n_chunks + rising] = (uint32_t)l->m->list.n;
-                add(l, i, parent, chunk, needs, true);
+                add(l, i, parent, chunks.bytes, needs, true);
             }
             if (sinking < n_chunks) {
                 uint32_t needs = parent ? down[parent * n_chunks + sinking]
                                         : last_of_children(up, 0, n, n_chunks, sinking);
                 down[i * n_chunks + sinking] = (uint32_t)l->m->list.n;
-                add(l, parent, i, chunk, needs, false);
+                add(l, parent, i, chunks.bytes, needs, false);
             }
         }
 }
@@ -266,10 +251,9 @@ static void list_tree(const struct lister *l, uint64_t size)
 static void list_servers(const struct lister *l, uint64_t size)
 {
     uint32_t n = l->net->collective.n_ranks, n_servers = sync_n_servers(l->net);
-    uint64_t share = divide_up(size, n_servers);
-    uint32_t n_chunks = chunks_of(l->net, share), *last = table(l, n_servers);
-    uint64_t chunk = divide_up(share, n_chunks);
-    for (uint32_t c = 0; c < n_chunks; c++) {
+    uint32_t *last = table(l, n_servers);
+    struct chunks chunks = cut(l->net, divide_up(size, n_servers));
+    for (uint32_t c = 0; c < chunks.n; c++) {
         for (uint32_t turn = 0; turn < n_servers; turn++)
             for (uint32_t i = 0; i < n; i++) {
                 uint32_t server = (i + turn) % n_servers;
@@ -277,13 +261,13 @@ static void list_servers(const struct lister *l, uint64_t size)
                 if (node == i)
                     continue;
                 last[server] = (uint32_t)l->m->list.n;
-                add(l, i, node, chunk, SYNC_NONE, true);
+                add(l, i, node, chunks.bytes, SYNC_NONE, true);
             }
         for (uint32_t turn = 0; turn < n; turn++)
             for (uint32_t server = 0; server < n_servers; server++) {
                 uint32_t node = sync_server_node(l->net, server), to = (server + turn) % n;
                 if (node != to)
-                    add(l, node, to, chunk, last[server], false);
+                    add(l, node, to, chunks.bytes, last[server], false);
             }
     }
 }
@@ -291,19 +275,17 @@ static void list_servers(const struct lister *l, uint64_t size)
 static void list_direct(const struct lister *l, uint64_t size)
 {
     uint32_t n = l->net->collective.n_ranks, n_nodes = l->n_nodes;
-    uint64_t segment = divide_up(size, n);
-    uint32_t n_chunks = chunks_of(l->net, segment);
-    uint64_t chunk = divide_up(segment, n_chunks);
-    uint32_t *last = table(l, (size_t)n_nodes * n_chunks);
+    struct chunks chunks = cut(l->net, divide_up(size, n));
+    uint32_t *last = table(l, (size_t)n_nodes * chunks.n);
     for (int gathers = 0; gathers < 2; gathers++)
-        for (uint32_t c = 0; c < n_chunks; c++)
+        for (uint32_t c = 0; c < chunks.n; c++)
             for (uint32_t turn = 1; turn < n; turn++)
                 for (uint32_t i = 0; i < n_nodes; i++) {
                     uint32_t to = (i + turn) % n_nodes;
                     uint32_t needs = gathers ? last[c * n_nodes + i] : SYNC_NONE;
                     if (!gathers)
                         last[c * n_nodes + to] = (uint32_t)l->m->list.n;
-                    add(l, i, to, chunk, needs, !gathers);
+                    add(l, i, to, chunks.bytes, needs, !gathers);
                 }
 }
 
@@ -340,31 +322,27 @@ struct link {
     int64_t sends_ns, receives_ns;          /* in all */
 };
 
-static int64_t later(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* `ready` and `links` have room for all messages and nodes. */
 static struct sync_cost replay(const struct model_net *net, const struct sync_messages *messages,
                                int64_t *ready, struct link *links)
 {
-    int64_t message_ns = sync_message_ns(net), total = 0, wire = 0;
+    int64_t message_ns = sync_ns(net->link.message_ns, 1), total = 0, wire = 0;
     for (size_t i = 0; i < messages->list.n; i++) {
         const struct sync_message *m = &messages->list.at[i];
         struct link *from = &links[m->from], *to = &links[m->to];
-        int64_t busy = sync_wire_ns(net, m->bytes);
+        int64_t busy = sync_ns(net->link.byte_ns, m->bytes);
         int64_t start = (m->needs == SYNC_NONE ? 0 : ready[m->needs]) + message_ns;
-        start = later(start, later(from->sent_ns, to->received_ns));
+        start = MAX(start, MAX(from->sent_ns, to->received_ns));
         ready[i] = from->sent_ns = to->received_ns = start + busy;
         if (m->adds)
-            ready[i] = to->added_ns = later(ready[i], to->added_ns) + sync_add_ns(net, m->bytes);
+            ready[i] = to->added_ns =
+                MAX(ready[i], to->added_ns) + sync_ns(net->collective.reduce_ns, m->bytes);
         from->sends_ns += busy;
         to->receives_ns += busy;
-        total = later(total, ready[i]);
-        wire = later(wire, later(from->sends_ns, to->receives_ns));
+        total = MAX(total, ready[i]);
+        wire = MAX(wire, MAX(from->sends_ns, to->receives_ns));
     }
-    return (struct sync_cost){sync_start_ns(net) + total - wire, wire};
+    return (struct sync_cost){sync_ns(net->collective.overhead_ns, 1) + total - wire, wire};
 }
 
 static struct sync_cost replay_alone(const struct model_net *net, uint64_t size_bytes,
@@ -386,22 +364,21 @@ static bool ring_cost(const struct model_net *net, uint64_t size_bytes, struct s
          net->collective.algorithm != MODEL_HIERARCHICAL) ||
         ranks_a_host(net) != net->collective.n_ranks)
         return false;
-    int64_t n = net->collective.n_ranks;
-    uint64_t segment = divide_up(size_bytes, net->collective.n_ranks);
-    uint32_t n_chunks = chunks_of(net, segment);
-    uint64_t chunk = divide_up(segment, n_chunks);
-    int64_t wire = sync_wire_ns(net, chunk), adding = sync_add_ns(net, chunk);
-    int64_t message_ns = sync_message_ns(net), step = n_chunks * wire;
+    int64_t n = net->collective.n_ranks, start_ns = sync_ns(net->collective.overhead_ns, 1);
+    struct chunks chunks = cut(net, divide_up(size_bytes, net->collective.n_ranks));
+    int64_t wire = sync_ns(net->link.byte_ns, chunks.bytes), step = chunks.n * wire;
+    int64_t adding = sync_ns(net->collective.reduce_ns, chunks.bytes);
+    int64_t message_ns = sync_ns(net->link.message_ns, 1);
     if (n < 2) {
-        *cost = (struct sync_cost){sync_start_ns(net), 0};
+        *cost = (struct sync_cost){start_ns, 0};
         return true;
     }
     if (adding > wire)
         return false;
-    int64_t total = message_ns + (n - 1) * later(step, wire + adding + message_ns) +
-                    (n - 2) * later(step, wire + message_ns) + step;
+    int64_t total = message_ns + (n - 1) * MAX(step, wire + adding + message_ns) +
+                    (n - 2) * MAX(step, wire + message_ns) + step;
     cost->wire_ns = 2 * (n - 1) * step;
-    cost->latency_ns = sync_start_ns(net) + total - cost->wire_ns;
+    cost->latency_ns = start_ns + total - cost->wire_ns;
     return true;
 }
 
@@ -412,8 +389,7 @@ static struct sync_cost find_cost(const struct model_net *net, uint64_t size_byt
     struct sync_cost cost;
     if (!ring_cost(net, size_bytes, &cost))
         cost = replay_alone(net, size_bytes, messages);
-    cost.latency_ns =
-        later(cost.latency_ns, round_ns(net->collective.least_ns.value) - cost.wire_ns);
+    cost.latency_ns = MAX(cost.latency_ns, sync_ns(net->collective.least_ns, 1) - cost.wire_ns);
     return cost;
 }
 

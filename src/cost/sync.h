@@ -37,12 +37,11 @@ uint32_t sync_n_nodes(const struct model_net *net);
 uint32_t sync_n_servers(const struct model_net *net); /* 0: not by servers */
 uint32_t sync_server_node(const struct model_net *net, uint32_t server);
 
-/* Time that a message keeps its links busy, and to add it up. */
-int64_t sync_wire_ns(const struct model_net *net, uint64_t bytes);
-int64_t sync_add_ns(const struct model_net *net, uint64_t bytes);
-/* The rest: once before the messages of a collective, and before each message. */
-int64_t sync_start_ns(const struct model_net *net);
-int64_t sync_message_ns(const struct model_net *net);
+/* Time for so many bytes at so much each, rounded up, so that many small messages never take less
+ * than one large one. A message keeps its links busy for link.byte_ns, and is added up at
+ * collective.reduce_ns. Of the rest, collective.overhead_ns comes once before all messages, and
+ * link.message_ns before each. */
+int64_t sync_ns(struct dpro_estimate each_ns, uint64_t n);
 
 struct sync_cost sync_cost(const struct model_net *net, uint64_t size_bytes);
 

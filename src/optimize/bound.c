@@ -50,7 +50,8 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *wo
     /* a server on a rank's host is reached without a link */
     double wire_ns = sync_n_servers(net) ? 0 : wire_ns_a_byte(net), bytes = 0, bound = 0;
     double least_ns =
-        (double)(sync_start_ns(net) + (net->collective.n_ranks > 1 ? sync_message_ns(net) : 0));
+        (double)(sync_ns(net->collective.overhead_ns, 1) +
+                 (net->collective.n_ranks > 1 ? sync_ns(net->link.message_ns, 1) : 0));
     struct ready *order = mem_alloc((model->n_tensors + (size_t)1) * sizeof *order);
     for (uint32_t t = 0; t < model->n_tensors; t++)
         bytes += (double)model->tensors[t].size_bytes;

@@ -19,6 +19,7 @@ struct evaluator {
     struct arena arena;
     const struct dpro_model *model;
     const struct dpro_strategy *strategy; /* at hand */
+    enum model_communication kind;
     uint32_t n_servers;
     struct model_program *merged; /* programs, ops between which nothing is communicated as one */
     struct rank_class *classes;

@@ -11,39 +11,54 @@
 #include "base/memory.h"
 #include "graph/builder.h"
 
-uint32_t maker_op(struct maker *m, enum dpro_op_kind kind, uint32_t rank, uint32_t device,
-                  const char *name, int64_t dur_ns)
+uint32_t maker_op(struct maker *m, uint32_t after, enum dpro_op_kind kind, uint32_t rank,
+                  enum maker_device device, const char *name, double dur_ns)
 {
+    uint32_t op = (uint32_t)m->nodes.n;
     struct node node = {
         .op = {.kind = kind,
                .rank = (int)rank,
-               .device = device == DPRO_NO_DEVICE ? device : rank * N_DEVICES + device,
+               .device = device == NO_DEVICE ? DPRO_NO_DEVICE : rank * N_DEVICES + device,
                .name = name,
-               .dur_ns = dur_ns}};
+               .dur_ns = (int64_t)(dur_ns + 0.5)}};
     if (m->nodes.n >= DPRO_NO_OP - 1)
         mem_fail();
     array_push(&m->nodes, node);
-    return (uint32_t)m->nodes.n - 1;
+    maker_edge(m, after, op);
+    return op;
 }
 
-void maker_edge(struct maker *m, uint32_t from, uint32_t to, bool next)
+uint32_t maker_wait(struct maker *m, uint32_t after, uint32_t rank, const char *name, double dur_ns)
 {
-    struct edge edge = {from, to, next};
-    if (from != DPRO_NO_OP && to != DPRO_NO_OP)
+    return maker_op(m, after, DPRO_OP_BARRIER, rank, NO_DEVICE, name, dur_ns);
+}
+
+static void add_edge(struct maker *m, struct edge edge)
+{
+    if (edge.from != DPRO_NO_OP && edge.to != DPRO_NO_OP)
         array_push(&m->edges, edge);
 }
 
-static uint32_t add_half(struct maker *m, enum dpro_op_kind kind,
-                         const struct sync_message *message, uint32_t call)
+void maker_edge(struct maker *m, uint32_t from, uint32_t to)
 {
-    bool sends = kind == DPRO_OP_SEND;
-    uint32_t op = maker_op(m, kind, sends ? message->from : message->to, sends ? SENDS : RECEIVES,
-                           sends ? "send" : "recv", sync_ns(m->net->link.byte_ns, message->bytes));
+    add_edge(m, (struct edge){from, to, false});
+}
+
+void maker_next(struct maker *m, uint32_t from, uint32_t to)
+{
+    add_edge(m, (struct edge){from, to, true});
+}
+
+static uint32_t add_half(struct maker *m, uint32_t call, bool sends,
+                         const struct sync_message *message)
+{
+    double wire_ns = (double)sync_ns(m->net->link.byte_ns, message->bytes);
+    uint32_t op = sends ? maker_op(m, call, DPRO_OP_SEND, message->from, SENDS, "send", wire_ns)
+                        : maker_op(m, call, DPRO_OP_RECV, message->to, RECEIVES, "recv", wire_ns);
     m->nodes.at[op].op.size_bytes = message->bytes;
     m->nodes.at[op].op.transaction = m->transaction;
-    maker_edge(m, call, op, false);
-    maker_edge(m, m->stations[message->from].sent, op, false);
-    maker_edge(m, m->stations[message->to].received, op, false);
+    maker_edge(m, m->stations[message->from].sent, op);
+    maker_edge(m, m->stations[message->to].received, op);
     return op;
 }
 
@@ -51,30 +66,27 @@ static void add_message(struct maker *m, uint32_t index, uint32_t start)
 {
     const struct sync_message *message = &m->messages.list.at[index];
     struct station *from = &m->stations[message->from], *to = &m->stations[message->to];
-    uint32_t call = maker_op(m, DPRO_OP_LAUNCH, message->from, DPRO_NO_DEVICE, "message",
-                             sync_ns(m->net->link.message_ns, 1));
-    maker_edge(m, message->needs == SYNC_NONE ? start : m->ready[message->needs], call, false);
+    uint32_t after = message->needs == SYNC_NONE ? start : m->ready[message->needs];
+    uint32_t call = maker_op(m, after, DPRO_OP_LAUNCH, message->from, NO_DEVICE, "message",
+                             (double)sync_ns(m->net->link.message_ns, 1));
     m->transaction++;
-    uint32_t send = add_half(m, DPRO_OP_SEND, message, call);
-    uint32_t recv = add_half(m, DPRO_OP_RECV, message, call);
+    uint32_t send = add_half(m, call, true, message);
+    uint32_t recv = add_half(m, call, false, message);
     from->sent = send;
     to->received = m->ready[index] = recv;
     if (message->adds) {
-        uint32_t sum = maker_op(m, DPRO_OP_REDUCE, message->to, ADDS, "add",
-                                sync_ns(m->net->collective.reduce_ns, message->bytes));
-        maker_edge(m, recv, sum, false);
-        maker_edge(m, to->added, sum, false);
+        uint32_t sum = maker_op(m, recv, DPRO_OP_REDUCE, message->to, ADDS, "add",
+                                (double)sync_ns(m->net->collective.reduce_ns, message->bytes));
+        maker_edge(m, to->added, sum);
         to->added = m->ready[index] = sum;
     }
 }
 
 uint32_t maker_collective(struct maker *m, uint32_t barrier, uint64_t size_bytes)
 {
-    uint32_t start = maker_op(m, DPRO_OP_COLLECTIVE, 0, DPRO_NO_DEVICE, "all_reduce",
-                              sync_ns(m->net->collective.overhead_ns, 1));
-    maker_edge(m, barrier, start, false);
-    uint32_t end = maker_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all_reduce ends", 0);
-    maker_edge(m, start, end, false);
+    uint32_t start = maker_op(m, barrier, DPRO_OP_COLLECTIVE, 0, NO_DEVICE, "all_reduce",
+                              (double)sync_ns(m->net->collective.overhead_ns, 1));
+    uint32_t end = maker_wait(m, start, 0, "all_reduce ends", 0);
     sync_list(m->net, size_bytes, false, &m->messages);
     if (m->messages.list.n > DPRO_NO_OP / 8)
         mem_fail();
@@ -86,8 +98,8 @@ uint32_t maker_collective(struct maker *m, uint32_t barrier, uint64_t size_bytes
     for (uint32_t i = 0; i < m->messages.list.n; i++)
         add_message(m, i, start);
     for (uint32_t i = 0; i < m->n_nodes; i++) {
-        maker_edge(m, m->stations[i].received, end, false);
-        maker_edge(m, m->stations[i].added, end, false);
+        maker_edge(m, m->stations[i].received, end);
+        maker_edge(m, m->stations[i].added, end);
     }
     return end;
 }

@@ -6,11 +6,12 @@
 #include <dpro/graph.h>
 
 #include "cost/buckets.h"
+#include "cost/server_placement.h"
 #include "cost/sync.h"
 #include "graph/graph.h"
 
 /* Devices of a place. */
-enum { COMPUTE, SENDS, RECEIVES, ADDS, N_DEVICES };
+enum maker_device { COMPUTE, SENDS, RECEIVES, ADDS, N_DEVICES, NO_DEVICE = N_DEVICES };
 
 struct node {
     struct dpro_op op;
@@ -43,11 +44,17 @@ struct maker {
 /* `n_more`: places behind the nodes of collectives. */
 void maker_init(struct maker *m, const struct model_net *net, uint32_t n_more);
 void maker_fini(struct maker *m);
-/* The number of the new op; `device`: of the rank's, or DPRO_NO_DEVICE. */
-uint32_t maker_op(struct maker *m, enum dpro_op_kind kind, uint32_t rank, uint32_t device,
-                  const char *name, int64_t dur_ns);
-/* Nothing, where one of them is DPRO_NO_OP. */
-void maker_edge(struct maker *m, uint32_t from, uint32_t to, bool next);
+/* The number of a new op that waits for the op `after`. Where `after` is DPRO_NO_OP it waits for
+ * nothing yet. */
+uint32_t maker_op(struct maker *m, uint32_t after, enum dpro_op_kind kind, uint32_t rank,
+                  enum maker_device device, const char *name, double dur_ns);
+/* One that takes no device. */
+uint32_t maker_wait(struct maker *m, uint32_t after, uint32_t rank, const char *name,
+                    double dur_ns);
+/* `to` waits for `from`, of its iteration or of the one before. Nothing, where one of them is
+ * DPRO_NO_OP. */
+void maker_edge(struct maker *m, uint32_t from, uint32_t to);
+void maker_next(struct maker *m, uint32_t from, uint32_t to);
 /* A collective's messages once all ranks are at `barrier`; the op with which it has ended. */
 uint32_t maker_collective(struct maker *m, uint32_t barrier, uint64_t size_bytes);
 int maker_finish(struct maker *m, struct dpro_graph **graph, struct dpro_error *err);
@@ -61,7 +68,7 @@ struct bucket_ends {
 
 /* From a rank to a server or back. What it carries keeps its order. */
 struct connection {
-    uint32_t from, to;                 /* nodes */
+    struct server_route route;
     uint32_t first, sent, received[2]; /* ops: the first and the last one sent; the last received */
 };
 

@@ -56,6 +56,13 @@ struct model_rank {
                                what it sends this rank, from the step's first read; NULL: at once */
 };
 
+/* What ranks do to communicate a bucket. A kind is a row of a table: of flows in cost/schedule.c.
+ */
+enum model_communication {
+    MODEL_ALL_REDUCE, /* of all ranks, by one of the algorithms */
+    MODEL_PUSH_PULL,  /* each rank with parameter servers */
+};
+
 enum model_algorithm {
     MODEL_RING,
     MODEL_HALVING_DOUBLING,
@@ -64,6 +71,11 @@ enum model_algorithm {
     MODEL_SERVER,       /* pushed to and pulled from parameter servers */
     MODEL_DIRECT,       /* each rank to each other one */
 };
+
+static inline enum model_communication model_communication(enum model_algorithm algorithm)
+{
+    return algorithm == MODEL_SERVER ? MODEL_PUSH_PULL : MODEL_ALL_REDUCE;
+}
 
 /* Which server each part of a bucket goes to. */
 enum model_placement {

@@ -19,10 +19,7 @@ int cost_graph_collective(const struct model_net *net, uint64_t size_bytes,
 static uint32_t go_on(struct job *j, uint32_t rank, enum dpro_op_kind kind, const char *name,
                       double dur_ns, uint32_t *last)
 {
-    uint32_t op = maker_op(&j->m, kind, rank, COMPUTE, name, (int64_t)(dur_ns + 0.5));
-    maker_edge(&j->m, *last, op, false);
-    *last = op;
-    return op;
+    return *last = maker_op(&j->m, *last, kind, rank, COMPUTE, name, dur_ns);
 }
 
 static void add_launch(struct job *j, uint32_t rank, uint32_t b, double scale, uint32_t *last)
@@ -31,18 +28,8 @@ static void add_launch(struct job *j, uint32_t rank, uint32_t b, double scale, u
     if (bucket->launch_ns > 0)
         go_on(j, rank, DPRO_OP_LAUNCH, "launch", bucket->launch_ns * scale, last);
     uint32_t launched = go_on(j, rank, DPRO_OP_BARRIER, "launched", 0, last);
-    maker_edge(&j->m, launched, at(j, b, rank)->barrier, false);
-    maker_edge(&j->m, at(j, b, rank)->end, launched, true); /* its memory is in use until then */
-}
-
-static void add_waits(struct job *j, uint32_t rank, const struct model_op *op, double scale,
-                      uint32_t *last)
-{
-    for (uint32_t b = 0; op->needs == MODEL_ALL && b < j->strategy->n_buckets; b++) {
-        uint32_t copy =
-            go_on(j, rank, DPRO_OP_COPY, "copy back", j->buckets[b].copy_ns * scale, last);
-        maker_edge(&j->m, at(j, b, rank)->end, copy, false);
-    }
+    maker_edge(&j->m, launched, at(j, b, rank)->barrier);
+    maker_next(&j->m, at(j, b, rank)->end, launched); /* its memory is in use until then */
 }
 
 static void add_rank(struct job *j, uint32_t rank)
@@ -50,7 +37,8 @@ static void add_rank(struct job *j, uint32_t rank)
     const struct model_rank *r = &j->model->ranks[rank % j->model->n_ranks];
     const struct model_program *program = &j->model->programs[r->program];
     const struct dpro_strategy *s = j->strategy;
-    uint32_t last = DPRO_NO_OP, first = (uint32_t)j->m.nodes.n, next = 0;
+    struct maker *m = &j->m;
+    uint32_t last = DPRO_NO_OP, first = (uint32_t)m->nodes.n, next = 0;
     for (uint32_t b = 0; b < s->n_buckets; b++)
         j->buckets[b].n_missing = s->buckets[b].n;
     for (uint32_t i = 0; i < program->n_ops; i++) {
@@ -58,14 +46,16 @@ static void add_rank(struct job *j, uint32_t rank)
         uint32_t f = fused_find(s, r->program, i);
         const struct dpro_fused_op *fused = f < s->n_fused ? &s->fused[f] : NULL;
         bool within = fused && fused->program == r->program && fused->first <= i;
-        add_waits(j, rank, op, r->work_scale, &last);
+        for (uint32_t b = 0; op->needs == MODEL_ALL && b < s->n_buckets; b++)
+            maker_edge(m, at(j, b, rank)->end,
+                       go_on(j, rank, DPRO_OP_COPY, "copy back",
+                             j->buckets[b].copy_ns * r->work_scale, &last));
         if (!within || fused->first == i) {
-            int64_t work_ns = within ? fused->work_ns : op->work_ns;
-            uint32_t node = go_on(j, rank, (enum dpro_op_kind)op->phase, op->name,
-                                  (double)work_ns * r->work_scale, &last);
+            double work_ns = (double)(within ? fused->work_ns : op->work_ns) * r->work_scale;
+            uint32_t node = go_on(j, rank, (enum dpro_op_kind)op->phase, op->name, work_ns, &last);
             if (op->needs < j->model->n_tensors)
-                maker_edge(&j->m, at(j, j->bucket_of[op->needs], rank)->end, node,
-                           op->needs_before);
+                (op->needs_before ? maker_next
+                                  : maker_edge)(m, at(j, j->bucket_of[op->needs], rank)->end, node);
         }
         if (op->tensor == MODEL_NONE)
             continue;
@@ -78,10 +68,10 @@ static void add_rank(struct job *j, uint32_t rank)
             add_launch(j, rank, next++, r->work_scale, &last);
     }
     uint32_t boundary = go_on(j, rank, DPRO_OP_BARRIER, "iteration", 0, &last);
-    j->m.nodes.at[boundary].flags |= GRAPH_OP_BOUNDARY;
-    maker_edge(&j->m, boundary, first, true);
-    maker_edge(&j->m, j->begins, first, false);
-    maker_edge(&j->m, boundary, j->ends_step, false);
+    m->nodes.at[boundary].flags |= GRAPH_OP_BOUNDARY;
+    maker_next(m, boundary, first);
+    maker_edge(m, j->begins, first);
+    maker_edge(m, boundary, j->ends_step);
 }
 
 /* A bucket's transfers, one after the other; each collective waits for a free stream. */
@@ -90,26 +80,24 @@ static void add_bucket(struct job *j, uint32_t b)
     struct bucket_cost *bucket = &j->buckets[b];
     struct maker *m = &j->m;
     uint32_t parts = j->strategy->buckets[b].partitions, n_streams = j->model->net.gate.n_streams;
-    uint32_t bucket_end = maker_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "bucket ends", 0);
-    uint32_t barrier = maker_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "all have launched", 0);
+    uint32_t bucket_end = maker_wait(m, DPRO_NO_OP, 0, "bucket ends", 0);
+    uint32_t barrier = maker_wait(m, DPRO_NO_OP, 0, "all have launched", 0);
     for (uint32_t r = 0; r < j->model->net.collective.n_ranks; r++)
         *at(j, b, r) = (struct bucket_ends){barrier, bucket_end};
     for (uint32_t p = 0; p < parts; p++) {
         uint64_t size = bucket->size_bytes / parts;
         if (p + 1 == parts)
             size = bucket->size_bytes - (parts - 1) * size;
-        uint32_t free = maker_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "a stream is free", 0);
-        uint32_t cast = maker_op(m, DPRO_OP_BARRIER, 0, DPRO_NO_DEVICE, "cast",
-                                 (int64_t)(bucket->cast_ns + 0.5));
+        uint32_t free = maker_wait(m, DPRO_NO_OP, 0, "a stream is free", 0);
+        uint32_t cast = maker_wait(m, barrier, 0, "cast", bucket->cast_ns);
         for (uint32_t i = n_streams > 1 ? 0 : j->n_ends ? j->n_ends - 1 : 0; i < j->n_ends; i++)
-            maker_edge(m, j->ends[i], free, false);
+            maker_edge(m, j->ends[i], free);
         if (n_streams > 1 && j->n_ends >= n_streams)
             m->nodes.at[free].spare = (uint8_t)(n_streams - 1);
         if (n_streams == 1 || j->n_ends >= n_streams)
-            maker_edge(m, free, cast, false);
-        maker_edge(m, barrier, cast, false);
+            maker_edge(m, free, cast);
         uint32_t end = maker_collective(m, cast, size);
-        maker_edge(m, end, bucket_end, false);
+        maker_edge(m, end, bucket_end);
         j->ends[j->n_ends++] = end;
     }
 }
@@ -148,7 +136,7 @@ int cost_graph_job(const struct dpro_model *model, const struct dpro_strategy *s
         server_graph_finish(&j);
     } else if (model->net.gate.n_streams == 1 && j.n_ends) {
         uint32_t first = turns ? turns[0] : 0; /* and so on, iteration after iteration */
-        maker_edge(&j.m, j.ends[j.n_ends - 1], at(&j, first, 0)->barrier, true);
+        maker_next(&j.m, j.ends[j.n_ends - 1], at(&j, first, 0)->barrier);
     }
     for (uint32_t r = 0; r < model->net.collective.n_ranks; r++)
         add_rank(&j, r);

@@ -80,86 +80,11 @@ static void find_classes(struct evaluator *e)
     }
 }
 
-/* What is under way between a rank and a server. */
-static void init_connections(struct evaluator *e)
-{
-    struct simulation *s = &e->sim;
-    const struct model_net *net = &e->model->net;
-    uint32_t n_connections = s->n_executors * e->n_servers, n_nodes = sync_n_nodes(net);
-    for (uint32_t node = 0; node < 2 * n_nodes; node++)
-        s->resources[node].slowness =
-            node % n_nodes >= net->collective.n_ranks && net->servers.link_rate > 0
-                ? 1 / net->servers.link_rate
-                : 1;
-    for (uint32_t i = 0; i < 2 * n_connections; i++) {
-        uint32_t rank = i % n_connections / e->n_servers;
-        uint32_t server = sync_server_node(net, i % e->n_servers);
-        uint32_t host = net->link.rank_hosts ? net->link.rank_hosts[rank] : rank;
-        uint32_t from = i < n_connections ? host : server, to = i < n_connections ? server : host;
-        s->channels[i] = (struct sim_channel){.resources = {from, n_nodes + to},
-                                              .slows = 1 + rank,
-                                              .queue_ns = (double)net->link.queue_bytes *
-                                                          net->link.byte_ns.value};
-        if (from == to)
-            s->channels[i] = (struct sim_channel){
-                .resources = {SIM_NONE, SIM_NONE}, .slows = 1 + rank, .slows_as = 1};
-    }
-    for (uint32_t v = 0; v < e->n_servers; v++)
-        s->channels[2 * n_connections + v] =
-            (struct sim_channel){.resources = {SIM_NONE, SIM_NONE}, .slows = SIM_NONE};
-    for (uint32_t i = 0; i < s->n_channels; i++) {
-        s->channels[i].n_at_once = 1;
-        s->channels[i].is_connection = true;
-        s->channels[i].clock = 1 + s->n_executors + i;
-    }
-}
-
 static void cost_of_group(void *arg, uint64_t size_bytes, double *latency_ns, double *wire_ns)
 {
     struct sync_cost cost = sync_get(arg, size_bytes);
     *latency_ns = (double)cost.latency_ns;
     *wire_ns = (double)cost.wire_ns;
-}
-
-void schedule_init(struct evaluator *e)
-{
-    const struct dpro_model *m = e->model;
-    struct simulation *s = &e->sim;
-    merge_ops(e);
-    find_classes(e);
-    e->n_servers = sync_n_servers(&m->net);
-    bool served = e->n_servers > 0;
-    s->n_executors = served ? m->n_ranks : e->n_classes;
-    s->n_groups = served ? m->n_ranks : 1;
-    s->n_channels = served ? 2 * m->n_ranks * e->n_servers + e->n_servers : 1;
-    s->n_clocks = 2 + (served ? m->n_ranks : 1) + s->n_channels;
-    s->executors = arena_array(&e->arena, s->n_executors + (size_t)1, sizeof *s->executors);
-    s->channels = arena_array(&e->arena, s->n_channels, sizeof *s->channels);
-    s->clocks = arena_array(&e->arena, s->n_clocks, sizeof *s->clocks);
-    s->resources =
-        arena_array(&e->arena, 2 * ((size_t)sync_n_nodes(&m->net) + 1), sizeof *s->resources);
-    s->gate.ready = arena_array(&e->arena, m->n_tensors + (size_t)1, sizeof *s->gate.ready);
-    for (uint32_t i = 0; i < s->n_executors; i++) {
-        struct sim_executor *executor = &s->executors[i];
-        executor->actions = e->classes[served ? e->class_of[i] : i].actions;
-        executor->clock = served ? 1 + i : 1;
-        executor->group = served ? i : 0;
-    }
-    if (served) {
-        init_connections(e);
-    } else {
-        s->resources[0].slowness = 1;
-        s->channels[0] = (struct sim_channel){
-            .clock = 2, .resources = {0, SIM_NONE}, .n_at_once = m->net.gate.n_streams, .slows = 1};
-    }
-    s->rates[0] = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.byte_ns.value);
-    s->rates[1] = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.within_ns.value);
-    s->held_share = m->net.link.held_share.value;
-    s->first_join = SIM_NONE;
-    s->gate.negotiate_ns = m->net.gate.negotiate_ns.value;
-    s->gate.cost = cost_of_group;
-    s->gate.arg = e->costs;
-    simulation_init(s, &e->arena);
 }
 
 /* ---- actions ---- */
@@ -220,6 +145,19 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
 
 /* ---- all-reduces ---- */
 
+/* All ranks' links are one resource, as they carry the same at the same time. */
+static void add_link(struct evaluator *e)
+{
+    struct simulation *s = &e->sim;
+    s->n_channels = 1;
+    s->channels = arena_array(&e->arena, 1, sizeof *s->channels);
+    s->resources = arena_array(&e->arena, 1, sizeof *s->resources);
+    s->resources[0].slowness = 1;
+    s->channels[0] = (struct sim_channel){.resources = {0, SIM_NONE},
+                                          .n_at_once = e->model->net.gate.n_streams,
+                                          .slows = FIRST_EXECUTORS_CLOCK};
+}
+
 /* In cycles the gate says what a group takes, and no bucket is in parts. */
 static void set_collectives(struct evaluator *e)
 {
@@ -257,6 +195,38 @@ static void set_collectives(struct evaluator *e)
 
 /* ---- parameter servers ---- */
 
+/* Pushes of each rank to each server, pulls, and servers' threads. What goes within a host takes no
+ * link. */
+static void add_connections(struct evaluator *e)
+{
+    struct simulation *s = &e->sim;
+    const struct model_net *net = &e->model->net;
+    uint32_t n = e->model->n_ranks * e->n_servers, n_nodes = sync_n_nodes(net);
+    s->n_channels = 2 * n + e->n_servers;
+    s->channels = arena_array(&e->arena, s->n_channels, sizeof *s->channels);
+    s->resources = arena_array(&e->arena, 2 * (size_t)n_nodes, sizeof *s->resources);
+    for (uint32_t i = 0; i < 2 * n_nodes; i++) /* links out, then in */
+        s->resources[i].slowness = servers_slowness(net, i % n_nodes);
+    for (uint32_t i = 0; i < s->n_channels; i++) {
+        struct sim_channel *channel = &s->channels[i];
+        uint32_t rank = i % n / e->n_servers;
+        *channel = (struct sim_channel){.resources = {SIM_NONE, SIM_NONE},
+                                        .n_at_once = 1,
+                                        .is_connection = true,
+                                        .slows = SIM_NONE};
+        if (i >= 2 * n)
+            continue;
+        struct server_route route = servers_route(net, rank, i % e->n_servers, i >= n);
+        channel->slows = FIRST_EXECUTORS_CLOCK + rank;
+        channel->slows_as = route.from == route.to;
+        if (route.from == route.to)
+            continue;
+        channel->resources[0] = route.from;
+        channel->resources[1] = n_nodes + route.to;
+        channel->queue_ns = (double)net->link.queue_bytes * net->link.byte_ns.value;
+    }
+}
+
 /* Where flows of parts stand: pushes by bucket, rank and part, what the servers do with them in the
  * same order, then what is pulled by part and rank. */
 struct layout {
@@ -272,8 +242,7 @@ static void set_part(struct evaluator *e, const struct layout *l, uint32_t b, ui
     const struct strategy_bucket *bucket = &e->strategy->buckets[b];
     uint32_t n = bucket->partitions, n_ranks = s->n_executors,
              n_connections = n_ranks * e->n_servers;
-    uint64_t size = e->buckets[b].size_bytes;
-    double bytes = (double)(size * (part + 1) / n - size * part / n);
+    double bytes = servers_part_bytes(e->buckets[b].size_bytes, part, n);
     uint32_t server = servers_of_part(e->model, e->strategy, b, part), number = first_part + part;
     bool session = l->step != SIM_NONE;
     for (uint32_t r = 0; r < n_ranks; r++) {
@@ -350,6 +319,51 @@ static void set_served(struct evaluator *e)
     s->first_join = l.step;
 }
 
+/* ---- all of it ---- */
+
+/* How communications of a kind are carried. */
+static const struct {
+    bool by_rank; /* each rank issues and ends its own; else all have one */
+    void (*make_channels)(struct evaluator *e); /* of the model, with their resources */
+    void (*make_flows)(struct evaluator *e);    /* of the strategy */
+} kinds[] = {[MODEL_ALL_REDUCE] = {false, add_link, set_collectives},
+             [MODEL_PUSH_PULL] = {true, add_connections, set_served}};
+
+void schedule_init(struct evaluator *e)
+{
+    const struct dpro_model *m = e->model;
+    struct simulation *s = &e->sim;
+    merge_ops(e);
+    find_classes(e);
+    e->n_servers = sync_n_servers(&m->net);
+    e->kind = model_communication(m->net.collective.algorithm);
+    bool by_rank = kinds[e->kind].by_rank;
+    kinds[e->kind].make_channels(e);
+    s->n_executors = by_rank ? m->n_ranks : e->n_classes;
+    s->n_groups = by_rank ? m->n_ranks : 1;
+    s->n_clocks = FIRST_EXECUTORS_CLOCK + s->n_groups + s->n_channels + 1;
+    s->executors = arena_array(&e->arena, s->n_executors, sizeof *s->executors);
+    s->clocks = arena_array(&e->arena, s->n_clocks, sizeof *s->clocks);
+    s->gate.ready = arena_array(&e->arena, m->n_tensors, sizeof *s->gate.ready);
+    for (uint32_t i = 0; i < s->n_executors; i++) {
+        uint32_t group = by_rank ? i : 0;
+        s->executors[i] =
+            (struct sim_executor){.actions = e->classes[by_rank ? e->class_of[i] : i].actions,
+                                  .clock = FIRST_EXECUTORS_CLOCK + group,
+                                  .group = group};
+    }
+    for (uint32_t i = 0; i < s->n_channels; i++)
+        s->channels[i].clock = FIRST_EXECUTORS_CLOCK + s->n_groups + i;
+    s->rates[0] = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.byte_ns.value);
+    s->rates[1] = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.within_ns.value);
+    s->held_share = m->net.link.held_share.value;
+    s->first_join = SIM_NONE;
+    s->gate.negotiate_ns = m->net.gate.negotiate_ns.value;
+    s->gate.cost = cost_of_group;
+    s->gate.arg = e->costs;
+    simulation_init(s, &e->arena);
+}
+
 void schedule_strategy(struct evaluator *e)
 {
     struct simulation *s = &e->sim;
@@ -360,5 +374,5 @@ void schedule_strategy(struct evaluator *e)
     buckets_cost(e->model, e->strategy, e->buckets, e->bucket_of);
     for (uint32_t c = 0; c < e->n_classes; c++)
         set_actions(e, &e->classes[c]);
-    (e->n_servers ? set_served : set_collectives)(e);
+    kinds[e->kind].make_flows(e);
 }

@@ -79,6 +79,20 @@ uint32_t servers_host_of(const struct model_net *net, uint32_t rank)
     return net->link.rank_hosts ? net->link.rank_hosts[rank] : rank;
 }
 
+struct server_route servers_route(const struct model_net *net, uint32_t rank, uint32_t server,
+                                  bool pulls)
+{
+    uint32_t host = servers_host_of(net, rank), node = sync_server_node(net, server);
+    return pulls ? (struct server_route){node, host} : (struct server_route){host, node};
+}
+
+double servers_slowness(const struct model_net *net, uint32_t node)
+{
+    return node >= net->collective.n_ranks && net->servers.link_rate > 0
+               ? 1 / net->servers.link_rate
+               : 1;
+}
+
 static void change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
 {
     struct model_net *net = &m->net;

@@ -22,6 +22,19 @@ void servers_change(struct dpro_model *model, uint32_t n_servers, struct arena *
 
 /* Of the ranks on a rank's host, the first. */
 uint32_t servers_host_of(const struct model_net *net, uint32_t rank);
+/* The nodes (sync.h) that a push goes from and to, or a pull; one node: it takes no link. */
+struct server_route {
+    uint32_t from, to;
+};
+struct server_route servers_route(const struct model_net *net, uint32_t rank, uint32_t server,
+                                  bool pulls);
+/* How many times as long as on a rank's link a byte takes on the node's. */
+double servers_slowness(const struct model_net *net, uint32_t node);
+/* Of a bucket's n parts. */
+static inline double servers_part_bytes(uint64_t bucket_bytes, uint32_t part, uint32_t n)
+{
+    return (double)(bucket_bytes * (part + 1) / n - bucket_bytes * part / n);
+}
 /* The server that the job calls that; MODEL_NONE: the model has none of that number. */
 uint32_t servers_with_number(const struct dpro_model *model, int number);
 /* What the job calls a server: task 1 of its servers may be the first that the trace shows. */

@@ -20,7 +20,6 @@ enum job_kind {
     RELEASES /* a join */
 };
 
-enum { GATE_CLOCK, FIRST_EXECUTORS_CLOCK };
 enum { FANOUT = 4 };
 
 static inline uint32_t real_time(const struct simulation *s)

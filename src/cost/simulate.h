@@ -25,6 +25,7 @@
 #define SIM_NONE UINT32_MAX
 
 enum { SIM_MOST_ITERATIONS = 12 };
+enum { GATE_CLOCK, FIRST_EXECUTORS_CLOCK };
 
 enum sim_action_kind { SIM_ISSUE, SIM_WAIT, SIM_WAIT_BEFORE, SIM_END };
 
@@ -83,6 +84,8 @@ struct sim_join {
     uint32_t n_here;                                /* while it runs */
 };
 
+/* A link, or links that are alike and carry the same at the same time, or another thing that what
+ * is under way shares equally. */
 struct sim_resource {
     double slowness; /* a flow alone on it takes so many times as long as on a rank's link */
     uint32_t n_flows;

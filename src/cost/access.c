@@ -15,44 +15,32 @@ void dpro_model_destroy(struct dpro_model *model)
     mem_free(model);
 }
 
-uint32_t dpro_model_n_ranks(const struct dpro_model *model)
-{
-    return model->n_ranks;
-}
+/* Defines dpro_<of>_<name>(), which yields the value. */
+#define LOOK_AT(of, type, name, value)                                                             \
+    type dpro_##of##_##name(const struct dpro_##of *of)                                            \
+    {                                                                                              \
+        return value;                                                                              \
+    }
 
-uint32_t dpro_model_n_servers(const struct dpro_model *model)
-{
-    return sync_n_servers(&model->net);
-}
+LOOK_AT(model, uint32_t, n_ranks, model->n_ranks)
+LOOK_AT(model, uint32_t, n_servers, sync_n_servers(&model->net))
+LOOK_AT(model, uint32_t, n_samples, model->n_samples)
+LOOK_AT(model, uint32_t, n_tensors, model->n_tensors)
+LOOK_AT(model, size_t, n_warnings, model->warnings.n)
+LOOK_AT(model, int64_t, measured_ns, model->measured_ns)
+LOOK_AT(model, int64_t, measured_std_ns, (int64_t)model->measured_std_ns)
+LOOK_AT(model, int64_t, unprofiled_ns, model->unprofiled_ns)
+LOOK_AT(model, double, misfit, model->misfit)
+LOOK_AT(model, enum dpro_stack, stack, model->capabilities.stack)
+LOOK_AT(model, const char *, capabilities, model->capabilities.text)
+LOOK_AT(model, const struct dpro_strategy *, strategy, &model->baseline)
+LOOK_AT(strategy, enum dpro_compression, compression, strategy->compression)
+LOOK_AT(strategy, uint32_t, n_buckets, strategy->n_buckets)
+LOOK_AT(strategy, uint32_t, n_fused_ops, strategy->n_fused)
 
-int64_t dpro_model_measured_ns(const struct dpro_model *model)
+const char *dpro_model_warning(const struct dpro_model *model, size_t index)
 {
-    return model->measured_ns;
-}
-
-int64_t dpro_model_unprofiled_ns(const struct dpro_model *model)
-{
-    return model->unprofiled_ns;
-}
-
-double dpro_model_misfit(const struct dpro_model *model)
-{
-    return model->misfit;
-}
-
-int64_t dpro_model_measured_std_ns(const struct dpro_model *model)
-{
-    return (int64_t)model->measured_std_ns;
-}
-
-uint32_t dpro_model_n_samples(const struct dpro_model *model)
-{
-    return model->n_samples;
-}
-
-uint32_t dpro_model_n_tensors(const struct dpro_model *model)
-{
-    return model->n_tensors;
+    return model->warnings.at[index];
 }
 
 struct dpro_tensor dpro_model_tensor(const struct dpro_model *model, uint32_t tensor)
@@ -61,29 +49,9 @@ struct dpro_tensor dpro_model_tensor(const struct dpro_model *model, uint32_t te
     return (struct dpro_tensor){.name = t->name, .size_bytes = t->size_bytes};
 }
 
-const struct dpro_strategy *dpro_model_strategy(const struct dpro_model *model)
-{
-    return &model->baseline;
-}
-
-enum dpro_compression dpro_strategy_compression(const struct dpro_strategy *strategy)
-{
-    return strategy->compression;
-}
-
-uint32_t dpro_strategy_n_buckets(const struct dpro_strategy *strategy)
-{
-    return strategy->n_buckets;
-}
-
 struct dpro_cycles dpro_strategy_cycles(const struct dpro_strategy *strategy)
 {
     return (struct dpro_cycles){strategy->cycle_ns, strategy->fuses, strategy->fusion_bytes};
-}
-
-uint32_t dpro_strategy_n_fused_ops(const struct dpro_strategy *strategy)
-{
-    return strategy->n_fused;
 }
 
 struct dpro_bucket dpro_strategy_bucket(const struct dpro_model *model,
@@ -120,14 +88,4 @@ struct dpro_link dpro_model_link(const struct dpro_model *model)
         .cast_ns = net->compute.cast_ns,
         .reduce_ns = net->collective.reduce_ns,
         .interference_ns = net->link.cpu_ns};
-}
-
-size_t dpro_model_n_warnings(const struct dpro_model *model)
-{
-    return model->warnings.n;
-}
-
-const char *dpro_model_warning(const struct dpro_model *model, size_t index)
-{
-    return model->warnings.at[index];
 }

@@ -60,13 +60,3 @@ bool capabilities_allow(const struct model_capabilities *capabilities,
     }
     return allowed;
 }
-
-enum dpro_stack dpro_model_stack(const struct dpro_model *model)
-{
-    return model->capabilities.stack;
-}
-
-const char *dpro_model_capabilities(const struct dpro_model *model)
-{
-    return model->capabilities.text;
-}

@@ -10,6 +10,7 @@
 #include "cost/cost.h"
 #include "cost/server_placement.h"
 #include "cost/sync.h"
+#include "cost/uncertainty.h"
 #include "plan/plan.h"
 #include "replay/replay.h"
 
@@ -26,7 +27,7 @@ void change_copy(const struct dpro_model *model, struct arena *arena, struct dpr
     copy->arena = (struct arena){NULL, 0};
     copy->warnings.at = NULL;
     copy->warnings.n = copy->warnings.cap = 0;
-    copy->ranks = arena_array(arena, (size_t)model->n_ranks + 1, sizeof *copy->ranks);
+    copy->ranks = arena_array(arena, model->n_ranks, sizeof *copy->ranks);
     copy->baseline = buckets_copy(model, &model->baseline, arena);
     memcpy(copy->ranks, model->ranks, model->n_ranks * sizeof *copy->ranks);
 }
@@ -121,39 +122,40 @@ static int change_compute(const struct dpro_compute_change *change, struct dpro_
                                 m->ranks[m->n_ranks - 1].rank);
 }
 
-static void scale(struct dpro_estimate *estimate, double ratio)
+/* Of a link's rate; given as one or as a ratio. */
+static int bandwidth_ratio(double bytes_per_s, double ratio, const struct model_net *net,
+                           double *times, struct dpro_error *err)
 {
-    estimate->value *= ratio;
-    estimate->std *= ratio;
-}
-
-static int link_too_slow(double ratio, struct dpro_error *err)
-{
+    *times = ratio;
+    if (bytes_per_s != 0)
+        *times = bytes_per_s * PAYLOAD_SHARE * net->link.byte_ns.value / 1e9;
+    if (is_speed(*times))
+        return 0;
     return dpro_error_set(err, DPRO_EUSAGE,
                           "a link needs a bandwidth above 0.000001 times the recorded one, not %g "
                           "times; write for example 500mbit or 0.5x",
-                          ratio);
+                          *times);
 }
 
 static int change_link(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
                        struct dpro_error *err)
 {
     struct model_net *net = &m->net;
-    double ratio = c->bandwidth_ratio != 0 ? c->bandwidth_ratio : 1;
+    double ratio;
     if (c->bandwidth_bytes_per_s != 0 && c->bandwidth_ratio != 0)
         return dpro_error_set(err, DPRO_EUSAGE, "bandwidth as a rate and as a ratio: give one");
-    if (c->bandwidth_bytes_per_s != 0)
-        ratio = c->bandwidth_bytes_per_s * PAYLOAD_SHARE * net->link.byte_ns.value / 1e9;
-    if (!is_speed(ratio))
-        return link_too_slow(ratio, err);
-    scale(&net->link.byte_ns, 1 / ratio);
+    int rc = bandwidth_ratio(c->bandwidth_bytes_per_s,
+                             c->bandwidth_ratio != 0 ? c->bandwidth_ratio : 1, net, &ratio, err);
+    if (rc < 0)
+        return rc;
+    estimate_scale(&net->link.byte_ns, 1 / ratio);
     if (!(c->latency_ratio >= 0 && c->latency_ratio <= 1e6))
         return dpro_error_set(err, DPRO_EUSAGE,
                               "a latency of %g times the measured one makes no sense",
                               c->latency_ratio);
     if (c->latency_ratio != 0) {
-        scale(&net->link.message_ns, c->latency_ratio);
-        scale(&net->collective.least_ns, c->latency_ratio);
+        estimate_scale(&net->link.message_ns, c->latency_ratio);
+        estimate_scale(&net->collective.least_ns, c->latency_ratio);
     }
     net->link.message_ns.value += (double)c->latency_add_ns;
     if (net->link.message_ns.value < 0) {
@@ -181,13 +183,8 @@ static int change_server_links(const struct dpro_changes *c, struct dpro_model *
         return dpro_error_set(err, DPRO_EUSAGE,
                               "each server is on the host of a rank, and shares its link; "
                               "--bandwidth changes both");
-    net->servers.link_rate = c->server_bandwidth_ratio;
-    if (c->server_bandwidth_bytes_per_s != 0)
-        net->servers.link_rate =
-            c->server_bandwidth_bytes_per_s * PAYLOAD_SHARE * net->link.byte_ns.value / 1e9;
-    if (!is_speed(net->servers.link_rate))
-        return link_too_slow(net->servers.link_rate, err);
-    return 0;
+    return bandwidth_ratio(c->server_bandwidth_bytes_per_s, c->server_bandwidth_ratio, net,
+                           &net->servers.link_rate, err);
 }
 
 static int change_servers(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,

@@ -62,7 +62,7 @@ static bool is_of_horovod(const struct dpro_graph *g, uint32_t op)
 static void find_waiting(struct coarsening *c)
 {
     const struct dpro_graph *g = c->g;
-    c->waits = arena_array(&c->coarse->arena, (size_t)g->n_ops + 1, 1);
+    c->waits = arena_array(&c->coarse->arena, g->n_ops, 1);
     for (uint32_t op = 0; op < g->n_ops; op++)
         if (c->coarse->transfer_of[op])
             mark_consumers(c, op);
@@ -134,8 +134,7 @@ static void add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank
 {
     struct coarse *coarse = c->coarse;
     const struct graph_rank *ops = &c->g->ranks[r];
-    struct sync_point *first =
-        arena_array(&coarse->arena, coarse->n_buckets + (size_t)1, sizeof *first);
+    struct sync_point *first = arena_array(&coarse->arena, coarse->n_buckets, sizeof *first);
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
         if (!c->waits[op])
             continue;
@@ -252,7 +251,7 @@ static int64_t within(const interval_array *times, int64_t from, int64_t to)
 static uint32_t *find_makers(const struct coarsening *c, const struct graph_rank *ops)
 {
     const struct dpro_graph *g = c->g;
-    uint32_t *makers = arena_alloc(&c->coarse->arena, (ops->n_ops + (size_t)1) * sizeof *makers);
+    uint32_t *makers = arena_alloc(&c->coarse->arena, ops->n_ops * sizeof *makers);
     for (uint32_t i = 0; i < ops->n_ops; i++)
         makers[i] = DPRO_NO_OP;
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++)
@@ -344,7 +343,7 @@ static void measure(const struct coarsening *c, uint32_t r)
     interval_array times = {0};
     int64_t went_on = 0;
     rank->segments =
-        arena_array(&c->coarse->arena, re->n * (size_t)rank->n_points + 1, sizeof *rank->segments);
+        arena_array(&c->coarse->arena, re->n * (size_t)rank->n_points, sizeof *rank->segments);
     wire_times(c, r, &times);
     for (uint32_t copy = re->first - 1; copy < re->first + re->n; copy++) {
         if (c->g->pulls_with_step) /* all ranks begin at once */

@@ -15,12 +15,11 @@ struct evaluator *evaluator_create(const struct dpro_model *model)
     e->costs = sync_create(&model->net);
     e->buckets = arena_array(&e->arena, n, sizeof *e->buckets);
     e->bucket_of = arena_array(&e->arena, n, sizeof *e->bucket_of);
-    e->single.order = arena_array(&e->arena, n, sizeof *e->single.order);
-    e->single.buckets = arena_array(&e->arena, n, sizeof *e->single.buckets);
+    e->single = buckets_make(model, &e->arena);
     e->result.launched_ns = arena_array(&e->arena, n, sizeof(int64_t));
     e->result.start_ns = arena_array(&e->arena, n, sizeof(int64_t));
     e->result.end_ns = arena_array(&e->arena, n, sizeof(int64_t));
-    e->result.done_ns = arena_array(&e->arena, model->n_ranks + (size_t)1, sizeof(int64_t));
+    e->result.done_ns = arena_array(&e->arena, model->n_ranks, sizeof(int64_t));
     schedule_init(e);
     return e;
 }
@@ -43,10 +42,6 @@ static const struct dpro_strategy *single_tensors(struct evaluator *e,
     single.order = e->single.order;
     single.buckets = e->single.buckets;
     single.n_buckets = e->model->n_tensors;
-    for (uint32_t t = 0; t < e->model->n_tensors; t++) {
-        single.order[t] = t;
-        single.buckets[t] = (struct strategy_bucket){.first = t, .n = 1, .partitions = 1};
-    }
     e->single = single;
     return &e->single;
 }
@@ -104,7 +99,7 @@ ORDER(by_start, struct begun, ASCENDING(start_ns) ?: ASCENDING(tensor));
 void evaluated_groups(const struct evaluator *e, struct dpro_strategy *strategy)
 {
     uint32_t n = e->model->n_tensors;
-    struct begun *begun = mem_alloc((n + (size_t)1) * sizeof *begun);
+    struct begun *begun = mem_alloc(n * sizeof *begun);
     for (uint32_t t = 0; t < n; t++)
         begun[t] = (struct begun){e->sim.communications.at[t].start_ns, t};
     qsort(begun, n, sizeof *begun, by_start);

@@ -138,7 +138,7 @@ static void fit_overhead(const struct fitting *f, double start_ns)
 static void fit_launches(const struct fitting *f)
 {
     const struct dpro_graph *g = f->g;
-    uint8_t *arrives = arena_array(&f->coarse->arena, (size_t)g->n_ops + 1, 1);
+    uint8_t *arrives = arena_array(&f->coarse->arena, g->n_ops, 1);
     ARRAY(double) calls = {0};
     for (uint32_t t = 0; t < f->model->n_tensors && g->n_collectives > 0; t++) {
         const struct graph_collective *c = fit_bucket(f, t);

@@ -95,6 +95,10 @@ void fit_line(const fit_points *points, struct dpro_estimate *slope, struct dpro
  * its rate is lost. False: the points don't tell that anything is. */
 bool fit_held(const fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *share);
 
+/* The median with its standard error; frees the times. */
+typedef ARRAY(double) fit_times;
+struct dpro_estimate fit_median(fit_times *times);
+
 /* ---- fit_links.c ---- */
 
 /* When a link had something to carry, and how much. */
@@ -134,9 +138,6 @@ bool fit_reductions(const struct fitting *f);
 /* ---- fit_servers.c ---- */
 
 enum { FIT_LONG_BYTES = 4096 }; /* what is shorter tells of messages, what is longer of bytes */
-/* The median with its standard error; frees the times. */
-typedef ARRAY(double) fit_times;
-struct dpro_estimate fit_median(fit_times *times);
 /* Who the parameter servers are, and what they do. */
 void fit_servers(struct fitting *f);
 

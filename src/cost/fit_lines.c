@@ -1,4 +1,8 @@
-/* cost/fit_lines.c: lines through what was seen: so much for a byte, and so much beside. */
+/* cost/fit_lines.c: lines through what was seen: so much for a byte, and so much beside; and
+ * medians of it.
+ */
+#include "base/sort.h"
+#include "base/stats.h"
 #include "cost/fit.h"
 
 /* What it takes a transfer to start beside computation on its cores: 1 MB took 2 to 15 ms longer
@@ -73,4 +77,17 @@ bool fit_held(const fit_points *points, struct dpro_estimate *slope, struct dpro
     double lost_std = more_std * alone / ((alone + more) * (alone + more));
     *share = (struct dpro_estimate){lost, fmax(lost_std, lost / 2)}; /* other buckets may differ */
     return true;
+}
+
+struct dpro_estimate fit_median(fit_times *times)
+{
+    struct dpro_estimate median = {0};
+    sort_double(times->at, times->n);
+    if (times->n > 0) {
+        double spread = times->at[(times->n - 1) * 84 / 100] - times->at[(times->n - 1) * 16 / 100];
+        median = (struct dpro_estimate){stats_median(times->at, times->n),
+                                        spread / 2 / sqrt((double)times->n)};
+    }
+    array_fini(times);
+    return median;
 }

@@ -38,23 +38,15 @@ static void measure_form(const reduction_array *seen, struct form *form)
     }
 }
 
-/* Least squares; where sizes don't differ, or more bytes take less: all by the byte. */
 static struct form with_base(const reduction_array *seen)
 {
-    double n = (double)seen->n, x = 0, y = 0, xx = 0, xy = 0;
-    for (size_t i = 0; i < seen->n; i++) {
-        x += seen->at[i].bytes / n;
-        y += seen->at[i].kept_ns / n;
-    }
-    for (size_t i = 0; i < seen->n; i++) {
-        double dx = seen->at[i].bytes - x;
-        xx += dx * dx / n;
-        xy += dx * (seen->at[i].kept_ns - y) / n;
-    }
-    struct form form = {.byte_ns = xx > x * x / 16 ? xy / xx : y / x};
-    form.base_ns = y - form.byte_ns * x;
-    if (form.byte_ns <= 0 || form.base_ns < 0)
-        form = (struct form){.byte_ns = y / x};
+    struct dpro_estimate byte, base;
+    fit_points points = {0};
+    for (size_t i = 0; i < seen->n; i++)
+        array_push(&points, ((struct fit_point){seen->at[i].bytes, seen->at[i].kept_ns, 1, 0}));
+    fit_line(&points, &byte, &base);
+    array_fini(&points);
+    struct form form = {.byte_ns = byte.value, .base_ns = base.value};
     measure_form(seen, &form);
     return form;
 }
@@ -92,7 +84,7 @@ static struct form fit_form(reduction_array *seen, struct form (*fit)(const redu
 {
     enum { MOST_ROUNDS = 5 };
     const double FAR = 3 * 1.4826; /* median distances */
-    double *off = mem_alloc((seen->n + 1) * sizeof *off);
+    double *off = mem_alloc(seen->n * sizeof *off);
     for (size_t i = 0; i < seen->n; i++)
         seen->at[i].kept_ns = seen->at[i].took_ns;
     struct form form = fit(seen);

@@ -29,19 +29,6 @@ static void list_served(struct fitting *f)
         }
 }
 
-struct dpro_estimate fit_median(fit_times *times)
-{
-    struct dpro_estimate median = {0};
-    sort_double(times->at, times->n);
-    if (times->n > 0) {
-        double spread = times->at[(times->n - 1) * 84 / 100] - times->at[(times->n - 1) * 16 / 100];
-        median = (struct dpro_estimate){stats_median(times->at, times->n),
-                                        spread / 2 / sqrt((double)times->n)};
-    }
-    array_fini(times);
-    return median;
-}
-
 /* ---- links ---- */
 
 /* What a byte takes in one iteration, between hosts or within one: of the busy periods in
@@ -89,8 +76,8 @@ static struct dpro_estimate fit_way(const struct fitting *f, bool within)
 
 static void find_servers(const struct dpro_graph *g, struct dpro_model *model)
 {
-    int32_t *hosts = arena_array(&model->arena, g->n_servers + (size_t)1, sizeof *hosts);
-    int *numbers = arena_array(&model->arena, g->n_servers + (size_t)1, sizeof *numbers);
+    int32_t *hosts = arena_array(&model->arena, g->n_servers, sizeof *hosts);
+    int *numbers = arena_array(&model->arena, g->n_servers, sizeof *numbers);
     for (uint32_t s = 0; s < g->n_servers; s++) {
         char name[DPRO_PROCESS_NAME_MAX];
         dpro_process_name(name, g->ranks[g->n_ranks + s].rank); /* "ps 0" */

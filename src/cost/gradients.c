@@ -24,10 +24,10 @@ static void make_room(const struct dpro_graph *g, struct ready *order, size_t n,
     model->n_tensors = (uint32_t)n;
     model->tensors = arena_array(&model->arena, n, sizeof *model->tensors);
     coarse->bucket_of = arena_array(arena, n, sizeof *coarse->bucket_of);
-    coarse->ready = arena_alloc(arena, (n * g->n_ranks + 1) * sizeof *coarse->ready);
+    coarse->ready = arena_alloc(arena, n * g->n_ranks * sizeof *coarse->ready);
     coarse->n_buckets = g->n_collectives ? g->n_collectives : g->n_exchanges;
-    coarse->first_of = arena_alloc(arena, (coarse->n_buckets + (size_t)1) * sizeof(uint32_t));
-    coarse->transfer_of = arena_array(arena, g->n_ops + (size_t)1, sizeof *coarse->transfer_of);
+    coarse->first_of = arena_alloc(arena, coarse->n_buckets * sizeof(uint32_t));
+    coarse->transfer_of = arena_array(arena, g->n_ops, sizeof *coarse->transfer_of);
     for (size_t i = 0; i < n * g->n_ranks; i++)
         coarse->ready[i] = DPRO_NO_OP;
     for (uint32_t b = 0; b < coarse->n_buckets; b++)
@@ -55,7 +55,7 @@ static uint64_t name_key(const struct graph_tensor *t)
 /* By tensor: its index among its rank's tensors in its collective. */
 static uint32_t *find_places(const struct dpro_graph *g, struct arena *arena)
 {
-    uint32_t *places = arena_array(arena, (size_t)g->n_tensors + 1, sizeof *places);
+    uint32_t *places = arena_array(arena, g->n_tensors, sizeof *places);
     struct map counts = {0};
     for (uint32_t t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *tensor = &g->tensors[t];
@@ -93,7 +93,7 @@ static void from_collectives(const struct measured_replay *r, struct dpro_model 
     struct map by_name = {0}, by_place = {0};
     size_t n = 0;
     uint32_t *places = find_places(g, &coarse->arena);
-    struct ready *order = arena_alloc(&coarse->arena, ((size_t)g->n_tensors + 1) * sizeof *order);
+    struct ready *order = arena_alloc(&coarse->arena, g->n_tensors * sizeof *order);
     for (uint32_t t = 0; t < g->n_tensors; t++)
         if (is_gradient(g, &g->tensors[t]))
             order[n++] = (struct ready){r->copies[r->first].end_ns[g->tensors[t].in], t};

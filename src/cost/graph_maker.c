@@ -124,7 +124,7 @@ static void add_devices(const struct maker *m, struct dpro_graph_builder *builde
 static void add_nodes(struct maker *m, struct dpro_graph_builder *builder, uint32_t *ids)
 {
     uint32_t *first = arena_array(&m->arena, m->n_nodes + (size_t)2, sizeof *first);
-    uint32_t *order = arena_alloc(&m->arena, (m->nodes.n + 1) * sizeof *order);
+    uint32_t *order = arena_alloc(&m->arena, m->nodes.n * sizeof *order);
     for (size_t i = 0; i < m->nodes.n; i++)
         first[m->nodes.at[i].op.rank + 1]++;
     for (uint32_t r = 0; r < m->n_nodes; r++)
@@ -156,7 +156,7 @@ int maker_finish(struct maker *m, struct dpro_graph **graph, struct dpro_error *
 {
     struct dpro_graph_builder *builder = dpro_graph_builder_create(err);
     memory_check();
-    uint32_t *ids = arena_alloc(&m->arena, (m->nodes.n + 1) * sizeof *ids);
+    uint32_t *ids = arena_alloc(&m->arena, m->nodes.n * sizeof *ids);
     add_devices(m, builder);
     add_nodes(m, builder, ids);
     for (size_t i = 0; i < m->edges.n; i++) {
@@ -176,7 +176,7 @@ void maker_init(struct maker *m, const struct model_net *net, uint32_t n_more)
 {
     *m = (struct maker){.net = net, .n_nodes = sync_n_nodes(net)};
     m->n_nodes += n_more;
-    m->stations = arena_array(&m->arena, m->n_nodes + (size_t)1, sizeof *m->stations);
+    m->stations = arena_array(&m->arena, m->n_nodes, sizeof *m->stations);
 }
 
 void maker_fini(struct maker *m)

@@ -117,7 +117,7 @@ static void job_init(struct job *j, const struct dpro_model *model,
     for (uint32_t b = 0; b < strategy->n_buckets; b++)
         n_collectives += strategy->buckets[b].partitions;
     j->buckets = arena_array(arena, n, sizeof *j->buckets);
-    j->bucket_of = arena_array(arena, model->n_tensors + (size_t)1, sizeof *j->bucket_of);
+    j->bucket_of = arena_array(arena, model->n_tensors, sizeof *j->bucket_of);
     j->ends = arena_array(arena, n_collectives, sizeof *j->ends);
     j->at = arena_array(arena, n * net->collective.n_ranks, sizeof *j->at);
     buckets_cost(model, strategy, j->buckets, j->bucket_of);

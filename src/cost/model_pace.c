@@ -6,6 +6,7 @@
 #include "base/stats.h"
 #include "cost/cost.h"
 #include "cost/evaluate.h"
+#include "cost/uncertainty.h"
 
 /* Of a job on a machine that nothing is known of, how much one run's iterations differ from those
  * of another, relative: blocks of 10 to 50 steps before and after 14 recordings of one machine
@@ -91,23 +92,10 @@ void measure_iterations(const struct dpro_graph *g, const struct dpro_model_opti
  * communication: the ratio of their variances. */
 #define PACE_WORK 4.0
 
-static void scale_net(struct model_net *net, double ratio)
-{
-    struct dpro_estimate *const times[] = {&net->link.byte_ns,         &net->link.message_ns,
-                                           &net->collective.reduce_ns, &net->collective.overhead_ns,
-                                           &net->gate.negotiate_ns,    &net->collective.least_ns,
-                                           &net->servers.push_ns,      &net->servers.answer_ns,
-                                           &net->link.within_ns,       &net->gate.step_ns};
-    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
-        times[i]->value *= ratio;
-        times[i]->std *= ratio;
-    }
-}
-
 static double time_at_pace(struct dpro_model *model, struct model_pace pace)
 {
     struct dpro_model paced = *model;
-    scale_net(&paced.net, pace.net);
+    model_net_scale(&paced.net, pace.net);
     for (uint32_t r = 0; r < model->n_ranks; r++)
         model->ranks[r].work_scale = pace.work;
     double ns = (double)evaluate_once(&paced);
@@ -119,7 +107,7 @@ static double time_at_pace(struct dpro_model *model, struct model_pace pace)
 void set_pace(struct dpro_model *model, struct model_pace pace)
 {
     model->pace = pace;
-    scale_net(&model->net, pace.net);
+    model_net_scale(&model->net, pace.net);
     for (uint32_t p = 0; p < model->n_programs; p++)
         for (uint32_t i = 0; i < model->programs[p].n_ops; i++) {
             struct model_op *op = &model->programs[p].ops[i];

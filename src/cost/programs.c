@@ -52,8 +52,7 @@ static bool has_executor(const struct dpro_graph *g)
 /* First all that hands tensors over, then all that waits. */
 static void wait_last(struct dpro_model *model, struct model_program *program)
 {
-    struct model_op *ordered =
-        arena_array(&model->arena, program->n_ops + (size_t)1, sizeof *ordered);
+    struct model_op *ordered = arena_array(&model->arena, program->n_ops, sizeof *ordered);
     uint32_t n = 0;
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < program->n_ops; i++)

@@ -28,8 +28,8 @@ static void merge_ops(struct evaluator *e)
     size_t n_ops = 0;
     for (uint32_t p = 0; p < m->n_programs; p++)
         n_ops += m->programs[p].n_ops;
-    e->merged = arena_array(&e->arena, m->n_programs + (size_t)1, sizeof *e->merged);
-    struct model_op *next = arena_alloc(&e->arena, (n_ops + 1) * sizeof *next);
+    e->merged = arena_array(&e->arena, m->n_programs, sizeof *e->merged);
+    struct model_op *next = arena_alloc(&e->arena, n_ops * sizeof *next);
     for (uint32_t p = 0; p < m->n_programs; p++) {
         const struct model_program *program = &m->programs[p];
         e->merged[p].ops = next;
@@ -60,9 +60,9 @@ static size_t most_actions(const struct dpro_model *m, uint32_t program)
 static void find_classes(struct evaluator *e)
 {
     const struct dpro_model *m = e->model;
-    uint32_t *newest = arena_alloc(&e->arena, (m->n_programs + (size_t)1) * sizeof *newest);
-    e->classes = arena_array(&e->arena, m->n_ranks + (size_t)1, sizeof *e->classes);
-    e->class_of = arena_array(&e->arena, m->n_ranks + (size_t)1, sizeof *e->class_of);
+    uint32_t *newest = arena_alloc(&e->arena, m->n_programs * sizeof *newest);
+    e->classes = arena_array(&e->arena, m->n_ranks, sizeof *e->classes);
+    e->class_of = arena_array(&e->arena, m->n_ranks, sizeof *e->class_of);
     memset(newest, 0xff, m->n_programs * sizeof *newest);
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         const struct model_rank *rank = &m->ranks[r];

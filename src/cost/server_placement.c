@@ -96,7 +96,7 @@ double servers_slowness(const struct model_net *net, uint32_t node)
 static void change_hosts(struct dpro_model *m, uint32_t n, struct arena *arena)
 {
     struct model_net *net = &m->net;
-    bool *taken = arena_array(arena, m->n_ranks + (size_t)1, sizeof *taken);
+    bool *taken = arena_array(arena, m->n_ranks, sizeof *taken);
     int32_t *hosts = arena_array(arena, n, sizeof *hosts);
     bool with_ranks = net->servers.hosts != NULL;
     for (uint32_t r = 0; r < m->n_ranks; r++)

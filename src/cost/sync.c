@@ -349,7 +349,7 @@ static struct sync_cost replay_alone(const struct model_net *net, uint64_t size_
                                      struct sync_messages *messages)
 {
     sync_list(net, size_bytes, true, messages);
-    int64_t *ready = mem_alloc((messages->list.n + 1) * sizeof *ready);
+    int64_t *ready = mem_alloc(messages->list.n * sizeof *ready);
     struct link *links = mem_array(sync_n_nodes(net) + (size_t)1, sizeof *links);
     struct sync_cost cost = replay(net, messages, ready, links);
     mem_free(ready);

@@ -19,37 +19,50 @@
  * three turns are taken. */
 #define RATIO_SHARE (0.73 / 1.732)
 
+#define NUMBER(name, is_of_net)                                                                    \
+    {                                                                                              \
+        offsetof(struct model_net, name), is_of_net                                                \
+    }
+
+static const struct {
+    size_t offset;
+    bool is_of_net; /* a time that communication takes, not computation */
+} numbers[N_MODEL_NUMBERS] = {
+    NUMBER(link.byte_ns, true),         NUMBER(link.message_ns, true),
+    NUMBER(collective.reduce_ns, true), NUMBER(collective.overhead_ns, true),
+    NUMBER(compute.launch_ns, false),   NUMBER(compute.copy_ns, false),
+    NUMBER(compute.cast_ns, false),     NUMBER(link.cpu_ns, false),
+    NUMBER(servers.push_ns, true),      NUMBER(servers.answer_ns, true),
+    NUMBER(link.within_ns, true),       NUMBER(gate.step_ns, true),
+    NUMBER(link.held_share, false),     NUMBER(gate.negotiate_ns, true),
+    NUMBER(collective.least_ns, true),  NUMBER(compute.hook_ns, false)};
+
 struct dpro_estimate *model_number(struct model_net *net, size_t which)
 {
-    static const size_t offsets[N_MODEL_NUMBERS] = {
-        offsetof(struct model_net, link.byte_ns),
-        offsetof(struct model_net, link.message_ns),
-        offsetof(struct model_net, collective.reduce_ns),
-        offsetof(struct model_net, collective.overhead_ns),
-        offsetof(struct model_net, compute.launch_ns),
-        offsetof(struct model_net, compute.copy_ns),
-        offsetof(struct model_net, compute.cast_ns),
-        offsetof(struct model_net, link.cpu_ns),
-        offsetof(struct model_net, servers.push_ns),
-        offsetof(struct model_net, servers.answer_ns),
-        offsetof(struct model_net, link.within_ns),
-        offsetof(struct model_net, gate.step_ns),
-        offsetof(struct model_net, link.held_share),
-        offsetof(struct model_net, gate.negotiate_ns),
-        offsetof(struct model_net, collective.least_ns),
-        offsetof(struct model_net, compute.hook_ns)};
-    return (struct dpro_estimate *)(void *)((char *)net + offsets[which]);
+    return (struct dpro_estimate *)(void *)((char *)net + numbers[which].offset);
+}
+
+void estimate_scale(struct dpro_estimate *estimate, double ratio)
+{
+    estimate->value *= ratio;
+    estimate->std *= ratio;
+}
+
+void model_net_scale(struct model_net *net, double ratio)
+{
+    for (size_t i = 0; i < N_MODEL_NUMBERS; i++)
+        if (numbers[i].is_of_net)
+            estimate_scale(model_number(net, i), ratio);
 }
 
 /* The recorded time stays: what communication is blamed for is no work. */
 static void move_work(struct dpro_model *m, double lost, struct arena *arena)
 {
-    struct model_program *programs =
-        arena_array(arena, m->n_programs + (size_t)1, sizeof *programs);
+    struct model_program *programs = arena_array(arena, m->n_programs, sizeof *programs);
     for (uint32_t p = 0; p < m->n_programs; p++) {
         const struct model_program *from = &m->programs[p];
         programs[p].n_ops = from->n_ops;
-        programs[p].ops = arena_array(arena, from->n_ops + (size_t)1, sizeof *from->ops);
+        programs[p].ops = arena_array(arena, from->n_ops, sizeof *from->ops);
         for (uint32_t i = 0; i < from->n_ops; i++) {
             struct model_op *op = &programs[p].ops[i];
             *op = from->ops[i];

@@ -21,6 +21,9 @@ struct uncertainty {
 /* The numbers of a net that are learnt, each with its standard error; they are independent. */
 enum { N_MODEL_NUMBERS = 16 };
 struct dpro_estimate *model_number(struct model_net *net, size_t which);
+/* Makes all that takes time between ranks take `ratio` times as long. */
+void model_net_scale(struct model_net *net, double ratio);
+void estimate_scale(struct dpro_estimate *estimate, double ratio);
 
 /* Makes `moved` the model as it were, had another value been learnt for one of the numbers, by so
  * many standard errors. Where that is what communication costs computation, the recorded iterations

@@ -43,7 +43,7 @@ static double draw_iterations(const struct dpro_model *model, uint32_t n_recorde
                               int64_t draws[N_DRAWS])
 {
     struct dpro_model drawn = *model;
-    drawn.ranks = mem_alloc(((size_t)model->n_ranks + 1) * sizeof *drawn.ranks);
+    drawn.ranks = mem_alloc(model->n_ranks * sizeof *drawn.ranks);
     double sum = 0;
     for (uint32_t d = 0; d < N_DRAWS; d++) {
         for (uint32_t r = 0; r < model->n_ranks; r++) {
@@ -135,20 +135,18 @@ void dpro_whatif_destroy(struct dpro_whatif *whatif)
     mem_free(whatif);
 }
 
-struct dpro_prediction dpro_whatif_baseline(const struct dpro_whatif *whatif)
-{
-    return whatif->baseline;
-}
+/* Defines dpro_whatif_<name>(), which yields the value. */
+#define LOOK_AT(type, name, value)                                                                 \
+    type dpro_whatif_##name(const struct dpro_whatif *whatif)                                      \
+    {                                                                                              \
+        return value;                                                                              \
+    }
 
-struct dpro_prediction dpro_whatif_predicted(const struct dpro_whatif *whatif)
-{
-    return whatif->predicted;
-}
-
-struct dpro_estimate dpro_whatif_speedup(const struct dpro_whatif *whatif)
-{
-    return whatif->speedup;
-}
+LOOK_AT(struct dpro_prediction, baseline, whatif->baseline)
+LOOK_AT(struct dpro_prediction, predicted, whatif->predicted)
+LOOK_AT(struct dpro_estimate, speedup, whatif->speedup)
+LOOK_AT(const struct dpro_model *, model, &whatif->model)
+LOOK_AT(size_t, n_warnings, whatif->notes.lines.n)
 
 struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_whatif *whatif,
                                                      enum dpro_uncertainty_source source)
@@ -164,16 +162,6 @@ const char *dpro_uncertainty_name(enum dpro_uncertainty_source source)
                                         [DPRO_UNCERTAIN_MODEL] = "model misfit",
                                         [DPRO_UNCERTAIN_CHANGE] = "extrapolation"};
     return names[source];
-}
-
-const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif)
-{
-    return &whatif->model;
-}
-
-size_t dpro_whatif_n_warnings(const struct dpro_whatif *whatif)
-{
-    return whatif->notes.lines.n;
 }
 
 const char *dpro_whatif_warning(const struct dpro_whatif *whatif, size_t index)

@@ -85,19 +85,27 @@ static void describe_stack(const struct dpro_graph *g, struct dpro_model *model)
                                      "iterations vary");
 }
 
-/* As coarsen(). */
-static int build(const struct measured_replay *shape, const struct measured_replay *r,
+/* In the order that the iterations of `shape` show, in the time that those of `graph` take. */
+static int learn(const struct dpro_graph *shape, const struct dpro_graph *graph,
                  struct dpro_model *model, struct dpro_error *err)
 {
+    struct measured_replay replays[2];
     struct coarse coarse;
-    int rc = coarsen(shape, r, model, &coarse, err);
+    size_t n = shape == graph ? 1 : 2;
+    const struct measured_replay *r = &replays[n - 1];
+    measured_replay_run(shape, &replays[0]);
+    if (n > 1)
+        measured_replay_run(graph, &replays[1]);
+    int rc = coarsen(&replays[0], r, model, &coarse, err);
     if (rc < 0)
         return rc;
     fit_net(r, &coarse, model);
     make_programs(r, &coarse, model);
-    make_baseline(shape, &coarse, model);
-    describe_stack(r->graph, model);
+    make_baseline(&replays[0], &coarse, model);
+    describe_stack(graph, model);
     coarse_fini(&coarse);
+    for (size_t i = 0; i < n; i++)
+        measured_replay_fini(&replays[i]);
     return 0;
 }
 
@@ -105,39 +113,29 @@ int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *d
                       const struct dpro_model *model, struct dpro_model *learnt,
                       struct dpro_error *err)
 {
-    struct measured_replay shape, replay;
     struct dpro_model m = *model;
-    m.arena = (struct arena){NULL, 0};
-    m.warnings.at = NULL;
-    m.warnings.n = m.warnings.cap = 0;
-    m.net = (struct model_net){.collective.n_ranks = 0};
-    m.baseline = (struct dpro_strategy){.order = NULL};
-    measured_replay_run(graph, &shape);
-    measured_replay_run(delayed, &replay);
-    int rc = build(&shape, &replay, &m, err);
+    m.arena = (struct arena){0};
+    memset(&m.warnings, 0, sizeof m.warnings);
+    m.net = (struct model_net){0};
+    m.baseline = (struct dpro_strategy){0};
+    int rc = learn(graph, delayed, &m, err);
     if (rc < 0)
         return rc;
-    measured_replay_fini(&replay);
-    measured_replay_fini(&shape);
     array_fini(&m.warnings);
     set_pace(&m, model->pace);
     *learnt = m;
     return 0;
 }
 
-static int build_model(const struct dpro_graph *graph, const struct dpro_model_options *options,
-                       struct dpro_model **model, struct dpro_error *err)
+static int build(const struct dpro_graph *graph, const struct dpro_model_options *options,
+                 struct dpro_model **model, struct dpro_error *err)
 {
     struct dpro_model *m = mem_array(1, sizeof *m);
-    struct measured_replay replay;
     m->pace = (struct model_pace){1, 1};
-    int rc = dpro_model_check(graph, err);
-    if (rc < 0)
-        return rc;
-    measured_replay_run(graph, &replay);
     measure_iterations(graph, options, m);
-    rc = build(&replay, &replay, m, err);
-    measured_replay_fini(&replay);
+    int rc = dpro_model_check(graph, err);
+    if (rc == 0)
+        rc = learn(graph, graph, m, err);
     if (rc == 0)
         rc = fit_pace(m, err);
     if (rc == 0)
@@ -148,5 +146,5 @@ static int build_model(const struct dpro_graph *graph, const struct dpro_model_o
 int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,
                      struct dpro_model **model, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), build_model(graph, options, model, err));
+    return WITHIN_SCOPE(dpro_error_nomem(err), build(graph, options, model, err));
 }

@@ -4,17 +4,6 @@
 #include "cost/fused.h"
 #include "cost/graph_maker.h"
 
-int cost_graph_collective(const struct model_net *net, uint64_t size_bytes,
-                          struct dpro_graph **graph, struct dpro_error *err)
-{
-    struct maker m;
-    maker_init(&m, net, 0);
-    maker_collective(&m, DPRO_NO_OP, size_bytes);
-    int rc = maker_finish(&m, graph, err);
-    maker_fini(&m);
-    return rc;
-}
-
 /* The rank's next op; *last is the one before. */
 static uint32_t go_on(struct job *j, uint32_t rank, enum dpro_op_kind kind, const char *name,
                       double dur_ns, uint32_t *last)

@@ -5,10 +5,6 @@
 
 #include "cost/model.h"
 
-/* One collective of all ranks by itself. */
-int cost_graph_collective(const struct model_net *net, uint64_t size_bytes,
-                          struct dpro_graph **graph, struct dpro_error *err);
-
 /* The job under a strategy. Collectives follow one another in the order of `turns`, the buckets by
  * when they begin (NULL: as the strategy has them); at most n_streams are under way; of parameter
  * servers, what goes one way goes in that order. What they take from computation that goes on

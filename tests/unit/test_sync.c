@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "cost/model_graph.h"
+#include "cost/graph_maker.h"
 #include "cost/sync.h"
 #include "replay/replay.h"
 
@@ -24,7 +24,11 @@ static int64_t replayed(const struct model_net *net, uint64_t size)
     struct dpro_graph *graph;
     struct dpro_replay *replay;
     struct dpro_error err;
-    assert_int_equal(cost_graph_collective(net, size, &graph, &err), 0);
+    struct maker m;
+    maker_init(&m, net, 0);
+    maker_collective(&m, DPRO_NO_OP, size);
+    assert_int_equal(maker_finish(&m, &graph, &err), 0);
+    maker_fini(&m);
     assert_int_equal(dpro_replay_run(graph, NULL, &replay, &err), 0);
     int64_t last = 0;
     for (uint32_t op = 0; op < dpro_graph_n_ops(graph); op++)

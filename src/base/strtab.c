@@ -87,8 +87,9 @@ uint32_t strtab_add(struct strtab *table, const char *text, size_t len)
 
 uint32_t strtab_copy(struct strtab *table, const struct strtab *from, uint32_t id)
 {
-    if (table->n == 0 || id >= from->n || from->entries[id].len == 0)
-        return strtab_add(table, "", 0);
+    uint32_t empty = strtab_add(table, "", 0);
+    if (id >= from->n || from->entries[id].len == 0)
+        return empty;
     const struct strtab_entry *entry = &from->entries[id];
     return add_hashed(table, entry->text, entry->len, entry->hash);
 }

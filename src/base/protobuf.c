@@ -166,17 +166,15 @@ static bool view_varint(struct pb_view *view, uint64_t *value)
     return false;
 }
 
-bool pb_view_next(struct pb_view *view, struct pb_field *field, const unsigned char **payload)
+bool pb_view_next_slow(struct pb_view *view, struct pb_field *field)
 {
     uint64_t tag;
-    *field = (struct pb_field){.number = 0};
-    *payload = view->p;
+    *field = (struct pb_field){.payload = view->p};
     if (view->broken || view->p >= view->end || !view_varint(view, &tag))
         return false;
     field->number = (uint32_t)(tag >> 3);
     field->wire = tag & 7;
-    field->value = 0;
-    *payload = view->p;
+    field->payload = view->p;
     size_t left = (size_t)(view->end - view->p), size = 0;
     view->broken = tag >> 3 == 0 || tag >> 32;
     switch (field->wire) {
@@ -185,7 +183,7 @@ bool pb_view_next(struct pb_view *view, struct pb_field *field, const unsigned c
     case PB_BYTES:
         if (view->broken || !view_varint(view, &field->value))
             return false;
-        *payload = view->p;
+        field->payload = view->p;
         view->broken = field->value > (size_t)(view->end - view->p);
         view->p += view->broken ? 0 : field->value;
         return !view->broken;
@@ -201,4 +199,15 @@ bool pb_view_next(struct pb_view *view, struct pb_field *field, const unsigned c
         view->broken = true;
         return false;
     }
+}
+
+bool pb_view_fields(struct pb_view view, struct pb_field *fields, uint32_t n)
+{
+    struct pb_field field;
+    for (uint32_t i = 0; i < n; i++)
+        fields[i] = (struct pb_field){.payload = view.end};
+    while (pb_view_next(&view, &field))
+        if (field.number < n)
+            fields[field.number] = field;
+    return !view.broken;
 }

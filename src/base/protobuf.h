@@ -7,6 +7,8 @@
 #ifndef BASE_PROTOBUF_H
 #define BASE_PROTOBUF_H
 
+#include <string.h>
+
 #include "base/bytes.h"
 
 enum pb_wire { PB_VARINT = 0, PB_FIXED64 = 1, PB_BYTES = 2, PB_FIXED32 = 5 };
@@ -25,7 +27,24 @@ struct pb_field {
     uint32_t number;
     uint8_t wire;   /* enum pb_wire */
     uint64_t value; /* PB_BYTES: its length; fixed ones: their bits; varints: as they are */
+    const unsigned char *payload; /* of a message that is in memory whole: what follows the tag */
 };
+
+/* The value of a number, 0 of bytes; and the length of bytes, 0 of a number. */
+static inline uint64_t pb_number(const struct pb_field *field)
+{
+    return field->wire == PB_BYTES ? 0 : field->value;
+}
+static inline size_t pb_length(const struct pb_field *field)
+{
+    return field->wire == PB_BYTES ? field->value : 0;
+}
+/* Whether a field of a message that is in memory whole is that text. */
+static inline bool pb_is(const struct pb_field *field, const char *text)
+{
+    size_t len = strlen(text);
+    return pb_length(field) == len && memcmp(field->payload, text, len) == 0;
+}
 
 void pb_init(struct pb *pb, struct bytes *bytes);
 
@@ -39,6 +58,12 @@ bool pb_enter(struct pb *pb, const struct pb_field *field, uint64_t *outer);
 /* Back to the message around; the rest of the inner one is skipped. */
 void pb_leave(struct pb *pb, uint64_t outer);
 
+/* for (struct pb_field field: those of `message`, a field). Not to be left by return. */
+#define PB_EACH(pb, message, field)                                                                \
+    for (uint64_t outer_, entered_ = pb_enter((pb), (message), &outer_); entered_;                 \
+         pb_leave((pb), outer_), entered_ = false)                                                 \
+        for (struct pb_field field; pb_next((pb), &field);)
+
 /* The field's bytes, borrowed until the next call; those longer than the window are left out, and
  * what is no PB_BYTES: *len = 0. False on failure. */
 bool pb_text(struct pb *pb, const struct pb_field *field, const char **text, size_t *len);
@@ -47,19 +72,57 @@ bool pb_stop(struct pb *pb, const char *why);
 
 /* A message that is in memory whole, field by field; the payload of PB_BYTES is borrowed from it.
  */
-
 struct pb_view {
     const unsigned char *p, *end;
     bool broken;
 };
 
-/* False at its end, or with `broken` where it makes no sense any more. */
-bool pb_view_next(struct pb_view *view, struct pb_field *field, const unsigned char **payload);
-
-/* The view of a field's payload. */
-static inline struct pb_view pb_view_of(const struct pb_field *field, const unsigned char *payload)
+/* The field's bytes, as pb_text has them. */
+static inline bool pb_whole(struct pb *pb, const struct pb_field *field, struct pb_view *view)
 {
-    return (struct pb_view){payload, payload + (field->wire == PB_BYTES ? field->value : 0), false};
+    const char *text;
+    size_t len;
+    bool fine = pb_text(pb, field, &text, &len);
+    *view = (struct pb_view){(const unsigned char *)text, (const unsigned char *)text + len, false};
+    return fine;
+}
+/* The view of a field's payload. */
+static inline struct pb_view pb_view_of(const struct pb_field *field)
+{
+    return (struct pb_view){field->payload, field->payload + pb_length(field), false};
 }
 
+bool pb_view_next_slow(struct pb_view *view, struct pb_field *field);
+/* False at its end, or with `broken` where it makes no sense any more. */
+static inline bool pb_view_next(struct pb_view *view, struct pb_field *field)
+{
+    const unsigned char *p = view->p, *end = view->end;
+    uint64_t value = 0;
+    unsigned shift = 0;
+    /* almost all have a tag of one byte, and are a number or bytes */
+    if (!view->broken && p < end && *p >= 8 && (*p & 0x85) == 0) {
+        *field = (struct pb_field){.number = *p >> 3, .wire = *p & 7};
+        for (p++; p < end && *p >= 0x80 && shift < 7 * (PB_VARINT_MAX - 1); shift += 7)
+            value |= (uint64_t)(*p++ & 0x7f) << shift;
+        if (p < end && *p < 0x80) {
+            field->value = value | (uint64_t)*p << shift;
+            field->payload = p + 1;
+            if (pb_length(field) <= (size_t)(end - field->payload)) {
+                view->p = field->payload + pb_length(field);
+                return true;
+            }
+        }
+    }
+    /* copies, so that the caller's may stay in registers */
+    struct pb_view rest = *view;
+    struct pb_field next;
+    bool any = pb_view_next_slow(&rest, &next);
+    *view = rest;
+    *field = next;
+    return any;
+}
+
+/* The last field of each number below n, an empty one with number 0 where there is none. False: it
+ * is broken. */
+bool pb_view_fields(struct pb_view view, struct pb_field *fields, uint32_t n);
 #endif

@@ -602,19 +602,24 @@ static void test_a_session_s_step_is_one_part_a_task(void **state)
     part_fini(&part);
 }
 
+static enum protobuf_file recognised(const void *bytes, size_t n)
+{
+    struct head head = {.piece = HEAD_BYTES, .bytes = bytes, .n_bytes = n};
+    return protobuf_recognise(&head);
+}
+
 static void test_files_are_told_apart_by_their_first_bytes(void **state)
 {
     struct message space = profile(false), graph = graph_of(2), runmeta = {.n = 0};
     nested(&runmeta, 3, &graph);
-    assert_int_equal(protobuf_recognise((const char *)space.at, space.n), PROTOBUF_XPLANE);
-    assert_int_equal(protobuf_recognise((const char *)space.at, 20), PROTOBUF_XPLANE);
-    assert_int_equal(protobuf_recognise((const char *)graph.at, graph.n), PROTOBUF_GRAPH_DEF);
-    assert_int_equal(protobuf_recognise((const char *)runmeta.at, runmeta.n),
-                     PROTOBUF_RUN_METADATA);
+    assert_int_equal(recognised(space.at, space.n), PROTOBUF_XPLANE);
+    assert_int_equal(recognised(space.at, 20), PROTOBUF_XPLANE);
+    assert_int_equal(recognised(graph.at, graph.n), PROTOBUF_GRAPH_DEF);
+    assert_int_equal(recognised(runmeta.at, runmeta.n), PROTOBUF_RUN_METADATA);
     static const char *const others[] = {"\n{\"traceEvents\":[]}", "\n\n[]", "\n", "",
                                          "name,value\n"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        assert_int_equal(protobuf_recognise(others[i], strlen(others[i])), PROTOBUF_OTHER);
+        assert_int_equal(recognised(others[i], strlen(others[i])), PROTOBUF_OTHER);
 }
 
 int main(void)

@@ -5,35 +5,48 @@
  * when the graph has been read. Attributes hold whole constants; those are passed over unread. */
 #include "ingest/tensorflow/tf_parts.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/reader.h"
 #include "ingest/tensorflow/protobuf_files.h"
 
 enum { KEY_MAX = 1024 };
 
-struct graphdef {
-    struct pb *pb;
-    struct trace_part *part;
-    bool no_memory;
+/* Attributes that give the key and the size, as what they are kept. */
+enum attribute {
+    TENSOR_NAME, /* string ids */
+    SEND_DEVICE,
+    RECV_DEVICE,
+    GROUP_KEY, /* NO_KEY: none */
+    INSTANCE_KEY,
+    NUMEL,      /* of the first output; 0: not known */
+    ITEM_BYTES, /* of its elements; 0: not known */
+    N_ATTRIBUTES
 };
+#define NO_KEY UINT64_MAX
 
-/* Attributes that give the key and the size. */
-struct attributes {
-    uint32_t tensor_name, send_device, recv_device; /* string ids */
-    int64_t group_key, instance_key;                /* -1: none */
-    uint64_t numel;                                 /* of the first output; 0: not known */
-    uint32_t item_bytes;                            /* of its elements; 0: not known */
+/* The field of an attribute's value that has it. */
+enum { VALUE_LIST = 1, VALUE_TEXT = 2, VALUE_INT = 3, VALUE_TYPE = 6, N_VALUES };
+
+static const struct {
+    const char *name;
+    uint32_t field;
+    enum attribute is;
+} attributes[] = {
+    {"tensor_name", VALUE_TEXT, TENSOR_NAME},
+    {"send_device", VALUE_TEXT, SEND_DEVICE},
+    {"recv_device", VALUE_TEXT, RECV_DEVICE},
+    {"group_key", VALUE_INT, GROUP_KEY},
+    {"instance_key", VALUE_INT, INSTANCE_KEY},
+    {"_output_shapes", VALUE_LIST, NUMEL},
+    {"T", VALUE_TYPE, ITEM_BYTES},
+    {"dtype", VALUE_TYPE, ITEM_BYTES},
 };
-
-static uint32_t intern(struct graphdef *g, const char *text, size_t len)
-{
-    return part_intern(g->part, text, len);
-}
 
 size_t graphdef_task(const char *device, size_t len)
 {
@@ -48,7 +61,7 @@ size_t graphdef_task(const char *device, size_t len)
 }
 
 /* An input: "node", "node:1" (its second output), "^node" (order only). */
-static void read_input(struct graphdef *g, struct dfg_node *node, const char *text, size_t len)
+static void read_input(struct trace_part *part, const char *text, size_t len)
 {
     struct dfg_input input = {.control = len > 0 && *text == '^'};
     if (input.control) {
@@ -61,11 +74,10 @@ static void read_input(struct graphdef *g, struct dfg_node *node, const char *te
             input.output = (uint16_t)(input.output * 10 + (*digit - '0') % 10);
         len = (size_t)(colon - text);
     }
-    input.node = intern(g, text, len); /* for now */
-    if (g->part->dfg_inputs.n >= NO_ID - 1 || array_push(&g->part->dfg_inputs, input) < 0)
-        g->no_memory = true;
-    else
-        node->n_inputs++;
+    input.node = part_intern(part, text, len); /* for now */
+    if (part->dfg_inputs.n >= NO_ID - 1)
+        mem_fail();
+    array_push(&part->dfg_inputs, input);
 }
 
 /* Bytes of an element of DataType; 0: of no fixed size, or unknown. */
@@ -81,74 +93,51 @@ static uint32_t item_bytes_of(uint64_t type)
 static uint64_t numel_of(struct pb_view shape)
 {
     uint64_t numel = 1;
-    struct pb_field field, inner;
-    const unsigned char *payload;
-    while (numel && pb_view_next(&shape, &field, &payload)) {
-        uint64_t size = 0;
+    struct pb_field field, dim[2];
+    while (numel && pb_view_next(&shape, &field)) {
         if (field.number == 3)
             return 0; /* of unknown rank */
         if (field.number != 2 || field.wire != PB_BYTES)
             continue;
-        struct pb_view dim = pb_view_of(&field, payload);
-        while (pb_view_next(&dim, &inner, &payload))
-            if (inner.number == 1 && inner.wire == PB_VARINT && inner.value <= INT64_MAX)
-                size = inner.value;
-        if (__builtin_mul_overflow(numel, size, &numel))
+        pb_view_fields(pb_view_of(&field), dim, 2);
+        uint64_t size = pb_number(&dim[1]);
+        if (size > INT64_MAX || __builtin_mul_overflow(numel, size, &numel))
             return 0;
     }
     return numel;
 }
 
-/* The first of _output_shapes: a list 1 {shape 7}. */
+/* The first of _output_shapes: a list {shape 7}. */
 static uint64_t first_numel(struct pb_view list)
 {
     struct pb_field field;
-    const unsigned char *payload;
-    while (pb_view_next(&list, &field, &payload))
+    while (pb_view_next(&list, &field))
         if (field.number == 7 && field.wire == PB_BYTES)
-            return numel_of(pb_view_of(&field, payload));
+            return numel_of(pb_view_of(&field));
     return 0;
 }
 
-/* An entry of attr: key 1, value 2 {list 1, s 2, i 3, type 6, ...}. */
-static void read_attr(struct graphdef *g, const struct pb_field *field,
-                      struct attributes *attributes)
+/* An entry of attr: key 1, value 2. */
+static void read_attr(struct trace_part *part, struct pb_view view, uint64_t *values)
 {
-    const char *text, *key = "";
-    size_t len, key_len = 0;
-    struct pb_field inner;
-    const unsigned char *payload;
-    if (!pb_text(g->pb, field, &text, &len))
-        return;
-    struct pb_view entry = {(const unsigned char *)text, (const unsigned char *)text + len, false};
-    while (pb_view_next(&entry, &inner, &payload)) {
-        if (inner.number == 1 && inner.wire == PB_BYTES) {
-            key = (const char *)payload;
-            key_len = inner.value;
-        }
-        if (inner.number != 2)
+    struct pb_field entry[3], value[N_VALUES];
+    pb_view_fields(view, entry, 3);
+    pb_view_fields(pb_view_of(&entry[2]), value, N_VALUES);
+    for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) {
+        const struct pb_field *at = &value[attributes[i].field];
+        uint64_t *to = &values[attributes[i].is];
+        bool is_bytes = attributes[i].field <= VALUE_TEXT;
+        if (at->number == 0 || (at->wire == PB_BYTES) != is_bytes ||
+            !pb_is(&entry[1], attributes[i].name))
             continue;
-        struct pb_view value = pb_view_of(&inner, payload);
-        while (pb_view_next(&value, &inner, &payload)) {
-            bool string = inner.number == 2 && inner.wire == PB_BYTES;
-            bool number = inner.number == 3 && inner.wire == PB_VARINT && inner.value <= INT64_MAX;
-            bool list = inner.number == 1 && inner.wire == PB_BYTES;
-            bool type = inner.number == 6 && inner.wire == PB_VARINT;
-            if (string && json_is(key, key_len, "tensor_name"))
-                attributes->tensor_name = intern(g, (const char *)payload, inner.value);
-            else if (string && json_is(key, key_len, "send_device"))
-                attributes->send_device = intern(g, (const char *)payload, inner.value);
-            else if (string && json_is(key, key_len, "recv_device"))
-                attributes->recv_device = intern(g, (const char *)payload, inner.value);
-            else if (number && json_is(key, key_len, "group_key"))
-                attributes->group_key = (int64_t)inner.value;
-            else if (number && json_is(key, key_len, "instance_key"))
-                attributes->instance_key = (int64_t)inner.value;
-            else if (list && json_is(key, key_len, "_output_shapes"))
-                attributes->numel = first_numel(pb_view_of(&inner, payload));
-            else if (type && (json_is(key, key_len, "T") || json_is(key, key_len, "dtype")))
-                attributes->item_bytes = item_bytes_of(inner.value);
-        }
+        if (attributes[i].field == VALUE_LIST)
+            *to = first_numel(pb_view_of(at));
+        else if (attributes[i].field == VALUE_TEXT)
+            *to = tf_intern(part, at);
+        else if (attributes[i].field == VALUE_TYPE)
+            *to = item_bytes_of(at->value);
+        else if (at->value <= INT64_MAX)
+            *to = at->value;
     }
 }
 
@@ -161,74 +150,64 @@ uint32_t graphdef_key(struct trace_part *part, const char *tensor, const char *s
 }
 
 /* The key that the other end, or the other members, use too. */
-static uint32_t key_of(struct graphdef *g, const struct attributes *attributes)
+static uint32_t key_of(struct trace_part *part, const uint64_t *values)
 {
-    const struct strtab *names = &g->part->names;
+    const struct strtab *names = &part->names;
     char key[64];
-    if (attributes->tensor_name)
-        return graphdef_key(g->part, strtab_get(names, attributes->tensor_name),
-                            strtab_get(names, attributes->send_device),
-                            strtab_get(names, attributes->recv_device));
-    if (attributes->group_key < 0 || attributes->instance_key < 0)
+    if (values[TENSOR_NAME])
+        return graphdef_key(part, strtab_get(names, (uint32_t)values[TENSOR_NAME]),
+                            strtab_get(names, (uint32_t)values[SEND_DEVICE]),
+                            strtab_get(names, (uint32_t)values[RECV_DEVICE]));
+    if (values[GROUP_KEY] == NO_KEY || values[INSTANCE_KEY] == NO_KEY)
         return 0;
-    int len = snprintf(key, sizeof key, "%lld %lld", (long long)attributes->group_key,
-                       (long long)attributes->instance_key);
-    return intern(g, key, (size_t)len);
+    int len =
+        snprintf(key, sizeof key, "%" PRIu64 " %" PRIu64, values[GROUP_KEY], values[INSTANCE_KEY]);
+    return part_intern(part, key, (size_t)len);
 }
 
 /* A NodeDef: name 1, op 2, input 3, device 4, attr 5. */
-static void read_node(struct graphdef *g, const struct pb_field *node_field)
+static void read_node(struct pb *pb, struct trace_part *part, const struct pb_field *message)
 {
-    struct trace_part *part = g->part;
     struct dfg_node node = {.first_input = (uint32_t)part->dfg_inputs.n};
-    struct attributes attributes = {.group_key = -1, .instance_key = -1};
-    struct pb_field field;
-    const char *text;
-    size_t len, n_inputs = part->dfg_inputs.n;
-    uint64_t outer;
-    if (!pb_enter(g->pb, node_field, &outer))
-        return;
-    while (!g->no_memory && pb_next(g->pb, &field)) {
-        if (field.number == 5) {
-            read_attr(g, &field, &attributes);
+    uint32_t *const texts[] = {[1] = &node.name, [2] = &node.type, [4] = &node.device};
+    uint64_t values[N_ATTRIBUTES] = {[GROUP_KEY] = NO_KEY, [INSTANCE_KEY] = NO_KEY};
+    struct pb_view view;
+    PB_EACH(pb, message, field)
+    {
+        if (field.number > 5 || !pb_whole(pb, &field, &view))
             continue;
-        }
-        if (field.number > 4 || !pb_text(g->pb, &field, &text, &len))
-            continue;
-        if (field.number == 1)
-            node.name = intern(g, text, len);
-        else if (field.number == 2)
-            node.type = intern(g, text, len);
+        const char *text = (const char *)view.p;
+        size_t len = (size_t)(view.end - view.p);
+        if (field.number == 5)
+            read_attr(part, view, values);
         else if (field.number == 3)
-            read_input(g, &node, text, len);
+            read_input(part, text, len);
         else
-            node.device = intern(g, text, len);
+            *texts[field.number] = part_intern(part, text, len);
     }
-    pb_leave(g->pb, outer);
-    if (g->pb->fail || node.name == 0) {
-        part->dfg_inputs.n = n_inputs;
-        part->losses.n_broken += !g->pb->fail;
+    if (pb->fail || node.name == 0) {
+        part->dfg_inputs.n = node.first_input;
+        part->losses.n_broken += !pb->fail;
         return;
     }
-    node.key = key_of(g, &attributes);
-    if (__builtin_mul_overflow(attributes.numel, attributes.item_bytes, &node.size_bytes))
+    node.n_inputs = (uint32_t)part->dfg_inputs.n - node.first_input;
+    node.key = key_of(part, values);
+    if (__builtin_mul_overflow(values[NUMEL], values[ITEM_BYTES], &node.size_bytes))
         node.size_bytes = 0;
     part->n_events++;
-    if (part->dfg_nodes.n >= NO_ID - 1 || array_push(&part->dfg_nodes, node) < 0)
-        g->no_memory = true;
+    if (part->dfg_nodes.n >= NO_ID - 1)
+        mem_fail();
+    array_push(&part->dfg_nodes, node);
 }
 
 /* Replaces inputs' names by nodes. Inputs from other graphs (arguments of a function) are left out.
  * Of two nodes of one name the first counts. */
-static int resolve(struct graphdef *g, size_t first_node, size_t first_input,
-                   graphdef_places *places)
+static void resolve(struct trace_part *part, size_t first_node, size_t first_input,
+                    graphdef_places *places)
 {
-    struct trace_part *part = g->part;
     size_t n_names = part->names.n, kept = first_input;
-    if (n_names > places->n && array_reserve(places, n_names - places->n) < 0)
-        return -1;
     while (places->n < n_names)
-        places->at[places->n++] = NO_ID;
+        array_push(places, NO_ID);
     for (size_t n = part->dfg_nodes.n; n-- > first_node;)
         places->at[part->dfg_nodes.at[n].name] = (uint32_t)n;
     for (size_t n = first_node; n < part->dfg_nodes.n; n++) {
@@ -246,39 +225,35 @@ static int resolve(struct graphdef *g, size_t first_node, size_t first_input,
     part->dfg_inputs.n = kept;
     for (size_t n = first_node; n < part->dfg_nodes.n; n++)
         places->at[part->dfg_nodes.at[n].name] = NO_ID;
-    return 0;
 }
 
-int graphdef_read_nodes(struct pb *pb, struct trace_part *part, graphdef_places *places)
+void graphdef_read_nodes(struct pb *pb, struct trace_part *part, graphdef_places *places)
 {
-    struct graphdef g = {.pb = pb, .part = part};
     struct pb_field field;
     size_t first_node = part->dfg_nodes.n, first_input = part->dfg_inputs.n;
-    while (!g.no_memory && pb_next(pb, &field))
+    while (pb_next(pb, &field))
         if (field.number == 1)
-            read_node(&g, &field);
-    return g.no_memory ? -1 : resolve(&g, first_node, first_input, places);
+            read_node(pb, part, &field);
+    resolve(part, first_node, first_input, places);
 }
 
-static int read_graphdef(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+static int read_graphdef(struct bytes *bytes, struct trace_part *part,
+                         struct dpro_error *err UNUSED)
 {
     struct pb pb;
-    part->graph = GRAPH_AS_WRITTEN;
-    if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
-        return dpro_error_nomem(err);
     graphdef_places places = {0};
+    part->graph = GRAPH_AS_WRITTEN;
     pb_init(&pb, bytes);
-    int rc = graphdef_read_nodes(&pb, part, &places);
+    graphdef_read_nodes(&pb, part, &places);
     array_fini(&places);
     part->broken = pb.fail;
     part->broken_offset = pb.fail_offset;
-    return rc < 0 ? dpro_error_nomem(err) : 0;
+    return 0;
 }
 
 static bool recognise(const struct head *head)
 {
-    return head->piece == HEAD_BYTES &&
-           protobuf_recognise(head->bytes, head->n_bytes) == PROTOBUF_GRAPH_DEF;
+    return protobuf_recognise(head) == PROTOBUF_GRAPH_DEF;
 }
 
 const struct reader graphdef_reader = {

@@ -17,15 +17,16 @@ static bool is_text(const unsigned char *p, uint64_t len, size_t there)
 /* What the first field of a protobuf file is: of XSpace a plane {id, name}, of GraphDef a node
  * {name, op}, of RunMetadata a list of devices {{device}} or a graph. Only the first bytes of the
  * file are there. */
-enum protobuf_file protobuf_recognise(const char *bytes, size_t n)
+enum protobuf_file protobuf_recognise(const struct head *head)
 {
-    const unsigned char *p = (const unsigned char *)bytes;
-    struct pb_view file = {p, p + n, false};
+    const unsigned char *p = (const unsigned char *)head->bytes;
+    struct pb_view file = {p, p, false};
     uint64_t tag = 0, len;
+    if (head->piece == HEAD_BYTES)
+        file.end += head->n_bytes;
     for (; file.p < file.end; file.p += len) {
         size_t there;
         struct pb_field field;
-        const unsigned char *payload;
         tag = *file.p;
         if (tag != 0x0a && tag != 0x1a && tag != 0x22)
             return PROTOBUF_OTHER;
@@ -46,18 +47,18 @@ enum protobuf_file protobuf_recognise(const char *bytes, size_t n)
             return *inner.p == 0x0a ? PROTOBUF_RUN_METADATA : PROTOBUF_OTHER;
         while (inner.p < inner.end) {
             const unsigned char *at = inner.p;
-            bool whole = pb_view_next(&inner, &field, &payload);
-            size_t left = (size_t)(file.end - payload);
+            bool whole = pb_view_next(&inner, &field);
+            size_t left = (size_t)(file.end - field.payload);
             if (!whole && (field.number == 0 || (at[0] & 7) != PB_BYTES))
                 break;
             if (field.number == 1 && field.wire == PB_VARINT)
                 continue;
             if (field.number == 1)
-                return is_text(payload, field.value, left)      ? PROTOBUF_GRAPH_DEF
-                       : payload < file.end && *payload == 0x0a ? PROTOBUF_RUN_METADATA
-                                                                : PROTOBUF_OTHER;
-            return field.number == 2 && is_text(payload, field.value, left) ? PROTOBUF_XPLANE
+                return is_text(field.payload, field.value, left)            ? PROTOBUF_GRAPH_DEF
+                       : field.payload < file.end && *field.payload == 0x0a ? PROTOBUF_RUN_METADATA
                                                                             : PROTOBUF_OTHER;
+            return field.number == 2 && is_text(field.payload, field.value, left) ? PROTOBUF_XPLANE
+                                                                                  : PROTOBUF_OTHER;
         }
         return PROTOBUF_OTHER;
     }

@@ -3,10 +3,11 @@
 #ifndef INGEST_TENSORFLOW_PROTOBUF_FILES_H
 #define INGEST_TENSORFLOW_PROTOBUF_FILES_H
 
-#include <stddef.h>
+#include "ingest/reader.h"
 
 enum protobuf_file { PROTOBUF_OTHER, PROTOBUF_XPLANE, PROTOBUF_RUN_METADATA, PROTOBUF_GRAPH_DEF };
 
-enum protobuf_file protobuf_recognise(const char *bytes, size_t n);
+/* What a file is whose head is at hand. */
+enum protobuf_file protobuf_recognise(const struct head *head);
 
 #endif

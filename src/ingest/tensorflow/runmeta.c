@@ -4,11 +4,6 @@
  * A step of a session has all tasks of the job in one file: it is read into one part a task, in a
  * list. Of a device's graphs, as a run of several functions leaves them, the largest is kept: the
  * training step, not what initialized it. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/error.h"
 #include "base/map.h"
 #include "ingest/reader.h"
 #include "ingest/tensorflow/protobuf_files.h"
@@ -27,7 +22,6 @@ struct runmeta {
     struct trace_part *part; /* of the file */
     ARRAY(struct partition) partitions;
     graphdef_places places;
-    bool no_memory;
 };
 
 /* Whether another graph of the same device is at least as large; a smaller one is dropped. */
@@ -51,18 +45,18 @@ static void read_graph(struct runmeta *r, const struct pb_field *field)
     uint64_t outer;
     if (!pb_enter(&r->pb, field, &outer))
         return;
-    r->no_memory |= graphdef_read_nodes(&r->pb, part, &r->places) < 0;
+    graphdef_read_nodes(&r->pb, part, &r->places);
     pb_leave(&r->pb, outer);
     fresh.n_nodes = part->dfg_nodes.n - fresh.first_node;
     fresh.n_inputs = part->dfg_inputs.n - fresh.first_input;
-    if (r->no_memory || fresh.n_nodes == 0)
+    if (fresh.n_nodes == 0)
         return;
     fresh.device = part->dfg_nodes.at[fresh.first_node].device;
     if (is_second(r, &fresh)) {
         part->dfg_nodes.n = fresh.first_node;
         part->dfg_inputs.n = fresh.first_input;
     } else {
-        r->no_memory = array_push(&r->partitions, fresh) < 0;
+        array_push(&r->partitions, fresh);
     }
 }
 
@@ -92,78 +86,64 @@ static void compact(struct runmeta *r)
     part->dfg_inputs.n = input;
 }
 
-/* FunctionGraphs: partition_graphs 1. */
-static void read_function(struct runmeta *r, const struct pb_field *function)
-{
-    struct pb_field field;
-    uint64_t outer;
-    if (!pb_enter(&r->pb, function, &outer))
-        return;
-    while (!r->no_memory && pb_next(&r->pb, &field))
-        if (field.number == 1)
-            read_graph(r, &field);
-    pb_leave(&r->pb, outer);
-}
-
-/* RunMetadata: step_stats 1, partition_graphs 3, function_graphs 4. TensorFlow 2 writes a
- * function's graphs twice, as 3 and as 4. */
+/* RunMetadata: step_stats 1, partition_graphs 3, function_graphs 4 {partition_graphs 1}.
+ * TensorFlow 2 writes a function's graphs twice, as 3 and as 4. */
 static void read_all(struct runmeta *r)
 {
     struct pb_field field;
     bool has_partitions = false;
-    while (!r->no_memory && pb_next(&r->pb, &field)) {
+    while (pb_next(&r->pb, &field)) {
         if (field.number == 1) {
-            r->no_memory |= session_read_step(&r->pb, &field, r->part) < 0;
+            session_read_step(&r->pb, &field, r->part);
         } else if (field.number == 3) {
             has_partitions = true;
             read_graph(r, &field);
         } else if (field.number == 4 && !has_partitions) {
-            read_function(r, &field);
+            PB_EACH(&r->pb, &field, graph)
+            {
+                if (graph.number == 1)
+                    read_graph(r, &graph);
+            }
         }
     }
 }
 
 /* Graphs that ran have no shapes; the sizes of collectives' outputs are in the step's spans. */
-static void size_collectives(struct runmeta *r)
+static void size_collectives(struct trace_part *part)
 {
-    struct trace_part *part = r->part;
     struct map sizes = {0};
-    uint64_t size;
     FOR_EACH_SPAN(part, span)
     {
-        if (!r->no_memory && span->kind == SPAN_COLLECTIVE &&
-            part->details.at[span->detail].bytes > 0)
-            r->no_memory = map_set(&sizes, span->name, part->details.at[span->detail].bytes) < 0;
+        uint64_t bytes = span->kind == SPAN_COLLECTIVE ? part->details.at[span->detail].bytes : 0;
+        if (bytes > 0)
+            map_set(&sizes, span->name, bytes);
     }
     for (size_t n = 0; n < part->dfg_nodes.n && sizes.n > 0; n++) {
         struct dfg_node *node = &part->dfg_nodes.at[n];
-        if (node->size_bytes == 0 && map_get(&sizes, node->name, &size))
-            node->size_bytes = size;
+        if (node->size_bytes == 0)
+            map_get(&sizes, node->name, &node->size_bytes);
     }
     map_fini(&sizes);
 }
 
-static int read_runmeta(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+static int read_runmeta(struct bytes *bytes, struct trace_part *part, struct dpro_error *err UNUSED)
 {
     struct runmeta r = {.part = part};
-    if (strtab_add(&part->names, "", 0) == STRTAB_FULL)
-        return dpro_error_nomem(err);
     pb_init(&r.pb, bytes);
     read_all(&r);
+    array_fini(&r.places);
     compact(&r);
-    size_collectives(&r);
-    r.no_memory |= session_split(part) < 0;
+    array_fini(&r.partitions);
+    size_collectives(part);
+    session_split(part);
     part->broken = r.pb.fail;
     part->broken_offset = r.pb.fail_offset;
-    array_fini(&r.partitions);
-    array_fini(&r.places);
-    return r.no_memory ? dpro_error_nomem(err) : 0;
+    return 0;
 }
 
 static bool recognise(const struct head *head)
 {
-    return head->piece == HEAD_BYTES &&
-           protobuf_recognise(head->bytes, head->n_bytes) == PROTOBUF_RUN_METADATA;
+    return protobuf_recognise(head) == PROTOBUF_RUN_METADATA;
 }
 
 const struct reader runmeta_reader = {

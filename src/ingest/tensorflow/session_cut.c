@@ -76,12 +76,12 @@ static void keep_spans(struct cutting *c)
         struct trace_part done = {.first_block = blocks};
         blocks = blocks->next;
         done.first_block->next = NULL;
-        for (uint32_t i = 0; i < done.first_block->n && !c->j->no_memory; i++) {
+        for (uint32_t i = 0; i < done.first_block->n; i++) {
             const struct trace_span *span = &done.first_block->at[i];
             uint32_t cut = cut_at(c->j, c->process, span);
             if (cut == NO_ID || span->kind == SPAN_STEP)
                 continue;
-            c->j->no_memory |= map_set(&c->profiled, span->name + UINT64_C(1), 1) < 0;
+            map_set(&c->profiled, span->name + UINT64_C(1), 1);
             place(c, *span, cut);
         }
         part_free_blocks(&done);
@@ -91,15 +91,15 @@ static void keep_spans(struct cutting *c)
 static void find_nodes(struct cutting *c)
 {
     const struct trace_part *graph = c->graph;
-    for (size_t n = 0; n < graph->dfg_nodes.n && !c->j->no_memory; n++)
+    for (size_t n = 0; n < graph->dfg_nodes.n; n++)
         if (graph->dfg_nodes.at[n].name)
-            c->j->no_memory |= map_set(&c->nodes, graph->dfg_nodes.at[n].name, n) < 0;
+            map_set(&c->nodes, graph->dfg_nodes.at[n].name, n);
     FOR_EACH_SPAN(graph, span)
     {
         const struct trace_detail *detail =
             span->kind == SPAN_TRANSFER ? &graph->details.at[span->detail] : NULL;
         if (detail && detail->process_group)
-            c->j->no_memory |= map_set(&c->sizes, detail->process_group, detail->bytes) < 0;
+            map_set(&c->sizes, detail->process_group, detail->bytes);
     }
 }
 
@@ -118,7 +118,6 @@ static void add_wait(struct cutting *c, const struct wait *wait)
     const struct trace_part *graph = c->graph;
     const char *name = strtab_get(&part->names, from->name);
     uint32_t id = strtab_find(&graph->names, name, strtab_len(&part->names, from->name));
-    bool *no_memory = &c->j->no_memory;
     uint64_t n, common = 0, bytes = 0;
     if (id == STRTAB_FULL || id == 0 || !map_get(&c->nodes, id, &n))
         return;
@@ -136,28 +135,27 @@ static void add_wait(struct cutting *c, const struct wait *wait)
             return;
         map_get(&c->sizes, node->key, &bytes);
         span.kind = SPAN_TRANSFER;
-        span.track = session_inbox(part, OF_WAITS, key, no_memory);
+        span.track = session_inbox(part, OF_WAITS, key);
         detail.process_group = part_intern(part, key, strlen(key));
         detail.bytes = bytes;
     } else if (strncmp(type, "Collective", 10) == 0) {
         if (map_get(&c->profiled, from->name + UINT64_C(1), NULL))
             return;
         span.kind = SPAN_COLLECTIVE;
-        span.track = session_track(&c->idle, part, OF_WAITS, &span, no_memory);
+        span.track = session_track(&c->idle, part, OF_WAITS, &span);
         detail.collective = part_intern(part, type, strlen(type));
         session_name_group(part, key, &detail);
     } else {
-        span.track = session_track(&c->idle, part, OF_WAITS, &span, no_memory);
+        span.track = session_track(&c->idle, part, OF_WAITS, &span);
     }
     if (span.kind != SPAN_CPU_OP) {
         if (!map_get(&c->details, n + 1, &common)) {
-            common = tf_detail(part, &detail, no_memory);
-            *no_memory |= map_set(&c->details, n + 1, common) < 0;
+            common = tf_detail(part, &detail);
+            map_set(&c->details, n + 1, common);
         }
         span.detail = (uint32_t)common;
     }
-    if (!*no_memory)
-        place(c, span, wait->cut);
+    place(c, span, wait->cut);
 }
 
 /* Calls and answers of one node in one run, as often as a loop has it run: in the order of time. */
@@ -176,16 +174,16 @@ static void add_waits(struct cutting *c)
             at[n++] = at[i];
     if (n > 0)
         qsort(at, n, sizeof *at, by_kernel);
-    for (size_t i = 0; i + 1 < n && !c->j->no_memory; i++) {
+    for (size_t i = 0; i + 1 < n; i++) {
         struct wait wait = {cut_of(c->j, at[i].run), at[i], at[i + 1].ns};
         if (at[i].kind == MOMENT_WAIT && at[i + 1].kind == MOMENT_WAIT_DONE &&
             at[i].run == at[i + 1].run && at[i].name == at[i + 1].name) {
-            c->j->no_memory = array_push(&waits, wait) < 0;
+            array_push(&waits, wait);
             i++;
         }
     }
     array_sort(&waits, by_cut);
-    for (size_t i = 0; i < waits.n && !c->j->no_memory; i++)
+    for (size_t i = 0; i < waits.n; i++)
         add_wait(c, &waits.at[i]);
     array_fini(&waits);
 }
@@ -197,7 +195,7 @@ static void add_variables(struct cutting *c, uint32_t cut)
     const struct trace_part *graph = c->graph;
     struct tf_idle_tracks idle = {.n = 0};
     int64_t start_ns = c->part->cuts.at[cut].start_ns;
-    for (size_t n = 0; n < graph->dfg_nodes.n && !c->j->no_memory; n++) {
+    for (size_t n = 0; n < graph->dfg_nodes.n; n++) {
         const struct dfg_node *node = &graph->dfg_nodes.at[n];
         const char *type = strtab_get(&graph->names, node->type),
                    *name = strtab_get(&graph->names, node->name);
@@ -209,10 +207,9 @@ static void add_variables(struct cutting *c, uint32_t cut)
         span.name = part_intern(c->part, name, strlen(name));
         if (map_get(&c->profiled, span.name + UINT64_C(1), NULL))
             continue;
-        span.track = session_track(&idle, c->part, OF_VARIABLES, &span, &c->j->no_memory);
+        span.track = session_track(&idle, c->part, OF_VARIABLES, &span);
         start_ns++;
-        if (!c->j->no_memory)
-            place(c, span, cut);
+        place(c, span, cut);
     }
 }
 
@@ -221,23 +218,21 @@ void session_cut_process(struct joiner *j, struct process *process)
     struct trace_part *part = &process->profile->part;
     struct cutting c = {.j = j, .process = process, .part = part};
     const struct part_cut none = {0};
-    for (uint32_t i = 0; i < j->n_cuts && !j->no_memory; i++)
-        j->no_memory |= array_push(&part->cuts, none) < 0;
-    for (size_t r = process->runs.n; r-- > 0 && !j->no_memory;) { /* the first run begins a step */
+    for (uint32_t i = 0; i < j->n_cuts; i++)
+        array_push(&part->cuts, none);
+    for (size_t r = process->runs.n; r-- > 0;) { /* the first run begins a step */
         const struct run *run = &process->runs.at[r];
         uint32_t cut = cut_of(j, run->id);
         if (cut != NO_ID)
             part->cuts.at[cut] =
                 (struct part_cut){.start_ns = run->start_ns, .end_ns = run->start_ns};
     }
-    if (!j->no_memory)
-        keep_spans(&c);
-    if (!j->no_memory && process->graph) {
+    keep_spans(&c);
+    if (process->graph) {
         c.graph = &process->graph->part;
         find_nodes(&c);
-        if (!j->no_memory)
-            add_waits(&c);
-        for (uint32_t i = 0; i < j->n_cuts && !j->no_memory; i++)
+        add_waits(&c);
+        for (uint32_t i = 0; i < j->n_cuts; i++)
             add_variables(&c, i);
     }
     part->is_session_step = true;

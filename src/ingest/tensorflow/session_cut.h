@@ -45,16 +45,16 @@ struct step {
 
 struct joiner {
     struct trace_build *build;
+    struct arena arena; /* has processes and cuts */
     struct process *processes;
     size_t n;
     struct map step_of_run, step_of_number; /* index */
     ARRAY(struct step) steps;               /* in the client's order */
     uint32_t *cuts;                         /* by step; NO_ID: not whole */
     uint32_t n_cuts;
-    bool no_memory;
 };
 
-/* session_cut.c: cuts a process's spans into the steps. Sets no_memory. */
+/* session_cut.c: cuts a process's spans into the steps. */
 void session_cut_process(struct joiner *j, struct process *process);
 
 #endif

@@ -10,9 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/log.h"
-#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/tensorflow/session_cut.h"
 #include "ingest/tensorflow/session_run_steps.h"
@@ -23,22 +21,22 @@ ORDER(compare_works, struct work, ASCENDING(track) ?: ASCENDING(start_ns) ?: ASC
 
 ORDER(compare_runs, struct run, ASCENDING(start_ns) ?: ASCENDING(id));
 
-static void find_runs(struct joiner *j, struct process *process)
+static void find_runs(struct process *process)
 {
     const struct session_profile *session = session_profile_of(&process->profile->part);
     const struct session_moment *moment, *end = session->moments.at + session->moments.n;
     struct map done = {0};
-    for (moment = session->moments.at; moment < end && !j->no_memory; moment++)
+    for (moment = session->moments.at; moment < end; moment++)
         if (moment->kind == MOMENT_RUN_DONE)
-            j->no_memory = map_set(&done, map_key(moment->run), 1) < 0;
-    for (moment = session->moments.at; moment < end && !j->no_memory; moment++) {
+            map_set(&done, map_key(moment->run), 1);
+    for (moment = session->moments.at; moment < end; moment++) {
         struct run run = {moment->run, moment->track, moment->ns,
                           map_get(&done, map_key(moment->run), NULL)};
         struct work work = {moment->track, moment->ns, moment->run};
         if (moment->kind == MOMENT_RUN)
-            j->no_memory |= array_push(&process->runs, run) < 0;
+            array_push(&process->runs, run);
         else if (moment->kind == MOMENT_WORK)
-            j->no_memory |= array_push(&process->works, work) < 0;
+            array_push(&process->works, work);
     }
     array_sort(&process->runs, compare_runs);
     array_sort(&process->works, compare_works);
@@ -55,14 +53,14 @@ static struct mark *mark_at(const struct process *process, int64_t ns)
                                                                : NULL;
 }
 
-static void find_marks(struct joiner *j, struct process *process)
+static void find_marks(struct process *process)
 {
     FOR_EACH_SPAN(&process->profile->part, span)
     {
         struct mark mark = {span->track, false, span->start_ns, span->start_ns + span->dur_ns,
                             span->sequence};
         if (span->kind == SPAN_STEP)
-            j->no_memory |= array_push(&process->marks, mark) < 0;
+            array_push(&process->marks, mark);
     }
     array_sort(&process->marks, compare_marks);
     for (size_t r = 0; r < process->runs.n; r++) {
@@ -77,9 +75,10 @@ static void find_marks(struct joiner *j, struct process *process)
 static uint32_t step_of(struct joiner *j, int64_t number)
 {
     struct step fresh = {0};
-    int64_t index = map_number(&j->step_of_number, map_key((uint64_t)number));
-    j->no_memory |= index < 0 || ((size_t)index == j->steps.n && array_push(&j->steps, fresh) < 0);
-    return (uint32_t)index;
+    uint32_t index = (uint32_t)map_number(&j->step_of_number, map_key((uint64_t)number));
+    if (index == j->steps.n)
+        array_push(&j->steps, fresh);
+    return index;
 }
 
 /* The number of the mark that a run began in; false: in none. */
@@ -95,12 +94,12 @@ static bool find_mark(const struct process *process, const struct run *run, int6
 /* Its runs are steps by their marks, or, where `marked` is false, by themselves. */
 static void number_runs(struct joiner *j, const struct process *process, bool marked)
 {
-    for (size_t r = 0; r < process->runs.n && !j->no_memory; r++) {
+    for (size_t r = 0; r < process->runs.n; r++) {
         int64_t number = (int64_t)r;
         if (marked && !find_mark(process, &process->runs.at[r], &number))
             continue;
         uint32_t step = step_of(j, number);
-        j->no_memory |= map_set(&j->step_of_run, map_key(process->runs.at[r].id), step) < 0;
+        map_set(&j->step_of_run, map_key(process->runs.at[r].id), step);
     }
 }
 
@@ -167,11 +166,7 @@ static void choose_steps(struct joiner *j)
             of->n_processes += of->last != p + 1;
             of->last = (uint32_t)p + 1;
         }
-    j->cuts = mem_alloc((j->steps.n + 1) * sizeof *j->cuts);
-    if (!j->cuts) {
-        j->no_memory = true;
-        return;
-    }
+    j->cuts = arena_array(&j->arena, j->steps.n, sizeof *j->cuts);
     for (size_t s = 0; s < j->steps.n; s++)
         j->cuts[s] =
             j->steps.at[s].n_processes == j->n && j->n_cuts < UINT16_MAX ? j->n_cuts++ : NO_ID;
@@ -220,9 +215,8 @@ static void find_processes(struct joiner *j)
     bool has_graphs = false;
     for (size_t i = 0; i < list->n; i++)
         has_graphs |= is_step(&list->at[i]);
-    j->processes = mem_array(list->n + 1, sizeof *j->processes);
-    j->no_memory |= !j->processes;
-    for (size_t i = 0; i < list->n && !j->no_memory; i++) {
+    j->processes = arena_array(&j->arena, list->n, sizeof *j->processes);
+    for (size_t i = 0; i < list->n; i++) {
         struct source *profile = &list->at[i], *graph = NULL;
         for (size_t k = 0; k < list->n && is_session_profile(profile) && !graph; k++)
             if (is_step(&list->at[k]) && list->at[k].rank == profile->rank &&
@@ -320,42 +314,36 @@ static void warn_missing(struct joiner *j, const struct source *missing)
 static void join(struct joiner *j)
 {
     find_processes(j);
-    if (j->n == 0 || j->no_memory)
+    if (j->n == 0)
         return;
-    for (size_t p = 0; p < j->n && !j->no_memory; p++) {
-        find_runs(j, &j->processes[p]);
-        find_marks(j, &j->processes[p]);
+    for (size_t p = 0; p < j->n; p++) {
+        find_runs(&j->processes[p]);
+        find_marks(&j->processes[p]);
     }
-    if (!j->no_memory)
-        find_steps(j);
+    find_steps(j);
     const struct source *missing = find_missing(j);
-    if (!missing && !j->no_memory)
+    if (!missing)
         choose_steps(j);
-    if (j->no_memory)
-        return;
     if (j->n_cuts == 0 && j->processes[0].graph) {
         warn_missing(j, missing);
         leave_profiles_out(j);
     }
     if (j->n_cuts == 0)
         return;
-    for (size_t p = 0; p < j->n && !j->no_memory; p++)
+    for (size_t p = 0; p < j->n; p++)
         session_cut_process(j, &j->processes[p]);
-    if (!j->no_memory)
-        find_wholes(j);
+    find_wholes(j);
     leave_steps_out(j);
 }
 
-int session_profiles_join(struct trace_build *build, struct dpro_error *err)
+void session_profiles_join(struct trace_build *build)
 {
     struct joiner j = {.build = build};
     join(&j);
     while (j.n > 0)
         drop_process(&j, j.n - 1);
-    mem_free(j.processes);
-    mem_free(j.cuts);
+    arena_fini(&j.arena);
     array_fini(&j.steps);
     map_fini(&j.step_of_run);
     map_fini(&j.step_of_number);
-    return j.no_memory ? dpro_error_nomem(err) : 0;
 }

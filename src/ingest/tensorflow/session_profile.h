@@ -9,7 +9,6 @@
 
 struct payload_kind;
 struct trace_build;
-struct dpro_error;
 struct trace_part;
 
 /* A run is one call of Session.run; all processes that take part know it by one number. */
@@ -40,6 +39,6 @@ struct session_profile *session_profile_of(const struct trace_part *part);
  * them have, each a window. What a task received gets its key from the task's graph, and its size
  * from the step whose RunMetadata has the graph. Where a task has no profile, the steps of the
  * RunMetadata are used. */
-int session_profiles_join(struct trace_build *build, struct dpro_error *err);
+void session_profiles_join(struct trace_build *build);
 
 #endif

@@ -12,7 +12,7 @@
 /* ---- tracks that no profile names threads for ---- */
 
 uint32_t session_track(struct tf_idle_tracks *idle, struct trace_part *part, uint64_t pid,
-                       const struct trace_span *span, bool *no_memory)
+                       const struct trace_span *span)
 {
     uint32_t *track = tf_idle_track(idle, span->start_ns, span->start_ns + span->dur_ns);
     if (*track == NO_ID) {
@@ -20,12 +20,12 @@ uint32_t session_track(struct tf_idle_tracks *idle, struct trace_part *part, uin
         char name[32];
         int len = snprintf(name, sizeof name, "executor %d", (int)fresh.id);
         fresh.name = part_intern(part, name, (size_t)len);
-        *track = tf_track(part, fresh, no_memory);
+        *track = tf_track(part, fresh);
     }
     return *track;
 }
 
-uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key, bool *no_memory)
+uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key)
 {
     const char *to = strrchr(key, ' '), *from = to;
     char name[SESSION_KEY_MAX + 8];
@@ -37,7 +37,7 @@ uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key, b
     struct trace_track track = {.pid = pid};
     track.name = part_intern(part, name, (size_t)n);
     track.id = (int64_t)TF_IDLE_TRACKS + track.name;
-    return tf_track(part, track, no_memory);
+    return tf_track(part, track);
 }
 
 void session_name_group(struct trace_part *part, const char *key, struct trace_detail *detail)
@@ -76,7 +76,6 @@ struct splitter {
     uint32_t *task_of;    /* string id of a device -> task + 1 */
     struct map receivers; /* key -> name of the node that receives it */
     struct map groups;    /* name of a collective's node -> its key */
-    bool no_memory;
 };
 
 static uint32_t task_of(struct splitter *s, uint32_t device)
@@ -90,10 +89,8 @@ static uint32_t task_of(struct splitter *s, uint32_t device)
     while (t < s->tasks.n &&
            !(s->tasks.at[t].len == fresh.len && memcmp(s->tasks.at[t].name, name, fresh.len) == 0))
         t++;
-    if (t == s->tasks.n && array_push(&s->tasks, fresh) < 0) {
-        s->no_memory = true;
-        return 0;
-    }
+    if (t == s->tasks.n)
+        array_push(&s->tasks, fresh);
     s->task_of[device] = t + 1;
     return t;
 }
@@ -134,37 +131,28 @@ static void number_tasks(struct splitter *s)
     }
 }
 
-static uint32_t own_id(struct splitter *s, struct task *task, uint32_t id)
+static uint32_t own_id(const struct splitter *s, struct task *task, uint32_t id)
 {
-    const struct strtab *names = &s->from->names;
-    if (task->names[id])
-        return task->names[id] - 1;
-    uint32_t own = strtab_copy(&task->part->names, names, id);
-    if (own == STRTAB_FULL) {
-        s->no_memory = true;
-        return 0;
-    }
-    task->names[id] = own + 1;
-    return own;
+    if (!task->names[id])
+        task->names[id] = strtab_copy(&task->part->names, &s->from->names, id) + 1;
+    return task->names[id] - 1;
 }
 
 static void open_task(struct splitter *s, struct task *task)
 {
     task->part = mem_array(1, sizeof *task->part);
     task->names = arena_array(&s->arena, s->from->names.n, sizeof *task->names);
-    if (!task->part || !task->names || strtab_add(&task->part->names, "", 0) == STRTAB_FULL) {
-        s->no_memory = true;
-        return;
-    }
     task->part->has_rank = task->rank != -1;
     task->part->rank = task->rank;
     task->part->is_session_step = true;
 }
 
-static void move_nodes(struct splitter *s, uint32_t *moved)
+/* Nodes go to the tasks of their devices, inputs with those that are of the same task. */
+static void move_graphs(struct splitter *s)
 {
     const struct trace_part *from = s->from;
-    for (size_t n = 0; n < from->dfg_nodes.n && !s->no_memory; n++) {
+    uint32_t *moved = arena_array(&s->arena, from->dfg_nodes.n, sizeof *moved);
+    for (size_t n = 0; n < from->dfg_nodes.n; n++) {
         struct dfg_node node = from->dfg_nodes.at[n];
         struct task *task = &s->tasks.at[task_of(s, node.device)];
         moved[n] = (uint32_t)task->part->dfg_nodes.n;
@@ -172,39 +160,23 @@ static void move_nodes(struct splitter *s, uint32_t *moved)
         node.type = own_id(s, task, node.type);
         node.device = own_id(s, task, node.device);
         node.key = own_id(s, task, node.key);
-        s->no_memory |= array_push(&task->part->dfg_nodes, node) < 0;
+        array_push(&task->part->dfg_nodes, node);
     }
-}
-
-static void move_inputs(struct splitter *s, const uint32_t *moved)
-{
-    const struct trace_part *from = s->from;
-    for (size_t n = 0; n < from->dfg_nodes.n && !s->no_memory; n++) {
+    for (size_t n = 0; n < from->dfg_nodes.n; n++) {
         const struct dfg_node *node = &from->dfg_nodes.at[n];
         uint32_t t = task_of(s, node->device);
         struct trace_part *part = s->tasks.at[t].part;
         struct dfg_node *own = &part->dfg_nodes.at[moved[n]];
         own->first_input = (uint32_t)part->dfg_inputs.n;
-        own->n_inputs = 0;
-        for (uint32_t i = 0; i < node->n_inputs && !s->no_memory; i++) {
+        for (uint32_t i = 0; i < node->n_inputs; i++) {
             struct dfg_input input = from->dfg_inputs.at[node->first_input + i];
             if (task_of(s, from->dfg_nodes.at[input.node].device) != t)
                 continue;
             input.node = moved[input.node];
-            s->no_memory |= array_push(&part->dfg_inputs, input) < 0;
-            own->n_inputs++;
+            array_push(&part->dfg_inputs, input);
         }
+        own->n_inputs = (uint32_t)part->dfg_inputs.n - own->first_input;
     }
-}
-
-static void move_graphs(struct splitter *s)
-{
-    uint32_t *moved = arena_array(&s->arena, s->from->dfg_nodes.n, sizeof *moved);
-    s->no_memory |= !moved;
-    if (!s->no_memory)
-        move_nodes(s, moved);
-    if (!s->no_memory)
-        move_inputs(s, moved);
 }
 
 static void move_span(struct splitter *s, const struct trace_span *from)
@@ -220,25 +192,25 @@ static void move_span(struct splitter *s, const struct trace_span *from)
         struct trace_detail detail = s->from->details.at[span.detail];
         if (detail.process_group && map_get(&s->receivers, detail.process_group, &found))
             span.name = (uint32_t)found;
-        span.track = session_inbox(part, 0, strtab_get(names, detail.process_group), &s->no_memory);
+        span.track = session_inbox(part, 0, strtab_get(names, detail.process_group));
         detail.process_group = own_id(s, task, detail.process_group);
-        span.detail = tf_detail(part, &detail, &s->no_memory);
+        span.detail = tf_detail(part, &detail);
     } else if (span.kind == SPAN_COLLECTIVE) {
         struct trace_detail detail = s->from->details.at[span.detail];
         detail.collective = own_id(s, task, detail.collective);
         if (span.name && map_get(&s->groups, span.name, &found))
             session_name_group(part, strtab_get(names, (uint32_t)found), &detail);
-        span.track = session_track(&task->threads, part, 0, from, &s->no_memory);
-        span.detail = tf_detail(part, &detail, &s->no_memory);
+        span.track = session_track(&task->threads, part, 0, from);
+        span.detail = tf_detail(part, &detail);
     } else if (device->gpu) {
         track = *device;
         track.name = own_id(s, task, device->name);
-        span.track = tf_track(part, track, &s->no_memory);
+        span.track = tf_track(part, track);
     } else if (strcmp(strtab_get(names, span.name), "_SOURCE") == 0) {
         track.name = part_intern(part, "session", 7);
-        span.track = tf_track(part, track, &s->no_memory);
+        span.track = tf_track(part, track);
     } else {
-        span.track = session_track(&task->threads, part, 0, from, &s->no_memory);
+        span.track = session_track(&task->threads, part, 0, from);
     }
     span.name = own_id(s, task, span.name);
     part_place_span(part, &span);
@@ -251,26 +223,23 @@ static void move_spans(struct splitter *s)
 {
     const struct trace_span **spans = arena_array(&s->arena, s->from->n_spans, sizeof *spans);
     size_t n = 0;
-    s->no_memory |= !spans;
-    if (s->no_memory)
-        return;
     FOR_EACH_SPAN(s->from, span)
     spans[n++] = span;
     qsort(spans, n, sizeof *spans, compare_spans);
-    for (size_t i = 0; i < n && !s->no_memory; i++)
+    for (size_t i = 0; i < n; i++)
         move_span(s, spans[i]);
 }
 
 static void find_receivers(struct splitter *s)
 {
     const struct trace_part *from = s->from;
-    for (size_t n = 0; n < from->dfg_nodes.n && !s->no_memory; n++) {
+    for (size_t n = 0; n < from->dfg_nodes.n; n++) {
         const struct dfg_node *node = &from->dfg_nodes.at[n];
         const char *type = strtab_get(&from->names, node->type);
         if (node->key && strstr(type, "Recv"))
-            s->no_memory |= map_set(&s->receivers, node->key, node->name) < 0;
+            map_set(&s->receivers, node->key, node->name);
         if (node->key && node->name && strncmp(type, "Collective", 10) == 0)
-            s->no_memory |= map_set(&s->groups, node->name, node->key) < 0;
+            map_set(&s->groups, node->name, node->key);
     }
 }
 
@@ -293,48 +262,28 @@ static void find_whole(struct splitter *s)
         }
 }
 
-/* The file's part becomes the first task's, with a list of the others. */
-static void hand_over(struct splitter *s)
-{
-    for (size_t t = 0; t + 1 < s->tasks.n; t++)
-        s->tasks.at[t].part->next = s->tasks.at[t + 1].part;
-    tf_replace_part(s->from, s->tasks.at[0].part);
-    s->tasks.n = 0;
-}
-
-static void split(struct splitter *s)
-{
-    struct trace_part *part = s->from;
-    s->task_of = arena_array(&s->arena, part->names.n, sizeof *s->task_of);
-    s->no_memory = !s->task_of;
-    for (size_t t = 0; t < part->tracks.n && !s->no_memory; t++)
-        task_of(s, part->tracks.at[t].track.name);
-    for (size_t n = 0; n < part->dfg_nodes.n && !s->no_memory; n++)
-        task_of(s, part->dfg_nodes.at[n].device);
-    number_tasks(s);
-    for (size_t t = 0; t < s->tasks.n && !s->no_memory; t++)
-        open_task(s, &s->tasks.at[t]);
-    if (s->no_memory)
-        return;
-    find_receivers(s);
-    move_graphs(s);
-    move_spans(s);
-    if (s->no_memory)
-        return;
-    find_whole(s);
-    hand_over(s);
-}
-
-int session_split(struct trace_part *part)
+void session_split(struct trace_part *part)
 {
     struct splitter s = {.from = part};
-    if (part->n_spans > 0) /* else they are a function's graphs */
-        split(&s);
+    if (part->n_spans == 0)
+        return; /* they are a function's graphs */
+    s.task_of = arena_array(&s.arena, part->names.n, sizeof *s.task_of);
+    for (size_t t = 0; t < part->tracks.n; t++)
+        task_of(&s, part->tracks.at[t].track.name);
+    for (size_t n = 0; n < part->dfg_nodes.n; n++)
+        task_of(&s, part->dfg_nodes.at[n].device);
+    number_tasks(&s);
     for (size_t t = 0; t < s.tasks.n; t++)
-        tf_free_parts(s.tasks.at[t].part);
+        open_task(&s, &s.tasks.at[t]);
+    find_receivers(&s);
+    move_graphs(&s);
+    move_spans(&s);
+    find_whole(&s);
+    for (size_t t = 0; t + 1 < s.tasks.n; t++)
+        s.tasks.at[t].part->next = s.tasks.at[t + 1].part;
+    tf_replace_part(part, s.tasks.at[0].part);
     array_fini(&s.tasks);
     arena_fini(&s.arena);
     map_fini(&s.receivers);
     map_fini(&s.groups);
-    return s.no_memory ? -1 : 0;
 }

@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "base/sort.h"
 
-uint32_t tf_track(struct trace_part *part, struct trace_track track, bool *no_memory)
+uint32_t tf_track(struct trace_part *part, struct trace_track track)
 {
     struct part_track fresh = {.track = track};
     for (uint32_t t = 0; t < part->tracks.n; t++) {
@@ -14,15 +14,19 @@ uint32_t tf_track(struct trace_part *part, struct trace_track track, bool *no_me
         if (other->gpu == track.gpu && other->pid == track.pid && other->id == track.id)
             return t;
     }
-    *no_memory = *no_memory || part->tracks.n >= NO_ID - 1 || array_push(&part->tracks, fresh) < 0;
-    return *no_memory ? 0 : (uint32_t)part->tracks.n - 1;
+    array_push(&part->tracks, fresh);
+    return (uint32_t)part->tracks.n - 1;
 }
 
-uint32_t tf_detail(struct trace_part *part, const struct trace_detail *detail, bool *no_memory)
+uint32_t tf_detail(struct trace_part *part, const struct trace_detail *detail)
 {
-    *no_memory =
-        *no_memory || part->details.n >= NO_ID - 1 || array_push(&part->details, *detail) < 0;
-    return *no_memory ? NO_ID : (uint32_t)part->details.n - 1;
+    array_push(&part->details, *detail);
+    return (uint32_t)part->details.n - 1;
+}
+
+uint32_t tf_intern(struct trace_part *part, const struct pb_field *field)
+{
+    return part_intern(part, (const char *)field->payload, pb_length(field));
 }
 
 uint32_t *tf_idle_track(struct tf_idle_tracks *idle, int64_t start_ns, int64_t end_ns)
@@ -36,13 +40,6 @@ uint32_t *tf_idle_track(struct tf_idle_tracks *idle, int64_t start_ns, int64_t e
     }
     idle->end_ns[i] = MAX(idle->end_ns[i], end_ns);
     return &idle->tracks[i];
-}
-
-void tf_free_parts(struct trace_part *list)
-{
-    if (list)
-        part_fini(list);
-    mem_free(list);
 }
 
 void tf_replace_part(struct trace_part *part, struct trace_part *list)

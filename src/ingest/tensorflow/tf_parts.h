@@ -11,10 +11,11 @@
     for (const struct span_block *block_ = (part)->first_block; block_; block_ = block_->next)     \
         for (const struct trace_span *span = block_->at; span < block_->at + block_->n; span++)
 
-/* The track of that number, added where there is none yet. These set *no_memory when that runs out.
- */
-uint32_t tf_track(struct trace_part *part, struct trace_track track, bool *no_memory);
-uint32_t tf_detail(struct trace_part *part, const struct trace_detail *detail, bool *no_memory);
+/* The track of that number, added where there is none yet. */
+uint32_t tf_track(struct trace_part *part, struct trace_track track);
+uint32_t tf_detail(struct trace_part *part, const struct trace_detail *detail);
+/* The string id of a field of a message that is in memory whole. */
+uint32_t tf_intern(struct trace_part *part, const struct pb_field *field);
 
 /* Tracks for spans that no file names threads for; zeroed. */
 enum { TF_IDLE_TRACKS = 256 };
@@ -30,7 +31,6 @@ uint32_t *tf_idle_track(struct tf_idle_tracks *idle, int64_t start_ns, int64_t e
 
 /* *part becomes the first of a list of parts, which tells of the file what *part did. */
 void tf_replace_part(struct trace_part *part, struct trace_part *list);
-void tf_free_parts(struct trace_part *list); /* NULL is fine */
 
 /* ---- graphdef.c: a GraphDef wherever it stands in a protobuf file ---- */
 
@@ -46,8 +46,7 @@ uint32_t graphdef_key(struct trace_part *part, const char *tensor, const char *s
 typedef ARRAY(uint32_t) graphdef_places;
 
 /* Adds the nodes of the GraphDef at hand, entered already, to part->dfg_nodes, with ids into the
- * part's names. Inputs that no node of this graph is are left out. 0, or -1 when memory runs out;
- * what is broken is in pb. */
-int graphdef_read_nodes(struct pb *pb, struct trace_part *part, graphdef_places *places);
+ * part's names. Inputs that no node of this graph is are left out. What is broken is in pb. */
+void graphdef_read_nodes(struct pb *pb, struct trace_part *part, graphdef_places *places);
 
 #endif

@@ -162,14 +162,13 @@ ORDER(compare_ops, struct xla_op, ASCENDING(device) ?: ASCENDING(start_ns) ?: DE
 ORDER(compare_runs, struct run, ASCENDING(device) ?: ASCENDING(start_ns) ?: ASCENDING(program));
 
 /* The runs that the file lists, else what ops of one run say of when it began and ended. */
-static int find_runs(struct splitter *s)
+static void find_runs(struct splitter *s)
 {
     struct map by_run = {0};
     bool listed = false;
-    int status = 0;
     for (size_t i = 0; i < s->n_ops; i++)
         listed |= s->ops[i].whole;
-    for (size_t i = 0; i < s->n_ops && status == 0; i++) {
+    for (size_t i = 0; i < s->n_ops; i++) {
         const struct xla_op *op = &s->ops[i];
         struct run run = {op->device, op->program, op->run, op->start_ns, op->end_ns};
         uint64_t key = map_mix(map_mix(map_mix(op->device + 1) + op->program) + op->run) | 1, at;
@@ -180,31 +179,26 @@ static int find_runs(struct splitter *s)
             known->end_ns = MAX(known->end_ns, op->end_ns);
             continue;
         }
-        status = array_push(&s->runs, run);
-        if (status == 0 && !listed)
-            status = map_set(&by_run, key, s->runs.n - 1);
+        if (!listed)
+            map_set(&by_run, key, s->runs.n);
+        array_push(&s->runs, run);
     }
     map_fini(&by_run);
-    if (status == 0 && s->runs.n > 1)
-        qsort(s->runs.at, s->runs.n, sizeof *s->runs.at, compare_runs);
-    return status;
+    array_sort(&s->runs, compare_runs);
 }
 
-static int count_programs(struct splitter *s)
+static void count_programs(struct splitter *s)
 {
     struct map numbers = {0}, on_device = {0}; /* runs of a program on a device */
-    int status = 0;
-    for (size_t i = 0; i < s->runs.n && status == 0; i++) {
+    for (size_t i = 0; i < s->runs.n; i++) {
         const struct run *run = &s->runs.at[i];
         struct program fresh = {.id = run->program};
         uint64_t n = 0, key = map_mix(map_mix(run->device + 1) + run->program) | 1;
-        int64_t number = map_number(&numbers, map_key(run->program));
+        size_t number = (size_t)map_number(&numbers, map_key(run->program));
         map_get(&on_device, key, &n);
-        if (number < 0 || map_set(&on_device, key, ++n) < 0 ||
-            ((size_t)number == s->programs.n && array_push(&s->programs, fresh) < 0)) {
-            status = -1;
-            break;
-        }
+        map_set(&on_device, key, ++n);
+        if (number == s->programs.n)
+            array_push(&s->programs, fresh);
         struct program *program = &s->programs.at[number];
         program->most_runs = MAX(program->most_runs, (uint32_t)n);
         program->n_runs++;
@@ -212,7 +206,6 @@ static int count_programs(struct splitter *s)
     }
     map_fini(&numbers);
     map_fini(&on_device);
-    return status;
 }
 
 /* Iterations begin with steps, or else with runs of the program that runs least often, among those
@@ -241,18 +234,16 @@ static void choose_marks(struct splitter *s)
 ORDER(compare_starts, struct run, ASCENDING(start_ns));
 
 /* Iterations have the same number on all devices: a run has the same id. */
-static int number_marks(struct splitter *s)
+static void number_marks(struct splitter *s)
 {
     ARRAY(struct run) marks = {0};
-    int status = 0;
-    for (size_t i = 0; i < s->runs.n && status == 0; i++)
+    for (size_t i = 0; i < s->runs.n; i++)
         if (s->runs.at[i].program == s->marks && s->runs.at[i].id)
-            status = array_push(&marks, s->runs.at[i]);
+            array_push(&marks, s->runs.at[i]);
     array_sort(&marks, compare_starts);
-    for (size_t i = 0; i < marks.n && status == 0; i++)
-        status = map_number(&s->numbers, map_key(marks.at[i].id)) < 0 ? -1 : 0;
+    for (size_t i = 0; i < marks.n; i++)
+        map_number(&s->numbers, map_key(marks.at[i].id));
     array_fini(&marks);
-    return status;
 }
 
 /* ---- a device's part ---- */
@@ -260,24 +251,13 @@ static int number_marks(struct splitter *s)
 struct device {
     struct trace_part *part;
     struct tf_idle_tracks idle;
-    bool no_memory;
 };
-
-static uint32_t intern(struct device *d, const char *text, size_t len)
-{
-    return part_intern(d->part, text, len);
-}
 
 static uint32_t add_track(struct device *d, bool gpu, uint64_t pid, int64_t id, const char *name)
 {
     struct trace_track track = {.gpu = gpu, .pid = pid, .id = id};
-    track.name = intern(d, name, strlen(name));
-    return tf_track(d->part, track, &d->no_memory);
-}
-
-static void place(struct device *d, struct trace_span span)
-{
-    part_place_span(d->part, &span);
+    track.name = part_intern(d->part, name, strlen(name));
+    return tf_track(d->part, track);
 }
 
 /* The first track whose ops are over. */
@@ -295,15 +275,15 @@ static uint32_t describe(const struct splitter *s, struct device *d, const struc
     const char *text = strtab_get(&s->from->names, op->hlo), *group = NULL;
     size_t len = strtab_len(&s->from->names, op->hlo);
     struct trace_detail detail = {.numel = result_bytes(text, len), DETAIL_UNKNOWN};
-    detail.dtype = detail.numel ? intern(d, "int8", 4) : 0; /* counted in bytes */
+    detail.dtype = detail.numel ? part_intern(d->part, "int8", 4) : 0; /* counted in bytes */
     size_t n = find_group(text, len, op->device, &group);
     if (n > 0) {
-        detail.group_ranks = intern(d, group, n);
+        detail.group_ranks = part_intern(d->part, group, n);
         detail.group_size = 1;
         for (size_t i = 0; i < n; i++)
             detail.group_size += group[i] == ',';
     }
-    return detail.numel || detail.group_size ? tf_detail(d->part, &detail, &d->no_memory) : NO_ID;
+    return detail.numel || detail.group_size ? tf_detail(d->part, &detail) : NO_ID;
 }
 
 static void add_op(const struct splitter *s, struct device *d, const struct xla_op *op)
@@ -324,11 +304,12 @@ static void add_op(const struct splitter *s, struct device *d, const struct xla_
     int n = tells ? 0
                   : snprintf(name, sizeof name, "%.*s(%.*s)", (int)text.opcode_len, text.opcode,
                              (int)(own_len < 200 ? own_len : 200), own);
-    span.name = n > 0 ? intern(d, name, (size_t)n < sizeof name ? (size_t)n : sizeof name - 1)
-                      : intern(d, own, own_len);
+    span.name =
+        n > 0 ? part_intern(d->part, name, (size_t)n < sizeof name ? (size_t)n : sizeof name - 1)
+              : part_intern(d->part, own, own_len);
     if (text.opcode_len && communicates(&text))
         span.detail = describe(s, d, op);
-    place(d, span);
+    part_place_span(d->part, &span);
 }
 
 /* The first run on the device; they are in the order of their devices. */
@@ -351,7 +332,7 @@ static void add_marks(const struct splitter *s, struct device *d, uint64_t devic
 {
     const struct run *run = s->marks ? next_mark(s, first_run(s, device), device) : NULL, *next;
     struct trace_span span = {
-        .name = intern(d, "step", 4), .track = 0, .kind = SPAN_STEP, SPAN_UNKNOWN};
+        .name = part_intern(d->part, "step", 4), .track = 0, .kind = SPAN_STEP, SPAN_UNKNOWN};
     for (uint64_t number = 0; run; run = next) {
         next = next_mark(s, (size_t)(run - s->runs.at) + 1, device);
         map_get(&s->numbers, map_key(run->id), &number);
@@ -360,7 +341,7 @@ static void add_marks(const struct splitter *s, struct device *d, uint64_t devic
         span.start_ns = run->start_ns;
         span.dur_ns = next->start_ns - run->start_ns;
         span.sequence = (int32_t)number++;
-        place(d, span);
+        part_place_span(d->part, &span);
     }
 }
 
@@ -377,12 +358,8 @@ static bool encloses(const struct splitter *s, size_t i, size_t end)
 static struct trace_part *make_device(const struct splitter *s, size_t first, size_t end)
 {
     struct trace_part *part = mem_array(1, sizeof *part);
-    const char *host = strtab_get(&s->from->names, s->from->host);
-    struct device d = {.part = part, .no_memory = !part};
-    if (d.no_memory)
-        return NULL;
-    intern(&d, "", 0);
-    part->host = intern(&d, host, strlen(host));
+    struct device d = {.part = part};
+    part->host = strtab_copy(&part->names, &s->from->names, s->from->host);
     part->base_ns = s->from->base_ns;
     part->pid = s->from->pid;
     part->framework = s->from->framework;
@@ -392,51 +369,30 @@ static struct trace_part *make_device(const struct splitter *s, size_t first, si
     part->world_size = (int)s->n_named;
     add_track(&d, false, 0, 0, "steps");
     add_marks(s, &d, part->device);
-    for (size_t i = first; i < end && !d.no_memory; i++)
+    for (size_t i = first; i < end; i++)
         if (!s->ops[i].whole && !encloses(s, i, end))
             add_op(s, &d, &s->ops[i]);
-    if (d.no_memory) {
-        tf_free_parts(part);
-        return NULL;
-    }
     return part;
 }
 
-static int make_parts(struct splitter *s)
-{
-    struct trace_part *list = NULL, **next = &list;
-    bool fine = true;
-    for (size_t i = 0, end; i < s->n_ops && fine; i = end) {
-        for (end = i; end < s->n_ops && s->ops[end].device == s->ops[i].device;)
-            end++;
-        *next = make_device(s, i, end);
-        fine = *next != NULL;
-        next = fine ? &(*next)->next : next;
-    }
-    if (fine && list)
-        tf_replace_part(s->from, list);
-    else
-        tf_free_parts(list);
-    return fine ? 0 : -1;
-}
-
-int xla_split(const struct xla *xla, struct trace_part *part)
+void xla_split(const struct xla *xla, struct trace_part *part)
 {
     struct splitter s = {.from = part, .ops = xla->ops.at, .n_ops = xla->ops.n};
+    struct trace_part *list = NULL, **next = &list;
     s.n_named = xla->n_devices_named;
-    if (s.n_ops > 1)
-        qsort(s.ops, s.n_ops, sizeof *s.ops, compare_ops);
-    int status = find_runs(&s);
-    if (status == 0)
-        status = count_programs(&s);
-    if (status == 0) {
-        choose_marks(&s);
-        status = number_marks(&s);
+    array_sort(&xla->ops, compare_ops);
+    find_runs(&s);
+    count_programs(&s);
+    choose_marks(&s);
+    number_marks(&s);
+    for (size_t i = 0, end; i < s.n_ops; i = end) {
+        for (end = i; end < s.n_ops && s.ops[end].device == s.ops[i].device;)
+            end++;
+        *next = make_device(&s, i, end);
+        next = &(*next)->next;
     }
-    if (status == 0)
-        status = make_parts(&s);
+    tf_replace_part(part, list);
     array_fini(&s.runs);
     array_fini(&s.programs);
     map_fini(&s.numbers);
-    return status;
 }

@@ -29,14 +29,14 @@ struct xla {
     uint32_t n_devices_named; /* that one of its collectives lists at most; 0: none lists any */
 };
 
-/* Makes a part for each device: the first replaces *part, the others follow it. Ops lie on one
- * track, those that overlap on further ones. An iteration begins with each run of the program that
- * runs least often. -1: no memory. */
-int xla_split(const struct xla *xla, struct trace_part *part);
+/* Makes a part for each device that there is an op of: the first replaces *part, the others follow
+ * it. Ops lie on one track, those that overlap on further ones. An iteration begins with each run
+ * of the program that runs least often. */
+void xla_split(const struct xla *xla, struct trace_part *part);
 
 /* The same for a part with the work of several GPUs, which JAX drives from one process, and the
  * calls that launched it. */
-int xla_split_gpus(struct trace_part *part);
+void xla_split_gpus(struct trace_part *part);
 
 /* "%all-reduce.1 = f32[256,512]{1,0} all-reduce(...), replica_groups={{0,1},{2,3}}": the
  * instruction's own name and its kind of op. What is no such text is a name. */

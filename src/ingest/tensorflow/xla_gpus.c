@@ -19,15 +19,14 @@ struct splitter {
     struct map numbers;  /* of the devices, by their pids */
     struct map launched; /* correlation -> number of the device that did the work */
     struct gpu *gpus;
-    bool no_memory;
 };
 
 static void number_gpus(struct splitter *s)
 {
-    for (size_t t = 0; t < s->from->tracks.n && !s->no_memory; t++) {
+    for (size_t t = 0; t < s->from->tracks.n; t++) {
         const struct part_track *track = &s->from->tracks.at[t];
         if (track->track.gpu && track->n_spans > 0)
-            s->no_memory = map_number(&s->numbers, map_key(track->track.pid)) < 0;
+            map_number(&s->numbers, map_key(track->track.pid));
     }
 }
 
@@ -41,12 +40,7 @@ static void open_gpu(struct splitter *s, struct gpu *gpu, uint64_t device)
 {
     struct trace_part *part = gpu->part = mem_array(1, sizeof *part);
     gpu->tracks = arena_array(&s->arena, s->from->tracks.n, sizeof *gpu->tracks);
-    if (!part || !gpu->tracks) {
-        s->no_memory = true;
-        return;
-    }
     memset(gpu->tracks, 0xFF, s->from->tracks.n * sizeof *gpu->tracks);
-    part_intern(part, "", 0);
     part->base_ns = s->from->base_ns;
     part->framework = s->from->framework;
     part->missing = s->from->missing;
@@ -58,8 +52,7 @@ static void open_gpus(struct splitter *s)
 {
     uint64_t number;
     s->gpus = arena_array(&s->arena, s->numbers.n, sizeof *s->gpus);
-    s->no_memory |= !s->gpus;
-    for (size_t t = 0; t < s->from->tracks.n && !s->no_memory; t++) {
+    for (size_t t = 0; t < s->from->tracks.n; t++) {
         const struct trace_track *track = &s->from->tracks.at[t].track;
         if (track->gpu && map_get(&s->numbers, map_key(track->pid), &number) &&
             !s->gpus[number].part)
@@ -67,14 +60,9 @@ static void open_gpus(struct splitter *s)
     }
     FOR_EACH_SPAN(s->from, span)
     {
-        if (!s->no_memory && span->correlation && find_gpu(s, span, &number))
-            s->no_memory = map_set(&s->launched, map_key(span->correlation), number) < 0;
+        if (span->correlation && find_gpu(s, span, &number))
+            map_set(&s->launched, map_key(span->correlation), number);
     }
-}
-
-static uint32_t copy_text(struct splitter *s, struct trace_part *to, uint32_t id)
-{
-    return part_intern(to, strtab_get(&s->from->names, id), strtab_len(&s->from->names, id));
 }
 
 static void copy_span(struct splitter *s, struct gpu *gpu, const struct trace_span *span)
@@ -83,15 +71,15 @@ static void copy_span(struct splitter *s, struct gpu *gpu, const struct trace_sp
     struct trace_span copy = *span;
     if (*track == NO_ID) {
         struct trace_track fresh = s->from->tracks.at[span->track].track;
-        fresh.name = copy_text(s, gpu->part, fresh.name);
-        *track = tf_track(gpu->part, fresh, &s->no_memory);
+        fresh.name = strtab_copy(&gpu->part->names, &s->from->names, fresh.name);
+        *track = tf_track(gpu->part, fresh);
     }
     copy.track = *track;
-    copy.name = copy_text(s, gpu->part, span->name);
+    copy.name = strtab_copy(&gpu->part->names, &s->from->names, span->name);
     if (span->detail != NO_ID) {
         struct trace_detail detail = {.bytes = s->from->details.at[span->detail].bytes,
                                       DETAIL_UNKNOWN};
-        copy.detail = tf_detail(gpu->part, &detail, &s->no_memory);
+        copy.detail = tf_detail(gpu->part, &detail);
     }
     part_place_span(gpu->part, &copy);
 }
@@ -106,34 +94,26 @@ static void share_out(struct splitter *s, const struct trace_span *span)
         copy_span(s, &s->gpus[own], span);
         return;
     }
-    for (size_t g = 0; g < s->numbers.n && !s->no_memory; g++)
+    for (size_t g = 0; g < s->numbers.n; g++)
         copy_span(s, &s->gpus[g], span);
 }
 
-int xla_split_gpus(struct trace_part *part)
+void xla_split_gpus(struct trace_part *part)
 {
     struct splitter s = {.from = part};
     struct trace_part *list = NULL;
     number_gpus(&s);
-    if (!s.no_memory && s.numbers.n > 1) {
+    if (s.numbers.n > 1) {
         open_gpus(&s);
         FOR_EACH_SPAN(part, span)
-        {
-            if (!s.no_memory)
-                share_out(&s, span);
-        }
-    }
-    for (size_t g = s.numbers.n; s.gpus && g-- > 0;)
-        if (s.gpus[g].part) {
+        share_out(&s, span);
+        for (size_t g = s.numbers.n; g-- > 0;) {
             s.gpus[g].part->next = list;
             list = s.gpus[g].part;
         }
-    if (list && !s.no_memory)
         tf_replace_part(part, list);
-    else
-        tf_free_parts(list);
+    }
     arena_fini(&s.arena);
     map_fini(&s.numbers);
     map_fini(&s.launched);
-    return s.no_memory ? -1 : 0;
 }

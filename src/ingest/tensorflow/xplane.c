@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/sort.h"
 #include "ingest/epoch.h"
 #include "ingest/horovod/timeline.h"
 #include "ingest/rank_job.h"
@@ -72,7 +72,7 @@ static uint32_t find_track(struct xplane *x, const struct xplane_plane *plane,
 {
     bool gpu = plane->kind == PLANE_GPU;
     struct trace_track track = {.gpu = gpu, .pid = gpu ? plane->device : 0, .id = line->id};
-    return tf_track(x->part, track, &x->no_memory);
+    return tf_track(x->part, track);
 }
 
 /* "kind_src:pageable kind_dst:device size:4096 dest:0 async:1" */
@@ -92,11 +92,11 @@ static uint32_t describe_collective(struct xplane *x, const struct xplane_meta *
     if (event->has[STAT_GROUP_KEY]) {
         int n = snprintf(number, sizeof number, "%llu",
                          (unsigned long long)event->values[STAT_GROUP_KEY]);
-        detail.process_group = xplane_intern(x, number, (size_t)n);
+        detail.process_group = part_intern(x->part, number, (size_t)n);
     }
     if (event->has[STAT_INSTANCE_KEY] && event->values[STAT_INSTANCE_KEY] <= INT64_MAX)
         detail.comm_sequence = (int64_t)event->values[STAT_INSTANCE_KEY];
-    return tf_detail(x->part, &detail, &x->no_memory);
+    return tf_detail(x->part, &detail);
 }
 
 /* What only some events have. */
@@ -122,7 +122,7 @@ static void describe(struct xplane *x, const struct xplane_meta *meta,
     if (span->kind == SPAN_MEMCPY || span->kind == SPAN_MEMSET) {
         detail.bytes = copied_bytes(strtab_get(&x->part->names, event->texts[STAT_MEMCPY]));
         if (detail.bytes)
-            span->detail = tf_detail(x->part, &detail, &x->no_memory);
+            span->detail = tf_detail(x->part, &detail);
     }
 }
 
@@ -139,10 +139,9 @@ static void add_moment(struct xplane *x, struct line *line, uint8_t use,
         [USE_WAIT_DONE - USE_RUN_BEGIN] = MOMENT_WAIT_DONE,
     };
     enum stat run = use >= USE_WAIT_BEGIN ? STAT_RUN_OF_WAIT : STAT_RUN;
-    struct session_profile *session =
-        event->has[run] ? part_make_payload(x->part, &session_payload) : NULL;
     if (!event->has[run])
         return;
+    struct session_profile *session = part_make_payload(x->part, &session_payload);
     if (use == USE_RUN_WORK) { /* a thread begins again and again for one run */
         bool noted = line->works && line->run == event->values[run] && line->work_ns <= ns;
         line->works = true;
@@ -156,8 +155,7 @@ static void add_moment(struct xplane *x, struct line *line, uint8_t use,
                                     .name = use >= USE_WAIT_BEGIN ? event->texts[STAT_NAME] : 0,
                                     .track = line->track & (UINT32_MAX >> 3),
                                     .kind = kinds[use - USE_RUN_BEGIN]};
-    if (!session || array_push(&session->moments, moment) < 0)
-        x->no_memory = true;
+    array_push(&session->moments, moment);
 }
 
 /* What XLA ran on a device: an op, or all of a program or step. */
@@ -182,8 +180,7 @@ static void add_xla(struct xplane *x, const struct xplane_plane *plane, const st
         op.device = event->values[STAT_DEVICE];
         op.program = XLA_STEPS + 1 + event->values[STAT_PROGRAM];
     }
-    if (array_push(&x->xla.ops, op) < 0)
-        x->no_memory = true;
+    array_push(&x->xla.ops, op);
 }
 
 static void add_span(struct xplane *x, const struct xplane_plane *plane, struct line *line,
@@ -224,11 +221,7 @@ static void add_span(struct xplane *x, const struct xplane_plane *plane, struct 
             add_moment(x, line, USE_RUN_DONE, event, end);
         return;
     }
-    struct trace_span *span = x->no_memory ? NULL : part_add_span(part);
-    if (!span) {
-        x->no_memory = true;
-        return;
-    }
+    struct trace_span *span = part_add_span(part);
     *span = (struct trace_span){.start_ns = start,
                                 .dur_ns = end - start,
                                 .name = meta->name,
@@ -245,10 +238,9 @@ static void read_event(struct xplane *x, const struct xplane_plane *plane, struc
 {
     struct xplane_event event;
     struct pb_field field;
-    const unsigned char *payload;
     const struct xplane_meta *meta = NULL;
     event.offset_ps = event.dur_ps = 0;
-    while (pb_view_next(&view, &field, &payload)) {
+    while (pb_view_next(&view, &field)) {
         switch (field.number) {
         case 1:
             meta = meta_of(x, plane, field.value);
@@ -269,7 +261,7 @@ static void read_event(struct xplane *x, const struct xplane_plane *plane, struc
             break;
         case 4:
             if (meta && meta->use > USE_RUN)
-                xplane_read_stat(x, plane, pb_view_of(&field, payload), &event);
+                xplane_read_stat(x, plane, pb_view_of(&field), &event);
             break;
         default:
             break;
@@ -282,23 +274,19 @@ static void read_event(struct xplane *x, const struct xplane_plane *plane, struc
 }
 
 static void read_line(struct xplane *x, const struct xplane_plane *plane,
-                      const struct pb_field *line_field)
+                      const struct pb_field *message)
 {
     struct line line = {.track = NO_ID};
-    struct pb_field field;
+    struct pb_view view;
     const char *text;
     size_t len;
-    uint64_t outer;
-    if (!pb_enter(&x->pb, line_field, &outer))
-        return;
-    while (!x->no_memory && pb_next(&x->pb, &field)) {
+    PB_EACH(&x->pb, message, field)
+    {
         if (field.number == 4) {
-            if (!line_is_wanted(plane, &line) || !pb_text(&x->pb, &field, &text, &len))
+            if (!line_is_wanted(plane, &line) || !pb_whole(&x->pb, &field, &view))
                 continue;
             x->part->n_events++;
-            read_event(x, plane, &line,
-                       (struct pb_view){(const unsigned char *)text,
-                                        (const unsigned char *)text + len, false});
+            read_event(x, plane, &line, view);
         } else if (line.track != NO_ID && (field.number == 1 || field.number == 3)) {
             pb_stop(&x->pb, "a line that says when it began behind its events");
         } else if (field.number == 1) {
@@ -307,58 +295,54 @@ static void read_line(struct xplane *x, const struct xplane_plane *plane,
             line.start_ns = (int64_t)field.value;
         } else if ((field.number == 2 || (field.number == 11 && line.name_len == 0)) &&
                    pb_text(&x->pb, &field, &text, &len)) {
-            line.name_len = len < sizeof line.name ? len : sizeof line.name;
+            line.name_len = MIN(len, sizeof line.name);
             memcpy(line.name, text, line.name_len);
         }
     }
-    if (line.track != NO_ID && !x->no_memory) {
+    if (line.track != NO_ID) {
         struct trace_track *track = &x->part->tracks.at[line.track].track;
-        track->name = xplane_intern(x, line.name, line.name_len);
+        track->name = part_intern(x->part, line.name, line.name_len);
         track->pool |= plane->kind == PLANE_HOST && is_pool(&line);
     }
-    pb_leave(&x->pb, outer);
 }
 
 /* Second pass: the plane's lines. */
 static void read_lines(struct xplane *x, const struct xplane_plane *plane,
-                       const struct pb_field *plane_field)
+                       const struct pb_field *message)
 {
-    struct pb_field field;
-    uint64_t outer;
-    if (plane->events.n == 0 || !pb_enter(&x->pb, plane_field, &outer))
+    if (plane->events.n == 0)
         return;
-    while (!x->no_memory && pb_next(&x->pb, &field))
+    PB_EACH(&x->pb, message, field)
+    {
         if (field.number == 3)
             read_line(x, plane, &field);
-    pb_leave(&x->pb, outer);
+    }
 }
 
-static int read_all(struct xplane *x, struct bytes *bytes, struct dpro_error *err)
+static int read_all(struct xplane *x, struct bytes *bytes)
 {
     struct pb_field field;
     const char *text;
     size_t n = 0, len;
-    if (strtab_add(&x->part->names, "", 0) == STRTAB_FULL)
-        return dpro_error_nomem(err);
     pb_init(&x->pb, bytes);
-    while (!x->no_memory && pb_next(&x->pb, &field))
+    while (pb_next(&x->pb, &field))
         if (field.number == 1)
             xplane_read_names(x, &field);
         else if (field.number == 4 && x->host == 0 && pb_text(&x->pb, &field, &text, &len))
-            x->host = xplane_intern(x, text, len);
+            x->host = part_intern(x->part, text, len);
     x->part->broken = x->pb.fail;
     x->part->broken_offset = x->pb.fail_offset;
-    if (!x->no_memory && bytes->rc == 0 && bytes_rewind(bytes) < 0)
+    if (bytes->rc == 0 && bytes_rewind(bytes) < 0)
         return bytes->rc;
     pb_init(&x->pb, bytes);
-    while (!x->no_memory && n < x->planes.n && pb_next(&x->pb, &field))
+    while (n < x->planes.n && pb_next(&x->pb, &field))
         if (field.number == 1)
             read_lines(x, &x->planes.at[n++], &field);
     if (!x->part->broken) { /* what only a line's events show */
         x->part->broken = x->pb.fail;
         x->part->broken_offset = x->pb.fail_offset;
     }
-    return x->no_memory ? dpro_error_nomem(err) : 0;
+    return 0;
 }
 
 /* Of the devices that XLA drives. */
@@ -371,25 +355,32 @@ static int read_all(struct xplane *x, struct bytes *bytes, struct dpro_error *er
     }
 static const struct missing missing_of_jax = MISSING_OF("JAX"), missing_of_xla = MISSING_OF("XLA");
 
-static int read_xplane(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+static void split(struct xplane *x)
 {
-    struct xplane x = {.part = part};
-    int rc = read_all(&x, bytes, err);
+    struct trace_part *part = x->part;
     bool on_gpu = false;
     for (size_t t = 0; t < part->tracks.n; t++)
         on_gpu |= part->tracks.at[t].track.gpu;
-    if (rc == 0 && (x.has_devices || (x.n_ops == 0 && x.xla.ops.n > 0 && !on_gpu))) {
-        part->host = x.host;
-        part->framework = x.is_jax ? "jax" : "xla";
-        part->missing = x.is_jax ? &missing_of_jax : &missing_of_xla;
-        if (x.xla.ops.n > 0 && xla_split(&x.xla, part) < 0)
-            rc = dpro_error_nomem(err);
-    } else if (rc == 0 && x.is_jax) {
-        part->framework = "jax";
-        part->missing = &missing_of_jax;
-        if (xla_split_gpus(part) < 0)
-            rc = dpro_error_nomem(err);
+    bool by_xla = x->has_devices || (x->n_ops == 0 && x->xla.ops.n > 0 && !on_gpu);
+    if (!by_xla && !x->is_jax)
+        return;
+    part->framework = x->is_jax ? "jax" : "xla";
+    part->missing = x->is_jax ? &missing_of_jax : &missing_of_xla;
+    if (!by_xla) {
+        xla_split_gpus(part);
+        return;
     }
+    part->host = x->host;
+    if (x->xla.ops.n > 0)
+        xla_split(&x->xla, part);
+}
+
+static int read_xplane(struct bytes *bytes, struct trace_part *part, struct dpro_error *err UNUSED)
+{
+    struct xplane x = {.part = part};
+    int rc = read_all(&x, bytes);
+    if (rc == 0)
+        split(&x);
     part->may_be_server = session_profile_of(part) != NULL;
     for (size_t p = 0; p < x.planes.n; p++) {
         map_fini(&x.planes.at[p].events);
@@ -404,8 +395,7 @@ static int read_xplane(struct bytes *bytes, struct trace_part *part, struct dpro
 
 static bool recognise(const struct head *head)
 {
-    return head->piece == HEAD_BYTES &&
-           protobuf_recognise(head->bytes, head->n_bytes) == PROTOBUF_XPLANE;
+    return protobuf_recognise(head) == PROTOBUF_XPLANE;
 }
 
 /* A profile says when it began near its end: of one that is cut off it is not known where it lies
@@ -432,19 +422,19 @@ static void drop_undated(struct trace_build *build)
     }
 }
 
-static int complete(struct trace_build *build, struct dpro_error *err)
+static int complete(struct trace_build *build, struct dpro_error *err UNUSED)
 {
     drop_undated(build);
-    return session_profiles_join(build, err);
+    session_profiles_join(build);
+    return 0;
 }
 
 /* Said once: a profile says when ops ran, not why. */
-static int warn_no_graph(struct trace_build *build, struct dpro_error *err)
+static int warn_no_graph(struct trace_build *build, struct dpro_error *err UNUSED)
 {
     const struct dpro_trace *trace = build->trace;
     const struct trace_rank *first = NULL;
     size_t n_without = 0, n_profiles = 0;
-    (void)err;
     for (uint32_t r = 0; r < trace->n_ranks + trace->n_servers; r++) {
         const struct trace_rank *rank = &trace->ranks[r];
         const struct source *profile = &build->list.at[rank->windows[0].file];

@@ -96,7 +96,6 @@ struct xplane {
     uint32_t host;  /* string id */
     bool is_jax;
     bool has_devices; /* with planes of their own, that only XLA has programs for */
-    bool no_memory;
 };
 
 /* One event's own statistics. */
@@ -106,11 +105,6 @@ struct xplane_event {
     uint32_t texts[N_STATS]; /* string ids */
     bool has[N_STATS];
 };
-
-static inline uint32_t xplane_intern(struct xplane *x, const char *text, size_t len)
-{
-    return part_intern(x->part, text, len);
-}
 
 static inline bool xplane_starts(const char *text, size_t len, const char *prefix)
 {
@@ -124,7 +118,7 @@ static inline bool xplane_is(const char *text, size_t len, const char *word)
 }
 
 /* xplane_names.c: the first pass over a plane: what it is and what things are called in it. */
-void xplane_read_names(struct xplane *x, const struct pb_field *plane_field);
+void xplane_read_names(struct xplane *x, const struct pb_field *message);
 
 /* xplane_names.c: one XStat into the statistics of an event. */
 void xplane_read_stat(struct xplane *x, const struct xplane_plane *plane, struct pb_view view,

@@ -76,11 +76,12 @@ static enum use use_on_gpu(const char *name, size_t len)
 }
 
 /* Of a device's plane the name may be all of the instruction's text, a shorter one beside it. */
-static void add_meta(struct xplane *x, struct xplane_plane *plane, uint64_t id, const char *name,
-                     size_t len, const char *shown, size_t shown_len)
+static void add_meta(struct xplane *x, struct xplane_plane *plane, uint64_t id,
+                     const struct pb_field *named, const struct pb_field *shown)
 {
     struct xplane_meta meta = {.use = USE_NOTHING};
-    size_t node_len = 0;
+    const char *name = (const char *)named->payload;
+    size_t len = pb_length(named), node_len = 0;
     struct xla_text text;
     switch (plane->kind) {
     case PLANE_HOST:
@@ -91,10 +92,10 @@ static void add_meta(struct xplane *x, struct xplane_plane *plane, uint64_t id, 
         break;
     case PLANE_XLA:
         meta.use = USE_XLA;
-        meta.type = xplane_intern(x, name, len);
+        meta.type = part_intern(x->part, name, len);
         text = xla_read_text(name, len);
-        name = shown_len ? shown : text.name;
-        len = shown_len ? shown_len : text.name_len;
+        name = pb_length(shown) ? (const char *)shown->payload : text.name;
+        len = pb_length(shown) ? pb_length(shown) : text.name_len;
         break;
     case PLANE_CALLS:
         meta.use = USE_CALL;
@@ -109,11 +110,11 @@ static void add_meta(struct xplane *x, struct xplane_plane *plane, uint64_t id, 
     }
     if (meta.use == USE_NOTHING)
         return;
-    meta.name = xplane_intern(x, name, node_len ? node_len : len);
+    meta.name = part_intern(x->part, name, node_len ? node_len : len);
     if (node_len)
-        meta.type = xplane_intern(x, name + node_len + 1, len - node_len - 1);
-    if (array_push(&x->metas, meta) < 0 || map_set(&plane->events, map_key(id), x->metas.n - 1) < 0)
-        x->no_memory = true;
+        meta.type = part_intern(x->part, name + node_len + 1, len - node_len - 1);
+    map_set(&plane->events, map_key(id), x->metas.n);
+    array_push(&x->metas, meta);
 }
 
 /* XLA names a rendezvous by the devices that take part: "...global_devices=[0, 1, 2, 3], ...". */
@@ -138,48 +139,29 @@ static void add_stat(struct xplane *x, struct xplane_plane *plane, uint64_t id, 
         if (xplane_is(name, len, stat_names[s]))
             stat = s;
     plane->has_calls |= stat == STAT_CORRELATION;
-    if (stat != STAT_OTHER && map_set(&plane->stats, map_key(id), stat) < 0)
-        x->no_memory = true;
+    if (stat != STAT_OTHER)
+        map_set(&plane->stats, map_key(id), stat);
     /* texts that events share are written as names of statistics nobody has */
-    if (stat == STAT_OTHER && (plane->kind == PLANE_GPU || plane->in_session) &&
-        map_set(&plane->stat_texts, map_key(id), xplane_intern(x, name, len)) < 0)
-        x->no_memory = true;
+    else if (plane->kind == PLANE_GPU || plane->in_session)
+        map_set(&plane->stat_texts, map_key(id), part_intern(x->part, name, len));
 }
 
 /* An entry of event_metadata or stat_metadata: key 1, value 2 {id 1, name 2, display_name 4}. */
 static void read_name(struct xplane *x, struct xplane_plane *plane, const struct pb_field *field)
 {
-    const char *text, *name = "", *shown = "";
-    size_t len, name_len = 0, shown_len = 0;
-    struct pb_field inner;
-    const unsigned char *payload;
-    uint64_t id = 0;
-    if (!pb_text(&x->pb, field, &text, &len))
+    struct pb_field entry[3], value[5];
+    struct pb_view view;
+    if (!pb_whole(&x->pb, field, &view))
         return;
-    struct pb_view entry = {(const unsigned char *)text, (const unsigned char *)text + len, false};
-    while (pb_view_next(&entry, &inner, &payload)) {
-        if (inner.number == 1 && inner.wire == PB_VARINT)
-            id = inner.value;
-        if (inner.number != 2)
-            continue;
-        struct pb_view value = pb_view_of(&inner, payload);
-        while (pb_view_next(&value, &inner, &payload))
-            if (inner.number == 2 && inner.wire == PB_BYTES) {
-                name = (const char *)payload;
-                name_len = inner.value;
-            } else if (inner.number == 4 && inner.wire == PB_BYTES && field->number == 4) {
-                shown = (const char *)payload;
-                shown_len = inner.value;
-            }
-        entry.broken |= value.broken;
-    }
-    if (entry.broken) {
+    bool whole = pb_view_fields(view, entry, 3);
+    whole &= pb_view_fields(pb_view_of(&entry[2]), value, 5);
+    if (!whole)
         x->part->losses.n_broken++;
-    } else if (field->number == 4) {
-        add_meta(x, plane, id, name, name_len, shown, shown_len);
-    } else {
-        add_stat(x, plane, id, name, name_len);
-    }
+    else if (field->number == 4)
+        add_meta(x, plane, pb_number(&entry[1]), &value[2], &value[4]);
+    else
+        add_stat(x, plane, pb_number(&entry[1]), (const char *)value[2].payload,
+                 pb_length(&value[2]));
 }
 
 /* "/device:TPU:3" and nothing behind: the number. */
@@ -223,15 +205,14 @@ void xplane_read_stat(struct xplane *x, const struct xplane_plane *plane, struct
                       struct xplane_event *event)
 {
     struct pb_field field;
-    const unsigned char *payload;
     uint64_t stat = STAT_OTHER, value = 0, id;
     uint32_t text = 0;
-    while (pb_view_next(&view, &field, &payload)) {
+    while (pb_view_next(&view, &field)) {
         if (field.number == 1) {
             if (!map_get(&plane->stats, map_key(field.value), &stat))
                 return;
         } else if (field.number == 5 && field.wire == PB_BYTES) {
-            text = xplane_intern(x, (const char *)payload, field.value);
+            text = tf_intern(x->part, &field);
         } else if (field.number == 7) {
             if (map_get(&plane->stat_texts, map_key(field.value), &id))
                 text = (uint32_t)id;
@@ -246,20 +227,17 @@ void xplane_read_stat(struct xplane *x, const struct xplane_plane *plane, struct
 
 /* First pass: what the plane is and what things are called in it. The statistics of the plane
  * itself may stand before their names. */
-void xplane_read_names(struct xplane *x, const struct pb_field *plane_field)
+void xplane_read_names(struct xplane *x, const struct pb_field *message)
 {
     struct xplane_plane plane = {.kind = PLANE_OTHER};
     struct xplane_event own = {.offset_ps = 0};
-    struct pb_field field;
     const char *text;
     size_t len, n_own = 0;
-    uint64_t outer;
     enum { OWN_MAX = 64 };
     unsigned char own_bytes[OWN_MAX][32];
     uint8_t own_len[OWN_MAX];
-    if (!pb_enter(&x->pb, plane_field, &outer))
-        return;
-    while (!x->no_memory && pb_next(&x->pb, &field)) {
+    PB_EACH(&x->pb, message, field)
+    {
         if (field.number == 2 && pb_text(&x->pb, &field, &text, &len)) {
             name_plane(x, &plane, text, len);
         } else if (field.number == 4 || field.number == 5) {
@@ -277,7 +255,5 @@ void xplane_read_names(struct xplane *x, const struct pb_field *plane_field)
     if (plane.kind == PLANE_TASK && own.has[STAT_PROFILE_START] &&
         own.values[STAT_PROFILE_START] <= TRACE_TIME_MAX)
         x->part->base_ns = (int64_t)own.values[STAT_PROFILE_START];
-    pb_leave(&x->pb, outer);
-    if (array_push(&x->planes, plane) < 0)
-        x->no_memory = true;
+    array_push(&x->planes, plane);
 }

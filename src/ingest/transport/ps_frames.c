@@ -30,14 +30,13 @@ static void read_node(struct ps_assembler *a, struct pb_view view)
 {
     struct ps_node node = {.role = -1, .id = -1};
     struct pb_field field;
-    const unsigned char *payload;
-    while (pb_view_next(&view, &field, &payload))
+    while (pb_view_next(&view, &field))
         if (field.number == 1 && field.value <= 2)
             node.role = (int32_t)field.value;
         else if (field.number == 2 && field.value < INT_MAX) /* INT_MAX: it asks for one */
             node.id = (int32_t)field.value;
         else if (field.number == 3 && field.wire == PB_BYTES && field.value < sizeof node.host)
-            memcpy(node.host, payload, field.value);
+            memcpy(node.host, field.payload, field.value);
         else if (field.number == 4 && field.value <= UINT16_MAX)
             node.port = (uint32_t)field.value;
     add_node(a, &node);
@@ -46,13 +45,12 @@ static void read_node(struct ps_assembler *a, struct pb_view view)
 static void read_control(struct ps_assembler *a, struct pb_view view)
 {
     struct pb_field field;
-    const unsigned char *payload;
     uint64_t command = 0;
-    while (pb_view_next(&view, &field, &payload))
+    while (pb_view_next(&view, &field))
         if (field.number == 1)
             command = field.value;
         else if (field.number == 2 && field.wire == PB_BYTES && command == ADD_NODE)
-            read_node(a, pb_view_of(&field, payload));
+            read_node(a, pb_view_of(&field));
 }
 
 static void read_meta(struct ps_assembler *a, const struct ps_frame *frame, struct ps_open *open)
@@ -60,13 +58,12 @@ static void read_meta(struct ps_assembler *a, const struct ps_frame *frame, stru
     static const uint8_t flags[] = {[4] = PS_REQUEST, [5] = PS_PUSH, [12] = PS_PULL};
     struct pb_view view = {frame->body, frame->body + frame->n_body, false};
     struct pb_field field;
-    const unsigned char *payload;
     bool control = false, timed = false;
     struct ps_message *m = &open->message;
-    while (pb_view_next(&view, &field, &payload)) {
+    while (pb_view_next(&view, &field)) {
         if (field.number == 3 && field.wire == PB_BYTES) {
             control = true;
-            read_control(a, pb_view_of(&field, payload));
+            read_control(a, pb_view_of(&field));
         } else if (field.number == 8) {
             m->timestamp = (int32_t)field.value;
             timed = true;

@@ -451,7 +451,7 @@ static void test_ranks_of_one_host_share_its_link_in_each_direction(void **state
     dpro_graph_destroy(g);
 }
 
-static void test_notices_that_stand_behind_data_are_messages_too(void **state)
+static void test_ready_messages_that_stand_behind_data_are_messages_too(void **state)
 {
     struct job job = {.n_ranks = 2, .n_collectives = 1};
     for (int r = 0; r < 2; r++) {
@@ -471,22 +471,22 @@ static void test_notices_that_stand_behind_data_are_messages_too(void **state)
     struct dpro_graph *g = graph_of(&job);
     assert_int_equal(dpro_graph_collective(g, 0).n_messages, 3);
     assert_int_equal(check_pairs(g), 6000);
-    assert_int_equal(count_ops(g, 0, "notice from rank 1"), 2);
-    assert_true(edge_to(g, nth_op(g, 0, "notice from rank 1", 1),
+    assert_int_equal(count_ops(g, 0, "ready message from rank 1"), 2);
+    assert_true(edge_to(g, nth_op(g, 0, "ready message from rank 1", 1),
                         nth_op(g, 0, "call that sends to rank 1", 1), 0));
     assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "call that sends to rank 1", 1)).gap_ns, 4 * US);
     /* and of one rank keep the order with its data that they always had */
-    dpro_op_id gives = nth_op(g, 0, "call that gives notice to rank 1", 0);
+    dpro_op_id gives = nth_op(g, 0, "call that sends ready message to rank 1", 0);
     assert_true(edge_to(g, nth_op(g, 0, "call that sends to rank 1", 0), gives, 0));
     assert_true(edge_to(g, gives, nth_op(g, 0, "call that sends to rank 1", 1), 0));
     assert_int_equal(replay_us(g, NULL), STEP);
-    /* half as long, the notice is there 100 us earlier */
+    /* half as long, the ready message is there 100 us earlier */
     assert_int_equal(replay_us(g, "send to rank 0=0.5"), STEP);
     assert_int_equal(replay_us2(g, "send to rank 0=0.5", "receive from rank 1=0.5"), STEP - 100);
     dpro_graph_destroy(g);
 }
 
-static void test_notices_that_have_the_stream_to_themselves_are_none(void **state)
+static void test_ready_messages_that_have_the_stream_to_themselves_are_none(void **state)
 {
     struct job job = ring(3, 4, 50, 5, 100);
     for (int r = 0; r < 3; r++) {
@@ -497,14 +497,14 @@ static void test_notices_that_have_the_stream_to_themselves_are_none(void **stat
     assert_int_equal(dpro_graph_collective(g, 0).n_messages, 12);
     for (int r = 0; r < 3; r++) {
         char name[64];
-        snprintf(name, sizeof name, "notice to rank %d", (r + 2) % 3);
+        snprintf(name, sizeof name, "ready message to rank %d", (r + 2) % 3);
         assert_int_equal(count_ops(g, r, name), 0);
     }
     dpro_graph_destroy(g);
 }
 
-/* In an all-gather each rank has what it sends from the start. Whether its notice or its data goes
- * first is chance: here it is the notice, but for the second iteration. */
+/* In an all-gather each rank has what it sends from the start. Whether its ready message or its
+ * data goes first is chance: here it is the ready message, but for the second iteration. */
 static struct job gather(const char *kind)
 {
     struct job job = {.n_ranks = 2, .n_collectives = 1, .kind = kind};
@@ -518,13 +518,13 @@ static struct job gather(const char *kind)
         last_sent(&job)->opcode = RECV_READY;
         last_sent(&job)->only = i;
         for (int second = 0; second < 2; second++) { /* of rank 0's */
-            bool notice = (i == 2) == (second == 1);
+            bool ready = (i == 2) == (second == 1);
             int start = i == 2 ? 110 + 3 * second : 105 + 7 * second;
-            if (notice)
+            if (ready)
                 send_one(&job, 0, 1, start, i == 2 ? 311 : 106, 0);
             else
                 send_one(&job, 0, 1, start, start + 200, 1000);
-            last_sent(&job)->opcode = notice ? RECV_READY : DATA;
+            last_sent(&job)->opcode = ready ? RECV_READY : DATA;
             last_sent(&job)->only = i;
         }
         send_one(&job, 1, 0, i == 2 ? 314 : 114, i == 2 ? 514 : 314, 1000);
@@ -547,7 +547,8 @@ static void shorten_forward(const struct dpro_graph *g, int rank, int us, char d
 static void test_a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_longer(void **state)
 {
     char delays[2][32];
-    struct job job = gather("all_reduce"); /* where a notice behind data would have a reason */
+    struct job job =
+        gather("all_reduce"); /* where a ready message behind data would have a reason */
     struct dpro_graph *g = graph_of(&job);
     assert_int_equal(replay_us(g, NULL), STEP);
     shorten_forward(g, 1, 20, delays[1]);
@@ -913,8 +914,8 @@ int main(void)
         TEST_IN_FOLDER(test_collectives_at_once_share_the_link),
         TEST_IN_FOLDER(test_a_late_rank_is_waited_for_as_before),
         TEST_IN_FOLDER(test_ranks_of_one_host_share_its_link_in_each_direction),
-        TEST_IN_FOLDER(test_notices_that_stand_behind_data_are_messages_too),
-        TEST_IN_FOLDER(test_notices_that_have_the_stream_to_themselves_are_none),
+        TEST_IN_FOLDER(test_ready_messages_that_stand_behind_data_are_messages_too),
+        TEST_IN_FOLDER(test_ready_messages_that_have_the_stream_to_themselves_are_none),
         TEST_IN_FOLDER(test_a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_longer),
         TEST_IN_FOLDER(test_steps_of_nccls_proxies_are_messages_as_gloos_are),
         TEST_IN_FOLDER(test_a_tree_passes_on_what_came_up_and_what_came_down),

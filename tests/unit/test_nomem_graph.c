@@ -50,7 +50,7 @@ static void check_all(const struct job *job, unsigned n_messages)
 static void test_a_graph_of_messages_survives_any_failed_allocation(void **state)
 {
     struct job job = ring(2, 2, 50, 5, 100);
-    for (int r = 0; r < 2; r++) { /* with a notice behind data */
+    for (int r = 0; r < 2; r++) { /* with a ready message behind data */
         send_one(&job, r, 1 - r, 111, 161, 0);
         last_sent(&job)->opcode = RECV_READY;
         send_one(&job, r, 1 - r, 112, 162, 0);

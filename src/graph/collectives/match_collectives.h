@@ -17,17 +17,17 @@ struct joined {
     uint32_t first_message, n_messages; /* into join.messages; none: taken as one op a rank */
     uint32_t n_data;                    /* of them that carry data */
     uint32_t n_unlogged;                /* members */
-    bool has_servers; /* messages go to and come from servers: "members" n_members and above */
-    bool has_parties; /* of more than one member, or of one without a log */
+    bool has_servers;     /* messages go to and come from servers: "members" n_members and above */
+    bool has_node_groups; /* of more than one member, or of one without a log */
     struct pattern pattern; /* of its messages */
 };
 
 struct member {
     uint32_t rank, collective; /* indexes */
     int64_t exchange_ns;       /* mean time from the last arrival to its last message's end */
-    uint32_t party; /* of its collective's messages; members of one pass data on unseen: ranks of a
-                       node, and those without a log. A member's number */
-    bool unlogged;  /* no log has its part: others' ends of its messages are all that is known */
+    uint32_t node_group; /* of its collective's messages; members of one pass data on unseen: ranks
+                       of a node, and those without a log. A member's number */
+    bool unlogged; /* no log has its part: others' ends of its messages are all that is known */
 };
 
 struct cross_edge {

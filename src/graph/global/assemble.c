@@ -171,7 +171,7 @@ static void add_message_op(struct assembly *a, struct dpro_graph_builder *builde
     static const enum dpro_op_kind kinds[] = {DPRO_OP_LAUNCH, DPRO_OP_SEND, DPRO_OP_RECV};
     static const char *const names[2][N_MESSAGE_OPS] = {
         {"call that sends to", "send to", "receive from"},
-        {"call that gives notice to", "notice to", "notice from"}};
+        {"call that sends ready message to", "ready message to", "ready message from"}};
     char tensor_name[TENSOR_NAME], text[64];
     enum message_op as = MESSAGE_CALL;
     uint32_t m = assembly_message(a, r, op, &as);
@@ -183,7 +183,7 @@ static void add_message_op(struct assembly *a, struct dpro_graph_builder *builde
     uint32_t worker = message->from < joined->n_members ? message->from : message->to;
     const struct rank_build *rank = &a->join->ranks[r];
     const char *does =
-        as == MESSAGE_CALL && receives ? "call that sends, of" : names[message->is_notice][as];
+        as == MESSAGE_CALL && receives ? "call that sends, of" : names[message->is_ready][as];
     char process[NET_PROCESS_TEXT];
     net_process_format(process, a->join->ranks[joined_rank(a->join, joined, other)].trace->rank);
     name_carried(a, &a->join->ranks[members[worker].rank], members[worker].collective, tensor_name);

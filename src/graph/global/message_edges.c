@@ -3,8 +3,8 @@
  * Its sender has arrived, and all that it sent over the same connection before is on its way. Of
  * each other rank it has received as many messages as it had in every measured iteration when it
  * sent this one: in a ring, that one whose data it passes on, or the one that made room for it.
- * What others of its party received may have been passed to it. And its receiver has arrived, where
- * that is so in every iteration: gloo asks before it sends. */
+ * What others of its node group received may have been passed to it. And its receiver has arrived,
+ * where that is so in every iteration: gloo asks before it sends. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,15 +46,17 @@ static bool holds(const struct assembly *a, struct times ends, struct times star
     return seen > 0 && held * 10 >= seen * 9;
 }
 
-/* One rank's messages from another in a stream, of a collective, in order: data, then notices. */
+/* One rank's messages from another in a stream, of a collective, in order: data, then ready
+ * messages. */
 struct inbound {
     uint32_t from, to; /* members */
     uint32_t channel;
     uint32_t first; /* into messages[] */
-    uint32_t n, n_notices;
+    uint32_t n, n_ready;
 };
 
-/* What the last message over a connection waited for; of data and of notices by themselves. */
+/* What the last message over a connection waited for; of data and of ready messages by themselves.
+ */
 struct sender {
     uint32_t last;     /* that message; NO_ID: none yet */
     uint32_t waited;   /* from here on in waited[]: how many of each of its inbounds */
@@ -67,12 +69,12 @@ struct linker {
     const struct member *members;
     struct arena scratch;    /* what follows */
     uint32_t *messages;      /* of the collective, in the order of inbound */
-    struct inbound *inbound; /* by the receiver's party, receiver, sender, stream */
+    struct inbound *inbound; /* by the receiver's node group, receiver, sender, stream */
     uint32_t n_inbound;
-    uint32_t *first_inbound; /* of each party, by the member that it is called by; one more */
+    uint32_t *first_inbound; /* of each node group, by the member that it is called by; one more */
     int64_t *arrivals;       /* [member * n_samples + sample] */
     struct sender *senders;  /* by twice the connection (an inbound of its receiver), one more for
-                                notices */
+                                ready messages */
     uint32_t *waited;
 };
 
@@ -93,15 +95,15 @@ static void add(const struct linker *l, uint32_t from, uint32_t to)
 }
 
 /* Of a server its own. */
-static uint32_t party_of(const struct linker *l, uint32_t member)
+static uint32_t node_group_of(const struct linker *l, uint32_t member)
 {
-    return member < l->joined->n_members ? l->members[member].party : member;
+    return member < l->joined->n_members ? l->members[member].node_group : member;
 }
 
 static int compare_connections(const struct linker *l, const struct message *x,
                                const struct message *y)
 {
-    return COMPARE(party_of(l, x->to), party_of(l, y->to)) ?: ASCENDING(to) ?: ASCENDING(from)
+    return COMPARE(node_group_of(l, x->to), node_group_of(l, y->to)) ?: ASCENDING(to) ?: ASCENDING(from)
            ?: ASCENDING(stream);
 }
 
@@ -110,7 +112,7 @@ static int compare_receivers(const void *a, const void *b, void *arg)
     const struct linker *l = arg;
     const struct message *all = l->a->messages->all.at;
     const struct message *x = &all[*(const uint32_t *)a], *y = &all[*(const uint32_t *)b];
-    return compare_connections(l, x, y) ?: ASCENDING(is_notice) ?: COMPARE(x, y);
+    return compare_connections(l, x, y) ?: ASCENDING(is_ready) ?: COMPARE(x, y);
 }
 
 static void find_inbound(struct linker *l)
@@ -130,19 +132,19 @@ static void find_inbound(struct linker *l)
         if (i == 0 || compare_connections(l, &all[l->messages[i - 1]], m) != 0) {
             l->inbound[l->n_inbound++] =
                 (struct inbound){.from = m->from, .to = m->to, .channel = m->channel, .first = i};
-            l->first_inbound[party_of(l, m->to) + 1]++;
+            l->first_inbound[node_group_of(l, m->to) + 1]++;
         }
-        l->inbound[l->n_inbound - 1].n += !m->is_notice;
-        l->inbound[l->n_inbound - 1].n_notices += m->is_notice;
+        l->inbound[l->n_inbound - 1].n += !m->is_ready;
+        l->inbound[l->n_inbound - 1].n_ready += m->is_ready;
     }
     for (uint32_t m = 0; m < n_members; m++)
         l->first_inbound[m + 1] += l->first_inbound[m];
     size_t n_waited = 0;
     l->senders = arena_alloc(&l->scratch, l->n_inbound * (size_t)2 * sizeof *l->senders);
     for (size_t i = 0; i < l->n_inbound * (size_t)2; i++) {
-        uint32_t party = party_of(l, l->inbound[i / 2].from);
+        uint32_t node_group = node_group_of(l, l->inbound[i / 2].from);
         l->senders[i] = (struct sender){NO_ID, (uint32_t)n_waited, 0};
-        n_waited += l->first_inbound[party + 1] - l->first_inbound[party];
+        n_waited += l->first_inbound[node_group + 1] - l->first_inbound[node_group];
     }
     if (n_waited >= NO_ID)
         mem_fail();
@@ -206,17 +208,18 @@ static void add_turn(const struct linker *l, uint32_t m, const struct sender *se
         return;
     }
     add_arrival(l, m, message->from, true, most_ns);
-    if (!message->is_notice)
+    if (!message->is_ready)
         add_arrival(l, m, message->to, false, most_ns);
 }
 
-/* Notices and data over one connection, as far as one came before the other in every iteration. */
+/* Ready messages and data over one connection, as far as one came before the other in every
+ * iteration. */
 static void add_others(const struct linker *l, uint32_t m, const struct inbound *in,
                        struct sender *sender, int64_t most_ns)
 {
-    bool is_notice = l->a->messages->all.at[m].is_notice;
-    const uint32_t *others = l->messages + in->first + (is_notice ? 0 : in->n);
-    uint32_t n = sender->n_others, n_others = is_notice ? in->n : in->n_notices;
+    bool is_ready = l->a->messages->all.at[m].is_ready;
+    const uint32_t *others = l->messages + in->first + (is_ready ? 0 : in->n);
+    uint32_t n = sender->n_others, n_others = is_ready ? in->n : in->n_ready;
     while (n < n_others && others[n] < m &&
            holds(l->a, starts_of(l->a, others[n]), starts_of(l->a, m), most_ns))
         n++;
@@ -230,8 +233,9 @@ static void add_received(const struct linker *l, uint32_t m, const struct sender
                          int64_t most_ns)
 {
     const struct message *message = &l->a->messages->all.at[m];
-    uint32_t party = party_of(l, message->from), *waited = l->waited + sender->waited;
-    for (uint32_t i = l->first_inbound[party]; i < l->first_inbound[party + 1]; i++, waited++) {
+    uint32_t node_group = node_group_of(l, message->from), *waited = l->waited + sender->waited;
+    for (uint32_t i = l->first_inbound[node_group]; i < l->first_inbound[node_group + 1];
+         i++, waited++) {
         const uint32_t *received = l->messages + l->inbound[i].first;
         uint32_t n = *waited;
         if (l->inbound[i].channel != message->channel)
@@ -253,15 +257,15 @@ static void add_message(struct linker *l, uint32_t m)
     const struct step *step = &from->steps.at[from->steps.reference];
     int64_t most_ns = assembly_span(step->start_ns, step->end_ns) / 1000;
     uint32_t connection = connection_of(l, message);
-    struct sender *sender = &l->senders[connection * 2 + message->is_notice];
+    struct sender *sender = &l->senders[connection * 2 + message->is_ready];
     for (int as = MESSAGE_SEND; as < N_MESSAGE_OPS; as++)
         if (assembly_message_op(l->a, m, as) != DPRO_NO_OP)
             assembly_add_edge(l->a, call_of(l, m), assembly_message_op(l->a, m, as), false);
     add_turn(l, m, sender, most_ns);
     sender->last = m;
-    if (message->notice != NO_ID &&
-        holds(l->a, ends_of(l->a, message->notice), starts_of(l->a, m), most_ns))
-        add(l, assembly_message_end(l->a, message->notice), call_of(l, m));
+    if (message->ready != NO_ID &&
+        holds(l->a, ends_of(l->a, message->ready), starts_of(l->a, m), most_ns))
+        add(l, assembly_message_end(l->a, message->ready), call_of(l, m));
     add_others(l, m, &l->inbound[connection], sender, most_ns);
     add_received(l, m, sender, most_ns);
 }
@@ -290,11 +294,11 @@ static void add_ends(const struct linker *l)
         if (in->n == 0)
             continue;
         uint32_t last = l->messages[in->first + in->n - 1];
-        if (!l->joined->has_parties) {
+        if (!l->joined->has_node_groups) {
             add_end(l, last, in->from);
             add_end(l, last, in->to);
         }
-        for (uint32_t k = 0; k < l->joined->n_members && l->joined->has_parties; k++)
+        for (uint32_t k = 0; k < l->joined->n_members && l->joined->has_node_groups; k++)
             add_end(l, last, k);
     }
 }

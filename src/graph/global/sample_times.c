@@ -49,12 +49,12 @@ struct turn {
     int64_t later_ns;  /* one call may send several: by so much later, to keep their order */
 };
 
-/* Messages of a series keep their order by their edges: data, or notices, from one rank to another
- * in a collective. */
+/* Messages of a series keep their order by their edges: data, or ready messages, from one rank to
+ * another in a collective. */
 static bool of_one_series(const struct message *a, const struct message *b)
 {
     return a->joined == b->joined && a->from == b->from && a->to == b->to &&
-           a->stream == b->stream && a->is_notice == b->is_notice;
+           a->stream == b->stream && a->is_ready == b->is_ready;
 }
 
 /* A message takes its line from when it was sent, or the one before it on that line was over, until
@@ -169,9 +169,9 @@ static void time_messages(struct assembly *a, struct turn *turns)
     mem_free(states);
 }
 
-/* A sender's calls of one collective, of its data or its notices. */
+/* A sender's calls of one collective, of its data or its ready messages. */
 struct call {
-    uint32_t kind; /* twice the member, one more for notices */
+    uint32_t kind; /* twice the member, one more for ready messages */
     uint32_t message;
     bool link_was_busy;
     int64_t gap_ns;
@@ -206,7 +206,7 @@ static void find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
             for (uint32_t s = 0; s < a->n_samples; s++) {
                 uint32_t m = joined->first_message + i;
                 const int64_t *gap = a->graph->sample_gap_ns + (size_t)s * a->n_ops;
-                struct call call = {messages[m].from * 2 + messages[m].is_notice, m,
+                struct call call = {messages[m].from * 2 + messages[m].is_ready, m,
                                     gap[assembly_message_end(a, m)] != 0,
                                     gap[assembly_message_op(a, m, MESSAGE_CALL)]};
                 array_push(&calls, call);

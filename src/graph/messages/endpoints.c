@@ -93,8 +93,8 @@ void build_parts(struct rank_build *rank, const struct dpro_trace *trace)
     map_fini(&by_span);
 }
 
-const struct net_part *ends_part(const struct join *join, const struct member *member,
-                                 uint32_t sample)
+const struct net_part *endpoints_part(const struct join *join, const struct member *member,
+                                      uint32_t sample)
 {
     const struct rank_build *rank = &join->ranks[member->rank];
     static const struct net_part nowhere = {NO_ID, NO_ID};
@@ -113,7 +113,7 @@ static const struct nccl_operation *operation_of(const struct nccl_log *nccl,
 }
 
 /* NO_ID: of none. */
-static uint32_t collective_of(const struct end_log *log, size_t event)
+static uint32_t collective_of(const struct endpoint_log *log, size_t event)
 {
     if (log->transport) {
         const struct net_message *message = &log->transport->messages.at[event];
@@ -125,7 +125,7 @@ static uint32_t collective_of(const struct end_log *log, size_t event)
 }
 
 /* What one call of the framework made NCCL do is one collective of the profile. */
-static void find_leaders(struct end_log *log)
+static void find_leaders(struct endpoint_log *log)
 {
     struct map by_span = {0};
     log->leader = mem_alloc(log->nccl->operations.n * sizeof *log->leader);
@@ -140,7 +140,7 @@ static void find_leaders(struct end_log *log)
 }
 
 /* Returns whether the log has any message of a collective. */
-static bool index_log(struct end_log *log)
+static bool index_log(struct endpoint_log *log)
 {
     size_t n_events = log->transport ? log->transport->messages.n : log->nccl->steps.n;
     size_t n_collectives = log->transport ? log->transport->collectives.n : log->nccl->operations.n;
@@ -162,7 +162,7 @@ static bool index_log(struct end_log *log)
 
 ORDER_OF_INDICES(by_span, struct ps_message, ASCENDING(span));
 
-static void index_exchanges(struct end_log *log)
+static void index_exchanges(struct endpoint_log *log)
 {
     const struct net_transport *t = log->transport;
     log->exchanged = mem_alloc(t->ps.n * sizeof *log->exchanged);
@@ -172,35 +172,36 @@ static void index_exchanges(struct end_log *log)
     qsort_r(log->exchanged, log->n_exchanged, sizeof *log->exchanged, by_span, t->ps.at);
 }
 
-void ends_index(struct ends *ends, const struct join *join, const struct dpro_trace *trace)
+void endpoints_index(struct endpoints *endpoints, const struct join *join,
+                     const struct dpro_trace *trace)
 {
-    *ends = (struct ends){.join = join, .trace = trace};
-    ends->n_logs = trace->n_transports + trace->n_nccl_logs;
-    ends->logs = mem_array(ends->n_logs, sizeof *ends->logs);
+    *endpoints = (struct endpoints){.join = join, .trace = trace};
+    endpoints->n_logs = trace->n_transports + trace->n_nccl_logs;
+    endpoints->logs = mem_array(endpoints->n_logs, sizeof *endpoints->logs);
     for (uint32_t l = 0; l < trace->n_transports; l++) {
-        ends->logs[l].transport = &trace->transports[l];
-        ends->has_gloo |= index_log(&ends->logs[l]);
-        index_exchanges(&ends->logs[l]);
-        ends->has_ps |= ends->logs[l].n_exchanged > 0;
+        endpoints->logs[l].transport = &trace->transports[l];
+        endpoints->has_gloo |= index_log(&endpoints->logs[l]);
+        index_exchanges(&endpoints->logs[l]);
+        endpoints->has_ps |= endpoints->logs[l].n_exchanged > 0;
     }
     for (uint32_t l = 0; l < trace->n_nccl_logs; l++) {
-        struct end_log *log = &ends->logs[trace->n_transports + l];
+        struct endpoint_log *log = &endpoints->logs[trace->n_transports + l];
         log->nccl = trace->nccl_logs[l];
-        ends->has_nccl |= index_log(log);
+        endpoints->has_nccl |= index_log(log);
     }
 }
 
-void ends_fini(struct ends *ends)
+void endpoints_fini(struct endpoints *endpoints)
 {
-    for (uint32_t l = 0; l < ends->n_logs; l++) {
-        mem_free(ends->logs[l].leader);
-        mem_free(ends->logs[l].exchanged);
-        mem_free(ends->logs[l].first);
-        mem_free(ends->logs[l].events);
+    for (uint32_t l = 0; l < endpoints->n_logs; l++) {
+        mem_free(endpoints->logs[l].leader);
+        mem_free(endpoints->logs[l].exchanged);
+        mem_free(endpoints->logs[l].first);
+        mem_free(endpoints->logs[l].events);
     }
-    mem_free(ends->logs);
-    array_fini(&ends->comm_ranks);
-    array_fini(&ends->found);
+    mem_free(endpoints->logs);
+    array_fini(&endpoints->comm_ranks);
+    array_fini(&endpoints->found);
 }
 
 /* ---- gloo's ---- */
@@ -211,12 +212,12 @@ static uint32_t find_member(const struct member *members, uint32_t n, uint32_t r
     return low < n && members[low].rank == rank ? low : NO_ID;
 }
 
-static bool read_message(const struct ends *ends, const struct member *members, uint32_t n_members,
-                         const struct net_transport *t, const struct net_message *message,
-                         struct end *end)
+static bool read_message(const struct endpoints *endpoints, const struct member *members,
+                         uint32_t n_members, const struct net_transport *t,
+                         const struct net_message *message, struct endpoint *end)
 {
     uint32_t peer_stream, other = NO_ID;
-    const struct net_transport *peer = net_peer(ends->trace, t, message->stream, &peer_stream);
+    const struct net_transport *peer = net_peer(endpoints->trace, t, message->stream, &peer_stream);
     end->sends = message->stream % 2 == 0;
     if (peer && (other = find_member(members, n_members, peer->rank_index)) == NO_ID)
         return false; /* what does it do in this collective? */
@@ -224,7 +225,7 @@ static bool read_message(const struct ends *ends, const struct member *members, 
     end->number = message->delta;
     end->stream = end->sends || !peer ? message->stream : peer_stream;
     end->offset = message->offset;
-    end->is_notice = message->opcode != GLOO_DATA;
+    end->is_ready = message->opcode != GLOO_DATA;
     end->size_bytes = net_message_payload(message);
     end->start_ns = message->start_ns;
     end->end_ns = message->end_ns;
@@ -258,12 +259,12 @@ static int64_t aligned(const struct clock_map *clock, int64_t ns)
 }
 
 /* Both ends of one of a worker's messages. Returns whether they can be told. */
-static bool add_exchanged(struct ends *ends, const struct joined *joined, uint32_t member,
+static bool add_exchanged(struct endpoints *endpoints, const struct joined *joined, uint32_t member,
                           const struct net_transport *t, const struct ps_message *m)
 {
-    const struct join *join = ends->join;
+    const struct join *join = endpoints->join;
     uint32_t peer_stream;
-    const struct net_transport *peer = net_peer(ends->trace, t, m->stream, &peer_stream);
+    const struct net_transport *peer = net_peer(endpoints->trace, t, m->stream, &peer_stream);
     uint32_t server = peer ? server_member(join, joined, peer->rank) : NO_ID;
     const struct ps_message *there =
         server == NO_ID ? NULL : other_end(peer, peer_stream, m->offset);
@@ -275,35 +276,36 @@ static bool add_exchanged(struct ends *ends, const struct joined *joined, uint32
         const struct net_transport *log = side ? peer : t;
         const struct clock_map *clock =
             &join->clocks.of_rank[joined_rank(join, joined, side ? server : member)];
-        struct end end = {.from = sends ? member : server,
-                          .to = sends ? server : member,
-                          .number = (uint32_t)m->flags,
-                          .stream = sends ? m->stream : peer_stream,
-                          .offset = m->offset,
-                          .sends = (own->stream % 2 == 0),
-                          .size_bytes = m->data_bytes,
-                          .start_ns = aligned(clock, own->start_ns),
-                          .end_ns = aligned(clock, own->end_ns),
-                          .connection = &log->connections.at[own->stream / 2]};
-        array_push(&ends->found, end);
+        struct endpoint end = {.from = sends ? member : server,
+                               .to = sends ? server : member,
+                               .number = (uint32_t)m->flags,
+                               .stream = sends ? m->stream : peer_stream,
+                               .offset = m->offset,
+                               .sends = (own->stream % 2 == 0),
+                               .size_bytes = m->data_bytes,
+                               .start_ns = aligned(clock, own->start_ns),
+                               .end_ns = aligned(clock, own->end_ns),
+                               .connection = &log->connections.at[own->stream / 2]};
+        array_push(&endpoints->found, end);
     }
     return true;
 }
 
-bool ends_find_exchange(struct ends *ends, const struct joined *joined, uint32_t sample)
+bool endpoints_find_exchange(struct endpoints *endpoints, const struct joined *joined,
+                             uint32_t sample)
 {
-    const struct member *members = joined_members(ends->join, joined);
-    ends->found.n = 0;
+    const struct member *members = joined_members(endpoints->join, joined);
+    endpoints->found.n = 0;
     for (uint32_t m = 0; m < joined->n_members; m++) {
-        const struct net_part *part = ends_part(ends->join, &members[m], sample);
-        const struct end_log *log = part->log == NO_ID ? NULL : &ends->logs[part->log];
+        const struct net_part *part = endpoints_part(endpoints->join, &members[m], sample);
+        const struct endpoint_log *log = part->log == NO_ID ? NULL : &endpoints->logs[part->log];
         const struct ps_message *all = log ? log->transport->ps.at : NULL;
-        size_t n = log ? log->n_exchanged : 0, before = ends->found.n;
+        size_t n = log ? log->n_exchanged : 0, before = endpoints->found.n;
         size_t i = LOWER_BOUND(e, (size_t)0, n, all[log->exchanged[e]].span < part->collective);
         for (; i < n && all[log->exchanged[i]].span == part->collective; i++)
-            if (!add_exchanged(ends, joined, m, log->transport, &all[log->exchanged[i]]))
+            if (!add_exchanged(endpoints, joined, m, log->transport, &all[log->exchanged[i]]))
                 return false;
-        if (ends->found.n == before) /* nothing of it is in the log */
+        if (endpoints->found.n == before) /* nothing of it is in the log */
             return false;
     }
     return true;
@@ -318,40 +320,42 @@ static const struct nccl_comm *comm_of(const struct nccl_log *nccl,
 }
 
 /* The communicator of a member's part; NULL: the part is not NCCL's, or says nothing of it. */
-static const struct nccl_comm *comm_of_part(const struct ends *ends, const struct net_part *part)
+static const struct nccl_comm *comm_of_part(const struct endpoints *endpoints,
+                                            const struct net_part *part)
 {
-    const struct nccl_log *nccl = part->log == NO_ID ? NULL : ends->logs[part->log].nccl;
+    const struct nccl_log *nccl = part->log == NO_ID ? NULL : endpoints->logs[part->log].nccl;
     return nccl ? comm_of(nccl, &nccl->operations.at[part->collective]) : NULL;
 }
 
 ORDER(by_rank, struct comm_rank, ASCENDING(rank));
 
-static void find_comm_ranks(struct ends *ends, const struct member *members, uint32_t n_members,
-                            const bool *left_out, uint32_t sample)
+static void find_comm_ranks(struct endpoints *endpoints, const struct member *members,
+                            uint32_t n_members, const bool *left_out, uint32_t sample)
 {
-    ends->comm_ranks.n = 0;
+    endpoints->comm_ranks.n = 0;
     for (uint32_t m = 0; m < n_members; m++) {
         const struct nccl_comm *comm =
-            comm_of_part(ends, ends_part(ends->join, &members[m], sample));
+            comm_of_part(endpoints, endpoints_part(endpoints->join, &members[m], sample));
         struct comm_rank own = {.rank = comm ? comm->rank : 0, .member = m};
         if (comm && !left_out[m])
-            array_push(&ends->comm_ranks, own);
+            array_push(&endpoints->comm_ranks, own);
     }
-    array_sort(&ends->comm_ranks, by_rank);
+    array_sort(&endpoints->comm_ranks, by_rank);
 }
 
-static uint32_t find_comm_rank(const struct ends *ends, int32_t rank)
+static uint32_t find_comm_rank(const struct endpoints *endpoints, int32_t rank)
 {
     struct comm_rank key = {.rank = rank};
     const struct comm_rank *found =
-        bsearch(&key, ends->comm_ranks.at, ends->comm_ranks.n, sizeof key, by_rank);
+        bsearch(&key, endpoints->comm_ranks.at, endpoints->comm_ranks.n, sizeof key, by_rank);
     return found ? found->member : NO_ID;
 }
 
 /* A point-to-point call has no number that both ends know. The operation's communicator must be
  * that of the part: ranks are its. */
-static bool read_step(const struct ends *ends, const struct nccl_log *nccl,
-                      const struct nccl_comm *comm, const struct nccl_step *step, struct end *end)
+static bool read_step(const struct endpoints *endpoints, const struct nccl_log *nccl,
+                      const struct nccl_comm *comm, const struct nccl_step *step,
+                      struct endpoint *end)
 {
     const struct nccl_proxy_op *op = &nccl->proxy_ops.at[step->proxy_op];
     const struct nccl_operation *operation = operation_of(nccl, step);
@@ -360,7 +364,7 @@ static bool read_step(const struct ends *ends, const struct nccl_log *nccl,
     if (end->sends == ((op->flags & NCCL_OP_RECEIVES) != 0) || !own || !comm ||
         own->hash != comm->hash)
         return false;
-    *(end->sends ? &end->to : &end->from) = find_comm_rank(ends, op->peer);
+    *(end->sends ? &end->to : &end->from) = find_comm_rank(endpoints, op->peer);
     if (!operation->point_to_point)
         end->number = (uint32_t)map_mix(map_text_key(strtab_get(&nccl->names, operation->func)) +
                                         operation->sequence);
@@ -376,7 +380,7 @@ static bool read_step(const struct ends *ends, const struct nccl_log *nccl,
     return true;
 }
 
-const char *ends_algorithm(const struct ends *ends, const struct net_part *part)
+const char *endpoints_algorithm(const struct endpoints *endpoints, const struct net_part *part)
 {
     static const char *const names[][2] = {{"RING", "ring"},
                                            {"TREE", "tree"},
@@ -385,7 +389,7 @@ const char *ends_algorithm(const struct ends *ends, const struct net_part *part)
                                            {"NVLS", "nvls"},
                                            {"NVLS_TREE", "nvls tree"},
                                            {"PAT", "pat"}};
-    const struct nccl_log *nccl = part->log == NO_ID ? NULL : ends->logs[part->log].nccl;
+    const struct nccl_log *nccl = part->log == NO_ID ? NULL : endpoints->logs[part->log].nccl;
     for (size_t i = 0; i < sizeof names / sizeof *names && nccl; i++)
         if (strcmp(strtab_get(&nccl->names, nccl->operations.at[part->collective].algorithm),
                    names[i][0]) == 0)
@@ -395,33 +399,33 @@ const char *ends_algorithm(const struct ends *ends, const struct net_part *part)
 
 /* ---- both ---- */
 
-bool ends_find(struct ends *ends, const struct member *members, uint32_t n_members,
-               const bool *left_out, uint32_t sample, bool with_notices)
+bool endpoints_find(struct endpoints *endpoints, const struct member *members, uint32_t n_members,
+                    const bool *left_out, uint32_t sample, bool with_ready)
 {
-    ends->found.n = 0;
-    if (ends->has_nccl)
-        find_comm_ranks(ends, members, n_members, left_out, sample);
+    endpoints->found.n = 0;
+    if (endpoints->has_nccl)
+        find_comm_ranks(endpoints, members, n_members, left_out, sample);
     for (uint32_t m = 0; m < n_members; m++) {
-        const struct net_part *part = ends_part(ends->join, &members[m], sample);
+        const struct net_part *part = endpoints_part(endpoints->join, &members[m], sample);
         if (left_out[m])
             continue;
-        const struct end_log *log = &ends->logs[part->log];
-        const struct nccl_comm *comm = comm_of_part(ends, part);
-        const struct clock_map *clock = &ends->join->clocks.of_rank[members[m].rank];
+        const struct endpoint_log *log = &endpoints->logs[part->log];
+        const struct nccl_comm *comm = comm_of_part(endpoints, part);
+        const struct clock_map *clock = &endpoints->join->clocks.of_rank[members[m].rank];
         for (uint32_t i = log->first[part->collective]; i < log->first[part->collective + 1]; i++) {
-            struct end end = {.from = m, .to = m};
-            if (log->transport
-                    ? !read_message(ends, members, n_members, log->transport,
-                                    &log->transport->messages.at[log->events[i]], &end)
-                    : !read_step(ends, log->nccl, comm, &log->nccl->steps.at[log->events[i]], &end))
+            struct endpoint end = {.from = m, .to = m};
+            if (log->transport ? !read_message(endpoints, members, n_members, log->transport,
+                                               &log->transport->messages.at[log->events[i]], &end)
+                               : !read_step(endpoints, log->nccl, comm,
+                                            &log->nccl->steps.at[log->events[i]], &end))
                 return false;
-            if (end.is_notice && !with_notices)
+            if (end.is_ready && !with_ready)
                 continue;
             if (end.start_ns != ABSENT)
                 end.start_ns = clock_aligned(clock, end.start_ns);
             if (end.end_ns != ABSENT)
                 end.end_ns = clock_aligned(clock, end.end_ns);
-            array_push(&ends->found, end);
+            array_push(&endpoints->found, end);
         }
     }
     return true;

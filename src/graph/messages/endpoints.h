@@ -17,24 +17,24 @@ struct net_part {
                             exchange with servers: its span */
 };
 
-struct end {
+struct endpoint {
     /* the transaction */
-    uint32_t from, to;   /* members, from 0; NO_ID: no log tells who is at the other end */
-    uint32_t number;     /* gloo: within the collective, a notice is for data of the same one; NCCL:
-                            of the operation */
-    uint32_t stream;     /* gloo: the sender's; NCCL: the channel */
-    uint64_t offset;     /* gloo: of its first byte; NCCL: the step */
-    bool is_notice;      /* that the receiver is ready; carries no data */
-    bool sends;          /* which end */
-    uint32_t channel;    /* what came in on one goes out on it again; of gloo there is one, 0 */
-    uint64_t size_bytes; /* of data */
+    uint32_t from, to; /* members, from 0; NO_ID: no log tells who is at the other end */
+    uint32_t number;   /* gloo: within the collective, a ready message is for data of the same one;
+                          NCCL:   of the operation */
+    uint32_t stream;   /* gloo: the sender's; NCCL: the channel */
+    uint64_t offset;   /* gloo: of its first byte; NCCL: the step */
+    bool is_ready;     /* that the receiver is ready; carries no data */
+    bool sends;        /* which end */
+    uint32_t channel;  /* what came in on one goes out on it again; of gloo there is one, 0 */
+    uint64_t size_bytes;                     /* of data */
     int64_t start_ns, end_ns;                /* on the common axis; ABSENT: not known */
     const struct net_connection *connection; /* NULL: NCCL's */
 };
-typedef ARRAY(struct end) end_array;
+typedef ARRAY(struct endpoint) endpoint_array;
 
 /* The logs' messages by collective. */
-struct end_log {
+struct endpoint_log {
     const struct net_transport *transport; /* or */
     const struct nccl_log *nccl;
     uint32_t *leader;    /* NCCL: of each operation, the first of the same span; NO_ID */
@@ -50,34 +50,36 @@ struct comm_rank {
     uint32_t member;
 };
 
-struct ends {
+struct endpoints {
     const struct join *join;
     const struct dpro_trace *trace;
-    struct end_log *logs;
+    struct endpoint_log *logs;
     uint32_t n_logs;
     bool has_gloo, has_nccl, has_ps;    /* any message, any step */
     ARRAY(struct comm_rank) comm_ranks; /* of the collective at hand, by rank */
-    end_array found;
+    endpoint_array found;
 };
 
 /* Finds the rank's parts in what it ran; before the rank's slices are forgotten. */
 void build_parts(struct rank_build *rank, const struct dpro_trace *trace);
 
-void ends_index(struct ends *ends, const struct join *join, const struct dpro_trace *trace);
-void ends_fini(struct ends *ends);
+void endpoints_index(struct endpoints *endpoints, const struct join *join,
+                     const struct dpro_trace *trace);
+void endpoints_fini(struct endpoints *endpoints);
 
-const struct net_part *ends_part(const struct join *join, const struct member *member,
-                                 uint32_t sample);
+const struct net_part *endpoints_part(const struct join *join, const struct member *member,
+                                      uint32_t sample);
 
-/* The ends of a collective's messages in an iteration, into ends->found, of those members for which
- * left_out says false. Returns whether all of them can be told. */
-bool ends_find(struct ends *ends, const struct member *members, uint32_t n_members,
-               const bool *left_out, uint32_t sample, bool with_notices);
+/* The ends of a collective's messages in an iteration, into endpoints->found, of those members for
+ * which left_out says false. Returns whether all of them can be told. */
+bool endpoints_find(struct endpoints *endpoints, const struct member *members, uint32_t n_members,
+                    const bool *left_out, uint32_t sample, bool with_ready);
 
 /* The same of an exchange with servers; which of them is at the other end, from n_members on. */
-bool ends_find_exchange(struct ends *ends, const struct joined *joined, uint32_t sample);
+bool endpoints_find_exchange(struct endpoints *endpoints, const struct joined *joined,
+                             uint32_t sample);
 
 /* The algorithm that NCCL says it ran: "ring", ..., static; NULL: not known. */
-const char *ends_algorithm(const struct ends *ends, const struct net_part *part);
+const char *endpoints_algorithm(const struct endpoints *endpoints, const struct net_part *part);
 
 #endif

@@ -7,8 +7,8 @@
  * be replayed in no time.
  *
  * What unlogged ranks did among themselves is unseen, and so is what NCCL's ranks of one node pass
- * each other without a network. Such ranks are one *party*: what any of them received, any of them
- * may have passed on. */
+ * each other without a network. Such ranks are one *node group*: what any of them received, any of
+ * them may have passed on. */
 #include "graph/messages/find_messages.h"
 
 #include <stdio.h>
@@ -34,7 +34,7 @@ void messages_fini(struct messages *messages)
 /* ---- the messages of one collective in one iteration ---- */
 
 struct found {
-    struct end end;      /* its sender's; its receiver's where the sender has no log */
+    struct endpoint end; /* its sender's; its receiver's where the sender has no log */
     bool sent, received; /* by a rank with a log */
     struct message_time time;
     const struct net_connection *sender, *receiver; /* NULL: NCCL's */
@@ -44,8 +44,8 @@ typedef ARRAY(struct found) found_array;
 struct finder {
     struct join *join;
     struct messages *messages;
-    struct ends ends;
-    bool with_notices;
+    struct endpoints endpoints;
+    bool with_ready;
     struct map link_of;
     found_array found, shown; /* in an iteration; in the one that the graph shows */
     ARRAY(uint32_t) place;    /* of the i-th in order of members among the graph's messages */
@@ -53,25 +53,25 @@ struct finder {
     uint32_t nobody; /* member that stands for all who have no log; NO_ID: there are none */
 };
 
-/* Who sends the data that a message is or gives notice of, and to whom. */
-static uint64_t way_of(const struct end *end)
+/* Who sends the data that a message is or is the ready message of, and to whom. */
+static uint64_t way_of(const struct endpoint *end)
 {
-    return end->is_notice ? (uint64_t)end->to << 32 | end->from
-                          : (uint64_t)end->from << 32 | end->to;
+    return end->is_ready ? (uint64_t)end->to << 32 | end->from
+                         : (uint64_t)end->from << 32 | end->to;
 }
 
-/* By transaction. Of each way and number first the data, then the notices: the k-th is for the
- * k-th. */
-static int compare_transactions(const struct end *x, const struct end *y)
+/* By transaction. Of each way and number first the data, then the ready messages: the k-th is for
+ * the k-th. */
+static int compare_transactions(const struct endpoint *x, const struct endpoint *y)
 {
-    return COMPARE(way_of(x), way_of(y)) ?: ASCENDING(number) ?: ASCENDING(is_notice)
+    return COMPARE(way_of(x), way_of(y)) ?: ASCENDING(number) ?: ASCENDING(is_ready)
            ?: ASCENDING(stream) ?: ASCENDING(offset);
 }
 
-ORDER(by_transaction, struct end, compare_transactions(x, y) ?: DESCENDING(sends));
+ORDER(by_transaction, struct endpoint, compare_transactions(x, y) ?: DESCENDING(sends));
 
 /* A message of which one end is known; the other rank has no log. */
-static bool find_one_sided(const struct finder *f, const struct end *end, struct found *found)
+static bool find_one_sided(const struct finder *f, const struct endpoint *end, struct found *found)
 {
     found->sent = end->sends;
     found->received = !end->sends;
@@ -85,10 +85,10 @@ static bool find_one_sided(const struct finder *f, const struct end *end, struct
 
 /* Puts the two ends of each message together. Returns whether none lacks one that should be there.
  */
-static bool pair_ends(struct finder *f)
+static bool pair_endpoints(struct finder *f)
 {
-    struct end *at = f->ends.found.at;
-    size_t n = f->ends.found.n;
+    struct endpoint *at = f->endpoints.found.at;
+    size_t n = f->endpoints.found.n;
     for (size_t i = 0; i < n; i++) {
         if (at[i].from == NO_ID || f->unlogged[at[i].from])
             at[i].from = f->nobody;
@@ -97,12 +97,12 @@ static bool pair_ends(struct finder *f)
         if (at[i].from == NO_ID || at[i].to == NO_ID)
             return false;
     }
-    array_sort(&f->ends.found, by_transaction);
+    array_sort(&f->endpoints.found, by_transaction);
     f->found.n = 0;
     for (size_t i = 0, next; i < n; i = next) {
         for (next = i + 1; next < n && compare_transactions(&at[i], &at[next]) == 0; next++)
             ;
-        const struct end *sent = &at[i], *received = &at[next - 1];
+        const struct endpoint *sent = &at[i], *received = &at[next - 1];
         struct found found = {.end = at[i],
                               .sent = true,
                               .received = true,
@@ -140,7 +140,7 @@ static void clip_times(const struct finder *f, const struct joined *joined, uint
     }
 }
 
-/* Those of one way and number from `first` on, data and notices: where they end. */
+/* Those of one way and number from `first` on, data and ready messages: where they end. */
 static size_t run_end(const found_array *found, size_t first, size_t *n_data)
 {
     size_t end = first;
@@ -148,33 +148,33 @@ static size_t run_end(const found_array *found, size_t first, size_t *n_data)
     for (; end < found->n && way_of(&found->at[end].end) == way_of(&found->at[first].end) &&
            found->at[end].end.number == found->at[first].end.number;
          end++)
-        *n_data += !found->at[end].end.is_notice;
+        *n_data += !found->at[end].end.is_ready;
     return end;
 }
 
-static uint64_t stream_key(const struct end *end)
+static uint64_t stream_key(const struct endpoint *end)
 {
     return map_mix(map_mix(((uint64_t)end->from << 32 | end->to) + 1) + end->stream) | 1;
 }
 
-/* Keeps the notices that share their stream with data. Returns whether there is none, or one for
- * each message. */
-static bool keep_notices(found_array *found)
+/* Keeps the ready messages that share their stream with data. Returns whether there is none, or one
+ * for each message. */
+static bool keep_ready(found_array *found)
 {
     struct map with_data = {0}; /* streams */
     size_t n_kept = 0, n_data;
     bool complete = true;
     for (size_t i = 0; i < found->n; i++)
-        if (!found->at[i].end.is_notice)
+        if (!found->at[i].end.is_ready)
             map_set(&with_data, stream_key(&found->at[i].end), 1);
     for (size_t i = 0, end; i < found->n && complete; i = end) {
         size_t n_shared = 0;
         end = run_end(found, i, &n_data);
         for (size_t k = i; k < end; k++) {
-            bool is_notice = found->at[k].end.is_notice;
-            bool shared = is_notice && map_get(&with_data, stream_key(&found->at[k].end), NULL);
+            bool is_ready = found->at[k].end.is_ready;
+            bool shared = is_ready && map_get(&with_data, stream_key(&found->at[k].end), NULL);
             n_shared += shared;
-            if (shared || !is_notice)
+            if (shared || !is_ready)
                 found->at[n_kept++] = found->at[k];
         }
         complete = n_shared == 0 || (n_shared == n_data && n_shared + n_data == end - i);
@@ -185,15 +185,15 @@ static bool keep_notices(found_array *found)
 }
 
 /* All messages of a collective in an iteration, in the order of by_transaction, into f->found.
- * Returns as pair_ends does. */
+ * Returns as pair_endpoints does. */
 static bool find_messages(struct finder *f, const struct joined *joined, uint32_t sample)
 {
     const struct member *members = joined_members(f->join, joined);
-    if (joined->has_servers ? !ends_find_exchange(&f->ends, joined, sample)
-                            : !ends_find(&f->ends, members, joined->n_members, f->unlogged, sample,
-                                         f->with_notices))
+    if (joined->has_servers ? !endpoints_find_exchange(&f->endpoints, joined, sample)
+                            : !endpoints_find(&f->endpoints, members, joined->n_members,
+                                              f->unlogged, sample, f->with_ready))
         return false;
-    if (!pair_ends(f) || (f->with_notices && !keep_notices(&f->found)))
+    if (!pair_endpoints(f) || (f->with_ready && !keep_ready(&f->found)))
         return false;
     clip_times(f, joined, sample);
     return true;
@@ -211,8 +211,8 @@ static void join_nodes(const struct join *join, struct joined *joined, struct me
         if (host == 0)
             continue;
         if (map_get(&first, host, &known)) {
-            members[m].party = (uint32_t)known;
-            joined->has_parties = true;
+            members[m].node_group = (uint32_t)known;
+            joined->has_node_groups = true;
         } else {
             map_set(&first, host, m);
         }
@@ -226,7 +226,7 @@ static bool is_seen(const struct finder *f, const struct joined *joined, uint32_
     const struct member *members = joined_members(f->join, joined);
     bool seen = !join_is_inferred(f->join, joined);
     for (uint32_t m = 0; m < joined->n_members && !seen; m++)
-        seen = ends_part(f->join, &members[m], sample)->log != NO_ID;
+        seen = endpoints_part(f->join, &members[m], sample)->log != NO_ID;
     return seen;
 }
 
@@ -245,18 +245,18 @@ static uint32_t shown_sample(const struct finder *f, const struct joined *joined
 }
 
 /* Returns how many of the members have a log of their part in every iteration. */
-static uint32_t find_parties(struct finder *f, struct joined *joined)
+static uint32_t find_node_groups(struct finder *f, struct joined *joined)
 {
     struct member *members = joined_members(f->join, joined);
     uint32_t n_samples = f->join->ranks[0].n_samples, n_logged = 0;
     bool by_nccl = false, any = shown_sample(f, joined) != NO_ID;
     f->nobody = NO_ID;
     for (uint32_t m = 0; m < joined->n_members; m++) {
-        members[m].party = m;
+        members[m].node_group = m;
         members[m].unlogged = false;
         for (uint32_t s = 0; s < n_samples; s++) {
-            uint32_t log = ends_part(f->join, &members[m], s)->log;
-            const struct nccl_log *nccl = log == NO_ID ? NULL : f->ends.logs[log].nccl;
+            uint32_t log = endpoints_part(f->join, &members[m], s)->log;
+            const struct nccl_log *nccl = log == NO_ID ? NULL : f->endpoints.logs[log].nccl;
             members[m].unlogged |= log == NO_ID && (!any || is_seen(f, joined, s));
             by_nccl |= nccl && !nccl->of_rings;
         }
@@ -266,16 +266,16 @@ static uint32_t find_parties(struct finder *f, struct joined *joined)
             f->nobody = m;
     }
     joined->n_unlogged = joined->n_members - n_logged;
-    joined->has_parties = joined->n_unlogged > 0;
+    joined->has_node_groups = joined->n_unlogged > 0;
     if (by_nccl)
         join_nodes(f->join, joined, members);
     for (uint32_t m = 0; m < joined->n_members; m++) {
-        uint32_t party = members[m].party;
-        if (!members[m].unlogged || party == members[f->nobody].party)
+        uint32_t node_group = members[m].node_group;
+        if (!members[m].unlogged || node_group == members[f->nobody].node_group)
             continue;
         for (uint32_t k = 0; k < joined->n_members; k++)
-            if (members[k].party == party)
-                members[k].party = members[f->nobody].party;
+            if (members[k].node_group == node_group)
+                members[k].node_group = members[f->nobody].node_group;
     }
     return n_logged;
 }
@@ -344,7 +344,7 @@ static void add_shown(struct finder *f, uint32_t j)
     joined->n_messages = (uint32_t)n;
     for (uint32_t i = 0; i < n; i++) {
         const struct found *found = &f->shown.at[order[i]];
-        const struct end *end = &found->end;
+        const struct endpoint *end = &found->end;
         struct message message = {.joined = j,
                                   .from = end->from,
                                   .to = end->to,
@@ -352,11 +352,11 @@ static void add_shown(struct finder *f, uint32_t j)
                                   .rx = NO_ID,
                                   .stream = end->stream,
                                   .channel = end->channel,
-                                  .notice = NO_ID,
-                                  .is_notice = end->is_notice,
+                                  .ready = NO_ID,
+                                  .is_ready = end->is_ready,
                                   .size_bytes = end->size_bytes};
         f->place.at[order[i]] = i;
-        joined->n_data += !end->is_notice;
+        joined->n_data += !end->is_ready;
         if (found->sent)
             message.tx = find_link(f, found->sender, joined_rank(f->join, joined, end->from));
         if (found->received)
@@ -368,7 +368,7 @@ static void add_shown(struct finder *f, uint32_t j)
     for (size_t i = 0, end, n_data; i < n; i = end) {
         end = run_end(&f->shown, i, &n_data);
         for (size_t k = i + n_data; k < end; k++)
-            added[f->place.at[k - n_data]].notice = joined->first_message + f->place.at[k];
+            added[f->place.at[k - n_data]].ready = joined->first_message + f->place.at[k];
     }
 }
 
@@ -379,14 +379,14 @@ static void find_pattern(struct finder *f, struct joined *joined)
     struct pattern_message *pairs = mem_alloc((joined->n_messages + (size_t)1) * sizeof *pairs);
     size_t n = 0;
     for (uint32_t m = 0; m < joined->n_messages; m++)
-        if (!messages[m].is_notice)
+        if (!messages[m].is_ready)
             pairs[n++] =
                 (struct pattern_message){messages[m].from, messages[m].to, messages[m].channel};
     const char *known = NULL;
     for (uint32_t m = 0; m < joined->n_members && !known; m++)
-        known = ends_algorithm(&f->ends, ends_part(f->join, &members[m], 0));
+        known = endpoints_algorithm(&f->endpoints, endpoints_part(f->join, &members[m], 0));
     for (uint32_t m = 0; m < joined->n_members && !known; m++)
-        known = members[m].party == m ? NULL : "partly seen";
+        known = members[m].node_group == m ? NULL : "partly seen";
     if (joined->has_servers)
         known = "parameter server";
     uint32_t n_ends = joined->n_members + (joined->has_servers ? f->join->n_servers : 0);
@@ -406,8 +406,8 @@ static bool equal_messages(const found_array *a, const found_array *b)
 {
     bool equal = a->n == b->n;
     for (size_t i = 0; i < a->n && equal; i++) {
-        const struct end *x = &a->at[i].end, *y = &b->at[i].end;
-        equal = x->from == y->from && x->to == y->to && x->is_notice == y->is_notice &&
+        const struct endpoint *x = &a->at[i].end, *y = &b->at[i].end;
+        equal = x->from == y->from && x->to == y->to && x->is_ready == y->is_ready &&
                 x->stream == y->stream && nearly_equal(x->size_bytes, y->size_bytes);
     }
     return equal;
@@ -503,15 +503,16 @@ static bool time_messages(struct finder *f, const struct joined *joined, uint32_
     return true;
 }
 
-/* Takes one collective apart, with notices where they can be had, or counts why it can't be. */
-static void take_apart(struct finder *f, uint32_t j, bool with_notices)
+/* Takes one collective apart, with ready messages where they can be had, or counts why it can't be.
+ */
+static void take_apart(struct finder *f, uint32_t j, bool with_ready)
 {
     struct joined *joined = &f->join->joined.at[j];
     struct messages *messages = f->messages;
     uint32_t n_samples = f->join->ranks[0].n_samples, shown = shown_sample(f, joined);
     size_t first_time = messages->times.n, first_message = messages->all.n;
     bool uneven = false;
-    f->with_notices = with_notices;
+    f->with_ready = with_ready;
     if (find_messages(f, joined, shown)) {
         size_t n_new = f->found.n, n = first_message + n_new;
         if (n_new == 0)
@@ -535,7 +536,7 @@ static void take_apart(struct finder *f, uint32_t j, bool with_notices)
         messages->times.n = first_time;
         joined->n_messages = joined->n_data = 0;
     }
-    if (with_notices) {
+    if (with_ready) {
         take_apart(f, j, false);
         return;
     }
@@ -552,10 +553,10 @@ static void take_exchange(struct finder *f, uint32_t j)
     struct joined *joined = &f->join->joined.at[j];
     if (joined->n_members < joined->n_expected)
         return;
-    find_parties(f, joined);
+    find_node_groups(f, joined);
     for (uint32_t k = 0; k < f->join->n_servers; k++)
         f->unlogged[joined->n_members + k] = false;
-    joined->has_parties = false;
+    joined->has_node_groups = false;
     joined->has_servers = true;
     take_apart(f, j, false);
 }
@@ -573,19 +574,19 @@ static void take(struct finder *f, uint32_t j)
     }
     if (joined->n_members < 2 || joined->n_members < joined->n_expected)
         return;
-    if (find_parties(f, joined) == 0) {
-        bool could_be = on_gpu ? f->ends.has_nccl
-                               : f->ends.has_gloo && on_comm_thread(rank, c) &&
+    if (find_node_groups(f, joined) == 0) {
+        bool could_be = on_gpu ? f->endpoints.has_nccl
+                               : f->endpoints.has_gloo && on_comm_thread(rank, c) &&
                                      strcmp(c->kind, "negotiate") != 0; /* that moves no tensors */
         f->messages->n_whole += could_be;
         if (could_be)
             note_lacking(f, joined, LACKS_WHOLE);
         return;
     }
-    /* Where data are passed on, a notice stands behind data for a reason. Where all send what they
-     * had before, which of a rank's notices and data comes first is chance, and must not decide
-     * when other ranks are faster or slower. And when a rank without a log gave one, before it
-     * stood behind data, nothing tells. */
+    /* Where data are passed on, a ready message stands behind data for a reason. Where all send
+     * what they had before, which of a rank's ready messages and data comes first is chance, and
+     * must not decide when other ranks are faster or slower. And when a rank without a log sent
+     * one, before it stood behind data, nothing tells. */
     bool passes_on = !on_gpu && strcmp(c->kind, "all_reduce") == 0 && joined->n_unlogged == 0;
     take_apart(f, j, passes_on);
     if (joined->n_messages > 0 && joined->n_unlogged > 0) {
@@ -602,12 +603,12 @@ void messages_find(struct messages *messages, struct join *join, const struct dp
         return;
     messages->lacks = mem_array(join->n_ranks, 1);
     f.unlogged = mem_alloc(n_ends * sizeof *f.unlogged);
-    ends_index(&f.ends, join, trace);
-    bool any = f.ends.has_gloo || f.ends.has_nccl || f.ends.has_ps;
+    endpoints_index(&f.endpoints, join, trace);
+    bool any = f.endpoints.has_gloo || f.endpoints.has_nccl || f.endpoints.has_ps;
     for (uint32_t j = 0; j < join->joined.n && any; j++)
         take(&f, j);
     messages_cut_transfers(messages, join);
-    ends_fini(&f.ends);
+    endpoints_fini(&f.endpoints);
     mem_free(f.unlogged);
     map_fini(&f.link_of);
     array_fini(&f.place);

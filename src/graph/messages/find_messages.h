@@ -2,9 +2,9 @@
  * as the logs of its ranks show them. Each becomes a SEND on its sender's link and a RECV on its
  * receiver's; where one of the two ranks has no log, it is the other's op alone.
  *
- * gloo's receivers give notice before each message that they are ready for it. Where a notice
+ * gloo's receivers say before each message that they are ready for it. Where a ready message
  * shares its stream with data it stands behind that, which can take as long as a message does: then
- * notices are messages of the graph, too. */
+ * ready messages are messages of the graph, too. */
 #ifndef GRAPH_FIND_MESSAGES_H
 #define GRAPH_FIND_MESSAGES_H
 
@@ -20,8 +20,8 @@ struct message {
     uint32_t tx, rx;     /* links; NO_ID: that member has no log, so it has no SEND, or no RECV */
     uint32_t stream;     /* that it stands in with others from the same rank to the same rank */
     uint32_t channel;    /* what came in on one goes out on it again; 0 where there are none */
-    uint32_t notice;     /* the message that its sender waits for: the receiver is ready; NO_ID */
-    bool is_notice;      /* carries no data */
+    uint32_t ready;      /* the message that its sender waits for: the receiver is ready; NO_ID */
+    bool is_ready;       /* carries no data */
     bool is_last;        /* with data, of its stream */
     bool ends_sender;    /* its sender leaves the collective only after it has arrived */
     uint64_t size_bytes; /* of data */

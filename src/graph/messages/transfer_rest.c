@@ -111,7 +111,7 @@ static void find_last_sends(const struct join *join, const struct joined *joined
         struct message *message = &messages->all.at[m];
         uint64_t key = map_mix(((uint64_t)message->from << 32 | message->to) + 1);
         key = map_mix(key + message->stream) | 1;
-        if (message->is_notice || map_get(&seen, key, NULL))
+        if (message->is_ready || map_get(&seen, key, NULL))
             continue;
         map_set(&seen, key, 1);
         message->is_last = message->ends_sender = true;
@@ -135,7 +135,7 @@ bool message_ends_member(const struct messages *messages, const struct join *joi
         return false; /* a server's */
     if (member == own && !members[own].unlogged)
         return true;
-    bool may = receives ? members[member].party == members[own].party
+    bool may = receives ? members[member].node_group == members[own].node_group
                         : members[member].unlogged && members[own].unlogged;
     return may && never_left_before(messages, join, &members[member], message, receives);
 }
@@ -160,14 +160,14 @@ static void cut_after_messages(const struct messages *messages, struct join *joi
     struct member *members = joined_members(join, joined);
     for (uint32_t m = joined->first_message; m < joined->first_message + joined->n_messages; m++) {
         const struct message *message = &messages->all.at[m];
-        for (int side = 0; side < 2 && !message->is_notice; side++) {
+        for (int side = 0; side < 2 && !message->is_ready; side++) {
             uint32_t own = side ? message->to : message->from;
             if (own >= joined->n_members)
                 continue;
             if (!members[own].unlogged)
                 cut_transfer(messages, join, &members[own], m, side);
-            for (uint32_t k = 0; k < joined->n_members && joined->has_parties && message->is_last;
-                 k++)
+            for (uint32_t k = 0;
+                 k < joined->n_members && joined->has_node_groups && message->is_last; k++)
                 if ((k != own || members[own].unlogged) &&
                     message_ends_member(messages, join, joined, m, side, k))
                     cut_transfer(messages, join, &members[k], m, side);

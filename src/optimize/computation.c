@@ -1,6 +1,7 @@
 /* optimize/computation.c: when gradients get ready if nothing slows computation down. */
 #include <math.h>
 
+#include "base/sort.h"
 #include "cost/fused.h"
 #include "optimize/space.h"
 
@@ -24,73 +25,47 @@ static void find_classes(const struct dpro_model *m, struct computation *w)
     }
 }
 
-/* Over a program's ops and round to its beginning, from the first op or one that waits, either of
- * which is never in the middle of a fused one. */
-struct walker {
-    const struct dpro_model *model;
-    const struct dpro_strategy *strategy;
-    uint32_t program, at, fused;
-};
-
-static struct walker walk_from(const struct dpro_model *m, const struct dpro_strategy *s,
-                               uint32_t program, uint32_t op)
+/* What each op of a program takes on its slowest rank. */
+static void list_work(const struct dpro_model *m, const struct dpro_strategy *s, uint32_t p,
+                      struct computation *w)
 {
-    return (struct walker){m, s, program, op, fused_find(s, program, op)};
+    uint32_t fused = fused_find(s, p, 0);
+    for (uint32_t i = 0; i < m->programs[p].n_ops; i++)
+        w->work_ns[i] = (double)fused_work_ns(m, s, p, i, &fused) * w->classes[p].scale;
 }
 
-static const struct model_op *walk_on(struct walker *w, double *work_ns)
+static void find_ready(const struct model_program *program, struct computation *w,
+                       struct computation_class *class)
 {
-    const struct model_program *program = &w->model->programs[w->program];
-    const struct model_op *op = &program->ops[w->at];
-    *work_ns = (double)fused_work_ns(w->model, w->strategy, w->program, w->at, &w->fused);
-    if (++w->at == program->n_ops) {
-        w->at = 0;
-        w->fused = fused_find(w->strategy, w->program, 0);
-    }
-    return op;
-}
-
-static void walk(const struct dpro_model *m, const struct dpro_strategy *s, uint32_t p,
-                 struct computation *w)
-{
-    const struct model_program *program = &m->programs[p];
-    struct computation_class *class = &w->classes[p];
     uint32_t begin = first_wait_for_all(program);
     if (begin == MODEL_NONE) {
         w->drains = false;
         begin = 0;
     }
-    struct walker walker = walk_from(m, s, p, begin);
-    double now = 0, work_ns;
+    class->total_ns = 0;
     for (uint32_t i = 0; i < program->n_ops; i++) {
-        const struct model_op *op = walk_on(&walker, &work_ns);
-        now += work_ns * class->scale;
-        if (op->tensor != MODEL_NONE)
-            class->ready_ns[op->tensor] = now;
+        uint32_t at = (begin + i) % program->n_ops;
+        class->total_ns += w->work_ns[at];
+        if (program->ops[at].tensor != MODEL_NONE)
+            class->ready_ns[program->ops[at].tensor] = class->total_ns;
     }
-    class->total_ns = now;
 }
 
 /* From an op that waits for a tensor to where it is ready again. */
-static double longest_cycle(const struct dpro_model *m, const struct dpro_strategy *s, uint32_t p,
-                            double scale)
+static double longest_cycle(const struct model_program *program, const struct computation *w,
+                            uint32_t n_tensors)
 {
-    const struct model_program *program = &m->programs[p];
     double longest = 0;
     for (uint32_t i = 0; i < program->n_ops; i++) {
         uint32_t tensor = program->ops[i].needs;
-        if (tensor >= m->n_tensors)
-            continue;
-        struct walker walker = walk_from(m, s, p, i);
-        double passed = 0, work_ns;
-        for (uint32_t k = 0; k < program->n_ops; k++) {
-            const struct model_op *op = walk_on(&walker, &work_ns);
-            passed += work_ns * scale;
-            if (op->tensor == tensor) {
-                longest = fmax(longest, passed);
-                break;
-            }
+        double passed = 0;
+        bool ready = tensor >= n_tensors;
+        for (uint32_t k = 0; k < program->n_ops && !ready; k++) {
+            uint32_t at = (i + k) % program->n_ops;
+            passed += w->work_ns[at];
+            ready = program->ops[at].tensor == tensor;
         }
+        longest = ready ? fmax(longest, passed) : longest;
     }
     return longest;
 }
@@ -99,8 +74,10 @@ void computation_set(const struct dpro_model *model, const struct dpro_strategy 
                      struct computation *work)
 {
     for (uint32_t p = 0; p < model->n_programs; p++)
-        if (work->classes[p].scale >= 0)
-            walk(model, strategy, p, work);
+        if (work->classes[p].scale >= 0) {
+            list_work(model, strategy, p, work);
+            find_ready(&model->programs[p], work, &work->classes[p]);
+        }
 }
 
 struct computation computation_of(const struct dpro_model *model,
@@ -109,14 +86,20 @@ struct computation computation_of(const struct dpro_model *model,
     struct computation work = {.n_classes = model->n_programs, .drains = true};
     work.classes = arena_array(arena, model->n_programs + (size_t)1, sizeof *work.classes);
     find_classes(model, &work);
+    uint32_t most_ops = 0;
     for (uint32_t p = 0; p < model->n_programs; p++) {
-        struct computation_class *class = &work.classes[p];
-        class->ready_ns = arena_array(arena, model->n_tensors + (size_t)1, sizeof(double));
-        if (class->scale >= 0) /* some rank runs it */
-            work.min_cycle_ns =
-                fmax(work.min_cycle_ns, longest_cycle(model, strategy, p, class->scale));
+        most_ops = MAX(most_ops, model->programs[p].n_ops);
+        work.classes[p].ready_ns = arena_array(arena, model->n_tensors + (size_t)1, sizeof(double));
     }
+    work.work_ns = arena_array(arena, most_ops, sizeof *work.work_ns);
     computation_set(model, strategy, &work);
+    for (uint32_t p = 0; p < model->n_programs; p++) {
+        if (work.classes[p].scale < 0)
+            continue;
+        list_work(model, strategy, p, &work);
+        work.min_cycle_ns =
+            fmax(work.min_cycle_ns, longest_cycle(&model->programs[p], &work, model->n_tensors));
+    }
     return work;
 }
 

@@ -19,6 +19,7 @@ struct computation_class { /* ranks of one program, or the slowest of them */
 struct computation {
     struct computation_class *classes;
     uint32_t n_classes;
+    double *work_ns;     /* [op], scratch: of the program that is gone through */
     bool drains;         /* every rank waits for all tensors at once */
     double min_cycle_ns; /* no round is shorter: from where a tensor is waited for to where it is
                             ready again, and to communicate it */

@@ -4,77 +4,41 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "report/facts.h"
-#include "report/field.h"
 #include "report/table.h"
 
-static void write_files(struct writer *w, const void *of)
+static void write_verdict(struct writer *w, const struct report_facts *f)
 {
-    const struct dpro_trace *trace = ((const struct report_facts *)of)->report->trace;
-    writer_open(w, '[');
-    for (size_t i = 0; i < dpro_trace_n_files(trace); i++) {
-        struct dpro_file_info info = dpro_trace_file(trace, i);
-        if (!info.format)
-            continue;
-        writer_row(w, TEXT("path", info.path), TEXT("kind", info.format), INT("rank", info.rank),
-                   INT("bytes", info.size_bytes), INT("events", info.n_events),
-                   BOOL("truncated", info.truncated));
-    }
-    writer_close(w, ']');
-}
-
-static void write_present(struct writer *w, const void *of)
-{
-    const struct dpro_trace *trace = ((const struct report_facts *)of)->report->trace;
-    writer_open(w, '[');
-    for (size_t r = 0; r < dpro_trace_n_ranks(trace); r++)
-        writer_json_int(w, dpro_trace_rank(trace, r));
-    writer_close(w, ']');
-}
-
-static void write_measured(struct writer *w, const void *of)
-{
-    const struct report_facts *f = of;
-    writer_json_times(w, f->measured, f->n_measured);
-}
-
-static void write_left_out(struct writer *w, const void *of)
-{
-    const struct dpro_graph *g = ((const struct report_facts *)of)->report->graph;
-    writer_open(w, '[');
+    const struct dpro_graph *g = f->report->graph;
+    writer_fields(w, FIXED("error_pct", f->error_pct, 3), BOOL("what_if", f->what_if));
+    writer_begin(w, "left_out", '[');
     for (size_t i = 0; i < dpro_graph_n_left_out(g); i++) {
         struct dpro_left_out left_out = dpro_graph_left_out(g, i);
         writer_object(w, INT("iteration", left_out.number), TEXT("reason", left_out.reason));
     }
     writer_close(w, ']');
-}
-
-static void write_verdict(struct writer *w, const void *of)
-{
-    const struct report_facts *f = of;
-    writer_open(w, '[');
+    writer_begin(w, "verdict", '[');
     for (int i = 0; i < N_VERDICT; i++)
         writer_object(w, TEXT("title", f->verdict[i].title), TEXT("text", f->verdict[i].text));
     writer_close(w, ']');
 }
 
-static void write_parts(struct writer *w, const void *of)
+static void write_collectives(struct writer *w, const struct report_facts *f)
 {
-    const struct report_facts *f = of;
-    writer_open(w, '[');
-    for (uint32_t i = 0; i < f->n_parts; i++) {
-        const struct part_fact *part = &f->parts[i];
-        writer_row(w, INT("rank", part->rank), TEXT("part", part->what),
-                   MS("measured_ms", part->measured_ns), MS("replayed_ms", part->replayed_ns),
-                   MS("measured_sum_ms", part->measured_sum_ns),
-                   MS("replayed_sum_ms", part->replayed_sum_ns));
+    writer_begin(w, "collectives", '[');
+    for (uint32_t i = 0; i < f->n_comms; i++) {
+        const struct comm_fact *c = &f->comms[i];
+        writer_row(w, TEXT("kind", c->kind), INT("ranks", c->n_ranks), INT("count", c->count),
+                   INT_IF("bytes", c->sized, MIN(c->size_bytes, INT64_MAX)),
+                   INT("messages", c->n_messages),
+                   TEXT("pattern", c->pattern[0] ? c->pattern : NULL),
+                   INT("chunks", c->most_chunks), INT("channels", c->most_channels));
     }
     writer_close(w, ']');
 }
 
-static void write_ranks(struct writer *w, const void *of)
+static void write_ranks(struct writer *w, const struct report_facts *f)
 {
-    const struct report_facts *f = of;
-    writer_open(w, '[');
+    writer_begin(w, "ranks", '[');
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         const struct dpro_rank_time *t = &f->ranks[r].time;
         writer_item(w);
@@ -89,6 +53,163 @@ static void write_ranks(struct writer *w, const void *of)
         writer_close(w, '}');
     }
     writer_close(w, ']');
+}
+
+static void write_clock(struct writer *w, const struct dpro_graph *g)
+{
+    struct dpro_alignment alignment = dpro_graph_alignment(g);
+    writer_begin(w, "clock", '{');
+    writer_fields(w, TEXT("method", align_method(g)));
+    align_write_fields(w, &alignment);
+    writer_begin(w, "hosts", '[');
+    for (uint32_t c = 0; c < dpro_graph_n_clocks(g); c++) {
+        struct dpro_clock clock = dpro_graph_clock(g, c);
+        bool tied = clock.n_segments > 0; /* to the reference */
+        int64_t most_ns = -1;
+        for (uint32_t s = 0; s < clock.n_segments; s++)
+            most_ns = MAX(most_ns, clock.segments[s].uncertainty_ns);
+        writer_item(w);
+        align_write_host(w, &clock);
+        writer_fields(w, MS_IF("offset_ms", tied, clock.segments[0].offset_ns),
+                      FIXED_IF("drift_ppm", tied, clock.segments[0].drift_ppm, 3),
+                      MS_KNOWN("uncertainty_ms", most_ns));
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+static void write_trace(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_trace *trace = f->report->trace;
+    writer_section(w, "trace", '{');
+    writer_fields(w, TEXT("framework", f->framework), INT("world_size", f->world_size));
+    writer_begin(w, "ranks_present", '[');
+    for (size_t r = 0; r < dpro_trace_n_ranks(trace); r++)
+        writer_json_int(w, dpro_trace_rank(trace, r));
+    writer_close(w, ']');
+    writer_fields(w, BOOL("communication_recognised", f->communicates),
+                  INT("iterations", f->n_measured));
+    writer_begin(w, "files", '[');
+    for (size_t i = 0; i < dpro_trace_n_files(trace); i++) {
+        struct dpro_file_info info = dpro_trace_file(trace, i);
+        if (info.format)
+            writer_row(w, TEXT("path", info.path), TEXT("kind", info.format),
+                       INT("rank", info.rank), INT("bytes", info.size_bytes),
+                       INT("events", info.n_events), BOOL("truncated", info.truncated));
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+/* An object on a line of its own. */
+#define SECTION(w, key, ...) (writer_newline(w), writer_object_at(w, key, __VA_ARGS__))
+
+static void write_measured(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_pace *pace = &f->pace;
+    writer_section(w, "measured", '{');
+    writer_fields(w, MS_KNOWN("iteration_ms", f->measured_ns), MS_KNOWN("median_ms", f->median_ns),
+                  MS_KNOWN("std_ms", f->std_ns));
+    writer_key(w, "per_iteration_ms");
+    writer_json_times(w, f->measured, f->n_measured);
+    writer_close(w, '}');
+    /* where iterations were measured: CPU and GPU may disagree */
+    SECTION(w, "pace", INT("ranks_on_gpu", pace->n_ranks),
+            MS_IF("cpu_ms", pace->n_ranks > 0, pace->marks_ns),
+            MS_IF("gpu_ms", pace->n_ranks > 0, pace->device_ns),
+            MS_IF("ahead_ms", pace->n_ranks > 0, pace->ahead_ns));
+}
+
+static void write_predicted(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_validation *v = &f->validation;
+    SECTION(w, "predicted", MS_KNOWN("iteration_ms", f->predicted_ns),
+            MS_KNOWN("p50_ms", f->p50_ns), MS_KNOWN("p95_ms", f->p95_ns),
+            INT("samples", f->n_drawn));
+    SECTION(w, "profiler", INT_IF("op_ns", f->profiler.n > 0, f->profiler.op_ns),
+            MS_IF("iteration_ms", f->profiler.n > 0, f->profiler.iteration_ns));
+    SECTION(w, "validation", TEXT("method", v->method),
+            FIXED_IF("mean_abs_error_pct", v->n > 0, v->mean_abs_error_pct, 3),
+            FIXED_IF("max_abs_error_pct", v->n > 0, v->max_abs_error_pct, 3),
+            FIXED_IF("mean_error_pct", v->n > 0, v->mean_error_pct, 3),
+            FIXED_IF("measured_std_pct", v->n > 0, v->measured_std_pct, 3),
+            INT("predictions", v->n));
+    SECTION(w, "daydream", MS_KNOWN("iteration_ms", f->daydream.iteration_ns),
+            FIXED("error_pct", f->daydream_error_pct, 3),
+            FIXED("bandwidth_bytes_per_s", f->daydream.bandwidth_bytes_per_s, 0));
+    writer_section(w, "contradiction", '{');
+    writer_fields(w, BOOL("contradicts", f->contradicts),
+                  MS_KNOWN("measured_known_to_ms", f->known_to_ns),
+                  TEXT("text", f->contradiction[0] ? f->contradiction : NULL));
+    writer_begin(w, "parts", '[');
+    for (uint32_t i = 0; i < f->n_parts; i++) {
+        const struct part_fact *part = &f->parts[i];
+        writer_row(w, INT("rank", part->rank), TEXT("part", part->what),
+                   MS("measured_ms", part->measured_ns), MS("replayed_ms", part->replayed_ns),
+                   MS("measured_sum_ms", part->measured_sum_ns),
+                   MS("replayed_sum_ms", part->replayed_sum_ns));
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+static void write_unprofiled(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_unprofiled *u = &f->unprofiled;
+    const struct dpro_unprofiled_iterations *o = &f->outside;
+    SECTION(w, "unprofiled", INT("steps", u->n_steps),
+            MS_IF("iteration_ms", u->n_steps > 0, u->mean_ns),
+            MS_IF("median_ms", u->n_steps > 0, u->median_ns),
+            MS_IF("std_ms", u->n_steps > 0, u->std_ns),
+            FIXED("profiler_overhead_pct", f->overhead_pct, 3),
+            FIXED("error_pct", f->unprofiled_error_pct, 3),
+            FIXED("median_error_pct", f->unprofiled_median_error_pct, 3));
+    SECTION(
+        w, "unprofiled_iterations", INT("iterations", o->n_iterations),
+        MS_IF("iteration_ms", o->n_iterations > 0, o->mean_ns),
+        MS_IF("std_ms", o->n_iterations > 0, o->std_ns),
+        MS_IF("asking_ms", o->asking_ns > 0, o->asking_ns),
+        MS_KNOWN("profiler_ms", f->wire_profiler_ns),
+        MS_IF("standard_error_ms", o->n_iterations > 0 && f->wire_error_ns >= 0, f->wire_error_ns),
+        MS_KNOWN("predicted_ms", f->wire_predicted_ns));
+}
+
+static void write_transport(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_transport_info *t = &f->transport;
+    bool joined = t->n_connections > 0;
+    writer_newline(w);
+    if (t->n_processes == 0) {
+        writer_fields(w, NUL("transport"));
+        return;
+    }
+    writer_object_at(
+        w, "transport", INT("processes", t->n_processes), INT("connections", t->n_connections),
+        INT("one_sided_connections", t->n_one_sided), INT("calls", t->n_calls),
+        INT("sent_bytes", t->sent_bytes), INT("received_bytes", t->received_bytes),
+        INT_IF("paired_bytes", joined, t->paired_bytes),
+        INT_IF("unpaired_bytes", joined, t->unpaired_bytes), INT_IF("gaps", joined, t->n_gaps),
+        INT("edge_bytes", t->edge_bytes), INT("gloo_messages", t->n_messages),
+        INT("zmtp_frames", t->n_zmtp_frames), INT("pushes", t->n_pushes), INT("pulls", t->n_pulls),
+        INT("framing_breaks", t->n_framing_breaks), INT("collectives", t->n_collectives),
+        INT("collectives_tied", t->n_tied), INT("collectives_checked", t->n_checked),
+        INT("collectives_exact", t->n_exact), INT("collectives_in_buckets", t->n_in_buckets),
+        INT("records_lost", t->n_lost));
+}
+
+static void write_horovod(struct writer *w, const struct report_facts *f)
+{
+    const struct dpro_fusion_info *h = &f->fusion;
+    writer_newline(w);
+    if (h->n_tensors == 0)
+        writer_fields(w, NUL("horovod"));
+    else
+        writer_object_at(w, "horovod", INT("tensors", h->n_tensors), INT("groups", h->n_groups),
+                         INT("rounds", h->n_rounds), INT("rounds_fused_alike", h->n_alike),
+                         MS_IF("cycle_ms", h->cycle_ns > 0, h->cycle_ns),
+                         MS_KNOWN("negotiate_ms", f->negotiate_ns), MS_KNOWN("copy_ms", f->copy_ns),
+                         MS_KNOWN("callback_ms", f->callback_ns));
 }
 
 /* A server has no rank, but a name. */
@@ -143,170 +264,20 @@ static void write_path(struct writer *w, const struct report_facts *f, bool with
     writer_close(w, '}');
 }
 
-static void write_collectives(struct writer *w, const void *of)
-{
-    const struct report_facts *f = of;
-    writer_open(w, '[');
-    for (uint32_t i = 0; i < f->n_comms; i++) {
-        const struct comm_fact *c = &f->comms[i];
-        uint64_t bytes = c->size_bytes < INT64_MAX ? c->size_bytes : INT64_MAX;
-        writer_row(w, TEXT("kind", c->kind), INT("ranks", c->n_ranks), INT("count", c->count),
-                   INT_IF("bytes", c->sized, bytes), INT("messages", c->n_messages),
-                   TEXT("pattern", c->pattern[0] ? c->pattern : NULL),
-                   INT("chunks", c->most_chunks), INT("channels", c->most_channels));
-    }
-    writer_close(w, ']');
-}
-
-static void write_clock(struct writer *w, const void *of)
-{
-    const struct report_facts *f = of;
-    const struct dpro_graph *g = f->report->graph;
-    struct dpro_alignment alignment = dpro_graph_alignment(g);
-    writer_open(w, '{');
-    writer_fields(w, TEXT("method", align_method(g)));
-    align_write_fields(w, &alignment);
-    writer_begin(w, "hosts", '[');
-    for (uint32_t c = 0; c < dpro_graph_n_clocks(g); c++) {
-        struct dpro_clock clock = dpro_graph_clock(g, c);
-        bool tied = clock.n_segments > 0; /* to the reference */
-        int64_t most_ns = -1;
-        for (uint32_t s = 0; s < clock.n_segments; s++)
-            most_ns = MAX(most_ns, clock.segments[s].uncertainty_ns);
-        writer_item(w);
-        align_write_host(w, &clock);
-        writer_fields(w, MS_IF("offset_ms", tied, clock.segments[0].offset_ns),
-                      FIXED_IF("drift_ppm", tied, clock.segments[0].drift_ppm, 3),
-                      MS_KNOWN("uncertainty_ms", most_ns));
-        writer_close(w, '}');
-    }
-    writer_close(w, ']');
-    writer_close(w, '}');
-}
-
-/* A fact is a row; those of an object follow its row. */
-#define AT(member)      .at = offsetof(struct report_facts, member)
-#define IF_ANY(counted) .known = offsetof(struct report_facts, counted) + 1
-static const struct field fields[] = {
-    {"error_pct", FIELD_REAL, AT(error_pct), .digits = 3},
-    {"what_if", FIELD_BOOL, AT(what_if)},
-    {"left_out", FIELD_CALL, .write = write_left_out},
-    {"verdict", FIELD_CALL, .write = write_verdict},
-    {"collectives", FIELD_CALL, .write = write_collectives},
-    {"ranks", FIELD_CALL, .write = write_ranks},
-    {"clock", FIELD_CALL, .write = write_clock},
-
-    {.key = "trace"},
-    {"framework", FIELD_TEXT, AT(framework)},
-    {"world_size", FIELD_U32, AT(world_size)},
-    {"ranks_present", FIELD_CALL, .write = write_present},
-    {"communication_recognised", FIELD_BOOL, AT(communicates)},
-    {"iterations", FIELD_U32, AT(n_measured)},
-    {"files", FIELD_CALL, .write = write_files},
-
-    {.key = "measured"},
-    {"iteration_ms", FIELD_MS, AT(measured_ns)},
-    {"median_ms", FIELD_MS, AT(median_ns)},
-    {"std_ms", FIELD_MS, AT(std_ns)},
-    {"per_iteration_ms", FIELD_CALL, .write = write_measured},
-
-    {.key = "pace"}, /* where iterations were measured: CPU and GPU may disagree */
-    {"ranks_on_gpu", FIELD_U32, AT(pace.n_ranks)},
-    {"cpu_ms", FIELD_MS, AT(pace.marks_ns), IF_ANY(pace.n_ranks)},
-    {"gpu_ms", FIELD_MS, AT(pace.device_ns), IF_ANY(pace.n_ranks)},
-    {"ahead_ms", FIELD_MS, AT(pace.ahead_ns), IF_ANY(pace.n_ranks)},
-
-    {.key = "predicted"},
-    {"iteration_ms", FIELD_MS, AT(predicted_ns)},
-    {"p50_ms", FIELD_MS, AT(p50_ns)},
-    {"p95_ms", FIELD_MS, AT(p95_ns)},
-    {"samples", FIELD_U32, AT(n_drawn)},
-
-    {.key = "profiler"},
-    {"op_ns", FIELD_I64, AT(profiler.op_ns), IF_ANY(profiler.n)},
-    {"iteration_ms", FIELD_MS, AT(profiler.iteration_ns), IF_ANY(profiler.n)},
-
-    {.key = "validation"},
-    {"method", FIELD_TEXT, AT(validation.method)},
-    {"mean_abs_error_pct", FIELD_REAL, AT(validation.mean_abs_error_pct), IF_ANY(validation.n),
-     .digits = 3},
-    {"max_abs_error_pct", FIELD_REAL, AT(validation.max_abs_error_pct), IF_ANY(validation.n),
-     .digits = 3},
-    {"mean_error_pct", FIELD_REAL, AT(validation.mean_error_pct), IF_ANY(validation.n),
-     .digits = 3},
-    {"measured_std_pct", FIELD_REAL, AT(validation.measured_std_pct), IF_ANY(validation.n),
-     .digits = 3},
-    {"predictions", FIELD_U32, AT(validation.n)},
-
-    {.key = "daydream"},
-    {"iteration_ms", FIELD_MS, AT(daydream.iteration_ns)},
-    {"error_pct", FIELD_REAL, AT(daydream_error_pct), .digits = 3},
-    {"bandwidth_bytes_per_s", FIELD_REAL, AT(daydream.bandwidth_bytes_per_s)},
-
-    {.key = "contradiction"},
-    {"contradicts", FIELD_BOOL, AT(contradicts)},
-    {"measured_known_to_ms", FIELD_MS, AT(known_to_ns)},
-    {"text", FIELD_CHARS, AT(contradiction)},
-    {"parts", FIELD_CALL, .write = write_parts},
-
-    {.key = "unprofiled"},
-    {"steps", FIELD_U32, AT(unprofiled.n_steps)},
-    {"iteration_ms", FIELD_MS, AT(unprofiled.mean_ns), IF_ANY(unprofiled.n_steps)},
-    {"median_ms", FIELD_MS, AT(unprofiled.median_ns), IF_ANY(unprofiled.n_steps)},
-    {"std_ms", FIELD_MS, AT(unprofiled.std_ns), IF_ANY(unprofiled.n_steps)},
-    {"profiler_overhead_pct", FIELD_REAL, AT(overhead_pct), .digits = 3},
-    {"error_pct", FIELD_REAL, AT(unprofiled_error_pct), .digits = 3},
-    {"median_error_pct", FIELD_REAL, AT(unprofiled_median_error_pct), .digits = 3},
-
-    {.key = "unprofiled_iterations"},
-    {"iterations", FIELD_U32, AT(outside.n_iterations)},
-    {"iteration_ms", FIELD_MS, AT(outside.mean_ns), IF_ANY(outside.n_iterations)},
-    {"std_ms", FIELD_MS, AT(outside.std_ns), IF_ANY(outside.n_iterations)},
-    {"asking_ms", FIELD_MS_SET, AT(outside.asking_ns)},
-    {"profiler_ms", FIELD_MS, AT(wire_profiler_ns)},
-    {"standard_error_ms", FIELD_MS, AT(wire_error_ns), IF_ANY(outside.n_iterations)},
-    {"predicted_ms", FIELD_MS, AT(wire_predicted_ns)},
-
-    {"transport", FIELD_OBJECT, IF_ANY(transport.n_processes)},
-    {"processes", FIELD_U32, AT(transport.n_processes)},
-    {"connections", FIELD_U32, AT(transport.n_connections)},
-    {"one_sided_connections", FIELD_U32, AT(transport.n_one_sided)},
-    {"calls", FIELD_U64, AT(transport.n_calls)},
-    {"sent_bytes", FIELD_U64, AT(transport.sent_bytes)},
-    {"received_bytes", FIELD_U64, AT(transport.received_bytes)},
-    {"paired_bytes", FIELD_U64, AT(transport.paired_bytes), IF_ANY(transport.n_connections)},
-    {"unpaired_bytes", FIELD_U64, AT(transport.unpaired_bytes), IF_ANY(transport.n_connections)},
-    {"gaps", FIELD_U64, AT(transport.n_gaps), IF_ANY(transport.n_connections)},
-    {"edge_bytes", FIELD_U64, AT(transport.edge_bytes)},
-    {"gloo_messages", FIELD_U64, AT(transport.n_messages)},
-    {"zmtp_frames", FIELD_U64, AT(transport.n_zmtp_frames)},
-    {"pushes", FIELD_U64, AT(transport.n_pushes)},
-    {"pulls", FIELD_U64, AT(transport.n_pulls)},
-    {"framing_breaks", FIELD_U64, AT(transport.n_framing_breaks)},
-    {"collectives", FIELD_U64, AT(transport.n_collectives)},
-    {"collectives_tied", FIELD_U64, AT(transport.n_tied)},
-    {"collectives_checked", FIELD_U64, AT(transport.n_checked)},
-    {"collectives_exact", FIELD_U64, AT(transport.n_exact)},
-    {"collectives_in_buckets", FIELD_U64, AT(transport.n_in_buckets)},
-    {"records_lost", FIELD_U64, AT(transport.n_lost)},
-
-    {"horovod", FIELD_OBJECT, IF_ANY(fusion.n_tensors)},
-    {"tensors", FIELD_U32, AT(fusion.n_tensors)},
-    {"groups", FIELD_U32, AT(fusion.n_groups)},
-    {"rounds", FIELD_U32, AT(fusion.n_rounds)},
-    {"rounds_fused_alike", FIELD_U32, AT(fusion.n_alike)},
-    {"cycle_ms", FIELD_MS_SET, AT(fusion.cycle_ns)},
-    {"negotiate_ms", FIELD_MS, AT(negotiate_ns)},
-    {"copy_ms", FIELD_MS, AT(copy_ns)},
-    {"callback_ms", FIELD_MS, AT(callback_ns)},
-    {.key = NULL},
-};
-
 void json_write_report(struct writer *w, const struct report_facts *f, bool with_ops)
 {
     writer_open(w, '{');
     writer_fields(w, TEXT("schema", "dpro.replay/1"), TEXT("version", dpro_version()));
-    fields_write(w, fields, f);
+    write_verdict(w, f);
+    write_collectives(w, f);
+    write_ranks(w, f);
+    write_clock(w, f->report->graph);
+    write_trace(w, f);
+    write_measured(w, f);
+    write_predicted(w, f);
+    write_unprofiled(w, f);
+    write_transport(w, f);
+    write_horovod(w, f);
     write_path(w, f, with_ops);
     warnings_write_json(w, &f->warnings, 1);
     writer_close(w, '}');

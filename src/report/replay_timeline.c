@@ -134,6 +134,13 @@ static struct endpoint place(const struct timeline *t, dpro_op_id op, bool repla
                              true};
 }
 
+/* Between two ops, as measured and as replayed. */
+static void write_arrows(struct timeline *t, const char *what, dpro_op_id from, dpro_op_id to)
+{
+    for (int replayed = 0; replayed < 2; replayed++)
+        write_arrow(t, what, place(t, from, replayed), place(t, to, replayed), replayed);
+}
+
 static const char *arrow_name(const struct dpro_graph *g, dpro_op_id from, dpro_op_id to)
 {
     if (g->kind[from] == DPRO_OP_LAUNCH && (g->flags[to] & GRAPH_OP_GPU))
@@ -151,10 +158,8 @@ static void write_edge_arrows(struct timeline *t)
         const dpro_op_id *succ = dpro_graph_successors(t->graph, op, 0, &n);
         for (uint32_t e = 0; e < n; e++) {
             const char *name = arrow_name(t->graph, op, succ[e]);
-            if (!name)
-                continue;
-            for (int replayed = 0; replayed < 2; replayed++)
-                write_arrow(t, name, place(t, op, replayed), place(t, succ[e], replayed), replayed);
+            if (name)
+                write_arrows(t, name, op, succ[e]);
         }
     }
 }
@@ -171,12 +176,9 @@ static void write_message_arrows(struct timeline *t)
                 uint64_t send;
                 if (!receives && g->kind[op] == DPRO_OP_SEND)
                     map_set(&sends, g->transaction[op], op);
-                if (!receives || g->kind[op] != DPRO_OP_RECV ||
-                    !map_get(&sends, g->transaction[op], &send))
-                    continue;
-                for (int replayed = 0; replayed < 2; replayed++)
-                    write_arrow(t, "send", place(t, (dpro_op_id)send, replayed),
-                                place(t, op, replayed), replayed);
+                else if (receives && g->kind[op] == DPRO_OP_RECV &&
+                         map_get(&sends, g->transaction[op], &send))
+                    write_arrows(t, "send", (dpro_op_id)send, op);
             }
         }
     map_fini(&sends);

@@ -2,12 +2,12 @@
  * renamed or dropped. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <dpro/report.h>
 
 #include "base/sort.h"
 #include "base/utf8.h"
-#include "report/field.h"
 #include "report/model_report.h"
 #include "report/table.h"
 #include "report/warnings.h"
@@ -21,36 +21,64 @@ static struct warnings warnings_of(const struct dpro_whatif_report *r)
 
 /* ---- what is changed ---- */
 
-#define AT(member) .at = offsetof(struct dpro_changes, member)
-/* Those that were asked for; what needs more than a row follows. */
-static const struct field change_fields[] = {
-    {"bucket_cap_mb", FIELD_MIB, AT(bucket_cap_bytes), .text = "buckets of %s MB by DDP's rule"},
-    {"first_bucket_mb", FIELD_MIB, AT(first_bucket_bytes), .text = "the first of %s MB"},
-    {"buckets", FIELD_TEXT, AT(buckets_path), .text = "the buckets of %s"},
-    {"partition_mb", FIELD_MIB, AT(partition_bytes), .text = "partitions of %s MB"},
-    {"bandwidth_bytes_per_s", FIELD_REAL, AT(bandwidth_bytes_per_s), .digits = 3, .scale = 1e6 / 8,
-     .text = "links of %s Mbit/s"},
-    {"bandwidth_ratio", FIELD_REAL, AT(bandwidth_ratio), .digits = 6,
-     .text = "links %s times as fast"},
-    {"latency_ratio", FIELD_REAL, AT(latency_ratio), .digits = 6,
-     .text = "latency %s times as long"},
-    {"latency_add_ns", FIELD_I64, AT(latency_add_ns), .scale = 1e3,
-     .text = "%s us added to each message"},
-    {"world_size", FIELD_U32, AT(world_size), .text = "%s ranks"},
-    {"servers", FIELD_U32, AT(n_servers), .text = "parameter servers: %s"},
-    {"bigarray_bound", FIELD_U64, AT(bigarray_bound),
-     .text = "arrays of %s elements or more parted over all servers"},
-    {"server_bandwidth_bytes_per_s", FIELD_REAL, AT(server_bandwidth_bytes_per_s), .digits = 3,
-     .scale = 1e6 / 8, .text = "servers' links of %s Mbit/s"},
-    {"server_bandwidth_ratio", FIELD_REAL, AT(server_bandwidth_ratio), .digits = 6,
-     .text = "servers' links %s times as fast"},
-    {"cycle_time_ms", FIELD_MS, AT(cycle_ns), .scale = 1e6, .text = "Horovod's cycles of %s ms"},
-    {.key = NULL},
+/* A change is said where its value is neither 0 nor NULL. */
+struct change {
+    struct writer_field value;
+    const char *text; /* "%s": the value, or its number divided by `unit` */
+    double unit;
 };
+enum { N_CHANGES = 14 };
+
+#define MBIT       (1e6 / 8)
+#define MIB(bytes) ((double)(bytes) / 1048576)
+
+/* Those of one value; what needs more follows. */
+static void list_changes(const struct dpro_changes *c, struct change out[N_CHANGES])
+{
+    const struct change all[N_CHANGES] = {
+        {FIXED("bucket_cap_mb", MIB(c->bucket_cap_bytes), 6), "buckets of %s MB by DDP's rule", 1},
+        {FIXED("first_bucket_mb", MIB(c->first_bucket_bytes), 6), "the first of %s MB", 1},
+        {TEXT("buckets", c->buckets_path), "the buckets of %s", 1},
+        {FIXED("partition_mb", MIB(c->partition_bytes), 6), "partitions of %s MB", 1},
+        {FIXED("bandwidth_bytes_per_s", c->bandwidth_bytes_per_s, 3), "links of %s Mbit/s", MBIT},
+        {FIXED("bandwidth_ratio", c->bandwidth_ratio, 6), "links %s times as fast", 1},
+        {FIXED("latency_ratio", c->latency_ratio, 6), "latency %s times as long", 1},
+        {INT("latency_add_ns", c->latency_add_ns), "%s us added to each message", 1e3},
+        {INT("world_size", c->world_size), "%s ranks", 1},
+        {INT("servers", c->n_servers), "parameter servers: %s", 1},
+        {INT("bigarray_bound", c->bigarray_bound),
+         "arrays of %s elements or more parted over all servers", 1},
+        {FIXED("server_bandwidth_bytes_per_s", c->server_bandwidth_bytes_per_s, 3),
+         "servers' links of %s Mbit/s", MBIT},
+        {FIXED("server_bandwidth_ratio", c->server_bandwidth_ratio, 6),
+         "servers' links %s times as fast", 1},
+        {MS("cycle_time_ms", c->cycle_ns), "Horovod's cycles of %s ms", 1e6},
+    };
+    memcpy(out, all, sizeof all);
+}
+
+static bool is_made(const struct change *change)
+{
+    const struct writer_field *value = &change->value;
+    return value->text || value->number || value->real != 0;
+}
+
+static void say_change(struct words *words, const struct change *change)
+{
+    const struct writer_field *value = &change->value;
+    const char *mark = strstr(change->text, "%s");
+    double number = value->kind == WRITER_FIXED ? value->real : (double)value->number;
+    words_add(words, ", ", "%.*s%s%s", (int)(mark - change->text), change->text,
+              value->text ? value->text : TRIMMED(number / change->unit), mark + 2);
+}
 
 static void say_changes(struct words *words, const struct dpro_changes *c)
 {
-    fields_say_set(words, change_fields, c);
+    struct change changes[N_CHANGES];
+    list_changes(c, changes);
+    for (int i = 0; i < N_CHANGES; i++)
+        if (is_made(&changes[i]))
+            say_change(words, &changes[i]);
     for (size_t i = 0; i < c->n_compute; i++) {
         int first = c->compute[i].first_rank, last = c->compute[i].last_rank;
         char who[40] = "";
@@ -67,7 +95,7 @@ static void say_changes(struct words *words, const struct dpro_changes *c)
     if (c->fusion_bytes && *c->fusion_bytes == 0)
         words_add(words, ", ", "nothing fused");
     else if (c->fusion_bytes)
-        words_add(words, ", ", "up to %s MB fused", TRIMMED((double)*c->fusion_bytes / 1048576));
+        words_add(words, ", ", "up to %s MB fused", TRIMMED(MIB(*c->fusion_bytes)));
 }
 
 static void write_compute(struct writer *w, const struct dpro_changes *c)
@@ -89,8 +117,12 @@ static void write_compute(struct writer *w, const struct dpro_changes *c)
 
 static void write_changes(struct writer *w, const struct dpro_changes *c)
 {
+    struct change changes[N_CHANGES];
+    list_changes(c, changes);
     writer_begin(w, "changes", '{');
-    fields_write_set(w, change_fields, c);
+    for (int i = 0; i < N_CHANGES; i++)
+        if (is_made(&changes[i]))
+            writer_fields(w, changes[i].value);
     if (c->n_compute > 0)
         write_compute(w, c);
     if (c->n_delays > 0) {
@@ -100,7 +132,7 @@ static void write_changes(struct writer *w, const struct dpro_changes *c)
     if (c->compression)
         writer_fields(w, TEXT("compress", dpro_compression_name(*c->compression)));
     if (c->fusion_bytes)
-        writer_fields(w, FIXED("fusion_mb", (double)*c->fusion_bytes / 1048576, 6));
+        writer_fields(w, FIXED("fusion_mb", MIB(*c->fusion_bytes), 6));
     writer_close(w, '}');
 }
 

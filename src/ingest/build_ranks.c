@@ -88,9 +88,9 @@ static void advise_huge(void *at, size_t bytes)
         madvise((char *)at + head, (bytes - head) & ~(size_t)(PAGE - 1), MADV_HUGEPAGE);
 }
 
-/* What the rank's own files hold, and what the formats say that they will add. -1: no memory. */
-static int count_room(struct trace_build *build, struct rank_job *job, struct rank_room *room,
-                      size_t *n_windows)
+/* What the rank's own files hold, and what the formats say that they will add. */
+static void count_room(struct trace_build *build, struct rank_job *job, struct rank_room *room,
+                       size_t *n_windows)
 {
     const struct reader_table *table = build->table;
     for (size_t w = 0; w < job->n_windows; w++) {
@@ -104,15 +104,14 @@ static int count_room(struct trace_build *build, struct rank_job *job, struct ra
         bool called = !table->at[i]->reserve;
         for (size_t k = 0; k < i && !called; k++)
             called = table->at[k]->reserve == table->at[i]->reserve;
-        if (!called && table->at[i]->reserve(build, job, room) < 0)
-            return -1;
+        if (!called)
+            table->at[i]->reserve(build, job, room);
     }
-    return 0;
 }
 
 /* Not cleared: pages are taken as they are filled, while the readers' blocks are given back. */
-static int allocate(struct arena *arena, const struct rank_job *job, const struct rank_room *room,
-                    size_t n_windows)
+static void allocate(struct arena *arena, const struct rank_job *job, const struct rank_room *room,
+                     size_t n_windows)
 {
     struct trace_rank *rank = job->rank;
     const struct trace_part *graph = job->graph ? &job->graph->part : NULL;
@@ -124,10 +123,6 @@ static int allocate(struct arena *arena, const struct rank_job *job, const struc
     rank->windows = arena_array(arena, n_windows, sizeof *rank->windows);
     rank->dfg_nodes = arena_alloc(arena, n_nodes * sizeof *rank->dfg_nodes);
     rank->dfg_inputs = arena_alloc(arena, n_inputs * sizeof *rank->dfg_inputs);
-    return rank->spans && rank->details && rank->tracks && rank->windows && rank->dfg_nodes &&
-                   rank->dfg_inputs
-               ? 0
-               : -1;
 }
 
 static void list_windows(const struct source_list *list, struct rank_job *job)
@@ -159,8 +154,7 @@ static int make_room(struct trace_build *build, struct rank_job *job, struct dpr
 {
     struct rank_room room = {0};
     size_t n_windows = 0;
-    if (count_room(build, job, &room, &n_windows) < 0)
-        return dpro_error_nomem(err);
+    count_room(build, job, &room, &n_windows);
     if (n_windows > MAX_WINDOWS)
         return dpro_error_set(err, DPRO_EFORMAT, "%s: %zu recordings of rank %d, more than %d",
                               job->sources[0]->path, n_windows, job->rank->rank, MAX_WINDOWS);
@@ -168,8 +162,7 @@ static int make_room(struct trace_build *build, struct rank_job *job, struct dpr
         return dpro_error_set(err, DPRO_EFORMAT,
                               "%s: rank %d: more than 4 billion spans; give fewer files",
                               job->sources[0]->path, job->rank->rank);
-    if (allocate(&build->trace->arena, job, &room, n_windows) < 0)
-        return dpro_error_nomem(err);
+    allocate(&build->trace->arena, job, &room, n_windows);
     list_windows(&build->list, job);
     return 0;
 }
@@ -186,10 +179,11 @@ static int prepare(struct trace_build *build, struct rank_job *job, struct dpro_
         job->n_windows++;
     find_graph(build, job);
     int rc = check_windows(job, err);
-    for (size_t w = 0; w < job->n_windows && rc == 0; w++)
-        if (rank_describe(rank, job->sources[w], &build->trace->arena) < 0)
-            rc = dpro_error_nomem(err);
-    return rc < 0 ? rc : make_room(build, job, err);
+    if (rc < 0)
+        return rc;
+    for (size_t w = 0; w < job->n_windows; w++)
+        rank_describe(rank, job->sources[w], &build->trace->arena);
+    return make_room(build, job, err);
 }
 
 /* Jobs of all ranks, then of servers. */
@@ -198,8 +192,6 @@ static int prepare_all(struct trace_build *build, struct source **sorted, size_t
 {
     struct dpro_trace *trace = build->trace;
     trace->ranks = arena_array(&trace->arena, n, sizeof *trace->ranks);
-    if (!trace->ranks)
-        return dpro_error_nomem(err);
     for (size_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && sorted[end]->rank == sorted[i]->rank; end++)
             ;
@@ -278,14 +270,12 @@ static void warn_bulks(struct trace_build *build, const struct rank_job *jobs, s
                    count_text(all, jobs[i].n_node_spans), jobs[i].rank->rank, jobs[i].bulk_advice);
 }
 
-static int finish(struct trace_build *build, const struct rank_job *jobs, size_t n_jobs)
+static void finish(struct trace_build *build, const struct rank_job *jobs, size_t n_jobs)
 {
     struct dpro_trace *trace = build->trace;
     for (size_t i = 0; i < n_jobs; i++) {
         const struct rank_job *job = &jobs[i];
         char text[32];
-        if (job->no_memory)
-            return -1;
         if (job->rank->world_size > trace->world_size)
             trace->world_size = job->rank->world_size;
         if (job->rank->rank >= trace->world_size)
@@ -299,30 +289,26 @@ static int finish(struct trace_build *build, const struct rank_job *jobs, size_t
     for (size_t i = 0; i < n_jobs; i++)
         warn_unmatched(build, &jobs[i]);
     warn_bulks(build, jobs, n_jobs);
-    return 0;
 }
 
 int ranks_build(struct trace_build *build, struct dpro_error *err)
 {
-    struct source **sorted = mem_array(build->list.n + 1, sizeof *sorted);
-    struct rank_job *jobs = mem_array(build->list.n + 1, sizeof *jobs);
+    struct source **sorted = mem_array(build->list.n, sizeof *sorted);
+    struct rank_job *jobs = mem_array(build->list.n, sizeof *jobs);
     size_t n = 0, n_jobs = 0;
-    int rc = sorted && jobs ? 0 : dpro_error_nomem(err);
-    for (size_t i = 0; rc == 0 && i < build->list.n; i++) {
+    for (size_t i = 0; i < build->list.n; i++) {
         struct source *source = &build->list.at[i];
         if (source_usable(source) && source->rank != -1 &&
             (source_is_profile(source) || tells_structure(source)))
             sorted[n++] = source;
     }
-    if (rc == 0) {
-        qsort(sorted, n, sizeof *sorted, by_rank);
-        rc = prepare_all(build, sorted, n, jobs, &n_jobs, err);
-    }
-    if (rc == 0) {
-        parallel_for(n_jobs, build->options->threads, build_item, jobs);
-        rc = finish(build, jobs, n_jobs) < 0 ? dpro_error_nomem(err) : 0;
-    }
+    qsort(sorted, n, sizeof *sorted, by_rank);
+    int rc = prepare_all(build, sorted, n, jobs, &n_jobs, err);
+    if (rc < 0)
+        return rc;
+    parallel_for(n_jobs, build->options->threads, build_item, jobs);
+    finish(build, jobs, n_jobs);
     mem_free(sorted);
     mem_free(jobs);
-    return rc;
+    return 0;
 }

@@ -151,7 +151,7 @@ int sources_check(struct trace_build *build, struct dpro_error *err)
     for (size_t i = 0; i < build->list.n; i++) {
         struct source *source = &build->list.at[i];
         int rc = 0;
-        if (source->rc == DPRO_ENOMEM || (source->rc < 0 && source->named)) {
+        if (source->rc < 0 && source->named) {
             *err = source->err;
             return source->rc;
         }

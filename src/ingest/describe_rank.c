@@ -3,21 +3,18 @@
 
 #include "ingest/rank_job.h"
 
-static int copy_group(struct trace_group *to, const struct trace_group *from, const uint32_t *names,
-                      struct arena *arena)
+static void copy_group(struct trace_group *to, const struct trace_group *from,
+                       const uint32_t *names, struct arena *arena)
 {
     *to = *from;
     to->name = names[from->name];
     to->description = names[from->description];
     to->ranks = arena_array(arena, from->n_ranks, sizeof *to->ranks);
-    if (!to->ranks)
-        return -1;
     if (from->n_ranks)
         memcpy(to->ranks, from->ranks, from->n_ranks * sizeof *to->ranks);
-    return 0;
 }
 
-int rank_describe(struct trace_rank *rank, const struct source *source, struct arena *arena)
+void rank_describe(struct trace_rank *rank, const struct source *source, struct arena *arena)
 {
     const struct trace_part *part = &source->part;
     if (!rank->world_size)
@@ -29,13 +26,8 @@ int rank_describe(struct trace_rank *rank, const struct source *source, struct a
     if (!rank->backend)
         rank->backend = source->names[part->backend];
     if (rank->n_groups || part->groups.n == 0)
-        return 0;
+        return;
     rank->groups = arena_array(arena, part->groups.n, sizeof *rank->groups);
-    if (!rank->groups)
-        return -1;
     for (size_t g = 0; g < part->groups.n; g++)
-        if (copy_group(&rank->groups[rank->n_groups++], &part->groups.at[g], source->names, arena) <
-            0)
-            return -1;
-    return 0;
+        copy_group(&rank->groups[rank->n_groups++], &part->groups.at[g], source->names, arena);
 }

@@ -3,11 +3,9 @@
  * TensorFlow before 2.13 does not write when its profile began. dpro's recorder timed the same
  * steps by the clock of the logs, so that the difference is the same for each of them, but for what
  * the two calls took. */
-#include <stdlib.h>
-
+#include "ingest/epoch.h"
 #include "base/memory.h"
 #include "base/stats.h"
-#include "ingest/epoch.h"
 
 void rank_shift(struct trace_rank *rank, int64_t by_ns)
 {
@@ -26,14 +24,12 @@ bool rank_on_epoch(const struct trace_rank *rank)
     return rank->n_windows == 0 || time_on_epoch(rank->windows[0].start_ns);
 }
 
-/* The median difference of the steps of equal number; -1: no memory. */
-static int put_on_epoch(struct trace_rank *rank)
+/* By the median difference of the steps of equal number. */
+static void put_on_epoch(struct trace_rank *rank)
 {
     const struct recording *recording = rank->recording;
     int64_t *differences = mem_alloc((recording->steps.n + 1) * sizeof *differences);
     size_t n = 0;
-    if (!differences)
-        return -1;
     for (uint32_t i = 0; i < rank->n_spans && n < recording->steps.n; i++) {
         const struct trace_span *span = &rank->spans[i];
         for (size_t s = 0; span->kind == SPAN_STEP && s < recording->steps.n; s++)
@@ -48,16 +44,13 @@ static int put_on_epoch(struct trace_rank *rank)
             rank_shift(rank, by_ns);
     }
     mem_free(differences);
-    return 0;
 }
 
-int epoch_build(struct dpro_trace *trace)
+void epoch_build(struct dpro_trace *trace)
 {
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
         struct trace_rank *rank = &trace->ranks[r];
-        if (!rank_on_epoch(rank) && rank->recording && rank->recording->steps.n > 0 &&
-            put_on_epoch(rank) < 0)
-            return -1;
+        if (!rank_on_epoch(rank) && rank->recording && rank->recording->steps.n > 0)
+            put_on_epoch(rank);
     }
-    return 0;
 }

@@ -127,20 +127,19 @@ ORDER(compare_devices, struct device_source,
       (x->by_process ? ASCENDING(number) ?: strverscmp(x->source->path, y->source->path) : 0)
           ?: ASCENDING(source->part.device) ?: strverscmp(x->source->path, y->source->path));
 
-/* Ranks count through the devices of all processes. -1: no memory. */
-static int number_devices(struct trace_build *build, const regex_t *regex)
+/* Ranks count through the devices of all processes. */
+static void number_devices(struct trace_build *build, const regex_t *regex)
 {
     ARRAY(struct device_source) devices = {0};
     bool by_process = regex != NULL;
-    int status = 0;
-    for (size_t i = 0; i < build->list.n && status == 0; i++) {
+    for (size_t i = 0; i < build->list.n; i++) {
         struct source *source = &build->list.at[i];
         if (!source->part.is_device || !source_usable(source))
             continue;
         int number = regex ? rank_by_regex(regex, source->path) : path_rank(source->path);
         for (size_t k = 0; k < devices.n; k++)
             by_process |= devices.at[k].source->part.device == source->part.device;
-        status = array_push(&devices, ((struct device_source){source, number, false}));
+        array_push(&devices, ((struct device_source){source, number, false}));
     }
     for (size_t k = 0; k < devices.n; k++)
         devices.at[k].by_process = by_process;
@@ -150,7 +149,6 @@ static int number_devices(struct trace_build *build, const regex_t *regex)
         devices.at[k].source->part.rank = (int)k;
     }
     array_fini(&devices);
-    return status;
 }
 
 static int compile(const char *pattern, regex_t *regex, struct dpro_error *err)
@@ -232,22 +230,29 @@ static void rank_others(struct trace_build *build)
     }
 }
 
-int sources_find_ranks(struct trace_build *build, struct dpro_error *err)
+static int find_ranks(struct trace_build *build, const regex_t *regex, struct dpro_error *err)
 {
-    const char *pattern = build->options->rank_regex;
-    regex_t compiled, *regex = pattern ? &compiled : NULL;
-    if (regex && compile(pattern, regex, err) < 0)
-        return err->code;
     drop_same_files(build, regex);
-    int rc = number_devices(build, regex) < 0 ? dpro_error_nomem(err) : 0;
-    if (rc == 0)
-        rc = rank_profiles(build, regex, err);
-    if (regex)
-        regfree(regex);
-    for (size_t i = 0; i < build->table->n && rc == 0; i++)
+    number_devices(build, regex);
+    int rc = rank_profiles(build, regex, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < build->table->n; i++)
         if (build->table->at[i]->correct_ranks)
             build->table->at[i]->correct_ranks(build);
-    if (rc == 0)
-        rank_others(build);
+    rank_others(build);
+    return 0;
+}
+
+int sources_find_ranks(struct trace_build *build, struct dpro_error *err)
+{
+    regex_t regex;
+    if (!build->options->rank_regex)
+        return find_ranks(build, NULL, err);
+    if (compile(build->options->rank_regex, &regex, err) < 0)
+        return err->code;
+    int rc = WITHIN_SCOPE(DPRO_ENOMEM, find_ranks(build, &regex, err));
+    regfree(&regex);
+    memory_check();
     return rc;
 }

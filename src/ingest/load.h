@@ -15,7 +15,7 @@ int sources_find(struct source_list *list, const char *const *paths, size_t n_pa
 
 /* read_files.c: recognises and reads all files. Those that hold several processes become as many
  * sources. */
-int sources_read(struct trace_build *build, struct dpro_error *err);
+void sources_read(struct trace_build *build);
 
 /* check_files.c: what reading said about each file; decides which go on. */
 int sources_check(struct trace_build *build, struct dpro_error *err);

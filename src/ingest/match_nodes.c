@@ -13,12 +13,11 @@ static bool runs_a_node(const struct trace_rank *rank, const struct trace_span *
 }
 
 /* A kernel runs for the node whose span its launch is in. */
-static int match_kernels(struct trace_rank *rank)
+static void match_kernels(struct trace_rank *rank)
 {
     struct map launches = {0}; /* correlation and window -> node */
-    int status = 0;
     uint64_t node;
-    for (uint32_t s = 0; s < rank->n_spans && status == 0; s++) {
+    for (uint32_t s = 0; s < rank->n_spans; s++) {
         const struct trace_span *span = &rank->spans[s];
         uint32_t at = span->parent;
         if (span->kind != SPAN_RUNTIME || !span->correlation)
@@ -26,8 +25,8 @@ static int match_kernels(struct trace_rank *rank)
         while (at != NO_ID && rank->spans[at].node == NO_ID)
             at = rank->spans[at].parent;
         if (at != NO_ID)
-            status = map_set(&launches, map_mix(map_mix(span->correlation) + span->window) | 1,
-                             rank->spans[at].node);
+            map_set(&launches, map_mix(map_mix(span->correlation) + span->window) | 1,
+                    rank->spans[at].node);
     }
     for (uint32_t s = 0; s < rank->n_spans && launches.n > 0; s++) {
         struct trace_span *span = &rank->spans[s];
@@ -36,7 +35,6 @@ static int match_kernels(struct trace_rank *rank)
             span->node = (uint32_t)node;
     }
     map_fini(&launches);
-    return status;
 }
 
 /* The name of the node that a span runs. "BytePSPushPull.w~PART1" runs a part of the node's tensor.
@@ -62,10 +60,10 @@ void rank_match_graph(struct rank_job *job)
     struct trace_rank *rank = job->rank;
     struct map nodes = {0}; /* name -> node; of equal names the first */
     uint64_t node;
-    for (uint32_t n = 0; n < rank->n_dfg_nodes && !job->no_memory; n++)
+    for (uint32_t n = 0; n < rank->n_dfg_nodes; n++)
         if (rank->dfg_nodes[n].name && !map_get(&nodes, rank->dfg_nodes[n].name, NULL))
-            job->no_memory = map_set(&nodes, rank->dfg_nodes[n].name, n) < 0;
-    for (uint32_t s = 0; s < rank->n_spans && !job->no_memory; s++) {
+            map_set(&nodes, rank->dfg_nodes[n].name, n);
+    for (uint32_t s = 0; s < rank->n_spans; s++) {
         struct trace_span *span = &rank->spans[s];
         if (!runs_a_node(rank, span) || !span->name)
             continue;
@@ -78,6 +76,6 @@ void rank_match_graph(struct rank_job *job)
         span->node = (uint32_t)node;
     }
     map_fini(&nodes);
-    if (rank->n_dfg_nodes > 0 && !job->no_memory)
-        job->no_memory = match_kernels(rank) < 0;
+    if (rank->n_dfg_nodes > 0)
+        match_kernels(rank);
 }

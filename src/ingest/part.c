@@ -1,52 +1,50 @@
 /* ingest/part.c: keeping what one file holds. */
 #include "ingest/part.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "base/memory.h"
+#include "base/sort.h"
 
 /* Large files take blocks of huge pages: faulting in small ones costs a tenth of the whole reading.
  */
-enum { FIRST_BLOCK_BYTES = 1 << 16, HUGE_PAGE = 1 << 21, LAST_BLOCK_BYTES = 2 * HUGE_PAGE };
+enum { FIRST_BLOCK_BYTES = 1 << 16, PAGE = 1 << 12, HUGE_PAGE = 1 << 21 };
+static const size_t LAST_BLOCK_BYTES = 2 * HUGE_PAGE;
 
-static void *map_block(size_t bytes)
+static char *align(void *at, size_t page)
 {
-    size_t extra = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
-    char *at =
-        mmap(NULL, bytes + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
-        return NULL;
-    if (extra) { /* trim to whole huge pages */
-        size_t head = (size_t) - (uintptr_t)at & (HUGE_PAGE - 1);
-        if (head)
-            munmap(at, head);
-        if (extra - head)
-            munmap(at + head + bytes, extra - head);
-        at += head;
-        madvise(at, bytes, MADV_HUGEPAGE); /* a wish */
-    }
-    return at;
+    return (char *)at + ((size_t) - (uintptr_t)at & (page - 1));
+}
+
+static struct span_block *add_block(struct trace_part *part)
+{
+    struct span_block *last = part->last_block;
+    size_t n_bytes = last ? MIN(last->n_bytes * 2, LAST_BLOCK_BYTES) : FIRST_BLOCK_BYTES;
+    size_t page = n_bytes >= HUGE_PAGE ? HUGE_PAGE : sizeof(struct span_block);
+    void *memory = mem_alloc(n_bytes + page);
+    struct span_block *fresh = (void *)align(memory, page);
+    if (page == HUGE_PAGE)
+        madvise(fresh, n_bytes, MADV_HUGEPAGE); /* a wish */
+    *fresh = (struct span_block){
+        .memory = memory,
+        .n_bytes = n_bytes,
+        .cap = (uint32_t)((n_bytes - sizeof *fresh) / sizeof fresh->at[0]),
+    };
+    if (last)
+        last->next = fresh;
+    else
+        part->first_block = fresh;
+    return part->last_block = fresh;
 }
 
 struct trace_span *part_add_span(struct trace_part *part)
 {
     struct span_block *block = part->last_block;
     if (!block || block->n == block->cap) {
-        size_t bytes = block ? block->map_bytes * 2 : FIRST_BLOCK_BYTES;
-        if (bytes > LAST_BLOCK_BYTES)
-            bytes = LAST_BLOCK_BYTES;
-        struct span_block *fresh = part->n_spans < UINT32_MAX - 1 ? map_block(bytes) : NULL;
-        if (!fresh)
+        if (part->n_spans >= UINT32_MAX - 1)
             mem_fail();
-        fresh->map_bytes = bytes;
-        fresh->cap = (uint32_t)((bytes - sizeof *fresh) / sizeof fresh->at[0]);
-        if (block)
-            block->next = fresh;
-        else
-            part->first_block = fresh;
-        part->last_block = block = fresh;
+        block = add_block(part);
     }
     part->n_spans++;
     return &block->at[block->n++];
@@ -55,8 +53,11 @@ struct trace_span *part_add_span(struct trace_part *part)
 void part_free_blocks(struct trace_part *part)
 {
     for (struct span_block *block = part->first_block, *next; block; block = next) {
+        char *first = align(block, PAGE), *end = (char *)block + block->n_bytes;
+        void *memory = block->memory;
         next = block->next;
-        munmap(block, block->map_bytes);
+        madvise(first, (size_t)(end - first) & ~(size_t)(PAGE - 1), MADV_DONTNEED);
+        mem_free(memory);
     }
     part->first_block = part->last_block = NULL;
 }
@@ -125,7 +126,7 @@ bool part_read_object(struct part_reader *r, const struct part_member *members, 
     size_t len;
     if (!json_open(r->js, '{'))
         return false;
-    while (!r->no_memory && json_object_next(r->js, &key, &len))
+    while (json_object_next(r->js, &key, &len))
         part_read_member(r, members, key, len, out);
     return true;
 }
@@ -156,7 +157,7 @@ static void read_group_ranks(struct part_reader *r, void *out, size_t offset UNU
         return;
     while (json_array_next(r->js))
         if (json_read_decimal(r->js, 0, &rank) == JSON_VALUE && rank >= 0 && rank <= INT32_MAX)
-            r->no_memory |= array_push(&group->ranks, (int32_t)rank) < 0;
+            array_push(&group->ranks, (int32_t)rank);
 }
 
 void part_read_group(struct part_reader *r, const char *name_key, const char *description_key)
@@ -174,16 +175,15 @@ void part_read_group(struct part_reader *r, const char *name_key, const char *de
                                 .n_ranks = (uint32_t)read.ranks.n,
                                 .ranks =
                                     arena_array(&r->part->arena, read.ranks.n, sizeof(int32_t))};
-    r->no_memory |= !group.ranks;
-    if (!r->no_memory && read.ranks.n)
+    if (read.ranks.n)
         memcpy(group.ranks, read.ranks.at, read.ranks.n * sizeof *group.ranks);
-    if (r->js->fail == JSON_OK && !r->no_memory)
-        r->no_memory = array_push(&r->part->groups, group) < 0;
+    if (r->js->fail == JSON_OK)
+        array_push(&r->part->groups, group);
     array_fini(&read.ranks);
 }
 
 void part_read_events(struct trace_part *part, struct json *js, void (*read_event)(void *reader),
-                      void *reader, const bool *no_memory)
+                      void *reader)
 {
     const char *key;
     size_t len;
@@ -193,13 +193,13 @@ void part_read_events(struct trace_part *part, struct json *js, void (*read_even
         json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
     else
         js->p += c == '{';
-    while (!*no_memory && (c == '[' || (c == '{' && json_object_next(js, &key, &len)))) {
+    while (c == '[' || (c == '{' && json_object_next(js, &key, &len))) {
         if (c == '{' && (!json_is(key, len, "traceEvents") || json_peek(js) != '[')) {
             json_skip(js);
             continue;
         }
         js->p++;
-        while (!*no_memory && json_array_next(js)) {
+        while (json_array_next(js)) {
             if (json_peek(js) == '{') {
                 read_event(reader);
             } else {

@@ -5,11 +5,12 @@
 #include "base/json.h"
 #include "ingest/trace.h"
 
-/* Spans come in blocks that are mapped on their own, so that a block's memory goes back to the
- * system the moment its spans have been copied to their final place. */
+/* Spans come in blocks, so that a block's memory goes back to the system the moment its spans have
+ * been copied to their final place. */
 struct span_block {
     struct span_block *next;
-    size_t map_bytes;
+    void *memory; /* that the block is in */
+    size_t n_bytes;
     uint32_t n, cap;
     struct trace_span at[];
 };
@@ -132,7 +133,6 @@ uint32_t part_read_text(struct trace_part *part, struct json *js);
 struct part_reader {
     struct json *js;
     struct trace_part *part;
-    bool no_memory;
 };
 enum member_type {
     MEMBER_TEXT,   /* uint32_t, a string id; 0: the value is no text */
@@ -167,9 +167,9 @@ void part_read_member(struct part_reader *r, const struct part_member *members, 
 void part_read_group(struct part_reader *r, const char *name_key, const char *description_key);
 
 /* Calls read_event at each event of a Chrome trace, an array or an object with "traceEvents"; what
- * is no event is counted as broken. Ends early once *no_memory is set. */
+ * is no event is counted as broken. */
 void part_read_events(struct trace_part *part, struct json *js, void (*read_event)(void *reader),
-                      void *reader, const bool *no_memory);
+                      void *reader);
 
 enum { PART_RECORD_MAX = 1 << 16 }; /* the longest record or line that readers of bytes ask for */
 

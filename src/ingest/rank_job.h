@@ -21,12 +21,11 @@ struct rank_job {
     const char *bulk_advice;            /* how they are seen apart; static text */
     char debug[256];                    /* to be said at level debug; "": nothing */
     uint64_t n_duplicates;
-    bool no_memory;
 };
 
 /* describe_rank.c: copies what a file knows of its rank and of process groups, where nothing is
- * known yet. -1: no memory. */
-int rank_describe(struct trace_rank *rank, const struct source *source, struct arena *arena);
+ * known yet. */
+void rank_describe(struct trace_rank *rank, const struct source *source, struct arena *arena);
 
 /* rank_spans.c: everything of the rank in its place, its profiles' spans sorted and nested. */
 void rank_build(struct rank_job *job);

@@ -2,7 +2,6 @@
  * doc/formats/trace-directory.md. Keys come in any order; what is not known is skipped. */
 #include "ingest/rank_json.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -68,7 +67,7 @@ static uint64_t read_size(struct part_reader *r)
 /* The next element of a list that is an object; others are counted and skipped. */
 static bool next_object(struct part_reader *r)
 {
-    while (!r->no_memory && json_array_next(r->js)) {
+    while (json_array_next(r->js)) {
         if (json_peek(r->js) == '{')
             return true;
         reading_of(r)->out->n_broken++;
@@ -104,7 +103,7 @@ static void read_parameters(struct part_reader *r, void *out UNUSED, size_t offs
         struct recorded_parameter p = {0};
         part_read_object(r, members, &p);
         if (r->js->fail == JSON_OK)
-            r->no_memory |= array_push(&reading_of(r)->out->parameters, p) < 0;
+            array_push(&reading_of(r)->out->parameters, p);
     }
 }
 
@@ -114,11 +113,12 @@ static void read_bucket_members(struct part_reader *r, void *out, size_t offset 
     struct recording *recording = reading_of(r)->out;
     if (!json_open(r->js, '['))
         return;
-    while (!r->no_memory && json_array_next(r->js)) {
+    while (json_array_next(r->js)) {
         uint64_t index = read_size(r);
         uint32_t member = index < UINT32_MAX ? (uint32_t)index : UINT32_MAX;
-        r->no_memory |=
-            recording->members.n >= UINT32_MAX - 1 || array_push(&recording->members, member) < 0;
+        if (recording->members.n >= UINT32_MAX - 1)
+            mem_fail();
+        array_push(&recording->members, member);
         bucket->n++;
     }
 }
@@ -144,7 +144,7 @@ static void read_buckets(struct part_reader *r, void *out, size_t offset)
         part_read_object(r, members, &bucket);
         if (r->js->fail != JSON_OK)
             return;
-        r->no_memory |= array_push(&recording->buckets, bucket) < 0;
+        array_push(&recording->buckets, bucket);
         list[1]++;
     }
 }
@@ -196,9 +196,9 @@ static void read_models(struct part_reader *r, void *ignored UNUSED, size_t offs
         size_t bucket = out->buckets.n; /* a file may have a list twice, all are checked */
         part_read_object(r, members, &model);
         model.n_parameters = (uint32_t)out->parameters.n - model.first_parameter;
-        for (; bucket < out->buckets.n && !r->no_memory; bucket++)
+        for (; bucket < out->buckets.n; bucket++)
             check_bucket(&out->buckets.at[bucket], &model, out);
-        r->no_memory |= array_push(&out->models, model) < 0;
+        array_push(&out->models, model);
     }
 }
 
@@ -227,7 +227,7 @@ static void read_step_list(struct part_reader *r, void *ignored, size_t window)
             step.end_ns <= step.start_ns)
             out->n_broken++;
         else
-            r->no_memory |= array_push(&out->steps, step) < 0;
+            array_push(&out->steps, step);
     }
 }
 
@@ -340,14 +340,14 @@ static void read_warnings(struct part_reader *r, void *out, size_t offset UNUSED
     recording->warnings.n = 0; /* of an earlier key of this name */
     if (!json_open(r->js, '['))
         return;
-    while (!r->no_memory && json_array_next(r->js)) {
+    while (json_array_next(r->js)) {
         uint32_t text = part_read_text(r->part, r->js);
         if (text)
-            r->no_memory |= array_push(&recording->warnings, text) < 0;
+            array_push(&recording->warnings, text);
     }
 }
 
-static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err)
+static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
     static const struct part_member members[] = {
         MEMBER_BY("rank", read_rank, 0),
@@ -370,18 +370,17 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     const char *key;
     size_t len;
     reading.out = part_make_payload(part, &recording_payload);
-    if (!reading.out || strtab_add(&part->names, "", 0) == STRTAB_FULL)
-        return dpro_error_nomem(err);
+    strtab_add(&part->names, "", 0);
     reading.out->profiler_op_ns = -1;
     if (!json_open_document(js))
         return 0;
-    while (!reading.r.no_memory && json_object_next(js, &key, &len)) {
+    while (json_object_next(js, &key, &len)) {
         part_read_member(&reading.r, members, key, len, reading.out);
         part->n_events++;
     }
     if (js->fail != JSON_OK)
         reading.out->complete = false;
-    return reading.r.no_memory ? dpro_error_nomem(err) : 0;
+    return 0;
 }
 
 static bool recognise(const struct head *head)
@@ -391,20 +390,17 @@ static bool recognise(const struct head *head)
 }
 
 /* What a rank's recorder says of it goes to the rank. */
-static int reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
+static void reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room UNUSED)
 {
     struct trace_rank *rank = job->rank;
-    (void)room;
     for (size_t i = 0; i < build->list.n && !rank->recording; i++) {
         struct source *source = &build->list.at[i];
         if (source->rank != rank->rank || !source_payload(source, &recording_payload))
             continue;
         rank->recording = part_take_payload(&source->part, &recording_payload);
         recording_rename(rank->recording, source->names);
-        if (rank_describe(rank, source, &build->trace->arena) < 0)
-            return -1;
+        rank_describe(rank, source, &build->trace->arena);
     }
-    return 0;
 }
 
 const struct reader recording_reader = {

@@ -67,13 +67,12 @@ struct recording {
     uint64_t n_broken;      /* entries that make no sense, left out */
 };
 
-struct dpro_error;
 struct payload_kind;
 struct trace_build;
 extern const struct payload_kind recording_payload;
 /* recorded_steps.c: says what the recordings say was left out, and sums up the steps that were
  * timed without a profiler. */
-int recordings_join(struct trace_build *build, struct dpro_error *err);
+void recordings_join(struct trace_build *build);
 
 void recording_destroy(struct recording *recording); /* NULL is fine */
 /* Turns its string ids into others. */

@@ -4,7 +4,6 @@
  * each block being unmapped when it has been copied, so that a rank never takes much more than its
  * final size. Files list a track in a few long ascending runs; merging runs of small keys and then
  * moving each span once sorts them at little cost in time and memory. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"
@@ -66,16 +65,14 @@ static struct order *merge_runs(const struct trace_span *spans, size_t n, struct
     }
 }
 
-static bool sort_track(struct trace_span *spans, uint32_t n)
+static void sort_track(struct trace_span *spans, uint32_t n)
 {
     uint32_t i = 1;
     while (i < n && !before(&spans[i], &spans[i - 1]))
         i++;
     if (i >= n)
-        return true;
+        return;
     struct order *both = mem_alloc(2 * (size_t)n * sizeof *both);
-    if (!both)
-        return false;
     for (i = 0; i < n; i++)
         both[i] = (struct order){spans[i].start_ns, i};
     struct order *order = merge_runs(spans, n, both, both + n);
@@ -96,7 +93,6 @@ static bool sort_track(struct trace_span *spans, uint32_t n)
         order[at].span = at;
     }
     mem_free(both);
-    return true;
 }
 
 /* The same event written twice: every id equal too, so that equal calls in one microsecond stay. */
@@ -139,7 +135,7 @@ static bool lies_within(const struct trace_span *span, const struct trace_span *
 }
 
 /* Sets depth and parent of a track's spans, which are spans[first .. first + n) of the rank. */
-static bool nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
+static void nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
 {
     ARRAY(uint32_t) stack = {0};
     for (uint32_t i = first; i < first + n; i++) {
@@ -148,13 +144,10 @@ static bool nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
             stack.n--;
         span->parent = stack.n ? stack.at[stack.n - 1] : NO_ID;
         span->depth = stack.n < 255 ? (uint8_t)stack.n : 255;
-        if (span->dur_ns > 0 && array_push(&stack, i) < 0) {
-            array_fini(&stack);
-            return false;
-        }
+        if (span->dur_ns > 0)
+            array_push(&stack, i);
     }
     array_fini(&stack);
-    return true;
 }
 
 /* The union of the windows' tracks that have spans, ordered; room for all was allocated. */
@@ -217,13 +210,11 @@ static void join_details(struct rank_job *job, const struct source *source)
 
 /* Moves one part's spans to their tracks; next[t] is where track t goes on. `window`: the part's
  * first. */
-static bool scatter(struct rank_job *job, struct source *source, uint32_t window, uint32_t *next)
+static void scatter(struct rank_job *job, struct source *source, uint32_t window, uint32_t *next)
 {
     struct trace_rank *rank = job->rank;
     struct trace_part *part = &source->part;
     uint32_t *tracks = mem_alloc((part->tracks.n + 1) * sizeof *tracks);
-    if (!tracks)
-        return false;
     for (size_t t = 0; t < part->tracks.n; t++) {
         const struct trace_track *track = &part->tracks.at[t].track;
         tracks[t] = rank_find_track(rank, track->gpu, track->pid, track->id);
@@ -246,7 +237,6 @@ static bool scatter(struct rank_job *job, struct source *source, uint32_t window
         part->first_block = rest;
     }
     mem_free(tracks);
-    return true;
 }
 
 /* What Grappler made of a graph has no shapes: they are those of the nodes of these names before.
@@ -259,10 +249,10 @@ static void join_shapes(struct rank_job *job)
     uint64_t size;
     if (!source || source == job->graph)
         return;
-    for (size_t i = 0; i < source->part.dfg_nodes.n && !job->no_memory; i++) {
+    for (size_t i = 0; i < source->part.dfg_nodes.n; i++) {
         const struct dfg_node *node = &source->part.dfg_nodes.at[i];
         if (node->size_bytes && source->names[node->name])
-            job->no_memory = map_set(&sizes, source->names[node->name], node->size_bytes) < 0;
+            map_set(&sizes, source->names[node->name], node->size_bytes);
     }
     for (uint32_t n = 0; n < rank->n_dfg_nodes; n++)
         if (rank->dfg_nodes[n].name && rank->dfg_nodes[n].size_bytes == 0 &&
@@ -294,24 +284,20 @@ void rank_build(struct rank_job *job)
     struct trace_rank *rank = job->rank;
     join_tracks(job);
     uint32_t *next = mem_alloc((rank->n_tracks + (size_t)1) * sizeof *next);
-    if (!next) {
-        job->no_memory = true;
-        return;
-    }
     for (uint32_t t = 0; t < rank->n_tracks; t++)
         next[t] = rank->tracks[t].first;
-    for (size_t w = 0, window = 0; w < job->n_windows && !job->no_memory; w++) {
+    for (size_t w = 0, window = 0; w < job->n_windows; w++) {
         size_t n_cuts = job->sources[w]->part.cuts.n;
-        job->no_memory = !scatter(job, job->sources[w], (uint32_t)window, next);
+        scatter(job, job->sources[w], (uint32_t)window, next);
         join_details(job, job->sources[w]);
         window += n_cuts ? n_cuts : 1;
     }
     mem_free(next);
     uint32_t n_kept = 0;
-    for (uint32_t t = 0; t < rank->n_tracks && !job->no_memory; t++) {
+    for (uint32_t t = 0; t < rank->n_tracks; t++) {
         struct trace_track *track = &rank->tracks[t];
         struct trace_span *spans = rank->spans + track->first;
-        job->no_memory = !sort_track(spans, track->n);
+        sort_track(spans, track->n);
         uint32_t n = drop_duplicates(spans, track->n);
         job->n_duplicates += track->n - n;
         if (n_kept != track->first)
@@ -319,17 +305,17 @@ void rank_build(struct rank_job *job)
         track->first = n_kept;
         track->n = n;
         n_kept += n;
-        job->no_memory |= !nest_track(rank->spans, track->first, track->n);
+        nest_track(rank->spans, track->first, track->n);
     }
     rank->n_spans = n_kept;
     join_graph(job);
     join_shapes(job);
-    for (size_t i = 0; i < job->table->n && !job->no_memory; i++)
+    for (size_t i = 0; i < job->table->n; i++)
         if (job->table->at[i]->join_rank)
             job->table->at[i]->join_rank(job);
     const struct reader *profile = job->sources[0]->reader;
-    if (!job->no_memory && job->graph && profile->match_graph)
+    if (job->graph && profile->match_graph)
         profile->match_graph(job);
-    else if (!job->no_memory && job->graph)
+    else if (job->graph)
         rank_match_graph(job);
 }

@@ -1,6 +1,5 @@
 /* ingest/read_files.c: each file is recognised and read, several at a time. */
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -39,18 +38,14 @@ static int recognise_source(const struct reader_table *table, struct source *sou
 {
     struct input in;
     struct json js;
-    int rc = input_open(&in, source->path, &source->err);
-    if (rc < 0)
-        return rc;
-    rc = json_init(&js, &in, RECOGNISE_CHUNK, &source->err);
-    if (rc == 0) {
-        js.limit = RECOGNISE_BYTES;
-        source->reader = recognise(table, &js);
-        if (js.fail == JSON_IO)
-            rc = source->err.code;
-        source->damage = in.damage;
-        json_fini(&js);
-    }
+    if (input_open(&in, source->path, &source->err) < 0)
+        return source->err.code;
+    json_init(&js, &in, RECOGNISE_CHUNK, &source->err);
+    js.limit = RECOGNISE_BYTES;
+    source->reader = recognise(table, &js);
+    source->damage = in.damage;
+    int rc = js.fail == JSON_IO ? source->err.code : 0;
+    json_fini(&js);
     input_close(&in);
     return rc;
 }
@@ -58,12 +53,10 @@ static int recognise_source(const struct reader_table *table, struct source *sou
 static int read_json(struct source *source, struct input *in, struct file_reading *reading)
 {
     struct json js;
-    int rc = json_init(&js, in, 0, &source->err);
-    if (rc < 0)
-        return rc;
+    json_init(&js, in, 0, &source->err);
     js.on_chunk = report_chunk;
     js.arg = reading;
-    rc = source->reader->read_json(&js, &source->part, &source->err);
+    int rc = source->reader->read_json(&js, &source->part, &source->err);
     source->fail = js.fail;
     source->fail_offset = json_offset(&js);
     if (rc == 0 && js.fail == JSON_IO && source->part.n_events == 0)
@@ -76,12 +69,10 @@ static int read_bytes(struct source *source, struct input *in, struct file_readi
 {
     struct bytes bytes;
     const struct trace_part *part = &source->part;
-    int rc = bytes_init(&bytes, in, 0, PART_RECORD_MAX, &source->err);
-    if (rc < 0)
-        return rc;
+    bytes_init(&bytes, in, 0, PART_RECORD_MAX, &source->err);
     bytes.on_chunk = report_chunk;
     bytes.arg = reading;
-    rc = source->reader->read_bytes(&bytes, &source->part, &source->err);
+    int rc = source->reader->read_bytes(&bytes, &source->part, &source->err);
     source->fail = part->cut ? JSON_ENDED : part->broken ? JSON_BAD : JSON_OK;
     source->fail_offset = part->broken ? part->broken_offset : bytes_offset(&bytes);
     if (rc == 0 && bytes.rc < 0 && part->n_events == 0)
@@ -118,7 +109,7 @@ static void read_item(void *arg, size_t item)
 }
 
 /* A file of several processes becomes one source for each. */
-static int split_sources(struct source_list *list, struct dpro_error *err)
+static void split_sources(struct source_list *list)
 {
     for (size_t i = 0; i < list->n; i++) {
         struct source *source = &list->at[i], fresh = *source;
@@ -133,21 +124,16 @@ static int split_sources(struct source_list *list, struct dpro_error *err)
         fresh.damage = NULL;
         source->part.next = NULL;
         mem_free(next);
-        if (!fresh.path || array_push(list, fresh) < 0) {
-            mem_free(fresh.path);
-            part_fini(&fresh.part);
-            return dpro_error_nomem(err);
-        }
+        array_push(list, fresh);
     }
-    return 0;
 }
 
-int sources_read(struct trace_build *build, struct dpro_error *err)
+void sources_read(struct trace_build *build)
 {
     struct reading all = {.build = build};
     for (size_t i = 0; i < build->list.n; i++)
         all.bytes_total += build->list.at[i].size_bytes;
     parallel_for(build->list.n, build->options->threads, read_item, &all);
     sources_drop_copies(build);
-    return split_sources(&build->list, err);
+    split_sources(&build->list);
 }

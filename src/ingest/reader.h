@@ -93,21 +93,20 @@ struct reader {
 
     /* One of them: the first takes the whole document, the second the bytes. Both return 0 also
      * when the file ends early or is broken further on: js->fail, or part->cut, tells; the part
-     * then holds what is whole. Negative: out of memory, or a format of another version. */
+     * then holds what is whole. Negative: a format of another version. */
     int (*read_json)(struct json *js, struct trace_part *part, struct dpro_error *err);
     int (*read_bytes)(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
 
     /* Hooks of joining, in the order in which they are called; NULL: nothing to do. Those that take
      * the build see all files and are called once. */
-    int (*stand_alone)(struct trace_build *build, struct dpro_error *err); /* there is no profile */
+    void (*stand_alone)(struct trace_build *build);   /* there is no profile */
     void (*correct_ranks)(struct trace_build *build); /* those of profiles, once they are known */
-    int (*complete)(struct trace_build *build,
-                    struct dpro_error *err); /* parts, before ranks are */
-    /* describes a rank, and makes room for what will be added to it. -1: no memory */
-    int (*reserve)(struct trace_build *build, struct rank_job *job, struct rank_room *room);
+    void (*complete)(struct trace_build *build);      /* parts, before ranks are */
+    /* describes a rank, and makes room for what will be added to it */
+    void (*reserve)(struct trace_build *build, struct rank_job *job, struct rank_room *room);
     void (*join_rank)(struct rank_job *job);   /* once spans are in place; one thread a rank */
     void (*match_graph)(struct rank_job *job); /* of a profile: sets span.node. NULL: by names */
-    int (*join)(struct trace_build *build, struct dpro_error *err); /* once all ranks are built */
+    void (*join)(struct trace_build *build);   /* once all ranks are built */
 };
 
 #endif

@@ -2,7 +2,6 @@
  * steps that were timed without a profiler. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/stats.h"
 #include "ingest/sources.h"
@@ -28,27 +27,26 @@ static void warn_unfinished(struct trace_build *build)
 }
 
 /* The job's steps without a profiler: those that all ranks timed, each the mean over the ranks. */
-static int sum_unprofiled(struct dpro_trace *trace)
+static void sum_unprofiled(struct dpro_trace *trace)
 {
     ARRAY(int64_t) times = {0};
     double timing = 0, n_timing = 0;
-    int status = 0;
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
         const struct recording *recording = trace->ranks[r].recording;
-        for (size_t s = 0; recording && s < recording->steps.n && status == 0; s++) {
+        for (size_t s = 0; recording && s < recording->steps.n; s++) {
             const struct recorded_step *step = &recording->steps.at[s];
             int64_t dur = step->end_ns - step->start_ns;
             if (step->window == RECORDED_TIMING) {
                 timing += (double)dur;
                 n_timing++;
             } else if (step->window != RECORDED_STRUCTURE) {
-                status = array_push(&times, dur);
+                array_push(&times, dur);
             }
         }
     }
     struct dpro_unprofiled *out = &trace->unprofiled;
     out->profiled_ns = n_timing > 0 ? llround(timing / n_timing) : -1;
-    if (times.n > 0 && status == 0) {
+    if (times.n > 0) {
         struct mean_std of = stats_mean_std_i64(times.at, times.n);
         out->n_steps = times.n < UINT32_MAX ? (uint32_t)times.n : UINT32_MAX;
         out->mean_ns = llround(of.mean);
@@ -56,11 +54,10 @@ static int sum_unprofiled(struct dpro_trace *trace)
         out->std_ns = times.n > 1 ? llround(of.std) : -1;
     }
     array_fini(&times);
-    return status;
 }
 
-int recordings_join(struct trace_build *build, struct dpro_error *err)
+void recordings_join(struct trace_build *build)
 {
     warn_unfinished(build);
-    return sum_unprofiled(build->trace) < 0 ? dpro_error_nomem(err) : 0;
+    sum_unprofiled(build->trace);
 }

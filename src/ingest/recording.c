@@ -68,20 +68,17 @@ static const char *copy_text(struct dpro_recording *recording, const struct trac
                              strtab_len(&part->names, id));
 }
 
-/* What rank.json says of the rank. -1: no memory. */
-static int take_facts(struct dpro_recording *recording, struct rank *rank,
-                      const struct trace_part *part)
+/* What rank.json says of the rank. */
+static void take_facts(struct dpro_recording *recording, struct rank *rank,
+                       const struct trace_part *part)
 {
     const struct recording *facts = part_payload(part, &recording_payload);
     size_t n = facts->warnings.n < MAX_WARNINGS ? facts->warnings.n : MAX_WARNINGS;
     const char **warnings = arena_array(&recording->arena, n, sizeof *warnings);
     rank->host_name = copy_text(recording, part, part->host);
     rank->boot_id = copy_text(recording, part, facts->boot_id);
-    if (!warnings || !rank->host_name || !rank->boot_id)
-        return -1;
     for (size_t i = 0; i < n; i++)
-        if (!(warnings[i] = copy_text(recording, part, facts->warnings.at[i])))
-            return -1;
+        warnings[i] = copy_text(recording, part, facts->warnings.at[i]);
     if (part->has_rank)
         rank->is.rank = part->rank;
     rank->is.world_size = part->world_size;
@@ -90,53 +87,44 @@ static int take_facts(struct dpro_recording *recording, struct rank *rank,
     rank->is.warnings = warnings;
     rank->is.n_warnings = n;
     rank->is.n_steps = (int)facts->n_timing;
-    return 0;
 }
 
 /* What can't be read is that rank's problem: the others may be fine. */
-static int set_problem(struct dpro_recording *recording, struct rank *rank, const char *text,
-                       struct dpro_error *err)
+static void set_problem(struct dpro_recording *recording, struct rank *rank, const char *text)
 {
     rank->is.problem = arena_copy_string(&recording->arena, text, strlen(text));
     rank->is.complete = 0;
-    return rank->is.problem ? 0 : dpro_error_nomem(err);
 }
 
-static int read_rank(struct dpro_recording *recording, const char *path, struct rank *rank,
-                     struct dpro_error *err)
+static void read_rank(struct dpro_recording *recording, const char *path, struct rank *rank)
 {
     struct dpro_error problem;
     struct input in;
     struct json js;
     struct trace_part part = {0};
     char text[640];
-    if (input_open(&in, path, &problem) < 0)
-        return set_problem(recording, rank, problem.text, err);
-    int rc = json_init(&js, &in, 0, err);
-    if (rc == 0) {
-        rc = recording_reader.read_json(&js, &part, err);
-        if (rc == 0 && take_facts(recording, rank, &part) < 0)
-            rc = dpro_error_nomem(err);
-        if (rc == 0 && js.fail != JSON_OK) {
-            snprintf(text, sizeof text, "%s: byte %llu: %s", path,
-                     (unsigned long long)json_offset(&js),
-                     js.fail == JSON_ENDED ? "the file ends too early"
-                                           : "is not what a recorder writes");
-            rc = set_problem(recording, rank, text, err);
-        }
-        json_fini(&js);
+    if (input_open(&in, path, &problem) < 0) {
+        set_problem(recording, rank, problem.text);
+        return;
     }
+    json_init(&js, &in, 0, &problem);
+    recording_reader.read_json(&js, &part, &problem);
+    take_facts(recording, rank, &part);
+    if (js.fail != JSON_OK) {
+        snprintf(text, sizeof text, "%s: byte %llu: %s", path, (unsigned long long)json_offset(&js),
+                 js.fail == JSON_ENDED ? "the file ends too early"
+                                       : "is not what a recorder writes");
+        set_problem(recording, rank, text);
+    }
+    json_fini(&js);
     part_fini(&part);
     input_close(&in);
-    return rc;
 }
 
 static bool has_file(const char *folder, const char *name)
 {
-    char *path;
+    char *path = mem_format("%s/%s", folder, name);
     struct stat st;
-    if (!(path = mem_format("%s/%s", folder, name)))
-        return false;
     bool has = stat(path, &st) == 0 && st.st_size > 0;
     mem_free(path);
     return has;
@@ -292,24 +280,22 @@ static int add_rank(void *arg, const char *folder, const char *below, int attemp
 {
     struct dpro_recording *recording = arg;
     struct rank rank = {.is = {.rank = number, .attempt = attempt}};
-    char *facts;
-    int rc = 0;
+    (void)err;
     if (number < 0)
         return 0; /* a server: no rank */
+    char *facts = mem_format("%s/rank.json", folder);
     rank.is.folder = arena_copy_string(&recording->arena, below, strlen(below));
-    if (!rank.is.folder || !(facts = mem_format("%s/rank.json", folder)))
-        return dpro_error_nomem(err);
     rank.is.parts = parts_in(folder);
     /* a folder that a rank made and put nothing into is not a recording */
     bool has_facts = access(facts, F_OK) == 0;
     if (has_facts)
-        rc = read_rank(recording, facts, &rank, err);
+        read_rank(recording, facts, &rank);
     else if (rank.is.parts & DPRO_RECORDING_TIMING) /* of a session that another rank drives */
         rank.is.complete = 1, rank.is.n_steps = -1;
-    if (rc == 0 && (has_facts || rank.is.parts != 0) && array_push(&recording->ranks, rank) < 0)
-        rc = dpro_error_nomem(err);
+    if (has_facts || rank.is.parts != 0)
+        array_push(&recording->ranks, rank);
     mem_free(facts);
-    return rc;
+    return 0;
 }
 
 ORDER(by_rank, struct rank,
@@ -325,15 +311,11 @@ static int count_log(void *arg, const char *log, pid_t pid, struct dpro_error *e
 static int read_recording(const char *path, struct dpro_recording **out, struct dpro_error *err)
 {
     struct dpro_recording *recording = mem_array(1, sizeof *recording);
-    if (!recording)
-        return dpro_error_nomem(err);
     int rc = walk(path, add_rank, recording, err);
     if (rc == 0)
         rc = walk_logs(path, count_log, &recording->n_logs, err);
-    if (rc < 0) {
-        dpro_recording_destroy(recording);
+    if (rc < 0)
         return rc;
-    }
     array_sort(&recording->ranks, by_rank);
     *out = recording;
     return 0;
@@ -404,8 +386,6 @@ static int remove_rank(void *arg, const char *folder, const char *below, int att
     if (nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) < 0 && errno != ENOENT)
         return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", folder, strerror(errno));
     char *up = mem_copy_string(folder);
-    if (!up)
-        return dpro_error_nomem(err);
     for (const char *p = below; (p = strchr(p, '/')) != NULL; p++) { /* host<H>, attempt<K> */
         *strrchr(up, '/') = '\0';
         if (rmdir(up) < 0)
@@ -439,9 +419,7 @@ static int find_dead_log(void *arg, const char *log, pid_t pid, struct dpro_erro
  * job.json does it, so that nobody removes what another one has begun. */
 static int remove_job(const char *path, struct dpro_error *err)
 {
-    char *job;
-    if (!(job = mem_format("%s/job.json", path)))
-        return dpro_error_nomem(err);
+    char *job = mem_format("%s/job.json", path);
     int failed = unlink(job) < 0 ? errno : 0;
     int rc = 0;
     if (!failed) {
@@ -461,11 +439,9 @@ static int remove_left_behind(const char *path, const struct dpro_recording *rec
     int rc = 0;
     for (size_t i = 0; i < recording->ranks.n && rc == 0; i++) {
         const struct rank *rank = &recording->ranks.at[i];
-        char *folder;
         if (!is_left_behind(rank))
             continue;
-        if (!(folder = mem_format("%s/%s", path, rank->is.folder)))
-            return dpro_error_nomem(err);
+        char *folder = mem_format("%s/%s", path, rank->is.folder);
         rc = remove_rank(NULL, folder, rank->is.folder, 0, 0, err);
         mem_free(folder);
     }
@@ -476,7 +452,7 @@ static int check_recording(const char *path, int replaces, struct dpro_error *er
 {
     struct dpro_recording *recording;
     bool left_behind = false;
-    int rc = dpro_recording_read(path, &recording, err);
+    int rc = read_recording(path, &recording, err);
     if (rc < 0)
         return rc;
     rc = walk_logs(path, find_dead_log, &left_behind, err);
@@ -502,9 +478,7 @@ static int check_recording(const char *path, int replaces, struct dpro_error *er
 static int try_writing(const char *path, struct dpro_error *err)
 {
     struct statvfs fs;
-    char *file;
-    if (!(file = mem_format("%s/.dpro-XXXXXX", path)))
-        return dpro_error_nomem(err);
+    char *file = mem_format("%s/.dpro-XXXXXX", path);
     int fd = mkstemp(file), failed = fd < 0 ? errno : 0;
     if (fd >= 0) {
         close(fd);
@@ -523,21 +497,24 @@ static int try_writing(const char *path, struct dpro_error *err)
     return 0;
 }
 
+static int check_folder(const char *path, int replaces, struct dpro_error *err)
+{
+    int rc = check_recording(path, replaces, err);
+    return rc == 0 ? try_writing(path, err) : rc;
+}
+
 static int prepare_folder(const char *path, int replaces, struct dpro_error *err)
 {
     size_t first_made;
     if (path[0] == '\0')
         return dpro_error_set(err, DPRO_EUSAGE, "the trace directory has an empty name");
     char *copy = mem_copy_string(path);
-    if (!copy)
-        return dpro_error_nomem(err);
     int rc = folder_make(copy, &first_made, err);
     if (rc == 0)
-        rc = check_recording(path, replaces, err);
-    if (rc == 0)
-        rc = try_writing(path, err);
+        rc = WITHIN_SCOPE(DPRO_ENOMEM, check_folder(path, replaces, err));
     if (rc < 0)
         folder_take_back(copy, first_made);
+    memory_check();
     mem_free(copy);
     return rc;
 }

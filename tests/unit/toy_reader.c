@@ -82,9 +82,8 @@ static int read_toy(struct bytes *bytes, struct trace_part *part, struct dpro_er
     return 0;
 }
 
-static int join(struct trace_build *build, struct dpro_error *err)
+static void join(struct trace_build *build)
 {
-    (void)err;
     for (size_t i = 0; i < build->list.n; i++) {
         const struct source *source = &build->list.at[i];
         const struct toy *toy = source_payload(source, &toy_payload);
@@ -92,7 +91,6 @@ static int join(struct trace_build *build, struct dpro_error *err)
             build_warn(build, "rank %d said: %s", source->rank,
                        strtab_get(&build->trace->names, source->names[toy->said]));
     }
-    return 0;
 }
 
 const struct reader toy_reader = {

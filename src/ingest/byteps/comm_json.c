@@ -4,10 +4,8 @@
  * these to the pull's end is one exchange of the worker, replayed as a whole. A transport log tells
  * more, so that it goes first. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 #include "ingest/horovod/timeline.h"
 #include "ingest/sources.h"
@@ -65,7 +63,7 @@ struct exchanged {
 };
 
 static struct exchanged exchanged_of(const struct source *source, uint32_t index,
-                                     struct source *profile, int32_t n_workers, bool *no_memory)
+                                     struct source *profile, int32_t n_workers)
 {
     struct trace_part *part = &profile->part;
     char name[NAME_BYTES], span_name[NAME_BYTES + 16];
@@ -81,19 +79,17 @@ static struct exchanged exchanged_of(const struct source *source, uint32_t index
                    .dtype = part_intern(part, "float32", strlen("float32")),
                    .group_size = n_workers, /* not all ranks, where hosts have several GPUs */
                    DETAIL_UNKNOWN}};
-    *no_memory |= array_push(&part->tracks, track) < 0;
+    array_push(&part->tracks, track);
     return of;
 }
 
-/* -1: no memory. */
-static int add_exchanges(const struct source *source, struct source *profile, int32_t n_workers)
+static void add_exchanges(const struct source *source, struct source *profile, int32_t n_workers)
 {
     const struct timeline *timeline = timeline_of(source);
     struct trace_part *part = &profile->part;
     int64_t first_ns = part->start_ns, last_ns = part->end_ns;
     struct exchanged *of = mem_array(timeline->tensors.n + 1, sizeof *of);
-    bool no_memory = !of;
-    for (size_t r = 0; r < timeline->runs.n && !no_memory; r++) {
+    for (size_t r = 0; r < timeline->runs.n; r++) {
         const struct timeline_run *run = &timeline->runs.at[r];
         int64_t start_ns = run->whole.start_ns;
         if (!timeline_has(run, STAGE_PUSH) || !timeline_has(run, STAGE_PULL) ||
@@ -101,11 +97,8 @@ static int add_exchanges(const struct source *source, struct source *profile, in
             continue;
         struct exchanged *exchanged = &of[run->tensor];
         if (!exchanged->span_name)
-            *exchanged = exchanged_of(source, run->tensor, profile, n_workers, &no_memory);
-        if (no_memory || array_push(&part->details, exchanged->detail) < 0) {
-            no_memory = true;
-            break;
-        }
+            *exchanged = exchanged_of(source, run->tensor, profile, n_workers);
+        array_push(&part->details, exchanged->detail);
         struct trace_span span = {
             .start_ns = start_ns - part->base_ns, /* which is added to all spans of the part */
             .dur_ns = run->whole.end_ns - start_ns,
@@ -117,10 +110,9 @@ static int add_exchanges(const struct source *source, struct source *profile, in
         part_place_span(part, &span);
     }
     mem_free(of);
-    return no_memory ? -1 : 0;
 }
 
-int byteps_join(struct trace_build *build, struct dpro_error *err)
+void byteps_join(struct trace_build *build)
 {
     int32_t n_workers = 0;
     for (size_t i = 0; i < build->list.n; i++)
@@ -128,9 +120,7 @@ int byteps_join(struct trace_build *build, struct dpro_error *err)
     for (size_t i = 0; i < build->list.n && n_workers > 0; i++) {
         const struct source *source = &build->list.at[i];
         struct source *profile = timeline_of(source) ? profile_of(build, source->rank) : NULL;
-        if (profile && !has_transport(build, source->rank) &&
-            add_exchanges(source, profile, n_workers) < 0)
-            return dpro_error_nomem(err);
+        if (profile && !has_transport(build, source->rank))
+            add_exchanges(source, profile, n_workers);
     }
-    return 0;
 }

@@ -8,7 +8,6 @@
  * of their parameters' names. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"
@@ -81,32 +80,27 @@ static uint64_t answer_key(const struct ps_message *m)
 ORDER_OF_INDICES(compare_requests, struct ps_message,
                  ASCENDING(key) ?: COMPARE(time_of(x), time_of(y)));
 
-static int list_requests(struct maker *m)
+static void list_requests(struct maker *m)
 {
     const struct net_transport *t = m->transport;
     m->requests = arena_array(&m->arena, t->ps.n, sizeof *m->requests);
-    if (!m->requests)
-        return -1;
     for (uint32_t i = 0; i < t->ps.n; i++) {
         const struct ps_message *message = &t->ps.at[i];
         if (is_request(message))
             m->requests[m->n_requests++] = i;
         else if ((message->flags & PS_BYTEPS) && !(message->flags & PS_REQUEST) &&
-                 message->stream % 2 == 1 && map_set(&m->answers, answer_key(message), i) < 0)
-            return -1;
+                 message->stream % 2 == 1)
+            map_set(&m->answers, answer_key(message), i);
     }
     qsort_r(m->requests, m->n_requests, sizeof *m->requests, compare_requests, t->ps.at);
-    return 0;
 }
 
 /* Sets when each request may have been passed on; messages of a stream keep their order. */
-static int find_passed(struct maker *m)
+static void find_passed(struct maker *m)
 {
     const struct net_transport *t = m->transport;
     int64_t begun_ns = INT64_MIN, end_ns = INT64_MIN;
     m->passed_ns = arena_array(&m->arena, t->ps.n, sizeof *m->passed_ns);
-    if (!m->passed_ns)
-        return -1;
     for (size_t i = 0; i < t->ps.n; i++) {
         const struct ps_message *at = &t->ps.at[i];
         bool follows = i > 0 && at->stream == at[-1].stream && end_ns != INT64_MIN;
@@ -120,11 +114,10 @@ static int find_passed(struct maker *m)
         m->passed_ns[i] = begun_ns;
         end_ns = at->end_ns;
     }
-    return 0;
 }
 
 /* Each pull with the push before it. */
-static int list_exchanges(struct maker *m)
+static void list_exchanges(struct maker *m)
 {
     const struct ps_message *all = m->transport->ps.at;
     uint32_t push = NO_ID;
@@ -147,16 +140,14 @@ static int list_exchanges(struct maker *m)
         push = NO_ID;
         if (m->exchanges.n == m->rank->max_exchanges)
             break; /* its own log lacks some that the servers' have */
-        if (fresh.end_ns >= fresh.start_ns && trace_window_at(m->rank, fresh.start_ns) != NO_ID &&
-            array_push(&m->exchanges, fresh) < 0)
-            return -1;
+        if (fresh.end_ns >= fresh.start_ns && trace_window_at(m->rank, fresh.start_ns) != NO_ID)
+            array_push(&m->exchanges, fresh);
     }
-    return 0;
 }
 
 /* ---- names ---- */
 
-static int list_tensors(struct maker *m)
+static void list_tensors(struct maker *m)
 {
     uint64_t key = UINT64_MAX;
     for (size_t i = 0; i < m->exchanges.n; i++) {
@@ -165,14 +156,12 @@ static int list_tensors(struct maker *m)
         if (e->key == key)
             continue;
         key = e->key;
-        if ((m->tensors.n == 0 || m->tensors.at[m->tensors.n - 1].number != fresh.number) &&
-            array_push(&m->tensors, fresh) < 0)
-            return -1;
+        if (m->tensors.n == 0 || m->tensors.at[m->tensors.n - 1].number != fresh.number)
+            array_push(&m->tensors, fresh);
         struct tensor *tensor = &m->tensors.at[m->tensors.n - 1];
         tensor->size_bytes += m->transport->ps.at[e->push].data_bytes;
         tensor->n_parts++;
     }
-    return 0;
 }
 
 static int by_name(const void *a, const void *b, void *arg)
@@ -182,13 +171,11 @@ static int by_name(const void *a, const void *b, void *arg)
 }
 
 /* Names tensors after the parameters where these are as many and as large. */
-static int name_tensors(struct maker *m)
+static void name_tensors(struct maker *m)
 {
     const struct recording *recording = m->rank->recording;
     size_t n = recording ? recording->parameters.n : 0;
     struct recorded_parameter *all = arena_array(&m->arena, n, sizeof *all);
-    if (!all)
-        return -1;
     if (n > 0)
         memcpy(all, recording->parameters.at, n * sizeof *all);
     qsort_r(all, n, sizeof *all, by_name, &m->trace->names);
@@ -197,7 +184,6 @@ static int name_tensors(struct maker *m)
         fits = all[i].size_bytes == m->tensors.at[i].size_bytes;
     for (size_t i = 0; i < n && fits; i++)
         m->tensors.at[i].name = all[i].name;
-    return 0;
 }
 
 /* ---- spans ---- */
@@ -221,8 +207,8 @@ struct words {
 };
 
 /* Adds an exchange to the rank's last track. */
-static int add_span(struct maker *m, const struct exchange *e, const struct tensor *tensor,
-                    const struct words *words)
+static void add_span(struct maker *m, const struct exchange *e, const struct tensor *tensor,
+                     const struct words *words)
 {
     struct trace_rank *rank = m->rank;
     struct strtab *names = &m->trace->names;
@@ -232,8 +218,6 @@ static int add_span(struct maker *m, const struct exchange *e, const struct tens
     format_name(m, e, tensor, text, sizeof text);
     uint32_t name = strtab_add(names, text, strlen(text));
     uint32_t group = strtab_add(names, text + strlen(PREFIX), strlen(text) - strlen(PREFIX));
-    if (name == STRTAB_FULL || group == STRTAB_FULL)
-        return -1;
     uint32_t span = rank->n_spans++;
     rank->details[rank->n_details] =
         (struct trace_detail){.numel = all[e->push].data_bytes / sizeof(float),
@@ -259,7 +243,6 @@ static int add_span(struct maker *m, const struct exchange *e, const struct tens
     }
     m->trace->transport_info.n_tied++;
     m->trace->transport_info.n_collectives++;
-    return 0;
 }
 
 static void add_track(struct trace_rank *rank, uint32_t name)
@@ -270,25 +253,21 @@ static void add_track(struct trace_rank *rank, uint32_t name)
 }
 
 /* Each key has a track. */
-static int add_spans(struct maker *m)
+static void add_spans(struct maker *m)
 {
     struct strtab *names = &m->trace->names;
     struct trace_rank *rank = m->rank;
     const struct words words = {strtab_add(names, "BytePS", 6), strtab_add(names, "push_pull", 9),
                                 strtab_add(names, "float32", 7)};
     size_t tensor = 0;
-    if (words.layer == STRTAB_FULL || words.collective == STRTAB_FULL || words.dtype == STRTAB_FULL)
-        return -1;
     for (size_t i = 0; i < m->exchanges.n; i++) {
         const struct exchange *e = &m->exchanges.at[i];
         if (i == 0 || e->key != e[-1].key)
             add_track(rank, words.layer);
         while (m->tensors.at[tensor].number != e->key / KEYS_PER_TENSOR)
             tensor++;
-        if (add_span(m, e, &m->tensors.at[tensor], &words) < 0)
-            return -1;
+        add_span(m, e, &m->tensors.at[tensor], &words);
     }
-    return 0;
 }
 
 static bool is_tied(const struct net_transport *transport)
@@ -299,19 +278,20 @@ static bool is_tied(const struct net_transport *transport)
     return false;
 }
 
-int byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transport)
+void byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transport)
 {
     struct maker m = {
         .trace = trace, .transport = transport, .rank = &trace->ranks[transport->rank_index]};
     if (byteps_n_exchanges(transport) == 0 || is_tied(transport))
-        return 0;
-    int status = list_requests(&m) < 0 || find_passed(&m) < 0 || list_exchanges(&m) < 0 ||
-                         list_tensors(&m) < 0 || name_tensors(&m) < 0
-                     ? -1
-                     : add_spans(&m);
+        return;
+    list_requests(&m);
+    find_passed(&m);
+    list_exchanges(&m);
+    list_tensors(&m);
+    name_tensors(&m);
+    add_spans(&m);
     map_fini(&m.answers);
     array_fini(&m.exchanges);
     array_fini(&m.tensors);
     arena_fini(&m.arena);
-    return status;
 }

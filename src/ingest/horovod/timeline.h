@@ -74,7 +74,7 @@ int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *e
 bool timeline_recognise(const struct head *head);
 
 /* timeline_alone.c: makes profiles of the timelines where there are no others. */
-int timelines_stand_alone(struct trace_build *build, struct dpro_error *err);
+void timelines_stand_alone(struct trace_build *build);
 
 static inline bool timeline_has(const struct timeline_run *run, enum timeline_stage stage)
 {

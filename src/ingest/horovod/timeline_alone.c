@@ -264,7 +264,7 @@ static void warn_alone(const struct telling *t, struct trace_build *build, const
                path, last);
 }
 
-int timelines_stand_alone(struct trace_build *build, struct dpro_error *err)
+void timelines_stand_alone(struct trace_build *build)
 {
     size_t n = build->list.n;
     for (size_t i = 0; i < n; i++) {
@@ -278,7 +278,6 @@ int timelines_stand_alone(struct trace_build *build, struct dpro_error *err)
             warn_alone(&t, build, build->list.at[i].path);
         arena_fini(&t.arena);
         if (t.no_memory)
-            return dpro_error_nomem(err);
+            mem_fail();
     }
-    return 0;
 }

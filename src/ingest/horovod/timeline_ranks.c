@@ -79,7 +79,7 @@ static void give(struct trace_build *build, struct source *source)
                    source->path, rank->timeline->n_open);
 }
 
-static int join(struct trace_build *build, struct dpro_error *err)
+static void join(struct trace_build *build)
 {
     for (size_t i = 0; i < build->list.n; i++) {
         struct source *source = &build->list.at[i];
@@ -87,12 +87,11 @@ static int join(struct trace_build *build, struct dpro_error *err)
             give(build, source);
     }
     if (fusion_build(build->trace, &build->options->sink) < 0)
-        return dpro_error_nomem(err);
-    return 0;
+        mem_fail();
 }
 
 /* Each run may become spans of every rank, on Horovod's thread. */
-static int reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
+static void reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
 {
     (void)job;
     for (size_t i = 0; i < build->list.n; i++) {
@@ -102,7 +101,6 @@ static int reserve(struct trace_build *build, struct rank_job *job, struct rank_
         room->n_details += n;
         room->n_tracks += n > 0;
     }
-    return 0;
 }
 
 const struct reader timeline_reader = {

@@ -5,7 +5,6 @@
  * Trainer sorts their names. Either way those without a gradient have no pushes, so that the k-th
  * key that is pushed is the k-th parameter; and there must be as many. A graph has no sizes, but
  * those of what one layer takes go together: that of another model shows. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/sort.h"
@@ -49,32 +48,29 @@ static bool names_keys(const struct dpro_trace *trace, const struct trace_rank *
     return false;
 }
 
-static int list_graph(const struct dpro_trace *trace, const struct trace_rank *rank,
-                      named_array *names)
+static void list_graph(const struct dpro_trace *trace, const struct trace_rank *rank,
+                       named_array *names)
 {
     for (uint32_t n = 0; n < rank->n_dfg_nodes; n++) {
         const struct dfg_node *node = &rank->dfg_nodes[n];
         struct named named = {strtab_get(&trace->names, node->name), node->name, 0};
         if (strcmp(strtab_get(&trace->names, node->type), "Variable") == 0 &&
-            is_parameter(named.text) && array_push(names, named) < 0)
-            return -1;
+            is_parameter(named.text))
+            array_push(names, named);
     }
     if (!names_keys(trace, rank))
         array_sort(names, by_name);
-    return 0;
 }
 
-static int list_recorded(const struct dpro_trace *trace, const struct recording *recording,
-                         named_array *names)
+static void list_recorded(const struct dpro_trace *trace, const struct recording *recording,
+                          named_array *names)
 {
     for (size_t p = 0; p < recording->parameters.n; p++) {
         const struct recorded_parameter *parameter = &recording->parameters.at[p];
         struct named named = {strtab_get(&trace->names, parameter->name), parameter->name,
                               parameter->size_bytes};
-        if (array_push(names, named) < 0)
-            return -1;
+        array_push(names, named);
     }
-    return 0;
 }
 
 /* The bytes of a node's input whose name ends so; 0: it has none. */
@@ -110,24 +106,22 @@ static bool sizes_agree(const struct dpro_trace *trace, const struct trace_rank 
     return true;
 }
 
-int mxnet_name_keys(struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys)
+void mxnet_name_keys(struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys)
 {
     named_array names = {0};
-    int status = 0;
     if (rank->recording)
-        status = list_recorded(trace, rank->recording, &names);
+        list_recorded(trace, rank->recording, &names);
     bool fits = names.n == keys->n;
     for (size_t k = 0; k < keys->n && fits; k++)
         fits = names.at[k].size_bytes == 0 || names.at[k].size_bytes == keys->at[k].size_bytes;
-    if (!fits && status == 0) {
+    if (!fits) {
         names.n = 0;
-        status = list_graph(trace, rank, &names);
+        list_graph(trace, rank, &names);
         fits = names.n == keys->n && sizes_agree(trace, rank, &names, keys);
     }
-    for (size_t k = 0; k < keys->n && status == 0 && fits; k++)
+    for (size_t k = 0; k < keys->n && fits; k++)
         keys->at[k].name = names.at[k].id;
     if (names.n > 0 && keys->n > 0 && !fits && trace->n_misnamed++ == 0)
         trace->first_misnamed = rank->rank;
     array_fini(&names);
-    return status;
 }

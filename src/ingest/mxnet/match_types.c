@@ -4,7 +4,6 @@
  * type in the executor's order; and what a node takes has run when the node runs, so that nodes
  * which a bulk hid are passed over. When all nodes of a type have run, the next iteration has
  * begun. A bulk that lists its types, "[Convolution,BatchNorm]", is the last of its nodes. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"
@@ -25,27 +24,28 @@ struct matcher {
     bool *ran;
     uint32_t *open;
     uint32_t n_ran, n_ops;
+    struct arena arena;
 };
 
-static bool add_types(struct matcher *m)
+static void add_types(struct matcher *m)
 {
     const struct trace_rank *rank = m->job->rank;
     struct map last = {0}; /* type -> its last node so far */
-    bool fine = true;
-    for (uint32_t n = 0; n < rank->n_dfg_nodes && fine; n++) {
+    for (uint32_t n = 0; n < rank->n_dfg_nodes; n++) {
         uint32_t type = rank->dfg_nodes[n].type;
         uint64_t before;
         m->types.next[n] = NO_ID;
         m->n_ops += rank->dfg_nodes[n].n_inputs > 0;
-        if (map_get(&last, (uint64_t)type + 1, &before))
+        if (map_get(&last, (uint64_t)type + 1, &before)) {
             m->types.next[before] = n;
-        else
-            fine = array_push(&m->types.firsts, n) == 0 &&
-                   map_set(&m->types.lists, (uint64_t)type + 1, m->types.firsts.n) == 0;
-        fine = fine && map_set(&last, (uint64_t)type + 1, n) == 0;
+        } else {
+            array_push(&m->types.firsts, n);
+            map_set(&m->types.lists, (uint64_t)type + 1, m->types.firsts.n);
+        }
+        map_set(&last, (uint64_t)type + 1, n);
     }
     map_fini(&last);
-    return fine && array_reserve(&m->types.at, m->types.firsts.n) == 0;
+    array_reserve(&m->types.at, m->types.firsts.n);
 }
 
 static void begin_iteration(struct matcher *m)
@@ -126,18 +126,16 @@ void mxnet_match_types(struct rank_job *job)
     const struct strtab *names = job->names;
     struct trace_rank *rank = job->rank;
     struct matcher m = {.job = job};
-    uint32_t *order = mem_alloc((rank->n_spans + (size_t)1) * sizeof *order), n = 0;
-    m.types.next = mem_alloc((rank->n_dfg_nodes + (size_t)1) * sizeof *m.types.next);
-    m.ran = mem_array(rank->n_dfg_nodes + (size_t)1, sizeof *m.ran);
-    m.open = mem_alloc((rank->n_dfg_nodes + (size_t)1) * sizeof *m.open);
-    job->no_memory |= !order || !m.types.next || !m.ran || !m.open || !add_types(&m);
-    for (uint32_t s = 0; s < rank->n_spans && !job->no_memory; s++)
+    uint32_t *order = mem_array(rank->n_spans, sizeof *order), n = 0;
+    m.types.next = arena_array(&m.arena, rank->n_dfg_nodes, sizeof *m.types.next);
+    m.ran = arena_array(&m.arena, rank->n_dfg_nodes, sizeof *m.ran);
+    m.open = arena_array(&m.arena, rank->n_dfg_nodes, sizeof *m.open);
+    add_types(&m);
+    for (uint32_t s = 0; s < rank->n_spans; s++)
         if (rank->spans[s].kind == SPAN_CPU_OP)
             order[n++] = s;
-    if (n > 1)
-        qsort_r(order, n, sizeof *order, by_start, rank->spans);
-    if (!job->no_memory)
-        begin_iteration(&m);
+    qsort_r(order, n, sizeof *order, by_start, rank->spans);
+    begin_iteration(&m);
     for (uint32_t i = 0; i < n; i++) {
         struct trace_span *span = &rank->spans[order[i]];
         bool known = false, bulk = strchr(strtab_get(names, span->name), ',');
@@ -151,9 +149,7 @@ void mxnet_match_types(struct rank_job *job)
     }
     job->bulk_advice = "MXNET_EXEC_BULK_EXEC_TRAIN=0 shows the nodes apart";
     mem_free(order);
-    mem_free(m.ran);
-    mem_free(m.open);
-    mem_free(m.types.next);
+    arena_fini(&m.arena);
     map_fini(&m.types.lists);
     array_fini(&m.types.firsts);
     array_fini(&m.types.at);

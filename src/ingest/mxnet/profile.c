@@ -6,7 +6,6 @@
  * not nest. Calls of the C interface are async pairs whose id is the thread. What stands between
  * the brackets of two calls on a thread is the program's own time. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -33,7 +32,6 @@ struct mxnet {
     struct map tracks;         /* thread -> index + 1 */
     uint32_t n_engine_threads; /* named so far */
     ARRAY(struct event) open;  /* begun */
-    bool no_memory;
 };
 
 /* A push, a pull, or both of a key: it lasts until the servers have answered. */
@@ -68,12 +66,11 @@ static uint32_t track_of(struct mxnet *m, const struct event *ev)
     else
         snprintf(text, sizeof text, "engine thread %u", ++m->n_engine_threads);
     struct part_label label = {0, fresh.track.id, strtab_add(&part->names, text, strlen(text))};
-    if (part->tracks.n >= MAX_TRACKS || label.name == STRTAB_FULL ||
-        array_push(&part->labels, label) < 0 || array_push(&part->tracks, fresh) < 0 ||
-        map_set(&m->tracks, key, part->tracks.n - 1) < 0) {
-        m->no_memory = true;
-        return 0;
-    }
+    if (part->tracks.n >= MAX_TRACKS)
+        mem_fail();
+    array_push(&part->labels, label);
+    array_push(&part->tracks, fresh);
+    map_set(&m->tracks, key, part->tracks.n - 1);
     return (uint32_t)part->tracks.n - 1;
 }
 
@@ -100,17 +97,14 @@ static void add_span(struct mxnet *m, const struct event *begin, const struct ev
                               .dur_ns = dur_ns,
                               .name = begin->name,
                               .track = track,
-                              .sequence = -1,
-                              .detail = NO_ID,
                               .kind = SPAN_CPU_OP,
-                              .parent = NO_ID,
-                              .node = NO_ID};
+                              SPAN_UNKNOWN};
     if (is_exchange(strtab_get(&part->names, begin->name))) {
         /* what it carries is found later, from the messages */
-        struct trace_detail detail = {.peer = -1, .comm_sequence = -1, .wait_stream = -1};
+        struct trace_detail detail = {DETAIL_UNKNOWN};
         span.kind = SPAN_ANNOTATION;
         span.detail = (uint32_t)part->details.n;
-        m->no_memory |= array_push(&part->details, detail) < 0;
+        array_push(&part->details, detail);
     }
     part_place_span(part, &span);
 }
@@ -121,7 +115,7 @@ static void open_event(struct mxnet *m, const struct event *ev)
         m->part->losses.n_unpaired++;
         return;
     }
-    m->no_memory |= array_push(&m->open, *ev) < 0;
+    array_push(&m->open, *ev);
 }
 
 static void close_event(struct mxnet *m, const struct event *end)
@@ -174,16 +168,16 @@ static void read_event(void *reader)
         close_event(m, &ev);
 }
 
-static int read_mxnet(struct json *js, struct trace_part *part, struct dpro_error *err)
+static int read_mxnet(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
     struct mxnet m = {.js = js, .part = part};
     part->may_be_server = true;
-    m.no_memory = strtab_add(&part->names, "", 0) == STRTAB_FULL;
-    part_read_events(part, js, read_event, &m, &m.no_memory);
+    strtab_add(&part->names, "", 0);
+    part_read_events(part, js, read_event, &m);
     part->losses.n_unpaired += m.open.n;
     map_fini(&m.tracks);
     array_fini(&m.open);
-    return m.no_memory ? dpro_error_nomem(err) : 0;
+    return 0;
 }
 
 /* The first events name its devices. */

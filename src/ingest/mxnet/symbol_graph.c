@@ -6,7 +6,6 @@
  * the ops that take what it made. Of equal names the last one before is meant. Variables are nodes
  * without inputs. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -21,16 +20,16 @@ typedef ARRAY(uint32_t) ids_array;
 struct grapher {
     struct trace_part *part;
     struct map node_of; /* name id + 1 -> node */
-    bool no_memory;
 };
 
 static void add_node(struct grapher *g, uint32_t name, uint32_t type)
 {
     struct dfg_node node = {
         .name = name, .type = type, .first_input = (uint32_t)g->part->dfg_inputs.n};
-    if (g->part->dfg_nodes.n >= MAX_NODES || array_push(&g->part->dfg_nodes, node) < 0 ||
-        map_set(&g->node_of, (uint64_t)name + 1, g->part->dfg_nodes.n - 1) < 0)
-        g->no_memory = true;
+    if (g->part->dfg_nodes.n >= MAX_NODES)
+        mem_fail();
+    map_set(&g->node_of, (uint64_t)name + 1, g->part->dfg_nodes.n);
+    array_push(&g->part->dfg_nodes, node);
     g->part->n_events++;
 }
 
@@ -38,10 +37,10 @@ static void add_node(struct grapher *g, uint32_t name, uint32_t type)
 static void add_input(struct grapher *g, uint32_t node, bool control)
 {
     struct dfg_input input = {.node = node, .control = control};
-    if (g->part->dfg_inputs.n >= NO_ID - 1 || array_push(&g->part->dfg_inputs, input) < 0)
-        g->no_memory = true;
-    else
-        g->part->dfg_nodes.at[g->part->dfg_nodes.n - 1].n_inputs++;
+    if (g->part->dfg_inputs.n >= NO_ID - 1)
+        mem_fail();
+    array_push(&g->part->dfg_inputs, input);
+    g->part->dfg_nodes.at[g->part->dfg_nodes.n - 1].n_inputs++;
 }
 
 static bool starts(const char *text, size_t len, const char *prefix)
@@ -71,13 +70,12 @@ static void mirror(struct grapher *g)
 {
     struct trace_part *part = g->part;
     uint32_t n = (uint32_t)part->dfg_nodes.n, n_inputs = (uint32_t)part->dfg_inputs.n;
-    uint32_t *row = mem_array(n + (size_t)2, sizeof *row); /* who takes what a node makes */
-    uint32_t *uses = mem_alloc((n_inputs + (size_t)1) * sizeof *uses);
-    uint32_t *image = mem_alloc((n + (size_t)1) * sizeof *image);
+    struct arena scratch = {0};
+    uint32_t *row = arena_array(&scratch, n + (size_t)2, sizeof *row); /* who takes a node's */
+    uint32_t *uses = arena_array(&scratch, n_inputs, sizeof *uses);
+    uint32_t *image = arena_array(&scratch, n, sizeof *image);
     char text[NAME_MAX_BYTES + 16];
-    if (!row || !uses || !image)
-        g->no_memory = true;
-    for (int pass = 0; pass < 2 && !g->no_memory; pass++) {
+    for (int pass = 0; pass < 2; pass++) {
         for (uint32_t to = 0; to < n; to++)
             for (uint32_t i = 0; i < part->dfg_nodes.at[to].n_inputs; i++) {
                 uint32_t from = part->dfg_inputs.at[part->dfg_nodes.at[to].first_input + i].node;
@@ -89,7 +87,7 @@ static void mirror(struct grapher *g)
         for (uint32_t i = 2; pass == 0 && i < n + 2; i++)
             row[i] += row[i - 1];
     }
-    for (uint32_t node = n; node-- > 0 && !g->no_memory;) {
+    for (uint32_t node = n; node-- > 0;) {
         image[node] = NO_ID;
         if (is_variable(part, node))
             continue;
@@ -100,15 +98,12 @@ static void mirror(struct grapher *g)
                        gradient_of(strtab_get(&part->names, part->dfg_nodes.at[node].type)));
         image[node] = (uint32_t)part->dfg_nodes.n;
         add_node(g, own, part_intern(g->part, text, (size_t)len));
-        for (uint32_t u = row[node]; u < row[node + 1] && !g->no_memory; u++)
+        for (uint32_t u = row[node]; u < row[node + 1]; u++)
             if (image[uses[u]] != NO_ID)
                 add_input(g, image[uses[u]], false);
-        if (!g->no_memory)
-            add_input(g, node, true);
+        add_input(g, node, true);
     }
-    mem_free(row);
-    mem_free(uses);
-    mem_free(image);
+    arena_fini(&scratch);
 }
 
 static void finish(struct grapher *g)
@@ -119,7 +114,7 @@ static void finish(struct grapher *g)
         backward = starts(type, strlen(type), "_backward_");
     }
     g->part->graph = backward ? GRAPH_AS_RUN : GRAPH_MIRRORED;
-    if (!backward && g->part->dfg_nodes.n > 0 && !g->no_memory)
+    if (!backward && g->part->dfg_nodes.n > 0)
         mirror(g);
 }
 
@@ -171,19 +166,19 @@ static void read_line(struct grapher *g, const char *line, size_t len, bool *in_
     }
 }
 
-static int read_text(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+static int read_text(struct bytes *bytes, struct trace_part *part, struct dpro_error *err UNUSED)
 {
     struct grapher g = {.part = part};
     const char *line;
     size_t len;
     bool in_node = false;
-    g.no_memory = strtab_add(&part->names, "", 0) == STRTAB_FULL;
-    while (!g.no_memory && bytes_line(bytes, &line, &len))
+    strtab_add(&part->names, "", 0);
+    while (bytes_line(bytes, &line, &len))
         read_line(&g, line, len, &in_node);
     part->cut |= bytes->rc < 0;
     finish(&g);
     map_fini(&g.node_of);
-    return g.no_memory ? dpro_error_nomem(err) : 0;
+    return 0;
 }
 
 /* ---- JSON ---- */
@@ -200,7 +195,7 @@ static void read_inputs(struct grapher *g, struct json *js, ids_array *inputs)
         while (json_array_next(js))
             json_skip(js);
         if (known && node < g->part->dfg_nodes.n)
-            g->no_memory |= array_push(inputs, (uint32_t)node) < 0;
+            array_push(inputs, (uint32_t)node);
         else
             g->part->losses.n_broken_records++;
     }
@@ -229,34 +224,34 @@ static void read_node(struct grapher *g, struct json *js, ids_array *inputs)
             json_skip(js);
         }
     }
-    if (js->fail != JSON_OK || g->no_memory)
+    if (js->fail != JSON_OK)
         return; /* a node that is cut off is left out */
     add_node(g, name, type);
-    for (size_t i = 0; i < inputs->n && !g->no_memory; i++)
+    for (size_t i = 0; i < inputs->n; i++)
         add_input(g, inputs->at[i], false);
 }
 
-static int read_symbol(struct json *js, struct trace_part *part, struct dpro_error *err)
+static int read_symbol(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
     struct grapher g = {.part = part};
     ids_array inputs = {0};
     const char *key;
     size_t len;
-    g.no_memory = strtab_add(&part->names, "", 0) == STRTAB_FULL;
+    strtab_add(&part->names, "", 0);
     bool opened = json_open_document(js);
-    while (opened && !g.no_memory && json_object_next(js, &key, &len)) {
+    while (opened && json_object_next(js, &key, &len)) {
         bool nodes = json_is(key, len, "nodes") && json_peek(js) == '[';
         if (!nodes)
             json_skip(js);
         js->p += nodes;
-        while (nodes && !g.no_memory && json_array_next(js))
+        while (nodes && json_array_next(js))
             if (json_open(js, '{'))
                 read_node(&g, js, &inputs);
     }
     finish(&g);
     array_fini(&inputs);
     map_fini(&g.node_of);
-    return g.no_memory ? dpro_error_nomem(err) : 0;
+    return 0;
 }
 
 /* ---- the readers ---- */

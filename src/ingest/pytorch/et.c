@@ -4,7 +4,6 @@
  * Of a node's inputs and outputs only the tensors are kept, [id, storage, offset, elements, bytes
  * an element, device], wherever they stand in lists of lists: they are known by their form, five
  * numbers and a string, so that the type strings need not be read. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -17,7 +16,6 @@ struct et {
     struct json *js;
     struct trace_part *part;
     struct execution_trace *out;
-    bool no_memory;
 };
 
 static uint64_t read_u64(struct json *js)
@@ -59,10 +57,10 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
                                            .numel = numbers[3],
                                            .item_bytes = (uint32_t)numbers[4],
                                            .device = device};
-                if (et->out->tensors.n >= NO_ID - 1 || array_push(&et->out->tensors, tensor) < 0)
-                    et->no_memory = true;
-                else
-                    ++*n;
+                if (et->out->tensors.n >= NO_ID - 1)
+                    mem_fail();
+                array_push(&et->out->tensors, tensor);
+                ++*n;
             }
             n_values = 7;
         } else if (c == ',') {
@@ -86,7 +84,7 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
             else
                 n_values = 7;
         }
-    } while (depth > 0 && js->fail == JSON_OK && !et->no_memory);
+    } while (depth > 0 && js->fail == JSON_OK);
 }
 
 /* Inputs of communication: the tensors, and the text itself, which holds the collective's name and
@@ -108,12 +106,9 @@ static void read_inputs(struct et *et, struct et_node *node, bool wants_text)
     struct dpro_error ignored;
     if (input_open_memory(&memory, text, len, "inputs", &ignored) < 0)
         return;
-    if (json_init(&inner, &memory, len + 1, &ignored) < 0) {
-        et->no_memory = true;
-    } else {
-        read_tensors(et, &inner, &node->first_input, &node->n_inputs);
-        json_fini(&inner);
-    }
+    json_init(&inner, &memory, len + 1, &ignored);
+    read_tensors(et, &inner, &node->first_input, &node->n_inputs);
+    json_fini(&inner);
     input_close(&memory);
 }
 
@@ -220,26 +215,25 @@ static void read_node(struct et *et)
         return;
     }
     part->n_events++;
-    if (array_push(&et->out->nodes, node) < 0 || array_push(&et->out->threads, thread) < 0)
-        et->no_memory = true;
+    array_push(&et->out->nodes, node);
+    array_push(&et->out->threads, thread);
 }
 
-static int read_et(struct json *js, struct trace_part *part, struct dpro_error *err)
+static int read_et(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
     struct et et = {.js = js, .part = part};
     const char *key;
     size_t len;
     et.out = part_make_payload(part, &et_payload);
-    if (!et.out || strtab_add(&part->names, "", 0) == STRTAB_FULL)
-        return dpro_error_nomem(err);
+    strtab_add(&part->names, "", 0);
     if (!json_open_document(js))
         return 0;
-    while (!et.no_memory && json_object_next(js, &key, &len)) {
+    while (json_object_next(js, &key, &len)) {
         if (json_is(key, len, "pid")) {
             part->pid = read_u64(js);
         } else if (json_is(key, len, "nodes") && json_peek(js) == '[') {
             js->p++;
-            while (!et.no_memory && json_array_next(js))
+            while (json_array_next(js))
                 if (json_open(js, '{'))
                     read_node(&et);
                 else
@@ -248,7 +242,7 @@ static int read_et(struct json *js, struct trace_part *part, struct dpro_error *
             json_skip(js);
         }
     }
-    return et.no_memory ? dpro_error_nomem(err) : 0;
+    return 0;
 }
 
 static bool recognise(const struct head *head)

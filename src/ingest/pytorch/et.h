@@ -13,7 +13,7 @@ extern const struct payload_kind et_payload;
 
 /* join_et.c: room for the rank's execution trace; and its nodes in the rank, with the spans that
  * they are. */
-int et_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
+void et_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
 void et_join(struct rank_job *job);
 
 #endif

@@ -5,7 +5,6 @@
  * by rf_id and each thread's spans by start are the same sequence of names, but for what one side
  * did not see. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"
@@ -40,23 +39,18 @@ static bool is_call(const struct trace_span *span)
 
 /* Matches by an id that both sides have; only into windows of the node's process. `write` false:
  * counts only. */
-static bool match_by_id(struct rank_job *job, uint32_t window, bool external, bool write,
-                        uint32_t *n_matched)
+static uint32_t match_by_id(struct rank_job *job, uint32_t window, bool external, bool write)
 {
     struct trace_rank *rank = job->rank;
     struct map by_id = {0};
     uint64_t pid = job->execution_trace->part.pid;
-    *n_matched = 0;
+    uint32_t n_matched = 0;
     for (uint32_t i = 0; i < rank->n_spans; i++) {
         const struct trace_span *span = &rank->spans[i];
         uint32_t id = external ? span->external : span->record_fn;
-        if (span->window != window || id == 0 || !is_call(span) ||
-            (pid && rank->tracks[span->track].pid != pid))
-            continue;
-        if (map_set(&by_id, id, i) < 0) {
-            map_fini(&by_id);
-            return false;
-        }
+        if (span->window == window && id != 0 && is_call(span) &&
+            (!pid || rank->tracks[span->track].pid == pid))
+            map_set(&by_id, id, i);
     }
     for (uint32_t i = 0; i < rank->n_et_nodes; i++) {
         struct et_node *node = &rank->et_nodes[i];
@@ -66,10 +60,10 @@ static bool match_by_id(struct rank_job *job, uint32_t window, bool external, bo
             continue;
         if (write)
             node->span = (uint32_t)span;
-        ++*n_matched;
+        n_matched++;
     }
     map_fini(&by_id);
-    return true;
+    return n_matched;
 }
 
 struct call {
@@ -122,7 +116,7 @@ static uint32_t walk(struct trace_rank *rank, const struct call *calls, uint32_t
 }
 
 /* Each thread's nodes against the thread's spans that fit best. */
-static bool match_by_order(struct rank_job *job, uint32_t window, bool write, uint32_t *n_matched)
+static uint32_t match_by_order(struct rank_job *job, uint32_t window, bool write)
 {
     struct trace_rank *rank = job->rank;
     const struct trace_part *part = &job->execution_trace->part;
@@ -130,15 +124,13 @@ static bool match_by_order(struct rank_job *job, uint32_t window, bool write, ui
     struct call *calls = mem_alloc((rank->n_et_nodes + (size_t)1) * sizeof *calls);
     uint32_t *spans = mem_alloc((rank->n_spans + (size_t)1) * sizeof *spans);
     uint32_t *first = mem_alloc((rank->n_tracks + (size_t)1) * sizeof *first);
-    bool fine = calls && spans && first;
-    uint32_t n_calls = 0, n = 0;
-    *n_matched = 0;
-    for (uint32_t i = 0; fine && i < rank->n_et_nodes; i++)
+    uint32_t n_calls = 0, n = 0, n_matched = 0;
+    for (uint32_t i = 0; i < rank->n_et_nodes; i++)
         if (rank->et_nodes[i].record_fn)
             calls[n_calls++] = (struct call){et->threads.at[i], rank->et_nodes[i].record_fn, i};
-    if (fine && n_calls)
+    if (n_calls)
         qsort(calls, n_calls, sizeof *calls, by_thread);
-    for (uint32_t t = 0; fine && t < rank->n_tracks; t++) {
+    for (uint32_t t = 0; t < rank->n_tracks; t++) {
         const struct trace_track *track = &rank->tracks[t];
         first[t] = n;
         if (track->gpu || (part->pid && track->pid != part->pid))
@@ -147,9 +139,8 @@ static bool match_by_order(struct rank_job *job, uint32_t window, bool write, ui
             if (rank->spans[i].window == window && is_call(&rank->spans[i]))
                 spans[n++] = i;
     }
-    if (fine)
-        first[rank->n_tracks] = n;
-    for (uint32_t c = 0, end; fine && c < n_calls; c = end) {
+    first[rank->n_tracks] = n;
+    for (uint32_t c = 0, end; c < n_calls; c = end) {
         for (end = c + 1; end < n_calls && calls[end].thread == calls[c].thread; end++)
             ;
         uint32_t best = 0, best_track = NO_ID;
@@ -163,7 +154,7 @@ static bool match_by_order(struct rank_job *job, uint32_t window, bool write, ui
         }
         if (best_track == NO_ID)
             continue;
-        *n_matched += best;
+        n_matched += best;
         if (write)
             walk(rank, calls + c, end - c, spans + first[best_track],
                  first[best_track + 1] - first[best_track], true);
@@ -171,7 +162,7 @@ static bool match_by_order(struct rank_job *job, uint32_t window, bool write, ui
     mem_free(calls);
     mem_free(spans);
     mem_free(first);
-    return fine;
+    return n_matched;
 }
 
 static void say(struct rank_job *job, uint32_t n_matched, uint32_t n_with_id, const char *method)
@@ -181,27 +172,30 @@ static void say(struct rank_job *job, uint32_t n_matched, uint32_t n_with_id, co
              job->execution_trace->path, n_matched, n_with_id, job->rank->rank, method);
 }
 
+enum way { BY_RECORD_FN, BY_EXTERNAL, BY_ORDER };
+
+/* How many nodes are found in a window's spans; their spans are set when `write`. */
+static uint32_t match_by(struct rank_job *job, enum way way, uint32_t window, bool write)
+{
+    return way == BY_ORDER ? match_by_order(job, window, write)
+                           : match_by_id(job, window, way == BY_EXTERNAL, write);
+}
+
 static void match(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
     uint32_t best = 0, best_window = NO_ID;
-    enum { BY_RECORD_FN, BY_EXTERNAL, BY_ORDER } best_way = BY_RECORD_FN;
-    uint32_t n_with_id = 0, n_matched = 0;
+    enum way best_way = BY_RECORD_FN;
+    uint32_t n_with_id = 0;
     for (uint32_t i = 0; i < rank->n_et_nodes; i++)
         n_with_id += rank->et_nodes[i].record_fn != 0;
     /* a better way is only looked for when the one before explains less than half of the nodes */
-    for (int way = BY_RECORD_FN; way <= BY_ORDER && best <= n_with_id / 2; way++) {
+    for (enum way way = BY_RECORD_FN; way <= BY_ORDER && best <= n_with_id / 2; way++) {
         for (uint32_t w = 0; w < job->n_windows && rank->n_windows == job->n_windows; w++) {
             const struct trace_part *part = &job->sources[w]->part;
-            uint32_t n = 0;
             if (part->has_record_fn != (way == BY_RECORD_FN))
                 continue;
-            bool fine = way == BY_ORDER ? match_by_order(job, w, false, &n)
-                                        : match_by_id(job, w, way == BY_EXTERNAL, false, &n);
-            if (!fine) {
-                job->no_memory = true;
-                return;
-            }
+            uint32_t n = match_by(job, way, w, false);
             if (n > best) {
                 best = n;
                 best_window = w;
@@ -213,11 +207,7 @@ static void match(struct rank_job *job)
         say(job, 0, n_with_id, "nothing");
         return;
     }
-    bool fine = best_way == BY_ORDER
-                    ? match_by_order(job, best_window, true, &n_matched)
-                    : match_by_id(job, best_window, best_way == BY_EXTERNAL, true, &n_matched);
-    if (!fine)
-        job->no_memory = true;
+    uint32_t n_matched = match_by(job, best_way, best_window, true);
     static const char *const ways[] = {"record function id", "external id", "order of names"};
     say(job, n_matched, n_with_id, ways[best_way]);
     rank->windows[best_window].has_execution_trace = n_matched > 0 && n_matched >= n_with_id / 2;
@@ -240,20 +230,18 @@ static struct source *find_trace(struct trace_build *build, const struct rank_jo
     return found;
 }
 
-int et_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
+void et_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room UNUSED)
 {
     struct trace_rank *rank = job->rank;
     struct arena *arena = &build->trace->arena;
     struct source *source = job->execution_trace = find_trace(build, job);
-    (void)room;
     if (!source)
-        return 0;
+        return;
     const struct execution_trace *et = part_payload(&source->part, &et_payload);
     if (!rank->pid)
         rank->pid = source->part.pid;
     rank->et_nodes = arena_alloc(arena, et->nodes.n * sizeof *rank->et_nodes);
     rank->et_tensors = arena_alloc(arena, et->tensors.n * sizeof *rank->et_tensors);
-    return rank->et_nodes && rank->et_tensors ? 0 : -1;
 }
 
 void et_join(struct rank_job *job)

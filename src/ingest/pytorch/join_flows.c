@@ -40,13 +40,12 @@ static uint32_t op_at(const struct trace_rank *rank, uint32_t t, int64_t ts_ns)
     return NO_ID;
 }
 
-static bool join_links(struct trace_rank *rank, const struct trace_part *part,
+static void join_links(struct trace_rank *rank, const struct trace_part *part,
                        const struct kineto_flows *flows)
 {
     struct map starts = {0};
-    bool fine = true;
-    for (int pass = 0; pass < 2 && fine; pass++) {
-        for (size_t i = 0; i < flows->links.n && fine; i++) {
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < flows->links.n; i++) {
             const struct kineto_flow *flow = &flows->links.at[i];
             const struct trace_track *at = &part->tracks.at[flow->track].track;
             uint32_t t = rank_find_track(rank, false, at->pid, at->id);
@@ -61,13 +60,12 @@ static bool join_links(struct trace_rank *rank, const struct trace_part *part,
             if (op == NO_ID || flow->id + 1 == 0)
                 continue;
             if (pass == 0)
-                fine = map_set(&starts, flow->id + 1, op) == 0;
+                map_set(&starts, flow->id + 1, op);
             else
                 rank->links[rank->n_links++] = (struct trace_link){(uint32_t)from, op};
         }
     }
     map_fini(&starts);
-    return fine;
 }
 
 /* Files whose spans carry no correlation: launch flows tell it, at the start of both ends. */
@@ -98,26 +96,26 @@ static void join_launches(struct trace_rank *rank, const struct trace_part *part
     }
 }
 
-int kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
+void kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room UNUSED)
 {
     size_t n_links = 0;
-    (void)room;
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct kineto_flows *flows = source_payload(job->sources[w], &kineto_payload);
         n_links += flows ? flows->links.n : 0;
     }
+    if (n_links >= NO_ID)
+        mem_fail();
     job->rank->links = arena_alloc(&build->trace->arena, n_links * sizeof *job->rank->links);
-    return job->rank->links && n_links < NO_ID ? 0 : -1;
 }
 
 void kineto_join(struct rank_job *job)
 {
-    for (size_t w = 0; w < job->n_windows && !job->no_memory; w++) {
+    for (size_t w = 0; w < job->n_windows; w++) {
         const struct trace_part *part = &job->sources[w]->part;
         const struct kineto_flows *flows = part_payload(part, &kineto_payload);
-        if (!flows)
-            continue;
-        job->no_memory = !join_links(job->rank, part, flows);
-        join_launches(job->rank, part, flows);
+        if (flows) {
+            join_links(job->rank, part, flows);
+            join_launches(job->rank, part, flows);
+        }
     }
 }

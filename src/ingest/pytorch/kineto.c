@@ -5,7 +5,6 @@
  * as a 64-byte span when it is an interval of work. Most of the text is arguments that nobody
  * needs; keys are told apart by their length first, and what is not wanted is skipped unread. Times
  * stay relative here: baseTimeNanoseconds may come behind the events. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -116,7 +115,7 @@ struct event {
         type_first; /* the first input: its dimensions are [], it has an element type */
 };
 
-static const struct trace_detail no_detail = {.peer = -1, .comm_sequence = -1, .wait_stream = -1};
+static const struct trace_detail no_detail = {DETAIL_UNKNOWN};
 
 /* A B event that waits for its E, in a list per (pid, tid). */
 struct open_span {
@@ -143,7 +142,6 @@ struct kineto {
     struct guess_pair (*guesses)[N_KEYS]; /* [N_CONTEXTS]: after which key */
     struct guess_pair between;            /* from one event into the next */
     struct strtab other_keys;             /* id + N_WANTED_KEYS - 1 is the key's number */
-    bool no_memory;
 };
 
 /* A key's number; the slow way, when no guess was right. */
@@ -214,22 +212,14 @@ static uint32_t intern(struct kineto *k, const char *text, size_t len)
     const struct strtab_entry *entry = &k->part->names.entries[*slot];
     if (*slot < k->part->names.n && entry->len == len && memcmp(entry->text, text, len) == 0)
         return *slot;
-    uint32_t id = strtab_add(&k->part->names, text, len);
-    if (id == STRTAB_FULL) {
-        k->no_memory = true;
-        return 0;
-    }
-    return *slot = id;
+    return *slot = strtab_add(&k->part->names, text, len);
 }
 
 static bool name_is_communication(struct kineto *k, uint32_t name)
 {
     if (name >= k->name_flags.n) {
         size_t extra = k->part->names.n - k->name_flags.n;
-        if (array_reserve(&k->name_flags, extra) < 0) {
-            k->no_memory = true;
-            return false;
-        }
+        array_reserve(&k->name_flags, extra);
         memset(k->name_flags.at + k->name_flags.n, 0, extra);
         k->name_flags.n += extra;
     }
@@ -526,10 +516,6 @@ static uint32_t find_track(struct kineto *k, bool gpu, uint64_t pid, int64_t id)
     if ((part->tracks.n + 1) * 2 > k->n_track_slots) {
         uint32_t n_slots = k->n_track_slots ? k->n_track_slots * 2 : 64;
         uint32_t *slots = mem_array(n_slots, sizeof *slots);
-        if (!slots) {
-            k->no_memory = true;
-            return 0;
-        }
         for (uint32_t i = 0; i < part->tracks.n; i++) {
             const struct trace_track *track = &part->tracks.at[i].track;
             uint64_t slot = map_mix(map_mix(track->pid * 2 + track->gpu) ^ (uint64_t)track->id);
@@ -551,10 +537,9 @@ static uint32_t find_track(struct kineto *k, bool gpu, uint64_t pid, int64_t id)
             return k->last_track[gpu] = found - 1;
     }
     struct part_track fresh = {.track = {.gpu = gpu, .pid = pid, .id = id}};
-    if (part->tracks.n >= UINT32_MAX / 4 || array_push(&part->tracks, fresh) < 0) {
-        k->no_memory = true;
-        return 0;
-    }
+    if (part->tracks.n >= UINT32_MAX / 4)
+        mem_fail();
+    array_push(&part->tracks, fresh);
     k->track_slots[slot & (k->n_track_slots - 1)] = (uint32_t)part->tracks.n;
     return k->last_track[gpu] = (uint32_t)part->tracks.n - 1;
 }
@@ -585,11 +570,7 @@ static void add_span(struct kineto *k, struct event *ev)
     }
     bool gpu = on_gpu(ev->kind);
     uint32_t track = find_track(k, gpu, ev->pid, ev->tid);
-    struct trace_span *span = k->no_memory ? NULL : part_add_span(part);
-    if (!span) {
-        k->no_memory = true;
-        return;
-    }
+    struct trace_span *span = part_add_span(part);
     *span = (struct trace_span){
         .start_ns = ev->ts_ns,
         .dur_ns = ev->dur_ns,
@@ -598,18 +579,12 @@ static void add_span(struct kineto *k, struct event *ev)
         .track = track,
         .external = ev->external,
         .record_fn = ev->record_fn,
-        .sequence = ev->sequence,
         .fwd_thread = ev->fwd_thread,
-        .detail = NO_ID,
         .kind = ev->kind,
-        .parent = NO_ID,
-        .node = NO_ID,
+        SPAN_UNKNOWN,
     };
-    part->tracks.at[track].n_spans++;
-    if (part->n_spans == 1 || ev->ts_ns < part->start_ns)
-        part->start_ns = ev->ts_ns;
-    if (part->n_spans == 1 || end_ns > part->end_ns)
-        part->end_ns = end_ns;
+    span->sequence = ev->sequence;
+    part_count_span(part, span);
     if ((ev->dims_numel || ev->dims_type) && name_is_communication(k, ev->name)) {
         if (!k->detail.numel)
             k->detail.numel = ev->dims_blank && ev->type_first ? 1 : ev->dims_numel;
@@ -625,8 +600,9 @@ static void add_span(struct kineto *k, struct event *ev)
     }
     if (ev->has_detail) {
         span->detail = (uint32_t)part->details.n;
-        if (part->details.n >= NO_ID - 1 || array_push(&part->details, k->detail) < 0)
-            k->no_memory = true;
+        if (part->details.n >= NO_ID - 1)
+            mem_fail();
+        array_push(&part->details, k->detail);
     }
     if (ev->correlation && !k->flows->has_correlation) {
         k->flows->has_correlation = true;
@@ -646,17 +622,17 @@ static void add_flow(struct kineto *k, const struct event *ev)
 {
     if (ev->ts != JSON_VALUE || ev->flow == FLOW_NONE)
         return;
-    struct kineto_flow flow = {.ts_ns = ev->ts_ns, .id = ev->flow_id, .start = ev->ph == 's'};
-    if (ev->flow == FLOW_FWDBWD) {
-        flow.track = find_track(k, false, ev->pid, ev->tid);
-        if (array_push(&k->flows->links, flow) < 0)
-            k->no_memory = true;
-    } else if (!k->flows->has_correlation) {
-        /* both ends name a thread or a stream; which, is seen when spans are known */
-        flow.track = find_track(k, false, ev->pid, ev->tid);
-        if (array_push(&k->flows->launches, flow) < 0)
-            k->no_memory = true;
-    }
+    if (ev->flow == FLOW_LAUNCH && k->flows->has_correlation)
+        return;
+    /* both ends of a launch name a thread or a stream; which, is seen when spans are known */
+    struct kineto_flow flow = {.ts_ns = ev->ts_ns,
+                               .id = ev->flow_id,
+                               .track = find_track(k, false, ev->pid, ev->tid),
+                               .start = ev->ph == 's'};
+    if (ev->flow == FLOW_FWDBWD)
+        array_push(&k->flows->links, flow);
+    else
+        array_push(&k->flows->launches, flow);
 }
 
 static uint64_t stack_key(const struct event *ev)
@@ -677,15 +653,11 @@ static void open_span(struct kineto *k, const struct event *ev)
         return;
     } else {
         struct open_span none = {0};
-        if (array_push(&k->open, none) < 0) {
-            k->no_memory = true;
-            return;
-        }
+        array_push(&k->open, none);
         slot = (uint32_t)k->open.n;
     }
     k->open.at[slot - 1] = (struct open_span){*ev, k->detail, (uint32_t)below};
-    if (map_set(&k->stacks, key, slot) < 0)
-        k->no_memory = true;
+    map_set(&k->stacks, key, slot);
 }
 
 static void close_span(struct kineto *k, const struct event *end)
@@ -699,8 +671,7 @@ static void close_span(struct kineto *k, const struct event *end)
     struct event ev = open->event;
     k->detail = open->detail;
     k->detail_used = true;
-    if (map_set(&k->stacks, key, open->below) < 0)
-        k->no_memory = true;
+    map_set(&k->stacks, key, open->below);
     open->below = k->free_open;
     k->free_open = (uint32_t)slot;
     ev.dur = end->ts == JSON_NO_VALUE || ev.ts == JSON_NO_VALUE ? JSON_NO_VALUE : JSON_VALUE;
@@ -715,8 +686,7 @@ static void add_label(struct kineto *k, const struct event *ev)
     if (!json_is(strtab_get(names, ev->name), strtab_len(names, ev->name), "thread_name"))
         return;
     struct part_label label = {ev->pid, ev->tid, ev->label};
-    if (array_push(&k->part->labels, label) < 0)
-        k->no_memory = true;
+    array_push(&k->part->labels, label);
 }
 
 /* One event from its first key on. */
@@ -798,7 +768,7 @@ static void read_event(struct kineto *k, unsigned key)
 static void read_events(struct kineto *k, bool may_stay_open)
 {
     struct json *js = k->js;
-    while (!k->no_memory) {
+    for (;;) {
         struct guess_pair *pair = &k->between;
         if (json_guess(js, &pair->at[0])) {
             read_event(k, pair->at[0].key);
@@ -866,7 +836,6 @@ static void read_distributed_info(struct kineto *k)
         {NULL}};
     struct part_reader r = {.js = k->js, .part = k->part};
     part_read_object(&r, members, k->part);
-    k->no_memory |= r.no_memory;
 }
 
 static void read_document(struct kineto *k)
@@ -902,22 +871,18 @@ static void read_document(struct kineto *k)
         } else {
             json_skip(js);
         }
-        if (k->no_memory)
-            return;
     }
 }
 
-static int read_kineto(struct json *js, struct trace_part *part, struct dpro_error *err)
+static int read_kineto(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
     struct kineto k = {.js = js, .part = part, .last_track = {NO_ID, NO_ID}, .detail_used = true};
     k.name_cache = mem_array(NAME_CACHE, sizeof *k.name_cache);
     char *guesses = mem_array(N_CONTEXTS + 1, sizeof *k.guesses);
     k.guesses = (void *)(guesses + 64 - (uintptr_t)guesses % 64); /* a cache line each */
     k.flows = part_make_payload(part, &kineto_payload);
-    if (!k.flows || !k.name_cache || strtab_add(&part->names, "", 0) == STRTAB_FULL)
-        k.no_memory = true;
-    else
-        read_document(&k);
+    strtab_add(&part->names, "", 0);
+    read_document(&k);
     for (size_t i = 0; i < k.stacks.n_slots; i++)
         for (uint64_t slot = k.stacks.slots[i].key ? k.stacks.slots[i].value : 0; slot;
              slot = k.open.at[slot - 1].below)
@@ -930,7 +895,7 @@ static int read_kineto(struct json *js, struct trace_part *part, struct dpro_err
     map_fini(&k.stacks);
     array_fini(&k.name_flags);
     array_fini(&k.open);
-    return k.no_memory ? dpro_error_nomem(err) : 0;
+    return 0;
 }
 
 /* PyTorch gives every event a category; some files have many events before the first that has one.

@@ -20,7 +20,7 @@ struct kineto_flows {
 extern const struct payload_kind kineto_payload;
 
 /* join_flows.c */
-int kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
+void kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
 void kineto_join(struct rank_job *job);
 
 #endif

@@ -422,15 +422,14 @@ static void drop_undated(struct trace_build *build)
     }
 }
 
-static int complete(struct trace_build *build, struct dpro_error *err UNUSED)
+static void complete(struct trace_build *build)
 {
     drop_undated(build);
     session_profiles_join(build);
-    return 0;
 }
 
 /* Said once: a profile says when ops ran, not why. */
-static int warn_no_graph(struct trace_build *build, struct dpro_error *err UNUSED)
+static void warn_no_graph(struct trace_build *build)
 {
     const struct dpro_trace *trace = build->trace;
     const struct trace_rank *first = NULL;
@@ -452,7 +451,6 @@ static int warn_no_graph(struct trace_build *build, struct dpro_error *err UNUSE
                    first->in_session
                        ? "one of the session's runs (FULL_TRACE, output_partition_graphs)"
                        : "the function's first call (context.export_run_metadata)");
-    return 0;
 }
 
 const struct reader xplane_reader = {

@@ -22,10 +22,9 @@ static void find_spans(const struct dpro_trace *trace, const struct trace_rank *
     array_fini(&runs);
 }
 
-int nccl_build(struct trace_build *build, struct dpro_error *err)
+void nccl_build(struct trace_build *build)
 {
     struct dpro_trace *trace = build->trace;
-    (void)err;
     trace->nccl_logs = mem_array(build->list.n, sizeof *trace->nccl_logs);
     for (size_t i = 0; i < build->list.n; i++) {
         struct source *source = &build->list.at[i];
@@ -39,5 +38,4 @@ int nccl_build(struct trace_build *build, struct dpro_error *err)
         if (rank)
             find_spans(trace, rank, log);
     }
-    return 0;
 }

@@ -88,6 +88,6 @@ bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size);
 /* Finds parents by their numbers, once all is read. */
 void nccl_log_join(struct nccl_log *log);
 /* Moves the logs to the trace and finds the spans of their operations. */
-int nccl_build(struct trace_build *build, struct dpro_error *err);
+void nccl_build(struct trace_build *build);
 
 #endif

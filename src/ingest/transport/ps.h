@@ -65,16 +65,16 @@ typedef ARRAY(struct ps_key) ps_keys;
 
 /* byteps/wire.c: the exchanges of a worker of BytePS as spans of its rank, which no profile has,
  * and its messages' spans; for how many of them transports_reserve makes room. */
-int byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transport);
+void byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transport);
 size_t byteps_n_exchanges(const struct net_transport *transport);
 
 /* byteps/comm_json.c: adds the pushes and pulls of comm.json to the workers' profiles, where no
  * transport log has them; before the ranks are built. */
-int byteps_join(struct trace_build *build, struct dpro_error *err);
+void byteps_join(struct trace_build *build);
 
 /* mxnet/keys.c: finds the names of a worker's keys, which are sorted; where what is known of the
  * parameters is not of these keys it counts trace->n_misnamed. */
-int mxnet_name_keys(struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys);
+void mxnet_name_keys(struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys);
 
 /* ---- from frames to messages ---- */
 

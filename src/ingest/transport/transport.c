@@ -295,9 +295,8 @@ static bool same_process(const struct source *a, const struct source *b)
 }
 
 /* Of a role and number there is one process; its log may have several parts. */
-int transports_complete(struct trace_build *build, struct dpro_error *err)
+void transports_complete(struct trace_build *build)
 {
-    (void)err;
     for (size_t i = 0; i < build->list.n; i++) {
         struct source *source = &build->list.at[i];
         for (size_t k = 0; k < i && source->rank < -1; k++) {
@@ -315,10 +314,9 @@ int transports_complete(struct trace_build *build, struct dpro_error *err)
             source->rank = -1;
         }
     }
-    return 0;
 }
 
-int transports_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
+void transports_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
 {
     for (size_t i = 0; i < build->list.n; i++) {
         const struct source *source = &build->list.at[i];
@@ -330,7 +328,6 @@ int transports_reserve(struct trace_build *build, struct rank_job *job, struct r
         room->n_details += n;
         room->n_tracks += n; /* each on a track at worst */
     }
-    return 0;
 }
 
 static void warn_lost(struct trace_build *build)
@@ -375,11 +372,10 @@ static void build_all(struct trace_build *build, struct source **sources, size_t
     warn_lost(build);
 }
 
-int transports_build(struct trace_build *build, struct dpro_error *err)
+void transports_build(struct trace_build *build)
 {
     struct source **sources = mem_array(build->list.n, sizeof *sources);
     size_t n = 0;
-    (void)err;
     for (size_t i = 0; i < build->list.n; i++)
         if (transport_of(&build->list.at[i]) && build->list.at[i].rank != -1)
             sources[n++] = &build->list.at[i];
@@ -388,5 +384,4 @@ int transports_build(struct trace_build *build, struct dpro_error *err)
         build_all(build, sources, n);
     }
     mem_free(sources);
-    return 0;
 }

@@ -207,10 +207,10 @@ int ring_build(struct dpro_trace *trace);
 
 /* transport.c: joins the parts' transports by rank and connection and ties messages to spans. Needs
  * the trace's ranks. */
-int transports_build(struct trace_build *build, struct dpro_error *err);
+void transports_build(struct trace_build *build);
 /* Before: of a role and number there is one process. And room for the pushes and pulls of BytePS.
  */
-int transports_complete(struct trace_build *build, struct dpro_error *err);
-int transports_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
+void transports_complete(struct trace_build *build);
+void transports_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
 
 #endif

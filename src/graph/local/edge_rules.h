@@ -10,7 +10,9 @@
 void rule_sort_updates(struct rank_build *rank);
 void rule_updates(struct rank_build *rank);
 
-/* thread_edges.c: calls are over when their work begins. */
+/* thread_edges.c: rank->op_of_slice, once slices are matched for good. Calls are over when their
+ * work begins. */
+void rule_index_slices(struct rank_build *rank);
 void rule_trim_launches(struct rank_build *rank);
 void rule_trim_copies(struct rank_build *rank);
 /* Call -> the collective that it asked for; one op of a device after the other; a collective's

@@ -6,6 +6,18 @@
 #include "graph/local/local_edges.h"
 #include "graph/ops/framework_graph.h"
 
+void rule_index_slices(struct rank_build *rank)
+{
+    rank->op_of_slice = mem_alloc((rank->slices.n + 1) * sizeof *rank->op_of_slice);
+    memset(rank->op_of_slice, 0xFF, (rank->slices.n + 1) * sizeof *rank->op_of_slice);
+    for (uint32_t s = 0; s < rank->steps.n; s++)
+        for (uint32_t o = (uint32_t)rank->ops.n; o-- > 0;) { /* a collective's: its arrival */
+            uint32_t slice = rank->match[build_at(rank, s, o)];
+            if (slice != NO_ID)
+                rank->op_of_slice[slice] = o;
+        }
+}
+
 /* A call hands over at the latest when its work starts; what remains of the call is its own affair
  * and shows as the gap of the thread's next op. So a kernel never starts before its launch has
  * ended. */

@@ -7,128 +7,110 @@
 
 #include "graph/names/comm_names.h"
 
+/* A pattern is how a name begins; "=word": it is that; "*word": it holds that; "$word": it ends so.
+ */
+struct row {
+    uint32_t class;
+    const char *patterns[6];
+};
+
+/* These say all. */
+static const struct row marks[] = {
+    {NAME_STEP, {"ProfilerStep#"}},
+    {NAME_OPTIMIZER_STEP, {"Optimizer.step"}},
+    {NAME_ZERO_GRAD, {"Optimizer.zero_grad"}},
+    {NAME_LOADER, {"enumerate(DataLoader)"}},
+    {0},
+};
+
+static const struct row names[] = {
+    /* PyTorch */
+    {NAME_BACKWARD, {"autograd::engine::evaluate_function", "$Backward", "$Backward0"}},
+    {NAME_BACKWARD, {"$Backward1", "$Backward2"}},
+    {NAME_ACCUMULATE, {"$AccumulateGrad"}},
+    {NAME_COMM_RUN, {"gloo:", "mpi:", "ucc:"}},
+    {NAME_COMM_CALL, {"c10d::"}},
+    {NAME_COMM_PARAM, {"=record_param_comms", "nccl:"}},
+    {NAME_BUCKET_IN,
+     {"torch::distributed::reducer::mul_out", "torch::distributed::reducer::copy_"}},
+    {NAME_BUCKET_OUT, {"*reducer::copy_bucket_to_grad"}},
+    /* device work, and TensorFlow's calls, which are named for what they do */
+    {NAME_INPUT_COPY, {"Memcpy HtoD", "CopyHostToDevice", "MemcpyH2D"}},
+    {NAME_COPY_CALL, {"=MemcpyH2D", "=MemcpyD2H", "=MemcpyD2D", "=MemcpyP2P"}},
+    {NAME_EXECUTOR_CALL, {"=FunctionRun", "=_SOURCE"}},
+    /* what Horovod's thread does; BytePS's timeline */
+    {NAME_COMM_RUN | NAME_NEGOTIATE, {"NEGOTIATE_"}},
+    {NAME_COMM_RUN, {"GLOO_", "NCCL_", "MPI_", "CCL_", "DDL_", "ADASUM_"}},
+    {NAME_FUSION_COPY, {"MEMCPY_IN_", "MEMCPY_OUT_"}},
+    {NAME_CALLBACK, {"=CALLBACKS"}},
+    {NAME_PUSH, {"$.PUSH", "$.PUSH_PULL"}},
+    {NAME_PULL, {"$.PULL"}},
+    /* calls of MXNet's interface, and types of its ops */
+    {NAME_HOST_WAIT, {"MXNDArrayWaitAll", "MXNDArrayWaitToRead", "MXNDArrayWaitToWrite"}},
+    {NAME_HOST_WAIT, {"MXNDArraySyncCopyToCPU", "MXNDArraySyncCopyFromCPU"}},
+    {NAME_COMM_RUN | NAME_EXCHANGE, {"KVStoreDist", "BytePSPushPull."}},
+    {NAME_EXCHANGE_CALL, {"MXKVStorePush", "MXKVStorePull"}},
+    {NAME_BACKWARD_NODE, {"_backward_", "[_backward_"}},
+    {NAME_UPDATE_NODE, {"$_update"}},
+    {0},
+};
+
+/* cudaXxx, hipXxx, cuXxx (driver) */
+static const struct row calls[] = {
+    {NAME_COPY_CALL, {"Memcpy"}},
+    {NAME_DEVICE_SYNC, {"DeviceSynchronize", "CtxSynchronize"}},
+    {NAME_STREAM_SYNC, {"StreamSynchronize", "EventSynchronize"}},
+    {NAME_STREAM_WAIT, {"StreamWaitEvent"}},
+    {NAME_EVENT_RECORD, {"EventRecord"}},
+    {0},
+};
+
 static bool starts(const char *name, const char *prefix)
 {
     return strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
-static bool ends(const char *name, size_t len, const char *suffix)
+static bool fits(const char *name, size_t len, const char *pattern)
 {
-    size_t n = strlen(suffix);
-    return len >= n && memcmp(name + len - n, suffix, n) == 0;
+    size_t n = strlen(pattern + 1);
+    switch (*pattern) {
+    case '=':
+        return strcmp(name, pattern + 1) == 0;
+    case '*':
+        return strstr(name, pattern + 1) != NULL;
+    case '$':
+        return len >= n && memcmp(name + len - n, pattern + 1, n) == 0;
+    default:
+        return starts(name, pattern);
+    }
 }
 
-/* cudaXxx, hipXxx, cuXxx (driver): returns Xxx, NULL for other names. */
-static const char *gpu_call(const char *name)
+static uint32_t classes_of(const struct row *row, const char *name, size_t len)
 {
-    if (starts(name, "cuda"))
-        return name + 4;
-    if (starts(name, "hip"))
-        return name + 3;
-    if (starts(name, "cu") && isupper((unsigned char)name[2]))
-        return name + 2;
-    return NULL;
-}
-
-static uint32_t classify_call(const char *call)
-{
-    if (starts(call, "Memcpy"))
-        return NAME_COPY_CALL;
-    if (starts(call, "DeviceSynchronize") || starts(call, "CtxSynchronize"))
-        return NAME_DEVICE_SYNC;
-    if (starts(call, "StreamSynchronize") || starts(call, "EventSynchronize"))
-        return NAME_STREAM_SYNC;
-    if (starts(call, "StreamWaitEvent"))
-        return NAME_STREAM_WAIT;
-    if (starts(call, "EventRecord"))
-        return NAME_EVENT_RECORD;
-    return 0;
-}
-
-/* What Horovod's thread does. */
-static uint32_t classify_horovod(const char *name)
-{
-    static const char *const backends[] = {"GLOO_", "NCCL_", "MPI_", "CCL_", "DDL_", "ADASUM_"};
-    if (starts(name, "NEGOTIATE_"))
-        return NAME_COMM_RUN | NAME_NEGOTIATE;
-    if (starts(name, "MEMCPY_IN_") || starts(name, "MEMCPY_OUT_"))
-        return NAME_FUSION_COPY;
-    if (strcmp(name, "CALLBACKS") == 0)
-        return NAME_CALLBACK;
-    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
-        if (starts(name, backends[i]))
-            return NAME_COMM_RUN;
-    return 0;
-}
-
-/* Calls of MXNet's interface and types of its ops. */
-static uint32_t classify_mxnet(const char *name, size_t len)
-{
-    static const char *const waits[] = {"MXNDArrayWaitAll", "MXNDArrayWaitToRead",
-                                        "MXNDArrayWaitToWrite", "MXNDArraySyncCopyToCPU",
-                                        "MXNDArraySyncCopyFromCPU"};
-    for (size_t i = 0; i < sizeof waits / sizeof *waits; i++)
-        if (starts(name, waits[i]))
-            return NAME_HOST_WAIT;
-    if (starts(name, "KVStoreDist") || starts(name, "BytePSPushPull."))
-        return NAME_COMM_RUN | NAME_EXCHANGE;
-    if (starts(name, "MXKVStorePush") || starts(name, "MXKVStorePull"))
-        return NAME_EXCHANGE_CALL;
-    if (starts(name, "_backward_") || starts(name, "[_backward_"))
-        return NAME_BACKWARD_NODE;
-    return ends(name, len, "_update") ? NAME_UPDATE_NODE : 0;
+    uint32_t classes = 0;
+    for (; row->class; row++)
+        for (size_t i = 0; i < 6 && row->patterns[i]; i++)
+            if (fits(name, len, row->patterns[i]))
+                classes |= row->class;
+    return classes;
 }
 
 uint32_t name_classify(const char *name, size_t len)
 {
-    uint32_t class = 0;
-    if (starts(name, "ProfilerStep#"))
-        return NAME_STEP;
-    if (starts(name, "Optimizer.step"))
-        return NAME_OPTIMIZER_STEP;
-    if (starts(name, "Optimizer.zero_grad"))
-        return NAME_ZERO_GRAD;
-    if (starts(name, "enumerate(DataLoader)"))
-        return NAME_LOADER;
-    if (starts(name, "autograd::engine::evaluate_function"))
-        class |= NAME_BACKWARD;
-    else if (ends(name, len, "Backward") || ends(name, len, "Backward0") ||
-             ends(name, len, "Backward1") || ends(name, len, "Backward2"))
-        class |= NAME_BACKWARD;
-    if (ends(name, len, "AccumulateGrad"))
-        class |= NAME_ACCUMULATE;
-    if (starts(name, "gloo:") || starts(name, "mpi:") || starts(name, "ucc:"))
-        class |= NAME_COMM_RUN;
-    if (starts(name, "c10d::"))
-        class |= NAME_COMM_CALL;
-    if (strcmp(name, "record_param_comms") == 0 || starts(name, "nccl:"))
-        class |= NAME_COMM_PARAM;
     struct comm_name kernel;
+    uint32_t class = classes_of(marks, name, len);
+    if (class)
+        return class;
+    class = classes_of(names, name, len);
+    if (starts(name, "cuda"))
+        class |= classes_of(calls, name + 4, len - 4);
+    else if (starts(name, "hip"))
+        class |= classes_of(calls, name + 3, len - 3);
+    else if (starts(name, "cu") && isupper((unsigned char)name[2]))
+        class |= classes_of(calls, name + 2, len - 2);
     if (comm_name_of_kernel(name, len, &kernel))
         class |= NAME_COMM_KERNEL;
     if (comm_name_is_scope(name, len))
         class |= NAME_COMM_SCOPE;
-    if (starts(name, "torch::distributed::reducer::mul_out") ||
-        starts(name, "torch::distributed::reducer::copy_"))
-        class |= NAME_BUCKET_IN;
-    if (strstr(name, "reducer::copy_bucket_to_grad"))
-        class |= NAME_BUCKET_OUT;
-    if (starts(name, "Memcpy HtoD") || starts(name, "CopyHostToDevice") ||
-        starts(name, "MemcpyH2D"))
-        class |= NAME_INPUT_COPY;
-    if (strcmp(name, "MemcpyH2D") == 0 || strcmp(name, "MemcpyD2H") == 0 ||
-        strcmp(name, "MemcpyD2D") == 0 || strcmp(name, "MemcpyP2P") == 0)
-        class |= NAME_COPY_CALL; /* TensorFlow's calls are named for what they do */
-    class |= classify_horovod(name);
-    if (ends(name, len, ".PUSH") || ends(name, len, ".PUSH_PULL"))
-        class |= NAME_PUSH;
-    if (ends(name, len, ".PULL"))
-        class |= NAME_PULL;
-    if (strcmp(name, "FunctionRun") == 0 || strcmp(name, "_SOURCE") == 0)
-        class |= NAME_EXECUTOR_CALL;
-    class |= classify_mxnet(name, len);
-    const char *call = gpu_call(name);
-    if (call)
-        class |= classify_call(call);
     return class;
 }

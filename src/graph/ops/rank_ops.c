@@ -116,45 +116,38 @@ static void classify(const struct rank_build *rank, struct local_op *op)
 /* The kind of collective that a span's name stands for; NULL: it does not tell. */
 static const char *kind_of(const struct rank_build *rank, const struct trace_span *span)
 {
+    const char *name = strtab_get(rank->names, span->name);
     struct comm_name kernel;
     if (span->kind == SPAN_COLLECTIVE)
         return NULL;
-    if (span->kind == SPAN_KERNEL &&
-        comm_name_of_kernel(strtab_get(rank->names, span->name),
-                            strtab_len(rank->names, span->name), &kernel))
-        return kernel.kind;
-    return name_collective(strtab_get(rank->names, span->name));
+    bool known = span->kind == SPAN_KERNEL &&
+                 comm_name_of_kernel(name, strtab_len(rank->names, span->name), &kernel);
+    return known ? kernel.kind : name_collective(name);
+}
+
+static void learn_kind(struct local_collective *c, const char *kind)
+{
+    if (kind && (!c->kind || strcmp(c->kind, "send_recv") == 0))
+        c->kind = kind;
 }
 
 /* Takes what a span says of a collective where nothing is known yet. */
 static void learn_collective(const struct rank_build *rank, const struct trace_span *span,
                              struct local_collective *c, uint64_t *item_bytes)
 {
-    const char *kind = kind_of(rank, span);
-    if (kind && (!c->kind || strcmp(c->kind, "send_recv") == 0))
-        c->kind = kind;
+    learn_kind(c, kind_of(rank, span));
     if (span->detail == NO_ID)
         return;
     const struct trace_detail *d = &rank->trace->details[span->detail];
-    const char *recorded = name_collective(strtab_get(rank->names, d->collective));
-    if (recorded && (!c->kind || strcmp(c->kind, "send_recv") == 0))
-        c->kind = recorded;
-    if (c->numel == 0)
-        c->numel = d->numel;
-    if (*item_bytes == 0)
-        *item_bytes = kineto_dtype_bytes(strtab_get(rank->names, d->dtype));
-    if (c->group == 0)
-        c->group = d->process_group;
-    if (c->group_ranks == 0)
-        c->group_ranks = d->group_ranks;
-    if (c->group_size <= 0)
-        c->group_size = d->group_size;
-    if (c->sequence < 0)
-        c->sequence = d->comm_sequence;
-    if (c->peer < 0)
-        c->peer = d->peer;
-    if (c->key == 0)
-        c->key = d->key;
+    learn_kind(c, name_collective(strtab_get(rank->names, d->collective)));
+    *item_bytes = *item_bytes ?: kineto_dtype_bytes(strtab_get(rank->names, d->dtype));
+    c->numel = c->numel ?: d->numel;
+    c->group = c->group ?: d->process_group;
+    c->group_ranks = c->group_ranks ?: d->group_ranks;
+    c->group_size = c->group_size > 0 ? c->group_size : d->group_size;
+    c->sequence = c->sequence >= 0 ? c->sequence : d->comm_sequence;
+    c->peer = c->peer >= 0 ? c->peer : d->peer;
+    c->key = c->key ?: d->key;
 }
 
 void build_learn_collective(const struct rank_build *rank, uint32_t span_index,

@@ -1,0 +1,183 @@
+/* graph/steps/engine_steps.c: the iterations of programs that ask an engine for work, as MXNet's.
+ *
+ * The program's own steps, which the recorder timed, end while their work goes on. An iteration is
+ * what the engine does between the waits for all of it, or between exchanges with servers. */
+#include <string.h>
+
+#include "base/map.h"
+#include "graph/steps/step_list.h"
+#include "ingest/transport/runs.h"
+
+/* The recorded step that a time is in; NULL: none. */
+static const struct recorded_step *recorded_at(const struct recording *recording, int64_t ns)
+{
+    for (size_t s = 0; s < recording->steps.n; s++)
+        if (recording->steps.at[s].start_ns <= ns && ns < recording->steps.at[s].end_ns)
+            return &recording->steps.at[s];
+    return NULL;
+}
+
+/* Where a program only asks an engine for work, its steps end while their work goes on. If it waits
+ * for all of it in every step, an iteration ends with that wait. */
+static void steps_from_waits(struct rank_build *rank, uint32_t window)
+{
+    const struct trace_track *track = &rank->trace->tracks[rank->main_track];
+    const struct recording *recording = rank->trace->recording;
+    int64_t cut = ABSENT;
+    size_t n_before = rank->steps.n, n_inside = 0;
+    uint32_t i = track->first;
+    for (size_t s = 0; s < recording->steps.n; s++) {
+        const struct recorded_step *step = &recording->steps.at[s];
+        int64_t end = ABSENT;
+        if (step->start_ns < rank->trace->windows[window].start_ns ||
+            step->end_ns > rank->trace->windows[window].end_ns)
+            continue;
+        n_inside++;
+        for (; i < track->first + track->n && rank->trace->spans[i].start_ns < step->end_ns; i++) {
+            const struct trace_span *span = &rank->trace->spans[i];
+            if (strcmp(span_name(rank, span), "MXNDArrayWaitAll") == 0 &&
+                span_end(span) >= step->start_ns && span_end(span) < step->end_ns)
+                end = span_end(span);
+        }
+        if (cut != ABSENT && end != ABSENT)
+            steps_push(rank, cut, end, step->number, window);
+        cut = end;
+    }
+    if (rank->steps.n - n_before + 2 < n_inside)
+        rank->steps.n = n_before; /* not in every step */
+}
+
+/* Adds an iteration of the engine. The program's own step, which ends about when its gradients
+ * leave, is the one around its middle. */
+static void push_engine_step(struct rank_build *rank, int64_t start, int64_t end, uint32_t window)
+{
+    const struct recorded_step *own =
+        recorded_at(rank->trace->recording, start + (end - start) / 2);
+    const struct step *before = rank->steps.n ? &rank->steps.at[rank->steps.n - 1] : NULL;
+    if (!own || (before && own->start_ns < before->program_end_ns))
+        return;
+    size_t n = rank->steps.n;
+    steps_push(rank, start, end, own->number, window);
+    if (rank->steps.n > n) {
+        rank->steps.at[n].program_start_ns = own->start_ns;
+        rank->steps.at[n].program_end_ns = own->end_ns;
+    }
+}
+
+/* Else an iteration is what lies between the last exchange to begin in one and in the next: all of
+ * its exchanges, each key's once, begin in it. */
+static void steps_from_exchanges(struct rank_build *rank, uint32_t window)
+{
+    struct map keys = {0}; /* of the iteration at hand */
+    int64_t cut = ABSENT, last = ABSENT;
+    span_array exchanges = steps_exchanges(rank, window);
+    for (size_t i = 0; i < exchanges.n; i++) {
+        const struct trace_span *span = exchanges.at[i];
+        uint32_t key = rank->trace->details[span->detail].process_group;
+        if (key == 0)
+            break; /* which key it is nobody knows */
+        if (map_get(&keys, (uint64_t)key + 1, NULL)) {
+            if (cut != ABSENT)
+                push_engine_step(rank, cut, last + 1, window);
+            cut = last + 1;
+            map_fini(&keys);
+        }
+        map_set(&keys, (uint64_t)key + 1, 1);
+        last = span->start_ns;
+    }
+    map_fini(&keys);
+    array_fini(&exchanges);
+}
+
+void steps_from_recording(struct rank_build *rank, uint32_t class)
+{
+    const struct recording *recording = rank->trace->recording;
+    (void)class;
+    for (uint32_t w = 0; recording && w < rank->trace->n_windows; w++) {
+        const struct trace_window *window = &rank->trace->windows[w];
+        size_t n_before = rank->steps.n;
+        steps_from_waits(rank, w);
+        if (rank->steps.n > n_before)
+            continue;
+        steps_from_exchanges(rank, w);
+        rank->steps.end_with_exchange |= rank->steps.n > n_before;
+        if (rank->steps.n > n_before)
+            continue;
+        for (size_t s = 0; s < recording->steps.n; s++) {
+            const struct recorded_step *step = &recording->steps.at[s];
+            if (step->start_ns >= window->start_ns && step->end_ns <= window->end_ns)
+                steps_push(rank, step->start_ns, step->end_ns, step->number, w);
+        }
+    }
+}
+
+/* Of the window's exchanges the one that begins last in an iteration, where each has n of them: the
+ * first of those places after which it is idle longest, over all of them. */
+static size_t last_in_iteration(const span_array *exchanges, size_t n)
+{
+    size_t best = 0;
+    int64_t longest = -1;
+    for (size_t place = 0; place < n; place++) {
+        int64_t idle = 0;
+        for (size_t i = place; i + 1 < exchanges->n; i += n)
+            idle += exchanges->at[i + 1]->start_ns - exchanges->at[i]->start_ns;
+        if (idle > longest) {
+            longest = idle;
+            best = place;
+        }
+    }
+    return best;
+}
+
+/* Whether as many exchanges begin in each step from the first-th on. */
+static bool begin_evenly(const struct rank_build *rank, const span_array *exchanges, size_t first,
+                         size_t n)
+{
+    size_t e = 0;
+    for (size_t s = first; s < rank->steps.n; s++) {
+        size_t in_step = 0;
+        while (e < exchanges->n && exchanges->at[e]->start_ns < rank->steps.at[s].start_ns)
+            e++;
+        for (; e < exchanges->n && exchanges->at[e]->start_ns < rank->steps.at[s].end_ns; e++)
+            in_step++;
+        if (in_step != n)
+            return false;
+    }
+    return true;
+}
+
+/* A loop asks for n exchanges in each of its iterations, the steps from the first-th on, and the
+ * engine may begin with some of them when the loop is in its next one, and not each time with the
+ * same. Then an iteration is what lies between the last exchange to begin in one and in the next.
+ */
+void steps_cut_at_exchanges(struct rank_build *rank, uint32_t window, size_t first, size_t n)
+{
+    if (n == 0)
+        return;
+    span_array exchanges = steps_exchanges(rank, window);
+    size_t n_before = rank->steps.n, n_loops = n_before - first;
+    /* each that was asked for, but for what the recording's ends cut off */
+    if (exchanges.n + n >= n_loops * n && exchanges.n <= (n_loops + 2) * n &&
+        !begin_evenly(rank, &exchanges, first, n)) {
+        int64_t number = 0;
+        for (size_t i = last_in_iteration(&exchanges, n); i + n < exchanges.n; i += n)
+            steps_push(rank, exchanges.at[i]->start_ns + 1, exchanges.at[i + n]->start_ns + 1,
+                       number++, window);
+    }
+    array_fini(&exchanges);
+    if (rank->steps.n == n_before)
+        return;
+    for (size_t e = n_before; e < rank->steps.n; e++) {
+        struct step *step = &rank->steps.at[e];
+        int64_t middle = step->start_ns + (step->end_ns - step->start_ns) / 2;
+        for (size_t s = first; s < n_before; s++)
+            if (rank->steps.at[s].start_ns <= middle && middle < rank->steps.at[s].end_ns) {
+                step->program_start_ns = rank->steps.at[s].start_ns;
+                step->program_end_ns = rank->steps.at[s].end_ns;
+            }
+    }
+    memmove(&rank->steps.at[first], &rank->steps.at[n_before],
+            (rank->steps.n - n_before) * sizeof *rank->steps.at);
+    rank->steps.n -= n_loops;
+    rank->steps.end_with_exchange = true;
+}

@@ -1,0 +1,55 @@
+/* graph/steps/step_list.h: a rank's list of steps while they are looked for, and the spans that
+ * tell where they are. */
+#ifndef GRAPH_STEP_LIST_H
+#define GRAPH_STEP_LIST_H
+
+#include "base/sort.h"
+#include "graph/rank_build.h"
+
+typedef ARRAY(const struct trace_span *) span_array;
+typedef ARRAY(int64_t) i64_array;
+
+static inline int64_t span_end(const struct trace_span *span)
+{
+    return span->start_ns + span->dur_ns;
+}
+
+static inline const char *span_name(const struct rank_build *rank, const struct trace_span *span)
+{
+    return strtab_get(rank->names, span->name);
+}
+
+/* How many of sorted times are before `ns`. */
+static inline size_t count_before(const i64_array *times, int64_t ns)
+{
+    return LOWER_BOUND(i, 0, times->n, times->at[i] < ns);
+}
+
+/* Appends a step, which is timed; none that lasts no time. */
+void steps_push(struct rank_build *rank, int64_t start, int64_t end, int64_t number,
+                uint32_t window);
+
+/* Whether the span is of one of the classes of marks. */
+bool steps_is_mark(const struct rank_build *rank, const struct trace_span *span, uint32_t classes);
+
+/* The CPU spans of a class on the main track, by window and start. */
+span_array steps_marks(const struct rank_build *rank, uint32_t class);
+
+/* The exchanges with servers in a window, by start. */
+span_array steps_exchanges(const struct rank_build *rank, uint32_t window);
+
+/* engine_steps.c: the steps that dpro's recorder timed, those that lie in a window. */
+void steps_from_recording(struct rank_build *rank, uint32_t class);
+
+/* Where a loop's steps, those from the first-th on, asked for n exchanges each: cuts them where an
+ * engine began with these. */
+void steps_cut_at_exchanges(struct rank_build *rank, uint32_t window, size_t first, size_t n);
+
+/* loop_steps.c: the iterations of the main thread's loop. */
+void steps_from_period(struct rank_build *rank, uint32_t window);
+
+/* An iteration calls the executor for the same functions, one after the other; it begins with the
+ * largest of them. */
+void steps_from_executor(struct rank_build *rank, uint32_t class);
+
+#endif

@@ -1,7 +1,6 @@
 /* attach/collect.c: see collect.h. */
 #include "attach/collect.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +13,6 @@
 
 #include "base/arena.h"
 #include "base/array.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/log.h"

@@ -3,7 +3,6 @@
  * else each turn is a run. */
 #include "verify/verify.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include <dpro/model.h>

@@ -1,7 +1,6 @@
 /* verify/verify_read.c: reads the steps that a run of the job wrote, dpro.verify-steps/1. */
 #include <string.h>
 
-#include "base/error.h"
 #include "base/json_members.h"
 #include "verify/verify.h"
 

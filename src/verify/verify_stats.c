@@ -8,7 +8,6 @@
  * its steps. Where a GPU runs behind the host, single steps mean little, and it is the time from
  * first to last. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"

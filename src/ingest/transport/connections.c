@@ -1,6 +1,5 @@
 /* ingest/transport/connections.c: the two ends of each connection, and the bytes that both ends, or
  * one of them, have a record of. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/sort.h"

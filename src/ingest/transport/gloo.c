@@ -5,9 +5,7 @@
  * (context, kind, number) is one collective on all its ranks. The thread that runs it sends first,
  * while the profiler's span of it is open on that thread. */
 #include <stdlib.h>
-#include <string.h>
 
-#include "base/error.h"
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"
@@ -218,7 +216,7 @@ static uint64_t key_of_message(const struct net_transport *t, const struct net_m
 
 static void find_collectives(struct net_transport *t)
 {
-    struct map numbers = {0}, places = {0}; /* in the order of the messages; sorted */
+    struct map places = {0}; /* in the order of the messages, then sorted */
     for (size_t m = 0; m < t->messages.n; m++) {
         const struct net_message *message = &t->messages.at[m];
         struct net_collective fresh = {.context = t->connections.at[message->stream / 2].context,
@@ -226,7 +224,7 @@ static void find_collectives(struct net_transport *t)
                                        .prefix = message->prefix,
                                        .joint = NO_ID,
                                        NET_UNSUMMED};
-        if ((size_t)map_number(&numbers, key_of_message(t, message)) == t->collectives.n)
+        if ((size_t)map_number(&places, key_of_message(t, message)) == t->collectives.n)
             array_push(&t->collectives, fresh);
     }
     array_sort(&t->collectives, by_context);
@@ -242,7 +240,6 @@ static void find_collectives(struct net_transport *t)
         message->collective = (uint32_t)place;
     }
     net_sum_collectives(t);
-    map_fini(&numbers);
     map_fini(&places);
 }
 

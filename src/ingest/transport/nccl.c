@@ -2,9 +2,6 @@
  * profile called each operation. */
 #include "ingest/transport/nccl.h"
 
-#include <stdlib.h>
-
-#include "base/error.h"
 #include "base/memory.h"
 #include "ingest/sources.h"
 #include "ingest/transport/runs.h"

@@ -1,6 +1,5 @@
 /* ingest/transport/nccl_log.c: the records of the NCCL profiler plugin, and what each event is a
  * part of. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"

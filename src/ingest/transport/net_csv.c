@@ -4,60 +4,36 @@
  * Fields are found by a table from the header line, so that columns may come in any order and ones
  * that we don't know are passed over. A connection is known by its number and both addresses: their
  * text is interned as one, and its id is the connection's. */
-#include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/map.h"
 #include "ingest/readers.h"
 
-enum column {
-    COLUMN_NONE,
-    COLUMN_START,
-    COLUMN_END,
-    COLUMN_RANK,
-    COLUMN_TID,
-    COLUMN_CONN,
-    COLUMN_LOCAL,
-    COLUMN_REMOTE,
-    COLUMN_DIR,
-    COLUMN_CALL,
-    COLUMN_OFFSET,
-    COLUMN_REQUESTED,
-    COLUMN_RETURNED,
-    COLUMN_NBYTES,
-    COLUMN_OPCODE,
-    COLUMN_PREFIX,
-    COLUMN_TAG,
-    COLUMN_DELTA,
-    COLUMN_LEN,
-    COLUMN_ENDS, /* "local>remote" */
-    N_COLUMNS,
-};
+#define COLUMNS(COLUMN)                                                                            \
+    COLUMN(NONE, "")                                                                               \
+    COLUMN(START, "t_start_ns")                                                                    \
+    COLUMN(END, "t_end_ns")                                                                        \
+    COLUMN(RANK, "rank")                                                                           \
+    COLUMN(TID, "tid")                                                                             \
+    COLUMN(CONN, "conn")                                                                           \
+    COLUMN(LOCAL, "local")                                                                         \
+    COLUMN(REMOTE, "remote")                                                                       \
+    COLUMN(DIR, "dir")                                                                             \
+    COLUMN(CALL, "call")                                                                           \
+    COLUMN(OFFSET, "offset")                                                                       \
+    COLUMN(REQUESTED, "requested")                                                                 \
+    COLUMN(RETURNED, "returned")                                                                   \
+    COLUMN(NBYTES, "gloo_nbytes")                                                                  \
+    COLUMN(OPCODE, "gloo_opcode")                                                                  \
+    COLUMN(PREFIX, "gloo_prefix")                                                                  \
+    COLUMN(TAG, "gloo_tag")                                                                        \
+    COLUMN(DELTA, "gloo_delta")                                                                    \
+    COLUMN(LEN, "gloo_len")
 
-static const char *const column_names[N_COLUMNS] = {
-    [COLUMN_NONE] = "",
-    [COLUMN_START] = "t_start_ns",
-    [COLUMN_END] = "t_end_ns",
-    [COLUMN_RANK] = "rank",
-    [COLUMN_TID] = "tid",
-    [COLUMN_CONN] = "conn",
-    [COLUMN_LOCAL] = "local",
-    [COLUMN_REMOTE] = "remote",
-    [COLUMN_DIR] = "dir",
-    [COLUMN_CALL] = "call",
-    [COLUMN_OFFSET] = "offset",
-    [COLUMN_REQUESTED] = "requested",
-    [COLUMN_RETURNED] = "returned",
-    [COLUMN_NBYTES] = "gloo_nbytes",
-    [COLUMN_OPCODE] = "gloo_opcode",
-    [COLUMN_PREFIX] = "gloo_prefix",
-    [COLUMN_TAG] = "gloo_tag",
-    [COLUMN_DELTA] = "gloo_delta",
-    [COLUMN_LEN] = "gloo_len",
-    [COLUMN_ENDS] = "local>peer",
-};
+#define COLUMN_NUMBER(name, text) COLUMN_##name,
+#define COLUMN_NAME(name, text)   text,
+enum column { COLUMNS(COLUMN_NUMBER) COLUMN_ENDS /* "local>remote" */, N_COLUMNS };
+static const char *const column_names[] = {COLUMNS(COLUMN_NAME)};
 
 enum { MAX_FIELDS = 64, MAX_ENDS = 256 };
 
@@ -175,27 +151,60 @@ static int direction(const struct field *fields)
     return memcmp(call.text, "recv", 4) == 0 || memcmp(call.text, "read", 4) == 0 ? 0 : -1;
 }
 
-/* False: no valid line. */
-static bool read_line(struct csv *csv, const char *line, size_t len)
+static uint64_t number_or_0(struct field field, uint64_t max)
 {
-    struct field split_up[MAX_FIELDS], at[N_COLUMNS];
-    uint64_t start, end, offset, bytes, value;
-    size_t n = split(line, len, split_up);
-    if (n < csv->n_columns)
+    uint64_t value;
+    return number(field, max, &value) ? value : 0;
+}
+
+/* What a line says of a gloo message that begins with it; false: no valid message. */
+static bool read_message(struct csv *csv, const struct field at[N_COLUMNS],
+                         const struct net_transfer *transfer)
+{
+    struct net_message message = {
+        .offset = transfer->offset, .stream = transfer->stream, NET_UNTIMED};
+    uint64_t opcode, prefix, tag;
+    if (!number(at[COLUMN_NBYTES], INT64_MAX, &message.size_bytes) ||
+        message.size_bytes < GLOO_PREAMBLE_BYTES || !number(at[COLUMN_OPCODE], 255, &opcode) ||
+        !number(at[COLUMN_PREFIX], 255, &prefix) || !number(at[COLUMN_TAG], UINT32_MAX, &tag))
+        return false;
+    message.opcode = (uint8_t)opcode;
+    message.length = opcode == GLOO_DATA ? message.size_bytes - GLOO_PREAMBLE_BYTES
+                                         : number_or_0(at[COLUMN_LEN], INT64_MAX);
+    message.prefix = (uint8_t)prefix;
+    message.tag = (uint32_t)tag;
+    message.delta = (uint32_t)number_or_0(at[COLUMN_DELTA], UINT32_MAX);
+    net_add_message(csv->out, message);
+    return true;
+}
+
+/* Puts the fields of a line in their columns; false: they are too few. */
+static bool place_fields(const struct csv *csv, const char *line, size_t len,
+                         struct field at[N_COLUMNS])
+{
+    struct field fields[MAX_FIELDS];
+    if (split(line, len, fields) < csv->n_columns)
         return false;
     for (size_t c = 0; c < N_COLUMNS; c++)
         at[c] = (struct field){"", 0};
     for (size_t i = 0; i < csv->n_columns; i++)
-        at[csv->columns[i]] = split_up[i];
-    if (at[COLUMN_ENDS].len > 0) {
-        const char *arrow = memchr(at[COLUMN_ENDS].text, '>', at[COLUMN_ENDS].len);
-        if (!arrow)
-            return false;
-        at[COLUMN_LOCAL] =
-            (struct field){at[COLUMN_ENDS].text, (size_t)(arrow - at[COLUMN_ENDS].text)};
-        at[COLUMN_REMOTE] =
-            (struct field){arrow + 1, at[COLUMN_ENDS].len - at[COLUMN_LOCAL].len - 1};
+        at[csv->columns[i]] = fields[i];
+    struct field ends = at[COLUMN_ENDS];
+    const char *arrow = memchr(ends.text, '>', ends.len);
+    if (arrow) {
+        at[COLUMN_LOCAL] = (struct field){ends.text, (size_t)(arrow - ends.text)};
+        at[COLUMN_REMOTE] = (struct field){arrow + 1, ends.len - at[COLUMN_LOCAL].len - 1};
     }
+    return arrow || ends.len == 0;
+}
+
+/* False: no valid line. */
+static bool read_line(struct csv *csv, const char *line, size_t len)
+{
+    struct field at[N_COLUMNS];
+    uint64_t start, end, offset, bytes, rank;
+    if (!place_fields(csv, line, len, at))
+        return false;
     int sends = direction(at);
     if (sends < 0 || !number(at[COLUMN_START], TRACE_TIME_MAX, &start) ||
         !number(at[COLUMN_END], TRACE_TIME_MAX, &end) || end < start ||
@@ -206,37 +215,21 @@ static bool read_line(struct csv *csv, const char *line, size_t len)
         find_connection(csv, at[COLUMN_CONN], at[COLUMN_LOCAL], at[COLUMN_REMOTE]);
     if (connection == NO_ID)
         return false;
-    struct net_transfer transfer = {.start_ns = (int64_t)start,
-                                    .end_ns = (int64_t)end,
-                                    .offset = offset,
-                                    .bytes = (uint32_t)bytes,
-                                    .stream = connection * 2 + !sends};
-    transfer.requested = number(at[COLUMN_REQUESTED], UINT32_MAX, &value) ? (uint32_t)value : 0;
-    transfer.thread = number(at[COLUMN_TID], UINT32_MAX, &value) ? (uint32_t)value : 0;
-    transfer.call = (uint8_t)net_call_find(at[COLUMN_CALL].text, at[COLUMN_CALL].len);
+    struct net_transfer transfer = {
+        .start_ns = (int64_t)start,
+        .end_ns = (int64_t)end,
+        .offset = offset,
+        .bytes = (uint32_t)bytes,
+        .requested = (uint32_t)number_or_0(at[COLUMN_REQUESTED], UINT32_MAX),
+        .stream = connection * 2 + !sends,
+        .thread = (uint32_t)number_or_0(at[COLUMN_TID], UINT32_MAX),
+        .call = net_call_find(at[COLUMN_CALL].text, at[COLUMN_CALL].len)};
     array_push(&csv->out->transfers, transfer);
-    if (!csv->part->has_rank && number(at[COLUMN_RANK], INT32_MAX, &value)) {
+    if (!csv->part->has_rank && number(at[COLUMN_RANK], INT32_MAX, &rank)) {
         csv->part->has_rank = true;
-        csv->part->rank = (int)value;
+        csv->part->rank = (int)rank;
     }
-    struct net_message message = {.offset = offset, .stream = transfer.stream, NET_UNTIMED};
-    uint64_t opcode, prefix, tag;
-    if (at[COLUMN_NBYTES].len == 0)
-        return true;
-    if (!number(at[COLUMN_NBYTES], INT64_MAX, &message.size_bytes) ||
-        message.size_bytes < GLOO_PREAMBLE_BYTES || !number(at[COLUMN_OPCODE], 255, &opcode) ||
-        !number(at[COLUMN_PREFIX], 255, &prefix) || !number(at[COLUMN_TAG], UINT32_MAX, &tag))
-        return false;
-    message.opcode = (uint8_t)opcode;
-    if (message.opcode == GLOO_DATA)
-        message.length = message.size_bytes - GLOO_PREAMBLE_BYTES;
-    else
-        message.length = number(at[COLUMN_LEN], INT64_MAX, &value) ? value : 0;
-    message.prefix = (uint8_t)prefix;
-    message.tag = (uint32_t)tag;
-    message.delta = number(at[COLUMN_DELTA], UINT32_MAX, &value) ? (uint32_t)value : 0;
-    net_add_message(csv->out, message);
-    return true;
+    return at[COLUMN_NBYTES].len == 0 || read_message(csv, at, &transfer);
 }
 
 /* ---- ZeroMQ's calls ---- */

@@ -1,6 +1,5 @@
 /* ingest/transport/net_messages.c: the messages of a transport in order, and what they add up to.
  */
-#include <stdlib.h>
 
 #include "base/memory.h"
 #include "base/sort.h"

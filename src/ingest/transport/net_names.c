@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "ingest/transport/transport.h"
+#include "tracer/record.h"
 
 static const uint8_t v4_prefix[12] = {[10] = 0xff, [11] = 0xff};
 
@@ -100,28 +101,37 @@ void net_address_format(char out[NET_ADDRESS_TEXT], const struct net_address *ad
              zone, number);
 }
 
-static const char *const call_names[N_NET_CALLS] = {
-    [NET_CALL_OTHER] = "other",       [NET_CALL_READ] = "read",
-    [NET_CALL_READV] = "readv",       [NET_CALL_RECV] = "recv",
-    [NET_CALL_RECVFROM] = "recvfrom", [NET_CALL_RECVMSG] = "recvmsg",
-    [NET_CALL_RECVMMSG] = "recvmmsg", [NET_CALL_WRITE] = "write",
-    [NET_CALL_WRITEV] = "writev",     [NET_CALL_SEND] = "send",
-    [NET_CALL_SENDTO] = "sendto",     [NET_CALL_SENDMSG] = "sendmsg",
-    [NET_CALL_SENDMMSG] = "sendmmsg", [NET_CALL_SENDFILE] = "sendfile",
-    [NET_CALL_SPLICE] = "splice",
+static const char *const call_names[] = {
+    [0] = "other",
+    [CALL_READ] = "read",
+    [CALL_READV] = "readv",
+    [CALL_RECV] = "recv",
+    [CALL_RECVFROM] = "recvfrom",
+    [CALL_RECVMSG] = "recvmsg",
+    [CALL_RECVMMSG] = "recvmmsg",
+    [CALL_WRITE] = "write",
+    [CALL_WRITEV] = "writev",
+    [CALL_SEND] = "send",
+    [CALL_SENDTO] = "sendto",
+    [CALL_SENDMSG] = "sendmsg",
+    [CALL_SENDMMSG] = "sendmmsg",
+    [CALL_SENDFILE] = "sendfile",
+    [CALL_SPLICE] = "splice",
 };
+enum { N_CALLS = sizeof call_names / sizeof *call_names };
 
-const char *net_call_name(enum net_call call)
+const char *net_call_name(uint8_t call)
 {
-    return call_names[call < N_NET_CALLS ? call : NET_CALL_OTHER];
+    return call_names[call < N_CALLS ? call : 0];
 }
 
-enum net_call net_call_find(const char *name, size_t len)
+uint8_t net_call_find(const char *name, size_t len)
 {
-    for (int i = 0; i < N_NET_CALLS; i++)
-        if (strlen(call_names[i]) == len && memcmp(call_names[i], name, len) == 0)
-            return (enum net_call)i;
-    return NET_CALL_OTHER;
+    uint8_t call = N_CALLS - 1;
+    while (call > 0 &&
+           (strlen(call_names[call]) != len || memcmp(call_names[call], name, len) != 0))
+        call--;
+    return call;
 }
 
 const char *gloo_collective_name(uint8_t prefix)

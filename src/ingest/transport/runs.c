@@ -2,7 +2,6 @@
 #include "ingest/transport/runs.h"
 #include "base/sort.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* Profiler and logs read the same clock, at different moments. */

@@ -3,7 +3,7 @@
  * Records shorter than we know are refused, of longer ones the known part is read, and unknown
  * types are passed over. */
 #include <inttypes.h>
-#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -75,15 +75,6 @@ static bool read_connection(struct log_reader *r, const struct record_connection
 
 static bool read_call(struct log_reader *r, const struct record_call *c)
 {
-    static const uint8_t calls[] = {
-        [CALL_READ] = NET_CALL_READ,         [CALL_READV] = NET_CALL_READV,
-        [CALL_RECV] = NET_CALL_RECV,         [CALL_RECVFROM] = NET_CALL_RECVFROM,
-        [CALL_RECVMSG] = NET_CALL_RECVMSG,   [CALL_RECVMMSG] = NET_CALL_RECVMMSG,
-        [CALL_WRITE] = NET_CALL_WRITE,       [CALL_WRITEV] = NET_CALL_WRITEV,
-        [CALL_SEND] = NET_CALL_SEND,         [CALL_SENDTO] = NET_CALL_SENDTO,
-        [CALL_SENDMSG] = NET_CALL_SENDMSG,   [CALL_SENDMMSG] = NET_CALL_SENDMMSG,
-        [CALL_SENDFILE] = NET_CALL_SENDFILE, [CALL_SPLICE] = NET_CALL_SPLICE,
-    };
     if (c->direction > DIRECTION_RECEIVE || !time_fits(c->start_ns) || !time_fits(c->end_ns) ||
         c->end_ns < c->start_ns || c->offset > INT64_MAX)
         return false;
@@ -95,7 +86,7 @@ static bool read_call(struct log_reader *r, const struct record_call *c)
         .requested = c->requested,
         .stream = connection_of(r, c->connection) * 2 + c->direction,
         .thread = c->head.thread,
-        .call = c->call < sizeof calls ? calls[c->call] : NET_CALL_OTHER,
+        .call = c->call <= CALL_SPLICE ? c->call : 0,
     };
     array_push(&r->net->transfers, transfer);
     return true;
@@ -217,13 +208,6 @@ static bool read_record(struct log_reader *r, const unsigned char *at, size_t si
     }
 }
 
-static void copy_text(char *out, size_t size, const char *text, size_t max)
-{
-    size_t len = MIN(strnlen(text, max), size - 1);
-    memcpy(out, text, len);
-    out[len] = '\0';
-}
-
 /* A number for the network namespace of a machine; 0: unknown. */
 static uint64_t zone_of(const struct log_header *header)
 {
@@ -261,8 +245,9 @@ static int begin(struct log_reader *r, const struct log_header *header, const ch
     r->net->segment = header->segment;
     r->net->zone = zone_of(header);
     r->net->numbered = true;
-    copy_text(r->net->host, sizeof r->net->host, header->host, sizeof header->host);
-    copy_text(r->net->boot_id, sizeof r->net->boot_id, header->boot_id, sizeof header->boot_id);
+    snprintf(r->net->host, sizeof r->net->host, "%.*s", (int)sizeof header->host, header->host);
+    snprintf(r->net->boot_id, sizeof r->net->boot_id, "%.*s", (int)sizeof header->boot_id,
+             header->boot_id);
     return 0;
 }
 

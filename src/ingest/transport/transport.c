@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "base/map.h"
 #include "base/memory.h"

@@ -40,27 +40,9 @@ bool net_address_is_local(const struct net_address *address); /* needs a zone to
 /* A number in lower-case digits; false: not one, or more than max. */
 bool net_parse_number(const char *text, size_t len, unsigned base, uint64_t max, uint64_t *value);
 
-/* Which call; NET_CALL_OTHER for names we don't know. */
-enum net_call {
-    NET_CALL_OTHER,
-    NET_CALL_READ,
-    NET_CALL_READV,
-    NET_CALL_RECV,
-    NET_CALL_RECVFROM,
-    NET_CALL_RECVMSG,
-    NET_CALL_RECVMMSG,
-    NET_CALL_WRITE,
-    NET_CALL_WRITEV,
-    NET_CALL_SEND,
-    NET_CALL_SENDTO,
-    NET_CALL_SENDMSG,
-    NET_CALL_SENDMMSG,
-    NET_CALL_SENDFILE,
-    NET_CALL_SPLICE,
-    N_NET_CALLS,
-};
-const char *net_call_name(enum net_call call); /* "recv", static; "other" */
-enum net_call net_call_find(const char *name, size_t len);
+/* The name of a call of tracer/record.h, static; "other" of 0 and what is not known; and back. */
+const char *net_call_name(uint8_t call);
+uint8_t net_call_find(const char *name, size_t len);
 
 struct net_connection {
     uint32_t number; /* the process's own, in the order in which it made them */
@@ -77,7 +59,7 @@ struct net_transfer { /* one socket call that moved bytes */
     uint64_t offset; /* of its first byte in the stream */
     uint32_t bytes, requested;
     uint32_t stream, thread;
-    uint8_t call; /* enum net_call */
+    uint8_t call; /* enum call_kind of tracer/record.h; 0: another one */
 };
 
 enum { GLOO_PREAMBLE_BYTES = 48 };

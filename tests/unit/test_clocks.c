@@ -392,7 +392,7 @@ static struct nccl_log *nccl_log_of(int rank, uint64_t sequence, int64_t shift)
     strtab_add(&log->names, "", 0);
     uint32_t func = strtab_add(&log->names, "AllReduce", 9);
     log->rank = rank;
-    struct nccl_comm comm = {.rank = rank, .n_ranks = 2, .hash = 0xabc};
+    struct nccl_comm comm = {.rank = rank, .hash = 0xabc};
     struct nccl_operation operation = {.sequence = sequence, .func = func, .peer = -1};
     array_push(&log->comms, comm);
     array_push(&log->operations, operation);

@@ -16,26 +16,23 @@ struct dpro_error;
 
 struct nccl_comm {
     uint32_t number; /* in the log */
-    int32_t rank, n_ranks;
+    int32_t rank;
     uint64_t hash; /* equal on all its ranks */
-    uint32_t name; /* string id, of this log's table */
 };
 
 struct nccl_operation { /* a collective, or one send or recv */
     uint64_t event;
     int64_t start_ns, stop_ns; /* of its enqueueing; stop 0: not seen */
     uint64_t sequence;         /* collectives: in the communicator, per function */
-    uint64_t count, size_bytes;
-    uint32_t comm;                                /* index; NO_ID: unknown */
-    uint32_t thread;                              /* that called */
-    uint32_t func, datatype, algorithm, protocol; /* string ids */
-    int32_t peer; /* point-to-point: the peer; else the root, or -1 */
-    uint32_t n_channels;
+    uint32_t comm;             /* index; NO_ID: unknown */
+    uint32_t thread;           /* that called */
+    uint32_t func, algorithm;  /* string ids, of this log's table */
+    int32_t peer;              /* point-to-point: the peer; else the root, or -1 */
     bool point_to_point;
     uint32_t span; /* the profile's span around the call; NO_ID */
 };
 
-enum { NCCL_OP_SENDS = 1, NCCL_OP_RECEIVES = 2, NCCL_OP_FOREIGN = 4, NCCL_OP_OPEN = 8 };
+enum { NCCL_OP_SENDS = 1, NCCL_OP_RECEIVES = 2, NCCL_OP_FOREIGN = 8 }; /* as recorded */
 
 struct nccl_proxy_op {
     uint64_t event, parent;
@@ -43,7 +40,6 @@ struct nccl_proxy_op {
     int32_t peer, channel, n_steps;
     uint32_t flags; /* NCCL_OP_... */
     uint64_t size_bytes;
-    int64_t start_ns, stop_ns; /* 0: not seen */
 };
 
 struct nccl_step {
@@ -52,7 +48,7 @@ struct nccl_step {
     int32_t step;
     uint64_t size_bytes;
     int64_t start_ns, stop_ns;
-    int64_t gpu_wait_ns, peer_wait_ns, net_wait_ns, flush_wait_ns; /* when each began; 0: never */
+    int64_t gpu_wait_ns, net_wait_ns, flush_wait_ns; /* when each began; 0: never */
 };
 
 /* When its data were handed to the network, and when they were there; 0: not seen. */

@@ -13,11 +13,6 @@ static bool is_time(int64_t ns)
     return ns >= 0 && trace_time_fits(ns);
 }
 
-static uint32_t intern(struct nccl_log *log, const char *text, size_t size)
-{
-    return strtab_add(&log->names, text, strnlen(text, size));
-}
-
 /* The text that the log numbers so. */
 static uint32_t string_of(const struct nccl_log *log, uint32_t number)
 {
@@ -31,67 +26,45 @@ static bool read_string(struct nccl_log *log, const struct record_string *s)
         return false;
     while (log->strings.n <= s->string)
         array_push(&log->strings, 0);
-    log->strings.at[s->string] = intern(log, s->text, sizeof s->text);
+    log->strings.at[s->string] = strtab_add(&log->names, s->text, strnlen(s->text, sizeof s->text));
     return true;
 }
 
 /* The last one of a number counts. */
 static bool read_comm(struct nccl_log *log, const struct record_nccl_comm *c)
 {
-    struct nccl_comm comm = {.number = c->comm,
-                             .rank = c->rank,
-                             .n_ranks = c->n_ranks,
-                             .hash = c->hash,
-                             .name = intern(log, c->name, sizeof c->name)};
+    struct nccl_comm comm = {.number = c->comm, .rank = c->rank, .hash = c->hash};
     array_push(&log->comms, comm);
     return true;
 }
 
 static void add_operation(struct nccl_log *log, const struct record_nccl_event *e)
 {
+    bool p2p = e->type == NCCL_P2P;
     struct nccl_operation op = {.event = e->event,
                                 .start_ns = e->start_ns,
                                 .stop_ns = e->stop_ns,
+                                .sequence = p2p ? 0 : e->coll.sequence,
                                 .comm = e->comm,
                                 .thread = e->head.thread,
-                                .point_to_point = e->type == NCCL_P2P,
+                                .func = string_of(log, p2p ? e->p2p.func : e->coll.func),
+                                .algorithm = p2p ? 0 : string_of(log, e->coll.algorithm),
+                                .peer = p2p ? e->p2p.peer : e->coll.root,
+                                .point_to_point = p2p,
                                 .span = NO_ID};
-    if (e->type == NCCL_P2P) {
-        op.count = e->p2p.count;
-        op.size_bytes = e->p2p.size_bytes;
-        op.func = string_of(log, e->p2p.func);
-        op.datatype = string_of(log, e->p2p.datatype);
-        op.peer = e->p2p.peer;
-        op.n_channels = e->p2p.n_channels;
-    } else {
-        op.sequence = e->coll.sequence;
-        op.count = e->coll.count;
-        op.size_bytes = e->coll.size_bytes;
-        op.func = string_of(log, e->coll.func);
-        op.datatype = string_of(log, e->coll.datatype);
-        op.algorithm = string_of(log, e->coll.algorithm);
-        op.protocol = string_of(log, e->coll.protocol);
-        op.peer = e->coll.root;
-        op.n_channels = e->coll.n_channels;
-    }
     array_push(&log->operations, op);
 }
 
 static void add_proxy_op(struct nccl_log *log, const struct record_nccl_event *e)
 {
-    uint32_t flags =
-        (e->flags & NCCL_SEND ? NCCL_OP_SENDS : 0) | (e->flags & NCCL_RECV ? NCCL_OP_RECEIVES : 0) |
-        (e->flags & NCCL_FOREIGN ? NCCL_OP_FOREIGN : 0) | (e->flags & NCCL_OPEN ? NCCL_OP_OPEN : 0);
     struct nccl_proxy_op op = {.event = e->event,
                                .parent = e->parent,
                                .operation = NO_ID,
                                .peer = e->proxy_op.peer,
                                .channel = e->proxy_op.channel,
                                .n_steps = e->proxy_op.n_steps,
-                               .flags = flags,
-                               .size_bytes = e->proxy_op.size_bytes,
-                               .start_ns = e->start_ns,
-                               .stop_ns = e->stop_ns};
+                               .flags = e->flags,
+                               .size_bytes = e->proxy_op.size_bytes};
     array_push(&log->proxy_ops, op);
 }
 
@@ -104,7 +77,6 @@ static void add_step(struct nccl_log *log, const struct record_nccl_event *e)
                              .start_ns = e->start_ns,
                              .stop_ns = e->stop_ns,
                              .gpu_wait_ns = e->proxy_step.gpu_wait_ns,
-                             .peer_wait_ns = e->proxy_step.peer_wait_ns,
                              .net_wait_ns = e->proxy_step.net_wait_ns,
                              .flush_wait_ns = e->proxy_step.flush_wait_ns};
     array_push(&log->steps, step);

@@ -81,21 +81,11 @@ static void find_waiting(struct coarsening *c)
     array_sort(&c->entries, by_target);
 }
 
-static const struct entry *entries_of(const struct coarsening *c, uint32_t op, size_t *n)
-{
-    size_t first = LOWER_BOUND(i, (size_t)0, c->entries.n, c->entries.at[i].to < op);
-    for (*n = 0; first + *n < c->entries.n && c->entries.at[first + *n].to == op; (*n)++)
-        ;
-    return c->entries.at + first;
-}
-
 /* When the op could have run had nothing been communicated, and from when on it could. */
 static void waiting(const struct coarsening *c, uint32_t copy, uint32_t op, int64_t *came_ns,
                     int64_t *went_on_ns)
 {
     const struct measured_replay *r = c->replay;
-    size_t n;
-    const struct entry *entries = entries_of(c, op, &n);
     int64_t local = 0, others = 0;
     uint32_t before = r->copies[copy].device_prev[op];
     int64_t start = measured_start_ns(r, copy, op);
@@ -104,15 +94,16 @@ static void waiting(const struct coarsening *c, uint32_t copy, uint32_t op, int6
         if (local > start || before == op)
             local = copy > 0 ? r->copies[copy - 1].end_ns[before] : 0;
     }
-    for (size_t i = 0; i < n; i++) {
-        if (entries[i].next && copy == 0)
+    size_t i = LOWER_BOUND(k, (size_t)0, c->entries.n, c->entries.at[k].to < op);
+    for (; i < c->entries.n && c->entries.at[i].to == op; i++) {
+        const struct entry *e = &c->entries.at[i];
+        if (e->next && copy == 0)
             continue;
-        int64_t end = r->copies[copy - entries[i].next].end_ns[entries[i].from];
-        int64_t *latest = entries[i].communicates ? &others : &local;
-        *latest = end > *latest ? end : *latest;
+        int64_t *latest = e->communicates ? &others : &local;
+        *latest = MAX(*latest, r->copies[copy - e->next].end_ns[e->from]);
     }
     *came_ns = local;
-    *went_on_ns = others > local ? others : local;
+    *went_on_ns = MAX(others, local);
 }
 
 /* ---- sync points ---- */
@@ -135,19 +126,14 @@ static void add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank
     struct coarse *coarse = c->coarse;
     const struct graph_rank *ops = &c->g->ranks[r];
     struct sync_point *first = arena_array(&coarse->arena, coarse->n_buckets, sizeof *first);
-    for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
-        if (!c->waits[op])
+    for (size_t i = 0; i < c->entries.n; i++) {
+        const struct entry *e = &c->entries.at[i];
+        if (e->to - ops->first_op >= ops->n_ops || !e->communicates || e->next)
             continue;
-        size_t n;
-        const struct entry *entries = entries_of(c, op, &n);
-        for (size_t i = 0; i < n; i++) {
-            if (!entries[i].communicates || entries[i].next)
-                continue;
-            uint32_t b = coarse->transfer_of[entries[i].from] - 1;
-            struct sync_point point = {op, coarse->first_of[b], true, mean_when(c, op, true)};
-            if (point.tensor != MODEL_NONE && (!first[b].needs || by_time(&point, &first[b]) < 0))
-                first[b] = point;
-        }
+        uint32_t b = coarse->transfer_of[e->from] - 1;
+        struct sync_point point = {e->to, coarse->first_of[b], true, mean_when(c, e->to, true)};
+        if (point.tensor != MODEL_NONE && (!first[b].needs || by_time(&point, &first[b]) < 0))
+            first[b] = point;
     }
     for (uint32_t b = 0; b < coarse->n_buckets; b++)
         if (first[b].needs)
@@ -379,9 +365,4 @@ int coarsen(const struct measured_replay *shape, const struct measured_replay *r
     }
     array_fini(&c.entries);
     return 0;
-}
-
-void coarse_fini(struct coarse *coarse)
-{
-    arena_fini(&coarse->arena);
 }

@@ -75,7 +75,6 @@ void find_gradients(const struct measured_replay *replay, struct dpro_model *mod
  * shows, in the time that `replay` takes. Both are of graphs of one job. */
 int coarsen(const struct measured_replay *shape, const struct measured_replay *replay,
             struct dpro_model *model, struct coarse *coarse, struct dpro_error *err);
-void coarse_fini(struct coarse *coarse);
 
 /* ---- programs.c ---- */
 

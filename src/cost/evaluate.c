@@ -16,9 +16,7 @@ struct evaluator *evaluator_create(const struct dpro_model *model)
     e->buckets = arena_array(&e->arena, n, sizeof *e->buckets);
     e->bucket_of = arena_array(&e->arena, n, sizeof *e->bucket_of);
     e->single = buckets_make(model, &e->arena);
-    e->result.launched_ns = arena_array(&e->arena, n, sizeof(int64_t));
-    e->result.start_ns = arena_array(&e->arena, n, sizeof(int64_t));
-    e->result.end_ns = arena_array(&e->arena, n, sizeof(int64_t));
+    e->result.buckets = arena_array(&e->arena, n, sizeof *e->result.buckets);
     e->result.done_ns = arena_array(&e->arena, model->n_ranks, sizeof(int64_t));
     schedule_init(e);
     return e;
@@ -116,8 +114,8 @@ void evaluated_groups(const struct evaluator *e, struct dpro_strategy *strategy)
 
 /* Of a bucket that all ranks have in common; of one that travels in cycles: its last tensor's; of
  * one of parameter servers: the last rank's to launch, begin and end. */
-static void find_bucket_times(struct evaluator *e, const struct dpro_strategy *strategy, uint32_t b,
-                              double from)
+static struct bucket_times times_of(const struct evaluator *e, const struct dpro_strategy *strategy,
+                                    uint32_t b, double from)
 {
     const struct simulation *s = &e->sim;
     bool single = strategy != e->strategy;
@@ -135,9 +133,8 @@ static void find_bucket_times(struct evaluator *e, const struct dpro_strategy *s
             last.end_ns = end_ns;
         }
     }
-    e->result.launched_ns[b] = llround(last.issued_ns - from);
-    e->result.start_ns[b] = llround(last.start_ns - from);
-    e->result.end_ns[b] = llround(last.end_ns - from);
+    return (struct bucket_times){llround(last.issued_ns - from), llround(last.start_ns - from),
+                                 llround(last.end_ns - from)};
 }
 
 const struct evaluation *evaluate_detail(struct evaluator *e, const struct dpro_strategy *strategy)
@@ -148,7 +145,7 @@ const struct evaluation *evaluate_detail(struct evaluator *e, const struct dpro_
     uint32_t n = s->n_iterations;
     double from = n > 0 ? done_ns(s, n - 1) : 0, latest = -1;
     for (uint32_t b = 0; b < strategy->n_buckets; b++)
-        find_bucket_times(e, strategy, b, from);
+        r->buckets[b] = times_of(e, strategy, b, from);
     for (uint32_t i = 0; n >= 1 && i < e->model->n_ranks; i++) {
         double done = s->executors[e->n_servers ? i : e->class_of[i]].done_ns[n - 1];
         r->done_ns[i] = llround(done - from);

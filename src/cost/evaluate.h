@@ -19,11 +19,15 @@
 
 struct evaluator;
 
+struct bucket_times {
+    int64_t launched_ns; /* by the last rank */
+    int64_t start_ns, end_ns;
+};
+
 struct evaluation {
     int64_t iteration_ns;
     /* of the last iteration, from its start */
-    int64_t *launched_ns; /* [bucket]: by the last rank */
-    int64_t *start_ns, *end_ns;
+    struct bucket_times *buckets;
     int64_t *done_ns;   /* [rank]: all its ops have run */
     uint32_t last_rank; /* that was done last */
     int64_t wire_ns;    /* with bytes on the wires */

@@ -30,7 +30,8 @@ static bool on_cpu(const struct dpro_graph *g)
     return true;
 }
 
-const struct graph_collective *fit_find_negotiation(const struct dpro_graph *g)
+/* Horovod's first agreement of all ranks on what to reduce next; NULL: the job is not its. */
+static const struct graph_collective *find_negotiation(const struct dpro_graph *g)
 {
     for (uint32_t j = 0; j < g->n_collectives; j++)
         if (strcmp(strtab_get(&g->names, g->collectives[j].name), "negotiate") == 0)
@@ -80,7 +81,7 @@ static uint32_t count_streams(const struct fitting *f)
 static void fit_fusion(const struct fitting *f, double start_ns)
 {
     const struct dpro_graph *g = f->g;
-    const struct graph_collective *negotiation = fit_find_negotiation(g);
+    const struct graph_collective *negotiation = find_negotiation(g);
     double all = 0, transfers = 0, n = (double)f->n_transfers;
     for (uint32_t m = 0; negotiation && m < negotiation->n_members; m++) {
         uint32_t device = g->device[g->members[negotiation->first_member + m].transfer];
@@ -235,7 +236,7 @@ void fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro
     struct model_net *net = &model->net;
     struct fitting f = {
         .r = r, .g = g, .coarse = coarse, .model = model, .net = net, .on_cpu = on_cpu(g)};
-    net->gate.negotiates = fit_find_negotiation(g) != NULL;
+    net->gate.negotiates = find_negotiation(g) != NULL;
     net->gate.in_order = !net->gate.negotiates; /* what is ready goes */
     f.is_tensorflow_ring = g->framework && strcmp(g->framework, "tensorflow") == 0 &&
                            g->n_servers == 0 && !net->gate.negotiates;

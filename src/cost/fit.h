@@ -35,9 +35,6 @@ struct fitting {
     ARRAY(struct fit_served) served;
 };
 
-/* Horovod's first agreement of all ranks on what to reduce next; NULL: the job is not its. */
-const struct graph_collective *fit_find_negotiation(const struct dpro_graph *graph);
-
 /* The collective of the tensor's bucket if the tensor is the first in it, else NULL: for what is
  * done once a bucket. */
 static inline const struct graph_collective *fit_bucket(const struct fitting *f, uint32_t tensor)

@@ -103,7 +103,7 @@ static int learn(const struct dpro_graph *shape, const struct dpro_graph *graph,
     make_programs(r, &coarse, model);
     make_baseline(&replays[0], &coarse, model);
     describe_stack(graph, model);
-    coarse_fini(&coarse);
+    arena_fini(&coarse.arena);
     for (size_t i = 0; i < n; i++)
         measured_replay_fini(&replays[i]);
     return 0;

@@ -36,11 +36,6 @@ static double work_up_to(const struct measured_replay *r, const struct coarse_ra
     return stats_median(room, r->n);
 }
 
-static void push_op(struct model_program *program, struct model_op op)
-{
-    program->ops[program->n_ops++] = op;
-}
-
 /* Whether an executor takes the ranks' ops as they get ready: what waits for communication holds
  * nothing up. */
 static bool has_executor(const struct dpro_graph *g)
@@ -63,15 +58,15 @@ static void wait_last(struct dpro_model *model, struct model_program *program)
 
 /* An iteration of the program begins after the last thing that the one before waited for, so that
  * the optimizer and the next forward lead up to the first gradient. */
-static void make_program(const struct measured_replay *r, const struct coarse_rank *rank,
-                         double lost, struct dpro_model *model, struct model_program *program,
-                         double *room)
+static struct model_program make_program(const struct measured_replay *r,
+                                         const struct coarse_rank *rank, double lost,
+                                         struct dpro_model *model, double *room)
 {
     double copied = (double)rank->copy_back_ns;
     double *sums = room + r->n, before = 0;
     memset(sums, 0, r->n * sizeof *sums);
-    program->n_ops = 0;
-    program->ops = arena_array(&model->arena, 2 * rank->n_points + 2, sizeof *program->ops);
+    struct model_program program = {.n_ops = 0};
+    program.ops = arena_array(&model->arena, 2 * rank->n_points + 2, sizeof *program.ops);
     bool waits = false;
     /* of the copying, all but the last bucket's lies between the waits */
     for (size_t a = 0; a < rank->n_points && rank->drains; a++) {
@@ -93,39 +88,28 @@ static void make_program(const struct measured_replay *r, const struct coarse_ra
                               .needs = MODEL_NONE,
                               .tensor = point->needs ? MODEL_NONE : point->tensor,
                               .work_ns = llround(work)};
-        push_op(program, op);
+        program.ops[program.n_ops++] = op;
         if (point->needs && !rank->drains) { /* the work goes before the wait */
             op.work_ns = 0;
             op.needs = point->tensor;
-            push_op(program, op);
+            program.ops[program.n_ops++] = op;
         }
     }
     if (rank->drains)
-        push_op(program, (struct model_op){.name = "communicated gradients",
-                                           .phase = DPRO_OP_UPDATE,
-                                           .needs = MODEL_ALL,
-                                           .tensor = MODEL_NONE});
+        program.ops[program.n_ops++] = (struct model_op){.name = "communicated gradients",
+                                                         .phase = DPRO_OP_UPDATE,
+                                                         .needs = MODEL_ALL,
+                                                         .tensor = MODEL_NONE};
     /* what servers send back is taken before there are gradients, in the next iteration */
     if (model->net.collective.algorithm != MODEL_SERVER && has_executor(r->graph))
-        wait_last(model, program);
-}
-
-/* Fills in beside_ns: the same program once more, had communication cost more. */
-static void find_beside(const struct measured_replay *r, const struct coarse_rank *rank,
-                        double lost, struct dpro_model *model, struct model_program *program,
-                        double *room)
-{
-    const double more = 0.05;
-    struct model_program other;
-    make_program(r, rank, lost + more, model, &other, room);
-    for (uint32_t i = 0; i < program->n_ops; i++)
-        program->ops[i].beside_ns =
-            llround((double)(program->ops[i].work_ns - other.ops[i].work_ns) / more);
+        wait_last(model, &program);
+    return program;
 }
 
 void make_programs(const struct measured_replay *r, const struct coarse *coarse,
                    struct dpro_model *model)
 {
+    const double MORE = 0.05;
     const struct dpro_graph *g = r->graph;
     double lost = 1 - evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
     model->n_ranks = model->n_programs = g->n_ranks;
@@ -140,8 +124,13 @@ void make_programs(const struct measured_replay *r, const struct coarse *coarse,
         if (coarse->read_ns)
             to->read_ns = coarse->read_ns + (size_t)i * model->n_tensors;
         to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
-        make_program(r, rank, lost, model, &model->programs[i], room);
-        find_beside(r, rank, lost, model, &model->programs[i], room);
+        struct model_program program = make_program(r, rank, lost, model, room);
+        /* the same once more, had communication cost more */
+        struct model_program other = make_program(r, rank, lost + MORE, model, room);
+        for (uint32_t k = 0; k < program.n_ops; k++)
+            program.ops[k].beside_ns =
+                llround((double)(program.ops[k].work_ns - other.ops[k].work_ns) / MORE);
+        model->programs[i] = program;
         double mean = 0;
         for (uint32_t s = 0; s < model->n_samples; s++) {
             for (size_t a = 0; a < rank->n_points; a++)

@@ -53,24 +53,25 @@ uint32_t sync_n_servers(const struct model_net *net)
     return net->collective.algorithm != MODEL_SERVER ? 0 : net->servers.n ? net->servers.n : 1;
 }
 
+/* Of the first n servers, those on hosts of their own. */
+static uint32_t count_apart(const struct model_net *net, uint32_t n)
+{
+    uint32_t n_apart = 0;
+    for (uint32_t s = 0; s < n; s++)
+        n_apart += !net->servers.hosts || net->servers.hosts[s] < 0;
+    return n_apart;
+}
+
 uint32_t sync_server_node(const struct model_net *net, uint32_t server)
 {
-    uint32_t node = net->collective.n_ranks;
-    if (!net->servers.hosts)
-        return node + server;
-    if (net->servers.hosts[server] >= 0)
+    if (net->servers.hosts && net->servers.hosts[server] >= 0)
         return (uint32_t)net->servers.hosts[server];
-    for (uint32_t s = 0; s < server; s++)
-        node += net->servers.hosts[s] < 0;
-    return node;
+    return net->collective.n_ranks + count_apart(net, server);
 }
 
 uint32_t sync_n_nodes(const struct model_net *net)
 {
-    uint32_t n = net->collective.n_ranks;
-    for (uint32_t s = 0; s < sync_n_servers(net); s++)
-        n += !net->servers.hosts || net->servers.hosts[s] < 0;
-    return n;
+    return net->collective.n_ranks + count_apart(net, sync_n_servers(net));
 }
 
 /* Hosts that can't be filled evenly are taken for one ring. */
@@ -91,11 +92,13 @@ struct lister {
     uint32_t n_nodes; /* in the list: 1 if one stands for all */
 };
 
-static void add(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes, uint32_t needs,
-                bool adds)
+/* The number of the message. */
+static uint32_t add(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes,
+                    uint32_t needs, bool adds)
 {
     struct sync_message message = {from % l->n_nodes, to % l->n_nodes, needs, adds, bytes};
     array_push(&l->m->list, message);
+    return (uint32_t)l->m->list.n - 1;
 }
 
 /* A table of n message numbers, none yet. */
@@ -156,13 +159,15 @@ static void list_rings(const struct lister *l, uint64_t size)
     add_ring_steps(l, &inner, width - 1, 0, segment, last);
 }
 
-/* One message, in chunks. */
-static void add_whole(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes,
-                      uint32_t needs, bool adds)
+/* One message, in chunks; the number of the last one. */
+static uint32_t add_whole(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes,
+                          uint32_t needs, bool adds)
 {
     struct chunks chunks = cut(l->net, bytes);
+    uint32_t last = SYNC_NONE;
     for (uint32_t c = 0; c < chunks.n; c++)
-        add(l, from, to, chunks.bytes, needs, adds);
+        last = add(l, from, to, chunks.bytes, needs, adds);
+    return last;
 }
 
 /* Ranks beyond the largest power of two hand in their data first and get the result last. */
@@ -174,17 +179,14 @@ static void list_halving_doubling(const struct lister *l, uint64_t size)
     uint32_t n_senders = l->n_nodes == 1 ? 1 : n_half;
     uint32_t *last = table(l, (size_t)n * 2);
     uint32_t *now = last + n;
-    for (uint32_t i = n_half; i < n; i++) {
-        add_whole(l, i, i - n_half, size, SYNC_NONE, true);
-        last[i - n_half] = (uint32_t)l->m->list.n - 1;
-    }
+    for (uint32_t i = n_half; i < n; i++)
+        last[i - n_half] = add_whole(l, i, i - n_half, size, SYNC_NONE, true);
     for (uint32_t step = 0; step < 2 * n_halvings; step++) {
         bool adds = step < n_halvings;
         uint32_t bit = adds ? n_half >> (step + 1) : 1u << (step - n_halvings);
         for (uint32_t i = 0; i < n_senders; i++) {
             uint32_t to = (i ^ bit) % n_senders;
-            add_whole(l, i, to, divide_up(size, n_half / bit), last[i], adds);
-            now[to] = (uint32_t)l->m->list.n - 1;
+            now[to] = add_whole(l, i, to, divide_up(size, n_half / bit), last[i], adds);
         }
         memcpy(last, now, n_senders * sizeof *last);
     }
@@ -235,14 +237,12 @@ static void list_tree(const struct lister *l, uint64_t size)
             uint32_t sinking = time - deepest - (depth_of(i) - 1);
             if (rising < n_chunks) {
                 uint32_t needs = last_of_children(up, i, n, n_chunks, rising);
-                up[i * n_chunks + rising] = (uint32_t)l->m->list.n;
-                add(l, i, parent, chunks.bytes, needs, true);
+                up[i * n_chunks + rising] = add(l, i, parent, chunks.bytes, needs, true);
             }
             if (sinking < n_chunks) {
                 uint32_t needs = parent ? down[parent * n_chunks + sinking]
                                         : last_of_children(up, 0, n, n_chunks, sinking);
-                down[i * n_chunks + sinking] = (uint32_t)l->m->list.n;
-                add(l, parent, i, chunks.bytes, needs, false);
+                down[i * n_chunks + sinking] = add(l, parent, i, chunks.bytes, needs, false);
             }
         }
 }
@@ -258,10 +258,8 @@ static void list_servers(const struct lister *l, uint64_t size)
             for (uint32_t i = 0; i < n; i++) {
                 uint32_t server = (i + turn) % n_servers;
                 uint32_t node = sync_server_node(l->net, server);
-                if (node == i)
-                    continue;
-                last[server] = (uint32_t)l->m->list.n;
-                add(l, i, node, chunks.bytes, SYNC_NONE, true);
+                if (node != i)
+                    last[server] = add(l, i, node, chunks.bytes, SYNC_NONE, true);
             }
         for (uint32_t turn = 0; turn < n; turn++)
             for (uint32_t server = 0; server < n_servers; server++) {
@@ -283,9 +281,9 @@ static void list_direct(const struct lister *l, uint64_t size)
                 for (uint32_t i = 0; i < n_nodes; i++) {
                     uint32_t to = (i + turn) % n_nodes;
                     uint32_t needs = gathers ? last[c * n_nodes + i] : SYNC_NONE;
+                    uint32_t sent = add(l, i, to, chunks.bytes, needs, !gathers);
                     if (!gathers)
-                        last[c * n_nodes + to] = (uint32_t)l->m->list.n;
-                    add(l, i, to, chunks.bytes, needs, !gathers);
+                        last[c * n_nodes + to] = sent;
                 }
 }
 

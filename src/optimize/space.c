@@ -319,9 +319,9 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
             .n = bucket->n,
             .partitions = bucket->partitions,
             .priority = bucket->priority,
-            .ready_ns = e->launched_ns[b],
-            .start_ns = e->start_ns[b],
-            .end_ns = e->end_ns[b],
+            .ready_ns = e->buckets[b].launched_ns,
+            .start_ns = e->buckets[b].start_ns,
+            .end_ns = e->buckets[b].end_ns,
         };
         for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
             uint32_t t = strategy->order[i];
@@ -334,7 +334,7 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
             double before = latest - computation_ready_ns(&space->seen, t);
             space->tensors[t] =
                 (struct dpro_pass_tensor){model->tensors[t].name, model->tensors[t].size_bytes,
-                                          e->launched_ns[b] - (int64_t)before, e->end_ns[b], b};
+                                          seen->ready_ns - (int64_t)before, seen->end_ns, b};
         }
     }
     mark_critical(space, strategy->n_buckets);

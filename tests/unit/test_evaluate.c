@@ -114,9 +114,9 @@ static void test_two_streams_share_the_wire(void **state)
     struct evaluator *evaluator = evaluator_create(&job->model);
     const struct evaluation *e = evaluate_detail(evaluator, &job->model.baseline);
     /* t0 has 10 left when t1 comes at 30: half as fast, until 50 */
-    assert_int_equal(e->end_ns[0], 50);
-    assert_int_equal(e->start_ns[1], 30);
-    assert_int_equal(e->end_ns[1], 80);
+    assert_int_equal(e->buckets[0].end_ns, 50);
+    assert_int_equal(e->buckets[1].start_ns, 30);
+    assert_int_equal(e->buckets[1].end_ns, 80);
     evaluator_destroy(evaluator);
     free(job);
 }
@@ -167,8 +167,8 @@ static void test_a_bucket_of_high_priority_overtakes_partitions(void **state)
         struct evaluator *evaluator = evaluator_create(&job->model);
         const struct evaluation *e = evaluate_detail(evaluator, &job->model.baseline);
         /* t1 is there at 15, in the middle of t0's first part */
-        assert_int_equal(e->start_ns[1], priority ? 20 : 40);
-        assert_int_equal(e->end_ns[1], priority ? 60 : 80);
+        assert_int_equal(e->buckets[1].start_ns, priority ? 20 : 40);
+        assert_int_equal(e->buckets[1].end_ns, priority ? 60 : 80);
         assert_int_equal(e->iteration_ns, 80);
         evaluator_destroy(evaluator);
         free(job);

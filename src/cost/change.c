@@ -18,6 +18,8 @@
  * of 1 Gbit/s, measured with one TCP stream: 954 Mbit/s. */
 #define PAYLOAD_SHARE (1448.0 / 1514.0)
 
+#define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
+
 enum { MOST_RANKS = 4096 };
 static const int64_t MOST_CYCLE_NS = 10000000000;
 
@@ -41,7 +43,7 @@ static int change_delays(const struct dpro_graph *graph, const struct dpro_chang
     if (c->n_delays == 0)
         return 0;
     if (!graph)
-        return dpro_error_set(err, DPRO_EUSAGE, "delays need the graph of the job");
+        return refuse(err, "delays need the graph of the job");
     int rc =
         delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, err);
     if (rc == 0)
@@ -61,9 +63,8 @@ static int change_world(uint32_t world_size, struct dpro_model *m, struct notes 
     if (world_size == 0 || world_size == n)
         return 0;
     if (world_size < 2 || world_size > MOST_RANKS)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "a world of %u ranks can't be predicted; 2 to %d can", world_size,
-                              MOST_RANKS);
+        return refuse(err, "a world of %u ranks can't be predicted; 2 to %d can", world_size,
+                      MOST_RANKS);
     struct model_rank *ranks = arena_array(notes->arena, world_size, sizeof *ranks);
     uint32_t *hosts =
         m->net.link.rank_hosts ? arena_array(notes->arena, world_size, sizeof *hosts) : NULL;
@@ -101,25 +102,21 @@ static int change_compute(const struct dpro_compute_change *change, struct dpro_
 {
     bool found = false;
     if (!is_speed(change->speed))
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "computing %g times as fast makes no sense; 0.000001 times is the "
-                              "least",
-                              change->speed);
+        return refuse(err, "computing %g times as fast makes no sense; 0.000001 times is the least",
+                      change->speed);
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         int rank = m->ranks[r].rank;
         if (change->first_rank >= 0 && (rank < change->first_rank || rank > change->last_rank))
             continue;
         m->ranks[r].work_scale /= change->speed;
         if (!is_speed(1 / m->ranks[r].work_scale))
-            return dpro_error_set(err, DPRO_EUSAGE, "rank %d would compute %g times as fast in all",
-                                  rank, 1 / m->ranks[r].work_scale);
+            return refuse(err, "rank %d would compute %g times as fast in all", rank,
+                          1 / m->ranks[r].work_scale);
         found = true;
     }
-    return found
-               ? 0
-               : dpro_error_set(err, DPRO_EUSAGE, "no rank %d to compute faster: they are %d to %d",
-                                change->first_rank, m->ranks[0].rank,
-                                m->ranks[m->n_ranks - 1].rank);
+    return found ? 0
+                 : refuse(err, "no rank %d to compute faster: they are %d to %d",
+                          change->first_rank, m->ranks[0].rank, m->ranks[m->n_ranks - 1].rank);
 }
 
 /* Of a link's rate; given as one or as a ratio. */
@@ -131,10 +128,10 @@ static int bandwidth_ratio(double bytes_per_s, double ratio, const struct model_
         *times = bytes_per_s * PAYLOAD_SHARE * net->link.byte_ns.value / 1e9;
     if (is_speed(*times))
         return 0;
-    return dpro_error_set(err, DPRO_EUSAGE,
-                          "a link needs a bandwidth above 0.000001 times the recorded one, not %g "
-                          "times; write for example 500mbit or 0.5x",
-                          *times);
+    return refuse(err,
+                  "a link needs a bandwidth above 0.000001 times the recorded one, not %g times; "
+                  "write for example 500mbit or 0.5x",
+                  *times);
 }
 
 static int change_link(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
@@ -143,16 +140,15 @@ static int change_link(const struct dpro_changes *c, struct dpro_model *m, struc
     struct model_net *net = &m->net;
     double ratio;
     if (c->bandwidth_bytes_per_s != 0 && c->bandwidth_ratio != 0)
-        return dpro_error_set(err, DPRO_EUSAGE, "bandwidth as a rate and as a ratio: give one");
+        return refuse(err, "bandwidth as a rate and as a ratio: give one");
     int rc = bandwidth_ratio(c->bandwidth_bytes_per_s,
                              c->bandwidth_ratio != 0 ? c->bandwidth_ratio : 1, net, &ratio, err);
     if (rc < 0)
         return rc;
     estimate_scale(&net->link.byte_ns, 1 / ratio);
     if (!(c->latency_ratio >= 0 && c->latency_ratio <= 1e6))
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "a latency of %g times the measured one makes no sense",
-                              c->latency_ratio);
+        return refuse(err, "a latency of %g times the measured one makes no sense",
+                      c->latency_ratio);
     if (c->latency_ratio != 0) {
         estimate_scale(&net->link.message_ns, c->latency_ratio);
         estimate_scale(&net->collective.least_ns, c->latency_ratio);
@@ -180,9 +176,9 @@ static int change_server_links(const struct dpro_changes *c, struct dpro_model *
     for (uint32_t s = 0; s < net->servers.n; s++)
         own_hosts |= !net->servers.hosts || net->servers.hosts[s] < 0;
     if (!own_hosts)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "each server is on the host of a rank, and shares its link; "
-                              "--bandwidth changes both");
+        return refuse(
+            err,
+            "each server is on the host of a rank, and shares its link; --bandwidth changes both");
     return bandwidth_ratio(c->server_bandwidth_bytes_per_s, c->server_bandwidth_ratio, net,
                            &net->servers.link_rate, err);
 }
@@ -198,16 +194,15 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
     if (net->collective.algorithm != MODEL_SERVER)
         return dpro_error_set(
             err, DPRO_EUSAGE,
-            "the job has no parameter servers to change, its ranks exchange gradients "
-            "among themselves; --bandwidth and --world-size change their links and "
-            "their number");
+            "the job has no parameter servers to change, its ranks exchange gradients among "
+            "themselves; --bandwidth and --world-size change their links and their number");
     if (c->n_servers > SERVERS_MOST)
-        return dpro_error_set(err, DPRO_EUSAGE, "%u servers can't be predicted; 1 to %d can",
-                              c->n_servers, SERVERS_MOST);
+        return refuse(err, "%u servers can't be predicted; 1 to %d can", c->n_servers,
+                      SERVERS_MOST);
     if (c->bigarray_bound != 0 && net->servers.placement != MODEL_BY_KEY)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "a bound from which on arrays are parted is MXNet's; this job's "
-                              "servers have none");
+        return refuse(
+            err,
+            "a bound from which on arrays are parted is MXNet's; this job's servers have none");
     uint32_t n = net->servers.n;
     if (c->n_servers != 0 && c->n_servers != n) {
         servers_change(m, c->n_servers, notes->arena);
@@ -230,23 +225,20 @@ static int change_cycles(const struct dpro_changes *c, struct dpro_model *m, str
     if (c->cycle_ns == 0 && !c->fusion_bytes)
         return 0;
     if (m->capabilities.stack != DPRO_STACK_HOROVOD)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "the cycle time and the fusion threshold are Horovod's, and this "
-                              "job's gradients are not reduced by it; a bucket cap changes what "
-                              "travels together");
+        return refuse(
+            err, "the cycle time and the fusion threshold are Horovod's, and this job's gradients "
+                 "are not reduced by it; a bucket cap changes what travels together");
     if (m->net.gate.cycle_ns == 0)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "Horovod's timeline has no marks of its cycles: what another cycle "
-                              "time or threshold would do is not known; record with 'dpro "
-                              "profile', or with HOROVOD_TIMELINE_MARK_CYCLES=1");
+        return refuse(err, "Horovod's timeline has no marks of its cycles: what another cycle time "
+                           "or threshold would do is not known; record with 'dpro profile', or "
+                           "with HOROVOD_TIMELINE_MARK_CYCLES=1");
     if (c->fusion_bytes && (c->bucket_cap_bytes != 0 || c->buckets_path))
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "a fusion threshold leaves it to Horovod what travels together: give "
-                              "it or buckets");
+        return refuse(
+            err,
+            "a fusion threshold leaves it to Horovod what travels together: give it or buckets");
     if (c->cycle_ns < 0 || c->cycle_ns > MOST_CYCLE_NS)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "a cycle of %g ms makes no sense; up to %g can be predicted",
-                              (double)c->cycle_ns / 1e6, (double)MOST_CYCLE_NS / 1e6);
+        return refuse(err, "a cycle of %g ms makes no sense; up to %g can be predicted",
+                      (double)c->cycle_ns / 1e6, (double)MOST_CYCLE_NS / 1e6);
     if (c->cycle_ns != 0)
         m->baseline.cycle_ns = c->cycle_ns;
     if (c->fusion_bytes) {
@@ -261,10 +253,9 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
 {
     enum dpro_compression own = m->baseline.compression;
     if (c->bucket_cap_bytes != 0 && c->buckets_path)
-        return dpro_error_set(err, DPRO_EUSAGE, "a bucket cap and a list of buckets: give one");
+        return refuse(err, "a bucket cap and a list of buckets: give one");
     if (c->first_bucket_bytes != 0 && c->bucket_cap_bytes == 0)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "a cap for the first bucket needs one for the others");
+        return refuse(err, "a cap for the first bucket needs one for the others");
     if (c->buckets_path) {
         uint32_t n_fused_ops;
         int rc = buckets_read(m, c->buckets_path, &m->baseline, &n_fused_ops, err);
@@ -286,11 +277,10 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
     if (c->partition_bytes != 0) {
         for (uint32_t b = 0; b < m->baseline.n_buckets; b++)
             if (bucket_size_bytes(m, &m->baseline, b) / c->partition_bytes >= PLAN_MOST_PARTITIONS)
-                return dpro_error_set(err, DPRO_EUSAGE,
-                                      "partitions of %llu bytes make more than %d of bucket %u; "
-                                      "take larger ones",
-                                      (unsigned long long)c->partition_bytes, PLAN_MOST_PARTITIONS,
-                                      b);
+                return refuse(
+                    err,
+                    "partitions of %llu bytes make more than %d of bucket %u; take larger ones",
+                    (unsigned long long)c->partition_bytes, PLAN_MOST_PARTITIONS, b);
         buckets_partition(m, c->partition_bytes, &m->baseline);
     }
     if (c->compression)

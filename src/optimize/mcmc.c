@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "optimize/search.h"
 
 enum { STEPS_A_ROUND = 100, MEMORY = 5 };
@@ -85,8 +86,7 @@ void search_mcmc(struct space *space)
     struct convergence convergence = {0};
     size_t n_heats = space->model->n_tensors + (size_t)1, n_ops = 0;
     for (uint32_t p = 0; p < space->model->n_programs; p++)
-        if (space->model->programs[p].n_ops > n_ops)
-            n_ops = space->model->programs[p].n_ops;
+        n_ops = MAX(n_ops, space->model->programs[p].n_ops);
     struct heat *heats = arena_array(&space->arena, n_heats + n_ops, sizeof *heats);
     int64_t ns = space->best_ns;
     bool goes_on = ns != INT64_MAX;

@@ -123,8 +123,7 @@ static void fill_parts(struct report_facts *f, struct part_times *times)
             }
             f->parts[f->n_parts++] = part;
         }
-    if (f->n_parts > 1)
-        qsort(f->parts, f->n_parts, sizeof *f->parts, by_difference);
+    qsort(f->parts, f->n_parts, sizeof *f->parts, by_difference);
 }
 
 /* How a part's ops lie in time otherwise than when measured; "": they do not. */

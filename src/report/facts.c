@@ -23,6 +23,8 @@ static void sum_measured(struct report_facts *f)
     sort_i64(sorted, n);
     struct mean_std found = stats_mean_std_i64(sorted, n);
     f->median_ns = stats_median_i64(sorted, n);
+    f->least_ns = sorted[0];
+    f->longest_ns = sorted[n - 1];
     f->measured_ns = llround(found.mean);
     if (n > 1)
         f->std_ns = llround(found.std);
@@ -297,8 +299,7 @@ static void sum_comms(struct report_facts *f)
         fact->most_chunks = MAX(fact->most_chunks, c.n_chunks);
         fact->most_channels = MAX(fact->most_channels, c.n_channels);
     }
-    if (f->n_comms > 1)
-        qsort(f->comms, f->n_comms, sizeof *f->comms, by_size);
+    qsort(f->comms, f->n_comms, sizeof *f->comms, by_size);
 }
 
 void facts_sum(struct report_facts *f, const struct dpro_report *report)

@@ -86,6 +86,7 @@ struct report_facts {
     uint32_t n_measured;
     const int64_t *measured;                /* borrowed */
     int64_t measured_ns, median_ns, std_ns; /* -1: unknown */
+    int64_t least_ns, longest_ns;           /* of the measured ones */
     int64_t predicted_ns, p50_ns, p95_ns;   /* -1: unknown */
     uint32_t n_drawn;                       /* what p50 and p95 are over; 0: the replayed ones */
     bool comparable;                        /* predicted with measured */

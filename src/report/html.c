@@ -29,8 +29,7 @@ static void note_drawn(const struct slices *slices, int64_t *longest)
     for (uint32_t t = 0; t < slices->n_tracks; t++)
         for (uint32_t i = 0; i < slices->tracks[t].n; i++) {
             const struct slice *s = &slices->tracks[t].at[i];
-            if (s->dur_ns > longest[s->op])
-                longest[s->op] = s->dur_ns;
+            longest[s->op] = MAX(longest[s->op], s->dur_ns);
         }
 }
 

@@ -74,21 +74,18 @@ static void breakdown_row(struct table *t, const struct rank_fact *rank, const b
 static void breakdown_rows(struct table *t, const struct report_facts *f, const uint32_t *by_waits,
                            const bool *used, bool with_all, int digits)
 {
-    static const char *const which[] = {"least", "median", "most"};
+    static const char *const which[] = {"least ", "median ", "most "};
+    uint32_t n_shown = by_waits ? 3 : f->n_ranks;
     table_cells(t, "rank", "iteration");
     for (int p = 0; p < N_RANK_PARTS; p++)
         if (used[p])
             table_cells(t, rank_parts[p].column);
     if (with_all)
         table_cells(t, "all comm");
-    for (uint32_t i = 0; i < f->n_ranks && !by_waits; i++) {
-        table_cell(t, "%d", f->ranks[i].time.rank);
-        breakdown_row(t, &f->ranks[i], used, with_all, digits);
-    }
-    for (uint32_t i = 0; i < 3 && by_waits; i++) {
-        const struct rank_fact *rank = &f->ranks[by_waits[f->n_ranks * i / 2 - (i == 2)]];
-        table_cell(t, "%s %d", which[i], rank->time.rank);
-        breakdown_row(t, rank, used, with_all, digits);
+    for (uint32_t i = 0; i < n_shown; i++) {
+        uint32_t r = by_waits ? by_waits[f->n_ranks * i / 2 - (i == 2)] : i;
+        table_cell(t, "%s%d", by_waits ? which[i] : "", f->ranks[r].time.rank);
+        breakdown_row(t, &f->ranks[r], used, with_all, digits);
     }
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/sort.h"
 #include "graph/graph.h"
 #include "report/facts.h"
 
@@ -236,11 +237,10 @@ static int64_t first_start(const struct report_facts *f, const struct slices *sl
 {
     int64_t first = 0;
     for (uint32_t i = 0; i < f->n_path; i++)
-        if (f->path[i].start_ns < first)
-            first = f->path[i].start_ns;
+        first = MIN(first, f->path[i].start_ns);
     for (uint32_t t = 0; t < slices->n_tracks; t++)
-        if (slices->tracks[t].n > 0 && slices->tracks[t].at[0].start_ns < first)
-            first = slices->tracks[t].at[0].start_ns;
+        if (slices->tracks[t].n > 0)
+            first = MIN(first, slices->tracks[t].at[0].start_ns);
     return first;
 }
 

@@ -422,15 +422,9 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
         say(line,
             "look in the timeline for what the ranks wait for while they idle: up to %s to win",
             TIME(f->idle_ns));
-    if (!f->what_if && v->n > 0 && v->mean_abs_error_pct > 15) {
-        int64_t least = INT64_MAX, longest = 0;
-        for (uint32_t i = 0; i < f->n_measured; i++) {
-            least = f->measured[i] < least ? f->measured[i] : least;
-            longest = f->measured[i] > longest ? f->measured[i] : longest;
-        }
-        say(line, "; first see with --steps why iterations differ (%s to %s)", TIME(least),
-            TIME(longest));
-    }
+    if (!f->what_if && v->n > 0 && v->mean_abs_error_pct > 15)
+        say(line, "; first see with --steps why iterations differ (%s to %s)", TIME(f->least_ns),
+            TIME(f->longest_ns));
 }
 
 void verdict_write(struct report_facts *f)

@@ -6,59 +6,53 @@
 
 #include "report/table.h"
 
-#define WARNING_TEXT 1024
+struct listing {
+    struct writer *w;
+    bool as_json, any;
+};
 
-/* Takes the i-th of `count`, or counts i on. */
-#define TAKE(of, count, get)                                                                       \
-    if (of) {                                                                                      \
-        size_t n = count(of);                                                                      \
-        if (i < n)                                                                                 \
-            return get(of, i);                                                                     \
-        i -= n;                                                                                    \
-    }
-
-static const char *find(const struct warnings *s, size_t i)
+static void say(struct listing *to, const struct warnings *s, const char *text)
 {
-    TAKE(s->trace, dpro_trace_n_warnings, dpro_trace_warning)
-    TAKE(s->graph, dpro_graph_n_warnings, dpro_graph_warning)
-    TAKE(s->model, dpro_model_n_warnings, dpro_model_warning)
-    TAKE(s->whatif, dpro_whatif_n_warnings, dpro_whatif_warning)
-    for (const char *const *text = s->listed; text && *text; text++)
-        if (i-- == 0)
-            return *text;
-    for (size_t k = 0; k < sizeof s->more / sizeof *s->more; k++)
-        if (s->more[k] && s->more[k][0] && i-- == 0)
-            return s->more[k];
-    return NULL;
+    char line[1024];
+    snprintf(line, sizeof line, "%s%s", s->prefix ? s->prefix : "", text);
+    if (to->as_json) {
+        writer_string(to->w, line);
+        return;
+    }
+    writer_text(to->w, to->any ? "" : "\nWarnings\n");
+    table_escaped(to->w, "  -", 4, line);
+    to->any = true;
 }
 
-/* With its prefix, in `out`; false: past the last. */
-static bool put(char out[WARNING_TEXT], const struct warnings *s, size_t i)
+#define SAY_EACH(of, count, get)                                                                   \
+    for (size_t i = 0; (of) && i < count(of); i++)                                                 \
+        say(to, s, get(of, i));
+
+static void say_all(struct listing *to, const struct warnings *s)
 {
-    const char *text = find(s, i);
-    if (text)
-        snprintf(out, WARNING_TEXT, "%s%s", s->prefix ? s->prefix : "", text);
-    return text;
+    SAY_EACH(s->trace, dpro_trace_n_warnings, dpro_trace_warning)
+    SAY_EACH(s->graph, dpro_graph_n_warnings, dpro_graph_warning)
+    SAY_EACH(s->model, dpro_model_n_warnings, dpro_model_warning)
+    SAY_EACH(s->whatif, dpro_whatif_n_warnings, dpro_whatif_warning)
+    for (const char *const *text = s->listed; text && *text; text++)
+        say(to, s, *text);
+    for (size_t k = 0; k < sizeof s->more / sizeof *s->more; k++)
+        if (s->more[k] && s->more[k][0])
+            say(to, s, s->more[k]);
 }
 
 void warnings_write_text(struct writer *w, const struct warnings *sets, size_t n)
 {
-    char text[WARNING_TEXT];
-    bool any = false;
-    for (size_t s = 0; s < n; s++)
-        for (size_t i = 0; put(text, &sets[s], i); i++) {
-            writer_text(w, any ? "" : "\nWarnings\n");
-            table_escaped(w, "  -", 4, text);
-            any = true;
-        }
+    struct listing to = {.w = w};
+    for (size_t i = 0; i < n; i++)
+        say_all(&to, &sets[i]);
 }
 
 void warnings_write_json(struct writer *w, const struct warnings *sets, size_t n)
 {
-    char text[WARNING_TEXT];
+    struct listing to = {.w = w, .as_json = true};
     writer_section(w, "warnings", '[');
-    for (size_t s = 0; s < n; s++)
-        for (size_t i = 0; put(text, &sets[s], i); i++)
-            writer_string(w, text);
+    for (size_t i = 0; i < n; i++)
+        say_all(&to, &sets[i]);
     writer_close(w, ']');
 }

@@ -47,6 +47,8 @@ static void fill(struct job *job)
         .communicates = true,
         .n_measured = 2,
         .measured = job->measured,
+        .least_ns = 99 * ONE_MS,
+        .longest_ns = 101 * ONE_MS,
         .measured_ns = 100 * ONE_MS,
         .predicted_ns = 100 * ONE_MS,
         .comparable = true,

@@ -7,6 +7,7 @@
 - names: no two files of src/ have the same name
 - width: lines of C, Python and Markdown (tables, links and code blocks of Markdown excepted)
 - words: the retired words of doc/glossary.md do not come back
+- memory: src/ allocates and frees through base/memory.h
 
 tools/lint_exceptions.txt lists what is not clean yet. The list may only shrink: a finding that it does not cover fails,
 and so does an entry that covers nothing any more. `--renew` takes such entries off."""
@@ -24,6 +25,9 @@ EXCEPTIONS = "tools/lint_exceptions.txt"
 WIDTHS = {".c": 100, ".h": 100, ".md": 120, ".py": 140}
 # They list the retired words, or are the tests of this check.
 MAY_NAME_WORDS = {"doc/glossary.md", EXCEPTIONS, "tests/cli/test_lint.py"}
+# The first is base/memory.h, the second frees what scandir() made.
+MAY_FREE = {"src/base/memory.c", "src/ingest/find_files.c"}
+ALLOCATES = re.compile(r"(?<![\w.>])(malloc|calloc|realloc|reallocarray|free|strdup|strndup|v?asprintf)\s*\(")
 TEXT = (".c", ".h", ".py", ".md", ".sh", ".js", ".css", ".1", ".txt", ".build", ".toml")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.M)
 
@@ -262,6 +266,18 @@ def check_words(tree, words):
                 yield Finding("words", file, f"{file}:{line}: \"{word}\" is retired (doc/glossary.md)")
 
 
+# Memory
+
+def check_memory(tree):
+    for file in tree.of("src/", ends=(".c", ".h")):
+        if file in MAY_FREE:
+            continue
+        text = re.sub(r"/\*.*?\*/|//[^\n]*", lambda comment: "\n" * comment.group().count("\n"), tree.read(file), flags=re.S)
+        for found in ALLOCATES.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            yield Finding("memory", file, f"{file}:{line}: calls {found.group(1)}(), not base/memory.h")
+
+
 # Exceptions
 
 def read_exceptions(tree):
@@ -313,11 +329,12 @@ def find(tree, build):
     findings += check_names(tree)
     findings += check_width(tree)
     findings += check_words(tree, retired_words(tree))
+    findings += check_memory(tree)
     return findings
 
 
 def main():
-    parser = argparse.ArgumentParser(description="checks layers, circles, names, width and words of the source tree")
+    parser = argparse.ArgumentParser(description="checks layers, circles, names, width, words and memory of the source tree")
     parser.add_argument("--root", default=ROOT, help="the tree")
     parser.add_argument("--build", help="a build of it, whose objects tell who calls whom")
     parser.add_argument("--renew", action="store_true", help="take off the list of exceptions what it no longer needs")

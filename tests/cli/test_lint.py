@@ -62,6 +62,11 @@ class Tree(unittest.TestCase):
     def test_a_retired_word_even_over_two_lines(self):
         self.finds('"middle one" is retired', {"src/graph/word.c": "/* the middle\n * one */\n"})
 
+    def test_memory_that_is_not_of_base_memory(self):
+        self.finds("src/graph/m.c:2: calls free(), not base/memory.h", {"src/graph/m.c": "/* free( */\nvoid f(void) { free(0); }\n"})
+        self.assertEqual(self.lint(files={"src/graph/m.c": "void f(void) { mem_free(0); array.free(1); }\n",
+                                          "src/base/memory.c": "void mem_free(void *at) { free(at); }\n"}), "")
+
     def test_an_exception_covers_a_finding_and_must_go_with_it(self):
         wide, exceptions = {"src/graph/wide.c": "x" * 101 + "\n"}, {"tools/lint_exceptions.txt": "width 1 src/graph/wide.c\n"}
         self.assertEqual(self.lint(files={**wide, **exceptions}), "")

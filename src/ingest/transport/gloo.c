@@ -97,7 +97,7 @@ struct part_of {
     uint32_t connection;
 };
 
-ORDER(compare_parts, struct part_of, ASCENDING(key) ?: ASCENDING(first_ns) ?: ASCENDING(connection));
+ORDER(by_key, struct part_of, ASCENDING(key) ?: ASCENDING(first_ns) ?: ASCENDING(connection));
 
 /* Sets of connections that grow into contexts. */
 struct sets {
@@ -179,7 +179,7 @@ static void find_contexts(struct net_transport *t)
         map_set(&sets.peers, peer_key(c, &t->connections.at[c]), 1);
         collect_parts(t, c, &parts);
     }
-    array_sort(&parts, compare_parts);
+    array_sort(&parts, by_key);
     for (size_t i = 1; i < parts.n; i++) {
         const struct part_of *a = &parts.at[i - 1], *b = &parts.at[i];
         uint32_t x = root_of(sets.parents, a->connection);

@@ -106,6 +106,7 @@ struct local_collective {
     uint32_t launch_span;       /* the framework's op that asked for it; NO_ID: unknown */
     uint32_t bucket; /* that it carries, index into the recording's buckets; NO_ID: unknown */
     uint8_t end;     /* enum comm_end */
+    uint32_t joined; /* index of the job's collective, once the graph has them */
 };
 
 /* One end of a transfer between processes that the framework's graph lists: what makes it, or what
@@ -258,8 +259,7 @@ void build_tensors(struct rank_build *rank);
 void build_pool(struct rank_build *rank);
 
 /* Frees what only the rank itself needed, once its edges are known: slices, tracks, matches,
- * phases.
- */
+ * phases. */
 void build_forget(struct rank_build *rank);
 
 /* A key for what one call and its device work have in common; correlations may begin anew in each

@@ -305,6 +305,8 @@ void join_cut_waiting(struct join *join)
 
 void join_fini(struct join *join)
 {
+    mem_free(join->ranks);
+    mem_free(join->classes);
     array_fini(&join->joined);
     array_fini(&join->members);
     array_fini(&join->cross);

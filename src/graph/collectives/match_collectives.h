@@ -36,6 +36,7 @@ struct cross_edge {
 
 struct join {
     struct rank_build *ranks; /* those of servers come behind */
+    uint32_t *classes;        /* theirs */
     uint32_t n_ranks, n_servers;
     int world_size;
     ARRAY(struct joined) joined;

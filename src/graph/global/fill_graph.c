@@ -1,12 +1,18 @@
 /* graph/global/fill_graph.c: all that was learnt about the ops, written into the graph. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/map.h"
 #include "base/sort.h"
 #include "graph/global/assembly.h"
 #include "graph/servers/exchanges.h"
+
+static void set_seen(struct dpro_graph *g, uint32_t op, int64_t start, int64_t zero, int64_t dur)
+{
+    if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
+        g->seen_start_ns[op] = 0;
+    g->seen_dur_ns[op] = dur;
+}
 
 /* What was seen in the shown iteration, on an axis that begins with it. */
 static void fill_seen(struct assembly *a)
@@ -23,21 +29,17 @@ static void fill_seen(struct assembly *a)
                                                   : rank->steps.at[rank->steps.reference].start_ns;
         zero = MIN(zero, start);
     }
-    if (!g->seen_start_ns)
-        g->seen_start_ns = arena_array(&g->arena, a->n_ops, sizeof *g->seen_start_ns);
-    if (!g->seen_dur_ns)
-        g->seen_dur_ns = arena_array(&g->arena, a->n_ops, sizeof *g->seen_dur_ns);
+    g->seen_start_ns = arena_array(&g->arena, a->n_ops, sizeof *g->seen_start_ns);
+    g->seen_dur_ns = arena_array(&g->arena, a->n_ops, sizeof *g->seen_dur_ns);
     for (uint32_t r = 0, n = 0; r < assembly_n_processes(a); r++) {
         const struct rank_build *rank = &join->ranks[r];
         const struct step *step = &rank->steps.at[rank->steps.reference];
         if (a->first_op[r + 1] > a->first_op[r]) /* else a server that took no part */
             g->ranks[n++].offset_ns = assembly_span(zero, step->start_ns);
         for (uint32_t o = 0; o < rank->n_timed; o++) {
-            uint32_t op = a->first_op[r] + o;
             int64_t start = rank->seen_start_ns[o];
-            if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
-                g->seen_start_ns[op] = 0;
-            g->seen_dur_ns[op] = assembly_span(start, rank->seen_end_ns[o]);
+            set_seen(g, a->first_op[r] + o, start, zero,
+                     assembly_span(start, rank->seen_end_ns[o]));
         }
         for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++) {
             enum message_op as = MESSAGE_CALL;
@@ -45,10 +47,7 @@ static void fill_seen(struct assembly *a)
             const struct message_time *time =
                 assembly_time_of(a, m, g->shown_sample + a->first_sample);
             int64_t dur = g->sample_dur_ns[(size_t)g->shown_sample * a->n_ops + op];
-            int64_t start = as == MESSAGE_CALL ? time->start_ns : time->end_ns - dur;
-            if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
-                g->seen_start_ns[op] = 0;
-            g->seen_dur_ns[op] = dur;
+            set_seen(g, op, as == MESSAGE_CALL ? time->start_ns : time->end_ns - dur, zero, dur);
         }
     }
 }
@@ -133,62 +132,46 @@ static void fill_left_out(struct assembly *a)
     map_fini(&seen);
 }
 
-/* An address that a process has for its own. */
-struct own_address {
-    struct net_address address; /* without its port */
-    uint32_t process;
-};
-
-ORDER(by_address, struct own_address,
-      memcmp(&x->address, &y->address, sizeof x->address) ?: ASCENDING(process));
-
-typedef ARRAY(struct own_address) address_array;
-
-static address_array list_addresses(const struct assembly *a)
+/* A process has an address in common with another one, which comes before it: ranks go first. */
+static void share_host(struct dpro_graph *g, uint32_t process, uint32_t with)
 {
-    const struct dpro_graph *g = a->graph;
-    address_array list = {0};
-    for (uint32_t p = 0; p < g->n_ranks + g->n_servers; p++)
-        for (uint32_t t = 0; t < a->trace->n_transports; t++) {
-            const struct net_transport *transport = &a->trace->transports[t];
-            for (size_t i = 0; i < transport->connections.n; i++) {
-                const struct net_address *local = &transport->connections.at[i].local;
-                struct own_address own = {{.zone = local->zone, .family = local->family}, p};
-                memcpy(own.address.ip, local->ip, sizeof own.address.ip);
-                if (transport->rank == g->ranks[p].rank && local->family != AF_UNIX)
-                    array_push(&list, own);
-            }
-        }
-    array_sort(&list, by_address);
-    return list;
+    if (process < g->n_ranks) {
+        g->rank_hosts[process] = MIN(g->rank_hosts[process], with);
+    } else if (with < g->n_ranks) {
+        int32_t *host = &g->server_hosts[process - g->n_ranks];
+        *host = *host < 0 ? (int32_t)with : MIN(*host, (int32_t)with);
+    }
 }
 
 /* Which rank is the first one with whom each process has an address in common. */
 static void fill_hosts(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
+    struct map owners = {0}; /* the first process that has an address */
     if (g->n_servers == 0)
         return;
-    address_array list = list_addresses(a);
-    g->rank_hosts = arena_array(&g->arena, g->n_ranks + (size_t)1, sizeof *g->rank_hosts);
-    g->server_hosts = arena_array(&g->arena, g->n_servers + (size_t)1, sizeof *g->server_hosts);
+    g->rank_hosts = arena_array(&g->arena, g->n_ranks, sizeof *g->rank_hosts);
+    g->server_hosts = arena_array(&g->arena, g->n_servers, sizeof *g->server_hosts);
     for (uint32_t r = 0; r < g->n_ranks; r++)
         g->rank_hosts[r] = r;
     for (uint32_t s = 0; s < g->n_servers; s++)
         g->server_hosts[s] = -1;
-    for (size_t i = 0, first = 0; i < list.n; i++) { /* ranks go before servers */
-        uint32_t process = list.at[i].process;
-        if (memcmp(&list.at[i].address, &list.at[first].address, sizeof list.at->address) != 0)
-            first = i;
-        uint32_t with = list.at[first].process;
-        if (process < g->n_ranks && with < g->rank_hosts[process])
-            g->rank_hosts[process] = with;
-        if (process >= g->n_ranks && with < g->n_ranks) {
-            int32_t *host = &g->server_hosts[process - g->n_ranks];
-            *host = *host < 0 || with < (uint32_t)*host ? (int32_t)with : *host;
+    for (uint32_t p = 0; p < g->n_ranks + g->n_servers; p++)
+        for (uint32_t t = 0; t < a->trace->n_transports; t++) {
+            const struct net_transport *transport = &a->trace->transports[t];
+            for (size_t i = 0; i < transport->connections.n && transport->rank == g->ranks[p].rank;
+                 i++) {
+                const struct net_address *local = &transport->connections.at[i].local;
+                uint64_t key = message_address_key(local), with = p;
+                if (local->family == AF_UNIX)
+                    continue;
+                if (map_get(&owners, key, &with))
+                    share_host(g, p, (uint32_t)with);
+                else
+                    map_set(&owners, key, p);
+            }
         }
-    }
-    array_fini(&list);
+    map_fini(&owners);
 }
 
 /* The threads of an executor's pool take its ops in turns. */
@@ -354,6 +337,7 @@ static void fill_collectives(struct assembly *a)
                                       .n_channels = joined->pattern.n_channels};
         for (uint32_t m = joined->first_member; m < joined->first_member + joined->n_members; m++) {
             const struct member *member = &join->members.at[m];
+            join->ranks[member->rank].collectives.at[member->collective].joined = j;
             const struct local_collective *own = JOIN_PART(join, member);
             g->members[m].arrival = a->first_op[member->rank] + own->arrival;
             g->members[m].transfer = a->first_op[member->rank] + own->transfer;
@@ -373,32 +357,21 @@ static void fill_tensors(struct assembly *a)
     for (uint32_t r = 0; r < join->n_ranks; r++)
         n += join->ranks[r].tensors.n;
     g->tensors = arena_array(&g->arena, n, sizeof *g->tensors);
-    uint32_t *joined_of = mem_alloc(join->members.n * sizeof *joined_of);
-    size_t *first = mem_array(join->n_ranks + (size_t)1, sizeof *first); /* of each rank's */
-    for (uint32_t r = 0; r < join->n_ranks; r++)
-        first[r + 1] = first[r] + join->ranks[r].collectives.n;
-    for (size_t j = 0; j < join->joined.n; j++)
-        for (uint32_t m = 0; m < join->joined.at[j].n_members; m++) {
-            const struct member *member = &joined_members(join, &join->joined.at[j])[m];
-            joined_of[first[member->rank] + member->collective] = (uint32_t)j;
-        }
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         const struct rank_build *rank = &join->ranks[r];
         for (size_t t = 0; t < rank->tensors.n; t++) {
             const struct local_tensor *tensor = &rank->tensors.at[t];
             char text[TENSOR_NAME];
             assembly_name_tensor(a, tensor, t, text);
-            g->tensors[g->n_tensors++] =
-                (struct graph_tensor){.name = strtab_add(&g->names, text, strlen(text)),
-                                      .size_bytes = tensor->size_bytes,
-                                      .rank = r,
-                                      .in = a->first_op[r] + tensor->in,
-                                      .out = a->first_op[r] + tensor->out,
-                                      .collective = joined_of[first[r] + tensor->collective]};
+            g->tensors[g->n_tensors++] = (struct graph_tensor){
+                .name = strtab_add(&g->names, text, strlen(text)),
+                .size_bytes = tensor->size_bytes,
+                .rank = r,
+                .in = a->first_op[r] + tensor->in,
+                .out = a->first_op[r] + tensor->out,
+                .collective = rank->collectives.at[tensor->collective].joined};
         }
     }
-    mem_free(joined_of);
-    mem_free(first);
 }
 
 /* Only the recorder knows what the profiler costs. Ranks run the same ops: what one measured above

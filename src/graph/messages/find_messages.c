@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/memory.h"
 #include "base/sort.h"
@@ -301,11 +300,8 @@ static uint32_t find_link(struct finder *f, const struct net_connection *c, uint
 {
     bool within = c && (memcmp(c->local.ip, c->remote.ip, sizeof c->local.ip) == 0 ||
                         c->local.family == AF_UNIX);
-    uint64_t words[2] = {0, 0}, index;
-    if (c && c->local.family != AF_UNIX)
-        memcpy(words, c->local.ip, sizeof words);
-    uint64_t key = map_mix(map_mix(words[0]) ^ words[1]) + (c ? c->local.zone : UINT64_MAX);
-    key = map_mix(key ^ (within || !c ? rank + UINT64_C(1) : 0)) | 1;
+    uint64_t index, key = c ? message_address_key(&c->local) : UINT64_MAX;
+    key = map_mix(key ^ (within || !c ? (rank + UINT64_C(1)) << 1 : 0)) | 1;
     if (map_get(&f->link_of, key, &index))
         return (uint32_t)index;
     struct link link = {.rank = rank, .within = within};

@@ -8,6 +8,9 @@
 #ifndef GRAPH_FIND_MESSAGES_H
 #define GRAPH_FIND_MESSAGES_H
 
+#include <string.h>
+#include <sys/socket.h>
+
 #include "graph/collectives/match_collectives.h"
 
 /* In a graph: messages (of three ops each), and these times iterations that are learnt from. */
@@ -41,6 +44,15 @@ struct link {
     bool within;   /* the host */
     char name[NET_ADDRESS_TEXT];
 };
+
+/* Of an address without its port. */
+static inline uint64_t message_address_key(const struct net_address *address)
+{
+    uint64_t words[2] = {0, 0};
+    if (address->family != AF_UNIX)
+        memcpy(words, address->ip, sizeof words);
+    return map_mix(map_mix(map_mix(words[0]) ^ words[1]) + address->zone) | 1;
+}
 
 /* What a rank has no log of. */
 enum lacks {

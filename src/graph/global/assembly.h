@@ -79,12 +79,6 @@ static inline uint32_t assembly_message(const struct assembly *a, uint32_t rank,
     return a->message_at[op] / N_MESSAGE_OPS;
 }
 
-static inline const struct message_time *assembly_time_of(const struct assembly *a,
-                                                          uint32_t message, uint32_t sample)
-{
-    return &a->messages->times.at[(size_t)message * a->n_samples + sample];
-}
-
 /* The device of what goes out over a line or comes in. */
 static inline uint32_t assembly_line_device(const struct assembly *a, uint32_t line)
 {

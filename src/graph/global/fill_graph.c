@@ -45,7 +45,7 @@ static void fill_seen(struct assembly *a)
             enum message_op as = MESSAGE_CALL;
             uint32_t m = assembly_message(a, r, op, &as);
             const struct message_time *time =
-                assembly_time_of(a, m, g->shown_sample + a->first_sample);
+                message_time_of(a->messages, m, g->shown_sample + a->first_sample);
             int64_t dur = g->sample_dur_ns[(size_t)g->shown_sample * a->n_ops + op];
             set_seen(g, op, as == MESSAGE_CALL ? time->start_ns : time->end_ns - dur, zero, dur);
         }

@@ -20,13 +20,13 @@ struct times {
 
 static struct times starts_of(const struct assembly *a, uint32_t message)
 {
-    return (struct times){&assembly_time_of(a, message, 0)->start_ns,
+    return (struct times){&message_time_of(a->messages, message, 0)->start_ns,
                           sizeof(struct message_time) / sizeof(int64_t)};
 }
 
 static struct times ends_of(const struct assembly *a, uint32_t message)
 {
-    return (struct times){&assembly_time_of(a, message, 0)->end_ns,
+    return (struct times){&message_time_of(a->messages, message, 0)->end_ns,
                           sizeof(struct message_time) / sizeof(int64_t)};
 }
 
@@ -322,7 +322,7 @@ static void add_link_order(struct assembly *a)
     for (uint32_t s = 0; s < a->n_samples; s++)
         if (lead->sample_step[s] == lead->steps.reference)
             shown = s;
-    messages_by_start(messages, a->n_samples, shown, sent);
+    messages_by_start(messages, shown, 1, sent);
     for (size_t i = 0; i < messages->all.n; i++) {
         uint32_t m = sent[i].message;
         const struct message *message = &messages->all.at[m];
@@ -332,7 +332,7 @@ static void add_link_order(struct assembly *a)
         map_get(&last, key, &seen);
         map_set(&last, key, (uint64_t)m + 1);
         uint32_t before = (uint32_t)seen - 1;
-        if (seen > 0 && assembly_time_of(a, before, shown)->start_ns == sent[i].start_ns &&
+        if (seen > 0 && message_time_of(a->messages, before, shown)->start_ns == sent[i].start_ns &&
             holds(a, starts_of(a, before), starts_of(a, m), 0) &&
             holds(a, ends_of(a, before), ends_of(a, m), 0))
             assembly_add_edge(a, assembly_message_op(a, before, MESSAGE_CALL),

@@ -74,33 +74,6 @@ static int64_t time_on_line(struct line_state *state, const struct message *mess
     return dur;
 }
 
-/* A message in an iteration. */
-struct sending {
-    int64_t start_ns;
-    uint32_t message, sample;
-};
-
-static int compare_sendings(const void *p, const void *q, void *arg)
-{
-    const struct sending *x = p, *y = q;
-    return ASCENDING(start_ns) /* then, of several that one call sent: */
-           ?: COMPARE(assembly_time_of(arg, x->message, x->sample)->end_ns,
-                      assembly_time_of(arg, y->message, y->sample)->end_ns)
-           ?: ASCENDING(sample) ?: ASCENDING(message);
-}
-
-/* All messages of all iterations, in the order in which they were sent. */
-static struct sending *list_sendings(struct assembly *a)
-{
-    size_t n_messages = a->messages->all.n, n = 0;
-    struct sending *sent = mem_alloc(n_messages * a->n_samples * sizeof *sent);
-    for (uint32_t s = 0; s < a->n_samples; s++)
-        for (uint32_t m = 0; m < n_messages; m++)
-            sent[n++] = (struct sending){assembly_time_of(a, m, s)->start_ns, m, s};
-    qsort_r(sent, n, sizeof *sent, compare_sendings, a);
-    return sent;
-}
-
 /* Whether the iteration after a sample is the next sample. */
 static bool next_is_seen(const struct assembly *a, uint32_t sample)
 {
@@ -134,15 +107,17 @@ static void add_unseen(const struct assembly *a, line_use_array *uses)
 static void time_messages(struct assembly *a, struct turn *turns)
 {
     const struct messages *messages = a->messages;
-    struct sending *sent = list_sendings(a);
+    size_t n_sent = messages->all.n * a->n_samples;
+    struct sent_message *sent = mem_alloc(n_sent * sizeof *sent);
     struct line_state *states = mem_alloc(a->lines.n * sizeof *states);
     line_use_array uses = {0};
     for (size_t l = 0; l < a->lines.n; l++)
         states[l] = (struct line_state){INT64_MIN, NULL, INT64_MIN, INT64_MIN, 0};
-    for (size_t i = 0; i < messages->all.n * a->n_samples; i++) {
+    messages_by_start(messages, 0, a->n_samples, sent);
+    for (size_t i = 0; i < n_sent; i++) {
         uint32_t m = sent[i].message, sample = sent[i].sample;
         const struct message *message = &messages->all.at[m];
-        const struct message_time *time = assembly_time_of(a, m, sample);
+        const struct message_time *time = message_time_of(a->messages, m, sample);
         int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
         struct turn *turn = &turns[sample * messages->all.n + m];
         *turn = (struct turn){INT64_MAX, INT64_MAX, INT64_MIN, 0};
@@ -269,7 +244,7 @@ static void time_call(struct assembly *a, const struct timing *t, uint32_t sampl
     int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
     const uint32_t *ops = a->message_ops + (size_t)message * N_MESSAGE_OPS;
     const struct turn *turn = &t->turns[sample * a->messages->all.n + message];
-    int64_t sent = assembly_time_of(a, message, sample)->start_ns, called = sent, usual;
+    int64_t sent = message_time_of(a->messages, message, sample)->start_ns, called = sent, usual;
     int64_t busy_until = MIN(turn->send_free_ns, turn->recv_free_ns);
     *end_ns = sent;
     if (!t->usual_ns) { /* what is usual is to be found from these */
@@ -307,7 +282,7 @@ static void time_sample(struct assembly *a, const struct timing *t, uint32_t sam
         enum message_op as = MESSAGE_CALL;
         uint32_t message = assembly_message(a, r, op, &as);
         if (message != NO_ID && as != MESSAGE_CALL) { /* timed with its call */
-            end_ns[op] = assembly_time_of(a, message, sample)->end_ns;
+            end_ns[op] = message_time_of(a->messages, message, sample)->end_ns;
             continue;
         }
         struct readiness ready = ready_at(a, end_ns, t->first_edge[op], op, sample);

@@ -247,7 +247,7 @@ static uint32_t shown_sample(const struct finder *f, const struct joined *joined
 static uint32_t find_node_groups(struct finder *f, struct joined *joined)
 {
     struct member *members = joined_members(f->join, joined);
-    uint32_t n_samples = f->join->ranks[0].n_samples, n_logged = 0;
+    uint32_t n_samples = f->messages->n_samples, n_logged = 0;
     bool by_nccl = false, any = shown_sample(f, joined) != NO_ID;
     f->nobody = NO_ID;
     for (uint32_t m = 0; m < joined->n_members; m++) {
@@ -457,7 +457,7 @@ static struct message_time received_by(int64_t left_ns, struct message_time time
 static bool stretch_times(struct finder *f, const struct joined *joined, struct message_time *times,
                           uint32_t from, uint32_t to)
 {
-    uint32_t n_samples = f->join->ranks[0].n_samples;
+    uint32_t n_samples = f->messages->n_samples;
     const struct member *members = joined_members(f->join, joined);
     int64_t start, end, own_start, own_end;
     if (!find_transfer(f->join, joined, from, &start, &end) ||
@@ -481,7 +481,7 @@ static bool stretch_times(struct finder *f, const struct joined *joined, struct 
 static bool time_messages(struct finder *f, const struct joined *joined, uint32_t shown,
                           struct message_time *times, bool *uneven)
 {
-    uint32_t n_samples = f->join->ranks[0].n_samples;
+    uint32_t n_samples = f->messages->n_samples;
     for (uint32_t s = 0; s < n_samples; s++) {
         if (!is_seen(f, joined, s))
             continue;
@@ -505,7 +505,7 @@ static void take_apart(struct finder *f, uint32_t j, bool with_ready)
 {
     struct joined *joined = &f->join->joined.at[j];
     struct messages *messages = f->messages;
-    uint32_t n_samples = f->join->ranks[0].n_samples, shown = shown_sample(f, joined);
+    uint32_t n_samples = f->messages->n_samples, shown = shown_sample(f, joined);
     size_t first_time = messages->times.n, first_message = messages->all.n;
     bool uneven = false;
     f->with_ready = with_ready;
@@ -597,6 +597,7 @@ void messages_find(struct messages *messages, struct join *join, const struct dp
     size_t n_ends = join->n_ranks + (size_t)join->n_servers;
     if (trace->n_transports + trace->n_nccl_logs == 0 || n_ends < 2)
         return;
+    messages->n_samples = join->ranks[0].n_samples;
     messages->lacks = mem_array(join->n_ranks, 1);
     f.unlogged = mem_alloc(n_ends * sizeof *f.unlogged);
     endpoints_index(&f.endpoints, join, trace);

@@ -62,7 +62,8 @@ enum lacks {
 
 struct messages {
     ARRAY(struct message) all;        /* by collective, then in the order in which they were sent */
-    ARRAY(struct message_time) times; /* [message * n_samples + sample], on the common axis */
+    ARRAY(struct message_time) times; /* see message_time_of(); on the common axis */
+    uint32_t n_samples;
     ARRAY(struct link) links;
     uint32_t n_whole;   /* collectives that have logs, but must be taken as one op */
     uint32_t n_uneven;  /* of these: whose messages differ between iterations */
@@ -85,12 +86,18 @@ bool message_ends_member(const struct messages *messages, const struct join *joi
                          const struct joined *joined, uint32_t message, bool receives,
                          uint32_t member);
 
+static inline struct message_time *message_time_of(const struct messages *messages,
+                                                   uint32_t message, uint32_t sample)
+{
+    return &messages->times.at[(size_t)message * messages->n_samples + sample];
+}
+
 struct sent_message {
-    int64_t start_ns, end_ns;
-    uint32_t message;
+    int64_t start_ns;
+    uint32_t message, sample;
 };
-/* All messages, in the order in which they were sent in an iteration. */
-void messages_by_start(const struct messages *messages, uint32_t n_samples, uint32_t sample,
+/* All messages of so many samples, in the order in which they were sent. */
+void messages_by_start(const struct messages *messages, uint32_t first_sample, uint32_t n_samples,
                        struct sent_message *sent);
 
 void messages_fini(struct messages *messages);

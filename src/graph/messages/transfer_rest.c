@@ -7,31 +7,37 @@
 #include "base/sort.h"
 #include "graph/messages/find_messages.h"
 
-ORDER(compare_starts, struct sent_message,
-      ASCENDING(start_ns) ?: ASCENDING(end_ns) ?: ASCENDING(message));
+static int compare_sent(const void *p, const void *q, void *messages)
+{
+    const struct sent_message *x = p, *y = q;
+    return ASCENDING(start_ns) /* then, of several that one call sent: */
+           ?: COMPARE(message_time_of(messages, x->message, x->sample)->end_ns,
+                      message_time_of(messages, y->message, y->sample)->end_ns)
+           ?: ASCENDING(sample) ?: ASCENDING(message);
+}
 
-void messages_by_start(const struct messages *messages, uint32_t n_samples, uint32_t sample,
+void messages_by_start(const struct messages *messages, uint32_t first_sample, uint32_t n_samples,
                        struct sent_message *sent)
 {
-    for (uint32_t m = 0; m < messages->all.n; m++) {
-        const struct message_time *time = &messages->times.at[(size_t)m * n_samples + sample];
-        sent[m] = (struct sent_message){time->start_ns, time->end_ns, m};
-    }
-    qsort(sent, messages->all.n, sizeof *sent, compare_starts);
+    size_t n = 0;
+    for (uint32_t s = first_sample; s < first_sample + n_samples; s++)
+        for (uint32_t m = 0; m < messages->all.n; m++)
+            sent[n++] = (struct sent_message){message_time_of(messages, m, s)->start_ns, m, s};
+    qsort_r(sent, n, sizeof *sent, compare_sent, (void *)messages);
 }
 
 /* ---- what ranks without a log received, and when ---- */
 
 /* What a byte takes on a link while little else is on it: of the large messages that were seen to
  * arrive, the fastest tenth takes no longer. */
-static double find_ns_a_byte(const struct messages *messages, uint32_t n_samples)
+static double find_ns_a_byte(const struct messages *messages)
 {
     enum { LARGE_BYTES = 32768 };
     ARRAY(double) ratios = {0};
-    for (size_t m = 0; m < messages->all.n; m++)
-        for (uint32_t s = 0; s < n_samples; s++) {
+    for (uint32_t m = 0; m < messages->all.n; m++)
+        for (uint32_t s = 0; s < messages->n_samples; s++) {
             const struct message *message = &messages->all.at[m];
-            const struct message_time *time = &messages->times.at[m * n_samples + s];
+            const struct message_time *time = message_time_of(messages, m, s);
             double ns = (double)time->end_ns - (double)time->start_ns;
             if (message->rx != NO_ID && message->size_bytes >= LARGE_BYTES && ns > 0)
                 array_push(&ratios, ns / (double)message->size_bytes);
@@ -47,20 +53,18 @@ static double find_ns_a_byte(const struct messages *messages, uint32_t n_samples
 static void estimate_ends(struct messages *messages, const struct join *join)
 {
     const double MOST_NS = 1e15; /* sizes are what a log says */
-    uint32_t n_samples = join->ranks[0].n_samples;
-    double ns_a_byte = find_ns_a_byte(messages, n_samples);
+    double ns_a_byte = find_ns_a_byte(messages);
     struct sent_message *sent = mem_alloc(messages->all.n * sizeof *sent);
     int64_t *free_ns = mem_alloc(messages->links.n * sizeof *free_ns);
-    for (uint32_t s = 0; s < n_samples; s++) {
+    for (uint32_t s = 0; s < messages->n_samples; s++) {
         for (size_t l = 0; l < messages->links.n; l++)
             free_ns[l] = INT64_MIN;
-        messages_by_start(messages, n_samples, s, sent);
+        messages_by_start(messages, s, 1, sent);
         for (size_t i = 0; i < messages->all.n; i++) {
             const struct message *message = &messages->all.at[sent[i].message];
             const struct joined *joined = &join->joined.at[message->joined];
             const struct member *to = &joined_members(join, joined)[message->to];
-            struct message_time *time =
-                &messages->times.at[(size_t)sent[i].message * n_samples + s];
+            struct message_time *time = message_time_of(messages, sent[i].message, s);
             if (message->tx == NO_ID)
                 continue;
             if (message->rx == NO_ID) {
@@ -81,11 +85,10 @@ static void estimate_ends(struct messages *messages, const struct join *join)
 /* ---- what remains of the transfers ---- */
 
 /* When a message is over for those who receive it, or for those who send it. */
-static int64_t over_ns(const struct messages *messages, const struct join *join, uint32_t message,
-                       bool receives, uint32_t sample)
+static int64_t over_ns(const struct messages *messages, uint32_t message, bool receives,
+                       uint32_t sample)
 {
-    size_t n_samples = join->ranks[0].n_samples;
-    const struct message_time *time = &messages->times.at[message * n_samples + sample];
+    const struct message_time *time = message_time_of(messages, message, sample);
     return receives || messages->all.at[message].ends_sender ? time->end_ns : time->start_ns;
 }
 
@@ -93,8 +96,8 @@ static int64_t over_ns(const struct messages *messages, const struct join *join,
 static bool never_left_before(const struct messages *messages, const struct join *join,
                               const struct member *member, uint32_t message, bool receives)
 {
-    for (uint32_t s = 0; s < join->ranks[0].n_samples; s++)
-        if (over_ns(messages, join, message, receives, s) > member_left_ns(join, member, s))
+    for (uint32_t s = 0; s < messages->n_samples; s++)
+        if (over_ns(messages, message, receives, s) > member_left_ns(join, member, s))
             return false;
     return true;
 }
@@ -146,7 +149,7 @@ static void cut_transfer(const struct messages *messages, struct join *join, str
     struct rank_build *rank = &join->ranks[member->rank];
     for (uint32_t s = 0; s < rank->n_samples; s++) {
         size_t at = member_transfer_at(join, member, s);
-        int64_t over = MIN(over_ns(messages, join, message, receives, s), rank->end_ns[at]);
+        int64_t over = MIN(over_ns(messages, message, receives, s), rank->end_ns[at]);
         if (rank->start_ns[at] != ABSENT && over > rank->start_ns[at]) {
             member->exchange_ns += (over - rank->start_ns[at]) / rank->n_samples;
             rank->start_ns[at] = over;

@@ -85,13 +85,6 @@ void servers_begin(struct servers *servers)
 
 /* ---- ops ---- */
 
-static const struct message_time *time_of(const struct servers *servers, uint32_t message,
-                                          uint32_t sample)
-{
-    const struct join *join = servers->join;
-    return &servers->messages->times.at[(size_t)message * join->ranks[0].n_samples + sample];
-}
-
 static bool is_push(const struct joined *joined, const struct message *m, uint32_t server)
 {
     return m->to == joined->n_members + server && m->size_bytes > 0;
@@ -187,7 +180,7 @@ static int64_t answered_ns(const struct servers *servers, const struct served *s
     int64_t answered = INT64_MAX;
     for (uint32_t i = 0; i < served->n_answers; i++) {
         uint32_t message = servers->exchanged.at[served->first_answer + i];
-        int64_t start = time_of(servers, message, sample)->start_ns;
+        int64_t start = message_time_of(servers->messages, message, sample)->start_ns;
         if (served_carries_result(servers, served, i))
             answered = MIN(answered, start);
     }
@@ -204,11 +197,12 @@ static void list_tasks(struct servers *servers, const struct served *served, uin
     int64_t answered = answered_ns(servers, served, sample);
     size_t n_before = tasks->n, first = n_before, last = n_before;
     for (uint32_t i = 0; i < served->n_pushes; i++) {
-        struct task task = {.after_ns =
-                                time_of(servers, messages[served->first_push + i], sample)->end_ns,
-                            .before_ns = answered,
-                            .op = served->op + i,
-                            .sample = sample};
+        struct task task = {
+            .after_ns = message_time_of(servers->messages, messages[served->first_push + i], sample)
+                            ->end_ns,
+            .before_ns = answered,
+            .op = served->op + i,
+            .sample = sample};
         array_push(tasks, task);
         if (by_arrival(&task, &tasks->at[first]) < 0)
             first = tasks->n - 1;

@@ -74,61 +74,19 @@ uint32_t part_intern(struct trace_part *part, const char *text, size_t len)
     return strtab_add(&part->names, text, len);
 }
 
+void part_set_rank(struct trace_part *part, int64_t rank, int64_t world_size)
+{
+    if (rank >= 0 && rank <= INT32_MAX) {
+        part->has_rank = true;
+        part->rank = (int)rank;
+    }
+    if (world_size > 0 && world_size <= INT32_MAX)
+        part->world_size = (int)world_size;
+}
+
 uint32_t part_read_text(struct trace_part *part, struct json *js)
 {
-    const char *text;
-    size_t len;
-    if (json_peek(js) != '"')
-        return json_skip(js), 0;
-    return json_string(js, &text, &len) ? part_intern(part, text, len) : 0;
-}
-
-void part_read_member(struct part_reader *r, const struct part_member *members, const char *key,
-                      size_t len, void *out)
-{
-    struct json *js = r->js;
-    const struct part_member *member = members;
-    while (member->key && (strlen(member->key) != len || memcmp(member->key, key, len) != 0))
-        member++;
-    if (!member->key) {
-        json_skip(js);
-        return;
-    }
-    void *at = (char *)out + member->offset;
-    const char *text;
-    uint64_t size;
-    int64_t number;
-    switch (member->type) {
-    case MEMBER_TEXT:
-        *(uint32_t *)at = part_read_text(r->part, js);
-        break;
-    case MEMBER_SIZE:
-        *(uint64_t *)at = json_read_unsigned(js, &size) == JSON_VALUE ? size : 0;
-        break;
-    case MEMBER_INT:
-        *(int64_t *)at = json_read_decimal(js, 0, &number) == JSON_VALUE ? number : 0;
-        break;
-    case MEMBER_BOOL:
-        *(bool *)at = json_scalar(js, &text, &len) && json_is(text, len, "true");
-        break;
-    case MEMBER_NUMBER:
-        *(double *)at = json_read_decimal(js, 9, &number) == JSON_VALUE ? (double)number / 1e9 : 0;
-        break;
-    case MEMBER_READ:
-        member->read(r, out, member->offset);
-        break;
-    }
-}
-
-bool part_read_object(struct part_reader *r, const struct part_member *members, void *out)
-{
-    const char *key;
-    size_t len;
-    if (!json_open(r->js, '{'))
-        return false;
-    while (json_object_next(r->js, &key, &len))
-        part_read_member(r, members, key, len, out);
-    return true;
+    return json_read_text(&(struct json_reader){.js = js, .strings = &part->names});
 }
 
 struct group_reading {
@@ -137,19 +95,19 @@ struct group_reading {
 };
 
 /* A name may be a number, or a list. */
-static void read_group_name(struct part_reader *r, void *out, size_t offset)
+static void read_group_name(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    uint32_t *name = (uint32_t *)((char *)out + offset);
+    struct group_reading *group = out;
     const char *text;
     size_t len;
     bool cut;
     if (json_peek(r->js) == '"')
-        *name = part_read_text(r->part, r->js);
+        group->name = json_read_text(r);
     else if (json_raw(r->js, JSON_TEXT_MAX, &text, &len, &cut))
-        *name = part_intern(r->part, text, len);
+        group->name = strtab_add(r->strings, text, len);
 }
 
-static void read_group_ranks(struct part_reader *r, void *out, size_t offset UNUSED)
+static void read_group_ranks(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     struct group_reading *group = out;
     int64_t rank;
@@ -160,25 +118,26 @@ static void read_group_ranks(struct part_reader *r, void *out, size_t offset UNU
             array_push(&group->ranks, (int32_t)rank);
 }
 
-void part_read_group(struct part_reader *r, const char *name_key, const char *description_key)
+void part_read_group(struct trace_part *part, struct json *js, const char *name_key,
+                     const char *description_key)
 {
-    struct group_reading read = {0};
-    const struct part_member members[] = {
-        MEMBER_BY(name_key, read_group_name, offsetof(struct group_reading, name)),
+    const struct json_member members[] = {
+        MEMBER_BY(name_key, read_group_name, 0),
         MEMBER(struct group_reading, description_key, TEXT, description),
         MEMBER_BY("ranks", read_group_ranks, 0),
         {NULL}};
-    if (!part_read_object(r, members, &read))
-        return;
-    struct trace_group group = {.name = read.name,
-                                .description = read.description,
-                                .n_ranks = (uint32_t)read.ranks.n,
-                                .ranks =
-                                    arena_array(&r->part->arena, read.ranks.n, sizeof(int32_t))};
-    if (read.ranks.n)
-        memcpy(group.ranks, read.ranks.at, read.ranks.n * sizeof *group.ranks);
-    if (r->js->fail == JSON_OK)
-        array_push(&r->part->groups, group);
+    struct json_reader r = {.js = js, .strings = &part->names};
+    struct group_reading read = {0};
+    if (json_read_object(&r, members, &read) && js->fail == JSON_OK) {
+        struct trace_group group = {.name = read.name,
+                                    .description = read.description,
+                                    .n_ranks = (uint32_t)read.ranks.n,
+                                    .ranks =
+                                        arena_array(&part->arena, read.ranks.n, sizeof(int32_t))};
+        if (read.ranks.n)
+            memcpy(group.ranks, read.ranks.at, read.ranks.n * sizeof *group.ranks);
+        array_push(&part->groups, group);
+    }
     array_fini(&read.ranks);
 }
 

@@ -2,7 +2,7 @@
 #ifndef INGEST_PART_H
 #define INGEST_PART_H
 
-#include "base/json.h"
+#include "base/json_members.h"
 #include "ingest/trace.h"
 
 /* Spans come in blocks, so that a block's memory goes back to the system the moment its spans have
@@ -126,45 +126,14 @@ void part_place_span(struct trace_part *part, const struct trace_span *span);
 void part_free_blocks(struct trace_part *part);
 
 uint32_t part_intern(struct trace_part *part, const char *text, size_t len);
+/* The rank and the world size as the file gives them, where they make sense. */
+void part_set_rank(struct trace_part *part, int64_t rank, int64_t world_size);
+
 /* The next value, a text, as a string id; 0: it is no text. */
 uint32_t part_read_text(struct trace_part *part, struct json *js);
-
-/* Reading the objects of a JSON document by tables of their members. */
-struct part_reader {
-    struct json *js;
-    struct trace_part *part;
-};
-enum member_type {
-    MEMBER_TEXT,   /* uint32_t, a string id; 0: the value is no text */
-    MEMBER_SIZE,   /* uint64_t; 0: the value is no such number */
-    MEMBER_INT,    /* int64_t; 0: the value is no number */
-    MEMBER_BOOL,   /* whether it is true */
-    MEMBER_NUMBER, /* double, with up to nine decimals; 0: the value is no number */
-    MEMBER_READ    /* by a function, which takes the value; the offset is for it to use */
-};
-struct part_member {
-    const char *key; /* NULL ends a table */
-    enum member_type type;
-    size_t offset; /* in the struct */
-    void (*read)(struct part_reader *r, void *out, size_t offset);
-};
-/* What a function of a table need not know. */
-#define UNUSED __attribute__((unused))
-#define MEMBER(type, key, kind, member)                                                            \
-    {                                                                                              \
-        key, MEMBER_##kind, offsetof(type, member), NULL                                           \
-    }
-#define MEMBER_BY(key, function, offset)                                                           \
-    {                                                                                              \
-        key, MEMBER_READ, offset, function                                                         \
-    }
-/* Reads the next value, an object, into *out. Another value is skipped: false. */
-bool part_read_object(struct part_reader *r, const struct part_member *members, void *out);
-/* The value behind a key. */
-void part_read_member(struct part_reader *r, const struct part_member *members, const char *key,
-                      size_t len, void *out);
-/* A process group, whose ranks are "ranks", into the part's. */
-void part_read_group(struct part_reader *r, const char *name_key, const char *description_key);
+/* A process group, whose ranks are "ranks". */
+void part_read_group(struct trace_part *part, struct json *js, const char *name_key,
+                     const char *description_key);
 
 /* Calls read_event at each event of a Chrome trace, an array or an object with "traceEvents"; what
  * is no event is counted as broken. */

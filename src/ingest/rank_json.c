@@ -42,35 +42,34 @@ void recording_rename(struct recording *recording, const uint32_t *names)
     recording->plan.reason = names[recording->plan.reason];
 }
 
-struct reading {
-    struct part_reader r;
-    struct recording *out;
-};
-
-static struct reading *reading_of(struct part_reader *r)
+static struct recording *recording_of(struct json_reader *r)
 {
-    return (struct reading *)r; /* its first member */
+    return part_payload(r->arg, &recording_payload);
 }
 
-static int64_t read_int(struct part_reader *r, int64_t none)
+static int64_t read_int(struct json_reader *r, int64_t none)
 {
     int64_t v;
     return json_read_decimal(r->js, 0, &v) == JSON_VALUE ? v : none;
 }
 
-static uint64_t read_size(struct part_reader *r)
+static uint64_t read_size(struct json_reader *r)
 {
     uint64_t v;
     return json_read_unsigned(r->js, &v) == JSON_VALUE ? v : 0;
 }
 
-/* The next element of a list that is an object; others are counted and skipped. */
-static bool next_object(struct part_reader *r)
+/* The next object of a list; what is none is counted and skipped. `in_list` is false at first: the
+ * list is the next value. */
+static bool next_object(struct json_reader *r, bool *in_list)
 {
+    if (!*in_list && !json_open(r->js, '['))
+        return false;
+    *in_list = true;
     while (json_array_next(r->js)) {
         if (json_peek(r->js) == '{')
             return true;
-        reading_of(r)->out->n_broken++;
+        recording_of(r)->n_broken++;
         json_skip(r->js);
     }
     return false;
@@ -78,7 +77,7 @@ static bool next_object(struct part_reader *r)
 
 /* ---- models ---- */
 
-static void read_shape(struct part_reader *r, void *out, size_t offset UNUSED)
+static void read_shape(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     struct recorded_parameter *p = out;
     p->numel = 0;
@@ -90,27 +89,26 @@ static void read_shape(struct part_reader *r, void *out, size_t offset UNUSED)
             p->numel = UINT64_MAX;
 }
 
-static void read_parameters(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
+static void read_parameters(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    static const struct part_member members[] = {
+    static const struct json_member members[] = {
         MEMBER(struct recorded_parameter, "name", TEXT, name),
         MEMBER_BY("shape", read_shape, 0),
         MEMBER(struct recorded_parameter, "size_bytes", SIZE, size_bytes),
         {NULL}};
-    if (!json_open(r->js, '['))
-        return;
-    while (next_object(r)) {
+    bool in_list = false;
+    while (next_object(r, &in_list)) {
         struct recorded_parameter p = {0};
-        part_read_object(r, members, &p);
+        json_read_object(r, members, &p);
         if (r->js->fail == JSON_OK)
-            array_push(&reading_of(r)->out->parameters, p);
+            array_push(&recording_of(r)->parameters, p);
     }
 }
 
-static void read_bucket_members(struct part_reader *r, void *out, size_t offset UNUSED)
+static void read_bucket_members(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     struct recorded_bucket *bucket = out;
-    struct recording *recording = reading_of(r)->out;
+    struct recording *recording = recording_of(r);
     if (!json_open(r->js, '['))
         return;
     while (json_array_next(r->js)) {
@@ -125,23 +123,22 @@ static void read_bucket_members(struct part_reader *r, void *out, size_t offset 
 
 /* buckets or fsdp.units: indices of parameters, which may be listed further on. *(out + offset) is
  * the list's first index and, behind it, its length. */
-static void read_buckets(struct part_reader *r, void *out, size_t offset)
+static void read_buckets(struct json_reader *r, void *out, size_t offset)
 {
-    static const struct part_member members[] = {
+    static const struct json_member members[] = {
         MEMBER_BY("parameters", read_bucket_members, 0),
         MEMBER(struct recorded_bucket, "size_bytes", SIZE, size_bytes),
         MEMBER(struct recorded_bucket, "name", TEXT, name),
         {NULL}};
-    struct recording *recording = reading_of(r)->out;
+    struct recording *recording = recording_of(r);
     uint32_t *list = (uint32_t *)((char *)out + offset);
     list[0] = (uint32_t)recording->buckets.n;
     list[1] = 0;
-    if (!json_open(r->js, '['))
-        return;
-    while (next_object(r)) {
+    bool in_list = false;
+    while (next_object(r, &in_list)) {
         struct recorded_bucket bucket = {.model = (uint32_t)recording->models.n,
                                          .first = (uint32_t)recording->members.n};
-        part_read_object(r, members, &bucket);
+        json_read_object(r, members, &bucket);
         if (r->js->fail != JSON_OK)
             return;
         array_push(&recording->buckets, bucket);
@@ -149,11 +146,11 @@ static void read_buckets(struct part_reader *r, void *out, size_t offset)
     }
 }
 
-static void read_fsdp(struct part_reader *r, void *out, size_t offset UNUSED)
+static void read_fsdp(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    static const struct part_member members[] = {
+    static const struct json_member members[] = {
         MEMBER_BY("units", read_buckets, offsetof(struct recorded_model, first_unit)), {NULL}};
-    part_read_object(r, members, out);
+    json_read_object(r, members, out);
 }
 
 /* Sums a bucket's elements; one with a member that is no parameter has none. */
@@ -179,22 +176,21 @@ static void check_bucket(struct recorded_bucket *bucket, const struct recorded_m
         bucket->size_bytes = size_bytes;
 }
 
-static void read_models(struct part_reader *r, void *ignored UNUSED, size_t offset UNUSED)
+static void read_models(struct json_reader *r, void *ignored UNUSED, size_t offset UNUSED)
 {
-    static const struct part_member members[] = {
+    static const struct json_member members[] = {
         MEMBER(struct recorded_model, "name", TEXT, name),
         MEMBER(struct recorded_model, "parallel", TEXT, parallel),
         MEMBER_BY("parameters", read_parameters, 0),
         MEMBER_BY("buckets", read_buckets, offsetof(struct recorded_model, first_bucket)),
         MEMBER_BY("fsdp", read_fsdp, 0),
         {NULL}};
-    struct recording *out = reading_of(r)->out;
-    if (!json_open(r->js, '['))
-        return;
-    while (next_object(r)) {
+    struct recording *out = recording_of(r);
+    bool in_list = false;
+    while (next_object(r, &in_list)) {
         struct recorded_model model = {.first_parameter = (uint32_t)out->parameters.n};
         size_t bucket = out->buckets.n; /* a file may have a list twice, all are checked */
-        part_read_object(r, members, &model);
+        json_read_object(r, members, &model);
         model.n_parameters = (uint32_t)out->parameters.n - model.first_parameter;
         for (; bucket < out->buckets.n; bucket++)
             check_bucket(&out->buckets.at[bucket], &model, out);
@@ -204,23 +200,21 @@ static void read_models(struct part_reader *r, void *ignored UNUSED, size_t offs
 
 /* ---- steps ---- */
 
-static void read_step_list(struct part_reader *r, void *ignored, size_t window)
+static void read_step_list(struct json_reader *r, void *ignored UNUSED, size_t window)
 {
-    static const struct part_member members[] = {
+    static const struct json_member members[] = {
         MEMBER(struct recorded_step, "step", INT, number),
         MEMBER(struct recorded_step, "start_ns", INT, start_ns),
         MEMBER(struct recorded_step, "end_ns", INT, end_ns),
         {NULL}};
-    struct recording *out = reading_of(r)->out;
-    (void)ignored;
+    struct recording *out = recording_of(r);
+    bool in_list = false;
     if (window == RECORDED_TIMING)
         out->n_timing = 0; /* of an earlier list */
-    if (!json_open(r->js, '['))
-        return;
-    while (next_object(r)) {
+    while (next_object(r, &in_list)) {
         out->n_timing += window == RECORDED_TIMING;
         struct recorded_step step = {.window = (uint8_t)window};
-        part_read_object(r, members, &step);
+        json_read_object(r, members, &step);
         if (r->js->fail != JSON_OK)
             return;
         if (!trace_time_fits(step.start_ns) || !trace_time_fits(step.end_ns) ||
@@ -231,133 +225,110 @@ static void read_step_list(struct part_reader *r, void *ignored, size_t window)
     }
 }
 
-static void read_steps(struct part_reader *r, void *out, size_t offset UNUSED)
+static void read_steps(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    static const struct part_member members[] = {
+    static const struct json_member members[] = {
         MEMBER_BY("before", read_step_list, RECORDED_BEFORE),
         MEMBER_BY("timing", read_step_list, RECORDED_TIMING),
         MEMBER_BY("structure", read_step_list, RECORDED_STRUCTURE),
         MEMBER_BY("after", read_step_list, RECORDED_AFTER),
         {NULL}};
-    part_read_object(r, members, out);
+    json_read_object(r, members, out);
 }
 
 /* ---- the rest ---- */
 
-static void read_op_ns(struct part_reader *r, void *out, size_t offset UNUSED)
+static void read_op_ns(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
     enum { MOST_NS = 1000000 }; /* more was not measured with care */
     int64_t ns = read_int(r, -1);
-    ((struct recording *)out)->profiler_op_ns = ns >= 0 && ns <= MOST_NS ? ns : -1;
+    recording_of(r)->profiler_op_ns = ns >= 0 && ns <= MOST_NS ? ns : -1;
 }
 
-static void read_profiler(struct part_reader *r, void *out, size_t offset UNUSED)
+static void read_profiler(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    static const struct part_member members[] = {MEMBER_BY("op_ns", read_op_ns, 0), {NULL}};
-    part_read_object(r, members, out);
+    static const struct json_member members[] = {MEMBER_BY("op_ns", read_op_ns, 0), {NULL}};
+    json_read_object(r, members, out);
 }
 
-static void read_expected(struct part_reader *r, void *out, size_t offset UNUSED)
+static void read_expected(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     struct {
         double baseline_ms, iteration_ms, uncertainty_pct;
     } expected = {0};
-    const struct part_member members[] = {
+    const struct json_member members[] = {
         MEMBER(__typeof__(expected), "baseline_ms", NUMBER, baseline_ms),
         MEMBER(__typeof__(expected), "iteration_ms", NUMBER, iteration_ms),
         MEMBER(__typeof__(expected), "uncertainty_pct", NUMBER, uncertainty_pct),
         {NULL}};
     struct recorded_plan *plan = out;
-    part_read_object(r, members, &expected);
+    json_read_object(r, members, &expected);
     plan->baseline_ns = (int64_t)(1e6 * expected.baseline_ms);
     plan->iteration_ns = (int64_t)(1e6 * expected.iteration_ms);
     plan->uncertainty_pct = expected.uncertainty_pct;
 }
 
-static void read_plan(struct part_reader *r, void *out, size_t offset UNUSED)
+static void read_plan(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    static const struct part_member members[] = {
+    static const struct json_member members[] = {
         MEMBER(struct recorded_plan, "path", TEXT, path),
-        MEMBER(struct recorded_plan, "applied", BOOL, applied),
+        MEMBER(struct recorded_plan, "applied", TRUE, applied),
         MEMBER(struct recorded_plan, "reason", TEXT, reason),
         MEMBER_BY("expected", read_expected, 0),
         {NULL}};
-    struct recorded_plan *plan = &((struct recording *)out)->plan;
-    plan->asked |= part_read_object(r, members, plan);
+    struct recorded_plan *plan = &recording_of(r)->plan;
+    plan->asked |= json_read_object(r, members, plan);
 }
 
-static void read_fusion(struct part_reader *r, void *out, size_t offset UNUSED)
+static void read_fusion(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    static const struct part_member members[] = {
+    static const struct json_member members[] = {
         MEMBER(struct recorded_fusion, "fusion_threshold_bytes", SIZE, most_bytes),
-        MEMBER(struct recorded_fusion, "in_groups", BOOL, in_groups),
+        MEMBER(struct recorded_fusion, "in_groups", TRUE, in_groups),
         {NULL}};
-    struct recorded_fusion *fusion = &((struct recording *)out)->fusion;
-    fusion->is_set |= part_read_object(r, members, fusion);
+    struct recorded_fusion *fusion = &recording_of(r)->fusion;
+    fusion->is_set |= json_read_object(r, members, fusion);
 }
 
-static void read_groups(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
+static void read_groups(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    if (!json_open(r->js, '['))
-        return;
-    while (next_object(r))
-        part_read_group(r, "name", "description");
+    bool in_list = false;
+    while (next_object(r, &in_list))
+        part_read_group(r->arg, r->js, "name", "description");
 }
 
-static void read_rank(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
+static void read_warnings(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    int64_t rank = read_int(r, -1);
-    r->part->has_rank = rank >= 0 && rank <= INT32_MAX;
-    r->part->rank = r->part->has_rank ? (int)rank : 0;
-}
-
-static void read_world_size(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
-{
-    int64_t size = read_int(r, 0);
-    r->part->world_size = size > 0 && size <= INT32_MAX ? (int)size : 0;
-}
-
-static void read_pid(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
-{
-    r->part->pid = read_size(r);
-}
-
-/* A text of the part's. */
-static void read_name(struct part_reader *r, void *out UNUSED, size_t offset)
-{
-    *(uint32_t *)((char *)r->part + offset) = part_read_text(r->part, r->js);
-}
-
-static void read_schema(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
-{
-    const char *schema = strtab_get(&r->part->names, part_read_text(r->part, r->js));
-    r->part->of_job = strncmp(schema, "dpro.job/", 9) == 0;
-}
-
-static void read_warnings(struct part_reader *r, void *out, size_t offset UNUSED)
-{
-    struct recording *recording = out;
+    struct recording *recording = recording_of(r);
     recording->warnings.n = 0; /* of an earlier key of this name */
     if (!json_open(r->js, '['))
         return;
     while (json_array_next(r->js)) {
-        uint32_t text = part_read_text(r->part, r->js);
+        uint32_t text = json_read_text(r);
         if (text)
             array_push(&recording->warnings, text);
     }
 }
 
+/* What the document says in one word. */
+struct facts {
+    int64_t rank, world_size;
+    uint64_t pid;
+    uint32_t schema, host, backend, boot_id;
+    bool complete;
+};
+
 static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
-    static const struct part_member members[] = {
-        MEMBER_BY("rank", read_rank, 0),
-        MEMBER_BY("world_size", read_world_size, 0),
-        MEMBER_BY("schema", read_schema, 0),
-        MEMBER(struct recording, "complete", BOOL, complete),
-        MEMBER_BY("pid", read_pid, 0),
-        MEMBER_BY("host_name", read_name, offsetof(struct trace_part, host)),
-        MEMBER_BY("backend", read_name, offsetof(struct trace_part, backend)),
-        MEMBER(struct recording, "boot_id", TEXT, boot_id),
+    static const struct json_member members[] = {
+        MEMBER(struct facts, "rank", INT, rank),
+        MEMBER(struct facts, "world_size", INT, world_size),
+        MEMBER(struct facts, "schema", TEXT, schema),
+        MEMBER(struct facts, "complete", TRUE, complete),
+        MEMBER(struct facts, "pid", SIZE, pid),
+        MEMBER(struct facts, "host_name", TEXT, host),
+        MEMBER(struct facts, "backend", TEXT, backend),
+        MEMBER(struct facts, "boot_id", TEXT, boot_id),
         MEMBER_BY("warnings", read_warnings, 0),
         MEMBER_BY("process_groups", read_groups, 0),
         MEMBER_BY("profiler", read_profiler, 0),
@@ -366,20 +337,23 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER_BY("horovod", read_fusion, 0),
         MEMBER_BY("steps", read_steps, 0),
         {NULL}};
-    struct reading reading = {.r = {.js = js, .part = part}};
+    struct recording *recording = part_make_payload(part, &recording_payload);
+    struct json_reader r = {.js = js, .strings = &part->names, .arg = part};
+    struct facts facts = {.rank = -1};
     const char *key;
     size_t len;
-    reading.out = part_make_payload(part, &recording_payload);
-    strtab_add(&part->names, "", 0);
-    reading.out->profiler_op_ns = -1;
+    recording->profiler_op_ns = -1;
     if (!json_open_document(js))
         return 0;
-    while (json_object_next(js, &key, &len)) {
-        part_read_member(&reading.r, members, key, len, reading.out);
-        part->n_events++;
-    }
-    if (js->fail != JSON_OK)
-        reading.out->complete = false;
+    for (; json_object_next(js, &key, &len); part->n_events++)
+        json_read_member(&r, members, key, len, &facts);
+    part_set_rank(part, facts.rank, facts.world_size);
+    part->pid = facts.pid;
+    part->host = facts.host;
+    part->backend = facts.backend;
+    part->of_job = strncmp(strtab_get(&part->names, facts.schema), "dpro.job/", 9) == 0;
+    recording->boot_id = facts.boot_id;
+    recording->complete = facts.complete && js->fail == JSON_OK;
     return 0;
 }
 

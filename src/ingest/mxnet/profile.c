@@ -172,7 +172,6 @@ static int read_mxnet(struct json *js, struct trace_part *part, struct dpro_erro
 {
     struct mxnet m = {.js = js, .part = part};
     part->may_be_server = true;
-    strtab_add(&part->names, "", 0);
     part_read_events(part, js, read_event, &m);
     part->losses.n_unpaired += m.open.n;
     map_fini(&m.tracks);

@@ -172,7 +172,6 @@ static int read_text(struct bytes *bytes, struct trace_part *part, struct dpro_e
     const char *line;
     size_t len;
     bool in_node = false;
-    strtab_add(&part->names, "", 0);
     while (bytes_line(bytes, &line, &len))
         read_line(&g, line, len, &in_node);
     part->cut |= bytes->rc < 0;
@@ -237,7 +236,6 @@ static int read_symbol(struct json *js, struct trace_part *part, struct dpro_err
     ids_array inputs = {0};
     const char *key;
     size_t len;
-    strtab_add(&part->names, "", 0);
     bool opened = json_open_document(js);
     while (opened && json_object_next(js, &key, &len)) {
         bool nodes = json_is(key, len, "nodes") && json_peek(js) == '[';

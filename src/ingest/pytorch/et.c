@@ -225,7 +225,6 @@ static int read_et(struct json *js, struct trace_part *part, struct dpro_error *
     const char *key;
     size_t len;
     et.out = part_make_payload(part, &et_payload);
-    strtab_add(&part->names, "", 0);
     if (!json_open_document(js))
         return 0;
     while (json_object_next(js, &key, &len)) {

@@ -803,39 +803,32 @@ static void read_events(struct kineto *k, bool may_stay_open)
     }
 }
 
-static void read_rank(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
-{
-    int32_t rank = read_i32(r->js, -1);
-    if (rank >= 0) {
-        r->part->rank = rank;
-        r->part->has_rank = true;
-    }
-}
+struct distributed_info {
+    int64_t rank, world_size;
+    uint32_t backend;
+};
 
-static void read_world_size(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
-{
-    int32_t size = read_i32(r->js, 0);
-    r->part->world_size = size > 0 ? size : 0;
-}
-
-static void read_groups(struct part_reader *r, void *out UNUSED, size_t offset UNUSED)
+static void read_groups(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
     if (!json_open(r->js, '['))
         return;
     while (json_array_next(r->js))
-        part_read_group(r, "pg_name", "pg_desc");
+        part_read_group(r->arg, r->js, "pg_name", "pg_desc");
 }
 
 static void read_distributed_info(struct kineto *k)
 {
-    static const struct part_member members[] = {
-        MEMBER_BY("rank", read_rank, 0),
-        MEMBER_BY("world_size", read_world_size, 0),
-        MEMBER(struct trace_part, "backend", TEXT, backend),
+    static const struct json_member members[] = {
+        MEMBER(struct distributed_info, "rank", INT, rank),
+        MEMBER(struct distributed_info, "world_size", INT, world_size),
+        MEMBER(struct distributed_info, "backend", TEXT, backend),
         MEMBER_BY("pg_config", read_groups, 0),
         {NULL}};
-    struct part_reader r = {.js = k->js, .part = k->part};
-    part_read_object(&r, members, k->part);
+    struct json_reader r = {.js = k->js, .strings = &k->part->names, .arg = k->part};
+    struct distributed_info info = {.rank = -1, .backend = k->part->backend};
+    json_read_object(&r, members, &info);
+    part_set_rank(k->part, info.rank, info.world_size);
+    k->part->backend = info.backend;
 }
 
 static void read_document(struct kineto *k)

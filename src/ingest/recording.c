@@ -29,16 +29,29 @@ enum {
         64 << 20, /* a small job's rank takes about 10 MiB, and the job wants to live */
 };
 
+struct folder {
+    const char *path, *below; /* the whole path; what of it is below the trace directory */
+    int attempt, process;     /* process: as process_in() gives it */
+};
+
+/* With DPRO_NET=all every process has a log of its own, net-<host>-<pid>.log. */
+struct log {
+    const char *path;
+    pid_t pid; /* 0: it ran on another host */
+};
+
 struct rank {
     struct dpro_recording_rank is;
+    const struct folder *folder;
     int64_t pid;
     const char *host_name, *boot_id; /* NULL: rank.json is not there */
 };
 
 struct dpro_recording {
-    struct arena arena; /* texts */
+    struct arena arena;           /* texts */
+    ARRAY(struct folder) folders; /* of all processes, by name */
+    ARRAY(struct log) logs;
     ARRAY(struct rank) ranks;
-    size_t n_logs;
 };
 
 /* The number behind `word` when that is all of `name`, else -1. */
@@ -54,6 +67,12 @@ static int numbered(const char *name, const char *word)
         number = number * 10 + (*p - '0');
     }
     return number;
+}
+
+static bool ends_in(const char *name, const char *end)
+{
+    size_t len = strlen(name), n = strlen(end);
+    return len > n && strcmp(name + len - n, end) == 0;
 }
 
 static bool is_host(const char *name)
@@ -163,89 +182,70 @@ static bool leads_to_ranks(FTSENT *at)
            (is_host(at->fts_name) && at->fts_level == (at->fts_parent->fts_number > 0 ? 2 : 1));
 }
 
-/* Calls `visit` for every process's folder: its whole path, and what it is below `path`. */
-static int walk_tree(FTS *tree, const char *path,
-                     int (*visit)(void *arg, const char *folder, const char *below, int attempt,
-                                  int number, struct dpro_error *err),
-                     void *arg, struct dpro_error *err)
+static int list_tree(struct dpro_recording *recording, FTS *tree, const char *path,
+                     struct dpro_error *err)
 {
-    FTSENT *at;
-    int rc = 0;
-    while (rc == 0 && (at = fts_read(tree)) != NULL) {
-        if (at->fts_info == FTS_DNR || (at->fts_info == FTS_NS && at->fts_level == 0)) {
-            if (at->fts_level == 0)
-                rc = dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s", path,
-                                    strerror(at->fts_errno));
-        } else if (at->fts_info == FTS_D && is_process_folder(at)) {
-            const char *below = at->fts_path + strlen(at->fts_path);
+    for (FTSENT *at; (at = fts_read(tree)) != NULL;) {
+        if (at->fts_level == 0 && (at->fts_info == FTS_DNR || at->fts_info == FTS_NS))
+            return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s", path,
+                                  strerror(at->fts_errno));
+        if (at->fts_info != FTS_D)
+            continue;
+        if (is_process_folder(at)) {
+            char *folder = arena_copy_string(&recording->arena, at->fts_path, strlen(at->fts_path));
+            const char *below = folder + strlen(folder);
             for (int parts = at->fts_level; parts > 0; parts--) /* the last 2 or 3 names */
                 while (*--below != '/')
                     continue;
+            array_push(&recording->folders,
+                       ((struct folder){folder, below + 1, (int)at->fts_parent->fts_number,
+                                        process_in(at->fts_name)}));
             fts_set(tree, at, FTS_SKIP);
-            rc = visit(arg, at->fts_path, below + 1, (int)at->fts_parent->fts_number,
-                       process_in(at->fts_name), err);
-        } else if (at->fts_info == FTS_D && !leads_to_ranks(at)) {
+        } else if (!leads_to_ranks(at)) {
             fts_set(tree, at, FTS_SKIP);
         }
     }
-    return rc;
+    return 0;
 }
 
-static int walk(const char *path,
-                int (*visit)(void *arg, const char *folder, const char *below, int attempt,
-                             int number, struct dpro_error *err),
-                void *arg, struct dpro_error *err)
+static int list_folders(struct dpro_recording *recording, const char *path, struct dpro_error *err)
 {
-    char *root = mem_copy_string(path);
-    char *const roots[] = {root, NULL};
+    char *const roots[] = {arena_copy_string(&recording->arena, path, strlen(path)), NULL};
     FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name);
     if (!tree)
         mem_fail();
-    int rc = WITHIN_SCOPE(DPRO_ENOMEM, walk_tree(tree, path, visit, arg, err));
+    int rc = WITHIN_SCOPE(DPRO_ENOMEM, list_tree(recording, tree, path, err));
     fts_close(tree);
     memory_check();
-    mem_free(root);
     return rc;
 }
 
-/* With DPRO_NET=all every process has a log of its own, net-<host>-<pid>.log. Calls `visit` for
- * each, with the process's id when it ran on this host, else 0. */
-static int walk_entries(DIR *folder, const char *path,
-                        int (*visit)(void *arg, const char *log, pid_t pid, struct dpro_error *err),
-                        void *arg, struct dpro_error *err)
+static int list_entries(struct dpro_recording *recording, DIR *folder, const char *path)
 {
     char host[65] = "", prefix[80];
-    struct dirent *entry;
-    int rc = 0;
     gethostname(host, sizeof host - 1);
     snprintf(prefix, sizeof prefix, "net-%s-", host);
-    while (rc == 0 && (entry = readdir(folder)) != NULL) {
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         const char *name = entry->d_name;
-        size_t len = strlen(name);
-        bool old = len > 8 && strcmp(name + len - 8, ".log.old") == 0;
-        if (strncmp(name, "net-", 4) != 0 ||
-            !(old || (len > 4 && strcmp(name + len - 4, ".log") == 0)))
-            continue;
         bool here = strncmp(name, prefix, strlen(prefix)) == 0;
-        char *log = mem_format("%s/%s", path, name);
-        rc = visit(arg, log, here ? (pid_t)atoi(name + strlen(prefix)) : 0, err);
-        mem_free(log);
+        if (strncmp(name, "net-", 4) == 0 && (ends_in(name, ".log") || ends_in(name, ".log.old")))
+            array_push(&recording->logs,
+                       ((struct log){arena_format(&recording->arena, "%s/%s", path, name),
+                                     here ? (pid_t)atoi(name + strlen(prefix)) : 0}));
     }
-    return rc;
+    return 0;
 }
 
-static int walk_logs(const char *path,
-                     int (*visit)(void *arg, const char *log, pid_t pid, struct dpro_error *err),
-                     void *arg, struct dpro_error *err)
+static int list_logs(struct dpro_recording *recording, const char *path, struct dpro_error *err)
 {
     DIR *folder = opendir(path);
     if (!folder)
         return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s", path,
                               strerror(errno));
-    int rc = WITHIN_SCOPE(DPRO_ENOMEM, walk_entries(folder, path, visit, arg, err));
+    (void)WITHIN_SCOPE(DPRO_ENOMEM, list_entries(recording, folder, path));
     closedir(folder);
     memory_check();
-    return rc;
+    return 0;
 }
 
 /* What files in a rank's folder hold. */
@@ -275,17 +275,13 @@ static unsigned parts_in(const char *folder)
     return parts;
 }
 
-static int add_rank(void *arg, const char *folder, const char *below, int attempt, int number,
-                    struct dpro_error *err)
+static void add_rank(struct dpro_recording *recording, const struct folder *folder)
 {
-    struct dpro_recording *recording = arg;
-    struct rank rank = {.is = {.rank = number, .attempt = attempt}};
-    (void)err;
-    if (number < 0)
-        return 0; /* a server: no rank */
-    char *facts = mem_format("%s/rank.json", folder);
-    rank.is.folder = arena_copy_string(&recording->arena, below, strlen(below));
-    rank.is.parts = parts_in(folder);
+    struct rank rank = {
+        .is = {.rank = folder->process, .attempt = folder->attempt, .folder = folder->below},
+        .folder = folder};
+    char *facts = mem_format("%s/rank.json", folder->path);
+    rank.is.parts = parts_in(folder->path);
     /* a folder that a rank made and put nothing into is not a recording */
     bool has_facts = access(facts, F_OK) == 0;
     if (has_facts)
@@ -295,27 +291,20 @@ static int add_rank(void *arg, const char *folder, const char *below, int attemp
     if (has_facts || rank.is.parts != 0)
         array_push(&recording->ranks, rank);
     mem_free(facts);
-    return 0;
 }
 
 ORDER(by_rank, struct rank,
       ASCENDING(is.attempt) ?: ASCENDING(is.rank) ?: strcmp(x->is.folder, y->is.folder));
 
-static int count_log(void *arg, const char *log, pid_t pid, struct dpro_error *err)
-{
-    (void)pid, (void)err;
-    *(size_t *)arg += log[strlen(log) - 1] == 'g'; /* not the older half of one, .log.old */
-    return 0;
-}
-
 static int read_recording(const char *path, struct dpro_recording **out, struct dpro_error *err)
 {
     struct dpro_recording *recording = mem_array(1, sizeof *recording);
-    int rc = walk(path, add_rank, recording, err);
-    if (rc == 0)
-        rc = walk_logs(path, count_log, &recording->n_logs, err);
-    if (rc < 0)
+    int rc = list_folders(recording, path, err);
+    if (rc < 0 || (rc = list_logs(recording, path, err)) < 0)
         return rc;
+    for (size_t i = 0; i < recording->folders.n; i++)
+        if (recording->folders.at[i].process >= 0) /* else a server: no rank */
+            add_rank(recording, &recording->folders.at[i]);
     array_sort(&recording->ranks, by_rank);
     *out = recording;
     return 0;
@@ -330,6 +319,8 @@ void dpro_recording_destroy(struct dpro_recording *recording)
 {
     if (!recording)
         return;
+    array_fini(&recording->folders);
+    array_fini(&recording->logs);
     array_fini(&recording->ranks);
     arena_fini(&recording->arena);
     mem_free(recording);
@@ -347,7 +338,10 @@ struct dpro_recording_rank dpro_recording_rank(const struct dpro_recording *reco
 
 size_t dpro_recording_n_logs(const struct dpro_recording *recording)
 {
-    return recording->n_logs;
+    size_t n = 0;
+    for (size_t i = 0; i < recording->logs.n; i++)
+        n += ends_in(recording->logs.at[i].path, ".log"); /* not .log.old, the older half of one */
+    return n;
 }
 
 static bool is_dead(pid_t pid)
@@ -379,14 +373,13 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return remove(path) < 0 && errno != ENOENT ? -1 : 0;
 }
 
-static int remove_rank(void *arg, const char *folder, const char *below, int attempt, int number,
-                       struct dpro_error *err)
+static int remove_folder(const struct folder *folder, struct dpro_error *err)
 {
-    (void)arg, (void)attempt, (void)number;
-    if (nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) < 0 && errno != ENOENT)
-        return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", folder, strerror(errno));
-    char *up = mem_copy_string(folder);
-    for (const char *p = below; (p = strchr(p, '/')) != NULL; p++) { /* host<H>, attempt<K> */
+    if (nftw(folder->path, remove_one, 16, FTW_DEPTH | FTW_PHYS) < 0 && errno != ENOENT)
+        return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", folder->path,
+                              strerror(errno));
+    char *up = mem_copy_string(folder->path);
+    for (const char *p = folder->below; (p = strchr(p, '/')) != NULL; p++) { /* host<H> and above */
         *strrchr(up, '/') = '\0';
         if (rmdir(up) < 0)
             break; /* holds something else, too */
@@ -395,57 +388,41 @@ static int remove_rank(void *arg, const char *folder, const char *below, int att
     return 0;
 }
 
-static int remove_log(void *arg, const char *log, pid_t pid, struct dpro_error *err)
+static int remove_file(const char *path, struct dpro_error *err)
 {
-    (void)arg, (void)pid;
-    if (unlink(log) < 0 && errno != ENOENT)
-        return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", log, strerror(errno));
-    return 0;
-}
-
-static int remove_dead_log(void *arg, const char *log, pid_t pid, struct dpro_error *err)
-{
-    return is_dead(pid) ? remove_log(arg, log, pid, err) : 0;
-}
-
-static int find_dead_log(void *arg, const char *log, pid_t pid, struct dpro_error *err)
-{
-    (void)log, (void)err;
-    *(bool *)arg |= is_dead(pid);
-    return 0;
+    return unlink(path) == 0 || errno == ENOENT
+               ? 0
+               : dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", path, strerror(errno));
 }
 
 /* Nodes that share the folder may all be asked to replace what it holds: the one that gets hold of
  * job.json does it, so that nobody removes what another one has begun. */
-static int remove_job(const char *path, struct dpro_error *err)
+static int remove_job(const char *path, const struct dpro_recording *recording,
+                      struct dpro_error *err)
 {
     char *job = mem_format("%s/job.json", path);
-    int failed = unlink(job) < 0 ? errno : 0;
+    bool is_ours = unlink(job) == 0;
     int rc = 0;
-    if (!failed) {
-        rc = walk(path, remove_rank, NULL, err);
-        if (rc == 0)
-            rc = walk_logs(path, remove_log, NULL, err);
-    } else if (failed != ENOENT) {
-        rc = dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", job, strerror(failed));
-    }
+    if (!is_ours && errno != ENOENT)
+        rc = dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", job, strerror(errno));
     mem_free(job);
+    for (size_t i = 0; i < recording->folders.n && is_ours && rc == 0; i++)
+        rc = remove_folder(&recording->folders.at[i], err);
+    for (size_t i = 0; i < recording->logs.n && is_ours && rc == 0; i++)
+        rc = remove_file(recording->logs.at[i].path, err);
     return rc;
 }
 
-static int remove_left_behind(const char *path, const struct dpro_recording *recording,
-                              struct dpro_error *err)
+static int remove_left_behind(const struct dpro_recording *recording, struct dpro_error *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < recording->ranks.n && rc == 0; i++) {
-        const struct rank *rank = &recording->ranks.at[i];
-        if (!is_left_behind(rank))
-            continue;
-        char *folder = mem_format("%s/%s", path, rank->is.folder);
-        rc = remove_rank(NULL, folder, rank->is.folder, 0, 0, err);
-        mem_free(folder);
-    }
-    return rc == 0 ? walk_logs(path, remove_dead_log, NULL, err) : rc;
+    for (size_t i = 0; i < recording->ranks.n && rc == 0; i++)
+        if (is_left_behind(&recording->ranks.at[i]))
+            rc = remove_folder(recording->ranks.at[i].folder, err);
+    for (size_t i = 0; i < recording->logs.n && rc == 0; i++)
+        if (is_dead(recording->logs.at[i].pid))
+            rc = remove_file(recording->logs.at[i].path, err);
+    return rc;
 }
 
 static int check_recording(const char *path, int replaces, struct dpro_error *err)
@@ -455,22 +432,22 @@ static int check_recording(const char *path, int replaces, struct dpro_error *er
     int rc = read_recording(path, &recording, err);
     if (rc < 0)
         return rc;
-    rc = walk_logs(path, find_dead_log, &left_behind, err);
+    for (size_t i = 0; i < recording->logs.n; i++)
+        left_behind |= is_dead(recording->logs.at[i].pid);
     bool has_job = has_file(path, "job.json"), holds_something = left_behind;
     for (size_t i = 0; i < recording->ranks.n; i++) {
-        const struct rank *rank = &recording->ranks.at[i];
-        bool dead = is_left_behind(rank);
+        bool dead = is_left_behind(&recording->ranks.at[i]);
         left_behind |= dead;
-        holds_something |= (has_job || dead) && rank->is.parts != 0;
+        holds_something |= (has_job || dead) && recording->ranks.at[i].is.parts != 0;
     }
-    if (rc == 0 && holds_something && !replaces)
+    if (holds_something && !replaces)
         rc = dpro_error_set(err, DPRO_EUSAGE,
                             "%s holds %s; choose another folder, or --force to replace it", path,
                             has_job ? "a recording already" : "what an earlier job recorded");
-    else if (rc == 0 && has_job)
-        rc = remove_job(path, err);
-    else if (rc == 0 && left_behind)
-        rc = remove_left_behind(path, recording, err);
+    else if (has_job)
+        rc = remove_job(path, recording, err);
+    else if (left_behind)
+        rc = remove_left_behind(recording, err);
     dpro_recording_destroy(recording);
     return rc;
 }

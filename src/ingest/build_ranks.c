@@ -64,11 +64,13 @@ static int check_windows(const struct rank_job *job, struct dpro_error *err)
 {
     for (size_t w = 1; w < job->n_windows; w++) {
         const struct source *a = job->sources[w - 1], *b = job->sources[w];
-        if (a->part.pid && b->part.pid && a->part.pid != b->part.pid)
+        if (a->part.process.pid && b->part.process.pid &&
+            a->part.process.pid != b->part.process.pid)
             return dpro_error_set(err, DPRO_EFORMAT,
                                   "%s and %s: both of rank %d, by different processes (%" PRIu64
                                   " and %" PRIu64 "), so of two runs; give one run's files only",
-                                  a->path, b->path, job->rank->rank, a->part.pid, b->part.pid);
+                                  a->path, b->path, job->rank->rank, a->part.process.pid,
+                                  b->part.process.pid);
         if (b->part.start_ns < a->part.end_ns)
             return dpro_error_set(err, DPRO_EFORMAT,
                                   "%s and %s: both of rank %d and overlapping in time; give one of "
@@ -95,7 +97,7 @@ static void count_room(struct trace_build *build, struct rank_job *job, struct r
     const struct reader_table *table = build->table;
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct trace_part *part = &job->sources[w]->part;
-        *n_windows += part->cuts.n ? part->cuts.n : 1;
+        *n_windows += part->session.cuts.n ? part->session.cuts.n : 1;
         room->n_spans += part->n_spans;
         room->n_details += part->details.n;
         room->n_tracks += part->tracks.n;
@@ -134,17 +136,17 @@ static void list_windows(const struct source_list *list, struct rank_job *job)
         struct trace_window window = {.file = (uint32_t)(source - list->at),
                                       .start_ns = part->start_ns,
                                       .end_ns = part->end_ns,
-                                      .whole_start_ns = part->whole_start_ns,
-                                      .whole_end_ns = part->whole_end_ns,
+                                      .whole_start_ns = part->session.whole_start_ns,
+                                      .whole_end_ns = part->session.whole_end_ns,
                                       .external_is_op = part->external_is_op};
-        for (size_t c = 0; c < part->cuts.n; c++) {
-            window.start_ns = part->cuts.at[c].start_ns + part->base_ns;
-            window.end_ns = part->cuts.at[c].end_ns + part->base_ns;
-            window.whole_start_ns = part->cuts.at[c].whole_start_ns;
-            window.whole_end_ns = part->cuts.at[c].whole_end_ns;
+        for (size_t c = 0; c < part->session.cuts.n; c++) {
+            window.start_ns = part->session.cuts.at[c].start_ns + part->base_ns;
+            window.end_ns = part->session.cuts.at[c].end_ns + part->base_ns;
+            window.whole_start_ns = part->session.cuts.at[c].whole_start_ns;
+            window.whole_end_ns = part->session.cuts.at[c].whole_end_ns;
             rank->windows[rank->n_windows++] = window;
         }
-        if (part->cuts.n == 0)
+        if (part->session.cuts.n == 0)
             rank->windows[rank->n_windows++] = window;
     }
 }
@@ -174,7 +176,7 @@ static int prepare(struct trace_build *build, struct rank_job *job, struct dpro_
 {
     struct trace_rank *rank = job->rank;
     rank->rank = job->sources[0]->rank;
-    rank->in_session = job->sources[0]->part.is_session_step;
+    rank->in_session = job->sources[0]->part.session.is_step;
     while (job->n_windows < job->n_sources && source_is_profile(job->sources[job->n_windows]))
         job->n_windows++;
     find_graph(build, job);

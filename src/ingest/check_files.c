@@ -34,9 +34,9 @@ static void warn_damage(struct trace_build *build, const struct source *source)
         [JSON_IO] = "could not be read further",
         [JSON_MEMORY] = "out of memory",
     };
-    const char *reason = source->damage        ? source->damage
-                         : source->part.broken ? source->part.broken
-                                               : reasons[source->fail];
+    const char *reason = source->damage               ? source->damage
+                         : source->part.damage.broken ? source->part.damage.broken
+                                                      : reasons[source->fail];
     uint64_t left = source->size_bytes > source->read_bytes
                         ? (source->size_bytes - source->read_bytes) * 100 / source->size_bytes
                         : 0;
@@ -141,7 +141,7 @@ static void check_known(struct trace_build *build, struct source *source)
         warn_damage(build, source);
     warn_losses(build, source);
     date_part(build, source, part);
-    if (missing->spans && part->n_spans == 0 && !part->cut && !part->broken)
+    if (missing->spans && part->n_spans == 0 && !part->damage.cut && !part->damage.broken)
         build_warn(build, "%s: no %s among its %" PRIu64 " events; %s", source->path,
                    missing->spans, part->n_events, missing->question);
 }
@@ -215,21 +215,23 @@ int sources_check_one_job(const struct trace_build *build, struct dpro_error *er
         const struct trace_part *part = &source->part;
         if (!source_is_profile(source))
             continue;
-        if (part->world_size && sized && sized->part.world_size != part->world_size)
+        if (part->process.world_size && sized &&
+            sized->part.process.world_size != part->process.world_size)
             return dpro_error_set(err, DPRO_EFORMAT,
                                   "%s and %s: of different jobs (world size %d and %d); give one "
                                   "job's files only",
-                                  sized->path, source->path, sized->part.world_size,
-                                  part->world_size);
-        if (part->world_size && !sized)
+                                  sized->path, source->path, sized->part.process.world_size,
+                                  part->process.world_size);
+        if (part->process.world_size && !sized)
             sized = source;
-        const char *backend = name_of(source, part->backend);
-        if (*backend && backed && strcmp(name_of(backed, backed->part.backend), backend) != 0)
+        const char *backend = name_of(source, part->process.backend);
+        if (*backend && backed &&
+            strcmp(name_of(backed, backed->part.process.backend), backend) != 0)
             return dpro_error_set(err, DPRO_EFORMAT,
                                   "%s and %s: of different jobs (backend %s and %s); give one "
                                   "job's files only",
-                                  backed->path, source->path, name_of(backed, backed->part.backend),
-                                  backend);
+                                  backed->path, source->path,
+                                  name_of(backed, backed->part.process.backend), backend);
         if (*backend && !backed)
             backed = source;
         if (!time_on_epoch(part->start_ns))

@@ -72,8 +72,8 @@ static int count_ranks(const struct trace_build *build, int attempt, int *world_
         const struct source *source = &build->list.at[i];
         if (!source->reader || source->attempt != attempt)
             continue;
-        if (source->part.world_size > *world_size)
-            *world_size = source->part.world_size;
+        if (source->part.process.world_size > *world_size)
+            *world_size = source->part.process.world_size;
         bool counts = stands_for_rank(build, source);
         for (size_t k = i; k > 0 && counts; k--) {
             const struct source *other = &build->list.at[k - 1];

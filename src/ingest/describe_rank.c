@@ -18,13 +18,13 @@ void rank_describe(struct trace_rank *rank, const struct source *source, struct 
 {
     const struct trace_part *part = &source->part;
     if (!rank->world_size)
-        rank->world_size = part->world_size;
+        rank->world_size = part->process.world_size;
     if (!rank->pid)
-        rank->pid = part->pid;
+        rank->pid = part->process.pid;
     if (!rank->host)
-        rank->host = source->names[part->host];
+        rank->host = source->names[part->process.host];
     if (!rank->backend)
-        rank->backend = source->names[part->backend];
+        rank->backend = source->names[part->process.backend];
     if (rank->n_groups || part->groups.n == 0)
         return;
     rank->groups = arena_array(arena, part->groups.n, sizeof *rank->groups);

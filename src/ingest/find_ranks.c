@@ -32,12 +32,13 @@ static bool same_file(const struct source *a, const struct source *b, const rege
 {
     if (a->inode == 0 || a->inode != b->inode || a->device != b->device || a->reader != b->reader)
         return false;
-    if (a->part.is_device && b->part.is_device)
-        return a->part.device == b->part.device;
+    if (a->part.process.is_device && b->part.process.is_device)
+        return a->part.process.device == b->part.process.device;
     if (regex)
         return rank_by_regex(regex, a->path) == rank_by_regex(regex, b->path);
-    if (a->part.has_rank || b->part.has_rank)
-        return a->part.has_rank && b->part.has_rank && a->part.rank == b->part.rank;
+    if (a->part.process.has_rank || b->part.process.has_rank)
+        return a->part.process.has_rank && b->part.process.has_rank &&
+               a->part.process.rank == b->part.process.rank;
     return path_rank(a->path) == path_rank(b->path) &&
            path_process(a->path) == path_process(b->path) &&
            path_folder_number(a->path) == path_folder_number(b->path);
@@ -82,10 +83,11 @@ static void drop_same_files(struct trace_build *build, const regex_t *regex)
 static void drop_wild_rank(struct trace_build *build, struct source *source)
 {
     struct trace_part *part = &source->part;
-    if (!part->has_rank || net_process_is(part->rank))
+    if (!part->process.has_rank || net_process_is(part->process.rank))
         return;
-    build_warn(build, "%s: says it is of rank %d, which is ignored", source->path, part->rank);
-    part->has_rank = false;
+    build_warn(build, "%s: says it is of rank %d, which is ignored", source->path,
+               part->process.rank);
+    part->process.has_rank = false;
 }
 
 /* Files without a rank in their name: by process id; logs of servers by their role; else there is
@@ -98,12 +100,13 @@ static int rank_by_process(const struct trace_build *build, const struct source 
         const struct source *other = &build->list.at[i];
         if (!source_is_profile(other))
             continue;
-        if (other->part.pid == source->part.pid && source->part.pid && same_pid < 0)
+        if (other->part.process.pid == source->part.process.pid && source->part.process.pid &&
+            same_pid < 0)
             same_pid = other->rank;
         one &= any < 0 || any == other->rank;
         any = other->rank;
     }
-    int process = source->part.may_be_server ? path_process(source->path) : -1;
+    int process = source->part.process.may_be_server ? path_process(source->path) : -1;
     return same_pid >= 0 ? same_pid : process != -1 ? process : one ? any : -1;
 }
 
@@ -125,7 +128,7 @@ struct device_source {
 /* By process, where files give equal numbers to their devices; else by the devices' numbers. */
 ORDER(compare_devices, struct device_source,
       (x->by_process ? ASCENDING(number) ?: strverscmp(x->source->path, y->source->path) : 0)
-          ?: ASCENDING(source->part.device) ?: strverscmp(x->source->path, y->source->path));
+          ?: ASCENDING(source->part.process.device) ?: strverscmp(x->source->path, y->source->path));
 
 /* Ranks count through the devices of all processes. */
 static void number_devices(struct trace_build *build, const regex_t *regex)
@@ -134,19 +137,19 @@ static void number_devices(struct trace_build *build, const regex_t *regex)
     bool by_process = regex != NULL;
     for (size_t i = 0; i < build->list.n; i++) {
         struct source *source = &build->list.at[i];
-        if (!source->part.is_device || !source_usable(source))
+        if (!source->part.process.is_device || !source_usable(source))
             continue;
         int number = regex ? rank_by_regex(regex, source->path) : path_rank(source->path);
         for (size_t k = 0; k < devices.n; k++)
-            by_process |= devices.at[k].source->part.device == source->part.device;
+            by_process |= devices.at[k].source->part.process.device == source->part.process.device;
         array_push(&devices, ((struct device_source){source, number, false}));
     }
     for (size_t k = 0; k < devices.n; k++)
         devices.at[k].by_process = by_process;
     array_sort(&devices, compare_devices);
     for (size_t k = 0; k < devices.n; k++) {
-        devices.at[k].source->part.has_rank = true;
-        devices.at[k].source->part.rank = (int)k;
+        devices.at[k].source->part.process.has_rank = true;
+        devices.at[k].source->part.process.rank = (int)k;
     }
     array_fini(&devices);
 }
@@ -173,12 +176,12 @@ static int compile(const char *pattern, regex_t *regex, struct dpro_error *err)
 static int rank_by_itself(struct trace_build *build, struct source *source)
 {
     drop_wild_rank(build, source);
-    int rank = source->part.has_rank ? source->part.rank : path_rank(source->path);
+    int rank = source->part.process.has_rank ? source->part.process.rank : path_rank(source->path);
     if (rank == -1)
         rank = path_folder_number(source->path);
     if (rank == -1 && source->reader->flags & READER_RANK_0)
         rank = 0;
-    if (rank == -1 && source_is_profile(source) && source->part.may_be_server)
+    if (rank == -1 && source_is_profile(source) && source->part.process.may_be_server)
         rank = path_process(source->path);
     return rank;
 }
@@ -191,8 +194,8 @@ static int rank_profiles(struct trace_build *build, const regex_t *regex, struct
         n_profiles += source_is_profile(&build->list.at[i]);
     for (size_t i = 0; i < build->list.n; i++) {
         struct source *source = &build->list.at[i];
-        bool by_regex = regex && !source->part.is_session_step && !source->part.is_device;
-        if (!source_usable(source) || source->part.of_job)
+        bool by_regex = regex && !source->part.session.is_step && !source->part.process.is_device;
+        if (!source_usable(source) || source->part.process.of_job)
             continue;
         source->rank =
             by_regex ? rank_by_regex(regex, source->path) : rank_by_itself(build, source);
@@ -220,13 +223,14 @@ static void rank_others(struct trace_build *build)
     for (size_t i = 0; i < build->list.n; i++) {
         struct source *source = &build->list.at[i];
         if (source_is_profile(source) || !source_usable(source) || source->rank != -1 ||
-            source->part.of_job || source_is_everyones(source))
+            source->part.process.of_job || source_is_everyones(source))
             continue;
         source->rank = rank_by_process(build, source);
         if (source->rank == -1 && !(knows && is_from_the_start(source)))
             build_warn(build, "%s: %s of no known rank, skipped; use --rank-regex%s", source->path,
                        source->reader->word,
-                       source->part.may_be_server ? ", or name a server's log net_server0" : "");
+                       source->part.process.may_be_server ? ", or name a server's log net_server0"
+                                                          : "");
     }
 }
 

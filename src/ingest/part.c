@@ -77,11 +77,11 @@ uint32_t part_intern(struct trace_part *part, const char *text, size_t len)
 void part_set_rank(struct trace_part *part, int64_t rank, int64_t world_size)
 {
     if (rank >= 0 && rank <= INT32_MAX) {
-        part->has_rank = true;
-        part->rank = (int)rank;
+        part->process.has_rank = true;
+        part->process.rank = (int)rank;
     }
     if (world_size > 0 && world_size <= INT32_MAX)
-        part->world_size = (int)world_size;
+        part->process.world_size = (int)world_size;
 }
 
 uint32_t part_read_text(struct trace_part *part, struct json *js)
@@ -212,7 +212,7 @@ void part_fini(struct trace_part *part)
     array_fini(&part->dfg_nodes);
     array_fini(&part->dfg_inputs);
     part_free_payload(part);
-    array_fini(&part->cuts);
+    array_fini(&part->session.cuts);
     if (part->next)
         part_fini(part->next);
     mem_free(part->next);

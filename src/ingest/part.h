@@ -58,44 +58,70 @@ enum graph_state {
     GRAPH_AS_WRITTEN, /* before the framework rewrote it */
 };
 
+/* Which process the file is of, as far as it says so. */
+struct part_process {
+    bool has_rank;
+    int rank, world_size;
+    uint64_t pid;
+    uint32_t host, backend; /* string ids */
+    bool of_job;            /* it describes the job, not a process */
+    bool may_be_server;     /* its name may say that it is of a process that is no rank */
+    bool is_device;         /* the part is one device of the file */
+    uint64_t device;        /* its number, as the file gives it */
+};
+
+/* Of a file of a session of several processes. */
+struct part_session {
+    bool is_step;                         /* the file is one step of it */
+    int64_t whole_start_ns, whole_end_ns; /* of that step in all processes */
+    ARRAY(struct part_cut) cuts; /* ascending; where there are any, spans' `window` counts them */
+};
+
+/* How reading ended too early. */
+struct part_damage {
+    bool cut;           /* a log that ends in the middle of a record or line */
+    const char *broken; /* protobuf: why reading stopped, static text; NULL: it did not */
+    uint64_t offset;    /* where */
+};
+
 struct missing;
 
 struct trace_part {
+    struct arena arena;
     struct strtab names;
+
+    /* what it tells of the job */
+    struct part_process process;
+    struct part_session session;
+    const char *framework;            /* as the file says, static text; NULL: its format says */
+    const struct missing *missing;    /* what the file lacks; NULL: what its format says */
+    ARRAY(struct trace_group) groups; /* ranks are in the arena */
+
+    /* what ran when */
     struct span_block *first_block, *last_block;
     uint64_t n_spans;
+    int64_t base_ns;          /* to be added to every time */
+    int64_t start_ns, end_ns; /* without base_ns; only when n_spans > 0 */
     ARRAY(struct part_track) tracks;
     ARRAY(struct trace_detail) details;
     ARRAY(struct part_label) labels;
-    ARRAY(struct trace_group) groups; /* ranks are in the arena */
+    bool has_record_fn, external_is_op;
+
+    /* the framework's graph */
     ARRAY(struct dfg_node) dfg_nodes;
     ARRAY(struct dfg_input) dfg_inputs;
-    struct arena arena;
-    bool has_rank;
-    int rank, world_size;
-    const char *framework;         /* as the file says, static text; NULL: its format says */
-    bool of_job;                   /* it describes the job, not a process */
-    bool may_be_server;            /* its name may say that it is of a process that is no rank */
-    const struct missing *missing; /* what the file lacks; NULL: what its format says */
-    bool is_device;                /* the part is one device of the file */
-    uint64_t device;               /* its number, as the file gives it */
-    uint64_t pid;
-    uint32_t host, backend;
-    int64_t base_ns;          /* to be added to every time */
-    int64_t start_ns, end_ns; /* without base_ns; only when n_spans > 0 */
-    bool has_record_fn, external_is_op;
+    enum graph_state graph;
+
+    /* what only the format's own reader knows; NULL: nothing */
+    void *payload;
+    const struct payload_kind *payload_kind;
+
+    /* how reading went */
     uint64_t n_events;
     struct part_losses losses;
-    const struct payload_kind *payload_kind;
-    void *payload; /* what only the format's own reader knows; NULL: nothing */
-    enum graph_state graph;
-    bool cut;                    /* a log that ends in the middle of a record or line */
-    ARRAY(struct part_cut) cuts; /* ascending; where there are any, spans' `window` counts them */
-    struct trace_part *next;     /* of the same file, another process; owned */
-    bool is_session_step;        /* the file is one step of a session of several processes */
-    int64_t whole_start_ns, whole_end_ns; /* of that step in all of them */
-    const char *broken; /* protobuf: why reading stopped, static text; NULL: it did not */
-    uint64_t broken_offset;
+    struct part_damage damage;
+
+    struct trace_part *next; /* of the same file, another process; owned */
 };
 
 void part_fini(struct trace_part *part);

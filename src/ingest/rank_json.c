@@ -348,10 +348,10 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     for (; json_object_next(js, &key, &len); part->n_events++)
         json_read_member(&r, members, key, len, &facts);
     part_set_rank(part, facts.rank, facts.world_size);
-    part->pid = facts.pid;
-    part->host = facts.host;
-    part->backend = facts.backend;
-    part->of_job = strncmp(strtab_get(&part->names, facts.schema), "dpro.job/", 9) == 0;
+    part->process.pid = facts.pid;
+    part->process.host = facts.host;
+    part->process.backend = facts.backend;
+    part->process.of_job = strncmp(strtab_get(&part->names, facts.schema), "dpro.job/", 9) == 0;
     recording->boot_id = facts.boot_id;
     recording->complete = facts.complete && js->fail == JSON_OK;
     return 0;

@@ -287,7 +287,7 @@ void rank_build(struct rank_job *job)
     for (uint32_t t = 0; t < rank->n_tracks; t++)
         next[t] = rank->tracks[t].first;
     for (size_t w = 0, window = 0; w < job->n_windows; w++) {
-        size_t n_cuts = job->sources[w]->part.cuts.n;
+        size_t n_cuts = job->sources[w]->part.session.cuts.n;
         scatter(job, job->sources[w], (uint32_t)window, next);
         join_details(job, job->sources[w]);
         window += n_cuts ? n_cuts : 1;

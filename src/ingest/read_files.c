@@ -73,8 +73,8 @@ static int read_bytes(struct source *source, struct input *in, struct file_readi
     bytes.on_chunk = report_chunk;
     bytes.arg = reading;
     int rc = source->reader->read_bytes(&bytes, &source->part, &source->err);
-    source->fail = part->cut ? JSON_ENDED : part->broken ? JSON_BAD : JSON_OK;
-    source->fail_offset = part->broken ? part->broken_offset : bytes_offset(&bytes);
+    source->fail = part->damage.cut ? JSON_ENDED : part->damage.broken ? JSON_BAD : JSON_OK;
+    source->fail_offset = part->damage.broken ? part->damage.offset : bytes_offset(&bytes);
     if (rc == 0 && bytes.rc < 0 && part->n_events == 0)
         rc = bytes.rc;
     bytes_fini(&bytes);
@@ -114,7 +114,7 @@ static void split_sources(struct source_list *list)
     for (size_t i = 0; i < list->n; i++) {
         struct source *source = &list->at[i], fresh = *source;
         struct trace_part *next = source->part.next;
-        if (source->part.is_session_step && !source->part.has_rank)
+        if (source->part.session.is_step && !source->part.process.has_rank)
             source->reader = NULL; /* an evaluator, a client: no part of the training */
         if (!next)
             continue;

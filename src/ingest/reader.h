@@ -92,8 +92,8 @@ struct reader {
     bool (*recognise)(const struct head *head);
 
     /* One of them: the first takes the whole document, the second the bytes. Both return 0 also
-     * when the file ends early or is broken further on: js->fail, or part->cut, tells; the part
-     * then holds what is whole. Negative: a format of another version. */
+     * when the file ends early or is broken further on: js->fail, or part->damage.cut, tells; the
+     * part then holds what is whole. Negative: a format of another version. */
     int (*read_json)(struct json *js, struct trace_part *part, struct dpro_error *err);
     int (*read_bytes)(struct bytes *bytes, struct trace_part *part, struct dpro_error *err);
 

@@ -122,7 +122,7 @@ static inline uint64_t fuzz_hash_part(const struct trace_part *part)
     h ^= fuzz_hash_payload(part);
     if (part->next)
         h ^= fuzz_hash_part(part->next) * 3;
-    h ^= part->n_events << 3 ^ part->cut;
+    h ^= part->n_events << 3 ^ part->damage.cut;
     return h ^ fuzz_hash(h, &part->losses, sizeof part->losses);
 }
 

@@ -51,7 +51,7 @@ static void test_flat_nodes_are_read(void **state)
 {
     struct trace_part part = read_chunked(flat, 0);
     assert_int_equal(last_fail, JSON_OK);
-    assert_int_equal(part.pid, 59811);
+    assert_int_equal(part.process.pid, 59811);
     assert_int_equal(et_of(&part)->nodes.n, 2);
     const struct et_node *node = &et_of(&part)->nodes.at[0];
     assert_int_equal(node->id, 208);

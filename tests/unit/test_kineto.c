@@ -134,7 +134,7 @@ static void test_spans_carry_their_arguments(void **state)
     assert_true(part.base_ns == 1711964646000000000);
     assert_true(part.external_is_op);
     assert_true(flows_of(&part)->has_correlation && part.has_record_fn);
-    assert_int_equal(part.pid, 10);
+    assert_int_equal(part.process.pid, 10);
     part_fini(&part);
 }
 
@@ -365,11 +365,11 @@ static void test_the_job_is_described(void **state)
                                        "{\"pg_name\":\"0\",\"pg_desc\":\"default_pg\",\"pg_size\":"
                                        "2,\"ranks\":[0,3]},{\"pg_name\":1,\"ranks\":[]}]},"
                                        "\"traceEvents\":[]}");
-    assert_true(part.has_rank);
-    assert_int_equal(part.rank, 3);
-    assert_int_equal(part.world_size, 8);
-    assert_string_equal(name_of(&part, part.backend), "nccl");
-    assert_string_equal(name_of(&part, part.host), "h1");
+    assert_true(part.process.has_rank);
+    assert_int_equal(part.process.rank, 3);
+    assert_int_equal(part.process.world_size, 8);
+    assert_string_equal(name_of(&part, part.process.backend), "nccl");
+    assert_string_equal(name_of(&part, part.process.host), "h1");
     assert_int_equal(part.groups.n, 2);
     assert_string_equal(name_of(&part, part.groups.at[0].description), "default_pg");
     assert_int_equal(part.groups.at[0].n_ranks, 2);

@@ -232,9 +232,9 @@ static void test_the_list_of_nodes_says_whose_a_log_is(void **state)
         snprintf(text, sizeof text, "%s%s%s", CSV_HEAD, cases[i].line,
                  FRAME("recv", "0", "3", "9", "707331") FRAME("recv", "0", "60", "9", NODES));
         part = part_of_text(&transport_csv_reader, text, 0);
-        assert_int_equal(part.has_rank, cases[i].process != NULL);
+        assert_int_equal(part.process.has_rank, cases[i].process != NULL);
         if (cases[i].process) {
-            net_process_format(name, part.rank);
+            net_process_format(name, part.process.rank);
             assert_string_equal(name, cases[i].process);
         }
         part_fini(&part);

@@ -171,7 +171,7 @@ static const struct trace_span *span_named(const struct trace_part *part, const 
 static void check_profile(const struct message *m, size_t chunk)
 {
     struct trace_part part = read_with(xplane_reader.read_bytes, m, chunk);
-    assert_null(part.broken);
+    assert_null(part.damage.broken);
     assert_int_equal(part.n_spans, 4);
     assert_int_equal(part.n_events, 6);
     assert_int_equal(part.base_ns, 1700000000000000000);
@@ -235,7 +235,7 @@ static void test_calls_of_the_gpu_s_driver_are_known_by_their_correlation(void *
     nested(&space, 1, &gpu);
 
     struct trace_part part = read_with(xplane_reader.read_bytes, &space, 0);
-    assert_null(part.broken);
+    assert_null(part.damage.broken);
     assert_int_equal(part.n_spans, 4);
     const struct trace_span *call = span_named(&part, "void ns::kernel<float>(int)");
     const struct trace_span *kernel = span_named(&part, "ns::kernel");
@@ -296,7 +296,7 @@ static void test_a_session_s_runs_are_kept_where_there_are_any(void **state)
         nested(&space, 1, &host);
 
         struct trace_part part = read_with(xplane_reader.read_bytes, &space, 0);
-        assert_null(part.broken);
+        assert_null(part.damage.broken);
         assert_int_equal(part.n_spans, in_session ? 1 : 2);
         assert_int_equal(session_profile_of(&part) != NULL, in_session);
         if (in_session) {
@@ -342,7 +342,7 @@ static void test_a_cut_profile_gives_what_is_whole(void **state)
     }
     whole.n -= 3;
     struct trace_part part = read_with(xplane_reader.read_bytes, &whole, 0);
-    assert_non_null(part.broken);
+    assert_non_null(part.damage.broken);
     assert_int_equal(part.n_spans, 4);
     part_fini(&part);
 }
@@ -371,8 +371,8 @@ static void test_hostile_lengths_and_depths_stop_the_reader(void **state)
         struct message m = {.n = cases[i].n};
         memcpy(m.at, cases[i].at, m.n);
         struct trace_part part = read_with(xplane_reader.read_bytes, &m, 0);
-        assert_non_null(part.broken);
-        assert_string_equal(part.broken, cases[i].why);
+        assert_non_null(part.damage.broken);
+        assert_string_equal(part.damage.broken, cases[i].why);
         assert_int_equal(part.n_spans, 0);
         part_fini(&part);
     }
@@ -473,7 +473,7 @@ static void test_of_two_functions_the_larger_one_s_graph_is_kept(void **state)
         nested(&m, 3, &first);
         nested(&m, 3, &second);
         struct trace_part part = read_with(runmeta_reader.read_bytes, &m, 0);
-        assert_null(part.broken);
+        assert_null(part.damage.broken);
         assert_int_equal(part.dfg_nodes.n, 8);
         check_inputs(&part);
         part_fini(&part);
@@ -546,7 +546,7 @@ static void collective_node(struct message *graph, const char *name, uint64_t gr
 
 static const struct trace_part *part_of_rank(const struct trace_part *part, int rank)
 {
-    while (part && part->rank != rank)
+    while (part && part->process.rank != rank)
         part = part->next;
     return part;
 }
@@ -584,7 +584,7 @@ static void test_a_session_s_step_is_one_part_a_task(void **state)
     const struct trace_part *other = part_of_rank(&part, net_process_in("ps0", 3));
     assert_non_null(own);
     assert_non_null(other);
-    assert_true(own->is_session_step && other->is_session_step);
+    assert_true(own->session.is_step && other->session.is_step);
     assert_int_equal(own->n_spans, 5);
     assert_int_equal(span_named(own, "g")->kind, SPAN_COLLECTIVE);
     assert_int_equal(own->details.at[span_named(own, "g")->detail].comm_sequence, 104);

@@ -49,8 +49,8 @@ static void read_line(struct trace_part *part, struct toy *toy, const char *line
 {
     char name[32], step[48];
     long long start, dur;
-    if (sscanf(line, "rank %d of %d", &part->rank, &part->world_size) == 2) {
-        part->has_rank = true;
+    if (sscanf(line, "rank %d of %d", &part->process.rank, &part->process.world_size) == 2) {
+        part->process.has_rank = true;
     } else if (sscanf(line, "step %lld %lld", &start, &dur) == 2) {
         snprintf(step, sizeof step, "ProfilerStep#%llu", (unsigned long long)part->n_events);
         add_span(part, step, start, dur, SPAN_ANNOTATION);

@@ -201,10 +201,10 @@ static void add_hand_overs(struct telling *t, struct trace_part *part, int rank)
 
 static void name_rank(struct telling *t, struct trace_part *part, int rank)
 {
-    part->has_rank = true;
-    part->rank = rank;
-    part->world_size = (int)t->n_ranks;
-    part->host = part_intern(part, ONE_CLOCK, strlen(ONE_CLOCK));
+    part->process.has_rank = true;
+    part->process.rank = rank;
+    part->process.world_size = (int)t->n_ranks;
+    part->process.host = part_intern(part, ONE_CLOCK, strlen(ONE_CLOCK));
 }
 
 /* A source of its own for another rank than the timeline's. */

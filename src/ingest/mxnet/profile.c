@@ -171,7 +171,7 @@ static void read_event(void *reader)
 static int read_mxnet(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
     struct mxnet m = {.js = js, .part = part};
-    part->may_be_server = true;
+    part->process.may_be_server = true;
     part_read_events(part, js, read_event, &m);
     part->losses.n_unpaired += m.open.n;
     map_fini(&m.tracks);

@@ -174,7 +174,7 @@ static int read_text(struct bytes *bytes, struct trace_part *part, struct dpro_e
     bool in_node = false;
     while (bytes_line(bytes, &line, &len))
         read_line(&g, line, len, &in_node);
-    part->cut |= bytes->rc < 0;
+    part->damage.cut |= bytes->rc < 0;
     finish(&g);
     map_fini(&g.node_of);
     return 0;

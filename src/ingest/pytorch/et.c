@@ -229,7 +229,7 @@ static int read_et(struct json *js, struct trace_part *part, struct dpro_error *
         return 0;
     while (json_object_next(js, &key, &len)) {
         if (json_is(key, len, "pid")) {
-            part->pid = read_u64(js);
+            part->process.pid = read_u64(js);
         } else if (json_is(key, len, "nodes") && json_peek(js) == '[') {
             js->p++;
             while (json_array_next(js))

@@ -43,7 +43,7 @@ static uint32_t match_by_id(struct rank_job *job, uint32_t window, bool external
 {
     struct trace_rank *rank = job->rank;
     struct map by_id = {0};
-    uint64_t pid = job->execution_trace->part.pid;
+    uint64_t pid = job->execution_trace->part.process.pid;
     uint32_t n_matched = 0;
     for (uint32_t i = 0; i < rank->n_spans; i++) {
         const struct trace_span *span = &rank->spans[i];
@@ -133,7 +133,7 @@ static uint32_t match_by_order(struct rank_job *job, uint32_t window, bool write
     for (uint32_t t = 0; t < rank->n_tracks; t++) {
         const struct trace_track *track = &rank->tracks[t];
         first[t] = n;
-        if (track->gpu || (part->pid && track->pid != part->pid))
+        if (track->gpu || (part->process.pid && track->pid != part->process.pid))
             continue;
         for (uint32_t i = track->first; i < track->first + track->n; i++)
             if (rank->spans[i].window == window && is_call(&rank->spans[i]))
@@ -239,7 +239,7 @@ void et_reserve(struct trace_build *build, struct rank_job *job, struct rank_roo
         return;
     const struct execution_trace *et = part_payload(&source->part, &et_payload);
     if (!rank->pid)
-        rank->pid = source->part.pid;
+        rank->pid = source->part.process.pid;
     rank->et_nodes = arena_alloc(arena, et->nodes.n * sizeof *rank->et_nodes);
     rank->et_tensors = arena_alloc(arena, et->tensors.n * sizeof *rank->et_tensors);
 }

@@ -614,8 +614,8 @@ static void add_span(struct kineto *k, struct event *ev)
         k->n_external_is_correlation += ev->external == (uint32_t)ev->correlation;
         k->n_external_differs += ev->external != (uint32_t)ev->correlation;
     }
-    if (!gpu && !part->pid)
-        part->pid = ev->pid;
+    if (!gpu && !part->process.pid)
+        part->process.pid = ev->pid;
 }
 
 static void add_flow(struct kineto *k, const struct event *ev)
@@ -825,10 +825,10 @@ static void read_distributed_info(struct kineto *k)
         MEMBER_BY("pg_config", read_groups, 0),
         {NULL}};
     struct json_reader r = {.js = k->js, .strings = &k->part->names, .arg = k->part};
-    struct distributed_info info = {.rank = -1, .backend = k->part->backend};
+    struct distributed_info info = {.rank = -1, .backend = k->part->process.backend};
     json_read_object(&r, members, &info);
     part_set_rank(k->part, info.rank, info.world_size);
-    k->part->backend = info.backend;
+    k->part->process.backend = info.backend;
 }
 
 static void read_document(struct kineto *k)
@@ -860,7 +860,7 @@ static void read_document(struct kineto *k)
             if (json_read_decimal(js, 0, &base) == JSON_VALUE)
                 k->part->base_ns = base;
         } else if (json_is(key, len, "host_name")) {
-            k->part->host = read_string(k);
+            k->part->process.host = read_string(k);
         } else {
             json_skip(js);
         }

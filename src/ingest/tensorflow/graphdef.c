@@ -246,8 +246,8 @@ static int read_graphdef(struct bytes *bytes, struct trace_part *part,
     pb_init(&pb, bytes);
     graphdef_read_nodes(&pb, part, &places);
     array_fini(&places);
-    part->broken = pb.fail;
-    part->broken_offset = pb.fail_offset;
+    part->damage.broken = pb.fail;
+    part->damage.offset = pb.fail_offset;
     return 0;
 }
 

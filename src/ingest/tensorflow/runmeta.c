@@ -136,8 +136,8 @@ static int read_runmeta(struct bytes *bytes, struct trace_part *part, struct dpr
     array_fini(&r.partitions);
     size_collectives(part);
     session_split(part);
-    part->broken = r.pb.fail;
-    part->broken_offset = r.pb.fail_offset;
+    part->damage.broken = r.pb.fail;
+    part->damage.offset = r.pb.fail_offset;
     return 0;
 }
 

@@ -55,7 +55,7 @@ struct cutting {
 
 static void place(struct cutting *c, struct trace_span span, uint32_t cut)
 {
-    int64_t *end_ns = &c->part->cuts.at[cut].end_ns;
+    int64_t *end_ns = &c->part->session.cuts.at[cut].end_ns;
     span.window = (uint16_t)cut;
     *end_ns = MAX(*end_ns, span.start_ns + span.dur_ns);
     part_place_span(c->part, &span);
@@ -194,7 +194,7 @@ static void add_variables(struct cutting *c, uint32_t cut)
 {
     const struct trace_part *graph = c->graph;
     struct tf_idle_tracks idle = {.n = 0};
-    int64_t start_ns = c->part->cuts.at[cut].start_ns;
+    int64_t start_ns = c->part->session.cuts.at[cut].start_ns;
     for (size_t n = 0; n < graph->dfg_nodes.n; n++) {
         const struct dfg_node *node = &graph->dfg_nodes.at[n];
         const char *type = strtab_get(&graph->names, node->type),
@@ -219,12 +219,12 @@ void session_cut_process(struct joiner *j, struct process *process)
     struct cutting c = {.j = j, .process = process, .part = part};
     const struct part_cut none = {0};
     for (uint32_t i = 0; i < j->n_cuts; i++)
-        array_push(&part->cuts, none);
+        array_push(&part->session.cuts, none);
     for (size_t r = process->runs.n; r-- > 0;) { /* the first run begins a step */
         const struct run *run = &process->runs.at[r];
         uint32_t cut = cut_of(j, run->id);
         if (cut != NO_ID)
-            part->cuts.at[cut] =
+            part->session.cuts.at[cut] =
                 (struct part_cut){.start_ns = run->start_ns, .end_ns = run->start_ns};
     }
     keep_spans(&c);
@@ -235,7 +235,7 @@ void session_cut_process(struct joiner *j, struct process *process)
         for (uint32_t i = 0; i < j->n_cuts; i++)
             add_variables(&c, i);
     }
-    part->is_session_step = true;
+    part->session.is_step = true;
     part->start_ns += part->base_ns;
     part->end_ns += part->base_ns;
     map_fini(&c.nodes);

@@ -181,12 +181,12 @@ static void find_wholes(struct joiner *j)
             client = &j->processes[p];
     const struct trace_part *own = &client->profile->part;
     for (uint32_t i = 0; i < j->n_cuts; i++) {
-        int64_t whole_ns[2] = {own->cuts.at[i].start_ns + own->base_ns,
-                               own->cuts.at[i].end_ns + own->base_ns};
+        int64_t whole_ns[2] = {own->session.cuts.at[i].start_ns + own->base_ns,
+                               own->session.cuts.at[i].end_ns + own->base_ns};
         for (int pass = 0; pass < 2; pass++)
             for (size_t p = 0; p < j->n; p++) {
                 struct trace_part *part = &j->processes[p].profile->part;
-                struct part_cut *cut = &part->cuts.at[i];
+                struct part_cut *cut = &part->session.cuts.at[i];
                 session_extend(whole_ns, cut->start_ns + part->base_ns,
                                cut->end_ns + part->base_ns);
                 cut->whole_start_ns = whole_ns[0];
@@ -199,7 +199,7 @@ static void find_wholes(struct joiner *j)
 
 static bool is_step(const struct source *source)
 {
-    return source_is_profile(source) && source->part.is_session_step && source->rank != -1 &&
+    return source_is_profile(source) && source->part.session.is_step && source->rank != -1 &&
            !session_profile_of(&source->part);
 }
 

@@ -142,9 +142,9 @@ static void open_task(struct splitter *s, struct task *task)
 {
     task->part = mem_array(1, sizeof *task->part);
     task->names = arena_array(&s->arena, s->from->names.n, sizeof *task->names);
-    task->part->has_rank = task->rank != -1;
-    task->part->rank = task->rank;
-    task->part->is_session_step = true;
+    task->part->process.has_rank = task->rank != -1;
+    task->part->process.rank = task->rank;
+    task->part->session.is_step = true;
 }
 
 /* Nodes go to the tasks of their devices, inputs with those that are of the same task. */
@@ -257,8 +257,8 @@ static void find_whole(struct splitter *s)
             struct trace_part *part = s->tasks.at[t].part;
             if (client && part->n_spans > 0)
                 session_extend(whole_ns, part->start_ns, part->end_ns);
-            part->whole_start_ns = client ? whole_ns[0] : part->start_ns;
-            part->whole_end_ns = client ? whole_ns[1] : part->end_ns;
+            part->session.whole_start_ns = client ? whole_ns[0] : part->start_ns;
+            part->session.whole_end_ns = client ? whole_ns[1] : part->end_ns;
         }
 }
 

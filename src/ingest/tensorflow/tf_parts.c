@@ -46,9 +46,7 @@ void tf_replace_part(struct trace_part *part, struct trace_part *list)
 {
     list->n_events = part->n_events;
     list->losses = part->losses;
-    list->broken = part->broken;
-    list->broken_offset = part->broken_offset;
-    list->cut = part->cut;
+    list->damage = part->damage;
     part_fini(part);
     *part = *list;
     mem_free(list);

@@ -359,16 +359,16 @@ static struct trace_part *make_device(const struct splitter *s, size_t first, si
 {
     struct trace_part *part = mem_array(1, sizeof *part);
     struct device d = {.part = part};
-    part->host = strtab_copy(&part->names, &s->from->names, s->from->host);
+    part->process.host = strtab_copy(&part->names, &s->from->names, s->from->process.host);
     part->base_ns = s->from->base_ns;
-    part->pid = s->from->pid;
+    part->process.pid = s->from->process.pid;
     part->framework = s->from->framework;
     part->missing = s->from->missing;
-    part->is_device = true;
-    part->device = s->ops[first].device;
-    part->world_size = (int)s->n_named;
+    part->process.is_device = true;
+    part->process.device = s->ops[first].device;
+    part->process.world_size = (int)s->n_named;
     add_track(&d, false, 0, 0, "steps");
-    add_marks(s, &d, part->device);
+    add_marks(s, &d, part->process.device);
     for (size_t i = first; i < end; i++)
         if (!s->ops[i].whole && !encloses(s, i, end))
             add_op(s, &d, &s->ops[i]);

@@ -44,8 +44,8 @@ static void open_gpu(struct splitter *s, struct gpu *gpu, uint64_t device)
     part->base_ns = s->from->base_ns;
     part->framework = s->from->framework;
     part->missing = s->from->missing;
-    part->is_device = true;
-    part->device = device;
+    part->process.is_device = true;
+    part->process.device = device;
 }
 
 static void open_gpus(struct splitter *s)

@@ -330,17 +330,17 @@ static int read_all(struct xplane *x, struct bytes *bytes)
             xplane_read_names(x, &field);
         else if (field.number == 4 && x->host == 0 && pb_text(&x->pb, &field, &text, &len))
             x->host = part_intern(x->part, text, len);
-    x->part->broken = x->pb.fail;
-    x->part->broken_offset = x->pb.fail_offset;
+    x->part->damage.broken = x->pb.fail;
+    x->part->damage.offset = x->pb.fail_offset;
     if (bytes->rc == 0 && bytes_rewind(bytes) < 0)
         return bytes->rc;
     pb_init(&x->pb, bytes);
     while (n < x->planes.n && pb_next(&x->pb, &field))
         if (field.number == 1)
             read_lines(x, &x->planes.at[n++], &field);
-    if (!x->part->broken) { /* what only a line's events show */
-        x->part->broken = x->pb.fail;
-        x->part->broken_offset = x->pb.fail_offset;
+    if (!x->part->damage.broken) { /* what only a line's events show */
+        x->part->damage.broken = x->pb.fail;
+        x->part->damage.offset = x->pb.fail_offset;
     }
     return 0;
 }
@@ -370,7 +370,7 @@ static void split(struct xplane *x)
         xla_split_gpus(part);
         return;
     }
-    part->host = x->host;
+    part->process.host = x->host;
     if (x->xla.ops.n > 0)
         xla_split(&x->xla, part);
 }
@@ -381,7 +381,7 @@ static int read_xplane(struct bytes *bytes, struct trace_part *part, struct dpro
     int rc = read_all(&x, bytes);
     if (rc == 0)
         split(&x);
-    part->may_be_server = session_profile_of(part) != NULL;
+    part->process.may_be_server = session_profile_of(part) != NULL;
     for (size_t p = 0; p < x.planes.n; p++) {
         map_fini(&x.planes.at[p].events);
         map_fini(&x.planes.at[p].stats);

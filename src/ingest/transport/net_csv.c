@@ -225,9 +225,9 @@ static bool read_line(struct csv *csv, const char *line, size_t len)
         .thread = (uint32_t)number_or_0(at[COLUMN_TID], UINT32_MAX),
         .call = net_call_find(at[COLUMN_CALL].text, at[COLUMN_CALL].len)};
     array_push(&csv->out->transfers, transfer);
-    if (!csv->part->has_rank && number(at[COLUMN_RANK], INT32_MAX, &rank)) {
-        csv->part->has_rank = true;
-        csv->part->rank = (int)rank;
+    if (!csv->part->process.has_rank && number(at[COLUMN_RANK], INT32_MAX, &rank)) {
+        csv->part->process.has_rank = true;
+        csv->part->process.rank = (int)rank;
     }
     return at[COLUMN_NBYTES].len == 0 || read_message(csv, at, &transfer);
 }
@@ -310,8 +310,8 @@ static void finish_frames(struct csv *csv)
     ps_end_message(&csv->frames, csv->receiving);
     int process = ps_own_process(&csv->frames, csv->out);
     if (process != -1) { /* its name may be that of its host */
-        csv->part->has_rank = true;
-        csv->part->rank = process;
+        csv->part->process.has_rank = true;
+        csv->part->process.rank = process;
     }
     ps_assembler_fini(&csv->frames);
 }
@@ -322,11 +322,11 @@ static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_er
     const char *line;
     size_t len;
     (void)err;
-    part->may_be_server = true;
+    part->process.may_be_server = true;
     strtab_add(&part->names, "", 0);
     strtab_add(&csv.ends, "", 0);
     csv.frames.out = &csv.out->ps;
-    part->pid = 0;
+    part->process.pid = 0;
     if (bytes_line(bytes, &line, &len) && read_header(&csv, line, len)) {
         while (bytes_line(bytes, &line, &len)) {
             if (len == 0 || *line == '#')
@@ -334,7 +334,7 @@ static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_er
             /* a line that is cut loses digits and still looks like one: only what ends with a line
              * break is sure to be whole */
             if (bytes->ended && bytes->p == bytes->end && bytes->p[-1] != '\n') {
-                part->cut = true;
+                part->damage.cut = true;
                 break;
             }
             part->n_events++;
@@ -345,12 +345,12 @@ static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_er
             part->losses.n_broken_records += !read_line(&csv, line, len);
         }
     } else {
-        part->cut = true;
+        part->damage.cut = true;
     }
     strtab_fini(&csv.ends);
     finish_frames(&csv);
     if (bytes->rc < 0)
-        part->cut = true;
+        part->damage.cut = true;
     return 0;
 }
 

@@ -151,13 +151,13 @@ static void read_process(struct trace_part *part, const char *mark, size_t size)
     static const char says[] = "process ", rank[] = "rank";
     char text[64] = "", *name = text + sizeof says - 1;
     memcpy(text, mark, MIN(size, sizeof text) - 1);
-    if (part->has_rank || strncmp(text, says, sizeof says - 1) != 0)
+    if (part->process.has_rank || strncmp(text, says, sizeof says - 1) != 0)
         return;
     long process = strncmp(name, rank, sizeof rank - 1) == 0
                        ? strtol(name + sizeof rank - 1, NULL, 10)
                        : net_process_in(name, strlen(name));
-    part->has_rank = net_process_is(process);
-    part->rank = part->has_rank ? (int)process : 0;
+    part->process.has_rank = net_process_is(process);
+    part->process.rank = part->process.has_rank ? (int)process : 0;
 }
 
 static bool read_record(struct log_reader *r, const unsigned char *at, size_t size)
@@ -229,16 +229,16 @@ static int begin(struct log_reader *r, const struct log_header *header, const ch
                               "%s: a log of version %" PRIu32 ", this dpro reads version %d; use "
                               "the dpro that recorded it",
                               path, header->version, LOG_VERSION);
-    part->pid = header->pid;
-    part->has_rank = header->rank >= 0;
-    part->rank = part->has_rank ? header->rank : 0;
+    part->process.pid = header->pid;
+    part->process.has_rank = header->rank >= 0;
+    part->process.rank = part->process.has_rank ? header->rank : 0;
     if (header->kind == LOG_NCCL) {
         r->nccl = part_make_payload(part, &nccl_payload);
         strtab_add(&r->nccl->names, "", 0);
         r->nccl->segment = header->segment;
         return 0;
     }
-    part->may_be_server = true;
+    part->process.may_be_server = true;
     r->net = part_make_payload(part, &transport_payload);
     r->frames.out = &r->net->ps;
     r->net->pid = header->pid;
@@ -257,7 +257,7 @@ static void read_records(struct log_reader *r, struct bytes *bytes)
     while (bytes_need(bytes, sizeof head)) {
         memcpy(&head, bytes->p, sizeof head);
         if (head.size_bytes < sizeof head || head.size_bytes % 8) {
-            r->part->cut = true; /* nothing tells where the next one is */
+            r->part->damage.cut = true; /* nothing tells where the next one is */
             return;
         }
         if (!bytes_need(bytes, head.size_bytes))
@@ -266,7 +266,7 @@ static void read_records(struct log_reader *r, struct bytes *bytes)
         r->part->losses.n_broken_records += !read_record(r, bytes->p, head.size_bytes);
         bytes->p += head.size_bytes;
     }
-    r->part->cut |= bytes->p < bytes->end;
+    r->part->damage.cut |= bytes->p < bytes->end;
 }
 
 static int read_log(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
@@ -275,7 +275,7 @@ static int read_log(struct bytes *bytes, struct trace_part *part, struct dpro_er
     struct log_header header;
     strtab_add(&part->names, "", 0);
     if (!bytes_need(bytes, sizeof header)) {
-        part->cut = true;
+        part->damage.cut = true;
         return 0;
     }
     memcpy(&header, bytes->p, sizeof header);
@@ -294,12 +294,12 @@ static int read_log(struct bytes *bytes, struct trace_part *part, struct dpro_er
             nccl_log_join(r.nccl);
         }
     } else if (rc == 0) {
-        part->cut = true;
+        part->damage.cut = true;
     }
-    if (r.net && !part->has_rank) {
+    if (r.net && !part->process.has_rank) {
         int process = ps_own_process(&r.frames, r.net);
-        part->has_rank = process != -1;
-        part->rank = process;
+        part->process.has_rank = process != -1;
+        part->process.rank = process;
     }
     ps_assembler_fini(&r.frames);
     map_fini(&r.connections);

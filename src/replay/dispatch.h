@@ -129,7 +129,7 @@ static inline struct entry heap_pop(struct queue *q)
 static inline bool queue_push(struct queue *q, struct entry entry)
 {
     struct entry old = q->head;
-    if (!entry_less(&entry, &old)) { /* an empty queue's head comes last */
+    if (old.id != NO_ENTRY && !entry_less(&entry, &old)) {
         heap_push(q, entry);
         return false;
     }

@@ -82,7 +82,7 @@ void mem_fail(void)
         abort();
     }
     current->scope->failed = true;
-    _longjmp(current->env, 1);
+    longjmp(current->env, 1); /* not _longjmp(), which the thread sanitizer doesn't see */
 }
 
 /* A block that was had within the room that expect_block() made. */
@@ -220,7 +220,7 @@ struct memory_scope *memory_scope(void)
 void memory_check(void)
 {
     if (current && current->scope->failed)
-        _longjmp(current->env, 1);
+        longjmp(current->env, 1);
 }
 
 struct memory_frame *memory_step_out(void)

@@ -45,6 +45,8 @@ bool cmd_read_delay(const char *text, void *field);
              h)
 /* Of commands that read traces; that also build the graph. */
 #define CMD_THREADS_READ "files read at once (default: 0, one a core)"
+#define CMD_STEPS_LEARNT                                                                           \
+    "learn from iterations A to B, both included, in the\njob's own numbers (default: all)"
 #define CMD_OPTS_TRACE(threads_help)                                                               \
     CMD_ROW("rank-regex", 0, "RE", opt_read_regex, rank_regex,                                     \
             "an extended regular expression with a group, such as 'host-([0-9]+)'",                \

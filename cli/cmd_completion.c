@@ -48,22 +48,29 @@ static void print_for_zsh(const char *text)
     print_gist(text, "'\\''", "[]:");
 }
 
+/* In bash, one of the words; NULL: a path, a folder where `folders`. */
+static void bash_words(const char *const *words, bool folders, const char *end)
+{
+    if (words != NULL) {
+        fputs("COMPREPLY=($(compgen -W '", stdout);
+        print_words(words);
+        printf("' -- \"$cur\"))%s", end);
+    } else {
+        printf("compopt -o filenames\n        COMPREPLY=($(compgen -%c -- \"$cur\"))%s",
+               folders ? 'd' : 'f', end);
+    }
+}
+
 static void bash_values(const struct opt *opt)
 {
     printf("    --%s", opt->name);
     if (opt->letter != 0)
         printf(" | -%c", opt->letter);
     fputs(")\n        ", stdout);
-    if (opt->choices != NULL) {
-        fputs("COMPREPLY=($(compgen -W '", stdout);
-        print_words(opt->choices);
-        fputs("' -- \"$cur\"))\n", stdout);
-    } else if (opt->complete != OPT_COMPLETE_NOTHING) {
-        printf("compopt -o filenames\n        COMPREPLY=($(compgen -%c -- \"$cur\"))\n",
-               opt->complete == OPT_COMPLETE_FOLDER ? 'd' : 'f');
-    } else {
+    if (opt->choices != NULL || opt->complete != OPT_COMPLETE_NOTHING)
+        bash_words(opt->choices, opt->complete == OPT_COMPLETE_FOLDER, "\n");
+    else
         fputs("COMPREPLY=()\n", stdout);
-    }
     fputs("        return\n        ;;\n", stdout);
 }
 
@@ -77,13 +84,7 @@ static void bash_command(const struct cmd *cmd)
     for (const struct opt *opt = cmd->opts; opt->name != NULL; opt++)
         printf("%s--%s", opt == cmd->opts ? "" : " ", opt->name);
     fputs("' -- \"$cur\")) ;;\n    *)\n        ", stdout);
-    if (cmd->words != NULL) {
-        fputs("COMPREPLY=($(compgen -W '", stdout);
-        print_words(cmd->words);
-        fputs("' -- \"$cur\")) ;;\n", stdout);
-    } else {
-        fputs("compopt -o filenames\n        COMPREPLY=($(compgen -f -- \"$cur\")) ;;\n", stdout);
-    }
+    bash_words(cmd->words, false, " ;;\n");
     fputs("    esac\n}\n\n", stdout);
 }
 

@@ -31,12 +31,6 @@ struct values {
 static const char *const algorithms[] = {"default", "paper", "dp", "mcmc", NULL};
 static const char *const compressions[] = {"none", "fp16", "bf16", NULL};
 
-static bool read_algorithm(const char *text, void *field)
-{
-    *(enum dpro_algorithm *)field = (enum dpro_algorithm)opt_find_word(text, algorithms);
-    return true;
-}
-
 static bool read_compression(const char *text, void *field)
 {
     int found = opt_find_word(text, compressions);
@@ -76,7 +70,7 @@ static const struct opt optimize_opts[] = {
               "a number of 1 or more, or two such as 1:4",
               "search with A to B parameter servers, too, and say what\neach number would win "
               "(default: as many as there are)"),
-    OPT_CHOICE("algorithm", "NAME", read_algorithm, algorithm, algorithms,
+    OPT_CHOICE("algorithm", "NAME", NULL, algorithm, algorithms,
                "default: dynamic programming, the paper's Algorithm 1,\nlocal search; paper: "
                "Algorithm 1; dp: dynamic\nprogramming; mcmc: a random walk"),
     OPT_WHOLE("seed", opt_read_u64, seed, 0, UINT64_MAX,
@@ -93,8 +87,7 @@ static const struct opt optimize_opts[] = {
     OPT_FLAG("no-partial", no_partial, "search without partial replay, to compare"),
     OPT_FLAG("no-symmetry", no_symmetry, "search without symmetry, to compare"),
     CMD_OPTS_GRAPH(
-        "learn from iterations A to B, both included, in the\njob's own numbers (default: "
-        "all)",
+        CMD_STEPS_LEARNT,
         "files read, and candidates tried, at once (default: 0,\none a core); results are "
         "the same at any number"),
     {.name = NULL},

@@ -28,12 +28,6 @@ struct values {
 
 static const char *const engines[] = {"event", "fixed", NULL}; /* by enum dpro_engine */
 
-static bool read_engine(const char *text, void *field)
-{
-    *(enum dpro_engine *)field = (enum dpro_engine)opt_find_word(text, engines);
-    return true;
-}
-
 static bool read_percent(const char *text, void *field)
 {
     struct percent *percent = field;
@@ -64,7 +58,7 @@ static const struct opt replay_opts[] = {
         "also replay N iterations drawn from the measured\nones, for p50 and p95 (default: 0)"),
     OPT_WHOLE("seed", opt_read_u64, seed, 0, UINT64_MAX,
               "of those draws; equal seeds give equal results"),
-    OPT_CHOICE("engine", "NAME", read_engine, engine, engines,
+    OPT_CHOICE("engine", "NAME", NULL, engine, engines,
                "how the order on each device is decided: event, as\nit replays (default); fixed, "
                "once: faster with many\nsamples"),
     OPT_VALUE("bandwidth", "BW", units_read_rate, bandwidth_bytes_per_s,

@@ -209,10 +209,7 @@ static const struct opt whatif_opts[] = {
               "Horovod: what is ready travels together up to X MB; 0:\neach gradient by itself "
               "(HOROVOD_FUSION_THRESHOLD)"),
     CMD_OPT_JSON("dpro.whatif/1", ""),
-    CMD_OPTS_GRAPH(
-        "learn from iterations A to B, both included, in the\njob's own numbers (default: "
-        "all)",
-        CMD_THREADS_READ),
+    CMD_OPTS_GRAPH(CMD_STEPS_LEARNT, CMD_THREADS_READ),
     {.name = NULL},
 };
 

@@ -228,10 +228,13 @@ static int set(const struct opt *opt, const char *shown, const char *text, void 
         opt->read(text, field);
         return 0;
     }
-    if (is_allowed(opt, text) && opt->read(text, field))
-        return 0;
-    cmd_say("%s: '%s' is not %s", shown, text, form_of(opt, form));
-    return CMD_USAGE;
+    if (!is_allowed(opt, text) || (opt->read != NULL && !opt->read(text, field))) {
+        cmd_say("%s: '%s' is not %s", shown, text, form_of(opt, form));
+        return CMD_USAGE;
+    }
+    if (opt->read == NULL)
+        *(int *)field = opt_find_word(text, opt->choices);
+    return 0;
 }
 
 static int no_value(const struct opt *opt, const char *shown)

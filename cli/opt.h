@@ -17,12 +17,12 @@ enum opt_complete { OPT_COMPLETE_NOTHING, OPT_COMPLETE_PATH, OPT_COMPLETE_FOLDER
 typedef bool opt_read_fn(const char *text, void *field);
 
 struct opt {
-    const char *name; /* long name, without dashes; NULL ends the table, whose `help` is then what
-                         is said after an unknown option (default: see 'dpro help ...') */
-    char letter;      /* short name; 0: none */
-    bool repeats;     /* the field is a struct opt_list */
-    const char *arg;  /* what --help calls the value; NULL: a flag */
-    opt_read_fn *read;
+    const char *name;  /* long name, without dashes; NULL ends the table, whose `help` is then what
+                          is said after an unknown option (default: see 'dpro help ...') */
+    char letter;       /* short name; 0: none */
+    bool repeats;      /* the field is a struct opt_list */
+    const char *arg;   /* what --help calls the value; NULL: a flag */
+    opt_read_fn *read; /* NULL: the field, an enum, becomes the number of the choice */
     size_t offset;
     const char *form;           /* what a value must look like, said when it does not; NULL: said
                                    from choices, or from least and most */

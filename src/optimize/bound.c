@@ -52,7 +52,7 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *wo
     double least_ns =
         (double)(sync_ns(net->collective.overhead_ns, 1) +
                  (net->collective.n_ranks > 1 ? sync_ns(net->link.message_ns, 1) : 0));
-    struct ready *order = mem_alloc((model->n_tensors + (size_t)1) * sizeof *order);
+    struct ready *order = mem_alloc(model->n_tensors * sizeof *order);
     for (uint32_t t = 0; t < model->n_tensors; t++)
         bytes += (double)model->tensors[t].size_bytes;
     for (uint32_t c = 0; c < work->n_classes && model->n_tensors; c++) {

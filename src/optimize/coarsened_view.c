@@ -40,10 +40,10 @@ static uint32_t *coarsen_tensors(const struct dpro_model *from, bool coarsen,
                                  struct coarsened_view *to)
 {
     uint32_t n = from->n_tensors;
-    bool *joined = arena_array(&to->arena, n + (size_t)1, sizeof *joined);
-    uint32_t *group_of = arena_array(&to->arena, n + (size_t)1, sizeof *group_of);
+    bool *joined = arena_array(&to->arena, n, sizeof *joined);
+    uint32_t *group_of = arena_array(&to->arena, n, sizeof *group_of);
     to->first = arena_array(&to->arena, n + (size_t)2, sizeof *to->first);
-    to->model.tensors = arena_array(&to->arena, n + (size_t)1, sizeof *to->model.tensors);
+    to->model.tensors = arena_array(&to->arena, n, sizeof *to->model.tensors);
     find_joined(from, coarsen, joined);
     uint32_t groups = 0;
     for (uint32_t t = 0; t < n; t++) {
@@ -65,7 +65,7 @@ static uint32_t *coarsen_tensors(const struct dpro_model *from, bool coarsen,
 static void coarsen_program(const struct model_program *from, struct coarsened_view *to,
                             const uint32_t *group_of, struct model_program *program)
 {
-    program->ops = arena_array(&to->arena, from->n_ops + (size_t)1, sizeof *program->ops);
+    program->ops = arena_array(&to->arena, from->n_ops, sizeof *program->ops);
     program->n_ops = from->n_ops;
     for (uint32_t i = 0; i < from->n_ops; i++) {
         struct model_op *op = &program->ops[i];
@@ -83,7 +83,7 @@ static void coarsen_program(const struct model_program *from, struct coarsened_v
 static void coarsen_ranks(const struct dpro_model *from, bool symmetry, struct coarsened_view *to)
 {
     struct dpro_model *m = &to->model;
-    m->ranks = arena_array(&to->arena, from->n_ranks + (size_t)1, sizeof *m->ranks);
+    m->ranks = arena_array(&to->arena, from->n_ranks, sizeof *m->ranks);
     m->n_ranks = 0;
     for (uint32_t r = 0; r < from->n_ranks; r++) {
         uint32_t same = 0;
@@ -107,8 +107,8 @@ static void keep_the_late(struct coarsened_view *to, uint32_t most_ranks)
 {
     struct dpro_model *m = &to->model;
     struct computation work = computation_of(m, &m->baseline, &to->arena);
-    struct late *late = arena_array(&to->arena, m->n_ranks + (size_t)1, sizeof *late);
-    bool *kept = arena_array(&to->arena, m->n_ranks + (size_t)1, sizeof *kept);
+    struct late *late = arena_array(&to->arena, m->n_ranks, sizeof *late);
+    bool *kept = arena_array(&to->arena, m->n_ranks, sizeof *kept);
     for (uint32_t r = 0; r < m->n_ranks; r++)
         late[r].rank = r;
     for (uint32_t t = 0; t <= m->n_tensors; t++) {
@@ -143,7 +143,7 @@ void coarsened_view_make(const struct dpro_model *model, bool coarsen, bool symm
     m->baseline = (struct dpro_strategy){0};
     uint32_t *group_of = coarsen_tensors(model, coarsen && model->capabilities.together, view);
     coarsen_ranks(model, symmetry, view);
-    m->programs = arena_array(&view->arena, model->n_programs + (size_t)1, sizeof *m->programs);
+    m->programs = arena_array(&view->arena, model->n_programs, sizeof *m->programs);
     for (uint32_t p = 0; p < model->n_programs; p++)
         coarsen_program(&model->programs[p], view, group_of, &m->programs[p]);
     if (m->n_ranks > most_ranks)

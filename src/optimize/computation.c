@@ -84,12 +84,12 @@ struct computation computation_of(const struct dpro_model *model,
                                   const struct dpro_strategy *strategy, struct arena *arena)
 {
     struct computation work = {.n_classes = model->n_programs, .drains = true};
-    work.classes = arena_array(arena, model->n_programs + (size_t)1, sizeof *work.classes);
+    work.classes = arena_array(arena, model->n_programs, sizeof *work.classes);
     find_classes(model, &work);
     uint32_t most_ops = 0;
     for (uint32_t p = 0; p < model->n_programs; p++) {
         most_ops = MAX(most_ops, model->programs[p].n_ops);
-        work.classes[p].ready_ns = arena_array(arena, model->n_tensors + (size_t)1, sizeof(double));
+        work.classes[p].ready_ns = arena_array(arena, model->n_tensors, sizeof(double));
     }
     work.work_ns = arena_array(arena, most_ops, sizeof *work.work_ns);
     computation_set(model, strategy, &work);

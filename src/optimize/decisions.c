@@ -29,7 +29,7 @@ static void add_fusion(struct dpro_optimum *o, const struct dpro_model *model,
 {
     const struct dpro_strategy *s = &o->strategies[DPRO_BEST];
     const char **names = arena_array(&o->arena, op->n, sizeof *names);
-    int *ranks = arena_array(&o->arena, model->n_ranks + (size_t)1, sizeof *ranks);
+    int *ranks = arena_array(&o->arena, model->n_ranks, sizeof *ranks);
     struct dpro_op_fusion fusion = {.ops = names, .n_ops = op->n, .ranks = ranks};
     for (uint32_t i = 0; i < op->n; i++) {
         const char *name = model->programs[op->program].ops[op->first + i].name;

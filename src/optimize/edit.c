@@ -233,7 +233,7 @@ void candidates_fini(struct candidates *candidates)
 
 void candidates_add(struct candidates *candidates, size_t first)
 {
-    struct candidate c = {(uint32_t)first, (uint32_t)(candidates->edits.n - first), 0};
+    struct candidate c = {(uint32_t)first, (uint32_t)(candidates->edits.n - first)};
     if (c.n > 0)
         array_push(&candidates->list, c);
 }

@@ -26,7 +26,6 @@ const char *edits_apply(const struct dpro_model *model, const struct dpro_strate
 /* Lists of edits, each of which a pass proposes to make together. */
 struct candidate {
     uint32_t first, n; /* edits */
-    uint32_t pass;
 };
 struct candidates {
     ARRAY(struct candidate) list;

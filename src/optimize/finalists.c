@@ -100,7 +100,7 @@ static double mean_of(const struct finals *p, const double *shares)
 
 static void evaluate_all(struct finals *p)
 {
-    struct model_rank *ranks = arena_array(&p->arena, p->model->n_ranks + (size_t)1, sizeof *ranks);
+    struct model_rank *ranks = arena_array(&p->arena, p->model->n_ranks, sizeof *ranks);
     for (uint32_t draw = 0; draw < p->n_draws; draw++) {
         struct dpro_model job;
         make_job(p, draw, ranks, &job);

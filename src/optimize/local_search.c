@@ -76,7 +76,7 @@ static void add_for_kind(struct space *space, const struct dpro_strategy *strate
 static void add_for_all_blocks(struct space *space, const struct dpro_strategy *strategy)
 {
     uint32_t n = space->model->n_tensors;
-    struct place_kind *kinds = mem_array(n + (size_t)1, sizeof *kinds);
+    struct place_kind *kinds = mem_array(n, sizeof *kinds);
     for (uint32_t b = 0; b < strategy->n_buckets; b++)
         for (uint32_t i = 0; i < strategy->buckets[b].n; i++)
             kinds[strategy->buckets[b].first + i].bucket = b;

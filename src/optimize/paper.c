@@ -191,7 +191,7 @@ void search_paper(struct space *space)
                      .tried = space_strategy(space),
                      .whole = space->search->options->no_partial};
     struct convergence convergence = {0};
-    w.op_of = arena_array(&space->arena, space->model->n_tensors + (size_t)1, sizeof *w.op_of);
+    w.op_of = arena_array(&space->arena, space->model->n_tensors, sizeof *w.op_of);
     w.value_ns = space_evaluate(space, &w.strategy);
     while (!search_stops(space->search) && !has_converged(&convergence, space->best_ns)) {
         w.view = space_look(space, &w.strategy);

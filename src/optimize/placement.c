@@ -20,7 +20,7 @@ static void search_bounds(struct space *space, const struct dpro_strategy *basel
 {
     const struct dpro_model *model = space->model;
     struct dpro_strategy strategy = space_copy_of(space, baseline), chosen = space_strategy(space);
-    uint64_t *sizes = arena_array(&space->arena, model->n_tensors + (size_t)1, sizeof *sizes);
+    uint64_t *sizes = arena_array(&space->arena, model->n_tensors, sizeof *sizes);
     uint32_t n = strategy.n_buckets;
     for (uint32_t b = 0; b < n; b++)
         sizes[b] = bucket_size_bytes(model, &strategy, b) / sizeof(float);
@@ -141,9 +141,9 @@ static void search_places(struct space *space, const struct dpro_strategy *basel
     const struct dpro_model *model = space->model;
     size_t n = baseline->n_buckets, n_servers = sync_n_servers(&model->net);
     struct dpro_strategy strategy = space_copy_of(space, baseline);
-    uint32_t *largest_first = arena_array(&space->arena, n + 1, sizeof *largest_first);
-    uint64_t *sizes = arena_array(&space->arena, n + 1, sizeof *sizes);
-    uint64_t *load = arena_array(&space->arena, n_servers + 1, sizeof *load);
+    uint32_t *largest_first = arena_array(&space->arena, n, sizeof *largest_first);
+    uint64_t *sizes = arena_array(&space->arena, n, sizeof *sizes);
+    uint64_t *load = arena_array(&space->arena, n_servers, sizeof *load);
     for (uint32_t b = 0; b < n; b++) {
         largest_first[b] = b;
         sizes[b] = bucket_size_bytes(model, &strategy, b);

@@ -30,7 +30,8 @@ static bool is_allowed(const struct question *q, const struct dpro_edit *edits, 
 
 /* Drops candidates from `first` on that are not allowed, and all of a pass that proposes what can't
  * be done. There is room for one that is tried. */
-static void sift(const struct question *q, uint32_t pass, struct dpro_strategy *tried, size_t first)
+static void sift(const struct question *q, struct registered *entry, struct dpro_strategy *tried,
+                 size_t first)
 {
     struct candidates *all = q->candidates;
     size_t kept = first;
@@ -41,12 +42,10 @@ static void sift(const struct question *q, uint32_t pass, struct dpro_strategy *
             continue;
         const char *wrong = edits_apply(q->model, q->strategy, edits, c.n, tried);
         if (wrong) {
-            registry_reject(q->registry, &q->registry->passes.at[pass],
-                            "proposed what can't be done: %s", wrong);
+            registry_reject(q->registry, entry, "proposed what can't be done: %s", wrong);
             kept = first;
             break;
         }
-        c.pass = pass;
         all->list.at[kept++] = c;
     }
     all->list.n = kept;
@@ -68,7 +67,7 @@ void registry_collect(const struct question *q)
             propose(q, entry);
         if (entry->fuses && !entry->rejected)
             fuse_propose(q, entry);
-        sift(q, p, &copy, first);
+        sift(q, entry, &copy, first);
     }
     arena_fini(&arena);
 }

@@ -84,7 +84,7 @@ struct child_answer {
     char why[256]; /* it was of no use; "" else */
 };
 typedef ARRAY(int64_t) times_array;
-/* Appends candidates with pass 0, or times. */
+/* Appends candidates, or times. */
 struct child_answer child_run(const char *path, const struct child_question *question,
                               struct candidates *candidates, times_array *times);
 

@@ -28,7 +28,7 @@ static void keep(struct dpro_optimum *o, const struct dpro_model *model, struct 
                  enum dpro_which which, const struct dpro_strategy *strategy)
 {
     const struct dpro_pass_view *view = space_look(space, strategy);
-    o->times[which] = arena_array(&o->arena, view->n_buckets + (size_t)1, sizeof **o->times);
+    o->times[which] = arena_array(&o->arena, view->n_buckets, sizeof **o->times);
     o->strategies[which] = buckets_copy(model, strategy, &o->arena);
     for (uint32_t b = 0; b < view->n_buckets; b++)
         o->times[which][b] = (struct dpro_bucket_times){

@@ -76,11 +76,10 @@ static int64_t sync_for_view(const struct dpro_pass_view *view, uint64_t size_by
 static void show_programs(struct space *space)
 {
     const struct dpro_model *m = space->model;
-    space->programs =
-        arena_array(&space->arena, m->n_programs + (size_t)1, sizeof *space->programs);
+    space->programs = arena_array(&space->arena, m->n_programs, sizeof *space->programs);
     for (uint32_t p = 0; p < m->n_programs; p++) {
         uint32_t n = m->programs[p].n_ops;
-        struct dpro_pass_op *ops = arena_array(&space->arena, n + (size_t)1, sizeof *ops);
+        struct dpro_pass_op *ops = arena_array(&space->arena, n, sizeof *ops);
         for (uint32_t i = 0; i < n; i++) {
             const struct model_op *op = &m->programs[p].ops[i];
             ops[i] = (struct dpro_pass_op){op->name, (enum dpro_op_kind)op->phase,
@@ -98,7 +97,7 @@ void space_init(struct space *space, struct search *search, const struct dpro_mo
     int n = threads > 0 ? MIN(threads, MOST_THREADS) : parallel_cores(MOST_THREADS);
     space->n_workers = search->options->no_partial ? 1 : (uint32_t)n;
     struct arena *a = &space->arena;
-    size_t n_tensors = model->n_tensors + (size_t)1;
+    size_t n_tensors = model->n_tensors;
     space->workers = arena_array(a, space->n_workers, sizeof *space->workers);
     space->tensors = arena_array(a, n_tensors, sizeof *space->tensors);
     space->buckets = arena_array(a, n_tensors, sizeof *space->buckets);

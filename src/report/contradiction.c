@@ -191,8 +191,8 @@ void contradiction_find(struct report_facts *f)
         return;
     slices_init(&slices, g, f->report->replay);
     size_t n = (size_t)f->n_ranks * N_PARTS;
-    struct part_times *times = mem_array(n + 1, sizeof *times);
-    f->parts = arena_array(&f->arena, n + 1, sizeof *f->parts);
+    struct part_times *times = mem_array(n, sizeof *times);
+    f->parts = arena_array(&f->arena, n, sizeof *f->parts);
     list_times(f, &slices, times);
     fill_parts(f, times);
     say_worst(f);

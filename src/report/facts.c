@@ -190,7 +190,7 @@ static void find_busiest(struct report_facts *f)
     const struct dpro_graph *g = f->report->graph;
     if (!f->has_gpu)
         return;
-    int64_t *sum = arena_array(&f->arena, g->names.n + (size_t)1, sizeof *sum);
+    int64_t *sum = arena_array(&f->arena, g->names.n, sizeof *sum);
     for (uint32_t op = 0; op < g->n_ops; op++)
         if ((g->flags[op] & GRAPH_OP_GPU) && g->kind[op] <= DPRO_OP_UPDATE)
             sum[g->name[op]] += g->dur_ns[op];
@@ -236,7 +236,7 @@ static void sum_path(struct report_facts *f)
     struct map by_name = {0}, on_rank = {0};
     f->path = dpro_replay_critical(f->report->replay, &f->n_path);
     f->path_ns = dpro_replay_critical_ns(f->report->replay);
-    f->names = arena_array(&f->arena, f->n_path + 1, sizeof *f->names);
+    f->names = arena_array(&f->arena, f->n_path, sizeof *f->names);
     for (uint32_t i = 0; i < f->n_path; i++) {
         const struct dpro_critical_op *c = &f->path[i];
         struct dpro_op op = dpro_graph_op(g, c->op);
@@ -279,7 +279,7 @@ static void sum_comms(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
     uint32_t n = dpro_graph_n_collectives(g);
-    f->comms = arena_array(&f->arena, n + (size_t)1, sizeof *f->comms);
+    f->comms = arena_array(&f->arena, n, sizeof *f->comms);
     for (uint32_t i = 0; i < n; i++) {
         struct dpro_collective c = dpro_graph_collective(g, i);
         uint32_t at = 0;

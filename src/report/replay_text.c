@@ -44,7 +44,7 @@ ORDER_OF_INDICES(by_waiting, struct rank_fact,
 static uint32_t *order_ranks(const struct report_facts *f,
                              int (*order)(const void *, const void *, void *))
 {
-    uint32_t *ranks = mem_alloc((f->n_ranks + (size_t)1) * sizeof *ranks);
+    uint32_t *ranks = mem_alloc(f->n_ranks * sizeof *ranks);
     for (uint32_t r = 0; r < f->n_ranks; r++)
         ranks[r] = r;
     qsort_r(ranks, f->n_ranks, sizeof *ranks, order, f->ranks);

@@ -106,7 +106,7 @@ static void test_kernels_that_compute_or_copy_are_none(void **state)
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         struct comm_name found;
         if (comm_name_of_kernel(kernels[i], strlen(kernels[i]), &found))
-            fail_msg("%s: taken for %s", kernels[i], found.library);
+            fail_msg("%s: taken for %s", kernels[i], found.kind);
     }
 }
 

@@ -117,10 +117,8 @@ static update_array find_updates(const struct rank_build *rank, bool gpu)
 
 /* A tensor to be added: `from` -> In -> collective -> Out -> `to`; either end may be NO_ID. */
 struct planned {
-    uint32_t collective, from, to;
-    uint32_t name; /* string id, 0: none */
-    uint64_t bytes;
-    uint32_t output; /* of the node of that name */
+    struct local_tensor tensor; /* in and out are still missing */
+    uint32_t from, to;
 };
 
 struct maker {
@@ -138,14 +136,13 @@ struct maker {
 static uint32_t first_use(const struct maker *m, uint32_t op)
 {
     const struct rank_build *rank = m->rank;
-    for (;;) {
-        uint32_t before = m->before[op];
-        if (before == NO_ID || rank->ops.at[before].slice == NO_ID ||
-            (rank->classes[rank->ops.at[before].name] & NAME_BUCKET_OUT) ||
-            in_backward_function(rank, before))
-            return op;
+    for (uint32_t before = m->before[op];
+         before != NO_ID && rank->ops.at[before].slice != NO_ID &&
+         !(rank->classes[rank->ops.at[before].name] & NAME_BUCKET_OUT) &&
+         !in_backward_function(rank, before);
+         before = m->before[op])
         op = before;
-    }
+    return op;
 }
 
 /* The first work of the optimizer after the collective was asked for, on a stream for a collective
@@ -162,16 +159,10 @@ static uint32_t first_update(const struct maker *m, const struct local_collectiv
 
 static void add_tensor(struct rank_build *rank, const struct planned *planned)
 {
-    const struct local_collective *coll = &rank->collectives.at[planned->collective];
+    const struct local_collective *coll = &rank->collectives.at[planned->tensor.collective];
     const struct local_tensor *tensor =
-        local_push_tensor(rank, (struct local_tensor){.name = planned->name,
-                                                      .output = planned->output,
-                                                      .size_bytes = planned->bytes,
-                                                      .collective = planned->collective});
-    if (planned->from != NO_ID)
-        local_add_edge(rank, planned->from, tensor->in, false, true);
+        local_add_tensor(rank, planned->tensor, planned->from, coll->transfer);
     local_add_edge(rank, tensor->in, coll->arrival, false, true);
-    local_add_edge(rank, coll->transfer, tensor->out, false, false);
     if (planned->to != NO_ID)
         local_add_edge(rank, tensor->out, planned->to, false, true);
 }
@@ -206,7 +197,8 @@ static void plan_one(struct maker *m, uint32_t collective, uint32_t name, uint64
 {
     struct rank_build *rank = m->rank;
     const struct local_collective *coll = &rank->collectives.at[collective];
-    struct planned one = {collective, NO_ID, use, name, bytes, 0};
+    struct planned one = {
+        {.name = name, .size_bytes = bytes, .collective = collective}, NO_ID, use};
     if (in && local_holds(rank, in->last, coll->arrival, false, false))
         one.from = in->last;
     if (out && local_holds(rank, coll->transfer, out->first, false, false))
@@ -259,8 +251,12 @@ static bool plan_nodes(struct maker *m, const struct start *start)
         coll->size_bytes = sum;
     for (size_t i = 0; i < tensors.n; i++) {
         const struct node_tensor *tensor = &tensors.at[i];
-        struct planned one = {start->collective, tensor->from,       NO_ID,
-                              tensor->name,      tensor->size_bytes, tensor->output};
+        struct planned one = {{.name = tensor->name,
+                               .output = tensor->output,
+                               .size_bytes = tensor->size_bytes,
+                               .collective = start->collective},
+                              tensor->from,
+                              NO_ID};
         if (one.from != NO_ID && !local_holds(rank, one.from, coll->arrival, false, false))
             one.from = NO_ID;
         array_push(&m->plan, one);
@@ -290,14 +286,17 @@ static void plan_exchange(struct maker *m, const struct start *start, const star
 {
     struct rank_build *rank = m->rank;
     const struct local_collective *coll = &rank->collectives.at[start->collective];
-    struct planned one = {start->collective, NO_ID, NO_ID, coll->group, coll->size_bytes, 0};
+    struct planned one = {
+        {.name = coll->group, .size_bytes = coll->size_bytes, .collective = start->collective},
+        NO_ID,
+        NO_ID};
     uint64_t numel = 0;
     for (size_t i = 0; i < all->n; i++) {
         const struct local_collective *other = &rank->collectives.at[all->at[i].collective];
         numel += is_same_tensor(rank, other->group, coll->group) ? other->numel : 0;
     }
     for (size_t i = 0; i < m->plan.n && one.from == NO_ID; i++)
-        if (is_same_tensor(rank, m->plan.at[i].name, coll->group)) {
+        if (is_same_tensor(rank, m->plan.at[i].tensor.name, coll->group)) {
             one.from = m->plan.at[i].from;
             one.to = m->plan.at[i].to;
         }

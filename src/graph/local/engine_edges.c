@@ -11,13 +11,6 @@
 
 enum { LOOK_BACK = 64 };
 
-/* The first of a track's slices in the reference iteration that starts after `ns`. */
-static uint32_t first_after(const struct rank_build *rank, const struct track *track, int64_t ns)
-{
-    const uint32_t *first = &track->first[rank->steps.reference];
-    return LOWER_BOUND(i, first[0], first[1], rank->slices.at[i].start_ns <= ns);
-}
-
 /* ---- calls that wait ---- */
 
 /* The track's ops that were over when the call returned, and began no earlier than `since`: of a
@@ -27,7 +20,7 @@ static void add_awaited(struct rank_build *rank, const struct track *track, uint
 {
     bool ordered = track->kind == DPRO_DEVICE_CPU_THREAD;
     uint32_t first = track->first[rank->steps.reference], n_looked = 0;
-    for (uint32_t i = first_after(rank, track, end); i-- > first;) {
+    for (uint32_t i = local_first_from(rank, track, rank->steps.reference, end + 1); i-- > first;) {
         if (rank->op_of_slice[i] == NO_ID || rank->slices.at[i].end_ns <= start)
             continue;
         if (ordered && n_looked++ == LOOK_BACK)
@@ -64,7 +57,8 @@ static void add_before(struct rank_build *rank, const struct track *track, uint3
 {
     int64_t start = local_start(rank, arrival);
     uint32_t first = track->first[rank->steps.reference], n_looked = 0;
-    for (uint32_t i = first_after(rank, track, start); i-- > first && n_looked < LOOK_BACK;) {
+    for (uint32_t i = local_first_from(rank, track, rank->steps.reference, start + 1);
+         i-- > first && n_looked < LOOK_BACK;) {
         if (rank->op_of_slice[i] == NO_ID || rank->slices.at[i].end_ns > start + CLOCK_ROUNDING_NS)
             continue;
         n_looked++;

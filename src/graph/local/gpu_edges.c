@@ -35,6 +35,14 @@ struct wait {
     int64_t only_stream;  /* the stream waited for, where recorded; -1: any */
 };
 
+/* A stream that another may wait for, and when its work is over. */
+struct source {
+    uint32_t stream;
+    int64_t end_ns;
+};
+
+ORDER(latest_first, struct source, DESCENDING(end_ns) ?: ASCENDING(stream));
+
 /* A call that waits until work is done. */
 struct awaited {
     uint32_t call;
@@ -55,6 +63,7 @@ struct walker {
     struct map records;     /* event record -> its snapshot */
     ARRAY(struct work *) snapshots;
     ARRAY(struct awaited) awaited;
+    ARRAY(struct source) found;
 };
 
 static uint64_t key_of(const struct trace_span *span)
@@ -134,13 +143,9 @@ static void resolve_wait(struct walker *w, uint32_t track, uint32_t stream, uint
     enum { MOST = 8 };
     struct rank_build *rank = w->rank;
     struct wait *wait = w->waits[track] ? &w->waits[track][stream] : NULL;
-    struct {
-        uint32_t stream;
-        int64_t end_ns;
-    } found[MOST];
-    size_t n = 0;
     if (!wait || !wait->sources)
         return;
+    w->found.n = 0;
     int64_t start = local_start(rank, op);
     for (uint32_t d = 0; d < w->n_streams; d++) {
         struct work source = wait->sources[d];
@@ -150,18 +155,15 @@ static void resolve_wait(struct walker *w, uint32_t track, uint32_t stream, uint
             (map_get(&w->waited, wait_key(stream, d), &before) && before == work_id(source)))
             continue;
         int64_t end = local_pred_end(rank, rank->steps.reference, source.op, source.next);
-        if (end > start + CLOCK_ROUNDING_NS || (n == MOST && end <= found[n - 1].end_ns))
-            continue;
-        size_t at = n < MOST ? n++ : n - 1;
-        for (; at > 0 && found[at - 1].end_ns < end; at--)
-            found[at] = found[at - 1];
-        found[at].stream = d;
-        found[at].end_ns = end;
+        if (end <= start + CLOCK_ROUNDING_NS)
+            array_push(&w->found, ((struct source){d, end}));
     }
-    for (size_t i = 0; i < n; i++) {
-        struct work source = wait->sources[found[i].stream];
+    array_sort(&w->found, latest_first);
+    for (size_t i = 0; i < w->found.n && i < MOST; i++) {
+        uint32_t from = w->found.at[i].stream;
+        struct work source = wait->sources[from];
         if (local_add_if_holds(rank, source.op, op, source.next))
-            map_set(&w->waited, wait_key(stream, found[i].stream), work_id(source));
+            map_set(&w->waited, wait_key(stream, from), work_id(source));
     }
     wait->sources = NULL;
 }
@@ -415,5 +417,6 @@ void rule_gpu(struct rank_build *rank)
     map_fini(&w.records);
     array_fini(&w.snapshots);
     array_fini(&w.awaited);
+    array_fini(&w.found);
     arena_fini(&w.scratch);
 }

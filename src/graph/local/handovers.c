@@ -13,23 +13,6 @@ struct handover {
 };
 
 /* Keeps the latest op that ended in (after, before] and left its thread idle. */
-static void consider(const struct rank_build *rank, uint32_t slice, bool next, int64_t after,
-                     int64_t before, struct handover *best)
-{
-    int64_t end = rank->slices.at[slice].end_ns;
-    if (rank->op_of_slice[slice] == NO_ID || end <= after || end > before + CLOCK_ROUNDING_NS)
-        return;
-    if (best->op == NO_ID || end > best->end_ns)
-        *best = (struct handover){local_end_op(rank, rank->op_of_slice[slice]), next, end};
-}
-
-/* The first of the slices low..high-1, sorted by start, that starts at `ns` or later; high if none.
- */
-static uint32_t first_from(const struct rank_build *rank, uint32_t low, uint32_t high, int64_t ns)
-{
-    return LOWER_BOUND(i, low, high, rank->slices.at[i].start_ns < ns);
-}
-
 static void look_for_handover(const struct rank_build *rank, const struct track *track,
                               int64_t after, int64_t before, struct handover *best)
 {
@@ -37,15 +20,15 @@ static void look_for_handover(const struct rank_build *rank, const struct track 
     bool pooled = track->source == NO_ID;
     for (int next = 0; next <= (rank->steps.at[step].follows ? 1 : 0); next++) {
         uint32_t first = track->first[step - (uint32_t)next];
-        uint32_t low = first_from(rank, first, track->first[step - (uint32_t)next + 1], before);
+        uint32_t low = local_first_from(rank, track, step - (uint32_t)next, before);
         for (uint32_t i = low; i-- > first;) {
-            if (!pooled && rank->slices.at[i].end_ns > before + CLOCK_ROUNDING_NS)
-                return; /* the thread is busy: it hands nothing over now */
-            if (!pooled && rank->slices.at[i].end_ns <= after)
-                return;
-            consider(rank, i, next == 1, after, before, best);
-            if (!pooled && rank->op_of_slice[i] != NO_ID)
-                return;
+            uint32_t op = rank->op_of_slice[i];
+            int64_t end = rank->slices.at[i].end_ns;
+            bool inside = end > after && end <= before + CLOCK_ROUNDING_NS;
+            if (op != NO_ID && inside && (best->op == NO_ID || end > best->end_ns))
+                *best = (struct handover){local_end_op(rank, op), next == 1, end};
+            if (!pooled && (op != NO_ID || !inside))
+                return; /* a thread that is busy then hands nothing over */
         }
     }
 }
@@ -58,7 +41,7 @@ static void add_busy_handover(struct rank_build *rank, const struct track *track
     enum { LOOK_BACK = 256 };
     uint32_t step = rank->steps.reference, first = track->first[step];
     int64_t before = local_start(rank, to);
-    uint32_t low = first_from(rank, first, track->first[step + 1], before);
+    uint32_t low = local_first_from(rank, track, step, before);
     uint32_t last = low > first + LOOK_BACK ? low - LOOK_BACK : first;
     for (uint32_t i = low; i-- > last && rank->slices.at[i].end_ns > after;)
         if (rank->op_of_slice[i] != NO_ID && rank->slices.at[i].end_ns <= before &&
@@ -66,47 +49,40 @@ static void add_busy_handover(struct rank_build *rank, const struct track *track
             return;
 }
 
-/* The tracks that others may wait for. Of very many threads the busiest ones: looking at each for
- * each op would cost their square. */
-enum { MOST_TRACKS = 64 };
-
-struct givers {
-    uint32_t tracks[MOST_TRACKS];
-    uint32_t n;
+/* A track that others may wait for. */
+struct giver {
+    uint32_t track, n_slices;
 };
+typedef ARRAY(struct giver) giver_array;
 
-static uint32_t slices_around_reference(const struct rank_build *rank, uint32_t track)
+ORDER(by_size, struct giver, DESCENDING(n_slices) ?: ASCENDING(track));
+
+/* Of very many threads the busiest ones: looking at each for each op would cost their square. */
+static giver_array find_givers(const struct rank_build *rank)
 {
+    enum { MOST = 64 };
+    giver_array givers = {0};
     uint32_t t = rank->steps.reference, before = t - rank->steps.at[t].follows;
-    return rank->tracks.at[track].first[t + 1] - rank->tracks.at[track].first[before];
-}
-
-static struct givers find_givers(const struct rank_build *rank)
-{
-    struct givers givers = {.n = 0};
     for (uint32_t l = 0; l < rank->tracks.n; l++) {
-        uint32_t n = slices_around_reference(rank, l), at = givers.n;
-        if (rank->tracks.at[l].kind == DPRO_DEVICE_GPU_STREAM || n == 0)
-            continue;
-        if (givers.n < MOST_TRACKS)
-            givers.n++;
-        else if (slices_around_reference(rank, givers.tracks[--at]) >= n)
-            continue;
-        for (; at > 0 && slices_around_reference(rank, givers.tracks[at - 1]) < n; at--)
-            givers.tracks[at] = givers.tracks[at - 1];
-        givers.tracks[at] = l;
+        const struct track *track = &rank->tracks.at[l];
+        struct giver giver = {l, track->first[t + 1] - track->first[before]};
+        if (track->kind != DPRO_DEVICE_GPU_STREAM && giver.n_slices > 0)
+            array_push(&givers, giver);
     }
+    array_sort(&givers, by_size);
+    givers.n = MIN(givers.n, MOST);
     return givers;
 }
 
-static void add_handover(struct rank_build *rank, const struct givers *givers, uint32_t own_track,
+static void add_handover(struct rank_build *rank, const giver_array *givers, uint32_t own_track,
                          int64_t idle_since, uint32_t to)
 {
     struct handover best = {.op = NO_ID};
     int64_t start = local_start(rank, to);
-    for (uint32_t i = 0; i < givers->n; i++)
-        if (givers->tracks[i] != own_track)
-            look_for_handover(rank, &rank->tracks.at[givers->tracks[i]], idle_since, start, &best);
+    for (size_t i = 0; i < givers->n; i++)
+        if (givers->at[i].track != own_track)
+            look_for_handover(rank, &rank->tracks.at[givers->at[i].track], idle_since, start,
+                              &best);
     if (best.op != NO_ID) {
         bool collective = rank->ops.at[best.op].kind == DPRO_OP_COLLECTIVE && !best.next &&
                           !build_is_exchange(rank, best.op);
@@ -114,9 +90,9 @@ static void add_handover(struct rank_build *rank, const struct givers *givers, u
                        : local_add_if_holds(rank, best.op, to, best.next))
             return;
     }
-    for (uint32_t i = 0; i < givers->n; i++) {
-        const struct track *track = &rank->tracks.at[givers->tracks[i]];
-        if (givers->tracks[i] != own_track && track->kind == DPRO_DEVICE_CPU_THREAD)
+    for (size_t i = 0; i < givers->n; i++) {
+        const struct track *track = &rank->tracks.at[givers->at[i].track];
+        if (givers->at[i].track != own_track && track->kind == DPRO_DEVICE_CPU_THREAD)
             add_busy_handover(rank, track, idle_since, to);
     }
 }
@@ -125,7 +101,7 @@ static void add_handover(struct rank_build *rank, const struct givers *givers, u
 void rule_handovers(struct rank_build *rank)
 {
     uint32_t t = rank->steps.reference;
-    struct givers givers = find_givers(rank);
+    giver_array givers = find_givers(rank);
     for (uint32_t l = 0; l < rank->tracks.n; l++) {
         const struct track *track = &rank->tracks.at[l];
         if (track->kind != DPRO_DEVICE_CPU_THREAD)
@@ -150,4 +126,5 @@ void rule_handovers(struct rank_build *rank)
             idle_since = slice->end_ns;
         }
     }
+    array_fini(&givers);
 }

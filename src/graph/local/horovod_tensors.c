@@ -217,10 +217,8 @@ static void relax_arrivals(const struct maker *m)
 static void add_tensor(struct maker *m, const struct planned *planned)
 {
     struct rank_build *rank = m->rank;
-    const struct local_tensor *tensor = local_push_tensor(rank, planned->tensor);
-    if (planned->from != NO_ID)
-        local_add_edge(rank, planned->from, tensor->in, false, true);
-    local_add_edge(rank, planned->done, tensor->out, false, false);
+    const struct local_tensor *tensor =
+        local_add_tensor(rank, planned->tensor, planned->from, planned->done);
     for (uint32_t i = 0; i < planned->n_to; i++)
         local_add_edge(rank, tensor->out, m->to.at[planned->first_to + i], false, true);
 }

@@ -104,6 +104,13 @@ void local_cut_waiting(struct rank_build *rank, uint32_t call, uint32_t work, bo
     }
 }
 
+uint32_t local_first_from(const struct rank_build *rank, const struct track *track, uint32_t step,
+                          int64_t ns)
+{
+    const uint32_t *first = &track->first[step];
+    return LOWER_BOUND(i, first[0], first[1], rank->slices.at[i].start_ns < ns);
+}
+
 uint32_t local_end_op(const struct rank_build *rank, uint32_t op)
 {
     return rank->ops.at[op].flags & GRAPH_OP_ARRIVAL ? op + 1 : op;
@@ -167,10 +174,14 @@ uint32_t local_nth_taken(const struct rank_build *rank, uint32_t k, uint32_t n)
     return n_sets == n ? found : NO_ID;
 }
 
-const struct local_tensor *local_push_tensor(struct rank_build *rank, struct local_tensor tensor)
+const struct local_tensor *local_add_tensor(struct rank_build *rank, struct local_tensor tensor,
+                                            uint32_t from, uint32_t done)
 {
     tensor.in = build_push_virtual(rank, DPRO_OP_IN, tensor.size_bytes);
     tensor.out = build_push_virtual(rank, DPRO_OP_OUT, tensor.size_bytes);
     array_push(&rank->tensors, tensor);
+    if (from != NO_ID)
+        local_add_edge(rank, from, tensor.in, false, true);
+    local_add_edge(rank, done, tensor.out, false, false);
     return &rank->tensors.at[rank->tensors.n - 1];
 }

@@ -35,6 +35,10 @@ static inline int64_t local_start(const struct rank_build *rank, uint32_t op)
     return rank->start_ns[build_at(rank, rank->steps.reference, op)];
 }
 
+/* The first of a track's slices in a step that starts at `ns` or later; the end where none does. */
+uint32_t local_first_from(const struct rank_build *rank, const struct track *track, uint32_t step,
+                          int64_t ns);
+
 /* Whether it is a slice of a CPU thread. */
 static inline bool local_on_thread(const struct rank_build *rank, uint32_t op)
 {
@@ -68,8 +72,10 @@ static inline bool local_is_in_turn(const struct rank_build *rank, uint32_t op)
  * it n times. */
 uint32_t local_nth_taken(const struct rank_build *rank, uint32_t k, uint32_t n);
 
-/* Adds a tensor with the ops for what is put in and comes out; borrowed until the next one. */
-const struct local_tensor *local_push_tensor(struct rank_build *rank, struct local_tensor tensor);
+/* Adds a tensor with the ops for what is put in, by the op `from` (NO_ID: none), and comes out once
+ * `done` is over; borrowed until the next one. */
+const struct local_tensor *local_add_tensor(struct rank_build *rank, struct local_tensor tensor,
+                                            uint32_t from, uint32_t done);
 
 /* A tensor that an op communicates, by the framework's graph. */
 struct node_tensor {

@@ -2,13 +2,22 @@
 #include "graph/names/collective_kinds.h"
 
 #include <ctype.h>
-#include <stddef.h>
 #include <string.h>
 
 bool name_collective_type(const char *type)
 {
     return strncmp(type, "Collective", 10) == 0 && strncmp(type, "CollectiveInitialize", 20) != 0 &&
            strncmp(type, "CollectiveAssignGroup", 21) != 0;
+}
+
+size_t name_plain(const char *name, size_t len, char *plain, size_t size)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < len && n + 1 < size; i++)
+        if (name[i] != '_' && name[i] != '-')
+            plain[n++] = (char)tolower((unsigned char)name[i]);
+    plain[n] = '\0';
+    return n;
 }
 
 const char *name_collective(const char *name)
@@ -40,11 +49,7 @@ const char *name_collective(const char *name)
         {"pull", "pull"},
     };
     char plain[96];
-    size_t n = 0;
-    for (const char *at = name; *at && *at != '(' && n + 1 < sizeof plain; at++)
-        if (*at != '_' && *at != '-')
-            plain[n++] = (char)tolower((unsigned char)*at);
-    plain[n] = '\0';
+    name_plain(name, strcspn(name, "("), plain, sizeof plain);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (strstr(plain, table[i].word))
             return table[i].kind;

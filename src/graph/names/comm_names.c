@@ -7,7 +7,6 @@
  * ("all_reduce") is one, whoever wrote it, unless it computes or copies as well. */
 #include "graph/names/comm_names.h"
 
-#include <ctype.h>
 #include <string.h>
 
 #include "graph/names/collective_kinds.h"
@@ -84,158 +83,137 @@ static void split_name(struct part name, struct part *scope, struct part *functi
 
 /* The first row that fits counts. */
 static const struct {
-    const char *scope;    /* the scope holds it; NULL: any */
-    const char *function; /* the function begins so; "*word": holds the word; "=word": is it */
-    const char *and;      /* the function holds this, too; NULL: nothing */
-    const char *kind;     /* "-": no communication; NULL: as its words tell */
-    const char *library;
+    const char *scope;        /* the scope holds it; NULL: any */
+    const char *functions[4]; /* see name_fits */
+    const char *and;          /* the function holds this, too; NULL: nothing */
+    const char *kind;         /* "-": no communication; NULL: as its words tell */
     enum comm_end end;
 } kernels[] = {
     /* XLA's instructions, of whatever device: all-reduce.1, all-gather-start, reduce-scatter.3
      * (hlo_opcode.h). Where one is begun and waited for, only the waiting lies on the device's
      * track of ops: it ends when the transfer does, whenever other devices begin to wait. */
-    {NULL, "all-", "-start", NULL, "XLA", COMM_ENDS_ALONE},
-    {NULL, "all-", "-done", NULL, "XLA", COMM_ENDS_ALONE},
-    {NULL, "all-reduce", NULL, "all_reduce", "XLA", COMM_ENDS_TOGETHER},
-    {NULL, "all-gather", NULL, "all_gather", "XLA", COMM_ENDS_TOGETHER},
-    {NULL, "all-to-all", NULL, "all_to_all", "XLA", COMM_ENDS_TOGETHER},
-    {NULL, "ragged-all-to-all", NULL, "all_to_all", "XLA", COMM_ENDS_UNSURE},
-    {NULL, "reduce-scatter", NULL, "reduce_scatter", "XLA", COMM_ENDS_TOGETHER},
-    {NULL, "collective-permute-", NULL, "send_recv", "XLA", COMM_ENDS_ALONE},
-    {NULL, "collective-permute", NULL, "send_recv", "XLA", COMM_ENDS_UNSURE},
-    {NULL, "collective-broadcast", NULL, "broadcast", "XLA", COMM_ENDS_UNSURE},
-    {NULL, "async-collective-", NULL, "collective", "XLA", COMM_ENDS_ALONE},
-    {NULL, "send-done", NULL, "send", "XLA", COMM_ENDS_ALONE},
-    {NULL, "recv-done", NULL, "recv", "XLA", COMM_ENDS_ALONE},
+    {NULL, {"all-"}, "-start", NULL, COMM_ENDS_ALONE},
+    {NULL, {"all-"}, "-done", NULL, COMM_ENDS_ALONE},
+    {NULL, {"all-reduce"}, NULL, "all_reduce", COMM_ENDS_TOGETHER},
+    {NULL, {"all-gather"}, NULL, "all_gather", COMM_ENDS_TOGETHER},
+    {NULL, {"all-to-all"}, NULL, "all_to_all", COMM_ENDS_TOGETHER},
+    {NULL, {"reduce-scatter"}, NULL, "reduce_scatter", COMM_ENDS_TOGETHER},
+    {NULL, {"ragged-all-to-all", "collective-broadcast"}, NULL, NULL, COMM_ENDS_UNSURE},
+    {NULL, {"collective-permute-"}, NULL, "send_recv", COMM_ENDS_ALONE},
+    {NULL, {"collective-permute"}, NULL, "send_recv", COMM_ENDS_UNSURE},
+    {NULL, {"async-collective-"}, NULL, "collective", COMM_ENDS_ALONE},
+    {NULL, {"send-done", "recv-done"}, NULL, NULL, COMM_ENDS_ALONE},
     /* NCCL: ncclKernel_AllReduce_RING_LL_Sum_float, ncclAllReduceRingLLKernel_sum_f32 (to 2.17),
      * ncclDevKernel_..., ncclSymDevKernel_... (generate.py); RCCL: the same and rcclKernel_... */
-    {NULL, "nccl", "Kernel", NULL, "NCCL", COMM_ENDS_TOGETHER},
-    {NULL, "*rccl", "Kernel", NULL, "RCCL", COMM_ENDS_TOGETHER},
+    {NULL, {"nccl", "*rccl"}, "Kernel", NULL, COMM_ENDS_TOGETHER},
     /* MSCCL, inside RCCL: mscclKernel_Sum_half_Simple_false (msccl_kernel.h) */
-    {NULL, "mscclKernel", NULL, NULL, "MSCCL", COMM_ENDS_UNSURE},
+    {NULL, {"mscclKernel"}, NULL, NULL, COMM_ENDS_UNSURE},
     /* MSCCL++: mscclpp::executionKernel<...> runs any algorithm (execution_kernel.hpp) */
-    {"mscclpp", "executionKernel", NULL, NULL, "MSCCL++", COMM_ENDS_UNSURE},
+    {"mscclpp", {"executionKernel"}, NULL, NULL, COMM_ENDS_UNSURE},
     /* DeepEP, csrc/kernels: layout::get_dispatch_layout counts only, and the second version's
      * prologues and epilogues move what a rank has itself. In low latency (internode_ll) sending
      * and receiving may be two launches of the same kernel. */
-    {"deep_ep", "*epilogue", NULL, "-", "", 0},
-    {"deep_ep", "*prologue", NULL, "-", "", 0},
-    {"internode_ll", "dispatch", NULL, "all_to_all", "DeepEP", COMM_ENDS_UNSURE},
-    {"internode_ll", "combine", NULL, "all_to_all", "DeepEP", COMM_ENDS_UNSURE},
-    {"internode_ll", "clean_low_latency_buffer", NULL, "barrier", "DeepEP", COMM_ENDS_UNSURE},
-    {"deep_ep", "dispatch", NULL, "all_to_all", "DeepEP", COMM_ENDS_TOGETHER},
-    {"deep_ep", "combine", NULL, "all_to_all", "DeepEP", COMM_ENDS_TOGETHER},
-    {"deep_ep", "hybrid_dispatch", NULL, "all_to_all", "DeepEP", COMM_ENDS_UNSURE},
-    {"deep_ep", "hybrid_combine", NULL, "all_to_all", "DeepEP", COMM_ENDS_UNSURE},
-    {"deep_ep", "notify_dispatch", NULL, "all_to_all", "DeepEP", COMM_ENDS_TOGETHER},
-    {"deep_ep", "cached_notify", NULL, "barrier", "DeepEP", COMM_ENDS_UNSURE},
-    {"deep_ep", "barrier", NULL, "barrier", "DeepEP", COMM_ENDS_TOGETHER},
-    {"deep_ep", "pp_send", NULL, "send", "DeepEP", COMM_ENDS_ALONE},
-    {"deep_ep", "pp_recv", NULL, "recv", "DeepEP", COMM_ENDS_ALONE},
+    {"deep_ep", {"*epilogue", "*prologue"}, NULL, "-", 0},
+    {"internode_ll", {"dispatch", "combine"}, NULL, "all_to_all", COMM_ENDS_UNSURE},
+    {"internode_ll", {"clean_low_latency_buffer"}, NULL, "barrier", COMM_ENDS_UNSURE},
+    {"deep_ep", {"dispatch", "combine", "notify_dispatch"}, NULL, "all_to_all", COMM_ENDS_TOGETHER},
+    {"deep_ep", {"hybrid_dispatch", "hybrid_combine"}, NULL, "all_to_all", COMM_ENDS_UNSURE},
+    {"deep_ep", {"cached_notify"}, NULL, "barrier", COMM_ENDS_UNSURE},
+    {"deep_ep", {"barrier"}, NULL, "barrier", COMM_ENDS_TOGETHER},
+    {"deep_ep", {"pp_send", "pp_recv"}, NULL, NULL, COMM_ENDS_ALONE},
     /* DeepEP's csrc/hybrid_ep */
-    {"hybrid_ep", "dispatch_kernel", NULL, "all_to_all", "DeepEP", COMM_ENDS_UNSURE},
-    {"hybrid_ep", "combine_kernel", NULL, "all_to_all", "DeepEP", COMM_ENDS_UNSURE},
-    {"hybrid_ep", "device_sync_kernel", NULL, "barrier", "DeepEP", COMM_ENDS_TOGETHER},
+    {"hybrid_ep", {"dispatch_kernel", "combine_kernel"}, NULL, "all_to_all", COMM_ENDS_UNSURE},
+    {"hybrid_ep", {"device_sync_kernel"}, NULL, "barrier", COMM_ENDS_TOGETHER},
     /* MORI, AMD's: EpDispatchIntraNodeKernel_bf16, EpCombineInterNodeV1Kernel */
-    {NULL, "EpDispatch", "Kernel", "all_to_all", "MORI", COMM_ENDS_UNSURE},
-    {NULL, "EpCombine", "Kernel", "all_to_all", "MORI", COMM_ENDS_UNSURE},
+    {NULL, {"EpDispatch", "EpCombine"}, "Kernel", "all_to_all", COMM_ENDS_UNSURE},
     /* TensorRT-LLM and FlashInfer, moeAlltoAllKernels.cu */
-    {NULL, "moeA2ADispatchKernel", NULL, "all_to_all", "TensorRT-LLM", COMM_ENDS_UNSURE},
-    {NULL, "moeA2ACombineKernel", NULL, "all_to_all", "TensorRT-LLM", COMM_ENDS_UNSURE},
+    {NULL, {"moeA2ADispatchKernel", "moeA2ACombineKernel"}, NULL, "all_to_all", COMM_ENDS_UNSURE},
     /* pplx-garden, a2a-kernels: each direction has a kernel that sends and one that receives */
-    {NULL, "a2a_dispatch_send_kernel", NULL, "send", "pplx", COMM_ENDS_ALONE},
-    {NULL, "a2a_dispatch_recv_kernel", NULL, "recv", "pplx", COMM_ENDS_ALONE},
-    {NULL, "a2a_combine_send_kernel", NULL, "send", "pplx", COMM_ENDS_ALONE},
-    {NULL, "a2a_combine_recv_kernel", NULL, "recv", "pplx", COMM_ENDS_ALONE},
+    {NULL, {"a2a_dispatch_send", "a2a_combine_send"}, "_kernel", "send", COMM_ENDS_ALONE},
+    {NULL, {"a2a_dispatch_recv", "a2a_combine_recv"}, "_kernel", "recv", COMM_ENDS_ALONE},
     /* vLLM's custom_all_reduce.cuh, also in SGLang and AITER: cross_device_reduce_1stage */
-    {NULL, "cross_device_reduce_", NULL, "all_reduce", "vLLM", COMM_ENDS_TOGETHER},
+    {NULL, {"cross_device_reduce_"}, NULL, "all_reduce", COMM_ENDS_TOGETHER},
     /* PyTorch's symmetric memory: CUDASymmetricMemory.cu, nvshmem_extension.cu. Its collectives are
      * named as such: multimem_one_shot_all_reduce_kernel */
-    {"symmetric_memory", "=barrier_kernel", NULL, "barrier", "PyTorch", COMM_ENDS_TOGETHER},
-    {"symmetric_memory", "=put_signal_kernel", NULL, "send", "PyTorch", COMM_ENDS_ALONE},
-    {"symmetric_memory", "=wait_signal_kernel", NULL, "recv", "PyTorch", COMM_ENDS_ALONE},
-    {NULL, "exchangeSplitAndOffset", NULL, "all_to_all", "PyTorch", COMM_ENDS_TOGETHER},
+    {"symmetric_memory", {"=barrier_kernel"}, NULL, "barrier", COMM_ENDS_TOGETHER},
+    {"symmetric_memory", {"=put_signal_kernel"}, NULL, "send", COMM_ENDS_ALONE},
+    {"symmetric_memory", {"=wait_signal_kernel"}, NULL, "recv", COMM_ENDS_ALONE},
+    {NULL, {"exchangeSplitAndOffset"}, NULL, "all_to_all", COMM_ENDS_TOGETHER},
     /* Transformer Engine's and TensorRT-LLM's userbuffers.cu */
-    {NULL, "userbuffers_fp16_sum_inplace", "_rs", "reduce_scatter", "userbuffers",
-     COMM_ENDS_TOGETHER},
-    {NULL, "userbuffers_fp16_sum_inplace", "_ag", "all_gather", "userbuffers", COMM_ENDS_TOGETHER},
-    {NULL, "userbuffers_fp16_sum_inplace", NULL, "all_reduce", "userbuffers", COMM_ENDS_TOGETHER},
-    {NULL, "kuserbuffers_push", "recv", "recv", "userbuffers", COMM_ENDS_ALONE},
-    {NULL, "kuserbuffers_pull", "recv", "recv", "userbuffers", COMM_ENDS_ALONE},
-    {NULL, "kuserbuffers_", NULL, "send", "userbuffers", COMM_ENDS_ALONE},
+    {NULL, {"userbuffers_fp16_sum_inplace"}, "_rs", "reduce_scatter", COMM_ENDS_TOGETHER},
+    {NULL, {"userbuffers_fp16_sum_inplace"}, "_ag", "all_gather", COMM_ENDS_TOGETHER},
+    {NULL, {"userbuffers_fp16_sum_inplace"}, NULL, "all_reduce", COMM_ENDS_TOGETHER},
+    {NULL, {"kuserbuffers_push", "kuserbuffers_pull"}, "recv", "recv", COMM_ENDS_ALONE},
+    {NULL, {"kuserbuffers_"}, NULL, "send", COMM_ENDS_ALONE},
     /* NVSHMEM's calls on a stream: barrier_on_stream_kernel_threadgroup<...>,
      * rdxn_on_stream_kernel, fcollect_on_stream_kernel; rocSHMEM's begin with its name */
-    {NULL, "*barrier", "_on_stream_kernel", "barrier", "NVSHMEM", COMM_ENDS_TOGETHER},
-    {NULL, "*sync", "_on_stream_kernel", "barrier", "NVSHMEM", COMM_ENDS_TOGETHER},
-    {NULL, "*rdxn", "_on_stream_kernel", "all_reduce", "NVSHMEM", COMM_ENDS_TOGETHER},
-    {NULL, "*fcollect", "_on_stream_kernel", "all_gather", "NVSHMEM", COMM_ENDS_TOGETHER},
-    {NULL, "*broadcast", "_on_stream_kernel", "broadcast", "NVSHMEM", COMM_ENDS_UNSURE},
-    {NULL, "*alltoall", "_on_stream_kernel", "all_to_all", "NVSHMEM", COMM_ENDS_TOGETHER},
-    {NULL, "*reducescatter", "_on_stream_kernel", "reduce_scatter", "NVSHMEM", COMM_ENDS_TOGETHER},
-    {NULL, "nvshmem", NULL, NULL, "NVSHMEM", COMM_ENDS_ALONE}, /* nvshmemi_proxy_rma_entrypoint */
-    {NULL, "rocshmem_", NULL, NULL, "rocSHMEM", COMM_ENDS_UNSURE},
+    {NULL, {"*barrier", "*sync"}, "_on_stream_kernel", "barrier", COMM_ENDS_TOGETHER},
+    {NULL, {"*rdxn"}, "_on_stream_kernel", "all_reduce", COMM_ENDS_TOGETHER},
+    {NULL, {"*fcollect"}, "_on_stream_kernel", "all_gather", COMM_ENDS_TOGETHER},
+    {NULL, {"*broadcast"}, "_on_stream_kernel", "broadcast", COMM_ENDS_UNSURE},
+    {NULL, {"*alltoall", "*reducescatter"}, "_on_stream_kernel", NULL, COMM_ENDS_TOGETHER},
+    {NULL, {"nvshmem"}, NULL, NULL, COMM_ENDS_ALONE}, /* nvshmemi_proxy_rma_entrypoint */
+    {NULL, {"rocshmem_"}, NULL, NULL, COMM_ENDS_UNSURE},
     /* Ascend's HCCL in torch_npu's traces: hcom_allReduce__503_0_1, hcom_send_ */
-    {NULL, "hcom_", NULL, NULL, "HCCL", COMM_ENDS_UNSURE},
+    {NULL, {"hcom_"}, NULL, NULL, COMM_ENDS_UNSURE},
     /* Intel's oneCCL: oneccl_allreduce_pcie */
-    {NULL, "oneccl_", NULL, NULL, "oneCCL", COMM_ENDS_UNSURE},
+    {NULL, {"oneccl_"}, NULL, NULL, COMM_ENDS_UNSURE},
 };
 
 /* Collectives that nobody but all ranks of a group together can run: one_shot_all_reduce_kernel,
  * twoShotAllReduceKernel, allreduce_fusion_kernel_oneshot_lamport, quickreduce's
  * allreduce_prototype_twoshot, intranode_alltoall_kernel, allToAllV, multimem_all_gather_kernel. */
 static const char *const collective_words[] = {"allreduce", "allgather", "reducescatter",
-                                               "alltoall"};
+                                               "alltoall", NULL};
 
 /* What is computed or copied around a collective is another kernel, and what is done within a GPU
  * is no collective of ranks. Inductor names its kernels for all that is near them in the graph. */
-static const char *const other_words[] = {"gemm",    "matmul",    "scaled_mm", "copy",
-                                          "permute", "transpose", "indices",   "triton",
-                                          "warp",    "block",     "thread",    "smem"};
+static const char *const other_words[] = {"gemm",      "matmul",  "scaled_mm", "copy", "permute",
+                                          "transpose", "indices", "triton",    "warp", "block",
+                                          "thread",    "smem",    NULL};
 
-static bool does_other_work(struct part text)
+static bool holds_any(struct part text, const char *const *words)
 {
-    for (size_t i = 0; i < sizeof other_words / sizeof *other_words; i++)
-        if (holds(text, other_words[i]))
-            return true;
-    return false;
-}
-
-/* Lower case, without '_' and '-'; as much as fits. */
-static void plain(struct part text, char *out, size_t size)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < text.n && n + 1 < size; i++)
-        if (text.at[i] != '_' && text.at[i] != '-')
-            out[n++] = (char)tolower((unsigned char)text.at[i]);
-    out[n] = '\0';
+    while (*words && !holds(text, *words))
+        words++;
+    return *words != NULL;
 }
 
 static bool is_collective(struct part function)
 {
     char text[128];
-    bool found = false;
-    plain(function, text, sizeof text);
-    for (size_t i = 0; i < sizeof collective_words / sizeof *collective_words && !found; i++)
-        found = strstr(text, collective_words[i]) != NULL;
-    return found && !does_other_work(function);
+    size_t n = name_plain(function.at, function.n, text, sizeof text);
+    return holds_any((struct part){text, n}, collective_words) && !holds_any(function, other_words);
 }
 
-static bool fits(struct part function, const char *pattern)
+bool name_fits(const char *name, size_t len, const char *pattern)
 {
-    if (*pattern == '*')
-        return holds(function, pattern + 1);
-    if (*pattern == '=')
-        return begins(function, pattern + 1) && function.n == strlen(pattern + 1);
-    return begins(function, pattern);
+    struct part text = {name, len};
+    size_t n = strlen(pattern + 1);
+    switch (*pattern) {
+    case '*':
+        return holds(text, pattern + 1);
+    case '=':
+        return len == n && begins(text, pattern + 1);
+    case '$':
+        return len >= n && begins((struct part){name + len - n, n}, pattern + 1);
+    default:
+        return begins(text, pattern);
+    }
 }
 
-/* name_collective reads up to a bracket. */
+static bool fits_any(struct part function, const char *const patterns[4])
+{
+    bool found = false;
+    for (size_t i = 0; i < 4 && patterns[i] && !found; i++)
+        found = name_fits(function.at, function.n, patterns[i]);
+    return found;
+}
+
 static const char *kind_of(struct part function)
 {
     char text[128];
-    size_t n = function.n < sizeof text - 1 ? function.n : sizeof text - 1;
-    memcpy(text, function.at, n);
-    text[n] = '\0';
+    name_plain(function.at, function.n, text, sizeof text);
     return name_collective(text);
 }
 
@@ -245,19 +223,18 @@ bool comm_name_of_kernel(const char *name, size_t len, struct comm_name *found)
     split_name((struct part){name, len}, &scope, &function);
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         if ((kernels[i].scope && !holds(scope, kernels[i].scope)) ||
-            !fits(function, kernels[i].function) ||
+            !fits_any(function, kernels[i].functions) ||
             (kernels[i].and &&!holds(function, kernels[i].and)))
             continue;
         const char *kind = kernels[i].kind;
         if (kind && *kind == '-')
             return false;
-        *found =
-            (struct comm_name){kind ? kind : kind_of(function), kernels[i].library, kernels[i].end};
+        *found = (struct comm_name){kind ? kind : kind_of(function), kernels[i].end};
         return true;
     }
     if (!is_collective(function))
         return false;
-    *found = (struct comm_name){kind_of(function), "", COMM_ENDS_TOGETHER};
+    *found = (struct comm_name){kind_of(function), COMM_ENDS_TOGETHER};
     return true;
 }
 
@@ -271,6 +248,6 @@ bool comm_name_is_scope(const char *name, size_t len)
     struct part text = {name, len};
     for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
         if (begins(text, spaces[i]))
-            return !holds(text, "wait_tensor") && !does_other_work(text);
+            return !holds(text, "wait_tensor") && !holds_any(text, other_words);
     return is_collective(text);
 }

@@ -5,6 +5,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Whether a name begins with the pattern; "=word": is it; "*word": holds it; "$word": ends with it.
+ */
+bool name_fits(const char *name, size_t len, const char *pattern);
+
 /* What is known of when a kernel that communicates can end. */
 enum comm_end {
     COMM_ENDS_TOGETHER, /* not before every member has begun */
@@ -14,8 +18,7 @@ enum comm_end {
 };
 
 struct comm_name {
-    const char *kind;    /* "all_reduce", ...; NULL: the name does not tell; static */
-    const char *library; /* static */
+    const char *kind; /* "all_reduce", ...; NULL: the name does not tell; static */
     enum comm_end end;
 };
 

@@ -70,27 +70,12 @@ static bool starts(const char *name, const char *prefix)
     return strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
-static bool fits(const char *name, size_t len, const char *pattern)
-{
-    size_t n = strlen(pattern + 1);
-    switch (*pattern) {
-    case '=':
-        return strcmp(name, pattern + 1) == 0;
-    case '*':
-        return strstr(name, pattern + 1) != NULL;
-    case '$':
-        return len >= n && memcmp(name + len - n, pattern + 1, n) == 0;
-    default:
-        return starts(name, pattern);
-    }
-}
-
 static uint32_t classes_of(const struct row *row, const char *name, size_t len)
 {
     uint32_t classes = 0;
     for (; row->class; row++)
         for (size_t i = 0; i < 6 && row->patterns[i]; i++)
-            if (fits(name, len, row->patterns[i]))
+            if (name_fits(name, len, row->patterns[i]))
                 classes |= row->class;
     return classes;
 }

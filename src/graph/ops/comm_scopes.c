@@ -33,7 +33,7 @@ static uint32_t scope_of(const struct rank_build *rank, uint32_t span)
 
 /* The scope of device work: around its launch, or, if that is not known, around itself on its
  * stream, where all that was launched in a range lies in the range's shadow. */
-static uint32_t scope_of_item(const struct rank_build *rank, uint32_t slice)
+static uint32_t scope_of_work(const struct rank_build *rank, uint32_t slice)
 {
     const struct slice *it = &rank->slices.at[slice];
     return scope_of(rank, it->launch == NO_ID ? it->span : rank->slices.at[it->launch].span);
@@ -65,6 +65,6 @@ bool build_communicates(const struct rank_build *rank, uint32_t slice)
     const char *name = strtab_get(rank->names, span->name);
     if (strncmp(name, "triton_", strlen("triton_")) == 0) /* Inductor's: computation */
         return false;
-    uint32_t scope = scope_of_item(rank, slice);
+    uint32_t scope = scope_of_work(rank, slice);
     return scope != NO_ID && !map_get(&rank->named_scopes, scope + UINT64_C(1), NULL);
 }

@@ -28,18 +28,19 @@ static uint64_t key_of(const struct rank_build *rank, uint32_t slice)
 
 uint64_t build_step_hash(const struct rank_build *rank, uint32_t step)
 {
-    uint64_t hash = 1;
-    uint64_t pooled = 0; /* in whatever order */
+    uint64_t hash = 1, pooled = 0; /* in whatever order */
     for (uint32_t l = 0; l < rank->tracks.n; l++) {
         const struct track *track = &rank->tracks.at[l];
-        if (build_is_unordered(rank, track)) {
-            for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++)
-                pooled += map_mix(key_of(rank, i) + 1);
-            continue;
+        bool unordered = build_is_unordered(rank, track);
+        if (!unordered)
+            hash = map_mix(hash + l + 1);
+        for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++) {
+            uint64_t key = key_of(rank, i);
+            if (unordered)
+                pooled += map_mix(key + 1);
+            else
+                hash = (hash ^ key) * 0xd6e8feb86659fd93u + 1;
         }
-        hash = map_mix(hash + l + 1);
-        for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++)
-            hash = (hash ^ key_of(rank, i)) * 0xd6e8feb86659fd93u + 1;
     }
     return map_mix(hash + pooled);
 }
@@ -249,18 +250,16 @@ static void match_device(const struct rank_build *rank, const struct track *trac
     }
 }
 
-typedef ARRAY(uint32_t) slice_array;
-
 ORDER_OF_INDICES(by_start, struct slice, ASCENDING(start_ns));
 
-/* Slices of the executor's pools in a step, in order of start. */
-static slice_array list_pooled(const struct rank_build *rank, uint32_t step)
+slice_list slices_by_start(const struct rank_build *rank, uint32_t step,
+                           bool (*wanted)(const struct rank_build *, const struct track *))
 {
-    slice_array slices = {0};
+    slice_list slices = {0};
     for (uint32_t l = 0; l < rank->tracks.n; l++) {
         const struct track *track = &rank->tracks.at[l];
-        for (uint32_t i = track->first[step];
-             build_is_unordered(rank, track) && i < track->first[step + 1]; i++)
+        for (uint32_t i = track->first[step]; wanted(rank, track) && i < track->first[step + 1];
+             i++)
             array_push(&slices, i);
     }
     if (slices.n > 1)
@@ -268,7 +267,7 @@ static slice_array list_pooled(const struct rank_build *rank, uint32_t step)
     return slices;
 }
 
-static key_array list_keys(const struct rank_build *rank, const slice_array *slices)
+static key_array list_keys(const struct rank_build *rank, const slice_list *slices)
 {
     key_array keys = {0};
     for (size_t i = 0; i < slices->n; i++)
@@ -278,12 +277,12 @@ static key_array list_keys(const struct rank_build *rank, const slice_array *sli
 
 /* On whichever of their threads: the k-th run of a node is its k-th run there. `reference` has the
  * slices of the reference iteration. */
-static void match_pools(const struct rank_build *rank, const slice_array *reference, uint32_t step,
+static void match_pools(const struct rank_build *rank, const slice_list *reference, uint32_t step,
                         const uint32_t *place_of, uint32_t *found)
 {
     if (reference->n == 0)
         return;
-    slice_array slices = list_pooled(rank, step), to = {0};
+    slice_list slices = slices_by_start(rank, step, build_is_unordered), to = {0};
     key_array keys = list_keys(rank, reference), keys_there = list_keys(rank, &slices);
     array_reserve(&to, reference->n);
     match_by_count(keys.at, (uint32_t)keys.n, keys_there.at, (uint32_t)keys_there.n, to.at);
@@ -298,7 +297,7 @@ static void match_pools(const struct rank_build *rank, const slice_array *refere
 static void match_steps(const struct rank_build *rank, const uint32_t *track_place,
                         const struct slice_matches *matches)
 {
-    slice_array pooled = list_pooled(rank, rank->steps.reference);
+    slice_list pooled = slices_by_start(rank, rank->steps.reference, build_is_unordered);
     struct aligner aligner = {0};
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         uint32_t *found = matches->found + (size_t)s * matches->n;

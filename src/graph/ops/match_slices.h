@@ -16,6 +16,12 @@ struct slice_matches {
     uint32_t *found;       /* [step * n + place] */
 };
 
+typedef ARRAY(uint32_t) slice_list;
+
+/* The slices of a step on all tracks that are `wanted`, in order of start. */
+slice_list slices_by_start(const struct rank_build *rank, uint32_t step,
+                           bool (*wanted)(const struct rank_build *, const struct track *));
+
 void slice_matches_find(const struct rank_build *rank, struct slice_matches *matches);
 void slice_matches_fini(struct slice_matches *matches);
 

@@ -113,16 +113,21 @@ static void classify(const struct rank_build *rank, struct local_op *op)
         op->size_bytes = rank->trace->details[span->detail].bytes;
 }
 
+static bool kernel_name(const struct rank_build *rank, uint32_t name, struct comm_name *kernel)
+{
+    return comm_name_of_kernel(strtab_get(rank->names, name), strtab_len(rank->names, name),
+                               kernel);
+}
+
 /* The kind of collective that a span's name stands for; NULL: it does not tell. */
 static const char *kind_of(const struct rank_build *rank, const struct trace_span *span)
 {
-    const char *name = strtab_get(rank->names, span->name);
     struct comm_name kernel;
     if (span->kind == SPAN_COLLECTIVE)
         return NULL;
-    bool known = span->kind == SPAN_KERNEL &&
-                 comm_name_of_kernel(name, strtab_len(rank->names, span->name), &kernel);
-    return known ? kernel.kind : name_collective(name);
+    return span->kind == SPAN_KERNEL && kernel_name(rank, span->name, &kernel)
+               ? kernel.kind
+               : name_collective(strtab_get(rank->names, span->name));
 }
 
 static void learn_kind(struct local_collective *c, const char *kind)
@@ -176,10 +181,7 @@ static uint8_t end_of(const struct rank_build *rank, const struct local_op *op)
     struct comm_name kernel;
     if (!(op->flags & GRAPH_OP_GPU))
         return COMM_ENDS_TOGETHER;
-    return comm_name_of_kernel(strtab_get(rank->names, op->name), strtab_len(rank->names, op->name),
-                               &kernel)
-               ? kernel.end
-               : COMM_ENDS_UNSURE;
+    return kernel_name(rank, op->name, &kernel) ? kernel.end : COMM_ENDS_UNSURE;
 }
 
 static void push_collective(struct rank_build *rank, struct local_op op)

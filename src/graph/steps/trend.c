@@ -5,17 +5,11 @@
 
 #include <math.h>
 
+#include "base/stats.h"
+
 enum { FEWEST = 5 };
 #define MOST_P      0.05
 #define LEAST_SHARE 0.03
-
-static double mean_of(const int64_t *values, uint32_t n)
-{
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += (double)values[i];
-    return sum / n;
-}
 
 bool trend_find(const int64_t *ns, uint32_t n, struct trend *trend)
 {
@@ -28,7 +22,8 @@ bool trend_find(const int64_t *ns, uint32_t n, struct trend *trend)
             sum += (ns[j] > ns[i]) - (ns[j] < ns[i]);
     double variance = (double)n * (n - 1) * (2.0 * n + 5) / 18;
     double z = fmax(0, fabs(sum) - 1) / sqrt(variance);
-    double first = mean_of(ns, third), last = mean_of(ns + n - third, third);
-    *trend = (struct trend){llround(first), llround(last), erfc(z / sqrt(2))};
-    return trend->p < MOST_P && first > 0 && fabs(last - first) >= LEAST_SHARE * first;
+    int64_t first = stats_mean_i64(ns, third), last = stats_mean_i64(ns + n - third, third);
+    *trend = (struct trend){first, last, erfc(z / sqrt(2))};
+    return trend->p < MOST_P && first > 0 &&
+           fabs((double)(last - first)) >= LEAST_SHARE * (double)first;
 }

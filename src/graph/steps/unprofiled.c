@@ -62,18 +62,15 @@ static double find_bytes(const struct rank_build *rank, const struct sent *sent,
         uint64_t from = offset_at(sent, step->start_ns), to = offset_at(sent, step->end_ns);
         sizes[s] = to > from ? (double)(to - from) : 0;
     }
-    if (n == 0)
-        return 0;
-    sort_double(sizes, n);
-    double middle = sizes[n / 2], n_sent = 0;
-    if (middle < LEAST_BYTES)
+    double median = stats_median_upper(sizes, n), n_sent = 0;
+    if (median < LEAST_BYTES)
         return 0;
     for (uint32_t s = 0; s < n; s++) {
-        double times = round(sizes[s] / middle);
-        n_alike += fabs(sizes[s] - middle * times) <= ALIKE * middle;
+        double times = round(sizes[s] / median);
+        n_alike += fabs(sizes[s] - median * times) <= ALIKE * median;
         n_sent += times;
     }
-    return n_alike * 2 > n && fabs(n_sent - n) <= 1 ? middle : 0;
+    return n_alike * 2 > n && fabs(n_sent - n) <= 1 ? median : 0;
 }
 
 /* The connection on which the rank sends most; n 0: none. */

@@ -284,16 +284,11 @@ static inline bool build_is_pool(const struct rank_build *rank, const struct tra
            rank->trace->tracks[track->source].pool;
 }
 
-/* Whether a track is what came in from another process. */
-static inline bool build_is_inbox(const struct track *track)
-{
-    return track->kind == DPRO_DEVICE_LINK_RX;
-}
-
-/* Whether its slices are matched by what they are, in whatever order they come. */
+/* Whether its slices are matched by what they are, in whatever order they come: a pool's, or what
+ * came in from another process. */
 static inline bool build_is_unordered(const struct rank_build *rank, const struct track *track)
 {
-    return build_is_pool(rank, track) || build_is_inbox(track);
+    return build_is_pool(rank, track) || track->kind == DPRO_DEVICE_LINK_RX;
 }
 
 /* Whether an op is an exchange with servers, which no device runs. A name alone does not tell: a
@@ -312,6 +307,16 @@ static inline size_t build_at(const struct rank_build *rank, uint32_t step, uint
 static inline size_t build_sample_at(const struct rank_build *rank, uint32_t sample, uint32_t op)
 {
     return build_at(rank, rank->sample_step[sample], op);
+}
+
+/* An op's times in a sample. */
+static inline int64_t *build_start(const struct rank_build *rank, uint32_t sample, uint32_t op)
+{
+    return &rank->start_ns[build_sample_at(rank, sample, op)];
+}
+static inline int64_t *build_end(const struct rank_build *rank, uint32_t sample, uint32_t op)
+{
+    return &rank->end_ns[build_sample_at(rank, sample, op)];
 }
 
 /* The slice's span. */

@@ -288,10 +288,9 @@ static void cut_joined(struct join *join, const struct joined *joined, uint32_t 
     for (uint32_t m = 0; m < joined->n_members; m++)
         last = MAX(last, member_arrived_ns(join, &members[m], sample));
     for (uint32_t m = 0; m < joined->n_members; m++) {
-        struct rank_build *rank = &join->ranks[members[m].rank];
-        size_t at = member_transfer_at(join, &members[m], sample);
-        if (rank->start_ns[at] != ABSENT && last > rank->start_ns[at])
-            rank->start_ns[at] = MIN(last, rank->end_ns[at]);
+        int64_t *start = member_transfer_start(join, &members[m], sample);
+        if (*start != ABSENT && last > *start)
+            *start = MIN(last, member_left_ns(join, &members[m], sample));
     }
 }
 

@@ -66,24 +66,22 @@ static inline struct member *joined_members(const struct join *join, const struc
 #define JOIN_PART(join, of)                                                                        \
     ((const struct local_collective *)&(join)->ranks[(of)->rank].collectives.at[(of)->collective])
 
-/* Where a member's times of its transfer in a sample are. */
-static inline size_t member_transfer_at(const struct join *join, const struct member *member,
-                                        uint32_t sample)
-{
-    return build_sample_at(&join->ranks[member->rank], sample, JOIN_PART(join, member)->transfer);
-}
-
-/* When a member reached its collective, and when it left it; ABSENT: not measured. */
+/* A member's times in a sample: when it reached its collective, and when its transfer, after all
+ * arrivals, began and ended; ABSENT: not measured. */
 static inline int64_t member_arrived_ns(const struct join *join, const struct member *member,
                                         uint32_t sample)
 {
-    const struct rank_build *rank = &join->ranks[member->rank];
-    return rank->start_ns[build_sample_at(rank, sample, JOIN_PART(join, member)->arrival)];
+    return *build_start(&join->ranks[member->rank], sample, JOIN_PART(join, member)->arrival);
+}
+static inline int64_t *member_transfer_start(const struct join *join, const struct member *member,
+                                             uint32_t sample)
+{
+    return build_start(&join->ranks[member->rank], sample, JOIN_PART(join, member)->transfer);
 }
 static inline int64_t member_left_ns(const struct join *join, const struct member *member,
                                      uint32_t sample)
 {
-    return join->ranks[member->rank].end_ns[member_transfer_at(join, member, sample)];
+    return *build_end(&join->ranks[member->rank], sample, JOIN_PART(join, member)->transfer);
 }
 
 /* Finds the members of every collective: by group and sequence where all its members recorded it,

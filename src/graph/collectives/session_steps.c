@@ -36,8 +36,8 @@ static void share_bounds(struct join *join, uint32_t sample)
         struct step *step = &rank->steps.at[rank->sample_step[sample]];
         step->start_ns = start;
         step->end_ns = follows ? next : end;
-        rank->start_ns[build_sample_at(rank, sample, rank->boundary)] = step->end_ns;
-        rank->end_ns[build_sample_at(rank, sample, rank->boundary)] = step->end_ns;
+        *build_start(rank, sample, rank->boundary) = step->end_ns;
+        *build_end(rank, sample, rank->boundary) = step->end_ns;
     }
 }
 
@@ -56,7 +56,7 @@ static int64_t *find_needs(const struct rank_build *rank)
         for (size_t e = 0; e < rank->edges.n; e++) {
             const struct local_edge *edge = &rank->edges.at[e];
             bool takes = !edge->next && edge->to != rank->boundary && edge->to < rank->n_timed;
-            int64_t start = takes ? rank->start_ns[build_sample_at(rank, s, edge->to)] : ABSENT;
+            int64_t start = takes ? *build_start(rank, s, edge->to) : ABSENT;
             if (start != ABSENT && start < of_ops[edge->from])
                 of_ops[edge->from] = start;
         }
@@ -77,18 +77,17 @@ static void find_left_out(struct rank_build *rank)
     for (size_t i = 0; i < n; i++) {
         uint32_t op = rank->receives.at[i].op, n_seen = 0;
         for (uint32_t s = 0; s < rank->n_samples; s++)
-            if (rank->end_ns[build_sample_at(rank, s, op)] != ABSENT &&
-                needs[s * n + i] != INT64_MAX)
-                lay[n_seen++] = needs[s * n + i] - rank->end_ns[build_sample_at(rank, s, op)];
+            if (*build_end(rank, s, op) != ABSENT && needs[s * n + i] != INT64_MAX)
+                lay[n_seen++] = needs[s * n + i] - *build_end(rank, s, op);
         int64_t median_ns = stats_median_upper_i64(lay, n_seen);
         for (uint32_t s = 0; s < rank->n_samples && n_seen > 0; s++) {
-            int64_t *end = &rank->end_ns[build_sample_at(rank, s, op)],
+            int64_t *end = build_end(rank, s, op),
                     begin = rank->steps.at[rank->sample_step[s]].start_ns;
             if (*end != ABSENT || needs[s * n + i] == INT64_MAX)
                 continue;
             *end = needs[s * n + i] - median_ns;
             *end = MAX(*end, begin);
-            rank->start_ns[build_sample_at(rank, s, op)] = begin;
+            *build_start(rank, s, op) = begin;
         }
     }
     mem_free(needs);
@@ -116,8 +115,8 @@ static void tie(struct join *join, const struct made *made, size_t n)
                 for (uint32_t s = 0; s < rank->n_samples; s++) {
                     const struct rank_build *from = &join->ranks[made[m].rank];
                     int64_t ready = from->end_ns[build_sample_at(from, s, made[m].op)];
-                    int64_t *start = &rank->start_ns[build_sample_at(rank, s, receive->op)];
-                    int64_t end = rank->end_ns[build_sample_at(rank, s, receive->op)];
+                    int64_t *start = build_start(rank, s, receive->op);
+                    int64_t end = *build_end(rank, s, receive->op);
                     if (*start != ABSENT && ready > *start)
                         *start = MIN(ready, end);
                 }
@@ -139,7 +138,7 @@ static size_t list_arrived(const struct rank_build *rank, uint32_t sample, struc
     size_t n = 0;
     for (size_t i = 0; i < rank->receives.n; i++) {
         uint32_t op = rank->receives.at[i].op;
-        int64_t end = rank->end_ns[build_sample_at(rank, sample, op)];
+        int64_t end = *build_end(rank, sample, op);
         if (end != ABSENT)
             list[n++] = (struct arrived){rank->ops.at[op].device, op, end};
     }

@@ -145,10 +145,9 @@ static void add_op(struct assembly *a, struct dpro_graph_builder *builder, uint3
     else if (op->spare > 0)
         out.name = "a communication thread is free";
     if (r >= a->join->n_ranks) {
-        uint32_t server = r - a->join->n_ranks;
-        const struct joined *joined = &a->join->joined.at[servers_joined_of(a->servers, server, o)];
+        const struct joined *joined =
+            servers_name_op(a->servers, r - a->join->n_ranks, o, text, sizeof text);
         name_carried(a, &a->join->ranks[joined->rank], joined->collective, tensor_name);
-        servers_name_op(a->servers, server, o, text, sizeof text);
         out.name = text;
     }
     if (tensor) {

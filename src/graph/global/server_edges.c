@@ -12,11 +12,9 @@ void assembly_server_edges(struct assembly *a)
             uint32_t push = messages[served->first_push + p];
             assembly_add_edge(a, assembly_message_end(a, push), first + p, true);
             for (uint32_t n = 0; n < served->n_answers; n++)
-                if (served_carries_result(servers, served, n))
-                    assembly_add_edge(
-                        a, first + p,
-                        assembly_message_op(a, messages[served->first_answer + n], MESSAGE_CALL),
-                        true);
+                assembly_add_edge(
+                    a, first + p,
+                    assembly_message_op(a, messages[served->first_answer + n], MESSAGE_CALL), true);
         }
     }
 }

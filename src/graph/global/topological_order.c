@@ -173,18 +173,17 @@ static void break_cycles(struct assembly *a, struct sorter *sorter)
 
 static void order_all(struct assembly *a)
 {
-    struct sorter sorter = {mem_alloc(a->n_ops * sizeof(uint32_t)),
-                            mem_alloc((a->n_ops + (size_t)1) * sizeof(uint32_t)),
-                            mem_alloc(a->edges.n * sizeof(uint32_t)),
-                            mem_alloc(a->n_ops * sizeof(uint32_t))};
+    struct arena scratch = {0};
+    struct sorter sorter = {.pending = arena_alloc(&scratch, a->n_ops * sizeof *sorter.pending),
+                            .row =
+                                arena_alloc(&scratch, (a->n_ops + (size_t)1) * sizeof *sorter.row),
+                            .succ = arena_alloc(&scratch, a->edges.n * sizeof *sorter.succ),
+                            .fill = arena_alloc(&scratch, a->n_ops * sizeof *sorter.fill)};
     a->order = arena_alloc(&a->scratch, a->n_ops * sizeof *a->order);
     /* hard edges follow time on each device and from calls to devices: they close no cycle */
     while (order_ops(a, &sorter) < a->n_ops)
         break_cycles(a, &sorter);
-    mem_free(sorter.pending);
-    mem_free(sorter.row);
-    mem_free(sorter.succ);
-    mem_free(sorter.fill);
+    arena_fini(&scratch);
 }
 
 /* An op that nothing holds back would start before its iteration did. */

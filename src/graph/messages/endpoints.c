@@ -200,7 +200,7 @@ void endpoints_fini(struct endpoints *endpoints)
         mem_free(endpoints->logs[l].events);
     }
     mem_free(endpoints->logs);
-    array_fini(&endpoints->comm_ranks);
+    map_fini(&endpoints->comm_members);
     array_fini(&endpoints->found);
 }
 
@@ -327,28 +327,23 @@ static const struct nccl_comm *comm_of_part(const struct endpoints *endpoints,
     return nccl ? comm_of(nccl, &nccl->operations.at[part->collective]) : NULL;
 }
 
-ORDER(by_rank, struct comm_rank, ASCENDING(rank));
-
-static void find_comm_ranks(struct endpoints *endpoints, const struct member *members,
-                            uint32_t n_members, const bool *left_out, uint32_t sample)
+static void find_comm_members(struct endpoints *endpoints, const struct member *members,
+                              uint32_t n_members, const bool *left_out, uint32_t sample)
 {
-    endpoints->comm_ranks.n = 0;
+    map_fini(&endpoints->comm_members);
     for (uint32_t m = 0; m < n_members; m++) {
         const struct nccl_comm *comm =
             comm_of_part(endpoints, endpoints_part(endpoints->join, &members[m], sample));
-        struct comm_rank own = {.rank = comm ? comm->rank : 0, .member = m};
         if (comm && !left_out[m])
-            array_push(&endpoints->comm_ranks, own);
+            map_set(&endpoints->comm_members, map_key((uint64_t)comm->rank), m);
     }
-    array_sort(&endpoints->comm_ranks, by_rank);
 }
 
-static uint32_t find_comm_rank(const struct endpoints *endpoints, int32_t rank)
+static uint32_t find_comm_member(const struct endpoints *endpoints, int32_t rank)
 {
-    struct comm_rank key = {.rank = rank};
-    const struct comm_rank *found =
-        bsearch(&key, endpoints->comm_ranks.at, endpoints->comm_ranks.n, sizeof key, by_rank);
-    return found ? found->member : NO_ID;
+    uint64_t member = NO_ID;
+    map_get(&endpoints->comm_members, map_key((uint64_t)rank), &member);
+    return (uint32_t)member;
 }
 
 /* A point-to-point call has no number that both ends know. The operation's communicator must be
@@ -364,7 +359,7 @@ static bool read_step(const struct endpoints *endpoints, const struct nccl_log *
     if (end->sends == ((op->flags & NCCL_OP_RECEIVES) != 0) || !own || !comm ||
         own->hash != comm->hash)
         return false;
-    *(end->sends ? &end->to : &end->from) = find_comm_rank(endpoints, op->peer);
+    *(end->sends ? &end->to : &end->from) = find_comm_member(endpoints, op->peer);
     if (!operation->point_to_point)
         end->number = (uint32_t)map_mix(map_text_key(strtab_get(&nccl->names, operation->func)) +
                                         operation->sequence);
@@ -404,7 +399,7 @@ bool endpoints_find(struct endpoints *endpoints, const struct member *members, u
 {
     endpoints->found.n = 0;
     if (endpoints->has_nccl)
-        find_comm_ranks(endpoints, members, n_members, left_out, sample);
+        find_comm_members(endpoints, members, n_members, left_out, sample);
     for (uint32_t m = 0; m < n_members; m++) {
         const struct net_part *part = endpoints_part(endpoints->join, &members[m], sample);
         if (left_out[m])

@@ -44,19 +44,13 @@ struct endpoint_log {
         *events; /* messages or steps of collective c: events[first[c] .. first[c + 1]) */
 };
 
-/* The rank of a member in NCCL's communicator. */
-struct comm_rank {
-    int32_t rank;
-    uint32_t member;
-};
-
 struct endpoints {
     const struct join *join;
     const struct dpro_trace *trace;
     struct endpoint_log *logs;
     uint32_t n_logs;
-    bool has_gloo, has_nccl, has_ps;    /* any message, any step */
-    ARRAY(struct comm_rank) comm_ranks; /* of the collective at hand, by rank */
+    bool has_gloo, has_nccl, has_ps; /* any message, any step */
+    struct map comm_members;         /* of the collective at hand, by rank in NCCL's communicator */
     endpoint_array found;
 };
 

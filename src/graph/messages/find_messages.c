@@ -304,7 +304,7 @@ static uint32_t find_link(struct finder *f, const struct net_connection *c, uint
     key = map_mix(key ^ (within || !c ? (rank + UINT64_C(1)) << 1 : 0)) | 1;
     if (map_get(&f->link_of, key, &index))
         return (uint32_t)index;
-    struct link link = {.rank = rank, .within = within};
+    struct link link = {.rank = rank};
     if (!c) {
         strcpy(link.name, "to the network");
     } else if (within) {
@@ -417,12 +417,11 @@ static bool find_transfer(const struct join *join, const struct joined *joined, 
     *start_ns = INT64_MAX;
     *end_ns = INT64_MIN;
     for (uint32_t m = 0; m < joined->n_members; m++) {
-        const struct rank_build *rank = &join->ranks[members[m].rank];
-        size_t at = member_transfer_at(join, &members[m], sample);
-        if (rank->start_ns[at] == ABSENT)
+        int64_t start = *member_transfer_start(join, &members[m], sample);
+        if (start == ABSENT)
             return false;
-        *start_ns = MIN(*start_ns, rank->start_ns[at]);
-        *end_ns = MAX(*end_ns, rank->end_ns[at]);
+        *start_ns = MIN(*start_ns, start);
+        *end_ns = MAX(*end_ns, member_left_ns(join, &members[m], sample));
     }
     return *end_ns > *start_ns;
 }

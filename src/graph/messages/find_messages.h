@@ -41,7 +41,6 @@ struct message_time {
  * does not share a link with anything but other such messages of the rank. */
 struct link {
     uint32_t rank; /* the first that uses it, index */
-    bool within;   /* the host */
     char name[NET_ADDRESS_TEXT];
 };
 

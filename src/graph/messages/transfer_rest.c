@@ -146,13 +146,13 @@ bool message_ends_member(const struct messages *messages, const struct join *joi
 static void cut_transfer(const struct messages *messages, struct join *join, struct member *member,
                          uint32_t message, bool receives)
 {
-    struct rank_build *rank = &join->ranks[member->rank];
-    for (uint32_t s = 0; s < rank->n_samples; s++) {
-        size_t at = member_transfer_at(join, member, s);
-        int64_t over = MIN(over_ns(messages, message, receives, s), rank->end_ns[at]);
-        if (rank->start_ns[at] != ABSENT && over > rank->start_ns[at]) {
-            member->exchange_ns += (over - rank->start_ns[at]) / rank->n_samples;
-            rank->start_ns[at] = over;
+    for (uint32_t s = 0; s < messages->n_samples; s++) {
+        int64_t *start = member_transfer_start(join, member, s);
+        int64_t over =
+            MIN(over_ns(messages, message, receives, s), member_left_ns(join, member, s));
+        if (*start != ABSENT && over > *start) {
+            member->exchange_ns += (over - *start) / messages->n_samples;
+            *start = over;
         }
     }
 }

@@ -90,21 +90,21 @@ static bool is_push(const struct joined *joined, const struct message *m, uint32
     return m->to == joined->n_members + server && m->size_bytes > 0;
 }
 
-static bool is_answer(const struct joined *joined, const struct message *m, uint32_t server)
+/* That a push has come is answered at once; what it made the server do, the answer to a pull waits
+ * for. Where only pushes are answered these do. */
+static void list_answers(struct servers *servers, const struct joined *joined,
+                         struct served *served)
 {
-    return m->from == joined->n_members + server && m->to < joined->n_members;
-}
-
-static void add_op(struct rank_build *server, uint8_t kind, uint64_t size_bytes)
-{
-    struct local_op op = {.slice = NO_ID,
-                          .track = NO_ID,
-                          .device = 0,
-                          .kind = kind,
-                          .phase = DPRO_OP_COLLECTIVE,
-                          .size_bytes = size_bytes,
-                          .collective = NO_ID};
-    array_push(&server->ops, op);
+    const struct message *all = servers->messages->all.at;
+    uint32_t first = joined->first_message, end = first + joined->n_messages;
+    served->first_answer = (uint32_t)servers->exchanged.n;
+    for (int with_bytes = 1; with_bytes >= 0 && served->n_answers == 0; with_bytes--)
+        for (uint32_t m = first; m < end; m++)
+            if (all[m].from == joined->n_members + served->server &&
+                all[m].to < joined->n_members && all[m].size_bytes >= (uint64_t)with_bytes) {
+                array_push(&servers->exchanged, m);
+                served->n_answers++;
+            }
 }
 
 static void serve(struct servers *servers, uint32_t j, uint32_t k)
@@ -112,23 +112,22 @@ static void serve(struct servers *servers, uint32_t j, uint32_t k)
     struct join *join = servers->join;
     const struct joined *joined = &join->joined.at[j];
     struct rank_build *server = &join->ranks[join->n_ranks + k];
-    struct served served = {.joined = j, .server = k, .op = (uint32_t)server->ops.n};
-    uint32_t end = joined->first_message + joined->n_messages;
-    served.first_push = (uint32_t)servers->exchanged.n;
-    for (uint32_t m = joined->first_message; m < end; m++) {
+    struct served served = {.joined = j,
+                            .server = k,
+                            .op = (uint32_t)server->ops.n,
+                            .first_push = (uint32_t)servers->exchanged.n};
+    for (uint32_t i = 0; i < joined->n_messages; i++) {
+        uint32_t m = joined->first_message + i;
         const struct message *message = &servers->messages->all.at[m];
         if (!is_push(joined, message, k))
             continue;
+        uint32_t op = build_push_virtual(server, DPRO_OP_REDUCE, message->size_bytes);
+        server->ops.at[op].device = 0;
+        server->ops.at[op].phase = DPRO_OP_COLLECTIVE;
         array_push(&servers->exchanged, m);
-        add_op(server, DPRO_OP_REDUCE, message->size_bytes);
         served.n_pushes++;
     }
-    served.first_answer = (uint32_t)servers->exchanged.n;
-    for (uint32_t m = joined->first_message; m < end; m++)
-        if (is_answer(joined, &servers->messages->all.at[m], k)) {
-            array_push(&servers->exchanged, m);
-            served.n_answers++;
-        }
+    list_answers(servers, joined, &served);
     if (served.n_pushes > 0 && served.n_answers > 0) {
         array_push(&servers->served, served);
         return;
@@ -138,19 +137,6 @@ static void serve(struct servers *servers, uint32_t j, uint32_t k)
 }
 
 /* ---- times ---- */
-
-/* That a push has come is answered at once; what it made the server do, the answer to a pull waits
- * for. Where only pushes are answered these do. */
-bool served_carries_result(const struct servers *servers, const struct served *served,
-                           uint32_t answer)
-{
-    const struct message *all = servers->messages->all.at;
-    const uint32_t *messages = servers->exchanged.at + served->first_answer;
-    bool any = false;
-    for (uint32_t i = 0; i < served->n_answers; i++)
-        any |= all[messages[i]].size_bytes > 0;
-    return !any || all[messages[answer]].size_bytes > 0;
-}
 
 enum sort { SORT_COPY, SORT_SUM, SORT_UPDATE, N_SORTS };
 
@@ -180,9 +166,7 @@ static int64_t answered_ns(const struct servers *servers, const struct served *s
     int64_t answered = INT64_MAX;
     for (uint32_t i = 0; i < served->n_answers; i++) {
         uint32_t message = servers->exchanged.at[served->first_answer + i];
-        int64_t start = message_time_of(servers->messages, message, sample)->start_ns;
-        if (served_carries_result(servers, served, i))
-            answered = MIN(answered, start);
+        answered = MIN(answered, message_time_of(servers->messages, message, sample)->start_ns);
     }
     return answered;
 }
@@ -405,13 +389,8 @@ static const struct served *served_of(const struct servers *servers, uint32_t se
     return &all[behind - 1];
 }
 
-uint32_t servers_joined_of(const struct servers *servers, uint32_t server, uint32_t op)
-{
-    return served_of(servers, server, op)->joined;
-}
-
-void servers_name_op(const struct servers *servers, uint32_t server, uint32_t op, char *out,
-                     size_t size)
+const struct joined *servers_name_op(const struct servers *servers, uint32_t server, uint32_t op,
+                                     char *out, size_t size)
 {
     const struct join *join = servers->join;
     static const char *const does[] = {[DPRO_OP_COPY] = "copy the push",
@@ -423,4 +402,5 @@ void servers_name_op(const struct servers *servers, uint32_t server, uint32_t op
         &servers->messages->all.at[servers->exchanged.at[served->first_push + op - served->op]];
     snprintf(out, size, "%s of rank %d", does[join->ranks[join->n_ranks + server].ops.at[op].kind],
              join->ranks[joined_rank(join, joined, push->from)].trace->rank);
+    return joined;
 }

@@ -12,10 +12,10 @@
 
 /* What one server does for one collective of its workers. */
 struct served {
-    uint32_t joined, server;       /* server: index among the servers */
-    uint32_t first_push, n_pushes; /* into struct servers.exchanged, in the order of messages */
-    uint32_t first_answer, n_answers;
-    uint32_t op; /* the server's: one for each push, in that order */
+    uint32_t joined, server;          /* server: index among the servers */
+    uint32_t first_push, n_pushes;    /* into struct servers.exchanged, in the order of messages */
+    uint32_t first_answer, n_answers; /* that wait for what the pushes made the server do */
+    uint32_t op;                      /* the server's: one for each push, in that order */
 };
 
 struct servers {
@@ -35,15 +35,9 @@ void servers_find(struct servers *servers, const struct dpro_trace *trace);
 void servers_begin(struct servers *servers);
 /* Their ops, from the messages of the collectives and their profiles. */
 void servers_build(struct servers *servers);
-/* What an op of a server is called. */
-void servers_name_op(const struct servers *servers, uint32_t server, uint32_t op, char *out,
-                     size_t size);
-/* The collective that it is for. */
-uint32_t servers_joined_of(const struct servers *servers, uint32_t server, uint32_t op);
+/* What an op of a server is called; returns the collective that it is for. */
+const struct joined *servers_name_op(const struct servers *servers, uint32_t server, uint32_t op,
+                                     char *out, size_t size);
 void servers_fini(struct servers *servers);
-
-/* Whether an answer waits for what the pushes made the server do. */
-bool served_carries_result(const struct servers *servers, const struct served *served,
-                           uint32_t answer);
 
 #endif

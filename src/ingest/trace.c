@@ -18,7 +18,6 @@ void dpro_trace_destroy(struct dpro_trace *trace)
         recording_destroy(trace->ranks[r].recording);
         timeline_destroy(trace->ranks[r].timeline);
     }
-    fusion_destroy(trace->fusion);
     for (uint32_t s = 0; s < trace->n_servers; s++)
         recording_destroy(trace->servers[s].recording);
     for (uint32_t t = 0; t < trace->n_transports; t++)

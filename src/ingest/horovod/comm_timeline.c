@@ -3,7 +3,6 @@
  * The array is often open: the writer adds to it until its process ends. */
 #include "ingest/horovod/comm_timeline.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"

@@ -2,7 +2,6 @@
  * to Horovod. */
 #include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"
@@ -19,7 +18,7 @@ static uint32_t *places_by_name(struct placing *p)
     static const char type[] = ":HorovodAllreduce";
     const struct strtab *names = &p->trace->names;
     uint32_t *of = arena_array(&p->arena, names->n, sizeof *of);
-    for (uint32_t i = 0; of && i < p->fusion->n_tensors; i++) {
+    for (uint32_t i = 0; i < p->fusion->n_tensors; i++) {
         uint32_t name = p->fusion->timeline->tensors.at[p->fusion->tensors[i]].name;
         char text[512];
         int len = snprintf(text, sizeof text, "%s%s", strtab_get(names, name), type);
@@ -45,24 +44,20 @@ static bool is_nameless(const struct strtab *names, const struct trace_span *spa
                   "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad") == 0;
 }
 
-int hand_overs_find(struct placing *p)
+void hand_overs_find(struct placing *p)
 {
     const struct trace_rank *rank = p->rank;
     const uint32_t *place_of = places_by_name(p);
-    if (!place_of)
-        return -1;
     for (uint32_t i = 0; i < rank->n_spans; i++) {
         const struct trace_span *span = &rank->spans[i];
         uint32_t place = place_of[span->name];
         if (place == 0 && span->node < rank->n_dfg_nodes)
             place = place_of[rank->dfg_nodes[span->node].name];
         struct span_ref ref = {span->start_ns, i, place == 0 ? NO_ID : place - 1};
-        if (span->kind <= SPAN_CPU_OP && (place || is_nameless(&p->trace->names, span)) &&
-            array_push(&p->refs, ref) < 0)
-            return -1;
+        if (span->kind <= SPAN_CPU_OP && (place || is_nameless(&p->trace->names, span)))
+            array_push(&p->refs, ref);
     }
     array_sort(&p->refs, by_ref);
-    return 0;
 }
 
 /* The times of a tensor in a round, as the rank had it; NULL: it is not in that round. */
@@ -74,12 +69,10 @@ static const struct fused_times *times_of(const struct placing *p, uint32_t roun
 
 /* A named hand-over is of the first round that reduced the tensor later. Of two the later one
  * counts: the tensors of the earlier one were reduced before the timeline began. */
-static int take_named(struct placing *p, uint32_t *enqueues)
+static void take_named(struct placing *p, uint32_t *enqueues)
 {
     uint32_t n_tensors = p->fusion->n_tensors, n_rounds = (uint32_t)p->rounds->rounds.n;
     uint32_t *next = arena_array(&p->arena, n_tensors, sizeof *next); /* by place: its next round */
-    if (!next)
-        return -1;
     for (size_t i = 0; i < p->refs.n; i++) {
         const struct span_ref *ref = &p->refs.at[i];
         if (ref->place == NO_ID)
@@ -93,7 +86,6 @@ static int take_named(struct placing *p, uint32_t *enqueues)
         if (*round < n_rounds)
             enqueues[(size_t)*round * n_tensors + ref->place] = ref->span;
     }
-    return 0;
 }
 
 /* The length of a tensor's name without what Horovod appends to the tensors of a grouped call:
@@ -118,46 +110,36 @@ struct fused_calls {
     size_t n, n_calls;
 };
 
-static int list_calls(const struct placing *p, const struct actual_round *round,
-                      struct fused_calls *of)
+static void list_calls(const struct placing *p, const struct actual_round *round,
+                       struct fused_calls *of)
 {
     struct strtab *names = &p->trace->names;
     struct map numbers = {0}; /* of the calls, by name */
-    int status = 0;
     of->n = 0;
     for (uint32_t i = round_first(p->rounds, round); i < round_end(p->rounds, round); i++) {
         uint32_t tensor = rounds_tensor(p->rounds, i);
         uint32_t name = p->fusion->timeline->tensors.at[tensor].name;
         const char *text = strtab_get(names, name);
         uint32_t call = strtab_add(names, text, call_length(text, strtab_len(names, name)));
-        int64_t number = call == STRTAB_FULL ? -1 : map_number(&numbers, call + UINT64_C(1));
-        if (number < 0) {
-            status = -1;
-            break;
-        }
         of->places[of->n] = p->place_of[tensor];
-        of->calls[of->n++] = (uint32_t)number;
+        of->calls[of->n++] = (uint32_t)map_number(&numbers, call + UINT64_C(1));
     }
     of->n_calls = numbers.n;
     map_fini(&numbers);
-    return status;
 }
 
 /* Nameless hand-overs are matched by order: the k-th is that of the k-th tensor that was fused, or
  * of the k-th call where calls hand over several tensors. */
-static int take_nameless(struct placing *p, uint32_t *enqueues)
+static void take_nameless(struct placing *p, uint32_t *enqueues)
 {
     size_t i = 0;
     struct fused_calls of = {.places = arena_array(&p->arena, p->rounds->runs.n, sizeof *of.places),
                              .calls = arena_array(&p->arena, p->rounds->runs.n, sizeof *of.calls)};
-    if (!of.places || !of.calls)
-        return -1;
     for (uint32_t r = 0; r < p->rounds->rounds.n; r++) {
         const struct actual_round *round = &p->rounds->rounds.at[r];
         int64_t last_ns = p->actual[round->first + round->n - 1].transferred_ns;
         size_t first = i;
-        if (list_calls(p, round, &of) < 0)
-            return -1;
+        list_calls(p, round, &of);
         while (i < p->refs.n && p->refs.at[i].start_ns <= last_ns)
             i++;
         bool one_each = i - first >= of.n;
@@ -171,7 +153,6 @@ static int take_nameless(struct placing *p, uint32_t *enqueues)
                 enqueues[(size_t)r * p->fusion->n_tensors + of.places[k]] =
                     p->refs.at[first + (one_each ? k : of.calls[k])].span;
     }
-    return 0;
 }
 
 /* MXNet's op lasts until the tensor is reduced, while its thread goes on. The hand-over itself
@@ -186,14 +167,12 @@ static void shorten_mxnets(const struct placing *p)
     }
 }
 
-int hand_overs_take(struct placing *p, uint32_t *enqueues)
+void hand_overs_take(struct placing *p, uint32_t *enqueues)
 {
-    if (take_named(p, enqueues) < 0)
-        return -1;
-    if (p->refs.n > 0 && p->refs.at[0].place == NO_ID && take_nameless(p, enqueues) < 0)
-        return -1;
+    take_named(p, enqueues);
+    if (p->refs.n > 0 && p->refs.at[0].place == NO_ID)
+        take_nameless(p, enqueues);
     shorten_mxnets(p);
-    return 0;
 }
 
 /* ---- clocks ---- */

@@ -6,7 +6,6 @@
  * other, so of a stream's messages those of one group are a run of just these lengths, after the
  * group before and before the next. Rank 0's timeline says when that was on rank 0; what its
  * neighbour moved of the same messages says when it was there, and so on around the ring. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/sort.h"
@@ -28,8 +27,8 @@ static void end_message(const struct net_transport *receiver, uint32_t last,
 
 /* Gloo writes each message on its own and reads its preamble on its own, so a message begins where
  * calls of both ends begin and the receiver's next one begins 48 bytes further on. */
-static int frame_stream(struct net_transport *t, uint32_t stream,
-                        const struct net_transport *receiver, uint32_t received)
+static void frame_stream(struct net_transport *t, uint32_t stream,
+                         const struct net_transport *receiver, uint32_t received)
 {
     uint32_t k = t->first_transfer[stream], k_end = t->first_transfer[stream + 1];
     uint32_t end = receiver->first_transfer[received + 1];
@@ -60,7 +59,6 @@ static int frame_stream(struct net_transport *t, uint32_t stream,
     }
     if (open)
         end_message(receiver, end - 1, &t->messages.at[t->messages.n - 1]);
-    return 0;
 }
 
 static bool has_messages(const struct net_transport *t, uint32_t stream)
@@ -68,7 +66,7 @@ static bool has_messages(const struct net_transport *t, uint32_t stream)
     return t->first_message[stream] < t->first_message[stream + 1];
 }
 
-static int frame_all(struct dpro_trace *trace)
+static void frame_all(struct dpro_trace *trace)
 {
     bool any = false;
     for (uint32_t n = 0; n < trace->n_transports; n++) {
@@ -77,9 +75,8 @@ static int frame_all(struct dpro_trace *trace)
         for (uint32_t s = 0; s < t->connections.n * 2; s += 2) {
             uint32_t received;
             const struct net_transport *peer = net_peer(trace, t, s, &received);
-            if (peer && !has_messages(t, s) && !has_messages(peer, received) &&
-                frame_stream(t, s, peer, received) < 0)
-                return -1;
+            if (peer && !has_messages(t, s) && !has_messages(peer, received))
+                frame_stream(t, s, peer, received);
         }
         if (t->messages.n > n_own)
             net_sort_messages(t);
@@ -88,7 +85,6 @@ static int frame_all(struct dpro_trace *trace)
     }
     if (any)
         gloo_share_messages(trace);
-    return 0;
 }
 
 /* ---- what a ring sends ---- */
@@ -105,8 +101,8 @@ static uint64_t round_up(uint64_t value, uint64_t to)
  * none longer than a MiB. In a first pass a rank sends those of all ranks but its own, from the
  * next rank's on; in a second all but the next one's, from its own on. None where that is not
  * known. */
-static int list_lengths(uint64_t bytes, uint64_t item, uint32_t n, uint32_t rank,
-                        length_array *lengths)
+static void list_lengths(uint64_t bytes, uint64_t item, uint32_t n, uint32_t rank,
+                         length_array *lengths)
 {
     uint64_t most = item * (SEGMENT_BYTES / item ? SEGMENT_BYTES / item : 1);
     uint64_t n_segments = (bytes + most - 1) / most;
@@ -114,15 +110,14 @@ static int list_lengths(uint64_t bytes, uint64_t item, uint32_t n, uint32_t rank
     n_segments = round_up(MAX(n_segments, n * UINT64_C(2)), n);
     uint64_t each = n_segments / n, segment = round_up((bytes + n_segments - 1) / n_segments, item);
     if (n_segments > MOST_LENGTHS)
-        return 0;
+        return;
     for (uint64_t pass = 0; pass < 2; pass++)
         for (uint64_t i = 0; i < n_segments - each; i++) {
             uint64_t offset = ((rank + 1 - pass) * each + i) % n_segments * segment;
             uint64_t length = offset >= bytes ? 0 : MIN(bytes - offset, segment);
-            if (length > 0 && array_push(lengths, length) < 0)
-                return -1;
+            if (length > 0)
+                array_push(lengths, length);
         }
-    return 0;
 }
 
 /* ---- from one rank to the next ---- */
@@ -234,7 +229,7 @@ static uint32_t take_run(const struct ring *ring, struct net_transport *t, uint3
 }
 
 /* Finds all groups' runs on a stream between a rank and its neighbour. */
-static int take_stream(struct ring *ring, uint32_t rank, uint32_t stream, uint32_t peer_rank)
+static void take_stream(struct ring *ring, uint32_t rank, uint32_t stream, uint32_t peer_rank)
 {
     struct net_transport *t = &ring->trace->transports[ring->transport_of[rank]];
     bool sends = stream % 2 == 0;
@@ -246,9 +241,7 @@ static int take_stream(struct ring *ring, uint32_t rank, uint32_t stream, uint32
         if (ring->sizes[g].bytes == 0 || (*own & (sends ? FOUND_SENT : FOUND_RECEIVED)) ||
             ring->spans[rank * ring->n_groups + g].first_ns == INT64_MAX)
             continue;
-        if (list_lengths(ring->sizes[g].bytes, ring->sizes[g].item, ring->n, sender,
-                         &ring->lengths) < 0)
-            return -1;
+        list_lengths(ring->sizes[g].bytes, ring->sizes[g].item, ring->n, sender, &ring->lengths);
         struct span_ns window = window_of(ring, rank, g);
         uint32_t run = ring->lengths.n == 0
                            ? NO_ID
@@ -262,36 +255,30 @@ static int take_stream(struct ring *ring, uint32_t rank, uint32_t stream, uint32
         if (run != NO_ID)
             next_ready = take_run(ring, t, back, run, GLOO_RECV_READY, peer_rank, (uint32_t)g);
     }
-    return 0;
 }
 
-static int take_rank(struct ring *ring, uint32_t rank)
+static void take_rank(struct ring *ring, uint32_t rank)
 {
     const struct net_transport *t = &ring->trace->transports[ring->transport_of[rank]];
     uint32_t to = (rank + ring->n - 1) % ring->n, from = (rank + 1) % ring->n;
     for (uint32_t s = 0; s < t->connections.n * 2; s++) {
         uint32_t peer_stream, wanted = s % 2 == 0 ? to : from;
         const struct net_transport *peer = net_peer(ring->trace, t, s, &peer_stream);
-        if (peer && peer->rank == (int)wanted && has_messages(t, s) &&
-            take_stream(ring, rank, s, wanted) < 0)
-            return -1;
+        if (peer && peer->rank == (int)wanted && has_messages(t, s))
+            take_stream(ring, rank, s, wanted);
     }
-    return 0;
 }
 
-static int take_all(struct ring *ring, uint32_t lead)
+static void take_all(struct ring *ring, uint32_t lead)
 {
     uint32_t *queue = arena_array(&ring->arena, ring->n, sizeof *queue), n = 0;
     bool *queued = arena_array(&ring->arena, ring->n, sizeof *queued);
-    if (!queue || !queued)
-        return -1;
     if (ring->transport_of[lead] != NO_ID) {
         queue[n++] = lead;
         queued[lead] = true;
     }
     for (uint32_t i = 0; i < n; i++) {
-        if (take_rank(ring, queue[i]) < 0)
-            return -1;
+        take_rank(ring, queue[i]);
         for (uint32_t side = 0; side < 2; side++) {
             uint32_t peer = (queue[i] + (side ? 1 : ring->n - 1)) % ring->n;
             if (!queued[peer] && ring->transport_of[peer] != NO_ID) {
@@ -300,7 +287,6 @@ static int take_all(struct ring *ring, uint32_t lead)
             }
         }
     }
-    return 0;
 }
 
 /* ---- collectives ---- */
@@ -330,7 +316,7 @@ static void tie_spans(const struct ring *ring, struct net_transport *t)
 }
 
 /* Adds a collective for each group. It is exact where all ranks' messages were found. */
-static int add_collectives(struct ring *ring, struct net_transport *t)
+static void add_collectives(struct ring *ring, struct net_transport *t)
 {
     struct dpro_transport_info *info = &ring->trace->transport_info;
     uint32_t rank = (uint32_t)t->rank;
@@ -349,23 +335,18 @@ static int add_collectives(struct ring *ring, struct net_transport *t)
         info->n_tied += tied;
         info->n_checked += tied;
         info->n_exact += fresh.exact;
-        if (array_push(&t->collectives, fresh) < 0)
-            return -1;
+        array_push(&t->collectives, fresh);
     }
     net_sum_collectives(t);
-    return 0;
 }
 
-static int prepare(struct ring *ring, int lead)
+static void prepare(struct ring *ring, int lead)
 {
-    const struct timeline *timeline = ring->trace->fusion->timeline;
     size_t n_cells = ring->n * ring->n_groups;
     ring->sizes = arena_array(&ring->arena, ring->n_groups, sizeof *ring->sizes);
     ring->transport_of = arena_array(&ring->arena, ring->n, sizeof *ring->transport_of);
     ring->spans = arena_array(&ring->arena, n_cells, sizeof *ring->spans);
     ring->found = arena_array(&ring->arena, n_cells, 1);
-    if (!ring->sizes || !ring->transport_of || !ring->spans || !ring->found)
-        return -1;
     memset(ring->transport_of, 0xFF, ring->n * sizeof *ring->transport_of);
     for (uint32_t t = 0; t < ring->trace->n_transports; t++) {
         const struct net_transport *transport = &ring->trace->transports[t];
@@ -380,23 +361,14 @@ static int prepare(struct ring *ring, int lead)
         struct group_size *size = &ring->sizes[g];
         ring->spans[(size_t)lead * ring->n_groups + g] =
             (struct span_ns){group->times.transfer_ns, group->times.transferred_ns};
-        for (uint32_t i = group->first; i < group->first + group->n; i++) {
-            uint32_t tensor = rounds_tensor(ring->rounds, i);
-            uint64_t bytes;
-            size->item = timeline_item_bytes(timeline, &ring->trace->names, tensor);
-            if (timeline->tensors.at[tensor].numel == 0 ||
-                __builtin_mul_overflow(timeline->tensors.at[tensor].numel, size->item, &bytes) ||
-                __builtin_add_overflow(size->bytes, bytes, &size->bytes) ||
-                size->bytes > UINT64_MAX / 4) {
-                size->bytes = 0;
-                break;
-            }
-        }
+        uint64_t largest, bytes = rounds_group_bytes(ring->rounds, group, &largest);
+        size->bytes = bytes > UINT64_MAX / 4 ? 0 : bytes;
+        size->item = rounds_item_bytes(ring->rounds,
+                                       rounds_tensor(ring->rounds, group->first + group->n - 1));
     }
-    return 0;
 }
 
-int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, int lead)
+void fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, int lead)
 {
     struct ring ring = {.trace = trace,
                         .rounds = rounds,
@@ -404,26 +376,22 @@ int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, i
                         .n_groups = rounds->groups.n};
     if (trace->world_size < 2 || (uint32_t)trace->world_size > trace->n_transports || lead < 0 ||
         lead >= trace->world_size)
-        return 0;
+        return;
     for (uint32_t t = 0; t < trace->n_transports; t++)
         for (size_t m = 0; m < trace->transports[t].messages.n; m++)
             trace->transports[t].messages.at[m].collective = NO_ID;
-    int status = frame_all(trace);
-    if (status == 0)
-        status = prepare(&ring, lead);
-    if (status == 0)
-        status = take_all(&ring, (uint32_t)lead);
-    for (uint32_t t = 0; t < trace->n_transports && status == 0; t++) {
+    frame_all(trace);
+    prepare(&ring, lead);
+    take_all(&ring, (uint32_t)lead);
+    for (uint32_t t = 0; t < trace->n_transports; t++) {
         struct net_transport *transport = &trace->transports[t];
         transport->collectives.n = 0;
         if (transport->rank < 0 || transport->rank >= trace->world_size ||
             ring.transport_of[transport->rank] != t)
             continue;
-        status = add_collectives(&ring, transport);
-        if (status == 0)
-            tie_spans(&ring, transport);
+        add_collectives(&ring, transport);
+        tie_spans(&ring, transport);
     }
     array_fini(&ring.lengths);
     arena_fini(&ring.arena);
-    return status;
 }

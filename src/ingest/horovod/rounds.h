@@ -70,8 +70,7 @@ static inline uint32_t fusion_group(const struct fusion *fusion, int64_t sequenc
 enum { FUSION_SPANS = 5 };
 
 /* Adds each rank's Horovod thread to its tracks, with the spans of its groups; room for them was
- * made. Needs the trace's ranks and transports. -1: no memory. */
-int fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink);
-void fusion_destroy(struct fusion *fusion);
+ * made. Needs the trace's ranks and transports. */
+void fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink);
 
 #endif

@@ -6,7 +6,6 @@
  * thread_groups.c what that means for the groups of the graph. */
 #include "ingest/horovod/thread.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -17,7 +16,7 @@
 
 enum word { NEGOTIATE, COPY_IN, COPY_OUT, CALLBACKS, GROUP, THREAD, N_WORDS };
 
-static int intern_words(struct dpro_trace *trace, uint32_t words[N_WORDS])
+static void intern_words(struct dpro_trace *trace, uint32_t words[N_WORDS])
 {
     static const char *const texts[N_WORDS] = {"NEGOTIATE_ALLREDUCE",
                                                "MEMCPY_IN_FUSION_BUFFER",
@@ -26,9 +25,7 @@ static int intern_words(struct dpro_trace *trace, uint32_t words[N_WORDS])
                                                "horovod",
                                                "Horovod thread"};
     for (int i = 0; i < N_WORDS; i++)
-        if ((words[i] = strtab_add(&trace->names, texts[i], strlen(texts[i]))) == STRTAB_FULL)
-            return -1;
-    return 0;
+        words[i] = strtab_add(&trace->names, texts[i], strlen(texts[i]));
 }
 
 static void add_span(struct placing *p, uint8_t kind, uint32_t name, uint32_t window,
@@ -123,14 +120,12 @@ static void add_spans(struct placing *p, const uint32_t words[N_WORDS])
 /* ---- all of it ---- */
 
 /* Sets from when until when the rank was busy with each round. */
-static int time_rounds(struct placing *p)
+static void time_rounds(struct placing *p)
 {
     struct fused_rank *fused = &p->rank->fused;
     uint32_t n = (uint32_t)p->rounds->rounds.n, n_groups = p->fusion->n_groups;
     fused->starts_ns = arena_array(&p->trace->arena, n, sizeof *fused->starts_ns);
     fused->ends_ns = arena_array(&p->trace->arena, n, sizeof *fused->ends_ns);
-    if (!fused->starts_ns || !fused->ends_ns)
-        return -1;
     for (uint32_t r = 0; r < n; r++) {
         fused->starts_ns[r] = fused->ends_ns[r] = NEVER;
         for (uint32_t i = 0; i < p->fusion->n_tensors; i++) {
@@ -144,17 +139,15 @@ static int time_rounds(struct placing *p)
                 fused->ends_ns[r] = p->groups[(size_t)r * n_groups + g].end_ns;
     }
     fused->n_rounds = n;
-    return 0;
 }
 
-static int place_rank(struct placing *p, int lead, const uint32_t words[N_WORDS])
+static void place_rank(struct placing *p, int lead, const uint32_t words[N_WORDS])
 {
     const struct rounds *rounds = p->rounds;
     size_t n_cells = rounds->rounds.n * p->fusion->n_tensors;
     uint32_t *enqueues = arena_array(&p->trace->arena, n_cells, sizeof *enqueues);
     p->actual = arena_array(&p->arena, rounds->groups.n, sizeof *p->actual);
-    if (!p->actual || !enqueues || hand_overs_find(p) < 0)
-        return -1;
+    hand_overs_find(p);
     p->rank->fused.enqueues = enqueues;
     memset(enqueues, 0xFF, n_cells * sizeof *enqueues);
     for (size_t g = 0; g < rounds->groups.n; g++)
@@ -162,113 +155,98 @@ static int place_rank(struct placing *p, int lead, const uint32_t words[N_WORDS]
     bool leads = p->rank->rank == lead;
     bool writes = p->rank->timeline && p->rank->timeline->writer == TIMELINE_HOROVOD;
     p->rank->fused.own_times = leads;
-    if (!leads && (writes ? thread_times_from_own(p) : thread_times_from_logs(p, lead)) < 0)
-        return -1;
+    if (!leads && writes)
+        thread_times_from_own(p);
+    else if (!leads)
+        thread_times_from_logs(p, lead);
     if (!rank_on_epoch(p->rank) && p->fusion->timeline->on_epoch)
         hand_overs_put_on_clock(p);
-    if (hand_overs_take(p, enqueues) < 0 || thread_place_groups(p) < 0 || time_rounds(p) < 0)
-        return -1;
+    hand_overs_take(p, enqueues);
+    thread_place_groups(p);
+    time_rounds(p);
     add_spans(p, words);
-    return 0;
 }
 
-/* The place of each tensor, and its actual group in each round. There are no more cells than runs,
- * since rounds have all tensors. */
-struct index {
-    uint32_t *place_of, *cells;
-};
-
-static int make_index(struct arena *arena, const struct fusion *f, const struct rounds *rounds,
-                      struct index *index)
+/* Sets the place of each tensor, and its actual group in each round. There are no more cells than
+ * runs, since rounds have all tensors. */
+static void make_index(struct arena *arena, const struct fusion *f, const struct rounds *rounds,
+                       uint32_t **place_of, uint32_t **cells)
 {
     size_t n_cells = rounds->rounds.n * f->n_tensors, n_tensors = f->timeline->tensors.n;
-    index->place_of = arena_array(arena, n_tensors, sizeof *index->place_of);
-    index->cells = arena_array(arena, n_cells, sizeof *index->cells);
-    if (!index->place_of || !index->cells)
-        return -1;
-    memset(index->place_of, 0xFF, n_tensors * sizeof *index->place_of);
-    memset(index->cells, 0xFF, n_cells * sizeof *index->cells);
-    for (uint32_t g = 0; g < f->n_groups; g++)
-        for (uint32_t i = f->groups[g].first; i < f->groups[g].first + f->groups[g].n; i++)
-            index->place_of[f->tensors[i]] = i;
+    uint32_t *places = *place_of = arena_array(arena, n_tensors, sizeof *places);
+    *cells = arena_array(arena, n_cells, sizeof **cells);
+    memset(places, 0xFF, n_tensors * sizeof *places);
+    memset(*cells, 0xFF, n_cells * sizeof **cells);
+    for (uint32_t i = 0; i < f->n_tensors; i++)
+        places[f->tensors[i]] = i;
     for (size_t r = 0; r < rounds->rounds.n; r++) {
         const struct actual_round *round = &rounds->rounds.at[r];
         for (uint32_t g = round->first; g < round->first + round->n; g++)
             for (uint32_t i = 0; i < rounds->groups.at[g].n; i++) {
-                uint32_t tensor = rounds_tensor(rounds, rounds->groups.at[g].first + i);
-                if (index->place_of[tensor] != NO_ID)
-                    index->cells[r * f->n_tensors + index->place_of[tensor]] = g;
+                uint32_t place = places[rounds_tensor(rounds, rounds->groups.at[g].first + i)];
+                if (place != NO_ID)
+                    (*cells)[r * f->n_tensors + place] = g;
             }
     }
-    return 0;
 }
 
-static int place_ranks(struct dpro_trace *trace, const struct rounds *rounds, int lead)
+static void place_ranks(struct dpro_trace *trace, const struct rounds *rounds, int lead)
 {
     struct arena arena = {0};
-    uint32_t words[N_WORDS];
-    struct index index;
-    int status = intern_words(trace, words);
-    if (status == 0)
-        status = make_index(&arena, trace->fusion, rounds, &index);
-    for (uint32_t r = 0; r < trace->n_ranks && status == 0; r++) {
+    uint32_t words[N_WORDS], *place_of, *cells;
+    intern_words(trace, words);
+    make_index(&arena, trace->fusion, rounds, &place_of, &cells);
+    for (uint32_t r = 0; r < trace->n_ranks; r++) {
         struct placing p = {.trace = trace,
                             .fusion = trace->fusion,
                             .rounds = rounds,
                             .rank = &trace->ranks[r],
-                            .place_of = index.place_of,
-                            .cells = index.cells};
-        status = place_rank(&p, lead, words);
+                            .place_of = place_of,
+                            .cells = cells};
+        place_rank(&p, lead, words);
         array_fini(&p.refs);
         arena_fini(&p.arena);
     }
     arena_fini(&arena);
-    return status;
 }
 
 #define STEP_MARK "ProfilerStep#"
 
 /* When the rank's iterations began, as the job marked them or dpro's recorder timed them. */
-static int find_marks(const struct dpro_trace *trace, const struct trace_rank *rank,
-                      mark_array *marks)
+static void find_marks(const struct dpro_trace *trace, const struct trace_rank *rank,
+                       mark_array *marks)
 {
-    int status = 0;
     if (!rank_on_epoch(rank) || !rank->timeline->on_epoch)
-        return 0; /* of two clocks */
-    for (size_t s = 0; rank->recording && s < rank->recording->steps.n && status == 0; s++)
-        status = array_push(marks, rank->recording->steps.at[s].start_ns);
-    for (uint32_t s = 0; s < rank->n_spans && !rank->recording && status == 0; s++)
+        return; /* of two clocks */
+    for (size_t s = 0; rank->recording && s < rank->recording->steps.n; s++)
+        array_push(marks, rank->recording->steps.at[s].start_ns);
+    for (uint32_t s = 0; s < rank->n_spans && !rank->recording; s++)
         if (rank->spans[s].kind == SPAN_STEP ||
             (rank->spans[s].kind == SPAN_ANNOTATION &&
              strncmp(strtab_get(&trace->names, rank->spans[s].name), STEP_MARK,
                      strlen(STEP_MARK)) == 0))
-            status = array_push(marks, rank->spans[s].start_ns);
-    return status;
+            array_push(marks, rank->spans[s].start_ns);
 }
 
-int fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
+void fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
 {
-    const struct timeline *timeline = NULL;
-    struct rounds rounds = {0};
+    const struct trace_rank *lead = NULL;
+    struct rounds rounds = {.names = &trace->names};
     mark_array marks = {0};
-    int lead = -1, status = 0;
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
-        trace->ranks[r].fused.track = NO_ID;
-        if (!timeline && trace->ranks[r].timeline &&
-            trace->ranks[r].timeline->writer == TIMELINE_HOROVOD) {
-            timeline = trace->ranks[r].timeline;
-            lead = trace->ranks[r].rank;
-            status = find_marks(trace, &trace->ranks[r], &marks);
-        }
+        struct trace_rank *rank = &trace->ranks[r];
+        rank->fused.track = NO_ID;
+        if (!lead && rank->timeline && rank->timeline->writer == TIMELINE_HOROVOD)
+            lead = rank;
     }
-    if (!timeline)
-        return 0;
-    if (status == 0)
-        status = rounds_find(timeline, &trace->names, &marks, &rounds, &trace->fusion);
-    if (status == 0 && trace->fusion) {
-        status = place_ranks(trace, &rounds, lead);
-        if (status == 0)
-            status = fused_find_messages(trace, &rounds, lead);
+    if (!lead)
+        return;
+    rounds.timeline = lead->timeline;
+    find_marks(trace, lead, &marks);
+    trace->fusion = rounds_find(&trace->arena, &marks, &rounds);
+    if (trace->fusion) {
+        place_ranks(trace, &rounds, lead->rank);
+        fused_find_messages(trace, &rounds, lead->rank);
         log_line(sink, DPRO_LOG_DEBUG,
                  "Horovod: %u tensors in %u groups; %u of %u rounds fused the same",
                  trace->fusion->n_tensors, trace->fusion->n_groups, trace->fusion->n_alike,
@@ -276,5 +254,4 @@ int fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
     }
     rounds_fini(&rounds);
     array_fini(&marks);
-    return status;
 }

@@ -32,7 +32,8 @@ struct actual_round {
 
 struct rounds {
     const struct timeline *timeline;
-    ARRAY(uint32_t) runs; /* of the timeline, those that take part, in order of start */
+    const struct strtab *names; /* of the trace */
+    ARRAY(uint32_t) runs;       /* of the timeline, those that take part, in order of start */
     ARRAY(struct actual_group) groups;
     ARRAY(struct actual_round) rounds; /* that have all tensors */
 };
@@ -49,19 +50,29 @@ static inline uint32_t round_end(const struct rounds *rounds, const struct actua
     return last->first + last->n;
 }
 
-/* The tensor of the i-th of rounds.runs. */
+/* The i-th of rounds.runs, and its tensor. */
+static inline const struct timeline_run *rounds_run(const struct rounds *rounds, size_t i)
+{
+    return &rounds->timeline->runs.at[rounds->runs.at[i]];
+}
 static inline uint32_t rounds_tensor(const struct rounds *rounds, size_t i)
 {
-    return rounds->timeline->runs.at[rounds->runs.at[i]].tensor;
+    return rounds_run(rounds, i)->tensor;
 }
 
 /* When iterations began, on the timeline's clock, as far as is known. */
 typedef ARRAY(int64_t) mark_array;
 
-/* Sorts the marks. *fusion is the caller's; NULL when there is no round. -1: no memory. */
-int rounds_find(const struct timeline *timeline, const struct strtab *names, mark_array *marks,
-                struct rounds *rounds, struct fusion **fusion);
+/* Fills *rounds, which has its timeline and names. Sorts the marks. What they have in common goes
+ * into the arena; NULL: there is no round. */
+struct fusion *rounds_find(struct arena *arena, mark_array *marks, struct rounds *rounds);
 void rounds_fini(struct rounds *rounds);
+
+/* Bytes of a tensor's element; 4 where the timeline does not say. */
+uint64_t rounds_item_bytes(const struct rounds *rounds, uint32_t tensor);
+/* Bytes of a group, and of its largest tensor; 0: not known. */
+uint64_t rounds_group_bytes(const struct rounds *rounds, const struct actual_group *group,
+                            uint64_t *largest);
 
 /* A span that hands a tensor over to Horovod. */
 struct span_ref {
@@ -85,28 +96,22 @@ struct placing {
 };
 #define NEVER INT64_MIN
 
-/* All of these return -1 when memory runs out.
- *
- * thread_times.c: sets p->actual of another rank than the leading one, whose times it has. */
-int thread_times_from_own(struct placing *p);
-int thread_times_from_logs(struct placing *p, int lead);
+/* thread_times.c: sets p->actual of another rank than the leading one, whose times it has. */
+void thread_times_from_own(struct placing *p);
+void thread_times_from_logs(struct placing *p, int lead);
 
 /* hand_overs.c: lists p->refs; puts a profile whose times count from its own start on the
  * timeline's clock; sets enqueues, [round * n_tensors + place]: the span that handed the tensor
  * over. */
-int hand_overs_find(struct placing *p);
+void hand_overs_find(struct placing *p);
 void hand_overs_put_on_clock(struct placing *p);
-int hand_overs_take(struct placing *p, uint32_t *enqueues);
+void hand_overs_take(struct placing *p, uint32_t *enqueues);
 
 /* thread_groups.c: sets p->groups. */
-int thread_place_groups(struct placing *p);
+void thread_place_groups(struct placing *p);
 
 /* ring_messages.c: gives each group the messages that carried it, on all ranks, and ties those of
  * the graph's groups to their spans. Needs the spans of all ranks. */
-int fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, int lead);
-
-/* Bytes of a tensor's element; 4 where the timeline does not say. */
-uint64_t timeline_item_bytes(const struct timeline *timeline, const struct strtab *names,
-                             uint32_t tensor);
+void fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, int lead);
 
 #endif

@@ -123,7 +123,7 @@ static void lay_out(const struct placing *p, struct fused_times *groups, struct 
     }
 }
 
-int thread_place_groups(struct placing *p)
+void thread_place_groups(struct placing *p)
 {
     uint32_t n = p->fusion->n_groups;
     size_t n_actual = p->rounds->groups.n;
@@ -135,9 +135,6 @@ int thread_place_groups(struct placing *p)
                               .done = arena_array(&p->arena, n_actual, sizeof(double)),
                               .now = arena_array(&p->arena, n_actual, sizeof(double))};
     p->groups = arena_array(&p->arena, p->rounds->rounds.n * n, sizeof *p->groups);
-    if (!parts || !sharing.usual || !sharing.weights || !sharing.all || !sharing.done ||
-        !sharing.now || !p->groups)
-        return -1;
     find_usual_lengths(p, sharing.usual);
     find_weights(p, sharing.usual, sharing.weights);
     sum_weights(p, &sharing);
@@ -146,5 +143,4 @@ int thread_place_groups(struct placing *p)
         spread_round(p, r, &sharing, parts, groups);
         lay_out(p, groups, parts);
     }
-    return 0;
 }

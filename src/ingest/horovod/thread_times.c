@@ -5,7 +5,6 @@
  * received while a group was transferred are ranges of its connections' bytes, and the other ends
  * moved the very same ranges. Where a rank has no log, its group took as long as the leading
  * rank's, at the same time. */
-#include <stdlib.h>
 
 #include "base/map.h"
 #include "base/sort.h"
@@ -86,27 +85,22 @@ static void move_group(struct fused_times *times, int64_t first_ns, int64_t last
     times->end_ns = last_ns + after;
 }
 
-/* Sets the upper quartile of what rank 0 did after a transfer. -1: no memory. */
-static int usual_after(struct placing *p, int64_t *usual_ns)
+/* The upper quartile of what rank 0 did after a transfer. */
+static int64_t usual_after(struct placing *p)
 {
     size_t n = p->rounds->groups.n;
     int64_t *lengths = arena_array(&p->arena, n, sizeof *lengths);
-    if (!lengths)
-        return -1;
     for (size_t g = 0; g < n; g++)
         lengths[g] = after_of(&p->rounds->groups.at[g].times);
-    *usual_ns = n ? MAX(select_i64(lengths, n, n * 3 / 4), 0) : 0;
-    return 0;
+    return n ? MAX(select_i64(lengths, n, n * 3 / 4), 0) : 0;
 }
 
 /* When the rank moved the bytes that the leading rank moved during each group. */
-static int find_in_logs(struct placing *p, int lead, struct net_range *found)
+static void find_in_logs(struct placing *p, int lead, struct net_range *found)
 {
     const struct net_transport *own = transport_of(p->trace, lead);
     size_t n = p->rounds->groups.n;
     struct net_range *ranges = arena_array(&p->arena, n, sizeof *ranges);
-    if (!ranges)
-        return -1;
     for (size_t g = 0; g < n; g++)
         found[g] = (struct net_range){0, 0, INT64_MAX, INT64_MIN};
     for (uint32_t s = 0; own && s < own->connections.n * 2; s++) {
@@ -122,17 +116,15 @@ static int find_in_logs(struct placing *p, int lead, struct net_range *found)
             found[g].last_ns = MAX(found[g].last_ns, ranges[g].last_ns);
         }
     }
-    return 0;
 }
 
-int thread_times_from_logs(struct placing *p, int lead)
+void thread_times_from_logs(struct placing *p, int lead)
 {
     size_t n = p->rounds->groups.n;
     struct net_range *found = arena_array(&p->arena, n, sizeof *found);
-    int64_t shift_ns = 0, usual_ns;
+    int64_t shift_ns = 0, usual_ns = usual_after(p);
     bool any = false;
-    if (!found || usual_after(p, &usual_ns) < 0 || find_in_logs(p, lead, found) < 0)
-        return -1;
+    find_in_logs(p, lead, found);
     for (size_t g = 0; g < n; g++) {
         struct fused_times *times = &p->actual[g];
         if (found[g].first_ns < found[g].last_ns) {
@@ -144,7 +136,6 @@ int thread_times_from_logs(struct placing *p, int lead)
                        usual_ns);
         }
     }
-    return 0;
 }
 
 /* ---- a rank that wrote a timeline, too ---- */
@@ -155,43 +146,40 @@ struct runs_of {
     uint32_t *first, *runs;
 };
 
-static int list_runs(struct arena *arena, const struct timeline *t, struct runs_of *of)
+static struct runs_of list_runs(struct arena *arena, const struct timeline *t)
 {
-    of->first = arena_array(arena, t->tensors.n + 2, sizeof *of->first);
-    of->runs = arena_array(arena, t->runs.n, sizeof *of->runs);
-    if (!of->first || !of->runs)
-        return -1;
+    struct runs_of of = {.first = arena_array(arena, t->tensors.n + 2, sizeof *of.first),
+                         .runs = arena_array(arena, t->runs.n, sizeof *of.runs)};
     for (size_t i = 0; i < t->runs.n; i++)
-        of->first[t->runs.at[i].tensor + 2]++;
+        of.first[t->runs.at[i].tensor + 2]++;
     for (size_t i = 2; i < t->tensors.n + 2; i++)
-        of->first[i] += of->first[i - 1];
+        of.first[i] += of.first[i - 1];
     for (uint32_t i = 0; i < t->runs.n; i++)
-        of->runs[of->first[t->runs.at[i].tensor + 1]++] = i;
-    return 0;
+        of.runs[of.first[t->runs.at[i].tensor + 1]++] = i;
+    return of;
 }
 
-/* By run of the leading rank's timeline: how many of its tensor's came before. NULL: no memory. */
-static uint32_t *place_runs(struct arena *arena, const struct timeline *t)
+/* By run of the leading rank's timeline: how many of its tensor's came before. */
+static const uint32_t *place_runs(struct arena *arena, const struct timeline *t)
 {
     uint32_t *seen = arena_array(arena, t->tensors.n, sizeof *seen);
     uint32_t *place = arena_array(arena, t->runs.n, sizeof *place);
-    for (size_t i = 0; i < t->runs.n && seen && place; i++)
+    for (size_t i = 0; i < t->runs.n; i++)
         place[i] = seen[t->runs.at[i].tensor]++;
-    return seen ? place : NULL;
+    return place;
 }
 
 /* The k-th run of a tensor is the same on both ranks. A group that the rank fused otherwise gets
  * the times of its tensors. */
-int thread_times_from_own(struct placing *p)
+void thread_times_from_own(struct placing *p)
 {
     const struct timeline *lead = p->fusion->timeline, *own = p->rank->timeline;
-    struct runs_of of;
     struct map tensors = {0}; /* name + 1 -> the rank's own */
     const uint32_t *place = place_runs(&p->arena, lead);
-    int status = place ? list_runs(&p->arena, own, &of) : -1;
-    for (uint32_t t = 0; t < own->tensors.n && status == 0; t++)
-        status = map_set(&tensors, (uint64_t)own->tensors.at[t].name + 1, t);
-    for (size_t g = 0; g < p->rounds->groups.n && status == 0; g++) {
+    struct runs_of of = list_runs(&p->arena, own);
+    for (uint32_t t = 0; t < own->tensors.n; t++)
+        map_set(&tensors, (uint64_t)own->tensors.at[t].name + 1, t);
+    for (size_t g = 0; g < p->rounds->groups.n; g++) {
         const struct actual_group *group = &p->rounds->groups.at[g];
         struct fused_times times = FUSED_NOTHING;
         for (uint32_t i = group->first; i < group->first + group->n; i++) {
@@ -204,7 +192,6 @@ int thread_times_from_own(struct placing *p)
         if (times.start_ns <= times.end_ns)
             p->actual[g] = times;
     }
-    p->rank->fused.own_times = status == 0;
+    p->rank->fused.own_times = true;
     map_fini(&tensors);
-    return status;
 }

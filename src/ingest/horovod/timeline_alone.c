@@ -4,10 +4,8 @@
  * Of Horovod's only the rounds and the hand-overs are marked here: its thread comes with
  * fusion_build(). */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"
@@ -32,7 +30,6 @@ struct telling {
     uint32_t n_whole; /* negotiations in which it noted all of them */
     uint32_t *n_last; /* by rank: in how many of these it was the last */
     bool in_most;     /* of all negotiations */
-    bool no_memory;
 };
 
 /* ---- rounds ---- */
@@ -57,8 +54,7 @@ static void find_rounds(struct telling *t)
     uint32_t *next = arena_array(&t->arena, timeline->tensors.n, sizeof *next);
     t->start_ns = arena_array(&t->arena, most_runs, sizeof *t->start_ns);
     t->end_ns = INT64_MIN;
-    t->no_memory = !next || !t->start_ns;
-    for (size_t i = 0; i < timeline->runs.n && !t->no_memory; i++) {
+    for (size_t i = 0; i < timeline->runs.n; i++) {
         const struct timeline_run *run = &timeline->runs.at[i];
         if (timeline->tensors.at[run->tensor].n_runs * 2 < most_runs)
             continue;
@@ -86,16 +82,16 @@ static void find_readiness(struct telling *t)
     if (t->n_ranks < 2)
         return;
     t->n_last = arena_array(&t->arena, t->n_ranks, sizeof *t->n_last);
-    t->no_memory |= !t->n_last;
     array_sort(&timeline->ready, by_ready);
-    for (size_t i = 0; i < timeline->ready.n && !t->no_memory; i++) {
+    for (size_t i = 0; i < timeline->ready.n; i++) {
         const struct timeline_ready *ready = &timeline->ready.at[i];
         uint64_t key = map_key((uint64_t)ready->tensor << 32 | ready->run), n = 0;
         uint64_t of_rank = map_key(key + (uint64_t)ready->rank);
         if (map_get(&noted, of_rank, NULL))
             continue; /* written twice */
         map_get(&heard, key, &n);
-        t->no_memory = map_set(&noted, of_rank, 1) < 0 || map_set(&heard, key, ++n) < 0;
+        map_set(&noted, of_rank, 1);
+        map_set(&heard, key, ++n);
         t->n_whole += n == t->n_ranks;
         t->n_last[ready->rank] += n == t->n_ranks;
     }
@@ -107,30 +103,26 @@ static void find_readiness(struct telling *t)
 
 /* ---- parts ---- */
 
-static void add_track(struct telling *t, struct trace_part *part, const char *name)
+static void add_track(struct trace_part *part, const char *name)
 {
     struct part_track track = {.track = {.pid = 1, .id = (int64_t)part->tracks.n}};
     track.track.name = part_intern(part, name, strlen(name));
-    t->no_memory = t->no_memory || array_push(&part->tracks, track) < 0;
+    array_push(&part->tracks, track);
 }
 
-static void add_span(struct telling *t, struct trace_part *part, size_t track, uint8_t kind,
-                     const char *name, int64_t start_ns, int64_t end_ns)
+static void add_span(struct trace_part *part, size_t track, uint8_t kind, const char *name,
+                     int64_t start_ns, int64_t end_ns)
 {
-    uint32_t id = part_intern(part, name, strlen(name));
-    struct trace_span *span = t->no_memory ? NULL : part_add_span(part);
-    t->no_memory |= !span;
-    if (!span)
-        return;
-    *span = (struct trace_span){.start_ns = start_ns,
-                                .dur_ns = end_ns - start_ns,
-                                .name = id,
-                                .track = (uint32_t)track,
-                                .kind = kind,
-                                SPAN_UNKNOWN};
-    part->tracks.at[track].n_spans++;
-    part->start_ns = MIN(part->start_ns, start_ns);
-    part->end_ns = MAX(part->end_ns, end_ns);
+    struct trace_span span = {.start_ns = start_ns,
+                              .dur_ns = end_ns - start_ns,
+                              .name = part_intern(part, name, strlen(name)),
+                              .track = (uint32_t)track,
+                              .kind = kind,
+                              SPAN_UNKNOWN};
+    int64_t first_ns = part->start_ns, last_ns = part->end_ns;
+    part_place_span(part, &span);
+    part->start_ns = MIN(first_ns, start_ns); /* the timeline's own time counts, too */
+    part->end_ns = MAX(last_ns, end_ns);
 }
 
 /* Each tensor or partition is a track, on which its transfers are the work. */
@@ -141,10 +133,10 @@ static void add_transfers(struct telling *t, struct trace_part *part)
         const char *name;
     } stages[] = {{STAGE_PUSH, "PUSH"}, {STAGE_PULL, "PULL"}};
     const struct timeline *timeline = t->timeline;
-    for (size_t i = 0; i < timeline->tensors.n && !t->no_memory; i++)
-        add_track(t, part, strtab_get(t->names, timeline->tensors.at[i].name));
+    for (size_t i = 0; i < timeline->tensors.n; i++)
+        add_track(part, strtab_get(t->names, timeline->tensors.at[i].name));
     for (size_t i = 0; i < timeline->runs.n; i++)
-        for (size_t s = 0; s < sizeof stages / sizeof *stages && !t->no_memory; s++) {
+        for (size_t s = 0; s < sizeof stages / sizeof *stages; s++) {
             const struct timeline_run *run = &timeline->runs.at[i];
             const struct timeline_tensor *tensor = &timeline->tensors.at[run->tensor];
             const struct timeline_interval *time = &run->stages[stages[s].stage];
@@ -155,7 +147,7 @@ static void add_transfers(struct telling *t, struct trace_part *part)
                 snprintf(partition, sizeof partition, "~PART%d", (int)tensor->partition);
             snprintf(name, sizeof name, "%.500s%s.%s", strtab_get(t->names, tensor->name),
                      partition, stages[s].name);
-            add_span(t, part, run->tensor + (size_t)1, SPAN_CPU_OP, name, time->start_ns,
+            add_span(part, run->tensor + (size_t)1, SPAN_CPU_OP, name, time->start_ns,
                      time->end_ns);
         }
 }
@@ -166,17 +158,17 @@ static void add_rounds(struct telling *t, struct trace_part *part)
 {
     bool of_horovod = t->timeline->writer == TIMELINE_HOROVOD;
     uint32_t n = of_horovod && t->n_rounds > 2 ? t->n_rounds - 1 : t->n_rounds;
-    add_track(t, part, "rounds");
-    for (uint32_t r = 0; r < n && !t->no_memory; r++) {
+    add_track(part, "rounds");
+    for (uint32_t r = 0; r < n; r++) {
         char mark[40];
         int64_t start_ns = t->start_ns[r];
         int64_t end_ns = r + 1 < t->n_rounds ? t->start_ns[r + 1] : t->end_ns;
         snprintf(mark, sizeof mark, "ProfilerStep#%u", r);
         if (end_ns - start_ns < 2 * MARK_NS)
             continue;
-        add_span(t, part, 0, SPAN_ANNOTATION, mark, start_ns, end_ns);
+        add_span(part, 0, SPAN_ANNOTATION, mark, start_ns, end_ns);
         /* ties a round to the one before */
-        add_span(t, part, 0, SPAN_CPU_OP, "round", start_ns, start_ns + MARK_NS);
+        add_span(part, 0, SPAN_CPU_OP, "round", start_ns, start_ns + MARK_NS);
     }
 }
 
@@ -188,18 +180,18 @@ static void add_hand_overs(struct telling *t, struct trace_part *part, int rank)
     int64_t free_ns = INT64_MIN;
     uint32_t round = 0;
     size_t i = LOWER_BOUND(k, (size_t)0, timeline->ready.n, timeline->ready.at[k].rank < rank);
-    for (; i < timeline->ready.n && timeline->ready.at[i].rank == rank && !t->no_memory; i++) {
+    for (; i < timeline->ready.n && timeline->ready.at[i].rank == rank; i++) {
         const struct timeline_ready *ready = &timeline->ready.at[i];
         while (round < t->n_rounds && t->start_ns[round] <= ready->ns) /* its mark comes first */
             free_ns = t->start_ns[round++] + MARK_NS;
         int64_t start_ns = MAX(ready->ns, free_ns);
         free_ns = start_ns + HAND_OVER_NS;
-        add_span(t, part, 0, SPAN_CPU_OP,
+        add_span(part, 0, SPAN_CPU_OP,
                  strtab_get(t->names, timeline->tensors.at[ready->tensor].name), start_ns, free_ns);
     }
 }
 
-static void name_rank(struct telling *t, struct trace_part *part, int rank)
+static void name_rank(const struct telling *t, struct trace_part *part, int rank)
 {
     part->process.has_rank = true;
     part->process.rank = rank;
@@ -215,16 +207,10 @@ static void add_rank(struct telling *t, struct trace_build *build, size_t index,
                            .attempt = build->list.at[index].attempt,
                            .part = {.start_ns = INT64_MAX, .end_ns = INT64_MIN}};
     t->names = &build->list.at[index].part.names; /* the list moves as it grows */
-    t->no_memory |= !fresh.path;
-    part_intern(&fresh.part, "", 0);
     name_rank(t, &fresh.part, rank);
     add_rounds(t, &fresh.part);
     add_hand_overs(t, &fresh.part, rank);
-    if (t->no_memory || array_push(&build->list, fresh) < 0) {
-        t->no_memory = true;
-        mem_free(fresh.path);
-        part_fini(&fresh.part);
-    }
+    array_push(&build->list, fresh);
 }
 
 static void stand_alone(struct telling *t, struct trace_build *build, size_t index)
@@ -232,8 +218,6 @@ static void stand_alone(struct telling *t, struct trace_build *build, size_t ind
     struct trace_part *part = &build->list.at[index].part;
     find_rounds(t);
     find_readiness(t);
-    if (t->no_memory)
-        return;
     add_rounds(t, part);
     if (t->timeline->writer != TIMELINE_HOROVOD)
         add_transfers(t, part);
@@ -243,7 +227,7 @@ static void stand_alone(struct telling *t, struct trace_build *build, size_t ind
     if (!t->in_most)
         return;
     add_hand_overs(t, part, 0);
-    for (uint32_t r = 1; r < t->n_ranks && !t->no_memory; r++)
+    for (uint32_t r = 1; r < t->n_ranks; r++)
         add_rank(t, build, index, (int)r);
 }
 
@@ -274,10 +258,7 @@ void timelines_stand_alone(struct trace_build *build)
         if (!t.timeline || !source_usable(source))
             continue;
         stand_alone(&t, build, i);
-        if (!t.no_memory)
-            warn_alone(&t, build, build->list.at[i].path);
+        warn_alone(&t, build, build->list.at[i].path);
         arena_fini(&t.arena);
-        if (t.no_memory)
-            mem_fail();
     }
 }

@@ -2,7 +2,6 @@
  * timeline that was recorded at another time than the rank's profile is of another run. */
 #include <inttypes.h>
 
-#include "base/error.h"
 #include "base/sort.h"
 #include "ingest/epoch.h"
 #include "ingest/horovod/timeline.h"
@@ -86,8 +85,7 @@ static void join(struct trace_build *build)
         if (source_usable(source) && source->rank >= 0 && source_payload(source, &timeline_payload))
             give(build, source);
     }
-    if (fusion_build(build->trace, &build->options->sink) < 0)
-        mem_fail();
+    fusion_build(build->trace, &build->options->sink);
 }
 
 /* Each run may become spans of every rank, on Horovod's thread. */

@@ -4,7 +4,6 @@
  * events nest (an E has no name). BytePS writes one X event for each stage. What nests, and in
  * which order, differs between versions, so a run is put together from whatever stages come: the
  * next run of its tensor begins with a stage that this one has been through. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"

@@ -6,7 +6,6 @@
  * full, hundreds of times what else goes over gRPC then. All chunks are as long but for what
  * rounding leaves of the last. When they are fewer or more, nothing tells which bytes are whose:
  * these stay whole. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"
@@ -52,7 +51,7 @@ static size_t cell_of(const struct ring *ring, uint32_t transport, uint32_t join
 
 ORDER(by_time, struct run, ASCENDING(transport) ?: ASCENDING(start_ns) ?: ASCENDING(span));
 
-static int list_runs(const struct dpro_trace *trace, run_array *runs)
+static void list_runs(const struct dpro_trace *trace, run_array *runs)
 {
     for (uint32_t t = 0; t < trace->n_transports; t++) {
         if (trace->transports[t].rank_index == NO_ID)
@@ -71,12 +70,10 @@ static int list_runs(const struct dpro_trace *trace, run_array *runs)
                               .end_ns = span->start_ns + span->dur_ns,
                               .transport = t,
                               .span = i};
-            if (array_push(runs, run) < 0)
-                return -1;
+            array_push(runs, run);
         }
     }
     array_sort(runs, by_time);
-    return 0;
 }
 
 static uint64_t key_with(uint64_t key, uint64_t number)
@@ -87,21 +84,20 @@ static uint64_t key_with(uint64_t key, uint64_t number)
 /* Sessions, and users' own code, give collectives the same numbers in each iteration. The key of
  * these is made of the number, the window, and the place among those of that number in the window.
  */
-static int tell_apart(const struct dpro_trace *trace, run_array *runs)
+static void tell_apart(const struct dpro_trace *trace, run_array *runs)
 {
     struct map repeated = {0}, seen = {0};
     uint64_t n = 0;
-    int status = 0;
-    for (size_t i = 0; i < runs->n && status == 0; i++) {
+    for (size_t i = 0; i < runs->n; i++) {
         const struct run *run = &runs->at[i];
         uint64_t here = key_with(run->key, run->transport);
         if (map_get(&seen, here, NULL))
-            status = map_set(&repeated, run->key, 1);
+            map_set(&repeated, run->key, 1);
         else
-            status = map_set(&seen, here, 1);
+            map_set(&seen, here, 1);
     }
     map_fini(&seen);
-    for (size_t i = 0; i < runs->n && repeated.n > 0 && status == 0; i++) {
+    for (size_t i = 0; i < runs->n && repeated.n > 0; i++) {
         struct run *run = &runs->at[i];
         if (!map_get(&repeated, run->key, NULL))
             continue;
@@ -110,19 +106,18 @@ static int tell_apart(const struct dpro_trace *trace, run_array *runs)
         run->key = key_with(run->key, window);
         uint64_t here = key_with(run->key, run->transport);
         n = map_get(&seen, here, &n) ? n + 1 : 0;
-        status = map_set(&seen, here, n);
+        map_set(&seen, here, n);
         run->key = key_with(run->key, n);
     }
     map_fini(&repeated);
     map_fini(&seen);
-    return status;
 }
 
 /* ---- chunks ---- */
 
 /* Lists the stream's long writes between two times. */
-static int list_pieces(const struct net_transport *t, uint32_t stream, const struct run *run,
-                       int64_t until_ns, piece_array *pieces)
+static void list_pieces(const struct net_transport *t, uint32_t stream, const struct run *run,
+                        int64_t until_ns, piece_array *pieces)
 {
     uint32_t end = t->first_transfer[stream + 1];
     uint32_t i = LOWER_BOUND(k, t->first_transfer[stream], end,
@@ -134,12 +129,11 @@ static int list_pieces(const struct net_transport *t, uint32_t stream, const str
         struct piece *last = pieces->n ? &pieces->at[pieces->n - 1] : NULL;
         if (partial && last && last->offset + last->bytes == at->offset)
             last->bytes += at->bytes;
-        else if (at->bytes >= LEAST_CHUNK && array_push(pieces, fresh) < 0)
-            return -1;
+        else if (at->bytes >= LEAST_CHUNK)
+            array_push(pieces, fresh);
         partial =
             at->requested > at->bytes && pieces->n > 0 && (partial || at->bytes >= LEAST_CHUNK);
     }
-    return 0;
 }
 
 /* Whether they are n chunks. */
@@ -174,7 +168,7 @@ static void merge_pieces(piece_array *pieces, uint64_t n)
 
 /* Splits pieces that are several chunks written as one: several times as long as the shortest, or
  * as an n-th of all. */
-static int split_pieces(piece_array *pieces, uint64_t n_chunks)
+static void split_pieces(piece_array *pieces, uint64_t n_chunks)
 {
     uint64_t chunk = UINT64_MAX, sum = 0;
     size_t n = pieces->n;
@@ -192,12 +186,10 @@ static int split_pieces(piece_array *pieces, uint64_t n_chunks)
         for (uint64_t c = 1; c < k; c++) {
             struct piece fresh = {pieces->at[i].offset + c * bytes / k,
                                   (c + 1) * bytes / k - c * bytes / k};
-            if (array_push(pieces, fresh) < 0)
-                return -1;
+            array_push(pieces, fresh);
         }
         pieces->at[i].bytes = bytes / k;
     }
-    return 0;
 }
 
 static void find_mixed(struct ring *ring)
@@ -228,8 +220,8 @@ static bool arrives_in(const struct ring *ring, uint32_t transport, uint32_t str
     return run && at->end_ns >= run->start_ns - SLACK_NS && at->start_ns <= run->end_ns + SLACK_NS;
 }
 
-static int push_chunk(struct ring *ring, const struct run *run, uint32_t stream,
-                      const struct piece *piece)
+static void push_chunk(struct ring *ring, const struct run *run, uint32_t stream,
+                       const struct piece *piece)
 {
     struct net_transport *t = &ring->trace->transports[run->transport];
     struct net_message message = {.offset = piece->offset,
@@ -242,11 +234,10 @@ static int push_chunk(struct ring *ring, const struct run *run, uint32_t stream,
                                   NET_UNTIMED};
     message.collective = run->joint;
     net_add_message(t, message);
-    return 0;
 }
 
 /* The chunks that a rank sent in a collective. */
-static int take_run(struct ring *ring, const struct run *run, int64_t until_ns)
+static void take_run(struct ring *ring, const struct run *run, int64_t until_ns)
 {
     struct net_transport *t = &ring->trace->transports[run->transport];
     uint64_t n = 2 * (ring->n_ranks[run->joint] - UINT64_C(1));
@@ -255,12 +246,11 @@ static int take_run(struct ring *ring, const struct run *run, int64_t until_ns)
         const struct net_transport *peer = net_peer(ring->trace, t, s, &peer_stream);
         if (!peer || peer->rank_index == NO_ID)
             continue;
-        if (list_pieces(t, s, run, until_ns, &ring->pieces) < 0)
-            return -1;
+        list_pieces(t, s, run, until_ns, &ring->pieces);
         if (!are_chunks(&ring->pieces, n))
             merge_pieces(&ring->pieces, n);
-        if (!are_chunks(&ring->pieces, n) && split_pieces(&ring->pieces, n) < 0)
-            return -1;
+        if (!are_chunks(&ring->pieces, n))
+            split_pieces(&ring->pieces, n);
         if (!are_chunks(&ring->pieces, n) ||
             !arrives_in(ring, (uint32_t)(peer - ring->trace->transports), peer_stream,
                         ring->pieces.at[0].offset, run->joint))
@@ -268,10 +258,8 @@ static int take_run(struct ring *ring, const struct run *run, int64_t until_ns)
         uint8_t *found = &ring->n_found[cell_of(ring, run->transport, run->joint)];
         *found += *found < UINT8_MAX;
         for (size_t i = 0; i < ring->pieces.n; i++)
-            if (push_chunk(ring, run, s, &ring->pieces.at[i]) < 0)
-                return -1;
+            push_chunk(ring, run, s, &ring->pieces.at[i]);
     }
-    return 0;
 }
 
 /* ---- collectives that run at once ----
@@ -342,8 +330,8 @@ static struct sending *largest_in(struct sending *list, size_t n, int64_t start_
 }
 
 /* The chunks of one write. */
-static int take_write(struct ring *ring, struct sending *list, size_t n, uint32_t stream,
-                      const struct piece *write, int64_t start_ns)
+static void take_write(struct ring *ring, struct sending *list, size_t n, uint32_t stream,
+                       const struct piece *write, int64_t start_ns)
 {
     enum { MOST_IN_A_WRITE = 64, BESIDE = 1024 }; /* BESIDE: of a chunk, at most */
     struct sending *found[MOST_IN_A_WRITE];
@@ -359,21 +347,19 @@ static int take_write(struct ring *ring, struct sending *list, size_t n, uint32_
     if (left > LEAST_CHUNK + n_found * BESIDE) { /* something else is in it */
         for (size_t i = 0; i < n_found; i++)
             found[i]->n_left++;
-        return 0;
+        return;
     }
     for (size_t i = 0; i < n_found; i++) {
         uint64_t end = write->offset + write->bytes, bytes = found[i]->chunk;
         struct piece piece = {offset, i + 1 == n_found ? end - offset : bytes};
-        if (push_chunk(ring, found[i]->run, stream, &piece) < 0)
-            return -1;
+        push_chunk(ring, found[i]->run, stream, &piece);
         offset += piece.bytes;
     }
-    return 0;
 }
 
 /* All writes of a stream; one may take several calls. */
-static int take_stream(struct ring *ring, struct sending *list, size_t n, uint32_t transport,
-                       uint32_t stream)
+static void take_stream(struct ring *ring, struct sending *list, size_t n, uint32_t transport,
+                        uint32_t stream)
 {
     const struct net_transport *t = &ring->trace->transports[transport];
     struct piece write = {0};
@@ -389,60 +375,51 @@ static int take_stream(struct ring *ring, struct sending *list, size_t n, uint32
             continue;
         for (; n > 0 && is_over(list, start_ns); n--)
             list++;
-        if (write.bytes >= LEAST_CHUNK && take_write(ring, list, n, stream, &write, start_ns) < 0)
-            return -1;
+        if (write.bytes >= LEAST_CHUNK)
+            take_write(ring, list, n, stream, &write, start_ns);
         write.bytes = 0;
     }
-    return 0;
 }
 
-static int take_mixed(struct ring *ring)
+static void take_mixed(struct ring *ring)
 {
     struct sending *list = arena_array(&ring->arena, ring->runs.n, sizeof *list);
-    if (!list)
-        return -1;
     for (uint32_t transport = 0; transport < ring->trace->n_transports; transport++) {
         const struct net_transport *t = &ring->trace->transports[transport];
         size_t n = t->rank_index == NO_ID ? 0 : list_sending(ring, transport, list);
         for (uint32_t s = 0; n > 0 && s < t->connections.n * 2; s += 2) {
             uint32_t peer_stream;
             const struct net_transport *peer = net_peer(ring->trace, t, s, &peer_stream);
-            if (peer && peer->rank_index != NO_ID && take_stream(ring, list, n, transport, s) < 0)
-                return -1;
+            if (peer && peer->rank_index != NO_ID)
+                take_stream(ring, list, n, transport, s);
         }
         for (size_t i = 0; i < n; i++)
             ring->n_found[cell_of(ring, transport, list[i].run->joint)] = list[i].n_left == 0;
     }
-    return 0;
 }
 
-static int take_all(struct ring *ring)
+static void take_all(struct ring *ring)
 {
     for (size_t i = 0; i < ring->runs.n; i++) {
         const struct run *run = &ring->runs.at[i];
         bool last = i + 1 == ring->runs.n || run[1].transport != run->transport;
         /* the last chunk may still be on its way when the rank has all of its own */
         int64_t until_ns = last ? run->end_ns + (run->end_ns - run->start_ns) : run[1].start_ns;
-        if (!ring->mixed[run->joint] && ring->n_ranks[run->joint] > 1 &&
-            take_run(ring, run, until_ns) < 0)
-            return -1;
+        if (!ring->mixed[run->joint] && ring->n_ranks[run->joint] > 1)
+            take_run(ring, run, until_ns);
     }
-    if (take_mixed(ring) < 0)
-        return -1;
+    take_mixed(ring);
     for (uint32_t t = 0; t < ring->trace->n_transports; t++)
         net_sort_messages(&ring->trace->transports[t]);
     gloo_share_messages(ring->trace);
-    return 0;
 }
 
 /* One collective of each number, on all ranks alike; of those whose ranks all have one neighbour.
  */
-static int add_collectives(struct ring *ring)
+static void add_collectives(struct ring *ring)
 {
     struct dpro_trace *trace = ring->trace;
     bool *exact = arena_array(&ring->arena, ring->n, sizeof *exact);
-    if (!exact)
-        return -1;
     for (uint32_t j = 0; j < ring->n; j++)
         exact[j] = ring->n_ranks[j] > 1;
     for (size_t i = 0; i < ring->runs.n; i++) {
@@ -453,8 +430,7 @@ static int add_collectives(struct ring *ring)
         for (uint32_t j = 0; j < ring->n; j++) {
             struct net_collective fresh = {
                 .tag = j, .prefix = GLOO_ALL_REDUCE, .joint = j, NET_UNSUMMED};
-            if (array_push(&trace->transports[t].collectives, fresh) < 0)
-                return -1;
+            array_push(&trace->transports[t].collectives, fresh);
         }
     for (size_t i = 0; i < ring->runs.n; i++) {
         const struct run *run = &ring->runs.at[i];
@@ -465,19 +441,14 @@ static int add_collectives(struct ring *ring)
     trace->transport_info.n_collectives += ring->runs.n;
     for (uint32_t t = 0; t < trace->n_transports; t++)
         net_sum_collectives(&trace->transports[t]);
-    return 0;
 }
 
 /* Numbers the collectives, and makes room for what is found of each. */
-static int number_runs(struct ring *ring)
+static void number_runs(struct ring *ring)
 {
     struct map numbers = {0};
-    int status = 0;
-    for (size_t i = 0; i < ring->runs.n && status == 0; i++) {
-        int64_t number = map_number(&numbers, ring->runs.at[i].key);
-        ring->runs.at[i].joint = (uint32_t)number;
-        status = number < 0 ? -1 : 0;
-    }
+    for (size_t i = 0; i < ring->runs.n; i++)
+        ring->runs.at[i].joint = (uint32_t)map_number(&numbers, ring->runs.at[i].key);
     ring->n = (uint32_t)numbers.n;
     map_fini(&numbers);
     size_t n_cells = (size_t)ring->trace->n_transports * ring->n;
@@ -485,38 +456,29 @@ static int number_runs(struct ring *ring)
     ring->mixed = arena_array(&ring->arena, ring->n, sizeof *ring->mixed);
     ring->n_found = arena_array(&ring->arena, n_cells, sizeof *ring->n_found);
     ring->run_of = arena_array(&ring->arena, n_cells, sizeof *ring->run_of);
-    if (status < 0 || !ring->n_ranks || !ring->mixed || !ring->n_found || !ring->run_of)
-        return -1;
     memset(ring->run_of, 0xFF, n_cells * sizeof *ring->run_of);
     for (size_t i = 0; i < ring->runs.n; i++) {
         const struct run *run = &ring->runs.at[i];
         ring->n_ranks[run->joint]++;
         ring->run_of[cell_of(ring, run->transport, run->joint)] = (uint32_t)i;
     }
-    return 0;
 }
 
-static int build(struct ring *ring)
-{
-    if (list_runs(ring->trace, &ring->runs) < 0)
-        return -1;
-    if (ring->runs.n == 0 || ring->runs.n > MOST_CHUNKS * (size_t)64)
-        return 0;
-    if (tell_apart(ring->trace, &ring->runs) < 0 || number_runs(ring) < 0)
-        return -1;
-    find_mixed(ring);
-    return take_all(ring) < 0 ? -1 : add_collectives(ring);
-}
-
-int ring_build(struct dpro_trace *trace)
+void ring_build(struct dpro_trace *trace)
 {
     struct ring ring = {.trace = trace};
     for (uint32_t t = 0; t < trace->n_transports; t++)
         if (trace->transports[t].messages.n > 0 || trace->transports[t].ps.n > 0)
-            return 0; /* their own numbers say what they are */
-    int status = build(&ring);
+            return; /* their own numbers say what they are */
+    list_runs(trace, &ring.runs);
+    if (ring.runs.n > 0 && ring.runs.n <= MOST_CHUNKS * (size_t)64) {
+        tell_apart(trace, &ring.runs);
+        number_runs(&ring);
+        find_mixed(&ring);
+        take_all(&ring);
+        add_collectives(&ring);
+    }
     array_fini(&ring.pieces);
     array_fini(&ring.runs);
     arena_fini(&ring.arena);
-    return status;
 }

@@ -7,7 +7,6 @@
 #include "ingest/tensorflow/session_profile.h"
 
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"

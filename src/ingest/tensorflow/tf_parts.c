@@ -1,8 +1,6 @@
 /* ingest/tensorflow/tf_parts.c: see tf_parts.h. */
 #include "ingest/tensorflow/tf_parts.h"
 
-#include <stdlib.h>
-
 #include "base/memory.h"
 #include "base/sort.h"
 

@@ -9,7 +9,6 @@
 #include "ingest/tensorflow/xla.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"

@@ -1,6 +1,5 @@
 /* ingest/tensorflow/xla_gpus.c: each GPU that one process of JAX drives becomes a rank, with the
  * calls that launched its work. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"

@@ -185,7 +185,7 @@ void gloo_share_messages(struct dpro_trace *trace);
 void gloo_build(struct dpro_trace *trace);
 
 /* tensorflow/grpc_ring.c: the chunks of TensorFlow's rings, where no messages were logged. */
-int ring_build(struct dpro_trace *trace);
+void ring_build(struct dpro_trace *trace);
 
 /* transport.c: joins the parts' transports by rank and connection and ties messages to spans. Needs
  * the trace's ranks. */

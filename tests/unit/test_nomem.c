@@ -1,6 +1,6 @@
-/* tests/unit/test_nomem.c: whichever allocation fails, building and replaying a graph and aligning
- * clocks says so, leaks nothing (the address sanitizer looks) and changes no output. malloc and kin
- * are wrapped by the linker. */
+/* tests/unit/test_nomem.c: whichever allocation fails, building and replaying a graph, aligning
+ * clocks and reading plans and steps says so, leaks nothing (the address sanitizer looks) and
+ * changes no output. malloc and kin are wrapped by the linker. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,11 +9,14 @@
 
 #include <cmocka.h>
 
+#include <dpro/verify.h>
+
 #include "align/align.h"
 #include "base/memory.h"
 #include "graph/builder.h"
 #include "nomem.h"
 #include "replay/replay.h"
+#include "temp_folder.h"
 
 static int add_all(struct dpro_graph_builder *b)
 {
@@ -153,12 +156,51 @@ static void test_aligning_survives_any_failed_allocation(void **state)
     assert_true(n > 40);
 }
 
+static const struct dpro_plan_summary expected = {.stack = "ddp"};
+static const char plan[] =
+    "{\"schema\":\"dpro.plan/1\",\"job\":{\"framework\":\"pytorch\",\"world_size\":2,\"models\":["
+    "{\"name\":\"n\",\"parameters\":[{\"name\":\"a\",\"size_bytes\":4}]}]},\"communication\":"
+    "{\"buckets\":[{\"parameters\":[\"a\"],\"size_bytes\":4}]}}";
+static const char steps[] =
+    "{\"schema\":\"dpro.verify-steps/1\",\"turns\":["
+    "{\"block\":0,\"name\":\"own\",\"span_ns\":200,\"step_ns\":[100,90],\"bucket_bytes\":[4]},"
+    "{\"block\":0,\"name\":\"plan\",\"span_ns\":200,\"step_ns\":[100,90],\"bucket_bytes\":[4]},"
+    "{\"block\":0,\"name\":\"plan\",\"span_ns\":200,\"step_ns\":[100,90],\"bucket_bytes\":[4]},"
+    "{\"block\":0,\"name\":\"own\",\"span_ns\":200,\"step_ns\":[100,90],\"bucket_bytes\":[4]}]}";
+
+static void test_reading_plans_and_steps_survives_any_failed_allocation(void **state)
+{
+    struct dpro_plan_summary summary;
+    struct dpro_verify *verify = NULL;
+    write_text("plan.json", plan);
+    write_text("steps.json", steps);
+    const char *path = in_folder("steps.json");
+    long n_before = nomem_n_blocks;
+    for (int what = 0; what < 3; what++) {
+        int rc = DPRO_ENOMEM;
+        long n = 0;
+        for (; rc != 0; n++) {
+            struct dpro_error err = {0};
+            nomem_n_left = n;
+            rc = what == 0   ? dpro_plan_read(folder, &summary, &err)
+                 : what == 1 ? dpro_verify_check_run(path, &err)
+                             : dpro_verify_read(&path, 1, &expected, "why", &verify, &err);
+            nomem_n_left = -1;
+            assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == DPRO_ENOMEM));
+            assert_true(verify || nomem_n_blocks == n_before);
+        }
+        assert_true(n > 10);
+    }
+    dpro_verify_destroy(verify);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_building_survives_any_failed_allocation),
         cmocka_unit_test(test_replaying_survives_any_failed_allocation),
         cmocka_unit_test(test_aligning_survives_any_failed_allocation),
+        TEST_IN_FOLDER(test_reading_plans_and_steps_survives_any_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

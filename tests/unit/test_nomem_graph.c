@@ -1,12 +1,13 @@
-/* tests/unit/test_nomem_graph.c: whichever allocation fails while a graph is built from profiles
- * and transport logs, it is said so and nothing leaks (the address sanitizer looks). malloc and kin
- * are wrapped by the linker. */
+/* tests/unit/test_nomem_graph.c: whichever allocation fails while profiles and transport logs are
+ * read, logs are exported, and a graph is built, it is said so and nothing leaks (the address
+ * sanitizer looks). malloc and kin are wrapped by the linker. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <glob.h>
 #include <stdlib.h>
 
 #include <dpro/dpro.h>
@@ -15,22 +16,47 @@
 #include "nomem.h"
 #include "temp_folder.h"
 
-static struct dpro_trace *load(const struct job *job)
+static struct dpro_trace *load(void)
 {
-    struct dpro_error err = {0};
     struct dpro_trace *trace = NULL;
     const char *path = folder;
-    assert_int_equal(make_folder(NULL), 0);
-    write_job(job, folder);
-    if (dpro_trace_load(&path, 1, NULL, &trace, &err) < 0)
-        fail_msg("%s", err.text);
-    assert_int_equal(remove_folder(NULL), 0);
+    long n = 0;
+    int rc = DPRO_ENOMEM;
+    for (; rc != 0; n++) {
+        struct dpro_error err = {0};
+        nomem_n_left = n;
+        rc = dpro_trace_load(&path, 1, NULL, &trace, &err);
+        nomem_n_left = -1;
+        assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc && trace == NULL));
+    }
+    assert_true(n > 100);
     return trace;
+}
+
+static void export_logs(const struct dpro_trace *trace)
+{
+    long n_before = nomem_n_blocks;
+    int rc = DPRO_ENOMEM;
+    for (long n = 0; rc != 0; n++) {
+        struct dpro_error err = {0};
+        nomem_n_left = n;
+        rc = dpro_trace_export_net_csv(trace, in_folder("csv"), &err);
+        nomem_n_left = -1;
+        assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc));
+        assert_int_equal(nomem_n_blocks, n_before);
+        glob_t half_written;
+        assert_int_equal(glob(in_folder("csv/*.tmp*"), 0, NULL, &half_written), GLOB_NOMATCH);
+    }
 }
 
 static void check_all(const struct job *job, unsigned n_messages)
 {
-    struct dpro_trace *trace = load(job);
+    assert_int_equal(make_folder(NULL), 0);
+    write_job(job, folder);
+    struct dpro_trace *trace = load();
+    if (!job->by_nccl)
+        export_logs(trace);
+    assert_int_equal(remove_folder(NULL), 0);
     struct dpro_graph *graph = NULL;
     int rc = DPRO_ENOMEM;
     long n = 0;

@@ -21,7 +21,7 @@ static struct warnings warnings_of(const struct dpro_whatif_report *r)
 
 /* ---- what is changed ---- */
 
-/* A change is said where its value is neither 0 nor NULL. */
+/* A change is made where its value is neither 0 nor NULL. */
 struct change {
     struct writer_field value;
     const char *text; /* "%s": the value, or its number divided by `unit` */
@@ -32,8 +32,8 @@ enum { N_CHANGES = 14 };
 #define MBIT       (1e6 / 8)
 #define MIB(bytes) ((double)(bytes) / 1048576)
 
-/* Those of one value; what needs more follows. */
-static void list_changes(const struct dpro_changes *c, struct change out[N_CHANGES])
+/* Lists those that are made, as far as each is one value; returns how many. */
+static size_t list_changes(const struct dpro_changes *c, struct change out[N_CHANGES])
 {
     const struct change all[N_CHANGES] = {
         {FIXED("bucket_cap_mb", MIB(c->bucket_cap_bytes), 6), "buckets of %s MB by DDP's rule", 1},
@@ -54,13 +54,11 @@ static void list_changes(const struct dpro_changes *c, struct change out[N_CHANG
          "servers' links %s times as fast", 1},
         {MS("cycle_time_ms", c->cycle_ns), "Horovod's cycles of %s ms", 1e6},
     };
-    memcpy(out, all, sizeof all);
-}
-
-static bool is_made(const struct change *change)
-{
-    const struct writer_field *value = &change->value;
-    return value->text || value->number || value->real != 0;
+    size_t n = 0;
+    for (size_t i = 0; i < N_CHANGES; i++)
+        if (all[i].value.text || all[i].value.number || all[i].value.real != 0)
+            out[n++] = all[i];
+    return n;
 }
 
 static void say_change(struct words *words, const struct change *change)
@@ -75,10 +73,9 @@ static void say_change(struct words *words, const struct change *change)
 static void say_changes(struct words *words, const struct dpro_changes *c)
 {
     struct change changes[N_CHANGES];
-    list_changes(c, changes);
-    for (int i = 0; i < N_CHANGES; i++)
-        if (is_made(&changes[i]))
-            say_change(words, &changes[i]);
+    size_t n = list_changes(c, changes);
+    for (size_t i = 0; i < n; i++)
+        say_change(words, &changes[i]);
     for (size_t i = 0; i < c->n_compute; i++) {
         int first = c->compute[i].first_rank, last = c->compute[i].last_rank;
         char who[40] = "";
@@ -118,11 +115,10 @@ static void write_compute(struct writer *w, const struct dpro_changes *c)
 static void write_changes(struct writer *w, const struct dpro_changes *c)
 {
     struct change changes[N_CHANGES];
-    list_changes(c, changes);
+    size_t n = list_changes(c, changes);
     writer_begin(w, "changes", '{');
-    for (int i = 0; i < N_CHANGES; i++)
-        if (is_made(&changes[i]))
-            writer_fields(w, changes[i].value);
+    for (size_t i = 0; i < n; i++)
+        writer_fields(w, changes[i].value);
     if (c->n_compute > 0)
         write_compute(w, c);
     if (c->n_delays > 0) {

@@ -17,14 +17,19 @@ enum { ROUNDING_NS = 1000 }; /* what is written in whole microseconds */
 /* Processes that are no ranks, which are negative, come last. */
 ORDER(by_rank, struct clock_node, COMPARE((unsigned)x->rank, (unsigned)y->rank));
 
+/* Among the first n. NULL: there is none. */
+static struct clock_node *find_node(const clock_nodes *nodes, size_t n, int rank)
+{
+    struct clock_node key = {.rank = rank};
+    return n ? bsearch(&key, nodes->at, n, sizeof key, by_rank) : NULL;
+}
+
 static struct clock_node *add_node(clock_nodes *nodes, size_t n_profiled, int rank)
 {
-    struct clock_node key = {.rank = rank, .rank_index = NO_ID, .host = "", .boot_id = ""};
-    struct clock_node *known =
-        n_profiled ? bsearch(&key, nodes->at, n_profiled, sizeof key, by_rank) : NULL;
+    struct clock_node *known = find_node(nodes, n_profiled, rank);
     if (known)
         return known;
-    array_push(nodes, key);
+    array_push(nodes, ((struct clock_node){rank, NO_ID, "", ""}));
     return &nodes->at[nodes->n - 1];
 }
 
@@ -68,9 +73,7 @@ void clock_nodes_list(const struct dpro_trace *trace, uint32_t n_ranks, clock_no
 
 uint32_t clock_node_of(const clock_nodes *nodes, int rank)
 {
-    struct clock_node key = {.rank = rank};
-    const struct clock_node *found =
-        nodes->n ? bsearch(&key, nodes->at, nodes->n, sizeof key, by_rank) : NULL;
+    const struct clock_node *found = find_node(nodes, nodes->n, rank);
     return found ? (uint32_t)(found - nodes->at) : NO_ID;
 }
 

@@ -125,17 +125,13 @@ static int64_t read_gzip(struct input *in, unsigned char *out, size_t size, stru
     z->avail_out = size > UINT32_MAX / 2 ? UINT32_MAX / 2 : (uint32_t)size;
     uint32_t room = z->avail_out;
     while (z->avail_out && !in->ended) {
-        if (z->avail_in == 0 && !in->source_ended) {
+        bool member_ended = z->block_state == ISAL_BLOCK_FINISH;
+        if (z->avail_in < (member_ended ? 2 : 1) && !in->source_ended) {
             int rc = fill_packed(in, err);
             if (rc < 0)
                 return rc;
         }
-        if (z->block_state == ISAL_BLOCK_FINISH) {
-            if (z->avail_in == 1 && !in->source_ended) {
-                int rc = fill_packed(in, err);
-                if (rc < 0)
-                    return rc;
-            }
+        if (member_ended) {
             /* another member, or padding that gzip ignores too */
             if (z->avail_in < 2 || z->next_in[0] != 0x1f || z->next_in[1] != 0x8b) {
                 in->ended = true;

@@ -48,15 +48,21 @@ static inline bool take_varint(struct pb *pb, uint64_t *value)
     return take_varint_slow(pb, value);
 }
 
+static uint64_t fixed_at(const unsigned char *p, size_t size)
+{
+    uint64_t value = 0;
+    for (size_t i = 0; i < size; i++)
+        value |= (uint64_t)p[i] << (8 * i);
+    return value;
+}
+
 static bool take_fixed(struct pb *pb, unsigned size, uint64_t *value)
 {
     if (pb->end - bytes_offset(pb->bytes) < size)
         return pb_stop(pb, "a number that reaches beyond its message");
     if (!bytes_need(pb->bytes, size))
         return pb_stop(pb, ends_early);
-    *value = 0;
-    for (unsigned i = 0; i < size; i++)
-        *value |= (uint64_t)pb->bytes->p[i] << (8 * i);
+    *value = fixed_at(pb->bytes->p, size);
     pb->bytes->p += size;
     return true;
 }
@@ -191,10 +197,11 @@ bool pb_view_next_slow(struct pb_view *view, struct pb_field *field)
     case PB_FIXED32:
         size = field->wire == PB_FIXED64 ? 8 : 4;
         view->broken |= left < size;
-        for (size_t i = 0; i < size && !view->broken; i++)
-            field->value |= (uint64_t)view->p[i] << (8 * i);
-        view->p += view->broken ? 0 : size;
-        return !view->broken;
+        if (view->broken)
+            return false;
+        field->value = fixed_at(view->p, size);
+        view->p += size;
+        return true;
     default:
         view->broken = true;
         return false;

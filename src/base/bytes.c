@@ -9,13 +9,12 @@
 
 enum { CHUNK = 1 << 17 };
 
-int bytes_init(struct bytes *bytes, struct input *in, size_t chunk, size_t max,
-               struct dpro_error *err)
+void bytes_init(struct bytes *bytes, struct input *in, size_t chunk, size_t max,
+                struct dpro_error *err)
 {
     *bytes = (struct bytes){.chunk = chunk ? chunk : CHUNK, .max = max, .in = in, .err = err};
     bytes->buffer = mem_alloc(bytes->chunk + max);
     bytes->p = bytes->end = bytes->buffer;
-    return 0;
 }
 
 void bytes_fini(struct bytes *bytes)

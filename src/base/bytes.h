@@ -23,8 +23,8 @@ struct bytes {
 };
 
 /* chunk = 0: a good size. Small ones are for tests: the result is the same at any size. */
-int bytes_init(struct bytes *bytes, struct input *in, size_t chunk, size_t max,
-               struct dpro_error *err);
+void bytes_init(struct bytes *bytes, struct input *in, size_t chunk, size_t max,
+                struct dpro_error *err);
 void bytes_fini(struct bytes *bytes);
 
 /* Back to the first byte. 0 or a negative code, which is in err and bytes->rc. */

@@ -27,8 +27,7 @@ struct input {
 /* Opens a regular file (anything else is an error: a FIFO would hang, a folder says so). */
 int input_open(struct input *in, const char *path, struct dpro_error *err);
 /* Reads from memory, which stays the caller's. */
-int input_open_memory(struct input *in, const void *data, size_t size, const char *name,
-                      struct dpro_error *err);
+void input_open_memory(struct input *in, const void *data, size_t size, const char *name);
 /* Fills out[0..size) as far as there is input; returns the number of bytes, 0 at the end, or a
  * negative DPRO_E* code. A gzip stream that is cut or damaged ends where it stops being readable,
  * with in->damage saying why. */

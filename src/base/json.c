@@ -27,10 +27,8 @@ bool json_stop(struct json *js, enum json_fail why)
     return false;
 }
 
-int json_result(const struct json *js, bool no_memory, const char *why)
+int json_result(const struct json *js, const char *why)
 {
-    if (no_memory || js->fail == JSON_MEMORY)
-        return dpro_error_nomem(js->err);
     if (js->fail == JSON_OK || js->fail == JSON_IO) /* whose message is there */
         return js->fail == JSON_OK ? 0 : DPRO_EIO;
     return dpro_error_set(js->err, DPRO_EFORMAT, "%s: byte %llu: %s", js->in->path,
@@ -413,7 +411,7 @@ bool json_raw(struct json *js, size_t limit, const char **text, size_t *len, boo
     return true;
 }
 
-int json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error *err)
+void json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error *err)
 {
     *js = (struct json){.in = in, .err = err, .chunk = chunk ? chunk : JSON_CHUNK};
     js->skip_nested = skip_nested_any;
@@ -427,5 +425,4 @@ int json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error
     js->scratch = mem_alloc(JSON_TEXT_MAX);
     memset(js->buffer, 0, JSON_PADDING);
     js->p = js->end = js->buffer;
-    return 0;
 }

@@ -35,7 +35,6 @@ enum json_fail {
     JSON_BAD,   /* not JSON here */
     JSON_DEEP,  /* nested deeper than JSON_DEPTH_MAX */
     JSON_IO,    /* err is set */
-    JSON_MEMORY,
 };
 
 struct json {
@@ -57,12 +56,12 @@ struct json {
 };
 
 /* chunk = 0: JSON_CHUNK. Small chunks are for tests: the result is the same at any size. */
-int json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error *err);
+void json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error *err);
 void json_fini(struct json *js);
 
 /* How reading ended: 0, or a code with its message, which says where and `why` the text is broken.
  */
-int json_result(const struct json *js, bool no_memory, const char *why);
+int json_result(const struct json *js, const char *why);
 
 /* Takes a byte order mark, if the text begins with one. */
 void json_skip_mark(struct json *js);

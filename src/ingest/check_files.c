@@ -32,7 +32,6 @@ static void warn_damage(struct trace_build *build, const struct source *source)
         [JSON_BAD] = "no valid JSON from here on",
         [JSON_DEEP] = "nested deeper than 256",
         [JSON_IO] = "could not be read further",
-        [JSON_MEMORY] = "out of memory",
     };
     const char *reason = source->damage               ? source->damage
                          : source->part.damage.broken ? source->part.damage.broken

@@ -284,7 +284,7 @@ static int read_input(struct plan_file *plan, struct input *in, struct dpro_erro
         json_stop(&js, c < 0 ? JSON_ENDED : JSON_BAD);
     int rc = reading.why.code
                  ? dpro_error_set(err, DPRO_EFORMAT, "%s: %s", plan->path, reading.why.text)
-                 : json_result(&js, false, "not a list of buckets, nor a plan");
+                 : json_result(&js, "not a list of buckets, nor a plan");
     json_fini(&js);
     return rc;
 }

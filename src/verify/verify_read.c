@@ -142,7 +142,7 @@ int verify_read_run(struct dpro_verify *v, const char *path, struct dpro_error *
     strtab_add(&v->strings, "", 0);
     if (json_open_document(&js))
         json_read_members(&r, members, v);
-    rc = json_result(&js, false, "not what a job writes");
+    rc = json_result(&js, "not what a job writes");
     json_fini(&js);
     input_close(&in);
     v->n_runs++;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "ingest/horovod/timeline.h"
 #include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto.h"
@@ -127,29 +128,37 @@ static inline uint64_t fuzz_hash_part(const struct trace_part *part)
 }
 
 /* What a reader makes of the input, read in chunks of that size. */
-static inline uint64_t fuzz_read(const struct reader *reader, const uint8_t *data, size_t size,
-                                 size_t chunk)
+static __attribute__((noinline, unused)) int fuzz_read_in_scope(const struct reader *reader,
+                                                                const uint8_t *data, size_t size,
+                                                                size_t chunk, uint64_t *hash)
 {
     struct input in;
     struct json js;
     struct bytes bytes;
     struct dpro_error err;
     struct trace_part part = {0};
-    uint64_t h = 0;
-    if (input_open_memory(&in, data, size, "fuzz", &err) < 0)
-        return 0;
-    if (reader->read_json && json_init(&js, &in, chunk, &err) == 0) {
-        if (reader->read_json(&js, &part, &err) == 0)
-            h = fuzz_hash_part(&part) + js.fail;
-        json_fini(&js);
-    } else if (reader->read_bytes && bytes_init(&bytes, &in, chunk, PART_RECORD_MAX, &err) == 0) {
-        if (reader->read_bytes(&bytes, &part, &err) == 0)
-            h = fuzz_hash_part(&part);
-        bytes_fini(&bytes);
+    int rc = 0;
+    input_open_memory(&in, data, size, "fuzz");
+    if (reader->read_json) {
+        json_init(&js, &in, chunk, &err);
+        rc = reader->read_json(&js, &part, &err);
+        if (rc == 0)
+            *hash = fuzz_hash_part(&part) + js.fail;
+    } else if (reader->read_bytes) {
+        bytes_init(&bytes, &in, chunk, PART_RECORD_MAX, &err);
+        rc = reader->read_bytes(&bytes, &part, &err);
+        if (rc == 0)
+            *hash = fuzz_hash_part(&part);
     }
-    part_fini(&part);
-    input_close(&in);
-    return h;
+    return rc < 0 ? rc : DPRO_ECANCEL; /* so that all is freed */
+}
+
+static inline uint64_t fuzz_read(const struct reader *reader, const uint8_t *data, size_t size,
+                                 size_t chunk)
+{
+    uint64_t hash = 0;
+    (void)WITHIN_SCOPE(DPRO_ENOMEM, fuzz_read_in_scope(reader, data, size, chunk, &hash));
+    return hash;
 }
 
 static inline void fuzz_compare(const struct reader *reader, const uint8_t *data, size_t size)

@@ -70,8 +70,8 @@ static char *dump_text(const char *json, size_t len, size_t chunk, enum json_fai
     struct json js;
     struct dpro_error err;
     struct text out = {0};
-    assert_int_equal(input_open_memory(&in, json, len, "text", &err), 0);
-    assert_int_equal(json_init(&js, &in, chunk, &err), 0);
+    input_open_memory(&in, json, len, "text");
+    json_init(&js, &in, chunk, &err);
     put(&out, "", 0);
     dump(&js, &out);
     if (fail)
@@ -230,7 +230,7 @@ static size_t inflate_in_memory_of(int fill, const unsigned char *packed, size_t
     struct input in;
     size_t n_out = 0;
     mallopt(M_PERTURB, fill);
-    assert_int_equal(input_open_memory(&in, packed, n, "damaged.gz", &err), 0);
+    input_open_memory(&in, packed, n, "damaged.gz");
     for (int64_t got; (got = input_read(&in, out + n_out, cap - n_out, &err)) > 0;)
         n_out += (size_t)got;
     input_close(&in);

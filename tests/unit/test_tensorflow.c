@@ -151,8 +151,8 @@ static struct trace_part read_with(read_function *reader, const struct message *
     struct bytes window;
     struct dpro_error err;
     struct trace_part part = {0};
-    assert_int_equal(input_open_memory(&in, m->at, m->n, "memory", &err), 0);
-    assert_int_equal(bytes_init(&window, &in, chunk, PART_RECORD_MAX, &err), 0);
+    input_open_memory(&in, m->at, m->n, "memory");
+    bytes_init(&window, &in, chunk, PART_RECORD_MAX, &err);
     assert_int_equal(reader(&window, &part, &err), 0);
     bytes_fini(&window);
     input_close(&in);
@@ -391,8 +391,8 @@ static void test_messages_are_entered_64_deep_and_no_deeper(void **state)
         nested(&around, 1, &m);
         m = around;
     }
-    assert_int_equal(input_open_memory(&in, m.at, m.n, "deep", &err), 0);
-    assert_int_equal(bytes_init(&window, &in, 0, 64, &err), 0);
+    input_open_memory(&in, m.at, m.n, "deep");
+    bytes_init(&window, &in, 0, 64, &err);
     pb_init(&pb, &window);
     uint64_t outer;
     int depth = 0;

@@ -207,14 +207,11 @@ static void wire_times(const struct coarsening *c, uint32_t r, interval_array *t
     }
     array_sort(times, by_start);
     size_t n = 0;
-    for (size_t i = 0; i < times->n; i++) {
-        if (n > 0 && times->at[i].start_ns <= times->at[n - 1].end_ns) {
-            if (times->at[i].end_ns > times->at[n - 1].end_ns)
-                times->at[n - 1].end_ns = times->at[i].end_ns;
-        } else {
+    for (size_t i = 0; i < times->n; i++)
+        if (n > 0 && times->at[i].start_ns <= times->at[n - 1].end_ns)
+            times->at[n - 1].end_ns = MAX(times->at[n - 1].end_ns, times->at[i].end_ns);
+        else
             times->at[n++] = times->at[i];
-        }
-    }
     times->n = n;
 }
 
@@ -223,11 +220,8 @@ static int64_t within(const interval_array *times, int64_t from, int64_t to)
 {
     size_t i = LOWER_BOUND(k, (size_t)0, times->n, times->at[k].end_ns <= from);
     int64_t sum = 0;
-    for (; i < times->n && times->at[i].start_ns < to; i++) {
-        int64_t start = times->at[i].start_ns > from ? times->at[i].start_ns : from;
-        int64_t end = times->at[i].end_ns < to ? times->at[i].end_ns : to;
-        sum += end - start;
-    }
+    for (; i < times->n && times->at[i].start_ns < to; i++)
+        sum += MIN(times->at[i].end_ns, to) - MAX(times->at[i].start_ns, from);
     return sum;
 }
 

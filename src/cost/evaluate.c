@@ -121,20 +121,18 @@ static struct bucket_times times_of(const struct evaluator *e, const struct dpro
     bool single = strategy != e->strategy;
     const struct strategy_bucket *bucket = &strategy->buckets[b];
     uint32_t n = single ? bucket->n : s->n_groups;
-    struct sim_communication last = {.end_ns = -1, .start_ns = -1};
+    double issued_ns = 0, start_ns = -1, end_ns = -1;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = single ? strategy->order[bucket->first + i] : b * s->n_groups + i;
         const struct sim_communication *c = &s->communications.at[at];
-        double start_ns = fmax(c->start_ns, last.start_ns), end_ns = fmax(c->end_ns, last.end_ns);
-        if (!single || c->end_ns > last.end_ns)
-            last = *c;
-        if (!single) {
-            last.start_ns = start_ns;
-            last.end_ns = end_ns;
-        }
+        if (single && c->end_ns <= end_ns)
+            continue;
+        issued_ns = c->issued_ns;
+        start_ns = fmax(start_ns, c->start_ns);
+        end_ns = fmax(end_ns, c->end_ns);
     }
-    return (struct bucket_times){llround(last.issued_ns - from), llround(last.start_ns - from),
-                                 llround(last.end_ns - from)};
+    return (struct bucket_times){llround(issued_ns - from), llround(start_ns - from),
+                                 llround(end_ns - from)};
 }
 
 const struct evaluation *evaluate_detail(struct evaluator *e, const struct dpro_strategy *strategy)

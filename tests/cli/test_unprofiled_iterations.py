@@ -144,6 +144,15 @@ class UnprofiledIterations(Case):
         self.assertLess(wire["asking_ms"], 2)
         self.assertGreaterEqual(wire["profiler_ms"], wire["asking_ms"])
 
+    @unittest.skipUnless(os.path.isdir(SHARED), "no ../shared")
+    def test_what_asking_takes_is_that_of_the_steps_that_were_chosen(self):
+        trace = os.path.join(SHARED, "tf-ps-v1")
+        whole = self.assert_replays(trace)["unprofiled_iterations"]["asking_ms"]
+        pairs = [self.assert_replays(trace, "--steps", f"{k}:{k + 1}")["unprofiled_iterations"]
+                 ["asking_ms"] for k in (2, 3, 4)]
+        self.assertEqual(len(set(pairs)), len(pairs))  # each pair of steps its own
+        self.assertLess(max(abs(pair - whole) for pair in pairs), 0.5)
+
     def test_xplane_asks_for_nothing(self):
         self.assertIsNone(self.assert_replays(os.path.join(ROOT, "tests", "data", "tf-ps-n2"))["unprofiled_iterations"]["asking_ms"])
 

@@ -158,8 +158,8 @@ static void find_ops(const struct rank_build *rank, uint32_t sample, int64_t *fr
     *from_ns = INT64_MAX;
     *to_ns = INT64_MIN;
     for (uint32_t o = 0; o < rank->n_timed; o++) {
-        int64_t start = rank->start_ns[(size_t)sample * rank->n_timed + o],
-                end = rank->end_ns[(size_t)sample * rank->n_timed + o];
+        int64_t start = rank->start_ns[build_sample_at(rank, sample, o)],
+                end = rank->end_ns[build_sample_at(rank, sample, o)];
         if (start == ABSENT || o == rank->boundary)
             continue;
         *from_ns = MIN(*from_ns, start);
@@ -173,6 +173,8 @@ static int64_t mean_asking(const struct rank_build *rank, const struct net_trans
     int64_t sum_ns = 0, began_ns, ended_ns, next_ns, over_ns;
     uint32_t n = 0;
     for (uint32_t s = 0; s + 1 < rank->n_samples; s++) {
+        if (rank->sample_step[s + 1] != rank->sample_step[s] + 1)
+            continue; /* a step between them is left out */
         find_ops(rank, s, &began_ns, &ended_ns);
         find_ops(rank, s + 1, &next_ns, &over_ns);
         for (uint32_t c = 0; c < transport->connections.n && next_ns > ended_ns; c++) {

@@ -15,6 +15,7 @@
 
 #include "align/align.h"
 #include "base/arena.h"
+#include "base/map.h"
 #include "base/sort.h"
 #include "graph/clocks/collective_constraints.h"
 #include "graph/collectives/match_collectives.h"
@@ -95,34 +96,29 @@ static uint32_t add_host(struct state *st, const char *name)
 static void find_hosts(struct state *st)
 {
     size_t n = st->nodes.n;
-    struct strtab texts = {0};
-    uint32_t *host_of_machine = arena_alloc(&st->scratch, (2 * n + 1) * sizeof *host_of_machine);
-    uint32_t *host_of_name = arena_alloc(&st->scratch, (2 * n + 1) * sizeof *host_of_name);
+    struct map machines = {0}, names = {0}; /* the first host of each */
     st->hosts = arena_array(&st->scratch, n, sizeof *st->hosts);
     st->host_of = arena_array(&st->scratch, n, sizeof *st->host_of);
     st->clock_of = arena_array(&st->scratch, n, sizeof *st->clock_of);
-    for (size_t i = 0; i < 2 * n + 1; i++)
-        host_of_machine[i] = host_of_name[i] = NO_ID;
-    strtab_add(&texts, "", 0);
     for (size_t i = 0; i < n; i++) {
         const struct clock_node *node = &st->nodes.at[i];
-        const char *text = node->boot_id[0] ? node->boot_id : node->host;
-        uint32_t machine = strtab_add(&texts, text, strlen(text));
-        uint32_t name = strtab_add(&texts, node->host, strlen(node->host));
-        if (machine == 0) { /* nothing is known: on its own */
-            st->host_of[i] = add_host(st, "");
-        } else if (host_of_machine[machine] != NO_ID) {
-            st->host_of[i] = host_of_machine[machine];
-        } else {
-            st->host_of[i] = host_of_machine[machine] = add_host(st, node->host);
-            if (host_of_name[name] == NO_ID)
-                host_of_name[name] = st->host_of[i];
+        const char *machine = node->boot_id[0] ? node->boot_id : node->host;
+        uint64_t host, first;
+        if (machine[0] == '\0') { /* nothing is known: on its own */
+            host = add_host(st, "");
+        } else if (!map_get(&machines, map_text_key(machine), &host)) {
+            host = add_host(st, node->host);
+            map_set(&machines, map_text_key(machine), host);
+            if (map_get(&names, map_text_key(node->host), &first))
+                st->hosts[host].twice = st->hosts[first].twice = true;
             else
-                st->hosts[st->host_of[i]].twice = st->hosts[host_of_name[name]].twice = true;
+                map_set(&names, map_text_key(node->host), host);
         }
-        st->hosts[st->host_of[i]].n_nodes++;
+        st->host_of[i] = (uint32_t)host;
+        st->hosts[host].n_nodes++;
     }
-    strtab_fini(&texts);
+    map_fini(&machines);
+    map_fini(&names);
 }
 
 /* The reference's clock is 0; others follow by their lowest rank, then those that have no rank. */

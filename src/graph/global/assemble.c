@@ -77,48 +77,6 @@ static const struct local_tensor *tensor_of(const struct rank_build *rank, uint3
     return *index < rank->tensors.n ? &rank->tensors.at[*index] : NULL;
 }
 
-void assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor, size_t index,
-                          char text[TENSOR_NAME])
-{
-    if (tensor->name && tensor->output) /* as TensorFlow writes it */
-        snprintf(text, TENSOR_NAME, "%.240s:%u", strtab_get(&a->trace->names, tensor->name),
-                 tensor->output);
-    else if (tensor->name)
-        snprintf(text, TENSOR_NAME, "%s", strtab_get(&a->trace->names, tensor->name));
-    else
-        snprintf(text, TENSOR_NAME, "gradient %zu", index);
-}
-
-/* What a collective carries: its bucket by its parameters, its unit by its name, else its number.
- */
-static void name_carried(const struct assembly *a, const struct rank_build *rank,
-                         uint32_t collective, char text[TENSOR_NAME])
-{
-    const struct local_collective *c = &rank->collectives.at[collective];
-    const struct strtab *names = &a->trace->names;
-    if (c->bucket == NO_ID && build_is_exchange(rank, c->arrival)) {
-        snprintf(text, TENSOR_NAME, "%s", strtab_get(names, c->group));
-        return;
-    }
-    if (c->bucket == NO_ID) {
-        snprintf(text, TENSOR_NAME, "%s %u", c->kind, collective);
-        return;
-    }
-    const struct recording *recording = rank->trace->recording;
-    const struct recorded_bucket *bucket = &recording->buckets.at[c->bucket];
-    const struct recorded_model *model = &recording->models.at[bucket->model];
-    if (model->n_units > 0 && c->bucket >= model->first_unit) {
-        const char *name = strtab_get(names, bucket->name);
-        snprintf(text, TENSOR_NAME, "unit %s", *name ? name : strtab_get(names, model->name));
-        return;
-    }
-    uint32_t first = recording->members.at[bucket->first]; /* one that fits is not empty */
-    int len = snprintf(text, TENSOR_NAME, "bucket %u: %.200s", c->bucket - model->first_bucket,
-                       strtab_get(names, recording->parameters.at[first].name));
-    if (bucket->n > 1)
-        snprintf(text + len, (size_t)(TENSOR_NAME - len), " and %u more", bucket->n - 1);
-}
-
 /* All are of kinds and devices that there are, rank by rank: only too many ranks do not fit. */
 static void add(struct dpro_graph_builder *builder, const struct dpro_op *op)
 {
@@ -147,7 +105,7 @@ static void add_op(struct assembly *a, struct dpro_graph_builder *builder, uint3
     if (r >= a->join->n_ranks) {
         const struct joined *joined =
             servers_name_op(a->servers, r - a->join->n_ranks, o, text, sizeof text);
-        name_carried(a, &a->join->ranks[joined->rank], joined->collective, tensor_name);
+        assembly_name_carried(a, &a->join->ranks[joined->rank], joined->collective, tensor_name);
         out.name = text;
     }
     if (tensor) {
@@ -155,7 +113,7 @@ static void add_op(struct assembly *a, struct dpro_graph_builder *builder, uint3
         snprintf(text, sizeof text, "%s %s", op->kind == DPRO_OP_IN ? "In" : "Out", tensor_name);
         out.name = text;
     } else if (op->collective != NO_ID) {
-        name_carried(a, rank, op->collective, tensor_name);
+        assembly_name_carried(a, rank, op->collective, tensor_name);
         if (op->flags & GRAPH_OP_ARRIVAL) {
             snprintf(text, sizeof text, "arrival at %s", rank->collectives.at[op->collective].kind);
             out.name = text;
@@ -185,7 +143,8 @@ static void add_message_op(struct assembly *a, struct dpro_graph_builder *builde
         as == MESSAGE_CALL && receives ? "call that sends, of" : names[message->is_ready][as];
     char process[NET_PROCESS_TEXT];
     net_process_format(process, a->join->ranks[joined_rank(a->join, joined, other)].trace->rank);
-    name_carried(a, &a->join->ranks[members[worker].rank], members[worker].collective, tensor_name);
+    assembly_name_carried(a, &a->join->ranks[members[worker].rank], members[worker].collective,
+                          tensor_name);
     if (other < joined->n_members && members[other].unlogged && joined->n_unlogged > 1)
         snprintf(text, sizeof text, "%s a rank without a log", does);
     else

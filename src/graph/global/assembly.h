@@ -134,10 +134,14 @@ void assembly_message_edges(struct assembly *a);
 /* server_edges.c: from pushes through the servers' ops to answers. */
 void assembly_server_edges(struct assembly *a);
 
-/* assemble.c: a parameter's name where it is known. */
+/* tensor_names.c: a parameter's name where it is known. */
 enum { TENSOR_NAME = 256 }; /* longer ones are cut */
 void assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor, size_t index,
                           char text[TENSOR_NAME]);
+/* What a collective carries: its bucket by its parameters, its unit by its name, else its number.
+ */
+void assembly_name_carried(const struct assembly *a, const struct rank_build *rank,
+                           uint32_t collective, char text[TENSOR_NAME]);
 
 /* fill_graph.c: what was learnt about the ops, into the graph. */
 void assembly_fill(struct assembly *a);

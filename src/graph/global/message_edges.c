@@ -103,8 +103,8 @@ static uint32_t node_group_of(const struct linker *l, uint32_t member)
 static int compare_connections(const struct linker *l, const struct message *x,
                                const struct message *y)
 {
-    return COMPARE(node_group_of(l, x->to), node_group_of(l, y->to)) ?: ASCENDING(to) ?: ASCENDING(from)
-           ?: ASCENDING(stream);
+    uint32_t group = node_group_of(l, x->to), other = node_group_of(l, y->to);
+    return COMPARE(group, other) ?: ASCENDING(to) ?: ASCENDING(from) ?: ASCENDING(stream);
 }
 
 static int compare_receivers(const void *a, const void *b, void *arg)

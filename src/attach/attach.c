@@ -53,12 +53,10 @@ struct attach {
 };
 
 /* Logs a line about a process: "rank 3 (process 7) asked too late". */
-static void say(const struct attach *attach, enum dpro_log_level level,
-                const struct process *process, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static void say(const struct attach *attach, enum dpro_log_level level,
-                const struct process *process, const char *format, ...)
+static __attribute__((format(printf, 4, 5))) void say(const struct attach *attach,
+                                                      enum dpro_log_level level,
+                                                      const struct process *process,
+                                                      const char *format, ...)
 {
     char text[512], rank[32] = "";
     va_list args;
@@ -306,8 +304,7 @@ static int record(struct attach *attach, struct dpro_attach_result *result, stru
         result->n_processes = 0;
         for (size_t i = 0; i < attach->processes.n; i++) {
             result->n_processes += attach->processes.at[i].told;
-            if (attach->processes.at[i].world_size > result->world_size)
-                result->world_size = attach->processes.at[i].world_size;
+            result->world_size = MAX(result->world_size, attach->processes.at[i].world_size);
         }
         result->n_pending = look(attach);
         if (user_stops(options))

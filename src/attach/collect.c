@@ -323,8 +323,7 @@ static int write_job(const char *path, struct dpro_error *err)
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < dpro_recording_n_ranks(recording); i++)
-        if (dpro_recording_rank(recording, i).world_size > world_size)
-            world_size = dpro_recording_rank(recording, i).world_size;
+        world_size = MAX(world_size, dpro_recording_rank(recording, i).world_size);
     dpro_recording_destroy(recording);
     char *file = mem_format("%s/job.json", path);
     rc = writer_write_path(file, false, write_world, &world_size, err);

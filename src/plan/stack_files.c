@@ -1,5 +1,6 @@
 /* plan/stack_files.c: a plan as the settings and files that the job's stack reads.
  * doc/formats/plan.md describes them. */
+#include "base/sort.h"
 #include "plan/plan.h"
 
 static uint64_t round_up(uint64_t value, uint64_t unit)
@@ -40,8 +41,7 @@ static void write_horovod_env(struct writer *w, const void *arg)
     if (plan->is_own)
         return;
     for (size_t b = 0; b < plan->buckets.n; b++)
-        if (plan->buckets.at[b].size_bytes > threshold)
-            threshold = round_up(plan->buckets.at[b].size_bytes, 1 << 20);
+        threshold = MAX(threshold, round_up(plan->buckets.at[b].size_bytes, 1 << 20));
     if (plan->fuses)
         threshold = plan->fusion_bytes;
     else
@@ -70,8 +70,7 @@ static void write_byteps_env(struct writer *w, const void *arg)
     const struct plan_file *plan = arg;
     uint64_t most = 0;
     for (size_t b = 0; b < plan->buckets.n; b++)
-        if (partition_bytes(&plan->buckets.at[b]) > most)
-            most = partition_bytes(&plan->buckets.at[b]);
+        most = MAX(most, partition_bytes(&plan->buckets.at[b]));
     writer_printf(w, "BYTEPS_PARTITION_BYTES=%llu\n", (unsigned long long)round_up(most, 4096));
 }
 
@@ -84,10 +83,9 @@ static void write_mxnet_env(struct writer *w, const void *arg)
         const struct plan_file_bucket *bucket = &plan->buckets.at[b];
         for (size_t i = bucket->first; i < bucket->first + bucket->n; i++) {
             uint64_t size = member(plan, i)->size_bytes;
-            if (size > largest)
-                largest = size;
-            if (bucket->partitions > 1 && size < least_parted)
-                least_parted = size;
+            largest = MAX(largest, size);
+            if (bucket->partitions > 1)
+                least_parted = MIN(least_parted, size);
         }
     }
     writer_printf(

@@ -6,7 +6,7 @@
 
 #include "base/memory.h"
 
-int array_grow(void **at, size_t *cap, size_t n, size_t extra, size_t size)
+void array_grow(void **at, size_t *cap, size_t n, size_t extra, size_t size)
 {
     size_t need;
     if (__builtin_add_overflow(n, extra, &need))
@@ -16,5 +16,4 @@ int array_grow(void **at, size_t *cap, size_t n, size_t extra, size_t size)
         want = need;
     *at = mem_resize(*at, want, size);
     *cap = want;
-    return 0;
 }

@@ -14,29 +14,28 @@
         size_t n, cap;                                                                             \
     }
 
-/* Makes room for `extra` more items of `size` bytes; 0. */
-int array_grow(void **at, size_t *cap, size_t n, size_t extra, size_t size);
+/* Makes room for `extra` more items of `size` bytes. */
+void array_grow(void **at, size_t *cap, size_t n, size_t extra, size_t size);
 
 #define array_reserve(a, extra)                                                                    \
-    ((a)->n + (size_t)(extra) <= (a)->cap                                                          \
-         ? 0                                                                                       \
-         : array_grow((void **)&(a)->at, &(a)->cap, (a)->n, (extra), sizeof *(a)->at))
+    do {                                                                                           \
+        if ((a)->n + (size_t)(extra) > (a)->cap)                                                   \
+            array_grow((void **)&(a)->at, &(a)->cap, (a)->n, (extra), sizeof *(a)->at);            \
+    } while (0)
 /* Appends one item. */
 #define array_push(a, item)                                                                        \
-    ({                                                                                             \
+    do {                                                                                           \
         array_reserve((a), 1);                                                                     \
         (a)->at[(a)->n++] = (item);                                                                \
-        0;                                                                                         \
-    })
+    } while (0)
 /* Appends `count` items, which are not those of the array. */
 #define array_append(a, items, count)                                                              \
-    ({                                                                                             \
+    do {                                                                                           \
         array_reserve((a), (count));                                                               \
         if ((count) > 0)                                                                           \
             memcpy((a)->at + (a)->n, (items), (size_t)(count) * sizeof *(a)->at);                  \
         (a)->n += (size_t)(count);                                                                 \
-        0;                                                                                         \
-    })
+    } while (0)
 #define array_fini(a) (mem_free((a)->at), (a)->at = NULL, (a)->n = (a)->cap = 0)
 
 #endif

@@ -14,7 +14,7 @@ static struct map_slot *find(const struct map *map, uint64_t key)
     return &map->slots[slot];
 }
 
-static int resize(struct map *map, size_t n_slots)
+static void resize(struct map *map, size_t n_slots)
 {
     struct map bigger = {mem_array(n_slots, sizeof *bigger.slots), map->n, n_slots};
     for (size_t i = 0; i < map->n_slots; i++)
@@ -22,10 +22,9 @@ static int resize(struct map *map, size_t n_slots)
             *find(&bigger, map->slots[i].key) = map->slots[i];
     mem_free(map->slots);
     *map = bigger;
-    return 0;
 }
 
-int map_reserve(struct map *map, size_t n)
+void map_reserve(struct map *map, size_t n)
 {
     size_t n_slots = map->n_slots ? map->n_slots : 16;
     while (n_slots / 2 < n) {
@@ -33,10 +32,11 @@ int map_reserve(struct map *map, size_t n)
             mem_fail();
         n_slots *= 2;
     }
-    return n_slots == map->n_slots ? 0 : resize(map, n_slots);
+    if (n_slots != map->n_slots)
+        resize(map, n_slots);
 }
 
-int map_set(struct map *map, uint64_t key, uint64_t value)
+void map_set(struct map *map, uint64_t key, uint64_t value)
 {
     assert(key != 0);
     map_reserve(map, map->n + 1);
@@ -46,7 +46,6 @@ int map_set(struct map *map, uint64_t key, uint64_t value)
         map->n++;
     }
     slot->value = value;
-    return 0;
 }
 
 bool map_get(const struct map *map, uint64_t key, uint64_t *value)

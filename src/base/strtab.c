@@ -40,7 +40,7 @@ static uint32_t find_slot(const struct strtab *table, const char *text, size_t l
     return slot;
 }
 
-int strtab_reserve(struct strtab *table, uint32_t n)
+void strtab_reserve(struct strtab *table, uint32_t n)
 {
     uint32_t n_slots = table->n_slots ? table->n_slots : 256;
     while (n_slots && n * 2ull > n_slots)
@@ -48,7 +48,7 @@ int strtab_reserve(struct strtab *table, uint32_t n)
     if (n_slots == 0)
         mem_fail();
     if (n_slots == table->n_slots)
-        return 0;
+        return;
     uint64_t *slots = mem_array(n_slots, sizeof *slots);
     for (uint32_t id = 0; id < table->n; id++) {
         uint32_t slot = table->entries[id].hash & (n_slots - 1);
@@ -59,7 +59,6 @@ int strtab_reserve(struct strtab *table, uint32_t n)
     mem_free(table->slots);
     table->slots = slots;
     table->n_slots = n_slots;
-    return 0;
 }
 
 static uint32_t add_hashed(struct strtab *table, const char *text, size_t len, uint32_t hash)

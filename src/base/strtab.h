@@ -28,7 +28,7 @@ struct strtab {
 uint32_t strtab_add(struct strtab *table, const char *text, size_t len); /* id */
 /* The same for a text of another table, which has been hashed already. */
 uint32_t strtab_copy(struct strtab *table, const struct strtab *from, uint32_t id);
-int strtab_reserve(struct strtab *table, uint32_t n); /* 0 */
+void strtab_reserve(struct strtab *table, uint32_t n);
 uint32_t strtab_find(const struct strtab *table, const char *text,
                      size_t len); /* id, or STRTAB_FULL when absent */
 void strtab_fini(struct strtab *table);

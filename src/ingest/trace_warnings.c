@@ -15,8 +15,6 @@ void trace_warn(struct dpro_trace *trace, const struct dpro_sink *sink, const ch
     vsnprintf(raw, sizeof raw, format, args);
     va_end(args);
     size_t len = utf8_escape(text, sizeof text, raw, strlen(raw));
-    char *copy = arena_copy_string(&trace->arena, text, len);
-    if (copy)
-        (void)array_push(&trace->warnings, copy); /* out of memory: the sink still says it */
+    array_push(&trace->warnings, arena_copy_string(&trace->arena, text, len));
     log_line(sink, DPRO_LOG_WARN, "%s", text);
 }

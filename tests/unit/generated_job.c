@@ -20,7 +20,6 @@ struct layer {
 };
 struct layers {
     ARRAY(struct layer) list;
-    bool failed;
 };
 
 static void add_layer(struct layers *layers, double flops, uint64_t a, uint64_t b, uint64_t c,
@@ -36,8 +35,7 @@ static void add_layer(struct layers *layers, double flops, uint64_t a, uint64_t 
     va_end(args);
     while (layer.n_sizes < 4 && layer.sizes[layer.n_sizes])
         layer.n_sizes++;
-    if (array_push(&layers->list, layer) < 0)
-        layers->failed = true;
+    array_push(&layers->list, layer);
 }
 
 /* A convolution of an image of side x side, and its batch normalization. */
@@ -204,8 +202,7 @@ struct dpro_model *generate_job(const char *name, uint32_t n_ranks)
     known[k].add(&layers);
     for (size_t i = 0; i < layers.list.n; i++)
         n_tensors += layers.list.at[i].n_sizes;
-    if (!layers.failed)
-        m = empty_model(n_tensors, (uint32_t)layers.list.n * 6 + n_tensors + 1, n_ranks);
+    m = empty_model(n_tensors, (uint32_t)layers.list.n * 6 + n_tensors + 1, n_ranks);
     for (size_t i = layers.list.n; i-- > 0 && m;)
         for (uint32_t s = 0; s < layers.list.at[i].n_sizes; s++) {
             const struct layer *layer = &layers.list.at[i];

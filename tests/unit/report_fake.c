@@ -68,9 +68,7 @@ static uint32_t add_op(struct fake *f, int rank, enum dpro_op_kind kind, uint32_
 
 static void add_edge(struct fake *f, uint32_t from, uint32_t to)
 {
-    struct edge edge = {from, to};
-    if (array_push(&f->edges, edge) < 0)
-        abort();
+    array_push(&f->edges, ((struct edge){from, to}));
 }
 
 /* A call on the CPU and the kernel that it starts. */
@@ -370,12 +368,9 @@ static void fill_trace(struct fake *f)
                                                "duration, skipped; was the profiler stopped in the "
                                                "middle of an iteration? The first and "
                                                "last iterations are left out";
-    if (array_push(&t->warnings, arena_copy_string(&t->arena, warning, strlen(warning))) < 0)
-        abort();
+    array_push(&t->warnings, arena_copy_string(&t->arena, warning, strlen(warning)));
     warning = "rank 3: 2 of 14 collectives have no partner on rank 5";
-    if (array_push(&f->graph.warnings,
-                   arena_copy_string(&f->graph.arena, warning, strlen(warning))) < 0)
-        abort();
+    array_push(&f->graph.warnings, arena_copy_string(&f->graph.arena, warning, strlen(warning)));
 }
 
 static void add_clock(struct dpro_graph *g, int r)

@@ -11,9 +11,9 @@
 
 #include "base/protobuf.h"
 #include "ingest/readers.h"
-#include "ingest/tensorflow/protobuf_files.h"
 #include "ingest/tensorflow/session_profile.h"
 #include "ingest/tensorflow/session_run_steps.h"
+#include "ingest/tensorflow/tf_parts.h"
 
 /* ---- writing ---- */
 

@@ -14,18 +14,9 @@
 
 /* ---- spans ---- */
 
-enum word { NEGOTIATE, COPY_IN, COPY_OUT, CALLBACKS, GROUP, THREAD, N_WORDS };
-
-static void intern_words(struct dpro_trace *trace, uint32_t words[N_WORDS])
+static uint32_t intern(struct placing *p, const char *text)
 {
-    static const char *const texts[N_WORDS] = {"NEGOTIATE_ALLREDUCE",
-                                               "MEMCPY_IN_FUSION_BUFFER",
-                                               "MEMCPY_OUT_FUSION_BUFFER",
-                                               "CALLBACKS",
-                                               "horovod",
-                                               "Horovod thread"};
-    for (int i = 0; i < N_WORDS; i++)
-        words[i] = strtab_add(&trace->names, texts[i], strlen(texts[i]));
+    return strtab_add(&p->trace->names, text, strlen(text));
 }
 
 static void add_span(struct placing *p, uint8_t kind, uint32_t name, uint32_t window,
@@ -44,14 +35,13 @@ static void add_span(struct placing *p, uint8_t kind, uint32_t name, uint32_t wi
     rank->tracks[rank->n_tracks - 1].n++;
 }
 
-static uint32_t add_detail(struct placing *p, const uint32_t words[N_WORDS],
-                           const struct fused_group *group, int64_t sequence)
+static uint32_t add_detail(struct placing *p, const struct fused_group *group, int64_t sequence)
 {
     struct trace_rank *rank = p->rank;
     rank->details[rank->n_details] = (struct trace_detail){
         .numel = group ? group->numel : 0,
         .dtype = group ? group->dtype : 0,
-        .process_group = words[GROUP],
+        .process_group = intern(p, "horovod"),
         .peer = -1,
         .comm_sequence = sequence,
         .wait_stream = -1,
@@ -75,8 +65,12 @@ static int64_t last_enqueue(const struct placing *p, uint32_t round, uint32_t gr
     return last_ns;
 }
 
-static void add_spans(struct placing *p, const uint32_t words[N_WORDS])
+static void add_spans(struct placing *p)
 {
+    uint32_t negotiate = intern(p, "NEGOTIATE_ALLREDUCE");
+    uint32_t copy_in = intern(p, "MEMCPY_IN_FUSION_BUFFER");
+    uint32_t copy_out = intern(p, "MEMCPY_OUT_FUSION_BUFFER");
+    uint32_t callbacks = intern(p, "CALLBACKS");
     const struct fusion *f = p->fusion;
     struct trace_rank *rank = p->rank;
     int64_t free_ns = NEVER;
@@ -84,7 +78,7 @@ static void add_spans(struct placing *p, const uint32_t words[N_WORDS])
     rank->tracks[rank->n_tracks] = (struct trace_track){.serial = true,
                                                         .pid = rank->pid,
                                                         .id = rank->n_tracks,
-                                                        .name = words[THREAD],
+                                                        .name = intern(p, "Horovod thread"),
                                                         .first = rank->n_spans};
     rank->n_tracks++;
     for (uint32_t r = 0; r < p->rounds->rounds.n; r++)
@@ -102,13 +96,13 @@ static void add_spans(struct placing *p, const uint32_t words[N_WORDS])
             /* the negotiation must begin first */
             int64_t start = ready < t->start_ns ? t->start_ns : t->start_ns + 1;
             int64_t transfer = start < t->transfer_ns ? t->transfer_ns : start;
-            add_span(p, SPAN_ANNOTATION, words[NEGOTIATE], window, ready, start,
-                     add_detail(p, words, NULL, sequence));
-            add_span(p, SPAN_CPU_OP, words[COPY_IN], window, start, transfer, NO_ID);
+            add_span(p, SPAN_ANNOTATION, negotiate, window, ready, start,
+                     add_detail(p, NULL, sequence));
+            add_span(p, SPAN_CPU_OP, copy_in, window, start, transfer, NO_ID);
             add_span(p, SPAN_ANNOTATION, group->backend, window, transfer, t->transferred_ns,
-                     add_detail(p, words, group, sequence + 1));
-            add_span(p, SPAN_CPU_OP, words[COPY_OUT], window, t->transferred_ns, t->out_ns, NO_ID);
-            add_span(p, SPAN_CPU_OP, words[CALLBACKS], window, t->out_ns, t->end_ns, NO_ID);
+                     add_detail(p, group, sequence + 1));
+            add_span(p, SPAN_CPU_OP, copy_out, window, t->transferred_ns, t->out_ns, NO_ID);
+            add_span(p, SPAN_CPU_OP, callbacks, window, t->out_ns, t->end_ns, NO_ID);
             free_ns = t->end_ns;
         }
     if (rank->tracks[rank->fused.track].n == 0) {
@@ -141,7 +135,7 @@ static void time_rounds(struct placing *p)
     fused->n_rounds = n;
 }
 
-static void place_rank(struct placing *p, int lead, const uint32_t words[N_WORDS])
+static void place_rank(struct placing *p, int lead)
 {
     const struct rounds *rounds = p->rounds;
     size_t n_cells = rounds->rounds.n * p->fusion->n_tensors;
@@ -164,7 +158,7 @@ static void place_rank(struct placing *p, int lead, const uint32_t words[N_WORDS
     hand_overs_take(p, enqueues);
     thread_place_groups(p);
     time_rounds(p);
-    add_spans(p, words);
+    add_spans(p);
 }
 
 /* Sets the place of each tensor, and its actual group in each round. There are no more cells than
@@ -193,8 +187,7 @@ static void make_index(struct arena *arena, const struct fusion *f, const struct
 static void place_ranks(struct dpro_trace *trace, const struct rounds *rounds, int lead)
 {
     struct arena arena = {0};
-    uint32_t words[N_WORDS], *place_of, *cells;
-    intern_words(trace, words);
+    uint32_t *place_of, *cells;
     make_index(&arena, trace->fusion, rounds, &place_of, &cells);
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
         struct placing p = {.trace = trace,
@@ -203,7 +196,7 @@ static void place_ranks(struct dpro_trace *trace, const struct rounds *rounds, i
                             .rank = &trace->ranks[r],
                             .place_of = place_of,
                             .cells = cells};
-        place_rank(&p, lead, words);
+        place_rank(&p, lead);
         array_fini(&p.refs);
         arena_fini(&p.arena);
     }

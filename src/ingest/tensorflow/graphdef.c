@@ -12,7 +12,6 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/reader.h"
-#include "ingest/tensorflow/protobuf_files.h"
 
 enum { KEY_MAX = 1024 };
 

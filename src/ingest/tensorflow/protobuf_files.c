@@ -1,10 +1,8 @@
 /* ingest/tensorflow/protobuf_files.c: TensorFlow's protobuf files told apart by their first bytes.
  */
-#include "ingest/tensorflow/protobuf_files.h"
+#include "ingest/tensorflow/tf_parts.h"
 
 #include <ctype.h>
-
-#include "base/protobuf.h"
 
 static bool is_text(const unsigned char *p, uint64_t len, size_t there)
 {

@@ -6,7 +6,6 @@
  * training step, not what initialized it. */
 #include "base/map.h"
 #include "ingest/reader.h"
-#include "ingest/tensorflow/protobuf_files.h"
 #include "ingest/tensorflow/session_run_steps.h"
 #include "ingest/tensorflow/tf_parts.h"
 

@@ -10,6 +10,29 @@
 #include "ingest/tensorflow/session_run_steps.h"
 #include "ingest/tensorflow/tf_parts.h"
 
+/* ---- the payload of a profile that has a session's runs ---- */
+
+static void fini(void *payload)
+{
+    array_fini(&((struct session_profile *)payload)->moments);
+}
+
+/* A process's part in a session is of use with its spans only. */
+static bool is_empty(const void *payload)
+{
+    (void)payload;
+    return true;
+}
+
+const struct payload_kind session_payload = {sizeof(struct session_profile), fini, is_empty};
+
+struct session_profile *session_profile_of(const struct trace_part *part)
+{
+    return part_payload(part, &session_payload);
+}
+
+/* ---- which step ---- */
+
 /* The cut that a run is of; NO_ID: of no step. */
 static uint32_t cut_of(const struct joiner *j, uint64_t run)
 {

@@ -1,5 +1,5 @@
-/* ingest/tensorflow/session_processes.h: the processes of a session while their profiles are cut
- * into steps: session_runs.c finds the steps, session_cut.c cuts. */
+/* ingest/tensorflow/session_cut.h: the processes of a session while their profiles are cut
+ * into steps: session_profile.c finds the steps, session_cut.c cuts. */
 #ifndef INGEST_TENSORFLOW_SESSION_CUT_H
 #define INGEST_TENSORFLOW_SESSION_CUT_H
 

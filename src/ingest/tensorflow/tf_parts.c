@@ -40,6 +40,17 @@ uint32_t *tf_idle_track(struct tf_idle_tracks *idle, int64_t start_ns, int64_t e
     return &idle->tracks[i];
 }
 
+struct trace_part *tf_device_part(const struct trace_part *from, uint64_t device)
+{
+    struct trace_part *part = mem_array(1, sizeof *part);
+    part->base_ns = from->base_ns;
+    part->framework = from->framework;
+    part->missing = from->missing;
+    part->process.is_device = true;
+    part->process.device = device;
+    return part;
+}
+
 void tf_replace_part(struct trace_part *part, struct trace_part *list)
 {
     list->n_events = part->n_events;

@@ -4,7 +4,7 @@
 #define INGEST_TENSORFLOW_TF_PARTS_H
 
 #include "base/protobuf.h"
-#include "ingest/part.h"
+#include "ingest/reader.h"
 
 /* for (const struct trace_span *span: the part's spans) */
 #define FOR_EACH_SPAN(part, span)                                                                  \
@@ -29,8 +29,16 @@ struct tf_idle_tracks {
  * it is a new one, and the caller sets it. Spans come in order of their starts. */
 uint32_t *tf_idle_track(struct tf_idle_tracks *idle, int64_t start_ns, int64_t end_ns);
 
+/* A part for one device of a file. */
+struct trace_part *tf_device_part(const struct trace_part *from, uint64_t device);
 /* *part becomes the first of a list of parts, which tells of the file what *part did. */
 void tf_replace_part(struct trace_part *part, struct trace_part *list);
+
+/* ---- protobuf_files.c ---- */
+
+enum protobuf_file { PROTOBUF_OTHER, PROTOBUF_XPLANE, PROTOBUF_RUN_METADATA, PROTOBUF_GRAPH_DEF };
+/* What a file is whose head is at hand. */
+enum protobuf_file protobuf_recognise(const struct head *head);
 
 /* ---- graphdef.c: a GraphDef wherever it stands in a protobuf file ---- */
 

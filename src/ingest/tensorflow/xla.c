@@ -356,15 +356,10 @@ static bool encloses(const struct splitter *s, size_t i, size_t end)
 
 static struct trace_part *make_device(const struct splitter *s, size_t first, size_t end)
 {
-    struct trace_part *part = mem_array(1, sizeof *part);
+    struct trace_part *part = tf_device_part(s->from, s->ops[first].device);
     struct device d = {.part = part};
     part->process.host = strtab_copy(&part->names, &s->from->names, s->from->process.host);
-    part->base_ns = s->from->base_ns;
     part->process.pid = s->from->process.pid;
-    part->framework = s->from->framework;
-    part->missing = s->from->missing;
-    part->process.is_device = true;
-    part->process.device = s->ops[first].device;
     part->process.world_size = (int)s->n_named;
     add_track(&d, false, 0, 0, "steps");
     add_marks(s, &d, part->process.device);

@@ -37,14 +37,9 @@ static bool find_gpu(const struct splitter *s, const struct trace_span *span, ui
 
 static void open_gpu(struct splitter *s, struct gpu *gpu, uint64_t device)
 {
-    struct trace_part *part = gpu->part = mem_array(1, sizeof *part);
+    gpu->part = tf_device_part(s->from, device);
     gpu->tracks = arena_array(&s->arena, s->from->tracks.n, sizeof *gpu->tracks);
     memset(gpu->tracks, 0xFF, s->from->tracks.n * sizeof *gpu->tracks);
-    part->base_ns = s->from->base_ns;
-    part->framework = s->from->framework;
-    part->missing = s->from->missing;
-    part->process.is_device = true;
-    part->process.device = device;
 }
 
 static void open_gpus(struct splitter *s)

@@ -17,8 +17,6 @@
 #include "ingest/horovod/timeline.h"
 #include "ingest/rank_job.h"
 #include "ingest/readers.h"
-#include "ingest/tensorflow/protobuf_files.h"
-#include "ingest/tensorflow/session_profile.h"
 
 enum { LINE_NAME_MAX = 256 };
 
@@ -127,34 +125,28 @@ static void describe(struct xplane *x, const struct xplane_meta *meta,
 }
 
 /* What happened to a run of a session, at `ns`. */
-static void add_moment(struct xplane *x, struct line *line, uint8_t use,
+static void add_moment(struct xplane *x, struct line *line, enum session_moment_kind kind,
                        const struct xplane_event *event, int64_t ns)
 {
-    static const enum session_moment_kind kinds[] = {
-        [USE_RUN_BEGIN - USE_RUN_BEGIN] = MOMENT_RUN,
-        [USE_RUN_DONE - USE_RUN_BEGIN] = MOMENT_RUN_DONE,
-        [USE_RUN_WHOLE - USE_RUN_BEGIN] = MOMENT_RUN,
-        [USE_RUN_WORK - USE_RUN_BEGIN] = MOMENT_WORK,
-        [USE_WAIT_BEGIN - USE_RUN_BEGIN] = MOMENT_WAIT,
-        [USE_WAIT_DONE - USE_RUN_BEGIN] = MOMENT_WAIT_DONE,
-    };
-    enum stat run = use >= USE_WAIT_BEGIN ? STAT_RUN_OF_WAIT : STAT_RUN;
-    if (!event->has[run])
+    bool waits = kind == MOMENT_WAIT || kind == MOMENT_WAIT_DONE;
+    enum stat stat = waits ? STAT_RUN_OF_WAIT : STAT_RUN;
+    uint64_t run = event->values[stat];
+    if (!event->has[stat])
         return;
     struct session_profile *session = part_make_payload(x->part, &session_payload);
-    if (use == USE_RUN_WORK) { /* a thread begins again and again for one run */
-        bool noted = line->works && line->run == event->values[run] && line->work_ns <= ns;
+    if (kind == MOMENT_WORK) { /* a thread begins again and again for one run */
+        bool noted = line->works && line->run == run && line->work_ns <= ns;
         line->works = true;
-        line->run = event->values[run];
+        line->run = run;
         line->work_ns = ns;
         if (noted)
             return;
     }
-    struct session_moment moment = {.run = event->values[run],
+    struct session_moment moment = {.run = run,
                                     .ns = ns,
-                                    .name = use >= USE_WAIT_BEGIN ? event->texts[STAT_NAME] : 0,
+                                    .name = waits ? event->texts[STAT_NAME] : 0,
                                     .track = line->track & (UINT32_MAX >> 3),
-                                    .kind = kinds[use - USE_RUN_BEGIN]};
+                                    .kind = kind};
     array_push(&session->moments, moment);
 }
 
@@ -215,10 +207,13 @@ static void add_span(struct xplane *x, const struct xplane_plane *plane, struct 
     x->n_ops += meta->use == USE_OP || meta->use == USE_RUN || meta->use == USE_COLLECTIVE;
     if (line->track == NO_ID)
         line->track = find_track(x, plane, line);
-    if (meta->use >= USE_RUN_BEGIN) {
-        add_moment(x, line, meta->use, event, start);
-        if (meta->use == USE_RUN_WHOLE)
-            add_moment(x, line, USE_RUN_DONE, event, end);
+    if (meta->use == USE_RUN_WHOLE) {
+        add_moment(x, line, MOMENT_RUN, event, start);
+        add_moment(x, line, MOMENT_RUN_DONE, event, end);
+        return;
+    }
+    if (meta->use >= USE_MOMENT) {
+        add_moment(x, line, meta->use - USE_MOMENT, event, start);
         return;
     }
     struct trace_span *span = part_add_span(part);
@@ -230,6 +225,31 @@ static void add_span(struct xplane *x, const struct xplane_plane *plane, struct 
                                 SPAN_UNKNOWN};
     describe(x, meta, event, span);
     part_count_span(part, span);
+}
+
+/* One XStat: metadata_id 1, values 2 to 6, a reference 7. */
+static void read_stat(struct xplane *x, const struct xplane_plane *plane, struct pb_view view,
+                      struct xplane_event *event)
+{
+    struct pb_field field;
+    uint64_t stat = STAT_OTHER, value = 0, id;
+    uint32_t text = 0;
+    while (pb_view_next(&view, &field)) {
+        if (field.number == 1) {
+            if (!map_get(&plane->stats, map_key(field.value), &stat))
+                return;
+        } else if (field.number == 5 && field.wire == PB_BYTES) {
+            text = tf_intern(x->part, &field);
+        } else if (field.number == 7) {
+            if (map_get(&plane->stat_texts, map_key(field.value), &id))
+                text = (uint32_t)id;
+        } else if (field.wire != PB_BYTES) {
+            value = field.value;
+        }
+    }
+    event->values[stat] = value;
+    event->texts[stat] = text;
+    event->has[stat] = true;
 }
 
 /* One XEvent: metadata_id 1, offset_ps 2, duration_ps 3, stats 4. */
@@ -245,7 +265,7 @@ static void read_event(struct xplane *x, const struct xplane_plane *plane, struc
         case 1:
             meta = meta_of(x, plane, field.value);
             if (!meta || (meta->use == USE_MAYBE_CALL && !plane->has_calls) ||
-                (meta->use >= USE_RUN_BEGIN && !plane->in_session))
+                (meta->use >= USE_RUN_WHOLE && !plane->in_session))
                 return;
             if (meta->use > USE_RUN) {
                 memset(event.has, 0, sizeof event.has);
@@ -261,7 +281,7 @@ static void read_event(struct xplane *x, const struct xplane_plane *plane, struc
             break;
         case 4:
             if (meta && meta->use > USE_RUN)
-                xplane_read_stat(x, plane, pb_view_of(&field), &event);
+                read_stat(x, plane, pb_view_of(&field), &event);
             break;
         default:
             break;

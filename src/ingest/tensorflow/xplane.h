@@ -7,6 +7,7 @@
 
 #include "base/map.h"
 #include "base/protobuf.h"
+#include "ingest/tensorflow/session_profile.h"
 #include "ingest/tensorflow/tf_parts.h"
 #include "ingest/tensorflow/xla.h"
 
@@ -44,12 +45,8 @@ enum use {
     USE_MEMCPY,
     USE_MEMSET,
     USE_XLA,       /* of a device's own plane: what it is, its line tells */
-    USE_RUN_BEGIN, /* of a session, by this process */
-    USE_RUN_DONE,
-    USE_RUN_WHOLE,
-    USE_RUN_WORK,   /* kernels are run for it */
-    USE_WAIT_BEGIN, /* of an asynchronous kernel */
-    USE_WAIT_DONE,
+    USE_RUN_WHOLE, /* of a session, by this process */
+    USE_MOMENT,    /* of a run; plus an enum session_moment_kind */
 };
 
 struct xplane_meta {
@@ -119,9 +116,5 @@ static inline bool xplane_is(const char *text, size_t len, const char *word)
 
 /* xplane_names.c: the first pass over a plane: what it is and what things are called in it. */
 void xplane_read_names(struct xplane *x, const struct pb_field *message);
-
-/* xplane_names.c: one XStat into the statistics of an event. */
-void xplane_read_stat(struct xplane *x, const struct xplane_plane *plane, struct pb_view view,
-                      struct xplane_event *event);
 
 #endif

@@ -23,14 +23,14 @@ static const char *const stat_names[N_STATS] = {
 /* What the executor of a session notes besides its kernels. */
 static const struct {
     const char *name;
-    enum use use;
+    unsigned use;
 } session_uses[] = {
-    {"RunGraph", USE_RUN_BEGIN},
-    {"RunGraphDone", USE_RUN_DONE},
+    {"RunGraph", USE_MOMENT + MOMENT_RUN},
+    {"RunGraphDone", USE_MOMENT + MOMENT_RUN_DONE},
     {"SessionRun", USE_RUN_WHOLE},
-    {"ExecutorState::Process", USE_RUN_WORK},
-    {"ExecutorState::ProcessAsync::Start", USE_WAIT_BEGIN},
-    {"ExecutorState::ProcessAsync::Done", USE_WAIT_DONE},
+    {"ExecutorState::Process", USE_MOMENT + MOMENT_WORK},
+    {"ExecutorState::ProcessAsync::Start", USE_MOMENT + MOMENT_WAIT},
+    {"ExecutorState::ProcessAsync::Done", USE_MOMENT + MOMENT_WAIT_DONE},
 };
 
 /* "sequential/dense/MatMul:MatMul": the length of the node's name; 0: no op. Plumbing is written
@@ -49,7 +49,7 @@ static size_t node_length(const char *name, size_t len)
     return (size_t)(colon - name);
 }
 
-static enum use use_on_host(const char *name, size_t len, size_t node_len)
+static unsigned use_on_host(const char *name, size_t len, size_t node_len)
 {
     for (size_t i = 0; i < sizeof session_uses / sizeof *session_uses; i++)
         if (xplane_is(name, len, session_uses[i].name))
@@ -87,7 +87,7 @@ static void add_meta(struct xplane *x, struct xplane_plane *plane, uint64_t id,
     case PLANE_HOST:
         node_len = node_length(name, len);
         meta.use = (uint8_t)use_on_host(name, len, node_len);
-        plane->in_session |= meta.use == USE_RUN_BEGIN || meta.use == USE_RUN_WHOLE;
+        plane->in_session |= meta.use == USE_MOMENT + MOMENT_RUN || meta.use == USE_RUN_WHOLE;
         x->is_jax |= xplane_starts(name, len, "PjitFunction(");
         break;
     case PLANE_XLA:
@@ -200,60 +200,37 @@ static void name_plane(struct xplane *x, struct xplane_plane *plane, const char 
     }
 }
 
-/* One XStat: metadata_id 1, values 2 to 6, a reference 7. */
-void xplane_read_stat(struct xplane *x, const struct xplane_plane *plane, struct pb_view view,
-                      struct xplane_event *event)
-{
-    struct pb_field field;
-    uint64_t stat = STAT_OTHER, value = 0, id;
-    uint32_t text = 0;
-    while (pb_view_next(&view, &field)) {
-        if (field.number == 1) {
-            if (!map_get(&plane->stats, map_key(field.value), &stat))
-                return;
-        } else if (field.number == 5 && field.wire == PB_BYTES) {
-            text = tf_intern(x->part, &field);
-        } else if (field.number == 7) {
-            if (map_get(&plane->stat_texts, map_key(field.value), &id))
-                text = (uint32_t)id;
-        } else if (field.wire != PB_BYTES) {
-            value = field.value;
-        }
-    }
-    event->values[stat] = value;
-    event->texts[stat] = text;
-    event->has[stat] = true;
-}
-
 /* First pass: what the plane is and what things are called in it. The statistics of the plane
  * itself may stand before their names. */
 void xplane_read_names(struct xplane *x, const struct pb_field *message)
 {
     struct xplane_plane plane = {.kind = PLANE_OTHER};
-    struct xplane_event own = {.offset_ps = 0};
     const char *text;
     size_t len, n_own = 0;
     enum { OWN_MAX = 64 };
-    unsigned char own_bytes[OWN_MAX][32];
-    uint8_t own_len[OWN_MAX];
+    struct {
+        uint64_t id, value;
+    } own[OWN_MAX];
     PB_EACH(&x->pb, message, field)
     {
+        struct pb_field stat[5];
+        struct pb_view view;
         if (field.number == 2 && pb_text(&x->pb, &field, &text, &len)) {
             name_plane(x, &plane, text, len);
         } else if (field.number == 4 || field.number == 5) {
             if (plane.kind != PLANE_OTHER)
                 read_name(x, &plane, &field);
-        } else if (field.number == 6 && n_own < OWN_MAX && field.value <= sizeof own_bytes[0] &&
-                   pb_text(&x->pb, &field, &text, &len)) {
-            memcpy(own_bytes[n_own], text, len);
-            own_len[n_own++] = (uint8_t)len;
+        } else if (field.number == 6 && n_own < OWN_MAX && pb_whole(&x->pb, &field, &view)) {
+            pb_view_fields(view, stat, 5);
+            own[n_own].id = pb_number(&stat[1]);
+            own[n_own++].value = pb_number(stat[3].number ? &stat[3] : &stat[4]);
         }
     }
-    for (size_t i = 0; i < n_own; i++)
-        xplane_read_stat(x, &plane,
-                         (struct pb_view){own_bytes[i], own_bytes[i] + own_len[i], false}, &own);
-    if (plane.kind == PLANE_TASK && own.has[STAT_PROFILE_START] &&
-        own.values[STAT_PROFILE_START] <= TRACE_TIME_MAX)
-        x->part->base_ns = (int64_t)own.values[STAT_PROFILE_START];
+    for (size_t i = 0; i < n_own && plane.kind == PLANE_TASK; i++) {
+        uint64_t stat;
+        if (map_get(&plane.stats, map_key(own[i].id), &stat) && stat == STAT_PROFILE_START &&
+            own[i].value <= TRACE_TIME_MAX)
+            x->part->base_ns = (int64_t)own[i].value;
+    }
     array_push(&x->planes, plane);
 }

@@ -69,7 +69,8 @@ static int64_t sync_for_view(const struct dpro_pass_view *view, uint64_t size_by
                              uint32_t partitions)
 {
     struct space *space = (struct space *)((char *)(uintptr_t)view - offsetof(struct space, view));
-    return space_sync_ns(space, size_bytes, partitions ? partitions : 1);
+    /* lack of memory must not jump over the functions of a user's pass */
+    return WITHIN_SCOPE(INT64_MAX, space_sync_ns(space, size_bytes, partitions ? partitions : 1));
 }
 
 /* What passes see of the model's programs. */

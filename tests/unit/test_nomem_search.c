@@ -14,7 +14,7 @@
 #include <dpro/optimize.h>
 
 /* `step`: only each so manieth allocation fails, for searches that make many. */
-static void check_search(const struct dpro_optimize_options *options, long step)
+static void check_search(const struct dpro_optimize_options *options, long step, bool adds_slowly)
 {
     struct generate_options o = {.seed = 4,
                                  .n_tensors = 4,
@@ -24,6 +24,8 @@ static void check_search(const struct dpro_optimize_options *options, long step)
                                  .overheads = true};
     struct dpro_model *model = generate_random(&o);
     assert_non_null(model);
+    if (adds_slowly) /* t_sync is then replayed */
+        model->net.collective.reduce_ns.value = 3 * model->net.link.byte_ns.value;
     uint32_t n_failed = 0;
     bool all = false;
     for (long n = 0; !all; n += step) {
@@ -46,13 +48,13 @@ static void check_search(const struct dpro_optimize_options *options, long step)
 static void test_a_search_survives_any_failed_allocation(void **state)
 {
     struct dpro_optimize_options options = {.threads = 1};
-    check_search(&options, 3);
+    check_search(&options, 3, false);
 }
 
 static void test_algorithm_1_survives_any_failed_allocation(void **state)
 {
     struct dpro_optimize_options options = {.threads = 1, .algorithm = DPRO_ALGORITHM_PAPER};
-    check_search(&options, 1);
+    check_search(&options, 1, false);
 }
 
 static int64_t take_half(const struct dpro_pass *pass, const struct dpro_pass_op *ops, uint32_t n)
@@ -69,16 +71,44 @@ static void test_fusing_ops_survives_any_failed_allocation(void **state)
     struct dpro_pass pass = {.abi = DPRO_PASS_ABI, .name = "half", .opfs_ns = take_half};
     const struct dpro_pass *const passes[] = {&pass};
     struct dpro_optimize_options options = {.threads = 1, .passes = passes, .n_passes = 1};
-    check_search(&options, 7);
+    check_search(&options, 7, false);
     options.algorithm = DPRO_ALGORITHM_PAPER;
-    check_search(&options, 1);
+    check_search(&options, 1, false);
+}
+
+static int n_asked, n_answered;
+
+static int ask_for_times(const struct dpro_pass *pass, const struct dpro_pass_view *view,
+                         uint32_t index, struct dpro_candidate *candidate)
+{
+    (void)pass;
+    if (index >= view->n_buckets)
+        return 0;
+    n_asked++;
+    int64_t ns = 0;
+    for (uint64_t size = 1; size < 100; size++) /* sizes that were never asked for */
+        ns = view->sync_ns(view, view->buckets[index].size_bytes + size, 2);
+    n_answered++;
+    candidate->edits[0] = (struct dpro_edit){DPRO_EDIT_PARTITION, index, ns % 3 + 1, 0, 0};
+    candidate->n_edits = 1;
+    return 1;
+}
+
+static void test_lack_of_memory_does_not_jump_over_a_users_function(void **state)
+{
+    struct dpro_pass pass = {.abi = DPRO_PASS_ABI, .name = "asks", .propose = ask_for_times};
+    const struct dpro_pass *const passes[] = {&pass};
+    struct dpro_optimize_options options = {.threads = 1, .passes = passes, .n_passes = 1};
+    check_search(&options, 1, true);
+    assert_true(n_asked > 100);
+    assert_int_equal(n_asked, n_answered);
 }
 
 static void test_the_strawman_survives_any_failed_allocation(void **state)
 {
     struct dpro_optimize_options options = {
         .threads = 1, .algorithm = DPRO_ALGORITHM_PAPER, .no_partial = 1};
-    check_search(&options, 5);
+    check_search(&options, 5, false);
 }
 
 int main(void)
@@ -87,6 +117,7 @@ int main(void)
         cmocka_unit_test(test_a_search_survives_any_failed_allocation),
         cmocka_unit_test(test_algorithm_1_survives_any_failed_allocation),
         cmocka_unit_test(test_fusing_ops_survives_any_failed_allocation),
+        cmocka_unit_test(test_lack_of_memory_does_not_jump_over_a_users_function),
         cmocka_unit_test(test_the_strawman_survives_any_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

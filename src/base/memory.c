@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/map.h"
@@ -156,6 +157,34 @@ int mem_close_fd(int fd)
     return close(fd);
 }
 
+/* The scope knows pages by an address that no allocated block has. */
+enum { PAGES_TAG = 2 };
+
+void *mem_map(size_t size)
+{
+    if (current && !expect_block(current->scope))
+        mem_fail();
+    char *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        mem_fail();
+    *(size_t *)(void *)at = size;
+    if (current)
+        add_block(current->scope, at + PAGES_TAG);
+    return at;
+}
+
+static void unmap(void *at)
+{
+    munmap(at, *(size_t *)at);
+}
+
+void mem_unmap(void *at)
+{
+    if (current)
+        take_block(current->scope, (char *)at + PAGES_TAG, false);
+    unmap(at);
+}
+
 char *mem_copy_string(const char *text)
 {
     size_t size = strlen(text) + 1;
@@ -182,6 +211,8 @@ void memory_scope_free(struct memory_scope *scope)
     for (size_t i = 0; i < scope->n_slots; i++)
         if ((uintptr_t)scope->blocks[i] & 1)
             close((int)((uintptr_t)scope->blocks[i] / 2));
+        else if ((uintptr_t)scope->blocks[i] & PAGES_TAG)
+            unmap((char *)scope->blocks[i] - PAGES_TAG);
         else
             free(scope->blocks[i]);
     memory_scope_forget(scope);

@@ -33,6 +33,10 @@ void *mem_alloc(size_t size);               /* not cleared */
 void *mem_array(size_t count, size_t size); /* cleared */
 void *mem_resize(void *at, size_t count, size_t size);
 void mem_free(void *at);
+/* Pages of their own, which go back to the system at once. Their first word, the size, must stay.
+ */
+void *mem_map(size_t size);
+void mem_unmap(void *at);
 char *mem_copy_string(const char *text);
 char *mem_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -47,7 +51,7 @@ _Noreturn void mem_fail(void);
  * scope that is part of an object is freed or forgotten with it. */
 struct memory_scope {
     pthread_mutex_t lock;
-    void **blocks; /* open addressing; NULL: free; odd: 2 * fd + 1 */
+    void **blocks; /* open addressing; NULL: free; odd: 2 * fd + 1; pages are tagged */
     size_t n, n_slots;
     atomic_bool failed; /* memory ran out in it; every later allocation in it fails */
 };

@@ -9,7 +9,7 @@
 
 /* Large files take blocks of huge pages: faulting in small ones costs a tenth of the whole reading.
  */
-enum { FIRST_BLOCK_BYTES = 1 << 16, PAGE = 1 << 12, HUGE_PAGE = 1 << 21 };
+enum { FIRST_BLOCK_BYTES = 1 << 16, FIRST_ALIGN = 64, HUGE_PAGE = 1 << 21 };
 static const size_t LAST_BLOCK_BYTES = 2 * HUGE_PAGE;
 
 static char *align(void *at, size_t page)
@@ -21,13 +21,13 @@ static struct span_block *add_block(struct trace_part *part)
 {
     struct span_block *last = part->last_block;
     size_t n_bytes = last ? MIN(last->n_bytes * 2, LAST_BLOCK_BYTES) : FIRST_BLOCK_BYTES;
-    size_t page = n_bytes >= HUGE_PAGE ? HUGE_PAGE : sizeof(struct span_block);
-    void *memory = mem_alloc(n_bytes + page);
-    struct span_block *fresh = (void *)align(memory, page);
+    size_t page = n_bytes >= HUGE_PAGE ? HUGE_PAGE : FIRST_ALIGN;
+    size_t *pages = mem_map(n_bytes + page);
+    struct span_block *fresh = (void *)align(pages + 1, page);
     if (page == HUGE_PAGE)
         madvise(fresh, n_bytes, MADV_HUGEPAGE); /* a wish */
     *fresh = (struct span_block){
-        .memory = memory,
+        .pages = pages,
         .n_bytes = n_bytes,
         .cap = (uint32_t)((n_bytes - sizeof *fresh) / sizeof fresh->at[0]),
     };
@@ -53,11 +53,8 @@ struct trace_span *part_add_span(struct trace_part *part)
 void part_free_blocks(struct trace_part *part)
 {
     for (struct span_block *block = part->first_block, *next; block; block = next) {
-        char *first = align(block, PAGE), *end = (char *)block + block->n_bytes;
-        void *memory = block->memory;
         next = block->next;
-        madvise(first, (size_t)(end - first) & ~(size_t)(PAGE - 1), MADV_DONTNEED);
-        mem_free(memory);
+        mem_unmap(block->pages);
     }
     part->first_block = part->last_block = NULL;
 }

@@ -9,7 +9,7 @@
  * been copied to their final place. */
 struct span_block {
     struct span_block *next;
-    void *memory; /* that the block is in */
+    void *pages; /* that the block is in */
     size_t n_bytes;
     uint32_t n, cap;
     struct trace_span at[];

@@ -18,78 +18,49 @@ enum { KIND_NONE = 255, NAME_CACHE = 4096, MAX_OPEN = 1 << 20 };
 enum name_flag { NAME_SEEN = 1, NAME_COMMUNICATION = 2 };
 
 /* Keys that are wanted; others get numbers as they come. */
+#define KEYS(ROW)                                                                                  \
+    ROW(KEY_PH, "ph")                                                                              \
+    ROW(KEY_TS, "ts")                                                                              \
+    ROW(KEY_ID, "id")                                                                              \
+    ROW(KEY_CAT, "cat")                                                                            \
+    ROW(KEY_PID, "pid")                                                                            \
+    ROW(KEY_TID, "tid")                                                                            \
+    ROW(KEY_DUR, "dur")                                                                            \
+    ROW(KEY_NAME, "name")                                                                          \
+    ROW(KEY_ARGS, "args")                                                                          \
+    ROW(KEY_SEQ, "Seq")                                                                            \
+    ROW(KEY_BYTES, "bytes")                                                                        \
+    ROW(KEY_DTYPE, "dtype")                                                                        \
+    ROW(KEY_SRC_RANK, "Src Rank")                                                                  \
+    ROW(KEY_DST_RANK, "Dst Rank")                                                                  \
+    ROW(KEY_INPUT_DIMS, "Input Dims")                                                              \
+    ROW(KEY_INPUT_TYPE, "Input type")                                                              \
+    ROW(KEY_GROUP_SIZE, "Group size")                                                              \
+    ROW(KEY_CORRELATION, "correlation")                                                            \
+    ROW(KEY_EXTERNAL_ID, "External id")                                                            \
+    ROW(KEY_EXTERNAL_ID_2021, "external id")                                                       \
+    ROW(KEY_FWD_THREAD_ID, "Fwd thread id")                                                        \
+    ROW(KEY_IN_NELEMS, "In msg nelems")                                                            \
+    ROW(KEY_OUT_NELEMS, "Out msg nelems")                                                          \
+    ROW(KEY_WAIT_ON_STREAM, "wait_on_stream")                                                      \
+    ROW(KEY_SYNC_KIND, "cuda_sync_kind")                                                           \
+    ROW(KEY_SEQUENCE_NUMBER, "Sequence number")                                                    \
+    ROW(KEY_COLLECTIVE_NAME, "Collective name")                                                    \
+    ROW(KEY_RECORD_FUNCTION_ID, "Record function id")                                              \
+    ROW(KEY_GROUP_NAME, "Process Group Name")                                                      \
+    ROW(KEY_GROUP_RANKS, "Process Group Ranks")                                                    \
+    ROW(KEY_WAIT_ON_CORRELATION, "wait_on_cuda_event_record_corr_id")
+
+#define KEY_OF(key, text)  key,
+#define TEXT_OF(key, text) [key] = text,
 enum key {
     KEY_END, /* no key: the object ended */
-    KEY_PH,
-    KEY_TS,
-    KEY_ID,
-    KEY_CAT,
-    KEY_PID,
-    KEY_TID,
-    KEY_DUR,
-    KEY_NAME,
-    KEY_ARGS,
-    KEY_SEQ,
-    KEY_BYTES,
-    KEY_DTYPE,
-    KEY_SRC_RANK,
-    KEY_DST_RANK,
-    KEY_INPUT_DIMS,
-    KEY_INPUT_TYPE,
-    KEY_GROUP_SIZE,
-    KEY_CORRELATION,
-    KEY_EXTERNAL_ID,
-    KEY_EXTERNAL_ID_2021,
-    KEY_FWD_THREAD_ID,
-    KEY_IN_NELEMS,
-    KEY_OUT_NELEMS,
-    KEY_WAIT_ON_STREAM,
-    KEY_SYNC_KIND,
-    KEY_SEQUENCE_NUMBER,
-    KEY_COLLECTIVE_NAME,
-    KEY_RECORD_FUNCTION_ID,
-    KEY_GROUP_NAME,
-    KEY_GROUP_RANKS,
-    KEY_WAIT_ON_CORRELATION,
-    N_WANTED_KEYS,
+    KEYS(KEY_OF) N_WANTED_KEYS,
     KEY_ANY = 127, /* any other, when the numbers have run out */
     N_KEYS,
 };
 
-static const char *const wanted_keys[N_WANTED_KEYS] = {
-    [KEY_END] = "",
-    [KEY_PH] = "ph",
-    [KEY_TS] = "ts",
-    [KEY_ID] = "id",
-    [KEY_CAT] = "cat",
-    [KEY_PID] = "pid",
-    [KEY_TID] = "tid",
-    [KEY_DUR] = "dur",
-    [KEY_NAME] = "name",
-    [KEY_ARGS] = "args",
-    [KEY_SEQ] = "Seq",
-    [KEY_BYTES] = "bytes",
-    [KEY_DTYPE] = "dtype",
-    [KEY_SRC_RANK] = "Src Rank",
-    [KEY_DST_RANK] = "Dst Rank",
-    [KEY_INPUT_DIMS] = "Input Dims",
-    [KEY_INPUT_TYPE] = "Input type",
-    [KEY_GROUP_SIZE] = "Group size",
-    [KEY_CORRELATION] = "correlation",
-    [KEY_EXTERNAL_ID] = "External id",
-    [KEY_EXTERNAL_ID_2021] = "external id",
-    [KEY_FWD_THREAD_ID] = "Fwd thread id",
-    [KEY_IN_NELEMS] = "In msg nelems",
-    [KEY_OUT_NELEMS] = "Out msg nelems",
-    [KEY_WAIT_ON_STREAM] = "wait_on_stream",
-    [KEY_SYNC_KIND] = "cuda_sync_kind",
-    [KEY_SEQUENCE_NUMBER] = "Sequence number",
-    [KEY_COLLECTIVE_NAME] = "Collective name",
-    [KEY_RECORD_FUNCTION_ID] = "Record function id",
-    [KEY_GROUP_NAME] = "Process Group Name",
-    [KEY_GROUP_RANKS] = "Process Group Ranks",
-    [KEY_WAIT_ON_CORRELATION] = "wait_on_cuda_event_record_corr_id",
-};
+static const char *const wanted_keys[N_WANTED_KEYS] = {[KEY_END] = "", KEYS(TEXT_OF)};
 
 /* Guesses are kept apart by the phase of an event and by the kind of its arguments. */
 enum { N_PHASES = 8, N_CONTEXTS = N_PHASES + SPAN_OTHER + 2 };

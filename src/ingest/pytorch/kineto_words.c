@@ -1,5 +1,5 @@
-/* ingest/pytorch/kineto_words.c: categories by their length first, since there is one to tell an
- * event; names by search, since each is looked at once. */
+/* ingest/pytorch/kineto_words.c: categories by a table in the order of how often they come; names
+ * by search, since each is looked at once. */
 #include "ingest/pytorch/kineto_words.h"
 
 #include <string.h>
@@ -48,74 +48,42 @@ static bool ends_with(const char *text, size_t len, const char *end)
 
 enum span_kind kineto_category(const char *cat, size_t len, uint8_t *flow)
 {
-    enum span_kind kind = SPAN_OTHER;
-    *flow = FLOW_NONE;
-    switch (len) {
-    case 4:
-        if (json_is(cat, len, "ac2g"))
-            *flow = FLOW_LAUNCH;
-        break;
-    case 5:
-        if (json_is(cat, len, "async"))
-            *flow = FLOW_LAUNCH;
-        break;
-    case 6:
-        if (json_is(cat, len, "cpu_op"))
-            kind = SPAN_CPU_OP;
-        else if (json_is(cat, len, "kernel") || json_is(cat, len, "Kernel"))
-            kind = SPAN_KERNEL;
-        else if (json_is(cat, len, "Memcpy"))
-            kind = SPAN_MEMCPY;
-        else if (json_is(cat, len, "Memset"))
-            kind = SPAN_MEMSET;
-        else if (json_is(cat, len, "fwdbwd"))
-            *flow = FLOW_FWDBWD;
-        break;
-    case 7:
-        if (json_is(cat, len, "Runtime"))
-            kind = SPAN_RUNTIME;
-        break;
-    case 8:
-        if (json_is(cat, len, "Operator"))
-            kind = SPAN_CPU_OP;
-        break;
-    case 9:
-        if (json_is(cat, len, "cuda_sync"))
-            kind = SPAN_SYNC;
-        break;
-    case 10:
-        if (json_is(cat, len, "gpu_memcpy"))
-            kind = SPAN_MEMCPY;
-        else if (json_is(cat, len, "gpu_memset"))
-            kind = SPAN_MEMSET;
-        break;
-    case 12:
-        if (json_is(cat, len, "cuda_runtime"))
-            kind = SPAN_RUNTIME;
-        break;
-    case 15:
-        if (json_is(cat, len, "user_annotation"))
-            kind = SPAN_ANNOTATION;
-        else if (json_is(cat, len, "python_function"))
-            kind = SPAN_PYTHON;
-        break;
-    case 16:
-        if (json_is(cat, len, "async_cpu_to_gpu"))
-            *flow = FLOW_LAUNCH;
-        else if (json_is(cat, len, "forward_backward"))
-            *flow = FLOW_FWDBWD;
-        break;
-    case 19:
-        if (json_is(cat, len, "gpu_user_annotation"))
-            kind = SPAN_GPU_ANNOTATION;
-        break;
-    default:
-        break;
+#define CATEGORY(word, kind, flow)                                                                 \
+    {                                                                                              \
+        word, sizeof word - 1, kind, flow                                                          \
     }
-    if (kind == SPAN_OTHER && *flow == FLOW_NONE &&
-        (ends_with(cat, len, "_runtime") || ends_with(cat, len, "_driver")))
-        kind = SPAN_RUNTIME;
-    return kind;
+    static const struct {
+        const char *word;
+        uint8_t len, kind, flow;
+    } categories[] = {
+        CATEGORY("cpu_op", SPAN_CPU_OP, FLOW_NONE), /* the most frequent ones first */
+        CATEGORY("kernel", SPAN_KERNEL, FLOW_NONE),
+        CATEGORY("cuda_runtime", SPAN_RUNTIME, FLOW_NONE),
+        CATEGORY("ac2g", SPAN_OTHER, FLOW_LAUNCH),
+        CATEGORY("python_function", SPAN_PYTHON, FLOW_NONE),
+        CATEGORY("fwdbwd", SPAN_OTHER, FLOW_FWDBWD),
+        CATEGORY("user_annotation", SPAN_ANNOTATION, FLOW_NONE),
+        CATEGORY("gpu_memcpy", SPAN_MEMCPY, FLOW_NONE),
+        CATEGORY("gpu_memset", SPAN_MEMSET, FLOW_NONE),
+        CATEGORY("gpu_user_annotation", SPAN_GPU_ANNOTATION, FLOW_NONE),
+        CATEGORY("cuda_sync", SPAN_SYNC, FLOW_NONE),
+        CATEGORY("Operator", SPAN_CPU_OP, FLOW_NONE),
+        CATEGORY("Runtime", SPAN_RUNTIME, FLOW_NONE),
+        CATEGORY("Kernel", SPAN_KERNEL, FLOW_NONE),
+        CATEGORY("Memcpy", SPAN_MEMCPY, FLOW_NONE),
+        CATEGORY("Memset", SPAN_MEMSET, FLOW_NONE),
+        CATEGORY("async", SPAN_OTHER, FLOW_LAUNCH),
+        CATEGORY("async_cpu_to_gpu", SPAN_OTHER, FLOW_LAUNCH),
+        CATEGORY("forward_backward", SPAN_OTHER, FLOW_FWDBWD),
+    };
+    for (size_t i = 0; i < sizeof categories / sizeof *categories; i++)
+        if (categories[i].len == len && memcmp(categories[i].word, cat, len) == 0) {
+            *flow = categories[i].flow;
+            return categories[i].kind;
+        }
+    *flow = FLOW_NONE;
+    bool calls = ends_with(cat, len, "_runtime") || ends_with(cat, len, "_driver");
+    return calls ? SPAN_RUNTIME : SPAN_OTHER;
 }
 
 enum sync_kind kineto_sync_kind(const char *text, size_t len)

@@ -1,7 +1,6 @@
 /* cmd_attach.c: dpro attach: records a job that runs already. */
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -2,8 +2,6 @@
 #include "job.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "progress.h"
 

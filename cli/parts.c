@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

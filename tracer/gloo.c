@@ -2,8 +2,6 @@
  * opcode, slot, offset, length, roffset), then the data that it announces. */
 #include "gloo.h"
 
-#include <string.h>
-
 #include "log.h"
 
 enum { GLOO_BUFFER = 0, GLOO_UNBOUND = 1, GLOO_SEND_READY = 2, GLOO_RECV_READY = 3 };

@@ -7,7 +7,6 @@
  * numbers with leading zeros are numbers in protobuf, too. */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

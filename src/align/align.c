@@ -1,7 +1,6 @@
 /* align/align.c: cuts the recording into as few windows as the constraints allow, with a constant
  * drift of each clock in each, and fills in the results. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "align/solver.h"

@@ -1,8 +1,6 @@
 /* align/clock_map.c: from a clock's own time to the common axis. */
 #include "align/clock_map.h"
 
-#include <stdlib.h>
-
 #include "base/memory.h"
 #include "base/sort.h"
 

@@ -3,7 +3,6 @@
  * paths: the tightest bound is the shortest one, and a cycle of negative length is a contradiction.
  */
 #include <math.h>
-#include <stdlib.h>
 
 #include "align/solver.h"
 

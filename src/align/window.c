@@ -7,7 +7,6 @@
  * differences only, which shortest paths solve exactly; where a cycle of constraints forbids the
  * drifts, they give way. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "align/solver.h"

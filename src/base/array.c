@@ -2,7 +2,6 @@
 #include "base/array.h"
 
 #include <stdint.h>
-#include <stdlib.h>
 
 #include "base/memory.h"
 

@@ -1,10 +1,8 @@
 /* base/bytes.c: the window moves on when what is asked for is not in it whole. */
 #include "base/bytes.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 
 enum { CHUNK = 1 << 17 };

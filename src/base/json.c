@@ -1,8 +1,6 @@
 /* base/json.c: the scanner's slow paths: the buffer's end, escapes, long strings, nesting. */
 #include "base/json.h"
 
-#include <stdlib.h>
-
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"

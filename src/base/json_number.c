@@ -1,5 +1,4 @@
 /* base/json_number.c: decimal texts as integers, without floating point. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"

@@ -2,7 +2,6 @@
 #include "base/map.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
 #include "base/memory.h"
 

@@ -1,8 +1,6 @@
 /* base/protobuf.c: tags, varints and lengths, each checked against the message around it. */
 #include "base/protobuf.h"
 
-#include <string.h>
-
 void pb_init(struct pb *pb, struct bytes *bytes)
 {
     *pb = (struct pb){.bytes = bytes, .end = UINT64_MAX, .field_end = bytes_offset(bytes)};

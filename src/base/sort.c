@@ -2,8 +2,6 @@
  * qsort()'s time. Input that makes it quadratic goes to qsort(). */
 #include "base/sort.h"
 
-#include <string.h>
-
 enum { FEW = 16 }; /* sorted by insertion */
 
 /* How many bad splits are too many. */

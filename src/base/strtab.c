@@ -1,7 +1,6 @@
 /* base/strtab.c: open addressing over interned strings, hashed eight bytes at a time. */
 #include "base/strtab.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/array.h"

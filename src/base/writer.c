@@ -9,7 +9,6 @@
 #include <isa-l/igzip_lib.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

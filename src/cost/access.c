@@ -1,5 +1,4 @@
 /* cost/access.c: looking at a model from outside. */
-#include <stdlib.h>
 
 #include "base/memory.h"
 #include "cost/buckets.h"

@@ -1,7 +1,6 @@
 /* cost/buckets.c: which tensors travel together, by DDP's rule or as a file says. */
 #include "cost/buckets.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"

@@ -2,7 +2,6 @@
 #include "cost/change.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"

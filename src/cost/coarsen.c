@@ -4,7 +4,6 @@
  * segment depends on no communication of gradients, so it stays as it is whatever becomes of that.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "base/map.h"

@@ -1,7 +1,6 @@
 /* cost/evaluate.c: what a simulation of a strategy says of it. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "base/sort.h"

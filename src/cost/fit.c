@@ -2,7 +2,6 @@
  * collectives and their launches take beside their messages. */
 #include "cost/fit.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/sort.h"

@@ -1,6 +1,5 @@
 /* cost/fit_interference.c: how much slower computation is beside communication, from work that was
  * seen both ways. */
-#include <stdlib.h>
 
 #include "base/sort.h"
 #include "base/stats.h"

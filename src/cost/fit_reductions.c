@@ -6,7 +6,6 @@
  * so much for a byte; or so much for a byte, but so much at least, as where waiting for other
  * processes lies beside what is in flight. With either, those that were seen take together what
  * they took, but for the few that are far off. */
-#include <stdlib.h>
 
 #include "base/memory.h"
 #include "base/stats.h"

@@ -5,7 +5,6 @@
 
 #include "base/memory.h"
 #include "base/sort.h"
-#include "base/stats.h"
 #include "cost/fit.h"
 #include "cost/server_placement.h"
 #include "graph/servers/exchanges.h"

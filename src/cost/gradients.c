@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/map.h"
 #include "base/sort.h"
 #include "cost/cost.h"

@@ -5,7 +5,6 @@
  * links. */
 #include "cost/graph_maker.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"

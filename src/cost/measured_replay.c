@@ -1,10 +1,7 @@
 /* cost/measured_replay.c: replays each measured iteration with its own durations and keeps when
  * every op ran, so that what follows looks at times that are free of the clocks' errors and of what
  * the profiler cost. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 #include "cost/cost.h"
 #include "replay/replay.h"

@@ -5,7 +5,6 @@
  * With parameter servers each rank is an executor of its own: a part of a bucket flows from the
  * rank to its server, through the server's thread, and when all ranks' have, back to each. In a
  * session it flows back when the next step begins, which is when all of a step is done. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "cost/buckets.h"

@@ -6,7 +6,6 @@
 #include "cost/simulate.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cost/sim_clocks.h"

@@ -10,7 +10,6 @@
 #include "cost/sync.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"

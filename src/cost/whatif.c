@@ -3,7 +3,6 @@
 #include <dpro/whatif.h>
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"

@@ -7,7 +7,6 @@
 #include "ingest/transport/transport.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
 const char *dpro_op_kind_name(enum dpro_op_kind kind)
 {

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/log.h"
 #include "ingest/epoch.h"
 #include "ingest/load.h"
 

@@ -3,7 +3,6 @@
 #include "ingest/load.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"

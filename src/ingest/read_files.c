@@ -1,6 +1,5 @@
 /* ingest/read_files.c: each file is recognised and read, several at a time. */
 #include <stdatomic.h>
-#include <string.h>
 
 #include "base/file.h"
 #include "base/log.h"

@@ -1,8 +1,6 @@
 /* ingest/sources.c: what a file of the input is good for. */
 #include "ingest/sources.h"
 
-#include <stdlib.h>
-
 #include "base/memory.h"
 
 bool source_usable(const struct source *source)

@@ -1,14 +1,7 @@
 /* ingest/trace.c: asking a loaded trace. */
 #include "ingest/trace.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/log.h"
 #include "base/memory.h"
-#include "base/utf8.h"
 
 void dpro_trace_destroy(struct dpro_trace *trace)
 {

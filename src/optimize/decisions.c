@@ -1,5 +1,4 @@
 /* optimize/decisions.c: what the best strategy fuses, and how it differs from the job's own. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"

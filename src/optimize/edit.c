@@ -1,7 +1,6 @@
 /* optimize/edit.c: edits of a strategy, and lists of them. */
 #include "optimize/edit.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "cost/buckets.h"

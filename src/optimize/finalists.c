@@ -5,7 +5,6 @@
  * again in all jobs that the recording allows, and the promise is the mean over these. Learnt
  * numbers are never negative, so that one learnt as 0 with an error has a mean above 0. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cost/buckets.h"

@@ -2,8 +2,6 @@
  * implementation. An edit is drawn by how much recent edits of its bucket have won. It is kept if
  * it helps, else with a probability that falls with its cost and with the number of steps. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/sort.h"
 #include "optimize/search.h"

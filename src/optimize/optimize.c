@@ -7,7 +7,6 @@
  * predictions.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"

@@ -2,7 +2,6 @@
 #include "optimize/result.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/memory.h"
 #include "cost/buckets.h"

@@ -2,7 +2,6 @@
  * Evaluations run on several threads, each with an evaluator and a copy of the strategy; the result
  * does not depend on which thread evaluates what. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/map.h"
 #include "base/memory.h"

@@ -2,7 +2,6 @@
  * boundaries counts as one thing: the first of enum use that is going on. The intervals of a rank,
  * sorted by start, are swept once; the latest end seen of each use is all that the sweep must
  * remember, as an earlier interval that is over by then no longer matters. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"

@@ -1,9 +1,6 @@
 /* replay/chain.c: see chain.h. */
 #include "replay/chain.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/log.h"
 #include "base/map.h"
 #include "base/memory.h"

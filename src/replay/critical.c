@@ -2,7 +2,6 @@
  * predecessor that each op waited for, the one (in the graph or on the device) whose end is the
  * moment from which the op's gap counts. So durations and gaps join without holes and add up to the
  * iteration's length. */
-#include <stdlib.h>
 
 #include "base/arena.h"
 #include "base/array.h"

@@ -2,7 +2,6 @@
  * replays the graph of one rank, where the communication of a bucket is one op that takes size /
  * bandwidth, and never waits for other ranks. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"

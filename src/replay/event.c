@@ -6,7 +6,6 @@
  * ready is handed on to share.c: such an op runs, as far as others are concerned, when it is over.
  * Ops without a device wait in a queue of their own whose clock stays 0. */
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"

@@ -15,7 +15,6 @@
  *
  * Code of an op: a word with the number of distances (COUNT_LONG: it follows in two words), then
  * the distances in words (0: it follows in two words); a device predecessor comes first. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"

@@ -13,7 +13,6 @@
 #include "base/memory.h"
 #include "replay/dispatch.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/time.h"

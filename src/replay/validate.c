@@ -3,7 +3,6 @@
  * Predictions are independent and run in threads; the result does not depend on which thread made
  * which. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/memory.h"
 #include "base/parallel.h"

@@ -4,7 +4,6 @@
 
 #include <dpro/report.h>
 
-#include "base/array.h"
 #include "base/utf8.h"
 #include "base/writer.h"
 #include "graph/graph.h"

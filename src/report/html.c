@@ -1,5 +1,4 @@
 /* report/html.c: the report as one page, whose text report.js makes from the data embedded here. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"

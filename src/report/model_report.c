@@ -1,9 +1,7 @@
 /* report/model_report.c: what a prediction rests on. */
 #include "report/model_report.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "report/table.h"
 #include "report/words.h"

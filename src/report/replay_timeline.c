@@ -2,7 +2,6 @@
  * trace events: a process a rank, two tracks a device, the critical path as a process of its own,
  * and arrows where one op makes another start. */
 #include <limits.h>
-#include <string.h>
 
 #include "base/map.h"
 #include "base/sort.h"

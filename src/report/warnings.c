@@ -2,7 +2,6 @@
 #include "report/warnings.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "report/table.h"
 

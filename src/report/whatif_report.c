@@ -7,7 +7,6 @@
 #include <dpro/report.h>
 
 #include "base/sort.h"
-#include "base/utf8.h"
 #include "report/model_report.h"
 #include "report/table.h"
 #include "report/warnings.h"

@@ -9,8 +9,6 @@
  * with their time. */
 #include "graph/clocks/align_ranks.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "align/align.h"

@@ -1,5 +1,4 @@
 /* graph/global/fill_graph.c: all that was learnt about the ops, written into the graph. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"

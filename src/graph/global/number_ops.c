@@ -2,7 +2,6 @@
  * that it keeps, which are those of the collectives it is the first member of, then those of its
  * messages.
  */
-#include <stdlib.h>
 
 #include "base/sort.h"
 #include "graph/global/assembly.h"

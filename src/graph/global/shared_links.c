@@ -7,7 +7,6 @@
  * ranks of a collective send over several connections is the work of one thread, in its order: that
  * has one device. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "base/sort.h"

@@ -4,7 +4,6 @@
  * Hard edges follow time on each device and from calls to devices and close no cycle. Soft ones
  * were read off the timeline; where clocks contradict each other they may close one, and then they
  * go. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/sort.h"

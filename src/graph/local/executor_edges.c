@@ -5,7 +5,6 @@
  * takes first is the executor's own affair: the time from when an op is ready until it starts is
  * its gap, waiting for a thread included. In a replay (event.c) ops start after that, if no more
  * run then than ever ran at once in the job. */
-#include "base/sort.h"
 #include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 #include "graph/ops/match_slices.h"

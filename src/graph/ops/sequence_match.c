@@ -4,8 +4,6 @@
  * script finds them in O((n + m) d) for d differences (E. W. Myers, "An O(ND) difference algorithm
  * and its variations", Algorithmica 1986, the greedy forward variant). Sequences that differ by
  * much are aligned by counting: the k-th slice of a kind with the k-th of that kind. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/map.h"
 #include "base/memory.h"

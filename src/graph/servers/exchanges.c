@@ -7,7 +7,6 @@
  * the variable. */
 #include "graph/servers/exchanges.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"

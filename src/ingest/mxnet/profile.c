@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/map.h"
 #include "ingest/mxnet/mxnet.h"
 #include "ingest/readers.h"

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/map.h"
 #include "base/memory.h"
 #include "ingest/reader.h"

@@ -6,7 +6,6 @@
  * numbers and a string, so that the type strings need not be read. */
 #include <string.h>
 
-#include "base/error.h"
 #include "base/sort.h"
 #include "ingest/pytorch/et.h"
 

@@ -5,7 +5,6 @@
  * by rf_id and each thread's spans by start are the same sequence of names, but for what one side
  * did not see. */
 #include <stdio.h>
-#include <string.h>
 
 #include "base/map.h"
 #include "base/memory.h"

@@ -7,7 +7,6 @@
  * stay relative here: baseTimeNanoseconds may come behind the events. */
 #include <string.h>
 
-#include "base/error.h"
 #include "base/map.h"
 #include "base/memory.h"
 #include "ingest/pytorch/kineto.h"

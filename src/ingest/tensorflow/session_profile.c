@@ -9,7 +9,6 @@
 #include <limits.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "base/sort.h"
 #include "ingest/tensorflow/session_cut.h"
 #include "ingest/tensorflow/session_run_steps.h"

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "base/memory.h"
 #include "base/sort.h"
 #include "base/time.h"
 #include "ingest/tensorflow/tf_parts.h"

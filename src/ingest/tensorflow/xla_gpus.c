@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "base/memory.h"
 #include "ingest/tensorflow/tf_parts.h"
 #include "ingest/tensorflow/xla.h"
 

@@ -1,6 +1,5 @@
 /* cmd.h: the table of commands, and the options that several of them take. */
-#ifndef CLI_CMD_H
-#define CLI_CMD_H
+#pragma once
 
 #include <stdio.h>
 
@@ -88,5 +87,3 @@ const struct cmd *cmd_find(const char *name); /* says what is wrong and returns 
 int cmd_run(const struct cmd *cmd, int argc, char **argv);
 void cmd_print_overview(FILE *out);   /* the list of commands */
 int cmd_needs(const struct cmd *cmd); /* says what it needs; returns CMD_USAGE */
-
-#endif

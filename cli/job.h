@@ -1,6 +1,5 @@
 /* job.h: from the paths that a command is given to the job's graph. */
-#ifndef CLI_JOB_H
-#define CLI_JOB_H
+#pragma once
 
 #include <stdbool.h>
 #include <time.h>
@@ -40,5 +39,3 @@ void job_tell_stage(const struct dpro_sink *sink, struct timespec *since, const 
  * cost, *op_ns (0: not known), and says what that made of an iteration as replayed. */
 int job_take_out_profiler(struct job *job, const struct dpro_replay_options *options,
                           int64_t *op_ns, int64_t *profiler_ns, struct dpro_error *err);
-
-#endif

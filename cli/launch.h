@@ -1,8 +1,7 @@
 /* launch.h: running the user's program in an environment that starts dpro in its Python processes.
  *
  * All return 0 or, after having said what is wrong, the exit code. */
-#ifndef CLI_LAUNCH_H
-#define CLI_LAUNCH_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -33,5 +32,3 @@ int launch_check(const struct opt_list *args);
 /* Runs the program with its arguments, a .py file by python3. Returns the program's exit code when
  * it was *started. `verb` is the command's, for messages. */
 int launch_run(const char *verb, const struct opt_list *args, bool *started);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A command's values live in one struct; a table entry names the field by its offset and the
  * function that reads a value into it. */
-#ifndef CLI_OPT_H
-#define CLI_OPT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -105,5 +104,3 @@ void opt_free(const struct opt *opts, void *values);
 
 /* The option part of a command's --help. */
 void opt_help(const struct opt *opts, FILE *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* parts.h: where dpro's other parts lie: what goes into a job to record it. */
-#ifndef CLI_PARTS_H
-#define CLI_PARTS_H
+#pragma once
 
 struct parts {  /* absolute paths, the process's own; NULL: not there */
     char *site; /* for PYTHONPATH: the folder that holds sitecustomize.py */
@@ -11,5 +10,3 @@ struct parts {  /* absolute paths, the process's own; NULL: not there */
  * the exit code after having said that the Python package is missing. */
 int parts_find(struct parts *parts);
 void parts_fini(struct parts *parts);
-
-#endif

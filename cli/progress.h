@@ -1,6 +1,5 @@
 /* progress.h: messages and progress on stderr. */
-#ifndef CLI_PROGRESS_H
-#define CLI_PROGRESS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -16,5 +15,3 @@ void progress_tell(const char *text);
 
 /* Takes the progress line off the screen; call it before anything else is printed. */
 void progress_clear(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* say.h: what a command says beside its output, and how it ends. */
-#ifndef CLI_SAY_H
-#define CLI_SAY_H
+#pragma once
 
 #include <stdio.h>
 
@@ -30,5 +29,3 @@ int cmd_done(int rc, const struct dpro_error *err);
 
 /* Ends output to stdout: what could not be written is said, and turns `code` into CMD_SYSTEM. */
 int cmd_finish_output(int code);
-
-#endif

@@ -1,6 +1,5 @@
 /* spawn.h: running the user's program as if dpro were not there. */
-#ifndef CLI_SPAWN_H
-#define CLI_SPAWN_H
+#pragma once
 
 /* Runs argv[0], found on PATH, in the foreground: same terminal, same process group, standard files
  * and environment. Waits for its end. Returns its exit code, 128 + N when signal N killed it, or
@@ -10,5 +9,3 @@
  * to dpro alone (kill, timeout, a scheduler) are passed on. None of them ends dpro, so that what
  * the job recorded until then is told. */
 int spawn_program(char *const argv[]);
-
-#endif

@@ -1,7 +1,6 @@
 /* status.h: how far the processes of a job came, as the recorder in each of them wrote it into a
  * file that lies in our memory (python/dpro/status.py). */
-#ifndef DPRO_CLI_STATUS_H
-#define DPRO_CLI_STATUS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,5 +36,3 @@ void status_reason(const struct status *status, long first, long last, char *tex
 
 /* Whether it says that the process, rather than its recording, came to an early end. */
 bool status_was_killed(const struct status *status);
-
-#endif

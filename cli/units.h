@@ -1,6 +1,5 @@
 /* units.h: what people write with a unit. For option tables: false when it can't be read. */
-#ifndef CLI_UNITS_H
-#define CLI_UNITS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -21,5 +20,3 @@ bool units_read_mb(const char *text, double *bytes);
  * NULL when there is no mark, goes to *right. False when it does not fit. */
 bool units_split(const char *text, char mark, bool last, char *out, unsigned size,
                  const char **right);
-
-#endif

@@ -1,7 +1,6 @@
 /* control.h: what a program, or dpro's Python package in it, asks of the preloaded tracer. It is
  * found with dlsym; without the tracer there is nothing to find. */
-#ifndef TRACER_CONTROL_H
-#define TRACER_CONTROL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ int dpro_traceme_start(void);
 int64_t dpro_traceme_stop(const char *path);
 /* Events kept, lost for lack of room, and left to TensorFlow's recorder as they look otherwise. */
 void dpro_traceme_stats(uint64_t out[3]);
-
-#endif

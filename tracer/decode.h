@@ -4,8 +4,7 @@
  *
  * Nothing is decoded that was not recognised from a connection's first bytes, and a stream that
  * does not go on as its protocol says is not followed any further. */
-#ifndef TRACER_DECODE_H
-#define TRACER_DECODE_H
+#pragma once
 
 #include "decoder.h"
 
@@ -13,5 +12,3 @@
  * to be seen (sendfile, splice). `other` is the other direction's decoder. */
 void decode(struct decoder *d, const struct decoder *other, const void *bytes, size_t n,
             uint64_t position, struct decode_sink *sink);
-
-#endif

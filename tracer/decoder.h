@@ -1,7 +1,6 @@
 /* decoder.h: the state of one direction of a connection whose protocol is followed, and what the
  * protocols' decoders have in common. */
-#ifndef TRACER_DECODER_H
-#define TRACER_DECODER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ size_t decode_collect(struct decoder *d, size_t wanted, const uint8_t *bytes, si
                       uint64_t position);
 /* The bytes that follow are not known in order: ends decoding. */
 void decode_give_up(struct decoder *d);
-
-#endif

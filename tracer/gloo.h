@@ -1,6 +1,5 @@
 /* gloo.h: messages of gloo's TCP transport. */
-#ifndef TRACER_GLOO_H
-#define TRACER_GLOO_H
+#pragma once
 
 #include "decoder.h"
 
@@ -9,5 +8,3 @@ bool gloo_is_preamble(const uint8_t *bytes);
 /* Takes at least one of the bytes and returns how many. */
 size_t gloo_decode(struct decoder *d, const uint8_t *bytes, size_t n, uint64_t position,
                    struct decode_sink *sink);
-
-#endif

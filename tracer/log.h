@@ -6,8 +6,7 @@
  * for the first time; it goes to another one when that thread has ended. After fork the child
  * records nothing until it calls log_start itself. Everything the log does with files goes past
  * libc's functions, so that it is never seen by what is interposed there. */
-#ifndef TRACER_LOG_H
-#define TRACER_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,5 +57,3 @@ struct log_stats {
     uint64_t n_records, n_lost, file_bytes, memory_bytes; /* memory: what was used so far */
 };
 struct log_stats log_stats(void);
-
-#endif

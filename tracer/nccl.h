@@ -1,6 +1,5 @@
 /* nccl.h: what libnccl-profiler-dpro.so exports beside NCCL's tables: the recorder's windows. */
-#ifndef TRACER_NCCL_H
-#define TRACER_NCCL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -12,5 +11,3 @@ void dpro_nccl_stop(void);
 void dpro_nccl_mark(const char *name);
 /* Records, records lost, bytes of the file, bytes of memory. 0. */
 int dpro_nccl_stats(uint64_t out[4]);
-
-#endif

@@ -5,8 +5,7 @@
  * at the same place; members that are alike in several versions are declared once. Offsets are
  * asserted at the end. 2.23 knows version 1, 2.24 and 2.25 2, 2.26 3, 2.27 4, 2.28 5, and 2.29 and
  * later 6. Types are bits of the activation mask: 1 << enum nccl_event. */
-#ifndef TRACER_NCCL_ABI_H
-#define TRACER_NCCL_ABI_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -413,5 +412,3 @@ _Static_assert(sizeof(struct nccl_descr_v3) == 120, "nccl_descr_v3");
 _Static_assert(sizeof(struct nccl_descr_v6) == 112, "nccl_descr_v6");
 _Static_assert(sizeof(struct nccl_profiler_v1) == 48, "nccl_profiler_v1");
 #undef NCCL_AT
-
-#endif

@@ -4,8 +4,7 @@
  * that place was used, so that a handle stopped twice, kept too long, or made by another process
  * (PXN) is recognised and passed over. It is the event's number in the log too: a child names its
  * parent although the parent has stopped and its place is used again. */
-#ifndef TRACER_NCCL_EVENTS_H
-#define TRACER_NCCL_EVENTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ void event_close(struct record_nccl_event *event, int64_t stop_ns);
 void events_close(uint32_t comm, bool all);
 
 size_t events_memory(void); /* bytes used so far */
-
-#endif

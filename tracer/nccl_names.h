@@ -1,8 +1,7 @@
 /* nccl_names.h: what NCCL's records refer to by number: texts and communicators.
  *
  * Each is written when a log's first record needs it, and again at the start of a segment. */
-#ifndef TRACER_NCCL_NAMES_H
-#define TRACER_NCCL_NAMES_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -52,5 +51,3 @@ void comm_tell(struct comm *comm);
 void names_in_new_log(void);
 /* log_options.on_segment */
 void names_tell_all(void);
-
-#endif

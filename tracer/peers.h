@@ -1,7 +1,6 @@
 /* peers.h: which connections are kept: DPRO_NET_PEERS. Reads the environment once, allocates
  * nothing, and opens no connection (no names are looked up). */
-#ifndef TRACER_PEERS_H
-#define TRACER_PEERS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -14,5 +13,3 @@ bool peers_unix(void);
 bool peers_keep(const struct record_connection *c);
 /* True when a connection is kept once a known protocol was recognised on it. */
 bool peers_keep_recognised(void);
-
-#endif

@@ -6,8 +6,7 @@
  * with its type, version and size, so that a reader passes over what it does not know, and a log
  * cut anywhere is readable up to the cut. Times are nanoseconds of CLOCK_REALTIME, as Kineto's. The
  * layout is described for others in doc/formats/log.md. */
-#ifndef TRACER_RECORD_H
-#define TRACER_RECORD_H
+#pragma once
 
 #include <stdint.h>
 
@@ -348,5 +347,3 @@ struct record_nccl_event {
         } ce_batch;
     };
 };
-
-#endif

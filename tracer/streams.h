@@ -1,8 +1,7 @@
 /* streams.h: what the tracer knows of the process's descriptors and connections, and the
  * bookkeeping around a call. No locks, no allocation; safe in signal handlers. errno is kept by all
  * of these. */
-#ifndef TRACER_STREAMS_H
-#define TRACER_STREAMS_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -75,5 +74,3 @@ void stream_duplicated(int from, int to);
 void streams_write_connections(void); /* log_options.on_segment */
 void streams_write_totals(void);
 uint64_t streams_memory(void);
-
-#endif

@@ -5,8 +5,7 @@
  * goes to new memory again and again (measured on two virtual machines: 1,000 to 2,000 page faults
  * a step, +10 to +50 % of its time). Here names go into one region of memory, and the recorder's
  * own queues stay empty. */
-#ifndef TRACER_TRACEME_H
-#define TRACER_TRACEME_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ static inline size_t traceme_size(size_t name_bytes)
  * (doc/formats/xplane.md), and changes them on the way. Returns how many, or -errno; no file is
  * left then. */
 int64_t traceme_write(const char *path, struct traceme *first, size_t size_bytes);
-
-#endif

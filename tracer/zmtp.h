@@ -1,6 +1,5 @@
 /* zmtp.h: frames of ZMTP, which ps-lite's messages travel in. */
-#ifndef TRACER_ZMTP_H
-#define TRACER_ZMTP_H
+#pragma once
 
 #include "decoder.h"
 
@@ -9,5 +8,3 @@ bool zmtp_is_signature(const uint8_t *bytes);
 /* Takes at least one of the bytes and returns how many. `other` is the other direction. */
 size_t zmtp_decode(struct decoder *d, const struct decoder *other, const uint8_t *bytes, size_t n,
                    uint64_t position, struct decode_sink *sink);
-
-#endif

@@ -4,8 +4,7 @@
  * A *constraint* says that what happened at a moment of one clock was over by a moment of another;
  * the tightest constraints in both directions leave a band in which the difference of two clocks
  * lies. Clock 0 is the reference. */
-#ifndef ALIGN_ALIGN_H
-#define ALIGN_ALIGN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,5 +61,3 @@ struct align_conflict {
     int64_t by_ns; /* how far the constraints miss each other */
 };
 uint32_t align_conflicts(const struct align *align, const struct align_conflict **conflicts);
-
-#endif

@@ -1,6 +1,5 @@
 /* align/clock_map.h: a job's clocks, and how each is moved onto the common axis. */
-#ifndef ALIGN_CLOCK_MAP_H
-#define ALIGN_CLOCK_MAP_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ struct clocks { /* zeroed: none */
     ARRAY(const char *) warnings; /* text in the arena */
 };
 void clocks_fini(struct clocks *clocks);
-
-#endif

@@ -3,8 +3,7 @@
  * Times on the axis are local times moved by a line for each clock; the unknowns are the rests, x_i
  * of clock i, again lines. A constraint from clock i to clock j at moment s bounds x_i(s) - x_j(s)
  * from above. */
-#ifndef ALIGN_SOLVER_H
-#define ALIGN_SOLVER_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -141,5 +140,3 @@ static inline double constraint_slack(const struct constraint *constraint, int d
                    low->rate * (double)(int64_t)low_passed;
     return direction == LOW_TO_HIGH ? apart : -apart;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* align/transport_constraints.h: what a job's processes sent each other, as constraints of their
  * clocks. */
-#ifndef ALIGN_TRANSPORT_CONSTRAINTS_H
-#define ALIGN_TRANSPORT_CONSTRAINTS_H
+#pragma once
 
 #include "base/array.h"
 #include "ingest/trace.h"
@@ -52,5 +51,3 @@ void constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *n
 /* "bytes from 512 on of the connection ..., sent by rank 0 at ..." */
 void constraint_describe(const struct dpro_trace *trace, enum constraint_source source,
                          uint64_t mark, char *out, size_t size);
-
-#endif

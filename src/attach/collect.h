@@ -1,6 +1,5 @@
 /* attach/collect.h: from the files that processes wrote to a trace directory. */
-#ifndef ATTACH_COLLECT_H
-#define ATTACH_COLLECT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ struct window {
  * Counts the ranks. */
 int collect(const char *path, struct process *processes, size_t n, const struct window *window,
             const struct dpro_sink *sink, size_t *n_ranks, struct dpro_error *err);
-
-#endif

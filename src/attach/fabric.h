@@ -1,8 +1,7 @@
 /* attach/fabric.h: the messages that Kineto exchanges with its daemon, and the socket for them: the
  * IPC protocol of dynolog, datagrams on a UNIX socket. Every message is
  * {u64 payload bytes, char type[32]} and the payload, in the machine's byte order. */
-#ifndef ATTACH_FABRIC_H
-#define ATTACH_FABRIC_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,5 +42,3 @@ size_t fabric_answer(enum fabric_type type, const void *payload, size_t payload_
 int fabric_listen(struct dpro_error *err);
 /* Closes it, and removes the file. */
 void fabric_close(int fd);
-
-#endif

@@ -1,6 +1,5 @@
 /* base/arena.h: memory with one lifetime. Parts are freed together, never one by one. */
-#ifndef BASE_ARENA_H
-#define BASE_ARENA_H
+#pragma once
 
 #include <stddef.h>
 
@@ -17,5 +16,3 @@ char *arena_copy_string(struct arena *arena, const char *text,
 char *arena_format(struct arena *arena, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void arena_fini(struct arena *arena);
-
-#endif

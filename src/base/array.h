@@ -1,7 +1,6 @@
 /* base/array.h: growing arrays. `struct { T *at; size_t n, cap; }` is an array of T; zeroed is
  * empty. */
-#ifndef BASE_ARRAY_H
-#define BASE_ARRAY_H
+#pragma once
 
 #include <stddef.h>
 #include <string.h>
@@ -37,5 +36,3 @@ void array_grow(void **at, size_t *cap, size_t n, size_t extra, size_t size);
         (a)->n += (size_t)(count);                                                                 \
     } while (0)
 #define array_fini(a) (mem_free((a)->at), (a)->at = NULL, (a)->n = (a)->cap = 0)
-
-#endif

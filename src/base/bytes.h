@@ -1,7 +1,6 @@
 /* base/bytes.h: a window that slides over an input, for formats that are read record by record or
  * line by line. Memory is bounded by the longest record that the caller asks for. */
-#ifndef BASE_BYTES_H
-#define BASE_BYTES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,5 +47,3 @@ static inline uint64_t bytes_offset(const struct bytes *bytes)
 /* Takes a line without its end ("\n" or "\r\n"); the last one may have none. Borrowed until the
  * next call. One longer than max comes in parts. False at the end. */
 bool bytes_line(struct bytes *bytes, const char **line, size_t *len);
-
-#endif

@@ -1,6 +1,5 @@
 /* base/error.h: filling a struct dpro_error. */
-#ifndef BASE_ERROR_H
-#define BASE_ERROR_H
+#pragma once
 
 #include <dpro/error.h>
 
@@ -16,5 +15,3 @@ int dpro_error_prefix(struct dpro_error *err, const char *format, ...)
 
 /* The usual message and code for memory that could not be had. */
 int dpro_error_nomem(struct dpro_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* base/file.h: bytes of a file or of memory, inflated when they are gzip, front to back in bounded
  * memory. */
-#ifndef BASE_FILE_H
-#define BASE_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ int64_t input_read(struct input *in, void *out, size_t size, struct dpro_error *
 /* Back to the first byte, for formats that name things behind their use. 0 or a negative code. */
 int input_rewind(struct input *in, struct dpro_error *err);
 void input_close(struct input *in);
-
-#endif

@@ -1,6 +1,5 @@
 /* base/folder.h: making folders, and taking back those that turned out not to be needed. */
-#ifndef BASE_FOLDER_H
-#define BASE_FOLDER_H
+#pragma once
 
 #include <stddef.h>
 
@@ -13,5 +12,3 @@ int folder_make(char *path, size_t *first_made, struct dpro_error *err);
 /* Takes back what folder_make made; folders that have come to hold something stay. `path` is cut
  * short on the way. */
 void folder_take_back(char *path, size_t first_made);
-
-#endif

@@ -8,8 +8,7 @@
  * Lenient where writers are: commas too many or too few, NaN, raw control characters in strings.
  * When the text ends early, is broken, or is nested too deep, `fail` is set once and every loop
  * ends; what was read before is true. */
-#ifndef BASE_JSON_H
-#define BASE_JSON_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -341,5 +340,3 @@ static inline enum json_value json_read_unsigned(struct json *js, uint64_t *valu
 /* True when the text is exactly the literal. */
 #define json_is(text, len, literal)                                                                \
     ((len) == sizeof(literal) - 1 && memcmp((text), (literal), sizeof(literal) - 1) == 0)
-
-#endif

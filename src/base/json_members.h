@@ -1,7 +1,6 @@
 /* base/json_members.h: reading the objects of a JSON document by tables of their members. Keys come
  * in any order; what no table has is skipped. */
-#ifndef BASE_JSON_MEMBERS_H
-#define BASE_JSON_MEMBERS_H
+#pragma once
 
 #include "base/json.h"
 #include "base/strtab.h"
@@ -48,5 +47,3 @@ void json_read_member(struct json_reader *r, const struct json_member *members, 
                       size_t len, void *out);
 /* The next value, a text, as a string id; another one is skipped: 0. */
 uint32_t json_read_text(struct json_reader *r);
-
-#endif

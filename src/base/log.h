@@ -1,6 +1,5 @@
 /* base/log.h: handing messages and progress to the caller's functions. */
-#ifndef BASE_LOG_H
-#define BASE_LOG_H
+#pragma once
 
 #include <dpro/log.h>
 
@@ -11,5 +10,3 @@ void log_line(const struct dpro_sink *sink, enum dpro_log_level level, const cha
 
 void log_progress(const struct dpro_sink *sink, const char *stage, const char *unit, uint64_t done,
                   uint64_t total);
-
-#endif

@@ -1,6 +1,5 @@
 /* base/map.h: hash map from a non-zero 64-bit key to a 64-bit value. */
-#ifndef BASE_MAP_H
-#define BASE_MAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,5 +47,3 @@ static inline uint64_t map_text_key(const char *text)
         hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
     return map_mix(hash) | 1;
 }
-
-#endif

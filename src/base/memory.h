@@ -20,8 +20,7 @@
  *
  * Threads of parallel_for() belong to the scope of its caller. Outside of a scope the functions
  * work, too, but lack of memory aborts the program: only tests and destructors run there. */
-#ifndef BASE_MEMORY_H
-#define BASE_MEMORY_H
+#pragma once
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -99,5 +98,3 @@ void memory_check(void);
  * own, whatever becomes of this call. */
 struct memory_frame *memory_step_out(void);
 void memory_step_in(struct memory_frame *frame);
-
-#endif

@@ -1,6 +1,5 @@
 /* base/parallel.h: a loop of independent items on several threads. */
-#ifndef BASE_PARALLEL_H
-#define BASE_PARALLEL_H
+#pragma once
 
 #include <stddef.h>
 
@@ -11,5 +10,3 @@ void parallel_for(size_t n, int threads, void (*work)(void *arg, size_t item), v
 
 /* The number of cores, but at most so many: for work that takes much memory a thread. */
 int parallel_cores(int most);
-
-#endif

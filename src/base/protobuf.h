@@ -4,8 +4,7 @@
  * Memory is bounded by the longest text that the caller asks for (the window of struct bytes). The
  * first thing that cannot be stops the pass: `fail` says what, `fail_offset` where; everything
  * before it has been handed out. */
-#ifndef BASE_PROTOBUF_H
-#define BASE_PROTOBUF_H
+#pragma once
 
 #include <string.h>
 
@@ -125,4 +124,3 @@ static inline bool pb_view_next(struct pb_view *view, struct pb_field *field)
 /* The last field of each number below n, an empty one with number 0 where there is none. False: it
  * is broken. */
 bool pb_view_fields(struct pb_view view, struct pb_field *fields, uint32_t n);
-#endif

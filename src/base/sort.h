@@ -1,6 +1,5 @@
 /* base/sort.h: sorting and searching. An order is one line; qsort() and qsort_r() take it. */
-#ifndef BASE_SORT_H
-#define BASE_SORT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -85,5 +84,3 @@ void sort_double(double *values, size_t n);
 uint32_t select_u32(uint32_t *values, size_t n, size_t k);
 int64_t select_i64(int64_t *values, size_t n, size_t k);
 double select_double(double *values, size_t n, size_t k);
-
-#endif

@@ -1,7 +1,6 @@
 /* base/stats.h: statistics of arrays. Functions that take values which are not const reorder them;
  * sorted values stay sorted. Of no values each gives 0. */
-#ifndef BASE_STATS_H
-#define BASE_STATS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -35,5 +34,3 @@ struct weighted {
     double value, weight;
 };
 double stats_weighted_median(struct weighted *values, size_t n);
-
-#endif

@@ -1,7 +1,6 @@
 /* base/strtab.h: strings interned once and carried as 32-bit ids. Id 0 is always the empty string.
  */
-#ifndef BASE_STRTAB_H
-#define BASE_STRTAB_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -41,5 +40,3 @@ static inline uint32_t strtab_len(const struct strtab *table, uint32_t id)
 {
     return id < table->n ? table->entries[id].len : 0;
 }
-
-#endif

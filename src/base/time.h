@@ -1,8 +1,7 @@
 /* base/time.h: times from a trace, which may be as far apart as an int64_t can tell, and of a
  * clock.
  */
-#ifndef BASE_TIME_H
-#define BASE_TIME_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -20,5 +19,3 @@ static inline int64_t time_now_ns(clockid_t clock)
     clock_gettime(clock, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
-
-#endif

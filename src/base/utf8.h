@@ -1,6 +1,5 @@
 /* base/utf8.h: making any bytes printable. */
-#ifndef BASE_UTF8_H
-#define BASE_UTF8_H
+#pragma once
 
 #include <stddef.h>
 
@@ -12,5 +11,3 @@ size_t utf8_char(const char *text, size_t len);
  * become U+FFFD. Cuts at a character when out of room (`size` counts the NUL). Returns the length
  * written. */
 size_t utf8_escape(char *out, size_t size, const char *text, size_t len);
-
-#endif

@@ -3,8 +3,7 @@
  * Writing never fails at once: the first error is kept, later output is dropped, and writer_finish
  * tells. A file is written beside its place and renamed by writer_commit, so that a full disk or a
  * broken run never leaves half a file. */
-#ifndef BASE_WRITER_H
-#define BASE_WRITER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -131,5 +130,3 @@ void writer_put_fields(struct writer *writer, const struct writer_field *fields,
     (writer_open(w, '{'), writer_fields(w, __VA_ARGS__), writer_close(w, '}'))
 #define writer_object_at(w, key, ...) (writer_key(w, key), writer_object(w, __VA_ARGS__))
 #define writer_row(w, ...)            (writer_newline(w), writer_object(w, __VA_ARGS__))
-
-#endif

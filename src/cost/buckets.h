@@ -1,6 +1,5 @@
 /* cost/buckets.h: strategies made by a rule or read from a file. Arrays are the arena's. */
-#ifndef COST_BUCKETS_H
-#define COST_BUCKETS_H
+#pragma once
 
 #include "cost/model.h"
 
@@ -56,5 +55,3 @@ static inline uint64_t bucket_size_bytes(const struct dpro_model *model,
         bytes += model->tensors[strategy->order[i]].size_bytes;
     return bytes;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* cost/change.h: a model with other numbers. */
-#ifndef COST_CHANGE_H
-#define COST_CHANGE_H
+#pragma once
 
 #include <dpro/whatif.h>
 
@@ -21,5 +20,3 @@ void change_copy(const struct dpro_model *model, struct arena *arena, struct dpr
  * own strategy is the changed one. */
 int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
                  struct dpro_model *model, struct notes *notes, struct dpro_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* cost/cost.h: from a recorded graph to a model (cost/model.h), inside the library. */
-#ifndef COST_COST_H
-#define COST_COST_H
+#pragma once
 
 #include "base/array.h"
 #include "cost/model.h"
@@ -103,5 +102,3 @@ int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *d
 /* ---- fit.c: what communicating costs ---- */
 
 void fit_net(const struct measured_replay *replay, struct coarse *coarse, struct dpro_model *model);
-
-#endif

@@ -12,8 +12,7 @@
  * begin. Then it transfers, one collective after the other: each bucket, or where the strategy
  * fuses, what is ready together as long as it is not more than fusion_bytes. A cycle begins
  * cycle_ns after the one before, or when that has nothing left to do, whichever is later. */
-#ifndef COST_EVALUATE_H
-#define COST_EVALUATE_H
+#pragma once
 
 #include "cost/model.h"
 
@@ -47,5 +46,3 @@ void evaluated_groups(const struct evaluator *evaluator, struct dpro_strategy *s
 /* Borrowed, until the next call. */
 const struct evaluation *evaluate_detail(struct evaluator *evaluator,
                                          const struct dpro_strategy *strategy);
-
-#endif

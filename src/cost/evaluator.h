@@ -1,7 +1,6 @@
 /* cost/evaluator.h: an evaluator from inside: evaluate.c asks, schedule.c writes down what
  * simulate.c runs. */
-#ifndef COST_EVALUATOR_H
-#define COST_EVALUATOR_H
+#pragma once
 
 #include "cost/buckets.h"
 #include "cost/evaluate.h"
@@ -46,5 +45,3 @@ static inline double evaluator_rate(double cpu_ns, double byte_ns)
 void schedule_init(struct evaluator *e);
 /* The actions, communications and flows of e->strategy. */
 void schedule_strategy(struct evaluator *e);
-
-#endif

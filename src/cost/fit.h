@@ -1,7 +1,6 @@
 /* cost/fit.h: learning what communicating costs, inside cost/. Each part looks at the trace through
  * a struct fitting and fills in what it learns of the net. */
-#ifndef COST_FIT_H
-#define COST_FIT_H
+#pragma once
 
 #include <math.h>
 
@@ -141,5 +140,3 @@ void fit_servers(struct fitting *f);
 /* ---- fit_session.c ---- */
 
 void fit_session(struct fitting *f);
-
-#endif

@@ -1,8 +1,7 @@
 /* cost/fused.h: the ops that a strategy fuses. All the work of a fused op is done where its first
  * op stands, the others take no time: so the gradients of all are ready at its end, and nothing
  * else of a program changes. */
-#ifndef COST_FUSED_H
-#define COST_FUSED_H
+#pragma once
 
 #include "cost/model.h"
 
@@ -28,5 +27,3 @@ static inline int64_t fused_work_ns(const struct dpro_model *model,
 
 /* What they take one by one. */
 int64_t fused_apart_ns(const struct dpro_model *model, const struct dpro_fused_op *fused);
-
-#endif

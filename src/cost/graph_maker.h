@@ -1,7 +1,6 @@
 /* cost/graph_maker.h: the global DFG of a model while it is made. Ops are noted first and then
  * handed to the builder place by place. */
-#ifndef COST_GRAPH_MAKER_H
-#define COST_GRAPH_MAKER_H
+#pragma once
 
 #include <dpro/graph.h>
 
@@ -98,5 +97,3 @@ void server_graph_bucket(struct job *j, uint32_t bucket);
 /* Once all buckets are there: what a session's step begins and ends with, and that connections keep
  * their order from one iteration to the next. */
 void server_graph_finish(struct job *j);
-
-#endif

@@ -7,8 +7,7 @@
  * several); which tensor is in which bucket, in how many partitions and in which order, and which
  * neighbouring ops run as one, is the *strategy*, all else is the model. Times are ns, sizes bytes.
  */
-#ifndef COST_MODEL_H
-#define COST_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -232,5 +231,3 @@ struct dpro_model {
     double correlation;     /* of an iteration with the one before */
     ARRAY(const char *) warnings; /* static texts */
 };
-
-#endif

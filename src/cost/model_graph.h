@@ -1,7 +1,6 @@
 /* cost/model_graph.h: a job of the cost model as a global DFG, with all its SENDs and RECVs. Slow
  * beside evaluate(), and independent of it. */
-#ifndef COST_MODEL_GRAPH_H
-#define COST_MODEL_GRAPH_H
+#pragma once
 
 #include "cost/model.h"
 
@@ -11,5 +10,3 @@
  * meanwhile is not in it. */
 int cost_graph_job(const struct dpro_model *model, const struct dpro_strategy *strategy,
                    const uint32_t *turns, struct dpro_graph **graph, struct dpro_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* cost/server_placement.h: which parameter server what goes to. */
-#ifndef COST_SERVER_PLACEMENT_H
-#define COST_SERVER_PLACEMENT_H
+#pragma once
 
 #include "cost/model.h"
 #include "plan/plan.h"
@@ -39,5 +38,3 @@ static inline double servers_part_bytes(uint64_t bucket_bytes, uint32_t part, ui
 uint32_t servers_with_number(const struct dpro_model *model, int number);
 /* What the job calls a server: task 1 of its servers may be the first that the trace shows. */
 int servers_number(const struct dpro_model *model, uint32_t server);
-
-#endif

@@ -1,7 +1,6 @@
 /* cost/sim_clocks.h: the simulator's clocks, each with the jobs that end by it, and a tree of when
  * they have their next ones. Inline, as the simulator does little else. */
-#ifndef COST_SIM_CLOCKS_H
-#define COST_SIM_CLOCKS_H
+#pragma once
 
 #include <math.h>
 
@@ -132,5 +131,3 @@ static inline void take_from_heap(struct sim_clock *c)
     }
     jobs[i] = last;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* cost/sim_flows.h: flows that wait for their channel, queue for a link, and share resources. */
-#ifndef COST_SIM_FLOWS_H
-#define COST_SIM_FLOWS_H
+#pragma once
 
 #include "cost/simulate.h"
 
@@ -31,5 +30,3 @@ void sim_leave_queue(struct simulation *s, uint32_t place);
 
 /* Flows lose a part of their rate while executors work. */
 void sim_set_busy(struct simulation *s, bool is_busy);
-
-#endif

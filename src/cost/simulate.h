@@ -13,8 +13,7 @@
  * What goes on at a rate is a job of a *clock*: a clock's own time passes at that rate, so that the
  * time at which a job ends stays the same whatever becomes of the rate. One loop takes the next job
  * of all clocks. */
-#ifndef COST_SIMULATE_H
-#define COST_SIMULATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -179,5 +178,3 @@ void simulation_init(struct simulation *s, struct arena *arena);
 void simulation_fini(struct simulation *s);
 /* Until iterations are all alike, or SIM_MOST_ITERATIONS have passed, or nothing happens. */
 void simulation_run(struct simulation *s);
-
-#endif

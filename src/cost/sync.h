@@ -1,7 +1,6 @@
 /* cost/sync.h: t_sync(s), what a collective of s bytes takes by itself: the replay of its messages
  * alone (the paper's partial replay, section 4.3). */
-#ifndef COST_SYNC_H
-#define COST_SYNC_H
+#pragma once
 
 #include "cost/model.h"
 
@@ -51,5 +50,3 @@ struct sync;
 struct sync *sync_create(const struct model_net *net);
 void sync_destroy(struct sync *sync); /* NULL is fine */
 struct sync_cost sync_get(struct sync *sync, uint64_t size_bytes);
-
-#endif

@@ -1,7 +1,6 @@
 /* cost/uncertainty.h: how far off what a model says of another strategy or of other links may be.
  */
-#ifndef COST_UNCERTAINTY_H
-#define COST_UNCERTAINTY_H
+#pragma once
 
 #include <dpro/whatif.h>
 
@@ -34,5 +33,3 @@ void uncertainty_move(const struct dpro_model *model, size_t number, double erro
 
 /* Of two models of one job, each under its own strategy: as it ran and otherwise. */
 struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after);
-
-#endif

@@ -2,8 +2,7 @@
  * dpro_graph_builder_* calls. Samples, collectives, tensors, clocks and measured times are set on
  * the finished graph, which is the builder's caller's to change until it is handed on; memory for
  * them comes from graph->arena. */
-#ifndef GRAPH_BUILDER_H
-#define GRAPH_BUILDER_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -35,5 +34,3 @@ static inline int64_t graph_clamp_ns(int64_t ns)
 {
     return ns < 0 ? 0 : ns > GRAPH_TIME_MAX ? GRAPH_TIME_MAX : ns;
 }
-
-#endif

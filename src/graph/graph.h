@@ -1,7 +1,6 @@
 /* graph/graph.h: the graph in memory. Parallel arrays by op id, since replay reads two fields of
  * every op and none of the other ten; edges in compressed rows. Everything lives in one arena. */
-#ifndef GRAPH_GRAPH_H
-#define GRAPH_GRAPH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -194,5 +193,3 @@ static inline uint32_t graph_link_of(const struct dpro_graph *graph, uint32_t de
 }
 /* Whether connections share a link. */
 bool graph_has_shared_links(const struct dpro_graph *graph);
-
-#endif

@@ -7,8 +7,7 @@
  * An *op* of a rank is a slice of the iteration that the graph shows (the reference iteration),
  * together with the slices of the other measured iterations that are the same work; these are its
  * samples. */
-#ifndef GRAPH_RANK_BUILD_H
-#define GRAPH_RANK_BUILD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -324,5 +323,3 @@ static inline const struct trace_span *slice_span(const struct rank_build *rank,
 {
     return &rank->trace->spans[rank->slices.at[slice].span];
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* ingest/epoch.h: whether times count since the epoch, and putting those that don't on the clock of
  * the rank's logs. */
-#ifndef INGEST_EPOCH_H
-#define INGEST_EPOCH_H
+#pragma once
 
 #include "ingest/trace.h"
 
@@ -14,5 +13,3 @@ bool rank_on_epoch(const struct trace_rank *rank);
 void rank_shift(struct trace_rank *rank, int64_t by_ns);
 /* Puts profiles without a date on the recorder's clock. */
 void epoch_build(struct dpro_trace *trace);
-
-#endif

@@ -1,6 +1,5 @@
 /* ingest/load.h: the steps between the files and the trace, in their order. */
-#ifndef INGEST_LOAD_H
-#define INGEST_LOAD_H
+#pragma once
 
 #include "ingest/sources.h"
 
@@ -49,5 +48,3 @@ const char *path_name(const char *path); /* without its folders */
 
 /* 91204 -> "91,204" */
 const char *count_text(char out[32], uint64_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* ingest/part.h: what one file gives before the files are joined. */
-#ifndef INGEST_PART_H
-#define INGEST_PART_H
+#pragma once
 
 #include "base/json_members.h"
 #include "ingest/trace.h"
@@ -167,5 +166,3 @@ void part_read_events(struct trace_part *part, struct json *js, void (*read_even
                       void *reader);
 
 enum { PART_RECORD_MAX = 1 << 16 }; /* the longest record or line that readers of bytes ask for */
-
-#endif

@@ -1,6 +1,5 @@
 /* ingest/rank_job.h: building one rank from its files. */
-#ifndef INGEST_RANK_JOB_H
-#define INGEST_RANK_JOB_H
+#pragma once
 
 #include "ingest/sources.h"
 
@@ -40,5 +39,3 @@ uint32_t rank_first_from(const struct trace_rank *rank, const struct trace_track
 
 /* match_nodes.c: sets span.node, where spans bear the nodes' names. */
 void rank_match_graph(struct rank_job *job);
-
-#endif

@@ -1,8 +1,7 @@
 /* ingest/rank_json.h: what dpro's own recorder wrote of a rank (rank.json) or of the job
  * (job.json): models with their parameters and buckets by name, and steps timed with and without a
  * profiler. */
-#ifndef INGEST_RANK_JSON_H
-#define INGEST_RANK_JSON_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -86,5 +85,3 @@ struct recorded_walk {
 };
 /* The bucket of that many elements (0: unknown) or bytes; UINT32_MAX: none. */
 uint32_t recorded_walk_next(struct recorded_walk *walk, uint64_t numel, uint64_t size_bytes);
-
-#endif

@@ -5,8 +5,7 @@
  * with a payload of the format's own, its rank is found, and the payload is joined to the rank or
  * to the trace. A reader knows the files beside its own by sources.h only, never another format's
  * reader; what calls the hooks knows no format. */
-#ifndef INGEST_READER_H
-#define INGEST_READER_H
+#pragma once
 
 #include "base/bytes.h"
 #include "base/json.h"
@@ -108,5 +107,3 @@ struct reader {
     void (*match_graph)(struct rank_job *job); /* of a profile: sets span.node. NULL: by names */
     void (*join)(struct trace_build *build);   /* once all ranks are built */
 };
-
-#endif

@@ -3,8 +3,7 @@
  *
  * A file is of the first reader that recognises it, and hooks run in this order. Where no file
  * holds a span, the last row of which there is a file says what is missing. */
-#ifndef INGEST_READERS_H
-#define INGEST_READERS_H
+#pragma once
 
 #include "ingest/reader.h"
 
@@ -28,5 +27,3 @@ READERS(DECLARE_READER)
 #undef DECLARE_READER
 
 extern const struct reader_table readers;
-
-#endif

@@ -1,10 +1,7 @@
 /* ingest/recognise.h: which format a file is of, by its head. */
-#ifndef INGEST_RECOGNISE_H
-#define INGEST_RECOGNISE_H
+#pragma once
 
 #include "ingest/readers.h"
 
 /* The reader of a document, from its first bytes; NULL: none of the table's. */
 const struct reader *recognise(const struct reader_table *table, struct json *js);
-
-#endif

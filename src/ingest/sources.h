@@ -1,6 +1,5 @@
 /* ingest/sources.h: the files of the input, from which the trace is built. */
-#ifndef INGEST_SOURCES_H
-#define INGEST_SOURCES_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -55,5 +54,3 @@ void *source_payload(const struct source *source, const struct payload_kind *kin
 void sources_fini(struct source_list *list);
 
 #define build_warn(build, ...) trace_warn((build)->trace, &(build)->options->sink, __VA_ARGS__)
-
-#endif

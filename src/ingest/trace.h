@@ -4,8 +4,7 @@
  * A reader fills one struct trace_part per file, with its own string table, so that files are read
  * in parallel; rank_build joins the parts of a rank into one struct trace_rank whose ids all point
  * into the trace's string table. */
-#ifndef INGEST_TRACE_H
-#define INGEST_TRACE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -249,5 +248,3 @@ bool trace_key_leaves_task(const char *key);
 /* Adds a line to the trace's warnings and to the sink. */
 void trace_warn(struct dpro_trace *trace, const struct dpro_sink *sink, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-#endif

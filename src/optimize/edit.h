@@ -1,6 +1,5 @@
 /* optimize/edit.h: changing a strategy. */
-#ifndef OPTIMIZE_EDIT_H
-#define OPTIMIZE_EDIT_H
+#pragma once
 
 #include <dpro/pass.h>
 
@@ -34,5 +33,3 @@ struct candidates {
 void candidates_fini(struct candidates *candidates);
 /* The edits from number `first` on are one, if there are any. */
 void candidates_add(struct candidates *candidates, size_t first);
-
-#endif

@@ -1,6 +1,5 @@
 /* optimize/plan_make.h: a strategy that a search found, as a plan for the job. */
-#ifndef OPTIMIZE_PLAN_MAKE_H
-#define OPTIMIZE_PLAN_MAKE_H
+#pragma once
 
 #include <dpro/optimize.h>
 #include <dpro/trace.h>
@@ -13,5 +12,3 @@ const struct recording *plan_recording(const struct dpro_trace *trace);
 /* Fills in a zeroed plan, all but uncertainty_pct and what writes its fused ops. */
 void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimum,
                enum dpro_which which, struct plan_file *plan);
-
-#endif

@@ -1,6 +1,5 @@
 /* optimize/registry.h: passes, and what they propose. */
-#ifndef OPTIMIZE_REGISTRY_H
-#define OPTIMIZE_REGISTRY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -109,5 +108,3 @@ uint32_t fuse_edits(const struct question *question, struct registered *entry, u
 /* Appends candidates: neighbouring ops are fused, and with them the buckets of their gradients;
  * fused ones are separated. */
 void fuse_propose(const struct question *question, struct registered *entry);
-
-#endif

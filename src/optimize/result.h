@@ -1,6 +1,5 @@
 /* optimize/result.h: what a search gives back. */
-#ifndef OPTIMIZE_RESULT_H
-#define OPTIMIZE_RESULT_H
+#pragma once
 
 #include "optimize/search.h"
 
@@ -26,5 +25,3 @@ void result_choose(struct dpro_optimum *optimum, struct space *space);
 void result_fill(struct dpro_optimum *optimum, struct space *space);
 /* decisions.c: what the best strategy fuses, of all ranks, and what makes it of the job's own. */
 void result_decide(struct dpro_optimum *optimum);
-
-#endif

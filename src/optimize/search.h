@@ -1,6 +1,5 @@
 /* optimize/search.h: a search, and the algorithms that it is made of. */
-#ifndef OPTIMIZE_SEARCH_H
-#define OPTIMIZE_SEARCH_H
+#pragma once
 
 #include "optimize/space.h"
 
@@ -65,5 +64,3 @@ extern const struct default_strategy default_strategies[N_DEFAULTS];
 bool default_is_within(const struct model_capabilities *capabilities, uint32_t index);
 void default_make(const struct dpro_model *model, const struct computation *work, uint32_t index,
                   struct dpro_strategy *strategy);
-
-#endif

@@ -1,6 +1,5 @@
 /* optimize/space.h: strategies of one model, and what they are worth. */
-#ifndef OPTIMIZE_SPACE_H
-#define OPTIMIZE_SPACE_H
+#pragma once
 
 #include "base/arena.h"
 #include "cost/evaluate.h"
@@ -121,5 +120,3 @@ struct convergence {
     uint32_t n_quiet;
 };
 bool has_converged(struct convergence *convergence, int64_t best_ns);
-
-#endif

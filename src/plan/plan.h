@@ -1,7 +1,6 @@
 /* plan/plan.h: plan.json (doc/formats/plan.md), or a plain list of buckets: reading it, checking it
  * as far as can be told without the job, and writing it. */
-#ifndef PLAN_PLAN_H
-#define PLAN_PLAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -71,5 +70,3 @@ void plan_file_write(struct writer *writer, const void *plan);
 /* The files that jobs of the plan's stack read beside plan.json; returns how many. */
 enum { PLAN_MOST_FILES = 6 };
 size_t plan_stack_files(const struct plan_file *plan, struct set_file files[PLAN_MOST_FILES]);
-
-#endif

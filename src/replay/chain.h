@@ -19,8 +19,7 @@
  * iterations that came before it, with the mean of all the others; where only the time is asked
  * for, with each of the others in turn, as the slowest of average ranks is faster than the slowest
  * of real ones. */
-#ifndef REPLAY_CHAIN_H
-#define REPLAY_CHAIN_H
+#pragma once
 
 #include "base/arena.h"
 #include "replay/replay.h"
@@ -62,5 +61,3 @@ void chain_fini(struct chain *chain);
 void chain_run(struct chain *chain);
 /* The last copy that replays the sample which the graph shows. */
 uint32_t chain_shown_copy(const struct chain *chain);
-
-#endif

@@ -5,8 +5,7 @@
  * (ready, id), with the first one outside it as most queues hold only one; over the devices a
  * tournament tree keeps the device whose first op comes next. Keys never decrease, as an op gets
  * ready at its predecessor's end or later. Inline, as this is what a replay does most. */
-#ifndef REPLAY_DISPATCH_H
-#define REPLAY_DISPATCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -203,5 +202,3 @@ static inline void play_all(struct dispatch *d)
     for (uint32_t node = d->n_leaves - 1; node > 0; node--)
         d->matches[node] = play(d, node);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * with device clocks that carry on. An engine asks for the durations of a copy when the copy is
  * first touched and hands over the end times when its last op has run; copies open and close nearly
  * in order, and few are open at once, so a thousand copies need no more memory than three. */
-#ifndef REPLAY_REPLAY_H
-#define REPLAY_REPLAY_H
+#pragma once
 
 #include <dpro/replay.h>
 
@@ -121,5 +120,3 @@ struct breakdown_span {
 
 void breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span,
                     struct dpro_rank_time *ranks);
-
-#endif

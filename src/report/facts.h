@@ -1,6 +1,5 @@
 /* report/facts.h: what every form of the report says, worked out once. */
-#ifndef REPORT_FACTS_H
-#define REPORT_FACTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -205,5 +204,3 @@ struct drawn_facts {
     struct slices slices;
 };
 void timeline_write(struct writer *writer, const void *drawn);
-
-#endif

@@ -1,6 +1,5 @@
 /* report/model_report.h: a model, and a strategy in it, for people and for programs. */
-#ifndef REPORT_MODEL_REPORT_H
-#define REPORT_MODEL_REPORT_H
+#pragma once
 
 #include <dpro/model.h>
 
@@ -20,5 +19,3 @@ void model_write_text(struct writer *writer, const struct dpro_model *model);
 void model_write_strategy(struct writer *writer, const struct dpro_model *model,
                           const struct dpro_strategy *strategy);
 void model_write_link(struct writer *writer, const struct dpro_model *model);
-
-#endif

@@ -1,8 +1,7 @@
 /* report/page.h: what all pages begin and end with. A page is one file that opens offline: its data
  * is embedded, its script makes text of it, never markup, and a content security policy shuts the
  * network out. */
-#ifndef REPORT_PAGE_H
-#define REPORT_PAGE_H
+#pragma once
 
 #include "base/writer.h"
 
@@ -21,5 +20,3 @@ void page_begin(struct writer *writer, const char *title, const char *beside);
 /* Ends the data; then come scripts. */
 void page_scripts(struct writer *writer);
 void page_end(struct writer *writer);
-
-#endif

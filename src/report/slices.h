@@ -1,6 +1,5 @@
 /* report/slices.h: what a timeline draws: per device a measured and a replayed track of slices. */
-#ifndef REPORT_SLICES_H
-#define REPORT_SLICES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ void slices_fini(struct slices *slices);
  * graph's members). */
 uint32_t slices_last_member(const struct dpro_graph *graph, const struct dpro_replay *replay,
                             uint32_t collective);
-
-#endif

@@ -1,6 +1,5 @@
 /* report/table.h: text for a terminal: paragraphs and tables of at most TABLE_COLUMNS columns. */
-#ifndef REPORT_TABLE_H
-#define REPORT_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -46,5 +45,3 @@ void table_paragraph(struct writer *writer, const char *first, int indent, const
     __attribute__((format(printf, 4, 5)));
 /* The same of a text that may hold any bytes. */
 void table_escaped(struct writer *writer, const char *first, int indent, const char *text);
-
-#endif

@@ -1,6 +1,5 @@
 /* report/warnings.h: the warnings of a report, from all that it rests on. */
-#ifndef REPORT_WARNINGS_H
-#define REPORT_WARNINGS_H
+#pragma once
 
 #include <dpro/whatif.h>
 
@@ -20,5 +19,3 @@ struct warnings {
 /* Those of several sets, under a heading; as the key "warnings" of an object. */
 void warnings_write_text(struct writer *writer, const struct warnings *sets, size_t n);
 void warnings_write_json(struct writer *writer, const struct warnings *sets, size_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* report/words.h: numbers and sentences for people. */
-#ifndef REPORT_WORDS_H
-#define REPORT_WORDS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -35,5 +34,3 @@ struct words {
 /* Puts `separator` before it, unless it is the first. */
 void words_add(struct words *words, const char *separator, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-#endif

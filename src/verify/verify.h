@@ -1,8 +1,7 @@
 /* verify/verify.h: what a plan was worth, as worked out from the times of turns with and without
  * it.
  */
-#ifndef VERIFY_VERIFY_H
-#define VERIFY_VERIFY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -77,5 +76,3 @@ enum verify_verdict verify_verdict(const struct dpro_verify *verify);
 /* What the plan promised, and half of its 95 % interval, in percent; NAN: it promised nothing. */
 double verify_expected_gain(const struct dpro_verify *verify);
 double verify_expected_uncertainty(const struct dpro_verify *verify);
-
-#endif

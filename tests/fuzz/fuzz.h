@@ -1,7 +1,6 @@
 /* fuzz.h: what the targets share. The first byte of the input picks a second, small chunk size:
  * reading must give the same however the buffer cuts the text. */
-#ifndef FUZZ_H
-#define FUZZ_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -169,5 +168,3 @@ static inline void fuzz_compare(const struct reader *reader, const uint8_t *data
     if (fuzz_read(reader, data + 1, size - 1, 0) != fuzz_read(reader, data + 1, size - 1, chunk))
         abort();
 }
-
-#endif

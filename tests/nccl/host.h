@@ -1,8 +1,7 @@
 /* host.h: what NCCL does with a profiler plugin, without NCCL: loads it, finds an interface, and
  * starts, updates and stops events with that interface's own structs. Every event's record, as it
  * has to be in the log, is kept beside. */
-#ifndef TESTS_NCCL_HOST_H
-#define TESTS_NCCL_HOST_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -90,5 +89,3 @@ int host_raw_stop(const struct host_comm *comm, void *handle);
 void host_state(struct event *event, int state, uint64_t value);
 void host_stop(struct event *event, struct journal *journal);
 bool host_knows(int version, enum nccl_event type);
-
-#endif

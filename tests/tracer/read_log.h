@@ -1,6 +1,5 @@
 /* read_log.h: a log file as the tests look at it. */
-#ifndef TESTS_TRACER_READ_LOG_H
-#define TESTS_TRACER_READ_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,5 +20,3 @@ const struct record *log_file_next(struct log_file *file);
 /* True when the last record ended where the file does. */
 bool log_file_whole(const struct log_file *file);
 void log_file_close(struct log_file *file);
-
-#endif

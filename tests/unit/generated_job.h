@@ -1,7 +1,6 @@
 /* tests/unit/generated_job.h: jobs for tests and benchmarks: the models of the paper's experiments
  * by their layers, and small random ones. */
-#ifndef TESTS_UNIT_GENERATED_JOB_H
-#define TESTS_UNIT_GENERATED_JOB_H
+#pragma once
 
 #include "cost/model.h"
 
@@ -27,5 +26,3 @@ struct generate_options {
     bool cycles;     /* the next iteration waits for one tensor after the other, not for all */
 };
 struct dpro_model *generate_random(const struct generate_options *options);
-
-#endif

@@ -1,6 +1,5 @@
 /* graph_ask.h: what tests ask of a graph. */
-#ifndef GRAPH_ASK_H
-#define GRAPH_ASK_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -12,5 +11,3 @@ dpro_op_id nth_op(const struct dpro_graph *graph, int rank, const char *name, in
 bool edge_to(const struct dpro_graph *graph, dpro_op_id from, dpro_op_id to, int next);
 /* Whether a warning holds the word. */
 bool has_warning(const struct dpro_graph *graph, const char *word);
-
-#endif

@@ -8,8 +8,7 @@
  * device),
  * "#RANK" (default 0), "!KIND" as in dpro_op_kind_name (default FW), "*": the rank's boundary.
  * "->" leads to an op of the same iteration, "=>" into the next. */
-#ifndef GRAPH_TEXT_H
-#define GRAPH_TEXT_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -24,5 +23,3 @@ void add_collective(struct dpro_graph *graph, const char *barrier, uint64_t size
  * drawing from [0, n). */
 struct dpro_graph *random_graph(uint64_t seed);
 uint32_t pick(uint32_t n);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Every iteration each rank computes until it arrives, takes part in up to two collectives on a
  * thread each (NCCL: in one, on its stream), and computes a little when it has left the last. */
-#ifndef MESSAGE_JOB_H
-#define MESSAGE_JOB_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,5 +44,3 @@ void write_profile(const struct job *job, const char *folder, int rank);
 void write_log(const struct job *job, const char *folder, int rank);
 /* The profiles of all ranks, and the logs of those that have one. */
 void write_job(const struct job *job, const char *folder);
-
-#endif

@@ -1,7 +1,6 @@
 /* nomem.h: allocations that fail when the test says so. Programs with nomem.c are linked with
  * --wrap=malloc, --wrap=calloc, --wrap=realloc and --wrap=free. */
-#ifndef NOMEM_H
-#define NOMEM_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -10,5 +9,3 @@ extern atomic_long nomem_n_left;
 
 /* Blocks that were allocated here and not freed. */
 extern atomic_long nomem_n_blocks;
-
-#endif

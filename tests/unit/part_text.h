@@ -1,6 +1,5 @@
 /* part_text.h: what a reader makes of a text in memory. */
-#ifndef PART_TEXT_H
-#define PART_TEXT_H
+#pragma once
 
 #include "ingest/part.h"
 
@@ -12,5 +11,3 @@ extern enum json_fail last_fail;
 /* Reads with a buffer of `chunk` bytes (0: the usual). The part is the caller's to end with
  * part_fini. */
 struct trace_part part_of_text(const struct reader *reader, const char *text, size_t chunk);
-
-#endif

@@ -1,7 +1,6 @@
 /* report_fake.h: a made-up job to report on: ranks with CPU threads, a compute and a communication
  * stream, backward overlapping with bucketed all_reduce, and one slow rank. */
-#ifndef TESTS_REPORT_FAKE_H
-#define TESTS_REPORT_FAKE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -25,5 +24,3 @@ void fake_destroy(struct fake *fake);
 #define FAKE_HOSTILE                                                                               \
     "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)> \"q\" 'a' & \\ \n\r\t\x01" \
     "\x1b[31m \xff\xc3 \xe2\x80\xa8 \xc2\x9b end"
-
-#endif

@@ -1,6 +1,5 @@
 /* tests/unit/search_job.h: jobs for tests of the search, and what it and a replay make of them. */
-#ifndef TESTS_UNIT_SEARCH_JOB_H
-#define TESTS_UNIT_SEARCH_JOB_H
+#pragma once
 
 #include "generated_job.h"
 #include "optimize/search.h"
@@ -14,5 +13,3 @@ struct dpro_optimum *optimum_of(const struct dpro_model *model,
 uint32_t most_seeds(uint32_t n);
 /* An iteration by a replay of the job's whole graph, in ns. */
 int64_t replayed(const struct dpro_model *model, const struct dpro_strategy *strategy);
-
-#endif

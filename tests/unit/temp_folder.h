@@ -1,6 +1,5 @@
 /* temp_folder.h: a folder for the files of a test. */
-#ifndef TEMP_FOLDER_H
-#define TEMP_FOLDER_H
+#pragma once
 
 #include <stddef.h>
 
@@ -20,5 +19,3 @@ void write_bytes(const char *name, const void *data, size_t size);
 void write_text(const char *name, const char *text);
 
 #define TEST_IN_FOLDER(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-
-#endif

@@ -1,10 +1,7 @@
 /* toy_reader.h: a format that tests add to the table of readers. */
-#ifndef TOY_READER_H
-#define TOY_READER_H
+#pragma once
 
 #include "ingest/reader.h"
 
 extern const struct reader toy_reader;
 extern int n_toys_freed; /* payloads */
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Times are whole microseconds. A rank's main thread is 1, its autograd thread 2, streams are 7 and
  * up. */
-#ifndef TRACE_TEXT_H
-#define TRACE_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,5 +56,3 @@ struct dpro_graph *trace_text_graph(void);
 struct dpro_graph *trace_text_graph_with(const struct dpro_graph_options *options);
 /* The same, but hands back the status and the message. */
 int trace_text_try(struct dpro_graph **graph, struct dpro_error *err);
-
-#endif

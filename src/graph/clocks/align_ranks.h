@@ -1,6 +1,5 @@
 /* graph/clocks/align_ranks.h: every rank's clock on one axis. */
-#ifndef GRAPH_ALIGN_RANKS_H
-#define GRAPH_ALIGN_RANKS_H
+#pragma once
 
 #include "graph/collectives/match_collectives.h"
 
@@ -11,5 +10,3 @@ void clocks_align(struct join *join, const struct dpro_trace *trace,
 
 /* Moves all times of all ranks onto the common axis. */
 void clocks_move(struct join *join);
-
-#endif

@@ -1,6 +1,5 @@
 /* graph/clocks/collective_constraints.h: what collectives say about their ranks' clocks. */
-#ifndef GRAPH_COLLECTIVE_CONSTRAINTS_H
-#define GRAPH_COLLECTIVE_CONSTRAINTS_H
+#pragma once
 
 #include "align/transport_constraints.h"
 #include "graph/collectives/match_collectives.h"
@@ -11,5 +10,3 @@ void constraints_visit_collectives(const struct join *join, const clock_nodes *n
 
 /* "all_reduce number 3 of iteration 7" */
 void collective_constraint_describe(const struct join *join, uint64_t mark, char *out, size_t size);
-
-#endif

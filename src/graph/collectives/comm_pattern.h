@@ -1,7 +1,6 @@
 /* graph/collectives/comm_pattern.h: which algorithm a collective ran, read from who sent to whom.
  */
-#ifndef GRAPH_COMM_PATTERN_H
-#define GRAPH_COMM_PATTERN_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ struct pattern {
  * - 1) times in an all-reduce of n, else n - 1. Sorts the messages. */
 struct pattern pattern_find(struct pattern_message *messages, size_t n, uint32_t n_ranks,
                             const char *known, uint32_t ring_steps);
-
-#endif

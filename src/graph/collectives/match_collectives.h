@@ -1,7 +1,6 @@
 /* graph/collectives/match_collectives.h: from ranks built alone to one job: who takes part in which
  * collective. */
-#ifndef GRAPH_MATCH_COLLECTIVES_H
-#define GRAPH_MATCH_COLLECTIVES_H
+#pragma once
 
 #include "align/clock_map.h"
 #include "graph/collectives/comm_pattern.h"
@@ -101,5 +100,3 @@ void join_check_unsure(struct join *join);
 void join_cut_waiting(struct join *join);
 
 void join_fini(struct join *join);
-
-#endif

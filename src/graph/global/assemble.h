@@ -1,6 +1,5 @@
 /* graph/global/assemble.h: writing the joined ranks into one graph. */
-#ifndef GRAPH_ASSEMBLE_H
-#define GRAPH_ASSEMBLE_H
+#pragma once
 
 #include "graph/servers/parameter_servers.h"
 
@@ -19,5 +18,3 @@ int assemble_graph(struct job *job, const struct dpro_trace *trace,
 /* A graph of clocks and nothing else. */
 int assemble_clocks(struct join *join, const struct dpro_graph_options *options,
                     struct dpro_graph **graph, struct dpro_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* graph/global/assembly.h: the global graph under construction, and the files that construct it. */
-#ifndef GRAPH_ASSEMBLY_H
-#define GRAPH_ASSEMBLY_H
+#pragma once
 
 #include "graph/servers/parameter_servers.h"
 
@@ -154,5 +153,3 @@ void assembly_time(struct assembly *a);
  */
 void assembly_warn_clocks(struct assembly *a);
 void assembly_warn(struct assembly *a);
-
-#endif

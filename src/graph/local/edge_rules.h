@@ -1,7 +1,6 @@
 /* graph/local/edge_rules.h: the rules by which ops of a rank wait for each other. What a rule needs
  * of the times it may also change: a call that waited for work is cut to what came after. */
-#ifndef GRAPH_EDGE_RULES_H
-#define GRAPH_EDGE_RULES_H
+#pragma once
 
 #include "graph/rank_build.h"
 
@@ -49,5 +48,3 @@ void rule_storages(struct rank_build *rank);
 
 /* node_edges.c: producer -> consumer by the framework's own graph. */
 void rule_nodes(struct rank_build *rank);
-
-#endif

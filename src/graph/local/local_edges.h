@@ -1,6 +1,5 @@
 /* graph/local/local_edges.h: adding edges within a rank, and what the rules for them ask about. */
-#ifndef GRAPH_LOCAL_EDGES_H
-#define GRAPH_LOCAL_EDGES_H
+#pragma once
 
 #include "graph/rank_build.h"
 
@@ -89,5 +88,3 @@ typedef ARRAY(struct node_tensor) node_tensors;
 /* node_tensors.c: what a collective's node takes, and what was packed into that; none where the
  * graph does not say it. The caller frees it. */
 node_tensors local_node_tensors(const struct rank_build *rank, uint32_t op);
-
-#endif

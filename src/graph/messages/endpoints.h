@@ -5,8 +5,7 @@
  * In NCCL's, the steps of its proxy threads are chunks on a channel. What both ends of a message
  * have in common is its transaction: the two ranks, and (connection, first byte), or (operation of
  * the communicator, channel, step). */
-#ifndef GRAPH_ENDPOINTS_H
-#define GRAPH_ENDPOINTS_H
+#pragma once
 
 #include "graph/collectives/match_collectives.h"
 
@@ -75,5 +74,3 @@ bool endpoints_find_exchange(struct endpoints *endpoints, const struct joined *j
 
 /* The algorithm that NCCL says it ran: "ring", ..., static; NULL: not known. */
 const char *endpoints_algorithm(const struct endpoints *endpoints, const struct net_part *part);
-
-#endif

@@ -5,8 +5,7 @@
  * gloo's receivers say before each message that they are ready for it. Where a ready message
  * shares its stream with data it stands behind that, which can take as long as a message does: then
  * ready messages are messages of the graph, too. */
-#ifndef GRAPH_FIND_MESSAGES_H
-#define GRAPH_FIND_MESSAGES_H
+#pragma once
 
 #include <string.h>
 #include <sys/socket.h>
@@ -100,5 +99,3 @@ void messages_by_start(const struct messages *messages, uint32_t first_sample, u
                        struct sent_message *sent);
 
 void messages_fini(struct messages *messages);
-
-#endif

@@ -1,6 +1,5 @@
 /* graph/names/collective_kinds.h: kinds of collectives by the names of what runs them. */
-#ifndef GRAPH_COLLECTIVE_KINDS_H
-#define GRAPH_COLLECTIVE_KINDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,5 +15,3 @@ size_t name_plain(const char *name, size_t len, char *plain, size_t size);
  * "gather", "scatter"; "negotiate" for Horovod's agreeing on one; static storage. "send_recv" for
  * NCCL's common point-to-point kernel, NULL when the name is none. */
 const char *name_collective(const char *name);
-
-#endif

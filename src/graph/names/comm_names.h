@@ -1,6 +1,5 @@
 /* graph/names/comm_names.h: which kernels, calls and ranges are communication, by their names. */
-#ifndef GRAPH_COMM_NAMES_H
-#define GRAPH_COMM_NAMES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ bool comm_name_of_kernel(const char *name, size_t len, struct comm_name *found);
 /* Whether a CPU op, or a range that somebody drew, is named for a collective: a kernel that is
  * launched right inside is communication even if its own name does not tell. */
 bool comm_name_is_scope(const char *name, size_t len);
-
-#endif

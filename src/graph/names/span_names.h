@@ -1,6 +1,5 @@
 /* graph/names/span_names.h: what a span's name tells, looked up once per distinct name. */
-#ifndef GRAPH_SPAN_NAMES_H
-#define GRAPH_SPAN_NAMES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ enum name_class {
 };
 
 uint32_t name_classify(const char *name, size_t len);
-
-#endif

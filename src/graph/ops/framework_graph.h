@@ -1,6 +1,5 @@
 /* graph/ops/framework_graph.h: the graph that a framework recorded of what it runs. */
-#ifndef GRAPH_FRAMEWORK_GRAPH_H
-#define GRAPH_FRAMEWORK_GRAPH_H
+#pragma once
 
 #include "base/arena.h"
 #include "graph/rank_build.h"
@@ -55,5 +54,3 @@ static inline bool dfg_is_known(const struct rank_build *rank)
 {
     return rank->trace->n_dfg_nodes > 0;
 }
-
-#endif

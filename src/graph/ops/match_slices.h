@@ -1,6 +1,5 @@
 /* graph/ops/match_slices.h: the same work in every iteration. */
-#ifndef GRAPH_MATCH_SLICES_H
-#define GRAPH_MATCH_SLICES_H
+#pragma once
 
 #include "graph/rank_build.h"
 
@@ -24,5 +23,3 @@ slice_list slices_by_start(const struct rank_build *rank, uint32_t step,
 
 void slice_matches_find(const struct rank_build *rank, struct slice_matches *matches);
 void slice_matches_fini(struct slice_matches *matches);
-
-#endif

@@ -1,7 +1,6 @@
 /* graph/servers/exchanges.h: what ranks push to parameter servers and pull from them, tensor by
  * tensor. */
-#ifndef GRAPH_EXCHANGES_H
-#define GRAPH_EXCHANGES_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -11,5 +10,3 @@ void exchanges_find(struct dpro_graph *graph);
 
 /* Whether an op is bytes that arrive over a link: a push at a server, or a pull at a rank. */
 bool exchange_arrives(const struct dpro_graph *graph, uint32_t op);
-
-#endif

@@ -5,8 +5,7 @@
  * are what it does with each push: copy the first of a key, add the others to it, and update with
  * the last. They have their times in every iteration; in a replay the server's thread takes them as
  * they come. */
-#ifndef GRAPH_PARAMETER_SERVERS_H
-#define GRAPH_PARAMETER_SERVERS_H
+#pragma once
 
 #include "graph/messages/find_messages.h"
 
@@ -39,5 +38,3 @@ void servers_build(struct servers *servers);
 const struct joined *servers_name_op(const struct servers *servers, uint32_t server, uint32_t op,
                                      char *out, size_t size);
 void servers_fini(struct servers *servers);
-
-#endif

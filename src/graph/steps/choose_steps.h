@@ -1,6 +1,5 @@
 /* graph/steps/choose_steps.h: the iterations that a graph rests on. */
-#ifndef GRAPH_CHOOSE_STEPS_H
-#define GRAPH_CHOOSE_STEPS_H
+#pragma once
 
 #include "graph/rank_build.h"
 
@@ -27,5 +26,3 @@ int choose_steps(struct chooser *chooser, struct dpro_error *err);
 /* unusual_steps.c: leaves out iterations at a recording's ends that are unlike the others:
  * they are not timed any more. Not where iterations were chosen by --steps. */
 void unusual_steps_leave_out(struct chooser *chooser);
-
-#endif

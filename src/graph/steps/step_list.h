@@ -1,7 +1,6 @@
 /* graph/steps/step_list.h: a rank's list of steps while they are looked for, and the spans that
  * tell where they are. */
-#ifndef GRAPH_STEP_LIST_H
-#define GRAPH_STEP_LIST_H
+#pragma once
 
 #include "base/sort.h"
 #include "graph/rank_build.h"
@@ -51,5 +50,3 @@ void steps_from_period(struct rank_build *rank, uint32_t window);
 /* An iteration calls the executor for the same functions, one after the other; it begins with the
  * largest of them. */
 void steps_from_executor(struct rank_build *rank, uint32_t class);
-
-#endif

@@ -1,6 +1,5 @@
 /* graph/steps/trend.h: whether iterations get longer or shorter through a recording. */
-#ifndef GRAPH_TREND_H
-#define GRAPH_TREND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,5 +12,3 @@ struct trend {
 /* By the Mann-Kendall test. False: p is 0.05 or more, the two thirds differ by less than 3 %, or
  * there are fewer than five iterations. */
 bool trend_find(const int64_t *iterations_ns, uint32_t n, struct trend *trend);
-
-#endif

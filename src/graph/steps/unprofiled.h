@@ -1,6 +1,5 @@
 /* graph/steps/unprofiled.h: iterations that the transport logs show and no profile does. */
-#ifndef GRAPH_UNPROFILED_H
-#define GRAPH_UNPROFILED_H
+#pragma once
 
 #include "graph/rank_build.h"
 
@@ -8,5 +7,3 @@
 void unprofiled_iterations_find(const struct rank_build *ranks, uint32_t n_ranks,
                                 const struct dpro_trace *trace,
                                 struct dpro_unprofiled_iterations *out);
-
-#endif

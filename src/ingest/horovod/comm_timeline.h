@@ -1,7 +1,6 @@
 /* ingest/horovod/comm_timeline.h: between comm_timeline.c, which reads the events of a timeline's
  * file, and timeline_runs.c, which puts runs together from them. */
-#ifndef INGEST_HOROVOD_COMM_TIMELINE_H
-#define INGEST_HOROVOD_COMM_TIMELINE_H
+#pragma once
 
 #include "base/map.h"
 #include "ingest/horovod/timeline.h"
@@ -39,5 +38,3 @@ struct timeline_reading {
 void timeline_take_event(struct timeline_reading *r, const struct timeline_event *e);
 /* Puts together what is left, and frees all but the timeline. */
 void timeline_finish(struct timeline_reading *r);
-
-#endif

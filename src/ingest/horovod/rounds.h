@@ -1,7 +1,6 @@
 /* ingest/horovod/rounds.h: what Horovod's timeline tells of the job: which tensors travel together,
  * and when each rank's background thread negotiated, copied and reduced them. */
-#ifndef INGEST_HOROVOD_ROUNDS_H
-#define INGEST_HOROVOD_ROUNDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -72,5 +71,3 @@ enum { FUSION_SPANS = 5 };
 /* Adds each rank's Horovod thread to its tracks, with the spans of its groups; room for them was
  * made. Needs the trace's ranks and transports. */
 void fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink);
-
-#endif

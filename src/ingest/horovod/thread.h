@@ -1,7 +1,6 @@
 /* ingest/horovod/thread.h: between rounds.c, which finds rounds and groups, and thread.c, which
  * finds them on every rank. */
-#ifndef INGEST_HOROVOD_THREAD_H
-#define INGEST_HOROVOD_THREAD_H
+#pragma once
 
 #include "ingest/trace.h"
 
@@ -113,5 +112,3 @@ void thread_place_groups(struct placing *p);
 /* ring_messages.c: gives each group the messages that carried it, on all ranks, and ties those of
  * the graph's groups to their spans. Needs the spans of all ranks. */
 void fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, int lead);
-
-#endif

@@ -1,8 +1,7 @@
 /* ingest/horovod/timeline.h: what communication layers write of themselves: Horovod's timeline (of
  * rank 0 only), BytePS's comm.json. One *run* is one tensor, or one partition of
  * it, communicated once: what it waited for, was copied and was transferred, and when. */
-#ifndef INGEST_HOROVOD_TIMELINE_H
-#define INGEST_HOROVOD_TIMELINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -80,5 +79,3 @@ static inline bool timeline_has(const struct timeline_run *run, enum timeline_st
 {
     return run->stages[stage].start_ns != INT64_MIN;
 }
-
-#endif

@@ -1,10 +1,7 @@
 /* ingest/mxnet/mxnet.h: MXNet's profile and the graph that it is of. */
-#ifndef INGEST_MXNET_MXNET_H
-#define INGEST_MXNET_MXNET_H
+#pragma once
 
 #include "ingest/rank_job.h"
 
 /* match_types.c: sets span.node, where spans bear the nodes' types only. */
 void mxnet_match_types(struct rank_job *job);
-
-#endif

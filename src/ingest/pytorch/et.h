@@ -1,6 +1,5 @@
 /* ingest/pytorch/et.h: what PyTorch's execution trace (ET) holds. */
-#ifndef INGEST_PYTORCH_ET_H
-#define INGEST_PYTORCH_ET_H
+#pragma once
 
 #include "ingest/rank_job.h"
 
@@ -15,5 +14,3 @@ extern const struct payload_kind et_payload;
  * they are. */
 void et_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
 void et_join(struct rank_job *job);
-
-#endif

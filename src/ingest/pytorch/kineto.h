@@ -1,6 +1,5 @@
 /* ingest/pytorch/kineto.h: what Kineto's profiles tell beside spans. */
-#ifndef INGEST_PYTORCH_KINETO_H
-#define INGEST_PYTORCH_KINETO_H
+#pragma once
 
 #include "ingest/rank_job.h"
 
@@ -22,5 +21,3 @@ extern const struct payload_kind kineto_payload;
 /* join_flows.c */
 void kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
 void kineto_join(struct rank_job *job);
-
-#endif

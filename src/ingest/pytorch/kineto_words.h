@@ -1,7 +1,6 @@
 /* ingest/pytorch/kineto_words.h: what the words in Kineto traces mean, in the spellings of all
  * years. */
-#ifndef INGEST_PYTORCH_KINETO_WORDS_H
-#define INGEST_PYTORCH_KINETO_WORDS_H
+#pragma once
 
 #include "ingest/trace.h"
 
@@ -15,5 +14,3 @@ bool kineto_is_communication(const char *name, size_t len);
 enum sync_kind kineto_sync_kind(const char *text, size_t len);
 /* Bytes of an element type, "float", "c10::Half"; 0: unknown. */
 uint64_t kineto_dtype_bytes(const char *name);
-
-#endif

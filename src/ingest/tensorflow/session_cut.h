@@ -1,7 +1,6 @@
 /* ingest/tensorflow/session_cut.h: the processes of a session while their profiles are cut
  * into steps: session_profile.c finds the steps, session_cut.c cuts. */
-#ifndef INGEST_TENSORFLOW_SESSION_CUT_H
-#define INGEST_TENSORFLOW_SESSION_CUT_H
+#pragma once
 
 #include "base/map.h"
 #include "ingest/sources.h"
@@ -56,5 +55,3 @@ struct joiner {
 
 /* session_cut.c: cuts a process's spans into the steps. */
 void session_cut_process(struct joiner *j, struct process *process);
-
-#endif

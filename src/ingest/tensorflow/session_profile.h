@@ -1,7 +1,6 @@
 /* ingest/tensorflow/session_profile.h: what TensorFlow's profiler (XPlane) notes of a session's
  * runs in one of its processes. */
-#ifndef INGEST_TENSORFLOW_SESSION_PROFILE_H
-#define INGEST_TENSORFLOW_SESSION_PROFILE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -40,5 +39,3 @@ struct session_profile *session_profile_of(const struct trace_part *part);
  * from the step whose RunMetadata has the graph. Where a task has no profile, the steps of the
  * RunMetadata are used. */
 void session_profiles_join(struct trace_build *build);
-
-#endif

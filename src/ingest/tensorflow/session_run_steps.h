@@ -1,7 +1,6 @@
 /* ingest/tensorflow/session_run_steps.h: what a step of a TensorFlow session ran, on all its
  * processes (StepStats). */
-#ifndef INGEST_TENSORFLOW_SESSION_RUN_STEPS_H
-#define INGEST_TENSORFLOW_SESSION_RUN_STEPS_H
+#pragma once
 
 #include "base/protobuf.h"
 #include "ingest/tensorflow/tf_parts.h"
@@ -26,5 +25,3 @@ uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key);
 void session_extend(int64_t whole_ns[2], int64_t start_ns, int64_t end_ns);
 /* Sets group and number of a collective by its key, "1 104", which is equal on all tasks. */
 void session_name_group(struct trace_part *part, const char *key, struct trace_detail *detail);
-
-#endif

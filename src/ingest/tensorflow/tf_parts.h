@@ -1,7 +1,6 @@
 /* ingest/tensorflow/tf_parts.h: tracks, details and spans of a part, and parts of their own for the
  * processes or devices that one file tells of. */
-#ifndef INGEST_TENSORFLOW_TF_PARTS_H
-#define INGEST_TENSORFLOW_TF_PARTS_H
+#pragma once
 
 #include "base/protobuf.h"
 #include "ingest/reader.h"
@@ -56,5 +55,3 @@ typedef ARRAY(uint32_t) graphdef_places;
 /* Adds the nodes of the GraphDef at hand, entered already, to part->dfg_nodes, with ids into the
  * part's names. Inputs that no node of this graph is are left out. What is broken is in pb. */
 void graphdef_read_nodes(struct pb *pb, struct trace_part *part, graphdef_places *places);
-
-#endif

@@ -1,7 +1,6 @@
 /* ingest/tensorflow/xla.h: ops that XLA ran on several devices of one process, as XSpace has them.
  */
-#ifndef INGEST_TENSORFLOW_XLA_H
-#define INGEST_TENSORFLOW_XLA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,5 +44,3 @@ struct xla_text {
     size_t name_len, opcode_len; /* opcode_len 0: not told */
 };
 struct xla_text xla_read_text(const char *text, size_t len);
-
-#endif

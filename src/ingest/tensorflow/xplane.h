@@ -1,7 +1,6 @@
 /* ingest/tensorflow/xplane.h: XSpace while it is read: what its planes call things, for
  * xplane_names.c that reads the names and xplane.c that reads the events. */
-#ifndef INGEST_TENSORFLOW_XPLANE_H
-#define INGEST_TENSORFLOW_XPLANE_H
+#pragma once
 
 #include <string.h>
 
@@ -116,5 +115,3 @@ static inline bool xplane_is(const char *text, size_t len, const char *word)
 
 /* xplane_names.c: the first pass over a plane: what it is and what things are called in it. */
 void xplane_read_names(struct xplane *x, const struct pb_field *message);
-
-#endif

@@ -1,8 +1,7 @@
 /* ingest/transport/nccl.h: what the NCCL profiler plugin logged: communicators, the collectives and
  * point-to-point calls of this process, and the proxy's work for them: per channel and peer an op,
  * and its steps, each one chunk that was sent or received. */
-#ifndef INGEST_TRANSPORT_NCCL_H
-#define INGEST_TRANSPORT_NCCL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -85,5 +84,3 @@ bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size);
 void nccl_log_join(struct nccl_log *log);
 /* Moves the logs to the trace and finds the spans of their operations. */
 void nccl_build(struct trace_build *build);
-
-#endif

@@ -4,8 +4,7 @@
  * A message is ZeroMQ's frames: meta data, keys, values, their lengths. A request and its answer
  * have the worker, the server and the timestamp in common: with key and direction that is the
  * transaction. */
-#ifndef INGEST_TRANSPORT_PS_H
-#define INGEST_TRANSPORT_PS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -133,5 +132,3 @@ void ps_assign_profiles(struct dpro_trace *trace);
 /* Finds the streams of messages that have none, both ends of each message, when they were sent and
  * received, the keys' own numbers, and which spans of the profiles they are of. */
 void ps_build(struct dpro_trace *trace);
-
-#endif

@@ -1,7 +1,6 @@
 /* ingest/transport/runs.h: the profiler's spans around the calls of a communication library, by
  * thread and time: what a log says happened on that thread then belongs to that span. */
-#ifndef INGEST_TRANSPORT_RUNS_H
-#define INGEST_TRANSPORT_RUNS_H
+#pragma once
 
 #include "ingest/trace.h"
 
@@ -27,5 +26,3 @@ uint32_t recorded_unit_of(const struct strtab *names, const struct trace_rank *r
 
 /* The one that was open on a thread at a time; NULL: none. */
 struct run *runs_at(const run_array *runs, int64_t thread, int64_t time_ns);
-
-#endif

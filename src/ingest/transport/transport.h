@@ -6,8 +6,7 @@
  * at both ends alike: (connection, direction, range of bytes) is the transaction id of a byte
  * stream. A gloo *message* is a range of its own; a data message is one SEND at one end and one
  * RECV at the other. */
-#ifndef INGEST_TRANSPORT_TRANSPORT_H
-#define INGEST_TRANSPORT_TRANSPORT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -194,5 +193,3 @@ void transports_build(struct trace_build *build);
  */
 void transports_complete(struct trace_build *build);
 void transports_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
-
-#endif

@@ -249,7 +249,8 @@ def main():
     print_table(rows)
     print("times in ms; left out: mean |error %| of iterations predicted from the others; gaps: share of the "
           "critical path in which nothing that is known ran;\nunprof.: median of the steps without a profiler, of which "
-          "no prediction is made; replay %: the replay's error against it; less cost %: the same less what the\ntransport logs show of the profiler's cost\n! misses its target "
+          "no prediction is made; replay %: the replay's error against it; less cost %: the same less what "
+          "the\ntransport logs show of the profiler's cost\n! misses its target "
           f"(|error| <= {ERROR_PCT:g} %, left out <= the larger of {ERROR_PCT:g} % and std; other frameworks' captures: "
           f"{FRAMEWORK_ERROR_PCT:g} %, of the mean by the job's own clock, and less cost too, where the capture calls itself quiet); "
           "* shown, not judged")

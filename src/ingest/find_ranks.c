@@ -127,7 +127,8 @@ struct device_source {
 /* By process, where files give equal numbers to their devices; else by the devices' numbers. */
 ORDER(compare_devices, struct device_source,
       (x->by_process ? ASCENDING(number) ?: strverscmp(x->source->path, y->source->path) : 0)
-          ?: ASCENDING(source->part.process.device) ?: strverscmp(x->source->path, y->source->path));
+          ?: ASCENDING(source->part.process.device)
+                 ?: strverscmp(x->source->path, y->source->path));
 
 /* Ranks count through the devices of all processes. */
 static void number_devices(struct trace_build *build, const regex_t *regex)

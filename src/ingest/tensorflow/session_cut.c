@@ -43,7 +43,8 @@ static uint32_t cut_of(const struct joiner *j, uint64_t run)
 /* The pids of tracks that the profile does not have: no process has them. */
 enum { OF_WAITS = 1, OF_VARIABLES };
 
-ORDER(by_time, struct session_moment, ASCENDING(ns) ?: ASCENDING(run) ?: ASCENDING(name) ?: ASCENDING(kind));
+ORDER(by_time, struct session_moment,
+      ASCENDING(ns) ?: ASCENDING(run) ?: ASCENDING(name) ?: ASCENDING(kind));
 
 /* The cut of a span: that of what its thread worked for then, or else of the last run that had
  * begun. */

@@ -155,7 +155,8 @@ struct splitter {
     uint32_t n_named;
 };
 
-ORDER(compare_ops, struct xla_op, ASCENDING(device) ?: ASCENDING(start_ns) ?: DESCENDING(end_ns) ?: ASCENDING(name));
+ORDER(compare_ops, struct xla_op,
+      ASCENDING(device) ?: ASCENDING(start_ns) ?: DESCENDING(end_ns) ?: ASCENDING(name));
 
 ORDER(compare_runs, struct run, ASCENDING(device) ?: ASCENDING(start_ns) ?: ASCENDING(program));
 

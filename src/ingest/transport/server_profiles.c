@@ -48,7 +48,8 @@ struct pair {
     bool named; /* as the names have it */
 };
 
-ORDER(compare_pairs, struct pair, DESCENDING(fits) ?: DESCENDING(named) ?: ASCENDING(transport) ?: ASCENDING(profile));
+ORDER(compare_pairs, struct pair,
+      DESCENDING(fits) ?: DESCENDING(named) ?: ASCENDING(transport) ?: ASCENDING(profile));
 
 ORDER(by_number, struct trace_rank, ASCENDING(rank));
 

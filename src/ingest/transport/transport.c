@@ -117,7 +117,8 @@ static void take_file(struct net_transport *into, struct trace_part *part, struc
 }
 
 ORDER_OF_POINTERS(by_process, struct source,
-                  COMPARE((unsigned)x->rank, (unsigned)y->rank) ?: COMPARE(transport_of(x)->pid, transport_of(y)->pid)
+                  COMPARE((unsigned)x->rank, (unsigned)y->rank)
+                      ?: COMPARE(transport_of(x)->pid, transport_of(y)->pid)
                       ?: COMPARE(transport_of(x)->segment, transport_of(y)->segment)
                       ?: COMPARE(x, y));
 

@@ -16,15 +16,26 @@ struct part {
     size_t n;
 };
 
+/* Texts are too short for what memmem() prepares. */
 static bool holds(struct part text, const char *word)
 {
-    return memmem(text.at, text.n, word, strlen(word)) != NULL;
+    size_t n = strlen(word);
+    const char *at = text.at, *end = text.at + text.n;
+    for (; (size_t)(end - at) >= n; at++) {
+        at = memchr(at, *word, (size_t)(end - at) - n + 1);
+        if (!at || memcmp(at, word, n) == 0)
+            return at != NULL;
+    }
+    return false;
 }
 
+/* Most names end the comparison with their first letter. */
 static bool begins(struct part text, const char *word)
 {
-    size_t n = strlen(word);
-    return text.n >= n && memcmp(text.at, word, n) == 0;
+    size_t i = 0;
+    while (word[i] && i < text.n && text.at[i] == word[i])
+        i++;
+    return word[i] == '\0';
 }
 
 /* ---- the parts of a name ---- */
@@ -189,14 +200,15 @@ static bool is_collective(struct part function)
 bool name_fits(const char *name, size_t len, const char *pattern)
 {
     struct part text = {name, len};
-    size_t n = strlen(pattern + 1);
+    size_t n;
     switch (*pattern) {
     case '*':
         return holds(text, pattern + 1);
     case '=':
-        return len == n && begins(text, pattern + 1);
+        return begins(text, pattern + 1) && len == strlen(pattern + 1);
     case '$':
-        return len >= n && begins((struct part){name + len - n, n}, pattern + 1);
+        n = strlen(pattern + 1);
+        return len >= n && memcmp(name + len - n, pattern + 1, n) == 0;
     default:
         return begins(text, pattern);
     }
@@ -208,6 +220,18 @@ static bool fits_any(struct part function, const char *const patterns[4])
     for (size_t i = 0; i < 4 && patterns[i] && !found; i++)
         found = name_fits(function.at, function.n, patterns[i]);
     return found;
+}
+
+/* Words that are searched for come last: almost every name is refused before. */
+static bool is_row(size_t i, struct part scope, struct part function)
+{
+    bool searches = *kernels[i].functions[0] == '*';
+    if (!searches && !fits_any(function, kernels[i].functions))
+        return false;
+    if (kernels[i].scope && (scope.n == 0 || !holds(scope, kernels[i].scope)))
+        return false;
+    return (!kernels[i].and || holds(function, kernels[i].and)) &&
+           (!searches || fits_any(function, kernels[i].functions));
 }
 
 static const char *kind_of(struct part function)
@@ -222,9 +246,7 @@ bool comm_name_of_kernel(const char *name, size_t len, struct comm_name *found)
     struct part scope, function;
     split_name((struct part){name, len}, &scope, &function);
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
-        if ((kernels[i].scope && !holds(scope, kernels[i].scope)) ||
-            !fits_any(function, kernels[i].functions) ||
-            (kernels[i].and &&!holds(function, kernels[i].and)))
+        if (!is_row(i, scope, function))
             continue;
         const char *kind = kernels[i].kind;
         if (kind && *kind == '-')

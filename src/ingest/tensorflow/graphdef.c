@@ -118,10 +118,16 @@ static uint64_t first_numel(struct pb_view list)
 /* An entry of attr: key 1, value 2. */
 static void read_attr(struct trace_part *part, struct pb_view view, uint64_t *values)
 {
+    enum { N = sizeof attributes / sizeof *attributes };
     struct pb_field entry[3], value[N_VALUES];
+    size_t first = 0;
     pb_view_fields(view, entry, 3);
+    while (first < N && !pb_is(&entry[1], attributes[first].name))
+        first++;
+    if (first == N)
+        return; /* as most are */
     pb_view_fields(pb_view_of(&entry[2]), value, N_VALUES);
-    for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) {
+    for (size_t i = first; i < N; i++) {
         const struct pb_field *at = &value[attributes[i].field];
         uint64_t *to = &values[attributes[i].is];
         bool is_bytes = attributes[i].field <= VALUE_TEXT;

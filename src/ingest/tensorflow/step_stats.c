@@ -37,16 +37,22 @@ static uint64_t read_output(struct pb_view at)
 static bool read_stats(struct pb_view view, struct stats *stats)
 {
     struct pb_field fields[17], field;
-    bool whole = pb_view_fields(view, fields, 17);
+    uint64_t requested_bytes = 0;
+    for (size_t i = 0; i < 17; i++)
+        fields[i] = (struct pb_field){.payload = view.end};
+    while (pb_view_next(&view, &field)) {
+        if (field.number < 17)
+            fields[field.number] = field;
+        if (field.number == 7)
+            requested_bytes += read_output(pb_view_of(&field));
+    }
     uint64_t micros = pb_number(&fields[2]), took_micros = pb_number(&fields[5]);
     uint64_t nanos = pb_number(&fields[13]), took_nanos = pb_number(&fields[16]);
-    if (!whole || micros > TRACE_TIME_MAX / 1000 || took_micros > TRACE_TIME_MAX / 1000 ||
+    if (view.broken || micros > TRACE_TIME_MAX / 1000 || took_micros > TRACE_TIME_MAX / 1000 ||
         nanos > TRACE_TIME_MAX || took_nanos > TRACE_TIME_MAX)
         return false;
-    *stats = (struct stats){.name = fields[1], .label = fields[8]};
-    while (pb_view_next(&view, &field))
-        if (field.number == 7)
-            stats->requested_bytes += read_output(pb_view_of(&field));
+    *stats =
+        (struct stats){.name = fields[1], .label = fields[8], .requested_bytes = requested_bytes};
     stats->start_ns = nanos ? nanos : micros * 1000;
     stats->end_ns = stats->start_ns + (took_nanos ? took_nanos : took_micros * 1000);
     return stats->end_ns <= TRACE_TIME_MAX;

@@ -62,7 +62,7 @@ void strtab_reserve(struct strtab *table, uint32_t n)
 
 static uint32_t add_hashed(struct strtab *table, const char *text, size_t len, uint32_t hash)
 {
-    if (len >= UINT32_MAX || table->n == STRTAB_FULL - 1)
+    if (len >= UINT32_MAX || table->n == STRTAB_NONE - 1)
         mem_fail();
     strtab_reserve(table, table->n + 1);
     uint32_t slot = find_slot(table, text, len, hash);
@@ -97,9 +97,9 @@ uint32_t strtab_find(const struct strtab *table, const char *text, size_t len)
     if (len == 0)
         return 0;
     if (table->n_slots == 0)
-        return STRTAB_FULL;
+        return STRTAB_NONE;
     uint32_t slot = find_slot(table, text, len, hash_text(text, len));
-    return table->slots[slot] ? (uint32_t)table->slots[slot] - 1 : STRTAB_FULL;
+    return table->slots[slot] ? (uint32_t)table->slots[slot] - 1 : STRTAB_NONE;
 }
 
 void strtab_fini(struct strtab *table)

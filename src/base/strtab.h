@@ -7,7 +7,7 @@
 
 #include "base/arena.h"
 
-#define STRTAB_FULL UINT32_MAX /* no id: the table has no such text */
+#define STRTAB_NONE UINT32_MAX /* no id: the table has no such text */
 
 struct strtab_entry {
     const char *text; /* NUL-terminated; may hold any bytes, also NUL */
@@ -29,7 +29,7 @@ uint32_t strtab_add(struct strtab *table, const char *text, size_t len); /* id *
 uint32_t strtab_copy(struct strtab *table, const struct strtab *from, uint32_t id);
 void strtab_reserve(struct strtab *table, uint32_t n);
 uint32_t strtab_find(const struct strtab *table, const char *text,
-                     size_t len); /* id, or STRTAB_FULL when absent */
+                     size_t len); /* id, or STRTAB_NONE when absent */
 void strtab_fini(struct strtab *table);
 
 static inline const char *strtab_get(const struct strtab *table, uint32_t id)

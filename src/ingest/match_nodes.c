@@ -52,7 +52,7 @@ static uint32_t name_of_node(const struct rank_job *job, const struct trace_span
     else if (end && strcmp(end, again) == 0 && (size_t)(end - name) < sizeof node - sizeof again)
         id = strtab_find(job->names, node,
                          (size_t)sprintf(node, "%.*s_RetVal", (int)(end - name), name));
-    return id == STRTAB_FULL ? span->name : id;
+    return id == STRTAB_NONE ? span->name : id;
 }
 
 void rank_match_graph(struct rank_job *job)

@@ -166,7 +166,7 @@ uint32_t local_nth_taken(const struct rank_build *rank, uint32_t k, uint32_t n)
 {
     uint32_t set = strtab_find(rank->names, "aten::set_", strlen("aten::set_"));
     uint32_t n_sets = 0, found = NO_ID;
-    for (uint32_t o = 0; o < rank->n_timed && set != STRTAB_FULL; o++) {
+    for (uint32_t o = 0; o < rank->n_timed && set != STRTAB_NONE; o++) {
         const struct local_op *op = &rank->ops.at[o];
         if (op->name == set && op->slice != NO_ID && op->phase == DPRO_OP_UPDATE && n_sets++ == k)
             found = o;

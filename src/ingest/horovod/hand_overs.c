@@ -24,7 +24,7 @@ static uint32_t *places_by_name(struct placing *p)
         int len = snprintf(text, sizeof text, "%s%s", strtab_get(names, name), type);
         uint32_t typed = len < (int)sizeof text ? strtab_find(names, text, (size_t)len) : name;
         of[name] = i + 1;
-        if (typed != STRTAB_FULL)
+        if (typed != STRTAB_NONE)
             of[typed] = i + 1;
     }
     return of;

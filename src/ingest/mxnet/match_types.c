@@ -112,7 +112,7 @@ static uint32_t take_bulk(struct matcher *m, const struct strtab *names, uint32_
     bool any = false;
     for (; (comma = strpbrk(at, ",]")) != NULL; at = comma + 1) {
         uint32_t type = strtab_find(names, at, (size_t)(comma - at));
-        uint32_t node = type == STRTAB_FULL ? NO_ID : take(m, type, &any);
+        uint32_t node = type == STRTAB_NONE ? NO_ID : take(m, type, &any);
         last = node == NO_ID ? last : node;
         *known |= any;
     }

@@ -133,7 +133,7 @@ static void read_input(struct grapher *g, const char *line, size_t len, bool con
     while (!control && end > at && *--end != '(')
         ;
     uint32_t name = strtab_find(&g->part->names, at, (size_t)(end - at));
-    if (name != STRTAB_FULL && map_get(&g->node_of, (uint64_t)name + 1, &node))
+    if (name != STRTAB_NONE && map_get(&g->node_of, (uint64_t)name + 1, &node))
         add_input(g, (uint32_t)node, control);
     else
         g->part->losses.n_broken_records++;

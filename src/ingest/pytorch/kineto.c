@@ -123,9 +123,9 @@ static unsigned key_number(struct kineto *k, const char *key, size_t len)
     if (len == 0 || len > 64)
         return KEY_ANY;
     uint32_t id = strtab_find(&k->other_keys, key, len);
-    if (id == STRTAB_FULL && k->other_keys.n < KEY_ANY - N_WANTED_KEYS)
+    if (id == STRTAB_NONE && k->other_keys.n < KEY_ANY - N_WANTED_KEYS)
         id = strtab_add(&k->other_keys, key, len);
-    return id == STRTAB_FULL ? KEY_ANY : N_WANTED_KEYS + id - 1;
+    return id == STRTAB_NONE ? KEY_ANY : N_WANTED_KEYS + id - 1;
 }
 
 static void learn(struct kineto *k, uint64_t from, unsigned key, struct guess_pair *pair)

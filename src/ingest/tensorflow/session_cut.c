@@ -143,7 +143,7 @@ static void add_wait(struct cutting *c, const struct wait *wait)
     const char *name = strtab_get(&part->names, from->name);
     uint32_t id = strtab_find(&graph->names, name, strtab_len(&part->names, from->name));
     uint64_t n, common = 0, bytes = 0;
-    if (id == STRTAB_FULL || id == 0 || !map_get(&c->nodes, id, &n))
+    if (id == STRTAB_NONE || id == 0 || !map_get(&c->nodes, id, &n))
         return;
     const struct dfg_node *node = &graph->dfg_nodes.at[n];
     const char *type = strtab_get(&graph->names, node->type),

@@ -123,7 +123,7 @@ static uint32_t find_connection(struct csv *csv, struct field conn, struct field
         memcmp(strtab_get(&csv->ends, csv->last), key, len) == 0)
         return csv->last - 1;
     uint32_t id = strtab_find(&csv->ends, key, len);
-    if (id != STRTAB_FULL)
+    if (id != STRTAB_NONE)
         return (csv->last = id) - 1;
     struct net_connection fresh = {.number = csv->ends.n - 1, .whole = true, NET_UNTIED};
     uint64_t value;

@@ -134,7 +134,6 @@ static int build_ranks(struct build *build, struct dpro_error *err)
     join->choice = chooser.choice;
     for (uint32_t r = 0; r < join->n_ranks; r++)
         mem_free(build->hashes[r]);
-    mem_free(build->hashes);
     if (status < 0)
         return status;
     parallel_for(join->n_ranks, 0, link_rank, build);
@@ -203,6 +202,7 @@ static int build_graph(const struct dpro_trace *trace, const struct dpro_graph_o
                                             : build_ops_and_clocks(&build, graph, err);
     build.job.join.n_ranks = n_ranks; /* all those that were built */
     destroy(&build.job);
+    mem_free(build.hashes);
     return status;
 }
 

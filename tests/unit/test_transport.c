@@ -709,6 +709,19 @@ static void nccl_event(struct log *log, struct record_nccl_event e, size_t size)
     put(log, &e, e.head.size_bytes);
 }
 
+static void test_records_that_an_nccl_log_lost_are_told(void **state)
+{
+    write_profile(0);
+    struct log log = begin_as(0, "nccl.log", LOG_NCCL, "boot", 7, 0);
+    struct record_loss loss = {
+        .head = head(RECORD_LOSS, sizeof loss, 0), .cause = LOSS_RING_FULL, .n_records = 6};
+    put(&log, &loss, sizeof loss);
+    end(&log);
+    struct dpro_trace *trace = load();
+    assert_true(warned(trace, "the NCCL log of rank 0 lost 6 records"));
+    dpro_trace_destroy(trace);
+}
+
 static void test_nccl_steps_belong_to_the_op_of_their_collective(void **state)
 {
     write_profile(0);
@@ -845,6 +858,7 @@ int main(void)
         TEST_IN_FOLDER(test_csv_lines_that_make_no_sense_are_counted),
         TEST_IN_FOLDER(test_csv_of_other_captures_is_read_too),
         TEST_IN_FOLDER(test_addresses_are_written_as_they_are_read),
+        TEST_IN_FOLDER(test_records_that_an_nccl_log_lost_are_told),
         TEST_IN_FOLDER(test_nccl_steps_belong_to_the_op_of_their_collective),
         TEST_IN_FOLDER(test_real_captures_are_tied_to_the_byte),
     };

@@ -2,6 +2,8 @@
  * profile called each operation. */
 #include "ingest/transport/nccl.h"
 
+#include <inttypes.h>
+
 #include "base/memory.h"
 #include "ingest/sources.h"
 #include "ingest/transport/runs.h"
@@ -22,6 +24,7 @@ static void find_spans(const struct dpro_trace *trace, const struct trace_rank *
 void nccl_build(struct trace_build *build)
 {
     struct dpro_trace *trace = build->trace;
+    const struct nccl_log *worst = NULL;
     trace->nccl_logs = mem_array(build->list.n, sizeof *trace->nccl_logs);
     for (size_t i = 0; i < build->list.n; i++) {
         struct source *source = &build->list.at[i];
@@ -31,8 +34,15 @@ void nccl_build(struct trace_build *build)
         (void)part_take_payload(&source->part, &nccl_payload);
         log->rank = source->rank;
         trace->nccl_logs[trace->n_nccl_logs++] = log;
+        if (!worst || log->n_lost > worst->n_lost)
+            worst = log;
         const struct trace_rank *rank = trace_rank_of(trace, log->rank);
         if (rank)
             find_spans(trace, rank, log);
     }
+    if (worst && worst->n_lost > 0)
+        build_warn(build,
+                   "the NCCL log of rank %d lost %" PRIu64 " records, no other one more: raise "
+                   "DPRO_NET_MAX_MB, or record fewer iterations",
+                   worst->rank, worst->n_lost);
 }

@@ -72,7 +72,7 @@
         " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));
       say("", "Change", found + ", instead of " + before);
       if (best.setting)
-        say("", "Setting", best.setting + " of DistributedDataParallel has the same effect without a plan; it is the largest value that is as good as any");
+        say("", "Setting", best.setting + " of DistributedDataParallel has the same effect without a plan; it is the largest value than which none is better for sure");
     } else {
       const sure = data.less_pct > data.less_half_pct, may = !sure && data.less_pct >= 1;
       const title = may ? "Nothing is sure to help" : sure ? "Nothing helps enough to be worth a plan" : "Nothing helps";

@@ -182,7 +182,7 @@ static void write_setting(struct writer *w, const struct optimize_facts *f)
                  NUMBER(more_pct, 1));
     table_paragraph(w, "Setting", 10,
                     "%s of DistributedDataParallel has the same effect without a plan; it is the "
-                    "largest value that is as good as any%s",
+                    "largest value than which none is better for sure%s",
                     f->found.setting, more);
 }
 

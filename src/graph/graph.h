@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "base/array.h"
 #include "base/strtab.h"
+#include "graph/memory/graph_memory.h"
 
 enum graph_op_flag {
     GRAPH_OP_BOUNDARY = 1, /* ends its rank's iteration; exactly one a rank, kind BARRIER */
@@ -149,6 +150,8 @@ struct dpro_graph {
     bool *sample_follows; /* by sample: the job ran it right after another recorded iteration; else
                              the recording began with it, and nothing from before held it up; NULL:
                              all */
+
+    struct graph_memory *memory; /* [n_ranks]; NULL: nothing tells */
 
     struct graph_device *devices;
     struct graph_rank *ranks;

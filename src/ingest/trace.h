@@ -173,6 +173,44 @@ struct dfg_input {
     bool control;    /* order only, no tensor */
 };
 
+/* A block of memory that a thread took, or gave back, as the profiler saw it. */
+struct trace_allocation {
+    int64_t ns;
+    uint64_t address;
+    int64_t bytes;  /* above 0: taken; below: given back */
+    uint32_t track; /* of the thread; NO_ID: unknown */
+    int32_t device; /* number of the GPU; -1: memory of the CPU */
+    uint32_t window;
+    int64_t allocated_bytes, reserved_bytes; /* by the device's allocator, right after; -1: not
+                                                said. Of a CPU, since the profiler began */
+};
+
+/* A module's forward, as dpro's recorder marked it. */
+struct trace_module_call {
+    int64_t start_ns, end_ns;
+    uint32_t module; /* string id, "blocks.0"; "": the model itself */
+    uint32_t track, window;
+};
+
+/* What memory.json of dpro's recorder says (doc/formats/trace-directory.md): what the rank held
+ * when the execution trace began. */
+struct held_block {
+    uint8_t category; /* enum dpro_memory_category */
+    uint32_t name;    /* string id: of the parameter, ...; "" */
+    uint64_t address; /* 0: not known */
+    uint64_t size_bytes;
+};
+struct held_memory {
+    struct held_block *blocks;
+    struct {
+        uint32_t name, class; /* string ids */
+    } * modules;              /* in the model's order, outer ones first */
+    uint32_t n_blocks, n_modules;
+    int64_t when_ns;
+    int32_t device;          /* number of the GPU; -1: the CPU */
+    uint64_t capacity_bytes; /* 0: not known */
+};
+
 struct trace_rank {
     int rank;
     int world_size;   /* 0: the file does not say */
@@ -190,12 +228,16 @@ struct trace_rank {
     struct et_tensor *et_tensors;
     struct dfg_node *dfg_nodes;
     struct dfg_input *dfg_inputs;
+    struct trace_allocation *allocations;   /* by time */
+    struct trace_module_call *module_calls; /* by start, outer ones first */
+    struct held_memory *held;               /* NULL: there is no memory.json */
     struct recording *recording; /* what dpro's recorder wrote of the rank; NULL: nothing */
     struct timeline *timeline;   /* what its communication layer wrote; NULL: nothing */
     struct fused_rank fused;     /* where the trace has a fusion */
     size_t max_exchanges;        /* of BytePS, that there is room for */
     uint32_t n_tracks, n_windows, n_spans, n_details, n_links, n_groups, n_et_nodes, n_et_tensors;
     uint32_t n_dfg_nodes, n_dfg_inputs;
+    uint32_t n_allocations, n_module_calls;
 };
 
 struct dpro_trace {

@@ -1,0 +1,65 @@
+/* graph/memory/graph_memory.h: the memory of a rank's device in one iteration: blocks, when each is
+ * taken and given back, what it is for, and which calls of modules it serves.
+ *
+ * A *moment* is a taking or a giving back, in the order in which the iteration did them; one
+ * lies within an op. A place between moments is said by the number of moments before it, from 0 to
+ * n_moments. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <dpro/memory.h>
+
+#define MEMORY_NONE UINT32_MAX
+
+struct graph_moment {
+    uint32_t op;    /* of the graph, in which it is; DPRO_NO_OP: before the first */
+    uint16_t share; /* of the op's time that has passed, in 1/65535 */
+    bool gives;     /* the block is given back; else taken */
+    uint32_t block;
+};
+
+struct graph_block {
+    uint64_t size_bytes;
+    uint32_t taken, given; /* moments; MEMORY_NONE: before the iteration, after it */
+    uint8_t category;      /* enum dpro_memory_category */
+    bool scales;           /* its size is that of the batch */
+    uint8_t item_bytes;    /* of an element; 0: not known */
+    uint32_t name;         /* string id: the parameter, else the op that made it */
+    uint32_t call;         /* the innermost call whose forward or backward made it; MEMORY_NONE */
+    uint32_t first_use, n_uses; /* into uses, ascending */
+};
+
+/* That a call reads or writes a block; within one pass from the first to the last time. */
+struct graph_use {
+    uint32_t call;        /* innermost; MEMORY_NONE: code of no module */
+    uint32_t first, last; /* places */
+    bool backward;
+};
+
+/* A module called once. Calls lie within each other as modules do; forward ranges by place are
+ * [first, last). */
+struct graph_call {
+    uint32_t module; /* string id: "blocks.0.norm1"; "": the model itself */
+    uint32_t class;  /* string id: "LayerNorm"; 0: not known */
+    uint32_t parent; /* the call that it lies in; MEMORY_NONE */
+    uint32_t forward_first, forward_last;
+    uint32_t backward_first, backward_last; /* equal: it has none */
+    int64_t forward_ns, backward_ns;        /* work of its ops, of calls within it too; mean */
+    uint32_t first_forward_op, first_backward_op; /* of the graph; DPRO_NO_OP: none */
+};
+
+struct graph_memory {
+    uint8_t source; /* enum dpro_memory_source */
+    bool gpu;
+    struct graph_block *blocks;
+    struct graph_moment *moments;
+    struct graph_use *uses;
+    struct graph_call *calls; /* by forward_first, outer ones first */
+    uint32_t n_blocks, n_moments, n_uses, n_calls;
+    uint64_t measured_peak_bytes;     /* as recorded in that iteration; 0: not known */
+    uint64_t measured_reserved_bytes; /* the allocator's, then; 0: it has none, or not known */
+    uint64_t capacity_bytes;          /* of the device; 0: not known */
+    uint32_t batch_size;              /* of the rank; 0: not known */
+};

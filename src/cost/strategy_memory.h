@@ -1,5 +1,5 @@
-/* cost/strategy_memory.h: what a strategy makes of a rank's memory: which modules are computed again, in how
- * many micro-batches a step is done.
+/* cost/strategy_memory.h: what a strategy makes of a rank's memory: which modules are computed
+ * again, in how many micro-batches a step is done.
  *
  * A module that is recomputed keeps nothing from its forward pass but what goes into it: what it
  * made and kept is given back at its forward's end, and made again right before its backward pass,

@@ -37,3 +37,10 @@ bool memory_is_known(const struct dpro_model *model);
 struct memory_peak memory_peak(const struct dpro_model *model, const struct memory_change *change);
 /* Time that recomputing a module adds to a rank's iteration by itself, mean over the ranks. */
 int64_t memory_recompute_ns(const struct dpro_model *model, uint32_t module);
+/* The most that is alive on a rank between places: peaks[i] from places[i] on and before
+ * places[i + 1], where there are n + 1 places of the rank's graph_memory, ascending. A
+ * recomputation counts where the backward pass that needs it begins. */
+void memory_peaks(const struct dpro_model *model, const struct memory_change *change, uint32_t rank,
+                  const uint32_t *places, uint32_t n, uint64_t *peaks);
+/* Marks what `--recompute all` means: the blocks that the model repeats. */
+void memory_repeated(const struct dpro_model *model, bool *modules);

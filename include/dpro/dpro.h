@@ -6,6 +6,7 @@
 #include <dpro/error.h>
 #include <dpro/graph.h>
 #include <dpro/log.h>
+#include <dpro/memory.h>
 #include <dpro/model.h>
 #include <dpro/optimize.h>
 #include <dpro/pass.h>

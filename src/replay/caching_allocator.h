@@ -1,0 +1,83 @@
+/* replay/caching_allocator.h: PyTorch's caching allocator of GPU memory, simulated: where each
+ * block goes, what is reserved of the device for that, and whether a request fails.
+ *
+ * The allocator takes segments from the device and cuts blocks out of them. What is reserved
+ * depends on the order and the sizes of requests, not on their times. */
+#pragma once
+
+#include <stddef.h>
+
+#include "ingest/allocator_history.h"
+
+/* Answers of the device that were recorded; without, the device places a segment at the lowest
+ * address where it fits, and fails where its capacity is exceeded. */
+struct allocator_device {
+    void *arg;
+    /* Returns the address; 0: there is no room. For a range of an expandable segment, of which
+     * nothing is mapped yet, `reserves`. */
+    uint64_t (*take)(void *arg, uint64_t bytes, bool reserves);
+    bool (*map)(void *arg, uint64_t address, uint64_t bytes);
+    void (*give)(void *arg, uint64_t address, uint64_t bytes, bool unmaps);
+};
+
+struct allocator_options {
+    struct allocator_settings settings;
+    uint64_t capacity_bytes; /* of the device that the process can have; 0: no limit */
+    const struct allocator_device *device; /* NULL: as said above; stays the caller's */
+};
+
+struct allocator_placement {
+    uint64_t segment; /* its address; of an expandable segment that of its range */
+    uint64_t offset;
+    uint64_t size_bytes; /* of the block, rounded */
+    bool failed;         /* there was no room: nothing was taken */
+    bool device_asked;   /* for a segment, or for memory to map */
+};
+
+struct allocator_figures {
+    uint64_t reserved_bytes, reserved_peak_bytes;
+    uint64_t allocated_bytes, allocated_peak_bytes; /* blocks as they were rounded */
+    uint64_t requested_bytes, requested_peak_bytes;
+    uint64_t waiting_bytes;    /* given back, but still used by another stream */
+    uint64_t fragmented_bytes; /* reserved and free, when most was reserved for the first time */
+    uint64_t n_requests;
+    uint64_t n_failed;  /* takings */
+    uint64_t n_retries; /* the device had no room, and what was cached was given back to it */
+    uint64_t n_unknown; /* givings back of what is not there */
+    uint32_t n_segments;
+    uint64_t first_failed; /* number of the request; UINT64_MAX: none */
+};
+
+struct allocator; /* its memory belongs to the scope in which it is created */
+
+struct allocator *allocator_create(const struct allocator_options *options);
+void allocator_destroy(struct allocator *allocator);
+
+/* Segments and blocks as a snapshot has them, before the first request; those of private pools are
+ * passed over. */
+void allocator_restore(struct allocator *allocator, const struct allocator_segment *segments,
+                       uint32_t n, const struct allocator_block *blocks);
+/* Does what is asked for; of acts other than a taking the placement is that of the block, or zero.
+ * Recorded answers are passed over. */
+struct allocator_placement allocator_request(struct allocator *allocator,
+                                             const struct allocator_request *request);
+/* All of them, in their order; `placements` may be NULL. */
+void allocator_run(struct allocator *allocator, const struct allocator_request *requests, size_t n,
+                   struct allocator_placement *placements);
+struct allocator_figures allocator_figures(const struct allocator *allocator);
+
+/* A snapshot's requests, done again by the simulator. */
+struct allocator_check {
+    uint64_t n_requests;                            /* takings that were compared */
+    uint64_t n_elsewhere;                           /* placed otherwise than recorded */
+    uint64_t n_segment_acts, n_segment_acts_differ; /* taken, given back, mapped, unmapped */
+    uint64_t first_elsewhere; /* index into the history's requests; UINT64_MAX: none */
+    uint64_t n_unsure_blocks; /* held when the record begins, whose size it does not tell */
+    uint64_t n_left_out;      /* requests that contradict the record, or of private pools */
+    uint64_t reserved_bytes, recorded_reserved_bytes;           /* at the end */
+    uint64_t reserved_peak_bytes, recorded_reserved_peak_bytes; /* within the record */
+};
+
+/* Where the record does not begin with the first request, it begins with what its segments hold in
+ * the end, undone request by request. */
+struct allocator_check allocator_check(const struct allocator_history *history);

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include <dpro/graph.h>
+#include <dpro/memory.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -92,6 +93,49 @@ DPRO_API int64_t dpro_replay_end_ns(const struct dpro_replay *replay, dpro_op_id
 DPRO_API const struct dpro_critical_op *dpro_replay_critical(const struct dpro_replay *replay,
                                                              uint32_t *n);
 DPRO_API int64_t dpro_replay_critical_ns(const struct dpro_replay *replay);
+
+/* What a rank's device holds in the shown iteration. */
+struct dpro_rank_memory {
+    int rank;
+    enum dpro_memory_source source; /* DPRO_MEMORY_UNKNOWN: nothing tells of the rank, all else is 0
+                                     */
+    int on_gpu; /* 1: the memory of its GPU; times are those of the CPU, which takes and gives it
+                   back */
+    uint64_t peak_bytes, by_category[DPRO_N_MEMORY_CATEGORIES]; /* the latter at the peak */
+    int64_t peak_ns;              /* when it is first reached, from the iteration's start */
+    dpro_op_id peak_op;           /* that takes the last of it; DPRO_NO_OP: none does */
+    enum dpro_op_kind peak_phase; /* FW, BW, UPDATE, INPUT, COLLECTIVE; BARRIER: none of them */
+    const char *peak_module;      /* the innermost whose forward or backward pass is going on; "":
+                                     the model itself; NULL: none */
+    uint64_t reserved_peak_bytes; /* by the allocator, for what is held and what it keeps free; 0:
+                                     not known */
+    uint64_t measured_peak_bytes, measured_reserved_bytes; /* as recorded; 0: not known */
+    uint64_t capacity_bytes;                               /* of the device; 0: not known */
+};
+DPRO_API struct dpro_rank_memory dpro_replay_memory(const struct dpro_replay *replay,
+                                                    uint32_t rank_index);
+
+/* Blocks that are held at the peak. */
+struct dpro_memory_holder {
+    const char *module; /* that made them or that they are parameters, gradients or state of; "":
+                           the model itself; NULL: none, or not known */
+    enum dpro_memory_category category;
+    uint32_t n_blocks;
+    uint64_t size_bytes;
+};
+/* All of them, the largest first; borrowed. */
+DPRO_API const struct dpro_memory_holder *
+dpro_replay_memory_holders(const struct dpro_replay *replay, uint32_t rank_index, uint32_t *n);
+
+/* What is held from a moment on until the next one. */
+struct dpro_memory_point {
+    int64_t at_ns;
+    uint64_t by_category[DPRO_N_MEMORY_CATEGORIES];
+};
+/* Over the shown iteration; borrowed. Where the moments are many (2,000, fewer where the ranks are
+ * many), those between the peaks are left out. */
+DPRO_API const struct dpro_memory_point *
+dpro_replay_memory_points(const struct dpro_replay *replay, uint32_t rank_index, uint32_t *n);
 
 /* Self-validation: each measured iteration is predicted from the others. */
 struct dpro_validation {

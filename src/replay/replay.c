@@ -20,6 +20,7 @@ struct dpro_replay {
     struct dpro_critical_op *critical;
     uint32_t n_critical;
     int64_t critical_ns;
+    struct replayed_memory *memory; /* [n_ranks]; NULL: nothing tells */
 };
 
 /* The mean over ranks of the time since the boundary in the copy before. */
@@ -176,6 +177,7 @@ static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_o
     fill_iterations(&chain, result);
     fill_ranks(&chain, result);
     fill_shown(&chain, result);
+    result->memory = replay_memory(graph, result->start_ns, result->end_ns, &result->arena);
     chain_fini(&chain);
     *replay = result;
     return 0;
@@ -236,4 +238,37 @@ const struct dpro_critical_op *dpro_replay_critical(const struct dpro_replay *re
 int64_t dpro_replay_critical_ns(const struct dpro_replay *replay)
 {
     return replay->critical_ns;
+}
+
+/* NULL: nothing tells. */
+static const struct replayed_memory *memory_of(const struct dpro_replay *replay,
+                                               uint32_t rank_index)
+{
+    return replay->memory && rank_index < replay->n_ranks ? &replay->memory[rank_index] : NULL;
+}
+
+struct dpro_rank_memory dpro_replay_memory(const struct dpro_replay *replay, uint32_t rank_index)
+{
+    const struct replayed_memory *memory = memory_of(replay, rank_index);
+    return memory ? memory->rank
+                  : (struct dpro_rank_memory){.rank = -1,
+                                              .source = DPRO_MEMORY_UNKNOWN,
+                                              .peak_op = DPRO_NO_OP,
+                                              .peak_phase = DPRO_OP_BARRIER};
+}
+
+const struct dpro_memory_holder *dpro_replay_memory_holders(const struct dpro_replay *replay,
+                                                            uint32_t rank_index, uint32_t *n)
+{
+    const struct replayed_memory *memory = memory_of(replay, rank_index);
+    *n = memory ? memory->n_holders : 0;
+    return memory ? memory->holders : NULL;
+}
+
+const struct dpro_memory_point *dpro_replay_memory_points(const struct dpro_replay *replay,
+                                                          uint32_t rank_index, uint32_t *n)
+{
+    const struct replayed_memory *memory = memory_of(replay, rank_index);
+    *n = memory ? memory->n_points : 0;
+    return memory ? memory->points : NULL;
 }

@@ -120,3 +120,16 @@ struct breakdown_span {
 
 void breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span,
                     struct dpro_rank_time *ranks);
+
+/* ---- replay_memory.c ---- */
+
+struct replayed_memory { /* of a rank */
+    struct dpro_rank_memory rank;
+    const struct dpro_memory_holder *holders;
+    const struct dpro_memory_point *points;
+    uint32_t n_holders, n_points;
+};
+
+/* Of each rank, in `arena`, by when the ops start and end; NULL: nothing tells. */
+struct replayed_memory *replay_memory(const struct dpro_graph *graph, const int64_t *start_ns,
+                                      const int64_t *end_ns, struct arena *arena);

@@ -1,0 +1,346 @@
+/* replay/replay_memory.c: what a rank's device holds while its ops run as they were replayed: the
+ * peak, when it is, who holds it (paper, section 4.1).
+ *
+ * Blocks are taken and given back within ops, so each moment has a time in the replay. One sweep
+ * over the moments in time gives what is held. An iteration begins with what the one before left:
+ * blocks that no moment takes. What an op does before its iteration begins or after it ends is
+ * taken as done by this one. */
+#include <string.h>
+
+#include "base/map.h"
+#include "base/sort.h"
+#include "replay/replay.h"
+
+#define MOST_POINTS     2000u /* of a rank's timeline */
+#define LEAST_POINTS    100u
+#define MOST_OF_A_GRAPH 400000u /* points of all ranks */
+
+struct timed_moment {
+    int64_t at_ns;
+    uint32_t moment;
+};
+
+struct sweep {
+    struct arena arena;
+    const struct dpro_graph *graph;
+    const struct graph_memory *memory;
+    const int64_t *start_ns, *end_ns; /* by op */
+    struct timed_moment *moments;     /* in time */
+    uint32_t *place;                  /* by moment: where it stands among them; UINT32_MAX: it is
+                                         none of its block's */
+    uint32_t n;
+    uint64_t most_bytes; /* of a block: sums of all of them overflow nothing */
+    int64_t *held;       /* in sum, after each of them */
+    int64_t held_first;  /* before them */
+    uint32_t peak;       /* how many of them have passed at the peak */
+};
+
+static int64_t size_of(const struct sweep *s, const struct graph_block *block)
+{
+    return (int64_t)MIN(block->size_bytes, s->most_bytes);
+}
+
+static bool is_moment(const struct sweep *s, uint32_t i)
+{
+    const struct graph_moment *moment = &s->memory->moments[i];
+    if (moment->block >= s->memory->n_blocks)
+        return false;
+    const struct graph_block *block = &s->memory->blocks[moment->block];
+    if (!moment->gives)
+        return block->taken == i;
+    return block->given == i && (block->taken == MEMORY_NONE || block->taken < i);
+}
+
+static int64_t part_of(int64_t dur_ns, uint16_t share)
+{
+    return dur_ns / UINT16_MAX * share + dur_ns % UINT16_MAX * share / UINT16_MAX;
+}
+
+ORDER(by_time, struct timed_moment, ASCENDING(at_ns) ?: ASCENDING(moment));
+
+/* One of an op that was not replayed comes right after the one before it; none gives back what was
+ * not taken yet. */
+static void time_moments(struct sweep *s)
+{
+    const struct graph_memory *m = s->memory;
+    int64_t *at_ns = arena_array(&s->arena, (size_t)m->n_moments + 1, sizeof *at_ns);
+    int64_t before_ns = INT64_MIN;
+    bool in_order = true;
+    for (uint32_t i = 0; i < m->n_moments; i++) {
+        const struct graph_moment *moment = &m->moments[i];
+        int64_t ns = before_ns;
+        s->place[i] = UINT32_MAX;
+        if (!is_moment(s, i))
+            continue;
+        if (moment->op < s->graph->n_ops)
+            ns = s->start_ns[moment->op] +
+                 part_of(s->end_ns[moment->op] - s->start_ns[moment->op], moment->share);
+        uint32_t taken = moment->gives ? m->blocks[moment->block].taken : MEMORY_NONE;
+        if (taken < i && s->place[taken] != UINT32_MAX)
+            ns = MAX(ns, at_ns[taken]);
+        in_order &= ns >= before_ns;
+        at_ns[i] = before_ns = ns;
+        s->place[i] = 0;
+        s->moments[s->n++] = (struct timed_moment){ns, i};
+    }
+    if (!in_order)
+        qsort(s->moments, s->n, sizeof *s->moments, by_time);
+    for (uint32_t k = 0; k < s->n; k++)
+        s->place[s->moments[k].moment] = k;
+    /* those that come before all ops that were replayed */
+    uint32_t first = LOWER_BOUND(k, 0, s->n, s->moments[k].at_ns == INT64_MIN);
+    for (uint32_t k = 0; k < first; k++)
+        s->moments[k].at_ns = first < s->n ? MIN(s->moments[first].at_ns, 0) : 0;
+}
+
+static void find_peak(struct sweep *s)
+{
+    const struct graph_memory *m = s->memory;
+    int64_t held = 0;
+    for (uint32_t b = 0; b < m->n_blocks; b++)
+        if (m->blocks[b].taken == MEMORY_NONE)
+            held += size_of(s, &m->blocks[b]);
+    int64_t most = s->held_first = held;
+    for (uint32_t k = 0; k < s->n; k++) {
+        const struct graph_moment *moment = &m->moments[s->moments[k].moment];
+        int64_t size = size_of(s, &m->blocks[moment->block]);
+        held += moment->gives ? -size : size;
+        s->held[k] = held;
+        if (held > most) {
+            most = held;
+            s->peak = k + 1;
+        }
+    }
+}
+
+static bool is_held_at_peak(const struct sweep *s, const struct graph_block *block)
+{
+    uint32_t n = s->memory->n_moments;
+    bool taken =
+        block->taken == MEMORY_NONE || (block->taken < n && s->place[block->taken] < s->peak);
+    return taken && !(block->given < n && s->place[block->given] < s->peak);
+}
+
+/* ---- the peak ---- */
+
+/* The narrowest range of a pass that holds the moment; whether that is a backward pass. */
+static uint32_t innermost_call(const struct graph_memory *m, uint32_t moment, bool *backward)
+{
+    uint32_t found = MEMORY_NONE, least = UINT32_MAX;
+    for (uint32_t c = 0; c < m->n_calls; c++) {
+        const struct graph_call *call = &m->calls[c];
+        for (int pass = 0; pass < 2; pass++) {
+            uint32_t first = pass ? call->backward_first : call->forward_first;
+            uint32_t last = pass ? call->backward_last : call->forward_last;
+            if (first > moment || moment >= last || last - first > least)
+                continue; /* of equally wide ones the inner comes later */
+            found = c;
+            least = last - first;
+            *backward = pass;
+        }
+    }
+    return found;
+}
+
+static enum dpro_op_kind phase_of(const struct dpro_graph *g, uint32_t op)
+{
+    uint8_t phase = op < g->n_ops ? g->phase[op] : DPRO_OP_BARRIER;
+    if (phase <= DPRO_OP_INPUT)
+        return phase;
+    return (phase >= DPRO_OP_SEND && phase <= DPRO_OP_REDUCE) || phase == DPRO_OP_COLLECTIVE
+               ? DPRO_OP_COLLECTIVE
+               : DPRO_OP_BARRIER;
+}
+
+static void describe_peak(const struct sweep *s, struct dpro_rank_memory *r)
+{
+    const struct graph_memory *m = s->memory;
+    r->peak_op = DPRO_NO_OP;
+    r->peak_phase = DPRO_OP_BARRIER;
+    r->peak_bytes = (uint64_t)(s->peak ? s->held[s->peak - 1] : s->held_first);
+    if (s->peak == 0)
+        return;
+    uint32_t moment = s->moments[s->peak - 1].moment, op = m->moments[moment].op;
+    bool backward = false;
+    uint32_t call = innermost_call(m, moment, &backward);
+    r->peak_ns = s->moments[s->peak - 1].at_ns;
+    if (call != MEMORY_NONE)
+        r->peak_module = strtab_get(&s->graph->names, m->calls[call].module);
+    if (op >= s->graph->n_ops)
+        return;
+    r->peak_op = op;
+    r->peak_phase = phase_of(s->graph, op);
+    if (r->peak_phase == DPRO_OP_BARRIER && call != MEMORY_NONE)
+        r->peak_phase = backward ? DPRO_OP_BW : DPRO_OP_FW;
+}
+
+/* ---- who holds it ---- */
+
+/* The length of the name of the module that a block is of, at *module; -1: of none. */
+static int64_t module_of(const struct sweep *s, const struct graph_block *block,
+                         const char **module)
+{
+    const struct strtab *names = &s->graph->names;
+    if (block->call < s->memory->n_calls) {
+        uint32_t id = s->memory->calls[block->call].module;
+        *module = strtab_get(names, id);
+        return strtab_len(names, id);
+    }
+    if (block->name == 0 ||
+        (block->category != DPRO_MEMORY_PARAMETER && block->category != DPRO_MEMORY_GRADIENT &&
+         block->category != DPRO_MEMORY_STATE))
+        return -1;
+    *module = strtab_get(names, block->name); /* "blocks.0.norm.weight" */
+    const char *dot = memrchr(*module, '.', strtab_len(names, block->name));
+    return dot ? dot - *module : 0;
+}
+
+ORDER(by_size, struct dpro_memory_holder,
+      DESCENDING(size_bytes) ?: strcmp(x->module ? x->module : "", y->module ? y->module : "")
+                             ?: ASCENDING(category) ?: COMPARE(!x->module, !y->module));
+
+static void find_holders(struct sweep *s, struct replayed_memory *out, struct arena *arena)
+{
+    const struct graph_memory *m = s->memory;
+    struct strtab modules = {.n = 0};
+    struct map numbers = {.n = 0};
+    ARRAY(struct dpro_memory_holder) holders = {.n = 0};
+    for (uint32_t b = 0; b < m->n_blocks; b++) {
+        const struct graph_block *block = &m->blocks[b];
+        uint8_t category =
+            block->category < DPRO_N_MEMORY_CATEGORIES ? block->category : DPRO_MEMORY_OTHER;
+        const char *module = NULL;
+        if (!is_held_at_peak(s, block))
+            continue;
+        int64_t len = module_of(s, block, &module);
+        uint64_t id = len < 0 ? 0 : 1 + (uint64_t)strtab_add(&modules, module, (size_t)len);
+        size_t number = (size_t)map_number(&numbers, map_key(id << 8 | category));
+        if (number == holders.n) {
+            struct dpro_memory_holder holder = {.category = category};
+            if (len >= 0)
+                holder.module = arena_copy_string(arena, module, (size_t)len);
+            array_push(&holders, holder);
+        }
+        holders.at[number].n_blocks++;
+        holders.at[number].size_bytes += (uint64_t)size_of(s, block);
+        out->rank.by_category[category] += (uint64_t)size_of(s, block);
+    }
+    array_sort(&holders, by_size);
+    struct dpro_memory_holder *kept = arena_array(arena, holders.n + 1, sizeof *kept);
+    if (holders.n > 0)
+        memcpy(kept, holders.at, holders.n * sizeof *kept);
+    out->holders = kept;
+    out->n_holders = (uint32_t)holders.n;
+    array_fini(&holders);
+    map_fini(&numbers);
+    strtab_fini(&modules);
+}
+
+/* ---- the timeline ---- */
+
+/* Notes at *kept which moments are shown: all, or of each of n / 2 parts of the time the one with
+ * the most that is held, and the last. */
+static uint32_t choose_points(const struct sweep *s, uint32_t n, uint32_t *kept)
+{
+    uint32_t n_kept = 0;
+    if (s->n <= n) {
+        for (uint32_t k = 0; k < s->n; k++)
+            kept[n_kept++] = k;
+        return n_kept;
+    }
+    int64_t first = s->moments[0].at_ns, length = s->moments[s->n - 1].at_ns - first;
+    for (uint32_t k = 0; k < s->n;) {
+        uint32_t most = k, last = k;
+        int64_t part = (s->moments[k].at_ns - first) / (length / (n / 2) + 1);
+        for (; k < s->n; k++) {
+            if ((s->moments[k].at_ns - first) / (length / (n / 2) + 1) != part)
+                break;
+            last = k;
+            if (s->held[k] > s->held[most])
+                most = k;
+        }
+        kept[n_kept++] = most;
+        if (last != most)
+            kept[n_kept++] = last;
+    }
+    return n_kept;
+}
+
+static void put_point(struct replayed_memory *out, struct dpro_memory_point *points, int64_t at_ns,
+                      const int64_t *held)
+{
+    struct dpro_memory_point *point = &points[out->n_points++];
+    point->at_ns = at_ns;
+    for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
+        point->by_category[c] = (uint64_t)held[c];
+}
+
+static void find_points(struct sweep *s, struct replayed_memory *out, struct arena *arena)
+{
+    const struct graph_memory *m = s->memory;
+    uint32_t n = MOST_OF_A_GRAPH / (s->graph->n_ranks + 1), next = 0;
+    n = MIN(MOST_POINTS, MAX(LEAST_POINTS, n));
+    uint32_t *kept = arena_array(&s->arena, MIN(s->n, n) + 2, sizeof *kept);
+    uint32_t n_kept = choose_points(s, n, kept);
+    struct dpro_memory_point *points = arena_array(arena, (size_t)n_kept + 1, sizeof *points);
+    int64_t held[DPRO_N_MEMORY_CATEGORIES] = {0};
+#define HELD_BY(block)                                                                             \
+    held[(block)->category < DPRO_N_MEMORY_CATEGORIES ? (block)->category : DPRO_MEMORY_OTHER]
+    for (uint32_t b = 0; b < m->n_blocks; b++)
+        if (m->blocks[b].taken == MEMORY_NONE)
+            HELD_BY(&m->blocks[b]) += size_of(s, &m->blocks[b]);
+    put_point(out, points, s->n ? MIN(s->moments[0].at_ns, 0) : 0, held);
+    for (uint32_t k = 0; k < s->n; k++) {
+        const struct graph_moment *moment = &m->moments[s->moments[k].moment];
+        const struct graph_block *block = &m->blocks[moment->block];
+        HELD_BY(block) += moment->gives ? -size_of(s, block) : size_of(s, block);
+        if (next < n_kept && kept[next] == k) {
+            put_point(out, points, s->moments[k].at_ns, held);
+            next++;
+        }
+    }
+#undef HELD_BY
+    out->points = points;
+}
+
+static void sweep_rank(const struct dpro_graph *graph, const struct graph_memory *memory,
+                       const int64_t *start_ns, const int64_t *end_ns, struct replayed_memory *out,
+                       struct arena *arena)
+{
+    struct sweep s = {.graph = graph, .memory = memory, .start_ns = start_ns, .end_ns = end_ns};
+    size_t room = (size_t)memory->n_moments + 1;
+    s.moments = arena_array(&s.arena, room, sizeof *s.moments);
+    s.place = arena_array(&s.arena, room, sizeof *s.place);
+    s.held = arena_array(&s.arena, room, sizeof *s.held);
+    s.most_bytes = (uint64_t)INT64_MAX / (memory->n_blocks + UINT64_C(1));
+    time_moments(&s);
+    find_peak(&s);
+    describe_peak(&s, &out->rank);
+    find_holders(&s, out, arena);
+    find_points(&s, out, arena);
+    arena_fini(&s.arena);
+}
+
+struct replayed_memory *replay_memory(const struct dpro_graph *graph, const int64_t *start_ns,
+                                      const int64_t *end_ns, struct arena *arena)
+{
+    if (!graph->memory)
+        return NULL;
+    struct replayed_memory *all = arena_array(arena, (size_t)graph->n_ranks + 1, sizeof *all);
+    for (uint32_t r = 0; r < graph->n_ranks; r++) {
+        const struct graph_memory *memory = &graph->memory[r];
+        struct dpro_rank_memory *rank = &all[r].rank;
+        rank->rank = graph->ranks[r].rank;
+        rank->source = memory->n_blocks ? memory->source : DPRO_MEMORY_UNKNOWN;
+        rank->peak_op = DPRO_NO_OP;
+        rank->peak_phase = DPRO_OP_BARRIER;
+        if (rank->source >= DPRO_MEMORY_UNKNOWN)
+            continue;
+        rank->on_gpu = memory->gpu;
+        rank->measured_peak_bytes = memory->measured_peak_bytes;
+        rank->measured_reserved_bytes = memory->measured_reserved_bytes;
+        rank->capacity_bytes = memory->capacity_bytes;
+        sweep_rank(graph, memory, start_ns, end_ns, &all[r], arena);
+    }
+    return all;
+}

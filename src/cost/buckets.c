@@ -14,12 +14,14 @@ struct dpro_strategy buckets_make(const struct dpro_model *model, struct arena *
     size_t n_ops = 0, n = model->n_tensors + (size_t)1;
     for (uint32_t p = 0; p < model->n_programs; p++)
         n_ops += model->programs[p].n_ops;
-    struct dpro_strategy strategy = {.order = arena_array(arena, n, sizeof *strategy.order),
-                                     .buckets = arena_array(arena, n, sizeof *strategy.buckets),
-                                     .n_buckets = model->n_tensors,
-                                     .cycle_ns = model->net.gate.cycle_ns,
-                                     .fused =
-                                         arena_array(arena, n_ops / 2 + 1, sizeof *strategy.fused)};
+    struct dpro_strategy strategy = {
+        .order = arena_array(arena, n, sizeof *strategy.order),
+        .buckets = arena_array(arena, n, sizeof *strategy.buckets),
+        .n_buckets = model->n_tensors,
+        .cycle_ns = model->net.gate.cycle_ns,
+        .fused = arena_array(arena, n_ops / 2 + 1, sizeof *strategy.fused),
+        .recomputed =
+            arena_array(arena, model->n_modules + (size_t)1, sizeof *strategy.recomputed)};
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         strategy.order[t] = t;
         strategy.buckets[t] = (struct strategy_bucket){.first = t, .n = 1, .partitions = 1};
@@ -36,10 +38,15 @@ void buckets_assign(const struct dpro_model *model, const struct dpro_strategy *
     strategy->fusion_bytes = from->fusion_bytes;
     strategy->compression = from->compression;
     strategy->n_fused = from->n_fused;
+    strategy->micro_batches = from->micro_batches;
     memcpy(strategy->order, from->order, model->n_tensors * sizeof *from->order);
     memcpy(strategy->buckets, from->buckets, from->n_buckets * sizeof *from->buckets);
     if (from->n_fused) /* a job's own strategy has no array of them */
         memcpy(strategy->fused, from->fused, from->n_fused * sizeof *from->fused);
+    if (strategy->recomputed && from->recomputed)
+        memcpy(strategy->recomputed, from->recomputed, model->n_modules * sizeof *from->recomputed);
+    else if (strategy->recomputed)
+        memset(strategy->recomputed, 0, model->n_modules * sizeof *strategy->recomputed);
 }
 
 struct dpro_strategy buckets_copy(const struct dpro_model *model, const struct dpro_strategy *from,

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "cost/cost.h"
+#include "cost/model_memory.h"
 #include "cost/sync.h"
 
 /* ---- the strategy that the job ran with ---- */
@@ -102,6 +103,7 @@ static int learn(const struct dpro_graph *shape, const struct dpro_graph *graph,
     fit_net(r, &coarse, model);
     make_programs(r, &coarse, model);
     make_baseline(&replays[0], &coarse, model);
+    model_memory_learn(&replays[0], &coarse, model);
     describe_stack(graph, model);
     arena_fini(&coarse.arena);
     for (size_t i = 0; i < n; i++)

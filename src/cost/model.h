@@ -39,11 +39,31 @@ struct model_op {
     int64_t work_ns;   /* with nothing being communicated meanwhile */
     int64_t beside_ns; /* of the recorded time behind work_ns, with something on the rank's wires:
                           by so much work_ns is less where a byte costs computation byte_ns more */
+    int64_t once_ns;   /* of work_ns, what a step does once, in how many micro-batches it is */
+    int64_t fixed_ns;  /* of work_ns, what each micro-batch takes, however small it is */
+};
+
+/* A module, by which recomputation is chosen; outer ones stand before those within them. */
+struct model_module {
+    const char *name, *class; /* "blocks.0", "TransformerBlock"; class "": not known */
+    uint32_t parent;          /* the module in which it lies; MODEL_NONE */
+    uint32_t n_calls;         /* in an iteration of a rank, the most */
+    uint64_t kept_bytes;      /* what recomputing it by itself gives back between its passes, in an
+                                 iteration of one rank; 0: there is nothing to win */
+    int64_t recompute_ns;     /* that it adds to an iteration's work, mean over the ranks */
+};
+
+/* A call of a module in a program. */
+struct model_call {
+    uint32_t op;          /* of the program: in it the call's backward pass begins */
+    int64_t recompute_ns; /* work to compute it again */
 };
 
 struct model_program {
     struct model_op *ops;
     uint32_t n_ops;
+    struct model_call *calls; /* as those of the rank's memory */
+    uint32_t n_calls;
 };
 
 struct model_rank {
@@ -51,6 +71,7 @@ struct model_rank {
     uint32_t program;       /* ranks that behave alike share one */
     double work_scale;      /* of all work_ns; 1 */
     double *sample_scale;   /* [n_samples] the work of each measured iteration against work_ns; 1 */
+    uint32_t memory;        /* of the model's memories, if it has any */
     const int64_t *read_ns; /* [n_tensors] where pulls open with the step: when a server has read
                                what it sends this rank, from the step's first read; NULL: at once */
 };
@@ -201,6 +222,16 @@ struct dpro_strategy {
     enum dpro_compression compression;
     struct dpro_fused_op *fused; /* by program and first op; none lies within another's ops */
     uint32_t n_fused;
+    bool *recomputed;       /* [model's n_modules]; of modules within each other the outermost
+                               counts; NULL: none */
+    uint32_t micro_batches; /* a step's batch is computed in so many; 0, 1: at once */
+};
+
+/* What of a job's memory is otherwise than recorded and no strategy's; zeroed, nothing is. */
+struct memory_setting {
+    double batch_ratio; /* a rank's batch, times as large; 0: as it is */
+    bool half;          /* computed in 16 bits where autocast does so */
+    bool views;         /* gradients are views of their buckets */
 };
 
 /* How many times as long as under the profiler computation and communication take without it. */
@@ -216,6 +247,11 @@ struct dpro_model {
     uint32_t n_programs;
     struct model_rank *ranks;
     uint32_t n_ranks, n_samples;
+    struct model_module *modules;
+    uint32_t n_modules;
+    struct model_memory *memories; /* cost/model_memory.h; ranks that are alike share one */
+    uint32_t n_memories;           /* 0: nothing is known of memory */
+    struct memory_setting memory;
     struct model_net net;
     struct model_capabilities capabilities;
     struct dpro_strategy baseline; /* as the job ran */

@@ -113,7 +113,17 @@ void set_pace(struct dpro_model *model, struct model_pace pace)
             struct model_op *op = &model->programs[p].ops[i];
             op->work_ns = llround(pace.work * (double)op->work_ns);
             op->beside_ns = llround(pace.work * (double)op->beside_ns);
+            op->once_ns = llround(pace.work * (double)op->once_ns);
+            op->fixed_ns = llround(pace.work * (double)op->fixed_ns);
         }
+    for (uint32_t p = 0; p < model->n_programs; p++)
+        for (uint32_t c = 0; c < model->programs[p].n_calls; c++) {
+            int64_t *ns = &model->programs[p].calls[c].recompute_ns;
+            *ns = llround(pace.work * (double)*ns);
+        }
+    for (uint32_t i = 0; i < model->n_modules; i++)
+        model->modules[i].recompute_ns =
+            llround(pace.work * (double)model->modules[i].recompute_ns);
 }
 
 /* In which proportion computation and communication change when an iteration does: the likeliest of

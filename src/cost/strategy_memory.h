@@ -13,34 +13,33 @@
 
 #include "cost/model.h"
 
-/* What of a job's memory is different. Zeroed but for n_modules, nothing is. */
-struct memory_change {
-    const bool *recomputed; /* [model's n_modules]; NULL: none */
-    uint32_t micro_batches; /* 0, 1: the step's batch at once */
-    double batch_ratio;     /* a rank's batch, times as large; 0: as it is */
-    bool half;              /* computed in 16 bits where autocast does so */
-};
-
 struct memory_peak {
     uint64_t bytes;
-    uint32_t rank;   /* index */
-    uint32_t moment; /* of the rank's graph_memory, near which it is */
-    uint32_t call;   /* that was going on; MEMORY_NONE */
-    uint8_t phase;   /* enum dpro_op_kind: FW, BW, UPDATE */
+    uint32_t rank;      /* index */
+    uint32_t call;      /* of its program, that was going on; MODEL_NONE */
+    uint32_t module;    /* of that call; MODEL_NONE */
+    uint8_t phase;      /* enum dpro_op_kind: FW, BW, UPDATE; else not known */
+    bool is_recomputed; /* it is in a recomputation before the call's backward pass */
     uint64_t by_category[DPRO_N_MEMORY_CATEGORIES];
     double std_bytes; /* standard error */
 };
 
 /* Whether anything is known of the job's memory. */
-bool memory_is_known(const struct dpro_model *model);
-/* The highest peak of all ranks. */
-struct memory_peak memory_peak(const struct dpro_model *model, const struct memory_change *change);
-/* Time that recomputing a module adds to a rank's iteration by itself, mean over the ranks. */
-int64_t memory_recompute_ns(const struct dpro_model *model, uint32_t module);
+static inline bool memory_is_known(const struct dpro_model *model)
+{
+    return model->n_memories > 0;
+}
+/* The highest peak of all ranks, with the model's own batch and precision. */
+struct memory_peak memory_peak(const struct dpro_model *model,
+                               const struct dpro_strategy *strategy);
+/* The same without where it is, what it is made of and how sure that is: for a search. */
+uint64_t memory_peak_bytes(const struct dpro_model *model, const struct dpro_strategy *strategy);
 /* The most that is alive on a rank between places: peaks[i] from places[i] on and before
- * places[i + 1], where there are n + 1 places of the rank's graph_memory, ascending. A
- * recomputation counts where the backward pass that needs it begins. */
-void memory_peaks(const struct dpro_model *model, const struct memory_change *change, uint32_t rank,
-                  const uint32_t *places, uint32_t n, uint64_t *peaks);
-/* Marks what `--recompute all` means: the blocks that the model repeats. */
+ * places[i + 1], where there are n + 1 places of the rank's memory, ascending. A recomputation
+ * counts where the backward pass that needs it begins. */
+void memory_peaks(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                  uint32_t rank, const uint32_t *places, uint32_t n, uint64_t *peaks);
+/* Marks the blocks that the model repeats: of the modules that stand as numbers in one list
+ * of one class, two or more, from which recomputing gives anything back; the outermost such lists.
+ */
 void memory_repeated(const struct dpro_model *model, bool *modules);

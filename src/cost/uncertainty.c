@@ -61,7 +61,7 @@ static void move_work(struct dpro_model *m, double lost, struct arena *arena)
     struct model_program *programs = arena_array(arena, m->n_programs, sizeof *programs);
     for (uint32_t p = 0; p < m->n_programs; p++) {
         const struct model_program *from = &m->programs[p];
-        programs[p].n_ops = from->n_ops;
+        programs[p] = *from;
         programs[p].ops = arena_array(arena, from->n_ops, sizeof *from->ops);
         for (uint32_t i = 0; i < from->n_ops; i++) {
             struct model_op *op = &programs[p].ops[i];

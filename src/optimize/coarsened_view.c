@@ -65,8 +65,8 @@ static uint32_t *coarsen_tensors(const struct dpro_model *from, bool coarsen,
 static void coarsen_program(const struct model_program *from, struct coarsened_view *to,
                             const uint32_t *group_of, struct model_program *program)
 {
+    *program = *from;
     program->ops = arena_array(&to->arena, from->n_ops, sizeof *program->ops);
-    program->n_ops = from->n_ops;
     for (uint32_t i = 0; i < from->n_ops; i++) {
         struct model_op *op = &program->ops[i];
         *op = from->ops[i];
@@ -162,6 +162,9 @@ void coarsened_view_expand(const struct coarsened_view *view, const struct dpro_
     to->n_buckets = from->n_buckets;
     to->cycle_ns = from->cycle_ns;
     to->compression = from->compression;
+    to->micro_batches = from->micro_batches;
+    if (to->recomputed && from->recomputed)
+        memcpy(to->recomputed, from->recomputed, view->model.n_modules * sizeof *from->recomputed);
     to->n_fused = from->n_fused;
     if (from->n_fused)
         memcpy(to->fused, from->fused, from->n_fused * sizeof *from->fused);

@@ -245,7 +245,8 @@ int generate_apart(struct dpro_model *m, double share)
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         const struct model_program *from = &m->programs[m->ranks[r].program];
         programs[r] = (struct model_program){
-            arena_array(&m->arena, from->n_ops + (size_t)1, sizeof *from->ops), from->n_ops};
+            .ops = arena_array(&m->arena, from->n_ops + (size_t)1, sizeof *from->ops),
+            .n_ops = from->n_ops};
         if (!programs[r].ops)
             return -1;
         memcpy(programs[r].ops, from->ops, from->n_ops * sizeof *from->ops);

@@ -47,7 +47,7 @@ static struct job *job_of_two(void)
     job->ops[0] = computes(10, 0);
     job->ops[1] = computes(20, 1);
     job->ops[2] = waits_for(MODEL_ALL);
-    job->program = (struct model_program){job->ops, 3};
+    job->program = (struct model_program){.ops = job->ops, .n_ops = 3};
     job->ranks[0] = (struct model_rank){.rank = 0, .work_scale = 1};
     job->ranks[1] = (struct model_rank){.rank = 1, .work_scale = 1};
     job->order[1] = 1;

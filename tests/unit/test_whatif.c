@@ -37,11 +37,16 @@ static struct job *new_job(void)
     assert_non_null(job);
     for (uint32_t t = 0; t < N; t++) {
         job->tensors[t] = (struct model_tensor){names[t], MIB, t};
-        job->ops[t] = (struct model_op){"op", DPRO_OP_BW, false, MODEL_NONE, t, 10000000, 0};
+        job->ops[t] = (struct model_op){.name = "op",
+                                        .phase = DPRO_OP_BW,
+                                        .needs = MODEL_NONE,
+                                        .tensor = t,
+                                        .work_ns = 10000000};
         job->order[t] = t;
     }
-    job->ops[N] = (struct model_op){"wait", DPRO_OP_UPDATE, false, MODEL_ALL, MODEL_NONE, 0, 0};
-    job->program = (struct model_program){job->ops, N + 1};
+    job->ops[N] = (struct model_op){
+        .name = "wait", .phase = DPRO_OP_UPDATE, .needs = MODEL_ALL, .tensor = MODEL_NONE};
+    job->program = (struct model_program){.ops = job->ops, .n_ops = N + 1};
     job->samples[0] = 0.9;
     job->samples[1] = 1.1;
     for (int r = 0; r < 2; r++)

@@ -1,0 +1,32 @@
+/* cost/lifetimes.h: how long each block of a rank's memory lives where some of its modules are
+ * computed again.
+ *
+ * torch.utils.checkpoint (non-reentrant) is the rule. A recomputed call's forward pass keeps none
+ * of what it makes, but what goes into it lives until the end of its backward pass. Before that,
+ * its forward runs once more, up to where the last block is made that its backward pass asks for.
+ */
+#pragma once
+
+#include "cost/model_memory.h"
+
+/* Which of a memory's calls are recomputed. */
+struct recomputed_calls {
+    uint32_t *root; /* by call: the outermost recomputed call that it lies in; MODEL_NONE */
+    bool any;
+};
+struct recomputed_calls recomputed_calls_of(const struct model_memory *memory,
+                                            const bool *recomputed, struct arena *arena);
+
+/* Places [from, to) at which a block is there. */
+struct life {
+    uint32_t from, to;
+};
+struct lifetimes {
+    struct life first;
+    struct life second; /* what a recomputation has made anew; from == to: none */
+    struct life within; /* while it is recomputed, by places of the forward pass, as far as `stop`;
+                           from == to: never */
+    uint32_t call;      /* that is recomputed, and makes it in its forward pass; MODEL_NONE */
+};
+struct lifetimes lifetimes_of(const struct model_memory *memory,
+                              const struct recomputed_calls *calls, uint32_t block);

@@ -1,0 +1,296 @@
+/* cost/model_memory.c: from the graph's memory of each rank to the model's. */
+#include "cost/model_memory.h"
+
+#include <string.h>
+
+#include "base/map.h"
+#include "base/sort.h"
+#include "cost/lifetimes.h"
+
+struct learning {
+    const struct measured_replay *replay;
+    const struct coarse *coarse;
+    const struct dpro_graph *g;
+    struct dpro_model *model;
+    struct arena *arena; /* the model's */
+    uint32_t *module_of; /* by string id of the graph; MODEL_NONE */
+    ARRAY(struct model_module) modules;
+};
+
+/* ---- modules ---- */
+
+static const char *copy_name(const struct learning *l, uint32_t string)
+{
+    const char *text = strtab_get(&l->g->names, string);
+    return arena_copy_string(l->arena, text, strlen(text));
+}
+
+static void add_modules(struct learning *l, const struct graph_memory *from)
+{
+    for (uint32_t c = 0; c < from->n_calls; c++) {
+        const struct graph_call *call = &from->calls[c];
+        if (l->module_of[call->module] != MODEL_NONE)
+            continue;
+        struct model_module module = {.name = copy_name(l, call->module),
+                                      .class = call->class ? copy_name(l, call->class) : "",
+                                      .parent = MODEL_NONE};
+        if (call->parent < c)
+            module.parent = l->module_of[from->calls[call->parent].module];
+        l->module_of[call->module] = (uint32_t)l->modules.n;
+        array_push(&l->modules, module);
+    }
+}
+
+/* ---- calls ---- */
+
+static void copy_calls(const struct learning *l, const struct graph_memory *from,
+                       struct model_memory *m)
+{
+    uint32_t n = from->n_moments;
+    m->n_calls = from->n_calls;
+    m->calls = arena_array(l->arena, from->n_calls, sizeof *m->calls);
+    for (uint32_t c = 0; c < from->n_calls; c++) {
+        const struct graph_call *call = &from->calls[c];
+        m->calls[c] = (struct memory_call){.module = l->module_of[call->module],
+                                           .parent = call->parent < c ? call->parent : MODEL_NONE,
+                                           .first = MIN(call->forward_first, n),
+                                           .last = MIN(call->forward_last, n),
+                                           .backward_first = MIN(call->backward_first, n),
+                                           .backward_last = MIN(call->backward_last, n),
+                                           .again = MODEL_NONE};
+    }
+}
+
+/* Whether the call, or one that it lies in, is `outer`; calls lie in those before them. */
+static bool lies_in(const struct model_memory *m, uint32_t call, uint32_t outer)
+{
+    while (call != MODEL_NONE && call > outer)
+        call = m->calls[call].parent;
+    return call == outer;
+}
+
+/* The last place of a call's forward uses of the block; 0: none. */
+static uint32_t used_forward(const struct model_memory *m, const struct graph_block *b,
+                             uint32_t call)
+{
+    uint32_t last = 0;
+    for (uint32_t i = b->first_use; i < b->first_use + b->n_uses; i++)
+        if (m->uses[i].call == call && !m->uses[i].backward)
+            last = MAX(last, m->uses[i].last);
+    return last;
+}
+
+/* A call that uses a block in both passes, or makes it and uses it in the backward pass, has it
+ * saved: so has each call that this one lies in. A recomputation begins when the first such block
+ * is asked for, and ends when the last one is saved. */
+static void find_recomputations(struct model_memory *m)
+{
+    for (uint32_t i = 0; i < m->n_blocks; i++) {
+        const struct graph_block *b = &m->blocks[i];
+        for (uint32_t k = b->first_use; k < b->first_use + b->n_uses; k++) {
+            const struct graph_use *use = &m->uses[k];
+            if (!use->backward || use->call == MEMORY_NONE)
+                continue;
+            uint32_t saved = used_forward(m, b, use->call);
+            if (b->call != MEMORY_NONE && lies_in(m, use->call, b->call))
+                saved = MAX(saved, b->taken + 1);
+            for (uint32_t c = use->call; c != MODEL_NONE; c = m->calls[c].parent) {
+                struct memory_call *call = &m->calls[c];
+                call->stop = MAX(call->stop, saved);
+                call->again = MIN(call->again, use->first);
+            }
+        }
+    }
+    for (uint32_t c = 0; c < m->n_calls; c++) {
+        struct memory_call *call = &m->calls[c];
+        if (call->backward_first == call->backward_last)
+            call->again = MODEL_NONE;
+        else if (call->again == MODEL_NONE || call->again < call->backward_first)
+            call->again = call->backward_first;
+        call->stop = call->stop <= call->first ? call->last : MIN(call->stop, call->last);
+    }
+}
+
+/* ---- ranks' memories ---- */
+
+static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *m)
+{
+    const struct graph_memory *from = &l->g->memory[rank];
+    struct graph_block *blocks = arena_array(l->arena, from->n_blocks, sizeof *blocks);
+    struct graph_moment *moments = arena_array(l->arena, from->n_moments, sizeof *moments);
+    struct graph_use *uses = arena_array(l->arena, from->n_uses, sizeof *uses);
+    *m = (struct model_memory){.rank = rank,
+                               .gpu = from->gpu,
+                               .has_uses = from->n_uses > 0,
+                               .blocks = blocks,
+                               .moments = moments,
+                               .uses = uses,
+                               .n_blocks = from->n_blocks,
+                               .n_moments = from->n_moments,
+                               .measured_peak_bytes = from->measured_peak_bytes,
+                               .batch_size = from->batch_size};
+    m->phases = arena_array(l->arena, from->n_moments, 1);
+    if (from->n_blocks > 0)
+        memcpy(blocks, from->blocks, from->n_blocks * sizeof *blocks);
+    if (from->n_uses > 0)
+        memcpy(uses, from->uses, from->n_uses * sizeof *uses);
+    for (uint32_t i = 0; i < from->n_moments; i++) {
+        moments[i] = from->moments[i];
+        m->phases[i] =
+            moments[i].op < l->g->n_ops ? l->g->phase[moments[i].op] : (uint8_t)DPRO_OP_BARRIER;
+    }
+    copy_calls(l, from, m);
+    find_recomputations(m);
+}
+
+static bool same_block(const struct graph_block *a, const struct graph_block *b)
+{
+    return a->size_bytes == b->size_bytes && a->taken == b->taken && a->given == b->given &&
+           a->category == b->category && a->scales == b->scales && a->item_bytes == b->item_bytes &&
+           a->call == b->call && a->n_uses == b->n_uses;
+}
+
+/* But for times. */
+static bool is_alike(const struct model_memory *a, const struct graph_memory *b,
+                     const struct learning *l)
+{
+    bool same = a->n_blocks == b->n_blocks && a->n_moments == b->n_moments &&
+                a->n_calls == b->n_calls && a->measured_peak_bytes == b->measured_peak_bytes &&
+                a->batch_size == b->batch_size;
+    for (uint32_t i = 0; same && i < a->n_blocks; i++)
+        same = same_block(&a->blocks[i], &b->blocks[i]);
+    for (uint32_t i = 0; same && i < a->n_moments; i++)
+        same = a->moments[i].block == b->moments[i].block &&
+               a->moments[i].gives == b->moments[i].gives;
+    for (uint32_t i = 0; same && i < a->n_calls; i++)
+        same = a->calls[i].module == l->module_of[b->calls[i].module] &&
+               a->calls[i].first == b->calls[i].forward_first &&
+               a->calls[i].backward_last == b->calls[i].backward_last;
+    for (uint32_t i = 0; same && i < b->n_uses; i++)
+        same = a->uses[i].call == b->uses[i].call && a->uses[i].first == b->uses[i].first &&
+               a->uses[i].last == b->uses[i].last && a->uses[i].backward == b->uses[i].backward;
+    return same;
+}
+
+/* ---- programs ---- */
+
+/* The op of the program in which the rank's op begins. */
+static uint32_t place_op(const struct learning *l, const struct coarse_rank *rank,
+                         const struct model_program *program, uint32_t op)
+{
+    const struct measured_replay *r = l->replay;
+    int64_t when = 0;
+    uint32_t a = 0, tensor, i = 0;
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
+        when += measured_start_ns(r, copy, op) / r->n;
+    while (a < rank->n_points &&
+           (rank->sync_points[a].needs || rank->sync_points[a].when_ns <= when))
+        a++;
+    if (a == rank->n_points) /* behind the last gradient: what comes next is of another step */
+        while (a > 0 && rank->sync_points[--a].needs)
+            continue;
+    tensor = rank->n_points > 0 ? rank->sync_points[a].tensor : MODEL_NONE;
+    while (i < program->n_ops && program->ops[i].tensor != tensor)
+        i++;
+    return i < program->n_ops ? i : 0;
+}
+
+/* Of a call's forward, what comes before all is made that its backward pass asks for. */
+static int64_t recompute_ns(const struct graph_memory *from, const struct model_memory *m,
+                            uint32_t call)
+{
+    const struct memory_call *of = &m->calls[call];
+    int64_t ns = from->calls[call].forward_ns;
+    for (uint32_t c = call + 1; c < m->n_calls && m->calls[c].first < of->last; c++) {
+        uint32_t parent = m->calls[c].parent;
+        bool counted = parent != MODEL_NONE && parent != call && m->calls[parent].first >= of->stop;
+        if (m->calls[c].first >= of->stop && !counted && lies_in(m, c, call))
+            ns -= from->calls[c].forward_ns;
+    }
+    return MAX(ns, 0);
+}
+
+static void add_program_calls(const struct learning *l, uint32_t rank, const struct model_memory *m)
+{
+    const struct graph_memory *from = &l->g->memory[rank];
+    struct model_program *program = &l->model->programs[l->model->ranks[rank].program];
+    program->n_calls = m->n_calls;
+    program->calls = arena_array(l->arena, m->n_calls, sizeof *program->calls);
+    for (uint32_t c = 0; c < m->n_calls; c++) {
+        uint32_t op = from->calls[c].first_backward_op;
+        struct model_call *call = &program->calls[c];
+        if (op < l->g->n_ops)
+            call->op = place_op(l, &l->coarse->ranks[rank], program, op);
+        call->recompute_ns = recompute_ns(from, m, c);
+    }
+}
+
+/* ---- what recomputing one module does ---- */
+
+static void measure_module(const struct learning *l, uint32_t module, bool *recomputed)
+{
+    struct arena arena = {NULL, 0};
+    const struct dpro_model *model = l->model;
+    struct model_module *to = &model->modules[module];
+    recomputed[module] = true;
+    const struct model_memory *m = &model->memories[0];
+    struct recomputed_calls calls = recomputed_calls_of(m, recomputed, &arena);
+    for (uint32_t c = 0; c < m->n_calls; c++) {
+        const struct memory_call *call = &m->calls[c];
+        to->n_calls += call->module == module;
+        if (calls.root[c] != c)
+            continue;
+        for (uint32_t i = call->first; i < call->last; i++) {
+            uint32_t block = m->moments[i].block;
+            if (m->moments[i].gives)
+                continue;
+            struct lifetimes lives = lifetimes_of(m, &calls, block);
+            if (lives.call == c && lives.second.from > 0 && lives.first.to <= call->again)
+                to->kept_bytes += m->blocks[block].size_bytes;
+        }
+    }
+    for (uint32_t r = 0; r < model->n_ranks; r++) {
+        const struct model_memory *of = &model->memories[model->ranks[r].memory];
+        const struct model_program *program = &model->programs[model->ranks[r].program];
+        for (uint32_t c = 0; c < program->n_calls && c < of->n_calls; c++)
+            if (of->calls[c].module == module)
+                to->recompute_ns += program->calls[c].recompute_ns / model->n_ranks;
+    }
+    recomputed[module] = false;
+    arena_fini(&arena);
+}
+
+void model_memory_learn(const struct measured_replay *replay, const struct coarse *coarse,
+                        struct dpro_model *model)
+{
+    const struct dpro_graph *g = replay->graph;
+    struct learning l = {replay, coarse, g, model, &model->arena, NULL, {0}};
+    model->n_memories = model->n_modules = 0;
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        if (!g->memory || g->memory[r].n_blocks == 0)
+            return;
+    struct arena arena = {NULL, 0};
+    l.module_of = arena_alloc(&arena, g->names.n * sizeof *l.module_of);
+    memset(l.module_of, 0xff, g->names.n * sizeof *l.module_of);
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        add_modules(&l, &g->memory[r]);
+    model->n_modules = (uint32_t)l.modules.n;
+    model->modules = arena_array(l.arena, l.modules.n, sizeof *model->modules);
+    if (l.modules.n > 0)
+        memcpy(model->modules, l.modules.at, l.modules.n * sizeof *model->modules);
+    array_fini(&l.modules);
+    model->memories = arena_array(l.arena, g->n_ranks, sizeof *model->memories);
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        uint32_t i = 0;
+        while (i < model->n_memories && !is_alike(&model->memories[i], &g->memory[r], &l))
+            i++;
+        if (i == model->n_memories)
+            copy_memory(&l, r, &model->memories[model->n_memories++]);
+        model->ranks[r].memory = i;
+        add_program_calls(&l, r, &model->memories[i]);
+    }
+    bool *recomputed = arena_array(&arena, model->n_modules, sizeof *recomputed);
+    for (uint32_t module = 0; module < model->n_modules; module++)
+        measure_module(&l, module, recomputed);
+    arena_fini(&arena);
+}

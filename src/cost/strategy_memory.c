@@ -1,0 +1,247 @@
+/* cost/strategy_memory.c: the peak of a job's memory under a strategy: the recorded takings and
+ * givings, with the lifetimes and sizes that the strategy makes of them, swept once. */
+#include "cost/strategy_memory.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/sort.h"
+#include "cost/lifetimes.h"
+
+/* Where a peak is. */
+struct top {
+    int64_t bytes;
+    uint32_t place;
+    uint32_t call;   /* being recomputed there; MODEL_NONE */
+    uint32_t within; /* place of its forward pass */
+};
+
+/* One rank's iteration, or one micro-batch of it. */
+struct sweep {
+    struct arena arena;
+    const struct model_memory *m;
+    const struct memory_setting *setting;
+    const struct dpro_strategy *strategy;
+    struct recomputed_calls calls;
+    bool later;        /* a micro-batch behind the first: gradients are there, and are added to */
+    int64_t *held;     /* [n_moments + 2] bytes, by place */
+    int64_t *within;   /* what recomputations hold more, by places of the forward pass: changes */
+    struct top *again; /* by place: the most that a recomputation there holds; NULL: none are */
+};
+
+/* A batch is cut in views, so that the input stays whole. */
+static uint64_t size_of(const struct sweep *s, const struct graph_block *b)
+{
+    uint32_t parts = s->strategy->micro_batches;
+    double ratio = s->setting->batch_ratio > 0 ? s->setting->batch_ratio : 1;
+    if (!b->scales)
+        return b->size_bytes;
+    if (parts > 1 && b->category != DPRO_MEMORY_INPUT)
+        ratio /= parts;
+    return ratio == 1 ? b->size_bytes : (uint64_t)llround((double)b->size_bytes * ratio);
+}
+
+/* The place from which on a gradient that is added to another one, or copied, is no longer needed:
+ * another op takes memory. */
+static uint32_t added_up(const struct model_memory *m, uint32_t taken)
+{
+    uint32_t next = taken + 1;
+    while (next < m->n_moments &&
+           (m->moments[next].gives || m->moments[next].op == m->moments[taken].op))
+        next++;
+    return next + 1;
+}
+
+/* Of a gradient: none of its own with views; behind the first micro-batch it is there all along. A
+ * new one comes to both all the same. */
+static void gradient_lives(const struct sweep *s, const struct graph_block *b, struct lifetimes *l)
+{
+    bool is_new = b->taken != MEMORY_NONE;
+    struct life added = {l->first.from, is_new ? MIN(added_up(s->m, b->taken), l->first.to) : 0};
+    if (s->setting->views)
+        l->first = is_new ? added : (struct life){0, 0};
+    else if (s->later && is_new) {
+        l->second = added;
+        l->first.from = 0;
+    } else if (s->later && b->given != MEMORY_NONE) {
+        l->first = (struct life){0, 0}; /* of the step before */
+    }
+}
+
+static struct lifetimes lives_of(const struct sweep *s, uint32_t block)
+{
+    const struct graph_block *b = &s->m->blocks[block];
+    struct lifetimes l = lifetimes_of(s->m, &s->calls, block);
+    if (b->category == DPRO_MEMORY_GRADIENT)
+        gradient_lives(s, b, &l);
+    return l;
+}
+
+static void add(int64_t *changes, struct life life, uint64_t size_bytes)
+{
+    if (life.from >= life.to)
+        return;
+    changes[life.from] += (int64_t)size_bytes;
+    changes[life.to] -= (int64_t)size_bytes;
+}
+
+/* Recomputations are apart by their places of the forward pass, from `first` + 1 to `stop`. */
+static void add_within(const struct sweep *s, const struct lifetimes *l, uint64_t size_bytes)
+{
+    if (l->within.from >= l->within.to)
+        return;
+    s->within[l->within.from] += (int64_t)size_bytes;
+    if (l->within.to <= s->m->calls[l->call].stop)
+        s->within[l->within.to] -= (int64_t)size_bytes;
+}
+
+/* What a recomputation holds at the most. */
+static int64_t most_within(const struct sweep *s, const struct memory_call *call, uint32_t *where)
+{
+    int64_t held = 0, most = 0;
+    *where = call->first;
+    for (uint32_t p = call->first + 1; p <= call->stop; p++) {
+        held += s->within[p];
+        if (held > most) {
+            most = held;
+            *where = p;
+        }
+    }
+    return most;
+}
+
+/* From changes to what is held. */
+static void sum_up(struct sweep *s)
+{
+    const struct model_memory *m = s->m;
+    for (uint32_t p = 1; p <= m->n_moments; p++)
+        s->held[p] += s->held[p - 1];
+    for (uint32_t c = 0; c < m->n_calls && s->calls.any; c++) {
+        if (s->calls.root[c] != c)
+            continue;
+        struct top *top = &s->again[m->calls[c].again];
+        uint32_t where;
+        int64_t most = most_within(s, &m->calls[c], &where);
+        if (most > top->bytes)
+            *top = (struct top){most, m->calls[c].again, c, where};
+    }
+}
+
+static struct sweep sweep_begin(const struct dpro_model *model,
+                                const struct dpro_strategy *strategy, const struct model_memory *m,
+                                bool later)
+{
+    struct sweep s = {.m = m, .setting = &model->memory, .strategy = strategy, .later = later};
+    s.calls = recomputed_calls_of(m, strategy->recomputed, &s.arena);
+    s.held = arena_array(&s.arena, m->n_moments + (size_t)3, sizeof *s.held);
+    s.within = arena_array(&s.arena, m->n_moments + (size_t)3, sizeof *s.within);
+    if (s.calls.any)
+        s.again = arena_array(&s.arena, m->n_moments + (size_t)1, sizeof *s.again);
+    for (uint32_t b = 0; b < m->n_blocks; b++) {
+        struct lifetimes l = lives_of(&s, b);
+        uint64_t size = size_of(&s, &m->blocks[b]);
+        add(s.held, l.first, size);
+        add(s.held, l.second, size);
+        add_within(&s, &l, size);
+    }
+    sum_up(&s);
+    return s;
+}
+
+static struct top sweep_peak(const struct sweep *s)
+{
+    struct top top = {INT64_MIN, 0, MODEL_NONE, 0};
+    for (uint32_t p = 0; p <= s->m->n_moments; p++) {
+        const struct top *again = s->again && s->again[p].bytes > 0 ? &s->again[p] : NULL;
+        int64_t bytes = s->held[p] + (again ? again->bytes : 0);
+        if (bytes > top.bytes)
+            top =
+                (struct top){bytes, p, again ? again->call : MODEL_NONE, again ? again->within : 0};
+    }
+    return top;
+}
+
+void memory_peaks(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                  uint32_t rank, const uint32_t *places, uint32_t n, uint64_t *peaks)
+{
+    const struct model_memory *m = &model->memories[model->ranks[rank].memory];
+    memset(peaks, 0, n * sizeof *peaks);
+    for (int later = 0; later <= (strategy->micro_batches > 1); later++) {
+        struct sweep s = sweep_begin(model, strategy, m, later);
+        for (uint32_t i = 0; i < n; i++)
+            for (uint32_t p = places[i]; p < places[i + 1] && p <= m->n_moments; p++) {
+                int64_t bytes = s.held[p] + (s.again ? s.again[p].bytes : 0);
+                peaks[i] = MAX(peaks[i], (uint64_t)MAX(bytes, 0));
+            }
+        arena_fini(&s.arena);
+    }
+}
+
+/* ---- what is there then ---- */
+
+static bool is_there(struct life life, uint32_t place)
+{
+    return life.from <= place && place < life.to;
+}
+
+/* The innermost of the calls that are going on at a place. */
+static uint32_t call_at(const struct model_memory *m, uint32_t place)
+{
+    uint32_t found = MODEL_NONE, taken = place > 0 ? place - 1 : 0;
+    for (uint32_t c = 0; c < m->n_calls; c++) {
+        const struct memory_call *call = &m->calls[c];
+        if ((call->first <= taken && taken < call->last) ||
+            (call->backward_first <= taken && taken < call->backward_last))
+            found = c;
+    }
+    return found;
+}
+
+static void describe(const struct sweep *s, const struct top *top, struct memory_peak *peak)
+{
+    const struct model_memory *m = s->m;
+    *peak = (struct memory_peak){.bytes = (uint64_t)MAX(top->bytes, 0), .rank = m->rank};
+    for (uint32_t b = 0; b < m->n_blocks; b++) {
+        struct lifetimes l = lives_of(s, b);
+        uint32_t n = is_there(l.first, top->place) + is_there(l.second, top->place);
+        if (top->call != MODEL_NONE && l.call == top->call)
+            n += is_there(l.within, top->within);
+        peak->by_category[m->blocks[b].category] += n * size_of(s, &m->blocks[b]);
+    }
+    peak->is_recomputed = top->call != MODEL_NONE;
+    peak->call = peak->is_recomputed ? top->call : call_at(m, top->place);
+    peak->module = peak->call != MODEL_NONE ? m->calls[peak->call].module : MODEL_NONE;
+    peak->phase = peak->is_recomputed                  ? DPRO_OP_BW
+                  : top->place > 0 && m->n_moments > 0 ? m->phases[top->place - 1]
+                                                       : DPRO_OP_BARRIER;
+}
+
+/* The highest of all ranks and micro-batches; describes it where `peak` is asked for. */
+static uint64_t find_peak(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                          struct memory_peak *peak)
+{
+    int64_t most = -1;
+    for (uint32_t i = 0; i < model->n_memories; i++)
+        for (int later = 0; later <= (strategy->micro_batches > 1); later++) {
+            struct sweep s = sweep_begin(model, strategy, &model->memories[i], later);
+            struct top top = sweep_peak(&s);
+            if (top.bytes > most && peak)
+                describe(&s, &top, peak);
+            most = MAX(most, top.bytes);
+            arena_fini(&s.arena);
+        }
+    return (uint64_t)MAX(most, 0);
+}
+
+uint64_t memory_peak_bytes(const struct dpro_model *model, const struct dpro_strategy *strategy)
+{
+    return find_peak(model, strategy, NULL);
+}
+
+struct memory_peak memory_peak(const struct dpro_model *model, const struct dpro_strategy *strategy)
+{
+    struct memory_peak peak = {.call = MODEL_NONE, .module = MODEL_NONE};
+    find_peak(model, strategy, &peak);
+    return peak;
+}

@@ -151,8 +151,10 @@ struct et_node {
     uint32_t first_output, n_outputs;
     uint32_t span; /* the Kineto span it is, NO_ID when none was found */
     int32_t sequence;
-    uint32_t text_inputs; /* record_param_comms: string id of the raw JSON text of its inputs'
-                             values; 0: none */
+    uint32_t thread;         /* as the execution trace numbers them, from 1; 0: unknown */
+    uint32_t forward_thread; /* of a backward op, the thread of its forward op; 0: none */
+    uint32_t text_inputs;    /* record_param_comms: string id of the raw JSON text of its inputs'
+                                values; 0: none */
 };
 
 /* A node of the graph that a framework's executor runs: a partition graph of TensorFlow, an
@@ -176,10 +178,11 @@ struct dfg_input {
 /* A block of memory that a thread took, or gave back, as the profiler saw it. */
 struct trace_allocation {
     int64_t ns;
-    uint64_t address;
-    int64_t bytes;  /* above 0: taken; below: given back */
-    uint32_t track; /* of the thread; NO_ID: unknown */
-    int32_t device; /* number of the GPU; -1: memory of the CPU */
+    uint64_t address; /* 0: not said, as by profilers of 2021 */
+    int64_t bytes;    /* above 0: taken; below: given back. The sum over a rank fits 64 bits, in any
+                         order */
+    uint32_t track;   /* of the thread; NO_ID: unknown */
+    int32_t device;   /* number of the GPU; -1: memory of the CPU */
     uint32_t window;
     int64_t allocated_bytes, reserved_bytes; /* by the device's allocator, right after; -1: not
                                                 said. Of a CPU, since the profiler began */
@@ -200,11 +203,12 @@ struct held_block {
     uint64_t address; /* 0: not known */
     uint64_t size_bytes;
 };
+struct held_module {
+    uint32_t name, class; /* string ids: "blocks.0.norm1", "LayerNorm" */
+};
 struct held_memory {
-    struct held_block *blocks;
-    struct {
-        uint32_t name, class; /* string ids */
-    } * modules;              /* in the model's order, outer ones first */
+    struct held_block *blocks;   /* an address once */
+    struct held_module *modules; /* in the model's order, outer ones first */
     uint32_t n_blocks, n_modules;
     int64_t when_ns;
     int32_t device;          /* number of the GPU; -1: the CPU */

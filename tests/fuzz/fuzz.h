@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "ingest/held_memory.h"
 #include "ingest/horovod/timeline.h"
 #include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto.h"
@@ -69,12 +70,25 @@ static inline uint64_t fuzz_hash_timeline(const struct timeline *timeline)
     return h ^ timeline->cycles.n;
 }
 
-static inline uint64_t fuzz_hash_kineto(const struct kineto_flows *flows)
+static inline uint64_t fuzz_hash_kineto(const struct kineto_part *flows)
 {
     uint64_t h = flows->launches.n;
     for (size_t i = 0; i < flows->links.n; i++)
         h = fuzz_hash(h, &flows->links.at[i].ts_ns, sizeof flows->links.at[i].ts_ns);
-    return h;
+    for (size_t i = 0; i < flows->allocations.n; i++)
+        h = fuzz_hash(h, &flows->allocations.at[i], offsetof(struct trace_allocation, window));
+    for (size_t i = 0; i < flows->module_calls.n; i++)
+        h = fuzz_hash(h, &flows->module_calls.at[i], offsetof(struct trace_module_call, window));
+    return h ^ flows->n_bad_allocations << 40;
+}
+
+static inline uint64_t fuzz_hash_held(const struct held_part *held)
+{
+    uint64_t h = held->n_broken ^ (uint64_t)held->when_ns ^ held->capacity_bytes << 8;
+    for (size_t i = 0; i < held->blocks.n; i++)
+        h = fuzz_hash(h ^ held->blocks.at[i].name ^ (uint64_t)held->blocks.at[i].category << 32,
+                      &held->blocks.at[i].address, 2 * sizeof(uint64_t));
+    return fuzz_hash(h, held->modules.at, held->modules.n * sizeof *held->modules.at);
 }
 
 static inline uint64_t fuzz_hash_et(const struct execution_trace *et)
@@ -91,14 +105,16 @@ static inline uint64_t fuzz_hash_payload(const struct trace_part *part)
     const struct recording *recording = part_payload(part, &recording_payload);
     const struct nccl_log *nccl = part_payload(part, &nccl_payload);
     const struct timeline *timeline = part_payload(part, &timeline_payload);
-    const struct kineto_flows *flows = part_payload(part, &kineto_payload);
+    const struct kineto_part *flows = part_payload(part, &kineto_payload);
     const struct execution_trace *et = part_payload(part, &et_payload);
+    const struct held_part *held = part_payload(part, &held_payload);
     return transport   ? fuzz_hash_transport(transport)
            : recording ? fuzz_hash_recording(recording)
            : nccl      ? nccl->operations.n ^ nccl->steps.n << 16 ^ nccl->proxy_ops.n << 32
            : timeline  ? fuzz_hash_timeline(timeline)
            : flows     ? fuzz_hash_kineto(flows)
            : et        ? fuzz_hash_et(et)
+           : held      ? fuzz_hash_held(held)
                        : 0;
 }
 

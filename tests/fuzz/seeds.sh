@@ -3,7 +3,7 @@
 # picks a chunk size, but for attach, buckets and verify.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in align attach buckets csv et json kineto load log mxnet recording replay runmeta timeline verify xplane; do
+for target in align attach buckets csv et held json kineto load log mxnet recording replay runmeta timeline verify xplane; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -57,6 +57,8 @@ put kineto/x 'A{"schemaVersion":1,"distributedInfo":{"backend":"nccl","rank":0,"
 put kineto/gpu 'B[{"ph":"X","cat":"kernel","name":"nccl","pid":0,"tid":"stream 7","ts":1,"dur":2,"args":{"correlation":5,"External id":5,"grid":[1,2,3],"Collective name":"allreduce","In msg nelems":10,"Process Group Ranks":"[0, 1]","Group size":2,"dtype":"Float","Seq":3}},{"ph":"X","cat":"cuda_sync","name":"Event Sync","pid":0,"tid":-1,"ts":1,"dur":2,"args":{"cuda_sync_kind":"Event Sync","wait_on_stream":7,"wait_on_cuda_event_record_corr_id":3}},{"ph":"X","cat":"gpu_memcpy","name":"m","pid":0,"tid":7,"ts":1,"dur":2,"args":{"bytes":64}}]'
 put kineto/flows 'C[{"ph":"s","id":1,"pid":1,"tid":1,"ts":1,"cat":"fwdbwd","name":"f"},{"ph":"f","id":1,"pid":1,"tid":1,"ts":5,"cat":"fwdbwd","name":"f","bp":"e"},{"ph":"B","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1},{"ph":"E","pid":1,"tid":1,"ts":2},{"ph":"M","name":"thread_name","pid":1,"tid":1,"args":{"name":"t"}},{"ph":"X","cat":"cpu_op","name":"c10d::allreduce_","pid":1,"tid":1,"ts":1,"dur":-1,"args":{"Input Dims":[[[2,3],[4]],[]],"Input type":["","float"]}}'
 
+put kineto/memory 'D{"traceEvents":[{"ph":"i","cat":"cpu_instant_event","s":"t","name":"[memory]","pid":1,"tid":1,"ts":3.5,"args":{"Total Reserved":0,"Total Allocated":64,"Bytes":64,"Device Id":-1,"Device Type":0,"Addr":94899859242688}},{"ph":"i","name":"[memory]","pid":1,"tid":1,"ts":2,"args":{"Bytes":-9223372036854775808}},{"ph":"X","cat":"user_annotation","name":"dpro.module:a.0","pid":1,"tid":1,"ts":1,"dur":5},{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":5}]}'
+put held/whole 'A{"schema":"dpro.memory/1","device":"cuda:1","when_ns":1790857026000000000,"capacity_bytes":null,"modules":[["","GPT"],["a.0"]],"blocks":[["parameter","a.0.weight",94899859242688,64],["bucket","",0,128],["gradient",1,2,3,4],["other"],5]}'
 put et/flat 'A{"schema":"1.0.1","pid":5,"nodes":[{"name":"aten::cat","id":208,"rf_id":173,"parent":207,"seq_id":440,"tid":1,"inputs":[[[9,202,0,1,8,"cpu"],[11,16,4,416,4,"cuda:0"]],0],"outputs":[[22,209,0,417,8,"cpu"]]}]}'
 put et/chakra 'B{"schema":"1.1.1-chakra.0.0.4","pid":7,"nodes":[{"id":436,"name":"record_param_comms","ctrl_deps":435,"inputs":{"values":[[[433,434,0,53120,4,"cuda:0"]],33,["0","default_pg"],"broadcast",[]],"shapes":[[[53120]]],"types":["x"]},"outputs":{"values":[],"shapes":[],"types":[]},"attrs":[{"name":"rf_id","type":"uint64","value":114},{"name":"seq_id","type":"int64","value":-1},{"name":"tid","type":"uint64","value":1}]}]}'
 

@@ -72,7 +72,7 @@ static void test_flat_nodes_are_read(void **state)
     node = &et_of(&part)->nodes.at[1];
     assert_int_equal(node->n_inputs, 0);
     assert_string_equal(strtab_get(&part.names, node->text_inputs), "[141,0,0,\"wait\",[],[]]");
-    assert_int_equal(et_of(&part)->threads.at[1], 2);
+    assert_int_equal(et_of(&part)->nodes.at[1].thread, 2);
     part_fini(&part);
 }
 
@@ -91,7 +91,7 @@ static void test_chakra_nodes_are_read(void **state)
         assert_int_equal(node->n_outputs, 1);
         assert_int_equal(et_of(&part)->tensors.at[node->first_input].numel, 53120);
         assert_non_null(strstr(strtab_get(&part.names, node->text_inputs), "\"broadcast\""));
-        assert_int_equal(et_of(&part)->threads.at[0], 3);
+        assert_int_equal(et_of(&part)->nodes.at[0].thread, 3);
         part_fini(&part);
     }
 }

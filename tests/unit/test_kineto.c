@@ -14,7 +14,7 @@
 #include "ingest/readers.h"
 #include "part_text.h"
 
-static const struct kineto_flows *flows_of(const struct trace_part *part)
+static const struct kineto_part *flows_of(const struct trace_part *part)
 {
     return part_payload(part, &kineto_payload);
 }

@@ -6,8 +6,10 @@
  * numbers and a string, so that the type strings need not be read. */
 #include <string.h>
 
+#include "base/map.h"
 #include "base/sort.h"
 #include "ingest/pytorch/et.h"
+#include "ingest/pytorch/kineto_words.h"
 
 enum { MAX_RAW_INPUTS = 16384 };
 
@@ -15,6 +17,7 @@ struct et {
     struct json *js;
     struct trace_part *part;
     struct execution_trace *out;
+    struct map marks; /* map_key(id) of a module's mark -> its parent */
 };
 
 static uint64_t read_u64(struct json *js)
@@ -134,12 +137,12 @@ static void read_values(struct et *et, struct et_node *node, bool outputs, bool 
 }
 
 /* One {"name": "rf_id", "type": "uint64", "value": 0}. */
-static void read_attr(struct et *et, struct et_node *node, uint32_t *thread)
+static void read_attr(struct et *et, struct et_node *node)
 {
     struct json *js = et->js;
     const char *key, *text;
     size_t len;
-    enum { OTHER, RF_ID, SEQ_ID, TID } which = OTHER;
+    enum { OTHER, RF_ID, SEQ_ID, TID, FW_TID } which = OTHER;
     int64_t value = 0;
     while (json_object_next(js, &key, &len)) {
         if (json_is(key, len, "name")) {
@@ -148,6 +151,7 @@ static void read_attr(struct et *et, struct et_node *node, uint32_t *thread)
             which = json_is(text, len, "rf_id")    ? RF_ID
                     : json_is(text, len, "seq_id") ? SEQ_ID
                     : json_is(text, len, "tid")    ? TID
+                    : json_is(text, len, "fw_tid") ? FW_TID
                                                    : OTHER;
         } else if (json_is(key, len, "value")) {
             if (json_read_decimal(js, 0, &value) != JSON_VALUE)
@@ -161,7 +165,9 @@ static void read_attr(struct et *et, struct et_node *node, uint32_t *thread)
     else if (which == SEQ_ID)
         node->sequence = value < INT32_MIN || value > INT32_MAX ? -1 : (int32_t)value;
     else if (which == TID)
-        *thread = (uint32_t)value;
+        node->thread = (uint32_t)value;
+    else if (which == FW_TID)
+        node->forward_thread = (uint32_t)value;
 }
 
 static void read_node(struct et *et)
@@ -171,7 +177,6 @@ static void read_node(struct et *et)
     const char *key;
     size_t len, n_tensors = et->out->tensors.n;
     struct et_node node = {.span = NO_ID, .sequence = -1};
-    uint32_t thread = 0;
     bool wants_text = false;
     while (json_object_next(js, &key, &len)) {
         int64_t v;
@@ -194,7 +199,9 @@ static void read_node(struct et *et)
             if (json_read_decimal(js, 0, &v) == JSON_VALUE && v >= -1 && v <= INT32_MAX)
                 node.sequence = (int32_t)v;
         } else if (json_is(key, len, "tid")) {
-            thread = (uint32_t)read_u64(js);
+            node.thread = (uint32_t)read_u64(js);
+        } else if (json_is(key, len, "fw_tid")) {
+            node.forward_thread = (uint32_t)read_u64(js);
         } else if (json_is(key, len, "inputs")) {
             read_values(et, &node, false, wants_text);
         } else if (json_is(key, len, "outputs")) {
@@ -203,7 +210,7 @@ static void read_node(struct et *et)
             js->p++;
             while (json_array_next(js))
                 if (json_open(js, '{'))
-                    read_attr(et, &node, &thread);
+                    read_attr(et, &node);
         } else {
             json_skip(js);
         }
@@ -213,8 +220,25 @@ static void read_node(struct et *et)
         return;
     }
     part->n_events++;
+    len = strtab_len(&part->names, node.name);
+    if (kineto_module(strtab_get(&part->names, node.name), &len)) {
+        map_set(&et->marks, map_key(node.id), node.parent);
+        et->out->tensors.n = n_tensors;
+        return;
+    }
     array_push(&et->out->nodes, node);
-    array_push(&et->out->threads, thread);
+}
+
+/* The recorder's marks of modules are no nodes: what lies in one lies in what is around it. */
+static void skip_marks(struct et *et)
+{
+    enum { DEEPEST = 1000 }; /* a broken file may have circles */
+    for (size_t i = 0; i < et->out->nodes.n && et->marks.n; i++) {
+        uint64_t *parent = &et->out->nodes.at[i].parent;
+        for (int d = 0; d < DEEPEST && map_get(&et->marks, map_key(*parent), parent); d++)
+            ;
+    }
+    map_fini(&et->marks);
 }
 
 static int read_et(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
@@ -239,6 +263,7 @@ static int read_et(struct json *js, struct trace_part *part, struct dpro_error *
             json_skip(js);
         }
     }
+    skip_marks(&et);
     return 0;
 }
 

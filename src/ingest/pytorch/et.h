@@ -5,7 +5,6 @@
 
 struct execution_trace {
     ARRAY(struct et_node) nodes;
-    ARRAY(uint32_t) threads; /* per node: the writer's thread number */
     ARRAY(struct et_tensor) tensors;
 };
 extern const struct payload_kind et_payload;

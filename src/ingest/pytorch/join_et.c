@@ -15,7 +15,6 @@ static void fini(void *payload)
 {
     struct execution_trace *et = payload;
     array_fini(&et->nodes);
-    array_fini(&et->threads);
     array_fini(&et->tensors);
 }
 
@@ -119,14 +118,14 @@ static uint32_t match_by_order(struct rank_job *job, uint32_t window, bool write
 {
     struct trace_rank *rank = job->rank;
     const struct trace_part *part = &job->execution_trace->part;
-    const struct execution_trace *et = part_payload(part, &et_payload);
     struct call *calls = mem_alloc((rank->n_et_nodes + (size_t)1) * sizeof *calls);
     uint32_t *spans = mem_alloc((rank->n_spans + (size_t)1) * sizeof *spans);
     uint32_t *first = mem_alloc((rank->n_tracks + (size_t)1) * sizeof *first);
     uint32_t n_calls = 0, n = 0, n_matched = 0;
     for (uint32_t i = 0; i < rank->n_et_nodes; i++)
         if (rank->et_nodes[i].record_fn)
-            calls[n_calls++] = (struct call){et->threads.at[i], rank->et_nodes[i].record_fn, i};
+            calls[n_calls++] =
+                (struct call){rank->et_nodes[i].thread, rank->et_nodes[i].record_fn, i};
     if (n_calls)
         qsort(calls, n_calls, sizeof *calls, by_thread);
     for (uint32_t t = 0; t < rank->n_tracks; t++) {

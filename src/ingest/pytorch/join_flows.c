@@ -5,19 +5,21 @@
 
 static void fini(void *payload)
 {
-    struct kineto_flows *flows = payload;
+    struct kineto_part *flows = payload;
     array_fini(&flows->links);
     array_fini(&flows->launches);
+    array_fini(&flows->allocations);
+    array_fini(&flows->module_calls);
 }
 
-/* Flows are of use with spans only. */
+/* All of it is of use with spans only. */
 static bool is_empty(const void *payload)
 {
     (void)payload;
     return true;
 }
 
-const struct payload_kind kineto_payload = {sizeof(struct kineto_flows), fini, is_empty};
+const struct payload_kind kineto_payload = {sizeof(struct kineto_part), fini, is_empty};
 
 /* The CPU op that a fwdbwd flow is bound to: of those that start just then the innermost that
  * autograd numbered, else the innermost; else the one around. */
@@ -41,7 +43,7 @@ static uint32_t op_at(const struct trace_rank *rank, uint32_t t, int64_t ts_ns)
 }
 
 static void join_links(struct trace_rank *rank, const struct trace_part *part,
-                       const struct kineto_flows *flows)
+                       const struct kineto_part *flows)
 {
     struct map starts = {0};
     for (int pass = 0; pass < 2; pass++) {
@@ -70,7 +72,7 @@ static void join_links(struct trace_rank *rank, const struct trace_part *part,
 
 /* Files whose spans carry no correlation: launch flows tell it, at the start of both ends. */
 static void join_launches(struct trace_rank *rank, const struct trace_part *part,
-                          const struct kineto_flows *flows)
+                          const struct kineto_part *flows)
 {
     if (flows->has_correlation)
         return;
@@ -100,22 +102,24 @@ void kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank
 {
     size_t n_links = 0;
     for (size_t w = 0; w < job->n_windows; w++) {
-        const struct kineto_flows *flows = source_payload(job->sources[w], &kineto_payload);
+        const struct kineto_part *flows = source_payload(job->sources[w], &kineto_payload);
         n_links += flows ? flows->links.n : 0;
     }
     if (n_links >= NO_ID)
         mem_fail();
     job->rank->links = arena_alloc(&build->trace->arena, n_links * sizeof *job->rank->links);
+    kineto_reserve_memory(build, job);
 }
 
 void kineto_join(struct rank_job *job)
 {
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct trace_part *part = &job->sources[w]->part;
-        const struct kineto_flows *flows = part_payload(part, &kineto_payload);
+        const struct kineto_part *flows = part_payload(part, &kineto_payload);
         if (flows) {
             join_links(job->rank, part, flows);
             join_launches(job->rank, part, flows);
         }
     }
+    kineto_join_memory(job);
 }

@@ -14,7 +14,7 @@
 
 enum { KIND_NONE = 255, NAME_CACHE = 4096, MAX_OPEN = 1 << 20 };
 
-enum name_flag { NAME_SEEN = 1, NAME_COMMUNICATION = 2 };
+enum name_flag { NAME_SEEN = 1, NAME_COMMUNICATION = 2, NAME_MODULE = 4, NAME_MEMORY = 8 };
 
 /* Keys that are wanted; others get numbers as they come. */
 #define KEYS(ROW)                                                                                  \
@@ -27,6 +27,12 @@ enum name_flag { NAME_SEEN = 1, NAME_COMMUNICATION = 2 };
     ROW(KEY_DUR, "dur")                                                                            \
     ROW(KEY_NAME, "name")                                                                          \
     ROW(KEY_ARGS, "args")                                                                          \
+    ROW(KEY_ADDR, "Addr")                                                                          \
+    ROW(KEY_BYTES_TAKEN, "Bytes")                                                                  \
+    ROW(KEY_DEVICE_ID, "Device Id")                                                                \
+    ROW(KEY_DEVICE_TYPE, "Device Type")                                                            \
+    ROW(KEY_TOTAL_RESERVED, "Total Reserved")                                                      \
+    ROW(KEY_TOTAL_ALLOCATED, "Total Allocated")                                                    \
     ROW(KEY_SEQ, "Seq")                                                                            \
     ROW(KEY_BYTES, "bytes")                                                                        \
     ROW(KEY_DTYPE, "dtype")                                                                        \
@@ -77,7 +83,7 @@ struct event {
     uint8_t kind, flow;
     char ph;
     enum json_value ts, dur; /* JSON_NO_VALUE: none or not a number */
-    bool has_name, has_detail;
+    bool has_name, has_detail, has_memory;
     uint32_t label; /* thread_name's or process_name's args.name */
     uint64_t dims_numel;
     uint32_t dims_type;
@@ -97,7 +103,7 @@ struct open_span {
 struct kineto {
     struct json *js;
     struct trace_part *part;
-    struct kineto_flows *flows;
+    struct kineto_part *more;
     uint32_t *name_cache;
     ARRAY(uint8_t) name_flags; /* by name id */
     uint32_t *track_slots;     /* open addressing: track index + 1 */
@@ -109,6 +115,7 @@ struct kineto {
     uint64_t n_external_is_correlation, n_external_differs;
     struct trace_detail detail; /* of the event being read; no_detail unless detail_used */
     bool detail_used;
+    struct kineto_memory memory;          /* of the instant being read */
     struct guess_pair (*guesses)[N_KEYS]; /* [N_CONTEXTS]: after which key */
     struct guess_pair between;            /* from one event into the next */
     struct strtab other_keys;             /* id + N_WANTED_KEYS - 1 is the key's number */
@@ -185,7 +192,7 @@ static uint32_t intern(struct kineto *k, const char *text, size_t len)
     return *slot = strtab_add(&k->part->names, text, len);
 }
 
-static bool name_is_communication(struct kineto *k, uint32_t name)
+static __attribute__((noinline)) uint8_t learn_name(struct kineto *k, uint32_t name)
 {
     if (name >= k->name_flags.n) {
         size_t extra = k->part->names.n - k->name_flags.n;
@@ -193,14 +200,24 @@ static bool name_is_communication(struct kineto *k, uint32_t name)
         memset(k->name_flags.at + k->name_flags.n, 0, extra);
         k->name_flags.n += extra;
     }
-    uint8_t *flags = &k->name_flags.at[name];
-    if (!(*flags & NAME_SEEN)) {
-        *flags = NAME_SEEN;
-        if (kineto_is_communication(strtab_get(&k->part->names, name),
-                                    strtab_len(&k->part->names, name)))
-            *flags |= NAME_COMMUNICATION;
-    }
-    return *flags & NAME_COMMUNICATION;
+    const char *text = strtab_get(&k->part->names, name);
+    size_t len = strtab_len(&k->part->names, name);
+    unsigned flags = kineto_module(text, &len)            ? NAME_MODULE
+                     : json_is(text, len, "[memory]")     ? NAME_MEMORY
+                     : kineto_is_communication(text, len) ? NAME_COMMUNICATION
+                                                          : 0;
+    return k->name_flags.at[name] = (uint8_t)(NAME_SEEN | flags);
+}
+
+static inline uint8_t name_flags(struct kineto *k, uint32_t name)
+{
+    uint8_t flags = name < k->name_flags.n ? k->name_flags.at[name] : 0;
+    return flags ? flags : learn_name(k, name);
+}
+
+static bool name_is_communication(struct kineto *k, uint32_t name)
+{
+    return name_flags(k, name) & NAME_COMMUNICATION;
 }
 
 static bool on_gpu(unsigned kind)
@@ -396,6 +413,37 @@ static bool read_communication_arg(struct kineto *k, struct trace_detail *detail
     }
 }
 
+static bool read_memory_arg(struct kineto *k, unsigned key)
+{
+    struct json *js = k->js;
+    struct kineto_memory *memory = &k->memory;
+    int64_t *to;
+    switch (key) {
+    case KEY_ADDR:
+        memory->address = read_u64(js);
+        return true;
+    case KEY_BYTES_TAKEN:
+        to = &memory->bytes;
+        break;
+    case KEY_DEVICE_ID:
+        to = &memory->device_id;
+        break;
+    case KEY_DEVICE_TYPE:
+        to = &memory->device_type;
+        break;
+    case KEY_TOTAL_RESERVED:
+        to = &memory->reserved_bytes;
+        break;
+    case KEY_TOTAL_ALLOCATED:
+        to = &memory->allocated_bytes;
+        break;
+    default:
+        return false;
+    }
+    json_read_decimal(js, 0, to);
+    return true;
+}
+
 static void read_arg(struct kineto *k, struct event *ev, unsigned key)
 {
     struct json *js = k->js;
@@ -456,6 +504,8 @@ static void read_arg(struct kineto *k, struct event *ev, unsigned key)
             k->detail_used = ev->has_detail = true;
             return;
         }
+        if (key < N_WANTED_KEYS && read_memory_arg(k, key))
+            return;
         break;
     }
     json_skip(js);
@@ -464,14 +514,22 @@ static void read_arg(struct kineto *k, struct event *ev, unsigned key)
 static void read_args(struct kineto *k, struct event *ev)
 {
     struct json *js = k->js;
-    /* flows, instants and counters carry nothing of use; python functions only their call tree */
-    if (json_peek(js) != '{' || (ev->ph && ev->ph != 'X' && ev->ph != 'M' && ev->ph != 'B') ||
+    /* flows, other instants and counters carry nothing of use; python functions only their call
+     * tree */
+    bool is_memory =
+        !ev->ph || (ev->ph == 'i' && (!ev->has_name || name_flags(k, ev->name) & NAME_MEMORY));
+    if (json_peek(js) != '{' || (!is_memory && ev->ph != 'X' && ev->ph != 'M' && ev->ph != 'B') ||
         ev->kind == SPAN_PYTHON) {
         json_skip(js);
         return;
     }
     js->p++;
-    unsigned context = N_PHASES + (ev->kind <= SPAN_OTHER ? ev->kind : SPAN_OTHER + 1);
+    if (is_memory) {
+        k->memory = kineto_no_memory;
+        ev->has_memory = true;
+    }
+    unsigned context =
+        N_PHASES + (ev->kind <= SPAN_OTHER && ev->ph != 'i' ? ev->kind : SPAN_OTHER + 1);
     for (unsigned key = KEY_ARGS; (key = next_key(k, context, key)) != KEY_END;)
         read_arg(k, ev, key);
 }
@@ -514,6 +572,14 @@ static uint32_t find_track(struct kineto *k, bool gpu, uint64_t pid, int64_t id)
     return k->last_track[gpu] = (uint32_t)part->tracks.n - 1;
 }
 
+/* The recorder's marks are annotations, or ops where they were made in C++. */
+static bool is_module_mark(struct kineto *k, const struct event *ev)
+{
+    return (ev->kind == SPAN_CPU_OP || ev->kind == SPAN_ANNOTATION ||
+            ev->kind == SPAN_GPU_ANNOTATION) &&
+           name_flags(k, ev->name) & NAME_MODULE;
+}
+
 static void add_span(struct kineto *k, struct event *ev)
 {
     struct trace_part *part = k->part;
@@ -539,6 +605,12 @@ static void add_span(struct kineto *k, struct event *ev)
         return;
     }
     bool gpu = on_gpu(ev->kind);
+    if (is_module_mark(k, ev)) {
+        if (!gpu) /* on a stream it is the shadow of one */
+            kineto_add_call(part, find_track(k, false, ev->pid, ev->tid), ev->name, ev->ts_ns,
+                            end_ns);
+        return;
+    }
     uint32_t track = find_track(k, gpu, ev->pid, ev->tid);
     struct trace_span *span = part_add_span(part);
     *span = (struct trace_span){
@@ -574,9 +646,9 @@ static void add_span(struct kineto *k, struct event *ev)
             mem_fail();
         array_push(&part->details, k->detail);
     }
-    if (ev->correlation && !k->flows->has_correlation) {
-        k->flows->has_correlation = true;
-        array_fini(&k->flows->launches);
+    if (ev->correlation && !k->more->has_correlation) {
+        k->more->has_correlation = true;
+        array_fini(&k->more->launches);
     }
     if (ev->record_fn)
         part->has_record_fn = true;
@@ -592,7 +664,7 @@ static void add_flow(struct kineto *k, const struct event *ev)
 {
     if (ev->ts != JSON_VALUE || ev->flow == FLOW_NONE)
         return;
-    if (ev->flow == FLOW_LAUNCH && k->flows->has_correlation)
+    if (ev->flow == FLOW_LAUNCH && k->more->has_correlation)
         return;
     /* both ends of a launch name a thread or a stream; which, is seen when spans are known */
     struct kineto_flow flow = {.ts_ns = ev->ts_ns,
@@ -600,9 +672,20 @@ static void add_flow(struct kineto *k, const struct event *ev)
                                .track = find_track(k, false, ev->pid, ev->tid),
                                .start = ev->ph == 's'};
     if (ev->flow == FLOW_FWDBWD)
-        array_push(&k->flows->links, flow);
+        array_push(&k->more->links, flow);
     else
-        array_push(&k->flows->launches, flow);
+        array_push(&k->more->launches, flow);
+}
+
+static void add_instant(struct kineto *k, const struct event *ev)
+{
+    if (!(name_flags(k, ev->name) & NAME_MEMORY))
+        return;
+    if (ev->ts == JSON_VALUE && trace_time_fits(ev->ts_ns))
+        kineto_add_allocation(k->more, find_track(k, false, ev->pid, ev->tid), ev->ts_ns,
+                              ev->has_memory ? &k->memory : &kineto_no_memory);
+    else
+        k->more->n_bad_allocations++;
 }
 
 static uint64_t stack_key(const struct event *ev)
@@ -729,6 +812,9 @@ static void read_event(struct kineto *k, unsigned key)
     case 'M':
         add_label(k, &ev);
         break;
+    case 'i':
+        add_instant(k, &ev);
+        break;
     default:
         break;
     }
@@ -843,7 +929,7 @@ static int read_kineto(struct json *js, struct trace_part *part, struct dpro_err
     k.name_cache = mem_array(NAME_CACHE, sizeof *k.name_cache);
     char *guesses = mem_array(N_CONTEXTS + 1, sizeof *k.guesses);
     k.guesses = (void *)(guesses + 64 - (uintptr_t)guesses % 64); /* a cache line each */
-    k.flows = part_make_payload(part, &kineto_payload);
+    k.more = part_make_payload(part, &kineto_payload);
     strtab_add(&part->names, "", 0);
     read_document(&k);
     for (size_t i = 0; i < k.stacks.n_slots; i++)

@@ -11,13 +11,34 @@ struct kineto_flow {
     bool start; /* 's', else 'f' */
 };
 
-struct kineto_flows {
+struct kineto_part {
     ARRAY(struct kineto_flow) links;    /* fwdbwd */
     ARRAY(struct kineto_flow) launches; /* only while no span has a correlation */
     bool has_correlation;
+    /* in the file's order; times without base_ns, tracks of the part, windows unset */
+    ARRAY(struct trace_allocation) allocations;
+    ARRAY(struct trace_module_call) module_calls;
+    uint64_t n_bad_allocations; /* without a time or a size that makes sense */
 };
 extern const struct payload_kind kineto_payload;
 
 /* join_flows.c */
 void kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
 void kineto_join(struct rank_job *job);
+
+/* Arguments of a "[memory]" event. */
+struct kineto_memory {
+    uint64_t address;
+    int64_t bytes;                  /* 0: not said */
+    int64_t device_type, device_id; /* -1: not said */
+    int64_t allocated_bytes, reserved_bytes;
+};
+extern const struct kineto_memory kineto_no_memory;
+
+/* kineto_memory.c: allocations and calls of modules, kept and joined to their rank. */
+void kineto_add_allocation(struct kineto_part *to, uint32_t track, int64_t ts_ns,
+                           const struct kineto_memory *memory);
+void kineto_add_call(struct trace_part *part, uint32_t track, uint32_t name, int64_t start_ns,
+                     int64_t end_ns);
+void kineto_reserve_memory(struct trace_build *build, struct rank_job *job);
+void kineto_join_memory(struct rank_job *job);

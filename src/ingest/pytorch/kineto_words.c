@@ -40,6 +40,15 @@ bool kineto_is_communication(const char *name, size_t len)
     return false;
 }
 
+bool kineto_module(const char *name, size_t *len)
+{
+    static const char mark[] = "dpro.module:";
+    if (*len < sizeof mark - 1 || memcmp(name, mark, sizeof mark - 1) != 0)
+        return false;
+    *len -= sizeof mark - 1;
+    return true;
+}
+
 static bool ends_with(const char *text, size_t len, const char *end)
 {
     size_t n = strlen(end);

@@ -8,6 +8,9 @@ enum category_flow { FLOW_NONE, FLOW_FWDBWD, FLOW_LAUNCH };
 
 /* An event's category; SPAN_OTHER for flows, *flow tells which, and for what is not kept. */
 enum span_kind kineto_category(const char *cat, size_t len, uint8_t *flow);
+/* Whether an annotation is the recorder's mark of a module's forward; *len becomes the length of
+ * the module's name, its end: "blocks.0" of "dpro.module:blocks.0". */
+bool kineto_module(const char *name, size_t *len);
 /* Names whose "Input Dims" are worth reading: communication, and DDP's traffic with its buckets. */
 bool kineto_is_communication(const char *name, size_t len);
 /* A cuda_sync's kind, from cuda_sync_kind or the event's name. */

@@ -1,0 +1,233 @@
+/* ingest/held_memory.c: memory.json of dpro's recorder: what a rank held when its execution trace
+ * began. It is of use beside the rank's profile only. */
+#include "ingest/held_memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <dpro/memory.h>
+
+#include "base/map.h"
+#include "base/memory.h"
+#include "ingest/load.h"
+#include "ingest/rank_job.h"
+
+/* No device holds more: 256 TiB. */
+static const uint64_t MAX_BYTES = UINT64_C(1) << 48;
+
+static void fini(void *payload)
+{
+    struct held_part *held = payload;
+    array_fini(&held->blocks);
+    array_fini(&held->modules);
+}
+
+const struct payload_kind held_payload = {sizeof(struct held_part), fini, NULL};
+
+struct document {
+    struct held_part *held;
+    uint32_t schema, device;
+    int64_t when_ns;
+    uint64_t capacity_bytes;
+};
+
+static uint8_t category_of(const char *word)
+{
+    for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
+        if (strcmp(dpro_memory_category_name(c), word) == 0)
+            return (uint8_t)c;
+    return DPRO_MEMORY_OTHER;
+}
+
+/* A list that is an entry of another one; what it lacks is 0. */
+struct entry {
+    struct json_reader *r;
+    bool open;
+};
+
+static bool next(struct entry *entry)
+{
+    return entry->open = entry->open && json_array_next(entry->r->js);
+}
+
+static uint32_t next_text(struct entry *entry)
+{
+    return next(entry) ? json_read_text(entry->r) : 0;
+}
+
+/* False: it is none. */
+static bool next_number(struct entry *entry, uint64_t *value)
+{
+    return next(entry) && json_read_unsigned(entry->r->js, value) == JSON_VALUE;
+}
+
+static bool close(struct entry *entry)
+{
+    while (next(entry))
+        json_skip(entry->r->js);
+    return entry->r->js->fail == JSON_OK;
+}
+
+/* [category, name, address, bytes] */
+static bool read_block(struct json_reader *r, struct held_part *held)
+{
+    struct entry entry = {r, json_open(r->js, '[')};
+    uint32_t category = next_text(&entry);
+    struct held_block block = {.name = next_text(&entry)};
+    bool known = next_number(&entry, &block.address);
+    bool sized = next_number(&entry, &block.size_bytes);
+    if (!known)
+        block.address = 0;
+    block.category = category_of(strtab_get(r->strings, category));
+    if (!close(&entry) || !sized || block.size_bytes > MAX_BYTES || held->blocks.n >= NO_ID - 1)
+        return false;
+    array_push(&held->blocks, block);
+    return true;
+}
+
+/* [name, class] */
+static bool read_module(struct json_reader *r, struct held_part *held)
+{
+    struct entry entry = {r, json_open(r->js, '[')};
+    bool known = entry.open;
+    struct held_module module = {.name = next_text(&entry)};
+    module.class = next_text(&entry);
+    if (!close(&entry) || !known || held->modules.n >= NO_ID - 1)
+        return false;
+    array_push(&held->modules, module);
+    return true;
+}
+
+static void read_list(struct json_reader *r, struct held_part *held,
+                      bool (*read_entry)(struct json_reader *, struct held_part *))
+{
+    if (!json_open(r->js, '['))
+        return;
+    while (json_array_next(r->js))
+        held->n_broken += !read_entry(r, held) && r->js->fail == JSON_OK;
+}
+
+static void read_blocks(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    struct document *document = out;
+    document->held->blocks.n = 0;
+    read_list(r, document->held, read_block);
+}
+
+static void read_modules(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    struct document *document = out;
+    document->held->modules.n = 0;
+    read_list(r, document->held, read_module);
+}
+
+/* "cuda:1" is 1, "cuda" 0, "cpu" -1. */
+static int32_t device_of(const char *text)
+{
+    const char *colon = strchr(text, ':');
+    long number = colon ? strtol(colon + 1, NULL, 10) : 0;
+    if (*text == '\0' || strncmp(text, "cpu", 3) == 0)
+        return -1;
+    return number >= 0 && number <= INT32_MAX ? (int32_t)number : 0;
+}
+
+static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
+{
+    static const struct json_member members[] = {
+        MEMBER(struct document, "schema", TEXT, schema),
+        MEMBER(struct document, "device", TEXT, device),
+        MEMBER(struct document, "when_ns", INT, when_ns),
+        MEMBER(struct document, "capacity_bytes", SIZE, capacity_bytes),
+        MEMBER_BY("modules", read_modules, 0),
+        MEMBER_BY("blocks", read_blocks, 0),
+        {NULL}};
+    struct held_part *held = part_make_payload(part, &held_payload);
+    struct json_reader r = {.js = js, .strings = &part->names};
+    struct document document = {.held = held};
+    strtab_add(&part->names, "", 0);
+    if (!json_open_document(js))
+        return 0;
+    json_read_members(&r, members, &document);
+    part->n_events = held->blocks.n;
+    held->when_ns = trace_time_fits(document.when_ns) ? document.when_ns : 0;
+    held->device = device_of(strtab_get(&part->names, document.device));
+    held->capacity_bytes = document.capacity_bytes <= MAX_BYTES ? document.capacity_bytes : 0;
+    return 0;
+}
+
+static bool recognise(const struct head *head)
+{
+    return head->piece == HEAD_MEMBER && strcmp(head->key, "schema") == 0 &&
+           strncmp(head->text, "dpro.memory/", 12) == 0;
+}
+
+/* ---- joining ---- */
+
+static uint32_t join_blocks(struct held_memory *to, struct held_part *held, const uint32_t *names)
+{
+    struct map seen = {0};
+    uint32_t n_twice = 0;
+    for (size_t i = 0; i < held->blocks.n; i++) {
+        struct held_block block = held->blocks.at[i];
+        if (block.address && map_get(&seen, map_key(block.address), NULL)) {
+            n_twice++;
+            continue;
+        }
+        if (block.address)
+            map_set(&seen, map_key(block.address), 1);
+        block.name = names[block.name];
+        to->blocks[to->n_blocks++] = block;
+    }
+    map_fini(&seen);
+    return n_twice;
+}
+
+static void join(struct trace_build *build, struct trace_rank *rank, struct source *source)
+{
+    struct held_part *held = part_payload(&source->part, &held_payload);
+    struct arena *arena = &build->trace->arena;
+    struct held_memory *to = rank->held = arena_array(arena, 1, sizeof *to);
+    to->when_ns = held->when_ns;
+    to->device = held->device;
+    to->capacity_bytes = held->capacity_bytes;
+    to->blocks = arena_alloc(arena, held->blocks.n * sizeof *to->blocks);
+    to->modules = arena_alloc(arena, held->modules.n * sizeof *to->modules);
+    for (size_t i = 0; i < held->modules.n; i++)
+        to->modules[to->n_modules++] = (struct held_module){
+            source->names[held->modules.at[i].name], source->names[held->modules.at[i].class]};
+    uint32_t n_twice = join_blocks(to, held, source->names);
+    char some[32];
+    if (n_twice + held->n_broken > 0)
+        build_warn(build, "%s: %s blocks or modules are listed twice or make no sense, skipped",
+                   source->path, count_text(some, n_twice + held->n_broken));
+}
+
+static void reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room UNUSED)
+{
+    const char *used = NULL;
+    for (size_t i = 0; i < job->n_sources; i++) {
+        struct source *source = job->sources[i];
+        if (!source_payload(source, &held_payload))
+            continue;
+        if (used)
+            build_warn(build, "%s: second list of what rank %d holds, skipped; %s is used",
+                       source->path, source->rank, used);
+        else
+            join(build, job->rank, source);
+        used = used ? used : source->path;
+    }
+}
+
+const struct reader held_reader = {
+    .name = "held-memory",
+    .word = "list of held memory",
+    .one = "block",
+    .many = "blocks",
+    .encoding = "JSON",
+    .flags = READER_STRUCTURE,
+    .missing = {.alone = "what a rank holds is of no use without its profile; give the whole "
+                         "folder that dpro profile wrote"},
+    .recognise = recognise,
+    .read_json = read_document,
+    .reserve = reserve,
+};

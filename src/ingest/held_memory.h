@@ -1,0 +1,14 @@
+/* ingest/held_memory.h: memory.json, what a rank held when its execution trace began. */
+#pragma once
+
+#include "ingest/part.h"
+
+struct held_part {
+    ARRAY(struct held_block) blocks;
+    ARRAY(struct held_module) modules;
+    int64_t when_ns;
+    int32_t device;
+    uint64_t capacity_bytes;
+    uint64_t n_broken; /* blocks and modules that make no sense, left out */
+};
+extern const struct payload_kind held_payload;

@@ -1,0 +1,302 @@
+/* What files tell of memory: allocations and modules in Kineto's profiles, memory.json, and both
+ * joined to their rank. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <dpro/memory.h>
+
+#include "ingest/held_memory.h"
+#include "ingest/pytorch/et.h"
+#include "ingest/pytorch/kineto.h"
+#include "ingest/readers.h"
+#include "part_text.h"
+#include "temp_folder.h"
+
+static const struct kineto_part *kineto_of(const struct trace_part *part)
+{
+    return part_payload(part, &kineto_payload);
+}
+
+static const struct held_part *held_of(const struct trace_part *part)
+{
+    return part_payload(part, &held_payload);
+}
+
+/* ---- loading ---- */
+
+static struct dpro_error err;
+static char logged[4096];
+
+static void keep_log(void *arg, enum dpro_log_level level, const char *text)
+{
+    (void)arg;
+    (void)level;
+    size_t n = strlen(logged);
+    snprintf(logged + n, sizeof logged - n, "%s\n", text);
+}
+
+static struct dpro_trace *load(void)
+{
+    const char *path = folder;
+    struct dpro_trace *trace;
+    struct dpro_trace_options options = {.sink = {.log = keep_log, .level = DPRO_LOG_WARN}};
+    logged[0] = '\0';
+    if (dpro_trace_load(&path, 1, &options, &trace, &err) < 0)
+        fail_msg("%s", err.text);
+    return trace;
+}
+
+#define OP                                                                                         \
+    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":5,\"tid\":6,\"ts\":100,"       \
+    "\"dur\":50,\"args\":{\"Record function id\":9}}"
+#define INSTANT(ts, args)                                                                          \
+    ",{\"ph\":\"i\",\"cat\":\"cpu_instant_event\",\"s\":\"t\",\"name\":\"[memory]\",\"pid\":5,"    \
+    "\"tid\":6,\"ts\":" ts ",\"args\":{" args "}}"
+#define MARK(cat, name, ts, dur)                                                                   \
+    ",{\"ph\":\"X\",\"cat\":\"" cat "\",\"name\":\"dpro.module:" name "\",\"pid\":5,\"tid\":6,"    \
+    "\"ts\":" ts ",\"dur\":" dur ",\"args\":{\"Record function id\":3}}"
+#define PROFILE(events)                                                                            \
+    "{\"schemaVersion\":1,\"distributedInfo\":{\"rank\":0,\"world_size\":1},"                      \
+    "\"baseTimeNanoseconds\":1000,\"traceEvents\":[" OP events "]}"
+
+static void test_an_allocation_is_read_whatever_the_order_of_keys(void **state)
+{
+    static const char text[] =
+        "[" OP ",{\"args\":{\"Addr\":18446744073709551615,\"Bytes\":-64,\"Device Type\":1,"
+        "\"Total Allocated\":128,\"Device Id\":3,\"Total Reserved\":2097152,\"Ev Idx\":7},"
+        "\"tid\":6,\"ts\":3.25,\"name\":\"[memory]\",\"ph\":\"i\",\"pid\":5}]";
+    for (size_t chunk = 0; chunk < 90; chunk++) {
+        struct trace_part part = part_of_text(&kineto_reader, text, chunk);
+        assert_int_equal(part.n_spans, 1);
+        assert_int_equal(kineto_of(&part)->allocations.n, 1);
+        const struct trace_allocation *at = &kineto_of(&part)->allocations.at[0];
+        assert_true(at->address == UINT64_MAX);
+        assert_int_equal(at->bytes, -64);
+        assert_int_equal(at->ns, 3250);
+        assert_int_equal(at->device, 3);
+        assert_int_equal(at->allocated_bytes, 128);
+        assert_int_equal(at->reserved_bytes, 2097152);
+        part_fini(&part);
+    }
+}
+
+static void test_profilers_of_2021_tell_no_address(void **state)
+{
+    struct trace_part part = part_of_text(
+        &kineto_reader,
+        "[" OP ",{\"ph\": \"i\", \"s\": \"t\", \"name\": \"[memory]\",\"pid\": 25738, \"tid\": "
+        "25738,\"ts\": 1623142623460121,\"args\": {\"Device Type\": 0, \"Device Id\": -1, "
+        "\"Bytes\": 4}}]",
+        0);
+    assert_int_equal(kineto_of(&part)->allocations.n, 1);
+    const struct trace_allocation *at = &kineto_of(&part)->allocations.at[0];
+    assert_int_equal(at->address, 0);
+    assert_int_equal(at->bytes, 4);
+    assert_int_equal(at->device, -1);
+    assert_int_equal(at->allocated_bytes, -1);
+    part_fini(&part);
+}
+
+static void test_what_an_instant_lacks_is_not_that_of_the_one_before(void **state)
+{
+    struct trace_part part =
+        part_of_text(&kineto_reader,
+                     "[" OP INSTANT("1", "\"Bytes\":4,\"Addr\":8") ",{\"ph\":\"i\",\"name\":"
+                                                                   "\"[memory]\",\"ts\":2}]",
+                     0);
+    assert_int_equal(kineto_of(&part)->allocations.n, 1);
+    assert_int_equal(kineto_of(&part)->n_bad_allocations, 1);
+    part_fini(&part);
+}
+
+static void test_marks_of_modules_are_no_spans(void **state)
+{
+    struct trace_part part = part_of_text(
+        &kineto_reader,
+        "[" OP MARK("user_annotation", "blocks.0", "90", "30") MARK("cpu_op", "", "80", "90")
+            MARK("gpu_user_annotation", "blocks.0", "95", "30") "]",
+        0);
+    assert_int_equal(part.n_spans, 1);
+    assert_int_equal(part.start_ns, 100000);
+    const struct kineto_part *of = kineto_of(&part);
+    assert_int_equal(of->module_calls.n, 2);
+    assert_string_equal(strtab_get(&part.names, of->module_calls.at[0].module), "blocks.0");
+    assert_int_equal(of->module_calls.at[0].start_ns, 90000);
+    assert_int_equal(of->module_calls.at[0].end_ns, 120000);
+    assert_int_equal(of->module_calls.at[1].module, 0);
+    part_fini(&part);
+}
+
+static void test_nodes_in_a_mark_lie_in_what_is_around_it(void **state)
+{
+    struct trace_part part = part_of_text(
+        &et_reader,
+        "{\"schema\":\"1.0.1\",\"nodes\":["
+        "{\"name\":\"aten::mm\",\"id\":9,\"parent\":4,\"fw_tid\":2,\"tid\":1},"
+        "{\"name\":\"dpro.module:a\",\"id\":4,\"parent\":3},"
+        "{\"name\":\"dpro.module:\",\"id\":3,\"parent\":2},{\"name\":\"step\",\"id\":2},"
+        "{\"name\":\"dpro.module:x\",\"id\":21,\"parent\":20},"
+        "{\"name\":\"dpro.module:y\",\"id\":20,\"parent\":21},"
+        "{\"name\":\"aten::add\",\"id\":22,\"parent\":21}]}",
+        0);
+    const struct execution_trace *et = part_payload(&part, &et_payload);
+    assert_int_equal(et->nodes.n, 3);
+    assert_int_equal(et->nodes.at[0].id, 9);
+    assert_int_equal(et->nodes.at[0].parent, 2);
+    assert_int_equal(et->nodes.at[0].thread, 1);
+    assert_int_equal(et->nodes.at[0].forward_thread, 2);
+    assert_int_equal(et->nodes.at[1].id, 2);
+    part_fini(&part);
+}
+
+static void test_allocations_come_by_time_with_their_threads(void **state)
+{
+    write_text("kineto.json",
+               PROFILE(INSTANT("120", "\"Bytes\":-16,\"Addr\":1,\"Device Type\":0")
+                           INSTANT("105.5", "\"Bytes\":16,\"Addr\":1,\"Device Type\":0")
+                               INSTANT("120", "\"Bytes\":32,\"Addr\":1,\"Device Type\":0")
+                                   MARK("user_annotation", "a", "110", "5")
+                                       MARK("user_annotation", "", "110", "9")));
+    struct dpro_trace *trace = load();
+    const struct trace_rank *rank = &trace->ranks[0];
+    assert_int_equal(rank->n_allocations, 3);
+    assert_int_equal(rank->allocations[0].ns, 106500);
+    assert_int_equal(rank->allocations[0].track, 0);
+    assert_int_equal(rank->allocations[1].bytes, -16); /* at one time in the file's order */
+    assert_int_equal(rank->allocations[2].bytes, 32);
+    assert_int_equal(rank->n_module_calls, 2);
+    assert_int_equal(rank->module_calls[0].end_ns, 120000); /* the outer one first */
+    assert_int_equal(rank->module_calls[0].start_ns, 111000);
+    assert_string_equal(strtab_get(&trace->names, rank->module_calls[1].module), "a");
+    assert_string_equal(logged, "");
+    dpro_trace_destroy(trace);
+}
+
+static void test_absurd_allocations_are_left_out_in_one_line(void **state)
+{
+    write_text("kineto.json",
+               PROFILE(INSTANT("1", "\"Bytes\":16,\"Addr\":1") INSTANT("2", "\"Addr\":2")
+                           INSTANT("3", "\"Bytes\":\"many\"") INSTANT("null", "\"Bytes\":8")
+                               INSTANT("4", "\"Bytes\":9223372036854775807")
+                                   INSTANT("5", "\"Bytes\":-9223372036854775808")
+                                       INSTANT("1e300", "\"Bytes\":8")));
+    struct dpro_trace *trace = load();
+    assert_int_equal(trace->ranks[0].n_allocations, 1);
+    assert_non_null(strstr(logged, "6 of 7 memory events have no time or size that makes sense"));
+    assert_ptr_equal(strchr(logged, '\n'), strrchr(logged, '\n'));
+    dpro_trace_destroy(trace);
+}
+
+static void test_an_event_written_twice_counts_once(void **state)
+{
+    write_text("kineto.json",
+               PROFILE(INSTANT("7", "\"Bytes\":16,\"Addr\":1") INSTANT(
+                   "7", "\"Bytes\":16,\"Addr\":2") INSTANT("7", "\"Bytes\":16,\"Addr\":1")
+                           INSTANT("7", "\"Bytes\":16") INSTANT("7", "\"Bytes\":16")));
+    struct dpro_trace *trace = load();
+    assert_int_equal(trace->ranks[0].n_allocations, 4); /* without addresses nobody knows */
+    dpro_trace_destroy(trace);
+}
+
+/* ---- memory.json ---- */
+
+static const char held[] =
+    "{\"schema\":\"dpro.memory/1\",\"device\":\"cuda:1\",\"when_ns\":1790857026000000123,"
+    "\"capacity_bytes\":85899345920,\"modules\":[[\"\",\"GPT\"],[\"a.0\",\"Linear\"]],"
+    "\"blocks\":[[\"parameter\",\"a.0.weight\",4096,64],[\"optimizer_state\",\"x\",8192,128],"
+    "[\"bucket\",\"\",0,256]]}";
+
+static void test_held_memory_is_read(void **state)
+{
+    for (size_t chunk = 0; chunk < 80; chunk++) {
+        struct trace_part part = part_of_text(&held_reader, held, chunk);
+        const struct held_part *of = held_of(&part);
+        assert_int_equal(of->device, 1);
+        assert_true(of->when_ns == 1790857026000000123);
+        assert_true(of->capacity_bytes == 85899345920);
+        assert_int_equal(of->modules.n, 2);
+        assert_string_equal(strtab_get(&part.names, of->modules.at[1].name), "a.0");
+        assert_string_equal(strtab_get(&part.names, of->modules.at[1].class), "Linear");
+        assert_int_equal(of->blocks.n, 3);
+        assert_int_equal(of->blocks.at[0].category, DPRO_MEMORY_PARAMETER);
+        assert_int_equal(of->blocks.at[0].address, 4096);
+        assert_int_equal(of->blocks.at[1].category, DPRO_MEMORY_STATE);
+        assert_int_equal(of->blocks.at[1].size_bytes, 128);
+        assert_int_equal(of->blocks.at[2].address, 0);
+        part_fini(&part);
+    }
+}
+
+static void test_held_memory_cut_anywhere_keeps_whole_blocks(void **state)
+{
+    for (size_t cut = 1; cut < sizeof held - 1; cut++) {
+        char text[sizeof held];
+        memcpy(text, held, cut);
+        text[cut] = '\0';
+        struct trace_part part = part_of_text(&held_reader, text, 0);
+        assert_int_not_equal(last_fail, JSON_OK);
+        for (size_t i = 0; i < held_of(&part)->blocks.n; i++)
+            assert_int_equal(held_of(&part)->blocks.at[i].size_bytes, 64u << i);
+        part_fini(&part);
+    }
+}
+
+static void test_held_memory_joins_its_rank(void **state)
+{
+    write_text("host0/rank0/kineto.json", PROFILE(""));
+    write_text("host0/rank0/memory.json", held);
+    struct dpro_trace *trace = load();
+    const struct held_memory *of = trace->ranks[0].held;
+    assert_non_null(of);
+    assert_int_equal(of->n_blocks, 3);
+    assert_string_equal(strtab_get(&trace->names, of->blocks[0].name), "a.0.weight");
+    assert_string_equal(strtab_get(&trace->names, of->modules[0].class), "GPT");
+    assert_string_equal(logged, "");
+    dpro_trace_destroy(trace);
+}
+
+static void test_held_blocks_that_make_no_sense_are_left_out_in_one_line(void **state)
+{
+    write_text("host0/rank0/kineto.json", PROFILE(""));
+    write_text("host0/rank0/memory.json",
+               "{\"schema\":\"dpro.memory/1\",\"device\":\"cpu\",\"when_ns\":\"soon\","
+               "\"capacity_bytes\":-1,\"modules\":[7,[\"a\"]],\"blocks\":["
+               "[\"parameter\",\"w\",4096,64],[\"parameter\",\"w2\",4096,64],[\"unheard\",\"u\",0,"
+               "8],[\"other\",\"\",0,18446744073709551615],[\"other\"],[\"other\",\"\",0,-5],{}]}");
+    struct dpro_trace *trace = load();
+    const struct held_memory *of = trace->ranks[0].held;
+    assert_int_equal(of->n_blocks, 2);
+    assert_int_equal(of->blocks[1].category, DPRO_MEMORY_OTHER);
+    assert_int_equal(of->n_modules, 1);
+    assert_int_equal(of->device, -1);
+    assert_true(of->capacity_bytes == 0);
+    assert_non_null(strstr(logged, "6 blocks or modules are listed twice or make no sense"));
+    assert_ptr_equal(strchr(logged, '\n'), strrchr(logged, '\n'));
+    dpro_trace_destroy(trace);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_allocation_is_read_whatever_the_order_of_keys),
+        cmocka_unit_test(test_profilers_of_2021_tell_no_address),
+        cmocka_unit_test(test_what_an_instant_lacks_is_not_that_of_the_one_before),
+        cmocka_unit_test(test_marks_of_modules_are_no_spans),
+        cmocka_unit_test(test_nodes_in_a_mark_lie_in_what_is_around_it),
+        TEST_IN_FOLDER(test_allocations_come_by_time_with_their_threads),
+        TEST_IN_FOLDER(test_absurd_allocations_are_left_out_in_one_line),
+        TEST_IN_FOLDER(test_an_event_written_twice_counts_once),
+        cmocka_unit_test(test_held_memory_is_read),
+        cmocka_unit_test(test_held_memory_cut_anywhere_keeps_whole_blocks),
+        TEST_IN_FOLDER(test_held_memory_joins_its_rank),
+        TEST_IN_FOLDER(test_held_blocks_that_make_no_sense_are_left_out_in_one_line),
+    };
+    return cmocka_run_group_tests_name("recorded_memory", tests, NULL, NULL);
+}

@@ -27,22 +27,38 @@ def _number(path):
         return None
 
 
-def available():
-    """Bytes that can be had: of the machine, or of this process's cgroup where that is less; 0: not known."""
+def _of_machine(field):
+    """Bytes, by /proc/meminfo; 0: not known."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
-            free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
-        with open("/proc/self/cgroup", encoding="ascii") as file:
-            group = next((line.strip().split("::", 1)[1] for line in file if line.startswith("0::")), "/")
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith(field + ":"))
     except (OSError, StopIteration):
         return 0
+
+
+def _limits():
+    """(limit, used) bytes of each cgroup that this process is in and that has a limit."""
+    try:
+        with open("/proc/self/cgroup", encoding="ascii") as file:
+            group = next((line.strip().split("::", 1)[1] for line in file if line.startswith("0::")), "/")
+    except OSError:
+        return
     for folder, limit, usage in (("/sys/fs/cgroup" + group, "memory.max", "memory.current"),
                                  ("/sys/fs/cgroup", "memory.max", "memory.current"),
                                  ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")):
         most, used = _number("%s/%s" % (folder, limit)), _number("%s/%s" % (folder, usage))
         if most is not None and used is not None:
-            free = min(free, most - used)
-    return max(free, 0)
+            yield most, used
+
+
+def available():
+    """Bytes that can be had: of the machine, or of this process's cgroup where that is less; 0: not known."""
+    return max(min([_of_machine("MemAvailable"), *(most - used for most, used in _limits())]), 0)
+
+
+def capacity():
+    """Bytes that there are in all: of the machine, or of this process's cgroup where that is less; 0: not known."""
+    return max(min([_of_machine("MemTotal"), *(most for most, _ in _limits())]), 0)
 
 
 def resident():

@@ -18,7 +18,8 @@ def _class(module, name):
     return getattr(sys.modules.get(module), name, None)
 
 
-def _ddp():
+def ddp_class():
+    """None where it is not loaded."""
     return _class("torch.nn.parallel.distributed", "DistributedDataParallel")
 
 
@@ -40,7 +41,7 @@ def find(optimizers):
     modules = [thing for thing in gc.get_objects() if type_is(thing, torch.nn.Module)]
     inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
     trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
-    ddp = _ddp()
+    ddp = ddp_class()
 
     def trains(module):
         return {id(p) for p in module.parameters()} & trained
@@ -69,7 +70,7 @@ def _n_reduced(ddp):
 
 def describe(module):
     """A model's entry in rank.json. `module` is the outermost: DDP's wrapper, FSDP's root, or the model itself."""
-    ddp = _ddp()
+    ddp = ddp_class()
     inside = module.module if ddp and type_is(module, ddp) else module
     inside = getattr(inside, "_orig_mod", inside)  # torch.compile's wrapper
     if inside is not module and ddp and type_is(inside, ddp):

@@ -72,6 +72,7 @@ class Window(JobWindow):
         self._running = False
         self._step = None
         self._restore = []
+        self.memory = None  # what is recorded besides in the structure window: held_memory.Watch
         self.when_stopped = None
         self._profile = _KinetoProfile(activities=_activities(), record_shapes=True, profile_memory=graph is not None)
         if graph:
@@ -108,6 +109,8 @@ class Window(JobWindow):
         self._restore = []
 
     def start(self):
+        if self.memory:
+            self.memory.begin()
         self._ours = True
         try:
             if self._observer:
@@ -119,6 +122,8 @@ class Window(JobWindow):
         self._running = True
 
     def begin_step(self, number):
+        if self.memory:
+            self.memory.begin_step()
         self._step = record_function("ProfilerStep#%d" % number)
         self._step.__enter__()
 
@@ -132,6 +137,8 @@ class Window(JobWindow):
         self._unwatch()
         if self.when_stopped:
             self.when_stopped()
+        if self.memory:
+            self.memory.end()
         if self._running:
             self._running = False
             if self._observer:
@@ -162,6 +169,8 @@ class Window(JobWindow):
     def drop(self, folder):
         for file in filter(None, self._files):
             folder.drop(file)
+        if self.memory:
+            self.memory.drop()
 
 
 COST_BLOCKS, COST_CALLS, COST_CACHE_BYTES = 12, 5, 8 << 20

@@ -251,6 +251,11 @@ class Session:
         return self._cycle.sources
 
     @property
+    def models(self):
+        """What is trained, from the first window on."""
+        return self._models
+
+    @property
     def folder(self):
         """None until the first window comes near."""
         return self._folder

@@ -31,6 +31,7 @@ class TorchJob(job.Job):
         super().__init__(session)
         self._hook = None
         self._batch_hook = None
+        self._memory = None  # the structure window's held_memory.Watch
         self._wrapped_in = optimizers.Optimizer.__init__.__code__.co_filename
         register = getattr(optimizers, "register_optimizer_step_post_hook", None)
         if register is None:
@@ -61,6 +62,8 @@ class TorchJob(job.Job):
     def keep_out_of(self, dynamo):
         """Before anything is compiled: what we do is not to be compiled with it."""
         self.session.keep_out_of(dynamo.disable)
+        if self._memory:
+            self._memory.unmark()
         if self._hook is not None:
             self._hook.hooks_dict_ref()[self._hook.id] = dynamo.disable(self.optimizer_stepped)
 
@@ -141,9 +144,9 @@ class TorchJob(job.Job):
         """The batch size is the first dimension of the first tensor that goes into a module. Not where anything is
         compiled: compiled code notices a hook."""
         from torch.nn.modules import module as modules
+        from . import module_marks
         import torch
-        counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
-        if self.batch_size is not None or (counters and counters["frames"]["total"]):
+        if self.batch_size is not None or module_marks.anything_compiled():
             return
         thread = threading.get_ident()
 
@@ -181,6 +184,10 @@ class TorchJob(job.Job):
             say("et", "the execution trace can't be recorded: the job records one itself, or this torch can't",
                 self.session.folder.rank)
         window.when_stopped = self._unwatch_batch
+        if graph:
+            from . import held_memory
+            window.memory = self._memory = held_memory.Watch(
+                self.session.models, self._optimizers(self.session.sources), self.session.folder)
         return window
 
     def cost(self):

@@ -78,7 +78,7 @@ class OnPyTorch(Case):
     framework = "horovod-pytorch"
 
     def test_pytorch(self):
-        self.check("horovod-pytorch", {"kineto.json.gz", "kineto_et.json.gz", "et.json.gz"}, "0.weight")
+        self.check("horovod-pytorch", {"kineto.json.gz", "kineto_et.json.gz", "et.json.gz", "memory.json"}, "0.weight")
         self.assert_replays()
 
 

@@ -27,7 +27,7 @@ class Directory(live.Case):
         for rank in range(2):
             folder = os.path.join(self.trace, "host0", "rank%d" % rank)
             files = set(os.listdir(folder)) - {"net.log"}
-            self.assertEqual(files, {"rank.json", "kineto.json.gz", "kineto_et.json.gz", "et.json.gz"})
+            self.assertEqual(files, {"rank.json", "kineto.json.gz", "kineto_et.json.gz", "et.json.gz", "memory.json"})
             info = self.rank(rank)
             self.assertEqual((info["schema"], info["rank"], info["world_size"], info["host"], info["attempt"]),
                              ("dpro.rank/1", rank, 2, "0", 0))

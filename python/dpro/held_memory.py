@@ -1,0 +1,209 @@
+"""What a rank's device holds when the structure window begins: memory.json (doc/formats/trace-directory.md).
+
+The profile of that window tells what is taken and given back from then on; what was there before is read off the
+models, the optimizers and, for the rest, what Python's garbage collector knows. Each storage is told once, by its
+address. No data is read, nothing is allocated on the device."""
+import gc
+import time
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from . import memory, model, module_marks, modules, report
+from .ddp_parameters import type_is
+
+SCHEMA = "dpro.memory/1"
+MOST_OBJECTS = 1000000  # of Python's; to look through them takes some 0.2 us each
+DEEPEST = 4             # lists and dicts within each other in an optimizer's state
+# Not data_ptr(), which would make a copy of what is to be copied when it is written to.
+_address = getattr(torch._C, "_data_address", lambda tensor: tensor.untyped_storage().data_ptr())
+
+
+def device_of(models):
+    """That of the first parameter: what is trained on."""
+    for module in models:
+        for p in module.parameters():
+            return p.device
+    return torch.device("cpu")
+
+
+def capacity_bytes(device):
+    """Of the device's memory, None where it is not known."""
+    if device.type != "cuda":
+        return memory.capacity() or None
+    if not torch.cuda.is_initialized():
+        return None
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)
+    return int(torch.cuda.get_device_properties(device).total_memory * share)
+
+
+class _Storages:
+    def __init__(self, device):
+        self._device = device
+        self._seen = set()
+        self.blocks = []
+        self.references = {}  # weak ones to the storages, by number of the block
+
+    def add(self, category, name, tensor):
+        """The storages of a tensor; what has none that can be told is left out."""
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        try:
+            device, layout = tensor.device, tensor.layout
+            if device.type != self._device.type or (device.index or 0) != (self._device.index or 0):
+                return
+            if layout == torch.sparse_coo:
+                parts = [tensor._indices(), tensor._values()]
+            elif layout == torch.strided:
+                parts = [tensor]
+            else:
+                return
+            for part in parts:
+                storage = part.untyped_storage()
+                address, size = _address(part), storage.nbytes()
+                if address and size > 0 and address not in self._seen:
+                    self._seen.add(address)
+                    self.references[len(self.blocks)] = StorageWeakRef(storage)
+                    self.blocks.append([category, name, address, size])
+        except (RuntimeError, NotImplementedError, AttributeError, TypeError):
+            pass
+
+    def add_all(self, category, name, value, depth=0):
+        """The tensors within lists and dicts."""
+        if type_is(value, torch.Tensor):
+            self.add(category, name, value)
+        elif depth < DEEPEST:
+            pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+            for key, part in pairs:
+                self.add_all(category, "%s.%s" % (name, key) if name else str(key), part, depth + 1)
+
+
+def _buckets(models, storages):
+    """Of DDP models whose gradients are no views of them: as many as there are, at addresses that only DDP knows."""
+    from . import reducer
+    ddp_class = model.ddp_class()
+    for module in models:
+        if ddp_class and type_is(module, ddp_class) and not module.gradient_as_bucket_view:
+            storages.blocks += [["bucket", "bucket %d" % n, 0, size] for n, size in enumerate(reducer.bucket_bytes(module))]
+
+
+def look(models, optimizers, inputs, problem):
+    """The content of memory.json, and weak references to the storages by number of the block; problem(text) is told what
+    is left out."""
+    device = device_of(models)
+    storages, names = _Storages(device), {}
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        found = list(modules.of_models(models))
+        for name, module in found:
+            for own, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is not None:
+                    names.setdefault(id(tensor), "%s.%s" % (name, own) if name else own)
+                    storages.add("parameter", names[id(tensor)], tensor)
+        trained = [p for module in models for p in module.parameters()]
+        for optimizer in optimizers:
+            trained += [p for group in optimizer.param_groups for p in group["params"]]
+        for p in trained:
+            storages.add("parameter", names.get(id(p), ""), p)
+        for p in trained:
+            if p.grad is not None:
+                storages.add("gradient", names.get(id(p), ""), p.grad)
+        _buckets(models, storages)
+        for optimizer in optimizers:
+            for p, state in list(optimizer.state.items()):
+                storages.add_all("optimizer_state", names.get(id(p), ""), state)
+        for tensor in inputs:
+            storages.add("input", "", tensor)
+        _add_others(storages, problem)
+    held = {"schema": SCHEMA, "device": str(device), "when_ns": time.time_ns(), "capacity_bytes": capacity_bytes(device),
+            "modules": [[name, type(module).__name__] for name, module in found], "blocks": storages.blocks}
+    return held, storages.references
+
+
+def _add_others(storages, problem):
+    """What else Python holds: weights of models that are not trained, and tensors of which it is not known what for."""
+    things = gc.get_objects()
+    if len(things) > MOST_OBJECTS:
+        problem("the job has %d Python objects: which tensors it holds besides parameters, gradients and the optimizer's "
+                "state is not looked for" % len(things))
+        return
+    tensors = []
+    for thing in things:
+        if type_is(thing, torch.nn.Module):
+            for tensor in thing.__dict__.get("_buffers", {}).values():
+                if tensor is not None:
+                    storages.add("parameter", "", tensor)
+        elif type_is(thing, torch.Tensor):
+            tensors.append(thing)
+    for tensor in tensors:
+        storages.add("parameter" if type_is(tensor, torch.nn.Parameter) else "other", "", tensor)
+
+
+class Watch:
+    """What the structure window records of memory besides what torch's profiler does. Failures end it, not the recording."""
+
+    FILE = "memory.json"
+
+    def __init__(self, models, optimizers, folder):
+        self._models, self._optimizers, self._folder = models, optimizers, folder
+        self._marks = self._held = None
+        self._references = {}
+        self._n_steps = 0
+        self._safely(self._watch)
+
+    def _safely(self, function, *args):
+        try:
+            function(*args)
+        except Exception as problem:
+            if report.is_the_jobs(problem):
+                raise
+            self._failed(problem)
+
+    def _failed(self, problem):
+        report.say("held", "what memory is for is not recorded: %s: %s"
+                   % (type(problem).__name__, str(problem).split("\n")[0]), self._folder.rank)
+        self.unmark()
+
+    def _watch(self):
+        if module_marks.anything_compiled():
+            report.say("marks", "modules are not marked in the structure window, as the job is compiled", self._folder.rank)
+            return
+        self._marks = module_marks.ModuleMarks(self._models, self._failed)
+        self._marks.watch()
+
+    def begin(self):
+        self._safely(self._begin)
+
+    def _begin(self):
+        inputs = self._marks.inputs() if self._marks else ()
+        self._held, self._references = look(self._models, self._optimizers, inputs,
+                                            lambda text: report.say("held-objects", text, self._folder.rank))
+        self._write()
+        if self._marks:
+            self._marks.begin()
+
+    def _write(self):
+        self._folder.write_json(self._folder.file(self.FILE), self._held)
+
+    def begin_step(self):
+        self._n_steps += 1
+        if self._n_steps == 2 and self._held:
+            self._safely(self._see_freed)
+        if self._marks:
+            self._marks.begin_step()
+
+    def _see_freed(self):
+        """On a CPU the profiler says nothing when a block from before it is given back."""
+        self._held["freed"] = [n for n, reference in self._references.items() if reference.expired()]
+        self._write()
+
+    def unmark(self):
+        marks, self._marks = self._marks, None
+        if marks:
+            self._safely(marks.end)
+
+    def end(self):
+        self.unmark()
+        self._models, self._optimizers = (), ()
+        self._held, self._references = None, {}
+
+    def drop(self):
+        self._folder.drop(self.FILE)

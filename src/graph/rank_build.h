@@ -187,6 +187,8 @@ struct rank_build {
                          it is no such op. NULL: none has any */
     int64_t *seen_start_ns, *seen_end_ns; /* of op o in the reference iteration, nothing cut off */
 
+    struct rank_memory *memory; /* see graph/memory; NULL: nothing tells */
+
     /* for warnings */
     int64_t unmatched_ns; /* of an iteration, mean: GPU work that the reference iteration has not */
     uint32_t n_bucket_conflicts; /* buckets of which recorder and profile say different things */

@@ -8,6 +8,7 @@
 #include "graph/clocks/align_ranks.h"
 #include "graph/collectives/session_steps.h"
 #include "graph/global/assemble.h"
+#include "graph/memory/rank_memory.h"
 #include "graph/messages/endpoints.h"
 #include "graph/names/span_names.h"
 #include "graph/steps/choose_steps.h"
@@ -63,6 +64,7 @@ static void link_rank(void *arg, size_t r)
         build_tensors(rank);
     build_pool(rank);
     build_parts(rank, build->trace);
+    rank->memory = build_memory(rank);
     build_forget(rank);
 }
 
@@ -111,6 +113,7 @@ static void destroy_rank(struct rank_build *rank)
     mem_free(rank->seen_start_ns);
     mem_free(rank->seen_end_ns);
     mem_free(rank->parts);
+    rank_memory_destroy(rank->memory);
 }
 
 static void destroy(struct job *job)

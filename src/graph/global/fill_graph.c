@@ -4,6 +4,7 @@
 #include "base/map.h"
 #include "base/sort.h"
 #include "graph/global/assembly.h"
+#include "graph/memory/rank_memory.h"
 #include "graph/servers/exchanges.h"
 
 static void set_seen(struct dpro_graph *g, uint32_t op, int64_t start, int64_t zero, int64_t dur)
@@ -402,6 +403,19 @@ static void fill_profiled(struct assembly *a)
     }
 }
 
+static void fill_memory(struct assembly *a)
+{
+    bool is_known = false;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++)
+        is_known |= a->join->ranks[r].memory != NULL;
+    if (!is_known)
+        return;
+    a->graph->memory =
+        arena_array(&a->graph->arena, assembly_n_processes(a), sizeof *a->graph->memory);
+    for (uint32_t r = 0; r < a->join->n_ranks; r++)
+        rank_memory_fill(&a->join->ranks[r], a->graph, a->first_op[r], &a->graph->memory[r]);
+}
+
 void assembly_fill(struct assembly *a)
 {
     fill_ops(a);
@@ -419,4 +433,5 @@ void assembly_fill(struct assembly *a)
     fill_tensors(a);
     exchanges_find(a->graph);
     fill_profiled(a);
+    fill_memory(a);
 }

@@ -1,0 +1,164 @@
+/* graph/memory/block_categories.c: what each block is for, by when it is taken and how long it
+ * lives: what the forward pass makes and what is still there when the next op of a backward pass
+ * begins was kept for it; what the backward pass hands to a parameter and lives on is its
+ * gradient. */
+#include <string.h>
+
+#include "base/sort.h"
+#include "graph/memory/memory_build.h"
+
+struct categorizer {
+    struct memory_build *b;
+    ARRAY(int64_t) backward;    /* when each function of a backward pass begins, ascending */
+    int64_t backward_end_ns[2]; /* of the iteration, and of what was before */
+    bool *accumulated;          /* by block: it was handed to a parameter */
+};
+
+static bool begins_backward(const struct memory_build *b, uint32_t s)
+{
+    const struct trace_span *span = &b->trace->spans[s];
+    return span->window == b->window && span->kind == SPAN_CPU_OP &&
+           (b->rank->classes[span->name] & NAME_BACKWARD);
+}
+
+static void list_backward(struct categorizer *c)
+{
+    const struct memory_build *b = c->b;
+    for (uint32_t s = 0; s < b->trace->n_spans; s++)
+        if (begins_backward(b, s))
+            array_push(&c->backward, b->trace->spans[s].start_ns);
+    sort_i64(c->backward.at, c->backward.n);
+}
+
+/* What is accumulated is taken in by a node "torch::autograd::AccumulateGrad". */
+static void list_accumulated(struct categorizer *c)
+{
+    const struct memory_build *b = c->b;
+    c->accumulated = arena_array(&c->b->scratch, b->blocks.n + 1, sizeof *c->accumulated);
+    for (uint32_t n = 0; b->node_of_span && n < b->trace->n_et_nodes; n++) {
+        const struct et_node *node = &b->trace->et_nodes[n];
+        if (node->span == NO_ID || !(b->rank->classes[node->name] & NAME_ACCUMULATE))
+            continue;
+        for (uint32_t i = 0; i < node->n_inputs; i++) {
+            uint32_t block = memory_block_of(b, b->trace->et_tensors[node->first_input + i].storage,
+                                             b->trace->spans[node->span].start_ns);
+            if (block != NO_ID)
+                c->accumulated[block] = true;
+        }
+    }
+}
+
+static bool lies_in(const struct memory_build *b, uint32_t span, uint32_t classes)
+{
+    for (; span != NO_ID; span = b->trace->spans[span].parent)
+        if (b->rank->classes[b->trace->spans[span].name] & classes)
+            return true;
+    return false;
+}
+
+/* Whether a function of a backward pass begins while the block is there. */
+static bool sees_backward(const struct categorizer *c, const struct block_build *block)
+{
+    size_t next = LOWER_BOUND(i, 0, c->backward.n, c->backward.at[i] < block->taken_ns);
+    return next < c->backward.n && c->backward.at[next] < block->given_ns;
+}
+
+/* It is taken and given back within one op, and is no tensor of any. */
+static bool is_workspace(const struct memory_build *b, const struct block_build *block)
+{
+    const struct trace_span *span = &b->trace->spans[block->span];
+    return b->node_of_span && block->storage == NO_ID && span->kind == SPAN_CPU_OP &&
+           block->given_ns <= span->start_ns + span->dur_ns;
+}
+
+/* When the last function of a backward pass is over, before a time. */
+static int64_t backward_end(const struct memory_build *b, int64_t before_ns)
+{
+    int64_t end_ns = INT64_MIN;
+    for (uint32_t s = 0; s < b->trace->n_spans; s++) {
+        const struct trace_span *span = &b->trace->spans[s];
+        if (span->start_ns < before_ns && begins_backward(b, s))
+            end_ns = MAX(end_ns, span->start_ns + span->dur_ns);
+    }
+    return end_ns;
+}
+
+/* What is made in the backward pass, handed to a parameter, and there for the update. */
+static bool is_gradient(const struct categorizer *c, uint32_t index)
+{
+    const struct block_build *block = &c->b->blocks.at[index];
+    bool before = block->taken_ns < c->b->start_ns;
+    return block->given_ns > c->backward_end_ns[before] &&
+           (!c->b->node_of_span || c->accumulated[index]);
+}
+
+static uint8_t category_of(const struct categorizer *c, uint32_t index)
+{
+    const struct memory_build *b = c->b;
+    const struct block_build *block = &b->blocks.at[index];
+    if (block->span == NO_ID)
+        return DPRO_MEMORY_OTHER;
+    if (lies_in(b, block->span, NAME_COMM_CALL | NAME_COMM_PARAM | NAME_COMM_RUN | NAME_COMM_SCOPE))
+        return DPRO_MEMORY_COMMUNICATION;
+    if (is_workspace(b, block))
+        return DPRO_MEMORY_WORKSPACE;
+    switch (b->span_calls[block->span].backward ? DPRO_OP_BW : b->rank->phases[block->span]) {
+    case DPRO_OP_INPUT:
+        return DPRO_MEMORY_INPUT;
+    case DPRO_OP_UPDATE:
+        return block->given_ns == AFTER_STEP ? DPRO_MEMORY_STATE : DPRO_MEMORY_TEMPORARY;
+    case DPRO_OP_BW:
+        if (b->span_calls[block->span].call != MEMORY_NONE && !b->span_calls[block->span].backward)
+            break;
+        return is_gradient(c, index) ? DPRO_MEMORY_GRADIENT : DPRO_MEMORY_TEMPORARY;
+    default:
+        break;
+    }
+    return sees_backward(c, block) ? DPRO_MEMORY_ACTIVATION : DPRO_MEMORY_TEMPORARY;
+}
+
+/* The outermost op in which the block was taken; within the backward pass, of its function. */
+static uint32_t name_of(const struct memory_build *b, uint32_t span)
+{
+    uint32_t name = 0;
+    for (; span != NO_ID; span = b->trace->spans[span].parent) {
+        const struct trace_span *it = &b->trace->spans[span];
+        uint32_t class = b->rank->classes[it->name];
+        if (it->kind == SPAN_CPU_OP && (name == 0 || !(class & NAME_BACKWARD)))
+            name = it->name;
+    }
+    return name;
+}
+
+/* What is taken before a module runs for the first time and is there when it does: the batch. */
+static void find_inputs(struct memory_build *b)
+{
+    uint32_t first = b->calls.n > 0 ? b->calls.at[0].forward_first : 0;
+    for (size_t i = 0; i < b->blocks.n; i++) {
+        struct graph_block *to = &b->blocks.at[i].to;
+        if (to->taken != MEMORY_NONE && to->taken < first &&
+            (to->given == MEMORY_NONE || to->given > first))
+            to->category = DPRO_MEMORY_INPUT;
+    }
+}
+
+void memory_categorize(struct memory_build *b)
+{
+    struct categorizer c = {.b = b};
+    list_backward(&c);
+    c.backward_end_ns[false] = backward_end(b, b->end_ns);
+    c.backward_end_ns[true] = backward_end(b, b->start_ns);
+    list_accumulated(&c);
+    for (uint32_t i = 0; i < b->blocks.n; i++) {
+        struct block_build *block = &b->blocks.at[i];
+        if (block->held != NO_ID || block->taken_ns == BEFORE_WINDOW)
+            continue;
+        block->to.category = category_of(&c, i);
+        if (block->span == NO_ID)
+            continue;
+        block->to.name = name_of(b, block->span);
+        block->to.call = b->span_calls[block->span].call;
+    }
+    find_inputs(b);
+    array_fini(&c.backward);
+}

@@ -1,0 +1,73 @@
+/* graph/memory/block_uses.c: which calls of modules read or write a block, and when: from the
+ * tensors that the ops of the execution trace take and put out. */
+#include "base/sort.h"
+#include "graph/memory/memory_build.h"
+
+struct use {
+    struct graph_use is;
+    uint32_t block; /* of the result */
+};
+typedef ARRAY(struct use) use_array;
+
+struct uses {
+    struct memory_build *b;
+    use_array all;
+    struct map index; /* of a block, a call and its pass: in all */
+};
+
+static void add_use(struct uses *uses, uint64_t storage, int64_t ns, const struct trace_span *span,
+                    const struct span_call *by)
+{
+    const struct memory_build *b = uses->b;
+    uint32_t found = memory_block_of(b, storage, ns);
+    if (found == NO_ID || b->blocks.at[found].is == NO_ID)
+        return;
+    const struct block_build *block = &b->blocks.at[found];
+    uint32_t first = memory_place_of(b, MAX(span->start_ns, block->taken_ns));
+    uint32_t last = memory_place_of(b, MIN(span->start_ns + span->dur_ns, block->given_ns));
+    uint64_t key = map_mix(((uint64_t)block->is << 32 | by->call) * 2 + by->backward) | 1;
+    uint64_t at = uses->all.n;
+    if (!map_get(&uses->index, key, &at)) {
+        struct use use = {{by->call, first, MAX(first, last), by->backward}, block->is};
+        map_set(&uses->index, key, at);
+        array_push(&uses->all, use);
+        return;
+    }
+    struct graph_use *is = &uses->all.at[at].is;
+    is->first = MIN(is->first, first);
+    is->last = MAX(is->last, last);
+}
+
+ORDER(by_block, struct use, ASCENDING(block) ?: ASCENDING(is.first) ?: ASCENDING(is.backward));
+
+void memory_find_uses(struct memory_build *b)
+{
+    struct uses uses = {.b = b};
+    struct graph_memory *to = &b->to->is;
+    for (uint32_t n = 0; b->node_of_span && n < b->trace->n_et_nodes; n++) {
+        const struct et_node *node = &b->trace->et_nodes[n];
+        if (node->span == NO_ID)
+            continue;
+        const struct trace_span *span = &b->trace->spans[node->span];
+        const struct span_call *by = &b->span_calls[node->span];
+        if (span->start_ns < b->start_ns || span->start_ns >= b->end_ns)
+            continue;
+        for (uint32_t i = 0; i < node->n_inputs; i++)
+            add_use(&uses, b->trace->et_tensors[node->first_input + i].storage, span->start_ns,
+                    span, by);
+        for (uint32_t i = 0; i < node->n_outputs; i++)
+            add_use(&uses, b->trace->et_tensors[node->first_output + i].storage,
+                    span->start_ns + span->dur_ns, span, by);
+    }
+    array_sort(&uses.all, by_block);
+    to->n_uses = (uint32_t)uses.all.n;
+    to->uses = mem_alloc((uses.all.n + 1) * sizeof *to->uses);
+    for (uint32_t i = 0; i < to->n_uses; i++) {
+        struct graph_block *block = &to->blocks[uses.all.at[i].block];
+        if (block->n_uses++ == 0)
+            block->first_use = i;
+        to->uses[i] = uses.all.at[i].is;
+    }
+    array_fini(&uses.all);
+    map_fini(&uses.index);
+}

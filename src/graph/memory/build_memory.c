@@ -1,0 +1,144 @@
+/* graph/memory/build_memory.c: what a rank's device holds in one iteration, of what its trace
+ * tells. */
+#include <string.h>
+
+#include "base/sort.h"
+#include "graph/memory/memory_build.h"
+
+/* ---- which iteration, which device ---- */
+
+static uint32_t choose_window(const struct trace_rank *trace)
+{
+    uint32_t best = NO_ID;
+    for (uint32_t i = 0; i < trace->n_allocations; i++) {
+        uint32_t window = trace->allocations[i].window;
+        if (window >= trace->n_windows)
+            continue;
+        if (best == NO_ID || !trace->windows[best].has_execution_trace ||
+            trace->windows[window].has_execution_trace)
+            best = window;
+    }
+    return best;
+}
+
+/* Its last one that is whole, as far as is known. */
+static uint32_t choose_step(const struct rank_build *rank, uint32_t window)
+{
+    uint32_t best = NO_ID;
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        const struct step *step = &rank->steps.at[s];
+        if (step->window == window && (best == NO_ID || step->timed >= rank->steps.at[best].timed))
+            best = s;
+    }
+    return best;
+}
+
+/* Where the model is; without a word about it the GPU of which most was taken, else the CPU. */
+static int32_t choose_device(const struct trace_rank *trace, uint32_t window)
+{
+    enum { MOST_DEVICES = 64 };
+    uint64_t taken[MOST_DEVICES] = {0};
+    int32_t best = -1;
+    for (uint32_t i = 0; i < trace->n_allocations; i++) {
+        const struct trace_allocation *event = &trace->allocations[i];
+        if (event->window != window || event->device < 0 || event->device >= MOST_DEVICES)
+            continue;
+        taken[event->device] += event->bytes > 0 ? (uint64_t)event->bytes : 1;
+        if (best < 0 || taken[event->device] > taken[best])
+            best = event->device;
+    }
+    if (trace->held && (trace->held->device < 0 ||
+                        (trace->held->device < MOST_DEVICES && taken[trace->held->device] > 0)))
+        return trace->held->device;
+    return best;
+}
+
+static bool choose(struct memory_build *b)
+{
+    b->window = choose_window(b->trace);
+    if (b->window == NO_ID)
+        return false;
+    b->step = choose_step(b->rank, b->window);
+    if (b->step == NO_ID)
+        return false;
+    b->start_ns = b->rank->steps.at[b->step].start_ns;
+    b->end_ns = b->rank->steps.at[b->step].end_ns;
+    b->device = choose_device(b->trace, b->window);
+    bool held_there = b->trace->held && b->trace->held->device == b->device;
+    b->held = held_there ? b->trace->held : NULL;
+    return true;
+}
+
+/* ---- the result ---- */
+
+/* Blocks that are there at any time of the iteration, and when each comes and goes. */
+static void number_blocks(struct memory_build *b)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < b->blocks.n; i++) {
+        struct block_build *block = &b->blocks.at[i];
+        block->is = block->given_ns < b->start_ns ? NO_ID : n++;
+    }
+    for (uint32_t m = 0; m < b->moments.n; m++) {
+        struct graph_block *to = &b->blocks.at[b->moments.at[m].block].to;
+        *(b->moments.at[m].gives ? &to->given : &to->taken) = m;
+    }
+    b->to->is.n_blocks = n;
+}
+
+static void write_blocks(struct memory_build *b)
+{
+    struct graph_memory *to = &b->to->is;
+    to->blocks = mem_alloc((to->n_blocks + (size_t)1) * sizeof *to->blocks);
+    for (size_t i = 0; i < b->blocks.n; i++)
+        if (b->blocks.at[i].is != NO_ID)
+            to->blocks[b->blocks.at[i].is] = b->blocks.at[i].to;
+    to->n_calls = (uint32_t)b->calls.n;
+    to->calls = mem_alloc((b->calls.n + 1) * sizeof *to->calls);
+    if (b->calls.n > 0)
+        memcpy(to->calls, b->calls.at, b->calls.n * sizeof *to->calls);
+}
+
+static void make(struct memory_build *b)
+{
+    struct graph_memory *to = &b->to->is;
+    to->source = DPRO_MEMORY_ALLOCATIONS;
+    to->gpu = b->device >= 0;
+    to->capacity_bytes = b->held ? b->held->capacity_bytes : 0;
+    memory_find_blocks(b);
+    number_blocks(b);
+    memory_find_calls(b);
+    memory_bind_storages(b);
+    memory_categorize(b);
+    write_blocks(b);
+    memory_find_uses(b);
+    memory_place_moments(b);
+}
+
+struct rank_memory *build_memory(const struct rank_build *rank)
+{
+    struct memory_build b = {.rank = rank, .trace = rank->trace};
+    if (rank->trace->n_allocations == 0 || !choose(&b))
+        return NULL;
+    b.to = mem_array(1, sizeof *b.to);
+    make(&b);
+    arena_fini(&b.scratch);
+    array_fini(&b.blocks);
+    array_fini(&b.moments);
+    array_fini(&b.calls);
+    array_fini(&b.bindings);
+    map_fini(&b.storage_numbers);
+    return b.to;
+}
+
+void rank_memory_destroy(struct rank_memory *memory)
+{
+    if (!memory)
+        return;
+    mem_free(memory->is.blocks);
+    mem_free(memory->is.moments);
+    mem_free(memory->is.uses);
+    mem_free(memory->is.calls);
+    mem_free(memory->op_call);
+    mem_free(memory);
+}

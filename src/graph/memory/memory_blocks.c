@@ -1,0 +1,333 @@
+/* graph/memory/memory_blocks.c: the blocks of a window: takings and givings joined by address.
+ *
+ * What is given back without having been taken was there before the window. So is what memory.json
+ * lists, unless it has gone since. A GPU's allocator tells of every block that goes. A CPU's does
+ * not where the block is older than the recording: such a block has gone if other memory was taken
+ * at its address, or if one of its size was made in the iteration before and kept, as gradients and
+ * batches are. */
+#include <string.h>
+
+#include "base/sort.h"
+#include "graph/memory/memory_build.h"
+
+/* More than any device has: the sum of what was there before stays far from overflow. */
+#define MOST_BYTES ((uint64_t)1 << 44)
+
+uint32_t memory_span_at(const struct trace_rank *trace, uint32_t track, int64_t ns)
+{
+    if (track == NO_ID)
+        return NO_ID;
+    const struct trace_track *on = &trace->tracks[track];
+    uint32_t first = on->first,
+             at = LOWER_BOUND(i, first, first + on->n, trace->spans[i].start_ns <= ns);
+    if (at == first)
+        return NO_ID;
+    at--;
+    while (at != NO_ID && trace->spans[at].start_ns + trace->spans[at].dur_ns < ns)
+        at = trace->spans[at].parent;
+    return at;
+}
+
+static uint32_t push_block(struct memory_build *b, int64_t taken_ns, uint64_t address,
+                           uint64_t size_bytes)
+{
+    struct block_build block = {.taken_ns = taken_ns,
+                                .given_ns = AFTER_STEP,
+                                .address = address,
+                                .size_bytes = size_bytes,
+                                .span = NO_ID,
+                                .held = NO_ID,
+                                .storage = NO_ID,
+                                .to = {.size_bytes = size_bytes,
+                                       .taken = MEMORY_NONE,
+                                       .given = MEMORY_NONE,
+                                       .category = DPRO_MEMORY_OTHER,
+                                       .call = MEMORY_NONE}};
+    array_push(&b->blocks, block);
+    return (uint32_t)b->blocks.n - 1;
+}
+
+struct block_build *memory_add_before(struct memory_build *b, uint8_t category, uint32_t name,
+                                      uint64_t size_bytes)
+{
+    struct block_build *block = &b->blocks.at[push_block(b, BEFORE_WINDOW, 0, size_bytes)];
+    block->to.category = category;
+    block->to.name = name;
+    return block;
+}
+
+/* ---- events ---- */
+
+struct joiner {
+    struct memory_build *b;
+    struct map live;    /* address -> 1 + its block; 0: none */
+    struct map of_size; /* where no addresses are said: size -> 1 + the latest block; 0: none */
+};
+
+static void push_moment(struct memory_build *b, const struct trace_allocation *event,
+                        uint32_t block, bool gives)
+{
+    struct moment_build moment = {event->ns, event->track, block, gives};
+    if (event->ns >= b->start_ns)
+        array_push(&b->moments, moment);
+    *(gives ? &b->blocks.at[block].given_ns : &b->blocks.at[block].taken_ns) = event->ns;
+}
+
+/* 1 + the block that an event gives back, or finds where it takes one; 0: none. */
+static uint64_t pop_live(struct joiner *joiner, const struct trace_allocation *event)
+{
+    uint64_t block = 0;
+    if (event->address != 0) {
+        uint64_t key = map_key(event->address);
+        if (map_get(&joiner->live, key, &block) && block != 0)
+            map_set(&joiner->live, key, 0);
+    } else if (event->bytes < 0) { /* the latest of its size */
+        uint64_t key = map_key((uint64_t)-event->bytes);
+        if (map_get(&joiner->of_size, key, &block) && block != 0)
+            map_set(&joiner->of_size, key, joiner->b->blocks.at[block - 1].previous);
+    }
+    return block;
+}
+
+static void push_live(struct joiner *joiner, uint32_t block)
+{
+    struct block_build *it = &joiner->b->blocks.at[block];
+    if (it->address != 0) {
+        map_set(&joiner->live, map_key(it->address), block + UINT64_C(1));
+        return;
+    }
+    map_get(&joiner->of_size, map_key(it->size_bytes), &it->previous);
+    map_set(&joiner->of_size, map_key(it->size_bytes), block + UINT64_C(1));
+}
+
+static void add_event(struct joiner *joiner, const struct trace_allocation *event)
+{
+    struct memory_build *b = joiner->b;
+    uint64_t live = pop_live(joiner, event);
+    if (event->bytes < 0 && live == 0)
+        live = 1 + push_block(b, BEFORE_WINDOW, event->address, (uint64_t)-event->bytes);
+    if (live != 0) /* or taken again: that it was given back is not recorded */
+        push_moment(b, event, (uint32_t)live - 1, true);
+    if (event->bytes < 0)
+        return;
+    uint32_t block = push_block(b, event->ns, event->address, (uint64_t)event->bytes);
+    b->blocks.at[block].span = memory_span_at(b->trace, event->track, event->ns);
+    push_moment(b, event, block, false);
+    push_live(joiner, block);
+}
+
+static bool is_wanted(const struct memory_build *b, const struct trace_allocation *event)
+{
+    return event->window == b->window && event->device == b->device && event->ns < b->end_ns &&
+           event->bytes != 0;
+}
+
+static void add_events(struct memory_build *b)
+{
+    struct joiner joiner = {.b = b};
+    for (uint32_t i = 0; i < b->trace->n_allocations; i++)
+        if (is_wanted(b, &b->trace->allocations[i]))
+            add_event(&joiner, &b->trace->allocations[i]);
+    map_fini(&joiner.live);
+    map_fini(&joiner.of_size);
+}
+
+/* ---- what was there before ---- */
+
+struct stretch {
+    uint64_t start, end;
+};
+typedef ARRAY(struct stretch) stretch_array;
+
+ORDER(by_address, struct stretch, ASCENDING(start));
+
+/* Where memory was taken in the window, ascending and apart. */
+static stretch_array find_taken(const struct memory_build *b)
+{
+    stretch_array taken = {0};
+    size_t kept = 0;
+    for (size_t i = 0; i < b->blocks.n; i++) {
+        const struct block_build *block = &b->blocks.at[i];
+        if (block->taken_ns != BEFORE_WINDOW && block->address + block->size_bytes > block->address)
+            array_push(&taken,
+                       ((struct stretch){block->address, block->address + block->size_bytes}));
+    }
+    array_sort(&taken, by_address);
+    for (size_t i = 1; i < taken.n; i++)
+        if (taken.at[i].start < taken.at[kept].end)
+            taken.at[kept].end = MAX(taken.at[kept].end, taken.at[i].end);
+        else
+            taken.at[++kept] = taken.at[i];
+    taken.n = MIN(taken.n, kept + 1);
+    return taken;
+}
+
+static bool is_taken_again(const stretch_array *taken, const struct held_block *held)
+{
+    size_t at = LOWER_BOUND(i, 0, taken->n, taken->at[i].end <= held->address);
+    return held->address != 0 && at < taken->n &&
+           taken->at[at].start < held->address + held->size_bytes;
+}
+
+/* What a job makes anew in every iteration. */
+static bool is_made_anew(uint8_t category)
+{
+    return category == DPRO_MEMORY_GRADIENT || category == DPRO_MEMORY_INPUT ||
+           category == DPRO_MEMORY_OTHER;
+}
+
+/* What the iteration before has made and kept: how many blocks of each size. */
+static struct map count_kept(const struct memory_build *b)
+{
+    struct map kept = {0};
+    for (size_t i = 0; i < b->blocks.n; i++) {
+        const struct block_build *block = &b->blocks.at[i];
+        uint64_t n = 0;
+        if (block->taken_ns == BEFORE_WINDOW || block->taken_ns >= b->start_ns ||
+            block->given_ns < b->start_ns)
+            continue;
+        map_get(&kept, map_key(block->size_bytes), &n);
+        map_set(&kept, map_key(block->size_bytes), n + 1);
+    }
+    return kept;
+}
+
+static bool is_replaced(struct map *kept, uint64_t size_bytes)
+{
+    uint64_t n = 0;
+    if (!map_get(kept, map_key(size_bytes), &n) || n == 0)
+        return false;
+    map_set(kept, map_key(size_bytes), n - 1);
+    return true;
+}
+
+static void describe_held(struct memory_build *b, uint32_t block, uint32_t held)
+{
+    struct block_build *to = &b->blocks.at[block];
+    to->held = held;
+    to->to.category = b->held->blocks[held].category;
+    to->to.name = b->held->blocks[held].name;
+}
+
+/* A GPU's allocator counts in units. */
+static uint64_t held_size(const struct memory_build *b, uint32_t held)
+{
+    enum { UNIT = 512 };
+    uint64_t size = b->held->blocks[held].size_bytes;
+    return b->device < 0 ? size : (size + UNIT - 1) / UNIT * UNIT;
+}
+
+/* By name first, so that gradients are told to have been replaced before other blocks of their
+ * size are. */
+static void add_held(struct memory_build *b)
+{
+    struct map given = {0}; /* address -> block */
+    stretch_array taken = find_taken(b);
+    struct map kept = count_kept(b);
+    size_t n_seen = b->blocks.n;
+    for (uint32_t i = 0; i < n_seen; i++)
+        if (b->blocks.at[i].taken_ns == BEFORE_WINDOW)
+            map_set(&given, map_key(b->blocks.at[i].address), i);
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t h = 0; h < b->held->n_blocks; h++) {
+            const struct held_block *held = &b->held->blocks[h];
+            uint64_t block;
+            if ((held->category == DPRO_MEMORY_OTHER) != (pass == 1) ||
+                held->size_bytes > MOST_BYTES)
+                continue;
+            if (held->address != 0 && map_get(&given, map_key(held->address), &block)) {
+                describe_held(b, (uint32_t)block, h);
+            } else if (!is_taken_again(&taken, held) &&
+                       (b->device >= 0 || !is_made_anew(held->category) ||
+                        !is_replaced(&kept, held->size_bytes))) {
+                block = push_block(b, BEFORE_WINDOW, held->address, held_size(b, h));
+                describe_held(b, (uint32_t)block, h);
+            }
+        }
+    map_fini(&given);
+    map_fini(&kept);
+    array_fini(&taken);
+}
+
+/* Without a memory.json: what dpro's recorder says of the rank's models. */
+static void add_recorded(struct memory_build *b)
+{
+    const struct recording *recording = b->trace->recording;
+    if (!recording)
+        return;
+    for (size_t i = 0; i < recording->parameters.n; i++)
+        memory_add_before(b, DPRO_MEMORY_PARAMETER, recording->parameters.at[i].name,
+                          MIN(recording->parameters.at[i].size_bytes, MOST_BYTES));
+    for (size_t m = 0; m < recording->models.n; m++) {
+        const struct recorded_model *model = &recording->models.at[m];
+        for (uint32_t i = 0; i < model->n_buckets; i++) {
+            const struct recorded_bucket *bucket = &recording->buckets.at[model->first_bucket + i];
+            memory_add_before(b, DPRO_MEMORY_BUCKET, 0, MIN(bucket->size_bytes, MOST_BYTES));
+        }
+    }
+}
+
+/* ---- sums ---- */
+
+/* What a GPU's allocator says it had given out before the iteration, less what is known of it. */
+static void add_rest(struct memory_build *b)
+{
+    int64_t before = -1, known = 0;
+    for (uint32_t i = 0; i < b->trace->n_allocations && before < 0; i++) {
+        const struct trace_allocation *event = &b->trace->allocations[i];
+        if (is_wanted(b, event) && event->ns >= b->start_ns && event->allocated_bytes >= 0)
+            before = MAX(event->allocated_bytes - event->bytes, 0);
+    }
+    for (size_t i = 0; i < b->blocks.n; i++)
+        if (b->blocks.at[i].taken_ns < b->start_ns && b->blocks.at[i].given_ns >= b->start_ns)
+            known += (int64_t)b->blocks.at[i].size_bytes;
+    if (before > known)
+        memory_add_before(b, DPRO_MEMORY_OTHER, 0, (uint64_t)(before - known))->merged = true;
+}
+
+/* The highest sum of what blocks hold, as the moments follow each other. */
+static uint64_t find_peak(const struct memory_build *b)
+{
+    uint64_t now = 0, peak;
+    for (size_t i = 0; i < b->blocks.n; i++)
+        if (b->blocks.at[i].taken_ns < b->start_ns && b->blocks.at[i].given_ns >= b->start_ns)
+            now += b->blocks.at[i].size_bytes;
+    peak = now;
+    for (size_t i = 0; i < b->moments.n; i++) {
+        uint64_t size = b->blocks.at[b->moments.at[i].block].size_bytes;
+        now = b->moments.at[i].gives ? now - size : now + size;
+        peak = MAX(peak, now);
+    }
+    return peak;
+}
+
+static void measure(struct memory_build *b)
+{
+    struct graph_memory *to = &b->to->is;
+    for (uint32_t i = 0; i < b->trace->n_allocations; i++) {
+        const struct trace_allocation *event = &b->trace->allocations[i];
+        if (!is_wanted(b, event) || event->ns < b->start_ns)
+            continue;
+        if (event->reserved_bytes > 0)
+            to->measured_reserved_bytes =
+                MAX(to->measured_reserved_bytes, (uint64_t)event->reserved_bytes);
+        if (b->device >= 0 && event->allocated_bytes > 0)
+            to->measured_peak_bytes =
+                MAX(to->measured_peak_bytes,
+                    (uint64_t)MAX(event->allocated_bytes, event->allocated_bytes - event->bytes));
+    }
+    if (to->measured_peak_bytes == 0)
+        to->measured_peak_bytes = find_peak(b);
+}
+
+void memory_find_blocks(struct memory_build *b)
+{
+    add_events(b);
+    if (b->held)
+        add_held(b);
+    else
+        add_recorded(b);
+    if (b->device >= 0)
+        add_rest(b);
+    measure(b);
+}

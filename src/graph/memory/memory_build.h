@@ -1,0 +1,97 @@
+/* graph/memory/memory_build.h: the memory of a rank under construction.
+ *
+ * It is that of one iteration, the last one of the window in which allocations were recorded. What
+ * the same window recorded before it tells what is there when it begins. */
+#pragma once
+
+#include "base/arena.h"
+#include "graph/memory/rank_memory.h"
+#include "graph/rank_build.h"
+
+#define BEFORE_WINDOW INT64_MIN
+#define AFTER_STEP    INT64_MAX
+
+/* Times of a block are those of its taking and of its giving back. */
+struct block_build {
+    int64_t taken_ns, given_ns; /* BEFORE_WINDOW, AFTER_STEP */
+    uint64_t address;           /* 0: not said */
+    uint64_t size_bytes;
+    uint64_t previous; /* where no address is said: 1 + the block of its size before it; 0: none */
+    uint32_t span;     /* innermost one in which it was taken; NO_ID: none, or taken before */
+    uint32_t held;     /* of what memory.json lists; NO_ID */
+    uint32_t storage;  /* its number, see storages.c; NO_ID: none was found */
+    uint32_t is;       /* its index in the result; NO_ID: it was gone before the iteration */
+    bool merged;       /* one of several blocks of before of which only the sum is known */
+    struct graph_block to;
+};
+
+struct moment_build {
+    int64_t ns;
+    uint32_t track, block;
+    bool gives;
+};
+
+/* The call whose forward or backward pass a span is part of. */
+struct span_call {
+    uint32_t call; /* MEMORY_NONE: code of no module */
+    bool backward;
+};
+
+/* A storage of the execution trace while it is in the same block. */
+struct binding {
+    int64_t taken_ns, given_ns;
+    uint32_t storage, block;
+};
+
+struct memory_build {
+    const struct rank_build *rank;
+    const struct trace_rank *trace;
+    const struct held_memory *held; /* NULL: there is none, or of another device */
+    struct rank_memory *to;
+    struct arena scratch;
+    uint32_t window, step;
+    int64_t start_ns, end_ns; /* of the iteration */
+    int64_t backward_ns;      /* when its backward pass begins, and is over */
+    int64_t update_ns;
+    int32_t device;
+    ARRAY(struct block_build) blocks;   /* by the time at which they were first seen */
+    ARRAY(struct moment_build) moments; /* of the iteration */
+    ARRAY(struct graph_call) calls;
+    struct span_call *span_calls; /* by span; NULL: there are no calls */
+    uint32_t *node_of_span;       /* of the execution trace; NULL: there is none */
+    struct map storage_numbers;
+    ARRAY(struct binding) bindings; /* by storage, then by time */
+};
+
+/* memory_blocks.c: what was taken and given back in the window, and what was there before. */
+void memory_find_blocks(struct memory_build *b);
+/* The block of that name and size is there from before the iteration until after it. */
+struct block_build *memory_add_before(struct memory_build *b, uint8_t category, uint32_t name,
+                                      uint64_t size_bytes);
+
+/* module_calls.c: calls of modules, with what each did. */
+void memory_find_calls(struct memory_build *b);
+void memory_place_calls(struct memory_build *b);
+
+/* storages.c: which storage of the execution trace is in which block. */
+void memory_bind_storages(struct memory_build *b);
+/* The block that a storage is in at a time; NO_ID: none that is known. */
+uint32_t memory_block_of(const struct memory_build *b, uint64_t storage, int64_t ns);
+
+/* block_categories.c */
+void memory_categorize(struct memory_build *b);
+
+/* block_uses.c */
+void memory_find_uses(struct memory_build *b);
+
+/* place_moments.c: in which op each moment is. */
+void memory_place_moments(struct memory_build *b);
+
+/* The innermost span of a track at a time; NO_ID: none. */
+uint32_t memory_span_at(const struct trace_rank *trace, uint32_t track, int64_t ns);
+
+/* The number of moments before a time. */
+static inline uint32_t memory_place_of(const struct memory_build *b, int64_t ns)
+{
+    return (uint32_t)LOWER_BOUND(i, 0, b->moments.n, b->moments.at[i].ns < ns);
+}

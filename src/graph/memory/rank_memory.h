@@ -1,0 +1,22 @@
+/* graph/memory/rank_memory.h: a rank's memory between its own build and the graph: ops are the
+ * rank's own, string ids the trace's. */
+#pragma once
+
+#include "graph/memory/graph_memory.h"
+
+struct rank_build;
+struct dpro_graph;
+
+struct rank_memory {
+    struct graph_memory is;
+    uint32_t *op_call; /* [the rank's n_timed] twice the call whose work an op is, one more in its
+                          backward pass; MEMORY_NONE. NULL: there are no calls */
+};
+
+/* build_memory.c: NULL where nothing tells. Needs slices and ops. */
+struct rank_memory *build_memory(const struct rank_build *rank);
+void rank_memory_destroy(struct rank_memory *memory); /* NULL is fine */
+
+/* Writes it into the graph, whose ops have their times; the rank's begin with first_op. */
+void rank_memory_fill(const struct rank_build *rank, struct dpro_graph *graph, uint32_t first_op,
+                      struct graph_memory *to);

@@ -1,0 +1,120 @@
+/* graph/memory/storages.c: which storage of the execution trace is in which block.
+ *
+ * A storage is in the block that was taken while the op ran which first put it out. The execution
+ * trace numbers storages by their address in the process, so that a number is used again and
+ * again. */
+#include "base/sort.h"
+#include "graph/memory/memory_build.h"
+
+enum { MOST_OUTPUTS = 4096 }; /* of an op; lists longer than that are no work of it */
+
+static uint64_t extent_of(const struct et_tensor *tensor)
+{
+    uint64_t end, bytes;
+    if (__builtin_add_overflow(tensor->offset, tensor->numel, &end) ||
+        __builtin_mul_overflow(end, tensor->item_bytes, &bytes))
+        return 0;
+    return tensor->numel ? bytes : 0;
+}
+
+/* A GPU's allocator gives out units, and of a large block leaves a small rest. */
+static bool fits(const struct memory_build *b, uint64_t extent, uint64_t size)
+{
+    enum { UNIT = 512, REST = 1 << 20, LARGE = 1 << 20 };
+    if (b->device < 0)
+        return extent == size;
+    return extent > 0 && extent <= size && size - extent < (size > LARGE ? REST + UNIT : UNIT);
+}
+
+static bool is_input(const struct memory_build *b, const struct et_node *node, uint64_t storage)
+{
+    for (uint32_t i = 0; i < node->n_inputs; i++) {
+        const struct et_tensor *tensor = &b->trace->et_tensors[node->first_input + i];
+        if (tensor->storage == storage && tensor->numel > 0)
+            return true;
+    }
+    return false;
+}
+
+struct binder {
+    struct memory_build *b;
+    struct map latest; /* storage -> 1 + the block that it was found in last */
+};
+
+/* The output of a node that came to be in a block; NULL: none. */
+static const struct et_tensor *new_output(const struct binder *binder, uint32_t n,
+                                          const struct block_build *block)
+{
+    const struct memory_build *b = binder->b;
+    const struct et_node *node = &b->trace->et_nodes[n];
+    const struct trace_span *span = &b->trace->spans[node->span];
+    for (uint32_t i = 0; i < MIN(node->n_outputs, MOST_OUTPUTS); i++) {
+        const struct et_tensor *tensor = &b->trace->et_tensors[node->first_output + i];
+        uint64_t other = 0;
+        if (!fits(b, extent_of(tensor), block->size_bytes))
+            continue;
+        map_get(&binder->latest, map_key(tensor->storage), &other);
+        if (other != 0 && b->blocks.at[other - 1].given_ns > span->start_ns + span->dur_ns)
+            continue; /* it is in that one */
+        if (!is_input(b, node, tensor->storage))
+            return tensor;
+    }
+    return NULL;
+}
+
+static void bind(struct binder *binder, uint32_t index)
+{
+    struct memory_build *b = binder->b;
+    struct block_build *block = &b->blocks.at[index];
+    const struct et_tensor *tensor = NULL;
+    for (uint32_t s = block->span; s != NO_ID && !tensor; s = b->trace->spans[s].parent) {
+        const struct trace_span *span = &b->trace->spans[s];
+        if (b->node_of_span[s] != NO_ID && block->given_ns > span->start_ns + span->dur_ns)
+            tensor = new_output(binder, b->node_of_span[s], block);
+    }
+    if (!tensor)
+        return;
+    map_set(&binder->latest, map_key(tensor->storage), index + UINT64_C(1));
+    block->storage = (uint32_t)map_number(&b->storage_numbers, map_key(tensor->storage));
+    block->to.item_bytes = (uint8_t)MIN(tensor->item_bytes, UINT8_MAX);
+    array_push(&b->bindings,
+               ((struct binding){block->taken_ns, block->given_ns, block->storage, index}));
+}
+
+ORDER(by_storage, struct binding, ASCENDING(storage) ?: ASCENDING(taken_ns));
+
+static void find_nodes(struct memory_build *b)
+{
+    b->node_of_span =
+        arena_alloc(&b->scratch, (b->trace->n_spans + (size_t)1) * sizeof *b->node_of_span);
+    for (uint32_t s = 0; s < b->trace->n_spans; s++)
+        b->node_of_span[s] = NO_ID;
+    for (uint32_t n = 0; n < b->trace->n_et_nodes; n++)
+        if (b->trace->et_nodes[n].span != NO_ID)
+            b->node_of_span[b->trace->et_nodes[n].span] = n;
+}
+
+void memory_bind_storages(struct memory_build *b)
+{
+    struct binder binder = {.b = b};
+    if (!b->trace->windows[b->window].has_execution_trace)
+        return;
+    find_nodes(b);
+    for (uint32_t i = 0; i < b->blocks.n; i++)
+        bind(&binder, i);
+    array_sort(&b->bindings, by_storage);
+    map_fini(&binder.latest);
+}
+
+uint32_t memory_block_of(const struct memory_build *b, uint64_t storage, int64_t ns)
+{
+    uint64_t number;
+    if (!map_get(&b->storage_numbers, map_key(storage), &number))
+        return NO_ID;
+    size_t end =
+        LOWER_BOUND(i, 0, b->bindings.n,
+                    b->bindings.at[i].storage < number ||
+                        (b->bindings.at[i].storage == number && b->bindings.at[i].taken_ns <= ns));
+    const struct binding *at = end > 0 ? &b->bindings.at[end - 1] : NULL;
+    return at && at->storage == number && ns <= at->given_ns ? at->block : NO_ID;
+}

@@ -37,7 +37,7 @@ static struct demands demands_of(const struct model_memory *m, const struct reco
         uint32_t end = u->last + 1;
         bool within = maker != MODEL_NONE && root == maker;
         if (!within && root != MODEL_NONE)
-            d.held = MAX(d.held, m->calls[root].backward_last + 1);
+            d.held = MAX(d.held, m->calls[root].released + 1);
         else if (!within && u->backward)
             d.others_backward = MAX(d.others_backward, end);
         if (within && u->backward)
@@ -95,9 +95,11 @@ static void recompute(const struct model_memory *m, const struct graph_block *b,
 {
     const struct memory_call *call = &m->calls[l->call];
     uint32_t gone = l->first.to;
-    if (gone > call->again) {
+    if (gone > call->last + 1) /* others have it */
+        gone = MAX(d->forward, l->first.from + 1);
+    if (l->first.to > call->again) {
         live_over(m, b, d, l);
-        gone = l->second.from > 0 ? UINT32_MAX : MAX(d->forward, l->first.from + 1);
+        gone = l->second.from > 0 ? UINT32_MAX : gone;
     }
     if (b->taken < call->stop)
         l->within = (struct life){l->first.from, gone};

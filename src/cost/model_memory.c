@@ -69,15 +69,16 @@ static bool lies_in(const struct model_memory *m, uint32_t call, uint32_t outer)
     return call == outer;
 }
 
-/* The last place of a call's forward uses of the block; 0: none. */
+/* The place from which on a call uses the block in its forward pass; 0: it does not. What goes into
+ * an op is saved before that runs. */
 static uint32_t used_forward(const struct model_memory *m, const struct graph_block *b,
                              uint32_t call)
 {
-    uint32_t last = 0;
+    uint32_t first = 0;
     for (uint32_t i = b->first_use; i < b->first_use + b->n_uses; i++)
         if (m->uses[i].call == call && !m->uses[i].backward)
-            last = MAX(last, m->uses[i].last);
-    return last;
+            first = MAX(first, m->uses[i].first);
+    return first;
 }
 
 /* A call that uses a block in both passes, or makes it and uses it in the backward pass, has it
@@ -98,16 +99,20 @@ static void find_recomputations(struct model_memory *m)
                 struct memory_call *call = &m->calls[c];
                 call->stop = MAX(call->stop, saved);
                 call->again = MIN(call->again, use->first);
+                call->released = MAX(call->released, use->last);
             }
         }
     }
     for (uint32_t c = 0; c < m->n_calls; c++) {
         struct memory_call *call = &m->calls[c];
-        if (call->backward_first == call->backward_last)
-            call->again = MODEL_NONE;
-        else if (call->again == MODEL_NONE || call->again < call->backward_first)
+        bool known = call->again != MODEL_NONE;
+        call->stop = known ? MIN(MAX(call->stop, call->first), call->last) : call->last;
+        if (!known || call->again < call->backward_first)
             call->again = call->backward_first;
-        call->stop = call->stop <= call->first ? call->last : MIN(call->stop, call->last);
+        if (!known)
+            call->released = call->backward_last;
+        if (call->backward_first == call->backward_last || (m->has_uses && !known))
+            call->again = MODEL_NONE; /* it saves nothing */
     }
 }
 

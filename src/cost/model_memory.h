@@ -9,10 +9,12 @@ struct memory_call {
     uint32_t module, parent; /* of the model; a call before it, or MODEL_NONE */
     uint32_t first, last;    /* places: of its forward pass, [first, last) */
     uint32_t backward_first, backward_last;
-    uint32_t again; /* the place at which it is computed again: its backward pass first asks for
-                       what its forward pass kept; MODEL_NONE: it has none */
-    uint32_t stop;  /* where that ends, as a place of the forward pass: all is made that is asked
-                       for */
+    uint32_t again;    /* the place at which it is computed again: its backward pass first asks for
+                          what its forward pass kept; MODEL_NONE: it has none */
+    uint32_t stop;     /* where that ends, as a place of the forward pass: all is made that is asked
+                          for */
+    uint32_t released; /* the place up to which what goes into it is asked for, where it is computed
+                          again */
 };
 
 struct model_memory {

@@ -192,7 +192,10 @@ class Watch:
 
     def _see_freed(self):
         """On a CPU the profiler says nothing when a block from before it is given back."""
-        self._held["freed"] = [n for n, reference in self._references.items() if reference.expired()]
+        freed = {n for n, reference in self._references.items() if reference.expired()}
+        blocks = self._held["blocks"]
+        self._held.update(blocks=[block for n, block in enumerate(blocks) if n not in freed],
+                          freed=[blocks[n] for n in sorted(freed)])
         self._write()
 
     def unmark(self):

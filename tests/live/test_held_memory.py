@@ -60,7 +60,7 @@ class Case(live.Case):
 
     def bytes_by_category(self, held):
         found = collections.Counter()
-        for category, _, _, size in held["blocks"]:
+        for category, _, _, size in held["blocks"] + held["freed"]:
             found[category] += size
         return found
 
@@ -89,7 +89,7 @@ class Held(Case):
             self.assertEqual([name for name, _ in held["modules"]], NAMES)
             self.assertEqual(dict(held["modules"])["blocks.1.norm"], "BatchNorm1d")
             self.assertTrue(1 << 28 < held["capacity_bytes"] < 1 << 45)
-            found, sizes = self.bytes_by_category(held), {(c, n): s for c, n, _, s in held["blocks"]}
+            found, sizes = self.bytes_by_category(held), {(c, n): s for c, n, _, s in held["blocks"] + held["freed"]}
             running = 2 * (2 * 64 * 4 + 8)
             self.assertEqual(found["parameter"], 4 * N_PARAMETERS + running + 4 * (100 * 100 + 100))
             self.assertEqual(sizes["parameter", "blocks.0.norm.running_mean"], 64 * 4)
@@ -99,7 +99,7 @@ class Held(Case):
                 self.assertEqual(found[category], 4 * N_PARAMETERS, category)
             self.assertEqual(found["input"], 8 * 64 * 4)
             self.assertIn(4000, [size for category, _, _, size in held["blocks"] if category == "other"])
-            addresses = [address for category, _, address, _ in held["blocks"] if category != "bucket"]
+            addresses = [address for category, _, address, _ in held["blocks"] + held["freed"] if category != "bucket"]
             self.assertEqual(len(set(addresses)), len(addresses))
             self.assertNotIn(0, addresses)
             structure = [window for window in self.rank(rank)["windows"] if window["name"] == "structure"][0]
@@ -108,7 +108,7 @@ class Held(Case):
     def test_what_the_first_step_gives_back_is_told(self):
         self.assert_ran(self.once(DDP_JOB))
         held = self.held()
-        freed = [held["blocks"][n] for n in held["freed"]]
+        freed = held["freed"]
         self.assertEqual({category for category, _, _, _ in freed}, {"gradient", "input", "other"})  # optimizer.zero_grad()
         self.assertEqual(sum(size for category, _, _, size in freed if category == "gradient"), 4 * N_PARAMETERS)
         self.assertNotIn(4000, [size for _, _, _, size in freed])
@@ -119,7 +119,7 @@ class Held(Case):
         held = self.held()
         self.assertEqual(self.bytes_by_category(held)["gradient"], 4 * N_PARAMETERS)
         self.assertEqual(self.bytes_by_category(held)["bucket"], 0)
-        self.assertEqual([held["blocks"][n] for n in held["freed"] if held["blocks"][n][0] == "gradient"], [])
+        self.assertEqual([block for block in held["freed"] if block[0] == "gradient"], [])
 
 
 class Unusual(Case):

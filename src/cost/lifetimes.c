@@ -36,9 +36,9 @@ static struct demands demands_of(const struct model_memory *m, const struct reco
         uint32_t root = u->call != MEMORY_NONE ? calls->root[u->call] : MODEL_NONE;
         uint32_t end = u->last + 1;
         bool within = maker != MODEL_NONE && root == maker;
-        if (!within && root != MODEL_NONE)
+        if (!within && root != MODEL_NONE && !u->backward)
             d.held = MAX(d.held, m->calls[root].released + 1);
-        else if (!within && u->backward)
+        else if (!within && root == MODEL_NONE && u->backward)
             d.others_backward = MAX(d.others_backward, end);
         if (within && u->backward)
             d.backward = MAX(d.backward, end);

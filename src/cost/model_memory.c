@@ -81,6 +81,12 @@ static uint32_t used_forward(const struct model_memory *m, const struct graph_bl
     return first;
 }
 
+static bool is_made_forward(const struct model_memory *m, const struct graph_block *b)
+{
+    return b->call != MEMORY_NONE && b->taken != MEMORY_NONE &&
+           m->calls[b->call].first <= b->taken && b->taken < m->calls[b->call].last;
+}
+
 /* A call that uses a block in both passes, or makes it and uses it in the backward pass, has it
  * saved: so has each call that this one lies in. A recomputation begins when the first such block
  * is asked for, and ends when the last one is saved. */
@@ -93,8 +99,10 @@ static void find_recomputations(struct model_memory *m)
             if (!use->backward || use->call == MEMORY_NONE)
                 continue;
             uint32_t saved = used_forward(m, b, use->call);
-            if (b->call != MEMORY_NONE && lies_in(m, use->call, b->call))
+            if (is_made_forward(m, b) && lies_in(m, use->call, b->call))
                 saved = MAX(saved, b->taken + 1);
+            if (saved == 0)
+                continue;
             for (uint32_t c = use->call; c != MODEL_NONE; c = m->calls[c].parent) {
                 struct memory_call *call = &m->calls[c];
                 call->stop = MAX(call->stop, saved);

@@ -9,6 +9,10 @@
 #include "base/sort.h"
 #include "cost/lifetimes.h"
 
+/* The state of PyTorch's generator of random numbers on CPUs, which a call keeps that is to be
+ * recomputed. */
+enum { RANDOM_STATE_BYTES = 5056 };
+
 /* Where a peak is. */
 struct top {
     int64_t bytes;
@@ -128,6 +132,11 @@ static void sum_up(struct sweep *s)
     }
 }
 
+static struct life random_state_life(const struct memory_call *call)
+{
+    return (struct life){call->first + 1, call->released + 1};
+}
+
 static struct sweep sweep_begin(const struct dpro_model *model,
                                 const struct dpro_strategy *strategy, const struct model_memory *m,
                                 bool later)
@@ -145,6 +154,9 @@ static struct sweep sweep_begin(const struct dpro_model *model,
         add(s.held, l.second, size);
         add_within(&s, &l, size);
     }
+    for (uint32_t c = 0; c < m->n_calls && s.calls.any && !m->gpu; c++)
+        if (s.calls.root[c] == c)
+            add(s.held, random_state_life(&m->calls[c]), RANDOM_STATE_BYTES);
     sum_up(&s);
     return s;
 }
@@ -201,7 +213,8 @@ static uint32_t call_at(const struct model_memory *m, uint32_t place)
 static void describe(const struct sweep *s, const struct top *top, struct memory_peak *peak)
 {
     const struct model_memory *m = s->m;
-    *peak = (struct memory_peak){.bytes = (uint64_t)MAX(top->bytes, 0), .rank = m->rank};
+    *peak = (struct memory_peak){
+        .bytes = (uint64_t)MAX(top->bytes, 0), .rank = m->rank, .place = top->place};
     for (uint32_t b = 0; b < m->n_blocks; b++) {
         struct lifetimes l = lives_of(s, b);
         uint32_t n = is_there(l.first, top->place) + is_there(l.second, top->place);
@@ -209,6 +222,9 @@ static void describe(const struct sweep *s, const struct top *top, struct memory
             n += is_there(l.within, top->within);
         peak->by_category[m->blocks[b].category] += n * size_of(s, &m->blocks[b]);
     }
+    for (uint32_t c = 0; c < m->n_calls && s->calls.any && !m->gpu; c++)
+        if (s->calls.root[c] == c && is_there(random_state_life(&m->calls[c]), top->place))
+            peak->by_category[DPRO_MEMORY_OTHER] += RANDOM_STATE_BYTES;
     peak->is_recomputed = top->call != MODEL_NONE;
     peak->call = peak->is_recomputed ? top->call : call_at(m, top->place);
     peak->module = peak->call != MODEL_NONE ? m->calls[peak->call].module : MODEL_NONE;

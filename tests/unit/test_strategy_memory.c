@@ -414,6 +414,10 @@ static void know_uses(struct known *k, const struct run *r)
                 use(uses, of_value[op->in[i]], call, r->backward[o], true);
         if (op->saves_out)
             use(uses, of_value[o + 1], call, r->backward[o], true);
+        for (uint32_t b = 0; b < r->n_blocks; b++)
+            if (r->blocks[b].of_backward && r->blocks[b].taken < r->backward[o][1] &&
+                r->blocks[b].given >= r->backward[o][1])
+                use(uses, b, call, r->backward[o], true); /* gradients that come and go */
     }
     for (uint32_t b = 0; b < r->n_blocks; b++) {
         k->blocks[b].first_use = k->memory.n_uses;
@@ -461,6 +465,7 @@ static struct known *know(const struct run *r, bool ops)
     k->memory.calls = k->calls;
     k->memory.n_blocks = r->n_blocks;
     k->memory.n_moments = r->n_events;
+    k->memory.gpu = true; /* what keeps its random state elsewhere */
     k->graph.memory = &k->memory;
     k->graph.ranks = &k->rank;
     k->graph.n_ranks = 1;

@@ -66,6 +66,24 @@ struct part_fact {
     int64_t measured_sum_ns, replayed_sum_ns; /* all of it together */
 };
 
+/* What a rank's device holds. */
+struct memory_fact {
+    struct dpro_rank_memory memory;
+    uint8_t categories[DPRO_N_MEMORY_CATEGORIES]; /* that hold some of the peak, most first */
+    uint32_t n_categories;
+    uint32_t index;      /* of the rank */
+    double error_pct;    /* of the peak against the measured one; NAN: not comparable */
+    double capacity_pct; /* the peak's share of the device's memory; NAN: not known */
+};
+struct memory_facts {
+    struct memory_fact *ranks; /* of which something is known */
+    uint32_t n_ranks, n_unknown;
+    uint32_t highest, lowest;                  /* of ranks, by their peaks */
+    bool alike;                                /* their peaks are, to a percent */
+    uint32_t n_of_source[DPRO_MEMORY_UNKNOWN]; /* ranks that it tells of */
+    bool can_record; /* nothing is known, nor was recorded, of a job that tells dpro's recorder */
+};
+
 struct verdict_line {
     const char *title; /* static: "Iteration", "Critical path", ... */
     char text[400];    /* UTF-8, one line */
@@ -153,6 +171,8 @@ struct report_facts {
     int64_t exposed_ns, wait_ns, input_ns; /* means over the ranks */
     int64_t idle_ns;                       /* mean over those that compute */
 
+    struct memory_facts memory;
+
     bool can_optimize;             /* 'dpro optimize' and 'dpro whatif' work with the trace */
     struct dpro_error no_optimize; /* else why not */
 
@@ -179,6 +199,7 @@ const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation";
 /* Fills facts->contradicts, known_to_ns, parts and contradiction from what is there. */
 void contradiction_find(struct report_facts *facts);
 void verdict_write(struct report_facts *facts); /* fills facts->verdict */
+void memory_find(struct report_facts *facts);   /* fills facts->memory */
 
 /* All of it: sums, contradictions, the verdict. Borrows from `report` until facts_fini. */
 void facts_init(struct report_facts *facts, const struct dpro_report *report);
@@ -194,6 +215,12 @@ void align_write_table(struct writer *writer, const struct dpro_graph *graph, ui
 /* Fields of a JSON object: how the clocks fit together; whose clock it is. */
 void align_write_fields(struct writer *writer, const struct dpro_alignment *alignment);
 void align_write_host(struct writer *writer, const struct dpro_clock *clock);
+
+/* What the ranks' devices hold: for a terminal; the member "memory" of JSON; the same over time, a
+ * list of which the page draws pictures. */
+void memory_write_text(struct writer *writer, const struct report_facts *facts);
+void memory_write_json(struct writer *writer, const struct report_facts *facts);
+void memory_write_timelines(struct writer *writer, const struct report_facts *facts);
 
 /* The dpro.replay/1 object; the list of critical ops may be left out. */
 void json_write_report(struct writer *writer, const struct report_facts *facts, bool with_ops);

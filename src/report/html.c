@@ -340,6 +340,7 @@ static void write_data(struct writer *w, const struct report_facts *f, const str
     writer_close(w, ']');
     write_path(w, f, page);
     write_clocks(w, page->graph);
+    memory_write_timelines(w, f);
     writer_close(w, '}');
 }
 
@@ -352,6 +353,7 @@ static void html_write(struct writer *w, const void *arg)
     write_data(w, &drawn->facts, &drawn->slices, &page);
     page_scripts(w);
     writer_put(w, asset_timeline_js, asset_timeline_js_size);
+    writer_put(w, asset_memory_js, asset_memory_js_size);
     writer_put(w, asset_report_js, asset_report_js_size);
     page_end(w);
     arena_fini(&page.arena);

@@ -279,6 +279,7 @@ void json_write_report(struct writer *w, const struct report_facts *f, bool with
     write_transport(w, f);
     write_horovod(w, f);
     write_path(w, f, with_ops);
+    memory_write_json(w, f);
     warnings_write_json(w, &f->warnings, 1);
     writer_close(w, '}');
 }

@@ -413,6 +413,7 @@ static void write_text(struct writer *w, const void *facts)
     write_path(w, f);
     write_path_ranks(w, f);
     write_names(w, f);
+    memory_write_text(w, f);
     write_clock(w, f);
     write_checks(w, f);
     write_contradiction(w, f);

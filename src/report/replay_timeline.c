@@ -1,6 +1,6 @@
 /* report/replay_timeline.c: the measured and the replayed iteration for the Perfetto UI, as Chrome
- * trace events: a process a rank, two tracks a device, the critical path as a process of its own,
- * and arrows where one op makes another start. */
+ * trace events: a process a rank, two tracks a device, counters of what the rank holds, the
+ * critical path as a process of its own, and arrows where one op makes another start. */
 #include <limits.h>
 
 #include "base/map.h"
@@ -232,6 +232,37 @@ static void write_critical_path(struct timeline *t, const struct report_facts *f
     }
 }
 
+/* A counter for all that a rank holds, and one for each category. */
+static void write_memory(struct timeline *t, const struct report_facts *f)
+{
+    for (uint32_t i = 0; i < f->memory.n_ranks; i++) {
+        const struct memory_fact *fact = &f->memory.ranks[i];
+        uint32_t n;
+        const struct dpro_memory_point *points =
+            dpro_replay_memory_points(t->replay, fact->index, &n);
+        bool used[DPRO_N_MEMORY_CATEGORIES] = {false};
+        for (uint32_t k = 0; k < n; k++)
+            for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
+                used[c] |= points[k].by_category[c] > 0;
+        for (uint32_t k = 0; k < n; k++) {
+            uint64_t total = 0;
+            for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
+                total += points[k].by_category[c];
+            writer_item(t->w);
+            writer_fields(t->w, TEXT("ph", "C"), INT("pid", pid_of_rank(fact->memory.rank)),
+                          TEXT("name", "memory"), US("ts", points[k].at_ns - t->zero_ns));
+            writer_begin(t->w, "args", '{');
+            writer_fields(t->w, INT("total", total));
+            for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
+                if (used[c])
+                    writer_fields(t->w,
+                                  INT(dpro_memory_category_name(c), points[k].by_category[c]));
+            writer_close(t->w, '}');
+            writer_close(t->w, '}');
+        }
+    }
+}
+
 static int64_t first_start(const struct report_facts *f, const struct slices *slices)
 {
     int64_t first = 0;
@@ -240,6 +271,12 @@ static int64_t first_start(const struct report_facts *f, const struct slices *sl
     for (uint32_t t = 0; t < slices->n_tracks; t++)
         if (slices->tracks[t].n > 0)
             first = MIN(first, slices->tracks[t].at[0].start_ns);
+    for (uint32_t i = 0; i < f->memory.n_ranks; i++) {
+        uint32_t n;
+        const struct dpro_memory_point *points =
+            dpro_replay_memory_points(f->report->replay, f->memory.ranks[i].index, &n);
+        first = n > 0 ? MIN(first, points[0].at_ns) : first;
+    }
     return first;
 }
 
@@ -287,6 +324,7 @@ void timeline_write(struct writer *w, const void *drawn)
     write_edge_arrows(&t);
     write_message_arrows(&t);
     write_collective_arrows(&t);
+    write_memory(&t, f);
     writer_close(w, ']');
     writer_close(w, '}');
     writer_text(w, "\n");

@@ -269,7 +269,7 @@
         },
       });
     }
-    return { card, start, find: (text) => { box.value = text; search(text); step(1); card.scrollIntoView({ behavior: "smooth" }); } };
+    return { card, start, view: () => view, find: (text) => { box.value = text; search(text); step(1); card.scrollIntoView({ behavior: "smooth" }); } };
   }
 
   /* ---- bars ---- */
@@ -494,8 +494,10 @@
   }
 
   const timeline = timelineCard();
-  document.body.append(el("main", "", header(), verdict(), tiles(), timeline.card,
+  const memory = memoryCard(report, data, { el, swatch, middle, withTip, toggle, showTip, hideTip, ns, share, pct });
+  document.body.append(el("main", "", header(), verdict(), tiles(), timeline.card, memory ? memory.card : null,
     el("div", "grid", el("div", "stack", breakdown(), topOps(timeline.find), notes()),
       el("div", "stack", pathBars(), validation(), clockAndFiles()))), tip);
   timeline.start();
+  if (memory) memory.start(timeline.view());
 })();

@@ -85,7 +85,7 @@ class Timeline {
   constructor(canvas, model, options) {
     this.canvas = canvas;
     this.model = model;
-    this.options = options; /* iterationNs, measuredNs, onHover, onSelect */
+    this.options = options; /* iterationNs, measuredNs, onHover, onSelect, onDraw */
     this.context = canvas.getContext("2d");
     this.show = { measured: true, replayed: true, criticalOnly: false };
     this.match = null;
@@ -249,6 +249,7 @@ class Timeline {
     this.drawScrollbar();
     c.restore();
     this.drawAxis();
+    if (this.options.onDraw) this.options.onDraw();
   }
 
   ticks() {

@@ -42,6 +42,15 @@ const char *words_trimmed(char out[NUMBER_TEXT], double value)
     return out;
 }
 
+const char *words_bytes(char out[NUMBER_TEXT], uint64_t bytes)
+{
+    const char *unit = bytes >= 10000000000 ? " GB" : bytes >= 100000 || bytes == 0 ? " MB" : " kB";
+    double value = (double)bytes / (unit[1] == 'G' ? 1e9 : unit[1] == 'M' ? 1e6 : 1e3);
+    int n = writer_format_fixed(out, NUMBER_TEXT - 4, value, 1);
+    strcpy(out + (n < 0 ? 0 : n), unit);
+    return out;
+}
+
 void words_add(struct words *words, const char *separator, const char *format, ...)
 {
     size_t room = sizeof words->text - words->n, len = strlen(separator);

@@ -17,10 +17,14 @@
 /* "12.3" of 12,300,000 bytes. */
 #define MEGABYTES(bytes) NUMBER((double)(bytes) / 1e6, 1)
 
+/* The same with a unit, of which kB, MB or GB a reader needs: "12.3 MB". */
+#define BYTES_TEXT(bytes) words_bytes((char[NUMBER_TEXT]){""}, bytes)
+
 const char *words_time(char out[NUMBER_TEXT], int64_t ns);
 const char *words_number(char out[NUMBER_TEXT], double value, int digits);
 const char *words_signed(char out[NUMBER_TEXT], double value);
 const char *words_trimmed(char out[NUMBER_TEXT], double value);
+const char *words_bytes(char out[NUMBER_TEXT], uint64_t bytes);
 
 /* "s" of several. */
 #define PLURAL(n) ((n) == 1 ? "" : "s")

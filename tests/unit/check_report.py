@@ -1,4 +1,4 @@
-"""Checks a report's folder as a reader of it would: check_report.py FOLDER [hostile] [what-if] [empty]."""
+"""Checks a report's folder as a reader of it would: check_report.py FOLDER [hostile] [what-if] [empty] [memory]."""
 
 import gzip
 import json
@@ -68,6 +68,42 @@ def check_json(report, flags):
         assert report["warnings"][0] == HOSTILE
 
 
+def check_memory(report, counters, drawn, flags):
+    """The member "memory", the timeline's counters and the page's pictures say the same."""
+    memory = report["memory"]
+    if "memory" not in flags:
+        assert memory is None and not counters and not drawn
+        return
+    ranks = [rank["rank"] for rank in report["ranks"]]
+    assert [rank["rank"] for rank in memory["ranks"]] == [rank for rank in ranks if rank != 6]
+    assert memory["source"] == ("execution trace" if 5 in ranks else "allocations")
+    pictures = {picture["rank"]: picture for picture in drawn}
+    assert set(pictures) <= set(ranks) and len(pictures) == min(len(memory["ranks"]), 16)
+    for rank in memory["ranks"]:
+        peak = rank["peak_bytes"]
+        assert sum(rank["by_category"].values()) == peak
+        assert rank["holders_in_all"] >= len(rank["holders"])
+        if rank["holders_in_all"] == len(rank["holders"]):
+            assert sum(holder["bytes"] for holder in rank["holders"]) == peak
+        assert rank["at"]["phase"] == "backward" and rank["at"]["module"] is not None and rank["reserved_peak_bytes"] is None
+        if "what-if" in flags:
+            assert rank["error_pct"] is None
+        else:
+            assert abs(rank["error_pct"] - 100 * (Decimal(peak) / rank["measured_peak_bytes"] - 1)) < Decimal("0.001")
+        of_rank = [event for event in counters if event["pid"] == rank["rank"] + 1]
+        assert max(event["args"]["total"] for event in of_rank) == peak
+        for event in of_rank:
+            assert event["ts"] >= 0 and 2 * event["args"]["total"] == sum(event["args"].values()), event
+        if rank["rank"] not in pictures:
+            continue
+        held, total, highest = pictures[rank["rank"]]["held"], 0, 0
+        assert all(len(column) == len(pictures[rank["rank"]]["at"]) for column in held.values())
+        for changes in zip(*held.values()):
+            total += sum(changes)
+            highest = max(highest, total)
+        assert highest == peak
+
+
 def check_timeline(events, report, flags):
     tracks, flows, names = {}, {}, {}
     for e in events:
@@ -115,6 +151,7 @@ def check_page(page, flags):
     assert all(name < len(data["strings"]) for name in data["ops"]["name"])
     if "hostile" in flags:
         assert HOSTILE in data["strings"]
+    return data["memory"]
 
 
 def main():
@@ -123,9 +160,11 @@ def main():
         report = parse(file.read())
     check_json(report, flags)
     with gzip.open(folder + "/timeline.json.gz", "rt", encoding="utf-8") as file:
-        check_timeline(parse(file.read())["traceEvents"], report, flags)
+        events = parse(file.read())["traceEvents"]
+    check_timeline([event for event in events if event["ph"] != "C"], report, flags)
     with open(folder + "/report.html", encoding="utf-8") as file:
-        check_page(file.read(), flags)
+        drawn = check_page(file.read(), flags)
+    check_memory(report, [event for event in events if event["ph"] == "C"], drawn, flags)
 
 
 main()

@@ -1,5 +1,5 @@
 /* report_example.c: writes the report of a made-up job, to look at: report_example FOLDER RANKS
- * LAYERS [hostile|whatif|single|empty]. */
+ * LAYERS [hostile|whatif|single|empty|- [forgetful]]. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +13,7 @@ int main(int argc, char **argv)
     const char *how = argc > 4 ? argv[4] : "";
     struct fake_options options = {.n_ranks = atoi(argv[2]),
                                    .n_layers = atoi(argv[3]),
+                                   .memory = argc < 6,
                                    .hostile = strcmp(how, "hostile") == 0,
                                    .what_if = strcmp(how, "whatif") == 0,
                                    .single = strcmp(how, "single") == 0,

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/graph.h"
 #include "ingest/trace.h"
+#include "replay/replay.h"
 
 struct dpro_replay {
     int64_t *start_ns, *end_ns;
@@ -16,6 +16,7 @@ struct dpro_replay {
     uint32_t n_path;
     int64_t path_ns, iteration_ns;
     struct dpro_rank_time *ranks;
+    struct replayed_memory *memory; /* NULL: none; in the graph's arena */
 };
 
 struct edge {
@@ -442,6 +443,12 @@ struct fake *fake_create(const struct fake_options *options)
     finish_edges(f);
     replay(f);
     sum_ranks(f);
+    if (options->memory)
+        fake_memory(g, options);
+    f->replay.memory = replay_memory(g, f->replay.start_ns, f->replay.end_ns, &g->arena);
+    for (uint32_t r = 0; f->replay.memory && r < g->n_ranks; r++)
+        f->replay.memory[r].rank.measured_peak_bytes =
+            f->replay.memory[r].rank.peak_bytes / 1000 * 997;
     if (!options->empty)
         measure(f);
     if (options->at_once)
@@ -523,4 +530,24 @@ const struct dpro_critical_op *dpro_replay_critical(const struct dpro_replay *p,
 int64_t dpro_replay_critical_ns(const struct dpro_replay *p)
 {
     return p->path_ns;
+}
+
+struct dpro_rank_memory dpro_replay_memory(const struct dpro_replay *p, uint32_t rank_index)
+{
+    return p->memory ? p->memory[rank_index].rank
+                     : (struct dpro_rank_memory){.source = DPRO_MEMORY_UNKNOWN};
+}
+
+const struct dpro_memory_holder *dpro_replay_memory_holders(const struct dpro_replay *p,
+                                                            uint32_t rank_index, uint32_t *n)
+{
+    *n = p->memory[rank_index].n_holders;
+    return p->memory[rank_index].holders;
+}
+
+const struct dpro_memory_point *dpro_replay_memory_points(const struct dpro_replay *p,
+                                                          uint32_t rank_index, uint32_t *n)
+{
+    *n = p->memory[rank_index].n_points;
+    return p->memory[rank_index].points;
 }

@@ -6,6 +6,8 @@
 
 #include <dpro/report.h>
 
+#include "graph/graph.h"
+
 struct fake_options {
     int n_ranks, n_layers;
     bool hostile; /* names with markup, quotes, control characters, broken UTF-8 */
@@ -13,6 +15,7 @@ struct fake_options {
     bool what_if;
     bool busy;    /* GPUs that never idle */
     bool single;  /* one measured iteration: no validation */
+    bool memory;  /* what the ranks hold is known, but of rank 6 */
     bool at_once; /* collectives were measured beside each other, in half the time */
 };
 
@@ -20,6 +23,8 @@ struct fake; /* owns what the report borrows */
 struct fake *fake_create(const struct fake_options *options);
 const struct dpro_report *fake_report(const struct fake *fake);
 void fake_destroy(struct fake *fake);
+/* Fills graph->memory of a job whose ops are there. */
+void fake_memory(struct dpro_graph *graph, const struct fake_options *options);
 
 #define FAKE_HOSTILE                                                                               \
     "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)> \"q\" 'a' & \\ \n\r\t\x01" \

@@ -94,6 +94,48 @@ static void test_a_what_if_has_no_error(void **state)
     free(text);
 }
 
+static void test_what_ranks_hold_is_said_in_every_form(void **state)
+{
+    write_and_check(&(struct fake_options){.n_ranks = 2, .n_layers = 30, .memory = true}, "memory");
+    write_and_check(
+        &(struct fake_options){.n_ranks = 8, .n_layers = 12, .memory = true, .what_if = true},
+        "memory what-if");
+    write_and_check(
+        &(struct fake_options){.n_ranks = 3, .n_layers = 30, .memory = true, .hostile = true},
+        "memory hostile");
+    write_and_check(&(struct fake_options){.n_ranks = 40, .n_layers = 900, .memory = true},
+                    "memory");
+}
+
+static void test_alike_ranks_are_one_line_and_many_are_two(void **state)
+{
+    static const struct {
+        int n_ranks;
+        const char *says[3], *leaves_out;
+    } cases[] = {
+        {2, {"all 2 ranks alike: 667.9 MB", "in backward of layers.9.norm"}, "0: "},
+        {3, {"rank 0: 667.9 MB", "rank 1: 667.9 MB", "rank 2: 951.1 MB"}, "alike"},
+        {8, {"rank 2, the highest of all: 951.1 MB", "1 of the 8 ranks", "6 ranks: from"}, "k 4: "},
+    };
+    for (size_t i = 0; i < 3; i++) {
+        struct fake_options options = {.n_ranks = cases[i].n_ranks, .n_layers = 30, .memory = true};
+        char *text = text_report(&options);
+        check_lines(text);
+        char *memory = strstr(text, "Memory: "), *end = strstr(text, "\nClocks");
+        assert_non_null(memory);
+        for (char *c = memory; c < end; c++)
+            *c = *c == '\n' ? ' ' : *c;
+        if (end)
+            *end = '\0';
+        for (size_t k = 0; k < 3 && cases[i].says[k]; k++)
+            if (!strstr(memory, cases[i].says[k]))
+                fail_msg("'%s' is not in: %s", cases[i].says[k], memory);
+        assert_null(strstr(memory, cases[i].leaves_out));
+        assert_non_null(strstr(memory, "(+0.3 %)"));
+        free(text);
+    }
+}
+
 static void test_hostile_names_are_harmless_everywhere(void **state)
 {
     struct fake_options options = {.n_ranks = 3, .n_layers = 30, .hostile = true};
@@ -317,6 +359,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_files_agree_and_add_up),
         cmocka_unit_test(test_a_what_if_has_no_error),
+        cmocka_unit_test(test_what_ranks_hold_is_said_in_every_form),
+        cmocka_unit_test(test_alike_ranks_are_one_line_and_many_are_two),
         cmocka_unit_test(test_hostile_names_are_harmless_everywhere),
         cmocka_unit_test(test_a_report_of_nothing_is_still_a_report),
         cmocka_unit_test(test_the_text_starts_with_the_verdict),

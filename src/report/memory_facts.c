@@ -1,0 +1,73 @@
+/* report/memory_facts.c: what the ranks' devices hold, as every form of the report says it. */
+#include <math.h>
+#include <string.h>
+
+#include "base/sort.h"
+#include "graph/graph.h"
+#include "ingest/trace.h"
+#include "report/facts.h"
+
+#define ALIKE 0.01 /* of the highest peak */
+
+static double share_pct(uint64_t part, uint64_t whole)
+{
+    return whole > 0 ? 100.0 * (double)part / (double)whole : NAN;
+}
+
+/* Insertion sort; equal ones stay in the order of the categories. */
+static void sort_categories(struct memory_fact *fact)
+{
+    const uint64_t *held = fact->memory.by_category;
+    for (uint8_t c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++) {
+        if (held[c] == 0)
+            continue;
+        uint32_t at = fact->n_categories++;
+        for (; at > 0 && held[fact->categories[at - 1]] < held[c]; at--)
+            fact->categories[at] = fact->categories[at - 1];
+        fact->categories[at] = c;
+    }
+}
+
+/* dpro's recorder was there, but notes neither allocations nor tensors when it is asked to attach
+ * to a job, or the job ends early. */
+static bool was_not_recorded(const struct report_facts *f)
+{
+    const struct dpro_trace *trace = f->report->trace;
+    bool recorded = false;
+    for (uint32_t r = 0; r < trace->n_ranks; r++) {
+        const struct trace_rank *rank = &trace->ranks[r];
+        recorded |= rank->recording != NULL;
+        if (rank->n_allocations > 0 || rank->n_et_nodes > 0)
+            return false;
+    }
+    return recorded && strcmp(f->framework, "pytorch") == 0;
+}
+
+void memory_find(struct report_facts *f)
+{
+    struct memory_facts *all = &f->memory;
+    all->ranks = arena_array(&f->arena, (size_t)f->n_ranks + 1, sizeof *all->ranks);
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        struct dpro_rank_memory memory = dpro_replay_memory(f->report->replay, r);
+        struct memory_fact *fact = &all->ranks[all->n_ranks];
+        if (memory.source >= DPRO_MEMORY_UNKNOWN) {
+            all->n_unknown++;
+            continue;
+        }
+        *fact = (struct memory_fact){.memory = memory, .index = r, .error_pct = NAN};
+        fact->capacity_pct = share_pct(memory.peak_bytes, memory.capacity_bytes);
+        if (!f->what_if)
+            fact->error_pct = share_pct(memory.peak_bytes, memory.measured_peak_bytes) - 100;
+        sort_categories(fact);
+        all->n_of_source[memory.source]++;
+        if (memory.peak_bytes > all->ranks[all->highest].memory.peak_bytes)
+            all->highest = all->n_ranks;
+        if (memory.peak_bytes < all->ranks[all->lowest].memory.peak_bytes)
+            all->lowest = all->n_ranks;
+        all->n_ranks++;
+    }
+    double most = (double)all->ranks[all->highest].memory.peak_bytes;
+    double least = (double)all->ranks[all->lowest].memory.peak_bytes;
+    all->alike = most - least <= ALIKE * most;
+    all->can_record = all->n_ranks == 0 && was_not_recorded(f);
+}

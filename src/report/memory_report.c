@@ -1,0 +1,285 @@
+/* report/memory_report.c: what the ranks' devices hold, for people and for programs. */
+#include <math.h>
+#include <string.h>
+
+#include "base/sort.h"
+#include "graph/graph.h"
+#include "report/facts.h"
+#include "report/table.h"
+#include "report/words.h"
+
+#define ALL_SHOWN    4   /* ranks whose peaks differ; of more, the highest and the lowest */
+#define MOST_HOLDERS 500 /* of a rank, in JSON; fewer where the ranks are many */
+#define MOST_IN_ALL  16000
+#define MOST_DRAWN   16    /* ranks on the page, those with the highest peaks */
+#define MOST_POINTS  16000 /* of them together */
+
+/* What a source can't know. */
+static const char *const source_notes[DPRO_MEMORY_UNKNOWN] = {
+    [DPRO_MEMORY_ALLOCATIONS] =
+        "from the profile's list of what was allocated and freed: bytes that were asked for; what "
+        "libraries keep to themselves is not in it",
+    [DPRO_MEMORY_EXECUTION_TRACE] =
+        "from the storages of the execution trace's tensors, each from its first to its last use: "
+        "what operators take and give back within themselves is not in it",
+    [DPRO_MEMORY_SHAPES] = "from the shapes of tensors only: when they are given back is assumed, "
+                           "and what operators need for themselves is not in it",
+};
+
+static const char *category_words(enum dpro_memory_category category)
+{
+    return category == DPRO_MEMORY_STATE ? "optimizer state" : dpro_memory_category_name(category);
+}
+
+static const char *phase_word(enum dpro_op_kind phase)
+{
+    switch (phase) {
+    case DPRO_OP_FW:
+        return "forward";
+    case DPRO_OP_BW:
+        return "backward";
+    case DPRO_OP_UPDATE:
+        return "update";
+    case DPRO_OP_INPUT:
+        return "input";
+    case DPRO_OP_COLLECTIVE:
+        return "communication";
+    default:
+        return NULL;
+    }
+}
+
+/* ---- text ---- */
+
+static void say_place(struct words *line, const struct report_facts *f,
+                      const struct dpro_rank_memory *m)
+{
+    const char *phase = phase_word(m->peak_phase);
+    char name[NAME_COLUMNS * 4];
+    if (m->peak_op == DPRO_NO_OP) {
+        words_add(line, ", ", "when the iteration begins");
+        return;
+    }
+    words_add(line, ", ", "%s into the iteration", TIME(m->peak_ns));
+    if (phase)
+        words_add(line, ", ", "in %s", phase);
+    if (m->peak_module) {
+        columns_shorten(name, sizeof name, m->peak_module[0] ? m->peak_module : "the model", 40);
+        words_add(line, phase ? " " : ", ", "of %s", name);
+    }
+    columns_shorten(name, sizeof name, dpro_graph_op(f->report->graph, m->peak_op).name, 40);
+    words_add(line, " ", "(%s)", name);
+}
+
+static void say_holders(struct words *line, const struct memory_fact *fact)
+{
+    enum { NAMED = 3 };
+    const struct dpro_rank_memory *m = &fact->memory;
+    for (uint32_t i = 0; i < fact->n_categories && i < NAMED; i++) {
+        uint8_t c = fact->categories[i];
+        words_add(line, i ? ", " : "; ", "%s %s (%s %%)", category_words(c),
+                  BYTES_TEXT(m->by_category[c]),
+                  NUMBER(100 * (double)m->by_category[c] / (double)m->peak_bytes, 0));
+    }
+}
+
+static void write_rank(struct writer *w, const struct report_facts *f, const char *who,
+                       const struct memory_fact *fact)
+{
+    const struct dpro_rank_memory *m = &fact->memory;
+    struct words line = {.n = 0};
+    words_add(&line, "", "%s: %s", who, BYTES_TEXT(m->peak_bytes));
+    say_place(&line, f, m);
+    say_holders(&line, fact);
+    if (m->measured_peak_bytes > 0)
+        words_add(&line, "; ", "measured%s %s", f->what_if ? " without the change" : "",
+                  BYTES_TEXT(m->measured_peak_bytes));
+    if (!isnan(fact->error_pct))
+        words_add(&line, " ", "(%s %%)", SIGNED(fact->error_pct));
+    if (m->reserved_peak_bytes > 0)
+        words_add(&line, "; ", "the allocator holds %s", BYTES_TEXT(m->reserved_peak_bytes));
+    if (!isnan(fact->capacity_pct))
+        words_add(&line, "; ", "the device has %s (%s %% of it used)",
+                  BYTES_TEXT(m->capacity_bytes), NUMBER(fact->capacity_pct, 1));
+    table_wrapped(w, " ", 4, line.text);
+}
+
+static void write_ranks(struct writer *w, const struct report_facts *f)
+{
+    const struct memory_facts *all = &f->memory;
+    char who[64];
+    if (all->alike && all->n_ranks > 1) {
+        snprintf(who, sizeof who, "all %u ranks alike", all->n_ranks);
+        write_rank(w, f, who, &all->ranks[all->highest]);
+        return;
+    }
+    for (uint32_t i = 0; i < all->n_ranks; i++) {
+        bool many = all->n_ranks > ALL_SHOWN, highest = i == all->highest;
+        if (many && !highest && i != all->lowest)
+            continue;
+        snprintf(who, sizeof who, "rank %d%s", all->ranks[i].memory.rank,
+                 !many     ? ""
+                 : highest ? ", the highest of all"
+                           : ", the lowest");
+        write_rank(w, f, who, &all->ranks[i]);
+    }
+}
+
+void memory_write_text(struct writer *w, const struct report_facts *f)
+{
+    const struct memory_facts *all = &f->memory;
+    if (all->can_record)
+        table_wrapped(w, "\nMemory: ", 2,
+                      "not known. 'dpro profile' records it in two steps after the timed ones; "
+                      "'dpro attach' does not.");
+    if (all->n_ranks == 0)
+        return;
+    writer_text(w, "\nMemory: the most that a rank's device holds\n");
+    write_ranks(w, f);
+    for (int s = 0; s < DPRO_MEMORY_UNKNOWN; s++) {
+        char some[32];
+        snprintf(some, sizeof some, "%u rank%s: ", all->n_of_source[s],
+                 PLURAL(all->n_of_source[s]));
+        if (all->n_of_source[s] > 0)
+            table_paragraph(w, " ", 2, "%s%s", all->n_of_source[s] < all->n_ranks ? some : "",
+                            source_notes[s]);
+    }
+    if (all->n_unknown > 0)
+        table_paragraph(w, " ", 2, "of %u of the %u ranks nothing is known", all->n_unknown,
+                        all->n_unknown + all->n_ranks);
+}
+
+/* ---- JSON ---- */
+
+#define BYTES(key, value)       INT(key, MIN(value, (uint64_t)INT64_MAX))
+#define BYTES_KNOWN(key, value) ((value) > 0 ? BYTES(key, value) : NUL(key))
+
+static void write_holders(struct writer *w, const struct report_facts *f,
+                          const struct memory_fact *fact)
+{
+    uint32_t n, most = MAX(MOST_IN_ALL / f->memory.n_ranks, 16u);
+    const struct dpro_memory_holder *holders =
+        dpro_replay_memory_holders(f->report->replay, fact->index, &n);
+    writer_begin(w, "holders", '[');
+    for (uint32_t i = 0; i < n && i < MIN(most, (uint32_t)MOST_HOLDERS); i++)
+        writer_object(w, TEXT("module", holders[i].module),
+                      TEXT("category", dpro_memory_category_name(holders[i].category)),
+                      BYTES("bytes", holders[i].size_bytes), INT("blocks", holders[i].n_blocks));
+    writer_close(w, ']');
+    writer_fields(w, INT("holders_in_all", n));
+}
+
+static void write_json_rank(struct writer *w, const struct report_facts *f,
+                            const struct memory_fact *fact)
+{
+    const struct dpro_rank_memory *m = &fact->memory;
+    bool in_op = m->peak_op != DPRO_NO_OP;
+    writer_item(w);
+    writer_fields(w, INT("rank", m->rank), TEXT("source", dpro_memory_source_name(m->source)),
+                  BYTES("peak_bytes", m->peak_bytes),
+                  BYTES_KNOWN("reserved_peak_bytes", m->reserved_peak_bytes),
+                  BYTES_KNOWN("measured_peak_bytes", m->measured_peak_bytes),
+                  BYTES_KNOWN("measured_reserved_peak_bytes", m->measured_reserved_bytes),
+                  FIXED("error_pct", fact->error_pct, 3));
+    writer_object_at(w, "at", MS_IF("ms", in_op, m->peak_ns),
+                     TEXT("phase", phase_word(m->peak_phase)),
+                     TEXT("op", in_op ? dpro_graph_op(f->report->graph, m->peak_op).name : NULL),
+                     TEXT("module", m->peak_module));
+    writer_begin(w, "by_category", '{');
+    for (uint32_t i = 0; i < fact->n_categories; i++)
+        writer_fields(w, BYTES(dpro_memory_category_name(fact->categories[i]),
+                               m->by_category[fact->categories[i]]));
+    writer_close(w, '}');
+    writer_fields(w, BYTES_KNOWN("capacity_bytes", m->capacity_bytes));
+    write_holders(w, f, fact);
+    writer_close(w, '}');
+}
+
+void memory_write_json(struct writer *w, const struct report_facts *f)
+{
+    const struct memory_facts *all = &f->memory;
+    int source = DPRO_MEMORY_UNKNOWN - 1; /* the worst that tells of a rank */
+    if (all->n_ranks == 0) {
+        writer_newline(w);
+        writer_fields(w, NUL("memory"));
+        return;
+    }
+    while (source > 0 && all->n_of_source[source] == 0)
+        source--;
+    writer_section(w, "memory", '{');
+    writer_fields(w, TEXT("source", dpro_memory_source_name(source)),
+                  TEXT("note", source_notes[source]));
+    writer_begin(w, "ranks", '[');
+    for (uint32_t i = 0; i < all->n_ranks; i++)
+        write_json_rank(w, f, &all->ranks[i]);
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+/* ---- over time ---- */
+
+ORDER_OF_INDICES(by_peak, struct memory_fact, DESCENDING(memory.peak_bytes) ?: ASCENDING(index));
+
+/* Columns of the points of one rank, each as the difference to the point before; categories that
+ * never hold anything are left out. Of too many points every `step`th is kept, as the one of its
+ * step at which most is held. */
+static void write_timeline(struct writer *w, const struct report_facts *f,
+                           const struct memory_fact *fact, uint32_t most)
+{
+    uint32_t n, n_kept = 0;
+    const struct dpro_memory_point *points =
+        dpro_replay_memory_points(f->report->replay, fact->index, &n);
+    uint32_t step = n / most + 1, *kept = mem_alloc((n / step + 2) * sizeof *kept);
+    for (uint32_t first = 0; first < n; first += step) {
+        uint64_t most_held = 0;
+        kept[n_kept] = first;
+        for (uint32_t i = first; i < n && i < first + step; i++) {
+            uint64_t held = 0;
+            for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
+                held += points[i].by_category[c];
+            if (held > most_held) {
+                most_held = held;
+                kept[n_kept] = i;
+            }
+        }
+        n_kept++;
+    }
+    writer_item(w);
+    writer_fields(w, INT("rank", fact->memory.rank));
+    writer_begin(w, "at", '[');
+    for (uint32_t k = 0; k < n_kept; k++)
+        writer_json_int(w, points[kept[k]].at_ns - (k ? points[kept[k - 1]].at_ns : 0));
+    writer_close(w, ']');
+    writer_begin(w, "held", '{');
+    for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++) {
+        uint64_t any = 0;
+        for (uint32_t k = 0; k < n_kept; k++)
+            any |= points[kept[k]].by_category[c];
+        if (any == 0)
+            continue;
+        writer_begin(w, dpro_memory_category_name(c), '[');
+        for (uint32_t k = 0; k < n_kept; k++)
+            writer_json_int(w, (int64_t)points[kept[k]].by_category[c] -
+                                   (int64_t)(k ? points[kept[k - 1]].by_category[c] : 0));
+        writer_close(w, ']');
+    }
+    writer_close(w, '}');
+    writer_close(w, '}');
+    mem_free(kept);
+}
+
+void memory_write_timelines(struct writer *w, const struct report_facts *f)
+{
+    const struct memory_facts *all = &f->memory;
+    uint32_t n = all->n_ranks, *order = mem_alloc((n + 1) * sizeof *order);
+    for (uint32_t i = 0; i < n; i++)
+        order[i] = i;
+    qsort_r(order, n, sizeof *order, by_peak, all->ranks);
+    n = MIN(n, (uint32_t)MOST_DRAWN);
+    sort_u32(order, n);
+    writer_section(w, "memory", '[');
+    for (uint32_t i = 0; i < n; i++)
+        write_timeline(w, f, &all->ranks[order[i]], MOST_POINTS / n);
+    writer_close(w, ']');
+    mem_free(order);
+}

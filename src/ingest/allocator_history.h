@@ -48,8 +48,10 @@ struct allocator_settings {
     uint64_t large_segment_bytes;
     uint32_t roundup_power2_divisions[ALLOCATOR_N_ROUNDING]; /* 0, 1: sizes are not rounded so */
     double garbage_collection_threshold;                     /* 0: none is collected */
-    double memory_fraction; /* of the device that the process may have; 0: no limit */
+    double memory_fraction; /* of the device that the process may have; 0, 1: no limit */
     bool expandable_segments;
+    bool by_address;    /* of free blocks of one size the one at the lowest address is taken, as old
+                           versions did; 2.13 takes that of the segment which was taken first */
     bool other_backend; /* cudaMallocAsync, which the simulator does not know */
 };
 
@@ -75,7 +77,8 @@ struct allocator_segment {
     uint64_t address, size_bytes;
     uint32_t first_block, n_blocks; /* into the history's blocks, by address, without gaps */
     uint32_t stream;
-    bool small; /* segment_type */
+    uint32_t order; /* in which segments were taken, "registration_counter"; 0: not known */
+    bool small;     /* segment_type */
     bool expandable;
     bool private_pool; /* of a CUDA graph or torch.cuda.MemPool */
 };

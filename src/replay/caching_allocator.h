@@ -15,7 +15,7 @@ struct allocator_device {
     void *arg;
     /* Returns the address; 0: there is no room. For a range of an expandable segment, of which
      * nothing is mapped yet, `reserves`. */
-    uint64_t (*take)(void *arg, uint64_t bytes, bool reserves);
+    uint64_t (*take)(void *arg, uint64_t bytes, uint32_t stream, bool small, bool reserves);
     bool (*map)(void *arg, uint64_t address, uint64_t bytes);
     void (*give)(void *arg, uint64_t address, uint64_t bytes, bool unmaps);
 };
@@ -23,6 +23,7 @@ struct allocator_device {
 struct allocator_options {
     struct allocator_settings settings;
     uint64_t capacity_bytes; /* of the device that the process can have; 0: no limit */
+    uint64_t device_bytes;   /* all of it, of which memory_fraction is; 0: capacity_bytes */
     const struct allocator_device *device; /* NULL: as said above; stays the caller's */
 };
 

@@ -1,0 +1,346 @@
+/* replay/allocator_segments.c: how an allocator's segments come from the device, grow, and go back
+ * to it. */
+#include "replay/allocator_state.h"
+
+#include "base/memory.h"
+#include "base/sort.h"
+
+#define RANGE_DEFAULT ((uint64_t)1 << 40) /* of an expandable segment of an unlimited device */
+
+/* ---- pools ---- */
+
+void pool_make(struct allocator *a, uint32_t stream, bool small)
+{
+    struct pool *pool = mem_alloc(sizeof *pool);
+    free_blocks_init(&pool->free);
+    pool->unmapped = NO_BLOCK;
+    pool->stream = stream;
+    pool->small = small;
+    uint32_t number = (uint32_t)a->pools.n;
+    array_push(&a->pools, pool);
+    array_push(&a->order, number);
+    size_t at = a->order.n - 1;
+    for (; at > 0; at--) {
+        const struct pool *before = a->pools.at[a->order.at[at - 1]];
+        if (before->small < small || (before->small == small && before->stream < stream))
+            break;
+        a->order.at[at] = a->order.at[at - 1];
+    }
+    a->order.at[at] = number;
+}
+
+/* ---- the device ---- */
+
+static void count_reserved(struct allocator *a, uint64_t bytes)
+{
+    a->figures.reserved_bytes += bytes;
+}
+
+/* A segment, or a range of addresses, whose block is as large; NO_BLOCK: there is no room. */
+static uint32_t take_segment(struct allocator *a, const struct pool *pool, uint64_t bytes,
+                             bool reserves)
+{
+    uint32_t range;
+    if (a->asks_device) {
+        uint64_t address =
+            a->device.take(a->device.arg, bytes, pool->stream, pool->small, reserves);
+        if (address == 0)
+            return NO_BLOCK;
+        range = block_table_new(&a->table);
+        *block_at(a, range) = (struct block){.address = address,
+                                             .size = bytes,
+                                             .prev = NO_BLOCK,
+                                             .next = NO_BLOCK,
+                                             .state = BLOCK_TAKEN};
+    } else {
+        if (!reserves && !device_space_use(&a->space, bytes))
+            return NO_BLOCK;
+        range = device_space_place(&a->space, &a->table, bytes);
+    }
+    uint32_t b = block_table_new(&a->table);
+    *block_at(a, b) = (struct block){.address = block_at(a, range)->address,
+                                     .size = bytes,
+                                     .prev = NO_BLOCK,
+                                     .next = NO_BLOCK,
+                                     .segment = range,
+                                     .order = a->settings.by_address || reserves ? 0 : ++a->n_taken,
+                                     .mapped = !reserves,
+                                     .expandable = reserves};
+    a->figures.n_segments++;
+    if (!reserves)
+        count_reserved(a, bytes);
+    return b;
+}
+
+/* Gives back a segment that is one block, in no set. */
+static void give_segment(struct allocator *a, uint32_t b)
+{
+    const struct block *block = block_at(a, b);
+    uint32_t range = block->segment;
+    if (!block->expandable)
+        a->figures.reserved_bytes -= block->size;
+    if (a->asks_device) {
+        if (!block->expandable)
+            a->device.give(a->device.arg, block->address, block->size, false);
+        block_table_drop(&a->table, range);
+    } else {
+        if (!block->expandable)
+            device_space_unuse(&a->space, block->size);
+        device_space_free(&a->space, &a->table, range);
+    }
+    block_table_drop(&a->table, b);
+    a->figures.n_segments--;
+}
+
+static uint64_t segment_size(const struct allocator *a, uint64_t size)
+{
+    if (size <= SMALL_SIZE)
+        return SMALL_SEGMENT;
+    if (size < OWN_SEGMENT)
+        return a->settings.large_segment_bytes;
+    return (size + SEGMENT_UNIT - 1) / SEGMENT_UNIT * SEGMENT_UNIT;
+}
+
+/* ---- expandable segments ---- */
+
+uint64_t granule(const struct allocator *a, const struct pool *pool)
+{
+    return pool->small ? SMALL_SEGMENT : a->settings.large_segment_bytes;
+}
+
+/* Backs the first bytes of an unmapped block with memory, in whole granules. */
+static bool map_block(struct allocator *a, struct pool *pool, uint32_t b, uint64_t bytes)
+{
+    uint64_t unit = granule(a, pool);
+    bytes = (bytes + unit - 1) / unit * unit;
+    if (a->asks_device ? !a->device.map(a->device.arg, block_at(a, b)->address, bytes)
+                       : !device_space_use(&a->space, bytes))
+        return false;
+    unset_free(a, pool, b);
+    if (bytes < block_at(a, b)->size) {
+        uint32_t rest = cut(a, b, bytes);
+        by_address_insert(&pool->unmapped, a->table.rows.at, rest);
+    }
+    block_at(a, b)->mapped = true;
+    merge(a, pool, b, block_at(a, b)->prev);
+    merge(a, pool, b, block_at(a, b)->next);
+    set_free(a, pool, b);
+    count_reserved(a, bytes);
+    return true;
+}
+
+/* Takes the memory from the whole granules of a free block. */
+static void unmap_block(struct allocator *a, uint32_t b)
+{
+    struct pool *pool = a->pools.at[block_at(a, b)->pool];
+    const struct block *block = block_at(a, b);
+    uint64_t unit = granule(a, pool), base = block_at(a, block->segment)->address;
+    uint64_t from = (block->address - base + unit - 1) / unit * unit;
+    uint64_t to = (block->address - base + block->size) / unit * unit;
+    if (from >= to)
+        return;
+    unset_free(a, pool, b);
+    uint64_t before = base + from - block->address, bytes = to - from;
+    if (before > 0) {
+        uint32_t rest = cut(a, b, before);
+        set_free(a, pool, b);
+        b = rest;
+    }
+    if (block_at(a, b)->size > bytes)
+        set_free(a, pool, cut(a, b, bytes));
+    if (a->asks_device)
+        a->device.give(a->device.arg, block_at(a, b)->address, bytes, true);
+    else
+        device_space_unuse(&a->space, bytes);
+    a->figures.reserved_bytes -= bytes;
+    block_at(a, b)->mapped = false;
+    merge(a, pool, b, block_at(a, b)->prev);
+    merge(a, pool, b, block_at(a, b)->next);
+    if (block_at(a, b)->prev == NO_BLOCK && block_at(a, b)->next == NO_BLOCK)
+        give_segment(a, b);
+    else
+        by_address_insert(&pool->unmapped, a->table.rows.at, b);
+}
+
+/* Whether the free blocks from one on, mapped or not, are together large enough. */
+static bool has_room(const struct allocator *a, uint32_t b, uint64_t size)
+{
+    uint64_t sum = 0;
+    for (; sum < size && b != NO_BLOCK && block_at(a, b)->state == BLOCK_FREE;
+         b = block_at(a, b)->next)
+        sum += block_at(a, b)->size;
+    return sum >= size;
+}
+
+/* A free or an unmapped block that can grow to that size. */
+static uint32_t find_expandable(struct allocator *a, struct pool *pool, uint64_t size)
+{
+    uint32_t b = by_address_find(pool->unmapped, a->table.rows.at, 0);
+    while (b != NO_BLOCK) {
+        uint32_t prev = block_at(a, b)->prev;
+        uint32_t first = prev != NO_BLOCK && block_at(a, prev)->state == BLOCK_FREE ? prev : b;
+        if (has_room(a, first, size))
+            return first;
+        b = by_address_find(pool->unmapped, a->table.rows.at, block_at(a, b)->address + 1);
+    }
+    uint64_t unit = granule(a, pool);
+    uint64_t bytes = ((a->range_bytes ?: MAX(RANGE_DEFAULT, size)) + unit - 1) / unit * unit;
+    b = take_segment(a, pool, bytes, true);
+    if (b != NO_BLOCK) {
+        block_at(a, b)->pool = a->last_pool[pool->small];
+        by_address_insert(&pool->unmapped, a->table.rows.at, b);
+    }
+    return b;
+}
+
+static uint32_t expand(struct allocator *a, struct pool *pool, uint64_t size)
+{
+    uint32_t b = find_expandable(a, pool, size);
+    if (b == NO_BLOCK)
+        return NO_BLOCK;
+    if (!block_at(a, b)->mapped && !map_block(a, pool, b, MIN(block_at(a, b)->size, size)))
+        return NO_BLOCK;
+    while (block_at(a, b)->size < size) {
+        uint32_t next = block_at(a, b)->next;
+        uint64_t lacks = size - block_at(a, b)->size;
+        if (next == NO_BLOCK || !map_block(a, pool, next, MIN(lacks, block_at(a, next)->size)))
+            return NO_BLOCK;
+        b = next; /* which is one with the block before it now */
+    }
+    unset_free(a, pool, b);
+    return b;
+}
+
+/* ---- giving back to the device what is cached ---- */
+
+static void release_block(struct allocator *a, uint32_t b)
+{
+    unset_free(a, a->pools.at[block_at(a, b)->pool], b);
+    give_segment(a, b);
+}
+
+static bool is_whole_segment(const struct block *block)
+{
+    return block->prev == NO_BLOCK && block->next == NO_BLOCK;
+}
+
+/* Large cached segments that lay unused for long, until as much as is needed is free. */
+static void collect_garbage(struct allocator *a)
+{
+    uint64_t threshold = (uint64_t)(a->settings.garbage_collection_threshold * (double)a->limit);
+    if (a->figures.reserved_bytes <= threshold)
+        return;
+    uint64_t target = a->figures.reserved_bytes - threshold, reclaimed = 0, n_asked = a->n_asked[0];
+    ARRAY(uint32_t) found = {0};
+    double age = 0;
+    for (size_t p = 0; p < a->order.n && !a->pools.at[a->order.at[p]]->small; p++) {
+        const struct free_blocks *set = &a->pools.at[a->order.at[p]]->free;
+        uint32_t b = free_blocks_find(set, a->table.rows.at, 0);
+        for (; b != NO_BLOCK; b = free_blocks_next(set, a->table.rows.at, b))
+            if (is_whole_segment(block_at(a, b))) {
+                age += (double)(n_asked - block_at(a, b)->since);
+                array_push(&found, b);
+            }
+    }
+    size_t n_left = found.n;
+    bool freed = true;
+    while (reclaimed < target && freed && n_left > 0) {
+        double mean = age / (double)n_left;
+        freed = false;
+        size_t kept = 0;
+        for (size_t i = 0; i < found.n; i++) {
+            uint32_t b = found.at[i];
+            double own = (double)(n_asked - block_at(a, b)->since);
+            if (block_at(a, b)->expandable || own < mean) {
+                found.at[kept++] = b;
+                continue;
+            }
+            freed = true;
+            reclaimed += block_at(a, b)->size;
+            age -= own;
+            n_left--;
+            release_block(a, b);
+        }
+        found.n = kept;
+    }
+    array_fini(&found);
+}
+
+/* Of a stream's blocks that are not split, one that is large enough, or several, the largest first.
+ */
+static bool release_large(struct allocator *a, struct pool *pool, uint64_t size)
+{
+    uint64_t split = a->settings.max_split_bytes, need = MAX(size, split), released = 0;
+    if (split == ALLOCATOR_UNLIMITED)
+        return false;
+    uint32_t b = free_blocks_find(&pool->free, a->table.rows.at, need);
+    if (b != NO_BLOCK && !block_at(a, b)->expandable) {
+        release_block(a, b);
+        return true;
+    }
+    b = free_blocks_largest(&pool->free, a->table.rows.at);
+    while (b != NO_BLOCK && released < need && block_at(a, b)->size >= split) {
+        uint32_t before = free_blocks_previous(&pool->free, a->table.rows.at, b);
+        if (!block_at(a, b)->expandable) {
+            released += block_at(a, b)->size;
+            release_block(a, b);
+        }
+        b = before;
+    }
+    return released >= need;
+}
+
+static void release_pool(struct allocator *a, const struct pool *pool)
+{
+    ARRAY(uint32_t) expandable = {0};
+    uint32_t b = free_blocks_find(&pool->free, a->table.rows.at, 0);
+    while (b != NO_BLOCK) {
+        uint32_t next = free_blocks_next(&pool->free, a->table.rows.at, b);
+        if (block_at(a, b)->expandable)
+            array_push(&expandable, b);
+        else if (is_whole_segment(block_at(a, b)))
+            release_block(a, b);
+        b = next;
+    }
+    for (size_t i = 0; i < expandable.n; i++)
+        unmap_block(a, expandable.at[i]);
+    array_fini(&expandable);
+}
+
+void release_cached(struct allocator *a)
+{
+    while (a->waiting != NO_BLOCK) {
+        block_ids_slot(&a->ids, block_at(a, a->waiting)->requested)->block = NO_BLOCK;
+        finish_waiting(a, a->waiting);
+    }
+    for (size_t p = 0; p < a->order.n; p++)
+        release_pool(a, a->pools.at[a->order.at[p]]);
+}
+
+static uint32_t from_device(struct allocator *a, struct pool *pool, uint64_t size)
+{
+    uint64_t bytes = segment_size(a, size);
+    if (bytes > a->limit || a->figures.reserved_bytes > a->limit - bytes)
+        return NO_BLOCK;
+    if (a->settings.expandable_segments)
+        return expand(a, pool, size);
+    uint32_t b = take_segment(a, pool, bytes, false);
+    if (b != NO_BLOCK)
+        block_at(a, b)->pool = a->last_pool[pool->small];
+    return b;
+}
+
+uint32_t find_or_make_room(struct allocator *a, struct pool *pool, uint64_t size)
+{
+    if (a->limit != UINT64_MAX && a->settings.garbage_collection_threshold > 0)
+        collect_garbage(a);
+    uint32_t b = from_device(a, pool, size);
+    if (b == NO_BLOCK && release_large(a, pool, size))
+        b = from_device(a, pool, size);
+    if (b == NO_BLOCK) {
+        release_cached(a);
+        a->figures.n_retries++;
+        b = from_device(a, pool, size);
+    }
+    return b;
+}

@@ -1,0 +1,161 @@
+/* replay/allocator_state.h: what a caching allocator holds, inside the simulator.
+ *
+ * Blocks of a segment form a chain by address. A free block stands in the set of its pool, an
+ * unmapped one in the pool's treap, a waiting one in the allocator's chain. Free neighbours that
+ * are both mapped, or both not, never stand side by side. */
+#pragma once
+
+#include "base/array.h"
+#include "replay/block_ids.h"
+#include "replay/caching_allocator.h"
+#include "replay/device_space.h"
+
+enum {
+    LEAST_BLOCK = 512,
+    SMALL_SIZE = 1 << 20,
+    SMALL_SEGMENT = 2 << 20,
+    OWN_SEGMENT = 10 << 20, /* sizes from here on get segments of their own */
+    SEGMENT_UNIT = 2 << 20, /* of which those are multiples */
+};
+
+/* The free blocks of a stream, small or large. */
+struct pool {
+    struct free_blocks free;
+    uint32_t unmapped; /* a treap by address, of expandable segments */
+    uint32_t stream;
+    bool small;
+};
+
+struct allocator {
+    struct allocator_settings settings;
+    struct allocator_device device;
+    bool asks_device;     /* else `space` answers */
+    bool rounds_up;       /* to parts of powers of two */
+    uint64_t limit;       /* of what is reserved, by memory_fraction; UINT64_MAX */
+    uint64_t range_bytes; /* of an expandable segment; 0: the device has no limit */
+    uint32_t n_taken;     /* segments so far */
+    struct block_table table;
+    struct block_ids ids;
+    ARRAY(struct pool *) pools;
+    ARRAY(uint32_t) order; /* of the pools: the large ones first, by stream */
+    struct map pool_numbers;
+    uint32_t last_pool[2]; /* that was asked for; by `small` */
+    uint64_t n_asked[2];   /* how often a pool was; by `small` */
+    uint32_t waiting;      /* the first block that another stream uses still */
+    struct device_space space;
+    struct allocator_figures figures;
+};
+
+/* ---- blocks ---- */
+
+static inline struct block *block_at(const struct allocator *a, uint32_t b)
+{
+    return &a->table.rows.at[b];
+}
+
+static inline void set_free(struct allocator *a, struct pool *pool, uint32_t b)
+{
+    block_at(a, b)->since = a->n_asked[pool->small];
+    free_blocks_insert(&pool->free, a->table.rows.at, b);
+}
+
+static inline void unset_free(struct allocator *a, struct pool *pool, uint32_t b)
+{
+    if (block_at(a, b)->mapped)
+        free_blocks_remove(&pool->free, a->table.rows.at, b);
+    else
+        by_address_remove(&pool->unmapped, a->table.rows.at, b);
+}
+
+/* Makes the free neighbour of a block, which is in no set, part of the block. */
+static inline void merge(struct allocator *a, struct pool *pool, uint32_t b, uint32_t other)
+{
+    if (other == NO_BLOCK)
+        return;
+    struct block *to = block_at(a, b), *from = block_at(a, other);
+    if (from->state != BLOCK_FREE || from->mapped != to->mapped)
+        return;
+    unset_free(a, pool, other);
+    to->size += from->size;
+    if (to->prev == other) {
+        to->address = from->address;
+        to->prev = from->prev;
+        if (to->prev != NO_BLOCK)
+            block_at(a, to->prev)->next = b;
+    } else {
+        to->next = from->next;
+        if (to->next != NO_BLOCK)
+            block_at(a, to->next)->prev = b;
+    }
+    block_table_drop(&a->table, other);
+}
+
+/* A block of what lies behind the first `size` bytes of one; in no set, with that one's state. */
+static inline uint32_t cut(struct allocator *a, uint32_t b, uint64_t size)
+{
+    uint32_t rest = block_table_new(&a->table);
+    struct block *block = block_at(a, b), *behind = block_at(a, rest);
+    *behind = *block;
+    behind->address += size;
+    behind->size -= size;
+    behind->prev = b;
+    if (block->next != NO_BLOCK)
+        block_at(a, block->next)->prev = rest;
+    block->next = rest;
+    block->size = size;
+    return rest;
+}
+
+static inline void release_to_pool(struct allocator *a, uint32_t b)
+{
+    struct pool *pool = a->pools.at[block_at(a, b)->pool];
+    block_at(a, b)->state = BLOCK_FREE;
+    merge(a, pool, b, block_at(a, b)->prev);
+    merge(a, pool, b, block_at(a, b)->next);
+    set_free(a, pool, b);
+}
+
+/* A block that other streams used no longer waits. */
+static inline void finish_waiting(struct allocator *a, uint32_t b)
+{
+    struct block *block = block_at(a, b);
+    if (block->left != NO_BLOCK)
+        block_at(a, block->left)->right = block->right;
+    else
+        a->waiting = block->right;
+    if (block->right != NO_BLOCK)
+        block_at(a, block->right)->left = block->left;
+    a->figures.waiting_bytes -= block->size;
+    release_to_pool(a, b);
+}
+
+/* Of allocator_segments.c. */
+void pool_make(struct allocator *allocator, uint32_t stream, bool small);
+
+static inline struct pool *pool_of(struct allocator *a, uint32_t stream, bool small)
+{
+    uint32_t last = a->last_pool[small];
+    if (last < a->pools.n && a->pools.at[last]->stream == stream &&
+        a->pools.at[last]->small == small)
+        return a->pools.at[last];
+    uint32_t number = (uint32_t)map_number(&a->pool_numbers, ((uint64_t)stream << 1 | small) + 1);
+    if (number == a->pools.n)
+        pool_make(a, stream, small);
+    a->last_pool[small] = number;
+    return a->pools.at[number];
+}
+
+/* ---- allocator_segments.c ---- */
+
+uint64_t granule(const struct allocator *allocator, const struct pool *pool);
+/* A block that no free block was found for: from the device, if need be after cached memory was
+ * given back to it. NO_BLOCK: there is no room. */
+uint32_t find_or_make_room(struct allocator *allocator, struct pool *pool, uint64_t size);
+/* Gives back to the device what nobody holds, after all streams have ended what they do. */
+void release_cached(struct allocator *allocator);
+
+/* ---- caching_allocator.c ---- */
+
+/* Whether a request would be given a cached block, if the waiting block of that id were free. */
+bool allocator_would_fit(struct allocator *allocator, uint64_t waiting,
+                         const struct allocator_request *request);

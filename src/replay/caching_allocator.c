@@ -1,0 +1,291 @@
+/* replay/caching_allocator.c: the rules of PyTorch's native allocator, as of its version 2.13.
+ *
+ * Sizes are rounded. Up to 1 MiB they come from segments of 2 MiB, above from segments of 20 MiB,
+ * or of their own where they are 10 MiB and more. Each stream has its own segments of both kinds. A
+ * request takes the least free block that is large enough, and leaves the rest of it as a free
+ * block; free neighbours in a segment are one block. What is cached goes back to the device when
+ * the device has no more, or when it is collected as garbage. */
+#include "replay/allocator_state.h"
+
+#include "base/memory.h"
+#include "base/sort.h"
+
+#define MOST_BYTES ((uint64_t)1 << 60) /* more is refused */
+
+/* ---- sizes ---- */
+
+static uint64_t round_to_part_of_power(const struct allocator *a, uint64_t size)
+{
+    uint32_t octave = 63 - (uint32_t)__builtin_clzll(size);
+    uint32_t interval = octave > 20 ? MIN(octave - 20, ALLOCATOR_N_ROUNDING - 1) : 0;
+    uint64_t divisions = a->settings.roundup_power2_divisions[interval];
+    if (divisions <= 1 || size <= LEAST_BLOCK * divisions)
+        return 0;
+    uint64_t part = ((uint64_t)1 << octave) >> (63 - __builtin_clzll(divisions));
+    return (size + part - 1) & ~(part - 1);
+}
+
+static inline uint64_t round_size(const struct allocator *a, uint64_t size)
+{
+    if (a->rounds_up && size >= LEAST_BLOCK) {
+        uint64_t rounded = round_to_part_of_power(a, size);
+        if (rounded)
+            return rounded;
+    }
+    return size < LEAST_BLOCK ? LEAST_BLOCK
+                              : (size + LEAST_BLOCK - 1) & ~(uint64_t)(LEAST_BLOCK - 1);
+}
+
+static inline bool is_split(const struct allocator *a, const struct pool *pool,
+                            const struct block *block, uint64_t size)
+{
+    uint64_t rest = block->size - size;
+    if (pool->small || a->settings.expandable_segments)
+        return rest >= LEAST_BLOCK;
+    return size < a->settings.max_split_bytes && rest > SMALL_SIZE;
+}
+
+/* ---- requests ---- */
+
+static inline uint32_t choose_free(const struct allocator *a, const struct pool *pool,
+                                   uint64_t size)
+{
+    const struct block *rows = a->table.rows.at;
+    uint32_t b = free_blocks_find(&pool->free, rows, size);
+    if (b == NO_BLOCK)
+        return b;
+    if (rows[b].expandable && a->settings.expandable_segments) {
+        /* a block that can grow counts as large as it can become */
+        for (;;) {
+            uint32_t next = free_blocks_next(&pool->free, rows, b);
+            if (next == NO_BLOCK || !rows[b].expandable)
+                break;
+            uint32_t behind = rows[b].next, behind_next = rows[next].next;
+            uint64_t can = rows[b].size, next_can = rows[next].size;
+            if (behind != NO_BLOCK && !rows[behind].mapped)
+                can += rows[behind].size;
+            if (behind_next != NO_BLOCK && !rows[behind_next].mapped)
+                next_can += rows[behind_next].size;
+            if (next_can >= can)
+                break;
+            b = next;
+        }
+    } else {
+        while (b != NO_BLOCK && rows[b].expandable)
+            b = free_blocks_next(&pool->free, rows, b);
+        if (b == NO_BLOCK)
+            return b;
+    }
+    uint64_t split = a->settings.max_split_bytes;
+    if (size < split ? rows[b].size >= split
+                     : rows[b].size - size >= a->settings.max_non_split_rounding_bytes)
+        return NO_BLOCK;
+    return b;
+}
+
+static inline uint32_t find_free(struct allocator *a, struct pool *pool, uint64_t size)
+{
+    a->n_asked[pool->small]++;
+    uint32_t b = choose_free(a, pool, size);
+    if (b != NO_BLOCK)
+        free_blocks_remove(&pool->free, a->table.rows.at, b);
+    return b;
+}
+
+static inline void note_peaks(struct allocator *a)
+{
+    struct allocator_figures *f = &a->figures;
+    f->allocated_peak_bytes = MAX(f->allocated_peak_bytes, f->allocated_bytes);
+    f->requested_peak_bytes = MAX(f->requested_peak_bytes, f->requested_bytes);
+    if (f->reserved_bytes > f->reserved_peak_bytes) {
+        f->reserved_peak_bytes = f->reserved_bytes;
+        f->fragmented_bytes = f->reserved_bytes - f->allocated_bytes - f->waiting_bytes;
+    }
+}
+
+static inline struct allocator_placement placement_of(const struct allocator *a, uint32_t b)
+{
+    const struct block *block = block_at(a, b);
+    uint64_t segment = block_at(a, block->segment)->address;
+    return (struct allocator_placement){
+        .segment = segment, .offset = block->address - segment, .size_bytes = block->size};
+}
+
+static inline struct allocator_placement give(struct allocator *a, struct block_id *slot,
+                                              bool waits)
+{
+    struct allocator_placement placement = {0};
+    uint32_t b = slot->block;
+    if (b != NO_BLOCK) {
+        struct block *block = block_at(a, b);
+        placement = placement_of(a, b);
+        if (block->state == BLOCK_WAITING) {
+            if (!waits)
+                finish_waiting(a, b);
+        } else {
+            a->figures.allocated_bytes -= block->size;
+            a->figures.requested_bytes -= block->requested;
+            if (waits) {
+                block->state = BLOCK_WAITING;
+                block->requested = slot->id;
+                block->left = NO_BLOCK;
+                block->right = a->waiting;
+                if (a->waiting != NO_BLOCK)
+                    block_at(a, a->waiting)->left = b;
+                a->waiting = b;
+                a->figures.waiting_bytes += block->size;
+            } else {
+                release_to_pool(a, b);
+            }
+        }
+    }
+    if (!waits)
+        block_ids_erase(&a->ids, slot);
+    return placement;
+}
+
+static inline struct allocator_placement take(struct allocator *a,
+                                              const struct allocator_request *request)
+{
+    struct allocator_placement placement = {0};
+    uint32_t b = NO_BLOCK;
+    if (request->bytes > 0 && request->bytes <= MOST_BYTES) {
+        uint64_t size = round_size(a, request->bytes);
+        struct pool *pool = pool_of(a, request->stream, size <= SMALL_SIZE);
+        bool asks = (b = find_free(a, pool, size)) == NO_BLOCK;
+        if (asks)
+            b = find_or_make_room(a, pool, size);
+        if (b != NO_BLOCK) {
+            if (is_split(a, pool, block_at(a, b), size))
+                set_free(a, pool, cut(a, b, size));
+            struct block *block = block_at(a, b);
+            block->state = BLOCK_TAKEN;
+            block->requested = request->bytes;
+            a->figures.allocated_bytes += block->size;
+            a->figures.requested_bytes += request->bytes;
+            placement = placement_of(a, b);
+        }
+        placement.device_asked = asks;
+        note_peaks(a);
+    }
+    if (b == NO_BLOCK && request->bytes > 0) {
+        placement.failed = true;
+        if (a->figures.n_failed++ == 0)
+            a->figures.first_failed = a->figures.n_requests;
+    }
+    struct block_id *slot = block_ids_slot(&a->ids, request->id);
+    if (slot->used && slot->block != NO_BLOCK) { /* that it was given back is not recorded */
+        a->figures.n_unknown++;
+        give(a, slot, false);
+        slot = block_ids_slot(&a->ids, request->id);
+    }
+    a->ids.n += !slot->used;
+    *slot = (struct block_id){request->id, b, true};
+    return placement;
+}
+
+static inline struct allocator_placement act(struct allocator *a,
+                                             const struct allocator_request *request)
+{
+    struct allocator_placement placement = {0};
+    if (request->what == ALLOCATOR_TAKE) {
+        placement = take(a, request);
+    } else if (request->what == ALLOCATOR_EMPTY_CACHE) {
+        release_cached(a);
+    } else if (request->what <= ALLOCATOR_GIVE_COMPLETED) {
+        struct block_id *slot = block_ids_slot(&a->ids, request->id);
+        if (slot->used)
+            placement = give(a, slot, request->what == ALLOCATOR_GIVE_REQUESTED);
+        else
+            a->figures.n_unknown++;
+    }
+    a->figures.n_requests++;
+    return placement;
+}
+
+struct allocator_placement allocator_request(struct allocator *allocator,
+                                             const struct allocator_request *request)
+{
+    return act(allocator, request);
+}
+
+void allocator_run(struct allocator *allocator, const struct allocator_request *requests, size_t n,
+                   struct allocator_placement *placements)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct allocator_placement placement = act(allocator, &requests[i]);
+        if (placements)
+            placements[i] = placement;
+    }
+}
+
+struct allocator_figures allocator_figures(const struct allocator *allocator)
+{
+    return allocator->figures;
+}
+
+/* Bytes of a neighbour that would become one with a block. */
+static uint64_t joins(const struct allocator *a, const struct block *block, uint32_t other)
+{
+    if (other == NO_BLOCK || block_at(a, other)->state != BLOCK_FREE ||
+        block_at(a, other)->mapped != block->mapped)
+        return 0;
+    return block_at(a, other)->size;
+}
+
+bool allocator_would_fit(struct allocator *a, uint64_t waiting,
+                         const struct allocator_request *request)
+{
+    if (request->bytes == 0 || request->bytes > MOST_BYTES)
+        return false;
+    uint64_t size = round_size(a, request->bytes), split = a->settings.max_split_bytes;
+    const struct pool *pool = pool_of(a, request->stream, size <= SMALL_SIZE);
+    if (choose_free(a, pool, size) != NO_BLOCK)
+        return true;
+    const struct block_id *slot = block_ids_slot(&a->ids, waiting);
+    if (!slot->used || slot->block == NO_BLOCK)
+        return false;
+    const struct block *block = block_at(a, slot->block);
+    uint64_t free = block->size + joins(a, block, block->prev) + joins(a, block, block->next);
+    if (a->pools.at[block->pool] != pool || free < size)
+        return false;
+    return size < split ? free < split : free - size < a->settings.max_non_split_rounding_bytes;
+}
+
+/* ---- from beginning to end ---- */
+
+struct allocator *allocator_create(const struct allocator_options *options)
+{
+    struct allocator *a = mem_array(1, sizeof *a);
+    uint64_t capacity = options->capacity_bytes ?: UINT64_MAX;
+    uint64_t device = options->device_bytes ?: options->capacity_bytes;
+    a->settings = options->settings;
+    if (options->device) {
+        a->device = *options->device;
+        a->asks_device = true;
+    }
+    for (int i = 0; i < ALLOCATOR_N_ROUNDING; i++)
+        a->rounds_up |= a->settings.roundup_power2_divisions[i] > 1;
+    a->limit = UINT64_MAX;
+    if (a->settings.memory_fraction > 0 && a->settings.memory_fraction < 1 && device)
+        a->limit = (uint64_t)(a->settings.memory_fraction * (double)device);
+    a->range_bytes = device + device / 8;
+    a->table.unused = a->waiting = NO_BLOCK;
+    device_space_init(&a->space, capacity);
+    a->figures.first_failed = UINT64_MAX;
+    return a;
+}
+
+void allocator_destroy(struct allocator *a)
+{
+    if (!a)
+        return;
+    for (size_t p = 0; p < a->pools.n; p++)
+        mem_free(a->pools.at[p]);
+    array_fini(&a->pools);
+    array_fini(&a->order);
+    array_fini(&a->table.rows);
+    map_fini(&a->pool_numbers);
+    block_ids_fini(&a->ids);
+    mem_free(a);
+}

@@ -114,6 +114,14 @@ static void read_blocks(struct json_reader *r, void *out, size_t offset UNUSED)
     read_list(r, document->held, read_block);
 }
 
+/* What the window's first step gave back: its second one has begun. */
+static void read_freed(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    struct document *document = out;
+    document->held->of_last_step = json_peek(r->js) == '[';
+    json_skip(r->js);
+}
+
 static void read_modules(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     struct document *document = out;
@@ -140,6 +148,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER(struct document, "capacity_bytes", SIZE, capacity_bytes),
         MEMBER_BY("modules", read_modules, 0),
         MEMBER_BY("blocks", read_blocks, 0),
+        MEMBER_BY("freed", read_freed, 0),
         {NULL}};
     struct held_part *held = part_make_payload(part, &held_payload);
     struct json_reader r = {.js = js, .strings = &part->names};
@@ -190,6 +199,7 @@ static void join(struct trace_build *build, struct trace_rank *rank, struct sour
     to->when_ns = held->when_ns;
     to->device = held->device;
     to->capacity_bytes = held->capacity_bytes;
+    to->of_last_step = held->of_last_step;
     to->blocks = arena_alloc(arena, held->blocks.n * sizeof *to->blocks);
     to->modules = arena_alloc(arena, held->modules.n * sizeof *to->modules);
     for (size_t i = 0; i < held->modules.n; i++)

@@ -9,6 +9,7 @@ struct held_part {
     int64_t when_ns;
     int32_t device;
     uint64_t capacity_bytes;
+    bool of_last_step;
     uint64_t n_broken; /* blocks and modules that make no sense, left out */
 };
 extern const struct payload_kind held_payload;

@@ -250,6 +250,13 @@ static void read_profiler(struct json_reader *r, void *out, size_t offset UNUSED
     json_read_object(r, members, out);
 }
 
+static void read_memory(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    static const struct json_member members[] = {
+        MEMBER(struct recording, "optimizer_bytes", SIZE, optimizer_bytes), {NULL}};
+    json_read_object(r, members, recording_of(r));
+}
+
 static void read_expected(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     struct {
@@ -311,7 +318,7 @@ static void read_warnings(struct json_reader *r, void *out UNUSED, size_t offset
 
 /* What the document says in one word. */
 struct facts {
-    int64_t rank, world_size;
+    int64_t rank, world_size, batch_size;
     uint64_t pid;
     uint32_t schema, host, backend, boot_id;
     bool complete;
@@ -324,6 +331,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER(struct facts, "world_size", INT, world_size),
         MEMBER(struct facts, "schema", TEXT, schema),
         MEMBER(struct facts, "complete", TRUE, complete),
+        MEMBER(struct facts, "batch_size", INT, batch_size),
         MEMBER(struct facts, "pid", SIZE, pid),
         MEMBER(struct facts, "host_name", TEXT, host),
         MEMBER(struct facts, "backend", TEXT, backend),
@@ -331,6 +339,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER_BY("warnings", read_warnings, 0),
         MEMBER_BY("process_groups", read_groups, 0),
         MEMBER_BY("profiler", read_profiler, 0),
+        MEMBER_BY("memory", read_memory, 0),
         MEMBER_BY("models", read_models, 0),
         MEMBER_BY("plan", read_plan, 0),
         MEMBER_BY("horovod", read_fusion, 0),
@@ -352,6 +361,8 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     part->process.backend = facts.backend;
     part->process.of_job = strncmp(strtab_get(&part->names, facts.schema), "dpro.job/", 9) == 0;
     recording->boot_id = facts.boot_id;
+    if (facts.batch_size > 0 && facts.batch_size <= UINT32_MAX)
+        recording->batch_size = (uint32_t)facts.batch_size;
     recording->complete = facts.complete && js->fail == JSON_OK;
     return 0;
 }

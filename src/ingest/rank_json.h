@@ -61,9 +61,11 @@ struct recording {
     ARRAY(struct recorded_bucket) buckets;
     ARRAY(uint32_t) members;
     ARRAY(struct recorded_step) steps;
-    uint32_t n_timing;      /* steps that the timing window lists, also those left out */
-    int64_t profiler_op_ns; /* what recording an op cost the thread that ran it; -1: not said */
-    uint64_t n_broken;      /* entries that make no sense, left out */
+    uint32_t n_timing;        /* steps that the timing window lists, also those left out */
+    uint32_t batch_size;      /* the rank's; 0: not said */
+    uint64_t optimizer_bytes; /* of the optimizers' state; 0: none, or not said */
+    int64_t profiler_op_ns;   /* what recording an op cost the thread that ran it; -1: not said */
+    uint64_t n_broken;        /* entries that make no sense, left out */
 };
 
 struct payload_kind;

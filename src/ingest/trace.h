@@ -213,6 +213,7 @@ struct held_memory {
     int64_t when_ns;
     int32_t device;          /* number of the GPU; -1: the CPU */
     uint64_t capacity_bytes; /* 0: not known */
+    bool of_last_step;       /* what was freed before the window's last step began is left out */
 };
 
 struct trace_rank {

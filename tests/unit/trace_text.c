@@ -149,6 +149,17 @@ void trace_text_device(struct trace_text *text, const char *category, const char
     put(text, category, name, 0, stream, start, dur, args);
 }
 
+void trace_text_memory(struct trace_text *text, int thread, int device, int64_t at,
+                       uint64_t address, int64_t bytes, int64_t allocated)
+{
+    fprintf(text->file,
+            ",\n{\"ph\": \"i\", \"cat\": \"cpu_instant_event\", \"s\": \"t\", \"name\": "
+            "\"[memory]\", \"pid\": 100, \"tid\": %d, \"ts\": %" PRId64
+            ", \"args\": {\"Bytes\": %" PRId64 ", \"Addr\": %" PRIu64
+            ", \"Total Allocated\": %" PRId64 ", \"Device Type\": %d, \"Device Id\": %d}}",
+            thread, at, bytes, address, allocated, device >= 0, device);
+}
+
 void trace_text_step(struct trace_text *text, int number, int64_t start, int64_t dur)
 {
     char name[40];

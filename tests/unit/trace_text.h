@@ -48,6 +48,10 @@ void trace_text_kernel(struct trace_text *text, const char *name, int thread, in
 /* A span on a stream. */
 void trace_text_device(struct trace_text *text, const char *category, const char *name, int stream,
                        int64_t start, int64_t dur, const char *args);
+/* Memory that a thread takes, or gives back where `bytes` is negative, of GPU `device`, -1: the
+ * CPU; `allocated`: what that has given out then, -1: not said. */
+void trace_text_memory(struct trace_text *text, int thread, int device, int64_t at,
+                       uint64_t address, int64_t bytes, int64_t allocated);
 /* ProfilerStep#number. */
 void trace_text_step(struct trace_text *text, int number, int64_t start, int64_t dur);
 

@@ -11,7 +11,6 @@ struct categorizer {
     struct memory_build *b;
     ARRAY(int64_t) backward;    /* when each function of a backward pass begins, ascending */
     int64_t backward_end_ns[2]; /* of the iteration, and of what was before */
-    bool *accumulated;          /* by block: it was handed to a parameter */
 };
 
 static bool begins_backward(const struct memory_build *b, uint32_t s)
@@ -31,10 +30,8 @@ static void list_backward(struct categorizer *c)
 }
 
 /* What is accumulated is taken in by a node "torch::autograd::AccumulateGrad". */
-static void list_accumulated(struct categorizer *c)
+static void list_accumulated(struct memory_build *b)
 {
-    const struct memory_build *b = c->b;
-    c->accumulated = arena_array(&c->b->scratch, b->blocks.n + 1, sizeof *c->accumulated);
     for (uint32_t n = 0; b->node_of_span && n < b->trace->n_et_nodes; n++) {
         const struct et_node *node = &b->trace->et_nodes[n];
         if (node->span == NO_ID || !(b->rank->classes[node->name] & NAME_ACCUMULATE))
@@ -43,7 +40,7 @@ static void list_accumulated(struct categorizer *c)
             uint32_t block = memory_block_of(b, b->trace->et_tensors[node->first_input + i].storage,
                                              b->trace->spans[node->span].start_ns);
             if (block != NO_ID)
-                c->accumulated[block] = true;
+                b->blocks.at[block].accumulated = true;
         }
     }
 }
@@ -89,7 +86,7 @@ static bool is_gradient(const struct categorizer *c, uint32_t index)
     const struct block_build *block = &c->b->blocks.at[index];
     bool before = block->taken_ns < c->b->start_ns;
     return block->given_ns > c->backward_end_ns[before] &&
-           (!c->b->node_of_span || c->accumulated[index]);
+           (!c->b->node_of_span || block->accumulated);
 }
 
 static uint8_t category_of(const struct categorizer *c, uint32_t index)
@@ -148,7 +145,7 @@ void memory_categorize(struct memory_build *b)
     list_backward(&c);
     c.backward_end_ns[false] = backward_end(b, b->end_ns);
     c.backward_end_ns[true] = backward_end(b, b->start_ns);
-    list_accumulated(&c);
+    list_accumulated(b);
     for (uint32_t i = 0; i < b->blocks.n; i++) {
         struct block_build *block = &b->blocks.at[i];
         if (block->held != NO_ID || block->taken_ns == BEFORE_WINDOW)

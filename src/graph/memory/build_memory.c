@@ -105,11 +105,14 @@ static void make(struct memory_build *b)
     to->source = DPRO_MEMORY_ALLOCATIONS;
     to->gpu = b->device >= 0;
     to->capacity_bytes = b->held ? b->held->capacity_bytes : 0;
+    if (b->trace->recording)
+        to->batch_size = b->trace->recording->batch_size;
     memory_find_blocks(b);
     number_blocks(b);
     memory_find_calls(b);
     memory_bind_storages(b);
     memory_categorize(b);
+    memory_find_scaling(b);
     write_blocks(b);
     memory_find_uses(b);
     memory_place_moments(b);

@@ -3,8 +3,8 @@
  * What is given back without having been taken was there before the window. So is what memory.json
  * lists, unless it has gone since. A GPU's allocator tells of every block that goes. A CPU's does
  * not where the block is older than the recording: such a block has gone if other memory was taken
- * at its address, or if one of its size was made in the iteration before and kept, as gradients and
- * batches are. */
+ * at its address, or, where the recorder did not look again, if one of its size was made in the
+ * iteration before and kept, as gradients and batches are. */
 #include <string.h>
 
 #include "base/sort.h"
@@ -225,6 +225,7 @@ static void add_held(struct memory_build *b)
     stretch_array taken = find_taken(b);
     struct map kept = count_kept(b);
     size_t n_seen = b->blocks.n;
+    bool is_sure = b->device >= 0 || b->held->of_last_step;
     for (uint32_t i = 0; i < n_seen; i++)
         if (b->blocks.at[i].taken_ns == BEFORE_WINDOW)
             map_set(&given, map_key(b->blocks.at[i].address), i);
@@ -237,9 +238,8 @@ static void add_held(struct memory_build *b)
                 continue;
             if (held->address != 0 && map_get(&given, map_key(held->address), &block)) {
                 describe_held(b, (uint32_t)block, h);
-            } else if (!is_taken_again(&taken, held) &&
-                       (b->device >= 0 || !is_made_anew(held->category) ||
-                        !is_replaced(&kept, held->size_bytes))) {
+            } else if (!is_taken_again(&taken, held) && (is_sure || !is_made_anew(held->category) ||
+                                                         !is_replaced(&kept, held->size_bytes))) {
                 block = push_block(b, BEFORE_WINDOW, held->address, held_size(b, h));
                 describe_held(b, (uint32_t)block, h);
             }
@@ -258,6 +258,8 @@ static void add_recorded(struct memory_build *b)
     for (size_t i = 0; i < recording->parameters.n; i++)
         memory_add_before(b, DPRO_MEMORY_PARAMETER, recording->parameters.at[i].name,
                           MIN(recording->parameters.at[i].size_bytes, MOST_BYTES));
+    if (recording->optimizer_bytes > 0)
+        memory_add_before(b, DPRO_MEMORY_STATE, 0, MIN(recording->optimizer_bytes, MOST_BYTES));
     for (size_t m = 0; m < recording->models.n; m++) {
         const struct recorded_model *model = &recording->models.at[m];
         for (uint32_t i = 0; i < model->n_buckets; i++) {

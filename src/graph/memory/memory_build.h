@@ -21,6 +21,8 @@ struct block_build {
     uint32_t held;     /* of what memory.json lists; NO_ID */
     uint32_t storage;  /* its number, see storages.c; NO_ID: none was found */
     uint32_t is;       /* its index in the result; NO_ID: it was gone before the iteration */
+    uint64_t numel;    /* of its tensor; 0: not known */
+    bool accumulated;  /* it was handed to a parameter as its gradient */
     bool merged;       /* one of several blocks of before of which only the sum is known */
     struct graph_block to;
 };
@@ -80,6 +82,9 @@ uint32_t memory_block_of(const struct memory_build *b, uint64_t storage, int64_t
 
 /* block_categories.c */
 void memory_categorize(struct memory_build *b);
+
+/* batch_scaling.c */
+void memory_find_scaling(struct memory_build *b);
 
 /* block_uses.c */
 void memory_find_uses(struct memory_build *b);

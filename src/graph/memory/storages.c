@@ -76,6 +76,7 @@ static void bind(struct binder *binder, uint32_t index)
         return;
     map_set(&binder->latest, map_key(tensor->storage), index + UINT64_C(1));
     block->storage = (uint32_t)map_number(&b->storage_numbers, map_key(tensor->storage));
+    block->numel = tensor->numel;
     block->to.item_bytes = (uint8_t)MIN(tensor->item_bytes, UINT8_MAX);
     array_push(&b->bindings,
                ((struct binding){block->taken_ns, block->given_ns, block->storage, index}));

@@ -1,0 +1,227 @@
+/* graph/memory/batch_scaling.c: which blocks are as large as the batch.
+ *
+ * In the forward pass that is what is computed from the batch, in the backward pass all, but for:
+ * what is handed to a parameter; what has the size of an operand that the batch has no part in and
+ * not of one that it has, such as the mean of each channel beside its weight, or the gradient of
+ * an embedding of positions; a library's workspace, unless it has the size of a part of the batch
+ * or is larger than those; and what has a number of elements that the batch size does not divide.
+ */
+#include "base/sort.h"
+#include "graph/memory/memory_build.h"
+
+struct scaler {
+    struct memory_build *b;
+    uint32_t batch_size;    /* 0: not known */
+    struct map forward;     /* sequence number -> node of the forward op */
+    struct map without_end; /* where there is no execution trace: sizes that do not scale */
+};
+
+/* What an op's operands say of a size. */
+struct operands {
+    bool any_scales;
+    bool scaling_alike, fixed_alike; /* of that size: one that scales, one that does not */
+    uint64_t largest_bytes;          /* of those that scale */
+};
+
+static bool is_divided(const struct scaler *s, const struct block_build *block)
+{
+    uint64_t n = block->numel ? block->numel : block->size_bytes;
+    if (block->numel == 0 && s->b->device >= 0)
+        return true; /* rounded */
+    return s->batch_size == 0 || n % s->batch_size == 0;
+}
+
+/* Whether a tensor has a part of the batch in it; a view may be larger than what it shows. */
+static bool tensor_scales(const struct scaler *s, const struct et_tensor *tensor, int64_t ns)
+{
+    uint32_t block = memory_block_of(s->b, tensor->storage, ns);
+    return block != NO_ID &&
+           (s->b->blocks.at[block].to.scales || tensor->numel > s->b->blocks.at[block].size_bytes);
+}
+
+static bool is_of_size(const struct block_build *block, const struct et_tensor *tensor)
+{
+    uint64_t bytes;
+    if (block->numel)
+        return tensor->numel == block->numel;
+    return !__builtin_mul_overflow(tensor->numel, tensor->item_bytes, &bytes) &&
+           bytes == block->size_bytes;
+}
+
+static void look_at(const struct scaler *s, const struct et_tensor *tensor, int64_t ns,
+                    const struct block_build *block, struct operands *found)
+{
+    uint64_t bytes;
+    bool scales = tensor_scales(s, tensor, ns), alike = is_of_size(block, tensor);
+    if (__builtin_mul_overflow(tensor->numel, tensor->item_bytes, &bytes))
+        return;
+    found->any_scales |= scales;
+    *(scales ? &found->scaling_alike : &found->fixed_alike) |= alike;
+    if (scales)
+        found->largest_bytes = MAX(found->largest_bytes, bytes);
+}
+
+static struct operands inputs_of(const struct scaler *s, uint32_t n,
+                                 const struct block_build *block)
+{
+    const struct et_node *node = &s->b->trace->et_nodes[n];
+    struct operands found = {0};
+    for (uint32_t i = 0; i < node->n_inputs; i++)
+        look_at(s, &s->b->trace->et_tensors[node->first_input + i],
+                s->b->trace->spans[node->span].start_ns, block, &found);
+    return found;
+}
+
+/* The innermost op around the taking that has tensors to take in and puts the block out, as its
+ * `output`-th; NO_ID: none does. `around`: the innermost that takes any in. */
+static uint32_t producer_of(const struct scaler *s, const struct block_build *block,
+                            uint32_t *output, uint32_t *around)
+{
+    const struct memory_build *b = s->b;
+    *around = NO_ID;
+    for (uint32_t at = block->span; at != NO_ID; at = b->trace->spans[at].parent) {
+        uint32_t n = b->node_of_span[at];
+        if (n == NO_ID || b->trace->et_nodes[n].n_inputs == 0)
+            continue;
+        const struct et_node *node = &b->trace->et_nodes[n];
+        if (*around == NO_ID)
+            *around = n;
+        for (uint32_t i = 0; i < node->n_outputs && block->storage != NO_ID; i++)
+            if (memory_block_of(b, b->trace->et_tensors[node->first_output + i].storage,
+                                MIN(b->trace->spans[at].start_ns + b->trace->spans[at].dur_ns,
+                                    block->given_ns)) == (uint32_t)(block - b->blocks.at)) {
+                *output = i;
+                return n;
+            }
+    }
+    return NO_ID;
+}
+
+/* What is computed from the batch is not there yet when the op needs its workspace. */
+static bool workspace_scales(const struct scaler *s, const struct block_build *block,
+                             uint32_t around)
+{
+    if (around == NO_ID)
+        return false;
+    const struct et_node *node = &s->b->trace->et_nodes[around];
+    struct operands found = inputs_of(s, around, block);
+    if (found.scaling_alike || found.fixed_alike || !found.any_scales)
+        return found.scaling_alike;
+    for (uint32_t i = 0; i < node->n_outputs; i++)
+        if (is_of_size(block, &s->b->trace->et_tensors[node->first_output + i]))
+            return true;
+    return block->size_bytes >= found.largest_bytes;
+}
+
+static uint64_t sequence_key(int32_t sequence)
+{
+    return map_key((uint32_t)sequence);
+}
+
+/* Whether what a function of the backward pass made is the gradient of an operand that does not
+ * scale. */
+static bool is_of_fixed_operand(const struct scaler *s, const struct block_build *block)
+{
+    const struct memory_build *b = s->b;
+    uint32_t at = block->span;
+    uint64_t node;
+    while (at != NO_ID && !((b->rank->classes[b->trace->spans[at].name] & NAME_BACKWARD) &&
+                            b->trace->spans[at].sequence >= 0))
+        at = b->trace->spans[at].parent;
+    if (at == NO_ID || !map_get(&s->forward, sequence_key(b->trace->spans[at].sequence), &node))
+        return false;
+    struct operands found = inputs_of(s, (uint32_t)node, block);
+    return found.fixed_alike && !found.scaling_alike;
+}
+
+static bool is_fixed_by_category(const struct block_build *block)
+{
+    switch (block->to.category) {
+    case DPRO_MEMORY_ACTIVATION:
+    case DPRO_MEMORY_TEMPORARY:
+    case DPRO_MEMORY_WORKSPACE:
+    case DPRO_MEMORY_INPUT:
+        return false;
+    default:
+        return true;
+    }
+}
+
+static bool scales(const struct scaler *s, const struct block_build *block)
+{
+    const struct memory_build *b = s->b;
+    uint32_t output = 0, around;
+    if (is_fixed_by_category(block) || block->accumulated || !is_divided(s, block))
+        return false;
+    if (block->to.category == DPRO_MEMORY_INPUT)
+        return true;
+    if (block->span == NO_ID || b->rank->phases[block->span] == DPRO_OP_UPDATE)
+        return false;
+    if (!b->node_of_span)
+        return !map_get(&s->without_end, map_key(block->size_bytes), NULL);
+    uint32_t producer = producer_of(s, block, &output, &around);
+    if (producer == NO_ID)
+        return workspace_scales(s, block, around);
+    struct operands found = inputs_of(s, producer, block);
+    if (!found.any_scales || (output > 0 && found.fixed_alike && !found.scaling_alike))
+        return false;
+    return !b->span_calls[block->span].backward || !is_of_fixed_operand(s, block);
+}
+
+/* The last op that carries a number made the function which has it. */
+static void list_forward(struct scaler *s)
+{
+    const struct memory_build *b = s->b;
+    for (uint32_t i = 0; b->node_of_span && i < b->trace->n_spans; i++) {
+        const struct trace_span *span = &b->trace->spans[i];
+        if (span->window == b->window && span->sequence >= 0 && span->fwd_thread == 0 &&
+            !b->span_calls[i].backward && b->node_of_span[i] != NO_ID &&
+            b->trace->et_nodes[b->node_of_span[i]].n_inputs > 0)
+            map_set(&s->forward, sequence_key(span->sequence), b->node_of_span[i]);
+    }
+}
+
+static void list_fixed_sizes(struct scaler *s)
+{
+    const struct memory_build *b = s->b;
+    for (size_t i = 0; !b->node_of_span && i < b->blocks.n; i++)
+        if (b->blocks.at[i].to.category == DPRO_MEMORY_PARAMETER ||
+            b->blocks.at[i].to.category == DPRO_MEMORY_GRADIENT)
+            map_set(&s->without_end, map_key(b->blocks.at[i].size_bytes), 1);
+}
+
+/* What the iteration before left is what this one leaves. */
+static void copy_to_older(struct memory_build *b)
+{
+    struct map kinds = {0}; /* name and size -> block */
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < b->blocks.n; i++) {
+            struct block_build *block = &b->blocks.at[i];
+            uint64_t key = map_mix(map_mix(block->size_bytes) + block->to.name) | 1, like;
+            if (block->taken_ns == BEFORE_WINDOW || block->span == NO_ID)
+                continue;
+            if (pass == 0 && block->taken_ns >= b->start_ns && block->given_ns == AFTER_STEP) {
+                map_set(&kinds, key, i);
+            } else if (pass == 1 && block->taken_ns < b->start_ns && block->held == NO_ID &&
+                       map_get(&kinds, key, &like)) {
+                block->to.category = b->blocks.at[like].to.category;
+                block->to.scales = b->blocks.at[like].to.scales;
+            }
+        }
+    map_fini(&kinds);
+}
+
+void memory_find_scaling(struct memory_build *b)
+{
+    struct scaler s = {.b = b, .batch_size = b->to->is.batch_size};
+    list_forward(&s);
+    list_fixed_sizes(&s);
+    for (size_t i = 0; i < b->blocks.n; i++) /* what is there before comes last in the list */
+        if (b->blocks.at[i].to.category == DPRO_MEMORY_INPUT)
+            b->blocks.at[i].to.scales = is_divided(&s, &b->blocks.at[i]);
+    for (size_t i = 0; i < b->blocks.n; i++)
+        b->blocks.at[i].to.scales = scales(&s, &b->blocks.at[i]);
+    copy_to_older(b);
+    map_fini(&s.forward);
+    map_fini(&s.without_end);
+}

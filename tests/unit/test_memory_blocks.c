@@ -1,0 +1,398 @@
+/* What a rank's device holds in an iteration: blocks from allocations, their moments in the graph's
+ * ops, what was there before, categories, calls of modules, uses, and what scales with the batch.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/graph.h"
+#include "temp_folder.h"
+#include "trace_text.h"
+
+#define US INT64_C(1000)
+
+static const struct graph_memory *memory_of(const struct dpro_graph *g)
+{
+    assert_non_null(g->memory);
+    return &g->memory[0];
+}
+
+static const char *name_of(const struct dpro_graph *g, uint32_t id)
+{
+    return strtab_get(&g->names, id);
+}
+
+/* The n-th block of a size. */
+static const struct graph_block *block_of(const struct graph_memory *m, uint64_t size, int n)
+{
+    for (uint32_t i = 0; i < m->n_blocks; i++)
+        if (m->blocks[i].size_bytes == size && n-- == 0)
+            return &m->blocks[i];
+    fail_msg("no such block of %llu bytes", (unsigned long long)size);
+    return NULL;
+}
+
+static uint64_t peak_of(const struct graph_memory *m)
+{
+    uint64_t now = 0, peak;
+    for (uint32_t i = 0; i < m->n_blocks; i++)
+        now += m->blocks[i].taken == MEMORY_NONE ? m->blocks[i].size_bytes : 0;
+    peak = now;
+    for (uint32_t i = 0; i < m->n_moments; i++) {
+        uint64_t size = m->blocks[m->moments[i].block].size_bytes;
+        now = m->moments[i].gives ? now - size : now + size;
+        peak = now > peak ? now : peak;
+    }
+    return peak;
+}
+
+/* Two steps of 1000 us from 0, an op of 100 us every 200 us. */
+static struct trace_text *two_steps(int rank, int world_size)
+{
+    static const char *const names[] = {"aten::a", "aten::b", "aten::c", "aten::d", "aten::e"};
+    struct trace_text *t = trace_text_begin(rank, world_size);
+    for (int s = 0; s < 2; s++) {
+        trace_text_step(t, s, 1000 * s, 1000);
+        for (int i = 0; i < 5; i++)
+            trace_text_cpu(t, "cpu_op", names[i], 1, 1000 * s + 50 + 200 * i, 100, "");
+    }
+    return t;
+}
+
+static void test_takings_and_givings_are_joined_by_address(void **state)
+{
+    struct trace_text *t = two_steps(0, 1);
+    trace_text_memory(t, 1, -1, 1075, 64, 100, -1);
+    trace_text_memory(t, 1, -1, 1275, 128, 30, -1);
+    trace_text_memory(t, 1, -1, 1475, 64, -100, -1);
+    struct dpro_graph *g = trace_text_graph();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(m->source, DPRO_MEMORY_ALLOCATIONS);
+    assert_int_equal(m->n_blocks, 2);
+    assert_int_equal(m->n_moments, 3);
+    const struct graph_block *first = block_of(m, 100, 0), *second = block_of(m, 30, 0);
+    assert_int_equal(first->taken, 0);
+    assert_int_equal(first->given, 2);
+    assert_int_equal(second->taken, 1);
+    assert_int_equal(second->given, MEMORY_NONE);
+    assert_string_equal(name_of(g, first->name), "aten::a");
+    assert_string_equal(name_of(g, g->name[m->moments[2].op]), "aten::c");
+    assert_in_range(m->moments[0].share, 16300, 16450); /* a quarter */
+    assert_int_equal(m->measured_peak_bytes, 130);
+    assert_int_equal(peak_of(m), 130);
+    dpro_graph_destroy(g);
+}
+
+static void test_between_ops_a_moment_is_at_the_end_of_the_one_before(void **state)
+{
+    struct trace_text *t = two_steps(0, 1);
+    trace_text_memory(t, 1, -1, 1010, 64, 100, -1); /* before the first op */
+    trace_text_memory(t, 1, -1, 1200, 128, 100, -1);
+    trace_text_memory(t, 9, -1, 1290, 192, 100, -1); /* on a thread without ops */
+    struct dpro_graph *g = trace_text_graph();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(m->moments[0].op, DPRO_NO_OP);
+    assert_string_equal(name_of(g, g->name[m->moments[1].op]), "aten::a");
+    assert_int_equal(m->moments[1].share, UINT16_MAX);
+    assert_string_equal(name_of(g, g->name[m->moments[2].op]), "aten::b");
+    assert_in_range(m->moments[2].share, 26000, 26300);
+    dpro_graph_destroy(g);
+}
+
+static void test_what_the_step_before_left_is_there_before(void **state)
+{
+    struct trace_text *t = two_steps(0, 1);
+    trace_text_memory(t, 1, -1, 75, 64, 100, -1); /* stays into the second step */
+    trace_text_memory(t, 1, -1, 80, 128, 50, -1); /* does not */
+    trace_text_memory(t, 1, -1, 90, 128, -50, -1);
+    trace_text_memory(t, 1, -1, 1275, 64, -100, -1);
+    trace_text_memory(t, 1, -1, 1280, 256, -7, -1); /* older than the recording */
+    struct dpro_graph *g = trace_text_graph();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(m->n_blocks, 2);
+    assert_int_equal(block_of(m, 100, 0)->taken, MEMORY_NONE);
+    assert_int_equal(block_of(m, 100, 0)->given, 0);
+    assert_int_equal(block_of(m, 7, 0)->taken, MEMORY_NONE);
+    assert_int_equal(block_of(m, 7, 0)->given, 1);
+    assert_int_equal(peak_of(m), 107);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_block_taken_twice_was_given_back_between(void **state)
+{
+    struct trace_text *t = two_steps(0, 1);
+    trace_text_memory(t, 1, -1, 1075, 64, 100, -1);
+    trace_text_memory(t, 1, -1, 1275, 64, 40, -1);
+    struct dpro_graph *g = trace_text_graph();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(m->n_blocks, 2);
+    assert_int_equal(m->n_moments, 3);
+    assert_int_equal(block_of(m, 100, 0)->given, 1);
+    assert_int_equal(peak_of(m), 100);
+    dpro_graph_destroy(g);
+}
+
+static void test_without_addresses_the_latest_of_a_size_is_given_back(void **state)
+{
+    struct trace_text *t = two_steps(0, 1);
+    trace_text_memory(t, 1, -1, 1075, 0, 100, -1);
+    trace_text_memory(t, 1, -1, 1080, 0, 100, -1);
+    trace_text_memory(t, 1, -1, 1275, 0, -100, -1);
+    trace_text_memory(t, 1, -1, 1280, 0, -100, -1);
+    trace_text_memory(t, 1, -1, 1290, 0, -100, -1);
+    struct dpro_graph *g = trace_text_graph();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(m->n_blocks, 3);
+    assert_int_equal(block_of(m, 100, 0)->given, 3);
+    assert_int_equal(block_of(m, 100, 1)->given, 2);
+    assert_int_equal(block_of(m, 100, 2)->taken, MEMORY_NONE);
+    assert_int_equal(peak_of(m), 300);
+    dpro_graph_destroy(g);
+}
+
+static void test_a_gpu_tells_what_it_held_before(void **state)
+{
+    struct trace_text *t = two_steps(0, 1);
+    trace_text_memory(t, 1, -1, 1070, 64, 9999, -1); /* the CPU's is another matter */
+    trace_text_memory(t, 1, 0, 1075, 64, 512, 10512);
+    trace_text_memory(t, 1, 0, 1275, 128, 1024, 11536);
+    trace_text_memory(t, 1, 0, 1475, 64, -512, 11024);
+    struct dpro_graph *g = trace_text_graph();
+    const struct graph_memory *m = memory_of(g);
+    assert_true(m->gpu);
+    assert_int_equal(m->n_blocks, 3);
+    assert_int_equal(block_of(m, 10000, 0)->taken, MEMORY_NONE);
+    assert_int_equal(block_of(m, 10000, 0)->category, DPRO_MEMORY_OTHER);
+    assert_int_equal(m->measured_peak_bytes, 11536);
+    assert_int_equal(peak_of(m), 11536);
+    dpro_graph_destroy(g);
+}
+
+/* ---- what the recorder says was held ---- */
+
+#define HELD(blocks, more)                                                                         \
+    "{\"schema\":\"dpro.memory/1\",\"rank\":0,\"device\":\"cpu\",\"when_ns\":1,"                   \
+    "\"capacity_bytes\":5000,\"modules\":[[\"\",\"Net\"],[\"fc\",\"Linear\"]],\"blocks\":[" blocks \
+    "]" more "}"
+
+static void test_what_memory_json_lists_is_counted_once(void **state)
+{
+    struct trace_text *t = two_steps(0, 1);
+    write_text("memory_rank0.json", HELD("[\"parameter\",\"fc.weight\",1000,400],"
+                                         "[\"gradient\",\"fc.weight\",2000,400],"
+                                         "[\"gradient\",\"fc.bias\",3000,8],"
+                                         "[\"bucket\",\"bucket 0\",0,408]",
+                                         ""));
+    trace_text_memory(t, 1, -1, 75, 9000, 400, -1);  /* the gradient, made anew */
+    trace_text_memory(t, 1, -1, 1075, 3004, 20, -1); /* where the bias' gradient was */
+    struct dpro_graph *g = trace_text_graph();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(m->n_blocks, 4);
+    assert_int_equal(m->capacity_bytes, 5000);
+    assert_string_equal(name_of(g, block_of(m, 400, 1)->name), "fc.weight");
+    assert_int_equal(block_of(m, 400, 1)->category, DPRO_MEMORY_PARAMETER);
+    assert_int_equal(block_of(m, 408, 0)->category, DPRO_MEMORY_BUCKET);
+    assert_int_equal(peak_of(m), 400 + 400 + 408 + 20);
+    dpro_graph_destroy(g);
+}
+
+static void test_what_is_there_when_the_second_step_begins_is_told(void **state)
+{
+    struct trace_text *t = two_steps(0, 1);
+    write_text("memory_rank0.json", HELD("[\"gradient\",\"fc.weight\",2000,400]", ",\"freed\":[]"));
+    trace_text_memory(t, 1, -1, 75, 9000, 400, -1); /* stays: as large, by chance */
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(memory_of(g)->n_blocks, 2);
+    assert_int_equal(peak_of(memory_of(g)), 800);
+    dpro_graph_destroy(g);
+}
+
+/* ---- modules, autograd, tensors ---- */
+
+#define NODE(name, id, inputs, outputs)                                                            \
+    "{\"name\": \"" name "\", \"id\": " id ", \"rf_id\": " id                                      \
+    ", \"parent\": 0, \"inputs\": [" inputs "], \"outputs\": [" outputs "]}"
+
+static void op(struct trace_text *t, const char *name, int id, int64_t start, int64_t dur,
+               const char *more)
+{
+    char args[200];
+    snprintf(args, sizeof args, "\"Record function id\": %d%s%s", id, *more ? ", " : "", more);
+    trace_text_cpu(t, "cpu_op", name, 1, start, dur, args);
+}
+
+/* A batch of 4 samples of 5; Net calls fc, which makes 4 x 3 of it with a weight of 3 x 5, and what
+ * it made is lost in its own backward pass, which makes the weight's gradient. */
+static struct dpro_graph *training_job(void)
+{
+    struct trace_text *timing = trace_text_begin(0, 1);
+    struct trace_text *t = trace_text_window(0, 1, "later.json");
+    for (int s = 0; s < 3; s++) {
+        int64_t at = 1000 * s;
+        struct trace_text *to = s < 2 ? timing : t;
+        int first = 10 * (2 - s); /* number of record functions before it */
+        trace_text_step(to, s, at, 1000);
+        op(to, "aten::randn", first + 1, at + 20, 30, "");
+        op(to, "aten::mm", first + 2, at + 110, 100, "\"Sequence number\": 7");
+        op(to, "aten::relu", first + 3, at + 240, 20, "\"Sequence number\": 8");
+        op(to, "autograd::engine::evaluate_function: ReluBackward0", first + 4, at + 400, 50,
+           "\"Sequence number\": 8, \"Fwd thread id\": 1");
+        op(to, "autograd::engine::evaluate_function: MmBackward0", first + 5, at + 500, 100,
+           "\"Sequence number\": 7, \"Fwd thread id\": 1");
+        op(to, "aten::mm", first + 6, at + 510, 80, "");
+        op(to, "torch::autograd::AccumulateGrad", first + 7, at + 620, 20, "");
+    }
+    trace_text_cpu(t, "user_annotation", "dpro.module:", 1, 2100, 200, "");
+    trace_text_cpu(t, "user_annotation", "dpro.module:fc", 1, 2105, 120, "");
+    trace_text_memory(t, 1, -1, 2025, 64, 80, -1);  /* the batch */
+    trace_text_memory(t, 1, -1, 2120, 192, 48, -1); /* fc's output */
+    trace_text_memory(t, 1, -1, 2125, 256, 33, -1); /* workspace */
+    trace_text_memory(t, 1, -1, 2130, 256, -33, -1);
+    trace_text_memory(t, 1, -1, 2245, 320, 48, -1);  /* relu's */
+    trace_text_memory(t, 1, -1, 2430, 192, -48, -1); /* fc's output: relu's backward had it */
+    trace_text_memory(t, 1, -1, 2520, 384, 60, -1);  /* the gradient */
+    trace_text_memory(t, 1, -1, 2605, 64, -80, -1);
+    write_text("memory_rank0.json", HELD("[\"parameter\",\"fc.weight\",1000,60]", ",\"freed\":[]"));
+    write_text("rank.json", "{\"schema\":\"dpro.rank/1\",\"rank\":0,\"world_size\":1,"
+                            "\"batch_size\":4,\"complete\":true}");
+    struct trace_text *et = trace_text_execution("et_rank0.json");
+    trace_text_node(et, NODE("aten::randn", "1", "", "[1, 10, 0, 20, 4, \"cpu\"]"));
+    trace_text_node(et, "," NODE("aten::mm", "2",
+                                 "[1, 10, 0, 20, 4, \"cpu\"], "
+                                 "[2, 11, 0, 15, 4, \"cpu\"]",
+                                 "[3, 12, 0, 12, 4, \"cpu\"]"));
+    trace_text_node(et, "," NODE("aten::relu", "3", "[3, 12, 0, 12, 4, \"cpu\"]",
+                                 "[4, 13, 0, 12, 4, \"cpu\"]"));
+    trace_text_node(et, "," NODE("autograd::engine::evaluate_function: ReluBackward0", "4",
+                                 "[3, 12, 0, 12, 4, \"cpu\"]", ""));
+    trace_text_node(et, "," NODE("aten::mm", "6",
+                                 "[4, 13, 0, 12, 4, \"cpu\"], "
+                                 "[1, 10, 0, 20, 4, \"cpu\"]",
+                                 "[5, 12, 0, 15, 4, \"cpu\"]")); /* the storage's number again */
+    trace_text_node(
+        et, "," NODE("torch::autograd::AccumulateGrad", "7", "[5, 12, 0, 15, 4, \"cpu\"]", ""));
+    return trace_text_graph();
+}
+
+static void test_calls_have_their_forward_and_backward_passes(void **state)
+{
+    struct dpro_graph *g = training_job();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(m->n_calls, 2);
+    const struct graph_call *net = &m->calls[0], *fc = &m->calls[1];
+    assert_string_equal(name_of(g, net->module), "");
+    assert_string_equal(name_of(g, net->class), "Net");
+    assert_string_equal(name_of(g, fc->module), "fc");
+    assert_string_equal(name_of(g, fc->class), "Linear");
+    assert_int_equal(net->parent, MEMORY_NONE);
+    assert_int_equal(fc->parent, 0);
+    assert_int_equal(net->forward_first, 1);
+    assert_int_equal(net->forward_last, 5);
+    assert_int_equal(fc->forward_first, 1);
+    assert_int_equal(fc->forward_last, 4);
+    assert_int_equal(net->backward_first, 5);
+    assert_int_equal(net->backward_last, 7);
+    assert_int_equal(fc->backward_first, 6);
+    assert_int_equal(fc->backward_last, 7);
+    assert_int_equal(fc->forward_ns, 100 * US);
+    assert_int_equal(net->forward_ns, 120 * US);
+    assert_int_equal(fc->backward_ns, 100 * US);
+    assert_int_equal(net->backward_ns, 150 * US);
+    assert_string_equal(name_of(g, g->name[fc->first_forward_op]), "aten::mm");
+    assert_string_equal(name_of(g, g->name[net->first_backward_op]),
+                        "autograd::engine::evaluate_function: ReluBackward0");
+    dpro_graph_destroy(g);
+}
+
+static void test_blocks_have_what_they_are_for(void **state)
+{
+    struct dpro_graph *g = training_job();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(m->n_blocks, 6);
+    assert_int_equal(block_of(m, 80, 0)->category, DPRO_MEMORY_INPUT);
+    assert_int_equal(block_of(m, 48, 0)->category, DPRO_MEMORY_ACTIVATION);
+    assert_int_equal(block_of(m, 48, 0)->call, 1);
+    assert_int_equal(block_of(m, 48, 0)->item_bytes, 4);
+    assert_int_equal(block_of(m, 33, 0)->category, DPRO_MEMORY_WORKSPACE);
+    assert_int_equal(block_of(m, 48, 1)->call, 0);
+    assert_int_equal(block_of(m, 60, 0)->category, DPRO_MEMORY_GRADIENT);
+    assert_int_equal(block_of(m, 60, 1)->category, DPRO_MEMORY_PARAMETER);
+    dpro_graph_destroy(g);
+}
+
+static void test_uses_are_those_of_the_storage_in_the_block(void **state)
+{
+    struct dpro_graph *g = training_job();
+    const struct graph_memory *m = memory_of(g);
+    const struct graph_block *made = block_of(m, 48, 0);
+    assert_int_equal(made->n_uses, 3); /* fc makes it, Net's relu reads it, twice */
+    const struct graph_use *uses = m->uses + made->first_use;
+    assert_int_equal(uses[0].call, 1);
+    assert_false(uses[0].backward);
+    assert_int_equal(uses[0].first, 1);
+    assert_int_equal(uses[1].call, 0);
+    assert_false(uses[1].backward);
+    assert_int_equal(uses[2].call, 0);
+    assert_true(uses[2].backward);
+    const struct graph_block *gradient = block_of(m, 60, 0);
+    assert_int_equal(gradient->n_uses, 2);
+    assert_int_equal(m->uses[gradient->first_use].call, 1);
+    assert_int_equal(m->uses[gradient->first_use + 1].call, MEMORY_NONE);
+    dpro_graph_destroy(g);
+}
+
+static void test_what_the_batch_is_in_scales_with_it(void **state)
+{
+    struct dpro_graph *g = training_job();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(m->batch_size, 4);
+    assert_true(block_of(m, 80, 0)->scales);
+    assert_true(block_of(m, 48, 0)->scales);
+    assert_true(block_of(m, 48, 1)->scales);
+    assert_false(block_of(m, 33, 0)->scales);
+    assert_false(block_of(m, 60, 0)->scales);
+    assert_false(block_of(m, 60, 1)->scales);
+    dpro_graph_destroy(g);
+}
+
+static void test_ranks_with_and_without_allocations(void **state)
+{
+    struct trace_text *t = two_steps(0, 2);
+    trace_text_memory(t, 1, -1, 1075, 64, 100, -1);
+    two_steps(1, 2);
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(g->memory[0].source, DPRO_MEMORY_ALLOCATIONS);
+    assert_int_equal(g->memory[1].source, DPRO_MEMORY_UNKNOWN);
+    assert_int_equal(g->memory[1].n_blocks, 0);
+    dpro_graph_destroy(g);
+
+    two_steps(0, 1);
+    g = trace_text_graph();
+    assert_null(g->memory);
+    dpro_graph_destroy(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_takings_and_givings_are_joined_by_address),
+        cmocka_unit_test(test_between_ops_a_moment_is_at_the_end_of_the_one_before),
+        cmocka_unit_test(test_what_the_step_before_left_is_there_before),
+        cmocka_unit_test(test_a_block_taken_twice_was_given_back_between),
+        cmocka_unit_test(test_without_addresses_the_latest_of_a_size_is_given_back),
+        cmocka_unit_test(test_a_gpu_tells_what_it_held_before),
+        cmocka_unit_test(test_what_memory_json_lists_is_counted_once),
+        cmocka_unit_test(test_what_is_there_when_the_second_step_begins_is_told),
+        cmocka_unit_test(test_calls_have_their_forward_and_backward_passes),
+        cmocka_unit_test(test_blocks_have_what_they_are_for),
+        cmocka_unit_test(test_uses_are_those_of_the_storage_in_the_block),
+        cmocka_unit_test(test_what_the_batch_is_in_scales_with_it),
+        cmocka_unit_test(test_ranks_with_and_without_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -176,23 +176,54 @@ static void describe_peak(const struct sweep *s, struct dpro_rank_memory *r)
 
 /* ---- who holds it ---- */
 
-/* The length of the name of the module that a block is of, at *module; -1: of none. */
-static int64_t module_of(const struct sweep *s, const struct graph_block *block,
-                         const char **module)
+static bool is_named(const struct graph_block *block)
+{
+    return block->name != 0 &&
+           (block->category == DPRO_MEMORY_PARAMETER || block->category == DPRO_MEMORY_GRADIENT ||
+            block->category == DPRO_MEMORY_STATE);
+}
+
+/* The length of a name less its last part, "blocks.0.norm" of "blocks.0.norm.weight". */
+static size_t parent_length(const char *name, size_t len)
+{
+    const char *dot = memrchr(name, '.', len);
+    return dot ? (size_t)(dot - name) : 0;
+}
+
+/* Modules that are called, or have parameters. */
+static void list_modules(const struct sweep *s, struct strtab *modules)
+{
+    const struct graph_memory *m = s->memory;
+    const struct strtab *names = &s->graph->names;
+    for (uint32_t c = 0; c < m->n_calls; c++)
+        strtab_copy(modules, names, m->calls[c].module);
+    for (uint32_t b = 0; b < m->n_blocks; b++) {
+        const struct graph_block *block = &m->blocks[b];
+        const char *name = strtab_get(names, block->name);
+        if (is_named(block) && block->category == DPRO_MEMORY_PARAMETER)
+            strtab_add(modules, name, parent_length(name, strtab_len(names, block->name)));
+    }
+}
+
+/* The module that a block is of; STRTAB_NONE: of none. State has names like
+ * "blocks.0.norm.weight.exp_avg". */
+static uint32_t module_of(const struct sweep *s, const struct graph_block *block,
+                          struct strtab *modules)
 {
     const struct strtab *names = &s->graph->names;
-    if (block->call < s->memory->n_calls) {
-        uint32_t id = s->memory->calls[block->call].module;
-        *module = strtab_get(names, id);
-        return strtab_len(names, id);
+    if (block->call < s->memory->n_calls)
+        return strtab_copy(modules, names, s->memory->calls[block->call].module);
+    if (!is_named(block))
+        return STRTAB_NONE;
+    const char *name = strtab_get(names, block->name);
+    size_t len = parent_length(name, strtab_len(names, block->name));
+    for (size_t part = len; part > 0; part = parent_length(name, part)) {
+        uint32_t found = strtab_find(modules, name, part);
+        if (found != STRTAB_NONE)
+            return found;
     }
-    if (block->name == 0 ||
-        (block->category != DPRO_MEMORY_PARAMETER && block->category != DPRO_MEMORY_GRADIENT &&
-         block->category != DPRO_MEMORY_STATE))
-        return -1;
-    *module = strtab_get(names, block->name); /* "blocks.0.norm.weight" */
-    const char *dot = memrchr(*module, '.', strtab_len(names, block->name));
-    return dot ? dot - *module : 0;
+    bool of_model = strtab_find(modules, "", 0) != STRTAB_NONE;
+    return strtab_add(modules, name, of_model && block->category == DPRO_MEMORY_STATE ? 0 : len);
 }
 
 ORDER(by_size, struct dpro_memory_holder,
@@ -205,20 +236,20 @@ static void find_holders(struct sweep *s, struct replayed_memory *out, struct ar
     struct strtab modules = {.n = 0};
     struct map numbers = {.n = 0};
     ARRAY(struct dpro_memory_holder) holders = {.n = 0};
+    list_modules(s, &modules);
     for (uint32_t b = 0; b < m->n_blocks; b++) {
         const struct graph_block *block = &m->blocks[b];
         uint8_t category =
             block->category < DPRO_N_MEMORY_CATEGORIES ? block->category : DPRO_MEMORY_OTHER;
-        const char *module = NULL;
         if (!is_held_at_peak(s, block))
             continue;
-        int64_t len = module_of(s, block, &module);
-        uint64_t id = len < 0 ? 0 : 1 + (uint64_t)strtab_add(&modules, module, (size_t)len);
-        size_t number = (size_t)map_number(&numbers, map_key(id << 8 | category));
+        uint32_t module = module_of(s, block, &modules);
+        size_t number = (size_t)map_number(&numbers, map_key((uint64_t)module << 8 | category));
         if (number == holders.n) {
             struct dpro_memory_holder holder = {.category = category};
-            if (len >= 0)
-                holder.module = arena_copy_string(arena, module, (size_t)len);
+            if (module != STRTAB_NONE)
+                holder.module = arena_copy_string(arena, strtab_get(&modules, module),
+                                                  strtab_len(&modules, module));
             array_push(&holders, holder);
         }
         holders.at[number].n_blocks++;

@@ -81,6 +81,8 @@ struct memory_facts {
     uint32_t highest, lowest;                  /* of ranks, by their peaks */
     bool alike;                                /* their peaks are, to a percent */
     uint32_t n_of_source[DPRO_MEMORY_UNKNOWN]; /* ranks that it tells of */
+    uint32_t n_bare; /* whose parameters are not known: nor is what else was there before the
+                        profile began */
     bool can_record; /* nothing is known, nor was recorded, of a job that tells dpro's recorder */
 };
 

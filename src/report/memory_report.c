@@ -26,6 +26,9 @@ static const char *const source_notes[DPRO_MEMORY_UNKNOWN] = {
                            "and what operators need for themselves is not in it",
 };
 
+static const char bare_note[] = "what was there before the profile began, such as parameters and "
+                                "the optimizer's state, is not known and not in it";
+
 static const char *category_words(enum dpro_memory_category category)
 {
     return category == DPRO_MEMORY_STATE ? "optimizer state" : dpro_memory_category_name(category);
@@ -144,6 +147,10 @@ void memory_write_text(struct writer *w, const struct report_facts *f)
             table_paragraph(w, " ", 2, "%s%s", all->n_of_source[s] < all->n_ranks ? some : "",
                             source_notes[s]);
     }
+    if (all->n_bare == all->n_ranks)
+        table_wrapped(w, " ", 2, bare_note);
+    else if (all->n_bare > 0)
+        table_paragraph(w, " ", 2, "%u rank%s: %s", all->n_bare, PLURAL(all->n_bare), bare_note);
     if (all->n_unknown > 0)
         table_paragraph(w, " ", 2, "of %u of the %u ranks nothing is known", all->n_unknown,
                         all->n_unknown + all->n_ranks);
@@ -204,11 +211,14 @@ void memory_write_json(struct writer *w, const struct report_facts *f)
         writer_fields(w, NUL("memory"));
         return;
     }
+    struct words note = {.n = 0};
     while (source > 0 && all->n_of_source[source] == 0)
         source--;
+    words_add(&note, "", "%s", source_notes[source]);
+    if (all->n_bare > 0)
+        words_add(&note, "; ", "%s", bare_note);
     writer_section(w, "memory", '{');
-    writer_fields(w, TEXT("source", dpro_memory_source_name(source)),
-                  TEXT("note", source_notes[source]));
+    writer_fields(w, TEXT("source", dpro_memory_source_name(source)), TEXT("note", note.text));
     writer_begin(w, "ranks", '[');
     for (uint32_t i = 0; i < all->n_ranks; i++)
         write_json_rank(w, f, &all->ranks[i]);

@@ -233,6 +233,38 @@ static void test_blocks_of_one_module_and_category_are_one_holder(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_state_belongs_to_the_module_of_its_parameter(void **state)
+{
+    struct dpro_graph *g = graph_of("a:10@d0 -> end*; end => a");
+    struct graph_memory *m = add_memory(g);
+    static const struct {
+        const char *name, *module;
+        uint8_t category;
+    } blocks[] = {{"head.linear.weight", "head.linear", DPRO_MEMORY_PARAMETER},
+                  {"head.linear.weight.exp_avg", "head.linear", DPRO_MEMORY_STATE},
+                  {"head.linear.weight.state.step", "head.linear", DPRO_MEMORY_STATE},
+                  {"scale", "", DPRO_MEMORY_PARAMETER},
+                  {"scale.exp_avg", "", DPRO_MEMORY_STATE},
+                  {"other.bias.exp_avg", "", DPRO_MEMORY_STATE}};
+    enum { N = sizeof blocks / sizeof *blocks };
+    uint32_t n, n_blocks = 0;
+    for (uint32_t i = 0; i < N; i++)
+        m->blocks[add_block(m, 100, blocks[i].category)].name = text_id(g, blocks[i].name);
+    struct dpro_replay *r = run(g, NULL);
+    const struct dpro_memory_holder *h = dpro_replay_memory_holders(r, 0, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t of_it = 0;
+        for (uint32_t k = 0; k < N; k++)
+            of_it += blocks[k].category == h[i].category && !strcmp(blocks[k].module, h[i].module);
+        assert_int_equal(h[i].n_blocks, of_it);
+        n_blocks += of_it;
+    }
+    assert_int_equal(n, 4);
+    assert_int_equal(n_blocks, N);
+    dpro_replay_destroy(r);
+    dpro_graph_destroy(g);
+}
+
 /* What no reader should make, and sizes beyond all reason. */
 static void test_what_makes_no_sense_does_no_harm(void **state)
 {
@@ -394,6 +426,7 @@ int main(void)
         cmocka_unit_test(test_the_peak_says_when_and_who),
         cmocka_unit_test(test_a_delay_moves_the_peak),
         cmocka_unit_test(test_blocks_of_one_module_and_category_are_one_holder),
+        cmocka_unit_test(test_state_belongs_to_the_module_of_its_parameter),
         cmocka_unit_test(test_what_makes_no_sense_does_no_harm),
         cmocka_unit_test(test_random_sweeps_agree_with_a_plain_one),
         cmocka_unit_test(test_a_long_timeline_keeps_its_peaks_and_its_end),

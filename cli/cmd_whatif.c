@@ -45,6 +45,9 @@ struct values {
     struct bandwidth server_bandwidth;
     int64_t cycle_ns;
     struct fusion fusion;
+    const char *recompute;
+    uint32_t micro_batches, batch_size;
+    bool gradient_views;
 };
 
 /* "5", "5,1", "5,first 1", "5,first=1" */
@@ -208,6 +211,17 @@ static const struct opt whatif_opts[] = {
     OPT_VALUE("fusion-mb", "X", read_fusion, fusion, "megabytes, or 0",
               "Horovod: what is ready travels together up to X MB; 0:\neach gradient by itself "
               "(HOROVOD_FUSION_THRESHOLD)"),
+    OPT_VALUE(
+        "recompute", "MODULES", opt_read_string, recompute, "names of modules",
+        "modules keep nothing between their passes and are\ncomputed again: names with commas "
+        "between them, or\npatterns ('blocks.*'); all, the blocks that the model\nrepeats; "
+        "sqrt, all but every sqrt(n)-th of these; none;\nor a file, a JSON list of names or a "
+        "plan"),
+    OPT_WHOLE("accumulate", opt_read_u32, micro_batches, 1, 1024,
+              "the step's batch in N micro-batches, gradients sent\nwith the last"),
+    OPT_WHOLE("batch-size", opt_read_u32, batch_size, 1, UINT32_MAX, "a rank's batch of N samples"),
+    OPT_FLAG("gradient-views", gradient_views,
+             "gradients are views of their buckets\n(gradient_as_bucket_view of PyTorch's DDP)"),
     CMD_OPT_JSON("dpro.whatif/1", ""),
     CMD_OPTS_GRAPH(CMD_STEPS_LEARNT, CMD_THREADS_READ),
     {.name = NULL},
@@ -239,6 +253,10 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .server_bandwidth_ratio = values->server_bandwidth.ratio,
         .cycle_ns = values->cycle_ns,
         .fusion_bytes = values->fusion.is_set ? &values->fusion.bytes : NULL,
+        .recompute = values->recompute,
+        .micro_batches = values->micro_batches,
+        .batch_size = values->batch_size,
+        .gradient_views = values->gradient_views,
     };
     struct dpro_whatif *whatif = NULL;
     struct dpro_error err = {.code = 0};

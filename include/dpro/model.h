@@ -13,6 +13,7 @@
 #include <dpro/error.h>
 #include <dpro/graph.h>
 #include <dpro/log.h>
+#include <dpro/memory.h>
 #include <dpro/trace.h>
 
 #ifdef __cplusplus
@@ -98,6 +99,33 @@ struct dpro_cycles {
 };
 DPRO_API struct dpro_cycles dpro_strategy_cycles(const struct dpro_strategy *strategy);
 DPRO_API uint32_t dpro_strategy_n_fused_ops(const struct dpro_strategy *strategy);
+
+/* Modules, by which recomputation is chosen; outer ones stand before those within them. */
+struct dpro_module {
+    const char *name, *class_name; /* borrowed; "": the model itself; no class is known */
+    uint32_t n_calls;              /* in an iteration of a rank */
+    uint64_t kept_bytes;  /* between its passes, that recomputing it by itself gives back */
+    int64_t recompute_ns; /* that this takes, mean over the ranks */
+    int recomputed;       /* 1: by this strategy; of modules within each other the outermost
+                             counts */
+};
+DPRO_API uint32_t dpro_model_n_modules(const struct dpro_model *model); /* 0: none are known */
+DPRO_API struct dpro_module dpro_strategy_module(const struct dpro_model *model,
+                                                 const struct dpro_strategy *strategy,
+                                                 uint32_t module);
+/* Into how many a step's batch is cut; 1: none. */
+DPRO_API uint32_t dpro_strategy_micro_batches(const struct dpro_strategy *strategy);
+
+/* The highest peak of what the job's ranks hold. */
+struct dpro_memory_peak {
+    uint64_t bytes;   /* 0: nothing tells of the job's memory; all else is 0 then */
+    double std_bytes; /* standard error */
+    int rank;
+    enum dpro_op_kind phase; /* FW, BW, UPDATE; BARRIER: none of them */
+    int in_recomputation;    /* 1: while a module is computed again */
+    const char *module;      /* borrowed; the innermost whose pass is going on; NULL: none */
+    uint64_t by_category[DPRO_N_MEMORY_CATEGORIES];
+};
 
 /* A number that was learnt, and its standard error. */
 struct dpro_estimate {

@@ -53,6 +53,16 @@ struct dpro_changes {
                                 0: as it is */
     double server_bandwidth_bytes_per_s; /* of the links of servers' own hosts; or */
     double server_bandwidth_ratio;       /* times as much */
+
+    /* What a rank holds, and computes again: */
+    const char *recompute;  /* modules by names or patterns, with commas between them; "all" blocks
+                               that the model repeats, or all but every ceil(sqrt(n))-th of these
+                               ("sqrt"), or "none"; a file: a JSON list of names, or a plan. NULL: as
+                               it is */
+    uint32_t micro_batches; /* the step's batch is computed in so many, one after the other, and
+                               gradients are communicated with the last; 0: as it is */
+    uint32_t batch_size;    /* of a rank; 0: as it is */
+    int gradient_views;     /* 1: gradients are views of their buckets (DDP) */
 };
 
 struct dpro_whatif; /* a result; owns its memory, but borrows the model's */
@@ -80,6 +90,7 @@ enum dpro_uncertainty_source {
     DPRO_UNCERTAIN_MACHINE,    /* it is faster or slower at another time */
     DPRO_UNCERTAIN_MODEL,      /* as the job ran, the model is off what was measured */
     DPRO_UNCERTAIN_CHANGE,     /* how far the changed job is from what was recorded */
+    DPRO_UNCERTAIN_BATCH,      /* how long another batch takes, which was not recorded */
     DPRO_N_UNCERTAINTY_PARTS
 };
 /* Standard errors, relative to the iteration as it ran, and with the changes; of the speedup, as a
@@ -94,8 +105,12 @@ DPRO_API struct dpro_prediction dpro_whatif_predicted(const struct dpro_whatif *
 DPRO_API struct dpro_estimate dpro_whatif_speedup(const struct dpro_whatif *whatif);
 DPRO_API struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_whatif *whatif,
                                                               enum dpro_uncertainty_source source);
-/* "learnt numbers", "iterations", "machine drift", "model misfit", "extrapolation"; static. */
+/* "learnt numbers", "iterations", "machine drift", "model misfit", "extrapolation", "batch size";
+ * static. */
 DPRO_API const char *dpro_uncertainty_name(enum dpro_uncertainty_source source);
+/* Of memory, as it ran and with the changes. */
+DPRO_API struct dpro_memory_peak dpro_whatif_baseline_memory(const struct dpro_whatif *whatif);
+DPRO_API struct dpro_memory_peak dpro_whatif_memory(const struct dpro_whatif *whatif);
 /* The job with the changes; its strategy is the one that was evaluated. Borrowed. */
 DPRO_API const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif);
 /* Of this what-if; the model's are not repeated. */

@@ -1,6 +1,7 @@
 /* cost/access.c: looking at a model from outside. */
 
 #include "base/memory.h"
+#include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/server_placement.h"
 #include "cost/sync.h"
@@ -36,6 +37,8 @@ LOOK_AT(model, const struct dpro_strategy *, strategy, &model->baseline)
 LOOK_AT(strategy, enum dpro_compression, compression, strategy->compression)
 LOOK_AT(strategy, uint32_t, n_buckets, strategy->n_buckets)
 LOOK_AT(strategy, uint32_t, n_fused_ops, strategy->n_fused)
+LOOK_AT(model, uint32_t, n_modules, model->n_modules)
+LOOK_AT(strategy, uint32_t, micro_batches, MAX(strategy->micro_batches, 1))
 
 const char *dpro_model_warning(const struct dpro_model *model, size_t index)
 {
@@ -64,6 +67,18 @@ struct dpro_bucket dpro_strategy_bucket(const struct dpro_model *model,
         .partitions = b->partitions,
         .priority = b->priority,
         .server = model->capabilities.places ? servers_number(model, b->server) : -1};
+}
+
+struct dpro_module dpro_strategy_module(const struct dpro_model *model,
+                                        const struct dpro_strategy *strategy, uint32_t module)
+{
+    const struct model_module *m = &model->modules[module];
+    return (struct dpro_module){.name = m->name,
+                                .class_name = m->class,
+                                .n_calls = m->n_calls,
+                                .kept_bytes = m->kept_bytes,
+                                .recompute_ns = m->recompute_ns,
+                                .recomputed = strategy->recomputed && strategy->recomputed[module]};
 }
 
 struct dpro_link dpro_model_link(const struct dpro_model *model)

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cost/buckets.h"
+#include "cost/change_memory.h"
 #include "cost/cost.h"
 #include "cost/server_placement.h"
 #include "cost/sync.h"
@@ -306,6 +307,8 @@ int change_apply(const struct dpro_graph *graph, const struct dpro_changes *chan
         rc = change_link(changes, model, notes, err);
     if (rc == 0)
         rc = change_servers(changes, model, notes, err);
+    if (rc == 0)
+        rc = change_memory(changes, model, notes, err);
     if (rc == 0)
         rc = change_cycles(changes, model, err);
     if (rc == 0)

@@ -27,6 +27,8 @@ struct evaluator {
     struct sync *costs;
     struct bucket_cost *buckets;
     uint32_t *bucket_of;         /* by tensor */
+    int64_t **more_ns;           /* by program and op: work that the strategy adds */
+    bool has_more;               /* it adds any */
     struct dpro_strategy single; /* a bucket for each tensor, for those that fuse */
     struct simulation sim;
     struct evaluation result;

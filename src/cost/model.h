@@ -55,8 +55,9 @@ struct model_module {
 
 /* A call of a module in a program. */
 struct model_call {
-    uint32_t op;          /* of the program: in it the call's backward pass begins */
-    int64_t recompute_ns; /* work to compute it again */
+    uint32_t module, parent; /* the call that it lies in, one before it; MODEL_NONE */
+    uint32_t op;             /* of the program: in it the call's backward pass begins */
+    int64_t recompute_ns;    /* work to compute it again */
 };
 
 struct model_program {

@@ -1,8 +1,10 @@
 /* cost/model_graph.c: the global DFG of a model and a strategy. */
 #include "cost/model_graph.h"
 
+#include "base/memory.h"
 #include "cost/fused.h"
 #include "cost/graph_maker.h"
+#include "cost/strategy_work.h"
 
 /* The rank's next op; *last is the one before. */
 static uint32_t go_on(struct job *j, uint32_t rank, enum dpro_op_kind kind, const char *name,
@@ -28,6 +30,9 @@ static void add_rank(struct job *j, uint32_t rank)
     const struct dpro_strategy *s = j->strategy;
     struct maker *m = &j->m;
     uint32_t last = DPRO_NO_OP, first = (uint32_t)m->nodes.n, next = 0;
+    int64_t *more_ns = mem_array(program->n_ops + (size_t)1, sizeof *more_ns);
+    if (strategy_changes_work(j->model, s))
+        strategy_more_work(j->model, s, r->program, more_ns);
     for (uint32_t b = 0; b < s->n_buckets; b++)
         j->buckets[b].n_missing = s->buckets[b].n;
     for (uint32_t i = 0; i < program->n_ops; i++) {
@@ -40,7 +45,8 @@ static void add_rank(struct job *j, uint32_t rank)
                        go_on(j, rank, DPRO_OP_COPY, "copy back",
                              j->buckets[b].copy_ns * r->work_scale, &last));
         if (!within || fused->first == i) {
-            double work_ns = (double)(within ? fused->work_ns : op->work_ns) * r->work_scale;
+            int64_t own_ns = within ? fused->work_ns : op->work_ns;
+            double work_ns = (double)(own_ns + more_ns[i]) * r->work_scale;
             uint32_t node = go_on(j, rank, (enum dpro_op_kind)op->phase, op->name, work_ns, &last);
             if (op->needs < j->model->n_tensors)
                 (op->needs_before ? maker_next
@@ -56,6 +62,7 @@ static void add_rank(struct job *j, uint32_t rank)
                j->buckets[next].n_missing == 0)
             add_launch(j, rank, next++, r->work_scale, &last);
     }
+    mem_free(more_ns);
     uint32_t boundary = go_on(j, rank, DPRO_OP_BARRIER, "iteration", 0, &last);
     m->nodes.at[boundary].flags |= GRAPH_OP_BOUNDARY;
     maker_next(m, boundary, first);

@@ -234,7 +234,10 @@ static void add_program_calls(const struct learning *l, uint32_t rank, const str
         struct model_call *call = &program->calls[c];
         if (op < l->g->n_ops)
             call->op = place_op(l, &l->coarse->ranks[rank], program, op);
-        call->recompute_ns = recompute_ns(from, m, c);
+        call->module = m->calls[c].module;
+        call->parent = m->calls[c].parent;
+        if (m->calls[c].again != MODEL_NONE)
+            call->recompute_ns = recompute_ns(from, m, c);
     }
 }
 

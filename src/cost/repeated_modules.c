@@ -53,3 +53,16 @@ void memory_repeated(const struct dpro_model *model, bool *modules)
     if (!mark(model, true, modules))
         mark(model, false, modules);
 }
+
+void memory_square_root(const struct dpro_model *model, bool *modules)
+{
+    uint32_t n = 0, step = 1, i = 0;
+    memory_repeated(model, modules);
+    for (uint32_t m = 0; m < model->n_modules; m++)
+        n += modules[m];
+    while (step * step < n)
+        step++;
+    for (uint32_t m = 0; m < model->n_modules; m++)
+        if (modules[m] && ++i % step == 0)
+            modules[m] = n == 1;
+}

@@ -11,6 +11,7 @@
 #include "cost/evaluator.h"
 #include "cost/fused.h"
 #include "cost/server_placement.h"
+#include "cost/strategy_work.h"
 
 /* ---- the model ---- */
 
@@ -86,6 +87,15 @@ static void cost_of_group(void *arg, uint64_t size_bytes, double *latency_ns, do
     *wire_ns = (double)cost.wire_ns;
 }
 
+/* Room for what strategies add. */
+static void make_more(struct evaluator *e)
+{
+    const struct dpro_model *m = e->model;
+    e->more_ns = arena_array(&e->arena, m->n_programs, sizeof *e->more_ns);
+    for (uint32_t p = 0; p < m->n_programs; p++)
+        e->more_ns[p] = arena_array(&e->arena, m->programs[p].n_ops, sizeof **e->more_ns);
+}
+
 /* ---- actions ---- */
 
 static void add_action(struct sim_action **at, double *work_ns, enum sim_action_kind kind,
@@ -107,8 +117,9 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
     uint32_t n_buckets = s->n_buckets, next = 0; /* in order: the bucket to be launched next */
     uint32_t fused = fused_find(s, class->program, 0);
     bool fuses = fused < s->n_fused && s->fused[fused].program == class->program;
+    const int64_t *more_ns = e->has_more ? e->more_ns[class->program] : NULL;
     const struct model_program *program =
-        fuses ? &m->programs[class->program] : &e->merged[class->program];
+        fuses || more_ns ? &m->programs[class->program] : &e->merged[class->program];
     for (uint32_t b = 0; b < n_buckets; b++)
         buckets[b].n_missing = s->buckets[b].n;
     if (m->net.gate.pulls_with_step)
@@ -125,7 +136,7 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
                        e->bucket_of[op->needs]);
         }
         int64_t work_ns = fuses ? fused_work_ns(m, s, class->program, i, &fused) : op->work_ns;
-        work += (double)work_ns * class->scale;
+        work += (double)(work_ns + (more_ns ? more_ns[i] : 0)) * class->scale;
         if (op->tensor == MODEL_NONE)
             continue;
         uint32_t b = e->bucket_of[op->tensor];
@@ -333,6 +344,7 @@ void schedule_init(struct evaluator *e)
     const struct dpro_model *m = e->model;
     struct simulation *s = &e->sim;
     merge_ops(e);
+    make_more(e);
     find_classes(e);
     e->n_servers = sync_n_servers(&m->net);
     e->kind = model_communication(m->net.collective.algorithm);
@@ -371,6 +383,9 @@ void schedule_strategy(struct evaluator *e)
     s->gate.fuses = e->strategy->fuses;
     s->gate.fusion_bytes = e->strategy->fusion_bytes;
     buckets_cost(e->model, e->strategy, e->buckets, e->bucket_of);
+    e->has_more = strategy_changes_work(e->model, e->strategy);
+    for (uint32_t p = 0; p < e->model->n_programs && e->has_more; p++)
+        strategy_more_work(e->model, e->strategy, p, e->more_ns[p]);
     for (uint32_t c = 0; c < e->n_classes; c++)
         set_actions(e, &e->classes[c]);
     kinds[e->kind].make_flows(e);

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "cost/lifetimes.h"
+#include "cost/strategy_work.h"
 
 /* The state of PyTorch's generator of random numbers on CPUs, which a call keeps that is to be
  * recomputed. */
@@ -28,22 +29,28 @@ struct sweep {
     const struct memory_setting *setting;
     const struct dpro_strategy *strategy;
     struct recomputed_calls calls;
+    double shares[2];  /* of the recorded size, of blocks that grow with the batch; of inputs */
     bool later;        /* a micro-batch behind the first: gradients are there, and are added to */
     int64_t *held;     /* [n_moments + 2] bytes, by place */
     int64_t *within;   /* what recomputations hold more, by places of the forward pass: changes */
     struct top *again; /* by place: the most that a recomputation there holds; NULL: none are */
 };
 
-/* A batch is cut in views, so that the input stays whole. */
-static uint64_t size_of(const struct sweep *s, const struct graph_block *b)
+/* How large a micro-batch's blocks are that grow with the batch, of several the largest one's. */
+static double share_of(const struct sweep *s, bool input)
 {
     uint32_t parts = s->strategy->micro_batches;
     double ratio = s->setting->batch_ratio > 0 ? s->setting->batch_ratio : 1;
-    if (!b->scales)
-        return b->size_bytes;
-    if (parts > 1 && b->category != DPRO_MEMORY_INPUT)
-        ratio /= parts;
-    return ratio == 1 ? b->size_bytes : (uint64_t)llround((double)b->size_bytes * ratio);
+    double batch = ratio * s->m->batch_size;
+    if (parts <= 1 || input) /* it is cut in views, so that the input stays whole */
+        return ratio;
+    return batch > 0 ? ratio * ceil(round(batch) / parts) / round(batch) : ratio / parts;
+}
+
+static uint64_t size_of(const struct sweep *s, const struct graph_block *b)
+{
+    double share = b->scales ? s->shares[b->category == DPRO_MEMORY_INPUT] : 1;
+    return share == 1 ? b->size_bytes : (uint64_t)llround((double)b->size_bytes * share);
 }
 
 /* The place from which on a gradient that is added to another one, or copied, is no longer needed:
@@ -142,6 +149,8 @@ static struct sweep sweep_begin(const struct dpro_model *model,
                                 bool later)
 {
     struct sweep s = {.m = m, .setting = &model->memory, .strategy = strategy, .later = later};
+    for (int input = 0; input < 2; input++)
+        s.shares[input] = share_of(&s, input == 1);
     s.calls = recomputed_calls_of(m, strategy->recomputed, &s.arena);
     s.held = arena_array(&s.arena, m->n_moments + (size_t)3, sizeof *s.held);
     s.within = arena_array(&s.arena, m->n_moments + (size_t)3, sizeof *s.within);
@@ -233,6 +242,24 @@ static void describe(const struct sweep *s, const struct top *top, struct memory
                                                        : DPRO_OP_BARRIER;
 }
 
+/* A standard error, in parts that are independent: what the recorded iteration's own sum is off the
+ * peak that was measured, and a share of what is otherwise than recorded. */
+static double error_of(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                       const struct memory_peak *peak)
+{
+    static const struct dpro_strategy as_it_is;
+    static const struct memory_setting own;
+    const double CHANGE_ERROR = 0.02, BLIND_ERROR = 0.1;
+    const struct model_memory *m = &model->memories[model->ranks[peak->rank].memory];
+    struct dpro_model recorded = *model;
+    bool blind = !m->has_uses && strategy_changes_work(model, strategy);
+    recorded.memory = own;
+    double before = (double)memory_peak_bytes(&recorded, &as_it_is);
+    double measured = m->measured_peak_bytes > 0 ? (double)m->measured_peak_bytes : before;
+    double changed = (double)peak->bytes - before;
+    return hypot(before - measured, (blind ? BLIND_ERROR : CHANGE_ERROR) * changed);
+}
+
 /* The highest of all ranks and micro-batches; describes it where `peak` is asked for. */
 static uint64_t find_peak(const struct dpro_model *model, const struct dpro_strategy *strategy,
                           struct memory_peak *peak)
@@ -259,5 +286,21 @@ struct memory_peak memory_peak(const struct dpro_model *model, const struct dpro
 {
     struct memory_peak peak = {.call = MODEL_NONE, .module = MODEL_NONE};
     find_peak(model, strategy, &peak);
+    peak.std_bytes = error_of(model, strategy, &peak);
     return peak;
+}
+
+struct dpro_memory_peak memory_peak_told(const struct dpro_model *model,
+                                         const struct dpro_strategy *strategy)
+{
+    struct memory_peak peak = memory_peak(model, strategy);
+    struct dpro_memory_peak told = {.bytes = peak.bytes,
+                                    .std_bytes = peak.std_bytes,
+                                    .rank = model->ranks[peak.rank].rank,
+                                    .phase = (enum dpro_op_kind)peak.phase,
+                                    .in_recomputation = peak.is_recomputed};
+    if (peak.module != MODEL_NONE)
+        told.module = model->modules[peak.module].name;
+    memcpy(told.by_category, peak.by_category, sizeof told.by_category);
+    return told;
 }

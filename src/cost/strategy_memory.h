@@ -35,6 +35,9 @@ struct memory_peak memory_peak(const struct dpro_model *model,
                                const struct dpro_strategy *strategy);
 /* The same without where it is, what it is made of and how sure that is: for a search. */
 uint64_t memory_peak_bytes(const struct dpro_model *model, const struct dpro_strategy *strategy);
+/* The first as it is told outside. */
+struct dpro_memory_peak memory_peak_told(const struct dpro_model *model,
+                                         const struct dpro_strategy *strategy);
 /* The most that is alive on a rank between places: peaks[i] from places[i] on and before
  * places[i + 1], where there are n + 1 places of the rank's memory, ascending. A recomputation
  * counts where the backward pass that needs it begins. */
@@ -44,3 +47,7 @@ void memory_peaks(const struct dpro_model *model, const struct dpro_strategy *st
  * of one class, two or more, from which recomputing gives anything back; the outermost such lists.
  */
 void memory_repeated(const struct dpro_model *model, bool *modules);
+/* Of these, all but every ceil(sqrt(n))-th, which keeps what it makes: what is held grows with the
+ * square root of their number (Chen et al., Training deep nets with sublinear memory cost, 2016),
+ * whose segments of several blocks end where one is kept. */
+void memory_square_root(const struct dpro_model *model, bool *modules);

@@ -11,6 +11,7 @@
 #include "base/sort.h"
 #include "cost/change.h"
 #include "cost/evaluate.h"
+#include "cost/strategy_memory.h"
 #include "cost/uncertainty.h"
 
 enum { N_DRAWS = 200 };
@@ -23,6 +24,7 @@ struct dpro_whatif {
     struct dpro_prediction baseline, predicted;
     struct dpro_estimate speedup;
     struct dpro_uncertainty_part parts[DPRO_N_UNCERTAINTY_PARTS];
+    struct dpro_memory_peak memory[2]; /* before, after */
     struct notes notes;
 };
 
@@ -113,6 +115,10 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     if (changes->world_size != 0) /* more ranks: a slower slowest one */
         w->predicted.iteration_ns += llround(noise_after - noise_before);
     add_uncertainty(model, w);
+    if (memory_is_known(model)) {
+        w->memory[0] = memory_peak_told(model, &model->baseline);
+        w->memory[1] = memory_peak_told(&w->model, &w->model.baseline);
+    }
     *whatif = w;
     return 0;
 }
@@ -144,6 +150,8 @@ void dpro_whatif_destroy(struct dpro_whatif *whatif)
 LOOK_AT(struct dpro_prediction, baseline, whatif->baseline)
 LOOK_AT(struct dpro_prediction, predicted, whatif->predicted)
 LOOK_AT(struct dpro_estimate, speedup, whatif->speedup)
+LOOK_AT(struct dpro_memory_peak, baseline_memory, whatif->memory[0])
+LOOK_AT(struct dpro_memory_peak, memory, whatif->memory[1])
 LOOK_AT(const struct dpro_model *, model, &whatif->model)
 LOOK_AT(size_t, n_warnings, whatif->notes.lines.n)
 
@@ -155,11 +163,10 @@ struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_whatif *w
 
 const char *dpro_uncertainty_name(enum dpro_uncertainty_source source)
 {
-    static const char *const names[] = {[DPRO_UNCERTAIN_LEARNT] = "learnt numbers",
-                                        [DPRO_UNCERTAIN_ITERATIONS] = "iterations",
-                                        [DPRO_UNCERTAIN_MACHINE] = "machine drift",
-                                        [DPRO_UNCERTAIN_MODEL] = "model misfit",
-                                        [DPRO_UNCERTAIN_CHANGE] = "extrapolation"};
+    static const char *const names[] = {
+        [DPRO_UNCERTAIN_LEARNT] = "learnt numbers", [DPRO_UNCERTAIN_ITERATIONS] = "iterations",
+        [DPRO_UNCERTAIN_MACHINE] = "machine drift", [DPRO_UNCERTAIN_MODEL] = "model misfit",
+        [DPRO_UNCERTAIN_CHANGE] = "extrapolation",  [DPRO_UNCERTAIN_BATCH] = "batch size"};
     return names[source];
 }
 

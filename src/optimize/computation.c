@@ -3,6 +3,7 @@
 
 #include "base/sort.h"
 #include "cost/fused.h"
+#include "cost/strategy_work.h"
 #include "optimize/space.h"
 
 static uint32_t first_wait_for_all(const struct model_program *program)
@@ -30,8 +31,14 @@ static void list_work(const struct dpro_model *m, const struct dpro_strategy *s,
                       struct computation *w)
 {
     uint32_t fused = fused_find(s, p, 0);
-    for (uint32_t i = 0; i < m->programs[p].n_ops; i++)
-        w->work_ns[i] = (double)fused_work_ns(m, s, p, i, &fused) * w->classes[p].scale;
+    uint32_t n = m->programs[p].n_ops;
+    int64_t *more_ns = mem_array(n + (size_t)1, sizeof *more_ns);
+    if (strategy_changes_work(m, s))
+        strategy_more_work(m, s, p, more_ns);
+    for (uint32_t i = 0; i < n; i++)
+        w->work_ns[i] =
+            (double)(more_ns[i] + fused_work_ns(m, s, p, i, &fused)) * w->classes[p].scale;
+    mem_free(more_ns);
 }
 
 static void find_ready(const struct model_program *program, struct computation *w,

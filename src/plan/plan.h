@@ -11,7 +11,7 @@
 #include "base/strtab.h"
 #include "base/writer.h"
 
-enum { PLAN_MOST_PARTITIONS = 1024, PLAN_MOST_SERVERS = 4096 };
+enum { PLAN_MOST_PARTITIONS = 1024, PLAN_MOST_SERVERS = 4096, PLAN_MOST_MICRO_BATCHES = 1024 };
 #define PLAN_NO_SIZE UINT64_MAX
 
 /* Names are ids in `strings`. */
@@ -47,6 +47,8 @@ struct plan_file {
     int64_t cycle_ns;   /* Horovod's; 0: not told */
     bool fuses;         /* the job is given no groups, and Horovod fuses up to fusion_bytes */
     uint64_t fusion_bytes;
+    ARRAY(uint32_t) recomputed; /* names of modules */
+    uint32_t micro_batches;     /* 0: not told */
 
     /* of a plan to be written */
     ARRAY(uint32_t) members;   /* as `names`: indices of parameters */
@@ -57,7 +59,8 @@ struct plan_file {
     const void *fused_ops;
 };
 
-/* Reads the file, or plan.json in the folder `path`. What is in it need not fit together. */
+/* Reads the file, or plan.json in the folder `path`. What is in it need not fit together. A list of
+ * texts is one of modules to recompute. */
 int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *err);
 void plan_file_fini(struct plan_file *plan);
 

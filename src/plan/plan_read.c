@@ -158,6 +158,14 @@ static void read_bucket(struct json_reader *r)
     array_push(&plan_of(r)->buckets, bucket);
 }
 
+static void read_module(struct json_reader *r)
+{
+    if (json_peek(r->js) != '"')
+        stop(r, "a module's name is a text in quotes");
+    else
+        array_push(&plan_of(r)->recomputed, json_read_text(r));
+}
+
 static void read_buckets(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     const struct plan_file *plan = out;
@@ -165,8 +173,12 @@ static void read_buckets(struct json_reader *r, void *out, size_t offset UNUSED)
         stop(r, "two lists of buckets");
     else if (!json_open(r->js, '['))
         stop(r, "buckets are no list");
-    while (json_array_next(r->js))
-        read_bucket(r);
+    while (json_array_next(r->js)) {
+        if (plan->is_list && plan->buckets.n == 0 && json_peek(r->js) == '"')
+            read_module(r);
+        else
+            read_bucket(r);
+    }
 }
 
 static void read_compression(struct json_reader *r, void *out, size_t offset UNUSED)
@@ -235,6 +247,33 @@ static void read_computation(struct json_reader *r, void *out, size_t offset UNU
     json_read_object(r, members, out);
 }
 
+/* ---- memory ---- */
+
+static void read_recomputed(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    if (!json_open(r->js, '['))
+        stop(r, "recompute is no list of modules");
+    while (json_array_next(r->js))
+        read_module(r);
+}
+
+static void read_micro_batches(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    int64_t value = 0;
+    if (json_read_decimal(r->js, 0, &value) != JSON_VALUE || value < 1 ||
+        value > PLAN_MOST_MICRO_BATCHES)
+        stop(r, "micro_batches is not between 1 and %d", PLAN_MOST_MICRO_BATCHES);
+    ((struct plan_file *)out)->micro_batches = (uint32_t)value;
+}
+
+static void read_memory(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    static const struct json_member members[] = {MEMBER_BY("recompute", read_recomputed, 0),
+                                                 MEMBER_BY("micro_batches", read_micro_batches, 0),
+                                                 {NULL}};
+    json_read_object(r, members, out);
+}
+
 /* ---- all of it ---- */
 
 static const char no_schema[] = "no plan: its schema is not dpro.plan/1 or dpro.plan/2";
@@ -260,6 +299,7 @@ static void read_plan(struct json_reader *r)
                                                  MEMBER_BY("expected", read_expected, 0),
                                                  MEMBER_BY("communication", read_communication, 0),
                                                  MEMBER_BY("computation", read_computation, 0),
+                                                 MEMBER_BY("memory", read_memory, 0),
                                                  {NULL}};
     json_read_object(r, members, plan_of(r));
     if (r->js->fail == JSON_OK && !reading_of(r)->has_schema)
@@ -316,5 +356,6 @@ void plan_file_fini(struct plan_file *plan)
     array_fini(&plan->parameters);
     array_fini(&plan->buckets);
     array_fini(&plan->names);
+    array_fini(&plan->recomputed);
     array_fini(&plan->members);
 }

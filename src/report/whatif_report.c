@@ -26,7 +26,7 @@ struct change {
     const char *text; /* "%s": the value, or its number divided by `unit` */
     double unit;
 };
-enum { N_CHANGES = 14 };
+enum { N_CHANGES = 18 };
 
 #define MBIT       (1e6 / 8)
 #define MIB(bytes) ((double)(bytes) / 1048576)
@@ -52,6 +52,10 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[N_CHA
         {FIXED("server_bandwidth_ratio", c->server_bandwidth_ratio, 6),
          "servers' links %s times as fast", 1},
         {MS("cycle_time_ms", c->cycle_ns), "Horovod's cycles of %s ms", 1e6},
+        {TEXT("recompute", c->recompute), "recomputing %s", 1},
+        {INT("micro_batches", c->micro_batches), "a step's batch in %s micro-batches", 1},
+        {INT("batch_size", c->batch_size), "a batch of %s a rank", 1},
+        {INT("gradient_views", c->gradient_views), "gradients as views of their buckets", 1},
     };
     size_t n = 0;
     for (size_t i = 0; i < N_CHANGES; i++)
@@ -64,6 +68,10 @@ static void say_change(struct words *words, const struct change *change)
 {
     const struct writer_field *value = &change->value;
     const char *mark = strstr(change->text, "%s");
+    if (!mark) {
+        words_add(words, ", ", "%s", change->text);
+        return;
+    }
     double number = value->kind == WRITER_FIXED ? value->real : (double)value->number;
     words_add(words, ", ", "%.*s%s%s", (int)(mark - change->text), change->text,
               value->text ? value->text : TRIMMED(number / change->unit), mark + 2);
@@ -156,6 +164,39 @@ static void write_verdict(struct writer *w, const struct dpro_whatif_report *r)
                         unsure ? ": too little to be sure of" : "");
 }
 
+static const char *phase_text(const struct dpro_memory_peak *peak)
+{
+    return peak->in_recomputation          ? "recomputing"
+           : peak->phase == DPRO_OP_FW     ? "forward pass"
+           : peak->phase == DPRO_OP_BW     ? "backward pass"
+           : peak->phase == DPRO_OP_UPDATE ? "update"
+                                           : NULL;
+}
+
+/* 100 times the standard error, twice. */
+static double half_pct(const struct dpro_memory_peak *peak)
+{
+    return peak->bytes > 0 ? 196 * peak->std_bytes / (double)peak->bytes : 0;
+}
+
+static void write_memory_text(struct writer *w, const struct dpro_whatif_report *r)
+{
+    struct dpro_memory_peak before = dpro_whatif_baseline_memory(r->whatif);
+    struct dpro_memory_peak after = dpro_whatif_memory(r->whatif);
+    const char *phase = phase_text(&after);
+    struct words where = {.n = 0};
+    if (after.bytes == 0)
+        return;
+    words_add(&where, "", "rank %d", after.rank);
+    if (phase)
+        words_add(&where, ", ", "%s", phase);
+    if (phase && after.module)
+        words_add(&where, " ", after.module[0] ? "of %.200s" : "of the model itself", after.module);
+    table_paragraph(w, "Memory", 9, "%s MB -> %s MB +- %s %% at its peak (%s)",
+                    MEGABYTES(before.bytes), MEGABYTES(after.bytes), NUMBER(half_pct(&after), 1),
+                    where.text);
+}
+
 struct part {
     enum dpro_uncertainty_source source;
     double pct;
@@ -188,6 +229,7 @@ static void write_text(struct writer *w, const void *report)
     say_changes(&changes, r->changes);
     table_escaped(w, "What if", 9, changes.n > 0 ? changes.text : "nothing is changed");
     write_verdict(w, r);
+    write_memory_text(w, r);
     writer_text(w, "\n");
     table_cells(&t, "", "iteration", "+- %", "p50", "p95", "gradients in");
     row(&t, "as it ran", dpro_whatif_baseline(r->whatif), r->model);
@@ -221,11 +263,10 @@ static void write_prediction(struct writer *w, const char *key, struct dpro_pred
 /* Halves of 95 % intervals, as uncertainty_pct is; of the speedup, a number. */
 static void write_uncertainty(struct writer *w, const struct dpro_whatif *whatif)
 {
-    static const char *const keys[] = {[DPRO_UNCERTAIN_LEARNT] = "learnt_numbers",
-                                       [DPRO_UNCERTAIN_ITERATIONS] = "iterations",
-                                       [DPRO_UNCERTAIN_MACHINE] = "machine_drift",
-                                       [DPRO_UNCERTAIN_MODEL] = "model_misfit",
-                                       [DPRO_UNCERTAIN_CHANGE] = "extrapolation"};
+    static const char *const keys[] = {
+        [DPRO_UNCERTAIN_LEARNT] = "learnt_numbers", [DPRO_UNCERTAIN_ITERATIONS] = "iterations",
+        [DPRO_UNCERTAIN_MACHINE] = "machine_drift", [DPRO_UNCERTAIN_MODEL] = "model_misfit",
+        [DPRO_UNCERTAIN_CHANGE] = "extrapolation",  [DPRO_UNCERTAIN_BATCH] = "batch_size"};
     writer_section(w, "uncertainty", '{');
     for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++) {
         struct dpro_uncertainty_part part =
@@ -234,6 +275,40 @@ static void write_uncertainty(struct writer *w, const struct dpro_whatif *whatif
                          FIXED("predicted_pct", 196 * part.after, 3),
                          FIXED("speedup", 1.96 * part.speedup, 6));
     }
+    writer_close(w, '}');
+}
+
+static void write_recomputed(struct writer *w, const struct dpro_whatif *whatif)
+{
+    const struct dpro_model *model = dpro_whatif_model(whatif);
+    writer_begin(w, "recomputed", '[');
+    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
+        struct dpro_module module = dpro_strategy_module(model, dpro_model_strategy(model), m);
+        if (module.recomputed)
+            writer_string(w, module.name);
+    }
+    writer_close(w, ']');
+}
+
+static void write_memory(struct writer *w, const struct dpro_whatif *whatif)
+{
+    struct dpro_memory_peak before = dpro_whatif_baseline_memory(whatif);
+    struct dpro_memory_peak after = dpro_whatif_memory(whatif);
+    if (after.bytes == 0)
+        return;
+    writer_section(w, "memory", '{');
+    writer_fields(w, INT("baseline_peak_bytes", before.bytes), INT("peak_bytes", after.bytes),
+                  INT("peak_std_bytes", after.std_bytes), NUL("budget_bytes"),
+                  INT("rank", after.rank), TEXT("phase", phase_text(&after)),
+                  TEXT("module", after.module));
+    writer_begin(w, "by_category", '{');
+    for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
+        writer_fields(
+            w, INT(dpro_memory_category_name((enum dpro_memory_category)c), after.by_category[c]));
+    writer_close(w, '}');
+    write_recomputed(w, whatif);
+    writer_fields(w, INT("micro_batches", dpro_strategy_micro_batches(
+                                              dpro_model_strategy(dpro_whatif_model(whatif)))));
     writer_close(w, '}');
 }
 
@@ -252,6 +327,7 @@ static void write_json(struct writer *w, const void *report)
     write_prediction(w, "baseline", dpro_whatif_baseline(r->whatif), r->model);
     write_prediction(w, "predicted", dpro_whatif_predicted(r->whatif),
                      dpro_whatif_model(r->whatif));
+    write_memory(w, r->whatif);
     writer_newline(w);
     writer_fields(w, FIXED("speedup", speedup.value, 6), FIXED("speedup_std", speedup.std, 6));
     write_uncertainty(w, r->whatif);

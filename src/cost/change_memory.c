@@ -1,0 +1,110 @@
+/* cost/change_memory.c: the changes of a what-if that are of memory: recomputation, micro-batches,
+ * the batch's size, views of buckets. */
+#include "cost/change_memory.h"
+
+#include "base/error.h"
+#include "cost/model_memory.h"
+#include "cost/module_choice.h"
+#include "cost/strategy_memory.h"
+#include "cost/strategy_work.h"
+#include "plan/plan.h"
+
+#define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
+
+/* Of a rank, as recorded; 0: not known. */
+static uint32_t batch_size(const struct dpro_model *m)
+{
+    return m->n_memories > 0 ? m->memories[0].batch_size : 0;
+}
+
+static int change_recomputation(const struct dpro_changes *c, struct dpro_model *m,
+                                struct notes *notes, struct dpro_error *err)
+{
+    if (!c->recompute)
+        return 0;
+    int rc = modules_choose(m, c->recompute, m->baseline.recomputed, err);
+    if (rc < 0)
+        return rc;
+    uint32_t n = 0;
+    uint64_t kept = 0;
+    for (uint32_t i = 0; i < m->n_modules; i++) {
+        n += m->baseline.recomputed[i];
+        kept += m->baseline.recomputed[i] ? m->modules[i].kept_bytes : 0;
+    }
+    if (n > 0 && kept == 0)
+        note(notes, "nothing is won: what these modules make, others keep, or nobody does");
+    for (uint32_t i = 0; i < m->n_memories && n > 0; i++)
+        if (!m->memories[i].has_uses) {
+            note(notes,
+                 "which module uses which block was not recorded: what a module makes and is "
+                 "there when its backward pass begins is taken to be kept by it alone");
+            break;
+        }
+    return 0;
+}
+
+static int change_batch(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                        struct dpro_error *err)
+{
+    uint32_t recorded = batch_size(m);
+    if (c->batch_size == 0 || c->batch_size == recorded)
+        return 0;
+    if (recorded == 0)
+        return refuse(err, "the recording does not tell its batch size, so that another one can't "
+                           "be put against it");
+    double ratio = (double)c->batch_size / recorded;
+    if (ratio > 1024 || ratio < 1.0 / 1024)
+        return refuse(err, "a batch of %u, where %u was recorded, is too far from it",
+                      c->batch_size, recorded);
+    m->memory.batch_ratio = ratio;
+    model_scale_batch(m, ratio, notes->arena);
+    note(notes,
+         "a batch of %u instead of %u: its time is assumed: ops take time in proportion to it, but "
+         "for %s",
+         c->batch_size, recorded, "the optimizer, what lies between ops and their launches");
+    return 0;
+}
+
+static int change_micro_batches(const struct dpro_changes *c, struct dpro_model *m,
+                                struct notes *notes, struct dpro_error *err)
+{
+    uint32_t n = c->micro_batches, batch = c->batch_size ? c->batch_size : batch_size(m);
+    if (n == 0)
+        return 0;
+    if (n > PLAN_MOST_MICRO_BATCHES)
+        return refuse(err, "%u micro-batches can't be predicted; 1 to %d can", n,
+                      PLAN_MOST_MICRO_BATCHES);
+    if (batch > 0 && n > batch)
+        return refuse(err, "a batch of %u can't be cut into %u micro-batches", batch, n);
+    m->baseline.micro_batches = n;
+    if (n == 1)
+        return 0;
+    if (batch % n != 0)
+        note(notes, "a batch of %u has no %u equal micro-batches: the largest is taken for all",
+             batch, n);
+    note(notes, "how long a micro-batch takes was not recorded: it is assumed that ops take time "
+                "in proportion to it, but for what lies between ops and their launches; gradients "
+                "are communicated with the last one");
+    return 0;
+}
+
+static int change_views(const struct dpro_changes *c, struct dpro_model *m, struct dpro_error *err)
+{
+    if (!c->gradient_views)
+        return 0;
+    if (m->capabilities.stack != DPRO_STACK_DDP)
+        return refuse(err, "gradients are views of buckets in jobs of PyTorch's DDP only");
+    m->memory.views = true;
+    return 0;
+}
+
+int change_memory(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                  struct dpro_error *err)
+{
+    int rc = change_recomputation(c, m, notes, err);
+    if (rc == 0)
+        rc = change_batch(c, m, notes, err);
+    if (rc == 0)
+        rc = change_micro_batches(c, m, notes, err);
+    return rc == 0 ? change_views(c, m, err) : rc;
+}

@@ -1,0 +1,7 @@
+/* cost/change_memory.h: what-ifs of what ranks hold and compute again. */
+#pragma once
+
+#include "cost/change.h"
+
+int change_memory(const struct dpro_changes *changes, struct dpro_model *model, struct notes *notes,
+                  struct dpro_error *err);

@@ -1,0 +1,9 @@
+/* cost/module_choice.h: which modules a user means. */
+#pragma once
+
+#include "cost/change.h"
+
+/* Marks the modules that `text` chooses, as `recompute` in struct dpro_changes. Fails with
+ * DPRO_EUSAGE where a name is none of the model's, or the model knows no modules. */
+int modules_choose(const struct dpro_model *model, const char *text, bool *chosen,
+                   struct dpro_error *err);

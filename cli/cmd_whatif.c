@@ -291,19 +291,21 @@ static int run(const void *given, const struct opt_list *paths)
 
 const struct cmd cmd_whatif = {
     .name = "whatif",
-    .summary = "predict the iteration time with other buckets, links, hosts or ranks",
+    .summary = "predict time and memory with other buckets, links, hosts or batches",
     .usage = "[OPTIONS] PATH...",
     .description =
         "Learns from a job's traces what computing and communicating cost it, and predicts the\n"
         "iteration with what the options change: how gradients are put into buckets, partitions\n"
-        "and compression, links, computing speed, the number of ranks and of parameter servers.\n"
-        "Options combine.",
-    .examples = "  dpro whatif TRACE --bucket-cap-mb 5             DDP's buckets of 5 MB\n"
-                "  dpro whatif TRACE --bandwidth 0.5x --compress fp16\n"
-                "  dpro whatif TRACE --compute 2x --world-size 16  faster hosts, and more of them\n"
-                "  dpro whatif TRACE --servers 4 --bigarray-bound 100000  MXNet's key-value store\n"
-                "  dpro whatif TRACE --cycle-time 5 --fusion-mb 2  Horovod's settings\n"
-                "  dpro whatif TRACE --buckets plan/ --json        a plan, for programs",
+        "and compression, links, computing speed, the number of ranks and of parameter servers,\n"
+        "what is computed again to save memory, batches. Options combine.",
+    .examples =
+        "  dpro whatif TRACE --recompute all --accumulate 2   less memory, and what it costs\n"
+        "  dpro whatif TRACE --bucket-cap-mb 5             DDP's buckets of 5 MB\n"
+        "  dpro whatif TRACE --bandwidth 0.5x --compress fp16\n"
+        "  dpro whatif TRACE --compute 2x --world-size 16  faster hosts, and more of them\n"
+        "  dpro whatif TRACE --servers 4 --bigarray-bound 100000  MXNet's key-value store\n"
+        "  dpro whatif TRACE --cycle-time 5 --fusion-mb 2  Horovod's settings\n"
+        "  dpro whatif TRACE --buckets plan/ --json        a plan, for programs",
     .opts = whatif_opts,
     .values_size = sizeof(struct values),
     .needs = CMD_NEEDS_TRACES,

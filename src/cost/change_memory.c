@@ -98,6 +98,30 @@ static int change_views(const struct dpro_changes *c, struct dpro_model *m, stru
     return 0;
 }
 
+/* What was there before the recording began. */
+static bool knows_parameters(const struct model_memory *m)
+{
+    for (uint32_t b = 0; b < m->n_blocks; b++)
+        if (m->blocks[b].category == DPRO_MEMORY_PARAMETER)
+            return true;
+    return false;
+}
+
+static void tell_unknown(const struct dpro_changes *c, const struct dpro_model *m,
+                         struct notes *notes)
+{
+    if (!c->recompute && c->micro_batches == 0 && c->batch_size == 0 && !c->gradient_views)
+        return;
+    if (!memory_is_known(m))
+        note(notes, "nothing tells what the ranks held: 'dpro profile' records it");
+    for (uint32_t i = 0; i < m->n_memories; i++)
+        if (!knows_parameters(&m->memories[i])) {
+            note(notes, "what ranks held when the recording began is not known: parameters and "
+                        "the optimizer's state come on top of the peaks");
+            break;
+        }
+}
+
 int change_memory(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
                   struct dpro_error *err)
 {
@@ -106,5 +130,9 @@ int change_memory(const struct dpro_changes *c, struct dpro_model *m, struct not
         rc = change_batch(c, m, notes, err);
     if (rc == 0)
         rc = change_micro_batches(c, m, notes, err);
-    return rc == 0 ? change_views(c, m, err) : rc;
+    if (rc == 0)
+        rc = change_views(c, m, err);
+    if (rc == 0)
+        tell_unknown(c, m, notes);
+    return rc;
 }

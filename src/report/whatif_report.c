@@ -185,7 +185,9 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_report 
     struct dpro_memory_peak after = dpro_whatif_memory(r->whatif);
     const char *phase = phase_text(&after);
     struct words where = {.n = 0};
-    if (after.bytes == 0)
+    const struct dpro_changes *c = r->changes;
+    bool asked = c->recompute || c->micro_batches || c->batch_size || c->gradient_views;
+    if (after.bytes == 0 || (!asked && after.bytes == before.bytes))
         return;
     words_add(&where, "", "rank %d", after.rank);
     if (phase)

@@ -197,7 +197,8 @@ static void test_the_interval_is_made_of_its_parts(void **state)
     job->model.net.link.byte_ns.std = 0.5;
     struct dpro_whatif *same = ask(job, &(struct dpro_changes){0});
     struct dpro_whatif *near = ask(job, &(struct dpro_changes){.bucket_cap_bytes = 3 * MIB});
-    struct dpro_whatif *far = ask(job, &(struct dpro_changes){.bucket_cap_bytes = MIB});
+    struct dpro_whatif *far =
+        ask(job, &(struct dpro_changes){.bucket_cap_bytes = MIB, .micro_batches = 2});
     double squares = 0;
     for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++) {
         double part = part_of(far, (enum dpro_uncertainty_source)i);

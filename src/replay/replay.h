@@ -133,3 +133,8 @@ struct replayed_memory { /* of a rank */
 /* Of each rank, in `arena`, by when the ops start and end; NULL: nothing tells. */
 struct replayed_memory *replay_memory(const struct dpro_graph *graph, const int64_t *start_ns,
                                       const int64_t *end_ns, struct arena *arena);
+
+/* ---- reserved_memory.c ---- */
+
+/* The most that a GPU's allocator reserves of the device, as the moments follow each other. */
+uint64_t reserved_memory(const struct graph_memory *memory, const uint32_t *moments, uint32_t n);

@@ -334,6 +334,14 @@ static void find_points(struct sweep *s, struct replayed_memory *out, struct are
     out->points = points;
 }
 
+static uint64_t find_reserved(struct sweep *s)
+{
+    uint32_t *order = arena_array(&s->arena, (size_t)s->n + 1, sizeof *order);
+    for (uint32_t k = 0; k < s->n; k++)
+        order[k] = s->moments[k].moment;
+    return reserved_memory(s->memory, order, s->n);
+}
+
 static void sweep_rank(const struct dpro_graph *graph, const struct graph_memory *memory,
                        const int64_t *start_ns, const int64_t *end_ns, struct replayed_memory *out,
                        struct arena *arena)
@@ -349,6 +357,8 @@ static void sweep_rank(const struct dpro_graph *graph, const struct graph_memory
     describe_peak(&s, &out->rank);
     find_holders(&s, out, arena);
     find_points(&s, out, arena);
+    if (memory->gpu)
+        out->rank.reserved_peak_bytes = find_reserved(&s);
     arena_fini(&s.arena);
 }
 

@@ -73,7 +73,7 @@ struct memory_fact {
     uint32_t n_categories;
     uint32_t index;      /* of the rank */
     double error_pct;    /* of the peak against the measured one; NAN: not comparable */
-    double capacity_pct; /* the peak's share of the device's memory; NAN: not known */
+    double capacity_pct; /* share of the device's memory, with what is reserved; NAN: not known */
 };
 struct memory_facts {
     struct memory_fact *ranks; /* of which something is known */

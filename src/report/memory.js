@@ -6,6 +6,8 @@ const MEMORY_COLOR = { /* bottom to top, as they are stacked */
   parameter: "BW", optimizer_state: "UPDATE", gradient: "COMM", bucket: "WAIT", communication: "INPUT",
   input: "BATCH", activation: "FW", temporary: "COPY", workspace: "LAUNCH", other: "IDLE",
 };
+/* "blocks.0" of "blocks.0.mlp.0": what a repeated block consists of is one */
+const wholeBlock = (module) => (module.match(/^.*?(^|\.)\d+(?=\.|$)/) || [module])[0];
 const memoryWords = (category) => category.replace("_", " ");
 
 function memoryBytes(n) {
@@ -68,6 +70,7 @@ class MemoryTimeline {
     t.label.call({ context: c, font: t.font, fit: t.fit }, "rank " + r.rank, 8, top + 14, t.gutter - 16, this.color("text"), true);
     const lines = ["peak " + memoryBytes(r.fact.peak_bytes)];
     if (r.fact.measured_peak_bytes) lines.push((t.narrow ? "meas. " : "measured ") + memoryBytes(r.fact.measured_peak_bytes));
+    if (r.fact.reserved_peak_bytes) lines.push("reserved " + memoryBytes(r.fact.reserved_peak_bytes));
     if (r.fact.capacity_bytes) lines.push("of " + memoryBytes(r.fact.capacity_bytes));
     c.fillStyle = this.color("dim");
     lines.forEach((line, i) => c.fillText(t.fit.call({ context: c }, line, t.gutter - 16), 8, top + 34 + i * 16));
@@ -145,12 +148,18 @@ class MemoryTimeline {
 
 /* The card; kit: what report.js makes elements with. NULL where nothing is known. */
 function memoryCard(report, data, kit) {
-  const { el, swatch, middle, withTip, toggle, showTip, hideTip, ns, share, pct } = kit, memory = report.memory;
+  const { el, middle, withTip, toggle, showTip, hideTip, ns, share, pct } = kit, memory = report.memory;
   if (!memory) return null;
   const ranks = decodeMemory(data.memory, memory.ranks), canvas = el("canvas"), table = el("div", "scroll");
   const highest = memory.ranks.reduce((a, b) => (b.peak_bytes > a.peak_bytes ? b : a));
   canvas.setAttribute("aria-label", "what each rank holds over the replayed iteration");
-  let view = null;
+  let view = null, whole = true, shown = highest;
+
+  function swatch(category) {
+    const s = el("span", "swatch");
+    s.style.backgroundColor = "var(--" + MEMORY_COLOR[category] + ")";
+    return s;
+  }
 
   function place(r) {
     if (r.at.op === null) return "when the iteration begins";
@@ -158,21 +167,22 @@ function memoryCard(report, data, kit) {
     return ns(Math.round(r.at.ms * 1e6)) + " into the iteration" + (r.at.phase ? ", in " + r.at.phase + of : "") + " (" + r.at.op + ")";
   }
 
-  function holders(r) {
-    const MOST = 12, modules = new Map(), body = el("tbody");
+  function holders() {
+    const r = shown, MOST = 12, modules = new Map(), body = el("tbody");
     for (const h of r.holders) {
-      const key = h.module === null ? "\u0000" : h.module;
-      if (!modules.has(key)) modules.set(key, { name: h.module === null ? "no module" : h.module || "the model itself", bytes: 0, blocks: 0, parts: [] });
-      const m = modules.get(key);
-      m.bytes += h.bytes;
-      m.blocks += h.blocks;
-      m.parts.push(h);
+      const name = h.module === null ? "no module" : (whole ? wholeBlock(h.module) : h.module) || "the model itself";
+      if (!modules.has(name)) modules.set(name, { name, bytes: 0, blocks: 0, parts: {} });
+      const m = modules.get(name), part = (m.parts[h.category] = m.parts[h.category] || { bytes: 0, blocks: 0 });
+      for (const sum of [m, part]) {
+        sum.bytes += h.bytes;
+        sum.blocks += h.blocks;
+      }
     }
     const list = [...modules.values()].sort((a, b) => b.bytes - a.bytes);
     for (const m of list.slice(0, MOST)) {
       const bar = el("div", "bar");
       for (const category of Object.keys(MEMORY_COLOR)) {
-        const part = m.parts.find((p) => p.category === category), s = el("span");
+        const part = m.parts[category], s = el("span");
         if (!part) continue;
         s.style.width = share(part.bytes, list[0].bytes) + "%";
         s.style.backgroundColor = "var(--" + MEMORY_COLOR[category] + ")";
@@ -196,15 +206,20 @@ function memoryCard(report, data, kit) {
     o.selected = r === highest;
     choice.append(o);
   }
-  choice.addEventListener("change", () => holders(memory.ranks.find((r) => String(r.rank) === choice.value)));
-  holders(highest);
+  choice.addEventListener("change", () => {
+    shown = memory.ranks.find((r) => String(r.rank) === choice.value);
+    holders();
+  });
+  holders();
   const used = Object.keys(MEMORY_COLOR).filter((c) => ranks.some((r) => r.names.includes(c)));
   const drawn = ranks.length < memory.ranks.length ? " The " + ranks.length + " ranks with the highest peaks of " + memory.ranks.length + " can be drawn." : "";
   const card = el("section", "card", el("div", "bar-tools", el("h2", "", "Memory"),
     ranks.length > 4 ? toggle("all ranks", false, (on) => view.showAll(on)) : null,
+    memory.ranks.some((r) => r.holders.some((h) => h.module && wholeBlock(h.module) !== h.module)) ?
+      toggle("whole blocks", true, (on) => { whole = on; holders(); }) : null,
     el("span", "grow"), memory.ranks.length > 1 ? choice : null),
     el("div", "", canvas),
-    el("div", "legend", used.map((c) => el("span", "", swatch(MEMORY_COLOR[c]), memoryWords(c)))), table,
+    el("div", "legend", used.map((c) => el("span", "", swatch(c), memoryWords(c)))), table,
     el("p", "dim", "Known " + memory.note + "." + drawn));
 
   function start(timeline) {

@@ -55,7 +55,8 @@ void memory_find(struct report_facts *f)
             continue;
         }
         *fact = (struct memory_fact){.memory = memory, .index = r, .error_pct = NAN};
-        fact->capacity_pct = share_pct(memory.peak_bytes, memory.capacity_bytes);
+        fact->capacity_pct =
+            share_pct(MAX(memory.peak_bytes, memory.reserved_peak_bytes), memory.capacity_bytes);
         if (!f->what_if)
             fact->error_pct = share_pct(memory.peak_bytes, memory.measured_peak_bytes) - 100;
         sort_categories(fact);

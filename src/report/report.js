@@ -494,7 +494,7 @@
   }
 
   const timeline = timelineCard();
-  const memory = memoryCard(report, data, { el, swatch, middle, withTip, toggle, showTip, hideTip, ns, share, pct });
+  const memory = memoryCard(report, data, { el, middle, withTip, toggle, showTip, hideTip, ns, share, pct });
   document.body.append(el("main", "", header(), verdict(), tiles(), timeline.card, memory ? memory.card : null,
     el("div", "grid", el("div", "stack", breakdown(), topOps(timeline.find), notes()),
       el("div", "stack", pathBars(), validation(), clockAndFiles()))), tip);

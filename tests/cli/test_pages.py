@@ -88,7 +88,12 @@ class Pages(Case):
         return self.path("out", "report.html")
 
     def test_a_real_replay_is_readable_at_every_width(self):
-        self.assert_readable(self.replay(BUNDLED))
+        page = self.replay(BUNDLED)
+        self.assert_readable(page)
+        done = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.path('chromium')}",
+                               "--virtual-time-budget=3000", "--dump-dom", "file://" + page],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120)
+        self.assertIn("Who holds the peak of rank", done.stdout.decode())
 
     def test_long_names_and_many_ranks_are_readable_at_every_width(self):
         name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"

@@ -265,6 +265,43 @@ static void test_state_belongs_to_the_module_of_its_parameter(void **state)
     dpro_graph_destroy(g);
 }
 
+#define MIB UINT64_C(1048576)
+
+/* Segments are of 2 MiB for blocks up to 1 MiB, of 20 MiB for those below 10 MiB, else as large as
+ * the block. */
+static void test_a_gpu_reserves_segments(void **state)
+{
+    struct dpro_graph *g = graph_of("fw:100@d0 -> bw:200@d0!BW -> end*; end => fw");
+    struct graph_memory *m = add_memory(g);
+    m->gpu = true;
+    add_block(m, 512, DPRO_MEMORY_PARAMETER);
+    uint32_t old = add_block(m, 30 * MIB, DPRO_MEMORY_GRADIENT),
+             new = add_block(m, 30 * MIB, DPRO_MEMORY_GRADIENT),
+             activation = add_block(m, 4 * MIB, DPRO_MEMORY_ACTIVATION);
+    take(g, activation, "fw", 0);
+    give(g, old, "bw", 0);
+    take(g, new, "bw", 1);
+    give(g, activation, "bw", ALL_OF_IT);
+    struct dpro_replay *r = run(g, NULL);
+    assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 34 * MIB + 512);
+    assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, (2 + 30 + 20) * MIB);
+    dpro_replay_destroy(r);
+
+    /* what the iteration keeps is there when the next one takes its own */
+    m->blocks[old].given = MEMORY_NONE;
+    m->n_moments = 0;
+    take(g, new, "fw", 0);
+    give(g, old, "bw", 0);
+    r = run(g, NULL);
+    assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, (2 + 30 + 30) * MIB);
+    dpro_replay_destroy(r);
+    m->gpu = false;
+    r = run(g, NULL);
+    assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, 0);
+    dpro_replay_destroy(r);
+    dpro_graph_destroy(g);
+}
+
 /* What no reader should make, and sizes beyond all reason. */
 static void test_what_makes_no_sense_does_no_harm(void **state)
 {
@@ -279,6 +316,7 @@ static void test_what_makes_no_sense_does_no_harm(void **state)
     add_moment(m, before, true, 4000, 0); /* in no op */
     m->moments[m->n_moments++] = (struct graph_moment){.block = 4000};
     m->moments[m->n_moments++] = (struct graph_moment){.block = huge, .gives = true};
+    m->gpu = true;
     struct dpro_replay *r = run(g, NULL);
     struct dpro_rank_memory found = dpro_replay_memory(r, 0);
     assert_true(found.peak_bytes > INT64_MAX / 3 && found.peak_bytes <= INT64_MAX);
@@ -380,7 +418,7 @@ static void test_random_sweeps_agree_with_a_plain_one(void **state)
 {
     for (uint64_t seed = 0; seed < 2000; seed++) {
         struct dpro_graph *g = random_graph(seed);
-        add_memory(g);
+        add_memory(g)->gpu = seed % 4 == 0;
         for (uint32_t r = 0; r < g->n_ranks; r++)
             fill_at_random(g, r);
         struct dpro_replay *r = run(g, NULL);
@@ -427,6 +465,7 @@ int main(void)
         cmocka_unit_test(test_a_delay_moves_the_peak),
         cmocka_unit_test(test_blocks_of_one_module_and_category_are_one_holder),
         cmocka_unit_test(test_state_belongs_to_the_module_of_its_parameter),
+        cmocka_unit_test(test_a_gpu_reserves_segments),
         cmocka_unit_test(test_what_makes_no_sense_does_no_harm),
         cmocka_unit_test(test_random_sweeps_agree_with_a_plain_one),
         cmocka_unit_test(test_a_long_timeline_keeps_its_peaks_and_its_end),

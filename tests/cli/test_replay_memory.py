@@ -1,0 +1,87 @@
+"""What dpro replay says of memory, against sums over the same trace's events that this file makes itself."""
+import glob
+import gzip
+import json
+import os
+import unittest
+
+from support import BUNDLED, Case, dpro, job
+
+ROOT = os.path.dirname(BUNDLED)
+
+
+def events_peak(path):
+    """The most that is alive in the second step of a structure window, of what was allocated within the window."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        document = json.load(file)
+    events = document["traceEvents"]
+    steps = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("ph") == "X" and e["name"].startswith("ProfilerStep#"))
+    begin, end = steps[-1]
+    alive = most = 0
+    for ts, size in sorted(((e["ts"], e["args"]["Bytes"]) for e in events if e.get("name") == "[memory]"), key=lambda e: e[0]):
+        alive += size
+        if begin <= ts <= end:
+            most = max(most, alive)
+    return document["distributedInfo"]["rank"], most
+
+
+class ReplayMemory(Case):
+    def memory(self, *arguments):
+        done = dpro("replay", "-q", "--no-validate", "--json", *arguments)
+        self.assert_code(done, 0)
+        return json.loads(done.out)["memory"]
+
+    def test_the_peak_is_what_the_events_add_up_to(self):
+        for name in ("torch-ddp-gloo-gpt-n2", "torch-ddp-gloo-gpt-n2-default"):
+            folder = os.path.join(ROOT, name)
+            expected = dict(events_peak(path) for path in glob.glob(os.path.join(folder, "**", "kineto_et*.json.gz"), recursive=True))
+            memory = self.memory(folder)
+            self.assertEqual(memory["source"], "allocations")
+            self.assertEqual([rank["rank"] for rank in memory["ranks"]], sorted(expected))
+            for rank in memory["ranks"]:
+                held = rank["by_category"]
+                before = sum(held.get(what, 0) for what in ("parameter", "optimizer_state", "bucket"))
+                self.assertLess(abs((rank["peak_bytes"] - before) / expected[rank["rank"]] - 1), 0.01, name)
+                self.assertEqual(sum(held.values()), rank["peak_bytes"])
+                self.assertEqual(sum(holder["bytes"] for holder in rank["holders"]), rank["peak_bytes"])
+                self.assertLess(abs(rank["error_pct"]), 1)
+                self.assertEqual(rank["at"]["phase"], "backward")
+                self.assertIsNone(rank["reserved_peak_bytes"])
+
+    def test_the_text_says_it_and_what_it_does_not_know(self):
+        text = " ".join(dpro("replay", "-q", "--no-validate", BUNDLED).out.split())
+        self.assertRegex(text, r"Memory: the most that a rank's device holds all 2 ranks alike: \d+\.\d MB, \d+\.\d+ ms into the "
+                               r"iteration, in backward .*; measured \d+\.\d MB \([-+]?0\.\d %\)")
+        self.assertIn("from the profile's list of what was allocated and freed", text)
+
+    def test_a_what_if_is_not_compared_with_what_was_measured(self):
+        memory = self.memory(BUNDLED, "--delay", "BW=2")
+        self.assertTrue(all(rank["error_pct"] is None and rank["measured_peak_bytes"] for rank in memory["ranks"]))
+        self.assertIn("measured without the change", " ".join(dpro("replay", "-q", "--no-validate", BUNDLED, "--delay", "BW=2").out.split()))
+
+    def test_a_recording_without_it_says_how_to_get_it(self):
+        recording = os.path.join(ROOT, "torch-ddp-gloo-lstm-n2-2gbit")
+        self.assertIsNone(self.memory(recording))
+        self.assertIn("\nMemory: not known. 'dpro profile' records it", dpro("replay", "-q", "--no-validate", recording).out)
+
+    def test_other_traces_say_nothing_of_memory(self):
+        for rank, trace in enumerate(job()):
+            self.write(f"job/rank{rank}.json", trace)
+        self.assertIsNone(self.memory(self.path("job")))
+        done = dpro("replay", "-q", "--no-validate", self.path("job"))
+        self.assertNotIn("Memory", done.out)
+
+    def test_the_timeline_has_counters(self):
+        self.assert_code(dpro("replay", "-q", "--no-validate", BUNDLED, "-o", self.path("out")), 0)
+        with gzip.open(self.path("out", "timeline.json.gz"), "rt", encoding="utf-8") as file:
+            events = [event for event in json.load(file)["traceEvents"] if event["ph"] == "C"]
+        with open(self.path("out", "replay.json"), encoding="utf-8") as file:
+            ranks = json.load(file)["memory"]["ranks"]
+        for rank in ranks:
+            counted = [event["args"]["total"] for event in events if event["pid"] == rank["rank"] + 1]
+            self.assertGreater(len(counted), 100)
+            self.assertEqual(max(counted), rank["peak_bytes"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -40,6 +40,7 @@ CARRIERS = {
     "tensorflow.python.training.device_setter": ("session_plan", "attach"),
 }
 COMPILER = "torch._dynamo"
+MODULES = "torch.nn.modules.module"
 PRELOADED = "DPRO_PRELOADED"  # pid of the process that was executed again: it is not done twice
 
 _session = None
@@ -65,6 +66,8 @@ def start():
         _watch_frameworks((OPTIMIZERS,) if settings.verifying() else HOOKS)
     if os.environ.get("DPRO_PLAN"):
         _when_loaded(OPTIMIZERS, _optimizers_loaded)
+        if not settings.verifying():
+            _when_loaded(MODULES, _modules_loaded)
 
 
 def _watch_frameworks(names):
@@ -80,6 +83,15 @@ def _carrier_loaded(ours, function, module):
 def _optimizers_loaded(module):
     from . import planned
     _when_loaded(COMPILER, planned.FirstStep(module).keep_out_of)
+
+
+def _modules_loaded(_):
+    """Torch itself is still being imported."""
+    from . import applied
+    plan = applied.read(os.environ["DPRO_PLAN"])[0]
+    if plan is not None and plan.memory.recompute:
+        from . import recompute_plan
+        recompute_plan.attach(plan)
 
 
 def with_recorder(model, out, warmup, iterations):

@@ -3,6 +3,7 @@
 They agree through a key-value store that the job has anyway, which works where ranks are missing: one that dpro is not
 in, or that is late, makes the others go on without after a time. Rank 0 reads what each rank answers and decides."""
 import os
+import sys
 import time
 
 from . import report
@@ -16,6 +17,18 @@ _n_asked = {}  # by store and subject: questions so far, the same on all its ran
 def _wait_s():
     text = os.environ.get("DPRO_PLAN_WAIT", "")
     return int(text) if text.isdigit() and int(text) > 0 else WAIT_S
+
+
+def world_size():
+    dist = sys.modules.get("torch.distributed")
+    return dist.get_world_size() if dist is not None and dist.is_available() and dist.is_initialized() else 1
+
+
+def rank():
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    return int(os.environ.get("RANK", "0")) if os.environ.get("RANK", "0").isdigit() else 0
 
 
 class Store:

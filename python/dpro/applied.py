@@ -56,11 +56,38 @@ def tell(plan, rank, name, sizes, what="bucket", more=""):
     if rank != 0:
         return
     text = "plan applied to %s: %d %s%s, the largest of %s%s" % (
-        name, len(sizes), what, "s" if len(sizes) > 1 else "", _size_text(max(sizes)), more)
+        name, len(sizes), what, "s" if len(sizes) > 1 else "", size_text(max(sizes)), more)
     expected = plan.expected or {}
     if all(isinstance(expected.get(key), (int, float)) for key in ("baseline_ms", "iteration_ms")):
         text += "; expected: %.1f ms an iteration instead of %.1f" % (expected["iteration_ms"], expected["baseline_ms"])
     report.tell(text)
+
+
+def tell_memory(plan, rank, name, n_recomputed):
+    """Modules of the models `name` are recomputed; rank 0 says so."""
+    global _last
+    _last = {"path": plan.path, "applied": True, "reason": None, "expected": plan.expected}
+    if rank != 0:
+        return
+    text = "plan applied to %s: %d module%s recomputed in the backward pass" % (
+        name, n_recomputed, "s are" if n_recomputed > 1 else " is")
+    memory = plan.memory
+    if memory.peak_bytes and memory.baseline_peak_bytes:
+        text += "; expected: a peak of %s instead of %s" % (size_text(memory.peak_bytes), size_text(memory.baseline_peak_bytes))
+    report.tell(text)
+
+
+def without_memory(problem):
+    """What the plan says of memory can't be done."""
+    global _last
+    if _last is None:
+        _last = {"path": os.path.abspath(os.environ.get("DPRO_PLAN", "")), "applied": False, "reason": problem, "expected": None}
+    else:
+        _last = dict(_last, reason=problem)
+
+
+def refused():
+    return _last is not None and not _last["applied"]
 
 
 def keep_own(plan, rank):
@@ -71,5 +98,7 @@ def keep_own(plan, rank):
         report.tell("the plan keeps what the job does by itself: nothing is changed")
 
 
-def _size_text(size_bytes):
+def size_text(size_bytes):
+    if size_bytes >= 1 << 30:
+        return "%.2f GiB" % (size_bytes / (1 << 30))
     return "%.1f MiB" % (size_bytes / (1 << 20)) if size_bytes >= 1 << 20 else "%.1f KiB" % (size_bytes / 1024)

@@ -2,6 +2,7 @@
 
 They are made by torch's global hooks around a module's forward, which are there while the structure window is open. A
 module that is called again, as when its activations are recomputed in the backward pass, is marked again."""
+import contextlib
 import sys
 import threading
 import weakref
@@ -33,6 +34,23 @@ def _without_modes(enter, *args):
             enter(*args)
 
 
+_active = None  # the ModuleMarks that mark now
+
+
+@contextlib.contextmanager
+def again(module):
+    """A forward that is computed again without a call of the module."""
+    marks = _active
+    if marks is None:
+        yield
+        return
+    marks._entered(module, None)
+    try:
+        yield
+    finally:
+        marks._left(module, None, None)
+
+
 class ModuleMarks:
     """Of these models, from watch() on; marked from begin() until end(). `failed(problem)` is told of what went wrong,
     and nothing is marked from then on."""
@@ -53,12 +71,15 @@ class ModuleMarks:
                          hooks.register_module_forward_hook(self._left, always_call=True)]
 
     def begin(self):
-        self._marking = True
+        global _active
+        self._marking, _active = True, self
 
     def begin_step(self):
         self._n_calls = {}
 
     def end(self):
+        global _active
+        _active = None
         handles, self._handles, self._marking = self._handles, [], False
         for handle in handles:
             handle.remove()
@@ -76,7 +97,7 @@ class ModuleMarks:
         if name is None or not self._handles or torch._C._get_tracing_state():
             return
         try:
-            if id(module) in self._outer:
+            if id(module) in self._outer and args is not None:
                 self._inputs = [weakref.ref(arg) for arg in args if issubclass(type(arg), torch.Tensor)]
             if self._marking:
                 self._mark(id(module), name)

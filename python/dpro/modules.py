@@ -49,3 +49,48 @@ def of_models(models):
             if id(module) not in seen:
                 seen.add(id(module))
                 yield ("%d/%s" % (n, name) if n else name), module
+
+
+class Around:
+    """What modules of these models lie in and hold, wrappers included."""
+
+    def __init__(self, models):
+        self._outer = {}
+        for model in models:
+            for outer in model.modules():
+                for child in outer.children():
+                    self._outer.setdefault(id(child), []).append(outer)
+
+    def of(self, module):
+        """All that it lies in, itself, and all that lies in it."""
+        found, left, seen = list(module.modules()), list(self._outer.get(id(module), ())), set()
+        while left:
+            outer = left.pop()
+            if id(outer) not in seen:
+                seen.add(id(outer))
+                found.append(outer)
+                left += self._outer.get(id(outer), ())
+        return found
+
+
+def _any(found, *wrappers):
+    kinds = tuple(kind for kind in (getattr(sys.modules.get(where), name, None) for where, name in wrappers) if kind)
+    return any(type_is(module, *kinds) for module in found)
+
+
+def any_compiled(found):
+    return any(getattr(module, "_compiled_call_impl", None) is not None for module in found) or _any(
+        found, ("torch._dynamo.eval_frame", "OptimizedModule"))
+
+
+def any_sharded(found):
+    return _any(found, ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"),
+                ("torch.distributed.fsdp", "FSDPModule"), ("torch.distributed._composable.fsdp", "FSDPModule"))
+
+
+def any_checkpointed(found):
+    return _any(found, ("torch.distributed.algorithms._checkpoint.checkpoint_wrapper", "ActivationWrapper"))
+
+
+def any_replicated(found):
+    return _any(found, ("torch.nn.parallel.data_parallel", "DataParallel"))

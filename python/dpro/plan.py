@@ -3,11 +3,12 @@ import hashlib
 import json
 import os
 
-SCHEMAS = ("dpro.plan/1", "dpro.plan/2")  # 2: with fused ops
+SCHEMAS = ("dpro.plan/1", "dpro.plan/2", "dpro.plan/3")  # 2: with fused ops; 3: with memory
 STACKS = {"ddp": "PyTorch's DDP", "horovod": "Horovod", "tensorflow-ring": "TensorFlow's collectives",
           "tensorflow-ps": "TensorFlow's parameter servers", "mxnet-ps": "MXNet's key-value store", "byteps": "BytePS"}
 COMPRESSIONS = ("none", "fp16", "bf16")
 MOST_PARTITIONS = 1024
+MOST_MICRO_BATCHES = 65536
 
 
 class Unusable(Exception):
@@ -21,19 +22,31 @@ class Bucket:
         self.server = server  # -1: none is chosen
 
 
+class Memory:
+    """`recompute`: names of the modules that are computed again in the backward pass; `micro_batches`: in how many parts
+    a step's batch goes through the model. Bytes are None where the plan does not say."""
+
+    def __init__(self, recompute, micro_batches, baseline_peak_bytes, peak_bytes):
+        self.recompute, self.micro_batches = recompute, micro_batches
+        self.baseline_peak_bytes, self.peak_bytes = baseline_peak_bytes, peak_bytes
+
+
 class Plan:
     """`stack`: what carries the job's gradients; `models`: a name and {parameter: bytes} each, in the model's order;
     `buckets` in order of launch; `is_own`: they are those that the job had; `digest` is equal for plans that ask for the
     same of communication; `by_settings`: Horovod makes the buckets by itself, as it is told by variables; `n_servers`:
-    parameter servers that it is for, 0 where it does not say; `n_fused_ops` is all that is known of computation."""
+    parameter servers that it is for, 0 where it does not say; `n_fused_ops` is all that is known of computation; `memory` is
+    always there."""
 
     def __init__(self, path, stack, world_size, models, buckets, is_own, compression, by_settings, expected, n_fused_ops,
-                 n_servers):
+                 n_servers, memory):
         self.path, self.stack, self.world_size, self.models = path, stack, world_size, models
         self.buckets, self.is_own, self.compression = buckets, is_own, compression
         self.by_settings, self.n_servers = by_settings, n_servers
         self.expected, self.n_fused_ops = expected, n_fused_ops
-        text = repr((stack, world_size, models, [vars(bucket) for bucket in buckets], compression, by_settings, n_servers))
+        self.memory = memory
+        text = repr((stack, world_size, models, [vars(bucket) for bucket in buckets], compression, by_settings, n_servers,
+                     memory.recompute, memory.micro_batches))
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -74,7 +87,7 @@ def _plan(path, value):
         raise Unusable("no plan: its schema is not %s" % " or ".join(SCHEMAS))
     if value["schema"] not in SCHEMAS:
         raise Unusable("written as %s by dpro %s, this one reads %s" % (
-            value["schema"], value.get("dpro"), " and ".join(SCHEMAS)))
+            value["schema"], value.get("dpro"), ", ".join(SCHEMAS)))
     job = _take(value, "job", dict, "the plan")
     stack = _take(job, "stack", str, "job", "ddp")
     if stack == "ddp" and job.get("framework") != "pytorch":
@@ -83,18 +96,35 @@ def _plan(path, value):
         raise Unusable("job: stack %r is none of %s" % (stack, ", ".join(STACKS)))
     world_size = _take(job, "world_size", int, "job")
     models = [_model(n, entry) for n, entry in _objects(job, "models", "job")]
-    communication = _take(value, "communication", dict, "the plan")
+    memory = _memory(_take(value, "memory", dict, "the plan", {}))
+    of_memory = bool(memory.recompute) or memory.micro_batches > 1
+    communication = _take(value, "communication", dict, "the plan", {} if of_memory else None)
     compression = communication.get("compression", "none")
     if compression not in COMPRESSIONS:
         raise Unusable("communication: compression %r is none of %s" % (compression, ", ".join(COMPRESSIONS)))
+    if of_memory:  # of a job whose ranks send nothing
+        communication.setdefault("buckets", [])
     buckets = [_bucket(n, entry, models) for n, entry in _objects(communication, "buckets", "communication")]
-    _check_cover(models, buckets)
+    if buckets or not of_memory:
+        _check_cover(models, buckets)
     expected = value.get("expected")
     fused_ops = _take(_take(value, "computation", dict, "the plan", {}), "fused_ops", list, "computation", [])
     return Plan(path, stack, world_size, models, buckets, communication.get("is_own") is True, compression,
                 stack == "horovod" and "fusion_threshold_bytes" in communication,
                 expected if isinstance(expected, dict) else None, len(fused_ops),
-                _take(communication, "servers", int, "communication", 0))
+                _take(communication, "servers", int, "communication", 0), memory)
+
+
+def _memory(value):
+    names = _take(value, "recompute", list, "memory", [])
+    for n, name in enumerate(names):
+        if not isinstance(name, str) or name in names[:n]:
+            raise Unusable("memory: recompute[%d] is no name of a module, or is there twice" % n)
+    micro_batches = _take(value, "micro_batches", int, "memory", 1)
+    if not 1 <= micro_batches <= MOST_MICRO_BATCHES:
+        raise Unusable("memory: micro_batches is %d; 1 to %d are possible" % (micro_batches, MOST_MICRO_BATCHES))
+    sizes = [_take(value, key, int, "memory", 0) for key in ("baseline_peak_bytes", "peak_bytes")]
+    return Memory(names, micro_batches, *(size if size > 0 else None for size in sizes))
 
 
 def _model(n, entry):

@@ -8,6 +8,7 @@ import sys
 import weakref
 
 from . import applied, report, settings
+from .agreement import rank, world_size
 from .report import say
 
 DDP_MODULE = "torch.nn.parallel.distributed"
@@ -58,8 +59,13 @@ def _constructed(ddp):
     if ddp in models():  # a class of the job's that calls the constructor twice
         return
     _made.append(weakref.ref(ddp))
-    if not settings.verifying():
+    if not settings.verifying() and not _of_memory_only(applied.read(os.environ["DPRO_PLAN"])[0]):
         use(ddp, os.environ["DPRO_PLAN"])
+
+
+def _of_memory_only(plan):
+    """Whether it says nothing of communication: recompute_plan.py does the rest."""
+    return plan is not None and not plan.buckets
 
 
 def use(ddp, path):
@@ -130,18 +136,6 @@ def models():
     return [ddp for ddp in (ref() for ref in _made) if ddp is not None]
 
 
-def world_size():
-    dist = sys.modules["torch.distributed"]
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def rank():
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
-        return dist.get_rank()
-    return int(os.environ.get("RANK", "0")) if os.environ.get("RANK", "0").isdigit() else 0
-
-
 def _refuse(problem, path=None):
     applied.refuse(problem, rank(), path)
 
@@ -167,6 +161,9 @@ def _fit(plan, ddp):
         return None, None, "the model has several parameters of one name"
     number = _model(plan, here)
     problem = _difference(plan.models[number], reducer.name_of(ddp), here)
+    if problem is None and plan.memory.recompute and len(plan.models) == 1:
+        from . import recompute
+        problem = recompute.find([ddp], plan.memory.recompute)[1]
     if problem:
         return None, None, problem
     numbers = {name: n for n, name in enumerate(parameters.names)}
@@ -210,6 +207,10 @@ def apply(model, path):
         raise Error("apply() takes a torch.nn.Module and the folder of a plan")
     if not isinstance(model, DistributedDataParallel):
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+            plan = applied.read(os.fspath(path))[0]
+            if plan is not None and plan.memory.recompute:
+                _recompute(plan, model)
+                return model
             _refuse("this job has no other ranks (dist.init_process_group comes before dpro.apply)", path)
             return model
         device = next(model.parameters()).device
@@ -222,10 +223,18 @@ def apply(model, path):
 def _apply(ddp, path):
     from . import reducer
     layout, (plan, _) = reducer.layout_of(ddp), applied.read(os.fspath(path))
-    if layout is None:
+    if plan is not None and plan.memory.recompute and (_of_memory_only(plan) or layout or use(ddp, path)):
+        _recompute(plan, ddp)
+    elif layout is None:
         use(ddp, path)
     elif plan is None or plan.path != layout.plan.path:
         say("plan-twice", "dpro.apply: the model has the plan %s already, which is kept" % layout.plan.path, rank())
+
+
+@_guarded
+def _recompute(plan, model):
+    from . import recompute_plan
+    recompute_plan.use(plan, [model])
 
 
 class FirstStep:
@@ -237,7 +246,8 @@ class FirstStep:
 
     def _stepped(self, optimizer, args, kwargs):
         self._handle.remove()
-        if not _made and "horovod.torch" not in sys.modules:
+        plan = applied.read(os.environ["DPRO_PLAN"])[0]
+        if not _made and "horovod.torch" not in sys.modules and not (plan and plan.memory.recompute):
             _refuse("%s; a plan is for the gradients of DistributedDataParallel"
                     % ("the job is a single process" if world_size() == 1 else "it has no DDP model"))
 

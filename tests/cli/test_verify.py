@@ -217,7 +217,7 @@ class Plans(Case):
             return plan["job"]["models"][0]["parameters"]
 
         cases = {
-            "another schema": (lambda p: p.update(schema="dpro.plan/3"), "dpro.plan/3", "dpro.plan/1"),
+            "another schema": (lambda p: p.update(schema="dpro.plan/9"), "dpro.plan/9", "dpro.plan/1"),
             "no plan": (lambda p: p.pop("schema"), "schema"),
             "another framework": (lambda p: p["job"].update(framework="mxnet"), "pytorch"),
             "no world size": (lambda p: p["job"].pop("world_size"), "world_size"),

@@ -1,0 +1,125 @@
+"""A plan's recomputation in the job: decided at the first forward pass that trains, when the models are as they will be,
+whatever carries the gradients. All ranks do it or none."""
+import gc
+import os
+import sys
+import weakref
+
+import torch
+from torch.nn.modules import module as hooks
+
+from . import agreement, applied, job, model, report
+from .ddp_parameters import type_is
+
+MOST_CALLS = 1 << 20  # of modules, without an optimizer: the job trains in a way of its own
+
+_done = []  # weak references to models that were decided on
+
+
+def _is_done(model):
+    return any(ref() is model for ref in _done)
+
+
+def attach(plan):
+    """When torch.nn.modules.module is there, and torch itself is still being imported."""
+    _Start(plan)
+
+
+class _Start:
+    def __init__(self, plan):
+        self._plan, self._n_calls = plan, 0
+        self._handle = hooks.register_module_forward_pre_hook(self._entered)
+
+    def _entered(self, module, args):
+        if torch.compiler.is_compiling() or not (module.training and torch.is_grad_enabled()):
+            return
+        self._n_calls += 1
+        if self._n_calls & (self._n_calls - 1):  # to look for optimizers takes a while: at the 1st, 2nd, 4th, ... call
+            return
+        self._look()
+
+    def _look(self):
+        try:
+            optimizers = optimizers_of_job()
+            if optimizers or self._n_calls >= MOST_CALLS:
+                self._handle.remove()
+            if optimizers:
+                use(self._plan, model.find(optimizers))
+        except Exception as problem:
+            if report.is_the_jobs(problem):
+                raise
+            self._handle.remove()
+            refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]))
+
+
+def optimizers_of_job():
+    return [thing for thing in gc.get_objects() if type_is(thing, torch.optim.Optimizer)]
+
+
+def refuse(problem):
+    report.say("plan-recompute", "nothing is recomputed, the job runs on as it does: %s" % problem, agreement.rank())
+    applied.without_memory(problem)
+
+
+def store_of(models):
+    """By which the ranks that train these models agree; and why they can't, else None."""
+    ddp_class = model.ddp_class()
+    for module in models:
+        if ddp_class and type_is(module, ddp_class):
+            return agreement.TorchStore(module.process_group), None
+    if "horovod.torch" in sys.modules:
+        from . import horovod_plan
+        store = horovod_plan.Rendezvous()
+        return store, store.missing()
+    if model.distributed():
+        return agreement.TorchStore(torch.distributed.group.WORLD), None
+    return agreement.Store(), None
+
+
+def prepare(plan, models):
+    """Asks all ranks. Returns what is to be recomputed (recompute.py), switched off; None when it can't be, and why."""
+    from . import recompute
+    found, (store, problem) = None, store_of(models)
+    if problem is None:
+        try:
+            problem = _unfit(plan, models)
+            if problem is None:
+                found, problem = recompute.find(models, plan.memory.recompute)
+        except Exception as failed:  # every rank has to answer
+            if report.is_the_jobs(failed):
+                raise
+            problem = "%s: %s" % (type(failed).__name__, str(failed).split("\n")[0])
+        problem = agreement.ask(store, "recompute", plan.digest, problem)
+    if problem:
+        return None, problem
+    recompute.prepare(found)
+    return found, None
+
+
+def _unfit(plan, models):
+    world_size = max(agreement.world_size(), job.place()[1])
+    if world_size != plan.world_size:
+        return "it is for %d rank%s, this job has %d" % (plan.world_size, "s" if plan.world_size > 1 else "", world_size)
+    return None
+
+
+def use(plan, models):
+    """Recomputes what the plan says, if all ranks can."""
+    from . import recompute
+    if applied.refused():  # which has been said, with the reason
+        return
+    if all(map(_is_done, models)):  # by dpro.apply
+        return
+    _done.extend(map(weakref.ref, models))
+    found, problem = prepare(plan, models)
+    if problem:
+        refuse(problem)
+        return
+    recompute.when_given_up(refuse)
+    recompute.switch(found)
+    applied.tell_memory(plan, agreement.rank(), ", ".join(name_of(module) for module in models), len(found))
+
+
+def name_of(module):
+    from . import modules
+    return type(modules.inside(module)).__name__

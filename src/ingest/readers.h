@@ -18,6 +18,8 @@
     ROW(mxnet_text_reader)    /* what MXNet's executor or symbol says of itself (debug_str) */     \
     ROW(mxnet_symbol_reader)  /* MXNet's symbol, JSON */                                           \
     ROW(kineto_reader)        /* PyTorch's profiler (Kineto), Chrome trace JSON */                 \
+    ROW(snapshot_reader)      /* PyTorch's snapshot of GPU memory, a pickle */                     \
+    ROW(snapshot_json_reader) /* the same as JSON */                                               \
     ROW(et_reader)            /* PyTorch's execution trace, JSON */                                \
     ROW(graphdef_reader)      /* TensorFlow's GraphDef, protobuf */                                \
     ROW(runmeta_reader)       /* TensorFlow's RunMetadata, protobuf: graphs, a session's step */   \

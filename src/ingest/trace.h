@@ -14,6 +14,7 @@
 #include "base/arena.h"
 #include "base/array.h"
 #include "base/strtab.h"
+#include "ingest/allocator_history.h"
 #include "ingest/horovod/rounds.h"
 #include "ingest/rank_json.h"
 #include "ingest/transport/nccl.h"
@@ -183,7 +184,7 @@ struct trace_allocation {
                          order */
     uint32_t track;   /* of the thread; NO_ID: unknown */
     int32_t device;   /* number of the GPU; -1: memory of the CPU */
-    uint32_t window;
+    uint32_t window;  /* NO_ID: in none; a snapshot also tells of the time between them */
     int64_t allocated_bytes, reserved_bytes; /* by the device's allocator, right after; -1: not
                                                 said. Of a CPU, since the profiler began */
 };
@@ -236,13 +237,14 @@ struct trace_rank {
     struct trace_allocation *allocations;   /* by time */
     struct trace_module_call *module_calls; /* by start, outer ones first */
     struct held_memory *held;               /* NULL: there is no memory.json */
+    struct allocator_history *allocators;   /* of a snapshot, one a device, ascending */
     struct recording *recording; /* what dpro's recorder wrote of the rank; NULL: nothing */
     struct timeline *timeline;   /* what its communication layer wrote; NULL: nothing */
     struct fused_rank fused;     /* where the trace has a fusion */
     size_t max_exchanges;        /* of BytePS, that there is room for */
     uint32_t n_tracks, n_windows, n_spans, n_details, n_links, n_groups, n_et_nodes, n_et_tensors;
     uint32_t n_dfg_nodes, n_dfg_inputs;
-    uint32_t n_allocations, n_module_calls;
+    uint32_t n_allocations, n_module_calls, n_allocators;
 };
 
 struct dpro_trace {

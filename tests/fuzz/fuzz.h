@@ -12,6 +12,7 @@
 #include "ingest/horovod/timeline.h"
 #include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto.h"
+#include "ingest/pytorch/snapshot.h"
 #include "ingest/readers.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -82,6 +83,23 @@ static inline uint64_t fuzz_hash_kineto(const struct kineto_part *flows)
     return h ^ flows->n_bad_allocations << 40;
 }
 
+static inline uint64_t fuzz_hash_snapshot(const struct snapshot_part *snapshot)
+{
+    uint64_t h = snapshot->n_broken ^ (uint64_t)snapshot->whole << 60 ^ snapshot->lists.n << 30;
+    for (size_t i = 0; i < snapshot->entries.n; i++)
+        h = fuzz_hash(h ^ snapshot->entries.at[i].list, &snapshot->entries.at[i].is,
+                      offsetof(struct allocator_request, what) + 1);
+    for (size_t i = 0; i < snapshot->segments.n; i++) {
+        const struct allocator_segment *segment = &snapshot->segments.at[i].is;
+        h = fuzz_hash(h, segment, offsetof(struct allocator_segment, private_pool) + 1);
+        if (segment->first_block + segment->n_blocks > snapshot->blocks.n)
+            abort();
+    }
+    for (size_t i = 0; i < snapshot->blocks.n; i++)
+        h = fuzz_hash(h, &snapshot->blocks.at[i], offsetof(struct allocator_block, state) + 1);
+    return h;
+}
+
 static inline uint64_t fuzz_hash_held(const struct held_part *held)
 {
     uint64_t h = held->n_broken ^ (uint64_t)held->when_ns ^ held->capacity_bytes << 8;
@@ -107,6 +125,7 @@ static inline uint64_t fuzz_hash_payload(const struct trace_part *part)
     const struct timeline *timeline = part_payload(part, &timeline_payload);
     const struct kineto_part *flows = part_payload(part, &kineto_payload);
     const struct execution_trace *et = part_payload(part, &et_payload);
+    const struct snapshot_part *snapshot = part_payload(part, &snapshot_payload);
     const struct held_part *held = part_payload(part, &held_payload);
     return transport   ? fuzz_hash_transport(transport)
            : recording ? fuzz_hash_recording(recording)
@@ -115,6 +134,7 @@ static inline uint64_t fuzz_hash_payload(const struct trace_part *part)
            : flows     ? fuzz_hash_kineto(flows)
            : et        ? fuzz_hash_et(et)
            : held      ? fuzz_hash_held(held)
+           : snapshot  ? fuzz_hash_snapshot(snapshot)
                        : 0;
 }
 

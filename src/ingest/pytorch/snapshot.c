@@ -1,0 +1,215 @@
+/* ingest/pytorch/snapshot.c: what the allocator of a GPU's memory was asked for and what it holds,
+ * from the dicts of a snapshot; joined to the rank as a history a device.
+ *
+ * Entries come oldest first, and the oldest may be missing: PyTorch keeps as many as it is told to.
+ * Segments are as they were when the snapshot was made. */
+#include "ingest/pytorch/snapshot.h"
+
+#include <string.h>
+
+#include "base/map.h"
+#include "base/memory.h"
+#include "base/sort.h"
+#include "ingest/load.h"
+
+/* No device is larger: 256 TiB. */
+static const int64_t MAX_BYTES = INT64_C(1) << 48;
+
+static void fini(void *payload)
+{
+    struct snapshot_part *snapshot = payload;
+    array_fini(&snapshot->entries);
+    array_fini(&snapshot->segments);
+    array_fini(&snapshot->blocks);
+    array_fini(&snapshot->lists);
+}
+
+const struct payload_kind snapshot_payload = {sizeof(struct snapshot_part), fini, NULL};
+
+/* ---- reading ---- */
+
+struct snapshot_part *snapshot_begin(struct trace_part *part)
+{
+#define TEXT_OF(word, text) text,
+    static const char *const words[] = {"", SNAPSHOT_WORDS(TEXT_OF)};
+    struct snapshot_part *to = part_make_payload(part, &snapshot_payload);
+    for (unsigned w = 0; w < N_SNAPSHOT_WORDS; w++)
+        part_intern(part, words[w], strlen(words[w]));
+    to->device_traces = NO_ID;
+    to->max_split_bytes = INT64_MIN;
+    to->collection = -1;
+    to->expandable = -1;
+    return to;
+}
+
+static bool has(const struct snapshot_dict *dict, enum snapshot_word key)
+{
+    return dict->has >> key & 1;
+}
+
+static int64_t number(const struct snapshot_dict *dict, enum snapshot_word key, int64_t otherwise)
+{
+    const struct pickle_value *value = &dict->values[key];
+    return has(dict, key) && (value->kind == PICKLE_INT || value->kind == PICKLE_BOOL)
+               ? value->integer
+               : otherwise;
+}
+
+static uint32_t text(const struct snapshot_dict *dict, enum snapshot_word key)
+{
+    return has(dict, key) && dict->values[key].kind == PICKLE_TEXT ? dict->values[key].id : 0;
+}
+
+static bool is_size(int64_t bytes)
+{
+    return bytes >= 0 && bytes <= MAX_BYTES;
+}
+
+/* An entry's act; false: it is none that changes anything ("snapshot"). */
+static bool act_of(uint32_t word, uint8_t *what)
+{
+    static const struct {
+        uint32_t word;
+        uint8_t what;
+    } acts[] = {
+        {WORD_ALLOC, ALLOCATOR_TAKE},
+        {WORD_FREE_REQUESTED, ALLOCATOR_GIVE_REQUESTED},
+        {WORD_FREE_COMPLETED, ALLOCATOR_GIVE_COMPLETED},
+        {WORD_SEGMENT_ALLOC, ALLOCATOR_SEGMENT_TAKEN},
+        {WORD_SEGMENT_FREE, ALLOCATOR_SEGMENT_GIVEN},
+        {WORD_SEGMENT_MAP, ALLOCATOR_MAPPED},
+        {WORD_SEGMENT_UNMAP, ALLOCATOR_UNMAPPED},
+        {WORD_OOM, ALLOCATOR_FAILED},
+    };
+    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
+        if (acts[i].word == word) {
+            *what = acts[i].what;
+            return true;
+        }
+    return false;
+}
+
+/* 0: not said, or beyond what a time can be. */
+static int64_t time_of(const struct snapshot_dict *dict)
+{
+    int64_t ns;
+    return __builtin_mul_overflow(number(dict, WORD_TIME_US, 0), 1000, &ns) || !trace_time_fits(ns)
+               ? 0
+               : ns;
+}
+
+static void add_entry(struct snapshot_part *to, const struct snapshot_dict *dict)
+{
+    struct snapshot_entry entry = {.stream = number(dict, WORD_STREAM, 0),
+                                   .list = NO_ID,
+                                   .object = dict->object,
+                                   .private_pool = dict->private_pool};
+    int64_t bytes = number(dict, WORD_SIZE, -1), address = number(dict, WORD_ADDR, 0);
+    if (!act_of(text(dict, WORD_ACTION), &entry.is.what))
+        return;
+    if (!is_size(bytes) || (address == 0 && entry.is.what != ALLOCATOR_FAILED) ||
+        to->entries.n >= NO_ID - 1) {
+        to->n_broken++;
+        return;
+    }
+    entry.is.bytes = (uint64_t)bytes;
+    entry.is.id = entry.is.what == ALLOCATOR_FAILED ? 0 : (uint64_t)address;
+    entry.is.ns = time_of(dict);
+    array_push(&to->entries, entry);
+}
+
+/* Before the segment that it lies in. Its address may not be said: it follows the one before. */
+static void add_block(struct snapshot_part *to, const struct snapshot_dict *dict)
+{
+    int64_t bytes = number(dict, WORD_SIZE, -1);
+    uint32_t state = text(dict, WORD_STATE);
+    if (to->blocks.n >= NO_ID - 1 || !is_size(bytes)) {
+        to->n_broken++;
+        return;
+    }
+    struct allocator_block block = {.address = (uint64_t)number(dict, WORD_ADDRESS, 0),
+                                    .size_bytes = (uint64_t)bytes,
+                                    .state = state == WORD_INACTIVE           ? ALLOCATOR_FREE
+                                             : state == WORD_ACTIVE_ALLOCATED ? ALLOCATOR_TAKEN
+                                                                              : ALLOCATOR_WAITING};
+    array_push(&to->blocks, block);
+}
+
+/* Whether the blocks fill the segment. */
+static bool place_blocks(struct allocator_block *blocks, uint32_t n, uint64_t address,
+                         uint64_t bytes)
+{
+    uint64_t at = address, end = address + bytes;
+    for (uint32_t i = 0; i < n; i++) {
+        if (blocks[i].address == 0)
+            blocks[i].address = at;
+        if (blocks[i].address != at || blocks[i].size_bytes > end - at)
+            return false;
+        at += blocks[i].size_bytes;
+    }
+    return at == end;
+}
+
+static void add_segment(struct snapshot_part *to, const struct snapshot_dict *dict)
+{
+    uint32_t first = 0;
+    if (to->segments.n) {
+        const struct allocator_segment *last = &to->segments.at[to->segments.n - 1].is;
+        first = last->first_block + last->n_blocks;
+    }
+    struct snapshot_segment segment = {
+        .is = {.address = (uint64_t)number(dict, WORD_ADDRESS, 0),
+               .first_block = first,
+               .n_blocks = (uint32_t)to->blocks.n - first,
+               .small = text(dict, WORD_SEGMENT_TYPE) == WORD_SMALL,
+               .expandable = number(dict, WORD_IS_EXPANDABLE, 0) != 0,
+               .private_pool = dict->private_pool},
+        .stream = number(dict, WORD_STREAM, 0),
+        .device = number(dict, WORD_DEVICE, 0),
+    };
+    int64_t bytes = number(dict, WORD_TOTAL_SIZE, -1);
+    if (!is_size(bytes) || segment.is.address == 0 ||
+        segment.is.address > UINT64_MAX - (uint64_t)MAX_BYTES || to->segments.n >= NO_ID - 1 ||
+        !place_blocks(to->blocks.at + first, segment.is.n_blocks, segment.is.address,
+                      (uint64_t)bytes)) {
+        to->n_broken++;
+        to->blocks.n = first;
+        return;
+    }
+    segment.is.size_bytes = (uint64_t)bytes;
+    array_push(&to->segments, segment);
+}
+
+static void add_settings(struct snapshot_part *to, const struct snapshot_dict *dict)
+{
+    const struct pickle_value *collection = &dict->values[WORD_COLLECTION];
+    to->conf = text(dict, WORD_CONF) ? text(dict, WORD_CONF) : text(dict, WORD_CONF_2025);
+    to->max_split_bytes = number(dict, WORD_MAX_SPLIT_SIZE, INT64_MIN);
+    to->expandable = (int8_t)(number(dict, WORD_EXPANDABLE_SEGMENTS, -1) > 0 ? 1
+                              : has(dict, WORD_EXPANDABLE_SEGMENTS)          ? 0
+                                                                             : -1);
+    if (has(dict, WORD_COLLECTION) && collection->kind == PICKLE_FLOAT && collection->real >= 0 &&
+        collection->real <= 1)
+        to->collection = collection->real;
+}
+
+void snapshot_add(struct snapshot_part *to, const struct snapshot_dict *dict)
+{
+    if (has(dict, WORD_ACTION))
+        add_entry(to, dict);
+    else if (has(dict, WORD_TOTAL_SIZE))
+        add_segment(to, dict);
+    else if (has(dict, WORD_STATE) && has(dict, WORD_SIZE))
+        add_block(to, dict);
+    else if (has(dict, WORD_CONF) || has(dict, WORD_CONF_2025) || has(dict, WORD_MAX_SPLIT_SIZE))
+        add_settings(to, dict);
+    if (has(dict, WORD_DEVICE_TRACES) && dict->values[WORD_DEVICE_TRACES].kind == PICKLE_LIST)
+        to->device_traces = dict->values[WORD_DEVICE_TRACES].id;
+}
+
+void snapshot_place(struct snapshot_part *to, uint32_t object, uint32_t list)
+{
+    size_t i = LOWER_BOUND(k, (size_t)0, to->entries.n, to->entries.at[k].object < object);
+    if (i < to->entries.n && to->entries.at[i].object == object)
+        to->entries.at[i].list = list;
+}

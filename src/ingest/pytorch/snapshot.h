@@ -1,0 +1,97 @@
+/* ingest/pytorch/snapshot.h: a history of the memory of GPUs as torch.cuda.memory._snapshot() gives
+ * it, put together from the members of its dicts, in whatever form they are written. */
+#pragma once
+
+#include "base/pickle.h"
+#include "ingest/allocator_history.h"
+#include "ingest/rank_job.h"
+
+/* Keys and values that mean something; in a part's strings each has the number of its row. */
+#define SNAPSHOT_WORDS(ROW)                                                                        \
+    ROW(WORD_ACTION, "action")                                                                     \
+    ROW(WORD_ADDR, "addr")                                                                         \
+    ROW(WORD_SIZE, "size")                                                                         \
+    ROW(WORD_STREAM, "stream")                                                                     \
+    ROW(WORD_TIME_US, "time_us")                                                                   \
+    ROW(WORD_POOL_ID, "pool_id")                                                                   \
+    ROW(WORD_DEVICE, "device")                                                                     \
+    ROW(WORD_ADDRESS, "address")                                                                   \
+    ROW(WORD_TOTAL_SIZE, "total_size")                                                             \
+    ROW(WORD_SEGMENT_TYPE, "segment_type")                                                         \
+    ROW(WORD_SEGMENT_POOL_ID, "segment_pool_id")                                                   \
+    ROW(WORD_IS_EXPANDABLE, "is_expandable")                                                       \
+    ROW(WORD_STATE, "state")                                                                       \
+    ROW(WORD_DEVICE_TRACES, "device_traces")                                                       \
+    ROW(WORD_CONF, "PYTORCH_CUDA_ALLOC_CONF")                                                      \
+    ROW(WORD_CONF_2025, "PYTORCH_ALLOC_CONF")                                                      \
+    ROW(WORD_MAX_SPLIT_SIZE, "max_split_size")                                                     \
+    ROW(WORD_COLLECTION, "garbage_collection_threshold")                                           \
+    ROW(WORD_EXPANDABLE_SEGMENTS, "expandable_segments")                                           \
+    ROW(WORD_SMALL, "small")                                                                       \
+    ROW(WORD_INACTIVE, "inactive")                                                                 \
+    ROW(WORD_ACTIVE_ALLOCATED, "active_allocated")                                                 \
+    ROW(WORD_ALLOC, "alloc")                                                                       \
+    ROW(WORD_FREE_REQUESTED, "free_requested")                                                     \
+    ROW(WORD_FREE_COMPLETED, "free_completed")                                                     \
+    ROW(WORD_SEGMENT_ALLOC, "segment_alloc")                                                       \
+    ROW(WORD_SEGMENT_FREE, "segment_free")                                                         \
+    ROW(WORD_SEGMENT_MAP, "segment_map")                                                           \
+    ROW(WORD_SEGMENT_UNMAP, "segment_unmap")                                                       \
+    ROW(WORD_OOM, "oom")                                                                           \
+    ROW(WORD_SEGMENTS, "segments")
+
+#define SNAPSHOT_WORD_OF(word, text) word,
+enum snapshot_word { WORD_NONE, SNAPSHOT_WORDS(SNAPSHOT_WORD_OF) N_SNAPSHOT_WORDS };
+enum { N_SNAPSHOT_KEYS = WORD_SMALL }; /* the words before are keys */
+
+struct snapshot_entry {
+    struct allocator_request is; /* without its stream's number */
+    int64_t stream;              /* handle */
+    uint32_t list;               /* of a device; NO_ID: not yet known */
+    uint32_t object;             /* that it was */
+    int32_t device;              /* from joining on */
+    bool private_pool;
+};
+
+struct snapshot_segment {
+    struct allocator_segment is; /* without its stream's number; blocks of the part */
+    int64_t stream;
+    int64_t device;
+};
+
+/* Of lists in lists. */
+struct snapshot_list {
+    uint32_t in, list; /* objects */
+};
+
+struct snapshot_part {
+    ARRAY(struct snapshot_entry) entries;
+    ARRAY(struct snapshot_segment) segments;
+    ARRAY(struct allocator_block) blocks;
+    ARRAY(struct snapshot_list) lists; /* that lie in others, which device_traces may be */
+    uint32_t device_traces;            /* object; NO_ID: it did not come */
+    uint32_t conf;                     /* string id: of the settings' text; 0: none */
+    int64_t max_split_bytes;           /* -1: no limit; below: not said */
+    double collection;                 /* garbage_collection_threshold; below 0: not said */
+    int8_t expandable;                 /* 0, 1; -1: not said */
+    uint64_t n_broken;                 /* entries, segments and blocks that make no sense */
+    bool whole;
+
+    struct trace_allocation *room; /* at joining: for the allocations of one device */
+};
+extern const struct payload_kind snapshot_payload;
+
+/* A dict being read. */
+struct snapshot_dict {
+    uint32_t object;
+    uint64_t has; /* bit k: key k */
+    struct pickle_value values[N_SNAPSHOT_KEYS];
+    bool private_pool; /* its pool is not the default one */
+};
+
+/* Adds the words to the part's strings, before any other. */
+struct snapshot_part *snapshot_begin(struct trace_part *part);
+/* A dict all of whose members are known; what it is for shows by its keys. */
+void snapshot_add(struct snapshot_part *to, const struct snapshot_dict *dict);
+/* The list that an entry lies in, the last one of those that `object` may be. */
+void snapshot_place(struct snapshot_part *to, uint32_t object, uint32_t list);

@@ -1,0 +1,274 @@
+/* ingest/pytorch/snapshot_join.c: see snapshot_join.h. Of a file that ends early the segments are
+ * not taken: they are as they were after requests that are missing. Entries of private pools (of
+ * CUDA graphs) are no requests of the allocator's other pools and stay out of the histories, but
+ * are allocations. */
+#include "ingest/pytorch/snapshot_join.h"
+
+#include <string.h>
+
+#include "base/map.h"
+#include "base/memory.h"
+#include "base/sort.h"
+#include "ingest/load.h"
+#include "ingest/pytorch/snapshot.h"
+
+/* ---- devices ---- */
+
+struct devices {
+    struct snapshot_part *of;
+    struct map by_list;   /* map_key(list of device_traces) -> number */
+    int32_t otherwise;    /* of an entry whose list did not end */
+    ARRAY(int32_t) those; /* there is something of; ascending */
+};
+
+static int32_t device_of(const struct devices *devices, const struct snapshot_entry *entry)
+{
+    uint64_t number;
+    return entry->list != NO_ID && map_get(&devices->by_list, map_key(entry->list), &number)
+               ? (int32_t)number
+               : devices->otherwise;
+}
+
+static int32_t device_number(int64_t device)
+{
+    return device >= 0 && device <= INT32_MAX ? (int32_t)device : 0;
+}
+
+static void add_device(struct devices *devices, struct map *seen, int32_t device)
+{
+    if (map_get(seen, map_key((uint64_t)device), NULL))
+        return;
+    map_set(seen, map_key((uint64_t)device), 1);
+    array_push(&devices->those, device);
+}
+
+ORDER(by_number, int32_t, COMPARE(*x, *y));
+
+static void find_devices(struct devices *devices)
+{
+    struct snapshot_part *of = devices->of;
+    struct map seen = {0};
+    uint64_t n = 0;
+    for (size_t i = 0; i < of->lists.n; i++)
+        if (of->lists.at[i].in == of->device_traces && n < INT32_MAX)
+            map_set(&devices->by_list, map_key(of->lists.at[i].list), n++);
+    if (of->segments.n)
+        devices->otherwise = device_number(of->segments.at[0].device);
+    for (size_t i = 0; i < of->entries.n; i++) {
+        of->entries.at[i].device = device_of(devices, &of->entries.at[i]);
+        add_device(devices, &seen, of->entries.at[i].device);
+    }
+    for (size_t i = 0; i < of->segments.n && of->whole; i++)
+        add_device(devices, &seen, device_number(of->segments.at[i].device));
+    array_sort(&devices->those, by_number);
+    map_fini(&seen);
+}
+
+/* ---- streams ---- */
+
+struct streams {
+    ARRAY(uint64_t) handles;
+    struct map numbers; /* map_key(handle) -> number */
+};
+
+static void add_stream(struct streams *streams, int64_t handle)
+{
+    uint64_t key = map_key((uint64_t)handle);
+    if (map_get(&streams->numbers, key, NULL))
+        return;
+    map_set(&streams->numbers, key, 0);
+    array_push(&streams->handles, (uint64_t)handle);
+}
+
+static void number_streams(struct streams *streams)
+{
+    sort_u64(streams->handles.at, streams->handles.n);
+    for (size_t i = 0; i < streams->handles.n; i++)
+        map_set(&streams->numbers, map_key(streams->handles.at[i]), i);
+}
+
+static uint32_t stream_number(const struct streams *streams, int64_t handle)
+{
+    uint64_t number = 0;
+    map_get(&streams->numbers, map_key((uint64_t)handle), &number);
+    return (uint32_t)number;
+}
+
+/* ---- histories ---- */
+
+static void set_settings(struct trace_build *build, const struct source *source,
+                         const struct snapshot_part *of, struct allocator_settings *settings)
+{
+    struct dpro_error err;
+    const char *conf = strtab_get(&build->trace->names, source->names[of->conf]);
+    *settings = allocator_settings_default();
+    if (allocator_settings_parse(settings, conf, &err) < 0)
+        build_warn(build, "%s: %s; PyTorch's defaults are taken", source->path, err.text);
+    if (of->max_split_bytes >= 0)
+        settings->max_split_bytes = (uint64_t)of->max_split_bytes;
+    else if (of->max_split_bytes == -1)
+        settings->max_split_bytes = ALLOCATOR_UNLIMITED;
+    if (of->collection >= 0)
+        settings->garbage_collection_threshold = of->collection;
+    if (of->expandable >= 0)
+        settings->expandable_segments = of->expandable;
+}
+
+ORDER(by_address, struct allocator_segment, ASCENDING(address));
+
+static void take_segments(struct allocator_history *history, const struct snapshot_part *of,
+                          const struct streams *streams)
+{
+    for (size_t i = 0; i < of->segments.n && of->whole; i++) {
+        const struct snapshot_segment *from = &of->segments.at[i];
+        if (device_number(from->device) != history->device)
+            continue;
+        struct allocator_segment segment = from->is;
+        segment.stream = stream_number(streams, from->stream);
+        segment.first_block = history->n_blocks;
+        memcpy(history->blocks + history->n_blocks, of->blocks.at + from->is.first_block,
+               segment.n_blocks * sizeof *history->blocks);
+        history->n_blocks += segment.n_blocks;
+        history->segments[history->n_segments++] = segment;
+    }
+    if (history->n_segments)
+        qsort(history->segments, history->n_segments, sizeof *history->segments, by_address);
+}
+
+static void take_entries(struct allocator_history *history, const struct snapshot_part *of,
+                         const struct streams *streams)
+{
+    for (size_t i = 0; i < of->entries.n; i++) {
+        const struct snapshot_entry *entry = &of->entries.at[i];
+        if (entry->private_pool || entry->device != history->device)
+            continue;
+        struct allocator_request request = entry->is;
+        request.stream = stream_number(streams, entry->stream);
+        history->requests[history->n_requests++] = request;
+    }
+}
+
+static void fill(struct arena *arena, const struct snapshot_part *of,
+                 struct allocator_history *history)
+{
+    struct streams streams = {0};
+    size_t n_requests = 0, n_segments = 0, n_blocks = 0;
+    add_stream(&streams, 0);
+    for (size_t i = 0; i < of->entries.n; i++) {
+        const struct snapshot_entry *entry = &of->entries.at[i];
+        if (entry->private_pool || entry->device != history->device)
+            continue;
+        add_stream(&streams, entry->stream);
+        n_requests++;
+    }
+    for (size_t i = 0; i < of->segments.n && of->whole; i++) {
+        if (device_number(of->segments.at[i].device) != history->device)
+            continue;
+        add_stream(&streams, of->segments.at[i].stream);
+        n_segments++;
+        n_blocks += of->segments.at[i].is.n_blocks;
+    }
+    number_streams(&streams);
+    history->requests = arena_alloc(arena, n_requests * sizeof *history->requests);
+    history->segments = arena_alloc(arena, n_segments * sizeof *history->segments);
+    history->blocks = arena_alloc(arena, n_blocks * sizeof *history->blocks);
+    take_segments(history, of, &streams);
+    take_entries(history, of, &streams);
+    map_fini(&streams.numbers);
+    array_fini(&streams.handles);
+}
+
+static void join_histories(struct trace_build *build, struct trace_rank *rank,
+                           const struct source *source)
+{
+    struct snapshot_part *of = part_payload(&source->part, &snapshot_payload);
+    struct arena *arena = &build->trace->arena;
+    struct devices devices = {.of = of};
+    struct allocator_settings settings;
+    char some[32];
+    find_devices(&devices);
+    set_settings(build, source, of, &settings);
+    if (devices.those.n > UINT32_MAX)
+        mem_fail();
+    rank->allocators = arena_array(arena, devices.those.n, sizeof *rank->allocators);
+    for (size_t d = 0; d < devices.those.n; d++) {
+        struct allocator_history *history = &rank->allocators[rank->n_allocators++];
+        history->settings = settings;
+        history->device = devices.those.at[d];
+        fill(arena, of, history);
+    }
+    if (of->n_broken)
+        build_warn(build, "%s: %s entries, segments or blocks make no sense, skipped", source->path,
+                   count_text(some, of->n_broken));
+    of->room = arena_alloc(arena, of->entries.n * sizeof *of->room);
+    map_fini(&devices.by_list);
+    array_fini(&devices.those);
+}
+
+/* That with most entries, where there are several. */
+static struct source *snapshot_of(const struct rank_job *job)
+{
+    struct source *best = NULL;
+    size_t most = 0;
+    for (size_t i = 0; i < job->n_sources; i++) {
+        const struct snapshot_part *of = source_payload(job->sources[i], &snapshot_payload);
+        if (of && (!best || of->entries.n > most)) {
+            best = job->sources[i];
+            most = of->entries.n;
+        }
+    }
+    return best;
+}
+
+void snapshot_reserve(struct trace_build *build, struct rank_job *job,
+                      struct rank_room *room __attribute__((unused)))
+{
+    struct source *source = snapshot_of(job);
+    for (size_t i = 0; i < job->n_sources; i++)
+        if (job->sources[i] != source && source_payload(job->sources[i], &snapshot_payload))
+            build_warn(build, "%s: another memory snapshot of rank %d, skipped; %s is used",
+                       job->sources[i]->path, job->sources[i]->rank, source->path);
+    if (source)
+        join_histories(build, job->rank, source);
+}
+
+/* ---- allocations ---- */
+
+static bool tells_of_gpus(const struct trace_rank *rank)
+{
+    for (uint32_t i = 0; i < rank->n_allocations; i++)
+        if (rank->allocations[i].device >= 0)
+            return true;
+    return false;
+}
+
+/* Their order is sure, their times are whole microseconds. */
+void snapshot_join(struct rank_job *job)
+{
+    struct trace_rank *rank = job->rank;
+    struct source *source = snapshot_of(job);
+    if (!source || tells_of_gpus(rank))
+        return;
+    const struct snapshot_part *of = part_payload(&source->part, &snapshot_payload);
+    int64_t last_ns = INT64_MIN, total = 0;
+    rank->allocations = of->room;
+    rank->n_allocations = 0;
+    for (size_t i = 0; i < of->entries.n; i++) {
+        const struct allocator_request *request = &of->entries.at[i].is;
+        int64_t bytes = (int64_t)request->bytes;
+        bool takes = request->what == ALLOCATOR_TAKE;
+        if ((!takes && request->what != ALLOCATOR_GIVE_REQUESTED) || bytes == 0 ||
+            request->ns == 0 || __builtin_add_overflow(total, bytes, &total))
+            continue;
+        last_ns = MAX(last_ns, request->ns);
+        rank->allocations[rank->n_allocations++] =
+            (struct trace_allocation){.ns = last_ns,
+                                      .address = request->id,
+                                      .bytes = takes ? bytes : -bytes,
+                                      .track = NO_ID,
+                                      .device = of->entries.at[i].device,
+                                      .window = trace_window_at(rank, last_ns),
+                                      .allocated_bytes = -1,
+                                      .reserved_bytes = -1};
+    }
+}

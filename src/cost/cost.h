@@ -81,6 +81,17 @@ int coarsen(const struct measured_replay *shape, const struct measured_replay *r
 void make_programs(const struct measured_replay *replay, const struct coarse *coarse,
                    struct dpro_model *model);
 
+/* ---- batch_share.c ---- */
+
+/* The op of a rank's program in which an op of the rank begins. Behind the last gradient that is
+ * the first one, as the next step's lead up to its first gradient; or the last one, if the op is
+ * `backward`. */
+uint32_t program_op_of(const struct measured_replay *replay, const struct coarse_rank *rank,
+                       const struct model_program *program, uint32_t op, bool backward);
+/* What of the programs' work does not grow with the batch. */
+void learn_batch_shares(const struct measured_replay *replay, const struct coarse *coarse,
+                        struct dpro_model *model);
+
 /* ---- model_pace.c ---- */
 
 /* What is known of the job's iterations, without the profiler's known part. */

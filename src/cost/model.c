@@ -102,6 +102,7 @@ static int learn(const struct dpro_graph *shape, const struct dpro_graph *graph,
         return rc;
     fit_net(r, &coarse, model);
     make_programs(r, &coarse, model);
+    learn_batch_shares(&replays[0], &coarse, model);
     make_baseline(&replays[0], &coarse, model);
     model_memory_learn(&replays[0], &coarse, model);
     describe_stack(graph, model);

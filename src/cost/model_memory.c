@@ -187,27 +187,6 @@ static bool is_alike(const struct model_memory *a, const struct graph_memory *b,
 
 /* ---- programs ---- */
 
-/* The op of the program in which the rank's op begins. */
-static uint32_t place_op(const struct learning *l, const struct coarse_rank *rank,
-                         const struct model_program *program, uint32_t op)
-{
-    const struct measured_replay *r = l->replay;
-    int64_t when = 0;
-    uint32_t a = 0, tensor, i = 0;
-    for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
-        when += measured_start_ns(r, copy, op) / r->n;
-    while (a < rank->n_points &&
-           (rank->sync_points[a].needs || rank->sync_points[a].when_ns <= when))
-        a++;
-    if (a == rank->n_points) /* behind the last gradient: what comes next is of another step */
-        while (a > 0 && rank->sync_points[--a].needs)
-            continue;
-    tensor = rank->n_points > 0 ? rank->sync_points[a].tensor : MODEL_NONE;
-    while (i < program->n_ops && program->ops[i].tensor != tensor)
-        i++;
-    return i < program->n_ops ? i : 0;
-}
-
 /* Of a call's forward, what comes before all is made that its backward pass asks for. */
 static int64_t recompute_ns(const struct graph_memory *from, const struct model_memory *m,
                             uint32_t call)
@@ -233,7 +212,7 @@ static void add_program_calls(const struct learning *l, uint32_t rank, const str
         uint32_t op = from->calls[c].first_backward_op;
         struct model_call *call = &program->calls[c];
         if (op < l->g->n_ops)
-            call->op = place_op(l, &l->coarse->ranks[rank], program, op);
+            call->op = program_op_of(l->replay, &l->coarse->ranks[rank], program, op, true);
         call->module = m->calls[c].module;
         call->parent = m->calls[c].parent;
         if (m->calls[c].again != MODEL_NONE)

@@ -16,6 +16,11 @@ struct servers {
     uint32_t least, most; /* 0: as many as there are */
 };
 
+struct memory {
+    uint64_t bytes;
+    double share; /* of the device's */
+};
+
 struct values {
     struct cmd_values common;
     const char *output;
@@ -24,8 +29,9 @@ struct values {
     double budget_s;
     uint64_t seed;
     unsigned compressions; /* allowed, as 1 << enum dpro_compression */
-    bool no_coarsen, no_partial, no_symmetry;
+    bool no_coarsen, no_partial, no_symmetry, no_accumulate;
     struct servers servers;
+    struct memory memory;
 };
 
 static const char *const algorithms[] = {"default", "paper", "dp", "mcmc", NULL};
@@ -51,6 +57,16 @@ static bool read_servers(const char *text, void *field)
     return most == NULL || (opt_read_u32(most, &servers->most) && servers->least <= servers->most);
 }
 
+/* "16GiB", "80%" */
+static bool read_memory(const char *text, void *field)
+{
+    struct memory memory = {.bytes = 0};
+    if (!units_read_bytes(text, &memory.bytes) && !units_read_percent(text, &memory.share))
+        return false;
+    *(struct memory *)field = memory;
+    return true;
+}
+
 static bool read_seconds(const char *text, void *field)
 {
     return opt_number(text, field) && *(double *)field > 0;
@@ -66,6 +82,12 @@ static const struct opt optimize_opts[] = {
                "computes: fp16 or bf16; may be\nrepeated (default: none)"),
     OPT_VALUE("budget", "SECONDS", read_seconds, budget_s, "seconds above 0",
               "stop searching after that long (default: when it has\nconverged)"),
+    OPT_VALUE(
+        "memory", "SIZE", read_memory, memory, "a size above 0 such as 16GiB, 500MB or 80%",
+        "what a rank may hold, in bytes or with a unit, or as a\nshare of its device: where the "
+        "job holds more, recompute\nmodules and cut the batch, as little as that takes"),
+    OPT_FLAG("no-accumulate", no_accumulate,
+             "with --memory: recompute only, as the script is not to be\nchanged"),
     OPT_VALUE("servers", "A[:B]", read_servers, servers,
               "a number of 1 or more, or two such as 1:4",
               "search with A to B parameter servers, too, and say what\neach number would win "
@@ -157,16 +179,20 @@ static void lines_fini(struct lines *lines)
 static int report(const struct values *values, const struct dpro_optimize_report *results)
 {
     struct dpro_error err = {.code = 0};
-    if (results->plan != NULL) {
+    bool fits = dpro_optimum_memory_budget(results->optimum).fits;
+    if (results->plan != NULL && !fits)
+        cmd_say("no plan is written: nothing fits the budget");
+    if (results->plan != NULL && fits) {
         if (dpro_optimize_plan(results, &err) < 0)
             return cmd_fail(&err);
         if (!values->common.quiet)
             cmd_say("wrote a plan to %s%s; optimize.html in it shows the search", results->plan,
                     dpro_optimize_helps(results) ? "" : ", which keeps the job's own buckets");
     }
-    return cmd_done((values->common.json ? dpro_optimize_json
-                                         : dpro_optimize_text)(results, cmd_output(), &err),
-                    &err);
+    int code = cmd_done((values->common.json ? dpro_optimize_json
+                                             : dpro_optimize_text)(results, cmd_output(), &err),
+                        &err);
+    return code == CMD_DONE && !fits ? CMD_CHECK_FAILED : code;
 }
 
 static int search(const void *given, const struct job *job, const struct dpro_model *model)
@@ -185,6 +211,9 @@ static int search(const void *given, const struct job *job, const struct dpro_mo
         .no_symmetry = values->no_symmetry,
         .least_servers = values->servers.least,
         .most_servers = values->servers.most,
+        .memory_bytes = values->memory.bytes,
+        .memory_share = values->memory.share,
+        .no_accumulation = values->no_accumulate,
         .pass_files = values->passes.items,
         .n_pass_files = values->passes.n,
         .progress = on_progress,
@@ -236,6 +265,7 @@ const struct cmd cmd_optimize = {
         "                                                   run the job with it\n"
         "  dpro optimize TRACE --compress fp16 --json       16-bit transfers allowed; for "
         "programs\n"
+        "  dpro optimize TRACE --memory 16GiB -o plan/      the fastest that fits\n"
         "  dpro optimize TRACE --servers 1:4                how many parameter servers are best",
     .opts = optimize_opts,
     .values_size = sizeof(struct values),

@@ -57,6 +57,45 @@ bool units_read_rate(const char *text, void *field)
     return true;
 }
 
+bool units_read_bytes(const char *text, uint64_t *bytes)
+{
+    static const char prefixes[] = "KMGT";
+    double value, base = 1000;
+    const char *unit, *prefix;
+    if (!leading_number(text, &value, &unit))
+        return false;
+    unit += strspn(unit, " ");
+    if (*unit != '\0' && *unit != 'B') {
+        prefix = strchr(prefixes, *unit == 'k' ? 'K' : *unit);
+        if (prefix == NULL)
+            return false;
+        unit++;
+        if (*unit == 'i') {
+            base = 1024;
+            unit++;
+        }
+        value *= pow(base, (double)(prefix - prefixes + 1));
+        if (*unit != 'B')
+            return false;
+    }
+    if (*unit == 'B')
+        unit++;
+    if (*unit != '\0' || !(value >= 1) || value > 1e18)
+        return false;
+    *bytes = (uint64_t)value;
+    return true;
+}
+
+bool units_read_percent(const char *text, double *share)
+{
+    const char *unit;
+    double value;
+    if (!leading_number(text, &value, &unit) || strcmp(unit, "%") != 0 || !(value > 0))
+        return false;
+    *share = value / 100;
+    return true;
+}
+
 bool units_read_ratio(const char *text, double *ratio)
 {
     const char *unit;

@@ -46,6 +46,13 @@ struct dpro_optimize_options {
     /* Range of parameter servers that the job may have; both 0: as many as it has. DPRO_EUSAGE
      * where it has none. */
     uint32_t least_servers, most_servers;
+    /* What a rank's device may hold; or the share of it that its device has; both 0: as much as it
+     * does. Where the job holds more, modules are recomputed and a step's batch is cut, so that an
+     * iteration is as fast as possible; then all else is searched. DPRO_EEMPTY where nothing tells
+     * of the job's memory, or of the device's. */
+    uint64_t memory_bytes;
+    double memory_share;
+    int no_accumulation;           /* 1: the batch is not cut, which a plan alone can't do */
     const char *const *pass_files; /* shared objects with a pass; DPRO_EFORMAT where one has none */
     size_t n_pass_files;
     const struct dpro_pass *const *passes; /* and the caller's own, called in this process */
@@ -60,7 +67,8 @@ struct dpro_optimize_options {
 struct dpro_optimum; /* a result; owns its memory, but borrows the model's */
 
 /* Searches what the job's stack can be given (dpro_model_capabilities); *optimum is the caller's.
- * What it holds is never slower, by the model, than the job's own strategy or any baseline. Of
+ * What it holds is never slower, by the model, than the job's own strategy or any baseline, unless
+ * the job does not fit its memory. Where nothing does, it holds the job's own strategy. Of
  * strategies within 0.5 % of each other the default algorithm gives a simpler one. */
 DPRO_API int dpro_optimize_run(const struct dpro_model *model,
                                const struct dpro_optimize_options *options,
@@ -70,8 +78,9 @@ DPRO_API void dpro_optimum_destroy(struct dpro_optimum *optimum); /* NULL is fin
 struct dpro_optimum_summary {
     int64_t measured_ns; /* 0: unknown */
     int64_t baseline_ns; /* the job's own strategy, replayed */
-    int64_t best_ns;     /* of the best strategy; <= baseline_ns. As all times but baseline_ns, the
-                            mean over draws of the model's errors and of the measured iterations */
+    int64_t best_ns;     /* of the best strategy; <= baseline_ns where that fits the memory. As all
+                            times but baseline_ns, the mean over draws of the model's errors and of
+                            the measured iterations */
     int64_t found_ns;    /* of what the search found; a plain setting is the best strategy instead
                             where the recording shows no difference */
     const char *setting; /* with the effect of the best strategy ("bucket_cap_mb 5"), static; NULL:
@@ -126,6 +135,34 @@ DPRO_API const struct dpro_model *dpro_optimum_model(const struct dpro_optimum *
 /* Borrowed from the result; dpro_strategy_bucket (model.h) takes it with its model. */
 DPRO_API const struct dpro_strategy *dpro_optimum_strategy(const struct dpro_optimum *optimum,
                                                            enum dpro_which which);
+
+/* What the ranks hold; bytes 0: not known. */
+DPRO_API struct dpro_memory_peak dpro_optimum_memory_peak(const struct dpro_optimum *optimum,
+                                                          enum dpro_which which);
+struct dpro_memory_budget {
+    uint64_t budget_bytes;   /* 0: none was asked for */
+    uint64_t capacity_bytes; /* of the device with the least; 0: not known */
+    uint64_t least_bytes;    /* the smallest budget that something tried fits; 0: the job as it ran
+                                fits, or there is none */
+    int needed;              /* 1: the job as it ran does not fit */
+    int fits;                /* 1: the best strategy does */
+};
+DPRO_API struct dpro_memory_budget dpro_optimum_memory_budget(const struct dpro_optimum *optimum);
+
+/* What was tried to make a job fit, before its communication was searched; none where it does. The
+ * one that was chosen is the fastest that fits. One with micro-batches must be faster than all
+ * others by 1 %: a plan alone can't give it to a job. */
+struct dpro_memory_choice {
+    const char *name; /* "as it ran", "recompute all", "accumulate 2", "recompute chosen", ... */
+    uint32_t n_recomputed, micro_batches; /* modules; 1: the batch at once */
+    int64_t iteration_ns;                 /* with the job's own buckets */
+    uint64_t peak_bytes;
+    int fits, chosen, exact; /* exact: no choice of modules takes less time, as far as the places of
+                                an iteration can be told apart */
+};
+DPRO_API uint32_t dpro_optimum_n_memory_choices(const struct dpro_optimum *optimum);
+DPRO_API struct dpro_memory_choice dpro_optimum_memory_choice(const struct dpro_optimum *optimum,
+                                                              uint32_t index);
 
 /* When a bucket of that strategy was ready on the last rank, and under way, in the replayed
  * iteration, from its start. */

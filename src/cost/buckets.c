@@ -38,11 +38,17 @@ void buckets_assign(const struct dpro_model *model, const struct dpro_strategy *
     strategy->fusion_bytes = from->fusion_bytes;
     strategy->compression = from->compression;
     strategy->n_fused = from->n_fused;
-    strategy->micro_batches = from->micro_batches;
     memcpy(strategy->order, from->order, model->n_tensors * sizeof *from->order);
     memcpy(strategy->buckets, from->buckets, from->n_buckets * sizeof *from->buckets);
     if (from->n_fused) /* a job's own strategy has no array of them */
         memcpy(strategy->fused, from->fused, from->n_fused * sizeof *from->fused);
+    buckets_take_memory(model, from, strategy);
+}
+
+void buckets_take_memory(const struct dpro_model *model, const struct dpro_strategy *from,
+                         struct dpro_strategy *strategy)
+{
+    strategy->micro_batches = from->micro_batches;
     if (strategy->recomputed && from->recomputed)
         memcpy(strategy->recomputed, from->recomputed, model->n_modules * sizeof *from->recomputed);
     else if (strategy->recomputed)

@@ -11,6 +11,10 @@ struct dpro_strategy buckets_copy(const struct dpro_model *model, const struct d
 void buckets_assign(const struct dpro_model *model, const struct dpro_strategy *from,
                     struct dpro_strategy *strategy);
 
+/* What it recomputes, and its micro-batches. */
+void buckets_take_memory(const struct dpro_model *model, const struct dpro_strategy *from,
+                         struct dpro_strategy *strategy);
+
 /* DDP's rule: tensors in the order in which they become ready; a bucket ends with the tensor that
  * makes it reach its cap. The first bucket's cap is first_bytes. Partitions, priorities,
  * compression and fused ops are none. */

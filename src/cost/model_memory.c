@@ -141,6 +141,7 @@ static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *
                                .n_blocks = from->n_blocks,
                                .n_moments = from->n_moments,
                                .measured_peak_bytes = from->measured_peak_bytes,
+                               .capacity_bytes = from->capacity_bytes,
                                .batch_size = from->batch_size};
     m->phases = arena_array(l->arena, from->n_moments, 1);
     if (from->n_blocks > 0)
@@ -169,7 +170,7 @@ static bool is_alike(const struct model_memory *a, const struct graph_memory *b,
 {
     bool same = a->n_blocks == b->n_blocks && a->n_moments == b->n_moments &&
                 a->n_calls == b->n_calls && a->measured_peak_bytes == b->measured_peak_bytes &&
-                a->batch_size == b->batch_size;
+                a->capacity_bytes == b->capacity_bytes && a->batch_size == b->batch_size;
     for (uint32_t i = 0; same && i < a->n_blocks; i++)
         same = same_block(&a->blocks[i], &b->blocks[i]);
     for (uint32_t i = 0; same && i < a->n_moments; i++)

@@ -26,7 +26,7 @@ struct model_memory {
     struct memory_call *calls; /* by first, outer ones first */
     uint8_t *phases;           /* [n_moments] enum dpro_op_kind */
     uint32_t n_blocks, n_moments, n_calls;
-    uint64_t measured_peak_bytes;
+    uint64_t measured_peak_bytes, capacity_bytes; /* of the device; 0: not known */
     uint32_t batch_size;
 };
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/sort.h"
+#include "cost/buckets.h"
 #include "optimize/space.h"
 
 /* The op whose end the one at `i` makes a tensor ready at: itself, or if it takes no time and waits
@@ -162,9 +163,7 @@ void coarsened_view_expand(const struct coarsened_view *view, const struct dpro_
     to->n_buckets = from->n_buckets;
     to->cycle_ns = from->cycle_ns;
     to->compression = from->compression;
-    to->micro_batches = from->micro_batches;
-    if (to->recomputed && from->recomputed)
-        memcpy(to->recomputed, from->recomputed, view->model.n_modules * sizeof *from->recomputed);
+    buckets_take_memory(&view->model, from, to);
     to->n_fused = from->n_fused;
     if (from->n_fused)
         memcpy(to->fused, from->fused, from->n_fused * sizeof *from->fused);

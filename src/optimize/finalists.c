@@ -143,11 +143,13 @@ static bool is_setting(const struct dpro_model *model, const struct finalist *f)
 
 /* Chooses the plain setting with the largest buckets that is as good as the best strategy, as far
  * as the recording can tell: a setting needs no plan in the job, and few messages cost least. A
- * strategy that fuses ops can't be replaced by a setting. */
-static const struct finalist *choose(const struct finals *p)
+ * strategy that fuses ops can't be replaced by a setting, nor can one that makes the job fit its
+ * memory; nor is the job's own possible then. */
+static const struct finalist *choose(const struct finals *p, bool may_keep)
 {
-    const struct finalist *best = &p->finalists[OF_BEST], *chosen = &p->finalists[OF_BASELINE];
-    bool may_set = best->strategy.n_fused == 0;
+    const struct finalist *best = &p->finalists[OF_BEST];
+    const struct finalist *chosen = may_keep ? &p->finalists[OF_BASELINE] : best;
+    bool may_set = may_keep && best->strategy.n_fused == 0;
     double least = p->model->measured_ns > 0 ? WORTH_A_PLAN : 0; /* a generated job has no doubt */
     for (uint32_t i = p->n_finalists; may_set && i-- > OF_DEFAULTS;) {
         const struct finalist *f = &p->finalists[i];
@@ -167,8 +169,12 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
     double baseline_ns = (double)space->search->baseline_ns;
     bool chooses = space->search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
     const struct finalist *best = &p->finalists[OF_BEST];
-    const struct finalist *found = best->expected < 1 ? best : &p->finalists[OF_BASELINE];
-    const struct finalist *chosen = chooses ? choose(p) : found;
+    bool may_keep = !o->memory.is_needed;
+    const struct finalist *found =
+        best->expected < 1 || !may_keep ? best : &p->finalists[OF_BASELINE];
+    const struct finalist *chosen = chooses ? choose(p, may_keep) : found;
+    if (!o->memory.fits) /* nothing is of any use */
+        chosen = best = &p->finalists[OF_BASELINE];
     o->summary.best_ns = llround(baseline_ns * chosen->expected);
     o->summary.found_ns = llround(baseline_ns * best->expected);
     o->summary.setting = is_setting(p->model, chosen) ? chosen->of->text : NULL;

@@ -111,6 +111,21 @@ static void add_bucket(struct maker *m, const struct dpro_bucket *bucket, uint32
         array_push(&m->plan->buckets, to);
 }
 
+static void add_memory(struct maker *m, const struct dpro_optimum *optimum, enum dpro_which which)
+{
+    const struct dpro_model *model = dpro_optimum_model(optimum, which);
+    const struct dpro_strategy *strategy = dpro_optimum_strategy(optimum, which);
+    for (uint32_t i = 0; i < dpro_model_n_modules(model); i++) {
+        struct dpro_module module = dpro_strategy_module(model, strategy, i);
+        if (module.recomputed)
+            array_push(&m->plan->recomputed, intern(m, module.name));
+    }
+    m->plan->micro_batches = dpro_strategy_micro_batches(strategy);
+    m->plan->budget_bytes = dpro_optimum_memory_budget(optimum).budget_bytes;
+    m->plan->baseline_peak_bytes = dpro_optimum_memory_peak(optimum, DPRO_BASELINE).bytes;
+    m->plan->peak_bytes = dpro_optimum_memory_peak(optimum, which).bytes;
+}
+
 void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimum,
                enum dpro_which which, struct plan_file *plan)
 {
@@ -138,6 +153,7 @@ void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimu
     plan->n_servers = dpro_model_n_servers(model);
     plan->n_fused_ops = plan->is_own ? 0 : dpro_optimum_n_op_fusions(optimum);
     add_models(&m);
+    add_memory(&m, optimum, which);
     for (uint32_t b = 0; b < dpro_strategy_n_buckets(strategy); b++) {
         struct dpro_bucket bucket = dpro_strategy_bucket(model, strategy, b);
         for (uint32_t i = 0; i < plan->models.n; i++)

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "cost/buckets.h"
+#include "cost/strategy_memory.h"
 #include "cost/uncertainty.h"
 
 #define BOUND_ERRORS 2 /* standard ones, by which a bound is lowered to hold when measured */
@@ -15,6 +16,7 @@ void dpro_optimum_destroy(struct dpro_optimum *o)
         return;
     array_fini(&o->baselines);
     array_fini(&o->counts);
+    array_fini(&o->memory.choices);
     array_fini(&o->fusions);
     array_fini(&o->decisions);
     array_fini(&o->improvements);
@@ -62,6 +64,13 @@ static void keep_baseline(struct space *space, struct dpro_optimum *o)
     space_fini(&other);
 }
 
+static void keep_peaks(struct dpro_optimum *o)
+{
+    for (int which = DPRO_BASELINE; which <= DPRO_BEST; which++)
+        if (memory_is_known(o->models[which]))
+            o->peaks[which] = memory_peak_told(o->models[which], &o->strategies[which]);
+}
+
 /* What is left of a bound when all that it is made of is off by two standard errors: it is to hold
  * for what is measured. The two times have the recording's noise, and the model's distance from it.
  */
@@ -89,6 +98,7 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     int64_t bound_ns = lower_bound(space->model, &work);
     keep_baseline(space, o);
     keep(o, model, space, DPRO_BEST, &space->best);
+    keep_peaks(o);
     result_decide(o);
     array_append(&o->improvements, search->improvements.at, search->improvements.n);
     ran.baseline = o->models[DPRO_BASELINE]->baseline;
@@ -131,6 +141,22 @@ const struct dpro_strategy *dpro_optimum_strategy(const struct dpro_optimum *opt
     return &optimum->strategies[which];
 }
 
+struct dpro_memory_peak dpro_optimum_memory_peak(const struct dpro_optimum *optimum,
+                                                 enum dpro_which which)
+{
+    return optimum->peaks[which];
+}
+
+struct dpro_memory_budget dpro_optimum_memory_budget(const struct dpro_optimum *optimum)
+{
+    const struct memory_search *m = &optimum->memory;
+    return (struct dpro_memory_budget){.budget_bytes = m->budget_bytes,
+                                       .capacity_bytes = m->capacity_bytes,
+                                       .least_bytes = m->least_bytes,
+                                       .needed = m->is_needed,
+                                       .fits = m->fits};
+}
+
 struct dpro_bucket_times dpro_optimum_times(const struct dpro_optimum *optimum,
                                             enum dpro_which which, uint32_t bucket)
 {
@@ -153,3 +179,4 @@ LOOK_AT(counts, server_count)
 LOOK_AT(decisions, decision)
 LOOK_AT(fusions, op_fusion)
 LOOK_AT(improvements, improvement)
+LOOK_AT(memory.choices, memory_choice)

@@ -1,6 +1,7 @@
 /* optimize/result.h: what a search gives back. */
 #pragma once
 
+#include "optimize/memory_search.h"
 #include "optimize/search.h"
 
 struct dpro_optimum {
@@ -9,6 +10,8 @@ struct dpro_optimum {
     const struct dpro_model *models[2]; /* by enum dpro_which, as all pairs here */
     struct dpro_model changed;          /* has other servers, where the best is of such a one */
     struct dpro_strategy strategies[2];
+    struct memory_search memory;
+    struct dpro_memory_peak peaks[2];
     struct dpro_bucket_times *times[2];
     ARRAY(struct dpro_baseline) baselines;
     ARRAY(struct dpro_server_count) counts;

@@ -170,28 +170,48 @@ static void search_coarse(struct space *fine)
     coarsened_view_fini(&view);
 }
 
+/* What the job as it ran takes; strategies start from `start`, which is that where it fits its
+ * memory. */
+static int64_t baseline_of(struct space *space, const struct dpro_strategy *baseline,
+                           const struct dpro_strategy *start)
+{
+    int64_t start_ns = start->fuses ? cycles_baseline(space, start) : space_evaluate(space, start);
+    return start == baseline ? start_ns : evaluate(space->workers[0].evaluator, baseline);
+}
+
+/* From the defaults, and how the job ran. */
+static void search_communication(struct space *space, const struct dpro_strategy *start,
+                                 int64_t least_ns)
+{
+    const struct dpro_model *job = space->search->memory->model;
+    bool is_default = space->search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
+    int64_t compared_ns = MIN(least_ns, space->best_ns); /* the result is, with these */
+    if (placement_is_all(job))
+        search_placement(space, start);
+    else
+        search_coarse(space);
+    if (is_default && !placement_is_all(job))
+        simplify(space, compared_ns);
+    if (job->net.gate.cycle_ns > 0)
+        cycles_search(space, start, compared_ns);
+}
+
 /* In a space of the job, all ranks that differ in it. */
 static int search_space(struct space *space, struct dpro_optimum *o, struct dpro_error *err)
 {
     const struct dpro_model *model = o->models[DPRO_BEST];
     struct search *search = space->search;
-    bool is_default = search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
-    search->baseline_ns = model->baseline.fuses ? cycles_baseline(space, &model->baseline)
-                                                : space_evaluate(space, &model->baseline);
+    bool changes = o->memory.is_needed && o->memory.fits;
+    const struct dpro_strategy *start = changes ? &o->memory.chosen : &model->baseline;
+    search->baseline_ns = baseline_of(space, &model->baseline, start);
     if (search->baseline_ns == INT64_MAX)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "by its model an iteration of this job never ends: what it waits "
                               "for is not in the trace");
-    try_defaults(space);
-    int64_t compared_ns = MIN(search->baseline_ns, space->best_ns); /* the result is, with these */
-    if (placement_is_all(model))
-        search_placement(space, &model->baseline);
-    else
-        search_coarse(space);
-    if (is_default && !placement_is_all(model))
-        simplify(space, compared_ns);
-    if (model->net.gate.cycle_ns > 0)
-        cycles_search(space, &model->baseline, compared_ns);
+    if (o->memory.fits) {
+        try_defaults(space);
+        search_communication(space, start, changes ? INT64_MAX : search->baseline_ns);
+    }
     result_choose(o, space);
     result_fill(o, space);
     return 0;
@@ -219,6 +239,10 @@ int search_one(const struct dpro_model *model, uint32_t n_servers,
     coarsened_view_make(o->models[DPRO_BEST], false,
                         alike_ranks_are_one(&search, o->models[DPRO_BEST]), UINT32_MAX, &fine);
     cycles_prepare(&fine.model);
+    rc = memory_search_run(o->models[DPRO_BEST], &fine.model, options, &o->arena, &o->memory, err);
+    if (rc < 0)
+        return rc;
+    search.memory = &o->memory;
     space_init(&space, &search, &fine.model);
     rc = search_space(&space, o, err);
     space_fini(&space);

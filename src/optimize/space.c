@@ -10,6 +10,7 @@
 #include "base/time.h"
 #include "cost/buckets.h"
 #include "cost/model_graph.h"
+#include "optimize/memory_search.h"
 #include "optimize/space.h"
 #include "replay/replay.h"
 
@@ -126,7 +127,11 @@ void space_fini(struct space *space)
 
 struct dpro_strategy space_strategy(struct space *space)
 {
-    return buckets_make(space->model, &space->arena);
+    const struct memory_search *memory = space->search->memory;
+    struct dpro_strategy strategy = buckets_make(space->model, &space->arena);
+    if (memory && memory->is_needed && memory->fits)
+        buckets_take_memory(space->model, &memory->chosen, &strategy);
+    return strategy;
 }
 
 struct dpro_strategy space_copy_of(struct space *space, const struct dpro_strategy *from)
@@ -159,6 +164,8 @@ static int64_t value_of(struct space *space, struct worker *worker,
                         const struct dpro_strategy *strategy)
 {
     const struct search *search = space->search;
+    if (search->memory && !memory_search_allows(search->memory, strategy))
+        return INT64_MAX;
     if (!search->options->no_partial || strategy->cycle_ns > 0) /* graphs know no cycles */
         return evaluate(worker->evaluator, strategy);
     return search->whole ? search->whole(space, strategy) : replay_whole(space, strategy);

@@ -38,6 +38,7 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *co
 
 /* ---- space.c ---- */
 
+struct memory_search;
 struct space;
 
 /* A search, whatever the space. */
@@ -49,7 +50,8 @@ struct search {
     uint32_t n_rounds;
     int64_t baseline_ns, best_ns; /* of any space */
     ARRAY(struct dpro_improvement) improvements;
-    const char *stopped_by; /* NULL: goes on */
+    const struct memory_search *memory; /* NULL: no strategy is made to fit any */
+    const char *stopped_by;             /* NULL: goes on */
     uint64_t random;
     /* Without partial replay: instead of the replay of a whole graph; NULL: nothing. To count them.
      */
@@ -84,7 +86,8 @@ struct space {
 
 void space_init(struct space *space, struct search *search, const struct dpro_model *model);
 void space_fini(struct space *space);
-/* One with room for any: a bucket for each tensor; or a copy of `from`. */
+/* One with room for any: a bucket for each tensor, and what makes the job fit its memory; or a copy
+ * of `from`. */
 struct dpro_strategy space_strategy(struct space *space);
 struct dpro_strategy space_copy_of(struct space *space, const struct dpro_strategy *from);
 void space_copy(const struct space *space, const struct dpro_strategy *from,

@@ -47,8 +47,9 @@ struct plan_file {
     int64_t cycle_ns;   /* Horovod's; 0: not told */
     bool fuses;         /* the job is given no groups, and Horovod fuses up to fusion_bytes */
     uint64_t fusion_bytes;
-    ARRAY(uint32_t) recomputed; /* names of modules */
-    uint32_t micro_batches;     /* 0: not told */
+    ARRAY(uint32_t) recomputed;                             /* names of modules */
+    uint32_t micro_batches;                                 /* 0: not told */
+    uint64_t budget_bytes, baseline_peak_bytes, peak_bytes; /* of a rank; 0: not told */
 
     /* of a plan to be written */
     ARRAY(uint32_t) members;   /* as `names`: indices of parameters */
@@ -63,6 +64,12 @@ struct plan_file {
  * texts is one of modules to recompute. */
 int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *err);
 void plan_file_fini(struct plan_file *plan);
+
+/* Whether it says anything of memory that a job is to do. */
+static inline bool plan_has_memory(const struct plan_file *plan)
+{
+    return plan->recomputed.n > 0 || plan->micro_batches > 1;
+}
 
 /* The stack that the plan is for, DDP where it names none; -1: no known one. */
 int plan_file_stack(const struct plan_file *plan);

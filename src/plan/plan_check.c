@@ -69,6 +69,23 @@ static int check_parameters(const struct plan_file *plan, struct map *left, stru
     return 0;
 }
 
+/* Names of modules, each once; the model itself has none. */
+static int check_memory(const struct plan_file *plan, struct dpro_error *err)
+{
+    struct map seen = {0};
+    int rc = 0;
+    for (size_t i = 0; i < plan->recomputed.n && rc == 0; i++) {
+        uint32_t name = plan->recomputed.at[i];
+        if (*name_of(plan, name) == '\0')
+            rc = bad(err, "memory.recompute: module %zu has no name", i);
+        else if (map_get(&seen, name + UINT64_C(1), NULL))
+            rc = bad(err, "memory.recompute: a module is there twice: %s", name_of(plan, name));
+        map_set(&seen, name + UINT64_C(1), 1);
+    }
+    map_fini(&seen);
+    return rc;
+}
+
 static const char *stack_name(const struct plan_file *plan)
 {
     return plan->stack ? name_of(plan, plan->stack) : dpro_stack_name(DPRO_STACK_DDP);
@@ -98,9 +115,12 @@ static int check(const struct plan_file *plan, struct dpro_error *err)
         return bad(err, "the plan is for %s, not pytorch", framework);
     if (plan->world_size < 1 || plan->world_size > INT32_MAX)
         return bad(err, "job.world_size is not a number of ranks");
+    int rc = check_memory(plan, err);
+    if (rc < 0 || (plan_has_memory(plan) && plan->buckets.n == 0))
+        return rc; /* of a job whose ranks send nothing */
     if (plan->parameters.n == 0)
         return bad(err, "job.models has no parameters");
-    int rc = check_parameters(plan, &left, err);
+    rc = check_parameters(plan, &left, err);
     map_fini(&left);
     return rc;
 }
@@ -119,7 +139,12 @@ static int read_plan(const char *path, struct dpro_plan_summary *summary, struct
                                           .n_servers = plan.n_servers,
                                           .baseline_ns = plan.baseline_ns,
                                           .iteration_ns = plan.iteration_ns,
-                                          .uncertainty_pct = plan.uncertainty_pct};
+                                          .uncertainty_pct = plan.uncertainty_pct,
+                                          .n_recomputed = (uint32_t)plan.recomputed.n,
+                                          .micro_batches = plan.micro_batches,
+                                          .budget_bytes = plan.budget_bytes,
+                                          .baseline_peak_bytes = plan.baseline_peak_bytes,
+                                          .peak_bytes = plan.peak_bytes};
     snprintf(summary->framework, sizeof summary->framework, "%s", name_of(&plan, plan.framework));
     snprintf(summary->stack, sizeof summary->stack, "%s", stack_name(&plan));
     plan_file_fini(&plan);

@@ -266,29 +266,36 @@ static void read_micro_batches(struct json_reader *r, void *out, size_t offset U
     ((struct plan_file *)out)->micro_batches = (uint32_t)value;
 }
 
+#define BYTES(key, member) MEMBER(struct plan_file, key, SIZE, member)
+
 static void read_memory(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     static const struct json_member members[] = {MEMBER_BY("recompute", read_recomputed, 0),
                                                  MEMBER_BY("micro_batches", read_micro_batches, 0),
+                                                 BYTES("budget_bytes", budget_bytes),
+                                                 BYTES("baseline_peak_bytes", baseline_peak_bytes),
+                                                 BYTES("peak_bytes", peak_bytes),
                                                  {NULL}};
-    json_read_object(r, members, out);
+    if (!json_read_object(r, members, out))
+        stop(r, "memory is no object");
 }
 
 /* ---- all of it ---- */
 
-static const char no_schema[] = "no plan: its schema is not dpro.plan/1 or dpro.plan/2";
+static const char no_schema[] =
+    "no plan: its schema is not dpro.plan/1, dpro.plan/2 or dpro.plan/3";
 
-/* Version 2 has fused ops, and is 1 otherwise. */
+/* Version 2 has fused ops, and is 1 otherwise; 3 has memory, and is 2 otherwise. */
 static void read_schema(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
     const char *text = strtab_get(r->strings, json_read_text(r));
     reading_of(r)->has_schema = true;
     if (strncmp(text, "dpro.plan/", 10) != 0)
         stop(r, "%s", no_schema);
-    else if (strcmp(text + 10, "1") != 0 && strcmp(text + 10, "2") != 0)
+    else if (text[10] < '1' || text[10] > '3' || text[11] != '\0')
         stop(r,
-             "written as %.80s by another version of dpro, this one reads dpro.plan/1 and "
-             "dpro.plan/2",
+             "written as %.80s by another version of dpro, this one reads dpro.plan/1, dpro.plan/2 "
+             "and dpro.plan/3",
              text);
 }
 

@@ -65,11 +65,28 @@ static void write_communication(struct writer *w, const struct plan_file *plan)
     writer_close(w, '}');
 }
 
+static void write_memory(struct writer *w, const struct plan_file *plan)
+{
+    writer_section(w, "memory", '{');
+    writer_begin(w, "recompute", '[');
+    for (size_t i = 0; i < plan->recomputed.n; i++)
+        writer_string(w, name_of(plan, plan->recomputed.at[i]));
+    writer_close(w, ']');
+    writer_fields(w, INT("micro_batches", plan->micro_batches > 1 ? plan->micro_batches : 1),
+                  INT_IF("budget_bytes", plan->budget_bytes > 0, plan->budget_bytes),
+                  INT("baseline_peak_bytes", plan->baseline_peak_bytes),
+                  INT("peak_bytes", plan->peak_bytes));
+    writer_close(w, '}');
+}
+
 void plan_file_write(struct writer *w, const void *arg)
 {
     const struct plan_file *plan = arg;
     writer_open(w, '{');
-    writer_fields(w, TEXT("schema", plan->n_fused_ops ? "dpro.plan/2" : "dpro.plan/1"),
+    writer_fields(w,
+                  TEXT("schema", plan_has_memory(plan) ? "dpro.plan/3"
+                                 : plan->n_fused_ops   ? "dpro.plan/2"
+                                                       : "dpro.plan/1"),
                   TEXT("dpro", dpro_version()));
     write_job(w, plan);
     writer_section(w, "expected", '{');
@@ -78,6 +95,8 @@ void plan_file_write(struct writer *w, const void *arg)
                   FIXED("uncertainty_pct", plan->uncertainty_pct, 3));
     writer_close(w, '}');
     write_communication(w, plan);
+    if (plan_has_memory(plan))
+        write_memory(w, plan);
     if (plan->n_fused_ops) {
         writer_newline(w);
         writer_key(w, "computation");

@@ -11,6 +11,7 @@
 #include "base/utf8.h"
 #include "optimize/plan_make.h"
 #include "report/model_report.h"
+#include "report/optimize_memory.h"
 #include "report/page.h"
 #include "report/table.h"
 #include "report/warnings.h"
@@ -32,11 +33,13 @@ struct optimize_facts {
     double uncertainty_pct; /* of the best iteration relative to the baseline: half of a 95 %
                                interval */
     bool helps;
+    bool is_for_memory;      /* the job does not fit a budget: that decides, not the time */
     enum dpro_which planned; /* the best, or the baseline when that does not help */
     bool is_named;           /* the trace names parameters, so that a job can be given the plan */
     uint32_t n_fusions;      /* of ops, that are planned */
     char fusions[320];       /* a warning about them */
     char misfit[224];        /* a warning; "": the model fits the measured iterations */
+    char unsure_peak[224];   /* a warning; "": it fits for sure */
     struct warnings warnings;
 };
 
@@ -50,6 +53,11 @@ static void fill(struct optimize_facts *f, const struct dpro_optimize_report *re
     f->uncertainty_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / f->speedup;
     f->at_most_pct = 100 * (1 - (double)f->found.lower_bound_ns / own);
     f->helps = f->less_pct >= LEAST_GAIN_PCT && f->less_pct > f->less_half_pct;
+    struct dpro_memory_budget budget = dpro_optimum_memory_budget(report->optimum);
+    f->is_for_memory = budget.needed != 0;
+    if (f->is_for_memory)
+        f->helps = budget.fits != 0;
+    optimize_memory_warning(f->unsure_peak, report);
     f->n_fusions = f->helps ? dpro_optimum_n_op_fusions(report->optimum) : 0;
     if (f->n_fusions > 0)
         snprintf(f->fusions, sizeof f->fusions,
@@ -79,7 +87,7 @@ static void fill(struct optimize_facts *f, const struct dpro_optimize_report *re
                  f->is_named ? ""
                              : "the trace does not name the parameters, so the job can't be given "
                                "this plan",
-                 f->fusions,
+                 f->fusions, f->unsure_peak,
                  f->found.compression == DPRO_COMPRESSION_NONE
                      ? ""
                      : "compression rounds gradients: the job does not train to the same numbers; "
@@ -109,6 +117,7 @@ static const char *strategy_text(const struct optimize_facts *f, char out[STRATE
         words_add(&words, "", ", on %u parameter server%s", n_servers, PLURAL(n_servers));
     if (n_fused > 0)
         words_add(&words, "", ", %u fused op%s", n_fused, PLURAL(n_fused));
+    optimize_memory_words(&words, optimum, which);
     snprintf(out, STRATEGY_TEXT, "%.*s", STRATEGY_TEXT - 1, words.text);
     return out;
 }
@@ -186,8 +195,35 @@ static void write_setting(struct writer *w, const struct optimize_facts *f)
                     f->found.setting, more);
 }
 
+/* Of a job that does not fit its budget. */
+static void write_memory_verdict(struct writer *w, const struct optimize_facts *f)
+{
+    char time[160];
+    snprintf(time, sizeof time, "for %s %% %s time an iteration (+- %s points): %s instead of %s",
+             NUMBER(fabs(f->less_pct), 1), f->less_pct < 0 ? "more" : "less",
+             NUMBER(f->less_half_pct, 1), TIME(f->found.best_ns), TIME(f->found.baseline_ns));
+    optimize_memory_text(w, f->report, time);
+    if (!f->helps)
+        return;
+    table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
+                    STRATEGY_OF(f, DPRO_BASELINE));
+    if (dpro_strategy_micro_batches(dpro_optimum_strategy(f->report->optimum, DPRO_BEST)) > 1)
+        table_wrapped(w, "Script", 10,
+                      "a plan can't cut the job's batch by itself: its script has to, which takes "
+                      "two lines; --no-accumulate does without");
+    table_paragraph(w, "At most", 10,
+                    "no bucketing without compression makes such an iteration shorter than %s",
+                    TIME(f->found.lower_bound_ns));
+    table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
+    write_next(w, f);
+}
+
 static void write_verdict(struct writer *w, const struct optimize_facts *f)
 {
+    if (f->is_for_memory) {
+        write_memory_verdict(w, f);
+        return;
+    }
     const char *less = NUMBER(f->less_pct, 1), *half = NUMBER(f->less_half_pct, 1);
     bool sure = f->less_pct > f->less_half_pct, may = !sure && f->less_pct >= MAY_HELP_PCT;
     if (f->helps) {
@@ -216,6 +252,7 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
         "more exposed communication, only compression or faster links can reduce it",
         f->n_fusions ? "with these ops fused " : "", NUMBER(f->at_most_pct, 1),
         TIME(f->found.lower_bound_ns));
+    optimize_memory_text(w, f->report, "");
     table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
     write_servers_needed(w, f);
     if (f->helps)
@@ -295,6 +332,7 @@ static void write_text(struct writer *w, const void *facts)
     writer_text(w, "\n");
     write_table(w, f);
     write_counts(w, f);
+    optimize_memory_table(w, f->report);
     write_decisions(w, f);
     writer_text(w, "\n");
     table_paragraph(w, " ", 2, "search: %s, %llu candidates in %s s, %u rounds, stopped by: %s",
@@ -409,6 +447,7 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     writer_fields(w, MS("lower_bound_ms", f->found.lower_bound_ns));
     write_baselines(w, r->optimum);
     write_search(w, f);
+    optimize_memory_json(w, r);
     writer_newline(w);
     writer_fields(w, TEXT("plan", r->plan));
     writer_key(w, "link");

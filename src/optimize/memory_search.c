@@ -1,0 +1,219 @@
+/* optimize/memory_search.c: the memory passes (paper, Algorithm 1, line 1): recomputation alone,
+ * micro-batches alone, and both, each evaluated as a whole; the fastest that fits the budget. */
+#include "optimize/memory_search.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/sort.h"
+#include "cost/buckets.h"
+#include "cost/evaluate.h"
+#include "cost/model_memory.h"
+#include "cost/strategy_memory.h"
+
+enum { MOST_MICRO_BATCHES = 64 };
+#define WORTH_MICRO_BATCHES                                                                        \
+    0.01 /* of an iteration: the job's script has to be changed for them                           \
+          */
+#define MB(bytes) ((double)(bytes)*1e-6)
+
+struct choosing {
+    struct memory_search *search;
+    const struct dpro_model *model;
+    struct arena *arena;
+    struct evaluator *evaluator;
+    struct dpro_strategy strategy; /* looked at */
+    uint32_t *modules;             /* room for candidates */
+    double best_ns;                /* handicapped */
+    bool may_cut;                  /* batches */
+};
+
+static uint32_t n_recomputed(const struct dpro_model *m, const struct dpro_strategy *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_modules; i++)
+        n += s->recomputed[i];
+    return n;
+}
+
+/* Notes the strategy at hand; chooses it where it is the best that fits. */
+static bool try(struct choosing *c, const char *name, bool is_exact)
+{
+    struct memory_search *to = c->search;
+    uint32_t parts = MAX(c->strategy.micro_batches, 1);
+    struct dpro_memory_choice choice = {.name = name,
+                                        .n_recomputed = n_recomputed(c->model, &c->strategy),
+                                        .micro_batches = parts,
+                                        .iteration_ns = evaluate(c->evaluator, &c->strategy),
+                                        .peak_bytes = memory_peak_bytes(c->model, &c->strategy),
+                                        .exact = is_exact};
+    choice.fits = choice.peak_bytes <= to->budget_bytes;
+    to->least_bytes = MIN(to->least_bytes, choice.peak_bytes);
+    double ns = (double)choice.iteration_ns * (1 + (parts > 1 ? WORTH_MICRO_BATCHES : 0));
+    if (choice.fits && ns < c->best_ns) {
+        for (size_t i = 0; i < to->choices.n; i++)
+            to->choices.at[i].chosen = 0;
+        choice.chosen = 1;
+        c->best_ns = ns;
+        buckets_assign(c->model, &c->strategy, &to->chosen);
+        to->fits = true;
+    }
+    array_push(&to->choices, choice);
+    return choice.fits;
+}
+
+static void recompute_none(struct choosing *c)
+{
+    memset(c->strategy.recomputed, 0, c->model->n_modules * sizeof *c->strategy.recomputed);
+}
+
+/* What people would take: all repeated blocks, every second one, all but every sqrt(n)-th. */
+static void try_rules(struct choosing *c)
+{
+    bool *blocks = c->strategy.recomputed, other = true;
+    memory_repeated(c->model, blocks);
+    if (n_recomputed(c->model, &c->strategy) == 0)
+        return;
+    try(c, "recompute all", false);
+    for (uint32_t m = 0; m < c->model->n_modules; m++)
+        if (blocks[m]) {
+            blocks[m] = other;
+            other = !other;
+        }
+    try(c, "recompute every second", false);
+    memory_square_root(c->model, blocks);
+    try(c, "recompute sqrt", false);
+    recompute_none(c);
+}
+
+/* The knapsack, with the micro-batches at hand: of blocks; of what is within them where that does
+ * not do. */
+static void try_choice(struct choosing *c)
+{
+    uint32_t parts = MAX(c->strategy.micro_batches, 1);
+    for (int inner = 0; inner <= 1; inner++) {
+        bool is_exact = false;
+        uint32_t n = recompute_candidates(c->model, inner != 0, c->modules);
+        const char *what = inner ? "recompute parts of blocks" : "recompute chosen";
+        if (n == 0)
+            break;
+        if (parts > 1)
+            what = arena_format(c->arena, "%s, accumulate %u", what, parts);
+        bool fits = recompute_fit(c->model, c->modules, n, c->search->budget_bytes, &c->strategy,
+                                  &is_exact);
+        if (n_recomputed(c->model, &c->strategy) > 0)
+            try(c, what, is_exact);
+        recompute_none(c);
+        if (fits)
+            break;
+    }
+}
+
+/* Of the batches of all ranks, into how many micro-batches they can be cut: a multiple of that. */
+static bool can_be_cut(const struct dpro_model *m, uint32_t parts)
+{
+    for (uint32_t i = 0; i < m->n_memories; i++)
+        if (m->memories[i].batch_size == 0 || m->memories[i].batch_size % parts != 0)
+            return false;
+    return true;
+}
+
+static void try_all(struct choosing *c)
+{
+    try(c, "as it ran", false);
+    try_rules(c);
+    try_choice(c);
+    for (uint32_t parts = 2;
+         c->may_cut && parts <= MOST_MICRO_BATCHES && can_be_cut(c->model, parts); parts *= 2) {
+        c->strategy.micro_batches = parts;
+        if (!try(c, arena_format(c->arena, "accumulate %u", parts), false))
+            try_choice(c);
+    }
+    c->strategy.micro_batches = c->model->baseline.micro_batches;
+}
+
+/* Of the device with the least; 0: not known. */
+static uint64_t capacity_of(const struct dpro_model *m)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < m->n_memories; i++)
+        if (m->memories[i].capacity_bytes > 0)
+            least = MIN(least, m->memories[i].capacity_bytes);
+    return least == UINT64_MAX ? 0 : least;
+}
+
+static int find_budget(const struct dpro_model *model, const struct dpro_optimize_options *o,
+                       struct memory_search *search, struct dpro_error *err)
+{
+    uint64_t capacity = capacity_of(model);
+    search->capacity_bytes = capacity;
+    search->budget_bytes = o->memory_bytes;
+    if (o->memory_bytes == 0 && o->memory_share == 0)
+        return 0;
+    if (!search->is_known)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "nothing in the trace tells what the job's ranks hold, so no budget "
+                              "of memory can be kept to; a recording by 'dpro profile' has it");
+    if (o->memory_share > 0) {
+        if (capacity == 0)
+            return dpro_error_set(err, DPRO_EEMPTY,
+                                  "the trace does not tell how much memory the job's devices have, "
+                                  "of which the budget is a share; give it in bytes");
+        search->budget_bytes = (uint64_t)llround((double)capacity * o->memory_share);
+    }
+    if (capacity > 0 && search->budget_bytes > capacity)
+        log_line(&o->sink, DPRO_LOG_WARN,
+                 "the budget of %.1f MB is more than the %.1f MB that the job's device has",
+                 MB(search->budget_bytes), MB(capacity));
+    return 0;
+}
+
+int memory_search_run(const struct dpro_model *model, const struct dpro_model *fine,
+                      const struct dpro_optimize_options *options, struct arena *arena,
+                      struct memory_search *search, struct dpro_error *err)
+{
+    *search =
+        (struct memory_search){.model = model, .fits = true, .is_known = memory_is_known(model)};
+    int rc = find_budget(model, options, search, err);
+    if (rc < 0 || search->budget_bytes == 0)
+        return rc;
+    uint64_t peak = memory_peak_bytes(model, &model->baseline);
+    if (peak <= search->budget_bytes)
+        return 0;
+    search->is_needed = true;
+    search->fits = false;
+    search->least_bytes = peak;
+    search->chosen = buckets_copy(model, &model->baseline, arena);
+    struct choosing c = {.search = search,
+                         .model = model,
+                         .arena = arena,
+                         .evaluator = evaluator_create(fine),
+                         .strategy = buckets_copy(model, &model->baseline, arena),
+                         .modules =
+                             arena_array(arena, model->n_modules + (size_t)1, sizeof *c.modules),
+                         .best_ns = INFINITY,
+                         .may_cut = !options->no_accumulation};
+    try_all(&c);
+    evaluator_destroy(c.evaluator);
+    return 0;
+}
+
+bool memory_search_allows(const struct memory_search *search, const struct dpro_strategy *s)
+{
+    const struct dpro_model *m = search->model;
+    const struct dpro_strategy *usual = search->is_needed ? &search->chosen : &m->baseline;
+    if (search->budget_bytes == 0 || (search->is_needed && !search->fits))
+        return true;
+    if (MAX(s->micro_batches, 1) == MAX(usual->micro_batches, 1)) {
+        bool same = true;
+        for (uint32_t i = 0; i < m->n_modules && same; i++)
+            same =
+                (s->recomputed && s->recomputed[i]) == (usual->recomputed && usual->recomputed[i]);
+        if (same)
+            return true;
+    }
+    return memory_peak_bytes(m, s) <= search->budget_bytes;
+}

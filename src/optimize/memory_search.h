@@ -1,0 +1,42 @@
+/* optimize/memory_search.h: how a job is made to fit a budget of memory (paper, Algorithm 1): what
+ * is computed again, and in how many micro-batches a step is done. Before all other search, which
+ * then goes on with what was chosen. */
+#pragma once
+
+#include <dpro/optimize.h>
+
+#include "base/array.h"
+#include "cost/model.h"
+
+struct memory_search {
+    bool is_known;           /* what the job's ranks hold */
+    bool is_needed;          /* there is a budget, and the job as it ran does not fit */
+    bool fits;               /* what was chosen does, or the job as it ran */
+    uint64_t budget_bytes;   /* 0: none */
+    uint64_t capacity_bytes; /* of the device with the least; 0: not known */
+    uint64_t least_bytes;    /* the lowest peak that was seen, where something had to be chosen */
+    const struct dpro_model *model;
+    struct dpro_strategy chosen; /* the job's own, with what was chosen of these two; else unset */
+    ARRAY(struct dpro_memory_choice) choices; /* names in the arena of the search */
+};
+
+/* `model` is the job, `fine` what evaluates it. Fails with DPRO_EEMPTY where a budget is asked for
+ * and nothing tells of the job's memory. */
+int memory_search_run(const struct dpro_model *model, const struct dpro_model *fine,
+                      const struct dpro_optimize_options *options, struct arena *arena,
+                      struct memory_search *search, struct dpro_error *err);
+/* Whether a strategy, of any view of the job, keeps to the budget; safe for threads. */
+bool memory_search_allows(const struct memory_search *search, const struct dpro_strategy *strategy);
+
+/* ---- recompute_problem.c ---- */
+
+/* Fewest modules with others within them, from which recomputing gives something back: the blocks
+ * that the model repeats, and what is beside them; or, `inner`, the modules within these. In the
+ * order of their forward passes; returns how many. There is room for all modules. */
+uint32_t recompute_candidates(const struct dpro_model *model, bool inner, uint32_t *modules);
+/* Of these modules, chooses those to recompute under a budget with the micro-batches of the
+ * strategy. The peak is exact by the model: where the choice did not allow for all, more modules
+ * are added; what turns out not to be needed is taken out. Whether it fits; is_exact: nothing that
+ * fits takes less time. */
+bool recompute_fit(const struct dpro_model *model, const uint32_t *modules, uint32_t n,
+                   uint64_t budget_bytes, struct dpro_strategy *strategy, bool *is_exact);

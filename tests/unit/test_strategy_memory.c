@@ -1,549 +1,234 @@
-/* Peaks of a job's memory under strategies, against a literal run of the same network: what is
- * taken and given back when modules are wrapped in torch.utils.checkpoint. */
+/* What strategies make of a job's memory and work, and which modules a user means. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#include "base/map.h"
 #include "base/memory.h"
 #include "cost/model_memory.h"
+#include "cost/module_choice.h"
 #include "cost/strategy_memory.h"
+#include "cost/strategy_work.h"
 
-enum { MOST_OPS = 64, MOST_CALLS = 32, MOST_VALUES = MOST_OPS + 2, MOST_EVENTS = 4096 };
-
-/* ---- a network ---- */
-
-/* Reads one or two values, makes one, and may save any of them for its backward pass. */
-struct op {
-    uint32_t in[2], n_in; /* values */
-    uint32_t call;
-    uint64_t size, workspace;
-    bool saves[2], saves_out;
-};
-
-struct call {
-    uint32_t parent, first, last; /* ops */
-};
-
-struct network {
-    struct op ops[MOST_OPS];
-    uint32_t n_ops;
-    struct call calls[MOST_CALLS]; /* outer ones first */
-    uint32_t n_calls;
-    uint64_t random;
-};
-
-/* Value 0 is the batch; value 1 + o is what op o makes. */
-static uint64_t value_size(const struct network *n, uint32_t value)
-{
-    return value == 0 ? 64 : n->ops[value - 1].size;
-}
-
-static uint32_t draw(struct network *n, uint32_t below)
-{
-    n->random = map_mix(n->random + 0x9e3779b97f4a7c15u);
-    return (uint32_t)(n->random % below);
-}
-
-static void add_op(struct network *n, uint32_t call, const uint32_t *scope, uint32_t n_scope)
-{
-    struct op *op = &n->ops[n->n_ops++];
-    *op = (struct op){.call = call, .n_in = 1, .size = 1 + draw(n, 100)};
-    op->in[0] = scope[n_scope - 1];
-    if (n_scope > 1 && draw(n, 2)) {
-        op->n_in = 2;
-        op->in[1] = scope[draw(n, n_scope - 1)];
-    }
-    op->workspace = draw(n, 3) == 0 ? 1 + draw(n, 80) : 0;
-    for (uint32_t i = 0; i < op->n_in; i++)
-        op->saves[i] = draw(n, 2);
-    op->saves_out = draw(n, 4) == 0;
-}
-
-/* Blocks read what blocks before them made; their parts what the block was given or made. */
-static struct network make_network(uint64_t seed)
-{
-    struct network n = {.random = seed, .n_calls = 1};
-    uint32_t outer[MOST_VALUES] = {0}, n_outer = 1, n_blocks = 1 + draw(&n, 4);
-    n.calls[0] = (struct call){MEMORY_NONE, 0, 0};
-    for (uint32_t b = 0; b < n_blocks; b++) {
-        if (draw(&n, 3) == 0) {
-            add_op(&n, 0, outer, n_outer);
-            outer[n_outer++] = n.n_ops;
-        }
-        uint32_t block = n.n_calls++, scope[MOST_VALUES], n_scope = 0, n_parts = 1 + draw(&n, 3);
-        if (n_outer > 1 && draw(&n, 3) == 0)
-            scope[n_scope++] = outer[draw(&n, n_outer - 1)];
-        scope[n_scope++] = outer[n_outer - 1];
-        n.calls[block] = (struct call){0, n.n_ops, 0};
-        for (uint32_t p = 0; p < n_parts; p++) {
-            uint32_t part = draw(&n, 3) ? n.n_calls++ : block, n_ops = 1 + draw(&n, 3);
-            if (part != block)
-                n.calls[part] = (struct call){block, n.n_ops, n.n_ops + n_ops};
-            for (uint32_t o = 0; o < n_ops; o++) {
-                add_op(&n, part, scope, n_scope);
-                scope[n_scope++] = n.n_ops;
-            }
-        }
-        n.calls[block].last = n.n_ops;
-        outer[n_outer++] = n.n_ops;
-    }
-    n.calls[0].last = n.n_ops;
-    return n;
-}
-
-/* ---- running it ---- */
-
-/* A block, while and once it was there. */
-struct held {
-    uint64_t size;
-    uint32_t n_refs, taken, given, call, value; /* value: MEMORY_NONE: none */
-    bool of_backward;
-};
-
-struct run {
-    const struct network *n;
-    uint32_t root[MOST_CALLS]; /* the call that is recomputed; MEMORY_NONE */
-    struct held blocks[MOST_EVENTS];
-    uint32_t n_blocks, n_events, events[MOST_EVENTS];
-    bool gives[MOST_EVENTS];
-    uint64_t now, peak;
-    uint32_t value[MOST_VALUES], grad[MOST_VALUES]; /* blocks; MEMORY_NONE */
-    uint32_t saved[MOST_OPS][3];                    /* two inputs, the output */
-    bool is_recomputed[MOST_CALLS], is_released[MOST_CALLS];
-    uint32_t forward[MOST_OPS][2], backward[MOST_OPS][2]; /* places */
-};
-
-static uint32_t take(struct run *r, uint64_t size, uint32_t call, uint32_t value, bool backward)
-{
-    uint32_t b = r->n_blocks++;
-    assert_true(b < MOST_EVENTS && r->n_events < MOST_EVENTS);
-    r->blocks[b] = (struct held){size, 1, r->n_events, MEMORY_NONE, call, value, backward};
-    r->gives[r->n_events] = false;
-    r->events[r->n_events++] = b;
-    r->now += size;
-    r->peak = r->now > r->peak ? r->now : r->peak;
-    return b;
-}
-
-static void drop(struct run *r, uint32_t *block)
-{
-    uint32_t b = *block;
-    *block = MEMORY_NONE;
-    if (b == MEMORY_NONE || --r->blocks[b].n_refs > 0)
-        return;
-    assert_true(r->n_events < MOST_EVENTS);
-    r->blocks[b].given = r->n_events;
-    r->gives[r->n_events] = true;
-    r->events[r->n_events++] = b;
-    r->now -= r->blocks[b].size;
-}
-
-static uint32_t hold(struct run *r, uint32_t block)
-{
-    r->blocks[block].n_refs++;
-    return block;
-}
-
-/* The last op that reads a value, of those before `end`. */
-static uint32_t last_reader(const struct network *n, uint32_t value, uint32_t end)
-{
-    for (uint32_t o = end; o-- > 0;)
-        for (uint32_t i = 0; i < n->ops[o].n_in; i++)
-            if (n->ops[o].in[i] == value)
-                return o;
-    return MEMORY_NONE;
-}
-
-static void run_op(struct run *r, uint32_t o, uint32_t *values)
-{
-    const struct op *op = &r->n->ops[o];
-    uint32_t workspace = MEMORY_NONE;
-    if (op->workspace > 0)
-        workspace = take(r, op->workspace, op->call, MEMORY_NONE, false);
-    values[o + 1] = take(r, op->size, op->call, o + 1, false);
-    drop(r, &workspace);
-}
-
-static void save_inputs(struct run *r, uint32_t o, const uint32_t *values)
-{
-    const struct op *op = &r->n->ops[o];
-    for (uint32_t i = 0; i < op->n_in; i++)
-        if (op->saves[i])
-            r->saved[o][i] = hold(r, values[op->in[i]]);
-}
-
-/* Values that nothing up to `end` reads any more; the network's result stays. */
-static void drop_read(struct run *r, uint32_t o, uint32_t *values, uint32_t first, uint32_t end)
-{
-    const struct op *op = &r->n->ops[o];
-    for (uint32_t i = 0; i < op->n_in; i++)
-        if (op->in[i] > first && last_reader(r->n, op->in[i], end) == o)
-            drop(r, &values[op->in[i]]);
-    if (last_reader(r->n, o + 1, end) == MEMORY_NONE && o + 1 < r->n->n_ops)
-        drop(r, &values[o + 1]);
-}
-
-static void forward(struct run *r)
-{
-    const struct network *n = r->n;
-    for (uint32_t o = 0; o < n->n_ops; o++) {
-        const struct op *op = &n->ops[o];
-        uint32_t root = r->root[op->call];
-        r->forward[o][0] = r->n_events;
-        if (root == MEMORY_NONE)
-            save_inputs(r, o, r->value);
-        /* what goes into a recomputed call is held by it: each reader's reference */
-        for (uint32_t i = 0; i < op->n_in && root != MEMORY_NONE; i++)
-            if (op->in[i] <= n->calls[root].first)
-                r->saved[o][i] = hold(r, r->value[op->in[i]]);
-        run_op(r, o, r->value);
-        r->forward[o][1] = r->n_events;
-        if (root == MEMORY_NONE && op->saves_out)
-            r->saved[o][2] = hold(r, r->value[o + 1]);
-        drop_read(r, o, r->value, 0, n->n_ops);
-    }
-}
-
-/* Whether its backward pass asks for anything. */
-static bool asks(const struct op *op)
-{
-    return op->saves[0] || (op->n_in > 1 && op->saves[1]) || op->saves_out;
-}
-
-/* The last op of a call that saves anything. */
-static uint32_t last_saver(const struct network *n, uint32_t call)
-{
-    for (uint32_t o = n->calls[call].last; o-- > n->calls[call].first;)
-        if (asks(&n->ops[o]))
-            return o;
-    return MEMORY_NONE;
-}
-
-static void recompute(struct run *r, uint32_t call)
-{
-    const struct network *n = r->n;
-    uint32_t values[MOST_VALUES], end = n->calls[call].last, last = last_saver(n, call);
-    memset(values, 0xff, sizeof values);
-    for (uint32_t o = n->calls[call].first; o <= last; o++) {
-        const struct op *op = &n->ops[o];
-        for (uint32_t i = 0; i < op->n_in; i++) {
-            if (op->in[i] <= n->calls[call].first)
-                continue; /* held all along */
-            r->saved[o][i] = op->saves[i] ? hold(r, values[op->in[i]]) : MEMORY_NONE;
-        }
-        if (o == last && !op->saves_out)
-            break;
-        run_op(r, o, values);
-        if (op->saves_out)
-            r->saved[o][2] = hold(r, values[o + 1]);
-        drop_read(r, o, values, n->calls[call].first, end);
-    }
-    for (uint32_t v = 0; v < MOST_VALUES; v++)
-        drop(r, &values[v]);
-    r->is_recomputed[call] = true;
-}
-
-/* The first op of a call that saves anything, which is the last to ask for it. */
-static bool is_last_to_ask(const struct network *n, uint32_t call, uint32_t op)
-{
-    for (uint32_t o = n->calls[call].first; o < op; o++)
-        if (asks(&n->ops[o]))
-            return false;
-    return true;
-}
-
-static void backward(struct run *r)
-{
-    const struct network *n = r->n;
-    r->grad[n->n_ops] = take(r, value_size(n, n->n_ops), MEMORY_NONE, MEMORY_NONE, true);
-    drop(r, &r->value[n->n_ops]);
-    for (uint32_t o = n->n_ops; o-- > 0;) {
-        const struct op *op = &n->ops[o];
-        uint32_t root = r->root[op->call];
-        if (r->grad[o + 1] == MEMORY_NONE)
-            r->grad[o + 1] = take(r, op->size, op->call, MEMORY_NONE, true); /* zeros */
-        r->backward[o][0] = r->n_events;
-        if (root != MEMORY_NONE && asks(op) && !r->is_recomputed[root])
-            recompute(r, root);
-        for (uint32_t i = 0; i < op->n_in; i++) {
-            uint32_t grad = take(r, value_size(n, op->in[i]), op->call, MEMORY_NONE, true);
-            if (r->grad[op->in[i]] == MEMORY_NONE)
-                r->grad[op->in[i]] = grad;
-            else
-                drop(r, &grad);
-        }
-        r->backward[o][1] = r->n_events;
-        for (uint32_t i = 0; i < 3; i++) {
-            bool input = i < op->n_in && root != MEMORY_NONE && op->in[i] <= n->calls[root].first;
-            if (!input)
-                drop(r, &r->saved[o][i]);
-        }
-        /* a recomputed call lets go of what went into it */
-        if (root != MEMORY_NONE && asks(op) && is_last_to_ask(n, root, o))
-            for (uint32_t k = n->calls[root].first; k < n->calls[root].last; k++)
-                for (uint32_t i = 0; i < n->ops[k].n_in; i++)
-                    if (n->ops[k].in[i] <= n->calls[root].first)
-                        drop(r, &r->saved[k][i]);
-        drop(r, &r->grad[o + 1]);
-    }
-}
-
-/* `recomputed` by call; NULL: none. */
-static struct run *run(const struct network *n, const bool *recomputed)
-{
-    struct run *r = calloc(1, sizeof *r);
-    assert_non_null(r);
-    r->n = n;
-    memset(r->value, 0xff, sizeof r->value);
-    memset(r->grad, 0xff, sizeof r->grad);
-    memset(r->saved, 0xff, sizeof r->saved);
-    for (uint32_t c = 0; c < n->n_calls; c++) {
-        uint32_t parent = n->calls[c].parent;
-        r->root[c] = parent == MEMORY_NONE ? MEMORY_NONE : r->root[parent];
-        if (r->root[c] == MEMORY_NONE && recomputed && recomputed[c] &&
-            last_saver(n, c) != MEMORY_NONE)
-            r->root[c] = c;
-    }
-    r->value[0] = take(r, value_size(n, 0), MEMORY_NONE, 0, false);
-    forward(r);
-    backward(r);
-    return r;
-}
-
-/* ---- what the graph would know of it ---- */
-
-struct uses {
-    struct graph_use list[MOST_EVENTS];
-    uint32_t blocks[MOST_EVENTS], n;
-};
-
-static void use(struct uses *uses, uint32_t block, uint32_t call, const uint32_t places[2],
-                bool backward)
-{
-    for (uint32_t i = 0; i < uses->n; i++) {
-        struct graph_use *u = &uses->list[i];
-        if (uses->blocks[i] == block && u->call == call && u->backward == backward) {
-            u->first = places[0] < u->first ? places[0] : u->first;
-            u->last = places[1] > u->last ? places[1] : u->last;
-            return;
-        }
-    }
-    assert_true(uses->n < MOST_EVENTS);
-    uses->blocks[uses->n] = block;
-    uses->list[uses->n++] = (struct graph_use){call, places[0], places[1], backward};
-}
-
-struct known {
-    struct dpro_graph graph;
-    struct graph_memory memory;
-    struct graph_rank rank;
-    struct coarse coarse;
-    struct coarse_rank coarse_rank;
+/* An activation and a temporary as large as the batch, then a gradient, on top of a parameter. */
+struct by_hand {
+    struct graph_block blocks[4];
+    struct graph_moment moments[5];
+    struct memory_call call;
+    uint8_t phases[5];
+    struct model_memory memory;
+    struct model_module module;
+    struct model_op ops[2];
+    struct model_call program_call;
     struct model_program program;
-    struct model_rank model_rank;
+    struct model_rank rank;
     struct dpro_model model;
-    struct graph_block blocks[MOST_EVENTS];
-    struct graph_moment moments[MOST_EVENTS];
-    struct graph_use uses[MOST_EVENTS];
-    struct graph_call calls[MOST_CALLS + MOST_OPS];
-    uint32_t number[MOST_CALLS + MOST_OPS]; /* of each call, and op, in calls */
-    bool recomputed[MOST_CALLS + MOST_OPS];
 };
 
-/* Calls and ops in the order in which they begin; `ops`: each op is a call of its own. */
-static void know_calls(struct known *k, const struct run *r, bool ops)
+static struct by_hand *new_by_hand(uint64_t gradient_bytes)
 {
-    const struct network *n = r->n;
-    uint32_t c = 0;
-    for (uint32_t o = 0; o < n->n_ops; o++) {
-        for (; c < n->n_calls && n->calls[c].first <= o; c++) {
-            const struct call *call = &n->calls[c];
-            uint32_t last = call->last - 1;
-            k->number[c] = k->memory.n_calls;
-            k->calls[k->memory.n_calls++] = (struct graph_call){
-                .parent = call->parent == MEMORY_NONE ? MEMORY_NONE : k->number[call->parent],
-                .forward_first = r->forward[call->first][0],
-                .forward_last = r->forward[last][1],
-                .backward_first = r->backward[last][0],
-                .backward_last = r->backward[call->first][1],
-                .first_backward_op = DPRO_NO_OP};
-        }
-        k->number[MOST_CALLS + o] = k->number[n->ops[o].call];
-        if (!ops)
-            continue;
-        k->number[MOST_CALLS + o] = k->memory.n_calls;
-        k->calls[k->memory.n_calls++] = (struct graph_call){.parent = k->number[n->ops[o].call],
-                                                            .forward_first = r->forward[o][0],
-                                                            .forward_last = r->forward[o][1],
-                                                            .backward_first = r->backward[o][0],
-                                                            .backward_last = r->backward[o][1],
-                                                            .first_backward_op = DPRO_NO_OP};
-    }
-    for (uint32_t i = 0; i < k->memory.n_calls; i++) {
-        char name[16];
-        int length = snprintf(name, sizeof name, "m%u", i);
-        k->calls[i].module = strtab_add(&k->graph.names, name, (size_t)length);
-    }
+    struct by_hand *h = calloc(1, sizeof *h);
+    assert_non_null(h);
+    const uint8_t categories[] = {DPRO_MEMORY_PARAMETER, DPRO_MEMORY_ACTIVATION,
+                                  DPRO_MEMORY_TEMPORARY, DPRO_MEMORY_GRADIENT};
+    const uint64_t sizes[] = {20, 100, 50, gradient_bytes};
+    const uint32_t taken[] = {MEMORY_NONE, 0, 1, 3}, given[] = {MEMORY_NONE, 4, 2, MEMORY_NONE};
+    const uint32_t order[] = {1, 2, 2, 3, 1};
+    for (uint32_t b = 0; b < 4; b++)
+        h->blocks[b] = (struct graph_block){.size_bytes = sizes[b],
+                                            .taken = taken[b],
+                                            .given = given[b],
+                                            .category = categories[b],
+                                            .scales = b == 1 || b == 2,
+                                            .call = b == 1 || b == 2 ? 0 : MEMORY_NONE};
+    for (uint32_t i = 0; i < 5; i++)
+        h->moments[i] =
+            (struct graph_moment){.op = i, .gives = i == 2 || i == 4, .block = order[i]};
+    h->call = (struct memory_call){.parent = MODEL_NONE,
+                                   .last = 3,
+                                   .backward_first = 3,
+                                   .backward_last = 5,
+                                   .again = 3,
+                                   .stop = 3,
+                                   .released = 5};
+    h->memory = (struct model_memory){.gpu = true,
+                                      .blocks = h->blocks,
+                                      .moments = h->moments,
+                                      .calls = &h->call,
+                                      .phases = h->phases,
+                                      .n_blocks = 4,
+                                      .n_moments = 5,
+                                      .n_calls = 1,
+                                      .batch_size = 8};
+    h->module = (struct model_module){"blocks.0", "Block", MODEL_NONE, 1, 100, 40};
+    h->ops[0] = (struct model_op){.name = "a",
+                                  .needs = MODEL_NONE,
+                                  .tensor = 0,
+                                  .work_ns = 200,
+                                  .once_ns = 40,
+                                  .fixed_ns = 20};
+    h->ops[1] = (struct model_op){.name = "b", .needs = MODEL_NONE, .tensor = 1, .work_ns = 80};
+    h->program_call = (struct model_call){0, MODEL_NONE, 1, 40};
+    h->program = (struct model_program){h->ops, 2, &h->program_call, 1};
+    h->rank = (struct model_rank){.work_scale = 1};
+    h->model = (struct dpro_model){.programs = &h->program,
+                                   .n_programs = 1,
+                                   .ranks = &h->rank,
+                                   .n_ranks = 1,
+                                   .modules = &h->module,
+                                   .n_modules = 1,
+                                   .memories = &h->memory,
+                                   .n_memories = 1};
+    return h;
 }
 
-static void know_uses(struct known *k, const struct run *r)
-{
-    const struct network *n = r->n;
-    struct uses *uses = calloc(1, sizeof *uses);
-    uint32_t of_value[MOST_VALUES];
-    assert_non_null(uses);
-    for (uint32_t b = 0; b < r->n_blocks; b++)
-        if (r->blocks[b].value != MEMORY_NONE)
-            of_value[r->blocks[b].value] = b;
-    for (uint32_t o = 0; o < n->n_ops; o++) {
-        const struct op *op = &n->ops[o];
-        uint32_t call = k->number[MOST_CALLS + o];
-        for (uint32_t i = 0; i < op->n_in; i++)
-            use(uses, of_value[op->in[i]], call, r->forward[o], false);
-        use(uses, of_value[o + 1], call,
-            (uint32_t[]){r->blocks[of_value[o + 1]].taken + 1, r->forward[o][1]}, false);
-        for (uint32_t i = 0; i < op->n_in; i++)
-            if (op->saves[i])
-                use(uses, of_value[op->in[i]], call, r->backward[o], true);
-        if (op->saves_out)
-            use(uses, of_value[o + 1], call, r->backward[o], true);
-        for (uint32_t b = 0; b < r->n_blocks; b++)
-            if (r->blocks[b].of_backward && r->blocks[b].taken < r->backward[o][1] &&
-                r->blocks[b].given >= r->backward[o][1])
-                use(uses, b, call, r->backward[o], true); /* gradients that come and go */
-    }
-    for (uint32_t b = 0; b < r->n_blocks; b++) {
-        k->blocks[b].first_use = k->memory.n_uses;
-        for (uint32_t i = 0; i < uses->n; i++)
-            if (uses->blocks[i] == b)
-                k->uses[k->memory.n_uses++] = uses->list[i];
-        k->blocks[b].n_uses = k->memory.n_uses - k->blocks[b].first_use;
-    }
-    free(uses);
-}
-
-/* The op in whose pass a block was taken, as a call. */
-static uint32_t maker_of(const struct known *k, const struct run *r, uint32_t block)
-{
-    const struct held *b = &r->blocks[block];
-    for (uint32_t o = 0; o < r->n->n_ops; o++) {
-        const uint32_t *places = b->of_backward ? r->backward[o] : r->forward[o];
-        if (places[0] <= b->taken && b->taken < places[1])
-            return k->number[MOST_CALLS + o];
-    }
-    return MEMORY_NONE;
-}
-
-static struct known *know(const struct run *r, bool ops)
-{
-    struct known *k = calloc(1, sizeof *k);
-    assert_non_null(k);
-    strtab_add(&k->graph.names, "", 0);
-    know_calls(k, r, ops);
-    for (uint32_t b = 0; b < r->n_blocks; b++) {
-        const struct held *from = &r->blocks[b];
-        k->blocks[b] = (struct graph_block){.size_bytes = from->size,
-                                            .taken = from->taken,
-                                            .given = from->given,
-                                            .category = DPRO_MEMORY_TEMPORARY,
-                                            .call = maker_of(k, r, b)};
-    }
-    for (uint32_t i = 0; i < r->n_events; i++)
-        k->moments[i] =
-            (struct graph_moment){.op = DPRO_NO_OP, .gives = r->gives[i], .block = r->events[i]};
-    know_uses(k, r);
-    k->memory.blocks = k->blocks;
-    k->memory.moments = k->moments;
-    k->memory.uses = k->uses;
-    k->memory.calls = k->calls;
-    k->memory.n_blocks = r->n_blocks;
-    k->memory.n_moments = r->n_events;
-    k->memory.gpu = true; /* what keeps its random state elsewhere */
-    k->graph.memory = &k->memory;
-    k->graph.ranks = &k->rank;
-    k->graph.n_ranks = 1;
-    k->coarse.ranks = &k->coarse_rank;
-    k->model.programs = &k->program;
-    k->model.n_programs = k->model.n_ranks = 1;
-    k->model.ranks = &k->model_rank;
-    struct measured_replay replay = {.graph = &k->graph};
-    model_memory_learn(&replay, &k->coarse, &k->model);
-    return k;
-}
-
-static void forget(struct known *k)
-{
-    strtab_fini(&k->graph.names);
-    arena_fini(&k->model.arena);
-    free(k);
-}
-
-/* ---- tests ---- */
-
-static void test_nothing_changed_is_what_was_recorded(void **state)
+static void test_micro_batches_keep_gradients_and_add_new_ones(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 300; seed++) {
-        struct network n = make_network(seed);
-        struct run *r = run(&n, NULL);
-        struct known *k = know(r, seed % 2);
-        assert_true(memory_is_known(&k->model));
-        assert_int_equal(memory_peak_bytes(&k->model, &k->model.baseline), r->peak);
-        struct memory_peak peak = memory_peak(&k->model, &k->model.baseline);
-        assert_int_equal(peak.bytes, r->peak);
-        assert_int_equal(peak.by_category[DPRO_MEMORY_TEMPORARY], r->peak);
-        forget(k);
-        free(r);
+    const struct {
+        uint64_t gradient;
+        uint32_t n;
+        uint64_t peak;
+    } cases[] = {
+        {10, 1, 20 + 100 + 50},     /* nothing is changed */
+        {10, 2, 20 + 10 + 50 + 25}, /* the second one's forward pass, beside the gradient */
+        {60, 2, 20 + 60 + 50 + 60}, /* and its backward pass, with a new one */
+        {60, 4, 20 + 60 + 25 + 60},
+        {60, 3, 20 + 60 + 38 + 60}, /* of 8 samples 3 are in the largest */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct by_hand *h = new_by_hand(cases[i].gradient);
+        struct dpro_strategy strategy = {.micro_batches = cases[i].n};
+        assert_int_equal(memory_peak_bytes(&h->model, &strategy), cases[i].peak);
+        free(h);
     }
 }
 
-/* Which calls a number chooses, of the blocks or of all. */
-static void choose(struct network *n, bool *calls)
-{
-    for (uint32_t c = 1; c < n->n_calls; c++)
-        calls[c] = draw(n, n->calls[c].parent == 0 ? 2 : 4) == 0;
-}
-
-static void test_recomputed_calls_hold_what_they_do_in_a_literal_run(void **state)
+static void test_a_batch_is_as_large_as_asked_for(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 3000; seed++) {
-        struct network n = make_network(seed);
-        bool calls[MOST_CALLS] = {false};
-        struct run *as_is = run(&n, NULL);
-        struct known *k = know(as_is, true);
-        struct dpro_strategy strategy = {.recomputed = k->recomputed};
-        choose(&n, calls);
-        for (uint32_t c = 0; c < n.n_calls; c++)
-            k->recomputed[k->number[c]] = calls[c];
-        struct run *r = run(&n, calls);
-        struct memory_peak peak = memory_peak(&k->model, &strategy);
-        uint64_t sum = 0;
-        for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
-            sum += peak.by_category[c];
-        if (peak.bytes != r->peak)
-            print_message("seed %u: %u, not %u\n", (unsigned)seed, (unsigned)peak.bytes,
-                          (unsigned)r->peak);
-        assert_int_equal(peak.bytes, r->peak);
-        assert_int_equal(sum, peak.bytes);
-        forget(k);
-        free(r);
-        free(as_is);
+    struct by_hand *h = new_by_hand(10);
+    h->model.memory.batch_ratio = 2;
+    assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 200 + 100);
+    h->model.memory.batch_ratio = 0.5;
+    assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 50 + 25);
+    free(h);
+}
+
+static void test_gradients_that_are_views_are_there_until_they_are_copied(void **state)
+{
+    (void)state;
+    struct by_hand *h = new_by_hand(200);
+    assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 100 + 200);
+    h->blocks[3].given = MEMORY_NONE;
+    h->model.memory.views = true;
+    uint64_t peaks[2];
+    memory_peaks(&h->model, &h->model.baseline, 0, (uint32_t[]){0, 3, 6}, 2, peaks);
+    assert_int_equal(peaks[0], 20 + 100 + 50);
+    assert_int_equal(peaks[1], 20 + 100 + 200);
+    free(h);
+}
+
+static void test_recomputation_comes_before_the_backward_pass(void **state)
+{
+    (void)state;
+    struct by_hand *h = new_by_hand(10);
+    bool recomputed = true;
+    uint64_t peaks[2];
+    struct dpro_strategy strategy = {.recomputed = &recomputed};
+    struct memory_peak peak = memory_peak(&h->model, &strategy);
+    assert_int_equal(peak.bytes, 20 + 100 + 50);
+    memory_peaks(&h->model, &strategy, 0, (uint32_t[]){3, 4, 6}, 2, peaks);
+    assert_int_equal(peaks[0], 20 + 100 + 50); /* it is made again, with its temporary */
+    assert_int_equal(peaks[1], 20 + 100 + 10);
+    int64_t more_ns[2];
+    assert_true(strategy_changes_work(&h->model, &strategy));
+    strategy_more_work(&h->model, &strategy, 0, more_ns);
+    assert_int_equal(more_ns[0], 0);
+    assert_int_equal(more_ns[1], 40);
+    assert_int_equal(strategy_total_work(&h->model, &strategy, 0), 320);
+    free(h);
+}
+
+static void test_micro_batches_take_what_is_fixed_each_and_the_update_once(void **state)
+{
+    (void)state;
+    struct by_hand *h = new_by_hand(10);
+    struct dpro_strategy strategy = {.micro_batches = 2};
+    int64_t more_ns[2];
+    assert_false(strategy_changes_work(&h->model, &h->model.baseline));
+    strategy_more_work(&h->model, &strategy, 0, more_ns);
+    /* the first micro-batch, of both ops, comes before the first gradient */
+    assert_int_equal(more_ns[0], -70 + (20 + 70) + 40);
+    assert_int_equal(more_ns[1], -40);
+    assert_int_equal(strategy_total_work(&h->model, &strategy, 0), 280 + 20);
+    struct arena arena = {NULL, 0};
+    model_scale_batch(&h->model, 2, &arena);
+    assert_int_equal(h->model.programs[0].ops[0].work_ns, 40 + 20 + 280);
+    assert_int_equal(h->model.programs[0].ops[1].work_ns, 160);
+    arena_fini(&arena);
+    free(h);
+}
+
+/* ---- which modules ---- */
+
+static const struct model_module some_modules[] = {
+    {"", "Net", MODEL_NONE, 1, 900, 0},       {"stem", "Conv2d", 0, 1, 0, 0},
+    {"blocks.0", "Block", 0, 1, 300, 0},      {"blocks.0.parts.0", "Part", 2, 1, 100, 0},
+    {"blocks.0.parts.1", "Part", 2, 1, 9, 0}, {"blocks.1", "Block", 0, 1, 300, 0},
+    {"blocks.2", "Block", 0, 1, 300, 0},      {"blocks.3", "Other", 0, 1, 300, 0},
+    {"blocks.4", "Block", 0, 1, 300, 0},      {"blocks.10", "Block", 0, 1, 300, 0},
+};
+enum { N_SOME = sizeof some_modules / sizeof *some_modules };
+
+static void test_modules_are_chosen_by_words_names_and_patterns(void **state)
+{
+    (void)state;
+    const struct {
+        const char *text, *chosen;
+    } cases[] = {
+        {"all", "0010011011"},
+        {"sqrt", "0010010011"},
+        {"none", "0000000000"},
+        {"blocks.1", "0000010000"},
+        {"blocks.0, blocks.3", "0010000100"},
+        {"blocks.?", "0010011110"},
+        {"blocks.*", "0011111111"},
+        {"blocks.[0-2]", "0010011000"},
+        {"blocks.9", NULL},
+        {"blocks.1,bloks.2", NULL},
+        {"/nonexistent.json", NULL},
+    };
+    struct dpro_model model = {.modules = (struct model_module *)(uintptr_t)some_modules,
+                               .n_modules = N_SOME};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool chosen[N_SOME];
+        char text[N_SOME + 1] = "";
+        struct dpro_error err = {.code = 0};
+        int rc = WITHIN_SCOPE(-1, modules_choose(&model, cases[i].text, chosen, &err));
+        for (int m = 0; m < N_SOME; m++)
+            text[m] = chosen[m] ? '1' : '0';
+        if (cases[i].chosen)
+            assert_string_equal(text, cases[i].chosen);
+        assert_int_equal(rc == 0, cases[i].chosen != NULL);
+        if (strcmp(cases[i].text, "blocks.1,bloks.2") == 0)
+            assert_non_null(strstr(err.text, "'bloks.2'; the nearest is 'blocks.2'"));
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_changed_is_what_was_recorded),
-        cmocka_unit_test(test_recomputed_calls_hold_what_they_do_in_a_literal_run),
+        cmocka_unit_test(test_micro_batches_keep_gradients_and_add_new_ones),
+        cmocka_unit_test(test_a_batch_is_as_large_as_asked_for),
+        cmocka_unit_test(test_gradients_that_are_views_are_there_until_they_are_copied),
+        cmocka_unit_test(test_recomputation_comes_before_the_backward_pass),
+        cmocka_unit_test(test_micro_batches_take_what_is_fixed_each_and_the_update_once),
+        cmocka_unit_test(test_modules_are_chosen_by_words_names_and_patterns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -83,7 +83,7 @@ static void test_takings_and_givings_are_joined_by_address(void **state)
     assert_string_equal(name_of(g, first->name), "aten::a");
     assert_string_equal(name_of(g, g->name[m->moments[2].op]), "aten::c");
     assert_in_range(m->moments[0].share, 16300, 16450); /* a quarter */
-    assert_int_equal(m->measured_peak_bytes, 130);
+    assert_int_equal(m->measured_peak_bytes, 0);        /* nothing says what was there before */
     assert_int_equal(peak_of(m), 130);
     dpro_graph_destroy(g);
 }
@@ -198,6 +198,7 @@ static void test_what_memory_json_lists_is_counted_once(void **state)
     assert_int_equal(block_of(m, 400, 1)->category, DPRO_MEMORY_PARAMETER);
     assert_int_equal(block_of(m, 408, 0)->category, DPRO_MEMORY_BUCKET);
     assert_int_equal(peak_of(m), 400 + 400 + 408 + 20);
+    assert_int_equal(m->measured_peak_bytes, peak_of(m));
     dpro_graph_destroy(g);
 }
 
@@ -360,6 +361,54 @@ static void test_what_the_batch_is_in_scales_with_it(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_a_parameter_is_used_by_the_module_that_has_it(void **state)
+{
+    struct dpro_graph *g = training_job();
+    const struct graph_memory *m = memory_of(g);
+    const struct graph_block *weight = block_of(m, 60, 1);
+    assert_string_equal(name_of(g, weight->name), "fc.weight");
+    assert_int_equal(weight->n_uses, 1);
+    assert_int_equal(m->uses[weight->first_use].call, 1);
+    dpro_graph_destroy(g);
+}
+
+/* Three ops that use storages nobody has listed: a weight, its gradient's bucket, its state. */
+static void test_without_a_list_tensors_tell_what_was_there_before(void **state)
+{
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int s = 0; s < 2; s++) {
+        trace_text_step(t, s, 1000 * s, 1000);
+        op(t, "aten::mm", 10 * s + 1, 1000 * s + 100, 100, "\"Sequence number\": 7");
+        op(t, "autograd::engine::evaluate_function: MmBackward0", 10 * s + 2, 1000 * s + 300, 100,
+           "\"Sequence number\": 7, \"Fwd thread id\": 1");
+        op(t, "aten::mul_", 10 * s + 3, 1000 * s + 500, 100, "");
+    }
+    trace_text_memory(t, 1, -1, 1150, 64, 1, -1);
+    struct trace_text *et = trace_text_execution("et_rank0.json");
+    for (int s = 0; s < 2; s++) {
+        char text[1000];
+        snprintf(text, sizeof text,
+                 "%s{\"name\": \"aten::mm\", \"id\": %d1, \"rf_id\": %d1, \"parent\": 0, "
+                 "\"inputs\": [[1, 10, 0, 20, 4, \"cpu\"]], \"outputs\": []},"
+                 "{\"name\": \"autograd::engine::evaluate_function: MmBackward0\", \"id\": %d2, "
+                 "\"rf_id\": %d2, \"parent\": 0, \"inputs\": [[2, 11, 0, 5, 4, \"cpu\"], "
+                 "[3, 11, 5, 25, 4, \"cpu\"]], \"outputs\": []},"
+                 "{\"name\": \"aten::mul_\", \"id\": %d3, \"rf_id\": %d3, \"parent\": 0, "
+                 "\"inputs\": [[1, 10, 0, 20, 4, \"cpu\"], [4, 12, 0, 10, 8, \"cpu\"]], "
+                 "\"outputs\": [[1, 10, 0, 20, 4, \"cpu\"]]}",
+                 s ? "," : "", s, s, s, s, s, s);
+        trace_text_node(et, text);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(m->n_blocks, 4);
+    assert_int_equal(block_of(m, 80, 0)->category, DPRO_MEMORY_PARAMETER);
+    assert_int_equal(block_of(m, 120, 0)->category, DPRO_MEMORY_BUCKET);
+    assert_int_equal(block_of(m, 80, 1)->category, DPRO_MEMORY_STATE);
+    assert_int_equal(m->measured_peak_bytes, 281);
+    dpro_graph_destroy(g);
+}
+
 static void test_ranks_with_and_without_allocations(void **state)
 {
     struct trace_text *t = two_steps(0, 2);
@@ -392,6 +441,8 @@ int main(void)
         cmocka_unit_test(test_blocks_have_what_they_are_for),
         cmocka_unit_test(test_uses_are_those_of_the_storage_in_the_block),
         cmocka_unit_test(test_what_the_batch_is_in_scales_with_it),
+        cmocka_unit_test(test_a_parameter_is_used_by_the_module_that_has_it),
+        cmocka_unit_test(test_without_a_list_tensors_tell_what_was_there_before),
         cmocka_unit_test(test_ranks_with_and_without_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

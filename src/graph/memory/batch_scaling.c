@@ -31,12 +31,12 @@ static bool is_divided(const struct scaler *s, const struct block_build *block)
     return s->batch_size == 0 || n % s->batch_size == 0;
 }
 
-/* Whether a tensor has a part of the batch in it; a view may be larger than what it shows. */
+/* Whether a tensor has a part of the batch in it, if only that an element is there for each. */
 static bool tensor_scales(const struct scaler *s, const struct et_tensor *tensor, int64_t ns)
 {
     uint32_t block = memory_block_of(s->b, tensor->storage, ns);
-    return block != NO_ID &&
-           (s->b->blocks.at[block].to.scales || tensor->numel > s->b->blocks.at[block].size_bytes);
+    return block != NO_ID && (s->b->blocks.at[block].to.scales ||
+                              memory_extent_of(tensor) > s->b->blocks.at[block].size_bytes);
 }
 
 static bool is_of_size(const struct block_build *block, const struct et_tensor *tensor)

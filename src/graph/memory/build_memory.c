@@ -71,17 +71,13 @@ static bool choose(struct memory_build *b)
 
 /* ---- the result ---- */
 
-/* Blocks that are there at any time of the iteration, and when each comes and goes. */
+/* Blocks that are there at any time of the iteration. */
 static void number_blocks(struct memory_build *b)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < b->blocks.n; i++) {
         struct block_build *block = &b->blocks.at[i];
         block->is = block->given_ns < b->start_ns ? NO_ID : n++;
-    }
-    for (uint32_t m = 0; m < b->moments.n; m++) {
-        struct graph_block *to = &b->blocks.at[b->moments.at[m].block].to;
-        *(b->moments.at[m].gives ? &to->given : &to->taken) = m;
     }
     b->to->is.n_blocks = n;
 }
@@ -108,11 +104,13 @@ static void make(struct memory_build *b)
     if (b->trace->recording)
         to->batch_size = b->trace->recording->batch_size;
     memory_find_blocks(b);
-    number_blocks(b);
     memory_find_calls(b);
     memory_bind_storages(b);
     memory_categorize(b);
+    memory_bind_older(b);
     memory_find_scaling(b);
+    memory_measure(b);
+    number_blocks(b);
     write_blocks(b);
     memory_find_uses(b);
     memory_place_moments(b);

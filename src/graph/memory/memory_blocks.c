@@ -259,7 +259,8 @@ static void add_recorded(struct memory_build *b)
         memory_add_before(b, DPRO_MEMORY_PARAMETER, recording->parameters.at[i].name,
                           MIN(recording->parameters.at[i].size_bytes, MOST_BYTES));
     if (recording->optimizer_bytes > 0)
-        memory_add_before(b, DPRO_MEMORY_STATE, 0, MIN(recording->optimizer_bytes, MOST_BYTES));
+        memory_add_before(b, DPRO_MEMORY_STATE, 0, MIN(recording->optimizer_bytes, MOST_BYTES))
+            ->merged = true;
     for (size_t m = 0; m < recording->models.n; m++) {
         const struct recorded_model *model = &recording->models.at[m];
         for (uint32_t i = 0; i < model->n_buckets; i++) {
@@ -303,9 +304,11 @@ static uint64_t find_peak(const struct memory_build *b)
     return peak;
 }
 
-static void measure(struct memory_build *b)
+void memory_measure(struct memory_build *b)
 {
     struct graph_memory *to = &b->to->is;
+    if (b->device >= 0)
+        add_rest(b);
     for (uint32_t i = 0; i < b->trace->n_allocations; i++) {
         const struct trace_allocation *event = &b->trace->allocations[i];
         if (!is_wanted(b, event) || event->ns < b->start_ns)
@@ -318,8 +321,8 @@ static void measure(struct memory_build *b)
                 MAX(to->measured_peak_bytes,
                     (uint64_t)MAX(event->allocated_bytes, event->allocated_bytes - event->bytes));
     }
-    if (to->measured_peak_bytes == 0)
-        to->measured_peak_bytes = find_peak(b);
+    if (b->device < 0 && (b->held || b->trace->recording || b->node_of_span))
+        to->measured_peak_bytes = find_peak(b); /* else what was there before is not known */
 }
 
 void memory_find_blocks(struct memory_build *b)
@@ -329,7 +332,8 @@ void memory_find_blocks(struct memory_build *b)
         add_held(b);
     else
         add_recorded(b);
-    if (b->device >= 0)
-        add_rest(b);
-    measure(b);
+    for (uint32_t m = 0; m < b->moments.n; m++) {
+        struct graph_block *to = &b->blocks.at[b->moments.at[m].block].to;
+        *(b->moments.at[m].gives ? &to->given : &to->taken) = m;
+    }
 }

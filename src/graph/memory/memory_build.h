@@ -22,6 +22,7 @@ struct block_build {
     uint32_t storage;  /* its number, see storages.c; NO_ID: none was found */
     uint32_t is;       /* its index in the result; NO_ID: it was gone before the iteration */
     uint64_t numel;    /* of its tensor; 0: not known */
+    bool in_forward;   /* it is older than the iteration, whose forward pass uses it */
     bool accumulated;  /* it was handed to a parameter as its gradient */
     bool merged;       /* one of several blocks of before of which only the sum is known */
     struct graph_block to;
@@ -71,14 +72,25 @@ void memory_find_blocks(struct memory_build *b);
 struct block_build *memory_add_before(struct memory_build *b, uint8_t category, uint32_t name,
                                       uint64_t size_bytes);
 
+/* The sum of what is there at its highest, as recorded. */
+void memory_measure(struct memory_build *b);
+
 /* module_calls.c: calls of modules, with what each did. */
 void memory_find_calls(struct memory_build *b);
-void memory_place_calls(struct memory_build *b);
 
 /* storages.c: which storage of the execution trace is in which block. */
 void memory_bind_storages(struct memory_build *b);
+void memory_bind(struct memory_build *b, uint32_t block, uint64_t storage);
+void memory_order_bindings(struct memory_build *b); /* after those */
 /* The block that a storage is in at a time; NO_ID: none that is known. */
 uint32_t memory_block_of(const struct memory_build *b, uint64_t storage, int64_t ns);
+/* Whether a storage has been in a block, by then. */
+bool memory_is_bound_before(const struct memory_build *b, uint64_t storage, int64_t ns);
+/* The bytes of its storage up to a tensor's end; 0: it has none. */
+uint64_t memory_extent_of(const struct et_tensor *tensor);
+
+/* older_storages.c: those that are older than the iteration. */
+void memory_bind_older(struct memory_build *b);
 
 /* block_categories.c */
 void memory_categorize(struct memory_build *b);

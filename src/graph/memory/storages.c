@@ -8,7 +8,7 @@
 
 enum { MOST_OUTPUTS = 4096 }; /* of an op; lists longer than that are no work of it */
 
-static uint64_t extent_of(const struct et_tensor *tensor)
+uint64_t memory_extent_of(const struct et_tensor *tensor)
 {
     uint64_t end, bytes;
     if (__builtin_add_overflow(tensor->offset, tensor->numel, &end) ||
@@ -51,7 +51,7 @@ static const struct et_tensor *new_output(const struct binder *binder, uint32_t 
     for (uint32_t i = 0; i < MIN(node->n_outputs, MOST_OUTPUTS); i++) {
         const struct et_tensor *tensor = &b->trace->et_tensors[node->first_output + i];
         uint64_t other = 0;
-        if (!fits(b, extent_of(tensor), block->size_bytes))
+        if (!fits(b, memory_extent_of(tensor), block->size_bytes))
             continue;
         map_get(&binder->latest, map_key(tensor->storage), &other);
         if (other != 0 && b->blocks.at[other - 1].given_ns > span->start_ns + span->dur_ns)
@@ -60,6 +60,14 @@ static const struct et_tensor *new_output(const struct binder *binder, uint32_t 
             return tensor;
     }
     return NULL;
+}
+
+void memory_bind(struct memory_build *b, uint32_t index, uint64_t storage)
+{
+    struct block_build *block = &b->blocks.at[index];
+    block->storage = (uint32_t)map_number(&b->storage_numbers, map_key(storage));
+    array_push(&b->bindings,
+               ((struct binding){block->taken_ns, block->given_ns, block->storage, index}));
 }
 
 static void bind(struct binder *binder, uint32_t index)
@@ -75,14 +83,17 @@ static void bind(struct binder *binder, uint32_t index)
     if (!tensor)
         return;
     map_set(&binder->latest, map_key(tensor->storage), index + UINT64_C(1));
-    block->storage = (uint32_t)map_number(&b->storage_numbers, map_key(tensor->storage));
     block->numel = tensor->numel;
     block->to.item_bytes = (uint8_t)MIN(tensor->item_bytes, UINT8_MAX);
-    array_push(&b->bindings,
-               ((struct binding){block->taken_ns, block->given_ns, block->storage, index}));
+    memory_bind(b, index, tensor->storage);
 }
 
 ORDER(by_storage, struct binding, ASCENDING(storage) ?: ASCENDING(taken_ns));
+
+void memory_order_bindings(struct memory_build *b)
+{
+    array_sort(&b->bindings, by_storage);
+}
 
 static void find_nodes(struct memory_build *b)
 {
@@ -103,19 +114,30 @@ void memory_bind_storages(struct memory_build *b)
     find_nodes(b);
     for (uint32_t i = 0; i < b->blocks.n; i++)
         bind(&binder, i);
-    array_sort(&b->bindings, by_storage);
+    memory_order_bindings(b);
     map_fini(&binder.latest);
 }
 
-uint32_t memory_block_of(const struct memory_build *b, uint64_t storage, int64_t ns)
+/* The last time that a storage came into a block, up to a time; NULL: it did not. */
+static const struct binding *binding_at(const struct memory_build *b, uint64_t storage, int64_t ns)
 {
     uint64_t number;
     if (!map_get(&b->storage_numbers, map_key(storage), &number))
-        return NO_ID;
+        return NULL;
     size_t end =
         LOWER_BOUND(i, 0, b->bindings.n,
                     b->bindings.at[i].storage < number ||
                         (b->bindings.at[i].storage == number && b->bindings.at[i].taken_ns <= ns));
-    const struct binding *at = end > 0 ? &b->bindings.at[end - 1] : NULL;
-    return at && at->storage == number && ns <= at->given_ns ? at->block : NO_ID;
+    return end > 0 && b->bindings.at[end - 1].storage == number ? &b->bindings.at[end - 1] : NULL;
+}
+
+bool memory_is_bound_before(const struct memory_build *b, uint64_t storage, int64_t ns)
+{
+    return binding_at(b, storage, ns) != NULL;
+}
+
+uint32_t memory_block_of(const struct memory_build *b, uint64_t storage, int64_t ns)
+{
+    const struct binding *at = binding_at(b, storage, ns);
+    return at && ns <= at->given_ns ? at->block : NO_ID;
 }

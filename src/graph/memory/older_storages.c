@@ -1,0 +1,261 @@
+/* graph/memory/older_storages.c: storages of the execution trace that are older than the iteration:
+ * parameters, buckets, a batch that the job made once.
+ *
+ * Such a storage is in the block of its size that is there before, of the module that uses it first
+ * where names tell. Where nobody has listed what was there before, the storages themselves do. */
+#include <string.h>
+
+#include "base/sort.h"
+#include "graph/memory/memory_build.h"
+
+struct older {
+    uint64_t storage, numel;
+    uint64_t size_bytes, most_bytes; /* by its first use, by all: a tensor may be less than its
+                                        storage, and where elements repeat it seems more */
+    int64_t first_ns;
+    uint32_t call; /* of its first use */
+    uint8_t item_bytes;
+    bool made;                      /* it is first seen as what an op puts out: it is not older */
+    bool forward, backward, update; /* uses */
+};
+typedef ARRAY(struct older) older_array;
+
+struct finder {
+    struct memory_build *b;
+    older_array found;
+    struct map index; /* of a storage: in found */
+};
+
+/* A GPU's allocator gives out units. */
+static uint64_t rounded(const struct memory_build *b, uint64_t bytes)
+{
+    enum { UNIT = 512 };
+    return b->device < 0 ? bytes : (bytes + UNIT - 1) / UNIT * UNIT;
+}
+
+static void see(struct finder *finder, const struct et_tensor *tensor, uint32_t span, bool output)
+{
+    struct memory_build *b = finder->b;
+    const struct trace_span *in = &b->trace->spans[span];
+    int64_t ns = output ? in->start_ns + in->dur_ns : in->start_ns;
+    uint64_t at = finder->found.n, size = memory_extent_of(tensor);
+    if (size == 0 || memory_is_bound_before(b, tensor->storage, ns))
+        return;
+    if (!map_get(&finder->index, map_key(tensor->storage), &at)) {
+        map_set(&finder->index, map_key(tensor->storage), at);
+        array_push(&finder->found,
+                   ((struct older){.storage = tensor->storage, .first_ns = INT64_MAX}));
+    }
+    struct older *older = &finder->found.at[at];
+    if (ns < older->first_ns || (ns == older->first_ns && !output)) {
+        older->first_ns = ns;
+        older->made = output;
+        older->call = b->span_calls[span].call;
+        older->size_bytes = size;
+        older->numel = tensor->numel;
+        older->item_bytes = (uint8_t)MIN(tensor->item_bytes, UINT8_MAX);
+    }
+    older->most_bytes = MAX(older->most_bytes, size);
+    if (b->span_calls[span].backward)
+        older->backward = true;
+    else if (b->rank->phases[span] == DPRO_OP_UPDATE)
+        older->update = true;
+    else
+        older->forward = true;
+}
+
+static void find(struct finder *finder)
+{
+    const struct memory_build *b = finder->b;
+    for (uint32_t n = 0; n < b->trace->n_et_nodes; n++) {
+        const struct et_node *node = &b->trace->et_nodes[n];
+        const struct trace_span *span = node->span == NO_ID ? NULL : &b->trace->spans[node->span];
+        if (!span || span->start_ns < b->start_ns || span->start_ns >= b->end_ns)
+            continue;
+        for (uint32_t i = 0; i < node->n_inputs; i++)
+            see(finder, &b->trace->et_tensors[node->first_input + i], node->span, false);
+        for (uint32_t i = 0; i < node->n_outputs; i++)
+            see(finder, &b->trace->et_tensors[node->first_output + i], node->span, true);
+    }
+}
+
+ORDER(by_first_use, struct older, ASCENDING(first_ns) ?: ASCENDING(storage));
+
+/* ---- blocks of before ---- */
+
+/* Blocks without a storage by what is asked for, each list in the order of the blocks. */
+struct shelf {
+    struct map lists; /* key -> 1 + first block; 0: none is left */
+    uint32_t *next;   /* by block: 1 + the next one in its list */
+    bool *used;
+};
+
+/* The module that a parameter belongs to: its name up to the last dot. */
+static uint64_t owner_key(uint64_t size, const char *name, size_t len)
+{
+    uint64_t hash = map_mix(size + 1);
+    for (size_t i = 0; i < len; i++)
+        hash = map_mix(hash ^ (unsigned char)name[i]);
+    return hash | 1;
+}
+
+static uint64_t kind_key(uint64_t size, uint8_t category)
+{
+    return map_mix(map_mix(size + 1) ^ (UINT64_C(0x100) + category)) | 1;
+}
+
+static void put(struct shelf *shelf, uint32_t *next, uint64_t key, uint32_t block)
+{
+    uint64_t first = 0;
+    map_get(&shelf->lists, key, &first);
+    next[block] = (uint32_t)first;
+    map_set(&shelf->lists, key, block + UINT64_C(1));
+}
+
+static uint32_t take(struct shelf *shelf, const uint32_t *next, uint64_t key)
+{
+    uint64_t first = 0;
+    if (!map_get(&shelf->lists, key, &first))
+        return NO_ID;
+    while (first != 0 && shelf->used[first - 1])
+        first = next[first - 1];
+    map_set(&shelf->lists, key, first ? next[first - 1] : 0);
+    if (first != 0)
+        shelf->used[first - 1] = true;
+    return (uint32_t)first - 1; /* NO_ID where there is none */
+}
+
+struct matcher {
+    struct memory_build *b;
+    struct shelf owners, kinds;
+    struct map sizes; /* of gradients: 1 */
+};
+
+static void fill_shelves(struct matcher *matcher)
+{
+    struct memory_build *b = matcher->b;
+    size_t n = b->blocks.n;
+    matcher->owners.next = arena_array(&b->scratch, n + 1, sizeof(uint32_t));
+    matcher->kinds.next = arena_array(&b->scratch, n + 1, sizeof(uint32_t));
+    matcher->owners.used = matcher->kinds.used = arena_array(&b->scratch, n + 1, sizeof(bool));
+    for (size_t i = n; i-- > 0;) {
+        const struct block_build *block = &b->blocks.at[i];
+        if (block->accumulated)
+            map_set(&matcher->sizes, map_key(block->size_bytes), 1);
+        if (block->storage != NO_ID || block->merged || block->taken_ns >= b->start_ns ||
+            block->given_ns < b->start_ns)
+            continue;
+        const char *name = strtab_get(b->rank->names, block->to.name), *dot = strrchr(name, '.');
+        if (block->to.category == DPRO_MEMORY_PARAMETER)
+            put(&matcher->owners, matcher->owners.next,
+                owner_key(block->size_bytes, name, dot ? (size_t)(dot - name) : 0), (uint32_t)i);
+        put(&matcher->kinds, matcher->kinds.next, kind_key(block->size_bytes, block->to.category),
+            (uint32_t)i);
+    }
+}
+
+/* What blocks it may be in, likeliest first. */
+static uint32_t match(struct matcher *matcher, const struct older *older, uint64_t size)
+{
+    static const uint8_t of_forward[] = {DPRO_MEMORY_PARAMETER, DPRO_MEMORY_INPUT,
+                                         DPRO_MEMORY_OTHER, DPRO_MEMORY_ACTIVATION,
+                                         DPRO_MEMORY_TEMPORARY};
+    static const uint8_t of_backward[] = {DPRO_MEMORY_GRADIENT, DPRO_MEMORY_BUCKET,
+                                          DPRO_MEMORY_PARAMETER, DPRO_MEMORY_OTHER,
+                                          DPRO_MEMORY_COMMUNICATION};
+    static const uint8_t of_update[] = {DPRO_MEMORY_STATE, DPRO_MEMORY_GRADIENT,
+                                        DPRO_MEMORY_PARAMETER, DPRO_MEMORY_OTHER,
+                                        DPRO_MEMORY_BUCKET};
+    struct memory_build *b = matcher->b;
+    uint32_t block = NO_ID;
+    if (older->forward && older->call != MEMORY_NONE) {
+        uint32_t module = b->calls.at[older->call].module;
+        block = take(&matcher->owners, matcher->owners.next,
+                     owner_key(size, strtab_get(b->rank->names, module),
+                               strtab_len(b->rank->names, module)));
+    }
+    const uint8_t *kinds = older->forward ? of_forward : older->backward ? of_backward : of_update;
+    for (int i = 0; i < 5 && block == NO_ID; i++)
+        block = take(&matcher->kinds, matcher->kinds.next, kind_key(size, kinds[i]));
+    return block;
+}
+
+/* What is there, where nobody lists it, by its uses: what is updated and used before is a
+ * parameter. */
+static uint32_t add(struct matcher *matcher, const struct older *older, uint64_t size)
+{
+    bool has_gradient = map_get(&matcher->sizes, map_key(size), NULL);
+    uint8_t category = DPRO_MEMORY_OTHER;
+    if (older->forward && (older->update || has_gradient))
+        category = DPRO_MEMORY_PARAMETER;
+    else if (older->backward && !older->forward) /* gradients go through a bucket */
+        category = older->update ? DPRO_MEMORY_GRADIENT : DPRO_MEMORY_BUCKET;
+    else if (older->update && !older->forward)
+        category = DPRO_MEMORY_STATE;
+    memory_add_before(matcher->b, category, 0, size);
+    return (uint32_t)matcher->b->blocks.n - 1;
+}
+
+/* Whether it would be in a list if it were what it seems: memory.json's, or for an optimizer's
+ * state the recorder's sum. */
+static bool is_listed(const struct memory_build *b, const struct older *older)
+{
+    const struct recording *recording = b->trace->recording;
+    return b->held || older->numel == 1 || /* a number beside a tensor */
+           (recording && recording->optimizer_bytes > 0 && older->update && !older->forward &&
+            !older->backward);
+}
+
+static void bind_older(struct matcher *matcher, const struct older *older)
+{
+    struct memory_build *b = matcher->b;
+    /* a bucket is seen in parts, the weight of a forward op as it is */
+    uint64_t likely = older->forward ? older->size_bytes : older->most_bytes;
+    uint64_t other = older->forward ? older->most_bytes : older->size_bytes;
+    uint32_t index = match(matcher, older, rounded(b, likely));
+    if (index == NO_ID && other != likely)
+        index = match(matcher, older, rounded(b, other));
+    if (index == NO_ID && is_listed(b, older))
+        return;
+    if (index == NO_ID)
+        index = add(matcher, older, rounded(b, likely));
+    struct block_build *block = &b->blocks.at[index];
+    block->numel = older->numel;
+    block->to.item_bytes = older->item_bytes;
+    block->in_forward = older->forward;
+    memory_bind(b, index, older->storage);
+}
+
+/* What the batch is in, where the job made it before: nothing that is known to be an input is used
+ * in the forward pass. */
+static void find_batch(struct memory_build *b)
+{
+    for (size_t i = 0; i < b->blocks.n; i++)
+        if (b->blocks.at[i].to.category == DPRO_MEMORY_INPUT &&
+            (b->blocks.at[i].in_forward || b->blocks.at[i].taken_ns >= b->start_ns))
+            return;
+    for (size_t i = 0; i < b->blocks.n; i++)
+        if (b->blocks.at[i].to.category == DPRO_MEMORY_OTHER && b->blocks.at[i].in_forward)
+            b->blocks.at[i].to.category = DPRO_MEMORY_INPUT;
+}
+
+void memory_bind_older(struct memory_build *b)
+{
+    struct finder finder = {.b = b};
+    struct matcher matcher = {.b = b};
+    if (!b->node_of_span)
+        return;
+    find(&finder);
+    array_sort(&finder.found, by_first_use);
+    fill_shelves(&matcher);
+    for (size_t i = 0; i < finder.found.n; i++)
+        if (!finder.found.at[i].made)
+            bind_older(&matcher, &finder.found.at[i]);
+    memory_order_bindings(b);
+    find_batch(b);
+    array_fini(&finder.found);
+    map_fini(&finder.index);
+    map_fini(&matcher.owners.lists);
+    map_fini(&matcher.kinds.lists);
+    map_fini(&matcher.sizes);
+}

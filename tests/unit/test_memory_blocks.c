@@ -227,9 +227,22 @@ static void op(struct trace_text *t, const char *name, int id, int64_t start, in
     trace_text_cpu(t, "cpu_op", name, 1, start, dur, args);
 }
 
+/* The batch, fc's output, a workspace, what relu makes; the gradient. */
+static void record_allocations(struct trace_text *t)
+{
+    trace_text_memory(t, 1, -1, 2025, 64, 80, -1);  /* the batch */
+    trace_text_memory(t, 1, -1, 2120, 192, 48, -1); /* fc's output */
+    trace_text_memory(t, 1, -1, 2125, 256, 33, -1); /* workspace */
+    trace_text_memory(t, 1, -1, 2130, 256, -33, -1);
+    trace_text_memory(t, 1, -1, 2245, 320, 48, -1);  /* relu's */
+    trace_text_memory(t, 1, -1, 2430, 192, -48, -1); /* fc's output: relu's backward had it */
+    trace_text_memory(t, 1, -1, 2520, 384, 60, -1);  /* the gradient */
+    trace_text_memory(t, 1, -1, 2605, 64, -80, -1);
+}
+
 /* A batch of 4 samples of 5; Net calls fc, which makes 4 x 3 of it with a weight of 3 x 5, and what
  * it made is lost in its own backward pass, which makes the weight's gradient. */
-static struct dpro_graph *training_job(void)
+static struct dpro_graph *training_job_with(bool allocations)
 {
     struct trace_text *timing = trace_text_begin(0, 1);
     struct trace_text *t = trace_text_window(0, 1, "later.json");
@@ -250,14 +263,8 @@ static struct dpro_graph *training_job(void)
     }
     trace_text_cpu(t, "user_annotation", "dpro.module:", 1, 2100, 200, "");
     trace_text_cpu(t, "user_annotation", "dpro.module:fc", 1, 2105, 120, "");
-    trace_text_memory(t, 1, -1, 2025, 64, 80, -1);  /* the batch */
-    trace_text_memory(t, 1, -1, 2120, 192, 48, -1); /* fc's output */
-    trace_text_memory(t, 1, -1, 2125, 256, 33, -1); /* workspace */
-    trace_text_memory(t, 1, -1, 2130, 256, -33, -1);
-    trace_text_memory(t, 1, -1, 2245, 320, 48, -1);  /* relu's */
-    trace_text_memory(t, 1, -1, 2430, 192, -48, -1); /* fc's output: relu's backward had it */
-    trace_text_memory(t, 1, -1, 2520, 384, 60, -1);  /* the gradient */
-    trace_text_memory(t, 1, -1, 2605, 64, -80, -1);
+    if (allocations)
+        record_allocations(t);
     write_text("memory_rank0.json", HELD("[\"parameter\",\"fc.weight\",1000,60]", ",\"freed\":[]"));
     write_text("rank.json", "{\"schema\":\"dpro.rank/1\",\"rank\":0,\"world_size\":1,"
                             "\"batch_size\":4,\"complete\":true}");
@@ -278,6 +285,11 @@ static struct dpro_graph *training_job(void)
     trace_text_node(
         et, "," NODE("torch::autograd::AccumulateGrad", "7", "[5, 12, 0, 15, 4, \"cpu\"]", ""));
     return trace_text_graph();
+}
+
+static struct dpro_graph *training_job(void)
+{
+    return training_job_with(true);
 }
 
 static void test_calls_have_their_forward_and_backward_passes(void **state)
@@ -409,6 +421,30 @@ static void test_without_a_list_tensors_tell_what_was_there_before(void **state)
     dpro_graph_destroy(g);
 }
 
+static void test_without_allocations_storages_live_from_their_first_use_to_the_last(void **state)
+{
+    struct dpro_graph *g = training_job_with(false);
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(m->source, DPRO_MEMORY_EXECUTION_TRACE);
+    assert_int_equal(m->measured_peak_bytes, 0);
+    assert_int_equal(m->n_blocks, 5);
+    assert_int_equal(m->n_moments, 8);
+    const struct graph_block *batch = block_of(m, 80, 0), *made = block_of(m, 48, 0);
+    const struct graph_block *kept = block_of(m, 48, 1), *gradient = block_of(m, 60, 0);
+    assert_int_equal(batch->taken, 0);
+    assert_int_equal(made->taken, 1);
+    assert_int_equal(made->category, DPRO_MEMORY_ACTIVATION);
+    assert_int_equal(kept->taken, 2);
+    assert_int_equal(made->given, 3);     /* when relu's function is over */
+    assert_int_equal(gradient->taken, 4); /* its storage has the number of one that has gone */
+    assert_in_range(batch->given, 5, 6);
+    assert_in_range(kept->given, 5, 6);
+    assert_int_equal(gradient->given, 7);
+    assert_int_equal(block_of(m, 60, 1)->category, DPRO_MEMORY_PARAMETER);
+    assert_int_equal(peak_of(m), 60 + 80 + 48 + 60);
+    dpro_graph_destroy(g);
+}
+
 static void test_ranks_with_and_without_allocations(void **state)
 {
     struct trace_text *t = two_steps(0, 2);
@@ -443,6 +479,7 @@ int main(void)
         cmocka_unit_test(test_what_the_batch_is_in_scales_with_it),
         cmocka_unit_test(test_a_parameter_is_used_by_the_module_that_has_it),
         cmocka_unit_test(test_without_a_list_tensors_tell_what_was_there_before),
+        cmocka_unit_test(test_without_allocations_storages_live_from_their_first_use_to_the_last),
         cmocka_unit_test(test_ranks_with_and_without_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

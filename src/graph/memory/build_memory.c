@@ -21,6 +21,14 @@ static uint32_t choose_window(const struct trace_rank *trace)
     return best;
 }
 
+static uint32_t choose_execution_trace(const struct trace_rank *trace)
+{
+    uint32_t w = 0;
+    while (w < trace->n_windows && !trace->windows[w].has_execution_trace)
+        w++;
+    return w < trace->n_windows ? w : NO_ID;
+}
+
 /* Its last one that is whole, as far as is known. */
 static uint32_t choose_step(const struct rank_build *rank, uint32_t window)
 {
@@ -53,9 +61,21 @@ static int32_t choose_device(const struct trace_rank *trace, uint32_t window)
     return best;
 }
 
+/* The same of an execution trace: a GPU where any tensor is on one. */
+static int32_t choose_device_of_tensors(const struct memory_build *b)
+{
+    if (b->trace->held)
+        return b->trace->held->device;
+    for (uint32_t i = 0; i < b->trace->n_et_tensors; i++)
+        if (memory_device_of(b, &b->trace->et_tensors[i]) >= 0)
+            return memory_device_of(b, &b->trace->et_tensors[i]);
+    return -1;
+}
+
 static bool choose(struct memory_build *b)
 {
-    b->window = choose_window(b->trace);
+    bool allocations = b->trace->n_allocations > 0;
+    b->window = allocations ? choose_window(b->trace) : choose_execution_trace(b->trace);
     if (b->window == NO_ID)
         return false;
     b->step = choose_step(b->rank, b->window);
@@ -63,7 +83,7 @@ static bool choose(struct memory_build *b)
         return false;
     b->start_ns = b->rank->steps.at[b->step].start_ns;
     b->end_ns = b->rank->steps.at[b->step].end_ns;
-    b->device = choose_device(b->trace, b->window);
+    b->device = allocations ? choose_device(b->trace, b->window) : choose_device_of_tensors(b);
     bool held_there = b->trace->held && b->trace->held->device == b->device;
     b->held = held_there ? b->trace->held : NULL;
     return true;
@@ -98,11 +118,13 @@ static void write_blocks(struct memory_build *b)
 static void make(struct memory_build *b)
 {
     struct graph_memory *to = &b->to->is;
-    to->source = DPRO_MEMORY_ALLOCATIONS;
+    to->source =
+        b->trace->n_allocations > 0 ? DPRO_MEMORY_ALLOCATIONS : DPRO_MEMORY_EXECUTION_TRACE;
     to->gpu = b->device >= 0;
     to->capacity_bytes = b->held ? b->held->capacity_bytes : 0;
     if (b->trace->recording)
         to->batch_size = b->trace->recording->batch_size;
+    memory_find_nodes(b);
     memory_find_blocks(b);
     memory_find_calls(b);
     memory_bind_storages(b);
@@ -119,7 +141,7 @@ static void make(struct memory_build *b)
 struct rank_memory *build_memory(const struct rank_build *rank)
 {
     struct memory_build b = {.rank = rank, .trace = rank->trace};
-    if (rank->trace->n_allocations == 0 || !choose(&b))
+    if (!choose(&b))
         return NULL;
     b.to = mem_array(1, sizeof *b.to);
     make(&b);

@@ -28,7 +28,7 @@ uint32_t memory_span_at(const struct trace_rank *trace, uint32_t track, int64_t 
     return at;
 }
 
-static uint32_t push_block(struct memory_build *b, int64_t taken_ns, uint64_t address,
+uint32_t memory_push_block(struct memory_build *b, int64_t taken_ns, uint64_t address,
                            uint64_t size_bytes)
 {
     struct block_build block = {.taken_ns = taken_ns,
@@ -50,7 +50,7 @@ static uint32_t push_block(struct memory_build *b, int64_t taken_ns, uint64_t ad
 struct block_build *memory_add_before(struct memory_build *b, uint8_t category, uint32_t name,
                                       uint64_t size_bytes)
 {
-    struct block_build *block = &b->blocks.at[push_block(b, BEFORE_WINDOW, 0, size_bytes)];
+    struct block_build *block = &b->blocks.at[memory_push_block(b, BEFORE_WINDOW, 0, size_bytes)];
     block->to.category = category;
     block->to.name = name;
     return block;
@@ -105,12 +105,12 @@ static void add_event(struct joiner *joiner, const struct trace_allocation *even
     struct memory_build *b = joiner->b;
     uint64_t live = pop_live(joiner, event);
     if (event->bytes < 0 && live == 0)
-        live = 1 + push_block(b, BEFORE_WINDOW, event->address, (uint64_t)-event->bytes);
+        live = 1 + memory_push_block(b, BEFORE_WINDOW, event->address, (uint64_t)-event->bytes);
     if (live != 0) /* or taken again: that it was given back is not recorded */
         push_moment(b, event, (uint32_t)live - 1, true);
     if (event->bytes < 0)
         return;
-    uint32_t block = push_block(b, event->ns, event->address, (uint64_t)event->bytes);
+    uint32_t block = memory_push_block(b, event->ns, event->address, (uint64_t)event->bytes);
     b->blocks.at[block].span = memory_span_at(b->trace, event->track, event->ns);
     push_moment(b, event, block, false);
     push_live(joiner, block);
@@ -240,7 +240,7 @@ static void add_held(struct memory_build *b)
                 describe_held(b, (uint32_t)block, h);
             } else if (!is_taken_again(&taken, held) && (is_sure || !is_made_anew(held->category) ||
                                                          !is_replaced(&kept, held->size_bytes))) {
-                block = push_block(b, BEFORE_WINDOW, held->address, held_size(b, h));
+                block = memory_push_block(b, BEFORE_WINDOW, held->address, held_size(b, h));
                 describe_held(b, (uint32_t)block, h);
             }
         }
@@ -307,6 +307,8 @@ static uint64_t find_peak(const struct memory_build *b)
 void memory_measure(struct memory_build *b)
 {
     struct graph_memory *to = &b->to->is;
+    if (to->source != DPRO_MEMORY_ALLOCATIONS)
+        return;
     if (b->device >= 0)
         add_rest(b);
     for (uint32_t i = 0; i < b->trace->n_allocations; i++) {
@@ -327,7 +329,10 @@ void memory_measure(struct memory_build *b)
 
 void memory_find_blocks(struct memory_build *b)
 {
-    add_events(b);
+    if (b->to->is.source == DPRO_MEMORY_ALLOCATIONS)
+        add_events(b);
+    else
+        memory_find_lives(b);
     if (b->held)
         add_held(b);
     else

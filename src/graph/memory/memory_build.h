@@ -68,6 +68,8 @@ struct memory_build {
 
 /* memory_blocks.c: what was taken and given back in the window, and what was there before. */
 void memory_find_blocks(struct memory_build *b);
+uint32_t memory_push_block(struct memory_build *b, int64_t taken_ns, uint64_t address,
+                           uint64_t size_bytes);
 /* The block of that name and size is there from before the iteration until after it. */
 struct block_build *memory_add_before(struct memory_build *b, uint8_t category, uint32_t name,
                                       uint64_t size_bytes);
@@ -79,6 +81,7 @@ void memory_measure(struct memory_build *b);
 void memory_find_calls(struct memory_build *b);
 
 /* storages.c: which storage of the execution trace is in which block. */
+void memory_find_nodes(struct memory_build *b);
 void memory_bind_storages(struct memory_build *b);
 void memory_bind(struct memory_build *b, uint32_t block, uint64_t storage);
 void memory_order_bindings(struct memory_build *b); /* after those */
@@ -88,6 +91,12 @@ uint32_t memory_block_of(const struct memory_build *b, uint64_t storage, int64_t
 bool memory_is_bound_before(const struct memory_build *b, uint64_t storage, int64_t ns);
 /* The bytes of its storage up to a tensor's end; 0: it has none. */
 uint64_t memory_extent_of(const struct et_tensor *tensor);
+
+/* The GPU that a tensor is on; -1: on none. */
+int32_t memory_device_of(const struct memory_build *b, const struct et_tensor *tensor);
+
+/* storage_lives.c: blocks, moments and storages without a record of allocations. */
+void memory_find_lives(struct memory_build *b);
 
 /* older_storages.c: those that are older than the iteration. */
 void memory_bind_older(struct memory_build *b);

@@ -3,6 +3,9 @@
  * A storage is in the block that was taken while the op ran which first put it out. The execution
  * trace numbers storages by their address in the process, so that a number is used again and
  * again. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
@@ -95,8 +98,18 @@ void memory_order_bindings(struct memory_build *b)
     array_sort(&b->bindings, by_storage);
 }
 
-static void find_nodes(struct memory_build *b)
+int32_t memory_device_of(const struct memory_build *b, const struct et_tensor *tensor)
 {
+    const char *device = strtab_get(b->rank->names, tensor->device), *colon = strchr(device, ':');
+    if (*device == '\0' || strncmp(device, "cpu", 3) == 0)
+        return -1;
+    return colon ? (int32_t)MIN(strtoul(colon + 1, NULL, 10), INT32_MAX) : 0;
+}
+
+void memory_find_nodes(struct memory_build *b)
+{
+    if (!b->trace->windows[b->window].has_execution_trace)
+        return;
     b->node_of_span =
         arena_alloc(&b->scratch, (b->trace->n_spans + (size_t)1) * sizeof *b->node_of_span);
     for (uint32_t s = 0; s < b->trace->n_spans; s++)
@@ -109,9 +122,8 @@ static void find_nodes(struct memory_build *b)
 void memory_bind_storages(struct memory_build *b)
 {
     struct binder binder = {.b = b};
-    if (!b->trace->windows[b->window].has_execution_trace)
+    if (!b->node_of_span || b->to->is.source != DPRO_MEMORY_ALLOCATIONS)
         return;
-    find_nodes(b);
     for (uint32_t i = 0; i < b->blocks.n; i++)
         bind(&binder, i);
     memory_order_bindings(b);

@@ -1,0 +1,254 @@
+/* graph/memory/storage_lives.c: blocks without a record of allocations: those of the storages that
+ * the execution trace shows.
+ *
+ * A storage is taken by the op that first puts it out and given back after its last use. Some are
+ * there longer: what a function of the backward pass reads, until that is over; a gradient until it
+ * is cleared; the batch until the iteration is over. What a library takes within an op is not seen,
+ * nor whether the program keeps in a variable what it uses no more, such as the model's output. */
+#include "base/sort.h"
+#include "graph/memory/memory_build.h"
+
+struct life {
+    uint64_t storage, size_bytes, numel;
+    int64_t born_ns, last_ns;
+    uint32_t span, last_span; /* that made it, that used it last */
+    uint8_t item_bytes;
+    bool accumulated, updates; /* it was handed to a parameter, and used in an update */
+    bool kept;                 /* until its iteration is over */
+};
+typedef ARRAY(struct life) life_array;
+
+struct biographer {
+    struct memory_build *b;
+    life_array lives;         /* by when they were first seen */
+    struct map now;           /* storage -> 1 + its latest life; 0: it is older */
+    struct map trained;       /* older ones that an update uses */
+    ARRAY(uint32_t) nodes;    /* by start, outer ones first */
+    ARRAY(int64_t) clearings; /* of gradients, ascending */
+};
+
+static const struct trace_span *span_of(const struct biographer *b, uint32_t node)
+{
+    return &b->b->trace->spans[b->b->trace->et_nodes[node].span];
+}
+
+static int64_t end_of(const struct trace_span *span)
+{
+    return span->start_ns + span->dur_ns;
+}
+
+static int by_start(const void *x, const void *y, void *arg)
+{
+    const uint32_t *p = x, *q = y;
+    const struct trace_span *a = span_of(arg, *p), *b = span_of(arg, *q);
+    return COMPARE(a->start_ns, b->start_ns) ?: COMPARE(end_of(b), end_of(a)) ?: COMPARE(*p, *q);
+}
+
+static void list_nodes(struct biographer *b)
+{
+    const struct trace_rank *trace = b->b->trace;
+    for (uint32_t n = 0; n < trace->n_et_nodes; n++)
+        if (trace->et_nodes[n].span != NO_ID && span_of(b, n)->start_ns < b->b->end_ns)
+            array_push(&b->nodes, n);
+    if (b->nodes.n > 1)
+        qsort_r(b->nodes.at, b->nodes.n, sizeof *b->nodes.at, by_start, b);
+}
+
+static struct life *life_of(const struct biographer *b, uint64_t storage)
+{
+    uint64_t at;
+    return map_get(&b->now, map_key(storage), &at) && at > 0 ? &b->lives.at[at - 1] : NULL;
+}
+
+static bool is_there(const struct biographer *b, const struct et_tensor *tensor)
+{
+    return memory_device_of(b->b, tensor) == b->b->device && memory_extent_of(tensor) > 0;
+}
+
+static void use(struct biographer *b, uint32_t node, const struct et_tensor *tensor)
+{
+    uint32_t span = b->b->trace->et_nodes[node].span;
+    const struct trace_span *at = &b->b->trace->spans[span];
+    struct life *life = life_of(b, tensor->storage);
+    uint8_t phase = b->b->rank->phases[span];
+    if (!life) {
+        if (phase == DPRO_OP_UPDATE)
+            map_set(&b->trained, map_key(tensor->storage), 1);
+        return;
+    }
+    if (tensor->item_bytes != life->item_bytes) {
+        /* the number beside a tensor, which no op makes, has the number of one that has gone */
+        map_set(&b->now, map_key(tensor->storage), 0);
+        return;
+    }
+    if (end_of(at) < life->last_ns)
+        return;
+    life->last_ns = end_of(at);
+    life->last_span = span;
+    life->updates |= phase == DPRO_OP_UPDATE;
+    life->accumulated |= (b->b->rank->classes[at->name] & NAME_ACCUMULATE) != 0;
+}
+
+/* The innermost op that puts it out makes it. What comes behind that within an outer one is another
+ * storage, of the same number. */
+static void be_born(struct biographer *b, uint32_t node, const struct et_tensor *tensor)
+{
+    uint32_t span = b->b->trace->et_nodes[node].span;
+    const struct trace_span *at = &b->b->trace->spans[span];
+    struct life *life = life_of(b, tensor->storage);
+    struct life born = {.storage = tensor->storage,
+                        .size_bytes = memory_extent_of(tensor),
+                        .numel = tensor->numel,
+                        .born_ns = at->start_ns,
+                        .last_ns = end_of(at),
+                        .span = span,
+                        .last_span = span,
+                        .item_bytes = (uint8_t)MIN(tensor->item_bytes, 255)};
+    if (life && life->born_ns <= at->start_ns &&
+        end_of(at) <= end_of(&b->b->trace->spans[life->span])) {
+        born.size_bytes = MAX(born.size_bytes, life->size_bytes);
+        *life = born;
+        return;
+    }
+    array_push(&b->lives, born);
+    map_set(&b->now, map_key(tensor->storage), b->lives.n);
+}
+
+static bool takes_in(const struct biographer *b, const struct et_node *node, uint64_t storage)
+{
+    for (uint32_t i = 0; i < node->n_inputs; i++) {
+        const struct et_tensor *tensor = &b->b->trace->et_tensors[node->first_input + i];
+        if (tensor->storage == storage && tensor->numel > 0)
+            return true;
+    }
+    return false;
+}
+
+static void read_node(struct biographer *b, uint32_t n)
+{
+    enum { MOST_OUTPUTS = 4096 }; /* longer lists are what is updated in its place */
+    const struct et_node *node = &b->b->trace->et_nodes[n];
+    for (uint32_t i = 0; i < node->n_inputs; i++)
+        use(b, n, &b->b->trace->et_tensors[node->first_input + i]);
+    for (uint32_t i = 0; i < MIN(node->n_outputs, MOST_OUTPUTS); i++) {
+        const struct et_tensor *tensor = &b->b->trace->et_tensors[node->first_output + i];
+        if (takes_in(b, node, tensor->storage))
+            use(b, n, tensor);
+        else if (is_there(b, tensor))
+            be_born(b, n, tensor);
+    }
+}
+
+/* ---- what is kept ---- */
+
+static bool is_forward(const struct biographer *b, uint32_t span)
+{
+    return b->b->trace->spans[span].start_ns >= b->b->start_ns &&
+           b->b->rank->phases[span] == DPRO_OP_FW;
+}
+
+static bool uses_trained(const struct biographer *b, const struct et_node *node)
+{
+    for (uint32_t i = 0; i < node->n_inputs; i++) {
+        uint64_t key = map_key(b->b->trace->et_tensors[node->first_input + i].storage);
+        if (map_get(&b->trained, key, NULL) && !map_get(&b->now, key, NULL))
+            return true;
+    }
+    return false;
+}
+
+/* The batch is made before the first op that has a parameter. It is over when something else has
+ * its number. */
+static void keep_batch(struct biographer *b)
+{
+    int64_t first_ns = INT64_MAX;
+    for (size_t i = 0; i < b->nodes.n && first_ns == INT64_MAX; i++) {
+        const struct et_node *node = &b->b->trace->et_nodes[b->nodes.at[i]];
+        if (is_forward(b, node->span) && uses_trained(b, node))
+            first_ns = span_of(b, b->nodes.at[i])->start_ns;
+    }
+    for (size_t i = 0; i < b->lives.n && first_ns != INT64_MAX; i++) {
+        struct life *life = &b->lives.at[i];
+        life->kept = life->born_ns >= b->b->start_ns && life->born_ns < first_ns &&
+                     life_of(b, life->storage) == life;
+    }
+}
+
+static void list_clearings(struct biographer *b)
+{
+    const struct memory_build *build = b->b;
+    for (uint32_t i = 0; i < build->trace->n_spans; i++) {
+        const struct trace_span *span = &build->trace->spans[i];
+        if ((build->rank->classes[span->name] & NAME_ZERO_GRAD) && span->window == build->window &&
+            end_of(span) < build->end_ns)
+            array_push(&b->clearings, end_of(span));
+    }
+    sort_i64(b->clearings.at, b->clearings.n);
+}
+
+/* The next time that gradients are cleared; where that is not seen, when the iteration is over. */
+static int64_t clearing_after(const struct biographer *b, int64_t ns)
+{
+    size_t next = LOWER_BOUND(i, 0, b->clearings.n, b->clearings.at[i] < ns);
+    if (next < b->clearings.n)
+        return b->clearings.at[next];
+    return ns < b->b->start_ns ? ns : AFTER_STEP;
+}
+
+static int64_t given_ns(const struct biographer *b, const struct life *life)
+{
+    const struct memory_build *build = b->b;
+    const struct trace_span *spans = build->trace->spans;
+    int64_t last_ns = life->last_ns;
+    if (life->kept)
+        return AFTER_STEP;
+    if (life->accumulated && life->updates)
+        return clearing_after(b, last_ns);
+    for (uint32_t up = life->last_span; up != NO_ID; up = spans[up].parent)
+        if (build->rank->classes[spans[up].name] & NAME_BACKWARD)
+            last_ns = MAX(last_ns, end_of(&spans[up]));
+    return last_ns >= build->end_ns ? AFTER_STEP : last_ns;
+}
+
+/* ---- blocks ---- */
+
+ORDER(by_time, struct moment_build, ASCENDING(ns) ?: DESCENDING(gives) ?: ASCENDING(block));
+
+static void add_block(struct biographer *b, const struct life *life)
+{
+    struct memory_build *build = b->b;
+    const struct trace_span *spans = build->trace->spans;
+    uint32_t index = memory_push_block(build, life->born_ns, 0, life->size_bytes);
+    struct block_build *block = &build->blocks.at[index];
+    block->given_ns = MAX(given_ns(b, life), life->born_ns);
+    block->span = life->span;
+    block->numel = life->numel;
+    block->to.item_bytes = life->item_bytes;
+    memory_bind(build, index, life->storage);
+    if (life->born_ns >= build->start_ns)
+        array_push(&build->moments,
+                   ((struct moment_build){life->born_ns, spans[life->span].track, index, false}));
+    if (block->given_ns != AFTER_STEP && block->given_ns >= build->start_ns)
+        array_push(
+            &build->moments,
+            ((struct moment_build){block->given_ns, spans[life->last_span].track, index, true}));
+}
+
+void memory_find_lives(struct memory_build *build)
+{
+    struct biographer b = {.b = build};
+    list_nodes(&b);
+    for (size_t i = 0; i < b.nodes.n; i++)
+        read_node(&b, b.nodes.at[i]);
+    keep_batch(&b);
+    list_clearings(&b);
+    for (size_t i = 0; i < b.lives.n; i++)
+        add_block(&b, &b.lives.at[i]);
+    array_sort(&build->moments, by_time);
+    memory_order_bindings(build);
+    array_fini(&b.lives);
+    array_fini(&b.nodes);
+    array_fini(&b.clearings);
+    map_fini(&b.now);
+    map_fini(&b.trained);
+}

@@ -165,6 +165,7 @@ static int make_room(struct trace_build *build, struct rank_job *job, struct dpr
                               "%s: rank %d: more than 4 billion spans; give fewer files",
                               job->sources[0]->path, job->rank->rank);
     allocate(&build->trace->arena, job, &room, n_windows);
+    rank_reserve_allocations(build, job);
     list_windows(&build->list, job);
     return 0;
 }

@@ -12,9 +12,6 @@
 #include "ingest/load.h"
 #include "ingest/rank_job.h"
 
-/* No device holds more: 256 TiB. */
-static const uint64_t MAX_BYTES = UINT64_C(1) << 48;
-
 static void fini(void *payload)
 {
     struct held_part *held = payload;
@@ -79,7 +76,8 @@ static bool read_block(struct json_reader *r, struct held_part *held)
     if (!known)
         block.address = 0;
     block.category = category_of(strtab_get(r->strings, category));
-    if (!close(&entry) || !sized || block.size_bytes > MAX_BYTES || held->blocks.n >= NO_ID - 1)
+    if (!close(&entry) || !sized || block.size_bytes > TRACE_BYTES_MAX ||
+        held->blocks.n >= NO_ID - 1)
         return false;
     array_push(&held->blocks, block);
     return true;
@@ -160,7 +158,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     part->n_events = held->blocks.n;
     held->when_ns = trace_time_fits(document.when_ns) ? document.when_ns : 0;
     held->device = device_of(strtab_get(&part->names, document.device));
-    held->capacity_bytes = document.capacity_bytes <= MAX_BYTES ? document.capacity_bytes : 0;
+    held->capacity_bytes = document.capacity_bytes <= TRACE_BYTES_MAX ? document.capacity_bytes : 0;
     return 0;
 }
 

@@ -66,6 +66,18 @@ void part_place_span(struct trace_part *part, const struct trace_span *span)
     part_count_span(part, to);
 }
 
+void part_add_allocation(struct trace_part *part, const struct trace_allocation *allocation)
+{
+    if (allocation->bytes == 0 || allocation->bytes > TRACE_BYTES_MAX ||
+        allocation->bytes < -TRACE_BYTES_MAX || !trace_time_fits(allocation->ns)) {
+        part->losses.n_allocations++;
+        return;
+    }
+    if (part->allocations.n >= NO_ID - 1)
+        mem_fail();
+    array_push(&part->allocations, *allocation);
+}
+
 uint32_t part_intern(struct trace_part *part, const char *text, size_t len)
 {
     return strtab_add(&part->names, text, len);
@@ -206,6 +218,7 @@ void part_fini(struct trace_part *part)
     array_fini(&part->details);
     array_fini(&part->labels);
     array_fini(&part->groups);
+    array_fini(&part->allocations);
     array_fini(&part->dfg_nodes);
     array_fini(&part->dfg_inputs);
     part_free_payload(part);

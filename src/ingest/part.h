@@ -35,6 +35,7 @@ struct part_losses {
     uint64_t n_unpaired;       /* B without E or E without B */
     uint64_t n_broken;         /* elements that are no events */
     uint64_t n_broken_records; /* of a log: records or lines that make no sense */
+    uint64_t n_allocations;    /* without a time or a size that makes sense */
 };
 
 /* A stretch of the file that stands for a file of its own. */
@@ -106,6 +107,9 @@ struct trace_part {
     ARRAY(struct part_label) labels;
     bool has_record_fn, external_is_op;
 
+    /* in the file's order; times without base_ns, tracks of the part or NO_ID, windows unset */
+    ARRAY(struct trace_allocation) allocations;
+
     /* the framework's graph */
     ARRAY(struct dfg_node) dfg_nodes;
     ARRAY(struct dfg_input) dfg_inputs;
@@ -145,6 +149,8 @@ static inline void part_count_span(struct trace_part *part, const struct trace_s
     if (part->n_spans == 1 || end_ns > part->end_ns)
         part->end_ns = end_ns;
 }
+/* Adds an allocation; one that can't be is counted as lost. */
+void part_add_allocation(struct trace_part *part, const struct trace_allocation *allocation);
 /* Adds a copy of a span and counts it. */
 void part_place_span(struct trace_part *part, const struct trace_span *span);
 /* Frees all blocks of spans. */

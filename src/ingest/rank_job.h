@@ -29,6 +29,11 @@ void rank_describe(struct trace_rank *rank, const struct source *source, struct 
 /* rank_spans.c: everything of the rank in its place, its profiles' spans sorted and nested. */
 void rank_build(struct rank_job *job);
 
+/* rank_allocations.c: room for what was taken and given back, with what is wrong of it dropped and
+ * said; and all of it in its place. */
+void rank_reserve_allocations(struct trace_build *build, struct rank_job *job);
+void rank_join_allocations(struct rank_job *job);
+
 /* rank_tracks.c: the order of a rank's tracks. */
 int track_compare(const void *a, const void *b);
 /* The index of a track; NO_ID: the rank has none of that kind. */

@@ -310,6 +310,7 @@ void rank_build(struct rank_job *job)
     rank->n_spans = n_kept;
     join_graph(job);
     join_shapes(job);
+    rank_join_allocations(job);
     for (size_t i = 0; i < job->table->n; i++)
         if (job->table->at[i]->join_rank)
             job->table->at[i]->join_rank(job);

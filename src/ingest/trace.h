@@ -31,6 +31,9 @@ static inline bool trace_time_fits(int64_t ns)
     return ns >= -TRACE_TIME_MAX && ns <= TRACE_TIME_MAX;
 }
 
+/* No device holds more bytes: 256 TiB. */
+#define TRACE_BYTES_MAX (INT64_C(1) << 48)
+
 enum span_kind {
     SPAN_CPU_OP,     /* Operator, cpu_op: framework ops on a CPU thread */
     SPAN_ANNOTATION, /* user_annotation: ProfilerStep#N, Optimizer.step#..., nccl:all_reduce,

@@ -76,11 +76,9 @@ static inline uint64_t fuzz_hash_kineto(const struct kineto_part *flows)
     uint64_t h = flows->launches.n;
     for (size_t i = 0; i < flows->links.n; i++)
         h = fuzz_hash(h, &flows->links.at[i].ts_ns, sizeof flows->links.at[i].ts_ns);
-    for (size_t i = 0; i < flows->allocations.n; i++)
-        h = fuzz_hash(h, &flows->allocations.at[i], offsetof(struct trace_allocation, window));
     for (size_t i = 0; i < flows->module_calls.n; i++)
         h = fuzz_hash(h, &flows->module_calls.at[i], offsetof(struct trace_module_call, window));
-    return h ^ flows->n_bad_allocations << 40;
+    return h;
 }
 
 static inline uint64_t fuzz_hash_snapshot(const struct snapshot_part *snapshot)
@@ -145,6 +143,8 @@ static inline uint64_t fuzz_hash_part(const struct trace_part *part)
         h = fuzz_hash(h, block->at, block->n * sizeof block->at[0]);
     for (uint32_t i = 0; i < part->names.n; i++)
         h = fuzz_hash(h, strtab_get(&part->names, i), strtab_len(&part->names, i));
+    for (size_t i = 0; i < part->allocations.n; i++)
+        h = fuzz_hash(h, &part->allocations.at[i], offsetof(struct trace_allocation, window));
     h ^= part->details.n << 8 ^ part->tracks.n << 16 ^ part->groups.n << 24;
     for (size_t i = 0; i < part->dfg_nodes.n; i++) {
         const struct dfg_node *node = &part->dfg_nodes.at[i];

@@ -602,6 +602,55 @@ static void test_a_session_s_step_is_one_part_a_task(void **state)
     part_fini(&part);
 }
 
+/* One record of memory: {alloc_micros 1, alloc_bytes 2}. */
+static void record(struct message *memory, uint64_t micros, int64_t n_bytes)
+{
+    struct message m = {.n = 0};
+    number(&m, 1, micros);
+    number(&m, 2, (uint64_t)n_bytes);
+    nested(memory, 6, &m);
+}
+
+static void test_what_a_node_of_a_session_took_is_told_apart_by_its_size(void **state)
+{
+    struct message m = {.n = 0}, step = {.n = 0}, worker = {.n = 0}, op = {.n = 0},
+                   memory = {.n = 0}, on_gpu = {.n = 0};
+    text(&memory, 1, "cpu");
+    record(&memory, 21, 64);
+    record(&memory, 22, 64);
+    record(&memory, 23, 128);
+    record(&memory, 24, -64);
+    record(&memory, 30, -128);
+    record(&memory, 31, -7);          /* was never taken */
+    record(&memory, 32, INT64_MIN);   /* makes no sense */
+    record(&memory, UINT64_MAX, 512); /* neither does its time */
+    text(&on_gpu, 1, "GPU_3_bfc");
+    record(&on_gpu, 25, 256);
+    text(&op, 1, "a");
+    number(&op, 2, 20);
+    number(&op, 5, 5);
+    nested(&op, 6, &memory);
+    nested(&op, 6, &on_gpu);
+    text(&worker, 1, device);
+    nested(&worker, 2, &op);
+    nested(&step, 1, &worker);
+    nested(&m, 1, &step);
+    struct trace_part part = read_with(runmeta_reader.read_bytes, &m, 0);
+    assert_int_equal(part.allocations.n, 7);
+    assert_int_equal(part.losses.n_allocations, 2);
+    const struct trace_allocation *at = part.allocations.at;
+    assert_int_equal(at[0].ns, 21000);
+    assert_int_equal(at[0].device, -1);
+    assert_true(at[0].address != at[1].address && at[1].address != at[2].address);
+    assert_int_equal(at[3].bytes, -64);
+    assert_true(at[3].address == at[0].address);
+    assert_true(at[4].address == at[2].address);
+    assert_true(at[5].address != at[1].address && at[5].bytes == -7);
+    assert_int_equal(at[6].device, 3);
+    assert_true(at[0].track == NO_ID);
+    part_fini(&part);
+}
+
 static enum protobuf_file recognised(const void *bytes, size_t n)
 {
     struct head head = {.piece = HEAD_BYTES, .bytes = bytes, .n_bytes = n};
@@ -633,6 +682,7 @@ int main(void)
         cmocka_unit_test(test_a_graph_names_inputs_before_their_nodes),
         cmocka_unit_test(test_of_two_functions_the_larger_one_s_graph_is_kept),
         cmocka_unit_test(test_a_session_s_step_is_one_part_a_task),
+        cmocka_unit_test(test_what_a_node_of_a_session_took_is_told_apart_by_its_size),
         cmocka_unit_test(test_a_session_s_runs_are_kept_where_there_are_any),
         cmocka_unit_test(test_what_a_step_took_is_seen_by_all_its_processes),
         cmocka_unit_test(test_files_are_told_apart_by_their_first_bytes),

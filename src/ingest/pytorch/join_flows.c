@@ -8,7 +8,6 @@ static void fini(void *payload)
     struct kineto_part *flows = payload;
     array_fini(&flows->links);
     array_fini(&flows->launches);
-    array_fini(&flows->allocations);
     array_fini(&flows->module_calls);
 }
 
@@ -98,7 +97,7 @@ static void join_launches(struct trace_rank *rank, const struct trace_part *part
     }
 }
 
-void kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room UNUSED)
+void kineto_reserve_links(struct trace_build *build, struct rank_job *job)
 {
     size_t n_links = 0;
     for (size_t w = 0; w < job->n_windows; w++) {
@@ -108,10 +107,9 @@ void kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank
     if (n_links >= NO_ID)
         mem_fail();
     job->rank->links = arena_alloc(&build->trace->arena, n_links * sizeof *job->rank->links);
-    kineto_reserve_memory(build, job);
 }
 
-void kineto_join(struct rank_job *job)
+void kineto_join_flows(struct rank_job *job)
 {
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct trace_part *part = &job->sources[w]->part;
@@ -121,5 +119,4 @@ void kineto_join(struct rank_job *job)
             join_launches(job->rank, part, flows);
         }
     }
-    kineto_join_memory(job);
 }

@@ -682,10 +682,10 @@ static void add_instant(struct kineto *k, const struct event *ev)
     if (!(name_flags(k, ev->name) & NAME_MEMORY))
         return;
     if (ev->ts == JSON_VALUE && trace_time_fits(ev->ts_ns))
-        kineto_add_allocation(k->more, find_track(k, false, ev->pid, ev->tid), ev->ts_ns,
+        kineto_add_allocation(k->part, find_track(k, false, ev->pid, ev->tid), ev->ts_ns,
                               ev->has_memory ? &k->memory : &kineto_no_memory);
     else
-        k->more->n_bad_allocations++;
+        k->part->losses.n_allocations++;
 }
 
 static uint64_t stack_key(const struct event *ev)

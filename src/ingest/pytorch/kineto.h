@@ -16,15 +16,13 @@ struct kineto_part {
     ARRAY(struct kineto_flow) launches; /* only while no span has a correlation */
     bool has_correlation;
     /* in the file's order; times without base_ns, tracks of the part, windows unset */
-    ARRAY(struct trace_allocation) allocations;
     ARRAY(struct trace_module_call) module_calls;
-    uint64_t n_bad_allocations; /* without a time or a size that makes sense */
 };
 extern const struct payload_kind kineto_payload;
 
 /* join_flows.c */
-void kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
-void kineto_join(struct rank_job *job);
+void kineto_reserve_links(struct trace_build *build, struct rank_job *job);
+void kineto_join_flows(struct rank_job *job);
 
 /* Arguments of a "[memory]" event. */
 struct kineto_memory {
@@ -35,10 +33,10 @@ struct kineto_memory {
 };
 extern const struct kineto_memory kineto_no_memory;
 
-/* kineto_memory.c: allocations and calls of modules, kept and joined to their rank. */
-void kineto_add_allocation(struct kineto_part *to, uint32_t track, int64_t ts_ns,
+/* kineto_memory.c: allocations and calls of modules. */
+void kineto_add_allocation(struct trace_part *part, uint32_t track, int64_t ts_ns,
                            const struct kineto_memory *memory);
 void kineto_add_call(struct trace_part *part, uint32_t track, uint32_t name, int64_t start_ns,
                      int64_t end_ns);
-void kineto_reserve_memory(struct trace_build *build, struct rank_job *job);
-void kineto_join_memory(struct rank_job *job);
+void kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
+void kineto_join(struct rank_job *job);

@@ -1,9 +1,7 @@
-/* ingest/pytorch/kineto_memory.c: what Kineto's profiles tell of memory: blocks that were taken and
- * given back ("[memory]" instants), and which module ran when (the recorder's marks).
+/* ingest/pytorch/kineto_memory.c: what Kineto's profiles say about memory: blocks that were taken
+ * and given back ("[memory]" instants), and which module ran when (the recorder's marks).
  *
  * Files list the instants of each thread in order, the threads one after the other. */
-#include <inttypes.h>
-
 #include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/load.h"
@@ -12,15 +10,12 @@
 
 enum { DEVICE_CPU = 0 };
 
-/* No device is larger: 256 TiB. */
-static const int64_t MAX_BYTES = INT64_C(1) << 48;
-
 const struct kineto_memory kineto_no_memory = {
     .device_type = -1, .device_id = -1, .allocated_bytes = -1, .reserved_bytes = -1};
 
 static int64_t total_of(int64_t bytes)
 {
-    return bytes >= 0 && bytes <= MAX_BYTES ? bytes : -1;
+    return bytes >= 0 && bytes <= TRACE_BYTES_MAX ? bytes : -1;
 }
 
 /* -1: the CPU. */
@@ -32,13 +27,9 @@ static int32_t device_of(const struct kineto_memory *memory)
                                                                     : 0;
 }
 
-void kineto_add_allocation(struct kineto_part *to, uint32_t track, int64_t ts_ns,
+void kineto_add_allocation(struct trace_part *part, uint32_t track, int64_t ts_ns,
                            const struct kineto_memory *memory)
 {
-    if (memory->bytes == 0 || memory->bytes > MAX_BYTES || memory->bytes < -MAX_BYTES) {
-        to->n_bad_allocations++;
-        return;
-    }
     struct trace_allocation allocation = {.ns = ts_ns,
                                           .address = memory->address,
                                           .bytes = memory->bytes,
@@ -46,9 +37,7 @@ void kineto_add_allocation(struct kineto_part *to, uint32_t track, int64_t ts_ns
                                           .device = device_of(memory),
                                           .allocated_bytes = total_of(memory->allocated_bytes),
                                           .reserved_bytes = total_of(memory->reserved_bytes)};
-    if (to->allocations.n >= NO_ID - 1)
-        mem_fail();
-    array_push(&to->allocations, allocation);
+    part_add_allocation(part, &allocation);
 }
 
 void kineto_add_call(struct trace_part *part, uint32_t track, uint32_t name, int64_t start_ns,
@@ -75,23 +64,10 @@ static bool date(int64_t *ns, int64_t base_ns)
     return !__builtin_add_overflow(*ns, base_ns, ns) && trace_time_fits(*ns);
 }
 
-/* Dates what the file tells, and drops what leads beyond 64 bits: times, and the sum of all sizes
- * (*total), so that no sum of some of them does. */
-static void check(struct kineto_part *of, int64_t base_ns, int64_t *total)
+/* Dates the calls, and drops those that lead beyond 64 bits. */
+static void check(struct kineto_part *of, int64_t base_ns)
 {
     size_t n = 0;
-    for (size_t i = 0; i < of->allocations.n; i++) {
-        struct trace_allocation allocation = of->allocations.at[i];
-        int64_t sum, size = allocation.bytes < 0 ? -allocation.bytes : allocation.bytes;
-        if (!date(&allocation.ns, base_ns) || __builtin_add_overflow(*total, size, &sum)) {
-            of->n_bad_allocations++;
-            continue;
-        }
-        *total = sum;
-        of->allocations.at[n++] = allocation;
-    }
-    of->allocations.n = n;
-    n = 0;
     for (size_t i = 0; i < of->module_calls.n; i++) {
         struct trace_module_call call = of->module_calls.at[i];
         if (date(&call.start_ns, base_ns) && date(&call.end_ns, base_ns))
@@ -100,113 +76,45 @@ static void check(struct kineto_part *of, int64_t base_ns, int64_t *total)
     of->module_calls.n = n;
 }
 
-void kineto_reserve_memory(struct trace_build *build, struct rank_job *job)
+void kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room UNUSED)
 {
-    size_t n_allocations = 0, n_calls = 0;
-    int64_t total = 0;
+    size_t n_calls = 0;
     for (size_t w = 0; w < job->n_windows; w++) {
-        struct source *source = job->sources[w];
-        struct kineto_part *of = source_payload(source, &kineto_payload);
-        char some[32], all[32];
+        struct kineto_part *of = source_payload(job->sources[w], &kineto_payload);
         if (!of)
             continue;
-        uint64_t n_read = of->allocations.n + of->n_bad_allocations;
-        check(of, source->part.base_ns, &total);
-        if (of->n_bad_allocations)
-            build_warn(
-                build, "%s: %s of %s memory events have no time or size that makes sense, skipped",
-                source->path, count_text(some, of->n_bad_allocations), count_text(all, n_read));
-        n_allocations += of->allocations.n;
+        check(of, job->sources[w]->part.base_ns);
         n_calls += of->module_calls.n;
     }
-    if (n_allocations >= NO_ID || n_calls >= NO_ID)
+    if (n_calls >= NO_ID)
         mem_fail();
-    struct arena *arena = &build->trace->arena;
-    job->rank->allocations = arena_alloc(arena, n_allocations * sizeof *job->rank->allocations);
-    job->rank->module_calls = arena_alloc(arena, n_calls * sizeof *job->rank->module_calls);
+    job->rank->module_calls =
+        arena_alloc(&build->trace->arena, n_calls * sizeof *job->rank->module_calls);
+    kineto_reserve_links(build, job);
 }
 
-static uint32_t track_of(const struct trace_rank *rank, const struct trace_part *part,
-                         uint32_t track)
-{
-    const struct trace_track *at = &part->tracks.at[track].track;
-    return rank_find_track(rank, false, at->pid, at->id);
-}
+ORDER(by_start, struct trace_module_call,
+      ASCENDING(start_ns) ?: DESCENDING(end_ns) ?: ASCENDING(module));
 
-ORDER_OF_INDICES(by_time, struct trace_allocation, ASCENDING(ns));
-ORDER_OF_INDICES(by_start, struct trace_module_call, ASCENDING(start_ns) ?: DESCENDING(end_ns));
-
-/* The order of n elements; equal ones stay in theirs. */
-static uint32_t *order_of(void *elements, uint32_t n,
-                          int (*compare)(const void *, const void *, void *))
-{
-    uint32_t *order = n ? mem_alloc(n * sizeof *order) : NULL;
-    for (uint32_t i = 0; i < n; i++)
-        order[i] = i;
-    if (n)
-        qsort_r(order, n, sizeof *order, compare, elements);
-    return order;
-}
-
-/* The same event written twice: at no one time is a block taken twice in a row. Of a block without
- * an address that can't be told. */
-static bool is_twice(const struct trace_allocation *at, uint32_t n,
-                     const struct trace_allocation *next)
-{
-    enum { MOST = 64 };
-    for (uint32_t i = n; next->address && i > 0 && n - i < MOST && at[i - 1].ns == next->ns; i--)
-        if (at[i - 1].address == next->address && at[i - 1].device == next->device)
-            return at[i - 1].bytes == next->bytes;
-    return false;
-}
-
-static void join_allocations(struct rank_job *job, const struct trace_allocation *all, uint32_t n)
+void kineto_join(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
-    uint32_t *order = order_of((void *)all, n, by_time);
-    for (uint32_t i = 0; i < n; i++)
-        if (is_twice(rank->allocations, rank->n_allocations, &all[order[i]]))
-            job->n_duplicates++;
-        else
-            rank->allocations[rank->n_allocations++] = all[order[i]];
-    mem_free(order);
-}
-
-static void join_calls(struct trace_rank *rank, const struct trace_module_call *all, uint32_t n)
-{
-    uint32_t *order = order_of((void *)all, n, by_start);
-    for (uint32_t i = 0; i < n; i++)
-        rank->module_calls[rank->n_module_calls++] = all[order[i]];
-    mem_free(order);
-}
-
-void kineto_join_memory(struct rank_job *job)
-{
-    const struct trace_rank *rank = job->rank;
-    ARRAY(struct trace_allocation) allocations = {0};
-    ARRAY(struct trace_module_call) calls = {0};
     uint32_t window = 0;
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct source *source = job->sources[w];
-        const struct kineto_part *of = part_payload(&source->part, &kineto_payload);
-        for (size_t i = 0; of && i < of->allocations.n; i++) {
-            struct trace_allocation allocation = of->allocations.at[i];
-            allocation.track = track_of(rank, &source->part, allocation.track);
-            allocation.window = window;
-            array_push(&allocations, allocation);
-        }
+        const struct trace_part *part = &source->part;
+        const struct kineto_part *of = part_payload(part, &kineto_payload);
         for (size_t i = 0; of && i < of->module_calls.n; i++) {
             struct trace_module_call call = of->module_calls.at[i];
-            call.track = track_of(rank, &source->part, call.track);
+            const struct trace_track *track = &part->tracks.at[call.track].track;
+            call.track = rank_find_track(rank, false, track->pid, track->id);
             call.module = source->names[call.module];
             call.window = window;
-            array_push(&calls, call);
+            rank->module_calls[rank->n_module_calls++] = call;
         }
-        size_t n_cuts = source->part.session.cuts.n;
-        window += n_cuts ? (uint32_t)n_cuts : 1;
+        window += part->session.cuts.n ? (uint32_t)part->session.cuts.n : 1;
     }
-    join_allocations(job, allocations.at, (uint32_t)allocations.n);
-    join_calls(job->rank, calls.at, (uint32_t)calls.n);
-    array_fini(&allocations);
-    array_fini(&calls);
+    if (rank->n_module_calls)
+        qsort(rank->module_calls, rank->n_module_calls, sizeof *rank->module_calls, by_start);
+    kineto_join_flows(job);
 }

@@ -12,9 +12,6 @@
 #include "base/sort.h"
 #include "ingest/load.h"
 
-/* No device is larger: 256 TiB. */
-static const int64_t MAX_BYTES = INT64_C(1) << 48;
-
 static void fini(void *payload)
 {
     struct snapshot_part *snapshot = payload;
@@ -62,7 +59,7 @@ static uint32_t text(const struct snapshot_dict *dict, enum snapshot_word key)
 
 static bool is_size(int64_t bytes)
 {
-    return bytes >= 0 && bytes <= MAX_BYTES;
+    return bytes >= 0 && bytes <= TRACE_BYTES_MAX;
 }
 
 /* An entry's act; false: it is none that changes anything ("snapshot"). */
@@ -169,7 +166,8 @@ static void add_segment(struct snapshot_part *to, const struct snapshot_dict *di
     };
     int64_t bytes = number(dict, WORD_TOTAL_SIZE, -1);
     if (!is_size(bytes) || segment.is.address == 0 ||
-        segment.is.address > UINT64_MAX - (uint64_t)MAX_BYTES || to->segments.n >= NO_ID - 1 ||
+        segment.is.address > UINT64_MAX - (uint64_t)TRACE_BYTES_MAX ||
+        to->segments.n >= NO_ID - 1 ||
         !place_blocks(to->blocks.at + first, segment.is.n_blocks, segment.is.address,
                       (uint64_t)bytes)) {
         to->n_broken++;

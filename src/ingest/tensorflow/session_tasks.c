@@ -230,6 +230,17 @@ static void move_spans(struct splitter *s)
         move_span(s, spans[i]);
 }
 
+/* Which of the executor's threads took what is not known. */
+static void move_allocations(struct splitter *s)
+{
+    for (size_t i = 0; i < s->from->allocations.n; i++) {
+        struct trace_allocation allocation = s->from->allocations.at[i];
+        uint32_t device = s->from->tracks.at[allocation.track].track.name;
+        allocation.track = NO_ID;
+        part_add_allocation(s->tasks.at[task_of(s, device)].part, &allocation);
+    }
+}
+
 static void find_receivers(struct splitter *s)
 {
     const struct trace_part *from = s->from;
@@ -278,6 +289,7 @@ void session_split(struct trace_part *part)
     find_receivers(&s);
     move_graphs(&s);
     move_spans(&s);
+    move_allocations(&s);
     find_whole(&s);
     for (size_t t = 0; t + 1 < s.tasks.n; t++)
         s.tasks.at[t].part->next = s.tasks.at[t + 1].part;

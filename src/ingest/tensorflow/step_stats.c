@@ -14,6 +14,7 @@
 struct stats {
     uint64_t start_ns, end_ns, requested_bytes;
     struct pb_field name, label;
+    struct pb_view whole;
 };
 
 /* requested_bytes of an output: NodeOutput {tensor_description 3 {allocation_description 4
@@ -37,6 +38,7 @@ static uint64_t read_output(struct pb_view at)
 static bool read_stats(struct pb_view view, struct stats *stats)
 {
     struct pb_field fields[17], field;
+    struct pb_view whole = view;
     uint64_t requested_bytes = 0;
     for (size_t i = 0; i < 17; i++)
         fields[i] = (struct pb_field){.payload = view.end};
@@ -51,8 +53,8 @@ static bool read_stats(struct pb_view view, struct stats *stats)
     if (view.broken || micros > TRACE_TIME_MAX / 1000 || took_micros > TRACE_TIME_MAX / 1000 ||
         nanos > TRACE_TIME_MAX || took_nanos > TRACE_TIME_MAX)
         return false;
-    *stats =
-        (struct stats){.name = fields[1], .label = fields[8], .requested_bytes = requested_bytes};
+    *stats = (struct stats){
+        .name = fields[1], .label = fields[8], .requested_bytes = requested_bytes, .whole = whole};
     stats->start_ns = nanos ? nanos : micros * 1000;
     stats->end_ns = stats->start_ns + (took_nanos ? took_nanos : took_micros * 1000);
     return stats->end_ns <= TRACE_TIME_MAX;
@@ -121,6 +123,74 @@ static void add_span(struct trace_part *part, uint32_t track, const struct stats
     *part_add_span(part) = span;
 }
 
+/* ---- memory ---- */
+
+/* "GPU_0_bfc" is 0, others ("cpu", "gpu_host_bfc") -1. */
+static int32_t device_of_allocator(const struct pb_field *name)
+{
+    const unsigned char *p = name->payload;
+    size_t len = pb_length(name), at = 4;
+    int32_t number = 0;
+    if (len <= at || memcmp(p, "GPU_", at) != 0)
+        return -1;
+    for (; at < len && p[at] >= '0' && p[at] <= '9' && number < 1000000; at++)
+        number = number * 10 + (p[at] - '0');
+    return at > 4 ? number : -1;
+}
+
+/* A block of a node that was not given back yet. */
+struct open_block {
+    uint64_t number, bytes;
+};
+
+/* AllocationRecord: alloc_micros 1, alloc_bytes 2, negative when given back. Records tell no
+ * addresses: blocks of a node are told apart by their sizes, and numbered. */
+static void add_record(struct trace_part *part, struct pb_view record, struct open_block *open,
+                       size_t n_open, struct trace_allocation allocation)
+{
+    struct pb_field field;
+    uint64_t micros = 0;
+    while (pb_view_next(&record, &field)) {
+        if (field.number == 1)
+            micros = pb_number(&field);
+        else if (field.number == 2)
+            allocation.bytes = (int64_t)pb_number(&field);
+    }
+    allocation.ns = micros > TRACE_TIME_MAX / 1000 ? INT64_MAX : (int64_t)micros * 1000;
+    allocation.address = part->allocations.n + 1;
+    bool gives = allocation.bytes < 0 && allocation.bytes != INT64_MIN;
+    uint64_t bytes = (uint64_t)(gives ? -allocation.bytes : allocation.bytes);
+    size_t i = 0;
+    while (i < n_open && (gives ? open[i].bytes != bytes : open[i].bytes != 0))
+        i++;
+    if (i < n_open && gives) {
+        allocation.address = open[i].number;
+        open[i].bytes = 0;
+    } else if (i < n_open) {
+        open[i] = (struct open_block){allocation.address, bytes};
+    }
+    part_add_allocation(part, &allocation);
+}
+
+/* NodeExecStats: memory 6 {allocator_name 1, allocation_records 6}, of each allocator. */
+static void add_memory(struct trace_part *part, uint32_t track, struct pb_view stats)
+{
+    enum { MOST_OPEN = 256 };
+    struct pb_field field, inner;
+    while (pb_view_next(&stats, &field)) {
+        if (field.number != 6 || field.wire != PB_BYTES)
+            continue;
+        struct open_block open[MOST_OPEN] = {{0}};
+        struct trace_allocation allocation = {
+            .track = track, .device = -1, .allocated_bytes = -1, .reserved_bytes = -1};
+        for (struct pb_view memory = pb_view_of(&field); pb_view_next(&memory, &inner);)
+            if (inner.number == 1)
+                allocation.device = device_of_allocator(&inner);
+            else if (inner.number == 6 && inner.wire == PB_BYTES)
+                add_record(part, pb_view_of(&inner), open, MOST_OPEN, allocation);
+    }
+}
+
 /* DeviceStepStats: device 1, node_stats 2. */
 static void read_device(struct pb *pb, const struct pb_field *device, struct trace_part *part)
 {
@@ -150,6 +220,7 @@ static void read_device(struct pb *pb, const struct pb_field *device, struct tra
         if (track == NO_ID)
             track = device_track(part, name, gpu);
         add_span(part, track, &stats);
+        add_memory(part, track, stats.whole);
     }
 }
 

@@ -44,7 +44,7 @@ struct comparison {
     double less_pct, half_pct;     /* how much less B takes than A; half of its 95 % interval, NAN
                                       where one of them was measured once */
     ARRAY(struct family) families; /* by how much they differ, most first */
-    char unlike[120], drifted[240], refused[520]; /* "": not so */
+    char unlike[120], drifted[240], refused[520], bare[160]; /* "": not so */
     struct warnings warnings[3];
 };
 
@@ -192,11 +192,17 @@ static void find_warnings(struct comparison *c)
         snprintf(c->refused, sizeof c->refused,
                  "B was asked to run with the plan %.200s, which was not applied%s%.200s",
                  b->plan_path, b->plan_reason[0] ? ": " : "", b->plan_reason);
+    bool a_bare = a->facts.memory.n_bare > 0, b_bare = b->facts.memory.n_bare > 0;
+    if (memory_highest(&a->facts) && memory_highest(&b->facts) && a_bare != b_bare)
+        snprintf(c->bare, sizeof c->bare,
+                 "what was there before the profile began, such as parameters, is in the memory of "
+                 "%s only: their peaks can't be compared",
+                 a_bare ? "B" : "A");
     for (int i = 0; i < 2; i++) {
         c->warnings[i] = c->sides[i].facts.warnings;
         c->warnings[i].prefix = i ? "B: " : "A: ";
     }
-    c->warnings[2] = (struct warnings){.more = {c->unlike, c->drifted, c->refused}};
+    c->warnings[2] = (struct warnings){.more = {c->unlike, c->drifted, c->refused, c->bare}};
 }
 
 /* ---- text ---- */
@@ -231,13 +237,14 @@ static void write_verdict(struct writer *w, const struct comparison *c)
                         p.verdict);
 }
 
+/* Nanoseconds as milliseconds, bytes as megabytes. */
 static void row(struct table *t, const char *name, double a, double b)
 {
-    const double ns[] = {a, b, b - a};
+    const double values[] = {a, b, b - a};
     table_cells(t, name);
     for (int i = 0; i < 3; i++) {
-        double ms = ns[i] / 1e6, size = fabs(ms);
-        table_fixed(t, ms, size >= 99.95 ? 1 : size >= 0.995 ? 2 : 3, "");
+        double shown = values[i] / 1e6, size = fabs(shown);
+        table_fixed(t, shown, size >= 99.95 ? 1 : size >= 0.995 ? 2 : 3, "");
     }
     table_cell(t, "%s%s", a > 0 ? NUMBER(100 * (b / a - 1), 1) : "", a > 0 ? " %" : "");
 }
@@ -301,6 +308,28 @@ static void write_communication(struct writer *w, const char *name, const struct
     table_wrapped(w, name, 4, line.text);
 }
 
+/* The highest of all ranks. */
+static void write_memory(struct writer *w, const struct comparison *c)
+{
+    const struct memory_fact *a = memory_highest(&c->sides[0].facts);
+    const struct memory_fact *b = memory_highest(&c->sides[1].facts);
+    struct table t = table_of("");
+    if (!a || !b) {
+        array_fini(&t.cells);
+        return;
+    }
+    writer_text(w, "\nMemory at the highest peak of a rank, in MB\n");
+    row(&t, "peak", (double)a->memory.peak_bytes, (double)b->memory.peak_bytes);
+    for (int k = 0; k < DPRO_N_MEMORY_CATEGORIES; k++) {
+        uint64_t held[] = {a->memory.by_category[k], b->memory.by_category[k]};
+        char name[32];
+        snprintf(name, sizeof name, "  %s", memory_category_words(k));
+        if (held[0] > 0 || held[1] > 0)
+            row(&t, name, (double)held[0], (double)held[1]);
+    }
+    table_write(w, &t);
+}
+
 static void write_families(struct writer *w, const struct comparison *c)
 {
     struct table t = table_of("op");
@@ -325,6 +354,7 @@ static void write_text(struct writer *w, const void *comparison)
     writer_text(w, "\nCommunication\n");
     write_communication(w, "  A", &c->sides[0]);
     write_communication(w, "  B", &c->sides[1]);
+    write_memory(w, c);
     write_families(w, c);
     warnings_write_text(w, c->warnings, 3);
 }
@@ -340,12 +370,16 @@ static void write_side(struct writer *w, const char *key, const struct side *s)
 {
     const struct report_facts *f = &s->facts;
     const struct dpro_graph *g = f->report->graph;
+    const struct memory_fact *memory = memory_highest(f);
     writer_section(w, key, '{');
     writer_fields(w, TEXT("trace", s->name), INT("world_size", f->world_size),
                   INT("ranks", f->n_ranks), INT("iterations", f->n_measured),
                   MS_KNOWN("measured_ms", f->measured_ns), MS_KNOWN("measured_std_ms", f->std_ns),
                   MS_IF("unprofiled_ms", f->unprofiled.n_steps > 0, f->unprofiled.mean_ns),
-                  MS_KNOWN("replayed_ms", f->predicted_ns));
+                  MS_KNOWN("replayed_ms", f->predicted_ns),
+                  INT_IF("peak_bytes", memory != NULL, memory ? memory->memory.peak_bytes : 0));
+    if (memory)
+        memory_write_categories(w, "peak_by_category", memory);
     writer_section(w, "communication", '{');
     writer_fields(w, field("ms", s->communication_ns));
     writer_begin(w, "collectives", '[');

@@ -198,6 +198,9 @@ bool facts_launch_bound(const struct report_facts *facts);
 /* Its size is known: a barrier's is 0. */
 bool facts_is_sized(const struct dpro_collective *collective);
 const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation"; static */
+/* That of the rank whose peak is the highest; NULL: nothing is known. */
+const struct memory_fact *memory_highest(const struct report_facts *facts);
+const char *memory_category_words(enum dpro_memory_category category); /* static */
 /* Fills facts->contradicts, known_to_ns, parts and contradiction from what is there. */
 void contradiction_find(struct report_facts *facts);
 void verdict_write(struct report_facts *facts); /* fills facts->verdict */
@@ -222,6 +225,9 @@ void align_write_host(struct writer *writer, const struct dpro_clock *clock);
  * list of which the page draws pictures. */
 void memory_write_text(struct writer *writer, const struct report_facts *facts);
 void memory_write_json(struct writer *writer, const struct report_facts *facts);
+/* A member of JSON: bytes by category. */
+void memory_write_categories(struct writer *writer, const char *key,
+                             const struct memory_fact *fact);
 void memory_write_timelines(struct writer *writer, const struct report_facts *facts);
 
 /* The dpro.replay/1 object; the list of critical ops may be left out. */

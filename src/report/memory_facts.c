@@ -73,3 +73,13 @@ void memory_find(struct report_facts *f)
     all->alike = most - least <= ALIKE * most;
     all->can_record = all->n_ranks == 0 && was_not_recorded(f);
 }
+
+const struct memory_fact *memory_highest(const struct report_facts *f)
+{
+    return f->memory.n_ranks > 0 ? &f->memory.ranks[f->memory.highest] : NULL;
+}
+
+const char *memory_category_words(enum dpro_memory_category category)
+{
+    return category == DPRO_MEMORY_STATE ? "optimizer state" : dpro_memory_category_name(category);
+}

@@ -29,11 +29,6 @@ static const char *const source_notes[DPRO_MEMORY_UNKNOWN] = {
 static const char bare_note[] = "what was there before the profile began, such as parameters and "
                                 "the optimizer's state, is not known and not in it";
 
-static const char *category_words(enum dpro_memory_category category)
-{
-    return category == DPRO_MEMORY_STATE ? "optimizer state" : dpro_memory_category_name(category);
-}
-
 static const char *phase_word(enum dpro_op_kind phase)
 {
     switch (phase) {
@@ -80,7 +75,7 @@ static void say_holders(struct words *line, const struct memory_fact *fact)
     const struct dpro_rank_memory *m = &fact->memory;
     for (uint32_t i = 0; i < fact->n_categories && i < NAMED; i++) {
         uint8_t c = fact->categories[i];
-        words_add(line, i ? ", " : "; ", "%s %s (%s %%)", category_words(c),
+        words_add(line, i ? ", " : "; ", "%s %s (%s %%)", memory_category_words(c),
                   BYTES_TEXT(m->by_category[c]),
                   NUMBER(100 * (double)m->by_category[c] / (double)m->peak_bytes, 0));
     }
@@ -178,6 +173,15 @@ static void write_holders(struct writer *w, const struct report_facts *f,
     writer_fields(w, INT("holders_in_all", n));
 }
 
+void memory_write_categories(struct writer *w, const char *key, const struct memory_fact *fact)
+{
+    writer_begin(w, key, '{');
+    for (uint32_t i = 0; i < fact->n_categories; i++)
+        writer_fields(w, BYTES(dpro_memory_category_name(fact->categories[i]),
+                               fact->memory.by_category[fact->categories[i]]));
+    writer_close(w, '}');
+}
+
 static void write_json_rank(struct writer *w, const struct report_facts *f,
                             const struct memory_fact *fact)
 {
@@ -194,11 +198,7 @@ static void write_json_rank(struct writer *w, const struct report_facts *f,
                      TEXT("phase", phase_word(m->peak_phase)),
                      TEXT("op", in_op ? dpro_graph_op(f->report->graph, m->peak_op).name : NULL),
                      TEXT("module", m->peak_module));
-    writer_begin(w, "by_category", '{');
-    for (uint32_t i = 0; i < fact->n_categories; i++)
-        writer_fields(w, BYTES(dpro_memory_category_name(fact->categories[i]),
-                               m->by_category[fact->categories[i]]));
-    writer_close(w, '}');
+    memory_write_categories(w, "by_category", fact);
     writer_fields(w, BYTES_KNOWN("capacity_bytes", m->capacity_bytes));
     write_holders(w, f, fact);
     writer_close(w, '}');

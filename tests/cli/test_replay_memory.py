@@ -71,6 +71,17 @@ class ReplayMemory(Case):
         done = dpro("replay", "-q", "--no-validate", self.path("job"))
         self.assertNotIn("Memory", done.out)
 
+    def test_a_comparison_has_both_peaks_and_says_what_only_one_knows(self):
+        whole = os.path.join(ROOT, "torch-ddp-gloo-gpt-n2-default")
+        told = json.loads(dpro("compare", "-q", "--json", BUNDLED, whole).out)
+        for side, folder in (("a", BUNDLED), ("b", whole)):
+            self.assertEqual(told[side]["peak_bytes"], max(rank["peak_bytes"] for rank in self.memory(folder)["ranks"]))
+            self.assertEqual(sum(told[side]["peak_by_category"].values()), told[side]["peak_bytes"])
+        self.assertTrue(any("is in the memory of B only" in warning for warning in told["warnings"]), told["warnings"])
+        done = dpro("compare", "-q", whole, whole)
+        self.assertRegex(done.out, r"Memory at the highest peak of a rank, in MB\n.*\n  peak +(\d+\.\d) +\1 +0\.000 ")
+        self.assertNotIn("of B only", done.out)
+
     def test_the_timeline_has_counters(self):
         self.assert_code(dpro("replay", "-q", "--no-validate", BUNDLED, "-o", self.path("out")), 0)
         with gzip.open(self.path("out", "timeline.json.gz"), "rt", encoding="utf-8") as file:

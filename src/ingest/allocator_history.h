@@ -29,8 +29,9 @@ enum allocator_act {
 
 struct allocator_request {
     int64_t ns;
-    uint64_t bytes;  /* as asked for, not rounded; of a giving back not looked at */
-    uint64_t id;     /* of the block: recorded ones by address, others by any number. It may come
+    uint64_t bytes; /* as asked for, not rounded. Of a giving back it is looked at only where the
+                       taking is not recorded */
+    uint64_t id; /* of the block: recorded ones by address, others by any number. It may come
                         again when the block was given back */
     uint32_t stream; /* of what is taken; numbered in the order of the streams' handles, 0: the
                         default one */
@@ -77,7 +78,7 @@ struct allocator_segment {
     uint64_t address, size_bytes;
     uint32_t first_block, n_blocks; /* into the history's blocks, by address, without gaps */
     uint32_t stream;
-    uint32_t order; /* in which segments were taken, "registration_counter"; 0: not known */
+    uint32_t order; /* in which segments were taken, 1 + "registration_counter"; 0: not known */
     bool small;     /* segment_type */
     bool expandable;
     bool private_pool; /* of a CUDA graph or torch.cuda.MemPool */

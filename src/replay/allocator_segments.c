@@ -5,8 +5,6 @@
 #include "base/memory.h"
 #include "base/sort.h"
 
-#define RANGE_DEFAULT ((uint64_t)1 << 40) /* of an expandable segment of an unlimited device */
-
 /* ---- pools ---- */
 
 void pool_make(struct allocator *a, uint32_t stream, bool small)
@@ -86,7 +84,10 @@ static void give_segment(struct allocator *a, uint32_t b)
     } else {
         if (!block->expandable)
             device_space_unuse(&a->space, block->size);
-        device_space_free(&a->space, &a->table, range);
+        if (block_at(a, range)->mapped) /* as it was restored */
+            block_table_drop(&a->table, range);
+        else
+            device_space_free(&a->space, &a->table, range);
     }
     block_table_drop(&a->table, b);
     a->figures.n_segments--;
@@ -112,7 +113,7 @@ uint64_t granule(const struct allocator *a, const struct pool *pool)
 static bool map_block(struct allocator *a, struct pool *pool, uint32_t b, uint64_t bytes)
 {
     uint64_t unit = granule(a, pool);
-    bytes = (bytes + unit - 1) / unit * unit;
+    bytes = MIN((bytes + unit - 1) / unit * unit, block_at(a, b)->size);
     if (a->asks_device ? !a->device.map(a->device.arg, block_at(a, b)->address, bytes)
                        : !device_space_use(&a->space, bytes))
         return false;

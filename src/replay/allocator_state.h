@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/array.h"
+#include "base/sort.h"
 #include "replay/block_ids.h"
 #include "replay/caching_allocator.h"
 #include "replay/device_space.h"
@@ -17,6 +18,8 @@ enum {
     OWN_SEGMENT = 10 << 20, /* sizes from here on get segments of their own */
     SEGMENT_UNIT = 2 << 20, /* of which those are multiples */
 };
+
+#define RANGE_DEFAULT ((uint64_t)1 << 40) /* of an expandable segment of an unlimited device */
 
 /* The free blocks of a stream, small or large. */
 struct pool {
@@ -115,6 +118,20 @@ static inline void release_to_pool(struct allocator *a, uint32_t b)
     set_free(a, pool, b);
 }
 
+/* A block is given back, but other streams use it. */
+static inline void begin_waiting(struct allocator *a, uint32_t b, uint64_t id)
+{
+    struct block *block = block_at(a, b);
+    block->state = BLOCK_WAITING;
+    block->requested = id;
+    block->left = NO_BLOCK;
+    block->right = a->waiting;
+    if (a->waiting != NO_BLOCK)
+        block_at(a, a->waiting)->left = b;
+    a->waiting = b;
+    a->figures.waiting_bytes += block->size;
+}
+
 /* A block that other streams used no longer waits. */
 static inline void finish_waiting(struct allocator *a, uint32_t b)
 {
@@ -145,8 +162,20 @@ static inline struct pool *pool_of(struct allocator *a, uint32_t stream, bool sm
     return a->pools.at[number];
 }
 
+static inline void note_peaks(struct allocator *a)
+{
+    struct allocator_figures *f = &a->figures;
+    f->allocated_peak_bytes = MAX(f->allocated_peak_bytes, f->allocated_bytes);
+    f->requested_peak_bytes = MAX(f->requested_peak_bytes, f->requested_bytes);
+    if (f->reserved_bytes > f->reserved_peak_bytes) {
+        f->reserved_peak_bytes = f->reserved_bytes;
+        f->fragmented_bytes = f->reserved_bytes - f->allocated_bytes - f->waiting_bytes;
+    }
+}
+
 /* ---- allocator_segments.c ---- */
 
+/* Of what is mapped at once. */
 uint64_t granule(const struct allocator *allocator, const struct pool *pool);
 /* A block that no free block was found for: from the device, if need be after cached memory was
  * given back to it. NO_BLOCK: there is no room. */
@@ -156,6 +185,8 @@ void release_cached(struct allocator *allocator);
 
 /* ---- caching_allocator.c ---- */
 
+/* The size of the block that a request gets at least. */
+uint64_t allocator_rounded(const struct allocator *allocator, uint64_t bytes);
 /* Whether a request would be given a cached block, if the waiting block of that id were free. */
 bool allocator_would_fit(struct allocator *allocator, uint64_t waiting,
                          const struct allocator_request *request);

@@ -92,17 +92,6 @@ static inline uint32_t find_free(struct allocator *a, struct pool *pool, uint64_
     return b;
 }
 
-static inline void note_peaks(struct allocator *a)
-{
-    struct allocator_figures *f = &a->figures;
-    f->allocated_peak_bytes = MAX(f->allocated_peak_bytes, f->allocated_bytes);
-    f->requested_peak_bytes = MAX(f->requested_peak_bytes, f->requested_bytes);
-    if (f->reserved_bytes > f->reserved_peak_bytes) {
-        f->reserved_peak_bytes = f->reserved_bytes;
-        f->fragmented_bytes = f->reserved_bytes - f->allocated_bytes - f->waiting_bytes;
-    }
-}
-
 static inline struct allocator_placement placement_of(const struct allocator *a, uint32_t b)
 {
     const struct block *block = block_at(a, b);
@@ -126,14 +115,7 @@ static inline struct allocator_placement give(struct allocator *a, struct block_
             a->figures.allocated_bytes -= block->size;
             a->figures.requested_bytes -= block->requested;
             if (waits) {
-                block->state = BLOCK_WAITING;
-                block->requested = slot->id;
-                block->left = NO_BLOCK;
-                block->right = a->waiting;
-                if (a->waiting != NO_BLOCK)
-                    block_at(a, a->waiting)->left = b;
-                a->waiting = b;
-                a->figures.waiting_bytes += block->size;
+                begin_waiting(a, b, slot->id);
             } else {
                 release_to_pool(a, b);
             }
@@ -222,6 +204,11 @@ void allocator_run(struct allocator *allocator, const struct allocator_request *
 struct allocator_figures allocator_figures(const struct allocator *allocator)
 {
     return allocator->figures;
+}
+
+uint64_t allocator_rounded(const struct allocator *a, uint64_t bytes)
+{
+    return bytes > MOST_BYTES ? bytes : round_size(a, bytes);
 }
 
 /* Bytes of a neighbour that would become one with a block. */

@@ -69,16 +69,18 @@ struct allocator_figures allocator_figures(const struct allocator *allocator);
 
 /* A snapshot's requests, done again by the simulator. */
 struct allocator_check {
-    uint64_t n_requests;                            /* takings that were compared */
-    uint64_t n_elsewhere;                           /* placed otherwise than recorded */
+    uint64_t n_requests;  /* takings that were compared */
+    uint64_t n_elsewhere; /* placed otherwise than recorded, or refused */
     uint64_t n_segment_acts, n_segment_acts_differ; /* taken, given back, mapped, unmapped */
     uint64_t first_elsewhere; /* index into the history's requests; UINT64_MAX: none */
     uint64_t n_unsure_blocks; /* held when the record begins, whose size it does not tell */
     uint64_t n_left_out;      /* requests that contradict the record, or of private pools */
     uint64_t reserved_bytes, recorded_reserved_bytes;           /* at the end */
     uint64_t reserved_peak_bytes, recorded_reserved_peak_bytes; /* within the record */
+    uint64_t n_inferred; /* times that a placement told which of two segments is older */
+    bool by_address;     /* the order of blocks of one size with which fewer are placed otherwise */
 };
 
 /* Where the record does not begin with the first request, it begins with what its segments hold in
- * the end, undone request by request. */
+ * the end, undone request by request. Whether the device had no room is as recorded. */
 struct allocator_check allocator_check(const struct allocator_history *history);

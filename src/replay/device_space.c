@@ -2,6 +2,8 @@
  * never free. */
 #include "replay/device_space.h"
 
+#include "base/sort.h"
+
 #define PAGE  ((uint64_t)2 << 20)
 #define BEGIN ((uint64_t)1 << 40)
 
@@ -41,7 +43,7 @@ bool device_space_use(struct device_space *space, uint64_t bytes)
 
 void device_space_unuse(struct device_space *space, uint64_t bytes)
 {
-    space->used -= whole_pages(bytes);
+    space->used -= MIN(space->used, whole_pages(bytes));
 }
 
 uint32_t device_space_place(struct device_space *space, struct block_table *table, uint64_t bytes)

@@ -26,6 +26,7 @@ PANDAS_RATIO, SIMDJSON_RATIO = 20, 1
 EVENT_M_OPS, FIXED_M_OPS, BYTES_PER_OP = 10, 60, 60
 DLRM_S = 2.0
 SEARCH_S, EVALUATIONS_S = {2: 60, 16: 10, 128: 60}, {16: 1000, 1024: 50}  # by ranks: seconds; a second
+ALLOCATOR_M_REQUESTS = 10
 ALIGN_S, ALIGN_BYTES, ALIGN_RATIO = (1, 30), 64, 1  # 16 clocks and 1,024
 
 
@@ -170,6 +171,17 @@ def replay(table, build):
             table.missing(f"replay, {name}", "not in what bench_replay printed")
 
 
+def allocator(table, build):
+    """The simulated caching allocator: a training's step again and again, and random requests; 500 blocks at a time."""
+    program = os.path.join(build, "bench", "bench_allocator")
+    if not os.path.exists(program):
+        table.missing("allocator", "bench_allocator was not built")
+        return
+    for kind in "training", "random":
+        rate = figure(re.compile(r"([\d.]+) million requests a second"), run([program, kind]))
+        table.add(f"caching allocator, {kind}, one core", rate, "M a second", ALLOCATOR_M_REQUESTS)
+
+
 def align(table, build):
     program = os.path.join(build, "bench", "bench_align")
     python = os.path.join(ROOT, ".venv-bench", "bin", "python")
@@ -267,6 +279,7 @@ def main():
     ingest(table, build, make_inputs(os.path.join(ROOT, "out", "bench"), args.times), args.rounds)
     protobuf(table, build, os.path.join(ROOT, "out", "bench"), args.rounds)
     replay(table, build)
+    allocator(table, build)
     align(table, build)
     search(table, build)
     whole(table, build, args.rounds)

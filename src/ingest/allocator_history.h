@@ -29,10 +29,10 @@ enum allocator_act {
 
 struct allocator_request {
     int64_t ns;
-    uint64_t bytes; /* as asked for, not rounded. Of a giving back it is looked at only where the
-                       taking is not recorded */
-    uint64_t id; /* of the block: recorded ones by address, others by any number. It may come
-                        again when the block was given back */
+    uint64_t bytes;  /* as asked for, not rounded. Of a giving back it is looked at only where the
+                        taking is not recorded */
+    uint64_t id;     /* of the block: recorded ones by address, others by any number. It may come
+                            again when the block was given back */
     uint32_t stream; /* of what is taken; numbered in the order of the streams' handles, 0: the
                         default one */
     uint8_t what;    /* enum allocator_act */

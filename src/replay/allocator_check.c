@@ -317,12 +317,13 @@ static struct allocator_check check_in_order(const struct allocator_history *his
     allocator_destroy(rounds);
     run(&r, by_address);
     r.check = &check;
-    uint64_t left = MOST_REPLAYED;
+    uint64_t left = MOST_REPLAYED, n_same = 0;
     while (best.n_elsewhere > 0 && !by_address && left >= history->n_requests &&
-           put_before(&start, r.older, r.younger)) {
+           n_same <= start.segments.n && put_before(&start, r.older, r.younger)) {
         run(&r, by_address);
-        if (check.first_elsewhere <= best.first_elsewhere)
+        if (check.first_elsewhere < best.first_elsewhere)
             break;
+        n_same = check.first_elsewhere > best.first_elsewhere ? 0 : n_same + 1;
         check.n_inferred = best.n_inferred + 1;
         best = check;
         left -= history->n_requests;

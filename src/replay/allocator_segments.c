@@ -220,9 +220,10 @@ static void release_block(struct allocator *a, uint32_t b)
     give_segment(a, b);
 }
 
+/* Whether the device can have it back; a block of an expandable segment is unmapped instead. */
 static bool is_whole_segment(const struct block *block)
 {
-    return block->prev == NO_BLOCK && block->next == NO_BLOCK;
+    return block->prev == NO_BLOCK && block->next == NO_BLOCK && !block->expandable;
 }
 
 /* Large cached segments that lay unused for long, until as much as is needed is free. */
@@ -252,7 +253,7 @@ static void collect_garbage(struct allocator *a)
         for (size_t i = 0; i < found.n; i++) {
             uint32_t b = found.at[i];
             double own = (double)(n_asked - block_at(a, b)->since);
-            if (block_at(a, b)->expandable || own < mean) {
+            if (own < mean) {
                 found.at[kept++] = b;
                 continue;
             }
@@ -275,14 +276,14 @@ static bool release_large(struct allocator *a, struct pool *pool, uint64_t size)
     if (split == ALLOCATOR_UNLIMITED)
         return false;
     uint32_t b = free_blocks_find(&pool->free, a->table.rows.at, need);
-    if (b != NO_BLOCK && !block_at(a, b)->expandable) {
+    if (b != NO_BLOCK && is_whole_segment(block_at(a, b))) {
         release_block(a, b);
         return true;
     }
     b = free_blocks_largest(&pool->free, a->table.rows.at);
     while (b != NO_BLOCK && released < need && block_at(a, b)->size >= split) {
         uint32_t before = free_blocks_previous(&pool->free, a->table.rows.at, b);
-        if (!block_at(a, b)->expandable) {
+        if (is_whole_segment(block_at(a, b))) {
             released += block_at(a, b)->size;
             release_block(a, b);
         }

@@ -69,8 +69,8 @@ struct allocator_figures allocator_figures(const struct allocator *allocator);
 
 /* A snapshot's requests, done again by the simulator. */
 struct allocator_check {
-    uint64_t n_requests;  /* takings that were compared */
-    uint64_t n_elsewhere; /* placed otherwise than recorded, or refused */
+    uint64_t n_requests;                            /* takings that were compared */
+    uint64_t n_elsewhere;                           /* placed otherwise than recorded, or refused */
     uint64_t n_segment_acts, n_segment_acts_differ; /* taken, given back, mapped, unmapped */
     uint64_t first_elsewhere; /* index into the history's requests; UINT64_MAX: none */
     uint64_t n_unsure_blocks; /* held when the record begins, whose size it does not tell */

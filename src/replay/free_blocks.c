@@ -8,41 +8,47 @@ static inline uint32_t priority(uint32_t b)
     return (b + 1) * 0x9e3779b1u;
 }
 
-/* A place in the order. */
+/* A place in the order. Bad records have several blocks at one address, which the index tells
+ * apart. */
 struct place {
     uint64_t size, address;
-    uint32_t order;
+    uint32_t order, index;
 };
 
-static inline struct place place_of(const struct block *block, bool by_size)
+static inline struct place place_of(const struct block *blocks, uint32_t b, bool by_size)
 {
-    return by_size ? (struct place){block->size, block->address, block->order}
-                   : (struct place){0, block->address, 0};
+    const struct block *block = &blocks[b];
+    return by_size ? (struct place){block->size, block->address, block->order, b}
+                   : (struct place){0, block->address, 0, b};
 }
 
-static inline bool is_before(const struct block *block, struct place place, bool by_size)
+static inline bool is_before(const struct block *blocks, uint32_t b, struct place place,
+                             bool by_size)
 {
+    const struct block *block = &blocks[b];
     if (by_size && block->size != place.size)
         return block->size < place.size;
     if (by_size && block->order != place.order)
         return block->order < place.order;
-    return block->address < place.address;
+    if (block->address != place.address)
+        return block->address < place.address;
+    return b < place.index;
 }
 
 static inline void treap_insert(uint32_t *root, struct block *blocks, uint32_t b, bool by_size)
 {
     struct block *block = &blocks[b];
-    struct place place = place_of(block, by_size);
+    struct place place = place_of(blocks, b, by_size);
     uint32_t *link = root, own = priority(b);
     while (*link != NO_BLOCK && priority(*link) >= own) {
         struct block *at = &blocks[*link];
-        link = is_before(at, place, by_size) ? &at->right : &at->left;
+        link = is_before(blocks, *link, place, by_size) ? &at->right : &at->left;
     }
     uint32_t rest = *link, *left = &block->left, *right = &block->right;
     *link = b;
     while (rest != NO_BLOCK) {
         struct block *at = &blocks[rest];
-        if (is_before(at, place, by_size)) {
+        if (is_before(blocks, rest, place, by_size)) {
             *left = rest;
             left = &at->right;
             rest = *left;
@@ -57,11 +63,11 @@ static inline void treap_insert(uint32_t *root, struct block *blocks, uint32_t b
 
 static inline void treap_remove(uint32_t *root, struct block *blocks, uint32_t b, bool by_size)
 {
-    struct place place = place_of(&blocks[b], by_size);
+    struct place place = place_of(blocks, b, by_size);
     uint32_t *link = root;
     while (*link != b) {
         struct block *at = &blocks[*link];
-        link = is_before(at, place, by_size) ? &at->right : &at->left;
+        link = is_before(blocks, *link, place, by_size) ? &at->right : &at->left;
     }
     uint32_t left = blocks[b].left, right = blocks[b].right;
     while (left != NO_BLOCK && right != NO_BLOCK)
@@ -83,7 +89,7 @@ static inline uint32_t treap_find(uint32_t root, const struct block *blocks, str
 {
     uint32_t found = NO_BLOCK;
     while (root != NO_BLOCK)
-        if (is_before(&blocks[root], place, by_size)) {
+        if (is_before(blocks, root, place, by_size)) {
             root = blocks[root].right;
         } else {
             found = root;
@@ -187,17 +193,17 @@ static uint32_t last_below(const struct free_blocks *set, const struct block *bl
 
 uint32_t free_blocks_next(const struct free_blocks *set, const struct block *blocks, uint32_t b)
 {
-    struct place place = place_of(&blocks[b], true);
-    place.address++;
+    struct place place = place_of(blocks, b, true);
+    place.index++;
     return find_from(set, blocks, place);
 }
 
 uint32_t free_blocks_previous(const struct free_blocks *set, const struct block *blocks, uint32_t b)
 {
-    struct place place = place_of(&blocks[b], true);
+    struct place place = place_of(blocks, b, true);
     uint32_t bin = bin_of(place.size), at = set->roots[bin], found = NO_BLOCK;
     while (at != NO_BLOCK)
-        if (is_before(&blocks[at], place, true)) {
+        if (is_before(blocks, at, place, true)) {
             found = at;
             at = blocks[at].right;
         } else {

@@ -3,7 +3,7 @@
 # picks a chunk size, but for attach, buckets and verify.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in align attach buckets csv et held json kineto load log mxnet recording replay runmeta snapshot timeline verify xplane; do
+for target in align allocator attach buckets csv et held json kineto load log mxnet recording replay runmeta snapshot timeline verify xplane; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -38,6 +38,11 @@ put runmeta/function "G\\042\\023\\012\\021$node"
 put runmeta/session 'J\012\364\001\012\260\001\012)/job:worker/replica:0/task:0/device:CPU:0\022x\012\012RecvTensor\020\012(\005Bf[4B]\040[1Mb/s]\040e\040from\040/job:ps/replica:0/task:0/device:CPU:0\040to\040/job:worker/replica:0/task:0/device:CPU:0\022\011\012\003mul\020\020(\002\012?\012\045/job:ps/replica:0/task:0/device:CPU:0\022\015\012\007_SOURCE\020\001(\001\022\007\012\001v\020\003(\002\032\356\001\012\271\001\012\001s\022\005_Send\042\045/job:ps/replica:0/task:0/device:CPU:0*\022\012\013tensor_name\022\003\022\001e*6\012\013send_device\022\047\022\045/job:ps/replica:0/task:0/device:CPU:0*:\012\013recv_device\022+\022)/job:worker/replica:0/task:0/device:CPU:0\0120\012\001v\022\004Read\042\045/job:ps/replica:0/task:0/device:CPU:0\032\372\001\012\275\001\012\001r\022\005_Recv\042)/job:worker/replica:0/task:0/device:CPU:0*\022\012\013tensor_name\022\003\022\001e*6\012\013send_device\022\047\022\045/job:ps/replica:0/task:0/device:CPU:0*:\012\013recv_device\022+\022)/job:worker/replica:0/task:0/device:CPU:0\0128\012\003mul\022\003Mul\032\001r\042)/job:worker/replica:0/task:0/device:CPU:0'
 put runmeta/cut "H\\032\\100$node"
 put runmeta/deep 'I\032\020\012\016\052\014\012\001s\022\007\012\005\012\003\012\001\012'
+
+# settings, then requests of 8 bytes each
+put allocator/settings 'max_split_size_mb:64,roundup_power2_divisions:[64:8,4:2,>:4],garbage_collection_threshold:0.5,per_process_memory_fraction:0.5\000\000\001\000\024\000\000\000\000\001\001\000\000\000\000\000\000'
+{ printf 'expandable_segments:True\000' && head -c 2000 "$0"; } >"$out/allocator/expandable"
+{ printf 'large_segment_size_mb:33,max_split_size_mb:33\000' && head -c 3000 "$0" | tail -c 1500; } >"$out/allocator/any"
 
 put json/values 'A{"a":[1,-2.5e3,"x\\u00e9\\\\\\"",null,true,NaN],"bb":{"c":"]}"},"skip":[[1,2],"[\\"]"],"ddd":18446744073709551615}'
 put json/cut '\000\012\173\212'

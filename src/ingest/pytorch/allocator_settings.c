@@ -95,13 +95,15 @@ static int take_number(struct parser *p, const char *key, uint64_t least, uint64
     return advance(p);
 }
 
-/* Above 0 and below or at 1. */
-static int take_share(struct parser *p, const char *key, double *value)
+/* A number above 0, and below 1 or at most that. */
+static int take_share(struct parser *p, const char *key, bool below, double *value)
 {
     char *end;
     double number = strtod(p->token.text, &end);
-    if (end == p->token.text || *end != '\0' || !(number > 0 && number <= 1))
-        return wrong_value(p, key, "a share above 0, at most 1");
+    if (end == p->token.text || *end != '\0' || !(number > 0 && number <= 1) ||
+        (below && number == 1))
+        return wrong_value(p, key,
+                           below ? "a share between 0 and 1" : "a share above 0, at most 1");
     *value = number;
     return advance(p);
 }
@@ -211,9 +213,9 @@ static int take_value(struct parser *p, const char *key)
             s->large_segment_bytes = mib * MIB;
         p->sets_segment = true;
     } else if (strcmp(key, "garbage_collection_threshold") == 0) {
-        rc = take_share(p, key, &s->garbage_collection_threshold);
+        rc = take_share(p, key, true, &s->garbage_collection_threshold);
     } else if (strcmp(key, "per_process_memory_fraction") == 0) {
-        rc = take_share(p, key, &s->memory_fraction);
+        rc = take_share(p, key, false, &s->memory_fraction);
     } else if (strcmp(key, "expandable_segments") == 0) {
         rc = take_flag(p, key, &s->expandable_segments);
     } else if (strcmp(key, "roundup_power2_divisions") == 0) {

@@ -1,0 +1,339 @@
+/* tests/unit/test_allocator_check.c: what PyTorch's own allocator answered
+ * (tests/data/cuda-allocator), request by request; and histories that make no sense. */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/array.h"
+#include "base/file.h"
+#include "replay/caching_allocator.h"
+
+/* A record as its README describes it. */
+struct record {
+    struct allocator_history history;
+    double fraction;
+    uint64_t capacity, reserved_peak, allocated_peak;
+    ARRAY(struct allocator_request) requests; /* with recorded answers */
+    ARRAY(struct allocator_request)
+    asked; /* what the program asked for; 0 bytes taken: the
+              allocator waits for all streams */
+    ARRAY(struct allocator_segment) segments;
+    ARRAY(struct allocator_block) blocks;
+};
+
+static void read_blocks(struct record *r, struct allocator_segment *segment, char *at)
+{
+    uint64_t address = segment->address, size;
+    int state, length;
+    segment->first_block = (uint32_t)r->blocks.n;
+    while (sscanf(at, " %" SCNu64 ":%d%n", &size, &state, &length) == 2) {
+        struct allocator_block block = {address, size, (uint8_t)state};
+        array_push(&r->blocks, block);
+        address += size;
+        at += length;
+    }
+    segment->n_blocks = (uint32_t)r->blocks.n - segment->first_block;
+    assert_int_equal(address, segment->address + segment->size_bytes);
+}
+
+static void read_line(struct record *r, char *line)
+{
+    static const char letters[] = "arcAFMUo";
+    static const uint8_t acts[] = {ALLOCATOR_TAKE,           ALLOCATOR_GIVE_REQUESTED,
+                                   ALLOCATOR_GIVE_COMPLETED, ALLOCATOR_SEGMENT_TAKEN,
+                                   ALLOCATOR_SEGMENT_GIVEN,  ALLOCATOR_MAPPED,
+                                   ALLOCATOR_UNMAPPED,       ALLOCATOR_FAILED};
+    struct allocator_request act = {0};
+    struct allocator_segment segment = {0};
+    unsigned small, expandable;
+    int order, length;
+    const char *letter = strchr(letters, line[0]);
+    if (sscanf(line, "settings %n", &length) == 0 && strncmp(line, "settings ", 9) == 0) {
+        if (line[9] != '-')
+            assert_int_equal(allocator_settings_parse(&r->history.settings, line + 9, NULL), 0);
+    } else if (sscanf(line, "device %" SCNu64 " %" SCNu64 " %lf", &r->capacity,
+                      &r->history.capacity_bytes, &r->fraction) == 3) {
+        r->history.settings.memory_fraction = r->fraction;
+    } else if (sscanf(line, "peaks %" SCNu64 " %" SCNu64, &r->reserved_peak, &r->allocated_peak) ==
+               2) {
+    } else if (sscanf(line, "S %" SCNx64 " %" SCNu64 " %" SCNu32 " %u %u %d%n", &segment.address,
+                      &segment.size_bytes, &segment.stream, &small, &expandable, &order,
+                      &length) == 6) {
+        segment.small = small;
+        segment.expandable = expandable;
+        segment.order = (uint32_t)(order + 1);
+        read_blocks(r, &segment, line + length);
+        array_push(&r->segments, segment);
+    } else if (line[0] == 'e') {
+        act.what = ALLOCATOR_EMPTY_CACHE;
+        array_push(&r->asked, act);
+    } else if (line[0] == 'y') {
+        act.what = ALLOCATOR_TAKE;
+        array_push(&r->asked, act);
+    } else if (sscanf(line, "x %" SCNu64 " %" SCNu32, &act.bytes, &act.stream) == 2) {
+        act.what = ALLOCATOR_TAKE;
+        array_push(&r->asked, act);
+    } else if (letter && sscanf(line + 1, "%" SCNx64 " %" SCNu64 " %" SCNu32, &act.id, &act.bytes,
+                                &act.stream) == 3) {
+        act.what = acts[letter - letters];
+        array_push(&r->requests, act);
+        if (act.what <= ALLOCATOR_GIVE_COMPLETED)
+            array_push(&r->asked, act);
+    } else {
+        fail_msg("no line of a record: %s", line);
+    }
+}
+
+static void read_record(const char *name, struct record *r)
+{
+    static char text[1 << 20];
+    char path[4096];
+    struct input in;
+    const char *source = getenv("DPRO_SOURCE");
+    *r = (struct record){.history.settings = allocator_settings_default()};
+    snprintf(path, sizeof path, "%s/tests/data/cuda-allocator/%s.txt.gz", source ? source : ".",
+             name);
+    assert_int_equal(input_open(&in, path, NULL), 0);
+    int64_t n = input_read(&in, text, sizeof text - 1, NULL);
+    input_close(&in);
+    assert_in_range(n, 1, sizeof text - 2);
+    text[n] = '\0';
+    char *rest = text;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        read_line(r, line);
+    r->history.requests = r->requests.at;
+    r->history.n_requests = (uint32_t)r->requests.n;
+    r->history.segments = r->segments.at;
+    r->history.n_segments = (uint32_t)r->segments.n;
+    r->history.blocks = r->blocks.at;
+    r->history.n_blocks = (uint32_t)r->blocks.n;
+}
+
+static void free_record(struct record *r)
+{
+    array_fini(&r->requests);
+    array_fini(&r->asked);
+    array_fini(&r->segments);
+    array_fini(&r->blocks);
+}
+
+static const char *const names[] = {"default", "expandable", "expandable-full", "expandable-random",
+                                    "full",    "garbage",    "random",          "rounded",
+                                    "small",   "split"};
+#define N_RECORDS (sizeof names / sizeof *names)
+
+static void test_every_request_goes_where_pytorch_put_it(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < N_RECORDS; i++) {
+        struct record r;
+        read_record(names[i], &r);
+        struct allocator_check check = allocator_check(&r.history);
+        if (check.n_elsewhere || check.n_segment_acts_differ || check.n_left_out)
+            fail_msg("%s: %d of %d elsewhere, the first %d; %d of %d segments; %d left out",
+                     names[i], (int)check.n_elsewhere, (int)check.n_requests,
+                     (int)check.first_elsewhere, (int)check.n_segment_acts_differ,
+                     (int)check.n_segment_acts, (int)check.n_left_out);
+        assert_true(check.n_requests > 400);
+        assert_int_equal(check.reserved_peak_bytes, r.reserved_peak);
+        assert_int_equal(check.recorded_reserved_peak_bytes, r.reserved_peak);
+        assert_int_equal(check.reserved_bytes, check.recorded_reserved_bytes);
+        assert_int_equal(check.n_unsure_blocks + check.n_inferred, 0);
+        free_record(&r);
+    }
+}
+
+/* As a user's what-if asks: nothing is known but the requests. */
+static void test_peaks_and_failures_are_those_of_pytorch(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < N_RECORDS; i++) {
+        struct record r;
+        read_record(names[i], &r);
+        struct allocator_options options = {.settings = r.history.settings,
+                                            .capacity_bytes = r.capacity,
+                                            .device_bytes = r.history.capacity_bytes};
+        struct allocator *a = allocator_create(&options);
+        uint64_t n_failed = 0;
+        bool waits = false;
+        for (size_t k = 0; k < r.asked.n; k++) {
+            struct allocator_request act = r.asked.at[k];
+            bool takes = act.what == ALLOCATOR_TAKE;
+            if (takes && act.bytes == 0) { /* from here to the next taking */
+                waits = true;
+                continue;
+            }
+            if (waits && act.what == ALLOCATOR_GIVE_COMPLETED)
+                continue;
+            waits = false;
+            bool fails = takes && act.id == 0;
+            n_failed += fails;
+            if (fails)
+                act.id = UINT64_MAX;
+            struct allocator_placement placement = allocator_request(a, &act);
+            if (placement.failed != fails)
+                fail_msg("%s: request %zu of %" PRIu64 " bytes: failed: %d", names[i], k, act.bytes,
+                         placement.failed);
+        }
+        struct allocator_figures figures = allocator_figures(a);
+        assert_int_equal(figures.reserved_peak_bytes, r.reserved_peak);
+        assert_int_equal(figures.allocated_peak_bytes, r.allocated_peak);
+        assert_int_equal(figures.n_failed, n_failed);
+        allocator_destroy(a);
+        free_record(&r);
+    }
+}
+
+static void test_a_record_that_begins_in_the_midst_is_followed(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < N_RECORDS; i++)
+        for (uint32_t part = 1; part < 8; part++) {
+            struct record r;
+            read_record(names[i], &r);
+            uint32_t cut = r.history.n_requests / 8 * part;
+            r.history.requests += cut;
+            r.history.n_requests -= cut;
+            struct allocator_check check = allocator_check(&r.history);
+            /* how long segments lay unused before the record begins is not known */
+            bool known = r.history.settings.garbage_collection_threshold == 0;
+            if (known && (check.n_elsewhere || check.n_segment_acts_differ))
+                fail_msg("%s from %u/8 on: %d of %d elsewhere, the first %d; %d of %d segments",
+                         names[i], part, (int)check.n_elsewhere, (int)check.n_requests,
+                         (int)check.first_elsewhere, (int)check.n_segment_acts_differ,
+                         (int)check.n_segment_acts);
+            if (known)
+                assert_int_equal(check.reserved_peak_bytes, check.recorded_reserved_peak_bytes);
+            assert_int_equal(check.n_left_out, 0);
+            free_record(&r);
+        }
+}
+
+static void test_another_order_of_equal_blocks_is_noticed(void **unused)
+{
+    (void)unused;
+    struct record r;
+    read_record("random", &r);
+    r.history.settings.by_address = true;
+    struct allocator_check check = allocator_check(&r.history);
+    assert_false(check.by_address);
+    assert_int_equal(check.n_elsewhere, 0);
+    free_record(&r);
+}
+
+static void test_other_settings_are_noticed(void **unused)
+{
+    (void)unused;
+    struct record r;
+    read_record("split", &r);
+    r.history.settings.max_split_bytes = ALLOCATOR_UNLIMITED;
+    assert_true(allocator_check(&r.history).n_elsewhere > 0);
+    free_record(&r);
+    read_record("rounded", &r);
+    memset(r.history.settings.roundup_power2_divisions, 0,
+           sizeof r.history.settings.roundup_power2_divisions);
+    assert_true(allocator_check(&r.history).n_elsewhere > 0);
+    free_record(&r);
+}
+
+static void test_private_pools_are_left_out(void **unused)
+{
+    (void)unused;
+    struct record r;
+    read_record("small", &r);
+    uint64_t all = allocator_check(&r.history).n_requests;
+    for (size_t s = 0; s < r.segments.n; s++)
+        r.segments.at[s].private_pool = s == 0;
+    struct allocator_check check = allocator_check(&r.history);
+    assert_true(check.n_left_out > 0);
+    assert_int_equal(check.n_requests + check.n_left_out > all, 1);
+    free_record(&r);
+}
+
+/* ---- histories that make no sense ---- */
+
+static uint64_t state = 1;
+
+static uint64_t pick(uint64_t below)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % below;
+}
+
+static void test_damaged_records_do_no_harm(void **unused)
+{
+    (void)unused;
+    for (size_t round = 0; round < 200; round++) {
+        struct record r;
+        read_record(names[round % N_RECORDS], &r);
+        for (int n = 0; n < 40; n++) {
+            struct allocator_request *request = &r.requests.at[pick(r.requests.n)];
+            struct allocator_segment *segment = &r.segments.at[pick(r.segments.n)];
+            struct allocator_block *block = &r.blocks.at[pick(r.blocks.n)];
+            uint64_t odd = pick(2) ? pick(1 << 20) : pick(4) ? UINT64_MAX - pick(4096) : 0;
+            switch (pick(9)) {
+            case 0:
+                request->bytes = odd;
+                break;
+            case 1:
+                request->id = odd;
+                break;
+            case 2:
+                request->what = (uint8_t)pick(14);
+                break;
+            case 3:
+                *request = r.requests.at[pick(r.requests.n)];
+                break;
+            case 4:
+                segment->size_bytes = odd;
+                break;
+            case 5:
+                block->size_bytes = odd;
+                break;
+            case 6:
+                block->state = (uint8_t)pick(3);
+                break;
+            case 7:
+                segment->expandable = !segment->expandable;
+                break;
+            case 8:
+                block->address += odd;
+                break;
+            }
+        }
+        struct allocator_check check = allocator_check(&r.history);
+        assert_true(check.n_elsewhere <= check.n_requests);
+        free_record(&r);
+    }
+}
+
+static void test_nothing_recorded_is_no_error(void **unused)
+{
+    (void)unused;
+    struct allocator_history history = {.settings = allocator_settings_default()};
+    struct allocator_check check = allocator_check(&history);
+    assert_int_equal(check.n_requests, 0);
+    assert_true(check.first_elsewhere == UINT64_MAX);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_request_goes_where_pytorch_put_it),
+        cmocka_unit_test(test_peaks_and_failures_are_those_of_pytorch),
+        cmocka_unit_test(test_a_record_that_begins_in_the_midst_is_followed),
+        cmocka_unit_test(test_another_order_of_equal_blocks_is_noticed),
+        cmocka_unit_test(test_other_settings_are_noticed),
+        cmocka_unit_test(test_private_pools_are_left_out),
+        cmocka_unit_test(test_damaged_records_do_no_harm),
+        cmocka_unit_test(test_nothing_recorded_is_no_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

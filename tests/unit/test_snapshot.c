@@ -373,6 +373,11 @@ static void test_allocations_are_the_snapshots_where_the_profile_has_none_of_gpu
     assert_int_equal(rank->allocations[0].device, 1);
     assert_int_equal(rank->allocations[0].window, 0);
     assert_int_equal(rank->allocations[2].bytes, -100);
+    /* in the end 512 bytes and 3 MiB are taken, as the segments say */
+    assert_int_equal(rank->allocations[2].allocated_bytes, 512 + (3 << 20));
+    assert_int_equal(rank->allocations[1].allocated_bytes, 1024 + (3 << 20));
+    assert_int_equal(rank->allocations[0].allocated_bytes, 1024);
+    assert_int_equal(rank->allocations[0].reserved_bytes, 6 << 20);
     dpro_trace_destroy(trace);
     trace = load(&w, of_gpu);
     assert_int_equal(trace->ranks[0].n_allocations, 1);

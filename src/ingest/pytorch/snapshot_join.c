@@ -242,33 +242,113 @@ static bool tells_of_gpus(const struct trace_rank *rank)
     return false;
 }
 
+/* What a device's allocator has at a time. */
+struct totals {
+    int32_t device;
+    int64_t allocated_bytes, reserved_bytes; /* below 0: not known */
+};
+typedef ARRAY(struct totals) totals_array;
+
+static struct totals *totals_of(totals_array *all, int32_t device)
+{
+    for (size_t i = 0; i < all->n; i++)
+        if (all->at[i].device == device)
+            return &all->at[i];
+    struct totals fresh = {.device = device};
+    array_push(all, fresh);
+    return &all->at[all->n - 1];
+}
+
+/* Adds what an entry changes, or with sign -1 undoes it. Blocks take whole units; what is left of
+ * one that was not split is not in the record. */
+static void change(struct totals *totals, const struct allocator_request *request, int sign)
+{
+    enum { UNIT = 512 };
+    int64_t bytes = sign * (int64_t)request->bytes;
+    int64_t taken = sign * ((int64_t)MAX(request->bytes, 1) + UNIT - 1) / UNIT * UNIT;
+    switch ((enum allocator_act)request->what) {
+    case ALLOCATOR_TAKE:
+        totals->allocated_bytes += taken;
+        break;
+    case ALLOCATOR_GIVE_REQUESTED:
+        totals->allocated_bytes -= taken;
+        break;
+    case ALLOCATOR_SEGMENT_TAKEN:
+    case ALLOCATOR_MAPPED:
+        totals->reserved_bytes += bytes;
+        break;
+    case ALLOCATOR_SEGMENT_GIVEN:
+    case ALLOCATOR_UNMAPPED:
+        totals->reserved_bytes -= bytes;
+        break;
+    default:
+        break;
+    }
+}
+
+/* Before the first entry: what is there in the end, with all entries undone. */
+static void find_totals(const struct snapshot_part *of, totals_array *all)
+{
+    for (size_t i = 0; i < of->segments.n; i++) {
+        const struct allocator_segment *segment = &of->segments.at[i].is;
+        struct totals *totals = totals_of(all, device_number(of->segments.at[i].device));
+        totals->reserved_bytes += (int64_t)segment->size_bytes;
+        for (uint32_t b = 0; b < segment->n_blocks; b++)
+            if (of->blocks.at[segment->first_block + b].state == ALLOCATOR_TAKEN)
+                totals->allocated_bytes +=
+                    (int64_t)of->blocks.at[segment->first_block + b].size_bytes;
+    }
+    for (size_t i = 0; i < of->entries.n; i++)
+        change(totals_of(all, of->entries.at[i].device), &of->entries.at[i].is, -1);
+}
+
+/* Whether all sizes together fit 64 bits, with room for units. */
+static bool sums_fit(const struct snapshot_part *of)
+{
+    int64_t sum = 0;
+    bool fits = true;
+    for (size_t i = 0; i < of->entries.n && fits; i++)
+        fits = !__builtin_add_overflow(sum, (int64_t)of->entries.at[i].is.bytes + 1024, &sum);
+    for (size_t i = 0; i < of->segments.n && fits; i++)
+        fits = !__builtin_add_overflow(sum, 2 * (int64_t)of->segments.at[i].is.size_bytes, &sum);
+    return fits;
+}
+
 /* Their order is sure, their times are whole microseconds. */
 void snapshot_join(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
     struct source *source = snapshot_of(job);
+    totals_array all = {0};
     if (!source || tells_of_gpus(rank))
         return;
     const struct snapshot_part *of = part_payload(&source->part, &snapshot_payload);
-    int64_t last_ns = INT64_MIN, total = 0;
     rank->allocations = of->room;
     rank->n_allocations = 0;
+    if (!sums_fit(of))
+        return;
+    int64_t last_ns = INT64_MIN;
+    if (of->whole)
+        find_totals(of, &all);
     for (size_t i = 0; i < of->entries.n; i++) {
-        const struct allocator_request *request = &of->entries.at[i].is;
-        int64_t bytes = (int64_t)request->bytes;
-        bool takes = request->what == ALLOCATOR_TAKE;
-        if ((!takes && request->what != ALLOCATOR_GIVE_REQUESTED) || bytes == 0 ||
-            request->ns == 0 || __builtin_add_overflow(total, bytes, &total))
+        const struct snapshot_entry *entry = &of->entries.at[i];
+        struct totals *totals = totals_of(&all, entry->device);
+        int64_t bytes = (int64_t)entry->is.bytes;
+        bool takes = entry->is.what == ALLOCATOR_TAKE;
+        change(totals, &entry->is, 1);
+        if ((!takes && entry->is.what != ALLOCATOR_GIVE_REQUESTED) || bytes == 0 ||
+            entry->is.ns == 0)
             continue;
-        last_ns = MAX(last_ns, request->ns);
-        rank->allocations[rank->n_allocations++] =
-            (struct trace_allocation){.ns = last_ns,
-                                      .address = request->id,
-                                      .bytes = takes ? bytes : -bytes,
-                                      .track = NO_ID,
-                                      .device = of->entries.at[i].device,
-                                      .window = trace_window_at(rank, last_ns),
-                                      .allocated_bytes = -1,
-                                      .reserved_bytes = -1};
+        last_ns = MAX(last_ns, entry->is.ns);
+        rank->allocations[rank->n_allocations++] = (struct trace_allocation){
+            .ns = last_ns,
+            .address = entry->is.id,
+            .bytes = takes ? bytes : -bytes,
+            .track = NO_ID,
+            .device = entry->device,
+            .window = trace_window_at(rank, last_ns),
+            .allocated_bytes = of->whole ? MAX(totals->allocated_bytes, -1) : -1,
+            .reserved_bytes = of->whole ? MAX(totals->reserved_bytes, -1) : -1};
     }
+    array_fini(&all);
 }

@@ -259,6 +259,7 @@ struct dpro_model {
     int64_t measured_ns;           /* mean iteration; 0: unknown (generated) */
     int64_t median_ns;             /* of the measured iterations */
     int64_t unprofiled_ns;         /* of those with no profiler on; 0: not known */
+    int64_t page_faults;           /* of a rank in a step; -1: not known */
     struct model_pace pace;        /* that is in programs and net */
     double misfit;          /* how far the model of the profiled job is from median_ns, relative;
                                that of the unprofiled one is as far from that */

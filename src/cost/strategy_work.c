@@ -12,7 +12,7 @@ bool strategy_changes_work(const struct dpro_model *model, const struct dpro_str
     for (uint32_t m = 0; strategy->recomputed && m < model->n_modules; m++)
         if (strategy->recomputed[m])
             return true;
-    return strategy->micro_batches > 1;
+    return strategy->micro_batches > 1 || model->memory.batch_ratio > 0;
 }
 
 /* What is in proportion to the batch. */
@@ -21,15 +21,21 @@ static double varying_ns(const struct model_op *op)
     return fmax(0, (double)(op->work_ns - op->once_ns - op->fixed_ns));
 }
 
+static double all_varying_ns(const struct model_program *program)
+{
+    double varying = 0;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        varying += varying_ns(&program->ops[i]);
+    return varying;
+}
+
 /* Of the work of both passes, what is in proportion to the batch. */
 static double varying_share(const struct model_program *program)
 {
-    double varying = 0, all = 0;
-    for (uint32_t i = 0; i < program->n_ops; i++) {
-        varying += varying_ns(&program->ops[i]);
+    double all = 0;
+    for (uint32_t i = 0; i < program->n_ops; i++)
         all += (double)(program->ops[i].work_ns - program->ops[i].once_ns);
-    }
-    return all > 0 ? varying / all : 1;
+    return all > 0 ? all_varying_ns(program) / all : 1;
 }
 
 /* Of modules within each other the outermost counts. */
@@ -54,6 +60,10 @@ void strategy_more_work(const struct dpro_model *model, const struct dpro_strate
         more_ns[i] = llround(varying / n - varying);
         before += (n - 1) * ((double)op->fixed_ns + varying / n);
     }
+    double faults = strategy_fault_ns(model, s, program).value;
+    for (uint32_t i = 0; i < p->n_ops && faults != 0 && share > 0; i++)
+        more_ns[i] += llround(faults / n * varying_ns(&p->ops[i]) / all_varying_ns(p));
+    before += faults * (n - 1) / n;
     if (s->recomputed && p->n_calls > 0) {
         bool *within = mem_array(p->n_calls, sizeof *within);
         for (uint32_t c = 0; c < p->n_calls; c++)

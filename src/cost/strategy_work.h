@@ -11,6 +11,9 @@ bool strategy_changes_work(const struct dpro_model *model, const struct dpro_str
  */
 void strategy_more_work(const struct dpro_model *model, const struct dpro_strategy *strategy,
                         uint32_t program, int64_t *more_ns);
+/* Of a step, the time of page faults beyond what is in proportion to the batch. */
+struct dpro_estimate strategy_fault_ns(const struct dpro_model *model,
+                                       const struct dpro_strategy *strategy, uint32_t program);
 /* Work of a program in all. */
 int64_t strategy_total_work(const struct dpro_model *model, const struct dpro_strategy *strategy,
                             uint32_t program);

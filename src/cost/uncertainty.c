@@ -205,7 +205,8 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     add(&u, DPRO_UNCERTAIN_MODEL, fabs(u.misfit), fabs(u.misfit), fabs(u.misfit * gain));
     add_change(before, after, gain, (overlap_of(before) - overlap_of(after)) / after_ns,
                unhidden(models) / after_ns, &u);
-    double batch = batch_error(before, after);
+    double faults = strategy_fault_ns(after, &after->baseline, after->ranks[0].program).std;
+    double batch = hypot(batch_error(before, after), faults / after_ns);
     add(&u, DPRO_UNCERTAIN_BATCH, 0, batch, batch * ratio);
     return u;
 }

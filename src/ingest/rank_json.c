@@ -205,6 +205,7 @@ static void read_step_list(struct json_reader *r, void *ignored UNUSED, size_t w
         MEMBER(struct recorded_step, "step", INT, number),
         MEMBER(struct recorded_step, "start_ns", INT, start_ns),
         MEMBER(struct recorded_step, "end_ns", INT, end_ns),
+        MEMBER(struct recorded_step, "page_faults", INT, page_faults),
         {NULL}};
     struct recording *out = recording_of(r);
     bool in_list = false;
@@ -212,7 +213,7 @@ static void read_step_list(struct json_reader *r, void *ignored UNUSED, size_t w
         out->n_timing = 0; /* of an earlier list */
     while (next_object(r, &in_list)) {
         out->n_timing += window == RECORDED_TIMING;
-        struct recorded_step step = {.window = (uint8_t)window};
+        struct recorded_step step = {.page_faults = -1, .window = (uint8_t)window};
         json_read_object(r, members, &step);
         if (r->js->fail != JSON_OK)
             return;

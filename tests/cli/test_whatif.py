@@ -211,6 +211,27 @@ class WhatIf(Case):
                 self.assert_error(dpro("whatif", BUNDLED, *args), USAGE)
         self.assert_error(dpro("whatif"), USAGE, "needs a folder")
 
+    def test_micro_batches_take_a_little_longer_and_say_that_it_is_assumed(self):
+        facts = self.ask(BUNDLED, "--accumulate", "4")
+        self.assertEqual(facts["changes"], {"micro_batches": 4})
+        self.assertEqual(facts["memory"]["micro_batches"], 4)
+        self.assertGreater(facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"])
+        self.assertLess(facts["speedup"], 1)
+        self.assertGreater(facts["uncertainty"]["batch_size"]["predicted_pct"], 10)
+        self.assertTrue(any("was not recorded: it is assumed" in w for w in facts["warnings"]), facts["warnings"])
+        self.assertTrue(any("parameters" in w and "on top" in w for w in facts["warnings"]), facts["warnings"])
+        self.assertRegex(dpro("whatif", BUNDLED, "--accumulate", "4").out, r"Memory +[0-9.]+ MB -> [0-9.]+ MB \+- ")
+        self.assertNotIn("Memory", dpro("whatif", BUNDLED, "--bandwidth", "2x").out)
+
+    def test_a_trace_that_knows_no_modules_or_batch_says_so(self):
+        for args, says in ((["--recompute", "blocks.0"], "which modules"), (["--recompute", "all"], "which modules"),
+                           (["--batch-size", "4"], "batch size"), (["--accumulate", "1025"], "accumulate")):
+            with self.subTest(args):
+                self.assert_error(dpro("whatif", BUNDLED, *args), USAGE, says)
+        nothing = self.ask(BUNDLED, "--recompute", "none", "--accumulate", "1")
+        self.assertEqual(nothing["speedup"], 1)
+        self.assertEqual(nothing["memory"]["peak_bytes"], nothing["memory"]["baseline_peak_bytes"])
+
     def test_a_trace_with_too_little_says_what_is_missing(self):
         one = self.write("one.json", job(world=1)[0])
         self.assert_error(dpro("whatif", one), INPUT, "one rank")

@@ -174,6 +174,28 @@ static void test_micro_batches_take_what_is_fixed_each_and_the_update_once(void 
     free(h);
 }
 
+static void test_blocks_that_are_no_longer_mapped_cost_no_page_faults(void **state)
+{
+    (void)state;
+    enum { MIB = 1048576, PAGES = 40 * MIB / 4096 };
+    struct by_hand *h = new_by_hand(10);
+    struct dpro_strategy strategy = {.micro_batches = 2};
+    h->memory.gpu = false;
+    h->blocks[1].size_bytes = 40 * MIB;
+    h->model.page_faults = PAGES;
+    struct dpro_estimate less = strategy_fault_ns(&h->model, &strategy, 0);
+    assert_true(less.value < -500.0 * PAGES && less.std > 0);
+    h->model.page_faults = 0; /* they were not seen: another malloc */
+    assert_true(strategy_fault_ns(&h->model, &strategy, 0).value == 0);
+    h->model.page_faults = -1;
+    assert_true(strategy_fault_ns(&h->model, &strategy, 0).value == 0);
+    h->model.page_faults = 0;
+    h->blocks[1].size_bytes = 20 * MIB;
+    h->model.memory.batch_ratio = 2; /* now it is mapped */
+    assert_true(strategy_fault_ns(&h->model, &h->model.baseline, 0).value > 500.0 * PAGES);
+    free(h);
+}
+
 /* ---- which modules ---- */
 
 static const struct model_module some_modules[] = {
@@ -228,6 +250,7 @@ int main(void)
         cmocka_unit_test(test_gradients_that_are_views_are_there_until_they_are_copied),
         cmocka_unit_test(test_recomputation_comes_before_the_backward_pass),
         cmocka_unit_test(test_micro_batches_take_what_is_fixed_each_and_the_update_once),
+        cmocka_unit_test(test_blocks_that_are_no_longer_mapped_cost_no_page_faults),
         cmocka_unit_test(test_modules_are_chosen_by_words_names_and_patterns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -242,7 +242,7 @@ static void record_allocations(struct trace_text *t)
 
 /* A batch of 4 samples of 5; Net calls fc, which makes 4 x 3 of it with a weight of 3 x 5, and what
  * it made is lost in its own backward pass, which makes the weight's gradient. */
-static struct dpro_graph *training_job_with(bool allocations)
+static struct dpro_graph *training_job_with(bool allocations, bool library)
 {
     struct trace_text *timing = trace_text_begin(0, 1);
     struct trace_text *t = trace_text_window(0, 1, "later.json");
@@ -265,6 +265,11 @@ static struct dpro_graph *training_job_with(bool allocations)
     trace_text_cpu(t, "user_annotation", "dpro.module:fc", 1, 2105, 120, "");
     if (allocations)
         record_allocations(t);
+    if (library) { /* fc's output is empty first, then made large; scratch that 4 does not divide */
+        op(t, "aten::resize_", 8, 2118, 4, "");
+        trace_text_memory(t, 1, -1, 2150, 256, 163, -1);
+        trace_text_memory(t, 1, -1, 2160, 256, -163, -1);
+    }
     write_text("memory_rank0.json", HELD("[\"parameter\",\"fc.weight\",1000,60]", ",\"freed\":[]"));
     write_text("rank.json", "{\"schema\":\"dpro.rank/1\",\"rank\":0,\"world_size\":1,"
                             "\"batch_size\":4,\"complete\":true}");
@@ -284,12 +289,15 @@ static struct dpro_graph *training_job_with(bool allocations)
                                  "[5, 12, 0, 15, 4, \"cpu\"]")); /* the storage's number again */
     trace_text_node(
         et, "," NODE("torch::autograd::AccumulateGrad", "7", "[5, 12, 0, 15, 4, \"cpu\"]", ""));
+    if (library)
+        trace_text_node(et, "," NODE("aten::resize_", "8", "[3, 12, 0, 0, 4, \"cpu\"]",
+                                     "[3, 12, 0, 12, 4, \"cpu\"]"));
     return trace_text_graph();
 }
 
 static struct dpro_graph *training_job(void)
 {
-    return training_job_with(true);
+    return training_job_with(true, false);
 }
 
 static void test_calls_have_their_forward_and_backward_passes(void **state)
@@ -423,7 +431,7 @@ static void test_without_a_list_tensors_tell_what_was_there_before(void **state)
 
 static void test_without_allocations_storages_live_from_their_first_use_to_the_last(void **state)
 {
-    struct dpro_graph *g = training_job_with(false);
+    struct dpro_graph *g = training_job_with(false, false);
     const struct graph_memory *m = memory_of(g);
     assert_int_equal(m->source, DPRO_MEMORY_EXECUTION_TRACE);
     assert_int_equal(m->measured_peak_bytes, 0);
@@ -442,6 +450,17 @@ static void test_without_allocations_storages_live_from_their_first_use_to_the_l
     assert_int_equal(gradient->given, 7);
     assert_int_equal(block_of(m, 60, 1)->category, DPRO_MEMORY_PARAMETER);
     assert_int_equal(peak_of(m), 60 + 80 + 48 + 60);
+    dpro_graph_destroy(g);
+}
+
+static void test_what_a_library_asks_for_scales_with_the_batch(void **state)
+{
+    struct dpro_graph *g = training_job_with(true, true);
+    const struct graph_memory *m = memory_of(g);
+    assert_true(block_of(m, 48, 0)->scales);
+    assert_true(block_of(m, 48, 1)->scales);
+    assert_true(block_of(m, 163, 0)->scales);
+    assert_false(block_of(m, 33, 0)->scales);
     dpro_graph_destroy(g);
 }
 
@@ -480,6 +499,7 @@ int main(void)
         cmocka_unit_test(test_a_parameter_is_used_by_the_module_that_has_it),
         cmocka_unit_test(test_without_a_list_tensors_tell_what_was_there_before),
         cmocka_unit_test(test_without_allocations_storages_live_from_their_first_use_to_the_last),
+        cmocka_unit_test(test_what_a_library_asks_for_scales_with_the_batch),
         cmocka_unit_test(test_ranks_with_and_without_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,15 +4,20 @@
  * what is handed to a parameter; what has the size of an operand that the batch has no part in and
  * not of one that it has, such as the mean of each channel beside its weight, or the gradient of
  * an embedding of positions; a library's workspace, unless it has the size of a part of the batch
- * or is larger than those; and what has a number of elements that the batch size does not divide.
+ * or is larger than those and no padded copy of a weight; and a tensor with a number of elements
+ * that the batch size does not divide.
  */
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"
+
+/* A library pads a copy of an operand by less than this part of it. */
+#define PADDING_SHARE 32
 
 struct scaler {
     struct memory_build *b;
     uint32_t batch_size;    /* 0: not known */
     struct map forward;     /* sequence number -> node of the forward op */
+    struct map workspaces;  /* sizes of those that scale */
     struct map without_end; /* where there is no execution trace: sizes that do not scale */
 };
 
@@ -20,6 +25,7 @@ struct scaler {
 struct operands {
     bool any_scales;
     bool scaling_alike, fixed_alike; /* of that size: one that scales, one that does not */
+    bool fixed_padded;               /* a little smaller than that size is one that does not */
     uint64_t largest_bytes;          /* of those that scale */
 };
 
@@ -56,6 +62,8 @@ static void look_at(const struct scaler *s, const struct et_tensor *tensor, int6
     if (__builtin_mul_overflow(tensor->numel, tensor->item_bytes, &bytes))
         return;
     found->any_scales |= scales;
+    found->fixed_padded |= !scales && bytes > 0 && bytes <= block->size_bytes &&
+                           block->size_bytes - bytes <= bytes / PADDING_SHARE;
     *(scales ? &found->scaling_alike : &found->fixed_alike) |= alike;
     if (scales)
         found->largest_bytes = MAX(found->largest_bytes, bytes);
@@ -72,6 +80,16 @@ static struct operands inputs_of(const struct scaler *s, uint32_t n,
     return found;
 }
 
+/* An empty tensor that is made larger is nothing to take in. */
+static bool takes_in(const struct scaler *s, uint32_t n)
+{
+    const struct et_node *node = &s->b->trace->et_nodes[n];
+    for (uint32_t i = 0; i < node->n_inputs; i++)
+        if (s->b->trace->et_tensors[node->first_input + i].numel > 0)
+            return true;
+    return false;
+}
+
 /* The innermost op around the taking that has tensors to take in and puts the block out, as its
  * `output`-th; NO_ID: none does. `around`: the innermost that takes any in. */
 static uint32_t producer_of(const struct scaler *s, const struct block_build *block,
@@ -81,7 +99,7 @@ static uint32_t producer_of(const struct scaler *s, const struct block_build *bl
     *around = NO_ID;
     for (uint32_t at = block->span; at != NO_ID; at = b->trace->spans[at].parent) {
         uint32_t n = b->node_of_span[at];
-        if (n == NO_ID || b->trace->et_nodes[n].n_inputs == 0)
+        if (n == NO_ID || !takes_in(s, n))
             continue;
         const struct et_node *node = &b->trace->et_nodes[n];
         if (*around == NO_ID)
@@ -110,7 +128,7 @@ static bool workspace_scales(const struct scaler *s, const struct block_build *b
     for (uint32_t i = 0; i < node->n_outputs; i++)
         if (is_of_size(block, &s->b->trace->et_tensors[node->first_output + i]))
             return true;
-    return block->size_bytes >= found.largest_bytes;
+    return block->size_bytes >= found.largest_bytes && !found.fixed_padded;
 }
 
 static uint64_t sequence_key(int32_t sequence)
@@ -151,7 +169,9 @@ static bool scales(const struct scaler *s, const struct block_build *block)
 {
     const struct memory_build *b = s->b;
     uint32_t output = 0, around;
-    if (is_fixed_by_category(block) || block->accumulated || !is_divided(s, block))
+    bool is_workspace = block->to.category == DPRO_MEMORY_WORKSPACE; /* has parts of any size */
+    if (is_fixed_by_category(block) || block->accumulated ||
+        (!is_workspace && !is_divided(s, block)))
         return false;
     if (block->to.category == DPRO_MEMORY_INPUT)
         return true;
@@ -160,8 +180,9 @@ static bool scales(const struct scaler *s, const struct block_build *block)
     if (!b->node_of_span)
         return !map_get(&s->without_end, map_key(block->size_bytes), NULL);
     uint32_t producer = producer_of(s, block, &output, &around);
-    if (producer == NO_ID)
-        return workspace_scales(s, block, around);
+    if (producer == NO_ID) /* a backward pass asks for as much as its forward pass did */
+        return workspace_scales(s, block, around) ||
+               (is_workspace && map_get(&s->workspaces, map_key(block->size_bytes), NULL));
     struct operands found = inputs_of(s, producer, block);
     if (!found.any_scales || (output > 0 && found.fixed_alike && !found.scaling_alike))
         return false;
@@ -219,9 +240,14 @@ void memory_find_scaling(struct memory_build *b)
     for (size_t i = 0; i < b->blocks.n; i++) /* what is there before comes last in the list */
         if (b->blocks.at[i].to.category == DPRO_MEMORY_INPUT)
             b->blocks.at[i].to.scales = is_divided(&s, &b->blocks.at[i]);
-    for (size_t i = 0; i < b->blocks.n; i++)
-        b->blocks.at[i].to.scales = scales(&s, &b->blocks.at[i]);
+    for (size_t i = 0; i < b->blocks.n; i++) {
+        struct block_build *block = &b->blocks.at[i];
+        block->to.scales = scales(&s, block);
+        if (block->to.scales && block->to.category == DPRO_MEMORY_WORKSPACE)
+            map_set(&s.workspaces, map_key(block->size_bytes), 1);
+    }
     copy_to_older(b);
     map_fini(&s.forward);
+    map_fini(&s.workspaces);
     map_fini(&s.without_end);
 }

@@ -9,7 +9,7 @@ EXAMPLES := example-tensorflow example-tensorflow-ps example-tensorflow-collecti
 export PYTHON
 
 .DEFAULT_GOAL := build
-.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live accuracy-blind lint install clean help
+.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live accuracy-blind accuracy-memory lint install clean help
 
 build: ## build the command (build/dpro) and the library
 	@tools/install.sh --check build
@@ -106,6 +106,12 @@ accuracy-blind: ## what-ifs of jobs drawn at random against the same jobs run th
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/accuracy_blind.py --build $(BUILD)
+
+accuracy-memory: ## peaks of memory and what-ifs of it against the same jobs run that way; 5 minutes a network, wants a quiet machine
+	@tools/install.sh build
+	@tools/venv.sh
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/measure_memory.py --build $(BUILD)
 
 lint: ## formatting, headers, includes and calls, names, words, man pages, Python files
 	@tools/lint.sh $(BUILD)

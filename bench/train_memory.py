@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Trains one of bench/memory_models.py, data-parallel over gloo: --steps steps as it is or with one of --configs, or by turns with
+each. Rank 0 prints, as JSON, a config's step times and, where count_memory is preloaded, peaks of the bytes that tensors hold, by
+rank.
+
+A config is a list of `recompute=NAMES` (patterns, joined with `+`), `accumulate=K`, `batch=RATIO`, `bf16`, joined with commas; `as-is`
+is none of these."""
+import argparse
+import contextlib
+import ctypes
+import fnmatch
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from memory_models import MODELS, make
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+
+class Memory:
+    """What count_memory counts; nothing where it is not preloaded."""
+
+    def __init__(self):
+        self.library = None
+        if "count_memory" in os.environ.get("LD_PRELOAD", ""):
+            self.library = ctypes.CDLL(None)
+            for name in ("held", "peak", "peak_all", "lost"):
+                getattr(self.library, "count_memory_" + name).restype = ctypes.c_uint64
+            if self.library.count_memory_begin():
+                raise SystemExit("libc10 was not found")
+
+    def reset(self):
+        if self.library:
+            self.library.count_memory_reset_peak()
+
+    def facts(self):
+        if not self.library:
+            return None
+        facts = {name: getattr(self.library, "count_memory_" + name)() for name in ("peak", "peak_all", "held", "lost")}
+        if facts.pop("lost"):
+            raise SystemExit("more blocks than count_memory has room for")
+        return facts
+
+
+def settings_of(config):
+    found = {"recompute": "", "accumulate": 1, "batch": 1.0, "bf16": False}
+    for part in config.split(","):
+        key, _, value = part.partition("=")
+        if part != "as-is":
+            found[key] = True if key == "bf16" else type(found[key])(value)
+    return found
+
+
+class Trainer:
+    def __init__(self, name, bucket_cap_mb, batch_size):
+        self.network, self.make_batch, self.batch_size, make_optimizer = make(name)
+        self.batch_size = batch_size or self.batch_size
+        self.model = DistributedDataParallel(self.network, bucket_cap_mb=bucket_cap_mb)
+        self.optimizer = make_optimizer(self.model.parameters())
+        self.plain, self.between = {}, None  # called between micro-batches
+        self.use("as-is")
+
+    def use(self, config):
+        self.settings = settings_of(config)
+        patterns, chosen, self.recomputed = self.settings["recompute"].split("+"), [], []
+        for name, module in self.network.named_modules():
+            plain = self.plain.setdefault(name, module.forward)
+            module.forward = plain
+            within = any(name.startswith(outer + ".") for outer in chosen)  # of modules within each other the outermost
+            if name and not within and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+                chosen.append(name)
+                self.recomputed.append(module)
+                module.forward = self.checkpointed(plain)
+
+    @staticmethod
+    def checkpointed(forward):
+        return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    def samples(self):
+        return max(1, round(self.batch_size * self.settings["batch"]))
+
+    def step(self):
+        micro_batches = self.settings["accumulate"]
+        batch, target = self.make_batch(self.samples())
+        self.optimizer.zero_grad()
+        pairs = list(zip(batch.chunk(micro_batches), target.chunk(micro_batches)))
+        for number, (some, wanted) in enumerate(pairs):
+            with contextlib.nullcontext() if number == len(pairs) - 1 else self.model.no_sync():
+                with torch.autocast("cpu", torch.bfloat16, enabled=self.settings["bf16"]):
+                    loss = F.cross_entropy(self.model(some), wanted) / len(pairs)
+                loss.backward()
+                if self.between:
+                    self.between()
+        self.optimizer.step()
+
+
+def main():
+    parser = argparse.ArgumentParser(description="trains a network of one kind")
+    parser.add_argument("--model", choices=MODELS, required=True)
+    parser.add_argument("--configs", nargs="+", default=["as-is"])
+    parser.add_argument("--steps", type=int, default=40, help="steps of a turn that count")
+    parser.add_argument("--settle", type=int, default=2, help="steps of a turn that don't")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--bucket-cap-mb", type=float, default=None)
+    parser.add_argument("--batch-size", type=int, default=None, help="a rank's (default: the model's own)")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    memory = Memory()
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    trainer = Trainer(args.model, args.bucket_cap_mb, args.batch_size)
+    found = {config: [] for config in args.configs}
+    for config in args.rounds * args.configs:
+        trainer.use(config)
+        dist.barrier()
+        for _ in range(args.settle):
+            trainer.step()
+        for _ in range(args.steps):
+            memory.reset()
+            begin, cpu = time.perf_counter(), time.process_time()
+            trainer.step()
+            step = {"ms": 1e3 * (time.perf_counter() - begin), "cpu_ms": 1e3 * (time.process_time() - cpu)}
+            found[config].append({**step, **(memory.facts() or {})})
+    ranks = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, found)
+    if dist.get_rank() == 0:
+        facts = {config: [{key: [step[key] for step in rank[config]] for key in rank[config][0]} for rank in ranks]
+                 for config in args.configs}
+        json.dump({"model": args.model, "batch_size": trainer.batch_size, "configs": facts}, sys.stdout)
+        sys.stdout.flush()
+    dist.barrier()
+    time.sleep(0.3)  # gloo's threads let go of the last collectives; torch may abort if Python ends before
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

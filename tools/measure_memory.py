@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Memory and what-ifs of it on real jobs: `make accuracy-memory`.
+
+Trains networks of several kinds (bench/memory_models.py) on two ranks of this machine: once under `dpro profile`, as they are; then
+without it, by turns as they are and with modules recomputed, with the batch in parts, smaller, larger, in 16 bits. What tensors held
+at most is counted by a preloaded library, beside it stand MemTracker and the rule of the paper's implementation. Asks dpro and
+prints each error. Peaks are exact on a busy machine; times want a quiet one, and are told as ratios to the job as it is in the same
+process by turns. Takes 5 minutes a network."""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import accuracy_memory
+from demo_live import ROOT, go_first, live_python
+
+N_BLOCKS = {"transformer": 6, "convolutional": 6, "mixer": 6, "recurrent": 4, "branches": 7, "dense": 6, "encoder": 5}
+
+
+def configs_of(model):
+    """What is run, the job as it was recorded first."""
+    second = "+".join(f"blocks.{block}" for block in range(0, N_BLOCKS[model], 2))
+    return ["as-is", "recompute=blocks.*", "recompute=" + second, "recompute=blocks.1", "accumulate=2", "accumulate=4",
+            "batch=0.5", "batch=2", "bf16"]
+
+
+def train(python, script, model, *arguments, command=(), preload=""):
+    """What rank 0 printed."""
+    torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", os.path.join("bench", script)]
+    done = subprocess.run([*command, *torchrun, "--model", model, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "LD_PRELOAD": preload})
+    if done.returncode != 0:
+        sys.stderr.write(done.stderr.decode("utf-8", "replace")[-3000:])
+        raise SystemExit(f"dpro: the training of {model} ended with status {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def middle(step_lists, key):
+    """Median over steps, mean over ranks."""
+    return statistics.mean(statistics.median(rank[key]) for rank in step_lists)
+
+
+def ratios(python, model, config, args):
+    """Of a config's steps to the job's own, by turns in one process; of the time that passed, and of what the ranks computed."""
+    found = train(python, "train_memory.py", model, "--rounds", str(args.rounds), "--steps", str(args.steps), "--configs", "as-is",
+                  config)["configs"]
+    return {"ratio": middle(found[config], "ms") / middle(found["as-is"], "ms"),
+            "cpu_ratio": middle(found[config], "cpu_ms") / middle(found["as-is"], "cpu_ms"),
+            "own_ms": middle(found["as-is"], "ms"), "iteration_ms": middle(found[config], "ms")}
+
+
+def measure_peaks(python, count, model):
+    found = train(python, "train_memory.py", model, "--steps", "2", "--configs", *configs_of(model), preload=count)
+    others = train(python, "peer_memory.py", model, "--configs", *configs_of(model))
+    configs = {config: {"peak_bytes": [max(rank["peak"]) for rank in ranks], "ratio": None, **others[config]}
+               for config, ranks in found["configs"].items()}
+    return {"model": model, "batch_size": found["batch_size"], "configs": configs}
+
+
+def measure_times(python, truth, args):
+    for config, measured in truth["configs"].items():
+        if config == "as-is":
+            measured.update(ratio=1.0, cpu_ratio=1.0)
+        else:
+            measured.update(ratios(python, truth["model"], config, args))
+    truth["measured"] = {"on": time.strftime("%Y-%m-%d"), "load": round(os.getloadavg()[0], 1), "steps": args.rounds * args.steps}
+
+
+def write(truth, folder):
+    with open(os.path.join(folder, accuracy_memory.TRUTH), "w", encoding="utf-8") as file:
+        json.dump(truth, file, indent=1)
+        file.write("\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="memory and what-ifs of it, on real jobs")
+    parser.add_argument("--build", default="build", help="build folder")
+    parser.add_argument("--keep", metavar="DIR", help="keep recordings and truths there; those that are there are judged again")
+    parser.add_argument("--no-times", action="store_true", help="peaks only")
+    parser.add_argument("--steps", type=int, default=4, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=3, help="each is a turn as the job is and one of the variant")
+    parser.add_argument("model", nargs="*", choices=[[], *N_BLOCKS], help="all: %s" % ", ".join(N_BLOCKS))
+    args = parser.parse_args()
+    python, build = live_python(), os.path.join(ROOT, args.build)
+    dpro, count = os.path.join(build, "dpro"), os.path.join(build, "bench", "libcount_memory.so")
+    folder, rows = args.keep or tempfile.mkdtemp(prefix="dpro-memory-"), []
+    go_first()
+    for model in args.model or N_BLOCKS:
+        trace = os.path.join(folder, model)
+        if not os.path.exists(os.path.join(trace, "job.json")):
+            shutil.rmtree(trace, ignore_errors=True)
+            train(python, "train_memory.py", model, "--steps", "60", command=(dpro, "profile", "-q", "-o", trace, "--"))
+        truth = accuracy_memory.truth_of(trace)
+        if truth is None or any("tracker_bytes" not in measured for measured in truth["configs"].values()):
+            truth = measure_peaks(python, count, model)
+            write(truth, trace)
+        if not args.no_times and any(measured["ratio"] is None for measured in truth["configs"].values()):
+            measure_times(python, truth, args)
+            write(truth, trace)
+        rows.append(accuracy_memory.memory_row(dpro, trace))
+    accuracy_memory.print_memory(rows)
+    missed = accuracy_memory.missed(rows)
+    for line in missed:
+        print("outside of its target:", line)
+    if not args.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

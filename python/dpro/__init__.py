@@ -9,7 +9,7 @@
 package imports neither torch nor anything that costs time. What is recorded, and when: doc/profile.md."""
 
 __version__ = "0.1.0"
-__all__ = ["Error", "Recorder", "apply", "optimize", "profile", "ps_strategy"]
+__all__ = ["Error", "Recorder", "apply", "micro_batches", "optimize", "profile", "ps_strategy"]
 
 
 class Error(Exception):
@@ -51,6 +51,18 @@ def apply(model, plan):
         raise Error("apply() takes the folder of a plan, not %r" % (plan,))
     from . import planned
     return planned.apply(model, plan)
+
+
+def micro_batches(model, *batch):
+    """The parts that a step's batch goes through the model in, as many as the job's plan says, one where there is none:
+
+        for x, y in dpro.micro_batches(model, x, y):
+            loss_function(model(x), y).backward()
+
+    `batch` are tensors, or lists and dicts of them, that are cut along their first dimension. The loss stays what it is,
+    a mean over what it is given: each part's gradients are taken by its share. DDP communicates with the last part."""
+    from . import batch_parts
+    return batch_parts.split(model, batch)
 
 
 def ps_strategy(plan):

@@ -58,8 +58,9 @@ def start():
     if os.environ.get("DPRO_PLAN"):
         for name, ours in CARRIERS.items():
             _when_loaded(name, functools.partial(_carrier_loaded, *ours))
-    if settings.recording():
+    if settings.wanted():
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells of every start and stop on stderr
+    if settings.recording():
         os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")  # or Horovod refuses to start one later
         _preload()
     if settings.wanted():

@@ -196,6 +196,10 @@ class Job:
         """What recording an op costs, None where it can't be told."""
         return None
 
+    def watch_peak(self, sources):
+        """Begins to measure the most memory that a step holds (peak.py); None where that can't be done."""
+        return None
+
     def mute_child(self):
         """In a forked child of a process that is being profiled."""
 

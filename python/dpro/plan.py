@@ -44,7 +44,7 @@ class Plan:
         self.buckets, self.is_own, self.compression = buckets, is_own, compression
         self.by_settings, self.n_servers = by_settings, n_servers
         self.expected, self.n_fused_ops = expected, n_fused_ops
-        self.memory = memory
+        self.memory, self.has_memory = memory, _says_something(memory)
         text = repr((stack, world_size, models, [vars(bucket) for bucket in buckets], compression, by_settings, n_servers,
                      memory.recompute, memory.micro_batches))
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -97,7 +97,7 @@ def _plan(path, value):
     world_size = _take(job, "world_size", int, "job")
     models = [_model(n, entry) for n, entry in _objects(job, "models", "job")]
     memory = _memory(_take(value, "memory", dict, "the plan", {}))
-    of_memory = bool(memory.recompute) or memory.micro_batches > 1
+    of_memory = _says_something(memory)
     communication = _take(value, "communication", dict, "the plan", {} if of_memory else None)
     compression = communication.get("compression", "none")
     if compression not in COMPRESSIONS:
@@ -113,6 +113,10 @@ def _plan(path, value):
                 stack == "horovod" and "fusion_threshold_bytes" in communication,
                 expected if isinstance(expected, dict) else None, len(fused_ops),
                 _take(communication, "servers", int, "communication", 0), memory)
+
+
+def _says_something(memory):
+    return bool(memory.recompute) or memory.micro_batches > 1
 
 
 def _memory(value):

@@ -59,13 +59,15 @@ def _constructed(ddp):
     if ddp in models():  # a class of the job's that calls the constructor twice
         return
     _made.append(weakref.ref(ddp))
-    if not settings.verifying() and not _of_memory_only(applied.read(os.environ["DPRO_PLAN"])[0]):
+    if not settings.verifying() and not of_memory_only(applied.read(os.environ["DPRO_PLAN"])[0], ddp):
         use(ddp, os.environ["DPRO_PLAN"])
 
 
-def _of_memory_only(plan):
-    """Whether it says nothing of communication: recompute_plan.py does the rest."""
-    return plan is not None and not plan.buckets
+def of_memory_only(plan, ddp=None):
+    """Whether it says nothing of communication, or nothing is communicated: recompute_plan.py does the rest."""
+    if plan is None or not plan.has_memory:
+        return False
+    return not plan.buckets or plan.world_size == 1 and (ddp is None or ddp.process_group.size() == 1)
 
 
 def use(ddp, path):
@@ -223,7 +225,7 @@ def apply(model, path):
 def _apply(ddp, path):
     from . import reducer
     layout, (plan, _) = reducer.layout_of(ddp), applied.read(os.fspath(path))
-    if plan is not None and plan.memory.recompute and (_of_memory_only(plan) or layout or use(ddp, path)):
+    if plan is not None and plan.memory.recompute and (of_memory_only(plan, ddp) or layout or use(ddp, path)):
         _recompute(plan, ddp)
     elif layout is None:
         use(ddp, path)
@@ -237,6 +239,19 @@ def _recompute(plan, model):
     recompute_plan.use(plan, [model])
 
 
+def _advise(memory):
+    from . import batch_parts
+    if batch_parts.used:
+        return
+    sizes, peaks = (memory.peak_bytes, memory.baseline_peak_bytes), ""
+    if all(sizes):
+        peaks = "; expected with it: a peak of %s instead of %s" % tuple(map(applied.size_text, sizes))
+    problem = "its %d micro-batches take a line in the script, 'for x, y in dpro.micro_batches(model, x, y):' around forward " \
+              "and backward%s" % (memory.micro_batches, peaks)
+    say("plan-micro-batches", "the plan is applied in part: " + problem, rank())
+    applied.without_memory(problem)
+
+
 class FirstStep:
     """The hook that tells a job without DDP, when it trains, that there is nothing to apply a plan to."""
 
@@ -247,7 +262,9 @@ class FirstStep:
     def _stepped(self, optimizer, args, kwargs):
         self._handle.remove()
         plan = applied.read(os.environ["DPRO_PLAN"])[0]
-        if not _made and "horovod.torch" not in sys.modules and not (plan and plan.memory.recompute):
+        if plan and plan.memory.micro_batches > 1:
+            _advise(plan.memory)
+        elif not _made and "horovod.torch" not in sys.modules and not (plan and plan.has_memory):
             _refuse("%s; a plan is for the gradients of DistributedDataParallel"
                     % ("the job is a single process" if world_size() == 1 else "it has no DDP model"))
 

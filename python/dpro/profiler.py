@@ -40,6 +40,11 @@ def _others_open():
     return False
 
 
+def in_use():
+    """Whether the job uses the profiler, or is about to."""
+    return enabled() or _others_open()
+
+
 def _activities():
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_initialized():
@@ -63,7 +68,7 @@ class Window(JobWindow):
     `graph` are names of files in `folder`; with a graph, the execution trace and memory are recorded, too."""
 
     def __init__(self, on_job_profiles, profile, graph, folder):
-        if enabled() or _others_open():
+        if in_use():
             raise Busy
         from torch.profiler.profiler import _KinetoProfile
         super().__init__()

@@ -194,6 +194,10 @@ class TorchJob(job.Job):
         from . import profiler
         return profiler.cost()
 
+    def watch_peak(self, sources):
+        from . import peak
+        return peak.watch(self.find_models(sources), self._optimizers(sources))
+
     def mute_child(self):
         from . import profiler
         profiler.mute_child()

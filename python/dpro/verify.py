@@ -53,6 +53,10 @@ class Verification(Session):
         self._n = 0            # steps of the one that runs
         self._begin_ns = self._before_ns = 0
         self._turn_times = []
+        self._names = []       # of models that have no DDP
+        self._memory = {}      # by plan: what it recomputes, and its number of micro-batches
+        self._store = None     # by which ranks without DDP agree
+        self._peak = None      # while it is measured
         self._problem = None
 
     # Steps
@@ -67,10 +71,15 @@ class Verification(Session):
             return
         now = time.perf_counter_ns()
         self._n += 1
+        if self._n > self._n_settle + self._n_steps:
+            self._peak_step()
+            return
         if self._n > self._n_settle:
             self._turn_times.append(now - self._before_ns)
         if self._n == self._n_settle:
             now = self._begin_ns = self._device_done()
+            if self._on_gpu():
+                self._peak = self.job.watch_peak(self._cycle.sources)
         elif self._n == self._n_settle + self._n_steps:
             self._end_turn(self._device_done())
             now = time.perf_counter_ns()
@@ -90,10 +99,17 @@ class Verification(Session):
     def _begin(self):
         self._rank, self._world_size = planned.rank(), planned.world_size()
         self._planned = []
-        for ddp in planned.models():
+        memory_only = planned.of_memory_only(applied.read(self._plans[PLAN])[0])
+        for ddp in () if memory_only else planned.models():
             layout = planned.prepare(ddp, self._plans[PLAN])[2]
             if layout is not None:
                 self._planned.append((ddp, {PLAN: layout}))
+        if self._planned or memory_only or not planned.models():
+            problem = self._prepare_memory()
+            if problem:
+                self._planned = []
+                self._end(problem)
+                return
         for name in [name for name in self._plans if name != PLAN and self._planned]:
             found = [planned.prepare(ddp, self._plans[name])[2] for ddp, _ in self._planned]
             if None in found:
@@ -101,16 +117,46 @@ class Verification(Session):
                 continue
             for (_, layouts), layout in zip(self._planned, found):
                 layouts[name] = layout
-        names = [BASELINE, PLAN, *self._caps, *(name for name in (self._planned[0][1] if self._planned else ()) if name != PLAN)]
+        there = {*self._memory, *(self._planned[0][1] if self._planned else ())}
+        names = [BASELINE, PLAN, *self._caps, *(name for name in self._plans if name != PLAN and name in there)]
         self._left = (names + names[::-1]) * self._n_blocks
         self._n_turns_block = 2 * len(names)
-        if self._planned:
+        if self._planned or PLAN in self._memory:
             self._write(False)  # a job that is killed is not taken for one without training
             self._next_turn()
         else:
             self._end((applied.state("no DDP model") or {}).get("reason") or "the job has no DDP model")
 
+    def _prepare_memory(self):
+        """What the plans say of memory; returns what keeps the job from it."""
+        from . import recompute, recompute_plan
+        models = None
+        for name, path in list(self._plans.items()):
+            plan = applied.read(path)[0]
+            if plan is None or not plan.has_memory:
+                continue
+            models = models or self.job.find_models(self._cycle.sources)
+            found, problem = recompute_plan.prepare(plan, models) if plan.memory.recompute else ((), None)
+            if problem and name == PLAN:
+                return problem
+            if problem:
+                report.say("against-" + name, "%s is left out: %s" % (name, problem), self._rank)
+                del self._plans[name]
+                continue
+            self._memory[name] = found, plan.memory.micro_batches
+            self._names = [recompute_plan.name_of(module) for module in models]
+        if self._memory:
+            self._store = recompute_plan.store_of(models)[0]
+            recompute.when_given_up(self._gave_up)
+        return None
+
+    def _gave_up(self, problem):
+        self._problem = problem
+
     def _next_turn(self):
+        if self._problem:  # of a recomputation that turned out not to be possible
+            self._end(self._problem)
+            return
         name = self._left.pop(0)
         if name != self._now:
             self._switch(name)
@@ -127,15 +173,45 @@ class Verification(Session):
                 planned.change(ddp, layouts[name])
             else:
                 planned.change(ddp, cap_mb=self._caps.get(name))
+        if self._memory:
+            problem = None if self._planned else agreement.ask(self._store, "verify", "step %d: %s" % (self._step, name), None)
+            if problem:
+                self._end(problem, restore=False)
+                return
+            self._switch_memory(name)
         self._now = name
+
+    def _switch_memory(self, name):
+        from . import batch_parts, recompute
+        found, n = self._memory.get(name, ((), 1))
+        recompute.switch(found)
+        batch_parts.choose(n)
+
+    def _on_gpu(self):
+        return sys.modules["torch"].cuda.is_initialized()
 
     def _end_turn(self, now_ns):
         from . import reducer
         self._turns.append({
             "block": len(self._turns) // self._n_turns_block, "name": self._now,
             "first_step": self._step - self._n_steps + 1, "span_ns": now_ns - self._begin_ns,
-            "step_ns": self._turn_times,
+            "step_ns": self._turn_times, "peak_bytes": None,
             "bucket_bytes": [size for ddp, _ in self._planned for size in reducer.bucket_bytes(ddp)]})
+        if self._on_gpu() and self._peak:
+            self._turns[-1]["peak_bytes"], self._peak = self._peak.bytes(), None
+        elif self._memory and len(self._turns) <= self._n_turns_block:  # one block is enough, and not among what is timed
+            self._peak = self.job.watch_peak(self._cycle.sources)
+        if self._peak is None:
+            self._turn_is_over()
+
+    def _peak_step(self):
+        self._peak.step_ended()
+        if self._n == self._n_settle + self._n_steps + self._peak.n_steps:
+            peak, self._peak = self._peak, None
+            self._turns[-1]["peak_bytes"] = peak.bytes()
+            self._turn_is_over()
+
+    def _turn_is_over(self):
         if len(self._turns) % self._n_turns_block == 0:
             if sys.stderr.isatty() and self._rank == 0:
                 report.tell("verify: block %d of %d measured" % (len(self._turns) // self._n_turns_block, self._n_blocks))
@@ -149,13 +225,16 @@ class Verification(Session):
 
     def _end(self, problem, restore=True):
         self._problem = self._problem or problem
-        if restore and self._planned and self._now != BASELINE:
+        if self._peak:
+            self._peak.stop()
+            self._peak = None
+        if restore and (self._planned or self._memory) and self._now != BASELINE:
             self._switch(BASELINE)
         if self.off:  # ended meanwhile
             return
         self._write(problem is None)
         self._let_go()
-        self._planned = []
+        self._planned, self._memory = [], {}
         stop = os.environ.get("DPRO_VERIFY_STOP") == "1"
         if self._rank == 0 and problem is None:
             report.tell("verify: all is measured after step %d; the job %s" % (
@@ -173,7 +252,7 @@ class Verification(Session):
         verify_file.write(self._file, rank, {
             "plan": plan and plan.path, "complete": complete, "problem": self._problem,
             "framework_version": str(torch.__version__), "world_size": self._world_size,
-            "models": [reducer.name_of(ddp) for ddp, _ in self._planned or ()],
+            "models": [reducer.name_of(ddp) for ddp, _ in self._planned or ()] or self._names,
             "steps": self._n_steps, "settle": self._n_settle, "blocks": self._n_blocks, "warmup": self.settings.warmup,
             "step": self._step, "asynchronous": torch.cuda.is_initialized(), "turns": self._turns,
             "warnings": report.warnings})

@@ -11,6 +11,7 @@ from . import applied, report, verify_file
 from .session import Session
 from .settings import number, turn
 
+PEAK_STEPS = 2
 BEHIND = 2  # steps: with more of them still to be computed after the last, what a single one took says little
 
 
@@ -28,6 +29,7 @@ class Turn(Session):
         self._least = 1  # the first step whose end is known to be one
         self._begin_ns = self._before_ns = None
         self._step_ns = []
+        self._peak = self._peak_bytes = None
 
     def serve(self, name, server=None):
         verify_file.serve(self._file)
@@ -45,12 +47,30 @@ class Turn(Session):
             if len(self._step_ns) == self._n_steps:
                 self._end(now)
         elif step >= max(self.settings.warmup, self._least):
+            self._measure_peak(begins=True)
             self.job.settle()
             self._begin_ns = now = time.perf_counter_ns()
+        elif step >= max(self.settings.warmup, self._least) - PEAK_STEPS:
+            self._measure_peak()
         self._before_ns = now
+
+    def _measure_peak(self, begins=False):
+        """On a CPU in the last steps to warm up, on a GPU in those that are timed."""
+        if self._peak is None and self._peak_bytes is None:
+            self._peak = self.job.watch_peak(self._cycle.sources)
+            if self._peak is not None and begins == (self._peak.n_steps > 0):
+                self._peak.stop()
+                self._peak = None
+        elif self._peak is not None and self._peak.n_steps:
+            self._peak.step_ended()
+            if begins:
+                self._peak_bytes, self._peak = self._peak.bytes(), None
 
     def _restart(self, step):
         """Another optimizer ends the steps than it seemed."""
+        if self._peak:
+            self._peak.stop()
+            self._peak = None
         self._least, self._begin_ns, self._step_ns = step + 1, None, []
 
     # The end
@@ -64,6 +84,7 @@ class Turn(Session):
         plan = applied.read(os.environ["DPRO_PLAN"])[0] if state["applied"] and os.environ.get("DPRO_PLAN") else None
         measured = {"block": self._block, "name": self._name, "first_step": self._step - self._n_steps + 1,
                     "span_ns": end_ns - self._begin_ns, "step_ns": self._step_ns,
+                    "peak_bytes": self._peak.bytes() if self._peak else self._peak_bytes,
                     "bucket_bytes": [bucket.size_bytes for bucket in plan.buckets] if plan else []}
         self._write(None if state["applied"] else "the plan is not applied: %s" % state["reason"],
                     [measured] if state["applied"] else [], asynchronous)

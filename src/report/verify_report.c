@@ -45,6 +45,18 @@ static void write_verdict(struct writer *w, const struct dpro_verify *v)
                     expected);
 }
 
+/* What the plan, and what the job by itself, held at most. */
+static void write_peaks(struct writer *w, const struct dpro_verify *v)
+{
+    double own = (double)v->configurations[0].peak_bytes;
+    double planned = (double)v->configurations[1].peak_bytes;
+    if (own > 0 && planned > 0)
+        table_paragraph(w, "", 0,
+                        "peak of memory on rank 0: %s MiB with the plan, %s MiB without (%s %%)",
+                        NUMBER(planned / (1 << 20), 1), NUMBER(own / (1 << 20), 1),
+                        NUMBER(100 * (planned / own - 1), 1));
+}
+
 static void write_turns(struct writer *w, const struct dpro_verify *v)
 {
     struct words line = {.n = 0};
@@ -84,6 +96,7 @@ static void write_text(struct writer *w, const void *verify)
     table_write(w, &t);
     writer_text(w, "\n");
     write_verdict(w, v);
+    write_peaks(w, v);
     if (v->best >= 0) {
         gain_text(gain, sizeof gain, v->over_best);
         table_paragraph(w, "", 0, "the best alternative is %s: compared with it the plan saves %s",
@@ -112,6 +125,10 @@ static void write_configuration(struct writer *w, const struct dpro_verify *v, s
     writer_fields(w, TEXT("name", config->name), FIXED("iteration_ms", config->iteration_ms, 6));
     if (c > 0)
         key_gain(w, "gain_pct", config->gain);
+    if (config->peak_bytes > 0)
+        writer_fields(w, INT("peak_bytes", config->peak_bytes));
+    else
+        writer_fields(w, NUL("peak_bytes"));
     writer_begin(w, "per_turn_ms", '[');
     for (size_t h = 0; h < 2 * v->n_blocks; h++)
         writer_json_fixed(w, v->times[h * v->n_configurations + c], 6);

@@ -14,9 +14,9 @@ enum { VERIFY_MOST_CONFIGURATIONS = 64, VERIFY_MOST_TEXTS = 64, VERIFY_LEAST_BLO
 
 struct turn {
     const char *name;
-    int64_t block, span_ns;
-    size_t first, n;                /* into steps */
-    size_t first_bucket, n_buckets; /* into bucket_bytes */
+    int64_t block, span_ns, peak_bytes; /* 0: not measured */
+    size_t first, n;                    /* into steps */
+    size_t first_bucket, n_buckets;     /* into bucket_bytes */
 };
 
 struct text_list { /* the first of them */
@@ -32,6 +32,7 @@ struct configuration {
     const char *name;
     double iteration_ms;
     size_t n_buckets, first_bucket; /* of its last turn */
+    int64_t peak_bytes;             /* the highest of its turns; 0: not measured */
     struct gain gain;               /* over the baseline, the first; for that itself it is 0 */
 };
 

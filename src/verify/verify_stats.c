@@ -37,6 +37,8 @@ static int find_configurations(struct dpro_verify *v, struct dpro_error *err)
             return dpro_error_set(err, DPRO_EFORMAT, "more than %zu configurations by turns", c);
         if (c == v->n_configurations)
             v->configurations[v->n_configurations++].name = v->turns.at[i].name;
+        if (v->turns.at[i].peak_bytes > v->configurations[c].peak_bytes)
+            v->configurations[c].peak_bytes = v->turns.at[i].peak_bytes;
         v->configurations[c].n_buckets = v->turns.at[i].n_buckets;
         v->configurations[c].first_bucket = v->turns.at[i].first_bucket;
     }

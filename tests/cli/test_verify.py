@@ -82,6 +82,22 @@ class Verify(Case):
         self.assertEqual(told["best_other"], "cap=5")
         self.assertAlmostEqual(told["gain_over_best_other_pct"]["mean"], signed_ranks([100 * (1 - p / 90) for p in PLAN * 2])[0], 2)
 
+    def test_the_highest_peak_of_each_kind_of_turn_is_told(self):
+        listed = turns(baseline=OWN, plan=PLAN)
+        peaks = {"baseline": [300 << 20, 290 << 20], "plan": [200 << 20, 210 << 20]}
+        for turn in listed[:4]:
+            turn["peak_bytes"] = peaks[turn["name"]].pop()
+        self.steps(listed)
+        told = self.verify("--json").json
+        self.assertEqual([c["peak_bytes"] for c in told["configurations"]], [300 << 20, 210 << 20])
+        self.assertIn("peak of memory on rank 0: 210.0 MiB with the plan, 300.0 MiB without (-30.0 %)", self.verify().out)
+        for turn in listed:
+            turn["peak_bytes"] = None if turn["name"] == "plan" else -5
+        self.steps(listed)
+        told = self.verify("--json").json
+        self.assertEqual([c["peak_bytes"] for c in told["configurations"]], [None, None])
+        self.assertNotIn("peak", self.verify().out)
+
     def test_verdicts(self):
         cases = ((PLAN, "as-expected", "as expected (20.0 +- 1.6 %)"), ([90.0, 93.0, 88.0, 92.0], "less", "less than expected"),
                  ([60.0, 62.0, 60.0, 59.0], "more", "more than expected"),

@@ -367,5 +367,109 @@ run(Outer, "a")
         self.assertIn("1 module is recomputed", run.said[0])
 
 
+
+class MicroBatches(Case):
+    BODY = """
+import dpro
+class Net(nn.Sequential):
+    pass
+if WORLD > 1:
+    dist.init_process_group("gloo")
+model = Net(*net()).double()
+trained = DDP(model) if WORLD > 1 else model
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+seen = []
+model.register_forward_pre_hook(lambda module, args: seen.append(len(args[0])))
+g = torch.Generator().manual_seed(RANK)
+for step in range(3):
+    x, y = torch.randn(10, 64, generator=g).double(), {"y": torch.randn(10, 64, generator=g).double()}
+    optimizer.zero_grad()
+    for a, b in dpro.micro_batches(trained, x, y):
+        (trained(a) - b["y"]).pow(2).mean().backward()
+    optimizer.step()
+print("SEEN", RANK, seen)
+print("SUM", RANK, "%.12g" % sum(p.sum().item() for p in model.parameters()))
+end()
+"""
+
+    def check(self, world):
+        without = self.once(MODELS + self.BODY, world, dpro=False, PYTHONPATH=os.path.join(live.ROOT, "python"))
+        run = self.run_planned(self.BODY, plan(micro_batches=4, world_size=world), world)
+        self.assert_ran(run)
+        self.assertIn("a batch of 10 goes through the model in 4 micro-batches", run.err)
+        for line in self.lines(run, "SEEN"):
+            self.assertIn("[2, 3, 2, 3, 2, 3,", line)
+        self.assertIn("[10, 10, 10]", without.out)
+        self.assertEqual(self.lines(run, "SUM"), self.lines(without, "SUM"))
+        self.assertEqual(len(run.said), 1, run.said)
+
+    def test_gradients_are_those_of_the_whole_batch(self):
+        self.check(1)
+
+    def test_ddp_communicates_once_a_step(self):
+        self.check(2)
+
+    def test_a_script_without_the_line_is_told_of_it(self):
+        run = self.assert_same('run(Conv, "a")', plan("blocks.1", micro_batches=2))
+        self.assertEqual(len(run.said), 2, run.said)
+        self.assertIn("the plan is applied in part: its 2 micro-batches take a line in the script, 'for x, y in "
+                      "dpro.micro_batches(model, x, y):' around forward and backward; expected with it: a peak of 2.50 GiB "
+                      "instead of 3.00 GiB", run.err)
+
+    def test_batches_that_cannot_be_cut_stay_whole(self):
+        run = self.run_planned("""
+import dpro
+for batch in ((torch.ones(4), torch.ones(5)), (1, "a")):
+    print("PARTS", len(list(dpro.micro_batches(nn.Linear(2, 2), *batch))))
+print("ONE", [len(x) for x in dpro.micro_batches(nn.Linear(2, 2), torch.ones(3, 2))])
+""", plan(micro_batches=8))
+        self.assertEqual(self.lines(run, "PARTS"), ["PARTS 1", "PARTS 1"])
+        self.assertIn("ONE [1, 1, 1]", run.out)
+        self.assertIn("tensors of several first dimensions (4, 5)", run.err)
+
+
+class Verify(Case):
+    BODY = """
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()) for _ in range(8)])
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+    def batch(self, g):
+        return torch.randn(4000, 64, generator=g)
+if WORLD > 1:
+    dist.init_process_group("gloo")
+run(Deep, "a", make=DDP if WORLD > 1 else lambda model: model, steps=4 + 12 * 5 + 2 * 4 + 1)
+end()
+"""
+
+    def check(self, world):
+        out = self.path("steps.json")
+        run = self.assert_same(self.BODY, plan(*("blocks.%d" % n for n in range(8)), world_size=world), world, DPRO_VERIFY=out,
+                               DPRO_VERIFY_STEPS="3", DPRO_VERIFY_SETTLE="2", DPRO_VERIFY_BLOCKS="3", DPRO_WARMUP="4")
+        with open(out, encoding="utf-8") as file:
+            value = json.load(file)
+        self.assertEqual((value["complete"], value["problem"], value["models"]), (True, None, ["Deep"]), run.err)
+        turns = value["turns"]
+        self.assertEqual([turn["name"] for turn in turns], ["baseline", "plan", "plan", "baseline"] * 3)
+        self.assertEqual([turn["peak_bytes"] is not None for turn in turns], [True] * 4 + [False] * 8)
+        peaks = [turn["peak_bytes"] for turn in turns[:4]]
+        self.assertEqual((peaks[0], peaks[1]), (peaks[3], peaks[2]))
+        n_parameters, activation = 8 * 2 * (64 * 64 + 64) * 4, 4000 * 64 * 4
+        held = (3 + (world > 1)) * n_parameters  # with gradients, momentum, buckets
+        # Kept: the input of the first block and what each Tanh made; of the last block, the loss, too.
+        self.assertTrue(held + 17 * activation < peaks[0] < held + 22 * activation, (peaks, held, activation))
+        self.assertTrue(held + 9 * activation < peaks[1] < held + 15 * activation, (peaks, held, activation))
+
+    def test_recomputation_is_switched_by_turns_and_the_peak_of_each_kind_measured(self):
+        self.check(1)
+
+    def test_with_ddp(self):
+        self.check(2)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define DPRO_PASS_ABI 2 /* of the structs below; a pass made for another one is refused */
+#define DPRO_PASS_ABI 3 /* of the structs below; a pass made for another one is refused */
 
 #define DPRO_PASS_MAX_CANDIDATES 4096 /* from one call */
 #define DPRO_PASS_MAX_EDITS      1024 /* in one candidate */
@@ -63,6 +63,14 @@ struct dpro_pass_program {
     uint32_t n_ops;
 };
 
+/* A module of the job's model (dpro_model_n_modules), by which recomputation is chosen. */
+struct dpro_pass_module {
+    const char *name;
+    uint64_t kept_bytes;  /* that recomputing it by itself gives back */
+    int64_t recompute_ns; /* what that takes */
+    int recomputed;       /* by the strategy */
+};
+
 struct dpro_pass_view {
     uint32_t n_ranks, n_tensors, n_buckets;
     const struct dpro_pass_tensor *tensors; /* numbered as they become ready on the first rank */
@@ -75,6 +83,11 @@ struct dpro_pass_view {
     uint32_t critical_program;             /* of the rank that is done last */
     const struct dpro_fused_op *fused_ops; /* that the strategy has, by program and first op */
     uint32_t n_fused_ops;
+    const struct dpro_pass_module *modules; /* outer ones before those within them */
+    uint32_t n_modules;
+    uint32_t micro_batches; /* that a step's batch is computed in; 1: at once */
+    uint64_t peak_bytes;    /* of the rank that holds most; 0: not known */
+    uint64_t memory_bytes;  /* that it may hold: what breaks that is not taken; 0: any */
     /* t_sync(s, k): what communicating s bytes in k partitions takes, by partial replay. */
     int64_t (*sync_ns)(const struct dpro_pass_view *view, uint64_t size_bytes, uint32_t partitions);
 };
@@ -90,6 +103,9 @@ enum dpro_edit_kind {
     DPRO_EDIT_FUSE,      /* ops `at` ... `at` + `n` - 1 of `program` run as one that takes `value`
                             ns; it takes in fused ops among them */
     DPRO_EDIT_UNFUSE,    /* the fused op of `program` that begins with op `at` comes apart */
+    DPRO_EDIT_RECOMPUTE, /* module `at` is computed again in the backward pass; `value` 0: it is not
+                          */
+    DPRO_EDIT_ACCUMULATE, /* the step's batch is computed in `value` micro-batches; `at` is 0 */
 };
 
 /* Edits count buckets as the edits before them in the list left them; ops as they ran, always.

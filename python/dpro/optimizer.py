@@ -8,12 +8,13 @@ import threading
 
 from . import Error
 
-_EDITS = {"merge": 0, "split": 1, "partition": 2, "priority": 3, "move": 4, "compress": 5, "fuse": 6, "unfuse": 7}
+_EDITS = {"merge": 0, "split": 1, "partition": 2, "priority": 3, "move": 4, "compress": 5, "fuse": 6, "unfuse": 7,
+          "recompute": 8, "keep": 8, "accumulate": 9}
 _KINDS = ("FW", "BW", "UPDATE", "INPUT")
 _NO_TENSOR = 0xffffffff
 _COMPRESSIONS = {"none": 0, "fp16": 1, "bf16": 2}
 _ALGORITHMS = {"default": 0, "paper": 1, "dp": 2, "mcmc": 3}
-_PASS_ABI = 2
+_PASS_ABI = 3
 _MOST_EDITS = 1024
 
 
@@ -40,7 +41,7 @@ class _ReplayOptions(c.Structure):
 
 
 class _ModelOptions(c.Structure):
-    _fields_ = [("profiler_ns", c.c_int64), ("sink", _Sink)]
+    _fields_ = [("profiler_ns", c.c_int64), ("unprofiled", c.c_void_p), ("sink", _Sink)]
 
 
 class _Tensor(c.Structure):
@@ -66,6 +67,10 @@ class _FusedOp(c.Structure):
     _fields_ = [("program", c.c_uint32), ("first", c.c_uint32), ("n", c.c_uint32), ("work_ns", c.c_int64)]
 
 
+class _Module(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("kept_bytes", c.c_uint64), ("recompute_ns", c.c_int64), ("recomputed", c.c_int)]
+
+
 class _View(c.Structure):
     pass
 
@@ -75,7 +80,9 @@ _View._fields_ = [("n_ranks", c.c_uint32), ("n_tensors", c.c_uint32), ("n_bucket
                   ("tensors", c.POINTER(_Tensor)), ("order", c.POINTER(c.c_uint32)), ("buckets", c.POINTER(_Bucket)),
                   ("compression", c.c_int), ("iteration_ns", c.c_int64), ("programs", c.POINTER(_Program)),
                   ("n_programs", c.c_uint32), ("critical_program", c.c_uint32), ("fused_ops", c.POINTER(_FusedOp)),
-                  ("n_fused_ops", c.c_uint32), ("sync_ns", _SYNC)]
+                  ("n_fused_ops", c.c_uint32), ("modules", c.POINTER(_Module)), ("n_modules", c.c_uint32),
+                  ("micro_batches", c.c_uint32), ("peak_bytes", c.c_uint64), ("memory_bytes", c.c_uint64),
+                  ("sync_ns", _SYNC)]
 
 
 class _Edit(c.Structure):
@@ -99,7 +106,8 @@ _Pass._fields_ = [("abi", c.c_uint32), ("name", c.c_char_p), ("summary", c.c_cha
 class _OptimizeOptions(c.Structure):
     _fields_ = [("algorithm", c.c_int), ("budget_s", c.c_double), ("seed", c.c_uint64), ("threads", c.c_int),
                 ("compressions", c.c_uint), ("no_coarsen", c.c_int), ("no_partial", c.c_int), ("no_symmetry", c.c_int),
-                ("least_servers", c.c_uint32), ("most_servers", c.c_uint32), ("pass_files", c.POINTER(c.c_char_p)),
+                ("least_servers", c.c_uint32), ("most_servers", c.c_uint32), ("memory_bytes", c.c_uint64),
+                ("memory_share", c.c_double), ("no_accumulation", c.c_int), ("pass_files", c.POINTER(c.c_char_p)),
                 ("n_pass_files", c.c_size_t), ("passes", c.POINTER(c.POINTER(_Pass))), ("n_passes", c.c_size_t),
                 ("progress", c.c_void_p), ("arg", c.c_void_p), ("sink", _Sink)]
 
@@ -141,11 +149,21 @@ class Op:
         self.tensor = None if op.tensor == _NO_TENSOR else op.tensor
 
 
+class Module:
+    """A module of the model, by which recomputation is chosen: name; kept_bytes, that recomputing it by itself gives back;
+    recompute_ns, what that takes; recomputed, whether the strategy does so."""
+
+    def __init__(self, module):
+        self.name = module.name.decode("utf-8", "replace")
+        self.kept_bytes, self.recompute_ns, self.recomputed = module.kept_bytes, module.recompute_ns, bool(module.recomputed)
+
+
 class View:
     """The job under the strategy that is looked at: n_ranks, tensors, buckets (in the order of launch), compression,
     iteration_ns; programs, the ops that ranks run one after the other (those that compute alike share one);
-    critical_program, of the rank that is done last; fused_ops, (program, first op, number, ns) of each. A pass must keep
-    nothing of it."""
+    critical_program, of the rank that is done last; fused_ops, (program, first op, number, ns) of each; modules,
+    outer ones before those within them; micro_batches; peak_bytes and memory_bytes, what a rank holds and may hold, or
+    None. A pass must keep nothing of it."""
 
     def __init__(self, pointer):
         view = pointer.contents
@@ -155,6 +173,9 @@ class View:
         self.buckets = [Bucket(view.buckets[b], view.order) for b in range(view.n_buckets)]
         self.compression = next(name for name, value in _COMPRESSIONS.items() if value == view.compression)
         self.critical_program = view.critical_program
+        self.modules = [Module(module) for module in view.modules[:view.n_modules]]
+        self.micro_batches = view.micro_batches
+        self.peak_bytes, self.memory_bytes = view.peak_bytes or None, view.memory_bytes or None
         self.fused_ops = [(f.program, f.first, f.n, f.work_ns) for f in view.fused_ops[:view.n_fused_ops]]
 
     @functools.cached_property
@@ -211,6 +232,10 @@ class _Callable:
             raise ValueError("%r is no edit: %s" % (kind, ", ".join(_EDITS)))
         if kind == "compress":
             at, value = 0, _COMPRESSIONS[at]
+        if kind == "accumulate":
+            at, value = 0, at
+        if kind == "recompute":
+            value = 1
         if kind == "unfuse":
             return _Edit(_EDITS[kind], at=value, program=at)
         if kind == "fuse":
@@ -289,14 +314,18 @@ def _json(run, report):
         libc.free(text)
 
 
-def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default", compress=(), threads=0, servers=None):
+def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default", compress=(), threads=0, servers=None,
+             memory=None, accumulate=True):
     """Searches the communication strategy that makes an iteration of the job in `trace` (a path, or several) shortest;
     returns the result as `dpro optimize --json` prints it, a dict of schema dpro.optimize/1. With `plan`, a plan is
     written into that folder. `servers`, a number or a pair of them (from, to), says how many parameter servers the job may have.
+    `memory` is what a rank may hold, in bytes, or with a % as in "80%" of what its device has: where the job holds more,
+    modules are recomputed and, unless `accumulate` is false, the batch is cut.
 
     `passes` are functions: pass(view) returns candidates, each a list of edits: ("merge", bucket), ("split", bucket, n),
     ("partition", bucket, k), ("priority", bucket, p), ("move", bucket, place), ("compress", "fp16"),
-    ("fuse", program, first op, n, ns), ("unfuse", program, first op). Edits count buckets as the ones before them in the
+    ("fuse", program, first op, n, ns), ("unfuse", program, first op),
+    ("recompute", module), ("keep", module), ("accumulate", micro-batches). Edits count buckets as the ones before them in the
     list left them. The same view must get the same answer. A pass may have attributes: `opfs_ns`, a function that says what
     a list of neighbouring ops takes as one, ns, or None if they can't be fused, so that the search fuses ops;
     `changes_numerics`, if true the pass is only used where `compress` allows something. What a pass raises, optimize
@@ -307,6 +336,7 @@ def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default
     if unknown:
         raise Error("optimize: compress=%r: %s are known" % (unknown[0], ", ".join(_COMPRESSIONS)))
     least, most = servers if isinstance(servers, (tuple, list)) else (servers or 0, servers or 0)
+    bytes_allowed, share = (0, float(memory[:-1]) / 100) if isinstance(memory, str) else (memory or 0, 0)
     paths = [trace] if isinstance(trace, (str, os.PathLike)) else list(trace)
     paths = [os.fsencode(path) for path in paths]
     given = [_Callable(function) for function in passes]
@@ -319,7 +349,8 @@ def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default
         model = run.make("model", "dpro_model_build", graph, c.byref(model_options))
         options = _OptimizeOptions(algorithm=_ALGORITHMS[algorithm], budget_s=budget_s, seed=seed, threads=threads,
                                    compressions=sum(1 << _COMPRESSIONS[name] for name in set(compress)),
-                                   least_servers=least, most_servers=most,
+                                   least_servers=least, most_servers=most, memory_bytes=bytes_allowed, memory_share=share,
+                                   no_accumulation=not accumulate,
                                    passes=(c.POINTER(_Pass) * len(given))(*[c.pointer(p.c) for p in given]),
                                    n_passes=len(given))
         optimum = run.make("optimum", "dpro_optimize_run", model, c.byref(options))

@@ -164,6 +164,20 @@ static void decide_settings(struct deciding *d)
                format(d, "%.2f MB", (double)best->fusion_bytes * 1e-6));
 }
 
+static void decide_memory(struct deciding *d)
+{
+    const struct dpro_model *m = d->model;
+    for (uint32_t i = 0; i < m->n_modules; i++)
+        if (d->best->recomputed[i] && !(d->before->recomputed && d->before->recomputed[i]))
+            decide(d, "recomputation", format(d, "module %.200s", m->modules[i].name),
+                   format(d, "computed again, %.1f ms for %.1f MB",
+                          (double)m->modules[i].recompute_ns * 1e-6,
+                          (double)m->modules[i].kept_bytes * 1e-6));
+    if (d->best->micro_batches > 1 && d->best->micro_batches != d->before->micro_batches)
+        decide(d, "accumulation", "the step's batch",
+               format(d, "%u micro-batches", d->best->micro_batches));
+}
+
 void result_decide(struct dpro_optimum *o)
 {
     static const char *const precisions[] = {"full precision", "fp16", "bf16"};
@@ -176,6 +190,7 @@ void result_decide(struct dpro_optimum *o)
     for (uint32_t b = 0; b < before->n_buckets; b++)
         for (uint32_t i = 0; i < before->buckets[b].n; i++)
             d.baseline_bucket[before->order[before->buckets[b].first + i]] = b;
+    decide_memory(&d);
     decide_settings(&d);
     for (uint32_t b = 0; b < best->n_buckets && !best->fuses; b++) /* else they come of that */
         decide_bucket(&d, b);

@@ -5,8 +5,9 @@
 
 #include "cost/buckets.h"
 #include "cost/fused.h"
+#include "optimize/memory_search.h"
 
-enum { MAX_PARTITIONS = 4096 };
+enum { MAX_PARTITIONS = 4096, MAX_MICRO_BATCHES = 1024 };
 
 static void merge(struct dpro_strategy *s, uint32_t at)
 {
@@ -88,11 +89,25 @@ static const char *check_fuse(const struct dpro_model *model, const struct dpro_
     return NULL;
 }
 
+static const char *check_accumulate(const struct dpro_model *model, const struct dpro_edit *e)
+{
+    if (e->value < 1 || e->value > MAX_MICRO_BATCHES)
+        return "a batch is cut into 1 to 1024 micro-batches";
+    return e->value == 1 || memory_divides_batch(model, (uint32_t)e->value)
+               ? NULL
+               : "the ranks' batches can't be cut into so many, or are not known";
+}
+
 /* ---- all edits ---- */
 
 bool edit_is_of_ops(const struct dpro_edit *e)
 {
     return e->kind == DPRO_EDIT_FUSE || e->kind == DPRO_EDIT_UNFUSE;
+}
+
+bool edit_is_of_memory(const struct dpro_edit *e)
+{
+    return e->kind == DPRO_EDIT_RECOMPUTE || e->kind == DPRO_EDIT_ACCUMULATE;
 }
 
 bool edit_is_within(const struct model_capabilities *capabilities, const struct dpro_edit *e)
@@ -111,15 +126,17 @@ bool edit_is_within(const struct model_capabilities *capabilities, const struct 
         return e->value < 0 || e->value >= 32 || (capabilities->compressions & 1u << e->value);
     case DPRO_EDIT_FUSE:
     case DPRO_EDIT_UNFUSE:
+    case DPRO_EDIT_RECOMPUTE: /* of modules, which are known of PyTorch alone */
+    case DPRO_EDIT_ACCUMULATE:
         break;
     }
-    return true; /* no stack can fuse ops by a plan; the report says so */
+    return true; /* no stack can fuse ops or cut batches by a plan; the report says so */
 }
 
 const char *edit_check(const struct dpro_model *model, const struct dpro_strategy *s,
                        const struct dpro_edit *e)
 {
-    if (!edit_is_of_ops(e) && e->kind != DPRO_EDIT_COMPRESS && e->at >= s->n_buckets)
+    if (edit_is_of_buckets(e) && e->kind != DPRO_EDIT_COMPRESS && e->at >= s->n_buckets)
         return "there is no such bucket";
     if (!edit_is_within(&model->capabilities, e))
         return "what carries the job's gradients can't be given that";
@@ -148,6 +165,10 @@ const char *edit_check(const struct dpro_model *model, const struct dpro_strateg
         return check_fuse(model, s, e);
     case DPRO_EDIT_UNFUSE:
         return fused_at(s, e->program, e->at) ? NULL : "no fused op begins there";
+    case DPRO_EDIT_RECOMPUTE:
+        return e->at < model->n_modules ? NULL : "there is no such module";
+    case DPRO_EDIT_ACCUMULATE:
+        return check_accumulate(model, e);
     }
     return "there is no such kind of edit";
 }
@@ -209,6 +230,12 @@ const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *s,
         break;
     case DPRO_EDIT_UNFUSE:
         unfuse(s, e);
+        break;
+    case DPRO_EDIT_RECOMPUTE:
+        s->recomputed[e->at] = e->value != 0;
+        break;
+    case DPRO_EDIT_ACCUMULATE:
+        s->micro_batches = (uint32_t)e->value;
         break;
     }
     return NULL;

@@ -157,8 +157,9 @@ static const struct finalist *choose(const struct finals *p, bool may_keep)
             f->expected - best->expected <= fmax(doubt_of(p, f), least))
             return f;
     }
+    double worth = may_keep ? 0 : WORTH_A_PLAN;
     for (uint32_t i = OF_BEST; i < p->n_finalists; i++)
-        if (p->finalists[i].expected < chosen->expected)
+        if (p->finalists[i].expected < chosen->expected - worth)
             chosen = &p->finalists[i];
     return chosen;
 }

@@ -97,13 +97,13 @@ static void add_for_all_blocks(struct space *space, const struct dpro_strategy *
 
 /* Adapts a candidate's edits, made for the round's first strategy, to the strategy after other
  * edits: its first bucket is found again by its first tensor, and must still be as long. Edits of
- * ops stay as they are. */
+ * ops and of memory stay as they are. */
 static bool move_edits(const struct dpro_strategy *before, const struct dpro_strategy *now,
                        const struct dpro_edit *edits, uint32_t n, struct dpro_edit *moved)
 {
     uint32_t first = 0, at = 0;
     memcpy(moved, edits, n * sizeof *moved);
-    while (first < n && edit_is_of_ops(&edits[first]))
+    while (first < n && !edit_is_of_buckets(&edits[first]))
         first++;
     if (first == n)
         return true;
@@ -113,7 +113,7 @@ static bool move_edits(const struct dpro_strategy *before, const struct dpro_str
     if (at == now->n_buckets || now->buckets[at].n != bucket->n)
         return false;
     for (uint32_t i = first; i < n; i++) {
-        if (edit_is_of_ops(&edits[i]))
+        if (!edit_is_of_buckets(&edits[i]))
             continue;
         moved[i].at += at - edits[first].at;
         if (edits[i].kind == DPRO_EDIT_MOVE)

@@ -14,7 +14,7 @@
 #include "cost/model_memory.h"
 #include "cost/strategy_memory.h"
 
-enum { MOST_MICRO_BATCHES = 64 };
+enum { MOST_MICRO_BATCHES = 64, MOST_EXCHANGED = 128, MOST_ROUNDS = 8 };
 #define WORTH_MICRO_BATCHES                                                                        \
     0.01 /* of an iteration: the job's script has to be changed for them                           \
           */
@@ -60,6 +60,7 @@ static bool try(struct choosing *c, const char *name, bool is_exact)
         c->best_ns = ns;
         buckets_assign(c->model, &c->strategy, &to->chosen);
         to->fits = true;
+        to->usual_bytes = choice.peak_bytes;
     }
     array_push(&to->choices, choice);
     return choice.fits;
@@ -89,6 +90,44 @@ static void try_rules(struct choosing *c)
     recompute_none(c);
 }
 
+/* Takes the exchange of a module for another one that wins most, as the whole job goes: ranks
+ * differ, and what computes longer may hide more communication. */
+static bool exchange(struct choosing *c, uint32_t n, int64_t *best_ns)
+{
+    bool *recomputed = c->strategy.recomputed;
+    uint32_t out = MODEL_NONE, in = MODEL_NONE;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < n && recomputed[c->modules[i]]; k++) {
+            uint32_t a = c->modules[i], b = c->modules[k];
+            if (recomputed[b])
+                continue;
+            recomputed[a] = false;
+            recomputed[b] = true;
+            int64_t ns = evaluate(c->evaluator, &c->strategy);
+            if (ns < *best_ns &&
+                memory_peak_bytes(c->model, &c->strategy) <= c->search->budget_bytes) {
+                *best_ns = ns;
+                out = a;
+                in = b;
+            }
+            recomputed[b] = false;
+            recomputed[a] = true;
+        }
+    if (out == MODEL_NONE)
+        return false;
+    recomputed[out] = false;
+    recomputed[in] = true;
+    return true;
+}
+
+static void exchange_modules(struct choosing *c, uint32_t n)
+{
+    int64_t best_ns = evaluate(c->evaluator, &c->strategy);
+    for (int round = 0; n <= MOST_EXCHANGED && round < MOST_ROUNDS; round++)
+        if (!exchange(c, n, &best_ns))
+            break;
+}
+
 /* The knapsack, with the micro-batches at hand: of blocks; of what is within them where that does
  * not do. */
 static void try_choice(struct choosing *c)
@@ -104,6 +143,8 @@ static void try_choice(struct choosing *c)
             what = arena_format(c->arena, "%s, accumulate %u", what, parts);
         bool fits = recompute_fit(c->model, c->modules, n, c->search->budget_bytes, &c->strategy,
                                   &is_exact);
+        if (fits)
+            exchange_modules(c, n);
         if (n_recomputed(c->model, &c->strategy) > 0)
             try(c, what, is_exact);
         recompute_none(c);
@@ -112,13 +153,12 @@ static void try_choice(struct choosing *c)
     }
 }
 
-/* Of the batches of all ranks, into how many micro-batches they can be cut: a multiple of that. */
-static bool can_be_cut(const struct dpro_model *m, uint32_t parts)
+bool memory_divides_batch(const struct dpro_model *m, uint32_t parts)
 {
     for (uint32_t i = 0; i < m->n_memories; i++)
         if (m->memories[i].batch_size == 0 || m->memories[i].batch_size % parts != 0)
             return false;
-    return true;
+    return m->n_memories > 0;
 }
 
 static void try_all(struct choosing *c)
@@ -127,7 +167,8 @@ static void try_all(struct choosing *c)
     try_rules(c);
     try_choice(c);
     for (uint32_t parts = 2;
-         c->may_cut && parts <= MOST_MICRO_BATCHES && can_be_cut(c->model, parts); parts *= 2) {
+         c->may_cut && parts <= MOST_MICRO_BATCHES && memory_divides_batch(c->model, parts);
+         parts *= 2) {
         c->strategy.micro_batches = parts;
         if (!try(c, arena_format(c->arena, "accumulate %u", parts), false))
             try_choice(c);
@@ -178,10 +219,10 @@ int memory_search_run(const struct dpro_model *model, const struct dpro_model *f
     *search =
         (struct memory_search){.model = model, .fits = true, .is_known = memory_is_known(model)};
     int rc = find_budget(model, options, search, err);
-    if (rc < 0 || search->budget_bytes == 0)
+    if (rc < 0 || !search->is_known)
         return rc;
-    uint64_t peak = memory_peak_bytes(model, &model->baseline);
-    if (peak <= search->budget_bytes)
+    uint64_t peak = search->usual_bytes = memory_peak_bytes(model, &model->baseline);
+    if (search->budget_bytes == 0 || peak <= search->budget_bytes)
         return 0;
     search->is_needed = true;
     search->fits = false;
@@ -201,19 +242,23 @@ int memory_search_run(const struct dpro_model *model, const struct dpro_model *f
     return 0;
 }
 
-bool memory_search_allows(const struct memory_search *search, const struct dpro_strategy *s)
+/* Most strategies of a search change nothing of memory. */
+uint64_t memory_search_peak(const struct memory_search *search, const struct dpro_strategy *s)
 {
     const struct dpro_model *m = search->model;
-    const struct dpro_strategy *usual = search->is_needed ? &search->chosen : &m->baseline;
-    if (search->budget_bytes == 0 || (search->is_needed && !search->fits))
+    bool changes = search->is_needed && search->fits;
+    const struct dpro_strategy *usual = changes ? &search->chosen : &m->baseline;
+    bool same = MAX(s->micro_batches, 1) == MAX(usual->micro_batches, 1);
+    if (!search->is_known)
+        return 0;
+    for (uint32_t i = 0; i < m->n_modules && same; i++)
+        same = (s->recomputed && s->recomputed[i]) == (usual->recomputed && usual->recomputed[i]);
+    return same ? search->usual_bytes : memory_peak_bytes(m, s);
+}
+
+bool memory_search_allows(const struct memory_search *search, const struct dpro_strategy *s)
+{
+    if (search->budget_bytes == 0 || !search->fits)
         return true;
-    if (MAX(s->micro_batches, 1) == MAX(usual->micro_batches, 1)) {
-        bool same = true;
-        for (uint32_t i = 0; i < m->n_modules && same; i++)
-            same =
-                (s->recomputed && s->recomputed[i]) == (usual->recomputed && usual->recomputed[i]);
-        if (same)
-            return true;
-    }
-    return memory_peak_bytes(m, s) <= search->budget_bytes;
+    return memory_search_peak(search, s) <= search->budget_bytes;
 }

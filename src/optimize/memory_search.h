@@ -14,7 +14,8 @@ struct memory_search {
     bool fits;               /* what was chosen does, or the job as it ran */
     uint64_t budget_bytes;   /* 0: none */
     uint64_t capacity_bytes; /* of the device with the least; 0: not known */
-    uint64_t least_bytes;    /* the lowest peak that was seen, where something had to be chosen */
+    uint64_t usual_bytes; /* the peak of what was chosen, or of the job as it ran; 0: not known */
+    uint64_t least_bytes; /* the lowest peak that was seen, where something had to be chosen */
     const struct dpro_model *model;
     struct dpro_strategy chosen; /* the job's own, with what was chosen of these two; else unset */
     ARRAY(struct dpro_memory_choice) choices; /* names in the arena of the search */
@@ -25,8 +26,14 @@ struct memory_search {
 int memory_search_run(const struct dpro_model *model, const struct dpro_model *fine,
                       const struct dpro_optimize_options *options, struct arena *arena,
                       struct memory_search *search, struct dpro_error *err);
+/* The peak of a strategy, of any view of the job; 0: not known. */
+uint64_t memory_search_peak(const struct memory_search *search,
+                            const struct dpro_strategy *strategy);
 /* Whether a strategy, of any view of the job, keeps to the budget; safe for threads. */
 bool memory_search_allows(const struct memory_search *search, const struct dpro_strategy *strategy);
+
+/* Whether the batches of all ranks are known, and can be cut into so many micro-batches. */
+bool memory_divides_batch(const struct dpro_model *model, uint32_t micro_batches);
 
 /* ---- recompute_problem.c ---- */
 

@@ -126,6 +126,28 @@ static void add_memory(struct maker *m, const struct dpro_optimum *optimum, enum
     m->plan->peak_bytes = dpro_optimum_memory_peak(optimum, which).bytes;
 }
 
+/* Of a plan that changes what the job computes alone. */
+static bool communicates_as_before(const struct dpro_optimum *optimum)
+{
+    const struct dpro_model *model = dpro_optimum_model(optimum, DPRO_BEST);
+    const struct dpro_strategy *best = dpro_optimum_strategy(optimum, DPRO_BEST);
+    const struct dpro_strategy *ran = dpro_optimum_strategy(optimum, DPRO_BASELINE);
+    struct dpro_cycles a = dpro_strategy_cycles(best), b = dpro_strategy_cycles(ran);
+    uint32_t n = dpro_strategy_n_buckets(best);
+    bool same = dpro_optimum_memory_budget(optimum).needed && n == dpro_strategy_n_buckets(ran) &&
+                a.cycle_ns == b.cycle_ns && a.fuses == b.fuses &&
+                a.fusion_bytes == b.fusion_bytes &&
+                dpro_strategy_compression(best) == dpro_strategy_compression(ran);
+    for (uint32_t i = 0; same && i < n; i++) {
+        struct dpro_bucket x = dpro_strategy_bucket(model, best, i);
+        struct dpro_bucket y = dpro_strategy_bucket(model, ran, i);
+        same = x.n_tensors == y.n_tensors && x.partitions == y.partitions &&
+               x.priority == y.priority && x.server == y.server &&
+               memcmp(x.tensors, y.tensors, x.n_tensors * sizeof *x.tensors) == 0;
+    }
+    return same;
+}
+
 void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimum,
                enum dpro_which which, struct plan_file *plan)
 {
@@ -141,17 +163,18 @@ void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimu
     plan->framework = intern(&m, dpro_trace_framework(trace));
     plan->stack = intern(&m, dpro_stack_name(dpro_model_stack(ran)));
     plan->world_size = dpro_trace_world_size(trace);
-    plan->is_own = which == DPRO_BASELINE;
+    bool is_own = which == DPRO_BASELINE; /* in all */
+    plan->is_own = is_own || communicates_as_before(optimum);
     plan->baseline_ns = found.baseline_ns;
     /* what jobs can be given */
-    plan->iteration_ns = plan->is_own ? found.baseline_ns : found.apart_ns;
+    plan->iteration_ns = is_own ? found.baseline_ns : found.apart_ns;
     plan->compression = dpro_strategy_compression(strategy);
     plan->cycle_ns = cycles.cycle_ns;
     plan->fuses = cycles.fuses;
     plan->fusion_bytes = cycles.fusion_bytes;
     plan->profiled_cycle_ns = dpro_strategy_cycles(dpro_model_strategy(ran)).cycle_ns;
     plan->n_servers = dpro_model_n_servers(model);
-    plan->n_fused_ops = plan->is_own ? 0 : dpro_optimum_n_op_fusions(optimum);
+    plan->n_fused_ops = is_own ? 0 : dpro_optimum_n_op_fusions(optimum);
     add_models(&m);
     add_memory(&m, optimum, which);
     for (uint32_t b = 0; b < dpro_strategy_n_buckets(strategy); b++) {

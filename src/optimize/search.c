@@ -196,6 +196,16 @@ static void search_communication(struct space *space, const struct dpro_strategy
         cycles_search(space, start, compared_ns);
 }
 
+/* A job that is to fit its memory keeps its own buckets where others win next to nothing. */
+static void keep_communication(struct space *space, const struct dpro_strategy *start)
+{
+    int64_t ns = space_value(space, start);
+    if ((double)ns <= (double)space->best_ns * (1 + WORTH_OTHER_THAN_BUCKETS)) {
+        space_copy(space, start, &space->best);
+        space->best_ns = ns;
+    }
+}
+
 /* In a space of the job, all ranks that differ in it. */
 static int search_space(struct space *space, struct dpro_optimum *o, struct dpro_error *err)
 {
@@ -211,6 +221,8 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
     if (o->memory.fits) {
         try_defaults(space);
         search_communication(space, start, changes ? INT64_MAX : search->baseline_ns);
+        if (changes)
+            keep_communication(space, start);
     }
     result_choose(o, space);
     result_fill(o, space);

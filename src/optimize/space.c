@@ -90,6 +90,15 @@ static void show_programs(struct space *space)
     }
 }
 
+static void show_modules(struct space *space)
+{
+    const struct dpro_model *m = space->model;
+    space->modules = arena_array(&space->arena, m->n_modules + (size_t)1, sizeof *space->modules);
+    for (uint32_t i = 0; i < m->n_modules; i++)
+        space->modules[i] = (struct dpro_pass_module){m->modules[i].name, m->modules[i].kept_bytes,
+                                                      m->modules[i].recompute_ns, 0};
+}
+
 void space_init(struct space *space, struct search *search, const struct dpro_model *model)
 {
     *space = (struct space){.search = search, .model = model};
@@ -108,6 +117,7 @@ void space_init(struct space *space, struct search *search, const struct dpro_mo
     space->work = computation_of(model, &space->plain, a);
     space->seen = computation_of(model, &space->plain, a);
     show_programs(space);
+    show_modules(space);
     registry_forget(&search->registry);
     for (uint32_t i = 0; i < space->n_workers; i++) {
         space->workers[i].evaluator = evaluator_create(model);
@@ -344,6 +354,9 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
         }
     }
     mark_critical(space, strategy->n_buckets);
+    const struct memory_search *memory = space->search->memory;
+    for (uint32_t i = 0; i < model->n_modules; i++)
+        space->modules[i].recomputed = strategy->recomputed && strategy->recomputed[i];
     space->view = (struct dpro_pass_view){
         .n_ranks = model->net.collective.n_ranks,
         .n_tensors = model->n_tensors,
@@ -358,6 +371,11 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
         .critical_program = model->ranks[e->last_rank].program,
         .fused_ops = strategy->fused,
         .n_fused_ops = strategy->n_fused,
+        .modules = space->modules,
+        .n_modules = model->n_modules,
+        .micro_batches = MAX(strategy->micro_batches, 1),
+        .peak_bytes = memory ? memory_search_peak(memory, strategy) : 0,
+        .memory_bytes = memory ? memory->budget_bytes : 0,
         .sync_ns = sync_for_view,
     };
     return &space->view;

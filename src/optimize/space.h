@@ -78,6 +78,7 @@ struct space {
     struct dpro_pass_tensor *tensors;
     struct dpro_pass_bucket *buckets;
     struct dpro_pass_program *programs;
+    struct dpro_pass_module *modules;
     struct computation seen; /* of the strategy that was looked at last */
     bool seen_fused;         /* it fuses ops */
     struct candidates candidates;

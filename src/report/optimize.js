@@ -63,11 +63,24 @@
       (report.servers.length ? ", on " + plural(communication.servers, "parameter server") : "");
   }
 
+  function changed(memory) {
+    return (memory.recompute.length ? ", recomputing " + plural(memory.recompute.length, "module") : "") +
+      (memory.micro_batches > 1 ? ", in " + memory.micro_batches + " micro-batches" : "");
+  }
+
   function verdict() {
     const list = el("dl", "verdict"), best = report.best;
     const before = sentence(report.baseline.communication), found = sentence(best.communication);
     const say = (name, title, text) => list.append(el("dt", name, title), el("dd", name, text));
-    if (best.helps) {
+    const memory = report.memory, budget = memory && memory.budget_bytes;
+    if (memory && memory.choices.length) {
+      const cost = (data.less_pct < 0 ? pct(-data.less_pct) + " more" : pct(data.less_pct) + " less") + " time an iteration (± " +
+        data.less_half_pct.toFixed(1) + " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms);
+      say("first", "Verdict", memory.fits ? mb(memory.peak_bytes) + " at the peak instead of " + mb(memory.baseline_peak_bytes) +
+        ", which fits " + mb(budget) + ", for " + cost : "Nothing that was tried fits " + mb(budget) + ": the job holds " +
+        mb(memory.baseline_peak_bytes) + " at its peak, and at least " + mb(memory.least_budget_bytes));
+      if (memory.fits) say("", "Change", found + changed(memory) + ", instead of " + before);
+    } else if (best.helps) {
       say("first", "Verdict", pct(data.less_pct) + " less time an iteration (± " + data.less_half_pct.toFixed(1) +
         " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));
       say("", "Change", found + ", instead of " + before);
@@ -80,7 +93,11 @@
         pct(data.less_pct) + " less time by the model, " + (sure ? "± " : "which is unsure by ") + data.less_half_pct.toFixed(1) + " points");
       say("", "Change", "none: keep " + before + (may && best.setting ? ", or measure " + best.setting : ""));
     }
-    say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
+    if (memory && !memory.choices.length)
+      say("", "Memory", mb(memory.peak_bytes) + " at its peak" + (budget ? ", which fits " + mb(budget) : ""));
+    if (memory && memory.choices.length)
+      say("", "At most", "no bucketing without compression makes such an iteration shorter than " + ms(report.lower_bound_ms));
+    else say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
       ", even if every number of the model is two standard errors off: an iteration takes at least " + ms(report.lower_bound_ms));
     if (best.changes_numerics)
       say("", "Note", "gradients are rounded for the transfer: the job does not train to the same numbers");
@@ -99,7 +116,7 @@
         "the best found with this number; placed as usual: " + ms(s.usual_ms)]),
       ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + ", " + plural(b.buckets, "bucket")]),
     ];
-    const W = ROOM, left = NARROW ? 104 : 130, right = 118, line = 24, top = 8;
+    const W = ROOM, left = NARROW ? 104 : 130, right = 130, line = 24, top = 8;
     const max = Math.max(...rows.map((r) => r[1])), x = (v) => left + (v / max) * (W - left - right);
     const H = top + rows.length * line + 22;
     const s = picture(W, H, "iteration time of each strategy");
@@ -117,6 +134,81 @@
     s.append(svg("text", { x: Math.min(bound, W - half), y: H - 5, "text-anchor": "middle", style: "fill:var(--bad)" },
       "no bucketing gets below " + ms(report.lower_bound_ms)));
     return el("section", "card", el("h2", "", "Iteration time by strategy, all by the same model"), el("figure", "", s));
+  }
+
+  /* ---- memory ---- */
+
+  /* Time against peak of what was tried; what is left of the line fits. */
+  function scatter(memory) {
+    const W = ROOM, H = 230, left = 70, right = 20, top = 22, bottom = 40, budget = memory.budget_bytes;
+    const points = memory.choices;
+    const most = Math.max(budget, ...points.map((p) => p.peak_bytes)) * 1.06 / 1e6;
+    const times = points.map((p) => p.iteration_ms), slow = Math.max(...times), fast = Math.min(...times);
+    const span = slow - fast || 1, x = (bytes) => left + (bytes / 1e6 / most) * (W - left - right);
+    const y = (v) => top + ((slow - v) / span) * (H - top - bottom);
+    const s = picture(W, H, "iteration time against peak memory of each choice");
+    for (const tick of ticks(most)) {
+      s.append(svg("line", { x1: x(tick * 1e6), x2: x(tick * 1e6), y1: top - 8, y2: H - bottom + 8, style: "stroke:var(--line)" }));
+      s.append(svg("text", { x: x(tick * 1e6), y: H - bottom + 20, "text-anchor": "middle" }, tick.toLocaleString("en") + " MB"));
+    }
+    for (const v of slow > fast ? [slow, fast] : [fast]) s.append(svg("text", { x: left - 8, y: y(v) + 4, "text-anchor": "end" }, ms(v)));
+    s.append(svg("line", { x1: x(budget), x2: x(budget), y1: top - 8, y2: H - bottom + 8,
+      style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
+    s.append(svg("text", { x: x(budget), y: top - 11, "text-anchor": x(budget) > W / 2 ? "end" : "start", style: "fill:var(--bad)" },
+      "budget " + mb(budget)));
+    for (const p of points) {
+      const fill = p.chosen ? "UPDATE" : p.fits ? "FW" : "IDLE";
+      s.append(titled(svg("circle", { cx: x(p.peak_bytes), cy: y(p.iteration_ms), r: p.chosen ? 6 : 4, style: "fill:var(--" + fill + ")" }),
+        p.name, ms(p.iteration_ms) + ", " + mb(p.peak_bytes), p.chosen ? "chosen" : p.fits ? "fits" : "does not fit"));
+      if (p.chosen || p === points[0])
+        s.append(svg("text", { x: x(p.peak_bytes) + (x(p.peak_bytes) > W / 2 ? -10 : 10), y: y(p.iteration_ms) + (p.iteration_ms === slow ? 14 : -6),
+          "text-anchor": x(p.peak_bytes) > W / 2 ? "end" : "start" }, p.name));
+    }
+    s.append(svg("text", { x: (left + W - right) / 2, y: H - 3, "text-anchor": "middle" }, "peak of the rank that holds most"));
+    return el("figure", "", s);
+  }
+
+  const HELD = { /* as in memory.js */
+    parameter: "BW", optimizer_state: "UPDATE", gradient: "COMM", bucket: "WAIT", communication: "INPUT",
+    input: "BATCH", activation: "FW", temporary: "COPY", workspace: "LAUNCH", other: "IDLE",
+  };
+
+  /* What is held at the peak, as it ran and as found. */
+  function held(memory) {
+    const rows = [["as it ran", memory.baseline_peak_bytes, memory.baseline_by_category], [RESULT, memory.peak_bytes, memory.by_category]];
+    const W = ROOM, left = NARROW ? 84 : 100, right = 90, line = 28, H = rows.length * line + 8;
+    const most = Math.max(...rows.map((r) => r[1]), memory.budget_bytes || 0), x = (v) => left + (v / most) * (W - left - right);
+    const s = picture(W, H, "what is held at the peak, before and after"), seen = new Set();
+    rows.forEach(([name, total, categories], i) => {
+      let from = 0;
+      const y = i * line + 4;
+      s.append(svg("text", { x: left - 8, y: y + 15, "text-anchor": "end" }, name));
+      for (const category in HELD) {
+        const bytes = categories[category] || 0;
+        if (bytes <= 0) continue;
+        seen.add(category);
+        s.append(titled(svg("rect", { x: x(from), y, width: Math.max(0.5, x(from + bytes) - x(from)), height: line - 8,
+          style: "fill:var(--" + HELD[category] + ")" }), category.replace("_", " ") + ": " + mb(bytes)));
+        from += bytes;
+      }
+      const end = x(Math.max(from, total)), bound = x(memory.budget_bytes || 0), crossed = bound > end - 4 && bound < end + 76;
+      s.append(svg("text", { x: (crossed ? bound : end) + 6, y: y + 15 }, mb(total)));
+    });
+    if (memory.budget_bytes)
+      s.append(svg("line", { x1: x(memory.budget_bytes), x2: x(memory.budget_bytes), y1: 0, y2: H,
+        style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
+    const legend = Object.keys(HELD).filter((category) => seen.has(category)).map((category) => {
+      const swatch = el("span", "swatch");
+      swatch.style.backgroundColor = "var(--" + HELD[category] + ")";
+      return el("span", "", swatch, category.replace("_", " "));
+    });
+    return el("div", "", el("div", "legend above", legend), el("figure", "", s));
+  }
+
+  function memory() {
+    const m = report.memory;
+    if (!m) return null;
+    return el("section", "card", el("h2", "", "Memory"), m.choices.length ? scatter(m) : null, held(m));
   }
 
   /* ---- buckets on the wire ---- */
@@ -210,7 +302,7 @@
   const main = el("main", "",
     el("header", "", el("h1", "", "Optimize"), el("span", "grow"), el("span", "dim", "dpro " + report.version)),
     verdict(),
-    el("div", "grid", el("div", "stack", bars(), curve()), el("div", "stack", timelines(), decisions())),
+    el("div", "grid", el("div", "stack", bars(), memory(), curve()), el("div", "stack", timelines(), decisions())),
     warnings());
   document.body.append(main);
 })();

@@ -11,93 +11,19 @@
 #include "base/utf8.h"
 #include "optimize/plan_make.h"
 #include "report/model_report.h"
+#include "report/optimize_facts.h"
 #include "report/optimize_memory.h"
 #include "report/page.h"
 #include "report/table.h"
-#include "report/warnings.h"
 #include "report/words.h"
 
-#define HALF_OF_95_PCT 1.96 /* in standard errors */
-#define LEAST_GAIN_PCT 0.5  /* below that a plan is not worth its upkeep */
-#define MAY_HELP_PCT   1.0  /* and above that, where the model is unsure, it may */
-#define MISFIT_TO_TELL 5.0  /* percent */
+#define MAY_HELP_PCT   1.0 /* and above that, where the model is unsure, it may */
 #define MOST_DECISIONS 12
-
-struct optimize_facts {
-    const struct dpro_optimize_report *report;
-    struct dpro_optimum_summary found;
-    double speedup;         /* baseline over best */
-    double less_pct;        /* how much less time the best takes than the baseline */
-    double less_half_pct;   /* half of its 95 % interval, in points */
-    double at_most_pct;     /* what no bucketing can win more than */
-    double uncertainty_pct; /* of the best iteration relative to the baseline: half of a 95 %
-                               interval */
-    bool helps;
-    bool is_for_memory;      /* the job does not fit a budget: that decides, not the time */
-    enum dpro_which planned; /* the best, or the baseline when that does not help */
-    bool is_named;           /* the trace names parameters, so that a job can be given the plan */
-    uint32_t n_fusions;      /* of ops, that are planned */
-    char fusions[320];       /* a warning about them */
-    char misfit[224];        /* a warning; "": the model fits the measured iterations */
-    char unsure_peak[224];   /* a warning; "": it fits for sure */
-    struct warnings warnings;
-};
-
-static void fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
-{
-    *f = (struct optimize_facts){.report = report, .found = dpro_optimum_summary(report->optimum)};
-    double own = (double)f->found.baseline_ns, best = (double)f->found.best_ns;
-    f->speedup = own / best;
-    f->less_pct = 100 * (1 - best / own);
-    f->less_half_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / (f->speedup * f->speedup);
-    f->uncertainty_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / f->speedup;
-    f->at_most_pct = 100 * (1 - (double)f->found.lower_bound_ns / own);
-    f->helps = f->less_pct >= LEAST_GAIN_PCT && f->less_pct > f->less_half_pct;
-    struct dpro_memory_budget budget = dpro_optimum_memory_budget(report->optimum);
-    f->is_for_memory = budget.needed != 0;
-    if (f->is_for_memory)
-        f->helps = budget.fits != 0;
-    optimize_memory_warning(f->unsure_peak, report);
-    f->n_fusions = f->helps ? dpro_optimum_n_op_fusions(report->optimum) : 0;
-    if (f->n_fusions > 0)
-        snprintf(f->fusions, sizeof f->fusions,
-                 "the fused ops that plan.json lists can't be applied to a job: DDP, Horovod, "
-                 "BytePS and torch.compile take the plan's communication alone, with which the "
-                 "model predicts %s an iteration",
-                 TIME(f->found.apart_ns));
-    f->planned = f->helps ? DPRO_BEST : DPRO_BASELINE;
-    double misfit_pct = 100 * dpro_model_misfit(report->model);
-    if (fabs(misfit_pct) > MISFIT_TO_TELL)
-        snprintf(f->misfit, sizeof f->misfit,
-                 "the model is %+.1f %% off the measured iteration, and its predictions may be off "
-                 "by as much; to measure, use %s",
-                 misfit_pct,
-                 dpro_model_stack(report->model) != DPRO_STACK_BYTEPS ? "dpro verify"
-                                                                      : "a run with the plan");
-    enum dpro_stack stack = dpro_model_stack(report->model);
-    /* others' keys, variables and gradients have names of their own */
-    f->is_named =
-        plan_recording(report->trace) || (stack != DPRO_STACK_DDP && stack != DPRO_STACK_BYTEPS);
-    f->warnings = (struct warnings){
-        .trace = report->trace,
-        .graph = report->graph,
-        .model = report->model,
-        .listed = report->warnings,
-        .more = {f->misfit,
-                 f->is_named ? ""
-                             : "the trace does not name the parameters, so the job can't be given "
-                               "this plan",
-                 f->fusions, f->unsure_peak,
-                 f->found.compression == DPRO_COMPRESSION_NONE
-                     ? ""
-                     : "compression rounds gradients: the job does not train to the same numbers; "
-                       "check its loss"}};
-}
 
 int dpro_optimize_helps(const struct dpro_optimize_report *report)
 {
     struct optimize_facts facts;
-    fill(&facts, report);
+    optimize_facts_fill(&facts, report);
     return facts.helps;
 }
 
@@ -345,7 +271,7 @@ static void write_text(struct writer *w, const void *facts)
 int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, struct dpro_error *err)
 {
     struct optimize_facts f;
-    fill(&f, report);
+    optimize_facts_fill(&f, report);
     return writer_write_file(out, write_text, &f, err);
 }
 
@@ -468,7 +394,7 @@ static void write_json(struct writer *w, const void *facts)
 int dpro_optimize_json(const struct dpro_optimize_report *report, FILE *out, struct dpro_error *err)
 {
     struct optimize_facts f;
-    fill(&f, report);
+    optimize_facts_fill(&f, report);
     return writer_write_file(out, write_json, &f, err);
 }
 
@@ -510,7 +436,7 @@ static int write_plan(const struct dpro_optimize_report *report, struct dpro_err
     struct optimize_facts facts;
     struct plan_file plan = {.write_fused_ops = write_fusions, .fused_ops = report->optimum};
     struct set_file files[PLAN_MOST_FILES + 3];
-    fill(&facts, report);
+    optimize_facts_fill(&facts, report);
     plan_make(report->trace, report->optimum, facts.planned, &plan);
     plan.uncertainty_pct = facts.uncertainty_pct;
     size_t n = plan_stack_files(&plan, files);

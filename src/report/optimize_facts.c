@@ -1,0 +1,64 @@
+/* report/optimize_facts.c: see optimize_facts.h. */
+#include "report/optimize_facts.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "optimize/plan_make.h"
+#include "report/optimize_memory.h"
+#include "report/words.h"
+
+#define HALF_OF_95_PCT 1.96 /* in standard errors */
+#define LEAST_GAIN_PCT 0.5  /* below that a plan is not worth its upkeep */
+#define MISFIT_TO_TELL 5.0  /* percent */
+
+void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
+{
+    *f = (struct optimize_facts){.report = report, .found = dpro_optimum_summary(report->optimum)};
+    double own = (double)f->found.baseline_ns, best = (double)f->found.best_ns;
+    f->speedup = own / best;
+    f->less_pct = 100 * (1 - best / own);
+    f->less_half_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / (f->speedup * f->speedup);
+    f->uncertainty_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / f->speedup;
+    f->at_most_pct = 100 * (1 - (double)f->found.lower_bound_ns / own);
+    f->helps = f->less_pct >= LEAST_GAIN_PCT && f->less_pct > f->less_half_pct;
+    struct dpro_memory_budget budget = dpro_optimum_memory_budget(report->optimum);
+    f->is_for_memory = budget.needed != 0;
+    if (f->is_for_memory)
+        f->helps = budget.fits != 0;
+    optimize_memory_warning(f->unsure_peak, report);
+    f->n_fusions = f->helps ? dpro_optimum_n_op_fusions(report->optimum) : 0;
+    if (f->n_fusions > 0)
+        snprintf(f->fusions, sizeof f->fusions,
+                 "the fused ops that plan.json lists can't be applied to a job: DDP, Horovod, "
+                 "BytePS and torch.compile take the plan's communication alone, with which the "
+                 "model predicts %s an iteration",
+                 TIME(f->found.apart_ns));
+    f->planned = f->helps ? DPRO_BEST : DPRO_BASELINE;
+    double misfit_pct = 100 * dpro_model_misfit(report->model);
+    if (fabs(misfit_pct) > MISFIT_TO_TELL)
+        snprintf(f->misfit, sizeof f->misfit,
+                 "the model is %+.1f %% off the measured iteration, and its predictions may be off "
+                 "by as much; to measure, use %s",
+                 misfit_pct,
+                 dpro_model_stack(report->model) != DPRO_STACK_BYTEPS ? "dpro verify"
+                                                                      : "a run with the plan");
+    enum dpro_stack stack = dpro_model_stack(report->model);
+    /* others' keys, variables and gradients have names of their own */
+    f->is_named =
+        plan_recording(report->trace) || (stack != DPRO_STACK_DDP && stack != DPRO_STACK_BYTEPS);
+    f->warnings = (struct warnings){
+        .trace = report->trace,
+        .graph = report->graph,
+        .model = report->model,
+        .listed = report->warnings,
+        .more = {f->misfit,
+                 f->is_named ? ""
+                             : "the trace does not name the parameters, so the job can't be given "
+                               "this plan",
+                 f->fusions, f->unsure_peak,
+                 f->found.compression == DPRO_COMPRESSION_NONE
+                     ? ""
+                     : "compression rounds gradients: the job does not train to the same numbers; "
+                       "check its loss"}};
+}

@@ -1,0 +1,30 @@
+/* report/optimize_facts.h: what a search's reports tell, worked out once. */
+#pragma once
+
+#include <stdbool.h>
+
+#include <dpro/report.h>
+
+#include "report/warnings.h"
+
+struct optimize_facts {
+    const struct dpro_optimize_report *report;
+    struct dpro_optimum_summary found;
+    double speedup;         /* baseline over best */
+    double less_pct;        /* how much less time the best takes than the baseline */
+    double less_half_pct;   /* half of its 95 % interval, in points */
+    double at_most_pct;     /* what no bucketing can win more than */
+    double uncertainty_pct; /* of the best iteration relative to the baseline: half of a 95 %
+                               interval */
+    bool helps;
+    bool is_for_memory;      /* the job does not fit a budget: that decides, not the time */
+    enum dpro_which planned; /* the best, or the baseline when that does not help */
+    bool is_named;           /* the trace names parameters, so that a job can be given the plan */
+    uint32_t n_fusions;      /* of ops, that are planned */
+    char fusions[320];       /* a warning about them */
+    char misfit[224];        /* a warning; "": the model fits the measured iterations */
+    char unsure_peak[224];   /* a warning; "": it fits for sure */
+    struct warnings warnings;
+};
+
+void optimize_facts_fill(struct optimize_facts *facts, const struct dpro_optimize_report *report);

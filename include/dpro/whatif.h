@@ -57,8 +57,8 @@ struct dpro_changes {
     /* What a rank holds, and computes again: */
     const char *recompute;  /* modules by names or patterns, with commas between them; "all" blocks
                                that the model repeats, or all but every ceil(sqrt(n))-th of these
-                               ("sqrt"), or "none"; a file: a JSON list of names, or a plan. NULL: as
-                               it is */
+                               ("sqrt"), or "none"; a file: a JSON list of names, or a plan. NULL:
+                               as it is */
     uint32_t micro_batches; /* the step's batch is computed in so many, one after the other, and
                                gradients are communicated with the last; 0: as it is */
     uint32_t batch_size;    /* of a rank; 0: as it is */

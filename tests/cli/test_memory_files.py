@@ -1,4 +1,4 @@
-"""Files that tell of memory beside the profile: snapshots of GPUs as Python pickles them, memory.json, RunMetadata."""
+"""Files that say what memory was used beside the profile: snapshots of GPUs as Python pickles them, memory.json, RunMetadata."""
 import glob
 import gzip
 import json

@@ -14,6 +14,7 @@
 #include "align/align.h"
 #include "base/memory.h"
 #include "graph/builder.h"
+#include "ingest/trace.h"
 #include "nomem.h"
 #include "replay/replay.h"
 #include "temp_folder.h"
@@ -194,6 +195,52 @@ static void test_reading_plans_and_steps_survives_any_failed_allocation(void **s
     dpro_verify_destroy(verify);
 }
 
+static const char profile[] =
+    "{\"schemaVersion\":1,\"distributedInfo\":{\"rank\":0,\"world_size\":1},\"traceEvents\":["
+    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":5,\"tid\":6,\"ts\":1,\"dur\":9},"
+    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"dpro.module:a\",\"pid\":5,\"tid\":6,\"ts\":1,"
+    "\"dur\":9},{\"ph\":\"i\",\"name\":\"[memory]\",\"pid\":5,\"tid\":6,\"ts\":2,\"args\":{"
+    "\"Bytes\":4,\"Addr\":8}}]}";
+static const char held[] =
+    "{\"schema\":\"dpro.memory/1\",\"device\":\"cpu\",\"modules\":[[\"\",\"N\"]],"
+    "\"blocks\":[[\"parameter\",\"w\",64,64],[\"parameter\",\"w\",64,64]]}";
+/* {"segments": [{"address": 1, "total_size": 4, "blocks": [{"size": 4, "state": "inactive"}]}],
+ * "device_traces": [[{"action": "alloc", "addr": 1, "size": 4, "time_us": 3, "pool_id": (0, 1)}]]}
+ */
+static const char snapshot[] =
+    "\x80\4}(\x8c\10segments]}(\x8c\7addressK\1\x8c\12total_sizeK\4\x8c\6blocks]}(\x8c\4sizeK\4"
+    "\x8c\5state\x8c\10inactiveuaua\x8c\15device_traces]]}(\x8c\6action\x8c\5alloc\x8c\4addrK\1"
+    "\x8c\4sizeK\4\x8c\7time_usK\3\x8c\7pool_idK\0K\1\x86uaau.";
+
+static void test_loading_memory_survives_any_failed_allocation(void **state)
+{
+    const struct dpro_trace_options options = {.threads = 1};
+    write_text("rank0/kineto.json", profile);
+    write_text("rank0/memory.json", held);
+    write_bytes("rank0/snapshot.pickle", snapshot, sizeof snapshot - 1);
+    const char *const paths[] = {in_folder("rank0/kineto.json"), in_folder("rank0/memory.json"),
+                                 in_folder("rank0/snapshot.pickle")};
+    long n_before = nomem_n_blocks, n = 0;
+    for (int rc = DPRO_ENOMEM; rc != 0; n++) {
+        struct dpro_trace *trace = NULL;
+        struct dpro_error err = {0};
+        nomem_n_left = n;
+        rc = dpro_trace_load(paths, 3, &options, &trace, &err);
+        nomem_n_left = -1;
+        assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == DPRO_ENOMEM));
+        if (trace) {
+            assert_int_equal(trace->ranks[0].n_allocations, 1);
+            assert_int_equal(trace->ranks[0].allocations[0].device, 0); /* the snapshot's */
+            assert_int_equal(trace->ranks[0].n_module_calls, 1);
+            assert_int_equal(trace->ranks[0].held->n_blocks, 1);
+            assert_int_equal(trace->ranks[0].allocators[0].n_segments, 1);
+        }
+        dpro_trace_destroy(trace);
+        assert_int_equal(nomem_n_blocks, n_before);
+    }
+    assert_true(n > 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -201,6 +248,7 @@ int main(void)
         cmocka_unit_test(test_replaying_survives_any_failed_allocation),
         cmocka_unit_test(test_aligning_survives_any_failed_allocation),
         TEST_IN_FOLDER(test_reading_plans_and_steps_survives_any_failed_allocation),
+        TEST_IN_FOLDER(test_loading_memory_survives_any_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,6 +70,35 @@ static void add_samples(struct dpro_graph *g)
         g->measured_ns[s] = 700;
 }
 
+/* Each op takes a block that the next one gives back; the second rank is on a GPU. */
+static void add_memory(struct dpro_graph *g)
+{
+    g->memory = arena_array(&g->arena, 2, sizeof *g->memory);
+    for (uint32_t r = 0; r < 2; r++) {
+        struct graph_memory *m = &g->memory[r];
+        m->gpu = r == 1;
+        m->blocks = arena_array(&g->arena, 40, sizeof *m->blocks);
+        m->moments = arena_array(&g->arena, 80, sizeof *m->moments);
+        m->calls = arena_array(&g->arena, 1, sizeof *m->calls);
+        m->n_calls = 1;
+        for (uint32_t op = r * 40; op < r * 40 + 40; op++) {
+            struct graph_block *block = &m->blocks[m->n_blocks++];
+            *block = (struct graph_block){.size_bytes = op << 20, .given = MEMORY_NONE};
+            block->taken = op % 8 ? m->n_moments : MEMORY_NONE;
+            block->call = op % 2 ? 0 : MEMORY_NONE;
+            block->name = g->name[op];
+            if (op % 8)
+                m->moments[m->n_moments++] =
+                    (struct graph_moment){.op = op, .block = m->n_blocks - 1};
+            if (m->n_blocks > 1) {
+                m->blocks[m->n_blocks - 2].given = m->n_moments;
+                m->moments[m->n_moments++] =
+                    (struct graph_moment){.op = op, .gives = true, .block = m->n_blocks - 2};
+            }
+        }
+    }
+}
+
 static int replay(const struct dpro_graph *g, int engine, struct dpro_error *err)
 {
     const char *delays[] = {"FW=2", "op@1=+0.001"};
@@ -106,6 +135,7 @@ static void test_replaying_survives_any_failed_allocation(void **state)
     struct dpro_error err;
     assert_int_equal(build(&g, &err), 0);
     add_samples(g);
+    add_memory(g);
     static struct graph_collective lone = {.barrier = DPRO_NO_OP}; /* else there is no Daydream */
     g->collectives = &lone;
     g->n_collectives = 1;

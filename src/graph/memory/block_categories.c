@@ -29,28 +29,32 @@ static void list_backward(struct categorizer *c)
     sort_i64(c->backward.at, c->backward.n);
 }
 
-/* What is accumulated is taken in by a node "torch::autograd::AccumulateGrad". */
-static void list_accumulated(struct memory_build *b)
-{
-    for (uint32_t n = 0; b->node_of_span && n < b->trace->n_et_nodes; n++) {
-        const struct et_node *node = &b->trace->et_nodes[n];
-        if (node->span == NO_ID || !(b->rank->classes[node->name] & NAME_ACCUMULATE))
-            continue;
-        for (uint32_t i = 0; i < node->n_inputs; i++) {
-            uint32_t block = memory_block_of(b, b->trace->et_tensors[node->first_input + i].storage,
-                                             b->trace->spans[node->span].start_ns);
-            if (block != NO_ID)
-                b->blocks.at[block].accumulated = true;
-        }
-    }
-}
-
 static bool lies_in(const struct memory_build *b, uint32_t span, uint32_t classes)
 {
     for (; span != NO_ID; span = b->trace->spans[span].parent)
         if (b->rank->classes[b->trace->spans[span].name] & classes)
             return true;
     return false;
+}
+
+/* What is handed to a parameter is taken in by a node "torch::autograd::AccumulateGrad", a gradient
+ * by the optimizer, too. */
+static void list_gradients(struct memory_build *b)
+{
+    for (uint32_t n = 0; b->node_of_span && n < b->trace->n_et_nodes; n++) {
+        const struct et_node *node = &b->trace->et_nodes[n];
+        bool hands_over = b->rank->classes[node->name] & NAME_ACCUMULATE;
+        if (node->span == NO_ID || (!hands_over && (b->rank->phases[node->span] != DPRO_OP_UPDATE ||
+                                                    !lies_in(b, node->span, NAME_OPTIMIZER_STEP))))
+            continue;
+        for (uint32_t i = 0; i < node->n_inputs; i++) {
+            uint32_t block = memory_block_of(b, b->trace->et_tensors[node->first_input + i].storage,
+                                             b->trace->spans[node->span].start_ns);
+            if (block != NO_ID)
+                *(hands_over ? &b->blocks.at[block].accumulated : &b->blocks.at[block].updates) =
+                    true;
+        }
+    }
 }
 
 /* Whether a function of a backward pass begins while the block is there. */
@@ -80,13 +84,24 @@ static int64_t backward_end(const struct memory_build *b, int64_t before_ns)
     return end_ns;
 }
 
-/* What is made in the backward pass, handed to a parameter, and there for the update. */
+/* What is made in the backward pass and is there for the update; where collectives scatter
+ * gradients, what comes of that. */
 static bool is_gradient(const struct categorizer *c, uint32_t index)
 {
-    const struct block_build *block = &c->b->blocks.at[index];
-    bool before = block->taken_ns < c->b->start_ns;
-    return block->given_ns > c->backward_end_ns[before] &&
-           (!c->b->node_of_span || block->accumulated);
+    const struct memory_build *b = c->b;
+    const struct block_build *block = &b->blocks.at[index];
+    bool before = block->taken_ns < b->start_ns;
+    if (block->given_ns <= c->backward_end_ns[before] ||
+        lies_in(b, block->span, NAME_OPTIMIZER_STEP))
+        return false;
+    if (block->accumulated || block->updates)
+        return true;
+    return !b->node_of_span && b->rank->phases[block->span] == DPRO_OP_BW;
+}
+
+static bool is_communication(const struct memory_build *b, uint32_t span)
+{
+    return lies_in(b, span, NAME_COMM_CALL | NAME_COMM_PARAM | NAME_COMM_RUN | NAME_COMM_SCOPE);
 }
 
 static uint8_t category_of(const struct categorizer *c, uint32_t index)
@@ -95,7 +110,9 @@ static uint8_t category_of(const struct categorizer *c, uint32_t index)
     const struct block_build *block = &b->blocks.at[index];
     if (block->span == NO_ID)
         return DPRO_MEMORY_OTHER;
-    if (lies_in(b, block->span, NAME_COMM_CALL | NAME_COMM_PARAM | NAME_COMM_RUN | NAME_COMM_SCOPE))
+    if (is_gradient(c, index))
+        return DPRO_MEMORY_GRADIENT;
+    if (is_communication(b, block->span))
         return DPRO_MEMORY_COMMUNICATION;
     if (is_workspace(b, block))
         return DPRO_MEMORY_WORKSPACE;
@@ -103,11 +120,13 @@ static uint8_t category_of(const struct categorizer *c, uint32_t index)
     case DPRO_OP_INPUT:
         return DPRO_MEMORY_INPUT;
     case DPRO_OP_UPDATE:
-        return block->given_ns == AFTER_STEP ? DPRO_MEMORY_STATE : DPRO_MEMORY_TEMPORARY;
+        return block->given_ns == AFTER_STEP && lies_in(b, block->span, NAME_OPTIMIZER_STEP)
+                   ? DPRO_MEMORY_STATE
+                   : DPRO_MEMORY_TEMPORARY;
     case DPRO_OP_BW:
         if (b->span_calls[block->span].call != MEMORY_NONE && !b->span_calls[block->span].backward)
             break;
-        return is_gradient(c, index) ? DPRO_MEMORY_GRADIENT : DPRO_MEMORY_TEMPORARY;
+        return DPRO_MEMORY_TEMPORARY;
     default:
         break;
     }
@@ -145,7 +164,7 @@ void memory_categorize(struct memory_build *b)
     list_backward(&c);
     c.backward_end_ns[false] = backward_end(b, b->end_ns);
     c.backward_end_ns[true] = backward_end(b, b->start_ns);
-    list_accumulated(b);
+    list_gradients(b);
     for (uint32_t i = 0; i < b->blocks.n; i++) {
         struct block_build *block = &b->blocks.at[i];
         if (block->held != NO_ID || block->taken_ns == BEFORE_WINDOW)

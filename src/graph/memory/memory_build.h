@@ -23,6 +23,7 @@ struct block_build {
     uint32_t is;       /* its index in the result; NO_ID: it was gone before the iteration */
     uint64_t numel;    /* of its tensor; 0: not known */
     bool in_forward;   /* it is older than the iteration, whose forward pass uses it */
+    bool updates;      /* an optimizer takes it in */
     bool accumulated;  /* it was handed to a parameter as its gradient */
     bool merged;       /* one of several blocks of before of which only the sum is known */
     struct graph_block to;

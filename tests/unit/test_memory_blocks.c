@@ -464,6 +464,42 @@ static void test_what_a_library_asks_for_scales_with_the_batch(void **state)
     dpro_graph_destroy(g);
 }
 
+/* FSDP's: a collective makes each rank's part of a gradient, which the optimizer takes in. */
+static void test_what_a_collective_makes_for_the_optimizer_is_a_gradient(void **state)
+{
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int s = 0; s < 2; s++) {
+        trace_text_step(t, s, 1000 * s, 1000);
+        op(t, "autograd::engine::evaluate_function: MmBackward0", 10 * s + 1, 1000 * s + 100, 300,
+           "\"Sequence number\": 7, \"Fwd thread id\": 1");
+        op(t, "c10d::_reduce_scatter_base_", 10 * s + 2, 1000 * s + 150, 100, "");
+        trace_text_cpu(t, "user_annotation", "Optimizer.step#SGD.step", 1, 1000 * s + 500, 200, "");
+        op(t, "aten::add_", 10 * s + 3, 1000 * s + 550, 100, "");
+    }
+    trace_text_memory(t, 1, -1, 1160, 64, 40, -1);
+    trace_text_memory(t, 1, -1, 1170, 128, 24, -1); /* the collective's own */
+    trace_text_memory(t, 1, -1, 1240, 128, -24, -1);
+    struct trace_text *et = trace_text_execution("et_rank0.json");
+    for (int s = 0; s < 2; s++) {
+        char text[700];
+        snprintf(text, sizeof text,
+                 "%s{\"name\": \"c10d::_reduce_scatter_base_\", \"id\": %d2, \"rf_id\": %d2, "
+                 "\"parent\": 0, \"inputs\": [[1, 10, 0, 20, 4, \"cpu\"]], "
+                 "\"outputs\": [[2, 11, 0, 10, 4, \"cpu\"]]},"
+                 "{\"name\": \"aten::add_\", \"id\": %d3, \"rf_id\": %d3, \"parent\": 0, "
+                 "\"inputs\": [[3, 12, 0, 10, 4, \"cpu\"], [2, 11, 0, 10, 4, \"cpu\"]], "
+                 "\"outputs\": [[3, 12, 0, 10, 4, \"cpu\"]]}",
+                 s ? "," : "", s, s, s, s);
+        trace_text_node(et, text);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(block_of(m, 40, 0)->taken, 0);
+    assert_int_equal(block_of(m, 40, 0)->category, DPRO_MEMORY_GRADIENT);
+    assert_int_equal(block_of(m, 24, 0)->category, DPRO_MEMORY_COMMUNICATION);
+    dpro_graph_destroy(g);
+}
+
 static void test_ranks_with_and_without_allocations(void **state)
 {
     struct trace_text *t = two_steps(0, 2);
@@ -500,6 +536,7 @@ int main(void)
         cmocka_unit_test(test_without_a_list_tensors_tell_what_was_there_before),
         cmocka_unit_test(test_without_allocations_storages_live_from_their_first_use_to_the_last),
         cmocka_unit_test(test_what_a_library_asks_for_scales_with_the_batch),
+        cmocka_unit_test(test_what_a_collective_makes_for_the_optimizer_is_a_gradient),
         cmocka_unit_test(test_ranks_with_and_without_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -115,6 +115,19 @@ static void write_blocks(struct memory_build *b)
         memcpy(to->calls, b->calls.at, b->calls.n * sizeof *to->calls);
 }
 
+static void find_blocks(struct memory_build *b)
+{
+    if (b->to->is.source == DPRO_MEMORY_ALLOCATIONS)
+        memory_join_allocations(b);
+    else
+        memory_find_lives(b);
+    memory_add_older(b);
+    for (uint32_t m = 0; m < b->moments.n; m++) {
+        struct graph_block *to = &b->blocks.at[b->moments.at[m].block].to;
+        *(b->moments.at[m].gives ? &to->given : &to->taken) = m;
+    }
+}
+
 static void make(struct memory_build *b)
 {
     struct graph_memory *to = &b->to->is;
@@ -125,7 +138,7 @@ static void make(struct memory_build *b)
     if (b->trace->recording)
         to->batch_size = b->trace->recording->batch_size;
     memory_find_nodes(b);
-    memory_find_blocks(b);
+    find_blocks(b);
     memory_find_calls(b);
     memory_bind_storages(b);
     memory_categorize(b);

@@ -122,7 +122,7 @@ static bool is_wanted(const struct memory_build *b, const struct trace_allocatio
            event->bytes != 0;
 }
 
-static void add_events(struct memory_build *b)
+void memory_join_allocations(struct memory_build *b)
 {
     struct joiner joiner = {.b = b};
     for (uint32_t i = 0; i < b->trace->n_allocations; i++)
@@ -327,18 +327,10 @@ void memory_measure(struct memory_build *b)
         to->measured_peak_bytes = find_peak(b); /* else what was there before is not known */
 }
 
-void memory_find_blocks(struct memory_build *b)
+void memory_add_older(struct memory_build *b)
 {
-    if (b->to->is.source == DPRO_MEMORY_ALLOCATIONS)
-        add_events(b);
-    else
-        memory_find_lives(b);
     if (b->held)
         add_held(b);
     else
         add_recorded(b);
-    for (uint32_t m = 0; m < b->moments.n; m++) {
-        struct graph_block *to = &b->blocks.at[b->moments.at[m].block].to;
-        *(b->moments.at[m].gives ? &to->given : &to->taken) = m;
-    }
 }

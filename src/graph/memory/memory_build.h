@@ -68,7 +68,8 @@ struct memory_build {
 };
 
 /* memory_blocks.c: what was taken and given back in the window, and what was there before. */
-void memory_find_blocks(struct memory_build *b);
+void memory_join_allocations(struct memory_build *b);
+void memory_add_older(struct memory_build *b);
 uint32_t memory_push_block(struct memory_build *b, int64_t taken_ns, uint64_t address,
                            uint64_t size_bytes);
 /* The block of that name and size is there from before the iteration until after it. */

@@ -220,7 +220,7 @@ static void add_block(struct biographer *b, const struct life *life)
     const struct trace_span *spans = build->trace->spans;
     uint32_t index = memory_push_block(build, life->born_ns, 0, life->size_bytes);
     struct block_build *block = &build->blocks.at[index];
-    block->given_ns = MAX(given_ns(b, life), life->born_ns);
+    block->given_ns = MAX(given_ns(b, life), life->born_ns + 1);
     block->span = life->span;
     block->numel = life->numel;
     block->to.item_bytes = life->item_bytes;

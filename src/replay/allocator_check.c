@@ -19,10 +19,11 @@ struct replayer {
     const struct allocator_start *start;
     struct allocator *allocator;
     struct allocator_check *check;
-    uint32_t at, end; /* what of the stretch is not matched yet */
-    bool *matched;    /* by request */
-    bool refused;     /* the stretch ends with a refusal */
-    uint32_t n_tries; /* of the request to get something from the device */
+    uint32_t at, end;   /* what of the stretch is not matched yet */
+    bool *matched;      /* by request */
+    bool reserved_one;  /* range of addresses, for this stretch */
+    bool refused;       /* the stretch ends with a refusal */
+    uint32_t n_refused; /* times that the device had no room for the request */
     uint64_t next_made_up, reserved;
     uint64_t older, younger; /* addresses of segments, where the first block placed otherwise tells
                                 which of the two was taken first; 0: it does not */
@@ -66,32 +67,56 @@ static const struct allocator_request *match(struct replayer *r, uint8_t what, u
 }
 
 /* Whether the device has no room for what is asked for: then the record goes on with something
- * given back, or with a refusal. The third try was after all was given back. */
+ * given back, or with a refusal. It is asked a third time when all was given back. */
 static bool has_no_room(struct replayer *r)
 {
     const struct allocator_request *act = next_act(r);
-    r->n_tries++;
-    return act ? gives(act->what) && r->n_tries < 3 : r->refused;
+    if (act ? !gives(act->what) || r->n_refused == 2 : !r->refused)
+        return false;
+    r->n_refused++;
+    return true;
+}
+
+static bool is_unmapped(const struct allocator *a, const struct pool *pool, uint64_t address)
+{
+    uint32_t b = by_address_first(pool->unmapped, a->table.rows.at);
+    for (; b != NO_BLOCK; b = by_address_next(pool->unmapped, a->table.rows.at, b))
+        if (address - block_at(a, b)->address < block_at(a, b)->size)
+            return true;
+    return false;
+}
+
+/* Where the range of a new expandable segment begins is not recorded, but what is mapped of it
+ * first, now or later: the first of its kind that lies in no other range. Where a request that is
+ * larger than a range reserves several in vain, it is the lowest of them. 0: nothing is mapped. */
+static uint64_t find_range(const struct replayer *r, uint32_t stream, bool small)
+{
+    const struct allocator_history *history = r->history;
+    const struct pool *pool = pool_of(r->allocator, stream, small);
+    for (uint32_t i = r->at; i < history->n_requests && i - r->at < LOOK_AHEAD; i++) {
+        const struct allocator_request *act = &history->requests[i];
+        if (act->what == ALLOCATOR_MAPPED && act->stream == stream && !r->start->left_out[i] &&
+            (act->bytes == SMALL_SEGMENT) == small && !is_unmapped(r->allocator, pool, act->id))
+            return act->id;
+    }
+    return 0;
 }
 
 static uint64_t answer_take(void *arg, uint64_t bytes, uint32_t stream, bool small, bool reserves)
 {
     struct replayer *r = arg;
-    (void)small;
-    if (reserves) { /* which is not recorded, but what is mapped first */
-        for (uint32_t i = r->at; i < r->end; i++)
-            if (r->history->requests[i].what == ALLOCATOR_MAPPED &&
-                r->history->requests[i].stream == stream)
-                return r->history->requests[i].id;
-    } else {
-        if (has_no_room(r))
-            return 0;
-        const struct allocator_request *act = match(r, ALLOCATOR_SEGMENT_TAKEN, 0, bytes);
-        if (act)
-            return act->id;
+    if (!reserves && has_no_room(r))
+        return 0;
+    const struct allocator_request *act =
+        reserves ? NULL : match(r, ALLOCATOR_SEGMENT_TAKEN, 0, bytes);
+    uint64_t address = act                            ? act->id
+                       : reserves && !r->reserved_one ? find_range(r, stream, small)
+                                                      : 0;
+    r->reserved_one |= reserves;
+    if (address == 0) {
+        address = r->next_made_up;
+        r->next_made_up += (bytes + SMALL_SEGMENT - 1) / SMALL_SEGMENT * SMALL_SEGMENT;
     }
-    uint64_t address = r->next_made_up;
-    r->next_made_up += (bytes + SMALL_SEGMENT - 1) / SMALL_SEGMENT * SMALL_SEGMENT;
     return address;
 }
 
@@ -185,7 +210,8 @@ static void do_stretch(struct replayer *r, uint32_t first, uint32_t end)
     }
     r->at = first;
     r->end = end;
-    r->n_tries = 0;
+    r->n_refused = 0;
+    r->reserved_one = false;
     count_recorded(r, first, end);
     struct allocator_request taking = {.what = ALLOCATOR_TAKE};
     if (takes || r->refused) {

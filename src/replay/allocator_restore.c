@@ -122,6 +122,9 @@ static uint32_t restore_range(struct allocator *a, const struct allocator_segmen
     if (mapped == 0)
         return n;
     uint32_t b = restore_whole(a, first, bytes);
+    a->n_taken = MAX(a->n_taken + 1, first->order);
+    if (!a->settings.by_address)
+        block_at(a, b)->order = first->order ?: a->n_taken;
     for (uint32_t i = 0; i < n && b != NO_BLOCK; i++) {
         const struct allocator_segment *at = &segments[numbers[i]];
         if (at->size_bytes == 0 || at->address < block_at(a, b)->address)

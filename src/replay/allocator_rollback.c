@@ -239,7 +239,7 @@ static void measure_unsure(struct rollback *r)
 
 ORDER_OF_INDICES(by_age, struct allocator_segment, ASCENDING(order) ?: ASCENDING(address));
 
-/* Numbers the plain segments: first those whose order is not known. */
+/* Numbers the segments: first those whose order is not known. */
 static void number_segments(struct allocator_start *start)
 {
     struct allocator_segment *all = start->segments.at;
@@ -251,7 +251,7 @@ static void number_segments(struct allocator_start *start)
     }
     qsort_r(ages, n, sizeof *ages, by_age, all);
     for (uint32_t i = 0; i < n; i++)
-        all[ages[i]].order = all[ages[i]].expandable ? 0 : ++next;
+        all[ages[i]].order = ++next;
     mem_free(ages);
 }
 

@@ -61,7 +61,7 @@ static uint32_t take_segment(struct allocator *a, const struct pool *pool, uint6
                                      .prev = NO_BLOCK,
                                      .next = NO_BLOCK,
                                      .segment = range,
-                                     .order = a->settings.by_address || reserves ? 0 : ++a->n_taken,
+                                     .order = a->settings.by_address ? 0 : ++a->n_taken,
                                      .mapped = !reserves,
                                      .expandable = reserves};
     a->figures.n_segments++;
@@ -176,13 +176,13 @@ static bool has_room(const struct allocator *a, uint32_t b, uint64_t size)
 /* A free or an unmapped block that can grow to that size. */
 static uint32_t find_expandable(struct allocator *a, struct pool *pool, uint64_t size)
 {
-    uint32_t b = by_address_find(pool->unmapped, a->table.rows.at, 0);
+    uint32_t b = by_address_first(pool->unmapped, a->table.rows.at);
     while (b != NO_BLOCK) {
         uint32_t prev = block_at(a, b)->prev;
         uint32_t first = prev != NO_BLOCK && block_at(a, prev)->state == BLOCK_FREE ? prev : b;
         if (has_room(a, first, size))
             return first;
-        b = by_address_find(pool->unmapped, a->table.rows.at, block_at(a, b)->address + 1);
+        b = by_address_next(pool->unmapped, a->table.rows.at, b);
     }
     uint64_t unit = granule(a, pool);
     uint64_t bytes = ((a->range_bytes ?: MAX(RANGE_DEFAULT, size)) + unit - 1) / unit * unit;

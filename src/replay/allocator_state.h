@@ -24,7 +24,7 @@ enum {
 /* The free blocks of a stream, small or large. */
 struct pool {
     struct free_blocks free;
-    uint32_t unmapped; /* a treap by address, of expandable segments */
+    uint32_t unmapped; /* a treap, of expandable segments */
     uint32_t stream;
     bool small;
 };

@@ -18,8 +18,7 @@ struct place {
 static inline struct place place_of(const struct block *blocks, uint32_t b, bool by_size)
 {
     const struct block *block = &blocks[b];
-    return by_size ? (struct place){block->size, block->address, block->order, b}
-                   : (struct place){0, block->address, 0, b};
+    return (struct place){by_size ? block->size : 0, block->address, block->order, b};
 }
 
 static inline bool is_before(const struct block *blocks, uint32_t b, struct place place,
@@ -229,7 +228,14 @@ void by_address_remove(uint32_t *root, struct block *blocks, uint32_t b)
     treap_remove(root, blocks, b, false);
 }
 
-uint32_t by_address_find(uint32_t root, const struct block *blocks, uint64_t address)
+uint32_t by_address_first(uint32_t root, const struct block *blocks)
 {
-    return treap_find(root, blocks, (struct place){.address = address}, false);
+    return treap_find(root, blocks, (struct place){0}, false);
+}
+
+uint32_t by_address_next(uint32_t root, const struct block *blocks, uint32_t b)
+{
+    struct place place = place_of(blocks, b, false);
+    place.index++;
+    return treap_find(root, blocks, place, false);
 }

@@ -52,8 +52,8 @@ uint32_t free_blocks_next(const struct free_blocks *set, const struct block *blo
 uint32_t free_blocks_previous(const struct free_blocks *set, const struct block *blocks,
                               uint32_t b);
 
-/* The same for a treap ordered by address alone. */
+/* A treap of blocks by address alone. */
 void by_address_insert(uint32_t *root, struct block *blocks, uint32_t b);
 void by_address_remove(uint32_t *root, struct block *blocks, uint32_t b);
-/* The first at or behind an address; NO_BLOCK. */
-uint32_t by_address_find(uint32_t root, const struct block *blocks, uint64_t address);
+uint32_t by_address_first(uint32_t root, const struct block *blocks); /* NO_BLOCK: there is none */
+uint32_t by_address_next(uint32_t root, const struct block *blocks, uint32_t b);

@@ -50,7 +50,8 @@ uint32_t memory_push_block(struct memory_build *b, int64_t taken_ns, uint64_t ad
 struct block_build *memory_add_before(struct memory_build *b, uint8_t category, uint32_t name,
                                       uint64_t size_bytes)
 {
-    struct block_build *block = &b->blocks.at[memory_push_block(b, BEFORE_WINDOW, 0, size_bytes)];
+    uint32_t index = memory_push_block(b, BEFORE_WINDOW, 0, size_bytes); /* which may move them */
+    struct block_build *block = &b->blocks.at[index];
     block->to.category = category;
     block->to.name = name;
     return block;

@@ -243,7 +243,7 @@ static int take_servers(const struct dpro_model *m, const struct plan_file *plan
 }
 
 int buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
-                 uint32_t *n_fused_ops, struct dpro_error *err)
+                 struct plan_beside *beside, struct dpro_error *err)
 {
     struct plan_file plan;
     int rc = plan_file_read(path, &plan, err);
@@ -256,7 +256,8 @@ int buckets_read(const struct dpro_model *model, const char *path, struct dpro_s
     if (plan.cycle_ns > 0 && model->net.gate.cycle_ns > 0)
         strategy->cycle_ns = plan.cycle_ns;
     strategy->compression = plan.compression;
-    *n_fused_ops = plan.n_fused_ops;
+    *beside =
+        (struct plan_beside){plan.n_fused_ops, (uint32_t)plan.recomputed.n, plan.micro_batches};
     if (plan.buckets.n == 0)
         return dpro_error_set(err, DPRO_EFORMAT, "%s: no buckets in it", plan.path);
     if (plan.buckets.n > model->n_tensors)

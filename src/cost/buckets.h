@@ -21,11 +21,15 @@ void buckets_take_memory(const struct dpro_model *model, const struct dpro_strat
 void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64_t cap_bytes,
                     struct dpro_strategy *strategy);
 
+/* What a plan asks for beside what it sends. */
+struct plan_beside {
+    uint32_t n_fused_ops, n_recomputed, micro_batches;
+};
 /* From a JSON list of lists of tensor names, or a plan (its folder, or plan.json): that one's
- * partitions, priorities and compression, too. Every tensor must be in exactly one bucket. The ops
- * that it fuses are counted, no more. */
+ * partitions, priorities and compression, too. Every tensor must be in exactly one bucket. What it
+ * asks for beside that is counted, no more. */
 int buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
-                 uint32_t *n_fused_ops, struct dpro_error *err);
+                 struct plan_beside *beside, struct dpro_error *err);
 
 /* Cuts buckets in parts of at most that. */
 void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,

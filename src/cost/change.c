@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/change_memory.h"
 #include "cost/cost.h"
@@ -257,14 +258,20 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
     if (c->first_bucket_bytes != 0 && c->bucket_cap_bytes == 0)
         return refuse(err, "a cap for the first bucket needs one for the others");
     if (c->buckets_path) {
-        uint32_t n_fused_ops;
-        int rc = buckets_read(m, c->buckets_path, &m->baseline, &n_fused_ops, err);
+        struct plan_beside beside;
+        int rc = buckets_read(m, c->buckets_path, &m->baseline, &beside, err);
         if (rc < 0)
             return rc;
-        if (n_fused_ops > 0)
+        if ((beside.n_recomputed > 0 && !c->recompute) ||
+            (beside.micro_batches > 1 && c->micro_batches == 0))
+            note(notes,
+                 "the plan recomputes modules (%u) or cuts the batch (%u micro-batches), too: "
+                 "add --recompute with the plan, and --accumulate",
+                 beside.n_recomputed, MAX(beside.micro_batches, 1));
+        if (beside.n_fused_ops > 0)
             note(notes,
                  "the plan fuses ops (%u), too: that is left out, what it sends is looked at alone",
-                 n_fused_ops);
+                 beside.n_fused_ops);
     } else if (c->bucket_cap_bytes != 0) {
         buckets_by_cap(m, c->first_bucket_bytes ? c->first_bucket_bytes : c->bucket_cap_bytes,
                        c->bucket_cap_bytes, &m->baseline);

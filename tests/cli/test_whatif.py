@@ -232,6 +232,15 @@ class WhatIf(Case):
         self.assertEqual(nothing["speedup"], 1)
         self.assertEqual(nothing["memory"]["peak_bytes"], nothing["memory"]["baseline_peak_bytes"])
 
+    def test_a_plan_that_also_recomputes_says_that_its_buckets_alone_are_looked_at(self):
+        self.assert_code(dpro("optimize", BUNDLED, "-o", self.path("plan")), DONE)
+        with open(self.path("plan/plan.json"), encoding="utf-8") as file:
+            plan = json.load(file)
+        plan["memory"] = {"recompute": ["blocks.0"], "micro_batches": 2}
+        path = self.write("plan.json", json.dumps(plan))
+        warnings = self.ask(BUNDLED, "--buckets", path)["warnings"]
+        self.assertTrue(any("recomputes modules (1)" in w for w in warnings), warnings)
+
     def test_a_trace_with_too_little_says_what_is_missing(self):
         one = self.write("one.json", job(world=1)[0])
         self.assert_error(dpro("whatif", one), INPUT, "one rank")

@@ -28,8 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     strategy = buckets_make(&model, &arena);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    uint32_t n_fused_ops;
-    if (WITHIN_SCOPE(-1, buckets_read(&model, path, &strategy, &n_fused_ops, &err)) == 0) {
+    struct plan_beside beside;
+    if (WITHIN_SCOPE(-1, buckets_read(&model, path, &strategy, &beside, &err)) == 0) {
         uint32_t seen = 0, at = 0;
         for (uint32_t b = 0; b < strategy.n_buckets; at += strategy.buckets[b++].n)
             if (strategy.buckets[b].first != at || strategy.buckets[b].n == 0 ||

@@ -313,8 +313,8 @@ static int read_list(const struct job *job, const char *text, struct dpro_strate
     close(fd);
     *err = (struct dpro_error){.code = 0};
     *strategy = buckets_make(&job->model, arena);
-    uint32_t n_fused_ops;
-    int rc = WITHIN_SCOPE(-1, buckets_read(&job->model, path, strategy, &n_fused_ops, err));
+    struct plan_beside beside;
+    int rc = WITHIN_SCOPE(-1, buckets_read(&job->model, path, strategy, &beside, err));
     unlink(path);
     return rc;
 }

@@ -164,7 +164,10 @@ struct rank_memory *build_memory(const struct rank_build *rank)
     array_fini(&b.calls);
     array_fini(&b.bindings);
     map_fini(&b.storage_numbers);
-    return b.to;
+    if (b.to->is.n_blocks > 0)
+        return b.to;
+    rank_memory_destroy(b.to); /* tensors elsewhere, or of no op that is seen */
+    return NULL;
 }
 
 void rank_memory_destroy(struct rank_memory *memory)

@@ -227,16 +227,20 @@ static void bind_older(struct matcher *matcher, const struct older *older)
 }
 
 /* What the batch is in, where the job made it before: nothing that is known to be an input is used
- * in the forward pass. */
+ * in the forward pass, and its size allows it. */
 static void find_batch(struct memory_build *b)
 {
+    uint32_t batch_size = b->to->is.batch_size;
     for (size_t i = 0; i < b->blocks.n; i++)
         if (b->blocks.at[i].to.category == DPRO_MEMORY_INPUT &&
             (b->blocks.at[i].in_forward || b->blocks.at[i].taken_ns >= b->start_ns))
             return;
-    for (size_t i = 0; i < b->blocks.n; i++)
-        if (b->blocks.at[i].to.category == DPRO_MEMORY_OTHER && b->blocks.at[i].in_forward)
-            b->blocks.at[i].to.category = DPRO_MEMORY_INPUT;
+    for (size_t i = 0; i < b->blocks.n && batch_size > 0; i++) {
+        struct block_build *block = &b->blocks.at[i];
+        if (block->to.category == DPRO_MEMORY_OTHER && block->in_forward &&
+            block->numel % batch_size == 0)
+            block->to.category = DPRO_MEMORY_INPUT;
+    }
 }
 
 void memory_bind_older(struct memory_build *b)

@@ -27,6 +27,7 @@ EVENT_M_OPS, FIXED_M_OPS, BYTES_PER_OP = 10, 60, 60
 DLRM_S = 2.0
 SEARCH_S, EVALUATIONS_S = {2: 60, 16: 10, 128: 60}, {16: 1000, 1024: 50}  # by ranks: seconds; a second
 ALLOCATOR_M_REQUESTS = 10
+RECOMPUTE_S = 0.1  # which of 96 blocks to recompute
 ALIGN_S, ALIGN_BYTES, ALIGN_RATIO = (1, 30), 64, 1  # 16 clocks and 1,024
 
 
@@ -206,6 +207,17 @@ def align(table, build):
     table.add("align / SciPy", seconds / float(found[0][2]), "x faster", ALIGN_RATIO)
 
 
+def recompute(table, build):
+    """Which of 96 blocks to recompute: the slowest budget of each kind of chain, over what it may take."""
+    program = os.path.join(build, "bench", "bench_recompute")
+    if not os.path.exists(program):
+        table.missing("modules to recompute", "bench_recompute was not built")
+        return
+    for kind, seconds, exact, n in re.findall(r"(.*): ([\d.]+) s, (\d+) of (\d+) exact", run([program])):
+        table.add(f"modules to recompute, {kind}, over {RECOMPUTE_S} s", float(seconds) / RECOMPUTE_S, "x", 1, False, digits=3)
+        table.add(f"modules to recompute, {kind}, exact", int(exact) / int(n), "", 0.999)
+
+
 def search(table, build):
     """The paper's Table 5 on generated jobs of 16 ranks, seconds; the whole search; evaluations a second."""
     program = os.path.join(build, "bench", "bench_search")
@@ -282,6 +294,7 @@ def main():
     allocator(table, build)
     align(table, build)
     search(table, build)
+    recompute(table, build)
     whole(table, build, args.rounds)
     tracer(table, build, args.rounds)
     summary = table.summary()

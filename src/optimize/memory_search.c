@@ -8,13 +8,14 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/evaluate.h"
 #include "cost/model_memory.h"
 #include "cost/strategy_memory.h"
 
-enum { MOST_MICRO_BATCHES = 64, MOST_EXCHANGED = 128, MOST_ROUNDS = 8 };
+enum { MOST_MICRO_BATCHES = 64, MOST_IN_SETS = 9, MOST_EXCHANGED = 128, MOST_ROUNDS = 8 };
 #define WORTH_MICRO_BATCHES                                                                        \
     0.01 /* of an iteration: the job's script has to be changed for them                           \
           */
@@ -120,9 +121,35 @@ static bool exchange(struct choosing *c, uint32_t n, int64_t *best_ns)
     return true;
 }
 
+/* Of a few modules each set is looked at. */
+static void try_sets(struct choosing *c, uint32_t n, int64_t *best_ns)
+{
+    bool *recomputed = c->strategy.recomputed;
+    uint32_t best = UINT32_MAX;
+    bool *found = mem_array(c->model->n_modules + (size_t)1, sizeof *found);
+    memcpy(found, recomputed, c->model->n_modules * sizeof *found);
+    for (uint32_t set = 0; set < 1u << n; set++) {
+        for (uint32_t i = 0; i < n; i++)
+            recomputed[c->modules[i]] = set >> i & 1;
+        int64_t ns = evaluate(c->evaluator, &c->strategy);
+        if (ns < *best_ns && memory_peak_bytes(c->model, &c->strategy) <= c->search->budget_bytes) {
+            *best_ns = ns;
+            best = set;
+        }
+    }
+    memcpy(recomputed, found, c->model->n_modules * sizeof *found);
+    for (uint32_t i = 0; i < n && best != UINT32_MAX; i++)
+        recomputed[c->modules[i]] = best >> i & 1;
+    mem_free(found);
+}
+
 static void exchange_modules(struct choosing *c, uint32_t n)
 {
     int64_t best_ns = evaluate(c->evaluator, &c->strategy);
+    if (n <= MOST_IN_SETS) {
+        try_sets(c, n, &best_ns);
+        return;
+    }
     for (int round = 0; n <= MOST_EXCHANGED && round < MOST_ROUNDS; round++)
         if (!exchange(c, n, &best_ns))
             break;

@@ -1,7 +1,6 @@
 /* report/optimize_memory.c: see optimize_memory.h. */
 #include "report/optimize_memory.h"
 
-#include <math.h>
 #include <stdio.h>
 
 #include "report/table.h"

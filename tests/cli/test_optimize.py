@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from support import BUNDLED, DONE, DPRO, INPUT, LAYERS, ROOT, SHARED, SYSTEM, USAGE, Case, dpro, job, recording, shared
+from support import BUNDLED, CHECK_FAILED, DONE, DPRO, INPUT, LAYERS, ROOT, SHARED, SYSTEM, USAGE, Case, dpro, job, recording, shared
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import plan as plans  # noqa: E402
@@ -383,6 +383,48 @@ class Optimize(Case):
         facts = json.loads(out)
         self.assertIn(facts["search"]["stopped_by"], ("stopped", "converged"))
         self.assertLessEqual(facts["best"]["iteration_ms"], facts["replayed_ms"])
+
+    def test_memory_that_suffices_changes_nothing(self):
+        plain, facts = self.optimize(DEMO), self.optimize(DEMO, "--memory", "1GiB")
+        self.assertEqual(facts["best"], plain["best"])
+        self.assertIsNone(plain["memory"]["budget_bytes"])
+        memory = facts["memory"]
+        self.assertEqual((memory["budget_bytes"], memory["fits"], memory["choices"]), (1 << 30, True, []))
+        self.assertEqual(memory["peak_bytes"], memory["baseline_peak_bytes"])
+        self.assertEqual((memory["recompute"], memory["micro_batches"]), ([], 1))
+        self.assertAlmostEqual(sum(memory["by_category"].values()), memory["peak_bytes"], delta=1)
+        self.assertIn("which fits 1073.7 MB", dpro("optimize", DEMO, "--memory", "1 GiB").out)
+
+    def test_a_budget_that_nothing_fits_is_answered_with_what_would(self):
+        done = dpro("optimize", DEMO, "--memory", "1MB", "--json", "-o", self.path("plan"))
+        self.assertEqual(done.code, CHECK_FAILED)
+        self.assertIn("no plan is written", done.err)
+        self.assertFalse(os.path.exists(self.path("plan")))
+        facts, memory = done.json, done.json["memory"]
+        self.assertFalse(memory["fits"] or facts["best"]["helps"])
+        self.assertEqual(memory["least_budget_bytes"], min(c["peak_bytes"] for c in memory["choices"]))
+        self.assertEqual(memory["choices"][0]["name"], "as it ran")
+        text = dpro("optimize", DEMO, "--memory", "1MB")
+        self.assertEqual(text.code, CHECK_FAILED)
+        self.assertIn("the smallest budget that it fits is %d bytes" % memory["least_budget_bytes"], " ".join(text.out.split()))
+        self.assertEqual(dpro("optimize", DEMO, "--memory", str(memory["least_budget_bytes"])).code, DONE)
+
+    def test_sizes_of_memory_have_units(self):
+        for text, size in (("123456789", 123456789), ("2e9", None), ("1.5GB", 1500000000), ("512 MiB", 512 << 20), ("200kB", 200000),
+                           ("1TiB", 1 << 40), ("0", None), ("0%", None), ("0.1", None), ("-1MB", None), ("16G", None), ("12XB", None),
+                           ("1iB", None), ("MB", None), ("%", None), ("5%%", None), ("9999999TB", None)):
+            with self.subTest(text):
+                done = dpro("optimize", DEMO, "--memory", text, "--json")
+                if size is None:
+                    self.assert_error(done, USAGE, "--memory", "16GiB")
+                else:
+                    self.assertEqual(done.json["memory"]["budget_bytes"], size)
+
+    def test_a_budget_needs_what_it_is_a_share_of(self):
+        self.assert_error(dpro("optimize", DEMO, "--memory", "80%"), INPUT, "how much memory", "in bytes")
+        servers = os.path.join(ROOT, "tests", "data", "tf-ps-n2")
+        self.assert_error(dpro("optimize", servers, "--memory", "1GB"), INPUT, "nothing in the trace tells")
+        self.assertIsNone(self.optimize(servers)["memory"])
 
     def test_a_pass_that_is_none_is_named(self):
         text = self.write("x.so", "no shared object")

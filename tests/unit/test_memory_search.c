@@ -1,0 +1,321 @@
+/* test_memory_search.c: jobs that are made to fit a budget, with a chain of blocks whose memory is
+ * made by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/map.h"
+#include "cost/buckets.h"
+#include "cost/model_memory.h"
+#include "cost/strategy_memory.h"
+#include "optimize/result.h"
+#include "search_job.h"
+
+enum { N_BLOCKS = 6, RESIDENT = 1000, HEAD = 30 };
+
+/* Each block keeps an activation, beside a temporary of its forward and one of its backward pass;
+ * then there is its gradient. */
+struct blocks {
+    struct model_memory memory;
+    struct graph_block blocks[2 + 4 * N_BLOCKS];
+    struct graph_moment moments[2 + 7 * N_BLOCKS];
+    uint8_t phases[2 + 7 * N_BLOCKS];
+    struct memory_call calls[N_BLOCKS];
+    struct model_call program_calls[N_BLOCKS];
+    struct model_module modules[N_BLOCKS];
+    char names[N_BLOCKS][16];
+};
+
+static uint32_t add_block(struct blocks *b, uint64_t size, uint32_t call, uint8_t category)
+{
+    b->blocks[b->memory.n_blocks] = (struct graph_block){.size_bytes = size,
+                                                         .taken = MEMORY_NONE,
+                                                         .given = MEMORY_NONE,
+                                                         .category = category,
+                                                         .scales = category != DPRO_MEMORY_GRADIENT,
+                                                         .call = call};
+    return b->memory.n_blocks++;
+}
+
+static void take(struct blocks *b, uint32_t block)
+{
+    b->blocks[block].taken = b->memory.n_moments;
+    b->moments[b->memory.n_moments++] = (struct graph_moment){.block = block};
+}
+
+static void give(struct blocks *b, uint32_t block)
+{
+    b->blocks[block].given = b->memory.n_moments;
+    b->moments[b->memory.n_moments++] = (struct graph_moment){.block = block, .gives = true};
+}
+
+/* The blocks' backward passes are the ops of the job's programs, from the last one on. */
+static struct blocks *add_memory(struct dpro_model *model, uint64_t seed)
+{
+    struct blocks *b = calloc(1, sizeof *b);
+    uint32_t kept[N_BLOCKS];
+    assert_non_null(b);
+    b->memory = (struct model_memory){.gpu = true,
+                                      .blocks = b->blocks,
+                                      .moments = b->moments,
+                                      .calls = b->calls,
+                                      .phases = b->phases,
+                                      .n_calls = N_BLOCKS,
+                                      .batch_size = 8};
+    b->blocks[add_block(b, RESIDENT, MEMORY_NONE, DPRO_MEMORY_PARAMETER)].scales = false;
+    for (uint32_t i = 0; i < N_BLOCKS; i++) {
+        uint64_t size = 200 + map_mix(seed * N_BLOCKS + i) % 200;
+        kept[i] = add_block(b, size, i, DPRO_MEMORY_ACTIVATION);
+        uint32_t scratch = add_block(b, size / 4, i, DPRO_MEMORY_TEMPORARY);
+        b->calls[i] =
+            (struct memory_call){.module = i, .parent = MODEL_NONE, .first = b->memory.n_moments};
+        take(b, kept[i]);
+        take(b, scratch);
+        give(b, scratch);
+        b->calls[i].last = b->calls[i].stop = b->memory.n_moments;
+        snprintf(b->names[i], sizeof b->names[i], "blocks.%u", i);
+        int64_t ns = (int64_t)(1000 + map_mix(seed + 77 * i) % 3000);
+        b->modules[i] = (struct model_module){b->names[i], "Block", MODEL_NONE, 1, size, ns};
+        b->program_calls[i] = (struct model_call){i, MODEL_NONE, N_BLOCKS - 1 - i, ns};
+    }
+    uint32_t head = add_block(b, HEAD, MEMORY_NONE, DPRO_MEMORY_TEMPORARY);
+    take(b, head);
+    give(b, head);
+    for (uint32_t i = N_BLOCKS; i-- > 0;) {
+        uint32_t scratch =
+            add_block(b, b->blocks[kept[i]].size_bytes / 3, MEMORY_NONE, DPRO_MEMORY_TEMPORARY);
+        uint32_t gradient = add_block(b, 20, MEMORY_NONE, DPRO_MEMORY_GRADIENT);
+        b->calls[i].backward_first = b->calls[i].again = b->memory.n_moments;
+        take(b, scratch);
+        take(b, gradient);
+        give(b, scratch);
+        give(b, kept[i]);
+        b->calls[i].backward_last = b->calls[i].released = b->memory.n_moments;
+    }
+    model->modules = b->modules;
+    model->n_modules = N_BLOCKS;
+    model->baseline.recomputed = NULL; /* was made for none */
+    model->memories = &b->memory;
+    model->n_memories = 1;
+    for (uint32_t p = 0; p < model->n_programs; p++) {
+        model->programs[p].calls = b->program_calls;
+        model->programs[p].n_calls = N_BLOCKS;
+    }
+    return b;
+}
+
+static struct dpro_model *job_of(uint64_t seed, struct blocks **blocks)
+{
+    struct dpro_model *model = random_job(&(struct generate_options){
+        .seed = seed, .n_tensors = N_BLOCKS, .n_ranks = 2, .n_streams = 1, .in_order = true});
+    *blocks = add_memory(model, seed);
+    return model;
+}
+
+static uint64_t peak_of(const struct dpro_model *model, uint32_t set)
+{
+    bool recomputed[N_BLOCKS];
+    for (uint32_t i = 0; i < N_BLOCKS; i++)
+        recomputed[i] = set >> i & 1;
+    return memory_peak_bytes(model, &(struct dpro_strategy){.recomputed = recomputed});
+}
+
+/* The least time of a set of blocks that fits, with the job's own buckets. */
+static int64_t brute_force(const struct dpro_model *model, uint64_t budget)
+{
+    struct arena arena = {0};
+    struct evaluator *evaluator = evaluator_create(model);
+    struct dpro_strategy strategy = buckets_copy(model, &model->baseline, &arena);
+    int64_t least = INT64_MAX;
+    for (uint32_t set = 0; set < 1u << N_BLOCKS; set++) {
+        for (uint32_t i = 0; i < N_BLOCKS; i++)
+            strategy.recomputed[i] = set >> i & 1;
+        int64_t ns = evaluate(evaluator, &strategy);
+        if (ns < least && memory_peak_bytes(model, &strategy) <= budget)
+            least = ns;
+    }
+    evaluator_destroy(evaluator);
+    arena_fini(&arena);
+    return least;
+}
+
+static struct dpro_memory_choice chosen_of(const struct dpro_optimum *o)
+{
+    struct dpro_memory_choice chosen = {.name = NULL};
+    for (uint32_t i = 0; i < dpro_optimum_n_memory_choices(o); i++)
+        if (dpro_optimum_memory_choice(o, i).chosen)
+            chosen = dpro_optimum_memory_choice(o, i);
+    return chosen;
+}
+
+static void test_the_choice_is_the_fastest_that_fits(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < most_seeds(60); seed++) {
+        struct blocks *blocks;
+        struct dpro_model *model = job_of(seed, &blocks);
+        uint64_t high = peak_of(model, 0), low = peak_of(model, (1u << N_BLOCKS) - 1);
+        uint64_t budget = low + (high - low) * (seed % 7 + 1) / 9;
+        struct dpro_optimize_options options = {
+            .memory_bytes = budget, .no_accumulation = 1, .budget_s = 0.05, .threads = 1};
+        struct dpro_optimum *o = optimum_of(model, &options);
+        struct dpro_memory_budget b = dpro_optimum_memory_budget(o);
+        assert_true(b.needed && b.fits);
+        assert_int_equal(b.budget_bytes, budget);
+        assert_int_equal(chosen_of(o).iteration_ns, brute_force(model, budget));
+        assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BASELINE).bytes, high);
+        assert_true(dpro_optimum_memory_peak(o, DPRO_BEST).bytes <= budget);
+        assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BEST).bytes, chosen_of(o).peak_bytes);
+        dpro_optimum_destroy(o);
+        dpro_model_destroy(model);
+        free(blocks);
+    }
+}
+
+static void test_nothing_is_tried_where_the_job_fits(void **state)
+{
+    (void)state;
+    struct blocks *blocks;
+    struct dpro_model *model = job_of(3, &blocks);
+    uint64_t peak = peak_of(model, 0);
+    struct dpro_optimize_options options = {.memory_bytes = peak};
+    struct dpro_optimum *o = optimum_of(model, &options);
+    assert_true(!dpro_optimum_memory_budget(o).needed && dpro_optimum_memory_budget(o).fits);
+    assert_int_equal(dpro_optimum_n_memory_choices(o), 0);
+    assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BEST).bytes, peak);
+    dpro_optimum_destroy(o);
+    blocks->memory.capacity_bytes = 2 * peak; /* a share of the device */
+    options = (struct dpro_optimize_options){.memory_share = 0.5};
+    o = optimum_of(model, &options);
+    assert_int_equal(dpro_optimum_memory_budget(o).budget_bytes, peak);
+    assert_int_equal(dpro_optimum_memory_budget(o).capacity_bytes, 2 * peak);
+    dpro_optimum_destroy(o);
+    dpro_model_destroy(model);
+    free(blocks);
+}
+
+static void test_where_nothing_fits_the_least_budget_does(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < most_seeds(30); seed++) {
+        struct blocks *blocks;
+        struct dpro_model *model = job_of(seed, &blocks);
+        struct dpro_optimize_options options = {
+            .memory_bytes = RESIDENT, .no_accumulation = seed % 2, .budget_s = 0.05, .threads = 1};
+        struct dpro_optimum *o = optimum_of(model, &options);
+        struct dpro_memory_budget b = dpro_optimum_memory_budget(o);
+        assert_true(b.needed && !b.fits && b.least_bytes > RESIDENT);
+        assert_null(chosen_of(o).name);
+        assert_int_equal(dpro_optimum_summary(o).best_ns, dpro_optimum_summary(o).baseline_ns);
+        dpro_optimum_destroy(o);
+        if (seed % 2) { /* no set of blocks has a lower peak */
+            for (uint32_t set = 0; set < 1u << N_BLOCKS; set++)
+                assert_true(peak_of(model, set) >= b.least_bytes);
+        }
+        options.memory_bytes = b.least_bytes;
+        o = optimum_of(model, &options);
+        assert_true(dpro_optimum_memory_budget(o).fits);
+        dpro_optimum_destroy(o);
+        dpro_model_destroy(model);
+        free(blocks);
+    }
+}
+
+static void test_a_batch_is_cut_where_that_is_faster(void **state)
+{
+    (void)state;
+    struct blocks *blocks;
+    struct dpro_model *model = job_of(5, &blocks);
+    struct dpro_optimize_options options = {.memory_bytes = peak_of(model, 0) * 9 / 10};
+    for (uint32_t i = 0; i < N_BLOCKS; i++)
+        blocks->modules[i].recompute_ns = blocks->program_calls[i].recompute_ns = 1000000000;
+    struct dpro_optimum *o = optimum_of(model, &options);
+    assert_true(chosen_of(o).micro_batches > 1);
+    assert_int_equal(dpro_strategy_micro_batches(dpro_optimum_strategy(o, DPRO_BEST)),
+                     chosen_of(o).micro_batches);
+    dpro_optimum_destroy(o);
+    blocks->memory.batch_size = 7; /* which 2 does not divide */
+    o = optimum_of(model, &options);
+    assert_int_equal(chosen_of(o).micro_batches, 1);
+    assert_true(chosen_of(o).n_recomputed > 0);
+    dpro_optimum_destroy(o);
+    dpro_model_destroy(model);
+    free(blocks);
+}
+
+static uint64_t seen_memory, seen_peak;
+
+/* Takes back what is recomputed, or recomputes all. */
+static int propose_memory(const struct dpro_pass *pass, const struct dpro_pass_view *view,
+                          uint32_t index, struct dpro_candidate *candidate)
+{
+    seen_memory = view->memory_bytes;
+    seen_peak = view->peak_bytes;
+    bool again = pass->state != NULL;
+    if (index >= view->n_modules)
+        return 0;
+    candidate->edits[candidate->n_edits++] =
+        (struct dpro_edit){.kind = DPRO_EDIT_RECOMPUTE, .at = index, .value = again};
+    return 1;
+}
+
+static void test_no_pass_breaks_the_budget(void **state)
+{
+    (void)state;
+    for (int again = 0; again <= 1; again++) {
+        struct blocks *blocks;
+        struct dpro_model *model = job_of(8, &blocks);
+        struct dpro_pass own = {.abi = DPRO_PASS_ABI,
+                                .name = "own",
+                                .propose = propose_memory,
+                                .state = again ? &seen_peak : NULL};
+        const struct dpro_pass *const passes[] = {&own};
+        uint64_t budget = (peak_of(model, 0) + peak_of(model, (1u << N_BLOCKS) - 1)) / 2;
+        struct dpro_optimize_options options = {
+            .memory_bytes = budget, .passes = passes, .n_passes = 1, .no_accumulation = 1};
+        struct dpro_optimum *o = optimum_of(model, &options);
+        assert_int_equal(seen_memory, budget);
+        assert_true(seen_peak > 0 && seen_peak <= budget);
+        assert_true(dpro_optimum_memory_peak(o, DPRO_BEST).bytes <= budget);
+        dpro_optimum_destroy(o);
+        dpro_model_destroy(model);
+        free(blocks);
+    }
+}
+
+static void test_what_is_not_known_is_said(void **state)
+{
+    (void)state;
+    struct dpro_optimum *o;
+    struct dpro_error err;
+    struct blocks *blocks;
+    struct dpro_model *model = job_of(1, &blocks);
+    struct dpro_optimize_options options = {.memory_share = 0.5};
+    assert_int_equal(dpro_optimize_run(model, &options, &o, &err), DPRO_EEMPTY);
+    assert_non_null(strstr(err.text, "give it in bytes"));
+    model->n_memories = model->n_modules = 0;
+    options = (struct dpro_optimize_options){.memory_bytes = 1};
+    assert_int_equal(dpro_optimize_run(model, &options, &o, &err), DPRO_EEMPTY);
+    assert_non_null(strstr(err.text, "nothing in the trace tells"));
+    dpro_model_destroy(model);
+    free(blocks);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_choice_is_the_fastest_that_fits),
+        cmocka_unit_test(test_nothing_is_tried_where_the_job_fits),
+        cmocka_unit_test(test_where_nothing_fits_the_least_budget_does),
+        cmocka_unit_test(test_a_batch_is_cut_where_that_is_faster),
+        cmocka_unit_test(test_no_pass_breaks_the_budget),
+        cmocka_unit_test(test_what_is_not_known_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -103,7 +103,7 @@ static void test_what_ranks_hold_is_said_in_every_form(void **state)
     write_and_check(
         &(struct fake_options){.n_ranks = 3, .n_layers = 30, .memory = true, .hostile = true},
         "memory hostile");
-    write_and_check(&(struct fake_options){.n_ranks = 40, .n_layers = 900, .memory = true},
+    write_and_check(&(struct fake_options){.n_ranks = 17, .n_layers = 200, .memory = true},
                     "memory");
 }
 

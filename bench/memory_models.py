@@ -236,7 +236,8 @@ MODELS = {
     "mixer": lambda: (Mixer(256, 6, 64, 8), of_images(64), 24, adam),
     "recurrent": lambda: (Recurrent(384, 4, 2048, 0.1), of_tokens(2048, 48), 32, adam),
     "branches": lambda: (Branches((32, 64, 128, 128)), of_images(64, N_CLASSES // 10, dense=True), 12, momentum),
-    # Looked at once the others were right.
+    "two-blocks": lambda: (Transformer(256, 8, 2, 128, 2048, 0.1), of_tokens(2048, 128), 16, momentum),
+    # For which nothing in dpro was changed.
     "dense": lambda: (Dense(32, 6), of_images(64), 24, momentum),
     "encoder": lambda: (Encoder(256, 5, 96, 8, 0.1), of_images(96), 8, adam),
 }

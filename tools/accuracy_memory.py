@@ -4,7 +4,7 @@ profiler, and iteration times by turns with the job as it is.
 
 A recording is judged twice: as it is, and from its execution trace alone, in a copy without what was allocated and freed.
 What-ifs are judged by the highest peak of all ranks, and by the ratio of iteration times, which a machine that was faster or
-slower between recording and measuring leaves alone. Beside them stand MemTracker of PyTorch, which ran each variant, and the rule
+slower between recording and measuring leaves alone; where other work had the machine as well (`busy`), by the ratio of what the ranks' processors worked. Beside them stand MemTracker of PyTorch, which ran each variant, and the rule
 of the paper's implementation."""
 import gzip
 import json
@@ -100,7 +100,8 @@ def memory_row(dpro, folder):
     for config, measured in truth["configs"].items():
         facts, problem = ask(dpro, "whatif", folder, *options_of(truth, config))
         memory = facts and facts.get("memory")
-        peak, ratio = max(measured["peak_bytes"]), measured["ratio"]
+        peak = max(measured["peak_bytes"])
+        ratio = measured.get("cpu_ratio" if truth.get("measured", {}).get("busy") else "ratio")
         predicted = facts and facts["predicted"]["iteration_ms"] / facts["baseline"]["iteration_ms"]
         row["whatifs"].append({
             "config": config, "problem": problem or (None if memory else "no memory is told of"), "measured_bytes": peak,
@@ -147,6 +148,14 @@ def missed(rows):
         if summary[key] and summary[key]["median_pct"] > limit:
             found.append("%s: %.1f %% off in the median" % (key, summary[key]["median_pct"]))
     return found
+
+
+def title_of(config):
+    """What a table calls it."""
+    key, _, value = config.partition("=")
+    if key != "recompute":
+        return {"accumulate": "in %s parts", "batch": "batch x %s"}[key] % value if value else config
+    return "recompute all" if "*" in value else "every second" if "+" in value or value.endswith(".0") else "one"
 
 
 def number(value, form):

@@ -6,6 +6,8 @@ import os
 import re
 import textwrap
 
+from accuracy_memory import title_of
+
 README_ROWS = ("torch-ddp-gloo-gpt-n4-500mbit-cap25", "torch-ddp-gloo-resnet18-n2-500mbit-cap25", "tf-mwms-ring", "tf-ps-v1",
                "mxnet-ps-module", "hvd-tf", "byteps-torch-n2", "ddp-a100-rank3of8", "kineto-tb-resnet50-nw0")
 
@@ -57,6 +59,22 @@ def whatif_cells(row, titles):
     return (f"`{row['trace']}`", *(cells.get(title, "–") for title in titles))
 
 
+def memory_cells(row, titles):
+    """Errors of peaks, and of iterations in parentheses."""
+    cells = {}
+    for one in row["whatifs"]:
+        peak, ms = (fixed(one[key], 1, True) for key in ("peak_error_pct", "ms_error_pct"))
+        cells[title_of(one["config"])] = "–" if one["problem"] else peak if one["ms_error_pct"] is None else f"{peak} ({ms})"
+    seen = [fixed(row[key].get("error_pct"), 2, True) for key in ("recorded", "traced")]
+    return (f"`{row['trace']}`", fixed(row["measured_bytes"] / 1e6, 1), *seen, *(cells.get(title, "–") for title in titles))
+
+
+def memory_lines(rows):
+    titles = list(dict.fromkeys(title_of(one["config"]) for row in rows for one in row["whatifs"] if one["config"] != "as-is"))
+    head = ("recorded", "peak, MB:", "as recorded, %:", "execution trace alone, %:", *(title + ":" for title in titles))
+    return markdown(head, [memory_cells(row, titles) for row in rows])
+
+
 def markdown(head, rows):
     """A column whose title ends in ":" holds numbers."""
     lines = ["| " + " | ".join(title.rstrip(":") for title in head) + " |",
@@ -106,6 +124,8 @@ def tables_of(results):
         tables["clocks"] = markdown(CLOCK_HEAD, clocks)
     if whatifs:
         tables["whatif"] = markdown(("recorded", *(title + ":" for title in titles)), [whatif_cells(r, titles) for r in whatifs])
+    if results.get("memory"):
+        tables["memory"] = memory_lines(results["memory"])
     if results["whatif_summary"]:
         tables["whatif-summary"] = whatif_summary_lines(results["whatif_summary"])
     if any(row.get("unprofiled_ms") for row in rows):

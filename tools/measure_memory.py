@@ -19,7 +19,9 @@ import time
 import accuracy_memory
 from demo_live import ROOT, go_first, live_python
 
-N_BLOCKS = {"transformer": 6, "convolutional": 6, "mixer": 6, "recurrent": 4, "branches": 7, "dense": 6, "encoder": 5}
+BUSY = 3  # processes, with the job's own two
+N_BLOCKS = {"transformer": 6, "convolutional": 6, "mixer": 6, "recurrent": 4, "branches": 7, "two-blocks": 2, "dense": 6,
+            "encoder": 5}
 
 
 def configs_of(model):
@@ -69,7 +71,8 @@ def measure_times(python, truth, args):
             measured.update(ratio=1.0, cpu_ratio=1.0)
         else:
             measured.update(ratios(python, truth["model"], config, args))
-    truth["measured"] = {"on": time.strftime("%Y-%m-%d"), "load": round(os.getloadavg()[0], 1), "steps": args.rounds * args.steps}
+    load = os.getloadavg()[0]
+    truth["measured"] = {"on": time.strftime("%Y-%m-%d"), "load": round(load, 1), "busy": load > BUSY, "steps": args.rounds * args.steps}
 
 
 def write(truth, folder):

@@ -5,6 +5,7 @@ import unittest
 from support import BUNDLED, DPRO, ROOT, Case  # finds tools/, too
 
 import accuracy
+import accuracy_memory
 import accuracy_tables
 from accuracy_whatif import truth_of, whatif_row
 
@@ -44,7 +45,7 @@ class Tables(Case):
             found += [name for _, name, _, _ in places]
             for _, name, lines, _ in places:
                 self.assertTrue(lines.strip(), f"{path}: {name} is empty; run make accuracy")
-        self.assertEqual(sorted(found), ["clocks", "readme", "replay", "unprofiled", "whatif", "whatif-summary"])
+        self.assertEqual(sorted(found), ["clocks", "memory", "readme", "replay", "unprofiled", "whatif", "whatif-summary"])
 
 
 class Agreement(Case):
@@ -84,6 +85,31 @@ class Agreement(Case):
             text = file.read()
         titles = list(dict.fromkeys(accuracy_tables.whatif_title(config) for config in row["configs"]))
         self.assertIn("| " + " | ".join(accuracy_tables.whatif_cells(row, titles)) + " |\n", text, "run make accuracy")
+
+
+class Memory(Case):
+    """What bundled jobs held and took, with changes too, as far as dpro can be asked for them."""
+
+    def test_peaks_and_what_ifs_are_within_their_targets(self):
+        rows = [accuracy_memory.memory_row(DPRO, folder) for folder in accuracy.find_traces()
+                if os.path.dirname(folder) == DATA and accuracy_memory.truth_of(folder)]
+        self.assertGreaterEqual(len(rows), 2)
+        for one in rows:
+            told = [whatif for whatif in one["whatifs"] if not whatif["problem"]]
+            self.assertGreaterEqual(len(told), 8, one["whatifs"])  # of 9
+            one["whatifs"] = told
+        self.assertEqual(accuracy_memory.missed(rows), [])
+        with open(os.path.join(ROOT, "doc", "accuracy.md"), encoding="utf-8") as file:
+            text = file.read()
+        for line in accuracy_tables.memory_lines(rows)[2:]:
+            self.assertIn(line.split(" | ")[0], text)
+
+    def test_a_peak_that_is_off_is_told(self):
+        found = {"problem": None, "error_pct": 1.5}
+        whatif = {"config": "batch=2", "problem": None, "peak_error_pct": -5.5, "ms_error_pct": 3.0, "tracker_error_pct": None,
+                  "rule_error_pct": None}
+        missed = accuracy_memory.missed([{"trace": "a", "recorded": found, "traced": found, "whatifs": [whatif]}])
+        self.assertEqual(missed, ["a, recorded: +1.50 %", "a, batch=2: peak -5.5 %", "peak: 5.5 % off in the median"])
 
 
 if __name__ == "__main__":

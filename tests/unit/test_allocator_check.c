@@ -1,5 +1,5 @@
 /* tests/unit/test_allocator_check.c: what PyTorch's own allocator answered
- * (tests/data/cuda-allocator), request by request; and histories that make no sense. */
+ * (tests/cuda-allocator), request by request; and histories that make no sense. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,8 +98,7 @@ static void read_record(const char *name, struct record *r)
     struct input in;
     const char *source = getenv("DPRO_SOURCE");
     *r = (struct record){.history.settings = allocator_settings_default()};
-    snprintf(path, sizeof path, "%s/tests/data/cuda-allocator/%s.txt.gz", source ? source : ".",
-             name);
+    snprintf(path, sizeof path, "%s/tests/cuda-allocator/%s.txt.gz", source ? source : ".", name);
     assert_int_equal(input_open(&in, path, NULL), 0);
     int64_t n = input_read(&in, text, sizeof text - 1, NULL);
     input_close(&in);

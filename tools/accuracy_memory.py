@@ -4,8 +4,9 @@ profiler, and iteration times by turns with the job as it is.
 
 A recording is judged twice: as it is, and from its execution trace alone, in a copy without what was allocated and freed.
 What-ifs are judged by the highest peak of all ranks, and by the ratio of iteration times, which a machine that was faster or
-slower between recording and measuring leaves alone; where other work had the machine as well (`busy`), by the ratio of what the ranks' processors worked. Beside them stand MemTracker of PyTorch, which ran each variant, and the rule
-of the paper's implementation."""
+slower between recording and measuring leaves alone; where other work had the machine as well (`busy`), by the ratio of what the
+ranks' processors worked. Beside them stand MemTracker of PyTorch, which ran each variant, and the rule of the paper's
+implementation."""
 import gzip
 import json
 import os

@@ -31,9 +31,19 @@ static const struct {
     [VERIFY_MORE] = {"more", "the plan saves ", " of an iteration, more than expected"},
 };
 
+/* Whether the peaks of both were measured, and that of the plan is lower. */
+static bool saves_memory(const struct dpro_verify *v)
+{
+    const struct configuration *own = &v->configurations[0], *plan = &v->configurations[1];
+    return plan->peak_bytes > 0 && plan->peak_bytes < own->peak_bytes;
+}
+
 static void write_verdict(struct writer *w, const struct dpro_verify *v)
 {
     enum verify_verdict verdict = verify_verdict(v);
+    const char *before = verdict == VERIFY_SLOWER && saves_memory(v)
+                             ? "the plan takes more time, for less memory: it saves "
+                             : verdicts[verdict].before;
     char gain[128], expected[80] = "";
     gain_text(gain, sizeof gain, v->configurations[1].gain);
     if (!isnan(verify_expected_gain(v)) &&
@@ -41,20 +51,17 @@ static void write_verdict(struct writer *w, const struct dpro_verify *v)
         snprintf(expected, sizeof expected,
                  verdict == VERIFY_NOISE ? ", expected %s +- %s %%" : " (%s +- %s %%)",
                  NUMBER(verify_expected_gain(v), 1), NUMBER(verify_expected_uncertainty(v), 1));
-    table_paragraph(w, "", 0, "%s%s%s%s", verdicts[verdict].before, gain, verdicts[verdict].behind,
-                    expected);
+    table_paragraph(w, "", 0, "%s%s%s%s", before, gain, verdicts[verdict].behind, expected);
 }
 
 /* What the plan, and what the job by itself, held at most. */
 static void write_peaks(struct writer *w, const struct dpro_verify *v)
 {
-    double own = (double)v->configurations[0].peak_bytes;
-    double planned = (double)v->configurations[1].peak_bytes;
+    int64_t own = v->configurations[0].peak_bytes, planned = v->configurations[1].peak_bytes;
     if (own > 0 && planned > 0)
-        table_paragraph(w, "", 0,
-                        "peak of memory on rank 0: %s MiB with the plan, %s MiB without (%s %%)",
-                        NUMBER(planned / (1 << 20), 1), NUMBER(own / (1 << 20), 1),
-                        NUMBER(100 * (planned / own - 1), 1));
+        table_paragraph(w, "", 0, "peak of memory on rank 0: %s with the plan, %s without (%s %%)",
+                        BYTES_TEXT((uint64_t)planned), BYTES_TEXT((uint64_t)own),
+                        SIGNED(100 * ((double)planned / (double)own - 1)));
 }
 
 static void write_turns(struct writer *w, const struct dpro_verify *v)

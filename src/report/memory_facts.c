@@ -61,7 +61,9 @@ void memory_find(struct report_facts *f)
             fact->error_pct = share_pct(memory.peak_bytes, memory.measured_peak_bytes) - 100;
         sort_categories(fact);
         all->n_of_source[memory.source]++;
-        all->n_bare += !memory.on_gpu && memory.by_category[DPRO_MEMORY_PARAMETER] == 0;
+        all->n_bare += memory.source == DPRO_MEMORY_ALLOCATIONS
+                           ? memory.measured_peak_bytes == 0
+                           : memory.by_category[DPRO_MEMORY_PARAMETER] == 0;
         if (memory.peak_bytes > all->ranks[all->highest].memory.peak_bytes)
             all->highest = all->n_ranks;
         if (memory.peak_bytes < all->ranks[all->lowest].memory.peak_bytes)

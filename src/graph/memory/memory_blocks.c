@@ -324,7 +324,8 @@ void memory_measure(struct memory_build *b)
                 MAX(to->measured_peak_bytes,
                     (uint64_t)MAX(event->allocated_bytes, event->allocated_bytes - event->bytes));
     }
-    if (b->device < 0 && (b->held || b->trace->recording || b->node_of_span))
+    bool is_recorded = b->trace->recording && b->trace->recording->parameters.n > 0;
+    if (b->device < 0 && (b->held || is_recorded || b->node_of_span))
         to->measured_peak_bytes = find_peak(b); /* else what was there before is not known */
 }
 

@@ -39,6 +39,14 @@ enum dpro_memory_source {
 /* "allocations", "execution trace", "shapes", NULL where nothing tells; static. */
 DPRO_API const char *dpro_memory_source_name(enum dpro_memory_source source);
 
+/* How well it is known what settings (PYTORCH_CUDA_ALLOC_CONF) a GPU's caching allocator has. */
+enum dpro_allocator_settings {
+    DPRO_ALLOCATOR_ASSUMED, /* nothing tells: the default ones are taken */
+    DPRO_ALLOCATOR_KNOWN,
+    DPRO_ALLOCATOR_STRANGE, /* another allocator than PyTorch's own, or settings that make no sense:
+                               what it reserves is not known */
+};
+
 #ifdef __cplusplus
 }
 #endif

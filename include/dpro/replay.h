@@ -107,8 +107,12 @@ struct dpro_rank_memory {
     enum dpro_op_kind peak_phase; /* FW, BW, UPDATE, INPUT, COLLECTIVE; BARRIER: none of them */
     const char *peak_module;      /* the innermost whose forward or backward pass is going on; "":
                                      the model itself; NULL: none */
-    uint64_t reserved_peak_bytes; /* by a GPU's allocator, for what is held and what it keeps free,
-                                     if its settings are the default ones; 0: not known */
+    enum dpro_allocator_settings allocator; /* of a GPU */
+    uint64_t reserved_peak_bytes; /* by a GPU's allocator, for what is held and what it keeps free;
+                                     0: not known */
+    uint64_t refused_bytes;       /* of the first request for which the device has no room as the
+                                     allocator is simulated; 0: all fit, or not known */
+    dpro_op_id refused_op;        /* in which that is; DPRO_NO_OP: before the iteration */
     uint64_t measured_peak_bytes, measured_reserved_bytes; /* as recorded; 0: not known */
     uint64_t capacity_bytes;                               /* of the device; 0: not known */
 };

@@ -4,6 +4,7 @@ The profile of that window tells what is taken and given back from then on; what
 models, the optimizers and, for the rest, what Python's garbage collector knows. Each storage is told once, by its
 address. No data is read, nothing is allocated on the device."""
 import gc
+import os
 import time
 
 import torch
@@ -35,6 +36,31 @@ def capacity_bytes(device):
         return None
     share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)
     return int(torch.cuda.get_device_properties(device).total_memory * share)
+
+
+def _settings_text():
+    """What torch reads the allocator's settings from; "" where nothing is set."""
+    ask = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
+    if ask:
+        return ask()
+    names = ["PYTORCH_CUDA_ALLOC_CONF"]
+    if torch.version.hip:
+        names.append("PYTORCH_HIP_ALLOC_CONF")
+    if hasattr(torch._C, "_accelerator_setAllocatorSettings"):
+        names.append("PYTORCH_ALLOC_CONF")
+    return next((os.environ[name] for name in names if name in os.environ), "")
+
+
+def allocator_members(device):
+    """How the caching allocator of a GPU is set, for memory.json; initialises nothing."""
+    if device.type != "cuda":
+        return {}
+    try:
+        members = {"allocator": str(_settings_text())}
+        backend = torch.cuda.get_allocator_backend() if torch.cuda.is_initialized() else "native"
+        return members if backend == "native" else {**members, "backend": str(backend)}
+    except (AttributeError, RuntimeError):
+        return {}
 
 
 class _Storages:
@@ -114,7 +140,7 @@ def look(models, optimizers, inputs, problem):
             storages.add("input", "", tensor)
         _add_others(storages, problem)
     held = {"schema": SCHEMA, "device": str(device), "when_ns": time.time_ns(), "capacity_bytes": capacity_bytes(device),
-            "modules": [[name, type(module).__name__] for name, module in found], "blocks": storages.blocks}
+            **allocator_members(device), "modules": [[name, type(module).__name__] for name, module in found], "blocks": storages.blocks}
     return held, storages.references
 
 

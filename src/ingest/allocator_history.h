@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <dpro/error.h>
+#include <dpro/memory.h>
 
 enum allocator_act {
     ALLOCATOR_TAKE,
@@ -54,6 +54,7 @@ struct allocator_settings {
     bool by_address;    /* of free blocks of one size the one at the lowest address is taken, as old
                            versions did; 2.13 takes that of the segment which was taken first */
     bool other_backend; /* cudaMallocAsync, which the simulator does not know */
+    uint8_t known;      /* enum dpro_allocator_settings; parsing does not set it */
 };
 
 /* Those of a job that sets nothing. */
@@ -64,6 +65,12 @@ struct allocator_settings allocator_settings_default(void);
  * and *settings is as before. */
 int allocator_settings_parse(struct allocator_settings *settings, const char *text,
                              struct dpro_error *err);
+
+struct trace_build;
+/* The settings that the file at `path` gives as `text`, which are known now. Where it makes no
+ * sense, or sets what is not known here, a warning says so, and they are strange. */
+struct allocator_settings allocator_settings_read(struct trace_build *build, const char *path,
+                                                  const char *text);
 
 enum allocator_block_state { ALLOCATOR_FREE, ALLOCATOR_TAKEN, ALLOCATOR_WAITING };
 

@@ -127,6 +127,28 @@ static void read_modules(struct json_reader *r, void *out, size_t offset UNUSED)
     read_list(r, document->held, read_module);
 }
 
+static void read_allocator(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    struct held_part *held = ((struct document *)out)->held;
+    const char *text = "";
+    size_t len = 0;
+    int first = json_peek(r->js);
+    if (first == '"')
+        json_string(r->js, &text, &len);
+    else
+        json_skip(r->js);
+    if (r->js->fail != JSON_OK)
+        return;
+    held->says_allocator = first != 'n';
+    held->is_text = first == '"' && len < JSON_TEXT_MAX && !memchr(text, '\0', len);
+    held->allocator = strtab_add(r->strings, text, len);
+}
+
+static void read_backend(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    ((struct document *)out)->held->backend = json_read_text(r);
+}
+
 /* "cuda:1" is 1, "cuda" 0, "cpu" -1. */
 static int32_t device_of(const char *text)
 {
@@ -147,6 +169,8 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER_BY("modules", read_modules, 0),
         MEMBER_BY("blocks", read_blocks, 0),
         MEMBER_BY("freed", read_freed, 0),
+        MEMBER_BY("allocator", read_allocator, 0),
+        MEMBER_BY("backend", read_backend, 0),
         {NULL}};
     struct held_part *held = part_make_payload(part, &held_payload);
     struct json_reader r = {.js = js, .strings = &part->names};
@@ -189,6 +213,21 @@ static uint32_t join_blocks(struct held_memory *to, struct held_part *held, cons
     return n_twice;
 }
 
+/* Of the process, whatever the device. */
+static struct allocator_settings settings_of(struct trace_build *build, struct source *source,
+                                             const struct held_part *held)
+{
+    struct allocator_settings settings = allocator_settings_default();
+    const char *backend = strtab_get(&build->trace->names, source->names[held->backend]);
+    if (held->says_allocator)
+        settings = allocator_settings_read(
+            build, source->path,
+            held->is_text ? strtab_get(&build->trace->names, source->names[held->allocator]) : "?");
+    if (backend[0])
+        settings.other_backend = strcmp(backend, "native") != 0;
+    return settings;
+}
+
 static void join(struct trace_build *build, struct trace_rank *rank, struct source *source)
 {
     struct held_part *held = part_payload(&source->part, &held_payload);
@@ -198,6 +237,7 @@ static void join(struct trace_build *build, struct trace_rank *rank, struct sour
     to->device = held->device;
     to->capacity_bytes = held->capacity_bytes;
     to->of_last_step = held->of_last_step;
+    to->allocator = settings_of(build, source, held);
     to->blocks = arena_alloc(arena, held->blocks.n * sizeof *to->blocks);
     to->modules = arena_alloc(arena, held->modules.n * sizeof *to->modules);
     for (size_t i = 0; i < held->modules.n; i++)

@@ -215,9 +215,10 @@ struct held_memory {
     struct held_module *modules; /* in the model's order, outer ones first */
     uint32_t n_blocks, n_modules;
     int64_t when_ns;
-    int32_t device;          /* number of the GPU; -1: the CPU */
-    uint64_t capacity_bytes; /* 0: not known */
-    bool of_last_step;       /* what was freed before the window's last step began is left out */
+    int32_t device;                      /* number of the GPU; -1: the CPU */
+    uint64_t capacity_bytes;             /* 0: not known */
+    struct allocator_settings allocator; /* of a GPU */
+    bool of_last_step; /* what was freed before the window's last step began is left out */
 };
 
 struct trace_rank {

@@ -136,5 +136,14 @@ struct replayed_memory *replay_memory(const struct dpro_graph *graph, const int6
 
 /* ---- reserved_memory.c ---- */
 
-/* The most that a GPU's allocator reserves of the device, as the moments follow each other. */
-uint64_t reserved_memory(const struct graph_memory *memory, const uint32_t *moments, uint32_t n);
+struct reserved_memory {
+    uint64_t peak_bytes;    /* 0: not known */
+    uint64_t refused_bytes; /* of the first request for which there is no room; 0: none */
+    uint32_t refused_op;    /* DPRO_NO_OP: before the iteration */
+};
+
+/* Of a GPU's allocator. */
+enum dpro_allocator_settings reserved_settings(const struct graph_memory *memory);
+/* What it reserves of the device, as the moments follow each other. */
+struct reserved_memory reserved_memory(const struct graph_memory *memory, const uint32_t *moments,
+                                       uint32_t n);

@@ -334,12 +334,16 @@ static void find_points(struct sweep *s, struct replayed_memory *out, struct are
     out->points = points;
 }
 
-static uint64_t find_reserved(struct sweep *s)
+static void find_reserved(struct sweep *s, struct dpro_rank_memory *rank)
 {
     uint32_t *order = arena_array(&s->arena, (size_t)s->n + 1, sizeof *order);
     for (uint32_t k = 0; k < s->n; k++)
         order[k] = s->moments[k].moment;
-    return reserved_memory(s->memory, order, s->n);
+    struct reserved_memory reserved = reserved_memory(s->memory, order, s->n);
+    rank->allocator = reserved_settings(s->memory);
+    rank->reserved_peak_bytes = reserved.peak_bytes;
+    rank->refused_bytes = reserved.refused_bytes;
+    rank->refused_op = reserved.refused_op;
 }
 
 static void sweep_rank(const struct dpro_graph *graph, const struct graph_memory *memory,
@@ -358,7 +362,7 @@ static void sweep_rank(const struct dpro_graph *graph, const struct graph_memory
     find_holders(&s, out, arena);
     find_points(&s, out, arena);
     if (memory->gpu)
-        out->rank.reserved_peak_bytes = find_reserved(&s);
+        find_reserved(&s, &out->rank);
     arena_fini(&s.arena);
 }
 
@@ -373,7 +377,7 @@ struct replayed_memory *replay_memory(const struct dpro_graph *graph, const int6
         struct dpro_rank_memory *rank = &all[r].rank;
         rank->rank = graph->ranks[r].rank;
         rank->source = memory->n_blocks ? memory->source : DPRO_MEMORY_UNKNOWN;
-        rank->peak_op = DPRO_NO_OP;
+        rank->peak_op = rank->refused_op = DPRO_NO_OP;
         rank->peak_phase = DPRO_OP_BARRIER;
         if (rank->source >= DPRO_MEMORY_UNKNOWN)
             continue;

@@ -3,8 +3,7 @@
  *
  * First comes what is there before the iteration, then the iteration, twice: the second one finds
  * the memory as the first one left it. What an iteration takes and keeps stands for what the next
- * one finds and gives back, of the same size. Settings of the allocator and streams are not known
- * here: default ones, and one stream, are assumed. */
+ * one finds and gives back, of the same size. Streams are not known here: one is assumed. */
 #include "base/array.h"
 #include "base/sort.h"
 #include "replay/caching_allocator.h"
@@ -44,20 +43,51 @@ static void hand_over(const struct graph_memory *m, uint64_t pass, uint64_t *ids
     array_fini(&kept);
 }
 
-uint64_t reserved_memory(const struct graph_memory *m, const uint32_t *moments, uint32_t n)
+static struct allocator *create(const struct graph_memory *m)
+{
+    struct allocator_options options = {.settings = reserved_settings(m) == DPRO_ALLOCATOR_ASSUMED
+                                                        ? allocator_settings_default()
+                                                        : m->allocator,
+                                        .capacity_bytes = m->capacity_bytes,
+                                        .device_bytes = m->capacity_bytes};
+    double fraction = options.settings.memory_fraction;
+    if (fraction > 0 && fraction < 1) /* which the capacity is already */
+        options.device_bytes = (uint64_t)((double)m->capacity_bytes / fraction);
+    return allocator_create(&options);
+}
+
+/* Takes a block in an op. */
+static void take(struct allocator *allocator, uint64_t bytes, uint64_t id, uint32_t op,
+                 struct reserved_memory *found)
+{
+    struct allocator_request request = {.what = ALLOCATOR_TAKE, .bytes = bytes, .id = id};
+    bool failed = allocator_request(allocator, &request).failed;
+    if (!failed || found->refused_bytes > 0)
+        return;
+    found->refused_bytes = bytes;
+    found->refused_op = op;
+}
+
+enum dpro_allocator_settings reserved_settings(const struct graph_memory *m)
+{
+    return m->allocator.other_backend ? DPRO_ALLOCATOR_STRANGE
+                                      : (enum dpro_allocator_settings)m->allocator.known;
+}
+
+struct reserved_memory reserved_memory(const struct graph_memory *m, const uint32_t *moments,
+                                       uint32_t n)
 {
     enum { PASSES = 2 };
-    struct allocator_options options = {.settings = allocator_settings_default(),
-                                        .capacity_bytes = m->capacity_bytes};
-    struct allocator *allocator = allocator_create(&options);
+    struct reserved_memory found = {.refused_op = DPRO_NO_OP};
+    if (reserved_settings(m) == DPRO_ALLOCATOR_STRANGE)
+        return found;
+    struct allocator *allocator = create(m);
     uint64_t *ids = mem_array((size_t)m->n_blocks + 1, sizeof *ids); /* those that are held */
     for (uint32_t b = 0; b < m->n_blocks; b++) {
         const struct graph_block *block = &m->blocks[b];
         ids[b] = b + UINT64_C(1);
         if (block->taken == MEMORY_NONE)
-            allocator_request(allocator, &(struct allocator_request){.what = ALLOCATOR_TAKE,
-                                                                     .bytes = block->size_bytes,
-                                                                     .id = ids[b]});
+            take(allocator, block->size_bytes, ids[b], DPRO_NO_OP, &found);
     }
     for (uint64_t pass = 1; pass <= PASSES; pass++) {
         for (uint32_t i = 0; i < n; i++) {
@@ -65,17 +95,16 @@ uint64_t reserved_memory(const struct graph_memory *m, const uint32_t *moments, 
             uint32_t b = moment->block;
             if (!moment->gives)
                 ids[b] = 1 + pass * m->n_blocks + b;
-            if (ids[b] > 0)
-                allocator_request(allocator,
-                                  &(struct allocator_request){
-                                      .what = moment->gives ? ALLOCATOR_GIVE : ALLOCATOR_TAKE,
-                                      .bytes = m->blocks[b].size_bytes,
-                                      .id = ids[b]});
+            if (!moment->gives)
+                take(allocator, m->blocks[b].size_bytes, ids[b], moment->op, &found);
+            else if (ids[b] > 0)
+                allocator_request(
+                    allocator, &(struct allocator_request){.what = ALLOCATOR_GIVE, .id = ids[b]});
         }
         hand_over(m, pass, ids);
     }
-    uint64_t reserved = allocator_figures(allocator).reserved_peak_bytes;
+    found.peak_bytes = allocator_figures(allocator).reserved_peak_bytes;
     mem_free(ids);
     allocator_destroy(allocator);
-    return reserved;
+    return found;
 }

@@ -83,6 +83,8 @@ struct memory_facts {
     uint32_t n_of_source[DPRO_MEMORY_UNKNOWN]; /* ranks that it tells of */
     uint32_t n_bare; /* whose parameters are not known: nor is what else was there before the
                         profile began */
+    uint32_t n_assumed, n_strange; /* by their allocators' settings */
+    uint32_t n_refused, refused;   /* that would not fit the device; the first of them */
     bool can_record; /* nothing is known, nor was recorded, of a job that tells dpro's recorder */
 };
 

@@ -29,6 +29,11 @@ static const char *const source_notes[DPRO_MEMORY_UNKNOWN] = {
 static const char bare_note[] = "what was there before the profile began, such as parameters and "
                                 "the optimizer's state, is not known and not in it";
 
+static const char assumed_note[] = "what is reserved is worked out under the allocator's default "
+                                   "settings, as the job's are not known";
+static const char strange_note[] = "what is reserved is not known: the allocator is not PyTorch's "
+                                   "own, or set in a way that dpro does not know";
+
 static const char *phase_word(enum dpro_op_kind phase)
 {
     switch (phase) {
@@ -125,6 +130,37 @@ static void write_ranks(struct writer *w, const struct report_facts *f)
     }
 }
 
+static void write_refused(struct writer *w, const struct report_facts *f)
+{
+    const struct memory_facts *all = &f->memory;
+    if (all->n_refused == 0)
+        return;
+    const struct dpro_rank_memory *m = &all->ranks[all->refused].memory;
+    struct words line = {.n = 0};
+    char name[NAME_COLUMNS * 4];
+    words_add(&line, "", "would not fit the device: rank %d finds no room for a block of %s",
+              m->rank, BYTES_TEXT(m->refused_bytes));
+    if (m->refused_op == DPRO_NO_OP) {
+        words_add(&line, " ", "before the iteration");
+    } else {
+        columns_shorten(name, sizeof name, dpro_graph_op(f->report->graph, m->refused_op).name, 40);
+        words_add(&line, " ", "in %s", name);
+    }
+    if (all->n_refused > 1)
+        words_add(&line, "; ", "%u other rank%s %s not fit either", all->n_refused - 1,
+                  PLURAL(all->n_refused - 1), all->n_refused > 2 ? "do" : "does");
+    table_wrapped(w, " ", 4, line.text);
+}
+
+static void write_note(struct writer *w, const struct memory_facts *all, uint32_t n,
+                       const char *note)
+{
+    if (n == all->n_ranks)
+        table_wrapped(w, " ", 2, note);
+    else if (n > 0)
+        table_paragraph(w, " ", 2, "%u rank%s: %s", n, PLURAL(n), note);
+}
+
 void memory_write_text(struct writer *w, const struct report_facts *f)
 {
     const struct memory_facts *all = &f->memory;
@@ -136,6 +172,7 @@ void memory_write_text(struct writer *w, const struct report_facts *f)
         return;
     writer_text(w, "\nMemory: the most that a rank's device holds\n");
     write_ranks(w, f);
+    write_refused(w, f);
     for (int s = 0; s < DPRO_MEMORY_UNKNOWN; s++) {
         char some[32];
         snprintf(some, sizeof some, "%u rank%s: ", all->n_of_source[s],
@@ -144,10 +181,9 @@ void memory_write_text(struct writer *w, const struct report_facts *f)
             table_paragraph(w, " ", 2, "%s%s", all->n_of_source[s] < all->n_ranks ? some : "",
                             source_notes[s]);
     }
-    if (all->n_bare == all->n_ranks)
-        table_wrapped(w, " ", 2, bare_note);
-    else if (all->n_bare > 0)
-        table_paragraph(w, " ", 2, "%u rank%s: %s", all->n_bare, PLURAL(all->n_bare), bare_note);
+    write_note(w, all, all->n_bare, bare_note);
+    write_note(w, all, all->n_assumed, assumed_note);
+    write_note(w, all, all->n_strange, strange_note);
     if (all->n_unknown > 0)
         table_paragraph(w, " ", 2, "of %u of the %u ranks nothing is known", all->n_unknown,
                         all->n_unknown + all->n_ranks);
@@ -219,6 +255,10 @@ void memory_write_json(struct writer *w, const struct report_facts *f)
     words_add(&note, "", "%s", source_notes[source]);
     if (all->n_bare > 0)
         words_add(&note, "; ", "%s", bare_note);
+    if (all->n_assumed > 0)
+        words_add(&note, "; ", "%s", assumed_note);
+    if (all->n_strange > 0)
+        words_add(&note, "; ", "%s", strange_note);
     writer_section(w, "memory", '{');
     writer_fields(w, TEXT("source", dpro_memory_source_name(source)), TEXT("note", note.text));
     writer_begin(w, "ranks", '[');

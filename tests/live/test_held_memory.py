@@ -2,6 +2,7 @@
 import collections
 import json
 import os
+import subprocess
 import unittest
 
 import live
@@ -120,6 +121,29 @@ class Held(Case):
         self.assertEqual(self.bytes_by_category(held)["gradient"], 4 * N_PARAMETERS)
         self.assertEqual(self.bytes_by_category(held)["bucket"], 0)
         self.assertEqual([block for block in held["freed"] if block[0] == "gradient"], [])
+
+
+class Allocator(unittest.TestCase):
+    """How a GPU's allocator is set; none is needed, and none is initialised."""
+
+    @unittest.skipUnless(live._torch_version(), "needs torch")
+    def test_its_settings_are_told_of_a_gpu(self):
+        def told(device, more="", **env):
+            code = ("import json, torch\nfrom dpro import held_memory\n%s\nprint(json.dumps(held_memory.allocator_members("
+                    "torch.device(%r))))\nassert not torch.cuda.is_initialized() or %r" % (more, device, more))
+            clean = {name: value for name, value in os.environ.items() if not name.endswith("ALLOC_CONF")}
+            run = subprocess.run([live.PYTHON, "-c", code], stdout=subprocess.PIPE, check=True, stdin=subprocess.DEVNULL,
+                                 env={**clean, "PYTHONPATH": os.path.join(live.ROOT, "python"), **env})
+            return json.loads(run.stdout)
+
+        self.assertEqual(told("cuda:0"), {"allocator": ""})
+        self.assertEqual(told("cpu", PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:64"), {})
+        self.assertEqual(told("cuda:0", PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:64"), {"allocator": "max_split_size_mb:64"})
+        old = "for name in ('get', 'set'):\n    torch._C.__dict__.pop('_accelerator_%sAllocatorSettings' % name, None)\n"
+        self.assertEqual(told("cuda:0", old, PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:64", PYTORCH_ALLOC_CONF="backend:native"),
+                         {"allocator": "max_split_size_mb:64"})
+        other = "torch.cuda.is_initialized = lambda: True\ntorch.cuda.get_allocator_backend = lambda: 'pluggable'"
+        self.assertEqual(told("cuda:0", other), {"allocator": "", "backend": "pluggable"})
 
 
 class Unusual(Case):

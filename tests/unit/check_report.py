@@ -85,7 +85,8 @@ def check_memory(report, counters, drawn, flags):
         assert rank["holders_in_all"] >= len(rank["holders"])
         if rank["holders_in_all"] == len(rank["holders"]):
             assert sum(holder["bytes"] for holder in rank["holders"]) == peak
-        assert rank["at"]["phase"] == "backward" and rank["at"]["module"] is not None and rank["reserved_peak_bytes"] >= peak
+        assert rank["at"]["phase"] == "backward" and rank["at"]["module"] is not None
+        assert rank["reserved_peak_bytes"] >= peak or "tight" in flags
         if "what-if" in flags:
             assert rank["error_pct"] is None
         else:

@@ -16,6 +16,7 @@ struct fake_options {
     bool busy;    /* GPUs that never idle */
     bool single;  /* one measured iteration: no validation */
     bool memory;  /* what the ranks hold is known, but of rank 6 */
+    bool tight;   /* devices with little memory, whose allocators' settings are known */
     bool at_once; /* collectives were measured beside each other, in half the time */
 };
 

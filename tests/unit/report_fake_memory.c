@@ -87,7 +87,9 @@ static void fill_rank(struct filling *f, uint32_t r, const struct fake_options *
     for (uint32_t b = 0; b < m->n_blocks; b++)
         if (m->blocks[b].category == DPRO_MEMORY_GRADIENT)
             add_moment(f, b, true, g->n_ops - 1, UINT16_MAX);
-    m->capacity_bytes = UINT64_C(80) << 30;
+    m->capacity_bytes = options->tight ? 500 * MIB : UINT64_C(80) << 30;
+    m->allocator = allocator_settings_default();
+    m->allocator.known = options->tight ? DPRO_ALLOCATOR_KNOWN : DPRO_ALLOCATOR_ASSUMED;
 }
 
 void fake_memory(struct dpro_graph *graph, const struct fake_options *options)

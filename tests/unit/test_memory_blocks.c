@@ -173,6 +173,45 @@ static void test_a_gpu_tells_what_it_held_before(void **state)
     dpro_graph_destroy(g);
 }
 
+/* ---- settings of a GPU's allocator ---- */
+
+static struct allocator_settings settings_with(const char *memory, const char *snapshot)
+{
+    struct trace_text *t = two_steps(0, 1);
+    if (memory)
+        write_text("memory_rank0.json", memory);
+    if (snapshot)
+        write_text("snapshot_rank0.json", snapshot);
+    trace_text_memory(t, 1, 0, 1075, 64, 512, 10512);
+    struct dpro_graph *g = trace_text_graph();
+    struct allocator_settings settings = memory_of(g)->allocator;
+    assert_true(memory_of(g)->gpu);
+    dpro_graph_destroy(g);
+    return settings;
+}
+
+#define SNAPSHOT(settings)                                                                         \
+    "{\"segments\":[],\"device_traces\":[[{\"action\":\"alloc\",\"addr\":4096,\"size\":500,"       \
+    "\"stream\":0,\"time_us\":3}]]" settings "}"
+#define MEMORY(allocator)                                                                          \
+    "{\"schema\":\"dpro.memory/1\",\"device\":\"cuda:0\",\"allocator\":\"" allocator               \
+    "\",\"blocks\":[]}"
+
+static void test_a_gpus_settings_are_the_snapshots_else_those_of_memory_json(void **state)
+{
+    struct allocator_settings s = settings_with(NULL, SNAPSHOT(""));
+    assert_int_equal(s.known, DPRO_ALLOCATOR_ASSUMED);
+    s = settings_with(MEMORY("max_split_size_mb:64"), SNAPSHOT(""));
+    assert_int_equal(s.known, DPRO_ALLOCATOR_KNOWN);
+    assert_int_equal(s.max_split_bytes, 64 << 20);
+    s = settings_with(MEMORY("max_split_size_mb:64"),
+                      SNAPSHOT(",\"allocator_settings\":{\"PYTORCH_CUDA_ALLOC_CONF\":\"\","
+                               "\"expandable_segments\":true}"));
+    assert_int_equal(s.known, DPRO_ALLOCATOR_KNOWN);
+    assert_true(s.expandable_segments);
+    assert_true(s.max_split_bytes == ALLOCATOR_UNLIMITED);
+}
+
 /* ---- what the recorder says was held ---- */
 
 #define HELD(blocks, more)                                                                         \
@@ -526,6 +565,7 @@ int main(void)
         cmocka_unit_test(test_a_block_taken_twice_was_given_back_between),
         cmocka_unit_test(test_without_addresses_the_latest_of_a_size_is_given_back),
         cmocka_unit_test(test_a_gpu_tells_what_it_held_before),
+        cmocka_unit_test(test_a_gpus_settings_are_the_snapshots_else_those_of_memory_json),
         cmocka_unit_test(test_what_memory_json_lists_is_counted_once),
         cmocka_unit_test(test_what_is_there_when_the_second_step_begins_is_told),
         cmocka_unit_test(test_calls_have_their_forward_and_backward_passes),

@@ -282,6 +282,63 @@ static void test_held_blocks_that_make_no_sense_are_left_out_in_one_line(void **
     dpro_trace_destroy(trace);
 }
 
+#define SET(more) "{\"schema\":\"dpro.memory/1\",\"device\":\"cuda:0\"," more "\"blocks\":[]}"
+
+/* What memory.json, and the log, say of the allocator. */
+static struct allocator_settings settings_in(const char *text)
+{
+    write_text("host0/rank0/kineto.json", PROFILE(""));
+    write_text("host0/rank0/memory.json", text);
+    struct dpro_trace *trace = load();
+    struct allocator_settings settings = trace->ranks[0].held->allocator;
+    dpro_trace_destroy(trace);
+    return settings;
+}
+
+static void test_the_allocators_settings_are_read(void **state)
+{
+    struct allocator_settings s = settings_in(SET(""));
+    assert_int_equal(s.known, DPRO_ALLOCATOR_ASSUMED);
+    s = settings_in(SET("\"allocator\":null,"));
+    assert_int_equal(s.known, DPRO_ALLOCATOR_ASSUMED);
+    s = settings_in(SET("\"allocator\":\"\","));
+    assert_int_equal(s.known, DPRO_ALLOCATOR_KNOWN);
+    assert_false(s.expandable_segments);
+    s = settings_in(SET("\"allocator\":\"expandable_segments:True,max_split_size_mb:64\","));
+    assert_int_equal(s.known, DPRO_ALLOCATOR_KNOWN);
+    assert_true(s.expandable_segments);
+    assert_int_equal(s.max_split_bytes, 64 << 20);
+    assert_false(s.other_backend);
+    s = settings_in(SET("\"allocator\":\"backend:cudaMallocAsync\","));
+    assert_true(s.other_backend);
+    s = settings_in(SET("\"allocator\":\"\",\"backend\":\"pluggable\","));
+    assert_true(s.other_backend);
+    s = settings_in(SET("\"backend\":\"native\","));
+    assert_false(s.other_backend);
+    assert_string_equal(logged, "");
+}
+
+static void test_settings_that_make_no_sense_are_not_known_and_one_line_says_so(void **state)
+{
+    static const char *const texts[] = {
+        SET("\"allocator\":\"max_split_size_mb:\","),
+        SET("\"allocator\":\"max_split_size_mb:-1\","),
+        SET("\"allocator\":\"expandable_segments:Perhaps\","),
+        SET("\"allocator\":\"of_tomorrow:True\","),
+        SET("\"allocator\":\"expandable_segments:True\\u0000\","),
+        SET("\"allocator\":[\"expandable_segments:True\"],"),
+        SET("\"allocator\":17,"),
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        logged[0] = '\0';
+        struct allocator_settings s = settings_in(texts[i]);
+        if (s.known != DPRO_ALLOCATOR_STRANGE)
+            fail_msg("%s", texts[i]);
+        assert_non_null(strstr(logged, "what the allocator reserves"));
+        assert_ptr_equal(strchr(logged, '\n'), strrchr(logged, '\n'));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -297,6 +354,8 @@ int main(void)
         cmocka_unit_test(test_held_memory_cut_anywhere_keeps_whole_blocks),
         TEST_IN_FOLDER(test_held_memory_joins_its_rank),
         TEST_IN_FOLDER(test_held_blocks_that_make_no_sense_are_left_out_in_one_line),
+        TEST_IN_FOLDER(test_the_allocators_settings_are_read),
+        TEST_IN_FOLDER(test_settings_that_make_no_sense_are_not_known_and_one_line_says_so),
     };
     return cmocka_run_group_tests_name("recorded_memory", tests, NULL, NULL);
 }

@@ -302,6 +302,79 @@ static void test_a_gpu_reserves_segments(void **state)
     dpro_graph_destroy(g);
 }
 
+/* One block of 30 MiB and one of 4 MiB, on a GPU whose allocator is set as told. */
+static struct dpro_rank_memory set_as(const char *text, uint64_t capacity)
+{
+    struct dpro_graph *g = graph_of("fw:100@d0 -> bw:200@d0!BW -> end*; end => fw");
+    struct graph_memory *m = add_memory(g);
+    struct dpro_error err;
+    m->gpu = true;
+    m->capacity_bytes = capacity;
+    if (text) {
+        m->allocator = allocator_settings_default();
+        if (allocator_settings_parse(&m->allocator, text, &err) != 0)
+            fail_msg("%s: %s", text, err.text);
+        m->allocator.known = DPRO_ALLOCATOR_KNOWN;
+    }
+    add_block(m, 30 * MIB, DPRO_MEMORY_PARAMETER);
+    uint32_t activation = add_block(m, 4 * MIB, DPRO_MEMORY_ACTIVATION);
+    take(g, activation, "fw", 0);
+    give(g, activation, "bw", ALL_OF_IT);
+    struct dpro_replay *r = run(g, NULL);
+    struct dpro_rank_memory found = dpro_replay_memory(r, 0);
+    found.refused_op = found.refused_op == op_named(g, "fw") ? 1 : found.refused_op;
+    dpro_replay_destroy(r);
+    dpro_graph_destroy(g);
+    return found;
+}
+
+static void test_what_is_reserved_depends_on_the_allocators_settings(void **state)
+{
+    struct dpro_rank_memory m = set_as(NULL, 0);
+    assert_int_equal(m.allocator, DPRO_ALLOCATOR_ASSUMED);
+    assert_int_equal(m.reserved_peak_bytes, (30 + 20) * MIB);
+    m = set_as("", 0);
+    assert_int_equal(m.allocator, DPRO_ALLOCATOR_KNOWN);
+    assert_int_equal(m.reserved_peak_bytes, (30 + 20) * MIB);
+    m = set_as("expandable_segments:True", 0); /* one segment, mapped by 20 MiB */
+    assert_int_equal(m.allocator, DPRO_ALLOCATOR_KNOWN);
+    assert_int_equal(m.reserved_peak_bytes, 40 * MIB);
+    m = set_as("roundup_power2_divisions:1", 0);
+    assert_int_equal(m.reserved_peak_bytes, (30 + 20) * MIB);
+    m = set_as("roundup_power2_divisions:2", 0); /* 30 is rounded to 32 */
+    assert_int_equal(m.reserved_peak_bytes, (32 + 20) * MIB);
+    assert_int_equal(m.refused_bytes, 0);
+}
+
+static void test_of_another_allocator_nothing_is_known(void **state)
+{
+    struct dpro_rank_memory m = set_as("backend:cudaMallocAsync", 40 * MIB);
+    assert_int_equal(m.allocator, DPRO_ALLOCATOR_STRANGE);
+    assert_int_equal(m.reserved_peak_bytes, 0);
+    assert_int_equal(m.refused_bytes, 0);
+    assert_int_equal(m.peak_bytes, 34 * MIB);
+}
+
+static void test_what_does_not_fit_the_device_is_told(void **state)
+{
+    struct dpro_rank_memory m = set_as("", 49 * MIB);
+    assert_int_equal(m.refused_bytes, 4 * MIB);
+    assert_int_equal(m.refused_op, 1);
+    m = set_as("", 50 * MIB);
+    assert_int_equal(m.refused_bytes, 0);
+    assert_int_equal(m.refused_op, DPRO_NO_OP);
+    m = set_as("expandable_segments:True", 49 * MIB);
+    assert_int_equal(m.refused_bytes, 0);
+    m = set_as("", 29 * MIB);
+    assert_int_equal(m.refused_bytes, 30 * MIB);
+    assert_int_equal(m.refused_op, DPRO_NO_OP);
+    /* the capacity is what the process may have already */
+    m = set_as("per_process_memory_fraction:0.5", 50 * MIB);
+    assert_int_equal(m.refused_bytes, 0);
+    m = set_as("per_process_memory_fraction:0.5", 49 * MIB);
+    assert_int_equal(m.refused_bytes, 4 * MIB);
+}
+
 /* What no reader should make, and sizes beyond all reason. */
 static void test_what_makes_no_sense_does_no_harm(void **state)
 {
@@ -466,6 +539,9 @@ int main(void)
         cmocka_unit_test(test_blocks_of_one_module_and_category_are_one_holder),
         cmocka_unit_test(test_state_belongs_to_the_module_of_its_parameter),
         cmocka_unit_test(test_a_gpu_reserves_segments),
+        cmocka_unit_test(test_what_is_reserved_depends_on_the_allocators_settings),
+        cmocka_unit_test(test_of_another_allocator_nothing_is_known),
+        cmocka_unit_test(test_what_does_not_fit_the_device_is_told),
         cmocka_unit_test(test_what_makes_no_sense_does_no_harm),
         cmocka_unit_test(test_random_sweeps_agree_with_a_plain_one),
         cmocka_unit_test(test_a_long_timeline_keeps_its_peaks_and_its_end),

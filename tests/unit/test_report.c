@@ -132,8 +132,21 @@ static void test_alike_ranks_are_one_line_and_many_are_two(void **state)
                 fail_msg("'%s' is not in: %s", cases[i].says[k], memory);
         assert_null(strstr(memory, cases[i].leaves_out));
         assert_non_null(strstr(memory, "(+0.3 %)"));
+        assert_non_null(strstr(memory, "under the allocator's default settings"));
+        assert_null(strstr(memory, "not fit"));
         free(text);
     }
+}
+
+static void test_what_does_not_fit_the_device_is_one_line(void **state)
+{
+    struct fake_options options = {.n_ranks = 3, .n_layers = 30, .memory = true, .tight = true};
+    write_and_check(&options, "memory tight");
+    char *text = text_report(&options);
+    check_lines(text);
+    assert_non_null(strstr(text, "would not fit the device: rank 0 finds no room for a block of "));
+    assert_null(strstr(text, "default settings"));
+    free(text);
 }
 
 static void test_hostile_names_are_harmless_everywhere(void **state)
@@ -361,6 +374,7 @@ int main(void)
         cmocka_unit_test(test_a_what_if_has_no_error),
         cmocka_unit_test(test_what_ranks_hold_is_said_in_every_form),
         cmocka_unit_test(test_alike_ranks_are_one_line_and_many_are_two),
+        cmocka_unit_test(test_what_does_not_fit_the_device_is_one_line),
         cmocka_unit_test(test_hostile_names_are_harmless_everywhere),
         cmocka_unit_test(test_a_report_of_nothing_is_still_a_report),
         cmocka_unit_test(test_the_text_starts_with_the_verdict),

@@ -337,6 +337,7 @@ static void test_a_snapshot_is_a_history_of_its_device(void **state)
     const struct allocator_history *history = &rank->allocators[0];
     assert_int_equal(history->device, 1);
     assert_int_equal(history->settings.max_split_bytes, 64 << 20);
+    assert_int_equal(history->settings.known, DPRO_ALLOCATOR_KNOWN);
     assert_int_equal(history->n_requests, 5);
     assert_int_equal(history->requests[0].what, ALLOCATOR_SEGMENT_TAKEN);
     assert_int_equal(history->requests[1].what, ALLOCATOR_TAKE);
@@ -429,6 +430,7 @@ static void test_absurd_entries_and_segments_are_left_out_in_one_line(void **sta
     const struct allocator_history *history = &trace->ranks[0].allocators[0];
     assert_int_equal(history->n_requests, 2);
     assert_int_equal(history->requests[0].ns, 0);
+    assert_int_equal(history->settings.known, DPRO_ALLOCATOR_ASSUMED); /* nothing is said of them */
     assert_int_equal(history->n_segments, 1);
     assert_int_equal(history->n_blocks, 2);
     assert_int_equal(trace->ranks[0].n_allocations, 1);

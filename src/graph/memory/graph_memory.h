@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <dpro/memory.h>
+#include "ingest/allocator_history.h"
 
 #define MEMORY_NONE UINT32_MAX
 
@@ -58,8 +58,9 @@ struct graph_memory {
     struct graph_use *uses;
     struct graph_call *calls; /* by forward_first, outer ones first */
     uint32_t n_blocks, n_moments, n_uses, n_calls;
-    uint64_t measured_peak_bytes;     /* as recorded in that iteration; 0: not known */
-    uint64_t measured_reserved_bytes; /* the allocator's, then; 0: it has none, or not known */
-    uint64_t capacity_bytes;          /* of the device; 0: not known */
-    uint32_t batch_size;              /* of the rank; 0: not known */
+    uint64_t measured_peak_bytes;        /* as recorded in that iteration; 0: not known */
+    uint64_t measured_reserved_bytes;    /* the allocator's, then; 0: it has none, or not known */
+    uint64_t capacity_bytes;             /* of the device; 0: not known */
+    uint32_t batch_size;                 /* of the rank; 0: not known */
+    struct allocator_settings allocator; /* a GPU's, if they are known */
 };

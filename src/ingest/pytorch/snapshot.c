@@ -181,6 +181,7 @@ static void add_segment(struct snapshot_part *to, const struct snapshot_dict *di
 static void add_settings(struct snapshot_part *to, const struct snapshot_dict *dict)
 {
     const struct pickle_value *collection = &dict->values[WORD_COLLECTION];
+    to->has_settings = true;
     to->conf = text(dict, WORD_CONF) ? text(dict, WORD_CONF) : text(dict, WORD_CONF_2025);
     to->max_split_bytes = number(dict, WORD_MAX_SPLIT_SIZE, INT64_MIN);
     to->expandable = (int8_t)(number(dict, WORD_EXPANDABLE_SEGMENTS, -1) > 0 ? 1

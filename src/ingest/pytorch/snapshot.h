@@ -71,10 +71,11 @@ struct snapshot_part {
     ARRAY(struct snapshot_list) lists; /* that lie in others, which device_traces may be */
     uint32_t device_traces;            /* object; NO_ID: it did not come */
     uint32_t conf;                     /* string id: of the settings' text; 0: none */
-    int64_t max_split_bytes;           /* -1: no limit; below: not said */
-    double collection;                 /* garbage_collection_threshold; below 0: not said */
-    int8_t expandable;                 /* 0, 1; -1: not said */
-    uint64_t n_broken;                 /* entries, segments and blocks that make no sense */
+    bool has_settings;
+    int64_t max_split_bytes; /* -1: no limit; below: not said */
+    double collection;       /* garbage_collection_threshold; below 0: not said */
+    int8_t expandable;       /* 0, 1; -1: not said */
+    uint64_t n_broken;       /* entries, segments and blocks that make no sense */
     bool whole;
 
     struct trace_allocation *room; /* at joining: for the allocations of one device */

@@ -99,11 +99,10 @@ static uint32_t stream_number(const struct streams *streams, int64_t handle)
 static void set_settings(struct trace_build *build, const struct source *source,
                          const struct snapshot_part *of, struct allocator_settings *settings)
 {
-    struct dpro_error err;
     const char *conf = strtab_get(&build->trace->names, source->names[of->conf]);
     *settings = allocator_settings_default();
-    if (allocator_settings_parse(settings, conf, &err) < 0)
-        build_warn(build, "%s: %s; PyTorch's defaults are taken", source->path, err.text);
+    if (of->has_settings)
+        *settings = allocator_settings_read(build, source->path, conf);
     if (of->max_split_bytes >= 0)
         settings->max_split_bytes = (uint64_t)of->max_split_bytes;
     else if (of->max_split_bytes == -1)

@@ -8,7 +8,7 @@ STACKS = {"ddp": "PyTorch's DDP", "horovod": "Horovod", "tensorflow-ring": "Tens
           "tensorflow-ps": "TensorFlow's parameter servers", "mxnet-ps": "MXNet's key-value store", "byteps": "BytePS"}
 COMPRESSIONS = ("none", "fp16", "bf16")
 MOST_PARTITIONS = 1024
-MOST_MICRO_BATCHES = 65536
+MOST_MICRO_BATCHES = 1024
 
 
 class Unusable(Exception):

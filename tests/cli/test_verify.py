@@ -253,6 +253,7 @@ class Plans(Case):
             "a parameter listed twice": (lambda p: parameters(p).append({"name": "a", "size_bytes": 4}), "twice", "a"),
             "no parameters": (lambda p: parameters(p).clear(), "no parameters"),
             "no size": (lambda p: parameters(p)[0].pop("size_bytes"), "size_bytes"),
+            "too many micro-batches": (lambda p: p.update(memory={"micro_batches": 1025}), "micro_batches", "1024"),
             "a compression of its own": (lambda p: p["communication"].update(compression="int8"), "int8"),
         }
         for name, (change, *texts) in cases.items():

@@ -112,6 +112,14 @@ static bool knows_parameters(const struct model_memory *m)
     return false;
 }
 
+static bool knows_what_scales(const struct model_memory *m)
+{
+    for (uint32_t b = 0; b < m->n_blocks; b++)
+        if (m->blocks[b].scales)
+            return true;
+    return false;
+}
+
 static void tell_unknown(const struct dpro_changes *c, const struct dpro_model *m,
                          struct notes *notes)
 {
@@ -123,6 +131,15 @@ static void tell_unknown(const struct dpro_changes *c, const struct dpro_model *
         if (!knows_parameters(&m->memories[i])) {
             note(notes, "what ranks held when the recording began is not known: parameters and "
                         "the optimizer's state come on top of the peaks");
+            break;
+        }
+    for (uint32_t i = 0; i < m->n_memories && (m->memory.batch_ratio > 0 || c->micro_batches > 1);
+         i++)
+        if (!knows_what_scales(&m->memories[i])) {
+            note(notes,
+                 "nothing tells what of rank %d's memory grows with its batch: the peak is "
+                 "that of the batch as recorded",
+                 m->ranks[m->memories[i].rank].rank);
             break;
         }
 }

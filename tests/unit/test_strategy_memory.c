@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/memory.h"
+#include "cost/change_memory.h"
 #include "cost/model_memory.h"
 #include "cost/module_choice.h"
 #include "cost/strategy_memory.h"
@@ -116,6 +117,36 @@ static void test_a_batch_is_as_large_as_asked_for(void **state)
     assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 200 + 100);
     h->model.memory.batch_ratio = 0.5;
     assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 50 + 25);
+    free(h);
+}
+
+static void cut_batch(struct by_hand *h, struct notes *notes)
+{
+    struct dpro_error err = {.code = 0};
+    struct dpro_changes changes = {.micro_batches = 2};
+    assert_int_equal(WITHIN_SCOPE(-1, change_memory(&changes, &h->model, notes, &err)), 0);
+}
+
+static bool is_told_of(struct by_hand *h)
+{
+    struct arena arena = {NULL, 0};
+    struct notes notes = {.arena = &arena};
+    bool told = false;
+    cut_batch(h, &notes);
+    for (size_t i = 0; i < notes.lines.n; i++)
+        told |= strstr(notes.lines.at[i], "memory grows with its batch") != NULL;
+    array_fini(&notes.lines);
+    arena_fini(&arena);
+    return told;
+}
+
+static void test_a_rank_of_which_nothing_is_known_to_scale_is_told_of(void **state)
+{
+    (void)state;
+    struct by_hand *h = new_by_hand(10);
+    assert_false(is_told_of(h));
+    h->blocks[1].scales = h->blocks[2].scales = false;
+    assert_true(is_told_of(h));
     free(h);
 }
 
@@ -247,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_micro_batches_keep_gradients_and_add_new_ones),
         cmocka_unit_test(test_a_batch_is_as_large_as_asked_for),
+        cmocka_unit_test(test_a_rank_of_which_nothing_is_known_to_scale_is_told_of),
         cmocka_unit_test(test_gradients_that_are_views_are_there_until_they_are_copied),
         cmocka_unit_test(test_recomputation_comes_before_the_backward_pass),
         cmocka_unit_test(test_micro_batches_take_what_is_fixed_each_and_the_update_once),

@@ -241,6 +241,21 @@ static void test_what_memory_json_lists_is_counted_once(void **state)
     dpro_graph_destroy(g);
 }
 
+/* The profiler counts what it lists nothing of: the blocks' sum is not what was measured. */
+static void test_the_measured_peak_is_what_the_profiler_counted(void **state)
+{
+    struct trace_text *t = two_steps(0, 1);
+    write_text("memory_rank0.json", HELD("[\"parameter\",\"fc.weight\",1000,400]", ""));
+    trace_text_memory(t, 1, -1, 75, 9000, 50, 50);
+    trace_text_memory(t, 1, -1, 1075, 64, 100, 150);
+    trace_text_memory(t, 1, -1, 1275, 256, 30, 380); /* 200 in between are missing */
+    struct dpro_graph *g = trace_text_graph();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(peak_of(m), 400 + 50 + 100 + 30);
+    assert_int_equal(m->measured_peak_bytes, 400 + 50 + 100 + 200 + 30);
+    dpro_graph_destroy(g);
+}
+
 static void test_what_is_there_when_the_second_step_begins_is_told(void **state)
 {
     struct trace_text *t = two_steps(0, 1);
@@ -332,6 +347,18 @@ static struct dpro_graph *training_job_with(bool allocations, bool library)
         trace_text_node(et, "," NODE("aten::resize_", "8", "[3, 12, 0, 0, 4, \"cpu\"]",
                                      "[3, 12, 0, 12, 4, \"cpu\"]"));
     return trace_text_graph();
+}
+
+/* Tensors of ops whose times are not there: what was there before is no peak. */
+static void test_an_execution_trace_without_its_profile_tells_nothing(void **state)
+{
+    two_steps(0, 1);
+    write_text("memory_rank0.json", HELD("[\"parameter\",\"fc.weight\",1000,60]", ",\"freed\":[]"));
+    struct trace_text *et = trace_text_execution("et_rank0.json");
+    trace_text_node(et, NODE("aten::elsewhere", "77", "", "[1, 10, 0, 20, 4, \"cpu\"]"));
+    struct dpro_graph *g = trace_text_graph();
+    assert_null(g->memory);
+    dpro_graph_destroy(g);
 }
 
 static struct dpro_graph *training_job(void)
@@ -567,6 +594,7 @@ int main(void)
         cmocka_unit_test(test_a_gpu_tells_what_it_held_before),
         cmocka_unit_test(test_a_gpus_settings_are_the_snapshots_else_those_of_memory_json),
         cmocka_unit_test(test_what_memory_json_lists_is_counted_once),
+        cmocka_unit_test(test_the_measured_peak_is_what_the_profiler_counted),
         cmocka_unit_test(test_what_is_there_when_the_second_step_begins_is_told),
         cmocka_unit_test(test_calls_have_their_forward_and_backward_passes),
         cmocka_unit_test(test_blocks_have_what_they_are_for),
@@ -575,6 +603,7 @@ int main(void)
         cmocka_unit_test(test_a_parameter_is_used_by_the_module_that_has_it),
         cmocka_unit_test(test_without_a_list_tensors_tell_what_was_there_before),
         cmocka_unit_test(test_without_allocations_storages_live_from_their_first_use_to_the_last),
+        cmocka_unit_test(test_an_execution_trace_without_its_profile_tells_nothing),
         cmocka_unit_test(test_what_a_library_asks_for_scales_with_the_batch),
         cmocka_unit_test(test_what_a_collective_makes_for_the_optimizer_is_a_gradient),
         cmocka_unit_test(test_ranks_with_and_without_allocations),

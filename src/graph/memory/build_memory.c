@@ -174,7 +174,8 @@ struct rank_memory *build_memory(const struct rank_build *rank)
     array_fini(&b.calls);
     array_fini(&b.bindings);
     map_fini(&b.storage_numbers);
-    if (b.to->is.n_blocks > 0)
+    bool of_tensors = b.to->is.source == DPRO_MEMORY_EXECUTION_TRACE;
+    if (of_tensors ? b.to->is.n_moments > 0 : b.to->is.n_blocks > 0)
         return b.to;
     rank_memory_destroy(b.to); /* tensors elsewhere, or of no op that is seen */
     return NULL;

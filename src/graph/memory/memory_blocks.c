@@ -289,13 +289,35 @@ static void add_rest(struct memory_build *b)
         memory_add_before(b, DPRO_MEMORY_OTHER, 0, (uint64_t)(before - known))->merged = true;
 }
 
-/* The highest sum of what blocks hold, as the moments follow each other. */
+/* How far above what was held when the iteration began the profiler's own count of bytes got;
+ * below 0: it has none. What events that are missing took is in it. */
+static int64_t counted_rise(const struct memory_build *b)
+{
+    int64_t before = -1, most = -1;
+    for (uint32_t i = 0; i < b->trace->n_allocations; i++) {
+        const struct trace_allocation *event = &b->trace->allocations[i];
+        if (!is_wanted(b, event) || event->ns < b->start_ns || event->ns >= b->end_ns)
+            continue;
+        if (event->allocated_bytes < 0)
+            return -1;
+        if (most < 0)
+            before = most = MAX(event->allocated_bytes - event->bytes, 0);
+        most = MAX(most, event->allocated_bytes);
+    }
+    return most < 0 ? -1 : most - before;
+}
+
+/* The highest sum of what blocks hold, as the moments follow each other; as the profiler counted
+ * it, where it did. */
 static uint64_t find_peak(const struct memory_build *b)
 {
     uint64_t now = 0, peak;
     for (size_t i = 0; i < b->blocks.n; i++)
         if (b->blocks.at[i].taken_ns < b->start_ns && b->blocks.at[i].given_ns >= b->start_ns)
             now += b->blocks.at[i].size_bytes;
+    int64_t rise = counted_rise(b);
+    if (rise >= 0)
+        return now + (uint64_t)rise;
     peak = now;
     for (size_t i = 0; i < b->moments.n; i++) {
         uint64_t size = b->blocks.at[b->moments.at[i].block].size_bytes;

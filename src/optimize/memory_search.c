@@ -193,9 +193,9 @@ static void try_all(struct choosing *c)
     try(c, "as it ran", false);
     try_rules(c);
     try_choice(c);
-    for (uint32_t parts = 2;
-         c->may_cut && parts <= MOST_MICRO_BATCHES && memory_divides_batch(c->model, parts);
-         parts *= 2) {
+    for (uint32_t parts = 2; c->may_cut && parts <= MOST_MICRO_BATCHES; parts++) {
+        if (!memory_divides_batch(c->model, parts))
+            continue;
         c->strategy.micro_batches = parts;
         if (!try(c, arena_format(c->arena, "accumulate %u", parts), false))
             try_choice(c);

@@ -3,6 +3,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -408,6 +409,18 @@ class Optimize(Case):
         self.assertEqual(text.code, CHECK_FAILED)
         self.assertIn("the smallest budget that it fits is %d bytes" % memory["least_budget_bytes"], " ".join(text.out.split()))
         self.assertEqual(dpro("optimize", DEMO, "--memory", str(memory["least_budget_bytes"])).code, DONE)
+
+    def test_all_equal_micro_batches_are_tried(self):
+        job = self.path("job")
+        shutil.copytree(BUNDLED + "-memory", job)
+        for path in glob.glob(os.path.join(job, "host0", "rank*", "rank.json")):
+            with open(path, encoding="utf-8") as file:
+                rank = json.load(file)
+            rank["batch_size"] = 12
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(rank, file)
+        memory = dpro("optimize", job, "--memory", "1MB", "--json").json["memory"]
+        self.assertEqual({c["micro_batches"] for c in memory["choices"]}, {1, 2, 3, 4, 6, 12})
 
     def test_sizes_of_memory_have_units(self):
         for text, size in (("123456789", 123456789), ("2e9", None), ("1.5GB", 1500000000), ("512 MiB", 512 << 20), ("200kB", 200000),

@@ -240,7 +240,7 @@ static void test_a_batch_is_cut_where_that_is_faster(void **state)
     assert_int_equal(dpro_strategy_micro_batches(dpro_optimum_strategy(o, DPRO_BEST)),
                      chosen_of(o).micro_batches);
     dpro_optimum_destroy(o);
-    blocks->memory.batch_size = 7; /* which 2 does not divide */
+    blocks->memory.batch_size = 67; /* a prime number, and too many parts */
     o = optimum_of(model, &options);
     assert_int_equal(chosen_of(o).micro_batches, 1);
     assert_true(chosen_of(o).n_recomputed > 0);

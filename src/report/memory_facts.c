@@ -56,7 +56,8 @@ static void check_snapshots(struct report_facts *f)
         uint64_t n_requests = 0, n_elsewhere = 0;
         for (uint32_t i = 0; i < rank->n_allocators; i++) {
             const struct allocator_history *history = &rank->allocators[i];
-            if (history->settings.known == DPRO_ALLOCATOR_STRANGE)
+            bool is_cut = history->n_segments == 0; /* where blocks lay is not known */
+            if (is_cut || history->settings.known == DPRO_ALLOCATOR_STRANGE)
                 continue;
             struct allocator_check check = allocator_check(history);
             n_requests += check.n_requests;

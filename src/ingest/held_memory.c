@@ -237,6 +237,7 @@ static void join(struct trace_build *build, struct trace_rank *rank, struct sour
     to->device = held->device;
     to->capacity_bytes = held->capacity_bytes;
     to->of_last_step = held->of_last_step;
+    to->is_cut = source_is_damaged(source);
     to->allocator = settings_of(build, source, held);
     to->blocks = arena_alloc(arena, held->blocks.n * sizeof *to->blocks);
     to->modules = arena_alloc(arena, held->modules.n * sizeof *to->modules);

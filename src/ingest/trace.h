@@ -126,6 +126,7 @@ struct trace_window {
     uint32_t file;                        /* index into the trace's files */
     int64_t start_ns, end_ns;             /* first start, last end */
     int64_t whole_start_ns, whole_end_ns; /* of a session's step: of all its processes */
+    bool is_cut;                          /* its file is damaged: it may end within an iteration */
     bool has_execution_trace; /* an ET refers to this window's record function ids: structure yes,
                                  times no */
     bool external_is_op; /* a device span's "External id" is that of the launching CPU op (not its
@@ -218,6 +219,7 @@ struct held_memory {
     int32_t device;                      /* number of the GPU; -1: the CPU */
     uint64_t capacity_bytes;             /* 0: not known */
     struct allocator_settings allocator; /* of a GPU */
+    bool is_cut;                         /* the file is damaged: blocks may be missing */
     bool of_last_step; /* what was freed before the window's last step began is left out */
 };
 

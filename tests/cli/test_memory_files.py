@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+import shutil
 import struct
 import unittest
 
@@ -147,6 +148,24 @@ class MemoryFiles(Case):
             self.write("job/rank0/kineto.json", job(world=1, communicates=False)[0])
             self.write("job/rank0/memory.json", text)
             self.assertEqual(len([w for w in self.replay()["warnings"] if "memory.json" in w]), 1)
+
+    def test_what_a_cut_recording_lacks_is_not_told(self):
+        """A step of which only the beginning is there has no peak; without what was there before nothing was measured."""
+        recorded = os.path.join(ROOT, "torch-ddp-gloo-gpt-n2-memory")
+        whole = dpro("replay", "-q", "--no-validate", "--json", recorded).json["memory"]["ranks"][0]["peak_bytes"]
+        told = {}
+        for name, parts in (("kineto_et.json.gz", 8), ("kineto_et.json.gz", 2), ("memory.json", 2)):
+            copy = self.path("%s-%d" % (name, parts))
+            shutil.copytree(recorded, copy)
+            for path in glob.glob(os.path.join(copy, "host*", "rank*", name)):
+                os.chmod(path, 0o644)
+                os.truncate(path, os.path.getsize(path) // parts)
+            memory = dpro("replay", "-q", "--no-validate", "--json", copy).json["memory"]
+            told[name, parts] = memory["ranks"] if memory else []
+            self.assertEqual([r["measured_peak_bytes"] for r in told[name, parts]], [None] * len(told[name, parts]))
+        self.assertEqual(told["kineto_et.json.gz", 8], [])
+        self.assertAlmostEqual(told["kineto_et.json.gz", 2][0]["peak_bytes"] / whole, 1, delta=0.01)  # the step before is whole
+        self.assertEqual(len(told["memory.json", 2]), 2)
 
     def test_what_a_session_took_is_what_its_records_add_up_to(self):
         folder = os.path.join(ROOT, "tf-session-collectives-n2")

@@ -29,11 +29,15 @@ static uint32_t choose_execution_trace(const struct trace_rank *trace)
     return w < trace->n_windows ? w : NO_ID;
 }
 
-/* Its last one that is whole, as far as is known. */
+/* Its last one that is whole, as far as is known: in a damaged file not the last that is seen. */
 static uint32_t choose_step(const struct rank_build *rank, uint32_t window)
 {
-    uint32_t best = NO_ID;
-    for (uint32_t s = 0; s < rank->steps.n; s++) {
+    uint32_t best = NO_ID, end = (uint32_t)rank->steps.n;
+    while (end > 0 && rank->steps.at[end - 1].window > window)
+        end--;
+    if (rank->trace->windows[window].is_cut && end > 0)
+        end--;
+    for (uint32_t s = 0; s < end; s++) {
         const struct step *step = &rank->steps.at[s];
         if (step->window == window && (best == NO_ID || step->timed >= rank->steps.at[best].timed))
             best = s;

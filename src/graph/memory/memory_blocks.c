@@ -347,8 +347,9 @@ void memory_measure(struct memory_build *b)
                     (uint64_t)MAX(event->allocated_bytes, event->allocated_bytes - event->bytes));
     }
     bool is_recorded = b->trace->recording && b->trace->recording->parameters.n > 0;
-    if (b->device < 0 && (b->held || is_recorded || b->node_of_span))
-        to->measured_peak_bytes = find_peak(b); /* else what was there before is not known */
+    bool is_whole = b->held ? !b->held->is_cut : is_recorded || b->node_of_span;
+    if (b->device < 0 && is_whole) /* else what was there before is not known */
+        to->measured_peak_bytes = find_peak(b);
 }
 
 void memory_add_older(struct memory_build *b)

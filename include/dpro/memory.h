@@ -33,10 +33,9 @@ enum dpro_memory_source {
     DPRO_MEMORY_ALLOCATIONS,     /* the profile lists each block that was taken and given back */
     DPRO_MEMORY_EXECUTION_TRACE, /* storages of tensors, from first to last use: what lies within
                                     ops is not known */
-    DPRO_MEMORY_SHAPES,          /* sizes of tensors only */
     DPRO_MEMORY_UNKNOWN,
 };
-/* "allocations", "execution trace", "shapes", NULL where nothing tells; static. */
+/* "allocations", "execution trace", NULL where nothing tells; static. */
 DPRO_API const char *dpro_memory_source_name(enum dpro_memory_source source);
 
 /* How well it is known what settings (PYTORCH_CUDA_ALLOC_CONF) a GPU's caching allocator has. */

@@ -20,6 +20,6 @@ const char *dpro_memory_category_name(enum dpro_memory_category category)
 
 const char *dpro_memory_source_name(enum dpro_memory_source source)
 {
-    static const char *const names[] = {"allocations", "execution trace", "shapes"};
+    static const char *const names[] = {"allocations", "execution trace"};
     return (unsigned)source < DPRO_MEMORY_UNKNOWN ? names[source] : NULL;
 }

@@ -231,7 +231,6 @@ struct dpro_strategy {
 /* What of a job's memory is otherwise than recorded and no strategy's; zeroed, nothing is. */
 struct memory_setting {
     double batch_ratio; /* a rank's batch, times as large; 0: as it is */
-    bool half;          /* computed in 16 bits where autocast does so */
     bool views;         /* gradients are views of their buckets */
 };
 

@@ -22,8 +22,6 @@ static const char *const source_notes[DPRO_MEMORY_UNKNOWN] = {
     [DPRO_MEMORY_EXECUTION_TRACE] =
         "from the storages of the execution trace's tensors, each from its first to its last use: "
         "what operators take and give back within themselves is not in it",
-    [DPRO_MEMORY_SHAPES] = "from the shapes of tensors only: when they are given back is assumed, "
-                           "and what operators need for themselves is not in it",
 };
 
 static const char bare_note[] = "what was there before the profile began, such as parameters and "

@@ -100,7 +100,16 @@ struct dpro_cycles {
 DPRO_API struct dpro_cycles dpro_strategy_cycles(const struct dpro_strategy *strategy);
 DPRO_API uint32_t dpro_strategy_n_fused_ops(const struct dpro_strategy *strategy);
 
-/* Modules, by which recomputation is chosen; outer ones stand before those within them. */
+/* How a module's passes are computed: these bits. */
+enum dpro_computing {
+    DPRO_AS_IT_IS = 0,
+    DPRO_COMPILED = 1, /* by torch.compile: its backward pass is one op, at whose end all of its
+                          gradients get ready */
+    DPRO_BF16 = 2,     /* under autocast to bfloat16; what comes out of it is cast back */
+    DPRO_N_COMPUTINGS = 4
+};
+/* Modules, by which recomputation and computing are chosen; outer ones stand before those within
+ * them. */
 struct dpro_module {
     const char *name, *class_name; /* borrowed; "": the model itself; no class is known */
     uint32_t n_calls;              /* in an iteration of a rank */
@@ -108,6 +117,8 @@ struct dpro_module {
     int64_t recompute_ns; /* that this takes, mean over the ranks */
     int recomputed;       /* 1: by this strategy; of modules within each other the outermost
                              counts */
+    unsigned computing;   /* enum dpro_computing, by this strategy; of modules within each other the
+                             outermost with any bit counts */
 };
 DPRO_API uint32_t dpro_model_n_modules(const struct dpro_model *model); /* 0: none are known */
 DPRO_API struct dpro_module dpro_strategy_module(const struct dpro_model *model,

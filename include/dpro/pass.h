@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define DPRO_PASS_ABI 3 /* of the structs below; a pass made for another one is refused */
+#define DPRO_PASS_ABI 4 /* of the structs below; a pass made for another one is refused */
 
 #define DPRO_PASS_MAX_CANDIDATES 4096 /* from one call */
 #define DPRO_PASS_MAX_EDITS      1024 /* in one candidate */
@@ -69,6 +69,10 @@ struct dpro_pass_module {
     uint64_t kept_bytes;  /* that recomputing it by itself gives back */
     int64_t recompute_ns; /* what that takes */
     int recomputed;       /* by the strategy */
+    unsigned computing;   /* enum dpro_computing; by the strategy */
+    unsigned known;       /* ways whose costs are known, as 1 << enum dpro_computing */
+    int64_t gained_ns[DPRO_N_COMPUTINGS]; /* of an iteration's work, by each way that is known;
+                                             negative: it takes longer */
 };
 
 struct dpro_pass_view {
@@ -106,6 +110,7 @@ enum dpro_edit_kind {
     DPRO_EDIT_RECOMPUTE, /* module `at` is computed again in the backward pass; `value` 0: it is not
                           */
     DPRO_EDIT_ACCUMULATE, /* the step's batch is computed in `value` micro-batches; `at` is 0 */
+    DPRO_EDIT_COMPUTE,    /* module `at` is computed in the way `value`: enum dpro_computing */
 };
 
 /* Edits count buckets as the edits before them in the list left them; ops as they ran, always.

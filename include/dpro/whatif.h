@@ -63,6 +63,10 @@ struct dpro_changes {
                                gradients are communicated with the last; 0: as it is */
     uint32_t batch_size;    /* of a rank; 0: as it is */
     int gradient_views;     /* 1: gradients are views of their buckets (DDP) */
+
+    /* How modules are computed; named as for `recompute`, "all" being the whole model: */
+    const char *compile;   /* by torch.compile; NULL: as it is */
+    const char *precision; /* "bf16": the whole model; "bf16=NAMES"; "fp32": none; NULL: as it is */
 };
 
 struct dpro_whatif; /* a result; owns its memory, but borrows the model's */

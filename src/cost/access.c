@@ -78,7 +78,8 @@ struct dpro_module dpro_strategy_module(const struct dpro_model *model,
                                 .n_calls = m->n_calls,
                                 .kept_bytes = m->kept_bytes,
                                 .recompute_ns = m->recompute_ns,
-                                .recomputed = strategy->recomputed && strategy->recomputed[module]};
+                                .recomputed = strategy->recomputed && strategy->recomputed[module],
+                                .computing = strategy->computing ? strategy->computing[module] : 0};
 }
 
 struct dpro_link dpro_model_link(const struct dpro_model *model)

@@ -20,8 +20,8 @@ struct dpro_strategy buckets_make(const struct dpro_model *model, struct arena *
         .n_buckets = model->n_tensors,
         .cycle_ns = model->net.gate.cycle_ns,
         .fused = arena_array(arena, n_ops / 2 + 1, sizeof *strategy.fused),
-        .recomputed =
-            arena_array(arena, model->n_modules + (size_t)1, sizeof *strategy.recomputed)};
+        .recomputed = arena_array(arena, model->n_modules + (size_t)1, sizeof *strategy.recomputed),
+        .computing = arena_array(arena, model->n_modules + (size_t)1, sizeof *strategy.computing)};
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         strategy.order[t] = t;
         strategy.buckets[t] = (struct strategy_bucket){.first = t, .n = 1, .partitions = 1};
@@ -53,6 +53,10 @@ void buckets_take_memory(const struct dpro_model *model, const struct dpro_strat
         memcpy(strategy->recomputed, from->recomputed, model->n_modules * sizeof *from->recomputed);
     else if (strategy->recomputed)
         memset(strategy->recomputed, 0, model->n_modules * sizeof *strategy->recomputed);
+    if (strategy->computing && from->computing)
+        memcpy(strategy->computing, from->computing, model->n_modules * sizeof *from->computing);
+    else if (strategy->computing)
+        memset(strategy->computing, 0, model->n_modules * sizeof *strategy->computing);
 }
 
 struct dpro_strategy buckets_copy(const struct dpro_model *model, const struct dpro_strategy *from,

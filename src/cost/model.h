@@ -43,6 +43,14 @@ struct model_op {
     int64_t fixed_ns;  /* of work_ns, what each micro-batch takes, however small it is */
 };
 
+/* What a module's passes take in one of enum dpro_computing's ways, against as they are. */
+struct computing_cost {
+    bool is_known;                          /* a probe measured it (ingest/probes.h) */
+    bool is_assumed;                        /* no probe did: of 16 bits, by what its ops are */
+    struct dpro_estimate forward, backward; /* times as long */
+    double kept; /* times as many bytes between its passes; 0: not known */
+};
+
 /* A module, by which recomputation is chosen; outer ones stand before those within them. */
 struct model_module {
     const char *name, *class; /* "blocks.0", "TransformerBlock"; class "": not known */
@@ -51,6 +59,7 @@ struct model_module {
     uint64_t kept_bytes;      /* what recomputing it by itself gives back between its passes, in an
                                  iteration of one rank; 0: there is nothing to win */
     int64_t recompute_ns;     /* that it adds to an iteration's work, mean over the ranks */
+    struct computing_cost costs[DPRO_N_COMPUTINGS]; /* of DPRO_AS_IT_IS: known, 1 */
 };
 
 /* A call of a module in a program. */
@@ -58,6 +67,10 @@ struct model_call {
     uint32_t module, parent; /* the call that it lies in, one before it; MODEL_NONE */
     uint32_t op;             /* of the program: in it the call's backward pass begins */
     int64_t recompute_ns;    /* work to compute it again */
+    uint32_t forward_op, forward_last, backward_last; /* of the program: those in which its forward
+                                                         pass begins and ends, its backward pass
+                                                         ends; MODEL_NONE: not known */
+    int64_t forward_ns, backward_ns; /* work of its passes, of calls within it too */
 };
 
 struct model_program {
@@ -226,6 +239,8 @@ struct dpro_strategy {
     bool *recomputed;       /* [model's n_modules]; of modules within each other the outermost
                                counts; NULL: none */
     uint32_t micro_batches; /* a step's batch is computed in so many; 0, 1: at once */
+    uint8_t *computing;     /* [model's n_modules] enum dpro_computing; of modules within each other
+                               the outermost with any bit counts; NULL: all as they are */
 };
 
 /* What of a job's memory is otherwise than recorded and no strategy's; zeroed, nothing is. */

@@ -105,9 +105,10 @@ bool edit_is_of_ops(const struct dpro_edit *e)
     return e->kind == DPRO_EDIT_FUSE || e->kind == DPRO_EDIT_UNFUSE;
 }
 
-bool edit_is_of_memory(const struct dpro_edit *e)
+bool edit_is_of_modules(const struct dpro_edit *e)
 {
-    return e->kind == DPRO_EDIT_RECOMPUTE || e->kind == DPRO_EDIT_ACCUMULATE;
+    return e->kind == DPRO_EDIT_COMPUTE || e->kind == DPRO_EDIT_RECOMPUTE ||
+           e->kind == DPRO_EDIT_ACCUMULATE;
 }
 
 bool edit_is_within(const struct model_capabilities *capabilities, const struct dpro_edit *e)
@@ -128,6 +129,7 @@ bool edit_is_within(const struct model_capabilities *capabilities, const struct 
     case DPRO_EDIT_UNFUSE:
     case DPRO_EDIT_RECOMPUTE: /* of modules, which are known of PyTorch alone */
     case DPRO_EDIT_ACCUMULATE:
+    case DPRO_EDIT_COMPUTE:
         break;
     }
     return true; /* no stack can fuse ops or cut batches by a plan; the report says so */
@@ -169,6 +171,14 @@ const char *edit_check(const struct dpro_model *model, const struct dpro_strateg
         return e->at < model->n_modules ? NULL : "there is no such module";
     case DPRO_EDIT_ACCUMULATE:
         return check_accumulate(model, e);
+    case DPRO_EDIT_COMPUTE:
+        return e->at >= model->n_modules ? "there is no such module"
+               : e->value < 0 || e->value >= DPRO_N_COMPUTINGS
+                   ? "there is no such way to compute a module"
+               : model->modules[e->at].costs[e->value].is_known ||
+                       model->modules[e->at].costs[e->value].is_assumed || e->value == 0
+                   ? NULL
+                   : "what that way to compute the module costs is not known";
     }
     return "there is no such kind of edit";
 }
@@ -236,6 +246,9 @@ const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *s,
         break;
     case DPRO_EDIT_ACCUMULATE:
         s->micro_batches = (uint32_t)e->value;
+        break;
+    case DPRO_EDIT_COMPUTE:
+        s->computing[e->at] = (uint8_t)e->value;
         break;
     }
     return NULL;

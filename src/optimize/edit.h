@@ -9,10 +9,11 @@
 #define EDIT_MOST_WORK_NS 1000000000000000 /* of a fused op: eleven days */
 
 bool edit_is_of_ops(const struct dpro_edit *edit);
-bool edit_is_of_memory(const struct dpro_edit *edit); /* what is recomputed, micro-batches */
+bool edit_is_of_modules(const struct dpro_edit *edit); /* what is recomputed, compiled, in 16 bits;
+                                                          micro-batches */
 static inline bool edit_is_of_buckets(const struct dpro_edit *edit)
 {
-    return !edit_is_of_ops(edit) && !edit_is_of_memory(edit);
+    return !edit_is_of_ops(edit) && !edit_is_of_modules(edit);
 }
 /* Whether the job's stack can be given what comes of it. */
 bool edit_is_within(const struct model_capabilities *capabilities, const struct dpro_edit *edit);

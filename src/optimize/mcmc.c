@@ -31,7 +31,7 @@ static struct heat *heat_of(const struct space *space, struct heat *heats,
                             const struct dpro_strategy *strategy, const struct candidate *c)
 {
     const struct dpro_edit *edit = &space->candidates.edits.at[c->first];
-    if (edit_is_of_memory(edit))
+    if (edit_is_of_modules(edit))
         return &heats[space->model->n_tensors]; /* as the first op's */
     if (edit_is_of_ops(edit))
         return &heats[space->model->n_tensors + edit->at];

@@ -95,8 +95,9 @@ static void show_modules(struct space *space)
     const struct dpro_model *m = space->model;
     space->modules = arena_array(&space->arena, m->n_modules + (size_t)1, sizeof *space->modules);
     for (uint32_t i = 0; i < m->n_modules; i++)
-        space->modules[i] = (struct dpro_pass_module){m->modules[i].name, m->modules[i].kept_bytes,
-                                                      m->modules[i].recompute_ns, 0};
+        space->modules[i] = (struct dpro_pass_module){.name = m->modules[i].name,
+                                                      .kept_bytes = m->modules[i].kept_bytes,
+                                                      .recompute_ns = m->modules[i].recompute_ns};
 }
 
 void space_init(struct space *space, struct search *search, const struct dpro_model *model)

@@ -81,8 +81,14 @@ static struct blocks *add_memory(struct dpro_model *model, uint64_t seed)
         b->calls[i].last = b->calls[i].stop = b->memory.n_moments;
         snprintf(b->names[i], sizeof b->names[i], "blocks.%u", i);
         int64_t ns = (int64_t)(1000 + map_mix(seed + 77 * i) % 3000);
-        b->modules[i] = (struct model_module){b->names[i], "Block", MODEL_NONE, 1, size, ns};
-        b->program_calls[i] = (struct model_call){i, MODEL_NONE, N_BLOCKS - 1 - i, ns};
+        b->modules[i] = (struct model_module){.name = b->names[i],
+                                              .class = "Block",
+                                              .parent = MODEL_NONE,
+                                              .n_calls = 1,
+                                              .kept_bytes = size,
+                                              .recompute_ns = ns};
+        b->program_calls[i] = (struct model_call){
+            .module = i, .parent = MODEL_NONE, .op = N_BLOCKS - 1 - i, .recompute_ns = ns};
     }
     uint32_t head = add_block(b, HEAD, MEMORY_NONE, DPRO_MEMORY_TEMPORARY);
     take(b, head);

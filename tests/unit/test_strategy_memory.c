@@ -65,7 +65,12 @@ static struct by_hand *new_by_hand(uint64_t gradient_bytes)
                                       .n_moments = 5,
                                       .n_calls = 1,
                                       .batch_size = 8};
-    h->module = (struct model_module){"blocks.0", "Block", MODEL_NONE, 1, 100, 40};
+    h->module = (struct model_module){.name = "blocks.0",
+                                      .class = "Block",
+                                      .parent = MODEL_NONE,
+                                      .n_calls = 1,
+                                      .kept_bytes = 100,
+                                      .recompute_ns = 40};
     h->ops[0] = (struct model_op){.name = "a",
                                   .needs = MODEL_NONE,
                                   .tensor = 0,
@@ -73,7 +78,8 @@ static struct by_hand *new_by_hand(uint64_t gradient_bytes)
                                   .once_ns = 40,
                                   .fixed_ns = 20};
     h->ops[1] = (struct model_op){.name = "b", .needs = MODEL_NONE, .tensor = 1, .work_ns = 80};
-    h->program_call = (struct model_call){0, MODEL_NONE, 1, 40};
+    h->program_call =
+        (struct model_call){.module = 0, .parent = MODEL_NONE, .op = 1, .recompute_ns = 40};
     h->program = (struct model_program){h->ops, 2, &h->program_call, 1};
     h->rank = (struct model_rank){.work_scale = 1};
     h->model = (struct dpro_model){.programs = &h->program,
@@ -229,12 +235,21 @@ static void test_blocks_that_are_no_longer_mapped_cost_no_page_faults(void **sta
 
 /* ---- which modules ---- */
 
+#define MODULE(name, class, parent, kept)                                                          \
+    {                                                                                              \
+        name, class, parent, 1, kept, 0,                                                           \
+        {                                                                                          \
+            {                                                                                      \
+                0                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+    }
 static const struct model_module some_modules[] = {
-    {"", "Net", MODEL_NONE, 1, 900, 0},       {"stem", "Conv2d", 0, 1, 0, 0},
-    {"blocks.0", "Block", 0, 1, 300, 0},      {"blocks.0.parts.0", "Part", 2, 1, 100, 0},
-    {"blocks.0.parts.1", "Part", 2, 1, 9, 0}, {"blocks.1", "Block", 0, 1, 300, 0},
-    {"blocks.2", "Block", 0, 1, 300, 0},      {"blocks.3", "Other", 0, 1, 300, 0},
-    {"blocks.4", "Block", 0, 1, 300, 0},      {"blocks.10", "Block", 0, 1, 300, 0},
+    MODULE("", "Net", MODEL_NONE, 900),       MODULE("stem", "Conv2d", 0, 0),
+    MODULE("blocks.0", "Block", 0, 300),      MODULE("blocks.0.parts.0", "Part", 2, 100),
+    MODULE("blocks.0.parts.1", "Part", 2, 9), MODULE("blocks.1", "Block", 0, 300),
+    MODULE("blocks.2", "Block", 0, 300),      MODULE("blocks.3", "Other", 0, 300),
+    MODULE("blocks.4", "Block", 0, 300),      MODULE("blocks.10", "Block", 0, 300),
 };
 enum { N_SOME = sizeof some_modules / sizeof *some_modules };
 

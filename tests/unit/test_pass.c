@@ -342,7 +342,7 @@ static void test_a_file_that_is_no_pass_is_refused(void **state)
     static const struct {
         const char *name, *expected;
     } cases[] = {{"bad_empty", "holds no symbol dpro_pass"},
-                 {"bad_abi", "was made for version 4"},
+                 {"bad_abi", "was made for version 5"},
                  {"missing", "can't be loaded"}};
     struct dpro_model *model = job_of(3);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

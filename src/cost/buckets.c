@@ -260,8 +260,10 @@ int buckets_read(const struct dpro_model *model, const char *path, struct dpro_s
     if (plan.cycle_ns > 0 && model->net.gate.cycle_ns > 0)
         strategy->cycle_ns = plan.cycle_ns;
     strategy->compression = plan.compression;
-    *beside =
-        (struct plan_beside){plan.n_fused_ops, (uint32_t)plan.recomputed.n, plan.micro_batches};
+    *beside = (struct plan_beside){.n_fused_ops = plan.n_fused_ops,
+                                   .n_recomputed = (uint32_t)plan.recomputed.n,
+                                   .micro_batches = plan.micro_batches,
+                                   .n_computed = (uint32_t)(plan.compiled.n + plan.in_bf16.n)};
     if (plan.buckets.n == 0)
         return dpro_error_set(err, DPRO_EFORMAT, "%s: no buckets in it", plan.path);
     if (plan.buckets.n > model->n_tensors)

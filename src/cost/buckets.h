@@ -23,7 +23,7 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
 
 /* What a plan asks for beside what it sends. */
 struct plan_beside {
-    uint32_t n_fused_ops, n_recomputed, micro_batches;
+    uint32_t n_fused_ops, n_recomputed, micro_batches, n_computed;
 };
 /* From a JSON list of lists of tensor names, or a plan (its folder, or plan.json): that one's
  * partitions, priorities and compression, too. Every tensor must be in exactly one bucket. What it

@@ -268,6 +268,11 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
                  "the plan recomputes modules (%u) or cuts the batch (%u micro-batches), too: "
                  "add --recompute with the plan, and --accumulate",
                  beside.n_recomputed, MAX(beside.micro_batches, 1));
+        if (beside.n_computed > 0 && !c->compile && !c->precision)
+            note(notes,
+                 "the plan compiles modules or computes them in 16 bits (%u), too: add --compile "
+                 "and --precision",
+                 beside.n_computed);
         if (beside.n_fused_ops > 0)
             note(notes,
                  "the plan fuses ops (%u), too: that is left out, what it sends is looked at alone",

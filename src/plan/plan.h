@@ -29,6 +29,8 @@ struct plan_file_bucket {
     int32_t server; /* the job's number of it; -1: not told */
 };
 
+typedef ARRAY(uint32_t) name_array;
+
 struct plan_file {
     char *path;   /* of the file itself */
     bool is_list; /* of buckets, each a list of names: nothing else is known then */
@@ -47,15 +49,16 @@ struct plan_file {
     int64_t cycle_ns;   /* Horovod's; 0: not told */
     bool fuses;         /* the job is given no groups, and Horovod fuses up to fusion_bytes */
     uint64_t fusion_bytes;
-    ARRAY(uint32_t) recomputed;                             /* names of modules */
-    uint32_t micro_batches;                                 /* 0: not told */
+    name_array compiled, in_bf16; /* of modules; "": the whole model */
+    name_array recomputed;        /* of modules */
+    uint32_t micro_batches;            /* 0: not told */
     uint64_t budget_bytes, baseline_peak_bytes, peak_bytes; /* of a rank; 0: not told */
 
     /* of a plan to be written */
     ARRAY(uint32_t) members;   /* as `names`: indices of parameters */
     bool is_own;               /* it changes nothing */
     int64_t profiled_cycle_ns; /* Horovod's, in the profiled job */
-    /* Writes the fused ops, a JSON value, from `fused_ops`, when there are any. */
+    /* Writes the fused ops, a member of an object, from `fused_ops`, when there are any. */
     void (*write_fused_ops)(struct writer *writer, const void *fused_ops);
     const void *fused_ops;
 };
@@ -65,10 +68,14 @@ struct plan_file {
 int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *err);
 void plan_file_fini(struct plan_file *plan);
 
-/* Whether it says anything of memory that a job is to do. */
+/* Whether it says anything of memory, or of how modules are computed, that a job is to do. */
 static inline bool plan_has_memory(const struct plan_file *plan)
 {
     return plan->recomputed.n > 0 || plan->micro_batches > 1;
+}
+static inline bool plan_has_computing(const struct plan_file *plan)
+{
+    return plan->compiled.n > 0 || plan->in_bf16.n > 0;
 }
 
 /* The stack that the plan is for, DDP where it names none; -1: no known one. */

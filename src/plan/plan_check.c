@@ -69,20 +69,30 @@ static int check_parameters(const struct plan_file *plan, struct map *left, stru
     return 0;
 }
 
-/* Names of modules, each once; the model itself has none. */
-static int check_memory(const struct plan_file *plan, struct dpro_error *err)
+/* Each once; the model itself has no name. */
+static int check_modules(const struct plan_file *plan, const char *key, const uint32_t *names,
+                         size_t n, bool may_be_all, struct dpro_error *err)
 {
     struct map seen = {0};
     int rc = 0;
-    for (size_t i = 0; i < plan->recomputed.n && rc == 0; i++) {
-        uint32_t name = plan->recomputed.at[i];
-        if (*name_of(plan, name) == '\0')
-            rc = bad(err, "memory.recompute: module %zu has no name", i);
-        else if (map_get(&seen, name + UINT64_C(1), NULL))
-            rc = bad(err, "memory.recompute: a module is there twice: %s", name_of(plan, name));
-        map_set(&seen, name + UINT64_C(1), 1);
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        if (*name_of(plan, names[i]) == '\0' && !may_be_all)
+            rc = bad(err, "%s: module %zu has no name", key, i);
+        else if (map_get(&seen, names[i] + UINT64_C(1), NULL))
+            rc = bad(err, "%s: a module is there twice: %s", key, name_of(plan, names[i]));
+        map_set(&seen, names[i] + UINT64_C(1), 1);
     }
     map_fini(&seen);
+    return rc;
+}
+
+static int check_all_modules(const struct plan_file *p, struct dpro_error *err)
+{
+    int rc = check_modules(p, "memory.recompute", p->recomputed.at, p->recomputed.n, false, err);
+    if (rc == 0)
+        rc = check_modules(p, "computation.compile", p->compiled.at, p->compiled.n, true, err);
+    if (rc == 0)
+        rc = check_modules(p, "computation.bf16", p->in_bf16.at, p->in_bf16.n, true, err);
     return rc;
 }
 
@@ -115,8 +125,8 @@ static int check(const struct plan_file *plan, struct dpro_error *err)
         return bad(err, "the plan is for %s, not pytorch", framework);
     if (plan->world_size < 1 || plan->world_size > INT32_MAX)
         return bad(err, "job.world_size is not a number of ranks");
-    int rc = check_memory(plan, err);
-    if (rc < 0 || (plan_has_memory(plan) && plan->buckets.n == 0))
+    int rc = check_all_modules(plan, err);
+    if (rc < 0 || ((plan_has_memory(plan) || plan_has_computing(plan)) && plan->buckets.n == 0))
         return rc; /* of a job whose ranks send nothing */
     if (plan->parameters.n == 0)
         return bad(err, "job.models has no parameters");
@@ -140,6 +150,8 @@ static int read_plan(const char *path, struct dpro_plan_summary *summary, struct
                                           .baseline_ns = plan.baseline_ns,
                                           .iteration_ns = plan.iteration_ns,
                                           .uncertainty_pct = plan.uncertainty_pct,
+                                          .n_compiled = (uint32_t)plan.compiled.n,
+                                          .n_bf16 = (uint32_t)plan.in_bf16.n,
                                           .n_recomputed = (uint32_t)plan.recomputed.n,
                                           .micro_batches = plan.micro_batches,
                                           .budget_bytes = plan.budget_bytes,

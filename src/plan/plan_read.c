@@ -158,13 +158,24 @@ static void read_bucket(struct json_reader *r)
     array_push(&plan_of(r)->buckets, bucket);
 }
 
-static void read_module(struct json_reader *r)
+static void read_module(struct json_reader *r, name_array *list)
 {
     if (json_peek(r->js) != '"')
         stop(r, "a module's name is a text in quotes");
     else
-        array_push(&plan_of(r)->recomputed, json_read_text(r));
+        array_push(list, json_read_text(r));
 }
+
+/* Into one of a plan's lists of names. */
+static void read_modules(struct json_reader *r, void *out, size_t offset)
+{
+    if (!json_open(r->js, '['))
+        stop(r, "a list of modules is no list");
+    while (json_array_next(r->js))
+        read_module(r, (name_array *)((char *)out + offset));
+}
+
+#define MODULES(key, member) MEMBER_BY(key, read_modules, offsetof(struct plan_file, member))
 
 static void read_buckets(struct json_reader *r, void *out, size_t offset UNUSED)
 {
@@ -175,7 +186,7 @@ static void read_buckets(struct json_reader *r, void *out, size_t offset UNUSED)
         stop(r, "buckets are no list");
     while (json_array_next(r->js)) {
         if (plan->is_list && plan->buckets.n == 0 && json_peek(r->js) == '"')
-            read_module(r);
+            read_module(r, &plan_of(r)->recomputed);
         else
             read_bucket(r);
     }
@@ -243,19 +254,14 @@ static void read_fused_ops(struct json_reader *r, void *out, size_t offset UNUSE
 
 static void read_computation(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    static const struct json_member members[] = {MEMBER_BY("fused_ops", read_fused_ops, 0), {NULL}};
+    static const struct json_member members[] = {MEMBER_BY("fused_ops", read_fused_ops, 0),
+                                                 MODULES("compile", compiled),
+                                                 MODULES("bf16", in_bf16),
+                                                 {NULL}};
     json_read_object(r, members, out);
 }
 
 /* ---- memory ---- */
-
-static void read_recomputed(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
-{
-    if (!json_open(r->js, '['))
-        stop(r, "recompute is no list of modules");
-    while (json_array_next(r->js))
-        read_module(r);
-}
 
 static void read_micro_batches(struct json_reader *r, void *out, size_t offset UNUSED)
 {
@@ -270,32 +276,30 @@ static void read_micro_batches(struct json_reader *r, void *out, size_t offset U
 
 static void read_memory(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    static const struct json_member members[] = {MEMBER_BY("recompute", read_recomputed, 0),
-                                                 MEMBER_BY("micro_batches", read_micro_batches, 0),
-                                                 BYTES("budget_bytes", budget_bytes),
-                                                 BYTES("baseline_peak_bytes", baseline_peak_bytes),
-                                                 BYTES("peak_bytes", peak_bytes),
-                                                 {NULL}};
+    static const struct json_member members[] = {
+        MODULES("recompute", recomputed),    MEMBER_BY("micro_batches", read_micro_batches, 0),
+        BYTES("budget_bytes", budget_bytes), BYTES("baseline_peak_bytes", baseline_peak_bytes),
+        BYTES("peak_bytes", peak_bytes),     {NULL}};
     if (!json_read_object(r, members, out))
         stop(r, "memory is no object");
 }
 
 /* ---- all of it ---- */
 
-static const char no_schema[] =
-    "no plan: its schema is not dpro.plan/1, dpro.plan/2 or dpro.plan/3";
+static const char no_schema[] = "no plan: its schema is none of dpro.plan/1 to dpro.plan/4";
 
-/* Version 2 has fused ops, and is 1 otherwise; 3 has memory, and is 2 otherwise. */
+/* Each version is the one before with more: 2 has fused ops, 3 memory, 4 how modules are computed.
+ */
 static void read_schema(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
     const char *text = strtab_get(r->strings, json_read_text(r));
     reading_of(r)->has_schema = true;
     if (strncmp(text, "dpro.plan/", 10) != 0)
         stop(r, "%s", no_schema);
-    else if (text[10] < '1' || text[10] > '3' || text[11] != '\0')
+    else if (text[10] < '1' || text[10] > '4' || text[11] != '\0')
         stop(r,
-             "written as %.80s by another version of dpro, this one reads dpro.plan/1, dpro.plan/2 "
-             "and dpro.plan/3",
+             "written as %.80s by another version of dpro, this one reads dpro.plan/1 to "
+             "dpro.plan/4",
              text);
 }
 
@@ -363,6 +367,8 @@ void plan_file_fini(struct plan_file *plan)
     array_fini(&plan->parameters);
     array_fini(&plan->buckets);
     array_fini(&plan->names);
+    array_fini(&plan->compiled);
+    array_fini(&plan->in_bf16);
     array_fini(&plan->recomputed);
     array_fini(&plan->members);
 }

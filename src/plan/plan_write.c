@@ -65,13 +65,32 @@ static void write_communication(struct writer *w, const struct plan_file *plan)
     writer_close(w, '}');
 }
 
+static void write_modules(struct writer *w, const struct plan_file *plan, const char *key,
+                          const uint32_t *names, size_t n)
+{
+    writer_begin(w, key, '[');
+    for (size_t i = 0; i < n; i++)
+        writer_string(w, name_of(plan, names[i]));
+    writer_close(w, ']');
+}
+
+static void write_computation(struct writer *w, const struct plan_file *plan)
+{
+    writer_section(w, "computation", '{');
+    if (plan_has_computing(plan)) {
+        write_modules(w, plan, "compile", plan->compiled.at, plan->compiled.n);
+        write_modules(w, plan, "bf16", plan->in_bf16.at, plan->in_bf16.n);
+        writer_fields(w, BOOL("changes_numerics", true));
+    }
+    if (plan->n_fused_ops > 0)
+        plan->write_fused_ops(w, plan->fused_ops);
+    writer_close(w, '}');
+}
+
 static void write_memory(struct writer *w, const struct plan_file *plan)
 {
     writer_section(w, "memory", '{');
-    writer_begin(w, "recompute", '[');
-    for (size_t i = 0; i < plan->recomputed.n; i++)
-        writer_string(w, name_of(plan, plan->recomputed.at[i]));
-    writer_close(w, ']');
+    write_modules(w, plan, "recompute", plan->recomputed.at, plan->recomputed.n);
     writer_fields(w, INT("micro_batches", plan->micro_batches > 1 ? plan->micro_batches : 1),
                   INT_IF("budget_bytes", plan->budget_bytes > 0, plan->budget_bytes),
                   INT("baseline_peak_bytes", plan->baseline_peak_bytes),
@@ -84,9 +103,10 @@ void plan_file_write(struct writer *w, const void *arg)
     const struct plan_file *plan = arg;
     writer_open(w, '{');
     writer_fields(w,
-                  TEXT("schema", plan_has_memory(plan) ? "dpro.plan/3"
-                                 : plan->n_fused_ops   ? "dpro.plan/2"
-                                                       : "dpro.plan/1"),
+                  TEXT("schema", plan_has_computing(plan) ? "dpro.plan/4"
+                                 : plan_has_memory(plan)  ? "dpro.plan/3"
+                                 : plan->n_fused_ops      ? "dpro.plan/2"
+                                                          : "dpro.plan/1"),
                   TEXT("dpro", dpro_version()));
     write_job(w, plan);
     writer_section(w, "expected", '{');
@@ -97,11 +117,8 @@ void plan_file_write(struct writer *w, const void *arg)
     write_communication(w, plan);
     if (plan_has_memory(plan))
         write_memory(w, plan);
-    if (plan->n_fused_ops) {
-        writer_newline(w);
-        writer_key(w, "computation");
-        plan->write_fused_ops(w, plan->fused_ops);
-    }
+    if (plan_has_computing(plan) || plan->n_fused_ops > 0)
+        write_computation(w, plan);
     writer_close(w, '}');
     writer_text(w, "\n");
 }

@@ -280,7 +280,6 @@ int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, str
 /* The ops that the best strategy of a struct dpro_optimum fuses. */
 static void write_fusions(struct writer *w, const void *optimum)
 {
-    writer_open(w, '{');
     writer_begin(w, "fused_ops", '[');
     for (uint32_t i = 0; i < dpro_optimum_n_op_fusions(optimum); i++) {
         struct dpro_op_fusion fusion = dpro_optimum_op_fusion(optimum, i);
@@ -293,7 +292,6 @@ static void write_fusions(struct writer *w, const void *optimum)
         writer_close(w, '}');
     }
     writer_close(w, ']');
-    writer_close(w, '}');
 }
 
 static void write_best(struct writer *w, const struct optimize_facts *f)
@@ -305,9 +303,9 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
                   MS("found_ms", f->found.found_ns), TEXT("setting", f->found.setting),
                   BOOL("helps", f->helps),
                   BOOL("changes_numerics", f->found.compression != DPRO_COMPRESSION_NONE));
-    writer_newline(w);
-    writer_key(w, "computation");
+    writer_section(w, "computation", '{');
     write_fusions(w, optimum);
+    writer_close(w, '}');
     writer_newline(w);
     writer_key(w, "communication");
     model_write_strategy(w, dpro_optimum_model(optimum, DPRO_BEST),

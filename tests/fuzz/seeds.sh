@@ -56,6 +56,7 @@ put buckets/lists '[["a","c"],["d"],["b"]]'
 put buckets/plan '{"schema":"dpro.plan/1","communication":{"compression":"bf16","buckets":[{"parameters":["a","d"],"partitions":3,"priority":-1},{"model":0,"parameters":["c","b"]}]},"more":[{}]}'
 put buckets/servers '{"schema":"dpro.plan/1","communication":{"servers":3,"buckets":[{"parameters":["a","d"],"server":2},{"parameters":["c","b"],"server":0}]}}'
 put buckets/memory '{"schema":"dpro.plan/3","memory":{"recompute":["blocks.0","blocks.1"],"micro_batches":2,"budget_bytes":null,"baseline_peak_bytes":9,"peak_bytes":5},"communication":{"buckets":[{"parameters":["a","d"]},{"parameters":["c","b"]}]}}'
+put buckets/computing '{"schema":"dpro.plan/4","computation":{"compile":["blocks.0","blocks.1"],"bf16":[""],"changes_numerics":true,"fused_ops":[]},"communication":{"buckets":[{"parameters":["a","d"]},{"parameters":["c","b"]}]}}'
 put buckets/fused '{"schema":"dpro.plan/2","computation":{"fused_ops":[{"ops":["a","d"],"ranks":[0,1],"fused_ms":1.5,"apart_ms":2},{}],"more":0},"communication":{"buckets":[{"parameters":["a","d"]},{"parameters":["c","b"]}]}}'
 put buckets/twice '[["a","b"],["a","c","d"]]'
 

@@ -1,0 +1,135 @@
+/* test_plan.c: what a plan says of modules is written, read and checked. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <dpro/verify.h>
+
+#include "plan/plan.h"
+#include "temp_folder.h"
+
+static uint32_t intern(struct plan_file *plan, const char *text)
+{
+    return strtab_add(&plan->strings, text, strlen(text));
+}
+
+static void add_names(struct plan_file *plan, name_array *to, const char *const *names)
+{
+    for (; *names; names++)
+        array_push(to, intern(plan, *names));
+}
+
+static struct plan_file some_plan(void)
+{
+    struct plan_file plan = {.world_size = 2, .baseline_ns = 9000000, .iteration_ns = 8000000};
+    intern(&plan, "");
+    plan.framework = intern(&plan, "pytorch");
+    plan.stack = intern(&plan, "ddp");
+    struct plan_file_parameter parameter = {intern(&plan, "a"), 0, 4};
+    struct plan_file_bucket bucket = {
+        .n = 1, .size_bytes = 4, .partitions = 1, .priority = 0, .server = -1};
+    array_push(&plan.models, intern(&plan, "GPT"));
+    array_push(&plan.parameters, parameter);
+    array_push(&plan.buckets, bucket);
+    array_push(&plan.members, 0);
+    return plan;
+}
+
+static void write_plan(const struct plan_file *plan)
+{
+    FILE *file = fopen(in_folder("plan.json"), "w");
+    struct writer w;
+    assert_non_null(file);
+    writer_init_file(&w, file);
+    plan_file_write(&w, plan);
+    assert_int_equal(writer_finish(&w, NULL), 0);
+    writer_fini(&w);
+    fclose(file);
+}
+
+static void check_names(const struct plan_file *plan, const name_array *found,
+                        const char *const *expected)
+{
+    for (size_t i = 0; i < found->n; i++)
+        assert_string_equal(strtab_get(&plan->strings, found->at[i]), expected[i]);
+    assert_null(expected[found->n]);
+}
+
+static void test_modules_that_are_compiled_and_in_16_bits_come_back_as_they_were_written(void **s)
+{
+    (void)s;
+    static const struct {
+        const char *compile[4], *bf16[4], *recompute[4];
+        int version;
+    } cases[] = {
+        {{NULL}, {NULL}, {NULL}, 1},
+        {{NULL}, {NULL}, {"blocks.1"}, 3},
+        {{"blocks.0", "blocks.1"}, {NULL}, {NULL}, 4},
+        {{NULL}, {""}, {NULL}, 4},
+        {{"blocks.0", "head"}, {"blocks.0", "stem \"1\""}, {"blocks.1"}, 4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char schema[32];
+        struct plan_file plan = some_plan(), back;
+        struct dpro_plan_summary summary;
+        struct dpro_error err;
+        add_names(&plan, &plan.compiled, cases[i].compile);
+        add_names(&plan, &plan.in_bf16, cases[i].bf16);
+        add_names(&plan, &plan.recomputed, cases[i].recompute);
+        write_plan(&plan);
+        if (plan_file_read(folder, &back, &err) < 0 || dpro_plan_read(folder, &summary, &err) < 0)
+            fail_msg("%s", err.text);
+        check_names(&back, &back.compiled, cases[i].compile);
+        check_names(&back, &back.in_bf16, cases[i].bf16);
+        check_names(&back, &back.recomputed, cases[i].recompute);
+        assert_int_equal(summary.n_compiled, plan.compiled.n);
+        assert_int_equal(summary.n_bf16, plan.in_bf16.n);
+        char text[64] = "";
+        FILE *file = fopen(in_folder("plan.json"), "r");
+        assert_non_null(fgets(text, sizeof text, file));
+        fclose(file);
+        snprintf(schema, sizeof schema, "\"dpro.plan/%d\"", cases[i].version);
+        assert_non_null(strstr(text, schema));
+        plan_file_fini(&plan);
+        plan_file_fini(&back);
+    }
+}
+
+#define JOB                                                                                        \
+    "{\"schema\":\"dpro.plan/4\",\"job\":{\"framework\":\"pytorch\",\"world_size\":2,\"models\":[" \
+    "]},"
+
+static void test_modules_that_make_no_sense_are_refused_by_name(void **state)
+{
+    static const char *const cases[][2] = {
+        {JOB "\"computation\":{\"compile\":[\"a\",\"a\"]}}", "computation.compile: a module is"},
+        {JOB "\"computation\":{\"bf16\":[\"a\",\"\",\"\"]}}", "computation.bf16: a module is"},
+        {JOB "\"computation\":{\"compile\":[],\"bf16\":[]}}", "job.models has no parameters"},
+        {JOB "\"memory\":{\"recompute\":[\"\"]}}", "memory.recompute: module 0 has no name"},
+        {JOB "\"computation\":{\"compile\":[\"a\"],\"bf16\":[\"\"]}}", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpro_plan_summary summary;
+        struct dpro_error err = {.code = 0};
+        write_text("plan.json", cases[i][0]);
+        int rc = dpro_plan_read(folder, &summary, &err);
+        assert_int_equal(rc, cases[i][1] ? DPRO_EFORMAT : 0);
+        if (cases[i][1] && !strstr(err.text, cases[i][1]))
+            fail_msg("'%s' does not say '%s'", err.text, cases[i][1]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST_IN_FOLDER(
+            test_modules_that_are_compiled_and_in_16_bits_come_back_as_they_were_written),
+        TEST_IN_FOLDER(test_modules_that_make_no_sense_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -281,5 +281,5 @@ struct dpro_model {
     double machine_std;     /* relative: how much faster or slower the machine may be at another
                                time, a standard error; 0: generated */
     double correlation;     /* of an iteration with the one before */
-    ARRAY(const char *) warnings; /* static texts */
+    ARRAY(const char *) warnings; /* static, or in the arena */
 };

@@ -157,33 +157,32 @@ static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *
     find_recomputations(m);
 }
 
-static bool same_block(const struct graph_block *a, const struct graph_block *b)
+static uint64_t hash_in(uint64_t hash, uint64_t value)
 {
-    return a->size_bytes == b->size_bytes && a->taken == b->taken && a->given == b->given &&
-           a->category == b->category && a->scales == b->scales && a->item_bytes == b->item_bytes &&
-           a->call == b->call && a->n_uses == b->n_uses;
+    return map_mix(hash ^ value) + value;
 }
 
-/* But for times. */
-static bool is_alike(const struct model_memory *a, const struct graph_memory *b,
-                     const struct learning *l)
+/* Ranks whose memory goes the same way, but for times, have one. */
+static uint64_t hash_of(const struct graph_memory *m)
 {
-    bool same = a->n_blocks == b->n_blocks && a->n_moments == b->n_moments &&
-                a->n_calls == b->n_calls && a->measured_peak_bytes == b->measured_peak_bytes &&
-                a->capacity_bytes == b->capacity_bytes && a->batch_size == b->batch_size;
-    for (uint32_t i = 0; same && i < a->n_blocks; i++)
-        same = same_block(&a->blocks[i], &b->blocks[i]);
-    for (uint32_t i = 0; same && i < a->n_moments; i++)
-        same = a->moments[i].block == b->moments[i].block &&
-               a->moments[i].gives == b->moments[i].gives;
-    for (uint32_t i = 0; same && i < a->n_calls; i++)
-        same = a->calls[i].module == l->module_of[b->calls[i].module] &&
-               a->calls[i].first == b->calls[i].forward_first &&
-               a->calls[i].backward_last == b->calls[i].backward_last;
-    for (uint32_t i = 0; same && i < b->n_uses; i++)
-        same = a->uses[i].call == b->uses[i].call && a->uses[i].first == b->uses[i].first &&
-               a->uses[i].last == b->uses[i].last && a->uses[i].backward == b->uses[i].backward;
-    return same;
+    uint64_t hash = hash_in(m->measured_peak_bytes, m->capacity_bytes);
+    hash = hash_in(hash_in(hash, m->batch_size), m->n_calls);
+    for (uint32_t i = 0; i < m->n_blocks; i++) {
+        const struct graph_block *b = &m->blocks[i];
+        uint64_t kind = (uint64_t)b->category << 16 | (uint64_t)b->scales << 8 | b->item_bytes;
+        hash = hash_in(hash_in(hash, b->size_bytes), kind);
+        hash = hash_in(hash_in(hash, (uint64_t)b->call << 32 | b->n_uses), b->taken);
+    }
+    for (uint32_t i = 0; i < m->n_moments; i++)
+        hash = hash_in(hash, (uint64_t)m->moments[i].block << 1 | m->moments[i].gives);
+    for (uint32_t i = 0; i < m->n_calls; i++)
+        hash =
+            hash_in(hash_in(hash, (uint64_t)m->calls[i].module << 32 | m->calls[i].forward_first),
+                    m->calls[i].backward_last);
+    for (uint32_t i = 0; i < m->n_uses; i++)
+        hash = hash_in(hash_in(hash, (uint64_t)m->uses[i].first << 32 | m->uses[i].last),
+                       (uint64_t)m->uses[i].call << 1 | m->uses[i].backward);
+    return hash | 1;
 }
 
 /* ---- programs ---- */
@@ -203,9 +202,11 @@ static int64_t recompute_ns(const struct graph_memory *from, const struct model_
     return MAX(ns, 0);
 }
 
-static void add_program_calls(const struct learning *l, uint32_t rank, const struct model_memory *m)
+/* As the rank `told` has them, another one where nothing is known of the rank's own. */
+static void add_program_calls(const struct learning *l, uint32_t rank, uint32_t told,
+                              const struct model_memory *m)
 {
-    const struct graph_memory *from = &l->g->memory[rank];
+    const struct graph_memory *from = &l->g->memory[told];
     struct model_program *program = &l->model->programs[l->model->ranks[rank].program];
     program->n_calls = m->n_calls;
     program->calls = arena_array(l->arena, m->n_calls, sizeof *program->calls);
@@ -213,7 +214,7 @@ static void add_program_calls(const struct learning *l, uint32_t rank, const str
         uint32_t op = from->calls[c].first_backward_op;
         struct model_call *call = &program->calls[c];
         if (op < l->g->n_ops)
-            call->op = program_op_of(l->replay, &l->coarse->ranks[rank], program, op, true);
+            call->op = program_op_of(l->replay, &l->coarse->ranks[told], program, op, true);
         call->module = m->calls[c].module;
         call->parent = m->calls[c].parent;
         if (m->calls[c].again != MODEL_NONE)
@@ -256,16 +257,45 @@ static void measure_module(const struct learning *l, uint32_t module, bool *reco
     arena_fini(&arena);
 }
 
+/* By rank: the one whose memory was recorded, itself if it can be: ranks that reduce the same
+ * gradients run the same program. NULL: nothing was recorded of any. */
+static uint32_t *ranks_told(const struct learning *l)
+{
+    const struct dpro_graph *g = l->g;
+    uint32_t *told = arena_array(l->arena, g->n_ranks, sizeof *told);
+    uint32_t n_silent = 0, known = MODEL_NONE, silent = 0;
+    for (uint32_t r = g->n_ranks; g->memory && r-- > 0;)
+        known = g->memory[r].n_blocks > 0 ? r : known;
+    if (known == MODEL_NONE)
+        return NULL;
+    for (uint32_t r = g->n_ranks; r-- > 0;) {
+        bool is_known = g->memory[r].n_blocks > 0;
+        told[r] = is_known ? r : known;
+        n_silent += !is_known;
+        silent = is_known ? silent : r;
+    }
+    if (n_silent > 0)
+        array_push(&l->model->warnings,
+                   arena_format(l->arena,
+                                "nothing was recorded of the memory of %u of the %u ranks (rank "
+                                "%d%s): they are taken to hold what rank %d does, as all reduce "
+                                "the same gradients",
+                                n_silent, g->n_ranks, g->ranks[silent].rank,
+                                n_silent > 1 ? " and others" : "", g->ranks[known].rank));
+    return told;
+}
+
 void model_memory_learn(const struct measured_replay *replay, const struct coarse *coarse,
                         struct dpro_model *model)
 {
     const struct dpro_graph *g = replay->graph;
     struct learning l = {replay, coarse, g, model, &model->arena, NULL, {0}};
+    uint32_t *told = ranks_told(&l);
     model->n_memories = model->n_modules = 0;
-    for (uint32_t r = 0; r < g->n_ranks; r++)
-        if (!g->memory || g->memory[r].n_blocks == 0)
-            return;
+    if (!told)
+        return;
     struct arena arena = {NULL, 0};
+    struct map alike = {0};
     l.module_of = arena_alloc(&arena, g->names.n * sizeof *l.module_of);
     memset(l.module_of, 0xff, g->names.n * sizeof *l.module_of);
     for (uint32_t r = 0; r < g->n_ranks; r++)
@@ -277,14 +307,13 @@ void model_memory_learn(const struct measured_replay *replay, const struct coars
     array_fini(&l.modules);
     model->memories = arena_array(l.arena, g->n_ranks, sizeof *model->memories);
     for (uint32_t r = 0; r < g->n_ranks; r++) {
-        uint32_t i = 0;
-        while (i < model->n_memories && !is_alike(&model->memories[i], &g->memory[r], &l))
-            i++;
+        int64_t i = map_number(&alike, hash_of(&g->memory[told[r]]));
         if (i == model->n_memories)
-            copy_memory(&l, r, &model->memories[model->n_memories++]);
-        model->ranks[r].memory = i;
-        add_program_calls(&l, r, &model->memories[i]);
+            copy_memory(&l, told[r], &model->memories[model->n_memories++]);
+        model->ranks[r].memory = (uint32_t)i;
+        add_program_calls(&l, r, told[r], &model->memories[i]);
     }
+    map_fini(&alike);
     bool *recomputed = arena_array(&arena, model->n_modules, sizeof *recomputed);
     for (uint32_t module = 0; module < model->n_modules; module++)
         measure_module(&l, module, recomputed);

@@ -104,9 +104,11 @@ int modules_choose(const struct dpro_model *model, const char *text, bool *chose
     if (strcmp(text, "none") == 0)
         return 0;
     if (model->n_modules == 0)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "nothing tells which modules the job has: record it with 'dpro "
-                              "profile', or what recomputing them does can't be predicted");
+        return dpro_error_set(
+            err, DPRO_EUSAGE, "%s, so that what recomputing does can't be predicted; %s",
+            memory_is_known(model) ? "nothing tells which modules the job has"
+                                   : "nothing was recorded of what the ranks held",
+            "'dpro profile' records it");
     if (strcmp(text, "all") == 0 || strcmp(text, "sqrt") == 0) {
         if (text[0] == 'a')
             memory_repeated(model, chosen);

@@ -1,6 +1,8 @@
 """dpro whatif: other buckets, links, hosts, ranks, of real and of made-up jobs."""
+import gzip
 import json
 import os
+import shutil
 import unittest
 
 from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, recording
@@ -20,6 +22,18 @@ def get_slower(trace):
         if "dur" in event:
             event["dur"] = end - begin
     return trace
+
+
+def forget_memory(folder):
+    """A rank's recording without anything that tells what the rank held."""
+    for name in ("et.json.gz", "kineto_et.json.gz", "memory.json"):
+        os.remove(os.path.join(folder, name))
+    path = os.path.join(folder, "kineto.json.gz")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        trace = json.load(file)
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("name") != "[memory]"]
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        json.dump(trace, file)
 
 
 class WhatIf(Case):
@@ -230,6 +244,19 @@ class WhatIf(Case):
         nothing = self.ask(BUNDLED, "--recompute", "none", "--accumulate", "1")
         self.assertEqual(nothing["speedup"], 1)
         self.assertEqual(nothing["memory"]["peak_bytes"], nothing["memory"]["baseline_peak_bytes"])
+
+    def test_a_rank_of_whose_memory_nothing_is_known_holds_what_the_others_do(self):
+        job = self.path("job")
+        shutil.copytree(BUNDLED + "-memory", job)
+        full = self.ask(job, "--recompute", "all")
+        forget_memory(os.path.join(job, "host0", "rank1"))
+        facts = self.ask(job, "--recompute", "all")
+        self.assertEqual(facts["memory"]["peak_bytes"], full["memory"]["peak_bytes"])
+        self.assertAlmostEqual(facts["speedup"], full["speedup"], delta=0.02)
+        self.assertTrue(any("1 of the 2 ranks (rank 1)" in w for w in facts["warnings"]), facts["warnings"])
+        self.assertFalse(any("of the 2 ranks" in w for w in full["warnings"]), full["warnings"])
+        forget_memory(os.path.join(job, "host0", "rank0"))
+        self.assert_error(dpro("whatif", job, "--recompute", "all"), USAGE, "what the ranks held")
 
     def test_a_plan_that_also_recomputes_says_that_its_buckets_alone_are_looked_at(self):
         self.assert_code(dpro("optimize", BUNDLED, "-o", self.path("plan")), DONE)

@@ -3,7 +3,7 @@ import hashlib
 import json
 import os
 
-SCHEMAS = ("dpro.plan/1", "dpro.plan/2", "dpro.plan/3")  # 2: with fused ops; 3: with memory
+SCHEMAS = tuple("dpro.plan/%d" % version for version in range(1, 5))  # 2: with fused ops; 3: memory; 4: how modules are computed
 STACKS = {"ddp": "PyTorch's DDP", "horovod": "Horovod", "tensorflow-ring": "TensorFlow's collectives",
           "tensorflow-ps": "TensorFlow's parameter servers", "mxnet-ps": "MXNet's key-value store", "byteps": "BytePS"}
 COMPRESSIONS = ("none", "fp16", "bf16")
@@ -31,22 +31,31 @@ class Memory:
         self.baseline_peak_bytes, self.peak_bytes = baseline_peak_bytes, peak_bytes
 
 
+class Computing:
+    """Names of modules: those that are compiled, and those computed in bfloat16."""
+
+    def __init__(self, compiled, bf16):
+        self.compiled, self.bf16 = compiled, bf16
+
+
 class Plan:
     """`stack`: what carries the job's gradients; `models`: a name and {parameter: bytes} each, in the model's order;
     `buckets` in order of launch; `is_own`: they are those that the job had; `digest` is equal for plans that ask for the
     same of communication; `by_settings`: Horovod makes the buckets by itself, as it is told by variables; `n_servers`:
-    parameter servers that it is for, 0 where it does not say; `n_fused_ops` is all that is known of computation; `memory` is
-    always there."""
+    parameter servers that it is for, 0 where it does not say; `n_fused_ops` is all that is known of fused ops; `memory` and
+    `computing` are always there."""
 
     def __init__(self, path, stack, world_size, models, buckets, is_own, compression, by_settings, expected, n_fused_ops,
-                 n_servers, memory):
+                 n_servers, memory, computing):
         self.path, self.stack, self.world_size, self.models = path, stack, world_size, models
         self.buckets, self.is_own, self.compression = buckets, is_own, compression
         self.by_settings, self.n_servers = by_settings, n_servers
         self.expected, self.n_fused_ops = expected, n_fused_ops
-        self.memory, self.has_memory = memory, _says_something(memory)
+        self.memory, self.computing = memory, computing
+        self.of_modules = _of_modules(memory, computing)
+        self.within_ranks = self.of_modules or memory.micro_batches > 1  # it says something that is not communication
         text = repr((stack, world_size, models, [vars(bucket) for bucket in buckets], compression, by_settings, n_servers,
-                     memory.recompute, memory.micro_batches))
+                     memory.recompute, memory.micro_batches, vars(computing)))
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -97,33 +106,46 @@ def _plan(path, value):
     world_size = _take(job, "world_size", int, "job")
     models = [_model(n, entry) for n, entry in _objects(job, "models", "job")]
     memory = _memory(_take(value, "memory", dict, "the plan", {}))
-    of_memory = _says_something(memory)
-    communication = _take(value, "communication", dict, "the plan", {} if of_memory else None)
+    computation = _take(value, "computation", dict, "the plan", {})
+    computing = _computing(computation)
+    without_buckets = _of_modules(memory, computing) or memory.micro_batches > 1
+    communication = _take(value, "communication", dict, "the plan", {} if without_buckets else None)
     compression = communication.get("compression", "none")
     if compression not in COMPRESSIONS:
         raise Unusable("communication: compression %r is none of %s" % (compression, ", ".join(COMPRESSIONS)))
-    if of_memory:  # of a job whose ranks send nothing
+    if without_buckets:  # of a job whose ranks send nothing
         communication.setdefault("buckets", [])
     buckets = [_bucket(n, entry, models) for n, entry in _objects(communication, "buckets", "communication")]
-    if buckets or not of_memory:
+    if buckets or not without_buckets:
         _check_cover(models, buckets)
     expected = value.get("expected")
-    fused_ops = _take(_take(value, "computation", dict, "the plan", {}), "fused_ops", list, "computation", [])
+    fused_ops = _take(computation, "fused_ops", list, "computation", [])
     return Plan(path, stack, world_size, models, buckets, communication.get("is_own") is True, compression,
                 stack == "horovod" and "fusion_threshold_bytes" in communication,
                 expected if isinstance(expected, dict) else None, len(fused_ops),
-                _take(communication, "servers", int, "communication", 0), memory)
+                _take(communication, "servers", int, "communication", 0), memory, computing)
 
 
-def _says_something(memory):
-    return bool(memory.recompute) or memory.micro_batches > 1
+def _of_modules(memory, computing):
+    return bool(memory.recompute or computing.compiled or computing.bf16)
+
+
+def _modules(value, key, where):
+    names = _take(value, key, list, where, [])
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise Unusable("%s: %s holds what is no name of a module, or one twice" % (where, key))
+    return names
+
+
+def _computing(value):
+    computing = Computing(_modules(value, "compile", "computation"), _modules(value, "bf16", "computation"))
+    if (computing.compiled or computing.bf16) and value.get("changes_numerics") is not True:
+        raise Unusable("computation: it has modules, and changes_numerics is not true")
+    return computing
 
 
 def _memory(value):
-    names = _take(value, "recompute", list, "memory", [])
-    for n, name in enumerate(names):
-        if not isinstance(name, str) or name in names[:n]:
-            raise Unusable("memory: recompute[%d] is no name of a module, or is there twice" % n)
+    names = _modules(value, "recompute", "memory")
     micro_batches = _take(value, "micro_batches", int, "memory", 1)
     if not 1 <= micro_batches <= MOST_MICRO_BATCHES:
         raise Unusable("memory: micro_batches is %d; 1 to %d are possible" % (micro_batches, MOST_MICRO_BATCHES))

@@ -65,7 +65,7 @@ def _constructed(ddp):
 
 def of_memory_only(plan, ddp=None):
     """Whether it says nothing of communication, or nothing is communicated: recompute_plan.py does the rest."""
-    if plan is None or not plan.has_memory:
+    if plan is None or not plan.within_ranks:
         return False
     return not plan.buckets or plan.world_size == 1 and (ddp is None or ddp.process_group.size() == 1)
 
@@ -264,7 +264,7 @@ class FirstStep:
         plan = applied.read(os.environ["DPRO_PLAN"])[0]
         if plan and plan.memory.micro_batches > 1:
             _advise(plan.memory)
-        elif not _made and "horovod.torch" not in sys.modules and not (plan and plan.has_memory):
+        elif not _made and "horovod.torch" not in sys.modules and not (plan and plan.within_ranks):
             _refuse("%s; a plan is for the gradients of DistributedDataParallel"
                     % ("the job is a single process" if world_size() == 1 else "it has no DDP model"))
 

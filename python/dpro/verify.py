@@ -133,7 +133,7 @@ class Verification(Session):
         models = None
         for name, path in list(self._plans.items()):
             plan = applied.read(path)[0]
-            if plan is None or not plan.has_memory:
+            if plan is None or not plan.within_ranks:
                 continue
             models = models or self.job.find_models(self._cycle.sources)
             found, problem = recompute_plan.prepare(plan, models) if plan.memory.recompute else ((), None)

@@ -50,8 +50,9 @@ struct plan_file {
     bool fuses;         /* the job is given no groups, and Horovod fuses up to fusion_bytes */
     uint64_t fusion_bytes;
     name_array compiled, in_bf16; /* of modules; "": the whole model */
-    name_array recomputed;        /* of modules */
-    uint32_t micro_batches;            /* 0: not told */
+    bool changes_numerics;        /* what `compiled` and `in_bf16` have to be allowed by */
+    name_array recomputed;        /* of modules; "": the whole model */
+    uint32_t micro_batches;       /* 0: not told */
     uint64_t budget_bytes, baseline_peak_bytes, peak_bytes; /* of a rank; 0: not told */
 
     /* of a plan to be written */

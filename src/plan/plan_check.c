@@ -69,18 +69,16 @@ static int check_parameters(const struct plan_file *plan, struct map *left, stru
     return 0;
 }
 
-/* Each once; the model itself has no name. */
-static int check_modules(const struct plan_file *plan, const char *key, const uint32_t *names,
-                         size_t n, bool may_be_all, struct dpro_error *err)
+/* Each once. */
+static int check_modules(const struct plan_file *plan, const char *key, const name_array *names,
+                         struct dpro_error *err)
 {
     struct map seen = {0};
     int rc = 0;
-    for (size_t i = 0; i < n && rc == 0; i++) {
-        if (*name_of(plan, names[i]) == '\0' && !may_be_all)
-            rc = bad(err, "%s: module %zu has no name", key, i);
-        else if (map_get(&seen, names[i] + UINT64_C(1), NULL))
-            rc = bad(err, "%s: a module is there twice: %s", key, name_of(plan, names[i]));
-        map_set(&seen, names[i] + UINT64_C(1), 1);
+    for (size_t i = 0; i < names->n && rc == 0; i++) {
+        if (map_get(&seen, names->at[i] + UINT64_C(1), NULL))
+            rc = bad(err, "%s: a module is there twice: %s", key, name_of(plan, names->at[i]));
+        map_set(&seen, names->at[i] + UINT64_C(1), 1);
     }
     map_fini(&seen);
     return rc;
@@ -88,11 +86,13 @@ static int check_modules(const struct plan_file *plan, const char *key, const ui
 
 static int check_all_modules(const struct plan_file *p, struct dpro_error *err)
 {
-    int rc = check_modules(p, "memory.recompute", p->recomputed.at, p->recomputed.n, false, err);
+    int rc = check_modules(p, "memory.recompute", &p->recomputed, err);
     if (rc == 0)
-        rc = check_modules(p, "computation.compile", p->compiled.at, p->compiled.n, true, err);
+        rc = check_modules(p, "computation.compile", &p->compiled, err);
     if (rc == 0)
-        rc = check_modules(p, "computation.bf16", p->in_bf16.at, p->in_bf16.n, true, err);
+        rc = check_modules(p, "computation.bf16", &p->in_bf16, err);
+    if (rc == 0 && plan_has_computing(p) && !p->changes_numerics)
+        rc = bad(err, "computation: it has modules, and changes_numerics is not true");
     return rc;
 }
 

@@ -31,6 +31,19 @@ static struct plan_file *plan_of(struct json_reader *r)
 #define stop(r, ...)                                                                               \
     (dpro_error_set(&reading_of(r)->why, DPRO_EFORMAT, __VA_ARGS__), json_stop((r)->js, JSON_BAD))
 
+/* A number without a fraction or exponent; false: the value is anything else. */
+static bool read_whole(struct json_reader *r, int64_t *value)
+{
+    const char *text;
+    size_t len;
+    if (json_peek(r->js) == '"') {
+        json_skip(r->js);
+        return false;
+    }
+    return json_scalar(r->js, &text, &len) && !memchr(text, '.', len) && !memchr(text, 'e', len) &&
+           !memchr(text, 'E', len) && json_decimal(text, len, 0, value) == JSON_VALUE;
+}
+
 /* ---- the job, and what is expected ---- */
 
 /* The objects of a list; what else stands there is an object without keys. */
@@ -61,12 +74,18 @@ static void read_models(struct json_reader *r, void *out UNUSED, size_t offset U
     }
 }
 
+static void read_world_size(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    int64_t value = 0;
+    ((struct plan_file *)out)->world_size = read_whole(r, &value) ? value : 0;
+}
+
 static void read_job(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     static const struct json_member members[] = {
         MEMBER(struct plan_file, "framework", TEXT, framework),
         MEMBER(struct plan_file, "stack", TEXT, stack),
-        MEMBER(struct plan_file, "world_size", INT, world_size),
+        MEMBER_BY("world_size", read_world_size, 0),
         MEMBER_BY("models", read_models, 0),
         {NULL}};
     json_read_object(r, members, out);
@@ -131,7 +150,7 @@ static void read_limited(struct json_reader *r, void *out, size_t index)
 {
     const struct limited *to = &limited[index];
     int64_t value = 0;
-    if (json_read_decimal(r->js, 0, &value) != JSON_VALUE || value < to->least || value > to->most)
+    if (!read_whole(r, &value) || value < to->least || value > to->most)
         stop(r, "bucket %zu: %s is not between %lld and %lld", plan_of(r)->buckets.n, to->key,
              (long long)to->least, (long long)to->most);
     *(int32_t *)((char *)out + to->offset) = (int32_t)value;
@@ -224,7 +243,7 @@ static void read_threshold(struct json_reader *r, void *out, size_t offset UNUSE
 static void read_servers(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     int64_t value = 0;
-    if (json_read_decimal(r->js, 0, &value) != JSON_VALUE || value < 1 || value > PLAN_MOST_SERVERS)
+    if (!read_whole(r, &value) || value < 1 || value > PLAN_MOST_SERVERS)
         stop(r, "servers is not between 1 and %d", PLAN_MOST_SERVERS);
     ((struct plan_file *)out)->n_servers = (uint32_t)value;
 }
@@ -254,10 +273,12 @@ static void read_fused_ops(struct json_reader *r, void *out, size_t offset UNUSE
 
 static void read_computation(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    static const struct json_member members[] = {MEMBER_BY("fused_ops", read_fused_ops, 0),
-                                                 MODULES("compile", compiled),
-                                                 MODULES("bf16", in_bf16),
-                                                 {NULL}};
+    static const struct json_member members[] = {
+        MEMBER_BY("fused_ops", read_fused_ops, 0),
+        MODULES("compile", compiled),
+        MODULES("bf16", in_bf16),
+        MEMBER(struct plan_file, "changes_numerics", TRUE, changes_numerics),
+        {NULL}};
     json_read_object(r, members, out);
 }
 
@@ -266,8 +287,7 @@ static void read_computation(struct json_reader *r, void *out, size_t offset UNU
 static void read_micro_batches(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     int64_t value = 0;
-    if (json_read_decimal(r->js, 0, &value) != JSON_VALUE || value < 1 ||
-        value > PLAN_MOST_MICRO_BATCHES)
+    if (!read_whole(r, &value) || value < 1 || value > PLAN_MOST_MICRO_BATCHES)
         stop(r, "micro_batches is not between 1 and %d", PLAN_MOST_MICRO_BATCHES);
     ((struct plan_file *)out)->micro_batches = (uint32_t)value;
 }

@@ -237,6 +237,9 @@ class Plans(Case):
         def parameters(plan):
             return plan["job"]["models"][0]["parameters"]
 
+        def computation(compiled=(), bf16=(), changes_numerics=True):
+            return {"compile": list(compiled), "bf16": list(bf16), "changes_numerics": changes_numerics}
+
         cases = {
             "another schema": (lambda p: p.update(schema="dpro.plan/9"), "dpro.plan/9", "dpro.plan/1"),
             "no plan": (lambda p: p.pop("schema"), "schema"),
@@ -254,6 +257,16 @@ class Plans(Case):
             "no parameters": (lambda p: parameters(p).clear(), "no parameters"),
             "no size": (lambda p: parameters(p)[0].pop("size_bytes"), "size_bytes"),
             "too many micro-batches": (lambda p: p.update(memory={"micro_batches": 1025}), "micro_batches", "1024"),
+            "half a micro-batch": (lambda p: p.update(memory={"micro_batches": 2.5}), "micro_batches"),
+            "a number as a text": (lambda p: p.update(memory={"micro_batches": "2"}), "micro_batches"),
+            "half a partition": (lambda p: buckets(p)[0].update(partitions=1.5), "bucket 0", "partitions"),
+            "half a rank": (lambda p: p["job"].update(world_size=2.5), "world_size"),
+            "a module twice": (lambda p: p.update(memory={"recompute": ["a", "a"]}), "recompute", "twice"),
+            "a compiled module twice": (lambda p: p.update(computation=computation(["a", "a"])), "compile", "twice"),
+            "a module that is no name": (lambda p: p.update(computation=computation(bf16=[1])), "name"),
+            "modules that are no list": (lambda p: p.update(computation={"compile": {}}), "list"),
+            "other numbers, not allowed": (lambda p: p.update(computation=computation(["a"], changes_numerics=False)),
+                                           "changes_numerics"),
             "a compression of its own": (lambda p: p["communication"].update(compression="int8"), "int8"),
         }
         for name, (change, *texts) in cases.items():

@@ -109,8 +109,11 @@ static void test_modules_that_make_no_sense_are_refused_by_name(void **state)
         {JOB "\"computation\":{\"compile\":[\"a\",\"a\"]}}", "computation.compile: a module is"},
         {JOB "\"computation\":{\"bf16\":[\"a\",\"\",\"\"]}}", "computation.bf16: a module is"},
         {JOB "\"computation\":{\"compile\":[],\"bf16\":[]}}", "job.models has no parameters"},
-        {JOB "\"memory\":{\"recompute\":[\"\"]}}", "memory.recompute: module 0 has no name"},
-        {JOB "\"computation\":{\"compile\":[\"a\"],\"bf16\":[\"\"]}}", NULL},
+        {JOB "\"computation\":{\"compile\":[\"a\"],\"bf16\":[]}}", "changes_numerics is not true"},
+        {JOB "\"memory\":{\"recompute\":[\"a\",\"a\"]}}", "memory.recompute: a module is"},
+        {JOB "\"memory\":{\"recompute\":[\"\"]}}", NULL},
+        {JOB "\"computation\":{\"compile\":[\"a\"],\"bf16\":[\"\"],\"changes_numerics\":true}}",
+         NULL},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

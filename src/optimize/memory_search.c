@@ -188,6 +188,21 @@ bool memory_divides_batch(const struct dpro_model *m, uint32_t parts)
     return m->n_memories > 0;
 }
 
+/* Where nothing fits: the lowest peak that there is. */
+static void try_least(struct choosing *c)
+{
+    struct memory_search *to = c->search;
+    recompute_least(c->model, &c->strategy);
+    uint32_t parts = MAX(c->strategy.micro_batches, 1);
+    uint64_t peak = memory_peak_bytes(c->model, &c->strategy);
+    if (peak < to->least_bytes)
+        try(c,
+            parts > 1 ? arena_format(c->arena, "least memory, accumulate %u", parts)
+                      : "least memory",
+            false);
+    recompute_none(c);
+}
+
 static void try_all(struct choosing *c)
 {
     try(c, "as it ran", false);
@@ -200,6 +215,11 @@ static void try_all(struct choosing *c)
         if (!try(c, arena_format(c->arena, "accumulate %u", parts), false))
             try_choice(c);
     }
+    for (uint32_t parts = 1; !c->search->fits && parts <= MOST_MICRO_BATCHES; parts++)
+        if (parts == 1 || (c->may_cut && memory_divides_batch(c->model, parts))) {
+            c->strategy.micro_batches = parts;
+            try_least(c);
+        }
     c->strategy.micro_batches = c->model->baseline.micro_batches;
 }
 

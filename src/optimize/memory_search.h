@@ -47,3 +47,9 @@ uint32_t recompute_candidates(const struct dpro_model *model, bool inner, uint32
  * fits takes less time. */
 bool recompute_fit(const struct dpro_model *model, const uint32_t *modules, uint32_t n,
                    uint64_t budget_bytes, struct dpro_strategy *strategy, bool *is_exact);
+
+/* ---- least_memory.c ---- */
+
+/* Chooses the modules, of all levels, with which the strategy's peak is lowest, whatever they take:
+ * surely where ten or fewer give anything back. */
+void recompute_least(const struct dpro_model *model, struct dpro_strategy *strategy);

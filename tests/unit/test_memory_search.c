@@ -17,18 +17,18 @@
 #include "optimize/result.h"
 #include "search_job.h"
 
-enum { N_BLOCKS = 6, RESIDENT = 1000, HEAD = 30 };
+enum { N_BLOCKS = 6, RESIDENT = 1000, HEAD = 30, MOST_NESTED = 4, N_MODULES = 3 * MOST_NESTED };
 
 /* Each block keeps an activation, beside a temporary of its forward and one of its backward pass;
  * then there is its gradient. */
 struct blocks {
     struct model_memory memory;
-    struct graph_block blocks[2 + 4 * N_BLOCKS];
-    struct graph_moment moments[2 + 7 * N_BLOCKS];
-    uint8_t phases[2 + 7 * N_BLOCKS];
-    struct memory_call calls[N_BLOCKS];
+    struct graph_block blocks[2 + 4 * N_MODULES];
+    struct graph_moment moments[2 + 7 * N_MODULES];
+    uint8_t phases[2 + 7 * N_MODULES];
+    struct memory_call calls[N_MODULES];
     struct model_call program_calls[N_BLOCKS];
-    struct model_module modules[N_BLOCKS];
+    struct model_module modules[N_MODULES];
     char names[N_BLOCKS][16];
 };
 
@@ -255,6 +255,85 @@ static void test_a_batch_is_cut_where_that_is_faster(void **state)
     free(blocks);
 }
 
+/* Blocks of two parts each, of which the block itself and each part keep something: to compute a
+ * part again takes less meanwhile, to compute the block again keeps less. */
+static void nest(struct blocks *b, struct dpro_model *model, uint32_t n_blocks, uint64_t seed)
+{
+    static const char *const names[] = {"b.0", "b.0.l", "b.0.r", "b.1", "b.1.l", "b.1.r",
+                                        "b.2", "b.2.l", "b.2.r", "b.3", "b.3.l", "b.3.r"};
+    uint32_t kept[3 * MOST_NESTED], n = 3 * n_blocks;
+    b->memory.n_blocks = b->memory.n_moments = 0;
+    b->memory.n_calls = model->n_modules = n;
+    b->blocks[add_block(b, RESIDENT, MEMORY_NONE, DPRO_MEMORY_PARAMETER)].scales = false;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t size = 50 + map_mix(seed * n + i) % 400;
+        struct memory_call *call = &b->calls[i];
+        uint32_t outer = i % 3 == 0 ? MODEL_NONE : i - i % 3, scratch;
+        *call = (struct memory_call){.module = i, .parent = outer, .first = b->memory.n_moments};
+        take(b, kept[i] = add_block(b, size, i, DPRO_MEMORY_ACTIVATION));
+        take(b, scratch = add_block(b, map_mix(seed + i) % 400, i, DPRO_MEMORY_TEMPORARY));
+        give(b, scratch);
+        call->last = call->stop = b->memory.n_moments;
+        if (outer != MODEL_NONE)
+            b->calls[outer].last = b->calls[outer].stop = call->last;
+        b->modules[i] = (struct model_module){.name = names[i],
+                                              .class = outer == MODEL_NONE ? "Block" : "Part",
+                                              .parent = outer,
+                                              .n_calls = 1,
+                                              .kept_bytes = size,
+                                              .recompute_ns = 100};
+    }
+    for (uint32_t i = n;
+         i-- > 0;) { /* a block's backward pass is that of its parts, then its own */
+        uint32_t outer = i - i % 3, at = b->memory.n_moments;
+        uint32_t scratch =
+            add_block(b, map_mix(seed ^ i) % 200 + 1, MEMORY_NONE, DPRO_MEMORY_TEMPORARY);
+        if (i % 3 == 2)
+            b->calls[outer].backward_first = b->calls[outer].again = at;
+        if (i != outer)
+            b->calls[i].backward_first = b->calls[i].again = at;
+        take(b, scratch);
+        give(b, scratch);
+        give(b, kept[i]);
+        b->calls[i].backward_last = b->calls[i].released = b->memory.n_moments;
+    }
+    for (uint32_t p = 0; p < model->n_programs; p++)
+        model->programs[p].n_calls = 0;
+}
+
+static void test_the_least_budget_is_that_of_the_best_set_of_modules_of_all_levels(void **state)
+{
+    (void)state;
+    uint32_t n_off = 0, n_seeds = most_seeds(90);
+    for (uint64_t seed = 0; seed < n_seeds; seed++) {
+        struct blocks *blocks;
+        struct dpro_model *model = job_of(seed, &blocks);
+        uint32_t n = 3 * (2 + seed % 3); /* of 12 modules not all sets are looked at */
+        nest(blocks, model, n / 3, seed);
+        bool recomputed[3 * MOST_NESTED];
+        uint64_t least = UINT64_MAX;
+        for (uint32_t set = 0; set < 1u << n; set++) {
+            for (uint32_t i = 0; i < n; i++)
+                recomputed[i] = set >> i & 1;
+            struct dpro_strategy strategy = {.recomputed = recomputed};
+            uint64_t peak = memory_peak_bytes(model, &strategy);
+            least = peak < least ? peak : least;
+        }
+        struct dpro_optimize_options options = {
+            .memory_bytes = RESIDENT, .no_accumulation = 1, .budget_s = 0.05, .threads = 1};
+        struct dpro_optimum *o = optimum_of(model, &options);
+        uint64_t found = dpro_optimum_memory_budget(o).least_bytes;
+        assert_true(found >= least && (double)found <= 1.02 * (double)least);
+        if (n <= 10)
+            assert_int_equal(found, least);
+        n_off += found > least;
+        dpro_optimum_destroy(o);
+        dpro_model_destroy(model);
+        free(blocks);
+    }
+    assert_true(20 * n_off <= n_seeds);
+}
+
 static uint64_t seen_memory, seen_peak;
 
 /* Takes back what is recomputed, or recomputes all. */
@@ -319,6 +398,7 @@ int main(void)
         cmocka_unit_test(test_the_choice_is_the_fastest_that_fits),
         cmocka_unit_test(test_nothing_is_tried_where_the_job_fits),
         cmocka_unit_test(test_where_nothing_fits_the_least_budget_does),
+        cmocka_unit_test(test_the_least_budget_is_that_of_the_best_set_of_modules_of_all_levels),
         cmocka_unit_test(test_a_batch_is_cut_where_that_is_faster),
         cmocka_unit_test(test_no_pass_breaks_the_budget),
         cmocka_unit_test(test_what_is_not_known_is_said),

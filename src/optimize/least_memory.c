@@ -1,0 +1,152 @@
+/* optimize/least_memory.c: the lowest peak that computing modules again can bring a job to, at any
+ * cost of time. Of a few modules each set is looked at. Of many, single modules are put in and
+ * taken out as long as that lowers the peak; as a peak that several places have moves only when the
+ * last of them does, what counts is a smooth maximum of all places. */
+#include <math.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "base/memory.h"
+#include "base/sort.h"
+#include "cost/model_memory.h"
+#include "cost/strategy_memory.h"
+#include "optimize/memory_search.h"
+
+enum { MOST_IN_SETS = 10, MOST_RANKS = 4, MOST_LOOKS = 2000, MOST_ROUNDS = 8, MOST_STARTS = 3 };
+
+struct descent {
+    const struct dpro_model *model;
+    struct dpro_strategy *strategy;
+    uint32_t *modules, n; /* that give something back, of all levels */
+    uint32_t ranks[MOST_RANKS], n_ranks;
+    uint32_t *places;
+    uint64_t *peaks; /* by place */
+    uint32_t n_looks;
+    double sharpness; /* of the maximum */
+};
+
+static double smooth_peak(struct descent *d)
+{
+    double most = 0, sum = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < d->n_ranks; i++) {
+        uint32_t rank = d->ranks[i];
+        uint32_t more = d->model->memories[d->model->ranks[rank].memory].n_moments + 1;
+        memory_peaks(d->model, d->strategy, rank, d->places, more, d->peaks + n);
+        n += more;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        most = fmax(most, (double)d->peaks[i]);
+    for (uint32_t i = 0; i < n; i++)
+        sum += pow((double)d->peaks[i] / most, d->sharpness);
+    d->n_looks++;
+    return sum > 0 ? most * pow(sum, 1 / d->sharpness) : most;
+}
+
+static void descend(struct descent *d)
+{
+    bool *recomputed = d->strategy->recomputed, better = true;
+    double least = smooth_peak(d);
+    for (int round = 0; better && round < MOST_ROUNDS; round++) {
+        better = false;
+        for (uint32_t i = 0; i < d->n && d->n_looks < MOST_LOOKS; i++) {
+            bool *at = &recomputed[d->modules[i]];
+            *at = !*at;
+            double now = smooth_peak(d);
+            if (now < least)
+                better = true;
+            else
+                *at = !*at;
+            least = fmin(least, now);
+        }
+    }
+}
+
+/* All, of which the outermost count; none; the others at random. */
+static void begin_at(struct descent *d, uint32_t start)
+{
+    for (uint32_t i = 0; i < d->n; i++)
+        d->strategy->recomputed[d->modules[i]] =
+            start < 2 ? start == 0 : map_mix((uint64_t)start << 32 | i) % 2 == 0;
+}
+
+/* All sets. */
+static void enumerate(struct descent *d)
+{
+    uint64_t least = UINT64_MAX;
+    uint32_t best = 0;
+    for (uint32_t set = 0; set <= 1u << d->n; set++) { /* the last time the best one */
+        uint32_t chosen = set < 1u << d->n ? set : best;
+        for (uint32_t i = 0; i < d->n; i++)
+            d->strategy->recomputed[d->modules[i]] = chosen >> i & 1;
+        uint64_t peak = memory_peak_bytes(d->model, d->strategy);
+        if (peak < least) {
+            least = peak;
+            best = set;
+        }
+    }
+}
+
+/* Takes out what lies within others, or brings the peak down no further; inner ones first. */
+static void drop_needless(struct descent *d)
+{
+    uint64_t peak = memory_peak_bytes(d->model, d->strategy);
+    for (uint32_t i = d->n; i-- > 0;) {
+        bool *at = &d->strategy->recomputed[d->modules[i]];
+        if (!*at)
+            continue;
+        *at = false;
+        *at = memory_peak_bytes(d->model, d->strategy) > peak;
+    }
+}
+
+static void find_places(struct descent *d)
+{
+    const struct dpro_model *m = d->model;
+    uint32_t n = 0, most = 0;
+    for (uint32_t r = 0; r < m->n_ranks && d->n_ranks < MOST_RANKS; r++) {
+        bool seen = false;
+        for (uint32_t i = 0; i < d->n_ranks; i++)
+            seen |= m->ranks[d->ranks[i]].memory == m->ranks[r].memory;
+        if (seen)
+            continue;
+        d->ranks[d->n_ranks++] = r;
+        most = MAX(most, m->memories[m->ranks[r].memory].n_moments);
+        n += m->memories[m->ranks[r].memory].n_moments + 1;
+    }
+    d->places = mem_alloc((most + (size_t)2) * sizeof *d->places);
+    d->peaks = mem_alloc((n + (size_t)1) * sizeof *d->peaks);
+    for (uint32_t p = 0; p < most + 2; p++)
+        d->places[p] = p;
+}
+
+void recompute_least(const struct dpro_model *model, struct dpro_strategy *strategy)
+{
+    struct descent d = {.model = model, .strategy = strategy};
+    d.modules = mem_alloc((model->n_modules + (size_t)1) * sizeof *d.modules);
+    for (uint32_t i = 0; i < model->n_modules; i++)
+        if (model->modules[i].name[0] != '\0' && model->modules[i].kept_bytes > 0)
+            d.modules[d.n++] = i;
+    if (d.n <= MOST_IN_SETS) {
+        enumerate(&d);
+    } else {
+        bool *best = mem_array(model->n_modules, sizeof *best);
+        uint64_t least = UINT64_MAX;
+        find_places(&d);
+        for (uint32_t start = 0; start < MOST_STARTS && d.n_looks < MOST_LOOKS; start++) {
+            begin_at(&d, start);
+            for (d.sharpness = 16; d.sharpness <= 256; d.sharpness *= 4)
+                descend(&d);
+            uint64_t peak = memory_peak_bytes(model, strategy);
+            if (peak < least)
+                memcpy(best, strategy->recomputed, model->n_modules * sizeof *best);
+            least = MIN(least, peak);
+        }
+        memcpy(strategy->recomputed, best, model->n_modules * sizeof *best);
+        mem_free(best);
+        mem_free(d.places);
+        mem_free(d.peaks);
+    }
+    drop_needless(&d);
+    mem_free(d.modules);
+}

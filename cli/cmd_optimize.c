@@ -21,6 +21,11 @@ struct memory {
     double share; /* of the device's */
 };
 
+struct allowed {
+    unsigned computing; /* bits of enum dpro_computing */
+    bool assumed;       /* also what no probe measured */
+};
+
 struct values {
     struct cmd_values common;
     const char *output;
@@ -29,6 +34,7 @@ struct values {
     double budget_s;
     uint64_t seed;
     unsigned compressions; /* allowed, as 1 << enum dpro_compression */
+    struct allowed allowed;
     bool no_coarsen, no_partial, no_symmetry, no_accumulate;
     struct servers servers;
     struct memory memory;
@@ -41,6 +47,28 @@ static bool read_compression(const char *text, void *field)
 {
     int found = opt_find_word(text, compressions);
     *(unsigned *)field |= found > 0 ? 1u << found : 0;
+    return true;
+}
+
+/* "compile,bf16" */
+static bool read_allowed(const char *text, void *field)
+{
+    static const char *const words[] = {"compile", "bf16", "assumed", NULL};
+    struct allowed *allowed = field;
+    char word[16];
+    for (bool more = true; more; text++) {
+        size_t n = strcspn(text, ",");
+        snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word), text);
+        int found = opt_find_word(word, words);
+        if (found < 0)
+            return false;
+        if (found == 2)
+            allowed->assumed = true;
+        else
+            allowed->computing |= found == 0 ? DPRO_COMPILED : DPRO_BF16;
+        text += n;
+        more = *text == ',';
+    }
     return true;
 }
 
@@ -80,6 +108,11 @@ static const struct opt optimize_opts[] = {
     OPT_CHOICE("compress", "TYPE", read_compression, compressions, compressions,
                "also try gradients cast to TYPE for the transfer, which\nchanges what the job "
                "computes: fp16 or bf16; may be\nrepeated (default: none)"),
+    OPT_VALUE("allow", "WHAT", read_allowed, allowed,
+              "compile, bf16, assumed, or several with commas",
+              "also search which modules of the model are compiled\n(compile: fused ops round "
+              "otherwise) or computed in 16\nbits (bf16), as far as a probe of the job measured "
+              "what\nthat costs; with assumed, also where none did (default:\nneither)"),
     OPT_VALUE("budget", "SECONDS", read_seconds, budget_s, "seconds above 0",
               "stop searching after that long (default: when it has\nconverged)"),
     OPT_VALUE(
@@ -206,6 +239,8 @@ static int search(const void *given, const struct job *job, const struct dpro_mo
         .seed = values->seed,
         .threads = values->common.threads,
         .compressions = values->compressions,
+        .computing = values->allowed.computing,
+        .assumed_costs = values->allowed.assumed,
         .no_coarsen = values->no_coarsen,
         .no_partial = values->no_partial,
         .no_symmetry = values->no_symmetry,

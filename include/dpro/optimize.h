@@ -40,6 +40,8 @@ struct dpro_optimize_options {
     uint64_t seed;
     int threads;           /* 0: one a core; the result is the same with any */
     unsigned compressions; /* allowed, as 1 << enum dpro_compression; 0: none */
+    unsigned computing;    /* how modules may be computed: bits of enum dpro_computing */
+    int assumed_costs;     /* 1: also in ways that no probe measured, of what is assumed of them */
     /* Each switches off a speed-up of section 4.3: coarsening of tensors, partial replay, sharing
      * between ranks that do the same. For comparison; very slow. */
     int no_coarsen, no_partial, no_symmetry;
@@ -153,7 +155,8 @@ DPRO_API struct dpro_memory_budget dpro_optimum_memory_budget(const struct dpro_
  * one that was chosen is the fastest that fits. One with micro-batches must be faster than all
  * others by 1 %: a plan alone can't give it to a job. */
 struct dpro_memory_choice {
-    const char *name; /* "as it ran", "recompute all", "accumulate 2", "recompute chosen", ... */
+    const char *name;    /* "as it ran", "recompute all", "accumulate 2", "recompute chosen", ... */
+    uint32_t n_computed; /* modules that are compiled, or in 16 bits */
     uint32_t n_recomputed, micro_batches; /* modules; 1: the batch at once */
     int64_t iteration_ns;                 /* with the job's own buckets */
     uint64_t peak_bytes;

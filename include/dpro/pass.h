@@ -28,6 +28,7 @@ extern "C" {
 #define DPRO_PASS_MAX_EDITS      1024 /* in one candidate */
 #define DPRO_PASS_MAX_FUSED      64   /* ops that opfs_ns() is asked about at once */
 #define DPRO_PASS_NO_TENSOR      UINT32_MAX
+#define DPRO_PASS_NO_MODULE      UINT32_MAX
 
 /* Times are from the start of the iteration. */
 struct dpro_pass_tensor {
@@ -63,16 +64,19 @@ struct dpro_pass_program {
     uint32_t n_ops;
 };
 
-/* A module of the job's model (dpro_model_n_modules), by which recomputation is chosen. */
+/* A module of the job's model (dpro_model_n_modules), by which recomputation and computing are
+ * chosen. */
 struct dpro_pass_module {
-    const char *name;
+    const char *name, *class_name;
+    uint32_t parent;      /* the module that it lies in; DPRO_PASS_NO_MODULE */
     uint64_t kept_bytes;  /* that recomputing it by itself gives back */
     int64_t recompute_ns; /* what that takes */
     int recomputed;       /* by the strategy */
     unsigned computing;   /* enum dpro_computing; by the strategy */
-    unsigned known;       /* ways whose costs are known, as 1 << enum dpro_computing */
-    int64_t gained_ns[DPRO_N_COMPUTINGS]; /* of an iteration's work, by each way that is known;
-                                             negative: it takes longer */
+    unsigned known;       /* ways whose costs are known and that the user allowed, as 1 << enum
+                             dpro_computing; 0: none */
+    int64_t gained_ns[DPRO_N_COMPUTINGS]; /* of an iteration's work, by each of these ways, mean
+                                             over the ranks; negative: it takes longer */
 };
 
 struct dpro_pass_view {

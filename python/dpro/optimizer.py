@@ -9,13 +9,22 @@ import threading
 from . import Error
 
 _EDITS = {"merge": 0, "split": 1, "partition": 2, "priority": 3, "move": 4, "compress": 5, "fuse": 6, "unfuse": 7,
-          "recompute": 8, "keep": 8, "accumulate": 9}
+          "recompute": 8, "keep": 8, "accumulate": 9, "compute": 10}
 _KINDS = ("FW", "BW", "UPDATE", "INPUT")
-_NO_TENSOR = 0xffffffff
+_NO_TENSOR = _NO_MODULE = 0xffffffff
 _COMPRESSIONS = {"none": 0, "fp16": 1, "bf16": 2}
+_COMPUTING = {"compile": 1, "bf16": 2}
 _ALGORITHMS = {"default": 0, "paper": 1, "dp": 2, "mcmc": 3}
-_PASS_ABI = 3
+_PASS_ABI = 4
 _MOST_EDITS = 1024
+
+
+def _ways(names):
+    return sum(_COMPUTING[name] for name in set(names))
+
+
+def _way(bits):
+    return frozenset(name for name, bit in _COMPUTING.items() if bits & bit)
 
 
 class _Error(c.Structure):
@@ -68,7 +77,9 @@ class _FusedOp(c.Structure):
 
 
 class _Module(c.Structure):
-    _fields_ = [("name", c.c_char_p), ("kept_bytes", c.c_uint64), ("recompute_ns", c.c_int64), ("recomputed", c.c_int)]
+    _fields_ = [("name", c.c_char_p), ("class_name", c.c_char_p), ("parent", c.c_uint32), ("kept_bytes", c.c_uint64),
+                ("recompute_ns", c.c_int64), ("recomputed", c.c_int), ("computing", c.c_uint), ("known", c.c_uint),
+                ("gained_ns", c.c_int64 * 4)]
 
 
 class _View(c.Structure):
@@ -105,7 +116,7 @@ _Pass._fields_ = [("abi", c.c_uint32), ("name", c.c_char_p), ("summary", c.c_cha
 
 class _OptimizeOptions(c.Structure):
     _fields_ = [("algorithm", c.c_int), ("budget_s", c.c_double), ("seed", c.c_uint64), ("threads", c.c_int),
-                ("compressions", c.c_uint), ("no_coarsen", c.c_int), ("no_partial", c.c_int), ("no_symmetry", c.c_int),
+                ("compressions", c.c_uint), ("computing", c.c_uint), ("assumed_costs", c.c_int), ("no_coarsen", c.c_int), ("no_partial", c.c_int), ("no_symmetry", c.c_int),
                 ("least_servers", c.c_uint32), ("most_servers", c.c_uint32), ("memory_bytes", c.c_uint64),
                 ("memory_share", c.c_double), ("no_accumulation", c.c_int), ("pass_files", c.POINTER(c.c_char_p)),
                 ("n_pass_files", c.c_size_t), ("passes", c.POINTER(c.POINTER(_Pass))), ("n_passes", c.c_size_t),
@@ -150,12 +161,17 @@ class Op:
 
 
 class Module:
-    """A module of the model, by which recomputation is chosen: name; kept_bytes, that recomputing it by itself gives back;
-    recompute_ns, what that takes; recomputed, whether the strategy does so."""
+    """A module of the model, by which recomputation and computing are chosen: name, class_name; parent, the number of the
+    one that it lies in, or None; kept_bytes, that recomputing it by itself gives back; recompute_ns, what that takes;
+    recomputed, whether the strategy does so; computing, how the strategy computes it, a set of "compile" and "bf16";
+    gained_ns, by each such set (a frozenset) that is known and allowed: what it wins of an iteration's work."""
 
     def __init__(self, module):
-        self.name = module.name.decode("utf-8", "replace")
+        self.name, self.class_name = (text.decode("utf-8", "replace") for text in (module.name, module.class_name))
+        self.parent = None if module.parent == _NO_MODULE else module.parent
         self.kept_bytes, self.recompute_ns, self.recomputed = module.kept_bytes, module.recompute_ns, bool(module.recomputed)
+        self.computing = _way(module.computing)
+        self.gained_ns = {_way(way): module.gained_ns[way] for way in range(1, 4) if module.known >> way & 1}
 
 
 class View:
@@ -236,6 +252,8 @@ class _Callable:
             at, value = 0, at
         if kind == "recompute":
             value = 1
+        if kind == "compute":
+            value = _ways(value or ())
         if kind == "unfuse":
             return _Edit(_EDITS[kind], at=value, program=at)
         if kind == "fuse":
@@ -315,26 +333,31 @@ def _json(run, report):
 
 
 def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default", compress=(), threads=0, servers=None,
-             memory=None, accumulate=True):
+             memory=None, accumulate=True, allow=()):
     """Searches the communication strategy that makes an iteration of the job in `trace` (a path, or several) shortest;
     returns the result as `dpro optimize --json` prints it, a dict of schema dpro.optimize/1. With `plan`, a plan is
     written into that folder. `servers`, a number or a pair of them (from, to), says how many parameter servers the job may have.
+    `allow` names what may be done to computation, which then rounds otherwise: "compile" (modules, by torch.compile), "bf16"
+    (modules, under autocast), as far as a probe measured what that costs; with "assumed" also where none did.
     `memory` is what a rank may hold, in bytes, or with a % as in "80%" of what its device has: where the job holds more,
     modules are recomputed and, unless `accumulate` is false, the batch is cut.
 
     `passes` are functions: pass(view) returns candidates, each a list of edits: ("merge", bucket), ("split", bucket, n),
     ("partition", bucket, k), ("priority", bucket, p), ("move", bucket, place), ("compress", "fp16"),
     ("fuse", program, first op, n, ns), ("unfuse", program, first op),
-    ("recompute", module), ("keep", module), ("accumulate", micro-batches). Edits count buckets as the ones before them in the
-    list left them. The same view must get the same answer. A pass may have attributes: `opfs_ns`, a function that says what
+    ("recompute", module), ("keep", module), ("accumulate", micro-batches), ("compute", module, {"compile", "bf16"}). Edits
+    count buckets as the ones before them in the list left them. The same view must get the same answer. A pass may have attributes: `opfs_ns`, a function that says what
     a list of neighbouring ops takes as one, ns, or None if they can't be fused, so that the search fuses ops;
-    `changes_numerics`, if true the pass is only used where `compress` allows something. What a pass raises, optimize
+    `changes_numerics`, if true the pass is only used where `compress` or `allow` allows something. What a pass raises, optimize
     raises."""
     if algorithm not in _ALGORITHMS:
         raise Error("optimize: algorithm=%r: one of %s is needed" % (algorithm, ", ".join(_ALGORITHMS)))
     unknown = [name for name in compress if name not in _COMPRESSIONS]
     if unknown:
         raise Error("optimize: compress=%r: %s are known" % (unknown[0], ", ".join(_COMPRESSIONS)))
+    unknown = [name for name in allow if name not in (*_COMPUTING, "assumed")]
+    if unknown:
+        raise Error("optimize: allow=%r: %s, assumed are known" % (unknown[0], ", ".join(_COMPUTING)))
     least, most = servers if isinstance(servers, (tuple, list)) else (servers or 0, servers or 0)
     bytes_allowed, share = (0, float(memory[:-1]) / 100) if isinstance(memory, str) else (memory or 0, 0)
     paths = [trace] if isinstance(trace, (str, os.PathLike)) else list(trace)
@@ -349,7 +372,8 @@ def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default
         model = run.make("model", "dpro_model_build", graph, c.byref(model_options))
         options = _OptimizeOptions(algorithm=_ALGORITHMS[algorithm], budget_s=budget_s, seed=seed, threads=threads,
                                    compressions=sum(1 << _COMPRESSIONS[name] for name in set(compress)),
-                                   least_servers=least, most_servers=most, memory_bytes=bytes_allowed, memory_share=share,
+                                   computing=_ways(name for name in allow if name in _COMPUTING),
+                                   assumed_costs="assumed" in allow, least_servers=least, most_servers=most, memory_bytes=bytes_allowed, memory_share=share,
                                    no_accumulation=not accumulate,
                                    passes=(c.POINTER(_Pass) * len(given))(*[c.pointer(p.c) for p in given]),
                                    n_passes=len(given))

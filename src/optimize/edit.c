@@ -208,6 +208,20 @@ static void limit_partitions(const struct dpro_model *model, struct dpro_strateg
         s->buckets[at].partitions = most ? (uint32_t)most : 1;
 }
 
+/* What lies within the module is computed as it is. */
+static void compute(const struct dpro_model *model, struct dpro_strategy *s,
+                    const struct dpro_edit *e)
+{
+    s->computing[e->at] = (uint8_t)e->value;
+    for (uint32_t i = e->at + 1; i < model->n_modules && e->value != DPRO_AS_IT_IS; i++) {
+        uint32_t outer = model->modules[i].parent;
+        while (outer != MODEL_NONE && outer > e->at)
+            outer = model->modules[outer].parent;
+        if (outer == e->at)
+            s->computing[i] = DPRO_AS_IT_IS;
+    }
+}
+
 const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *s,
                        const struct dpro_edit *e)
 {
@@ -248,7 +262,7 @@ const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *s,
         s->micro_batches = (uint32_t)e->value;
         break;
     case DPRO_EDIT_COMPUTE:
-        s->computing[e->at] = (uint8_t)e->value;
+        compute(model, s, e);
         break;
     }
     return NULL;

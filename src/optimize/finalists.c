@@ -12,14 +12,25 @@
 #include "optimize/result.h"
 
 #define WORTH_A_PLAN 0.005 /* by so much better than a setting, of a recorded job */
+/* Likewise, than a job whose modules are computed as they are: compiling takes time, and numbers
+ * change. */
+#define WORTH_COMPUTING 0.01
 
-enum { OF_BASELINE, OF_BEST, OF_DEFAULTS, MOST_FINALISTS = OF_DEFAULTS + N_DEFAULTS };
+enum {
+    OF_BASELINE,
+    OF_BEST,
+    OF_DEFAULTS,
+    MOST_FINALISTS = OF_DEFAULTS + N_DEFAULTS + 1 + MOST_COMPUTING_CHOICES
+};
+/* Beside numbers of the net: what the ways to compute modules cost, all of them. */
+enum { NUMBER_OF_COMPUTING = N_MODEL_NUMBERS };
 
 struct finalist {
     struct dpro_strategy strategy;
-    const struct default_strategy *of; /* NULL: the job's own, or the best that was found */
-    double *shares;                    /* [n_draws] of what the job's own strategy takes there */
-    double expected;                   /* mean of them all */
+    const char *name, *text; /* name NULL: the job's own, or the best that was found */
+    bool is_computed;        /* modules are computed otherwise than they are */
+    double *shares;          /* [n_draws] of what the job's own strategy takes there */
+    double expected;         /* mean of them all */
 };
 
 /* The jobs that the recording allows: the model; the model with each learnt number a standard error
@@ -27,7 +38,7 @@ struct finalist {
 struct finals {
     struct arena arena;
     const struct dpro_model *model;
-    uint32_t n_numbers, n_samples, n_draws;
+    uint32_t n_numbers, n_samples, n_draws, n_ways;
     size_t *numbers; /* [n_numbers] those that have an error */
     struct finalist finalists[MOST_FINALISTS];
     uint32_t n_finalists;
@@ -36,39 +47,75 @@ struct finals {
 static void find_draws(struct finals *p)
 {
     struct model_net net = p->model->net;
-    p->numbers = arena_array(&p->arena, N_MODEL_NUMBERS, sizeof *p->numbers);
+    p->numbers = arena_array(&p->arena, N_MODEL_NUMBERS + (size_t)1, sizeof *p->numbers);
     p->n_draws = 1;
     if (sync_n_servers(&net) > 0) /* whose queues magnify any error: the best guess alone */
         return;
     for (size_t i = 0; i < N_MODEL_NUMBERS; i++)
         if (model_number(&net, i)->std > 0)
             p->numbers[p->n_numbers++] = i;
+    if (p->n_ways > 0)
+        p->numbers[p->n_numbers++] = NUMBER_OF_COMPUTING;
     p->n_samples = p->model->n_samples > 1 ? p->model->n_samples : 0;
     p->n_draws += 2 * p->n_numbers + p->n_samples;
 }
 
-static void add(struct finals *p, const struct dpro_strategy *strategy,
-                const struct default_strategy *of)
+static void add(struct finals *p, const struct dpro_strategy *strategy, const char *name,
+                const char *text)
 {
     struct finalist *f = &p->finalists[p->n_finalists++];
-    *f = (struct finalist){.of = of,
+    *f = (struct finalist){.name = name,
+                           .text = text,
+                           .is_computed = computing_is_changed(p->model, strategy),
                            .shares = arena_array(&p->arena, p->n_draws, sizeof *f->shares)};
     f->strategy = buckets_copy(p->model, strategy, &p->arena);
+}
+
+/* What people do, with the job's own buckets. */
+static void add_ways(struct finals *p, struct space *space, const struct dpro_strategy *baseline)
+{
+    const struct search *search = space->search;
+    struct dpro_strategy strategy = space_copy_of(space, baseline);
+    if (search->alone)
+        add(p, search->alone, "communication", "the best of communication alone");
+    for (uint32_t i = 0; i < search->n_ways; i++) {
+        const struct computing_choice *way = &search->ways[i];
+        memcpy(strategy.computing, way->computing, p->model->n_modules);
+        if (way->is_usual && space_value(space, &strategy) < INT64_MAX)
+            add(p, &strategy, way->name, way->text);
+    }
 }
 
 /* What was found, and the defaults that the job's stack can be given. */
 static void add_all(struct finals *p, struct space *space, const struct dpro_strategy *baseline)
 {
     struct dpro_strategy strategy = space_strategy(space);
-    add(p, baseline, NULL);
-    add(p, &space->best, NULL);
+    add(p, baseline, NULL, NULL);
+    add(p, &space->best, NULL, NULL);
     for (uint32_t i = 0; i < N_DEFAULTS; i++) {
         if (!default_is_within(&space->model->capabilities, i))
             continue;
         default_make(space->model, &space->work, i, &strategy);
         if (space_value(space, &strategy) < INT64_MAX)
-            add(p, &strategy, &default_strategies[i]);
+            add(p, &strategy, default_strategies[i].name, default_strategies[i].text);
     }
+    add_ways(p, space, baseline);
+}
+
+/* All ways so many standard errors dearer. */
+static void move_computing(struct finals *p, double errors, struct dpro_model *job)
+{
+    struct model_module *modules =
+        arena_array(&p->arena, job->n_modules + (size_t)1, sizeof *modules);
+    for (uint32_t m = 0; m < job->n_modules; m++) {
+        modules[m] = p->model->modules[m];
+        for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
+            struct computing_cost *cost = &modules[m].costs[way];
+            cost->forward.value = fmax(0, cost->forward.value + errors * cost->forward.std);
+            cost->backward.value = fmax(0, cost->backward.value + errors * cost->backward.std);
+        }
+    }
+    job->modules = modules;
 }
 
 /* One of the jobs. */
@@ -79,8 +126,11 @@ static void make_job(struct finals *p, uint32_t draw, struct model_rank *ranks,
     job->ranks = ranks;
     for (uint32_t r = 0; r < job->n_ranks; r++)
         ranks[r] = p->model->ranks[r];
-    if (draw > 0 && draw <= 2 * p->n_numbers)
-        uncertainty_move(p->model, p->numbers[(draw - 1) / 2], draw % 2 ? -1 : 1, &p->arena, job);
+    size_t number = draw > 0 && draw <= 2 * p->n_numbers ? p->numbers[(draw - 1) / 2] : SIZE_MAX;
+    if (number < N_MODEL_NUMBERS)
+        uncertainty_move(p->model, number, draw % 2 ? -1 : 1, &p->arena, job);
+    else if (number == NUMBER_OF_COMPUTING)
+        move_computing(p, draw % 2 ? -1 : 1, job);
     for (uint32_t r = 0; draw > 2 * p->n_numbers && r < job->n_ranks; r++)
         if (ranks[r].sample_scale)
             ranks[r].work_scale *= ranks[r].sample_scale[draw - 1 - 2 * p->n_numbers];
@@ -114,11 +164,12 @@ static void evaluate_all(struct finals *p)
         p->finalists[f].expected = mean_of(p, p->finalists[f].shares);
 }
 
-/* One standard error of what the best one is expected to take less than `other`, as a share of an
+/* One standard error of what one is expected to take less than the other, as a share of an
  * iteration. */
-static double doubt_of(const struct finals *p, const struct finalist *other)
+static double doubt_of(const struct finals *p, const struct finalist *best,
+                       const struct finalist *other)
 {
-    const double *x = p->finalists[OF_BEST].shares, *y = other->shares;
+    const double *x = best->shares, *y = other->shares;
     uint32_t first = 1 + 2 * p->n_numbers; /* of the samples */
     double squares = 0, mean = 0, spread = 0;
     for (uint32_t i = 1; i < first; i += 2) {
@@ -137,29 +188,49 @@ static double doubt_of(const struct finals *p, const struct finalist *other)
 /* Whether a DDP job is given it by one argument. */
 static bool is_setting(const struct dpro_model *model, const struct finalist *f)
 {
-    return model->capabilities.stack == DPRO_STACK_DDP && f->of &&
-           strncmp(f->of->name, "cap-", 4) == 0;
+    return model->capabilities.stack == DPRO_STACK_DDP && f->name &&
+           strncmp(f->name, "cap-", 4) == 0;
+}
+
+/* The best of those whose modules are computed as they are, where that is as good as the best of
+ * all, as far as the recording and the probe can tell; else the best that was found. */
+static const struct finalist *best_of(const struct finals *p, bool may_keep)
+{
+    const struct finalist *best = &p->finalists[OF_BEST], *plain = NULL;
+    for (uint32_t i = may_keep ? OF_BASELINE : OF_BEST; i < p->n_finalists; i++) {
+        const struct finalist *f = &p->finalists[i];
+        if (f->is_computed && f->expected < best->expected)
+            best = f;
+        if (!f->is_computed && (!plain || f->expected < plain->expected))
+            plain = f;
+    }
+    if (!p->finalists[OF_BEST].is_computed || !plain)
+        return &p->finalists[OF_BEST];
+    double least = p->model->measured_ns > 0 ? WORTH_COMPUTING : 0;
+    double worth = fmax(doubt_of(p, best, plain), least);
+    return plain->expected - best->expected <= worth ? plain : best;
 }
 
 /* Chooses the plain setting with the largest buckets that is as good as the best strategy, as far
  * as the recording can tell: a setting needs no plan in the job, and few messages cost least. A
- * strategy that fuses ops can't be replaced by a setting, nor can one that makes the job fit its
- * memory; nor is the job's own possible then. */
+ * strategy that fuses ops or computes modules otherwise can't be replaced by a setting, nor can one
+ * that makes the job fit its memory; nor is the job's own possible then. */
 static const struct finalist *choose(const struct finals *p, bool may_keep)
 {
-    const struct finalist *best = &p->finalists[OF_BEST];
+    const struct finalist *best = best_of(p, may_keep);
     const struct finalist *chosen = may_keep ? &p->finalists[OF_BASELINE] : best;
-    bool may_set = may_keep && best->strategy.n_fused == 0;
+    bool may_set = may_keep && best->strategy.n_fused == 0 && !best->is_computed;
     double least = p->model->measured_ns > 0 ? WORTH_A_PLAN : 0; /* a generated job has no doubt */
     for (uint32_t i = p->n_finalists; may_set && i-- > OF_DEFAULTS;) {
         const struct finalist *f = &p->finalists[i];
         if (is_setting(p->model, f) && f->expected < chosen->expected &&
-            f->expected - best->expected <= fmax(doubt_of(p, f), least))
+            f->expected - best->expected <= fmax(doubt_of(p, best, f), least))
             return f;
     }
     double worth = may_keep ? 0 : WORTH_A_PLAN;
     for (uint32_t i = OF_BEST; i < p->n_finalists; i++)
-        if (p->finalists[i].expected < chosen->expected - worth)
+        if (p->finalists[i].expected < chosen->expected - worth &&
+            (best->is_computed || !p->finalists[i].is_computed))
             chosen = &p->finalists[i];
     return chosen;
 }
@@ -169,8 +240,8 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
 {
     double baseline_ns = (double)space->search->baseline_ns;
     bool chooses = space->search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
-    const struct finalist *best = &p->finalists[OF_BEST];
     bool may_keep = !o->memory.is_needed;
+    const struct finalist *best = best_of(p, may_keep);
     const struct finalist *found =
         best->expected < 1 || !may_keep ? best : &p->finalists[OF_BASELINE];
     const struct finalist *chosen = chooses ? choose(p, may_keep) : found;
@@ -178,12 +249,14 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
         chosen = best = &p->finalists[OF_BASELINE];
     o->summary.best_ns = llround(baseline_ns * chosen->expected);
     o->summary.found_ns = llround(baseline_ns * best->expected);
-    o->summary.setting = is_setting(p->model, chosen) ? chosen->of->text : NULL;
+    o->summary.setting = is_setting(p->model, chosen) ? chosen->text : NULL;
     if (chosen != best)
         space_copy(space, &chosen->strategy, &space->best);
+    if (o->memory.is_needed && o->memory.fits)
+        memory_search_tell(&o->memory, chosen->is_computed);
     for (uint32_t i = OF_DEFAULTS; i < p->n_finalists; i++) {
         const struct finalist *f = &p->finalists[i];
-        struct dpro_baseline entry = {f->of->name, f->of->text, llround(baseline_ns * f->expected),
+        struct dpro_baseline entry = {f->name, f->text, llround(baseline_ns * f->expected),
                                       f->strategy.n_buckets};
         array_push(&o->baselines, entry);
     }
@@ -191,7 +264,7 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
 
 void result_choose(struct dpro_optimum *o, struct space *space)
 {
-    struct finals finals = {.model = space->model};
+    struct finals finals = {.model = space->model, .n_ways = space->search->n_ways};
     find_draws(&finals);
     add_all(&finals, space, &o->models[DPRO_BEST]->baseline);
     evaluate_all(&finals);

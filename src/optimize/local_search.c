@@ -218,6 +218,14 @@ static void start_elsewhere(struct space *space, const struct dpro_strategy *bes
     at->ns = space_evaluate(space, s);
 }
 
+void search_descend(struct space *space, const struct dpro_strategy *from)
+{
+    struct place at = {space_copy_of(space, from), space_strategy(space),
+                       space_evaluate(space, from)};
+    struct dpro_strategy before = space_strategy(space);
+    descend(space, &at, &before);
+}
+
 void search_local(struct space *space, bool plain)
 {
     const struct dpro_strategy *best = plain ? &space->plain : &space->best;

@@ -28,9 +28,18 @@ struct choosing {
     struct evaluator *evaluator;
     struct dpro_strategy strategy; /* looked at */
     uint32_t *modules;             /* room for candidates */
-    double best_ns;                /* handicapped */
+    double best_ns[2];             /* handicapped; with modules computed otherwise */
     bool may_cut;                  /* batches */
+    const char *prefix;            /* of names: how modules are computed */
 };
+
+static uint32_t n_computed(const struct dpro_model *m, const struct dpro_strategy *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_modules; i++)
+        n += s->computing[i] != 0;
+    return n;
+}
 
 static uint32_t n_recomputed(const struct dpro_model *m, const struct dpro_strategy *s)
 {
@@ -40,12 +49,19 @@ static uint32_t n_recomputed(const struct dpro_model *m, const struct dpro_strat
     return n;
 }
 
+void memory_search_tell(struct memory_search *s, bool computed)
+{
+    for (size_t i = 0; i < s->choices.n; i++)
+        s->choices.at[i].chosen = i + 1 == s->best[computed];
+}
+
 /* Notes the strategy at hand; chooses it where it is the best that fits. */
 static bool try(struct choosing *c, const char *name, bool is_exact)
 {
     struct memory_search *to = c->search;
     uint32_t parts = MAX(c->strategy.micro_batches, 1);
-    struct dpro_memory_choice choice = {.name = name,
+    struct dpro_memory_choice choice = {.name = arena_format(c->arena, "%s%s", c->prefix, name),
+                                        .n_computed = n_computed(c->model, &c->strategy),
                                         .n_recomputed = n_recomputed(c->model, &c->strategy),
                                         .micro_batches = parts,
                                         .iteration_ns = evaluate(c->evaluator, &c->strategy),
@@ -54,14 +70,12 @@ static bool try(struct choosing *c, const char *name, bool is_exact)
     choice.fits = choice.peak_bytes <= to->budget_bytes;
     to->least_bytes = MIN(to->least_bytes, choice.peak_bytes);
     double ns = (double)choice.iteration_ns * (1 + (parts > 1 ? WORTH_MICRO_BATCHES : 0));
-    if (choice.fits && ns < c->best_ns) {
-        for (size_t i = 0; i < to->choices.n; i++)
-            to->choices.at[i].chosen = 0;
-        choice.chosen = 1;
-        c->best_ns = ns;
-        buckets_assign(c->model, &c->strategy, &to->chosen);
-        to->fits = true;
-        to->usual_bytes = choice.peak_bytes;
+    bool computed = choice.n_computed > 0;
+    if (choice.fits && ns < c->best_ns[computed]) {
+        c->best_ns[computed] = ns;
+        to->best[computed] = to->choices.n + 1;
+        buckets_assign(c->model, &c->strategy, computed ? &to->computed : &to->chosen);
+        *(computed ? &to->fits_computed : &to->fits) = true;
     }
     array_push(&to->choices, choice);
     return choice.fits;
@@ -203,24 +217,56 @@ static void try_least(struct choosing *c)
     recompute_none(c);
 }
 
-static void try_all(struct choosing *c)
+static void try_all_least(struct choosing *c)
 {
-    try(c, "as it ran", false);
-    try_rules(c);
-    try_choice(c);
-    for (uint32_t parts = 2; c->may_cut && parts <= MOST_MICRO_BATCHES; parts++) {
-        if (!memory_divides_batch(c->model, parts))
-            continue;
-        c->strategy.micro_batches = parts;
-        if (!try(c, arena_format(c->arena, "accumulate %u", parts), false))
-            try_choice(c);
-    }
-    for (uint32_t parts = 1; !c->search->fits && parts <= MOST_MICRO_BATCHES; parts++)
+    for (uint32_t parts = 1; parts <= MOST_MICRO_BATCHES; parts++)
         if (parts == 1 || (c->may_cut && memory_divides_batch(c->model, parts))) {
             c->strategy.micro_batches = parts;
             try_least(c);
         }
     c->strategy.micro_batches = c->model->baseline.micro_batches;
+}
+
+static void try_micro_batches(struct choosing *c, bool compiles)
+{
+    for (uint32_t parts = 2; c->may_cut && parts <= MOST_MICRO_BATCHES; parts++) {
+        if (!memory_divides_batch(c->model, parts))
+            continue;
+        c->strategy.micro_batches = parts;
+        if (!try(c, arena_format(c->arena, "accumulate %u", parts), false) && !compiles)
+            try_choice(c);
+    }
+    c->strategy.micro_batches = c->model->baseline.micro_batches;
+}
+
+static void try_all(struct choosing *c)
+{
+    try(c, "as it ran", false);
+    try_rules(c);
+    try_choice(c);
+    try_micro_batches(c, false);
+}
+
+static bool is_compiling(const struct dpro_model *model, const struct computing_choice *way)
+{
+    bool compiles = false;
+    for (uint32_t i = 0; i < model->n_modules; i++)
+        compiles |= way->computing[i] & DPRO_COMPILED;
+    return compiles;
+}
+
+/* With modules computed otherwise. What is compiled can't be recomputed. */
+static void try_computed(struct choosing *c, const struct computing_choice *way)
+{
+    bool compiles = is_compiling(c->model, way);
+    memcpy(c->strategy.computing, way->computing, c->model->n_modules);
+    c->prefix = "";
+    if (try(c, way->name, false))
+        return;
+    c->prefix = arena_format(c->arena, "%s, ", way->name);
+    if (!compiles)
+        try_choice(c);
+    try_micro_batches(c, compiles);
 }
 
 /* Of the device with the least; 0: not known. */
@@ -260,7 +306,8 @@ static int find_budget(const struct dpro_model *model, const struct dpro_optimiz
 }
 
 int memory_search_run(const struct dpro_model *model, const struct dpro_model *fine,
-                      const struct dpro_optimize_options *options, struct arena *arena,
+                      const struct dpro_optimize_options *options,
+                      const struct computing_choice *ways, uint32_t n_ways, struct arena *arena,
                       struct memory_search *search, struct dpro_error *err)
 {
     *search =
@@ -268,13 +315,14 @@ int memory_search_run(const struct dpro_model *model, const struct dpro_model *f
     int rc = find_budget(model, options, search, err);
     if (rc < 0 || !search->is_known)
         return rc;
-    uint64_t peak = search->usual_bytes = memory_peak_bytes(model, &model->baseline);
+    uint64_t peak = memory_peak_bytes(model, &model->baseline);
     if (search->budget_bytes == 0 || peak <= search->budget_bytes)
         return 0;
     search->is_needed = true;
     search->fits = false;
     search->least_bytes = peak;
     search->chosen = buckets_copy(model, &model->baseline, arena);
+    search->computed = buckets_copy(model, &model->baseline, arena);
     struct choosing c = {.search = search,
                          .model = model,
                          .arena = arena,
@@ -282,30 +330,59 @@ int memory_search_run(const struct dpro_model *model, const struct dpro_model *f
                          .strategy = buckets_copy(model, &model->baseline, arena),
                          .modules =
                              arena_array(arena, model->n_modules + (size_t)1, sizeof *c.modules),
-                         .best_ns = INFINITY,
+                         .best_ns = {INFINITY, INFINITY},
+                         .prefix = "",
                          .may_cut = !options->no_accumulation};
     try_all(&c);
+    if (!search->fits)
+        try_all_least(&c);
+    for (uint32_t i = 0; i < n_ways; i++)
+        try_computed(&c, &ways[i]);
+    for (uint32_t i = 0; i < n_ways && !search->fits && !search->fits_computed; i++)
+        if (!is_compiling(model, &ways[i])) {
+            memcpy(c.strategy.computing, ways[i].computing, model->n_modules);
+            c.prefix = arena_format(arena, "%s, ", ways[i].name);
+            try_all_least(&c);
+        }
+    search->needs_computed = !search->fits && search->fits_computed;
+    if (search->needs_computed)
+        buckets_assign(model, &search->computed, &search->chosen);
+    search->fits |= search->fits_computed;
+    memory_search_tell(search, search->needs_computed);
     evaluator_destroy(c.evaluator);
     return 0;
 }
 
-/* Most strategies of a search change nothing of memory. */
-uint64_t memory_search_peak(const struct memory_search *search, const struct dpro_strategy *s)
+/* Equal where two strategies do the same to modules, all that memory knows of a strategy. */
+static uint64_t key_of(const struct dpro_model *m, const struct dpro_strategy *s)
 {
-    const struct dpro_model *m = search->model;
-    bool changes = search->is_needed && search->fits;
-    const struct dpro_strategy *usual = changes ? &search->chosen : &m->baseline;
-    bool same = MAX(s->micro_batches, 1) == MAX(usual->micro_batches, 1);
-    if (!search->is_known)
-        return 0;
-    for (uint32_t i = 0; i < m->n_modules && same; i++)
-        same = (s->recomputed && s->recomputed[i]) == (usual->recomputed && usual->recomputed[i]);
-    return same ? search->usual_bytes : memory_peak_bytes(m, s);
+    uint64_t hash = map_mix(MAX(s->micro_batches, 1)) | 1;
+    for (uint32_t i = 0; i < m->n_modules; i++) {
+        uint64_t way = (s->computing ? 2 * s->computing[i] : 0) +
+                       (s->recomputed && s->recomputed[i] ? UINT64_C(1) : 0);
+        if (way > 0)
+            hash = map_mix(hash ^ ((uint64_t)(i + 1) << 8 | way)) | 1;
+    }
+    return hash;
 }
 
-bool memory_search_allows(const struct memory_search *search, const struct dpro_strategy *s)
+uint64_t memory_search_peak(const struct memory_search *search, const struct dpro_strategy *s,
+                            struct map *peaks)
+{
+    uint64_t peak, key = key_of(search->model, s);
+    if (!search->is_known)
+        return 0;
+    if (!map_get(peaks, key, &peak)) {
+        peak = memory_peak_bytes(search->model, s);
+        map_set(peaks, key, peak);
+    }
+    return peak;
+}
+
+bool memory_search_allows(const struct memory_search *search, const struct dpro_strategy *s,
+                          struct map *peaks)
 {
     if (search->budget_bytes == 0 || !search->fits)
         return true;
-    return memory_search_peak(search, s) <= search->budget_bytes;
+    return memory_search_peak(search, s, peaks) <= search->budget_bytes;
 }

@@ -6,7 +6,9 @@
 #include <dpro/optimize.h>
 
 #include "base/array.h"
+#include "base/map.h"
 #include "cost/model.h"
+#include "optimize/computing.h"
 
 struct memory_search {
     bool is_known;           /* what the job's ranks hold */
@@ -14,23 +16,33 @@ struct memory_search {
     bool fits;               /* what was chosen does, or the job as it ran */
     uint64_t budget_bytes;   /* 0: none */
     uint64_t capacity_bytes; /* of the device with the least; 0: not known */
-    uint64_t usual_bytes; /* the peak of what was chosen, or of the job as it ran; 0: not known */
-    uint64_t least_bytes; /* the lowest peak that was seen, where something had to be chosen */
+    uint64_t least_bytes;    /* the lowest peak that was seen, where something had to be chosen */
     const struct dpro_model *model;
     struct dpro_strategy chosen; /* the job's own, with what was chosen of these two; else unset */
+    /* Likewise, where modules are computed otherwise as well; `chosen` is that, too, where nothing
+     * fits without. */
+    struct dpro_strategy computed;
+    bool fits_computed, needs_computed;
     ARRAY(struct dpro_memory_choice) choices; /* names in the arena of the search */
+    size_t best[2]; /* number, from 1 on, of the choice that is `chosen`, and `computed`; 0: none */
 };
 
-/* `model` is the job, `fine` what evaluates it. Fails with DPRO_EEMPTY where a budget is asked for
- * and nothing tells of the job's memory. */
+/* `model` is the job, `fine` what evaluates it; n_ways `ways` to compute modules are tried, too.
+ * Fails with DPRO_EEMPTY where a budget is asked for and nothing tells of the job's memory. */
 int memory_search_run(const struct dpro_model *model, const struct dpro_model *fine,
-                      const struct dpro_optimize_options *options, struct arena *arena,
+                      const struct dpro_optimize_options *options,
+                      const struct computing_choice *ways, uint32_t n_ways, struct arena *arena,
                       struct memory_search *search, struct dpro_error *err);
-/* The peak of a strategy, of any view of the job; 0: not known. */
+/* Tells which of the choices is the result: the best with modules computed otherwise, or without.
+ */
+void memory_search_tell(struct memory_search *search, bool computed);
+/* The peak of a strategy, of any view of the job; 0: not known. `peaks` keeps what was asked for
+ * before, one for each thread. */
 uint64_t memory_search_peak(const struct memory_search *search,
-                            const struct dpro_strategy *strategy);
-/* Whether a strategy, of any view of the job, keeps to the budget; safe for threads. */
-bool memory_search_allows(const struct memory_search *search, const struct dpro_strategy *strategy);
+                            const struct dpro_strategy *strategy, struct map *peaks);
+/* Whether a strategy, of any view of the job, keeps to the budget. */
+bool memory_search_allows(const struct memory_search *search, const struct dpro_strategy *strategy,
+                          struct map *peaks);
 
 /* Whether the batches of all ranks are known, and can be cut into so many micro-batches. */
 bool memory_divides_batch(const struct dpro_model *model, uint32_t micro_batches);

@@ -7,7 +7,10 @@
  * share a bucket, and ops without gradients, are fused freely (Theorem 3). Without partial replay,
  * a replay of the whole graph decides each time. */
 #include <math.h>
+#include <string.h>
 
+#include "base/memory.h"
+#include "optimize/memory_search.h"
 #include "optimize/search.h"
 
 struct walk {
@@ -23,6 +26,7 @@ struct walk {
     struct step last;        /* that the walk has passed; n 0: none */
     double won_ns;           /* by what was fused so far this round */
     uint32_t *op_of;         /* by tensor: the op that makes it ready */
+    uint32_t *compiled;      /* by tensor: the module that makes it ready and is compiled */
     struct candidates edits; /* room for those of one fused op */
 };
 
@@ -87,8 +91,8 @@ static bool fuse_op(struct walk *w, const struct step *step, double delay_ns)
     if (w->last.n == 0 || step->waits)
         return false;
     w->edits.edits.n = 0;
-    struct question question = {&space->search->registry, space->model, &w->strategy, w->view,
-                                &w->edits};
+    struct question question = {
+        &space->search->registry, space->model, &w->strategy, w->view, space->gains, &w->edits};
     uint32_t n = fuse_edits(&question, NULL, program, w->last.first, w->last.n + step->n, &ns);
     if (n == 0)
         return false;
@@ -139,6 +143,77 @@ static void begin_ops(struct walk *w)
             w->op_of[program->ops[i].tensor] = i;
 }
 
+/* ---- modules ---- */
+
+/* Of a module: what communication may lose where all of its gradients get ready at its end: the
+ * transfers of its buckets but the last, and no more than its backward pass takes. Where
+ * communication is critical throughout, a compiler wins nothing. */
+static double delay_of(const struct walk *w, uint32_t module, const bool *gradient_of)
+{
+    const struct dpro_pass_view *view = w->view;
+    double sum = 0, last = 0, begin = INFINITY, end = 0;
+    bool hidden = false;
+    uint32_t partitions;
+    for (uint32_t b = 0; b < view->n_buckets; b++) {
+        const struct dpro_pass_bucket *bucket = &view->buckets[b];
+        if (!gradient_of[view->order[bucket->first]])
+            continue;
+        last = (double)best_sync_ns(w->space, bucket->size_bytes, &partitions);
+        sum += last;
+        begin = fmin(begin, (double)bucket->ready_ns);
+        end = fmax(end, (double)bucket->ready_ns);
+        hidden |= !bucket->critical;
+    }
+    if (end > 0 && !hidden && view->modules[module].parent != DPRO_PASS_NO_MODULE)
+        return INFINITY;
+    return fmin(sum - last, fmax(0, end - begin));
+}
+
+/* Theorem 1, for what a compiler fuses: which modules are compiled, or in 16 bits. */
+static void choose_modules(struct walk *w)
+{
+    struct space *space = w->space;
+    const struct dpro_model *m = space->model;
+    unsigned bits = space->search->registry.computing;
+    double *delay_ns = mem_array(m->n_modules + (size_t)1, sizeof *delay_ns);
+    bool *gradient_of = mem_array(m->n_tensors + (size_t)1, sizeof *gradient_of);
+    uint8_t *computing = mem_array(m->n_modules + (size_t)1, 1);
+    for (uint32_t i = 0; i < m->n_modules; i++) {
+        if (space->gains[i].ways == 0)
+            continue;
+        memset(gradient_of, 0, m->n_tensors);
+        if (computing_gradients(m, w->view->critical_program, i, gradient_of))
+            delay_ns[i] = delay_of(w, i, gradient_of);
+    }
+    computing_by_gain(m, space->gains, bits, delay_ns, computing);
+    for (uint32_t i = 0; i < m->n_modules; i++)
+        if (computing[i] != w->strategy.computing[i])
+            edit(w, DPRO_EDIT_COMPUTE, i, computing[i]);
+    for (uint32_t i = 0; i < m->n_modules; i++) {
+        if (!(w->strategy.computing[i] & DPRO_COMPILED))
+            continue;
+        memset(gradient_of, 0, m->n_tensors);
+        computing_gradients(m, w->view->critical_program, i, gradient_of);
+        for (uint32_t t = 0; t < m->n_tensors; t++)
+            if (gradient_of[t])
+                w->compiled[t] = i;
+    }
+    mem_free(delay_ns);
+    mem_free(gradient_of);
+    mem_free(computing);
+}
+
+/* Theorem 3: gradients of a module that is compiled are ready at once. */
+static bool are_ready_at_once(const struct walk *w, uint32_t bucket)
+{
+    const struct dpro_pass_bucket *a = &w->view->buckets[bucket - 1], *b = a + 1;
+    uint32_t module = w->compiled[w->view->order[a->first]];
+    bool same = module != MODEL_NONE;
+    for (uint32_t i = a->first; i < b->first + b->n && same; i++)
+        same = w->compiled[w->view->order[i]] == module;
+    return same;
+}
+
 /* ---- buckets ---- */
 
 static void walk_path(struct walk *w)
@@ -148,13 +223,17 @@ static void walk_path(struct walk *w)
     uint64_t size_before = 0;
     int64_t before_ns = 0, before_that_ns = 0; /* ends of bucket at - 1, and of the one before */
     begin_ops(w);
+    memset(w->compiled, 0xff, w->space->model->n_tensors * sizeof *w->compiled);
+    if (w->space->search->registry.computing != 0)
+        choose_modules(w);
     for (uint32_t n = 0; n < n_buckets && !w->space->search->stopped_by; n++, at++) {
         const struct dpro_pass_bucket *bucket = &view->buckets[n];
         uint64_t size = bucket->size_bytes;
         int64_t ready_ns = bucket->ready_ns - (int64_t)w->won_ns;
         bool fused = false;
-        if (at > 0 && (w->whole || (bucket->critical &&
-                                    fusing_helps(w, before_ns, ready_ns, size_before, size))))
+        if (at > 0 &&
+            (w->whole || are_ready_at_once(w, n) ||
+             (bucket->critical && fusing_helps(w, before_ns, ready_ns, size_before, size))))
             fused = edit(w, DPRO_EDIT_MERGE, at - 1, 0);
         if (w->fuses) {
             double delay_ns = 0;
@@ -192,6 +271,11 @@ void search_paper(struct space *space)
                      .whole = space->search->options->no_partial};
     struct convergence convergence = {0};
     w.op_of = arena_array(&space->arena, space->model->n_tensors, sizeof *w.op_of);
+    w.compiled = arena_array(&space->arena, space->model->n_tensors, sizeof *w.compiled);
+    const struct memory_search *memory = space->search->memory;
+    if (space->search->registry.computing != 0 && !(memory && memory->is_needed))
+        /* it begins with nothing compiled */
+        memset(w.strategy.computing, 0, space->model->n_modules);
     w.value_ns = space_evaluate(space, &w.strategy);
     while (!search_stops(space->search) && !has_converged(&convergence, space->best_ns)) {
         w.view = space_look(space, &w.strategy);

@@ -107,6 +107,19 @@ static int propose_compression(const struct dpro_pass *pass, const struct dpro_p
     return 1;
 }
 
+/* ---- which modules that were to be computed again are not: in 16 bits all may fit ---- */
+
+static int propose_keeping(const struct dpro_pass *pass, const struct dpro_pass_view *view,
+                           uint32_t index, struct dpro_candidate *candidate)
+{
+    (void)pass;
+    if (index >= view->n_modules)
+        return 0;
+    if (view->modules[index].recomputed)
+        add(candidate, DPRO_EDIT_RECOMPUTE, index, 0);
+    return 1;
+}
+
 const struct dpro_pass built_in_passes[N_BUILT_IN_PASSES] = {
     [PASS_TENSOR_FUSION] = {DPRO_PASS_ABI, "tensor-fusion", "which gradients travel in one bucket",
                             0, propose_fusion},
@@ -118,4 +131,8 @@ const struct dpro_pass built_in_passes[N_BUILT_IN_PASSES] = {
                            propose_order},
     [PASS_COMPRESSION] = {DPRO_PASS_ABI, "compression", "gradients travel as 16-bit numbers", 1,
                           propose_compression},
+    [PASS_OP_FUSION] = {DPRO_PASS_ABI, "op-fusion", "which modules a compiler fuses", 1},
+    [PASS_MIXED_PRECISION] = {DPRO_PASS_ABI, "mixed-precision", "which modules are in 16 bits", 1},
+    [PASS_RECOMPUTATION] = {DPRO_PASS_ABI, "recomputation",
+                            "which modules need no recomputation any more", 0, propose_keeping},
 };

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "ingest/trace.h"
+#include "optimize/computing.h"
 
 struct maker {
     const struct dpro_trace *trace;
@@ -111,14 +112,19 @@ static void add_bucket(struct maker *m, const struct dpro_bucket *bucket, uint32
         array_push(&m->plan->buckets, to);
 }
 
-static void add_memory(struct maker *m, const struct dpro_optimum *optimum, enum dpro_which which)
+static void add_modules(struct maker *m, const struct dpro_optimum *optimum, enum dpro_which which)
 {
     const struct dpro_model *model = dpro_optimum_model(optimum, which);
     const struct dpro_strategy *strategy = dpro_optimum_strategy(optimum, which);
     for (uint32_t i = 0; i < dpro_model_n_modules(model); i++) {
         struct dpro_module module = dpro_strategy_module(model, strategy, i);
+        unsigned way = computing_way(model, strategy, i);
         if (module.recomputed)
             array_push(&m->plan->recomputed, intern(m, module.name));
+        if (way & DPRO_COMPILED)
+            array_push(&m->plan->compiled, intern(m, module.name));
+        if (way & DPRO_BF16)
+            array_push(&m->plan->in_bf16, intern(m, module.name));
     }
     m->plan->micro_batches = dpro_strategy_micro_batches(strategy);
     m->plan->budget_bytes = dpro_optimum_memory_budget(optimum).budget_bytes;
@@ -134,9 +140,10 @@ static bool communicates_as_before(const struct dpro_optimum *optimum)
     const struct dpro_strategy *ran = dpro_optimum_strategy(optimum, DPRO_BASELINE);
     struct dpro_cycles a = dpro_strategy_cycles(best), b = dpro_strategy_cycles(ran);
     uint32_t n = dpro_strategy_n_buckets(best);
-    bool same = dpro_optimum_memory_budget(optimum).needed && n == dpro_strategy_n_buckets(ran) &&
-                a.cycle_ns == b.cycle_ns && a.fuses == b.fuses &&
-                a.fusion_bytes == b.fusion_bytes &&
+    bool changes_modules =
+        dpro_optimum_memory_budget(optimum).needed || computing_is_changed(model, best);
+    bool same = changes_modules && n == dpro_strategy_n_buckets(ran) && a.cycle_ns == b.cycle_ns &&
+                a.fuses == b.fuses && a.fusion_bytes == b.fusion_bytes &&
                 dpro_strategy_compression(best) == dpro_strategy_compression(ran);
     for (uint32_t i = 0; same && i < n; i++) {
         struct dpro_bucket x = dpro_strategy_bucket(model, best, i);
@@ -176,7 +183,7 @@ void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimu
     plan->n_servers = dpro_model_n_servers(model);
     plan->n_fused_ops = is_own ? 0 : dpro_optimum_n_op_fusions(optimum);
     add_models(&m);
-    add_memory(&m, optimum, which);
+    add_modules(&m, optimum, which);
     for (uint32_t b = 0; b < dpro_strategy_n_buckets(strategy); b++) {
         struct dpro_bucket bucket = dpro_strategy_bucket(model, strategy, b);
         for (uint32_t i = 0; i < plan->models.n; i++)

@@ -17,13 +17,22 @@ static void propose(const struct question *q, struct registered *entry)
         registry_reject(q->registry, entry, "%s", answer.why);
 }
 
+/* What makes no sense at all is not looked at here. */
+static bool is_let(const struct question *q, const struct dpro_edit *e)
+{
+    if (e->kind == DPRO_EDIT_COMPRESS && e->value >= 0 && e->value < 32)
+        return q->registry->compressions & 1u << e->value;
+    if (e->kind == DPRO_EDIT_COMPUTE && e->at < q->model->n_modules && e->value > 0 &&
+        e->value < DPRO_N_COMPUTINGS)
+        return q->registry->computing != 0 && (q->gains[e->at].ways & 1u << e->value);
+    return true;
+}
+
 /* Whether the user allowed it, and the job's stack can be given it. */
 static bool is_allowed(const struct question *q, const struct dpro_edit *edits, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (!edit_is_within(&q->model->capabilities, &edits[i]) ||
-            (edits[i].kind == DPRO_EDIT_COMPRESS && edits[i].value >= 0 && edits[i].value < 32 &&
-             !(q->registry->compressions & 1u << edits[i].value)))
+        if (!edit_is_within(&q->model->capabilities, &edits[i]) || !is_let(q, &edits[i]))
             return false;
     return true;
 }
@@ -65,6 +74,8 @@ void registry_collect(const struct question *q)
             continue;
         if (entry->proposes)
             propose(q, entry);
+        else if (entry->computes != 0)
+            computing_propose(q, entry->computes);
         if (entry->fuses && !entry->rejected)
             fuse_propose(q, entry);
         sift(q, entry, &copy, first);

@@ -43,6 +43,9 @@ int registry_init(struct registry *r, const struct dpro_optimize_options *option
                            .compressions = options->compressions | 1u << DPRO_COMPRESSION_NONE};
     for (size_t i = 0; i < N_BUILT_IN_PASSES; i++)
         add_pass(r, &built_in_passes[i]);
+    r->passes.at[PASS_OP_FUSION].computes = DPRO_COMPILED;
+    r->passes.at[PASS_MIXED_PRECISION].computes = DPRO_BF16;
+    r->passes.at[PASS_RECOMPUTATION].computes = DPRO_COMPILED | DPRO_BF16;
     for (size_t i = 0; i < options->n_passes; i++) {
         const struct dpro_pass *pass = options->passes[i];
         if (pass->abi != DPRO_PASS_ABI || !pass->name || (!pass->propose && !pass->opfs_ns))
@@ -77,8 +80,9 @@ void registry_forget(struct registry *r)
 
 bool registry_uses(const struct registry *r, const struct registered *entry)
 {
-    return !entry->rejected &&
-           (!entry->changes_numerics || r->compressions != 1u << DPRO_COMPRESSION_NONE);
+    return !entry->rejected && (entry->computes == 0 || (entry->computes & r->computing)) &&
+           (!entry->changes_numerics || r->computing != 0 ||
+            r->compressions != 1u << DPRO_COMPRESSION_NONE);
 }
 
 void registry_reject(struct registry *r, struct registered *entry, const char *format, ...)

@@ -8,6 +8,7 @@
 #include "base/array.h"
 #include "base/map.h"
 #include "cost/model.h"
+#include "optimize/computing.h"
 #include "optimize/edit.h"
 
 /* ---- registry.c ---- */
@@ -18,15 +19,17 @@ struct registered {
     char *name;
     bool changes_numerics, rejected;
     bool proposes, fuses; /* it has propose(), opfs_ns() */
+    unsigned computes;    /* bits of enum dpro_computing that it needs one of; 0: none. Without
+                             propose() it is computing_propose(). */
     struct map times;     /* what opfs_ns() has said */
     uint32_t n_known;     /* of a file: it has been asked about all runs of up to that many ops */
 };
 struct registry {
     ARRAY(struct registered) passes;
     const struct dpro_optimize_options *options;
-    struct dpro_edit *edits; /* room for one candidate */
-    unsigned compressions;
-    bool plain; /* tensor fusion alone */
+    struct dpro_edit *edits;          /* room for one candidate */
+    unsigned compressions, computing; /* that may be proposed now */
+    bool plain;                       /* tensor fusion alone */
 };
 enum {
     PASS_TENSOR_FUSION,
@@ -34,6 +37,9 @@ enum {
     PASS_PRIORITY,
     PASS_BUCKET_ORDER,
     PASS_COMPRESSION,
+    PASS_OP_FUSION,
+    PASS_MIXED_PRECISION,
+    PASS_RECOMPUTATION,
     N_BUILT_IN_PASSES
 };
 extern const struct dpro_pass built_in_passes[N_BUILT_IN_PASSES]; /* passes.c */
@@ -58,6 +64,7 @@ struct question {
     const struct dpro_model *model;
     const struct dpro_strategy *strategy;
     const struct dpro_pass_view *view;
+    const struct module_gain *gains;
     struct candidates *candidates;
 };
 /* All candidates of all passes, in their order, in place of those that were there. A pass that

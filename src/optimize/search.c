@@ -7,10 +7,12 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"
+#include "cost/buckets.h"
 #include "cost/change.h"
 #include "cost/fused.h"
 #include "cost/server_placement.h"
@@ -46,6 +48,17 @@ static void try_defaults(struct space *space)
         }
 }
 
+/* From each of the ways to compute modules, with the buckets of the best strategy. */
+static void descend_from_ways(struct space *space)
+{
+    const struct search *search = space->search;
+    struct dpro_strategy from = space_copy_of(space, &space->best);
+    for (uint32_t i = 0; i < search->n_ways && search->registry.computing != 0; i++) {
+        memcpy(from.computing, search->ways[i].computing, space->model->n_modules);
+        search_descend(space, &from);
+    }
+}
+
 /* From space->best. */
 static void run_algorithm(struct space *space)
 {
@@ -64,6 +77,7 @@ static void run_algorithm(struct space *space)
         search_dynamic(space, slowdown);
     if (!search_stops(space->search))
         search_paper(space);
+    descend_from_ways(space);
     search_local(space, true);
     search_local(space, false);
 }
@@ -107,6 +121,28 @@ static void unfuse_idle_ops(struct space *space, struct dpro_strategy *strategy,
     }
 }
 
+/* Modules are computed as they are where anything else wins next to nothing: all of a class, then
+ * one by one. */
+static void keep_idle_modules(struct space *space, struct dpro_strategy *strategy, int64_t limit)
+{
+    const struct dpro_model *m = space->model;
+    struct dpro_strategy tried = space_strategy(space);
+    for (int each = 0; each <= 1; each++)
+        for (uint32_t i = 0; i < m->n_modules && !search_stops(space->search); i++)
+            for (unsigned way = 0; way < strategy->computing[i]; way++) {
+                unsigned from = strategy->computing[i];
+                if ((way & ~from) != 0)
+                    continue;
+                space_copy(space, strategy, &tried);
+                for (uint32_t k = each ? i : 0; k < (each ? i + 1 : m->n_modules); k++)
+                    if (strategy->computing[k] == from &&
+                        (way == 0 || (space->gains[k].ways & 1u << way)) &&
+                        strcmp(m->modules[k].class, m->modules[i].class) == 0)
+                        tried.computing[k] = (uint8_t)way;
+                costs_little(space, strategy, &tried, limit);
+            }
+}
+
 /* Replaces the result by a simpler one where that is as good: the model is not more exact, and a
  * simpler plan is safer in the job. Never slower than `limit`. */
 static void simplify(struct space *space, int64_t limit)
@@ -119,6 +155,7 @@ static void simplify(struct space *space, int64_t limit)
     struct dpro_strategy strategy = space_copy_of(space, &space->best);
     int64_t most = MIN((int64_t)((double)space->best_ns * (1 + WORTH_A_BUCKET)), limit);
     unfuse_idle_ops(space, &strategy, most);
+    keep_idle_modules(space, &strategy, most);
     merge_idle_borders(space, &strategy, most);
     space_copy(space, &strategy, &space->best);
     space->best_ns = space_evaluate(space, &strategy);
@@ -196,14 +233,61 @@ static void search_communication(struct space *space, const struct dpro_strategy
         cycles_search(space, start, compared_ns);
 }
 
-/* A job that is to fit its memory keeps its own buckets where others win next to nothing. */
-static void keep_communication(struct space *space, const struct dpro_strategy *start)
+/* A job whose modules change keeps its own buckets where others win next to nothing. */
+static void keep_communication(struct space *space, const struct dpro_strategy *own)
 {
-    int64_t ns = space_value(space, start);
+    struct dpro_strategy tried = space_copy_of(space, own);
+    buckets_take_memory(space->model, &space->best, &tried);
+    int64_t ns = space_value(space, &tried);
     if ((double)ns <= (double)space->best_ns * (1 + WORTH_OTHER_THAN_BUCKETS)) {
-        space_copy(space, start, &space->best);
+        space_copy(space, &tried, &space->best);
         space->best_ns = ns;
     }
+}
+
+/* ---- how modules are computed ---- */
+
+/* Tries the ways with the buckets of the best strategy, and what was chosen for memory. */
+static void try_ways(struct space *space, const struct memory_search *memory)
+{
+    struct search *search = space->search;
+    struct dpro_strategy tried = space_copy_of(space, &space->best);
+    size_t n = space->model->n_modules;
+    for (uint32_t i = 0; i < search->n_ways && n > 0 && !search_stops(search); i++) {
+        memcpy(tried.computing, search->ways[i].computing, n);
+        space_evaluate(space, &tried);
+    }
+    if (memory->fits_computed) {
+        buckets_take_memory(space->model, &memory->computed, &tried);
+        space_evaluate(space, &tried);
+    }
+}
+
+/* Goes on from the best of communication alone: ways to compute modules for these buckets, buckets
+ * for these ways, as long as that leads on. */
+static void search_computing(struct space *space, const struct dpro_strategy *own, int64_t least_ns)
+{
+    enum { MOST_TURNS = 2 };
+    struct search *search = space->search;
+    const struct dpro_strategy *before = search->modules;
+    struct dpro_strategy modules = space_strategy(space);
+    int64_t best_ns = INT64_MAX;
+    search->registry.computing = search->options->computing;
+    try_ways(space, search->memory);
+    search->modules = &modules;
+    for (int turn = 0; turn < MOST_TURNS && space->best_ns < best_ns && !search_stops(search);
+         turn++) {
+        best_ns = space->best_ns;
+        buckets_take_memory(space->model, &space->best, &modules);
+        space_renew(space);
+        search_communication(space, own, least_ns);
+        if (memcmp(modules.computing, space->best.computing, space->model->n_modules) == 0)
+            break;
+    }
+    if (computing_is_changed(space->model, &space->best))
+        keep_communication(space, own);
+    search->modules = before;
+    space_renew(space);
 }
 
 /* In a space of the job, all ranks that differ in it. */
@@ -213,6 +297,7 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
     struct search *search = space->search;
     bool changes = o->memory.is_needed && o->memory.fits;
     const struct dpro_strategy *start = changes ? &o->memory.chosen : &model->baseline;
+    struct dpro_strategy alone;
     search->baseline_ns = baseline_of(space, &model->baseline, start);
     if (search->baseline_ns == INT64_MAX)
         return dpro_error_set(err, DPRO_EEMPTY,
@@ -222,7 +307,12 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
         try_defaults(space);
         search_communication(space, start, changes ? INT64_MAX : search->baseline_ns);
         if (changes)
-            keep_communication(space, start);
+            keep_communication(space, &model->baseline);
+        if (search->n_ways > 0) {
+            alone = space_copy_of(space, &space->best);
+            search->alone = o->memory.needs_computed ? NULL : &alone;
+            search_computing(space, &model->baseline, changes ? INT64_MAX : search->baseline_ns);
+        }
     }
     result_choose(o, space);
     result_fill(o, space);
@@ -251,10 +341,15 @@ int search_one(const struct dpro_model *model, uint32_t n_servers,
     coarsened_view_make(o->models[DPRO_BEST], false,
                         alike_ranks_are_one(&search, o->models[DPRO_BEST]), UINT32_MAX, &fine);
     cycles_prepare(&fine.model);
-    rc = memory_search_run(o->models[DPRO_BEST], &fine.model, options, &o->arena, &o->memory, err);
+    const struct module_gain *gains = computing_gains(o->models[DPRO_BEST], options, &o->arena);
+    search.n_ways = computing_choices(o->models[DPRO_BEST], gains, &o->arena, search.ways);
+    rc = memory_search_run(o->models[DPRO_BEST], &fine.model, options, search.ways, search.n_ways,
+                           &o->arena, &o->memory, err);
     if (rc < 0)
         return rc;
     search.memory = &o->memory;
+    if (o->memory.is_needed && o->memory.fits)
+        search.modules = &o->memory.chosen;
     space_init(&space, &search, &fine.model);
     rc = search_space(&space, o, err);
     space_fini(&space);

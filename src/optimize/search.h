@@ -33,7 +33,9 @@ void search_dynamic(struct space *space, double slowdown); /* dynamic.c */
 void search_paper(struct space *space);                    /* paper.c: Algorithm 1 */
 void search_local(struct space *space, bool plain); /* local_search.c: from space->best or ->plain
                                                      */
-void search_mcmc(struct space *space);              /* mcmc.c: from space->best */
+/* Down from a strategy to where nothing helps. */
+void search_descend(struct space *space, const struct dpro_strategy *from);
+void search_mcmc(struct space *space); /* mcmc.c: from space->best */
 
 /* ---- cycles.c: of Horovod ---- */
 

@@ -2,6 +2,7 @@
  * Evaluations run on several threads, each with an evaluator and a copy of the strategy; the result
  * does not depend on which thread evaluates what. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/map.h"
 #include "base/memory.h"
@@ -10,6 +11,7 @@
 #include "base/time.h"
 #include "cost/buckets.h"
 #include "cost/model_graph.h"
+#include "cost/strategy_work.h"
 #include "optimize/memory_search.h"
 #include "optimize/space.h"
 #include "replay/replay.h"
@@ -93,11 +95,19 @@ static void show_programs(struct space *space)
 static void show_modules(struct space *space)
 {
     const struct dpro_model *m = space->model;
+    space->gains = computing_gains(m, space->search->options, &space->arena);
     space->modules = arena_array(&space->arena, m->n_modules + (size_t)1, sizeof *space->modules);
-    for (uint32_t i = 0; i < m->n_modules; i++)
-        space->modules[i] = (struct dpro_pass_module){.name = m->modules[i].name,
-                                                      .kept_bytes = m->modules[i].kept_bytes,
-                                                      .recompute_ns = m->modules[i].recompute_ns};
+    for (uint32_t i = 0; i < m->n_modules; i++) {
+        const struct model_module *from = &m->modules[i];
+        struct dpro_pass_module *to = &space->modules[i];
+        *to = (struct dpro_pass_module){.name = from->name,
+                                        .class_name = from->class,
+                                        .parent = from->parent,
+                                        .kept_bytes = from->kept_bytes,
+                                        .recompute_ns = from->recompute_ns,
+                                        .known = space->gains[i].ways};
+        memcpy(to->gained_ns, space->gains[i].ns, sizeof to->gained_ns);
+    }
 }
 
 void space_init(struct space *space, struct search *search, const struct dpro_model *model)
@@ -126,10 +136,19 @@ void space_init(struct space *space, struct search *search, const struct dpro_mo
     }
 }
 
+void space_renew(struct space *space)
+{
+    struct dpro_strategy strategy = space_strategy(space);
+    computation_set(space->model, &strategy, &space->work);
+    space->seen_changed = true;
+}
+
 void space_fini(struct space *space)
 {
-    for (uint32_t i = 0; i < space->n_workers; i++)
+    for (uint32_t i = 0; i < space->n_workers; i++) {
         evaluator_destroy(space->workers[i].evaluator);
+        map_fini(&space->workers[i].peaks);
+    }
     candidates_fini(&space->candidates);
     array_fini(&space->values);
     sync_destroy(space->sync);
@@ -138,10 +157,9 @@ void space_fini(struct space *space)
 
 struct dpro_strategy space_strategy(struct space *space)
 {
-    const struct memory_search *memory = space->search->memory;
     struct dpro_strategy strategy = buckets_make(space->model, &space->arena);
-    if (memory && memory->is_needed && memory->fits)
-        buckets_take_memory(space->model, &memory->chosen, &strategy);
+    if (space->search->modules)
+        buckets_take_memory(space->model, space->search->modules, &strategy);
     return strategy;
 }
 
@@ -175,7 +193,8 @@ static int64_t value_of(struct space *space, struct worker *worker,
                         const struct dpro_strategy *strategy)
 {
     const struct search *search = space->search;
-    if (search->memory && !memory_search_allows(search->memory, strategy))
+    if (!computing_is_possible(space->model, strategy) ||
+        (search->memory && !memory_search_allows(search->memory, strategy, &worker->peaks)))
         return INT64_MAX;
     if (!search->options->no_partial || strategy->cycle_ns > 0) /* graphs know no cycles */
         return evaluate(worker->evaluator, strategy);
@@ -263,8 +282,8 @@ void space_evaluate_candidates(struct space *space, const struct dpro_strategy *
 
 void space_collect(struct space *space, const struct dpro_strategy *strategy)
 {
-    struct question question = {&space->search->registry, space->model, strategy,
-                                space_look(space, strategy), &space->candidates};
+    struct question question = {&space->search->registry,    space->model, strategy,
+                                space_look(space, strategy), space->gains, &space->candidates};
     registry_collect(&question);
 }
 
@@ -324,9 +343,10 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
 {
     const struct evaluation *e = evaluate_detail(space->workers[0].evaluator, strategy);
     const struct dpro_model *model = space->model;
-    if (strategy->n_fused > 0 || space->seen_fused)
+    bool changes = strategy->n_fused > 0 || strategy_changes_work(model, strategy);
+    if (changes || space->seen_changed)
         computation_set(model, strategy, &space->seen);
-    space->seen_fused = strategy->n_fused > 0;
+    space->seen_changed = changes;
     for (uint32_t b = 0; b < strategy->n_buckets; b++) {
         const struct strategy_bucket *bucket = &strategy->buckets[b];
         struct dpro_pass_bucket *seen = &space->buckets[b];
@@ -356,8 +376,10 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
     }
     mark_critical(space, strategy->n_buckets);
     const struct memory_search *memory = space->search->memory;
-    for (uint32_t i = 0; i < model->n_modules; i++)
+    for (uint32_t i = 0; i < model->n_modules; i++) {
         space->modules[i].recomputed = strategy->recomputed && strategy->recomputed[i];
+        space->modules[i].computing = strategy->computing ? strategy->computing[i] : 0;
+    }
     space->view = (struct dpro_pass_view){
         .n_ranks = model->net.collective.n_ranks,
         .n_tensors = model->n_tensors,
@@ -375,7 +397,7 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
         .modules = space->modules,
         .n_modules = model->n_modules,
         .micro_batches = MAX(strategy->micro_batches, 1),
-        .peak_bytes = memory ? memory_search_peak(memory, strategy) : 0,
+        .peak_bytes = memory ? memory_search_peak(memory, strategy, &space->workers[0].peaks) : 0,
         .memory_bytes = memory ? memory->budget_bytes : 0,
         .sync_ns = sync_for_view,
     };

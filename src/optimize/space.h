@@ -50,24 +50,34 @@ struct search {
     uint32_t n_rounds;
     int64_t baseline_ns, best_ns; /* of any space */
     ARRAY(struct dpro_improvement) improvements;
-    const struct memory_search *memory; /* NULL: no strategy is made to fit any */
-    const char *stopped_by;             /* NULL: goes on */
+    const struct memory_search *memory;  /* NULL: no strategy is made to fit any */
+    const struct dpro_strategy *modules; /* what is recomputed, in how many micro-batches and how
+                                            modules are computed in new strategies; NULL: as it is
+                                          */
+    const char *stopped_by;              /* NULL: goes on */
     uint64_t random;
     /* Without partial replay: instead of the replay of a whole graph; NULL: nothing. To count them.
      */
     int64_t (*whole)(struct space *space, const struct dpro_strategy *strategy);
+    /* To begin with; none where modules may be computed as they are alone. */
+    struct computing_choice ways[MOST_COMPUTING_CHOICES];
+    uint32_t n_ways;
+    const struct dpro_strategy *alone; /* the best of communication alone; NULL: nothing else was
+                                          looked for, or it does not fit the memory */
 };
 
 struct worker { /* what a thread evaluates with */
     struct evaluator *evaluator;
     struct dpro_strategy strategy;
+    struct map peaks; /* of memory, by what strategies do to modules */
 };
 
 struct space {
     struct search *search;
     const struct dpro_model *model;
     struct arena arena;
-    struct computation work; /* with nothing fused */
+    struct computation work;         /* with nothing fused, of search->modules */
+    const struct module_gain *gains; /* [n_modules] */
     struct worker *workers;
     uint32_t n_workers;
     struct sync *sync;
@@ -80,12 +90,14 @@ struct space {
     struct dpro_pass_program *programs;
     struct dpro_pass_module *modules;
     struct computation seen; /* of the strategy that was looked at last */
-    bool seen_fused;         /* it fuses ops */
+    bool seen_changed;       /* its work is not that of `work` */
     struct candidates candidates;
     times_array values; /* of candidates */
 };
 
 void space_init(struct space *space, struct search *search, const struct dpro_model *model);
+/* After another choice of search->modules. */
+void space_renew(struct space *space);
 void space_fini(struct space *space);
 /* One with room for any: a bucket for each tensor, and what makes the job fit its memory; or a copy
  * of `from`. */

@@ -137,6 +137,16 @@ struct dpro_unprofiled {
 };
 DPRO_API struct dpro_unprofiled dpro_trace_unprofiled(const struct dpro_trace *trace);
 
+/* What the job's modules take in other ways, as 'dpro profile --probe' measured it. */
+struct dpro_probes;
+DPRO_API const struct dpro_probes *dpro_trace_probes(const struct dpro_trace *trace); /* borrowed;
+                                                                              NULL: not measured */
+/* Those of another run than the trace's, from its probes.json; *probes is the caller's. Fails with
+ * DPRO_EFORMAT where the file can't be read or holds none. */
+DPRO_API int dpro_probes_read(const char *path, const struct dpro_trace *trace,
+                              struct dpro_probes **probes, struct dpro_error *err);
+DPRO_API void dpro_probes_destroy(struct dpro_probes *probes); /* NULL is fine */
+
 #ifdef __cplusplus
 }
 #endif

@@ -7,29 +7,52 @@
 
 #include <dpro/model.h>
 
-/* One way to compute a module. Times are medians and standard errors over repetitions. */
+#include "base/array.h"
+#include "base/strtab.h"
+
+/* One way to compute a module; times against it as it is, with standard errors. */
 struct probe_cost {
     bool is_known; /* false: it was not measured, or failed */
-    struct dpro_estimate forward_ns, backward_ns;
+    struct dpro_estimate forward, backward;
+    int64_t forward_ns, backward_ns; /* medians */
     uint64_t kept_bytes; /* between its passes, without inputs and parameters; 0: not known */
     int64_t compile_ns;
     uint32_t n_graphs, n_breaks; /* of torch.compile */
     uint32_t problem;            /* string id: why not; 0 */
 };
 
+/* As it is, of a batch so many times as large. */
+struct probe_batch {
+    double ratio;
+    struct dpro_estimate forward, backward;
+};
+
 /* A module, or neighbours that run one after the other and are compiled as one; and those alike,
  * which were not measured again. */
 struct probe {
-    uint32_t first, n; /* names, into `names` of all probes */
+    uint32_t class;    /* string id; of a run, the first one's */
+    uint32_t first, n; /* into names */
     uint32_t n_in_run; /* how many neighbours each consists of: 1, a module. The names are
                           then those of one run after the other */
     struct probe_cost costs[DPRO_N_COMPUTINGS];
+    uint32_t first_batch, n_batches; /* into batches */
 };
 
 /* Of one rank; the device's name and versions say where they hold. */
-struct probes {
-    struct probe *probes;
-    uint32_t *names; /* string ids */
-    uint32_t n_probes, n_names;
-    uint32_t device, device_name, torch; /* string ids */
+struct payload_kind;
+struct dpro_probes {
+    struct strtab strings;
+    ARRAY(struct probe) probes;
+    ARRAY(uint32_t) names; /* string ids */
+    ARRAY(struct probe_batch) batches;
+    uint32_t device, device_name, torch; /* string ids; "": not said */
+    uint64_t threads;                    /* 0: not said */
+    uint64_t n_broken;                   /* entries that make no sense, left out */
+    bool of_another;                     /* run than the trace's */
+    const char *differs[3];              /* of that run: what else it ran on; static; NULL */
 };
+
+extern const struct payload_kind probes_payload;
+
+/* The name of a way in files: "eager", "compile", "bf16", "compile+bf16". */
+const char *probe_way_name(unsigned computing);

@@ -37,6 +37,8 @@ void recording_rename(struct recording *recording, const uint32_t *names)
         recording->parameters.at[i].name = names[recording->parameters.at[i].name];
     for (size_t i = 0; i < recording->buckets.n; i++)
         recording->buckets.at[i].name = names[recording->buckets.at[i].name];
+    recording->device_name = names[recording->device_name];
+    recording->torch = names[recording->torch];
     recording->plan.path = names[recording->plan.path];
     recording->plan.reason = names[recording->plan.reason];
 }
@@ -321,9 +323,16 @@ static void read_warnings(struct json_reader *r, void *out UNUSED, size_t offset
 struct facts {
     int64_t rank, world_size, batch_size;
     uint64_t pid;
-    uint32_t schema, host, backend, boot_id;
+    uint32_t schema, host, backend, boot_id, device_name, torch;
     bool complete;
 };
+
+static void read_versions(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    static const struct json_member members[] = {MEMBER(struct facts, "torch", TEXT, torch),
+                                                 {NULL}};
+    json_read_object(r, members, out);
+}
 
 static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
@@ -337,6 +346,8 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER(struct facts, "host_name", TEXT, host),
         MEMBER(struct facts, "backend", TEXT, backend),
         MEMBER(struct facts, "boot_id", TEXT, boot_id),
+        MEMBER(struct facts, "device_name", TEXT, device_name),
+        MEMBER_BY("versions", read_versions, 0),
         MEMBER_BY("warnings", read_warnings, 0),
         MEMBER_BY("process_groups", read_groups, 0),
         MEMBER_BY("profiler", read_profiler, 0),
@@ -362,6 +373,8 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     part->process.backend = facts.backend;
     part->process.of_job = strncmp(strtab_get(&part->names, facts.schema), "dpro.job/", 9) == 0;
     recording->boot_id = facts.boot_id;
+    recording->device_name = facts.device_name;
+    recording->torch = facts.torch;
     if (facts.batch_size > 0 && facts.batch_size <= UINT32_MAX)
         recording->batch_size = (uint32_t)facts.batch_size;
     recording->complete = facts.complete && js->fail == JSON_OK;

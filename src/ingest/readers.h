@@ -10,6 +10,7 @@
 #define READERS(ROW)                                                                               \
     ROW(recording_reader)     /* dpro's rank.json and job.json */                                  \
     ROW(held_reader)          /* its memory.json: what a rank held */                              \
+    ROW(probes_reader)        /* its probes.json: what modules take in other ways */               \
     ROW(transport_reader)     /* dpro's transport log */                                           \
     ROW(transport_csv_reader) /* the same as CSV */                                                \
     ROW(nccl_reader)          /* dpro's log of NCCL's profiler events */                           \

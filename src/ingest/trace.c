@@ -19,6 +19,7 @@ void dpro_trace_destroy(struct dpro_trace *trace)
     for (uint32_t i = 0; i < trace->n_nccl_logs; i++)
         nccl_log_destroy(trace->nccl_logs[i]);
     mem_free(trace->nccl_logs);
+    dpro_probes_destroy(trace->probes);
     array_fini(&trace->warnings);
     strtab_fini(&trace->names);
     arena_fini(&trace->arena);

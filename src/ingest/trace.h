@@ -267,7 +267,8 @@ struct dpro_trace {
     struct dpro_transport_info transport_info;
     struct nccl_log **nccl_logs;
     uint32_t n_nccl_logs;
-    struct fusion *fusion; /* what Horovod fused; NULL: nothing tells */
+    struct fusion *fusion;      /* what Horovod fused; NULL: nothing tells */
+    struct dpro_probes *probes; /* NULL: there are none */
     struct dpro_unprofiled unprofiled;
     struct dpro_file_info *files;
     uint32_t n_files;

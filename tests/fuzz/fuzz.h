@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "ingest/held_memory.h"
 #include "ingest/horovod/timeline.h"
+#include "ingest/probes.h"
 #include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto.h"
 #include "ingest/pytorch/snapshot.h"
@@ -98,6 +99,25 @@ static inline uint64_t fuzz_hash_snapshot(const struct snapshot_part *snapshot)
     return h;
 }
 
+static inline uint64_t fuzz_hash_probes(const struct dpro_probes *p)
+{
+    uint64_t h = p->n_broken ^ p->threads << 8 ^ (uint64_t)p->device << 32;
+    h = fuzz_hash(h, p->names.at, p->names.n * sizeof *p->names.at);
+    h = fuzz_hash(h, p->batches.at, p->batches.n * sizeof *p->batches.at);
+    for (size_t i = 0; i < p->probes.n; i++) {
+        const struct probe *probe = &p->probes.at[i];
+        h = fuzz_hash(h, &probe->class, 4 * sizeof probe->class);
+        for (unsigned way = 0; way < DPRO_N_COMPUTINGS; way++)
+            h = fuzz_hash(h ^ probe->costs[way].is_known, &probe->costs[way].forward,
+                          4 * sizeof(double));
+        if (probe->n == 0 || probe->n % probe->n_in_run != 0 ||
+            probe->first + probe->n > p->names.n ||
+            probe->first_batch + probe->n_batches > p->batches.n)
+            abort();
+    }
+    return h;
+}
+
 static inline uint64_t fuzz_hash_held(const struct held_part *held)
 {
     uint64_t h = held->n_broken ^ (uint64_t)held->when_ns ^ held->capacity_bytes << 8;
@@ -127,6 +147,7 @@ static inline uint64_t fuzz_hash_payload(const struct trace_part *part)
     const struct execution_trace *et = part_payload(part, &et_payload);
     const struct snapshot_part *snapshot = part_payload(part, &snapshot_payload);
     const struct held_part *held = part_payload(part, &held_payload);
+    const struct dpro_probes *probes = part_payload(part, &probes_payload);
     return transport   ? fuzz_hash_transport(transport)
            : recording ? fuzz_hash_recording(recording)
            : nccl      ? nccl->operations.n ^ nccl->steps.n << 16 ^ nccl->proxy_ops.n << 32
@@ -134,6 +155,7 @@ static inline uint64_t fuzz_hash_payload(const struct trace_part *part)
            : flows     ? fuzz_hash_kineto(flows)
            : et        ? fuzz_hash_et(et)
            : held      ? fuzz_hash_held(held)
+           : probes    ? fuzz_hash_probes(probes)
            : snapshot  ? fuzz_hash_snapshot(snapshot)
                        : 0;
 }

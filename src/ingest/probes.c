@@ -1,0 +1,454 @@
+/* ingest/probes.c: probes.json of dpro's recorder, of the trace's run or of another one. */
+#include "ingest/probes.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/sort.h"
+#include "base/stats.h"
+#include "ingest/load.h"
+#include "ingest/rank_job.h"
+
+#define SCHEMA "dpro.probes/"
+
+enum { MOST_TIMES = 4096 }; /* repetitions that are read */
+#define MOST_NS    1e12     /* of one */
+#define MOST_RATIO 1024.0
+
+static void fini(void *payload)
+{
+    struct dpro_probes *probes = payload;
+    strtab_fini(&probes->strings);
+    array_fini(&probes->probes);
+    array_fini(&probes->names);
+    array_fini(&probes->batches);
+}
+
+const struct payload_kind probes_payload = {sizeof(struct dpro_probes), fini, NULL};
+
+void dpro_probes_destroy(struct dpro_probes *probes)
+{
+    if (probes)
+        fini(probes);
+    mem_free(probes);
+}
+
+const char *probe_way_name(unsigned computing)
+{
+    static const char *const names[DPRO_N_COMPUTINGS] = {[DPRO_AS_IT_IS] = "eager",
+                                                         [DPRO_COMPILED] = "compile",
+                                                         [DPRO_BF16] = "bf16",
+                                                         [DPRO_COMPILED | DPRO_BF16] =
+                                                             "compile+bf16"};
+    return names[computing];
+}
+
+/* ---- times ---- */
+
+typedef ARRAY(double) times;
+
+/* Of one way, or of one batch. */
+struct measured {
+    times forward, backward;
+    uint64_t kept_bytes, graphs, breaks;
+    double compile_ms;
+    uint32_t problem;
+    double ratio; /* of a batch */
+};
+
+static void measured_fini(struct measured *m)
+{
+    array_fini(&m->forward);
+    array_fini(&m->backward);
+}
+
+/* With its standard error, by the median deviation: an odd repetition moves neither. */
+static struct dpro_estimate median_of(const double *values, size_t n)
+{
+    double *room = mem_array(n + 1, sizeof *room);
+    memcpy(room, values, n * sizeof *room);
+    double median = stats_median(room, n);
+    for (size_t i = 0; i < n; i++)
+        room[i] = fabs(values[i] - median);
+    double deviation = 1.4826 * stats_median(room, n);
+    mem_free(room);
+    return (struct dpro_estimate){median, n > 1 ? 1.2533 * deviation / sqrt((double)n) : median};
+}
+
+/* How many times as long as `own`. Ways take turns, so that repetitions of one number ran in the
+ * same moment; where they are not as many, medians are compared. */
+static struct dpro_estimate ratio_of(const times *of, const times *own)
+{
+    size_t n = of->n;
+    if (n == 0 || own->n == 0)
+        return (struct dpro_estimate){1, 0}; /* there is no such pass */
+    if (n != own->n) {
+        struct dpro_estimate a = median_of(of->at, n), b = median_of(own->at, own->n);
+        double ratio = a.value / b.value;
+        return (struct dpro_estimate){ratio, ratio * hypot(a.std / a.value, b.std / b.value)};
+    }
+    double *ratios = mem_array(n, sizeof *ratios);
+    for (size_t i = 0; i < n; i++)
+        ratios[i] = of->at[i] / own->at[i];
+    struct dpro_estimate ratio = median_of(ratios, n);
+    mem_free(ratios);
+    return ratio;
+}
+
+static bool is_ratio(double value)
+{
+    return value >= 1 / MOST_RATIO && value <= MOST_RATIO;
+}
+
+static int64_t median_ns(const times *of)
+{
+    return of->n > 0 ? llround(median_of(of->at, of->n).value) : 0;
+}
+
+/* ---- one probe ---- */
+
+/* What is read of it before all of its ways are there. */
+struct reading {
+    struct dpro_probes *to;
+    struct probe probe;
+    struct measured ways[DPRO_N_COMPUTINGS];
+    ARRAY(struct measured) batches;
+};
+
+static void read_times(struct json_reader *r, void *out, size_t offset)
+{
+    struct reading *reading = r->arg;
+    times *to = (times *)(void *)((char *)out + offset);
+    to->n = 0;
+    if (!json_open(r->js, '['))
+        return;
+    while (json_array_next(r->js)) {
+        int64_t ns = 0;
+        if (json_read_decimal(r->js, 0, &ns) == JSON_VALUE && ns > 0 && ns <= MOST_NS &&
+            to->n < MOST_TIMES)
+            array_push(to, (double)ns);
+        else if (r->js->fail == JSON_OK)
+            reading->to->n_broken++;
+    }
+}
+
+static void read_measured(struct json_reader *r, struct measured *m)
+{
+    static const struct json_member members[] = {
+        MEMBER_BY("forward_ns", read_times, offsetof(struct measured, forward)),
+        MEMBER_BY("backward_ns", read_times, offsetof(struct measured, backward)),
+        MEMBER(struct measured, "kept_bytes", SIZE, kept_bytes),
+        MEMBER(struct measured, "compile_ms", NUMBER, compile_ms),
+        MEMBER(struct measured, "graphs", SIZE, graphs),
+        MEMBER(struct measured, "breaks", SIZE, breaks),
+        MEMBER(struct measured, "problem", TEXT, problem),
+        {NULL}};
+    json_read_object(r, members, m);
+}
+
+static void read_ways(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    struct reading *reading = r->arg;
+    const char *key;
+    size_t len;
+    if (!json_open(r->js, '{'))
+        return;
+    while (json_object_next(r->js, &key, &len)) {
+        unsigned way = 0;
+        while (way < DPRO_N_COMPUTINGS &&
+               (strlen(probe_way_name(way)) != len || memcmp(probe_way_name(way), key, len) != 0))
+            way++;
+        if (way < DPRO_N_COMPUTINGS)
+            read_measured(r, &reading->ways[way]);
+        else
+            json_skip(r->js); /* of a later dpro */
+    }
+}
+
+static void read_batches(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    struct reading *reading = r->arg;
+    const char *key;
+    size_t len;
+    if (!json_open(r->js, '{'))
+        return;
+    while (json_object_next(r->js, &key, &len)) {
+        char text[32] = "";
+        if (len < sizeof text)
+            memcpy(text, key, len);
+        struct measured m = {.ratio = strtod(text, NULL)};
+        read_measured(r, &m);
+        array_push(&reading->batches, m);
+    }
+}
+
+/* Lists of names, all as long as the first. */
+static void read_modules(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    struct reading *reading = r->arg;
+    struct dpro_probes *to = reading->to;
+    struct probe *probe = &reading->probe;
+    to->names.n = probe->first;
+    probe->n_in_run = 0;
+    if (!json_open(r->js, '['))
+        return;
+    while (json_array_next(r->js)) {
+        size_t begin = to->names.n;
+        bool whole = json_open(r->js, '[');
+        while (whole && json_array_next(r->js))
+            array_push(&to->names, json_read_text(r));
+        size_t n = to->names.n - begin;
+        if (probe->n_in_run == 0)
+            probe->n_in_run = (uint32_t)n;
+        if (n == 0 || n != probe->n_in_run || to->names.n >= UINT32_MAX) {
+            to->names.n = begin;
+            to->n_broken += r->js->fail == JSON_OK;
+        }
+    }
+    probe->n = (uint32_t)to->names.n - probe->first;
+}
+
+static struct probe_cost cost_of(const struct measured *m, const struct measured *own)
+{
+    struct probe_cost cost = {.forward = ratio_of(&m->forward, &own->forward),
+                              .backward = ratio_of(&m->backward, &own->backward),
+                              .forward_ns = median_ns(&m->forward),
+                              .backward_ns = median_ns(&m->backward),
+                              .kept_bytes = MIN(m->kept_bytes, (uint64_t)TRACE_BYTES_MAX),
+                              .n_graphs = (uint32_t)MIN(m->graphs, UINT32_MAX),
+                              .n_breaks = (uint32_t)MIN(m->breaks, UINT32_MAX),
+                              .problem = m->problem};
+    if (m->compile_ms > 0 && m->compile_ms < 1e-6 * MOST_NS)
+        cost.compile_ns = llround(1e6 * m->compile_ms);
+    cost.is_known = m->problem == 0 && m->forward.n > 0 && own->forward.n > 0 &&
+                    (m->backward.n > 0) == (own->backward.n > 0) && is_ratio(cost.forward.value) &&
+                    is_ratio(cost.backward.value);
+    return cost;
+}
+
+static void finish(struct reading *reading)
+{
+    struct dpro_probes *to = reading->to;
+    struct probe *probe = &reading->probe;
+    const struct measured *own = &reading->ways[DPRO_AS_IT_IS];
+    for (unsigned way = 0; way < DPRO_N_COMPUTINGS; way++)
+        probe->costs[way] = cost_of(&reading->ways[way], own);
+    probe->first_batch = (uint32_t)to->batches.n;
+    for (size_t i = 0; i < reading->batches.n; i++) {
+        const struct measured *m = &reading->batches.at[i];
+        struct probe_cost cost = cost_of(m, own);
+        if (cost.is_known && is_ratio(m->ratio))
+            array_push(&to->batches, ((struct probe_batch){m->ratio, cost.forward, cost.backward}));
+    }
+    probe->n_batches = (uint32_t)to->batches.n - probe->first_batch;
+    if (probe->n > 0)
+        array_push(&to->probes, *probe);
+    else
+        to->n_broken++;
+}
+
+static void read_probe(struct json_reader *r, struct dpro_probes *to)
+{
+    static const struct json_member members[] = {MEMBER(struct probe, "class", TEXT, class),
+                                                 MEMBER_BY("modules", read_modules, 0),
+                                                 MEMBER_BY("ways", read_ways, 0),
+                                                 MEMBER_BY("batches", read_batches, 0),
+                                                 {NULL}};
+    struct reading reading = {.to = to, .probe = {.first = (uint32_t)to->names.n}};
+    r->arg = &reading;
+    bool is_object = json_read_object(r, members, &reading.probe);
+    if (r->js->fail == JSON_OK && is_object)
+        finish(&reading);
+    else if (r->js->fail == JSON_OK)
+        to->n_broken++;
+    if (r->js->fail != JSON_OK || !is_object)
+        to->names.n = reading.probe.first;
+    for (unsigned way = 0; way < DPRO_N_COMPUTINGS; way++)
+        measured_fini(&reading.ways[way]);
+    for (size_t i = 0; i < reading.batches.n; i++)
+        measured_fini(&reading.batches.at[i]);
+    array_fini(&reading.batches);
+}
+
+/* ---- the document ---- */
+
+struct document {
+    struct dpro_probes *probes;
+    uint32_t schema, device, device_name, torch;
+    uint64_t threads;
+};
+
+static void read_list(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    struct dpro_probes *to = ((struct document *)out)->probes;
+    to->probes.n = to->names.n = to->batches.n = 0;
+    if (!json_open(r->js, '['))
+        return;
+    while (json_array_next(r->js))
+        read_probe(r, to);
+}
+
+static void read_versions(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    static const struct json_member members[] = {MEMBER(struct document, "torch", TEXT, torch),
+                                                 {NULL}};
+    json_read_object(r, members, out);
+}
+
+/* Its first brace has been taken. Negative: of another version, or none. */
+static int read_members(struct json *js, struct dpro_probes *probes, struct dpro_error *err)
+{
+    static const struct json_member members[] = {
+        MEMBER(struct document, "schema", TEXT, schema),
+        MEMBER(struct document, "device", TEXT, device),
+        MEMBER(struct document, "device_name", TEXT, device_name),
+        MEMBER(struct document, "threads", SIZE, threads),
+        MEMBER_BY("versions", read_versions, 0),
+        MEMBER_BY("probes", read_list, 0),
+        {NULL}};
+    struct json_reader r = {.js = js, .strings = &probes->strings};
+    struct document document = {.probes = probes};
+    strtab_add(&probes->strings, "", 0);
+    json_read_members(&r, members, &document);
+    probes->device = document.device;
+    probes->device_name = document.device_name;
+    probes->torch = document.torch;
+    probes->threads = document.threads;
+    const char *schema = strtab_get(&probes->strings, document.schema);
+    if (js->fail != JSON_OK || strcmp(schema, SCHEMA "1") == 0)
+        return 0;
+    return dpro_error_set(err, DPRO_EFORMAT,
+                          "'%.40s' are no probes that this version of dpro reads, which are "
+                          "'%s1'; 'dpro profile --probe' writes them",
+                          schema, SCHEMA);
+}
+
+/* ---- of the trace's own run ---- */
+
+static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err)
+{
+    struct dpro_probes *probes = part_make_payload(part, &probes_payload);
+    strtab_add(&part->names, "", 0);
+    int rc = json_open_document(js) ? read_members(js, probes, err) : 0;
+    part->n_events = probes->probes.n;
+    return rc;
+}
+
+static bool recognise(const struct head *head)
+{
+    return head->piece == HEAD_MEMBER && strcmp(head->key, "schema") == 0 &&
+           strncmp(head->text, SCHEMA, strlen(SCHEMA)) == 0;
+}
+
+/* One rank measures for all. */
+static void join(struct trace_build *build)
+{
+    const char *used = NULL;
+    for (size_t i = 0; i < build->list.n; i++) {
+        struct source *source = &build->list.at[i];
+        const struct dpro_probes *probes = source_payload(source, &probes_payload);
+        char some[32];
+        if (!probes)
+            continue;
+        if (used) {
+            build_warn(build, "%s: second file of probes, skipped; %s is used", source->path, used);
+            continue;
+        }
+        used = source->path;
+        if (probes->n_broken > 0)
+            build_warn(build, "%s: %s entries make no sense, skipped", source->path,
+                       count_text(some, probes->n_broken));
+        build->trace->probes = part_take_payload(&source->part, &probes_payload);
+    }
+}
+
+const struct reader probes_reader = {
+    .name = "probes",
+    .word = "list of probes",
+    .one = "probe",
+    .many = "probes",
+    .encoding = "JSON",
+    .flags = READER_STRUCTURE,
+    .missing = {.alone = "what modules take in other ways is of no use without the job's profile; "
+                         "give the whole folder that dpro profile wrote, or the file by --probes"},
+    .recognise = recognise,
+    .read_json = read_document,
+    .join = join,
+};
+
+const struct dpro_probes *dpro_trace_probes(const struct dpro_trace *trace)
+{
+    return trace->probes;
+}
+
+/* ---- of another run ---- */
+
+static int read_input(struct input *in, struct dpro_probes *probes, struct dpro_error *err)
+{
+    struct json js;
+    int rc = 0;
+    json_init(&js, in, 0, err);
+    if (json_open_document(&js))
+        rc = read_members(&js, probes, err);
+    if (rc == 0)
+        rc = json_result(&js, "not a file of probes");
+    else
+        rc = dpro_error_prefix(err, "%s", in->path);
+    json_fini(&js);
+    return rc;
+}
+
+/* Whether both say it, and not the same. */
+static bool differs(const struct dpro_probes *probes, uint32_t id, const char *other)
+{
+    const char *own = strtab_get(&probes->strings, id);
+    return own[0] != '\0' && other[0] != '\0' && strcmp(own, other) != 0;
+}
+
+/* What the trace's recording says of where it ran, or its own probes do. */
+static void compare(struct dpro_probes *probes, const struct dpro_trace *trace)
+{
+    const struct recording *recording = NULL;
+    size_t n = 0;
+    for (uint32_t r = 0; r < trace->n_ranks && !recording; r++)
+        recording = trace->ranks[r].recording;
+    if (recording &&
+        differs(probes, probes->device_name, strtab_get(&trace->names, recording->device_name)))
+        probes->differs[n++] = "another device";
+    if (recording && differs(probes, probes->torch, strtab_get(&trace->names, recording->torch)))
+        probes->differs[n++] = "another version of PyTorch";
+    if (trace->probes && trace->probes->threads && probes->threads &&
+        trace->probes->threads != probes->threads)
+        probes->differs[n++] = "another number of threads";
+}
+
+static int read_file(const char *path, const struct dpro_trace *trace, struct dpro_probes **probes,
+                     struct dpro_error *err)
+{
+    struct input in;
+    struct dpro_probes *p = mem_array(1, sizeof *p);
+    int rc = input_open(&in, path, err);
+    if (rc == 0) {
+        rc = read_input(&in, p, err);
+        input_close(&in);
+    }
+    if (rc == 0 && p->probes.n == 0)
+        rc = dpro_error_set(err, DPRO_EFORMAT, "%s: no module was probed", path);
+    if (rc < 0)
+        return rc == DPRO_EIO ? (err->code = DPRO_EFORMAT)
+                              : rc; /* named input that can't be read */
+    p->of_another = true;
+    if (trace)
+        compare(p, trace);
+    *probes = p;
+    return 0;
+}
+
+int dpro_probes_read(const char *path, const struct dpro_trace *trace, struct dpro_probes **probes,
+                     struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), read_file(path, trace, probes, err));
+}

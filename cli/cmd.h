@@ -12,7 +12,7 @@ struct cmd_steps {
 
 /* What shared options set: the first member of every command's values. */
 struct cmd_values {
-    const char *rank_regex;
+    const char *rank_regex, *probes;
     struct cmd_steps steps;
     int threads, verbosity;
     bool json, no_align, raw_receives, quiet, help;
@@ -42,6 +42,10 @@ bool cmd_read_delay(const char *text, void *field);
              "KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, any with @RANK before the =, such as "     \
              "'BW=0.5' or 'FW@1=+20'",                                                             \
              h)
+#define CMD_OPT_PROBES                                                                             \
+    CMD_ROW("probes", 0, "FILE", opt_read_string, probes, "a file",                                \
+            "what modules take compiled and in 16 bits, from the\nprobes.json of another run "     \
+            "(default: the trace's own)")
 /* Of commands that read traces; that also build the graph. */
 #define CMD_THREADS_READ "files read at once (default: 0, one a core)"
 #define CMD_STEPS_LEARNT                                                                           \

@@ -45,7 +45,7 @@ struct values {
     struct bandwidth server_bandwidth;
     int64_t cycle_ns;
     struct fusion fusion;
-    const char *recompute;
+    const char *recompute, *compile, *precision;
     uint32_t micro_batches, batch_size;
     bool gradient_views;
 };
@@ -222,6 +222,12 @@ static const struct opt whatif_opts[] = {
     OPT_WHOLE("batch-size", opt_read_u32, batch_size, 1, UINT32_MAX, "a rank's batch of N samples"),
     OPT_FLAG("gradient-views", gradient_views,
              "gradients are views of their buckets\n(gradient_as_bucket_view of PyTorch's DDP)"),
+    OPT_VALUE("compile", "MODULES", opt_read_string, compile, "names of modules",
+              "modules are compiled (torch.compile): names as for\n--recompute, or all, the whole "
+              "model"),
+    OPT_VALUE("precision", "TYPE", opt_read_string, precision, "bf16, bf16=MODULES or fp32",
+              "the model, or only these modules, under autocast to\nbf16; fp32: none"),
+    CMD_OPT_PROBES,
     CMD_OPT_JSON("dpro.whatif/1", ""),
     CMD_OPTS_GRAPH(CMD_STEPS_LEARNT, CMD_THREADS_READ),
     {.name = NULL},
@@ -257,6 +263,8 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .micro_batches = values->micro_batches,
         .batch_size = values->batch_size,
         .gradient_views = values->gradient_views,
+        .compile = values->compile,
+        .precision = values->precision,
     };
     struct dpro_whatif *whatif = NULL;
     struct dpro_error err = {.code = 0};
@@ -297,7 +305,7 @@ const struct cmd cmd_whatif = {
         "Learns from a job's traces what computing and communicating cost it, and predicts the\n"
         "iteration with what the options change: how gradients are put into buckets, partitions\n"
         "and compression, links, computing speed, the number of ranks and of parameter servers,\n"
-        "what is computed again to save memory, batches. Options combine.",
+        "what is computed again to save memory, compiled or in 16 bits, batches. Options combine.",
     .examples =
         "  dpro whatif TRACE --recompute all --accumulate 2   less memory, and what it costs\n"
         "  dpro whatif TRACE --bucket-cap-mb 5             DDP's buckets of 5 MB\n"

@@ -60,6 +60,7 @@ int job_load(const char *const *paths, size_t n_paths, const struct cmd_values *
 
 void job_fini(struct job *job)
 {
+    dpro_probes_destroy(job->probes);
     dpro_graph_destroy(job->graph);
     dpro_trace_destroy(job->trace);
     *job = (struct job){.trace = NULL};
@@ -94,12 +95,18 @@ int job_take_out_profiler(struct job *job, const struct dpro_replay_options *opt
     return rc;
 }
 
-static int learn_model(struct job *job, struct dpro_model **model)
+static int learn_model(const struct cmd_values *values, struct job *job, struct dpro_model **model)
 {
     struct dpro_replay_options replay_options = {.sink = job->sink};
     struct dpro_unprofiled unprofiled = dpro_trace_unprofiled(job->trace);
-    struct dpro_model_options model_options = {.unprofiled = &unprofiled, .sink = job->sink};
+    struct dpro_model_options model_options = {
+        .unprofiled = &unprofiled, .probes = dpro_trace_probes(job->trace), .sink = job->sink};
     struct dpro_error err = {.code = 0};
+    if (values->probes != NULL) {
+        if (dpro_probes_read(values->probes, job->trace, &job->probes, &err) < 0)
+            return cmd_fail(&err);
+        model_options.probes = job->probes;
+    }
     struct timespec since;
     clock_gettime(CLOCK_MONOTONIC, &since);
     int64_t op_ns;
@@ -119,7 +126,7 @@ int job_with_model(const void *values, const struct opt_list *paths,
     int code = job_load(paths->items, paths->n, values, &job);
     if (code != 0)
         return code;
-    code = learn_model(&job, &model);
+    code = learn_model(values, &job, &model);
     if (code == 0)
         code = work(values, &job, model);
     dpro_model_destroy(model);

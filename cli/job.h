@@ -15,6 +15,7 @@
 struct job { /* zeroed: nothing */
     struct dpro_trace *trace;
     struct dpro_graph *graph;
+    struct dpro_probes *probes; /* of another run */
     struct dpro_sink sink;
 };
 

@@ -29,6 +29,7 @@ struct dpro_model_options {
     const struct dpro_unprofiled *unprofiled; /* of the trace, where it has them: how long steps
                                                  take without a profiler, and how much they vary;
                                                  NULL: not known */
+    const struct dpro_probes *probes;         /* borrowed as long as the model; NULL: none */
     struct dpro_sink sink;
 };
 
@@ -36,7 +37,8 @@ struct dpro_model_options {
  * Fails with DPRO_EEMPTY, saying what is missing and what can still be done with the trace, when
  * the graph has one rank, no gradients or no communication. */
 DPRO_API int dpro_model_check(const struct dpro_graph *graph, struct dpro_error *err);
-/* Learns the model of a job; *model is the caller's. Fails as dpro_model_check does. */
+/* Learns the model of a job; *model is the caller's. Fails as dpro_model_check does, and with
+ * DPRO_EUSAGE where probes of another run are of none of its modules. */
 DPRO_API int dpro_model_build(const struct dpro_graph *graph,
                               const struct dpro_model_options *options, struct dpro_model **model,
                               struct dpro_error *err);
@@ -119,6 +121,7 @@ struct dpro_module {
                              counts */
     unsigned computing;   /* enum dpro_computing, by this strategy; of modules within each other the
                              outermost with any bit counts */
+    int computing_assumed; /* 1: how long that takes was not measured */
 };
 DPRO_API uint32_t dpro_model_n_modules(const struct dpro_model *model); /* 0: none are known */
 DPRO_API struct dpro_module dpro_strategy_module(const struct dpro_model *model,

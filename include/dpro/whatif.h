@@ -95,6 +95,7 @@ enum dpro_uncertainty_source {
     DPRO_UNCERTAIN_MODEL,      /* as the job ran, the model is off what was measured */
     DPRO_UNCERTAIN_CHANGE,     /* how far the changed job is from what was recorded */
     DPRO_UNCERTAIN_BATCH,      /* how long another batch takes, which was not recorded */
+    DPRO_UNCERTAIN_COMPUTING,  /* how long modules take compiled, or in 16 bits */
     DPRO_N_UNCERTAINTY_PARTS
 };
 /* Standard errors, relative to the iteration as it ran, and with the changes; of the speedup, as a
@@ -109,8 +110,8 @@ DPRO_API struct dpro_prediction dpro_whatif_predicted(const struct dpro_whatif *
 DPRO_API struct dpro_estimate dpro_whatif_speedup(const struct dpro_whatif *whatif);
 DPRO_API struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_whatif *whatif,
                                                               enum dpro_uncertainty_source source);
-/* "learnt numbers", "iterations", "machine drift", "model misfit", "extrapolation", "batch size";
- * static. */
+/* "learnt numbers", "iterations", "machine drift", "model misfit", "extrapolation", "batch size",
+ * "computing"; static. */
 DPRO_API const char *dpro_uncertainty_name(enum dpro_uncertainty_source source);
 /* Of memory, as it ran and with the changes. */
 DPRO_API struct dpro_memory_peak dpro_whatif_baseline_memory(const struct dpro_whatif *whatif);

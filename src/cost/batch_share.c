@@ -55,7 +55,7 @@ uint32_t program_op_of(const struct measured_replay *r, const struct coarse_rank
 
 /* Times of the recorded ops of a program's op. */
 struct share {
-    double all, once, fixed;
+    double all, once, fixed, backward;
 };
 
 static bool has_gpu(const struct dpro_graph *g, const struct graph_rank *rank)
@@ -70,6 +70,7 @@ static void add_op(const struct dpro_graph *g, uint32_t op, bool gpu, struct sha
 {
     double ns = (double)g->dur_ns[op], gap = gpu || !g->gap_ns ? 0 : (double)g->gap_ns[op];
     share->all += ns + gap;
+    share->backward += g->phase[op] == DPRO_OP_BW ? ns + gap : 0;
     if (g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW)
         share->fixed += fmin(ns, gpu ? GPU_OP_NS : CPU_OP_NS) + fmin(gap, CPU_GAP_NS);
     else
@@ -94,6 +95,7 @@ static void learn_rank(const struct measured_replay *r, const struct coarse_rank
         double all = shares[i].all > 0 ? shares[i].all : 1;
         op->once_ns = llround((double)op->work_ns * shares[i].once / all);
         op->fixed_ns = llround((double)op->work_ns * shares[i].fixed / all);
+        op->backward = shares[i].backward / all;
     }
     mem_free(shares);
 }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/sort.h"
 #include "cost/buckets.h"
+#include "cost/change_computing.h"
 #include "cost/change_memory.h"
 #include "cost/cost.h"
 #include "cost/server_placement.h"
@@ -319,6 +320,8 @@ int change_apply(const struct dpro_graph *graph, const struct dpro_changes *chan
         rc = change_link(changes, model, notes, err);
     if (rc == 0)
         rc = change_servers(changes, model, notes, err);
+    if (rc == 0)
+        rc = change_computing(changes, model, notes, err);
     if (rc == 0)
         rc = change_memory(changes, model, notes, err);
     if (rc == 0)

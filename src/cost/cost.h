@@ -6,6 +6,8 @@
 #include "graph/graph.h"
 #include "replay/replay.h"
 
+struct probe;
+
 /* ---- measured_replay.c: the recorded iterations, replayed ---- */
 
 struct measured_replay {
@@ -91,6 +93,17 @@ uint32_t program_op_of(const struct measured_replay *replay, const struct coarse
 /* What of the programs' work does not grow with the batch. */
 void learn_batch_shares(const struct measured_replay *replay, const struct coarse *coarse,
                         struct dpro_model *model);
+
+/* ---- module_costs.c ---- */
+
+/* What the calls of the programs' modules take, and what the modules would take in other ways: by
+ * probes, by what lies within them, or of 16 bits by what their ops are. */
+void learn_module_costs(const struct measured_replay *replay, const struct coarse *coarse,
+                        struct dpro_model *model);
+/* Of that module, of the model's probes; NULL: there is none. */
+const struct probe *probe_of(const struct dpro_model *model, const struct model_module *module);
+/* Whether a probe is of any of the job's modules. */
+bool probes_match(const struct dpro_model *model);
 
 /* ---- model_pace.c ---- */
 

@@ -10,6 +10,7 @@
 #include "cost/cost.h"
 #include "cost/model_memory.h"
 #include "cost/sync.h"
+#include "ingest/probes.h"
 
 /* ---- the strategy that the job ran with ---- */
 
@@ -105,6 +106,7 @@ static int learn(const struct dpro_graph *shape, const struct dpro_graph *graph,
     learn_batch_shares(&replays[0], &coarse, model);
     make_baseline(&replays[0], &coarse, model);
     model_memory_learn(&replays[0], &coarse, model);
+    learn_module_costs(&replays[0], &coarse, model);
     describe_stack(graph, model);
     arena_fini(&coarse.arena);
     for (size_t i = 0; i < n; i++)
@@ -130,15 +132,43 @@ int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *d
     return 0;
 }
 
+/* Probes of another run have to be of this job's modules. */
+static int check_probes(struct dpro_model *model, struct dpro_error *err)
+{
+    const struct dpro_probes *probes = model->probes;
+    if (!probes || !probes->of_another)
+        return 0;
+    if (model->n_modules == 0)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "nothing tells which modules the job has, so that probes say nothing "
+                              "of it: record it with 'dpro profile'");
+    if (!probes_match(model))
+        return dpro_error_set(
+            err, DPRO_EUSAGE,
+            "the probes are of none of the job's modules, by name and class: they "
+            "are of another model");
+    for (size_t i = 0; i < sizeof probes->differs / sizeof *probes->differs; i++)
+        if (probes->differs[i])
+            array_push(&model->warnings,
+                       arena_format(&model->arena,
+                                    "the probes were measured with %s than the job ran with: what "
+                                    "they say may not hold here",
+                                    probes->differs[i]));
+    return 0;
+}
+
 static int build(const struct dpro_graph *graph, const struct dpro_model_options *options,
                  struct dpro_model **model, struct dpro_error *err)
 {
     struct dpro_model *m = mem_array(1, sizeof *m);
     m->pace = (struct model_pace){1, 1};
+    m->probes = options ? options->probes : NULL;
     measure_iterations(graph, options, m);
     int rc = dpro_model_check(graph, err);
     if (rc == 0)
         rc = learn(graph, graph, m, err);
+    if (rc == 0)
+        rc = check_probes(m, err);
     if (rc == 0)
         rc = fit_pace(m, err);
     if (rc == 0)

@@ -41,6 +41,7 @@ struct model_op {
                           by so much work_ns is less where a byte costs computation byte_ns more */
     int64_t once_ns;   /* of work_ns, what a step does once, in how many micro-batches it is */
     int64_t fixed_ns;  /* of work_ns, what each micro-batch takes, however small it is */
+    double backward;   /* of work_ns, the share of the backward pass */
 };
 
 /* What a module's passes take in one of enum dpro_computing's ways, against as they are. */
@@ -269,12 +270,13 @@ struct dpro_model {
     struct memory_setting memory;
     struct model_net net;
     struct model_capabilities capabilities;
-    struct dpro_strategy baseline; /* as the job ran */
-    int64_t measured_ns;           /* mean iteration; 0: unknown (generated) */
-    int64_t median_ns;             /* of the measured iterations */
-    int64_t unprofiled_ns;         /* of those with no profiler on; 0: not known */
-    int64_t page_faults;           /* of a rank in a step; -1: not known */
-    struct model_pace pace;        /* that is in programs and net */
+    struct dpro_strategy baseline;    /* as the job ran */
+    const struct dpro_probes *probes; /* borrowed; NULL: there are none */
+    int64_t measured_ns;              /* mean iteration; 0: unknown (generated) */
+    int64_t median_ns;                /* of the measured iterations */
+    int64_t unprofiled_ns;            /* of those with no profiler on; 0: not known */
+    int64_t page_faults;              /* of a rank in a step; -1: not known */
+    struct model_pace pace;           /* that is in programs and net */
     double misfit;          /* how far the model of the profiled job is from median_ns, relative;
                                that of the unprofiled one is as far from that */
     double measured_std_ns; /* of the iterations */

@@ -119,8 +119,10 @@ void set_pace(struct dpro_model *model, struct model_pace pace)
         }
     for (uint32_t p = 0; p < model->n_programs; p++)
         for (uint32_t c = 0; c < model->programs[p].n_calls; c++) {
-            int64_t *ns = &model->programs[p].calls[c].recompute_ns;
-            *ns = llround(pace.work * (double)*ns);
+            struct model_call *call = &model->programs[p].calls[c];
+            call->recompute_ns = llround(pace.work * (double)call->recompute_ns);
+            call->forward_ns = llround(pace.work * (double)call->forward_ns);
+            call->backward_ns = llround(pace.work * (double)call->backward_ns);
         }
     for (uint32_t i = 0; i < model->n_modules; i++)
         model->modules[i].recompute_ns =

@@ -12,6 +12,9 @@ bool strategy_changes_work(const struct dpro_model *model, const struct dpro_str
     for (uint32_t m = 0; strategy->recomputed && m < model->n_modules; m++)
         if (strategy->recomputed[m])
             return true;
+    for (uint32_t m = 0; strategy->computing && m < model->n_modules; m++)
+        if (strategy->computing[m])
+            return true;
     return strategy->micro_batches > 1 || model->memory.batch_ratio > 0;
 }
 
@@ -38,44 +41,201 @@ static double varying_share(const struct model_program *program)
     return all > 0 ? all_varying_ns(program) / all : 1;
 }
 
-/* Of modules within each other the outermost counts. */
-static bool is_recomputed(const struct model_program *program, const bool *recomputed, bool *within,
-                          uint32_t c)
+void strategy_computed_calls(const struct model_program *p, const uint8_t *computing,
+                             uint32_t *root)
 {
-    const struct model_call *call = &program->calls[c];
-    bool outer = call->parent != MODEL_NONE && within[call->parent];
-    within[c] = outer || recomputed[call->module];
-    return within[c] && !outer;
+    for (uint32_t c = 0; c < p->n_calls; c++) {
+        const struct model_call *call = &p->calls[c];
+        bool within = call->parent != MODEL_NONE && root[call->parent] != MODEL_NONE;
+        root[c] = within ? root[call->parent] : computing[call->module] ? c : MODEL_NONE;
+    }
+}
+
+/* A program under a strategy. */
+struct working {
+    const struct dpro_model *model;
+    const struct dpro_strategy *strategy;
+    const struct model_program *program;
+    uint32_t n_program, n_parts; /* micro-batches */
+    double part;                 /* a micro-batch's share of the work of both passes */
+    uint32_t *root;              /* by call: strategy_computed_calls; NULL: none is */
+    double before;               /* work of all micro-batches but the last */
+    int64_t *more_ns;
+};
+
+static struct computing_cost cost_of_call(const struct working *w, uint32_t call)
+{
+    static const struct computing_cost unknown = {.forward = {1, 0}, .backward = {1, 0}};
+    uint32_t module = w->program->calls[w->root[call]].module;
+    unsigned way = w->strategy->computing[module] % DPRO_N_COMPUTINGS;
+    const struct computing_cost *cost = &w->model->modules[module].costs[way];
+    return cost->is_known || cost->is_assumed ? *cost : unknown;
+}
+
+/* Of a micro-batch; ops are of the last one. */
+static void add(struct working *w, uint32_t op, double ns)
+{
+    w->more_ns[op < w->program->n_ops ? op : 0] += llround(ns);
+    w->before += (w->n_parts - 1) * ns;
+}
+
+/* ---- recomputation ---- */
+
+/* Where parts of what is computed again are computed in other ways. */
+static double again_in_ways(const struct working *w, uint32_t c)
+{
+    const struct model_program *p = w->program;
+    double ns = (double)p->calls[c].recompute_ns, all = (double)p->calls[c].forward_ns, more = 0;
+    if (!w->root)
+        return ns;
+    if (w->root[c] != MODEL_NONE)
+        return ns * cost_of_call(w, c).forward.value;
+    for (uint32_t i = c + 1; i < p->n_calls; i++) {
+        uint32_t outer = i;
+        while (outer != MODEL_NONE && outer > c)
+            outer = p->calls[outer].parent;
+        if (outer == c && w->root[i] == i)
+            more += (cost_of_call(w, i).forward.value - 1) * (double)p->calls[i].forward_ns;
+    }
+    return all > 0 ? fmax(0, ns * (1 + more / all)) : ns;
+}
+
+/* Of modules within each other the outermost counts. */
+static void recompute(struct working *w)
+{
+    const struct model_program *p = w->program;
+    const bool *recomputed = w->strategy->recomputed;
+    bool *within = mem_array(p->n_calls + (size_t)1, sizeof *within);
+    for (uint32_t c = 0; c < p->n_calls; c++) {
+        const struct model_call *call = &p->calls[c];
+        bool outer = call->parent != MODEL_NONE && within[call->parent];
+        within[c] = outer || recomputed[call->module];
+        if (within[c] && !outer)
+            add(w, call->op, w->part * again_in_ways(w, c));
+    }
+    mem_free(within);
+}
+
+/* ---- other ways ---- */
+
+/* Over the ops of a call's backward pass, as much of it as each has. */
+static void spread_backward(struct working *w, const struct model_call *call, double ns)
+{
+    const struct model_op *ops = w->program->ops;
+    double all = 0;
+    for (uint32_t i = call->op; i <= call->backward_last; i++)
+        all += ops[i].backward * (double)ops[i].work_ns;
+    for (uint32_t i = call->op; i <= call->backward_last; i++) {
+        double share = ops[i].backward * (double)ops[i].work_ns;
+        add(w, i, all > 0 ? ns * share / all : i == call->op ? ns : 0);
+    }
+}
+
+/* Ops [first, last] as a fused one, whatever of them the strategy fuses already; up to one that
+ * waits. */
+static void fuse(struct working *w, uint32_t first, uint32_t last)
+{
+    uint32_t fused = fused_find(w->strategy, w->n_program, first);
+    for (uint32_t i = first; i <= last; i++) {
+        int64_t own_ns = fused_work_ns(w->model, w->strategy, w->n_program, i, &fused);
+        if (i == first)
+            continue;
+        if (w->program->ops[i].needs != MODEL_NONE)
+            break;
+        w->more_ns[first] += own_ns + w->more_ns[i];
+        w->more_ns[i] = -own_ns;
+    }
+}
+
+static void compute_otherwise(struct working *w)
+{
+    const struct model_program *p = w->program;
+    for (uint32_t c = 0; c < p->n_calls; c++) {
+        const struct model_call *call = &p->calls[c];
+        if (w->root[c] != c)
+            continue;
+        struct computing_cost cost = cost_of_call(w, c);
+        add(w, call->forward_op, w->part * (cost.forward.value - 1) * (double)call->forward_ns);
+        if (call->backward_last != MODEL_NONE)
+            spread_backward(w, call,
+                            w->part * (cost.backward.value - 1) * (double)call->backward_ns);
+    }
+}
+
+static void fuse_compiled(struct working *w)
+{
+    const struct model_program *p = w->program;
+    for (uint32_t c = 0; c < p->n_calls; c++)
+        if (w->root[c] == c && p->calls[c].backward_last != MODEL_NONE &&
+            w->strategy->computing[p->calls[c].module] & DPRO_COMPILED)
+            fuse(w, p->calls[c].op, p->calls[c].backward_last);
+}
+
+/* ---- all of it ---- */
+
+/* Times as if each micro-batch were the step's last. */
+static void cut_batch(struct working *w)
+{
+    const struct model_program *p = w->program;
+    uint32_t n = w->n_parts;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const struct model_op *op = &p->ops[i];
+        double varying = varying_ns(op);
+        w->more_ns[i] = llround(varying / n - varying);
+        w->before += (n - 1) * ((double)op->fixed_ns + varying / n);
+    }
+    double faults = strategy_fault_ns(w->model, w->strategy, w->n_program).value;
+    for (uint32_t i = 0; i < p->n_ops && faults != 0 && all_varying_ns(p) > 0; i++)
+        w->more_ns[i] += llround(faults / n * varying_ns(&p->ops[i]) / all_varying_ns(p));
+    w->before += faults * (n - 1) / n;
 }
 
 void strategy_more_work(const struct dpro_model *model, const struct dpro_strategy *s,
                         uint32_t program, int64_t *more_ns)
 {
     const struct model_program *p = &model->programs[program];
-    uint32_t n = s->micro_batches > 1 ? s->micro_batches : 1;
-    double share = varying_share(p), one = 1 - share + share / n, before = 0;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const struct model_op *op = &p->ops[i];
-        double varying = varying_ns(op);
-        more_ns[i] = llround(varying / n - varying);
-        before += (n - 1) * ((double)op->fixed_ns + varying / n);
+    struct working w = {.model = model,
+                        .strategy = s,
+                        .program = p,
+                        .n_program = program,
+                        .n_parts = s->micro_batches > 1 ? s->micro_batches : 1,
+                        .more_ns = more_ns};
+    double share = varying_share(p);
+    w.part = 1 - share + share / w.n_parts;
+    cut_batch(&w);
+    if (s->computing && p->n_calls > 0) {
+        w.root = mem_array(p->n_calls, sizeof *w.root);
+        strategy_computed_calls(p, s->computing, w.root);
+        compute_otherwise(&w);
     }
-    double faults = strategy_fault_ns(model, s, program).value;
-    for (uint32_t i = 0; i < p->n_ops && faults != 0 && share > 0; i++)
-        more_ns[i] += llround(faults / n * varying_ns(&p->ops[i]) / all_varying_ns(p));
-    before += faults * (n - 1) / n;
-    if (s->recomputed && p->n_calls > 0) {
-        bool *within = mem_array(p->n_calls, sizeof *within);
-        for (uint32_t c = 0; c < p->n_calls; c++)
-            if (is_recomputed(p, s->recomputed, within, c)) {
-                double again = one * (double)p->calls[c].recompute_ns;
-                more_ns[p->calls[c].op] += llround(again);
-                before += (n - 1) * again;
-            }
-        mem_free(within);
-    }
+    if (s->recomputed && p->n_calls > 0)
+        recompute(&w);
     if (p->n_ops > 0)
-        more_ns[0] += llround(before);
+        more_ns[0] += llround(w.before);
+    if (w.root)
+        fuse_compiled(&w);
+    mem_free(w.root);
+}
+
+struct computing_change computing_change_of(const struct dpro_model *model, uint32_t module,
+                                            unsigned way)
+{
+    const struct computing_cost *cost = &model->modules[module].costs[way];
+    struct computing_change change = {0, 0, 0};
+    for (uint32_t r = 0; r < model->n_ranks; r++) {
+        const struct model_program *p = &model->programs[model->ranks[r].program];
+        for (uint32_t c = 0; c < p->n_calls; c++) {
+            const struct model_call *call = &p->calls[c];
+            if (call->module != module)
+                continue;
+            double forward = (double)call->forward_ns / model->n_ranks,
+                   backward = (double)call->backward_ns / model->n_ranks;
+            change.before_ns += forward + backward;
+            change.after_ns += forward * cost->forward.value + backward * cost->backward.value;
+            change.std_ns += forward * cost->forward.std + backward * cost->backward.std;
+        }
+    }
+    return change;
 }
 
 int64_t strategy_total_work(const struct dpro_model *model, const struct dpro_strategy *s,
@@ -113,8 +273,10 @@ void model_scale_batch(struct dpro_model *model, double ratio, struct arena *are
         }
         for (uint32_t c = 0; c < from->n_calls; c++) {
             to->calls[c] = from->calls[c];
-            to->calls[c].recompute_ns =
-                llround((double)from->calls[c].recompute_ns * (1 + (ratio - 1) * share));
+            int64_t *const times[] = {&to->calls[c].recompute_ns, &to->calls[c].forward_ns,
+                                      &to->calls[c].backward_ns};
+            for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+                *times[i] = llround((double)*times[i] * (1 + (ratio - 1) * share));
         }
     }
     model->programs = programs;

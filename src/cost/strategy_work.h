@@ -1,5 +1,6 @@
-/* cost/strategy_work.h: the computation that a strategy adds: modules that are computed again, and
- * micro-batches before the last one, with which gradients are communicated. */
+/* cost/strategy_work.h: the computation that a strategy adds or saves: modules that are computed
+ * again, or in another way, and micro-batches before the last one, with which gradients are
+ * communicated. */
 #pragma once
 
 #include "cost/model.h"
@@ -7,13 +8,23 @@
 /* Whether there is any. */
 bool strategy_changes_work(const struct dpro_model *model, const struct dpro_strategy *strategy);
 /* What each op of the program takes more, or less where it is below 0. A recomputation comes where
- * the call's backward pass begins; all micro-batches but the last come before the first gradient.
- */
+ * the call's backward pass begins; all micro-batches but the last come before the first gradient;
+ * the backward pass of a compiled module is one fused op (cost/fused.h). */
 void strategy_more_work(const struct dpro_model *model, const struct dpro_strategy *strategy,
                         uint32_t program, int64_t *more_ns);
 /* Of a step, the time of page faults beyond what is in proportion to the batch. */
 struct dpro_estimate strategy_fault_ns(const struct dpro_model *model,
                                        const struct dpro_strategy *strategy, uint32_t program);
+/* By each call of the program: the outermost call around it, or itself, that the strategy computes
+ * in another way; MODEL_NONE. */
+void strategy_computed_calls(const struct model_program *program, const uint8_t *computing,
+                             uint32_t *root);
+/* What a module's calls take in an iteration, mean over the ranks, as it is and in that way. */
+struct computing_change {
+    double before_ns, after_ns, std_ns; /* std: of after_ns */
+};
+struct computing_change computing_change_of(const struct dpro_model *model, uint32_t module,
+                                            unsigned way);
 /* Work of a program in all. */
 int64_t strategy_total_work(const struct dpro_model *model, const struct dpro_strategy *strategy,
                             uint32_t program);

@@ -186,6 +186,25 @@ static double batch_error(const struct dpro_model *before, const struct dpro_mod
     return BATCH_ERROR * hypot(log2(ratio / was), log2(parts / old));
 }
 
+/* Outside of training a module's time changes by another ratio than in it: caches are warmer, and
+ * what stands around it is missing. */
+#define PROBE_ERROR 0.03
+
+/* Modules that are alike are of one probe, so that their errors add up. */
+static double computing_error(const struct dpro_model *m)
+{
+    const struct dpro_strategy *s = &m->baseline;
+    double error = 0, computed = 0;
+    for (uint32_t i = 0; s->computing && i < m->n_modules; i++) {
+        if (s->computing[i] == DPRO_AS_IT_IS)
+            continue;
+        struct computing_change change = computing_change_of(m, i, s->computing[i]);
+        error += change.std_ns;
+        computed += change.after_ns;
+    }
+    return hypot(error, PROBE_ERROR * computed);
+}
+
 struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after)
 {
     const struct dpro_model *const models[2] = {before, after};
@@ -208,5 +227,7 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     double faults = strategy_fault_ns(after, &after->baseline, after->ranks[0].program).std;
     double batch = hypot(batch_error(before, after), faults / after_ns);
     add(&u, DPRO_UNCERTAIN_BATCH, 0, batch, batch * ratio);
+    double computing = computing_error(after) / after_ns;
+    add(&u, DPRO_UNCERTAIN_COMPUTING, 0, computing, computing * ratio);
     return u;
 }

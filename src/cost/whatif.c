@@ -166,7 +166,8 @@ const char *dpro_uncertainty_name(enum dpro_uncertainty_source source)
     static const char *const names[] = {
         [DPRO_UNCERTAIN_LEARNT] = "learnt numbers", [DPRO_UNCERTAIN_ITERATIONS] = "iterations",
         [DPRO_UNCERTAIN_MACHINE] = "machine drift", [DPRO_UNCERTAIN_MODEL] = "model misfit",
-        [DPRO_UNCERTAIN_CHANGE] = "extrapolation",  [DPRO_UNCERTAIN_BATCH] = "batch size"};
+        [DPRO_UNCERTAIN_CHANGE] = "extrapolation",  [DPRO_UNCERTAIN_BATCH] = "batch size",
+        [DPRO_UNCERTAIN_COMPUTING] = "computing"};
     return names[source];
 }
 

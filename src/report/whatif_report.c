@@ -26,7 +26,7 @@ struct change {
     const char *text; /* "%s": the value, or its number divided by `unit` */
     double unit;
 };
-enum { N_CHANGES = 18 };
+enum { N_CHANGES = 20 };
 
 #define MBIT       (1e6 / 8)
 #define MIB(bytes) ((double)(bytes) / 1048576)
@@ -56,6 +56,8 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[N_CHA
         {INT("micro_batches", c->micro_batches), "a step's batch in %s micro-batches", 1},
         {INT("batch_size", c->batch_size), "a batch of %s a rank", 1},
         {INT("gradient_views", c->gradient_views), "gradients as views of their buckets", 1},
+        {TEXT("compile", c->compile), "compiling %s", 1},
+        {TEXT("precision", c->precision), "computing in %s", 1},
     };
     size_t n = 0;
     for (size_t i = 0; i < N_CHANGES; i++)
@@ -186,7 +188,8 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_report 
     const char *phase = phase_text(&after);
     struct words where = {.n = 0};
     const struct dpro_changes *c = r->changes;
-    bool asked = c->recompute || c->micro_batches || c->batch_size || c->gradient_views;
+    bool asked = c->recompute || c->micro_batches || c->batch_size || c->gradient_views ||
+                 c->compile || c->precision;
     if (after.bytes == 0 || (!asked && after.bytes == before.bytes))
         return;
     words_add(&where, "", "rank %d", after.rank);
@@ -268,7 +271,8 @@ static void write_uncertainty(struct writer *w, const struct dpro_whatif *whatif
     static const char *const keys[] = {
         [DPRO_UNCERTAIN_LEARNT] = "learnt_numbers", [DPRO_UNCERTAIN_ITERATIONS] = "iterations",
         [DPRO_UNCERTAIN_MACHINE] = "machine_drift", [DPRO_UNCERTAIN_MODEL] = "model_misfit",
-        [DPRO_UNCERTAIN_CHANGE] = "extrapolation",  [DPRO_UNCERTAIN_BATCH] = "batch_size"};
+        [DPRO_UNCERTAIN_CHANGE] = "extrapolation",  [DPRO_UNCERTAIN_BATCH] = "batch_size",
+        [DPRO_UNCERTAIN_COMPUTING] = "computing"};
     writer_section(w, "uncertainty", '{');
     for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++) {
         struct dpro_uncertainty_part part =
@@ -290,6 +294,34 @@ static void write_recomputed(struct writer *w, const struct dpro_whatif *whatif)
             writer_string(w, module.name);
     }
     writer_close(w, ']');
+}
+
+static void write_modules(struct writer *w, const char *key, const struct dpro_model *model,
+                          unsigned bit)
+{
+    writer_begin(w, key, '[');
+    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
+        struct dpro_module module = dpro_strategy_module(model, dpro_model_strategy(model), m);
+        if (module.computing & bit)
+            writer_string(w, module.name);
+    }
+    writer_close(w, ']');
+}
+
+static void write_computation(struct writer *w, const struct dpro_whatif_report *r)
+{
+    const struct dpro_model *model = dpro_whatif_model(r->whatif);
+    bool assumed = false;
+    if (!r->changes->compile && !r->changes->precision)
+        return;
+    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++)
+        assumed |=
+            dpro_strategy_module(model, dpro_model_strategy(model), m).computing_assumed != 0;
+    writer_section(w, "computation", '{');
+    write_modules(w, "compiled", model, DPRO_COMPILED);
+    write_modules(w, "bf16", model, DPRO_BF16);
+    writer_fields(w, TEXT("source", assumed ? "assumed" : "probes"));
+    writer_close(w, '}');
 }
 
 static void write_memory(struct writer *w, const struct dpro_whatif *whatif)
@@ -329,6 +361,7 @@ static void write_json(struct writer *w, const void *report)
     write_prediction(w, "baseline", dpro_whatif_baseline(r->whatif), r->model);
     write_prediction(w, "predicted", dpro_whatif_predicted(r->whatif),
                      dpro_whatif_model(r->whatif));
+    write_computation(w, r);
     write_memory(w, r->whatif);
     writer_newline(w);
     writer_fields(w, FIXED("speedup", speedup.value, 6), FIXED("speedup_std", speedup.std, 6));

@@ -30,6 +30,7 @@ RUNS = {
                ["TRACE", "-q", "--partition-mb", "1", "--servers", "3", "--bigarray-bound", "1000"],
                ["TRACE", "--server-bandwidth", "2x", "--servers", "4"], ["TRACE", "--cycle-time", "2", "--fusion-mb", "1"],
                ["TRACE", "--recompute", "blocks.*", "--accumulate", "2", "--batch-size", "6", "--gradient-views"],
+               ["TRACE", "--compile", "none", "--precision", "bf16=blocks.*"], ["TRACE", "--probes", "BUCKETS", "--compile", "all"],
                ["TRACE", "--buckets", "BUCKETS", "--rank-regex", "([0-9]+)"], ["--help"]],
     "optimize": [["TRACE", "-o", "OUT", "--budget", "2", "--seed", "4"],
                  ["TRACE", "--json", "--algorithm", "mcmc", "--budget", "2", "--compress", "fp16", "--compress", "none",

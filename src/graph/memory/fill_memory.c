@@ -46,8 +46,8 @@ static void add_work(struct graph_call *call, bool backward, uint32_t op, int64_
 static void time_calls(const struct filler *filler, struct graph_memory *to)
 {
     const struct dpro_graph *g = filler->graph;
-    const uint32_t *op_call = filler->rank->memory->op_call;
-    for (uint32_t o = 0; o < filler->rank->n_timed; o++) {
+    const uint32_t *op_call = to->op_calls;
+    for (uint32_t o = 0; o < to->n_op_calls; o++) {
         uint32_t op = filler->first_op + o;
         if (op_call[o] == MEMORY_NONE)
             continue;
@@ -90,7 +90,8 @@ void rank_memory_fill(const struct rank_build *rank, struct dpro_graph *graph, u
         to->calls[c].module = name_of(&filler, from->calls[c].module);
         to->calls[c].class = name_of(&filler, from->calls[c].class);
     }
-    if (to->n_calls > 0)
-        time_calls(&filler, to);
+    to->n_op_calls = to->n_calls > 0 ? rank->n_timed : 0;
+    to->op_calls = keep(&filler, rank->memory->op_call, to->n_op_calls, sizeof *to->op_calls);
+    time_calls(&filler, to);
     map_fini(&filler.names);
 }

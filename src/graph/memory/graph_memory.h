@@ -57,7 +57,9 @@ struct graph_memory {
     struct graph_moment *moments;
     struct graph_use *uses;
     struct graph_call *calls; /* by forward_first, outer ones first */
-    uint32_t n_blocks, n_moments, n_uses, n_calls;
+    uint32_t *op_calls;       /* by op of the rank, from its first on: twice the call whose work it
+                                 is, one more in its backward pass; MEMORY_NONE */
+    uint32_t n_blocks, n_moments, n_uses, n_calls, n_op_calls;
     uint64_t measured_peak_bytes;        /* as recorded in that iteration; 0: not known */
     uint64_t measured_reserved_bytes;    /* the allocator's, then; 0: it has none, or not known */
     uint64_t capacity_bytes;             /* of the device; 0: not known */

@@ -1,0 +1,158 @@
+/* cost/change_computing.c: the changes of a what-if that are of how modules are computed: compiled,
+ * in 16 bits. */
+#include "cost/change_computing.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "cost/cost.h"
+#include "cost/module_choice.h"
+#include "ingest/probes.h"
+
+#define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
+
+/* Adds the bit to the modules that are meant. */
+static int choose(const struct dpro_model *m, const char *text, unsigned bit, uint8_t *ways,
+                  struct dpro_error *err)
+{
+    bool *chosen = mem_array(m->n_modules + (size_t)1, sizeof *chosen);
+    bool all = strcmp(text, "all") == 0 && m->n_modules > 0;
+    int rc = all ? 0 : modules_choose(m, text, chosen, err);
+    for (uint32_t i = 0; i < m->n_modules && rc == 0; i++)
+        if (all ? m->modules[i].parent == MODEL_NONE : chosen[i])
+            ways[i] |= (uint8_t)bit;
+    mem_free(chosen);
+    return rc;
+}
+
+static int choose_precision(const struct dpro_model *m, const char *text, uint8_t *ways,
+                            struct dpro_error *err)
+{
+    if (strcmp(text, "fp32") == 0)
+        return 0;
+    if (strcmp(text, "bf16") == 0)
+        return choose(m, "all", DPRO_BF16, ways, err);
+    if (strncmp(text, "bf16=", 5) == 0 && text[5] != '\0')
+        return choose(m, text + 5, DPRO_BF16, ways, err);
+    return refuse(err, "a precision of '%.100s' can't be predicted: bf16, bf16=NAMES and fp32 can",
+                  text);
+}
+
+/* The bits of a module by those around it. */
+static uint8_t inherited(const struct dpro_model *m, const uint8_t *ways, uint32_t module)
+{
+    uint32_t outer = m->modules[module].parent;
+    return outer == MODEL_NONE ? 0 : ways[outer];
+}
+
+/* Of modules within each other the outermost counts. Where only some of what lies in one in 16 bits
+ * is compiled, each part is in 16 bits by itself: all the same but for what the module does between
+ * its parts. Outer modules come first. */
+static int push_down(const struct dpro_model *m, uint8_t *ways, struct dpro_error *err)
+{
+    bool *parted = mem_array(m->n_modules + (size_t)1, sizeof *parted);
+    int rc = 0;
+    for (uint32_t i = 0; i < m->n_modules; i++) {
+        uint8_t outer = inherited(m, ways, i);
+        if ((outer & DPRO_COMPILED) && (ways[i] & ~outer))
+            rc = refuse(err,
+                        "'%.100s' lies in a module that is compiled as one: it can't be in 16 "
+                        "bits by itself",
+                        m->modules[i].name);
+        if ((ways[i] & DPRO_COMPILED) && !(outer & DPRO_COMPILED) && (outer & DPRO_BF16))
+            for (uint32_t o = m->modules[i].parent; o != MODEL_NONE; o = m->modules[o].parent)
+                parted[o] |= ways[o] != 0;
+        ways[i] |= outer;
+    }
+    for (uint32_t i = 0; i < m->n_modules; i++)
+        if (parted[i])
+            ways[i] = 0;
+    for (uint32_t i = m->n_modules; i-- > 0;)
+        if (inherited(m, ways, i))
+            ways[i] = 0;
+    mem_free(parted);
+    return rc;
+}
+
+/* What a probe says of why a way failed; NULL. */
+static const char *problem_of(const struct dpro_model *m, uint32_t module, unsigned way)
+{
+    const struct probe *probe = probe_of(m, &m->modules[module]);
+    return probe && probe->costs[way].problem
+               ? strtab_get(&m->probes->strings, probe->costs[way].problem)
+               : NULL;
+}
+
+static int check(const struct dpro_model *m, const uint8_t *ways, struct dpro_error *err)
+{
+    for (uint32_t i = 0; i < m->n_modules; i++) {
+        const struct computing_cost *cost = &m->modules[i].costs[ways[i]];
+        const char *name = m->modules[i].name[0] ? m->modules[i].name : "the model";
+        const char *problem = problem_of(m, i, ways[i]);
+        if (cost->is_known || cost->is_assumed)
+            continue;
+        if (problem)
+            return refuse(err, "%.100s can't be computed that way ('%s'): %.200s", name,
+                          probe_way_name(ways[i]), problem);
+        return refuse(err,
+                      "what %.100s takes computed that way ('%s') was not measured: record "
+                      "with 'dpro profile --probe compile,bf16', or give --probes FILE",
+                      name, probe_way_name(ways[i]));
+    }
+    return 0;
+}
+
+static void tell(const struct dpro_model *m, const uint8_t *ways, struct notes *notes)
+{
+    uint32_t n_compiled = 0, n_bf16 = 0, n_assumed = 0, n_empty = 0;
+    const char *empty = "";
+    for (uint32_t i = 0; i < m->n_modules; i++) {
+        const struct probe *probe = ways[i] ? probe_of(m, &m->modules[i]) : NULL;
+        n_compiled += (ways[i] & DPRO_COMPILED) != 0;
+        n_bf16 += (ways[i] & DPRO_BF16) != 0;
+        n_assumed += ways[i] && m->modules[i].costs[ways[i]].is_assumed;
+        if ((ways[i] & DPRO_COMPILED) && probe && probe->costs[ways[i]].n_graphs == 0) {
+            empty = n_empty++ ? empty : m->modules[i].name;
+        }
+    }
+    if (n_assumed > 0)
+        note(notes,
+             "how long 16 bits take was not measured: it is assumed that matrix products and "
+             "convolutions take half as long, give or take as much as they may, and the rest "
+             "nearly as long as before. 'dpro profile --probe bf16' measures it. Without "
+             "instructions for bf16, cores take longer than in 32 bits");
+    if (n_bf16 > 0)
+        note(notes, "bf16 rounds what the modules compute: the job does not train to the same "
+                    "numbers; check its loss. Parameters, gradients and the optimizer stay in 32 "
+                    "bits");
+    if (n_compiled > 0)
+        note(notes,
+             "compiled code may round otherwise in the last bits; compiling takes time once, "
+             "when the job begins");
+    if (n_empty > 0)
+        note(notes,
+             "of %u module%s, the first of them '%.100s', the compiler makes no graph: they "
+             "run as they are",
+             n_empty, n_empty > 1 ? "s" : "", empty);
+}
+
+int change_computing(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                     struct dpro_error *err)
+{
+    if (!c->compile && !c->precision)
+        return 0;
+    uint8_t *ways = arena_array(notes->arena, m->n_modules + (size_t)1, sizeof *ways);
+    int rc = c->compile ? choose(m, c->compile, DPRO_COMPILED, ways, err) : 0;
+    if (rc == 0 && c->precision)
+        rc = choose_precision(m, c->precision, ways, err);
+    if (rc == 0)
+        rc = push_down(m, ways, err);
+    if (rc == 0)
+        rc = check(m, ways, err);
+    if (rc < 0)
+        return rc;
+    m->baseline.computing = ways;
+    tell(m, ways, notes);
+    return 0;
+}

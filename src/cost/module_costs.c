@@ -1,0 +1,282 @@
+/* cost/module_costs.c: what calls of modules take, and what modules would take in other ways.
+ *
+ * What a probe measured outside of training is a ratio to the module as it is; the recorded
+ * iterations say how much of their work the module is. */
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "base/memory.h"
+#include "base/sort.h"
+#include "cost/cost.h"
+#include "ingest/probes.h"
+
+enum { FORWARD, BACKWARD, N_PASSES };
+
+/* Recorded time of a pass, in all; of it matrix products and convolutions. */
+struct pass_time {
+    double all, products;
+};
+
+struct learning {
+    const struct measured_replay *replay;
+    const struct coarse *coarse;
+    const struct dpro_graph *g;
+    struct dpro_model *model;
+    struct arena arena;
+    struct pass_time (*modules)[N_PASSES]; /* over all ranks */
+};
+
+/* ---- calls ---- */
+
+static bool is_product(const struct dpro_graph *g, uint32_t op)
+{
+    static const char *const words[] = {"mm",   "conv", "attention", "linear", "lstm",
+                                        "_rnn", "gru",  "flash",     "fmha",   "xmma"};
+    const char *name = strtab_get(&g->names, g->name[op]);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(name, words[i]))
+            return true;
+    return false;
+}
+
+static bool computes(const struct dpro_graph *g, uint32_t op)
+{
+    uint8_t phase = g->phase[op];
+    return phase == DPRO_OP_FW || phase == DPRO_OP_BW || phase == DPRO_OP_UPDATE ||
+           phase == DPRO_OP_INPUT;
+}
+
+/* On a GPU what its ops take, on a CPU with what lies between them. */
+static double time_of(const struct dpro_graph *g, uint32_t op, bool gpu)
+{
+    if (gpu)
+        return g->flags[op] & GRAPH_OP_GPU ? (double)g->dur_ns[op] : 0;
+    return (double)g->dur_ns[op] + (g->gap_ns ? (double)g->gap_ns[op] : 0);
+}
+
+struct call_time {
+    struct pass_time passes[N_PASSES];
+    uint32_t first[N_PASSES], last[N_PASSES]; /* ops; DPRO_NO_OP */
+};
+
+static void widen(struct call_time *call, int pass, uint32_t first, uint32_t last)
+{
+    if (first == DPRO_NO_OP)
+        return;
+    bool none = call->first[pass] == DPRO_NO_OP;
+    call->first[pass] = none ? first : MIN(call->first[pass], first);
+    call->last[pass] = none ? last : MAX(call->last[pass], last);
+}
+
+static struct call_time *time_calls(struct learning *l, uint32_t rank)
+{
+    const struct graph_memory *from = &l->g->memory[rank];
+    uint32_t first_op = l->g->ranks[rank].first_op;
+    struct call_time *calls = arena_array(&l->arena, from->n_calls + (size_t)1, sizeof *calls);
+    for (uint32_t c = 0; c < from->n_calls; c++)
+        for (int pass = 0; pass < N_PASSES; pass++)
+            calls[c].first[pass] = calls[c].last[pass] = DPRO_NO_OP;
+    for (uint32_t o = 0; o < from->n_op_calls; o++) {
+        if (from->op_calls[o] == MEMORY_NONE)
+            continue;
+        struct call_time *call = &calls[from->op_calls[o] / 2];
+        int pass = from->op_calls[o] % 2 ? BACKWARD : FORWARD;
+        double ns = time_of(l->g, first_op + o, from->gpu);
+        call->passes[pass].all += ns;
+        call->passes[pass].products += is_product(l->g, first_op + o) ? ns : 0;
+        widen(call, pass, first_op + o, first_op + o);
+    }
+    for (uint32_t c = from->n_calls; c-- > 0;) { /* inner ones come later */
+        if (from->calls[c].parent >= c)
+            continue;
+        struct call_time *outer = &calls[from->calls[c].parent];
+        for (int pass = 0; pass < N_PASSES; pass++) {
+            outer->passes[pass].all += calls[c].passes[pass].all;
+            outer->passes[pass].products += calls[c].passes[pass].products;
+            widen(outer, pass, calls[c].first[pass], calls[c].last[pass]);
+        }
+    }
+    return calls;
+}
+
+/* Of the program's work, a nanosecond of recorded time. */
+static double work_of_time(const struct learning *l, uint32_t rank,
+                           const struct model_program *program)
+{
+    const struct graph_rank *ops = &l->g->ranks[rank];
+    double recorded = 0, work = 0;
+    for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++)
+        recorded += computes(l->g, op) ? time_of(l->g, op, l->g->memory[rank].gpu) : 0;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        work += (double)program->ops[i].work_ns;
+    return recorded > 0 ? work / recorded : 0;
+}
+
+/* Whether the op's gradient is of a parameter that lies in the module. */
+static bool makes_gradient_of(const struct dpro_model *model, const struct model_op *op,
+                              const char *module)
+{
+    size_t n = strlen(module);
+    if (op->tensor == MODEL_NONE)
+        return false;
+    const char *name = model->tensors[op->tensor].name;
+    return n == 0 || (strncmp(name, module, n) == 0 && name[n] == '.');
+}
+
+static void set_calls(struct learning *l, uint32_t rank, const struct call_time *times)
+{
+    struct dpro_model *model = l->model;
+    const struct coarse_rank *coarse = &l->coarse->ranks[rank];
+    struct model_program *program = &model->programs[model->ranks[rank].program];
+    double scale = work_of_time(l, rank, program);
+    for (uint32_t c = 0; c < program->n_calls; c++) {
+        struct model_call *call = &program->calls[c];
+        const struct call_time *time = &times[c];
+        call->forward_op = call->forward_last = call->backward_last = MODEL_NONE;
+        call->forward_ns = llround(scale * time->passes[FORWARD].all);
+        call->backward_ns = llround(scale * time->passes[BACKWARD].all);
+        for (int pass = 0; pass < N_PASSES; pass++) {
+            l->modules[call->module][pass].all += time->passes[pass].all;
+            l->modules[call->module][pass].products += time->passes[pass].products;
+        }
+        if (time->first[FORWARD] != DPRO_NO_OP) {
+            call->forward_op =
+                program_op_of(l->replay, coarse, program, time->first[FORWARD], false);
+            call->forward_last = MAX(call->forward_op, program_op_of(l->replay, coarse, program,
+                                                                     time->last[FORWARD], false));
+        }
+        if (time->first[BACKWARD] == DPRO_NO_OP)
+            continue;
+        uint32_t last =
+            MAX(call->op, program_op_of(l->replay, coarse, program, time->last[BACKWARD], true));
+        /* what its last op makes gradients of */
+        while (last + 1 < program->n_ops &&
+               makes_gradient_of(model, &program->ops[last + 1], model->modules[call->module].name))
+            last++;
+        call->backward_last = last;
+    }
+}
+
+/* ---- by probes ---- */
+
+const struct probe *probe_of(const struct dpro_model *model, const struct model_module *module)
+{
+    const struct dpro_probes *probes = model->probes;
+    for (size_t i = 0; probes && i < probes->probes.n; i++) {
+        const struct probe *probe = &probes->probes.at[i];
+        const char *class = strtab_get(&probes->strings, probe->class);
+        if (probe->n_in_run != 1 || (class[0] && module->class[0] && strcmp(class, module->class)))
+            continue;
+        for (uint32_t k = probe->first; k < probe->first + probe->n; k++)
+            if (strcmp(strtab_get(&probes->strings, probes->names.at[k]), module->name) == 0)
+                return probe;
+    }
+    return NULL;
+}
+
+bool probes_match(const struct dpro_model *model)
+{
+    for (uint32_t m = 0; m < model->n_modules; m++)
+        if (probe_of(model, &model->modules[m]))
+            return true;
+    return false;
+}
+
+static void take_probe(const struct probe *probe, struct model_module *module)
+{
+    double own = (double)probe->costs[DPRO_AS_IT_IS].kept_bytes;
+    for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
+        const struct probe_cost *cost = &probe->costs[way];
+        if (cost->is_known)
+            module->costs[way] =
+                (struct computing_cost){.is_known = true,
+                                        .forward = cost->forward,
+                                        .backward = cost->backward,
+                                        .kept = own > 0 ? (double)cost->kept_bytes / own : 0};
+    }
+}
+
+/* What lies in a module is computed in that way, the rest as it is. */
+static void sum_up(const struct learning *l, uint32_t m, unsigned way)
+{
+    struct model_module *module = &l->model->modules[m];
+    struct computing_cost cost = {.is_known = true};
+    struct dpro_estimate *ratios[] = {&cost.forward, &cost.backward};
+    double within[N_PASSES] = {0};
+    uint32_t n = 0;
+    for (uint32_t i = m + 1; i < l->model->n_modules; i++) {
+        const struct model_module *inner = &l->model->modules[i];
+        const struct dpro_estimate of[] = {inner->costs[way].forward, inner->costs[way].backward};
+        if (inner->parent != m || l->modules[i][FORWARD].all + l->modules[i][BACKWARD].all <= 0)
+            continue;
+        if (!inner->costs[way].is_known)
+            return;
+        for (int pass = 0; pass < N_PASSES; pass++) {
+            double ns = l->modules[i][pass].all;
+            within[pass] += ns;
+            ratios[pass]->value += ns * of[pass].value;
+            ratios[pass]->std += ns * of[pass].std;
+        }
+        n++;
+    }
+    for (int pass = 0; pass < N_PASSES && n > 0; pass++) {
+        double all = l->modules[m][pass].all, rest = fmax(all - within[pass], 0);
+        if (all <= 0) {
+            *ratios[pass] = (struct dpro_estimate){1, 0};
+            continue;
+        }
+        ratios[pass]->value = (ratios[pass]->value + rest) / (within[pass] + rest);
+        ratios[pass]->std /= within[pass] + rest;
+    }
+    if (n > 0)
+        module->costs[way] = cost;
+}
+
+/* ---- of 16 bits, assumed ---- */
+
+/* Times as long in 16 bits: matrix products and convolutions, and what else there is, half of which
+ * autocast leaves as it is. Networks of seven kinds took 0.50 to 0.67 of the time on cores with
+ * instructions for bf16; without these it may be more than in 32 bits. */
+static const struct dpro_estimate PRODUCTS_BF16 = {0.5, 0.25}, REST_BF16 = {0.9, 0.15};
+
+static struct dpro_estimate assumed(const struct pass_time *time)
+{
+    double share = time->all > 0 ? time->products / time->all : 0;
+    return (struct dpro_estimate){share * PRODUCTS_BF16.value + (1 - share) * REST_BF16.value,
+                                  share * PRODUCTS_BF16.std + (1 - share) * REST_BF16.std};
+}
+
+static void assume(const struct learning *l, uint32_t m)
+{
+    struct computing_cost *cost = &l->model->modules[m].costs[DPRO_BF16];
+    *cost = (struct computing_cost){.is_assumed = true,
+                                    .forward = assumed(&l->modules[m][FORWARD]),
+                                    .backward = assumed(&l->modules[m][BACKWARD])};
+}
+
+void learn_module_costs(const struct measured_replay *replay, const struct coarse *coarse,
+                        struct dpro_model *model)
+{
+    struct learning l = {replay, coarse, replay->graph, model, {NULL, 0}, NULL};
+    if (model->n_modules == 0)
+        return;
+    l.modules = arena_array(&l.arena, model->n_modules, sizeof *l.modules);
+    for (uint32_t r = 0; r < l.g->n_ranks; r++)
+        set_calls(&l, r, time_calls(&l, r));
+    for (uint32_t m = model->n_modules; m-- > 0;) { /* inner ones come later */
+        struct model_module *module = &model->modules[m];
+        const struct probe *probe = probe_of(model, module);
+        module->costs[DPRO_AS_IT_IS] =
+            (struct computing_cost){.is_known = true, .forward = {1, 0}, .backward = {1, 0}};
+        module->costs[DPRO_AS_IT_IS].kept = 1;
+        if (probe)
+            take_probe(probe, module);
+        for (unsigned way = 1; way < DPRO_N_COMPUTINGS && !probe; way++)
+            sum_up(&l, m, way);
+        if (!module->costs[DPRO_BF16].is_known)
+            assume(&l, m);
+    }
+    arena_fini(&l.arena);
+}

@@ -1,0 +1,117 @@
+"""dpro whatif --compile, --precision, --probes: modules computed in other ways."""
+import json
+import os
+import shutil
+import unittest
+
+from support import BUNDLED, INPUT, USAGE, Case, dpro
+
+GPT = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-memory")  # two blocks of a transformer
+
+
+def way(forward, backward, **more):
+    return {"forward_ns": [forward * 1000000 + i for i in range(5)], "backward_ns": [backward * 1000000 + i for i in range(5)],
+            "kept_bytes": 1000, **more}
+
+
+def probes(*of, **more):
+    return {"schema": "dpro.probes/1", "device": "cpu", "device_name": "AMD EPYC", "versions": {"torch": "2.13.0+cpu"}, "threads": 1,
+            "probes": list(of), **more}
+
+
+BLOCKS = {"class": "TransformerBlock", "modules": [["blocks.0"], ["blocks.1"]],
+          "ways": {"eager": way(100, 200), "compile": way(50, 100, graphs=1, breaks=0), "bf16": way(80, 160),
+                   "compile+bf16": {"problem": "BackendCompilerFailed: no"}}}
+
+
+class Computing(Case):
+    def ask(self, *args):
+        return self.assert_json("whatif", *args)
+
+    def probed(self, *of, **more):
+        """A copy of the recording with probes of its own."""
+        trace = self.path("trace")
+        shutil.copytree(GPT, trace, dirs_exist_ok=True)
+        with open(os.path.join(trace, "host0", "rank0", "probes.json"), "w", encoding="utf-8") as file:
+            json.dump(probes(*of, **more), file)
+        return trace
+
+    def test_what_a_probe_measured_is_in_the_time(self):
+        trace = self.probed(BLOCKS)
+        blocks, one = (self.ask(trace, "--compile", names) for names in ("blocks.*", "blocks.1"))
+        self.assertEqual(blocks["changes"], {"compile": "blocks.*"})
+        self.assertEqual(blocks["computation"], {"compiled": ["blocks.0", "blocks.1"], "bf16": [], "source": "probes"})
+        self.assertEqual(one["computation"]["compiled"], ["blocks.1"])
+        own = blocks["baseline"]["iteration_ms"]
+        saved, saved_by_one = (own - facts["predicted"]["iteration_ms"] for facts in (blocks, one))
+        self.assertGreater(saved, own / 4)  # blocks are more than half of it, and take half of the time
+        self.assertLess(saved, own / 2)
+        self.assertAlmostEqual(saved_by_one / saved, 0.5, delta=0.1)
+        self.assertGreater(blocks["uncertainty"]["computing"]["predicted_pct"], 0.1)
+        self.assertTrue(any("may round otherwise" in w for w in blocks["warnings"]), blocks["warnings"])
+        self.assertNotIn("computation", self.ask(trace, "--bandwidth", "2x"))
+
+    def test_16_bits_without_a_probe_are_assumed_and_said_so(self):
+        facts = self.ask(GPT, "--precision", "bf16")
+        self.assertEqual(facts["computation"], {"compiled": [], "bf16": [""], "source": "assumed"})
+        self.assertTrue(any("was not measured" in w for w in facts["warnings"]), facts["warnings"])
+        self.assertTrue(any("check its loss" in w for w in facts["warnings"]), facts["warnings"])
+        self.assertGreater(facts["uncertainty"]["computing"]["predicted_pct"], 30)
+        self.assertLess(facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"])
+        measured = self.ask(self.probed(BLOCKS), "--precision", "bf16=blocks.*")
+        self.assertEqual(measured["computation"], {"compiled": [], "bf16": ["blocks.0", "blocks.1"], "source": "probes"})
+        self.assertLess(measured["uncertainty"]["computing"]["predicted_pct"], 10)
+
+    def test_what_is_in_neither_way_stays_as_it_was(self):
+        for args in (["--compile", "none"], ["--precision", "fp32"]):
+            with self.subTest(args):
+                facts = self.ask(GPT, *args)
+                self.assertEqual(facts["speedup"], 1)
+                self.assertEqual(facts["computation"], {"compiled": [], "bf16": [], "source": "probes"})
+
+    def test_the_rest_of_a_model_in_16_bits_is_so_part_by_part(self):
+        both = {**BLOCKS, "ways": {**BLOCKS["ways"], "compile+bf16": way(40, 80)}}
+        facts = self.ask(self.probed(both), "--compile", "blocks.*", "--precision", "bf16")
+        computation = facts["computation"]
+        self.assertEqual(computation["compiled"], ["blocks.0", "blocks.1"])
+        self.assertIn("head", computation["bf16"])
+        self.assertIn("blocks.0", computation["bf16"])
+        self.assertNotIn("", computation["bf16"])
+        self.assertNotIn("blocks.0.attention", computation["bf16"])
+
+    def test_a_way_that_is_not_known_is_refused(self):
+        trace = self.probed(BLOCKS)
+        for args, says in ((["--compile", "all"], "'dpro profile --probe"), (["--compile", "head"], "what head takes"),
+                           (["--compile", "blocks.0", "--precision", "bf16=blocks.0"], "BackendCompilerFailed: no"),
+                           (["--compile", "blocks.0", "--precision", "bf16=blocks.0.mlp"], "compiled as one"),
+                           (["--precision", "fp8"], "fp8"), (["--precision", "bf16="], "bf16="),
+                           (["--precision", "bf16=blocks.7"], "no module of the job is named 'blocks.7'")):
+            with self.subTest(args):
+                self.assert_error(dpro("whatif", trace, *args), USAGE, says)
+        self.assert_error(dpro("whatif", BUNDLED, "--precision", "bf16"), USAGE, "which modules")
+
+    def test_probes_of_another_run_count_by_name_and_class(self):
+        path = self.write("probes.json", json.dumps(probes(BLOCKS)))
+        facts = self.ask(GPT, "--probes", path, "--compile", "blocks.*")
+        self.assertEqual(facts["predicted"], self.ask(self.probed(BLOCKS), "--compile", "blocks.*")["predicted"])
+        other = self.write("other.json", json.dumps(probes(BLOCKS, device_name="Xeon", versions={"torch": "2.1"})))
+        warnings = " ".join(self.ask(GPT, "--probes", other, "--compile", "blocks.*")["warnings"])
+        self.assertIn("with another device", warnings)
+        self.assertIn("with another version of PyTorch", warnings)
+        for text, code, says in ((json.dumps(probes({**BLOCKS, "class": "Residual"})), USAGE, "another model"),
+                                 (json.dumps(probes({**BLOCKS, "modules": [["layers.0"]]})), USAGE, "another model"),
+                                 (json.dumps(probes()), INPUT, "no module was probed"), ("{}", INPUT, "dpro.probes/1"),
+                                 ("[", INPUT, "bad.json")):
+            with self.subTest(says):
+                self.assert_error(dpro("whatif", GPT, "--probes", self.write("bad.json", text)), code, says)
+        self.assert_error(dpro("whatif", BUNDLED, "--probes", path), USAGE, "which modules")
+        self.assert_error(dpro("whatif", GPT, "--probes", self.path("absent")), INPUT, "absent")
+
+    def test_what_the_compiler_leaves_as_it_is_is_told(self):
+        nothing = {**BLOCKS, "ways": {"eager": way(100, 200), "compile": way(100, 200, graphs=0, breaks=0)}}
+        facts = self.ask(self.probed(nothing), "--compile", "blocks.*")
+        self.assertTrue(any("makes no graph" in w for w in facts["warnings"]), facts["warnings"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,192 @@
+/* Modules computed in other ways: what that makes of a program's work. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#include "cost/model.h"
+#include "cost/strategy_work.h"
+
+/* A network of two blocks: the first op has the update, the forward pass and the backward pass up
+ * to the first gradient; the last one waits for all gradients. Work: update 100, each block 200
+ * forward and 400 backward, in two ops of 200 each, each with a gradient. */
+enum { WHOLE, FIRST, SECOND, N_MODULES };
+enum { N_OPS = 5, N_CALLS = 3 };
+
+struct network {
+    struct dpro_model model;
+    struct model_module modules[N_MODULES];
+    struct model_op ops[N_OPS];
+    struct model_call calls[N_CALLS];
+    struct model_program program;
+    struct model_rank rank;
+    struct dpro_strategy strategy;
+    uint8_t computing[N_MODULES];
+    bool recomputed[N_MODULES];
+    struct dpro_fused_op fused[N_OPS];
+};
+
+static const struct computing_cost AS_IT_IS = {
+    .is_known = true, .forward = {1, 0}, .backward = {1, 0}, .kept = 1};
+
+static struct network *new_network(void)
+{
+    static struct network n;
+    memset(&n, 0, sizeof n);
+    for (uint32_t m = 0; m < N_MODULES; m++) {
+        static const char *const names[] = {"", "blocks.0", "blocks.1"};
+        n.modules[m] =
+            (struct model_module){.name = names[m], .class = "", .parent = m ? WHOLE : MODEL_NONE};
+        n.modules[m].costs[DPRO_AS_IT_IS] = AS_IT_IS;
+        n.modules[m].costs[DPRO_COMPILED] = (struct computing_cost){
+            .is_known = true, .forward = {0.5, 0.1}, .backward = {0.75, 0.1}};
+        n.modules[m].costs[DPRO_BF16] =
+            (struct computing_cost){.is_assumed = true, .forward = {0.25, 0}, .backward = {0.5, 0}};
+    }
+    for (uint32_t i = 0; i < N_OPS; i++)
+        n.ops[i] = (struct model_op){.needs = i + 1 == N_OPS ? MODEL_ALL : MODEL_NONE,
+                                     .tensor = i + 1 == N_OPS ? MODEL_NONE : i,
+                                     .work_ns = i + 1 == N_OPS ? 0 : 200,
+                                     .backward = i == 0 ? 200.0 / 700 : 1};
+    n.ops[0].work_ns = 700;
+    n.ops[0].once_ns = 100;
+    n.calls[0] = (struct model_call){.module = WHOLE,
+                                     .parent = MODEL_NONE,
+                                     .backward_last = 3,
+                                     .forward_ns = 400,
+                                     .backward_ns = 800};
+    for (uint32_t c = 1; c < N_CALLS; c++)
+        n.calls[c] = (struct model_call){.module = c,
+                                         .parent = 0,
+                                         .op = c == FIRST ? 2 : 0,
+                                         .backward_last = c == FIRST ? 3 : 1,
+                                         .forward_ns = 200,
+                                         .backward_ns = 400,
+                                         .recompute_ns = 200};
+    n.program = (struct model_program){n.ops, N_OPS, n.calls, N_CALLS};
+    n.rank = (struct model_rank){.work_scale = 1};
+    n.model = (struct dpro_model){.programs = &n.program,
+                                  .n_programs = 1,
+                                  .ranks = &n.rank,
+                                  .n_ranks = 1,
+                                  .n_tensors = N_OPS - 1,
+                                  .modules = n.modules,
+                                  .n_modules = N_MODULES};
+    n.strategy = (struct dpro_strategy){
+        .computing = n.computing, .recomputed = n.recomputed, .fused = n.fused};
+    return &n;
+}
+
+static void assert_more(const struct network *n, const int64_t wanted[N_OPS])
+{
+    int64_t more[N_OPS];
+    assert_true(strategy_changes_work(&n->model, &n->strategy));
+    strategy_more_work(&n->model, &n->strategy, 0, more);
+    for (uint32_t i = 0; i < N_OPS; i++)
+        if (more[i] != wanted[i])
+            fail_msg("op %u takes %lld more, not %lld", i, (long long)more[i],
+                     (long long)wanted[i]);
+}
+
+static void test_gradients_of_a_compiled_module_get_ready_at_its_end(void **state)
+{
+    struct network *n = new_network();
+    n->computing[FIRST] = DPRO_COMPILED;
+    /* forward half as long; its two ops of 200 are one of 300 */
+    assert_more(n, (int64_t[]){-100, 0, 100, -200, 0});
+    n = new_network();
+    n->computing[SECOND] = DPRO_COMPILED;
+    assert_more(n, (int64_t[]){200 - 200, -200, 0, 0, 0});
+}
+
+static void test_gradients_in_16_bits_get_ready_one_by_one(void **state)
+{
+    struct network *n = new_network();
+    n->computing[FIRST] = DPRO_BF16;
+    assert_more(n, (int64_t[]){-150, 0, -100, -100, 0});
+}
+
+static void test_of_modules_within_each_other_the_outermost_counts(void **state)
+{
+    struct network *n = new_network();
+    n->computing[WHOLE] = DPRO_BF16;
+    n->computing[FIRST] = DPRO_COMPILED;
+    assert_more(n, (int64_t[]){-300 - 100, -100, -100, -100, 0});
+}
+
+static void test_a_compiled_model_leaves_nothing_to_overlap(void **state)
+{
+    struct network *n = new_network();
+    n->computing[WHOLE] = DPRO_COMPILED;
+    assert_more(n, (int64_t[]){-200 - 200 + 600, -200, -200, -200, 0});
+    assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 1300 - 400);
+}
+
+static void test_what_the_strategy_fuses_by_itself_goes_along(void **state)
+{
+    struct network *n = new_network();
+    n->computing[FIRST] = DPRO_COMPILED;
+    n->fused[0] = (struct dpro_fused_op){0, 1, 2, 350}; /* half of it is the first block's */
+    n->strategy.n_fused = 1;
+    assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 700 + 350 + 200 - 200);
+}
+
+static void test_a_way_whose_cost_is_not_known_changes_no_times(void **state)
+{
+    struct network *n = new_network();
+    n->computing[FIRST] = DPRO_COMPILED | DPRO_BF16;
+    assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 1300);
+}
+
+static void test_what_is_computed_again_takes_what_its_way_does(void **state)
+{
+    struct network *n = new_network();
+    n->recomputed[FIRST] = true;
+    n->computing[FIRST] = DPRO_BF16;
+    assert_more(n, (int64_t[]){-150, 0, -100 + 50, -100, 0});
+    n->computing[FIRST] = DPRO_AS_IT_IS;
+    n->recomputed[FIRST] = false;
+    n->recomputed[WHOLE] = true; /* a half of it in 16 bits */
+    n->calls[0].recompute_ns = 400;
+    n->computing[SECOND] = DPRO_BF16;
+    assert_more(n, (int64_t[]){-150 - 100 + 250, -100, 0, 0, 0});
+}
+
+static void test_micro_batches_are_computed_in_the_same_way(void **state)
+{
+    struct network *n = new_network();
+    n->computing[FIRST] = DPRO_BF16;
+    n->strategy.micro_batches = 2;
+    /* all but 100 of the update is computed in halves; the first half comes before all else */
+    int64_t half = (600 + 600) / 2 - (150 + 200) / 2;
+    assert_more(n, (int64_t[]){-300 - 75 + half, -100, -100 - 50, -100 - 50, 0});
+    assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 1300 - 350);
+}
+
+static void test_what_a_way_changes_is_told_with_its_error(void **state)
+{
+    struct network *n = new_network();
+    struct computing_change change = computing_change_of(&n->model, FIRST, DPRO_COMPILED);
+    assert_true(change.before_ns == 600);
+    assert_true(change.after_ns == 400);
+    assert_true(change.std_ns > 59.99 && change.std_ns < 60.01);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients_of_a_compiled_module_get_ready_at_its_end),
+        cmocka_unit_test(test_gradients_in_16_bits_get_ready_one_by_one),
+        cmocka_unit_test(test_of_modules_within_each_other_the_outermost_counts),
+        cmocka_unit_test(test_a_compiled_model_leaves_nothing_to_overlap),
+        cmocka_unit_test(test_what_the_strategy_fuses_by_itself_goes_along),
+        cmocka_unit_test(test_a_way_whose_cost_is_not_known_changes_no_times),
+        cmocka_unit_test(test_what_is_computed_again_takes_what_its_way_does),
+        cmocka_unit_test(test_micro_batches_are_computed_in_the_same_way),
+        cmocka_unit_test(test_what_a_way_changes_is_told_with_its_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -246,8 +246,10 @@ struct dpro_strategy {
 
 /* What of a job's memory is otherwise than recorded and no strategy's; zeroed, nothing is. */
 struct memory_setting {
-    double batch_ratio; /* a rank's batch, times as large; 0: as it is */
-    bool views;         /* gradients are views of their buckets */
+    double batch_ratio;   /* a rank's batch, times as large; 0: as it is */
+    bool views;           /* gradients are views of their buckets */
+    bool loss_in_16_bits; /* where the whole model is, so is what follows it, up to the backward
+                             pass: the program calls autocast itself */
 };
 
 /* How many times as long as under the profiler computation and communication take without it. */

@@ -132,6 +132,8 @@ static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *
     struct graph_block *blocks = arena_array(l->arena, from->n_blocks, sizeof *blocks);
     struct graph_moment *moments = arena_array(l->arena, from->n_moments, sizeof *moments);
     struct graph_use *uses = arena_array(l->arena, from->n_uses, sizeof *uses);
+    struct graph_typed_op *ops = arena_array(l->arena, from->n_typed_ops, sizeof *ops);
+    struct graph_operand *operands = arena_array(l->arena, from->n_operands, sizeof *operands);
     *m = (struct model_memory){.rank = rank,
                                .gpu = from->gpu,
                                .has_uses = from->n_uses > 0,
@@ -140,6 +142,10 @@ static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *
                                .uses = uses,
                                .n_blocks = from->n_blocks,
                                .n_moments = from->n_moments,
+                               .n_uses = from->n_uses,
+                               .typed_ops = ops,
+                               .operands = operands,
+                               .n_typed_ops = from->n_typed_ops,
                                .measured_peak_bytes = from->measured_peak_bytes,
                                .capacity_bytes = from->capacity_bytes,
                                .batch_size = from->batch_size};
@@ -148,6 +154,10 @@ static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *
         memcpy(blocks, from->blocks, from->n_blocks * sizeof *blocks);
     if (from->n_uses > 0)
         memcpy(uses, from->uses, from->n_uses * sizeof *uses);
+    if (from->n_typed_ops > 0)
+        memcpy(ops, from->typed_ops, from->n_typed_ops * sizeof *ops);
+    if (from->n_operands > 0)
+        memcpy(operands, from->operands, from->n_operands * sizeof *operands);
     for (uint32_t i = 0; i < from->n_moments; i++) {
         moments[i] = from->moments[i];
         m->phases[i] =

@@ -25,7 +25,9 @@ struct model_memory {
     const struct graph_use *uses;
     struct memory_call *calls; /* by first, outer ones first */
     uint8_t *phases;           /* [n_moments] enum dpro_op_kind */
-    uint32_t n_blocks, n_moments, n_calls;
+    const struct graph_typed_op *typed_ops;
+    const struct graph_operand *operands;
+    uint32_t n_blocks, n_moments, n_calls, n_uses, n_typed_ops;
     uint64_t measured_peak_bytes, capacity_bytes; /* of the device; 0: not known */
     uint32_t batch_size;
 };

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "cost/lifetimes.h"
+#include "cost/precision_memory.h"
 #include "cost/strategy_work.h"
 
 /* The state of PyTorch's generator of random numbers on CPUs, which a call keeps that is to be
@@ -149,6 +150,11 @@ static struct sweep sweep_begin(const struct dpro_model *model,
                                 bool later)
 {
     struct sweep s = {.m = m, .setting = &model->memory, .strategy = strategy, .later = later};
+    if (memory_has_16_bits(m, strategy)) {
+        struct model_memory *other = arena_alloc(&s.arena, sizeof *other);
+        *other = memory_in_16_bits(m, strategy, model->memory.loss_in_16_bits, &s.arena);
+        s.m = m = other;
+    }
     for (int input = 0; input < 2; input++)
         s.shares[input] = share_of(&s, input == 1);
     s.calls = recomputed_calls_of(m, strategy->recomputed, &s.arena);

@@ -162,6 +162,7 @@ static void make(struct memory_build *b)
     number_blocks(b);
     write_blocks(b);
     memory_find_uses(b);
+    memory_find_typed_ops(b);
     memory_place_moments(b);
 }
 
@@ -193,6 +194,8 @@ void rank_memory_destroy(struct rank_memory *memory)
     mem_free(memory->is.moments);
     mem_free(memory->is.uses);
     mem_free(memory->is.calls);
+    mem_free(memory->is.typed_ops);
+    mem_free(memory->is.operands);
     mem_free(memory->op_call);
     mem_free(memory);
 }

@@ -27,6 +27,7 @@ struct graph_block {
     bool scales;           /* its size is that of the batch */
     uint8_t item_bytes;    /* of an element; 0: not known */
     uint32_t name;         /* string id: the parameter, else the op that made it */
+    uint32_t made_by;      /* innermost of the typed ops in which it was taken; MEMORY_NONE */
     uint32_t call;         /* the innermost call whose forward or backward made it; MEMORY_NONE */
     uint32_t first_use, n_uses; /* into uses, ascending */
 };
@@ -50,6 +51,40 @@ struct graph_call {
     uint32_t first_forward_op, first_backward_op; /* of the graph; DPRO_NO_OP: none */
 };
 
+/* What data types go in and out of an op where another one than recorded is asked for: by
+ * autocast's lists, else by PyTorch's promotion. */
+enum type_rule {
+    TYPE_PROMOTED,    /* the widest of what goes in */
+    TYPE_LOWER,       /* autocast computes it in 16 bits */
+    TYPE_FULL,        /* autocast computes it in 32 bits */
+    TYPE_WIDENED,     /* takes in what it gets, puts out 32 bits */
+    TYPE_FIRST,       /* as the first that goes in */
+    TYPE_STATISTICS,  /* the first output as the first that goes in, the others in 32 bits */
+    TYPE_MATH,        /* in 32 bits, but what comes out has the type of what goes in */
+    TYPE_CONVOLUTION, /* its backward pass: gradient, input, weight go in */
+    TYPE_FUNCTION,  /* a function of the backward pass: its gradients have the types of what its op
+                       put out and took in */
+    TYPE_PARAMETER, /* the one that hands a parameter its gradient */
+    TYPE_SUM,       /* of the gradients that meet in a tensor */
+};
+
+/* An op of the forward or backward pass, in the order of their starts; outer ones first. */
+struct graph_typed_op {
+    uint32_t first, last; /* places */
+    uint32_t outer;       /* the op that it lies in; MEMORY_NONE */
+    uint32_t call;        /* innermost; MEMORY_NONE: code of no module */
+    uint32_t forward;     /* of a TYPE_FUNCTION: its op of the forward pass; MEMORY_NONE */
+    uint32_t first_operand, n_inputs, n_outputs; /* into operands */
+    uint8_t rule;                                /* enum type_rule */
+    bool backward;
+};
+
+/* A tensor of 32-bit numbers. */
+struct graph_operand {
+    uint32_t block;
+    uint64_t numel;
+};
+
 struct graph_memory {
     uint8_t source; /* enum dpro_memory_source */
     bool gpu;
@@ -59,7 +94,9 @@ struct graph_memory {
     struct graph_call *calls; /* by forward_first, outer ones first */
     uint32_t *op_calls;       /* by op of the rank, from its first on: twice the call whose work it
                                  is, one more in its backward pass; MEMORY_NONE */
-    uint32_t n_blocks, n_moments, n_uses, n_calls, n_op_calls;
+    struct graph_typed_op *typed_ops; /* none where there is no execution trace */
+    struct graph_operand *operands;
+    uint32_t n_blocks, n_moments, n_uses, n_calls, n_op_calls, n_typed_ops, n_operands;
     uint64_t measured_peak_bytes;        /* as recorded in that iteration; 0: not known */
     uint64_t measured_reserved_bytes;    /* the allocator's, then; 0: it has none, or not known */
     uint64_t capacity_bytes;             /* of the device; 0: not known */

@@ -42,7 +42,8 @@ uint32_t memory_push_block(struct memory_build *b, int64_t taken_ns, uint64_t ad
                                        .taken = MEMORY_NONE,
                                        .given = MEMORY_NONE,
                                        .category = DPRO_MEMORY_OTHER,
-                                       .call = MEMORY_NONE}};
+                                       .call = MEMORY_NONE,
+                                       .made_by = MEMORY_NONE}};
     array_push(&b->blocks, block);
     return (uint32_t)b->blocks.n - 1;
 }

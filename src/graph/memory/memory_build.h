@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/arena.h"
+#include "base/sort.h"
 #include "graph/memory/rank_memory.h"
 #include "graph/rank_build.h"
 
@@ -111,6 +112,12 @@ void memory_find_scaling(struct memory_build *b);
 
 /* block_uses.c */
 void memory_find_uses(struct memory_build *b);
+
+/* typed_ops.c: ops with the tensors whose data types another precision changes. */
+void memory_find_typed_ops(struct memory_build *b);
+
+/* autocast_rules.c: of an op's name, on a GPU or not; enum type_rule. */
+uint8_t autocast_rule(const char *name, bool gpu);
 
 /* place_moments.c: in which op each moment is. */
 void memory_place_moments(struct memory_build *b);

@@ -1,0 +1,13 @@
+/* cost/precision_memory.h: a rank's memory as it would be if modules were computed in 16 bits
+ * (torch.autocast to bfloat16), from the ops and tensors that were recorded in 32 bits. */
+#pragma once
+
+#include "cost/model_memory.h"
+
+/* Whether any module of the memory's calls is computed in 16 bits. */
+bool memory_has_16_bits(const struct model_memory *m, const struct dpro_strategy *strategy);
+/* With the same moments and calls: blocks have their other sizes and lives, behind them come those
+ * that casts make. `loss`: what no module computes is computed in 16 bits with the whole model. */
+struct model_memory memory_in_16_bits(const struct model_memory *m,
+                                      const struct dpro_strategy *strategy, bool loss,
+                                      struct arena *arena);

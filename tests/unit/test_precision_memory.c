@@ -1,0 +1,220 @@
+/* What computing modules in 16 bits makes of a rank's memory, by data flow. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#include "cost/precision_memory.h"
+#include "graph/memory/memory_build.h"
+
+#define AUTOCAST "aten::linear"
+enum { WEIGHT, NORMED, OUT, GRADIENT, WEIGHT_GRADIENT, N_BLOCKS };
+
+/* A norm, a linear layer after it, and the layer's backward pass:
+ *     norm -> NORMED; linear(NORMED, WEIGHT) -> OUT; ones -> GRADIENT;
+ *     LinearBackward(GRADIENT, NORMED, WEIGHT) -> WEIGHT_GRADIENT, handed to the parameter. */
+struct job {
+    struct graph_block blocks[N_BLOCKS];
+    struct graph_moment moments[7];
+    struct graph_operand operands[16];
+    struct graph_typed_op ops[8];
+    struct memory_call calls[2];
+    uint8_t computing[2];
+    struct model_memory memory;
+    struct dpro_strategy strategy;
+    struct arena arena;
+};
+
+static void add_op(struct job *j, uint8_t rule, uint32_t first, uint32_t last, uint32_t outer,
+                   uint32_t call, uint32_t forward, bool backward)
+{
+    static const struct graph_typed_op none;
+    struct graph_typed_op *op = &j->ops[j->memory.n_typed_ops++];
+    *op = none;
+    op->rule = rule;
+    op->first = first;
+    op->last = last;
+    op->outer = outer;
+    op->call = call;
+    op->forward = forward;
+    op->backward = backward;
+    op->first_operand =
+        op == j->ops ? 0 : op[-1].first_operand + op[-1].n_inputs + op[-1].n_outputs;
+}
+
+static void put(struct job *j, uint32_t block, bool output)
+{
+    struct graph_typed_op *op = &j->ops[j->memory.n_typed_ops - 1];
+    j->operands[op->first_operand + op->n_inputs + op->n_outputs] =
+        (struct graph_operand){block, j->blocks[block].size_bytes / 4};
+    ++*(output ? &op->n_outputs : &op->n_inputs);
+}
+
+static void make(struct job *j)
+{
+    const uint64_t sizes[N_BLOCKS] = {400, 1000, 600, 600, 400};
+    const uint32_t taken[N_BLOCKS] = {MEMORY_NONE, 0, 1, 2, 3};
+    const uint32_t given[N_BLOCKS] = {MEMORY_NONE, 4, 5, 6, MEMORY_NONE};
+    const uint32_t made_by[N_BLOCKS] = {MEMORY_NONE, 0, 1, 2, 4};
+    const uint32_t order[7] = {NORMED, OUT, GRADIENT, WEIGHT_GRADIENT, NORMED, OUT, GRADIENT};
+    const uint8_t categories[N_BLOCKS] = {DPRO_MEMORY_PARAMETER, DPRO_MEMORY_ACTIVATION,
+                                          DPRO_MEMORY_ACTIVATION, DPRO_MEMORY_TEMPORARY,
+                                          DPRO_MEMORY_GRADIENT};
+    memset(j, 0, sizeof *j);
+    for (uint32_t b = 0; b < N_BLOCKS; b++)
+        j->blocks[b] = (struct graph_block){.size_bytes = sizes[b],
+                                            .taken = taken[b],
+                                            .given = given[b],
+                                            .category = categories[b],
+                                            .item_bytes = 4,
+                                            .made_by = made_by[b],
+                                            .call = b == OUT      ? 1
+                                                    : b == NORMED ? 0
+                                                                  : MEMORY_NONE};
+    for (uint32_t i = 0; i < 7; i++)
+        j->moments[i] = (struct graph_moment){.op = i, .gives = i > 3, .block = order[i]};
+    j->calls[0] = (struct memory_call){.module = 0, .parent = MODEL_NONE, .last = 2};
+    j->calls[1] = (struct memory_call){.module = 1, .parent = 0, .first = 1, .last = 2};
+    j->memory = (struct model_memory){.blocks = j->blocks,
+                                      .moments = j->moments,
+                                      .calls = j->calls,
+                                      .typed_ops = j->ops,
+                                      .operands = j->operands,
+                                      .n_blocks = N_BLOCKS,
+                                      .n_moments = 7,
+                                      .n_calls = 2};
+    j->strategy.computing = j->computing;
+    add_op(j, TYPE_PROMOTED, 0, 1, MEMORY_NONE, 0, MEMORY_NONE, false);
+    put(j, NORMED, true);
+    add_op(j, autocast_rule(AUTOCAST, false), 1, 2, MEMORY_NONE, 1, MEMORY_NONE, false);
+    put(j, NORMED, false);
+    put(j, WEIGHT, false);
+    put(j, OUT, true);
+    add_op(j, TYPE_PROMOTED, 2, 3, MEMORY_NONE, MEMORY_NONE, MEMORY_NONE, true);
+    put(j, GRADIENT, true);
+    add_op(j, TYPE_FUNCTION, 3, 5, MEMORY_NONE, 1, 1, true);
+    add_op(j, TYPE_PROMOTED, 3, 5, 3, 1, MEMORY_NONE, true);
+    put(j, GRADIENT, false);
+    put(j, NORMED, false);
+    put(j, WEIGHT, false);
+    put(j, WEIGHT_GRADIENT, true);
+    add_op(j, TYPE_PARAMETER, 5, 6, MEMORY_NONE, 1, MEMORY_NONE, true);
+    put(j, WEIGHT_GRADIENT, false);
+}
+
+static struct model_memory in_16_bits(struct job *j, uint32_t module, bool loss)
+{
+    j->computing[module] = DPRO_BF16;
+    assert_true(memory_has_16_bits(&j->memory, &j->strategy));
+    return memory_in_16_bits(&j->memory, &j->strategy, loss, &j->arena);
+}
+
+/* The n-th block that casts have added of a size. */
+static const struct graph_block *cast_of(const struct model_memory *m, uint64_t size, int n)
+{
+    for (uint32_t b = N_BLOCKS; b < m->n_blocks; b++)
+        if (m->blocks[b].size_bytes == size && n-- == 0)
+            return &m->blocks[b];
+    return NULL;
+}
+
+static void test_what_a_listed_op_makes_is_half_as_large(void **state)
+{
+    (void)state;
+    struct job j;
+    make(&j);
+    struct model_memory m = in_16_bits(&j, 0, true);
+    assert_int_equal(m.blocks[WEIGHT].size_bytes, 400);
+    assert_int_equal(m.blocks[NORMED].size_bytes, 1000);
+    assert_int_equal(m.blocks[OUT].size_bytes, 300);
+    arena_fini(&j.arena);
+}
+
+static void test_a_cast_is_saved_in_place_of_what_it_is_of(void **state)
+{
+    (void)state;
+    struct job j;
+    make(&j);
+    struct model_memory m = in_16_bits(&j, 0, true);
+    const struct graph_block *cast = cast_of(&m, 500, 0);
+    assert_non_null(cast);
+    assert_int_equal(cast->taken, 0); /* as the layer begins */
+    assert_int_equal(cast->given, 5); /* as its backward pass ends */
+    assert_int_equal(cast->category, DPRO_MEMORY_ACTIVATION);
+    assert_int_equal(m.blocks[NORMED].given, 2); /* when the layer is over */
+    arena_fini(&j.arena);
+}
+
+static void test_casts_of_parameters_are_kept_until_the_16_bits_are_left(void **state)
+{
+    (void)state;
+    struct job j;
+    make(&j);
+    struct model_memory m = in_16_bits(&j, 0, true);
+    const struct graph_block *cast = cast_of(&m, 200, 0);
+    assert_non_null(cast);
+    assert_int_equal(cast->taken, 0);
+    assert_int_equal(cast->given, 5);
+    assert_int_equal(m.blocks[WEIGHT].given, MEMORY_NONE);
+    arena_fini(&j.arena);
+}
+
+static void test_a_gradient_has_the_type_of_its_tensor(void **state)
+{
+    (void)state;
+    struct job j;
+    make(&j);
+    struct model_memory m = in_16_bits(&j, 0, true);
+    assert_int_equal(m.blocks[GRADIENT].size_bytes, 600); /* made in 32 bits, and cast for OUT */
+    assert_non_null(cast_of(&m, 300, 0));
+    assert_int_equal(m.blocks[WEIGHT_GRADIENT].size_bytes, 200);
+    assert_int_equal(m.blocks[WEIGHT_GRADIENT].category, DPRO_MEMORY_TEMPORARY);
+    const struct graph_block *handed = cast_of(&m, 400, 0);
+    assert_non_null(handed);
+    assert_int_equal(handed->category, DPRO_MEMORY_GRADIENT);
+    assert_int_equal(handed->given, MEMORY_NONE);
+    arena_fini(&j.arena);
+}
+
+static void test_other_modules_stay_as_they_are(void **state)
+{
+    (void)state;
+    struct job j;
+    make(&j);
+    j.ops[1].call = 0; /* the listed op is that of the outer module */
+    struct model_memory m = in_16_bits(&j, 1, false);
+    assert_int_equal(m.n_blocks, N_BLOCKS);
+    for (uint32_t b = 0; b < N_BLOCKS; b++)
+        assert_int_equal(m.blocks[b].size_bytes, j.blocks[b].size_bytes);
+    arena_fini(&j.arena);
+}
+
+static void test_lists_of_cpus_and_gpus_differ(void **state)
+{
+    (void)state;
+    assert_int_equal(autocast_rule("aten::linear", false), TYPE_LOWER);
+    assert_int_equal(autocast_rule("aten::linear", true), TYPE_LOWER);
+    assert_int_equal(autocast_rule("aten::line", true), TYPE_PROMOTED);
+    assert_int_equal(autocast_rule("aten::softmax", false), TYPE_PROMOTED);
+    assert_int_equal(autocast_rule("aten::softmax", true), TYPE_WIDENED);
+    assert_int_equal(autocast_rule("aten::layer_norm", true), TYPE_FULL);
+    assert_int_equal(autocast_rule("aten::native_layer_norm", false), TYPE_STATISTICS);
+    assert_int_equal(autocast_rule("aten::", false), TYPE_PROMOTED);
+    assert_int_equal(autocast_rule("", false), TYPE_PROMOTED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_a_listed_op_makes_is_half_as_large),
+        cmocka_unit_test(test_a_cast_is_saved_in_place_of_what_it_is_of),
+        cmocka_unit_test(test_casts_of_parameters_are_kept_until_the_16_bits_are_left),
+        cmocka_unit_test(test_a_gradient_has_the_type_of_its_tensor),
+        cmocka_unit_test(test_other_modules_stay_as_they_are),
+        cmocka_unit_test(test_lists_of_cpus_and_gpus_differ),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

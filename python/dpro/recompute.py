@@ -13,7 +13,7 @@ import weakref
 import torch
 import torch.utils.checkpoint
 
-from . import module_marks, modules, recompute_trial
+from . import module_marks, module_state, modules, recompute_trial
 from .ddp_parameters import type_is
 
 _wanted = {}  # id of a module: its Recomputed
@@ -76,7 +76,7 @@ def _others_hooks():
 def _again(module, kept):
     """Around the second forward: buffers that it changes are as they were before the first one, and afterwards as the
     first one left them."""
-    with recompute_trial.swapped((owner, name, value.clone()) for owner, name, value in kept), module_marks.again(module):
+    with module_state.swapped((owner, name, value.clone()) for owner, name, value in kept), module_marks.again(module):
         yield
 
 

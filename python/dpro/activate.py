@@ -90,9 +90,9 @@ def _modules_loaded(_):
     """Torch itself is still being imported."""
     from . import applied
     plan = applied.read(os.environ["DPRO_PLAN"])[0]
-    if plan is not None and plan.memory.recompute:
-        from . import recompute_plan
-        recompute_plan.attach(plan)
+    if plan is not None and plan.of_modules:
+        from . import module_plan
+        module_plan.attach(plan)
 
 
 def with_recorder(model, out, warmup, iterations):

@@ -8,6 +8,7 @@ from . import report
 from .report import say
 
 _last = None  # the newest entry for rank.json
+_sends = False  # what it says of communication is done
 
 
 @functools.lru_cache(maxsize=None)
@@ -51,34 +52,64 @@ def refuse(problem, rank, path=None, what="buckets"):
 
 def tell(plan, rank, name, sizes, what="bucket", more=""):
     """It is applied to the model `name`; rank 0 says so. `sizes` are the buckets' in bytes."""
-    global _last
-    _last = {"path": plan.path, "applied": True, "reason": None, "expected": plan.expected}
+    global _last, _sends
+    _last, _sends = {"path": plan.path, "applied": True, "reason": None, "expected": plan.expected}, True
     if rank != 0:
         return
     text = "plan applied to %s: %d %s%s, the largest of %s%s" % (
         name, len(sizes), what, "s" if len(sizes) > 1 else "", size_text(max(sizes)), more)
+    report.tell(text + ("; expected: " + _times(plan) if _times(plan) else ""))
+
+
+def _times(plan):
+    """The iteration that it promises, None where it does not."""
     expected = plan.expected or {}
-    if all(isinstance(expected.get(key), (int, float)) for key in ("baseline_ms", "iteration_ms")):
-        text += "; expected: %.1f ms an iteration instead of %.1f" % (expected["iteration_ms"], expected["baseline_ms"])
-    report.tell(text)
+    if not all(isinstance(expected.get(key), (int, float)) for key in ("baseline_ms", "iteration_ms")):
+        return None
+    return "%.1f ms an iteration instead of %.1f" % (expected["iteration_ms"], expected["baseline_ms"])
 
 
-def tell_memory(plan, rank, name, n_recomputed):
-    """Modules of the models `name` are recomputed; rank 0 says so."""
+def tell_modules(plan, rank, name, ways):
+    """Modules of the models `name` go these ways (module_ways.py); rank 0 says so."""
     global _last
-    _last = {"path": plan.path, "applied": True, "reason": None, "expected": plan.expected}
+    from . import computing, recompute
+    recomputed = [way.name for way in ways if type(way) is recompute.Recomputed]
+    computed = [way for way in ways if type(way) is computing.Computed]
+    compiled, bf16 = [way.name for way in computed if way.compiles], [way.name for way in computed if way.bf16]
+    _last = {"path": plan.path, "applied": True, "reason": None, "expected": plan.expected,
+             "modules": {"recompute": recomputed, "compile": compiled, "bf16": bf16}}
     if rank != 0:
         return
-    text = "plan applied to %s: %d module%s recomputed in the backward pass" % (
-        name, n_recomputed, "s are" if n_recomputed > 1 else " is")
-    memory = plan.memory
+    parts = [(recomputed, "recomputed in the backward pass"), (compiled, "compiled"), (bf16, "computed in bfloat16")]
+    text = "plan applied to %s: %s" % (name, ", ".join(_count(names) + what for names, what in parts if names))
+    if compiled or bf16:
+        text += ", which %s" % ("rounds to 8 bits" if bf16 else "rounds otherwise")
+    memory, expected = plan.memory, []
     if memory.peak_bytes and memory.baseline_peak_bytes:
-        text += "; expected: a peak of %s instead of %s" % (size_text(memory.peak_bytes), size_text(memory.baseline_peak_bytes))
-    report.tell(text)
+        expected.append("a peak of %s instead of %s" % (size_text(memory.peak_bytes), size_text(memory.baseline_peak_bytes)))
+    if computed and not _sends and _times(plan):
+        expected.insert(0, _times(plan))
+    report.tell(text + ("; expected: " + ", ".join(expected) if expected else ""))
 
 
-def without_memory(problem):
-    """What the plan says of memory can't be done."""
+def _count(names):
+    if names == [""]:
+        return "the model is "
+    return "%d module%s " % (len(names), "s are" if len(names) > 1 else " is")
+
+
+def left_out(names, problem):
+    """These modules turned out to be computed as ever."""
+    global _last
+    in_part(problem)
+    told = _last.get("modules")
+    if told:
+        told = dict(told, **{key: [name for name in told[key] if name not in names] for key in ("compile", "bf16")})
+        _last = dict(_last, modules=told, applied=_sends or any(told.values()))
+
+
+def in_part(problem):
+    """Some of what the plan says can't be done."""
     global _last
     if _last is None:
         _last = {"path": os.path.abspath(os.environ.get("DPRO_PLAN", "")), "applied": False, "reason": problem, "expected": None}

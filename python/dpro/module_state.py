@@ -127,6 +127,10 @@ class Random:
         now, before = self._numpy[0].get_state(), self._numpy[1]
         return now[2] != before[2] or bool((now[1] != before[1]).any())
 
+    def torch_used(self):
+        return not torch.equal(torch.get_rng_state(), self._cpu) or any(
+            not torch.equal(torch.cuda.get_rng_state(n), state) for n, state in zip(self._devices, self._cuda))
+
     def restore_torch(self):
         torch.set_rng_state(self._cpu)
         for n, state in zip(self._devices, self._cuda):

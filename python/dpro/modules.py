@@ -18,7 +18,7 @@ def inside(module):
         name = next((name for name in _INSIDE if name in module._modules), None)
         if name is None and type_is(module, *parallel):
             name = "module"
-        if module._modules.get(name) is None:
+        if name is None or module._modules[name] is None:
             return module
         module = module._modules[name]
 

@@ -59,12 +59,12 @@ def _constructed(ddp):
     if ddp in models():  # a class of the job's that calls the constructor twice
         return
     _made.append(weakref.ref(ddp))
-    if not settings.verifying() and not of_memory_only(applied.read(os.environ["DPRO_PLAN"])[0], ddp):
+    if not settings.verifying() and not without_buckets(applied.read(os.environ["DPRO_PLAN"])[0], ddp):
         use(ddp, os.environ["DPRO_PLAN"])
 
 
-def of_memory_only(plan, ddp=None):
-    """Whether it says nothing of communication, or nothing is communicated: recompute_plan.py does the rest."""
+def without_buckets(plan, ddp=None):
+    """Whether it says nothing of communication, or nothing is communicated: module_plan.py does the rest."""
     if plan is None or not plan.within_ranks:
         return False
     return not plan.buckets or plan.world_size == 1 and (ddp is None or ddp.process_group.size() == 1)
@@ -163,9 +163,9 @@ def _fit(plan, ddp):
         return None, None, "the model has several parameters of one name"
     number = _model(plan, here)
     problem = _difference(plan.models[number], reducer.name_of(ddp), here)
-    if problem is None and plan.memory.recompute and len(plan.models) == 1:
-        from . import recompute
-        problem = recompute.find([ddp], plan.memory.recompute)[1]
+    if problem is None and plan.of_modules and len(plan.models) == 1:
+        from . import module_plan
+        problem = module_plan.find(plan, [ddp])[1]
     if problem:
         return None, None, problem
     numbers = {name: n for n, name in enumerate(parameters.names)}
@@ -210,8 +210,8 @@ def apply(model, path):
     if not isinstance(model, DistributedDataParallel):
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
             plan = applied.read(os.fspath(path))[0]
-            if plan is not None and plan.memory.recompute:
-                _recompute(plan, model)
+            if plan is not None and plan.of_modules:
+                _use_modules(plan, model)
                 return model
             _refuse("this job has no other ranks (dist.init_process_group comes before dpro.apply)", path)
             return model
@@ -225,8 +225,8 @@ def apply(model, path):
 def _apply(ddp, path):
     from . import reducer
     layout, (plan, _) = reducer.layout_of(ddp), applied.read(os.fspath(path))
-    if plan is not None and plan.memory.recompute and (of_memory_only(plan, ddp) or layout or use(ddp, path)):
-        _recompute(plan, ddp)
+    if plan is not None and plan.of_modules and (without_buckets(plan, ddp) or layout or use(ddp, path)):
+        _use_modules(plan, ddp)
     elif layout is None:
         use(ddp, path)
     elif plan is None or plan.path != layout.plan.path:
@@ -234,9 +234,9 @@ def _apply(ddp, path):
 
 
 @_guarded
-def _recompute(plan, model):
-    from . import recompute_plan
-    recompute_plan.use(plan, [model])
+def _use_modules(plan, model):
+    from . import module_plan
+    module_plan.use(plan, [model])
 
 
 def _advise(memory):
@@ -249,7 +249,7 @@ def _advise(memory):
     problem = "its %d micro-batches take a line in the script, 'for x, y in dpro.micro_batches(model, x, y):' around forward " \
               "and backward%s" % (memory.micro_batches, peaks)
     say("plan-micro-batches", "the plan is applied in part: " + problem, rank())
-    applied.without_memory(problem)
+    applied.in_part(problem)
 
 
 class FirstStep:

@@ -54,7 +54,7 @@ class Verification(Session):
         self._begin_ns = self._before_ns = 0
         self._turn_times = []
         self._names = []       # of models that have no DDP
-        self._memory = {}      # by plan: what it recomputes, and its number of micro-batches
+        self._within_ranks = {}  # by plan: ways of its modules, and its number of micro-batches
         self._store = None     # by which ranks without DDP agree
         self._peak = None      # while it is measured
         self._problem = None
@@ -99,13 +99,13 @@ class Verification(Session):
     def _begin(self):
         self._rank, self._world_size = planned.rank(), planned.world_size()
         self._planned = []
-        memory_only = planned.of_memory_only(applied.read(self._plans[PLAN])[0])
-        for ddp in () if memory_only else planned.models():
+        without_buckets = planned.without_buckets(applied.read(self._plans[PLAN])[0])
+        for ddp in () if without_buckets else planned.models():
             layout = planned.prepare(ddp, self._plans[PLAN])[2]
             if layout is not None:
                 self._planned.append((ddp, {PLAN: layout}))
-        if self._planned or memory_only or not planned.models():
-            problem = self._prepare_memory()
+        if self._planned or without_buckets or not planned.models():
+            problem = self._prepare_within_ranks()
             if problem:
                 self._planned = []
                 self._end(problem)
@@ -117,46 +117,45 @@ class Verification(Session):
                 continue
             for (_, layouts), layout in zip(self._planned, found):
                 layouts[name] = layout
-        there = {*self._memory, *(self._planned[0][1] if self._planned else ())}
+        there = {*self._within_ranks, *(self._planned[0][1] if self._planned else ())}
         names = [BASELINE, PLAN, *self._caps, *(name for name in self._plans if name != PLAN and name in there)]
         self._left = (names + names[::-1]) * self._n_blocks
         self._n_turns_block = 2 * len(names)
-        if self._planned or PLAN in self._memory:
+        if self._planned or PLAN in self._within_ranks:
             self._write(False)  # a job that is killed is not taken for one without training
             self._next_turn()
         else:
             self._end((applied.state("no DDP model") or {}).get("reason") or "the job has no DDP model")
 
-    def _prepare_memory(self):
-        """What the plans say of memory; returns what keeps the job from it."""
-        from . import recompute, recompute_plan
+    def _prepare_within_ranks(self):
+        """What the plans say of modules and micro-batches; returns what keeps the job from it."""
+        from . import computing, module_plan, recompute
         models = None
         for name, path in list(self._plans.items()):
             plan = applied.read(path)[0]
             if plan is None or not plan.within_ranks:
                 continue
             models = models or self.job.find_models(self._cycle.sources)
-            found, problem = recompute_plan.prepare(plan, models) if plan.memory.recompute else ((), None)
+            found, problem = module_plan.prepare(plan, models) if plan.of_modules else ((), None)
             if problem and name == PLAN:
                 return problem
             if problem:
                 report.say("against-" + name, "%s is left out: %s" % (name, problem), self._rank)
                 del self._plans[name]
                 continue
-            self._memory[name] = found, plan.memory.micro_batches
-            self._names = [recompute_plan.name_of(module) for module in models]
-        if self._memory:
-            self._store = recompute_plan.store_of(models)[0]
+            self._within_ranks[name] = found, plan.memory.micro_batches
+            self._names = [module_plan.name_of(module) for module in models]
+        if self._within_ranks:
+            self._store = module_plan.store_of(models)[0]
             recompute.when_given_up(self._gave_up)
+            computing.when_failed(self._gave_up)
         return None
 
     def _gave_up(self, problem):
+        """What turned out not to be possible: the ranks end when they ask each other the next time."""
         self._problem = problem
 
     def _next_turn(self):
-        if self._problem:  # of a recomputation that turned out not to be possible
-            self._end(self._problem)
-            return
         name = self._left.pop(0)
         if name != self._now:
             self._switch(name)
@@ -165,7 +164,7 @@ class Verification(Session):
 
     def _switch(self, name):
         for ddp, layouts in self._planned:
-            problem = agreement.ask(agreement.TorchStore(ddp.process_group), "verify", "step %d: %s" % (self._step, name), None)
+            problem = agreement.ask(agreement.TorchStore(ddp.process_group), "verify", "step %d: %s" % (self._step, name), self._problem)
             if problem:
                 self._end(problem, restore=False)
                 return
@@ -173,18 +172,19 @@ class Verification(Session):
                 planned.change(ddp, layouts[name])
             else:
                 planned.change(ddp, cap_mb=self._caps.get(name))
-        if self._memory:
-            problem = None if self._planned else agreement.ask(self._store, "verify", "step %d: %s" % (self._step, name), None)
+        if self._within_ranks:
+            problem = None if self._planned else agreement.ask(
+                self._store, "verify", "step %d: %s" % (self._step, name), self._problem)
             if problem:
                 self._end(problem, restore=False)
                 return
-            self._switch_memory(name)
+            self._switch_within_ranks(name)
         self._now = name
 
-    def _switch_memory(self, name):
-        from . import batch_parts, recompute
-        found, n = self._memory.get(name, ((), 1))
-        recompute.switch(found)
+    def _switch_within_ranks(self, name):
+        from . import batch_parts, module_plan
+        found, n = self._within_ranks.get(name, ((), 1))
+        module_plan.switch(found)
         batch_parts.choose(n)
 
     def _on_gpu(self):
@@ -199,7 +199,7 @@ class Verification(Session):
             "bucket_bytes": [size for ddp, _ in self._planned for size in reducer.bucket_bytes(ddp)]})
         if self._on_gpu() and self._peak:
             self._turns[-1]["peak_bytes"], self._peak = self._peak.bytes(), None
-        elif self._memory and len(self._turns) <= self._n_turns_block:  # one block is enough, and not among what is timed
+        elif self._within_ranks and len(self._turns) <= self._n_turns_block:  # one block is enough, and not among what is timed
             self._peak = self.job.watch_peak(self._cycle.sources)
         if self._peak is None:
             self._turn_is_over()
@@ -228,13 +228,15 @@ class Verification(Session):
         if self._peak:
             self._peak.stop()
             self._peak = None
-        if restore and (self._planned or self._memory) and self._now != BASELINE:
+        if restore and (self._planned or self._within_ranks) and self._now != BASELINE:
             self._switch(BASELINE)
         if self.off:  # ended meanwhile
             return
+        if self._within_ranks:
+            self._switch_within_ranks(BASELINE)
         self._write(problem is None)
         self._let_go()
-        self._planned, self._memory = [], {}
+        self._planned, self._within_ranks = [], {}
         stop = os.environ.get("DPRO_VERIFY_STOP") == "1"
         if self._rank == 0 and problem is None:
             report.tell("verify: all is measured after step %d; the job %s" % (

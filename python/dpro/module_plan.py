@@ -1,5 +1,5 @@
-"""A plan's recomputation in the job: decided at the first forward pass that trains, when the models are as they will be,
-whatever carries the gradients. All ranks do it or none."""
+"""What a plan says of modules, in the job: which are recomputed, compiled, in 16 bits. Decided at the first forward pass that
+trains, when the models are as they will be, whatever carries the gradients. All ranks do it or none."""
 import gc
 import os
 import sys
@@ -49,16 +49,23 @@ class _Start:
             if report.is_the_jobs(problem):
                 raise
             self._handle.remove()
-            refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]))
+            refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]), _what(self._plan))
 
 
 def optimizers_of_job():
     return [thing for thing in gc.get_objects() if type_is(thing, torch.optim.Optimizer)]
 
 
-def refuse(problem):
-    report.say("plan-recompute", "nothing is recomputed, the job runs on as it does: %s" % problem, agreement.rank())
-    applied.without_memory(problem)
+def refuse(problem, what="recomputed"):
+    report.say("plan-" + what, "nothing is %s, the job runs on as it does: %s" % (what, problem), agreement.rank())
+    applied.in_part(problem)
+
+
+def _what(plan):
+    """That modules are, in a word."""
+    if not (plan.computing.compiled or plan.computing.bf16):
+        return "recomputed"
+    return "computed otherwise" if not plan.memory.recompute else "recomputed or computed otherwise"
 
 
 def store_of(models):
@@ -76,15 +83,29 @@ def store_of(models):
     return agreement.Store(), None
 
 
+def find(plan, models):
+    """The ways (module_ways.py) of the modules that the plan names, and what speaks against them."""
+    from . import computing, module_ways, recompute
+    recomputed, problem = recompute.find(models, plan.memory.recompute)
+    if problem:
+        return [], problem
+    computed, problem = computing.find(models, plan.computing)
+    for way in computed if not problem else ():
+        inner = next((other.name for other in recomputed if module_ways.lies_in(other.name, way.name)), None)
+        if inner is not None and way.compiles:
+            problem = "%s can't be recomputed: it lies in %s, which is to be compiled" % (inner, way.name or "the model")
+    return ([], problem) if problem else (recomputed + computed, None)
+
+
 def prepare(plan, models):
-    """Asks all ranks. Returns what is to be recomputed (recompute.py), switched off; None when it can't be, and why."""
-    from . import recompute
+    """Asks all ranks. Returns the ways, switched off; None when they can't be gone, and why."""
+    from . import module_ways
     found, (store, problem) = None, store_of(models)
     if problem is None:
         try:
             problem = _unfit(plan, models)
             if problem is None:
-                found, problem = recompute.find(models, plan.memory.recompute)
+                found, problem = find(plan, models)
         except Exception as failed:  # every rank has to answer
             if report.is_the_jobs(failed):
                 raise
@@ -92,8 +113,15 @@ def prepare(plan, models):
         problem = agreement.ask(store, "recompute", plan.digest, problem)
     if problem:
         return None, problem
-    recompute.prepare(found)
+    module_ways.prepare(found)
     return found, None
+
+
+def switch(found):
+    """These ways are gone from now on, and no others."""
+    from . import computing, module_ways
+    module_ways.switch(found)
+    computing.switched(found)
 
 
 def _unfit(plan, models):
@@ -104,7 +132,7 @@ def _unfit(plan, models):
 
 
 def use(plan, models):
-    """Recomputes what the plan says, if all ranks can."""
+    """Does what the plan says of modules, if all ranks can."""
     from . import recompute
     if applied.refused():  # which has been said, with the reason
         return
@@ -113,11 +141,11 @@ def use(plan, models):
     _done.extend(map(weakref.ref, models))
     found, problem = prepare(plan, models)
     if problem:
-        refuse(problem)
+        refuse(problem, _what(plan))
         return
     recompute.when_given_up(refuse)
-    recompute.switch(found)
-    applied.tell_memory(plan, agreement.rank(), ", ".join(name_of(module) for module in models), len(found))
+    switch(found)
+    applied.tell_modules(plan, agreement.rank(), ", ".join(name_of(module) for module in models), found)
 
 
 def name_of(module):

@@ -146,6 +146,7 @@ int change_computing(const struct dpro_changes *c, struct dpro_model *m, struct 
     int rc = c->compile ? choose(m, c->compile, DPRO_COMPILED, ways, err) : 0;
     if (rc == 0 && c->precision)
         rc = choose_precision(m, c->precision, ways, err);
+    m->memory.loss_in_16_bits = c->precision && strcmp(c->precision, "bf16") == 0;
     if (rc == 0)
         rc = push_down(m, ways, err);
     if (rc == 0)

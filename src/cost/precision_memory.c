@@ -540,9 +540,10 @@ static void find_regions(struct typing *t, const struct dpro_strategy *strategy)
         t->regions[c] = call->parent != MODEL_NONE ? t->regions[call->parent] : MODEL_NONE;
         if (t->regions[c] == MODEL_NONE && strategy->computing[call->module] & DPRO_BF16)
             t->regions[c] = c;
-        if (t->loss)
-            t->regions[c] = ALL_CALLS;
+        t->loss &= call->parent != MODEL_NONE || t->regions[c] == c;
     }
+    for (uint32_t c = 0; c < m->n_calls && t->loss; c++)
+        t->regions[c] = ALL_CALLS;
 }
 
 static void find_functions(struct typing *t)

@@ -250,18 +250,19 @@ static void describe(const struct sweep *s, const struct top *top, struct memory
 
 /* A standard error, in parts that are independent: what the recorded iteration's own sum is off the
  * peak that was measured, and a share of what is otherwise than recorded:
- * libraries' workspaces need not grow as the batch does. */
+ * libraries' workspaces need not grow as the batch does, nor halve in 16 bits. */
 static double error_of(const struct dpro_model *model, const struct dpro_strategy *strategy,
                        const struct memory_peak *peak)
 {
     static const struct dpro_strategy as_it_is;
     static const struct memory_setting own;
-    const double CHANGE_ERROR = 0.01, BATCH_ERROR = 0.03, BLIND_ERROR = 0.1;
+    const double CHANGE_ERROR = 0.01, BITS_ERROR = 0.02, BATCH_ERROR = 0.03, BLIND_ERROR = 0.1;
     const struct model_memory *m = &model->memories[model->ranks[peak->rank].memory];
     struct dpro_model recorded = *model;
     bool blind = !m->has_uses && strategy_changes_work(model, strategy);
     bool batch = strategy->micro_batches > 1 || model->memory.batch_ratio > 0;
-    double error = blind ? BLIND_ERROR : batch ? BATCH_ERROR : CHANGE_ERROR;
+    bool bits = memory_has_16_bits(m, strategy);
+    double error = blind ? BLIND_ERROR : batch ? BATCH_ERROR : bits ? BITS_ERROR : CHANGE_ERROR;
     recorded.memory = own;
     double before = (double)memory_peak_bytes(&recorded, &as_it_is);
     double measured = m->measured_peak_bytes > 0 ? (double)m->measured_peak_bytes : before;

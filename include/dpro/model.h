@@ -33,12 +33,13 @@ struct dpro_model_options {
     struct dpro_sink sink;
 };
 
-/* Whether a model of the graph can be learnt. Searches and what-ifs need one.
+/* Whether a model of the graph's communication can be learnt. Searches and what-ifs need one.
  * Fails with DPRO_EEMPTY, saying what is missing and what can still be done with the trace, when
  * the graph has one rank, no gradients or no communication. */
 DPRO_API int dpro_model_check(const struct dpro_graph *graph, struct dpro_error *err);
 /* Learns the model of a job; *model is the caller's. Fails as dpro_model_check does, and with
- * DPRO_EUSAGE where probes of another run are of none of its modules. */
+ * DPRO_EUSAGE where probes of another run are of none of its modules. The model of a single process
+ * has no tensors, and can be asked for what it computes and holds. */
 DPRO_API int dpro_model_build(const struct dpro_graph *graph,
                               const struct dpro_model_options *options, struct dpro_model **model,
                               struct dpro_error *err);

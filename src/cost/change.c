@@ -307,11 +307,29 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
     return 0;
 }
 
+/* Of a job that communicates nothing, only what it computes and holds can be asked for. */
+static int check_asked(const struct dpro_changes *c, const struct dpro_model *m,
+                       struct dpro_error *err)
+{
+    bool computing = c->recompute || c->micro_batches || c->batch_size || c->n_compute ||
+                     c->n_delays || c->compile || c->precision;
+    bool others = c->bucket_cap_bytes || c->buckets_path || c->partition_bytes || c->compression ||
+                  c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0 ||
+                  c->latency_ratio != 0 || c->latency_add_ns || c->world_size || c->n_servers ||
+                  c->bigarray_bound || c->server_bandwidth_bytes_per_s != 0 ||
+                  c->server_bandwidth_ratio != 0 || c->cycle_ns || c->fusion_bytes ||
+                  c->gradient_views;
+    return !m->no_gradients || (computing && !others)
+               ? 0
+               : dpro_error_set(err, DPRO_EEMPTY, "%s", m->no_gradients);
+}
+
 int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
                  struct dpro_model *model, struct notes *notes, struct dpro_error *err)
 {
-    /* before the world changes: they are of the recorded ranks */
-    int rc = change_delays(graph, changes, model, notes, err);
+    int rc = check_asked(changes, model, err);
+    if (rc == 0) /* before the world changes: they are of the recorded ranks */
+        rc = change_delays(graph, changes, model, notes, err);
     if (rc == 0)
         rc = change_world(changes->world_size, model, notes, err);
     for (size_t i = 0; i < changes->n_compute && rc == 0; i++)

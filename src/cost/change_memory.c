@@ -87,9 +87,10 @@ static int change_micro_batches(const struct dpro_changes *c, struct dpro_model 
     if (batch % n != 0)
         note(notes, "a batch of %u has no %u equal micro-batches: the largest is taken for all",
              batch, n);
-    note(notes, "how long a micro-batch takes was not recorded: it is assumed that ops take time "
-                "in proportion to it, but for what lies between ops and their launches; gradients "
-                "are communicated with the last one");
+    note(notes,
+         "how long a micro-batch takes was not recorded: it is assumed that ops take time in "
+         "proportion to it, but for what lies between ops and their launches%s",
+         m->n_tensors > 0 ? "; gradients are communicated with the last one" : "");
     return 0;
 }
 

@@ -43,6 +43,12 @@ static uint32_t job_size(const struct dpro_graph *g)
     return size;
 }
 
+bool is_single(const struct dpro_graph *g)
+{
+    bool alone = g->n_collectives == 0 || g->world_size == 1;
+    return g->n_ranks == 1 && alone && job_size(g) < 2 && g->n_servers == 0 && !is_of_xla(g);
+}
+
 static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
 {
     bool any = g->n_exchanges > 0, sized = false;
@@ -82,8 +88,9 @@ int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
                               "questions there is 'dpro replay --delay'");
     if (g->n_ranks < 2 && size < 2 && g->n_servers == 0 && g->n_collectives == 0)
         return dpro_error_set(err, DPRO_EEMPTY,
-                              "the trace has one rank, which sends its gradients to nobody; for "
-                              "other questions there is 'dpro replay --delay'");
+                              "the trace has one rank, which sends its gradients to nobody; what "
+                              "it holds and computes can be asked for ('dpro whatif --recompute', "
+                              "'--accumulate', 'dpro optimize --memory', 'dpro replay --delay')");
     if (g->n_ranks < 2 && size < 2)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "the trace has one rank and names no other; if the job has more, "

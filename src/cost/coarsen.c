@@ -139,6 +139,20 @@ static void add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank
             rank->sync_points[rank->n_points++] = first[b];
 }
 
+/* Of an iteration that communicates nothing: its end. */
+static void add_end(const struct coarsening *c, const struct graph_rank *ops,
+                    struct coarse_rank *rank)
+{
+    struct sync_point end = {.tensor = MODEL_NONE, .when_ns = INT64_MIN};
+    for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
+        int64_t when = mean_when(c, op, false);
+        if (when > end.when_ns)
+            end = (struct sync_point){op, MODEL_NONE, false, when};
+    }
+    if (ops->n_ops > 0)
+        rank->sync_points[rank->n_points++] = end;
+}
+
 static int find_points(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
                        struct dpro_error *err)
 {
@@ -146,8 +160,12 @@ static int find_points(const struct coarsening *c, uint32_t r, const struct dpro
     struct coarse_rank *rank = &c->coarse->ranks[r];
     uint32_t n_ready = 0, n_needs = 0, n_early = 0;
     rank->sync_points =
-        arena_array(&c->coarse->arena, model->n_tensors + (size_t)c->coarse->n_buckets,
+        arena_array(&c->coarse->arena, model->n_tensors + (size_t)c->coarse->n_buckets + 1,
                     sizeof(*rank->sync_points));
+    if (model->n_tensors == 0)
+        add_end(c, &g->ranks[r], rank);
+    if (model->n_tensors == 0)
+        return 0;
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         uint32_t op = c->coarse->ready[(size_t)r * model->n_tensors + t];
         if (op != DPRO_NO_OP)
@@ -255,7 +273,7 @@ static void find_families(const struct coarsening *c, uint32_t r, const struct d
     rank->family = arena_array(&c->coarse->arena, rank->n_points, sizeof *rank->family);
     for (uint32_t a = 0; a < rank->n_points; a++) {
         const struct sync_point *point = &rank->sync_points[a];
-        if (point->needs)
+        if (point->needs || point->tensor == MODEL_NONE)
             continue;
         uint32_t op = makers[point->op - ops->first_op];
         if (op != DPRO_NO_OP && last != DPRO_NO_OP && last < op &&

@@ -26,6 +26,11 @@ static inline int64_t measured_start_ns(const struct measured_replay *r, uint32_
     return r->copies[copy].end_ns[op] - r->copies[copy].dur_ns[op];
 }
 
+/* ---- check.c ---- */
+
+/* The job is one process, which sends its gradients to nobody. */
+bool is_single(const struct dpro_graph *graph);
+
 /* ---- gradients.c: the tensors of a model ---- */
 
 /* A gradient of the first rank, reduced with all others. */

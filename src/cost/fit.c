@@ -240,6 +240,12 @@ void fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro
     f.is_tensorflow_ring = g->framework && strcmp(g->framework, "tensorflow") == 0 &&
                            g->n_servers == 0 && !net->gate.negotiates;
     net->collective.n_ranks = g->n_ranks;
+    if (model->no_gradients) {
+        net->gate.n_streams = 1;
+        net->collective.ranks_per_host = 1;
+        net->collective.algorithm = MODEL_RING;
+        return;
+    }
     if (g->n_collectives > 0) /* with those not recorded */
         net->collective.n_ranks = g->collectives[coarse->bucket_of[0]].n_expected;
     net->collective.ranks_per_host = 1;

@@ -19,7 +19,8 @@ static void make_room(const struct dpro_graph *g, struct ready *order, size_t n,
                       struct dpro_model *model, struct coarse *coarse)
 {
     struct arena *arena = &coarse->arena;
-    qsort(order, n, sizeof *order, by_ready);
+    if (n > 0)
+        qsort(order, n, sizeof *order, by_ready);
     model->n_tensors = (uint32_t)n;
     model->tensors = arena_array(&model->arena, n, sizeof *model->tensors);
     coarse->bucket_of = arena_array(arena, n, sizeof *coarse->bucket_of);
@@ -164,5 +165,8 @@ void find_gradients(const struct measured_replay *replay, struct dpro_model *mod
                     struct coarse *coarse)
 {
     bool served = replay->graph->n_exchanges > 0;
-    (served ? from_exchanges : from_collectives)(replay, model, coarse);
+    if (model->no_gradients)
+        make_room(replay->graph, NULL, 0, model, coarse);
+    else
+        (served ? from_exchanges : from_collectives)(replay, model, coarse);
 }

@@ -165,6 +165,10 @@ static int build(const struct dpro_graph *graph, const struct dpro_model_options
     m->probes = options ? options->probes : NULL;
     measure_iterations(graph, options, m);
     int rc = dpro_model_check(graph, err);
+    if (rc < 0 && is_single(graph)) {
+        m->no_gradients = arena_copy_string(&m->arena, err->text, strlen(err->text));
+        rc = 0;
+    }
     if (rc == 0)
         rc = learn(graph, graph, m, err);
     if (rc == 0)

@@ -271,6 +271,8 @@ struct dpro_model {
     uint32_t n_memories;           /* 0: nothing is known of memory */
     struct memory_setting memory;
     struct model_net net;
+    const char *no_gradients; /* why it has no tensors: what it computes and holds can be asked for
+                                 all the same; NULL: it has */
     struct model_capabilities capabilities;
     struct dpro_strategy baseline;    /* as the job ran */
     const struct dpro_probes *probes; /* borrowed; NULL: there are none */

@@ -83,7 +83,9 @@ static struct model_program make_program(const struct measured_replay *r,
         if (a == 0 && rank->drains && copied > 0)
             work = work > copied ? work - copied : 0;
         struct model_op op = {.name = point->needs ? "up to a wait"
-                                                   : model->tensors[point->tensor].name,
+                                      : point->tensor == MODEL_NONE
+                                          ? "an iteration"
+                                          : model->tensors[point->tensor].name,
                               .phase = DPRO_OP_BW,
                               .needs = MODEL_NONE,
                               .tensor = point->needs ? MODEL_NONE : point->tensor,

@@ -93,7 +93,7 @@ static void add_all(struct finals *p, struct space *space, const struct dpro_str
     add(p, baseline, NULL, NULL);
     add(p, &space->best, NULL, NULL);
     for (uint32_t i = 0; i < N_DEFAULTS; i++) {
-        if (!default_is_within(&space->model->capabilities, i))
+        if (!default_is_within(&space->model->capabilities, i) || p->model->n_tensors == 0)
             continue;
         default_make(space->model, &space->work, i, &strategy);
         if (space_value(space, &strategy) < INT64_MAX)

@@ -141,10 +141,12 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
     if (!dpro_algorithm_name(o->algorithm))
         return dpro_error_set(err, DPRO_EUSAGE, "there is no search algorithm number %d",
                               (int)o->algorithm);
-    if (model->n_tensors == 0)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "the job communicates no gradients: there is "
-                              "nothing to search");
+    bool of_modules = o->memory_bytes > 0 || o->memory_share > 0 || o->computing;
+    if (model->n_tensors == 0 && !of_modules)
+        return dpro_error_set(err, DPRO_EEMPTY, "%s",
+                              model->no_gradients ? model->no_gradients
+                                                  : "the job communicates no gradients: there is "
+                                                    "nothing to search");
     report_compressions(model, o);
     return o->least_servers || o->most_servers
                ? search_counts(model, o, optimum, err)

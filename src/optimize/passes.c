@@ -33,7 +33,8 @@ static int propose_fusion(const struct dpro_pass *pass, const struct dpro_pass_v
                           uint32_t index, struct dpro_candidate *candidate)
 {
     (void)pass;
-    uint32_t n_borders = view->n_buckets - 1, n_splits = view->n_tensors - view->n_buckets;
+    uint32_t n_borders = view->n_buckets ? view->n_buckets - 1 : 0,
+             n_splits = view->n_tensors - view->n_buckets;
     if (index < n_borders)
         return add(candidate, DPRO_EDIT_MERGE, index, 0);
     index -= n_borders;

@@ -73,6 +73,8 @@ void model_write_text(struct writer *w, const struct dpro_model *model)
                         "unprofiled: %s, from the steps that were timed without the profiler; "
                         "predictions are for the job without it",
                         TIME(dpro_model_unprofiled_ns(model)));
+    if (dpro_model_n_tensors(model) == 0)
+        return;
     if (link.bandwidth_bytes_per_s.value > 0)
         snprintf(speed, sizeof speed, "%s MB/s (+- %s %%) each way on a rank's link",
                  MEGABYTES(link.bandwidth_bytes_per_s.value),

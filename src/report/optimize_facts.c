@@ -45,8 +45,8 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                                                                       : "a run with the plan");
     enum dpro_stack stack = dpro_model_stack(report->model);
     /* others' keys, variables and gradients have names of their own */
-    f->is_named =
-        plan_recording(report->trace) || (stack != DPRO_STACK_DDP && stack != DPRO_STACK_BYTEPS);
+    f->is_named = plan_recording(report->trace) || dpro_model_n_tensors(report->model) == 0 ||
+                  (stack != DPRO_STACK_DDP && stack != DPRO_STACK_BYTEPS);
     f->warnings = (struct warnings){
         .trace = report->trace,
         .graph = report->graph,

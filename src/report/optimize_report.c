@@ -38,7 +38,10 @@ static const char *strategy_text(const struct optimize_facts *f, char out[STRATE
     uint32_t n_servers =
         dpro_optimum_n_server_counts(optimum) > 0 ? dpro_model_n_servers(model) : 0;
     struct words words = {.n = 0};
-    words_add(&words, "", "%s", STRATEGY(model, dpro_optimum_strategy(optimum, which)));
+    if (dpro_model_n_tensors(model) > 0)
+        words_add(&words, "", "%s", STRATEGY(model, dpro_optimum_strategy(optimum, which)));
+    else
+        words_add(&words, "", "as it ran");
     if (n_servers > 0)
         words_add(&words, "", ", on %u parameter server%s", n_servers, PLURAL(n_servers));
     if (n_fused > 0)
@@ -61,7 +64,8 @@ static void write_next(struct writer *w, const struct optimize_facts *f)
         [DPRO_STACK_TENSORFLOW_PS] = "python train.py, on every worker and server,",
         [DPRO_STACK_MXNET_PS] = "python train.py, on every worker and server,",
         [DPRO_STACK_BYTEPS] = "bpslaunch ..., on every worker and server,"};
-    const char *launcher = launchers[dpro_model_stack(r->model)];
+    bool alone = dpro_model_n_tensors(r->model) == 0;
+    const char *launcher = alone ? "python train.py" : launchers[dpro_model_stack(r->model)];
     const char *plan = r->plan ? r->plan : "plan";
     char safe[200];
     utf8_escape(safe, sizeof safe, plan, strlen(plan));
@@ -137,10 +141,12 @@ static void write_memory_verdict(struct writer *w, const struct optimize_facts *
         table_wrapped(w, "Script", 10,
                       "a plan can't cut the job's batch by itself: its script has to, which takes "
                       "two lines; --no-accumulate does without");
-    table_paragraph(w, "At most", 10,
-                    "no bucketing without compression makes such an iteration shorter than %s",
-                    TIME(f->found.lower_bound_ns));
-    table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
+    if (dpro_model_n_tensors(f->report->model) > 0) {
+        table_paragraph(w, "At most", 10,
+                        "no bucketing without compression makes such an iteration shorter than %s",
+                        TIME(f->found.lower_bound_ns));
+        table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
+    }
     write_next(w, f);
 }
 
@@ -150,6 +156,7 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
         write_memory_verdict(w, f);
         return;
     }
+    bool communicates = dpro_model_n_tensors(f->report->model) > 0;
     const char *less = NUMBER(f->less_pct, 1), *half = NUMBER(f->less_half_pct, 1);
     bool sure = f->less_pct > f->less_half_pct, may = !sure && f->less_pct >= MAY_HELP_PCT;
     if (f->helps) {
@@ -159,7 +166,7 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
         table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
                         STRATEGY_OF(f, DPRO_BASELINE));
         write_setting(w, f);
-    } else {
+    } else if (communicates || dpro_optimum_memory_budget(f->report->optimum).budget_bytes == 0) {
         table_paragraph(w, "Verdict", 10,
                         "%s: the best strategy found takes %s %% less time by the model, %s %s "
                         "points; keep %s%s%s",
@@ -171,15 +178,19 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
                         may && f->found.setting ? ", or measure " : "",
                         may && f->found.setting ? f->found.setting : "");
     }
-    table_paragraph(
-        w, "At most", 10,
-        "%sno bucketing without compression can win more than %s %%, even if every number of the "
-        "model is two standard errors off: an iteration takes at least %s; if 'dpro replay' shows "
-        "more exposed communication, only compression or faster links can reduce it",
-        f->n_fusions ? "with these ops fused " : "", NUMBER(f->at_most_pct, 1),
-        TIME(f->found.lower_bound_ns));
+    if (communicates)
+        table_paragraph(
+            w, "At most", 10,
+            "%sno bucketing without compression can win more than %s %%, even if every number of "
+            "the "
+            "model is two standard errors off: an iteration takes at least %s; if 'dpro replay' "
+            "shows "
+            "more exposed communication, only compression or faster links can reduce it",
+            f->n_fusions ? "with these ops fused " : "", NUMBER(f->at_most_pct, 1),
+            TIME(f->found.lower_bound_ns));
     optimize_memory_text(w, f->report, "");
-    table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
+    if (communicates)
+        table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
     write_servers_needed(w, f);
     if (f->helps)
         write_next(w, f);
@@ -204,6 +215,8 @@ static void row(struct table *t, const struct optimize_facts *f, const char *nam
 static void write_table(struct writer *w, const struct optimize_facts *f)
 {
     struct table t = {.n_cols = 4, .left = {true, false, false, true}};
+    if (dpro_model_n_tensors(f->report->model) == 0)
+        return;
     table_cells(&t, "strategy", "iteration", "change", "");
     row(&t, f, "as it ran", f->found.baseline_ns, STRATEGY_OF(f, DPRO_BASELINE));
     row(&t, f, f->found.setting && f->helps ? "chosen" : "best found", f->found.best_ns,
@@ -213,6 +226,7 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
         row(&t, f, baseline.name, baseline.iteration_ns, baseline.text);
     }
     row(&t, f, "lower bound", f->found.lower_bound_ns, "no bucketing can beat it");
+    writer_text(w, "\n");
     table_write(w, &t);
 }
 
@@ -255,7 +269,6 @@ static void write_text(struct writer *w, const void *facts)
 {
     const struct optimize_facts *f = facts;
     write_verdict(w, f);
-    writer_text(w, "\n");
     write_table(w, f);
     write_counts(w, f);
     optimize_memory_table(w, f->report);

@@ -146,8 +146,9 @@ static void write_changes(struct writer *w, const struct dpro_changes *c)
 static void row(struct table *t, const char *name, struct dpro_prediction p,
                 const struct dpro_model *model)
 {
+    bool any = dpro_model_n_tensors(model) > 0;
     table_cells(t, name, TIME(p.iteration_ns), NUMBER(p.uncertainty_pct, 1), TIME(p.p50_ns),
-                TIME(p.p95_ns), STRATEGY(model, dpro_model_strategy(model)));
+                TIME(p.p95_ns), any ? STRATEGY(model, dpro_model_strategy(model)) : "");
 }
 
 static void write_verdict(struct writer *w, const struct dpro_whatif_report *r)
@@ -236,7 +237,8 @@ static void write_text(struct writer *w, const void *report)
     write_verdict(w, r);
     write_memory_text(w, r);
     writer_text(w, "\n");
-    table_cells(&t, "", "iteration", "+- %", "p50", "p95", "gradients in");
+    table_cells(&t, "", "iteration", "+- %", "p50", "p95",
+                dpro_model_n_tensors(r->model) > 0 ? "gradients in" : "");
     row(&t, "as it ran", dpro_whatif_baseline(r->whatif), r->model);
     row(&t, "what if", dpro_whatif_predicted(r->whatif), dpro_whatif_model(r->whatif));
     table_write(w, &t);

@@ -193,6 +193,27 @@ def recording(rank, world=2, complete=True, attempt=0, steps=None, profiler=None
                                "after": []}, "profiler": profiler, "plan": plan, "warnings": []}
 
 
+def single_process(folder):
+    """The first rank of a bundled recording, as if it had been the whole job."""
+    rank = os.path.join(folder, "rank0")
+    shutil.copytree(os.path.join(BUNDLED + "-memory", "host0", "rank0"), rank)
+    os.remove(os.path.join(rank, "net.log.gz"))
+    with open(os.path.join(rank, "rank.json"), encoding="utf-8") as file:
+        facts = json.load(file)
+    facts.update(world_size=1, process_groups=[], models=[])
+    with open(os.path.join(rank, "rank.json"), "w", encoding="utf-8") as file:
+        json.dump(facts, file)
+    for name in ("kineto.json.gz", "kineto_et.json.gz"):
+        with gzip.open(os.path.join(rank, name), "rt", encoding="utf-8") as file:
+            trace = json.load(file)
+        trace.pop("distributedInfo", None)
+        trace["traceEvents"] = [event for event in trace["traceEvents"]
+                                if not any(word in event.get("name", "") for word in ("gloo", "all_reduce", "allreduce", "c10d"))]
+        with gzip.open(os.path.join(rank, name), "wt", encoding="utf-8") as file:
+            json.dump(trace, file)
+    return folder
+
+
 def console_commands(path):
     """The commands of a document's ```console blocks: lines that begin with "$ ", continued where they end in \\."""
     commands = []

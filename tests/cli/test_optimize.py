@@ -10,7 +10,7 @@ import sys
 import time
 import unittest
 
-from support import BUNDLED, CHECK_FAILED, DONE, DPRO, INPUT, LAYERS, ROOT, SHARED, SYSTEM, USAGE, Case, dpro, job, recording, shared
+from support import BUNDLED, CHECK_FAILED, DONE, DPRO, INPUT, LAYERS, ROOT, SHARED, SYSTEM, USAGE, Case, dpro, job, recording, shared, single_process
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import plan as plans  # noqa: E402
@@ -421,6 +421,22 @@ class Optimize(Case):
                 json.dump(rank, file)
         memory = dpro("optimize", job, "--memory", "1MB", "--json").json["memory"]
         self.assertEqual({c["micro_batches"] for c in memory["choices"]}, {1, 2, 3, 4, 6, 12})
+
+    def test_a_single_process_is_made_to_fit(self):
+        alone = single_process(self.path("alone"))
+        self.assert_error(dpro("optimize", alone), INPUT, "one rank, which sends its gradients to nobody")
+        peak = self.optimize(alone, "--memory", "1TB")["memory"]["baseline_peak_bytes"]
+        facts = self.optimize(alone, "--memory", str(peak * 9 // 10), "--no-accumulate", "-o", self.path("plan"))
+        memory = facts["memory"]
+        self.assertTrue(memory["fits"] and memory["recompute"] and memory["peak_bytes"] <= peak * 9 // 10)
+        self.assertEqual((facts["baselines"], facts["best"]["communication"]["buckets"]), ([], []))
+        self.assertGreater(facts["best"]["iteration_ms"], facts["replayed_ms"])
+        with open(self.path("plan", "plan.json"), encoding="utf-8") as file:
+            plan = json.load(file)
+        self.assertEqual((plan["job"]["world_size"], plan["memory"]["recompute"]), (1, memory["recompute"]))
+        out = dpro("optimize", alone, "--memory", str(peak * 9 // 10), "--no-accumulate").out
+        for word in ("bucket", "link", "collective", "torchrun"):
+            self.assertNotIn(word, out)
 
     def test_sizes_of_memory_have_units(self):
         for text, size in (("123456789", 123456789), ("2e9", None), ("1.5GB", 1500000000), ("512 MiB", 512 << 20), ("200kB", 200000),

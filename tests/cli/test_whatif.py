@@ -5,7 +5,7 @@ import os
 import shutil
 import unittest
 
-from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, recording
+from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, recording, single_process
 
 
 def get_slower(trace):
@@ -208,7 +208,7 @@ class WhatIf(Case):
     def test_a_list_that_does_not_fit_names_the_difference(self):
         for content, *says in (([["x"]], "'x' is no gradient of this trace"),
                               ([["layers.0.weight"]], "2 of the 3 gradients of this trace are in no bucket"),
-                              ({"schema": "dpro.plan/7"}, "dpro.plan/7", "dpro.plan/2"),
+                              ({"schema": "dpro.plan/7"}, "dpro.plan/7", "dpro.plan/1 to "),
                               ("[[", "ends too early")):
             path = self.write("list.json", content if isinstance(content, str) else json.dumps(content))
             self.assert_error(dpro("whatif", self.named_job(), "--buckets", path), INPUT, "list.json: ", *says)
@@ -257,6 +257,22 @@ class WhatIf(Case):
         self.assertFalse(any("of the 2 ranks" in w for w in full["warnings"]), full["warnings"])
         forget_memory(os.path.join(job, "host0", "rank0"))
         self.assert_error(dpro("whatif", job, "--recompute", "all"), USAGE, "what the ranks held")
+
+    def test_a_single_process_is_asked_for_what_it_computes_and_holds(self):
+        alone, memory = single_process(self.path("alone")), BUNDLED + "-memory"
+        for asked in (["--recompute", "all"], ["--accumulate", "2"], ["--batch-size", "4"]):
+            with self.subTest(asked):
+                facts, both = self.ask(alone, *asked), self.ask(memory, *asked)
+                # a rank alone has no buckets
+                self.assertLess(facts["memory"]["baseline_peak_bytes"], both["memory"]["baseline_peak_bytes"] + 1)
+                saved = facts["memory"]["baseline_peak_bytes"] - facts["memory"]["peak_bytes"]
+                self.assertAlmostEqual(saved / (both["memory"]["baseline_peak_bytes"] - both["memory"]["peak_bytes"]), 1, delta=0.01)
+                self.assertAlmostEqual(facts["baseline"]["iteration_ms"], facts["unprofiled_ms"] or facts["measured_ms"], delta=10)
+        out = dpro("whatif", alone, "--recompute", "all").out
+        for word in ("bucket", "link", "collective"):
+            self.assertNotIn(word, out)
+        for refused in ([], ["--recompute", "all", "--bandwidth", "2x"], ["--world-size", "4"], ["--gradient-views"]):
+            self.assert_error(dpro("whatif", alone, *refused), INPUT, "one rank, which sends its gradients to nobody")
 
     def test_a_plan_that_also_recomputes_says_that_its_buckets_alone_are_looked_at(self):
         self.assert_code(dpro("optimize", BUNDLED, "-o", self.path("plan")), DONE)

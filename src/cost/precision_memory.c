@@ -40,6 +40,8 @@ struct typing {
     uint32_t *parts;         /* by op: the op within that function; itself */
     uint8_t *types;          /* by block as recorded */
     struct reading *reads;   /* by block as recorded */
+    uint32_t *handed;        /* by block as recorded, of a gradient that was cast for its parameter:
+                                the cast; 0: none */
     uint32_t backward_first; /* the place where the backward pass begins */
     ARRAY(struct graph_block) blocks;
     ARRAY(struct type_use) uses;
@@ -159,8 +161,10 @@ static uint32_t cast_gradient(struct typing *t, const struct graph_operand *o, u
     if (map_get(&t->casts, key, &at))
         return (uint32_t)at;
     uint32_t cast = add_block(t, of, op->first, op->last, bytes_of(o, type));
-    if (op->rule == TYPE_PARAMETER)
+    if (op->rule == TYPE_PARAMETER) {
         t->blocks.at[cast].given = of->given;
+        t->handed[o->block] = cast;
+    }
     if (reading->cast == 0)
         reading->first_cast = op->first;
     reading->cast = MAX(reading->cast, op->last + 1);
@@ -255,7 +259,9 @@ static uint32_t read_operand(struct typing *t, uint32_t op, const struct graph_o
 {
     const struct graph_typed_op *it = op_at(t, op);
     uint32_t root = t->roots[op];
-    *type = type_of(t, o->block);
+    *type = t->handed[o->block] ? BITS_32 : type_of(t, o->block);
+    if (t->handed[o->block])
+        return t->handed[o->block];
     if (!it->backward)
         return read_in_scopes(t, op, o, type);
     if (root == MODEL_NONE)
@@ -583,6 +589,7 @@ struct model_memory memory_in_16_bits(const struct model_memory *m,
     find_regions(&t, strategy);
     find_functions(&t);
     t.types = arena_array(arena, m->n_blocks + (size_t)1, 1);
+    t.handed = arena_array(arena, m->n_blocks + (size_t)1, sizeof *t.handed);
     t.reads = arena_array(arena, m->n_blocks + (size_t)1, sizeof *t.reads);
     array_append(&t.blocks, m->blocks, m->n_blocks);
     follow_types(&t);

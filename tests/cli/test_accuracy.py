@@ -88,16 +88,16 @@ class Agreement(Case):
 
 
 class Memory(Case):
-    """What bundled jobs held and took, with changes too, as far as dpro can be asked for them."""
+    """What bundled jobs held and took, with changes too."""
 
     def test_peaks_and_what_ifs_are_within_their_targets(self):
         rows = [accuracy_memory.memory_row(DPRO, folder) for folder in accuracy.find_traces()
                 if os.path.dirname(folder) == DATA and accuracy_memory.truth_of(folder)]
         self.assertGreaterEqual(len(rows), 2)
         for one in rows:
-            told = [whatif for whatif in one["whatifs"] if not whatif["problem"]]
-            self.assertGreaterEqual(len(told), 8, one["whatifs"])  # of 9
-            one["whatifs"] = told
+            self.assertEqual(len(one["whatifs"]), 9)
+            bits = next(whatif for whatif in one["whatifs"] if whatif["config"] == "bf16")
+            self.assertLess(abs(bits["peak_error_pct"]), 0.5)
         self.assertEqual(accuracy_memory.missed(rows), [])
         with open(os.path.join(ROOT, "doc", "accuracy.md"), encoding="utf-8") as file:
             text = file.read()

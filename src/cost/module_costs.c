@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "cost/cost.h"
+#include "cost/model_memory.h"
 #include "ingest/probes.h"
 
 enum { FORWARD, BACKWARD, N_PASSES };
@@ -125,12 +126,14 @@ static bool makes_gradient_of(const struct dpro_model *model, const struct model
     return n == 0 || (strncmp(name, module, n) == 0 && name[n] == '.');
 }
 
-static void set_calls(struct learning *l, uint32_t rank, const struct call_time *times)
+/* As the rank `told` has them, another one where nothing is known of the rank's own. */
+static void set_calls(struct learning *l, uint32_t rank, uint32_t told)
 {
     struct dpro_model *model = l->model;
-    const struct coarse_rank *coarse = &l->coarse->ranks[rank];
+    const struct coarse_rank *coarse = &l->coarse->ranks[told];
+    const struct call_time *times = time_calls(l, told);
     struct model_program *program = &model->programs[model->ranks[rank].program];
-    double scale = work_of_time(l, rank, program);
+    double scale = work_of_time(l, told, program);
     for (uint32_t c = 0; c < program->n_calls; c++) {
         struct model_call *call = &program->calls[c];
         const struct call_time *time = &times[c];
@@ -264,7 +267,8 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
         return;
     l.modules = arena_array(&l.arena, model->n_modules, sizeof *l.modules);
     for (uint32_t r = 0; r < l.g->n_ranks; r++)
-        set_calls(&l, r, time_calls(&l, r));
+        set_calls(&l, r,
+                  l.g->memory[r].n_blocks > 0 ? r : model->memories[model->ranks[r].memory].rank);
     for (uint32_t m = model->n_modules; m-- > 0;) { /* inner ones come later */
         struct model_module *module = &model->modules[m];
         const struct probe *probe = probe_of(model, module);

@@ -201,21 +201,27 @@ static void take_probe(const struct probe *probe, struct model_module *module)
     }
 }
 
+/* Of a module, what may not have been probed: the recorder leaves out what is small. */
+#define MOST_UNKNOWN 0.1
+
 /* What lies in a module is computed in that way, the rest as it is. */
 static void sum_up(const struct learning *l, uint32_t m, unsigned way)
 {
     struct model_module *module = &l->model->modules[m];
     struct computing_cost cost = {.is_known = true};
     struct dpro_estimate *ratios[] = {&cost.forward, &cost.backward};
-    double within[N_PASSES] = {0};
+    double within[N_PASSES] = {0}, unknown = 0;
     uint32_t n = 0;
     for (uint32_t i = m + 1; i < l->model->n_modules; i++) {
         const struct model_module *inner = &l->model->modules[i];
         const struct dpro_estimate of[] = {inner->costs[way].forward, inner->costs[way].backward};
-        if (inner->parent != m || l->modules[i][FORWARD].all + l->modules[i][BACKWARD].all <= 0)
+        double both = l->modules[i][FORWARD].all + l->modules[i][BACKWARD].all;
+        if (inner->parent != m || both <= 0)
             continue;
-        if (!inner->costs[way].is_known)
-            return;
+        if (!inner->costs[way].is_known) {
+            unknown += both;
+            continue;
+        }
         for (int pass = 0; pass < N_PASSES; pass++) {
             double ns = l->modules[i][pass].all;
             within[pass] += ns;
@@ -233,7 +239,8 @@ static void sum_up(const struct learning *l, uint32_t m, unsigned way)
         ratios[pass]->value = (ratios[pass]->value + rest) / (within[pass] + rest);
         ratios[pass]->std /= within[pass] + rest;
     }
-    if (n > 0)
+    double all = l->modules[m][FORWARD].all + l->modules[m][BACKWARD].all;
+    if (n > 0 && unknown <= MOST_UNKNOWN * all)
         module->costs[way] = cost;
 }
 

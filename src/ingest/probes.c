@@ -114,6 +114,7 @@ static int64_t median_ns(const times *of)
 struct reading {
     struct dpro_probes *to;
     struct probe probe;
+    uint32_t problem; /* of all of its ways */
     struct measured ways[DPRO_N_COMPUTINGS];
     ARRAY(struct measured) batches;
 };
@@ -126,11 +127,11 @@ static void read_times(struct json_reader *r, void *out, size_t offset)
     if (!json_open(r->js, '['))
         return;
     while (json_array_next(r->js)) {
-        int64_t ns = 0;
-        if (json_read_decimal(r->js, 0, &ns) == JSON_VALUE && ns > 0 && ns <= MOST_NS &&
-            to->n < MOST_TIMES)
+        int64_t ns = -1;
+        bool known = json_read_decimal(r->js, 0, &ns) == JSON_VALUE && ns >= 0 && ns <= MOST_NS;
+        if (known && ns > 0 && to->n < MOST_TIMES) /* 0: there is no such pass */
             array_push(to, (double)ns);
-        else if (r->js->fail == JSON_OK)
+        else if (!known && r->js->fail == JSON_OK)
             reading->to->n_broken++;
     }
 }
@@ -234,8 +235,11 @@ static void finish(struct reading *reading)
     struct dpro_probes *to = reading->to;
     struct probe *probe = &reading->probe;
     const struct measured *own = &reading->ways[DPRO_AS_IT_IS];
-    for (unsigned way = 0; way < DPRO_N_COMPUTINGS; way++)
+    for (unsigned way = 0; way < DPRO_N_COMPUTINGS; way++) {
         probe->costs[way] = cost_of(&reading->ways[way], own);
+        if (!probe->costs[way].problem)
+            probe->costs[way].problem = probe->costs[way].is_known ? 0 : reading->problem;
+    }
     probe->first_batch = (uint32_t)to->batches.n;
     for (size_t i = 0; i < reading->batches.n; i++) {
         const struct measured *m = &reading->batches.at[i];
@@ -252,14 +256,15 @@ static void finish(struct reading *reading)
 
 static void read_probe(struct json_reader *r, struct dpro_probes *to)
 {
-    static const struct json_member members[] = {MEMBER(struct probe, "class", TEXT, class),
+    static const struct json_member members[] = {MEMBER(struct reading, "class", TEXT, probe.class),
+                                                 MEMBER(struct reading, "problem", TEXT, problem),
                                                  MEMBER_BY("modules", read_modules, 0),
                                                  MEMBER_BY("ways", read_ways, 0),
                                                  MEMBER_BY("batches", read_batches, 0),
                                                  {NULL}};
     struct reading reading = {.to = to, .probe = {.first = (uint32_t)to->names.n}};
     r->arg = &reading;
-    bool is_object = json_read_object(r, members, &reading.probe);
+    bool is_object = json_read_object(r, members, &reading);
     if (r->js->fail == JSON_OK && is_object)
         finish(&reading);
     else if (r->js->fail == JSON_OK)

@@ -94,7 +94,7 @@ static void test_what_makes_no_sense_is_left_out(void **state)
     struct trace_part part =
         part_of_text(&probes_reader,
                      HEAD "{\"modules\":[[\"a\",\"b\"],[\"c\"],3,[]],\"ways\":{\"eager\":{"
-                          "\"forward_ns\":[-1,0,\"x\"]},"
+                          "\"forward_ns\":[-1,1e15,\"x\"]},"
                           "\"compile\":{\"forward_ns\":[5]},\"other\":[1]}},7,{\"modules\":[]}]}",
                      0);
     const struct dpro_probes *of = probes_of(&part);

@@ -9,7 +9,7 @@ EXAMPLES := example-tensorflow example-tensorflow-ps example-tensorflow-collecti
 export PYTHON
 
 .DEFAULT_GOAL := build
-.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live accuracy-blind accuracy-memory lint install clean help
+.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live accuracy-blind accuracy-memory accuracy-computation lint install clean help
 
 build: ## build the command (build/dpro) and the library
 	@tools/install.sh --check build
@@ -112,6 +112,12 @@ accuracy-memory: ## peaks of memory and what-ifs of it against the same jobs run
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/measure_memory.py --build $(BUILD)
+
+accuracy-computation: ## what-ifs of modules compiled, in 16 bits, of other batches, against the same jobs; 15 minutes a network, wants a quiet machine
+	@tools/install.sh build
+	@tools/venv.sh
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/measure_computation.py --build $(BUILD)
 
 lint: ## formatting, headers, includes and calls, names, words, man pages, Python files
 	@tools/lint.sh $(BUILD)

@@ -3,8 +3,9 @@
 each. Rank 0 prints, as JSON, a config's step times and, where count_memory is preloaded, peaks of the bytes that tensors hold, by
 rank.
 
-A config is a list of `recompute=NAMES` (patterns, joined with `+`), `accumulate=K`, `batch=RATIO`, `bf16`, joined with commas; `as-is`
-is none of these."""
+A config is a list of `recompute=NAMES` (patterns, joined with `+`, or `all`, the network as one), `accumulate=K`, `batch=RATIO`,
+`compile=NAMES` (each module by itself), `bf16=NAMES`, joined with commas. `compile` and `bf16` alone are what people write by hand:
+torch.compile of the network, cut at DDP's buckets, and autocast around all, the loss too. `as-is` is none of these."""
 import argparse
 import contextlib
 import ctypes
@@ -15,6 +16,7 @@ import sys
 import time
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 from memory_models import MODELS, make
 from torch.nn import functional as F
@@ -48,12 +50,35 @@ class Memory:
 
 
 def settings_of(config):
-    found = {"recompute": "", "accumulate": 1, "batch": 1.0, "bf16": False}
+    """True: by hand."""
+    found = {"recompute": "", "accumulate": 1, "batch": 1.0, "compile": "", "bf16": ""}
     for part in config.split(","):
         key, _, value = part.partition("=")
         if part != "as-is":
-            found[key] = True if key == "bf16" else type(found[key])(value)
+            found[key] = type(found[key])(value) if value else True
     return found
+
+
+def in_bf16(forward):
+    def lower(*args, **kwargs):
+        with torch.autocast("cpu", torch.bfloat16):
+            return forward(*args, **kwargs).float()
+    return lower
+
+
+def compiled(forward):
+    """Not cut at DDP's buckets. A function of ours: torch.compile leaves methods of torch's own classes alone."""
+    torch._dynamo.config.recompile_limit = 1000  # of one function, by which all modules are compiled
+    function = torch.compile(lambda *args, **kwargs: forward(*args, **kwargs), dynamic=False)
+
+    def call(*args, **kwargs):
+        with torch._dynamo.config.patch(optimize_ddp=False):
+            return function(*args, **kwargs)
+    return call
+
+
+def checkpointed(forward):
+    return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
 class Trainer:
@@ -62,24 +87,37 @@ class Trainer:
         self.batch_size = batch_size or self.batch_size
         self.model = DistributedDataParallel(self.network, bucket_cap_mb=bucket_cap_mb)
         self.optimizer = make_optimizer(self.model.parameters())
-        self.plain, self.between = {}, None  # called between micro-batches
+        self.plain, self.compiled, self.between = {}, {}, None  # called between micro-batches
         self.use("as-is")
 
     def use(self, config):
         self.settings = settings_of(config)
-        patterns, chosen, self.recomputed = self.settings["recompute"].split("+"), [], []
         for name, module in self.network.named_modules():
-            plain = self.plain.setdefault(name, module.forward)
-            module.forward = plain
-            within = any(name.startswith(outer + ".") for outer in chosen)  # of modules within each other the outermost
-            if name and not within and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
-                chosen.append(name)
-                self.recomputed.append(module)
-                module.forward = self.checkpointed(plain)
+            module.forward = self.plain.setdefault(name, module.forward)
+        for name in self.chosen("compile"):
+            self.wrap(name, lambda forward, name=name: self.compiled.setdefault(name, compiled(forward)))
+        for name in self.chosen("bf16"):
+            self.wrap(name, in_bf16)
+        self.recomputed = [self.wrap(name, checkpointed) for name in self.chosen("recompute")]
+        self.model.module = self.network
+        if self.settings["compile"] is True:
+            self.model.module = self.compiled.setdefault(True, torch.compile(self.network, dynamic=False))
 
-    @staticmethod
-    def checkpointed(forward):
-        return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
+    def chosen(self, key):
+        """Names of modules; of those within each other the outermost."""
+        if self.settings[key] == "all":
+            return [""]
+        found, patterns = [], [] if self.settings[key] is True else self.settings[key].split("+")
+        for name, _ in self.network.named_modules():
+            within = any(name.startswith(outer + ".") for outer in found)
+            if name and not within and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+                found.append(name)
+        return found
+
+    def wrap(self, name, wrapper):
+        module = self.network.get_submodule(name)
+        module.forward = wrapper(module.forward)
+        return module
 
     def samples(self):
         return max(1, round(self.batch_size * self.settings["batch"]))
@@ -91,7 +129,7 @@ class Trainer:
         pairs = list(zip(batch.chunk(micro_batches), target.chunk(micro_batches)))
         for number, (some, wanted) in enumerate(pairs):
             with contextlib.nullcontext() if number == len(pairs) - 1 else self.model.no_sync():
-                with torch.autocast("cpu", torch.bfloat16, enabled=self.settings["bf16"]):
+                with torch.autocast("cpu", torch.bfloat16, enabled=self.settings["bf16"] is True):
                     loss = F.cross_entropy(self.model(some), wanted) / len(pairs)
                 loss.backward()
                 if self.between:

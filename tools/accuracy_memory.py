@@ -21,8 +21,8 @@ PEAK_PCT, TRACE_PCT = 1.0, 3.0  # targets: as recorded; from the execution trace
 WHATIF_PCT = {"peak": (2.0, 5.0), "ms": (4.0, 8.0)}  # median, worst
 
 
-def truth_of(folder):
-    path = os.path.join(folder, TRUTH)
+def truth_of(folder, name=TRUTH):
+    path = os.path.join(folder, name)
     if not os.path.exists(path):
         return None
     with open(path, encoding="utf-8") as file:
@@ -48,8 +48,10 @@ def options_of(truth, config):
             options += ["--accumulate", value]
         elif key == "batch":
             options += ["--batch-size", str(round(truth["batch_size"] * float(value)))]
+        elif key == "compile":
+            options += ["--compile", value.replace("+", ",") or "all"]
         elif key == "bf16":
-            options += ["--precision", "bf16"]
+            options += ["--precision", "bf16" if value in ("", "all") else "bf16=" + value.replace("+", ",")]
     return options
 
 
@@ -86,6 +88,11 @@ def peaks_of(dpro, folder, measured):
             "peak_bytes": max(rank["peak_bytes"] for rank in ranks)}
 
 
+def measured_ratio(truth, config):
+    """Of a config's iteration to the job's own."""
+    return truth["configs"][config].get("cpu_ratio" if truth.get("measured", {}).get("busy") else "ratio")
+
+
 def memory_row(dpro, folder):
     """One recording; None where nothing was measured to compare with."""
     truth = truth_of(folder)
@@ -102,7 +109,7 @@ def memory_row(dpro, folder):
         facts, problem = ask(dpro, "whatif", folder, *options_of(truth, config))
         memory = facts and facts.get("memory")
         peak = max(measured["peak_bytes"])
-        ratio = measured.get("cpu_ratio" if truth.get("measured", {}).get("busy") else "ratio")
+        ratio = measured_ratio(truth, config)
         predicted = facts and facts["predicted"]["iteration_ms"] / facts["baseline"]["iteration_ms"]
         row["whatifs"].append({
             "config": config, "problem": problem or (None if memory else "no memory is told of"), "measured_bytes": peak,

@@ -50,9 +50,10 @@ def middle(step_lists, key):
 
 def ratios(python, model, config, args):
     """Of a config's steps to the job's own, by turns in one process; of the time that passed, and of what the ranks computed."""
-    found = train(python, "train_memory.py", model, "--rounds", str(args.rounds), "--steps", str(args.steps), "--configs", "as-is",
-                  config)["configs"]
-    return {"ratio": middle(found[config], "ms") / middle(found["as-is"], "ms"),
+    told = train(python, "train_memory.py", model, "--rounds", str(args.rounds), "--steps", str(args.steps), "--configs", "as-is",
+                 config)
+    found = told["configs"]
+    return {"batch_size": told["batch_size"], "ratio": middle(found[config], "ms") / middle(found["as-is"], "ms"),
             "cpu_ratio": middle(found[config], "cpu_ms") / middle(found["as-is"], "cpu_ms"),
             "own_ms": middle(found["as-is"], "ms"), "iteration_ms": middle(found[config], "ms")}
 
@@ -69,14 +70,15 @@ def measure_times(python, truth, args):
     for config, measured in truth["configs"].items():
         if config == "as-is":
             measured.update(ratio=1.0, cpu_ratio=1.0)
-        else:
+        elif measured["ratio"] is None:
             measured.update(ratios(python, truth["model"], config, args))
+            truth["batch_size"] = measured.pop("batch_size")
     load = os.getloadavg()[0]
     truth["measured"] = {"on": time.strftime("%Y-%m-%d"), "load": round(load, 1), "busy": load > BUSY, "steps": args.rounds * args.steps}
 
 
-def write(truth, folder):
-    with open(os.path.join(folder, accuracy_memory.TRUTH), "w", encoding="utf-8") as file:
+def write(truth, folder, name=accuracy_memory.TRUTH):
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
         json.dump(truth, file, indent=1)
         file.write("\n")
 

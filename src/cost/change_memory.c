@@ -58,6 +58,8 @@ static int change_batch(const struct dpro_changes *c, struct dpro_model *m, stru
                       c->batch_size, recorded);
     m->memory.batch_ratio = ratio;
     model_scale_batch(m, ratio, notes->arena);
+    if (m->n_batch_points > 0)
+        return 0;
     note(notes,
          "a batch of %u instead of %u: its time is assumed: ops take time in proportion to it, but "
          "for %s",
@@ -87,6 +89,8 @@ static int change_micro_batches(const struct dpro_changes *c, struct dpro_model 
     if (batch % n != 0)
         note(notes, "a batch of %u has no %u equal micro-batches: the largest is taken for all",
              batch, n);
+    if (m->n_batch_points > 0)
+        return 0;
     note(notes,
          "how long a micro-batch takes was not recorded: it is assumed that ops take time in "
          "proportion to it, but for what lies between ops and their launches%s",

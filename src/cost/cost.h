@@ -110,6 +110,10 @@ const struct probe *probe_of(const struct dpro_model *model, const struct model_
 /* Whether a probe is of any of the job's modules. */
 bool probes_match(const struct dpro_model *model);
 
+/* ---- batch_curve.c ---- */
+
+void learn_batch_curve(struct dpro_model *model);
+
 /* ---- model_pace.c ---- */
 
 /* What is known of the job's iterations, without the profiler's known part. */

@@ -107,6 +107,7 @@ static int learn(const struct dpro_graph *shape, const struct dpro_graph *graph,
     make_baseline(&replays[0], &coarse, model);
     model_memory_learn(&replays[0], &coarse, model);
     learn_module_costs(&replays[0], &coarse, model);
+    learn_batch_curve(model);
     describe_stack(graph, model);
     arena_fini(&coarse.arena);
     for (size_t i = 0; i < n; i++)

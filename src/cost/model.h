@@ -74,6 +74,12 @@ struct model_call {
     int64_t forward_ns, backward_ns; /* work of its passes, of calls within it too */
 };
 
+/* How many times as long both passes take with a batch so many times as large. */
+struct batch_point {
+    double ratio;
+    struct dpro_estimate forward, backward;
+};
+
 struct model_program {
     struct model_op *ops;
     uint32_t n_ops;
@@ -270,6 +276,9 @@ struct dpro_model {
     struct model_memory *memories; /* cost/model_memory.h; ranks that are alike share one */
     uint32_t n_memories;           /* 0: nothing is known of memory */
     struct memory_setting memory;
+    struct batch_point *batch_points; /* by ratio, the recorded batch among them; measured by probes
+                                         of modules as they are */
+    uint32_t n_batch_points;          /* 0: there are none */
     struct model_net net;
     const char *no_gradients; /* why it has no tensors: what it computes and holds can be asked for
                                  all the same; NULL: it has */

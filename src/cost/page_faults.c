@@ -38,7 +38,8 @@ struct dpro_estimate strategy_fault_ns(const struct dpro_model *model,
     const struct model_memory *m = memory_of(model, program);
     double ratio = model->memory.batch_ratio > 0 ? model->memory.batch_ratio : 1;
     uint32_t n = strategy->micro_batches > 1 ? strategy->micro_batches : 1;
-    if (!m || m->gpu || model->page_faults < 0 || (ratio == 1 && n == 1))
+    if (!m || m->gpu || model->n_batch_points > 0 || model->page_faults < 0 ||
+        (ratio == 1 && n == 1))
         return (struct dpro_estimate){0, 0};
     double recorded = faults_at(m, 1);
     if ((double)model->page_faults < recorded / 2) /* another malloc, or other settings of it */

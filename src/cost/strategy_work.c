@@ -32,6 +32,25 @@ static double all_varying_ns(const struct model_program *program)
     return varying;
 }
 
+/* Work of both passes. */
+struct passes {
+    double forward, backward;
+};
+
+static struct passes passes_of(const struct model_op *op)
+{
+    double both = fmax(0, (double)(op->work_ns - op->once_ns));
+    double backward = fmin(both, op->backward * (double)op->work_ns);
+    return (struct passes){both - backward, backward};
+}
+
+/* The same of another batch, as probes measured it. */
+static double passes_at(const struct model_op *op, struct passes times)
+{
+    struct passes passes = passes_of(op);
+    return passes.forward * times.forward + passes.backward * times.backward;
+}
+
 /* Of the work of both passes, what is in proportion to the batch. */
 static double varying_share(const struct model_program *program)
 {
@@ -57,7 +76,7 @@ struct working {
     const struct dpro_strategy *strategy;
     const struct model_program *program;
     uint32_t n_program, n_parts; /* micro-batches */
-    double part;                 /* a micro-batch's share of the work of both passes */
+    struct passes part;          /* a micro-batch's share of the work of both passes */
     uint32_t *root;              /* by call: strategy_computed_calls; NULL: none is */
     double before;               /* work of all micro-batches but the last */
     int64_t *more_ns;
@@ -111,7 +130,7 @@ static void recompute(struct working *w)
         bool outer = call->parent != MODEL_NONE && within[call->parent];
         within[c] = outer || recomputed[call->module];
         if (within[c] && !outer)
-            add(w, call->op, w->part * again_in_ways(w, c));
+            add(w, call->op, w->part.forward * again_in_ways(w, c));
     }
     mem_free(within);
 }
@@ -155,10 +174,11 @@ static void compute_otherwise(struct working *w)
         if (w->root[c] != c)
             continue;
         struct computing_cost cost = cost_of_call(w, c);
-        add(w, call->forward_op, w->part * (cost.forward.value - 1) * (double)call->forward_ns);
+        add(w, call->forward_op,
+            w->part.forward * (cost.forward.value - 1) * (double)call->forward_ns);
         if (call->backward_last != MODEL_NONE)
-            spread_backward(w, call,
-                            w->part * (cost.backward.value - 1) * (double)call->backward_ns);
+            spread_backward(
+                w, call, w->part.backward * (cost.backward.value - 1) * (double)call->backward_ns);
     }
 }
 
@@ -178,9 +198,23 @@ static void cut_batch(struct working *w)
 {
     const struct model_program *p = w->program;
     uint32_t n = w->n_parts;
+    double share = varying_share(p), ratio = w->model->memory.batch_ratio;
+    w->part.forward = w->part.backward = 1 - share + share / n;
+    if (w->model->n_batch_points > 0) {
+        ratio = ratio > 0 ? ratio : 1;
+        struct batch_point whole = batch_at(w->model, ratio), part = batch_at(w->model, ratio / n);
+        w->part = (struct passes){part.forward.value / whole.forward.value,
+                                  part.backward.value / whole.backward.value};
+    }
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct model_op *op = &p->ops[i];
         double varying = varying_ns(op);
+        if (w->model->n_batch_points > 0) {
+            double now = passes_at(op, w->part);
+            w->more_ns[i] = llround(now - passes_at(op, (struct passes){1, 1}));
+            w->before += (n - 1) * now;
+            continue;
+        }
         w->more_ns[i] = llround(varying / n - varying);
         w->before += (n - 1) * ((double)op->fixed_ns + varying / n);
     }
@@ -200,8 +234,6 @@ void strategy_more_work(const struct dpro_model *model, const struct dpro_strate
                         .n_program = program,
                         .n_parts = s->micro_batches > 1 ? s->micro_batches : 1,
                         .more_ns = more_ns};
-    double share = varying_share(p);
-    w.part = 1 - share + share / w.n_parts;
     cut_batch(&w);
     if (s->computing && p->n_calls > 0) {
         w.root = mem_array(p->n_calls, sizeof *w.root);
@@ -252,31 +284,49 @@ int64_t strategy_total_work(const struct dpro_model *model, const struct dpro_st
     return sum;
 }
 
+static void scale_op(struct model_op *op, const struct dpro_model *model, double ratio)
+{
+    double work = (double)op->work_ns + (ratio - 1) * varying_ns(op);
+    struct batch_point at = batch_at(model, ratio);
+    struct passes passes = passes_of(op);
+    if (model->n_batch_points > 0) {
+        work = (double)op->once_ns + passes.forward * at.forward.value;
+        passes.backward *= at.backward.value;
+        work += passes.backward;
+        op->backward = work > 0 ? passes.backward / work : 0;
+    }
+    if (op->work_ns > 0)
+        op->beside_ns = llround((double)op->beside_ns * work / (double)op->work_ns);
+    op->work_ns = llround(work);
+}
+
+static void scale_call(struct model_call *call, double forward, double backward)
+{
+    call->recompute_ns = llround((double)call->recompute_ns * forward);
+    call->forward_ns = llround((double)call->forward_ns * forward);
+    call->backward_ns = llround((double)call->backward_ns * backward);
+}
+
 void model_scale_batch(struct dpro_model *model, double ratio, struct arena *arena)
 {
     struct model_program *programs = arena_array(arena, model->n_programs, sizeof *programs);
+    struct batch_point at = batch_at(model, ratio);
     for (uint32_t p = 0; p < model->n_programs; p++) {
         const struct model_program *from = &model->programs[p];
         struct model_program *to = &programs[p];
-        double share = varying_share(from);
+        double share = varying_share(from), all = 1 + (ratio - 1) * share;
+        bool known = model->n_batch_points > 0;
         *to = *from;
         to->ops = arena_array(arena, from->n_ops, sizeof *to->ops);
         to->calls = arena_array(arena, from->n_calls, sizeof *to->calls);
         for (uint32_t i = 0; i < from->n_ops; i++) {
             to->ops[i] = from->ops[i];
-            double more = (ratio - 1) * varying_ns(&from->ops[i]);
-            double work = (double)from->ops[i].work_ns + more;
-            if (from->ops[i].work_ns > 0)
-                to->ops[i].beside_ns =
-                    llround((double)from->ops[i].beside_ns * work / (double)from->ops[i].work_ns);
-            to->ops[i].work_ns = llround(work);
+            scale_op(&to->ops[i], model, ratio);
         }
         for (uint32_t c = 0; c < from->n_calls; c++) {
             to->calls[c] = from->calls[c];
-            int64_t *const times[] = {&to->calls[c].recompute_ns, &to->calls[c].forward_ns,
-                                      &to->calls[c].backward_ns};
-            for (size_t i = 0; i < sizeof times / sizeof *times; i++)
-                *times[i] = llround((double)*times[i] * (1 + (ratio - 1) * share));
+            scale_call(&to->calls[c], known ? at.forward.value : all,
+                       known ? at.backward.value : all);
         }
     }
     model->programs = programs;

@@ -12,6 +12,8 @@ bool strategy_changes_work(const struct dpro_model *model, const struct dpro_str
  * the backward pass of a compiled module is one fused op (cost/fused.h). */
 void strategy_more_work(const struct dpro_model *model, const struct dpro_strategy *strategy,
                         uint32_t program, int64_t *more_ns);
+/* batch_curve.c: both passes with another batch, where that was measured; else all 1. */
+struct batch_point batch_at(const struct dpro_model *model, double ratio);
 /* Of a step, the time of page faults beyond what is in proportion to the batch. */
 struct dpro_estimate strategy_fault_ns(const struct dpro_model *model,
                                        const struct dpro_strategy *strategy, uint32_t program);

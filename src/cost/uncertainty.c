@@ -162,11 +162,11 @@ static double unhidden(const struct dpro_model *const models[2])
 }
 
 /* What no recording of the job as it ran can show. Losing overlap is mostly what makes an iteration
- * longer, so the larger of both counts. */
+ * longer, so the larger of both counts. `unmeasured`: of the gain, what no probe measured. */
 static void add_change(const struct dpro_model *before, const struct dpro_model *after, double gain,
-                       double overlap, double unhidden, struct uncertainty *u)
+                       double unmeasured, double overlap, double unhidden, struct uncertainty *u)
 {
-    double change = USUAL_ERROR * fmax(fabs(gain), fabs(overlap));
+    double change = USUAL_ERROR * fmax(fabs(unmeasured), fabs(overlap));
     add(u, DPRO_UNCERTAIN_CHANGE, 0, change / (1 + gain), change);
     add(u, DPRO_UNCERTAIN_CHANGE, 0, unhidden, unhidden * (1 + gain));
     if (sync_n_servers(&before->net) != sync_n_servers(&after->net))
@@ -177,12 +177,26 @@ static void add_change(const struct dpro_model *before, const struct dpro_model 
  * a batch took 0.42 to 0.56 of the time on five kinds of networks. */
 #define BATCH_ERROR 0.07
 
+/* The same where probes measured other batches, however many times as large. */
+#define BATCH_PROBE_ERROR 0.03
+
+static double measured_batch_error(const struct dpro_model *m, double ratio)
+{
+    struct batch_point at = batch_at(m, ratio);
+    double forward = at.forward.std / at.forward.value,
+           backward = at.backward.std / at.backward.value;
+    return ratio == 1 ? 0 : hypot(BATCH_PROBE_ERROR, fmax(forward, backward));
+}
+
 static double batch_error(const struct dpro_model *before, const struct dpro_model *after)
 {
     double ratio = after->memory.batch_ratio > 0 ? after->memory.batch_ratio : 1;
     double was = before->memory.batch_ratio > 0 ? before->memory.batch_ratio : 1;
     double parts = fmax(after->baseline.micro_batches, 1),
            old = fmax(before->baseline.micro_batches, 1);
+    if (after->n_batch_points > 0)
+        return hypot(measured_batch_error(after, ratio / parts),
+                     parts > 1 ? measured_batch_error(after, ratio) : 0);
     return BATCH_ERROR * hypot(log2(ratio / was), log2(parts / old));
 }
 
@@ -190,19 +204,22 @@ static double batch_error(const struct dpro_model *before, const struct dpro_mod
  * what stands around it is missing. */
 #define PROBE_ERROR 0.03
 
-/* Modules that are alike are of one probe, so that their errors add up. */
-static double computing_error(const struct dpro_model *m)
+/* All modules that are computed otherwise. Those that are alike are of one probe, so that their
+ * errors add up. */
+static struct computing_change computing_of(const struct dpro_model *m)
 {
     const struct dpro_strategy *s = &m->baseline;
-    double error = 0, computed = 0;
+    struct computing_change all = {0, 0, 0};
     for (uint32_t i = 0; s->computing && i < m->n_modules; i++) {
         if (s->computing[i] == DPRO_AS_IT_IS)
             continue;
         struct computing_change change = computing_change_of(m, i, s->computing[i]);
-        error += change.std_ns;
-        computed += change.after_ns;
+        all.before_ns += change.before_ns;
+        all.after_ns += change.after_ns;
+        all.std_ns += change.std_ns;
     }
-    return hypot(error, PROBE_ERROR * computed);
+    all.std_ns = hypot(all.std_ns, PROBE_ERROR * all.after_ns);
+    return all;
 }
 
 struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after)
@@ -222,12 +239,14 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     add(&u, DPRO_UNCERTAIN_ITERATIONS, noise, noise, noise * gain);
     add(&u, DPRO_UNCERTAIN_MACHINE, machine, machine, RATIO_SHARE * machine * ratio);
     add(&u, DPRO_UNCERTAIN_MODEL, fabs(u.misfit), fabs(u.misfit), fabs(u.misfit * gain));
-    add_change(before, after, gain, (overlap_of(before) - overlap_of(after)) / after_ns,
+    struct computing_change computing = computing_of(after);
+    double unmeasured = before_ns / (after_ns + computing.before_ns - computing.after_ns) - 1;
+    add_change(before, after, gain, unmeasured, (overlap_of(before) - overlap_of(after)) / after_ns,
                unhidden(models) / after_ns, &u);
     double faults = strategy_fault_ns(after, &after->baseline, after->ranks[0].program).std;
     double batch = hypot(batch_error(before, after), faults / after_ns);
     add(&u, DPRO_UNCERTAIN_BATCH, 0, batch, batch * ratio);
-    double computing = computing_error(after) / after_ns;
-    add(&u, DPRO_UNCERTAIN_COMPUTING, 0, computing, computing * ratio);
+    double error = computing.std_ns / after_ns;
+    add(&u, DPRO_UNCERTAIN_COMPUTING, 0, error, error * ratio);
     return u;
 }

@@ -107,6 +107,21 @@ class Computing(Case):
         self.assert_error(dpro("whatif", BUNDLED, "--probes", path), USAGE, "which modules")
         self.assert_error(dpro("whatif", GPT, "--probes", self.path("absent")), INPUT, "absent")
 
+    def test_other_batches_take_what_a_probe_measured_of_them(self):
+        whole = {"class": "Transformer", "modules": [[""]], "ways": {"eager": way(1000, 2000)},
+                 "batches": {"0.5": way(400, 800), "0.25": way(180, 360), "2": way(2600, 5200)}}
+        trace = self.probed(whole)
+        for args, least, most in ((["--accumulate", "2"], 0.78, 0.9), (["--accumulate", "4"], 0.7, 0.85),
+                                  (["--batch-size", "8"], 0.4, 0.5), (["--batch-size", "32"], 2.2, 2.7)):
+            with self.subTest(args):
+                facts, assumed = self.ask(trace, *args), self.ask(GPT, *args)
+                ratio = 1 / facts["speedup"]
+                self.assertGreater(ratio, least)
+                self.assertLess(ratio, most)
+                self.assertLess(facts["uncertainty"]["batch_size"]["predicted_pct"],
+                                assumed["uncertainty"]["batch_size"]["predicted_pct"])
+                self.assertFalse(any("assumed" in w for w in facts["warnings"]), facts["warnings"])
+
     def test_what_the_compiler_leaves_as_it_is_is_told(self):
         nothing = {**BLOCKS, "ways": {"eager": way(100, 200), "compile": way(100, 200, graphs=0, breaks=0)}}
         facts = self.ask(self.probed(nothing), "--compile", "blocks.*")

@@ -166,6 +166,38 @@ static void test_micro_batches_are_computed_in_the_same_way(void **state)
     assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 1300 - 350);
 }
 
+static void test_other_batches_take_what_probes_measured_of_them(void **state)
+{
+    static struct batch_point points[] = {
+        {0.25, {0.1, 0}, {0.2, 0}}, {0.5, {0.4, 0}, {0.45, 0}}, {1, {1, 0}, {1, 0}}};
+    struct network *n = new_network();
+    n->model.batch_points = points;
+    n->model.n_batch_points = 3;
+    n->strategy.micro_batches = 2;
+    /* 400 forward, 800 backward, and the update once */
+    assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 100 + 2 * (160 + 360));
+    n->strategy.micro_batches = 4;
+    assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 100 + 4 * (40 + 160));
+    n->computing[WHOLE] = DPRO_BF16;
+    assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 100 + 4 * (10 + 80));
+    double quarter = batch_at(&n->model, 0.25).forward.value;
+    assert_true(quarter > 0.0999 && quarter < 0.1001);
+    double middle = batch_at(&n->model, 0.75).forward.value;
+    assert_true(middle > 0.4 && middle < 0.75); /* nearer to the line through 0.5 and 1 */
+    /* beyond what was measured it goes on as it did, with more doubt */
+    struct batch_point twice = batch_at(&n->model, 2);
+    assert_true(twice.forward.value > 2.49 && twice.forward.value < 2.51);
+    assert_true(twice.forward.std > 0.1);
+    /* half the batch, in two parts */
+    n->computing[WHOLE] = DPRO_AS_IT_IS;
+    n->strategy.micro_batches = 2;
+    struct arena arena = {NULL, 0};
+    n->model.memory.batch_ratio = 0.5;
+    model_scale_batch(&n->model, 0.5, &arena);
+    assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 100 + 2 * (40 + 160));
+    arena_fini(&arena);
+}
+
 static void test_what_a_way_changes_is_told_with_its_error(void **state)
 {
     struct network *n = new_network();
@@ -186,6 +218,7 @@ int main(void)
         cmocka_unit_test(test_a_way_whose_cost_is_not_known_changes_no_times),
         cmocka_unit_test(test_what_is_computed_again_takes_what_its_way_does),
         cmocka_unit_test(test_micro_batches_are_computed_in_the_same_way),
+        cmocka_unit_test(test_other_batches_take_what_probes_measured_of_them),
         cmocka_unit_test(test_what_a_way_changes_is_told_with_its_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -141,6 +141,7 @@ class Job:
     windows = ("timing",)
     no_step = "no framework that dpro knows made a step"
     batch_size = None
+    has_probes = False  # whether its modules can be measured
 
     def __init__(self, session):
         self.session = session
@@ -194,6 +195,10 @@ class Job:
 
     def cost(self):
         """What recording an op costs, None where it can't be told."""
+        return None
+
+    def probe(self, settings, folder, info, n_local):
+        """What is to measure modules (probe.Probe); None where another rank does."""
         return None
 
     def watch_peak(self, sources):

@@ -106,6 +106,11 @@ def _unfit(module, around):
     holds."""
     if "forward" in module.__dict__ or not isinstance(getattr(type(module), "forward", None), types.FunctionType):
         return "its forward is no method of its class"
+    return entangled(module, around)
+
+
+def entangled(module, around):
+    """What takes part in a call of a module, or is done by it, beyond its own computation."""
     if module_marks.anything_compiled() and not compiled or modules.any_compiled(around):
         return "it is compiled"
     if modules.any_sharded(around):

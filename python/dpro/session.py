@@ -104,7 +104,7 @@ class Session:
         self._pending = None      # what waits for the optimizer's step to return
         self._folder = self._tracer = self._info = None
         self._complete = False
-        self._compressor = None
+        self._compressor = self._probe = None
         self._pid = os.getpid()
 
     # What the job calls
@@ -232,7 +232,8 @@ class Session:
             self._schedule = self._new_schedule(self.settings.warmup)
 
     def _new_schedule(self, warmup):
-        return Schedule(warmup, self.settings.iterations, self.job.windows if self.job else ("timing",))
+        return Schedule(warmup, self.settings.iterations, self.job.windows if self.job else ("timing",),
+                        bool(self.settings.probe and self.job and self.job.has_probes))
 
     @guarded
     def skipped(self, job, source):
@@ -330,6 +331,9 @@ class Session:
         elif verb == "stop":
             self._phase = None
             self._close_window()
+        elif verb in ("survey", "copy", "probe"):
+            self._phase = None
+            self._probe_modules(verb)
         elif verb == "done":
             self._finish(None)
             return
@@ -422,6 +426,12 @@ class Session:
         if self._folder.rank == 0:
             self._folder.write_job(__version__)
 
+    def _probe_modules(self, verb):
+        if verb == "survey":
+            self._probe = self.job.probe(self.settings, self._folder, self._info, self._n_local())
+        if self._probe:
+            self._info["probes"] = self._probe.act(verb)
+
     def _leave_room(self):
         room, self._room = self._room, None
         if room is not None:
@@ -476,6 +486,9 @@ class Session:
         """Nothing of the job's is kept alive by us."""
         self.off = True
         self._leave_room()
+        probe, self._probe = self._probe, None
+        if probe:
+            probe.end()
         self._given, self._models, self._cycle = [], [], Cycle()
         for job in self.jobs:
             job.let_go()

@@ -5,6 +5,7 @@ import os
 
 from .report import say
 
+WAYS = ("compile", "bf16", "batch")
 
 def wanted():
     """Whether steps are to be seen in this job."""
@@ -37,12 +38,22 @@ def number(name, default, least):
     return value
 
 
+def ways():
+    """What of the job's modules is to be measured after the windows (probe.py)."""
+    asked = {way for way in os.environ.get("DPRO_PROBE", "").split(",") if way}
+    for way in sorted(asked - set(WAYS)):
+        say("DPRO_PROBE", "DPRO_PROBE: %s can't be measured; what can: %s" % (way, ", ".join(WAYS)))
+    return asked & set(WAYS)
+
+
 class Settings:
     def __init__(self, out=None, warmup=None, iterations=None):
         self.out = os.path.abspath(out or os.environ.get("DPRO_OUT") or "dpro_trace")
         self.warmup = number("DPRO_WARMUP", 10, 0) if warmup is None else warmup
         self.iterations = number("DPRO_ITERATIONS", 10, 1) if iterations is None else iterations
         self.net = os.environ.get("DPRO_NET") or "window"
+        self.probe = ways()
+        self.probe_limit_s = number("DPRO_PROBE_LIMIT", 60, 1)
         self.summary = os.environ.get("DPRO_SUMMARY") != "off"
 
 

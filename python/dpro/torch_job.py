@@ -24,7 +24,7 @@ def attach(session, optimizers):
 class TorchJob(job.Job):
     framework, profiler = "pytorch", "torch.profiler"
     packages = ("torch",)
-    windows = ("timing", "structure")
+    windows, has_probes = ("timing", "structure"), True
     no_step = "no optimizer of torch.optim made a step"
 
     def __init__(self, session, optimizers):
@@ -193,6 +193,12 @@ class TorchJob(job.Job):
     def cost(self):
         from . import profiler
         return profiler.cost()
+
+    def probe(self, settings, folder, info, n_local):
+        from . import probe
+        if not probe.is_measured_here(folder, info):
+            return None
+        return probe.Probe(self.session.models, settings, self.batch_size, n_local, folder, info)
 
     def watch_peak(self, sources):
         from . import peak

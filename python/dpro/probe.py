@@ -1,0 +1,322 @@
+"""What the job's modules take when they are computed in other ways: measured on one rank after all windows, at the end of a
+step, while the other ranks wait in the next one: probes.json (doc/formats/probes.md).
+
+Nothing of it stays: the job's parameters, gradients, buffers, random numbers and attributes are as before. Whatever fails is
+told in the file, as the problem of a module."""
+import contextlib
+import gc
+import glob
+import json
+import os
+import sys
+import time
+
+import torch
+
+from . import held_memory, memory, module_marks, module_state, module_ways, modules, recompute_trial, report
+from .probe_survey import Survey, choose
+from .probe_time import Call, Stopwatch, tensors_in
+from .probe_ways import BF16, COMPILE, Compiled, Compiler, forward_of, in_bf16, short
+
+SCHEMA, FILE = "dpro.probes/1", "probes.json"
+BATCHES = ("0.5", "0.25", "2")
+LEAST_TURNS, MOST_TURNS, TURNS_SECONDS = 3, 9, 3.0
+HELD = 4  # times what innermost modules return: what a module holds between its passes, about
+
+
+def is_measured_here(folder, info):
+    """Whether no rank before this one has the same device, as far as their files are within reach."""
+    paths = glob.glob(os.path.join(glob.escape(folder.root), "host*", "rank*", "rank.json"))
+    ranks = sorted((int(os.path.basename(os.path.dirname(path))[4:]), path) for path in paths)
+    for rank, path in ranks:
+        if rank >= info["rank"]:
+            break
+        with open(path, encoding="utf-8") as file:
+            if json.load(file).get("device_name") == info["device_name"]:
+                return False
+    return True
+
+
+def unfit(part, around):
+    """Why a module can't be measured, None where nothing is known to speak against it."""
+    problem = module_ways.entangled(part, around)
+    if modules.any_checkpointed(around):
+        problem = problem or "the job recomputes it already"
+    for inner in part.modules():
+        if any(getattr(inner, hooks, None) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
+                                                         "_backward_pre_hooks")):
+            problem = problem or "%s in it has hooks" % type(inner).__name__
+    if any(p._backward_hooks for p in part.parameters()):
+        problem = problem or "a parameter of it has hooks"
+    return problem
+
+
+class Probe:
+    """Of these models, in acts: "survey" at the end of a step, "copy" of the next one, "probe" of the one after."""
+
+    def __init__(self, models, settings, batch_size, n_local, folder, info):
+        self._models, self._asked, self._limit_s, self._n_local = models, settings.probe, settings.probe_limit_s, n_local
+        self._batch_size, self._folder = batch_size, folder
+        self._device = held_memory.device_of(models)
+        self._survey, self._groups, self._entries = None, [], []
+        self._ended_early, self._begin = None, time.perf_counter()
+        self._head = {"schema": SCHEMA, "dpro": info["dpro"], "device": str(self._device), "device_name": info["device_name"],
+                      "versions": info["versions"], "threads": torch.get_num_threads()}
+        self.problem = None
+
+    def act(self, name):
+        """What rank.json says of it."""
+        try:
+            {"survey": self._look, "copy": self._copy, "probe": self._probe}[name]()
+        except Exception as problem:
+            if report.is_the_jobs(problem):
+                raise
+            self._failed(problem)
+        if self.problem:
+            report.say("probe", "modules are not measured: %s" % self.problem)
+        return {"file": FILE} if self.problem is None and name == "probe" else {"problem": self.problem or "the job ended before"}
+
+    def end(self):
+        survey, self._survey = self._survey, None
+        if survey:
+            survey.unwatch()
+
+    # The two steps before
+
+    def _look(self):
+        if module_marks.anything_compiled():
+            self.problem = "the job compiles itself"
+        elif any(getattr(torch.nn.modules.module, name, None) for name in (
+                "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")):
+            self.problem = "the job has hooks that every module calls"
+        else:
+            self._survey = Survey(self._models, self._device, self._failed)
+            self._survey.watch()
+
+    def _copy(self):
+        if self._survey and not self.problem:
+            self._survey.unwatch()
+            self._groups = choose(self._survey, self._models)
+            self._survey.watch([run[0] for group in self._groups for run in group.members[:1]])
+
+    def _failed(self, problem):
+        self.problem = short(problem)
+
+    # Measuring
+
+    def _probe(self):
+        if self._survey:
+            self._survey.unwatch()
+        if self.problem is None and not self._groups:
+            self.problem = "no module of the model was called"
+        if self.problem is None and torch._C._len_torch_dispatch_stack():
+            self.problem = "the job has a mode in which every operator is dispatched"
+        if self.problem is not None:
+            return
+        self._begin = time.perf_counter()
+        collects = gc.isenabled()
+        self._compiler = Compiler(self._device, self._seconds_left)
+        self._watch = Stopwatch(self._device)
+        try:
+            gc.disable()
+            with torch.enable_grad(), module_ways.as_they_are():
+                self._measure()
+        finally:
+            if collects:
+                gc.enable()
+            self._survey, self._groups, self._models = None, [], ()
+            self._watch = None
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+        self._write()
+
+    def _seconds_left(self):
+        return self._limit_s - (time.perf_counter() - self._begin)
+
+    def _measure(self):
+        """All ways that need no compiler first, which takes longer than all the rest."""
+        around = modules.Around(self._models)
+        for group in self._groups:
+            self._entries.append({"class": type(group.first[0].module).__name__,
+                                  "modules": [[seen.name for seen in run] for run in group.members],
+                                  "inputs": group.first[0].inputs, "ways": {}})
+        passes = [(False, self._plain)] if self._asked - {COMPILE} else []
+        passes += [(True, self._with_compiler)] if COMPILE in self._asked else []
+        left_out = []
+        for compiles, measure in passes:
+            with self._compiler.ready() if compiles else contextlib.nullcontext():
+                for n, (group, entry) in enumerate(zip(self._groups, self._entries)):
+                    self._progress("probing %d of %d modules%s..." % (n + 1, len(self._groups), ", compiled" if compiles else ""))
+                    if self._seconds_left() <= 0:
+                        left_out.append(entry["modules"][0][0] or "the model")
+                        continue
+                    if not entry.get("problem") and (compiles or len(group.first) == 1):
+                        self._group(group, entry, around, measure)
+                    self._write()
+        self._progress("")
+        if left_out:
+            self._ended_early = "the time limit; not measured%s: %s" % (
+                " in all ways" if COMPILE in self._asked else "", ", ".join(left_out))
+
+    def _group(self, group, entry, around, measure):
+        parts = [seen.module for seen in group.first]
+        given = group.first[0].copies
+        problem = group.first[0].problem or (None if given else "it was not called again")
+        for part in parts:
+            problem = problem or unfit(part, around.of(part))
+        if problem is None:
+            need = HELD * group.made_bytes + 2 * sum(p.numel() * p.element_size() for part in parts for p in part.parameters())
+            if need > self._free_bytes():
+                problem = "there is too little memory: about %d MB are needed" % (need >> 20)
+        if problem is None and not entry["ways"] and len(parts) == 1:
+            problem, _ = recompute_trial.look(_forward, parts[0], *given)
+        if problem:
+            entry["problem"] = problem
+            return
+        state = _State(parts, given, self._device)
+        try:
+            with state.buffers(), self._autocast(group.first[0].autocast):
+                measure(group, entry, Call(*given, parts, self._watch), forward_of(parts))
+        except Exception as failure:
+            if report.is_the_jobs(failure):
+                raise
+            entry["problem"] = short(failure)
+        finally:
+            state.restore()
+
+    def _free_bytes(self):
+        if self._device.type == "cuda":
+            free = torch.cuda.mem_get_info(self._device)[0]
+            return free + torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
+        return memory.available() // self._n_local
+
+    def _autocast(self, own):
+        return torch.autocast(self._device.type, own[1], enabled=own[0]) if own[0] else contextlib.nullcontext()
+
+    def _plain(self, group, entry, call, compute):
+        """As it is, in 16 bits and in other batches, by turns."""
+        self._turns(group, entry, call, {"eager": compute, **self._lower(group, entry, compute)}, LEAST_TURNS)
+
+    def _lower(self, group, entry, compute):
+        if BF16 not in self._asked:
+            return {}
+        if group.first[0].autocast == (True, torch.bfloat16):
+            entry["ways"][BF16] = {"problem": "the job computes it in 16 bits"}
+            return {}
+        return {BF16: in_bf16(compute, self._device.type)}
+
+    def _with_compiler(self, group, entry, call, compute):
+        computes = {"eager": compute, **self._lower(group, entry, compute)}
+        facts = {}
+        for name in [COMPILE] + ["compile+bf16"] * (BF16 in computes):
+            compiled = Compiled(compute, self._compiler)
+            way = compiled if name == COMPILE else in_bf16(compiled, self._device.type)
+            problem = self._compiler.missing
+            try:
+                if problem is None:
+                    took = compiled.run_first(lambda _, way=way: call.both_passes(way))
+                    problem = compiled.problem
+            except Exception as failure:
+                if report.is_the_jobs(failure):
+                    raise
+                problem = short(failure)
+            if problem:
+                entry["ways"][name] = {"problem": problem}
+            else:
+                computes[name] = way
+                facts[name] = {"compile_ms": round(1e-6 * took, 1), "graphs": compiled.n_graphs, "breaks": compiled.n_breaks}
+        if facts:
+            self._turns(group, entry, call, computes, MOST_TURNS, facts)
+        self._compiler.forget()
+
+    def _turns(self, group, entry, call, computes, n_turns, facts=()):
+        """Each way once a turn, the first turn being for nothing."""
+        variants = {(name, "1"): (call, compute) for name, compute in computes.items()}
+        for factor in BATCHES if "batch" in self._asked else ():
+            other = self._batch(group, call, factor)
+            if other:
+                variants["eager", factor] = other, computes["eager"]
+        times, ways, problems = {key: ([], []) for key in variants}, {}, {}
+        begin = time.perf_counter()
+        for turn in range(n_turns + 1):
+            if turn > LEAST_TURNS and time.perf_counter() - begin > TURNS_SECONDS:
+                break
+            if turn > 1 and self._seconds_left() <= (0 if turn > LEAST_TURNS else -self._limit_s / 10):
+                break
+            for key, (what, compute) in variants.items():
+                if key in problems:
+                    continue
+                try:
+                    passes = what.both_passes(compute)
+                except Exception as failure:
+                    if report.is_the_jobs(failure):
+                        raise
+                    problems[key] = short(failure)
+                    continue
+                if turn:
+                    for known, ns in zip(times[key], passes):
+                        known.append(ns)
+        batches = {}
+        for key, (what, compute) in variants.items():
+            way = {"problem": problems[key]} if key in problems else {
+                "forward_ns": times[key][0], "backward_ns": times[key][1], "kept_bytes": what.kept_bytes(compute)}
+            if key[1] != "1":
+                batches[key[1]] = way
+            else:
+                ways[key[0]] = {**way, **(facts[key[0]] if key[0] in facts and "problem" not in way else {})}
+        entry["ways"].update(ways)
+        if batches:
+            entry["batches"] = batches
+        torch.clear_autocast_cache()
+
+    def _batch(self, group, call, factor):
+        """The call with a batch of another size, None where not every input has the batch as its first dimension."""
+        size, ratio = self._batch_size, float(factor)
+        given = tensors_in(group.first[0].copies)
+        if not size or not given or any(t.dim() == 0 or t.shape[0] != size for t in given) or size * ratio != int(size * ratio):
+            return None
+        return call.of_batch(int(size * ratio))
+
+    # What is told
+
+    def _progress(self, text):
+        if sys.stderr is not None and getattr(sys.stderr, "isatty", bool)():
+            try:
+                sys.stderr.write("\r\033[K" + (text and "dpro: " + text))
+                sys.stderr.flush()
+            except (OSError, ValueError):
+                pass
+
+    def _write(self):
+        self._folder.write_json(self._folder.file(FILE), {
+            **self._head, "limit_s": self._limit_s, "spent_s": round(time.perf_counter() - self._begin, 1),
+            "ended_early": self._ended_early, "probes": self._entries})
+
+
+def _forward(module, *args, **kwargs):
+    return module.forward(*args, **kwargs)
+
+
+class _State:
+    """Of the modules and the process, as it was before."""
+
+    def __init__(self, parts, given, device):
+        self._places = [(part, name) for outer in parts for part in outer.modules()
+                        for name, buffer in part._buffers.items() if buffer is not None]
+        self._tensors = [t for part in parts for t in (*part.parameters(), *part.buffers())]
+        self._own = [(t, set(t.__dict__)) for t in self._tensors]
+        self._attributes = [module_state.Attributes(part) for part in parts]
+        self._random = [module_state.Random(part, tensors_in(given)) for part in parts]
+
+    def buffers(self):
+        return module_state.swapped([(part, name, part._buffers[name].detach().clone()) for part, name in self._places])
+
+    def restore(self):
+        for attributes in self._attributes:
+            attributes.restore()
+        for random in self._random[::-1]:
+            random.restore()
+        for t, own in self._own:  # torch.compile leaves marks there
+            for name in set(t.__dict__) - own:
+                del t.__dict__[name]
+        torch.clear_autocast_cache()

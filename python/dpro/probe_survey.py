@@ -1,0 +1,209 @@
+"""Which modules of the job are worth measuring, and what a call of each is given: seen in two training steps by hooks that
+the models' modules have meanwhile. In the first one, shapes and times are noted; of the modules then chosen, the second one
+keeps copies of what a call was given."""
+import threading
+import time
+import weakref
+
+import torch
+from torch.utils import _pytree
+
+from . import modules
+from .ddp_parameters import size_bytes, type_is
+from .probe_time import copy_of, tensors_in
+
+LEAST_SHARE = 0.02   # of the model's forward pass: modules below are left out
+OPENED_SHARE = 0.3   # modules from here on, other than repeated ones, are looked into
+DEEPEST = 4
+MOST_GROUPS = 16
+FIXED_COST = 8       # of compiling anything, in modules
+MOST_COPIES_BYTES = 4 << 30
+
+
+class Seen:
+    """The first call of a module in a step, as far as it is known without its tensors."""
+
+    def __init__(self, name, module, caller):
+        self.name, self.module, self.caller = name, module, caller
+        self.children = []    # modules that it called
+        self.seconds = 0.0    # in its forward, of all calls
+        self.n_inside = 1     # modules called within, itself among them
+        self.made_bytes = 0   # by the innermost modules within
+        self.inputs = None    # [[type, shape], ...]
+        self.takes = None     # the module that made its first argument
+        self.key = None       # alike modules have the same
+        self.autocast = None  # (enabled, type) of its device
+        self.copies = None    # (args, kwargs), from the second step
+        self.problem = None
+
+
+def _shape(t):
+    return [str(t.dtype).replace("torch.", ""), list(t.shape)]
+
+
+def _key(seen, given, result):
+    """Of what tells modules apart that take another time."""
+    own = [(name, _shape(t), t.requires_grad) for name, t in (*seen.module.named_parameters(), *seen.module.named_buffers())]
+    return repr((type(seen.module).__module__, repr(seen.module), own, seen.module.training, seen.autocast,
+                 [(_shape(t), t.requires_grad) for t in given], [_shape(t) for t in tensors_in(result)]))
+
+
+def _autocast(device):
+    if not hasattr(torch, "get_autocast_dtype"):  # before 2.4
+        return (torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()) if device == "cpu" else (
+            torch.is_autocast_enabled(), torch.get_autocast_gpu_dtype())
+    return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+
+
+class Survey:
+    """From watch() to unwatch(): a step's calls. failed(problem) is told of what went wrong, and no more is seen then."""
+
+    def __init__(self, models, device, failed):
+        self._named = list(modules.of_models(models))
+        self._device, self._failed = device, failed
+        self._handles, self._open, self._made = [], [], {}
+        self._thread = threading.get_ident()
+        self.seen = {}     # by name, in the order of the calls
+        self._wanted = None
+        self._copied_bytes = 0
+
+    def watch(self, wanted=None):
+        """`wanted`: the Seen of which copies are to be kept; None: all are looked at."""
+        self._wanted = wanted if wanted is None else {id(seen.module): seen for seen in wanted}
+        for name, module in self._named:
+            if wanted is None:
+                self._handles += [
+                    module.register_forward_pre_hook(self._guarded(self._entered, name), with_kwargs=True),
+                    module.register_forward_hook(self._guarded(self._left, name), with_kwargs=True)]
+            elif id(module) in self._wanted:
+                self._handles.append(module.register_forward_pre_hook(self._guarded(self._copy, name), with_kwargs=True))
+
+    def unwatch(self):
+        handles, self._handles, self._open, self._made = self._handles, [], [], {}
+        for handle in handles:
+            handle.remove()
+
+    def _guarded(self, function, name):
+        def hook(module, *args):
+            if not self._handles or threading.get_ident() != self._thread or not torch.is_grad_enabled():
+                return
+            if torch._C._get_tracing_state() or torch._C._current_graph_task_id() != -1:
+                return
+            try:
+                function(name, module, *args)
+            except Exception as problem:
+                self.unwatch()
+                self._failed(problem)
+        return hook
+
+    def _entered(self, name, module, args, kwargs):
+        caller = self._open[-1][0] if self._open else None
+        seen, first = self.seen.get(name), False
+        if seen is None:
+            first = True
+            seen = self.seen[name] = Seen(name, module, caller)
+            seen.autocast = _autocast(self._device.type)
+            if caller:
+                caller.children.append(seen)
+            maker = self._made.get(id(args[0])) if args else None
+            if maker and maker[1]() is args[0]:
+                seen.takes = maker[0]
+        self._open.append((seen, first, tensors_in((args, kwargs)) if first else None, time.perf_counter()))
+
+    def _left(self, name, module, args, kwargs, result):
+        while self._open and self._open[-1][0].module is not module:  # whose forward failed
+            self._open.pop()
+        if not self._open:
+            return
+        seen, first, given, begin = self._open.pop()
+        seen.seconds += time.perf_counter() - begin
+        if not seen.children:
+            n_bytes = sum(map(size_bytes, tensors_in(result)))
+            for outer in (seen, *(entry[0] for entry in self._open)):
+                outer.made_bytes += n_bytes
+        if first:
+            for outer in self._open:
+                outer[0].n_inside += 1
+            seen.inputs = [_shape(t) for t in given]
+            seen.key = _key(seen, given, result)
+            if type_is(result, torch.Tensor):
+                self._made[id(result)] = seen, weakref.ref(result)
+
+    def _copy(self, name, module, args, kwargs):
+        seen = self._wanted.pop(id(module), None)
+        if seen is None:
+            return
+        given = tensors_in((args, kwargs))
+        self._copied_bytes += sum(map(size_bytes, given))
+        if self._copied_bytes > MOST_COPIES_BYTES:
+            seen.problem = "there is too little memory to keep a copy of its inputs"
+            return
+        with torch.no_grad():
+            seen.copies = _pytree.tree_map_only(torch.Tensor, copy_of, (args, kwargs))
+
+
+class Group:
+    """Modules that are alike, the first of which is measured; or a run of neighbours, which are measured as one."""
+
+    def __init__(self, members):
+        self.members = members  # lists of Seen, each list a run
+        self.first = members[0]
+        self.seconds = sum(seen.seconds for run in members for seen in run)
+        self.n_inside = sum(seen.n_inside for seen in self.first)
+        self.made_bytes = sum(seen.made_bytes for seen in self.first)
+
+    @property
+    def worth(self):
+        """For what it costs."""
+        return self.seconds / (FIXED_COST + self.n_inside)
+
+
+def _is_one_of_many(seen, siblings, there):
+    """A block of a network: one of several of its class, or of a list of modules."""
+    if sum(type(other.module) is type(seen.module) for other in siblings) > 1:
+        return True
+    holder = there.get(seen.name.rpartition(".")[0]) if "." in seen.name else None
+    return type_is(holder, torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict) and len(holder) > 1
+
+
+def _visit(seen, siblings, there, whole, depth):
+    yield seen
+    if depth == DEEPEST or depth and (_is_one_of_many(seen, siblings, there) or seen.seconds < OPENED_SHARE * whole):
+        return
+    for child in seen.children:
+        if child.seconds >= LEAST_SHARE * whole:
+            yield from _visit(child, seen.children, there, whole, depth + 1)
+
+
+def choose(survey, models):
+    """The groups to be measured, the most worthwhile first."""
+    there = dict(modules.of_models(models))
+    groups = {}
+    for root in [seen for seen in survey.seen.values() if seen.caller is None and seen.key]:
+        for seen in _visit(root, [root], there, root.seconds, 0):
+            if seen.key:
+                groups.setdefault(seen.key, []).append([seen])
+    singles = [Group(members) for members in groups.values()]
+    found = sorted(singles, key=lambda group: -group.worth)[:MOST_GROUPS]
+    return found + _runs([run[0] for group in found for run in group.members], survey)
+
+
+def _runs(chosen, survey):
+    """Of the blocks that follow each other the first two, and all: each takes what the one before it made, and nothing else."""
+    there, found = {id(seen) for seen in chosen}, []
+    for seen in survey.seen.values():
+        if id(seen) not in there or id(seen.takes) not in there or len(seen.inputs) != 1 or seen.takes.caller is not seen.caller:
+            continue
+        if found and found[-1][-1] is seen.takes:
+            found[-1].append(seen)
+        else:
+            found.append([seen.takes, seen])
+    groups = []
+    for run in found:
+        alike = [seen for seen in run if sum(type(other.module) is type(seen.module) for other in run) > 1]
+        first = next(([a, b] for a, b in zip(alike, alike[1:]) if b.takes is a), None)
+        if first:
+            groups.append(Group([first]))
+        if len(run) > 2:
+            groups.append(Group([run]))
+    return groups

@@ -1,0 +1,124 @@
+"""Times of both passes of a call outside of training, as they are within a step: parameters and what was kept are not in the
+caches any more, what the neighbours have just made is.
+
+Nothing of the job's is written to: gradients are asked for by torch.autograd.grad, which accumulates none and calls no hook of
+DDP's, inputs are copies."""
+import time
+
+import torch
+from torch.utils import _pytree
+
+CACHE_BYTES, MOST_CACHE_BYTES = 32 << 20, 128 << 20
+GRADIENT = 1e-3  # of outputs, about
+
+
+def _cache_bytes(device):
+    if device.type == "cuda":
+        return getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or MOST_CACHE_BYTES
+    try:
+        with open("/sys/devices/system/cpu/cpu0/cache/index3/size", encoding="ascii") as file:
+            return int(file.read().strip().rstrip("K")) << 10
+    except (OSError, ValueError):
+        return CACHE_BYTES
+
+
+class Stopwatch:
+    """Nanoseconds of what this device did. Of one thread on a CPU it is CPU time, whatever else the machine does."""
+
+    def __init__(self, device):
+        self._device = device
+        self.clock = "wall"
+        self._now = time.perf_counter_ns
+        if device.type == "cpu" and torch.get_num_threads() == 1:
+            self.clock, self._now = "cpu", time.thread_time_ns
+        self._other = torch.empty(min(2 * _cache_bytes(device), MOST_CACHE_BYTES), dtype=torch.uint8, device=device)
+        self._generator = torch.Generator(device=device)
+        self._generator.manual_seed(1)
+
+    def now(self):
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return self._now()
+
+    def empty_caches(self):
+        self._other.add_(1)
+
+    def gradient(self, output):
+        return torch.randn(output.shape, generator=self._generator, device=output.device, dtype=torch.float32).mul_(
+            GRADIENT).to(output.dtype)
+
+
+def copy_of(t):
+    return t.detach().clone().requires_grad_(t.requires_grad)
+
+
+def tensors_in(value):
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _differentiable(result):
+    return [t for t in tensors_in(result) if t.requires_grad and t.is_floating_point()]
+
+
+class Call:
+    """What modules are given, and what gradients are asked of them: of the inputs that had one and of the parameters."""
+
+    def __init__(self, args, kwargs, parts, stopwatch):
+        self._given = args, kwargs
+        self._parameters = list({id(p): p for part in parts for p in part.parameters() if p.requires_grad}.values())
+        self._parts, self._stopwatch, self._gradients = parts, stopwatch, None
+
+    def of_batch(self, size):
+        """With the first dimension of each input cut, or repeated."""
+        def resized(t):
+            parts = [t] * (size // t.shape[0]) if size > t.shape[0] else [t[:size]]
+            return torch.cat(parts).detach().requires_grad_(t.requires_grad)
+
+        with torch.no_grad():
+            return Call(*_pytree.tree_map_only(torch.Tensor, resized, self._given), self._parts, self._stopwatch)
+
+    def inputs(self):
+        return _pytree.tree_map_only(torch.Tensor, copy_of, self._given)
+
+    def both_passes(self, compute):
+        """(ns of the forward pass, of the backward pass)"""
+        watch = self._stopwatch
+        watch.empty_caches()
+        args, kwargs = self.inputs()
+        begin = watch.now()
+        result = compute(*args, **kwargs)
+        forward_ns = watch.now() - begin
+        outputs = _differentiable(result)
+        wanted = [t for t in tensors_in((args, kwargs)) if t.requires_grad] + self._parameters
+        if not outputs or not wanted:
+            return forward_ns, 0
+        if self._gradients is None or [g.shape for g in self._gradients] != [t.shape for t in outputs]:
+            self._gradients = [watch.gradient(t) for t in outputs]
+        watch.empty_caches()
+        gradients = [gradient.to(t.dtype, copy=True) for gradient, t in zip(self._gradients, outputs)]
+        begin = watch.now()
+        found = torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
+        backward_ns = watch.now() - begin
+        del found
+        return forward_ns, backward_ns
+
+    def kept_bytes(self, compute):
+        """Of storages that the backward pass needs, without inputs, parameters and buffers."""
+        args, kwargs = self.inputs()
+        own = {t.untyped_storage()._cdata for part in self._parts for t in (*part.parameters(), *part.buffers())}
+        own |= {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
+        kept = {}
+
+        def pack(t):
+            try:
+                storage = t.untyped_storage()
+                if storage._cdata not in own:
+                    kept[storage._cdata] = storage.nbytes()
+            except (RuntimeError, NotImplementedError):  # of a kind without a storage
+                pass
+            return t.detach()
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            result = compute(*args, **kwargs)
+        del result
+        return sum(kept.values())

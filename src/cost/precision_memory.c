@@ -174,8 +174,13 @@ static uint32_t cast_gradient(struct typing *t, const struct graph_operand *o, u
 
 /* ---- what an op reads ---- */
 
-static uint8_t type_of(const struct typing *t, uint32_t block)
+static void set_type(struct typing *t, uint32_t op, uint32_t block);
+
+/* What an op makes is read within it, too, before that is over. */
+static uint8_t type_of(struct typing *t, uint32_t block)
 {
+    if (t->types[block] == UNKNOWN && t->m->blocks[block].made_by != MEMORY_NONE)
+        set_type(t, t->m->blocks[block].made_by, block);
     return t->types[block] == BITS_16 ? BITS_16 : BITS_32;
 }
 

@@ -19,7 +19,6 @@ enum { MOST_MICRO_BATCHES = 64, MOST_IN_SETS = 9, MOST_EXCHANGED = 128, MOST_ROU
 #define WORTH_MICRO_BATCHES                                                                        \
     0.01 /* of an iteration: the job's script has to be changed for them                           \
           */
-#define MB(bytes) ((double)(bytes)*1e-6)
 
 struct choosing {
     struct memory_search *search;
@@ -300,8 +299,8 @@ static int find_budget(const struct dpro_model *model, const struct dpro_optimiz
     }
     if (capacity > 0 && search->budget_bytes > capacity)
         log_line(&o->sink, DPRO_LOG_WARN,
-                 "the budget of %.1f MB is more than the %.1f MB that the job's device has",
-                 MB(search->budget_bytes), MB(capacity));
+                 "the budget of %.4g GB is more than the %.4g GB that the job's device has",
+                 (double)search->budget_bytes / 1e9, (double)capacity / 1e9);
     return 0;
 }
 

@@ -1,6 +1,7 @@
 /* report/optimize_memory.c: see optimize_memory.h. */
 #include "report/optimize_memory.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "report/table.h"
@@ -45,25 +46,25 @@ void optimize_memory_text(struct writer *w, const struct dpro_optimize_report *r
     if (before.bytes == 0)
         return;
     if (b.needed && b.fits) {
-        table_paragraph(
-            w, "Verdict", 10, "%s MB at the peak instead of %s MB, which fits the %s MB, %s",
-            MEGABYTES(best.bytes), MEGABYTES(before.bytes), MEGABYTES(b.budget_bytes), time);
+        table_paragraph(w, "Verdict", 10, "%s at the peak instead of %s, which fits the %s, %s",
+                        BYTES_TEXT(best.bytes), BYTES_TEXT(before.bytes),
+                        BYTES_TEXT(b.budget_bytes), time);
     } else if (b.needed) {
         struct dpro_memory_choice lowest = lowest_choice(r->optimum);
-        table_paragraph(
-            w, "Verdict", 10,
-            "nothing that was tried fits %s MB: the job holds %s MB at its peak (%s), "
-            "and at least %s MB (%s), which is %s MB too much; the smallest budget that "
-            "it fits is %llu bytes",
-            MEGABYTES(b.budget_bytes), MEGABYTES(before.bytes), PLACE(&before),
-            MEGABYTES(b.least_bytes), lowest.name, MEGABYTES(b.least_bytes - b.budget_bytes),
-            (unsigned long long)b.least_bytes);
+        table_paragraph(w, "Verdict", 10,
+                        "nothing that was tried fits %s: the job holds %s at its peak (%s), "
+                        "and at least %s (%s), which is %s too much; the smallest budget that "
+                        "it fits is %llu bytes",
+                        BYTES_TEXT(b.budget_bytes), BYTES_TEXT(before.bytes), PLACE(&before),
+                        BYTES_TEXT(b.least_bytes), lowest.name,
+                        BYTES_TEXT(b.least_bytes - b.budget_bytes),
+                        (unsigned long long)b.least_bytes);
     } else {
         char fits[NUMBER_TEXT + 24] = "";
         if (b.budget_bytes > 0)
-            snprintf(fits, sizeof fits, ", which fits %s MB", MEGABYTES(b.budget_bytes));
-        table_paragraph(w, "Memory", 10, "%s MB at its peak by the model (%s)%s",
-                        MEGABYTES(best.bytes), PLACE(&best), fits);
+            snprintf(fits, sizeof fits, ", which fits %s", BYTES_TEXT(b.budget_bytes));
+        table_paragraph(w, "Memory", 10, "%s at its peak by the model (%s)%s",
+                        BYTES_TEXT(best.bytes), PLACE(&best), fits);
     }
 }
 
@@ -95,7 +96,7 @@ void optimize_memory_table(struct writer *w, const struct dpro_optimize_report *
         table_cell(&t, "%u", choice.n_recomputed);
         table_cells(&t, TIME(choice.iteration_ns));
         table_cell(&t, "%s %%", SIGNED(100 * ((double)choice.iteration_ns / (double)own_ns - 1)));
-        table_cell(&t, "%s MB", MEGABYTES(choice.peak_bytes));
+        table_cell(&t, "%s", BYTES_TEXT(choice.peak_bytes));
         table_cells(&t, choice.chosen ? "chosen" : choice.fits ? "fits" : "");
     }
     writer_text(w, "\n");
@@ -110,10 +111,10 @@ const char *optimize_memory_warning(char out[224], const struct dpro_optimize_re
     double most = (double)best.bytes + HALF_OF_95 * best.std_bytes;
     out[0] = '\0';
     if (b.budget_bytes > 0 && b.fits && most > (double)b.budget_bytes)
-        snprintf(out, 224,
-                 "the peak is unsure by +- %s MB and may not fit; a budget of %s MB is sure to",
-                 MEGABYTES(HALF_OF_95 * best.std_bytes),
-                 MEGABYTES((double)b.budget_bytes - HALF_OF_95 * best.std_bytes));
+        snprintf(
+            out, 224, "the peak is unsure by +- %s and may not fit; a budget of %s is sure to",
+            BYTES_TEXT(llround(HALF_OF_95 * best.std_bytes)),
+            BYTES_TEXT(llround(fmax(0, (double)b.budget_bytes - HALF_OF_95 * best.std_bytes))));
     return out;
 }
 

@@ -67,6 +67,7 @@ static void write_next(struct writer *w, const struct optimize_facts *f)
     bool alone = dpro_model_n_tensors(r->model) == 0;
     const char *launcher = alone ? "python train.py" : launchers[dpro_model_stack(r->model)];
     const char *plan = r->plan ? r->plan : "plan";
+    uint32_t parts = dpro_strategy_micro_batches(dpro_optimum_strategy(r->optimum, f->planned));
     char safe[200];
     utf8_escape(safe, sizeof safe, plan, strlen(plan));
     if (!f->is_named)
@@ -77,10 +78,12 @@ static void write_next(struct writer *w, const struct optimize_facts *f)
     else if (!r->plan)
         table_paragraph(w, "Next", 10, "-o plan/ writes this strategy as a plan for the job");
     else if (dpro_model_stack(r->model) != DPRO_STACK_BYTEPS)
-        table_paragraph(w, "Next", 10,
-                        "dpro verify --plan %s -- %s shows what it brings; dpro profile --plan %s "
-                        "-- %s runs the job with it",
-                        safe, launcher, safe, launcher);
+        table_paragraph(
+            w, "Next", 10,
+            "%sdpro verify --plan %s -- %s shows what it brings; dpro profile --plan %s "
+            "-- %s runs the job with it",
+            parts > 1 ? "put dpro.micro_batches() into the script; then " : "", safe, launcher,
+            safe, launcher);
     else
         table_paragraph(w, "Next", 10,
                         "dpro profile --plan %s -o TRACE2 -- %s runs the job with it; dpro compare "
@@ -140,7 +143,7 @@ static void write_memory_verdict(struct writer *w, const struct optimize_facts *
     if (dpro_strategy_micro_batches(dpro_optimum_strategy(f->report->optimum, DPRO_BEST)) > 1)
         table_wrapped(w, "Script", 10,
                       "a plan can't cut the job's batch by itself: its script has to, which takes "
-                      "two lines; --no-accumulate does without");
+                      "two lines (dpro.micro_batches); --no-accumulate does without");
     if (dpro_model_n_tensors(f->report->model) > 0) {
         table_paragraph(w, "At most", 10,
                         "no bucketing without compression makes such an iteration shorter than %s",

@@ -198,9 +198,8 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_report 
         words_add(&where, ", ", "%s", phase);
     if (phase && after.module)
         words_add(&where, " ", after.module[0] ? "of %.200s" : "of the model itself", after.module);
-    table_paragraph(w, "Memory", 9, "%s MB -> %s MB +- %s %% at its peak (%s)",
-                    MEGABYTES(before.bytes), MEGABYTES(after.bytes), NUMBER(half_pct(&after), 1),
-                    where.text);
+    table_paragraph(w, "Memory", 9, "%s -> %s +- %s %% at its peak (%s)", BYTES_TEXT(before.bytes),
+                    BYTES_TEXT(after.bytes), NUMBER(half_pct(&after), 1), where.text);
 }
 
 struct part {

@@ -44,10 +44,21 @@ const char *words_trimmed(char out[NUMBER_TEXT], double value)
 
 const char *words_bytes(char out[NUMBER_TEXT], uint64_t bytes)
 {
-    const char *unit = bytes >= 10000000000 ? " GB" : bytes >= 100000 || bytes == 0 ? " MB" : " kB";
-    double value = (double)bytes / (unit[1] == 'G' ? 1e9 : unit[1] == 'M' ? 1e6 : 1e3);
+    static const struct {
+        uint64_t from;
+        double size;
+        const char *text;
+    } units[] = {{10000000000000, 1e12, " TB"},
+                 {10000000000, 1e9, " GB"},
+                 {100000, 1e6, " MB"},
+                 {1, 1e3, " kB"},
+                 {0, 1e6, " MB"}};
+    size_t i = 0;
+    while (bytes < units[i].from)
+        i++;
+    double value = (double)bytes / units[i].size;
     int n = writer_format_fixed(out, NUMBER_TEXT - 4, value, 1);
-    strcpy(out + (n < 0 ? 0 : n), unit);
+    strcpy(out + (n < 0 ? 0 : n), units[i].text);
     return out;
 }
 

@@ -17,7 +17,7 @@
 /* "12.3" of 12,300,000 bytes. */
 #define MEGABYTES(bytes) NUMBER((double)(bytes) / 1e6, 1)
 
-/* The same with a unit, of which kB, MB or GB a reader needs: "12.3 MB". */
+/* The same with a unit, of which kB, MB, GB or TB a reader needs: "12.3 MB". */
 #define BYTES_TEXT(bytes) words_bytes((char[NUMBER_TEXT]){""}, bytes)
 
 const char *words_time(char out[NUMBER_TEXT], int64_t ns);

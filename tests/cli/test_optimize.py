@@ -422,6 +422,17 @@ class Optimize(Case):
         memory = dpro("optimize", job, "--memory", "1MB", "--json").json["memory"]
         self.assertEqual({c["micro_batches"] for c in memory["choices"]}, {1, 2, 3, 4, 6, 12})
 
+    def test_sizes_are_told_in_the_unit_that_a_reader_needs(self):
+        for budget, told in (("1TB", "1000.0 GB"), ("30TB", "30.0 TB"), ("16GiB", "17.2 GB"), ("200MB", "200.0 MB")):
+            self.assertIn("which fits " + told, dpro("optimize", DEMO, "--memory", budget).out)
+
+    def test_a_plan_with_micro_batches_says_what_the_script_needs_before_it_is_verified(self):
+        alone = single_process(self.path("alone"))
+        peak = self.optimize(alone, "--memory", "1TB")["memory"]["baseline_peak_bytes"]
+        for more, needs in ((["--memory", str(peak // 3)], True), (["--memory", str(peak * 9 // 10), "--no-accumulate"], False)):
+            out = " ".join(dpro("optimize", alone, "-o", self.path("plan"), *more).out.split())
+            self.assertEqual("Next put dpro.micro_batches() into the script; then dpro verify" in out, needs, out)
+
     def test_a_single_process_is_made_to_fit(self):
         alone = single_process(self.path("alone"))
         self.assert_error(dpro("optimize", alone), INPUT, "one rank, which sends its gradients to nobody")

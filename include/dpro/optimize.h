@@ -153,7 +153,8 @@ DPRO_API struct dpro_memory_budget dpro_optimum_memory_budget(const struct dpro_
 
 /* What was tried to make a job fit, before its communication was searched; none where it does. The
  * one that was chosen is the fastest that fits. One with micro-batches must be faster than all
- * others by 1 %: a plan alone can't give it to a job. */
+ * others by 1 %, as a plan alone can't give it to a job, and by a standard error of its time, which
+ * nobody recorded. */
 struct dpro_memory_choice {
     const char *name;    /* "as it ran", "recompute all", "accumulate 2", "recompute chosen", ... */
     uint32_t n_computed; /* modules that are compiled, or in 16 bits */

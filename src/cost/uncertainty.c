@@ -173,8 +173,8 @@ static void add_change(const struct dpro_model *before, const struct dpro_model 
         add(u, DPRO_UNCERTAIN_CHANGE, 0, UNCERTAINTY_SERVERS, UNCERTAINTY_SERVERS * (1 + gain));
 }
 
-/* How far the time of another batch is from what the prior says of it, for each factor of two: half
- * a batch took 0.42 to 0.56 of the time on five kinds of networks. */
+/* For each factor of two: half a batch
+ * took 0.42 to 0.56 of the time on five kinds of networks. */
 #define BATCH_ERROR 0.07
 
 /* The same where probes measured other batches, however many times as large. */
@@ -188,7 +188,7 @@ static double measured_batch_error(const struct dpro_model *m, double ratio)
     return ratio == 1 ? 0 : hypot(BATCH_PROBE_ERROR, fmax(forward, backward));
 }
 
-static double batch_error(const struct dpro_model *before, const struct dpro_model *after)
+double uncertainty_of_batch(const struct dpro_model *before, const struct dpro_model *after)
 {
     double ratio = after->memory.batch_ratio > 0 ? after->memory.batch_ratio : 1;
     double was = before->memory.batch_ratio > 0 ? before->memory.batch_ratio : 1;
@@ -244,7 +244,7 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     add_change(before, after, gain, unmeasured, (overlap_of(before) - overlap_of(after)) / after_ns,
                unhidden(models) / after_ns, &u);
     double faults = strategy_fault_ns(after, &after->baseline, after->ranks[0].program).std;
-    double batch = hypot(batch_error(before, after), faults / after_ns);
+    double batch = hypot(uncertainty_of_batch(before, after), faults / after_ns);
     add(&u, DPRO_UNCERTAIN_BATCH, 0, batch, batch * ratio);
     double error = computing.std_ns / after_ns;
     add(&u, DPRO_UNCERTAIN_COMPUTING, 0, error, error * ratio);

@@ -31,5 +31,8 @@ void estimate_scale(struct dpro_estimate *estimate, double ratio);
 void uncertainty_move(const struct dpro_model *model, size_t number, double errors,
                       struct arena *arena, struct dpro_model *moved);
 
+/* How far the time of another batch, or of micro-batches, is from what the model says of it: a
+ * standard error, relative. */
+double uncertainty_of_batch(const struct dpro_model *before, const struct dpro_model *after);
 /* Of two models of one job, each under its own strategy: as it ran and otherwise. */
 struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after);

@@ -14,11 +14,9 @@
 #include "cost/evaluate.h"
 #include "cost/model_memory.h"
 #include "cost/strategy_memory.h"
+#include "cost/uncertainty.h"
 
 enum { MOST_MICRO_BATCHES = 64, MOST_IN_SETS = 9, MOST_EXCHANGED = 128, MOST_ROUNDS = 8 };
-#define WORTH_MICRO_BATCHES                                                                        \
-    0.01 /* of an iteration: the job's script has to be changed for them                           \
-          */
 
 struct choosing {
     struct memory_search *search;
@@ -54,6 +52,18 @@ void memory_search_tell(struct memory_search *s, bool computed)
         s->choices.at[i].chosen = i + 1 == s->best[computed];
 }
 
+/* By how much of an iteration micro-batches must win: a standard error of how long they take, which
+ * is assumed where recomputation was recorded, and what changing the script for them is worth. */
+static double handicap(const struct choosing *c)
+{
+    const double WORTH_A_SCRIPT = 0.01;
+    struct dpro_model after = *c->model;
+    after.baseline = c->strategy;
+    return c->strategy.micro_batches > MAX(c->model->baseline.micro_batches, 1)
+               ? WORTH_A_SCRIPT + uncertainty_of_batch(c->model, &after)
+               : 0;
+}
+
 /* Notes the strategy at hand; chooses it where it is the best that fits. */
 static bool try(struct choosing *c, const char *name, bool is_exact)
 {
@@ -68,7 +78,7 @@ static bool try(struct choosing *c, const char *name, bool is_exact)
                                         .exact = is_exact};
     choice.fits = choice.peak_bytes <= to->budget_bytes;
     to->least_bytes = MIN(to->least_bytes, choice.peak_bytes);
-    double ns = (double)choice.iteration_ns * (1 + (parts > 1 ? WORTH_MICRO_BATCHES : 0));
+    double ns = (double)choice.iteration_ns * (1 + handicap(c));
     bool computed = choice.n_computed > 0;
     if (choice.fits && ns < c->best_ns[computed]) {
         c->best_ns[computed] = ns;

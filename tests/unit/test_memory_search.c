@@ -334,6 +334,32 @@ static void test_the_least_budget_is_that_of_the_best_set_of_modules_of_all_leve
     assert_true(20 * n_off <= n_seeds);
 }
 
+static void test_a_batch_is_not_cut_for_less_than_what_is_unsure_of_it(void **state)
+{
+    (void)state;
+    for (int much = 0; much <= 1; much++) {
+        struct blocks *blocks;
+        struct dpro_model *model = job_of(5, &blocks);
+        struct dpro_optimize_options options = {.memory_bytes = peak_of(model, 0) * 9 / 10};
+        int64_t own_ns = evaluate_once(model);
+        for (uint32_t i = 0; i < N_BLOCKS; i++)
+            blocks->modules[i].recompute_ns = blocks->program_calls[i].recompute_ns =
+                own_ns * (much ? 60 : 5) / 100;
+        struct dpro_optimum *o = optimum_of(model, &options);
+        int64_t cut_ns = INT64_MAX;
+        for (uint32_t i = 0; i < dpro_optimum_n_memory_choices(o); i++) {
+            struct dpro_memory_choice choice = dpro_optimum_memory_choice(o, i);
+            if (choice.micro_batches > 1 && choice.fits && choice.iteration_ns < cut_ns)
+                cut_ns = choice.iteration_ns;
+        }
+        assert_true(cut_ns < own_ns * 102 / 100); /* by the model it is faster in both cases */
+        assert_int_equal(chosen_of(o).micro_batches > 1, much);
+        dpro_optimum_destroy(o);
+        dpro_model_destroy(model);
+        free(blocks);
+    }
+}
+
 static uint64_t seen_memory, seen_peak;
 
 /* Takes back what is recomputed, or recomputes all. */
@@ -400,6 +426,7 @@ int main(void)
         cmocka_unit_test(test_where_nothing_fits_the_least_budget_does),
         cmocka_unit_test(test_the_least_budget_is_that_of_the_best_set_of_modules_of_all_levels),
         cmocka_unit_test(test_a_batch_is_cut_where_that_is_faster),
+        cmocka_unit_test(test_a_batch_is_not_cut_for_less_than_what_is_unsure_of_it),
         cmocka_unit_test(test_no_pass_breaks_the_budget),
         cmocka_unit_test(test_what_is_not_known_is_said),
     };

@@ -7,6 +7,8 @@ from . import plan as plans
 from . import report
 from .report import say
 
+WAYS = {"recompute": "recomputed in the backward pass", "compile": "compiled", "bf16": "computed in bfloat16"}  # of modules
+
 _last = None  # the newest entry for rank.json
 _sends = False  # what it says of communication is done
 
@@ -72,22 +74,17 @@ def _times(plan):
 def tell_modules(plan, rank, name, ways):
     """Modules of the models `name` go these ways (module_ways.py); rank 0 says so."""
     global _last
-    from . import computing, recompute
-    recomputed = [way.name for way in ways if type(way) is recompute.Recomputed]
-    computed = [way for way in ways if type(way) is computing.Computed]
-    compiled, bf16 = [way.name for way in computed if way.compiles], [way.name for way in computed if way.bf16]
-    _last = {"path": plan.path, "applied": True, "reason": None, "expected": plan.expected,
-             "modules": {"recompute": recomputed, "compile": compiled, "bf16": bf16}}
+    names = {key: [way.name for way in ways if key in way.keys] for key in WAYS}
+    _last = {"path": plan.path, "applied": True, "reason": None, "expected": plan.expected, "modules": names}
     if rank != 0:
         return
-    parts = [(recomputed, "recomputed in the backward pass"), (compiled, "compiled"), (bf16, "computed in bfloat16")]
-    text = "plan applied to %s: %s" % (name, ", ".join(_count(names) + what for names, what in parts if names))
-    if compiled or bf16:
-        text += ", which %s" % ("rounds to 8 bits" if bf16 else "rounds otherwise")
+    text = "plan applied to %s: %s" % (name, ", ".join(_count(names[key]) + what for key, what in WAYS.items() if names[key]))
+    if names["compile"] or names["bf16"]:
+        text += ", which %s" % ("rounds to 8 bits" if names["bf16"] else "rounds otherwise")
     memory, expected = plan.memory, []
     if memory.peak_bytes and memory.baseline_peak_bytes:
         expected.append("a peak of %s instead of %s" % (size_text(memory.peak_bytes), size_text(memory.baseline_peak_bytes)))
-    if computed and not _sends and _times(plan):
+    if (names["compile"] or names["bf16"]) and not _sends and _times(plan):
         expected.insert(0, _times(plan))
     report.tell(text + ("; expected: " + ", ".join(expected) if expected else ""))
 

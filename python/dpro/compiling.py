@@ -2,6 +2,7 @@
 
 The backend is inductor, with the backward pass compiled at once. A graph that inductor fails at runs as it is. Graphs are not
 cut at DDP's buckets."""
+import contextlib
 import sys
 import types
 
@@ -47,8 +48,9 @@ class Compiled:
 
 
 def _backward_too():
-    import torch._functorch.config
-    return torch._functorch.config.patch(force_non_lazy_backward_lowering=True)
+    import torch._functorch.config as config
+    name = "force_non_lazy_backward_lowering"
+    return config.patch({name: True}) if hasattr(config, name) else contextlib.nullcontext()  # older: in the first backward pass
 
 
 def _first_line(problem):

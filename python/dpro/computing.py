@@ -22,12 +22,13 @@ class Computed(module_ways.Way):
     def __init__(self, name, module, compiles, bf16):
         super().__init__(name, module)
         self.compiles, self.bf16 = compiles, bf16
+        self.keys = ("compile",) * compiles + ("bf16",) * bf16
         self.tried, self.problem = False, None
         self._compiled = None
         self._device = next((p.device.type for p in module.parameters()), "cpu")
 
     def is_like(self, other):
-        return type(other) is Computed and (self.compiles, self.bf16) == (other.compiles, other.bf16)
+        return type(other) is Computed and self.keys == other.keys
 
     def call(self, below, module, args, kwargs):
         if not self._applies(module, args, kwargs):
@@ -60,8 +61,13 @@ class Computed(module_ways.Way):
         self.tried = True
         if _trials:
             _trials.begin()
-        with module_ways.as_they_are():
-            self.problem = self._look(below, module, args, kwargs)
+        try:
+            with module_ways.as_they_are():
+                self.problem = self._look(below, module, args, kwargs)
+        except Exception as problem:
+            if report.is_the_jobs(problem):
+                raise
+            self.problem = "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0])
         if self.problem:
             self.on, self._compiled = False, None
         if _trials:

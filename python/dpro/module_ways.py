@@ -22,6 +22,7 @@ _as_they_are = threading.local()
 class Way:
     """How a module is computed while `on`. call(below, module, args, kwargs) stands for below(module, *args, **kwargs)."""
     order = 0  # smaller: outside of others
+    keys = ()  # what it is, as rank.json names it
 
     def __init__(self, name, module):
         self.name, self.on = name, False

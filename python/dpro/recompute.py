@@ -16,7 +16,7 @@ _depth = threading.local()  # of recomputed modules within each other
 
 class Recomputed(module_ways.Way):
     """A module that is recomputed while `on`."""
-    order = 0
+    order, keys = 0, ("recompute",)
 
     def __init__(self, name, module):
         super().__init__(name, module)

@@ -156,7 +156,8 @@ end()
     def test_what_the_ranks_agree_on_not_to_do(self):
         for body, value, text in (
                 (TRAIN, plan(["blocks.9"]), "the model has no module blocks.9 to be compiled"),
-                ('run(lambda model: torch.compile(model, backend="eager"))\nend()\n', plan(["tail"]), "tail can't be compiled: it is compiled"),
+                ('run(lambda model: torch.compile(model, backend="eager"))\nend()\n', plan(["tail"]),
+                 "tail can't be compiled: it is compiled"),
                 ("model = Net()\nmodel.tail = torch.jit.script(model.tail)\nrun(model=model)\nend()\n", plan(bf16=["tail"]),
                  "tail can't be computed in bfloat16: "),
                 ("model = Net()\nmodel.tail[0].forward = model.tail[0].forward\nrun(model=model)\nend()\n", plan(["tail.0"]),

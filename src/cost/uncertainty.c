@@ -222,6 +222,26 @@ static struct computing_change computing_of(const struct dpro_model *m)
     return all;
 }
 
+static double mean_work(const struct dpro_model *m, const struct dpro_strategy *s)
+{
+    double sum = 0;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        sum += (double)strategy_total_work(m, s, m->ranks[r].program);
+    return sum / m->n_ranks;
+}
+
+/* Of an iteration, what the changes take less as probes measured it. */
+static double measured_gain_ns(const struct dpro_model *before, const struct dpro_model *after)
+{
+    struct dpro_strategy s = after->baseline;
+    s.recomputed = NULL;
+    if (after->n_batch_points == 0) {
+        struct computing_change change = computing_of(after);
+        return change.before_ns - change.after_ns;
+    }
+    return mean_work(before, &before->baseline) - mean_work(after, &s);
+}
+
 struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after)
 {
     const struct dpro_model *const models[2] = {before, after};
@@ -240,7 +260,7 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     add(&u, DPRO_UNCERTAIN_MACHINE, machine, machine, RATIO_SHARE * machine * ratio);
     add(&u, DPRO_UNCERTAIN_MODEL, fabs(u.misfit), fabs(u.misfit), fabs(u.misfit * gain));
     struct computing_change computing = computing_of(after);
-    double unmeasured = before_ns / (after_ns + computing.before_ns - computing.after_ns) - 1;
+    double unmeasured = before_ns / (after_ns + measured_gain_ns(before, after)) - 1;
     add_change(before, after, gain, unmeasured, (overlap_of(before) - overlap_of(after)) / after_ns,
                unhidden(models) / after_ns, &u);
     double faults = strategy_fault_ns(after, &after->baseline, after->ranks[0].program).std;

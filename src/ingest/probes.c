@@ -65,6 +65,9 @@ static void measured_fini(struct measured *m)
     array_fini(&m->backward);
 }
 
+/* What repetitions differ by, at least, relative: few of them may be alike by chance. */
+#define LEAST_DEVIATION 0.05
+
 /* With its standard error, by the median deviation: an odd repetition moves neither. */
 static struct dpro_estimate median_of(const double *values, size_t n)
 {
@@ -73,9 +76,9 @@ static struct dpro_estimate median_of(const double *values, size_t n)
     double median = stats_median(room, n);
     for (size_t i = 0; i < n; i++)
         room[i] = fabs(values[i] - median);
-    double deviation = 1.4826 * stats_median(room, n);
+    double deviation = fmax(1.4826 * stats_median(room, n), LEAST_DEVIATION * median);
     mem_free(room);
-    return (struct dpro_estimate){median, n > 1 ? 1.2533 * deviation / sqrt((double)n) : median};
+    return (struct dpro_estimate){median, 1.2533 * deviation / sqrt((double)n)};
 }
 
 /* How many times as long as `own`. Ways take turns, so that repetitions of one number ran in the

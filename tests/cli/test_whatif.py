@@ -162,7 +162,8 @@ class WhatIf(Case):
     def test_the_parts_of_the_interval_add_up(self):
         facts = self.ask(BUNDLED, "--bucket-cap-mb", "100")
         parts = facts["uncertainty"]
-        self.assertEqual(sorted(parts), ["batch_size", "computing", "extrapolation", "iterations", "learnt_numbers", "machine_drift", "model_misfit"])
+        self.assertEqual(sorted(parts), ["batch_size", "computing", "extrapolation", "iterations", "learnt_numbers",
+                                         "machine_drift", "model_misfit"])
         for side in ("baseline", "predicted"):
             squares = sum(part[side + "_pct"] ** 2 for part in parts.values())
             self.assertAlmostEqual(squares ** 0.5, facts[side]["uncertainty_pct"], delta=0.01)

@@ -18,7 +18,9 @@ static int choose(const struct dpro_model *m, const char *text, unsigned bit, ui
 {
     bool *chosen = mem_array(m->n_modules + (size_t)1, sizeof *chosen);
     bool all = strcmp(text, "all") == 0 && m->n_modules > 0;
-    int rc = all ? 0 : modules_choose(m, text, chosen, err);
+    int rc = all ? 0
+                 : modules_choose(m, text, chosen,
+                                  bit == DPRO_COMPILED ? MODULES_COMPILED : MODULES_IN_BF16, err);
     for (uint32_t i = 0; i < m->n_modules && rc == 0; i++)
         if (all ? m->modules[i].parent == MODEL_NONE : chosen[i])
             ways[i] |= (uint8_t)bit;

@@ -22,7 +22,7 @@ static int change_recomputation(const struct dpro_changes *c, struct dpro_model 
 {
     if (!c->recompute)
         return 0;
-    int rc = modules_choose(m, c->recompute, m->baseline.recomputed, err);
+    int rc = modules_choose(m, c->recompute, m->baseline.recomputed, MODULES_RECOMPUTED, err);
     if (rc < 0)
         return rc;
     uint32_t n = 0;

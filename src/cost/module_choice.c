@@ -46,12 +46,13 @@ static const char *nearest(const struct dpro_model *model, const char *name)
     return found;
 }
 
-/* The model as a whole, whose name is empty, is meant by no pattern. */
+/* The model as a whole, whose name is empty, is meant by no other pattern. */
 static bool choose_pattern(const struct dpro_model *model, const char *pattern, bool *chosen)
 {
     bool any = false;
     for (uint32_t m = 0; m < model->n_modules; m++)
-        if (model->modules[m].name[0] != '\0' && fnmatch(pattern, model->modules[m].name, 0) == 0)
+        if ((model->modules[m].name[0] == '\0') == (pattern[0] == '\0') &&
+            fnmatch(pattern, model->modules[m].name, 0) == 0)
             any = chosen[m] = true;
     return any;
 }
@@ -63,18 +64,23 @@ static int no_such_module(const struct dpro_model *model, const char *name, stru
                           nearest(model, name));
 }
 
-static int choose_from_file(const struct dpro_model *model, const char *path, bool *chosen,
-                            struct dpro_error *err)
+/* A list of names alone is of whatever is asked for. */
+static int choose_from_file(const struct dpro_model *model, const char *path,
+                            enum module_list of_plan, bool *chosen, struct dpro_error *err)
 {
+    static const char *const keys[] = {[MODULES_RECOMPUTED] = "memory.recompute",
+                                       [MODULES_COMPILED] = "computation.compile",
+                                       [MODULES_IN_BF16] = "computation.bf16"};
     struct plan_file plan;
     int rc = plan_file_read(path, &plan, err);
-    if (rc == 0 && plan.recomputed.n == 0 && (!plan.is_list || plan.buckets.n > 0))
+    const name_array *const lists[] = {&plan.recomputed, &plan.compiled, &plan.in_bf16};
+    const name_array *names = lists[plan.is_list ? MODULES_RECOMPUTED : of_plan];
+    if (rc == 0 && names->n == 0 && (!plan.is_list || plan.buckets.n > 0))
         rc = dpro_error_set(err, DPRO_EFORMAT,
-                            "%s: it names no modules to recompute (memory.recompute, or a list of "
-                            "names)",
-                            plan.path);
-    for (size_t i = 0; i < plan.recomputed.n && rc == 0; i++) {
-        const char *name = strtab_get(&plan.strings, plan.recomputed.at[i]);
+                            "%s: it names no such modules (%s, or a list of names)", plan.path,
+                            keys[of_plan]);
+    for (size_t i = 0; rc == 0 && i < names->n; i++) {
+        const char *name = strtab_get(&plan.strings, names->at[i]);
         if (!choose_pattern(model, name, chosen))
             rc = no_such_module(model, name, err);
     }
@@ -98,17 +104,17 @@ static int choose_names(const struct dpro_model *model, char *names, bool *chose
 }
 
 int modules_choose(const struct dpro_model *model, const char *text, bool *chosen,
-                   struct dpro_error *err)
+                   enum module_list of_plan, struct dpro_error *err)
 {
     memset(chosen, 0, model->n_modules * sizeof *chosen);
     if (strcmp(text, "none") == 0)
         return 0;
     if (model->n_modules == 0)
-        return dpro_error_set(
-            err, DPRO_EUSAGE, "%s, so that what recomputing does can't be predicted; %s",
-            memory_is_known(model) ? "nothing tells which modules the job has"
-                                   : "nothing was recorded of what the ranks held",
-            "'dpro profile' records it");
+        return dpro_error_set(err, DPRO_EUSAGE, "%s, so that what this does can't be predicted; %s",
+                              memory_is_known(model)
+                                  ? "nothing tells which modules the job has"
+                                  : "nothing was recorded of what the ranks held",
+                              "'dpro profile' records it");
     if (strcmp(text, "all") == 0 || strcmp(text, "sqrt") == 0) {
         if (text[0] == 'a')
             memory_repeated(model, chosen);
@@ -119,10 +125,10 @@ int modules_choose(const struct dpro_model *model, const char *text, bool *chose
                 return 0;
         return dpro_error_set(err, DPRO_EUSAGE,
                               "the job's model repeats no block that keeps anything; name the "
-                              "modules to recompute");
+                              "modules that are meant");
     }
     if (strchr(text, '/') || (access(text, F_OK) == 0 && !choose_pattern(model, text, chosen)))
-        return choose_from_file(model, text, chosen, err);
+        return choose_from_file(model, text, of_plan, chosen, err);
     char *names = mem_copy_string(text);
     int rc = choose_names(model, names, chosen, err);
     mem_free(names);

@@ -3,7 +3,10 @@
 
 #include "cost/change.h"
 
+/* Which of a plan's lists. */
+enum module_list { MODULES_RECOMPUTED, MODULES_COMPILED, MODULES_IN_BF16 };
+
 /* Marks the modules that `text` chooses, as `recompute` in struct dpro_changes. Fails with
  * DPRO_EUSAGE where a name is none of the model's, or the model knows no modules. */
 int modules_choose(const struct dpro_model *model, const char *text, bool *chosen,
-                   struct dpro_error *err);
+                   enum module_list of_plan, struct dpro_error *err);

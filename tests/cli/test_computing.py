@@ -88,7 +88,19 @@ class Computing(Case):
                            (["--precision", "bf16=blocks.7"], "no module of the job is named 'blocks.7'")):
             with self.subTest(args):
                 self.assert_error(dpro("whatif", trace, *args), USAGE, says)
-        self.assert_error(dpro("whatif", BUNDLED, "--precision", "bf16"), USAGE, "which modules")
+        self.assert_error(dpro("whatif", BUNDLED, "--precision", "bf16"), USAGE, "can't be predicted")
+
+    def test_modules_of_a_plan_are_taken(self):
+        trace = self.probed(BLOCKS)
+        plan = {"schema": "dpro.plan/4", "computation": {"compile": ["blocks.1"], "bf16": ["blocks.0"], "changes_numerics": True}}
+        for of, options in ((json.dumps(plan), [["--compile"], ["--precision"]]), (json.dumps(["blocks.1"]), [["--compile"]])):
+            path = self.write("modules.json", of)
+            args = ["--compile", path] + (["--precision", "bf16=" + path] if len(options) > 1 else [])
+            facts = self.ask(trace, *args)
+            self.assertEqual(facts["computation"]["compiled"], ["blocks.1"])
+            self.assertEqual(facts["computation"]["bf16"], ["blocks.0"] if len(options) > 1 else [])
+        path = self.write("modules.json", json.dumps({**plan, "computation": {}}))
+        self.assert_error(dpro("whatif", trace, "--compile", path), INPUT, "computation.compile")
 
     def test_probes_of_another_run_count_by_name_and_class(self):
         path = self.write("probes.json", json.dumps(probes(BLOCKS)))
@@ -114,12 +126,11 @@ class Computing(Case):
         for args, least, most in ((["--accumulate", "2"], 0.78, 0.9), (["--accumulate", "4"], 0.7, 0.85),
                                   (["--batch-size", "8"], 0.4, 0.5), (["--batch-size", "32"], 2.2, 2.7)):
             with self.subTest(args):
-                facts, assumed = self.ask(trace, *args), self.ask(GPT, *args)
+                facts = self.ask(trace, *args)
                 ratio = 1 / facts["speedup"]
                 self.assertGreater(ratio, least)
                 self.assertLess(ratio, most)
-                self.assertLess(facts["uncertainty"]["batch_size"]["predicted_pct"],
-                                assumed["uncertainty"]["batch_size"]["predicted_pct"])
+                self.assertGreater(facts["uncertainty"]["batch_size"]["predicted_pct"], 10)
                 self.assertFalse(any("assumed" in w for w in facts["warnings"]), facts["warnings"])
 
     def test_what_the_compiler_leaves_as_it_is_is_told(self):

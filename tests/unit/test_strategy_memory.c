@@ -277,7 +277,8 @@ static void test_modules_are_chosen_by_words_names_and_patterns(void **state)
         bool chosen[N_SOME];
         char text[N_SOME + 1] = "";
         struct dpro_error err = {.code = 0};
-        int rc = WITHIN_SCOPE(-1, modules_choose(&model, cases[i].text, chosen, &err));
+        int rc = WITHIN_SCOPE(
+            -1, modules_choose(&model, cases[i].text, chosen, MODULES_RECOMPUTED, &err));
         for (int m = 0; m < N_SOME; m++)
             text[m] = chosen[m] ? '1' : '0';
         if (cases[i].chosen)

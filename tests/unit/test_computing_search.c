@@ -1,0 +1,170 @@
+/* test_computing_search.c: which modules are compiled, or in 16 bits, is searched together with
+ * buckets; of jobs with blocks of modules made by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/map.h"
+#include "cost/buckets.h"
+#include "optimize/result.h"
+#include "search_job.h"
+
+enum { N_BLOCKS = 3, A_BLOCK = 2, N_TENSORS = N_BLOCKS * A_BLOCK, N_MODULES = 1 + N_BLOCKS };
+
+struct modules {
+    struct model_module modules[N_MODULES];
+    struct model_call calls[N_MODULES];
+    char names[N_MODULES][16];
+};
+
+static struct computing_cost cost(double forward, double backward)
+{
+    return (struct computing_cost){
+        .is_known = true, .forward = {forward, 0}, .backward = {backward, 0}, .kept = 1};
+}
+
+/* The model and its blocks; the backward pass goes from the last block to the first. Ops: forward,
+ * one for each gradient, update. */
+static struct modules *add_modules(struct dpro_model *model, uint32_t n_blocks, uint32_t a_block)
+{
+    struct modules *b = calloc(1, sizeof *b);
+    struct model_op *ops = model->programs[0].ops;
+    assert_non_null(b);
+    for (uint32_t m = 0; m <= n_blocks; m++) {
+        uint32_t first = m == 0 ? 1 : 1 + (n_blocks - m) * a_block;
+        uint32_t n = m == 0 ? n_blocks * a_block : a_block;
+        snprintf(b->names[m], sizeof b->names[m], m == 0 ? "" : "blocks.%u", m - 1);
+        b->modules[m] = (struct model_module){.name = b->names[m],
+                                              .class = m == 0 ? "Net" : "Block",
+                                              .parent = m == 0 ? MODEL_NONE : 0,
+                                              .n_calls = 1,
+                                              .kept_bytes = 1};
+        b->calls[m] = (struct model_call){.module = m,
+                                          .parent = m == 0 ? MODEL_NONE : 0,
+                                          .op = first,
+                                          .forward_op = 0,
+                                          .forward_last = 0,
+                                          .backward_last = first + n - 1,
+                                          .forward_ns = ops[0].work_ns / (m == 0 ? 1 : n_blocks)};
+        for (uint32_t i = first; i < first + n; i++)
+            b->calls[m].backward_ns += ops[i].work_ns;
+    }
+    model->modules = b->modules;
+    model->n_modules = n_blocks + 1;
+    model->baseline.computing = NULL; /* was made for none */
+    model->baseline.recomputed = NULL;
+    model->programs[0].calls = b->calls;
+    model->programs[0].n_calls = n_blocks + 1;
+    return b;
+}
+
+static struct dpro_model *job_of(uint64_t seed, struct modules **modules)
+{
+    struct dpro_model *model = random_job(&(struct generate_options){
+        .seed = seed, .n_tensors = N_TENSORS, .n_ranks = 2, .n_streams = 1, .in_order = true});
+    *modules = add_modules(model, N_BLOCKS, A_BLOCK);
+    return model;
+}
+
+/* 0.6 to 1.2, by chance. */
+static double some_ratio(uint64_t *state)
+{
+    *state += 0x9e3779b97f4a7c15u;
+    return 0.6 + 0.6 * (double)(map_mix(*state) >> 11) * 0x1p-53;
+}
+
+static void draw_costs(struct modules *b, uint64_t seed)
+{
+    uint64_t state = seed;
+    for (uint32_t m = 0; m < N_MODULES; m++)
+        for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++)
+            b->modules[m].costs[way] = cost(some_ratio(&state), some_ratio(&state));
+}
+
+static const struct dpro_optimize_options both = {.computing = DPRO_COMPILED | DPRO_BF16};
+
+/* Buckets by the bits of `set`: whether one ends after a tensor. */
+static void set_buckets(struct dpro_strategy *s, uint32_t set)
+{
+    s->n_buckets = 0;
+    for (uint32_t t = 0, first = 0; t < N_TENSORS; t++)
+        if (t + 1 == N_TENSORS || set >> t & 1) {
+            s->buckets[s->n_buckets++] =
+                (struct strategy_bucket){.first = first, .n = t + 1 - first, .partitions = 1};
+            first = t + 1;
+        }
+}
+
+/* The least of all buckets, with all ways of the whole model and of each block; *alone_ns without
+ * ways. */
+static int64_t brute_force(const struct dpro_model *model, int64_t *alone_ns)
+{
+    struct arena arena = {0};
+    struct evaluator *evaluator = evaluator_create(model);
+    struct dpro_strategy s = buckets_make(model, &arena);
+    int64_t least = INT64_MAX;
+    *alone_ns = INT64_MAX;
+    for (uint32_t set = 0; set < 1u << (N_TENSORS - 1); set++)
+        for (uint32_t ways = 0; ways < (1u << 2 * N_BLOCKS) + DPRO_N_COMPUTINGS; ways++) {
+            bool whole = ways >> 2 * N_BLOCKS;
+            memset(s.computing, 0, N_MODULES);
+            for (uint32_t m = 1; m < N_MODULES && !whole; m++)
+                s.computing[m] = ways >> 2 * (m - 1) & 3;
+            if (whole)
+                s.computing[0] = ways & 3;
+            set_buckets(&s, set);
+            int64_t ns = evaluate(evaluator, &s);
+            least = ns < least ? ns : least;
+            if (ways == 0 && ns < *alone_ns)
+                *alone_ns = ns;
+        }
+    evaluator_destroy(evaluator);
+    arena_fini(&arena);
+    return least;
+}
+
+static int64_t value_of(const struct dpro_model *model, const struct dpro_strategy *s)
+{
+    struct evaluator *evaluator = evaluator_create(model);
+    int64_t ns = evaluate(evaluator, s);
+    evaluator_destroy(evaluator);
+    return ns;
+}
+
+static void test_the_search_comes_near_the_best_of_all_ways_and_buckets(void **state)
+{
+    (void)state;
+    uint32_t n = most_seeds(90), far = 0;
+    for (uint64_t seed = 1; seed <= n; seed++) {
+        struct modules *b;
+        struct dpro_model *model = job_of(seed, &b);
+        draw_costs(b, seed);
+        int64_t alone_ns, least_ns = brute_force(model, &alone_ns);
+        struct dpro_optimum *o = optimum_of(model, &both);
+        int64_t ns = value_of(model, dpro_optimum_strategy(o, DPRO_BEST));
+        /* 0.5 % for plain buckets, and for the job's own */
+        if ((double)ns > (double)least_ns * 1.0105)
+            print_message("seed %d: %lld instead of %lld\n", (int)seed, (long long)ns,
+                     (long long)least_ns);
+        far += (double)ns > (double)least_ns * 1.0055;
+        assert_true(dpro_optimum_summary(o).best_ns <= dpro_optimum_summary(o).baseline_ns);
+        dpro_optimum_destroy(o);
+        dpro_model_destroy(model);
+        free(b);
+    }
+    print_message("%u of %u more than 0.55 %% off\n", far, n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_search_comes_near_the_best_of_all_ways_and_buckets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -113,6 +113,7 @@ static const struct opt optimize_opts[] = {
               "also search which modules of the model are compiled\n(compile: fused ops round "
               "otherwise) or computed in 16\nbits (bf16), as far as a probe of the job measured "
               "what\nthat costs; with assumed, also where none did (default:\nneither)"),
+    CMD_OPT_PROBES,
     OPT_VALUE("budget", "SECONDS", read_seconds, budget_s, "seconds above 0",
               "stop searching after that long (default: when it has\nconverged)"),
     OPT_VALUE(

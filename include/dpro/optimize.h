@@ -104,16 +104,30 @@ struct dpro_optimum_summary {
 };
 DPRO_API struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *optimum);
 
-/* Common strategies that the job's stack can be given, each evaluated in the same way. */
+/* Common strategies that the job's stack can be given, each evaluated in the same way; where
+ * modules may be computed otherwise, what people do of that, and "communication", the best without.
+ */
 struct dpro_baseline {
     const char *name; /* "ddp", "one-bucket", "bucket-per-tensor", "horovod", "cap-5", "byteps" */
     const char *text; /* what it is, a few words */
     int64_t iteration_ns;
     uint32_t n_buckets;
+    int computes; /* 1: modules are compiled or in 16 bits; with the job's own buckets */
 };
 DPRO_API uint32_t dpro_optimum_n_baselines(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *optimum,
                                                     uint32_t index);
+
+/* What the options allowed of how modules are computed, and what was known of that. */
+struct dpro_computing_search {
+    unsigned allowed;         /* bits of enum dpro_computing */
+    uint32_t n_modules;       /* that may be computed otherwise: what that takes is known */
+    uint32_t n_assumed;       /* of these, those of the best strategy for which it is assumed */
+    uint32_t n_assumable;     /* modules of which it is assumed alone, and that was not allowed */
+    int64_t communication_ns; /* the best of communication alone; 0: nothing else was tried, or that
+                                 does not fit the memory */
+};
+DPRO_API struct dpro_computing_search dpro_optimum_computing(const struct dpro_optimum *optimum);
 
 /* Each number of parameter servers that was looked at, fewest first; none where the options name
  * none. The best strategy is that of the job's own number, where no other is better by 10 %; else

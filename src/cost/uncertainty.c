@@ -202,10 +202,6 @@ double uncertainty_of_batch(const struct dpro_model *before, const struct dpro_m
     return BATCH_ERROR * hypot(log2(ratio / was), log2(parts / old));
 }
 
-/* Outside of training a module's time changes by another ratio than in it: caches are warmer, and
- * what stands around it is missing. */
-#define PROBE_ERROR 0.03
-
 /* All modules that are computed otherwise. Those that are alike are of one probe, so that their
  * errors add up. */
 static struct computing_change computing_of(const struct dpro_model *m)
@@ -220,7 +216,7 @@ static struct computing_change computing_of(const struct dpro_model *m)
         all.after_ns += change.after_ns;
         all.std_ns += change.std_ns;
     }
-    all.std_ns = hypot(all.std_ns, PROBE_ERROR * all.after_ns);
+    all.std_ns = hypot(all.std_ns, UNCERTAINTY_PROBE * all.after_ns);
     return all;
 }
 

@@ -10,6 +10,10 @@
  * recordings that differ in that the median was 7 % off. */
 #define UNCERTAINTY_SERVERS 0.10
 
+/* Of a module's time in another way, a standard error: outside of training it changes by another
+ * ratio than in it, as caches are warmer, and what stands around it is missing. */
+#define UNCERTAINTY_PROBE 0.03
+
 /* One standard error each, relative; speedup: of before / after, as a number. */
 struct uncertainty {
     double before, after, speedup;

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "cost/strategy_memory.h"
+#include "cost/uncertainty.h"
 #include "optimize/registry.h"
 
 /* ---- what ways win ---- */
@@ -28,6 +29,10 @@ static void add_gains(const struct dpro_model *m, const struct model_rank *rank,
             gain->ns[way] += llround(forward * (1 - cost->forward.value) +
                                      backward * (1 - cost->backward.value));
             gain->std_ns[way] += hypot(forward * cost->forward.std, backward * cost->backward.std);
+            if (cost->forward.std + cost->backward.std > 0) /* by hand it is what it says */
+                gain->std_ns[way] =
+                    hypot(gain->std_ns[way], UNCERTAINTY_PROBE * (forward * cost->forward.value +
+                                                                  backward * cost->backward.value));
         }
     }
 }
@@ -48,6 +53,21 @@ struct module_gain *computing_gains(const struct dpro_model *m,
                 gains[i].ns[way] = 0;
         }
     return gains;
+}
+
+struct dpro_computing_search computing_known(const struct dpro_model *m,
+                                             const struct dpro_optimize_options *o,
+                                             const struct module_gain *gains)
+{
+    struct dpro_computing_search s = {.allowed = o->computing};
+    for (uint32_t i = 0; i < m->n_modules; i++) {
+        bool assumable = false;
+        for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++)
+            assumable |= (way & ~o->computing) == 0 && m->modules[i].costs[way].is_assumed;
+        s.n_modules += gains[i].ways != 0;
+        s.n_assumable += gains[i].ways == 0 && assumable;
+    }
+    return s;
 }
 
 /* Whether going from one way to another wins more than it may by chance. */
@@ -76,12 +96,17 @@ static void cover(const struct dpro_model *m, const struct module_gain *gains, u
             cover(m, gains, i, way, computing);
 }
 
-static void cover_all(const struct dpro_model *m, const struct module_gain *gains, unsigned way,
+/* Whether the way is known of the model as a whole. */
+static bool cover_all(const struct dpro_model *m, const struct module_gain *gains, unsigned way,
                       uint8_t *computing)
 {
+    bool is_whole = true;
     for (uint32_t i = 0; i < m->n_modules; i++)
-        if (m->modules[i].parent == MODEL_NONE)
+        if (m->modules[i].parent == MODEL_NONE) {
             cover(m, gains, i, way, computing);
+            is_whole &= has_way(&gains[i], way);
+        }
+    return is_whole;
 }
 
 static void cover_blocks(const struct dpro_model *m, const struct module_gain *gains, unsigned way,
@@ -145,30 +170,37 @@ uint32_t computing_choices(const struct dpro_model *m, const struct module_gain 
         unsigned way;
         int what;
     } kinds[MOST_COMPUTING_CHOICES] = {
-        {"compiled", "torch.compile of the whole model", DPRO_COMPILED, ALL},
         {"blocks compiled", "torch.compile of each block that is repeated", DPRO_COMPILED, BLOCKS},
+        {"compiled", "torch.compile of the whole model", DPRO_COMPILED, ALL},
         {"bf16", "autocast to bfloat16 everywhere", DPRO_BF16, ALL},
-        {"bf16 compiled", "both, of the whole model", DPRO_COMPILED | DPRO_BF16, ALL},
         {"bf16 blocks", "both, of each block that is repeated", DPRO_COMPILED | DPRO_BF16, BLOCKS},
+        {"bf16 compiled", "both, of the whole model", DPRO_COMPILED | DPRO_BF16, ALL},
         {"chosen compiled", NULL, DPRO_COMPILED, BY_GAIN},
         {"chosen bf16", NULL, DPRO_BF16, BY_GAIN},
         {"chosen both", NULL, DPRO_COMPILED | DPRO_BF16, BY_GAIN},
         {"chosen parts", NULL, DPRO_COMPILED | DPRO_BF16, BY_GAIN_OF_PARTS}};
+    static const char *const of_parts[DPRO_N_COMPUTINGS] = {
+        [DPRO_COMPILED] = "torch.compile of all modules that were measured",
+        [DPRO_BF16] = "autocast to bfloat16 of all modules that were measured",
+        [DPRO_COMPILED | DPRO_BF16] = "both, of all modules that were measured"};
     double *of_roots = arena_array(arena, m->n_modules + (size_t)1, sizeof *of_roots);
     for (uint32_t i = 0; i < m->n_modules; i++)
         of_roots[i] = m->modules[i].parent == MODEL_NONE ? INFINITY : 0;
     uint32_t n = 0;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         uint8_t *computing = arena_array(arena, m->n_modules + (size_t)1, 1);
+        bool is_whole = true;
         choices[n] = (struct computing_choice){kinds[k].name, kinds[k].text,
                                                kinds[k].what < BY_GAIN, computing};
         if (kinds[k].what == ALL)
-            cover_all(m, gains, kinds[k].way, computing);
+            is_whole = cover_all(m, gains, kinds[k].way, computing);
         else if (kinds[k].what == BLOCKS)
             cover_blocks(m, gains, kinds[k].way, computing);
         else
             computing_by_gain(m, gains, kinds[k].way, kinds[k].what == BY_GAIN ? NULL : of_roots,
                               computing);
+        if (!is_whole)
+            choices[n].text = of_parts[kinds[k].way];
         n += is_new(m, choices, n);
     }
     return n;

@@ -24,6 +24,11 @@ struct module_gain *computing_gains(const struct dpro_model *model,
                                     const struct dpro_optimize_options *options,
                                     struct arena *arena);
 
+/* What the options allow, and how much is known of it. */
+struct dpro_computing_search computing_known(const struct dpro_model *model,
+                                             const struct dpro_optimize_options *options,
+                                             const struct module_gain *gains);
+
 /* A choice for all modules. */
 struct computing_choice {
     const char *name, *text; /* static */

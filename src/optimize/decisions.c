@@ -5,6 +5,7 @@
 #include "cost/buckets.h"
 #include "cost/fused.h"
 #include "cost/server_placement.h"
+#include "cost/strategy_work.h"
 #include "optimize/result.h"
 
 /* ---- fused ops ---- */
@@ -178,6 +179,37 @@ static void decide_memory(struct deciding *d)
                format(d, "%u micro-batches", d->best->micro_batches));
 }
 
+/* Modules of a class that are computed in the same way, as one. */
+static void decide_computing(struct deciding *d, uint32_t first)
+{
+    const struct dpro_model *m = d->model;
+    unsigned way = computing_way(m, d->best, first);
+    struct computing_change all = {.before_ns = 0};
+    uint32_t n = 0, last = first;
+    for (uint32_t i = 0; i < m->n_modules; i++) {
+        if (computing_way(m, d->best, i) != way ||
+            strcmp(m->modules[i].class, m->modules[first].class) != 0)
+            continue;
+        if (i < first)
+            return;
+        struct computing_change change = computing_change_of(m, i, way);
+        all.before_ns += change.before_ns;
+        all.after_ns += change.after_ns;
+        last = i;
+        n++;
+    }
+    const char *name = m->modules[first].name;
+    decide(d, built_in_passes[way & DPRO_COMPILED ? PASS_OP_FUSION : PASS_MIXED_PRECISION].name,
+           *name == '\0' ? "the model"
+           : n == 1      ? format(d, "module %.200s", name)
+                         : format(d, "modules %.200s ... %.200s", name, m->modules[last].name),
+           format(d, "%s, %.1f ms instead of %.1f ms",
+                  way == DPRO_COMPILED ? "compiled"
+                  : way == DPRO_BF16   ? "in 16 bits"
+                                       : "compiled, in 16 bits",
+                  all.after_ns * 1e-6, all.before_ns * 1e-6));
+}
+
 void result_decide(struct dpro_optimum *o)
 {
     static const char *const precisions[] = {"full precision", "fp16", "bf16"};
@@ -190,6 +222,9 @@ void result_decide(struct dpro_optimum *o)
     for (uint32_t b = 0; b < before->n_buckets; b++)
         for (uint32_t i = 0; i < before->buckets[b].n; i++)
             d.baseline_bucket[before->order[before->buckets[b].first + i]] = b;
+    for (uint32_t i = 0; i < model->n_modules; i++)
+        if (computing_way(model, best, i) != DPRO_AS_IT_IS)
+            decide_computing(&d, i);
     decide_memory(&d);
     decide_settings(&d);
     for (uint32_t b = 0; b < best->n_buckets && !best->fuses; b++) /* else they come of that */

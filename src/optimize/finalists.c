@@ -28,6 +28,7 @@ enum { NUMBER_OF_COMPUTING = N_MODEL_NUMBERS };
 struct finalist {
     struct dpro_strategy strategy;
     const char *name, *text; /* name NULL: the job's own, or the best that was found */
+    bool is_alone;           /* the best of communication alone */
     bool is_computed;        /* modules are computed otherwise than they are */
     double *shares;          /* [n_draws] of what the job's own strategy takes there */
     double expected;         /* mean of them all */
@@ -60,8 +61,8 @@ static void find_draws(struct finals *p)
     p->n_draws += 2 * p->n_numbers + p->n_samples;
 }
 
-static void add(struct finals *p, const struct dpro_strategy *strategy, const char *name,
-                const char *text)
+static struct finalist *add(struct finals *p, const struct dpro_strategy *strategy,
+                            const char *name, const char *text)
 {
     struct finalist *f = &p->finalists[p->n_finalists++];
     *f = (struct finalist){.name = name,
@@ -69,6 +70,7 @@ static void add(struct finals *p, const struct dpro_strategy *strategy, const ch
                            .is_computed = computing_is_changed(p->model, strategy),
                            .shares = arena_array(&p->arena, p->n_draws, sizeof *f->shares)};
     f->strategy = buckets_copy(p->model, strategy, &p->arena);
+    return f;
 }
 
 /* What people do, with the job's own buckets. */
@@ -77,7 +79,7 @@ static void add_ways(struct finals *p, struct space *space, const struct dpro_st
     const struct search *search = space->search;
     struct dpro_strategy strategy = space_copy_of(space, baseline);
     if (search->alone)
-        add(p, search->alone, "communication", "the best of communication alone");
+        add(p, search->alone, "communication", "the best of communication alone")->is_alone = true;
     for (uint32_t i = 0; i < search->n_ways; i++) {
         const struct computing_choice *way = &search->ways[i];
         memcpy(strategy.computing, way->computing, p->model->n_modules);
@@ -102,6 +104,11 @@ static void add_all(struct finals *p, struct space *space, const struct dpro_str
     add_ways(p, space, baseline);
 }
 
+static double error_of(struct dpro_estimate ratio)
+{
+    return ratio.std > 0 ? hypot(ratio.std, UNCERTAINTY_PROBE * ratio.value) : 0;
+}
+
 /* All ways so many standard errors dearer. */
 static void move_computing(struct finals *p, double errors, struct dpro_model *job)
 {
@@ -111,8 +118,9 @@ static void move_computing(struct finals *p, double errors, struct dpro_model *j
         modules[m] = p->model->modules[m];
         for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
             struct computing_cost *cost = &modules[m].costs[way];
-            cost->forward.value = fmax(0, cost->forward.value + errors * cost->forward.std);
-            cost->backward.value = fmax(0, cost->backward.value + errors * cost->backward.std);
+            cost->forward.value = fmax(0, cost->forward.value + errors * error_of(cost->forward));
+            cost->backward.value =
+                fmax(0, cost->backward.value + errors * error_of(cost->backward));
         }
     }
     job->modules = modules;
@@ -257,8 +265,10 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
     for (uint32_t i = OF_DEFAULTS; i < p->n_finalists; i++) {
         const struct finalist *f = &p->finalists[i];
         struct dpro_baseline entry = {f->name, f->text, llround(baseline_ns * f->expected),
-                                      f->strategy.n_buckets};
+                                      f->strategy.n_buckets, f->is_computed};
         array_push(&o->baselines, entry);
+        if (f->is_alone)
+            o->computing.communication_ns = entry.iteration_ns;
     }
 }
 

@@ -104,6 +104,9 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     ran.baseline = o->models[DPRO_BASELINE]->baseline;
     planned.baseline = space->best;
     struct uncertainty unsure = uncertainty_of(&ran, &planned);
+    for (uint32_t i = 0; i < model->n_modules; i++)
+        o->computing.n_assumed +=
+            model->modules[i].costs[computing_way(model, &space->best, i)].is_assumed;
     s->measured_ns = model->measured_ns;
     s->apart_ns = best_apart_ns(space, s->best_ns);
     s->lower_bound_ns = sure_bound(model, bound_ns, s, &unsure);
@@ -155,6 +158,11 @@ struct dpro_memory_budget dpro_optimum_memory_budget(const struct dpro_optimum *
                                        .least_bytes = m->least_bytes,
                                        .needed = m->is_needed,
                                        .fits = m->fits};
+}
+
+struct dpro_computing_search dpro_optimum_computing(const struct dpro_optimum *optimum)
+{
+    return optimum->computing;
 }
 
 struct dpro_bucket_times dpro_optimum_times(const struct dpro_optimum *optimum,

@@ -11,6 +11,7 @@ struct dpro_optimum {
     struct dpro_model changed;          /* has other servers, where the best is of such a one */
     struct dpro_strategy strategies[2];
     struct memory_search memory;
+    struct dpro_computing_search computing;
     struct dpro_memory_peak peaks[2];
     struct dpro_bucket_times *times[2];
     ARRAY(struct dpro_baseline) baselines;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "optimize/plan_make.h"
+#include "report/optimize_computing.h"
 #include "report/optimize_memory.h"
 #include "report/words.h"
 
@@ -34,6 +35,7 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  "BytePS and torch.compile take the plan's communication alone, with which the "
                  "model predicts %s an iteration",
                  TIME(f->found.apart_ns));
+    f->computes = optimize_computing_is_changed(report->optimum, DPRO_COMPILED | DPRO_BF16);
     f->planned = f->helps ? DPRO_BEST : DPRO_BASELINE;
     double misfit_pct = 100 * dpro_model_misfit(report->model);
     if (fabs(misfit_pct) > MISFIT_TO_TELL)
@@ -57,6 +59,7 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                              : "the trace does not name the parameters, so the job can't be given "
                                "this plan",
                  f->fusions, f->unsure_peak,
+                 f->helps ? optimize_computing_warning(report->optimum) : "",
                  f->found.compression == DPRO_COMPRESSION_NONE
                      ? ""
                      : "compression rounds gradients: the job does not train to the same numbers; "

@@ -134,10 +134,10 @@ static void write_choices(struct writer *w, const struct dpro_optimum *optimum)
     writer_begin(w, "choices", '[');
     for (uint32_t i = 0; i < dpro_optimum_n_memory_choices(optimum); i++) {
         struct dpro_memory_choice c = dpro_optimum_memory_choice(optimum, i);
-        writer_row(w, TEXT("name", c.name), INT("recomputed", c.n_recomputed),
-                   INT("micro_batches", c.micro_batches), MS("iteration_ms", c.iteration_ns),
-                   INT("peak_bytes", c.peak_bytes), BOOL("fits", c.fits), BOOL("chosen", c.chosen),
-                   BOOL("exact", c.exact));
+        writer_row(w, TEXT("name", c.name), INT("computed", c.n_computed),
+                   INT("recomputed", c.n_recomputed), INT("micro_batches", c.micro_batches),
+                   MS("iteration_ms", c.iteration_ns), INT("peak_bytes", c.peak_bytes),
+                   BOOL("fits", c.fits), BOOL("chosen", c.chosen), BOOL("exact", c.exact));
     }
     writer_close(w, ']');
 }

@@ -11,6 +11,7 @@
 #include "base/utf8.h"
 #include "optimize/plan_make.h"
 #include "report/model_report.h"
+#include "report/optimize_computing.h"
 #include "report/optimize_facts.h"
 #include "report/optimize_memory.h"
 #include "report/page.h"
@@ -46,6 +47,7 @@ static const char *strategy_text(const struct optimize_facts *f, char out[STRATE
         words_add(&words, "", ", on %u parameter server%s", n_servers, PLURAL(n_servers));
     if (n_fused > 0)
         words_add(&words, "", ", %u fused op%s", n_fused, PLURAL(n_fused));
+    optimize_computing_words(&words, optimum, which);
     optimize_memory_words(&words, optimum, which);
     snprintf(out, STRATEGY_TEXT, "%.*s", STRATEGY_TEXT - 1, words.text);
     return out;
@@ -150,6 +152,7 @@ static void write_memory_verdict(struct writer *w, const struct optimize_facts *
                         TIME(f->found.lower_bound_ns));
         table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
     }
+    optimize_computing_text(w, f->report, f->helps);
     write_next(w, f);
 }
 
@@ -185,12 +188,14 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
         table_paragraph(
             w, "At most", 10,
             "%sno bucketing without compression can win more than %s %%, even if every number of "
-            "the "
-            "model is two standard errors off: an iteration takes at least %s; if 'dpro replay' "
-            "shows "
-            "more exposed communication, only compression or faster links can reduce it",
-            f->n_fusions ? "with these ops fused " : "", NUMBER(f->at_most_pct, 1),
-            TIME(f->found.lower_bound_ns));
+            "the model is two standard errors off: an iteration takes at least %s; if 'dpro "
+            "replay' shows more exposed communication, only compression or faster links can reduce "
+            "it",
+            f->n_fusions  ? "with these ops fused "
+            : f->computes ? "with these modules computed so "
+                          : "",
+            NUMBER(f->at_most_pct, 1), TIME(f->found.lower_bound_ns));
+    optimize_computing_text(w, f->report, f->helps);
     optimize_memory_text(w, f->report, "");
     if (communicates)
         table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
@@ -314,12 +319,13 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimum *optimum = f->report->optimum;
     writer_section(w, "best", '{');
-    writer_fields(w, MS("iteration_ms", f->found.best_ns), FIXED("speedup", f->speedup, 6),
-                  FIXED("uncertainty_pct", f->uncertainty_pct, 3),
-                  MS("found_ms", f->found.found_ns), TEXT("setting", f->found.setting),
-                  BOOL("helps", f->helps),
-                  BOOL("changes_numerics", f->found.compression != DPRO_COMPRESSION_NONE));
+    writer_fields(
+        w, MS("iteration_ms", f->found.best_ns), FIXED("speedup", f->speedup, 6),
+        FIXED("uncertainty_pct", f->uncertainty_pct, 3), MS("found_ms", f->found.found_ns),
+        TEXT("setting", f->found.setting), BOOL("helps", f->helps),
+        BOOL("changes_numerics", f->found.compression != DPRO_COMPRESSION_NONE || f->computes));
     writer_section(w, "computation", '{');
+    optimize_computing_best(w, optimum);
     write_fusions(w, optimum);
     writer_close(w, '}');
     writer_newline(w);
@@ -339,7 +345,8 @@ static void write_baselines(struct writer *w, const struct dpro_optimum *optimum
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
         writer_row(w, TEXT("name", baseline.name), TEXT("text", baseline.text),
-                   MS("iteration_ms", baseline.iteration_ns), INT("buckets", baseline.n_buckets));
+                   MS("iteration_ms", baseline.iteration_ns), INT("buckets", baseline.n_buckets),
+                   BOOL("computes", baseline.computes));
     }
     writer_close(w, ']');
     writer_section(w, "servers", '[');
@@ -387,6 +394,7 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     writer_fields(w, MS("lower_bound_ms", f->found.lower_bound_ns));
     write_baselines(w, r->optimum);
     write_search(w, f);
+    optimize_computing_json(w, r);
     optimize_memory_json(w, r);
     writer_newline(w);
     writer_fields(w, TEXT("plan", r->plan));

@@ -1,4 +1,4 @@
-"""dpro whatif --compile, --precision, --probes: modules computed in other ways."""
+"""dpro whatif --compile, --precision, --probes, dpro optimize --allow: modules computed in other ways."""
 import json
 import os
 import shutil
@@ -132,6 +132,70 @@ class Computing(Case):
                 self.assertLess(ratio, most)
                 self.assertGreater(facts["uncertainty"]["batch_size"]["predicted_pct"], 10)
                 self.assertFalse(any("assumed" in w for w in facts["warnings"]), facts["warnings"])
+
+    # ---- optimize ----
+
+    def optimize(self, *args):
+        return self.assert_json("optimize", *args)
+
+    def test_a_plan_compiles_what_wins_and_says_what_that_brings(self):
+        trace, plan = self.probed(BLOCKS), self.path("plan")
+        facts = self.optimize(trace, "--allow", "compile,bf16", "-o", plan)
+        self.assertEqual(facts["best"]["computation"], {"compile": ["blocks.0", "blocks.1"], "bf16": [], "fused_ops": []})
+        self.assertTrue(facts["best"]["helps"] and facts["best"]["changes_numerics"])
+        self.assertEqual((facts["computing"]["allowed"], facts["computing"]["modules"]), (["compile", "bf16"], 2))
+        baselines = {b["name"]: b for b in facts["baselines"]}
+        self.assertGreater(baselines["communication"]["iteration_ms"], 1.2 * facts["best"]["iteration_ms"])
+        self.assertEqual(facts["computing"]["communication_ms"], baselines["communication"]["iteration_ms"])
+        self.assertTrue(baselines["bf16"]["computes"] and not baselines["communication"]["computes"])
+        self.assertGreaterEqual(baselines["blocks compiled"]["iteration_ms"], facts["best"]["iteration_ms"])
+        self.assertTrue(any(d["pass"] == "op-fusion" and "blocks.1" in d["target"] for d in facts["strategy"]), facts["strategy"])
+        self.assertTrue(any("may round otherwise" in w for w in facts["warnings"]), facts["warnings"])
+        with open(os.path.join(plan, "plan.json"), encoding="utf-8") as file:
+            written = json.load(file)
+        self.assertEqual(written["schema"], "dpro.plan/4")
+        self.assertEqual(written["computation"], {"compile": ["blocks.0", "blocks.1"], "bf16": [], "changes_numerics": True})
+        self.assertAlmostEqual(written["expected"]["iteration_ms"], facts["best"]["iteration_ms"], delta=0.001)
+        text = dpro("optimize", trace, "--allow", "compile").out
+        self.assertIn("compiling 2 modules", text)
+        self.assertIn("compiled: blocks.0 ... blocks.1 (2 modules)", text)
+
+    def test_only_what_is_allowed_is_tried(self):
+        trace = self.probed(BLOCKS)
+        for args in ([], ["--compress", "fp16"]):
+            facts = self.optimize(trace, *args)
+            self.assertEqual(facts["best"]["computation"], {"compile": [], "bf16": [], "fused_ops": []})
+            self.assertIsNone(facts["computing"])
+            self.assertFalse(any(b["computes"] or b["name"] == "communication" for b in facts["baselines"]))
+        in_bf16 = self.optimize(trace, "--allow", "bf16")["best"]["computation"]
+        self.assertEqual((in_bf16["compile"], in_bf16["bf16"]), ([], ["blocks.0", "blocks.1"]))
+        for text in ("", "compile,", "fp16", "compile bf16", "compile,compile,what"):
+            self.assert_error(dpro("optimize", trace, "--allow", text), USAGE, "--allow", "compile, bf16, assumed")
+
+    def test_where_nothing_wins_nothing_is_compiled_and_that_is_said(self):
+        for ways in ({"compile": way(103, 206), "bf16": way(150, 200)}, {"compile": way(99, 199)}):
+            trace = self.probed({**BLOCKS, "ways": {"eager": way(100, 200), **{w: {**v, "graphs": 1, "breaks": 0} for w, v in ways.items()}}})
+            with self.subTest(ways):
+                facts = self.optimize(trace, "--allow", "compile,bf16", "-o", self.path("plan"))
+                self.assertEqual(facts["best"]["computation"]["compile"], [])
+                with open(os.path.join(self.path("plan"), "plan.json"), encoding="utf-8") as file:
+                    self.assertNotIn("computation", json.load(file))
+                self.assertIn("nothing is compiled or in 16 bits", dpro("optimize", trace, "--allow", "compile,bf16").out)
+
+    def test_what_no_probe_measured_is_tried_only_where_the_user_insists(self):
+        facts = self.optimize(GPT, "--allow", "compile,bf16")
+        self.assertEqual((facts["best"]["computation"]["bf16"], facts["computing"]["modules"]), ([], 0))
+        text = " ".join(dpro("optimize", GPT, "--allow", "bf16").out.split())
+        self.assertIn("dpro profile --probe", text)
+        self.assertIn("--allow bf16,assumed", text)
+        facts = self.optimize(GPT, "--allow", "bf16,assumed")
+        self.assertEqual(facts["best"]["computation"]["bf16"], [""])
+        self.assertGreater(facts["computing"]["assumed_modules"], 0)
+
+    def test_the_probes_of_another_run_will_do(self):
+        path = self.write("probes.json", json.dumps(probes(BLOCKS)))
+        facts = self.optimize(GPT, "--allow", "compile", "--probes", path)
+        self.assertEqual(facts["best"]["computation"]["compile"], ["blocks.0", "blocks.1"])
 
     def test_what_the_compiler_leaves_as_it_is_is_told(self):
         nothing = {**BLOCKS, "ways": {"eager": way(100, 200), "compile": way(100, 200, graphs=0, breaks=0)}}

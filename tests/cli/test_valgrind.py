@@ -2,12 +2,14 @@
 written, which the sanitizers don't. Takes some ten minutes: 'make test-long' runs it (DPRO_LONG=1)."""
 import concurrent.futures
 import glob
+import json
 import os
 import shutil
 import subprocess
 import unittest
 
 from support import BUILD, BUNDLED, COMMANDS, DONE, DPRO, INPUT, ROOT, SANITIZED, USAGE, Case, dpro, options_of
+from test_computing import BLOCKS, probes
 
 TRACES = sorted(glob.glob(os.path.join(ROOT, "tests", "data", "*", "")))
 NOT_HERE = (None if os.environ.get("DPRO_LONG") else "takes ten minutes: set DPRO_LONG=1, as make test-long does",
@@ -15,7 +17,7 @@ NOT_HERE = (None if os.environ.get("DPRO_LONG") else "takes ten minutes: set DPR
             None if shutil.which("valgrind") else "no valgrind here")
 
 # What each command is run with. TRACE and OUT stand for a bundled trace and a folder of the run's own; BUCKETS for a plan's
-# file. test_every_option_of_every_command_is_run finds what a new option is missing here. Not every trace has what an
+# file, PROBES for one of probes. test_every_option_of_every_command_is_run finds what a new option is missing here. Not every trace has what an
 # option changes: then the command refuses, in good order.
 READ = ["--no-align", "--raw-receives", "--threads", "2", "-v", "-v"]
 RUNS = {
@@ -30,9 +32,11 @@ RUNS = {
                ["TRACE", "-q", "--partition-mb", "1", "--servers", "3", "--bigarray-bound", "1000"],
                ["TRACE", "--server-bandwidth", "2x", "--servers", "4"], ["TRACE", "--cycle-time", "2", "--fusion-mb", "1"],
                ["TRACE", "--recompute", "blocks.*", "--accumulate", "2", "--batch-size", "6", "--gradient-views"],
-               ["TRACE", "--compile", "none", "--precision", "bf16=blocks.*"], ["TRACE", "--probes", "BUCKETS", "--compile", "all"],
+               ["TRACE", "--compile", "none", "--precision", "bf16=blocks.*"], ["TRACE", "--probes", "PROBES", "--compile", "blocks.*"],
                ["TRACE", "--buckets", "BUCKETS", "--rank-regex", "([0-9]+)"], ["--help"]],
     "optimize": [["TRACE", "-o", "OUT", "--budget", "2", "--seed", "4"],
+                 ["TRACE", "-o", "OUT", "--budget", "2", "--allow", "compile,bf16", "--probes", "PROBES"],
+                 ["TRACE", "--memory", "100MB", "--allow", "bf16,assumed", "--budget", "1"],
                  ["TRACE", "--json", "--algorithm", "mcmc", "--budget", "2", "--compress", "fp16", "--compress", "none",
                   "--steps", "1:1000", *READ],
                  ["TRACE", "-q", "--algorithm", "paper", "--no-coarsen", "--no-partial", "--no-symmetry", "--budget", "2"],
@@ -77,7 +81,7 @@ class Memcheck(Case):
     def fill_in(self, arg, trace, out, plan):
         if arg == "FILE":
             return sorted(glob.glob(os.path.join(trace, "*")))[-1]
-        return {"TRACE": trace, "OUT": out, "PLAN": plan, "BUCKETS": plan,
+        return {"TRACE": trace, "OUT": out, "PLAN": plan, "BUCKETS": plan, "PROBES": os.path.join(plan, "probes.json"),
                 "PASS": os.path.join(BUILD, "tests", "unit", "gaps.so")}.get(arg, arg)
 
     def check(self, number, command, args, trace, plan):
@@ -98,6 +102,8 @@ class Memcheck(Case):
     def test_every_command_reads_only_what_was_written(self):
         plan = self.path("plan")
         self.assert_code(dpro("optimize", "-q", BUNDLED, "-o", plan, "--budget", "2"), DONE)
+        with open(os.path.join(plan, "probes.json"), "w", encoding="utf-8") as file:
+            json.dump(probes(BLOCKS), file)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             runs = [(command, *run) for command in COMMANDS for run in runs_of(command)]
             found = list(filter(None, pool.map(lambda run: self.check(run[0], *run[1], plan), enumerate(runs))))

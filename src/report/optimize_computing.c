@@ -1,0 +1,184 @@
+/* report/optimize_computing.c: see optimize_computing.h. */
+#include "report/optimize_computing.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "optimize/computing.h"
+#include "report/table.h"
+
+struct computed {
+    uint32_t n;
+    bool is_all; /* the whole model */
+    const char *first, *last;
+};
+
+static struct computed find(const struct dpro_optimum *optimum, enum dpro_which which, unsigned bit)
+{
+    const struct dpro_model *model = dpro_optimum_model(optimum, which);
+    const struct dpro_strategy *strategy = dpro_optimum_strategy(optimum, which);
+    struct computed found = {.first = ""};
+    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
+        if (!(computing_way(model, strategy, m) & bit))
+            continue;
+        found.last = dpro_strategy_module(model, strategy, m).name;
+        found.first = found.n++ == 0 ? found.last : found.first;
+        found.is_all |= found.last[0] == '\0';
+    }
+    return found;
+}
+
+bool optimize_computing_is_changed(const struct dpro_optimum *optimum, unsigned bits)
+{
+    return find(optimum, DPRO_BEST, bits).n > 0;
+}
+
+void optimize_computing_words(struct words *words, const struct dpro_optimum *optimum,
+                              enum dpro_which which)
+{
+    struct computed compiled = find(optimum, which, DPRO_COMPILED);
+    struct computed bf16 = find(optimum, which, DPRO_BF16);
+    if (compiled.is_all)
+        words_add(words, "", ", compiling the model");
+    else if (compiled.n > 0)
+        words_add(words, "", ", compiling %u module%s", compiled.n, PLURAL(compiled.n));
+    if (bf16.is_all)
+        words_add(words, "", ", all in 16 bits");
+    else if (bf16.n > 0)
+        words_add(words, "", ", %u module%s in 16 bits", bf16.n, PLURAL(bf16.n));
+}
+
+const char *optimize_computing_warning(const struct dpro_optimum *optimum)
+{
+    if (optimize_computing_is_changed(optimum, DPRO_BF16))
+        return "bf16 rounds what modules compute: the job does not train to the same numbers; "
+               "check its loss";
+    if (optimize_computing_is_changed(optimum, DPRO_COMPILED))
+        return "compiled modules may round otherwise in the last bits, and are compiled once when "
+               "the job begins, which takes time";
+    return "";
+}
+
+/* ---- text ---- */
+
+static void name(struct words *words, const char *what, const struct computed *of)
+{
+    if (of->n == 0)
+        return;
+    words_add(words, "; ", "%s: ", what);
+    if (of->is_all)
+        words_add(words, "", "the whole model");
+    else if (of->n == 1)
+        words_add(words, "", "%.80s", of->first);
+    else
+        words_add(words, "", "%.80s ... %.80s (%u modules)", of->first, of->last, of->n);
+}
+
+static void write_changed(struct writer *w, const struct dpro_optimize_report *r)
+{
+    struct dpro_computing_search s = dpro_optimum_computing(r->optimum);
+    struct computed compiled = find(r->optimum, DPRO_BEST, DPRO_COMPILED);
+    struct computed bf16 = find(r->optimum, DPRO_BEST, DPRO_BF16);
+    struct words words = {.n = 0};
+    name(&words, "compiled", &compiled);
+    name(&words, "in 16 bits", &bf16);
+    if (s.communication_ns > 0) {
+        int64_t best_ns = dpro_optimum_summary(r->optimum).best_ns;
+        words_add(&words, "", "; %s %% less time than with the best of communication alone",
+                  NUMBER(100 * (1 - (double)best_ns / (double)s.communication_ns), 1));
+    }
+    if (s.n_assumed > 0)
+        words_add(&words, "", "; what 16 bits win was not measured of all of them: it is assumed");
+    table_paragraph(w, "Computing", 10, "%s", words.text);
+}
+
+/* The best of what people do; iteration_ns 0: none was looked at. */
+static struct dpro_baseline best_usual(const struct dpro_optimum *optimum)
+{
+    struct dpro_baseline best = {.iteration_ns = 0};
+    for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
+        struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
+        if (baseline.computes && (!best.name || baseline.iteration_ns < best.iteration_ns))
+            best = baseline;
+    }
+    return best;
+}
+
+static void write_unchanged(struct writer *w, const struct dpro_optimize_report *r)
+{
+    struct dpro_computing_search s = dpro_optimum_computing(r->optimum);
+    struct dpro_baseline best = best_usual(r->optimum);
+    double own_ns = (double)dpro_optimum_summary(r->optimum).baseline_ns;
+    bool found = optimize_computing_is_changed(r->optimum, DPRO_COMPILED | DPRO_BF16);
+    if (found && s.n_assumed > 0)
+        table_wrapped(w, "Computing", 10,
+                      "nothing is compiled or in 16 bits: what that wins is assumed, and not sure "
+                      "enough; 'dpro profile --probe compile,bf16' measures it");
+    else if (s.n_modules == 0)
+        table_paragraph(w, "Computing", 10,
+                        "nothing tells what the job's modules take compiled or in 16 bits: record "
+                        "it with 'dpro profile --probe compile,bf16', or give the probes of "
+                        "another run with --probes%s",
+                        s.n_assumable > 0 ? "; --allow bf16,assumed goes by what is assumed of 16 "
+                                            "bits"
+                                          : "");
+    else if (best.name)
+        table_paragraph(w, "Computing", 10,
+                        "nothing is compiled or in 16 bits: of what is usual, the best (%s) "
+                        "changes an iteration by %s %%, and nothing else that was tried wins more "
+                        "than it is unsure by",
+                        best.name, SIGNED(100 * ((double)best.iteration_ns / own_ns - 1)));
+    else
+        table_wrapped(w, "Computing", 10,
+                      "nothing is compiled or in 16 bits: that wins less than it is unsure by");
+}
+
+void optimize_computing_text(struct writer *w, const struct dpro_optimize_report *r, bool helps)
+{
+    if (dpro_optimum_computing(r->optimum).allowed == 0)
+        return;
+    if (helps && optimize_computing_is_changed(r->optimum, DPRO_COMPILED | DPRO_BF16))
+        write_changed(w, r);
+    else
+        write_unchanged(w, r);
+}
+
+/* ---- JSON ---- */
+
+static void write_modules(struct writer *w, const char *key, const struct dpro_optimum *optimum,
+                          unsigned bit)
+{
+    const struct dpro_model *model = dpro_optimum_model(optimum, DPRO_BEST);
+    const struct dpro_strategy *strategy = dpro_optimum_strategy(optimum, DPRO_BEST);
+    writer_begin(w, key, '[');
+    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++)
+        if (computing_way(model, strategy, m) & bit)
+            writer_string(w, dpro_strategy_module(model, strategy, m).name);
+    writer_close(w, ']');
+}
+
+void optimize_computing_best(struct writer *w, const struct dpro_optimum *optimum)
+{
+    write_modules(w, "compile", optimum, DPRO_COMPILED);
+    write_modules(w, "bf16", optimum, DPRO_BF16);
+}
+
+void optimize_computing_json(struct writer *w, const struct dpro_optimize_report *r)
+{
+    struct dpro_computing_search s = dpro_optimum_computing(r->optimum);
+    writer_newline(w);
+    if (s.allowed == 0) {
+        writer_fields(w, NUL("computing"));
+        return;
+    }
+    writer_begin(w, "computing", '{');
+    writer_begin(w, "allowed", '[');
+    if (s.allowed & DPRO_COMPILED)
+        writer_string(w, "compile");
+    if (s.allowed & DPRO_BF16)
+        writer_string(w, "bf16");
+    writer_close(w, ']');
+    writer_fields(w, INT("modules", s.n_modules), INT("assumed_modules", s.n_assumed),
+                  MS_IF("communication_ms", s.communication_ns > 0, s.communication_ns));
+    writer_close(w, '}');
+}

@@ -258,7 +258,7 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
     o->summary.best_ns = llround(baseline_ns * chosen->expected);
     o->summary.found_ns = llround(baseline_ns * best->expected);
     o->summary.setting = is_setting(p->model, chosen) ? chosen->text : NULL;
-    if (chosen != best)
+    if (chosen != &p->finalists[OF_BEST])
         space_copy(space, &chosen->strategy, &space->best);
     if (o->memory.is_needed && o->memory.fits)
         memory_search_tell(&o->memory, chosen->is_computed);

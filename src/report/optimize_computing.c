@@ -114,6 +114,10 @@ static void write_unchanged(struct writer *w, const struct dpro_optimize_report 
         table_wrapped(w, "Computing", 10,
                       "nothing is compiled or in 16 bits: what that wins is assumed, and not sure "
                       "enough; 'dpro profile --probe compile,bf16' measures it");
+    else if (found)
+        table_wrapped(w, "Computing", 10,
+                      "nothing is compiled or in 16 bits: the best found would change that, and "
+                      "what it wins is less than it is unsure by");
     else if (s.n_modules == 0)
         table_paragraph(w, "Computing", 10,
                         "nothing tells what the job's modules take compiled or in 16 bits: record "

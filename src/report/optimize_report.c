@@ -223,7 +223,8 @@ static void row(struct table *t, const struct optimize_facts *f, const char *nam
 static void write_table(struct writer *w, const struct optimize_facts *f)
 {
     struct table t = {.n_cols = 4, .left = {true, false, false, true}};
-    if (dpro_model_n_tensors(f->report->model) == 0)
+    bool communicates = dpro_model_n_tensors(f->report->model) > 0;
+    if (!communicates && dpro_optimum_computing(f->report->optimum).n_modules == 0)
         return;
     table_cells(&t, "strategy", "iteration", "change", "");
     row(&t, f, "as it ran", f->found.baseline_ns, STRATEGY_OF(f, DPRO_BASELINE));
@@ -233,7 +234,8 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
         struct dpro_baseline baseline = dpro_optimum_baseline(f->report->optimum, b);
         row(&t, f, baseline.name, baseline.iteration_ns, baseline.text);
     }
-    row(&t, f, "lower bound", f->found.lower_bound_ns, "no bucketing can beat it");
+    if (communicates)
+        row(&t, f, "lower bound", f->found.lower_bound_ns, "no bucketing can beat it");
     writer_text(w, "\n");
     table_write(w, &t);
 }

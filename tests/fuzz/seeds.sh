@@ -3,7 +3,7 @@
 # picks a chunk size, but for attach, buckets and verify.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in align allocator attach buckets csv et held json kineto load log mxnet probes recording replay runmeta snapshot timeline verify xplane; do
+for target in align allocator attach buckets csv et held json kineto load log memory mxnet probes recording replay runmeta snapshot timeline verify xplane; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -361,3 +361,67 @@ worker='\012\311\003\022\011/host:CPU\032\326\001\010\005\022\006tf_x/0\030\200\
 graphs='\012\211\002\012=\012+/job:worker/replica:0/task:100/device:CPU:0\022\016\012\001v\020\200\200\371\300\301\304\202\003(\003\012\307\001\012+/job:worker/replica:0/task:101/device:CPU:0\022\207\001\012\012RecvTensor\020\200\200\371\300\301\304\202\003(\005Bn[4B]\040[1Mb/s]\040e\040from\040/job:worker/replica:0/task:100/device:CPU:0\040to\040/job:worker/replica:0/task:101/device:CPU:0\022\016\012\001m\020\211\200\371\300\301\304\202\003(\002\032\205\002\012\066\012\001v\022\004Read\042+/job:worker/replica:0/task:100/device:CPU:0\012\312\001\012\001s\022\005_Send\032\001v\042+/job:worker/replica:0/task:100/device:CPU:0*\022\012\013tensor_name\022\003\022\001e*<\012\013send_device\022-\022+/job:worker/replica:0/task:100/device:CPU:0*<\012\013recv_device\022-\022+/job:worker/replica:0/task:101/device:CPU:0\032\204\002\012\307\001\012\001r\022\005_Recv\042+/job:worker/replica:0/task:101/device:CPU:0*\022\012\013tensor_name\022\003\022\001e*<\012\013send_device\022-\022+/job:worker/replica:0/task:100/device:CPU:0*<\012\013recv_device\022-\022+/job:worker/replica:0/task:101/device:CPU:0\012\070\012\001m\022\003Mul\032\001r\042+/job:worker/replica:0/task:101/device:CPU:0'
 put xplane/session "A$worker"
 { printf '%b' "B$client" && printf '\n==\n' && printf '%b' "$worker" && printf '\n==\n' && printf '%b' "$graphs"; } >"$out/load/session"
+
+# a single process of two modules: profile with allocations and marks, execution trace, what was there before, the recorder's facts
+python3 - "$out/memory/whole" <<'END'
+import json
+import sys
+
+events, nodes, number = [], [], 0
+
+
+def span(name, start, dur, cat="cpu_op", **args):
+    events.append({"ph": "X", "cat": cat, "name": name, "pid": 9, "tid": 9, "ts": start, "dur": dur, "args": args})
+
+
+def op(name, start, dur, inputs, outputs, **args):
+    global number
+    number += 1
+    span(name, start, dur, **{"External id": number, "Record function id": number, **args})
+    nodes.append({"id": number + 1, "name": name, "ctrl_deps": 1, "rf_id": number,
+                  "inputs": {"values": [[t, t, 0, t, 4, "cpu"] for t in inputs], "shapes": [[t] for t in inputs],
+                             "types": ["Tensor(float)"] * len(inputs), "strides": [[1]] * len(inputs)},
+                  "outputs": {"values": [[t, t, 0, t, 4, "cpu"] for t in outputs], "shapes": [[t] for t in outputs],
+                              "types": ["Tensor(float)"] * len(outputs), "strides": [[1]] * len(outputs)},
+                  "attrs": [{"name": "rf_id", "type": "uint64", "value": number}]})
+
+
+def block(at, address, size):
+    events.append({"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 9, "tid": 9, "ts": at,
+                   "args": {"Total Allocated": 4096, "Bytes": size, "Device Id": -1, "Device Type": 0, "Addr": address}})
+
+
+for step in range(3):
+    t = 1000 * step
+    span("ProfilerStep#%d" % step, t, 990, "user_annotation")
+    span("dpro.module:", t + 10, 300, "user_annotation")
+    for i in range(2):
+        span("dpro.module:blocks.%d" % i, t + 20 + 100 * i, 90, "user_annotation")
+        op("aten::linear", t + 30 + 100 * i, 60, [8 * i + 8, 500], [8 * i + 16], **{"Sequence number": 7 + 2 * step + i, "Fwd thread id": 0})
+        block(t + 35 + 100 * i, 4096 * (i + 1), 512)
+        block(t + 40 + 100 * i, 65536, 256)
+        block(t + 50 + 100 * i, 65536, -256)
+    for i in (1, 0):
+        start = t + 400 + 150 * (1 - i)
+        op("autograd::engine::evaluate_function: AddmmBackward0", start, 100, [8 * i + 16], [900 + i],
+           **{"Sequence number": 7 + 2 * step + i, "Fwd thread id": 1})
+        block(start + 10, 131072 * (i + 1), 128)
+        block(start + 50, 4096 * (i + 1), -512)
+    span("Optimizer.step#SGD.step", t + 800, 100, "user_annotation")
+    op("aten::add_", t + 810, 50, [500, 900], [500])
+    block(t + 870, 131072, -128)
+    block(t + 880, 262144, -128)
+parts = [{"schemaVersion": 1, "profile_memory": 1, "traceEvents": events, "baseTimeNanoseconds": 1000000000},
+         {"schema": "1.1.1-chakra.0.0.4", "pid": 9, "time": "x", "start_ts": 1, "finish_ts": 2, "nodes": [
+             {"id": 1, "name": "[pytorch|profiler|execution_trace|process]", "ctrl_deps": 1,
+              "inputs": {"values": [], "shapes": [], "types": []}, "outputs": {"values": [], "shapes": [], "types": []}, "attrs": []},
+             *nodes]},
+         {"schema": "dpro.memory/1", "device": "cpu", "when_ns": 1003000000, "capacity_bytes": 1000000,
+          "modules": [["", "Net"], ["blocks.0", "Block"], ["blocks.1", "Block"]],
+          "blocks": [["parameter", "blocks.0.weight", 524288, 2000], ["state", "blocks.0.weight", 528384, 2000]],
+          "freed": [["gradient", "blocks.0.weight", 131072, 128]]},
+         {"schema": "dpro.rank/1", "dpro": "0.1.0", "rank": 0, "world_size": 1, "pid": 9, "framework": "pytorch", "batch_size": 4,
+          "complete": True}]
+with open(sys.argv[1], "w", encoding="utf-8") as out:
+    out.write("\n==\n".join(json.dumps(part) for part in parts))
+END

@@ -29,10 +29,10 @@ def truth_of(folder, name=TRUTH):
         return json.load(file)
 
 
-def ask(dpro, *arguments):
-    """(facts, None) or (None, what went wrong)."""
+def ask(dpro, *arguments, fails=(0,)):
+    """(facts, None) or (None, what went wrong): a status that is not in `fails`."""
     done = subprocess.run([dpro, *arguments, "--json", "-q"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    if done.returncode != 0:
+    if done.returncode not in fails:
         return None, done.stderr.decode("utf-8", "replace").strip().splitlines()[0]
     return json.loads(done.stdout), None
 

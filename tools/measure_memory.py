@@ -17,6 +17,7 @@ import tempfile
 import time
 
 import accuracy_memory
+import memory_budget
 from demo_live import ROOT, go_first, live_python
 
 BUSY = 3  # processes, with the job's own two
@@ -83,11 +84,29 @@ def write(truth, folder, name=accuracy_memory.TRUTH):
         file.write("\n")
 
 
+def record(python, dpro, trace, model):
+    if not os.path.exists(os.path.join(trace, "job.json")):
+        shutil.rmtree(trace, ignore_errors=True)
+        train(python, "train_memory.py", model, "--steps", "60", command=(dpro, "profile", "-q", "-o", trace, "--"))
+
+
+def budgets(python, dpro, folder, count, args):
+    """Prints what ways to keep to a budget took and hold; what is outside of its target."""
+    tables = []
+    for model in [model for model in args.model or memory_budget.MODELS if model in N_BLOCKS]:
+        trace = os.path.join(folder, model)
+        record(python, dpro, trace, model)
+        tables.append(memory_budget.measure(lambda *arguments, preload="": train(python, "train_memory.py", *arguments, preload=preload),
+                                            dpro, trace, model, count, args.rounds, args.steps, lambda: os.getloadavg()[0]))
+    return memory_budget.print_table(tables, any(facts["load"] > BUSY for facts in tables))
+
+
 def main():
     parser = argparse.ArgumentParser(description="memory and what-ifs of it, on real jobs")
     parser.add_argument("--build", default="build", help="build folder")
     parser.add_argument("--keep", metavar="DIR", help="keep recordings and truths there; those that are there are judged again")
     parser.add_argument("--no-times", action="store_true", help="peaks only")
+    parser.add_argument("--table4", action="store_true", help="only ways to keep to a budget, as in Table 4 of the paper; 10 minutes")
     parser.add_argument("--steps", type=int, default=4, help="of a turn")
     parser.add_argument("--rounds", type=int, default=3, help="each is a turn as the job is and one of the variant")
     parser.add_argument("model", nargs="*", choices=[[], *N_BLOCKS], help="all: %s" % ", ".join(N_BLOCKS))
@@ -96,11 +115,9 @@ def main():
     dpro, count = os.path.join(build, "dpro"), os.path.join(build, "bench", "libcount_memory.so")
     folder, rows = args.keep or tempfile.mkdtemp(prefix="dpro-memory-"), []
     go_first()
-    for model in args.model or N_BLOCKS:
+    for model in [] if args.table4 else args.model or N_BLOCKS:
         trace = os.path.join(folder, model)
-        if not os.path.exists(os.path.join(trace, "job.json")):
-            shutil.rmtree(trace, ignore_errors=True)
-            train(python, "train_memory.py", model, "--steps", "60", command=(dpro, "profile", "-q", "-o", trace, "--"))
+        record(python, dpro, trace, model)
         truth = accuracy_memory.truth_of(trace)
         if truth is None or any("tracker_bytes" not in measured for measured in truth["configs"].values()):
             truth = measure_peaks(python, count, model)
@@ -109,8 +126,12 @@ def main():
             measure_times(python, truth, args)
             write(truth, trace)
         rows.append(accuracy_memory.memory_row(dpro, trace))
-    accuracy_memory.print_memory(rows)
-    missed = accuracy_memory.missed(rows)
+    missed = []
+    if rows:
+        accuracy_memory.print_memory(rows)
+        missed += accuracy_memory.missed(rows)
+    if args.table4 or not (args.model or args.no_times):
+        missed += budgets(python, dpro, folder, count, args)
     for line in missed:
         print("outside of its target:", line)
     if not args.keep:

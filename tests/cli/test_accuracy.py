@@ -1,4 +1,6 @@
 """The tables of README.md and doc/accuracy.md say what the tool says: replay is deterministic, so to the last digit."""
+import contextlib
+import io
 import os
 import unittest
 
@@ -7,6 +9,7 @@ from support import BUNDLED, DPRO, ROOT, Case  # finds tools/, too
 import accuracy
 import accuracy_memory
 import accuracy_tables
+import memory_budget
 from accuracy_whatif import truth_of, whatif_row
 
 DATA = os.path.dirname(BUNDLED)
@@ -85,6 +88,34 @@ class Agreement(Case):
             text = file.read()
         titles = list(dict.fromkeys(accuracy_tables.whatif_title(config) for config in row["configs"]))
         self.assertIn("| " + " | ".join(accuracy_tables.whatif_cells(row, titles)) + " |\n", text, "run make accuracy")
+
+
+class Budget(Case):
+    def test_each_way_to_keep_to_a_budget_is_asked_for(self):
+        budget, ways = memory_budget.choose(DPRO, BUNDLED + "-memory")
+        self.assertEqual(list(ways), list(memory_budget.WAYS))
+        self.assertRegex(ways["recomputation"], r"^recompute=blocks\.[0-9+blocks.]+$")
+        self.assertRegex(ways["accumulation"], r"^accumulate=[0-9]+$")
+        for config in ways.values():
+            predicted = memory_budget.predict(DPRO, BUNDLED + "-memory", {"batch_size": 16}, config)
+            self.assertLessEqual(predicted["predicted_bytes"], budget)
+
+    def test_a_choice_that_is_slower_than_another_way_by_more_than_noise_is_told(self):
+        def facts(ratio, noise, config="accumulate=2"):
+            def one(ratio):
+                return {"ratio": ratio, "ratio_noise": noise, "predicted_ratio": 1.1, "predicted_bytes": 5, "measured_bytes": 5}
+            configs = {"as-is": one(1.0), "recompute=a": one(1.1), config: one(ratio)}
+            return {"model": "net", "budget_bytes": 6, "configs": configs, "load": 0,
+                    "ways": {"recomputation": "recompute=a", "accumulation": None, "dpro's choice": config}}
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            self.assertEqual(memory_budget.print_table([facts(1.2, 0.06)], False), [])
+            self.assertEqual(memory_budget.print_table([facts(1.05, 0.0)], False), [])
+            self.assertEqual(len(memory_budget.print_table([facts(1.2, 0.01)], False)), 1)
+        self.assertIn("accumulation   does not fit", out.getvalue())
+
+    def test_ratios_are_of_the_same_round(self):
+        found = {"as-is": [{"ms": [1, 1, 2, 2]}, {"ms": [1, 1, 2, 2]}], "x": [{"ms": [2, 2, 4, 4]}, {"ms": [2, 2, 4, 4]}]}
+        self.assertEqual(memory_budget.round_ratios(found, "x", 2, "ms"), [2, 2])
 
 
 class Memory(Case):

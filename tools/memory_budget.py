@@ -1,0 +1,117 @@
+"""The paper's Table 4 on real jobs: a network that is to fit a share of its peak by recomputation alone, by accumulation alone, and
+by what `dpro optimize --memory` takes; time and peak of each as predicted, and as measured by turns in one job."""
+import json
+import os
+import statistics
+
+import accuracy_memory
+
+SHARE = 0.6  # of the peak as the job ran
+MODELS = ("transformer", "convolutional", "recurrent")
+FACTS = "memory-budget.json"
+WAYS = ("recomputation", "accumulation", "dpro's choice")
+SLOWER_PCT = 2.0  # than the better of the two, beside noise
+
+
+def config_of(recomputed, parts):
+    """As bench/train_memory.py takes it."""
+    found = (["recompute=" + "+".join(recomputed)] if recomputed else []) + (["accumulate=%d" % parts] if parts > 1 else [])
+    return ",".join(found) or "as-is"
+
+
+def search(dpro, folder, budget, *more):
+    """What it takes, and all that it tried; (None, choices): nothing fits."""
+    facts, problem = accuracy_memory.ask(dpro, "optimize", folder, "--memory", str(budget), *more, fails=(0, 1))
+    if problem:
+        raise SystemExit("dpro: %s: %s" % (folder, problem))
+    memory = facts["memory"]
+    return (config_of(memory["recompute"], memory["micro_batches"]) if memory["fits"] else None), memory
+
+
+def choose(dpro, folder):
+    """The budget, and a config a way; None: that way does not fit."""
+    _, memory = search(dpro, folder, 1 << 50)
+    budget = int(SHARE * memory["baseline_peak_bytes"])
+    alone, _ = search(dpro, folder, budget, "--no-accumulate")
+    chosen, memory = search(dpro, folder, budget)
+    parts = [choice for choice in memory["choices"] if choice["fits"] and not choice["recomputed"] and choice["micro_batches"] > 1]
+    fewest = min((choice["micro_batches"] for choice in parts), default=1)
+    return budget, dict(zip(WAYS, (alone, config_of([], fewest) if parts else None, chosen)))
+
+
+def predict(dpro, folder, truth, config):
+    facts, problem = accuracy_memory.ask(dpro, "whatif", folder, *accuracy_memory.options_of(truth, config))
+    if problem:
+        raise SystemExit("dpro: %s, %s: %s" % (folder, config, problem))
+    return {"predicted_ratio": facts["predicted"]["iteration_ms"] / facts["baseline"]["iteration_ms"],
+            "predicted_bytes": facts["memory"]["peak_bytes"]}
+
+
+def round_ratios(found, config, rounds, key):
+    """Of each round, the median step of all ranks against the job as it is in that round."""
+    def medians(name):
+        per_rank = [[step[key] for step in rank] for rank in steps_of(found, name)]
+        size = len(per_rank[0]) // rounds
+        return [statistics.mean(statistics.median(steps[i * size:(i + 1) * size]) for steps in per_rank) for i in range(rounds)]
+    return [ran / own for ran, own in zip(medians(config), medians("as-is"))]
+
+
+def steps_of(found, name):
+    """By rank, a list of steps."""
+    return [[dict(zip(rank, values)) for values in zip(*rank.values())] for rank in found[name]]
+
+
+def measure(train, dpro, folder, model, count, rounds, steps, load):
+    """`train` runs bench/train_memory.py; what was predicted and measured, which is written beside the recording, too."""
+    budget, ways = choose(dpro, folder)
+    configs = ["as-is"] + sorted({config for config in ways.values() if config and config != "as-is"})
+    peaks = train(model, "--steps", "2", "--configs", *configs, preload=count)
+    times = train(model, "--rounds", str(rounds), "--steps", str(steps), "--configs", *configs)["configs"]
+    rows = {}
+    for config in configs:
+        rows[config] = {"measured_bytes": max(max(rank["peak"]) for rank in peaks["configs"][config]),
+                        **predict(dpro, folder, peaks, config)}
+        for key, name in (("ms", "ratio"), ("cpu_ms", "cpu_ratio")):
+            ratios = round_ratios(times, config, rounds, key)
+            noise = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+            rows[config].update({name: statistics.mean(ratios), name + "_noise": noise})
+    facts = {"model": model, "budget_bytes": budget, "ways": ways, "configs": rows, "load": round(load(), 1)}
+    with open(os.path.join(folder, FACTS), "w", encoding="utf-8") as file:
+        json.dump(facts, file, indent=1)
+        file.write("\n")
+    return facts
+
+
+def slower_pct(facts, key):
+    """How much slower dpro's choice was than the best way that fits, in %, and the noise of that; None: there is no other."""
+    rows, ways = facts["configs"], facts["ways"]
+    others = [rows[ways[way]] for way in WAYS[:2] if ways[way]]
+    if not others or not ways[WAYS[2]]:
+        return None
+    best, chosen = min(others, key=lambda row: row[key]), rows[ways[WAYS[2]]]
+    return 100 * (chosen[key] / best[key] - 1), 100 * (chosen[key + "_noise"] ** 2 + best[key + "_noise"] ** 2) ** 0.5
+
+
+def print_table(tables, busy):
+    """Returns what is outside of its target."""
+    key = "cpu_ratio" if busy else "ratio"
+    print("\nmemory budgets of %d %% of the peak: each way to keep to them, time as a ratio to the job as it is%s" % (
+        100 * SHARE, " (of the ranks' own work: the machine was busy)" if busy else ""))
+    missed = []
+    for facts in tables:
+        own = facts["configs"]["as-is"]["measured_bytes"]
+        print("%-16s %8.1f MB as it is, to fit %8.1f MB" % (facts["model"], own / 1e6, facts["budget_bytes"] / 1e6))
+        for way, config in facts["ways"].items():
+            if config is None:
+                print("  %-14s does not fit" % way)
+                continue
+            row = facts["configs"][config]
+            print("  %-14s x %.3f predicted, %.3f +- %.3f measured   %8.1f MB predicted, %8.1f measured%s   %s" % (
+                way, row["predicted_ratio"], row[key], 2 * row[key + "_noise"], row["predicted_bytes"] / 1e6,
+                row["measured_bytes"] / 1e6, "" if row["measured_bytes"] <= facts["budget_bytes"] else ", TOO MUCH", config))
+            if row["measured_bytes"] > facts["budget_bytes"]:
+                missed.append("%s, %s: %.1f MB do not fit" % (facts["model"], way, row["measured_bytes"] / 1e6))
+        slower = slower_pct(facts, key)
+        if slower and slower[0] > SLOWER_PCT + 2 * slower[1]:
+            missed.append("%s: dpro's choice is %.1f %% slower than the better way (noise %.1f)" % (facts["model"], *slower))
+    return missed

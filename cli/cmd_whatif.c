@@ -32,6 +32,11 @@ struct fusion {
     uint64_t bytes;
 };
 
+struct batch {
+    uint32_t size;
+    double ratio;
+};
+
 struct values {
     struct cmd_values common;
     const char *buckets;
@@ -46,9 +51,20 @@ struct values {
     int64_t cycle_ns;
     struct fusion fusion;
     const char *recompute, *compile, *precision;
-    uint32_t micro_batches, batch_size;
+    uint32_t micro_batches;
+    struct batch batch;
     bool gradient_views;
 };
+
+/* "64", "2x" */
+static bool read_batch(const char *text, void *field)
+{
+    struct batch *batch = field;
+    *batch = (struct batch){0, 0};
+    if (units_read_ratio(text, &batch->ratio))
+        return batch->ratio > 0;
+    return opt_read_u32(text, &batch->size) && batch->size > 0;
+}
 
 /* "5", "5,1", "5,first 1", "5,first=1" */
 static bool read_caps(const char *text, void *field)
@@ -219,7 +235,8 @@ static const struct opt whatif_opts[] = {
         "plan"),
     OPT_WHOLE("accumulate", opt_read_u32, micro_batches, 1, 1024,
               "the step's batch in N micro-batches, gradients sent\nwith the last"),
-    OPT_WHOLE("batch-size", opt_read_u32, batch_size, 1, UINT32_MAX, "a rank's batch of N samples"),
+    OPT_VALUE("batch-size", "N", read_batch, batch, "a number above 0, or a ratio such as 2x",
+              "a rank's batch of N samples, or N times as large (2x)"),
     OPT_FLAG("gradient-views", gradient_views,
              "gradients are views of their buckets\n(gradient_as_bucket_view of PyTorch's DDP)"),
     OPT_VALUE("compile", "MODULES", opt_read_string, compile, "names of modules",
@@ -261,7 +278,8 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .fusion_bytes = values->fusion.is_set ? &values->fusion.bytes : NULL,
         .recompute = values->recompute,
         .micro_batches = values->micro_batches,
-        .batch_size = values->batch_size,
+        .batch_size = values->batch.size,
+        .batch_ratio = values->batch.ratio,
         .gradient_views = values->gradient_views,
         .compile = values->compile,
         .precision = values->precision,

@@ -62,6 +62,7 @@ struct dpro_changes {
     uint32_t micro_batches; /* the step's batch is computed in so many, one after the other, and
                                gradients are communicated with the last; 0: as it is */
     uint32_t batch_size;    /* of a rank; 0: as it is */
+    double batch_ratio;     /* the same against the recorded one, where that is not known; 0 */
     int gradient_views;     /* 1: gradients are views of their buckets (DDP) */
 
     /* How modules are computed; named as for `recompute`, "all" being the whole model: */

@@ -311,8 +311,8 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
 static int check_asked(const struct dpro_changes *c, const struct dpro_model *m,
                        struct dpro_error *err)
 {
-    bool computing = c->recompute || c->micro_batches || c->batch_size || c->n_compute ||
-                     c->n_delays || c->compile || c->precision;
+    bool computing = c->recompute || c->micro_batches || c->batch_size || c->batch_ratio != 0 ||
+                     c->n_compute || c->n_delays || c->compile || c->precision;
     bool others = c->bucket_cap_bytes || c->buckets_path || c->partition_bytes || c->compression ||
                   c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0 ||
                   c->latency_ratio != 0 || c->latency_add_ns || c->world_size || c->n_servers ||

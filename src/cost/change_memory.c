@@ -2,6 +2,8 @@
  * the batch's size, views of buckets. */
 #include "cost/change_memory.h"
 
+#include <math.h>
+
 #include "base/error.h"
 #include "cost/model_memory.h"
 #include "cost/module_choice.h"
@@ -47,30 +49,33 @@ static int change_batch(const struct dpro_changes *c, struct dpro_model *m, stru
                         struct dpro_error *err)
 {
     uint32_t recorded = batch_size(m);
-    if (c->batch_size == 0 || c->batch_size == recorded)
+    if (c->batch_size == 0 && c->batch_ratio == 0)
         return 0;
-    if (recorded == 0)
+    if (c->batch_size > 0 && recorded == 0)
         return refuse(err, "the recording does not tell its batch size, so that another one can't "
-                           "be put against it");
-    double ratio = (double)c->batch_size / recorded;
-    if (ratio > 1024 || ratio < 1.0 / 1024)
-        return refuse(err, "a batch of %u, where %u was recorded, is too far from it",
-                      c->batch_size, recorded);
+                           "be put against it; say how many times as large, such as 2x");
+    double ratio = c->batch_size > 0 ? (double)c->batch_size / recorded : c->batch_ratio;
+    if (ratio == 1)
+        return 0;
+    if (!(ratio <= 1024 && ratio >= 1.0 / 1024))
+        return refuse(err, "a batch %g times as large as the recorded one is too far from it",
+                      ratio);
     m->memory.batch_ratio = ratio;
     model_scale_batch(m, ratio, notes->arena);
     if (m->n_batch_points > 0)
         return 0;
     note(notes,
-         "a batch of %u instead of %u: its time is assumed: ops take time in proportion to it, but "
+         "a batch %.4g times as large: its time is assumed: ops take time in proportion to it, but "
          "for %s",
-         c->batch_size, recorded, "the optimizer, what lies between ops and their launches");
+         ratio, "the optimizer, what lies between ops and their launches");
     return 0;
 }
 
 static int change_micro_batches(const struct dpro_changes *c, struct dpro_model *m,
                                 struct notes *notes, struct dpro_error *err)
 {
-    uint32_t n = c->micro_batches, batch = c->batch_size ? c->batch_size : batch_size(m);
+    double ratio = m->memory.batch_ratio > 0 ? m->memory.batch_ratio : 1;
+    uint32_t n = c->micro_batches, batch = (uint32_t)lround(ratio * batch_size(m));
     if (n == 0)
         return 0;
     if (n > PLAN_MOST_MICRO_BATCHES)
@@ -128,7 +133,8 @@ static bool knows_what_scales(const struct model_memory *m)
 static void tell_unknown(const struct dpro_changes *c, const struct dpro_model *m,
                          struct notes *notes)
 {
-    if (!c->recompute && c->micro_batches == 0 && c->batch_size == 0 && !c->gradient_views)
+    if (!c->recompute && c->micro_batches == 0 && c->batch_size == 0 && c->batch_ratio == 0 &&
+        !c->gradient_views)
         return;
     if (!memory_is_known(m))
         note(notes, "nothing tells what the ranks held: 'dpro profile' records it");

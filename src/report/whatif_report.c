@@ -26,7 +26,7 @@ struct change {
     const char *text; /* "%s": the value, or its number divided by `unit` */
     double unit;
 };
-enum { N_CHANGES = 20 };
+enum { N_CHANGES = 21 };
 
 #define MBIT       (1e6 / 8)
 #define MIB(bytes) ((double)(bytes) / 1048576)
@@ -55,6 +55,7 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[N_CHA
         {TEXT("recompute", c->recompute), "recomputing %s", 1},
         {INT("micro_batches", c->micro_batches), "a step's batch in %s micro-batches", 1},
         {INT("batch_size", c->batch_size), "a batch of %s a rank", 1},
+        {FIXED("batch_ratio", c->batch_ratio, 6), "a batch %s times as large", 1},
         {INT("gradient_views", c->gradient_views), "gradients as views of their buckets", 1},
         {TEXT("compile", c->compile), "compiling %s", 1},
         {TEXT("precision", c->precision), "computing in %s", 1},
@@ -189,8 +190,8 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_report 
     const char *phase = phase_text(&after);
     struct words where = {.n = 0};
     const struct dpro_changes *c = r->changes;
-    bool asked = c->recompute || c->micro_batches || c->batch_size || c->gradient_views ||
-                 c->compile || c->precision;
+    bool asked = c->recompute || c->micro_batches || c->batch_size || c->batch_ratio != 0 ||
+                 c->gradient_views || c->compile || c->precision;
     if (after.bytes == 0 || (!asked && after.bytes == before.bytes))
         return;
     words_add(&where, "", "rank %d", after.rank);

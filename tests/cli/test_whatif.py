@@ -259,6 +259,27 @@ class WhatIf(Case):
         forget_memory(os.path.join(job, "host0", "rank0"))
         self.assert_error(dpro("whatif", job, "--recompute", "all"), USAGE, "what the ranks held")
 
+    def test_a_recording_of_torch_s_own_profiler_is_asked_for_batches(self):
+        """Which has no marks of modules, and nobody tells the size of its batch."""
+        job, memory = single_process(self.path("plain")), BUNDLED + "-memory"
+        for name in ("rank.json", "memory.json"):
+            os.remove(os.path.join(job, "rank0", name))
+        path = os.path.join(job, "rank0", "kineto_et.json.gz")
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            trace = json.load(file)
+        trace["traceEvents"] = [event for event in trace["traceEvents"] if not event.get("name", "").startswith("dpro.module:")]
+        with gzip.open(path, "wt", encoding="utf-8") as file:
+            json.dump(trace, file)
+
+        def won(trace, *asked):
+            facts = self.ask(trace, *asked)["memory"]
+            return facts["baseline_peak_bytes"] - facts["peak_bytes"]
+        for asked, plain in (("4", "0.25x"), ("32", "2x")):
+            self.assertAlmostEqual(won(job, "--batch-size", plain) / won(memory, "--batch-size", asked), 1, delta=0.01)
+        self.assertAlmostEqual(won(job, "--accumulate", "2") / won(memory, "--accumulate", "2"), 1, delta=0.01)
+        self.assert_error(dpro("whatif", job, "--batch-size", "4"), USAGE, "batch size", "such as 2x")
+        self.assert_error(dpro("whatif", job, "--recompute", "all"), USAGE, "which modules", "dpro profile")
+
     def test_a_single_process_is_asked_for_what_it_computes_and_holds(self):
         alone, memory = single_process(self.path("alone")), BUNDLED + "-memory"
         for asked in (["--recompute", "all"], ["--accumulate", "2"], ["--batch-size", "4"]):

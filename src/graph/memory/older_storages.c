@@ -226,6 +226,39 @@ static void bind_older(struct matcher *matcher, const struct older *older)
     memory_bind(b, index, older->storage);
 }
 
+/* When an op first takes in a parameter in the iteration; INT64_MAX: none does. */
+static int64_t first_use_of_parameters(const struct memory_build *b)
+{
+    for (uint32_t s = 0; s < b->trace->n_spans; s++) {
+        const struct trace_span *span = &b->trace->spans[s];
+        uint32_t at = b->node_of_span[s];
+        if (at == NO_ID || span->start_ns < b->start_ns || span->start_ns >= b->end_ns)
+            continue;
+        const struct et_node *node = &b->trace->et_nodes[at];
+        for (uint32_t i = 0; i < node->n_inputs; i++) {
+            uint64_t storage = b->trace->et_tensors[node->first_input + i].storage;
+            uint32_t block = memory_block_of(b, storage, span->start_ns);
+            if (block != NO_ID && b->blocks.at[block].to.category == DPRO_MEMORY_PARAMETER)
+                return span->start_ns;
+        }
+    }
+    return INT64_MAX;
+}
+
+/* Without marks of modules: what is taken before a parameter is used, and is there then. */
+static void find_inputs(struct memory_build *b)
+{
+    int64_t first_ns = first_use_of_parameters(b);
+    for (size_t i = 0; i < b->blocks.n && first_ns < INT64_MAX; i++) {
+        struct block_build *block = &b->blocks.at[i];
+        bool free_to_be = block->to.category == DPRO_MEMORY_ACTIVATION ||
+                          block->to.category == DPRO_MEMORY_TEMPORARY;
+        if (free_to_be && block->taken_ns >= b->start_ns && block->taken_ns < first_ns &&
+            block->given_ns > first_ns)
+            block->to.category = DPRO_MEMORY_INPUT;
+    }
+}
+
 /* What the batch is in, where the job made it before: nothing that is known to be an input is used
  * in the forward pass, and its size allows it. */
 static void find_batch(struct memory_build *b)
@@ -256,6 +289,8 @@ void memory_bind_older(struct memory_build *b)
         if (!finder.found.at[i].made)
             bind_older(&matcher, &finder.found.at[i]);
     memory_order_bindings(b);
+    if (b->calls.n == 0)
+        find_inputs(b);
     find_batch(b);
     array_fini(&finder.found);
     map_fini(&finder.index);

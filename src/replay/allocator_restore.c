@@ -56,6 +56,20 @@ static void restore_block(struct allocator *a, uint32_t b, uint8_t state)
     }
 }
 
+/* Of a block that is taken, the part from `address` on, of up to `bytes`. What lies before it is
+ * left by `leave`; *rest is what lies behind it, or NO_BLOCK. */
+static uint32_t cut_out(struct allocator *a, uint32_t b, uint64_t address, uint64_t bytes,
+                        void (*leave)(struct allocator *, uint32_t), uint32_t *rest)
+{
+    if (address > block_at(a, b)->address) {
+        uint32_t part = cut(a, b, address - block_at(a, b)->address);
+        leave(a, b);
+        b = part;
+    }
+    *rest = bytes < block_at(a, b)->size ? cut(a, b, bytes) : NO_BLOCK;
+    return b;
+}
+
 /* Cuts a block, which is taken, as the segment's blocks say; what they leave is free. */
 static void restore_blocks(struct allocator *a, uint32_t b, const struct allocator_segment *segment,
                            const struct allocator_block *blocks)
@@ -65,14 +79,8 @@ static void restore_blocks(struct allocator *a, uint32_t b, const struct allocat
         uint64_t end = block_at(a, b)->address + block_at(a, b)->size;
         if (old->address < block_at(a, b)->address || old->address >= end || old->size_bytes == 0)
             continue;
-        if (old->address > block_at(a, b)->address) {
-            uint32_t rest = cut(a, b, old->address - block_at(a, b)->address);
-            release_to_pool(a, b);
-            b = rest;
-        }
-        uint32_t rest = NO_BLOCK;
-        if (old->size_bytes < block_at(a, b)->size)
-            rest = cut(a, b, old->size_bytes);
+        uint32_t rest;
+        b = cut_out(a, b, old->address, old->size_bytes, release_to_pool, &rest);
         restore_block(a, b, old->state);
         b = rest;
     }
@@ -129,14 +137,8 @@ static uint32_t restore_range(struct allocator *a, const struct allocator_segmen
         const struct allocator_segment *at = &segments[numbers[i]];
         if (at->size_bytes == 0 || at->address < block_at(a, b)->address)
             continue;
-        if (at->address > block_at(a, b)->address) {
-            uint32_t rest = cut(a, b, at->address - block_at(a, b)->address);
-            set_unmapped(a, b);
-            b = rest;
-        }
-        uint32_t rest = NO_BLOCK;
-        if (at->size_bytes < block_at(a, b)->size)
-            rest = cut(a, b, at->size_bytes);
+        uint32_t rest;
+        b = cut_out(a, b, at->address, at->size_bytes, set_unmapped, &rest);
         count_mapped(a, at->size_bytes);
         restore_blocks(a, b, at, blocks);
         b = rest;

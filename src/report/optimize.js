@@ -63,9 +63,32 @@
       (report.servers.length ? ", on " + plural(communication.servers, "parameter server") : "");
   }
 
-  function changed(memory) {
+  const whole = (names) => names.includes("");
+
+  /* How modules are computed, and what is done for memory. */
+  function changed(computation, memory) {
+    const { compile, bf16 } = computation;
+    return (whole(compile) ? ", compiling the model" : compile.length ? ", compiling " + plural(compile.length, "module") : "") +
+      (whole(bf16) ? ", all in 16 bits" : bf16.length ? ", " + plural(bf16.length, "module") + " in 16 bits" : "") +
+      (memory ? given(memory) : "");
+  }
+
+  function given(memory) {
     return (memory.recompute.length ? ", recomputing " + plural(memory.recompute.length, "module") : "") +
       (memory.micro_batches > 1 ? ", in " + memory.micro_batches + " micro-batches" : "");
+  }
+
+  /* Which modules are compiled and in 16 bits, and what that wins. */
+  function computing() {
+    const { compile, bf16 } = report.best.computation, of = report.computing, best = report.best;
+    const some = (names) => whole(names) ? "the whole model" : names.length > 4 ?
+      names[0] + " … " + names[names.length - 1] + " (" + plural(names.length, "module") + ")" : names.join(", ");
+    if (!best.helps || compile.length + bf16.length === 0)
+      return of.modules ? "nothing is compiled or in 16 bits: what that wins is less than it is unsure by" :
+        "nothing tells what the job's modules take compiled or in 16 bits; a recording with --probe does";
+    return [compile.length ? "compiled: " + some(compile) : "", bf16.length ? "in 16 bits: " + some(bf16) : "",
+      of.communication_ms ? pct(100 * (1 - best.iteration_ms / of.communication_ms)) + " less time than with the best of communication alone" : "",
+      of.assumed_modules ? "what 16 bits win was not measured of all of them: it is assumed" : ""].filter((t) => t).join("; ");
   }
 
   function verdict() {
@@ -79,11 +102,11 @@
       say("first", "Verdict", memory.fits ? mb(memory.peak_bytes) + " at the peak instead of " + mb(memory.baseline_peak_bytes) +
         ", which fits " + mb(budget) + ", for " + cost : "Nothing that was tried fits " + mb(budget) + ": the job holds " +
         mb(memory.baseline_peak_bytes) + " at its peak, and at least " + mb(memory.least_budget_bytes));
-      if (memory.fits) say("", "Change", found + changed(memory) + ", instead of " + before);
+      if (memory.fits) say("", "Change", found + changed(best.computation, memory) + ", instead of " + before);
     } else if (best.helps) {
       say("first", "Verdict", pct(data.less_pct) + " less time an iteration (± " + data.less_half_pct.toFixed(1) +
         " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));
-      say("", "Change", found + ", instead of " + before);
+      say("", "Change", found + changed(best.computation, null) + ", instead of " + before);
       if (best.setting)
         say("", "Setting", best.setting + " of DistributedDataParallel has the same effect without a plan; it is the largest value than which none is better for sure");
     } else {
@@ -93,13 +116,14 @@
         pct(data.less_pct) + " less time by the model, " + (sure ? "± " : "which is unsure by ") + data.less_half_pct.toFixed(1) + " points");
       say("", "Change", "none: keep " + before + (may && best.setting ? ", or measure " + best.setting : ""));
     }
+    if (report.computing) say("", "Computing", computing());
     if (memory && !memory.choices.length)
       say("", "Memory", mb(memory.peak_bytes) + " at its peak" + (budget ? ", which fits " + mb(budget) : ""));
     if (memory && memory.choices.length)
       say("", "At most", "no bucketing without compression makes such an iteration shorter than " + ms(report.lower_bound_ms));
     else say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
       ", even if every number of the model is two standard errors off: an iteration takes at least " + ms(report.lower_bound_ms));
-    if (best.changes_numerics)
+    if (best.communication.compression !== "none")
       say("", "Note", "gradients are rounded for the transfer: the job does not train to the same numbers");
     return el("section", "card", list);
   }
@@ -111,7 +135,7 @@
   function bars() {
     const rows = [
       ["as it ran", report.replayed_ms, "IDLE", sentence(report.baseline.communication)],
-      [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication)],
+      [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication) + changed(report.best.computation, null)],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
         "the best found with this number; placed as usual: " + ms(s.usual_ms)]),
       ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + ", " + plural(b.buckets, "bucket")]),
@@ -156,13 +180,25 @@
       style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
     s.append(svg("text", { x: x(budget), y: top - 11, "text-anchor": x(budget) > W / 2 ? "end" : "start", style: "fill:var(--bad)" },
       "budget " + mb(budget)));
+    /* A label goes where it touches no other point, above or below its own, to its right or left. */
+    const radius = (p) => (p.chosen ? 6 : 4);
+    function label(p) {
+      const cx = x(p.peak_bytes), cy = y(p.iteration_ms), wide = 6.5 * p.name.length;
+      const places = [[10, -6], [10, 14], [-10, -6], [-10, 14], [10, -18], [-10, -18], [10, 26], [-10, 26], [10, -34], [-10, -34]].map(([dx, dy]) => {
+        const from = dx > 0 ? cx + dx : cx + dx - wide, base = cy + dy;
+        const out = from < left || from + wide > W || base < top - 4 || base > H - bottom + 8 ? 100 : 0;
+        const hit = points.filter((q) => x(q.peak_bytes) > from - radius(q) && x(q.peak_bytes) < from + wide + radius(q) &&
+          y(q.iteration_ms) > base - 11 - radius(q) && y(q.iteration_ms) < base + 3 + radius(q)).length;
+        return { dx, base, cost: out + hit };
+      });
+      const best = places.reduce((a, b) => (b.cost < a.cost ? b : a));
+      return svg("text", { x: cx + best.dx, y: best.base, "text-anchor": best.dx > 0 ? "start" : "end" }, p.name);
+    }
     for (const p of points) {
       const fill = p.chosen ? "UPDATE" : p.fits ? "FW" : "IDLE";
-      s.append(titled(svg("circle", { cx: x(p.peak_bytes), cy: y(p.iteration_ms), r: p.chosen ? 6 : 4, style: "fill:var(--" + fill + ")" }),
+      s.append(titled(svg("circle", { cx: x(p.peak_bytes), cy: y(p.iteration_ms), r: radius(p), style: "fill:var(--" + fill + ")" }),
         p.name, ms(p.iteration_ms) + ", " + mb(p.peak_bytes), p.chosen ? "chosen" : p.fits ? "fits" : "does not fit"));
-      if (p.chosen || p === points[0])
-        s.append(svg("text", { x: x(p.peak_bytes) + (x(p.peak_bytes) > W / 2 ? -10 : 10), y: y(p.iteration_ms) + (p.iteration_ms === slow ? 14 : -6),
-          "text-anchor": x(p.peak_bytes) > W / 2 ? "end" : "start" }, p.name));
+      if (p.chosen || p === points[0]) s.append(label(p));
     }
     s.append(svg("text", { x: (left + W - right) / 2, y: H - 3, "text-anchor": "middle" }, "peak of the rank that holds most"));
     return el("figure", "", s);
@@ -289,7 +325,7 @@
 
   function decisions() {
     if (report.strategy.length === 0) return null;
-    return el("section", "card", el("h2", "", "Changes to the job's strategy"), el("div", "scroll", el("table", "",
+    return el("section", "card", el("h2", "", "Changes to the job's strategy"), el("div", "scroll", el("table", "wrapped",
       el("tr", "", ["pass", "target", "decision"].map((t) => el("th", "", t))),
       report.strategy.map((d) => el("tr", "", el("td", "", d.pass), el("td", "", d.target), el("td", "", d.decision))))));
   }

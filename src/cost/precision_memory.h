@@ -4,10 +4,11 @@
 
 #include "cost/model_memory.h"
 
-/* Whether any module of the memory's calls is computed in 16 bits. */
-bool memory_has_16_bits(const struct model_memory *m, const struct dpro_strategy *strategy);
+/* Whether any call of the memory is computed in 16 bits, and not compiled so that a probe tells
+ * what it keeps (cost/compiled_memory.h). */
+bool memory_has_16_bits(const struct dpro_model *model, const struct model_memory *m,
+                        const struct dpro_strategy *strategy);
 /* With the same moments and calls: blocks have their other sizes and lives, behind them come those
- * that casts make. `loss`: what no module computes is computed in 16 bits with the whole model. */
-struct model_memory memory_in_16_bits(const struct model_memory *m,
-                                      const struct dpro_strategy *strategy, bool loss,
-                                      struct arena *arena);
+ * that casts make; or the memory itself. In the arena. */
+struct model_memory memory_in_16_bits(const struct dpro_model *model, const struct model_memory *m,
+                                      const struct dpro_strategy *strategy, struct arena *arena);

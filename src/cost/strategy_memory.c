@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "base/sort.h"
+#include "cost/compiled_memory.h"
 #include "cost/lifetimes.h"
 #include "cost/precision_memory.h"
 #include "cost/strategy_work.h"
@@ -150,9 +151,10 @@ static struct sweep sweep_begin(const struct dpro_model *model,
                                 bool later)
 {
     struct sweep s = {.m = m, .setting = &model->memory, .strategy = strategy, .later = later};
-    if (memory_has_16_bits(m, strategy)) {
+    if (strategy->computing) {
         struct model_memory *other = arena_alloc(&s.arena, sizeof *other);
-        *other = memory_in_16_bits(m, strategy, model->memory.loss_in_16_bits, &s.arena);
+        *other = memory_in_16_bits(model, m, strategy, &s.arena);
+        *other = memory_compiled(model, other, strategy, &s.arena);
         s.m = m = other;
     }
     for (int input = 0; input < 2; input++)
@@ -261,7 +263,7 @@ static double error_of(const struct dpro_model *model, const struct dpro_strateg
     struct dpro_model recorded = *model;
     bool blind = !m->has_uses && strategy_changes_work(model, strategy);
     bool batch = strategy->micro_batches > 1 || model->memory.batch_ratio > 0;
-    bool bits = memory_has_16_bits(m, strategy);
+    bool bits = memory_has_16_bits(model, m, strategy);
     double error = blind ? BLIND_ERROR : batch ? BATCH_ERROR : bits ? BITS_ERROR : CHANGE_ERROR;
     recorded.memory = own;
     double before = (double)memory_peak_bytes(&recorded, &as_it_is);

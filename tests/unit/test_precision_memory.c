@@ -1,4 +1,5 @@
-/* What computing modules in 16 bits makes of a rank's memory, by data flow. */
+/* What computing modules in 16 bits makes of a rank's memory, by data flow; and compiled, by a
+ * probe. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +8,7 @@
 #include <cmocka.h>
 #include <string.h>
 
+#include "cost/compiled_memory.h"
 #include "cost/precision_memory.h"
 #include "graph/memory/memory_build.h"
 
@@ -25,6 +27,8 @@ struct job {
     uint8_t computing[2];
     struct model_memory memory;
     struct dpro_strategy strategy;
+    struct model_module modules[2];
+    struct dpro_model model;
     struct arena arena;
 };
 
@@ -87,6 +91,7 @@ static void make(struct job *j)
                                       .n_moments = 7,
                                       .n_calls = 2};
     j->strategy.computing = j->computing;
+    j->model.modules = j->modules;
     add_op(j, TYPE_PROMOTED, 0, 1, MEMORY_NONE, 0, MEMORY_NONE, false);
     put(j, NORMED, true);
     add_op(j, autocast_rule(AUTOCAST, false), 1, 2, MEMORY_NONE, 1, MEMORY_NONE, false);
@@ -108,8 +113,9 @@ static void make(struct job *j)
 static struct model_memory in_16_bits(struct job *j, uint32_t module, bool loss)
 {
     j->computing[module] = DPRO_BF16;
-    assert_true(memory_has_16_bits(&j->memory, &j->strategy));
-    return memory_in_16_bits(&j->memory, &j->strategy, loss, &j->arena);
+    j->model.memory.loss_in_16_bits = loss;
+    assert_true(memory_has_16_bits(&j->model, &j->memory, &j->strategy));
+    return memory_in_16_bits(&j->model, &j->memory, &j->strategy, &j->arena);
 }
 
 /* The n-th block that casts have added of a size. */
@@ -192,6 +198,28 @@ static void test_other_modules_stay_as_they_are(void **state)
     arena_fini(&j.arena);
 }
 
+static void test_a_compiled_call_keeps_what_a_probe_measured(void **state)
+{
+    (void)state;
+    struct job j;
+    make(&j);
+    j.calls[0].backward_first = 3;
+    j.computing[0] = DPRO_COMPILED | DPRO_BF16;
+    assert_true(memory_has_16_bits(&j.model, &j.memory, &j.strategy)); /* nothing measured it */
+    j.modules[0].costs[DPRO_COMPILED | DPRO_BF16].kept = 0.6;
+    assert_false(memory_has_16_bits(&j.model, &j.memory, &j.strategy));
+    struct model_memory m = memory_compiled(&j.model, &j.memory, &j.strategy, &j.arena);
+    assert_int_equal(m.blocks[NORMED].size_bytes, 600);
+    assert_int_equal(m.blocks[GRADIENT].size_bytes, 600); /* as it is */
+    assert_int_equal(m.blocks[WEIGHT_GRADIENT].size_bytes, 400);
+    struct graph_use by_others = {MEMORY_NONE, 2, 2, false};
+    j.memory.uses = &by_others;
+    j.blocks[OUT].n_uses = 1;
+    m = memory_compiled(&j.model, &j.memory, &j.strategy, &j.arena);
+    assert_int_equal(m.blocks[OUT].size_bytes, 600); /* comes out of it */
+    arena_fini(&j.arena);
+}
+
 static void test_lists_of_cpus_and_gpus_differ(void **state)
 {
     (void)state;
@@ -214,6 +242,7 @@ int main(void)
         cmocka_unit_test(test_casts_of_parameters_are_kept_until_the_16_bits_are_left),
         cmocka_unit_test(test_a_gradient_has_the_type_of_its_tensor),
         cmocka_unit_test(test_other_modules_stay_as_they_are),
+        cmocka_unit_test(test_a_compiled_call_keeps_what_a_probe_measured),
         cmocka_unit_test(test_lists_of_cpus_and_gpus_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

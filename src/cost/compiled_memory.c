@@ -1,0 +1,71 @@
+/* cost/compiled_memory.c: see compiled_memory.h. Which tensors a compiler keeps is not known, only
+ * how much they are against what the module keeps as it is: all that it makes for its own backward
+ * pass is scaled by that. What others use stays as large as it is. */
+#include "cost/compiled_memory.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/sort.h"
+
+bool compiled_keeps_known(const struct dpro_model *model, uint32_t module, uint8_t way)
+{
+    return (way & DPRO_COMPILED) && model->modules[module].costs[way].kept > 0;
+}
+
+/* By call: the outermost computed in another way that it lies in, if that is a compiled one of
+ * which is known what it keeps; MODEL_NONE. */
+static bool find_roots(const struct dpro_model *model, const struct model_memory *m,
+                       const struct dpro_strategy *strategy, uint32_t *roots)
+{
+    bool any = false;
+    for (uint32_t c = 0; c < m->n_calls; c++) {
+        const struct memory_call *call = &m->calls[c];
+        roots[c] = call->parent != MODEL_NONE ? roots[call->parent] : MODEL_NONE;
+        if (roots[c] == MODEL_NONE && strategy->computing[call->module] != 0)
+            roots[c] = c;
+    }
+    for (uint32_t c = 0; c < m->n_calls; c++) {
+        uint32_t module = roots[c] == MODEL_NONE ? 0 : m->calls[roots[c]].module;
+        if (roots[c] != MODEL_NONE &&
+            !compiled_keeps_known(model, module, strategy->computing[module]))
+            roots[c] = MODEL_NONE;
+        any |= roots[c] != MODEL_NONE;
+    }
+    return any;
+}
+
+static bool is_kept(const struct model_memory *m, const uint32_t *roots,
+                    const struct graph_block *b, uint32_t root)
+{
+    const struct memory_call *call = &m->calls[root];
+    if (b->category != DPRO_MEMORY_ACTIVATION || b->taken == MEMORY_NONE ||
+        b->taken < call->first || b->taken >= call->last || b->given == MEMORY_NONE ||
+        b->given < call->backward_first)
+        return false;
+    for (uint32_t i = b->first_use; i < b->first_use + b->n_uses; i++)
+        if (m->uses[i].call == MEMORY_NONE || roots[m->uses[i].call] != root)
+            return false;
+    return true;
+}
+
+struct model_memory memory_compiled(const struct dpro_model *model, const struct model_memory *m,
+                                    const struct dpro_strategy *strategy, struct arena *arena)
+{
+    struct model_memory to = *m;
+    uint32_t *roots = arena_alloc(arena, (m->n_calls + (size_t)1) * sizeof *roots);
+    if (!strategy->computing || !find_roots(model, m, strategy, roots))
+        return to;
+    struct graph_block *blocks = arena_alloc(arena, (m->n_blocks + (size_t)1) * sizeof *blocks);
+    for (uint32_t i = 0; i < m->n_blocks; i++) {
+        uint32_t root = m->blocks[i].call == MEMORY_NONE ? MODEL_NONE : roots[m->blocks[i].call];
+        blocks[i] = m->blocks[i];
+        if (root == MODEL_NONE || !is_kept(m, roots, &blocks[i], root))
+            continue;
+        uint32_t module = m->calls[root].module;
+        double kept = model->modules[module].costs[strategy->computing[module]].kept;
+        blocks[i].size_bytes = (uint64_t)((double)blocks[i].size_bytes * MIN(kept, 1024));
+    }
+    to.blocks = blocks;
+    return to;
+}

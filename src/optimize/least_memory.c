@@ -12,7 +12,14 @@
 #include "cost/strategy_memory.h"
 #include "optimize/memory_search.h"
 
-enum { MOST_IN_SETS = 10, MOST_RANKS = 4, MOST_LOOKS = 2000, MOST_ROUNDS = 8, MOST_STARTS = 3 };
+enum {
+    MOST_IN_SETS = 10,
+    MOST_RANKS = 4,
+    MOST_LOOKS = 2000,
+    MOST_PLACES = 20000000,
+    MOST_ROUNDS = 8,
+    MOST_STARTS = 3
+};
 
 struct descent {
     const struct dpro_model *model;
@@ -21,7 +28,7 @@ struct descent {
     uint32_t ranks[MOST_RANKS], n_ranks;
     uint32_t *places;
     uint64_t *peaks; /* by place */
-    uint32_t n_looks;
+    uint32_t n_looks, most_looks;
     double sharpness; /* of the maximum */
 };
 
@@ -49,7 +56,7 @@ static void descend(struct descent *d)
     double least = smooth_peak(d);
     for (int round = 0; better && round < MOST_ROUNDS; round++) {
         better = false;
-        for (uint32_t i = 0; i < d->n && d->n_looks < MOST_LOOKS; i++) {
+        for (uint32_t i = 0; i < d->n && d->n_looks < d->most_looks; i++) {
             bool *at = &recomputed[d->modules[i]];
             *at = !*at;
             double now = smooth_peak(d);
@@ -114,6 +121,7 @@ static void find_places(struct descent *d)
         most = MAX(most, m->memories[m->ranks[r].memory].n_moments);
         n += m->memories[m->ranks[r].memory].n_moments + 1;
     }
+    d->most_looks = MIN(MOST_LOOKS, MOST_PLACES / (n + 1)); /* seconds at the most */
     d->places = mem_alloc((most + (size_t)2) * sizeof *d->places);
     d->peaks = mem_alloc((n + (size_t)1) * sizeof *d->peaks);
     for (uint32_t p = 0; p < most + 2; p++)
@@ -133,7 +141,7 @@ void recompute_least(const struct dpro_model *model, struct dpro_strategy *strat
         bool *best = mem_array(model->n_modules, sizeof *best);
         uint64_t least = UINT64_MAX;
         find_places(&d);
-        for (uint32_t start = 0; start < MOST_STARTS && d.n_looks < MOST_LOOKS; start++) {
+        for (uint32_t start = 0; start < MOST_STARTS && d.n_looks < d.most_looks; start++) {
             begin_at(&d, start);
             for (d.sharpness = 16; d.sharpness <= 256; d.sharpness *= 4)
                 descend(&d);

@@ -4,8 +4,8 @@
 Trains networks of several kinds (bench/memory_models.py) on two ranks of this machine: once under `dpro profile`, as they are; then
 without it, by turns as they are and with modules recomputed, with the batch in parts, smaller, larger, in 16 bits. What tensors held
 at most is counted by a preloaded library, beside it stand MemTracker and the rule of the paper's implementation. Asks dpro and
-prints each error. Peaks are exact on a busy machine; times want a quiet one, and are told as ratios to the job as it is in the same
-process by turns. Takes 5 minutes a network."""
+prints each error. Peaks are exact on a busy machine; times want a quiet one, and are told as ratios to the job as it is, by turns.
+Takes 10 minutes a network."""
 import argparse
 import json
 import os
@@ -50,13 +50,18 @@ def middle(step_lists, key):
 
 
 def ratios(python, model, config, args):
-    """Of a config's steps to the job's own, by turns in one process; of the time that passed, and of what the ranks computed."""
-    told = train(python, "train_memory.py", model, "--rounds", str(args.rounds), "--steps", str(args.steps), "--configs", "as-is",
-                 config)
-    found = told["configs"]
-    return {"batch_size": told["batch_size"], "ratio": middle(found[config], "ms") / middle(found["as-is"], "ms"),
-            "cpu_ratio": middle(found[config], "cpu_ms") / middle(found["as-is"], "cpu_ms"),
-            "own_ms": middle(found["as-is"], "ms"), "iteration_ms": middle(found[config], "ms")}
+    """Of a config's steps to the job's own, of the time that passed, and of what the ranks computed: by turns, each in a process of
+    its own. In one process, what a config leaves of malloc's heap makes the next one fault pages that it never would by itself: the
+    job as it is took 8 to 15 % longer after another config."""
+    found = {"as-is": [], config: []}
+    for one in args.rounds * list(found):
+        told = train(python, "train_memory.py", model, "--settle", "4", "--steps", str(args.steps), "--configs", one)
+        found[one].append(told["configs"][one])
+    own, others = ([{key: sum((turn[rank][key] for turn in turns), []) for key in ("ms", "cpu_ms")} for rank in range(len(turns[0]))]
+                   for turns in found.values())
+    return {"batch_size": told["batch_size"], "ratio": middle(others, "ms") / middle(own, "ms"),
+            "cpu_ratio": middle(others, "cpu_ms") / middle(own, "cpu_ms"), "own_ms": middle(own, "ms"),
+            "iteration_ms": middle(others, "ms")}
 
 
 def measure_peaks(python, count, model):

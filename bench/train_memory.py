@@ -5,7 +5,9 @@ rank.
 
 A config is a list of `recompute=NAMES` (patterns, joined with `+`, or `all`, the network as one), `accumulate=K`, `batch=RATIO`,
 `compile=NAMES` (each module by itself), `bf16=NAMES`, joined with commas. `compile` and `bf16` alone are what people write by hand:
-torch.compile of the network, cut at DDP's buckets, and autocast around all, the loss too. `as-is` is none of these."""
+torch.compile of the network, cut at DDP's buckets, and autocast around all, the loss too. `as-is` is none of these.
+
+With --shard each block is a unit of FSDP, and `reshard=NAMES` says which units reshard after forward: `all`, `none`, or patterns."""
 import argparse
 import contextlib
 import ctypes
@@ -19,6 +21,8 @@ import torch
 import torch._dynamo
 import torch.distributed as dist
 from memory_models import MODELS, make
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -51,7 +55,7 @@ class Memory:
 
 def settings_of(config):
     """True: by hand."""
-    found = {"recompute": "", "accumulate": 1, "batch": 1.0, "compile": "", "bf16": ""}
+    found = {"recompute": "", "accumulate": 1, "batch": 1.0, "compile": "", "bf16": "", "reshard": ""}
     for part in config.split(","):
         key, _, value = part.partition("=")
         if part != "as-is":
@@ -82,16 +86,24 @@ def checkpointed(forward):
 
 
 class Trainer:
-    def __init__(self, name, bucket_cap_mb, batch_size):
+    def __init__(self, name, bucket_cap_mb, batch_size, shard=False):
         self.network, self.make_batch, self.batch_size, make_optimizer = make(name)
         self.batch_size = batch_size or self.batch_size
-        self.model = DistributedDataParallel(self.network, bucket_cap_mb=bucket_cap_mb)
+        self.sharded = [*self.network.blocks, self.network] if shard else []
+        for module in self.sharded:
+            fully_shard(module, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        self.model = self.network if shard else DistributedDataParallel(self.network, bucket_cap_mb=bucket_cap_mb)
         self.optimizer = make_optimizer(self.model.parameters())
         self.plain, self.compiled, self.between = {}, {}, None  # called between micro-batches
         self.use("as-is")
 
     def use(self, config):
         self.settings = settings_of(config)
+        for module in self.sharded:
+            name = {module: name for name, module in self.network.named_modules()}[module]
+            patterns = (self.settings["reshard"] or "blocks.*").split("+")
+            module.set_reshard_after_forward(patterns == ["all"] or any(name and fnmatch.fnmatchcase(name, p) for p in patterns),
+                                             recurse=False)
         for name, module in self.network.named_modules():
             module.forward = self.plain.setdefault(name, module.forward)
         for name in self.chosen("compile"):
@@ -99,7 +111,8 @@ class Trainer:
         for name in self.chosen("bf16"):
             self.wrap(name, in_bf16)
         self.recomputed = [self.wrap(name, checkpointed) for name in self.chosen("recompute")]
-        self.model.module = self.network
+        if not self.sharded:
+            self.model.module = self.network
         if self.settings["compile"] is True:
             self.model.module = self.compiled.setdefault(True, torch.compile(self.network, dynamic=False))
 
@@ -128,8 +141,8 @@ class Trainer:
         self.optimizer.zero_grad()
         pairs = list(zip(batch.chunk(micro_batches), target.chunk(micro_batches)))
         for number, (some, wanted) in enumerate(pairs):
-            with contextlib.nullcontext() if number == len(pairs) - 1 else self.model.no_sync():
-                with torch.autocast("cpu", torch.bfloat16, enabled=self.settings["bf16"] is True):
+            with contextlib.nullcontext() if self.sharded or number == len(pairs) - 1 else self.model.no_sync():
+                with torch.autocast("cpu", torch.bfloat16, enabled=self.settings["bf16"]):
                     loss = F.cross_entropy(self.model(some), wanted) / len(pairs)
                 loss.backward()
                 if self.between:
@@ -146,12 +159,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--bucket-cap-mb", type=float, default=None)
     parser.add_argument("--batch-size", type=int, default=None, help="a rank's (default: the model's own)")
+    parser.add_argument("--shard", action="store_true", help="FSDP, not DistributedDataParallel")
     args = parser.parse_args()
     torch.set_num_threads(1)
     memory = Memory()
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
-    trainer = Trainer(args.model, args.bucket_cap_mb, args.batch_size)
+    trainer = Trainer(args.model, args.bucket_cap_mb, args.batch_size, args.shard)
     found = {config: [] for config in args.configs}
     for config in args.rounds * args.configs:
         trainer.use(config)

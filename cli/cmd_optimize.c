@@ -283,7 +283,7 @@ static int search(const void *given, const struct job *job, const struct dpro_mo
 
 static int run(const void *values, const struct opt_list *paths)
 {
-    return job_with_model(values, paths, search);
+    return job_with_model(values, paths, false, search);
 }
 
 const struct cmd cmd_optimize = {

@@ -54,6 +54,7 @@ struct values {
     uint32_t micro_batches;
     struct batch batch;
     bool gradient_views;
+    const char *reshard;
 };
 
 /* "64", "2x" */
@@ -245,6 +246,10 @@ static const struct opt whatif_opts[] = {
     OPT_VALUE("precision", "TYPE", opt_read_string, precision, "bf16, bf16=MODULES or fp32",
               "the model, or only these modules, under autocast to\nbf16; fp32: none"),
     CMD_OPT_PROBES,
+    OPT_VALUE("reshard", "UNITS", opt_read_string, reshard, "names of units",
+              "FSDP: units free their gathered parameters after the\nforward pass and gather them "
+              "again for the backward\npass: all, none, or names with commas between them, or\n"
+              "patterns ('blocks.*'); all others keep them"),
     CMD_OPT_JSON("dpro.whatif/1", ""),
     CMD_OPTS_GRAPH(CMD_STEPS_LEARNT, CMD_THREADS_READ),
     {.name = NULL},
@@ -283,6 +288,7 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .gradient_views = values->gradient_views,
         .compile = values->compile,
         .precision = values->precision,
+        .reshard = values->reshard,
     };
     struct dpro_whatif *whatif = NULL;
     struct dpro_error err = {.code = 0};
@@ -312,7 +318,7 @@ static int run(const void *given, const struct opt_list *paths)
         cmd_say("--bucket-cap-mb and --buckets both say which buckets: give one of them");
         return CMD_USAGE;
     }
-    return job_with_model(values, paths, predict);
+    return job_with_model(values, paths, true, predict);
 }
 
 const struct cmd cmd_whatif = {

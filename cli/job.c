@@ -95,7 +95,8 @@ int job_take_out_profiler(struct job *job, const struct dpro_replay_options *opt
     return rc;
 }
 
-static int learn_model(const struct cmd_values *values, struct job *job, struct dpro_model **model)
+static int learn_model(const struct cmd_values *values, struct job *job, bool or_none,
+                       struct dpro_model **model)
 {
     struct dpro_replay_options replay_options = {.sink = job->sink};
     struct dpro_unprofiled unprofiled = dpro_trace_unprofiled(job->trace);
@@ -110,14 +111,17 @@ static int learn_model(const struct cmd_values *values, struct job *job, struct 
     struct timespec since;
     clock_gettime(CLOCK_MONOTONIC, &since);
     int64_t op_ns;
-    if (job_take_out_profiler(job, &replay_options, &op_ns, &model_options.profiler_ns, &err) < 0 ||
-        dpro_model_build(job->graph, &model_options, model, &err) < 0)
+    if (job_take_out_profiler(job, &replay_options, &op_ns, &model_options.profiler_ns, &err) < 0)
+        return cmd_fail(&err);
+    if (or_none && dpro_graph_is_sharded(job->graph))
+        return 0;
+    if (dpro_model_build(job->graph, &model_options, model, &err) < 0)
         return cmd_fail(&err);
     job_tell_stage(&job->sink, &since, "learnt the model");
     return 0;
 }
 
-int job_with_model(const void *values, const struct opt_list *paths,
+int job_with_model(const void *values, const struct opt_list *paths, bool or_none,
                    int (*work)(const void *values, const struct job *job,
                                const struct dpro_model *model))
 {
@@ -126,7 +130,7 @@ int job_with_model(const void *values, const struct opt_list *paths,
     int code = job_load(paths->items, paths->n, values, &job);
     if (code != 0)
         return code;
-    code = learn_model(values, &job, &model);
+    code = learn_model(values, &job, or_none, &model);
     if (code == 0)
         code = work(values, &job, model);
     dpro_model_destroy(model);

@@ -234,6 +234,10 @@ DPRO_API uint32_t dpro_graph_n_collectives(const struct dpro_graph *graph);
 DPRO_API struct dpro_collective dpro_graph_collective(const struct dpro_graph *graph,
                                                       uint32_t index);
 
+/* Whether the job shards its parameters by units that it gathers (PyTorch's FSDP), as the recorder
+ * wrote it down. */
+DPRO_API int dpro_graph_is_sharded(const struct dpro_graph *graph);
+
 DPRO_API size_t dpro_graph_n_warnings(const struct dpro_graph *graph);
 DPRO_API const char *dpro_graph_warning(const struct dpro_graph *graph,
                                         size_t index); /* borrowed, one line */

@@ -52,7 +52,7 @@ DPRO_API int dpro_align_manifest(const struct dpro_trace *trace, const struct dp
 struct dpro_whatif_report {
     const struct dpro_trace *trace;
     const struct dpro_graph *graph;
-    const struct dpro_model *model; /* as the job ran */
+    const struct dpro_model *model; /* as the job ran; NULL: it has none */
     const struct dpro_changes *changes;
     const struct dpro_whatif *whatif;
 };

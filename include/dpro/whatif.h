@@ -68,12 +68,19 @@ struct dpro_changes {
     /* How modules are computed; named as for `recompute`, "all" being the whole model: */
     const char *compile;   /* by torch.compile; NULL: as it is */
     const char *precision; /* "bf16": the whole model; "bf16=NAMES"; "fp32": none; NULL: as it is */
+
+    /* Of jobs with PyTorch's FSDP: the units that free their gathered parameters after the forward
+     * pass and gather them again for the backward pass: "all", "none", or names or patterns with
+     * commas between them; NULL: as it is */
+    const char *reshard;
 };
 
 struct dpro_whatif; /* a result; owns its memory, but borrows the model's */
 
 /* Predicts; *whatif is the caller's. `graph`, which the model was built from, is needed for delays
- * only. Fails with DPRO_EUSAGE when a change makes no sense, DPRO_EFORMAT or DPRO_EIO when
+ * only. Where there is no model, as of jobs that shard parameters (dpro_graph_is_sharded), `model`
+ * is NULL and the changed graph is replayed; then only `reshard`, `compute` and `delays` may be
+ * set. Fails with DPRO_EUSAGE when a change makes no sense, DPRO_EFORMAT or DPRO_EIO when
  * buckets_path can't be read. */
 DPRO_API int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
                              const struct dpro_changes *changes, struct dpro_whatif **whatif,
@@ -117,7 +124,15 @@ DPRO_API const char *dpro_uncertainty_name(enum dpro_uncertainty_source source);
 /* Of memory, as it ran and with the changes. */
 DPRO_API struct dpro_memory_peak dpro_whatif_baseline_memory(const struct dpro_whatif *whatif);
 DPRO_API struct dpro_memory_peak dpro_whatif_memory(const struct dpro_whatif *whatif);
-/* The job with the changes; its strategy is the one that was evaluated. Borrowed. */
+/* FSDP's units, where their resharding was asked for. */
+struct dpro_unit {
+    const char *name; /* of its module; "": the model itself */
+    int reshards_before, reshards;
+};
+DPRO_API uint32_t dpro_whatif_n_units(const struct dpro_whatif *whatif);
+DPRO_API struct dpro_unit dpro_whatif_unit(const struct dpro_whatif *whatif, uint32_t index);
+/* The job with the changes; its strategy is the one that was evaluated. Borrowed; NULL: there is no
+ * model. */
 DPRO_API const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif);
 /* Of this what-if; the model's are not repeated. */
 DPRO_API size_t dpro_whatif_n_warnings(const struct dpro_whatif *whatif);

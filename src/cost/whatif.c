@@ -1,7 +1,5 @@
 /* cost/whatif.c: a job as it ran and with changes, both by the same model, so that what the model
  * gets wrong in one it gets wrong in the other. */
-#include <dpro/whatif.h>
-
 #include <math.h>
 #include <string.h>
 
@@ -13,20 +11,11 @@
 #include "cost/evaluate.h"
 #include "cost/strategy_memory.h"
 #include "cost/uncertainty.h"
+#include "cost/whatif_result.h"
 
 enum { N_DRAWS = 200 };
 #define MISFIT_TO_TELL_PCT 5.0
 #define HALF_OF_95_PCT     1.96 /* in standard errors */
-
-struct dpro_whatif {
-    struct arena arena;
-    struct dpro_model model; /* changed */
-    struct dpro_prediction baseline, predicted;
-    struct dpro_estimate speedup;
-    struct dpro_uncertainty_part parts[DPRO_N_UNCERTAINTY_PARTS];
-    struct dpro_memory_peak memory[2]; /* before, after */
-    struct notes notes;
-};
 
 /* Which gradients travel together is what comes of the cycles. */
 static void show_groups(struct dpro_model *model)
@@ -102,6 +91,15 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     double noise_before, noise_after;
     struct dpro_whatif *w = mem_array(1, sizeof *w);
     w->notes.arena = &w->arena;
+    if (!model) {
+        int status = whatif_by_graph(graph, changes, w, err);
+        *whatif = status < 0 ? *whatif : w;
+        return status;
+    }
+    if (changes->reshard)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "the job shards no parameters: --reshard is for PyTorch's FSDP "
+                              "(fully_shard)");
     change_copy(model, &w->arena, &w->model);
     int rc = change_apply(graph, changes, &w->model, &w->notes, err);
     if (rc == 0)
@@ -128,50 +126,4 @@ int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *mod
                     struct dpro_error *err)
 {
     return WITHIN_SCOPE(dpro_error_nomem(err), run_whatif(graph, model, changes, whatif, err));
-}
-
-void dpro_whatif_destroy(struct dpro_whatif *whatif)
-{
-    if (!whatif)
-        return;
-    array_fini(&whatif->notes.lines);
-    arena_fini(&whatif->model.arena);
-    arena_fini(&whatif->arena);
-    mem_free(whatif);
-}
-
-/* Defines dpro_whatif_<name>(), which yields the value. */
-#define LOOK_AT(type, name, value)                                                                 \
-    type dpro_whatif_##name(const struct dpro_whatif *whatif)                                      \
-    {                                                                                              \
-        return value;                                                                              \
-    }
-
-LOOK_AT(struct dpro_prediction, baseline, whatif->baseline)
-LOOK_AT(struct dpro_prediction, predicted, whatif->predicted)
-LOOK_AT(struct dpro_estimate, speedup, whatif->speedup)
-LOOK_AT(struct dpro_memory_peak, baseline_memory, whatif->memory[0])
-LOOK_AT(struct dpro_memory_peak, memory, whatif->memory[1])
-LOOK_AT(const struct dpro_model *, model, &whatif->model)
-LOOK_AT(size_t, n_warnings, whatif->notes.lines.n)
-
-struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_whatif *whatif,
-                                                     enum dpro_uncertainty_source source)
-{
-    return whatif->parts[source];
-}
-
-const char *dpro_uncertainty_name(enum dpro_uncertainty_source source)
-{
-    static const char *const names[] = {
-        [DPRO_UNCERTAIN_LEARNT] = "learnt numbers", [DPRO_UNCERTAIN_ITERATIONS] = "iterations",
-        [DPRO_UNCERTAIN_MACHINE] = "machine drift", [DPRO_UNCERTAIN_MODEL] = "model misfit",
-        [DPRO_UNCERTAIN_CHANGE] = "extrapolation",  [DPRO_UNCERTAIN_BATCH] = "batch size",
-        [DPRO_UNCERTAIN_COMPUTING] = "computing"};
-    return names[source];
-}
-
-const char *dpro_whatif_warning(const struct dpro_whatif *whatif, size_t index)
-{
-    return whatif->notes.lines.at[index];
 }

@@ -158,6 +158,14 @@ struct dpro_collective dpro_graph_collective(const struct dpro_graph *graph, uin
                                     .n_channels = c->n_channels};
 }
 
+int dpro_graph_is_sharded(const struct dpro_graph *graph)
+{
+    for (uint32_t op = 0; graph->gather && op < graph->n_ops; op++)
+        if (graph->gather[op])
+            return 1;
+    return 0;
+}
+
 size_t dpro_graph_n_warnings(const struct dpro_graph *graph)
 {
     return graph->warnings.n;

@@ -75,6 +75,17 @@ struct graph_tensor {
     uint32_t collective; /* index; UINT32_MAX: not communicated */
 };
 
+/* An FSDP unit: parameters that are gathered before each pass, and freed after it. */
+struct graph_unit {
+    uint32_t name;     /* string id of its module; "": the model itself */
+    uint32_t *request; /* [n_ranks] the op after which a backward pass asks for its parameters, if
+                          they are to be gathered for it; DPRO_NO_OP: none */
+};
+/* That an op gathers a unit's parameters: 0: it doesn't. */
+#define GATHER(unit, backward)  (1 + 2 * (unit) + ((backward) ? 1U : 0U))
+#define GATHER_UNIT(gather)     (((gather)-1) / 2)
+#define GATHER_BACKWARD(gather) (((gather)-1) % 2 != 0)
+
 /* A tensor that all ranks push to parameter servers and pull from them. */
 struct graph_exchange {
     uint32_t name;    /* string id */
@@ -136,6 +147,7 @@ struct dpro_graph {
     uint32_t *name;
     uint32_t *tensor;                   /* (*) string id */
     uint64_t *size_bytes, *transaction; /* (*) */
+    uint32_t *gather;                   /* (*) GATHER() of the unit whose parameters it gathers */
     uint8_t *spare; /* (*) how many of its predecessors, the latest to end, an op does not wait for;
                        such an op has none in the iteration before */
     int64_t *seen_start_ns, *seen_dur_ns; /* (*) */
@@ -160,6 +172,8 @@ struct dpro_graph {
     struct graph_tensor *tensors;
     struct graph_exchange *exchanges;
     struct graph_exchange_end *exchange_ends;
+    struct graph_unit *units;
+    uint32_t n_units;
     uint32_t n_collectives, n_members, n_tensors, n_exchanges;
     bool pulls_with_step; /* values are pulled when a step begins (TensorFlow's sessions), not when
                              all ranks have pushed */

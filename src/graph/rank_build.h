@@ -83,6 +83,7 @@ struct local_op {
     uint64_t size_bytes;
     uint32_t collective; /* index into the rank's collectives; NO_ID: none */
     uint32_t tensor;     /* string id in the trace; 0: none */
+    uint32_t gather;     /* as in struct dpro_graph, units being those of the recording's buckets */
 };
 
 struct local_edge {
@@ -187,6 +188,9 @@ struct rank_build {
                          it is no such op. NULL: none has any */
     int64_t *seen_start_ns, *seen_end_ns; /* of op o in the reference iteration, nothing cut off */
 
+    uint32_t *unit_requests; /* by unit of the recording: the last op before its backward pass asks
+                                for its parameters; NO_ID: it never does. NULL: no units */
+
     struct rank_memory *memory; /* see graph/memory; NULL: nothing tells */
 
     /* for warnings */
@@ -254,6 +258,18 @@ void build_fused_tensors(struct rank_build *rank, const struct fusion *fusion);
 
 /* bucket_tensors.c: gradients, their buckets, In and Out ops. */
 void build_tensors(struct rank_build *rank);
+
+/* unit_gathers.c: what FSDP does to gather the parameters of its units. Sets ops' `gather`. Needs
+ * collectives. */
+void build_gathers(struct rank_build *rank);
+/* What a span, or one around it, gathers; 0: nothing. */
+uint32_t build_gather_of(const struct rank_build *rank, uint32_t span, bool *copies_out);
+/* The span, or the one around it, in which a unit's backward pass begins; NO_ID: there is none. */
+uint32_t build_pre_backward_of(const struct rank_build *rank, uint32_t span);
+enum unit_mark { UNIT_FORWARD_ENDS, UNIT_PREFETCHED, UNIT_BACKWARD_BEGINS, N_UNIT_MARKS };
+/* Whether a span marks something of a unit's, index into the recording's buckets. */
+bool build_unit_mark(const struct rank_build *rank, uint32_t span, enum unit_mark *mark,
+                     uint32_t *unit);
 
 /* comm_thread_queue.c: collectives that stood in a queue for one of several threads. Adds virtual
  * ops. */

@@ -7,6 +7,7 @@
 #include <dpro/report.h>
 
 #include "base/sort.h"
+#include "base/stats.h"
 #include "report/model_report.h"
 #include "report/table.h"
 #include "report/warnings.h"
@@ -26,7 +27,7 @@ struct change {
     const char *text; /* "%s": the value, or its number divided by `unit` */
     double unit;
 };
-enum { N_CHANGES = 21 };
+enum { N_CHANGES = 22 };
 
 #define MBIT       (1e6 / 8)
 #define MIB(bytes) ((double)(bytes) / 1048576)
@@ -59,6 +60,7 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[N_CHA
         {INT("gradient_views", c->gradient_views), "gradients as views of their buckets", 1},
         {TEXT("compile", c->compile), "compiling %s", 1},
         {TEXT("precision", c->precision), "computing in %s", 1},
+        {TEXT("reshard", c->reshard), "resharding after forward: %s", 1},
     };
     size_t n = 0;
     for (size_t i = 0; i < N_CHANGES; i++)
@@ -144,12 +146,28 @@ static void write_changes(struct writer *w, const struct dpro_changes *c)
 
 /* ---- text ---- */
 
+/* `units`: what stands there for a job without a model. */
 static void row(struct table *t, const char *name, struct dpro_prediction p,
-                const struct dpro_model *model)
+                const struct dpro_model *model, const char *units)
 {
-    bool any = dpro_model_n_tensors(model) > 0;
+    bool any = model && dpro_model_n_tensors(model) > 0;
     table_cells(t, name, TIME(p.iteration_ns), NUMBER(p.uncertainty_pct, 1), TIME(p.p50_ns),
-                TIME(p.p95_ns), any ? STRATEGY(model, dpro_model_strategy(model)) : "");
+                TIME(p.p95_ns),
+                !model ? units
+                : any  ? STRATEGY(model, dpro_model_strategy(model))
+                       : "");
+}
+
+/* How many of FSDP's units are gathered twice, of a job without a model. */
+static const char *units_text(const struct dpro_whatif *whatif, bool after, char text[48])
+{
+    uint32_t n = dpro_whatif_n_units(whatif), resharded = 0;
+    for (uint32_t u = 0; u < n; u++) {
+        struct dpro_unit unit = dpro_whatif_unit(whatif, u);
+        resharded += (after ? unit.reshards : unit.reshards_before) != 0;
+    }
+    snprintf(text, 48, n > 0 ? "%u of %u" : "-", resharded, n);
+    return text;
 }
 
 static void write_verdict(struct writer *w, const struct dpro_whatif_report *r)
@@ -191,7 +209,7 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_report 
     struct words where = {.n = 0};
     const struct dpro_changes *c = r->changes;
     bool asked = c->recompute || c->micro_batches || c->batch_size || c->batch_ratio != 0 ||
-                 c->gradient_views || c->compile || c->precision;
+                 c->gradient_views || c->compile || c->precision || c->reshard;
     if (after.bytes == 0 || (!asked && after.bytes == before.bytes))
         return;
     words_add(&where, "", "rank %d", after.rank);
@@ -237,14 +255,20 @@ static void write_text(struct writer *w, const void *report)
     write_verdict(w, r);
     write_memory_text(w, r);
     writer_text(w, "\n");
+    const struct dpro_model *model = dpro_whatif_model(r->whatif);
+    char before[48], after[48];
     table_cells(&t, "", "iteration", "+- %", "p50", "p95",
-                dpro_model_n_tensors(r->model) > 0 ? "gradients in" : "");
-    row(&t, "as it ran", dpro_whatif_baseline(r->whatif), r->model);
-    row(&t, "what if", dpro_whatif_predicted(r->whatif), dpro_whatif_model(r->whatif));
+                !model                               ? "units resharded"
+                : dpro_model_n_tensors(r->model) > 0 ? "gradients in"
+                                                     : "");
+    row(&t, "as it ran", dpro_whatif_baseline(r->whatif), r->model,
+        units_text(r->whatif, false, before));
+    row(&t, "what if", dpro_whatif_predicted(r->whatif), model, units_text(r->whatif, true, after));
     table_write(w, &t);
     writer_text(w, "\n");
     write_parts(w, r);
-    model_write_text(w, r->model);
+    if (r->model)
+        model_write_text(w, r->model);
     struct warnings warnings = warnings_of(r);
     warnings_write_text(w, &warnings, 1);
 }
@@ -262,9 +286,26 @@ static void write_prediction(struct writer *w, const char *key, struct dpro_pred
     writer_section(w, key, '{');
     writer_fields(w, MS("iteration_ms", p.iteration_ns), MS("p50_ms", p.p50_ns),
                   MS("p95_ms", p.p95_ns), FIXED("uncertainty_pct", p.uncertainty_pct, 3));
-    writer_key(w, "communication");
-    model_write_strategy(w, model, dpro_model_strategy(model));
+    if (model) {
+        writer_key(w, "communication");
+        model_write_strategy(w, model, dpro_model_strategy(model));
+    } else {
+        writer_fields(w, NUL("communication"));
+    }
     writer_close(w, '}');
+}
+
+static void write_units(struct writer *w, const struct dpro_whatif *whatif)
+{
+    if (dpro_whatif_n_units(whatif) == 0)
+        return;
+    writer_section(w, "units", '[');
+    for (uint32_t u = 0; u < dpro_whatif_n_units(whatif); u++) {
+        struct dpro_unit unit = dpro_whatif_unit(whatif, u);
+        writer_object(w, TEXT("name", unit.name), BOOL("reshards_before", unit.reshards_before),
+                      BOOL("reshards", unit.reshards));
+    }
+    writer_close(w, ']');
 }
 
 /* Halves of 95 % intervals, as uncertainty_pct is; of the speedup, a number. */
@@ -342,6 +383,10 @@ static void write_memory(struct writer *w, const struct dpro_whatif *whatif)
         writer_fields(
             w, INT(dpro_memory_category_name((enum dpro_memory_category)c), after.by_category[c]));
     writer_close(w, '}');
+    if (!dpro_whatif_model(whatif)) {
+        writer_close(w, '}');
+        return;
+    }
     write_recomputed(w, whatif);
     writer_fields(w, INT("micro_batches", dpro_strategy_micro_batches(
                                               dpro_model_strategy(dpro_whatif_model(whatif)))));
@@ -352,25 +397,34 @@ static void write_json(struct writer *w, const void *report)
 {
     const struct dpro_whatif_report *r = report;
     struct dpro_estimate speedup = dpro_whatif_speedup(r->whatif);
-    int64_t measured_ns = dpro_model_measured_ns(r->model);
+    uint32_t n_measured;
+    const int64_t *measured = dpro_graph_measured_ns(r->graph, &n_measured);
+    int64_t measured_ns =
+        r->model ? dpro_model_measured_ns(r->model) : stats_mean_i64(measured, n_measured);
     writer_open(w, '{');
     writer_fields(w, TEXT("schema", "dpro.whatif/1"), TEXT("version", dpro_version()));
     write_changes(w, r->changes);
     writer_newline(w);
     writer_fields(w, MS_IF("measured_ms", measured_ns > 0, measured_ns));
-    model_write_pace(w, r->model);
-    writer_fields(w, INT("iterations", dpro_model_n_samples(r->model)));
+    if (r->model)
+        model_write_pace(w, r->model);
+    writer_fields(w, INT("iterations", r->model ? dpro_model_n_samples(r->model) : n_measured));
     write_prediction(w, "baseline", dpro_whatif_baseline(r->whatif), r->model);
     write_prediction(w, "predicted", dpro_whatif_predicted(r->whatif),
                      dpro_whatif_model(r->whatif));
     write_computation(w, r);
     write_memory(w, r->whatif);
+    write_units(w, r->whatif);
     writer_newline(w);
     writer_fields(w, FIXED("speedup", speedup.value, 6), FIXED("speedup_std", speedup.std, 6));
     write_uncertainty(w, r->whatif);
     writer_newline(w);
-    writer_key(w, "link");
-    model_write_link(w, r->model);
+    if (r->model) {
+        writer_key(w, "link");
+        model_write_link(w, r->model);
+    } else {
+        writer_fields(w, NUL("link"));
+    }
     struct warnings warnings = warnings_of(r);
     warnings_write_json(w, &warnings, 1);
     writer_close(w, '}');

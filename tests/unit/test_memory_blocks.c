@@ -566,6 +566,27 @@ static void test_what_a_collective_makes_for_the_optimizer_is_a_gradient(void **
     dpro_graph_destroy(g);
 }
 
+/* Its thread may do that, of which the profiler sees nothing. */
+static void test_what_a_collective_takes_for_itself_goes_with_it(void **state)
+{
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int s = 0; s < 2; s++) {
+        trace_text_step(t, s, 1000 * s, 1000);
+        op(t, "c10d::_reduce_scatter_base_", 10 * s + 1, 1000 * s + 100, 100, "");
+        op(t, "aten::add_", 10 * s + 2, 1000 * s + 550, 100, "");
+    }
+    trace_text_memory(t, 1, -1, 110, 512, 50, -1); /* of the iteration before */
+    trace_text_memory(t, 1, -1, 1110, 64, 40, -1);
+    trace_text_memory(t, 1, -1, 1600, 64, 8, -1); /* in its place */
+    struct dpro_graph *g = trace_text_graph();
+    const struct graph_memory *m = memory_of(g);
+    assert_int_equal(m->n_blocks, 2);
+    assert_int_equal(block_of(m, 40, 0)->taken, 0);
+    assert_int_equal(block_of(m, 40, 0)->given, 1);
+    assert_int_equal(block_of(m, 8, 0)->taken, 2);
+    dpro_graph_destroy(g);
+}
+
 static void test_ranks_with_and_without_allocations(void **state)
 {
     struct trace_text *t = two_steps(0, 2);
@@ -606,6 +627,7 @@ int main(void)
         cmocka_unit_test(test_an_execution_trace_without_its_profile_tells_nothing),
         cmocka_unit_test(test_what_a_library_asks_for_scales_with_the_batch),
         cmocka_unit_test(test_what_a_collective_makes_for_the_optimizer_is_a_gradient),
+        cmocka_unit_test(test_what_a_collective_takes_for_itself_goes_with_it),
         cmocka_unit_test(test_ranks_with_and_without_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

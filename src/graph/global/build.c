@@ -62,6 +62,7 @@ static void link_rank(void *arg, size_t r)
         build_fused_tensors(rank, build->trace->fusion);
     else
         build_tensors(rank);
+    build_gathers(rank);
     build_pool(rank);
     build_parts(rank, build->trace);
     rank->memory = build_memory(rank);
@@ -113,6 +114,7 @@ static void destroy_rank(struct rank_build *rank)
     mem_free(rank->seen_start_ns);
     mem_free(rank->seen_end_ns);
     mem_free(rank->parts);
+    mem_free(rank->unit_requests);
     rank_memory_destroy(rank->memory);
 }
 

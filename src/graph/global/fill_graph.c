@@ -403,6 +403,63 @@ static void fill_profiled(struct assembly *a)
     }
 }
 
+/* Where all ranks have the same units. */
+static bool units_agree(const struct join *join)
+{
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
+        const struct recording *first = join->ranks[0].trace->recording;
+        const struct recording *own = join->ranks[r].trace->recording;
+        if (!join->ranks[r].unit_requests || own->buckets.n != first->buckets.n)
+            return false;
+        for (size_t u = 0; u < own->buckets.n; u++)
+            if (own->buckets.at[u].name != first->buckets.at[u].name)
+                return false;
+    }
+    return join->n_ranks > 0;
+}
+
+/* Members' ops by what their rank says, barriers and messages by the members'. */
+static void fill_gathers(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++)
+        for (uint32_t o = 0; o < a->join->ranks[r].ops.n; o++)
+            g->gather[a->first_op[r] + o] = a->join->ranks[r].ops.at[o].gather;
+    for (uint32_t j = 0; j < g->n_collectives; j++)
+        if (g->collectives[j].barrier != DPRO_NO_OP)
+            g->gather[g->collectives[j].barrier] =
+                g->gather[g->members[g->collectives[j].first_member].arrival];
+    for (uint32_t r = 0; r < a->join->n_ranks; r++)
+        for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++) {
+            enum message_op as = MESSAGE_CALL;
+            uint32_t joined = a->messages->all.at[assembly_message(a, r, op, &as)].joined;
+            g->gather[op] = g->gather[g->members[g->collectives[joined].first_member].arrival];
+        }
+}
+
+static void fill_units(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    const struct join *join = a->join;
+    if (!units_agree(join))
+        return;
+    const struct recording *recording = join->ranks[0].trace->recording;
+    g->n_units = (uint32_t)recording->buckets.n;
+    g->units = arena_array(&g->arena, g->n_units, sizeof *g->units);
+    g->gather = arena_array(&g->arena, g->n_ops, sizeof *g->gather);
+    for (uint32_t u = 0; u < g->n_units; u++) {
+        struct graph_unit *unit = &g->units[u];
+        const char *name = strtab_get(&a->trace->names, recording->buckets.at[u].name);
+        unit->name = strtab_add(&g->names, name, strlen(name));
+        unit->request = arena_array(&g->arena, join->n_ranks, sizeof *unit->request);
+        for (uint32_t r = 0; r < join->n_ranks; r++) {
+            uint32_t request = join->ranks[r].unit_requests[u];
+            unit->request[r] = request == NO_ID ? DPRO_NO_OP : a->first_op[r] + request;
+        }
+    }
+    fill_gathers(a);
+}
+
 static void fill_memory(struct assembly *a)
 {
     bool is_known = false;
@@ -433,5 +490,6 @@ void assembly_fill(struct assembly *a)
     fill_tensors(a);
     exchanges_find(a->graph);
     fill_profiled(a);
+    fill_units(a);
     fill_memory(a);
 }

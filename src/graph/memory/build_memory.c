@@ -156,6 +156,7 @@ static void make(struct memory_build *b)
     memory_find_calls(b);
     memory_bind_storages(b);
     memory_categorize(b);
+    memory_find_units(b);
     memory_bind_older(b);
     memory_find_scaling(b);
     memory_measure(b);
@@ -196,6 +197,7 @@ void rank_memory_destroy(struct rank_memory *memory)
     mem_free(memory->is.calls);
     mem_free(memory->is.typed_ops);
     mem_free(memory->is.operands);
+    mem_free(memory->is.units);
     mem_free(memory->op_call);
     mem_free(memory);
 }

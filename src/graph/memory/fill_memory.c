@@ -83,6 +83,7 @@ void rank_memory_fill(const struct rank_build *rank, struct dpro_graph *graph, u
     to->calls = keep(&filler, from->calls, from->n_calls, sizeof *to->calls);
     to->typed_ops = keep(&filler, from->typed_ops, from->n_typed_ops, sizeof *to->typed_ops);
     to->operands = keep(&filler, from->operands, from->n_operands, sizeof *to->operands);
+    to->units = keep(&filler, from->units, from->n_units, sizeof *to->units);
     for (uint32_t i = 0; i < to->n_blocks; i++)
         to->blocks[i].name = name_of(&filler, from->blocks[i].name);
     for (uint32_t m = 0; m < to->n_moments; m++)

@@ -28,6 +28,8 @@ struct graph_block {
     uint8_t item_bytes;    /* of an element; 0: not known */
     uint32_t name;         /* string id: the parameter, else the op that made it */
     uint32_t made_by;      /* innermost of the typed ops in which it was taken; MEMORY_NONE */
+    uint32_t gather;       /* GATHER() of the unit that it was taken for; 0: none */
+    bool gathered;         /* its parameters; else what the all-gather needs beside them */
     uint32_t call;         /* the innermost call whose forward or backward made it; MEMORY_NONE */
     uint32_t first_use, n_uses; /* into uses, ascending */
 };
@@ -85,6 +87,12 @@ struct graph_operand {
     uint64_t numel;
 };
 
+/* Places of an FSDP unit; MEMORY_NONE: it has none. */
+struct graph_unit_places {
+    uint32_t forward_end, asked, backward; /* its forward pass is over; its parameters are gathered
+                                              for its backward pass, if they are; that begins */
+};
+
 struct graph_memory {
     uint8_t source; /* enum dpro_memory_source */
     bool gpu;
@@ -96,7 +104,8 @@ struct graph_memory {
                                  is, one more in its backward pass; MEMORY_NONE */
     struct graph_typed_op *typed_ops; /* none where there is no execution trace */
     struct graph_operand *operands;
-    uint32_t n_blocks, n_moments, n_uses, n_calls, n_op_calls, n_typed_ops, n_operands;
+    struct graph_unit_places *units;
+    uint32_t n_blocks, n_moments, n_uses, n_calls, n_op_calls, n_typed_ops, n_operands, n_units;
     uint64_t measured_peak_bytes;        /* as recorded in that iteration; 0: not known */
     uint64_t measured_reserved_bytes;    /* the allocator's, then; 0: it has none, or not known */
     uint64_t capacity_bytes;             /* of the device; 0: not known */

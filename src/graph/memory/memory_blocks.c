@@ -4,7 +4,8 @@
  * lists, unless it has gone since. A GPU's allocator tells of every block that goes. A CPU's does
  * not where the block is older than the recording: such a block has gone if other memory was taken
  * at its address, or, where the recorder did not look again, if one of its size was made in the
- * iteration before and kept, as gradients and batches are. */
+ * iteration before and kept, as gradients and batches are. What a collective takes for itself may
+ * be given back by a thread of its own, of which a CPU's profiler sees nothing then. */
 #include <string.h>
 
 #include "base/sort.h"
@@ -108,8 +109,10 @@ static void add_event(struct joiner *joiner, const struct trace_allocation *even
     uint64_t live = pop_live(joiner, event);
     if (event->bytes < 0 && live == 0)
         live = 1 + memory_push_block(b, BEFORE_WINDOW, event->address, (uint64_t)-event->bytes);
-    if (live != 0) /* or taken again: that it was given back is not recorded */
+    if (live != 0) { /* or taken again: that it was given back is not recorded */
         push_moment(b, event, (uint32_t)live - 1, true);
+        b->blocks.at[live - 1].unseen = event->bytes > 0;
+    }
     if (event->bytes < 0)
         return;
     uint32_t block = memory_push_block(b, event->ns, event->address, (uint64_t)event->bytes);
@@ -124,12 +127,60 @@ static bool is_wanted(const struct memory_build *b, const struct trace_allocatio
            event->bytes != 0;
 }
 
+/* The end of the call of a collective that a span is part of; AFTER_STEP: it is part of none. */
+static int64_t collective_end(const struct memory_build *b, uint32_t span)
+{
+    for (; span != NO_ID; span = b->trace->spans[span].parent)
+        if (b->rank->classes[b->trace->spans[span].name] & NAME_COMM_CALL)
+            return b->trace->spans[span].start_ns + b->trace->spans[span].dur_ns;
+    return AFTER_STEP;
+}
+
+/* At its new time. */
+static void move_giving(struct memory_build *b, uint32_t block)
+{
+    const struct block_build *it = &b->blocks.at[block];
+    struct moment_build moment = {it->given_ns, b->trace->spans[it->span].track, block, true};
+    size_t old = b->moments.n;
+    while (old-- > 0 && !(b->moments.at[old].block == block && b->moments.at[old].gives))
+        ;
+    if (old < b->moments.n) {
+        b->moments.n--;
+        memmove(&b->moments.at[old], &b->moments.at[old + 1],
+                (b->moments.n - old) * sizeof *b->moments.at);
+    }
+    if (it->given_ns < b->start_ns)
+        return;
+    uint32_t at = memory_place_of(b, it->given_ns);
+    array_push(&b->moments, moment);
+    memmove(&b->moments.at[at + 1], &b->moments.at[at],
+            (b->moments.n - 1 - at) * sizeof *b->moments.at);
+    b->moments.at[at] = moment;
+}
+
+/* What a collective took, and nobody was seen to give back, it gives back at its end. What is still
+ * there when the next iteration is over was given back, too; of this one's it may be a result. */
+static void end_collectives(struct memory_build *b)
+{
+    for (uint32_t i = 0; i < b->blocks.n && b->device < 0; i++) {
+        struct block_build *block = &b->blocks.at[i];
+        block->unseen |= block->given_ns == AFTER_STEP && block->taken_ns < b->start_ns;
+        int64_t end_ns = block->unseen ? collective_end(b, block->span) : AFTER_STEP;
+        block->unseen = end_ns < block->given_ns;
+        if (!block->unseen)
+            continue;
+        block->given_ns = MAX(end_ns, block->taken_ns + 1);
+        move_giving(b, i);
+    }
+}
+
 void memory_join_allocations(struct memory_build *b)
 {
     struct joiner joiner = {.b = b};
     for (uint32_t i = 0; i < b->trace->n_allocations; i++)
         if (is_wanted(b, &b->trace->allocations[i]))
             add_event(&joiner, &b->trace->allocations[i]);
+    end_collectives(b);
     map_fini(&joiner.live);
     map_fini(&joiner.of_size);
 }
@@ -294,16 +345,21 @@ static void add_rest(struct memory_build *b)
  * below 0: it has none. What events that are missing took is in it. */
 static int64_t counted_rise(const struct memory_build *b)
 {
-    int64_t before = -1, most = -1;
+    int64_t before = -1, most = -1, unseen = 0; /* given back, and still counted */
+    size_t next = 0;
     for (uint32_t i = 0; i < b->trace->n_allocations; i++) {
         const struct trace_allocation *event = &b->trace->allocations[i];
         if (!is_wanted(b, event) || event->ns < b->start_ns || event->ns >= b->end_ns)
             continue;
         if (event->allocated_bytes < 0)
             return -1;
+        for (; next < b->moments.n && b->moments.at[next].ns < event->ns; next++) {
+            const struct block_build *block = &b->blocks.at[b->moments.at[next].block];
+            unseen += b->moments.at[next].gives && block->unseen ? (int64_t)block->size_bytes : 0;
+        }
         if (most < 0)
             before = most = MAX(event->allocated_bytes - event->bytes, 0);
-        most = MAX(most, event->allocated_bytes);
+        most = MAX(most, event->allocated_bytes - unseen);
     }
     return most < 0 ? -1 : most - before;
 }

@@ -26,6 +26,7 @@ struct block_build {
     bool in_forward;   /* it is older than the iteration, whose forward pass uses it */
     bool updates;      /* an optimizer takes it in */
     bool accumulated;  /* it was handed to a parameter as its gradient */
+    bool unseen;       /* that it was given back is not recorded, but told by what came after */
     bool merged;       /* one of several blocks of before of which only the sum is known */
     struct graph_block to;
 };
@@ -106,6 +107,9 @@ void memory_bind_older(struct memory_build *b);
 
 /* block_categories.c */
 void memory_categorize(struct memory_build *b);
+
+/* unit_blocks.c: what FSDP takes for the parameters that it gathers. */
+void memory_find_units(struct memory_build *b);
 
 /* batch_scaling.c */
 void memory_find_scaling(struct memory_build *b);

@@ -1,0 +1,81 @@
+/* graph/memory/unit_blocks.c: what FSDP takes for the parameters that it gathers, and where in the
+ * iteration its units' passes begin and end. Whatever is taken while a thread gathers is for that:
+ * also by the threads of the collective, for which it waits. */
+#include "base/sort.h"
+#include "graph/memory/memory_build.h"
+
+struct gathering {
+    int64_t start_ns, end_ns;
+    uint32_t gather, track;
+    bool copies_out;
+};
+typedef ARRAY(struct gathering) gatherings;
+
+ORDER(by_start, struct gathering, ASCENDING(start_ns));
+
+/* Spans of the iteration that gather, and the units' places. */
+static gatherings list(struct memory_build *b)
+{
+    gatherings all = {0};
+    for (uint32_t s = 0; s < b->trace->n_spans; s++) {
+        const struct trace_span *span = &b->trace->spans[s];
+        struct gathering it = {.start_ns = span->start_ns,
+                               .end_ns = span->start_ns + span->dur_ns,
+                               .track = span->track};
+        enum unit_mark mark;
+        uint32_t unit, up = span->parent;
+        bool unused;
+        if (span->window != b->window || span->kind != SPAN_ANNOTATION ||
+            span->start_ns < b->start_ns || span->start_ns >= b->end_ns)
+            continue;
+        it.gather = build_gather_of(b->rank, s, &it.copies_out);
+        if (it.gather && (up == NO_ID || build_gather_of(b->rank, up, &unused) == 0))
+            array_push(&all, it);
+        if (!build_unit_mark(b->rank, s, &mark, &unit))
+            continue;
+        struct graph_unit_places *places = &b->to->is.units[unit];
+        uint32_t place = memory_place_of(b, span->start_ns);
+        if (mark == UNIT_FORWARD_ENDS)
+            places->forward_end = memory_place_of(b, it.end_ns);
+        else if (mark == UNIT_PREFETCHED)
+            places->asked = place;
+        else
+            places->backward = place;
+    }
+    array_sort(&all, by_start);
+    return all;
+}
+
+/* The one that is going on at a time; NULL: none. */
+static const struct gathering *at(const gatherings *all, int64_t ns)
+{
+    size_t next = LOWER_BOUND(k, 0, all->n, all->at[k].start_ns <= ns);
+    return next > 0 && ns < all->at[next - 1].end_ns ? &all->at[next - 1] : NULL;
+}
+
+void memory_find_units(struct memory_build *b)
+{
+    struct graph_memory *to = &b->to->is;
+    if (!b->rank->unit_requests)
+        return;
+    to->n_units = (uint32_t)b->trace->recording->buckets.n;
+    to->units = mem_alloc((to->n_units + (size_t)1) * sizeof *to->units);
+    for (uint32_t u = 0; u < to->n_units; u++)
+        to->units[u] = (struct graph_unit_places){MEMORY_NONE, MEMORY_NONE, MEMORY_NONE};
+    gatherings all = list(b);
+    for (size_t i = 0; i < b->blocks.n; i++) {
+        struct block_build *block = &b->blocks.at[i];
+        const struct gathering *during = at(&all, block->taken_ns);
+        if (!during)
+            continue;
+        block->to.gather = during->gather;
+        block->to.gathered = during->copies_out;
+        block->to.category = DPRO_MEMORY_COMMUNICATION;
+    }
+    for (size_t i = 0; i < b->moments.n && b->device < 0; i++) {
+        const struct gathering *during = at(&all, b->moments.at[i].ns);
+        if (during && b->blocks.at[b->moments.at[i].block].to.gather == during->gather)
+            b->moments.at[i].track = during->track; /* which waits until it is over */
+    }
+    array_fini(&all);
+}

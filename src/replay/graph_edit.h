@@ -1,0 +1,26 @@
+/* replay/graph_edit.h: a graph of which some ops are gone, and others are there once more. */
+#pragma once
+
+#include "base/arena.h"
+#include "graph/graph.h"
+
+/* Ops that are there once more, with what each waits for among them. On a rank they begin after an
+ * op of it, and what followed that on its device waits for them. */
+struct op_copies {
+    const uint32_t *ops;
+    uint32_t n;
+    const uint32_t *after; /* by rank index; an op that stays, DPRO_NO_OP where none is copied */
+};
+
+struct graph_edit {
+    const struct dpro_graph *graph;
+    const bool *gone;               /* by op */
+    const struct op_copies *copies; /* of several after one op, the first comes first */
+    uint32_t n_copies;
+};
+
+/* *edited has what it changes in `arena`; all else is borrowed from the edit's graph, and it is not
+ * to be destroyed. Which op stands for which: *from, by new op; *to, by old op, DPRO_NO_OP where it
+ * is gone. */
+void graph_edited(const struct graph_edit *edit, struct arena *arena, struct dpro_graph *edited,
+                  const uint32_t **from, const uint32_t **to);

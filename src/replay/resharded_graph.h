@@ -1,0 +1,18 @@
+/* replay/resharded_graph.h: an FSDP job if its units freed their gathered parameters after the
+ * forward pass, or kept them for the backward pass. */
+#pragma once
+
+#include "base/error.h"
+#include "graph/graph.h"
+
+struct resharding {
+    bool *before, *after; /* by unit: its parameters are freed and gathered again */
+    uint32_t n_changed;
+};
+
+/* Those units are to free their parameters that `names` says: "all", "none", or names or patterns
+ * with commas between them; all others keep them. *to has what it changes in `arena`; all else is
+ * borrowed from `graph`, and it is not to be destroyed. Fails with DPRO_EUSAGE where the graph has
+ * no such unit, or none at all. */
+int resharded_graph(const struct dpro_graph *graph, const char *names, struct arena *arena,
+                    struct dpro_graph *to, struct resharding *resharding, struct dpro_error *err);

@@ -1,0 +1,10 @@
+/* replay/resharded_memory.h: a rank's memory with other units resharded. */
+#pragma once
+
+#include "replay/resharded_graph.h"
+
+/* `new_op`, by op: the op that stands for it in the changed graph. In `arena`, or borrowed from
+ * `memory`. */
+struct graph_memory resharded_memory(const struct graph_memory *memory,
+                                     const struct resharding *resharding, const uint32_t *new_op,
+                                     struct arena *arena);

@@ -314,6 +314,23 @@ static int find_budget(const struct dpro_model *model, const struct dpro_optimiz
     return 0;
 }
 
+/* What can't be tried, of a job that does not fit. */
+static void report_unknown(const struct dpro_model *model, const struct dpro_optimize_options *o)
+{
+    bool batch = !o->no_accumulation;
+    if (model->n_modules == 0)
+        log_line(&o->sink, DPRO_LOG_WARN,
+                 "nothing is recomputed: the recording does not tell which modules the job has; "
+                 "one by 'dpro profile' does");
+    for (uint32_t i = 0; i < model->n_memories && batch; i++)
+        if (model->memories[i].batch_size == 0) {
+            log_line(&o->sink, DPRO_LOG_WARN,
+                     "the batch is not cut: the recording does not tell its size; one by 'dpro "
+                     "profile' does, and 'dpro whatif --accumulate' does without");
+            batch = false;
+        }
+}
+
 int memory_search_run(const struct dpro_model *model, const struct dpro_model *fine,
                       const struct dpro_optimize_options *options,
                       const struct computing_choice *ways, uint32_t n_ways, struct arena *arena,
@@ -327,6 +344,7 @@ int memory_search_run(const struct dpro_model *model, const struct dpro_model *f
     uint64_t peak = memory_peak_bytes(model, &model->baseline);
     if (search->budget_bytes == 0 || peak <= search->budget_bytes)
         return 0;
+    report_unknown(model, options);
     search->is_needed = true;
     search->fits = false;
     search->least_bytes = peak;

@@ -214,6 +214,19 @@ def single_process(folder):
     return folder
 
 
+def plain_profile(folder):
+    """A single process recorded by torch's own profiler, which has no marks of modules, and nobody tells the size of its batch."""
+    rank = os.path.join(single_process(folder), "rank0")
+    for name in ("rank.json", "memory.json"):
+        os.remove(os.path.join(rank, name))
+    with gzip.open(os.path.join(rank, "kineto_et.json.gz"), "rt", encoding="utf-8") as file:
+        trace = json.load(file)
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if not event.get("name", "").startswith("dpro.module:")]
+    with gzip.open(os.path.join(rank, "kineto_et.json.gz"), "wt", encoding="utf-8") as file:
+        json.dump(trace, file)
+    return folder
+
+
 def console_commands(path):
     """The commands of a document's ```console blocks: lines that begin with "$ ", continued where they end in \\."""
     commands = []

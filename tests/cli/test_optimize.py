@@ -11,7 +11,7 @@ import time
 import unittest
 
 from support import (BUNDLED, CHECK_FAILED, DONE, DPRO, INPUT, LAYERS, ROOT, SHARED, SYSTEM, USAGE, Case, dpro,
-                     job, recording, shared, single_process)
+                     job, plain_profile, recording, shared, single_process)
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import plan as plans  # noqa: E402
@@ -433,6 +433,12 @@ class Optimize(Case):
         for more, needs in ((["--memory", str(peak // 3)], True), (["--memory", str(peak * 9 // 10), "--no-accumulate"], False)):
             out = " ".join(dpro("optimize", alone, "-o", self.path("plan"), *more).out.split())
             self.assertEqual("Next put dpro.micro_batches() into the script; then dpro verify" in out, needs, out)
+
+    def test_what_a_plain_profile_lacks_to_make_a_job_fit_is_said(self):
+        done = dpro("optimize", plain_profile(self.path("plain")), "--memory", "100MB", "--json", "-q")
+        self.assertEqual(done.code, CHECK_FAILED)
+        for says in ("which modules the job has", "the batch is not cut"):
+            self.assertEqual(sum(says in warning for warning in done.json["warnings"]), 1, done.json["warnings"])
 
     def test_a_single_process_is_made_to_fit(self):
         alone = single_process(self.path("alone"))

@@ -5,7 +5,7 @@ import os
 import shutil
 import unittest
 
-from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, recording, single_process
+from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, plain_profile, recording, single_process
 
 
 def get_slower(trace):
@@ -260,16 +260,7 @@ class WhatIf(Case):
         self.assert_error(dpro("whatif", job, "--recompute", "all"), USAGE, "what the ranks held")
 
     def test_a_recording_of_torch_s_own_profiler_is_asked_for_batches(self):
-        """Which has no marks of modules, and nobody tells the size of its batch."""
-        job, memory = single_process(self.path("plain")), BUNDLED + "-memory"
-        for name in ("rank.json", "memory.json"):
-            os.remove(os.path.join(job, "rank0", name))
-        path = os.path.join(job, "rank0", "kineto_et.json.gz")
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            trace = json.load(file)
-        trace["traceEvents"] = [event for event in trace["traceEvents"] if not event.get("name", "").startswith("dpro.module:")]
-        with gzip.open(path, "wt", encoding="utf-8") as file:
-            json.dump(trace, file)
+        job, memory = plain_profile(self.path("plain")), BUNDLED + "-memory"
 
         def won(trace, *asked):
             facts = self.ask(trace, *asked)["memory"]

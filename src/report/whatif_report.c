@@ -354,16 +354,20 @@ static void write_modules(struct writer *w, const char *key, const struct dpro_m
 static void write_computation(struct writer *w, const struct dpro_whatif_report *r)
 {
     const struct dpro_model *model = dpro_whatif_model(r->whatif);
-    bool assumed = false;
+    bool assumed = false, measured = false;
     if (!r->changes->compile && !r->changes->precision)
         return;
-    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++)
-        assumed |=
-            dpro_strategy_module(model, dpro_model_strategy(model), m).computing_assumed != 0;
+    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
+        struct dpro_module module = dpro_strategy_module(model, dpro_model_strategy(model), m);
+        assumed |= module.computing_assumed != 0;
+        measured |= module.computing && !module.computing_assumed;
+    }
     writer_section(w, "computation", '{');
     write_modules(w, "compiled", model, DPRO_COMPILED);
     write_modules(w, "bf16", model, DPRO_BF16);
-    writer_fields(w, TEXT("source", assumed ? "assumed" : "probes"));
+    writer_fields(w, TEXT("source", !assumed   ? "probes"
+                                    : measured ? "probes, the rest assumed"
+                                               : "assumed"));
     writer_close(w, '}');
 }
 

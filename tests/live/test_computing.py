@@ -58,6 +58,15 @@ def plan(compiled=(), bf16=(), recompute=(), world_size=1):
                 computation={"compile": list(compiled), "bf16": list(bf16), "changes_numerics": True})
 
 
+def all_of_it():
+    """Two buckets as well, for two ranks."""
+    value = plan(["blocks.0", "blocks.1"], ["blocks.1", "tail"], ["blocks.0", "blocks.1", "blocks.2"], 2)
+    value["job"]["models"] = [{"name": "Net", "parameters": [{"name": name, "size_bytes": size} for name, size in SIZES.items()]}]
+    parts = [[name for name in SIZES if name.startswith("blocks") != (n == 0)] for n in range(2)]
+    value["communication"] = {"buckets": [{"parameters": names, "size_bytes": sum(SIZES[name] for name in names)} for names in parts]}
+    return value
+
+
 class Case(test_recompute.Case):
     def run_planned(self, body, value, world=1, **more):
         more.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(live.CACHE, "inductor"))
@@ -95,11 +104,7 @@ class Applied(Case):
                                     "peak of 2.50 GiB instead of 3.00 GiB"])
 
     def test_buckets_with_modules_that_are_recomputed_compiled_and_in_16_bits(self):
-        value = plan(["blocks.0", "blocks.1"], ["blocks.1", "tail"], ["blocks.0", "blocks.1", "blocks.2"], 2)
-        value["job"]["models"] = [{"name": "Net", "parameters": [{"name": name, "size_bytes": size} for name, size in SIZES.items()]}]
-        parts = [[name for name in SIZES if name.startswith("blocks") != (n == 0)] for n in range(2)]
-        value["communication"] = {"buckets": [{"parameters": names, "size_bytes": sum(SIZES[name] for name in names)} for names in parts]}
-        run, differs = self.assert_near(value, 0.02, world=2)
+        run, differs = self.assert_near(all_of_it(), 0.02, world=2)
         self.assertTrue(differs)
         self.assertIn("plan applied to Net: 2 buckets", run.said[0])
         self.assertIn("3 modules are recomputed in the backward pass, 2 modules are compiled, 2 modules are computed in bfloat16",
@@ -169,10 +174,10 @@ end()
 
 
 class Verify(Case):
-    def verify(self, value, **more):
+    def verify(self, value, world=1, **more):
         out = self.path("steps.json")
-        body = BODY + "run(steps=4 + 4 * 5 + 2 * 4 + 1)\nend()\n"
-        run = self.run_planned(body, value, DPRO_VERIFY=out, DPRO_VERIFY_STEPS="3", DPRO_VERIFY_SETTLE="2", DPRO_VERIFY_BLOCKS="1",
+        body = BODY + TRAIN.replace("model)", "model, 4 + 4 * 5 + 2 * 4 + 1)")
+        run = self.run_planned(body, value, world, DPRO_VERIFY=out, DPRO_VERIFY_STEPS="3", DPRO_VERIFY_SETTLE="2", DPRO_VERIFY_BLOCKS="1",
                                DPRO_WARMUP="4", **more)
         self.assert_ran(run)
         with open(out, encoding="utf-8") as file:
@@ -187,6 +192,12 @@ class Verify(Case):
         self.assertIn("compiled 3 of 3 modules", run.err)
         for turn in turns:  # nothing is compiled in what is timed
             self.assertLess(max(turn["step_ns"]), 5e8, run.err)
+
+    def test_with_buckets_on_two_ranks(self):
+        run, value = self.verify(all_of_it(), 2)
+        self.assertEqual((value["complete"], value["problem"]), (True, None), run.err)
+        self.assertEqual([len(turn["bucket_bytes"]) for turn in value["turns"]], [1, 2, 2, 1])
+        self.assertTrue(value["turns"][1]["peak_bytes"] < value["turns"][0]["peak_bytes"], value)
 
     def test_ends_where_nothing_of_the_plan_can_be_done(self):
         run, value = self.verify(plan(["lstm"]))

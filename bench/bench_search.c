@@ -98,21 +98,51 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
     array_fini(&search.improvements);
 }
 
-static void run_default(const struct dpro_model *model)
+static void run_with(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                     const char *name)
 {
-    struct dpro_optimize_options options = {.threads = 1, .budget_s = 120};
     struct dpro_optimum *optimum;
     struct dpro_error err;
     double start = cpu_seconds();
-    check(dpro_optimize_run(model, &options, &optimum, &err), &err);
+    check(dpro_optimize_run(model, options, &optimum, &err), &err);
     double seconds = cpu_seconds() - start;
     struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
-    printf("  default    %.6g s: %lu evaluations, own %.3f ms, best %.3f, bound %.3f, %s\n",
+    printf("  %-11s %.6g s: %lu evaluations, own %.3f ms, best %.3f, bound %.3f, %s\n", name,
            seconds, (unsigned long)s.n_candidates, (double)s.baseline_ns * 1e-6,
            (double)s.best_ns * 1e-6, (double)s.lower_bound_ns * 1e-6, s.stopped_by);
     dpro_optimum_destroy(optimum);
 }
 
+static void run_default(const struct dpro_model *model)
+{
+    run_with(model, &(struct dpro_optimize_options){.threads = 1, .budget_s = 120}, "default");
+}
+
+/* With modules compiled and in 16 bits as well; and without what makes it fast. */
+static void run_computing(uint32_t n_ranks, bool all)
+{
+    const unsigned both = DPRO_COMPILED | DPRO_BF16;
+    const struct {
+        const char *name;
+        struct dpro_optimize_options options;
+    } runs[] = {
+        {"computing", {.computing = both}},
+        {"uncoarsened", {.computing = both, .no_coarsen = 1}},
+        {"all-ranks", {.computing = both, .no_symmetry = 1}},
+    };
+    struct dpro_model *model = generate_job("bert-base", n_ranks);
+    if (!model)
+        exit(4);
+    generate_modules(model);
+    printf("bert-base, %u ranks, %u modules\n", n_ranks, model->n_modules);
+    for (size_t i = 0; i < (all ? sizeof runs / sizeof *runs : 1); i++) {
+        struct dpro_optimize_options options = runs[i].options;
+        options.threads = 1;
+        options.budget_s = 60;
+        run_with(model, &options, runs[i].name);
+    }
+    dpro_model_destroy(model);
+}
 /* Every rank by itself, as exactly as the replay of the whole graph. */
 static void run_evaluations(const struct dpro_model *model)
 {
@@ -190,6 +220,8 @@ int main(int argc, char **argv)
     run_apart(n_ranks, true);
     run_apart(8 * n_ranks, true);
     run_apart(64 * n_ranks, false);
+    run_computing(n_ranks, true);
+    run_computing(8 * n_ranks, false);
     run_waiting();
     return 0;
 }

@@ -235,6 +235,9 @@ def search(table, build):
             job, ranks = line.split(", ")[0], 2
         elif figures and figures[1] == "default":
             table.add(f"search, {job}, to convergence, one core", float(figures[3]), "s", SEARCH_S[ranks], False, digits=3)
+        elif figures and figures[1] in ("computing", "uncoarsened", "all-ranks"):
+            table.add(f"search of buckets and ways of modules, {job}, {figures[1]}, one core", float(figures[3]), "s",
+                      SEARCH_S[ranks] if figures[1] == "computing" else None, False, digits=3)
         elif figures and figures[2]:
             table.add(f"Algorithm 1, {job}, {figures[1]}, more than", float(figures[2]), "s")
             table.add(f"Algorithm 1, {job}, {figures[1]}, less than", float(figures[3]), "s")

@@ -237,6 +237,71 @@ struct dpro_model *generate_job(const char *name, uint32_t n_ranks)
     return m;
 }
 
+/* As much of a tensor's name as has so many parts; its number at the end is none. */
+static size_t prefix_of(const char *name, uint32_t parts)
+{
+    const char *end = strrchr(name, '.'), *at = name;
+    while (parts-- > 0 && at < end)
+        at += strcspn(at + 1, ".") + 1;
+    return (size_t)(at - name);
+}
+
+/* Neighbouring tensors whose names begin alike are of one module. */
+static void add_level(struct dpro_model *m, uint32_t parts)
+{
+    struct model_program *p = &m->programs[0];
+    uint32_t begin = MODEL_NONE, n_modules = m->n_modules;
+    const char *last = NULL;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (p->ops[i].phase != DPRO_OP_BW || p->ops[i].tensor == MODEL_NONE) {
+            begin = p->ops[i].phase == DPRO_OP_BW && begin == MODEL_NONE ? i : begin;
+            continue;
+        }
+        const char *name = m->tensors[p->ops[i].tensor].name;
+        size_t n = prefix_of(name, parts);
+        if (!last || strlen(last) != n || strncmp(last, name, n) != 0) {
+            last = arena_copy_string(&m->arena, name, n);
+            uint32_t parent = MODEL_NONE;
+            for (uint32_t k = 0; k < n_modules; k++) {
+                size_t len = strlen(m->modules[k].name);
+                if (len < n && strncmp(m->modules[k].name, last, len) == 0)
+                    parent = k;
+            }
+            struct model_module *module = &m->modules[m->n_modules];
+            *module = (struct model_module){
+                .name = last, .class = parts == 1 ? "Block" : last, .parent = parent, .n_calls = 1};
+            for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
+                double ratio = 0.6 + 0.6 * (double)(map_mix(4 * n + way) >> 11) * 0x1p-53;
+                module->costs[way] = (struct computing_cost){
+                    .is_known = true, .forward = {1, 0}, .backward = {ratio, 0}, .kept = 1};
+            }
+            p->calls[p->n_calls++] =
+                (struct model_call){.module = m->n_modules++,
+                                    .parent = parent, /* calls are numbered as modules */
+                                    .op = begin == MODEL_NONE ? i : begin};
+        }
+        struct model_call *call = &p->calls[p->n_calls - 1];
+        call->backward_last = i;
+        call->backward_ns = 0;
+        for (uint32_t k = call->op; k <= i; k++)
+            call->backward_ns += p->ops[k].work_ns;
+        begin = MODEL_NONE;
+    }
+}
+
+void generate_modules(struct dpro_model *m)
+{
+    size_t most = 3 * (size_t)m->n_tensors + 1;
+    m->modules = arena_array(&m->arena, most, sizeof *m->modules);
+    m->programs[0].calls = arena_array(&m->arena, most, sizeof *m->programs[0].calls);
+    for (uint32_t i = 0; i < m->programs[0].n_ops; i++)
+        m->programs[0].ops[i].backward = m->programs[0].ops[i].phase == DPRO_OP_BW;
+    for (uint32_t parts = 0; parts <= 3; parts += parts == 0 ? 2 : 1)
+        add_level(m, parts);
+    m->baseline = buckets_make(m, &m->arena); /* with room for them */
+    buckets_by_cap(m, MIB, 25 * MIB, &m->baseline);
+}
+
 int generate_apart(struct dpro_model *m, double share)
 {
     struct model_program *programs = arena_array(&m->arena, m->n_ranks, sizeof *programs);

@@ -64,6 +64,7 @@ enum type_rule {
     TYPE_STATISTICS,  /* the first output as the first that goes in, the others in 32 bits */
     TYPE_MATH,        /* in 32 bits, but what comes out has the type of what goes in */
     TYPE_CONVOLUTION, /* its backward pass: gradient, input, weight go in */
+    TYPE_CAST,        /* the job casts by itself, for it and all that lies in it */
     TYPE_FUNCTION,  /* a function of the backward pass: its gradients have the types of what its op
                        put out and took in */
     TYPE_PARAMETER, /* the one that hands a parameter its gradient */

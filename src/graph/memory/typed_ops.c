@@ -114,6 +114,18 @@ static bool has_name_of(const struct typist *t, uint32_t span)
     return up != NO_ID && t->b->trace->spans[up].name == t->b->trace->spans[span].name;
 }
 
+static bool is_listed(uint8_t rule)
+{
+    return rule == TYPE_LOWER || rule == TYPE_FULL || rule == TYPE_WIDENED;
+}
+
+static bool lies_in_cast(const struct typist *t, uint32_t op)
+{
+    while (op != MEMORY_NONE && t->ops.at[op].rule != TYPE_CAST)
+        op = t->ops.at[op].outer;
+    return op != MEMORY_NONE;
+}
+
 static void add_op(struct typist *t, uint32_t s)
 {
     const struct memory_build *b = t->b;
@@ -128,13 +140,16 @@ static void add_op(struct typist *t, uint32_t s)
                                 .first_operand = (uint32_t)t->operands.n,
                                 .backward = b->span_calls[s].backward};
     op.rule = rule_of(t, s, op.outer);
-    if (op.outer != MEMORY_NONE && has_name_of(t, s))
-        t->ops.at[op.outer].rule = op.rule = TYPE_PROMOTED;
+    if (op.outer != MEMORY_NONE && has_name_of(t, s) && is_listed(op.rule))
+        t->ops.at[op.outer].rule = op.rule = TYPE_CAST;
+    else if (is_listed(op.rule) && lies_in_cast(t, op.outer))
+        op.rule = TYPE_PROMOTED;
     if (node) {
         op.n_inputs = add_operands(t, node->first_input, node->n_inputs, span->start_ns);
         op.n_outputs = add_operands(t, node->first_output, node->n_outputs, end_of(span));
     }
-    if (op.n_inputs + op.n_outputs == 0 && op.rule != TYPE_FUNCTION && op.rule != TYPE_PARAMETER)
+    if (op.n_inputs + op.n_outputs == 0 && op.rule != TYPE_FUNCTION && op.rule != TYPE_PARAMETER &&
+        op.rule != TYPE_CAST && !is_listed(op.rule))
         return;
     link_forward(t, &op, span->sequence);
     t->op_of_span[s] = (uint32_t)t->ops.n;

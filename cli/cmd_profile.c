@@ -15,11 +15,12 @@
 #include "parts.h"
 #include "status.h"
 
-enum { DEFAULT_WARMUP = 10, DEFAULT_ITERATIONS = 10, MAX_PROBLEMS = 3 };
+enum { DEFAULT_WARMUP = 10, DEFAULT_ITERATIONS = 10, MAX_PROBLEMS = 3, N_PROBE_STEPS = 3 };
 
 struct values { /* texts go into the environment as they are; NULL: not given */
     struct cmd_values common;
     const char *output, *plan, *warmup, *iterations, *net, *net_max_mb, *net_keep, *net_peers;
+    const char *probe, *probe_limit;
     bool no_nccl, force;
 };
 
@@ -44,6 +45,23 @@ static bool read_peers(const char *text, void *field)
     }
 }
 
+static bool read_ways(const char *text, void *field)
+{
+    static const char *const ways[] = {"compile", "bf16", "batch"};
+    *(const char **)field = text;
+    for (const char *p = text;; p++) {
+        size_t len = strcspn(p, ","), i = 0;
+        while (i < sizeof ways / sizeof *ways &&
+               (strlen(ways[i]) != len || strncmp(p, ways[i], len) != 0))
+            i++;
+        if (i == sizeof ways / sizeof *ways)
+            return false;
+        p += len;
+        if (*p == '\0')
+            return true;
+    }
+}
+
 #define AT(member) offsetof(struct values, member)
 static const struct opt profile_opts[] = {
     OPT_OUTPUT("the trace directory, made when it is missing\n(default: dpro_trace)"),
@@ -53,6 +71,12 @@ static const struct opt profile_opts[] = {
               "steps to pass over before anything is recorded\n(default: 10)"),
     OPT_WHOLE("iterations", opt_read_string, iterations, 1, UINT32_MAX,
               "steps to record (default: 10)"),
+    OPT_VALUE("probe", "WAYS", read_ways, probe, "some of compile,bf16,batch",
+              "measure what the model's modules take by torch.compile, in\n"
+              "bfloat16, with other batches, after all else: one rank a\n"
+              "kind of device does, the others wait (PyTorch only)"),
+    OPT_WHOLE("probe-limit", opt_read_string, probe_limit, 1, UINT32_MAX,
+              "seconds that measuring them may take (default: 60)"),
     OPT_CHOICE(
         "net", "WHEN", opt_read_string, net, net_choices,
         "the transport log: window, while steps are recorded\n(default); all, from the start "
@@ -78,7 +102,8 @@ static int set_environment(const struct values *values, const char *trace,
     const char *net = getenv("DPRO_NET"), *plugin = getenv("NCCL_PROFILER_PLUGIN");
     int code = launch_set_all(
         {"DPRO", "1"}, {"DPRO_OUT", trace}, {"DPRO_WARMUP", values->warmup},
-        {"DPRO_ITERATIONS", values->iterations}, {"DPRO_NET", values->net},
+        {"DPRO_ITERATIONS", values->iterations}, {"DPRO_PROBE", values->probe},
+        {"DPRO_PROBE_LIMIT", values->probe_limit}, {"DPRO_NET", values->net},
         {"DPRO_NET_MAX_MB", values->net_max_mb}, {"DPRO_NET_KEEP", values->net_keep},
         {"DPRO_NET_PEERS", values->net_peers}, {"DPRO_NCCL", values->no_nccl ? "off" : NULL},
         {"DPRO_SUMMARY", "off"}); /* dpro profile tells what was recorded */
@@ -197,6 +222,8 @@ static void find_steps(const struct values *values, struct told *told)
     told->first = warmup + iterations + 2;
     told->last = told->first + iterations - 1;
     told->last_of_all = warmup + 3 * iterations + 8;
+    if (values->probe != NULL || getenv("DPRO_PROBE") != NULL)
+        told->last_of_all += N_PROBE_STEPS;
 }
 
 /* How much is to be learnt from a process, where several tell why nothing was recorded. When one

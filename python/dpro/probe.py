@@ -117,6 +117,7 @@ class Probe:
         collects = gc.isenabled()
         self._compiler = Compiler(self._device, self._seconds_left)
         self._watch = Stopwatch(self._device)
+        self._head["clock"] = self._watch.clock
         try:
             gc.disable()
             with torch.enable_grad(), module_ways.as_they_are():

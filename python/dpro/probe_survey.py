@@ -108,7 +108,7 @@ class Survey:
             maker = self._made.get(id(args[0])) if args else None
             if maker and maker[1]() is args[0]:
                 seen.takes = maker[0]
-        self._open.append((seen, first, tensors_in((args, kwargs)) if first else None, time.perf_counter()))
+        self._open.append((seen, first, tensors_in((args, kwargs)) if first else None, time.thread_time()))
 
     def _left(self, name, module, args, kwargs, result):
         while self._open and self._open[-1][0].module is not module:  # whose forward failed
@@ -116,7 +116,7 @@ class Survey:
         if not self._open:
             return
         seen, first, given, begin = self._open.pop()
-        seen.seconds += time.perf_counter() - begin
+        seen.seconds += time.thread_time() - begin
         if not seen.children:
             n_bytes = sum(map(size_bytes, tensors_in(result)))
             for outer in (seen, *(entry[0] for entry in self._open)):
@@ -171,20 +171,20 @@ def _visit(seen, siblings, there, whole, depth):
     if depth == DEEPEST or depth and (_is_one_of_many(seen, siblings, there) or seen.seconds < OPENED_SHARE * whole):
         return
     for child in seen.children:
-        if child.seconds >= LEAST_SHARE * whole:
-            yield from _visit(child, seen.children, there, whole, depth + 1)
+        yield from _visit(child, seen.children, there, whole, depth + 1)
 
 
 def choose(survey, models):
     """The groups to be measured, the most worthwhile first."""
     there = dict(modules.of_models(models))
-    groups = {}
+    groups, least = {}, 0.0
     for root in [seen for seen in survey.seen.values() if seen.caller is None and seen.key]:
+        least += LEAST_SHARE * root.seconds
         for seen in _visit(root, [root], there, root.seconds, 0):
             if seen.key:
                 groups.setdefault(seen.key, []).append([seen])
     singles = [Group(members) for members in groups.values()]
-    found = sorted(singles, key=lambda group: -group.worth)[:MOST_GROUPS]
+    found = sorted((group for group in singles if group.seconds >= least), key=lambda group: -group.worth)[:MOST_GROUPS]
     return found + _runs([run[0] for group in found for run in group.members], survey)
 
 

@@ -78,16 +78,17 @@ class Environment(Profile):
         self.assertEqual(env["PYTHONPATH"], os.path.join(self.home, "share/dpro/python/dpro/site"))
         self.assertEqual(env["LD_PRELOAD"], os.path.join(self.home, "lib/dpro/libdpro_tracer.so"))
         self.assertEqual(env["NCCL_PROFILER_PLUGIN"], os.path.join(self.home, "lib/dpro/libnccl-profiler-dpro.so"))
-        for name in ("WARMUP", "ITERATIONS", "NET", "NET_MAX_MB", "NET_KEEP", "NET_PEERS"):
+        for name in ("WARMUP", "ITERATIONS", "NET", "NET_MAX_MB", "NET_KEEP", "NET_PEERS", "PROBE",
+                     "PROBE_LIMIT"):
             self.assertNotIn("DPRO_" + name, env)
 
     def test_options_become_variables(self):
         env = self.environment("--warmup", "3", "--iterations=4", "--net=all", "--net-max-mb=7", "--net-keep=newest",
-                               "--net-peers", "10.0.0.7,fd00::7")
+                               "--net-peers", "10.0.0.7,fd00::7", "--probe", "bf16,compile", "--probe-limit=9")
         self.assertEqual({name: env["DPRO_" + name] for name in ("WARMUP", "ITERATIONS", "NET", "NET_MAX_MB",
-                                                                 "NET_KEEP", "NET_PEERS")},
+                                                                 "NET_KEEP", "NET_PEERS", "PROBE", "PROBE_LIMIT")},
                          {"WARMUP": "3", "ITERATIONS": "4", "NET": "all", "NET_MAX_MB": "7", "NET_KEEP": "newest",
-                          "NET_PEERS": "10.0.0.7,fd00::7"})
+                          "NET_PEERS": "10.0.0.7,fd00::7", "PROBE": "bf16,compile", "PROBE_LIMIT": "9"})
 
     def test_a_plan_is_given_by_its_absolute_path(self):
         self.write("plan/plan.json", {
@@ -279,8 +280,8 @@ class Program(Profile):
     def test_bad_values_name_the_option_and_the_form(self):
         for option, values in {"--warmup": ["", "-1", "x", "1.5", "99999999999"], "--iterations": ["0", "x"],
                                "--net": ["", "on"], "--net-max-mb": ["0", "1G"], "--net-keep": ["all"],
-                               "--net-peers": ["", "job,", "host-a", "10.0.0.1,,10.0.0.2", ",10.0.0.1"],
-                               "--output": [""]}.items():
+                               "--probe": ["", "bf16,", "fp8"], "--probe-limit": ["0"],
+                               "--net-peers": ["", "job,", "host-a", "10.0.0.1,,10.0.0.2", ",10.0.0.1"], "--output": [""]}.items():
             for value in values:
                 with self.subTest(option=option, value=value):
                     self.assert_error(self.profile(f"{option}={value}", "ls"), USAGE,

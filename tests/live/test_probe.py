@@ -1,0 +1,143 @@
+"""Modules measured in other ways after the windows (dpro profile --probe): what is found, and that the job is not changed by it."""
+import json
+import os
+import unittest
+
+from live import Case
+
+JOBS = """
+import random, torch.nn as nn
+random.seed(3)
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.drop = nn.LayerNorm(width), nn.Dropout(0.1)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+    def forward(self, x):
+        return x + self.drop(self.mlp(self.norm(x)))
+class Blocks(nn.Module):
+    def __init__(self, kind, width=64):
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(100, width), nn.Linear(width, 100)
+        self.blocks = nn.ModuleList(kind(width) for _ in range(3))
+        self.head.weight = self.tokens.weight
+    def forward(self, x):
+        x = self.tokens(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+class Lstm(nn.LSTM):
+    def __init__(self, width):
+        super().__init__(width, width, batch_first=True)
+    def forward(self, x):
+        return super().forward(x)[0]
+class Conv(nn.Sequential):
+    def __init__(self, n_in, n_out):
+        super().__init__(nn.Conv2d(n_in, n_out, 3, 1, 1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU(inplace=True))
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(Conv(3, 16), Conv(16, 16), Conv(16, 16))
+        self.calls = 0
+    def forward(self, x):
+        return self.blocks(x).mean((2, 3))
+def run(model, make, steps=32, wrap=None):
+    world = WORLD > 1
+    if world:
+        dist.init_process_group("gloo")
+    outer = (wrap or DDP)(model) if world else model
+    optimizer = torch.optim.SGD(outer.parameters(), lr=0.01, momentum=0.9)
+    for i in range(steps):
+        optimizer.zero_grad()
+        loss = outer(make()).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        see(loss, outer)
+    for buffer in model.buffers():
+        digest.update(buffer.numpy().tobytes())
+    for state in optimizer.state.values():
+        digest.update(state["momentum_buffer"].numpy().tobytes())
+    digest.update(repr(sorted(vars(model))).encode())
+    digest.update(repr(random.getstate()).encode())
+    if "torch._dynamo" in sys.modules:
+        digest.update(b"" if not torch._dynamo.utils.counters else b"compiled")
+    end()
+"""
+GPT = JOBS + "run(Blocks(Block), lambda: torch.randint(100, (4, 16)))\n"
+LSTM = JOBS + "run(Blocks(Lstm), lambda: torch.randint(100, (4, 16)))\n"
+BATCHNORM = JOBS + "run(Network(), lambda: torch.randn(4, 3, 16, 16))\n"
+SMALL = JOBS + "run(nn.Sequential(nn.Linear(64, 64), nn.GELU()), lambda: torch.randn(4, 64), 24)\n"
+PLAIN = {"DPRO_PROBE": "bf16,batch", "DPRO_PROBE_LIMIT": "120"}
+
+
+class Probe(Case):
+    def probes(self):
+        with open(os.path.join(self.rank_folder(), "probes.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def entries(self):
+        return {entry["modules"][0][0]: entry for entry in self.probes()["probes"] if len(entry["modules"][0]) == 1}
+
+    def assert_measured(self, entry, ways):
+        self.assertNotIn("problem", entry)
+        for way in ways:
+            found = entry["ways"][way]
+            self.assertNotIn("problem", found, way)
+            self.assertGreaterEqual(len(found["forward_ns"]), 3)
+            self.assertEqual(len(found["forward_ns"]), len(found["backward_ns"]))
+            self.assertTrue(min(found["forward_ns"]) > 0 and min(found["backward_ns"]) > 0)
+            self.assertGreater(found["kept_bytes"], 0)
+
+    def ran(self, body, world=2, **more):
+        run = self.ranks(body, world, **more)
+        self.assert_untouched(run, body, world)
+        self.assertEqual([line for line in run.said if "recorded step" not in line], [], run.err)
+        return self.entries()
+
+    def test_alike_blocks_are_measured_once_and_the_job_goes_on_as_without(self):
+        entries = self.ran(GPT, **PLAIN)
+        self.assertEqual(entries["blocks.0"]["modules"], [["blocks.0"], ["blocks.1"], ["blocks.2"]])
+        for name in ("", "blocks.0"):
+            self.assert_measured(entries[name], ("eager", "bf16"))
+            self.assertEqual(sorted(entries[name]["batches"]), ["0.25", "0.5", "2"])
+        self.assertEqual(entries["blocks.0"]["inputs"], [["float32", [4, 16, 64]]])
+        eager, twice = entries["blocks.0"]["ways"]["eager"], entries["blocks.0"]["batches"]["2"]
+        self.assertEqual(2 * eager["kept_bytes"], twice["kept_bytes"])
+        self.assertEqual(self.rank()["probes"], {"file": "probes.json"})
+        self.assertTrue(self.rank()["complete"])
+        self.assertFalse("probes" in self.rank(1) or os.path.exists(os.path.join(self.rank_folder(1), "probes.json")))
+
+    def test_statistics_of_batchnorm_stay_the_jobs(self):
+        entries = self.ran(BATCHNORM, **PLAIN)
+        self.assertEqual(entries["blocks.1"]["modules"], [["blocks.1"], ["blocks.2"]])
+        self.assert_measured(entries["blocks.1"], ("eager", "bf16"))
+
+    def test_a_compiled_module_is_measured_and_nothing_of_the_compiler_stays(self):
+        entries = self.ran(SMALL, 1, DPRO_PROBE="compile", DPRO_PROBE_LIMIT="400", DPRO_ITERATIONS="1")
+        self.assert_measured(entries[""], ("eager", "compile"))
+        self.assertEqual((entries[""]["ways"]["compile"]["graphs"], entries[""]["ways"]["compile"]["breaks"]), (1, 0))
+
+    def test_what_the_compiler_leaves_alone_is_told(self):
+        entries = self.ran(LSTM, 1, DPRO_PROBE="compile", DPRO_PROBE_LIMIT="400", DPRO_ITERATIONS="1")
+        self.assertIn("compiles nothing of it", entries["blocks.0"]["ways"]["compile"]["problem"])
+
+    def test_without_a_cpp_compiler_the_problem_is_told(self):
+        entries = self.ran(SMALL, 1, CXX="/nowhere/c++", DPRO_PROBE="compile", DPRO_PROBE_LIMIT="400", DPRO_ITERATIONS="1")
+        self.assertIn("C++ compiler", entries[""]["ways"]["compile"]["problem"])
+
+    def test_jobs_that_can_not_be_measured_say_why(self):
+        hook = "m = Blocks(Block)\nm.blocks[1].mlp.register_forward_hook(lambda *a: None)\nm.head.weight.register_hook(lambda g: g)\n"
+        for body, where, problem in (
+                (JOBS + hook + "run(m, lambda: torch.randint(100, (4, 16)))\n", "", "has hooks"),
+                (JOBS + "m = Blocks(Block)\nm.compile(backend='eager')\nrun(m, lambda: torch.randint(100, (4, 16)))\n", None,
+                 "the job compiles itself"),
+                (JOBS + "run(Blocks(Block), lambda: torch.randint(100, (4, 16)), 17)\n", None, "the job ended before")):
+            with self.subTest(problem=problem):
+                run = self.ranks(body, 1, out=self.path(problem.replace(" ", "-")), DPRO_PROBE="bf16")
+                self.assert_ran(run)
+                self.trace = self.path(problem.replace(" ", "-"))
+                self.assertIn(problem, self.rank()["probes"]["problem"] if where is None else self.entries()[where]["problem"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -116,7 +116,8 @@ _Pass._fields_ = [("abi", c.c_uint32), ("name", c.c_char_p), ("summary", c.c_cha
 
 class _OptimizeOptions(c.Structure):
     _fields_ = [("algorithm", c.c_int), ("budget_s", c.c_double), ("seed", c.c_uint64), ("threads", c.c_int),
-                ("compressions", c.c_uint), ("computing", c.c_uint), ("assumed_costs", c.c_int), ("no_coarsen", c.c_int), ("no_partial", c.c_int), ("no_symmetry", c.c_int),
+                ("compressions", c.c_uint), ("computing", c.c_uint), ("assumed_costs", c.c_int), ("no_coarsen", c.c_int),
+                ("no_partial", c.c_int), ("no_symmetry", c.c_int),
                 ("least_servers", c.c_uint32), ("most_servers", c.c_uint32), ("memory_bytes", c.c_uint64),
                 ("memory_share", c.c_double), ("no_accumulation", c.c_int), ("pass_files", c.POINTER(c.c_char_p)),
                 ("n_pass_files", c.c_size_t), ("passes", c.POINTER(c.POINTER(_Pass))), ("n_passes", c.c_size_t),
@@ -346,8 +347,9 @@ def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default
     ("partition", bucket, k), ("priority", bucket, p), ("move", bucket, place), ("compress", "fp16"),
     ("fuse", program, first op, n, ns), ("unfuse", program, first op),
     ("recompute", module), ("keep", module), ("accumulate", micro-batches), ("compute", module, {"compile", "bf16"}). Edits
-    count buckets as the ones before them in the list left them. The same view must get the same answer. A pass may have attributes: `opfs_ns`, a function that says what
-    a list of neighbouring ops takes as one, ns, or None if they can't be fused, so that the search fuses ops;
+    count buckets as the ones before them in the list left them. The same view must get the same answer. A pass may have
+    attributes: `opfs_ns`, a function that says what a list of neighbouring ops takes as one, ns, or None if they can't be
+    fused, so that the search fuses ops;
     `changes_numerics`, if true the pass is only used where `compress` or `allow` allows something. What a pass raises, optimize
     raises."""
     if algorithm not in _ALGORITHMS:
@@ -373,7 +375,8 @@ def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default
         options = _OptimizeOptions(algorithm=_ALGORITHMS[algorithm], budget_s=budget_s, seed=seed, threads=threads,
                                    compressions=sum(1 << _COMPRESSIONS[name] for name in set(compress)),
                                    computing=_ways(name for name in allow if name in _COMPUTING),
-                                   assumed_costs="assumed" in allow, least_servers=least, most_servers=most, memory_bytes=bytes_allowed, memory_share=share,
+                                   assumed_costs="assumed" in allow, least_servers=least, most_servers=most,
+                                   memory_bytes=bytes_allowed, memory_share=share,
                                    no_accumulation=not accumulate,
                                    passes=(c.POINTER(_Pass) * len(given))(*[c.pointer(p.c) for p in given]),
                                    n_passes=len(given))

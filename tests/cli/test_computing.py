@@ -174,7 +174,8 @@ class Computing(Case):
 
     def test_where_nothing_wins_nothing_is_compiled_and_that_is_said(self):
         for ways in ({"compile": way(103, 206), "bf16": way(150, 200)}, {"compile": way(99, 199)}):
-            trace = self.probed({**BLOCKS, "ways": {"eager": way(100, 200), **{w: {**v, "graphs": 1, "breaks": 0} for w, v in ways.items()}}})
+            ways = {w: {**v, "graphs": 1, "breaks": 0} for w, v in ways.items()}
+            trace = self.probed({**BLOCKS, "ways": {"eager": way(100, 200), **ways}})
             with self.subTest(ways):
                 facts = self.optimize(trace, "--allow", "compile,bf16", "-o", self.path("plan"))
                 self.assertEqual(facts["best"]["computation"]["compile"], [])

@@ -17,7 +17,8 @@ NOT_HERE = (None if os.environ.get("DPRO_LONG") else "takes ten minutes: set DPR
             None if shutil.which("valgrind") else "no valgrind here")
 
 # What each command is run with. TRACE and OUT stand for a bundled trace and a folder of the run's own; BUCKETS for a plan's
-# file, PROBES for one of probes. test_every_option_of_every_command_is_run finds what a new option is missing here. Not every trace has what an
+# file, PROBES for one of probes. test_every_option_of_every_command_is_run finds what a new
+# option is missing here. Not every trace has what an
 # option changes: then the command refuses, in good order.
 READ = ["--no-align", "--raw-receives", "--threads", "2", "-v", "-v"]
 RUNS = {

@@ -137,16 +137,16 @@ static void recompute(struct working *w)
 
 /* ---- other ways ---- */
 
-/* Over the ops of a call's backward pass, as much of it as each has. */
-static void spread_backward(struct working *w, const struct model_call *call, double ns)
+/* Over the ops of one pass of a call, as much of it as each has of such work. */
+static void spread(struct working *w, uint32_t first, uint32_t last, bool backward, double ns)
 {
     const struct model_op *ops = w->program->ops;
     double all = 0;
-    for (uint32_t i = call->op; i <= call->backward_last; i++)
-        all += ops[i].backward * (double)ops[i].work_ns;
-    for (uint32_t i = call->op; i <= call->backward_last; i++) {
-        double share = ops[i].backward * (double)ops[i].work_ns;
-        add(w, i, all > 0 ? ns * share / all : i == call->op ? ns : 0);
+    for (uint32_t i = first; i <= last; i++)
+        all += (backward ? ops[i].backward : 1 - ops[i].backward) * (double)ops[i].work_ns;
+    for (uint32_t i = first; i <= last; i++) {
+        double own = (backward ? ops[i].backward : 1 - ops[i].backward) * (double)ops[i].work_ns;
+        add(w, i, all > 0 ? ns * own / all : i == first ? ns : 0);
     }
 }
 
@@ -174,11 +174,14 @@ static void compute_otherwise(struct working *w)
         if (w->root[c] != c)
             continue;
         struct computing_cost cost = cost_of_call(w, c);
-        add(w, call->forward_op,
-            w->part.forward * (cost.forward.value - 1) * (double)call->forward_ns);
+        double forward_ns = w->part.forward * (cost.forward.value - 1) * (double)call->forward_ns;
+        if (call->forward_last == MODEL_NONE)
+            add(w, call->forward_op, forward_ns);
+        else
+            spread(w, call->forward_op, call->forward_last, false, forward_ns);
         if (call->backward_last != MODEL_NONE)
-            spread_backward(
-                w, call, w->part.backward * (cost.backward.value - 1) * (double)call->backward_ns);
+            spread(w, call->op, call->backward_last, true,
+                   w->part.backward * (cost.backward.value - 1) * (double)call->backward_ns);
     }
 }
 

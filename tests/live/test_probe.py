@@ -131,7 +131,7 @@ class Probe(Case):
                 (JOBS + hook + "run(m, lambda: torch.randint(100, (4, 16)))\n", "", "has hooks"),
                 (JOBS + "m = Blocks(Block)\nm.compile(backend='eager')\nrun(m, lambda: torch.randint(100, (4, 16)))\n", None,
                  "the job compiles itself"),
-                (JOBS + "run(Blocks(Block), lambda: torch.randint(100, (4, 16)), 17)\n", None, "the job ended before")):
+                (JOBS + "run(Blocks(Block), lambda: torch.randint(100, (4, 16)), 21)\n", None, "the job ended before")):
             with self.subTest(problem=problem):
                 run = self.ranks(body, 1, out=self.path(problem.replace(" ", "-")), DPRO_PROBE="bf16")
                 self.assert_ran(run)

@@ -142,7 +142,7 @@ class Trainer:
         pairs = list(zip(batch.chunk(micro_batches), target.chunk(micro_batches)))
         for number, (some, wanted) in enumerate(pairs):
             with contextlib.nullcontext() if self.sharded or number == len(pairs) - 1 else self.model.no_sync():
-                with torch.autocast("cpu", torch.bfloat16, enabled=self.settings["bf16"]):
+                with torch.autocast("cpu", torch.bfloat16, enabled=self.settings["bf16"] is True):
                     loss = F.cross_entropy(self.model(some), wanted) / len(pairs)
                 loss.backward()
                 if self.between:

@@ -135,6 +135,14 @@ static bool read_compression(const char *text, void *field)
     return true;
 }
 
+/* "bf16", "bf16=blocks.*", "fp32" */
+static bool read_precision(const char *text, void *field)
+{
+    *(const char **)field = text;
+    return strcmp(text, "fp32") == 0 || strcmp(text, "bf16") == 0 ||
+           (strncmp(text, "bf16=", 5) == 0 && text[5] != '\0');
+}
+
 static bool read_bandwidth(const char *text, void *field)
 {
     struct bandwidth *bandwidth = field;
@@ -243,7 +251,7 @@ static const struct opt whatif_opts[] = {
     OPT_VALUE("compile", "MODULES", opt_read_string, compile, "names of modules",
               "modules are compiled (torch.compile): names as for\n--recompute, or all, the whole "
               "model"),
-    OPT_VALUE("precision", "TYPE", opt_read_string, precision, "bf16, bf16=MODULES or fp32",
+    OPT_VALUE("precision", "TYPE", read_precision, precision, "bf16, bf16=MODULES or fp32",
               "the model, or only these modules, under autocast to\nbf16; fp32: none"),
     CMD_OPT_PROBES,
     OPT_VALUE("reshard", "UNITS", opt_read_string, reshard, "names of units",

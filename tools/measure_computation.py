@@ -24,7 +24,7 @@ def main():
     parser.add_argument("--build", default="build", help="build folder")
     parser.add_argument("--keep", metavar="DIR", help="keep recordings and truths there; those that are there are judged again")
     parser.add_argument("--steps", type=int, default=4, help="of a turn")
-    parser.add_argument("--rounds", type=int, default=3, help="each is a turn as the job is and one of the variant")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each variant")
     parser.add_argument("--configs", nargs="+", default=CONFIGS[1:], help="all: %s" % " ".join(CONFIGS[1:]))
     parser.add_argument("model", nargs="*", choices=[[], *N_BLOCKS], help="all: %s" % ", ".join(N_BLOCKS))
     args = parser.parse_args()
@@ -38,11 +38,11 @@ def main():
             train(python, "train_memory.py", model, "--steps", "60",
                   command=(dpro, "profile", "-q", "--probe", "compile,bf16,batch", "-o", trace, "--"))
         truth = truth_of(trace, accuracy_computation.TRUTH) or {"model": model, "configs": {}}
-        for config in ["as-is", *args.configs]:
-            if config not in truth["configs"]:
-                truth["configs"][config] = {"ratio": None}
-                measure_times(python, truth, args)
-                write(truth, trace, accuracy_computation.TRUTH)
+        missing = [config for config in ["as-is", *args.configs] if config not in truth["configs"]]
+        if missing:
+            truth["configs"].update({config: {"ratio": None} for config in missing})
+            measure_times(python, truth, args)
+            write(truth, trace, accuracy_computation.TRUTH)
         rows.append(accuracy_computation.computation_row(dpro, trace))
     accuracy_computation.print_computation(rows)
     missed = accuracy_computation.missed(rows)

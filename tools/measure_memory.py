@@ -21,6 +21,7 @@ import memory_budget
 from demo_live import ROOT, go_first, live_python
 
 BUSY = 3  # processes, with the job's own two
+BETWEEN = 3  # turns of other configs, from one of the job as it is to the next
 N_BLOCKS = {"transformer": 6, "convolutional": 6, "mixer": 6, "recurrent": 4, "branches": 7, "two-blocks": 2, "dense": 6,
             "encoder": 5}
 
@@ -44,24 +45,36 @@ def train(python, script, model, *arguments, command=(), preload=""):
     return json.loads(done.stdout)
 
 
-def middle(step_lists, key):
-    """Median over steps, mean over ranks."""
-    return statistics.mean(statistics.median(rank[key]) for rank in step_lists)
+def middle(ranks, key):
+    """Median over a turn's steps, mean over ranks."""
+    return statistics.mean(statistics.median(rank[key]) for rank in ranks)
 
 
-def ratios(python, model, config, args):
-    """Of a config's steps to the job's own, of the time that passed, and of what the ranks computed: by turns, each in a process of
-    its own. In one process, what a config leaves of malloc's heap makes the next one fault pages that it never would by itself: the
-    job as it is took 8 to 15 % longer after another config."""
-    found = {"as-is": [], config: []}
-    for one in args.rounds * list(found):
-        told = train(python, "train_memory.py", model, "--settle", "4", "--steps", str(args.steps), "--configs", one)
-        found[one].append(told["configs"][one])
-    own, others = ([{key: sum((turn[rank][key] for turn in turns), []) for key in ("ms", "cpu_ms")} for rank in range(len(turns[0]))]
-                   for turns in found.values())
-    return {"batch_size": told["batch_size"], "ratio": middle(others, "ms") / middle(own, "ms"),
-            "cpu_ratio": middle(others, "cpu_ms") / middle(own, "cpu_ms"), "own_ms": middle(own, "ms"),
-            "iteration_ms": middle(others, "ms")}
+def by_turns(python, model, configs, args):
+    """Each config's turns, every one with the turn of the job as it is that went before. Each is a process of its own: in one
+    process, what a config leaves of malloc's heap makes the next one fault pages that it never would by itself, and the job as it is
+    took 8 to 15 % longer after another config."""
+    found, own = {config: [] for config in configs}, None
+    for number, config in enumerate(args.rounds * list(configs)):
+        for one in ["as-is", config] if number % BETWEEN == 0 else [config]:
+            told = train(python, "train_memory.py", model, "--settle", "4", "--steps", str(args.steps), "--configs", one)
+            own, turn = (told["configs"][one] if one == "as-is" else own), told["configs"][one]
+        found[config].append((turn, own))
+    return told["batch_size"], found
+
+
+def ratio(pairs, key):
+    """Mean over turns of the ratio to the job as it is, and the standard error of that."""
+    ratios = [middle(turn, key) / middle(own, key) for turn, own in pairs]
+    return statistics.mean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+
+
+def ratios(pairs):
+    """Of the time that passed, and of what the ranks computed."""
+    found = {}
+    for key, name in (("ms", "ratio"), ("cpu_ms", "cpu_ratio")):
+        found[name], found[name + "_noise"] = (round(figure, 5) for figure in ratio(pairs, key))
+    return found
 
 
 def measure_peaks(python, count, model):
@@ -73,12 +86,12 @@ def measure_peaks(python, count, model):
 
 
 def measure_times(python, truth, args):
-    for config, measured in truth["configs"].items():
-        if config == "as-is":
-            measured.update(ratio=1.0, cpu_ratio=1.0)
-        elif measured["ratio"] is None:
-            measured.update(ratios(python, truth["model"], config, args))
-            truth["batch_size"] = measured.pop("batch_size")
+    missing = [config for config, measured in truth["configs"].items() if measured["ratio"] is None and config != "as-is"]
+    truth["batch_size"], found = by_turns(python, truth["model"], missing, args)
+    for config, pairs in found.items():
+        truth["configs"][config].update(ratios(pairs), iteration_ms=statistics.mean(middle(turn, "ms") for turn, _ in pairs))
+    own = [middle(own, "ms") for pairs in found.values() for _, own in pairs]
+    truth["configs"]["as-is"].update(ratio=1.0, cpu_ratio=1.0, iteration_ms=statistics.mean(own))
     load = os.getloadavg()[0]
     truth["measured"] = {"on": time.strftime("%Y-%m-%d"), "load": round(load, 1), "busy": load > BUSY, "steps": args.rounds * args.steps}
 
@@ -101,8 +114,11 @@ def budgets(python, dpro, folder, count, args):
     for model in [model for model in args.model or memory_budget.MODELS if model in N_BLOCKS]:
         trace = os.path.join(folder, model)
         record(python, dpro, trace, model)
-        tables.append(memory_budget.measure(lambda *arguments, preload="": train(python, "train_memory.py", *arguments, preload=preload),
-                                            dpro, trace, model, count, args.rounds, args.steps, lambda: os.getloadavg()[0]))
+        tables.append(memory_budget.measure(
+            dpro, trace, model,
+            lambda configs: train(python, "train_memory.py", model, "--steps", "2", "--configs", *configs, preload=count),
+            lambda configs: {config: ratios(pairs) for config, pairs in by_turns(python, model, configs, args)[1].items()},
+            lambda: os.getloadavg()[0]))
     return memory_budget.print_table(tables, any(facts["load"] > BUSY for facts in tables))
 
 
@@ -113,7 +129,7 @@ def main():
     parser.add_argument("--no-times", action="store_true", help="peaks only")
     parser.add_argument("--table4", action="store_true", help="only ways to keep to a budget, as in Table 4 of the paper; 10 minutes")
     parser.add_argument("--steps", type=int, default=4, help="of a turn")
-    parser.add_argument("--rounds", type=int, default=3, help="each is a turn as the job is and one of the variant")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each variant")
     parser.add_argument("model", nargs="*", choices=[[], *N_BLOCKS], help="all: %s" % ", ".join(N_BLOCKS))
     args = parser.parse_args()
     python, build = live_python(), os.path.join(ROOT, args.build)

@@ -1,8 +1,7 @@
 """The paper's Table 4 on real jobs: a network that is to fit a share of its peak by recomputation alone, by accumulation alone, and
-by what `dpro optimize --memory` takes; time and peak of each as predicted, and as measured by turns in one job."""
+by what `dpro optimize --memory` takes; time and peak of each as predicted, and as measured by turns."""
 import json
 import os
-import statistics
 
 import accuracy_memory
 
@@ -47,34 +46,14 @@ def predict(dpro, folder, truth, config):
             "predicted_bytes": facts["memory"]["peak_bytes"]}
 
 
-def round_ratios(found, config, rounds, key):
-    """Of each round, the median step of all ranks against the job as it is in that round."""
-    def medians(name):
-        per_rank = [[step[key] for step in rank] for rank in steps_of(found, name)]
-        size = len(per_rank[0]) // rounds
-        return [statistics.mean(statistics.median(steps[i * size:(i + 1) * size]) for steps in per_rank) for i in range(rounds)]
-    return [ran / own for ran, own in zip(medians(config), medians("as-is"))]
-
-
-def steps_of(found, name):
-    """By rank, a list of steps."""
-    return [[dict(zip(rank, values)) for values in zip(*rank.values())] for rank in found[name]]
-
-
-def measure(train, dpro, folder, model, count, rounds, steps, load):
-    """`train` runs bench/train_memory.py; what was predicted and measured, which is written beside the recording, too."""
+def measure(dpro, folder, model, peaks_of, ratios_of, load):
+    """What was predicted and measured, which is written beside the recording, too. `peaks_of` and `ratios_of` run configs."""
     budget, ways = choose(dpro, folder)
-    configs = ["as-is"] + sorted({config for config in ways.values() if config and config != "as-is"})
-    peaks = train(model, "--steps", "2", "--configs", *configs, preload=count)
-    times = train(model, "--rounds", str(rounds), "--steps", str(steps), "--configs", *configs)["configs"]
-    rows = {}
-    for config in configs:
-        rows[config] = {"measured_bytes": max(max(rank["peak"]) for rank in peaks["configs"][config]),
-                        **predict(dpro, folder, peaks, config)}
-        for key, name in (("ms", "ratio"), ("cpu_ms", "cpu_ratio")):
-            ratios = round_ratios(times, config, rounds, key)
-            noise = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
-            rows[config].update({name: statistics.mean(ratios), name + "_noise": noise})
+    others = sorted({config for config in ways.values() if config and config != "as-is"})
+    peaks = peaks_of(["as-is", *others])
+    times = {"as-is": dict.fromkeys(("ratio", "cpu_ratio"), 1.0) | dict.fromkeys(("ratio_noise", "cpu_ratio_noise"), 0.0), **ratios_of(others)}
+    rows = {config: {"measured_bytes": max(max(rank["peak"]) for rank in peaks["configs"][config]),
+                     **predict(dpro, folder, peaks, config), **times[config]} for config in times}
     facts = {"model": model, "budget_bytes": budget, "ways": ways, "configs": rows, "load": round(load(), 1)}
     with open(os.path.join(folder, FACTS), "w", encoding="utf-8") as file:
         json.dump(facts, file, indent=1)

@@ -86,5 +86,5 @@ int plan_file_stack(const struct plan_file *plan);
 void plan_file_write(struct writer *writer, const void *plan);
 
 /* The files that jobs of the plan's stack read beside plan.json; returns how many. */
-enum { PLAN_MOST_FILES = 6 };
+enum { PLAN_MOST_FILES = 5 };
 size_t plan_stack_files(const struct plan_file *plan, struct set_file files[PLAN_MOST_FILES]);

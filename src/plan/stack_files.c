@@ -106,25 +106,6 @@ static void write_byteps_partition(struct writer *w, const void *arg)
     }
 }
 
-static void write_torch_compile(struct writer *w, const void *arg)
-{
-    const struct plan_file *plan = arg;
-    uint64_t mib = round_up(mean_bucket_bytes(plan), 1 << 20) >> 20;
-    writer_open(w, '{');
-    writer_fields(w, TEXT("schema", "dpro.torch-compile/1"));
-    writer_section(w, "torch._inductor.config", '{');
-    writer_fields(w, BOOL("_fuse_ddp_communication", true),
-                  INT("_fuse_ddp_bucket_size", mib ? mib : 1),
-                  TEXT("bucket_all_reduces_fx", "all"));
-    writer_close(w, '}');
-    writer_section(w, "bucket_all_reduces_mb", '[');
-    for (size_t b = 0; b < plan->buckets.n; b++)
-        writer_json_fixed(w, (double)plan->buckets.at[b].size_bytes / 1048576, 6);
-    writer_close(w, ']');
-    writer_close(w, '}');
-    writer_text(w, "\n");
-}
-
 enum {
     DDP = 1u << DPRO_STACK_DDP,
     HOROVOD = 1u << DPRO_STACK_HOROVOD,
@@ -142,7 +123,6 @@ static const struct {
     {DDP | BYTEPS, {"byteps.env", false, write_byteps_env, NULL}},
     {DDP | BYTEPS, {"byteps_partition.txt", false, write_byteps_partition, NULL}},
     {MXNET_PS, {"mxnet.env", false, write_mxnet_env, NULL}},
-    {DDP, {"torch_compile.json", false, write_torch_compile, NULL}},
 };
 _Static_assert(sizeof all_files / sizeof *all_files <= PLAN_MOST_FILES, "room for all of them");
 

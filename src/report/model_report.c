@@ -121,6 +121,11 @@ void model_write_strategy(struct writer *w, const struct dpro_model *model,
 
 void model_write_link(struct writer *w, const struct dpro_model *model)
 {
+    writer_key(w, "link");
+    if (model == NULL || dpro_model_n_tensors(model) == 0) {
+        writer_null(w);
+        return;
+    }
     struct dpro_link link = dpro_model_link(model);
     const struct {
         const char *key;

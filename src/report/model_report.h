@@ -18,4 +18,5 @@ void model_write_text(struct writer *writer, const struct dpro_model *model);
 /* JSON values. */
 void model_write_strategy(struct writer *writer, const struct dpro_model *model,
                           const struct dpro_strategy *strategy);
+/* The key "link"; null without a model, or of one without gradients. */
 void model_write_link(struct writer *writer, const struct dpro_model *model);

@@ -400,7 +400,6 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     optimize_memory_json(w, r);
     writer_newline(w);
     writer_fields(w, TEXT("plan", r->plan));
-    writer_key(w, "link");
     model_write_link(w, r->model);
     writer_newline(w);
     writer_fields(w, TEXT("stack", dpro_stack_name(dpro_model_stack(r->model))),

@@ -423,12 +423,7 @@ static void write_json(struct writer *w, const void *report)
     writer_fields(w, FIXED("speedup", speedup.value, 6), FIXED("speedup_std", speedup.std, 6));
     write_uncertainty(w, r->whatif);
     writer_newline(w);
-    if (r->model) {
-        writer_key(w, "link");
-        model_write_link(w, r->model);
-    } else {
-        writer_fields(w, NUL("link"));
-    }
+    model_write_link(w, r->model);
     struct warnings warnings = warnings_of(r);
     warnings_write_json(w, &warnings, 1);
     writer_close(w, '}');

@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import plan as plans  # noqa: E402
 
 FILES = ["byteps.env", "byteps_partition.txt", "horovod.env", "horovod_groups.json", "optimize.html", "optimize.json",
-         "plan.json", "torch_compile.json"]
+         "plan.json"]
 NAMES = [f"layers.{i}.weight" for i in range(LAYERS)]
 
 
@@ -143,9 +143,6 @@ class Optimize(Case):
         lines = [line.split(" ") for line in self.read("plan", "byteps_partition.txt").splitlines()]
         self.assertEqual(sorted(name for name, _ in lines), NAMES)
         self.assertTrue(all(0 < int(size) <= 4000 for _, size in lines))
-        settings = self.read("plan", "torch_compile.json")
-        self.assertEqual(settings["schema"], "dpro.torch-compile/1")
-        self.assertEqual(len(settings["bucket_all_reduces_mb"]), len(buckets))
 
     def test_a_plan_asks_nothing_that_the_jobs_stack_cant_do(self):
         report = ["optimize.html", "optimize.json", "plan.json"]
@@ -447,7 +444,7 @@ class Optimize(Case):
         facts = self.optimize(alone, "--memory", str(peak * 9 // 10), "--no-accumulate", "-o", self.path("plan"))
         memory = facts["memory"]
         self.assertTrue(memory["fits"] and memory["recompute"] and memory["peak_bytes"] <= peak * 9 // 10)
-        self.assertEqual((facts["baselines"], facts["best"]["communication"]["buckets"]), ([], []))
+        self.assertEqual((facts["baselines"], facts["best"]["communication"]["buckets"], facts["link"]), ([], [], None))
         self.assertGreater(facts["best"]["iteration_ms"], facts["replayed_ms"])
         with open(self.path("plan", "plan.json"), encoding="utf-8") as file:
             plan = json.load(file)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Trains one of bench/memory_models.py, data-parallel over gloo: --steps steps as it is or with one of --configs, or by turns with
-each. Rank 0 prints, as JSON, a config's step times and, where count_memory is preloaded, peaks of the bytes that tensors hold, by
-rank.
+"""Trains one of bench/memory_models.py, data-parallel over gloo: --steps steps as it is or with each of --configs. Rank 0 prints, as
+JSON, a config's step times and, where count_memory is preloaded, peaks of the bytes that tensors hold, by rank. With --turns FOLDER it
+trains a turn of --steps steps whenever rank R reads a line from FOLDER/go.R, of which it tells in a line of FOLDER/done.R.
 
 A config is a list of `recompute=NAMES` (patterns, joined with `+`, or `all`, the network as one), `accumulate=K`, `batch=RATIO`,
 `compile=NAMES` (each module by itself), `bf16=NAMES`, joined with commas. `compile` and `bf16` alone are what people write by hand:
@@ -150,34 +150,51 @@ class Trainer:
         self.optimizer.step()
 
 
+def run_steps(trainer, memory, n_before, n):
+    for _ in range(n_before):
+        trainer.step()
+    found = []
+    for _ in range(n):
+        memory.reset()
+        begin, cpu = time.perf_counter(), time.process_time()
+        trainer.step()
+        step = {"ms": 1e3 * (time.perf_counter() - begin), "cpu_ms": 1e3 * (time.process_time() - cpu)}
+        found.append({**step, **(memory.facts() or {})})
+    return found
+
+
+def take_turns(trainer, memory, args):
+    """Until the other end of go.R is closed."""
+    paths = [os.path.join(args.turns, "%s.%d" % (name, dist.get_rank())) for name in ("done", "go")]
+    with open(paths[0], "w", encoding="utf-8") as done, open(paths[1], encoding="utf-8") as go:
+        for _ in go:
+            print(json.dumps(run_steps(trainer, memory, 1, args.steps)), file=done, flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description="trains a network of one kind")
     parser.add_argument("--model", choices=MODELS, required=True)
     parser.add_argument("--configs", nargs="+", default=["as-is"])
-    parser.add_argument("--steps", type=int, default=40, help="steps of a turn that count")
-    parser.add_argument("--settle", type=int, default=2, help="steps of a turn that don't")
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=40, help="of a config or a turn, that count")
+    parser.add_argument("--settle", type=int, default=2, help="of a config, that don't, before these")
+    parser.add_argument("--turns", metavar="FOLDER", help="of named pipes go.R and done.R, a pair a rank")
     parser.add_argument("--bucket-cap-mb", type=float, default=None)
     parser.add_argument("--batch-size", type=int, default=None, help="a rank's (default: the model's own)")
     parser.add_argument("--shard", action="store_true", help="FSDP, not DistributedDataParallel")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # else steps take up to four times as long as weights settle, on some processors
     memory = Memory()
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     trainer = Trainer(args.model, args.bucket_cap_mb, args.batch_size, args.shard)
     found = {config: [] for config in args.configs}
-    for config in args.rounds * args.configs:
+    for config in args.configs:
         trainer.use(config)
         dist.barrier()
-        for _ in range(args.settle):
-            trainer.step()
-        for _ in range(args.steps):
-            memory.reset()
-            begin, cpu = time.perf_counter(), time.process_time()
-            trainer.step()
-            step = {"ms": 1e3 * (time.perf_counter() - begin), "cpu_ms": 1e3 * (time.process_time() - cpu)}
-            found[config].append({**step, **(memory.facts() or {})})
+        found[config] = run_steps(trainer, memory, args.settle, args.steps)
+    if args.turns:
+        take_turns(trainer, memory, args)
     ranks = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, found)
     if dist.get_rank() == 0:

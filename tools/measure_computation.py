@@ -23,8 +23,9 @@ def main():
     parser = argparse.ArgumentParser(description="what-ifs of computation, on real jobs")
     parser.add_argument("--build", default="build", help="build folder")
     parser.add_argument("--keep", metavar="DIR", help="keep recordings and truths there; those that are there are judged again")
-    parser.add_argument("--steps", type=int, default=4, help="of a turn")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each variant")
+    parser.add_argument("--steps", type=int, default=2, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=8, help="turns of each variant")
+    parser.add_argument("--probe-limit", type=int, default=60, metavar="S", help="seconds")
     parser.add_argument("--configs", nargs="+", default=CONFIGS[1:], help="all: %s" % " ".join(CONFIGS[1:]))
     parser.add_argument("model", nargs="*", choices=[[], *N_BLOCKS], help="all: %s" % ", ".join(N_BLOCKS))
     args = parser.parse_args()
@@ -36,7 +37,7 @@ def main():
         if not os.path.exists(os.path.join(trace, "job.json")):
             shutil.rmtree(trace, ignore_errors=True)
             train(python, "train_memory.py", model, "--steps", "60",
-                  command=(dpro, "profile", "-q", "--probe", "compile,bf16,batch", "-o", trace, "--"))
+                  command=(dpro, "profile", "-q", "--probe", "compile,bf16,batch", "--probe-limit", str(args.probe_limit), "-o", trace, "--"))
         truth = truth_of(trace, accuracy_computation.TRUTH) or {"model": model, "configs": {}}
         missing = [config for config in ["as-is", *args.configs] if config not in truth["configs"]]
         if missing:

@@ -9,11 +9,13 @@ Takes 10 minutes a network."""
 import argparse
 import json
 import os
+import select
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import accuracy_memory
@@ -21,7 +23,8 @@ import memory_budget
 from demo_live import ROOT, go_first, live_python
 
 BUSY = 3  # processes, with the job's own two
-BETWEEN = 3  # turns of other configs, from one of the job as it is to the next
+RANKS = 2
+BETWEEN = 2  # turns of other configs, from one of the job as it is to the next
 N_BLOCKS = {"transformer": 6, "convolutional": 6, "mixer": 6, "recurrent": 4, "branches": 7, "two-blocks": 2, "dense": 6,
             "encoder": 5}
 
@@ -45,28 +48,67 @@ def train(python, script, model, *arguments, command=(), preload=""):
     return json.loads(done.stdout)
 
 
+class Turns:
+    """A job that waits for its turns, in processes of its own: in one process, what a config leaves of malloc's heap makes the next
+    one fault pages that it never would by itself, and the job as it is took 8 to 15 % longer after another config."""
+
+    def __init__(self, python, model, config, steps):
+        self.folder = tempfile.mkdtemp(prefix="dpro-turns-")
+        pipes = [[os.path.join(self.folder, "%s.%d" % (name, rank)) for rank in range(RANKS)] for name in ("done", "go")]
+        for path in pipes[0] + pipes[1]:
+            os.mkfifo(path)
+        # open at both ends, so that none of this waits for a job that may have failed
+        self.done, self.go = ([os.fdopen(os.open(path, os.O_RDWR), mode) for path in paths] for paths, mode in zip(pipes, "rw"))
+        self.told, arguments = None, ["--settle", "3", "--steps", str(steps), "--configs", config, "--turns", self.folder]
+        self.job = threading.Thread(target=self.run, daemon=True, args=(python, model, arguments))
+        self.job.start()
+
+    def run(self, python, model, arguments):
+        self.told = train(python, "train_memory.py", model, *arguments)
+
+    def take(self):
+        """Of each rank, what is known of each step."""
+        for pipe in self.go:
+            print(file=pipe, flush=True)
+        found = []
+        for pipe in self.done:
+            while not select.select([pipe], [], [], 1)[0]:
+                if not self.job.is_alive():
+                    raise SystemExit("dpro: a job ended before its turn")
+            found.append(json.loads(pipe.readline()))
+        return found
+
+    def end(self):
+        """The job's batch size."""
+        for pipe in self.go:
+            pipe.close()
+        self.job.join()
+        shutil.rmtree(self.folder)
+        return self.told["batch_size"]
+
+
 def middle(ranks, key):
     """Median over a turn's steps, mean over ranks."""
-    return statistics.mean(statistics.median(rank[key]) for rank in ranks)
+    return statistics.mean(statistics.median(step[key] for step in steps) for steps in ranks)
 
 
 def by_turns(python, model, configs, args):
-    """Each config's turns, every one with the turn of the job as it is that went before. Each is a process of its own: in one
-    process, what a config leaves of malloc's heap makes the next one fault pages that it never would by itself, and the job as it is
-    took 8 to 15 % longer after another config."""
+    """The batch size, and each config's turns, every one with the turn of the job as it is that went before."""
     found, own = {config: [] for config in configs}, None
+    jobs = {config: Turns(python, model, config, args.steps) for config in ["as-is", *configs]}
+    for job in jobs.values():
+        job.take()  # all are ready then
     for number, config in enumerate(args.rounds * list(configs)):
-        for one in ["as-is", config] if number % BETWEEN == 0 else [config]:
-            told = train(python, "train_memory.py", model, "--settle", "4", "--steps", str(args.steps), "--configs", one)
-            own, turn = (told["configs"][one] if one == "as-is" else own), told["configs"][one]
-        found[config].append((turn, own))
-    return told["batch_size"], found
+        if number % BETWEEN == 0:
+            own = jobs["as-is"].take()
+        found[config].append((jobs[config].take(), own))
+    return [job.end() for job in jobs.values()][0], found
 
 
 def ratio(pairs, key):
-    """Mean over turns of the ratio to the job as it is, and the standard error of that."""
+    """Median over turns of the ratio to the job as it is, and the standard error of their mean."""
     ratios = [middle(turn, key) / middle(own, key) for turn, own in pairs]
-    return statistics.mean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+    return statistics.median(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
 
 
 def ratios(pairs):
@@ -128,8 +170,8 @@ def main():
     parser.add_argument("--keep", metavar="DIR", help="keep recordings and truths there; those that are there are judged again")
     parser.add_argument("--no-times", action="store_true", help="peaks only")
     parser.add_argument("--table4", action="store_true", help="only ways to keep to a budget, as in Table 4 of the paper; 10 minutes")
-    parser.add_argument("--steps", type=int, default=4, help="of a turn")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each variant")
+    parser.add_argument("--steps", type=int, default=2, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=8, help="turns of each variant")
     parser.add_argument("model", nargs="*", choices=[[], *N_BLOCKS], help="all: %s" % ", ".join(N_BLOCKS))
     args = parser.parse_args()
     python, build = live_python(), os.path.join(ROOT, args.build)

@@ -37,7 +37,8 @@ def main():
         if not os.path.exists(os.path.join(trace, "job.json")):
             shutil.rmtree(trace, ignore_errors=True)
             train(python, "train_memory.py", model, "--steps", "60",
-                  command=(dpro, "profile", "-q", "--probe", "compile,bf16,batch", "--probe-limit", str(args.probe_limit), "-o", trace, "--"))
+                  command=(dpro, "profile", "-q", "--probe", "compile,bf16,batch", "--probe-limit", str(args.probe_limit), "-o",
+                           trace, "--"))
         truth = truth_of(trace, accuracy_computation.TRUTH) or {"model": model, "configs": {}}
         missing = [config for config in ["as-is", *args.configs] if config not in truth["configs"]]
         if missing:

@@ -51,7 +51,8 @@ def measure(dpro, folder, model, peaks_of, ratios_of, load):
     budget, ways = choose(dpro, folder)
     others = sorted({config for config in ways.values() if config and config != "as-is"})
     peaks = peaks_of(["as-is", *others])
-    times = {"as-is": dict.fromkeys(("ratio", "cpu_ratio"), 1.0) | dict.fromkeys(("ratio_noise", "cpu_ratio_noise"), 0.0), **ratios_of(others)}
+    own = dict.fromkeys(("ratio", "cpu_ratio"), 1.0) | dict.fromkeys(("ratio_noise", "cpu_ratio_noise"), 0.0)
+    times = {"as-is": own, **ratios_of(others)}
     rows = {config: {"measured_bytes": max(max(rank["peak"]) for rank in peaks["configs"][config]),
                      **predict(dpro, folder, peaks, config), **times[config]} for config in times}
     facts = {"model": model, "budget_bytes": budget, "ways": ways, "configs": rows, "load": round(load(), 1)}

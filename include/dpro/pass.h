@@ -1,16 +1,15 @@
 /* pass.h: graph passes (paper, section 4.2), the kinds of rewrite that the optimizer chooses from.
  *
- * A pass is shown the job under the strategy now looked at (a view) and answers with data:
- * candidates, each of them a list of edits. The library makes the edits, evaluates the job, and
- * takes them back where they don't help, so that a pass can neither leave a strategy half changed
- * nor undo it wrongly. A pass must answer the same view with the same candidates: it keeps no state
- * between calls.
+ * A pass is shown the job under the current strategy (a view) and answers with candidates, each a
+ * list of edits. The library applies the edits, evaluates the job, and takes them back where they
+ * don't help, so a pass can't leave a strategy half changed. A pass must answer the same view with
+ * the same candidates: it keeps no state between calls.
  *
- * A pass of computation need propose nothing: it says what neighbouring ops take as one (opfs_ns),
+ * A pass of computation need propose nothing. It says what neighbouring ops take as one (opfs_ns),
  * and the search does the rest, by Theorems 1 and 3 and by trying.
  *
- * A shared object with a pass for `dpro optimize --pass` holds one `struct dpro_pass` named
- * dpro_pass. It is never loaded into the caller's process but into a child with a time limit. */
+ * A shared object for `dpro optimize --pass` holds one `struct dpro_pass` named dpro_pass. It is
+ * never loaded into the caller's process but into a child with a time limit. */
 #ifndef DPRO_PASS_H
 #define DPRO_PASS_H
 

@@ -1,6 +1,6 @@
-/* recording.h: a trace directory as `dpro profile` and `dpro attach` leave it: making a place for
- * one, and telling what one holds without reading the traces. doc/formats/trace-directory.md has
- * the layout. */
+/* recording.h: trace directories as `dpro profile` and `dpro attach` leave them: making a place for
+ * one, and reading what one holds without its traces. doc/formats/trace-directory.md has the
+ * layout. */
 #ifndef DPRO_RECORDING_H
 #define DPRO_RECORDING_H
 

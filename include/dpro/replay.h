@@ -1,11 +1,12 @@
 /* replay.h: predicting iteration time from the graph (paper, section 3.3).
  *
- * Meaning, the same for every engine: an op is ready when its last predecessor has ended; a device
- * runs one op at a time; of all waiting ops, the one with the smallest (max(ready, device's clock),
- * ready, op id) runs next, where a later iteration's copy of an op has the larger id; it starts at
- * max(ready, clock) + gap and ends dur later, and the device's clock becomes that end. Ops without
- * a device start at ready + gap. An op that stands for a free thread in a pool of k does not wait
- * for the k - 1 of its predecessors that end last. */
+ * Every engine follows the same rules:
+ * - An op is ready when its last predecessor has ended. One that stands for a free thread in a pool
+ *   of k does not wait for the k - 1 of its predecessors that end last.
+ * - A device runs one op at a time. Of all waiting ops, the one with the smallest (max(ready,
+ *   device's clock), ready, op id) runs next; a later iteration's copy of an op has the larger id.
+ * - The op starts at max(ready, clock) + gap and ends dur later, and the device's clock becomes
+ *   that end. Ops without a device start at ready + gap. */
 #ifndef DPRO_REPLAY_H
 #define DPRO_REPLAY_H
 

@@ -1,5 +1,5 @@
-/* trace.h: reading what people have: folders, globs and lists of trace files of a job, one or more
- * files a rank; trace directories of dpro's own among them.
+/* trace.h: reading trace files of a job: folders, globs and lists of files, one or more a rank, and
+ * dpro's own trace directories.
  *
  * A file is recognised by its content. Its rank comes from its metadata, else from its name. All
  * files of a rank share that rank's clock. Times are int64 nanoseconds since the Unix epoch where

@@ -1,4 +1,5 @@
-/* whatif.h: the iteration time if a job's communication, its links or its hosts were different. */
+/* whatif.h: predicting the iteration time with other communication, memory, computation, links or
+ * hosts. */
 #ifndef DPRO_WHATIF_H
 #define DPRO_WHATIF_H
 

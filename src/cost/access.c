@@ -1,4 +1,4 @@
-/* cost/access.c: looking at a model from outside. */
+/* cost/access.c: the public functions that read a model. */
 
 #include "base/memory.h"
 #include "base/sort.h"

@@ -1,7 +1,8 @@
-/* cost/batch_share.c: what of a program's work grows with the batch. With one size recorded that is
- * not measured: it is assumed that what an op of either pass takes beyond its launch does, that the
- * rest is fixed (launches, Python between ops), and that a step does what is neither
- * pass's, such as the optimizer's work, once. */
+/* cost/batch_share.c: which part of a program's work grows with the batch. One recorded size does
+ * not show it, so it is assumed:
+ * - what an op of the forward or backward pass takes beyond its launch grows with the batch;
+ * - launches and Python between ops are fixed;
+ * - all other work, such as the optimizer's, is done once a step. */
 #include <math.h>
 
 #include "base/memory.h"

@@ -1,4 +1,4 @@
-/* cost/capabilities.c: what a plan can ask of what carries a job's gradients. */
+/* cost/capabilities.c: which changes of communication each stack can be given: a row a stack. */
 #include "cost/model.h"
 
 enum {

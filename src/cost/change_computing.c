@@ -1,5 +1,4 @@
-/* cost/change_computing.c: the changes of a what-if that are of how modules are computed: compiled,
- * in 16 bits. */
+/* cost/change_computing.c: what-ifs of how modules are computed: compiled, in 16 bits. */
 #include "cost/change_computing.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* cost/change_memory.c: the changes of a what-if that are of memory: recomputation, micro-batches,
- * the batch's size, views of buckets. */
+/* cost/change_memory.c: what-ifs of memory: recomputation, micro-batches, the batch size, gradients
+ * as views of buckets. */
 #include "cost/change_memory.h"
 
 #include <math.h>

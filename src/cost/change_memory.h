@@ -1,4 +1,5 @@
-/* cost/change_memory.h: what-ifs of what ranks hold and compute again. */
+/* cost/change_memory.h: what-ifs of memory: recomputation, micro-batches, the batch size, gradients
+ * as views of buckets. */
 #pragma once
 
 #include "cost/change.h"

@@ -1,8 +1,7 @@
-/* cost/coarsen.c: the Coarsened View (paper, section 4.3): of everything that a rank does in an
- * iteration, the sync points remain, where a gradient gets ready or where it waits for
- * communication, and the segments, how long it worked between two of them. What lies within a
- * segment depends on no communication of gradients, so it stays as it is whatever becomes of that.
- */
+/* cost/coarsen.c: the Coarsened View (paper, section 4.3). Of a rank's iteration two things remain:
+ * sync points, where a gradient gets ready or the rank waits for communication, and segments, the
+ * work between two sync points. Work within a segment depends on no communication of gradients, so
+ * it stays the same under every strategy. */
 #include <stdlib.h>
 
 #include "base/error.h"

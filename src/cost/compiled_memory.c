@@ -1,6 +1,6 @@
-/* cost/compiled_memory.c: see compiled_memory.h. Which tensors a compiler keeps is not known, only
- * how much they are against what the module keeps as it is: all that it makes for its own backward
- * pass is scaled by that. What others use stays as large as it is. */
+/* cost/compiled_memory.c: see compiled_memory.h. A probe measures how many bytes a compiled module
+ * keeps, not which tensors. So all that the module makes for its own backward pass is scaled by the
+ * ratio to the uncompiled module. Blocks that others use keep their size. */
 #include "cost/compiled_memory.h"
 
 #include <string.h>

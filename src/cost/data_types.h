@@ -1,11 +1,13 @@
-/* cost/data_types.h: what data types a rank's recorded ops would read and make, were modules
+/* cost/data_types.h: the data types that a rank's recorded ops would read and make if modules were
  * computed in 16 bits.
  *
- * Types are followed through the ops. An op of autocast's lists, or one that computes in 32 bits by
- * itself, is a *scope*: what is older than it and of another type it reads through a cast, and so
- * does its backward pass, where autograd has saved the cast. A *region* is a call that is computed
- * in 16 bits, the outermost one. A gradient has the type of the tensor that it is of, so that a
- * *function* of the backward pass reads its own cast of one of another type. */
+ * Types are followed through the ops.
+ * - A *region* is a call that is computed in 16 bits, the outermost one.
+ * - A *scope* is an op of autocast's lists, or one that computes in 32 bits by itself. It reads
+ *   what is older than it and of another type through a cast. So does its backward pass, as
+ *   autograd has saved the cast.
+ * - A gradient has the type of its tensor. So a *function* of the backward pass makes a cast of its
+ *   own of a gradient of another type. */
 #pragma once
 
 #include "cost/model_memory.h"

@@ -1,4 +1,5 @@
-/* cost/evaluate.c: what a simulation of a strategy says of it. */
+/* cost/evaluate.c: simulates a strategy and reads off its iteration time and what else is asked
+ * for. */
 #include <math.h>
 #include <stdlib.h>
 

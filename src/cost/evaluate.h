@@ -1,17 +1,17 @@
 /* cost/evaluate.h: how long an iteration of a model takes under a strategy.
  *
- * Each rank runs its program's ops one after the other, those that the strategy fuses as one: the
- * gradients of all of them are ready when it ends. A bucket is launched on a rank once all its
- * tensors are ready there and, in_order, those before it are launched; when all ranks have launched
- * it and one of the n_streams is free, it transfers: latency, then its bytes on the wires, which
- * those under way share equally. While bytes are on the wires, computation goes on at
- * 1 - cpu_ns / byte_ns of its rate, and while a rank computes, they at 1 - held_share. Iterations
- * follow each other until their period is steady.
+ * Each rank runs its program's ops one after the other. Fused ops run as one, and their gradients
+ * are ready when it ends. A bucket is launched on a rank once all its tensors are ready there and,
+ * with in_order, the buckets before it are launched. When all ranks have launched it and one of the
+ * n_streams is free, it transfers: first latency, then its bytes, with the link shared equally by
+ * the transfers under way. While bytes transfer, computation runs at 1 - cpu_ns / byte_ns of its
+ * rate; while a rank computes, transfers run at 1 - held_share of theirs. Iterations follow each
+ * other until their period is steady.
  *
- * Where a strategy has cycles (Horovod), what all ranks have launched waits for the next one to
- * begin. Then it transfers, one collective after the other: each bucket, or where the strategy
- * fuses, what is ready together as long as it is not more than fusion_bytes. A cycle begins
- * cycle_ns after the one before, or when that has nothing left to do, whichever is later. */
+ * With cycles (Horovod), what all ranks have launched waits for the next cycle. Then one collective
+ * after the other transfers: each bucket, or where the strategy fuses, what is ready, up to
+ * fusion_bytes each. A cycle begins cycle_ns after the one before, or when that one has nothing
+ * left to do, whichever is later. */
 #pragma once
 
 #include "cost/model.h"

@@ -1,5 +1,5 @@
-/* cost/evaluator.h: an evaluator from inside: evaluate.c asks, schedule.c writes down what
- * simulate.c runs. */
+/* cost/evaluator.h: the inside of an evaluator, shared by evaluate.c, which asks, and schedule.c,
+ * which translates a strategy for the simulator. */
 #pragma once
 
 #include "cost/buckets.h"

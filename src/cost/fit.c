@@ -1,5 +1,5 @@
-/* cost/fit.c: what communicating costs: which parts of learning it a job needs, and what
- * collectives and their launches take beside their messages. */
+/* cost/fit.c: learns what communication costs: chooses which fits a job needs, and finds the time
+ * of collectives and their launches beside their messages. */
 #include "cost/fit.h"
 
 #include <string.h>

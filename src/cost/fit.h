@@ -1,5 +1,5 @@
-/* cost/fit.h: learning what communicating costs, inside cost/. Each part looks at the trace through
- * a struct fitting and fills in what it learns of the net. */
+/* cost/fit.h: learning what communication costs, inside cost/. Each part reads the trace through a
+ * struct fitting and fills in its numbers of the net. */
 #pragma once
 
 #include <math.h>

@@ -1,6 +1,5 @@
-/* cost/fit_lines.c: lines through what was seen: so much for a byte, and so much beside; and
- * medians of it.
- */
+/* cost/fit_lines.c: fits time = base + bytes * slope to measured transfers, and takes medians of
+ * them. */
 #include "base/sort.h"
 #include "base/stats.h"
 #include "cost/fit.h"

@@ -1,5 +1,5 @@
-/* cost/fit_links.c: what a byte and a message take, learnt from the trace's own messages, or from
- * whole collectives where no messages are known. */
+/* cost/fit_links.c: the time of a byte and of a message on a link, learnt from the trace's
+ * messages, or from whole collectives where no messages are known. */
 #include <stdlib.h>
 
 #include "base/memory.h"

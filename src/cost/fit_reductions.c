@@ -1,11 +1,9 @@
-/* cost/fit_reductions.c: what an all-reduce costs where they run one after the other: Horovod's
- * groups, every one that its timeline has, in whichever iteration and fused however; and the packs
- * of TensorFlow's ring, where there are several.
+/* cost/fit_reductions.c: the cost of all-reduces that run one after the other: Horovod's groups,
+ * all that its timeline has, and the packs of TensorFlow's ring, where a step has several.
  *
- * Two forms are tried, and the one that is nearer to what was seen is taken: so much for each and
- * so much for a byte; or so much for a byte, but so much at least, as where waiting for other
- * processes lies beside what is in flight. With either, those that were seen take together what
- * they took, but for the few that are far off. */
+ * Two forms are fitted, and the one closer to the measurements is used: base + bytes * slope, or
+ * max(least, bytes * slope), as where waiting for other processes overlaps the transfer. Either is
+ * scaled so that the total time of the measured ones, but for outliers, is as measured. */
 
 #include "base/memory.h"
 #include "base/stats.h"

@@ -1,4 +1,4 @@
-/* cost/fit_servers.c: what a trace shows of parameter servers: where they are, how fast links and
+/* cost/fit_servers.c: parameter servers as the trace shows them: where they are, how fast links and
  * servers' threads are, and which key went where. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* cost/fused.c: finding fused ops. */
+/* cost/fused.c: finds the fused ops of a strategy. */
 #include "cost/fused.h"
 
 #include "base/sort.h"

@@ -1,8 +1,7 @@
-/* cost/graph_maker.c: ops, the messages of collectives, and the graph that comes of them.
+/* cost/graph_maker.c: makes the ops, the messages of collectives, and the graph of them.
  *
- * A rank computes on one device and has one for each direction of its link and one for adding up.
- * A collective's message is three ops: what precedes it, then SEND and RECV, which wait for both
- * links. */
+ * A rank has a device for computation, one for each direction of its link, and one for adding up. A
+ * message is three ops: what precedes it, then SEND and RECV, which wait for both links. */
 #include "cost/graph_maker.h"
 
 #include <string.h>

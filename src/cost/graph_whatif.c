@@ -1,5 +1,5 @@
-/* cost/graph_whatif.c: what-ifs of jobs that have no coarse model, by replaying the graph as it was
- * recorded and as it would be with the changes. */
+/* cost/graph_whatif.c: what-ifs of jobs without a coarse model: replays the graph as it was
+ * recorded and with the changes. */
 #include <math.h>
 #include <string.h>
 

@@ -1,10 +1,10 @@
-/* cost/lifetimes.h: how long each block of a rank's memory lives where some of its modules are
- * computed again.
+/* cost/lifetimes.h: how long each block of a rank's memory lives when some of its modules are
+ * recomputed.
  *
- * torch.utils.checkpoint (non-reentrant) is the rule. A recomputed call's forward pass keeps none
- * of what it makes, but what goes into it lives until the end of its backward pass. Before that,
- * its forward runs once more, up to where the last block is made that its backward pass asks for.
- */
+ * The rule is that of torch.utils.checkpoint (non-reentrant). A recomputed call's forward pass
+ * keeps nothing that it makes; what goes into the call lives until the end of its backward pass.
+ * Before that backward pass, the forward pass runs again, up to where the last block that the
+ * backward pass asks for is made. */
 #pragma once
 
 #include "cost/model_memory.h"

@@ -1,6 +1,6 @@
 /* cost/measured_replay.c: replays each measured iteration with its own durations and keeps when
- * every op ran, so that what follows looks at times that are free of the clocks' errors and of what
- * the profiler cost. */
+ * every op ran. These times are free of clock errors and of the profiler's cost; what follows uses
+ * them. */
 
 #include "base/memory.h"
 #include "cost/cost.h"

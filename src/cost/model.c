@@ -1,4 +1,4 @@
-/* cost/model.c: from a recorded graph to a model. */
+/* cost/model.c: learns a model from a recorded graph. */
 #include "cost/model.h"
 
 #include <stdlib.h>

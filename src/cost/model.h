@@ -1,12 +1,12 @@
-/* cost/model.h: a job in the Coarsened View (paper, section 4.3), and what communicating a tensor
- * costs in it.
+/* cost/model.h: the coarse model of a job: the Coarsened View (paper, section 4.3) and the cost of
+ * communication.
  *
  * Each rank runs a *program*: the computation of one iteration, cut where gradients become ready
  * and where it waits for communication. An op of a program is the paper's p_n, its tensor q_n.
- * Gradients travel in *buckets*, each of which is one collective of all ranks (or, in partitions,
- * several); which tensor is in which bucket, in how many partitions and in which order, and which
- * neighbouring ops run as one, is the *strategy*, all else is the model. Times are ns, sizes bytes.
- */
+ * Gradients travel in *buckets*; each is one collective of all ranks, or several if it is
+ * partitioned. The *strategy* says which tensors are in which bucket, the order and partitions of
+ * buckets, which ops run as one, and how modules are computed. All else is the model. Times are ns,
+ * sizes bytes. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* cost/model_memory.h: what the model keeps of a rank's memory in an iteration
- * (graph/memory/graph_memory.h), and what follows from it whatever the strategy. */
+/* cost/model_memory.h: the memory of a rank in an iteration, as the model keeps it (from
+ * graph/memory/graph_memory.h), and what follows from it for every strategy. */
 #pragma once
 
 #include "cost/cost.h"

@@ -1,4 +1,5 @@
-/* cost/module_choice.c: which modules a user means, by words, names, patterns or a file. */
+/* cost/module_choice.c: finds the modules that a user names, by words, names, patterns or a file.
+ */
 #include "cost/module_choice.h"
 
 #include <fnmatch.h>

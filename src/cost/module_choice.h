@@ -1,4 +1,4 @@
-/* cost/module_choice.h: which modules a user means. */
+/* cost/module_choice.h: the modules that a user names, by words, names, patterns or a file. */
 #pragma once
 
 #include "cost/change.h"

@@ -1,7 +1,7 @@
-/* cost/module_costs.c: what calls of modules take, and what modules would take in other ways.
+/* cost/module_costs.c: the time of modules' calls, as they are and in other ways.
  *
- * What a probe measured outside of training is a ratio to the module as it is; the recorded
- * iterations say how much of their work the module is. */
+ * A probe measures a ratio to the module as it is, outside of training. The recorded iterations say
+ * how much of their work the module is. */
 #include <math.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
-/* cost/page_faults.c: what other sizes of blocks do to page faults on CPUs. glibc's malloc maps a
- * block of 32 MiB or more anew each time it is taken, and the kernel clears each of its pages where
- * it is first touched; what is smaller is reused. So the time of a batch is not in proportion to
- * its size: blocks of a micro-batch that fall below that size are faster. */
+/* cost/page_faults.c: how the sizes of blocks change page faults on CPUs. glibc's malloc maps a
+ * block of 32 MiB or more anew each time it is taken, and the kernel clears each page on first
+ * touch. Smaller blocks are reused. So time is not in proportion to the batch: blocks that fall
+ * below that size in a micro-batch are faster. */
 #include "cost/model_memory.h"
 #include "cost/strategy_work.h"
 

@@ -1,7 +1,6 @@
-/* cost/precision_memory.c: see precision_memory.h.
- *
- * A cast is a block of its own. Casts of parameters are kept until the 16 bits are left. What is
- * only read through casts goes when its last direct use is over. */
+/* cost/precision_memory.c: see precision_memory.h. A cast is a block of its own. Casts of
+ * parameters are kept until autocast is left. What is only read through casts is freed after its
+ * last direct use. */
 #include "cost/precision_memory.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* cost/programs.c: from a rank's sync points and segments to its program: the work of a segment is
- * the median of iterations, with nothing on the wires. */
+/* cost/programs.c: makes a rank's program from its sync points and segments. The work of a segment
+ * is the median over the iterations, without the slowing by communication. */
 #include <math.h>
 #include <string.h>
 

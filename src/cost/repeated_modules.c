@@ -1,5 +1,5 @@
-/* cost/repeated_modules.c: the blocks that a network repeats, which is where recomputation is
- * looked for first. */
+/* cost/repeated_modules.c: finds the blocks that a network repeats, where recomputation is tried
+ * first. */
 #include <string.h>
 
 #include "cost/strategy_memory.h"

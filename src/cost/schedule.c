@@ -1,10 +1,11 @@
-/* cost/schedule.c: a model under a strategy as what the simulator runs.
+/* cost/schedule.c: translates a model under a strategy into what the simulator runs.
  *
- * All-reduces of all ranks are flows in one channel, which carries n_streams of them at once: each
- * has the latency that the messages of its algorithm leave, and then shares the links of all ranks.
- * With parameter servers each rank is an executor of its own: a part of a bucket flows from the
- * rank to its server, through the server's thread, and when all ranks' have, back to each. In a
- * session it flows back when the next step begins, which is when all of a step is done. */
+ * All-reduces are flows in one channel, which carries n_streams of them at once. Each has the
+ * latency of its algorithm's messages, then shares the links of all ranks.
+ *
+ * With parameter servers each rank is an executor of its own. A part of a bucket flows from the
+ * rank to its server, through the server's thread, and back to each rank once all have sent it. In
+ * a session it flows back when the next step begins, which is when all of this step is done. */
 #include <string.h>
 
 #include "cost/buckets.h"

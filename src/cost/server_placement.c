@@ -1,9 +1,9 @@
-/* cost/server_placement.c: which parameter server what goes to.
+/* cost/server_placement.c: which parameter server a tensor goes to.
  *
- * MXNet's rule: a key whose array has MXNET_KVSTORE_BIGARRAY_BOUND elements or more is parted over
- * all servers; any other goes to server number key * 9973 modulo their number. The servers' own
- * numbers are those in which they came to the scheduler, ours those of the files: what the trace
- * shows tells which is which. */
+ * MXNet's rule: a key whose array has MXNET_KVSTORE_BIGARRAY_BOUND elements or more is split over
+ * all servers; any other goes to server number key * 9973 modulo their number. MXNet numbers
+ * servers in the order in which they came to the scheduler, dpro in the order of the files; the
+ * trace shows which is which. */
 #include "cost/server_placement.h"
 
 #include "cost/buckets.h"

@@ -1,8 +1,8 @@
 /* cost/simulate.c: the event loop of the coarse model.
  *
- * What an executor does until it waits for what has not ended depends on nothing else but the rate
- * of its clock: it runs ahead, and notes by its clock when it has issued what. So only the last
- * issuer of a communication makes an event. */
+ * Until an executor waits for something unfinished, its actions depend only on its clock's rate. So
+ * it runs ahead and notes when, by its clock, it issued each communication. Only the last issuer of
+ * a communication makes an event. */
 #include "cost/simulate.h"
 
 #include <math.h>

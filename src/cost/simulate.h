@@ -1,18 +1,19 @@
-/* cost/simulate.h: the one simulator of the coarse model. It knows neither models nor strategies:
- * cost/schedule.c writes both down as what stands here.
+/* cost/simulate.h: the simulator of the coarse model. It knows neither models nor strategies;
+ * cost/schedule.c translates both into the things below.
  *
- * An *executor* runs its actions one after the other, again in each iteration: it works, issues a
- * communication, waits for one. Executors of a *group* communicate with each other: all ranks in an
- * all-reduce, each rank by itself with parameter servers. A *communication* that all its issuers,
- * the executors of its group, have issued passes the
- * *gate* and becomes *flows*. A flow queues for a *channel*, which carries some at once, first by
- * priority, then in turn. While it holds the channel it has its latency, then its bytes share the
- * channel's *resources*. Then it may go on as another flow, arrive at a *join*, which releases
- * other flows when enough have arrived, and count for the end of its communication.
- *
- * What goes on at a rate is a job of a *clock*: a clock's own time passes at that rate, so that the
- * time at which a job ends stays the same whatever becomes of the rate. One loop takes the next job
- * of all clocks. */
+ * - An *executor* runs its actions one after the other, again in each iteration: it works, issues a
+ *   communication, or waits for one.
+ * - A *group* is the executors that communicate with each other: all ranks in an all-reduce, each
+ *   rank by itself with parameter servers.
+ * - A *communication* that all executors of its group have issued passes the *gate* and becomes
+ *   *flows*.
+ * - A flow queues for a *channel*, which carries some at once, first by priority, then in turn. In
+ *   the channel it has its latency, then its bytes share the channel's *resources*. Then it may go
+ *   on as another flow, count for the end of its communication, or arrive at a *join*, which
+ *   releases other flows when enough have arrived.
+ * - What goes on at a rate is a job of a *clock*. A clock's own time passes at that rate, so the
+ *   clock time at which a job ends never changes when the rate does. One loop takes the next job of
+ *   all clocks. */
 #pragma once
 
 #include <stdbool.h>

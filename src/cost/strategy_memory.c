@@ -1,5 +1,5 @@
-/* cost/strategy_memory.c: the peak of a job's memory under a strategy: the recorded takings and
- * givings, with the lifetimes and sizes that the strategy makes of them, swept once. */
+/* cost/strategy_memory.c: the peak of a job's memory under a strategy. One sweep over the recorded
+ * allocations and frees, with the lifetimes and sizes that the strategy gives them. */
 #include "cost/strategy_memory.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
-/* cost/strategy_memory.h: what a strategy makes of a rank's memory: which modules are computed
- * again, in how many micro-batches a step is done.
+/* cost/strategy_memory.h: a rank's memory under a strategy: recomputed modules, micro-batches, ways
+ * to compute.
  *
- * A module that is recomputed keeps nothing from its forward pass but what goes into it: what it
- * made and kept is given back at its forward's end, and made again right before its backward pass,
- * by another forward. Of modules within each other the outermost counts. */
+ * A recomputed module keeps only its inputs from the forward pass. All else is freed at the
+ * forward's end and made again by another forward right before the backward pass. Of nested modules
+ * the outermost counts. */
 #pragma once
 
 #include <stdbool.h>

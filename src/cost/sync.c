@@ -1,12 +1,12 @@
 /* cost/sync.c: the messages of a collective, and their replay.
  *
- * An algorithm is written down once, as a list of messages in the order in which links carry them;
- * the replay here is one pass over the list, and cost/model_graph.c makes SEND and RECV ops of the
- * same list. Segments and chunks of a step are all as long as the longest, as libraries pad them.
+ * An algorithm is written once, as a list of messages in the order in which links carry them. The
+ * replay here is one pass over the list; cost/model_graph.c makes SEND and RECV ops of the same
+ * list. Segments and chunks of a step are all as long as the longest, as libraries pad them.
  *
- * In a ring whose additions are no slower than its links, chunks never queue for anything but the
- * link: a step begins when the one before has left the link, or when its first chunk has come
- * through, whichever is later. That is a closed form. */
+ * If a ring adds up no slower than its links transfer, chunks queue only for the link. A step
+ * begins when the one before has left the link, or when its first chunk has come through, whichever
+ * is later. That is a closed form. */
 #include "cost/sync.h"
 
 #include <math.h>

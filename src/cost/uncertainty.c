@@ -1,8 +1,7 @@
-/* cost/uncertainty.c: what is known of a prediction's error, in parts that are independent, so that
- * their squares add up: the standard errors of the numbers that were learnt; that few iterations
- * were measured; that the machine is faster or slower at another time; how far the model is from
- * the iteration that it learnt from; and how far the changed job is from the one that was recorded.
- */
+/* cost/uncertainty.c: the standard error of a prediction, in independent parts whose squares add
+ * up: the learnt numbers; the number of measured iterations; how much the machine varies over time;
+ * how far the model is from the iterations that it was learnt from; and how far the changed job is
+ * from the recorded one. */
 #include "cost/uncertainty.h"
 
 #include <math.h>

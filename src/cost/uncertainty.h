@@ -1,5 +1,5 @@
-/* cost/uncertainty.h: how far off what a model says of another strategy or of other links may be.
- */
+/* cost/uncertainty.h: how far off the model's prediction of another strategy or of other links may
+ * be. */
 #pragma once
 
 #include <dpro/whatif.h>

@@ -1,5 +1,5 @@
-/* cost/whatif.c: a job as it ran and with changes, both by the same model, so that what the model
- * gets wrong in one it gets wrong in the other. */
+/* cost/whatif.c: predicts a job as it ran and with changes, both by the same model, so that the
+ * model's errors cancel in the ratio. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* cost/whatif_result.h: what a what-if comes to. */
+/* cost/whatif_result.h: the result of a what-if. */
 #pragma once
 
 #include <dpro/whatif.h>

@@ -1,6 +1,6 @@
-/* graph/builder.c: making a graph op by op. Ops and edges are collected in growing arrays; finish
- * turns them into rows and moves one array after the other into the graph's arena, freeing each as
- * it goes, so that the peak stays near the finished size. */
+/* graph/builder.c: makes a graph op by op. Ops and edges are collected in growing arrays. The end
+ * turns them into rows and moves one array after the other into the graph's arena, freeing each, so
+ * that the peak of memory stays near the finished size. */
 #include "graph/builder.h"
 
 #include <stddef.h>

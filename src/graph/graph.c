@@ -1,5 +1,5 @@
-/* graph/graph.c: reading a finished graph. A getter copies out one op or lends an array; none of
- * them can fail, and an id that is out of range gives an empty answer rather than a crash. */
+/* graph/graph.c: the public functions that read a finished graph. They copy out one op or lend an
+ * array. None can fail; an id out of range gives an empty answer. */
 #include "graph/graph.h"
 
 #include "align/clock_map.h"

@@ -1,5 +1,5 @@
-/* graph/graph.h: the graph in memory. Parallel arrays by op id, since replay reads two fields of
- * every op and none of the other ten; edges in compressed rows. Everything lives in one arena. */
+/* graph/graph.h: the graph in memory: parallel arrays by op id, since replay reads two fields of
+ * every op and none of the other ten, and edges in compressed rows. Everything is in one arena. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,12 +1,12 @@
 /* graph/rank_build.h: the steps from a trace to the global data-flow graph.
  *
- * Each rank is built alone and in parallel (steps, slices, match, local), then the ranks are joined
- * (join) and everything is written into one struct dpro_graph (assemble).
+ * Each rank is built alone and in parallel (steps, ops, local). Then the ranks are joined
+ * (collectives, clocks, messages, servers) and written into one struct dpro_graph (global).
  *
- * A *slice* is one stretch of one track in the trace in which one and the same span is innermost.
- * An *op* of a rank is a slice of the iteration that the graph shows (the reference iteration),
- * together with the slices of the other measured iterations that are the same work; these are its
- * samples. */
+ * - A *slice* is one stretch of a track in which the same span is innermost.
+ * - The *reference iteration* is the one whose slices become the graph's ops.
+ * - An *op* is a slice of the reference iteration with the slices of the other measured iterations
+ *   that are the same work. These are its *samples*. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,8 +1,10 @@
-/* optimize/coarsened_view.c: the same job, smaller (paper, section 4.3).
+/* optimize/coarsened_view.c: makes the job smaller for the search (paper, section 4.3).
  *
- * Coarsened View: tensors that become ready at the same time on every rank are one tensor, as
- * fusing them costs nothing (Theorem 3), where they may share a bucket at all. Symmetry: of the
- * ranks that run one program only the slowest is kept, as the others never make anybody wait.
+ * - Coarsened View: tensors that become ready at the same time on every rank, and may share a
+ *   bucket, are one tensor, as fusing them costs nothing (Theorem 3).
+ * - Symmetry: of the ranks that run one program only the slowest is kept, as the others never make
+ *   anybody wait.
+ *
  * Neither changes the time of a strategy. Where many programs differ, as recorded ones do by
  * chance, the ranks that gradients wait for most are kept; that is an approximation. */
 #include "optimize/search.h"

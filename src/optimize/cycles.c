@@ -1,6 +1,6 @@
-/* optimize/cycles.c: Horovod's own settings, its cycle time and its fusion threshold, instead of
- * groups that the job is given. A job needs only two environment variables for them, so they are
- * preferred unless groups are clearly better. */
+/* optimize/cycles.c: the search of Horovod's own settings, cycle time and fusion threshold, instead
+ * of groups. A job needs only two environment variables for them, so they are preferred unless
+ * groups are clearly better. */
 #include "cost/buckets.h"
 #include "optimize/search.h"
 

@@ -1,4 +1,5 @@
-/* optimize/defaults.c: what frameworks do by themselves, and what a person would try. */
+/* optimize/defaults.c: the baselines: what frameworks do by default, and what a person would try.
+ */
 #include "cost/buckets.h"
 #include "optimize/search.h"
 

@@ -1,9 +1,9 @@
-/* optimize/finalists.c: what strategies are expected to bring, and which of them is the result.
+/* optimize/finalists.c: chooses the result among the best strategies, and its expected gain.
  *
- * The best of thousands of strategies profits from the model's errors: learnt numbers are
- * estimates, and the modelled iteration is the median of several. So the finalists are evaluated
- * again in all jobs that the recording allows, and the promise is the mean over these. Learnt
- * numbers are never negative, so that one learnt as 0 with an error has a mean above 0. */
+ * The best of thousands of strategies profits from the model's errors, as learnt numbers are
+ * estimates and the modelled iteration is a median. So the finalists are evaluated again in all
+ * jobs that the recording allows, and the promise is the mean over these. Learnt numbers are never
+ * negative, so one learnt as 0 with an error has a mean above 0. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* optimize/memory_search.c: the memory passes (paper, Algorithm 1, line 1): recomputation alone,
- * micro-batches alone, and both, each evaluated as a whole; the fastest that fits the budget. */
+/* optimize/memory_search.c: tries the memory passes (paper, Algorithm 1, line 1): recomputation
+ * alone, micro-batches alone, and both, each evaluated as a whole. The fastest that fits the budget
+ * is chosen. */
 #include "optimize/memory_search.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* optimize/memory_search.h: how a job is made to fit a budget of memory (paper, Algorithm 1): what
- * is computed again, and in how many micro-batches a step is done. Before all other search, which
- * then goes on with what was chosen. */
+/* optimize/memory_search.h: makes a job fit a budget of memory (paper, Algorithm 1): which modules
+ * are recomputed, and in how many micro-batches a step is done. It runs before all other search,
+ * which keeps its choice. */
 #pragma once
 
 #include <dpro/optimize.h>

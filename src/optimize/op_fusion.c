@@ -1,6 +1,6 @@
-/* optimize/op_fusion.c: op fusion (paper, section 4.1), by the times that passes give for
- * neighbouring ops run as one. Ops are fused on all ranks that compute alike, each with its own
- * time, as a gradient is communicated when it is ready on all ranks. */
+/* optimize/op_fusion.c: op fusion (paper, section 4.1), with the times that passes give for
+ * neighbouring ops run as one. As a gradient is communicated when it is ready on all ranks, ops are
+ * fused on all ranks that compute alike, each with its own time. */
 #include "base/sort.h"
 #include "cost/fused.h"
 #include "optimize/registry.h"

@@ -1,11 +1,8 @@
-/* optimize/optimize.c: one search, or one for each number of parameter servers that a job might
- * have.
+/* optimize/optimize.c: runs one search, or one for each number of parameter servers.
  *
- * A server is a process that somebody has to start and to place, so that of two numbers that are
- * about as good the smaller one is the result. A recording does not show what another number than
- * the job's would bring, so that it must be better by more than the usual error of such
- * predictions.
- */
+ * Somebody has to start and place a server, so of two numbers that are about as good the smaller
+ * one is the result. A recording does not show another number of servers than the job's, so another
+ * one must be better by more than the usual error of such predictions. */
 #include <math.h>
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /* optimize/paper.c: Algorithm 1 of the paper (section 4.2), in rounds over the critical path.
  *
  * A round goes from bucket to bucket, with the ops that lead up to each. Where computation is
- * critical, Theorem 1 decides whether two ops are fused, by the time that passes give for the fused
- * op; the buckets of their gradients are fused with them (Theorem 3). Where communication is
- * critical, Theorem 2 decides whether a bucket is fused with the one before it. Ops whose gradients
- * share a bucket, and ops without gradients, are fused freely (Theorem 3). Without partial replay,
- * a replay of the whole graph decides each time. */
+ * critical, Theorem 1 decides by the passes' times whether two ops are fused; then the buckets of
+ * their gradients are fused with them (Theorem 3). Where communication is critical, Theorem 2
+ * decides whether a bucket is fused with the one before it. Ops whose gradients share a bucket, and
+ * ops without gradients, are fused freely (Theorem 3). Without partial replay, a replay of the
+ * whole graph decides each time. */
 #include <math.h>
 #include <string.h>
 

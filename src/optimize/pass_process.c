@@ -1,5 +1,6 @@
-/* optimize/pass_process.c: asks a pass; one from a file in a child process, where it may crash,
- * loop or overwrite memory. The parent takes only data over a pipe, for a limited time. */
+/* optimize/pass_process.c: asks a pass for candidates. A pass from a file runs in a child process,
+ * where it may crash, loop or overwrite memory; the parent only reads data from a pipe, for a
+ * limited time. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>

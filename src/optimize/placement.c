@@ -1,5 +1,5 @@
-/* optimize/placement.c: plans of parameter servers that can be given little: the size from which
- * arrays are partitioned over all servers, or the server of each tensor. */
+/* optimize/placement.c: plans for parameter servers where only placement can be changed: the size
+ * from which arrays are split over all servers, or the server of each tensor. */
 #include <stdlib.h>
 
 #include "base/sort.h"

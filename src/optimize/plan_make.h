@@ -1,4 +1,4 @@
-/* optimize/plan_make.h: a strategy that a search found, as a plan for the job. */
+/* optimize/plan_make.h: makes a plan for the job of the strategy that a search found. */
 #pragma once
 
 #include <dpro/optimize.h>

@@ -1,7 +1,7 @@
-/* optimize/recompute_branch.c: the choice of modules by branch and bound: each module is chosen or
- * not, in turn. A branch ends where a place can't be made content any more, or where what it still
- * needs takes more time than the best choice so far, were modules divisible. It gives up where that
- * takes too many steps. */
+/* optimize/recompute_branch.c: chooses modules to recompute by branch and bound: each module in
+ * turn is chosen or not. A branch ends where a place can't be satisfied any more, or where its
+ * remaining need would take longer than the best choice so far even if modules were divisible. It
+ * gives up after too many steps. */
 #include <string.h>
 
 #include "base/arena.h"

@@ -1,13 +1,13 @@
-/* optimize/recompute_chain.c: the choice for a chain of modules, by dynamic programming.
+/* optimize/recompute_chain.c: chooses modules of a chain to recompute, by dynamic programming.
  *
- * The state after some modules is (saved bytes, time); of two the one that saves no more and takes
- * no less time is dropped, so that blocks that repeat leave few of them. A place is a condition on
- * what the modules before it have saved, and on whether its own module is chosen. States that can't
- * lead to less time than is known already are dropped: what is still needed costs at least its
- * share of the modules that save it most cheaply.
+ * The state after some modules is (saved bytes, time). Of two states, one that saves no more and
+ * takes no less time is dropped, so repeated blocks leave few. A place is a condition on what the
+ * modules before it have saved, and on whether its own module is chosen. States that can't beat the
+ * known best time are dropped: what is still needed costs at least its share of the modules that
+ * save it most cheaply.
  *
- * Where places are not quite those of a chain, what differs is taken as if it were never of help:
- * then what is found suffices, but need not be the best. */
+ * Where places are not quite those of a chain, the difference is taken to never help. Then the
+ * result suffices, but need not be the best. */
 #include <string.h>
 
 #include "base/memory.h"

@@ -1,4 +1,4 @@
-/* optimize/recompute_choice.c: which modules to compute again, from problem to result. */
+/* optimize/recompute_choice.c: chooses the modules to recompute, from problem to result. */
 #include "optimize/recompute_choice.h"
 
 #include <string.h>

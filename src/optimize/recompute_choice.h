@@ -1,12 +1,11 @@
-/* optimize/recompute_choice.h: which modules to compute again, so that what is alive fits a budget
- * in the least time: a knapsack with a constraint for each place of an iteration.
+/* optimize/recompute_choice.h: which modules to recompute, so that memory fits a budget in the
+ * least time: a knapsack with a constraint for each place of an iteration.
  *
- * What is alive at a place is linear in the choice: a module that is recomputed takes away what it
- * keeps between its forward and its backward pass, and may add something where it is done again. Of
- * a chain of modules those that have run and not yet gone back are the first ones in their order,
- * so that all a place knows of the choice is how much its first modules have saved: dynamic
- * programming over (saved, time) is exact then. Elsewhere a greedy choice is bettered by exchanges,
- * and by branching as far as that takes no long time. */
+ * The memory at a place is linear in the choice: a recomputed module removes what it keeps between
+ * its passes, and may add something where it is recomputed. In a chain, the modules that have run
+ * and not yet gone back are the first ones in order. So a place depends only on how much its first
+ * modules have saved, and dynamic programming over (saved, time) is exact. Elsewhere a greedy
+ * choice is improved by exchanges, and by branch and bound for a limited time. */
 #pragma once
 
 #include <stdbool.h>

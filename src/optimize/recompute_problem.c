@@ -1,11 +1,10 @@
-/* optimize/recompute_problem.c: from a model's memory to the knapsack of what to recompute, and
- * back.
+/* optimize/recompute_problem.c: translates a model's memory into the knapsack of what to recompute,
+ * and back.
  *
- * The problem has a row for each place of an iteration at which more is alive than the budget
- * allows, and for each at which a module is computed again; what a module takes away there is what
- * recomputing it alone does. That is all where modules don't share what they keep. Where they do,
- * the choice is not quite what it seemed: then rows get what it lacked, and it is made once more.
- */
+ * The problem has a row for each place of an iteration above the budget, and for each place at
+ * which a module is recomputed. What a module saves there is what recomputing it alone does. That
+ * is exact unless modules share what they keep. Then rows get what the choice lacked, and it is
+ * made again. */
 #include <string.h>
 
 #include "base/memory.h"

@@ -1,4 +1,5 @@
-/* optimize/registry.h: passes, and what they propose. */
+/* optimize/registry.h: passes (the paper's Graph Pass Registry, section 4.2), and what they
+ * propose. */
 #pragma once
 
 #include <stdbool.h>

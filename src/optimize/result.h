@@ -1,4 +1,4 @@
-/* optimize/result.h: what a search gives back. */
+/* optimize/result.h: the result of a search. */
 #pragma once
 
 #include "optimize/memory_search.h"

@@ -1,8 +1,8 @@
 /* optimize/search.c: a search from beginning to end.
  *
- * The job's own strategy and those that frameworks have by default come first, in the model as it
- * is; then the search in the Coarsened View, whose best is brought back and refined. The best of
- * everything is the result, so that it is never worse than what it is compared with. */
+ * The job's own strategy and the baselines are evaluated first, in the model as it is. Then comes
+ * the search in the Coarsened View, whose best is brought back and refined. The best of all is the
+ * result, so it is never worse than what it is compared with. */
 #include "optimize/search.h"
 
 #include <math.h>

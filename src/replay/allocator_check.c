@@ -1,9 +1,9 @@
-/* replay/allocator_check.c: a recorded history against the simulator.
+/* replay/allocator_check.c: checks the simulated allocator against a recorded history.
  *
- * Between two requests of a program the record has what the allocator did for the second: blocks
- * for which other streams have ended, segments taken and given back. Such a stretch is done as the
- * request that it ends with, and the device answers as recorded: where the record goes on with a
- * segment given back, the device had no room. */
+ * Between two requests of a program, the record has what the allocator did for the second: blocks
+ * for which other streams have ended, segments taken and given back. Such a stretch is replayed as
+ * the request that ends it, and the simulated device answers as recorded: where the record goes on
+ * with a segment given back, the device had no room. */
 #include "replay/allocator_rollback.h"
 #include "replay/allocator_state.h"
 

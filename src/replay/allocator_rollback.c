@@ -1,5 +1,6 @@
-/* replay/allocator_rollback.c: a taking undone leaves nothing, a giving back undone leaves a block,
- * a segment that was taken is gone, and one that was given back is there. */
+/* replay/allocator_rollback.c: undoes a record of requests, backwards. Undoing an allocation leaves
+ * nothing; undoing a free leaves a block; a segment that was taken is gone, and one that was given
+ * back is there. */
 #include "replay/allocator_rollback.h"
 
 #include "replay/allocator_state.h"

@@ -1,5 +1,5 @@
-/* replay/allocator_segments.c: how an allocator's segments come from the device, grow, and go back
- * to it. */
+/* replay/allocator_segments.c: how an allocator's segments are taken from the device, grow, and are
+ * given back. */
 #include "replay/allocator_state.h"
 
 #include "base/memory.h"

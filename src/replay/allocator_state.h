@@ -1,8 +1,8 @@
-/* replay/allocator_state.h: what a caching allocator holds, inside the simulator.
+/* replay/allocator_state.h: the state of a caching allocator, inside the simulator.
  *
- * Blocks of a segment form a chain by address. A free block stands in the set of its pool, an
- * unmapped one in the pool's treap, a waiting one in the allocator's chain. Free neighbours that
- * are both mapped, or both not, never stand side by side. */
+ * Blocks of a segment form a chain by address. A free block is in the set of its pool, an unmapped
+ * one in the pool's treap, one that waits for a stream in the allocator's chain. Free neighbours
+ * that are both mapped, or both not, are always merged. */
 #pragma once
 
 #include "base/array.h"

@@ -1,4 +1,4 @@
-/* replay/block_ids.c: a table with open addressing; what is erased leaves no mark. */
+/* replay/block_ids.c: a hash table with open addressing. Erased keys leave no mark. */
 #include "replay/block_ids.h"
 
 #include "base/memory.h"

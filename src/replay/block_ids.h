@@ -1,5 +1,5 @@
-/* replay/block_ids.h: which block has which id, for blocks that come and go. base/map.h forgets no
- * key. */
+/* replay/block_ids.h: which block has which id, for blocks that come and go; base/map.h can't erase
+ * keys. */
 #pragma once
 
 #include <stdbool.h>

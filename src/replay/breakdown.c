@@ -1,7 +1,7 @@
 /* replay/breakdown.c: where each rank's time goes. Every instant between a rank's iteration
- * boundaries counts as one thing: the first of enum use that is going on. The intervals of a rank,
- * sorted by start, are swept once; the latest end seen of each use is all that the sweep must
- * remember, as an earlier interval that is over by then no longer matters. */
+ * boundaries counts as one use: the first of enum use that is going on. One sweep over a rank's
+ * intervals, sorted by start, only remembers the latest end of each use, as an interval that is
+ * over no longer matters. */
 #include <string.h>
 
 #include "base/arena.h"

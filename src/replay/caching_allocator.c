@@ -1,10 +1,10 @@
-/* replay/caching_allocator.c: the rules of PyTorch's native allocator, as of its version 2.13.
+/* replay/caching_allocator.c: the rules of PyTorch's native allocator, as of version 2.13.
  *
- * Sizes are rounded. Up to 1 MiB they come from segments of 2 MiB, above from segments of 20 MiB,
- * or of their own where they are 10 MiB and more. Each stream has its own segments of both kinds. A
- * request takes the least free block that is large enough, and leaves the rest of it as a free
- * block; free neighbours in a segment are one block. What is cached goes back to the device when
- * the device has no more, or when it is collected as garbage. */
+ * Sizes are rounded. Blocks of up to 1 MiB come from segments of 2 MiB, larger ones from segments
+ * of 20 MiB, and those of 10 MiB and more from segments of their own. Each stream has its own
+ * segments of both kinds. A request takes the least free block that is large enough and leaves its
+ * rest as a free block. Free neighbours in a segment are one block. Cached memory goes back to the
+ * device when the device is full, or by garbage collection. */
 #include "replay/allocator_state.h"
 
 #include "base/memory.h"

@@ -1,24 +1,24 @@
-/* replay/chain.h: the chain of iterations that a prediction rests on.
+/* replay/chain.h: the chain of iterations that a prediction is made from.
  *
- * A job's iteration time is the period of consecutive iterations, not the makespan of one, so
+ * A job's iteration time is the period of consecutive iterations, not the makespan of one. So
  * copies of the graph run one after the other:
  * - warm-up: two with mean durations or, where it was measured, the iteration that led up to the
  *   first, which each rank begins when it did;
- * - main: one for each measured iteration, with the durations and gaps that all ranks had in it, so
- *   that what the ranks had in common stays in common and the slowest of noisy ranks is as slow as
- *   it was;
- * - after: the last one once more, so that it is followed by another, too;
+ * - main: one for each measured iteration, with its durations and gaps;
+ * - after: the last one again, so that it has a successor, too;
  * - drawn, if asked for: iterations drawn at random from the measured ones.
- * All ranks and servers take the same iteration: an op's duration holds what it waited for the
- * others, and two ranks' waits of different iterations would add up to one that never was.
  *
- * Where the recording began with the first main copy, what overlaps with it from the warm-up ends
- * before it; not where iterations are measured on the GPU, which always has work queued.
+ * All ranks and servers take the same iteration. So what they had in common stays in common, the
+ * slowest of noisy ranks is as slow as it was, and two ranks' waits of different iterations never
+ * add up.
  *
- * An iteration that is left out is predicted from the others: it runs after the up to three
- * iterations that came before it, with the mean of all the others; where only the time is asked
- * for, with each of the others in turn, as the slowest of average ranks is faster than the slowest
- * of real ones. */
+ * If the recording began with the first main copy, what overlaps it from the warm-up ends before
+ * it. That does not hold for iterations measured on the GPU, which always has work queued.
+ *
+ * An iteration that is left out is predicted from the others: after the up to three iterations that
+ * came before it, with the mean of all the others. Where only the time is asked for, it is
+ * predicted with each of the others in turn, as the slowest of average ranks is faster than the
+ * slowest of real ones. */
 #pragma once
 
 #include "base/arena.h"

@@ -1,5 +1,5 @@
-/* replay/device_space.c: ranges of addresses form a chain from the lowest to the last; the last is
- * never free. */
+/* replay/device_space.c: ranges of addresses in a chain from the lowest to the last, which is never
+ * free. */
 #include "replay/device_space.h"
 
 #include "base/sort.h"

@@ -1,6 +1,5 @@
-/* replay/device_space.h: the device that an allocator takes its segments from, where no recorded
- * answers stand for it: a capacity, and addresses, of which those that are free again are used
- * first: the least range that is large enough, of several the lowest. */
+/* replay/device_space.h: a device's memory, where no recorded answers stand for it: a capacity and
+ * addresses. Of free ranges the least that is large enough is used, of equal ones the lowest. */
 #pragma once
 
 #include "base/array.h"

@@ -1,10 +1,10 @@
 /* replay/dispatch.h: which op runs next, for the event-driven engine.
  *
  * Of all waiting ops the one with the smallest (max(ready, clock), ready, id) runs next. Within a
- * device that is the smallest (ready, id), so each device keeps its waiting ops in a heap on
- * (ready, id), with the first one outside it as most queues hold only one; over the devices a
- * tournament tree keeps the device whose first op comes next. Keys never decrease, as an op gets
- * ready at its predecessor's end or later. Inline, as this is what a replay does most. */
+ * device that is the smallest (ready, id). So each device has a heap on (ready, id), with the first
+ * op outside it, as most queues hold only one. A tournament tree over the devices has the one whose
+ * first op comes next. Keys never decrease, as an op gets ready at its predecessor's end or later.
+ * Inline, as this is what a replay does most. */
 #pragma once
 
 #include <stdbool.h>

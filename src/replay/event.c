@@ -1,10 +1,11 @@
 /* replay/event.c: the event-driven engine (paper, section 3.3: Kahn's algorithm with a queue and a
- * clock per device); dispatch.h says which op is next.
+ * clock per device). dispatch.h says which op is next.
  *
- * The threads of an executor's pool share a queue, whose clock is that of the thread that is free
- * first; their ops' gaps pass while they wait. So do the connections of a link, where what gets
- * ready is handed on to share.c: such an op runs, as far as others are concerned, when it is over.
- * Ops without a device wait in a queue of their own whose clock stays 0. */
+ * - The threads of an executor's pool share a queue, whose clock is that of the thread that is free
+ *   first. Their ops' gaps pass while they wait.
+ * - The connections of a link share a queue, too. What gets ready is handed on to share.c; for
+ *   others, such an op runs when it is over.
+ * - Ops without a device wait in a queue of their own whose clock stays 0. */
 #include <assert.h>
 #include <string.h>
 

@@ -1,17 +1,17 @@
-/* replay/fixed.c: replay in an order that is known: end times are one pass over the ops.
+/* replay/fixed.c: replay in a known order: end times are one pass over the ops.
  *
- * The ops are renumbered in the order in which the event-driven engine ran them. Each takes the
- * latest end of its predecessors, of which the op before it on its device is one more. As what an
- * op waits for ran shortly before it, predecessors are stored as distances back, nearly all of
- * which fit 16 bits: an op costs some 7 bytes of code, its duration and its end, all read and
- * written front to back.
+ * The ops are renumbered in the order in which the event-driven engine ran them. Each starts at the
+ * latest end of its predecessors, one of which is the op before it on its device. As most
+ * predecessors ran shortly before, they are stored as distances back, nearly all of which fit 16
+ * bits. An op costs some 7 bytes of code, its duration and its end, all read and written front to
+ * back.
  *
- * A schedule spans one iteration. A cyclic one is passed again for each iteration: distances then
+ * A schedule spans one iteration. A cyclic one is passed again for each iteration; distances then
  * reach into the ends of the iteration before, which lie in front of this one's. The order holds as
  * long as each device's ops get ready in it; the checking pass counts those that do not.
  *
- * Only `--engine fixed` replays by a schedule. The search has no use for one: each of its
- * candidates is another graph, and finding its order is a replay by the event-driven engine.
+ * Only `--engine fixed` replays by a schedule. In the search each candidate is another graph, and
+ * finding its order is a replay by the event-driven engine.
  *
  * Code of an op: a word with the number of distances (COUNT_LONG: it follows in two words), then
  * the distances in words (0: it follows in two words); a device predecessor comes first. */

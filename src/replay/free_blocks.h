@@ -1,9 +1,9 @@
-/* replay/free_blocks.h: blocks of memory by size, order of their segments and address, of which the
+/* replay/free_blocks.h: free blocks of memory by size, order of their segments and address. The
  * least that is large enough is found in constant time where sizes differ.
  *
- * Blocks stand in one table and are known by their index. Bins hold sizes of a range of about 1.6 %
- * (few bytes: of one size); two levels of bitmaps say which bins are not empty; a bin is a treap,
- * mostly of one or two blocks. */
+ * Blocks are in one table and known by their index. A bin holds sizes within about 1.6 % (few
+ * bytes: one size). Two levels of bitmaps say which bins are not empty. A bin is a treap, mostly of
+ * one or two blocks. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* replay/graph_edit.c: see graph_edit.h. A rank's copies come behind its other ops, those of
+/* replay/graph_edit.c: see graph_edit.h. A rank's copied ops come behind its other ops, copied
  * messages behind its messages. */
 #include "replay/graph_edit.h"
 

@@ -1,4 +1,4 @@
-/* replay/graph_edit.h: a graph of which some ops are gone, and others are there once more. */
+/* replay/graph_edit.h: a copy of a graph with some ops removed and others repeated. */
 #pragma once
 
 #include "base/arena.h"

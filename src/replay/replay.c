@@ -1,5 +1,5 @@
-/* replay/replay.c: what the chain of replayed iterations says: iteration times, where each rank's
- * time goes, the shown iteration and its critical path. */
+/* replay/replay.c: the results of the replayed iterations: iteration times, where each rank's time
+ * goes, the shown iteration and its critical path. */
 
 #include "base/arena.h"
 #include "base/memory.h"

@@ -1,9 +1,9 @@
 /* replay/replay.h: the parts of a replay, inside the library.
  *
  * The iterations of a job are replayed as copies 0, 1, ... of the graph, joined by its next-edges,
- * with device clocks that carry on. An engine asks for the durations of a copy when the copy is
- * first touched and hands over the end times when its last op has run; copies open and close nearly
- * in order, and few are open at once, so a thousand copies need no more memory than three. */
+ * with device clocks that carry on. An engine asks for the durations of a copy when it first
+ * touches the copy, and hands over the end times when its last op has run. Copies open and close
+ * nearly in order, and few are open at once, so a thousand need no more memory than three. */
 #pragma once
 
 #include <dpro/replay.h>

@@ -1,10 +1,10 @@
-/* replay/replay_memory.c: what a rank's device holds while its ops run as they were replayed: the
- * peak, when it is, who holds it (paper, section 4.1).
+/* replay/replay_memory.c: what a rank's device holds while its ops run as replayed: the peak, when
+ * it is, and who holds it (paper, section 4.1).
  *
  * Blocks are taken and given back within ops, so each moment has a time in the replay. One sweep
  * over the moments in time gives what is held. An iteration begins with what the one before left:
- * blocks that no moment takes. What an op does before its iteration begins or after it ends is
- * taken as done by this one. */
+ * blocks that no moment takes. What an op does before its iteration begins or after it ends counts
+ * as this iteration's. */
 #include <string.h>
 
 #include "base/map.h"

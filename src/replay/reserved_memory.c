@@ -1,9 +1,10 @@
-/* replay/reserved_memory.c: what a GPU's caching allocator reserves of the device when blocks are
- * taken and given back as they were replayed.
+/* replay/reserved_memory.c: what a GPU's caching allocator reserves when blocks are taken and given
+ * back as replayed.
  *
- * First comes what is there before the iteration, then the iteration, twice: the second one finds
- * the memory as the first one left it. What an iteration takes and keeps stands for what the next
- * one finds and gives back, of the same size. Streams are not known here: one is assumed. */
+ * First come the blocks that are there before the iteration, then the iteration, twice: the second
+ * one finds the memory as the first one left it. A block that an iteration takes and keeps stands
+ * for one of the same size that the next iteration finds and gives back. Streams are not known
+ * here: one is assumed. */
 #include "base/array.h"
 #include "base/sort.h"
 #include "replay/caching_allocator.h"

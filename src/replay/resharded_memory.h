@@ -1,4 +1,4 @@
-/* replay/resharded_memory.h: a rank's memory with other units resharded. */
+/* replay/resharded_memory.h: a rank's memory in an FSDP job with other units resharded. */
 #pragma once
 
 #include "replay/resharded_graph.h"

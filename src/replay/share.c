@@ -1,15 +1,15 @@
-/* replay/share.c: one direction of a link whose connections share it evenly, as TCP's do: of n that
- * have something to send each gets an n-th of it. A connection sends one thing after the other. The
+/* replay/share.c: one direction of a link whose connections share it evenly, as TCP's do: each of n
+ * active connections gets an n-th of the rate. A connection sends one message after the other. The
  * engine says when something is to be sent, and asks when something happens next.
  *
- * The simulator of the coarse model shares links by other means (cost/sim_flows.c): its flows cross
- * two resources each, slow down computation and are slowed by it, and a change of a rate is that of
- * a clock, in doubles. Here a link is all there is, and times are whole, so that a replay is the
- * same to the nanosecond on any machine. A piece for both would have n as the only common idea.
+ * Between two events every active connection has the same share, so the rest of each falls by the
+ * time that passed divided by their number. The remainder of that division is carried on, and lost
+ * when a connection starts or stops. Times are whole, so a replay is the same to the nanosecond on
+ * any machine.
  *
- * Between two events every stream that sends has the same part of the link, so what is left of each
- * goes down by the time that passed over their number. The remainder of that division is carried
- * on, and lost when a stream begins or ends. */
+ * The simulator of the coarse model shares links otherwise (cost/sim_flows.c): its flows cross two
+ * resources each, slow down computation and are slowed by it, and its rates are clocks in doubles.
+ */
 #include "base/memory.h"
 #include "replay/dispatch.h"
 

@@ -1,9 +1,8 @@
 /* report/contradiction.c: which part of the graph makes the replay contradict what was measured.
  *
- * The replay contradicts the measurement where it lies outside of what the measured mean is known
- * to: its 95 % interval by Student's t. Then the iteration that is shown is compared rank by rank
- * and kind by kind: how long anything of a kind was going on when it was measured, and how long in
- * the replay. */
+ * The replay contradicts the measurement if it lies outside the 95 % interval of the measured mean
+ * (Student's t). Then the shown iteration is compared rank by rank and kind by kind: how long
+ * anything of a kind went on when measured, and how long in the replay. */
 #include "report/facts.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* report/facts.h: what every form of the report says, worked out once. */
+/* report/facts.h: the facts of a report, worked out once for text, JSON and HTML. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* report/html.c: the report as one page, whose text report.js makes from the data embedded here. */
+/* report/html.c: the report as one page: embeds its data, from which report.js makes the text. */
 #include <string.h>
 
 #include "base/arena.h"

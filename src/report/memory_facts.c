@@ -1,4 +1,5 @@
-/* report/memory_facts.c: what the ranks' devices hold, as every form of the report says it. */
+/* report/memory_facts.c: what the ranks' devices hold, worked out once for every form of the
+ * report. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* report/memory_report.c: what the ranks' devices hold, for people and for programs. */
+/* report/memory_report.c: what the ranks' devices hold, as text and as JSON. */
 #include <math.h>
 #include <string.h>
 

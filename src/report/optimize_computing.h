@@ -1,5 +1,5 @@
-/* report/optimize_computing.h: which modules a search compiles or computes in 16 bits, for people
- * and for programs. */
+/* report/optimize_computing.h: the modules that a search compiles or computes in 16 bits, as text
+ * and as JSON. */
 #pragma once
 
 #include <dpro/report.h>

@@ -1,4 +1,4 @@
-/* report/optimize_facts.h: what a search's reports tell, worked out once. */
+/* report/optimize_facts.h: the facts of a search's reports, worked out once. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* report/optimize_report.c: what a search found, as text and as JSON, schema dpro.optimize/1. Keys
- * are never renamed or dropped. */
+/* report/optimize_report.c: what a search found, as text and as JSON (dpro.optimize/1; keys are
+ * never renamed or dropped). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* report/page.h: what all pages begin and end with. A page is one file that opens offline: its data
+/* report/page.h: what all pages begin and end with. A page is one file that opens offline. Its data
  * is embedded, its script makes text of it, never markup, and a content security policy shuts the
  * network out. */
 #pragma once

@@ -1,7 +1,7 @@
-/* report/slices.c: ops as slices on tracks.
+/* report/slices.c: the ops of an iteration as slices on tracks.
  *
- * A collective is shown as two slices, waiting for its last rank and then transferring, in the
- * measured iteration as in the replayed one, so that the two can be compared by eye. */
+ * A collective is two slices, waiting for its last rank and transferring, in the measured iteration
+ * as in the replayed one, so that the two can be compared by eye. */
 #include "report/slices.h"
 
 #include <stdlib.h>

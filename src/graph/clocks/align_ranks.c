@@ -1,12 +1,11 @@
 /* graph/clocks/align_ranks.c: every rank's clock on one axis (paper, section 3.2), from what the
  * ranks sent each other.
  *
- * Transfers come first: they tell clocks apart by microseconds. Ranks that these don't tie to the
- * reference are tied by their collectives, which all members leave together, within microseconds on
- * one node and milliseconds over TCP. Workers of parameter servers say nothing to each other: they
- * are tied through the servers, whose clocks are unknowns like theirs. Processes of one host share
- * a clock, unless that contradicts what they sent: then they run in containers, or somebody played
- * with their time. */
+ * Transfers come first: they bound clocks within microseconds. Ranks without any are tied by their
+ * collectives, which all members leave together, within microseconds on one node and milliseconds
+ * over TCP. Workers of parameter servers send each other nothing; they are tied through the
+ * servers, whose clocks are unknowns, too. Processes of one host share a clock unless that
+ * contradicts what they sent, as in containers with clocks of their own. */
 #include "graph/clocks/align_ranks.h"
 
 #include <string.h>

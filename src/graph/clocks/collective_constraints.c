@@ -1,5 +1,5 @@
-/* graph/clocks/collective_constraints.c: no rank can leave a collective whose result needs all
- * contributions before the last one has entered it. */
+/* graph/clocks/collective_constraints.c: constraints between clocks from collectives: no rank
+ * leaves a collective whose result needs all contributions before the last rank has entered it. */
 #include "graph/clocks/collective_constraints.h"
 
 #include <inttypes.h>

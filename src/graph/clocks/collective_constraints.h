@@ -1,4 +1,4 @@
-/* graph/clocks/collective_constraints.h: what collectives say about their ranks' clocks. */
+/* graph/clocks/collective_constraints.h: constraints between clocks from collectives. */
 #pragma once
 
 #include "align/transport_constraints.h"

@@ -1,6 +1,7 @@
-/* graph/collectives/comm_pattern.c: an algorithm has its own set of connections: a ring is one
- * circle of neighbours, halving-doubling pairs whose numbers differ in one bit, a tree has one way
- * from each rank to each other, and where all send to all nothing is passed on. */
+/* graph/collectives/comm_pattern.c: recognises a collective's algorithm by its connections. A ring
+ * is one circle of neighbours; in halving-doubling the numbers of a pair differ in one bit; in a
+ * tree there is one way from each rank to each other one; where all send to all, nothing is passed
+ * on. */
 #include "graph/collectives/comm_pattern.h"
 
 #include <stdbool.h>

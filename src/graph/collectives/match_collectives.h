@@ -1,4 +1,4 @@
-/* graph/collectives/match_collectives.h: from ranks built alone to one job: who takes part in which
+/* graph/collectives/match_collectives.h: joins ranks that were built alone: who takes part in which
  * collective. */
 #pragma once
 

@@ -1,10 +1,10 @@
-/* graph/collectives/session_steps.c: a TensorFlow session's step, which one client starts on all
- * tasks and which is over when all of them are done.
+/* graph/collectives/session_steps.c: the steps of a TensorFlow session. One client starts a step on
+ * all tasks; it is over when all are done.
  *
- * A tensor that goes from one task to another was asked for when the step began, so the time from
- * then on is no transfer (paper, section 3.2). The transfer begins when the op that made the tensor
- * is over, and when the tensors before it from that task have arrived: what is sent shares one way,
- * in each step in an order of its own. */
+ * A tensor from another task was asked for when the step began, so the time since then is no
+ * transfer (paper, section 3.2). The transfer begins when the op that made the tensor is over and
+ * the tensors before it from that task have arrived. Tensors from one task share one way, in each
+ * step in another order. */
 #include "graph/collectives/session_steps.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* graph/collectives/session_steps.h: steps of one session that several processes run together. */
+/* graph/collectives/session_steps.h: the steps of a TensorFlow session that several processes run
+ * together. */
 #pragma once
 
 #include "graph/collectives/match_collectives.h"

@@ -1,5 +1,4 @@
-/* graph/global/assemble.c: the joined ranks as one graph: its devices, ops and edges, with their
- * names. */
+/* graph/global/assemble.c: writes the joined ranks into one graph: devices, ops, edges, names. */
 #include "graph/global/assemble.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* graph/global/assemble.h: writing the joined ranks into one graph. */
+/* graph/global/assemble.h: writes the joined ranks into one graph. */
 #pragma once
 
 #include "graph/servers/parameter_servers.h"

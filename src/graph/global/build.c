@@ -1,4 +1,4 @@
-/* graph/global/build.c: from a trace to the global data-flow graph: every rank alone, then
+/* graph/global/build.c: builds the global data-flow graph of a trace: every rank alone, then
  * together. */
 #include <string.h>
 

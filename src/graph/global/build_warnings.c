@@ -1,5 +1,5 @@
-/* graph/global/build_warnings.c: what a reader of the results must know of how the graph came
- * about. */
+/* graph/global/build_warnings.c: warnings on how the graph came about, for readers of the results.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

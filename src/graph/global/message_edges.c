@@ -1,10 +1,10 @@
-/* graph/global/message_edges.c: what each message waited for, read from who sent what to whom.
+/* graph/global/message_edges.c: what each message waited for, read from who sent what to whom:
  *
- * Its sender has arrived, and all that it sent over the same connection before is on its way. Of
- * each other rank it has received as many messages as it had in every measured iteration when it
- * sent this one: in a ring, that one whose data it passes on, or the one that made room for it.
- * What others of its node group received may have been passed to it. And its receiver has arrived,
- * where that is so in every iteration: gloo asks before it sends. */
+ * - its sender has arrived, and has sent all earlier messages of the connection;
+ * - its sender has received as many messages from each other rank as it had in every measured
+ *   iteration when it sent this one: in a ring, the data that it passes on, or room for them. What
+ *   others of its node group received may have been passed to it;
+ * - its receiver has arrived, where that is so in every iteration, as gloo asks before it sends. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,5 @@
-/* graph/global/number_ops.c: the numbers of the graph's ops: those of a rank, then the barriers
- * that it keeps, which are those of the collectives it is the first member of, then those of its
- * messages.
- */
+/* graph/global/number_ops.c: numbers the graph's ops: those of a rank, then the barriers of the
+ * collectives whose first member it is, then those of its messages. */
 
 #include "base/sort.h"
 #include "graph/global/assembly.h"

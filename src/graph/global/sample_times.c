@@ -1,18 +1,18 @@
 /* graph/global/sample_times.c: every op's duration and gap in every measured iteration.
  *
- * The gap is the time between being ready, by the very edges of the graph, and starting. So the
- * replay of what was measured gives back what was measured, and waiting that an edge explains is
- * never in a gap or a duration.
+ * The gap is the time between being ready, by the edges of the graph, and starting. So the replay
+ * of what was measured gives back what was measured, and waiting that an edge explains is never in
+ * a gap or a duration.
  *
- * Where one takes what is ready first (a thread of a recorded queue, BytePS's servers, a link of a
- * session), an op that starts when it gets free was ready before; how long before no edge need
- * tell. It was not before those that were taken first: so long is its gap, and the rest is waiting,
- * which the replay has of its own.
+ * Some devices take whatever is ready first: a thread of a recorded queue, BytePS's servers, a link
+ * of a session. An op that starts when such a device gets free was ready before, at an unknown
+ * time, but not before those that were taken first. The time since then is its gap, and the rest is
+ * waiting, which the replay derives.
  *
- * A message that finds its link busy may be sent late because of just that: a socket takes no more
- * than fits its buffers. On a faster link it would not be. So its call takes no longer than such
- * calls of its rank usually take while their link is free, if the link is still busy then; and what
- * it took beyond the link's being free is a gap on the link. Messages keep their order. */
+ * A message that finds its link busy may be sent late because a socket takes no more than fits its
+ * buffers. On a faster link it would not be. So if the link is still busy, its call counts no
+ * longer than such calls of its rank usually take while their link is free; what it took after the
+ * link got free is a gap on the link. Messages keep their order. */
 #include <stdlib.h>
 
 #include "base/sort.h"

@@ -1,11 +1,10 @@
-/* graph/global/shared_links.c: what goes over a link one after the other, and what beside each
- * other.
+/* graph/global/shared_links.c: which messages of a link go one after the other, and which side by
+ * side.
  *
- * Connections share a link as TCP has them do it, evenly, and each sends one message after the
- * other: a small one does not wait until a large one of another connection has gone. So workers
- * and servers have a device for each of their connections in either direction of a link. What the
- * ranks of a collective send over several connections is the work of one thread, in its order: that
- * has one device. */
+ * As with TCP, connections share a link evenly, and each sends one message after the other: a small
+ * one does not wait for a large one of another connection. So workers and servers have a device for
+ * each connection in either direction of a link. What a rank of a collective sends over several
+ * connections is the work of one thread, in its order, and has one device. */
 #include <stdlib.h>
 
 #include "base/memory.h"

@@ -1,13 +1,14 @@
 /* graph/local/bucket_tensors.c: gradients, the buckets they travel in, and their In and Out ops
- * (paper, 3.1).
+ * (paper, section 3.1). What is known of a bucket's gradients, best first:
  *
- * DDP copies each gradient into its bucket and starts the bucket's collective after the last one:
- * the sizes of the copies between two starts add up to the bucket's size. Where buckets are views
- * of the gradients, or older, nothing is copied, and what autograd accumulates stands for the
- * copies. Without recorded shapes, what lies between two starts belongs to the second. Reduced
- * buckets are copied back in the same order. Where none of this was recorded, a bucket stands for
- * its gradients. What dpro's own recorder wrote of the buckets (rank.json) goes before all of this:
- * then each tensor is a parameter, by its name. */
+ * - dpro's recorder wrote the buckets (rank.json): each tensor is a parameter, by its name.
+ * - DDP copies each gradient into its bucket and starts the collective after the last one, so the
+ *   sizes of the copies between two starts add up to the bucket's size. Reduced buckets are copied
+ *   back in the same order.
+ * - Where gradients are views of buckets nothing is copied; what autograd accumulates stands for
+ *   the copies.
+ * - Without recorded shapes, what lies between two starts belongs to the second.
+ * - Else a bucket stands for its gradients. */
 #include <string.h>
 
 #include "base/sort.h"

@@ -1,8 +1,8 @@
 /* graph/local/comm_thread_queue.c: the queue of a pool of communication threads.
  *
- * gloo's k threads take collectives in the order in which they were asked for. So one starts when
- * all but k - 1 of those before it are over, whichever they are: an op without device or duration
- * stands for "a thread is free" and leaves its k - 1 latest predecessors out. */
+ * gloo's k threads take collectives in the order in which they were asked for. So a collective
+ * starts when all but k - 1 of those before it are over, whichever they are. An op without device
+ * or duration stands for "a thread is free" and leaves out its k - 1 latest predecessors. */
 
 #include "graph/local/local_edges.h"
 

@@ -1,10 +1,10 @@
-/* graph/local/edge_rules.c: what must wait for what within one rank.
+/* graph/local/edge_rules.c: which op of a rank waits for which.
  *
- * Order on a thread or stream, launch -> device work, and recorded synchronization are facts. The
- * rest is read off the timeline and kept only where it holds in every measured iteration (nine in
- * ten, and never off by more than a thousandth of the iteration, to survive the clocks): an edge
- * that holds never delays the replay of what was measured, it decides what happens when something
- * else changes. */
+ * Order on a thread or stream, launch -> device work, and recorded synchronization are facts. All
+ * other edges are inferred from the timeline. They are kept only if they hold in nine of ten
+ * measured iterations and are never violated by more than a thousandth of the iteration, which
+ * allows for clock errors. So they never delay the replay of what was measured; they matter when
+ * something else changes. */
 #include "graph/local/edge_rules.h"
 
 #include "graph/ops/framework_graph.h"

@@ -1,5 +1,5 @@
-/* graph/local/edge_rules.h: the rules by which ops of a rank wait for each other. What a rule needs
- * of the times it may also change: a call that waited for work is cut to what came after. */
+/* graph/local/edge_rules.h: the rules by which ops of a rank wait for each other. A rule may change
+ * the times that it uses: a call that waited for work keeps only what came after. */
 #pragma once
 
 #include "graph/rank_build.h"

@@ -1,10 +1,11 @@
-/* graph/local/engine_edges.c: programs that only ask for work and then wait for it, as MXNet's do.
+/* graph/local/engine_edges.c: edges of programs that ask an engine for work and then wait for it,
+ * as MXNet's do.
  *
- * An engine runs the work on threads of its own. A call that waits for it is no work: of its time
- * remains what follows the last op that it waited for, in every iteration. And what a worker
- * exchanges with its servers begins when a gradient is there: after the op before it that always
- * came before, on each thread. Where servers update, the next iteration's ops wait for the
- * parameters that they take; where workers do: update_edges.c. */
+ * The engine works on threads of its own. A call that waits is no work: it keeps only what follows
+ * the last op that it waited for in every iteration. An exchange with servers begins when a
+ * gradient is there, that is, on each thread after the last op that always came before. Where
+ * servers update, the next iteration's ops wait for the parameters that they take; where workers
+ * do, see update_edges.c. */
 #include "base/sort.h"
 #include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"

@@ -1,10 +1,9 @@
-/* graph/local/executor_edges.c: a framework's executor: a call of it, the pool of threads that runs
- * what is ready, and its return when all is done.
+/* graph/local/executor_edges.c: edges of a framework's executor: a call of it, the pool of threads
+ * that runs what is ready, and its return when all is done.
  *
- * Which thread runs an op, and after which other one, is chance, and what of the ready ones it
- * takes first is the executor's own affair: the time from when an op is ready until it starts is
- * its gap, waiting for a thread included. In a replay (event.c) ops start after that, if no more
- * run then than ever ran at once in the job. */
+ * Which thread runs an op, and which ready op it takes first, is chance. So the time from ready to
+ * start is the op's gap, waiting for a thread included. In a replay (event.c) an op starts after
+ * its gap, if no more ops run then than ever did in the job. */
 #include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 #include "graph/ops/match_slices.h"

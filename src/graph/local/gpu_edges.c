@@ -1,10 +1,10 @@
 /* graph/local/gpu_edges.c: how CPU calls and streams wait for each other.
  *
- * One walk over the calls in time order keeps, for each stream, the work launched last. A
- * cudaStreamWaitEvent makes the stream that is launched to next wait for what other streams had
- * been given; Kineto names the streams only in its cuda_sync events, so without these every other
- * stream is a candidate, and what the timeline contradicts is dropped. Synchronize calls and
- * blocking copies end when their work has: their own time is only what is left after it. */
+ * One walk over the calls in time order keeps the last work launched on each stream. A
+ * cudaStreamWaitEvent makes the stream that is launched to next wait for the work of other streams.
+ * Only Kineto's cuda_sync events name these; without them every other stream is a candidate, and
+ * what the timeline contradicts is dropped. Synchronize calls and blocking copies end when their
+ * work has ended and keep only the time after it. */
 #include <string.h>
 
 #include "base/arena.h"

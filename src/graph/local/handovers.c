@@ -1,4 +1,5 @@
-/* graph/local/handovers.c: threads that hand over to each other. */
+/* graph/local/handovers.c: edges from one thread to another that goes on when the first has
+ * finished something. */
 #include "base/sort.h"
 #include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"

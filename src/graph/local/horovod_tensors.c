@@ -1,9 +1,9 @@
-/* graph/local/horovod_tensors.c: Horovod's tensors: op -> In -> negotiation ... copy out -> Out ->
- * op.
+/* graph/local/horovod_tensors.c: edges of Horovod's tensors: op -> In -> negotiation ... copy out
+ * -> Out -> op.
  *
- * What happens on Horovod's thread is in its order there. What leads to it is the op that hands a
- * tensor over, which the ingest stage found; what follows are the ops that use that op's output in
- * the framework's graph, where there is one, and else what goes on when the thread falls idle. */
+ * Ops on Horovod's thread keep their order. Before them is the op that hands a tensor over, which
+ * ingest found. After them are the ops that use that op's output by the framework's graph, or
+ * without a graph what goes on when the thread falls idle. */
 #include <string.h>
 
 #include "base/arena.h"

@@ -1,7 +1,7 @@
-/* graph/local/node_edges.c: which op takes what another one made, by a framework's own graph.
+/* graph/local/node_edges.c: edges by a framework's own graph: which op takes what another one made.
  *
- * An executor runs nodes when their inputs are there, so an edge of its graph is the reason why an
- * op starts. Nodes that left no span (constants, arguments, what was folded) are looked through. */
+ * An executor runs a node when its inputs are there, so an edge of its graph is the reason why an
+ * op starts. Nodes that left no span (constants, arguments, folded ones) are looked through. */
 #include <string.h>
 
 #include "graph/local/edge_rules.h"

@@ -1,4 +1,5 @@
-/* graph/local/node_tensors.c: what a collective's node takes, by a framework's graph. */
+/* graph/local/node_tensors.c: the tensors that a collective's node takes, by a framework's graph.
+ */
 #include <string.h>
 
 #include "graph/local/local_edges.h"

@@ -1,7 +1,7 @@
-/* graph/local/span_edges.c: edges between spans that traces know.
+/* graph/local/span_edges.c: edges between spans that the trace itself gives.
  *
- * The profiler links forward ops with their backward ones. The execution trace lists storages:
- * tensors that share one are views of the same bytes, so a node depends on the node that last wrote
+ * The profiler links forward ops with their backward ones. The execution trace lists storages.
+ * Tensors that share one are views of the same bytes, so a node depends on the node that last wrote
  * one of its inputs' storages. Node ids grow in order of start, an op's children after it, and
  * children write last: the innermost writer wins. Storage ids hold within one recording. */
 #include "base/map.h"

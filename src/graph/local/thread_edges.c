@@ -1,4 +1,5 @@
-/* graph/local/thread_edges.c: calls and their work, and order on threads and streams. */
+/* graph/local/thread_edges.c: edges from calls to their work, and of order on threads and streams.
+ */
 #include <string.h>
 
 #include "base/sort.h"

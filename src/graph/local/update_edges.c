@@ -1,10 +1,9 @@
-/* graph/local/update_edges.c: a worker that updates its parameters itself, with gradients that
- * servers added up.
+/* graph/local/update_edges.c: edges of a worker that updates its parameters itself, with gradients
+ * that servers added up.
  *
  * MXNet's optimizer takes gradients in order of their keys, as many at once as it updates together
- * (MXNET_OPTIMIZER_AGGREGATION_SIZE), and the engine runs first what has all its gradients first.
- * So which of an iteration's updates is which, as they bear one name, shows in when the gradients
- * came. */
+ * (MXNET_OPTIMIZER_AGGREGATION_SIZE). The engine runs first the update whose gradients are there
+ * first. All updates have one name, so the times at which gradients came show which is which. */
 #include "base/sort.h"
 #include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"

@@ -1,12 +1,13 @@
-/* graph/memory/batch_scaling.c: which blocks are as large as the batch.
+/* graph/memory/batch_scaling.c: which blocks grow with the batch.
  *
- * In the forward pass that is what is computed from the batch, in the backward pass all, but for:
- * what is handed to a parameter; what has the size of an operand that the batch has no part in and
- * not of one that it has, such as the mean of each channel beside its weight, or the gradient of
- * an embedding of positions; a library's workspace, unless it has the size of a part of the batch
- * or is larger than those and no padded copy of a weight; and a tensor with a number of elements
- * that the batch size does not divide.
- */
+ * In the forward pass: what is computed from the batch. In the backward pass: all blocks but these:
+ *
+ * - what is handed to a parameter;
+ * - what has the size of an operand without the batch and of none with it, such as the mean of each
+ *   channel beside its weight, or the gradient of an embedding of positions;
+ * - a library's workspace, unless it has the size of a part of the batch, or is larger than those
+ *   and no padded copy of a weight;
+ * - a tensor whose number of elements the batch size does not divide. */
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"
 

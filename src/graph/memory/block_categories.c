@@ -1,7 +1,6 @@
 /* graph/memory/block_categories.c: what each block is for, by when it is taken and how long it
- * lives: what the forward pass makes and what is still there when the next op of a backward pass
- * begins was kept for it; what the backward pass hands to a parameter and lives on is its
- * gradient. */
+ * lives. An activation is made by the forward pass and still there when the next op of a backward
+ * pass begins. A gradient is handed to a parameter by the backward pass and lives on. */
 #include <string.h>
 
 #include "base/sort.h"

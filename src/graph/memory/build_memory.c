@@ -1,5 +1,4 @@
-/* graph/memory/build_memory.c: what a rank's device holds in one iteration, of what its trace
- * tells. */
+/* graph/memory/build_memory.c: builds a rank's memory in one iteration from its trace. */
 #include <string.h>
 
 #include "base/sort.h"

@@ -1,4 +1,4 @@
-/* graph/memory/fill_memory.c: a rank's memory, written into the graph. */
+/* graph/memory/fill_memory.c: writes a rank's memory into the graph. */
 #include <string.h>
 
 #include "base/sort.h"

@@ -1,11 +1,11 @@
-/* graph/memory/memory_blocks.c: the blocks of a window: takings and givings joined by address.
+/* graph/memory/memory_blocks.c: the blocks of a window: allocations and frees joined by address.
  *
- * What is given back without having been taken was there before the window. So is what memory.json
- * lists, unless it has gone since. A GPU's allocator tells of every block that goes. A CPU's does
- * not where the block is older than the recording: such a block has gone if other memory was taken
- * at its address, or, where the recorder did not look again, if one of its size was made in the
- * iteration before and kept, as gradients and batches are. What a collective takes for itself may
- * be given back by a thread of its own, of which a CPU's profiler sees nothing then. */
+ * A block that is freed without having been allocated was there before the window. So are the
+ * blocks of memory.json, unless they have gone since. A GPU's allocator reports every block that
+ * goes. A CPU's profile does not if the block is older than the recording. Such a block has gone if
+ * other memory was taken at its address. If the recorder did not look again, it has also gone if a
+ * block of its size was made in the iteration before and kept, as gradients and batches are. A
+ * CPU's profiler does not see frees by a collective's own thread. */
 #include <string.h>
 
 #include "base/sort.h"

@@ -1,7 +1,6 @@
-/* graph/memory/memory_build.h: the memory of a rank under construction.
- *
- * It is that of one iteration, the last one of the window in which allocations were recorded. What
- * the same window recorded before it tells what is there when it begins. */
+/* graph/memory/memory_build.h: the memory of a rank under construction: that of the last iteration
+ * of the window in which allocations were recorded. The iterations before it show what is there
+ * when it begins. */
 #pragma once
 
 #include "base/arena.h"

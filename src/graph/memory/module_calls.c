@@ -2,8 +2,8 @@
  * passes, and which spans are part of each.
  *
  * Autograd gives an op of the forward pass and its backward pass one sequence number. Of several
- * ops with one number the last is the one that made the backward's function: a number is taken when
- * it is made, and those that make none before carry it, too. */
+ * ops with one number the last made the backward function: a number is taken when the function is
+ * made, and ops before that made none carry it, too. */
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"
 

@@ -1,8 +1,9 @@
 /* graph/memory/older_storages.c: storages of the execution trace that are older than the iteration:
  * parameters, buckets, a batch that the job made once.
  *
- * Such a storage is in the block of its size that is there before, of the module that uses it first
- * where names tell. Where nobody has listed what was there before, the storages themselves do. */
+ * Such a storage is in a block of its size that was there before, by name that of the module that
+ * uses it first. Where nobody listed what was there before, the storages themselves are the blocks.
+ */
 #include <string.h>
 
 #include "base/sort.h"

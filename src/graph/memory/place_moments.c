@@ -1,6 +1,5 @@
-/* graph/memory/place_moments.c: the op in which each moment is. On its thread it is the last op
- * that had begun: in it, or behind it, where the thread did what is no op. A thread without ops
- * does its part for the main thread. */
+/* graph/memory/place_moments.c: the op in which each moment is: the last op of its thread that had
+ * begun. The moment is in the op or behind it. A thread without ops works for the main thread. */
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"
 

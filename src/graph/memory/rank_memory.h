@@ -1,4 +1,4 @@
-/* graph/memory/rank_memory.h: a rank's memory between its own build and the graph: ops are the
+/* graph/memory/rank_memory.h: a rank's memory between its own build and the graph. Op ids are the
  * rank's own, string ids the trace's. */
 #pragma once
 

@@ -1,10 +1,10 @@
-/* graph/memory/storage_lives.c: blocks without a record of allocations: those of the storages that
- * the execution trace shows.
+/* graph/memory/storage_lives.c: blocks without a record of allocations, from the storages of the
+ * execution trace.
  *
- * A storage is taken by the op that first puts it out and given back after its last use. Some are
- * there longer: what a function of the backward pass reads, until that is over; a gradient until it
- * is cleared; the batch until the iteration is over. What a library takes within an op is not seen,
- * nor whether the program keeps in a variable what it uses no more, such as the model's output. */
+ * A storage is taken by the op that first puts it out and given back after its last use. Some live
+ * longer: what a backward function reads, until that is over; a gradient until it is cleared; the
+ * batch until the iteration is over. Unknown are what a library takes within an op, and what the
+ * program keeps in a variable without using it, such as the model's output. */
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"
 

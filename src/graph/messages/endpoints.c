@@ -1,5 +1,5 @@
 /* graph/messages/endpoints.c: each rank's ends of the messages of its collectives, from gloo's
- * messages on the transport's byte streams and from the steps of NCCL's proxy threads. */
+ * messages in the transport's byte streams and from the steps of NCCL's proxy threads. */
 #include "graph/messages/endpoints.h"
 
 #include <stdlib.h>

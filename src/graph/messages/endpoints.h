@@ -1,10 +1,9 @@
-/* graph/messages/endpoints.h: what the logs show of the messages of a collective: each rank's of
- * its own ends of them.
+/* graph/messages/endpoints.h: what the logs show of a collective's messages: each rank's own ends
+ * of them.
  *
- * There are two kinds of log. In a transport's, gloo's messages are ranges of a connection's bytes.
- * In NCCL's, the steps of its proxy threads are chunks on a channel. What both ends of a message
- * have in common is its transaction: the two ranks, and (connection, first byte), or (operation of
- * the communicator, channel, step). */
+ * In a transport log, gloo's messages are ranges of a connection's bytes. In NCCL's log, the steps
+ * of its proxy threads are chunks on a channel. Both ends of a message share its *transaction*: the
+ * two ranks, and (connection, first byte), or (operation of the communicator, channel, step). */
 #pragma once
 
 #include "graph/collectives/match_collectives.h"

@@ -1,14 +1,13 @@
-/* graph/messages/find_messages.c: from the logs' ends of messages to the messages of each
- * collective of the graph.
+/* graph/messages/find_messages.c: the messages of each collective of the graph, from the ends in
+ * the logs.
  *
  * The k-th message from one rank to another in a collective is the same work in every iteration. A
- * collective is decomposed only if every message of its logged ranks is known at both ends in
- * every iteration, or goes to or comes from a rank that has no log: a SEND without its RECV would
- * be replayed in no time.
+ * collective is decomposed only if every message between logged ranks is known at both ends in
+ * every iteration, because a SEND without its RECV would be replayed in no time.
  *
- * What unlogged ranks did among themselves is unseen, and so is what NCCL's ranks of one node pass
- * each other without a network. Such ranks are one *node group*: what any of them received, any of
- * them may have passed on. */
+ * Messages among unlogged ranks are unseen, and so is what NCCL's ranks of one node pass each other
+ * without a network. Such ranks are one *node group*: what one of them received, any of them may
+ * have passed on. */
 #include "graph/messages/find_messages.h"
 
 #include <stdio.h>

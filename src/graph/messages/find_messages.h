@@ -1,10 +1,10 @@
-/* graph/messages/find_messages.h: the messages that a collective is made of (paper, section 3.1),
- * as the logs of its ranks show them. Each becomes a SEND on its sender's link and a RECV on its
- * receiver's; where one of the two ranks has no log, it is the other's op alone.
+/* graph/messages/find_messages.h: the messages of a collective (paper, section 3.1), as the logs of
+ * its ranks show them. Each is a SEND on its sender's link and a RECV on its receiver's. If one of
+ * the ranks has no log, it is the other's op alone.
  *
- * gloo's receivers say before each message that they are ready for it. Where a ready message
- * shares its stream with data it stands behind that, which can take as long as a message does: then
- * ready messages are messages of the graph, too. */
+ * gloo's receivers send a ready message before each message. Where that shares its stream with data
+ * it may wait behind it as long as a message takes. Then ready messages are messages of the graph,
+ * too. */
 #pragma once
 
 #include <string.h>

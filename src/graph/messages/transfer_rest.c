@@ -1,5 +1,5 @@
 /* graph/messages/transfer_rest.c: when a collective's messages are over for each of its members,
- * and what remains of their transfers after them. */
+ * and what remains of their transfers. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
-/* graph/names/collective_kinds.c: kinds of collectives by the names of what runs them. */
+/* graph/names/collective_kinds.c: the kind of a collective, by the name of the call, op or kernel
+ * that runs it. */
 #include "graph/names/collective_kinds.h"
 
 #include <ctype.h>

@@ -1,4 +1,5 @@
-/* graph/names/collective_kinds.h: kinds of collectives by the names of what runs them. */
+/* graph/names/collective_kinds.h: the kind of a collective, by the name of the call, op or kernel
+ * that runs it. */
 #pragma once
 
 #include <stdbool.h>

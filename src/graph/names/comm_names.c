@@ -1,10 +1,10 @@
-/* graph/names/comm_names.c: kernels of communication libraries.
+/* graph/names/comm_names.c: recognises the kernels of communication libraries.
  *
  * A kernel's name is reduced to its scope and its function: "void deep_ep::intranode::dispatch<8,
- * 768>(int4*)" is "dispatch" in "deep_ep::intranode". Each row of the table names a function by how
- * it begins or by what it holds. "dispatch" alone is an ordinary word, so a row may ask for a
- * scope, too. Behind the table, a function that is named for a collective of many ranks
- * ("all_reduce") is one, whoever wrote it, unless it computes or copies as well. */
+ * 768>(int4*)" is "dispatch" in "deep_ep::intranode". A row of the table matches the beginning or a
+ * part of a function's name. It also asks for a scope where the name alone is an ordinary word, as
+ * "dispatch". After the table, any function named for a collective of many ranks ("all_reduce")
+ * matches, unless its name says that it also computes or copies. */
 #include "graph/names/comm_names.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* graph/names/span_names.h: what a span's name tells, looked up once per distinct name. */
+/* graph/names/span_names.h: what a span's name says, looked up once per distinct name. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,10 +1,9 @@
-/* graph/ops/comm_scopes.c: device work that communicates.
+/* graph/ops/comm_scopes.c: finds device work that communicates.
  *
- * Most kernels that do are known by their names. Another one communicates if it was launched right
- * inside an op or a range that is named for communication ("symm_mem::one_shot_all_reduce", a range
- * "all_to_all" of the job's own): no other op lies between the range and the launch, as it does
- * where the range's program computes something, too. Where such a range has a kernel that is known
- * by its name, that one is the range's communication and the others are its preparations. */
+ * Most such kernels are known by name. Another kernel communicates if it was launched right inside
+ * an op or range that is named for communication ("symm_mem::one_shot_all_reduce", the job's own
+ * "all_to_all"), with no other op between them. If the range also has a kernel known by name, only
+ * that one communicates, and the others prepare it. */
 #include <string.h>
 
 #include "graph/rank_build.h"

@@ -1,10 +1,10 @@
 /* graph/ops/cut_slices.c: cuts tracks into slices.
  *
- * Spans on a CPU thread nest. What counts for replay is which span is innermost at each moment, so
- * a span with children becomes the stretches between them, numbered, and a leaf becomes one slice.
- * Even empty stretches are kept here: clocks of one microsecond make them come and go, and
- * sequences must match between iterations. Ranges that a user or the profiler drew around ops are
- * no work and are looked through. */
+ * Spans on a CPU thread nest. Replay needs the innermost span at each moment. So a leaf is one
+ * slice, and a span with children is the stretches between them, numbered. Even empty stretches are
+ * kept here: clocks of one microsecond make them come and go, and sequences must match between
+ * iterations. Ranges that a user or the profiler drew around ops are no work and are looked
+ * through. */
 #include "base/arena.h"
 #include "base/map.h"
 #include "base/memory.h"

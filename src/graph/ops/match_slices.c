@@ -1,7 +1,7 @@
-/* graph/ops/match_slices.c: the same work in every iteration.
+/* graph/ops/match_slices.c: finds the same work in every iteration.
  *
- * On CPU tracks the sequences of names are aligned; device work is found through the launching
- * call, which survives it when a library picks another kernel. */
+ * On CPU tracks the sequences of names are aligned. Device work is found through the call that
+ * launched it, as a library may pick another kernel. */
 #include "graph/ops/match_slices.h"
 
 #include <string.h>

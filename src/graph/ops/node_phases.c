@@ -1,8 +1,8 @@
 /* graph/ops/node_phases.c: which part of training each node of a framework's graph is.
  *
- * Nodes bear no phase. Those that differentiate are known by their names. What they lead to is
- * backward as long as it leads on to other gradients or to communication, update after that; what
- * feeds updates only is update too; the rest is forward. */
+ * Nodes carry no phase. Those that differentiate are known by their names. What follows them is
+ * backward as long as it leads to other gradients or to communication, and update after that. What
+ * feeds only updates is update too. The rest is forward. */
 #include <string.h>
 
 #include "graph/names/collective_kinds.h"

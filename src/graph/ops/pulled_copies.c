@@ -1,8 +1,7 @@
-/* graph/ops/pulled_copies.c: what MXNet's engine copies of what it pulled from servers to where the
- * program uses it.
+/* graph/ops/pulled_copies.c: MXNet's copies of pulled parameters to where the program uses them.
  *
- * It copies in the order in which answers come, between its other copies, of which there are few:
- * those take part in an iteration as ops. */
+ * The engine copies in the order in which answers come. Its few other copies are ops of the
+ * iteration. */
 #include <string.h>
 
 #include "base/sort.h"

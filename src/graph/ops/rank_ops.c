@@ -1,6 +1,6 @@
 /* graph/ops/rank_ops.c: a rank's ops and their samples.
  *
- * Every slice of the reference iteration becomes an op, every collective two: its arrival and its
+ * Every slice of the reference iteration becomes an op, and every collective two: arrival and
  * transfer. Slices that are empty in every measured iteration are left out. */
 #include <string.h>
 

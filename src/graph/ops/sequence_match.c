@@ -1,9 +1,9 @@
-/* graph/ops/sequence_match.c: aligning two sequences of the same work.
+/* graph/ops/sequence_match.c: aligns two sequences of the same work.
  *
- * Iterations of a static job run the same ops in the same order but for a few: the shortest edit
- * script finds them in O((n + m) d) for d differences (E. W. Myers, "An O(ND) difference algorithm
- * and its variations", Algorithmica 1986, the greedy forward variant). Sequences that differ by
- * much are aligned by counting: the k-th slice of a kind with the k-th of that kind. */
+ * Iterations of a static job run nearly the same ops in the same order. The shortest edit script
+ * finds the differences in O((n + m) d) for d of them (E. W. Myers, "An O(ND) difference algorithm
+ * and its variations", Algorithmica 1986, the greedy forward variant). Very different sequences are
+ * aligned by counting: the k-th slice of a kind with the k-th of that kind. */
 
 #include "base/map.h"
 #include "base/memory.h"

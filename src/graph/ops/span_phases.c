@@ -1,9 +1,10 @@
 /* graph/ops/span_phases.c: which part of training each CPU span belongs to.
  *
- * Strong evidence first: the optimizer's and data loader's own ranges, autograd's functions, DDP's
- * bucket copies, each with all that it encloses. What is left follows from its place: on an
- * autograd thread it is backward; on other threads it is forward until the iteration's backward has
- * begun, backward in its midst unless autograd recorded it as forward, and update after it. */
+ * Strong evidence first: the ranges of the optimizer and the data loader, autograd's functions, and
+ * DDP's bucket copies, each with all that it encloses. Other spans are classified by place. On an
+ * autograd thread they are backward. On other threads they are forward until the iteration's
+ * backward has begun, backward within it unless autograd recorded them as forward, and update after
+ * it. */
 #include <string.h>
 
 #include "base/memory.h"

@@ -1,10 +1,9 @@
 /* graph/servers/exchanges.c: finds what ranks exchange with parameter servers.
  *
  * A key-value store (MXNet, BytePS) has a collective for each key. In a TensorFlow session the
- * servers' own graphs tell: a step begins with the values of all variables on their way to the
- * workers, each of which a server sends when it has read it; gradients come back, are added up and
- * update the variable. What is pulled, and what becomes of a pushed gradient, lead to the same op:
- * the variable. */
+ * servers' graphs show it: a server sends each variable's value when it has read it; gradients come
+ * back, are added up and update the variable. A pull and a push belong together if they lead to the
+ * same op, the variable. */
 #include "graph/servers/exchanges.h"
 
 #include <string.h>

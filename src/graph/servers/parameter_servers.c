@@ -1,11 +1,10 @@
-/* graph/servers/parameter_servers.c: what parameter servers do between the pushes and the answers.
+/* graph/servers/parameter_servers.c: what parameter servers do between pushes and answers.
  *
- * One thread takes the pushes, each as a whole: a copy of a key's first, the sum with each other
- * one, and with the last of them the update, before the next push is looked at. The profile has no
- * keys. But the answers come right behind the last push's work, and so that is the last sum, and
- * the last update, that began before them; what the other pushes made it do is the first of its
- * sort that began after they arrived. Without a profile the last push's work is what lies between
- * its arrival and the first answer. */
+ * One thread takes one whole push after the other: it copies the first of a key, adds each other
+ * one, and with the last one also updates. The profile has no keys. The answers follow right after
+ * the last push's work, so the last sum and the last update that began before them are that push's.
+ * The work of another push is the first of its kind that began after it arrived. Without a profile,
+ * the last push's work is the time between its arrival and the first answer. */
 #include "graph/servers/parameter_servers.h"
 
 #include <stdio.h>

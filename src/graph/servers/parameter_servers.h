@@ -1,10 +1,9 @@
 /* graph/servers/parameter_servers.h: parameter servers in a graph of workers.
  *
- * A server is a process without iterations: what it does for a push belongs to the iteration of
- * that push. Its struct rank_build follows those of the ranks, with the first rank's steps; its ops
- * are what it does with each push: copy the first of a key, add the others to it, and update with
- * the last. They have their times in every iteration; in a replay the server's thread takes them as
- * they come. */
+ * A server is a process without iterations: its work for a push belongs to that push's iteration.
+ * Its struct rank_build follows those of the ranks, with the first rank's steps. Its ops are its
+ * work for each push: copy the first of a key, add the others, update with the last. They have
+ * their times in every iteration; in a replay the server's thread takes them as they come. */
 #pragma once
 
 #include "graph/messages/find_messages.h"

@@ -1,5 +1,5 @@
-/* graph/steps/choose_steps.c: which iterations are learnt from, and which one gives the graph its
- * ops. */
+/* graph/steps/choose_steps.c: which iterations are learnt from, and which is the reference
+ * iteration. */
 #include "graph/steps/choose_steps.h"
 
 #include "base/arena.h"

@@ -1,7 +1,7 @@
 /* graph/steps/engine_steps.c: the iterations of programs that ask an engine for work, as MXNet's.
  *
- * The program's own steps, which the recorder timed, end while their work goes on. An iteration is
- * what the engine does between the waits for all of it, or between exchanges with servers. */
+ * The program's own steps, which the recorder timed, end while their work goes on. So an iteration
+ * is what the engine does between two waits for all work, or between exchanges with servers. */
 #include <string.h>
 
 #include "base/map.h"

@@ -1,11 +1,10 @@
-/* graph/steps/gpu_pace.c: how long iterations take on the device that the job hangs on.
+/* graph/steps/gpu_pace.c: measures iterations on the GPU where the CPU runs ahead.
  *
- * A CPU that only launches work runs ahead of its GPU, step by step, until the queue of launches is
- * full. Until then its marks are nearer to each other than iterations are: what recurs with the
- * job's period is the work on the stream that computes. Where that stream still had work of the
- * step before when the next step's was launched, in most steps and by more than the clock's
- * rounding, an iteration reaches from the begin of its first kernel to the begin of the next
- * one's. */
+ * A CPU that only launches work runs ahead until the launch queue is full. Until then its marks are
+ * closer together than the iterations are; the job's period shows only on the stream that computes.
+ * The GPU is used if, in most steps and by more than the clock's rounding, that stream still had
+ * work of the step before when the next step's first kernel was launched. Then an iteration reaches
+ * from the beginning of its first kernel to that of the next one's. */
 #include "base/arena.h"
 #include "base/sort.h"
 #include "base/stats.h"

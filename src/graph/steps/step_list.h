@@ -1,5 +1,5 @@
 /* graph/steps/step_list.h: a rank's list of steps while they are looked for, and the spans that
- * tell where they are. */
+ * mark them. */
 #pragma once
 
 #include "base/sort.h"

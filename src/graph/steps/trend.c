@@ -1,6 +1,6 @@
-/* graph/steps/trend.c: the Mann-Kendall test: of all pairs of iterations, those of which the later
- * one is longer less those of which it is shorter. It asks for no distribution, and one odd
- * iteration hardly moves it. */
+/* graph/steps/trend.c: the Mann-Kendall test: over all pairs of iterations, the number in which the
+ * later one is longer less the number in which it is shorter. It assumes no distribution, and one
+ * odd iteration hardly changes it. */
 #include "graph/steps/trend.h"
 
 #include <math.h>

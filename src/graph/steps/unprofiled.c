@@ -1,8 +1,8 @@
-/* graph/steps/unprofiled.c: iterations that the transport logs show and no profile does. Logs often
- * reach beyond the profiles, to the job's warm-up: that is the job without a profiler.
+/* graph/steps/unprofiled.c: iterations without a profiler, found in transport logs that reach
+ * beyond the profiles, mostly into the job's warm-up.
  *
- * An iteration sends as many bytes as any other. So a stream reaches offsets that lie an
- * iteration's bytes apart one iteration after the other, whatever else it carries. */
+ * Every iteration sends the same number of bytes. So a stream reaches offsets that lie an
+ * iteration's bytes apart one iteration apart, whatever else it carries. */
 #include "graph/steps/unprofiled.h"
 
 #include <math.h>

@@ -1,9 +1,8 @@
 /* graph/steps/unusual_steps.c: iterations at a recording's ends that are unlike the others.
  *
- * The first one may hold what was launched before the recording, or the profiler's own start and
- * the job's warm-up; the first and the last one may be cut. Nothing is to be learnt from these but
- * what leads up to the next one. The others say what is usual, and how far they differ says what is
- * odd: jobs whose iterations vary keep theirs. */
+ * The first one may hold work that was launched before the recording, the profiler's start, or the
+ * job's warm-up; the first and the last one may be cut. They only serve to lead up to the next one.
+ * What is odd is judged by how far the others differ, so jobs whose iterations vary keep theirs. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -11,7 +11,7 @@ struct dpro_strategy buckets_copy(const struct dpro_model *model, const struct d
 void buckets_assign(const struct dpro_model *model, const struct dpro_strategy *from,
                     struct dpro_strategy *strategy);
 
-/* What it recomputes, and its micro-batches. */
+/* Copies only what it recomputes, and its micro-batches. */
 void buckets_take_memory(const struct dpro_model *model, const struct dpro_strategy *from,
                          struct dpro_strategy *strategy);
 
@@ -25,33 +25,32 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
 struct plan_beside {
     uint32_t n_fused_ops, n_recomputed, micro_batches, n_computed;
 };
-/* From a JSON list of lists of tensor names, or a plan (its folder, or plan.json): that one's
- * partitions, priorities and compression, too. Every tensor must be in exactly one bucket. What it
- * asks for beside that is counted, no more. */
+/* Reads a JSON list of lists of tensor names, or a plan (its folder, or plan.json) with its
+ * partitions, priorities and compression. Every tensor must be in exactly one bucket. What else a
+ * plan asks for is only counted. */
 int buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
                  struct plan_beside *beside, struct dpro_error *err);
 
-/* Cuts buckets in parts of at most that. */
+/* Partitions buckets into parts of at most partition_bytes. */
 void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,
                        struct dpro_strategy *strategy);
 
 /* Whether DDP can be given the strategy by a communication hook only. */
 bool bucket_needs_hook(const struct dpro_model *model, const struct dpro_strategy *strategy);
-/* Of computing time, to launch a bucket of size_bytes: each of its collectives, its cast, and the
- * hook. */
+/* Computing time to launch a bucket of size_bytes: its collectives, its cast, and the hook. */
 double bucket_launch_ns(const struct dpro_model *model, const struct dpro_strategy *strategy,
                         uint32_t bucket, uint64_t size_bytes, bool hooked);
-/* What a bucket costs under a strategy, whoever writes the job down. */
+/* What a bucket costs under a strategy, for the simulator and for the graph. */
 struct bucket_cost {
     uint64_t size_bytes;       /* on the wires */
-    double copy_ns, launch_ns; /* of computing time: when it comes back, and to launch */
-    double cast_ns;            /* of each of its parts */
-    uint32_t n_missing;        /* tensors, while a rank's program is gone through */
+    double copy_ns, launch_ns; /* computing time, to copy it back and to launch it */
+    double cast_ns;            /* for each of its parts */
+    uint32_t n_missing; /* tensors that are not ready yet, while a rank's program is gone through */
 };
-/* By bucket; and each tensor's bucket. */
+/* Fills in costs by bucket, and the bucket of each tensor. */
 void buckets_cost(const struct dpro_model *model, const struct dpro_strategy *strategy,
                   struct bucket_cost *costs, uint32_t *bucket_of);
-/* When the last of a bucket's variables is read for a rank, from the step's begin. */
+/* When the last of a bucket's variables is read for a rank, from the beginning of the step. */
 int64_t bucket_read_ns(const struct dpro_model *model, const struct dpro_strategy *strategy,
                        uint32_t bucket, uint32_t rank);
 static inline uint64_t bucket_size_bytes(const struct dpro_model *model,

@@ -13,8 +13,8 @@ struct probe;
 struct measured_replay {
     struct arena arena;
     const struct dpro_graph *graph;
-    uint32_t n_copies, first, n; /* copies [first, first + n) are the measured iterations in their
-                                    order, or of mean durations where there are no others */
+    uint32_t n_copies, first, n; /* copies [first, first + n) are the measured iterations in order,
+                                    or one with mean durations if there are none */
     struct replay_copy *copies;
 };
 
@@ -28,57 +28,56 @@ static inline int64_t measured_start_ns(const struct measured_replay *r, uint32_
 
 /* ---- check.c ---- */
 
-/* The job is one process, which sends its gradients to nobody. */
+/* The job is a single process, without communication. */
 bool is_single(const struct dpro_graph *graph);
 
 /* ---- gradients.c: the tensors of a model ---- */
 
-/* A gradient of the first rank, reduced with all others. */
+/* Whether the tensor is a gradient of the first rank that is reduced with all others. */
 bool is_gradient(const struct dpro_graph *graph, const struct graph_tensor *tensor);
 
 /* ---- coarsen.c: a rank's ops as a program ---- */
 
 /* Where a rank's computation meets communication: gradients get ready, or it waits for one. */
 struct sync_point {
-    uint32_t op;     /* needs: that waits; else the tensor is ready after it */
-    uint32_t tensor; /* of the model; needs: first of the bucket */
+    uint32_t op;     /* the op that waits (needs), or after which the tensor is ready */
+    uint32_t tensor; /* of the model; with `needs`, the first of the bucket */
     bool needs;
     int64_t when_ns; /* mean, to order them */
 };
 
-/* What was seen between a sync point and the one before it, in one iteration. */
+/* The time between a sync point and the one before it, in one iteration. */
 struct segment {
     int64_t elapsed_ns;    /* waiting left out */
-    int64_t overlapped_ns; /* of these something was on the rank's wires */
+    int64_t overlapped_ns; /* the part of it in which the rank communicated */
 };
 
 struct coarse_rank {
     struct sync_point *sync_points; /* in the order in which they come */
     uint32_t n_points;
-    uint64_t *family;         /* of the segment before each: the same work, if equal */
+    uint64_t *family;         /* of the segment before each: equal for the same work */
     struct segment *segments; /* [iteration * n_points + sync point] */
-    int64_t copy_back_ns;     /* mean: work from the first wait to the last bucket's copying */
-    bool drains;              /* it waits for all buckets one after the other, and for nothing
-                                 before the last gradient */
+    int64_t copy_back_ns;     /* mean work from the first wait to the last bucket's copying */
+    bool drains;              /* it waits for all buckets in order, after the last gradient */
 };
 
 struct coarse {
     struct arena arena;
     struct coarse_rank *ranks;
-    uint32_t *bucket_of;   /* by tensor: the graph's collective; of a session its exchange */
-    uint32_t *exchange_of; /* by tensor: the graph's exchange; NULL: of no servers */
-    uint32_t *ready;    /* [rank * n_tensors + tensor] the op after which it is; DPRO_NO_OP: none */
-    uint32_t *first_of; /* by bucket: the first tensor in it; MODEL_NONE */
+    uint32_t *bucket_of;   /* by tensor: the graph's collective; in a session its exchange */
+    uint32_t *exchange_of; /* by tensor: the graph's exchange; NULL: no servers */
+    uint32_t *ready;       /* [rank * n_tensors + tensor] op after which it is ready; DPRO_NO_OP */
+    uint32_t *first_of;    /* by bucket: the first tensor in it; MODEL_NONE */
     uint32_t n_buckets;
-    uint32_t *transfer_of;  /* by op: 1 + the bucket that has come with it; 0 */
-    const int64_t *read_ns; /* [rank * n_tensors + tensor] of a session: see struct model_rank */
+    uint32_t *transfer_of;  /* by op: 1 + the bucket that arrives with it; 0: none */
+    const int64_t *read_ns; /* [rank * n_tensors + tensor] in a session: see struct model_rank */
 };
 
-/* Fills in the model's tensors and all of coarse that is said by tensor, bucket or op. */
+/* Fills in the model's tensors and all arrays of `coarse` by tensor, bucket or op. */
 void find_gradients(const struct measured_replay *replay, struct dpro_model *model,
                     struct coarse *coarse);
-/* Finds the tensors of the model and what each rank does between them: in the order that `shape`
- * shows, in the time that `replay` takes. Both are of graphs of one job. */
+/* Finds the model's tensors and each rank's segments between them: their order from `shape`, their
+ * times from `replay`. Both replay graphs of one job. */
 int coarsen(const struct measured_replay *shape, const struct measured_replay *replay,
             struct dpro_model *model, struct coarse *coarse, struct dpro_error *err);
 
@@ -90,22 +89,22 @@ void make_programs(const struct measured_replay *replay, const struct coarse *co
 
 /* ---- batch_share.c ---- */
 
-/* The op of a rank's program in which an op of the rank begins. Behind the last gradient that is
- * the first one, as the next step's lead up to its first gradient; or the last one, if the op is
- * `backward`. */
+/* The op of a rank's program in which an op of the rank begins. Ops behind the last gradient belong
+ * to the first op of the program, as they lead up to the next step's first gradient; if `backward`,
+ * to the last one. */
 uint32_t program_op_of(const struct measured_replay *replay, const struct coarse_rank *rank,
                        const struct model_program *program, uint32_t op, bool backward);
-/* What of the programs' work does not grow with the batch. */
+/* Which part of the programs' work does not grow with the batch. */
 void learn_batch_shares(const struct measured_replay *replay, const struct coarse *coarse,
                         struct dpro_model *model);
 
 /* ---- module_costs.c ---- */
 
-/* What the calls of the programs' modules take, and what the modules would take in other ways: by
- * probes, by what lies within them, or of 16 bits by what their ops are. */
+/* The time of the programs' calls of modules, and of modules in other ways: from probes of them or
+ * of modules within them, or for 16 bits from their ops. */
 void learn_module_costs(const struct measured_replay *replay, const struct coarse *coarse,
                         struct dpro_model *model);
-/* Of that module, of the model's probes; NULL: there is none. */
+/* The probe of that module among the model's; NULL: there is none. */
 const struct probe *probe_of(const struct dpro_model *model, const struct model_module *module);
 /* Whether a probe is of any of the job's modules. */
 bool probes_match(const struct dpro_model *model);
@@ -116,17 +115,17 @@ void learn_batch_curve(struct dpro_model *model);
 
 /* ---- model_pace.c ---- */
 
-/* What is known of the job's iterations, without the profiler's known part. */
+/* Fills in the times of the job's iterations, without the known cost of the profiler. */
 void measure_iterations(const struct dpro_graph *graph, const struct dpro_model_options *options,
                         struct dpro_model *model);
-/* Scales the model until an iteration takes as much more or less as the unprofiled steps do. */
+/* Scales the model until an iteration's time has changed by the ratio of the unprofiled steps. */
 int fit_pace(struct dpro_model *model, struct dpro_error *err);
 void set_pace(struct dpro_model *model, struct model_pace pace);
 
 /* ---- model.c ---- */
 
-/* The model once more, of a graph whose ops take other times. It keeps the order in which the job's
- * ops ran, and what `model` knows of measured iterations and of the job without the profiler.
+/* Learns the model again from a graph whose ops take other times. It keeps the order in which the
+ * job's ops ran, and what `model` knows of measured iterations and of the job without the profiler.
  * *learnt has an arena of its own; all else is borrowed from `model`. */
 int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *delayed,
                       const struct dpro_model *model, struct dpro_model *learnt,

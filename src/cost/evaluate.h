@@ -29,7 +29,7 @@ struct evaluation {
     struct bucket_times *buckets;
     int64_t *done_ns;   /* [rank]: all its ops have run */
     uint32_t last_rank; /* that was done last */
-    int64_t wire_ns;    /* with bytes on the wires */
+    int64_t wire_ns;    /* in which bytes are transferred */
 };
 
 /* Borrows the model, which must not change. */
@@ -40,8 +40,8 @@ void evaluator_destroy(struct evaluator *evaluator); /* NULL is fine */
 int64_t evaluate(struct evaluator *evaluator, const struct dpro_strategy *strategy);
 /* An iteration of the model's own strategy, by an evaluator of its own. */
 int64_t evaluate_once(const struct dpro_model *model);
-/* Of a strategy that fuses, after its evaluation: puts what travelled together in the last
- * iteration into its buckets. */
+/* After the evaluation of a strategy that fuses: makes buckets of what travelled together in the
+ * last iteration. */
 void evaluated_groups(const struct evaluator *evaluator, struct dpro_strategy *strategy);
 /* Borrowed, until the next call. */
 const struct evaluation *evaluate_detail(struct evaluator *evaluator,

@@ -34,7 +34,7 @@ struct maker {
     ARRAY(struct node) nodes;
     ARRAY(struct edge) edges;
     struct station *stations;
-    uint32_t *ready; /* by message of the collective: the op with which it is there */
+    uint32_t *ready; /* by message of the collective: the op with which it has arrived */
     size_t n_ready;
     uint64_t transaction;
     struct arena arena;
@@ -43,24 +43,23 @@ struct maker {
 /* `n_more`: places behind the nodes of collectives. */
 void maker_init(struct maker *m, const struct model_net *net, uint32_t n_more);
 void maker_fini(struct maker *m);
-/* The number of a new op that waits for the op `after`. Where `after` is DPRO_NO_OP it waits for
- * nothing yet. */
+/* Adds an op that waits for the op `after` (DPRO_NO_OP: for nothing yet); returns its number. */
 uint32_t maker_op(struct maker *m, uint32_t after, enum dpro_op_kind kind, uint32_t rank,
                   enum maker_device device, const char *name, double dur_ns);
-/* One that takes no device. */
+/* Adds one without a device. */
 uint32_t maker_wait(struct maker *m, uint32_t after, uint32_t rank, const char *name,
                     double dur_ns);
 /* `to` waits for `from`, of its iteration or of the one before. Nothing, where one of them is
  * DPRO_NO_OP. */
 void maker_edge(struct maker *m, uint32_t from, uint32_t to);
 void maker_next(struct maker *m, uint32_t from, uint32_t to);
-/* A collective's messages once all ranks are at `barrier`; the op with which it has ended. */
+/* Adds a collective's messages after `barrier`; returns the op with which it has ended. */
 uint32_t maker_collective(struct maker *m, uint32_t barrier, uint64_t size_bytes);
 int maker_finish(struct maker *m, struct dpro_graph **graph, struct dpro_error *err);
 
 /* ---- a job ---- */
 
-/* Of a bucket on one rank, or of a collective on all. */
+/* The ends of a bucket on one rank, or of a collective on all. */
 struct bucket_ends {
     uint32_t barrier, end; /* ops: launched, and back */
 };

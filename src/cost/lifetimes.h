@@ -17,16 +17,16 @@ struct recomputed_calls {
 struct recomputed_calls recomputed_calls_of(const struct model_memory *memory,
                                             const bool *recomputed, struct arena *arena);
 
-/* Places [from, to) at which a block is there. */
+/* The places [from, to) at which a block exists. */
 struct life {
     uint32_t from, to;
 };
 struct lifetimes {
     struct life first;
-    struct life second; /* what a recomputation has made anew; from == to: none */
-    struct life within; /* while it is recomputed, by places of the forward pass, as far as `stop`;
+    struct life second; /* after a recomputation has made it again; from == to: none */
+    struct life within; /* while its call is recomputed, in places of the forward pass up to `stop`;
                            from == to: never */
-    uint32_t call;      /* that is recomputed, and makes it in its forward pass; MODEL_NONE */
+    uint32_t call;      /* the recomputed call that makes it in its forward pass; MODEL_NONE */
 };
 struct lifetimes lifetimes_of(const struct model_memory *memory,
                               const struct recomputed_calls *calls, uint32_t block);

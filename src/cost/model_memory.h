@@ -6,22 +6,22 @@
 #include "cost/model.h"
 
 struct memory_call {
-    uint32_t module, parent; /* of the model; a call before it, or MODEL_NONE */
-    uint32_t first, last;    /* places: of its forward pass, [first, last) */
+    uint32_t module, parent; /* a module of the model; the call around it, which comes before it, or
+                                MODEL_NONE */
+    uint32_t first, last;    /* places of its forward pass, [first, last) */
     uint32_t backward_first, backward_last;
-    uint32_t again;    /* the place at which it is computed again: its backward pass first asks for
-                          what its forward pass kept; MODEL_NONE: it has none */
-    uint32_t stop;     /* where that ends, as a place of the forward pass: all is made that is asked
-                          for */
-    uint32_t released; /* the place up to which what goes into it is asked for, where it is computed
-                          again */
+    uint32_t again; /* the place at which it is recomputed, where its backward pass first needs what
+                       its forward pass kept; MODEL_NONE: no backward pass */
+    uint32_t stop; /* the place of the forward pass at which recomputing ends, as all that is needed
+                      is made */
+    uint32_t released; /* the place up to which its inputs are needed if it is recomputed */
 };
 
 struct model_memory {
-    uint32_t rank; /* index: the first that has it */
+    uint32_t rank; /* index of the first rank that has it */
     bool gpu, has_uses;
     const struct graph_block *blocks;
-    const struct graph_moment *moments; /* their ops are of no meaning here */
+    const struct graph_moment *moments; /* their ops have no meaning here */
     const struct graph_use *uses;
     struct memory_call *calls; /* by first, outer ones first */
     uint8_t *phases;           /* [n_moments] enum dpro_op_kind */
@@ -32,6 +32,6 @@ struct model_memory {
     uint32_t batch_size;
 };
 
-/* The model's modules, memories, and its programs' calls; none where the graph knows nothing. */
+/* Fills in the model's modules and memories, and its programs' calls, if the graph has them. */
 void model_memory_learn(const struct measured_replay *replay, const struct coarse *coarse,
                         struct dpro_model *model);

@@ -9,14 +9,15 @@ uint32_t servers_number_of_key(uint32_t key, uint32_t n_servers);
 /* The server of a bucket's part under a strategy. */
 uint32_t servers_of_part(const struct dpro_model *model, const struct dpro_strategy *strategy,
                          uint32_t bucket, uint32_t part);
-/* MXNet's rule for what is parted: arrays of so many elements or more. */
+/* MXNet's rule: arrays of so many elements or more are split. */
 enum { SERVERS_DEFAULT_BOUND = 1000000 };
 uint64_t servers_bound(const struct dpro_model *model, const struct dpro_strategy *strategy);
 void servers_set_bound(const struct dpro_model *model, uint64_t bound,
                        struct dpro_strategy *strategy);
 enum { SERVERS_MOST = PLAN_MOST_SERVERS }; /* that can be predicted */
-/* Other servers, in the same places as far as they go, then with ranks that have none if the others
- * are with ranks. The own strategy goes to them as the job's stack would have it. */
+/* Changes the number of servers. The first ones keep their places; if servers are on ranks' hosts,
+ * further ones go to ranks without one. The model's own strategy is placed as the job's stack
+ * would. */
 void servers_change(struct dpro_model *model, uint32_t n_servers, struct arena *arena);
 
 /* Of the ranks on a rank's host, the first. */
@@ -34,7 +35,7 @@ static inline double servers_part_bytes(uint64_t bucket_bytes, uint32_t part, ui
 {
     return (double)(bucket_bytes * (part + 1) / n - bucket_bytes * part / n);
 }
-/* The server that the job calls that; MODEL_NONE: the model has none of that number. */
+/* The server with that number in the job; MODEL_NONE: there is none. */
 uint32_t servers_with_number(const struct dpro_model *model, int number);
-/* What the job calls a server: task 1 of its servers may be the first that the trace shows. */
+/* A server's number in the job: task 1 of its servers may be the first that the trace shows. */
 int servers_number(const struct dpro_model *model, uint32_t server);

@@ -32,7 +32,7 @@ enum sim_action_kind { SIM_ISSUE, SIM_WAIT, SIM_WAIT_BEFORE, SIM_END };
 struct sim_action {
     double work_ns;  /* before it */
     uint8_t kind;    /* WAIT_BEFORE: for the communication of the iteration before */
-    uint32_t bucket; /* its communication is the executor's group's: bucket * n_groups + group */
+    uint32_t bucket; /* its communication is number bucket * n_groups + group */
 };
 
 struct sim_executor {
@@ -47,11 +47,11 @@ struct sim_executor {
 
 struct sim_communication {
     uint32_t n_issuers;           /* executors of one clock */
-    uint32_t first_flow, n_flows; /* that begin when it is issued */
-    uint32_t n_parts;             /* what must arrive for it to end */
+    uint32_t first_flow, n_flows; /* flows that begin when it is issued */
+    uint32_t n_parts;             /* arrivals that it needs to end */
     uint32_t clock;               /* of its issuers */
     uint64_t size_bytes;
-    double latency_ns; /* more, of a collective by itself */
+    double latency_ns; /* added to its flows' latency if it is a collective by itself */
     /* while it runs */
     uint32_t n_issued, n_left, n_ended;   /* issuers and parts of this iteration; iterations */
     uint32_t first_waiting, last_waiting; /* executors */
@@ -65,10 +65,10 @@ struct sim_flow {
                                            when it has arrived; SIM_NONE: none */
     int32_t priority;
     bool begins;      /* its communication begins when it does, not when it is issued */
-    double after_ns;  /* from its release until it queues for the channel */
-    double hold_ns;   /* then, of the channel, before its bytes */
-    double wire_ns;   /* of the channel's resources, alone on them */
-    double arrive_ns; /* after its bytes, holding nothing */
+    double after_ns;  /* time from its release until it queues for the channel */
+    double hold_ns;   /* time that it holds the channel before its bytes */
+    double wire_ns;   /* time of its bytes, alone on the channel's resources */
+    double arrive_ns; /* time after its bytes until it arrives, holding nothing */
     /* while it runs */
     uint64_t turn;
     uint32_t left, right; /* of the channel's queue */
@@ -97,7 +97,8 @@ struct sim_channel {
     uint32_t slows;     /* the clock of executors that it slows down; SIM_NONE: none */
     uint8_t slows_as;   /* 0: over a link; 1: within a host */
     bool is_connection; /* a flow that follows another at once needs no new place on a link */
-    double queue_ns;    /* of other flows, what lies in a link's queue before it shares it */
+    double queue_ns; /* time that a flow waits behind others in a link's queue before it shares the
+                        link */
     /* while it runs */
     uint32_t n_begun, n_flowing;
     uint32_t first, last, heap; /* flows that wait: those that came in their order, the others */
@@ -111,8 +112,7 @@ struct sim_job {
     uint32_t what, which;
 };
 
-/* Most jobs are added in the order in which they end: those stand in a list, the others in a heap.
- */
+/* Most jobs are added in the order in which they end. Those are in a list, the others in a heap. */
 struct sim_clock {
     double time, at_ns; /* the time that it shows at at_ns */
     double rate;

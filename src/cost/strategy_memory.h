@@ -17,8 +17,8 @@ struct memory_peak {
     uint64_t bytes;
     uint32_t rank;      /* index */
     uint32_t place;     /* of the rank's memory */
-    uint32_t call;      /* of its program, that was going on; MODEL_NONE */
-    uint32_t module;    /* of that call; MODEL_NONE */
+    uint32_t call;      /* call of its program that was going on; MODEL_NONE */
+    uint32_t module;    /* module of that call; MODEL_NONE */
     uint8_t phase;      /* enum dpro_op_kind: FW, BW, UPDATE; else not known */
     bool is_recomputed; /* it is in a recomputation before the call's backward pass */
     uint64_t by_category[DPRO_N_MEMORY_CATEGORIES];
@@ -33,9 +33,9 @@ static inline bool memory_is_known(const struct dpro_model *model)
 /* The highest peak of all ranks, with the model's own batch and precision. */
 struct memory_peak memory_peak(const struct dpro_model *model,
                                const struct dpro_strategy *strategy);
-/* The same without where it is, what it is made of and how sure that is: for a search. */
+/* Only its bytes, which is faster: for a search. */
 uint64_t memory_peak_bytes(const struct dpro_model *model, const struct dpro_strategy *strategy);
-/* The first as it is told outside. */
+/* The first in the public form. */
 struct dpro_memory_peak memory_peak_told(const struct dpro_model *model,
                                          const struct dpro_strategy *strategy);
 /* The most that is alive on a rank between places: peaks[i] from places[i] on and before

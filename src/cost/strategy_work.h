@@ -5,23 +5,23 @@
 
 #include "cost/model.h"
 
-/* Whether there is any. */
+/* Whether the strategy adds or saves any. */
 bool strategy_changes_work(const struct dpro_model *model, const struct dpro_strategy *strategy);
-/* What each op of the program takes more, or less where it is below 0. A recomputation comes where
- * the call's backward pass begins; all micro-batches but the last come before the first gradient;
- * the backward pass of a compiled module is one fused op (cost/fused.h). */
+/* The work added to each op of the program; negative: saved. A recomputation is done where the
+ * call's backward pass begins. All micro-batches but the last come before the first gradient. The
+ * backward pass of a compiled module is one fused op (cost/fused.h). */
 void strategy_more_work(const struct dpro_model *model, const struct dpro_strategy *strategy,
                         uint32_t program, int64_t *more_ns);
 /* batch_curve.c: both passes with another batch, where that was measured; else all 1. */
 struct batch_point batch_at(const struct dpro_model *model, double ratio);
-/* Of a step, the time of page faults beyond what is in proportion to the batch. */
+/* The time of page faults in a step, beyond what is in proportion to the batch. */
 struct dpro_estimate strategy_fault_ns(const struct dpro_model *model,
                                        const struct dpro_strategy *strategy, uint32_t program);
-/* By each call of the program: the outermost call around it, or itself, that the strategy computes
+/* For each call of the program, the outermost call around it (or itself) that the strategy computes
  * in another way; MODEL_NONE. */
 void strategy_computed_calls(const struct model_program *program, const uint8_t *computing,
                              uint32_t *root);
-/* What a module's calls take in an iteration, mean over the ranks, as it is and in that way. */
+/* Time of a module's calls in an iteration, mean over the ranks, as it is and in another way. */
 struct computing_change {
     double before_ns, after_ns, std_ns; /* std: of after_ns */
 };

@@ -4,31 +4,31 @@
 
 #include "cost/model.h"
 
-/* Both together are how long it takes. */
+/* The time of a collective is the sum of both. */
 struct sync_cost {
     int64_t latency_ns;
-    int64_t wire_ns; /* the slowest link transfers */
+    int64_t wire_ns; /* time in which the slowest link transfers */
 };
 
 #define SYNC_NONE UINT32_MAX
 
-/* One message of a collective. It goes when its sender has received (and added up) what it needs
- * and message_ns have passed, and all that its sender sends and its receiver receives before it in
- * the list is through. */
+/* One message of a collective. It is sent when its sender has received (and added up) what it needs
+ * and message_ns have passed, and all earlier messages of the list from this sender or to this
+ * receiver are through. */
 struct sync_message {
     uint32_t from, to; /* nodes: ranks, then servers */
     uint32_t needs;    /* the message that its sender waits for; SYNC_NONE: nothing */
-    bool adds;         /* its receiver adds it up, one after the other */
+    bool adds;         /* its receiver adds it up, one message after the other */
     uint64_t bytes;
 };
 
 struct sync_messages {
-    ARRAY(struct sync_message) list; /* what a message needs stands before it */
+    ARRAY(struct sync_message) list; /* a message comes after the one it needs */
     ARRAY(uint32_t) received;        /* for making the list */
 };
 
-/* Lists the messages of a collective of all ranks. `alike`: where all nodes do the same, one stands
- * for all of them, and sends to itself. */
+/* Lists the messages of a collective of all ranks. `alike`: if all nodes do the same, one stands
+ * for all of them and sends to itself. */
 void sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
                struct sync_messages *messages);
 void sync_messages_fini(struct sync_messages *messages);
@@ -36,16 +36,16 @@ uint32_t sync_n_nodes(const struct model_net *net);
 uint32_t sync_n_servers(const struct model_net *net); /* 0: not by servers */
 uint32_t sync_server_node(const struct model_net *net, uint32_t server);
 
-/* Time for so many bytes at so much each, rounded up, so that many small messages never take less
- * than one large one. A message keeps its links busy for link.byte_ns, and is added up at
- * collective.reduce_ns. Of the rest, collective.overhead_ns comes once before all messages, and
- * link.message_ns before each. */
+/* The time of n bytes at each_ns, rounded up, so that many small messages never take less than one
+ * large one. A message occupies its links for link.byte_ns a byte, and is added up in
+ * collective.reduce_ns a byte. Beside that, collective.overhead_ns comes once before all messages,
+ * and link.message_ns before each. */
 int64_t sync_ns(struct dpro_estimate each_ns, uint64_t n);
 
 struct sync_cost sync_cost(const struct model_net *net, uint64_t size_bytes);
 
-/* The same, remembering thousands of sizes; its memory doesn't grow with their number. `net` is
- * borrowed and must not change. */
+/* A cache of sync_cost for thousands of sizes, of fixed memory. `net` is borrowed and must not
+ * change. */
 struct sync;
 struct sync *sync_create(const struct model_net *net);
 void sync_destroy(struct sync *sync); /* NULL is fine */

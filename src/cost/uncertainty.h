@@ -6,37 +6,37 @@
 
 #include "cost/model.h"
 
-/* Of an iteration with another number of parameter servers, a standard error: of 14 pairs of
- * recordings that differ in that the median was 7 % off. */
+/* Standard error of an iteration with another number of parameter servers: of 14 pairs of
+ * recordings that differ in that number, the median was 7 % off. */
 #define UNCERTAINTY_SERVERS 0.10
 
-/* Of a module's time in another way, a standard error: outside of training it changes by another
- * ratio than in it, as caches are warmer, and what stands around it is missing. */
+/* Standard error of a module's time in another way. Outside of training the ratio differs, as
+ * caches are warmer and the code around the module is missing. */
 #define UNCERTAINTY_PROBE 0.03
 
-/* One standard error each, relative; speedup: of before / after, as a number. */
+/* Relative standard errors; that of `speedup` (before / after) is absolute. */
 struct uncertainty {
     double before, after, speedup;
-    double misfit; /* of the model as the job ran, against the measured iteration; 0: none known */
-    struct dpro_uncertainty_part parts[DPRO_N_UNCERTAINTY_PARTS]; /* whose squares add up to it */
+    double misfit; /* error of the model of the job as it ran, against the measured iteration; 0:
+                      not known */
+    struct dpro_uncertainty_part parts[DPRO_N_UNCERTAINTY_PARTS]; /* their squares add up to it */
 };
 
-/* The numbers of a net that are learnt, each with its standard error; they are independent. */
+/* The learnt numbers of a net, each with its standard error. They are independent. */
 enum { N_MODEL_NUMBERS = 16 };
 struct dpro_estimate *model_number(struct model_net *net, size_t which);
-/* Makes all that takes time between ranks take `ratio` times as long. */
+/* Scales all times of communication by `ratio`. */
 void model_net_scale(struct model_net *net, double ratio);
 void estimate_scale(struct dpro_estimate *estimate, double ratio);
 
-/* Makes `moved` the model as it were, had another value been learnt for one of the numbers, by so
- * many standard errors. Where that is what communication costs computation, the recorded iterations
- * stay as long as they were: the work is another, too. `moved` shares the model's memory; what
- * differs is in `arena`. */
+/* Makes `moved` a copy of the model in which one learnt number differs by so many standard errors.
+ * If that number is what communication costs computation, the work changes as well, so that the
+ * recorded iterations stay as long as they were. `moved` shares the model's memory; what differs is
+ * in `arena`. */
 void uncertainty_move(const struct dpro_model *model, size_t number, double errors,
                       struct arena *arena, struct dpro_model *moved);
 
-/* How far the time of another batch, or of micro-batches, is from what the model says of it: a
- * standard error, relative. */
+/* Relative standard error of the model's time for another batch, or for micro-batches. */
 double uncertainty_of_batch(const struct dpro_model *before, const struct dpro_model *after);
-/* Of two models of one job, each under its own strategy: as it ran and otherwise. */
+/* The uncertainty of two models of one job, each under its own strategy: as it ran, and changed. */
 struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after);

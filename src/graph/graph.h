@@ -16,31 +16,30 @@
 enum graph_op_flag {
     GRAPH_OP_BOUNDARY = 1, /* ends its rank's iteration; exactly one a rank, kind BARRIER */
     GRAPH_OP_GPU = 2,      /* device work, on a stream */
-    GRAPH_OP_ARRIVAL = 4,  /* a rank reaches a collective; what follows until the transfer starts is
-                              waiting for peers */
+    GRAPH_OP_ARRIVAL =
+        4, /* a rank reaches a collective; from here until the transfer starts it waits for peers */
 };
 
 struct graph_rank {
     int rank;
     uint32_t first_op, n_ops;
-    uint32_t n_message_ops; /* the last of them: what the messages of collectives are */
-    uint32_t boundary;      /* its GRAPH_OP_BOUNDARY op; NO op: DPRO_NO_OP */
-    bool on_device; /* its CPU runs ahead of its GPU, so its iterations are measured there: from the
-                       start of first_work, an op, to that of the next one; last_work ends last */
+    uint32_t n_message_ops; /* the last of them: those of collectives' messages */
+    uint32_t boundary;      /* its GRAPH_OP_BOUNDARY op; DPRO_NO_OP: none */
+    bool on_device; /* its iterations are measured on its GPU, as the CPU runs ahead: from the start
+                       of op first_work to that of the next one; op last_work ends last */
     uint32_t first_work, last_work;
-    int64_t offset_ns; /* where its iteration starts in a graph of one iteration, from the graph's
-                          zero */
+    int64_t offset_ns; /* where its iteration starts, from the graph's zero; for a graph of one
+                          iteration */
 };
 
 struct graph_device {
     uint8_t kind; /* enum dpro_device_kind */
     int rank;
     uint32_t name;
-    uint32_t n_slots; /* one of a pool's threads, which take ops in turns: how many of these ran at
-                         once at most; 0: of no pool */
+    uint32_t n_slots; /* of a thread of a pool: the most threads that ran at once; 0: of no pool */
     uint32_t pool;    /* the first of the pool's devices */
-    uint32_t n_sharing; /* a connection over a link that several share evenly: how many devices
-                           these are, one behind the other; 0: it shares nothing */
+    uint32_t n_sharing; /* of a connection: how many devices share its link evenly, one behind the
+                           other; 0: it shares nothing */
     uint32_t shared;    /* the first of them */
 };
 
@@ -53,11 +52,11 @@ struct graph_collective {
     uint64_t size_bytes;              /* a member's contribution; 0: unknown */
     uint32_t barrier;                 /* op; DPRO_NO_OP for a single member */
     uint32_t first_member, n_members; /* into members */
-    uint32_t n_expected;     /* group size; more than n_members: ranks are missing from the trace */
-    int64_t missing_wait_ns; /* mean part of the transfers' durations that is assumed to be waiting
-                                for missing ranks */
-    uint32_t n_messages; /* that are SENDs and RECVs of the graph; the transfers are what follows
-                            them. 0: the transfers are all of it */
+    uint32_t n_expected;              /* group size; if above n_members, ranks are missing */
+    int64_t missing_wait_ns; /* mean part of the transfers that is assumed to be waiting for missing
+                                ranks */
+    uint32_t n_messages; /* its SENDs in the graph; the transfer ops are what follows them. 0: the
+                            transfer ops are all of it */
     const char *pattern; /* who sent to whom: "ring", ..., static; NULL: no messages */
     uint32_t n_chunks, n_channels; /* as struct pattern has it */
 };
@@ -81,7 +80,7 @@ struct graph_unit {
     uint32_t *request; /* [n_ranks] the op after which a backward pass asks for its parameters, if
                           they are to be gathered for it; DPRO_NO_OP: none */
 };
-/* That an op gathers a unit's parameters: 0: it doesn't. */
+/* Which unit's parameters an op gathers, for which pass; 0: none. */
 #define GATHER(unit, backward)  (1 + 2 * (unit) + ((backward) ? 1U : 0U))
 #define GATHER_UNIT(gather)     (((gather)-1) / 2)
 #define GATHER_BACKWARD(gather) (((gather)-1) % 2 != 0)
@@ -89,32 +88,33 @@ struct graph_unit {
 /* A tensor that all ranks push to parameter servers and pull from them. */
 struct graph_exchange {
     uint32_t name;    /* string id */
-    uint32_t carried; /* string id: the tensor of a store's messages of it; 0: of a session */
+    uint32_t carried; /* string id: its tensor in a key-value store's messages; 0: a session */
     uint64_t size_bytes;
     uint32_t key;               /* 1 + that of a key-value store; 0: none */
-    uint32_t collective;        /* that stands for it; UINT32_MAX: none */
+    uint32_t collective;        /* the collective that stands for it; UINT32_MAX: none */
     uint32_t server, n_parts;   /* server: of the first part */
     uint32_t first_end, n_ends; /* into exchange_ends */
 };
-/* What one rank does in it. It may have several: where it pushes the parts of a gradient, ... */
+/* What one rank does in an exchange. A rank may have several ends, for example one for each part of
+ * a gradient. */
 struct graph_exchange_end {
     uint32_t rank;          /* index into ranks */
-    uint32_t ready, pulled; /* ops: after which the push begins, with which the value has come;
-                               DPRO_NO_OP: this end has none */
+    uint32_t ready, pulled; /* ops after which the push begins, and with which the value has
+                               arrived; DPRO_NO_OP: none */
     uint32_t read;          /* the server's op after which the value is sent; DPRO_NO_OP: none */
 };
 
 /* A group of Horovod's as it was reduced once. */
 struct graph_reduction {
     uint64_t size_bytes;
-    int64_t took_ns; /* all that its thread did for it */
+    int64_t took_ns; /* time of the thread for it */
 };
 
-/* How Horovod's thread went on; cycle_ns 0: the job is not its, or no cycles were marked. */
+/* Horovod's cycles; cycle_ns 0: not Horovod, or no cycles were marked. */
 struct graph_cycles {
-    int64_t cycle_ns;     /* from one cycle to the next, with nothing to do */
-    int64_t negotiate_ns; /* of one with something to do, before it does it */
-    bool fuses;           /* what is ready together, up to fusion_bytes; else groups of the job's */
+    int64_t cycle_ns;     /* time of an idle cycle */
+    int64_t negotiate_ns; /* time of a busy cycle before it reduces anything */
+    bool fuses; /* it fuses what is ready, up to fusion_bytes; else the job makes groups */
     uint64_t fusion_bytes;
     struct graph_reduction *reductions; /* of all iterations */
     uint32_t n_reductions;
@@ -126,11 +126,11 @@ struct dpro_graph {
 
     uint32_t n_ops, n_devices, n_ranks;
     uint32_t world_size;  /* ranks of the job, as the trace says; 0: no trace is behind the graph */
-    uint32_t n_servers;   /* that have ops, too: their ranks come behind those of the workers */
-    uint32_t *rank_hosts; /* [n_ranks] the first rank (index) on its host, as far as the logs tell;
+    uint32_t n_servers;   /* servers with ops; their ranks come behind the workers' */
+    uint32_t *rank_hosts; /* [n_ranks] index of the first rank on its host, as far as the logs show;
                              NULL: no servers */
-    int32_t *server_hosts; /* [n_servers] the rank (index) on whose host it is; -1: none, as far
-                              as the logs tell */
+    int32_t *server_hosts; /* [n_servers] index of a rank on its host; -1: none, as far as the logs
+                              show */
     const char *framework; /* "pytorch", "tensorflow", "mxnet"; static */
     bool in_session;       /* of TensorFlow 1 */
     struct graph_cycles cycles;
@@ -148,22 +148,20 @@ struct dpro_graph {
     uint32_t *tensor;                   /* (*) string id */
     uint64_t *size_bytes, *transaction; /* (*) */
     uint32_t *gather;                   /* (*) GATHER() of the unit whose parameters it gathers */
-    uint8_t *spare; /* (*) how many of its predecessors, the latest to end, an op does not wait for;
+    uint8_t *spare; /* (*) number of predecessors, the latest to end, that an op does not wait for;
                        such an op has none in the iteration before */
     int64_t *seen_start_ns, *seen_dur_ns; /* (*) */
-    /* samples: value of op in measured iteration s at [s * n_ops + op]; NULL when there is only the
-     * mean */
+    /* samples: the value of op in measured iteration s is at [s * n_ops + op]; NULL: only the mean
+     * is known */
     int64_t *sample_dur_ns, *sample_gap_ns;
     uint32_t n_samples;
-    /* The same of an iteration that was measured, but only as what led up to the first sample;
-     * NULL: there is none. */
+    /* The same for a measured iteration that only leads up to the first sample; NULL: none. */
     int64_t *lead_dur_ns, *lead_gap_ns;
-    int64_t *lead_begin_ns; /* [n_ranks]: when each began it, from when the first of them did */
-    bool *sample_follows; /* by sample: the job ran it right after another recorded iteration; else
-                             the recording began with it, and nothing from before held it up; NULL:
-                             all */
+    int64_t *lead_begin_ns; /* [n_ranks] when each rank began it, from when the first did */
+    bool *sample_follows;   /* by sample: it came right after another recorded iteration; else the
+                               recording began with it, and nothing before held it up; NULL: all */
 
-    struct graph_memory *memory; /* [n_ranks]; NULL: nothing tells */
+    struct graph_memory *memory; /* [n_ranks]; NULL: not known */
 
     struct graph_device *devices;
     struct graph_rank *ranks;
@@ -178,9 +176,9 @@ struct dpro_graph {
     bool pulls_with_step; /* values are pulled when a step begins (TensorFlow's sessions), not when
                              all ranks have pushed */
 
-    /* What recording an op cost (by rank index, 0 where that rank does not know; NULL: none does),
-     * and by op how many starts
-     * and ends of ops were recorded within it (low half) and in the gap before it (high half). */
+    /* What recording an op cost, by rank index (0: not known; NULL: none is), and by op the number
+     * of starts and ends of ops that were recorded within it (low half) and in the gap before it
+     * (high half). */
     int64_t *profiler_op_ns;
     uint8_t *profiled;
 
@@ -195,15 +193,15 @@ struct dpro_graph {
     ARRAY(char *) warnings; /* text in the arena */
 };
 
-/* The end of all but the `spare` latest of n ends; 0 when that leaves none. */
+/* The latest of n ends without the `spare` latest ones; 0 when none are left. */
 int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare);
 
-/* Whether which of several threads runs an op is decided by who is free first. */
+/* Whether the graph has pools, in which the thread that is free first runs an op. */
 bool graph_has_pools(const struct dpro_graph *graph);
 
 /* Whether iterations are measured on the GPU, on any rank. */
 bool graph_runs_ahead(const struct dpro_graph *graph);
-/* Of a connection that shares a link the first that does; else the device itself. */
+/* The first of the connections that share the device's link; else the device itself. */
 static inline uint32_t graph_link_of(const struct dpro_graph *graph, uint32_t device)
 {
     return graph->devices[device].n_sharing > 0 ? graph->devices[device].shared : device;

@@ -14,19 +14,19 @@ struct joined {
     uint32_t rank; /* index of the first member's rank, and its collective there */
     uint32_t collective;
     uint32_t first_message, n_messages; /* into join.messages; none: taken as one op a rank */
-    uint32_t n_data;                    /* of them that carry data */
+    uint32_t n_data;                    /* those that carry data */
     uint32_t n_unlogged;                /* members */
     bool has_servers;     /* messages go to and come from servers: "members" n_members and above */
-    bool has_node_groups; /* of more than one member, or of one without a log */
+    bool has_node_groups; /* some of them have several members, or a member without a log */
     struct pattern pattern; /* of its messages */
 };
 
 struct member {
     uint32_t rank, collective; /* indexes */
     int64_t exchange_ns;       /* mean time from the last arrival to its last message's end */
-    uint32_t node_group; /* of its collective's messages; members of one pass data on unseen: ranks
-                       of a node, and those without a log. A member's number */
-    bool unlogged; /* no log has its part: others' ends of its messages are all that is known */
+    uint32_t node_group; /* the number of a member of its node group: ranks of a node, or ranks
+                            without a log, which pass on data unseen */
+    bool unlogged;       /* it has no log: only the others' ends of its messages are known */
 };
 
 struct cross_edge {
@@ -40,7 +40,7 @@ struct join {
     int world_size;
     ARRAY(struct joined) joined;
     ARRAY(struct member) members;
-    ARRAY(struct cross_edge) cross; /* between ranks, but for collectives and messages */
+    ARRAY(struct cross_edge) cross; /* between ranks, beside those of collectives and messages */
     struct clocks clocks;
     struct step_choice choice;
     uint32_t n_mismatched;        /* collectives that other ranks did not confirm */
@@ -48,7 +48,7 @@ struct join {
     uint32_t first_mismatch;
 };
 
-/* Whose a member of a collective is, index into ranks: a rank's, or a server's. */
+/* The index into join.ranks of a collective's member, a rank or a server. */
 static inline uint32_t joined_rank(const struct join *join, const struct joined *joined,
                                    uint32_t member)
 {
@@ -83,20 +83,20 @@ static inline int64_t member_left_ns(const struct join *join, const struct membe
     return *build_end(&join->ranks[member->rank], sample, JOIN_PART(join, member)->transfer);
 }
 
-/* Finds the members of every collective: by group and sequence where all its members recorded it,
- * else by order within the group; in a group whose members disagree on kinds or sizes, by order
- * within those. */
+/* Finds the members of every collective: by group and sequence number if all members recorded it,
+ * else by order within the group. In a group whose members disagree on kinds or sizes, by order
+ * within each kind and size. */
 void join_match(struct join *join);
 
-/* Horovod's thread is mostly seen on rank 0 alone: its times on the others rest on that then, and
- * tell nothing of their clocks. */
+/* Whether a collective's times on the other ranks are inferred from rank 0, as Horovod writes only
+ * rank 0's timeline. Such times say nothing about clocks. */
 bool join_is_inferred(const struct join *join, const struct joined *joined);
 
-/* Takes apart what only may have been one collective, where the ranks' times speak against it;
- * times are on the common axis. */
+/* Splits collectives that were matched without certainty and whose times contradict it. Needs times
+ * on the common axis. */
 void join_check_unsure(struct join *join);
 
-/* Cuts every transfer to what follows the last arrival; times are on the common axis. */
+/* Cuts every transfer to what follows the last arrival. Needs times on the common axis. */
 void join_cut_waiting(struct join *join);
 
 void join_fini(struct join *join);

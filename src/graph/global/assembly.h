@@ -8,24 +8,23 @@ struct edge {
     bool next, soft; /* as in struct local_edge */
 };
 
-/* What a message is in the graph: a SEND and a RECV that both start when the call that sends it is
- * made, on links of their own, and that call, an op on no device which waits for all that the
- * sender waited for. Where one of the two ranks has no log, all that there is belongs to the other:
- * the call and one of the two. */
+/* The ops of a message: the call that sends it, which has no device and waits for all that the
+ * sender waited for, and a SEND and a RECV, which both start when the call is made, each on its
+ * rank's link. If one of the ranks has no log, only the call and the other rank's op exist. */
 enum message_op { MESSAGE_CALL, MESSAGE_SEND, MESSAGE_RECV, N_MESSAGE_OPS };
 
-/* What goes one after the other in a direction of a link: a device. */
+/* A device of a link: what goes over it one after the other, in one direction. */
 struct line {
     uint32_t direction;        /* twice the link, one more for what comes in */
-    uint32_t from, to;         /* of a connection: from which process to which, indices */
-    uint32_t first, n_sharing; /* the first of those that share the direction; how many they are */
+    uint32_t from, to;         /* of a connection: indices of its processes */
+    uint32_t first, n_sharing; /* first of the lines that share the direction; their number */
 };
 
 /* A message in an iteration, on one of its lines. */
 struct line_use {
     uint32_t line, sample;
     int64_t start_ns, end_ns;
-    int64_t *dur_ns; /* what it would have taken had it had the link to itself; NULL: not wanted */
+    int64_t *dur_ns; /* out: its duration alone on the link; NULL: not wanted */
 };
 typedef ARRAY(struct line_use) line_use_array;
 
@@ -36,20 +35,20 @@ struct assembly {
     const struct dpro_trace *trace;
     const struct dpro_graph_options *options;
     struct arena scratch; /* the arrays that follow */
-    uint32_t *first_op;   /* a rank's or server's first op; behind the last: their number */
+    uint32_t *first_op;   /* first op of each rank and server; behind the last: the number of ops */
     uint32_t n_ops;
     uint32_t *barriers;     /* op of each joined collective, or DPRO_NO_OP */
-    uint32_t *first_device; /* of each; behind the last: of the lines */
+    uint32_t *first_device; /* first device of each; behind the last: of the lines */
     /* Ops of messages come last in their rank: see assembly_message. */
-    uint32_t *first_message; /* a rank's first; what follows is its */
-    uint32_t *message_ops;   /* [message * N_MESSAGE_OPS + enum message_op]; DPRO_NO_OP: none */
-    uint32_t *message_at; /* by op of a message, its place in message_ops; NULL: there are none */
-    ARRAY(struct edge) edges; /* by where they end, once they are ordered */
+    uint32_t *first_message;  /* first message op of each rank; all ops behind it are such */
+    uint32_t *message_ops;    /* [message * N_MESSAGE_OPS + enum message_op]; DPRO_NO_OP: none */
+    uint32_t *message_at;     /* by message op: its place in message_ops; NULL: there are none */
+    ARRAY(struct edge) edges; /* by their end, once they are ordered */
     uint32_t *order;          /* ops in topological order */
-    uint32_t n_dropped;       /* edges that closed a cycle, and were only read off the timeline */
-    uint32_t n_samples, first_sample; /* that before the first one is what leads up to it */
-    ARRAY(struct line) lines;         /* those that share a direction of a link behind each other */
-    uint32_t *line_of;                /* at [message * 2], its SEND's, and behind it its RECV's */
+    uint32_t n_dropped;       /* soft edges that closed a cycle */
+    uint32_t n_samples, first_sample; /* the sample before the first one leads up to it */
+    ARRAY(struct line) lines;         /* lines that share a direction of a link are neighbours */
+    uint32_t *line_of;                /* [message * 2] that of its SEND, then that of its RECV */
     struct dpro_graph *graph;
 };
 
@@ -68,7 +67,7 @@ static inline uint32_t assembly_step(const struct assembly *a, uint32_t rank, ui
     return a->join->ranks[rank].sample_step[sample];
 }
 
-/* The message that an op belongs to and as what; NO_ID: none's. */
+/* The message that an op belongs to, and as which of its ops; NO_ID: none. */
 static inline uint32_t assembly_message(const struct assembly *a, uint32_t rank, uint32_t op,
                                         enum message_op *as)
 {
@@ -78,7 +77,7 @@ static inline uint32_t assembly_message(const struct assembly *a, uint32_t rank,
     return a->message_at[op] / N_MESSAGE_OPS;
 }
 
-/* The device of what goes out over a line or comes in. */
+/* The device of a line. */
 static inline uint32_t assembly_line_device(const struct assembly *a, uint32_t line)
 {
     return a->first_device[assembly_n_processes(a)] + line;
@@ -91,14 +90,14 @@ static inline uint32_t assembly_message_op(const struct assembly *a, uint32_t me
     return a->message_ops[(size_t)message * N_MESSAGE_OPS + as];
 }
 
-/* The op with which a message is over: its RECV, or its SEND where there is none. */
+/* The op with which a message is over: its RECV, or without one its SEND. */
 static inline uint32_t assembly_message_end(const struct assembly *a, uint32_t message)
 {
     uint32_t receive = assembly_message_op(a, message, MESSAGE_RECV);
     return receive == DPRO_NO_OP ? assembly_message_op(a, message, MESSAGE_SEND) : receive;
 }
 
-/* to - from, 0 where that is negative, too large, or one of them was not measured. */
+/* to - from; 0 if that is negative, too large, or one of them was not measured. */
 static inline int64_t assembly_span(int64_t from, int64_t to)
 {
     int64_t difference;
@@ -115,12 +114,12 @@ static inline void assembly_add_edge(struct assembly *a, uint32_t from, uint32_t
 
 /* number_ops.c: gives all ops, and those of messages, their numbers. */
 void assembly_number_ops(struct assembly *a);
-/* Whose a message's op is: of its members, NO_ID where there is no such op. */
+/* The member that a message's op belongs to; NO_ID: there is no such op. */
 uint32_t assembly_member_of(const struct message *message, enum message_op as);
 
 /* shared_links.c: the lines, and which each message takes. */
 void assembly_find_lines(struct assembly *a);
-/* Sets *dur_ns of all that were on lines which share links. */
+/* Sets *dur_ns of all messages on lines that share links. */
 void lines_share(const struct assembly *a, const struct line_use *uses, size_t n);
 
 /* topological_order.c: all edges of all ranks and collectives, without cycles, and the ops' order

@@ -14,18 +14,18 @@ void local_add_edge(struct rank_build *rank, uint32_t from, uint32_t to, bool ne
 /* Whether it holds, so that the edge was added. */
 bool local_add_if_holds(struct rank_build *rank, uint32_t from, uint32_t to, bool next);
 
-/* A thread waited for a collective that another thread ran. The running thread may note the end
- * only after the waiting one has gone on (when they share a core, milliseconds later): the transfer
- * is then cut to that moment. Kept if it holds in most iterations without that, or if it is
- * `known`, as DDP's wait for each bucket is. Whether the edge was added. */
+/* Adds an edge for a thread that waited for a collective on another thread. The running thread may
+ * note the end only after the waiting one has gone on (milliseconds later if they share a core).
+ * Then the transfer is cut to that moment. The edge is added if it holds in most iterations without
+ * such cuts, or if it is `known`, as DDP's wait for each bucket. Returns whether it was added. */
 bool local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t to, bool known);
 
-/* In every step: `op` is over when `after` begins. */
+/* Cuts `op` in every step, so that it ends when `after` begins. */
 void local_cut_end(struct rank_build *rank, uint32_t op, uint32_t after);
-/* In every step: what remains of a call that waits is what comes after its work was over. */
+/* Cuts a call that waits in every step to what comes after its work was over. */
 void local_cut_waiting(struct rank_build *rank, uint32_t call, uint32_t work, bool next);
 
-/* The op whose end is the end of the slice that `op` stands for: a collective's transfer. */
+/* The op that ends with the slice of `op`: for a collective its transfer. */
 uint32_t local_end_op(const struct rank_build *rank, uint32_t op);
 
 /* When an op starts in the reference iteration. */
@@ -54,7 +54,7 @@ uint32_t *local_ops_before(const struct rank_build *rank);
 /* Pairs span << 32 | op. */
 typedef ARRAY(uint64_t) span_ops;
 
-/* Adds those of the CPU ops as found in `step`, not in order. */
+/* Adds the pairs of CPU ops found in `step`, not in order. */
 void local_add_span_ops(const struct rank_build *rank, uint32_t step, span_ops *pairs);
 /* First or last op of a span, by sorted pairs; NO_ID: none. */
 uint32_t local_op_of_span(const span_ops *pairs, uint32_t span, bool want_last);
@@ -66,13 +66,13 @@ static inline bool local_is_in_turn(const struct rank_build *rank, uint32_t op)
     return rank->updates.in_turn && local_is_update(rank, op);
 }
 
-/* The optimizers of Horovod and BytePS for PyTorch take what was reduced in the order in which it
- * was handed over, each with a call of aten::set_: the k-th of n; NO_ID: the optimizer did not call
- * it n times. */
+/* The op that takes the k-th of n reduced tensors. The optimizers of Horovod and BytePS for PyTorch
+ * take them in the order in which they were handed over, each with a call of aten::set_. NO_ID:
+ * there are not n calls. */
 uint32_t local_nth_taken(const struct rank_build *rank, uint32_t k, uint32_t n);
 
-/* Adds a tensor with the ops for what is put in, by the op `from` (NO_ID: none), and comes out once
- * `done` is over; borrowed until the next one. */
+/* Adds a tensor with its In op, after the op `from` (NO_ID: none), and its Out op, after `done`.
+ * The result is borrowed until the next call. */
 const struct local_tensor *local_add_tensor(struct rank_build *rank, struct local_tensor tensor,
                                             uint32_t from, uint32_t done);
 

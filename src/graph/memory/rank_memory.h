@@ -9,11 +9,11 @@ struct dpro_graph;
 
 struct rank_memory {
     struct graph_memory is;
-    uint32_t *op_call; /* [the rank's n_timed] twice the call whose work an op is, one more in its
-                          backward pass; MEMORY_NONE. NULL: there are no calls */
+    uint32_t *op_call; /* [the rank's n_timed] as op_calls of struct graph_memory; NULL: there are
+                          no calls */
 };
 
-/* build_memory.c: NULL where nothing tells. Needs slices and ops. */
+/* build_memory.c: NULL where nothing is known. Needs slices and ops. */
 struct rank_memory *build_memory(const struct rank_build *rank);
 void rank_memory_destroy(struct rank_memory *memory); /* NULL is fine */
 

@@ -8,25 +8,25 @@
 
 #include "graph/collectives/match_collectives.h"
 
-/* Where the logs have a rank's part in a collective of an iteration. */
+/* Where in the logs a rank's part in a collective of an iteration is. */
 struct net_part {
-    uint32_t log;        /* number: the trace's transports, then its NCCL logs; NO_ID: nowhere */
-    uint32_t collective; /* of a transport; NCCL: the first operation of the profile's span; of an
-                            exchange with servers: its span */
+    uint32_t log; /* number of the log: the trace's transports, then its NCCL logs; NO_ID: none */
+    uint32_t collective; /* transport log: its collective; NCCL: the first operation of the
+                            profile's span; exchange with servers: its span */
 };
 
 struct endpoint {
     /* the transaction */
-    uint32_t from, to; /* members, from 0; NO_ID: no log tells who is at the other end */
-    uint32_t number;   /* gloo: within the collective, a ready message is for data of the same one;
-                          NCCL:   of the operation */
-    uint32_t stream;   /* gloo: the sender's; NCCL: the channel */
-    uint64_t offset;   /* gloo: of its first byte; NCCL: the step */
-    bool is_ready;     /* that the receiver is ready; carries no data */
-    bool sends;        /* which end */
-    uint32_t channel;  /* what came in on one goes out on it again; of gloo there is one, 0 */
-    uint64_t size_bytes;                     /* of data */
-    int64_t start_ns, end_ns;                /* on the common axis; ABSENT: not known */
+    uint32_t from, to; /* members, from 0; NO_ID: the other end is not known */
+    uint32_t number; /* gloo: number of the data message, which a ready message shares; NCCL: of the
+                        operation */
+    uint32_t stream; /* gloo: the sender's; NCCL: the channel */
+    uint64_t offset; /* gloo: of its first byte; NCCL: the step */
+    bool is_ready;   /* a ready message of the receiver; carries no data */
+    bool sends;      /* which end */
+    uint32_t channel;         /* data that came in on a channel goes out on the same; gloo: 0 */
+    uint64_t size_bytes;      /* of data */
+    int64_t start_ns, end_ns; /* on the common axis; ABSENT: not known */
     const struct net_connection *connection; /* NULL: NCCL's */
 };
 typedef ARRAY(struct endpoint) endpoint_array;
@@ -35,8 +35,8 @@ typedef ARRAY(struct endpoint) endpoint_array;
 struct endpoint_log {
     const struct net_transport *transport; /* or */
     const struct nccl_log *nccl;
-    uint32_t *leader;    /* NCCL: of each operation, the first of the same span; NO_ID */
-    uint32_t *exchanged; /* ps-lite's messages that are of spans, by span; n_exchanged */
+    uint32_t *leader;    /* NCCL: for each operation, the first of the same span; NO_ID */
+    uint32_t *exchanged; /* [n_exchanged] ps-lite's messages of spans, by span */
     uint32_t n_exchanged;
     uint32_t *first,
         *events; /* messages or steps of collective c: events[first[c] .. first[c + 1]) */
@@ -62,12 +62,12 @@ void endpoints_fini(struct endpoints *endpoints);
 const struct net_part *endpoints_part(const struct join *join, const struct member *member,
                                       uint32_t sample);
 
-/* The ends of a collective's messages in an iteration, into endpoints->found, of those members for
- * which left_out says false. Returns whether all of them can be told. */
+/* Puts the ends of a collective's messages in an iteration into endpoints->found, for members that
+ * are not left_out. Returns whether all are known. */
 bool endpoints_find(struct endpoints *endpoints, const struct member *members, uint32_t n_members,
                     const bool *left_out, uint32_t sample, bool with_ready);
 
-/* The same of an exchange with servers; which of them is at the other end, from n_members on. */
+/* The same for an exchange with servers, whose numbers begin at n_members. */
 bool endpoints_find_exchange(struct endpoints *endpoints, const struct joined *joined,
                              uint32_t sample);
 

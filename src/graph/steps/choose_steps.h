@@ -7,8 +7,8 @@
 struct step_choice {
     left_out_array left_out;
     bool by_place;      /* ranks number their iterations differently */
-    bool overlaps_next; /* iterations begin in the midst of the ones before */
-    bool has_lead;      /* the first sample is only what the others follow */
+    bool overlaps_next; /* iterations begin in the middle of the ones before */
+    bool has_lead;      /* the first sample only leads up to the others */
 };
 
 struct chooser {

@@ -29,34 +29,32 @@ enum dpro_op_kind {
     DPRO_OP_BW,     /* backward computation */
     DPRO_OP_UPDATE, /* optimizer */
     DPRO_OP_INPUT,  /* data loading, host-to-device input copies */
-    DPRO_OP_SEND, /* point-to-point, and messages that a collective is made of: SEND and RECV of */
-    DPRO_OP_RECV, /* one have its transaction, run beside each other and start at once */
-    DPRO_OP_PUSH, /* parameter server */
+    DPRO_OP_SEND,   /* point-to-point, and the messages of collectives. SEND and RECV of a */
+    DPRO_OP_RECV,   /* message have one transaction, run beside each other, start together */
+    DPRO_OP_PUSH,   /* parameter server */
     DPRO_OP_PULL,
     DPRO_OP_REDUCE,     /* adding up received parts */
     DPRO_OP_COPY,       /* memory moved on one rank, also in and out of buckets */
     DPRO_OP_COLLECTIVE, /* the transfer of a collective on one rank, or what follows its messages;
-                           its waiting is derived in the replay */
+                           waiting is derived in the replay */
     DPRO_OP_LAUNCH,     /* a CPU call that starts or awaits device work, or sends a message */
     DPRO_OP_IN,         /* a gradient tensor is ready to be communicated (virtual, no duration) */
     DPRO_OP_OUT,        /* a gradient tensor has been communicated (virtual, no duration) */
-    DPRO_OP_BARRIER,    /* an iteration's boundary, a collective's arrival and meeting point (no
-                           duration) */
+    DPRO_OP_BARRIER, /* an iteration's boundary; a collective's arrival and barrier (no duration) */
     DPRO_N_OP_KINDS,
 };
 
 enum dpro_device_kind {
     DPRO_DEVICE_CPU_THREAD,
     DPRO_DEVICE_GPU_STREAM,
-    DPRO_DEVICE_COMM_THREAD, /* one of a pool of CPU threads that only run communication (gloo):
-                                shows where an op ran, holds nothing up; edges order the pool's ops
-                              */
-    DPRO_DEVICE_LINK_TX,     /* what an address sends; the rank is the first that uses it */
+    DPRO_DEVICE_COMM_THREAD, /* one of a pool of CPU threads that only communicate (gloo): where an
+                                op ran; edges, not the device, order the pool's ops */
+    DPRO_DEVICE_LINK_TX, /* what an address sends; the rank is the first that uses the address */
     DPRO_DEVICE_LINK_RX,
 };
 
-/* The name of a process: "rank 3"; of a number below -1 "server 0", or that of another process
- * without a rank. */
+/* The name of a process: "rank 3"; for a number below -1 "server 0" or another process without a
+ * rank. */
 enum { DPRO_PROCESS_NAME_MAX = 32 };
 DPRO_API void dpro_process_name(char out[DPRO_PROCESS_NAME_MAX], int rank);
 
@@ -69,9 +67,8 @@ struct dpro_graph_options {
     int single_rank;  /* 1: one rank's local DFG, peers ignored (Daydream) */
     int no_align;     /* 1: clocks are used as recorded */
     int raw_receives; /* 1: a RECV lasts as its calls did, not from its SEND's start on (paper,
-                         section 3.2, observation 1); to compare */
-    int clocks_only;  /* 1: the graph's clocks are all that is wanted: it has no ops, and no profile
-                         is needed */
+                         section 3.2, observation 1); for comparison */
+    int clocks_only;  /* 1: only the graph's clocks are wanted: no ops, no profile needed */
     struct dpro_sink sink;
 };
 
@@ -90,10 +87,10 @@ struct dpro_op {
     dpro_device_id device; /* DPRO_NO_DEVICE: virtual */
     const char *name;
     int64_t dur_ns;        /* mean over the measured iterations */
-    int64_t gap_ns;        /* mean time between being ready and starting that no edge explains */
-    int64_t seen_start_ns; /* in the measured iteration that the graph shows, on the common axis,
-                              from the graph's zero */
-    int64_t seen_dur_ns;   /* as measured there, waiting included */
+    int64_t gap_ns;        /* mean time from ready to start that no edge explains */
+    int64_t seen_start_ns; /* start in the measured iteration that the graph shows, on the common
+                              axis, from the graph's zero */
+    int64_t seen_dur_ns;   /* duration there, waiting included */
     uint64_t size_bytes;   /* communicated or copied; 0: unknown */
     uint64_t transaction;  /* equal for ops that are one communication; 0: none */
     const char *tensor;    /* tensor or bucket; "" when none */
@@ -134,7 +131,7 @@ struct dpro_pace {
 };
 DPRO_API struct dpro_pace dpro_graph_pace(const struct dpro_graph *graph);
 /* Whether steps that are timed on the CPU (dpro_trace_unprofiled) take as long as iterations. They
- * do not while the launch queue fills. */
+ * are shorter while the launch queue fills. */
 DPRO_API int dpro_graph_steps_tell(const struct dpro_graph *graph);
 
 /* An iteration of the trace that nothing is learnt from, and why: one line, borrowed. */
@@ -161,9 +158,8 @@ dpro_graph_unprofiled_iterations(const struct dpro_graph *graph);
 /* What recording an op cost the thread that ran it, as dpro's recorder measured it, mean over the
  * ranks; 0: not known, or taken out. */
 DPRO_API int64_t dpro_graph_profiler_op_ns(const struct dpro_graph *graph);
-/* Takes it out of all durations and gaps: half of it before an op's start, half after its end,
- * outside of the op itself; no time becomes negative. What was measured
- * (dpro_graph_measured_ns) stays as it is. */
+/* Subtracts it from all durations and gaps: half of it before an op's start, half after its end,
+ * outside of the op itself. No time becomes negative. dpro_graph_measured_ns stays as it is. */
 DPRO_API void dpro_graph_take_out_profiler(struct dpro_graph *graph);
 
 /* How a clock is brought onto the common axis, for a segment of its time:
@@ -183,7 +179,7 @@ struct dpro_clock_segment {
  * is borrowed from the graph. */
 struct dpro_clock {
     const char *host;
-    const int *ranks; /* ascending; none: that of a parameter server or scheduler */
+    const int *ranks; /* ascending; none for a parameter server or scheduler */
     uint32_t n_ranks;
     const char *method; /* "reference", whose own time is the common axis: zeros; "transport",
                            "nccl", "collectives" or several of them, "transport+collectives": from
@@ -197,9 +193,9 @@ DPRO_API int64_t dpro_clock_aligned(const struct dpro_clock *clock, int64_t loca
 DPRO_API uint32_t dpro_graph_n_clocks(const struct dpro_graph *graph);
 DPRO_API struct dpro_clock dpro_graph_clock(const struct dpro_graph *graph, uint32_t clock);
 
-/* A *pair* is a send and a receive, or an entry into a collective and another rank's exit from it,
- * of which the first must begin before the second can end; a *violation* is a pair whose times
- * contradict that. */
+/* A *pair* is a send and a receive, or an entry into a collective and another rank's exit from it:
+ * the first must begin before the second can end. A *violation* is a pair whose times contradict
+ * that. */
 struct dpro_alignment {
     const char *reference; /* its host; "": there is no clock */
     uint64_t n_pairs;
@@ -207,8 +203,8 @@ struct dpro_alignment {
 };
 DPRO_API struct dpro_alignment dpro_graph_alignment(const struct dpro_graph *graph);
 
-/* For pictures: the tightest bounds, within a slice of time, of what must be added to a clock. At
- * most 200 a clock, ascending; borrowed. */
+/* For plots: the tightest bounds, in each slice of time, of what must be added to a clock. At most
+ * 200 a clock, ascending; borrowed. */
 struct dpro_clock_bound {
     int64_t local_ns;           /* the middle of the slice */
     int64_t lower_ns, upper_ns; /* INT64_MIN, INT64_MAX: no bound on that side */
@@ -219,16 +215,16 @@ DPRO_API const struct dpro_clock_bound *dpro_graph_clock_bounds(const struct dpr
 /* One collective of the iteration, all its ranks together. */
 struct dpro_collective {
     const char *kind;    /* "all_reduce", ...; strings are borrowed */
-    uint32_t n_ranks;    /* that are in the graph */
+    uint32_t n_ranks;    /* ranks in the graph */
     uint64_t size_bytes; /* a rank's contribution; 0: unknown */
-    uint32_t n_messages; /* SENDs of the graph that it is made of; 0: one transfer op a rank */
+    uint32_t n_messages; /* its SENDs in the graph; 0: one transfer op a rank */
     const char *pattern; /* who sent to whom, read from the messages: "ring", "halving-doubling",
                             "tree", "direct" (nothing passed on), "mixed"; as NCCL says it:
                             also "nvls", ...; "partly seen": between some ranks nothing was
                             logged; "": no messages */
-    uint32_t n_channels; /* of NCCL that they go over; else 1 */
-    uint32_t n_chunks;   /* messages (NCCL: on a channel) that each step of a ring is cut in; of the
-                            others, messages over   the busiest connection */
+    uint32_t n_channels; /* of NCCL's; else 1 */
+    uint32_t n_chunks;   /* of a ring: messages (NCCL: on a channel) that a step is cut in; else
+                            messages over the busiest connection */
 };
 DPRO_API uint32_t dpro_graph_n_collectives(const struct dpro_graph *graph);
 DPRO_API struct dpro_collective dpro_graph_collective(const struct dpro_graph *graph,

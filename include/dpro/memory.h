@@ -15,7 +15,7 @@ extern "C" {
 enum dpro_memory_category {
     DPRO_MEMORY_PARAMETER, /* with buffers */
     DPRO_MEMORY_GRADIENT,
-    DPRO_MEMORY_BUCKET,     /* of gradients that travel together, where they are no views of it */
+    DPRO_MEMORY_BUCKET,     /* of gradients that travel together, if they are no views of it */
     DPRO_MEMORY_STATE,      /* of the optimizer */
     DPRO_MEMORY_ACTIVATION, /* made by the forward pass, kept for the backward one */
     DPRO_MEMORY_TEMPORARY,  /* gone before the pass that made it ends */
@@ -28,22 +28,22 @@ enum dpro_memory_category {
 /* "parameter", "gradient", "bucket", "optimizer_state", ..., as in JSON; static. NULL: none. */
 DPRO_API const char *dpro_memory_category_name(enum dpro_memory_category category);
 
-/* What tells of a rank's memory, best first. */
+/* How a rank's memory is known, best first. */
 enum dpro_memory_source {
-    DPRO_MEMORY_ALLOCATIONS,     /* the profile lists each block that was taken and given back */
-    DPRO_MEMORY_EXECUTION_TRACE, /* storages of tensors, from first to last use: what lies within
-                                    ops is not known */
+    DPRO_MEMORY_ALLOCATIONS,     /* the profile lists each allocation and free */
+    DPRO_MEMORY_EXECUTION_TRACE, /* storages of tensors, from first to last use; memory within ops
+                                    is not known */
     DPRO_MEMORY_UNKNOWN,
 };
-/* "allocations", "execution trace", NULL where nothing tells; static. */
+/* "allocations", "execution trace"; NULL: not known; static. */
 DPRO_API const char *dpro_memory_source_name(enum dpro_memory_source source);
 
-/* How well it is known what settings (PYTORCH_CUDA_ALLOC_CONF) a GPU's caching allocator has. */
+/* Whether the settings (PYTORCH_CUDA_ALLOC_CONF) of a GPU's caching allocator are known. */
 enum dpro_allocator_settings {
-    DPRO_ALLOCATOR_ASSUMED, /* nothing tells: the default ones are taken */
+    DPRO_ALLOCATOR_ASSUMED, /* not known: the defaults are assumed */
     DPRO_ALLOCATOR_KNOWN,
     DPRO_ALLOCATOR_STRANGE, /* another allocator than PyTorch's own, or settings that make no sense:
-                               what it reserves is not known */
+                               the reserved memory is not known */
 };
 
 #ifdef __cplusplus

@@ -24,11 +24,10 @@ struct dpro_model;    /* owns its memory; keeps nothing of the graph */
 struct dpro_strategy; /* lives as long as the model or the result that it is of */
 
 struct dpro_model_options {
-    int64_t profiler_ns; /* of the measured iterations, that is no longer in the graph's durations
+    int64_t profiler_ns; /* the profiler's part of an iteration that was taken out of the graph
                             (dpro_graph_take_out_profiler) */
-    const struct dpro_unprofiled *unprofiled; /* of the trace, where it has them: how long steps
-                                                 take without a profiler, and how much they vary;
-                                                 NULL: not known */
+    const struct dpro_unprofiled *unprofiled; /* the trace's steps without a profiler: how long they
+                                                 take, how much they vary; NULL: not known */
     const struct dpro_probes *probes;         /* borrowed as long as the model; NULL: none */
     struct dpro_sink sink;
 };
@@ -38,8 +37,8 @@ struct dpro_model_options {
  * the graph has one rank, no gradients or no communication. */
 DPRO_API int dpro_model_check(const struct dpro_graph *graph, struct dpro_error *err);
 /* Learns the model of a job; *model is the caller's. Fails as dpro_model_check does, and with
- * DPRO_EUSAGE where probes of another run are of none of its modules. The model of a single process
- * has no tensors, and can be asked for what it computes and holds. */
+ * DPRO_EUSAGE when probes of another run have none of its modules. The model of a single process
+ * has no tensors; its computation and memory can be predicted. */
 DPRO_API int dpro_model_build(const struct dpro_graph *graph,
                               const struct dpro_model_options *options, struct dpro_model **model,
                               struct dpro_error *err);
@@ -55,7 +54,7 @@ DPRO_API int64_t dpro_model_measured_std_ns(const struct dpro_model *model);
  * ahead of its GPU, which makes them unusable. The model's computation is scaled by the ratio of
  * these steps to the profiled ones. */
 DPRO_API int64_t dpro_model_unprofiled_ns(const struct dpro_model *model);
-/* How far the model is off the measured iterations' median, relative: 0.1 is 10 % longer. */
+/* Relative error of the model against the measured iterations' median: 0.1 is 10 % longer. */
 DPRO_API double dpro_model_misfit(const struct dpro_model *model);
 DPRO_API uint32_t dpro_model_n_samples(const struct dpro_model *model); /* measured iterations */
 
@@ -73,16 +72,16 @@ DPRO_API const char *dpro_compression_name(enum dpro_compression compression); /
 struct dpro_bucket {
     const uint32_t *tensors; /* borrowed */
     uint32_t n_tensors;
-    uint64_t size_bytes; /* of its gradients, uncompressed */
+    uint64_t size_bytes; /* of its uncompressed gradients */
     uint32_t partitions; /* 1: whole */
     int32_t priority;    /* of those that are ready, the largest is launched first */
     int server;          /* number of its parameter server, where that can be chosen; else -1 */
 };
-/* Neighbouring ops of what a rank computes that run as one (op fusion): `n` of `program`, the first
- * of which is number `first`. Ranks that compute alike share a program. */
+/* Neighbouring ops of a rank's computation that run as one (op fusion): `n` ops of `program` from
+ * number `first` on. Ranks that compute alike share a program. */
 struct dpro_fused_op {
     uint32_t program, first, n;
-    int64_t work_ns; /* as one, with nothing being communicated meanwhile */
+    int64_t work_ns; /* as one op, without communication beside it */
 };
 /* How the job ran; borrowed. */
 DPRO_API const struct dpro_strategy *dpro_model_strategy(const struct dpro_model *model);
@@ -106,43 +105,42 @@ DPRO_API uint32_t dpro_strategy_n_fused_ops(const struct dpro_strategy *strategy
 /* How a module's passes are computed: these bits. */
 enum dpro_computing {
     DPRO_AS_IT_IS = 0,
-    DPRO_COMPILED = 1, /* by torch.compile: its backward pass is one op, at whose end all of its
+    DPRO_COMPILED = 1, /* by torch.compile: its backward pass is one op, at whose end all its
                           gradients get ready */
-    DPRO_BF16 = 2,     /* under autocast to bfloat16; what comes out of it is cast back */
+    DPRO_BF16 = 2,     /* under autocast to bfloat16; its outputs are cast back */
     DPRO_N_COMPUTINGS = 4
 };
-/* Modules, by which recomputation and computing are chosen; outer ones stand before those within
- * them. */
+/* A module, the unit in which recomputation and ways to compute are chosen. Outer modules come
+ * before those within them. */
 struct dpro_module {
-    const char *name, *class_name; /* borrowed; "": the model itself; no class is known */
+    const char *name, *class_name; /* borrowed; name "": the model itself; class "": not known */
     uint32_t n_calls;              /* in an iteration of a rank */
-    uint64_t kept_bytes;  /* between its passes, that recomputing it by itself gives back */
-    int64_t recompute_ns; /* that this takes, mean over the ranks */
-    int recomputed;       /* 1: by this strategy; of modules within each other the outermost
-                             counts */
-    unsigned computing;   /* enum dpro_computing, by this strategy; of modules within each other the
-                             outermost with any bit counts */
+    uint64_t kept_bytes;           /* bytes that recomputing it alone frees between its passes */
+    int64_t recompute_ns;          /* time that this takes, mean over the ranks */
+    int recomputed;                /* 1: by this strategy; of nested modules the outermost counts */
+    unsigned computing;    /* enum dpro_computing, by this strategy; of nested modules the outermost
+                              with any bit counts */
     int computing_assumed; /* 1: how long that takes was not measured */
 };
 DPRO_API uint32_t dpro_model_n_modules(const struct dpro_model *model); /* 0: none are known */
 DPRO_API struct dpro_module dpro_strategy_module(const struct dpro_model *model,
                                                  const struct dpro_strategy *strategy,
                                                  uint32_t module);
-/* Into how many a step's batch is cut; 1: none. */
+/* The number of micro-batches of a step; 1: the batch at once. */
 DPRO_API uint32_t dpro_strategy_micro_batches(const struct dpro_strategy *strategy);
 
-/* The highest peak of what the job's ranks hold. */
+/* The highest peak of memory of the job's ranks. */
 struct dpro_memory_peak {
-    uint64_t bytes;   /* 0: nothing tells of the job's memory; all else is 0 then */
+    uint64_t bytes;   /* 0: not known; all else is 0 then */
     double std_bytes; /* standard error */
     int rank;
     enum dpro_op_kind phase; /* FW, BW, UPDATE; BARRIER: none of them */
-    int in_recomputation;    /* 1: while a module is computed again */
+    int in_recomputation;    /* 1: while a module is recomputed */
     const char *module;      /* borrowed; the innermost whose pass is going on; NULL: none */
     uint64_t by_category[DPRO_N_MEMORY_CATEGORIES];
 };
 
-/* A number that was learnt, and its standard error. */
+/* A learnt number and its standard error. */
 struct dpro_estimate {
     double value, std;
 };
@@ -151,18 +149,18 @@ struct dpro_estimate {
 struct dpro_link {
     const char *algorithm; /* "ring", "halving-doubling", "tree", "hierarchical", "server",
                               "direct"; static */
-    uint32_t n_streams;    /* collectives that a rank has under way at once */
+    uint32_t n_streams;    /* collectives that a rank runs at the same time */
     int in_order;          /* 1: a bucket waits for those before it to be launched */
     struct dpro_estimate bandwidth_bytes_per_s; /* of a rank's link, each way */
-    struct dpro_estimate message_ns;            /* for each message */
-    struct dpro_estimate collective_ns;         /* for each collective, beside its messages */
-    struct dpro_estimate launch_ns;             /* for each collective, of computing time */
-    struct dpro_estimate hook_ns; /* of computing time, for each bucket sent by DDP's communication
-                                     hook (parts, priorities, compression); assumed */
-    struct dpro_estimate copy_ns; /* a byte, of computing time, to copy it back */
-    struct dpro_estimate cast_ns; /* a byte, of computing time, to other precision and back */
-    struct dpro_estimate reduce_ns;       /* a byte, to add it up */
-    struct dpro_estimate interference_ns; /* a byte on the link, taken from the computing time */
+    struct dpro_estimate message_ns;            /* time of a message beside its bytes */
+    struct dpro_estimate collective_ns;         /* time of a collective beside its messages */
+    struct dpro_estimate launch_ns;             /* computing time for each collective */
+    struct dpro_estimate hook_ns; /* computing time for each bucket sent by DDP's communication hook
+                                     (partitions, priorities, compression); assumed */
+    struct dpro_estimate copy_ns; /* computing time of a byte, to copy it back */
+    struct dpro_estimate cast_ns; /* computing time of a byte, to cast it and back */
+    struct dpro_estimate reduce_ns;       /* time of a byte, to add it up */
+    struct dpro_estimate interference_ns; /* computing time lost for each byte on the link */
 };
 DPRO_API struct dpro_link dpro_model_link(const struct dpro_model *model);
 

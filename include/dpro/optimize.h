@@ -38,22 +38,22 @@ struct dpro_optimize_options {
     double budget_s; /* 0: until the search has converged */
     uint64_t seed;
     int threads;           /* 0: one a core; the result is the same with any */
-    unsigned compressions; /* allowed, as 1 << enum dpro_compression; 0: none */
-    unsigned computing;    /* how modules may be computed: bits of enum dpro_computing */
-    int assumed_costs;     /* 1: also in ways that no probe measured, of what is assumed of them */
+    unsigned compressions; /* those allowed, as 1 << enum dpro_compression; 0: none */
+    unsigned computing; /* the ways in which modules may be computed: bits of enum dpro_computing */
+    int assumed_costs;  /* 1: also in ways that no probe measured, with assumed times */
     /* Each switches off a speed-up of section 4.3: coarsening of tensors, partial replay, sharing
      * between ranks that do the same. For comparison; very slow. */
     int no_coarsen, no_partial, no_symmetry;
-    /* Range of parameter servers that the job may have; both 0: as many as it has. DPRO_EUSAGE
-     * where it has none. */
+    /* Range of the number of parameter servers; both 0: as many as the job has. DPRO_EUSAGE when it
+     * has none. */
     uint32_t least_servers, most_servers;
-    /* What a rank's device may hold; or the share of it that its device has; both 0: as much as it
-     * does. Where the job holds more, modules are recomputed and a step's batch is cut, so that an
-     * iteration is as fast as possible; then all else is searched. DPRO_EEMPTY where nothing tells
-     * of the job's memory, or of the device's. */
+    /* Budget of memory of a rank's device, in bytes or as a share of its capacity; both 0: none. If
+     * the job as it ran needs more, modules are recomputed and a step's batch is cut so that an
+     * iteration is as fast as possible; then all else is searched. DPRO_EEMPTY when the job's
+     * memory, or the device's, is not known. */
     uint64_t memory_bytes;
     double memory_share;
-    int no_accumulation;           /* 1: the batch is not cut, which a plan alone can't do */
+    int no_accumulation;           /* 1: the batch is not cut, as a plan alone can't do that */
     const char *const *pass_files; /* shared objects with a pass; DPRO_EFORMAT where one has none */
     size_t n_pass_files;
     const struct dpro_pass *const *passes; /* and the caller's own, called in this process */
@@ -67,10 +67,10 @@ struct dpro_optimize_options {
 
 struct dpro_optimum; /* a result; owns its memory, but borrows the model's */
 
-/* Searches what the job's stack can be given (dpro_model_capabilities); *optimum is the caller's.
- * What it holds is never slower, by the model, than the job's own strategy or any baseline, unless
- * the job does not fit its memory. Where nothing does, it holds the job's own strategy. Of
- * strategies within 0.5 % of each other the default algorithm gives a simpler one. */
+/* Searches among the strategies that the job's stack can be given (dpro_model_capabilities);
+ * *optimum is the caller's. By the model the result is never slower than the job's own strategy or
+ * any baseline, unless the job does not fit its memory. If nothing fits, it is the job's own
+ * strategy. Of strategies within 0.5 % of each other the default algorithm gives a simpler one. */
 DPRO_API int dpro_optimize_run(const struct dpro_model *model,
                                const struct dpro_optimize_options *options,
                                struct dpro_optimum **optimum, struct dpro_error *err);
@@ -79,21 +79,20 @@ DPRO_API void dpro_optimum_destroy(struct dpro_optimum *optimum); /* NULL is fin
 struct dpro_optimum_summary {
     int64_t measured_ns; /* 0: unknown */
     int64_t baseline_ns; /* the job's own strategy, replayed */
-    int64_t best_ns;     /* of the best strategy; <= baseline_ns where that fits the memory. As all
-                            times but baseline_ns, the mean over draws of the model's errors and of
-                            the measured iterations */
-    int64_t found_ns;    /* of what the search found; a plain setting is the best strategy instead
-                            where the recording shows no difference */
-    const char *setting; /* with the effect of the best strategy ("bucket_cap_mb 5"), static; NULL:
-                            only a plan has it */
-    int64_t apart_ns;    /* of the best strategy without its op fusions */
-    int64_t lower_bound_ns; /* no bucketing without compression gets below it, with the ops fused
-                               that the best strategy fuses; two standard errors of what the model
-                               says are taken off */
-    double uncertainty_pct; /* one standard deviation of the gain (baseline_ns / best_ns - 1), in
-                               points: of the model's numbers, of its distance from the measured
-                               iteration and of those from each other, and 15 % of the gain; of a
-                               generated job the numbers' alone */
+    int64_t best_ns;  /* of the best strategy; <= baseline_ns if that fits the memory. All times but
+                         baseline_ns are means over draws of the model's errors and of the measured
+                         iterations */
+    int64_t found_ns; /* of what the search found; the best strategy is a plain setting instead if
+                         the recording shows no difference */
+    const char *setting;    /* the plain setting that gives the best strategy, "bucket_cap_mb 5";
+                               static; NULL: it needs a plan */
+    int64_t apart_ns;       /* of the best strategy without its op fusions */
+    int64_t lower_bound_ns; /* no bucketing without compression is faster, with the op fusions of
+                               the best strategy; two standard errors of the model are taken off */
+    double uncertainty_pct; /* standard deviation of the gain (baseline_ns / best_ns - 1), in
+                               points: from the model's numbers, its misfit, the spread of the
+                               measured iterations, and 15 % of the gain; for a generated job from
+                               the numbers alone */
     enum dpro_compression compression;
     const char *algorithm;
     double seconds;
@@ -103,9 +102,8 @@ struct dpro_optimum_summary {
 };
 DPRO_API struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *optimum);
 
-/* Common strategies that the job's stack can be given, each evaluated in the same way; where
- * modules may be computed otherwise, what people do of that, and "communication", the best without.
- */
+/* Common strategies that the job's stack can be given, each evaluated in the same way. If modules
+ * may be computed otherwise, also what people usually do, and "communication", the best without. */
 struct dpro_baseline {
     const char *name; /* "ddp", "one-bucket", "bucket-per-tensor", "horovod", "cap-5", "byteps" */
     const char *text; /* what it is, a few words */
@@ -117,23 +115,23 @@ DPRO_API uint32_t dpro_optimum_n_baselines(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *optimum,
                                                     uint32_t index);
 
-/* What the options allowed of how modules are computed, and what was known of that. */
+/* Which ways to compute modules the options allowed, and how many of them are known. */
 struct dpro_computing_search {
     unsigned allowed;         /* bits of enum dpro_computing */
-    uint32_t n_modules;       /* that may be computed otherwise: what that takes is known */
-    uint32_t n_assumed;       /* of these, those of the best strategy for which it is assumed */
-    uint32_t n_assumable;     /* modules of which it is assumed alone, and that was not allowed */
-    int64_t communication_ns; /* the best of communication alone; 0: nothing else was tried, or that
+    uint32_t n_modules;       /* modules that may be computed otherwise, in a known time */
+    uint32_t n_assumed;       /* of these, those of the best strategy with an assumed time */
+    uint32_t n_assumable;     /* modules with an assumed time, which was not allowed */
+    int64_t communication_ns; /* the best of communication alone; 0: nothing else was tried, or it
                                  does not fit the memory */
 };
 DPRO_API struct dpro_computing_search dpro_optimum_computing(const struct dpro_optimum *optimum);
 
-/* Each number of parameter servers that was looked at, fewest first; none where the options name
- * none. The best strategy is that of the job's own number, where no other is better by 10 %; else
- * of the fewest that are as good as any within 1 %. */
+/* Each number of parameter servers that was tried, fewest first; none if the options name none. The
+ * best strategy has the job's own number, unless another is better by 10 %; then it has the fewest
+ * that are as good as any within 1 %. */
 struct dpro_server_count {
     uint32_t n_servers;
-    uint32_t n_hosts; /* of these have hosts of their own; the others are with ranks */
+    uint32_t n_hosts; /* servers with hosts of their own; the others are on ranks' hosts */
     int64_t usual_ns,
         best_ns; /* with servers given tensors as usual; with the best strategy found */
 };
@@ -143,45 +141,43 @@ DPRO_API struct dpro_server_count dpro_optimum_server_count(const struct dpro_op
 
 enum dpro_which { DPRO_BASELINE, DPRO_BEST };
 
-/* The job's model; of the best strategy one with another number of parameter servers, if that is
- * what it has. Borrowed. */
+/* The job's model; for the best strategy with its number of parameter servers. Borrowed. */
 DPRO_API const struct dpro_model *dpro_optimum_model(const struct dpro_optimum *optimum,
                                                      enum dpro_which which);
 /* Borrowed from the result; dpro_strategy_bucket (model.h) takes it with its model. */
 DPRO_API const struct dpro_strategy *dpro_optimum_strategy(const struct dpro_optimum *optimum,
                                                            enum dpro_which which);
 
-/* What the ranks hold; bytes 0: not known. */
+/* The peak of the ranks' memory; bytes 0: not known. */
 DPRO_API struct dpro_memory_peak dpro_optimum_memory_peak(const struct dpro_optimum *optimum,
                                                           enum dpro_which which);
 struct dpro_memory_budget {
     uint64_t budget_bytes;   /* 0: none was asked for */
     uint64_t capacity_bytes; /* of the device with the least; 0: not known */
     uint64_t least_bytes;    /* the smallest budget that something tried fits; 0: the job as it ran
-                                fits, or there is none */
+                                fits, or there is no budget */
     int needed;              /* 1: the job as it ran does not fit */
     int fits;                /* 1: the best strategy does */
 };
 DPRO_API struct dpro_memory_budget dpro_optimum_memory_budget(const struct dpro_optimum *optimum);
 
-/* What was tried to make a job fit, before its communication was searched; none where it does. The
- * one that was chosen is the fastest that fits. One with micro-batches must be faster than all
- * others by 1 %, as a plan alone can't give it to a job, and by a standard error of its time, which
- * nobody recorded. */
+/* What was tried to make a job fit, before its communication was searched; none if it does. The
+ * fastest that fits is chosen. With micro-batches it must be faster than all others by 1 %, as a
+ * plan alone can't do it, and by a standard error of its time, which was not recorded. */
 struct dpro_memory_choice {
     const char *name;    /* "as it ran", "recompute all", "accumulate 2", "recompute chosen", ... */
     uint32_t n_computed; /* modules that are compiled, or in 16 bits */
     uint32_t n_recomputed, micro_batches; /* modules; 1: the batch at once */
     int64_t iteration_ns;                 /* with the job's own buckets */
     uint64_t peak_bytes;
-    int fits, chosen, exact; /* exact: no choice of modules takes less time, as far as the places of
-                                an iteration can be told apart */
+    int fits, chosen,
+        exact; /* exact: no choice of modules takes less time, as far as places can be told apart */
 };
 DPRO_API uint32_t dpro_optimum_n_memory_choices(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_memory_choice dpro_optimum_memory_choice(const struct dpro_optimum *optimum,
                                                               uint32_t index);
 
-/* When a bucket of that strategy was ready on the last rank, and under way, in the replayed
+/* When a bucket of that strategy was ready on the last rank, and its transfer, in the replayed
  * iteration, from its start. */
 struct dpro_bucket_times {
     int64_t ready_ns, start_ns, end_ns;
@@ -203,8 +199,8 @@ DPRO_API struct dpro_decision dpro_optimum_decision(const struct dpro_optimum *o
 struct dpro_op_fusion {
     const char *const *ops; /* [n_ops] their names, as they run */
     uint32_t n_ops, n_ranks;
-    const int *ranks;          /* [n_ranks] that do so */
-    int64_t work_ns, apart_ns; /* as one and one by one, on the rank where they take longest */
+    const int *ranks;          /* [n_ranks] those that do so */
+    int64_t work_ns, apart_ns; /* as one op, and one by one, on the rank where they take longest */
 };
 DPRO_API uint32_t dpro_optimum_n_op_fusions(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_op_fusion dpro_optimum_op_fusion(const struct dpro_optimum *optimum,

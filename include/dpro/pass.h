@@ -53,8 +53,8 @@ struct dpro_pass_op {
     enum dpro_op_kind kind; /* DPRO_OP_FW, BW, UPDATE or INPUT */
     int waits;       /* for communication, before it begins: it can't be fused with the op before it
                       */
-    uint32_t tensor; /* whose gradient is ready after it; DPRO_PASS_NO_TENSOR */
-    int64_t work_ns; /* with nothing being communicated meanwhile */
+    uint32_t tensor; /* the tensor whose gradient is ready after it; DPRO_PASS_NO_TENSOR */
+    int64_t work_ns; /* without communication beside it */
 };
 
 /* What a rank computes in an iteration, one op after the other. */
@@ -63,19 +63,19 @@ struct dpro_pass_program {
     uint32_t n_ops;
 };
 
-/* A module of the job's model (dpro_model_n_modules), by which recomputation and computing are
- * chosen. */
+/* A module of the job's model (dpro_model_n_modules), the unit in which recomputation and ways to
+ * compute are chosen. */
 struct dpro_pass_module {
     const char *name, *class_name;
-    uint32_t parent;      /* the module that it lies in; DPRO_PASS_NO_MODULE */
-    uint64_t kept_bytes;  /* that recomputing it by itself gives back */
-    int64_t recompute_ns; /* what that takes */
+    uint32_t parent;      /* the module around it; DPRO_PASS_NO_MODULE */
+    uint64_t kept_bytes;  /* bytes that recomputing it alone frees */
+    int64_t recompute_ns; /* time that this takes */
     int recomputed;       /* by the strategy */
     unsigned computing;   /* enum dpro_computing; by the strategy */
     unsigned known;       /* ways whose costs are known and that the user allowed, as 1 << enum
                              dpro_computing; 0: none */
-    int64_t gained_ns[DPRO_N_COMPUTINGS]; /* of an iteration's work, by each of these ways, mean
-                                             over the ranks; negative: it takes longer */
+    int64_t gained_ns[DPRO_N_COMPUTINGS]; /* what each of these ways saves of an iteration's work,
+                                             mean over the ranks; negative: it takes longer */
 };
 
 struct dpro_pass_view {
@@ -88,13 +88,13 @@ struct dpro_pass_view {
     const struct dpro_pass_program *programs; /* ranks that compute alike share one */
     uint32_t n_programs;
     uint32_t critical_program;             /* of the rank that is done last */
-    const struct dpro_fused_op *fused_ops; /* that the strategy has, by program and first op */
+    const struct dpro_fused_op *fused_ops; /* those of the strategy, by program and first op */
     uint32_t n_fused_ops;
-    const struct dpro_pass_module *modules; /* outer ones before those within them */
+    const struct dpro_pass_module *modules; /* outer ones come before those within them */
     uint32_t n_modules;
-    uint32_t micro_batches; /* that a step's batch is computed in; 1: at once */
-    uint64_t peak_bytes;    /* of the rank that holds most; 0: not known */
-    uint64_t memory_bytes;  /* that it may hold: what breaks that is not taken; 0: any */
+    uint32_t micro_batches; /* in which a step's batch is computed; 1: at once */
+    uint64_t peak_bytes;    /* peak of the rank that holds most; 0: not known */
+    uint64_t memory_bytes;  /* the budget of a rank, which no result exceeds; 0: none */
     /* t_sync(s, k): what communicating s bytes in k partitions takes, by partial replay. */
     int64_t (*sync_ns)(const struct dpro_pass_view *view, uint64_t size_bytes, uint32_t partitions);
 };
@@ -104,20 +104,20 @@ enum dpro_edit_kind {
     DPRO_EDIT_SPLIT,     /* bucket `at` keeps its first `value` tensors, a new one after it gets
                             the rest */
     DPRO_EDIT_PARTITION, /* bucket `at` travels in `value` partitions */
-    DPRO_EDIT_PRIORITY,  /* of bucket `at`, becomes `value` */
+    DPRO_EDIT_PRIORITY,  /* bucket `at` gets priority `value` */
     DPRO_EDIT_MOVE,      /* bucket `at` moves to place `value` among the buckets */
     DPRO_EDIT_COMPRESS,  /* all buckets: `value` is an enum dpro_compression; `at` is 0 */
-    DPRO_EDIT_FUSE,      /* ops `at` ... `at` + `n` - 1 of `program` run as one that takes `value`
-                            ns; it takes in fused ops among them */
-    DPRO_EDIT_UNFUSE,    /* the fused op of `program` that begins with op `at` comes apart */
-    DPRO_EDIT_RECOMPUTE, /* module `at` is computed again in the backward pass; `value` 0: it is not
-                          */
+    DPRO_EDIT_FUSE, /* ops `at` ... `at` + `n` - 1 of `program` run as one in `value` ns; fused ops
+                       among them are taken in */
+    DPRO_EDIT_UNFUSE,     /* the fused op of `program` that begins with op `at` comes apart */
+    DPRO_EDIT_RECOMPUTE,  /* module `at` is recomputed in the backward pass; `value` 0: it is not */
     DPRO_EDIT_ACCUMULATE, /* the step's batch is computed in `value` micro-batches; `at` is 0 */
     DPRO_EDIT_COMPUTE,    /* module `at` is computed in the way `value`: enum dpro_computing */
 };
 
-/* Edits count buckets as the edits before them in the list left them; ops as they ran, always.
- * What is done to one program alone is done to the ranks that run it: to all, by an edit each. */
+/* Edits number buckets as the edits before them in the list left them, and ops always as they ran.
+ * An edit of a program applies to the ranks that run it; for all ranks there is one edit for each
+ * program. */
 struct dpro_edit {
     enum dpro_edit_kind kind;
     uint32_t at;
@@ -135,12 +135,13 @@ struct dpro_pass {
     const char *name;     /* a short word, for reports */
     const char *summary;  /* one line */
     int changes_numerics; /* used only where the user allowed that */
-    /* Fills in candidate number `index`, 0 first, best guess first: 1; 0: there are no more. NULL:
-     * the pass has opfs_ns(). */
+    /* Fills in candidate number `index`, from 0, best guess first, and returns 1; 0: there are no
+     * more. NULL: the pass has opfs_ns(). */
     int (*propose)(const struct dpro_pass *pass, const struct dpro_pass_view *view, uint32_t index,
                    struct dpro_candidate *candidate);
-    /* opfs_time(p_1, ..., p_n): what neighbouring ops, 2 or more, take as one; negative: they can't
-     * be. The same ops must get the same answer. NULL: it fuses no ops, or proposes to itself. */
+    /* opfs_time(p_1, ..., p_n): the time of two or more neighbouring ops run as one; negative: they
+     * can't be. The same ops must get the same answer. NULL: the pass fuses no ops, or does so by
+     * propose(). */
     int64_t (*opfs_ns)(const struct dpro_pass *pass, const struct dpro_pass_op *ops,
                        uint32_t n_ops);
     void *state; /* the pass's own; not touched by the library */

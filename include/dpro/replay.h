@@ -21,10 +21,9 @@ extern "C" {
 #endif
 
 enum dpro_engine {
-    DPRO_ENGINE_EVENT, /* event-driven: decides the order on each device */
-    DPRO_ENGINE_FIXED, /* order first decided by the event-driven engine, then one pass an
-                          iteration; much faster when many durations are tried; exact while the
-                          order holds */
+    DPRO_ENGINE_EVENT, /* event-driven: decides the order of ops on each device */
+    DPRO_ENGINE_FIXED, /* the event-driven engine decides the order once, then one pass an
+                          iteration; much faster for many durations; exact while the order holds */
 };
 
 struct dpro_replay_options {
@@ -32,21 +31,20 @@ struct dpro_replay_options {
     uint32_t samples; /* N > 0: also draw N of the measured iterations at random, for p50/p95 */
     uint64_t seed;    /* of those draws */
     /* Kinds or ops that take longer: KIND=RATIO, KIND=+MS (per iteration and rank, spread over the
-     * kind's ops; of FW, BW and UPDATE those on the GPU where the rank has one; of messages the
-     * RECVs, as the SENDs run beside them), OP=RATIO, OP=+MS (each op). KIND: an op
-     * kind's name (COLLECTIVE: with the messages that collectives are made of), COMM, COMPUTE (FW,
-     * BW, UPDATE), CPU, GPU or ALL. OP: a name or a pattern with * ? []. Either with @RANK or
-     * @FIRST-LAST before the "=". */
+     * kind's ops; for FW, BW and UPDATE those on the GPU if the rank has one; for messages the
+     * RECVs, as SENDs run beside them), OP=RATIO, OP=+MS (each op). KIND: an op kind's name
+     * (COLLECTIVE includes collectives' messages), COMM, COMPUTE (FW, BW, UPDATE), CPU, GPU or ALL.
+     * OP: a name or a pattern with * ? []. Either with @RANK or @FIRST-LAST before the "=". */
     const char *const *delays;
     size_t n_delays;
-    uint32_t skip_sample; /* leave-out: 1 + the measured iteration that must not be learnt from and
-                             that is predicted then, from the mean of the others; 0: use all */
+    uint32_t skip_sample; /* leave-out: 1 + the measured iteration that is not learnt from, but
+                             predicted from the mean of the others; 0: use all */
     struct dpro_sink sink;
 };
 
-/* Where a rank's time goes. Each instant counts once: as the first of forward, backward, update,
- * input, transfer, waiting for peers and (on a rank that computes on a GPU) data loading on the CPU
- * that is going on. */
+/* Where a rank's time goes. Each instant counts once, as the first of these that is going on:
+ * forward, backward, update, input, transfer, waiting for peers, and (on a rank with a GPU) data
+ * loading on the CPU. */
 struct dpro_rank_time { /* one rank's iteration, mean over the replayed iterations; all but
                            communication_ns add up to iteration_ns */
     int rank;
@@ -63,7 +61,7 @@ struct dpro_rank_time { /* one rank's iteration, mean over the replayed iteratio
 struct dpro_critical_op {
     dpro_op_id op;
     int64_t start_ns; /* from the replayed iteration's start */
-    int64_t dur_ns;   /* time on the path, the gap before the op left out */
+    int64_t dur_ns;   /* time on the path, without the gap before the op */
     int64_t gap_ns;   /* the gap before it, on the path */
 };
 
@@ -84,9 +82,9 @@ DPRO_API const int64_t *dpro_replay_iterations_ns(const struct dpro_replay *repl
                                                   uint32_t *n); /* each replayed one */
 DPRO_API struct dpro_rank_time dpro_replay_rank(const struct dpro_replay *replay,
                                                 uint32_t rank_index);
-/* Start and end of an op in the iteration that is shown (the one replayed from the graph's shown
- * sample), from that iteration's start; an op may start before 0 or end after the iteration when
- * iterations overlap. */
+/* Start and end of an op in the shown iteration (the one replayed from the graph's shown sample),
+ * from that iteration's start. When iterations overlap, an op may start before 0 or end after the
+ * iteration. */
 DPRO_API int64_t dpro_replay_start_ns(const struct dpro_replay *replay, dpro_op_id op);
 DPRO_API int64_t dpro_replay_end_ns(const struct dpro_replay *replay, dpro_op_id op);
 /* The critical path of the shown iteration over all ranks, first op first; borrowed. Durations and
@@ -98,22 +96,19 @@ DPRO_API int64_t dpro_replay_critical_ns(const struct dpro_replay *replay);
 /* What a rank's device holds in the shown iteration. */
 struct dpro_rank_memory {
     int rank;
-    enum dpro_memory_source source; /* DPRO_MEMORY_UNKNOWN: nothing tells of the rank, all else is 0
-                                     */
-    int on_gpu; /* 1: the memory of its GPU; times are those of the CPU, which takes and gives it
-                   back */
+    enum dpro_memory_source source; /* DPRO_MEMORY_UNKNOWN: all else is 0 */
+    int on_gpu; /* 1: of its GPU; times are those of the CPU, which allocates and frees */
     uint64_t peak_bytes, by_category[DPRO_N_MEMORY_CATEGORIES]; /* the latter at the peak */
     int64_t peak_ns;              /* when it is first reached, from the iteration's start */
-    dpro_op_id peak_op;           /* that takes the last of it; DPRO_NO_OP: none does */
+    dpro_op_id peak_op;           /* the op that allocates the last of it; DPRO_NO_OP: none */
     enum dpro_op_kind peak_phase; /* FW, BW, UPDATE, INPUT, COLLECTIVE; BARRIER: none of them */
-    const char *peak_module;      /* the innermost whose forward or backward pass is going on; "":
-                                     the model itself; NULL: none */
+    const char *peak_module; /* the innermost module whose pass is going on; "": the model itself;
+                                NULL: none */
     enum dpro_allocator_settings allocator; /* of a GPU */
-    uint64_t reserved_peak_bytes; /* by a GPU's allocator, for what is held and what it keeps free;
-                                     0: not known */
-    uint64_t refused_bytes;       /* of the first request for which the device has no room as the
-                                     allocator is simulated; 0: all fit, or not known */
-    dpro_op_id refused_op;        /* in which that is; DPRO_NO_OP: before the iteration */
+    uint64_t reserved_peak_bytes; /* by a GPU's allocator, blocks and free memory; 0: not known */
+    uint64_t refused_bytes;       /* size of the first request that does not fit the device, by the
+                                     simulated allocator; 0: all fit, or not known */
+    dpro_op_id refused_op;        /* the op with that request; DPRO_NO_OP: before the iteration */
     uint64_t measured_peak_bytes, measured_reserved_bytes; /* as recorded; 0: not known */
     uint64_t capacity_bytes;                               /* of the device; 0: not known */
 };
@@ -122,8 +117,8 @@ DPRO_API struct dpro_rank_memory dpro_replay_memory(const struct dpro_replay *re
 
 /* Blocks that are held at the peak. */
 struct dpro_memory_holder {
-    const char *module; /* that made them or that they are parameters, gradients or state of; "":
-                           the model itself; NULL: none, or not known */
+    const char *module; /* the module that made them, or whose parameters, gradients or optimizer
+                           state they are; "": the model itself; NULL: none, or not known */
     enum dpro_memory_category category;
     uint32_t n_blocks;
     uint64_t size_bytes;
@@ -132,13 +127,13 @@ struct dpro_memory_holder {
 DPRO_API const struct dpro_memory_holder *
 dpro_replay_memory_holders(const struct dpro_replay *replay, uint32_t rank_index, uint32_t *n);
 
-/* What is held from a moment on until the next one. */
+/* What is held from at_ns on until the next point. */
 struct dpro_memory_point {
     int64_t at_ns;
     uint64_t by_category[DPRO_N_MEMORY_CATEGORIES];
 };
-/* Over the shown iteration; borrowed. Where the moments are many (2,000, fewer where the ranks are
- * many), those between the peaks are left out. */
+/* Over the shown iteration; borrowed. At most about 2,000, fewer with many ranks: then points
+ * between the peaks are left out. */
 DPRO_API const struct dpro_memory_point *
 dpro_replay_memory_points(const struct dpro_replay *replay, uint32_t rank_index, uint32_t *n);
 

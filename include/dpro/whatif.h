@@ -14,27 +14,27 @@
 extern "C" {
 #endif
 
-/* Computation that is `speed` times as fast, on ranks first to last; both -1: on all. */
+/* Computation `speed` times as fast, on ranks first_rank to last_rank; both -1: on all. */
 struct dpro_compute_change {
     double speed;
     int first_rank, last_rank;
 };
 
-/* Zeroed, nothing changes. What is set combines. */
+/* Zeroed: no changes. All that are set apply together. */
 struct dpro_changes {
     /* At most one of these two: */
     uint64_t bucket_cap_bytes; /* buckets by DDP's rule: gradients in the order in which they become
-                                  ready; a bucket ends when it holds that much or more */
+                                  ready; a bucket ends when it has this many bytes or more */
     const char *buckets_path;  /* a JSON list of lists of parameter names, or a plan */
     uint64_t first_bucket_bytes; /* the first bucket's cap; 0: as the others */
 
-    uint64_t partition_bytes;                 /* buckets travel in parts of at most that */
+    uint64_t partition_bytes;                 /* buckets travel in parts of at most this size */
     const enum dpro_compression *compression; /* NULL: as the job ran */
 
     double bandwidth_bytes_per_s; /* of each link; or */
     double bandwidth_ratio;       /* times as much */
-    double latency_ratio;         /* each message's overhead times as long, and */
-    int64_t latency_add_ns;       /* that much longer (or, below 0, shorter) */
+    double latency_ratio;         /* factor on each message's overhead, and */
+    int64_t latency_add_ns;       /* time added to it; may be negative */
 
     const struct dpro_compute_change *compute;
     size_t n_compute;
@@ -50,23 +50,23 @@ struct dpro_changes {
 
     /* Of jobs with parameter servers: */
     uint32_t n_servers;      /* 0: as it is */
-    uint64_t bigarray_bound; /* MXNet: elements from which on an array is parted over all servers;
-                                0: as it is */
-    double server_bandwidth_bytes_per_s; /* of the links of servers' own hosts; or */
+    uint64_t bigarray_bound; /* MXNet: arrays of so many elements or more are split over all
+                                servers; 0: as it is */
+    double server_bandwidth_bytes_per_s; /* of the links of servers on hosts of their own; or */
     double server_bandwidth_ratio;       /* times as much */
 
-    /* What a rank holds, and computes again: */
+    /* Memory of a rank: */
     const char *recompute;  /* modules by names or patterns, with commas between them; "all" blocks
                                that the model repeats, or all but every ceil(sqrt(n))-th of these
                                ("sqrt"), or "none"; a file: a JSON list of names, or a plan. NULL:
                                as it is */
-    uint32_t micro_batches; /* the step's batch is computed in so many, one after the other, and
-                               gradients are communicated with the last; 0: as it is */
+    uint32_t micro_batches; /* in which the step's batch is computed, one after the other; gradients
+                               are communicated with the last; 0: as it is */
     uint32_t batch_size;    /* of a rank; 0: as it is */
-    double batch_ratio;     /* the same against the recorded one, where that is not known; 0 */
+    double batch_ratio;     /* batch_size against the recorded one, if that is not known; 0 */
     int gradient_views;     /* 1: gradients are views of their buckets (DDP) */
 
-    /* How modules are computed; named as for `recompute`, "all" being the whole model: */
+    /* How modules are computed. They are named as for `recompute`, but "all" is the whole model: */
     const char *compile;   /* by torch.compile; NULL: as it is */
     const char *precision; /* "bf16": the whole model; "bf16=NAMES"; "fp32": none; NULL: as it is */
 
@@ -79,10 +79,10 @@ struct dpro_changes {
 struct dpro_whatif; /* a result; owns its memory, but borrows the model's */
 
 /* Predicts; *whatif is the caller's. `graph`, which the model was built from, is needed for delays
- * only. Where there is no model, as of jobs that shard parameters (dpro_graph_is_sharded), `model`
- * is NULL and the changed graph is replayed; then only `reshard`, `compute` and `delays` may be
- * set. Fails with DPRO_EUSAGE when a change makes no sense, DPRO_EFORMAT or DPRO_EIO when
- * buckets_path can't be read. */
+ * only. Jobs that shard parameters (dpro_graph_is_sharded) have no model: then `model` is NULL, the
+ * changed graph is replayed, and only `reshard`, `compute` and `delays` may be set. Fails with
+ * DPRO_EUSAGE when a change makes no sense, DPRO_EFORMAT or DPRO_EIO when buckets_path can't be
+ * read. */
 DPRO_API int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
                              const struct dpro_changes *changes, struct dpro_whatif **whatif,
                              struct dpro_error *err);
@@ -91,7 +91,7 @@ DPRO_API void dpro_whatif_destroy(struct dpro_whatif *whatif); /* NULL is fine *
 struct dpro_prediction {
     int64_t iteration_ns;   /* mean, steady state, without a profiler where that time is known
                                (dpro_model_unprofiled_ns) */
-    int64_t p50_ns, p95_ns; /* over draws of the measured iterations' computation */
+    int64_t p50_ns, p95_ns; /* over random draws of the measured iterations' computation */
     double uncertainty_pct; /* of iteration_ns: half the width of a 95 % interval for the job run at
                                another time on the same machine */
 };
@@ -100,15 +100,15 @@ struct dpro_prediction {
 enum dpro_uncertainty_source {
     DPRO_UNCERTAIN_LEARNT,     /* the numbers that the model learnt */
     DPRO_UNCERTAIN_ITERATIONS, /* few iterations were measured, and they differ */
-    DPRO_UNCERTAIN_MACHINE,    /* it is faster or slower at another time */
-    DPRO_UNCERTAIN_MODEL,      /* as the job ran, the model is off what was measured */
+    DPRO_UNCERTAIN_MACHINE,    /* the machine is faster or slower at another time */
+    DPRO_UNCERTAIN_MODEL,      /* the model's error for the job as it ran */
     DPRO_UNCERTAIN_CHANGE,     /* how far the changed job is from what was recorded */
     DPRO_UNCERTAIN_BATCH,      /* how long another batch takes, which was not recorded */
     DPRO_UNCERTAIN_COMPUTING,  /* how long modules take compiled, or in 16 bits */
     DPRO_N_UNCERTAINTY_PARTS
 };
-/* Standard errors, relative to the iteration as it ran, and with the changes; of the speedup, as a
- * number. The squares of all parts add up. */
+/* Standard errors, relative for the iteration as it ran and with the changes, absolute for the
+ * speedup. The squares of all parts add up. */
 struct dpro_uncertainty_part {
     double before, after, speedup;
 };
@@ -122,10 +122,10 @@ DPRO_API struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_
 /* "learnt numbers", "iterations", "machine drift", "model misfit", "extrapolation", "batch size",
  * "computing"; static. */
 DPRO_API const char *dpro_uncertainty_name(enum dpro_uncertainty_source source);
-/* Of memory, as it ran and with the changes. */
+/* The peak of memory, as it ran and with the changes. */
 DPRO_API struct dpro_memory_peak dpro_whatif_baseline_memory(const struct dpro_whatif *whatif);
 DPRO_API struct dpro_memory_peak dpro_whatif_memory(const struct dpro_whatif *whatif);
-/* FSDP's units, where their resharding was asked for. */
+/* A unit of FSDP, if resharding was asked for. */
 struct dpro_unit {
     const char *name; /* of its module; "": the model itself */
     int reshards_before, reshards;
@@ -135,7 +135,7 @@ DPRO_API struct dpro_unit dpro_whatif_unit(const struct dpro_whatif *whatif, uin
 /* The job with the changes; its strategy is the one that was evaluated. Borrowed; NULL: there is no
  * model. */
 DPRO_API const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif);
-/* Of this what-if; the model's are not repeated. */
+/* Warnings of this what-if, without the model's. */
 DPRO_API size_t dpro_whatif_n_warnings(const struct dpro_whatif *whatif);
 DPRO_API const char *dpro_whatif_warning(const struct dpro_whatif *whatif, size_t index);
 

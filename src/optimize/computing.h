@@ -11,20 +11,20 @@
 
 struct question;
 
-/* What each way to compute a module by itself wins of an iteration's work, mean over the ranks;
- * negative: it takes longer. */
+/* What each way to compute a module saves of an iteration's work, mean over the ranks; negative: it
+ * takes longer. */
 struct module_gain {
     int64_t ns[DPRO_N_COMPUTINGS];
     double std_ns[DPRO_N_COMPUTINGS];
-    unsigned ways; /* that may be proposed, as 1 << enum dpro_computing: what they cost is known, or
-                      assumed where the user insists, and he allowed them; 0: none */
+    unsigned ways; /* ways that may be proposed, as 1 << enum dpro_computing: allowed, and their
+                      cost is known, or assumed if that was asked for; 0: none */
 };
 /* [n_modules], in the arena. */
 struct module_gain *computing_gains(const struct dpro_model *model,
                                     const struct dpro_optimize_options *options,
                                     struct arena *arena);
 
-/* What the options allow, and how much is known of it. */
+/* What the options allow, and of how many modules it is known. */
 struct dpro_computing_search computing_known(const struct dpro_model *model,
                                              const struct dpro_optimize_options *options,
                                              const struct module_gain *gains);
@@ -32,34 +32,34 @@ struct dpro_computing_search computing_known(const struct dpro_model *model,
 /* A choice for all modules. */
 struct computing_choice {
     const char *name, *text; /* static */
-    bool is_usual;           /* what people do: the result is compared with it */
+    bool is_usual;           /* a usual choice, which the result is compared with */
     uint8_t *computing;      /* [n_modules] */
 };
 enum { MOST_COMPUTING_CHOICES = 9 };
-/* All that differ of what people do, and of what wins most of the computation alone, also without
- * compiling the whole model; returns how many; 0: nothing may be changed. */
+/* Lists different choices: the usual ones, and those that save most of the computation alone, also
+ * without compiling the whole model. Returns their number; 0: nothing may be changed. */
 uint32_t computing_choices(const struct dpro_model *model, const struct module_gain *gains,
                            struct arena *arena, struct computing_choice *choices);
 
-/* Computes each module so that most of the computation is won, or what lies within it: in ways of
- * these bits. Where it is compiled, delay_ns[module] is lost elsewhere; NULL: nothing is. */
+/* Chooses for each module, or for those within it, the way of these bits that saves most
+ * computation. Compiling a module costs delay_ns[module] elsewhere; NULL: nothing. */
 void computing_by_gain(const struct dpro_model *model, const struct module_gain *gains,
                        unsigned bits, const double *delay_ns, uint8_t *computing);
-/* Marks the tensors that are ready within the module's backward pass in a program, of which it
- * makes the last one ready at its end; whether there are any. */
+/* Marks the tensors that get ready within the module's backward pass in a program, if the last of
+ * them does so at its end. Returns whether there are any. */
 bool computing_gradients(const struct dpro_model *model, uint32_t program, uint32_t module,
                          bool *gradient_of);
 
-/* Appends candidates that differ in one bit of enum dpro_computing: of a module, of all modules
- * alike, of those within a module instead of it; also with the buckets of a module's gradients as
- * one (Theorem 3), where it is compiled. */
+/* Appends candidates that change one bit of enum dpro_computing: for a module, for all modules
+ * alike, or for those within a module instead of it; for a compiled module also with the buckets of
+ * its gradients merged (Theorem 3). */
 void computing_propose(const struct question *question, unsigned bit);
 
-/* Whether any module is computed otherwise than it is. */
+/* Whether any module is computed in another way than as it is. */
 bool computing_is_changed(const struct dpro_model *model, const struct dpro_strategy *strategy);
-/* A module's way, where none that it lies in has one; else 0. */
+/* A module's way, unless a module around it has one: then 0. */
 unsigned computing_way(const struct dpro_model *model, const struct dpro_strategy *strategy,
                        uint32_t module);
-/* False: a module is compiled that is recomputed, too, or part of one or has parts that are, which
- * no job can be given; or passes fuse ops, too, whose times are not known then. */
+/* False if a compiled module is also recomputed, or lies around or within a recomputed one, as no
+ * job can be given that; or if passes also fuse ops, whose times are then not known. */
 bool computing_is_possible(const struct dpro_model *model, const struct dpro_strategy *strategy);

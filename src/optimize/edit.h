@@ -15,7 +15,7 @@ static inline bool edit_is_of_buckets(const struct dpro_edit *edit)
 {
     return !edit_is_of_ops(edit) && !edit_is_of_modules(edit);
 }
-/* Whether the job's stack can be given what comes of it. */
+/* Whether the job's stack can be given the result of the edit. */
 bool edit_is_within(const struct model_capabilities *capabilities, const struct dpro_edit *edit);
 /* NULL: it can be made; else what is wrong with it (static). */
 const char *edit_check(const struct dpro_model *model, const struct dpro_strategy *strategy,
@@ -23,8 +23,8 @@ const char *edit_check(const struct dpro_model *model, const struct dpro_strateg
 /* NULL: done; else what is wrong with the edit (static), and the strategy is as it was. */
 const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
                        const struct dpro_edit *edit);
-/* Makes a strategy, which has room for any, what another one is after the edits. NULL: done; else
- * what is wrong with one of them. */
+/* Sets `to`, which has room for any strategy, to `from` after the edits. NULL: done; else what is
+ * wrong with one of them. */
 const char *edits_apply(const struct dpro_model *model, const struct dpro_strategy *from,
                         const struct dpro_edit *edits, uint32_t n, struct dpro_strategy *to);
 
@@ -37,5 +37,5 @@ struct candidates {
     ARRAY(struct dpro_edit) edits;
 };
 void candidates_fini(struct candidates *candidates);
-/* The edits from number `first` on are one, if there are any. */
+/* Makes a candidate of the edits from number `first` on, if there are any. */
 void candidates_add(struct candidates *candidates, size_t first);

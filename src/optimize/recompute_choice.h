@@ -15,8 +15,8 @@
 
 struct recompute_problem {
     uint32_t n_modules, n_places;
-    const int64_t *time_ns; /* [n_modules] that it adds, >= 0 */
-    const int64_t *alive;   /* [n_places] bytes where nothing is recomputed */
+    const int64_t *time_ns; /* [n_modules] time that recomputing it adds, >= 0 */
+    const int64_t *alive;   /* [n_places] bytes if nothing is recomputed */
     const int64_t *less;    /* [place * n_modules + module] bytes that the module's recomputation
                                takes away there; negative: it adds them. Modules are in the order of
                                their forward passes */
@@ -24,20 +24,20 @@ struct recompute_problem {
 
 struct recompute_result {
     bool fits;
-    bool is_exact; /* no choice that fits takes less time; of one that does not fit: none does */
+    bool is_exact; /* no choice that fits takes less time; if it does not fit: no choice does */
     bool is_chain;
     int64_t time_ns, peak_bytes;
 };
 
 int64_t recompute_time(const struct recompute_problem *problem, const bool *chosen);
 int64_t recompute_peak(const struct recompute_problem *problem, const bool *chosen);
-/* Fills in chosen[n_modules]. Where nothing fits, with what has the lowest peak that was found. */
+/* Fills in chosen[n_modules]; if nothing fits, the choice with the lowest peak found. */
 struct recompute_result recompute_choose(const struct recompute_problem *problem,
                                          int64_t budget_bytes, bool *chosen);
 
 /* ---- inside ---- */
 
-/* Places that matter for a budget: `need` is what has to be taken away. */
+/* The places above a budget; `need` is what has to be saved there. */
 struct recompute_rows {
     struct arena arena;
     uint32_t n_modules, n;
@@ -45,15 +45,15 @@ struct recompute_rows {
     const int64_t **less; /* [n] of the problem's */
     int64_t *need;
 };
-/* Whether all rows are content. */
+/* Whether the choice saves enough in all rows. */
 bool recompute_suffices(const struct recompute_rows *rows, const bool *chosen);
 
-/* recompute_chain.c: false where the rows are of no chain. *is_exact: it kept all states. Where
- * nothing suffices, *suffices is false and `chosen` undefined. `known_ns`: time of a choice that
- * suffices; INT64_MAX. */
+/* recompute_chain.c: returns false if the rows are not of a chain. *is_exact: it kept all states.
+ * If nothing suffices, *suffices is false and `chosen` undefined. `known_ns`: time of a known
+ * choice that suffices; INT64_MAX: none. */
 bool recompute_chain(const struct recompute_rows *rows, int64_t known_ns, bool *chosen,
                      bool *suffices, bool *is_exact);
-/* recompute_exchange.c: greedy, then exchanges; whether what it finds suffices. */
+/* recompute_exchange.c: greedy choice, then exchanges. Returns whether the result suffices. */
 bool recompute_exchange(const struct recompute_rows *rows, bool *chosen);
-/* Branch and bound from a choice, which suffices or not; whether it came to its end. */
+/* recompute_branch.c: branch and bound from any choice. Returns whether it finished. */
 bool recompute_branch(const struct recompute_rows *rows, bool *chosen, bool *suffices);

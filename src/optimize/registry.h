@@ -19,18 +19,18 @@ struct registered {
     const char *path;
     char *name;
     bool changes_numerics, rejected;
-    bool proposes, fuses; /* it has propose(), opfs_ns() */
-    unsigned computes;    /* bits of enum dpro_computing that it needs one of; 0: none. Without
-                             propose() it is computing_propose(). */
-    struct map times;     /* what opfs_ns() has said */
-    uint32_t n_known;     /* of a file: it has been asked about all runs of up to that many ops */
+    bool proposes, fuses; /* whether it has propose(), opfs_ns() */
+    unsigned computes; /* bits of enum dpro_computing, one of which must be allowed for it; 0: none.
+                          Without propose() it is computing_propose(). */
+    struct map times;  /* answers of opfs_ns() */
+    uint32_t n_known;  /* of a file: all runs of up to so many ops have been asked for */
 };
 struct registry {
     ARRAY(struct registered) passes;
     const struct dpro_optimize_options *options;
     struct dpro_edit *edits;          /* room for one candidate */
-    unsigned compressions, computing; /* that may be proposed now */
-    bool plain;                       /* tensor fusion alone */
+    unsigned compressions, computing; /* those that may be proposed now */
+    bool plain;                       /* only tensor fusion */
 };
 enum {
     PASS_TENSOR_FUSION,
@@ -45,13 +45,13 @@ enum {
 };
 extern const struct dpro_pass built_in_passes[N_BUILT_IN_PASSES]; /* passes.c */
 
-/* Those built in, and those of the options. A file without a pass is an error: DPRO_EFORMAT. */
+/* Registers the built-in passes and those of the options. DPRO_EFORMAT when a file has no pass. */
 int registry_init(struct registry *registry, const struct dpro_optimize_options *options,
                   struct dpro_error *err);
 void registry_fini(struct registry *registry);
-/* What opfs_ns() has said, of another model's ops. */
+/* Forgets the answers of opfs_ns(), for another model. */
 void registry_forget(struct registry *registry);
-/* Whether a pass is to be asked: it has not misbehaved, and does what the user allowed. */
+/* Whether a pass is to be asked: it is not rejected, and does only what the user allowed. */
 bool registry_uses(const struct registry *registry, const struct registered *entry);
 /* Reports why a pass is left out from now on. */
 void registry_reject(struct registry *registry, struct registered *entry, const char *format, ...)
@@ -68,27 +68,27 @@ struct question {
     const struct module_gain *gains;
     struct candidates *candidates;
 };
-/* All candidates of all passes, in their order, in place of those that were there. A pass that
- * misbehaves is reported and not asked again. */
+/* Replaces the candidates by those of all passes, in order. A pass that misbehaves is reported and
+ * not asked again. */
 void registry_collect(const struct question *question);
 
 /* ---- pass_process.c ---- */
 
-/* Appends all that the pass proposes; `room` holds DPRO_PASS_MAX_EDITS. False: it proposed more
- * edits in one than there is room for, and is not asked on. */
+/* Appends all that the pass proposes; `room` holds DPRO_PASS_MAX_EDITS. False: a candidate had more
+ * edits than that. */
 bool pass_propose(const struct dpro_pass *pass, const struct dpro_pass_view *view,
                   struct candidates *candidates, struct dpro_edit *room);
 
 /* A file's pass, in a child process. */
 struct child_question {
-    const struct dpro_pass_view *view; /* NULL: what it is, no more */
-    uint32_t least, most; /* 0: to propose; else opfs_ns() of all runs of so many ops, program by
-                             program, by number of ops, by first op; negative where it can't be */
+    const struct dpro_pass_view *view; /* NULL: only what the pass is */
+    uint32_t least, most; /* 0: propose; else opfs_ns() of all runs of so many ops, by program,
+                             number of ops and first op; negative: can't be fused */
 };
 struct child_answer {
     char name[64];
     int changes_numerics, proposes, fuses;
-    char why[256]; /* it was of no use; "" else */
+    char why[256]; /* why it was of no use; "": it was */
 };
 typedef ARRAY(int64_t) times_array;
 /* Appends candidates, or times. */
@@ -101,7 +101,7 @@ struct child_answer child_run(const char *path, const struct child_question *que
 struct step {
     uint32_t first, n;
     int64_t work_ns;
-    bool waits; /* for communication: it is never fused with the one before it */
+    bool waits; /* for communication, so it is never fused with the one before it */
 };
 struct step step_at(const struct dpro_model *model, const struct dpro_strategy *strategy,
                     uint32_t program, uint32_t op);

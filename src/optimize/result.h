@@ -8,7 +8,7 @@ struct dpro_optimum {
     struct arena arena;
     struct dpro_optimum_summary summary;
     const struct dpro_model *models[2]; /* by enum dpro_which, as all pairs here */
-    struct dpro_model changed;          /* has other servers, where the best is of such a one */
+    struct dpro_model changed; /* with the best number of servers, if that is not the job's */
     struct dpro_strategy strategies[2];
     struct memory_search memory;
     struct dpro_computing_search computing;
@@ -21,11 +21,11 @@ struct dpro_optimum {
     ARRAY(struct dpro_improvement) improvements;
 };
 
-/* finalists.c: chooses what becomes space->best, and fills in what is promised of it and of the
+/* finalists.c: chooses the result, space->best, and fills in the expected times of it and of the
  * other finalists. */
 void result_choose(struct dpro_optimum *optimum, struct space *space);
-/* result.c: what the best strategy is, how the job ran and how they differ, and what is sure of it;
- * after result_choose(). */
+/* result.c: fills in the best strategy, how the job ran, how they differ, and the uncertainty.
+ * After result_choose(). */
 void result_fill(struct dpro_optimum *optimum, struct space *space);
-/* decisions.c: what the best strategy fuses, of all ranks, and what makes it of the job's own. */
+/* decisions.c: what the best strategy fuses on all ranks, and how it differs from the job's own. */
 void result_decide(struct dpro_optimum *optimum);

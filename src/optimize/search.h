@@ -17,13 +17,13 @@ struct coarsened_view {
     bool differs;    /* from the original, in its tensors */
 };
 
-/* `coarsen`: tensors that are ready at once are one; `symmetry`: of ranks that run one program the
- * slowest stands for all. If more ranks than most_ranks are left, those that most gradients wait
- * for stand for all: then it is no longer the same job to the nanosecond. */
+/* `coarsen`: tensors that are ready together become one. `symmetry`: of ranks that run one program
+ * only the slowest is kept. If more than most_ranks ranks are left, only those that most gradients
+ * wait for are kept; then times are approximate. */
 void coarsened_view_make(const struct dpro_model *model, bool coarsen, bool symmetry,
                          uint32_t most_ranks, struct coarsened_view *view);
 void coarsened_view_fini(struct coarsened_view *view);
-/* The strategy of the original that one of the view stands for. */
+/* Translates a strategy of the view to one of the original. */
 void coarsened_view_expand(const struct coarsened_view *view, const struct dpro_strategy *from,
                            struct dpro_strategy *to);
 
@@ -33,25 +33,26 @@ void search_dynamic(struct space *space, double slowdown); /* dynamic.c */
 void search_paper(struct space *space);                    /* paper.c: Algorithm 1 */
 void search_local(struct space *space, bool plain); /* local_search.c: from space->best or ->plain
                                                      */
-/* Down from a strategy to where nothing helps. */
+/* Descends from a strategy until no candidate helps. */
 void search_descend(struct space *space, const struct dpro_strategy *from);
 void search_mcmc(struct space *space); /* mcmc.c: from space->best */
 
 /* ---- cycles.c: of Horovod ---- */
 
-/* Groups are looked for with cycles that are no longer than usual. */
+/* Limits the cycle time with which groups are searched to the usual one. */
 void cycles_prepare(struct dpro_model *model);
-/* What the job's own strategy takes, that fuses; its groups become a start. */
+/* The iteration time of the job's own strategy, which fuses; its groups become a start of the
+ * search. */
 int64_t cycles_baseline(struct space *space, const struct dpro_strategy *baseline);
-/* The best settings, if they are as good as the best groups, and no slower than `limit_ns` or than
- * those, become the best strategy. */
+/* Searches the settings. The best ones become the best strategy if they are about as good as the
+ * best groups, and no slower than `limit_ns`. */
 void cycles_search(struct space *space, const struct dpro_strategy *baseline, int64_t limit_ns);
 
 /* ---- placement.c: partitions over servers, and tensors' servers ---- */
 
 /* Whether that is all that the job's stack can be given. */
 bool placement_is_all(const struct dpro_model *model);
-/* From how the job ran. */
+/* Searches from how the job ran. */
 void search_placement(struct space *space, const struct dpro_strategy *baseline);
 
 /* ---- defaults.c: what frameworks do by themselves, and what a person would try ---- */
@@ -62,7 +63,7 @@ struct default_strategy {
     uint64_t first_bytes, cap_bytes; /* of buckets, as for buckets_by_cap() */
 };
 extern const struct default_strategy default_strategies[N_DEFAULTS];
-/* Whether a job's stack can be given it. */
+/* Whether a job's stack can be given the default strategy. */
 bool default_is_within(const struct model_capabilities *capabilities, uint32_t index);
 void default_make(const struct dpro_model *model, const struct computation *work, uint32_t index,
                   struct dpro_strategy *strategy);

@@ -9,7 +9,7 @@
 /* ---- computation.c, bound.c: a job's computation, as if nothing slowed it down ---- */
 
 /* Times are from when a rank has all that it waits for at once (MODEL_ALL), else from the
- * iteration's start; a round goes from there to there. */
+ * iteration's start. A round goes from one such point to the next. */
 struct computation_class { /* ranks of one program, or the slowest of them */
     double *ready_ns;      /* [tensor] its gradient is ready */
     double total_ns;       /* of a round's computation */
@@ -18,21 +18,21 @@ struct computation_class { /* ranks of one program, or the slowest of them */
 struct computation {
     struct computation_class *classes;
     uint32_t n_classes;
-    double *work_ns;     /* [op], scratch: of the program that is gone through */
+    double *work_ns;     /* [op] scratch, for the program at hand */
     bool drains;         /* every rank waits for all tensors at once */
-    double min_cycle_ns; /* no round is shorter: from where a tensor is waited for to where it is
+    double min_cycle_ns; /* no round is shorter: the time from waiting for a tensor until it is
                             ready again, and to communicate it */
 };
-/* Of the model under a strategy, as far as that fuses ops. */
+/* The computation of the model with the strategy's fused ops. */
 struct computation computation_of(const struct dpro_model *model,
                                   const struct dpro_strategy *strategy, struct arena *arena);
-/* Of another strategy: when tensors are ready, and how long a round is. */
+/* Changes it to another strategy: when tensors are ready, and how long a round is. */
 void computation_set(const struct dpro_model *model, const struct dpro_strategy *strategy,
                      struct computation *computation);
 /* When a tensor is ready on its last rank. */
 double computation_ready_ns(const struct computation *computation, uint32_t tensor);
 
-/* No strategy without compression that fuses the ops that this computation is of makes an iteration
+/* No strategy without compression, with the fused ops of this computation, makes an iteration
  * shorter. */
 int64_t lower_bound(const struct dpro_model *model, const struct computation *computation);
 
@@ -50,20 +50,18 @@ struct search {
     uint32_t n_rounds;
     int64_t baseline_ns, best_ns; /* of any space */
     ARRAY(struct dpro_improvement) improvements;
-    const struct memory_search *memory;  /* NULL: no strategy is made to fit any */
-    const struct dpro_strategy *modules; /* what is recomputed, in how many micro-batches and how
-                                            modules are computed in new strategies; NULL: as it is
-                                          */
+    const struct memory_search *memory;  /* NULL: there is no budget */
+    const struct dpro_strategy *modules; /* has the recomputed modules, micro-batches and ways to
+                                            compute of new strategies; NULL: the job's own */
     const char *stopped_by;              /* NULL: goes on */
     uint64_t random;
-    /* Without partial replay: instead of the replay of a whole graph; NULL: nothing. To count them.
-     */
+    /* Called without partial replay, for each replay of a whole graph; may be NULL. */
     int64_t (*whole)(struct space *space, const struct dpro_strategy *strategy);
-    /* To begin with; none where modules may be computed as they are alone. */
+    /* Choices of ways to compute modules, to start from; none if nothing is allowed. */
     struct computing_choice ways[MOST_COMPUTING_CHOICES];
     uint32_t n_ways;
     const struct dpro_strategy *alone; /* the best of communication alone; NULL: nothing else was
-                                          looked for, or it does not fit the memory */
+                                          searched, or it does not fit the memory */
 };
 
 struct worker { /* what a thread evaluates with */
@@ -76,12 +74,12 @@ struct space {
     struct search *search;
     const struct dpro_model *model;
     struct arena arena;
-    struct computation work;         /* with nothing fused, of search->modules */
+    struct computation work;         /* with search->modules and nothing fused */
     const struct module_gain *gains; /* [n_modules] */
     struct worker *workers;
     uint32_t n_workers;
     struct sync *sync;
-    struct dpro_strategy best, plain; /* plain: nothing but buckets in the order of tensors */
+    struct dpro_strategy best, plain; /* plain: only buckets in the order of tensors */
     int64_t best_ns, plain_ns;        /* INT64_MAX: none yet */
     /* the view of a strategy */
     struct dpro_pass_view view;
@@ -90,32 +88,32 @@ struct space {
     struct dpro_pass_program *programs;
     struct dpro_pass_module *modules;
     struct computation seen; /* of the strategy that was looked at last */
-    bool seen_changed;       /* its work is not that of `work` */
+    bool seen_changed;       /* its work differs from that of `work` */
     struct candidates candidates;
     times_array values; /* of candidates */
 };
 
 void space_init(struct space *space, struct search *search, const struct dpro_model *model);
-/* After another choice of search->modules. */
+/* To be called after search->modules changed. */
 void space_renew(struct space *space);
 void space_fini(struct space *space);
-/* One with room for any: a bucket for each tensor, and what makes the job fit its memory; or a copy
- * of `from`. */
+/* A strategy with room for any: with a bucket for each tensor and search->modules; or a copy of
+ * `from`. */
 struct dpro_strategy space_strategy(struct space *space);
 struct dpro_strategy space_copy_of(struct space *space, const struct dpro_strategy *from);
 void space_copy(const struct space *space, const struct dpro_strategy *from,
                 struct dpro_strategy *to);
 
-/* Its iteration time; noted if it is the best so far, or the best plain one. */
+/* The iteration time of a strategy. It is noted if it is the best so far, or the best plain one. */
 int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy);
-/* The same, of what is no start for other strategies: it is not noted. */
+/* The same, without noting it. */
 int64_t space_value(struct space *space, const struct dpro_strategy *strategy);
 void space_note(struct space *space, const struct dpro_strategy *strategy, int64_t ns);
 /* Looks at a strategy, for passes and theorems. */
 const struct dpro_pass_view *space_look(struct space *space, const struct dpro_strategy *strategy);
-/* All candidates of a strategy. */
+/* Collects all candidates for a strategy. */
 void space_collect(struct space *space, const struct dpro_strategy *strategy);
-/* Fills in values[] for the candidates that were collected, on all threads. */
+/* Evaluates the collected candidates on all threads; fills in values[]. */
 void space_evaluate_candidates(struct space *space, const struct dpro_strategy *strategy);
 /* t_sync(s, k), and the k that makes it least. */
 int64_t space_sync_ns(struct space *space, uint64_t size_bytes, uint32_t partitions);
@@ -130,7 +128,7 @@ static inline double search_uniform(struct search *search) /* [0, 1) */
     return (double)(search_random(search) >> 11) * 0x1p-53;
 }
 
-/* Little has changed over 5 rounds (paper, section 4.3; reference: 0.1 %). */
+/* Stops the search when little has changed over 5 rounds (paper, section 4.3; reference: 0.1 %). */
 struct convergence {
     int64_t best_ns;
     uint32_t n_quiet;

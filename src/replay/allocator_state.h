@@ -15,8 +15,8 @@ enum {
     LEAST_BLOCK = 512,
     SMALL_SIZE = 1 << 20,
     SMALL_SEGMENT = 2 << 20,
-    OWN_SEGMENT = 10 << 20, /* sizes from here on get segments of their own */
-    SEGMENT_UNIT = 2 << 20, /* of which those are multiples */
+    OWN_SEGMENT = 10 << 20, /* larger sizes get segments of their own, */
+    SEGMENT_UNIT = 2 << 20, /* which are multiples of this */
 };
 
 #define RANGE_DEFAULT ((uint64_t)1 << 40) /* of an expandable segment of an unlimited device */
@@ -24,7 +24,7 @@ enum {
 /* The free blocks of a stream, small or large. */
 struct pool {
     struct free_blocks free;
-    uint32_t unmapped; /* a treap, of expandable segments */
+    uint32_t unmapped; /* a treap, for expandable segments */
     uint32_t stream;
     bool small;
 };
@@ -34,17 +34,17 @@ struct allocator {
     struct allocator_device device;
     bool asks_device;     /* else `space` answers */
     bool rounds_up;       /* to parts of powers of two */
-    uint64_t limit;       /* of what is reserved, by memory_fraction; UINT64_MAX */
+    uint64_t limit;       /* of reserved memory, by memory_fraction; UINT64_MAX: none */
     uint64_t range_bytes; /* of an expandable segment; 0: the device has no limit */
     uint32_t n_taken;     /* segments so far */
     struct block_table table;
     struct block_ids ids;
     ARRAY(struct pool *) pools;
-    ARRAY(uint32_t) order; /* of the pools: the large ones first, by stream */
+    ARRAY(uint32_t) order; /* order of the pools: the large ones first, by stream */
     struct map pool_numbers;
-    uint32_t last_pool[2]; /* that was asked for; by `small` */
-    uint64_t n_asked[2];   /* how often a pool was; by `small` */
-    uint32_t waiting;      /* the first block that another stream uses still */
+    uint32_t last_pool[2]; /* the last pool that was asked for; by `small` */
+    uint64_t n_asked[2];   /* how often a pool was asked for; by `small` */
+    uint32_t waiting;      /* the first freed block that another stream still uses */
     struct device_space space;
     struct allocator_figures figures;
 };
@@ -175,17 +175,17 @@ static inline void note_peaks(struct allocator *a)
 
 /* ---- allocator_segments.c ---- */
 
-/* Of what is mapped at once. */
+/* The unit in which memory is mapped. */
 uint64_t granule(const struct allocator *allocator, const struct pool *pool);
-/* A block that no free block was found for: from the device, if need be after cached memory was
- * given back to it. NO_BLOCK: there is no room. */
+/* A new block from the device, if need be after giving cached memory back to it. NO_BLOCK: there is
+ * no room. */
 uint32_t find_or_make_room(struct allocator *allocator, struct pool *pool, uint64_t size);
-/* Gives back to the device what nobody holds, after all streams have ended what they do. */
+/* Gives all cached segments back to the device, after all streams have finished. */
 void release_cached(struct allocator *allocator);
 
 /* ---- caching_allocator.c ---- */
 
-/* The size of the block that a request gets at least. */
+/* The least size of the block for a request. */
 uint64_t allocator_rounded(const struct allocator *allocator, uint64_t bytes);
 /* Whether a request would be given a cached block, if the waiting block of that id were free. */
 bool allocator_would_fit(struct allocator *allocator, uint64_t waiting,

@@ -31,22 +31,23 @@ struct chain {
     const struct dpro_graph *g;
     struct dpro_graph delayed; /* g, where there are delays */
     const struct dpro_replay_options *options;
-    uint32_t *samples; /* those learnt from */
+    uint32_t *samples; /* the samples that are learnt from */
     uint32_t n_samples;
-    uint32_t stand_in;     /* the sample, or CHAIN_MEAN, that one left out is replayed with */
-    uint32_t first_sample; /* of the first main copy; the others follow in order */
-    bool drains;           /* before that copy everything runs dry */
-    bool leads;            /* before that copy is what led up to the first sample, from its begin */
+    uint32_t stand_in;     /* the sample, or CHAIN_MEAN, with which a left-out one is replayed */
+    uint32_t first_sample; /* sample of the first main copy; the others follow in order */
+    bool drains;           /* everything ends before that copy begins */
+    bool leads; /* the copy before it is the measured iteration that led up to the first sample */
     uint32_t n_warm_up;
-    uint32_t n_main;   /* copies that the prediction is the mean of, or the last of them if one
-                          sample is left out */
-    uint32_t n_kept;   /* warm-up, main, after: end times are kept for breakdown and path */
-    uint32_t n_copies; /* and the drawn ones */
+    uint32_t n_main; /* the prediction is the mean of these copies, or the last of them if a sample
+                        is left out */
+    uint32_t n_kept; /* warm-up, main, after: end times are kept for breakdown and path */
+    uint32_t n_copies; /* those and the drawn ones */
     uint32_t n_closed;
-    bool only_time;                     /* nothing is kept but what the iteration times need */
-    int64_t *mean_dur_ns, *mean_gap_ns; /* without the sample left out; NULL: the graph's own */
-    int64_t *draining_gap_ns;           /* of the last warm-up copy, if it drains */
-    int64_t *boundary_ns;               /* [copy * n_ranks + rank index]: ends of iterations */
+    bool only_time; /* only what the iteration times need is kept */
+    int64_t *mean_dur_ns,
+        *mean_gap_ns;           /* means without the left-out sample; NULL: the graph's own */
+    int64_t *draining_gap_ns;   /* of the last warm-up copy, if it drains */
+    int64_t *boundary_ns;       /* [copy * n_ranks + rank index]: ends of iterations */
     int64_t *work_begin_ns;     /* likewise: where they begin on the GPU, of ranks that are measured
                                    there */
     struct replay_copy *copies; /* the first n_kept */

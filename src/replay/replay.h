@@ -18,16 +18,15 @@ struct replay_copy {
     int64_t *end_ns;
     uint32_t *device_prev;          /* the op its device ran before; NULL unless asked for */
     const int64_t *dur_ns, *gap_ns; /* as given when it was opened; gap_ns may be NULL */
-    int64_t *shared_dur_ns;         /* where connections share links: dur_ns is this, in which what
-                                       was sent took as long as that made of it; else NULL */
+    int64_t *shared_dur_ns; /* with shared links: the durations that sharing gave; dur_ns points to
+                               it. Else NULL */
 };
 
 struct replay_hooks {
     void *arg;
     /* Lends a copy's durations until the copy is closed; *gap_ns may be left NULL: all zero. */
     void (*open)(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns);
-    /* Whoever wants to keep end_ns, device_prev or shared_dur_ns sets the field NULL and later
-     * frees the array. */
+    /* To keep end_ns, device_prev or shared_dur_ns, set the field NULL and free the array later. */
     void (*close)(void *arg, struct replay_copy *copy);
 };
 
@@ -35,17 +34,16 @@ struct replay_hooks {
 
 struct event_options {
     uint32_t n_copies;
-    const int64_t *dur_ns, *gap_ns; /* of all copies, where hooks don't lend others */
-    const int64_t *release_ns; /* by rank index: when ops without predecessors are ready, of the
-                                  first copy; NULL: 0 */
+    const int64_t *dur_ns, *gap_ns; /* of all copies for which hooks lend no others */
+    const int64_t *release_ns; /* by rank index: when the first copy's ops without predecessors are
+                                  ready; NULL: 0 */
     bool want_device_prev;
-    /* The order of dispatch in copy `order_copy`: room for n_ops ids. NULL: not wanted. */
+    /* Out: the order of dispatch in copy `order_copy`; room for n_ops ids. NULL: not wanted. */
     uint32_t *order;
     uint32_t order_copy;
 };
 
-/* hooks may be NULL: nobody wants the times. Returns whether a device ran an op of a copy after one
- * of a later copy. */
+/* hooks may be NULL. Returns whether a device ran an op of a copy after one of a later copy. */
 bool event_replay(const struct dpro_graph *graph, const struct event_options *options,
                   const struct replay_hooks *hooks);
 
@@ -59,33 +57,33 @@ int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_opti
 
 struct fixed; /* a schedule: the ops of an iteration in the order they run */
 
-/* Of `order`, which is the caller's and stays, as event_replay gives it for a copy. Cyclic: each
- * pass continues the one before. release_ns (not for cyclic ones; NULL: 0) is copied. */
+/* Makes a schedule of `order`, which event_replay gave for a copy and the caller keeps. Cyclic:
+ * each pass continues the one before. release_ns (not for cyclic ones; NULL: 0) is copied. */
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
                            const int64_t *release_ns);
 void fixed_destroy(struct fixed *fixed);
 /* Durations and gaps (NULL: 0) for the passes to come. */
 void fixed_set(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns);
 void fixed_pass(struct fixed *fixed);
-/* Slower, and counts the ops that were ready before the op that runs before them on their device:
- * with these durations the event-driven engine would have run them in another order. */
+/* Slower, and counts the ops that were ready before the op that runs before them on their device.
+ * With these durations the event-driven engine would run them in another order. */
 uint64_t fixed_pass_checked(struct fixed *fixed);
 /* Ends by op; device_prev (may be NULL) as in struct replay_copy. */
 void fixed_get(const struct fixed *fixed, int64_t *end_ns, uint32_t *device_prev);
 
 /* As event_replay, but the order comes from an event-driven replay of four copies with the
- * durations of the options, and then each copy is one pass. *n_violations as above. Where a device
- * runs ops of different copies in turns there is no order for one copy: true, and nothing is
+ * durations of the options; then each copy is one pass. *n_violations as above. If a device runs
+ * ops of different copies in turns, there is no order for one copy: returns true, and nothing is
  * replayed. */
 bool fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
                   const struct replay_hooks *hooks, uint64_t *n_violations);
 
 /* ---- delayed_graph.c: what `--delay` means to a replay and to a model alike ---- */
 
-/* *delayed is `graph` with other durations, of the mean and of every measured iteration, as the
- * options say (struct dpro_replay_options). Whoever then takes its times for `pace` times as long
- * gets what options add in milliseconds as they say; else pace is 1. Its durations are the arena's;
- * all else is borrowed from `graph`, and it is not to be destroyed. */
+/* Makes *delayed of `graph` with other durations, of the mean and of every measured iteration, as
+ * the options say (struct dpro_replay_options). `pace`: the caller will multiply all times by it,
+ * so milliseconds of the options are divided by it; else 1. Its durations are in the arena; all
+ * else is borrowed from `graph`, and it must not be destroyed. */
 int delayed_graph(const struct dpro_graph *graph, const char *const *options, size_t n, double pace,
                   struct arena *arena, struct dpro_graph *delayed, struct dpro_error *err);
 
@@ -94,14 +92,14 @@ int delayed_graph(const struct dpro_graph *graph, const char *const *options, si
 struct pull { /* edges by their target: predecessors of op i are pred[row[i] .. row[i + 1]) */
     uint32_t *row, *pred;
 };
-/* Its row is NULL where `row` is. */
+/* The result's row is NULL if `row` is. */
 struct pull pull_make(uint32_t n, const uint32_t *row, const uint32_t *succ, struct arena *arena);
 
 struct critical_span {
     const struct replay_copy *copies; /* by number; end_ns NULL where it was not kept */
     uint32_t n_copies;
     uint32_t copy, op; /* the path's last op */
-    int64_t start_ns;  /* where the path is cut; its end is that of the last op */
+    int64_t start_ns;  /* the path's start; it ends with the last op */
 };
 
 /* The path in `arena`, first op first, with times from span->start_ns. */
@@ -130,7 +128,7 @@ struct replayed_memory { /* of a rank */
     uint32_t n_holders, n_points;
 };
 
-/* Of each rank, in `arena`, by when the ops start and end; NULL: nothing tells. */
+/* The memory of each rank, in `arena`, by when ops start and end; NULL: not known. */
 struct replayed_memory *replay_memory(const struct dpro_graph *graph, const int64_t *start_ns,
                                       const int64_t *end_ns, struct arena *arena);
 
@@ -138,12 +136,12 @@ struct replayed_memory *replay_memory(const struct dpro_graph *graph, const int6
 
 struct reserved_memory {
     uint64_t peak_bytes;    /* 0: not known */
-    uint64_t refused_bytes; /* of the first request for which there is no room; 0: none */
+    uint64_t refused_bytes; /* size of the first request that does not fit; 0: none */
     uint32_t refused_op;    /* DPRO_NO_OP: before the iteration */
 };
 
-/* Of a GPU's allocator. */
+/* The settings of a GPU's allocator. */
 enum dpro_allocator_settings reserved_settings(const struct graph_memory *memory);
-/* What it reserves of the device, as the moments follow each other. */
+/* What it reserves of the device, with the moments in the given order. */
 struct reserved_memory reserved_memory(const struct graph_memory *memory, const uint32_t *moments,
                                        uint32_t n);

@@ -24,7 +24,7 @@ struct dpro_trace_options {
                                and preferred to the file's own metadata. NULL: metadata, else
                                rank<N>, rank_<N>, worker<N>, ..._<N>.json */
     int threads;            /* files read at once; 0: one a core */
-    int without_profile; /* 1: transport logs alone are enough (there is nothing to replay then) */
+    int without_profile;    /* 1: transport logs alone suffice; then there is nothing to replay */
     struct dpro_sink sink;
 };
 
@@ -66,25 +66,24 @@ DPRO_API const char *dpro_trace_warning(const struct dpro_trace *trace,
 /* What the transport logs hold. A connection is *joined* when both ends are here; bytes are paired
  * when both ends saw them. */
 struct dpro_transport_info {
-    uint32_t n_processes;   /* that have a transport log; 0: there is none */
+    uint32_t n_processes;   /* processes with a transport log */
     uint32_t n_connections; /* joined ones */
-    uint32_t n_one_sided;   /* connections of which one end only was recorded */
+    uint32_t n_one_sided;   /* connections with only one end recorded */
     uint64_t n_calls;
     uint64_t sent_bytes, received_bytes; /* over all connections */
     uint64_t paired_bytes;
-    uint64_t unpaired_bytes,
-        n_gaps;                /* within the record of one end, and seen by the other end only */
-    uint64_t edge_bytes;       /* seen by one end only where the other one did not record */
-    uint64_t n_messages;       /* gloo's */
-    uint64_t n_zmtp_frames;    /* ZeroMQ's */
-    uint64_t n_framing_breaks; /* where a message did not end at the next one's start */
-    uint64_t n_pushes;         /* messages with data to a parameter server, */
-    uint64_t n_pulls;          /* and from one; each counted where it was sent */
-    uint64_t n_collectives;    /* gloo's and key-value stores' spans in the profiles of these
-                                  processes */
-    uint64_t n_tied;           /* of them: those whose messages were found */
-    uint64_t n_checked;        /* of the tied ones: all-reduces and all-gathers of known size */
-    uint64_t n_exact;      /* of these: whose bytes, over all ranks, are what their size implies */
+    uint64_t unpaired_bytes, n_gaps; /* holes in one end's record that the other end filled */
+    uint64_t edge_bytes;             /* seen by one end while the other did not record */
+    uint64_t n_messages;             /* gloo's */
+    uint64_t n_zmtp_frames;          /* ZeroMQ's */
+    uint64_t n_framing_breaks;       /* where a message did not end at the next one's start */
+    uint64_t n_pushes;               /* messages with data to a parameter server, */
+    uint64_t n_pulls;                /* and from one; each counted where it was sent */
+    uint64_t n_collectives;          /* gloo's and key-value stores' spans in the profiles of these
+                                        processes */
+    uint64_t n_tied;                 /* of them: those whose messages were found */
+    uint64_t n_checked; /* of the tied ones: all-reduces and all-gathers of known size */
+    uint64_t n_exact;   /* of these: those whose bytes over all ranks are what their size implies */
     uint64_t n_in_buckets; /* collectives known to carry a certain bucket or unit of a sharded
                               model, so certain parameters */
     uint64_t n_lost;       /* records that the tracer could not keep */
@@ -127,8 +126,8 @@ DPRO_API struct dpro_fusion_info dpro_trace_fusion(const struct dpro_trace *trac
 DPRO_API int dpro_trace_export_net_csv(const struct dpro_trace *trace, const char *folder,
                                        struct dpro_error *err);
 
-/* How long the job's steps took without a profiler, just before and after the recorded window, by
- * dpro's own clock; means over the ranks. For comparing with: predictions don't use it. */
+/* Steps of the job without a profiler, just before and after the recorded window, by dpro's own
+ * clock; means over the ranks. For comparison: predictions don't use it. */
 struct dpro_unprofiled {
     uint32_t n_steps;                   /* 0: not recorded */
     int64_t mean_ns, median_ns, std_ns; /* std_ns -1: one step */
@@ -137,7 +136,7 @@ struct dpro_unprofiled {
 };
 DPRO_API struct dpro_unprofiled dpro_trace_unprofiled(const struct dpro_trace *trace);
 
-/* What the job's modules take in other ways, as 'dpro profile --probe' measured it. */
+/* Times of the job's modules computed in other ways, measured by 'dpro profile --probe'. */
 struct dpro_probes;
 DPRO_API const struct dpro_probes *dpro_trace_probes(const struct dpro_trace *trace); /* borrowed;
                                                                               NULL: not measured */

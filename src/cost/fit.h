@@ -6,19 +6,19 @@
 
 #include "cost/cost.h"
 
-/* A rank's mean part in the collective of a bucket. */
+/* A rank's mean times in the collective of a bucket. */
 struct fit_transfer {
     const struct graph_collective *collective;
     double size_bytes;
-    double took_ns;     /* the transfer: what follows its messages, or all of it */
-    double exchange_ns; /* its messages, from the last arrival on; 0: none are known */
-    double gaps_ns;     /* until its thread came to it, with nothing before it any more */
+    double took_ns;     /* the transfer op: what follows its messages, or the whole transfer */
+    double exchange_ns; /* its messages, from the last arrival on; 0: not known */
+    double gaps_ns;     /* time until its thread took it, after all before it was done */
 };
 
-/* What came from another process over a link: at a server from a rank, or the other way round. */
+/* A message over a link, at a server from a rank or at a rank from a server. */
 struct fit_served {
     uint32_t op, rank, server;
-    uint32_t from; /* the sender's op that it follows */
+    uint32_t from; /* the sender's op before it */
 };
 
 struct fitting {
@@ -34,8 +34,8 @@ struct fitting {
     ARRAY(struct fit_served) served;
 };
 
-/* The collective of the tensor's bucket if the tensor is the first in it, else NULL: for what is
- * done once a bucket. */
+/* The collective of the tensor's bucket if the tensor is the first in it, else NULL: for loops over
+ * buckets. */
 static inline const struct graph_collective *fit_bucket(const struct fitting *f, uint32_t tensor)
 {
     uint32_t bucket = f->coarse->bucket_of[tensor];
@@ -48,7 +48,7 @@ static inline struct dpro_estimate fit_within(double value, double share)
     return (struct dpro_estimate){value, share * value};
 }
 
-/* The mean of what was prior knowledge and of what was seen, each by how sure it is. */
+/* The mean of a prior and of what was seen, each weighted by its certainty. */
 static inline struct dpro_estimate fit_combine(struct dpro_estimate prior,
                                                struct dpro_estimate seen)
 {
@@ -80,15 +80,15 @@ static inline struct dpro_estimate sums_mean(const struct sums *sums)
 
 struct fit_point {
     double x, y, weight;
-    double held; /* how much of x there was while the rank computed */
+    double held; /* part of x while the rank computed */
 };
 typedef ARRAY(struct fit_point) fit_points;
 
-/* y = slope * x + base, both at least 0, by weighted least squares; with x all the same: through
- * the origin. */
+/* Fits y = slope * x + base, both at least 0, by weighted least squares; if all x are equal,
+ * through the origin. */
 void fit_line(const fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *base);
-/* y = slope * (x + k * held), for how much longer what is held up takes: *share = k / (1 + k) of
- * its rate is lost. False: the points don't tell that anything is. */
+/* Fits y = slope * (x + k * held): while the rank computes, a transfer loses *share = k / (1 + k)
+ * of its rate. False: the points show no loss. */
 bool fit_held(const fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *share);
 
 /* The median with its standard error; frees the times. */
@@ -103,38 +103,40 @@ struct fit_busy {
     uint32_t link;
     double bytes;
 };
-/* Sorts them, and joins those of a link that have no longer pause between them. How many are left.
- */
+/* Sorts the periods and joins those of a link with pauses of at most pause_ns. Returns how many are
+ * left. */
 size_t fit_busy_periods(struct fit_busy *busy, size_t n, int64_t pause_ns);
 
-/* Links by the messages of buckets. *start: what a busy period takes beside its bytes. */
+/* Learns links from the messages of buckets. *start: the time of a busy period beside its bytes. */
 void fit_bytes(const struct fitting *f, struct dpro_estimate *start);
 void fit_messages(const struct fitting *f);
-/* Whether what is known of most bytes is their messages. */
+/* Whether most bytes have known messages. */
 bool fit_has_messages(const struct fitting *f);
-/* Links by whole collectives, each taken to have had the wires for itself. */
+/* Learns links from whole collectives, each assumed to be alone on the link. */
 void fit_collectives(const struct fitting *f);
-/* Of collectives that nothing keeps from running at once. Whether they did. */
+/* Whether collectives that could run at the same time did; if so, learns from them. */
 bool fit_at_once(const struct fitting *f);
 
 /* ---- fit_interference.c ---- */
 
-/* And on hosts of one core each, a pack took twice as long while gradients were still computed. */
+/* On hosts of one core each, a pack took twice as long while gradients were still computed. */
 #define FIT_GRPC_HELD_SHARE ((struct dpro_estimate){0.4, 0.2})
 
-/* How much slower work is while something is on the wires. */
+/* Learns how much slower work is during communication. */
 void fit_interference(const struct fitting *f);
 
 /* ---- fit_reductions.c ---- */
 
-/* What all-reduces cost that run one after the other. With those of Horovod's its cycles are known,
- * too. False: too few were seen. */
+/* Learns the cost of all-reduces that run one after the other, and for Horovod its cycles. False:
+ * too few were seen. */
 bool fit_reductions(const struct fitting *f);
 
 /* ---- fit_servers.c ---- */
 
-enum { FIT_LONG_BYTES = 4096 }; /* what is shorter tells of messages, what is longer of bytes */
-/* Who the parameter servers are, and what they do. */
+enum {
+    FIT_LONG_BYTES = 4096
+}; /* shorter messages show the time of a message, longer ones that of bytes */
+/* Learns the parameter servers and their times. */
 void fit_servers(struct fitting *f);
 
 /* ---- fit_session.c ---- */

@@ -31,22 +31,22 @@ enum { CLOCK_ROUNDING_NS = 2000 };
 /* One iteration of one rank in one window. Bounds are on the rank's clock. */
 struct step {
     int64_t start_ns, end_ns;
-    int64_t program_start_ns, program_end_ns; /* of what the main thread does in it: the same,
-                                                 unless it asks an engine for work */
-    int64_t device_ns; /* how long it was on the GPU, where iterations are measured there */
+    int64_t program_start_ns, program_end_ns; /* bounds of the main thread's part; they differ only
+                                                 if it asks an engine for work */
+    int64_t device_ns; /* its duration on the GPU, if iterations are measured there */
     int64_t number;    /* the job's own number, or its position */
     uint16_t window;
-    bool timed;   /* its times may be learnt from (no execution trace was being recorded) */
+    bool timed;   /* its times may be learnt from, as no execution trace was being recorded */
     bool follows; /* the step before it in the array is the iteration before it in the job */
 };
 
-/* An iteration that nothing is learnt from, or from which it had better not be. */
+/* An iteration that is left out, or would better be. */
 struct left_out {
     int64_t number;
-    uint32_t rank;   /* index of the one that shows why */
-    bool leads;      /* it is the first of those that follow it */
-    bool incomplete; /* it holds next to nothing */
-    bool kept;       /* there is no other one */
+    uint32_t rank;   /* index of the rank that shows why */
+    bool leads;      /* it leads up to the first iteration that is used */
+    bool incomplete; /* it is nearly empty */
+    bool kept;       /* it is used, as there is no other one */
     char reason[LEFT_OUT_TEXT];
 };
 typedef ARRAY(struct left_out) left_out_array;
@@ -65,8 +65,9 @@ struct slice {
     uint32_t next;   /* device work: the next one of the same call; NO_ID: last */
 };
 
-/* Slices that are matched with each other between iterations: a CPU thread, a stream,
- * or all communication threads of a rank together (which of them takes a collective is chance). */
+/* Slices that are matched with each other between iterations: those of a CPU thread, of a stream,
+ * or of all communication threads of a rank together, as it is chance which of them takes a
+ * collective. */
 struct track {
     uint8_t kind;    /* enum dpro_device_kind */
     uint32_t source; /* index into the trace's tracks; NO_ID: several */
@@ -83,13 +84,13 @@ struct local_op {
     uint64_t size_bytes;
     uint32_t collective; /* index into the rank's collectives; NO_ID: none */
     uint32_t tensor;     /* string id in the trace; 0: none */
-    uint32_t gather;     /* as in struct dpro_graph, units being those of the recording's buckets */
+    uint32_t gather;     /* as in struct dpro_graph; units are the recording's buckets */
 };
 
 struct local_edge {
     uint32_t from, to;
     bool next; /* from the iteration before */
-    bool soft; /* read off the timeline; given up where it would close a cycle */
+    bool soft; /* inferred from the timeline; dropped if it would close a cycle */
 };
 
 /* A rank's part in a collective. */
@@ -101,15 +102,15 @@ struct local_collective {
     int32_t group_size;         /* 0: not recorded */
     int32_t peer;               /* point-to-point: the other rank; -1: not, or not recorded */
     int64_t sequence;           /* -1: not recorded */
-    uint32_t key;               /* 1 + that of a key-value store; 0: none */
+    uint32_t key;               /* 1 + its key in a key-value store; 0: none */
     uint64_t numel, size_bytes; /* 0: not recorded */
     uint32_t launch_span;       /* the framework's op that asked for it; NO_ID: unknown */
-    uint32_t bucket; /* that it carries, index into the recording's buckets; NO_ID: unknown */
+    uint32_t bucket; /* the bucket that it carries, index into the recording's; NO_ID: unknown */
     uint8_t end;     /* enum comm_end */
     uint32_t joined; /* index of the job's collective, once the graph has them */
 };
 
-/* One end of a transfer between processes that the framework's graph lists: what makes it, or what
+/* One end of a transfer between processes that the framework's graph lists: the op that makes or
  * takes it. */
 struct local_transfer {
     uint32_t key; /* string id */
@@ -118,7 +119,7 @@ struct local_transfer {
 
 struct local_tensor {
     uint32_t name;   /* string id, 0: none */
-    uint32_t output; /* of the node of that name, from 0 */
+    uint32_t output; /* output number of the node of that name */
     uint64_t size_bytes;
     uint32_t in, out;    /* local ops */
     uint32_t collective; /* index into the rank's collectives */
@@ -142,8 +143,8 @@ struct rank_build {
         struct step *at; /* an array */
         size_t n, cap;
         enum step_source source;
-        bool end_with_exchange; /* where the last of their exchanges begins */
-        uint32_t n_beyond;      /* that were too many */
+        bool end_with_exchange; /* steps end where their last exchange begins */
+        uint32_t n_beyond;      /* steps that were too many */
         uint32_t reference;     /* index of the reference iteration */
     } steps;
     uint32_t *sample_step; /* steps that every rank measured, in the job's order; from build.c */
@@ -155,12 +156,12 @@ struct rank_build {
     uint32_t main_track;
     uint8_t *phases;         /* per span, see span_phases.c */
     struct map named_scopes; /* see comm_scopes.c */
-    uint32_t *match;         /* slice of op o in step s at [s * n_timed + o], NO_ID: absent */
-    uint32_t *op_of_slice;   /* its reverse, while edges are looked for; NO_ID: none */
+    uint32_t *match;         /* slice of op o in step s at [s * n_timed + o]; NO_ID: absent */
+    uint32_t *op_of_slice;   /* its reverse, while edges are searched; NO_ID: none */
 
     struct {
-        uint32_t track; /* the stream that iterations are measured on; NO_ID: the marks are right */
-        uint32_t first, last; /* local ops: the first and the last that it computes */
+        uint32_t track; /* the stream that iterations are measured on; NO_ID: the CPU's marks */
+        uint32_t first, last; /* local ops: the first and the last of an iteration on it */
         struct dpro_pace times;
     } pace;
 
@@ -173,51 +174,51 @@ struct rank_build {
     ARRAY(struct local_transfer) sends, receives;
     uint32_t boundary; /* local op */
     uint32_t n_timed;  /* ops that have times; virtual ones come after them */
-    uint32_t n_slots;  /* ops that the pool's threads ran at once at most; 0: there is no pool */
+    uint32_t n_slots;  /* the most ops that the pool's threads ran at once; 0: no pool */
     struct {
-        uint32_t n;   /* of its own in an iteration; 0: servers update, or there are none */
-        bool in_turn; /* they run as their gradients come, see update_edges.c */
+        uint32_t n;   /* updates of its own in an iteration; 0: servers update, or none */
+        bool in_turn; /* they run in the order of their gradients, see update_edges.c */
     } updates;
     struct net_part *parts; /* see endpoints.h: of collective c in sample s at [c * n_samples + s];
                                NULL: no logs */
 
     /* times of op o in step s at [s * n_timed + o]; ABSENT: not measured */
     int64_t *start_ns, *end_ns;
-    int64_t *free_ns; /* when a session's link had brought what came before the op, or Horovod's
-                         thread or that of the updates was through with it; ABSENT: nothing did, or
-                         it is no such op. NULL: none has any */
-    int64_t *seen_start_ns, *seen_end_ns; /* of op o in the reference iteration, nothing cut off */
+    int64_t *free_ns; /* when the link of a session, Horovod's thread or that of the updates had
+                         finished what came before the op; ABSENT: nothing did, or another kind of
+                         op. NULL: no op has any */
+    int64_t *seen_start_ns, *seen_end_ns; /* of op o in the reference iteration, uncut */
 
     uint32_t *unit_requests; /* by unit of the recording: the last op before its backward pass asks
-                                for its parameters; NO_ID: it never does. NULL: no units */
+                                for its parameters; NO_ID: it does not. NULL: no units */
 
-    struct rank_memory *memory; /* see graph/memory; NULL: nothing tells */
+    struct rank_memory *memory; /* see graph/memory; NULL: not known */
 
     /* for warnings */
-    int64_t unmatched_ns; /* of an iteration, mean: GPU work that the reference iteration has not */
-    uint32_t n_bucket_conflicts; /* buckets of which recorder and profile say different things */
+    int64_t unmatched_ns; /* mean GPU work of an iteration that the reference iteration lacks */
+    uint32_t n_bucket_conflicts; /* buckets on which recorder and profile disagree */
 };
 
 /* find_steps.c: finds the iterations. Steps come out ascending in time. */
 void build_steps(struct rank_build *rank);
 
-/* pulled_copies.c: what MXNet's engine copies of what it pulled to where the program uses it. Adds
- * such a copy's span + 1, and that of the exchange that it is the end of, with its end. */
+/* pulled_copies.c: finds MXNet's copies of pulled parameters. Adds to the map such a copy's span +
+ * 1, and that of the exchange that it ends, each with the copy's end. */
 void build_find_stores(const struct rank_build *rank, struct map *stored_ns);
 
 /* cut_slices.c: cuts the tracks into slices, track by track and step by step, and joins calls with
  * the device work they launch. Needs steps. */
 void build_slices(struct rank_build *rank);
 
-/* gpu_pace.c: whether the CPU runs ahead of its GPU, so that iterations are to be measured there.
- * Needs slices. Then, once there are ops, which of them an iteration begins with there. */
+/* gpu_pace.c: finds whether the CPU runs ahead of its GPU, so that iterations are measured on the
+ * GPU. Needs slices. build_pace_ops then finds the ops with which an iteration begins there. */
 void build_pace(struct rank_build *rank);
 void build_pace_ops(struct rank_build *rank);
 
 /* How long a step took, between marks or on the GPU. */
 int64_t build_step_ns(const struct rank_build *rank, uint32_t step);
 
-/* span_phases.c: what each CPU span is part of: DPRO_OP_FW, BW, UPDATE, INPUT, by annotations,
+/* span_phases.c: the phase of each CPU span (DPRO_OP_FW, BW, UPDATE, INPUT), by annotations,
  * autograd and position. */
 void build_phases(struct rank_build *rank);
 
@@ -227,13 +228,13 @@ uint64_t build_step_hash(const struct rank_build *rank, uint32_t step);
 /* rank_ops.c: the ops of the reference iteration, and where each was found in every step. */
 void build_ops(struct rank_build *rank);
 
-/* Makes rank->free_ns; all are ABSENT. */
+/* Allocates rank->free_ns, all ABSENT. */
 void build_alloc_free_ns(struct rank_build *rank);
 
-/* Adds an op that no device runs and that has no times; returns it. */
+/* Adds an op without device and times; returns it. */
 uint32_t build_push_virtual(struct rank_build *rank, uint8_t kind, uint64_t size_bytes);
 
-/* Fills what is unknown in *c from a span and those around it: kind, sizes, group, peer. */
+/* Fills in what is unknown of *c from a span and those around it: kind, sizes, group, peer. */
 void build_learn_collective(const struct rank_build *rank, uint32_t span,
                             struct local_collective *c);
 
@@ -262,25 +263,24 @@ void build_tensors(struct rank_build *rank);
 /* unit_gathers.c: what FSDP does to gather the parameters of its units. Sets ops' `gather`. Needs
  * collectives. */
 void build_gathers(struct rank_build *rank);
-/* What a span, or one around it, gathers; 0: nothing. */
+/* What a span, or one around it, gathers, as GATHER(); 0: nothing. */
 uint32_t build_gather_of(const struct rank_build *rank, uint32_t span, bool *copies_out);
 /* The span, or the one around it, in which a unit's backward pass begins; NO_ID: there is none. */
 uint32_t build_pre_backward_of(const struct rank_build *rank, uint32_t span);
 enum unit_mark { UNIT_FORWARD_ENDS, UNIT_PREFETCHED, UNIT_BACKWARD_BEGINS, N_UNIT_MARKS };
-/* Whether a span marks something of a unit's, index into the recording's buckets. */
+/* Whether a span is a mark of a unit (index into the recording's buckets). */
 bool build_unit_mark(const struct rank_build *rank, uint32_t span, enum unit_mark *mark,
                      uint32_t *unit);
 
-/* comm_thread_queue.c: collectives that stood in a queue for one of several threads. Adds virtual
- * ops. */
+/* comm_thread_queue.c: edges of collectives that waited in a queue for one of several threads. Adds
+ * virtual ops. */
 void build_pool(struct rank_build *rank);
 
 /* Frees what only the rank itself needed, once its edges are known: slices, tracks, matches,
  * phases. */
 void build_forget(struct rank_build *rank);
 
-/* A key for what one call and its device work have in common; correlations may begin anew in each
- * window. */
+/* A key that a call and its device work share. Correlations may start again in each window. */
 static inline uint64_t build_correlation_key(uint64_t correlation, uint16_t window)
 {
     return map_mix(map_mix(correlation) + window) | 1;
@@ -301,22 +301,22 @@ static inline bool build_is_pool(const struct rank_build *rank, const struct tra
            rank->trace->tracks[track->source].pool;
 }
 
-/* Whether its slices are matched by what they are, in whatever order they come: a pool's, or what
- * came in from another process. */
+/* Whether its slices are matched in any order: those of a pool, or what came in from another
+ * process. */
 static inline bool build_is_unordered(const struct rank_build *rank, const struct track *track)
 {
     return build_is_pool(rank, track) || track->kind == DPRO_DEVICE_LINK_RX;
 }
 
-/* Whether an op is an exchange with servers, which no device runs. A name alone does not tell: a
- * kernel may have any. */
+/* Whether an op is an exchange with servers, which no device runs. The name alone does not suffice,
+ * as a kernel may have any. */
 static inline bool build_is_exchange(const struct rank_build *rank, uint32_t op)
 {
     return rank->ops.at[op].device == NO_ID &&
            (rank->classes[rank->ops.at[op].name] & NAME_EXCHANGE);
 }
 
-/* Where the times of an op in a step, or in a sample, are. */
+/* The index of the times of an op in a step, or in a sample. */
 static inline size_t build_at(const struct rank_build *rank, uint32_t step, uint32_t op)
 {
     return (size_t)step * rank->n_timed + op;

@@ -14,14 +14,14 @@
 struct rank_fact {
     struct dpro_rank_time time;
     int64_t path_ns; /* of the critical path, gaps included */
-    bool computes;   /* computation of it was recorded; else what hides communication and what idles
-                        is not known */
+    bool computes; /* its computation was recorded; else hidden communication and idle time are not
+                      known */
 };
 
 /* What a rank's iteration consists of. */
 enum { RANK_EXPOSED = 4, RANK_WAITING, RANK_IDLE, N_RANK_PARTS };
 struct rank_part {
-    const char *column, *name, *key; /* of a table; in full; of JSON */
+    const char *column, *name, *key; /* in a table; in full; in JSON */
     size_t at;                       /* in struct dpro_rank_time */
 };
 extern const struct rank_part rank_parts[N_RANK_PARTS];
@@ -29,7 +29,7 @@ int64_t rank_part_ns(const struct dpro_rank_time *time, int part);
 
 /* What a CPU call of a GPU's runtime is for. */
 enum call_class {
-    CALL_LAUNCH, /* also where nothing tells */
+    CALL_LAUNCH, /* also if not known */
     CALL_SYNC,
     CALL_MEMORY, /* allocates or frees */
     CALL_COPY,
@@ -61,31 +61,31 @@ struct comm_fact {
 struct part_fact {
     int rank;
     int kind;                                 /* enum dpro_op_kind, or contradiction.c's own */
-    const char *what;                         /* it does in it, "collectives"; static */
-    int64_t measured_ns, replayed_ns;         /* any of it was going on */
-    int64_t measured_sum_ns, replayed_sum_ns; /* all of it together */
+    const char *what;                         /* the part, "collectives"; static */
+    int64_t measured_ns, replayed_ns;         /* time in which any of it went on */
+    int64_t measured_sum_ns, replayed_sum_ns; /* its sum */
 };
 
 /* What a rank's device holds. */
 struct memory_fact {
     struct dpro_rank_memory memory;
-    uint8_t categories[DPRO_N_MEMORY_CATEGORIES]; /* that hold some of the peak, most first */
+    uint8_t categories[DPRO_N_MEMORY_CATEGORIES]; /* those with some of the peak, most first */
     uint32_t n_categories;
     uint32_t index;      /* of the rank */
     double error_pct;    /* of the peak against the measured one; NAN: not comparable */
     double capacity_pct; /* share of the device's memory, with what is reserved; NAN: not known */
 };
 struct memory_facts {
-    struct memory_fact *ranks; /* of which something is known */
+    struct memory_fact *ranks; /* ranks of which something is known */
     uint32_t n_ranks, n_unknown;
     uint32_t highest, lowest;                  /* of ranks, by their peaks */
     bool alike;                                /* their peaks are, to a percent */
-    uint32_t n_of_source[DPRO_MEMORY_UNKNOWN]; /* ranks that it tells of */
-    uint32_t n_bare; /* whose parameters are not known: nor is what else was there before the
-                        profile began */
+    uint32_t n_of_source[DPRO_MEMORY_UNKNOWN]; /* ranks known by it */
+    uint32_t n_bare; /* ranks whose parameters, and what else was there before the profile, are not
+                        known */
     uint32_t n_assumed, n_strange; /* by their allocators' settings */
-    uint32_t n_refused, refused;   /* that would not fit the device; the first of them */
-    bool can_record; /* nothing is known, nor was recorded, of a job that tells dpro's recorder */
+    uint32_t n_refused, refused;   /* ranks that would not fit the device; the first of them */
+    bool can_record;               /* nothing was recorded, but dpro's recorder could record it */
 };
 
 struct verdict_line {
@@ -94,7 +94,7 @@ struct verdict_line {
 };
 #define N_VERDICT 5
 
-#define PATH_GAP DPRO_N_OP_KINDS /* stands beside the op kinds where gaps are counted */
+#define PATH_GAP DPRO_N_OP_KINDS /* counts gaps beside the op kinds */
 
 struct report_facts {
     struct arena arena;
@@ -111,10 +111,10 @@ struct report_facts {
     int64_t predicted_ns, p50_ns, p95_ns;   /* -1: unknown */
     uint32_t n_drawn;                       /* what p50 and p95 are over; 0: the replayed ones */
     bool comparable;                        /* predicted with measured */
-    double error_pct;  /* predicted, and what the profiler took, against measured, signed; NAN: not
+    double error_pct;  /* predicted, with the profiler's cost, against measured, signed; NAN: not
                           comparable */
     double change_pct; /* the same, also for a what-if; 0 when unknown */
-    bool has_daydream; /* without sizes and a rate there is none */
+    bool has_daydream; /* there is none without sizes and a rate */
     struct dpro_daydream daydream; /* -1, NAN: there is none */
     double daydream_error_pct;     /* NAN: not comparable */
     struct dpro_validation validation;
@@ -131,9 +131,9 @@ struct report_facts {
     double unprofiled_median_error_pct;
 
     struct dpro_unprofiled_iterations outside; /* of the profile */
-    int64_t wire_profiler_ns;  /* what the profiler cost, as far as these iterations show it */
-    int64_t wire_error_ns;     /* standard error of that; 0: not known */
-    int64_t wire_predicted_ns; /* the prediction without it */
+    int64_t wire_profiler_ns;                  /* cost of the profiler by these iterations */
+    int64_t wire_error_ns;                     /* standard error of that; 0: not known */
+    int64_t wire_predicted_ns;                 /* the prediction less that */
 
     struct dpro_transport_info transport;
     struct dpro_fusion_info fusion;
@@ -143,12 +143,12 @@ struct report_facts {
     uint32_t n_ranks;
     struct rank_fact *ranks;
     bool has_gpu;
-    bool communicates; /* some rank does, as far as the trace tells */
+    bool communicates; /* some rank does, as far as the trace shows */
 
     const struct dpro_critical_op *path; /* borrowed */
     uint32_t n_path;
     int64_t path_ns;
-    int64_t servers_path_ns;       /* of it, parameter servers, which are no ranks */
+    int64_t servers_path_ns;       /* parameter servers' part of it */
     int64_t kind_ns[PATH_GAP + 1]; /* of the path, by op kind; PATH_GAP: between ops */
     int kinds[PATH_GAP + 1];       /* those that take time, longest first */
     int n_kinds;
@@ -159,7 +159,7 @@ struct report_facts {
     uint32_t longest_gap;                  /* index into path */
     struct name_fact *names;               /* longest first */
     uint32_t n_names;
-    const char *busiest; /* what GPUs compute longest, critical or not, borrowed; NULL: no GPU */
+    const char *busiest; /* what GPUs compute longest, critical or not; borrowed; NULL: no GPU */
     int64_t busiest_ns;  /* mean over the ranks */
 
     struct comm_fact *comms; /* most bytes first */
@@ -167,7 +167,7 @@ struct report_facts {
 
     uint32_t most_exposed; /* rank index that loses most to communication and waiting */
     uint32_t most_idle;    /* rank index */
-    bool any_computes;     /* some rank does, as far as was recorded */
+    bool any_computes;     /* some rank does, as far as recorded */
     int straggler;         /* the rank that at least half of the waiting is for; -1: none */
     int64_t straggler_ns;  /* waiting of the ranks that wait most for it */
     int64_t apart_ns;      /* of a single iteration: the last rank's start after the first's */
@@ -197,10 +197,10 @@ double facts_pct(int64_t part_ns, int64_t whole_ns); /* 0 of nothing is 0 */
 int64_t facts_launching_ns(const struct report_facts *facts);
 /* The GPU idles, and on the critical path the CPU is mostly at work to launch more. */
 bool facts_launch_bound(const struct report_facts *facts);
-/* Its size is known: a barrier's is 0. */
+/* Whether its size is known; a barrier's is 0. */
 bool facts_is_sized(const struct dpro_collective *collective);
 const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation"; static */
-/* That of the rank whose peak is the highest; NULL: nothing is known. */
+/* The memory of the rank with the highest peak; NULL: not known. */
 const struct memory_fact *memory_highest(const struct report_facts *facts);
 const char *memory_category_words(enum dpro_memory_category category); /* static */
 /* Fills facts->contradicts, known_to_ns, parts and contradiction from what is there. */

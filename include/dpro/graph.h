@@ -145,7 +145,7 @@ DPRO_API struct dpro_left_out dpro_graph_left_out(const struct dpro_graph *graph
 /* Iterations outside of the profile, as the transport logs show them. They give the profiler's cost
  * where no steps were timed without it (dpro_trace_unprofiled). Predictions don't use them. */
 struct dpro_unprofiled_iterations {
-    /* Of the rank whose log shows most of them; 0: no log shows enough. */
+    /* Number of iterations in the log of the rank with most of them; 0: no log has enough. */
     uint32_t n_iterations;
     int64_t mean_ns, std_ns; /* of one */
     /* A TensorFlow session with FULL_TRACE collects the logs of its tasks after each iteration,

@@ -74,7 +74,7 @@ struct dpro_bucket {
     uint32_t n_tensors;
     uint64_t size_bytes; /* of its uncompressed gradients */
     uint32_t partitions; /* 1: whole */
-    int32_t priority;    /* of those that are ready, the largest is launched first */
+    int32_t priority;    /* the largest of those ready is launched first */
     int server;          /* number of its parameter server, where that can be chosen; else -1 */
 };
 /* Neighbouring ops of a rank's computation that run as one (op fusion): `n` ops of `program` from

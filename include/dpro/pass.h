@@ -41,7 +41,7 @@ struct dpro_pass_tensor {
 struct dpro_pass_bucket {
     uint32_t first, n; /* its tensors: order[first], ... order[first + n - 1] */
     uint32_t partitions;
-    int32_t priority; /* of those ready, the largest is sent first; all equal: as they come */
+    int32_t priority; /* the largest of those ready is sent first; all equal: in order */
     uint64_t size_bytes;
     int64_t ready_ns, start_ns, end_ns;
     int critical; /* the critical path runs through its transfer */

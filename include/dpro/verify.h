@@ -33,15 +33,15 @@ DPRO_API int dpro_plan_read(const char *path, struct dpro_plan_summary *summary,
 
 struct dpro_verify;
 
-/* Reads what `n_runs` runs of the job wrote (dpro.verify-steps/1) at `paths`, in their order;
- * `summary` is the plan's, `problem` why there are no more of them, NULL: these are all. Fails with
+/* Reads the files (dpro.verify-steps/1) that `n_runs` runs of the job wrote at `paths`, in order.
+ * `summary` is the plan's; `problem` is why runs are missing, NULL: none are. Fails with
  * DPRO_EEMPTY when not one block of turns was measured; the message says why and what to do. On
  * success *verify is the caller's. */
 DPRO_API int dpro_verify_read(const char *const *paths, size_t n_runs,
                               const struct dpro_plan_summary *summary, const char *problem,
                               struct dpro_verify **verify, struct dpro_error *err);
-/* Whether a run that is one turn left its steps at `path`: DPRO_EEMPTY with the reason when it did
- * not. A host with parameter servers only leaves none, which is no error. */
+/* Checks that a run that is one turn left its steps at `path`: DPRO_EEMPTY with the reason when it
+ * did not. It is no error that a host with only parameter servers leaves none. */
 DPRO_API int dpro_verify_check_run(const char *path, struct dpro_error *err);
 DPRO_API void dpro_verify_destroy(struct dpro_verify *verify); /* NULL is fine */
 

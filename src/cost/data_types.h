@@ -32,7 +32,7 @@ struct data_types {
 /* Through which casts, one of the other, an operand is read. */
 enum cast_kind { CAST_OUT, CAST_IN_SCOPE, CAST_OF_GRADIENT };
 struct cast {
-    uint8_t kind, type; /* of what comes of it */
+    uint8_t kind, type; /* type of the result */
     uint32_t by;        /* a region; a scope; a function */
 };
 struct operand_read {
@@ -56,9 +56,10 @@ struct operand_types data_types_in(struct data_types *d, uint32_t op);
 void data_types_make(struct data_types *d, uint32_t op, uint32_t block);
 /* The type of a block that a library takes for its work. */
 uint8_t data_types_of_workspace(struct data_types *d, const struct graph_block *b);
-/* What an op makes in 32 bits by itself is put out in 16: sets that and returns true. */
+/* Sets the type of a block to 16 bits, and returns true, if the op computes it in 32 bits but puts
+ * it out in 16. */
 bool data_types_narrow(struct data_types *d, uint32_t op, uint32_t block);
-/* The type that a scope reads; TYPE_UNKNOWN: it is none. */
+/* The type that a scope reads; TYPE_UNKNOWN: the op is no scope. */
 uint8_t data_types_of_scope(const struct data_types *d, const struct graph_typed_op *op);
 uint32_t data_types_region(const struct data_types *d, const struct graph_typed_op *op);
 

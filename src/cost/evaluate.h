@@ -38,7 +38,7 @@ void evaluator_destroy(struct evaluator *evaluator); /* NULL is fine */
 
 /* The steady iteration, ns; INT64_MAX where it never ends. */
 int64_t evaluate(struct evaluator *evaluator, const struct dpro_strategy *strategy);
-/* An iteration of the model's own strategy, by an evaluator of its own. */
+/* The iteration time of the model's own strategy. Creates an evaluator for it. */
 int64_t evaluate_once(const struct dpro_model *model);
 /* After the evaluation of a strategy that fuses: makes buckets of what travelled together in the
  * last iteration. */

@@ -17,7 +17,7 @@ struct rank_class {
 struct evaluator {
     struct arena arena;
     const struct dpro_model *model;
-    const struct dpro_strategy *strategy; /* at hand */
+    const struct dpro_strategy *strategy; /* under evaluation */
     enum model_communication kind;
     uint32_t n_servers;
     struct model_program *merged; /* programs, ops between which nothing is communicated as one */
@@ -34,8 +34,8 @@ struct evaluator {
     struct evaluation result;
 };
 
-/* The part of its rate that computation keeps while a byte takes so long on its rank's link and
- * costs so much computing. */
+/* The share of its rate that computation keeps during communication, if a byte takes byte_ns on the
+ * link and costs cpu_ns of computing. */
 static inline double evaluator_rate(double cpu_ns, double byte_ns)
 {
     const double most = 0.9;

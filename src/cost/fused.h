@@ -12,8 +12,8 @@ uint32_t fused_find(const struct dpro_strategy *strategy, uint32_t program, uint
 const struct dpro_fused_op *fused_at(const struct dpro_strategy *strategy, uint32_t program,
                                      uint32_t op);
 
-/* The work that the strategy makes of an op. Ops are asked for in their order, *at is
- * fused_find()'s answer for the first of them. */
+/* The work of an op under the strategy. To be called for ops in order; *at begins as the result of
+ * fused_find() for the first of them. */
 static inline int64_t fused_work_ns(const struct dpro_model *model,
                                     const struct dpro_strategy *strategy, uint32_t program,
                                     uint32_t op, uint32_t *at)

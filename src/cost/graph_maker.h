@@ -49,8 +49,8 @@ uint32_t maker_op(struct maker *m, uint32_t after, enum dpro_op_kind kind, uint3
 /* Adds one without a device. */
 uint32_t maker_wait(struct maker *m, uint32_t after, uint32_t rank, const char *name,
                     double dur_ns);
-/* `to` waits for `from`, of its iteration or of the one before. Nothing, where one of them is
- * DPRO_NO_OP. */
+/* Adds an edge: `to` waits for `from` of its iteration, or of the one before. None if one of them
+ * is DPRO_NO_OP. */
 void maker_edge(struct maker *m, uint32_t from, uint32_t to);
 void maker_next(struct maker *m, uint32_t from, uint32_t to);
 /* Adds a collective's messages after `barrier`; returns the op with which it has ended. */

@@ -222,8 +222,8 @@ bool capabilities_allow(const struct model_capabilities *capabilities,
 struct strategy_bucket {
     uint32_t first, n;   /* of order; n > 0 */
     uint32_t partitions; /* > 0 */
-    int32_t priority; /* of those ready, the largest is launched first; all equal: as they come */
-    uint32_t server;  /* of its first part, MODEL_ANYWHERE */
+    int32_t priority;    /* the largest of those ready is launched first; all equal: in order */
+    uint32_t server;     /* of its first part, MODEL_ANYWHERE */
 };
 
 /* The result of edits, not their list: passes propose edits (optimize/edit.h), and an evaluation

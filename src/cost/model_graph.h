@@ -4,9 +4,8 @@
 
 #include "cost/model.h"
 
-/* The job under a strategy. Collectives follow one another in the order of `turns`, the buckets by
- * when they begin (NULL: as the strategy has them); at most n_streams are under way; of parameter
- * servers, what goes one way goes in that order. What they take from computation that goes on
- * meanwhile is not in it. */
+/* Makes the graph of the job under a strategy. `turns` has the buckets in the order in which they
+ * begin (NULL: the strategy's). Collectives follow it, at most n_streams at a time; with parameter
+ * servers, messages in one direction do. The slowing of computation is not in the graph. */
 int cost_graph_job(const struct dpro_model *model, const struct dpro_strategy *strategy,
                    const uint32_t *turns, struct dpro_graph **graph, struct dpro_error *err);

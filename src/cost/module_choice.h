@@ -6,7 +6,7 @@
 /* Which of a plan's lists. */
 enum module_list { MODULES_RECOMPUTED, MODULES_COMPILED, MODULES_IN_BF16 };
 
-/* Marks the modules that `text` chooses, as `recompute` in struct dpro_changes. Fails with
- * DPRO_EUSAGE where a name is none of the model's, or the model knows no modules. */
+/* Marks the modules that `text` names, as `recompute` in struct dpro_changes does. Fails with
+ * DPRO_EUSAGE when the model has no such module, or none at all. */
 int modules_choose(const struct dpro_model *model, const char *text, bool *chosen,
                    enum module_list of_plan, struct dpro_error *err);

@@ -4,7 +4,7 @@
 
 #include "cost/model_memory.h"
 
-/* Whether any call of the memory is computed in 16 bits, and not compiled so that a probe tells
+/* Whether any call is computed in 16 bits without being compiled in a way of which a probe measured
  * what it keeps (cost/compiled_memory.h). */
 bool memory_has_16_bits(const struct dpro_model *model, const struct model_memory *m,
                         const struct dpro_strategy *strategy);

@@ -20,9 +20,9 @@ enum { SERVERS_MOST = PLAN_MOST_SERVERS }; /* that can be predicted */
  * would. */
 void servers_change(struct dpro_model *model, uint32_t n_servers, struct arena *arena);
 
-/* Of the ranks on a rank's host, the first. */
+/* The first of the ranks on a rank's host. */
 uint32_t servers_host_of(const struct model_net *net, uint32_t rank);
-/* The nodes (sync.h) that a push goes from and to, or a pull; one node: it takes no link. */
+/* The nodes (sync.h) at the ends of a push or a pull; equal: it takes no link. */
 struct server_route {
     uint32_t from, to;
 };
@@ -30,7 +30,7 @@ struct server_route servers_route(const struct model_net *net, uint32_t rank, ui
                                   bool pulls);
 /* How many times as long as on a rank's link a byte takes on the node's. */
 double servers_slowness(const struct model_net *net, uint32_t node);
-/* Of a bucket's n parts. */
+/* The bytes of one of a bucket's n parts. */
 static inline double servers_part_bytes(uint64_t bucket_bytes, uint32_t part, uint32_t n)
 {
     return (double)(bucket_bytes * (part + 1) / n - bucket_bytes * part / n);

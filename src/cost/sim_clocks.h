@@ -60,7 +60,7 @@ static inline uint32_t next_clock(const struct simulation *s)
     return clock;
 }
 
-/* The clock whose jobs happen is left for when they have. */
+/* The clock whose jobs are being processed is updated after that. */
 static inline void find_next(struct simulation *s, uint32_t clock)
 {
     const struct sim_clock *c = &s->clocks[clock];

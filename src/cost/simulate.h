@@ -40,7 +40,7 @@ struct sim_executor {
     uint32_t clock, group;
     /* while it runs */
     uint32_t at, n_done; /* action, iterations */
-    uint32_t next;       /* of those that wait for one communication */
+    uint32_t next;       /* the next one that waits for the same communication */
     double reaches;      /* action `at`, by its clock */
     double done_ns[SIM_MOST_ITERATIONS + 1];
 };
@@ -87,7 +87,7 @@ struct sim_join {
 /* A link, or links that are alike and carry the same at the same time, or another thing that what
  * is under way shares equally. */
 struct sim_resource {
-    double slowness; /* a flow alone on it takes so many times as long as on a rank's link */
+    double slowness; /* ratio of the time of a flow alone on it to that on a rank's link */
     uint32_t n_flows;
 };
 
@@ -124,7 +124,8 @@ struct sim_clock {
 /* When what was issued may begin. */
 struct sim_gate {
     double cycle_ns; /* 0: at once; else in cycles, one group after the other */
-    bool fuses;      /* groups of up to fusion_bytes; else each communication by itself */
+    bool fuses; /* fuses what is ready in groups of up to fusion_bytes; else each communication is a
+                   group */
     uint64_t fusion_bytes;
     double negotiate_ns; /* of a cycle's first group */
     /* latency and wire time of a group */
@@ -142,7 +143,7 @@ struct sim_gate {
 struct simulation {
     struct sim_executor *executors;
     uint32_t n_executors;
-    uint32_t n_groups; /* of executors: each communicates a bucket by itself */
+    uint32_t n_groups; /* groups of executors, each of which communicates a bucket by itself */
     ARRAY(struct sim_communication) communications;
     ARRAY(struct sim_flow) flows;
     ARRAY(struct sim_join) joins;
@@ -158,7 +159,7 @@ struct simulation {
     /* while it runs */
     double *next_ns[16]; /* jobs of clocks; then the earliest of every few, and so on */
     uint32_t n_levels;
-    uint32_t clock;                               /* whose jobs happen */
+    uint32_t clock;                               /* the clock whose jobs are processed */
     uint32_t *flowing, n_flowing;                 /* channels with bytes on resources */
     uint32_t *queued, n_queued;                   /* flows in a link's queue */
     uint32_t *touched, n_touched;                 /* channels in which flows may begin */

@@ -43,11 +43,10 @@ struct dpro_memory_peak memory_peak_told(const struct dpro_model *model,
  * counts where the backward pass that needs it begins. */
 void memory_peaks(const struct dpro_model *model, const struct dpro_strategy *strategy,
                   uint32_t rank, const uint32_t *places, uint32_t n, uint64_t *peaks);
-/* Marks the blocks that the model repeats: of the modules that stand as numbers in one list
- * of one class, two or more, from which recomputing gives anything back; the outermost such lists.
- */
+/* Marks the blocks that the model repeats: two or more modules of one class, numbered in one list,
+ * whose recomputation frees anything; of nested lists the outermost. */
 void memory_repeated(const struct dpro_model *model, bool *modules);
-/* Of these, all but every ceil(sqrt(n))-th, which keeps what it makes: what is held grows with the
- * square root of their number (Chen et al., Training deep nets with sublinear memory cost, 2016),
- * whose segments of several blocks end where one is kept. */
+/* Marks all of these but every ceil(sqrt(n))-th, so that memory grows with the square root of their
+ * number (Chen et al., Training deep nets with sublinear memory cost, 2016). That paper's segments
+ * of several blocks end where a block is not marked. */
 void memory_square_root(const struct dpro_model *model, bool *modules);

@@ -294,7 +294,7 @@ static inline bool build_runs_collective(const struct rank_build *rank,
            (span->kind == SPAN_ANNOTATION && (rank->classes[span->name] & NAME_COMM_RUN));
 }
 
-/* Whether a track is a thread of an executor's pool: which of them runs an op is chance. */
+/* Whether a track is a thread of an executor's pool. Which of them runs an op is chance. */
 static inline bool build_is_pool(const struct rank_build *rank, const struct track *track)
 {
     return track->kind == DPRO_DEVICE_CPU_THREAD && track->source != NO_ID &&

@@ -6,7 +6,7 @@
 
 #include "plan/plan.h"
 
-/* What tells which of the job's models have which parameters; NULL: the trace doesn't. */
+/* The recording that lists the parameters of the job's models; NULL: the trace has none. */
 const struct recording *plan_recording(const struct dpro_trace *trace);
 
 /* Fills in a zeroed plan, all but uncertainty_pct and what writes its fused ops. */

@@ -107,9 +107,9 @@ struct step step_at(const struct dpro_model *model, const struct dpro_strategy *
                     uint32_t program, uint32_t op);
 /* Whether any pass fuses ops. */
 bool fuse_may(const struct registry *registry);
-/* Appends the edits that fuse n ops from `first` on in `program` and those alike: other ranks' at
- * the same place that make the same gradients ready. Their durations are the least that any pass
- * says (`entry` NULL), or this one; *ns is that of `program`. Appends none where that can't be;
+/* Appends the edits that fuse n ops from `first` on in `program`, and the same ops in other ranks'
+ * programs, which make the same gradients ready. Their durations are those of the pass `entry`, or
+ * the least of any pass (NULL); *ns is that of `program`. Appends none if they can't be fused;
  * returns how many. */
 uint32_t fuse_edits(const struct question *question, struct registered *entry, uint32_t program,
                     uint32_t first, uint32_t n, int64_t *ns);

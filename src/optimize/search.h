@@ -3,7 +3,7 @@
 
 #include "optimize/space.h"
 
-/* search.c: from beginning to end, of the job with so many parameter servers. */
+/* search.c: a whole search, of the job with n_servers parameter servers. */
 int search_one(const struct dpro_model *model, uint32_t n_servers,
                const struct dpro_optimize_options *options, struct dpro_optimum **optimum,
                struct dpro_error *err);

@@ -14,9 +14,9 @@ struct allocator_start {
     bool *is_ordered; /* by segment: its place in the order is known, not guessed by its address */
 };
 
-/* Undoes the history's requests, the last first, on what its segments hold. `allocator` knows how
- * sizes are rounded; blocks of which the record does not tell the size end where the next one
- * begins, if a free block between would be too small. */
+/* Undoes the history's requests, the last first, from the state of its segments. `allocator` knows
+ * how sizes are rounded. Blocks of unknown size end where the next one begins, if a free block
+ * between them would be too small. */
 void allocator_roll_back(const struct allocator_history *history, const struct allocator *allocator,
                          struct allocator_start *start);
 void allocator_start_fini(struct allocator_start *start);

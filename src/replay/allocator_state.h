@@ -70,7 +70,7 @@ static inline void unset_free(struct allocator *a, struct pool *pool, uint32_t b
         by_address_remove(&pool->unmapped, a->table.rows.at, b);
 }
 
-/* Makes the free neighbour of a block, which is in no set, part of the block. */
+/* Merges a block, which is in no set, with its neighbour, if that is free. */
 static inline void merge(struct allocator *a, struct pool *pool, uint32_t b, uint32_t other)
 {
     if (other == NO_BLOCK)
@@ -93,7 +93,8 @@ static inline void merge(struct allocator *a, struct pool *pool, uint32_t b, uin
     block_table_drop(&a->table, other);
 }
 
-/* A block of what lies behind the first `size` bytes of one; in no set, with that one's state. */
+/* Cuts a block after its first `size` bytes. Returns the rest as a block of the same state, in no
+ * set. */
 static inline uint32_t cut(struct allocator *a, uint32_t b, uint64_t size)
 {
     uint32_t rest = block_table_new(&a->table);

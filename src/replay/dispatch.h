@@ -44,7 +44,7 @@ struct share_sent {
 
 struct share *share_create(uint32_t n_streams);
 void share_destroy(struct share *share); /* NULL is fine */
-/* From now on it is to be sent. Time never goes back. */
+/* The op is to be sent from now on. Calls come in order of time. */
 void share_add(struct share *share, uint32_t stream, const struct share_item *item, int64_t now_ns);
 /* Goes on to next_ns. Returns whether something was sent then. */
 bool share_step(struct share *share, struct share_sent *sent);

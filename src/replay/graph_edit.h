@@ -4,8 +4,8 @@
 #include "base/arena.h"
 #include "graph/graph.h"
 
-/* Ops that are there once more, with what each waits for among them. On a rank they begin after an
- * op of it, and what followed that on its device waits for them. */
+/* Ops that are repeated, with their edges among them. On a rank they begin after an op of it, and
+ * what followed that op on its device waits for them. */
 struct op_copies {
     const uint32_t *ops;
     uint32_t n;
@@ -19,8 +19,8 @@ struct graph_edit {
     uint32_t n_copies;
 };
 
-/* *edited has what it changes in `arena`; all else is borrowed from the edit's graph, and it is not
- * to be destroyed. Which op stands for which: *from, by new op; *to, by old op, DPRO_NO_OP where it
- * is gone. */
+/* Makes *edited: what changes is in `arena`, all else is borrowed from the edit's graph, and it
+ * must not be destroyed. *from: by new op, the old one; *to: by old op, the new one, DPRO_NO_OP if
+ * it is gone. */
 void graph_edited(const struct graph_edit *edit, struct arena *arena, struct dpro_graph *edited,
                   const uint32_t **from, const uint32_t **to);

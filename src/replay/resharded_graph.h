@@ -10,9 +10,9 @@ struct resharding {
     uint32_t n_changed;
 };
 
-/* Those units are to free their parameters that `names` says: "all", "none", or names or patterns
- * with commas between them; all others keep them. *to has what it changes in `arena`; all else is
- * borrowed from `graph`, and it is not to be destroyed. Fails with DPRO_EUSAGE where the graph has
- * no such unit, or none at all. */
+/* Makes *to: the units in `names` ("all", "none", or names or patterns with commas between them)
+ * free their parameters, all others keep them. What changes is in `arena`, all else is borrowed
+ * from `graph`, and *to must not be destroyed. Fails with DPRO_EUSAGE when the graph has no such
+ * unit, or none at all. */
 int resharded_graph(const struct dpro_graph *graph, const char *names, struct arena *arena,
                     struct dpro_graph *to, struct resharding *resharding, struct dpro_error *err);

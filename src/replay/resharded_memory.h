@@ -3,7 +3,7 @@
 
 #include "replay/resharded_graph.h"
 
-/* `new_op`, by op: the op that stands for it in the changed graph. In `arena`, or borrowed from
+/* `new_op`: by op, its number in the changed graph. The result is in `arena`, or borrowed from
  * `memory`. */
 struct graph_memory resharded_memory(const struct graph_memory *memory,
                                      const struct resharding *resharding, const uint32_t *new_op,

@@ -53,7 +53,7 @@ struct comm_fact {
     const char *kind, *pattern; /* borrowed; pattern "": taken as a whole */
     uint32_t n_ranks, count;
     uint64_t size_bytes, n_messages; /* of all of them; size of a rank's contributions */
-    bool sized;                      /* size_bytes is known; else it is that of some of them */
+    bool sized;                      /* size_bytes is that of all of them; else only of some */
     uint32_t most_chunks, most_channels;
 };
 
@@ -184,7 +184,7 @@ struct report_facts {
     int64_t known_to_ns;     /* half the 95 % interval of the measured mean; -1: unknown */
     struct part_fact *parts; /* where it contradicts, or is far off: the worst first */
     uint32_t n_parts;
-    char contradiction[300]; /* which part does it; "": none stands out */
+    char contradiction[300]; /* the part that differs most; "": none stands out */
 
     struct verdict_line verdict[N_VERDICT];
 };
@@ -219,7 +219,7 @@ int facts_write(const struct dpro_report *report, FILE *out,
 const char *align_method(const struct dpro_graph *graph);
 /* The first n_clocks as a table. */
 void align_write_table(struct writer *writer, const struct dpro_graph *graph, uint32_t n_clocks);
-/* Fields of a JSON object: how the clocks fit together; whose clock it is. */
+/* Writes fields of a JSON object: how the clocks fit together; which clock it is. */
 void align_write_fields(struct writer *writer, const struct dpro_alignment *alignment);
 void align_write_host(struct writer *writer, const struct dpro_clock *clock);
 

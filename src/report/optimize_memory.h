@@ -6,8 +6,8 @@
 #include "base/writer.h"
 #include "report/words.h"
 
-/* A paragraph. Where a budget made the search change the job, or nothing fits, it is the verdict;
- * `time` says what it costs. */
+/* A paragraph. If a budget made the search change the job, or nothing fits, it is the verdict;
+ * `time` is the text of what it costs. */
 void optimize_memory_text(struct writer *writer, const struct dpro_optimize_report *report,
                           const char *time);
 /* What was tried; nothing where nothing had to be. */

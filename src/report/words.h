@@ -4,11 +4,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Texts of a number that last as long as the block that they stand in. */
+/* Numbers as text, in a buffer that lives as long as the enclosing block. */
 #define NUMBER_TEXT 32
 /* Milliseconds with the digits a reader needs: "0.42 ms", "118.3 ms", "12.4 s". */
 #define TIME(ns) words_time((char[NUMBER_TEXT]){""}, ns)
-/* "12.3"; "?" where it can't be said. */
+/* "12.3"; "?" if it is not known. */
 #define NUMBER(value, digits) words_number((char[NUMBER_TEXT]){""}, value, digits)
 /* "+12.3", "-0.4", "0.0". */
 #define SIGNED(value) words_signed((char[NUMBER_TEXT]){""}, value)

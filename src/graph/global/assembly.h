@@ -148,7 +148,7 @@ void assembly_fill(struct assembly *a);
  */
 void assembly_time(struct assembly *a);
 
-/* build_warnings.c: notes in the graph what was assumed, missing or left out, and tells the sink.
- */
+/* build_warnings.c: adds warnings on what was assumed, missing or left out to the graph, and sends
+ * them to the sink. */
 void assembly_warn_clocks(struct assembly *a);
 void assembly_warn(struct assembly *a);

@@ -4,8 +4,8 @@
 
 #include "graph/rank_build.h"
 
-/* update_edges.c: which of a worker's own updates is which in every step; sets rank->updates. Then
- * what each of them waits for. */
+/* update_edges.c: matches a worker's own updates between steps; sets rank->updates. Then adds the
+ * edges to them. */
 void rule_sort_updates(struct rank_build *rank);
 void rule_updates(struct rank_build *rank);
 
@@ -22,7 +22,7 @@ void rule_transfers(struct rank_build *rank);
 /* The main thread's last op -> boundary -> its first op. */
 void rule_thread_boundary(struct rank_build *rank);
 
-/* handovers.c: a thread that stood idle goes on when another one falls idle. */
+/* handovers.c: an idle thread goes on when another one falls idle. */
 void rule_handovers(struct rank_build *rank);
 
 /* gpu_edges.c: launch -> work, stream waits, synchronization, blocking copies. */

@@ -14,15 +14,15 @@
 /* Times of a block are those of its taking and of its giving back. */
 struct block_build {
     int64_t taken_ns, given_ns; /* BEFORE_WINDOW, AFTER_STEP */
-    uint64_t address;           /* 0: not said */
+    uint64_t address;           /* 0: not recorded */
     uint64_t size_bytes;
-    uint64_t previous; /* where no address is said: 1 + the block of its size before it; 0: none */
+    uint64_t previous; /* without an address: 1 + the block of the same size before it; 0: none */
     uint32_t span;     /* innermost one in which it was taken; NO_ID: none, or taken before */
     uint32_t held;     /* of what memory.json lists; NO_ID */
     uint32_t storage;  /* its number, see storages.c; NO_ID: none was found */
-    uint32_t is;       /* its index in the result; NO_ID: it was gone before the iteration */
+    uint32_t is;       /* its index in the result; NO_ID: gone before the iteration */
     uint64_t numel;    /* of its tensor; 0: not known */
-    bool in_forward;   /* it is older than the iteration, whose forward pass uses it */
+    bool in_forward;   /* it is older than the iteration and used by its forward pass */
     bool updates;      /* an optimizer takes it in */
     bool accumulated;  /* it was handed to a parameter as its gradient */
     bool unseen;       /* that it was given back is not recorded, but told by what came after */

@@ -48,7 +48,7 @@ struct endpoints {
     struct endpoint_log *logs;
     uint32_t n_logs;
     bool has_gloo, has_nccl, has_ps; /* any message, any step */
-    struct map comm_members;         /* of the collective at hand, by rank in NCCL's communicator */
+    struct map comm_members; /* members of the current collective, by rank in NCCL's communicator */
     endpoint_array found;
 };
 

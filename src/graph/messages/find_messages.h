@@ -43,7 +43,7 @@ struct link {
     char name[NET_ADDRESS_TEXT];
 };
 
-/* Of an address without its port. */
+/* A key for an address without its port. */
 static inline uint64_t message_address_key(const struct net_address *address)
 {
     uint64_t words[2] = {0, 0};

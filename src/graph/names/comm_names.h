@@ -17,14 +17,14 @@ enum comm_end {
 };
 
 struct comm_name {
-    const char *kind; /* "all_reduce", ...; NULL: the name does not tell; static */
+    const char *kind; /* "all_reduce", ...; NULL: not in the name; static */
     enum comm_end end;
 };
 
-/* What the kernel's name tells; false: the kernel is not known to communicate. The name is as CUDA
- * and HIP tools write it, demangled or not. */
+/* Looks up a kernel's name, as CUDA and HIP tools write it, demangled or not. False: the kernel is
+ * not known to communicate. */
 bool comm_name_of_kernel(const char *name, size_t len, struct comm_name *found);
 
-/* Whether a CPU op, or a range that somebody drew, is named for a collective: a kernel that is
- * launched right inside is communication even if its own name does not tell. */
+/* Whether a CPU op or a user's range is named for a collective. A kernel launched right inside such
+ * a one communicates, whatever its own name. */
 bool comm_name_is_scope(const char *name, size_t len);

@@ -21,8 +21,7 @@ static inline uint32_t dfg_node_of(const struct rank_build *rank, uint32_t op)
     return slice == NO_ID ? NO_ID : slice_span(rank, slice)->node;
 }
 
-/* By node: the one at the other end of a transfer within the rank, where it is what receives;
- * NO_ID. */
+/* By receiving node of a transfer within the rank: the node that sends; NO_ID: none. */
 uint32_t *dfg_find_senders(const struct rank_build *rank, struct arena *arena);
 
 /* What a node takes from, by i up to and with its number of inputs: the last one is its sender.
@@ -48,8 +47,7 @@ struct dfg_uses dfg_find_uses(const struct rank_build *rank, const uint32_t *sen
 /* node_phases.c: the phase (DPRO_OP_FW, ...) of each node. */
 uint8_t *dfg_find_phases(const struct rank_build *rank, struct arena *arena);
 
-/* Whether the ops of the rank's pools are tied by the framework's graph; else what tells is their
- * order in time. */
+/* Whether the ops of the rank's pools are ordered by the framework's graph; else by time. */
 static inline bool dfg_is_known(const struct rank_build *rank)
 {
     return rank->trace->n_dfg_nodes > 0;

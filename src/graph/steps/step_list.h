@@ -24,7 +24,7 @@ static inline size_t count_before(const i64_array *times, int64_t ns)
     return LOWER_BOUND(i, 0, times->n, times->at[i] < ns);
 }
 
-/* Appends a step, which is timed; none that lasts no time. */
+/* Appends a timed step, unless it is empty. */
 void steps_push(struct rank_build *rank, int64_t start, int64_t end, int64_t number,
                 uint32_t window);
 
@@ -47,6 +47,6 @@ void steps_cut_at_exchanges(struct rank_build *rank, uint32_t window, size_t fir
 /* loop_steps.c: the iterations of the main thread's loop. */
 void steps_from_period(struct rank_build *rank, uint32_t window);
 
-/* An iteration calls the executor for the same functions, one after the other; it begins with the
- * largest of them. */
+/* Iterations by calls of an executor: each calls the same functions in order, and begins with the
+ * largest. */
 void steps_from_executor(struct rank_build *rank, uint32_t class);

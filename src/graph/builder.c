@@ -298,7 +298,7 @@ static void make_rows(struct dpro_graph *g, edge_array *edges, uint32_t **row, u
 }
 
 /* Kahn's algorithm with the stack threaded through the counters: four bytes an op. */
-static int check_acyclic(const struct dpro_graph *g, struct dpro_error *err)
+int graph_check_acyclic(const struct dpro_graph *g, struct dpro_error *err)
 {
     uint32_t n = g->n_ops, op = 0;
     bool forward = true; /* graphs in time order need no more than this look */
@@ -361,7 +361,7 @@ int graph_builder_finish(struct dpro_graph_builder *b, struct dpro_graph **graph
     make_rows(g, &b->same, &g->row, &g->succ);
     if (has_next)
         make_rows(g, &b->next, &g->next_row, &g->next_succ);
-    int rc = check_acyclic(g, err);
+    int rc = graph_check_acyclic(g, err);
     if (rc < 0)
         return rc;
     for (; b->n_moved < N_FIELDS; b->n_moved++) {

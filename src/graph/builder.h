@@ -34,3 +34,6 @@ static inline int64_t graph_clamp_ns(int64_t ns)
 {
     return ns < 0 ? 0 : ns > GRAPH_TIME_MAX ? GRAPH_TIME_MAX : ns;
 }
+
+/* Fails with DPRO_EUSAGE where an op waits for itself within an iteration. */
+int graph_check_acyclic(const struct dpro_graph *graph, struct dpro_error *err);

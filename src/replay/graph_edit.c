@@ -54,6 +54,16 @@ static void number_kept(struct editor *e, uint32_t first, uint32_t n)
     }
 }
 
+/* The next work of the device, or the one before, from an op on; DPRO_NO_OP: none stays. */
+static uint32_t work_that_stays(const struct editor *e, const struct graph_rank *rank, uint32_t op,
+                                int step)
+{
+    while (op - rank->first_op < rank->n_ops &&
+           (e->edit->gone[op] || !(e->g->flags[op] & GRAPH_OP_GPU)))
+        op += (uint32_t)step;
+    return op - rank->first_op < rank->n_ops ? e->to[op] : DPRO_NO_OP;
+}
+
 static void number(struct editor *e, struct dpro_graph *out)
 {
     const struct dpro_graph *g = e->g;
@@ -79,8 +89,9 @@ static void number(struct editor *e, struct dpro_graph *out)
         rank.n_message_ops = e->n_ops - messages;
         rank.boundary = rank.boundary == DPRO_NO_OP ? DPRO_NO_OP : e->to[rank.boundary];
         if (rank.on_device) {
-            rank.first_work = e->to[rank.first_work];
-            rank.last_work = e->to[rank.last_work];
+            rank.first_work = work_that_stays(e, &g->ranks[r], rank.first_work, 1);
+            rank.last_work = work_that_stays(e, &g->ranks[r], rank.last_work, -1);
+            rank.on_device = rank.first_work != DPRO_NO_OP && rank.last_work != DPRO_NO_OP;
         }
         out->ranks[r] = rank;
     }
@@ -94,21 +105,25 @@ static void add(edge_array *edges, uint32_t from, uint32_t to)
     array_push(edges, ((struct edge){from, to}));
 }
 
-/* What stays on the op's device and followed what is gone follows the op. */
-static void bridge(struct editor *e, uint32_t op, uint32_t first)
+/* What stays on a device, or on none, and followed what is gone follows the op. A collective's
+ * barrier is of one rank, and lies on the way of all. */
+static void bridge(struct editor *e, edge_array *edges, uint32_t op, uint32_t first,
+                   uint32_t device)
 {
     const struct dpro_graph *g = e->g;
     e->stack.n = 0;
     array_push(&e->stack, first);
     while (e->stack.n > 0) {
         uint32_t at = e->stack.at[--e->stack.n];
-        if (e->seen[at] == e->epoch || g->rank[at] != g->rank[op])
+        if (e->seen[at] == e->epoch ||
+            (g->rank[at] != g->rank[op] && g->kind[at] != DPRO_OP_BARRIER))
             continue;
         e->seen[at] = e->epoch;
         if (e->edit->gone[at])
             array_append(&e->stack, g->succ + g->row[at], g->row[at + 1] - g->row[at]);
-        else if (g->device[at] == g->device[op])
-            add(&e->same, e->to[op], e->to[at]);
+        else if (g->rank[at] == g->rank[op] &&
+                 (g->device[at] == device || g->device[at] == DPRO_NO_DEVICE))
+            add(edges, e->to[op], e->to[at]);
     }
 }
 
@@ -123,12 +138,16 @@ static void keep_edges(struct editor *e)
             if (!e->edit->gone[g->succ[i]])
                 add(&e->same, e->to[op], e->to[g->succ[i]]);
             else if (g->device[op] != DPRO_NO_DEVICE)
-                bridge(e, op, g->succ[i]);
+                bridge(e, &e->same, op, g->succ[i], g->device[op]);
         }
+        e->epoch++;
         for (uint32_t i = g->next_row ? g->next_row[op] : 0; g->next_row && i < g->next_row[op + 1];
-             i++)
+             i++) {
             if (!e->edit->gone[g->next_succ[i]])
                 add(&e->next, e->to[op], e->to[g->next_succ[i]]);
+            else
+                bridge(e, &e->next, op, g->next_succ[i], g->device[g->next_succ[i]]);
+        }
     }
 }
 
@@ -204,7 +223,7 @@ static void add_copies(struct editor *e)
                 attach(e, r, group, ends, n_kept_edges);
 }
 
-/* Compressed rows; each edge once. */
+/* Compressed rows. */
 static void make_rows(struct editor *e, edge_array *edges, uint32_t **row, uint32_t **succ)
 {
     *row = arena_array(e->arena, (size_t)e->n_ops + 2, sizeof **row);

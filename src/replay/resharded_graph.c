@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/sort.h"
+#include "graph/builder.h"
 #include "replay/graph_edit.h"
 #include "replay/resharded_memory.h"
 
@@ -83,8 +84,21 @@ static int choose(const struct dpro_graph *g, const char *text, struct reshardin
 
 /* ---- what becomes of the ops ---- */
 
-static int copy_gather(const struct dpro_graph *g, uint32_t unit, struct op_copies *copies,
-                       struct arena *arena, struct dpro_error *err)
+/* The op before one on its device; DPRO_NO_OP: there is none. */
+static uint32_t op_before(const struct dpro_graph *g, uint32_t op)
+{
+    const struct graph_rank *rank = &g->ranks[g->rank[op]];
+    for (uint32_t from = rank->first_op; from < rank->first_op + rank->n_ops; from++)
+        for (uint32_t i = g->row[from]; i < g->row[from + 1]; i++)
+            if (g->succ[i] == op && g->device[from] == g->device[op])
+                return from;
+    return DPRO_NO_OP;
+}
+
+/* Where the op after which a unit is asked for goes, as part of another unit's gather, it is the
+ * one before that. */
+static int copy_gather(const struct dpro_graph *g, uint32_t unit, const bool *gone,
+                       struct op_copies *copies, struct arena *arena, struct dpro_error *err)
 {
     uint32_t n = 0, *ops = arena_array(arena, (size_t)n_gathers(g, unit, false) + 1, sizeof *ops);
     uint32_t *after = arena_alloc(arena, g->n_ranks * sizeof *after);
@@ -95,8 +109,11 @@ static int copy_gather(const struct dpro_graph *g, uint32_t unit, struct op_copi
             ops[n++] = op;
             on_gpu |= (g->flags[op] & GRAPH_OP_GPU) != 0;
         }
-    for (uint32_t r = 0; r < g->n_ranks; r++)
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        while (after[r] != DPRO_NO_OP && gone[after[r]])
+            after[r] = op_before(g, after[r]);
         whole &= after[r] != DPRO_NO_OP;
+    }
     *copies = (struct op_copies){ops, n, after};
     if (n == 0 || !whole)
         return dpro_error_set(err, DPRO_EUSAGE,
@@ -124,17 +141,22 @@ static int edit_ops(const struct dpro_graph *g, const struct resharding *r, stru
     struct op_copies *copies = arena_array(arena, (size_t)g->n_units + 1, sizeof *copies);
     struct graph_edit edit = {.graph = g, .gone = gone, .copies = copies};
     const uint32_t *from;
-    for (uint32_t u = 0; u < g->n_units; u++) {
-        for (uint32_t op = 0; op < g->n_ops && r->before[u] && !r->after[u]; op++)
-            gone[op] |= g->gather[op] == GATHER(u, true);
-        if (r->before[u] || !r->after[u])
-            continue;
-        int rc = copy_gather(g, u, &copies[edit.n_copies++], arena, err);
-        if (rc < 0)
-            return rc;
+    int rc = 0;
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        uint32_t unit = g->gather[op] ? GATHER_UNIT(g->gather[op]) : 0;
+        gone[op] = g->gather[op] == GATHER(unit, true) && r->before[unit] && !r->after[unit];
     }
+    for (uint32_t u = 0; u < g->n_units && rc == 0; u++)
+        if (!r->before[u] && r->after[u])
+            rc = copy_gather(g, u, gone, &copies[edit.n_copies++], arena, err);
+    if (rc < 0)
+        return rc;
     qsort(copies, edit.n_copies, sizeof *copies, by_request);
     graph_edited(&edit, arena, to, &from, new_op);
+    if (edit.n_copies > 0 && graph_check_acyclic(to, NULL) < 0)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "ranks ask for the parameters of their units in different orders: "
+                              "where these would be gathered again is not known");
     return 0;
 }
 

@@ -1,9 +1,12 @@
 """dpro whatif --reshard: what FSDP's units would take and hold if others of them kept their gathered parameters."""
+import gzip
 import json
 import os
+import shutil
+import tempfile
 import unittest
 
-from support import BUNDLED, USAGE, Case, dpro
+from support import BUNDLED, DONE, USAGE, Case, dpro
 
 SHARDED = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory")
 
@@ -60,6 +63,25 @@ class Resharding(Case):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", SHARDED, *args), USAGE, words)
         self.assert_error(dpro("whatif", BUNDLED, "--reshard", "all"), USAGE, "the job shards no parameters")
+
+    def test_a_rank_whose_profile_tells_otherwise_breaks_nothing(self):
+        for old, new in (('"FSDP::pre_backward', '"x'), ('"FSDP::all_gather (blocks.0)', '"x'), ('"FSDP::all_gather_copy_out', '"x'),
+                         ('"FSDP::post_forward', '"x'), ('"FSDP::backward_prefetch for blocks.0', '"FSDP::backward_prefetch for blocks.1'),
+                         ('FSDP::all_gather (blocks.1)', 'FSDP::all_gather (blocks.0)')):
+            with self.subTest(old=old), tempfile.TemporaryDirectory() as folder:
+                trace = shutil.copytree(SHARDED, os.path.join(folder, "trace"))
+                for name in ("kineto.json.gz", "kineto_et.json.gz"):
+                    path = os.path.join(trace, "host0", "rank1", name)
+                    with gzip.open(path, "rt", encoding="utf-8") as file:
+                        text = file.read()
+                    self.assertIn(old, text)
+                    with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
+                        file.write(text.replace(old, new))
+                for units in ("none", "all", "blocks.0"):
+                    result = dpro("whatif", trace, "--json", "--reshard", units)
+                    self.assertIn(result.code, (DONE, USAGE), result.err)
+                    if result.code == DONE:
+                        self.assertGreater(result.json["memory"]["peak_bytes"], 0)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 /* Fuzz target: the folder of a single process, kineto.json, et.json, memory.json and rank.json
- * parted by "\n==\n", to the blocks of its memory, their replay, and what-ifs of them. */
+ * parted by "\n==\n", to the blocks of its memory, their replay, and what-ifs of them; also of a
+ * job with FSDP's units. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -84,16 +85,19 @@ static int failed(int status, const struct dpro_error *err)
 static void ask(const struct dpro_graph *graph)
 {
     static const struct dpro_changes changes[] = {
-        {.recompute = "all"}, {.micro_batches = 2}, {.batch_size = 3, .recompute = "none"}};
+        {.recompute = "all"}, {.micro_batches = 2},    {.batch_size = 3, .recompute = "none"},
+        {.reshard = "all"},   {.reshard = "blocks.1"}, {.reshard = "none"}};
     struct dpro_error err = {0};
-    struct dpro_model *model;
-    if (failed(dpro_model_build(graph, NULL, &model, &err), &err))
+    struct dpro_model *model = NULL; /* there is none of a job that shards its parameters */
+    if (!dpro_graph_is_sharded(graph) && failed(dpro_model_build(graph, NULL, &model, &err), &err))
         return;
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         struct dpro_whatif *whatif;
         if (!failed(dpro_whatif_run(graph, model, &changes[i], &whatif, &err), &err))
             dpro_whatif_destroy(whatif);
     }
+    if (!model)
+        return;
     struct dpro_optimize_options options = {.memory_bytes = 1, .budget_s = 0.01, .threads = 1};
     struct dpro_optimum *optimum;
     if (!failed(dpro_optimize_run(model, &options, &optimum, &err), &err))

@@ -362,12 +362,11 @@ graphs='\012\211\002\012=\012+/job:worker/replica:0/task:100/device:CPU:0\022\01
 put xplane/session "A$worker"
 { printf '%b' "B$client" && printf '\n==\n' && printf '%b' "$worker" && printf '\n==\n' && printf '%b' "$graphs"; } >"$out/load/session"
 
-# a single process of two modules: profile with allocations and marks, execution trace, what was there before, the recorder's facts
-python3 - "$out/memory/whole" <<'END'
+# a single process of two modules: profile with allocations and marks, execution trace, what was there before, the recorder's facts; the
+# same with FSDP's units; with convolutions and without allocations
+python3 - "$out/memory/" <<'END'
 import json
 import sys
-
-events, nodes, number = [], [], 0
 
 
 def span(name, start, dur, cat="cpu_op", **args):
@@ -391,37 +390,68 @@ def block(at, address, size):
                    "args": {"Total Allocated": 4096, "Bytes": size, "Device Id": -1, "Device Type": 0, "Addr": address}})
 
 
-for step in range(3):
-    t = 1000 * step
-    span("ProfilerStep#%d" % step, t, 990, "user_annotation")
-    span("dpro.module:", t + 10, 300, "user_annotation")
-    for i in range(2):
-        span("dpro.module:blocks.%d" % i, t + 20 + 100 * i, 90, "user_annotation")
-        op("aten::linear", t + 30 + 100 * i, 60, [8 * i + 8, 500], [8 * i + 16], **{"Sequence number": 7 + 2 * step + i, "Fwd thread id": 0})
-        block(t + 35 + 100 * i, 4096 * (i + 1), 512)
-        block(t + 40 + 100 * i, 65536, 256)
-        block(t + 50 + 100 * i, 65536, -256)
-    for i in (1, 0):
-        start = t + 400 + 150 * (1 - i)
-        op("autograd::engine::evaluate_function: AddmmBackward0", start, 100, [8 * i + 16], [900 + i],
-           **{"Sequence number": 7 + 2 * step + i, "Fwd thread id": 1})
-        block(start + 10, 131072 * (i + 1), 128)
-        block(start + 50, 4096 * (i + 1), -512)
-    span("Optimizer.step#SGD.step", t + 800, 100, "user_annotation")
-    op("aten::add_", t + 810, 50, [500, 900], [500])
-    block(t + 870, 131072, -128)
-    block(t + 880, 262144, -128)
-parts = [{"schemaVersion": 1, "profile_memory": 1, "traceEvents": events, "baseTimeNanoseconds": 1000000000},
-         {"schema": "1.1.1-chakra.0.0.4", "pid": 9, "time": "x", "start_ts": 1, "finish_ts": 2, "nodes": [
-             {"id": 1, "name": "[pytorch|profiler|execution_trace|process]", "ctrl_deps": 1,
-              "inputs": {"values": [], "shapes": [], "types": []}, "outputs": {"values": [], "shapes": [], "types": []}, "attrs": []},
-             *nodes]},
-         {"schema": "dpro.memory/1", "device": "cpu", "when_ns": 1003000000, "capacity_bytes": 1000000,
-          "modules": [["", "Net"], ["blocks.0", "Block"], ["blocks.1", "Block"]],
-          "blocks": [["parameter", "blocks.0.weight", 524288, 2000], ["state", "blocks.0.weight", 528384, 2000]],
-          "freed": [["gradient", "blocks.0.weight", 131072, 128]]},
-         {"schema": "dpro.rank/1", "dpro": "0.1.0", "rank": 0, "world_size": 1, "pid": 9, "framework": "pytorch", "batch_size": 4,
-          "complete": True}]
-with open(sys.argv[1], "w", encoding="utf-8") as out:
-    out.write("\n==\n".join(json.dumps(part) for part in parts))
+def gather(unit, at):
+    for what in ("all_gather", "all_gather_copy_out"):
+        span("FSDP::%s (blocks.%d)" % (what, unit), at, 4, "user_annotation")
+        op("aten::empty", at + 1, 2, [], [800 + unit])
+        block(at + 2, 1048576 * (unit + 1) + at, 64)
+        at += 4
+
+
+model = {"name": "FSDPNet", "parallel": "fsdp", "parameters": [{"name": "blocks.0.weight", "size_bytes": 2000},
+                                                               {"name": "blocks.1.weight", "size_bytes": 2000}],
+         "fsdp": {"units": [{"name": "blocks.0", "parameters": [0]}, {"name": "blocks.1", "parameters": [1]}]}}
+for kind in ("whole", "sharded", "convolutions"):
+    events, nodes, number = [], [], 0
+    for step in range(3):
+        t = 1000 * step
+        span("ProfilerStep#%d" % step, t, 990, "user_annotation")
+        span("dpro.module:", t + 10, 300, "user_annotation")
+        for i in range(2):
+            span("dpro.module:blocks.%d" % i, t + 20 + 100 * i, 90, "user_annotation")
+            op("aten::linear", t + 30 + 100 * i, 60, [8 * i + 8, 500], [8 * i + 16],
+               **{"Sequence number": 7 + 2 * step + i, "Fwd thread id": 0})
+            block(t + 35 + 100 * i, 4096 * (i + 1), 512)
+            block(t + 40 + 100 * i, 65536, 256)
+            block(t + 50 + 100 * i, 65536, -256)
+            if kind == "sharded":
+                gather(i, t + 21 + 100 * i)
+                span("FSDP::post_forward (blocks.%d)" % i, t + 115 + 100 * i, 2, "user_annotation")
+            if kind == "convolutions":
+                op("aten::mkldnn_convolution", t + 95 + 100 * i, 14, [8 * i + 8, 500], [600 + i])
+                op("aten::empty", t + 105 + 100 * i, 1, [], [600 + i])
+        for i in (1, 0):
+            start = t + 400 + 150 * (1 - i)
+            op("autograd::engine::evaluate_function: AddmmBackward0", start, 100, [8 * i + 16], [900 + i],
+               **{"Sequence number": 7 + 2 * step + i, "Fwd thread id": 1})
+            if kind == "sharded":
+                span("FSDP::pre_backward (blocks.%d)" % i, start - 20, 15, "user_annotation")
+                if i == 0:
+                    gather(i, start - 18)
+            if kind == "convolutions":
+                op("aten::convolution_backward", start + 10, 80, [600 + i, 8 * i + 8, 500], [700 + i, 900 + i])
+                op("aten::empty", start + 40, 1, [], [700 + i])
+                op("aten::as_strided_", start + 42, 1, [700 + i], [700 + i])
+                op("aten::empty", start + 80, 1, [], [900 + i])
+            block(start + 10, 131072 * (i + 1), 128)
+            block(start + 50, 4096 * (i + 1), -512)
+        span("Optimizer.step#SGD.step", t + 800, 100, "user_annotation")
+        op("aten::add_", t + 810, 50, [500, 900], [500])
+        block(t + 870, 131072, -128)
+        block(t + 880, 262144, -128)
+    if kind == "convolutions":
+        events = [event for event in events if event["ph"] != "i"]
+    parts = [{"schemaVersion": 1, "profile_memory": 1, "traceEvents": events, "baseTimeNanoseconds": 1000000000},
+             {"schema": "1.1.1-chakra.0.0.4", "pid": 9, "time": "x", "start_ts": 1, "finish_ts": 2, "nodes": [
+                 {"id": 1, "name": "[pytorch|profiler|execution_trace|process]", "ctrl_deps": 1,
+                  "inputs": {"values": [], "shapes": [], "types": []}, "outputs": {"values": [], "shapes": [], "types": []}, "attrs": []},
+                 *nodes]},
+             {"schema": "dpro.memory/1", "device": "cpu", "when_ns": 1003000000, "capacity_bytes": 1000000,
+              "modules": [["", "Net"], ["blocks.0", "Block"], ["blocks.1", "Block"]],
+              "blocks": [["parameter", "blocks.0.weight", 524288, 2000], ["state", "blocks.0.weight", 528384, 2000]],
+              "freed": [["gradient", "blocks.0.weight", 131072, 128]]},
+             {"schema": "dpro.rank/1", "dpro": "0.1.0", "rank": 0, "world_size": 1, "pid": 9, "framework": "pytorch", "batch_size": 4,
+              "models": [model] if kind == "sharded" else [], "complete": True}]
+    with open(sys.argv[1] + kind, "w", encoding="utf-8") as out:
+        out.write("\n==\n".join(json.dumps(part) for part in parts))
 END

@@ -267,6 +267,47 @@ void add_collective(struct dpro_graph *g, const char *barrier, uint64_t size_byt
     g->collectives = list;
 }
 
+struct graph_memory *add_memory(struct dpro_graph *g)
+{
+    enum { MOST = 400 };
+    g->memory = arena_array(&g->arena, g->n_ranks, sizeof *g->memory);
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        struct graph_memory *m = &g->memory[r];
+        m->source = DPRO_MEMORY_ALLOCATIONS;
+        m->blocks = arena_array(&g->arena, MOST, sizeof *m->blocks);
+        m->moments = arena_array(&g->arena, MOST, sizeof *m->moments);
+        m->calls = arena_array(&g->arena, MOST, sizeof *m->calls);
+    }
+    return g->memory;
+}
+
+uint32_t add_block(struct graph_memory *m, uint64_t bytes, uint8_t category)
+{
+    m->blocks[m->n_blocks] = (struct graph_block){.size_bytes = bytes,
+                                                  .category = category,
+                                                  .taken = MEMORY_NONE,
+                                                  .given = MEMORY_NONE,
+                                                  .call = MEMORY_NONE};
+    return m->n_blocks++;
+}
+
+void add_moment(struct graph_memory *m, uint32_t block, bool gives, uint32_t op, uint16_t share)
+{
+    *(gives ? &m->blocks[block].given : &m->blocks[block].taken) = m->n_moments;
+    m->moments[m->n_moments++] =
+        (struct graph_moment){.op = op, .share = share, .gives = gives, .block = block};
+}
+
+void take_in_op(struct dpro_graph *g, uint32_t block, const char *op, uint16_t share)
+{
+    add_moment(g->memory, block, false, op_named(g, op), share);
+}
+
+void give_in_op(struct dpro_graph *g, uint32_t block, const char *op, uint16_t share)
+{
+    add_moment(g->memory, block, true, op_named(g, op), share);
+}
+
 static void check(int64_t rc)
 {
     if (rc < 0)

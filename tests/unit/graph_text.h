@@ -19,6 +19,16 @@ uint32_t op_named(const struct dpro_graph *graph, const char *name);
 void add_collective(struct dpro_graph *graph, const char *barrier, uint64_t size_bytes,
                     const char *members);
 
+/* Room for the memory of the graph's ranks, of which nothing is known yet. */
+struct graph_memory *add_memory(struct dpro_graph *graph);
+/* A block that is there before the iteration and after it; its moments come in their order. */
+uint32_t add_block(struct graph_memory *memory, uint64_t bytes, uint8_t category);
+void add_moment(struct graph_memory *memory, uint32_t block, bool gives, uint32_t op,
+                uint16_t share);
+/* Of the first rank's. */
+void take_in_op(struct dpro_graph *graph, uint32_t block, const char *op, uint16_t share);
+void give_in_op(struct dpro_graph *graph, uint32_t block, const char *op, uint16_t share);
+
 /* A small graph of up to 3 ranks and 24 ops, the same for the same seed; pick() then goes on
  * drawing from [0, n). */
 struct dpro_graph *random_graph(uint64_t seed);

@@ -30,50 +30,6 @@ static uint32_t text_id(struct dpro_graph *g, const char *text)
     return strtab_add(&g->names, text, strlen(text));
 }
 
-/* Room for the memory of the graph's ranks, of which nothing is known yet. */
-static struct graph_memory *add_memory(struct dpro_graph *g)
-{
-    enum { MOST = 400 };
-    g->memory = arena_array(&g->arena, g->n_ranks, sizeof *g->memory);
-    for (uint32_t r = 0; r < g->n_ranks; r++) {
-        struct graph_memory *m = &g->memory[r];
-        m->source = DPRO_MEMORY_ALLOCATIONS;
-        m->blocks = arena_array(&g->arena, MOST, sizeof *m->blocks);
-        m->moments = arena_array(&g->arena, MOST, sizeof *m->moments);
-        m->calls = arena_array(&g->arena, MOST, sizeof *m->calls);
-    }
-    return g->memory;
-}
-
-/* A block that is there before the iteration and after it. */
-static uint32_t add_block(struct graph_memory *m, uint64_t bytes, uint8_t category)
-{
-    m->blocks[m->n_blocks] = (struct graph_block){.size_bytes = bytes,
-                                                  .category = category,
-                                                  .taken = MEMORY_NONE,
-                                                  .given = MEMORY_NONE,
-                                                  .call = MEMORY_NONE};
-    return m->n_blocks++;
-}
-
-static void add_moment(struct graph_memory *m, uint32_t block, bool gives, uint32_t op,
-                       uint16_t share)
-{
-    *(gives ? &m->blocks[block].given : &m->blocks[block].taken) = m->n_moments;
-    m->moments[m->n_moments++] =
-        (struct graph_moment){.op = op, .share = share, .gives = gives, .block = block};
-}
-
-static void take(struct dpro_graph *g, uint32_t block, const char *op, uint16_t share)
-{
-    add_moment(g->memory, block, false, op_named(g, op), share);
-}
-
-static void give(struct dpro_graph *g, uint32_t block, const char *op, uint16_t share)
-{
-    add_moment(g->memory, block, true, op_named(g, op), share);
-}
-
 static void test_nothing_is_said_where_nothing_is_known(void **state)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> b:5@d0 -> end*; end => a");
@@ -124,12 +80,12 @@ static struct dpro_graph *training(void)
     uint32_t scratch = add_block(m, 900, DPRO_MEMORY_TEMPORARY);
     m->blocks[weight].name = text_id(g, "blocks.0.linear.weight");
     m->blocks[gradient].name = m->blocks[weight].name;
-    take(g, activation, "fw", ALL_OF_IT / 2);
-    take(g, gradient, "bw", ALL_OF_IT / 4);
-    give(g, activation, "bw", ALL_OF_IT);
-    take(g, scratch, "up", 0);
-    give(g, scratch, "up", ALL_OF_IT);
-    give(g, gradient, "up", ALL_OF_IT);
+    take_in_op(g, activation, "fw", ALL_OF_IT / 2);
+    take_in_op(g, gradient, "bw", ALL_OF_IT / 4);
+    give_in_op(g, activation, "bw", ALL_OF_IT);
+    take_in_op(g, scratch, "up", 0);
+    give_in_op(g, scratch, "up", ALL_OF_IT);
+    give_in_op(g, gradient, "up", ALL_OF_IT);
     m->calls[0] = (struct graph_call){.module = text_id(g, ""),
                                       .parent = MEMORY_NONE,
                                       .forward_last = 1,
@@ -194,10 +150,10 @@ static void test_a_delay_moves_the_peak(void **state)
     struct graph_memory *m = add_memory(g);
     uint32_t first = add_block(m, 100, DPRO_MEMORY_TEMPORARY),
              second = add_block(m, 50, DPRO_MEMORY_TEMPORARY);
-    take(g, first, "a", 0);
-    give(g, first, "a", ALL_OF_IT);
-    take(g, second, "b", ALL_OF_IT / 2);
-    give(g, second, "b", ALL_OF_IT);
+    take_in_op(g, first, "a", 0);
+    give_in_op(g, first, "a", ALL_OF_IT);
+    take_in_op(g, second, "b", ALL_OF_IT / 2);
+    give_in_op(g, second, "b", ALL_OF_IT);
     struct dpro_replay *r = run(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 100);
     dpro_replay_destroy(r);
@@ -278,10 +234,10 @@ static void test_a_gpu_reserves_segments(void **state)
     uint32_t old = add_block(m, 30 * MIB, DPRO_MEMORY_GRADIENT),
              new = add_block(m, 30 * MIB, DPRO_MEMORY_GRADIENT),
              activation = add_block(m, 4 * MIB, DPRO_MEMORY_ACTIVATION);
-    take(g, activation, "fw", 0);
-    give(g, old, "bw", 0);
-    take(g, new, "bw", 1);
-    give(g, activation, "bw", ALL_OF_IT);
+    take_in_op(g, activation, "fw", 0);
+    give_in_op(g, old, "bw", 0);
+    take_in_op(g, new, "bw", 1);
+    give_in_op(g, activation, "bw", ALL_OF_IT);
     struct dpro_replay *r = run(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 34 * MIB + 512);
     assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, (2 + 30 + 20) * MIB);
@@ -290,8 +246,8 @@ static void test_a_gpu_reserves_segments(void **state)
     /* what the iteration keeps is there when the next one takes its own */
     m->blocks[old].given = MEMORY_NONE;
     m->n_moments = 0;
-    take(g, new, "fw", 0);
-    give(g, old, "bw", 0);
+    take_in_op(g, new, "fw", 0);
+    give_in_op(g, old, "bw", 0);
     r = run(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, (2 + 30 + 30) * MIB);
     dpro_replay_destroy(r);
@@ -318,8 +274,8 @@ static struct dpro_rank_memory set_as(const char *text, uint64_t capacity)
     }
     add_block(m, 30 * MIB, DPRO_MEMORY_PARAMETER);
     uint32_t activation = add_block(m, 4 * MIB, DPRO_MEMORY_ACTIVATION);
-    take(g, activation, "fw", 0);
-    give(g, activation, "bw", ALL_OF_IT);
+    take_in_op(g, activation, "fw", 0);
+    give_in_op(g, activation, "bw", ALL_OF_IT);
     struct dpro_replay *r = run(g, NULL);
     struct dpro_rank_memory found = dpro_replay_memory(r, 0);
     found.refused_op = found.refused_op == op_named(g, "fw") ? 1 : found.refused_op;
@@ -383,9 +339,9 @@ static void test_what_makes_no_sense_does_no_harm(void **state)
     uint32_t huge = add_block(m, UINT64_MAX, DPRO_MEMORY_OTHER),
              before = add_block(m, UINT64_MAX, DPRO_MEMORY_OTHER),
              late = add_block(m, 10, DPRO_MEMORY_OTHER);
-    give(g, late, "a", 0); /* before it is taken */
-    take(g, huge, "a", 0);
-    take(g, late, "a", 0);
+    give_in_op(g, late, "a", 0); /* before it is taken */
+    take_in_op(g, huge, "a", 0);
+    take_in_op(g, late, "a", 0);
     add_moment(m, before, true, 4000, 0); /* in no op */
     m->moments[m->n_moments++] = (struct graph_moment){.block = 4000};
     m->moments[m->n_moments++] = (struct graph_moment){.block = huge, .gives = true};

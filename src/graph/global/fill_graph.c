@@ -418,17 +418,21 @@ static bool units_agree(const struct join *join)
     return join->n_ranks > 0;
 }
 
-/* Members' ops by what their rank says, barriers and messages by the members'. */
+/* Ops by what their rank says, a collective's on all ranks by what the first says. */
 static void fill_gathers(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
     for (uint32_t r = 0; r < a->join->n_ranks; r++)
         for (uint32_t o = 0; o < a->join->ranks[r].ops.n; o++)
             g->gather[a->first_op[r] + o] = a->join->ranks[r].ops.at[o].gather;
-    for (uint32_t j = 0; j < g->n_collectives; j++)
-        if (g->collectives[j].barrier != DPRO_NO_OP)
-            g->gather[g->collectives[j].barrier] =
-                g->gather[g->members[g->collectives[j].first_member].arrival];
+    for (uint32_t j = 0; j < g->n_collectives; j++) {
+        const struct graph_collective *c = &g->collectives[j];
+        uint32_t gather = g->gather[g->members[c->first_member].arrival];
+        if (c->barrier != DPRO_NO_OP)
+            g->gather[c->barrier] = gather;
+        for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
+            g->gather[g->members[m].arrival] = g->gather[g->members[m].transfer] = gather;
+    }
     for (uint32_t r = 0; r < a->join->n_ranks; r++)
         for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++) {
             enum message_op as = MESSAGE_CALL;

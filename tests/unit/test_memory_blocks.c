@@ -519,6 +519,85 @@ static void test_without_allocations_storages_live_from_their_first_use_to_the_l
     dpro_graph_destroy(g);
 }
 
+/* A convolution of 4 samples of 5 by a weight of 15, whose results are made by `maker`. */
+static struct dpro_graph *convolution_job(const char *maker)
+{
+    struct trace_text *timing = trace_text_begin(0, 1);
+    struct trace_text *t = trace_text_window(0, 1, "later.json");
+    for (int s = 0; s < 3; s++) {
+        int64_t at = 1000 * s;
+        struct trace_text *to = s < 2 ? timing : t;
+        int first = 20 * (2 - s);
+        trace_text_step(to, s, at, 1000);
+        op(to, "aten::randn", first + 1, at + 20, 30, "");
+        op(to, "aten::mkldnn_convolution", first + 2, at + 100, 100, "\"Sequence number\": 7");
+        op(to, maker, first + 3, at + 180, 2, "");
+        op(to, "aten::ones_like", first + 4, at + 260, 20, "");
+        op(to, "autograd::engine::evaluate_function: ConvolutionBackward0", first + 5, at + 300,
+           210, "\"Sequence number\": 7, \"Fwd thread id\": 1");
+        op(to, "aten::convolution_backward", first + 6, at + 305, 200, "");
+        op(to, maker, first + 7, at + 400, 2, "");
+        op(to, "aten::as_strided_", first + 8, at + 420, 2, "");
+        op(to, maker, first + 9, at + 495, 2, "");
+        op(to, "torch::autograd::AccumulateGrad", first + 10, at + 520, 20, "");
+    }
+    write_text("memory_rank0.json", HELD("[\"parameter\",\"weight\",1000,60]", ",\"freed\":[]"));
+    write_text("rank.json", "{\"schema\":\"dpro.rank/1\",\"rank\":0,\"world_size\":1,"
+                            "\"batch_size\":4,\"complete\":true}");
+#define INPUT           "[1, 10, 0, 20, 4, \"cpu\"]"
+#define WEIGHT          "[2, 11, 0, 15, 4, \"cpu\"]"
+#define OUTPUT          "[3, 12, 0, 12, 4, \"cpu\"]"
+#define OUTPUT_GRADIENT "[4, 13, 0, 12, 4, \"cpu\"]"
+#define INPUT_GRADIENT  "[5, 14, 0, 20, 4, \"cpu\"]"
+#define WEIGHT_GRADIENT "[6, 15, 0, 15, 4, \"cpu\"]"
+    struct trace_text *et = trace_text_execution("et_rank0.json");
+    trace_text_node(et, NODE("aten::randn", "1", "", INPUT));
+    trace_text_node(et, "," NODE("aten::mkldnn_convolution", "2", INPUT ", " WEIGHT, OUTPUT));
+    trace_text_node(et, "," NODE("aten::ones_like", "4", OUTPUT, OUTPUT_GRADIENT));
+    trace_text_node(et, "," NODE("aten::convolution_backward", "6",
+                                 OUTPUT_GRADIENT ", " INPUT ", " WEIGHT,
+                                 INPUT_GRADIENT ", " WEIGHT_GRADIENT));
+    trace_text_node(et, "," NODE("aten::as_strided_", "8", INPUT_GRADIENT, INPUT_GRADIENT));
+    trace_text_node(et,
+                    "," NODE("torch::autograd::AccumulateGrad", "10", WEIGHT_GRADIENT, ""));
+    static const char *const made[] = {"3", OUTPUT, "7", INPUT_GRADIENT, "9", WEIGHT_GRADIENT};
+    for (int i = 0; i < 6; i += 2) {
+        char text[300];
+        snprintf(text, sizeof text,
+                 ",{\"name\": \"%s\", \"id\": %s, \"rf_id\": %s, \"parent\": 0, "
+                 "\"inputs\": [], \"outputs\": [%s]}",
+                 maker, made[i], made[i], made[i + 1]);
+        trace_text_node(et, text);
+    }
+    return trace_text_graph();
+}
+
+static void test_a_convolution_on_a_cpu_makes_copies_of_what_it_takes_and_puts_out(void **state)
+{
+    struct dpro_graph *g = convolution_job("aten::empty");
+    const struct graph_memory *m = memory_of(g);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_blocks; i++) {
+        if (m->blocks[i].category != DPRO_MEMORY_WORKSPACE)
+            continue;
+        assert_int_equal(m->blocks[i].scales, m->blocks[i].size_bytes != 60);
+        n++;
+    }
+    assert_int_equal(n, 9);
+    /* weight, input, gradients of output and input; the copies for the weight's gradient */
+    assert_int_equal(peak_of(m), 60 + 80 + 48 + 80 + (48 + 80 + 60));
+    dpro_graph_destroy(g);
+}
+
+static void test_a_convolution_of_tensors_with_channels_last_makes_none(void **state)
+{
+    struct dpro_graph *g = convolution_job("aten::resize_");
+    const struct graph_memory *m = memory_of(g);
+    for (uint32_t i = 0; i < m->n_blocks; i++)
+        assert_int_not_equal(m->blocks[i].category, DPRO_MEMORY_WORKSPACE);
+    dpro_graph_destroy(g);
+}
+
 static void test_what_a_library_asks_for_scales_with_the_batch(void **state)
 {
     struct dpro_graph *g = training_job_with(true, true);
@@ -625,6 +704,8 @@ int main(void)
         cmocka_unit_test(test_without_a_list_tensors_tell_what_was_there_before),
         cmocka_unit_test(test_without_allocations_storages_live_from_their_first_use_to_the_last),
         cmocka_unit_test(test_an_execution_trace_without_its_profile_tells_nothing),
+        cmocka_unit_test(test_a_convolution_on_a_cpu_makes_copies_of_what_it_takes_and_puts_out),
+        cmocka_unit_test(test_a_convolution_of_tensors_with_channels_last_makes_none),
         cmocka_unit_test(test_what_a_library_asks_for_scales_with_the_batch),
         cmocka_unit_test(test_what_a_collective_makes_for_the_optimizer_is_a_gradient),
         cmocka_unit_test(test_what_a_collective_takes_for_itself_goes_with_it),

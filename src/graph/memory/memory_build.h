@@ -101,6 +101,9 @@ int32_t memory_device_of(const struct memory_build *b, const struct et_tensor *t
 /* storage_lives.c: blocks, moments and storages without a record of allocations. */
 void memory_find_lives(struct memory_build *b);
 
+/* convolution_copies.c: what they take within themselves. `nodes` by start, outer ones first. */
+void memory_add_convolution_copies(struct memory_build *b, const uint32_t *nodes, size_t n);
+
 /* older_storages.c: those that are older than the iteration. */
 void memory_bind_older(struct memory_build *b);
 

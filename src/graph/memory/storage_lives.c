@@ -3,8 +3,9 @@
  *
  * A storage is taken by the op that first puts it out and given back after its last use. Some live
  * longer: what a backward function reads, until that is over; a gradient until it is cleared; the
- * batch until the iteration is over. Unknown are what a library takes within an op, and what the
- * program keeps in a variable without using it, such as the model's output. */
+ * batch until the iteration is over. Unknown are what a library takes within an op other than a
+ * convolution (convolution_copies.c), and what the program keeps in a variable without using it,
+ * such as the model's output. */
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
@@ -244,6 +245,7 @@ void memory_find_lives(struct memory_build *build)
     list_clearings(&b);
     for (size_t i = 0; i < b.lives.n; i++)
         add_block(&b, &b.lives.at[i]);
+    memory_add_convolution_copies(build, b.nodes.at, b.nodes.n);
     array_sort(&build->moments, by_time);
     memory_order_bindings(build);
     array_fini(&b.lives);

@@ -119,12 +119,17 @@ def ratios(pairs):
     return found
 
 
+def count_peaks(python, count, model, configs):
+    """The batch size, and of each config the peak of each rank."""
+    found = train(python, "train_memory.py", model, "--steps", "2", "--configs", *configs, preload=count)
+    return found["batch_size"], {config: [max(rank["peak"]) for rank in ranks] for config, ranks in found["configs"].items()}
+
+
 def measure_peaks(python, count, model):
-    found = train(python, "train_memory.py", model, "--steps", "2", "--configs", *configs_of(model), preload=count)
+    batch_size, peaks = count_peaks(python, count, model, configs_of(model))
     others = train(python, "peer_memory.py", model, "--configs", *configs_of(model))
-    configs = {config: {"peak_bytes": [max(rank["peak"]) for rank in ranks], "ratio": None, **others[config]}
-               for config, ranks in found["configs"].items()}
-    return {"model": model, "batch_size": found["batch_size"], "configs": configs}
+    configs = {config: {"peak_bytes": peak, "ratio": None, **others[config]} for config, peak in peaks.items()}
+    return {"model": model, "batch_size": batch_size, "configs": configs}
 
 
 def measure_times(python, truth, args):

@@ -102,8 +102,8 @@ static bool read_seconds(const char *text, void *field)
 
 #define AT(member) offsetof(struct values, member)
 static const struct opt optimize_opts[] = {
-    OPT_OUTPUT("write the strategy as a plan into DIR: plan.json, what\nHorovod, BytePS and "
-               "torch.compile take, and a page to\nlook at, optimize.html"),
+    OPT_OUTPUT("write the strategy as a plan into DIR: plan.json, what\nHorovod and BytePS take, "
+               "and a page to look at,\noptimize.html"),
     CMD_OPT_JSON("dpro.optimize/1", ""),
     OPT_CHOICE("compress", "TYPE", read_compression, compressions, compressions,
                "also try gradients cast to TYPE for the transfer, which\nchanges what the job "

@@ -9,6 +9,7 @@ from support import BUNDLED, DPRO, ROOT, Case  # finds tools/, too
 import accuracy
 import accuracy_memory
 import accuracy_tables
+import measure_memory
 import memory_budget
 from accuracy_whatif import truth_of, whatif_row
 
@@ -113,9 +114,11 @@ class Budget(Case):
             self.assertEqual(len(memory_budget.print_table([facts(1.2, 0.01)], False)), 1)
         self.assertIn("accumulation   does not fit", out.getvalue())
 
-    def test_ratios_are_of_the_same_round(self):
-        found = {"as-is": [{"ms": [1, 1, 2, 2]}, {"ms": [1, 1, 2, 2]}], "x": [{"ms": [2, 2, 4, 4]}, {"ms": [2, 2, 4, 4]}]}
-        self.assertEqual(memory_budget.round_ratios(found, "x", 2, "ms"), [2, 2])
+    def test_ratios_are_to_the_turn_before(self):
+        def turn(ms):
+            return [[{"ms": ms, "cpu_ms": 1}, {"ms": ms, "cpu_ms": 1}], [{"ms": ms, "cpu_ms": 1}]]
+        self.assertEqual(measure_memory.ratios([(turn(2), turn(1)), (turn(8), turn(4))]),
+                         {"ratio": 2, "ratio_noise": 0, "cpu_ratio": 1, "cpu_ratio_noise": 0})
 
 
 class Memory(Case):

@@ -558,7 +558,8 @@ static struct dpro_graph *convolution_job(const char *maker)
                                  OUTPUT_GRADIENT ", " INPUT ", " WEIGHT,
                                  INPUT_GRADIENT ", " WEIGHT_GRADIENT));
     trace_text_node(et, "," NODE("aten::as_strided_", "8", INPUT_GRADIENT, INPUT_GRADIENT));
-    trace_text_node(et, "," NODE("torch::autograd::AccumulateGrad", "10", WEIGHT_GRADIENT, ""));
+    trace_text_node(et, "," NODE("torch::autograd::AccumulateGrad", "10",
+                                 INPUT_GRADIENT ", " WEIGHT_GRADIENT, ""));
     static const char *const made[] = {"3", OUTPUT, "7", INPUT_GRADIENT, "9", WEIGHT_GRADIENT};
     for (int i = 0; i < 6; i += 2) {
         char text[300];

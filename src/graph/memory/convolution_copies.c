@@ -18,12 +18,12 @@ struct convolution {
     const uint32_t *nodes; /* of the execution trace, by start */
     size_t n, next;        /* the next one that may lie in it */
     uint32_t span;
-    int64_t start_ns, end_ns;
+    int64_t end_ns, over_ns; /* the latter: of what has been looked at within it */
 };
 
-/* When one of its results is made, and when that has been copied to. */
+/* When one of its results is begun, is made, and has been copied to. */
 struct result {
-    int64_t made_ns, done_ns;
+    int64_t begun_ns, made_ns, done_ns;
 };
 
 static int64_t end_of(const struct trace_span *span)
@@ -66,14 +66,19 @@ static bool find_result(struct convolution *c, const struct et_tensor *tensor,
 {
     const struct trace_span *spans = c->b->trace->spans;
     const struct et_node *node = tensor->numel > 0 ? next_within(c) : NULL;
-    while (node && !(node->n_outputs == 1 && is_named(c->b, node, "aten::empty") &&
-                     outputs_of(c->b, node)->numel == tensor->numel))
-        node = next_within(c);
+    for (; node; node = next_within(c)) {
+        if (node->n_outputs == 1 && is_named(c->b, node, "aten::empty") &&
+            outputs_of(c->b, node)->numel == tensor->numel)
+            break;
+        c->over_ns = end_of(&spans[node->span]);
+    }
     if (!node)
         return false;
+    result->begun_ns = c->over_ns;
     result->made_ns = spans[node->span].start_ns;
     const struct et_node *shaped = next_within(c); /* once it has been copied to */
-    result->done_ns = MIN(end_of(&spans[shaped ? shaped->span : node->span]), c->end_ns);
+    c->over_ns = MIN(end_of(&spans[shaped ? shaped->span : node->span]), c->end_ns);
+    result->done_ns = c->over_ns;
     return true;
 }
 
@@ -98,28 +103,26 @@ static void copy_forward(struct convolution *c, const struct et_node *node)
     struct result result;
     if (node->n_inputs < 2 || node->n_outputs < 1 || !find_result(c, out, &result))
         return;
-    copy(c, &in[0], c->start_ns, result.made_ns);
-    copy(c, &in[1], c->start_ns, result.made_ns);
-    copy(c, out, c->start_ns, c->end_ns);
+    copy(c, &in[0], result.begun_ns, result.made_ns);
+    copy(c, &in[1], result.begun_ns, result.made_ns);
+    copy(c, out, result.begun_ns, c->end_ns);
 }
 
 static void copy_backward(struct convolution *c, const struct et_node *node)
 {
     const struct et_tensor *in = inputs_of(c->b, node), *out = outputs_of(c->b, node);
-    int64_t from_ns = c->start_ns;
     struct result result;
     if (node->n_inputs < 3 || node->n_outputs < 2)
         return;
     if (find_result(c, &out[0], &result)) {
-        copy(c, &in[0], from_ns, result.made_ns);
-        copy(c, &in[2], from_ns, result.made_ns);
-        copy(c, &out[0], from_ns, result.done_ns);
-        from_ns = result.done_ns;
+        copy(c, &in[0], result.begun_ns, result.made_ns);
+        copy(c, &in[2], result.begun_ns, result.made_ns);
+        copy(c, &out[0], result.begun_ns, result.done_ns);
     }
     if (find_result(c, &out[1], &result)) {
-        copy(c, &in[0], from_ns, result.made_ns);
-        copy(c, &in[1], from_ns, result.made_ns);
-        copy(c, &out[1], from_ns, c->end_ns);
+        copy(c, &in[0], result.begun_ns, result.made_ns);
+        copy(c, &in[1], result.begun_ns, result.made_ns);
+        copy(c, &out[1], result.begun_ns, c->end_ns);
     }
 }
 
@@ -133,7 +136,7 @@ void memory_add_convolution_copies(struct memory_build *b, const uint32_t *nodes
                                 .n = n,
                                 .next = i + 1,
                                 .span = node->span,
-                                .start_ns = span->start_ns,
+                                .over_ns = span->start_ns,
                                 .end_ns = end_of(span)};
         if (span->start_ns < b->start_ns || c.end_ns > b->end_ns)
             continue;

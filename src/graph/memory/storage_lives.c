@@ -206,7 +206,8 @@ static int64_t given_ns(const struct biographer *b, const struct life *life)
     if (life->accumulated && life->updates)
         return clearing_after(b, last_ns);
     for (uint32_t up = life->last_span; up != NO_ID; up = spans[up].parent)
-        if (build->rank->classes[spans[up].name] & NAME_BACKWARD)
+        if ((build->rank->classes[spans[up].name] & NAME_BACKWARD) &&
+            life->born_ns < spans[up].start_ns) /* it is handed to the function */
             last_ns = MAX(last_ns, end_of(&spans[up]));
     return last_ns >= build->end_ns ? AFTER_STEP : last_ns;
 }

@@ -59,6 +59,20 @@ def tensorflow_task():
     return name, index, number, n_chiefs + n_workers
 
 
+def n_local():
+    """Processes of the job on this machine."""
+    n = environment_number("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_LOCAL_SIZE", default=None)
+    task = tensorflow_task()
+    if n is not None or task is None:
+        return n or 1
+    try:
+        cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+        host = cluster[task[0]][task[1]].rpartition(":")[0]
+        return sum(address.rpartition(":")[0] == host for addresses in cluster.values() for address in addresses)
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return 1
+
+
 def place():
     """(rank, world size, local rank) as the launcher said it, (0, 1, 0) where none did."""
     rank = environment_number("HOROVOD_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", default=None)
@@ -198,7 +212,7 @@ class Job:
         return None
 
     def probe(self, settings, folder, info, n_local):
-        """What is to measure modules (probe.Probe); None where another rank does."""
+        """What measures its modules (probe_result.Prober)."""
         return None
 
     def watch_peak(self, sources):

@@ -5,36 +5,18 @@ Nothing of it stays: the job's parameters, gradients, buffers, random numbers an
 told in the file, as the problem of a module."""
 import contextlib
 import gc
-import glob
-import json
-import os
-import sys
 import time
 
 import torch
 
 from . import held_memory, memory, module_marks, module_state, module_ways, modules, recompute_trial, report
+from .probe_result import LEAST_TURNS, MOST_TURNS, TURNS_SECONDS, Prober
 from .probe_survey import Survey, choose
 from .probe_time import Call, Stopwatch, tensors_in
 from .probe_ways import BF16, COMPILE, Compiled, Compiler, forward_of, in_bf16, short
 
-SCHEMA, FILE = "dpro.probes/1", "probes.json"
 BATCHES = ("0.5", "0.25", "2")
-LEAST_TURNS, MOST_TURNS, TURNS_SECONDS = 3, 9, 3.0
 HELD = 4  # times what innermost modules return: what a module holds between its passes, about
-
-
-def is_measured_here(folder, info):
-    """Whether no rank before this one has the same device, as far as their files are within reach."""
-    paths = glob.glob(os.path.join(glob.escape(folder.root), "host*", "rank*", "rank.json"))
-    ranks = sorted((int(os.path.basename(os.path.dirname(path))[4:]), path) for path in paths)
-    for rank, path in ranks:
-        if rank >= info["rank"]:
-            break
-        with open(path, encoding="utf-8") as file:
-            if json.load(file).get("device_name") == info["device_name"]:
-                return False
-    return True
 
 
 def unfit(part, around):
@@ -51,62 +33,43 @@ def unfit(part, around):
     return problem
 
 
-class Probe:
-    """Of these models, in acts: "survey" at the end of a step, "copy" of the next one, "probe" of the one after."""
+class Probe(Prober):
+    """Of these models: what they call is seen in the step after _survey(), kept in the one after _copy()."""
 
     def __init__(self, models, settings, batch_size, n_local, folder, info):
-        self._models, self._asked, self._limit_s, self._n_local = models, settings.probe, settings.probe_limit_s, n_local
-        self._batch_size, self._folder = batch_size, folder
+        self._models, self._n_local, self._batch_size = models, n_local, batch_size
         self._device = held_memory.device_of(models)
-        self._survey, self._groups, self._entries = None, [], []
-        self._ended_early, self._begin = None, time.perf_counter()
-        self._head = {"schema": SCHEMA, "dpro": info["dpro"], "device": str(self._device), "device_name": info["device_name"],
-                      "versions": info["versions"], "threads": torch.get_num_threads()}
-        self.problem = None
-
-    def act(self, name):
-        """What rank.json says of it."""
-        try:
-            {"survey": self._look, "copy": self._copy, "probe": self._probe}[name]()
-        except Exception as problem:
-            if report.is_the_jobs(problem):
-                raise
-            self._failed(problem)
-        if self.problem:
-            report.say("probe", "modules are not measured: %s" % self.problem)
-        return {"file": FILE} if self.problem is None and name == "probe" else {"problem": self.problem or "the job ended before"}
+        self._seen, self._groups = None, []
+        super().__init__(settings, folder, info, str(self._device), torch.get_num_threads())
 
     def end(self):
-        survey, self._survey = self._survey, None
-        if survey:
-            survey.unwatch()
+        seen, self._seen = self._seen, None
+        if seen:
+            seen.unwatch()
 
     # The two steps before
 
-    def _look(self):
+    def _survey(self):
         if module_marks.anything_compiled():
             self.problem = "the job compiles itself"
         elif any(getattr(torch.nn.modules.module, name, None) for name in (
                 "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")):
             self.problem = "the job has hooks that every module calls"
         else:
-            self._survey = Survey(self._models, self._device, self._failed)
-            self._survey.watch()
+            self._seen = Survey(self._models, self._device, self._failed)
+            self._seen.watch()
 
     def _copy(self):
-        if self._survey and not self.problem:
-            self._survey.unwatch()
-            self._groups = choose(self._survey, self._models)
-            self._survey.watch([run[0] for group in self._groups for run in group.members[:1]])
-
-    def _failed(self, problem):
-        self.problem = short(problem)
+        if self._seen and not self.problem:
+            self._seen.unwatch()
+            self._groups = choose(self._seen, self._models)
+            self._seen.watch([run[0] for group in self._groups for run in group.members[:1]])
 
     # Measuring
 
     def _probe(self):
-        if self._survey:
-            self._survey.unwatch()
+        if self._seen:
+            self._seen.unwatch()
         if self.problem is None and not self._groups:
             self.problem = "no module of the model was called"
         if self.problem is None and torch._C._len_torch_dispatch_stack():
@@ -125,14 +88,11 @@ class Probe:
         finally:
             if collects:
                 gc.enable()
-            self._survey, self._groups, self._models = None, [], ()
+            self._seen, self._groups, self._models = None, [], ()
             self._watch = None
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
         self._write()
-
-    def _seconds_left(self):
-        return self._limit_s - (time.perf_counter() - self._begin)
 
     def _measure(self):
         """All ways that need no compiler first, which takes longer than all the rest."""
@@ -277,21 +237,6 @@ class Probe:
         if not size or not given or any(t.dim() == 0 or t.shape[0] != size for t in given) or size * ratio != int(size * ratio):
             return None
         return call.of_batch(int(size * ratio))
-
-    # What is told
-
-    def _progress(self, text):
-        if sys.stderr is not None and getattr(sys.stderr, "isatty", bool)():
-            try:
-                sys.stderr.write("\r\033[K" + (text and "dpro: " + text))
-                sys.stderr.flush()
-            except (OSError, ValueError):
-                pass
-
-    def _write(self):
-        self._folder.write_json(self._folder.file(FILE), {
-            **self._head, "limit_s": self._limit_s, "spent_s": round(time.perf_counter() - self._begin, 1),
-            "ended_early": self._ended_early, "probes": self._entries})
 
 
 def _forward(module, *args, **kwargs):

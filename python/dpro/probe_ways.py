@@ -9,6 +9,8 @@ import time
 import torch
 from torch.utils import _pytree
 
+from . import probe_result
+
 COMPILE, BF16 = "compile", "bf16"
 MISSING = ("InvalidCxxCompiler", "TritonMissing", "GPUTooOldForTriton")  # exceptions: no module can be compiled
 OP_SECONDS, LEAST_OPS = 0.03, 30  # of compiling, before anything was; ops below which it takes no less
@@ -158,7 +160,4 @@ class Compiler:
 def short(problem):
     """An exception in one line; of what the compiler has wrapped, the inner one."""
     problem = getattr(problem, "inner_exception", None) or problem
-    if type(problem) is TooLate:
-        return str(problem)
-    lines = [line.strip() for line in str(problem).split("\n") if line.strip()]
-    return ("%s: %s" % (type(problem).__name__, lines[0] if lines else ""))[:300]
+    return str(problem) if type(problem) is TooLate else probe_result.short(problem)

@@ -12,7 +12,7 @@ import time
 
 from . import __version__, files, memory, non_training, report, status
 from .horovod_timeline import Timeline
-from .job import Busy, Job, environment_number, place
+from .job import Busy, Job, environment_number, n_local, place
 from .report import guarded, say
 from .steps import Cycle
 from .tracer import Tracer
@@ -228,8 +228,7 @@ class Session:
             if not candidates:
                 raise RuntimeError("no framework that dpro knows is loaded (PyTorch, TensorFlow, MXNet)")
             self.job = candidates[-1]
-        if self.job.windows != self._schedule.windows:
-            self._schedule = self._new_schedule(self.settings.warmup)
+        self._schedule = self._new_schedule(self.settings.warmup)
 
     def _new_schedule(self, warmup):
         return Schedule(warmup, self.settings.iterations, self.job.windows if self.job else ("timing",),
@@ -352,15 +351,10 @@ class Session:
             self._make_room()
 
     def _make_room(self):
-        self._room = memory.Room(memory.resident() - self._resident, self._n_local())
+        self._room = memory.Room(memory.resident() - self._resident, n_local())
         if self._room.problem:
             say("room", "the heap of this process could not be enlarged for the profiler: %s. Steps may take longer while they "
                 "are profiled than they do otherwise" % self._room.problem, self._folder.rank)
-
-    @staticmethod
-    def _n_local():
-        """Processes of the job on this machine."""
-        return environment_number("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_LOCAL_SIZE", default=1)
 
     def _claim_folder(self):
         rank, world, local_rank = self.job.place()
@@ -386,7 +380,7 @@ class Session:
             say("profiler", "%s is missing: only step times are recorded" % lacking, self._folder.rank)
             return
         self._write_rank()  # the steps before, whatever becomes of the window
-        self._most_resident = memory.resident() + memory.available() // (memory.GROWTH * self._n_local())
+        self._most_resident = memory.resident() + memory.available() // (memory.GROWTH * n_local())
         try:
             self._window = self.job.prepare(name)
         except Busy:
@@ -427,8 +421,9 @@ class Session:
             self._folder.write_job(__version__)
 
     def _probe_modules(self, verb):
-        if verb == "survey":
-            self._probe = self.job.probe(self.settings, self._folder, self._info, self._n_local())
+        from . import probe_result
+        if verb == "survey" and probe_result.is_measured_here(self._folder, self._info):
+            self._probe = self.job.probe(self.settings, self._folder, self._info, n_local())
         if self._probe:
             self._info["probes"] = self._probe.act(verb)
 

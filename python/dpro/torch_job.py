@@ -196,8 +196,6 @@ class TorchJob(job.Job):
 
     def probe(self, settings, folder, info, n_local):
         from . import probe
-        if not probe.is_measured_here(folder, info):
-            return None
         return probe.Probe(self.session.models, settings, self.batch_size, n_local, folder, info)
 
     def watch_peak(self, sources):

@@ -11,7 +11,6 @@ class Schedule:
     """`actions[n]` is what to do when step n has ended."""
 
     def __init__(self, warmup, iterations, windows, probes):
-        self.windows = windows
         base = max(warmup, 2)
         self.actions = {base - 1: "open", base: "before"}  # opening the folder takes some ranks longer than others
         step = base + iterations

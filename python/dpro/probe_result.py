@@ -1,0 +1,78 @@
+"""What measuring modules in other ways has in common whatever the framework: which rank does it, in which acts, and what is told
+of it: probes.json (doc/formats/probes.md)."""
+import glob
+import json
+import os
+import sys
+import time
+
+from . import report
+
+SCHEMA, FILE = "dpro.probes/1", "probes.json"
+LEAST_TURNS, MOST_TURNS, TURNS_SECONDS = 3, 9, 3.0
+MOST_TEXT = 300
+
+
+def is_measured_here(folder, info):
+    """Whether no rank before this one has the same device, as far as their files are within reach."""
+    paths = glob.glob(os.path.join(glob.escape(folder.root), "host*", "rank*", "rank.json"))
+    ranks = sorted((int(os.path.basename(os.path.dirname(path))[4:]), path) for path in paths)
+    for rank, path in ranks:
+        if rank >= info["rank"]:
+            break
+        with open(path, encoding="utf-8") as file:
+            if json.load(file).get("device_name") == info["device_name"]:
+                return False
+    return True
+
+
+def short(problem):
+    """An exception in one line."""
+    lines = [line.strip() for line in str(problem).split("\n") if line.strip()]
+    return ("%s: %s" % (type(problem).__name__, lines[0] if lines else ""))[:MOST_TEXT]
+
+
+class Prober:
+    """In acts, each at the end of a step: _survey(), _copy(), _probe(). Whatever fails is told as `problem`."""
+
+    def __init__(self, settings, folder, info, device, threads):
+        self._asked, self._limit_s, self._folder = settings.probe, settings.probe_limit_s, folder
+        self._entries, self._ended_early, self._begin = [], None, time.perf_counter()
+        self._head = {"schema": SCHEMA, "dpro": info["dpro"], "device": device, "device_name": info["device_name"],
+                      "versions": info["versions"], "threads": threads}
+        self.problem = None
+
+    def act(self, name):
+        """What rank.json says of it."""
+        try:
+            getattr(self, "_" + name)()
+        except Exception as problem:
+            if report.is_the_jobs(problem):
+                raise
+            self._failed(problem)
+        if self.problem:
+            report.say("probe", "modules are not measured: %s" % self.problem)
+        return {"file": FILE} if self.problem is None and name == "probe" else {"problem": self.problem or "the job ended before"}
+
+    def end(self):
+        """The recording ends."""
+
+    def _failed(self, problem):
+        self.problem = short(problem)
+
+    def _seconds_left(self):
+        return self._limit_s - (time.perf_counter() - self._begin)
+
+    @staticmethod
+    def _progress(text):
+        if sys.stderr is not None and getattr(sys.stderr, "isatty", bool)():
+            try:
+                sys.stderr.write("\r\033[K" + (text and "dpro: " + text))
+                sys.stderr.flush()
+            except (OSError, ValueError):
+                pass
+
+    def _write(self):
+        self._folder.write_json(self._folder.file(FILE), {
+            **self._head, "limit_s": self._limit_s, "spent_s": round(time.perf_counter() - self._begin, 1),
+            "ended_early": self._ended_early, "probes": self._entries})

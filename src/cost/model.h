@@ -61,6 +61,7 @@ struct model_module {
                                  iteration of one rank */
     int64_t recompute_ns;     /* work that this adds to an iteration, mean over the ranks */
     struct computing_cost costs[DPRO_N_COMPUTINGS]; /* that of DPRO_AS_IT_IS is known and 1 */
+    bool is_step; /* no module of the job, but all that a step computes: no plan names it */
 };
 
 /* A call of a module in a program. */

@@ -60,6 +60,11 @@ static bool choose_pattern(const struct dpro_model *model, const char *pattern, 
 
 static int no_such_module(const struct dpro_model *model, const char *name, struct dpro_error *err)
 {
+    if (model->modules[0].is_step)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "the job's framework names no modules, such as '%.200s': only the "
+                              "step as a whole can be meant ('all')",
+                              name);
     return dpro_error_set(err, DPRO_EUSAGE,
                           "no module of the job is named '%.200s'; the nearest is '%.200s'", name,
                           nearest(model, name));
@@ -110,6 +115,11 @@ int modules_choose(const struct dpro_model *model, const char *text, bool *chose
     memset(chosen, 0, model->n_modules * sizeof *chosen);
     if (strcmp(text, "none") == 0)
         return 0;
+    if (model->n_modules == 0 && of_plan != MODULES_RECOMPUTED)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "what the job takes in other ways was not measured, so that it can't "
+                              "be predicted: record it with 'dpro profile --probe compile,bf16', "
+                              "which tells where it can't");
     if (model->n_modules == 0)
         return dpro_error_set(err, DPRO_EUSAGE, "%s, so that what this does can't be predicted; %s",
                               memory_is_known(model)

@@ -266,12 +266,58 @@ static void assume(const struct learning *l, uint32_t m)
                                     .backward = assumed(&l->modules[m][BACKWARD])};
 }
 
+/* ---- of a whole step ---- */
+
+static const struct computing_cost AS_IT_IS = {
+    .is_known = true, .forward = {1, 0}, .backward = {1, 0}, .kept = 1};
+
+/* A call of module 0 around all of the program, both passes and the update. */
+static void call_all(struct dpro_model *model, struct model_program *program)
+{
+    struct model_call call = {.parent = MODEL_NONE,
+                              .forward_last = program->n_ops - 1,
+                              .backward_last = program->n_ops - 1};
+    double backward = 0, all = 0;
+    if (program->n_ops == 0)
+        return;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        all += (double)program->ops[i].work_ns;
+        backward += program->ops[i].backward * (double)program->ops[i].work_ns;
+    }
+    call.forward_ns = llround(all - backward);
+    call.backward_ns = llround(backward);
+    program->n_calls = 1;
+    program->calls = arena_array(&model->arena, 1, sizeof call);
+    program->calls[0] = call;
+}
+
+/* Of a job that names no modules (TensorFlow's) its step is probed, in one pass. */
+static void learn_step(struct dpro_model *model)
+{
+    struct model_module step = {
+        .name = "", .class = "", .parent = MODEL_NONE, .n_calls = 1, .is_step = true};
+    const struct probe *probe = probe_of(model, &step);
+    if (!probe || probe->costs[DPRO_AS_IT_IS].backward_ns > 0)
+        return;
+    take_probe(probe, &step);
+    for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++)
+        step.costs[way].backward = step.costs[way].forward;
+    step.costs[DPRO_AS_IT_IS] = AS_IT_IS;
+    model->n_modules = 1;
+    model->modules = arena_array(&model->arena, 1, sizeof step);
+    model->modules[0] = step;
+    for (uint32_t p = 0; p < model->n_programs; p++)
+        call_all(model, &model->programs[p]);
+}
+
 void learn_module_costs(const struct measured_replay *replay, const struct coarse *coarse,
                         struct dpro_model *model)
 {
     struct learning l = {replay, coarse, replay->graph, model, {NULL, 0}, NULL};
-    if (model->n_modules == 0)
+    if (model->n_modules == 0) {
+        learn_step(model);
         return;
+    }
     l.modules = arena_array(&l.arena, model->n_modules, sizeof *l.modules);
     for (uint32_t r = 0; r < l.g->n_ranks; r++)
         set_calls(&l, r,
@@ -279,9 +325,7 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
     for (uint32_t m = model->n_modules; m-- > 0;) { /* inner ones come later */
         struct model_module *module = &model->modules[m];
         const struct probe *probe = probe_of(model, module);
-        module->costs[DPRO_AS_IT_IS] =
-            (struct computing_cost){.is_known = true, .forward = {1, 0}, .backward = {1, 0}};
-        module->costs[DPRO_AS_IT_IS].kept = 1;
+        module->costs[DPRO_AS_IT_IS] = AS_IT_IS;
         if (probe)
             take_probe(probe, module);
         for (unsigned way = 1; way < DPRO_N_COMPUTINGS && !probe; way++)

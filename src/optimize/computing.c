@@ -47,6 +47,7 @@ struct module_gain *computing_gains(const struct dpro_model *m,
         for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
             const struct computing_cost *cost = &m->modules[i].costs[way];
             bool usable = cost->is_known || (cost->is_assumed && o->assumed_costs);
+            usable &= !m->modules[i].is_step;
             if (usable && (way & ~o->computing) == 0)
                 gains[i].ways |= 1u << way;
             else if (!usable)

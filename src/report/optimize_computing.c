@@ -104,6 +104,13 @@ static struct dpro_baseline best_usual(const struct dpro_optimum *optimum)
     return best;
 }
 
+/* Whether a probe was of the step as a whole. */
+static bool find_step(const struct dpro_optimum *optimum)
+{
+    const struct dpro_model *model = dpro_optimum_model(optimum, DPRO_BASELINE);
+    return model->n_modules == 1 && model->modules[0].is_step;
+}
+
 static void write_unchanged(struct writer *w, const struct dpro_optimize_report *r)
 {
     struct dpro_computing_search s = dpro_optimum_computing(r->optimum);
@@ -118,6 +125,10 @@ static void write_unchanged(struct writer *w, const struct dpro_optimize_report 
         table_wrapped(w, "Computing", 10,
                       "nothing is compiled or in 16 bits: the best found would change that, and "
                       "what it wins is less than it is unsure by");
+    else if (find_step(r->optimum))
+        table_wrapped(w, "Computing", 10,
+                      "no plan has a step of this framework compiled or in 16 bits; what that "
+                      "wins, 'dpro whatif --compile all' and '--precision bf16' tell");
     else if (s.n_modules == 0)
         table_paragraph(w, "Computing", 10,
                         "nothing tells what the job's modules take compiled or in 16 bits: record "

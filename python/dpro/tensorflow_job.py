@@ -74,7 +74,7 @@ class _SessionSource:
 
 class TensorFlowJob(job.Job):
     framework, profiler = "tensorflow", "tf.profiler"
-    packages = ("tensorflow", "keras", "tf_keras")
+    packages, has_probes = ("tensorflow", "keras", "tf_keras"), True
     no_step = "no function of TensorFlow that takes gradients, no session with a training operation ran"
 
     def __init__(self, session):
@@ -309,6 +309,22 @@ class TensorFlowJob(job.Job):
             for key in set(node.attr) - {"_output_shapes", "T", "dtype"}:
                 del node.attr[key]
         return graph
+
+    # Probes
+
+    def probe(self, settings, folder, info, n_local):
+        from .tensorflow_probe import TensorFlowProber
+        return TensorFlowProber(self, settings, folder, info, n_local)
+
+    def step_functions(self):
+        """Functions whose calls are the steps, or lie in a Recorder's."""
+        functions = [source for source in self.session.sources if hasattr(source, "get_concrete_function")]
+        return functions or [self._function] * (self._function is not None)
+
+    def calls_step(self, function):
+        """Whether the job calls it right now."""
+        return self._inside == [function] and self.session.trains_here() and (
+            sys.modules["tensorflow.python.eager.context"].executing_eagerly())
 
     def let_go(self):
         self._trains, self._inside, self._n_calls = weakref.WeakSet(), [], weakref.WeakKeyDictionary()

@@ -1,6 +1,6 @@
 /* cost/compiled_memory.c: see compiled_memory.h. A probe measures how many bytes a compiled module
  * keeps, not which tensors. So all that the module makes for its own backward pass is scaled by the
- * ratio to the uncompiled module. Blocks that others use keep their size. */
+ * ratio to the uncompiled module in the same precision. Blocks that others use keep their size. */
 #include "cost/compiled_memory.h"
 
 #include <string.h>
@@ -8,9 +8,12 @@
 #include "base/memory.h"
 #include "base/sort.h"
 
-bool compiled_keeps_known(const struct dpro_model *model, uint32_t module, uint8_t way)
+/* What a compiled module keeps, against the same in that precision as it is; 0: not known. */
+static double kept_ratio(const struct dpro_model *model, uint32_t module, uint8_t way)
 {
-    return (way & DPRO_COMPILED) && model->modules[module].costs[way].kept > 0;
+    const struct computing_cost *costs = model->modules[module].costs;
+    double as_it_is = costs[way & DPRO_BF16].kept;
+    return (way & DPRO_COMPILED) && as_it_is > 0 ? costs[way].kept / as_it_is : 0;
 }
 
 /* By call: the outermost computed in another way that it lies in, if that is a compiled one of
@@ -27,8 +30,7 @@ static bool find_roots(const struct dpro_model *model, const struct model_memory
     }
     for (uint32_t c = 0; c < m->n_calls; c++) {
         uint32_t module = roots[c] == MODEL_NONE ? 0 : m->calls[roots[c]].module;
-        if (roots[c] != MODEL_NONE &&
-            !compiled_keeps_known(model, module, strategy->computing[module]))
+        if (roots[c] != MODEL_NONE && kept_ratio(model, module, strategy->computing[module]) == 0)
             roots[c] = MODEL_NONE;
         any |= roots[c] != MODEL_NONE;
     }
@@ -43,9 +45,11 @@ static bool is_kept(const struct model_memory *m, const uint32_t *roots,
         b->taken < call->first || b->taken >= call->last || b->given == MEMORY_NONE ||
         b->given < call->backward_first)
         return false;
-    for (uint32_t i = b->first_use; i < b->first_use + b->n_uses; i++)
-        if (m->uses[i].call == MEMORY_NONE || roots[m->uses[i].call] != root)
+    for (uint32_t i = b->first_use; i < b->first_use + b->n_uses; i++) {
+        uint32_t by = m->uses[i].call; /* casts of what no op made autocast holds as well */
+        if (by == MEMORY_NONE ? b->made_by != MEMORY_NONE : roots[by] != root)
             return false;
+    }
     return true;
 }
 
@@ -63,7 +67,7 @@ struct model_memory memory_compiled(const struct dpro_model *model, const struct
         if (root == MODEL_NONE || !is_kept(m, roots, &blocks[i], root))
             continue;
         uint32_t module = m->calls[root].module;
-        double kept = model->modules[module].costs[strategy->computing[module]].kept;
+        double kept = kept_ratio(model, module, strategy->computing[module]);
         blocks[i].size_bytes = (uint64_t)((double)blocks[i].size_bytes * MIN(kept, 1024));
     }
     to.blocks = blocks;

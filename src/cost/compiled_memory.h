@@ -4,9 +4,7 @@
 
 #include "cost/model_memory.h"
 
-/* Whether a probe measured what a module keeps that is compiled, in one of enum dpro_computing's
- * ways. */
-bool compiled_keeps_known(const struct dpro_model *model, uint32_t module, uint8_t way);
-/* The same memory with blocks of other sizes, or itself; in the arena. */
+/* The same memory, in 16 bits already where it is to be, with blocks of other sizes; or itself. In
+ * the arena. */
 struct model_memory memory_compiled(const struct dpro_model *model, const struct model_memory *m,
                                     const struct dpro_strategy *strategy, struct arena *arena);

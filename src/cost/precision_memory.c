@@ -7,7 +7,6 @@
 
 #include "base/map.h"
 #include "base/sort.h"
-#include "cost/compiled_memory.h"
 #include "cost/data_types.h"
 
 struct type_use {
@@ -326,40 +325,40 @@ static void write_uses(struct casting *t, struct model_memory *to)
     to->n_uses = (uint32_t)n;
 }
 
-/* The outermost calls that are computed in 16 bits; all and the loss where that is wanted and they
- * are the whole. */
-static uint32_t *find_regions(const struct dpro_model *model, const struct model_memory *m,
-                              const struct dpro_strategy *strategy, bool *loss, struct arena *arena)
+/* The outermost calls that are computed in 16 bits; all and the loss where that is wanted and all
+ * that calls no others lies in them. */
+static uint32_t *find_regions(const struct model_memory *m, const struct dpro_strategy *strategy,
+                              bool *loss, struct arena *arena)
 {
     uint32_t *regions = arena_alloc(arena, (m->n_calls + (size_t)1) * sizeof *regions);
     uint32_t *roots = arena_alloc(arena, (m->n_calls + (size_t)1) * sizeof *roots);
+    bool *has_calls = arena_array(arena, m->n_calls + (size_t)1, sizeof *has_calls);
     for (uint32_t c = 0; c < m->n_calls; c++) {
         const struct memory_call *call = &m->calls[c];
         uint8_t way = strategy->computing[call->module];
         regions[c] = call->parent != MODEL_NONE ? regions[call->parent] : MODEL_NONE;
         roots[c] = call->parent != MODEL_NONE ? roots[call->parent] : MODEL_NONE;
+        if (call->parent != MODEL_NONE)
+            has_calls[call->parent] = true;
         if (roots[c] == MODEL_NONE && way != 0) {
-            bool in_16_bits = (way & DPRO_BF16) && !compiled_keeps_known(model, call->module, way);
             roots[c] = c;
-            regions[c] = in_16_bits ? c : MODEL_NONE;
+            regions[c] = way & DPRO_BF16 ? c : MODEL_NONE;
         }
-        *loss &= call->parent != MODEL_NONE || regions[c] == c;
     }
+    for (uint32_t c = 0; c < m->n_calls; c++)
+        *loss &= has_calls[c] || regions[c] != MODEL_NONE;
     for (uint32_t c = 0; c < m->n_calls && *loss; c++)
         regions[c] = ALL_CALLS;
     return regions;
 }
 
-bool memory_has_16_bits(const struct dpro_model *model, const struct model_memory *m,
-                        const struct dpro_strategy *strategy)
+bool memory_has_16_bits(const struct model_memory *m, const struct dpro_strategy *strategy)
 {
     if (!strategy->computing || m->n_typed_ops == 0 || m->n_moments == 0)
         return false;
-    for (uint32_t c = 0; c < m->n_calls; c++) {
-        uint8_t way = strategy->computing[m->calls[c].module];
-        if ((way & DPRO_BF16) && !compiled_keeps_known(model, m->calls[c].module, way))
+    for (uint32_t c = 0; c < m->n_calls; c++)
+        if (strategy->computing[m->calls[c].module] & DPRO_BF16)
             return true;
-    }
     return false;
 }
 
@@ -369,9 +368,9 @@ struct model_memory memory_in_16_bits(const struct dpro_model *model, const stru
     bool loss = model->memory.loss_in_16_bits;
     struct casting t = {.m = m, .arena = arena};
     struct model_memory to = *m;
-    if (!memory_has_16_bits(model, m, strategy))
+    if (!memory_has_16_bits(m, strategy))
         return to;
-    const uint32_t *regions = find_regions(model, m, strategy, &loss, arena);
+    const uint32_t *regions = find_regions(m, strategy, &loss, arena);
     t.d = data_types_begin(m, regions, loss, arena);
     t.reads = arena_array(arena, m->n_blocks + (size_t)1, sizeof *t.reads);
     array_append(&t.blocks, m->blocks, m->n_blocks);

@@ -4,10 +4,8 @@
 
 #include "cost/model_memory.h"
 
-/* Whether any call is computed in 16 bits without being compiled in a way of which a probe measured
- * what it keeps (cost/compiled_memory.h). */
-bool memory_has_16_bits(const struct dpro_model *model, const struct model_memory *m,
-                        const struct dpro_strategy *strategy);
+/* Whether any call is computed in 16 bits. */
+bool memory_has_16_bits(const struct model_memory *m, const struct dpro_strategy *strategy);
 /* With the same moments and calls: blocks have their other sizes and lives, behind them come those
  * that casts make; or the memory itself. In the arena. */
 struct model_memory memory_in_16_bits(const struct dpro_model *model, const struct model_memory *m,

@@ -263,7 +263,7 @@ static double error_of(const struct dpro_model *model, const struct dpro_strateg
     struct dpro_model recorded = *model;
     bool blind = !m->has_uses && strategy_changes_work(model, strategy);
     bool batch = strategy->micro_batches > 1 || model->memory.batch_ratio > 0;
-    bool bits = memory_has_16_bits(model, m, strategy);
+    bool bits = memory_has_16_bits(m, strategy);
     double error = blind ? BLIND_ERROR : batch ? BATCH_ERROR : bits ? BITS_ERROR : CHANGE_ERROR;
     recorded.memory = own;
     double before = (double)memory_peak_bytes(&recorded, &as_it_is);

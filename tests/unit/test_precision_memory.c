@@ -114,7 +114,7 @@ static struct model_memory in_16_bits(struct job *j, uint32_t module, bool loss)
 {
     j->computing[module] = DPRO_BF16;
     j->model.memory.loss_in_16_bits = loss;
-    assert_true(memory_has_16_bits(&j->model, &j->memory, &j->strategy));
+    assert_true(memory_has_16_bits(&j->memory, &j->strategy));
     return memory_in_16_bits(&j->model, &j->memory, &j->strategy, &j->arena);
 }
 
@@ -204,11 +204,13 @@ static void test_a_compiled_call_keeps_what_a_probe_measured(void **state)
     struct job j;
     make(&j);
     j.calls[0].backward_first = 3;
-    j.computing[0] = DPRO_COMPILED | DPRO_BF16;
-    assert_true(memory_has_16_bits(&j.model, &j.memory, &j.strategy)); /* nothing measured it */
-    j.modules[0].costs[DPRO_COMPILED | DPRO_BF16].kept = 0.6;
-    assert_false(memory_has_16_bits(&j.model, &j.memory, &j.strategy));
+    j.computing[0] = DPRO_COMPILED;
+    assert_false(memory_has_16_bits(&j.memory, &j.strategy));
+    j.modules[0].costs[DPRO_AS_IT_IS].kept = 1;
     struct model_memory m = memory_compiled(&j.model, &j.memory, &j.strategy, &j.arena);
+    assert_int_equal(m.blocks[NORMED].size_bytes, 1000); /* nothing measured it */
+    j.modules[0].costs[DPRO_COMPILED].kept = 0.6;
+    m = memory_compiled(&j.model, &j.memory, &j.strategy, &j.arena);
     assert_int_equal(m.blocks[NORMED].size_bytes, 600);
     assert_int_equal(m.blocks[GRADIENT].size_bytes, 600); /* as it is */
     assert_int_equal(m.blocks[WEIGHT_GRADIENT].size_bytes, 400);
@@ -217,6 +219,26 @@ static void test_a_compiled_call_keeps_what_a_probe_measured(void **state)
     j.blocks[OUT].n_uses = 1;
     m = memory_compiled(&j.model, &j.memory, &j.strategy, &j.arena);
     assert_int_equal(m.blocks[OUT].size_bytes, 600); /* comes out of it */
+    j.blocks[OUT].n_uses = 0;
+    j.blocks[NORMED].n_uses = 1;
+    j.blocks[NORMED].made_by = MEMORY_NONE; /* as a cast of a parameter, which autocast holds */
+    m = memory_compiled(&j.model, &j.memory, &j.strategy, &j.arena);
+    assert_int_equal(m.blocks[NORMED].size_bytes, 600);
+    arena_fini(&j.arena);
+}
+
+static void test_what_is_compiled_in_16_bits_is_in_16_bits_first(void **state)
+{
+    (void)state;
+    struct job j;
+    make(&j);
+    j.calls[0].backward_first = 3;
+    j.computing[0] = DPRO_COMPILED | DPRO_BF16;
+    assert_true(memory_has_16_bits(&j.memory, &j.strategy));
+    j.modules[0].costs[DPRO_BF16].kept = 0.5;
+    j.modules[0].costs[DPRO_COMPILED | DPRO_BF16].kept = 0.4; /* of what it keeps in 16 bits */
+    struct model_memory m = memory_compiled(&j.model, &j.memory, &j.strategy, &j.arena);
+    assert_int_equal(m.blocks[NORMED].size_bytes, 800);
     arena_fini(&j.arena);
 }
 
@@ -243,6 +265,7 @@ int main(void)
         cmocka_unit_test(test_a_gradient_has_the_type_of_its_tensor),
         cmocka_unit_test(test_other_modules_stay_as_they_are),
         cmocka_unit_test(test_a_compiled_call_keeps_what_a_probe_measured),
+        cmocka_unit_test(test_what_is_compiled_in_16_bits_is_in_16_bits_first),
         cmocka_unit_test(test_lists_of_cpus_and_gpus_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

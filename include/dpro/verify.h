@@ -1,5 +1,5 @@
 /* verify.h: the measured gain of a plan, from the step times of turns with the plan and without.
- * PyTorch's DDP is switched in the running job; elsewhere each turn is a run of its own. */
+ * All turns are steps of one run of the job, which is switched meanwhile, or each is a run. */
 #ifndef DPRO_VERIFY_H
 #define DPRO_VERIFY_H
 
@@ -15,6 +15,7 @@ extern "C" {
 struct dpro_plan_summary { /* times 0: the plan does not say */
     char framework[16];    /* pytorch, tensorflow or mxnet */
     char stack[20];        /* as dpro_stack_name() has it */
+    char device[16];       /* that the job computes on: cpu, cuda; "": the plan does not say */
     int world_size;
     uint32_t n_buckets, n_fused_ops;
     uint32_t n_servers; /* parameter servers that it is for; 0: the plan does not say */
@@ -33,8 +34,8 @@ DPRO_API int dpro_plan_read(const char *path, struct dpro_plan_summary *summary,
 
 struct dpro_verify;
 
-/* Reads the files (dpro.verify-steps/1) that `n_runs` runs of the job wrote at `paths`, in order.
- * `summary` is the plan's; `problem` is why runs are missing, NULL: none are. Fails with
+/* Reads the files (dpro.verify-steps/1) that `n_runs` runs of the job wrote at `paths`, in order:
+ * one run with all turns, or one a turn. `summary` is the plan's; `problem` is why runs are missing, NULL: none are. Fails with
  * DPRO_EEMPTY when not one block of turns was measured; the message says why and what to do. On
  * success *verify is the caller's. */
 DPRO_API int dpro_verify_read(const char *const *paths, size_t n_runs,

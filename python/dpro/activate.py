@@ -58,6 +58,8 @@ def start():
     if os.environ.get("DPRO_PLAN"):
         for name, ours in CARRIERS.items():
             _when_loaded(name, functools.partial(_carrier_loaded, *ours))
+    elif settings.turn() is not None:  # its buckets are told, or are to be of a size
+        _when_loaded(DDP, functools.partial(_carrier_loaded, *CARRIERS[DDP]))
     if settings.wanted():
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells of every start and stop on stderr
     if settings.recording():

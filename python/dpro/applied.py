@@ -95,13 +95,13 @@ def _count(names):
     return "%d module%s " % (len(names), "s are" if len(names) > 1 else " is")
 
 
-def left_out(names, problem):
-    """These modules turned out to be computed as ever."""
+def left_out(names, problem, ways=("compile", "bf16")):
+    """These modules turned out not to go these ways."""
     global _last
     in_part(problem)
     told = _last.get("modules")
     if told:
-        told = dict(told, **{key: [name for name in told[key] if name not in names] for key in ("compile", "bf16")})
+        told = dict(told, **{key: [name for name in told[key] if name not in names] for key in ways})
         _last = dict(_last, modules=told, applied=_sends or any(told.values()))
 
 

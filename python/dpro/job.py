@@ -188,6 +188,10 @@ class Job:
         """What became of the plan that was asked for, as in rank.json; None when none was."""
         return None
 
+    def bucket_bytes(self):
+        """Of the gradients' buckets, in order; none where the framework does not tell."""
+        return []
+
     def settle(self):
         """Waits until all that the steps asked for is computed."""
 

@@ -7,6 +7,7 @@ seen to take a fifth longer, which is no part of the job. So the heap is made la
 before, as the job too takes fewer pages then, and steps with and without the profiler are to be compared."""
 import ctypes
 import mmap
+import resource
 import threading
 import time
 
@@ -68,6 +69,11 @@ def resident():
             return int(file.read().split()[1]) * mmap.PAGESIZE
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def page_faults():
+    """Pages that the kernel had to give this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 class _Info(ctypes.Structure):

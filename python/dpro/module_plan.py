@@ -1,5 +1,6 @@
 """What a plan says of modules, in the job: which are recomputed, compiled, in 16 bits. Decided at the first forward pass that
 trains, when the models are as they will be, whatever carries the gradients. All ranks do it or none."""
+import functools
 import gc
 import os
 import sys
@@ -143,9 +144,15 @@ def use(plan, models):
     if problem:
         refuse(problem, _what(plan))
         return
-    recompute.when_given_up(refuse)
+    recompute.when_given_up(functools.partial(_gave_up, found))
     switch(found)
     applied.tell_modules(plan, agreement.rank(), ", ".join(name_of(module) for module in models), found)
+
+
+def _gave_up(found, problem):
+    """Recomputing, which all ranks had agreed on."""
+    refuse(problem)
+    applied.left_out([way.name for way in found if "recompute" in way.keys], problem, ("recompute",))
 
 
 def name_of(module):

@@ -59,8 +59,20 @@ def _constructed(ddp):
     if ddp in models():  # a class of the job's that calls the constructor twice
         return
     _made.append(weakref.ref(ddp))
-    if not settings.verifying() and not without_buckets(applied.read(os.environ["DPRO_PLAN"])[0], ddp):
-        use(ddp, os.environ["DPRO_PLAN"])
+    path = os.environ.get("DPRO_PLAN")
+    if settings.cap_mb() is not None:
+        _cap(ddp, settings.cap_mb())
+    elif path and not settings.verifying() and not without_buckets(applied.read(path)[0], ddp):
+        use(ddp, path)
+
+
+def _cap(ddp, cap_mb):
+    from . import reducer
+    problem = reducer.unfit(ddp)
+    if problem:
+        _refuse(problem)
+    else:
+        change(ddp, cap_mb=cap_mb)
 
 
 def without_buckets(plan, ddp=None):

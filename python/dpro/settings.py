@@ -26,6 +26,12 @@ def turn():
     return os.environ.get("DPRO_VERIFY_TURN") if os.environ.get("DPRO_VERIFY") else None
 
 
+def cap_mb():
+    """DDP's bucket size that this turn is of, in MB; None: it is of something else."""
+    what, _, size = (turn() or "").partition("=")
+    return float(size) if what == "cap" else None
+
+
 def number(name, default, least):
     text = os.environ.get(name, "")
     try:

@@ -114,6 +114,14 @@ class TorchJob(job.Job):
         from . import applied, horovod_plan
         return applied.state(horovod_plan.NO_JOB if "horovod.torch" in sys.modules else "no DDP model")
 
+    def bucket_bytes(self):
+        from . import planned
+        models = planned.models()
+        if not models:
+            return []
+        from . import reducer
+        return [size for ddp in models for size in reducer.bucket_bytes(ddp)]
+
     def settle(self):
         """A GPU works behind the host."""
         import torch

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from . import agreement, applied, planned, report, verify_file
+from . import agreement, applied, memory, planned, report, verify_file
 from .session import Session
 from .settings import number
 
@@ -51,7 +51,7 @@ class Verification(Session):
         self._now = BASELINE        # what the models have
         self._turns = []       # that are over
         self._n = 0            # steps of the one that runs
-        self._begin_ns = self._before_ns = 0
+        self._begin_ns = self._before_ns = self._faults = 0
         self._turn_times = []
         self._names = []       # of models that have no DDP
         self._within_ranks = {}  # by plan: ways of its modules, and its number of micro-batches
@@ -78,6 +78,7 @@ class Verification(Session):
             self._turn_times.append(now - self._before_ns)
         if self._n == self._n_settle:
             now = self._begin_ns = self._device_done()
+            self._faults = memory.page_faults()
             if self._on_gpu():
                 self._peak = self.job.watch_peak(self._cycle.sources)
         elif self._n == self._n_settle + self._n_steps:
@@ -99,18 +100,18 @@ class Verification(Session):
     def _begin(self):
         self._rank, self._world_size = planned.rank(), planned.world_size()
         self._planned = []
-        without_buckets = planned.without_buckets(applied.read(self._plans[PLAN])[0])
-        for ddp in () if without_buckets else planned.models():
-            layout = planned.prepare(ddp, self._plans[PLAN])[2]
-            if layout is not None:
-                self._planned.append((ddp, {PLAN: layout}))
-        if self._planned or without_buckets or not planned.models():
+        own = {name for name, path in self._plans.items() if planned.without_buckets(applied.read(path)[0])}  # the job's buckets
+        for ddp in () if len(own) == len(self._plans) else planned.models():
+            layouts = {} if PLAN in own else {PLAN: planned.prepare(ddp, self._plans[PLAN])[2]}
+            if None not in layouts.values():
+                self._planned.append((ddp, layouts))
+        if self._planned or PLAN in own or not planned.models():
             problem = self._prepare_within_ranks()
             if problem:
                 self._planned = []
                 self._end(problem)
                 return
-        for name in [name for name in self._plans if name != PLAN and self._planned]:
+        for name in [name for name in self._plans if name not in {PLAN, *own} and self._planned]:
             found = [planned.prepare(ddp, self._plans[name])[2] for ddp, _ in self._planned]
             if None in found:
                 report.say("against-" + name, "%s is left out: it does not fit the job" % name, self._rank)
@@ -122,6 +123,9 @@ class Verification(Session):
         self._left = (names + names[::-1]) * self._n_blocks
         self._n_turns_block = 2 * len(names)
         if self._planned or PLAN in self._within_ranks:
+            if self._within_ranks and not self._on_gpu():
+                report.say("heap", "on a CPU, what a turn with modules that are computed otherwise leaves of the heap changes what "
+                                   "the next one takes: with --turns runs it does not", self._rank)
             self._write(False)  # a job that is killed is not taken for one without training
             self._next_turn()
         else:
@@ -192,10 +196,11 @@ class Verification(Session):
 
     def _end_turn(self, now_ns):
         from . import reducer
+        n_faults = memory.page_faults() - self._faults
         self._turns.append({
             "block": len(self._turns) // self._n_turns_block, "name": self._now,
             "first_step": self._step - self._n_steps + 1, "span_ns": now_ns - self._begin_ns,
-            "step_ns": self._turn_times, "peak_bytes": None,
+            "step_ns": self._turn_times, "page_faults": n_faults, "peak_bytes": None,
             "bucket_bytes": [size for ddp, _ in self._planned for size in reducer.bucket_bytes(ddp)]})
         if self._on_gpu() and self._peak:
             self._turns[-1]["peak_bytes"], self._peak = self._peak.bytes(), None

@@ -1,5 +1,5 @@
-"""What a plan is worth where a running job can't change how it communicates: each turn is a run of the job, with the plan or
-without, and this process is of one of them. `dpro verify` starts them; it does the arithmetic (src/verify).
+"""What a plan is worth where a running job can't change what the plan does, or would not be the same afterwards: each turn is a run of
+the job, with the plan or without, and this process is of one of them. `dpro verify` starts them; it does the arithmetic (src/verify).
 
 Steps are timed, and nothing else is on: no profiler, no log. A job that synchronises works at one pace, so that rank 0 speaks for all."""
 import os
@@ -7,11 +7,11 @@ import statistics
 import sys
 import time
 
-from . import applied, report, verify_file
+from . import applied, memory, report, verify_file
 from .session import Session
 from .settings import number, turn
 
-PEAK_STEPS = 2
+LEAVE_S = 0.3  # for threads of a backend to let go of the last collectives: torch may abort if Python ends before
 BEHIND = 2  # steps: with more of them still to be computed after the last, what a single one took says little
 
 
@@ -27,9 +27,10 @@ class Turn(Session):
         self._n_steps = number("DPRO_VERIFY_STEPS", 30, 1)
         self._rank = self._world_size = None  # until the first step
         self._least = 1  # the first step whose end is known to be one
-        self._begin_ns = self._before_ns = None
+        self._begin_ns = self._before_ns = self._faults = None
         self._step_ns = []
-        self._peak = self._peak_bytes = None
+        self._measured = self._asynchronous = None  # when all steps are timed
+        self._peak, self._n_peak_steps = None, 0
 
     def serve(self, name, server=None):
         verify_file.serve(self._file)
@@ -42,61 +43,87 @@ class Turn(Session):
         self._step, now = step, time.perf_counter_ns()
         if self._rank is None:
             self._rank, self._world_size, _ = self.job.place()
-        if self._begin_ns is not None:
+        if self._measured is not None:
+            self._peak_step()
+        elif self._begin_ns is not None:
             self._step_ns.append(now - self._before_ns)
             if len(self._step_ns) == self._n_steps:
-                self._end(now)
+                self._timed(now)
         elif step >= max(self.settings.warmup, self._least):
-            self._measure_peak(begins=True)
+            if self._on_gpu():
+                self._peak = self.job.watch_peak(self._cycle.sources)
             self.job.settle()
-            self._begin_ns = now = time.perf_counter_ns()
-        elif step >= max(self.settings.warmup, self._least) - PEAK_STEPS:
-            self._measure_peak()
+            self._begin_ns, self._faults = time.perf_counter_ns(), memory.page_faults()
+            now = self._begin_ns
         self._before_ns = now
 
-    def _measure_peak(self, begins=False):
-        """On a CPU in the last steps to warm up, on a GPU in those that are timed."""
-        if self._peak is None and self._peak_bytes is None:
+    @staticmethod
+    def _on_gpu():
+        torch = sys.modules.get("torch")
+        return torch is not None and torch.cuda.is_initialized()
+
+    def _timed(self, last_ns):
+        self.job.settle()
+        end_ns = time.perf_counter_ns()
+        self._asynchronous = end_ns - last_ns > BEHIND * statistics.median(self._step_ns)
+        self._measured = {"block": self._block, "name": self._name, "first_step": self._step - self._n_steps + 1,
+                          "span_ns": end_ns - self._begin_ns, "step_ns": self._step_ns,
+                          "page_faults": memory.page_faults() - self._faults}
+        if self._block == 0 and not self._on_gpu():  # in more steps: what a profiler leaves of the heap is not to be timed
             self._peak = self.job.watch_peak(self._cycle.sources)
-            if self._peak is not None and begins == (self._peak.n_steps > 0):
-                self._peak.stop()
-                self._peak = None
-        elif self._peak is not None and self._peak.n_steps:
-            self._peak.step_ended()
-            if begins:
-                self._peak_bytes, self._peak = self._peak.bytes(), None
+        if not self._peak or not self._peak.n_steps:
+            self._end()
+
+    def _peak_step(self):
+        self._peak.step_ended()
+        self._n_peak_steps += 1
+        if self._n_peak_steps == self._peak.n_steps:
+            self._end()
 
     def _restart(self, step):
         """Another optimizer ends the steps than it seemed."""
-        if self._peak:
-            self._peak.stop()
-            self._peak = None
-        self._least, self._begin_ns, self._step_ns = step + 1, None, []
+        self._drop_peak()
+        self._least, self._begin_ns, self._step_ns, self._measured, self._n_peak_steps = step + 1, None, [], None, 0
+
+    def _drop_peak(self):
+        peak, self._peak = self._peak, None
+        if peak:
+            peak.stop()
 
     # The end
 
-    def _end(self, last_ns):
-        self.job.settle()
-        end_ns = time.perf_counter_ns()
-        usual_ns = statistics.median(self._step_ns)
-        asynchronous = end_ns - last_ns > BEHIND * usual_ns
-        state = self.job.plan() or {"applied": True}
-        plan = applied.read(os.environ["DPRO_PLAN"])[0] if state["applied"] and os.environ.get("DPRO_PLAN") else None
-        measured = {"block": self._block, "name": self._name, "first_step": self._step - self._n_steps + 1,
-                    "span_ns": end_ns - self._begin_ns, "step_ns": self._step_ns,
-                    "peak_bytes": self._peak.bytes() if self._peak else self._peak_bytes,
-                    "bucket_bytes": [bucket.size_bytes for bucket in plan.buckets] if plan else []}
-        self._write(None if state["applied"] else "the plan is not applied: %s" % state["reason"],
-                    [measured] if state["applied"] else [], asynchronous)
+    def _end(self):
+        problem = self._problem()
+        self._write_turn(problem)
         self._let_go()
-        if self._rank == 0 and state["applied"]:
-            ms = (end_ns - self._begin_ns) / self._n_steps if asynchronous else usual_ns
-            report.tell("verify: %s: %.1f ms a step" % (self._name, ms / 1e6))
+        if self._rank == 0 and not problem:
+            ns = self._measured["span_ns"] / self._n_steps if self._asynchronous else statistics.median(self._step_ns)
+            report.tell("verify: %s: %.1f ms a step" % (self._name, ns / 1e6))
         if os.environ.get("DPRO_VERIFY_STOP") == "1":
+            time.sleep(LEAVE_S)
             sys.exit(0)
 
+    @staticmethod
+    def _plan():
+        return applied.read(os.environ["DPRO_PLAN"])[0] if os.environ.get("DPRO_PLAN") else None
+
+    def _problem(self):
+        """Why the job did not train with what the turn is of."""
+        state, plan = self.job.plan() or {"applied": True}, self._plan()
+        of_modules = state["applied"] and plan is not None and plan.of_modules
+        if state["applied"] and not (of_modules and not any(state.get("modules", {}).values())):
+            return None
+        return "the plan is not applied%s: %s" % (" to modules" if of_modules else "", state["reason"])
+
+    def _write_turn(self, problem):
+        plan, peak = self._plan(), self._peak
+        self._peak = None
+        sizes = self.job.bucket_bytes() or (bucket.size_bytes for bucket in (plan.buckets if plan else ()))
+        turn = dict(self._measured, peak_bytes=peak.bytes() if peak else None, bucket_bytes=list(sizes))
+        self._write(problem, [] if problem else [turn], self._asynchronous)
+
     def _write(self, problem, turns=(), asynchronous=False):
-        plan = applied.read(os.environ["DPRO_PLAN"])[0] if os.environ.get("DPRO_PLAN") else None
+        plan = self._plan()
         verify_file.write(self._file, self._rank, {
             "plan": plan and plan.path, "complete": problem is None, "problem": problem,
             "framework_version": self.job.versions().get(self.job.framework, self.job.versions().get("torch")),
@@ -109,6 +136,10 @@ class Turn(Session):
             return
         self.off = True
         try:
+            if self._measured is not None:  # but for the peak
+                self._drop_peak()
+                self._write_turn(self._problem())
+                return
             self._write("the job ended after step %d, and a turn takes %d (%d to warm up, %d that are timed): run it longer, or choose "
                         "fewer by --warmup and --steps" % (self._step, max(self.settings.warmup, self._least) + self._n_steps,
                                                            self.settings.warmup, self._n_steps))

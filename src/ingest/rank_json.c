@@ -37,6 +37,7 @@ void recording_rename(struct recording *recording, const uint32_t *names)
         recording->parameters.at[i].name = names[recording->parameters.at[i].name];
     for (size_t i = 0; i < recording->buckets.n; i++)
         recording->buckets.at[i].name = names[recording->buckets.at[i].name];
+    recording->device = names[recording->device];
     recording->device_name = names[recording->device_name];
     recording->torch = names[recording->torch];
     recording->plan.path = names[recording->plan.path];
@@ -323,7 +324,7 @@ static void read_warnings(struct json_reader *r, void *out UNUSED, size_t offset
 struct facts {
     int64_t rank, world_size, batch_size;
     uint64_t pid;
-    uint32_t schema, host, backend, boot_id, device_name, torch;
+    uint32_t schema, host, backend, boot_id, device, device_name, torch;
     bool complete;
 };
 
@@ -346,6 +347,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER(struct facts, "host_name", TEXT, host),
         MEMBER(struct facts, "backend", TEXT, backend),
         MEMBER(struct facts, "boot_id", TEXT, boot_id),
+        MEMBER(struct facts, "device", TEXT, device),
         MEMBER(struct facts, "device_name", TEXT, device_name),
         MEMBER_BY("versions", read_versions, 0),
         MEMBER_BY("warnings", read_warnings, 0),
@@ -373,6 +375,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     part->process.backend = facts.backend;
     part->process.of_job = strncmp(strtab_get(&part->names, facts.schema), "dpro.job/", 9) == 0;
     recording->boot_id = facts.boot_id;
+    recording->device = facts.device;
     recording->device_name = facts.device_name;
     recording->torch = facts.torch;
     if (facts.batch_size > 0 && facts.batch_size <= UINT32_MAX)

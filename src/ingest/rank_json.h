@@ -55,9 +55,9 @@ struct recording {
     struct recorded_plan plan;
     struct recorded_fusion fusion;
     bool complete;
-    uint32_t boot_id;            /* string id: of the machine's run */
-    uint32_t device_name, torch; /* string ids: what it computes on, and with */
-    ARRAY(uint32_t) warnings;    /* string ids: what the recorder said */
+    uint32_t boot_id;                    /* string id: of the machine's run */
+    uint32_t device, device_name, torch; /* string ids: what it computes on, and with */
+    ARRAY(uint32_t) warnings;            /* string ids: what the recorder said */
     ARRAY(struct recorded_model) models;
     ARRAY(struct recorded_parameter) parameters;
     ARRAY(struct recorded_bucket) buckets;

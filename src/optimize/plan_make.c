@@ -170,6 +170,8 @@ void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimu
     plan->framework = intern(&m, dpro_trace_framework(trace));
     plan->stack = intern(&m, dpro_stack_name(dpro_model_stack(ran)));
     plan->world_size = dpro_trace_world_size(trace);
+    if (trace->n_ranks > 0 && trace->ranks[0].recording)
+        plan->device = intern(&m, strtab_get(&trace->names, trace->ranks[0].recording->device));
     bool is_own = which == DPRO_BASELINE; /* in all */
     plan->is_own = is_own || communicates_as_before(optimum);
     plan->baseline_ns = found.baseline_ns;

@@ -40,7 +40,7 @@ struct plan_file {
     ARRAY(struct plan_file_bucket) buckets;
     ARRAY(uint32_t) names;
     uint32_t n_fused_ops;
-    uint32_t framework, stack; /* 0: not there, as all else that is 0 */
+    uint32_t framework, stack, device; /* 0: not there, as all else that is 0 */
     int64_t world_size;
     int64_t baseline_ns, iteration_ns; /* expected */
     double uncertainty_pct;

@@ -159,6 +159,7 @@ static int read_plan(const char *path, struct dpro_plan_summary *summary, struct
                                           .peak_bytes = plan.peak_bytes};
     snprintf(summary->framework, sizeof summary->framework, "%s", name_of(&plan, plan.framework));
     snprintf(summary->stack, sizeof summary->stack, "%s", stack_name(&plan));
+    snprintf(summary->device, sizeof summary->device, "%s", name_of(&plan, plan.device));
     plan_file_fini(&plan);
     return 0;
 }

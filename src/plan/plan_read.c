@@ -85,6 +85,7 @@ static void read_job(struct json_reader *r, void *out, size_t offset UNUSED)
     static const struct json_member members[] = {
         MEMBER(struct plan_file, "framework", TEXT, framework),
         MEMBER(struct plan_file, "stack", TEXT, stack),
+        MEMBER(struct plan_file, "device", TEXT, device),
         MEMBER_BY("world_size", read_world_size, 0),
         MEMBER_BY("models", read_models, 0),
         {NULL}};

@@ -11,6 +11,8 @@ static void write_job(struct writer *w, const struct plan_file *plan)
     writer_section(w, "job", '{');
     writer_fields(w, TEXT("framework", name_of(plan, plan->framework)),
                   TEXT("stack", name_of(plan, plan->stack)), INT("world_size", plan->world_size));
+    if (plan->device)
+        writer_fields(w, TEXT("device", name_of(plan, plan->device)));
     writer_begin(w, "models", '[');
     for (uint32_t m = 0; m < plan->models.n; m++) {
         writer_item(w);

@@ -140,6 +140,12 @@ static void write_configuration(struct writer *w, const struct dpro_verify *v, s
     for (size_t h = 0; h < 2 * v->n_blocks; h++)
         writer_json_fixed(w, v->times[h * v->n_configurations + c], 6);
     writer_close(w, ']');
+    writer_begin(w, "per_turn_page_faults", '[');
+    for (size_t h = 0; h < 2 * v->n_blocks; h++) {
+        const struct turn *turn = verify_turn(v, h, c);
+        writer_json_fixed(w, (double)turn->page_faults / (double)turn->n, 1);
+    }
+    writer_close(w, ']');
     writer_begin(w, "bucket_bytes", '[');
     for (size_t i = 0; i < config->n_buckets; i++)
         writer_json_int(w, v->bucket_bytes.at[config->first_bucket + i]);
@@ -158,7 +164,8 @@ static void write_json(struct writer *w, const void *verify)
     writer_key(w, "models");
     writer_json_strings(w, v->models.at, v->models.n);
     writer_fields(w, INT("blocks", v->n_blocks), INT("steps", v->n_steps), INT("settle", v->settle),
-                  INT("warmup", v->warmup), INT("runs", v->n_runs), BOOL("complete", v->complete),
+                  INT("warmup", v->warmup), TEXT("turns", v->one_run ? "steps" : "runs"),
+                  INT("runs", v->n_runs), BOOL("complete", v->complete),
                   TEXT("problem", v->problem));
     writer_section(w, "configurations", '[');
     for (size_t c = 0; c < v->n_configurations; c++)

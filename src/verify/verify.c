@@ -1,11 +1,8 @@
 /* verify/verify.c: what a plan was worth, from the step times of a job that trained with it and
- * without it in turns. Where buckets can be changed in a running job, all turns are of one run;
- * else each turn is a run. */
+ * without it in turns: all of one run, or each a run. */
 #include "verify/verify.h"
 
 #include <string.h>
-
-#include <dpro/model.h>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -35,7 +32,7 @@ static int read_runs(const char *const *paths, size_t n_runs,
     struct dpro_verify *v = mem_array(1, sizeof *v);
     int rc = 0;
     v->plan = *summary;
-    v->one_run = strcmp(summary->stack, dpro_stack_name(DPRO_STACK_DDP)) == 0;
+    v->one_run = n_runs == 1 && !problem; /* one block takes four runs */
     v->best = -1;
     for (size_t i = 0; i < n_runs && rc == 0; i++)
         rc = verify_read_run(v, paths[i], err);

@@ -14,9 +14,9 @@ enum { VERIFY_MOST_CONFIGURATIONS = 64, VERIFY_MOST_TEXTS = 64, VERIFY_LEAST_BLO
 
 struct turn {
     const char *name;
-    int64_t block, span_ns, peak_bytes; /* 0: not measured */
-    size_t first, n;                    /* into steps */
-    size_t first_bucket, n_buckets;     /* into bucket_bytes */
+    int64_t block, span_ns, page_faults, peak_bytes; /* 0: not measured */
+    size_t first, n;                                 /* into steps */
+    size_t first_bucket, n_buckets;                  /* into bucket_bytes */
 };
 
 struct text_list { /* the first of them */
@@ -66,6 +66,14 @@ struct dpro_verify {
     int64_t world_size, n_steps, settle, blocks_wanted, warmup, last_step;
     bool complete, asynchronous;
 };
+
+/* The turn of a configuration in half `h` of blocks; in the second half of a block they come in
+ * reverse order. */
+static inline const struct turn *verify_turn(const struct dpro_verify *v, size_t h, size_t c)
+{
+    size_t n = v->n_configurations;
+    return &v->turns.at[h * n + (h % 2 == 0 ? c : n - 1 - c)];
+}
 
 /* verify_read.c: adds what a run wrote. */
 int verify_read_run(struct dpro_verify *verify, const char *path, struct dpro_error *err);

@@ -62,6 +62,7 @@ static void read_turns(struct json_reader *r, void *out, size_t offset UNUSED)
         MEMBER_BY("name", read_text, offsetof(struct turn, name)),
         MEMBER(struct turn, "block", INT, block),
         MEMBER(struct turn, "span_ns", INT, span_ns),
+        MEMBER(struct turn, "page_faults", INT, page_faults),
         MEMBER(struct turn, "peak_bytes", INT, peak_bytes),
         MEMBER_BY("step_ns", read_step_times, 0),
         MEMBER_BY("bucket_bytes", read_buckets, 0),

@@ -45,7 +45,7 @@ static int find_configurations(struct dpro_verify *v, struct dpro_error *err)
     return 0;
 }
 
-/* The turns of whole blocks, by half; in the second half of a block they come in reverse order. */
+/* The turns of whole blocks, by half. */
 static int find_times(struct dpro_verify *v, struct dpro_error *err)
 {
     size_t n = v->n_configurations;
@@ -54,12 +54,12 @@ static int find_times(struct dpro_verify *v, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EFORMAT, "more than %d blocks of turns", MOST_BLOCKS);
     v->times = mem_array(2 * v->n_blocks * n, sizeof *v->times);
     for (size_t i = 0; i < 2 * v->n_blocks * n; i++) {
-        size_t half = i / n, c = half % 2 == 0 ? i % n : n - 1 - i % n;
-        const struct turn *turn = &v->turns.at[i];
-        if (strcmp(turn->name, v->configurations[c].name) != 0 ||
-            turn->block != (int64_t)(half / 2))
-            return dpro_error_set(err, DPRO_EFORMAT, "turn %zu is not in mirrored order", i);
-        v->times[half * n + c] = turn_ms(v, turn);
+        const struct turn *turn = verify_turn(v, i / n, i % n);
+        if (strcmp(turn->name, v->configurations[i % n].name) != 0 ||
+            turn->block != (int64_t)(i / n / 2))
+            return dpro_error_set(err, DPRO_EFORMAT, "turn %zu is not in mirrored order",
+                                  (size_t)(turn - v->turns.at));
+        v->times[i] = turn_ms(v, turn);
     }
     return 0;
 }

@@ -34,7 +34,8 @@ def turns(**configurations):
             ms = configurations[name][block]
             steps = [round(1e6 * ms * share) for share in (0.99, 1.0, 9.0, 1.0, 0.98, 1.01, 0.97)]
             listed.append({"block": block, "name": name.replace("_", "="), "first_step": len(listed) * 9, "span_ns": sum(steps),
-                           "step_ns": steps, "bucket_bytes": [8, 4] if name == "plan" else [12]})
+                           "step_ns": steps, "page_faults": len(listed) * len(steps),
+                           "bucket_bytes": [8, 4] if name == "plan" else [12]})
     return listed
 
 
@@ -76,6 +77,8 @@ class Verify(Case):
         self.assertAlmostEqual(told["configurations"][0]["iteration_ms"], statistics.median(OWN), 5)
         self.assertEqual(told["configurations"][1]["per_turn_ms"], [ms for ms in PLAN for half in (1, 2)])
         self.assertEqual(told["configurations"][1]["bucket_bytes"], [8, 4])
+        self.assertEqual(told["configurations"][1]["per_turn_page_faults"], [1, 4, 7, 10, 13, 16, 19, 22])
+        self.assertEqual((told["turns"], told["runs"]), ("steps", 1))
         self.assertEqual(told["expected_gain_pct"], 20.0)
         self.assertEqual(told["expected_uncertainty_pct"], 1.6)
         self.assertEqual(told["verdict"], "as-expected")
@@ -197,6 +200,32 @@ class Verify(Case):
         self.assertEqual(told["DPRO_WARMUP"], "0")
         self.assertNotIn("DPRO", told)
 
+    def test_on_a_cpu_plans_that_change_modules_have_runs_for_turns(self):
+        def turns_of(plan, *arguments):
+            self.write("plan/plan.json", plan)
+            result = self.verify(*arguments, script='echo "turn=$DPRO_VERIFY_TURN"')
+            return result.out.strip().replace("turn=baseline", "runs").replace("turn=", "steps"), "on a CPU" in result.err
+
+        def changed(device, **parts):
+            plan = good_plan()
+            plan["job"].update({"device": device} if device else {})
+            return dict(plan, schema="dpro.plan/4", **parts)
+
+        compiled, in_bf16 = ({"computation": {"compile": names, "bf16": others, "changes_numerics": True}}
+                             for names, others in ((["a"], []), ([], [""])))
+        recomputed, cut = {"memory": {"recompute": ["a"]}}, {"memory": {"micro_batches": 2}}
+        for parts in (compiled, in_bf16, recomputed, cut):
+            with self.subTest(parts):
+                self.assertEqual(turns_of(changed("cpu", **parts)), ("runs", True))
+                self.assertEqual(turns_of(changed(None, **parts)), ("runs", True))
+                self.assertEqual(turns_of(changed("cuda", **parts)), ("steps", False))
+                self.assertEqual(turns_of(changed("cpu", **parts), "--turns=steps"), ("steps", False))
+        self.write("other/plan.json", changed("cpu", **compiled))
+        self.assertEqual(turns_of(changed("cpu")), ("steps", False))
+        self.assertEqual(turns_of(changed("cpu"), "--turns=runs"), ("runs", False))
+        self.assertEqual(turns_of(changed("cpu"), "--against", "plan=other"), ("runs", True))
+        self.assertEqual(turns_of(changed("cuda"), "--against", "plan=other"), ("steps", False))
+
     def test_a_plan_to_compare_with_must_be_one(self):
         result = self.verify("--against", "plan=" + self.path("nowhere"), script="echo started")
         self.assert_error(result, INPUT, "nowhere")
@@ -204,7 +233,7 @@ class Verify(Case):
 
     def test_wrong_usage(self):
         for arguments in (["--steps=0"], ["--settle=1"], ["--against", "cap=0"], ["--against", "25"],
-                          ["--against", "plan="], ["--fail-on", "less"]):
+                          ["--against", "plan="], ["--fail-on", "less"], ["--turns=ranks"]):
             with self.subTest(arguments):
                 self.assertEqual(self.verify(*arguments).code, USAGE)
         self.assertEqual(dpro("verify", "--", "true").code, USAGE)

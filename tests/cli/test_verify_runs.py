@@ -96,6 +96,14 @@ class Runs(Case):
         self.assertEqual({line[0]: line[3] for line in self.told()}, {"baseline": "-", "plan": "4000", "plan=other": "9"})
         self.assertEqual((result.json["best_other"], result.json["configurations"][2]["gain_pct"]["mean"] > 9), ("plan=other", True))
 
+    def test_buckets_by_size_take_their_turns_in_a_job_of_ddps(self):
+        self.write("plan/plan.json", plan_for("ddp", "pytorch"))
+        result = self.verify("--turns=runs", "--json", "--blocks=1", "--against", "cap=5", **{"cap=5": [90.0]})
+        self.assert_code(result, DONE)
+        self.assertEqual([line[0] for line in self.told()], ["baseline", "plan", "cap=5", "cap=5", "plan", "baseline"])
+        self.assertEqual({line[0]: line[2] for line in self.told()}, {"baseline": "-", "plan": self.path("plan"), "cap=5": "-"})
+        self.assertEqual((result.json["turns"], result.json["runs"], result.json["best_other"]), ("runs", 6, "cap=5"))
+
     def test_a_run_that_fails_ends_all_and_what_was_measured_is_told(self):
         result = self.verify("--json", extra="n_run == 15 and sys.exit(7)")
         self.assert_code(result, 7)
@@ -145,7 +153,8 @@ class Runs(Case):
     def test_what_has_no_meaning_here_is_refused_before_anything_runs(self):
         self.write("other/plan.json", plan_for("horovod"))
         self.write("byteps/plan.json", plan_for("byteps"))
-        for arguments, code, text in ((["--settle=2"], USAGE, "--settle is PyTorch's DDP's"),
+        for arguments, code, text in ((["--settle=2"], USAGE, "--settle is for turns that are steps"),
+                                      (["--turns=steps"], USAGE, "only PyTorch's DDP can be switched"),
                                       (["--against", "cap=5"], USAGE, "PyTorch's DDP's"),
                                       (["--against", "plan=other"], INPUT, "it is for horovod"),
                                       (["--against", "plan=plan", "--against", "plan=plan"], USAGE, "there already"),

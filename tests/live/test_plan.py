@@ -245,9 +245,8 @@ end()
     def verify(self, *arguments, body=None, steps="3", **environment):
         script = self.script(body or self.BODY)
         settings = self.environment(dpro=False, PATH=os.path.dirname(live.PYTHON) + ":" + os.environ["PATH"], **environment)
-        command = [live.DPRO, "verify", "--plan", self.path("plan"), "--steps", steps, "--settle", "2", "--warmup", "4",
-                   *arguments, "--", live.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2",
-                   "--master-port=%d" % live.free_ports()[0], script]
+        command = [live.DPRO, "verify", "--plan", self.path("plan"), "--steps", steps, "--warmup", "4", *arguments,
+                   "--", live.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=%d" % live.free_ports()[0], script]
         return self.command(command, **settings)
 
     def test_the_plan_is_measured_by_turns_and_the_job_is_as_it_was(self):
@@ -279,6 +278,37 @@ end()
         self.assertIn("all is measured after step 44; the job ends", run.err)
         self.assertNotIn("DIGEST", run.out)
         self.assertIn("2 blocks of mirrored turns, 3 steps a turn after 2 to settle; 2 ranks", run.out)
+
+    def in_bf16(self, name, value, module):
+        """A plan with that, and the buckets of `value`; None: the job's."""
+        self.plan(dict(value or {key: part for key, part in plan().items() if key != "communication"}, schema="dpro.plan/4",
+                       computation={"compile": [], "bf16": [module], "changes_numerics": True}), name)
+        return "plan=" + self.path(name)
+
+    def test_modules_computed_otherwise_on_a_cpu_take_runs_of_the_job(self):
+        self.in_bf16("plan", plan(), "1")
+        other, body = self.in_bf16("other", None, "2"), self.BODY.replace("124", "9")
+        run = self.verify("--blocks", "1", "--against", "cap=0.02", "--against", other, "--json", body=body)
+        self.assertEqual(run.codes, [0], run.err[-3000:])
+        result = json.loads(run.out)
+        self.assertEqual((result["turns"], result["runs"], result["blocks"], result["complete"]), ("runs", 8, 1, True))
+        found = {config["name"]: config for config in result["configurations"]}
+        self.assertEqual(list(found), ["baseline", "plan", "cap=0.02", other])
+        self.assertEqual([len(config["bucket_bytes"]) for config in found.values()], [1, 5, 4, 1])
+        self.assertTrue(all(config["peak_bytes"] for config in found.values()), found)
+        self.assertEqual(run.err.count("REDUCERS 1 1"), 16)  # each run has one pair of ranks, which nothing was switched in
+        without = self.without(body).digests
+        self.assertEqual([run.err.count(digest) for digest in without], [4, 4])  # those of cap=0.02 are the same, in 16 bits not
+        self.assertIn("verify: each turn is a run of the job: in one process,", run.err)
+
+    def test_turns_of_one_process_are_said_to_disturb_each_other(self):
+        self.plan()
+        run = self.verify("--turns", "steps", "--blocks", "1", "--against", self.in_bf16("other", None, "2"), "--json")
+        self.assertEqual(run.codes, [0], run.err[-3000:])
+        result = json.loads(run.out)
+        self.assertEqual((result["turns"], result["runs"], result["complete"]), ("steps", 1, True))
+        self.assertEqual([len(config["bucket_bytes"]) for config in result["configurations"]], [1, 5, 1])
+        self.assertIn("leaves of the heap", result["warnings"][0])
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ static struct plan_file some_plan(void)
     intern(&plan, "");
     plan.framework = intern(&plan, "pytorch");
     plan.stack = intern(&plan, "ddp");
+    plan.device = intern(&plan, "cpu");
     struct plan_file_parameter parameter = {intern(&plan, "a"), 0, 4};
     struct plan_file_bucket bucket = {
         .n = 1, .size_bytes = 4, .partitions = 1, .priority = 0, .server = -1};
@@ -88,6 +89,7 @@ static void test_modules_that_are_compiled_and_in_16_bits_come_back_as_they_were
         check_names(&back, &back.recomputed, cases[i].recompute);
         assert_int_equal(summary.n_compiled, plan.compiled.n);
         assert_int_equal(summary.n_bf16, plan.in_bf16.n);
+        assert_string_equal(summary.device, "cpu");
         char text[64] = "";
         FILE *file = fopen(in_folder("plan.json"), "r");
         assert_non_null(fgets(text, sizeof text, file));

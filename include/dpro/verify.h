@@ -35,9 +35,9 @@ DPRO_API int dpro_plan_read(const char *path, struct dpro_plan_summary *summary,
 struct dpro_verify;
 
 /* Reads the files (dpro.verify-steps/1) that `n_runs` runs of the job wrote at `paths`, in order:
- * one run with all turns, or one a turn. `summary` is the plan's; `problem` is why runs are missing, NULL: none are. Fails with
- * DPRO_EEMPTY when not one block of turns was measured; the message says why and what to do. On
- * success *verify is the caller's. */
+ * one run with all turns, or one a turn. `summary` is the plan's; `problem` is why runs are
+ * missing, NULL: none are. Fails with DPRO_EEMPTY when not one block of turns was measured; the
+ * message says why and what to do. On success *verify is the caller's. */
 DPRO_API int dpro_verify_read(const char *const *paths, size_t n_runs,
                               const struct dpro_plan_summary *summary, const char *problem,
                               struct dpro_verify **verify, struct dpro_error *err);

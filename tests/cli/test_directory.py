@@ -104,6 +104,16 @@ class Directory(Case):
         self.assertAlmostEqual(unprofiled["error_pct"], 100 * facts["predicted"]["iteration_ms"] / 125 - 100, places=2)
         self.assertIn("without the profiler: 125.0 ms", dpro("replay", self.path("TRACE")).out)
 
+    def test_steps_without_the_profiler_that_drift_are_told_of(self):
+        for before, after, n in ((seconds(0.1, 0.11, 0.12), seconds(0.14, 0.16, 0.19), 1),
+                                 (seconds(0.1, 0.101, 0.102), seconds(0.103, 0.104, 0.105), 0), ([], seconds(0.1, 0.2), 0)):
+            warnings = self.assert_replays(self.put(steps={"before": before, "timing": seconds(0.3), "after": after}))["warnings"]
+            told = [w for w in warnings if "through the recording" in w]
+            self.assertEqual(len(told), n, told)
+            if told:
+                self.assertIn("steps without the profiler get longer through the recording: 105.0 ms in the first third, "
+                              "175.0 ms in the last (+67 % over 6 steps", told[0])
+
     def test_buckets_are_called_by_their_parameters(self):
         result = dpro("replay", self.put(), "-o", self.path("out"), "-q")
         self.assert_code(result, DONE)

@@ -1,6 +1,7 @@
 /* graph/global/build_warnings.c: warnings on how the graph came about, for readers of the results.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -139,21 +140,46 @@ static void warn_ranks(struct assembly *a)
              join->n_ranks, join->world_size);
 }
 
+/* Of steps without the profiler, which lie further apart: what a machine drifts by in that time. */
+#define STEPS_DRIFT 0.1
+
+/* The steps before and after what was profiled; all ranks go at one pace. */
+static bool find_steps_trend(const struct assembly *a, struct trend *trend, uint32_t *n)
+{
+    const struct recording *recording = a->join->ranks[0].trace->recording;
+    ARRAY(int64_t) ns = {0};
+    for (size_t s = 0; recording && s < recording->steps.n; s++) {
+        const struct recorded_step *step = &recording->steps.at[s];
+        if (step->window == RECORDED_BEFORE || step->window == RECORDED_AFTER)
+            array_push(&ns, step->end_ns - step->start_ns);
+    }
+    *n = (uint32_t)ns.n;
+    bool found =
+        trend_find(ns.at, *n, trend) && fabs((double)(trend->last_ns - trend->first_ns)) >=
+                                            STEPS_DRIFT * (double)trend->first_ns;
+    array_fini(&ns);
+    return found;
+}
+
 /* What is learnt from iterations that drift is their mean, which the job has left behind. */
 static void warn_trend(struct assembly *a)
 {
     struct trend trend;
     uint32_t n;
     const int64_t *measured = dpro_graph_measured_ns(a->graph, &n);
-    if (!trend_find(measured, n, &trend))
+    bool within = trend_find(measured, n, &trend);
+    if (!within && !find_steps_trend(a, &trend, &n))
         return;
     WARN(a,
-         "iterations get %s through the recording: %.1f ms in the first third, %.1f ms in the "
-         "last (%+.0f %% over %u iterations, p = %.2g): the prediction is of their mean; record "
-         "when the machine is steady, or choose iterations with --steps",
+         "%s get %s through the recording: %.1f ms in the first third, %.1f ms in the "
+         "last (%+.0f %% over %u %s, p = %.2g): the prediction is of %s; record when the "
+         "machine is steady%s",
+         within ? "iterations" : "steps without the profiler",
          trend.last_ns > trend.first_ns ? "longer" : "shorter", (double)trend.first_ns / 1e6,
          (double)trend.last_ns / 1e6, 100 * ((double)trend.last_ns / (double)trend.first_ns - 1), n,
-         trend.p);
+         within ? "iterations" : "steps", trend.p,
+         within ? "their mean" : "those in between",
+         within ? ", or choose iterations with --steps" : "");
 }
 
 /* Iterations that nothing is learnt from. */

@@ -109,6 +109,13 @@ static int choose_names(const struct dpro_model *model, char *names, bool *chose
     return rc;
 }
 
+/* Modules of a job's second model have names such as "1/blocks.0". */
+static bool is_path(const char *text)
+{
+    size_t digits = strspn(text, "0123456789");
+    return access(text, F_OK) == 0 || (strchr(text, '/') && (digits == 0 || text[digits] != '/'));
+}
+
 int modules_choose(const struct dpro_model *model, const char *text, bool *chosen,
                    enum module_list of_plan, struct dpro_error *err)
 {
@@ -138,10 +145,11 @@ int modules_choose(const struct dpro_model *model, const char *text, bool *chose
                               "the job's model repeats no block that keeps anything; name the "
                               "modules that are meant");
     }
-    if (strchr(text, '/') || (access(text, F_OK) == 0 && !choose_pattern(model, text, chosen)))
-        return choose_from_file(model, text, of_plan, chosen, err);
     char *names = mem_copy_string(text);
     int rc = choose_names(model, names, chosen, err);
     mem_free(names);
-    return rc;
+    if (rc == 0 || !is_path(text))
+        return rc;
+    memset(chosen, 0, model->n_modules * sizeof *chosen);
+    return choose_from_file(model, text, of_plan, chosen, err);
 }

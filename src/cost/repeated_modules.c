@@ -7,10 +7,10 @@
 /* The list that a module stands in: its name up to its number; 0: it has none. */
 static size_t list_of(const char *name)
 {
-    const char *dot = strrchr(name, '.');
-    size_t n = dot ? (size_t)(dot - name) + 1 : 0;
-    size_t digits = strspn(name + n, "0123456789");
-    return digits > 0 && name[n + digits] == '\0' ? n + 1 : 0;
+    size_t n = strlen(name);
+    while (n > 0 && name[n - 1] >= '0' && name[n - 1] <= '9')
+        n--;
+    return name[n] != '\0' && (n == 0 || name[n - 1] == '.' || name[n - 1] == '/') ? n + 1 : 0;
 }
 
 /* Whether two modules stand in one list; without lists, in one module. */

@@ -250,6 +250,8 @@ static const struct model_module some_modules[] = {
     MODULE("blocks.0.parts.1", "Part", 2, 9), MODULE("blocks.1", "Block", 0, 300),
     MODULE("blocks.2", "Block", 0, 300),      MODULE("blocks.3", "Other", 0, 300),
     MODULE("blocks.4", "Block", 0, 300),      MODULE("blocks.10", "Block", 0, 300),
+    MODULE("1/", "Critic", MODEL_NONE, 900),  MODULE("1/0", "Layer", 10, 300),
+    MODULE("1/1", "Layer", 10, 300),
 };
 enum { N_SOME = sizeof some_modules / sizeof *some_modules };
 
@@ -259,14 +261,16 @@ static void test_modules_are_chosen_by_words_names_and_patterns(void **state)
     const struct {
         const char *text, *chosen;
     } cases[] = {
-        {"all", "0010011011"},
-        {"sqrt", "0010010011"},
-        {"none", "0000000000"},
-        {"blocks.1", "0000010000"},
-        {"blocks.0, blocks.3", "0010000100"},
-        {"blocks.?", "0010011110"},
-        {"blocks.*", "0011111111"},
-        {"blocks.[0-2]", "0010011000"},
+        {"all", "0010011011011"},
+        {"sqrt", "0010010011001"},
+        {"none", "0000000000000"},
+        {"blocks.1", "0000010000000"},
+        {"blocks.0, blocks.3", "0010000100000"},
+        {"blocks.?", "0010011110000"},
+        {"blocks.*", "0011111111000"},
+        {"blocks.[0-2]", "0010011000000"},
+        {"1/0", "0000000000010"},
+        {"blocks.1,1/*", "0000010000111"},
         {"blocks.9", NULL},
         {"blocks.1,bloks.2", NULL},
         {"/nonexistent.json", NULL},

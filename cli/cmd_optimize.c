@@ -281,8 +281,17 @@ static int search(const void *given, const struct job *job, const struct dpro_mo
     return code;
 }
 
-static int run(const void *values, const struct opt_list *paths)
+static int run(const void *given, const struct opt_list *paths)
 {
+    const struct values *values = given;
+    if (values->allowed.assumed && !(values->allowed.computing & DPRO_BF16)) {
+        cmd_say("--allow assumed is of what 16 bits take: write --allow bf16,assumed");
+        return CMD_USAGE;
+    }
+    if (values->no_accumulate && values->memory.bytes == 0 && !(values->memory.share > 0)) {
+        cmd_say("--no-accumulate is of what keeps to a budget: give one with --memory");
+        return CMD_USAGE;
+    }
     return job_with_model(values, paths, false, search);
 }
 

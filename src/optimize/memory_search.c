@@ -306,7 +306,7 @@ static int find_budget(const struct dpro_model *model, const struct dpro_optimiz
             return dpro_error_set(err, DPRO_EEMPTY,
                                   "the trace does not tell how much memory the job's devices have, "
                                   "of which the budget is a share; give it in bytes");
-        search->budget_bytes = (uint64_t)llround((double)capacity * o->memory_share);
+        search->budget_bytes = (uint64_t)fmax(1, fmin((double)capacity * o->memory_share, 1e18));
     }
     if (capacity > 0 && search->budget_bytes > capacity)
         log_line(&o->sink, DPRO_LOG_WARN,

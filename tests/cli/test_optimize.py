@@ -464,6 +464,11 @@ class Optimize(Case):
                 else:
                     self.assertEqual(done.json["memory"]["budget_bytes"], size)
 
+    def test_options_that_would_do_nothing_are_refused(self):
+        self.assert_error(dpro("optimize", DEMO, "--no-accumulate"), USAGE, "give one with --memory")
+        self.assert_error(dpro("optimize", DEMO, "--allow", "assumed"), USAGE, "--allow bf16,assumed")
+        self.assert_error(dpro("optimize", DEMO, "--allow", "compile,assumed"), USAGE, "--allow bf16,assumed")
+
     def test_a_budget_needs_what_it_is_a_share_of(self):
         self.assert_error(dpro("optimize", DEMO, "--memory", "80%"), INPUT, "how much memory", "in bytes")
         servers = os.path.join(ROOT, "tests", "data", "tf-ps-n2")

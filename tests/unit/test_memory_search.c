@@ -202,6 +202,15 @@ static void test_nothing_is_tried_where_the_job_fits(void **state)
     assert_int_equal(dpro_optimum_memory_budget(o).budget_bytes, peak);
     assert_int_equal(dpro_optimum_memory_budget(o).capacity_bytes, 2 * peak);
     dpro_optimum_destroy(o);
+    options.memory_share = 1e-30; /* of nothing: no budget would be another question */
+    o = optimum_of(model, &options);
+    assert_int_equal(dpro_optimum_memory_budget(o).budget_bytes, 1);
+    assert_false(dpro_optimum_memory_budget(o).fits);
+    dpro_optimum_destroy(o);
+    options.memory_share = 1e30;
+    o = optimum_of(model, &options);
+    assert_true(dpro_optimum_memory_budget(o).fits);
+    dpro_optimum_destroy(o);
     dpro_model_destroy(model);
     free(blocks);
 }

@@ -191,6 +191,27 @@ end()
         self.assertEqual(self.profiled_steps(0), self.profiled_steps(1))
         self.check_updates({"Adam": 5, "RMSprop": 1}, "RMSprop")
 
+    def test_a_critic_that_is_held_still_while_the_generator_steps_is_described_as_ddp_has_it(self):
+        run = self.ranks("""
+dist.init_process_group("gloo")
+critic, generator = DDP(net(layers=2)), DDP(net(layers=3))
+steps = torch.optim.SGD(critic.parameters(), 0.01), torch.optim.SGD(generator.parameters(), 0.01)
+for i in range(24):
+    made = generator(torch.randn(8, 64))
+    steps[0].zero_grad()
+    critic(made.detach()).pow(2).mean().backward()
+    steps[0].step()
+    critic.requires_grad_(False)
+    steps[1].zero_grad()
+    critic.module(made).pow(2).mean().backward()
+    steps[1].step()
+    critic.requires_grad_(True)
+end()
+""")
+        self.assert_ran(run)
+        self.assertFalse(any("can't be described" in line for line in run.said), run.said)
+        self.assertEqual(sorted(sum(len(bucket["parameters"]) for bucket in model["buckets"]) for model in self.rank()["models"]), [4, 6])
+
     def check_updates(self, counts, last):
         """In every profiled step the optimizers stepped that often, that one at its end."""
         events = [e for e in self.kineto()["traceEvents"] if e.get("ph") == "X"]

@@ -7,7 +7,7 @@ import time
 import torch
 from torch.utils import _pytree
 
-from . import agreement, applied, compiling, computing_trial, module_state, module_ways, report
+from . import agreement, applied, compiling, computing_trial, module_ways, report
 from .ddp_parameters import type_is
 
 _compiled = {}  # (forward, what its parameters are) -> Compiled
@@ -44,7 +44,7 @@ class Computed(module_ways.Way):
     def _applies(self, module, args, kwargs):
         if not self.on or not module.training or getattr(_depth, "n", 0):
             return False
-        return module_ways.trains(args, kwargs) or torch.is_grad_enabled() and bool(module_state.tensors_in((args, kwargs)))
+        return module_ways.trains(args, kwargs)
 
     def _run(self, function, module, args, kwargs):
         _depth.n = getattr(_depth, "n", 0) + 1

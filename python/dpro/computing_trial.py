@@ -16,12 +16,12 @@ class _Unfit(Exception):
 def look(own, computed, module, args, kwargs, compiled, rounds):
     """Returns why not, None where it can. own(module, ...) is its forward, `computed` stands for it, with `compiled` (compiling.py)
     in it or None; `rounds`: whether that may round as 16 bits do."""
-    given = module_state.tensors_in((args, kwargs))
-    if any(t.device.type == "cuda" for t in given) and torch.cuda.is_current_stream_capturing():
-        return "it is first called while a CUDA graph is captured"
-    numbers, before = module_state.Random(module, given), module_state.Attributes(module)
+    problem = module_state.untriable(args, kwargs)
+    if problem:
+        return problem
     try:
-        with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):  # not those of a recomputation around it
+        with module_state.as_before(module, args, kwargs) as numbers, \
+                torch.autograd.graph.saved_tensors_hooks(_itself, _itself):  # not those of a recomputation around it
             _look(_Call(module, args, kwargs), own, computed, numbers, compiled, rounds)
         return None
     except _Unfit as problem:
@@ -31,9 +31,6 @@ def look(own, computed, module, args, kwargs, compiled, rounds):
         if report.is_the_jobs(problem):
             raise
         return "%s: %s" % (type(problem).__name__, (str(problem).strip().splitlines() or [""])[0])
-    finally:
-        before.restore()
-        numbers.restore()
 
 
 def _itself(tensor):

@@ -32,7 +32,8 @@ class _Start:
         self._handle = hooks.register_module_forward_pre_hook(self._entered)
 
     def _entered(self, module, args):
-        if torch.compiler.is_compiling() or not (module.training and torch.is_grad_enabled()):
+        compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)  # which torch before 2.3 lacks
+        if compiling() or not (module.training and torch.is_grad_enabled()):
             return
         self._n_calls += 1
         if self._n_calls & (self._n_calls - 1):  # to look for optimizers takes a while: at the 1st, 2nd, 4th, ... call

@@ -1,13 +1,17 @@
 """What a call of a module may read and change besides its inputs: buffers, attributes, random numbers. Kept before a call that is
 not the job's, and put back after it."""
 import contextlib
+import enum
 import functools
 import random
 import sys
 
 import torch
+from torch.utils import _pytree
 
 from .ddp_parameters import type_is
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, enum.Enum)
 
 
 @contextlib.contextmanager
@@ -25,20 +29,29 @@ def swapped(buffers):
 
 
 def mapped(value, function):
-    """The tensors within tuples, lists and dicts through the function; others are kept."""
-    if type_is(value, torch.Tensor):
-        return function(value)
-    if type(value) in (tuple, list):
-        return type(value)(mapped(part, function) for part in value)
-    if type(value) is dict:
-        return {key: mapped(part, function) for key, part in value.items()}
-    return value
+    """The tensors within tuples, lists, dicts and their kin through the function; others are kept."""
+    return _pytree.tree_map(lambda leaf: function(leaf) if type_is(leaf, torch.Tensor) else leaf, value)
+
+
+def _leaves(value):
+    return _pytree.tree_flatten(value)[0]
 
 
 def tensors_in(value):
-    found = []
-    mapped(value, found.append)
-    return found
+    return [leaf for leaf in _leaves(value) if type_is(leaf, torch.Tensor)]
+
+
+def untriable(args, kwargs):
+    """Why a call that is given these can't be made for a trial, None where it can. What may hold tensors that mapped() does not
+    find is the job's own, and what a call changes in it stays."""
+    for leaf in _leaves((args, kwargs)):
+        if type_is(leaf, torch.Tensor):
+            if leaf.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                return "it is first called while a CUDA graph is captured"
+        elif isinstance(leaf, torch.Generator) or not (isinstance(leaf, _PLAIN) or callable(leaf) or
+                                                       type(leaf).__module__.partition(".")[0] == "torch"):
+            return "it is given a %s, which it may change" % type(leaf).__name__
+    return None
 
 
 def same(a, b):
@@ -143,3 +156,14 @@ class Random:
             self._numpy[0].set_state(self._numpy[1])
         for restore, state in self._own:
             restore(state)
+
+
+@contextlib.contextmanager
+def as_before(module, args, kwargs):
+    """What a call of the module changes meanwhile is put back, but for buffers; yields its Random."""
+    numbers, attributes = Random(module, tensors_in((args, kwargs))), Attributes(module)
+    try:
+        yield numbers
+    finally:
+        attributes.restore()
+        numbers.restore()

@@ -11,7 +11,7 @@ import weakref
 
 import torch
 
-from . import module_marks, modules
+from . import module_marks, module_state, modules
 from .ddp_parameters import type_is
 
 compiled = False  # something of the job is compiled by us
@@ -64,7 +64,7 @@ def _wrap(cls):
     own = cls.forward
     if getattr(own, "_dpro", None) is cls:
         return
-    compiling = torch.compiler.is_compiling
+    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)  # which torch before 2.3 lacks
     wanted, key_of, type_of, called = _wanted, id, type, _called
 
     def forward(self, *args, **kwargs):
@@ -154,5 +154,5 @@ def stop(kind):
 
 def trains(args, kwargs):
     """Whether a call with these is one of training, which ways are for; not one that another tool takes apart."""
-    return torch.is_grad_enabled() and not torch._C._get_tracing_state() and any(
-        type_is(arg, torch.Tensor) for arg in (*args, *kwargs.values()))
+    return torch.is_grad_enabled() and not torch._C._get_tracing_state() and bool(
+        module_state.tensors_in((args, kwargs)) or module_state.untriable(args, kwargs))

@@ -45,14 +45,13 @@ class _Checkpoints:
 def look(own, module, args, kwargs):
     """Returns why the module can't be recomputed, None when it can, and its buffers that a forward changes, as pairs of
     module and name. own(module, ...) is its forward."""
-    given = module_state.tensors_in((args, kwargs))
-    if any(t.device.type == "cuda" for t in given) and torch.cuda.is_current_stream_capturing():
-        return "it is first called while a CUDA graph is captured", ()
-    numbers, before = module_state.Random(module, given), module_state.Attributes(module)
     cached = torch.is_autocast_cache_enabled()
     try:
+        problem = module_state.untriable(args, kwargs)
+        if problem:
+            return problem, ()
         torch.set_autocast_cache_enabled(False)  # what is cast here has no gradient
-        with torch.no_grad():
+        with torch.no_grad(), module_state.as_before(module, args, kwargs) as numbers:
             return _look(own, module, args, kwargs, numbers)
     except Exception as problem:
         from . import report
@@ -61,8 +60,6 @@ def look(own, module, args, kwargs):
         return "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]), ()
     finally:
         torch.set_autocast_cache_enabled(cached)
-        before.restore()
-        numbers.restore()
 
 
 def _look(own, module, args, kwargs, numbers):
@@ -71,13 +68,15 @@ def _look(own, module, args, kwargs, numbers):
     checkpoints = _Checkpoints()
 
     def run():
-        """The result, the buffers after it, and whether an input was written to."""
+        """The result, the buffers after it, and whether an input was written to: a tensor, or what holds it."""
         inputs = module_state.mapped((args, kwargs), lambda t: t.detach().clone())
-        at_first = [t._version for t in module_state.tensors_in(inputs)]
+        at_first = [(t, t._version) for t in module_state.tensors_in(inputs)]
         with module_state.swapped((part, name, part._buffers[name].clone()) for part, name in places), checkpoints.watched():
             result = own(module, *inputs[0], **inputs[1])
             after = [part._buffers.get(name) for part, name in places]
-        return result, after, [t._version for t in module_state.tensors_in(inputs)] != at_first
+        now = module_state.tensors_in(inputs)
+        writes = len(now) != len(at_first) or any(t is not first or t._version != n for t, (first, n) in zip(now, at_first))
+        return result, after, writes
 
     result, buffers, writes = run()
     if writes:

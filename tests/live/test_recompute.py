@@ -139,6 +139,46 @@ model(model.batch(torch.Generator())).sum().backward()
     def test_a_recurrent_net(self):
         self.check("Recurrent")
 
+    GIVEN = """
+import collections, dataclasses
+State = collections.namedtuple("State", "x mask")
+@dataclasses.dataclass
+class Shared:
+    x: torch.Tensor
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(64, 64)
+    def forward(self, given, *more):
+        %s
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block() for _ in range(3)])
+    def forward(self, x):
+        given = %s
+        for block in self.blocks:
+            given = block(given, %s)
+        return given.x if hasattr(given, "x") else given[0] if type(given) is tuple else given["x"] if type(given) is dict else given
+    def batch(self, g):
+        return torch.randn(8, 64, generator=g)
+model = run(Outer, "a")
+model.blocks[1].a.register_forward_pre_hook(lambda module, args: print("CALLED", flush=True))
+model(model.batch(torch.Generator())).sum().backward()
+"""
+
+    def test_what_a_block_is_given_in_tuples_and_dicts(self):
+        for given, forward in (("(x, x > 0)", "return torch.tanh(self.a(given[0])) * given[1], given[1]"),
+                               ("State(x, x > 0)", "return State(torch.tanh(self.a(given.x)) * given.mask, given.mask)"),
+                               ("{'x': x}", "return {'x': torch.tanh(self.a(given['x']))}")):
+            with self.subTest(given=given):
+                value, body = plan("blocks.1", "blocks.2"), self.GIVEN % (forward, given, "")
+                run, without = self.run_planned(body, value), self.once(MODELS + body, 1, dpro=False)
+                self.assert_ran(run)
+                self.assertEqual([line for line in self.lines(run) if "CALLED" not in line], self.lines(without))
+                self.assertIn("2 modules are recomputed", run.said[0])
+                self.assertEqual((len(self.lines(run, "CALLED")), len(self.lines(without, "CALLED"))), (2, 1))
+
     def test_the_whole_model_and_modules_in_each_other(self):
         for names in ([""], ["blocks.1", "blocks.1.mlp", "blocks.1.mlp.0", "head"]):
             with self.subTest(names=names):
@@ -332,6 +372,17 @@ print("MODEL", model.odd.n, random.random(), numpy.random.random(), torch.rand(1
                             "it changes parameters")):
             with self.subTest(line=line):
                 self.check(self.BODY % line.replace("\\n", "\n"), "odd", text=text)
+
+    def test_what_changes_what_it_is_given(self):
+        for given, more, forward, text in (
+                ("x", "seen", "more[0].append(given); return self.a(given)", "changes its input in place"),
+                ("{'x': x}", "", "given['x'] = self.a(given['x']); return given", "changes its input in place"),
+                ("State(x, x)", "", "given.mask.add_(1); return State(self.a(given.x), given.mask)", "changes its input in place"),
+                ("Shared(x)", "", "given.x = self.a(given.x); return given", "it is given a Shared, which it may change"),
+                ("x", "torch.Generator()", "return self.a(given)", "it is given a Generator, which it may change")):
+            with self.subTest(given=given, more=more):
+                body = (Single.GIVEN % (forward, given, more)).replace("given = %s" % given, "given, seen = %s, [x]" % given)
+                self.check(body, "blocks.1", text=text)
 
     def test_what_is_compiled(self):
         self.check("""

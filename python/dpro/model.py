@@ -193,6 +193,18 @@ def distributed():
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
+def patience_s():
+    """The shortest time for which a process group waits for a rank before the job fails; infinite where none tells."""
+    least = float("inf")
+    for group in torch.distributed.distributed_c10d._world.pg_map if distributed() else ():
+        for device in ("cpu", "cuda"):
+            try:
+                least = min(least, group._get_backend(torch.device(device)).options._timeout.total_seconds())
+            except (AttributeError, RuntimeError):  # of another device, or a torch that does not tell
+                pass
+    return least
+
+
 def _group_name(group):
     return str(getattr(group, "group_name", "")) or None
 

@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from . import held_memory, memory, module_marks, module_state, module_ways, modules, recompute_trial, report
+from . import held_memory, memory, model, module_marks, module_state, module_ways, modules, recompute_trial, report
 from .probe_result import LEAST_TURNS, MOST_TURNS, TURNS_SECONDS, Prober
 from .probe_survey import Survey, choose
 from .probe_time import Call, Stopwatch, tensors_in
@@ -41,6 +41,7 @@ class Probe(Prober):
         self._device = held_memory.device_of(models)
         self._seen, self._groups = None, []
         super().__init__(settings, folder, info, str(self._device), torch.get_num_threads())
+        self._limit_s = min(self._limit_s, model.patience_s() / 2)  # the others wait in a collective meanwhile
 
     def end(self):
         seen, self._seen = self._seen, None

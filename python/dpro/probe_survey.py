@@ -8,7 +8,7 @@ import weakref
 import torch
 from torch.utils import _pytree
 
-from . import modules
+from . import modules, report
 from .ddp_parameters import size_bytes, type_is
 from .probe_time import copy_of, tensors_in
 
@@ -92,6 +92,8 @@ class Survey:
             try:
                 function(name, module, *args)
             except Exception as problem:
+                if report.is_the_jobs(problem):
+                    raise
                 self.unwatch()
                 self._failed(problem)
         return hook

@@ -162,7 +162,7 @@ class TorchJob(job.Job):
             if threading.get_ident() != thread:
                 return
             for arg in args:
-                if issubclass(type(arg), torch.Tensor) and arg.dim() > 0:
+                if issubclass(type(arg), torch.Tensor) and arg.dim() > 0 and not arg.is_nested:  # that one has no shape
                     self.batch_size = int(arg.shape[0])
                     self._unwatch_batch()
                     return

@@ -107,6 +107,11 @@ class Probe(Case):
         self.assertTrue(self.rank()["complete"])
         self.assertFalse("probes" in self.rank(1) or os.path.exists(os.path.join(self.rank_folder(1), "probes.json")))
 
+    def test_no_longer_than_the_other_ranks_wait(self):
+        body = GPT.replace('init_process_group("gloo")', 'init_process_group("gloo", timeout=__import__("datetime").timedelta(seconds=9))')
+        self.assert_ran(self.ranks(body, **PLAIN))
+        self.assertEqual(self.probes()["limit_s"], 4.5)
+
     def test_statistics_of_batchnorm_stay_the_jobs(self):
         entries = self.ran(BATCHNORM, **PLAIN)
         self.assertEqual(entries["blocks.1"]["modules"], [["blocks.1"], ["blocks.2"]])

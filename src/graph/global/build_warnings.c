@@ -154,9 +154,8 @@ static bool find_steps_trend(const struct assembly *a, struct trend *trend, uint
             array_push(&ns, step->end_ns - step->start_ns);
     }
     *n = (uint32_t)ns.n;
-    bool found =
-        trend_find(ns.at, *n, trend) && fabs((double)(trend->last_ns - trend->first_ns)) >=
-                                            STEPS_DRIFT * (double)trend->first_ns;
+    bool found = trend_find(ns.at, *n, trend) && fabs((double)(trend->last_ns - trend->first_ns)) >=
+                                                     STEPS_DRIFT * (double)trend->first_ns;
     array_fini(&ns);
     return found;
 }
@@ -177,8 +176,7 @@ static void warn_trend(struct assembly *a)
          within ? "iterations" : "steps without the profiler",
          trend.last_ns > trend.first_ns ? "longer" : "shorter", (double)trend.first_ns / 1e6,
          (double)trend.last_ns / 1e6, 100 * ((double)trend.last_ns / (double)trend.first_ns - 1), n,
-         within ? "iterations" : "steps", trend.p,
-         within ? "their mean" : "those in between",
+         within ? "iterations" : "steps", trend.p, within ? "their mean" : "those in between",
          within ? ", or choose iterations with --steps" : "");
 }
 

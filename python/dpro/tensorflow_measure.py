@@ -9,14 +9,12 @@ import json
 import os
 import time
 
-import numpy
 import tensorflow as tf
 
 from . import tensorflow_step
 from .probe_result import LEAST_TURNS, MOST_TURNS, TURNS_SECONDS, short
 
 DEATH_SIGNAL, SIGKILL = 1, 9  # of prctl
-CACHE_BYTES = 64 << 20
 REWRITE = {"CPU": "auto_mixed_precision_onednn_bfloat16", "GPU": "auto_mixed_precision"}
 NO_BOTH = "16 bits in compiled functions are not measured"
 
@@ -33,7 +31,6 @@ def use_cores(cores):
 class Measuring:
     def __init__(self, path):
         self._path, self._step = path, tensorflow_step.Step(path)
-        self._other = numpy.ones(CACHE_BYTES, numpy.uint8)
         self._device = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         self._all_cores = sorted(os.sched_getaffinity(0))
         self._cores = self._all_cores[:self._step.facts["cores"]]  # what this rank has while all of them train
@@ -71,9 +68,8 @@ class Measuring:
             self._told["ways"][name] = {"problem": short(problem)}
 
     def _call(self, function, lower):
-        """Returns how long it took, in ns."""
+        """Returns how long it took, in ns: with the caches as a step leaves them to the next one."""
         tf.config.optimizer.set_experimental_options({REWRITE[self._device]: lower})
-        self._other += 1
         begin = self._now()
         function(*self._step.given.values())
         tf.test.experimental.sync_devices()

@@ -1,19 +1,30 @@
 #!/usr/bin/env python3
 """What plans are worth on real jobs: `make bench-plans`.
 
-Each example trains in two network namespaces with a 1 Gbit link between them. It is recorded with DDP's own buckets, a
-plan is made of that, and one job then runs by turns with its own buckets, the plan's, those of a grid of bucket_cap_mb,
-which is what a person would try, with a bucket a gradient, one bucket, and what Horovod and BytePS would send by default
-(which gradients together, in what parts; by DDP all the same). Beside each measured gain stands what was predicted from the
-recording. Then the recording
-answers for a link of half the rate, and a second recording, made there, says what came true. Writes out/bench-plans.json."""
+Each example trains in two network namespaces with a 1 Gbit link between them. It is recorded with DDP's own buckets, and what its
+modules cost compiled and in 16 bits is probed.
+
+communication: a plan is made of that, and one job then runs by turns with its own buckets, the plan's, those of a grid of
+bucket_cap_mb, which is what a person would try, with a bucket a gradient, one bucket, and what Horovod and BytePS would send by
+default (which gradients together, in what parts; by DDP all the same). Beside each measured gain stands what was predicted from the
+recording. Then the recording answers for a link of half the rate, and a second recording, made there, says what came true.
+
+computation: the paper's deep dive. Plans of op fusion alone, tensor fusion alone, both searched together, and with 16 bits allowed;
+beside them what people do: nothing, the model compiled as a whole or block by block, autocast everywhere. Each that differs is
+measured by turns, each a run of the job; then how long the search takes with its means of being fast off, one by one.
+
+Writes out/bench-plans.json."""
 import argparse
+import collections
+import glob
 import json
 import os
+import statistics
 import sys
 import tempfile
 
 import bench
+from accuracy_memory import ask as ask_or_fail
 from bench import ROOT, Table
 from demo_live import go_first, live_python, record, train
 
@@ -21,6 +32,12 @@ CAPS_MB = ("0.000001", "1", "5", "100000")  # the first: a bucket a gradient; th
 HOROVOD_CYCLE_NS, HOROVOD_BYTES = 5_000_000, 64 << 20  # its defaults
 BYTEPS_BYTES = 4_096_000
 WITHIN_POINTS, RATE_PCT = 5, 8  # targets
+PARTS = ("communication", "computation")
+WARMUP = 5  # steps of a run
+SINGLES = {"both": ("tensor fusion", "op fusion"), "both, 16 bits": ("tensor fusion", "op fusion", "autocast")}
+SEARCHES = (("as it is", ()), ("without symmetry", ("--no-symmetry",)), ("without partial replay", ("--no-partial",)),
+            ("without the Coarsened View", ("--no-coarsen",)))
+SEARCH_S = 10  # at most
 
 
 def ask(dpro, *arguments):
@@ -67,13 +84,18 @@ def write_others(trace, plan, folder):
     return ["plan=" + os.path.join(folder, name) for name in ("horovod", "byteps")]
 
 
+def whatif_pct(dpro, trace, *change):
+    """What that change gains by dpro whatif, and why that is not known."""
+    told, problem = ask_or_fail(dpro, "whatif", trace, *change)
+    return told and gain_pct(told["baseline"]["iteration_ms"], told["predicted"]["iteration_ms"]), problem
+
+
 def predicted_pct(dpro, trace, folder, found, name):
     if name == "plan":
         return gain_pct(found["replayed_ms"], found["best"]["iteration_ms"])
     kind, value = name.split("=")
     change = ["--buckets", os.path.join(folder, value)] if kind == "plan" else ["--bucket-cap-mb", value]
-    told = ask(dpro, "whatif", trace, "--json", *change)
-    return gain_pct(told["baseline"]["iteration_ms"], told["predicted"]["iteration_ms"])
+    return whatif_pct(dpro, trace, *change)[0]
 
 
 def judge_plan(args, dpro, python, script, trace, folder, table):
@@ -100,6 +122,112 @@ def judge_plan(args, dpro, python, script, trace, folder, table):
               over["high"], "%", 0)
 
 
+def blocks_of(trace):
+    """Names of the model's blocks: modules that stand as numbers in one list and are made of the same parts."""
+    with open(sorted(glob.glob(os.path.join(trace, "host*", "rank0", "memory.json")))[0], encoding="utf-8") as file:
+        modules = json.load(file)["modules"]
+    names, alike = [name for name, _ in modules], collections.defaultdict(list)
+    for name, kind in modules:
+        within = any(name.startswith(other + ".") for found in alike.values() for other in found)
+        if name.rpartition(".")[2].isdigit() and not within and any(other.startswith(name + ".") for other in names):
+            alike[name.rpartition(".")[0], kind].append(name)
+    return [name for found in alike.values() if len(found) > 1 for name in found]
+
+
+class Plan:
+    """What a job is to do: buckets, None: its own; modules that are compiled, and in 16 bits, "" being the model."""
+
+    def __init__(self, dpro, trace, folder, value):
+        self.folder, self.value = folder, value
+        communication, computation = value.get("communication", {}), value.get("computation", {})
+        self.buckets = None if communication.get("is_own", True) else json.dumps(communication["buckets"])
+        self.compiled, self.bf16 = (sorted(computation.get(key, ())) for key in ("compile", "bf16"))
+        options = ["--buckets", folder] if self.buckets else []
+        options += ["--compile", ",".join(self.compiled).strip() or "all"] if self.compiled else []
+        options += ["--precision", "bf16" if self.bf16 == [""] else "bf16=" + ",".join(self.bf16)] if self.bf16 else []
+        self.as_it_is = not options
+        self.predicted_pct, self.problem = (0.0, None) if self.as_it_is else whatif_pct(dpro, trace, *options)
+
+    def is_like(self, other):
+        return (self.buckets, self.compiled, self.bf16) == (other.buckets, other.compiled, other.bf16)
+
+    @classmethod
+    def searched(cls, dpro, trace, folder, *options):
+        found = ask(dpro, "optimize", trace, "-o", folder, "--json", *options)
+        with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
+            plan = cls(dpro, trace, folder, json.load(file))
+        plan.predicted_pct = gain_pct(found["replayed_ms"], found["best"]["iteration_ms"]) if found["best"]["helps"] else 0.0
+        return plan
+
+    @classmethod
+    def of_modules(cls, dpro, trace, folder, job, compiled=(), bf16=()):
+        os.mkdir(folder)
+        value = {"schema": "dpro.plan/4", "job": job,
+                 "computation": {"compile": list(compiled), "bf16": list(bf16), "changes_numerics": bool(compiled or bf16)}}
+        with open(os.path.join(folder, "plan.json"), "w", encoding="utf-8") as file:
+            json.dump(value, file)
+        return cls(dpro, trace, folder, value)
+
+
+def make_plans(dpro, trace, folder):
+    """By what they are."""
+    def path(name):
+        return os.path.join(folder, name)
+
+    plans = {"tensor fusion": Plan.searched(dpro, trace, path("tensor")),
+             "both": Plan.searched(dpro, trace, path("both"), "--allow", "compile"),
+             "both, 16 bits": Plan.searched(dpro, trace, path("both16"), "--allow", "compile,bf16")}
+    job = plans["both"].value["job"]
+    plans["blocks compiled"] = Plan.of_modules(dpro, trace, path("blocks"), job, blocks_of(trace))
+    plans["compiled"] = Plan.of_modules(dpro, trace, path("compiled"), job, [""])
+    plans["autocast"] = Plan.of_modules(dpro, trace, path("autocast"), job, (), [""])
+    alone = [Plan.of_modules(dpro, trace, path("nothing"), job), plans["blocks compiled"], plans["compiled"],
+             Plan.of_modules(dpro, trace, path("alone"), job, plans["both"].compiled)]
+    plans["op fusion"] = max((plan for plan in alone if plan.predicted_pct is not None), key=lambda plan: plan.predicted_pct)
+    return plans
+
+
+def measure_plans(args, dpro, python, script, plans):
+    """As dpro verify has them: the job as it is, and each plan."""
+    verify = [dpro, "verify", "--json", "--stop", "--turns", "runs", "--warmup", str(WARMUP), "--blocks", str(args.run_blocks),
+              "--steps", str(args.run_steps), "--plan", plans[0].folder]
+    for plan in plans[1:]:
+        verify += ["--against", "plan=" + plan.folder]
+    printed = train([*verify, "--"], python, script, steps=WARMUP + args.run_steps + 10, quiet=True, direct=True).decode()
+    return json.JSONDecoder().raw_decode(printed[printed.index("{"):])[0]["configurations"]
+
+
+def judge_computation(args, dpro, python, script, trace, folder, table):
+    plans, differ, turns = make_plans(dpro, trace, folder), [], {}
+    for plan in plans.values():
+        if not plan.as_it_is and not any(plan.is_like(other) for other in differ):
+            differ.append(plan)
+    own, *measured = measure_plans(args, dpro, python, script, differ)
+    table.add(f"{script}: a step as it is, each turn a run", own["iteration_ms"], "ms")
+    for name, plan in plans.items():
+        config = next((found for found, other in zip(measured, differ) if plan.is_like(other)), None)
+        if config is None:
+            table.missing(f"{script}: {name}", "is the job as it is")
+            continue
+        turns[name], gain = config["per_turn_ms"], config["gain_pct"]
+        interval = f" [{gain['low']:.1f} .. {gain['high']:.1f}]" if gain["low"] is not None else ""
+        table.add(f"{script}: {name} gains{interval}", gain["mean"], "%")
+        if plan.predicted_pct is None:
+            table.missing(f"{script}: {name}, predicted", plan.problem)
+            continue
+        table.add(f"{script}: {name}, predicted {plan.predicted_pct:.1f} %, off by", abs(plan.predicted_pct - gain["mean"]),
+                  "points", WITHIN_POINTS if name in SINGLES else None, False)
+    for name, singles in SINGLES.items():
+        best = min((turns.get(single, own["per_turn_ms"]) for single in singles), key=statistics.median)
+        gains = [gain_pct(*pair) for pair in zip(best, turns.get(name, own["per_turn_ms"]))]
+        table.add(f"{script}: {name} over the best of {', '.join(singles)} [{min(gains):.1f} .. {max(gains):.1f}]",
+                  statistics.median(gains), "%")
+    for name, options in SEARCHES:
+        search = ask(dpro, "optimize", trace, "--json", "--allow", "compile,bf16", "--budget", str(SEARCH_S), *options)["search"]
+        table.add(f"{script}: search {name}, {search['candidates']} candidates, {search['stopped_by']}", search["seconds"], "s",
+                  digits=3)
+
+
 def judge_rate(dpro, python, script, trace, folder, table):
     told = ask(dpro, "whatif", trace, "--json", "--bandwidth", "0.5x")["predicted"]["iteration_ms"]
     slow = os.path.join(folder, "slow")
@@ -115,6 +243,9 @@ def main():
     parser.add_argument("--build", default="build", help="build folder")
     parser.add_argument("--steps", type=int, default=6, help="timed steps of a turn")
     parser.add_argument("--blocks", type=int, default=4, help="blocks of mirrored turns")
+    parser.add_argument("--run-steps", type=int, default=8, help="timed steps of a turn that is a run")
+    parser.add_argument("--run-blocks", type=int, default=3, help="blocks of mirrored turns that are runs")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured (default: all)")
     parser.add_argument("scripts", nargs="*", default=["gpt.py", "cnn.py"], help="of examples/")
     args = parser.parse_args()
     python, dpro = live_python(), os.path.join(ROOT, args.build, "dpro")
@@ -123,9 +254,13 @@ def main():
     for script in args.scripts:
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace")
-            record(dpro, python, script, trace, quiet=True)
-            judge_plan(args, dpro, python, script, trace, folder, table)
-            judge_rate(dpro, python, script, trace, folder, table)
+            probe = ["--probe", "compile,bf16"] if "computation" in args.parts else []
+            train([dpro, "profile", "-o", trace, *probe, "--"], python, script, quiet=True)
+            if "computation" in args.parts:
+                judge_computation(args, dpro, python, script, trace, folder, table)
+            if "communication" in args.parts:
+                judge_plan(args, dpro, python, script, trace, folder, table)
+                judge_rate(dpro, python, script, trace, folder, table)
     summary = table.summary()
     print(summary)
     os.makedirs(os.path.join(ROOT, "out"), exist_ok=True)

@@ -42,9 +42,10 @@ def can_make_hosts():
             and subprocess.run([HOSTS, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0)
 
 
-def train(command, python, script, steps=STEPS, rate="1gbit", say=None, quiet=False):
+def train(command, python, script, steps=STEPS, rate="1gbit", say=None, quiet=False, direct=False):
     """Trains an example on two ranks, `command` (`dpro profile ... --`) before each host's torchrun; returns what was printed
-    if quiet. `say` is called with the line that a user would type."""
+    if quiet. `say` is called with the line that a user would type. `direct`: on two hosts without torchrun, which takes as long to
+    start as a rank."""
     script = [os.path.join("examples", script), "--device", "cpu", "--steps", str(steps)]
     torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node=1"]
     shown = f"{' '.join(['dpro', *command[1:]])} torchrun {{}} {' '.join(script)}"
@@ -52,6 +53,8 @@ def train(command, python, script, steps=STEPS, rate="1gbit", say=None, quiet=Fa
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     if can_make_hosts():
         torchrun += ["--nnodes=2", "--node-rank=@HOST", "--master-addr=@ADDRESS", "--master-port=29500"]
+        if direct:
+            torchrun = ["env", "RANK=@HOST", "LOCAL_RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=@ADDRESS", "MASTER_PORT=29500", python]
         shell = 'set -- "${@/@HOST/$HOST}"; exec "${@/@ADDRESS/$HOST0}"'
         command = [HOSTS, "--rate", rate, "bash", "-c", shell, "-", *command, *torchrun, *script]
         if say:

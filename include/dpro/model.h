@@ -121,6 +121,7 @@ struct dpro_module {
     unsigned computing;    /* enum dpro_computing, by this strategy; of nested modules the outermost
                               with any bit counts */
     int computing_assumed; /* 1: how long that takes was not measured */
+    int computing_composed; /* 1: it was not measured as such, but by its parts or in other ways */
 };
 DPRO_API uint32_t dpro_model_n_modules(const struct dpro_model *model); /* 0: none are known */
 DPRO_API struct dpro_module dpro_strategy_module(const struct dpro_model *model,

@@ -11,7 +11,7 @@ from . import agreement, applied, compiling, computing_trial, module_ways, repor
 from .ddp_parameters import type_is
 
 _compiled = {}  # (forward, what its parameters are) -> Compiled
-_depth = threading.local()  # of these modules within each other
+_compiled_around = threading.local()  # modules in which the one that is called lies
 _trials = None  # those of the modules that are on
 
 
@@ -42,12 +42,12 @@ class Computed(module_ways.Way):
         return self._run(self._compiled or below, module, args, kwargs)
 
     def _applies(self, module, args, kwargs):
-        if not self.on or not module.training or getattr(_depth, "n", 0):
+        if not self.on or not module.training or getattr(_compiled_around, "n", 0):
             return False
         return module_ways.trains(args, kwargs)
 
     def _run(self, function, module, args, kwargs):
-        _depth.n = getattr(_depth, "n", 0) + 1
+        _compiled_around.n = getattr(_compiled_around, "n", 0) + self.compiles
         try:
             if not self.bf16:
                 return function(module, *args, **kwargs)
@@ -55,7 +55,7 @@ class Computed(module_ways.Way):
                 result = function(module, *args, **kwargs)
             return _pytree.tree_map_only(torch.Tensor, _widened, result)
         finally:
-            _depth.n -= 1
+            _compiled_around.n -= self.compiles
 
     def _try(self, below, module, args, kwargs):
         self.tried = True
@@ -89,7 +89,7 @@ class Computed(module_ways.Way):
                 attempt = 1
             n_ran, breaks, compiled.problem = compiled.n_ran, compiling.breaks(), None
             problem = computing_trial.look(below, lambda *a, **k: self._run(compiled, a[0], a[1:], k), module, args, kwargs,
-                                           compiled, self.bf16)
+                                           compiled, self.bf16 or _autocasts(self._device))
             problem = compiled.problem or problem
             if problem is None and compiled.n_ran == n_ran:
                 problem = "nothing of it is compiled: %s" % (compiling.new_break(breaks) or "torch's compiler finds no graph in it")
@@ -167,12 +167,15 @@ def when_failed(then):
 
 
 def find(models, computing):
-    """The Computed of each module that a plan's `computing` names, of those within each other the outermost, switched off; and what
-    speaks against it."""
-    names = module_ways.outermost(list(dict.fromkeys([*computing.compiled, *computing.bf16])))
+    """The Computed of each module that a plan's `computing` names, switched off; and what speaks against it. Of those within each
+    other in one list the outermost counts. One that is compiled may lie in one that is in 16 bits, and is so too then."""
+    compiled = module_ways.outermost(list(dict.fromkeys(computing.compiled)))
+    in_bf16 = [name for name in module_ways.outermost(list(dict.fromkeys(computing.bf16)))
+               if not any(module_ways.lies_in(name, other) for other in compiled)]
     found = []
     for compiles, bf16, what in ((True, False, "compiled"), (False, True, "computed in bfloat16"), (True, True, "compiled")):
-        of_kind = [name for name in names if (name in computing.compiled, name in computing.bf16) == (compiles, bf16)]
+        of_kind = [name for name in dict.fromkeys([*compiled, *in_bf16])
+                   if (name in compiled, name in in_bf16) == (compiles, bf16)]
         ways, problem = module_ways.find(models, of_kind, what, lambda module, _, bf16=bf16: _unfit(module, bf16),
                                          lambda name, module, way=(compiles, bf16): Computed(name, module, *way))
         if problem:

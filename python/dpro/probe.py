@@ -13,7 +13,7 @@ from . import held_memory, memory, model, module_marks, module_state, module_way
 from .probe_result import LEAST_TURNS, MOST_TURNS, TURNS_SECONDS, Prober
 from .probe_survey import Survey, choose
 from .probe_time import Call, Stopwatch, tensors_in
-from .probe_ways import BF16, COMPILE, Compiled, Compiler, forward_of, in_bf16, short
+from .probe_ways import BF16, COMPILE, Compiled, Compiler, forward_of, in_bf16, is_late, short
 
 BATCHES = ("0.5", "0.25", "2")
 HELD = 4  # times what innermost modules return: what a module holds between its passes, about
@@ -104,21 +104,21 @@ class Probe(Prober):
                                   "inputs": group.first[0].inputs, "ways": {}})
         passes = [(False, self._plain)] if self._asked - {COMPILE} else []
         passes += [(True, self._with_compiler)] if COMPILE in self._asked else []
-        left_out = []
+        self._left_out = []
         for compiles, measure in passes:
             with self._compiler.ready() if compiles else contextlib.nullcontext():
                 for n, (group, entry) in enumerate(zip(self._groups, self._entries)):
                     self._progress("probing %d of %d modules%s..." % (n + 1, len(self._groups), ", compiled" if compiles else ""))
                     if self._seconds_left() <= 0:
-                        left_out.append(entry["modules"][0][0] or "the model")
+                        self._left_out.append(entry["modules"][0][0])
                         continue
                     if not entry.get("problem") and (compiles or len(group.first) == 1):
                         self._group(group, entry, around, measure)
                     self._write()
         self._progress("")
-        if left_out:
+        if self._left_out:
             self._ended_early = "the time limit; not measured%s: %s" % (
-                " in all ways" if COMPILE in self._asked else "", ", ".join(left_out))
+                " in all ways" if COMPILE in self._asked else "", ", ".join(name or "the model" for name in dict.fromkeys(self._left_out)))
 
     def _group(self, group, entry, around, measure):
         parts = [seen.module for seen in group.first]
@@ -181,6 +181,9 @@ class Probe(Prober):
             except Exception as failure:
                 if report.is_the_jobs(failure):
                     raise
+                if is_late(failure):  # what it takes is composed of what was measured
+                    self._left_out.append(entry["modules"][0][0])
+                    break
                 problem = short(failure)
             if problem:
                 entry["ways"][name] = {"problem": problem}
@@ -194,7 +197,7 @@ class Probe(Prober):
     def _turns(self, group, entry, call, computes, n_turns, facts=()):
         """Each way once a turn, the first turn being for nothing."""
         variants = {(name, "1"): (call, compute) for name, compute in computes.items()}
-        for factor in BATCHES if "batch" in self._asked else ():
+        for factor in BATCHES if "batch" in self._asked and not facts else ():
             other = self._batch(group, call, factor)
             if other:
                 variants["eager", factor] = other, computes["eager"]
@@ -203,7 +206,7 @@ class Probe(Prober):
         for turn in range(n_turns + 1):
             if turn > LEAST_TURNS and time.perf_counter() - begin > TURNS_SECONDS:
                 break
-            if turn > 1 and self._seconds_left() <= (0 if turn > LEAST_TURNS else -self._limit_s / 10):
+            if turn > 1 and self._seconds_left() <= 0:
                 break
             for key, (what, compute) in variants.items():
                 if key in problems:

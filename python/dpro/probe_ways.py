@@ -157,7 +157,11 @@ class Compiler:
         return dict(utils.counters["graph_break"])
 
 
+def is_late(problem):
+    return type(getattr(problem, "inner_exception", None) or problem) is TooLate
+
+
 def short(problem):
     """An exception in one line; of what the compiler has wrapped, the inner one."""
     problem = getattr(problem, "inner_exception", None) or problem
-    return str(problem) if type(problem) is TooLate else probe_result.short(problem)
+    return probe_result.short(problem)

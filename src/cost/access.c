@@ -81,7 +81,8 @@ struct dpro_module dpro_strategy_module(const struct dpro_model *model,
                                 .recompute_ns = m->recompute_ns,
                                 .recomputed = strategy->recomputed && strategy->recomputed[module],
                                 .computing = way,
-                                .computing_assumed = m->costs[way].is_assumed};
+                                .computing_assumed = m->costs[way].is_assumed,
+                                .computing_composed = m->costs[way].is_composed};
 }
 
 struct dpro_link dpro_model_link(const struct dpro_model *model)

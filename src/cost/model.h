@@ -45,8 +45,9 @@ struct model_op {
 
 /* The time of a module's passes in one of the ways of enum dpro_computing, against as it is. */
 struct computing_cost {
-    bool is_known;                          /* a probe measured it (ingest/probes.h) */
-    bool is_assumed;                        /* no probe did: in 16 bits, assumed from its ops */
+    bool is_known;    /* by probes (ingest/probes.h) */
+    bool is_composed; /* of what they measured of the module in other ways, or of its parts */
+    bool is_assumed;  /* not known: in 16 bits, assumed from its ops */
     struct dpro_estimate forward, backward; /* ratio of times */
     double kept; /* ratio of the bytes kept between its passes; 0: not known */
 };

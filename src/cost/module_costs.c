@@ -201,49 +201,6 @@ static void take_probe(const struct probe *probe, struct model_module *module)
     }
 }
 
-/* Of a module, what may not have been probed: the recorder leaves out what is small. */
-#define MOST_UNKNOWN 0.1
-
-/* What lies in a module is computed in that way, the rest as it is. */
-static void sum_up(const struct learning *l, uint32_t m, unsigned way)
-{
-    struct model_module *module = &l->model->modules[m];
-    struct computing_cost cost = {.is_known = true};
-    struct dpro_estimate *ratios[] = {&cost.forward, &cost.backward};
-    double within[N_PASSES] = {0}, unknown = 0;
-    uint32_t n = 0;
-    for (uint32_t i = m + 1; i < l->model->n_modules; i++) {
-        const struct model_module *inner = &l->model->modules[i];
-        const struct dpro_estimate of[] = {inner->costs[way].forward, inner->costs[way].backward};
-        double both = l->modules[i][FORWARD].all + l->modules[i][BACKWARD].all;
-        if (inner->parent != m || both <= 0)
-            continue;
-        if (!inner->costs[way].is_known) {
-            unknown += both;
-            continue;
-        }
-        for (int pass = 0; pass < N_PASSES; pass++) {
-            double ns = l->modules[i][pass].all;
-            within[pass] += ns;
-            ratios[pass]->value += ns * of[pass].value;
-            ratios[pass]->std += ns * of[pass].std;
-        }
-        n++;
-    }
-    for (int pass = 0; pass < N_PASSES && n > 0; pass++) {
-        double all = l->modules[m][pass].all, rest = fmax(all - within[pass], 0);
-        if (all <= 0) {
-            *ratios[pass] = (struct dpro_estimate){1, 0};
-            continue;
-        }
-        ratios[pass]->value = (ratios[pass]->value + rest) / (within[pass] + rest);
-        ratios[pass]->std /= within[pass] + rest;
-    }
-    double all = l->modules[m][FORWARD].all + l->modules[m][BACKWARD].all;
-    if (n > 0 && unknown <= MOST_UNKNOWN * all)
-        module->costs[way] = cost;
-}
-
 /* ---- of 16 bits, assumed ---- */
 
 /* Times as long in 16 bits: matrix products and convolutions, and what else there is, half of which
@@ -310,6 +267,114 @@ static void learn_step(struct dpro_model *model)
         call_all(model, &model->programs[p]);
 }
 
+/* ---- composed ---- */
+
+/* Of a module, what has to be known of its parts. */
+#define LEAST_KNOWN 0.5
+
+/* Relative, a standard error beside those of what it is composed of: a compiler fuses over the
+ * borders of parts, and code that it makes of 16 bits is other code. */
+#define COMPOSED_ERROR 0.05
+
+static double both_passes(const struct learning *l, uint32_t m)
+{
+    return l->modules[m][FORWARD].all + l->modules[m][BACKWARD].all;
+}
+
+static const struct dpro_estimate *ratio_of(const struct computing_cost *cost, int pass)
+{
+    return pass == FORWARD ? &cost->forward : &cost->backward;
+}
+
+/* What the parts of a module take in a way, and how much that changes, in recorded time. */
+struct parts {
+    double known, measured; /* of which it is known, measured as such */
+    double before[N_PASSES], after[N_PASSES], change[N_PASSES], std[N_PASSES];
+};
+
+static struct parts parts_of(const struct learning *l, uint32_t m, unsigned way, unsigned from)
+{
+    struct parts parts = {.known = 0};
+    for (uint32_t i = m + 1; i < l->model->n_modules; i++) {
+        const struct model_module *inner = &l->model->modules[i];
+        const struct computing_cost *cost = &inner->costs[way];
+        if (inner->parent != m || (!cost->is_known && !cost->is_assumed))
+            continue;
+        for (int pass = 0; pass < N_PASSES; pass++) {
+            double ns = l->modules[i][pass].all, ratio = ratio_of(cost, pass)->value;
+            parts.before[pass] += ns;
+            parts.after[pass] += ns * ratio;
+            parts.change[pass] += ns * (ratio - ratio_of(&inner->costs[from], pass)->value);
+            parts.std[pass] += ns * ratio_of(cost, pass)->std;
+        }
+        parts.known += cost->is_known ? both_passes(l, i) : 0;
+        parts.measured += cost->is_known && !cost->is_composed ? both_passes(l, i) : 0;
+    }
+    return parts;
+}
+
+/* What a way changes of the parts is changed of the whole; the rest of it stays as it is, or
+ * changes as they do: a compiler may know more of it, or nothing. */
+static struct computing_cost of_parts(const struct learning *l, uint32_t m, unsigned from,
+                                      const struct parts *parts)
+{
+    struct computing_cost cost = l->model->modules[m].costs[from];
+    struct dpro_estimate *ratios[N_PASSES] = {&cost.forward, &cost.backward};
+    for (int pass = 0; pass < N_PASSES; pass++) {
+        struct dpro_estimate *ratio = ratios[pass];
+        double before = parts->before[pass], all = fmax(l->modules[m][pass].all, before);
+        if (before <= 0)
+            continue;
+        double change = parts->change[pass] / before, rest = 1 - before / all;
+        ratio->value = fmax(ratio->value + parts->change[pass] / all, parts->after[pass] / all);
+        ratio->std = hypot(hypot(ratio->std, parts->std[pass] / all),
+                           hypot(rest * change, COMPOSED_ERROR * ratio->value));
+    }
+    cost.is_assumed = !cost.is_known;
+    cost.is_composed = true;
+    cost.kept = 0;
+    return cost;
+}
+
+/* A compiler changes what is no product of matrices, which 16 bits change less than the whole.
+ * Where both save time, some of it is the same. */
+static struct dpro_estimate of_both(struct dpro_estimate compiled, struct dpro_estimate bf16)
+{
+    double product = compiled.value * bf16.value, sum = compiled.value + bf16.value - 1;
+    double value = fmax(product, bf16.value + REST_BF16.value * (compiled.value - 1));
+    double std = hypot(compiled.std, bf16.std);
+    return (struct dpro_estimate){value,
+                                  hypot(hypot(std, (product - sum) / 2), COMPOSED_ERROR * value)};
+}
+
+/* Compiled in 16 bits, of either by itself. */
+static struct computing_cost of_ways(const struct model_module *module)
+{
+    const struct computing_cost *compiled = &module->costs[DPRO_COMPILED],
+                                *bf16 = &module->costs[DPRO_BF16];
+    return (struct computing_cost){.is_known = bf16->is_known,
+                                   .is_assumed = !bf16->is_known,
+                                   .is_composed = true,
+                                   .forward = of_both(compiled->forward, bf16->forward),
+                                   .backward = of_both(compiled->backward, bf16->backward)};
+}
+
+/* What no probe measured, for lack of time or because the module was too small to look at: of what
+ * lies in the module, of the same module in other ways. Of both, what was measured counts more. */
+static void compose(const struct learning *l, uint32_t m, unsigned way)
+{
+    unsigned from = way == (DPRO_COMPILED | DPRO_BF16) ? DPRO_BF16 : DPRO_AS_IT_IS;
+    struct model_module *module = &l->model->modules[m];
+    struct parts parts = parts_of(l, m, way, from);
+    double least = LEAST_KNOWN * both_passes(l, m);
+    bool by_parts = least > 0 && parts.known >= least;
+    bool by_ways = from == DPRO_BF16 && module->costs[DPRO_COMPILED].is_known;
+    if (by_parts && (parts.measured >= least || !by_ways))
+        module->costs[way] = of_parts(l, m, from, &parts);
+    else if (by_ways)
+        module->costs[way] = of_ways(module);
+}
+
 void learn_module_costs(const struct measured_replay *replay, const struct coarse *coarse,
                         struct dpro_model *model)
 {
@@ -328,10 +393,13 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
         module->costs[DPRO_AS_IT_IS] = AS_IT_IS;
         if (probe)
             take_probe(probe, module);
-        for (unsigned way = 1; way < DPRO_N_COMPUTINGS && !probe; way++)
-            sum_up(&l, m, way);
-        if (!module->costs[DPRO_BF16].is_known)
-            assume(&l, m);
+        for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
+            bool failed = probe && probe->costs[way].problem;
+            if (!module->costs[way].is_known && !failed)
+                compose(&l, m, way);
+            if (way == DPRO_BF16 && !module->costs[way].is_known)
+                assume(&l, m);
+        }
     }
     arena_fini(&l.arena);
 }

@@ -48,6 +48,7 @@ struct module_gain *computing_gains(const struct dpro_model *m,
             const struct computing_cost *cost = &m->modules[i].costs[way];
             bool usable = cost->is_known || (cost->is_assumed && o->assumed_costs);
             usable &= !m->modules[i].is_step;
+            usable &= !cost->is_composed; /* what its parts win, they win by themselves */
             if (usable && (way & ~o->computing) == 0)
                 gains[i].ways |= 1u << way;
             else if (!usable)
@@ -64,7 +65,8 @@ struct dpro_computing_search computing_known(const struct dpro_model *m,
     for (uint32_t i = 0; i < m->n_modules; i++) {
         bool assumable = false;
         for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++)
-            assumable |= (way & ~o->computing) == 0 && m->modules[i].costs[way].is_assumed;
+            assumable |= (way & ~o->computing) == 0 && m->modules[i].costs[way].is_assumed &&
+                         !m->modules[i].costs[way].is_composed;
         s.n_modules += gains[i].ways != 0;
         s.n_assumable += gains[i].ways == 0 && assumable;
     }

@@ -351,23 +351,35 @@ static void write_modules(struct writer *w, const char *key, const struct dpro_m
     writer_close(w, ']');
 }
 
+/* Where what the modules take in their ways comes from. */
+static const char *source_of(const struct dpro_model *model)
+{
+    bool measured = false, composed = false, assumed = false;
+    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
+        struct dpro_module module = dpro_strategy_module(model, dpro_model_strategy(model), m);
+        bool is_measured = !module.computing_assumed && !module.computing_composed;
+        measured |= module.computing && is_measured;
+        composed |= module.computing && module.computing_composed;
+        assumed |= module.computing && module.computing_assumed;
+    }
+    if (composed && assumed)
+        return measured ? "probes, the rest composed or assumed" : "composed or assumed";
+    if (composed)
+        return measured ? "probes, the rest composed" : "composed";
+    if (assumed)
+        return measured ? "probes, the rest assumed" : "assumed";
+    return "probes";
+}
+
 static void write_computation(struct writer *w, const struct dpro_whatif_report *r)
 {
     const struct dpro_model *model = dpro_whatif_model(r->whatif);
-    bool assumed = false, measured = false;
     if (!r->changes->compile && !r->changes->precision)
         return;
-    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
-        struct dpro_module module = dpro_strategy_module(model, dpro_model_strategy(model), m);
-        assumed |= module.computing_assumed != 0;
-        measured |= module.computing && !module.computing_assumed;
-    }
     writer_section(w, "computation", '{');
     write_modules(w, "compiled", model, DPRO_COMPILED);
     write_modules(w, "bf16", model, DPRO_BF16);
-    writer_fields(w, TEXT("source", !assumed   ? "probes"
-                                    : measured ? "probes, the rest assumed"
-                                               : "assumed"));
+    writer_fields(w, TEXT("source", source_of(model)));
     writer_close(w, '}');
 }
 

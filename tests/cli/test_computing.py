@@ -79,9 +79,31 @@ class Computing(Case):
         self.assertNotIn("", computation["bf16"])
         self.assertNotIn("blocks.0.attention", computation["bf16"])
 
+    def test_what_was_not_measured_is_composed_and_said_so(self):
+        apart = {**BLOCKS, "ways": {name: way for name, way in BLOCKS["ways"].items() if name != "compile+bf16"}}
+        trace = self.probed(apart)
+        blocks, whole = (self.ask(trace, "--compile", names) for names in ("blocks.*", "all"))
+        self.assertEqual(whole["computation"], {"compiled": [""], "bf16": [], "source": "composed"})
+        self.assertAlmostEqual(whole["speedup"] / blocks["speedup"], 1, delta=0.02)  # the rest stays as it is
+        wide, narrow = (facts["uncertainty"]["computing"]["predicted_pct"] for facts in (whole, blocks))
+        self.assertGreater(wide, 1.5 * narrow)
+        self.assertTrue(any("not all of this was measured as such" in w for w in whole["warnings"]), whole["warnings"])
+        bf16, both = (self.ask(trace, "--precision", "bf16=blocks.*", *more) for more in ([], ["--compile", "blocks.*"]))
+        self.assertEqual(both["computation"]["source"], "composed")
+        self.assertLess(both["predicted"]["iteration_ms"], min(f["predicted"]["iteration_ms"] for f in (bf16, blocks)))
+        wide, narrow = (facts["uncertainty"]["computing"]["predicted_pct"] for facts in (both, bf16))
+        self.assertGreater(wide, 1.5 * narrow)
+        facts = self.ask(trace, "--compile", "all", "--precision", "bf16")
+        self.assertEqual(facts["computation"], {"compiled": [""], "bf16": [""], "source": "composed"})
+        self.assertLess(facts["predicted"]["iteration_ms"], whole["predicted"]["iteration_ms"])
+
+    def test_what_failed_is_not_composed(self):
+        whole = {"class": "Transformer", "modules": [[""]], "ways": {"eager": way(1000, 2000), "compile": {"problem": "it fails"}}}
+        self.assert_error(dpro("whatif", self.probed(BLOCKS, whole), "--compile", "all"), USAGE, "it fails")
+
     def test_a_way_that_is_not_known_is_refused(self):
         trace = self.probed(BLOCKS)
-        for args, says in ((["--compile", "all"], "'dpro profile --probe"), (["--compile", "head"], "what head takes"),
+        for args, says in ((["--compile", "head"], "what head takes"), (["--compile", "head"], "'dpro profile --probe"),
                            (["--compile", "blocks.0", "--precision", "bf16=blocks.0"], "BackendCompilerFailed: no"),
                            (["--compile", "blocks.0", "--precision", "bf16=blocks.0.mlp"], "compiled as one"),
                            (["--precision", "fp8"], "fp8"), (["--precision", "bf16="], "bf16="),

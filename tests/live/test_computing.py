@@ -103,6 +103,12 @@ class Applied(Case):
         self.assertEqual(run.said, ["dpro: plan applied to Net: the model is computed in bfloat16, which rounds to 8 bits; expected: a "
                                     "peak of 2.50 GiB instead of 3.00 GiB"])
 
+    def test_modules_that_are_compiled_within_a_model_in_16_bits(self):
+        run, differs = self.assert_near(plan(BLOCKS, [""]), 0.02)
+        self.assertTrue(differs)
+        self.assertIn("3 modules are compiled, the model is computed in bfloat16", run.said[0])
+        self.assertIn("compiled 3 of 3 modules", run.said[-1])
+
     def test_buckets_with_modules_that_are_recomputed_compiled_and_in_16_bits(self):
         run, differs = self.assert_near(all_of_it(), 0.02, world=2)
         self.assertTrue(differs)

@@ -122,6 +122,12 @@ class Probe(Case):
         self.assert_measured(entries[""], ("eager", "compile"))
         self.assertEqual((entries[""]["ways"]["compile"]["graphs"], entries[""]["ways"]["compile"]["breaks"]), (1, 0))
 
+    def test_what_the_time_is_too_short_for_has_no_numbers_and_no_problem(self):
+        entries = self.ran(GPT, **{**PLAIN, "DPRO_PROBE": "compile,bf16", "DPRO_PROBE_LIMIT": "3"})
+        self.assertIn("the time limit; not measured in all ways: blocks.0", self.probes()["ended_early"])
+        self.assert_measured(entries["blocks.0"], ("eager", "bf16"))
+        self.assertFalse({"compile", "compile+bf16"} & entries["blocks.0"]["ways"].keys())
+
     def test_what_the_compiler_leaves_alone_is_told(self):
         entries = self.ran(LSTM, 1, DPRO_PROBE="compile", DPRO_PROBE_LIMIT="400", DPRO_ITERATIONS="1")
         self.assertIn("compiles nothing of it", entries["blocks.0"]["ways"]["compile"]["problem"])

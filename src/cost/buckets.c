@@ -147,6 +147,22 @@ static void keep_servers(const struct dpro_model *model, struct dpro_strategy *s
             s->buckets[b].server = baseline_server(model, s->order[s->buckets[b].first]);
 }
 
+/* Whether the next tensor gets ready only after those before it were sent: of a step with two
+ * models (GAN), the second one's backward pass follows the first one's update. op: of the first
+ * rank's program, the first one that was not looked at. */
+static bool next_follows_communication(const struct dpro_model *model, uint32_t *op)
+{
+    const struct model_program *program = &model->programs[model->ranks[0].program];
+    bool waited = false;
+    while (*op < program->n_ops) {
+        const struct model_op *at = &program->ops[(*op)++];
+        waited |= at->needs != MODEL_NONE && !at->needs_before;
+        if (at->tensor != MODEL_NONE)
+            return waited;
+    }
+    return false;
+}
+
 void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64_t cap_bytes,
                     struct dpro_strategy *strategy)
 {
@@ -154,11 +170,14 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
     strategy->n_buckets = strategy->n_fused = 0;
     strategy->fuses = false;
     strategy->compression = DPRO_COMPRESSION_NONE;
+    uint32_t op = 0;
+    next_follows_communication(model, &op); /* the first one */
     for (uint32_t t = 0, first = 0; t < model->n_tensors; t++) {
         strategy->order[t] = t;
         bytes += model->tensors[t].size_bytes;
         uint64_t cap = strategy->n_buckets == 0 ? first_bytes : cap_bytes;
-        if (bytes < cap && t + 1 < model->n_tensors)
+        bool must_end = next_follows_communication(model, &op);
+        if (bytes < cap && t + 1 < model->n_tensors && !must_end)
             continue;
         strategy->buckets[strategy->n_buckets++] =
             (struct strategy_bucket){.first = first, .n = t + 1 - first, .partitions = 1};

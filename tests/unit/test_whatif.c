@@ -414,6 +414,25 @@ static void test_a_bucket_ends_when_it_reaches_its_cap(void **state)
     free(job);
 }
 
+/* Of a step with two models, the second one's backward pass follows the first one's update. */
+static void test_a_bucket_ends_before_what_follows_its_communication(void **state)
+{
+    struct job *job = new_job();
+    job->ops[2].needs = 1;
+    job->buckets[0].n = 2;
+    job->buckets[1] = (struct strategy_bucket){2, 2, 1, 1, 0};
+    job->model.baseline.n_buckets = 2;
+    struct arena arena = {NULL, 0};
+    struct dpro_strategy s = buckets_make(&job->model, &arena);
+    buckets_by_cap(&job->model, 9 * MIB, 9 * MIB, &s);
+    assert_int_equal(s.n_buckets, 2);
+    assert_int_equal(s.buckets[0].n, 2);
+    arena_fini(&arena);
+    int64_t ns = time_with(job, &(struct dpro_changes){.bucket_cap_bytes = 9 * MIB});
+    assert_int_equal(ns, time_with(job, &(struct dpro_changes){.latency_ratio = 1}));
+    free(job);
+}
+
 static void test_partitions_are_of_at_most_that_size(void **state)
 {
     struct job *job = new_job();
@@ -475,6 +494,7 @@ int main(void)
         cmocka_unit_test(test_a_list_of_buckets_is_taken_as_it_is),
         cmocka_unit_test(test_a_list_that_does_not_fit_is_refused_by_name),
         cmocka_unit_test(test_a_bucket_ends_when_it_reaches_its_cap),
+        cmocka_unit_test(test_a_bucket_ends_before_what_follows_its_communication),
         cmocka_unit_test(test_partitions_are_of_at_most_that_size),
         cmocka_unit_test(test_what_needs_ddps_hook_costs_computation),
     };

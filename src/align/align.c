@@ -125,8 +125,7 @@ static void find_extent(struct cutter *cutter)
     cutter->shown_ns[0] = start;
     cutter->shown_ns[1] = end;
     for (size_t p = 0; p < a->pairs.n; p++)
-        for (int d = 0; d < 2; d++) {
-            const constraints_array *constraints = &a->pairs.at[p].constraints[d];
+        EACH_OF (const constraints_array, constraints, a->pairs.at[p].constraints, 2) {
             if (constraints->n == 0 || !a->clocks[a->pairs.at[p].low].tied ||
                 !a->clocks[a->pairs.at[p].high].tied)
                 continue;
@@ -267,8 +266,7 @@ static void write_segments(struct align *a, uint32_t c)
     struct clock *clock = &a->clocks[c];
     struct dpro_clock_segment *at = arena_array(&a->arena, a->windows.n + 1, sizeof *at);
     clock->segments = at;
-    for (size_t w = 0; w < a->windows.n; w++) {
-        const struct window *window = &a->windows.at[w];
+    EACH (const struct window, window, a->windows) {
         const struct line *line = &window->lines[c];
         double uncertainty = window->uncertainty_ns[c];
         if (uncertainty < 0)
@@ -381,8 +379,7 @@ static void widen(struct align *a, uint32_t c)
     struct dpro_clock_segment *at = a->clocks[c].segments;
     uint32_t n = a->clocks[c].n_segments, s = 0;
     double best = INFINITY;
-    for (uint32_t i = 0; i < a->clocks[c].n_bounds; i++) {
-        const struct dpro_clock_bound *bound = &a->clocks[c].bounds[i];
+    EACH_OF (const struct dpro_clock_bound, bound, a->clocks[c].bounds, a->clocks[c].n_bounds) {
         while (s + 1 < n && at[s + 1].start_ns <= bound->local_ns) {
             raise(&at[s++], best);
             best = INFINITY;

@@ -57,8 +57,7 @@ void clock_nodes_list(const struct dpro_trace *trace, uint32_t n_ranks, clock_no
         array_push(nodes, node);
     }
     size_t n_profiled = nodes->n;
-    for (uint32_t t = 0; t < trace->n_transports; t++) {
-        const struct net_transport *transport = &trace->transports[t];
+    EACH_OF (const struct net_transport, transport, trace->transports, trace->n_transports) {
         struct clock_node *node = add_node(nodes, n_profiled, transport->rank);
         if (transport->host[0])
             node->host = transport->host;

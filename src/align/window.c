@@ -440,8 +440,7 @@ static void apply_wishes(struct work *work)
     /* again as long as one more is known: clocks may hang together only through others */
     for (bool more = true; more;) {
         more = false;
-        for (size_t p = 0; p < a->pairs.n; p++) {
-            const struct pair *pair = &a->pairs.at[p];
+        EACH (const struct pair, pair, a->pairs) {
             bool low = work->known[pair->low];
             double median;
             if (low == work->known[pair->high] || pair->nears.n == 0 || !work->tied[pair->low] ||

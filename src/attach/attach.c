@@ -81,11 +81,9 @@ static bool is_meant(const struct attach *attach, const struct fabric_message *m
 
 static struct process *find(struct attach *attach, const struct fabric_message *message, pid_t pid)
 {
-    for (size_t i = 0; i < attach->processes.n; i++) {
-        struct process *process = &attach->processes.at[i];
+    EACH (struct process, process, attach->processes)
         if (process->pid == pid && process->pids[0] == message->pids[0])
             return process;
-    }
     if (attach->processes.n == MAX_PROCESSES)
         return NULL;
     struct process fresh = {.pid = pid, .n_pids = message->n_pids};
@@ -251,8 +249,7 @@ static const char *why_lost(const struct process *process)
 static size_t look(struct attach *attach)
 {
     size_t n_pending = 0;
-    for (size_t i = 0; i < attach->processes.n; i++) {
-        struct process *process = &attach->processes.at[i];
+    EACH (struct process, process, attach->processes) {
         if (!process->told || process->done || process->lost)
             continue;
         process->done = process_is_done(process);

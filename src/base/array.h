@@ -35,4 +35,9 @@ void array_grow(void **at, size_t *cap, size_t n, size_t extra, size_t size);
             memcpy((a)->at + (a)->n, (items), (size_t)(count) * sizeof *(a)->at);                  \
         (a)->n += (size_t)(count);                                                                 \
     } while (0)
-#define array_fini(a) (mem_free((a)->at), (a)->at = NULL, (a)->n = (a)->cap = 0)
+/* for (type *x: the n elements at `at`); for (type *x: those of an ARRAY(type)). No element may be
+ * added or taken away meanwhile. */
+#define EACH_OF(type, x, at, n)                                                                    \
+    for (type *x = (at), *x##_end_ = (n) > 0 ? x + (n) : x; x < x##_end_; x++)
+#define EACH(type, x, array) EACH_OF (type, x, (array).at, (array).n)
+#define array_fini(a)        (mem_free((a)->at), (a)->at = NULL, (a)->n = (a)->cap = 0)

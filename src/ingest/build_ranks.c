@@ -277,8 +277,7 @@ static void warn_bulks(struct trace_build *build, const struct rank_job *jobs, s
 static void finish(struct trace_build *build, const struct rank_job *jobs, size_t n_jobs)
 {
     struct dpro_trace *trace = build->trace;
-    for (size_t i = 0; i < n_jobs; i++) {
-        const struct rank_job *job = &jobs[i];
+    EACH_OF (const struct rank_job, job, jobs, n_jobs) {
         char text[32];
         if (job->rank->world_size > trace->world_size)
             trace->world_size = job->rank->world_size;
@@ -300,12 +299,10 @@ int ranks_build(struct trace_build *build, struct dpro_error *err)
     struct source **sorted = mem_array(build->list.n, sizeof *sorted);
     struct rank_job *jobs = mem_array(build->list.n, sizeof *jobs);
     size_t n = 0, n_jobs = 0;
-    for (size_t i = 0; i < build->list.n; i++) {
-        struct source *source = &build->list.at[i];
+    EACH (struct source, source, build->list)
         if (source_usable(source) && source->rank != -1 &&
             (source_is_profile(source) || tells_structure(source)))
             sorted[n++] = source;
-    }
     qsort(sorted, n, sizeof *sorted, by_rank);
     int rc = prepare_all(build, sorted, n, jobs, &n_jobs, err);
     if (rc < 0)

@@ -146,8 +146,7 @@ static void check_known(struct trace_build *build, struct source *source)
 
 int sources_check(struct trace_build *build, struct dpro_error *err)
 {
-    for (size_t i = 0; i < build->list.n; i++) {
-        struct source *source = &build->list.at[i];
+    EACH (struct source, source, build->list) {
         int rc = 0;
         if (source->rc < 0 && source->named) {
             *err = source->err;
@@ -170,8 +169,7 @@ int sources_check(struct trace_build *build, struct dpro_error *err)
 /* Whether there is a profile, or what the caller takes instead. */
 static bool has_times(const struct trace_build *build)
 {
-    for (size_t i = 0; i < build->list.n; i++) {
-        const struct source *source = &build->list.at[i];
+    EACH (const struct source, source, build->list) {
         bool log = source_usable(source) && source->reader->flags & READER_TRANSPORT;
         if (source_is_profile(source) || (log && build->options->without_profile))
             return true;
@@ -185,12 +183,10 @@ int sources_check_any(const struct trace_build *build, const char *first_path,
     if (has_times(build))
         return 0;
     for (size_t r = build->table->n; r-- > 0;)
-        for (size_t i = 0; i < build->list.n; i++) {
-            const struct source *source = &build->list.at[i];
+        EACH (const struct source, source, build->list)
             if (source->reader == build->table->at[r] && missing_of(source)->alone)
                 return dpro_error_set(err, DPRO_EEMPTY, "%s: %s", source->path,
                                       missing_of(source)->alone);
-        }
     return dpro_error_set(
         err, DPRO_EEMPTY,
         "%s: no trace file found in it; give what 'dpro profile' recorded, or a folder "
@@ -208,8 +204,7 @@ int sources_check_one_job(const struct trace_build *build, struct dpro_error *er
 {
     const struct source *sized = NULL, *backed = NULL, *timed = NULL;
     int64_t start = 0, end = 0;
-    for (size_t i = 0; i < build->list.n; i++) {
-        const struct source *source = &build->list.at[i];
+    EACH (const struct source, source, build->list) {
         const struct trace_part *part = &source->part;
         if (!source_is_profile(source))
             continue;
@@ -270,8 +265,7 @@ static void note(struct common *common, const struct source *source, uint64_t am
 void sources_warn_cut(struct trace_build *build)
 {
     struct common cut = {0}, broken = {0};
-    for (size_t i = 0; i < build->list.n; i++) {
-        const struct source *source = &build->list.at[i];
+    EACH (const struct source, source, build->list) {
         if (!source->reader)
             continue;
         note(&cut, source, !source->reader->encoding && source->fail != JSON_OK);

@@ -44,15 +44,13 @@ void sources_drop_copies(struct trace_build *build)
 
 void sources_drop_exports(struct trace_build *build)
 {
-    for (size_t i = 0; i < build->list.n; i++) {
-        struct source *export = &build->list.at[i];
+    EACH (struct source, export, build->list)
         for (size_t k = 0; k < build->list.n && export->reader && export->reader->export_of; k++) {
             const struct source *log = &build->list.at[k];
             if (log->reader == export->reader->export_of && source_usable(log) &&
                 log->rank == export->rank && log->attempt == export->attempt)
                 pass_over(build, export, "the log itself is here");
         }
-    }
 }
 
 /* Whether a file is enough to have a rank by. */

@@ -48,9 +48,7 @@ static void put_on_epoch(struct trace_rank *rank)
 
 void epoch_build(struct dpro_trace *trace)
 {
-    for (uint32_t r = 0; r < trace->n_ranks; r++) {
-        struct trace_rank *rank = &trace->ranks[r];
+    EACH_OF (struct trace_rank, rank, trace->ranks, trace->n_ranks)
         if (!rank_on_epoch(rank) && rank->recording && rank->recording->steps.n > 0)
             put_on_epoch(rank);
-    }
 }

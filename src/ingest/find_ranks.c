@@ -95,8 +95,7 @@ static int rank_by_process(const struct trace_build *build, const struct source 
 {
     int same_pid = -1, any = -1;
     bool one = true;
-    for (size_t i = 0; i < build->list.n; i++) {
-        const struct source *other = &build->list.at[i];
+    EACH (const struct source, other, build->list) {
         if (!source_is_profile(other))
             continue;
         if (other->part.process.pid == source->part.process.pid && source->part.process.pid &&
@@ -135,8 +134,7 @@ static void number_devices(struct trace_build *build, const regex_t *regex)
 {
     ARRAY(struct device_source) devices = {0};
     bool by_process = regex != NULL;
-    for (size_t i = 0; i < build->list.n; i++) {
-        struct source *source = &build->list.at[i];
+    EACH (struct source, source, build->list) {
         if (!source->part.process.is_device || !source_usable(source))
             continue;
         int number = regex ? rank_by_regex(regex, source->path) : path_rank(source->path);
@@ -192,8 +190,7 @@ static int rank_profiles(struct trace_build *build, const regex_t *regex, struct
     size_t n_profiles = 0;
     for (size_t i = 0; i < build->list.n; i++)
         n_profiles += source_is_profile(&build->list.at[i]);
-    for (size_t i = 0; i < build->list.n; i++) {
-        struct source *source = &build->list.at[i];
+    EACH (struct source, source, build->list) {
         bool by_regex = regex && !source->part.session.is_step && !source->part.process.is_device;
         if (!source_usable(source) || source->part.process.of_job)
             continue;
@@ -220,8 +217,7 @@ static void rank_others(struct trace_build *build)
     bool knows = false;
     for (size_t i = 0; i < build->list.n; i++)
         knows |= build->list.at[i].rank != -1 && is_from_the_start(&build->list.at[i]);
-    for (size_t i = 0; i < build->list.n; i++) {
-        struct source *source = &build->list.at[i];
+    EACH (struct source, source, build->list) {
         if (source_is_profile(source) || !source_usable(source) || source->rank != -1 ||
             source->part.process.of_job || source_is_everyones(source))
             continue;

@@ -66,8 +66,7 @@ static void merge_names(struct trace_build *build)
 {
     struct strtab *names = &build->trace->names;
     strtab_add(names, "", 0);
-    for (size_t i = 0; i < build->list.n; i++) {
-        struct source *source = &build->list.at[i];
+    EACH (struct source, source, build->list) {
         const struct strtab *from = &source->part.names;
         if (!source_usable(source) || (source->rank == -1 && !source_is_everyones(source)))
             continue;

@@ -17,8 +17,7 @@ static void match_kernels(struct trace_rank *rank)
 {
     struct map launches = {0}; /* correlation and window -> node */
     uint64_t node;
-    for (uint32_t s = 0; s < rank->n_spans; s++) {
-        const struct trace_span *span = &rank->spans[s];
+    EACH_OF (const struct trace_span, span, rank->spans, rank->n_spans) {
         uint32_t at = span->parent;
         if (span->kind != SPAN_RUNTIME || !span->correlation)
             continue;
@@ -63,8 +62,7 @@ void rank_match_graph(struct rank_job *job)
     for (uint32_t n = 0; n < rank->n_dfg_nodes; n++)
         if (rank->dfg_nodes[n].name && !map_get(&nodes, rank->dfg_nodes[n].name, NULL))
             map_set(&nodes, rank->dfg_nodes[n].name, n);
-    for (uint32_t s = 0; s < rank->n_spans; s++) {
-        struct trace_span *span = &rank->spans[s];
+    EACH_OF (struct trace_span, span, rank->spans, rank->n_spans) {
         if (!runs_a_node(rank, span) || !span->name)
             continue;
         job->n_node_spans++;

@@ -244,8 +244,7 @@ static void finish(struct reading *reading)
             probe->costs[way].problem = probe->costs[way].is_known ? 0 : reading->problem;
     }
     probe->first_batch = (uint32_t)to->batches.n;
-    for (size_t i = 0; i < reading->batches.n; i++) {
-        const struct measured *m = &reading->batches.at[i];
+    EACH (const struct measured, m, reading->batches) {
         struct probe_cost cost = cost_of(m, own);
         if (cost.is_known && is_ratio(m->ratio))
             array_push(&to->batches, ((struct probe_batch){m->ratio, cost.forward, cost.backward}));
@@ -355,8 +354,7 @@ static bool recognise(const struct head *head)
 static void join(struct trace_build *build)
 {
     const char *used = NULL;
-    for (size_t i = 0; i < build->list.n; i++) {
-        struct source *source = &build->list.at[i];
+    EACH (struct source, source, build->list) {
         const struct dpro_probes *probes = source_payload(source, &probes_payload);
         char some[32];
         if (!probes)

@@ -171,21 +171,17 @@ static void join_tracks(struct rank_job *job)
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct source *source = job->sources[w];
         const struct trace_part *part = &source->part;
-        for (size_t t = 0; t < part->tracks.n; t++) {
-            const struct part_track *from = &part->tracks.at[t];
+        EACH (const struct part_track, from, part->tracks)
             if (from->n_spans)
                 rank->tracks[rank_find_track(rank, from->track.gpu, from->track.pid,
                                              from->track.id)]
                     .n += from->n_spans;
-        }
-        for (size_t l = 0; l < part->labels.n; l++) {
-            const struct part_label *label = &part->labels.at[l];
+        EACH (const struct part_label, label, part->labels)
             for (int gpu = 0; gpu < 2; gpu++) {
                 uint32_t t = rank_find_track(rank, gpu, label->pid, label->id);
                 if (t != NO_ID && !rank->tracks[t].name)
                     rank->tracks[t].name = source->names[label->name];
             }
-        }
     }
     uint32_t first = 0;
     for (uint32_t t = 0; t < rank->n_tracks; t++) {
@@ -249,11 +245,9 @@ static void join_shapes(struct rank_job *job)
     uint64_t size;
     if (!source || source == job->graph)
         return;
-    for (size_t i = 0; i < source->part.dfg_nodes.n; i++) {
-        const struct dfg_node *node = &source->part.dfg_nodes.at[i];
+    EACH (const struct dfg_node, node, source->part.dfg_nodes)
         if (node->size_bytes && source->names[node->name])
             map_set(&sizes, source->names[node->name], node->size_bytes);
-    }
     for (uint32_t n = 0; n < rank->n_dfg_nodes; n++)
         if (rank->dfg_nodes[n].name && rank->dfg_nodes[n].size_bytes == 0 &&
             map_get(&sizes, rank->dfg_nodes[n].name, &size))
@@ -294,8 +288,7 @@ void rank_build(struct rank_job *job)
     }
     mem_free(next);
     uint32_t n_kept = 0;
-    for (uint32_t t = 0; t < rank->n_tracks; t++) {
-        struct trace_track *track = &rank->tracks[t];
+    EACH_OF (struct trace_track, track, rank->tracks, rank->n_tracks) {
         struct trace_span *spans = rank->spans + track->first;
         sort_track(spans, track->n);
         uint32_t n = drop_duplicates(spans, track->n);

@@ -100,8 +100,7 @@ size_t dpro_trace_n_transport_collectives(const struct dpro_trace *trace)
 static const struct net_collective *find_collective(const struct dpro_trace *trace, size_t index,
                                                     const struct net_transport **transport)
 {
-    for (uint32_t t = 0; t < trace->n_transports; t++) {
-        *transport = &trace->transports[t];
+    EACH_OF (, transport, trace->transports, trace->n_transports) {
         if (index < (*transport)->collectives.n)
             return &(*transport)->collectives.at[index];
         index -= (*transport)->collectives.n;

@@ -21,8 +21,7 @@ static void share_bounds(struct join *join, uint32_t sample)
 {
     int64_t start = INT64_MAX, end = INT64_MIN, next = INT64_MAX;
     bool follows = true;
-    for (uint32_t r = 0; r < join->n_ranks; r++) {
-        const struct rank_build *rank = &join->ranks[r];
+    EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks) {
         uint32_t s = rank->sample_step[sample];
         const struct step *step = &rank->steps.at[s];
         bool followed = s + 1 < rank->steps.n && rank->steps.at[s + 1].follows;
@@ -31,8 +30,7 @@ static void share_bounds(struct join *join, uint32_t sample)
         next = MIN(next, step->end_ns);
         follows &= followed;
     }
-    for (uint32_t r = 0; r < join->n_ranks; r++) {
-        struct rank_build *rank = &join->ranks[r];
+    EACH_OF (struct rank_build, rank, join->ranks, join->n_ranks) {
         struct step *step = &rank->steps.at[rank->sample_step[sample]];
         step->start_ns = start;
         step->end_ns = follows ? next : end;
@@ -53,8 +51,7 @@ static int64_t *find_needs(const struct rank_build *rank)
     for (uint32_t s = 0; s < rank->n_samples; s++) {
         for (uint32_t o = 0; o < rank->ops.n; o++)
             of_ops[o] = INT64_MAX;
-        for (size_t e = 0; e < rank->edges.n; e++) {
-            const struct local_edge *edge = &rank->edges.at[e];
+        EACH (const struct local_edge, edge, rank->edges) {
             bool takes = !edge->next && edge->to != rank->boundary && edge->to < rank->n_timed;
             int64_t start = takes ? *build_start(rank, s, edge->to) : ABSENT;
             if (start != ABSENT && start < of_ops[edge->from])
@@ -104,8 +101,7 @@ static void tie(struct join *join, const struct made *made, size_t n)
 {
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         struct rank_build *rank = &join->ranks[r];
-        for (size_t i = 0; i < rank->receives.n; i++) {
-            const struct local_transfer *receive = &rank->receives.at[i];
+        EACH (const struct local_transfer, receive, rank->receives)
             for (size_t m = LOWER_BOUND(k, (size_t)0, n, made[k].key < receive->key);
                  m < n && made[m].key == receive->key; m++) {
                 struct cross_edge edge = {made[m].rank, made[m].op, r, receive->op};
@@ -121,7 +117,6 @@ static void tie(struct join *join, const struct made *made, size_t n)
                         *start = MIN(ready, end);
                 }
             }
-        }
     }
 }
 
@@ -169,8 +164,7 @@ static void tie_boundaries(struct join *join)
 {
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         const struct rank_build *rank = &join->ranks[r];
-        for (size_t e = 0; e < rank->edges.n; e++) {
-            const struct local_edge *edge = &rank->edges.at[e];
+        EACH (const struct local_edge, edge, rank->edges) {
             if (edge->to != rank->boundary || edge->next)
                 continue;
             for (uint32_t other = 0; other < join->n_ranks; other++) {
@@ -191,8 +185,7 @@ void session_join(struct join *join)
         share_bounds(join, s);
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         find_left_out(&join->ranks[r]);
-        for (size_t i = 0; i < join->ranks[r].sends.n; i++) {
-            const struct local_transfer *send = &join->ranks[r].sends.at[i];
+        EACH (const struct local_transfer, send, join->ranks[r].sends) {
             struct made one = {send->key, r, send->op};
             array_push(&made, one);
         }

@@ -40,16 +40,11 @@ static void add_device(struct dpro_graph_builder *builder, enum dpro_device_kind
 static void add_devices(struct assembly *a, struct dpro_graph_builder *builder)
 {
     char text[160];
-    for (uint32_t r = 0; r < assembly_n_processes(a); r++) {
-        const struct rank_build *rank = &a->join->ranks[r];
-        for (size_t d = 0; d < rank->devices.n; d++) {
-            const struct graph_device *device = &rank->devices.at[d];
+    EACH_OF (const struct rank_build, rank, a->join->ranks, assembly_n_processes(a))
+        EACH (const struct graph_device, device, rank->devices)
             add_device(builder, device->kind, rank->trace->rank,
                        device_name(a, rank->trace, device, text, sizeof text));
-        }
-    }
-    for (size_t l = 0; l < a->lines.n; l++) {
-        const struct line *line = &a->lines.at[l];
+    EACH (const struct line, line, a->lines) {
         const struct link *link = &a->messages->links.at[line->direction / 2];
         bool in = line->direction % 2;
         int length = snprintf(text, sizeof text, "link %s, %s", link->name, in ? "in" : "out");
@@ -196,11 +191,9 @@ static int create_graph(struct assembly *a, struct dpro_error *err)
         add_devices(a, builder);
         add_ops(a, builder);
     }
-    for (size_t e = 0; e < a->edges.n; e++) {
-        const struct edge *edge = &a->edges.at[e];
+    EACH (const struct edge, edge, a->edges)
         if (graph_builder_add_edge(builder, edge->from, edge->to, edge->next) < 0)
             mem_fail();
-    }
     int status = graph_builder_finish(builder, &a->graph, err);
     dpro_graph_builder_destroy(builder);
     return status;

@@ -187,8 +187,7 @@ static void warn_left_out(struct assembly *a)
     const struct left_out *incomplete = NULL;
     char process[NET_PROCESS_TEXT];
     unsigned n_incomplete = 0;
-    for (size_t i = 0; i < join->choice.left_out.n; i++) {
-        const struct left_out *odd = &join->choice.left_out.at[i];
+    EACH (const struct left_out, odd, join->choice.left_out) {
         if (odd->incomplete) {
             incomplete = n_incomplete++ == 0 ? odd : incomplete;
             continue;

@@ -23,8 +23,7 @@ static void fill_seen(struct assembly *a)
     for (uint32_t s = 0; s < a->n_samples; s++)
         if (join->ranks[0].sample_step[s] == join->ranks[0].steps.reference)
             g->shown_sample = s - a->first_sample;
-    for (uint32_t r = 0; r < join->n_ranks; r++) {
-        const struct rank_build *rank = &join->ranks[r];
+    EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks) {
         int64_t start = rank->pace.track != NO_ID ? rank->seen_start_ns[rank->pace.first]
                                                   : rank->steps.at[rank->steps.reference].start_ns;
         zero = MIN(zero, start);
@@ -106,8 +105,7 @@ static void fill_pace(struct assembly *a)
     struct dpro_pace *pace = &a->graph->pace;
     for (uint32_t r = 0; r < a->join->n_ranks; r++)
         pace->n_ranks += a->join->ranks[r].pace.track != NO_ID;
-    for (uint32_t r = 0; r < a->join->n_ranks; r++) {
-        const struct rank_build *rank = &a->join->ranks[r];
+    EACH_OF (const struct rank_build, rank, a->join->ranks, a->join->n_ranks) {
         if (rank->pace.track == NO_ID)
             continue;
         pace->marks_ns += rank->pace.times.marks_ns / pace->n_ranks;
@@ -119,8 +117,7 @@ static void fill_pace(struct assembly *a)
 static void fill_left_out(struct assembly *a)
 {
     struct map seen = {0}; /* numbers, as several ranks may show why */
-    for (size_t i = 0; i < a->join->choice.left_out.n; i++) {
-        const struct left_out *from = &a->join->choice.left_out.at[i];
+    EACH (const struct left_out, from, a->join->choice.left_out) {
         struct dpro_left_out to = {.number = from->number};
         uint64_t key = map_key((uint64_t)from->number);
         if (from->kept || map_get(&seen, key, NULL))
@@ -157,8 +154,8 @@ static void fill_hosts(struct assembly *a)
     for (uint32_t s = 0; s < g->n_servers; s++)
         g->server_hosts[s] = -1;
     for (uint32_t p = 0; p < g->n_ranks + g->n_servers; p++)
-        for (uint32_t t = 0; t < a->trace->n_transports; t++) {
-            const struct net_transport *transport = &a->trace->transports[t];
+        EACH_OF (const struct net_transport, transport, a->trace->transports,
+                 a->trace->n_transports)
             for (size_t i = 0; i < transport->connections.n && transport->rank == g->ranks[p].rank;
                  i++) {
                 const struct net_address *local = &transport->connections.at[i].local;
@@ -170,7 +167,6 @@ static void fill_hosts(struct assembly *a)
                 else
                     map_set(&owners, key, p);
             }
-        }
     map_fini(&owners);
 }
 
@@ -285,8 +281,7 @@ static uint64_t kind_and_size(const struct dpro_graph *g, const struct graph_col
 static void fill_missing_waits(struct dpro_graph *g)
 {
     struct map shortest = {0};
-    for (uint32_t j = 0; j < g->n_collectives; j++) {
-        const struct graph_collective *c = &g->collectives[j];
+    EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives) {
         uint64_t least = INT64_MAX;
         if (c->n_messages > 0)
             continue;
@@ -298,8 +293,7 @@ static void fill_missing_waits(struct dpro_graph *g)
             }
         map_set(&shortest, kind_and_size(g, c), least);
     }
-    for (uint32_t j = 0; j < g->n_collectives; j++) {
-        struct graph_collective *c = &g->collectives[j];
+    EACH_OF (struct graph_collective, c, g->collectives, g->n_collectives) {
         uint64_t least = 0;
         if (c->n_expected > c->n_members && map_get(&shortest, kind_and_size(g, c), &least))
             c->missing_wait_ns =

@@ -289,8 +289,7 @@ static void add_end(const struct linker *l, uint32_t m, uint32_t member)
 /* The rest of the collective follows the last message over each connection. */
 static void add_ends(const struct linker *l)
 {
-    for (uint32_t i = 0; i < l->n_inbound; i++) {
-        const struct inbound *in = &l->inbound[i];
+    EACH_OF (const struct inbound, in, l->inbound, l->n_inbound) {
         if (in->n == 0)
             continue;
         uint32_t last = l->messages[in->first + in->n - 1];

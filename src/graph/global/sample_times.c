@@ -174,8 +174,7 @@ static void find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
 {
     ARRAY(struct call) calls = {0};
     const struct message *messages = a->messages->all.at;
-    for (size_t j = 0; j < a->join->joined.n; j++) {
-        const struct joined *joined = &a->join->joined.at[j];
+    EACH (const struct joined, joined, a->join->joined) {
         calls.n = 0;
         for (uint32_t i = 0; i < joined->n_messages; i++)
             for (uint32_t s = 0; s < a->n_samples; s++) {

@@ -5,8 +5,7 @@ void assembly_server_edges(struct assembly *a)
 {
     const struct servers *servers = a->servers;
     const uint32_t *messages = servers->exchanged.at;
-    for (size_t i = 0; i < servers->served.n; i++) {
-        const struct served *served = &servers->served.at[i];
+    EACH (const struct served, served, servers->served) {
         uint32_t first = a->first_op[a->join->n_ranks + served->server] + served->op;
         for (uint32_t p = 0; p < served->n_pushes; p++) {
             uint32_t push = messages[served->first_push + p];

@@ -16,19 +16,16 @@ static void collect_edges(struct assembly *a)
 {
     struct join *join = a->join;
     for (uint32_t r = 0; r < join->n_ranks; r++) {
-        for (size_t e = 0; e < join->ranks[r].edges.n; e++) {
-            const struct local_edge *local = &join->ranks[r].edges.at[e];
+        EACH (const struct local_edge, local, join->ranks[r].edges) {
             struct edge edge = {a->first_op[r] + local->from, a->first_op[r] + local->to,
                                 local->next, local->soft};
             array_push(&a->edges, edge);
         }
         array_fini(&join->ranks[r].edges); /* taken over */
     }
-    for (size_t e = 0; e < join->cross.n; e++) {
-        const struct cross_edge *edge = &join->cross.at[e];
+    EACH (const struct cross_edge, edge, join->cross)
         assembly_add_edge(a, a->first_op[edge->from_rank] + edge->from,
                           a->first_op[edge->to_rank] + edge->to, true);
-    }
     array_fini(&join->cross);
     for (size_t j = 0; j < join->joined.n; j++) {
         const struct joined *joined = &join->joined.at[j];
@@ -48,8 +45,7 @@ static void sort_edges(struct assembly *a)
 {
     size_t n = 0;
     array_sort(&a->edges, by_end);
-    for (size_t i = 0; i < a->edges.n; i++) {
-        const struct edge *e = &a->edges.at[i];
+    EACH (const struct edge, e, a->edges) {
         if (n > 0 && a->edges.at[n - 1].from == e->from && a->edges.at[n - 1].to == e->to &&
             a->edges.at[n - 1].next == e->next)
             continue;
@@ -153,8 +149,7 @@ static void break_cycles(struct assembly *a, struct sorter *sorter)
     size_t n = 0;
     find_components(a, sorter, component);
     for (int pass = 0; pass < 2; pass++)
-        for (size_t e = 0; e < a->edges.n; e++) {
-            const struct edge *edge = &a->edges.at[e];
+        EACH (const struct edge, edge, a->edges) {
             bool closes = !edge->next && edge->soft && sorter->pending[edge->from] &&
                           sorter->pending[edge->to] && component[edge->from] == component[edge->to];
             bool send = closes && is_wait_of_send(a, edge);

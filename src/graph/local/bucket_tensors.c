@@ -250,8 +250,7 @@ static bool plan_nodes(struct maker *m, const struct start *start)
     }
     if (sized && coll->size_bytes == 0)
         coll->size_bytes = sum;
-    for (size_t i = 0; i < tensors.n; i++) {
-        const struct node_tensor *tensor = &tensors.at[i];
+    EACH (const struct node_tensor, tensor, tensors) {
         struct planned one = {{.name = tensor->name,
                                .output = tensor->output,
                                .size_bytes = tensor->size_bytes,

@@ -29,13 +29,11 @@ static unsigned traits_of(const struct rank_build *rank)
                       (rank->steps.end_with_exchange ? ENDS_WITH_EXCHANGE : 0) |
                       (trace->n_links > 0 ? LINKS : 0) | (trace->n_et_nodes > 0 ? STORAGES : 0) |
                       (dfg_is_known(rank) ? NODES : 0);
-    for (uint32_t l = 0; l < rank->tracks.n; l++) {
-        const struct track *track = &rank->tracks.at[l];
+    EACH (const struct track, track, rank->tracks)
         traits |= track->kind == DPRO_DEVICE_GPU_STREAM    ? STREAMS
                   : track->kind == DPRO_DEVICE_COMM_THREAD ? COMM_THREADS
                   : build_is_pool(rank, track)             ? EXECUTOR
                                                            : 0;
-    }
     for (size_t c = 0; c < rank->collectives.n; c++)
         traits |= build_is_exchange(rank, rank->collectives.at[c].arrival) ? EXCHANGES : 0;
     return traits;

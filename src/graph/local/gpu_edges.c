@@ -406,10 +406,8 @@ void rule_gpu(struct rank_build *rank)
     struct walker w = {.rank = rank};
     prepare(&w);
     walk(&w);
-    for (size_t i = 0; i < w.awaited.n; i++) {
-        const struct awaited *it = &w.awaited.at[i];
+    EACH (const struct awaited, it, w.awaited)
         local_cut_waiting(rank, it->call, it->work.op, it->work.next);
-    }
     for (uint32_t s = 0; s < w.n_streams; s++)
         array_fini(&w.queues[s].ops);
     map_fini(&w.waited);

@@ -197,8 +197,7 @@ static bool always_begun(const struct rank_build *rank, uint32_t op, uint32_t ar
 static void relax_arrivals(const struct maker *m)
 {
     const struct rank_build *rank = m->rank;
-    for (size_t i = 0; i < m->plan.n; i++) {
-        struct planned *one = &m->plan.at[i];
+    EACH (struct planned, one, m->plan) {
         uint32_t last = NO_ID;
         if (one->from >= rank->n_timed || one->arrival >= rank->n_timed ||
             always_begun(rank, one->from, one->arrival))
@@ -260,12 +259,10 @@ static void mark_followers(const struct maker *m)
     const struct rank_build *rank = m->rank;
     for (uint32_t o = 0; o < rank->n_timed && m->guesses; o++)
         m->follows[o] = is_update(rank, o);
-    for (size_t e = 0; e < rank->edges.n; e++) {
-        const struct local_edge *edge = &rank->edges.at[e];
+    EACH (const struct local_edge, edge, rank->edges)
         if (rank->ops.at[edge->from].device == m->thread && !edge->next &&
             edge->to < rank->n_timed && rank->ops.at[edge->to].device != m->thread)
             m->follows[edge->to] = 1;
-    }
 }
 
 /* Until when the thread was busy before that time, or that time where it still was. */

@@ -65,8 +65,7 @@ static void add_parts(struct looker *l)
 {
     struct rank_build *rank = l->rank;
     size_t n_edges = rank->edges.n;
-    for (uint32_t c = 0; c < rank->collectives.n; c++) {
-        const struct local_collective *part = &rank->collectives.at[c];
+    EACH (const struct local_collective, part, rank->collectives) {
         uint32_t node = dfg_node_of(rank, part->arrival);
         if (node == NO_ID || (l->first[node] == part->arrival && l->last[node] == part->transfer))
             continue;

@@ -211,8 +211,7 @@ void rule_comm_launches(struct rank_build *rank)
         last_span = span;
     }
     size_t first = 0; /* not taken yet */
-    for (size_t c = 0; c < rank->collectives.n; c++) {
-        struct local_collective *coll = &rank->collectives.at[c];
+    EACH (struct local_collective, coll, rank->collectives) {
         if (rank->tracks.at[rank->ops.at[coll->arrival].track].kind != DPRO_DEVICE_COMM_THREAD)
             continue;
         int64_t start = local_start(rank, coll->arrival);

@@ -120,8 +120,7 @@ void build_gathers(struct rank_build *rank)
             slice = rank->slices.at[slice].launch;
         rank->ops.at[o].gather = build_gather_of(rank, rank->slices.at[slice].span, &unused);
     }
-    for (size_t c = 0; c < rank->collectives.n; c++) {
-        const struct local_collective *it = &rank->collectives.at[c];
+    EACH (const struct local_collective, it, rank->collectives) {
         uint32_t gather =
             it->launch_span == NO_ID ? 0 : build_gather_of(rank, it->launch_span, &unused);
         rank->ops.at[it->arrival].gather = rank->ops.at[it->transfer].gather = gather;

@@ -127,8 +127,7 @@ static void clip_times(const struct finder *f, const struct joined *joined, uint
         if (f->unlogged[m] && at != ABSENT && (arrived == ABSENT || at < arrived))
             arrived = at;
     }
-    for (size_t i = 0; i < f->found.n; i++) {
-        struct found *found = &f->found.at[i];
+    EACH (struct found, found, f->found) {
         bool leaves = found->received && found->end.to < joined->n_members; /* a server stays */
         int64_t left = leaves ? member_left_ns(f->join, &members[found->end.to], sample) : ABSENT;
         if (left != ABSENT && found->time.end_ns > left)

@@ -256,12 +256,10 @@ slice_list slices_by_start(const struct rank_build *rank, uint32_t step,
                            bool (*wanted)(const struct rank_build *, const struct track *))
 {
     slice_list slices = {0};
-    for (uint32_t l = 0; l < rank->tracks.n; l++) {
-        const struct track *track = &rank->tracks.at[l];
+    EACH (const struct track, track, rank->tracks)
         for (uint32_t i = track->first[step]; wanted(rank, track) && i < track->first[step + 1];
              i++)
             array_push(&slices, i);
-    }
     if (slices.n > 1)
         qsort_r(slices.at, slices.n, sizeof *slices.at, by_start, rank->slices.at);
     return slices;

@@ -320,11 +320,9 @@ static int64_t stream_ns(const struct rank_build *rank, const struct track *trac
 static int64_t unmatched_ns(const struct rank_build *rank, uint32_t step)
 {
     int64_t sum = 0, matched = 0;
-    for (uint32_t l = 0; l < rank->tracks.n; l++) {
-        const struct track *track = &rank->tracks.at[l];
+    EACH (const struct track, track, rank->tracks)
         for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++)
             sum = time_add(sum, stream_ns(rank, track, i));
-    }
     for (uint32_t o = 0; o < rank->n_timed; o++) {
         uint32_t track = rank->ops.at[o].track, slice = rank->match[build_at(rank, step, o)];
         if (track != NO_ID && slice != NO_ID)

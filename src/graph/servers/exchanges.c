@@ -71,8 +71,7 @@ static void find_servers(const struct dpro_graph *g, struct exchanges *exchanges
         else
             found[g->tensor[op]].n_parts += g->rank[op] == 0;
     }
-    for (size_t i = 0; i < exchanges->all.n; i++) {
-        struct graph_exchange *exchange = &exchanges->all.at[i];
+    EACH (struct graph_exchange, exchange, exchanges->all) {
         exchange->server = found[exchange->carried].server;
         exchange->n_parts = MAX(found[exchange->carried].n_parts, 1);
     }
@@ -81,8 +80,7 @@ static void find_servers(const struct dpro_graph *g, struct exchanges *exchanges
 
 static void find_keys(const struct dpro_graph *g, struct exchanges *exchanges)
 {
-    for (uint32_t t = 0; t < g->n_tensors; t++) {
-        const struct graph_tensor *tensor = &g->tensors[t];
+    EACH_OF (const struct graph_tensor, tensor, g->tensors, g->n_tensors) {
         if (tensor->rank != 0 || tensor->collective == UINT32_MAX || tensor->in == DPRO_NO_OP)
             continue;
         const struct graph_collective *c = &g->collectives[tensor->collective];
@@ -241,8 +239,7 @@ static void add_variable(const struct session *s, const struct transfer *transfe
     }
     if (n_here < g->n_ranks)
         return;
-    for (size_t i = 0; i < n; i++) {
-        const struct transfer *t = &transfers[i];
+    EACH_OF (const struct transfer, t, transfers, n) {
         struct graph_exchange_end end = {t->rank, t->pushed ? t->sender : DPRO_NO_OP,
                                          t->pushed ? DPRO_NO_OP : t->op,
                                          t->pushed ? DPRO_NO_OP : t->sender};

@@ -39,8 +39,7 @@ void servers_find(struct servers *servers, const struct dpro_trace *trace)
 {
     struct join *join = servers->join;
     servers->absent = mem_array(trace->n_transports, sizeof *servers->absent);
-    for (uint32_t t = 0; t < trace->n_transports; t++) {
-        const struct net_transport *transport = &trace->transports[t];
+    EACH_OF (const struct net_transport, transport, trace->transports, trace->n_transports) {
         struct rank_build *server = &join->ranks[join->n_ranks + join->n_servers];
         bool again = join->n_servers > 0 && server[-1].trace->rank == transport->rank;
         if (transport->rank >= -1 || transport->ps.n == 0 || again)
@@ -226,8 +225,7 @@ ORDER(by_start, struct work, ASCENDING(start_ns));
 static void list_work(const struct rank_build *server, const struct clock_map *clock,
                       struct profile *profile)
 {
-    for (uint32_t i = 0; i < server->trace->n_spans; i++) {
-        const struct trace_span *span = &server->trace->spans[i];
+    EACH_OF (const struct trace_span, span, server->trace->spans, server->trace->n_spans) {
         enum sort sort = sort_of(server, span);
         struct work work = {clock_aligned(clock, span->start_ns),
                             clock_aligned(clock, span->start_ns + span->dur_ns), false};
@@ -281,8 +279,7 @@ static void time_by_profile(struct servers *servers, uint32_t k, task_array *tas
     /* where workers update, the sum is stored by a copy */
     enum sort final = profile.work[SORT_UPDATE].n > 0 ? SORT_UPDATE : SORT_COPY;
     array_sort(tasks, by_answer);
-    for (size_t i = 0; i < tasks->n; i++) {
-        const struct task *task = &tasks->at[i];
+    EACH (const struct task, task, *tasks) {
         if (!task->last)
             continue;
         const struct work *done = take(&profile, final, true, task->after_ns, task->before_ns);
@@ -291,14 +288,12 @@ static void time_by_profile(struct servers *servers, uint32_t k, task_array *tas
         time_task(servers, server, task, sum, done);
     }
     array_sort(tasks, by_arrival);
-    for (size_t i = 0; i < tasks->n; i++) {
-        const struct task *task = &tasks->at[i];
+    EACH (const struct task, task, *tasks)
         if (!task->last)
             time_task(servers, server, task,
                       take(&profile, task->first ? SORT_COPY : SORT_SUM, false, task->after_ns,
                            task->before_ns),
                       NULL);
-    }
     for (int s = 0; s < N_SORTS; s++)
         array_fini(&profile.work[s]);
 }

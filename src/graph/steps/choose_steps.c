@@ -77,8 +77,7 @@ static uint32_t choose_samples(struct chooser *c, bool by_number)
     array_sort(&by_time, compare_steps);
     for (uint32_t i = 0; i < n; i++)
         common.at[by_time.at[i].number].step = i;
-    for (uint32_t r = 0; r < c->n_ranks; r++) {
-        struct rank_build *rank = &c->ranks[r];
+    EACH_OF (struct rank_build, rank, c->ranks, c->n_ranks) {
         numbered_array own = list_wanted(c, rank, by_number);
         mem_free(rank->sample_step);
         rank->sample_step = mem_alloc((n + (size_t)1) * sizeof *rank->sample_step);
@@ -209,8 +208,7 @@ static bool leads(const struct chooser *c)
 {
     enum { ENOUGH = 3 };
     bool first = false;
-    for (uint32_t r = 0; r < c->n_ranks; r++) {
-        const struct rank_build *rank = &c->ranks[r];
+    EACH_OF (const struct rank_build, rank, c->ranks, c->n_ranks) {
         if (rank->n_samples < ENOUGH)
             return false;
         first |= !rank->steps.at[rank->sample_step[0]].follows;
@@ -230,8 +228,7 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
     int64_t low = INT64_MAX, high = INT64_MIN;
     for (uint32_t r = 0; r < c->n_ranks; r++) {
         uint32_t n = 0;
-        for (uint32_t s = 0; s < c->ranks[r].steps.n; s++) {
-            const struct step *step = &c->ranks[r].steps.at[s];
+        EACH (const struct step, step, c->ranks[r].steps) {
             n += wanted(c, step);
             low = MIN(low, step->number);
             high = MAX(high, step->number);

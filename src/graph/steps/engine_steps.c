@@ -26,8 +26,7 @@ static void steps_from_waits(struct rank_build *rank, uint32_t window)
     int64_t cut = ABSENT;
     size_t n_before = rank->steps.n, n_inside = 0;
     uint32_t i = track->first;
-    for (size_t s = 0; s < recording->steps.n; s++) {
-        const struct recorded_step *step = &recording->steps.at[s];
+    EACH (const struct recorded_step, step, recording->steps) {
         int64_t end = ABSENT;
         if (step->start_ns < rank->trace->windows[window].start_ns ||
             step->end_ns > rank->trace->windows[window].end_ns)
@@ -103,11 +102,9 @@ void steps_from_recording(struct rank_build *rank, uint32_t class)
         rank->steps.end_with_exchange |= rank->steps.n > n_before;
         if (rank->steps.n > n_before)
             continue;
-        for (size_t s = 0; s < recording->steps.n; s++) {
-            const struct recorded_step *step = &recording->steps.at[s];
+        EACH (const struct recorded_step, step, recording->steps)
             if (step->start_ns >= window->start_ns && step->end_ns <= window->end_ns)
                 steps_push(rank, step->start_ns, step->end_ns, step->number, w);
-        }
     }
 }
 

@@ -100,11 +100,9 @@ static void steps_from_session(struct rank_build *rank, uint32_t class)
 static i64_array find_backward(const struct rank_build *rank)
 {
     i64_array starts = {0};
-    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
-        const struct trace_span *span = &rank->trace->spans[i];
+    EACH_OF (const struct trace_span, span, rank->trace->spans, rank->trace->n_spans)
         if (span->kind == SPAN_CPU_OP && (rank->classes[span->name] & NAME_BACKWARD))
             array_push(&starts, span->start_ns);
-    }
     sort_i64(starts.at, starts.n);
     return starts;
 }
@@ -142,8 +140,7 @@ static void steps_from_optimizer(struct rank_build *rank, uint32_t class)
 static void whole_window(struct rank_build *rank, uint32_t window)
 {
     int64_t start = INT64_MAX, end = INT64_MIN;
-    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
-        const struct trace_span *span = &rank->trace->spans[i];
+    EACH_OF (const struct trace_span, span, rank->trace->spans, rank->trace->n_spans) {
         if (span->window != window)
             continue;
         start = MIN(start, span->start_ns);

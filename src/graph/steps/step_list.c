@@ -45,12 +45,10 @@ span_array steps_marks(const struct rank_build *rank, uint32_t class)
 span_array steps_exchanges(const struct rank_build *rank, uint32_t window)
 {
     span_array exchanges = {0};
-    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
-        const struct trace_span *span = &rank->trace->spans[i];
+    EACH_OF (const struct trace_span, span, rank->trace->spans, rank->trace->n_spans)
         if (span->window == window && span->kind == SPAN_ANNOTATION && span->detail != NO_ID &&
             (rank->classes[span->name] & NAME_EXCHANGE))
             array_push(&exchanges, span);
-    }
     array_sort(&exchanges, by_start);
     return exchanges;
 }

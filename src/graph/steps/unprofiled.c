@@ -212,8 +212,7 @@ static void look_at(const struct rank_build *rank, const struct net_transport *t
     if (sent.n == 0)
         return;
     int64_t from_ns = INT64_MAX, to_ns = INT64_MIN;
-    for (uint32_t s = 0; s < trace->n_spans; s++) {
-        const struct trace_span *span = &trace->spans[s];
+    EACH_OF (const struct trace_span, span, trace->spans, trace->n_spans) {
         from_ns = MIN(from_ns, span->start_ns);
         to_ns = MAX(to_ns, span->start_ns + span->dur_ns);
     }
@@ -229,10 +228,8 @@ void unprofiled_iterations_find(const struct rank_build *ranks, uint32_t n_ranks
     *out = (struct dpro_unprofiled_iterations){0};
     if (trace->unprofiled.n_steps > 0)
         return; /* timed without a profiler, which tells more */
-    for (uint32_t t = 0; t < trace->n_transports; t++) {
-        const struct net_transport *transport = &trace->transports[t];
-        for (uint32_t r = 0; r < n_ranks; r++) {
-            const struct rank_build *rank = &ranks[r];
+    EACH_OF (const struct net_transport, transport, trace->transports, trace->n_transports) {
+        EACH_OF (const struct rank_build, rank, ranks, n_ranks) {
             if (rank->trace->rank != transport->rank)
                 continue;
             look_at(rank, transport, out);

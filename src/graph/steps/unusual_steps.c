@@ -176,8 +176,7 @@ static bool leave_out(struct chooser *c, uint32_t r, uint32_t step)
 {
     int64_t number = c->ranks[r].steps.at[step].number;
     bool by_number = true, by_place = true;
-    for (uint32_t other = 0; other < c->n_ranks; other++) {
-        const struct rank_build *rank = &c->ranks[other];
+    EACH_OF (const struct rank_build, rank, c->ranks, c->n_ranks) {
         bool has = false;
         for (size_t s = 0; s < rank->steps.n; s++)
             has |= rank->steps.at[s].number == number;

@@ -30,8 +30,7 @@ static struct source *profile_of(struct trace_build *build, int rank)
 /* Whether a rank's transport log has its pushes and pulls. */
 static bool has_transport(const struct trace_build *build, int rank)
 {
-    for (size_t i = 0; i < build->list.n; i++) {
-        const struct source *source = &build->list.at[i];
+    EACH (const struct source, source, build->list) {
         const struct net_transport *transport = source_payload(source, &transport_payload);
         if (source->rank == rank && transport && byteps_n_exchanges(transport) > 0)
             return true;
@@ -89,8 +88,7 @@ static void add_exchanges(const struct source *source, struct source *profile, i
     struct trace_part *part = &profile->part;
     int64_t first_ns = part->start_ns, last_ns = part->end_ns;
     struct exchanged *of = mem_array(timeline->tensors.n + 1, sizeof *of);
-    for (size_t r = 0; r < timeline->runs.n; r++) {
-        const struct timeline_run *run = &timeline->runs.at[r];
+    EACH (const struct timeline_run, run, timeline->runs) {
         int64_t start_ns = run->whole.start_ns;
         if (!timeline_has(run, STAGE_PUSH) || !timeline_has(run, STAGE_PULL) ||
             start_ns < first_ns || start_ns > last_ns)

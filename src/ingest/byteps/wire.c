@@ -64,10 +64,8 @@ static bool is_request(const struct ps_message *m)
 size_t byteps_n_exchanges(const struct net_transport *transport)
 {
     size_t n = 0;
-    for (size_t i = 0; i < transport->ps.n; i++) {
-        const struct ps_message *m = &transport->ps.at[i];
+    EACH (const struct ps_message, m, transport->ps)
         n += (m->flags & (PS_BYTEPS | PS_REQUEST | PS_PULL)) == (PS_BYTEPS | PS_REQUEST | PS_PULL);
-    }
     return n;
 }
 
@@ -150,8 +148,7 @@ static void list_exchanges(struct maker *m)
 static void list_tensors(struct maker *m)
 {
     uint64_t key = UINT64_MAX;
-    for (size_t i = 0; i < m->exchanges.n; i++) {
-        const struct exchange *e = &m->exchanges.at[i];
+    EACH (const struct exchange, e, m->exchanges) {
         struct tensor fresh = {.number = e->key / KEYS_PER_TENSOR};
         if (e->key == key)
             continue;

@@ -73,8 +73,7 @@ static void take_named(struct placing *p, uint32_t *enqueues)
 {
     uint32_t n_tensors = p->fusion->n_tensors, n_rounds = (uint32_t)p->rounds->rounds.n;
     uint32_t *next = arena_array(&p->arena, n_tensors, sizeof *next); /* by place: its next round */
-    for (size_t i = 0; i < p->refs.n; i++) {
-        const struct span_ref *ref = &p->refs.at[i];
+    EACH (const struct span_ref, ref, p->refs) {
         if (ref->place == NO_ID)
             continue;
         uint32_t *round = &next[ref->place];

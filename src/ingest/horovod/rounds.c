@@ -115,8 +115,7 @@ static uint64_t count_faults(const struct rounds *rounds, const mark_array *mark
 {
     uint64_t n_over = 0, n_marked = 0;
     int64_t over_ns = INT64_MIN;
-    for (size_t r = 0; r < rounds->rounds.n; r++) {
-        const struct actual_round *round = &rounds->rounds.at[r];
+    EACH (const struct actual_round, round, rounds->rounds) {
         int64_t ready_ns = INT64_MAX, end_ns = INT64_MIN;
         for (uint32_t i = round_first(rounds, round); i < round_end(rounds, round); i++) {
             const struct timeline_run *run = rounds_run(rounds, i);
@@ -300,8 +299,7 @@ static void learn_from_groups(struct arena *arena, const struct rounds *rounds,
     size_t n = 0, cycle = 0, last = 0; /* how many began before the group, and before the last */
     fusion->most_bytes = UINT64_MAX;
     fusion->samples = arena_array(arena, rounds->groups.n, sizeof *fusion->samples);
-    for (size_t g = 0; g < rounds->groups.n; g++) {
-        const struct actual_group *group = &rounds->groups.at[g];
+    EACH (const struct actual_group, group, rounds->groups) {
         uint64_t bytes = rounds_group_bytes(rounds, group, &largest), both;
         int64_t start_ns = group->times.start_ns, took_ns = group->times.end_ns - start_ns;
         while (cycle < t->cycles.n && t->cycles.at[cycle] <= start_ns)

@@ -226,8 +226,7 @@ void fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
     const struct trace_rank *lead = NULL;
     struct rounds rounds = {.names = &trace->names};
     mark_array marks = {0};
-    for (uint32_t r = 0; r < trace->n_ranks; r++) {
-        struct trace_rank *rank = &trace->ranks[r];
+    EACH_OF (struct trace_rank, rank, trace->ranks, trace->n_ranks) {
         rank->fused.track = NO_ID;
         if (!lead && rank->timeline && rank->timeline->writer == TIMELINE_HOROVOD)
             lead = rank;

@@ -54,8 +54,7 @@ static void find_rounds(struct telling *t)
     uint32_t *next = arena_array(&t->arena, timeline->tensors.n, sizeof *next);
     t->start_ns = arena_array(&t->arena, most_runs, sizeof *t->start_ns);
     t->end_ns = INT64_MIN;
-    for (size_t i = 0; i < timeline->runs.n; i++) {
-        const struct timeline_run *run = &timeline->runs.at[i];
+    EACH (const struct timeline_run, run, timeline->runs) {
         if (timeline->tensors.at[run->tensor].n_runs * 2 < most_runs)
             continue;
         uint32_t round = next[run->tensor]++;
@@ -83,8 +82,7 @@ static void find_readiness(struct telling *t)
         return;
     t->n_last = arena_array(&t->arena, t->n_ranks, sizeof *t->n_last);
     array_sort(&timeline->ready, by_ready);
-    for (size_t i = 0; i < timeline->ready.n; i++) {
-        const struct timeline_ready *ready = &timeline->ready.at[i];
+    EACH (const struct timeline_ready, ready, timeline->ready) {
         uint64_t key = map_key((uint64_t)ready->tensor << 32 | ready->run), n = 0;
         uint64_t of_rank = map_key(key + (uint64_t)ready->rank);
         if (map_get(&noted, of_rank, NULL))

@@ -19,8 +19,7 @@ static int64_t distance_ns(const struct trace_rank *rank, const struct source *s
     const struct timeline *timeline = source_payload(source, &timeline_payload);
     if (!timeline->on_epoch || !rank_on_epoch(rank))
         return 0;
-    for (uint32_t w = 0; w < rank->n_windows; w++) {
-        const struct trace_window *window = &rank->windows[w];
+    EACH_OF (const struct trace_window, window, rank->windows, rank->n_windows) {
         int64_t away = 0;
         if (window->start_ns > source->part.end_ns)
             away = window->start_ns - source->part.end_ns;
@@ -33,8 +32,7 @@ static int64_t distance_ns(const struct trace_rank *rank, const struct source *s
 
 static void rename_all(struct timeline *timeline, const uint32_t *names)
 {
-    for (size_t t = 0; t < timeline->tensors.n; t++) {
-        struct timeline_tensor *tensor = &timeline->tensors.at[t];
+    EACH (struct timeline_tensor, tensor, timeline->tensors) {
         tensor->name = names[tensor->name];
         tensor->dtype = names[tensor->dtype];
         tensor->backend = names[tensor->backend];
@@ -80,11 +78,9 @@ static void give(struct trace_build *build, struct source *source)
 
 static void join(struct trace_build *build)
 {
-    for (size_t i = 0; i < build->list.n; i++) {
-        struct source *source = &build->list.at[i];
+    EACH (struct source, source, build->list)
         if (source_usable(source) && source->rank >= 0 && source_payload(source, &timeline_payload))
             give(build, source);
-    }
     fusion_build(build->trace, &build->options->sink);
 }
 

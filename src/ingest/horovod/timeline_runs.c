@@ -354,8 +354,7 @@ ORDER(by_start, struct whole_stage, ASCENDING(tensor) ?: ASCENDING(start_ns) ?: 
 static void add_whole_stages(struct timeline_reading *r)
 {
     array_sort(&r->whole_stages, by_start);
-    for (size_t i = 0; i < r->whole_stages.n; i++) {
-        const struct whole_stage *s = &r->whole_stages.at[i];
+    EACH (const struct whole_stage, s, r->whole_stages) {
         if (begins_again(&r->writing.at[s->tensor].run, s->stage))
             end_run(r, s->tensor);
         add_stage(r, s->tensor, s->stage, s->name, s->start_ns, s->end_ns);

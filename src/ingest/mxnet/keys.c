@@ -51,8 +51,7 @@ static bool names_keys(const struct dpro_trace *trace, const struct trace_rank *
 static void list_graph(const struct dpro_trace *trace, const struct trace_rank *rank,
                        named_array *names)
 {
-    for (uint32_t n = 0; n < rank->n_dfg_nodes; n++) {
-        const struct dfg_node *node = &rank->dfg_nodes[n];
+    EACH_OF (const struct dfg_node, node, rank->dfg_nodes, rank->n_dfg_nodes) {
         struct named named = {strtab_get(&trace->names, node->name), node->name, 0};
         if (strcmp(strtab_get(&trace->names, node->type), "Variable") == 0 &&
             is_parameter(named.text))
@@ -65,8 +64,7 @@ static void list_graph(const struct dpro_trace *trace, const struct trace_rank *
 static void list_recorded(const struct dpro_trace *trace, const struct recording *recording,
                           named_array *names)
 {
-    for (size_t p = 0; p < recording->parameters.n; p++) {
-        const struct recorded_parameter *parameter = &recording->parameters.at[p];
+    EACH (const struct recorded_parameter, parameter, recording->parameters) {
         struct named named = {strtab_get(&trace->names, parameter->name), parameter->name,
                               parameter->size_bytes};
         array_push(names, named);
@@ -94,8 +92,7 @@ static uint64_t input_bytes(const struct dpro_trace *trace, const struct trace_r
 static bool sizes_agree(const struct dpro_trace *trace, const struct trace_rank *rank,
                         const named_array *names, const ps_keys *keys)
 {
-    for (uint32_t n = 0; n < rank->n_dfg_nodes; n++) {
-        const struct dfg_node *node = &rank->dfg_nodes[n];
+    EACH_OF (const struct dfg_node, node, rank->dfg_nodes, rank->n_dfg_nodes) {
         uint64_t weight = input_bytes(trace, rank, node, "weight", names, keys);
         uint64_t bias = input_bytes(trace, rank, node, "bias", names, keys);
         uint64_t gamma = input_bytes(trace, rank, node, "gamma", names, keys);

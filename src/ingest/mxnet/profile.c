@@ -195,8 +195,7 @@ static const char *file_name(const char *path)
  * has exchanges with servers in it. */
 static void tell_servers(struct trace_build *build)
 {
-    for (size_t i = 0; i < build->list.n; i++) {
-        struct source *source = &build->list.at[i];
+    EACH (struct source, source, build->list) {
         bool serves = source->reader == &mxnet_reader && source_usable(source) &&
                       source->rank >= 0 && source->part.details.n == 0 &&
                       strncmp(file_name(source->path), "rank", 4) == 0;

@@ -50,8 +50,7 @@ static uint32_t match_by_id(struct rank_job *job, uint32_t window, bool external
             (!pid || rank->tracks[span->track].pid == pid))
             map_set(&by_id, id, i);
     }
-    for (uint32_t i = 0; i < rank->n_et_nodes; i++) {
-        struct et_node *node = &rank->et_nodes[i];
+    EACH_OF (struct et_node, node, rank->et_nodes, rank->n_et_nodes) {
         uint64_t span;
         if (node->record_fn == 0 || !map_get(&by_id, node->record_fn, &span) ||
             rank->spans[span].name != node->name)

@@ -46,8 +46,7 @@ static void join_links(struct trace_rank *rank, const struct trace_part *part,
 {
     struct map starts = {0};
     for (int pass = 0; pass < 2; pass++) {
-        for (size_t i = 0; i < flows->links.n; i++) {
-            const struct kineto_flow *flow = &flows->links.at[i];
+        EACH (const struct kineto_flow, flow, flows->links) {
             const struct trace_track *at = &part->tracks.at[flow->track].track;
             uint32_t t = rank_find_track(rank, false, at->pid, at->id);
             uint64_t from;
@@ -75,8 +74,7 @@ static void join_launches(struct trace_rank *rank, const struct trace_part *part
 {
     if (flows->has_correlation)
         return;
-    for (size_t i = 0; i < flows->launches.n; i++) {
-        const struct kineto_flow *flow = &flows->launches.at[i];
+    EACH (const struct kineto_flow, flow, flows->launches) {
         const struct trace_track *at = &part->tracks.at[flow->track].track;
         uint32_t t = rank_find_track(rank, !flow->start, at->pid, at->id);
         int64_t ts_ns;

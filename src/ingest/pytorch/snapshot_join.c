@@ -137,8 +137,7 @@ static void take_segments(struct allocator_history *history, const struct snapsh
 static void take_entries(struct allocator_history *history, const struct snapshot_part *of,
                          const struct streams *streams)
 {
-    for (size_t i = 0; i < of->entries.n; i++) {
-        const struct snapshot_entry *entry = &of->entries.at[i];
+    EACH (const struct snapshot_entry, entry, of->entries) {
         if (entry->private_pool || entry->device != history->device)
             continue;
         struct allocator_request request = entry->is;
@@ -153,8 +152,7 @@ static void fill(struct arena *arena, const struct snapshot_part *of,
     struct streams streams = {0};
     size_t n_requests = 0, n_segments = 0, n_blocks = 0;
     add_stream(&streams, 0);
-    for (size_t i = 0; i < of->entries.n; i++) {
-        const struct snapshot_entry *entry = &of->entries.at[i];
+    EACH (const struct snapshot_entry, entry, of->entries) {
         if (entry->private_pool || entry->device != history->device)
             continue;
         add_stream(&streams, entry->stream);
@@ -329,8 +327,7 @@ void snapshot_join(struct rank_job *job)
     int64_t last_ns = INT64_MIN;
     if (of->whole)
         find_totals(of, &all);
-    for (size_t i = 0; i < of->entries.n; i++) {
-        const struct snapshot_entry *entry = &of->entries.at[i];
+    EACH (const struct snapshot_entry, entry, of->entries) {
         struct totals *totals = totals_of(&all, entry->device);
         int64_t bytes = (int64_t)entry->is.bytes;
         bool takes = entry->is.what == ALLOCATOR_TAKE;

@@ -176,8 +176,7 @@ static void read_node(struct pb *pb, struct trace_part *part, const struct pb_fi
     uint32_t *const texts[] = {[1] = &node.name, [2] = &node.type, [4] = &node.device};
     uint64_t values[N_ATTRIBUTES] = {[GROUP_KEY] = NO_KEY, [INSTANCE_KEY] = NO_KEY};
     struct pb_view view;
-    PB_EACH(pb, message, field)
-    {
+    PB_EACH (pb, message, field) {
         if (field.number > 5 || !pb_whole(pb, &field, &view))
             continue;
         const char *text = (const char *)view.p;

@@ -88,8 +88,7 @@ static void tell_apart(const struct dpro_trace *trace, run_array *runs)
 {
     struct map repeated = {0}, seen = {0};
     uint64_t n = 0;
-    for (size_t i = 0; i < runs->n; i++) {
-        const struct run *run = &runs->at[i];
+    EACH (const struct run, run, *runs) {
         uint64_t here = key_with(run->key, run->transport);
         if (map_get(&seen, here, NULL))
             map_set(&repeated, run->key, 1);
@@ -296,8 +295,7 @@ static size_t list_sending(const struct ring *ring, uint32_t transport, struct s
 {
     enum { MOST_BYTES = 4 << 20, MOST_PARTS = 2 }; /* TensorFlow cuts longer chunks in two */
     size_t n = 0;
-    for (size_t i = 0; i < ring->runs.n; i++) {
-        const struct run *run = &ring->runs.at[i];
+    EACH (const struct run, run, ring->runs) {
         uint32_t n_ranks = ring->n_ranks[run->joint], parts = 1;
         uint64_t bytes = run_bytes(ring->trace, run);
         if (run->transport != transport || !ring->mixed[run->joint] || n_ranks < 2)
@@ -422,18 +420,15 @@ static void add_collectives(struct ring *ring)
     bool *exact = arena_array(&ring->arena, ring->n, sizeof *exact);
     for (uint32_t j = 0; j < ring->n; j++)
         exact[j] = ring->n_ranks[j] > 1;
-    for (size_t i = 0; i < ring->runs.n; i++) {
-        const struct run *run = &ring->runs.at[i];
+    EACH (const struct run, run, ring->runs)
         exact[run->joint] &= ring->n_found[cell_of(ring, run->transport, run->joint)] == 1;
-    }
     for (uint32_t t = 0; t < trace->n_transports; t++)
         for (uint32_t j = 0; j < ring->n; j++) {
             struct net_collective fresh = {
                 .tag = j, .prefix = GLOO_ALL_REDUCE, .joint = j, NET_UNSUMMED};
             array_push(&trace->transports[t].collectives, fresh);
         }
-    for (size_t i = 0; i < ring->runs.n; i++) {
-        const struct run *run = &ring->runs.at[i];
+    EACH (const struct run, run, ring->runs) {
         trace->transport_info.n_tied += exact[run->joint];
         if (exact[run->joint])
             trace->transports[run->transport].collectives.at[run->joint].span = run->span;

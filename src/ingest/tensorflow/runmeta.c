@@ -26,8 +26,7 @@ struct runmeta {
 /* Whether another graph of the same device is at least as large; a smaller one is dropped. */
 static bool is_second(struct runmeta *r, const struct partition *fresh)
 {
-    for (size_t p = 0; p < r->partitions.n; p++) {
-        struct partition *other = &r->partitions.at[p];
+    EACH (struct partition, other, r->partitions) {
         if (other->dropped || other->device != fresh->device)
             continue;
         if (fresh->n_nodes <= other->n_nodes)
@@ -64,8 +63,7 @@ static void compact(struct runmeta *r)
 {
     struct trace_part *part = r->part;
     size_t node = 0, input = 0;
-    for (size_t p = 0; p < r->partitions.n; p++) {
-        const struct partition *at = &r->partitions.at[p];
+    EACH (const struct partition, at, r->partitions) {
         if (at->dropped)
             continue;
         for (size_t i = 0; i < at->n_inputs; i++) {
@@ -98,8 +96,7 @@ static void read_all(struct runmeta *r)
             has_partitions = true;
             read_graph(r, &field);
         } else if (field.number == 4 && !has_partitions) {
-            PB_EACH(&r->pb, &field, graph)
-            {
+            PB_EACH (&r->pb, &field, graph) {
                 if (graph.number == 1)
                     read_graph(r, &graph);
             }
@@ -111,8 +108,7 @@ static void read_all(struct runmeta *r)
 static void size_collectives(struct trace_part *part)
 {
     struct map sizes = {0};
-    FOR_EACH_SPAN(part, span)
-    {
+    FOR_EACH_SPAN (part, span) {
         uint64_t bytes = span->kind == SPAN_COLLECTIVE ? part->details.at[span->detail].bytes : 0;
         if (bytes > 0)
             map_set(&sizes, span->name, bytes);

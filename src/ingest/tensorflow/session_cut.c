@@ -100,8 +100,7 @@ static void keep_spans(struct cutting *c)
         struct trace_part done = {.first_block = blocks};
         blocks = blocks->next;
         done.first_block->next = NULL;
-        for (uint32_t i = 0; i < done.first_block->n; i++) {
-            const struct trace_span *span = &done.first_block->at[i];
+        EACH (const struct trace_span, span, *done.first_block) {
             uint32_t cut = cut_at(c->j, c->process, span);
             if (cut == NO_ID || span->kind == SPAN_STEP)
                 continue;
@@ -118,8 +117,7 @@ static void find_nodes(struct cutting *c)
     for (size_t n = 0; n < graph->dfg_nodes.n; n++)
         if (graph->dfg_nodes.at[n].name)
             map_set(&c->nodes, graph->dfg_nodes.at[n].name, n);
-    FOR_EACH_SPAN(graph, span)
-    {
+    FOR_EACH_SPAN (graph, span) {
         const struct trace_detail *detail =
             span->kind == SPAN_TRANSFER ? &graph->details.at[span->detail] : NULL;
         if (detail && detail->process_group)
@@ -219,8 +217,7 @@ static void add_variables(struct cutting *c, uint32_t cut)
     const struct trace_part *graph = c->graph;
     struct tf_idle_tracks idle = {.n = 0};
     int64_t start_ns = c->part->session.cuts.at[cut].start_ns;
-    for (size_t n = 0; n < graph->dfg_nodes.n; n++) {
-        const struct dfg_node *node = &graph->dfg_nodes.at[n];
+    EACH (const struct dfg_node, node, graph->dfg_nodes) {
         const char *type = strtab_get(&graph->names, node->type),
                    *name = strtab_get(&graph->names, node->name);
         struct trace_span span = {

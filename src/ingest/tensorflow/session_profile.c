@@ -53,8 +53,7 @@ static struct mark *mark_at(const struct process *process, int64_t ns)
 
 static void find_marks(struct process *process)
 {
-    FOR_EACH_SPAN(&process->profile->part, span)
-    {
+    FOR_EACH_SPAN (&process->profile->part, span) {
         struct mark mark = {span->track, false, span->start_ns, span->start_ns + span->dur_ns,
                             span->sequence};
         if (span->kind == SPAN_STEP)
@@ -156,8 +155,7 @@ static void choose_steps(struct joiner *j)
 {
     uint64_t step;
     for (size_t p = 0; p < j->n; p++)
-        for (size_t r = 0; r < j->processes[p].runs.n; r++) {
-            const struct run *run = &j->processes[p].runs.at[r];
+        EACH (const struct run, run, j->processes[p].runs) {
             if (!run->done || !map_get(&j->step_of_run, map_key(run->id), &step))
                 continue;
             struct step *of = &j->steps.at[step];
@@ -278,8 +276,7 @@ static void leave_steps_out(struct joiner *j)
             other = list->at[i].rank;
     if (other != -1)
         warn_of_others(j, rank, other);
-    for (size_t i = 0; i < list->n; i++) {
-        struct source *source = &list->at[i];
+    EACH (struct source, source, *list) {
         bool wanted = false;
         for (size_t p = 0; p < j->n; p++)
             wanted |= j->processes[p].graph == source || j->processes[p].profile == source;

@@ -117,8 +117,7 @@ static void number_tasks(struct splitter *s)
     for (size_t t = 0; t < s->tasks.n; t++)
         for (size_t w = 0; w < 2; w++)
             first |= task_is(&s->tasks.at[t], chiefs[w], &number);
-    for (size_t t = 0; t < s->tasks.n; t++) {
-        struct task *task = &s->tasks.at[t];
+    EACH (struct task, task, s->tasks) {
         task->rank = -1;
         for (size_t w = 0; w < 2; w++) {
             if (task_is(task, chiefs[w], &number))
@@ -223,8 +222,8 @@ static void move_spans(struct splitter *s)
 {
     const struct trace_span **spans = arena_array(&s->arena, s->from->n_spans, sizeof *spans);
     size_t n = 0;
-    FOR_EACH_SPAN(s->from, span)
-    spans[n++] = span;
+    FOR_EACH_SPAN (s->from, span)
+        spans[n++] = span;
     qsort(spans, n, sizeof *spans, compare_spans);
     for (size_t i = 0; i < n; i++)
         move_span(s, spans[i]);
@@ -244,8 +243,7 @@ static void move_allocations(struct splitter *s)
 static void find_receivers(struct splitter *s)
 {
     const struct trace_part *from = s->from;
-    for (size_t n = 0; n < from->dfg_nodes.n; n++) {
-        const struct dfg_node *node = &from->dfg_nodes.at[n];
+    EACH (const struct dfg_node, node, from->dfg_nodes) {
         const char *type = strtab_get(&from->names, node->type);
         if (node->key && strstr(type, "Recv"))
             map_set(&s->receivers, node->key, node->name);

@@ -196,8 +196,7 @@ static void read_device(struct pb *pb, const struct pb_field *device, struct tra
 {
     uint32_t name = 0, track = NO_ID;
     bool gpu = false, repeats = false;
-    PB_EACH(pb, device, field)
-    {
+    PB_EACH (pb, device, field) {
         struct stats stats;
         struct pb_view view;
         if (field.number > 2 || !pb_whole(pb, &field, &view))
@@ -226,8 +225,7 @@ static void read_device(struct pb *pb, const struct pb_field *device, struct tra
 
 void session_read_step(struct pb *pb, const struct pb_field *step, struct trace_part *part)
 {
-    PB_EACH(pb, step, field)
-    {
+    PB_EACH (pb, step, field) {
         if (field.number == 1)
             read_device(pb, &field, part);
     }

@@ -167,8 +167,7 @@ static void find_runs(struct splitter *s)
     bool listed = false;
     for (size_t i = 0; i < s->n_ops; i++)
         listed |= s->ops[i].whole;
-    for (size_t i = 0; i < s->n_ops; i++) {
-        const struct xla_op *op = &s->ops[i];
+    EACH_OF (const struct xla_op, op, s->ops, s->n_ops) {
         struct run run = {op->device, op->program, op->run, op->start_ns, op->end_ns};
         uint64_t key = map_mix(map_mix(map_mix(op->device + 1) + op->program) + op->run) | 1, at;
         if (op->whole != listed || op->program == 0)
@@ -189,8 +188,7 @@ static void find_runs(struct splitter *s)
 static void count_programs(struct splitter *s)
 {
     struct map numbers = {0}, on_device = {0}; /* runs of a program on a device */
-    for (size_t i = 0; i < s->runs.n; i++) {
-        const struct run *run = &s->runs.at[i];
+    EACH (const struct run, run, s->runs) {
         struct program fresh = {.id = run->program};
         uint64_t n = 0, key = map_mix(map_mix(run->device + 1) + run->program) | 1;
         size_t number = (size_t)map_number(&numbers, map_key(run->program));
@@ -215,8 +213,7 @@ static void choose_marks(struct splitter *s)
     int64_t all_ns = 0;
     for (size_t i = 0; i < s->programs.n; i++)
         all_ns = time_add(all_ns, s->programs.at[i].total_ns);
-    for (size_t i = 0; i < s->programs.n; i++) {
-        const struct program *p = &s->programs.at[i];
+    EACH (const struct program, p, s->programs) {
         if (p->most_runs < 2 || p->total_ns < all_ns / MARK_SHARE)
             continue;
         if (p->id == XLA_STEPS) {

@@ -21,11 +21,9 @@ struct splitter {
 
 static void number_gpus(struct splitter *s)
 {
-    for (size_t t = 0; t < s->from->tracks.n; t++) {
-        const struct part_track *track = &s->from->tracks.at[t];
+    EACH (const struct part_track, track, s->from->tracks)
         if (track->track.gpu && track->n_spans > 0)
             map_number(&s->numbers, map_key(track->track.pid));
-    }
 }
 
 static bool find_gpu(const struct splitter *s, const struct trace_span *span, uint64_t *number)
@@ -51,8 +49,7 @@ static void open_gpus(struct splitter *s)
             !s->gpus[number].part)
             open_gpu(s, &s->gpus[number], track->pid);
     }
-    FOR_EACH_SPAN(s->from, span)
-    {
+    FOR_EACH_SPAN (s->from, span) {
         if (span->correlation && find_gpu(s, span, &number))
             map_set(&s->launched, map_key(span->correlation), number);
     }
@@ -98,8 +95,8 @@ void xla_split_gpus(struct trace_part *part)
     number_gpus(&s);
     if (s.numbers.n > 1) {
         open_gpus(&s);
-        FOR_EACH_SPAN(part, span)
-        share_out(&s, span);
+        FOR_EACH_SPAN (part, span)
+            share_out(&s, span);
         for (size_t g = s.numbers.n; g-- > 0;) {
             s.gpus[g].part->next = list;
             list = s.gpus[g].part;

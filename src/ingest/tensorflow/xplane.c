@@ -300,8 +300,7 @@ static void read_line(struct xplane *x, const struct xplane_plane *plane,
     struct pb_view view;
     const char *text;
     size_t len;
-    PB_EACH(&x->pb, message, field)
-    {
+    PB_EACH (&x->pb, message, field) {
         if (field.number == 4) {
             if (!line_is_wanted(plane, &line) || !pb_whole(&x->pb, &field, &view))
                 continue;
@@ -332,8 +331,7 @@ static void read_lines(struct xplane *x, const struct xplane_plane *plane,
 {
     if (plane->events.n == 0)
         return;
-    PB_EACH(&x->pb, message, field)
-    {
+    PB_EACH (&x->pb, message, field) {
         if (field.number == 3)
             read_line(x, plane, &field);
     }
@@ -423,8 +421,7 @@ static bool recognise(const struct head *head)
 static void drop_undated(struct trace_build *build)
 {
     bool dated = false, helped = false;
-    for (size_t i = 0; i < build->list.n; i++) {
-        const struct source *source = &build->list.at[i];
+    EACH (const struct source, source, build->list) {
         dated |= source->reader == &xplane_reader && time_on_epoch(source->part.start_ns);
         helped |= part_payload(&source->part, &recording_payload) ||
                   part_payload(&source->part, &timeline_payload);
@@ -454,8 +451,7 @@ static void warn_no_graph(struct trace_build *build)
     const struct dpro_trace *trace = build->trace;
     const struct trace_rank *first = NULL;
     size_t n_without = 0, n_profiles = 0;
-    for (uint32_t r = 0; r < trace->n_ranks + trace->n_servers; r++) {
-        const struct trace_rank *rank = &trace->ranks[r];
+    EACH_OF (const struct trace_rank, rank, trace->ranks, trace->n_ranks + trace->n_servers) {
         const struct source *profile = &build->list.at[rank->windows[0].file];
         if (profile->reader != &xplane_reader || profile->part.framework)
             continue;

@@ -211,8 +211,7 @@ void xplane_read_names(struct xplane *x, const struct pb_field *message)
     struct {
         uint64_t id, value;
     } own[OWN_MAX];
-    PB_EACH(&x->pb, message, field)
-    {
+    PB_EACH (&x->pb, message, field) {
         struct pb_field stat[5];
         struct pb_view view;
         if (field.number == 2 && pb_text(&x->pb, &field, &text, &len)) {

@@ -19,8 +19,7 @@
  * was sent only. */
 static void add_from_peers(struct dpro_trace *trace)
 {
-    for (uint32_t t = 0; t < trace->n_transports; t++) {
-        struct net_transport *transport = &trace->transports[t];
+    EACH_OF (struct net_transport, transport, trace->transports, trace->n_transports) {
         size_t n_own = transport->messages.n;
         for (uint32_t s = 0; s < transport->connections.n * 2; s++) {
             uint32_t peer_stream;
@@ -217,8 +216,7 @@ static uint64_t key_of_message(const struct net_transport *t, const struct net_m
 static void find_collectives(struct net_transport *t)
 {
     struct map places = {0}; /* in the order of the messages, then sorted */
-    for (size_t m = 0; m < t->messages.n; m++) {
-        const struct net_message *message = &t->messages.at[m];
+    EACH (const struct net_message, message, t->messages) {
         struct net_collective fresh = {.context = t->connections.at[message->stream / 2].context,
                                        .tag = message->tag,
                                        .prefix = message->prefix,
@@ -233,8 +231,7 @@ static void find_collectives(struct net_transport *t)
         map_set(&places, collective_key(collective->context, collective->prefix, collective->tag),
                 c);
     }
-    for (size_t m = 0; m < t->messages.n; m++) {
-        struct net_message *message = &t->messages.at[m];
+    EACH (struct net_message, message, t->messages) {
         uint64_t place = 0;
         map_get(&places, key_of_message(t, message), &place);
         message->collective = (uint32_t)place;
@@ -270,8 +267,7 @@ struct first_send {
 static void find_runs(const struct net_transport *t, const run_array *runs,
                       struct first_send *firsts)
 {
-    for (size_t m = 0; m < t->messages.n; m++) {
-        const struct net_message *message = &t->messages.at[m];
+    EACH (const struct net_message, message, t->messages) {
         if (message->stream % 2 != 0 || message->start_ns == INT64_MIN ||
             message->collective == NO_ID)
             continue;
@@ -356,8 +352,7 @@ static struct contexts join_contexts(const struct dpro_trace *trace, struct aren
     for (uint32_t i = 0; i < n; i++)
         contexts.parents[i] = i;
     for (uint32_t t = 0; t < trace->n_transports; t++)
-        for (size_t c = 0; c < trace->transports[t].connections.n; c++) {
-            const struct net_connection *own = &trace->transports[t].connections.at[c];
+        EACH (const struct net_connection, own, trace->transports[t].connections) {
             if (own->peer == NO_ID || own->context == NO_ID)
                 continue;
             const struct net_connection *other =
@@ -397,8 +392,7 @@ static void join_collectives(struct dpro_trace *trace)
     ARRAY(struct joint) joints = {0};
     for (uint32_t t = 0; t < trace->n_transports; t++) {
         struct net_transport *transport = &trace->transports[t];
-        for (size_t c = 0; c < transport->collectives.n; c++) {
-            struct net_collective *collective = &transport->collectives.at[c];
+        EACH (struct net_collective, collective, transport->collectives) {
             struct joint fresh = {.size_bytes = collective->size_bytes, .equal = true};
             uint32_t context = root_of(contexts.parents, contexts.first[t] + collective->context);
             uint64_t key = collective_key(context, collective->prefix, collective->tag);
@@ -413,8 +407,7 @@ static void join_collectives(struct dpro_trace *trace)
         }
     }
     for (uint32_t t = 0; t < trace->n_transports; t++)
-        for (size_t c = 0; c < trace->transports[t].collectives.n; c++) {
-            struct net_collective *collective = &trace->transports[t].collectives.at[c];
+        EACH (struct net_collective, collective, trace->transports[t].collectives) {
             const struct joint *joint = &joints.at[collective->joint];
             uint64_t expected =
                 bytes_of(collective->prefix, collective->size_bytes, joint->n_ranks);
@@ -442,8 +435,7 @@ void gloo_build(struct dpro_trace *trace)
     struct dpro_transport_info *info = &trace->transport_info;
     net_range_array ranges = {0};
     gloo_share_messages(trace);
-    for (uint32_t t = 0; t < trace->n_transports; t++) {
-        struct net_transport *transport = &trace->transports[t];
+    EACH_OF (struct net_transport, transport, trace->transports, trace->n_transports) {
         for (size_t m = 0; m < transport->messages.n; m++)
             info->n_messages += transport->messages.at[m].stream % 2 == 0;
         info->n_framing_breaks += count_breaks(transport, &ranges);

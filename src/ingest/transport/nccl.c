@@ -13,8 +13,7 @@ static void find_spans(const struct dpro_trace *trace, const struct trace_rank *
 {
     run_array runs = {0};
     runs_list(trace, rank, "nccl:", &runs);
-    for (size_t o = 0; o < log->operations.n; o++) {
-        struct nccl_operation *operation = &log->operations.at[o];
+    EACH (struct nccl_operation, operation, log->operations) {
         const struct run *run = runs_at(&runs, operation->thread, operation->start_ns);
         operation->span = run ? run->span : NO_ID;
     }
@@ -26,8 +25,7 @@ void nccl_build(struct trace_build *build)
     struct dpro_trace *trace = build->trace;
     const struct nccl_log *worst = NULL;
     trace->nccl_logs = mem_array(build->list.n, sizeof *trace->nccl_logs);
-    for (size_t i = 0; i < build->list.n; i++) {
-        struct source *source = &build->list.at[i];
+    EACH (struct source, source, build->list) {
         struct nccl_log *log = source_payload(source, &nccl_payload);
         if (!log || source->rank < 0)
             continue;

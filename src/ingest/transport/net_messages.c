@@ -37,8 +37,7 @@ void net_add_message(struct net_transport *t, struct net_message message)
 
 void net_sum_collectives(struct net_transport *t)
 {
-    for (size_t m = 0; m < t->messages.n; m++) {
-        const struct net_message *message = &t->messages.at[m];
+    EACH (const struct net_message, message, t->messages) {
         if (message->collective == NO_ID)
             continue;
         struct net_collective *collective = &t->collectives.at[message->collective];

@@ -43,8 +43,7 @@ ORDER(compare_keys, struct ps_key, ASCENDING(key));
 static void list_keys(struct dpro_trace *trace, const struct net_transport *t, ps_keys *keys)
 {
     struct map seen = {0}; /* key + 1 -> place; server's part of it */
-    for (size_t i = 0; i < t->ps.n; i++) {
-        const struct ps_message *m = &t->ps.at[i];
+    EACH (const struct ps_message, m, t->ps) {
         struct ps_key fresh = {.key = m->key};
         uint64_t at, part = map_mix(map_mix(m->key + 1) + m->server) | 1;
         if (m->stream % 2 || !ps_is_push(m) || m->span == NO_ID || map_get(&seen, part, NULL))
@@ -68,8 +67,7 @@ static void name_spans(struct dpro_trace *trace, const struct net_transport *t)
     struct trace_rank *rank = &trace->ranks[t->rank_index];
     ps_keys keys = {0};
     list_keys(trace, t, &keys);
-    for (size_t i = 0; i < t->ps.n; i++) {
-        const struct ps_message *m = &t->ps.at[i];
+    EACH (const struct ps_message, m, t->ps) {
         if (m->span == NO_ID || rank->details[rank->spans[m->span].detail].process_group)
             continue;
         size_t k = LOWER_BOUND(at, (size_t)0, keys.n, keys.at[at].key < m->key);
@@ -159,8 +157,7 @@ static void tie_all_requests(struct tying *tying)
 
 static void tie_answers(struct tying *tying)
 {
-    for (uint32_t i = 0; i < tying->t->ps.n; i++) {
-        struct ps_message *m = &tying->t->ps.at[i];
+    EACH (struct ps_message, m, tying->t->ps) {
         uint64_t span;
         if (m->stream % 2 == 0 || (m->flags & PS_REQUEST) ||
             !map_get(&tying->asked, answer_key(m), &span))
@@ -193,8 +190,7 @@ static void forget_names(struct dpro_trace *trace)
 {
     bool any = false, all = true;
     for (int pass = 0; pass < 2; pass++)
-        for (uint32_t r = 0; r < trace->n_ranks; r++) {
-            struct trace_rank *rank = &trace->ranks[r];
+        EACH_OF (struct trace_rank, rank, trace->ranks, trace->n_ranks) {
             bool exchanges = false, named = false;
             for (uint32_t i = 0; i < rank->n_spans; i++) {
                 if (!is_exchange(trace, &rank->spans[i]))
@@ -212,8 +208,7 @@ static void forget_names(struct dpro_trace *trace)
 
 void ps_tie_spans(struct dpro_trace *trace)
 {
-    for (uint32_t n = 0; n < trace->n_transports; n++) {
-        struct net_transport *t = &trace->transports[n];
+    EACH_OF (struct net_transport, t, trace->transports, trace->n_transports) {
         if (t->rank_index == NO_ID)
             continue;
         tie_rank(trace, t);

@@ -100,8 +100,7 @@ static void place_channels(struct net_transport *t, const uint32_t *order,
         }
     }
     array_sort(&fits, compare_fits);
-    for (size_t f = 0; f < fits.n; f++) {
-        const struct fit *fit = &fits.at[f];
+    EACH (const struct fit, fit, fits) {
         if (taken[fit->stream] || taken[n_streams + fit->channel])
             continue;
         taken[fit->stream] = taken[n_streams + fit->channel] = true;
@@ -147,8 +146,7 @@ static void sort_messages(struct net_transport *t)
     if (!t->first_ps)
         t->first_ps = mem_array(n_streams + (size_t)1, sizeof *t->first_ps);
     array_sort(&t->ps, by_place);
-    for (size_t i = 0; i < t->ps.n; i++) {
-        const struct ps_message *m = &t->ps.at[i];
+    EACH (const struct ps_message, m, t->ps) {
         bool twice = kept > 0 && t->ps.at[kept - 1].stream == m->stream &&
                      t->ps.at[kept - 1].offset == m->offset;
         if (m->stream < n_streams && (m->flags & (PS_PUSH | PS_PULL)) && !twice)
@@ -240,8 +238,7 @@ static void find_keys(struct net_transport *t)
         map_set(&requests, own, i + 1);
         map_set(&requests, any, map_get(&requests, any, NULL) ? 0 : i + 1);
     }
-    for (size_t i = 0; i < t->ps.n; i++) {
-        struct ps_message *m = &t->ps.at[i];
+    EACH (struct ps_message, m, t->ps) {
         uint64_t request = 0;
         if (!(m->flags & PS_KEYLESS))
             continue;
@@ -280,8 +277,7 @@ static void number_keys(struct dpro_trace *trace)
 {
     uint64_t range = find_range(trace);
     for (uint32_t t = 0; t < trace->n_transports; t++)
-        for (size_t i = 0; i < trace->transports[t].ps.n; i++) {
-            struct ps_message *m = &trace->transports[t].ps.at[i];
+        EACH (struct ps_message, m, trace->transports[t].ps) {
             m->server = (uint8_t)(m->key / range);
             m->key %= range;
         }
@@ -303,11 +299,9 @@ void ps_build(struct dpro_trace *trace)
     }
     add_from_peers(trace);
     number_keys(trace);
-    for (uint32_t n = 0; n < trace->n_transports; n++) {
-        struct net_transport *t = &trace->transports[n];
+    EACH_OF (struct net_transport, t, trace->transports, trace->n_transports) {
         time_messages(t);
-        for (size_t i = 0; i < t->ps.n; i++) {
-            const struct ps_message *m = &t->ps.at[i];
+        EACH (const struct ps_message, m, t->ps) {
             trace->transport_info.n_pushes += m->stream % 2 == 0 && ps_is_push(m);
             trace->transport_info.n_pulls += m->stream % 2 == 0 && ps_is_pull(m);
         }

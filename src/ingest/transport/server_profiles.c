@@ -18,8 +18,7 @@ static int64_t *list_ends(const struct dpro_trace *trace, const struct trace_ran
 {
     int64_t *ends = mem_array(profile->n_spans, sizeof *ends);
     *n = 0;
-    for (uint32_t i = 0; i < profile->n_spans; i++) {
-        const struct trace_span *span = &profile->spans[i];
+    EACH_OF (const struct trace_span, span, profile->spans, profile->n_spans) {
         const char *name = strtab_get(&trace->names, span->name);
         if (span->kind == SPAN_CPU_OP && strncmp(name, "MX", 2) != 0 &&
             strcmp(name, "WaitForVar") != 0 && strcmp(name, "DeleteVariable") != 0)
@@ -33,8 +32,7 @@ static int64_t *list_ends(const struct dpro_trace *trace, const struct trace_ran
 static uint32_t count_fits(const struct net_transport *t, const int64_t *ends, uint32_t n)
 {
     uint32_t fits = 0;
-    for (size_t i = 0; i < t->ps.n; i++) {
-        const struct ps_message *m = &t->ps.at[i];
+    EACH (const struct ps_message, m, t->ps) {
         if (m->stream % 2 || !ps_is_pull(m) || m->start_ns == INT64_MIN)
             continue;
         uint32_t after = LOWER_BOUND(e, 0u, n, ends[e] <= m->start_ns + ROUNDING_NS);
@@ -57,8 +55,7 @@ ORDER(by_number, struct trace_rank, ASCENDING(rank));
 static void assign(struct dpro_trace *trace, const struct pair *pairs, size_t n)
 {
     bool transports[MAX_SERVERS] = {false}, profiles[MAX_SERVERS] = {false};
-    for (size_t i = 0; i < n; i++) {
-        const struct pair *pair = &pairs[i];
+    EACH_OF (const struct pair, pair, pairs, n) {
         if (transports[pair->transport % MAX_SERVERS] || profiles[pair->profile] || pair->fits == 0)
             continue;
         transports[pair->transport % MAX_SERVERS] = profiles[pair->profile] = true;

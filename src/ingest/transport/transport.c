@@ -318,8 +318,7 @@ void transports_complete(struct trace_build *build)
 
 void transports_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
 {
-    for (size_t i = 0; i < build->list.n; i++) {
-        const struct source *source = &build->list.at[i];
+    EACH (const struct source, source, build->list) {
         if (source->rank != job->rank->rank || !transport_of(source))
             continue;
         size_t n = byteps_n_exchanges(transport_of(source));

@@ -244,6 +244,16 @@ static inline bool json_open(struct json *js, char bracket)
     return true;
 }
 
+/* for (...): each element of the array that is next; what is none is skipped. */
+#define JSON_EACH(js)                                                                              \
+    for (bool JSON_IN(__LINE__) = json_open((js), '['); JSON_IN(__LINE__) && json_array_next(js);)
+#define JSON_IN(line)      JSON_IN_LINE(line)
+#define JSON_IN_LINE(line) in_##line
+/* for (...): each member of an object, with its key; `opened` is whether its bracket was taken. */
+#define JSON_KEYS(js, opened, key, len)                                                            \
+    for (size_t len = 0, key##_once_ = (opened); key##_once_; key##_once_ = 0)                     \
+        for (const char *key; json_object_next((js), &key, &len);)
+
 /* Takes the bracket of a document that is an object; of another one js->fail says so: false. */
 static inline bool json_open_document(struct json *js)
 {
@@ -335,6 +345,13 @@ static inline enum json_value json_read_unsigned(struct json *js, uint64_t *valu
     const char *text;
     size_t len;
     return json_scalar(js, &text, &len) ? json_unsigned(text, len, value) : JSON_NO_VALUE;
+}
+
+/* The same; 0: no value. */
+static inline uint64_t json_u64(struct json *js)
+{
+    uint64_t value;
+    return json_read_unsigned(js, &value) == JSON_VALUE ? value : 0;
 }
 
 /* True when the text is exactly the literal. */

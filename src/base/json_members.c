@@ -43,6 +43,9 @@ void json_read_member(struct json_reader *r, const struct json_member *members, 
         if (json_read_decimal(r->js, 9, &number) == JSON_VALUE)
             *(double *)at = (double)number / 1e9;
         break;
+    case JSON_OBJECT:
+        json_read_object(r, member->members, out);
+        break;
     case JSON_BY_READING:
         member->read(r, out, member->offset);
         break;
@@ -51,9 +54,7 @@ void json_read_member(struct json_reader *r, const struct json_member *members, 
 
 void json_read_members(struct json_reader *r, const struct json_member *members, void *out)
 {
-    const char *key;
-    size_t len;
-    while (json_object_next(r->js, &key, &len))
+    JSON_KEYS (r->js, true, key, len)
         json_read_member(r, members, key, len, out);
 }
 

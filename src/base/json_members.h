@@ -18,6 +18,7 @@ enum json_member_type {
     JSON_INT,       /* int64_t */
     JSON_TRUE,      /* bool; false: the value is anything else */
     JSON_NUMBER,    /* double, with up to nine decimals */
+    JSON_OBJECT,    /* an object with members of the same struct */
     JSON_BY_READING /* by a function, which takes the value; the offset is for it to use */
 };
 
@@ -26,17 +27,22 @@ struct json_member {
     enum json_member_type type;
     size_t offset; /* in the struct */
     void (*read)(struct json_reader *r, void *out, size_t offset);
+    const struct json_member *members;
 };
 
 /* What a function of a table need not know. */
 #define UNUSED __attribute__((unused))
 #define MEMBER(type, key, kind, member)                                                            \
     {                                                                                              \
-        key, JSON_##kind, offsetof(type, member), NULL                                             \
+        key, JSON_##kind, offsetof(type, member), NULL, NULL                                       \
     }
 #define MEMBER_BY(key, function, offset)                                                           \
     {                                                                                              \
-        key, JSON_BY_READING, offset, function                                                     \
+        key, JSON_BY_READING, offset, function, NULL                                               \
+    }
+#define MEMBER_IN(key, members)                                                                    \
+    {                                                                                              \
+        key, JSON_OBJECT, 0, NULL, members                                                         \
     }
 
 /* Reads the next value, an object, into *out. Another value is skipped: false. */

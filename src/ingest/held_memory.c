@@ -21,13 +21,6 @@ static void fini(void *payload)
 
 const struct payload_kind held_payload = {sizeof(struct held_part), fini, NULL};
 
-struct document {
-    struct held_part *held;
-    uint32_t schema, device;
-    int64_t when_ns;
-    uint64_t capacity_bytes;
-};
-
 static uint8_t category_of(const char *word)
 {
     for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
@@ -99,37 +92,34 @@ static bool read_module(struct json_reader *r, struct held_part *held)
 static void read_list(struct json_reader *r, struct held_part *held,
                       bool (*read_entry)(struct json_reader *, struct held_part *))
 {
-    if (!json_open(r->js, '['))
-        return;
-    while (json_array_next(r->js))
+    JSON_EACH (r->js)
         held->n_broken += !read_entry(r, held) && r->js->fail == JSON_OK;
 }
 
 static void read_blocks(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    struct document *document = out;
-    document->held->blocks.n = 0;
-    read_list(r, document->held, read_block);
+    struct held_part *held = out;
+    held->blocks.n = 0;
+    read_list(r, held, read_block);
 }
 
 /* What the window's first step gave back: its second one has begun. */
 static void read_freed(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    struct document *document = out;
-    document->held->of_last_step = json_peek(r->js) == '[';
+    ((struct held_part *)out)->of_last_step = json_peek(r->js) == '[';
     json_skip(r->js);
 }
 
 static void read_modules(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    struct document *document = out;
-    document->held->modules.n = 0;
-    read_list(r, document->held, read_module);
+    struct held_part *held = out;
+    held->modules.n = 0;
+    read_list(r, held, read_module);
 }
 
 static void read_allocator(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    struct held_part *held = ((struct document *)out)->held;
+    struct held_part *held = out;
     const char *text = "";
     size_t len = 0;
     int first = json_peek(r->js);
@@ -142,11 +132,6 @@ static void read_allocator(struct json_reader *r, void *out, size_t offset UNUSE
     held->says_allocator = first != 'n';
     held->is_text = first == '"' && len < JSON_TEXT_MAX && !memchr(text, '\0', len);
     held->allocator = strtab_add(r->strings, text, len);
-}
-
-static void read_backend(struct json_reader *r, void *out, size_t offset UNUSED)
-{
-    ((struct document *)out)->held->backend = json_read_text(r);
 }
 
 /* "cuda:1" is 1, "cuda" 0, "cpu" -1. */
@@ -162,27 +147,21 @@ static int32_t device_of(const char *text)
 static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
     static const struct json_member members[] = {
-        MEMBER(struct document, "schema", TEXT, schema),
-        MEMBER(struct document, "device", TEXT, device),
-        MEMBER(struct document, "when_ns", INT, when_ns),
-        MEMBER(struct document, "capacity_bytes", SIZE, capacity_bytes),
+        MEMBER(struct held_part, "device", TEXT, device),
+        MEMBER(struct held_part, "when_ns", INT, when_ns),
+        MEMBER(struct held_part, "capacity_bytes", SIZE, capacity_bytes),
+        MEMBER(struct held_part, "backend", TEXT, backend),
         MEMBER_BY("modules", read_modules, 0),
         MEMBER_BY("blocks", read_blocks, 0),
         MEMBER_BY("freed", read_freed, 0),
         MEMBER_BY("allocator", read_allocator, 0),
-        MEMBER_BY("backend", read_backend, 0),
         {NULL}};
     struct held_part *held = part_make_payload(part, &held_payload);
     struct json_reader r = {.js = js, .strings = &part->names};
-    struct document document = {.held = held};
     strtab_add(&part->names, "", 0);
-    if (!json_open_document(js))
-        return 0;
-    json_read_members(&r, members, &document);
+    if (json_open_document(js))
+        json_read_members(&r, members, held);
     part->n_events = held->blocks.n;
-    held->when_ns = trace_time_fits(document.when_ns) ? document.when_ns : 0;
-    held->device = device_of(strtab_get(&part->names, document.device));
-    held->capacity_bytes = document.capacity_bytes <= TRACE_BYTES_MAX ? document.capacity_bytes : 0;
     return 0;
 }
 
@@ -233,9 +212,9 @@ static void join(struct trace_build *build, struct trace_rank *rank, struct sour
     struct held_part *held = part_payload(&source->part, &held_payload);
     struct arena *arena = &build->trace->arena;
     struct held_memory *to = rank->held = arena_array(arena, 1, sizeof *to);
-    to->when_ns = held->when_ns;
-    to->device = held->device;
-    to->capacity_bytes = held->capacity_bytes;
+    to->when_ns = trace_time_fits(held->when_ns) ? held->when_ns : 0;
+    to->device = device_of(strtab_get(&build->trace->names, source->names[held->device]));
+    to->capacity_bytes = held->capacity_bytes <= TRACE_BYTES_MAX ? held->capacity_bytes : 0;
     to->of_last_step = held->of_last_step;
     to->is_cut = source_is_damaged(source);
     to->allocator = settings_of(build, source, held);

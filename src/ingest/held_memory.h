@@ -7,10 +7,9 @@ struct held_part {
     ARRAY(struct held_block) blocks;
     ARRAY(struct held_module) modules;
     int64_t when_ns;
-    int32_t device;
     uint64_t capacity_bytes;
-    uint32_t allocator, backend;  /* string ids */
-    bool says_allocator, is_text; /* the allocator's settings: there; and whole, as text */
+    uint32_t device, allocator, backend; /* string ids */
+    bool says_allocator, is_text;        /* the allocator's settings: there; and whole, as text */
     bool of_last_step;
     uint64_t n_broken; /* blocks and modules that make no sense, left out */
 };

@@ -120,9 +120,7 @@ static void read_group_ranks(struct json_reader *r, void *out, size_t offset UNU
 {
     struct group_reading *group = out;
     int64_t rank;
-    if (!json_open(r->js, '['))
-        return;
-    while (json_array_next(r->js))
+    JSON_EACH (r->js)
         if (json_read_decimal(r->js, 0, &rank) == JSON_VALUE && rank >= 0 && rank <= INT32_MAX)
             array_push(&group->ranks, (int32_t)rank);
 }
@@ -150,34 +148,30 @@ void part_read_group(struct trace_part *part, struct json *js, const char *name_
     array_fini(&read.ranks);
 }
 
+static void read_events(struct trace_part *part, struct json *js, void (*read_event)(void *reader),
+                        void *reader)
+{
+    JSON_EACH (js)
+        if (json_peek(js) == '{') {
+            read_event(reader);
+        } else {
+            part->losses.n_broken++;
+            json_skip(js);
+        }
+}
+
 void part_read_events(struct trace_part *part, struct json *js, void (*read_event)(void *reader),
                       void *reader)
 {
-    const char *key;
-    size_t len;
     json_skip_mark(js);
-    int c = json_peek(js);
-    if (c != '[' && c != '{')
-        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
-    else
-        js->p += c == '{';
-    while (c == '[' || (c == '{' && json_object_next(js, &key, &len))) {
-        if (c == '{' && (!json_is(key, len, "traceEvents") || json_peek(js) != '[')) {
+    bool bare = json_peek(js) == '[';
+    if (bare)
+        read_events(part, js, read_event, reader);
+    JSON_KEYS (js, !bare && json_open_document(js), key, len)
+        if (json_is(key, len, "traceEvents"))
+            read_events(part, js, read_event, reader);
+        else
             json_skip(js);
-            continue;
-        }
-        js->p++;
-        while (json_array_next(js)) {
-            if (json_peek(js) == '{') {
-                read_event(reader);
-            } else {
-                part->losses.n_broken++;
-                json_skip(js);
-            }
-        }
-        if (c == '[')
-            break;
-    }
 }
 
 void *part_make_payload(struct trace_part *part, const struct payload_kind *kind)

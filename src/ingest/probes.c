@@ -127,9 +127,7 @@ static void read_times(struct json_reader *r, void *out, size_t offset)
     struct reading *reading = r->arg;
     times *to = (times *)(void *)((char *)out + offset);
     to->n = 0;
-    if (!json_open(r->js, '['))
-        return;
-    while (json_array_next(r->js)) {
+    JSON_EACH (r->js) {
         int64_t ns = -1;
         bool known = json_read_decimal(r->js, 0, &ns) == JSON_VALUE && ns >= 0 && ns <= MOST_NS;
         if (known && ns > 0 && to->n < MOST_TIMES) /* 0: there is no such pass */
@@ -156,11 +154,7 @@ static void read_measured(struct json_reader *r, struct measured *m)
 static void read_ways(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
     struct reading *reading = r->arg;
-    const char *key;
-    size_t len;
-    if (!json_open(r->js, '{'))
-        return;
-    while (json_object_next(r->js, &key, &len)) {
+    JSON_KEYS (r->js, json_open(r->js, '{'), key, len) {
         unsigned way = 0;
         while (way < DPRO_N_COMPUTINGS &&
                (strlen(probe_way_name(way)) != len || memcmp(probe_way_name(way), key, len) != 0))
@@ -175,11 +169,7 @@ static void read_ways(struct json_reader *r, void *out UNUSED, size_t offset UNU
 static void read_batches(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
     struct reading *reading = r->arg;
-    const char *key;
-    size_t len;
-    if (!json_open(r->js, '{'))
-        return;
-    while (json_object_next(r->js, &key, &len)) {
+    JSON_KEYS (r->js, json_open(r->js, '{'), key, len) {
         char text[32] = "";
         if (len < sizeof text)
             memcpy(text, key, len);
@@ -197,12 +187,9 @@ static void read_modules(struct json_reader *r, void *out UNUSED, size_t offset 
     struct probe *probe = &reading->probe;
     to->names.n = probe->first;
     probe->n_in_run = 0;
-    if (!json_open(r->js, '['))
-        return;
-    while (json_array_next(r->js)) {
+    JSON_EACH (r->js) {
         size_t begin = to->names.n;
-        bool whole = json_open(r->js, '[');
-        while (whole && json_array_next(r->js))
+        JSON_EACH (r->js)
             array_push(&to->names, json_read_text(r));
         size_t n = to->names.n - begin;
         if (probe->n_in_run == 0)
@@ -282,49 +269,31 @@ static void read_probe(struct json_reader *r, struct dpro_probes *to)
 
 /* ---- the document ---- */
 
-struct document {
-    struct dpro_probes *probes;
-    uint32_t schema, device, device_name, torch;
-    uint64_t threads;
-};
-
 static void read_list(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    struct dpro_probes *to = ((struct document *)out)->probes;
+    struct dpro_probes *to = out;
     to->probes.n = to->names.n = to->batches.n = 0;
-    if (!json_open(r->js, '['))
-        return;
-    while (json_array_next(r->js))
+    JSON_EACH (r->js)
         read_probe(r, to);
-}
-
-static void read_versions(struct json_reader *r, void *out, size_t offset UNUSED)
-{
-    static const struct json_member members[] = {MEMBER(struct document, "torch", TEXT, torch),
-                                                 {NULL}};
-    json_read_object(r, members, out);
 }
 
 /* Its first brace has been taken. Negative: of another version, or none. */
 static int read_members(struct json *js, struct dpro_probes *probes, struct dpro_error *err)
 {
+    static const struct json_member versions[] = {MEMBER(struct dpro_probes, "torch", TEXT, torch),
+                                                  {NULL}};
     static const struct json_member members[] = {
-        MEMBER(struct document, "schema", TEXT, schema),
-        MEMBER(struct document, "device", TEXT, device),
-        MEMBER(struct document, "device_name", TEXT, device_name),
-        MEMBER(struct document, "threads", SIZE, threads),
-        MEMBER_BY("versions", read_versions, 0),
+        MEMBER(struct dpro_probes, "schema", TEXT, schema),
+        MEMBER(struct dpro_probes, "device", TEXT, device),
+        MEMBER(struct dpro_probes, "device_name", TEXT, device_name),
+        MEMBER(struct dpro_probes, "threads", SIZE, threads),
+        MEMBER_IN("versions", versions),
         MEMBER_BY("probes", read_list, 0),
         {NULL}};
     struct json_reader r = {.js = js, .strings = &probes->strings};
-    struct document document = {.probes = probes};
     strtab_add(&probes->strings, "", 0);
-    json_read_members(&r, members, &document);
-    probes->device = document.device;
-    probes->device_name = document.device_name;
-    probes->torch = document.torch;
-    probes->threads = document.threads;
-    const char *schema = strtab_get(&probes->strings, document.schema);
+    json_read_members(&r, members, probes);
+    const char *schema = strtab_get(&probes->strings, probes->schema);
     if (js->fail != JSON_OK || strcmp(schema, SCHEMA "1") == 0)
         return 0;
     return dpro_error_set(err, DPRO_EFORMAT,

@@ -45,11 +45,11 @@ struct dpro_probes {
     ARRAY(struct probe) probes;
     ARRAY(uint32_t) names; /* string ids */
     ARRAY(struct probe_batch) batches;
-    uint32_t device, device_name, torch; /* string ids; "": not said */
-    uint64_t threads;                    /* 0: not said */
-    uint64_t n_broken;                   /* entries that make no sense, left out */
-    bool of_another;                     /* run than the trace's */
-    const char *differs[3];              /* of that run: what else it ran on; static; NULL */
+    uint32_t schema, device, device_name, torch; /* string ids; "": not said */
+    uint64_t threads;                            /* 0: not said */
+    uint64_t n_broken;                           /* entries that make no sense, left out */
+    bool of_another;                             /* run than the trace's */
+    const char *differs[3]; /* of that run: what else it ran on; static; NULL */
 };
 
 extern const struct payload_kind probes_payload;

@@ -49,32 +49,13 @@ static struct recording *recording_of(struct json_reader *r)
     return part_payload(r->arg, &recording_payload);
 }
 
-static int64_t read_int(struct json_reader *r, int64_t none)
+/* Whether the next value of a list is an object; what is none is counted and skipped. */
+static bool is_object(struct json_reader *r)
 {
-    int64_t v;
-    return json_read_decimal(r->js, 0, &v) == JSON_VALUE ? v : none;
-}
-
-static uint64_t read_size(struct json_reader *r)
-{
-    uint64_t v;
-    return json_read_unsigned(r->js, &v) == JSON_VALUE ? v : 0;
-}
-
-/* The next object of a list; what is none is counted and skipped. `in_list` is false at first: the
- * list is the next value. */
-static bool next_object(struct json_reader *r, bool *in_list)
-{
-    if (!*in_list && !json_open(r->js, '['))
-        return false;
-    *in_list = true;
-    while (json_array_next(r->js)) {
-        if (json_peek(r->js) == '{')
-            return true;
-        recording_of(r)->n_broken++;
-        json_skip(r->js);
-    }
-    return false;
+    if (json_peek(r->js) == '{')
+        return true;
+    recording_of(r)->n_broken++;
+    return json_skip(r->js), false;
 }
 
 /* ---- models ---- */
@@ -82,12 +63,9 @@ static bool next_object(struct json_reader *r, bool *in_list)
 static void read_shape(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     struct recorded_parameter *p = out;
-    p->numel = 0;
-    if (!json_open(r->js, '['))
-        return;
-    p->numel = 1;
-    while (json_array_next(r->js))
-        if (__builtin_mul_overflow(p->numel, read_size(r), &p->numel))
+    p->numel = json_peek(r->js) == '[';
+    JSON_EACH (r->js)
+        if (__builtin_mul_overflow(p->numel, json_u64(r->js), &p->numel))
             p->numel = UINT64_MAX;
 }
 
@@ -98,11 +76,9 @@ static void read_parameters(struct json_reader *r, void *out UNUSED, size_t offs
         MEMBER_BY("shape", read_shape, 0),
         MEMBER(struct recorded_parameter, "size_bytes", SIZE, size_bytes),
         {NULL}};
-    bool in_list = false;
-    while (next_object(r, &in_list)) {
+    JSON_EACH (r->js) {
         struct recorded_parameter p = {0};
-        json_read_object(r, members, &p);
-        if (r->js->fail == JSON_OK)
+        if (is_object(r) && json_read_object(r, members, &p) && r->js->fail == JSON_OK)
             array_push(&recording_of(r)->parameters, p);
     }
 }
@@ -111,10 +87,8 @@ static void read_bucket_members(struct json_reader *r, void *out, size_t offset 
 {
     struct recorded_bucket *bucket = out;
     struct recording *recording = recording_of(r);
-    if (!json_open(r->js, '['))
-        return;
-    while (json_array_next(r->js)) {
-        uint64_t index = read_size(r);
+    JSON_EACH (r->js) {
+        uint64_t index = json_u64(r->js);
         uint32_t member = index < UINT32_MAX ? (uint32_t)index : UINT32_MAX;
         if (recording->members.n >= UINT32_MAX - 1)
             mem_fail();
@@ -136,23 +110,14 @@ static void read_buckets(struct json_reader *r, void *out, size_t offset)
     uint32_t *list = (uint32_t *)((char *)out + offset);
     list[0] = (uint32_t)recording->buckets.n;
     list[1] = 0;
-    bool in_list = false;
-    while (next_object(r, &in_list)) {
+    JSON_EACH (r->js) {
         struct recorded_bucket bucket = {.model = (uint32_t)recording->models.n,
                                          .first = (uint32_t)recording->members.n};
-        json_read_object(r, members, &bucket);
-        if (r->js->fail != JSON_OK)
-            return;
+        if (!is_object(r) || !json_read_object(r, members, &bucket) || r->js->fail != JSON_OK)
+            continue;
         array_push(&recording->buckets, bucket);
         list[1]++;
     }
-}
-
-static void read_fsdp(struct json_reader *r, void *out, size_t offset UNUSED)
-{
-    static const struct json_member members[] = {
-        MEMBER_BY("units", read_buckets, offsetof(struct recorded_model, first_unit)), {NULL}};
-    json_read_object(r, members, out);
 }
 
 /* Sums a bucket's elements; one with a member that is no parameter has none. */
@@ -180,18 +145,21 @@ static void check_bucket(struct recorded_bucket *bucket, const struct recorded_m
 
 static void read_models(struct json_reader *r, void *ignored UNUSED, size_t offset UNUSED)
 {
+    static const struct json_member fsdp[] = {
+        MEMBER_BY("units", read_buckets, offsetof(struct recorded_model, first_unit)), {NULL}};
     static const struct json_member members[] = {
         MEMBER(struct recorded_model, "name", TEXT, name),
         MEMBER(struct recorded_model, "parallel", TEXT, parallel),
         MEMBER_BY("parameters", read_parameters, 0),
         MEMBER_BY("buckets", read_buckets, offsetof(struct recorded_model, first_bucket)),
-        MEMBER_BY("fsdp", read_fsdp, 0),
+        MEMBER_IN("fsdp", fsdp),
         {NULL}};
     struct recording *out = recording_of(r);
-    bool in_list = false;
-    while (next_object(r, &in_list)) {
+    JSON_EACH (r->js) {
         struct recorded_model model = {.first_parameter = (uint32_t)out->parameters.n};
         size_t bucket = out->buckets.n; /* a file may have a list twice, all are checked */
+        if (!is_object(r))
+            continue;
         json_read_object(r, members, &model);
         model.n_parameters = (uint32_t)out->parameters.n - model.first_parameter;
         for (; bucket < out->buckets.n; bucket++)
@@ -211,14 +179,14 @@ static void read_step_list(struct json_reader *r, void *ignored UNUSED, size_t w
         MEMBER(struct recorded_step, "page_faults", INT, page_faults),
         {NULL}};
     struct recording *out = recording_of(r);
-    bool in_list = false;
     if (window == RECORDED_TIMING)
         out->n_timing = 0; /* of an earlier list */
-    while (next_object(r, &in_list)) {
-        out->n_timing += window == RECORDED_TIMING;
+    JSON_EACH (r->js) {
         struct recorded_step step = {.page_faults = -1, .window = (uint8_t)window};
-        json_read_object(r, members, &step);
-        if (r->js->fail != JSON_OK)
+        if (!is_object(r))
+            continue;
+        out->n_timing += window == RECORDED_TIMING;
+        if (!json_read_object(r, members, &step) || r->js->fail != JSON_OK)
             return;
         if (!trace_time_fits(step.start_ns) || !trace_time_fits(step.end_ns) ||
             step.end_ns <= step.start_ns)
@@ -228,38 +196,7 @@ static void read_step_list(struct json_reader *r, void *ignored UNUSED, size_t w
     }
 }
 
-static void read_steps(struct json_reader *r, void *out, size_t offset UNUSED)
-{
-    static const struct json_member members[] = {
-        MEMBER_BY("before", read_step_list, RECORDED_BEFORE),
-        MEMBER_BY("timing", read_step_list, RECORDED_TIMING),
-        MEMBER_BY("structure", read_step_list, RECORDED_STRUCTURE),
-        MEMBER_BY("after", read_step_list, RECORDED_AFTER),
-        {NULL}};
-    json_read_object(r, members, out);
-}
-
 /* ---- the rest ---- */
-
-static void read_op_ns(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
-{
-    enum { MOST_NS = 1000000 }; /* more was not measured with care */
-    int64_t ns = read_int(r, -1);
-    recording_of(r)->profiler_op_ns = ns >= 0 && ns <= MOST_NS ? ns : -1;
-}
-
-static void read_profiler(struct json_reader *r, void *out, size_t offset UNUSED)
-{
-    static const struct json_member members[] = {MEMBER_BY("op_ns", read_op_ns, 0), {NULL}};
-    json_read_object(r, members, out);
-}
-
-static void read_memory(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
-{
-    static const struct json_member members[] = {
-        MEMBER(struct recording, "optimizer_bytes", SIZE, optimizer_bytes), {NULL}};
-    json_read_object(r, members, recording_of(r));
-}
 
 static void read_expected(struct json_reader *r, void *out, size_t offset UNUSED)
 {
@@ -302,18 +239,16 @@ static void read_fusion(struct json_reader *r, void *out UNUSED, size_t offset U
 
 static void read_groups(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    bool in_list = false;
-    while (next_object(r, &in_list))
-        part_read_group(r->arg, r->js, "name", "description");
+    JSON_EACH (r->js)
+        if (is_object(r))
+            part_read_group(r->arg, r->js, "name", "description");
 }
 
 static void read_warnings(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
     struct recording *recording = recording_of(r);
     recording->warnings.n = 0; /* of an earlier key of this name */
-    if (!json_open(r->js, '['))
-        return;
-    while (json_array_next(r->js)) {
+    JSON_EACH (r->js) {
         uint32_t text = json_read_text(r);
         if (text)
             array_push(&recording->warnings, text);
@@ -322,21 +257,27 @@ static void read_warnings(struct json_reader *r, void *out UNUSED, size_t offset
 
 /* What the document says in one word. */
 struct facts {
-    int64_t rank, world_size, batch_size;
-    uint64_t pid;
+    int64_t rank, world_size, batch_size, op_ns;
+    uint64_t pid, optimizer_bytes;
     uint32_t schema, host, backend, boot_id, device, device_name, torch;
     bool complete;
 };
 
-static void read_versions(struct json_reader *r, void *out, size_t offset UNUSED)
-{
-    static const struct json_member members[] = {MEMBER(struct facts, "torch", TEXT, torch),
-                                                 {NULL}};
-    json_read_object(r, members, out);
-}
-
 static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
+    enum { MOST_OP_NS = 1000000 }; /* more was not measured with care */
+    static const struct json_member versions[] = {MEMBER(struct facts, "torch", TEXT, torch),
+                                                  {NULL}};
+    static const struct json_member profiler[] = {MEMBER(struct facts, "op_ns", INT, op_ns),
+                                                  {NULL}};
+    static const struct json_member memory[] = {
+        MEMBER(struct facts, "optimizer_bytes", SIZE, optimizer_bytes), {NULL}};
+    static const struct json_member steps[] = {
+        MEMBER_BY("before", read_step_list, RECORDED_BEFORE),
+        MEMBER_BY("timing", read_step_list, RECORDED_TIMING),
+        MEMBER_BY("structure", read_step_list, RECORDED_STRUCTURE),
+        MEMBER_BY("after", read_step_list, RECORDED_AFTER),
+        {NULL}};
     static const struct json_member members[] = {
         MEMBER(struct facts, "rank", INT, rank),
         MEMBER(struct facts, "world_size", INT, world_size),
@@ -349,26 +290,26 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER(struct facts, "boot_id", TEXT, boot_id),
         MEMBER(struct facts, "device", TEXT, device),
         MEMBER(struct facts, "device_name", TEXT, device_name),
-        MEMBER_BY("versions", read_versions, 0),
+        MEMBER_IN("versions", versions),
         MEMBER_BY("warnings", read_warnings, 0),
         MEMBER_BY("process_groups", read_groups, 0),
-        MEMBER_BY("profiler", read_profiler, 0),
-        MEMBER_BY("memory", read_memory, 0),
+        MEMBER_IN("profiler", profiler),
+        MEMBER_IN("memory", memory),
         MEMBER_BY("models", read_models, 0),
         MEMBER_BY("plan", read_plan, 0),
         MEMBER_BY("horovod", read_fusion, 0),
-        MEMBER_BY("steps", read_steps, 0),
+        MEMBER_IN("steps", steps),
         {NULL}};
     struct recording *recording = part_make_payload(part, &recording_payload);
     struct json_reader r = {.js = js, .strings = &part->names, .arg = part};
-    struct facts facts = {.rank = -1};
-    const char *key;
-    size_t len;
+    struct facts facts = {.rank = -1, .op_ns = -1};
     recording->profiler_op_ns = -1;
     if (!json_open_document(js))
         return 0;
-    for (; json_object_next(js, &key, &len); part->n_events++)
+    JSON_KEYS (js, true, key, len) {
         json_read_member(&r, members, key, len, &facts);
+        part->n_events++;
+    }
     part_set_rank(part, facts.rank, facts.world_size);
     part->process.pid = facts.pid;
     part->process.host = facts.host;
@@ -378,6 +319,9 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     recording->device = facts.device;
     recording->device_name = facts.device_name;
     recording->torch = facts.torch;
+    recording->optimizer_bytes = facts.optimizer_bytes;
+    if (facts.op_ns >= 0 && facts.op_ns <= MOST_OP_NS)
+        recording->profiler_op_ns = facts.op_ns;
     if (facts.batch_size > 0 && facts.batch_size <= UINT32_MAX)
         recording->batch_size = (uint32_t)facts.batch_size;
     recording->complete = facts.complete && js->fail == JSON_OK;

@@ -65,7 +65,7 @@ static void read_parameters(struct json_reader *r, void *out UNUSED, size_t offs
 static void read_models(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
     static const struct json_member members[] = {
-        {"name", JSON_TEXT, 0, NULL}, MEMBER_BY("parameters", read_parameters, 0), {NULL}};
+        {"name", JSON_TEXT, 0, NULL, NULL}, MEMBER_BY("parameters", read_parameters, 0), {NULL}};
     bool is_list = json_open(r->js, '[');
     while (is_list && json_array_next(r->js)) {
         uint32_t name = 0;

@@ -50,11 +50,7 @@ static void read_id(struct json *js, struct trace_part *part, struct timeline_id
 
 static void read_args(struct json *js, struct trace_part *part, struct timeline_event *e)
 {
-    const char *key;
-    size_t len;
-    if (!json_open(js, '{'))
-        return;
-    while (json_object_next(js, &key, &len)) {
+    JSON_KEYS (js, json_open(js, '{'), key, len) {
         if (json_is(key, len, "name"))
             e->args_name = part_read_text(part, js);
         else if (json_is(key, len, "dtype"))
@@ -70,9 +66,8 @@ static void read_args(struct json *js, struct trace_part *part, struct timeline_
 
 static void read_event(struct json *js, struct trace_part *part, struct timeline_event *e)
 {
-    const char *key, *text;
-    size_t len;
-    while (json_object_next(js, &key, &len)) {
+    const char *text;
+    JSON_KEYS (js, true, key, len) {
         if (json_is(key, len, "ph"))
             e->ph = json_scalar(js, &text, &len) && len == 1 ? *text : 0;
         else if (json_is(key, len, "name"))
@@ -125,19 +120,15 @@ int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *e
 {
     struct timeline_reading r = {.part = part,
                                  .timeline = part_make_payload(part, &timeline_payload)};
-    const char *key;
-    size_t len;
     json_skip_mark(js);
-    if (json_peek(js) == '[') {
+    bool bare = json_peek(js) == '[';
+    if (bare)
         read_events(&r, js);
-    } else if (json_open_document(js)) {
-        while (json_object_next(js, &key, &len)) {
-            if (json_is(key, len, "traceEvents") && json_peek(js) == '[')
-                read_events(&r, js);
-            else
-                json_skip(js);
-        }
-    }
+    JSON_KEYS (js, !bare && json_open_document(js), key, len)
+        if (json_is(key, len, "traceEvents") && json_peek(js) == '[')
+            read_events(&r, js);
+        else
+            json_skip(js);
     timeline_finish(&r);
     return 0;
 }

@@ -137,10 +137,8 @@ static void read_event(void *reader)
     struct mxnet *m = reader;
     struct json *js = m->js;
     struct event ev = {.ph = '?'};
-    const char *key, *text;
-    size_t len;
-    js->p++;
-    while (json_object_next(js, &key, &len)) {
+    const char *text;
+    JSON_KEYS (js, json_open(js, '{'), key, len) {
         if (json_is(key, len, "ph")) {
             if (json_scalar(js, &text, &len))
                 ev.ph = len == 1 ? text[0] : '?';

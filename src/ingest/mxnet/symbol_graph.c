@@ -184,8 +184,7 @@ static int read_text(struct bytes *bytes, struct trace_part *part, struct dpro_e
 /* [[node, output, version], ...]; nodes come before those that take what they make. */
 static void read_inputs(struct grapher *g, struct json *js, ids_array *inputs)
 {
-    js->p++;
-    while (json_array_next(js)) {
+    JSON_EACH (js) {
         uint64_t node;
         if (!json_open(js, '['))
             continue;
@@ -201,11 +200,10 @@ static void read_inputs(struct grapher *g, struct json *js, ids_array *inputs)
 
 static void read_node(struct grapher *g, struct json *js, ids_array *inputs)
 {
-    const char *key, *text;
-    size_t len;
+    const char *text;
     uint32_t name = 0, type = 0;
     inputs->n = 0;
-    while (json_object_next(js, &key, &len)) {
+    JSON_KEYS (js, true, key, len) {
         bool is_op = json_is(key, len, "op"), is_name = json_is(key, len, "name");
         if ((is_op || is_name) && json_peek(js) == '"') {
             if (!json_string(js, &text, &len))
@@ -216,7 +214,7 @@ static void read_node(struct grapher *g, struct json *js, ids_array *inputs)
                 type = part_intern(g->part, "Variable", 8);
             else
                 type = part_intern(g->part, text, len);
-        } else if (json_is(key, len, "inputs") && json_peek(js) == '[') {
+        } else if (json_is(key, len, "inputs")) {
             read_inputs(g, js, inputs);
         } else {
             json_skip(js);
@@ -233,18 +231,13 @@ static int read_symbol(struct json *js, struct trace_part *part, struct dpro_err
 {
     struct grapher g = {.part = part};
     ids_array inputs = {0};
-    const char *key;
-    size_t len;
-    bool opened = json_open_document(js);
-    while (opened && json_object_next(js, &key, &len)) {
-        bool nodes = json_is(key, len, "nodes") && json_peek(js) == '[';
-        if (!nodes)
+    JSON_KEYS (js, json_open_document(js), key, len)
+        if (!json_is(key, len, "nodes"))
             json_skip(js);
-        js->p += nodes;
-        while (nodes && json_array_next(js))
-            if (json_open(js, '{'))
-                read_node(&g, js, &inputs);
-    }
+        else
+            JSON_EACH (js)
+                if (json_open(js, '{'))
+                    read_node(&g, js, &inputs);
     finish(&g);
     array_fini(&inputs);
     map_fini(&g.node_of);

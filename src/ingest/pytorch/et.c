@@ -20,12 +20,6 @@ struct et {
     struct map marks; /* map_key(id) of a module's mark -> its parent */
 };
 
-static uint64_t read_u64(struct json *js)
-{
-    uint64_t v;
-    return json_read_unsigned(js, &v) == JSON_VALUE ? v : 0;
-}
-
 /* Collects the tensors of a list of values; js is before its '['. */
 static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32_t *n)
 {
@@ -78,9 +72,7 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
             n_values = 7;
             json_skip(js);
         } else {
-            uint64_t v = 0;
-            if (json_read_unsigned(js, &v) != JSON_VALUE)
-                v = 0; /* -1, true: no tensor has them where it matters */
+            uint64_t v = json_u64(js); /* -1, true: no tensor has them where it matters */
             if (n_values < 5)
                 numbers[n_values++] = v;
             else
@@ -113,38 +105,37 @@ static void read_inputs(struct et *et, struct et_node *node, bool wants_text)
     input_close(&memory);
 }
 
+static void read_list(struct et *et, struct et_node *node, bool outputs, bool wants_text)
+{
+    if (outputs)
+        read_tensors(et, et->js, &node->first_output, &node->n_outputs);
+    else
+        read_inputs(et, node, wants_text);
+}
+
 /* inputs or outputs of the later schemas: {"values": [...], "shapes": [...], "types": [...]}. */
 static void read_values(struct et *et, struct et_node *node, bool outputs, bool wants_text)
 {
     struct json *js = et->js;
-    const char *key;
-    size_t len;
-    if (json_peek(js) == '{') {
-        js->p++;
-        while (json_object_next(js, &key, &len)) {
-            if (!json_is(key, len, "values"))
-                json_skip(js);
-            else if (outputs)
-                read_tensors(et, js, &node->first_output, &node->n_outputs);
-            else
-                read_inputs(et, node, wants_text);
-        }
-    } else if (outputs) {
-        read_tensors(et, js, &node->first_output, &node->n_outputs);
-    } else {
-        read_inputs(et, node, wants_text);
+    if (json_peek(js) != '{') {
+        read_list(et, node, outputs, wants_text);
+        return;
     }
+    JSON_KEYS (js, json_open(js, '{'), key, len)
+        if (json_is(key, len, "values"))
+            read_list(et, node, outputs, wants_text);
+        else
+            json_skip(js);
 }
 
 /* One {"name": "rf_id", "type": "uint64", "value": 0}. */
 static void read_attr(struct et *et, struct et_node *node)
 {
     struct json *js = et->js;
-    const char *key, *text;
-    size_t len;
+    const char *text;
     enum { OTHER, RF_ID, SEQ_ID, TID, FW_TID } which = OTHER;
     int64_t value = 0;
-    while (json_object_next(js, &key, &len)) {
+    JSON_KEYS (js, true, key, len) {
         if (json_is(key, len, "name")) {
             if (!json_scalar(js, &text, &len))
                 return;
@@ -174,41 +165,39 @@ static void read_node(struct et *et)
 {
     struct json *js = et->js;
     struct trace_part *part = et->part;
-    const char *key;
-    size_t len, n_tensors = et->out->tensors.n;
+    size_t n_tensors = et->out->tensors.n;
     struct et_node node = {.span = NO_ID, .sequence = -1};
     bool wants_text = false;
-    while (json_object_next(js, &key, &len)) {
+    JSON_KEYS (js, true, key, len) {
         int64_t v;
         if (json_is(key, len, "name")) {
             node.name = part_read_text(part, js);
             wants_text = json_is(strtab_get(&part->names, node.name),
                                  strtab_len(&part->names, node.name), "record_param_comms");
         } else if (json_is(key, len, "id")) {
-            node.id = read_u64(js);
+            node.id = json_u64(js);
         } else if (json_is(key, len, "parent") || json_is(key, len, "ctrl_deps")) {
             bool list = json_peek(js) == '['; /* of one in some */
             js->p += list;
             if (!list || json_array_next(js))
-                node.parent = read_u64(js);
+                node.parent = json_u64(js);
             while (list && json_array_next(js))
                 json_skip(js);
         } else if (json_is(key, len, "rf_id")) {
-            node.record_fn = (uint32_t)read_u64(js);
+            node.record_fn = (uint32_t)json_u64(js);
         } else if (json_is(key, len, "seq_id")) {
             if (json_read_decimal(js, 0, &v) == JSON_VALUE && v >= -1 && v <= INT32_MAX)
                 node.sequence = (int32_t)v;
         } else if (json_is(key, len, "tid")) {
-            node.thread = (uint32_t)read_u64(js);
+            node.thread = (uint32_t)json_u64(js);
         } else if (json_is(key, len, "fw_tid")) {
-            node.forward_thread = (uint32_t)read_u64(js);
+            node.forward_thread = (uint32_t)json_u64(js);
         } else if (json_is(key, len, "inputs")) {
             read_values(et, &node, false, wants_text);
         } else if (json_is(key, len, "outputs")) {
             read_values(et, &node, true, false);
-        } else if (json_is(key, len, "attrs") && json_peek(js) == '[') {
-            js->p++;
-            while (json_array_next(js))
+        } else if (json_is(key, len, "attrs")) {
+            JSON_EACH (js)
                 if (json_open(js, '{'))
                     read_attr(et, &node);
         } else {
@@ -220,7 +209,7 @@ static void read_node(struct et *et)
         return;
     }
     part->n_events++;
-    len = strtab_len(&part->names, node.name);
+    size_t len = strtab_len(&part->names, node.name);
     if (kineto_module(strtab_get(&part->names, node.name), &len)) {
         map_set(&et->marks, map_key(node.id), node.parent);
         et->out->tensors.n = n_tensors;
@@ -244,25 +233,18 @@ static void skip_marks(struct et *et)
 static int read_et(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
     struct et et = {.js = js, .part = part};
-    const char *key;
-    size_t len;
     et.out = part_make_payload(part, &et_payload);
-    if (!json_open_document(js))
-        return 0;
-    while (json_object_next(js, &key, &len)) {
-        if (json_is(key, len, "pid")) {
-            part->process.pid = read_u64(js);
-        } else if (json_is(key, len, "nodes") && json_peek(js) == '[') {
-            js->p++;
-            while (json_array_next(js))
+    JSON_KEYS (js, json_open_document(js), key, len)
+        if (json_is(key, len, "pid"))
+            part->process.pid = json_u64(js);
+        else if (!json_is(key, len, "nodes"))
+            json_skip(js);
+        else
+            JSON_EACH (js)
                 if (json_open(js, '{'))
                     read_node(&et);
                 else
                     part->losses.n_broken++;
-        } else {
-            json_skip(js);
-        }
-    }
     skip_marks(&et);
     return 0;
 }

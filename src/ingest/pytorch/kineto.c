@@ -254,24 +254,12 @@ static int64_t read_id(struct json *js)
     return INT64_MIN / 2 - (int64_t)(hash >> 3);
 }
 
-static uint32_t read_u32(struct json *js)
-{
-    uint64_t v;
-    return json_read_unsigned(js, &v) == JSON_VALUE ? (uint32_t)v : 0;
-}
-
 static int32_t read_i32(struct json *js, int32_t none)
 {
     int64_t v;
     if (json_read_decimal(js, 0, &v) != JSON_VALUE || v < INT32_MIN || v > INT32_MAX)
         return none;
     return (int32_t)v;
-}
-
-static uint64_t read_u64(struct json *js)
-{
-    uint64_t v;
-    return json_read_unsigned(js, &v) == JSON_VALUE ? v : 0;
 }
 
 /* A string's id; other values are skipped and give 0. */
@@ -394,10 +382,10 @@ static bool read_communication_arg(struct kineto *k, struct trace_detail *detail
         detail->group_size = read_i32(js, 0);
         return true;
     case KEY_IN_NELEMS:
-        detail->numel = read_u64(js);
+        detail->numel = json_u64(js);
         return true;
     case KEY_OUT_NELEMS:
-        detail->out_numel = read_u64(js);
+        detail->out_numel = json_u64(js);
         return true;
     case KEY_COLLECTIVE_NAME:
         detail->collective = read_string(k);
@@ -420,7 +408,7 @@ static bool read_memory_arg(struct kineto *k, unsigned key)
     int64_t *to;
     switch (key) {
     case KEY_ADDR:
-        memory->address = read_u64(js);
+        memory->address = json_u64(js);
         return true;
     case KEY_BYTES_TAKEN:
         to = &memory->bytes;
@@ -455,20 +443,20 @@ static void read_arg(struct kineto *k, struct event *ev, unsigned key)
         ev->label = read_string(k);
         return;
     case KEY_CORRELATION:
-        ev->correlation = read_u64(js);
+        ev->correlation = json_u64(js);
         return;
     case KEY_EXTERNAL_ID:
     case KEY_EXTERNAL_ID_2021:
-        ev->external = read_u32(js);
+        ev->external = (uint32_t)json_u64(js);
         return;
     case KEY_RECORD_FUNCTION_ID:
-        ev->record_fn = read_u32(js);
+        ev->record_fn = (uint32_t)json_u64(js);
         return;
     case KEY_SEQUENCE_NUMBER:
         ev->sequence = read_i32(js, -1);
         return;
     case KEY_FWD_THREAD_ID:
-        ev->fwd_thread = read_u32(js);
+        ev->fwd_thread = (uint32_t)json_u64(js);
         return;
     case KEY_INPUT_DIMS:
         if (ev->has_name && !name_is_communication(k, ev->name))
@@ -483,7 +471,7 @@ static void read_arg(struct kineto *k, struct event *ev, unsigned key)
     case KEY_BYTES:
         if (ev->kind != SPAN_MEMCPY && ev->kind != SPAN_MEMSET && ev->kind != KIND_NONE)
             break;
-        k->detail.bytes = read_u64(js);
+        k->detail.bytes = json_u64(js);
         k->detail_used = ev->has_detail = true;
         return;
     case KEY_WAIT_ON_STREAM:
@@ -492,7 +480,7 @@ static void read_arg(struct kineto *k, struct event *ev, unsigned key)
         return;
     case KEY_WAIT_ON_CORRELATION:
         k->detail_used = true;
-        k->detail.wait_correlation = read_u64(js);
+        k->detail.wait_correlation = json_u64(js);
         return;
     case KEY_SYNC_KIND:
         if (json_scalar(js, &text, &len))
@@ -866,9 +854,7 @@ struct distributed_info {
 
 static void read_groups(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    if (!json_open(r->js, '['))
-        return;
-    while (json_array_next(r->js))
+    JSON_EACH (r->js)
         part_read_group(r->arg, r->js, "pg_name", "pg_desc");
 }
 
@@ -890,22 +876,14 @@ static void read_distributed_info(struct kineto *k)
 static void read_document(struct kineto *k)
 {
     struct json *js = k->js;
-    const char *key;
-    size_t len;
     json_skip_mark(js);
-    int c = json_peek(js);
-    if (c == '[') {
+    if (json_peek(js) == '[') {
         js->p++;
         read_events(k, true);
         return;
     }
-    if (c != '{') {
-        json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
-        return;
-    }
-    js->p++;
-    while (json_object_next(js, &key, &len)) {
-        c = json_peek(js);
+    JSON_KEYS (js, json_open_document(js), key, len) {
+        int c = json_peek(js);
         if (c == '[' && json_is(key, len, "traceEvents")) {
             js->p++;
             read_events(k, false);

@@ -117,9 +117,7 @@ static bool read_pool(struct json *js)
 {
     bool other = false;
     int64_t v;
-    if (!json_open(js, '['))
-        return false;
-    while (json_array_next(js))
+    JSON_EACH (js)
         other |= json_read_decimal(js, 0, &v) != JSON_NO_VALUE && v != 0;
     return other;
 }
@@ -153,9 +151,7 @@ static void read_dict(struct parsing *p, uint32_t list, bool has_blocks)
 {
     struct json *js = p->js;
     struct snapshot_dict dict = {.object = p->n_objects++};
-    const char *text;
-    size_t len;
-    while (json_object_next(js, &text, &len)) {
+    JSON_KEYS (js, true, text, len) {
         uint32_t key = strtab_find(&p->part->names, text, len);
         if (has_blocks && json_is(text, len, "blocks") && json_peek(js) == '[') {
             js->p++;
@@ -208,11 +204,7 @@ static int read_json(struct json *js, struct trace_part *part,
                      struct dpro_error *err __attribute__((unused)))
 {
     struct parsing p = {.js = js, .part = part, .to = snapshot_begin(part)};
-    const char *key;
-    size_t len;
-    if (!json_open_document(js))
-        return 0;
-    while (json_object_next(js, &key, &len)) {
+    JSON_KEYS (js, json_open_document(js), key, len) {
         bool segments = json_is(key, len, "segments");
         bool traces = json_is(key, len, "device_traces");
         bool settings = json_is(key, len, "allocator_settings");

@@ -20,6 +20,7 @@ void json_read_member(struct json_reader *r, const struct json_member *members, 
     const char *text;
     uint64_t size;
     int64_t number;
+    bool cut;
     if (!member->key) {
         json_skip(r->js);
         return;
@@ -27,6 +28,12 @@ void json_read_member(struct json_reader *r, const struct json_member *members, 
     switch (member->type) {
     case JSON_TEXT:
         *(uint32_t *)at = json_read_text(r);
+        break;
+    case JSON_RAW:
+        if (json_peek(r->js) == '"')
+            *(uint32_t *)at = json_read_text(r);
+        else if (json_raw(r->js, JSON_TEXT_MAX, &text, &len, &cut))
+            *(uint32_t *)at = strtab_add(r->strings, text, len);
         break;
     case JSON_SIZE:
         if (json_read_unsigned(r->js, &size) == JSON_VALUE)

@@ -14,6 +14,7 @@ struct json_reader {
 /* What a member is; a value of another kind leaves it as it was. */
 enum json_member_type {
     JSON_TEXT,      /* uint32_t, a string id; 0: the value is no text */
+    JSON_RAW,       /* the same; of what is no text that of the value as it is written */
     JSON_SIZE,      /* uint64_t */
     JSON_INT,       /* int64_t */
     JSON_TRUE,      /* bool; false: the value is anything else */

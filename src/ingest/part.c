@@ -103,19 +103,6 @@ struct group_reading {
     ARRAY(int32_t) ranks;
 };
 
-/* A name may be a number, or a list. */
-static void read_group_name(struct json_reader *r, void *out, size_t offset UNUSED)
-{
-    struct group_reading *group = out;
-    const char *text;
-    size_t len;
-    bool cut;
-    if (json_peek(r->js) == '"')
-        group->name = json_read_text(r);
-    else if (json_raw(r->js, JSON_TEXT_MAX, &text, &len, &cut))
-        group->name = strtab_add(r->strings, text, len);
-}
-
 static void read_group_ranks(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     struct group_reading *group = out;
@@ -129,7 +116,7 @@ void part_read_group(struct trace_part *part, struct json *js, const char *name_
                      const char *description_key)
 {
     const struct json_member members[] = {
-        MEMBER_BY(name_key, read_group_name, 0),
+        MEMBER(struct group_reading, name_key, RAW, name), /* it may be a number, or a list */
         MEMBER(struct group_reading, description_key, TEXT, description),
         MEMBER_BY("ranks", read_group_ranks, 0),
         {NULL}};

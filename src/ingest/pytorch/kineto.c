@@ -16,56 +16,57 @@ enum { KIND_NONE = 255, NAME_CACHE = 4096, MAX_OPEN = 1 << 20 };
 
 enum name_flag { NAME_SEEN = 1, NAME_COMMUNICATION = 2, NAME_MODULE = 4, NAME_MEMORY = 8 };
 
-/* Keys that are wanted; others get numbers as they come. */
-#define KEYS(ROW)                                                                                  \
-    ROW(KEY_PH, "ph")                                                                              \
-    ROW(KEY_TS, "ts")                                                                              \
-    ROW(KEY_ID, "id")                                                                              \
-    ROW(KEY_CAT, "cat")                                                                            \
-    ROW(KEY_PID, "pid")                                                                            \
-    ROW(KEY_TID, "tid")                                                                            \
-    ROW(KEY_DUR, "dur")                                                                            \
-    ROW(KEY_NAME, "name")                                                                          \
-    ROW(KEY_ARGS, "args")                                                                          \
-    ROW(KEY_ADDR, "Addr")                                                                          \
-    ROW(KEY_BYTES_TAKEN, "Bytes")                                                                  \
-    ROW(KEY_DEVICE_ID, "Device Id")                                                                \
-    ROW(KEY_DEVICE_TYPE, "Device Type")                                                            \
-    ROW(KEY_TOTAL_RESERVED, "Total Reserved")                                                      \
-    ROW(KEY_TOTAL_ALLOCATED, "Total Allocated")                                                    \
-    ROW(KEY_SEQ, "Seq")                                                                            \
-    ROW(KEY_BYTES, "bytes")                                                                        \
-    ROW(KEY_DTYPE, "dtype")                                                                        \
-    ROW(KEY_SRC_RANK, "Src Rank")                                                                  \
-    ROW(KEY_DST_RANK, "Dst Rank")                                                                  \
-    ROW(KEY_INPUT_DIMS, "Input Dims")                                                              \
-    ROW(KEY_INPUT_TYPE, "Input type")                                                              \
-    ROW(KEY_GROUP_SIZE, "Group size")                                                              \
-    ROW(KEY_CORRELATION, "correlation")                                                            \
-    ROW(KEY_EXTERNAL_ID, "External id")                                                            \
-    ROW(KEY_EXTERNAL_ID_2021, "external id")                                                       \
-    ROW(KEY_FWD_THREAD_ID, "Fwd thread id")                                                        \
-    ROW(KEY_IN_NELEMS, "In msg nelems")                                                            \
-    ROW(KEY_OUT_NELEMS, "Out msg nelems")                                                          \
-    ROW(KEY_WAIT_ON_STREAM, "wait_on_stream")                                                      \
-    ROW(KEY_SYNC_KIND, "cuda_sync_kind")                                                           \
-    ROW(KEY_SEQUENCE_NUMBER, "Sequence number")                                                    \
-    ROW(KEY_COLLECTIVE_NAME, "Collective name")                                                    \
-    ROW(KEY_RECORD_FUNCTION_ID, "Record function id")                                              \
-    ROW(KEY_GROUP_NAME, "Process Group Name")                                                      \
-    ROW(KEY_GROUP_RANKS, "Process Group Ranks")                                                    \
-    ROW(KEY_WAIT_ON_CORRELATION, "wait_on_cuda_event_record_corr_id")
+/* Keys that are wanted; others get numbers as they come. Of an argument that is kept as it is: how
+ * it is read, and where it goes. */
+#define KEYS(WORD, ARGUMENT)                                                                       \
+    WORD(KEY_PH, "ph")                                                                             \
+    WORD(KEY_TS, "ts")                                                                             \
+    WORD(KEY_ID, "id")                                                                             \
+    WORD(KEY_CAT, "cat")                                                                           \
+    WORD(KEY_PID, "pid")                                                                           \
+    WORD(KEY_TID, "tid")                                                                           \
+    WORD(KEY_DUR, "dur")                                                                           \
+    ARGUMENT(KEY_NAME, "name", STRING, EVENT, label)                                               \
+    WORD(KEY_ARGS, "args")                                                                         \
+    ARGUMENT(KEY_ADDR, "Addr", U64, MEMORY, address)                                               \
+    ARGUMENT(KEY_BYTES_TAKEN, "Bytes", INT, MEMORY, bytes)                                         \
+    ARGUMENT(KEY_DEVICE_ID, "Device Id", INT, MEMORY, device_id)                                   \
+    ARGUMENT(KEY_DEVICE_TYPE, "Device Type", INT, MEMORY, device_type)                             \
+    ARGUMENT(KEY_TOTAL_RESERVED, "Total Reserved", INT, MEMORY, reserved_bytes)                    \
+    ARGUMENT(KEY_TOTAL_ALLOCATED, "Total Allocated", INT, MEMORY, allocated_bytes)                 \
+    ARGUMENT(KEY_SEQ, "Seq", COUNT, DETAIL, comm_sequence)                                         \
+    WORD(KEY_BYTES, "bytes")                                                                       \
+    ARGUMENT(KEY_DTYPE, "dtype", STRING, DETAIL, dtype)                                            \
+    ARGUMENT(KEY_SRC_RANK, "Src Rank", I32, DETAIL, peer)                                          \
+    ARGUMENT(KEY_DST_RANK, "Dst Rank", I32, DETAIL, peer)                                          \
+    WORD(KEY_INPUT_DIMS, "Input Dims")                                                             \
+    WORD(KEY_INPUT_TYPE, "Input type")                                                             \
+    ARGUMENT(KEY_GROUP_SIZE, "Group size", I32_OR_0, DETAIL, group_size)                           \
+    ARGUMENT(KEY_CORRELATION, "correlation", U64, EVENT, correlation)                              \
+    ARGUMENT(KEY_EXTERNAL_ID, "External id", U32, EVENT, external)                                 \
+    ARGUMENT(KEY_EXTERNAL_ID_2021, "external id", U32, EVENT, external)                            \
+    ARGUMENT(KEY_FWD_THREAD_ID, "Fwd thread id", U32, EVENT, fwd_thread)                           \
+    ARGUMENT(KEY_IN_NELEMS, "In msg nelems", U64, DETAIL, numel)                                   \
+    ARGUMENT(KEY_OUT_NELEMS, "Out msg nelems", U64, DETAIL, out_numel)                             \
+    WORD(KEY_WAIT_ON_STREAM, "wait_on_stream")                                                     \
+    WORD(KEY_SYNC_KIND, "cuda_sync_kind")                                                          \
+    ARGUMENT(KEY_SEQUENCE_NUMBER, "Sequence number", I32, EVENT, sequence)                         \
+    ARGUMENT(KEY_COLLECTIVE_NAME, "Collective name", STRING, DETAIL, collective)                   \
+    ARGUMENT(KEY_RECORD_FUNCTION_ID, "Record function id", U32, EVENT, record_fn)                  \
+    ARGUMENT(KEY_GROUP_NAME, "Process Group Name", TEXT, DETAIL, process_group)                    \
+    ARGUMENT(KEY_GROUP_RANKS, "Process Group Ranks", TEXT, DETAIL, group_ranks)                    \
+    WORD(KEY_WAIT_ON_CORRELATION, "wait_on_cuda_event_record_corr_id")
 
-#define KEY_OF(key, text)  key,
-#define TEXT_OF(key, text) [key] = text,
+#define KEY_OF(key, ...)        key,
+#define TEXT_OF(key, text, ...) [key] = text,
 enum key {
     KEY_END, /* no key: the object ended */
-    KEYS(KEY_OF) N_WANTED_KEYS,
+    KEYS(KEY_OF, KEY_OF) N_WANTED_KEYS,
     KEY_ANY = 127, /* any other, when the numbers have run out */
     N_KEYS,
 };
 
-static const char *const wanted_keys[N_WANTED_KEYS] = {[KEY_END] = "", KEYS(TEXT_OF)};
+static const char *const wanted_keys[N_WANTED_KEYS] = {[KEY_END] = "", KEYS(TEXT_OF, TEXT_OF)};
 
 /* Guesses are kept apart by the phase of an event and by the kind of its arguments. */
 enum { N_PHASES = 8, N_CONTEXTS = N_PHASES + SPAN_OTHER + 2 };
@@ -106,10 +107,9 @@ struct kineto {
     struct kineto_part *more;
     uint32_t *name_cache;
     ARRAY(uint8_t) name_flags; /* by name id */
-    uint32_t *track_slots;     /* open addressing: track index + 1 */
-    uint32_t n_track_slots;
-    uint32_t last_track[2]; /* of the CPU, of the GPU */
-    struct map stacks;      /* hash of (pid, tid) -> index + 1 of the innermost open span */
+    struct map tracks;         /* hash of (pid, tid, whether of a GPU) -> index */
+    uint32_t last_track[2];    /* of the CPU, of the GPU */
+    struct map stacks;         /* hash of (pid, tid) -> index + 1 of the innermost open span */
     ARRAY(struct open_span) open;
     uint32_t free_open; /* list of unused slots in `open`, index + 1 */
     uint64_t n_external_is_correlation, n_external_differs;
@@ -362,74 +362,66 @@ static uint32_t read_types(struct kineto *k, bool *first)
     return type;
 }
 
-/* Arguments of communication, which few spans have. False: `key` is another one. */
-static bool read_communication_arg(struct kineto *k, struct trace_detail *detail, unsigned key)
+enum argument_type {
+    ARGUMENT_NONE,
+    ARGUMENT_U64,      /* 0: no such number */
+    ARGUMENT_U32,      /* of these the lower half */
+    ARGUMENT_I32,      /* -1: no such number */
+    ARGUMENT_I32_OR_0, /* 0: no such number */
+    ARGUMENT_COUNT,    /* int64_t; -1: no such number */
+    ARGUMENT_INT,      /* int64_t; stays as it was where there is no such number */
+    ARGUMENT_STRING,   /* the id of a string */
+    ARGUMENT_TEXT,     /* the id of a string, or of a value's raw text */
+};
+enum argument_of { OF_EVENT, OF_DETAIL, OF_MEMORY };
+
+#define EVENT  struct event
+#define DETAIL struct trace_detail
+#define MEMORY struct kineto_memory
+#define NO_ARGUMENT(key, text)
+#define ARGUMENT_AT(key, text, type, of, member)                                                   \
+    [key] = {ARGUMENT_##type, OF_##of, offsetof(of, member)},
+static const struct argument {
+    uint8_t type, of;
+    uint16_t offset;
+} arguments[N_KEYS] = {KEYS(NO_ARGUMENT, ARGUMENT_AT)};
+
+static void read_plain_arg(struct kineto *k, struct event *ev, const struct argument *argument)
 {
+    void *const structs[] = {[OF_EVENT] = ev, [OF_DETAIL] = &k->detail, [OF_MEMORY] = &k->memory};
+    void *at = (char *)structs[argument->of] + argument->offset;
     struct json *js = k->js;
     int64_t v;
-    switch (key) {
-    case KEY_SEQ:
-        detail->comm_sequence = json_read_decimal(js, 0, &v) == JSON_VALUE && v >= 0 ? v : -1;
-        return true;
-    case KEY_DTYPE:
-        detail->dtype = read_string(k);
-        return true;
-    case KEY_SRC_RANK:
-    case KEY_DST_RANK:
-        detail->peer = read_i32(js, -1);
-        return true;
-    case KEY_GROUP_SIZE:
-        detail->group_size = read_i32(js, 0);
-        return true;
-    case KEY_IN_NELEMS:
-        detail->numel = json_u64(js);
-        return true;
-    case KEY_OUT_NELEMS:
-        detail->out_numel = json_u64(js);
-        return true;
-    case KEY_COLLECTIVE_NAME:
-        detail->collective = read_string(k);
-        return true;
-    case KEY_GROUP_NAME:
-        detail->process_group = read_text(k);
-        return true;
-    case KEY_GROUP_RANKS:
-        detail->group_ranks = read_text(k);
-        return true;
-    default:
-        return false;
+    if (argument->of == OF_DETAIL)
+        k->detail_used = ev->has_detail = true;
+    switch ((enum argument_type)argument->type) {
+    case ARGUMENT_U64:
+        *(uint64_t *)at = json_u64(js);
+        break;
+    case ARGUMENT_U32:
+        *(uint32_t *)at = (uint32_t)json_u64(js);
+        break;
+    case ARGUMENT_I32:
+        *(int32_t *)at = read_i32(js, -1);
+        break;
+    case ARGUMENT_I32_OR_0:
+        *(int32_t *)at = read_i32(js, 0);
+        break;
+    case ARGUMENT_COUNT:
+        *(int64_t *)at = json_read_decimal(js, 0, &v) == JSON_VALUE && v >= 0 ? v : -1;
+        break;
+    case ARGUMENT_INT:
+        json_read_decimal(js, 0, at);
+        break;
+    case ARGUMENT_STRING:
+        *(uint32_t *)at = read_string(k);
+        break;
+    case ARGUMENT_TEXT:
+        *(uint32_t *)at = read_text(k);
+        break;
+    case ARGUMENT_NONE:
+        break;
     }
-}
-
-static bool read_memory_arg(struct kineto *k, unsigned key)
-{
-    struct json *js = k->js;
-    struct kineto_memory *memory = &k->memory;
-    int64_t *to;
-    switch (key) {
-    case KEY_ADDR:
-        memory->address = json_u64(js);
-        return true;
-    case KEY_BYTES_TAKEN:
-        to = &memory->bytes;
-        break;
-    case KEY_DEVICE_ID:
-        to = &memory->device_id;
-        break;
-    case KEY_DEVICE_TYPE:
-        to = &memory->device_type;
-        break;
-    case KEY_TOTAL_RESERVED:
-        to = &memory->reserved_bytes;
-        break;
-    case KEY_TOTAL_ALLOCATED:
-        to = &memory->allocated_bytes;
-        break;
-    default:
-        return false;
-    }
-    json_read_decimal(js, 0, to);
-    return true;
 }
 
 static void read_arg(struct kineto *k, struct event *ev, unsigned key)
@@ -438,26 +430,11 @@ static void read_arg(struct kineto *k, struct event *ev, unsigned key)
     const char *text;
     size_t len;
     int64_t v;
+    if (arguments[key].type) {
+        read_plain_arg(k, ev, &arguments[key]);
+        return;
+    }
     switch (key) {
-    case KEY_NAME:
-        ev->label = read_string(k);
-        return;
-    case KEY_CORRELATION:
-        ev->correlation = json_u64(js);
-        return;
-    case KEY_EXTERNAL_ID:
-    case KEY_EXTERNAL_ID_2021:
-        ev->external = (uint32_t)json_u64(js);
-        return;
-    case KEY_RECORD_FUNCTION_ID:
-        ev->record_fn = (uint32_t)json_u64(js);
-        return;
-    case KEY_SEQUENCE_NUMBER:
-        ev->sequence = read_i32(js, -1);
-        return;
-    case KEY_FWD_THREAD_ID:
-        ev->fwd_thread = (uint32_t)json_u64(js);
-        return;
     case KEY_INPUT_DIMS:
         if (ev->has_name && !name_is_communication(k, ev->name))
             break;
@@ -488,12 +465,6 @@ static void read_arg(struct kineto *k, struct event *ev, unsigned key)
         k->detail_used = true;
         return;
     default:
-        if (key < N_WANTED_KEYS && read_communication_arg(k, &k->detail, key)) {
-            k->detail_used = ev->has_detail = true;
-            return;
-        }
-        if (key < N_WANTED_KEYS && read_memory_arg(k, key))
-            return;
         break;
     }
     json_skip(js);
@@ -529,35 +500,14 @@ static uint32_t find_track(struct kineto *k, bool gpu, uint64_t pid, int64_t id)
     if (last < part->tracks.n && part->tracks.at[last].track.pid == pid &&
         part->tracks.at[last].track.id == id && part->tracks.at[last].track.gpu == gpu)
         return last;
-    if ((part->tracks.n + 1) * 2 > k->n_track_slots) {
-        uint32_t n_slots = k->n_track_slots ? k->n_track_slots * 2 : 64;
-        uint32_t *slots = mem_array(n_slots, sizeof *slots);
-        for (uint32_t i = 0; i < part->tracks.n; i++) {
-            const struct trace_track *track = &part->tracks.at[i].track;
-            uint64_t slot = map_mix(map_mix(track->pid * 2 + track->gpu) ^ (uint64_t)track->id);
-            while (slots[slot & (n_slots - 1)])
-                slot++;
-            slots[slot & (n_slots - 1)] = i + 1;
-        }
-        mem_free(k->track_slots);
-        k->track_slots = slots;
-        k->n_track_slots = n_slots;
-    }
-    uint64_t slot = map_mix(map_mix(pid * 2 + gpu) ^ (uint64_t)id);
-    for (;; slot++) {
-        uint32_t found = k->track_slots[slot & (k->n_track_slots - 1)];
-        if (!found)
-            break;
-        const struct trace_track *track = &part->tracks.at[found - 1].track;
-        if (track->pid == pid && track->id == id && track->gpu == gpu)
-            return k->last_track[gpu] = found - 1;
-    }
-    struct part_track fresh = {.track = {.gpu = gpu, .pid = pid, .id = id}};
-    if (part->tracks.n >= UINT32_MAX / 4)
+    uint64_t key = map_mix(map_mix(pid * 2 + gpu) ^ (uint64_t)id) | 1;
+    uint32_t index = (uint32_t)map_number(&k->tracks, key);
+    if (index >= UINT32_MAX / 4)
         mem_fail();
-    array_push(&part->tracks, fresh);
-    k->track_slots[slot & (k->n_track_slots - 1)] = (uint32_t)part->tracks.n;
-    return k->last_track[gpu] = (uint32_t)part->tracks.n - 1;
+    if (index == part->tracks.n)
+        array_push(&part->tracks,
+                   ((struct part_track){.track = {.gpu = gpu, .pid = pid, .id = id}}));
+    return k->last_track[gpu] = index;
 }
 
 /* The recorder's marks are annotations, or ops where they were made in C++. */
@@ -918,7 +868,7 @@ static int read_kineto(struct json *js, struct trace_part *part, struct dpro_err
     mem_free(k.name_cache);
     mem_free(guesses);
     strtab_fini(&k.other_keys);
-    mem_free(k.track_slots);
+    map_fini(&k.tracks);
     map_fini(&k.stacks);
     array_fini(&k.name_flags);
     array_fini(&k.open);

@@ -1,5 +1,6 @@
 /* base/json_members.c: see json_members.h. */
 #include "base/json_members.h"
+#include "base/text.h"
 
 uint32_t json_read_text(struct json_reader *r)
 {
@@ -14,7 +15,7 @@ void json_read_member(struct json_reader *r, const struct json_member *members, 
                       size_t len, void *out)
 {
     const struct json_member *member = members;
-    while (member->key && (strlen(member->key) != len || memcmp(member->key, key, len) != 0))
+    while (member->key && !text_n_is(key, len, member->key))
         member++;
     void *at = (char *)out + member->offset;
     const char *text;

@@ -49,14 +49,6 @@ static int not_hidden(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
-/* dpro profile writes under such a name and renames: the process was killed before it was done. */
-static bool half_written(const char *name)
-{
-    static const char ending[] = ".part";
-    size_t len = strlen(name), n = sizeof ending - 1;
-    return len > n && memcmp(name + len - n, ending, n) == 0;
-}
-
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
@@ -77,8 +69,10 @@ static void add_entries(struct source_list *list, const char *path, int depth, i
         struct stat st;
         char *full = mem_format("%.*s/%s", len, path, name);
         bool there = stat(full, &st) == 0;
-        bool wanted = there ? S_ISREG(st.st_mode) && !half_written(name)
-                            : strstr(name, ".json") != NULL; /* reading it says what is wrong */
+        /* dpro profile renames what it has written whole; of what is not there, such as a link that
+         * leads nowhere, reading says what is wrong */
+        bool wanted = there ? S_ISREG(st.st_mode) && !text_ends(name, ".part")
+                            : strstr(name, ".json") != NULL;
         if (wanted)
             add_source(list, full, false, attempt);
         else if (there && S_ISDIR(st.st_mode) && depth < MAX_FOLDER_DEPTH)

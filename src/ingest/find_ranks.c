@@ -112,7 +112,7 @@ static int rank_by_process(const struct trace_build *build, const struct source 
 static bool is_from_the_start(const struct source *source)
 {
     return source->reader && source->reader->flags & READER_TRANSPORT &&
-           strncmp(path_name(source->path), "net-", 4) == 0;
+           text_begins(path_name(source->path), "net-");
 }
 
 /* ---- a file's devices ---- */

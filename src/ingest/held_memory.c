@@ -139,7 +139,7 @@ static int32_t device_of(const char *text)
 {
     const char *colon = strchr(text, ':');
     long number = colon ? strtol(colon + 1, NULL, 10) : 0;
-    if (*text == '\0' || strncmp(text, "cpu", 3) == 0)
+    if (*text == '\0' || text_begins(text, "cpu"))
         return -1;
     return number >= 0 && number <= INT32_MAX ? (int32_t)number : 0;
 }
@@ -168,7 +168,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
 static bool recognise(const struct head *head)
 {
     return head->piece == HEAD_MEMBER && strcmp(head->key, "schema") == 0 &&
-           strncmp(head->text, "dpro.memory/", 12) == 0;
+           text_begins(head->text, "dpro.memory/");
 }
 
 /* ---- joining ---- */

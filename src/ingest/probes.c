@@ -156,8 +156,7 @@ static void read_ways(struct json_reader *r, void *out UNUSED, size_t offset UNU
     struct reading *reading = r->arg;
     JSON_KEYS (r->js, json_open(r->js, '{'), key, len) {
         unsigned way = 0;
-        while (way < DPRO_N_COMPUTINGS &&
-               (strlen(probe_way_name(way)) != len || memcmp(probe_way_name(way), key, len) != 0))
+        while (way < DPRO_N_COMPUTINGS && !text_n_is(key, len, probe_way_name(way)))
             way++;
         if (way < DPRO_N_COMPUTINGS)
             read_measured(r, &reading->ways[way]);
@@ -316,7 +315,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
 static bool recognise(const struct head *head)
 {
     return head->piece == HEAD_MEMBER && strcmp(head->key, "schema") == 0 &&
-           strncmp(head->text, SCHEMA, strlen(SCHEMA)) == 0;
+           text_begins(head->text, SCHEMA);
 }
 
 /* One rank measures for all. */

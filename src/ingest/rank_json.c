@@ -314,7 +314,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     part->process.pid = facts.pid;
     part->process.host = facts.host;
     part->process.backend = facts.backend;
-    part->process.of_job = strncmp(strtab_get(&part->names, facts.schema), "dpro.job/", 9) == 0;
+    part->process.of_job = text_begins(strtab_get(&part->names, facts.schema), "dpro.job/");
     recording->boot_id = facts.boot_id;
     recording->device = facts.device;
     recording->device_name = facts.device_name;
@@ -331,7 +331,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
 static bool recognise(const struct head *head)
 {
     return head->piece == HEAD_MEMBER && strcmp(head->key, "schema") == 0 &&
-           (strncmp(head->text, "dpro.rank/", 10) == 0 || strncmp(head->text, "dpro.job/", 9) == 0);
+           (text_begins(head->text, "dpro.rank/") || text_begins(head->text, "dpro.job/"));
 }
 
 /* What a rank's recorder says of it goes to the rank. */

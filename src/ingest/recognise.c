@@ -37,8 +37,7 @@ const char *head_field(const struct head *head, const char *key)
 
 bool head_begins(const struct head *head, const char *text)
 {
-    size_t len = strlen(text);
-    return head->piece == HEAD_BYTES && head->n_bytes > len && memcmp(head->bytes, text, len) == 0;
+    return head->piece == HEAD_BYTES && text_n_begins(head->bytes, head->n_bytes, text);
 }
 
 /* Shows the readers a piece; whether one knows it. */

@@ -69,15 +69,9 @@ static int numbered(const char *name, const char *word)
     return number;
 }
 
-static bool ends_in(const char *name, const char *end)
-{
-    size_t len = strlen(name), n = strlen(end);
-    return len > n && strcmp(name + len - n, end) == 0;
-}
-
 static bool is_host(const char *name)
 {
-    return strncmp(name, "host", 4) == 0 && name[4] != '\0';
+    return text_begins(name, "host") && name[4] != '\0';
 }
 
 static const char *copy_text(struct dpro_recording *recording, const struct trace_part *part,
@@ -227,8 +221,8 @@ static int list_entries(struct dpro_recording *recording, DIR *folder, const cha
     snprintf(prefix, sizeof prefix, "net-%s-", host);
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         const char *name = entry->d_name;
-        bool here = strncmp(name, prefix, strlen(prefix)) == 0;
-        if (strncmp(name, "net-", 4) == 0 && (ends_in(name, ".log") || ends_in(name, ".log.old")))
+        bool here = text_begins(name, prefix);
+        if (text_begins(name, "net-") && (text_ends(name, ".log") || text_ends(name, ".log.old")))
             array_push(&recording->logs,
                        ((struct log){arena_format(&recording->arena, "%s/%s", path, name),
                                      here ? (pid_t)atoi(name + strlen(prefix)) : 0}));
@@ -340,7 +334,8 @@ size_t dpro_recording_n_logs(const struct dpro_recording *recording)
 {
     size_t n = 0;
     for (size_t i = 0; i < recording->logs.n; i++)
-        n += ends_in(recording->logs.at[i].path, ".log"); /* not .log.old, the older half of one */
+        n +=
+            text_ends(recording->logs.at[i].path, ".log"); /* not .log.old, the older half of one */
     return n;
 }
 

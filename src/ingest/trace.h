@@ -14,6 +14,7 @@
 #include "base/arena.h"
 #include "base/array.h"
 #include "base/strtab.h"
+#include "base/text.h"
 #include "ingest/allocator_history.h"
 #include "ingest/horovod/rounds.h"
 #include "ingest/rank_json.h"

@@ -358,7 +358,7 @@ static void survey_queues(struct walker *w)
         const struct local_op *op = &rank->ops.at[o];
         if (!local_on_thread(rank, o))
             continue;
-        bool cuda = strncmp(strtab_get(rank->names, op->name), "cu", 2) == 0;
+        bool cuda = text_begins(strtab_get(rank->names, op->name), "cu");
         for (uint32_t slice = rank->slices.at[op->slice].launch; slice != NO_ID;
              slice = rank->slices.at[slice].next) {
             uint32_t work = rank->op_of_slice[slice];

@@ -7,7 +7,7 @@
 
 static bool packs(const char *type)
 {
-    return strncmp(type, "Concat", strlen("Concat")) == 0 || strcmp(type, "Pack") == 0;
+    return text_begins(type, "Concat") || strcmp(type, "Pack") == 0;
 }
 
 /* Nodes that hand on what they take. */

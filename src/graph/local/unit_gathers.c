@@ -12,7 +12,7 @@ static bool is_named(const struct rank_build *rank, uint32_t span, const char *n
 {
     const char *is = strtab_get(rank->names, rank->trace->spans[span].name);
     size_t len = strlen(name);
-    return strncmp(is, name, len) == 0 && (is[len] == '\0' || strncmp(is + len, " (", 2) == 0);
+    return strncmp(is, name, len) == 0 && (is[len] == '\0' || text_begins(is + len, " ("));
 }
 
 uint32_t build_gather_of(const struct rank_build *rank, uint32_t span, bool *copies_out)
@@ -41,7 +41,7 @@ bool build_unit_mark(const struct rank_build *rank, uint32_t span, enum unit_mar
     static const char prefetch[] = "FSDP::backward_prefetch for ";
     const struct recording *recording = rank->trace->recording;
     const char *is = strtab_get(rank->names, rank->trace->spans[span].name);
-    if (strncmp(is, "FSDP::", 6) != 0)
+    if (!text_begins(is, "FSDP::"))
         return false;
     for (int m = 0; m < N_UNIT_MARKS; m++)
         if (names[m] && is_named(rank, span, names[m])) {
@@ -49,7 +49,7 @@ bool build_unit_mark(const struct rank_build *rank, uint32_t span, enum unit_mar
             *unit = recorded_unit_of(rank->names, rank->trace, span);
             return *unit != NO_ID;
         }
-    if (strncmp(is, prefetch, sizeof prefetch - 1) != 0)
+    if (!text_begins(is, prefetch))
         return false;
     *mark = UNIT_PREFETCHED;
     for (*unit = 0; *unit < recording->buckets.n; ++*unit)

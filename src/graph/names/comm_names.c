@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+#include "base/text.h"
 #include "graph/names/collective_kinds.h"
 
 struct part {
@@ -200,15 +201,13 @@ static bool is_collective(struct part function)
 bool name_fits(const char *name, size_t len, const char *pattern)
 {
     struct part text = {name, len};
-    size_t n;
     switch (*pattern) {
     case '*':
         return holds(text, pattern + 1);
     case '=':
         return begins(text, pattern + 1) && len == strlen(pattern + 1);
     case '$':
-        n = strlen(pattern + 1);
-        return len >= n && memcmp(name + len - n, pattern + 1, n) == 0;
+        return text_n_ends(name, len, pattern + 1);
     default:
         return begins(text, pattern);
     }

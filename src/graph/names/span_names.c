@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "graph/names/comm_names.h"
 
 /* A pattern is how a name begins; "=word": it is that; "*word": it holds that; "$word": it ends so.
@@ -65,11 +66,6 @@ static const struct row calls[] = {
     {0},
 };
 
-static bool starts(const char *name, const char *prefix)
-{
-    return strncmp(name, prefix, strlen(prefix)) == 0;
-}
-
 static uint32_t classes_of(const struct row *row, const char *name, size_t len)
 {
     uint32_t classes = 0;
@@ -87,11 +83,11 @@ uint32_t name_classify(const char *name, size_t len)
     if (class)
         return class;
     class = classes_of(names, name, len);
-    if (starts(name, "cuda"))
+    if (text_begins(name, "cuda"))
         class |= classes_of(calls, name + 4, len - 4);
-    else if (starts(name, "hip"))
+    else if (text_begins(name, "hip"))
         class |= classes_of(calls, name + 3, len - 3);
-    else if (starts(name, "cu") && isupper((unsigned char)name[2]))
+    else if (text_begins(name, "cu") && isupper((unsigned char)name[2]))
         class |= classes_of(calls, name + 2, len - 2);
     if (comm_name_of_kernel(name, len, &kernel))
         class |= NAME_COMM_KERNEL;

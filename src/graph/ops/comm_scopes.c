@@ -62,7 +62,7 @@ bool build_communicates(const struct rank_build *rank, uint32_t slice)
     if (rank->classes[span->name] & NAME_COMM_KERNEL)
         return true;
     const char *name = strtab_get(rank->names, span->name);
-    if (strncmp(name, "triton_", strlen("triton_")) == 0) /* Inductor's: computation */
+    if (text_begins(name, "triton_")) /* Inductor's: computation */
         return false;
     uint32_t scope = scope_of_work(rank, slice);
     return scope != NO_ID && !map_get(&rank->named_scopes, scope + UINT64_C(1), NULL);

@@ -11,7 +11,7 @@ static inline const char *dfg_type(const struct rank_build *rank, uint32_t node)
 
 static inline bool dfg_type_starts(const struct rank_build *rank, uint32_t node, const char *prefix)
 {
-    return strncmp(dfg_type(rank, node), prefix, strlen(prefix)) == 0;
+    return text_begins(dfg_type(rank, node), prefix);
 }
 
 /* The node that an op runs; NO_ID: none. */

@@ -8,11 +8,6 @@
 #include "graph/names/collective_kinds.h"
 #include "graph/ops/framework_graph.h"
 
-static bool starts(const char *text, const char *prefix)
-{
-    return strncmp(text, prefix, strlen(prefix)) == 0;
-}
-
 enum node_flag {
     NODE_GRADIENT = 1, /* differentiates */
     NODE_COMM = 2,     /* communicates with other processes */
@@ -35,7 +30,8 @@ static bool is_gradient(const char *name)
 {
     for (const char *at = name; (at = strstr(at, "gradient")) != NULL; at++)
         if ((at == name || at[-1] == '/') &&
-            (starts(at, "gradient_tape/") || starts(at, "gradients/") || starts(at, "gradients_")))
+            (text_begins(at, "gradient_tape/") || text_begins(at, "gradients/") ||
+             text_begins(at, "gradients_")))
             return true;
     return false;
 }
@@ -44,8 +40,9 @@ static bool communicates(const struct rank_build *rank, uint32_t node)
 {
     const char *type = dfg_type(rank, node);
     const char *key = strtab_get(rank->names, rank->trace->dfg_nodes[node].key);
-    return name_collective_type(type) || starts(type, "Horovod") ||
-           starts(type, "BytepsPushPull") || (starts(type, "_Send") && trace_key_leaves_task(key));
+    return name_collective_type(type) || text_begins(type, "Horovod") ||
+           text_begins(type, "BytepsPushPull") ||
+           (text_begins(type, "_Send") && trace_key_leaves_task(key));
 }
 
 static void mark(struct marker *m, uint32_t node, uint8_t flag)

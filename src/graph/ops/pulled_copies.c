@@ -22,7 +22,7 @@ void build_find_stores(const struct rank_build *rank, struct map *stored_ns)
         const char *name = strtab_get(rank->names, spans[i].name);
         if ((rank->classes[spans[i].name] & NAME_EXCHANGE) && strstr(name, "Pull"))
             array_push(&pulls, i);
-        else if (spans[i].kind == SPAN_CPU_OP && strncmp(name, "Copy", 4) == 0)
+        else if (spans[i].kind == SPAN_CPU_OP && text_begins(name, "Copy"))
             array_push(&copies, i);
     }
     if (pulls.n > 0 && copies.n >= pulls.n) {

@@ -72,7 +72,7 @@ static bool copies_to_peer(const struct rank_build *rank, const struct trace_spa
 {
     const char *name = strtab_get(rank->names, span->name);
     return span->kind == SPAN_MEMCPY &&
-           (strncmp(name, "Memcpy PtoP", 11) == 0 || strncmp(name, "MemcpyP2P", 9) == 0);
+           (text_begins(name, "Memcpy PtoP") || text_begins(name, "MemcpyP2P"));
 }
 
 static void classify(const struct rank_build *rank, struct local_op *op)

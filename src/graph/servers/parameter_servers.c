@@ -203,10 +203,10 @@ static void list_tasks(struct servers *servers, const struct served *served, uin
 static enum sort sort_of(const struct rank_build *server, const struct trace_span *span)
 {
     const char *name = strtab_get(server->names, span->name);
-    if (span->kind != SPAN_CPU_OP || strncmp(name, "MX", 2) == 0 ||
-        strcmp(name, "WaitForVar") == 0 || strcmp(name, "DeleteVariable") == 0)
+    if (span->kind != SPAN_CPU_OP || text_begins(name, "MX") || strcmp(name, "WaitForVar") == 0 ||
+        strcmp(name, "DeleteVariable") == 0)
         return N_SORTS;
-    if (strncmp(name, "Copy", 4) == 0)
+    if (text_begins(name, "Copy"))
         return SORT_COPY;
     return server->classes[span->name] & NAME_UPDATE_NODE ? SORT_UPDATE : SORT_SUM;
 }

@@ -48,7 +48,7 @@ static void name_tensor(const struct source *source, uint32_t index, char name[N
     bool parts = false;
     for (size_t i = 0; i < timeline->tensors.n; i++)
         parts |= timeline->tensors.at[i].name == t->name && timeline->tensors.at[i].partition > 0;
-    if (strncmp(raw, prefix, strlen(prefix)) == 0)
+    if (text_begins(raw, prefix))
         raw += strlen(prefix);
     int len = snprintf(name, NAME_BYTES, "%.900s", raw);
     if (parts)

@@ -142,7 +142,7 @@ bool timeline_recognise(const struct head *head)
         return false;
     const char *name = head_field(head, "name"), *label = head_field(head, "args.name");
     for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
-        if (strncmp(name, names[i], strlen(names[i])) == 0)
+        if (text_begins(name, names[i]))
             return true;
     return (label && strstr(label, "HorovodAllreduce")) ||
            head_field(head, "args.start_time_since_epoch_in_micros");

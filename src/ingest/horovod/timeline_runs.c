@@ -33,11 +33,6 @@ static const struct timeline_interval nothing = {INT64_MIN, INT64_MIN};
 
 /* ---- names ---- */
 
-static bool starts(const char *name, const char *prefix)
-{
-    return strncmp(name, prefix, strlen(prefix)) == 0;
-}
-
 /* What Horovod calls an operation as a whole. */
 static bool is_operation(const char *name)
 {
@@ -82,7 +77,7 @@ static enum timeline_stage stage_of(const char *name, enum timeline_writer write
         name = dot ? dot + 1 : name;
         at = byteps_stages;
     }
-    while (!(at->begins_so ? starts(name, at->name) : strcmp(name, at->name) == 0))
+    while (!(at->begins_so ? text_begins(name, at->name) : strcmp(name, at->name) == 0))
         at++;
     return at->stage;
 }
@@ -288,7 +283,7 @@ static void read_whole_stage(struct timeline_reading *r, const struct timeline_e
     uint32_t tensor = find_tensor(r, e);
     struct timeline_tensor *t = &r->timeline->tensors.at[tensor];
     const char *plain = name_of(r, e->pid.name), *key = name_of(r, e->tid.name);
-    if (starts(plain, "Comm."))
+    if (text_begins(plain, "Comm."))
         t->name = part_intern(r->part, plain + strlen("Comm."), strlen(plain) - strlen("Comm."));
     uint64_t part_key = e->tid.number;
     bool has_key = !e->tid.name || json_unsigned(key, strlen(key), &part_key) == JSON_VALUE;
@@ -303,7 +298,7 @@ static void learn_writer(struct timeline_reading *r, const struct timeline_event
     if (r->known_writer || (e->ph != 'B' && e->ph != 'X'))
         return;
     r->known_writer = true;
-    if (e->ph == 'X' && starts(name_of(r, e->name), "Comm.")) {
+    if (e->ph == 'X' && text_begins(name_of(r, e->name), "Comm.")) {
         r->timeline->writer = TIMELINE_BYTEPS;
         r->timeline->on_epoch = true;
     }

@@ -11,12 +11,6 @@
 #include "ingest/trace.h"
 #include "ingest/transport/ps.h"
 
-static bool ends(const char *text, const char *suffix)
-{
-    size_t len = strlen(text), n = strlen(suffix);
-    return len >= n && strcmp(text + len - n, suffix) == 0;
-}
-
 /* What is fed, and what BatchNorm keeps by itself. */
 static bool is_parameter(const char *name)
 {
@@ -24,7 +18,7 @@ static bool is_parameter(const char *name)
                                          "label",        "moving_mean", "moving_var",
                                          "running_mean", "running_var"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (ends(name, others[i]))
+        if (text_ends(name, others[i]))
             return false;
     return true;
 }
@@ -42,7 +36,7 @@ static bool names_keys(const struct dpro_trace *trace, const struct trace_rank *
 {
     for (uint32_t i = 0; i < rank->n_spans; i++) {
         const char *name = strtab_get(&trace->names, rank->spans[i].name);
-        if (strncmp(name, "MXKVStorePush", 13) == 0 && ends(name, "Ex"))
+        if (text_begins(name, "MXKVStorePush") && text_ends(name, "Ex"))
             return true;
     }
     return false;
@@ -79,7 +73,7 @@ static uint64_t input_bytes(const struct dpro_trace *trace, const struct trace_r
     for (uint32_t i = 0; i < node->n_inputs; i++) {
         const struct dfg_node *input =
             &rank->dfg_nodes[rank->dfg_inputs[node->first_input + i].node];
-        if (!ends(strtab_get(&trace->names, input->name), suffix))
+        if (!text_ends(strtab_get(&trace->names, input->name), suffix))
             continue;
         for (size_t k = 0; k < keys->n; k++)
             if (names->at[k].id == input->name)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "ingest/load.h"
 #include "ingest/mxnet/mxnet.h"
 #include "ingest/readers.h"
 
@@ -36,7 +37,7 @@ struct mxnet {
 /* A push, a pull, or both of a key: it lasts until the servers have answered. */
 static bool is_exchange(const char *name)
 {
-    return strncmp(name, "KVStoreDist", 11) == 0 && (strstr(name, "Push") || strstr(name, "Pull"));
+    return text_begins(name, "KVStoreDist") && (strstr(name, "Push") || strstr(name, "Pull"));
 }
 
 static uint8_t read_category(struct mxnet *m)
@@ -183,12 +184,6 @@ static bool recognise(const struct head *head)
     return label && strcmp(label, "cpu/0") == 0;
 }
 
-static const char *file_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* MXNet writes the profile of server k to rank<k>_<name>, which says rank k: that of the worker
  * has exchanges with servers in it. */
 static void tell_servers(struct trace_build *build)
@@ -196,7 +191,7 @@ static void tell_servers(struct trace_build *build)
     EACH (struct source, source, build->list) {
         bool serves = source->reader == &mxnet_reader && source_usable(source) &&
                       source->rank >= 0 && source->part.details.n == 0 &&
-                      strncmp(file_name(source->path), "rank", 4) == 0;
+                      text_begins(path_name(source->path), "rank");
         for (size_t k = 0; k < build->list.n && serves; k++) {
             const struct source *other = &build->list.at[k];
             char name[NET_PROCESS_TEXT];

@@ -42,12 +42,6 @@ static void add_input(struct grapher *g, uint32_t node, bool control)
     g->part->dfg_nodes.at[g->part->dfg_nodes.n - 1].n_inputs++;
 }
 
-static bool starts(const char *text, size_t len, const char *prefix)
-{
-    size_t n = strlen(prefix);
-    return len >= n && memcmp(text, prefix, n) == 0;
-}
-
 /* ---- the mirror image ---- */
 
 /* Ops whose gradient only changes the shape share one. */
@@ -110,7 +104,7 @@ static void finish(struct grapher *g)
     bool backward = false;
     for (size_t i = 0; i < g->part->dfg_nodes.n && !backward; i++) {
         const char *type = strtab_get(&g->part->names, g->part->dfg_nodes.at[i].type);
-        backward = starts(type, strlen(type), "_backward_");
+        backward = text_begins(type, "_backward_");
     }
     g->part->graph = backward ? GRAPH_AS_RUN : GRAPH_MIRRORED;
     if (!backward && g->part->dfg_nodes.n > 0)
@@ -145,10 +139,10 @@ static void read_line(struct grapher *g, const char *line, size_t len, bool *in_
         line++;
         len--;
     }
-    if (starts(line, len, "Variable:") && len > 9) {
+    if (text_n_begins(line, len, "Variable:") && len > 9) {
         add_node(g, part_intern(g->part, line + 9, len - 9), part_intern(g->part, "Variable", 8));
         *in_node = false;
-    } else if (starts(line, len, "Op:")) {
+    } else if (text_n_begins(line, len, "Op:")) {
         const char *comma = memmem(line, len, ", Name=", 7);
         *in_node = comma != NULL;
         if (comma) {
@@ -158,9 +152,9 @@ static void read_line(struct grapher *g, const char *line, size_t len, bool *in_
         } else {
             g->part->losses.n_broken_records++;
         }
-    } else if (*in_node && starts(line, len, "arg[")) {
+    } else if (*in_node && text_n_begins(line, len, "arg[")) {
         read_input(g, line, len, false);
-    } else if (*in_node && starts(line, len, "cdep[")) {
+    } else if (*in_node && text_n_begins(line, len, "cdep[")) {
         read_input(g, line, len, true);
     }
 }

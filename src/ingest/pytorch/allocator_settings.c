@@ -194,7 +194,7 @@ static bool places_nothing(const char *key)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(key, keys[i]) == 0)
             return true;
-    return strncmp(key, "pinned_", 7) == 0;
+    return text_begins(key, "pinned_");
 }
 
 static int take_value(struct parser *p, const char *key)

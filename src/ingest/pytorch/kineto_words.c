@@ -2,10 +2,6 @@
  * by search, since each is looked at once. */
 #include "ingest/pytorch/kineto_words.h"
 
-#include <string.h>
-
-#include "base/json.h"
-
 static bool contains(const char *text, size_t len, const char *word)
 {
     return memmem(text, len, word, strlen(word)) != NULL;
@@ -43,16 +39,10 @@ bool kineto_is_communication(const char *name, size_t len)
 bool kineto_module(const char *name, size_t *len)
 {
     static const char mark[] = "dpro.module:";
-    if (*len < sizeof mark - 1 || memcmp(name, mark, sizeof mark - 1) != 0)
+    if (!text_n_begins(name, *len, mark))
         return false;
     *len -= sizeof mark - 1;
     return true;
-}
-
-static bool ends_with(const char *text, size_t len, const char *end)
-{
-    size_t n = strlen(end);
-    return len >= n && memcmp(text + len - n, end, n) == 0;
 }
 
 enum span_kind kineto_category(const char *cat, size_t len, uint8_t *flow)
@@ -91,7 +81,7 @@ enum span_kind kineto_category(const char *cat, size_t len, uint8_t *flow)
             return categories[i].kind;
         }
     *flow = FLOW_NONE;
-    bool calls = ends_with(cat, len, "_runtime") || ends_with(cat, len, "_driver");
+    bool calls = text_n_ends(cat, len, "_runtime") || text_n_ends(cat, len, "_driver");
     return calls ? SPAN_RUNTIME : SPAN_OTHER;
 }
 

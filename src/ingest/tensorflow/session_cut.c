@@ -160,7 +160,7 @@ static void add_wait(struct cutting *c, const struct wait *wait)
         span.track = session_inbox(part, OF_WAITS, key);
         detail.process_group = part_intern(part, key, strlen(key));
         detail.bytes = bytes;
-    } else if (strncmp(type, "Collective", 10) == 0) {
+    } else if (text_begins(type, "Collective")) {
         if (map_get(&c->profiled, from->name + UINT64_C(1), NULL))
             return;
         span.kind = SPAN_COLLECTIVE;

@@ -247,7 +247,7 @@ static void find_receivers(struct splitter *s)
         const char *type = strtab_get(&from->names, node->type);
         if (node->key && strstr(type, "Recv"))
             map_set(&s->receivers, node->key, node->name);
-        if (node->key && node->name && strncmp(type, "Collective", 10) == 0)
+        if (node->key && node->name && text_begins(type, "Collective"))
             map_set(&s->groups, node->name, node->key);
     }
 }

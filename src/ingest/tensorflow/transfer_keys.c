@@ -12,7 +12,7 @@ bool trace_key_leaves_task(const char *key)
         send--;
     size_t len = strcspn(send, " "), task = 0;
     for (size_t i = 0; i < len; i++)
-        if (strncmp(send + i, "/device:", 8) == 0)
+        if (text_begins(send + i, "/device:"))
             task = i;
     return task > 0 && strncmp(send, recv + 1, task) != 0;
 }

@@ -51,18 +51,18 @@ struct line {
 static bool line_is_wanted(const struct xplane_plane *plane, const struct line *line)
 {
     if (plane->kind == PLANE_XLA)
-        return xplane_is(line->name, line->name_len, "XLA Ops") ||
-               xplane_is(line->name, line->name_len, "XLA Modules") ||
-               xplane_is(line->name, line->name_len, "Steps");
-    return plane->kind != PLANE_GPU || xplane_starts(line->name, line->name_len, "Stream #") ||
+        return text_n_is(line->name, line->name_len, "XLA Ops") ||
+               text_n_is(line->name, line->name_len, "XLA Modules") ||
+               text_n_is(line->name, line->name_len, "Steps");
+    return plane->kind != PLANE_GPU || text_n_begins(line->name, line->name_len, "Stream #") ||
            line->name_len == 0;
 }
 
 /* Threads of the executor and of the collectives' executor have a pool's name and a number. */
 static bool is_pool(const struct line *line)
 {
-    return xplane_starts(line->name, line->name_len, "tf_") ||
-           xplane_starts(line->name, line->name_len, "collective_ops");
+    return text_n_begins(line->name, line->name_len, "tf_") ||
+           text_n_begins(line->name, line->name_len, "collective_ops");
 }
 
 static uint32_t find_track(struct xplane *x, const struct xplane_plane *plane,
@@ -162,9 +162,9 @@ static void add_xla(struct xplane *x, const struct xplane_plane *plane, const st
                         .line = line->id,
                         .name = meta->name};
     if (plane->kind == PLANE_XLA) {
-        op.whole = !xplane_is(line->name, line->name_len, "XLA Ops");
+        op.whole = !text_n_is(line->name, line->name_len, "XLA Ops");
         op.hlo = op.whole ? 0 : meta->type;
-        if (xplane_is(line->name, line->name_len, "Steps"))
+        if (text_n_is(line->name, line->name_len, "Steps"))
             op.program = XLA_STEPS;
         else if (op.whole)
             op.program = XLA_STEPS + 1 + (uint64_t)meta->name;
@@ -182,7 +182,7 @@ static void add_span(struct xplane *x, const struct xplane_plane *plane, struct 
     int64_t start = 0, end = 0;
     bool may_call = meta->use == USE_MAYBE_CALL || meta->use == USE_MARK;
     bool calls = may_call && event->has[STAT_CORRELATION];
-    bool of_input = meta->use == USE_RUN && xplane_starts(line->name, line->name_len, "tf_data");
+    bool of_input = meta->use == USE_RUN && text_n_begins(line->name, line->name_len, "tf_data");
     bool is_xla = meta->use == USE_XLA ||
                   (meta->use == USE_MARK && event->has[STAT_HLO_OP] && event->has[STAT_DEVICE]);
     if (is_xla && plane->kind != PLANE_XLA && plane->kind != PLANE_HOST)

@@ -102,16 +102,5 @@ struct xplane_event {
     bool has[N_STATS];
 };
 
-static inline bool xplane_starts(const char *text, size_t len, const char *prefix)
-{
-    size_t n = strlen(prefix);
-    return len >= n && memcmp(text, prefix, n) == 0;
-}
-
-static inline bool xplane_is(const char *text, size_t len, const char *word)
-{
-    return len == strlen(word) && memcmp(text, word, len) == 0;
-}
-
 /* xplane_names.c: the first pass over a plane: what it is and what things are called in it. */
 void xplane_read_names(struct xplane *x, const struct pb_field *message);

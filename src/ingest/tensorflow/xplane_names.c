@@ -52,27 +52,27 @@ static size_t node_length(const char *name, size_t len)
 static unsigned use_on_host(const char *name, size_t len, size_t node_len)
 {
     for (size_t i = 0; i < sizeof session_uses / sizeof *session_uses; i++)
-        if (xplane_is(name, len, session_uses[i].name))
+        if (text_n_is(name, len, session_uses[i].name))
             return session_uses[i].use;
     if (node_len) {
         const char *type = name + node_len + 1;
         size_t type_len = len - node_len - 1;
-        return xplane_starts(type, type_len, "Collective") &&
-                       !xplane_starts(type, type_len, "CollectiveInitialize") &&
-                       !xplane_starts(type, type_len, "CollectiveAssignGroup")
+        return text_n_begins(type, type_len, "Collective") &&
+                       !text_n_begins(type, type_len, "CollectiveInitialize") &&
+                       !text_n_begins(type, type_len, "CollectiveAssignGroup")
                    ? USE_COLLECTIVE
                    : USE_OP;
     }
-    if (xplane_is(name, len, "FunctionRun"))
+    if (text_n_is(name, len, "FunctionRun"))
         return USE_RUN;
-    return memchr(name, ':', len) || xplane_starts(name, len, "Memory") ? USE_MAYBE_CALL : USE_MARK;
+    return memchr(name, ':', len) || text_n_begins(name, len, "Memory") ? USE_MAYBE_CALL : USE_MARK;
 }
 
 static enum use use_on_gpu(const char *name, size_t len)
 {
-    if (xplane_starts(name, len, "Memcpy"))
+    if (text_n_begins(name, len, "Memcpy"))
         return USE_MEMCPY;
-    return xplane_starts(name, len, "Memset") ? USE_MEMSET : USE_KERNEL;
+    return text_n_begins(name, len, "Memset") ? USE_MEMSET : USE_KERNEL;
 }
 
 /* Of a device's plane the name may be all of the instruction's text, a shorter one beside it. */
@@ -88,7 +88,7 @@ static void add_meta(struct xplane *x, struct xplane_plane *plane, uint64_t id,
         node_len = node_length(name, len);
         meta.use = (uint8_t)use_on_host(name, len, node_len);
         plane->in_session |= meta.use == USE_MOMENT + MOMENT_RUN || meta.use == USE_RUN_WHOLE;
-        x->is_jax |= xplane_starts(name, len, "PjitFunction(");
+        x->is_jax |= text_n_begins(name, len, "PjitFunction(");
         break;
     case PLANE_XLA:
         meta.use = USE_XLA;
@@ -134,9 +134,9 @@ static void add_stat(struct xplane *x, struct xplane_plane *plane, uint64_t id, 
     enum stat stat = STAT_OTHER;
     uint32_t n_devices = plane->kind == PLANE_HOST ? count_devices(name, len) : 0;
     x->xla.n_devices_named = MAX(x->xla.n_devices_named, n_devices);
-    x->is_jax |= plane->kind == PLANE_VERSIONS && xplane_is(name, len, "jax_version");
+    x->is_jax |= plane->kind == PLANE_VERSIONS && text_n_is(name, len, "jax_version");
     for (unsigned s = 1; s < N_STATS; s++)
-        if (xplane_is(name, len, stat_names[s]))
+        if (text_n_is(name, len, stat_names[s]))
             stat = s;
     plane->has_calls |= stat == STAT_CORRELATION;
     if (stat != STAT_OTHER)
@@ -169,7 +169,7 @@ static bool read_device(struct xplane_plane *plane, const char *name, size_t len
                         const char *prefix)
 {
     size_t i = strlen(prefix);
-    if (!xplane_starts(name, len, prefix) || i == len || len - i > 9)
+    if (!text_n_begins(name, len, prefix) || i == len || len - i > 9)
         return false;
     for (; i < len && name[i] >= '0' && name[i] <= '9'; i++)
         plane->device = plane->device * 10 + (uint64_t)(name[i] - '0');
@@ -188,12 +188,12 @@ static void name_plane(struct xplane *x, struct xplane_plane *plane, const char 
                   {"/host:metadata", PLANE_VERSIONS}};
     plane->device = 0;
     for (size_t i = 0; i < sizeof planes / sizeof *planes; i++)
-        if (xplane_is(name, len, planes[i].name))
+        if (text_n_is(name, len, planes[i].name))
             plane->kind = planes[i].kind;
     if (read_device(plane, name, len, "/device:TPU:")) {
         plane->kind = PLANE_XLA;
         x->has_devices = true;
-    } else if (xplane_starts(name, len, "/device:GPU:")) {
+    } else if (text_n_begins(name, len, "/device:GPU:")) {
         plane->kind = PLANE_GPU;
         plane->device = 0;
         read_device(plane, name, len, "/device:GPU:");

@@ -8,6 +8,7 @@
 #include <strings.h>
 #include <sys/socket.h>
 
+#include "base/text.h"
 #include "ingest/transport/transport.h"
 #include "tracer/record.h"
 
@@ -128,8 +129,7 @@ const char *net_call_name(uint8_t call)
 uint8_t net_call_find(const char *name, size_t len)
 {
     uint8_t call = N_CALLS - 1;
-    while (call > 0 &&
-           (strlen(call_names[call]) != len || memcmp(call_names[call], name, len) != 0))
+    while (call > 0 && !text_n_is(name, len, call_names[call]))
         call--;
     return call;
 }

@@ -17,7 +17,7 @@ static const int64_t SLACK_NS = 200000;
 static bool is_exchange(const struct dpro_trace *trace, const struct trace_span *span)
 {
     return span->kind == SPAN_ANNOTATION && span->detail != NO_ID &&
-           strncmp(strtab_get(&trace->names, span->name), "KVStoreDist", 11) == 0;
+           text_begins(strtab_get(&trace->names, span->name), "KVStoreDist");
 }
 
 struct request {

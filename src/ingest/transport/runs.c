@@ -15,7 +15,7 @@ void runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, co
     for (uint32_t i = 0; i < rank->n_spans; i++) {
         const struct trace_span *span = &rank->spans[i];
         if (span->kind != SPAN_ANNOTATION ||
-            strncmp(strtab_get(&trace->names, span->name), prefix, strlen(prefix)) != 0)
+            !text_begins(strtab_get(&trace->names, span->name), prefix))
             continue;
         struct run run = {
             span->start_ns, span->start_ns + span->dur_ns, rank->tracks[span->track].id, i, NO_ID,
@@ -64,7 +64,7 @@ void runs_find_calls(const struct dpro_trace *trace, const struct trace_rank *ra
     call_array calls = {0}, asked = {0};
     for (uint32_t i = 0; i < rank->n_spans; i++)
         if (rank->spans[i].kind == SPAN_CPU_OP &&
-            strncmp(strtab_get(&trace->names, rank->spans[i].name), "c10d::", 6) == 0)
+            text_begins(strtab_get(&trace->names, rank->spans[i].name), "c10d::"))
             add_call(rank, i, NULL, &calls);
     for (size_t r = 0; r < runs->n; r++)
         add_call(rank, runs->at[r].span, &runs->at[r], &asked);
@@ -93,7 +93,7 @@ uint32_t recorded_unit_of(const struct strtab *names, const struct trace_rank *r
     const struct recording *recording = rank->recording;
     for (uint32_t up = span; recording && up != NO_ID; up = rank->spans[up].parent) {
         const char *name = strtab_get(names, rank->spans[up].name);
-        if (strncmp(name, "FSDP::", 6) != 0)
+        if (!text_begins(name, "FSDP::"))
             continue;
         const char *open = strchr(name, '('), *close = open ? strrchr(open, ')') : NULL;
         const char *unit = open && close ? open + 1 : "";

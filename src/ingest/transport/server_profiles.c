@@ -20,7 +20,7 @@ static int64_t *list_ends(const struct dpro_trace *trace, const struct trace_ran
     *n = 0;
     EACH_OF (const struct trace_span, span, profile->spans, profile->n_spans) {
         const char *name = strtab_get(&trace->names, span->name);
-        if (span->kind == SPAN_CPU_OP && strncmp(name, "MX", 2) != 0 &&
+        if (span->kind == SPAN_CPU_OP && !text_begins(name, "MX") &&
             strcmp(name, "WaitForVar") != 0 && strcmp(name, "DeleteVariable") != 0)
             ends[(*n)++] = span->start_ns + span->dur_ns;
     }

@@ -151,11 +151,10 @@ static void read_process(struct trace_part *part, const char *mark, size_t size)
     static const char says[] = "process ", rank[] = "rank";
     char text[64] = "", *name = text + sizeof says - 1;
     memcpy(text, mark, MIN(size, sizeof text) - 1);
-    if (part->process.has_rank || strncmp(text, says, sizeof says - 1) != 0)
+    if (part->process.has_rank || !text_begins(text, says))
         return;
-    long process = strncmp(name, rank, sizeof rank - 1) == 0
-                       ? strtol(name + sizeof rank - 1, NULL, 10)
-                       : net_process_in(name, strlen(name));
+    long process = text_begins(name, rank) ? strtol(name + sizeof rank - 1, NULL, 10)
+                                           : net_process_in(name, strlen(name));
     part->process.has_rank = net_process_is(process);
     part->process.rank = part->process.has_rank ? (int)process : 0;
 }

@@ -1,0 +1,32 @@
+/* base/text.h: how texts begin and end. A length stands beside those that may lack a NUL. */
+#pragma once
+
+#include <stdbool.h>
+#include <string.h>
+
+static inline bool text_begins(const char *text, const char *start)
+{
+    return strncmp(text, start, strlen(start)) == 0;
+}
+
+static inline bool text_n_is(const char *text, size_t len, const char *word)
+{
+    return len == strlen(word) && memcmp(text, word, len) == 0;
+}
+
+static inline bool text_n_begins(const char *text, size_t len, const char *start)
+{
+    size_t n = strlen(start);
+    return len >= n && memcmp(text, start, n) == 0;
+}
+
+static inline bool text_n_ends(const char *text, size_t len, const char *end)
+{
+    size_t n = strlen(end);
+    return len >= n && memcmp(text + len - n, end, n) == 0;
+}
+
+static inline bool text_ends(const char *text, const char *end)
+{
+    return text_n_ends(text, strlen(text), end);
+}

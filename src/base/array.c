@@ -1,18 +1,14 @@
 /* base/array.c: growth by half. */
 #include "base/array.h"
 
-#include <stdint.h>
-
-#include "base/memory.h"
+#include "base/sort.h"
 
 void array_grow(void **at, size_t *cap, size_t n, size_t extra, size_t size)
 {
-    size_t need;
-    if (__builtin_add_overflow(n, extra, &need))
+    size_t need, want = MIN(MAX(*cap + *cap / 2, 16), ARRAY_MOST);
+    if (__builtin_add_overflow(n, extra, &need) || need > ARRAY_MOST)
         mem_fail();
-    size_t want = *cap + *cap / 2 < 16 ? 16 : *cap + *cap / 2;
-    if (want < need)
-        want = need;
+    want = MAX(want, need);
     *at = mem_resize(*at, want, size);
     *cap = want;
 }

@@ -1,8 +1,9 @@
 /* base/array.h: growing arrays. `struct { T *at; size_t n, cap; }` is an array of T; zeroed is
- * empty. */
+ * empty. An index fits 32 bits and is not UINT32_MAX: larger arrays are a lack of memory. */
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -12,6 +13,8 @@
         T *at;                                                                                     \
         size_t n, cap;                                                                             \
     }
+
+#define ARRAY_MOST ((size_t)UINT32_MAX - 1)
 
 /* Makes room for `extra` more items of `size` bytes. */
 void array_grow(void **at, size_t *cap, size_t n, size_t extra, size_t size);

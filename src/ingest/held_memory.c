@@ -69,8 +69,7 @@ static bool read_block(struct json_reader *r, struct held_part *held)
     if (!known)
         block.address = 0;
     block.category = category_of(strtab_get(r->strings, category));
-    if (!close(&entry) || !sized || block.size_bytes > TRACE_BYTES_MAX ||
-        held->blocks.n >= NO_ID - 1)
+    if (!close(&entry) || !sized || block.size_bytes > TRACE_BYTES_MAX)
         return false;
     array_push(&held->blocks, block);
     return true;
@@ -83,7 +82,7 @@ static bool read_module(struct json_reader *r, struct held_part *held)
     bool known = entry.open;
     struct held_module module = {.name = next_text(&entry)};
     module.class = next_text(&entry);
-    if (!close(&entry) || !known || held->modules.n >= NO_ID - 1)
+    if (!close(&entry) || !known)
         return false;
     array_push(&held->modules, module);
     return true;

@@ -73,8 +73,6 @@ void part_add_allocation(struct trace_part *part, const struct trace_allocation 
         part->losses.n_allocations++;
         return;
     }
-    if (part->allocations.n >= NO_ID - 1)
-        mem_fail();
     array_push(&part->allocations, *allocation);
 }
 

@@ -193,7 +193,7 @@ static void read_modules(struct json_reader *r, void *out UNUSED, size_t offset 
         size_t n = to->names.n - begin;
         if (probe->n_in_run == 0)
             probe->n_in_run = (uint32_t)n;
-        if (n == 0 || n != probe->n_in_run || to->names.n >= UINT32_MAX) {
+        if (n == 0 || n != probe->n_in_run) {
             to->names.n = begin;
             to->n_broken += r->js->fail == JSON_OK;
         }

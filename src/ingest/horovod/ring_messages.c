@@ -53,7 +53,7 @@ static void frame_stream(struct net_transport *t, uint32_t stream,
         if (!begins)
             continue;
         struct net_message message = {.offset = at->offset, .stream = stream, NET_UNTIMED};
-        net_add_message(t, message);
+        array_push(&t->messages, message);
         open = true;
         i = j;
     }

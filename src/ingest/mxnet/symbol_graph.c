@@ -36,8 +36,6 @@ static void add_node(struct grapher *g, uint32_t name, uint32_t type)
 static void add_input(struct grapher *g, uint32_t node, bool control)
 {
     struct dfg_input input = {.node = node, .control = control};
-    if (g->part->dfg_inputs.n >= NO_ID - 1)
-        mem_fail();
     array_push(&g->part->dfg_inputs, input);
     g->part->dfg_nodes.at[g->part->dfg_nodes.n - 1].n_inputs++;
 }

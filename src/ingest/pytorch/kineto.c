@@ -580,8 +580,6 @@ static void add_span(struct kineto *k, struct event *ev)
     }
     if (ev->has_detail) {
         span->detail = (uint32_t)part->details.n;
-        if (part->details.n >= NO_ID - 1)
-            mem_fail();
         array_push(&part->details, k->detail);
     }
     if (ev->correlation && !k->more->has_correlation) {

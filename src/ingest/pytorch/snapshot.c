@@ -104,8 +104,7 @@ static void add_entry(struct snapshot_part *to, const struct snapshot_dict *dict
     int64_t bytes = number(dict, WORD_SIZE, -1), address = number(dict, WORD_ADDR, 0);
     if (!act_of(text(dict, WORD_ACTION), &entry.is.what))
         return;
-    if (!is_size(bytes) || (address == 0 && entry.is.what != ALLOCATOR_FAILED) ||
-        to->entries.n >= NO_ID - 1) {
+    if (!is_size(bytes) || (address == 0 && entry.is.what != ALLOCATOR_FAILED)) {
         to->n_broken++;
         return;
     }
@@ -120,7 +119,7 @@ static void add_block(struct snapshot_part *to, const struct snapshot_dict *dict
 {
     int64_t bytes = number(dict, WORD_SIZE, -1);
     uint32_t state = text(dict, WORD_STATE);
-    if (to->blocks.n >= NO_ID - 1 || !is_size(bytes)) {
+    if (!is_size(bytes)) {
         to->n_broken++;
         return;
     }
@@ -167,7 +166,6 @@ static void add_segment(struct snapshot_part *to, const struct snapshot_dict *di
     int64_t bytes = number(dict, WORD_TOTAL_SIZE, -1);
     if (!is_size(bytes) || segment.is.address == 0 ||
         segment.is.address > UINT64_MAX - (uint64_t)TRACE_BYTES_MAX ||
-        to->segments.n >= NO_ID - 1 ||
         !place_blocks(to->blocks.at + first, segment.is.n_blocks, segment.is.address,
                       (uint64_t)bytes)) {
         to->n_broken++;

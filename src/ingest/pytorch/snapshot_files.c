@@ -46,10 +46,8 @@ static void append_item(void *arg, struct pickle_value list, struct pickle_value
         map_set(&u->private_pools, map_key(list.id), 1);
     if (list.kind == PICKLE_LIST && item.kind == PICKLE_DICT)
         snapshot_place(u->to, item.id, list.id);
-    if (list.kind == PICKLE_LIST && item.kind == PICKLE_LIST && u->to->lists.n < NO_ID) {
-        struct snapshot_list inner = {list.id, item.id};
-        array_push(&u->to->lists, inner);
-    }
+    if (list.kind == PICKLE_LIST && item.kind == PICKLE_LIST)
+        array_push(&u->to->lists, ((struct snapshot_list){list.id, item.id}));
 }
 
 static int read_pickle(struct bytes *bytes, struct trace_part *part,
@@ -192,8 +190,7 @@ static void read_traces(struct parsing *p)
         struct snapshot_list inner = {to->device_traces, p->n_objects++};
         if (!json_open(p->js, '['))
             continue;
-        if (to->lists.n < NO_ID)
-            array_push(&to->lists, inner);
+        array_push(&to->lists, inner);
         while (json_array_next(p->js))
             if (json_open(p->js, '{'))
                 read_dict(p, inner.list, false);

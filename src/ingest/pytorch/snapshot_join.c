@@ -185,8 +185,6 @@ static void join_histories(struct trace_build *build, struct trace_rank *rank,
     char some[32];
     find_devices(&devices);
     set_settings(build, source, of, &settings);
-    if (devices.those.n > UINT32_MAX)
-        mem_fail();
     rank->allocators = arena_array(arena, devices.those.n, sizeof *rank->allocators);
     for (size_t d = 0; d < devices.those.n; d++) {
         struct allocator_history *history = &rank->allocators[rank->n_allocators++];

@@ -232,7 +232,7 @@ static void push_chunk(struct ring *ring, const struct run *run, uint32_t stream
                                   .opcode = GLOO_DATA,
                                   NET_UNTIMED};
     message.collective = run->joint;
-    net_add_message(t, message);
+    array_push(&t->messages, message);
 }
 
 /* The chunks that a rank sent in a collective. */

@@ -35,7 +35,7 @@ static void add_from_peers(struct dpro_trace *trace)
                 if (own < end && transport->messages.at[own].offset == message.offset)
                     continue;
                 message.stream = s;
-                net_add_message(transport, message);
+                array_push(&transport->messages, message);
             }
         }
         if (transport->messages.n > n_own)

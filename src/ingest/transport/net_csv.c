@@ -174,7 +174,7 @@ static bool read_message(struct csv *csv, const struct field at[N_COLUMNS],
     message.prefix = (uint8_t)prefix;
     message.tag = (uint32_t)tag;
     message.delta = (uint32_t)number_or_0(at[COLUMN_DELTA], UINT32_MAX);
-    net_add_message(csv->out, message);
+    array_push(&csv->out->messages, message);
     return true;
 }
 

@@ -28,13 +28,6 @@ void net_sort_messages(struct net_transport *t)
     }
 }
 
-void net_add_message(struct net_transport *t, struct net_message message)
-{
-    if (t->messages.n >= NO_ID - 1)
-        mem_fail();
-    array_push(&t->messages, message);
-}
-
 void net_sum_collectives(struct net_transport *t)
 {
     EACH (const struct net_message, message, t->messages) {

@@ -178,8 +178,6 @@ static void add_from_peers(struct dpro_trace *trace)
                     continue;
                 message.stream = s;
                 message.sent_ns = message.start_ns = message.end_ns = INT64_MIN;
-                if (t->ps.n >= NO_ID - 1)
-                    mem_fail();
                 array_push(&t->ps, message);
             }
         }

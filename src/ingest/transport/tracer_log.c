@@ -109,7 +109,7 @@ static bool read_gloo(struct log_reader *r, const struct record_gloo *g)
         .opcode = data ? GLOO_DATA : g->opcode,
         NET_UNTIMED,
     };
-    net_add_message(r->net, message);
+    array_push(&r->net->messages, message);
     return true;
 }
 

@@ -80,9 +80,6 @@ static void append(struct net_transport *into, const struct net_transport *from,
 {
     size_t transfer = into->transfers.n, message = into->messages.n, ps = into->ps.n;
     uint32_t n_channels = 0;
-    if (transfer + from->transfers.n >= NO_ID || message + from->messages.n >= NO_ID ||
-        ps + from->ps.n >= NO_ID)
-        mem_fail();
     array_append(&into->transfers, from->transfers.at, from->transfers.n);
     array_append(&into->messages, from->messages.at, from->messages.n);
     array_append(&into->ps, from->ps.at, from->ps.n);

@@ -170,7 +170,6 @@ void net_ranges(const struct net_transport *t, uint32_t stream, net_range_array 
 void net_join_connections(struct dpro_trace *trace);
 void net_count_bytes(const struct dpro_trace *trace, struct dpro_transport_info *info);
 
-void net_add_message(struct net_transport *t, struct net_message message);
 /* Sorts the messages by stream and offset, one for each place, and indexes them. */
 void net_sort_messages(struct net_transport *t);
 

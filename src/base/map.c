@@ -13,8 +13,9 @@ static struct map_slot *find(const struct map *map, uint64_t key)
     return &map->slots[slot];
 }
 
-static void resize(struct map *map, size_t n_slots)
+static void grow(struct map *map)
 {
+    size_t n_slots = map->n_slots ? map->n_slots * 2 : 16;
     struct map bigger = {mem_array(n_slots, sizeof *bigger.slots), map->n, n_slots};
     for (size_t i = 0; i < map->n_slots; i++)
         if (map->slots[i].key)
@@ -23,22 +24,11 @@ static void resize(struct map *map, size_t n_slots)
     *map = bigger;
 }
 
-void map_reserve(struct map *map, size_t n)
-{
-    size_t n_slots = map->n_slots ? map->n_slots : 16;
-    while (n_slots / 2 < n) {
-        if (n_slots > SIZE_MAX / 4)
-            mem_fail();
-        n_slots *= 2;
-    }
-    if (n_slots != map->n_slots)
-        resize(map, n_slots);
-}
-
 void map_set(struct map *map, uint64_t key, uint64_t value)
 {
     assert(key != 0);
-    map_reserve(map, map->n + 1);
+    if (map->n_slots / 2 <= map->n)
+        grow(map);
     struct map_slot *slot = find(map, key);
     if (!slot->key) {
         slot->key = key;

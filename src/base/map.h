@@ -17,7 +17,6 @@ struct map {
 /* A zeroed struct map is an empty one. Key 0 is not allowed. */
 void map_set(struct map *map, uint64_t key, uint64_t value);
 bool map_get(const struct map *map, uint64_t key, uint64_t *value); /* value may be NULL */
-void map_reserve(struct map *map, size_t n);
 /* The number of a key, from 0 in the order in which the keys came; a new key gets the number
  * map->n. For maps that nothing else sets. */
 int64_t map_number(struct map *map, uint64_t key);

@@ -265,8 +265,6 @@ void build_tensors(struct rank_build *rank);
 void build_gathers(struct rank_build *rank);
 /* What a span, or one around it, gathers, as GATHER(); 0: nothing. */
 uint32_t build_gather_of(const struct rank_build *rank, uint32_t span, bool *copies_out);
-/* The span, or the one around it, in which a unit's backward pass begins; NO_ID: there is none. */
-uint32_t build_pre_backward_of(const struct rank_build *rank, uint32_t span);
 enum unit_mark { UNIT_FORWARD_ENDS, UNIT_PREFETCHED, UNIT_BACKWARD_BEGINS, N_UNIT_MARKS };
 /* Whether a span is a mark of a unit (index into the recording's buckets). */
 bool build_unit_mark(const struct rank_build *rank, uint32_t span, enum unit_mark *mark,

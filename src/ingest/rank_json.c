@@ -27,7 +27,8 @@ void recording_destroy(struct recording *recording)
     mem_free(recording);
 }
 
-void recording_rename(struct recording *recording, const uint32_t *names)
+/* Turns its string ids into others. */
+static void rename_texts(struct recording *recording, const uint32_t *names)
 {
     for (size_t i = 0; i < recording->models.n; i++) {
         recording->models.at[i].name = names[recording->models.at[i].name];
@@ -341,7 +342,7 @@ static void reserve(struct trace_build *build, struct rank_job *job, struct rank
         if (source->rank != rank->rank || !source_payload(source, &recording_payload))
             continue;
         rank->recording = part_take_payload(&source->part, &recording_payload);
-        recording_rename(rank->recording, source->names);
+        rename_texts(rank->recording, source->names);
         rank_describe(rank, source, &build->trace->arena);
     }
 }

@@ -78,8 +78,6 @@ extern const struct payload_kind recording_payload;
 void recordings_join(struct trace_build *build);
 
 void recording_destroy(struct recording *recording); /* NULL is fine */
-/* Turns its string ids into others. */
-void recording_rename(struct recording *recording, const uint32_t *names);
 
 /* Which bucket each of a rank's collectives carries, asked in the order of their starts. Buckets of
  * a model are reduced in their order, from the first one again in every backward pass. */

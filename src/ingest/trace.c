@@ -100,7 +100,8 @@ size_t dpro_trace_n_transport_collectives(const struct dpro_trace *trace)
 static const struct net_collective *find_collective(const struct dpro_trace *trace, size_t index,
                                                     const struct net_transport **transport)
 {
-    EACH_OF (, transport, trace->transports, trace->n_transports) {
+    for (uint32_t t = 0; t < trace->n_transports; t++) {
+        *transport = &trace->transports[t];
         if (index < (*transport)->collectives.n)
             return &(*transport)->collectives.at[index];
         index -= (*transport)->collectives.n;

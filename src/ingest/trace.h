@@ -84,11 +84,10 @@ enum sync_kind { SYNC_NONE, SYNC_EVENT, SYNC_STREAM_WAIT_EVENT, SYNC_STREAM, SYN
 
 /* What only some spans have: sizes, communication metadata, what a sync waited for. */
 struct trace_detail {
-    uint64_t bytes;     /* memcpy, memset: bytes moved; 0: unknown */
-    uint64_t numel;     /* elements of the first tensor input ("Input Dims"); for a list of tensors,
-                           their sum;     communication: "In msg nelems". 0: unknown. Only kept for
-                           communication ops and DDP's     bucket copies */
-    uint64_t out_numel; /* "Out msg nelems"; 0: unknown */
+    uint64_t bytes; /* memcpy, memset: bytes moved; 0: unknown */
+    uint64_t numel; /* elements of the first tensor input ("Input Dims"); for a list of tensors,
+                       their sum;     communication: "In msg nelems". 0: unknown. Only kept for
+                       communication ops and DDP's     bucket copies */
     uint32_t dtype; /* string id of the element type ("float", "Float", "c10::Half"), 0: unknown */
     uint32_t collective;       /* string id of "Collective name" */
     uint32_t process_group;    /* string id of "Process Group Name" */
@@ -157,10 +156,9 @@ struct et_node {
     uint32_t first_output, n_outputs;
     uint32_t span; /* the Kineto span it is, NO_ID when none was found */
     int32_t sequence;
-    uint32_t thread;         /* as the execution trace numbers them, from 1; 0: unknown */
-    uint32_t forward_thread; /* of a backward op, the thread of its forward op; 0: none */
-    uint32_t text_inputs;    /* record_param_comms: string id of the raw JSON text of its inputs'
-                                values; 0: none */
+    uint32_t thread;      /* as the execution trace numbers them, from 1; 0: unknown */
+    uint32_t text_inputs; /* record_param_comms: string id of the raw JSON text of its inputs'
+                             values; 0: none */
 };
 
 /* A node of the graph that a framework's executor runs: a partition graph of TensorFlow, an

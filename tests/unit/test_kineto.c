@@ -201,7 +201,6 @@ static void test_communication_metadata_is_kept(void **state)
     assert_int_equal(part.n_spans, 6);
     const struct trace_detail *detail = detail_of(&part, 0);
     assert_int_equal(detail->numel, 1000);
-    assert_int_equal(detail->out_numel, 10);
     assert_int_equal(detail->group_size, 2);
     assert_int_equal(detail->comm_sequence, 17);
     assert_int_equal(detail->peer, 1);

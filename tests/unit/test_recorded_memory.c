@@ -151,7 +151,6 @@ static void test_nodes_in_a_mark_lie_in_what_is_around_it(void **state)
     assert_int_equal(et->nodes.at[0].id, 9);
     assert_int_equal(et->nodes.at[0].parent, 2);
     assert_int_equal(et->nodes.at[0].thread, 1);
-    assert_int_equal(et->nodes.at[0].forward_thread, 2);
     assert_int_equal(et->nodes.at[1].id, 2);
     part_fini(&part);
 }

@@ -15,6 +15,14 @@ static bool is_named(const struct rank_build *rank, uint32_t span, const char *n
     return strncmp(is, name, len) == 0 && (is[len] == '\0' || text_begins(is + len, " ("));
 }
 
+/* The span, or the one around it, in which a unit's backward pass begins; NO_ID: there is none. */
+static uint32_t pre_backward_of(const struct rank_build *rank, uint32_t span)
+{
+    while (span != NO_ID && !is_named(rank, span, "FSDP::pre_backward"))
+        span = rank->trace->spans[span].parent;
+    return span;
+}
+
 uint32_t build_gather_of(const struct rank_build *rank, uint32_t span, bool *copies_out)
 {
     for (; span != NO_ID; span = rank->trace->spans[span].parent) {
@@ -23,14 +31,7 @@ uint32_t build_gather_of(const struct rank_build *rank, uint32_t span, bool *cop
             break;
     }
     uint32_t unit = span == NO_ID ? NO_ID : recorded_unit_of(rank->names, rank->trace, span);
-    return unit == NO_ID ? 0 : GATHER(unit, build_pre_backward_of(rank, span) != NO_ID);
-}
-
-uint32_t build_pre_backward_of(const struct rank_build *rank, uint32_t span)
-{
-    while (span != NO_ID && !is_named(rank, span, "FSDP::pre_backward"))
-        span = rank->trace->spans[span].parent;
-    return span;
+    return unit == NO_ID ? 0 : GATHER(unit, pre_backward_of(rank, span) != NO_ID);
 }
 
 bool build_unit_mark(const struct rank_build *rank, uint32_t span, enum unit_mark *mark,
@@ -94,7 +95,7 @@ static void find_requests(struct rank_build *rank)
             span->start_ns >= step->end_ns || !build_unit_mark(rank, s, &mark, &unit) ||
             mark == UNIT_FORWARD_ENDS || ahead[unit])
             continue;
-        uint32_t within = build_pre_backward_of(rank, s);
+        uint32_t within = pre_backward_of(rank, s);
         ahead[unit] = mark == UNIT_PREFETCHED;
         rank->unit_requests[unit] =
             op_before(rank, span->track, rank->trace->spans[within == NO_ID ? s : within].start_ns);

@@ -131,7 +131,7 @@ static void read_attr(struct et *et, struct et_node *node)
 {
     struct json *js = et->js;
     const char *text;
-    enum { OTHER, RF_ID, SEQ_ID, TID, FW_TID } which = OTHER;
+    enum { OTHER, RF_ID, SEQ_ID, TID } which = OTHER;
     int64_t value = 0;
     JSON_KEYS (js, true, key, len) {
         if (json_is(key, len, "name")) {
@@ -140,7 +140,6 @@ static void read_attr(struct et *et, struct et_node *node)
             which = json_is(text, len, "rf_id")    ? RF_ID
                     : json_is(text, len, "seq_id") ? SEQ_ID
                     : json_is(text, len, "tid")    ? TID
-                    : json_is(text, len, "fw_tid") ? FW_TID
                                                    : OTHER;
         } else if (json_is(key, len, "value")) {
             if (json_read_decimal(js, 0, &value) != JSON_VALUE)
@@ -155,8 +154,6 @@ static void read_attr(struct et *et, struct et_node *node)
         node->sequence = value < INT32_MIN || value > INT32_MAX ? -1 : (int32_t)value;
     else if (which == TID)
         node->thread = (uint32_t)value;
-    else if (which == FW_TID)
-        node->forward_thread = (uint32_t)value;
 }
 
 static void read_node(struct et *et)
@@ -188,8 +185,6 @@ static void read_node(struct et *et)
                 node.sequence = (int32_t)v;
         } else if (json_is(key, len, "tid")) {
             node.thread = (uint32_t)json_u64(js);
-        } else if (json_is(key, len, "fw_tid")) {
-            node.forward_thread = (uint32_t)json_u64(js);
         } else if (json_is(key, len, "inputs")) {
             read_values(et, &node, false, wants_text);
         } else if (json_is(key, len, "outputs")) {

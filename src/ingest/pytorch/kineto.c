@@ -47,7 +47,6 @@ enum name_flag { NAME_SEEN = 1, NAME_COMMUNICATION = 2, NAME_MODULE = 4, NAME_ME
     ARGUMENT(KEY_EXTERNAL_ID_2021, "external id", U32, EVENT, external)                            \
     ARGUMENT(KEY_FWD_THREAD_ID, "Fwd thread id", U32, EVENT, fwd_thread)                           \
     ARGUMENT(KEY_IN_NELEMS, "In msg nelems", U64, DETAIL, numel)                                   \
-    ARGUMENT(KEY_OUT_NELEMS, "Out msg nelems", U64, DETAIL, out_numel)                             \
     WORD(KEY_WAIT_ON_STREAM, "wait_on_stream")                                                     \
     WORD(KEY_SYNC_KIND, "cuda_sync_kind")                                                          \
     ARGUMENT(KEY_SEQUENCE_NUMBER, "Sequence number", I32, EVENT, sequence)                         \

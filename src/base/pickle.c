@@ -429,7 +429,6 @@ bool pickle_read(struct pickle_reader *reader, struct pickle_value *whole)
     uint8_t op = 0;
     bool good = true;
     reader->fail = NULL;
-    strtab_add(reader->strings, "", 0);
     while (good && (good = need(&m, 1))) {
         op = *reader->bytes->p++;
         if (op == OP_STOP)

@@ -157,7 +157,6 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         {NULL}};
     struct held_part *held = part_make_payload(part, &held_payload);
     struct json_reader r = {.js = js, .strings = &part->names};
-    strtab_add(&part->names, "", 0);
     if (json_open_document(js))
         json_read_members(&r, members, held);
     part->n_events = held->blocks.n;

@@ -290,7 +290,6 @@ static int read_members(struct json *js, struct dpro_probes *probes, struct dpro
         MEMBER_BY("probes", read_list, 0),
         {NULL}};
     struct json_reader r = {.js = js, .strings = &probes->strings};
-    strtab_add(&probes->strings, "", 0);
     json_read_members(&r, members, probes);
     const char *schema = strtab_get(&probes->strings, probes->schema);
     if (js->fail != JSON_OK || strcmp(schema, SCHEMA "1") == 0)
@@ -306,7 +305,6 @@ static int read_members(struct json *js, struct dpro_probes *probes, struct dpro
 static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct dpro_probes *probes = part_make_payload(part, &probes_payload);
-    strtab_add(&part->names, "", 0);
     int rc = json_open_document(js) ? read_members(js, probes, err) : 0;
     part->n_events = probes->probes.n;
     return rc;

@@ -323,7 +323,6 @@ static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_er
     size_t len;
     (void)err;
     part->process.may_be_server = true;
-    strtab_add(&part->names, "", 0);
     strtab_add(&csv.ends, "", 0);
     csv.frames.out = &csv.out->ps;
     part->process.pid = 0;

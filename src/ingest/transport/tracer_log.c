@@ -233,7 +233,6 @@ static int begin(struct log_reader *r, const struct log_header *header, const ch
     part->process.rank = part->process.has_rank ? header->rank : 0;
     if (header->kind == LOG_NCCL) {
         r->nccl = part_make_payload(part, &nccl_payload);
-        strtab_add(&r->nccl->names, "", 0);
         r->nccl->segment = header->segment;
         return 0;
     }
@@ -272,7 +271,6 @@ static int read_log(struct bytes *bytes, struct trace_part *part, struct dpro_er
 {
     struct log_reader r = {.part = part};
     struct log_header header;
-    strtab_add(&part->names, "", 0);
     if (!bytes_need(bytes, sizeof header)) {
         part->damage.cut = true;
         return 0;

@@ -28,7 +28,7 @@ static struct clock_node *add_node(clock_nodes *nodes, size_t n_profiled, int ra
     struct clock_node *known = find_node(nodes, n_profiled, rank);
     if (known)
         return known;
-    array_push(nodes, ((struct clock_node){rank, NO_ID, "", ""}));
+    array_add(nodes, rank, NO_ID, "", "");
     return &nodes->at[nodes->n - 1];
 }
 

@@ -338,9 +338,8 @@ int collect(const char *path, struct process *processes, size_t n, const struct 
     int rc = 0;
     *n_ranks = 0;
     for (size_t i = 0; i < n; i++) {
-        struct kept kept = {.process = &processes[i], .rank = processes[i].rank};
         if (processes[i].done)
-            array_push(&all.kept, kept);
+            array_add(&all.kept, .process = &processes[i], .rank = processes[i].rank);
         else if (processes[i].lost && processes[i].folder)
             leave(path, &processes[i]);
     }

@@ -30,6 +30,13 @@ void array_grow(void **at, size_t *cap, size_t n, size_t extra, size_t size);
         array_reserve((a), 1);                                                                     \
         (a)->at[(a)->n++] = (item);                                                                \
     } while (0)
+/* Appends an item that is initialized so; no initializer may point into the array. */
+#define array_add(a, ...)                                                                          \
+    do {                                                                                           \
+        array_reserve((a), 1);                                                                     \
+        (a)->at[(a)->n] = (__typeof__(*(a)->at)){__VA_ARGS__};                                     \
+        (a)->n++;                                                                                  \
+    } while (0)
 /* Appends `count` items, which are not those of the array. */
 #define array_append(a, items, count)                                                              \
     do {                                                                                           \

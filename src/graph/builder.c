@@ -107,9 +107,8 @@ int64_t graph_builder_add_device(struct dpro_graph_builder *builder, enum dpro_d
         return DPRO_EUSAGE;
     if (builder->devices.n >= DPRO_NO_DEVICE)
         mem_fail();
-    struct graph_device device = {
-        .kind = (uint8_t)kind, .rank = rank, .name = add_name(builder, name)};
-    array_push(&builder->devices, device);
+    array_add(&builder->devices, .kind = (uint8_t)kind, .rank = rank,
+              .name = add_name(builder, name));
     return (int64_t)builder->devices.n - 1;
 }
 
@@ -243,8 +242,7 @@ static void push_edge(edge_array *edges, uint32_t from, uint32_t to)
 {
     if (edges->n >= UINT32_MAX / 2)
         mem_fail();
-    struct edge edge = {from, to};
-    array_push(edges, edge);
+    array_add(edges, from, to);
 }
 
 int graph_builder_add_edge(struct dpro_graph_builder *builder, dpro_op_id from, dpro_op_id to,

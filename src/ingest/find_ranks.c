@@ -140,7 +140,7 @@ static void number_devices(struct trace_build *build, const regex_t *regex)
         int number = regex ? rank_by_regex(regex, source->path) : path_rank(source->path);
         for (size_t k = 0; k < devices.n; k++)
             by_process |= devices.at[k].source->part.process.device == source->part.process.device;
-        array_push(&devices, ((struct device_source){source, number, false}));
+        array_add(&devices, source, number, false);
     }
     for (size_t k = 0; k < devices.n; k++)
         devices.at[k].by_process = by_process;

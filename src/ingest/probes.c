@@ -233,7 +233,7 @@ static void finish(struct reading *reading)
     EACH (const struct measured, m, reading->batches) {
         struct probe_cost cost = cost_of(m, own);
         if (cost.is_known && is_ratio(m->ratio))
-            array_push(&to->batches, ((struct probe_batch){m->ratio, cost.forward, cost.backward}));
+            array_add(&to->batches, m->ratio, cost.forward, cost.backward);
     }
     probe->n_batches = (uint32_t)to->batches.n - probe->first_batch;
     if (probe->n > 0)

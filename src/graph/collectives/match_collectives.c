@@ -101,8 +101,7 @@ static void add_joined(struct join *join, const struct entry *entries, size_t n)
         joined.n_expected = (uint32_t)join->world_size;
     joined.n_expected = MAX(joined.n_expected, joined.n_members);
     for (size_t i = 0; i < n; i++) {
-        struct member member = {.rank = entries[i].rank, .collective = entries[i].collective};
-        array_push(&join->members, member);
+        array_add(&join->members, .rank = entries[i].rank, .collective = entries[i].collective);
     }
     array_push(&join->joined, joined);
 }

@@ -168,9 +168,8 @@ static void tie_boundaries(struct join *join)
             if (edge->to != rank->boundary || edge->next)
                 continue;
             for (uint32_t other = 0; other < join->n_ranks; other++) {
-                struct cross_edge last = {r, edge->from, other, join->ranks[other].boundary};
                 if (other != r)
-                    array_push(&join->cross, last);
+                    array_add(&join->cross, r, edge->from, other, join->ranks[other].boundary);
             }
         }
     }
@@ -186,8 +185,7 @@ void session_join(struct join *join)
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         find_left_out(&join->ranks[r]);
         EACH (const struct local_transfer, send, join->ranks[r].sends) {
-            struct made one = {send->key, r, send->op};
-            array_push(&made, one);
+            array_add(&made, send->key, r, send->op);
         }
     }
     array_sort(&made, by_key);

@@ -108,8 +108,7 @@ static inline int64_t assembly_span(int64_t from, int64_t to)
 
 static inline void assembly_add_edge(struct assembly *a, uint32_t from, uint32_t to, bool soft)
 {
-    struct edge edge = {from, to, false, soft};
-    array_push(&a->edges, edge);
+    array_add(&a->edges, from, to, false, soft);
 }
 
 /* number_ops.c: gives all ops, and those of messages, their numbers. */

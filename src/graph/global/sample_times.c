@@ -132,9 +132,8 @@ static void time_messages(struct assembly *a, struct turn *turns)
             dur[op] = time_on_line(&states[line], message, &seen,
                                    in ? &turn->recv_free_ns : &turn->send_free_ns, turn);
             int64_t end = states[line].free_ns;
-            struct line_use use = {line, sample, end - dur[op], end, &dur[op]};
             if (a->lines.at[line].n_sharing > 1)
-                array_push(&uses, use);
+                array_add(&uses, line, sample, end - dur[op], end, &dur[op]);
         }
     }
     add_unseen(a, &uses);
@@ -180,10 +179,9 @@ static void find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
             for (uint32_t s = 0; s < a->n_samples; s++) {
                 uint32_t m = joined->first_message + i;
                 const int64_t *gap = a->graph->sample_gap_ns + (size_t)s * a->n_ops;
-                struct call call = {messages[m].from * 2 + messages[m].is_ready, m,
-                                    gap[assembly_message_end(a, m)] != 0,
-                                    gap[assembly_message_op(a, m, MESSAGE_CALL)]};
-                array_push(&calls, call);
+                array_add(&calls, messages[m].from * 2 + messages[m].is_ready, m,
+                          gap[assembly_message_end(a, m)] != 0,
+                          gap[assembly_message_op(a, m, MESSAGE_CALL)]);
             }
         array_sort(&calls, compare_calls);
         for (size_t i = 0, end; i < calls.n; i = end) {

@@ -188,9 +188,8 @@ static void tie_loose_ops(struct assembly *a)
         waits[a->edges.at[e].to] = true;
     for (uint32_t op = 0; op < a->n_ops; op++) {
         uint32_t r = assembly_rank_of(a, op);
-        struct edge edge = {a->first_op[r] + a->join->ranks[r].boundary, op, true, false};
         if (!waits[op] && a->join->ranks[r].boundary != NO_ID)
-            array_push(&a->edges, edge);
+            array_add(&a->edges, a->first_op[r] + a->join->ranks[r].boundary, op, true, false);
     }
     mem_free(waits);
 }

@@ -78,7 +78,7 @@ static start_array collect_buckets(const struct rank_build *rank)
             if (rank->phases[coll->launch_span] != DPRO_OP_BW)
                 continue; /* asked for outside of backward: no gradient */
         }
-        array_push(&starts, ((struct start){c, start}));
+        array_add(&starts, c, start);
     }
     array_sort(&starts, compare_starts);
     return starts;
@@ -111,7 +111,7 @@ static update_array find_updates(const struct rank_build *rank, bool gpu)
             gpu != ((op->flags & GRAPH_OP_GPU) != 0))
             continue;
         latest = MAX(latest, local_start(rank, o));
-        array_push(&updates, ((struct update){o, latest}));
+        array_add(&updates, o, latest);
     }
     return updates;
 }

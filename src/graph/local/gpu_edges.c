@@ -156,7 +156,7 @@ static void resolve_wait(struct walker *w, uint32_t track, uint32_t stream, uint
             continue;
         int64_t end = local_pred_end(rank, rank->steps.reference, source.op, source.next);
         if (end <= start + CLOCK_ROUNDING_NS)
-            array_push(&w->found, ((struct source){d, end}));
+            array_add(&w->found, d, end);
     }
     array_sort(&w->found, latest_first);
     for (size_t i = 0; i < w->found.n && i < MOST; i++) {
@@ -171,7 +171,7 @@ static void resolve_wait(struct walker *w, uint32_t track, uint32_t stream, uint
 static void await(struct walker *w, uint32_t call, struct work work)
 {
     local_add_edge(w->rank, work.op, call, work.next, true);
-    array_push(&w->awaited, ((struct awaited){call, work}));
+    array_add(&w->awaited, call, work);
 }
 
 /* The call waits until the work as many places before as the queue is deep is done. */
@@ -216,7 +216,7 @@ static void add_graph_edges(struct walker *w, uint32_t first_slice)
         if (op == NO_ID)
             continue;
         several |= list.n > 0 && rank->ops.at[list.at[0].op].device != rank->ops.at[op].device;
-        array_push(&list, ((struct stretch){slice->start_ns, slice->end_ns, op}));
+        array_add(&list, slice->start_ns, slice->end_ns, op);
     }
     if (several) {
         array_append(&by_end, list.at, list.n);

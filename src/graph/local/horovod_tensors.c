@@ -248,7 +248,7 @@ static void list_turns(const struct maker *m, uint32_t step, turn_array *turns, 
             int64_t sequence = rank->trace->details[detail].comm_sequence;
             *alike &= m->fusion->alike[fusion_round(m->fusion, sequence)];
         }
-        array_push(turns, ((struct turn){rank->start_ns[at], rank->end_ns[at], o}));
+        array_add(turns, rank->start_ns[at], rank->end_ns[at], o);
     }
     array_sort(turns, compare_turns);
 }

@@ -36,7 +36,7 @@ bool local_holds(const struct rank_build *rank, uint32_t from, uint32_t to, bool
 void local_add_edge(struct rank_build *rank, uint32_t from, uint32_t to, bool next, bool soft)
 {
     if (from != to || next)
-        array_push(&rank->edges, ((struct local_edge){from, to, next, soft}));
+        array_add(&rank->edges, from, to, next, soft);
 }
 
 /* Within an iteration soft edges follow the order of ends in the reference iteration, as the hard

@@ -93,9 +93,9 @@ static void add_transfers(struct looker *l)
         if (strstr(dfg_type(rank, n), "Send")) {
             find_makers(l, n, trace->n_dfg_nodes + n); /* it may be a consumer, too */
             for (size_t i = 0; i < l->makers.n; i++)
-                array_push(&rank->sends, ((struct local_transfer){key, l->makers.at[i]}));
+                array_add(&rank->sends, key, l->makers.at[i]);
         } else if (l->first[n] != NO_ID) {
-            array_push(&rank->receives, ((struct local_transfer){key, l->first[n]}));
+            array_add(&rank->receives, key, l->first[n]);
         }
     }
 }

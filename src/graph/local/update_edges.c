@@ -39,7 +39,7 @@ static bool list_taken(const struct rank_build *rank, const struct updates *u, u
         if (ready == ABSENT)
             return false;
         if (e % u->together == 0)
-            array_push(taken, ((struct taken){e, 0, INT64_MIN}));
+            array_add(taken, e, 0, INT64_MIN);
         struct taken *last = &taken->at[taken->n - 1];
         last->n++;
         last->ready_ns = MAX(last->ready_ns, ready);
@@ -146,7 +146,7 @@ void rule_updates(struct rank_build *rank)
     if (rank->updates.in_turn)
         list_taken(rank, &u, rank->steps.reference, &u.taken);
     else
-        array_push(&u.taken, ((struct taken){0, u.exchanges.n, 0}));
+        array_add(&u.taken, 0, u.exchanges.n, 0);
     for (size_t t = 0; t < u.taken.n; t++)
         for (size_t e = u.taken.at[t].first; e < u.taken.at[t].first + u.taken.at[t].n; e++)
             add_edge(rank, &u, t, &rank->collectives.at[u.exchanges.at[e]]);

@@ -276,17 +276,11 @@ static bool add_exchanged(struct endpoints *endpoints, const struct joined *join
         const struct net_transport *log = side ? peer : t;
         const struct clock_map *clock =
             &join->clocks.of_rank[joined_rank(join, joined, side ? server : member)];
-        struct endpoint end = {.from = sends ? member : server,
-                               .to = sends ? server : member,
-                               .number = (uint32_t)m->flags,
-                               .stream = sends ? m->stream : peer_stream,
-                               .offset = m->offset,
-                               .sends = (own->stream % 2 == 0),
-                               .size_bytes = m->data_bytes,
-                               .start_ns = aligned(clock, own->start_ns),
-                               .end_ns = aligned(clock, own->end_ns),
-                               .connection = &log->connections.at[own->stream / 2]};
-        array_push(&endpoints->found, end);
+        array_add(&endpoints->found, .from = sends ? member : server, .to = sends ? server : member,
+                  .number = (uint32_t)m->flags, .stream = sends ? m->stream : peer_stream,
+                  .offset = m->offset, .sends = (own->stream % 2 == 0), .size_bytes = m->data_bytes,
+                  .start_ns = aligned(clock, own->start_ns), .end_ns = aligned(clock, own->end_ns),
+                  .connection = &log->connections.at[own->stream / 2]);
     }
     return true;
 }

@@ -127,13 +127,8 @@ static uint32_t emit(struct cutter *cutter, uint32_t span, uint32_t segment, int
         start = MIN(start, over_ns);
         end = MIN(end, over_ns);
     }
-    struct slice fresh = {.start_ns = start,
-                          .end_ns = end,
-                          .span = span,
-                          .segment = segment,
-                          .launch = NO_ID,
-                          .next = NO_ID};
-    array_push(&rank->slices, fresh);
+    array_add(&rank->slices, .start_ns = start, .end_ns = end, .span = span, .segment = segment,
+              .launch = NO_ID, .next = NO_ID);
     return (uint32_t)rank->slices.n - 1;
 }
 
@@ -346,8 +341,7 @@ static void cut_comm_tracks(struct cutter *cutter, const unsigned *uses)
             if (!build_runs_collective(rank, span))
                 continue;
             map_get(&cutter->stored_ns, i + UINT64_C(1), &end);
-            struct slice slice = {.start_ns = span->start_ns, .end_ns = (int64_t)end, .span = i};
-            array_push(&found, slice);
+            array_add(&found, .start_ns = span->start_ns, .end_ns = (int64_t)end, .span = i);
         }
     }
     array_sort(&found, compare_starts);

@@ -92,7 +92,7 @@ static void group_slices(const struct rank_build *rank, uint32_t first, uint32_t
         root = root_of(rank, i);
         const struct trace_span *span = &rank->trace->spans[root];
         until = span->start_ns + span->dur_ns;
-        array_push(&groups->parts, ((struct group){i, 1}));
+        array_add(&groups->parts, i, 1);
         array_push(&groups->names, (uint64_t)span->name + 1);
         array_push(&groups->hashes, key);
     }

@@ -255,14 +255,8 @@ void build_alloc_free_ns(struct rank_build *rank)
 
 uint32_t build_push_virtual(struct rank_build *rank, uint8_t kind, uint64_t size_bytes)
 {
-    struct local_op op = {.slice = NO_ID,
-                          .track = NO_ID,
-                          .device = NO_ID,
-                          .kind = kind,
-                          .phase = DPRO_OP_BARRIER,
-                          .size_bytes = size_bytes,
-                          .collective = NO_ID};
-    array_push(&rank->ops, op);
+    array_add(&rank->ops, .slice = NO_ID, .track = NO_ID, .device = NO_ID, .kind = kind,
+              .phase = DPRO_OP_BARRIER, .size_bytes = size_bytes, .collective = NO_ID);
     return (uint32_t)rank->ops.n - 1;
 }
 

@@ -50,9 +50,8 @@ static void add_key(const struct dpro_graph *g, const struct graph_tensor *tenso
                                       .first_end = (uint32_t)exchanges->ends.n,
                                       .n_ends = c->n_members};
     for (uint32_t m = 0; m < c->n_members; m++) {
-        struct graph_exchange_end end = {g->rank[members[m].transfer], members[m].arrival,
-                                         members[m].transfer, DPRO_NO_OP};
-        array_push(&exchanges->ends, end);
+        array_add(&exchanges->ends, g->rank[members[m].transfer], members[m].arrival,
+                  members[m].transfer, DPRO_NO_OP);
     }
     array_push(&exchanges->all, exchange);
 }

@@ -227,10 +227,9 @@ static void list_work(const struct rank_build *server, const struct clock_map *c
 {
     EACH_OF (const struct trace_span, span, server->trace->spans, server->trace->n_spans) {
         enum sort sort = sort_of(server, span);
-        struct work work = {clock_aligned(clock, span->start_ns),
-                            clock_aligned(clock, span->start_ns + span->dur_ns), false};
         if (sort != N_SORTS)
-            array_push(&profile->work[sort], work);
+            array_add(&profile->work[sort], clock_aligned(clock, span->start_ns),
+                      clock_aligned(clock, span->start_ns + span->dur_ns), false);
     }
     for (int s = 0; s < N_SORTS; s++)
         array_sort(&profile->work[s], by_start);

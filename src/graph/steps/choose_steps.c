@@ -36,7 +36,7 @@ static numbered_array list_wanted(const struct chooser *c, const struct rank_bui
     numbered_array list = {0};
     for (uint32_t s = 0; s < rank->steps.n; s++)
         if (wanted(c, &rank->steps.at[s]))
-            array_push(&list, ((struct numbered){rank->steps.at[s].number, s}));
+            array_add(&list, rank->steps.at[s].number, s);
     if (by_number)
         array_sort(&list, compare_numbered);
     return list;
@@ -73,7 +73,7 @@ static uint32_t choose_samples(struct chooser *c, bool by_number)
     }
     uint32_t n = (uint32_t)common.n;
     for (uint32_t i = 0; i < n; i++)
-        array_push(&by_time, ((struct numbered){i, common.at[i].step}));
+        array_add(&by_time, i, common.at[i].step);
     array_sort(&by_time, compare_steps);
     for (uint32_t i = 0; i < n; i++)
         common.at[by_time.at[i].number].step = i;
@@ -182,11 +182,8 @@ static void leave_out_incomplete(struct chooser *c)
             if (!wanted(c, step) || count_slices(rank, s) * 2 >= usual)
                 continue;
             step->timed = false;
-            struct left_out left_out = {.number = step->number,
-                                        .rank = r,
-                                        .incomplete = true,
-                                        .reason = "it holds less than half of the usual ops"};
-            array_push(&c->choice.left_out, left_out);
+            array_add(&c->choice.left_out, .number = step->number, .rank = r, .incomplete = true,
+                      .reason = "it holds less than half of the usual ops");
         }
         array_fini(&counts);
     }

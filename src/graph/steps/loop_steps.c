@@ -73,9 +73,8 @@ void steps_from_period(struct rank_build *rank, uint32_t window)
             waited_until = end;
             continue;
         }
-        struct call call = {span->start_ns, end, span->name,
-                            calls.n > 0 && waited_until > calls.at[calls.n - 1].start_ns};
-        array_push(&calls, call);
+        array_add(&calls, span->start_ns, end, span->name,
+                  calls.n > 0 && waited_until > calls.at[calls.n - 1].start_ns);
         array_push(&names, span->name);
     }
     size_t period = calls.n >= 6 ? find_period(names.at, names.n) : 0;

@@ -53,9 +53,8 @@ void hand_overs_find(struct placing *p)
         uint32_t place = place_of[span->name];
         if (place == 0 && span->node < rank->n_dfg_nodes)
             place = place_of[rank->dfg_nodes[span->node].name];
-        struct span_ref ref = {span->start_ns, i, place == 0 ? NO_ID : place - 1};
         if (span->kind <= SPAN_CPU_OP && (place || is_nameless(&p->trace->names, span)))
-            array_push(&p->refs, ref);
+            array_add(&p->refs, span->start_ns, i, place == 0 ? NO_ID : place - 1);
     }
     array_sort(&p->refs, by_ref);
 }

@@ -52,8 +52,7 @@ static void frame_stream(struct net_transport *t, uint32_t stream,
         }
         if (!begins)
             continue;
-        struct net_message message = {.offset = at->offset, .stream = stream, NET_UNTIMED};
-        array_push(&t->messages, message);
+        array_add(&t->messages, .offset = at->offset, .stream = stream, NET_UNTIMED);
         open = true;
         i = j;
     }

@@ -68,8 +68,7 @@ static void cut_groups(struct rounds *rounds)
             rounds->groups.n ? &rounds->groups.at[rounds->groups.n - 1] : NULL;
         if (!last || transfer.start_ns >= first_end ||
             transfer.start_ns - last->times.transfer_ns > MOST_APART_NS) {
-            struct actual_group fresh = {.first = (uint32_t)i, .times = FUSED_NOTHING};
-            array_push(&rounds->groups, fresh);
+            array_add(&rounds->groups, .first = (uint32_t)i, .times = FUSED_NOTHING);
             last = &rounds->groups.at[rounds->groups.n - 1];
             first_end = transfer.end_ns;
         }

@@ -262,10 +262,9 @@ static void read_ready(struct timeline_reading *r, const struct timeline_event *
         return;
     uint32_t tensor = find_tensor(r, e);
     const struct timeline_writing *w = &r->writing.at[tensor];
-    struct timeline_ready ready = {tensor, r->timeline->tensors.at[tensor].n_runs, (int)rank,
-                                   e->start.ns};
     if (w->n_open == 1 && w->stages[0] == STAGE_NEGOTIATE)
-        array_push(&r->timeline->ready, ready);
+        array_add(&r->timeline->ready, tensor, r->timeline->tensors.at[tensor].n_runs, (int)rank,
+                  e->start.ns);
 }
 
 /* BytePS: "Comm.byteps.gradient_0", and the partition's key, (number << 16) + part. */
@@ -288,8 +287,7 @@ static void read_whole_stage(struct timeline_reading *r, const struct timeline_e
     uint64_t part_key = e->tid.number;
     bool has_key = !e->tid.name || json_unsigned(key, strlen(key), &part_key) == JSON_VALUE;
     t->partition = !has_key || part_key == UINT64_MAX ? -1 : (int32_t)(part_key & 0xFFFF);
-    struct whole_stage whole = {e->start.ns, end_ns, tensor, e->name, stage};
-    array_push(&r->whole_stages, whole);
+    array_add(&r->whole_stages, e->start.ns, end_ns, tensor, e->name, stage);
 }
 
 /* Who writes: BytePS's names are its own. */

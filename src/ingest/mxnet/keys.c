@@ -59,9 +59,8 @@ static void list_recorded(const struct dpro_trace *trace, const struct recording
                           named_array *names)
 {
     EACH (const struct recorded_parameter, parameter, recording->parameters) {
-        struct named named = {strtab_get(&trace->names, parameter->name), parameter->name,
-                              parameter->size_bytes};
-        array_push(names, named);
+        array_add(names, strtab_get(&trace->names, parameter->name), parameter->name,
+                  parameter->size_bytes);
     }
 }
 

@@ -640,8 +640,7 @@ static void open_span(struct kineto *k, const struct event *ev)
         k->part->losses.n_unpaired++;
         return;
     } else {
-        struct open_span none = {0};
-        array_push(&k->open, none);
+        array_add(&k->open, 0);
         slot = (uint32_t)k->open.n;
     }
     k->open.at[slot - 1] = (struct open_span){*ev, k->detail, (uint32_t)below};
@@ -673,8 +672,7 @@ static void add_label(struct kineto *k, const struct event *ev)
     const struct strtab *names = &k->part->names;
     if (!json_is(strtab_get(names, ev->name), strtab_len(names, ev->name), "thread_name"))
         return;
-    struct part_label label = {ev->pid, ev->tid, ev->label};
-    array_push(&k->part->labels, label);
+    array_add(&k->part->labels, ev->pid, ev->tid, ev->label);
 }
 
 /* One event from its first key on. */

@@ -48,11 +48,8 @@ void kineto_add_call(struct trace_part *part, uint32_t track, uint32_t name, int
     const char *text = strtab_get(&part->names, name);
     if (!kineto_module(text, &n_module))
         return;
-    struct trace_module_call call = {.start_ns = start_ns,
-                                     .end_ns = end_ns,
-                                     .module = part_intern(part, text + (len - n_module), n_module),
-                                     .track = track};
-    array_push(&to->module_calls, call);
+    array_add(&to->module_calls, .start_ns = start_ns, .end_ns = end_ns,
+              .module = part_intern(part, text + (len - n_module), n_module), .track = track);
 }
 
 /* ---- joining ---- */

@@ -123,12 +123,11 @@ static void add_block(struct snapshot_part *to, const struct snapshot_dict *dict
         to->n_broken++;
         return;
     }
-    struct allocator_block block = {.address = (uint64_t)number(dict, WORD_ADDRESS, 0),
-                                    .size_bytes = (uint64_t)bytes,
-                                    .state = state == WORD_INACTIVE           ? ALLOCATOR_FREE
-                                             : state == WORD_ACTIVE_ALLOCATED ? ALLOCATOR_TAKEN
-                                                                              : ALLOCATOR_WAITING};
-    array_push(&to->blocks, block);
+    array_add(&to->blocks, .address = (uint64_t)number(dict, WORD_ADDRESS, 0),
+              .size_bytes = (uint64_t)bytes,
+              .state = state == WORD_INACTIVE           ? ALLOCATOR_FREE
+                       : state == WORD_ACTIVE_ALLOCATED ? ALLOCATOR_TAKEN
+                                                        : ALLOCATOR_WAITING);
 }
 
 /* Whether the blocks fill the segment. */

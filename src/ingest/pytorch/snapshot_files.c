@@ -47,7 +47,7 @@ static void append_item(void *arg, struct pickle_value list, struct pickle_value
     if (list.kind == PICKLE_LIST && item.kind == PICKLE_DICT)
         snapshot_place(u->to, item.id, list.id);
     if (list.kind == PICKLE_LIST && item.kind == PICKLE_LIST)
-        array_push(&u->to->lists, ((struct snapshot_list){list.id, item.id}));
+        array_add(&u->to->lists, list.id, item.id);
 }
 
 static int read_pickle(struct bytes *bytes, struct trace_part *part,

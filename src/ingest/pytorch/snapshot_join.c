@@ -249,8 +249,7 @@ static struct totals *totals_of(totals_array *all, int32_t device)
     for (size_t i = 0; i < all->n; i++)
         if (all->at[i].device == device)
             return &all->at[i];
-    struct totals fresh = {.device = device};
-    array_push(all, fresh);
+    array_add(all, .device = device);
     return &all->at[all->n - 1];
 }
 

@@ -63,14 +63,12 @@ static void list_runs(const struct dpro_trace *trace, run_array *runs)
                 rank->details[span->detail].comm_sequence < 0)
                 continue;
             const struct trace_detail *detail = &rank->details[span->detail];
-            struct run run = {.key = map_mix(map_mix(detail->process_group + UINT64_C(1)) ^
-                                             (uint64_t)detail->comm_sequence) |
-                                     1,
-                              .start_ns = span->start_ns,
-                              .end_ns = span->start_ns + span->dur_ns,
-                              .transport = t,
-                              .span = i};
-            array_push(runs, run);
+            array_add(runs,
+                      .key = map_mix(map_mix(detail->process_group + UINT64_C(1)) ^
+                                     (uint64_t)detail->comm_sequence) |
+                             1,
+                      .start_ns = span->start_ns, .end_ns = span->start_ns + span->dur_ns,
+                      .transport = t, .span = i);
         }
     }
     array_sort(runs, by_time);
@@ -183,9 +181,8 @@ static void split_pieces(piece_array *pieces, uint64_t n_chunks)
         if (k < 2 || pieces->n + k > MOST_CHUNKS || off > k * (CHUNK_SLACK + chunk / 256))
             continue;
         for (uint64_t c = 1; c < k; c++) {
-            struct piece fresh = {pieces->at[i].offset + c * bytes / k,
-                                  (c + 1) * bytes / k - c * bytes / k};
-            array_push(pieces, fresh);
+            array_add(pieces, pieces->at[i].offset + c * bytes / k,
+                      (c + 1) * bytes / k - c * bytes / k);
         }
         pieces->at[i].bytes = bytes / k;
     }
@@ -424,9 +421,8 @@ static void add_collectives(struct ring *ring)
         exact[run->joint] &= ring->n_found[cell_of(ring, run->transport, run->joint)] == 1;
     for (uint32_t t = 0; t < trace->n_transports; t++)
         for (uint32_t j = 0; j < ring->n; j++) {
-            struct net_collective fresh = {
-                .tag = j, .prefix = GLOO_ALL_REDUCE, .joint = j, NET_UNSUMMED};
-            array_push(&trace->transports[t].collectives, fresh);
+            array_add(&trace->transports[t].collectives, .tag = j, .prefix = GLOO_ALL_REDUCE,
+                      .joint = j, NET_UNSUMMED);
         }
     EACH (const struct run, run, ring->runs) {
         trace->transport_info.n_tied += exact[run->joint];

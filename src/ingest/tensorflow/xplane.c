@@ -142,12 +142,8 @@ static void add_moment(struct xplane *x, struct line *line, enum session_moment_
         if (noted)
             return;
     }
-    struct session_moment moment = {.run = run,
-                                    .ns = ns,
-                                    .name = waits ? event->texts[STAT_NAME] : 0,
-                                    .track = line->track & (UINT32_MAX >> 3),
-                                    .kind = kind};
-    array_push(&session->moments, moment);
+    array_add(&session->moments, .run = run, .ns = ns, .name = waits ? event->texts[STAT_NAME] : 0,
+              .track = line->track & (UINT32_MAX >> 3), .kind = kind);
 }
 
 /* What XLA ran on a device: an op, or all of a program or step. */

@@ -217,13 +217,9 @@ static void find_collectives(struct net_transport *t)
 {
     struct map places = {0}; /* in the order of the messages, then sorted */
     EACH (const struct net_message, message, t->messages) {
-        struct net_collective fresh = {.context = t->connections.at[message->stream / 2].context,
-                                       .tag = message->tag,
-                                       .prefix = message->prefix,
-                                       .joint = NO_ID,
-                                       NET_UNSUMMED};
         if ((size_t)map_number(&places, key_of_message(t, message)) == t->collectives.n)
-            array_push(&t->collectives, fresh);
+            array_add(&t->collectives, .context = t->connections.at[message->stream / 2].context,
+                      .tag = message->tag, .prefix = message->prefix, .joint = NO_ID, NET_UNSUMMED);
     }
     array_sort(&t->collectives, by_context);
     for (size_t c = 0; c < t->collectives.n; c++) {

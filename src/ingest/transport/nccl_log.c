@@ -33,26 +33,18 @@ static bool read_string(struct nccl_log *log, const struct record_string *s)
 /* The last one of a number counts. */
 static bool read_comm(struct nccl_log *log, const struct record_nccl_comm *c)
 {
-    struct nccl_comm comm = {.number = c->comm, .rank = c->rank, .hash = c->hash};
-    array_push(&log->comms, comm);
+    array_add(&log->comms, .number = c->comm, .rank = c->rank, .hash = c->hash);
     return true;
 }
 
 static void add_operation(struct nccl_log *log, const struct record_nccl_event *e)
 {
     bool p2p = e->type == NCCL_P2P;
-    struct nccl_operation op = {.event = e->event,
-                                .start_ns = e->start_ns,
-                                .stop_ns = e->stop_ns,
-                                .sequence = p2p ? 0 : e->coll.sequence,
-                                .comm = e->comm,
-                                .thread = e->head.thread,
-                                .func = string_of(log, p2p ? e->p2p.func : e->coll.func),
-                                .algorithm = p2p ? 0 : string_of(log, e->coll.algorithm),
-                                .peer = p2p ? e->p2p.peer : e->coll.root,
-                                .point_to_point = p2p,
-                                .span = NO_ID};
-    array_push(&log->operations, op);
+    array_add(&log->operations, .event = e->event, .start_ns = e->start_ns, .stop_ns = e->stop_ns,
+              .sequence = p2p ? 0 : e->coll.sequence, .comm = e->comm, .thread = e->head.thread,
+              .func = string_of(log, p2p ? e->p2p.func : e->coll.func),
+              .algorithm = p2p ? 0 : string_of(log, e->coll.algorithm),
+              .peer = p2p ? e->p2p.peer : e->coll.root, .point_to_point = p2p, .span = NO_ID);
 }
 
 static void add_proxy_op(struct nccl_log *log, const struct record_nccl_event *e)
@@ -70,16 +62,11 @@ static void add_proxy_op(struct nccl_log *log, const struct record_nccl_event *e
 
 static void add_step(struct nccl_log *log, const struct record_nccl_event *e)
 {
-    struct nccl_step step = {.parent = e->parent,
-                             .proxy_op = NO_ID,
-                             .step = e->proxy_step.step,
-                             .size_bytes = e->proxy_step.size_bytes,
-                             .start_ns = e->start_ns,
-                             .stop_ns = e->stop_ns,
-                             .gpu_wait_ns = e->proxy_step.gpu_wait_ns,
-                             .net_wait_ns = e->proxy_step.net_wait_ns,
-                             .flush_wait_ns = e->proxy_step.flush_wait_ns};
-    array_push(&log->steps, step);
+    array_add(&log->steps, .parent = e->parent, .proxy_op = NO_ID, .step = e->proxy_step.step,
+              .size_bytes = e->proxy_step.size_bytes, .start_ns = e->start_ns,
+              .stop_ns = e->stop_ns, .gpu_wait_ns = e->proxy_step.gpu_wait_ns,
+              .net_wait_ns = e->proxy_step.net_wait_ns,
+              .flush_wait_ns = e->proxy_step.flush_wait_ns);
 }
 
 /* Events that are kept, and how many bytes follow the head of each at least. */

@@ -112,9 +112,8 @@ static void list_requests(struct tying *tying)
     for (uint32_t i = 0; i < tying->t->ps.n; i++) {
         const struct ps_message *m = &tying->t->ps.at[i];
         int64_t first = m->sent_ns == INT64_MIN ? m->start_ns : m->sent_ns;
-        struct request request = {m->timestamp, first, i};
         if (m->stream % 2 == 0 && (m->flags & PS_REQUEST) && first != INT64_MIN)
-            array_push(&tying->requests, request);
+            array_add(&tying->requests, m->timestamp, first, i);
     }
     if (tying->spans.n > 1)
         qsort_r(tying->spans.at, tying->spans.n, sizeof *tying->spans.at, by_start,

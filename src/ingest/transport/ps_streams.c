@@ -123,9 +123,8 @@ static void place_messages(struct net_transport *t)
         qsort_r(order, n, sizeof *order, compare_channels, t->ps.at);
     for (uint32_t i = 0; i < n; i++) {
         const struct ps_message *m = &t->ps.at[order[i]];
-        struct channel fresh = {i, 0, m->received};
         if (i == 0 || m->channel != t->ps.at[order[i - 1]].channel)
-            array_push(&channels, fresh);
+            array_add(&channels, i, 0, m->received);
         channels.at[channels.n - 1].n++;
     }
     if (channels.n > 0)

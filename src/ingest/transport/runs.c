@@ -17,10 +17,8 @@ void runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, co
         if (span->kind != SPAN_ANNOTATION ||
             !text_begins(strtab_get(&trace->names, span->name), prefix))
             continue;
-        struct run run = {
-            span->start_ns, span->start_ns + span->dur_ns, rank->tracks[span->track].id, i, NO_ID,
-            false};
-        array_push(runs, run);
+        array_add(runs, span->start_ns, span->start_ns + span->dur_ns, rank->tracks[span->track].id,
+                  i, NO_ID, false);
     }
     array_sort(runs, compare_runs);
 }

@@ -78,17 +78,10 @@ static bool read_call(struct log_reader *r, const struct record_call *c)
     if (c->direction > DIRECTION_RECEIVE || !time_fits(c->start_ns) || !time_fits(c->end_ns) ||
         c->end_ns < c->start_ns || c->offset > INT64_MAX)
         return false;
-    struct net_transfer transfer = {
-        .start_ns = c->start_ns,
-        .end_ns = c->end_ns,
-        .offset = c->offset,
-        .bytes = c->returned,
-        .requested = c->requested,
-        .stream = connection_of(r, c->connection) * 2 + c->direction,
-        .thread = c->head.thread,
-        .call = c->call <= CALL_SPLICE ? c->call : 0,
-    };
-    array_push(&r->net->transfers, transfer);
+    array_add(&r->net->transfers, .start_ns = c->start_ns, .end_ns = c->end_ns, .offset = c->offset,
+              .bytes = c->returned, .requested = c->requested,
+              .stream = connection_of(r, c->connection) * 2 + c->direction,
+              .thread = c->head.thread, .call = c->call <= CALL_SPLICE ? c->call : 0);
     return true;
 }
 
@@ -98,18 +91,12 @@ static bool read_gloo(struct log_reader *r, const struct record_gloo *g)
         g->length > INT64_MAX - GLOO_PREAMBLE_BYTES)
         return false;
     bool data = g->opcode <= GLOO_DATA;
-    struct net_message message = {
-        .offset = g->position,
-        .size_bytes = GLOO_PREAMBLE_BYTES + (data ? g->length : 0),
-        .length = g->length,
-        .stream = connection_of(r, g->connection) * 2 + g->direction,
-        .tag = (uint32_t)(g->slot >> 24),
-        .delta = (uint32_t)(g->slot & 0xffffff),
-        .prefix = (uint8_t)(g->slot >> 56),
-        .opcode = data ? GLOO_DATA : g->opcode,
-        NET_UNTIMED,
-    };
-    array_push(&r->net->messages, message);
+    array_add(&r->net->messages, .offset = g->position,
+              .size_bytes = GLOO_PREAMBLE_BYTES + (data ? g->length : 0), .length = g->length,
+              .stream = connection_of(r, g->connection) * 2 + g->direction,
+              .tag = (uint32_t)(g->slot >> 24), .delta = (uint32_t)(g->slot & 0xffffff),
+              .prefix = (uint8_t)(g->slot >> 56), .opcode = data ? GLOO_DATA : g->opcode,
+              NET_UNTIMED);
     return true;
 }
 

@@ -294,8 +294,7 @@ static unsigned use_of(const struct cutter *cutter, uint32_t track_index)
     const struct rank_build *rank = cutter->rank;
     const struct trace_track *track = &rank->trace->tracks[track_index];
     unsigned use = TRACK_IDLE;
-    for (uint32_t i = track->first; i < track->first + track->n; i++) {
-        const struct trace_span *span = &rank->trace->spans[i];
+    EACH_OF (const struct trace_span, span, rank->trace->spans + track->first, track->n)
         if (span->kind == SPAN_TRANSFER)
             use |= TRACK_INBOX;
         else if (build_runs_collective(rank, span))
@@ -306,7 +305,6 @@ static unsigned use_of(const struct cutter *cutter, uint32_t track_index)
             use |= in_collective(rank, span) ? TRACK_IDLE : TRACK_OPS;
         else if (span->kind == SPAN_RUNTIME && find_launch(cutter, span))
             use |= TRACK_OPS;
-    }
     return use;
 }
 
@@ -369,8 +367,7 @@ static void find_own_work(const struct cutter *cutter, const struct trace_track 
     const struct rank_build *rank = cutter->rank;
     for (size_t s = 0; s < rank->steps.n; s++)
         own_ns[s] = INT64_MAX;
-    for (uint32_t i = track->first; i < track->first + track->n; i++) {
-        const struct trace_span *span = &rank->trace->spans[i];
+    EACH_OF (const struct trace_span, span, rank->trace->spans + track->first, track->n) {
         const struct launch *known = is_device_work(span) ? find_launch(cutter, span) : NULL;
         if (known && known->slice != NO_ID) {
             int64_t *own = &own_ns[cutter->step_of_slice[known->slice]];

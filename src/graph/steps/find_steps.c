@@ -25,11 +25,9 @@ static uint32_t find_main_track(const struct rank_build *rank, uint32_t classes)
         if (track->gpu || track->serial)
             continue;
         uint64_t count = 0;
-        for (uint32_t i = track->first; i < track->first + track->n; i++) {
-            const struct trace_span *span = &trace->spans[i];
+        EACH_OF (const struct trace_span, span, trace->spans + track->first, track->n)
             if (classes == 0 ? span->kind == SPAN_CPU_OP : steps_is_mark(rank, span, classes))
                 count++;
-        }
         if (count > best_count) {
             best_count = count;
             best = t;

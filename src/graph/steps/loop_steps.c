@@ -64,8 +64,7 @@ void steps_from_period(struct rank_build *rank, uint32_t window)
     call_array calls = {0};
     ARRAY(uint32_t) names = {0};
     int64_t end = INT64_MIN, waited_until = INT64_MIN;
-    for (uint32_t i = track->first; i < track->first + track->n; i++) {
-        const struct trace_span *span = &rank->trace->spans[i];
+    EACH_OF (const struct trace_span, span, rank->trace->spans + track->first, track->n) {
         if (span->window != window || span->kind != SPAN_CPU_OP || span->start_ns < end)
             continue;
         end = span_end(span);

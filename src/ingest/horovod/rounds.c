@@ -154,8 +154,7 @@ static void cut_rounds(struct rounds *rounds, const mark_array *marks)
 static uint64_t hash_round(const struct rounds *rounds, const struct actual_round *round)
 {
     uint64_t hash = 1;
-    for (uint32_t g = round->first; g < round->first + round->n; g++) {
-        const struct actual_group *group = &rounds->groups.at[g];
+    EACH_OF (const struct actual_group, group, rounds->groups.at + round->first, round->n) {
         uint64_t sum = 0;
         for (uint32_t i = group->first; i < group->first + group->n; i++)
             sum += map_mix(rounds_tensor(rounds, i) + 1);
@@ -229,8 +228,7 @@ static void copy_groups(struct arena *arena, const struct rounds *rounds,
     size_t n = round_end(rounds, round) - round_first(rounds, round); /* some may be there twice */
     fusion->tensors = arena_array(arena, n, sizeof *fusion->tensors);
     fusion->groups = arena_array(arena, round->n, sizeof *fusion->groups);
-    for (uint32_t g = round->first; g < round->first + round->n; g++) {
-        const struct actual_group *actual = &rounds->groups.at[g];
+    EACH_OF (const struct actual_group, actual, rounds->groups.at + round->first, round->n) {
         struct fused_group *group = &fusion->groups[fusion->n_groups++];
         *group = (struct fused_group){.first = fusion->n_tensors, .n = actual->n};
         for (uint32_t i = actual->first; i < actual->first + actual->n; i++) {

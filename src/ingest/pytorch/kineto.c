@@ -1,20 +1,17 @@
 /* ingest/pytorch/kineto.c: PyTorch profiler (Kineto) traces, every dialect from 2021 to 2026, and
  * Chrome traces that look like them.
  *
- * One pass: each event is read into a struct on the stack whatever the order of its keys, and kept
- * as a 64-byte span when it is an interval of work. Most of the text is arguments that nobody
- * needs; keys are told apart by their length first, and what is not wanted is skipped unread. Times
- * stay relative here: baseTimeNanoseconds may come behind the events. */
+ * One pass: each event is read into a struct on the stack whatever the order of its keys. Most of
+ * the text is arguments that nobody needs, which are skipped unread. Times stay relative here:
+ * baseTimeNanoseconds may come behind the events. */
 #include <string.h>
 
 #include "base/map.h"
 #include "base/memory.h"
-#include "ingest/pytorch/kineto.h"
+#include "ingest/pytorch/kineto_events.h"
 #include "ingest/pytorch/kineto_words.h"
 
-enum { KIND_NONE = 255, NAME_CACHE = 4096, MAX_OPEN = 1 << 20 };
-
-enum name_flag { NAME_SEEN = 1, NAME_COMMUNICATION = 2, NAME_MODULE = 4, NAME_MEMORY = 8 };
+enum { NAME_CACHE = 4096 };
 
 /* Keys that are wanted; others get numbers as they come. Of an argument that is kept as it is: how
  * it is read, and where it goes. */
@@ -74,47 +71,10 @@ struct guess_pair {
     struct json_guess at[2]; /* the later one first */
 };
 
-struct event {
-    int64_t ts_ns, dur_ns;
-    uint64_t pid, flow_id, correlation;
-    int64_t tid;
-    uint32_t name, external, record_fn, fwd_thread;
-    int32_t sequence;
-    uint8_t kind, flow;
-    char ph;
-    enum json_value ts, dur; /* JSON_NO_VALUE: none or not a number */
-    bool has_name, has_detail, has_memory;
-    uint32_t label; /* thread_name's or process_name's args.name */
-    uint64_t dims_numel;
-    uint32_t dims_type;
-    bool dims_blank,
-        type_first; /* the first input: its dimensions are [], it has an element type */
-};
-
-static const struct trace_detail no_detail = {DETAIL_UNKNOWN};
-
-/* A B event that waits for its E, in a list per (pid, tid). */
-struct open_span {
-    struct event event;
-    struct trace_detail detail;
-    uint32_t below; /* index + 1 of the one that was open before it */
-};
-
 struct kineto {
     struct json *js;
-    struct trace_part *part;
-    struct kineto_part *more;
+    struct kineto_events to;
     uint32_t *name_cache;
-    ARRAY(uint8_t) name_flags; /* by name id */
-    struct map tracks;         /* hash of (pid, tid, whether of a GPU) -> index */
-    uint32_t last_track[2];    /* of the CPU, of the GPU */
-    struct map stacks;         /* hash of (pid, tid) -> index + 1 of the innermost open span */
-    ARRAY(struct open_span) open;
-    uint32_t free_open; /* list of unused slots in `open`, index + 1 */
-    uint64_t n_external_is_correlation, n_external_differs;
-    struct trace_detail detail; /* of the event being read; no_detail unless detail_used */
-    bool detail_used;
-    struct kineto_memory memory;          /* of the instant being read */
     struct guess_pair (*guesses)[N_KEYS]; /* [N_CONTEXTS]: after which key */
     struct guess_pair between;            /* from one event into the next */
     struct strtab other_keys;             /* id + N_WANTED_KEYS - 1 is the key's number */
@@ -124,7 +84,7 @@ struct kineto {
 static unsigned key_number(struct kineto *k, const char *key, size_t len)
 {
     for (unsigned i = 1; i < N_WANTED_KEYS; i++)
-        if (strlen(wanted_keys[i]) == len && memcmp(wanted_keys[i], key, len) == 0)
+        if (text_n_is(key, len, wanted_keys[i]))
             return i;
     if (len == 0 || len > 64)
         return KEY_ANY;
@@ -185,44 +145,15 @@ static uint32_t intern(struct kineto *k, const char *text, size_t len)
         (head * 0x9e3779b97f4a7c15u ^ tail * 0xd6e8feb86659fd93u ^ middle * 0xc2b2ae3d27d4eb4fu) +
         len;
     uint32_t *slot = &k->name_cache[(hash ^ hash >> 29) * 0x9e3779b97f4a7c15u >> 52];
-    const struct strtab_entry *entry = &k->part->names.entries[*slot];
-    if (*slot < k->part->names.n && entry->len == len && memcmp(entry->text, text, len) == 0)
+    const struct strtab_entry *entry = &k->to.part->names.entries[*slot];
+    if (*slot < k->to.part->names.n && entry->len == len && memcmp(entry->text, text, len) == 0)
         return *slot;
-    return *slot = strtab_add(&k->part->names, text, len);
-}
-
-static __attribute__((noinline)) uint8_t learn_name(struct kineto *k, uint32_t name)
-{
-    if (name >= k->name_flags.n) {
-        size_t extra = k->part->names.n - k->name_flags.n;
-        array_reserve(&k->name_flags, extra);
-        memset(k->name_flags.at + k->name_flags.n, 0, extra);
-        k->name_flags.n += extra;
-    }
-    const char *text = strtab_get(&k->part->names, name);
-    size_t len = strtab_len(&k->part->names, name);
-    unsigned flags = kineto_module(text, &len)            ? NAME_MODULE
-                     : json_is(text, len, "[memory]")     ? NAME_MEMORY
-                     : kineto_is_communication(text, len) ? NAME_COMMUNICATION
-                                                          : 0;
-    return k->name_flags.at[name] = (uint8_t)(NAME_SEEN | flags);
-}
-
-static inline uint8_t name_flags(struct kineto *k, uint32_t name)
-{
-    uint8_t flags = name < k->name_flags.n ? k->name_flags.at[name] : 0;
-    return flags ? flags : learn_name(k, name);
+    return *slot = strtab_add(&k->to.part->names, text, len);
 }
 
 static bool name_is_communication(struct kineto *k, uint32_t name)
 {
-    return name_flags(k, name) & NAME_COMMUNICATION;
-}
-
-static bool on_gpu(unsigned kind)
-{
-    return kind == SPAN_KERNEL || kind == SPAN_MEMCPY || kind == SPAN_MEMSET ||
-           kind == SPAN_GPU_ANNOTATION || kind == SPAN_SYNC;
+    return kineto_name_flags(&k->to, name) & NAME_COMMUNICATION;
 }
 
 /* A pid or tid: a number, a quoted number, "stream 7", or a name, which gets a number of its own
@@ -374,7 +305,7 @@ enum argument_type {
 };
 enum argument_of { OF_EVENT, OF_DETAIL, OF_MEMORY };
 
-#define EVENT  struct event
+#define EVENT  struct kineto_event
 #define DETAIL struct trace_detail
 #define MEMORY struct kineto_memory
 #define NO_ARGUMENT(key, text)
@@ -385,14 +316,16 @@ static const struct argument {
     uint16_t offset;
 } arguments[N_KEYS] = {KEYS(NO_ARGUMENT, ARGUMENT_AT)};
 
-static void read_plain_arg(struct kineto *k, struct event *ev, const struct argument *argument)
+static void read_plain_arg(struct kineto *k, struct kineto_event *ev,
+                           const struct argument *argument)
 {
-    void *const structs[] = {[OF_EVENT] = ev, [OF_DETAIL] = &k->detail, [OF_MEMORY] = &k->memory};
+    void *const structs[] = {
+        [OF_EVENT] = ev, [OF_DETAIL] = &k->to.detail, [OF_MEMORY] = &k->to.memory};
     void *at = (char *)structs[argument->of] + argument->offset;
     struct json *js = k->js;
     int64_t v;
     if (argument->of == OF_DETAIL)
-        k->detail_used = ev->has_detail = true;
+        k->to.detail_used = ev->has_detail = true;
     switch ((enum argument_type)argument->type) {
     case ARGUMENT_U64:
         *(uint64_t *)at = json_u64(js);
@@ -423,7 +356,7 @@ static void read_plain_arg(struct kineto *k, struct event *ev, const struct argu
     }
 }
 
-static void read_arg(struct kineto *k, struct event *ev, unsigned key)
+static void read_arg(struct kineto *k, struct kineto_event *ev, unsigned key)
 {
     struct json *js = k->js;
     const char *text;
@@ -445,23 +378,23 @@ static void read_arg(struct kineto *k, struct event *ev, unsigned key)
         ev->dims_type = read_types(k, &ev->type_first);
         return;
     case KEY_BYTES:
-        if (ev->kind != SPAN_MEMCPY && ev->kind != SPAN_MEMSET && ev->kind != KIND_NONE)
+        if (ev->kind != SPAN_MEMCPY && ev->kind != SPAN_MEMSET && ev->kind != KINETO_NO_KIND)
             break;
-        k->detail.bytes = json_u64(js);
-        k->detail_used = ev->has_detail = true;
+        k->to.detail.bytes = json_u64(js);
+        k->to.detail_used = ev->has_detail = true;
         return;
     case KEY_WAIT_ON_STREAM:
-        k->detail_used = true;
-        k->detail.wait_stream = json_read_decimal(js, 0, &v) == JSON_VALUE ? v : -1;
+        k->to.detail_used = true;
+        k->to.detail.wait_stream = json_read_decimal(js, 0, &v) == JSON_VALUE ? v : -1;
         return;
     case KEY_WAIT_ON_CORRELATION:
-        k->detail_used = true;
-        k->detail.wait_correlation = json_u64(js);
+        k->to.detail_used = true;
+        k->to.detail.wait_correlation = json_u64(js);
         return;
     case KEY_SYNC_KIND:
         if (json_scalar(js, &text, &len))
-            k->detail.sync = (int32_t)kineto_sync_kind(text, len);
-        k->detail_used = true;
+            k->to.detail.sync = (int32_t)kineto_sync_kind(text, len);
+        k->to.detail_used = true;
         return;
     default:
         break;
@@ -469,13 +402,14 @@ static void read_arg(struct kineto *k, struct event *ev, unsigned key)
     json_skip(js);
 }
 
-static void read_args(struct kineto *k, struct event *ev)
+static void read_args(struct kineto *k, struct kineto_event *ev)
 {
     struct json *js = k->js;
     /* flows, other instants and counters carry nothing of use; python functions only their call
      * tree */
     bool is_memory =
-        !ev->ph || (ev->ph == 'i' && (!ev->has_name || name_flags(k, ev->name) & NAME_MEMORY));
+        !ev->ph ||
+        (ev->ph == 'i' && (!ev->has_name || kineto_name_flags(&k->to, ev->name) & NAME_MEMORY));
     if (json_peek(js) != '{' || (!is_memory && ev->ph != 'X' && ev->ph != 'M' && ev->ph != 'B') ||
         ev->kind == SPAN_PYTHON) {
         json_skip(js);
@@ -483,7 +417,7 @@ static void read_args(struct kineto *k, struct event *ev)
     }
     js->p++;
     if (is_memory) {
-        k->memory = kineto_no_memory;
+        k->to.memory = kineto_no_memory;
         ev->has_memory = true;
     }
     unsigned context =
@@ -492,202 +426,19 @@ static void read_args(struct kineto *k, struct event *ev)
         read_arg(k, ev, key);
 }
 
-static uint32_t find_track(struct kineto *k, bool gpu, uint64_t pid, int64_t id)
-{
-    struct trace_part *part = k->part;
-    uint32_t last = k->last_track[gpu];
-    if (last < part->tracks.n && part->tracks.at[last].track.pid == pid &&
-        part->tracks.at[last].track.id == id && part->tracks.at[last].track.gpu == gpu)
-        return last;
-    uint64_t key = map_mix(map_mix(pid * 2 + gpu) ^ (uint64_t)id) | 1;
-    uint32_t index = (uint32_t)map_number(&k->tracks, key);
-    if (index >= UINT32_MAX / 4)
-        mem_fail();
-    if (index == part->tracks.n)
-        array_push(&part->tracks,
-                   ((struct part_track){.track = {.gpu = gpu, .pid = pid, .id = id}}));
-    return k->last_track[gpu] = index;
-}
-
-/* The recorder's marks are annotations, or ops where they were made in C++. */
-static bool is_module_mark(struct kineto *k, const struct event *ev)
-{
-    return (ev->kind == SPAN_CPU_OP || ev->kind == SPAN_ANNOTATION ||
-            ev->kind == SPAN_GPU_ANNOTATION) &&
-           name_flags(k, ev->name) & NAME_MODULE;
-}
-
-static void add_span(struct kineto *k, struct event *ev)
-{
-    struct trace_part *part = k->part;
-    if (ev->kind >= SPAN_OTHER)
-        return;
-    if (ev->ts != JSON_VALUE) {
-        part->losses.n_no_time += ev->ts == JSON_NO_VALUE;
-        part->losses.n_overflow += ev->ts == JSON_SATURATED;
-        return;
-    }
-    int64_t end_ns;
-    if (ev->dur == JSON_NO_VALUE) {
-        part->losses.n_no_dur++;
-        return;
-    }
-    if (ev->dur_ns < 0) {
-        part->losses.n_negative++;
-        return;
-    }
-    if (ev->dur == JSON_SATURATED || __builtin_add_overflow(ev->ts_ns, ev->dur_ns, &end_ns) ||
-        !trace_time_fits(ev->ts_ns) || !trace_time_fits(end_ns)) {
-        part->losses.n_overflow++;
-        return;
-    }
-    bool gpu = on_gpu(ev->kind);
-    if (is_module_mark(k, ev)) {
-        if (!gpu) /* on a stream it is the shadow of one */
-            kineto_add_call(part, find_track(k, false, ev->pid, ev->tid), ev->name, ev->ts_ns,
-                            end_ns);
-        return;
-    }
-    uint32_t track = find_track(k, gpu, ev->pid, ev->tid);
-    struct trace_span *span = part_add_span(part);
-    *span = (struct trace_span){
-        .start_ns = ev->ts_ns,
-        .dur_ns = ev->dur_ns,
-        .correlation = ev->correlation,
-        .name = ev->name,
-        .track = track,
-        .external = ev->external,
-        .record_fn = ev->record_fn,
-        .fwd_thread = ev->fwd_thread,
-        .kind = ev->kind,
-        SPAN_UNKNOWN,
-    };
-    span->sequence = ev->sequence;
-    part_count_span(part, span);
-    if ((ev->dims_numel || ev->dims_type) && name_is_communication(k, ev->name)) {
-        if (!k->detail.numel)
-            k->detail.numel = ev->dims_blank && ev->type_first ? 1 : ev->dims_numel;
-        if (!k->detail.dtype)
-            k->detail.dtype = ev->dims_type;
-        k->detail_used = ev->has_detail = true;
-    }
-    if (ev->kind == SPAN_SYNC) {
-        if (k->detail.sync == SYNC_NONE)
-            k->detail.sync = (int32_t)kineto_sync_kind(strtab_get(&part->names, ev->name),
-                                                       strtab_len(&part->names, ev->name));
-        k->detail_used = ev->has_detail = true;
-    }
-    if (ev->has_detail) {
-        span->detail = (uint32_t)part->details.n;
-        array_push(&part->details, k->detail);
-    }
-    if (ev->correlation && !k->more->has_correlation) {
-        k->more->has_correlation = true;
-        array_fini(&k->more->launches);
-    }
-    if (ev->record_fn)
-        part->has_record_fn = true;
-    if (gpu && ev->kind != SPAN_GPU_ANNOTATION && ev->external && ev->correlation) {
-        k->n_external_is_correlation += ev->external == (uint32_t)ev->correlation;
-        k->n_external_differs += ev->external != (uint32_t)ev->correlation;
-    }
-    if (!gpu && !part->process.pid)
-        part->process.pid = ev->pid;
-}
-
-static void add_flow(struct kineto *k, const struct event *ev)
-{
-    if (ev->ts != JSON_VALUE || ev->flow == FLOW_NONE)
-        return;
-    if (ev->flow == FLOW_LAUNCH && k->more->has_correlation)
-        return;
-    /* both ends of a launch name a thread or a stream; which, is seen when spans are known */
-    struct kineto_flow flow = {.ts_ns = ev->ts_ns,
-                               .id = ev->flow_id,
-                               .track = find_track(k, false, ev->pid, ev->tid),
-                               .start = ev->ph == 's'};
-    if (ev->flow == FLOW_FWDBWD)
-        array_push(&k->more->links, flow);
-    else
-        array_push(&k->more->launches, flow);
-}
-
-static void add_instant(struct kineto *k, const struct event *ev)
-{
-    if (!(name_flags(k, ev->name) & NAME_MEMORY))
-        return;
-    if (ev->ts == JSON_VALUE && trace_time_fits(ev->ts_ns))
-        kineto_add_allocation(k->part, find_track(k, false, ev->pid, ev->tid), ev->ts_ns,
-                              ev->has_memory ? &k->memory : &kineto_no_memory);
-    else
-        k->part->losses.n_allocations++;
-}
-
-static uint64_t stack_key(const struct event *ev)
-{
-    uint64_t key = map_mix(map_mix(ev->pid + 1) ^ (uint64_t)ev->tid);
-    return key ? key : 1;
-}
-
-static void open_span(struct kineto *k, const struct event *ev)
-{
-    uint64_t below = 0, key = stack_key(ev);
-    map_get(&k->stacks, key, &below);
-    uint32_t slot = k->free_open;
-    if (slot) {
-        k->free_open = k->open.at[slot - 1].below;
-    } else if (k->open.n >= MAX_OPEN) {
-        k->part->losses.n_unpaired++;
-        return;
-    } else {
-        array_add(&k->open, 0);
-        slot = (uint32_t)k->open.n;
-    }
-    k->open.at[slot - 1] = (struct open_span){*ev, k->detail, (uint32_t)below};
-    map_set(&k->stacks, key, slot);
-}
-
-static void close_span(struct kineto *k, const struct event *end)
-{
-    uint64_t slot = 0, key = stack_key(end);
-    if (!map_get(&k->stacks, key, &slot) || slot == 0) {
-        k->part->losses.n_unpaired++;
-        return;
-    }
-    struct open_span *open = &k->open.at[slot - 1];
-    struct event ev = open->event;
-    k->detail = open->detail;
-    k->detail_used = true;
-    map_set(&k->stacks, key, open->below);
-    open->below = k->free_open;
-    k->free_open = (uint32_t)slot;
-    ev.dur = end->ts == JSON_NO_VALUE || ev.ts == JSON_NO_VALUE ? JSON_NO_VALUE : JSON_VALUE;
-    if (ev.dur == JSON_VALUE && __builtin_sub_overflow(end->ts_ns, ev.ts_ns, &ev.dur_ns))
-        ev.dur = JSON_SATURATED;
-    add_span(k, &ev);
-}
-
-static void add_label(struct kineto *k, const struct event *ev)
-{
-    const struct strtab *names = &k->part->names;
-    if (!json_is(strtab_get(names, ev->name), strtab_len(names, ev->name), "thread_name"))
-        return;
-    array_add(&k->part->labels, ev->pid, ev->tid, ev->label);
-}
-
 /* One event from its first key on. */
 static void read_event(struct kineto *k, unsigned key)
 {
     struct json *js = k->js;
     const char *text;
     size_t len;
-    struct event ev;
+    struct kineto_event ev;
     memset(&ev, 0, sizeof ev);
-    ev.kind = KIND_NONE;
+    ev.kind = KINETO_NO_KIND;
     ev.sequence = -1;
-    if (k->detail_used) {
-        k->detail = no_detail;
-        k->detail_used = false;
+    if (k->to.detail_used) {
+        k->to.detail = kineto_no_detail;
+        k->to.detail_used = false;
     }
     for (; key != KEY_END; key = next_key(k, (unsigned char)ev.ph % N_PHASES, key)) {
         switch (key) {
@@ -727,30 +478,7 @@ static void read_event(struct kineto *k, unsigned key)
     }
     if (js->fail != JSON_OK)
         return; /* an event that is cut off is left out */
-    k->part->n_events++;
-    switch (ev.ph) {
-    case 'X':
-        add_span(k, &ev);
-        break;
-    case 'B':
-        open_span(k, &ev);
-        break;
-    case 'E':
-        close_span(k, &ev);
-        break;
-    case 's':
-    case 'f':
-        add_flow(k, &ev);
-        break;
-    case 'M':
-        add_label(k, &ev);
-        break;
-    case 'i':
-        add_instant(k, &ev);
-        break;
-    default:
-        break;
-    }
+    kineto_take(&k->to, &ev);
 }
 
 /* A bare array that is left open is how some writers end: only a cut event is a loss then. */
@@ -776,7 +504,7 @@ static void read_events(struct kineto *k, bool may_stay_open)
         if ((c < 0 && may_stay_open && js->fail == JSON_OK) || !json_array_next(js))
             return;
         if (json_peek(js) != '{') {
-            k->part->losses.n_broken++;
+            k->to.part->losses.n_broken++;
             json_skip(js);
             continue;
         }
@@ -811,11 +539,11 @@ static void read_distributed_info(struct kineto *k)
         MEMBER(struct distributed_info, "backend", TEXT, backend),
         MEMBER_BY("pg_config", read_groups, 0),
         {NULL}};
-    struct json_reader r = {.js = k->js, .strings = &k->part->names, .arg = k->part};
-    struct distributed_info info = {.rank = -1, .backend = k->part->process.backend};
+    struct json_reader r = {.js = k->js, .strings = &k->to.part->names, .arg = k->to.part};
+    struct distributed_info info = {.rank = -1, .backend = k->to.part->process.backend};
     json_read_object(&r, members, &info);
-    part_set_rank(k->part, info.rank, info.world_size);
-    k->part->process.backend = info.backend;
+    part_set_rank(k->to.part, info.rank, info.world_size);
+    k->to.part->process.backend = info.backend;
 }
 
 static void read_document(struct kineto *k)
@@ -837,9 +565,9 @@ static void read_document(struct kineto *k)
         } else if (json_is(key, len, "baseTimeNanoseconds")) {
             int64_t base;
             if (json_read_decimal(js, 0, &base) == JSON_VALUE)
-                k->part->base_ns = base;
+                k->to.part->base_ns = base;
         } else if (json_is(key, len, "host_name")) {
-            k->part->process.host = read_string(k);
+            k->to.part->process.host = read_string(k);
         } else {
             json_skip(js);
         }
@@ -848,25 +576,17 @@ static void read_document(struct kineto *k)
 
 static int read_kineto(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
-    struct kineto k = {.js = js, .part = part, .last_track = {NO_ID, NO_ID}, .detail_used = true};
+    struct kineto k = {.js = js};
     k.name_cache = mem_array(NAME_CACHE, sizeof *k.name_cache);
     char *guesses = mem_array(N_CONTEXTS + 1, sizeof *k.guesses);
     k.guesses = (void *)(guesses + 64 - (uintptr_t)guesses % 64); /* a cache line each */
-    k.more = part_make_payload(part, &kineto_payload);
     strtab_add(&part->names, "", 0);
+    kineto_events_begin(&k.to, part);
     read_document(&k);
-    for (size_t i = 0; i < k.stacks.n_slots; i++)
-        for (uint64_t slot = k.stacks.slots[i].key ? k.stacks.slots[i].value : 0; slot;
-             slot = k.open.at[slot - 1].below)
-            part->losses.n_unpaired++;
-    part->external_is_op = k.n_external_differs > k.n_external_is_correlation;
+    kineto_events_end(&k.to);
     mem_free(k.name_cache);
     mem_free(guesses);
     strtab_fini(&k.other_keys);
-    map_fini(&k.tracks);
-    map_fini(&k.stacks);
-    array_fini(&k.name_flags);
-    array_fini(&k.open);
     return 0;
 }
 

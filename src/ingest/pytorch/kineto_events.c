@@ -1,0 +1,259 @@
+/* ingest/pytorch/kineto_events.c: what becomes of a profile's events: spans on tracks, flows,
+ * blocks of memory, calls of modules. An interval of work is kept as a span of 64 bytes. */
+#include "ingest/pytorch/kineto_events.h"
+
+#include "ingest/pytorch/kineto_words.h"
+
+enum { MAX_OPEN = 1 << 20 };
+
+const struct trace_detail kineto_no_detail = {DETAIL_UNKNOWN};
+
+uint8_t kineto_learn_name(struct kineto_events *to, uint32_t name)
+{
+    if (name >= to->name_flags.n) {
+        size_t extra = to->part->names.n - to->name_flags.n;
+        array_reserve(&to->name_flags, extra);
+        memset(to->name_flags.at + to->name_flags.n, 0, extra);
+        to->name_flags.n += extra;
+    }
+    const char *text = strtab_get(&to->part->names, name);
+    size_t len = strtab_len(&to->part->names, name);
+    unsigned flags = kineto_module(text, &len)            ? NAME_MODULE
+                     : json_is(text, len, "[memory]")     ? NAME_MEMORY
+                     : kineto_is_communication(text, len) ? NAME_COMMUNICATION
+                                                          : 0;
+    return to->name_flags.at[name] = (uint8_t)(NAME_SEEN | flags);
+}
+
+static bool on_gpu(unsigned kind)
+{
+    return kind == SPAN_KERNEL || kind == SPAN_MEMCPY || kind == SPAN_MEMSET ||
+           kind == SPAN_GPU_ANNOTATION || kind == SPAN_SYNC;
+}
+
+static uint32_t find_track(struct kineto_events *to, bool gpu, uint64_t pid, int64_t id)
+{
+    struct trace_part *part = to->part;
+    uint32_t last = to->last_track[gpu];
+    if (last < part->tracks.n && part->tracks.at[last].track.pid == pid &&
+        part->tracks.at[last].track.id == id && part->tracks.at[last].track.gpu == gpu)
+        return last;
+    uint64_t key = map_mix(map_mix(pid * 2 + gpu) ^ (uint64_t)id) | 1;
+    uint32_t index = (uint32_t)map_number(&to->tracks, key);
+    if (index == part->tracks.n)
+        array_add(&part->tracks, .track = {.gpu = gpu, .pid = pid, .id = id});
+    return to->last_track[gpu] = index;
+}
+
+/* The recorder's marks are annotations, or ops where they were made in C++. */
+static bool is_module_mark(struct kineto_events *to, const struct kineto_event *ev)
+{
+    return (ev->kind == SPAN_CPU_OP || ev->kind == SPAN_ANNOTATION ||
+            ev->kind == SPAN_GPU_ANNOTATION) &&
+           kineto_name_flags(to, ev->name) & NAME_MODULE;
+}
+
+static void add_span(struct kineto_events *to, struct kineto_event *ev)
+{
+    struct trace_part *part = to->part;
+    if (ev->kind >= SPAN_OTHER)
+        return;
+    if (ev->ts != JSON_VALUE) {
+        part->losses.n_no_time += ev->ts == JSON_NO_VALUE;
+        part->losses.n_overflow += ev->ts == JSON_SATURATED;
+        return;
+    }
+    int64_t end_ns;
+    if (ev->dur == JSON_NO_VALUE) {
+        part->losses.n_no_dur++;
+        return;
+    }
+    if (ev->dur_ns < 0) {
+        part->losses.n_negative++;
+        return;
+    }
+    if (ev->dur == JSON_SATURATED || __builtin_add_overflow(ev->ts_ns, ev->dur_ns, &end_ns) ||
+        !trace_time_fits(ev->ts_ns) || !trace_time_fits(end_ns)) {
+        part->losses.n_overflow++;
+        return;
+    }
+    bool gpu = on_gpu(ev->kind);
+    if (is_module_mark(to, ev)) {
+        if (!gpu) /* on a stream it is the shadow of one */
+            kineto_add_call(part, find_track(to, false, ev->pid, ev->tid), ev->name, ev->ts_ns,
+                            end_ns);
+        return;
+    }
+    uint32_t track = find_track(to, gpu, ev->pid, ev->tid);
+    struct trace_span *span = part_add_span(part);
+    *span = (struct trace_span){
+        .start_ns = ev->ts_ns,
+        .dur_ns = ev->dur_ns,
+        .correlation = ev->correlation,
+        .name = ev->name,
+        .track = track,
+        .external = ev->external,
+        .record_fn = ev->record_fn,
+        .fwd_thread = ev->fwd_thread,
+        .kind = ev->kind,
+        SPAN_UNKNOWN,
+    };
+    span->sequence = ev->sequence;
+    part_count_span(part, span);
+    if ((ev->dims_numel || ev->dims_type) && kineto_name_flags(to, ev->name) & NAME_COMMUNICATION) {
+        if (!to->detail.numel)
+            to->detail.numel = ev->dims_blank && ev->type_first ? 1 : ev->dims_numel;
+        if (!to->detail.dtype)
+            to->detail.dtype = ev->dims_type;
+        to->detail_used = ev->has_detail = true;
+    }
+    if (ev->kind == SPAN_SYNC) {
+        if (to->detail.sync == SYNC_NONE)
+            to->detail.sync = (int32_t)kineto_sync_kind(strtab_get(&part->names, ev->name),
+                                                        strtab_len(&part->names, ev->name));
+        to->detail_used = ev->has_detail = true;
+    }
+    if (ev->has_detail) {
+        span->detail = (uint32_t)part->details.n;
+        array_push(&part->details, to->detail);
+    }
+    if (ev->correlation && !to->more->has_correlation) {
+        to->more->has_correlation = true;
+        array_fini(&to->more->launches);
+    }
+    if (ev->record_fn)
+        part->has_record_fn = true;
+    if (gpu && ev->kind != SPAN_GPU_ANNOTATION && ev->external && ev->correlation) {
+        to->n_external_is_correlation += ev->external == (uint32_t)ev->correlation;
+        to->n_external_differs += ev->external != (uint32_t)ev->correlation;
+    }
+    if (!gpu && !part->process.pid)
+        part->process.pid = ev->pid;
+}
+
+static void add_flow(struct kineto_events *to, const struct kineto_event *ev)
+{
+    if (ev->ts != JSON_VALUE || ev->flow == FLOW_NONE)
+        return;
+    if (ev->flow == FLOW_LAUNCH && to->more->has_correlation)
+        return;
+    /* both ends of a launch name a thread or a stream; which, is seen when spans are known */
+    struct kineto_flow flow = {.ts_ns = ev->ts_ns,
+                               .id = ev->flow_id,
+                               .track = find_track(to, false, ev->pid, ev->tid),
+                               .start = ev->ph == 's'};
+    if (ev->flow == FLOW_FWDBWD)
+        array_push(&to->more->links, flow);
+    else
+        array_push(&to->more->launches, flow);
+}
+
+static void add_instant(struct kineto_events *to, const struct kineto_event *ev)
+{
+    if (!(kineto_name_flags(to, ev->name) & NAME_MEMORY))
+        return;
+    if (ev->ts == JSON_VALUE && trace_time_fits(ev->ts_ns))
+        kineto_add_allocation(to->part, find_track(to, false, ev->pid, ev->tid), ev->ts_ns,
+                              ev->has_memory ? &to->memory : &kineto_no_memory);
+    else
+        to->part->losses.n_allocations++;
+}
+
+static uint64_t stack_key(const struct kineto_event *ev)
+{
+    uint64_t key = map_mix(map_mix(ev->pid + 1) ^ (uint64_t)ev->tid);
+    return key ? key : 1;
+}
+
+static void open_span(struct kineto_events *to, const struct kineto_event *ev)
+{
+    uint64_t below = 0, key = stack_key(ev);
+    map_get(&to->stacks, key, &below);
+    uint32_t slot = to->free_open;
+    if (slot) {
+        to->free_open = to->open.at[slot - 1].below;
+    } else if (to->open.n >= MAX_OPEN) {
+        to->part->losses.n_unpaired++;
+        return;
+    } else {
+        array_add(&to->open, 0);
+        slot = (uint32_t)to->open.n;
+    }
+    to->open.at[slot - 1] = (struct kineto_open){*ev, to->detail, (uint32_t)below};
+    map_set(&to->stacks, key, slot);
+}
+
+static void close_span(struct kineto_events *to, const struct kineto_event *end)
+{
+    uint64_t slot = 0, key = stack_key(end);
+    if (!map_get(&to->stacks, key, &slot) || slot == 0) {
+        to->part->losses.n_unpaired++;
+        return;
+    }
+    struct kineto_open *open = &to->open.at[slot - 1];
+    struct kineto_event ev = open->event;
+    to->detail = open->detail;
+    to->detail_used = true;
+    map_set(&to->stacks, key, open->below);
+    open->below = to->free_open;
+    to->free_open = (uint32_t)slot;
+    ev.dur = end->ts == JSON_NO_VALUE || ev.ts == JSON_NO_VALUE ? JSON_NO_VALUE : JSON_VALUE;
+    if (ev.dur == JSON_VALUE && __builtin_sub_overflow(end->ts_ns, ev.ts_ns, &ev.dur_ns))
+        ev.dur = JSON_SATURATED;
+    add_span(to, &ev);
+}
+
+static void add_label(struct kineto_events *to, const struct kineto_event *ev)
+{
+    const struct strtab *names = &to->part->names;
+    if (!json_is(strtab_get(names, ev->name), strtab_len(names, ev->name), "thread_name"))
+        return;
+    array_add(&to->part->labels, ev->pid, ev->tid, ev->label);
+}
+
+void kineto_take(struct kineto_events *to, struct kineto_event *ev)
+{
+    to->part->n_events++;
+    switch (ev->ph) {
+    case 'X':
+        add_span(to, ev);
+        break;
+    case 'B':
+        open_span(to, ev);
+        break;
+    case 'E':
+        close_span(to, ev);
+        break;
+    case 's':
+    case 'f':
+        add_flow(to, ev);
+        break;
+    case 'M':
+        add_label(to, ev);
+        break;
+    case 'i':
+        add_instant(to, ev);
+        break;
+    default:
+        break;
+    }
+}
+
+void kineto_events_begin(struct kineto_events *to, struct trace_part *part)
+{
+    *to = (struct kineto_events){.part = part, .last_track = {NO_ID, NO_ID}, .detail_used = true};
+    to->more = part_make_payload(part, &kineto_payload);
+}
+
+void kineto_events_end(struct kineto_events *to)
+{
+    for (size_t i = 0; i < to->stacks.n_slots; i++)
+        for (uint64_t slot = to->stacks.slots[i].key ? to->stacks.slots[i].value : 0; slot;
+             slot = to->open.at[slot - 1].below)
+            to->part->losses.n_unpaired++;
+    to->part->external_is_op = to->n_external_differs > to->n_external_is_correlation;
+    map_fini(&to->tracks);
+    map_fini(&to->stacks);
+    array_fini(&to->name_flags);
+    array_fini(&to->open);
+}

@@ -1,0 +1,65 @@
+/* ingest/pytorch/kineto_events.h: between kineto.c, which reads the events of a profile, and
+ * kineto_events.c, which keeps what they tell. */
+#pragma once
+
+#include "base/map.h"
+#include "ingest/pytorch/kineto.h"
+
+enum { KINETO_NO_KIND = 255 };
+
+struct kineto_event {
+    int64_t ts_ns, dur_ns;
+    uint64_t pid, flow_id, correlation;
+    int64_t tid;
+    uint32_t name, external, record_fn, fwd_thread;
+    int32_t sequence;
+    uint8_t kind, flow;
+    char ph;
+    enum json_value ts, dur; /* JSON_NO_VALUE: none or not a number */
+    bool has_name, has_detail, has_memory;
+    uint32_t label; /* thread_name's or process_name's args.name */
+    uint64_t dims_numel;
+    uint32_t dims_type;
+    bool dims_blank,
+        type_first; /* the first input: its dimensions are [], it has an element type */
+};
+
+extern const struct trace_detail kineto_no_detail;
+
+/* A B event that waits for its E, in a list per (pid, tid). */
+struct kineto_open {
+    struct kineto_event event;
+    struct trace_detail detail;
+    uint32_t below; /* index + 1 of the one that was open before it */
+};
+
+struct kineto_events {
+    struct trace_part *part;
+    struct kineto_part *more;
+    struct trace_detail detail; /* of the event being read; none unless detail_used */
+    bool detail_used;
+    struct kineto_memory memory; /* of the instant being read */
+    ARRAY(uint8_t) name_flags;   /* by name id */
+    struct map tracks;           /* hash of (pid, tid, whether of a GPU) -> index */
+    uint32_t last_track[2];      /* of the CPU, of the GPU */
+    struct map stacks;           /* hash of (pid, tid) -> index + 1 of the innermost open span */
+    ARRAY(struct kineto_open) open;
+    uint32_t free_open; /* list of unused slots in `open`, index + 1 */
+    uint64_t n_external_is_correlation, n_external_differs;
+};
+
+void kineto_events_begin(struct kineto_events *to, struct trace_part *part);
+/* An event that is whole; it may be changed. */
+void kineto_take(struct kineto_events *to, struct kineto_event *ev);
+/* Counts what was begun and did not end; frees all but the part. */
+void kineto_events_end(struct kineto_events *to);
+
+enum kineto_name_flag { NAME_SEEN = 1, NAME_COMMUNICATION = 2, NAME_MODULE = 4, NAME_MEMORY = 8 };
+
+/* What a name is, looked at once. */
+uint8_t kineto_learn_name(struct kineto_events *to, uint32_t name);
+static inline uint8_t kineto_name_flags(struct kineto_events *to, uint32_t name)
+{
+    uint8_t flags = name < to->name_flags.n ? to->name_flags.at[name] : 0;
+    return flags ? flags : kineto_learn_name(to, name);
+}

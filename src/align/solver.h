@@ -5,8 +5,6 @@
  * from above. */
 #pragma once
 
-#include <stdlib.h>
-
 #include "align/align.h"
 #include "base/arena.h"
 #include "base/array.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "base/memory.h"
 
 enum {
     OLDEST_PROTOCOL = 2,

@@ -2,7 +2,6 @@
  * else by its process; a server's by its role. */
 #include <regex.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "base/error.h"

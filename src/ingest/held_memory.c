@@ -8,7 +8,6 @@
 #include <dpro/memory.h>
 
 #include "base/map.h"
-#include "base/memory.h"
 #include "ingest/load.h"
 #include "ingest/rank_job.h"
 

@@ -4,7 +4,6 @@
  * (blocks.1)". */
 #include <string.h>
 
-#include "base/sort.h"
 #include "graph/rank_build.h"
 #include "ingest/transport/runs.h"
 

@@ -2,8 +2,6 @@
 #include "graph/names/span_names.h"
 
 #include <ctype.h>
-#include <stdbool.h>
-#include <string.h>
 
 #include "base/text.h"
 #include "graph/names/comm_names.h"

@@ -1,7 +1,6 @@
 /* graph/names/span_names.h: what a span's name says, looked up once per distinct name. */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

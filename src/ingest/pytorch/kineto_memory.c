@@ -4,7 +4,6 @@
  * Files list the instants of each thread in order, the threads one after the other. */
 #include "base/memory.h"
 #include "base/sort.h"
-#include "ingest/load.h"
 #include "ingest/pytorch/kineto.h"
 #include "ingest/pytorch/kineto_words.h"
 

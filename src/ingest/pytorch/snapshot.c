@@ -7,10 +7,7 @@
 
 #include <string.h>
 
-#include "base/map.h"
-#include "base/memory.h"
 #include "base/sort.h"
-#include "ingest/load.h"
 
 static void fini(void *payload)
 {

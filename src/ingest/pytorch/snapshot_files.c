@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "base/memory.h"
 #include "ingest/pytorch/snapshot.h"
 #include "ingest/pytorch/snapshot_join.h"
 

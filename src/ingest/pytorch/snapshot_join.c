@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/load.h"
 #include "ingest/pytorch/snapshot.h"

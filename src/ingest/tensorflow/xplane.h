@@ -2,8 +2,6 @@
  * xplane_names.c that reads the names and xplane.c that reads the events. */
 #pragma once
 
-#include <string.h>
-
 #include "base/map.h"
 #include "base/protobuf.h"
 #include "ingest/tensorflow/session_profile.h"

@@ -18,7 +18,7 @@
 #include "base/sort.h"
 #include "graph/collectives/comm_pattern.h"
 #include "graph/collectives/match_collectives.h"
-#include "graph/messages/endpoints.h"
+#include "graph/messages/pair_messages.h"
 #include "ingest/transport/nccl.h"
 
 void messages_fini(struct messages *messages)
@@ -29,172 +29,14 @@ void messages_fini(struct messages *messages)
     mem_free(messages->lacks);
 }
 
-/* ---- the messages of one collective in one iteration ---- */
-
-struct found {
-    struct endpoint end; /* its sender's; its receiver's where the sender has no log */
-    bool sent, received; /* by a rank with a log */
-    struct message_time time;
-    const struct net_connection *sender, *receiver; /* NULL: NCCL's */
-};
-typedef ARRAY(struct found) found_array;
-
 struct finder {
     struct join *join;
     struct messages *messages;
-    struct endpoints endpoints;
-    bool with_ready;
+    struct pairing pairing;
     struct map link_of;
-    found_array found, shown; /* in an iteration; in the one that the graph shows */
-    ARRAY(uint32_t) place;    /* of the i-th in order of members among the graph's messages */
-    bool *unlogged;           /* by member of the collective at hand */
-    uint32_t nobody; /* member that stands for all who have no log; NO_ID: there are none */
+    found_array shown;     /* in the iteration that the graph shows */
+    ARRAY(uint32_t) place; /* of the i-th in order of members among the graph's messages */
 };
-
-/* Who sends the data that a message is or is the ready message of, and to whom. */
-static uint64_t way_of(const struct endpoint *end)
-{
-    return end->is_ready ? (uint64_t)end->to << 32 | end->from
-                         : (uint64_t)end->from << 32 | end->to;
-}
-
-/* By transaction. Of each way and number first the data, then the ready messages: the k-th is for
- * the k-th. */
-static int compare_transactions(const struct endpoint *x, const struct endpoint *y)
-{
-    return COMPARE(way_of(x), way_of(y)) ?: ASCENDING(number) ?: ASCENDING(is_ready)
-           ?: ASCENDING(stream) ?: ASCENDING(offset);
-}
-
-ORDER(by_transaction, struct endpoint, compare_transactions(x, y) ?: DESCENDING(sends));
-
-/* A message of which one end is known; the other rank has no log. */
-static bool find_one_sided(const struct finder *f, const struct endpoint *end, struct found *found)
-{
-    found->sent = end->sends;
-    found->received = !end->sends;
-    if ((end->sends ? end->to : end->from) != f->nobody || end->start_ns == ABSENT ||
-        end->end_ns == ABSENT)
-        return false;
-    found->time =
-        (struct message_time){end->start_ns, end->end_ns, end->sends ? ABSENT : end->start_ns};
-    return true;
-}
-
-/* Puts the two ends of each message together. Returns whether none lacks one that should be there.
- */
-static bool pair_endpoints(struct finder *f)
-{
-    struct endpoint *at = f->endpoints.found.at;
-    size_t n = f->endpoints.found.n;
-    for (size_t i = 0; i < n; i++) {
-        if (at[i].from == NO_ID || f->unlogged[at[i].from])
-            at[i].from = f->nobody;
-        if (at[i].to == NO_ID || f->unlogged[at[i].to])
-            at[i].to = f->nobody;
-        if (at[i].from == NO_ID || at[i].to == NO_ID)
-            return false;
-    }
-    array_sort(&f->endpoints.found, by_transaction);
-    f->found.n = 0;
-    for (size_t i = 0, next; i < n; i = next) {
-        for (next = i + 1; next < n && compare_transactions(&at[i], &at[next]) == 0; next++)
-            ;
-        const struct endpoint *sent = &at[i], *received = &at[next - 1];
-        struct found found = {.end = at[i],
-                              .sent = true,
-                              .received = true,
-                              .time = {sent->start_ns, received->end_ns, received->start_ns},
-                              .sender = sent->connection,
-                              .receiver = received->connection};
-        if (next - i == 1 ? !find_one_sided(f, &at[i], &found)
-                          : next - i > 2 || !sent->sends || received->sends ||
-                                sent->start_ns == ABSENT || received->end_ns == ABSENT)
-            return false;
-        array_push(&f->found, found);
-    }
-    return true;
-}
-
-/* A receiver that went on has received, even if the call that did it was noted later. And what a
- * rank without a log sent, it sent when it was there. */
-static void clip_times(const struct finder *f, const struct joined *joined, uint32_t sample)
-{
-    const struct member *members = joined_members(f->join, joined);
-    int64_t arrived = ABSENT;
-    for (uint32_t m = 0; m < joined->n_members && f->nobody != NO_ID; m++) {
-        int64_t at = member_arrived_ns(f->join, &members[m], sample);
-        if (f->unlogged[m] && at != ABSENT && (arrived == ABSENT || at < arrived))
-            arrived = at;
-    }
-    EACH (struct found, found, f->found) {
-        bool leaves = found->received && found->end.to < joined->n_members; /* a server stays */
-        int64_t left = leaves ? member_left_ns(f->join, &members[found->end.to], sample) : ABSENT;
-        if (left != ABSENT && found->time.end_ns > left)
-            found->time.end_ns = left;
-        if (!found->sent)
-            found->time.start_ns = MIN(MAX(found->time.start_ns, arrived), found->time.end_ns);
-    }
-}
-
-/* Those of one way and number from `first` on, data and ready messages: where they end. */
-static size_t run_end(const found_array *found, size_t first, size_t *n_data)
-{
-    size_t end = first;
-    *n_data = 0;
-    for (; end < found->n && way_of(&found->at[end].end) == way_of(&found->at[first].end) &&
-           found->at[end].end.number == found->at[first].end.number;
-         end++)
-        *n_data += !found->at[end].end.is_ready;
-    return end;
-}
-
-static uint64_t stream_key(const struct endpoint *end)
-{
-    return map_mix(map_mix(((uint64_t)end->from << 32 | end->to) + 1) + end->stream) | 1;
-}
-
-/* Keeps the ready messages that share their stream with data. Returns whether there is none, or one
- * for each message. */
-static bool keep_ready(found_array *found)
-{
-    struct map with_data = {0}; /* streams */
-    size_t n_kept = 0, n_data;
-    bool complete = true;
-    for (size_t i = 0; i < found->n; i++)
-        if (!found->at[i].end.is_ready)
-            map_set(&with_data, stream_key(&found->at[i].end), 1);
-    for (size_t i = 0, end; i < found->n && complete; i = end) {
-        size_t n_shared = 0;
-        end = run_end(found, i, &n_data);
-        for (size_t k = i; k < end; k++) {
-            bool is_ready = found->at[k].end.is_ready;
-            bool shared = is_ready && map_get(&with_data, stream_key(&found->at[k].end), NULL);
-            n_shared += shared;
-            if (shared || !is_ready)
-                found->at[n_kept++] = found->at[k];
-        }
-        complete = n_shared == 0 || (n_shared == n_data && n_shared + n_data == end - i);
-    }
-    found->n = n_kept;
-    map_fini(&with_data);
-    return complete;
-}
-
-/* All messages of a collective in an iteration, in the order of by_transaction, into f->found.
- * Returns as pair_endpoints does. */
-static bool find_messages(struct finder *f, const struct joined *joined, uint32_t sample)
-{
-    const struct member *members = joined_members(f->join, joined);
-    if (joined->has_servers ? !endpoints_find_exchange(&f->endpoints, joined, sample)
-                            : !endpoints_find(&f->endpoints, members, joined->n_members,
-                                              f->unlogged, sample, f->with_ready))
-        return false;
-    if (!pair_endpoints(f) || (f->with_ready && !keep_ready(&f->found)))
-        return false;
-    clip_times(f, joined, sample);
-    return true;
-}
 
 /* ---- who has a log, and who passes data on unseen ---- */
 
@@ -247,20 +89,20 @@ static uint32_t find_node_groups(struct finder *f, struct joined *joined)
     struct member *members = joined_members(f->join, joined);
     uint32_t n_samples = f->messages->n_samples, n_logged = 0;
     bool by_nccl = false, any = shown_sample(f, joined) != NO_ID;
-    f->nobody = NO_ID;
+    f->pairing.nobody = NO_ID;
     for (uint32_t m = 0; m < joined->n_members; m++) {
         members[m].node_group = m;
         members[m].unlogged = false;
         for (uint32_t s = 0; s < n_samples; s++) {
             uint32_t log = endpoints_part(f->join, &members[m], s)->log;
-            const struct nccl_log *nccl = log == NO_ID ? NULL : f->endpoints.logs[log].nccl;
+            const struct nccl_log *nccl = log == NO_ID ? NULL : f->pairing.endpoints.logs[log].nccl;
             members[m].unlogged |= log == NO_ID && (!any || is_seen(f, joined, s));
             by_nccl |= nccl && !nccl->of_rings;
         }
-        f->unlogged[m] = members[m].unlogged;
+        f->pairing.unlogged[m] = members[m].unlogged;
         n_logged += !members[m].unlogged;
-        if (f->nobody == NO_ID && members[m].unlogged)
-            f->nobody = m;
+        if (f->pairing.nobody == NO_ID && members[m].unlogged)
+            f->pairing.nobody = m;
     }
     joined->n_unlogged = joined->n_members - n_logged;
     joined->has_node_groups = joined->n_unlogged > 0;
@@ -268,11 +110,11 @@ static uint32_t find_node_groups(struct finder *f, struct joined *joined)
         join_nodes(f->join, joined, members);
     for (uint32_t m = 0; m < joined->n_members; m++) {
         uint32_t node_group = members[m].node_group;
-        if (!members[m].unlogged || node_group == members[f->nobody].node_group)
+        if (!members[m].unlogged || node_group == members[f->pairing.nobody].node_group)
             continue;
         for (uint32_t k = 0; k < joined->n_members; k++)
             if (members[k].node_group == node_group)
-                members[k].node_group = members[f->nobody].node_group;
+                members[k].node_group = members[f->pairing.nobody].node_group;
     }
     return n_logged;
 }
@@ -360,7 +202,7 @@ static void add_shown(struct finder *f, uint32_t j)
     mem_free(order);
     struct message *added = &f->messages->all.at[joined->first_message];
     for (size_t i = 0, end, n_data; i < n; i = end) {
-        end = run_end(&f->shown, i, &n_data);
+        end = found_run_end(&f->shown, i, &n_data);
         for (size_t k = i + n_data; k < end; k++)
             added[f->place.at[k - n_data]].ready = joined->first_message + f->place.at[k];
     }
@@ -378,7 +220,7 @@ static void find_pattern(struct finder *f, struct joined *joined)
                 (struct pattern_message){messages[m].from, messages[m].to, messages[m].channel};
     const char *known = NULL;
     for (uint32_t m = 0; m < joined->n_members && !known; m++)
-        known = endpoints_algorithm(&f->endpoints, endpoints_part(f->join, &members[m], 0));
+        known = endpoints_algorithm(&f->pairing.endpoints, endpoints_part(f->join, &members[m], 0));
     for (uint32_t m = 0; m < joined->n_members && !known; m++)
         known = members[m].node_group == m ? NULL : "partly seen";
     if (joined->has_servers)
@@ -482,13 +324,13 @@ static bool time_messages(struct finder *f, const struct joined *joined, uint32_
     for (uint32_t s = 0; s < n_samples; s++) {
         if (!is_seen(f, joined, s))
             continue;
-        if (!find_messages(f, joined, s))
+        if (!pairing_find(&f->pairing, joined, s))
             return false;
-        *uneven = !equal_messages(&f->found, &f->shown);
+        *uneven = !equal_messages(&f->pairing.found, &f->shown);
         if (*uneven)
             return false;
-        for (size_t i = 0; i < f->found.n; i++)
-            times[(size_t)f->place.at[i] * n_samples + s] = f->found.at[i].time;
+        for (size_t i = 0; i < f->pairing.found.n; i++)
+            times[(size_t)f->place.at[i] * n_samples + s] = f->pairing.found.at[i].time;
     }
     for (uint32_t s = 0; s < n_samples; s++)
         if (!is_seen(f, joined, s) && !stretch_times(f, joined, times, shown, s))
@@ -505,9 +347,9 @@ static void take_apart(struct finder *f, uint32_t j, bool with_ready)
     uint32_t n_samples = f->messages->n_samples, shown = shown_sample(f, joined);
     size_t first_time = messages->times.n, first_message = messages->all.n;
     bool uneven = false;
-    f->with_ready = with_ready;
-    if (find_messages(f, joined, shown)) {
-        size_t n_new = f->found.n, n = first_message + n_new;
+    f->pairing.with_ready = with_ready;
+    if (pairing_find(&f->pairing, joined, shown)) {
+        size_t n_new = f->pairing.found.n, n = first_message + n_new;
         if (n_new == 0)
             return; /* a barrier, or all that it says is known without data */
         if (n > MOST_MESSAGES || n > MOST_MESSAGE_TIMES / n_samples) {
@@ -516,8 +358,8 @@ static void take_apart(struct finder *f, uint32_t j, bool with_ready)
             return;
         }
         found_array swap = f->shown;
-        f->shown = f->found;
-        f->found = swap;
+        f->shown = f->pairing.found;
+        f->pairing.found = swap;
         add_shown(f, j);
         array_reserve(&messages->times, n_new * n_samples);
         messages->times.n += n_new * n_samples;
@@ -548,7 +390,7 @@ static void take_exchange(struct finder *f, uint32_t j)
         return;
     find_node_groups(f, joined);
     for (uint32_t k = 0; k < f->join->n_servers; k++)
-        f->unlogged[joined->n_members + k] = false;
+        f->pairing.unlogged[joined->n_members + k] = false;
     joined->has_node_groups = false;
     joined->has_servers = true;
     take_apart(f, j, false);
@@ -568,8 +410,8 @@ static void take(struct finder *f, uint32_t j)
     if (joined->n_members < 2 || joined->n_members < joined->n_expected)
         return;
     if (find_node_groups(f, joined) == 0) {
-        bool could_be = on_gpu ? f->endpoints.has_nccl
-                               : f->endpoints.has_gloo && on_comm_thread(rank, c) &&
+        bool could_be = on_gpu ? f->pairing.endpoints.has_nccl
+                               : f->pairing.endpoints.has_gloo && on_comm_thread(rank, c) &&
                                      strcmp(c->kind, "negotiate") != 0; /* that moves no tensors */
         f->messages->n_whole += could_be;
         if (could_be)
@@ -590,22 +432,23 @@ static void take(struct finder *f, uint32_t j)
 
 void messages_find(struct messages *messages, struct join *join, const struct dpro_trace *trace)
 {
-    struct finder f = {.join = join, .messages = messages};
+    struct finder f = {.join = join, .messages = messages, .pairing = {.join = join}};
     size_t n_ends = join->n_ranks + (size_t)join->n_servers;
     if (trace->n_transports + trace->n_nccl_logs == 0 || n_ends < 2)
         return;
     messages->n_samples = join->ranks[0].n_samples;
     messages->lacks = mem_array(join->n_ranks, 1);
-    f.unlogged = mem_alloc(n_ends * sizeof *f.unlogged);
-    endpoints_index(&f.endpoints, join, trace);
-    bool any = f.endpoints.has_gloo || f.endpoints.has_nccl || f.endpoints.has_ps;
+    f.pairing.unlogged = mem_alloc(n_ends * sizeof *f.pairing.unlogged);
+    endpoints_index(&f.pairing.endpoints, join, trace);
+    bool any =
+        f.pairing.endpoints.has_gloo || f.pairing.endpoints.has_nccl || f.pairing.endpoints.has_ps;
     for (uint32_t j = 0; j < join->joined.n && any; j++)
         take(&f, j);
     messages_cut_transfers(messages, join);
-    endpoints_fini(&f.endpoints);
-    mem_free(f.unlogged);
+    endpoints_fini(&f.pairing.endpoints);
+    mem_free(f.pairing.unlogged);
     map_fini(&f.link_of);
     array_fini(&f.place);
-    array_fini(&f.found);
+    array_fini(&f.pairing.found);
     array_fini(&f.shown);
 }

@@ -30,3 +30,12 @@ static inline bool text_ends(const char *text, const char *end)
 {
     return text_n_ends(text, strlen(text), end);
 }
+
+/* Whether the text is one of these words: text_is_one(kind, "send", "recv"). */
+#define text_is_one(text, ...) text_is_in((text), (const char *const[]){__VA_ARGS__, NULL})
+static inline bool text_is_in(const char *text, const char *const *words)
+{
+    while (*words && strcmp(text, *words) != 0)
+        words++;
+    return *words != NULL;
+}

@@ -43,12 +43,7 @@ static void visit_pair(const struct gathering *g, const struct moment *from,
 
 static bool needs_all(const char *kind)
 {
-    static const char *const kinds[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
-                                        "barrier"};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(kind, kinds[i]) == 0)
-            return true;
-    return false;
+    return text_is_one(kind, "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier");
 }
 
 /* Members of these need not leave together. */

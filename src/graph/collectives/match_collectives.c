@@ -21,7 +21,7 @@ struct entry {
 
 static bool point_to_point(const struct local_collective *c)
 {
-    return c->peer >= 0 && (strcmp(c->kind, "send") == 0 || strcmp(c->kind, "recv") == 0);
+    return c->peer >= 0 && text_is_one(c->kind, "send", "recv");
 }
 
 /* What the group is called on every rank. Unrecorded: streams and thread pools stand for groups, in
@@ -79,8 +79,7 @@ static bool agree(const struct local_collective *a, const struct local_collectiv
     if (strcmp(a->kind, b->kind) != 0)
         return false;
     /* members of these may contribute different amounts */
-    bool uneven = strcmp(a->kind, "all_to_all") == 0 || strcmp(a->kind, "send_recv") == 0 ||
-                  strcmp(a->kind, "all_gather") == 0 || strcmp(a->kind, "gather") == 0;
+    bool uneven = text_is_one(a->kind, "all_to_all", "send_recv", "all_gather", "gather");
     return uneven || a->numel == b->numel || !a->numel || !b->numel;
 }
 

@@ -69,8 +69,7 @@ static start_array collect_buckets(const struct rank_build *rank)
     start_array starts = {0};
     for (uint32_t c = 0; c < rank->collectives.n; c++) {
         const struct local_collective *coll = &rank->collectives.at[c];
-        if (strcmp(coll->kind, "all_reduce") != 0 && strcmp(coll->kind, "reduce_scatter") != 0 &&
-            strcmp(coll->kind, "push_pull") != 0)
+        if (!text_is_one(coll->kind, "all_reduce", "reduce_scatter", "push_pull"))
             continue;
         int64_t start = local_start(rank, coll->arrival);
         if (coll->launch_span != NO_ID) {

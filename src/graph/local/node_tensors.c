@@ -13,7 +13,7 @@ static bool packs(const char *type)
 /* Nodes that hand on what they take. */
 static bool hands_on(const char *type)
 {
-    return strcmp(type, "Reshape") == 0 || strcmp(type, "Identity") == 0;
+    return text_is_one(type, "Reshape", "Identity");
 }
 
 /* The last op that ran a node; NO_ID. */

@@ -39,9 +39,8 @@ ORDER_OF_INDICES(by_start, struct timeline_run,
 static bool takes_part(const struct rounds *rounds, const struct timeline_run *run,
                        uint32_t most_runs)
 {
-    const char *op = strtab_get(rounds->names, run->op);
-    if (run->op && strcmp(op, "ALLREDUCE") != 0 && strcmp(op, "ADASUM") != 0 &&
-        strcmp(op, "REDUCESCATTER") != 0)
+    if (run->op &&
+        !text_is_one(strtab_get(rounds->names, run->op), "ALLREDUCE", "ADASUM", "REDUCESCATTER"))
         return false;
     return rounds->timeline->tensors.at[run->tensor].n_runs * 2 >= most_runs;
 }

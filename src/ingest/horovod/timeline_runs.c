@@ -36,12 +36,8 @@ static const struct timeline_interval nothing = {INT64_MIN, INT64_MIN};
 /* What Horovod calls an operation as a whole. */
 static bool is_operation(const char *name)
 {
-    static const char *const names[] = {"ALLREDUCE", "ALLGATHER",     "BROADCAST",
-                                        "ALLTOALL",  "REDUCESCATTER", "ADASUM"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(name, names[i]) == 0)
-            return true;
-    return false;
+    return text_is_one(name, "ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER",
+                       "ADASUM");
 }
 
 /* Names of stages. The first that fits counts; N_TIMELINE_STAGES is none, such as the making of a

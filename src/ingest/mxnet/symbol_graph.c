@@ -45,11 +45,9 @@ static void add_input(struct grapher *g, uint32_t node, bool control)
 /* Ops whose gradient only changes the shape share one. */
 static const char *gradient_of(const char *type)
 {
-    static const char *const copies[] = {"Flatten", "Reshape", "reshape", "expand_dims", "squeeze"};
-    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
-        if (strcmp(type, copies[i]) == 0)
-            return "copy";
-    return strcmp(type, "elemwise_add") == 0 || strcmp(type, "_Plus") == 0 ? "add" : type;
+    if (text_is_one(type, "Flatten", "Reshape", "reshape", "expand_dims", "squeeze"))
+        return "copy";
+    return text_is_one(type, "elemwise_add", "_Plus") ? "add" : type;
 }
 
 static bool is_variable(const struct trace_part *part, uint32_t node)

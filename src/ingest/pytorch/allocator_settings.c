@@ -188,13 +188,9 @@ static int skip_value(struct parser *p)
 
 static bool places_nothing(const char *key)
 {
-    static const char *const keys[] = {"release_lock_on_cudamalloc", "throw_on_cudamalloc_oom",
-                                       "graph_capture_record_stream_reuse",
-                                       "release_lock_on_hipmalloc"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strcmp(key, keys[i]) == 0)
-            return true;
-    return text_begins(key, "pinned_");
+    return text_is_one(key, "release_lock_on_cudamalloc", "throw_on_cudamalloc_oom",
+                       "graph_capture_record_stream_reuse", "release_lock_on_hipmalloc") ||
+           text_begins(key, "pinned_");
 }
 
 static int take_value(struct parser *p, const char *key)

@@ -595,8 +595,7 @@ static int read_kineto(struct json *js, struct trace_part *part, struct dpro_err
 static bool recognise(const struct head *head)
 {
     if (head->piece == HEAD_MEMBER)
-        return strcmp(head->key, "traceEvents") == 0 || strcmp(head->key, "schemaVersion") == 0 ||
-               strcmp(head->key, "deviceProperties") == 0;
+        return text_is_one(head->key, "traceEvents", "schemaVersion", "deviceProperties");
     return head->piece == HEAD_EVENT ? head_field(head, "ph") && head_field(head, "cat")
                                      : head->piece == HEAD_END && head->only_names;
 }

@@ -222,8 +222,7 @@ static void add_variables(struct cutting *c, uint32_t cut)
                    *name = strtab_get(&graph->names, node->name);
         struct trace_span span = {
             .start_ns = start_ns, .dur_ns = 1, .kind = SPAN_CPU_OP, SPAN_UNKNOWN};
-        if (strcmp(type, "VarHandleOp") != 0 && strcmp(type, "VariableV2") != 0 &&
-            strcmp(type, "Variable") != 0)
+        if (!text_is_one(type, "VarHandleOp", "VariableV2", "Variable"))
             continue;
         span.name = part_intern(c->part, name, strlen(name));
         if (map_get(&c->profiled, span.name + UINT64_C(1), NULL))

@@ -51,12 +51,25 @@ void *arena_alloc(struct arena *arena, size_t size)
     return take(arena, size, ALIGN);
 }
 
-void *arena_array(struct arena *arena, size_t count, size_t size)
+static size_t total_of(size_t count, size_t size)
 {
     size_t total;
     if (__builtin_mul_overflow(count, size, &total))
         mem_fail();
+    return total;
+}
+
+void *arena_array(struct arena *arena, size_t count, size_t size)
+{
+    size_t total = total_of(count, size);
     return memset(arena_alloc(arena, total), 0, total);
+}
+
+void *arena_copy(struct arena *arena, const void *from, size_t count, size_t size)
+{
+    size_t total = total_of(count, size);
+    void *copy = arena_alloc(arena, total);
+    return total ? memcpy(copy, from, total) : copy;
 }
 
 char *arena_copy_string(struct arena *arena, const char *text, size_t len)

@@ -335,13 +335,6 @@ int graph_check_acyclic(const struct dpro_graph *g, struct dpro_error *err)
                                       op, strtab_get(&g->names, g->name[op]), n - done);
 }
 
-/* Copies n elements into the arena; never NULL. */
-static void *keep(struct dpro_graph *g, const void *from, size_t n, size_t size)
-{
-    void *copy = arena_alloc(&g->arena, n * size);
-    return n ? memcpy(copy, from, n * size) : copy;
-}
-
 int graph_builder_finish(struct dpro_graph_builder *b, struct dpro_graph **graph,
                          struct dpro_error *err)
 {
@@ -366,13 +359,13 @@ int graph_builder_finish(struct dpro_graph_builder *b, struct dpro_graph **graph
         const struct field *field = &FIELDS[b->n_moved];
         void *grown = get_field(g, field);
         if (grown)
-            set_field(g, field, keep(g, grown, g->n_ops, field->size));
+            set_field(g, field, arena_copy(&g->arena, grown, g->n_ops, field->size));
         mem_free(grown);
     }
     g->n_devices = (uint32_t)b->devices.n;
     g->n_ranks = (uint32_t)b->ranks.n;
-    g->devices = keep(g, b->devices.at, g->n_devices, sizeof *g->devices);
-    g->ranks = keep(g, b->ranks.at, g->n_ranks, sizeof *g->ranks);
+    g->devices = arena_copy(&g->arena, b->devices.at, g->n_devices, sizeof *g->devices);
+    g->ranks = arena_copy(&g->arena, b->ranks.at, g->n_ranks, sizeof *g->ranks);
     /* Nothing leads into a next iteration: there is no period to predict, only one run. */
     g->single_iteration = !has_next;
     b->graph = NULL;

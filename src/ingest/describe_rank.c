@@ -1,6 +1,4 @@
 /* ingest/describe_rank.c: what a file says of its rank as a whole. */
-#include <string.h>
-
 #include "ingest/rank_job.h"
 
 static void copy_group(struct trace_group *to, const struct trace_group *from,
@@ -9,9 +7,7 @@ static void copy_group(struct trace_group *to, const struct trace_group *from,
     *to = *from;
     to->name = names[from->name];
     to->description = names[from->description];
-    to->ranks = arena_array(arena, from->n_ranks, sizeof *to->ranks);
-    if (from->n_ranks)
-        memcpy(to->ranks, from->ranks, from->n_ranks * sizeof *to->ranks);
+    to->ranks = arena_copy(arena, from->ranks, from->n_ranks, sizeof *to->ranks);
 }
 
 void rank_describe(struct trace_rank *rank, const struct source *source, struct arena *arena)

@@ -121,14 +121,8 @@ void part_read_group(struct trace_part *part, struct json *js, const char *name_
     struct json_reader r = {.js = js, .strings = &part->names};
     struct group_reading read = {0};
     if (json_read_object(&r, members, &read) && js->fail == JSON_OK) {
-        struct trace_group group = {.name = read.name,
-                                    .description = read.description,
-                                    .n_ranks = (uint32_t)read.ranks.n,
-                                    .ranks =
-                                        arena_array(&part->arena, read.ranks.n, sizeof(int32_t))};
-        if (read.ranks.n)
-            memcpy(group.ranks, read.ranks.at, read.ranks.n * sizeof *group.ranks);
-        array_push(&part->groups, group);
+        int32_t *ranks = arena_copy(&part->arena, read.ranks.at, read.ranks.n, sizeof *ranks);
+        array_add(&part->groups, read.name, read.description, (uint32_t)read.ranks.n, ranks);
     }
     array_fini(&read.ranks);
 }

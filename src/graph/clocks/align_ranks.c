@@ -308,16 +308,12 @@ static void write_clock(struct state *st, uint32_t c, const uint32_t *users, uin
     if (n_segments > 0)
         bounds = align_bounds(st->align, c, &n_bounds);
     int *ranks = arena_array(&clocks->arena, n, sizeof *ranks);
-    struct dpro_clock_segment *own = arena_array(&clocks->arena, n_segments, sizeof *own);
+    struct dpro_clock_segment *own = arena_copy(&clocks->arena, segments, n_segments, sizeof *own);
     struct clock_bounds *own_bounds = &clocks->bounds[c];
-    own_bounds->at = arena_array(&clocks->arena, n_bounds, sizeof *own_bounds->at);
+    own_bounds->at = arena_copy(&clocks->arena, bounds, n_bounds, sizeof *bounds);
     for (uint32_t i = 0; i < n; i++)
         if (st->nodes.at[users[i]].rank >= 0)
             ranks[n_ranks++] = st->nodes.at[users[i]].rank;
-    if (n_segments > 0)
-        memcpy(own, segments, n_segments * sizeof *own);
-    if (n_bounds > 0)
-        memcpy(own_bounds->at, bounds, n_bounds * sizeof *bounds);
     own_bounds->n = n_bounds;
     clocks->at[c] = (struct dpro_clock){.host = name_clock(st, users[0], n > 1),
                                         .ranks = ranks,

@@ -74,9 +74,7 @@ static uint64_t key_of(const struct trace_span *span)
 /* What was launched last on each stream. */
 static struct work *take_snapshot(struct walker *w)
 {
-    struct work *copy = arena_alloc(&w->scratch, (w->n_streams + 1) * sizeof *copy);
-    memcpy(copy, w->last, w->n_streams * sizeof *copy);
-    return copy;
+    return arena_copy(&w->scratch, w->last, w->n_streams + (size_t)1, sizeof *w->last);
 }
 
 static const struct trace_track *track_of(const struct walker *w, uint32_t stream)

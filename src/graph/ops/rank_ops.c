@@ -216,9 +216,8 @@ static void make_ops(struct rank_build *rank, const struct slice_matches *matche
     size_t n_devices = 2 * (size_t)rank->trace->n_tracks + 1; /* a track's own, its collectives' */
     struct arena scratch = {0};
     uint32_t *device_of_track = arena_alloc(&scratch, n_devices * sizeof *device_of_track);
-    struct placed *by_time = arena_alloc(&scratch, matches->n * sizeof *by_time);
+    struct placed *by_time = arena_copy(&scratch, matches->placed, matches->n, sizeof *by_time);
     memset(device_of_track, 0xFF, n_devices * sizeof *device_of_track);
-    memcpy(by_time, matches->placed, matches->n * sizeof *by_time);
     qsort_r(by_time, matches->n, sizeof *by_time, compare_times, rank->slices.at);
     for (uint32_t i = 0; i < matches->n; i++) {
         struct local_op op = {

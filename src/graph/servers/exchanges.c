@@ -275,12 +275,8 @@ void exchanges_find(struct dpro_graph *g)
     else
         find_keys(g, &found);
     g->n_exchanges = (uint32_t)found.all.n;
-    g->exchanges = arena_array(&g->arena, found.all.n, sizeof *g->exchanges);
-    g->exchange_ends = arena_array(&g->arena, found.ends.n, sizeof *g->exchange_ends);
-    if (found.all.n > 0) {
-        memcpy(g->exchanges, found.all.at, found.all.n * sizeof *g->exchanges);
-        memcpy(g->exchange_ends, found.ends.at, found.ends.n * sizeof *g->exchange_ends);
-    }
+    g->exchanges = arena_copy(&g->arena, found.all.at, found.all.n, sizeof *g->exchanges);
+    g->exchange_ends = arena_copy(&g->arena, found.ends.at, found.ends.n, sizeof *g->exchange_ends);
     array_fini(&found.all);
     array_fini(&found.ends);
 }

@@ -172,9 +172,8 @@ static void name_tensors(struct maker *m)
 {
     const struct recording *recording = m->rank->recording;
     size_t n = recording ? recording->parameters.n : 0;
-    struct recorded_parameter *all = arena_array(&m->arena, n, sizeof *all);
-    if (n > 0)
-        memcpy(all, recording->parameters.at, n * sizeof *all);
+    struct recorded_parameter *all =
+        arena_copy(&m->arena, n > 0 ? recording->parameters.at : NULL, n, sizeof *all);
     qsort_r(all, n, sizeof *all, by_name, &m->trace->names);
     bool fits = n == m->tensors.n;
     for (size_t i = 0; i < n && fits; i++)

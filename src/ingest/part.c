@@ -1,7 +1,6 @@
 /* ingest/part.c: keeping what one file holds. */
 #include "ingest/part.h"
 
-#include <string.h>
 #include <sys/mman.h>
 
 #include "base/memory.h"
@@ -174,11 +173,16 @@ void *part_take_payload(struct trace_part *part, const struct payload_kind *kind
     return payload;
 }
 
+void payload_destroy(const struct payload_kind *kind, void *payload)
+{
+    if (payload)
+        kind->fini(payload);
+    mem_free(payload);
+}
+
 void part_free_payload(struct trace_part *part)
 {
-    if (part->payload)
-        part->payload_kind->fini(part->payload);
-    mem_free(part->payload);
+    payload_destroy(part->payload_kind, part->payload);
     part->payload = NULL;
 }
 

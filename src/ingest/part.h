@@ -136,6 +136,8 @@ void *part_payload(const struct trace_part *part, const struct payload_kind *kin
 /* The same, from now on the caller's. */
 void *part_take_payload(struct trace_part *part, const struct payload_kind *kind);
 void part_free_payload(struct trace_part *part);
+/* Frees one that was taken; NULL is fine. */
+void payload_destroy(const struct payload_kind *kind, void *payload);
 
 /* Adds a span and returns it. */
 struct trace_span *part_add_span(struct trace_part *part);

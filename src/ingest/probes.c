@@ -31,9 +31,7 @@ const struct payload_kind probes_payload = {sizeof(struct dpro_probes), fini, NU
 
 void dpro_probes_destroy(struct dpro_probes *probes)
 {
-    if (probes)
-        fini(probes);
-    mem_free(probes);
+    payload_destroy(&probes_payload, probes);
 }
 
 const char *probe_way_name(unsigned computing)

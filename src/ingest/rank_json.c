@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "base/memory.h"
 #include "ingest/rank_job.h"
 
 static void fini(void *payload)
@@ -19,13 +18,6 @@ static void fini(void *payload)
 }
 
 const struct payload_kind recording_payload = {sizeof(struct recording), fini, NULL};
-
-void recording_destroy(struct recording *recording)
-{
-    if (recording)
-        fini(recording);
-    mem_free(recording);
-}
 
 /* Turns its string ids into others. */
 static void rename_texts(struct recording *recording, const uint32_t *names)

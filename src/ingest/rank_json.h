@@ -77,8 +77,6 @@ extern const struct payload_kind recording_payload;
  * timed without a profiler. */
 void recordings_join(struct trace_build *build);
 
-void recording_destroy(struct recording *recording); /* NULL is fine */
-
 /* Which bucket each of a rank's collectives carries, asked in the order of their starts. Buckets of
  * a model are reduced in their order, from the first one again in every backward pass. */
 struct recorded_walk {

@@ -1,5 +1,5 @@
 /* ingest/trace.c: asking a loaded trace. */
-#include "ingest/trace.h"
+#include "ingest/part.h"
 
 #include "base/memory.h"
 
@@ -8,16 +8,16 @@ void dpro_trace_destroy(struct dpro_trace *trace)
     if (!trace)
         return;
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
-        recording_destroy(trace->ranks[r].recording);
-        timeline_destroy(trace->ranks[r].timeline);
+        payload_destroy(&recording_payload, trace->ranks[r].recording);
+        payload_destroy(&timeline_payload, trace->ranks[r].timeline);
     }
     for (uint32_t s = 0; s < trace->n_servers; s++)
-        recording_destroy(trace->servers[s].recording);
+        payload_destroy(&recording_payload, trace->servers[s].recording);
     for (uint32_t t = 0; t < trace->n_transports; t++)
         net_transport_fini(&trace->transports[t]);
     mem_free(trace->transports);
     for (uint32_t i = 0; i < trace->n_nccl_logs; i++)
-        nccl_log_destroy(trace->nccl_logs[i]);
+        payload_destroy(&nccl_payload, trace->nccl_logs[i]);
     mem_free(trace->nccl_logs);
     dpro_probes_destroy(trace->probes);
     array_fini(&trace->warnings);

@@ -11,6 +11,7 @@
 
 #include "align/transport_constraints.h"
 #include "graph/clocks/align_ranks.h"
+#include "ingest/part.h"
 #include "trace_text.h"
 
 #define US INT64_C(1000)
@@ -434,20 +435,20 @@ static void test_nccl_steps_are_sent_before_they_are_there(void **state)
     assert_int_equal(seen.last.from_ns, seen.last.from ? 1150 : 150);
     assert_int_equal(seen.last.to_ns, seen.last.to ? 1180 : 180);
     assert_true(seen.last.from != seen.last.to);
-    nccl_log_destroy(a);
-    nccl_log_destroy(b);
+    payload_destroy(&nccl_payload, a);
+    payload_destroy(&nccl_payload, b);
 }
 
 static void test_nccl_steps_of_other_collectives_are_not_joined(void **state)
 {
     struct nccl_log *a = nccl_log_of(0, 6, 0), *b = nccl_log_of(1, 7, 0);
     assert_int_equal(see_nccl(a, b).n, 0);
-    nccl_log_destroy(b);
+    payload_destroy(&nccl_payload, b);
     b = nccl_log_of(1, 6, 0);
     array_push(&b->steps, b->steps.at[0]); /* told twice: which one is it? */
     assert_int_equal(see_nccl(a, b).n, 1);
-    nccl_log_destroy(a);
-    nccl_log_destroy(b);
+    payload_destroy(&nccl_payload, a);
+    payload_destroy(&nccl_payload, b);
 }
 
 int main(void)

@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#include "base/memory.h"
 #include "ingest/reader.h"
 
 static void fini(void *payload)
@@ -23,13 +22,6 @@ static bool is_empty(const void *payload)
 }
 
 const struct payload_kind timeline_payload = {sizeof(struct timeline), fini, is_empty};
-
-void timeline_destroy(struct timeline *timeline)
-{
-    if (timeline)
-        fini(timeline);
-    mem_free(timeline);
-}
 
 /* ---- an event ---- */
 

@@ -67,7 +67,6 @@ struct timeline {
 };
 
 extern const struct payload_kind timeline_payload;
-void timeline_destroy(struct timeline *timeline); /* NULL is fine */
 
 int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *err);
 bool timeline_recognise(const struct head *head);

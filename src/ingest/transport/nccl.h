@@ -77,7 +77,6 @@ struct nccl_log {
 };
 
 extern const struct payload_kind nccl_payload;
-void nccl_log_destroy(struct nccl_log *log); /* NULL is fine */
 /* Takes a record that NCCL logs only have; false: it is not valid. */
 bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size);
 /* Finds parents by their numbers, once all is read. */

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "base/memory.h"
 #include "ingest/part.h"
 #include "ingest/trace.h"
 #include "tracer/record.h"
@@ -130,13 +129,6 @@ static void fini(void *payload)
 }
 
 const struct payload_kind nccl_payload = {sizeof(struct nccl_log), fini, NULL};
-
-void nccl_log_destroy(struct nccl_log *log)
-{
-    if (log)
-        fini(log);
-    mem_free(log);
-}
 
 /* ---- parents ---- */
 

@@ -1,4 +1,4 @@
-/* base/pickle.c: see pickle.h. Opcodes have the names of Python's pickletools. */
+/* base/pickle.c: see pickle.h. */
 #include "base/pickle.h"
 
 #include <string.h>
@@ -12,54 +12,84 @@ enum {
     MAX_TEXTS = 1 << 22,  /* different ones */
 };
 
-enum opcode {
-    OP_MARK = '(',
-    OP_STOP = '.',
-    OP_POP = '0',
-    OP_POP_MARK = '1',
-    OP_DUP = '2',
-    OP_BINBYTES = 'B',
-    OP_SHORT_BINBYTES = 'C',
-    OP_BINFLOAT = 'G',
-    OP_BININT = 'J',
-    OP_BININT1 = 'K',
-    OP_BININT2 = 'M',
-    OP_NONE = 'N',
-    OP_BINSTRING = 'T',
-    OP_SHORT_BINSTRING = 'U',
-    OP_BINUNICODE = 'X',
-    OP_EMPTY_LIST = ']',
-    OP_APPEND = 'a',
-    OP_APPENDS = 'e',
-    OP_BINGET = 'h',
-    OP_LONG_BINGET = 'j',
-    OP_DICT = 'd',
-    OP_LIST = 'l',
-    OP_BINPUT = 'q',
-    OP_LONG_BINPUT = 'r',
-    OP_SETITEM = 's',
-    OP_TUPLE = 't',
-    OP_EMPTY_TUPLE = ')',
-    OP_SETITEMS = 'u',
-    OP_EMPTY_DICT = '}',
-    OP_PROTO = 0x80,
-    OP_TUPLE1 = 0x85,
-    OP_TUPLE2 = 0x86,
-    OP_TUPLE3 = 0x87,
-    OP_NEWTRUE = 0x88,
-    OP_NEWFALSE = 0x89,
-    OP_LONG1 = 0x8a,
-    OP_LONG4 = 0x8b,
-    OP_SHORT_BINUNICODE = 0x8c,
-    OP_BINUNICODE8 = 0x8d,
-    OP_BINBYTES8 = 0x8e,
-    OP_EMPTY_SET = 0x8f,
-    OP_ADDITEMS = 0x90,
-    OP_FROZENSET = 0x91,
-    OP_MEMOIZE = 0x94,
-    OP_FRAME = 0x95,
-    OP_BYTEARRAY8 = 0x96,
+/* What opcodes do. */
+enum act {
+    UNKNOWN,
+    PUSH_NONE,
+    PUSH_BOOL, /* n */
+    PUSH_FLOAT,
+    PUSH_EMPTY, /* a container */
+    PUSH_MARK,
+    PUSH_AGAIN,
+    POP,
+    PUT_NEXT,
+    ADD_ONE,    /* to a container */
+    GATHER_FEW, /* n values, into a container */
+    POP_MARKED, /* from here on with all values above the innermost mark */
+    ADD_MARKED,
+    GATHER_MARKED,
+    PUSH_INT, /* from here on with a number of n bytes */
+    PUSH_LONG,
+    PUSH_TEXT,
+    PUSH_BYTES,
+    GET,
+    PUT,
+    PROTOCOL,
+    FRAME,
 };
+
+/* In the order of Python's pickletools. */
+static const struct op {
+    uint8_t act, n;
+    enum pickle_kind kind; /* of a container */
+} ops[UINT8_MAX + 1] = {
+    ['J'] = {PUSH_INT, 4},
+    ['K'] = {PUSH_INT, 1},
+    ['M'] = {PUSH_INT, 2},
+    [0x8a] = {PUSH_LONG, 1},
+    [0x8b] = {PUSH_LONG, 4},
+    ['T'] = {PUSH_TEXT, 4}, /* BINSTRING, ... */
+    ['U'] = {PUSH_TEXT, 1},
+    ['B'] = {PUSH_BYTES, 4},
+    ['C'] = {PUSH_BYTES, 1},
+    [0x8e] = {PUSH_BYTES, 8},
+    [0x96] = {PUSH_BYTES, 8},
+    ['N'] = {PUSH_NONE},
+    [0x88] = {PUSH_BOOL, true},
+    [0x89] = {PUSH_BOOL, false},
+    [0x8c] = {PUSH_TEXT, 1}, /* SHORT_BINUNICODE, ... */
+    ['X'] = {PUSH_TEXT, 4},
+    [0x8d] = {PUSH_TEXT, 8},
+    ['G'] = {PUSH_FLOAT},
+    [']'] = {PUSH_EMPTY, 0, PICKLE_LIST},
+    ['a'] = {ADD_ONE, 0, PICKLE_LIST},
+    ['e'] = {ADD_MARKED, 0, PICKLE_LIST},
+    ['l'] = {GATHER_MARKED, 0, PICKLE_LIST},
+    [')'] = {GATHER_FEW, 0, PICKLE_TUPLE},
+    ['t'] = {GATHER_MARKED, 0, PICKLE_TUPLE},
+    [0x85] = {GATHER_FEW, 1, PICKLE_TUPLE},
+    [0x86] = {GATHER_FEW, 2, PICKLE_TUPLE},
+    [0x87] = {GATHER_FEW, 3, PICKLE_TUPLE},
+    ['}'] = {PUSH_EMPTY, 0, PICKLE_DICT},
+    ['d'] = {GATHER_MARKED, 0, PICKLE_DICT},
+    ['s'] = {ADD_ONE, 0, PICKLE_DICT},
+    ['u'] = {ADD_MARKED, 0, PICKLE_DICT},
+    [0x8f] = {PUSH_EMPTY, 0, PICKLE_LIST}, /* sets */
+    [0x90] = {ADD_MARKED, 0, PICKLE_LIST},
+    [0x91] = {GATHER_MARKED, 0, PICKLE_LIST},
+    ['0'] = {POP},
+    ['2'] = {PUSH_AGAIN},
+    ['('] = {PUSH_MARK},
+    ['1'] = {POP_MARKED},
+    ['h'] = {GET, 1},
+    ['j'] = {GET, 4},
+    ['q'] = {PUT, 1},
+    ['r'] = {PUT, 4},
+    [0x94] = {PUT_NEXT},
+    [0x80] = {PROTOCOL, 1},
+    [0x95] = {FRAME, 8},
+};
+enum { OP_STOP = '.', OP_PROTO = 0x80 };
 
 static const char not_one[] = "no pickle from here on";
 static const char too_many[] = "holds more than 33 million values at once";
@@ -110,11 +140,6 @@ static bool push(struct machine *m, struct pickle_value value)
 static bool push_int(struct machine *m, int64_t integer)
 {
     return push(m, (struct pickle_value){.kind = PICKLE_INT, .integer = integer});
-}
-
-static bool push_bool(struct machine *m, bool value)
-{
-    return push(m, (struct pickle_value){.kind = PICKLE_BOOL, .integer = value});
 }
 
 static bool push_none(struct machine *m)
@@ -189,51 +214,29 @@ static bool push_float(struct machine *m)
     return push(m, value);
 }
 
-/* What has its length before it: a text, bytes, or a number. */
-static bool push_sized(struct machine *m, uint8_t op)
-{
-    uint64_t len;
-    switch (op) {
-    case OP_SHORT_BINUNICODE:
-    case OP_SHORT_BINSTRING:
-        return take_number(m, 1, &len) && push_text(m, len);
-    case OP_BINUNICODE:
-    case OP_BINSTRING:
-        return take_number(m, 4, &len) && push_text(m, len);
-    case OP_BINUNICODE8:
-        return take_number(m, 8, &len) && push_text(m, len);
-    case OP_LONG1:
-        return take_number(m, 1, &len) && push_long(m, len);
-    case OP_LONG4:
-        return take_number(m, 4, &len) && push_long(m, len);
-    case OP_SHORT_BINBYTES:
-        return take_number(m, 1, &len) && skip(m, len) && push_none(m);
-    case OP_BINBYTES:
-        return take_number(m, 4, &len) && skip(m, len) && push_none(m);
-    default: /* OP_BINBYTES8, OP_BYTEARRAY8 */
-        return take_number(m, 8, &len) && skip(m, len) && push_none(m);
-    }
-}
-
 /* ---- containers ---- */
 
-/* Values from `first` on go into the dict at `target`; they and what lies between are gone then. */
-static bool set_members(struct machine *m, size_t target, size_t first)
+/* Tells of the values from `first` on, which go into a container. */
+static bool tell(struct machine *m, struct pickle_value whole, size_t first)
 {
-    if ((m->stack.n - first) % 2 != 0 || m->stack.at[target].kind != PICKLE_DICT)
+    size_t step = whole.kind == PICKLE_DICT ? 2 : 1;
+    if ((m->stack.n - first) % step != 0)
         return stop(m, not_one);
-    for (size_t i = first; i < m->stack.n; i += 2)
-        m->r->set(m->r->arg, m->stack.at[target].id, m->stack.at[i], m->stack.at[i + 1]);
-    m->stack.n = target + 1;
+    for (size_t i = first; i < m->stack.n; i += step)
+        if (whole.kind == PICKLE_DICT)
+            m->r->set(m->r->arg, whole.id, m->stack.at[i], m->stack.at[i + 1]);
+        else
+            m->r->append(m->r->arg, whole, m->stack.at[i]);
     return true;
 }
 
-static bool append_items(struct machine *m, size_t target, size_t first)
+/* Into the container of that kind at `target`; they and what lies between are gone then. */
+static bool add_members(struct machine *m, size_t target, size_t first, enum pickle_kind kind)
 {
-    if (m->stack.at[target].kind != PICKLE_LIST)
+    if (m->stack.at[target].kind != kind)
         return stop(m, not_one);
-    for (size_t i = first; i < m->stack.n; i++)
-        m->r->append(m->r->arg, m->stack.at[target], m->stack.at[i]);
+    if (!tell(m, m->stack.at[target], first))
+        return false;
     m->stack.n = target + 1;
     return true;
 }
@@ -242,45 +245,10 @@ static bool append_items(struct machine *m, size_t target, size_t first)
 static bool gather(struct machine *m, size_t place, size_t first, enum pickle_kind kind)
 {
     struct pickle_value whole = new_container(m, kind);
-    size_t step = kind == PICKLE_DICT ? 2 : 1;
-    if ((m->stack.n - first) % step != 0)
-        return stop(m, not_one);
-    for (size_t i = first; i < m->stack.n; i += step)
-        if (kind == PICKLE_DICT)
-            m->r->set(m->r->arg, whole.id, m->stack.at[i], m->stack.at[i + 1]);
-        else
-            m->r->append(m->r->arg, whole, m->stack.at[i]);
+    if (!tell(m, whole, first))
+        return false;
     m->stack.n = place;
     return push(m, whole);
-}
-
-static bool gather_few(struct machine *m, size_t n)
-{
-    return has(m, n) && gather(m, m->stack.n - n, m->stack.n - n, PICKLE_TUPLE);
-}
-
-/* What is done with all values above the innermost mark. */
-static bool do_marked(struct machine *m, uint8_t op)
-{
-    if (m->marks.n == 0)
-        return stop(m, not_one);
-    size_t mark = m->marks.at[--m->marks.n];
-    switch (op) {
-    case OP_SETITEMS:
-        return mark > 0 ? set_members(m, mark - 1, mark + 1) : stop(m, not_one);
-    case OP_APPENDS:
-    case OP_ADDITEMS:
-        return mark > 0 ? append_items(m, mark - 1, mark + 1) : stop(m, not_one);
-    case OP_DICT:
-        return gather(m, mark, mark + 1, PICKLE_DICT);
-    case OP_TUPLE:
-        return gather(m, mark, mark + 1, PICKLE_TUPLE);
-    case OP_POP_MARK:
-        m->stack.n = mark;
-        return true;
-    default: /* OP_LIST, OP_FROZENSET */
-        return gather(m, mark, mark + 1, PICKLE_LIST);
-    }
 }
 
 /* ---- the memo ---- */
@@ -307,113 +275,72 @@ static bool get(struct machine *m, uint64_t index)
 
 /* ---- opcodes ---- */
 
-static bool take_protocol(struct machine *m)
+static bool do_op(struct machine *m, uint8_t code)
 {
-    uint64_t version;
-    if (!take_number(m, 1, &version))
+    const struct op op = ops[code];
+    size_t mark = 0, n_new = op.kind == PICKLE_DICT ? 2 : 1;
+    uint64_t number = 0;
+    if (op.act >= PUSH_INT && !take_number(m, op.n, &number))
         return false;
-    return (version >= OLDEST_PROTOCOL && version <= NEWEST_PROTOCOL) ||
-           stop(m, "is of a pickle protocol that dpro does not know (2 to 5 it does)");
-}
-
-static bool do_memo(struct machine *m, uint8_t op)
-{
-    uint64_t index = m->memo.n;
-    bool is_long = op == OP_LONG_BINGET || op == OP_LONG_BINPUT;
-    if (op != OP_MEMOIZE && !take_number(m, is_long ? 4 : 1, &index))
-        return false;
-    return op == OP_BINGET || op == OP_LONG_BINGET ? get(m, index) : put(m, index);
-}
-
-static bool push_mark(struct machine *m)
-{
-    array_push(&m->marks, (uint32_t)m->stack.n);
-    return push(m, (struct pickle_value){.kind = PICKLE_MARK});
-}
-
-static bool pop(struct machine *m)
-{
-    if (!has(m, 1))
-        return false;
-    m->stack.n--;
-    return true;
-}
-
-static bool do_op(struct machine *m, uint8_t op)
-{
-    uint64_t value;
-    switch (op) {
-    case OP_BINGET:
-    case OP_LONG_BINGET:
-    case OP_BINPUT:
-    case OP_LONG_BINPUT:
-    case OP_MEMOIZE:
-        return do_memo(m, op);
-    case OP_BININT1:
-        return take_number(m, 1, &value) && push_int(m, (int64_t)value);
-    case OP_BININT2:
-        return take_number(m, 2, &value) && push_int(m, (int64_t)value);
-    case OP_BININT:
-        return take_number(m, 4, &value) && push_int(m, (int32_t)(uint32_t)value);
-    case OP_LONG1:
-    case OP_LONG4:
-    case OP_SHORT_BINUNICODE:
-    case OP_BINUNICODE:
-    case OP_BINUNICODE8:
-    case OP_SHORT_BINSTRING:
-    case OP_BINSTRING:
-    case OP_SHORT_BINBYTES:
-    case OP_BINBYTES:
-    case OP_BINBYTES8:
-    case OP_BYTEARRAY8:
-        return push_sized(m, op);
-    case OP_BINFLOAT:
-        return push_float(m);
-    case OP_NONE:
-        return push_none(m);
-    case OP_NEWTRUE:
-    case OP_NEWFALSE:
-        return push_bool(m, op == OP_NEWTRUE);
-    case OP_MARK:
-        return push_mark(m);
-    case OP_EMPTY_DICT:
-        return push(m, new_container(m, PICKLE_DICT));
-    case OP_EMPTY_LIST:
-    case OP_EMPTY_SET:
-        return push(m, new_container(m, PICKLE_LIST));
-    case OP_EMPTY_TUPLE:
-        return gather_few(m, 0);
-    case OP_TUPLE1:
-    case OP_TUPLE2:
-    case OP_TUPLE3:
-        return gather_few(m, 1 + (size_t)(op - OP_TUPLE1));
-    case OP_SETITEM:
-        return has(m, 3) && set_members(m, m->stack.n - 3, m->stack.n - 2);
-    case OP_APPEND:
-        return has(m, 2) && append_items(m, m->stack.n - 2, m->stack.n - 1);
-    case OP_SETITEMS:
-    case OP_APPENDS:
-    case OP_ADDITEMS:
-    case OP_DICT:
-    case OP_LIST:
-    case OP_FROZENSET:
-    case OP_TUPLE:
-    case OP_POP_MARK:
-        return do_marked(m, op);
-    case OP_POP:
-        return pop(m);
-    case OP_DUP:
-        return has(m, 1) && push(m, m->stack.at[m->stack.n - 1]);
-    case OP_PROTO:
-        return take_protocol(m);
-    case OP_FRAME:
-        return take_number(m, 8, &value);
-    default:
-        m->r->bytes->p--;
-        return stop(m, strchr("cRboi\x81\x82\x83\x84\x92\x93PQ", op) && op
-                           ? "asks Python to make objects; only plain data is read"
-                           : not_one);
+    if (op.act >= POP_MARKED && op.act <= GATHER_MARKED) {
+        if (m->marks.n == 0)
+            return stop(m, not_one);
+        mark = m->marks.at[--m->marks.n];
     }
+    switch ((enum act)op.act) {
+    case PUSH_NONE:
+        return push_none(m);
+    case PUSH_BOOL:
+        return push(m, (struct pickle_value){.kind = PICKLE_BOOL, .integer = op.n});
+    case PUSH_FLOAT:
+        return push_float(m);
+    case PUSH_EMPTY:
+        return push(m, new_container(m, op.kind));
+    case PUSH_MARK:
+        array_push(&m->marks, (uint32_t)m->stack.n);
+        return push(m, (struct pickle_value){.kind = PICKLE_MARK});
+    case PUSH_AGAIN:
+        return has(m, 1) && push(m, m->stack.at[m->stack.n - 1]);
+    case POP:
+        return has(m, 1) && m->stack.n-- > 0;
+    case PUT_NEXT:
+        return put(m, m->memo.n);
+    case ADD_ONE:
+        return has(m, n_new + 1) &&
+               add_members(m, m->stack.n - n_new - 1, m->stack.n - n_new, op.kind);
+    case GATHER_FEW:
+        return has(m, op.n) && gather(m, m->stack.n - op.n, m->stack.n - op.n, op.kind);
+    case POP_MARKED:
+        m->stack.n = mark;
+        return true;
+    case ADD_MARKED:
+        return mark > 0 ? add_members(m, mark - 1, mark + 1, op.kind) : stop(m, not_one);
+    case GATHER_MARKED:
+        return gather(m, mark, mark + 1, op.kind);
+    case PUSH_INT:
+        return push_int(m, op.n == 4 ? (int32_t)(uint32_t)number : (int64_t)number);
+    case PUSH_LONG:
+        return push_long(m, number);
+    case PUSH_TEXT:
+        return push_text(m, number);
+    case PUSH_BYTES:
+        return skip(m, number) && push_none(m);
+    case GET:
+        return get(m, number);
+    case PUT:
+        return put(m, number);
+    case PROTOCOL:
+        return (number >= OLDEST_PROTOCOL && number <= NEWEST_PROTOCOL) ||
+               stop(m, "is of a pickle protocol that dpro does not know (2 to 5 it does)");
+    case FRAME:
+        return true;
+    case UNKNOWN:
+        break;
+    }
+    m->r->bytes->p--;
+    return stop(m, strchr("cRboi\x81\x82\x83\x84\x92\x93PQ", code) && code
+                       ? "asks Python to make objects; only plain data is read"
+                       : not_one);
 }
 
 bool pickle_begins(const void *bytes, size_t n)

@@ -48,34 +48,45 @@ static int rank_in(const char *name, size_t len)
     return -1;
 }
 
+/* The name of the file's folder; "": none is named. */
+static const char *folder_of(const char *path, size_t *len)
+{
+    const char *name = path_name(path), *folder = name > path ? name - 1 : path;
+    *len = 0;
+    for (; folder > path && folder[-1] != '/'; folder--)
+        ++*len;
+    return folder;
+}
+
+static int whole_number(const char *text, size_t len)
+{
+    uint64_t number;
+    return net_parse_number(text, len, 10, NET_MAX_PROCESSES - 1, &number) ? (int)number : -1;
+}
+
 int path_process(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = path_name(path), *folder = slash;
+    const char *name = path_name(path);
+    size_t len;
+    const char *folder = folder_of(path, &len);
     int process = net_process_in(name, strlen(name));
-    while (folder && folder > path && folder[-1] != '/')
-        folder--;
-    if (process != -1 || !folder)
+    if (process != -1)
         return process;
     /* it is named so and no more: "ps1", but not the job's "mnist-ps-1" */
-    size_t len = (size_t)(slash - folder);
     return len > 1 && net_process_in(folder + 1, len - 1) == -1 ? net_process_in(folder, len) : -1;
 }
 
 int path_folder_number(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *folder = slash;
-    while (folder && folder > path && folder[-1] != '/')
-        folder--;
-    int number = folder ? read_rank(folder) : -1;
-    for (; folder && folder < slash; folder++)
-        if (!is_digit(*folder))
-            return -1;
-    return number;
+    size_t len;
+    const char *folder = folder_of(path, &len);
+    return whole_number(folder, len);
 }
 
 int path_rank(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = path_name(path);
+    const char *name = path_name(path);
+    size_t len;
     int rank = rank_in(name, strlen(name));
     if (rank >= 0)
         return rank;
@@ -88,18 +99,9 @@ int path_rank(const char *path)
         if (at < dot && at > name && at[-1] == '_' && dot - at <= 6)
             return read_rank(at);
     }
-    if (slash) { /* TRACE/host0/rank3/trace.json */
-        const char *folder = slash;
-        while (folder > path && folder[-1] != '/')
-            folder--;
-        if (slash - folder > 4 && strncasecmp(folder, "rank", 4) == 0) {
-            const char *at = folder + 4 + (folder[4] == '_' || folder[4] == '-');
-            const char *end = at;
-            while (is_digit(*end))
-                end++;
-            if (end == slash && end > at)
-                return read_rank(at);
-        }
-    }
-    return -1;
+    const char *folder = folder_of(path, &len); /* TRACE/host0/rank3/trace.json */
+    if (len <= 4 || strncasecmp(folder, "rank", 4) != 0)
+        return -1;
+    size_t at = 4 + (folder[4] == '_' || folder[4] == '-');
+    return whole_number(folder + at, len - at);
 }

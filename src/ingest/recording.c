@@ -57,16 +57,12 @@ struct dpro_recording {
 /* The number behind `word` when that is all of `name`, else -1. */
 static int numbered(const char *name, const char *word)
 {
-    size_t len = strlen(word);
-    int number = 0;
-    if (strncmp(name, word, len) != 0 || name[len] == '\0' || strlen(name + len) > 8)
-        return -1;
-    for (const char *p = name + len; *p != '\0'; p++) {
-        if (*p < '0' || *p > '9')
-            return -1;
-        number = number * 10 + (*p - '0');
-    }
-    return number;
+    enum { MOST = 99999999 };
+    uint64_t number;
+    const char *digits = name + strlen(word);
+    return text_begins(name, word) && net_parse_number(digits, strlen(digits), 10, MOST, &number)
+               ? (int)number
+               : -1;
 }
 
 static bool is_host(const char *name)

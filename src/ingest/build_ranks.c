@@ -94,7 +94,6 @@ static void advise_huge(void *at, size_t bytes)
 static void count_room(struct trace_build *build, struct rank_job *job, struct rank_room *room,
                        size_t *n_windows)
 {
-    const struct reader_table *table = build->table;
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct trace_part *part = &job->sources[w]->part;
         *n_windows += part->session.cuts.n ? part->session.cuts.n : 1;
@@ -102,13 +101,7 @@ static void count_room(struct trace_build *build, struct rank_job *job, struct r
         room->n_details += part->details.n;
         room->n_tracks += part->tracks.n;
     }
-    for (size_t i = 0; i < table->n; i++) {
-        bool called = !table->at[i]->reserve;
-        for (size_t k = 0; k < i && !called; k++)
-            called = table->at[k]->reserve == table->at[i]->reserve;
-        if (!called)
-            table->at[i]->reserve(build, job, room);
-    }
+    CALL_ALL(build->table, reserve, build, job, room);
 }
 
 /* Not cleared: pages are taken as they are filled, while the readers' blocks are given back. */

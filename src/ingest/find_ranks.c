@@ -236,9 +236,7 @@ static int find_ranks(struct trace_build *build, const regex_t *regex, struct dp
     int rc = rank_profiles(build, regex, err);
     if (rc < 0)
         return rc;
-    for (size_t i = 0; i < build->table->n; i++)
-        if (build->table->at[i]->correct_ranks)
-            build->table->at[i]->correct_ranks(build);
+    CALL_ALL(build->table, correct_ranks, build);
     rank_others(build);
     return 0;
 }

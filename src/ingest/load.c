@@ -11,16 +11,6 @@
 #include "ingest/epoch.h"
 #include "ingest/readers.h"
 
-/* Calls a hook of all formats, each function once, in the rows' order. */
-#define CALL_ALL(hook, build)                                                                      \
-    for (size_t i_ = 0; i_ < (build)->table->n; i_++) {                                            \
-        bool called_ = !(build)->table->at[i_]->hook;                                              \
-        for (size_t k_ = 0; k_ < i_ && !called_; k_++)                                             \
-            called_ = (build)->table->at[k_]->hook == (build)->table->at[i_]->hook;                \
-        if (!called_)                                                                              \
-            (build)->table->at[i_]->hook(build);                                                   \
-    }
-
 static bool has_profile(const struct trace_build *build)
 {
     for (size_t i = 0; i < build->list.n; i++)
@@ -91,7 +81,7 @@ static int load(struct trace_build *build, const char *const *paths, size_t n_pa
     if ((rc = sources_check(build, err)) < 0)
         return rc;
     if (!has_profile(build))
-        CALL_ALL(stand_alone, build);
+        CALL_ALL(build->table, stand_alone, build);
     if ((rc = sources_check_any(build, paths[0], err)) < 0 ||
         (rc = sources_find_ranks(build, err)) < 0)
         return rc;
@@ -99,13 +89,13 @@ static int load(struct trace_build *build, const char *const *paths, size_t n_pa
     sources_choose_attempt(build);
     if ((rc = sources_check_one_job(build, err)) < 0)
         return rc;
-    CALL_ALL(complete, build);
+    CALL_ALL(build->table, complete, build);
     list_files(build);
     merge_names(build);
     if ((rc = ranks_build(build, err)) < 0)
         return rc;
     epoch_build(build->trace);
-    CALL_ALL(join, build);
+    CALL_ALL(build->table, join, build);
     sources_warn_cut(build);
     return 0;
 }

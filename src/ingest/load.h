@@ -3,6 +3,16 @@
 
 #include "ingest/sources.h"
 
+/* Calls a hook of all formats, each function once, in the rows' order. */
+#define CALL_ALL(table, hook, ...)                                                                 \
+    for (size_t i_ = 0; i_ < (table)->n; i_++) {                                                   \
+        bool called_ = !(table)->at[i_]->hook;                                                     \
+        for (size_t k_ = 0; k_ < i_ && !called_; k_++)                                             \
+            called_ = (table)->at[k_]->hook == (table)->at[i_]->hook;                              \
+        if (!called_)                                                                              \
+            (table)->at[i_]->hook(__VA_ARGS__);                                                    \
+    }
+
 /* load.c: dpro_trace_load with another table of formats. */
 int trace_load(const struct reader_table *table, const char *const *paths, size_t n_paths,
                const struct dpro_trace_options *options, struct dpro_trace **trace,

@@ -235,14 +235,9 @@ static void test_blocks_that_are_no_longer_mapped_cost_no_page_faults(void **sta
 
 /* ---- which modules ---- */
 
-#define MODULE(name, class, parent, kept)                                                          \
+#define MODULE(n, c, p, kept)                                                                      \
     {                                                                                              \
-        name, class, parent, 1, kept, 0,                                                           \
-        {                                                                                          \
-            {                                                                                      \
-                0                                                                                  \
-            }                                                                                      \
-        }                                                                                          \
+        .name = (n), .class = (c), .parent = (p), .n_calls = 1, .kept_bytes = (kept)               \
     }
 static const struct model_module some_modules[] = {
     MODULE("", "Net", MODEL_NONE, 900),       MODULE("stem", "Conv2d", 0, 0),

@@ -215,8 +215,8 @@ class Job:
         """What recording an op costs, None where it can't be told."""
         return None
 
-    def probe(self, settings, folder, info, n_local):
-        """What measures its modules (probe_result.Prober)."""
+    def probe(self, settings, folder, info, n_local, measures):
+        """What measures its modules, or computes beside a rank that does (probe_result.Prober)."""
         return None
 
     def watch_peak(self, sources):

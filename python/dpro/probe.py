@@ -1,5 +1,6 @@
 """What the job's modules take when they are computed in other ways: measured on one rank after all windows, at the end of a
-step, while the other ranks wait in the next one: probes.json (doc/formats/probes.md).
+step: probes.json (doc/formats/probes.md). On CPUs the other ranks of its host do the same meanwhile, but for compiling, and keep
+nothing of it; all others wait in the next step.
 
 Nothing of it stays: the job's parameters, gradients, buffers, random numbers and attributes are as before. Whatever fails is
 told in the file, as the problem of a module."""
@@ -15,6 +16,7 @@ from .probe_survey import Survey, choose
 from .probe_time import Call, Stopwatch, tensors_in
 from .probe_ways import BF16, COMPILE, Compiled, Compiler, forward_of, in_bf16, is_late, short
 
+PASSES = "forward_ns", "backward_ns"
 BATCHES = ("0.5", "0.25", "2")
 HELD = 4  # times what innermost modules return: what a module holds between its passes, about
 
@@ -42,6 +44,10 @@ class Probe(Prober):
         self._seen, self._groups = None, []
         super().__init__(settings, folder, info, str(self._device), torch.get_num_threads())
         self._limit_s = min(self._limit_s, model.patience_s() / 2)  # the others wait in a collective meanwhile
+
+    def shares_cores(self):
+        """With the other ranks of its host: they slow each other down, 16 bits otherwise than 32."""
+        return self._device.type == "cpu"
 
     def end(self):
         seen, self._seen = self._seen, None
@@ -102,8 +108,7 @@ class Probe(Prober):
             self._entries.append({"class": type(group.first[0].module).__name__,
                                   "modules": [[seen.name for seen in run] for run in group.members],
                                   "inputs": group.first[0].inputs, "ways": {}})
-        passes = [(False, self._plain)] if self._asked - {COMPILE} else []
-        passes += [(True, self._with_compiler)] if COMPILE in self._asked else []
+        passes = [(False, self._plain)] + [(True, self._with_compiler)] * (COMPILE in self._asked and self.measures)
         self._left_out = []
         for compiles, measure in passes:
             with self._compiler.ready() if compiles else contextlib.nullcontext():
@@ -168,9 +173,8 @@ class Probe(Prober):
         return {BF16: in_bf16(compute, self._device.type)}
 
     def _with_compiler(self, group, entry, call, compute):
-        computes = {"eager": compute, **self._lower(group, entry, compute)}
-        facts = {}
-        for name in [COMPILE] + ["compile+bf16"] * (BF16 in computes):
+        computes, facts = {"eager": compute}, {}
+        for name in [COMPILE] + ["compile+bf16"] * bool(self._lower(group, entry, compute)):
             compiled = Compiled(compute, self._compiler)
             way = compiled if name == COMPILE else in_bf16(compiled, self._device.type)
             problem = self._compiler.missing
@@ -228,7 +232,12 @@ class Probe(Prober):
             if key[1] != "1":
                 batches[key[1]] = way
             else:
-                ways[key[0]] = {**way, **(facts[key[0]] if key[0] in facts and "problem" not in way else {})}
+                ways[key[0]] = way
+        if facts:  # the neighbours are at rest by now, so that these have times as it is of their own
+            own = ways.pop("eager")
+            for name, way in ways.items():
+                if "problem" not in way:
+                    way.update(facts[name], **({} if "problem" in own else {"eager": {key: own[key] for key in PASSES}}))
         entry["ways"].update(ways)
         if batches:
             entry["batches"] = batches

@@ -13,8 +13,9 @@ LEAST_TURNS, MOST_TURNS, TURNS_SECONDS = 3, 9, 3.0
 MOST_TEXT = 300
 
 
-def is_measured_here(folder, info):
-    """Whether no rank before this one has the same device, as far as their files are within reach."""
+def measured_by(folder, info):
+    """The folder of the first rank before this one that has the same device, as far as their files are within reach; None: this
+    rank measures."""
     paths = glob.glob(os.path.join(glob.escape(folder.root), "host*", "rank*", "rank.json"))
     ranks = sorted((int(os.path.basename(os.path.dirname(path))[4:]), path) for path in paths)
     for rank, path in ranks:
@@ -22,8 +23,8 @@ def is_measured_here(folder, info):
             break
         with open(path, encoding="utf-8") as file:
             if json.load(file).get("device_name") == info["device_name"]:
-                return False
-    return True
+                return os.path.dirname(path)
+    return None
 
 
 def short(problem):
@@ -33,7 +34,10 @@ def short(problem):
 
 
 class Prober:
-    """In acts, each at the end of a step: _survey(), _copy(), _probe(). Whatever fails is told as `problem`."""
+    """In acts, each at the end of a step: _survey(), _copy(), _probe(). Whatever fails is told as `problem`. One that does not
+    measure does the same beside the one that does, so that cores and memory are as busy as in training, and tells nothing."""
+
+    measures = True
 
     def __init__(self, settings, folder, info, device, threads):
         self._asked, self._limit_s, self._folder = settings.probe, settings.probe_limit_s, folder
@@ -43,13 +47,15 @@ class Prober:
         self.problem = None
 
     def act(self, name):
-        """What rank.json says of it."""
+        """What rank.json says of it; None: nothing."""
         try:
             getattr(self, "_" + name)()
         except Exception as problem:
             if report.is_the_jobs(problem):
                 raise
             self._failed(problem)
+        if not self.measures:
+            return None
         if self.problem:
             report.say("probe", "modules are not measured: %s" % self.problem)
         return {"file": FILE} if self.problem is None and name == "probe" else {"problem": self.problem or "the job ended before"}
@@ -63,9 +69,8 @@ class Prober:
     def _seconds_left(self):
         return self._limit_s - (time.perf_counter() - self._begin)
 
-    @staticmethod
-    def _progress(text):
-        if sys.stderr is not None and getattr(sys.stderr, "isatty", bool)():
+    def _progress(self, text):
+        if self.measures and sys.stderr is not None and getattr(sys.stderr, "isatty", bool)():
             try:
                 sys.stderr.write("\r\033[K" + (text and "dpro: " + text))
                 sys.stderr.flush()
@@ -73,6 +78,8 @@ class Prober:
                 pass
 
     def _write(self):
+        if not self.measures:
+            return
         self._folder.write_json(self._folder.file(FILE), {
             **self._head, "limit_s": self._limit_s, "spent_s": round(time.perf_counter() - self._begin, 1),
             "ended_early": self._ended_early, "probes": self._entries})

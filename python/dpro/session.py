@@ -422,10 +422,14 @@ class Session:
 
     def _probe_modules(self, verb):
         from . import probe_result
-        if verb == "survey" and probe_result.is_measured_here(self._folder, self._info):
-            self._probe = self.job.probe(self.settings, self._folder, self._info, n_local())
-        if self._probe:
-            self._info["probes"] = self._probe.act(verb)
+        if verb == "survey":
+            other = probe_result.measured_by(self._folder, self._info)
+            own_host = os.path.dirname(os.path.dirname(self._folder.file(probe_result.FILE)))
+            if other is None or os.path.realpath(os.path.dirname(other)) == os.path.realpath(own_host):
+                self._probe = self.job.probe(self.settings, self._folder, self._info, n_local(), other is None)
+        told = self._probe.act(verb) if self._probe else None
+        if told:
+            self._info["probes"] = told
 
     def _leave_room(self):
         room, self._room = self._room, None

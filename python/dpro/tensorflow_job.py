@@ -312,9 +312,9 @@ class TensorFlowJob(job.Job):
 
     # Probes
 
-    def probe(self, settings, folder, info, n_local):
+    def probe(self, settings, folder, info, n_local, measures):
         from .tensorflow_probe import TensorFlowProber
-        return TensorFlowProber(self, settings, folder, info, n_local)
+        return TensorFlowProber(self, settings, folder, info, n_local) if measures else None
 
     def step_functions(self):
         """Functions whose calls are the steps, or lie in a Recorder's."""

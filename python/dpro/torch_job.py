@@ -202,9 +202,11 @@ class TorchJob(job.Job):
         from . import profiler
         return profiler.cost()
 
-    def probe(self, settings, folder, info, n_local):
+    def probe(self, settings, folder, info, n_local, measures):
         from . import probe
-        return probe.Probe(self.session.models, settings, self.batch_size, n_local, folder, info)
+        made = probe.Probe(self.session.models, settings, self.batch_size, n_local, folder, info)
+        made.measures = measures
+        return made if measures or made.shares_cores() else None
 
     def watch_peak(self, sources):
         from . import peak

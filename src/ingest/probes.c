@@ -51,6 +51,7 @@ typedef ARRAY(double) times;
 /* Of one way, or of one batch. */
 struct measured {
     times forward, backward;
+    times own_forward, own_backward; /* as it is, in the same turns; empty: those of "eager" */
     uint64_t kept_bytes, graphs, breaks;
     double compile_ms;
     uint32_t problem;
@@ -61,6 +62,8 @@ static void measured_fini(struct measured *m)
 {
     array_fini(&m->forward);
     array_fini(&m->backward);
+    array_fini(&m->own_forward);
+    array_fini(&m->own_backward);
 }
 
 /* What repetitions differ by, at least, relative: few of them may be alike by chance. */
@@ -135,6 +138,15 @@ static void read_times(struct json_reader *r, void *out, size_t offset)
     }
 }
 
+static void read_own(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    static const struct json_member members[] = {
+        MEMBER_BY("forward_ns", read_times, offsetof(struct measured, own_forward)),
+        MEMBER_BY("backward_ns", read_times, offsetof(struct measured, own_backward)),
+        {NULL}};
+    json_read_object(r, members, out);
+}
+
 static void read_measured(struct json_reader *r, struct measured *m)
 {
     static const struct json_member members[] = {
@@ -145,6 +157,7 @@ static void read_measured(struct json_reader *r, struct measured *m)
         MEMBER(struct measured, "graphs", SIZE, graphs),
         MEMBER(struct measured, "breaks", SIZE, breaks),
         MEMBER(struct measured, "problem", TEXT, problem),
+        MEMBER_BY("eager", read_own, 0),
         {NULL}};
     json_read_object(r, members, m);
 }
@@ -199,10 +212,13 @@ static void read_modules(struct json_reader *r, void *out UNUSED, size_t offset 
     probe->n = (uint32_t)to->names.n - probe->first;
 }
 
-static struct probe_cost cost_of(const struct measured *m, const struct measured *own)
+static struct probe_cost cost_of(const struct measured *m, const struct measured *as_it_is)
 {
-    struct probe_cost cost = {.forward = ratio_of(&m->forward, &own->forward),
-                              .backward = ratio_of(&m->backward, &own->backward),
+    bool beside = m->own_forward.n > 0;
+    const times *own_forward = beside ? &m->own_forward : &as_it_is->forward,
+                *own_backward = beside ? &m->own_backward : &as_it_is->backward;
+    struct probe_cost cost = {.forward = ratio_of(&m->forward, own_forward),
+                              .backward = ratio_of(&m->backward, own_backward),
                               .forward_ns = median_ns(&m->forward),
                               .backward_ns = median_ns(&m->backward),
                               .kept_bytes = MIN(m->kept_bytes, (uint64_t)TRACE_BYTES_MAX),
@@ -211,8 +227,8 @@ static struct probe_cost cost_of(const struct measured *m, const struct measured
                               .problem = m->problem};
     if (m->compile_ms > 0 && m->compile_ms < 1e-6 * MOST_NS)
         cost.compile_ns = llround(1e6 * m->compile_ms);
-    cost.is_known = m->problem == 0 && m->forward.n > 0 && own->forward.n > 0 &&
-                    (m->backward.n > 0) == (own->backward.n > 0) && is_ratio(cost.forward.value) &&
+    cost.is_known = m->problem == 0 && m->forward.n > 0 && own_forward->n > 0 &&
+                    (m->backward.n > 0) == (own_backward->n > 0) && is_ratio(cost.forward.value) &&
                     is_ratio(cost.backward.value);
     return cost;
 }

@@ -107,6 +107,19 @@ class Probe(Case):
         self.assertTrue(self.rank()["complete"])
         self.assertFalse("probes" in self.rank(1) or os.path.exists(os.path.join(self.rank_folder(1), "probes.json")))
 
+    def test_the_other_rank_of_the_host_computes_the_same_meanwhile(self):
+        body = GPT.replace("dist.init_process_group(", """import dpro.probe
+        own = dpro.probe.Probe._plain
+        def seen(probe, *rest):
+            print("dpro: seen: computes, measures is", probe.measures, file=sys.stderr)
+            return own(probe, *rest)
+        dpro.probe.Probe._plain = seen
+        dist.init_process_group(""")
+        run = self.ranks(body, **PLAIN)
+        self.assert_ran(run)
+        for measures in (True, False):
+            self.assertGreater(run.err.count("computes, measures is %s" % measures), 1)
+
     def test_no_longer_than_the_other_ranks_wait(self):
         body = GPT.replace('init_process_group("gloo")', 'init_process_group("gloo", timeout=__import__("datetime").timedelta(seconds=9))')
         self.assert_ran(self.ranks(body, **PLAIN))
@@ -120,7 +133,9 @@ class Probe(Case):
     def test_a_compiled_module_is_measured_and_nothing_of_the_compiler_stays(self):
         entries = self.ran(SMALL, 1, DPRO_PROBE="compile", DPRO_PROBE_LIMIT="400", DPRO_ITERATIONS="1")
         self.assert_measured(entries[""], ("eager", "compile"))
-        self.assertEqual((entries[""]["ways"]["compile"]["graphs"], entries[""]["ways"]["compile"]["breaks"]), (1, 0))
+        compiled = entries[""]["ways"]["compile"]
+        self.assertEqual((compiled["graphs"], compiled["breaks"]), (1, 0))
+        self.assertEqual(len(compiled["eager"]["forward_ns"]), len(compiled["forward_ns"]))
 
     def test_what_the_time_is_too_short_for_has_no_numbers_and_no_problem(self):
         entries = self.ran(GPT, **{**PLAIN, "DPRO_PROBE": "compile,bf16", "DPRO_PROBE_LIMIT": "3"})

@@ -72,6 +72,23 @@ static void test_ways_are_told_against_the_module_as_it_is(void **state)
     }
 }
 
+static void test_a_way_with_times_of_its_own_is_told_against_these(void **state)
+{
+    struct trace_part part = part_of_text(
+        &probes_reader,
+        HEAD
+        "{\"modules\":[[\"a\"]],\"ways\":{\"eager\":{\"forward_ns\":[10],\"backward_ns\":[10]},"
+        "\"bf16\":{\"forward_ns\":[5],\"backward_ns\":[5]},"
+        "\"compile\":{\"forward_ns\":[12],\"backward_ns\":[10],\"eager\":{\"forward_ns\":[8],"
+        "\"backward_ns\":[20]}}}}]}",
+        0);
+    const struct probe *probe = &probes_of(&part)->probes.at[0];
+    assert_near(probe->costs[DPRO_BF16].forward.value, 0.5);
+    assert_near(probe->costs[DPRO_COMPILED].forward.value, 1.5);
+    assert_near(probe->costs[DPRO_COMPILED].backward.value, 0.5);
+    part_fini(&part);
+}
+
 static void test_a_file_cut_anywhere_keeps_whole_probes(void **state)
 {
     static const char whole[] = HEAD BLOCK "," BLOCK "]}";
@@ -135,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ways_are_told_against_the_module_as_it_is),
+        cmocka_unit_test(test_a_way_with_times_of_its_own_is_told_against_these),
         cmocka_unit_test(test_a_file_cut_anywhere_keeps_whole_probes),
         cmocka_unit_test(test_what_makes_no_sense_is_left_out),
         TEST_IN_FOLDER(test_a_file_that_holds_no_probes_is_refused),

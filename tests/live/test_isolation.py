@@ -213,7 +213,7 @@ if os.environ.get("DPRO"):
     import dpro.activate
     class Broken:
         def __getattr__(self, name): raise AssertionError("made to fail")
-    dpro.activate._session._schedule = Broken()
+    dpro.activate._session._new_schedule = lambda warmup: Broken()
 """ + PLAIN, world=1, PYTHONPATH=os.pathsep.join([live.SITE, os.path.join(live.ROOT, "python")]))
         self.check(run, "AssertionError: made to fail")
         self.assertFalse(os.path.exists(self.trace))

@@ -377,7 +377,7 @@ print("MODEL", model.odd.n, random.random(), numpy.random.random(), torch.rand(1
         for given, more, forward, text in (
                 ("x", "seen", "more[0].append(given); return self.a(given)", "changes its input in place"),
                 ("{'x': x}", "", "given['x'] = self.a(given['x']); return given", "changes its input in place"),
-                ("State(x, x)", "", "given.mask.add_(1); return State(self.a(given.x), given.mask)", "changes its input in place"),
+                ("State(x, x.clone())", "", "given.mask.add_(1); return State(self.a(given.x), given.mask)", "changes its input in place"),
                 ("Shared(x)", "", "given.x = self.a(given.x); return given", "it is given a Shared, which it may change"),
                 ("x", "torch.Generator()", "return self.a(given)", "it is given a Generator, which it may change")):
             with self.subTest(given=given, more=more):

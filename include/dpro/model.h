@@ -129,6 +129,12 @@ DPRO_API struct dpro_module dpro_strategy_module(const struct dpro_model *model,
                                                  uint32_t module);
 /* The number of micro-batches of a step; 1: the batch at once. */
 DPRO_API uint32_t dpro_strategy_micro_batches(const struct dpro_strategy *strategy);
+/* What cutting a step's batch into micro-batches meets in this job. */
+struct dpro_batch_cut {
+    const char *refused; /* why it can't be; NULL: it can */
+    const char *changes; /* what it changes beside rounding; NULL: nothing is known to */
+};
+DPRO_API struct dpro_batch_cut dpro_model_batch_cut(const struct dpro_model *model);
 
 /* The highest peak of memory of the job's ranks. */
 struct dpro_memory_peak {

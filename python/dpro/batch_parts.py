@@ -9,8 +9,9 @@ import os
 import sys
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from . import agreement, applied, report
+from . import agreement, applied, modules, report
 from .ddp_parameters import type_is
 
 used = False    # the script goes through its batches here
@@ -54,9 +55,10 @@ def _part(value, size, begin, end):
 
 
 @functools.lru_cache(maxsize=1)
-def _tell(size, n):
+def _tell(size, n, statistics):
     if agreement.rank() == 0:
-        report.tell("a batch of %d goes through the model in %d micro-batch%s" % (size, n, "es" if n > 1 else ""))
+        report.tell("a batch of %d goes through the model in %d micro-batch%s%s" % (
+            size, n, "es" if n > 1 else "", "; its BatchNorm modules take statistics of each" if statistics and n > 1 else ""))
 
 
 def split(model, batch):
@@ -67,6 +69,10 @@ def split(model, batch):
     if n > 1 and "horovod.torch" in sys.modules:
         report.say("micro-batches", "the plan's micro-batches are not for Horovod, which reduces gradients in each backward "
                                     "pass: the batch stays whole", agreement.rank())
+        n = 1
+    if n > 1 and modules.any_sharded(model.modules()):
+        report.say("micro-batches", "the plan's micro-batches are not for FSDP, which reduces gradients in each backward pass: the "
+                                    "batch stays whole", agreement.rank())
         n = 1
     if n > 1 and len(sizes) != 1:
         report.say("micro-batches", "the plan's micro-batches are left out: the batch has %s" % (
@@ -79,7 +85,7 @@ def split(model, batch):
         return
     size = sizes.pop()
     n = min(n, size)
-    _tell(size, n)
+    _tell(size, n, any(type_is(module, _BatchNorm) and module.training for module in model.modules()))
     for k in range(n):
         begin, end = k * size // n, (k + 1) * size // n
         part = _part(batch, size, begin, end)

@@ -51,6 +51,11 @@ struct dpro_tensor dpro_model_tensor(const struct dpro_model *model, uint32_t te
     return (struct dpro_tensor){.name = t->name, .size_bytes = t->size_bytes};
 }
 
+struct dpro_batch_cut dpro_model_batch_cut(const struct dpro_model *model)
+{
+    return model->cut;
+}
+
 struct dpro_cycles dpro_strategy_cycles(const struct dpro_strategy *strategy)
 {
     return (struct dpro_cycles){strategy->cycle_ns, strategy->fuses, strategy->fusion_bytes};

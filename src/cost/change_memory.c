@@ -83,14 +83,13 @@ static int change_micro_batches(const struct dpro_changes *c, struct dpro_model 
                       PLAN_MOST_MICRO_BATCHES);
     if (batch > 0 && n > batch)
         return refuse(err, "a batch of %u can't be cut into %u micro-batches", batch, n);
-    if (n > 1 && m->n_modules > 0 && m->modules[0].name[0] == '\0' && m->modules[0].n_calls > 1)
-        return refuse(err,
-                      "a step of the job calls its model %u times already, which may be "
-                      "micro-batches: what cutting its batch does can't be told",
-                      m->modules[0].n_calls);
+    if (n > 1 && m->cut.refused)
+        return refuse(err, "%s", m->cut.refused);
     m->baseline.micro_batches = n;
     if (n == 1)
         return 0;
+    if (m->cut.changes)
+        note(notes, "%s", m->cut.changes);
     if (batch % n != 0)
         note(notes, "a batch of %u has no %u equal micro-batches: the largest is taken for all",
              batch, n);

@@ -98,6 +98,13 @@ uint32_t program_op_of(const struct measured_replay *replay, const struct coarse
 void learn_batch_shares(const struct measured_replay *replay, const struct coarse *coarse,
                         struct dpro_model *model);
 
+/* ---- batch_cut.c ---- */
+
+/* Whether the batch can be cut, once the modules are known. */
+void learn_batch_cut(const struct dpro_graph *graph, struct dpro_model *model);
+/* Whether modules of that class compute statistics over a batch, in training. */
+bool has_batch_statistics(const char *class);
+
 /* ---- module_costs.c ---- */
 
 /* The time of the programs' calls of modules, and of modules in other ways: from probes of them or

@@ -106,6 +106,7 @@ static int learn(const struct dpro_graph *shape, const struct dpro_graph *graph,
     learn_batch_shares(&replays[0], &coarse, model);
     make_baseline(&replays[0], &coarse, model);
     model_memory_learn(&replays[0], &coarse, model);
+    learn_batch_cut(graph, model);
     learn_module_costs(&replays[0], &coarse, model);
     learn_batch_curve(model);
     describe_stack(graph, model);

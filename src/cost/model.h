@@ -62,7 +62,8 @@ struct model_module {
                                  iteration of one rank */
     int64_t recompute_ns;     /* work that this adds to an iteration, mean over the ranks */
     struct computing_cost costs[DPRO_N_COMPUTINGS]; /* that of DPRO_AS_IT_IS is known and 1 */
-    bool is_step; /* no module of the job, but all that a step computes: no plan names it */
+    bool has_statistics; /* it computes with statistics over the batch, as BatchNorm does */
+    bool is_step;        /* no module of the job, but all that a step computes: no plan names it */
 };
 
 /* A call of a module in a program. */
@@ -285,8 +286,9 @@ struct dpro_model {
     int64_t measured_ns;              /* mean iteration; 0: unknown (generated) */
     int64_t median_ns;                /* of the measured iterations */
     int64_t unprofiled_ns;            /* of those with no profiler on; 0: not known */
-    int64_t page_faults;              /* of a rank in a step; -1: not known */
-    struct model_pace pace;           /* already applied to programs and net */
+    struct dpro_batch_cut cut;
+    int64_t page_faults;    /* of a rank in a step; -1: not known */
+    struct model_pace pace; /* already applied to programs and net */
     double misfit; /* relative error of the model against median_ns; that of the unprofiled model is
                       as large */
     double measured_std_ns; /* of the iterations */

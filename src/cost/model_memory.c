@@ -34,6 +34,7 @@ static void add_modules(struct learning *l, const struct graph_memory *from)
         struct model_module module = {.name = copy_name(l, call->module),
                                       .class = call->class ? copy_name(l, call->class) : "",
                                       .parent = MODEL_NONE};
+        module.has_statistics = has_batch_statistics(module.class);
         if (call->parent < c)
             module.parent = l->module_of[from->calls[call->parent].module];
         l->module_of[call->module] = (uint32_t)l->modules.n;

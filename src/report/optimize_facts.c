@@ -37,6 +37,9 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  TIME(f->found.apart_ns));
     f->computes = optimize_computing_is_changed(report->optimum, DPRO_COMPILED | DPRO_BF16);
     f->planned = f->helps ? DPRO_BEST : DPRO_BASELINE;
+    const struct dpro_strategy *planned = dpro_optimum_strategy(report->optimum, f->planned);
+    const char *changes = dpro_model_batch_cut(report->model).changes;
+    f->cut_changes = changes && dpro_strategy_micro_batches(planned) > 1 ? changes : "";
     double misfit_pct = 100 * dpro_model_misfit(report->model);
     if (fabs(misfit_pct) > MISFIT_TO_TELL)
         snprintf(f->misfit, sizeof f->misfit,
@@ -59,7 +62,7 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                              : "the trace does not name the parameters, so the job can't be given "
                                "this plan",
                  f->fusions, f->unsure_peak,
-                 f->helps ? optimize_computing_warning(report->optimum) : "",
+                 f->helps ? optimize_computing_warning(report->optimum) : "", f->cut_changes,
                  f->found.compression == DPRO_COMPRESSION_NONE
                      ? ""
                      : "compression rounds gradients: the job does not train to the same numbers; "

@@ -22,6 +22,7 @@ struct optimize_facts {
     bool is_named;           /* the trace names parameters, so that a job can be given the plan */
     uint32_t n_fusions;      /* of ops, that are planned */
     char fusions[320];       /* a warning about them */
+    const char *cut_changes; /* what its micro-batches change beside rounding; "": nothing */
     bool computes;           /* the best strategy compiles modules, or computes them in 16 bits */
     char misfit[224];        /* a warning; "": the model fits the measured iterations */
     char unsure_peak[224];   /* a warning; "": it fits for sure */

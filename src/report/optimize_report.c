@@ -321,11 +321,12 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimum *optimum = f->report->optimum;
     writer_section(w, "best", '{');
-    writer_fields(
-        w, MS("iteration_ms", f->found.best_ns), FIXED("speedup", f->speedup, 6),
-        FIXED("uncertainty_pct", f->uncertainty_pct, 3), MS("found_ms", f->found.found_ns),
-        TEXT("setting", f->found.setting), BOOL("helps", f->helps),
-        BOOL("changes_numerics", f->found.compression != DPRO_COMPRESSION_NONE || f->computes));
+    writer_fields(w, MS("iteration_ms", f->found.best_ns), FIXED("speedup", f->speedup, 6),
+                  FIXED("uncertainty_pct", f->uncertainty_pct, 3),
+                  MS("found_ms", f->found.found_ns), TEXT("setting", f->found.setting),
+                  BOOL("helps", f->helps),
+                  BOOL("changes_numerics", f->found.compression != DPRO_COMPRESSION_NONE ||
+                                               f->computes || f->cut_changes[0] != '\0'));
     writer_section(w, "computation", '{');
     optimize_computing_best(w, optimum);
     write_fusions(w, optimum);

@@ -1,4 +1,5 @@
 """dpro whatif: other buckets, links, hosts, ranks, of real and of made-up jobs."""
+import glob
 import gzip
 import json
 import os
@@ -236,6 +237,25 @@ class WhatIf(Case):
         self.assertTrue(any("was not recorded: it is assumed" in w for w in facts["warnings"]), facts["warnings"])
         self.assertRegex(dpro("whatif", BUNDLED, "--accumulate", "4").out, r"Memory +[0-9.]+ MB -> [0-9.]+ MB \+- ")
         self.assertNotIn("Memory", dpro("whatif", BUNDLED, "--bandwidth", "2x").out)
+
+    def test_what_cutting_the_batch_changes_is_told(self):
+        for trace, told in (("torch-ddp-gloo-conv-n2-memory", 1), ("torch-ddp-gloo-gpt-n2-memory", 0)):
+            warnings = self.ask(os.path.join(os.path.dirname(BUNDLED), trace), "--accumulate", "2")["warnings"]
+            self.assertEqual(sum("stem.1 (BatchNorm2d) and 14 more take statistics of each micro-batch" in w for w in warnings),
+                             told, warnings)
+
+    def test_a_step_of_two_models_is_not_cut(self):
+        job = self.path("job")
+        shutil.copytree(BUNDLED + "-memory", job)
+        for path in glob.glob(os.path.join(job, "host0", "rank*", "kineto_et.json.gz")):
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                text = file.read()
+            with gzip.open(path, "wt", encoding="utf-8") as file:  # one that wraps nothing called, and a second one
+                file.write(text.replace('"dpro.module:"', '"nothing"').replace('"dpro.module:head"', '"dpro.module:1/"'))
+        self.assert_error(dpro("whatif", job, "--accumulate", "2"), USAGE, "calls 2 models")
+        done = dpro("optimize", job, "--memory", "1MB", "--json", "-q").json
+        self.assertEqual({choice["micro_batches"] for choice in done["memory"]["choices"]}, {1})
+        self.assertEqual(sum("the batch is not cut: a step of the job calls 2 models" in w for w in done["warnings"]), 1)
 
     def test_a_trace_that_knows_no_modules_or_batch_says_so(self):
         for args, says in ((["--recompute", "blocks.0"], "which modules"), (["--recompute", "all"], "which modules"),

@@ -125,7 +125,8 @@ class Random:
     def __init__(self, module, tensors):
         self._own = [(restore, state()) for state, restore in _generators(module)]
         self._cpu = torch.get_rng_state()
-        self._devices = sorted({t.device.index for t in tensors if t.device.type == "cuda"})
+        own = (*module.parameters(), *module.buffers())  # which may be elsewhere than what the module is given
+        self._devices = sorted({t.device.index for t in (*tensors, *own) if t.device.type == "cuda"})
         self._cuda = [torch.cuda.get_rng_state(n) for n in self._devices]
         self._python = random.getstate()
         numpy = getattr(sys.modules.get("numpy"), "random", None)

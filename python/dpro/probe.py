@@ -13,7 +13,7 @@ import torch
 from . import held_memory, memory, model, module_marks, module_state, module_ways, modules, recompute_trial, report
 from .probe_result import LEAST_TURNS, MOST_TURNS, TURNS_SECONDS, Prober
 from .probe_survey import Survey, choose
-from .probe_time import Call, Stopwatch, tensors_in
+from .probe_time import Call, Stopwatch, given_again, tensors_in
 from .probe_ways import BF16, COMPILE, Compiled, Compiler, forward_of, in_bf16, is_late, short
 
 PASSES = "forward_ns", "backward_ns"
@@ -63,7 +63,7 @@ class Probe(Prober):
                 "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")):
             self.problem = "the job has hooks that every module calls"
         else:
-            self._seen = Survey(self._models, self._device, self._failed)
+            self._seen = Survey(self._models, self._device, memory.available() // (4 * self._n_local), self._failed)
             self._seen.watch()
 
     def _copy(self):
@@ -90,7 +90,7 @@ class Probe(Prober):
         self._head["clock"] = self._watch.clock
         try:
             gc.disable()
-            with torch.enable_grad(), module_ways.as_they_are():
+            with torch.enable_grad(), module_ways.as_they_are(), self._on_device():
                 self._measure()
         finally:
             if collects:
@@ -127,35 +127,42 @@ class Probe(Prober):
 
     def _group(self, group, entry, around, measure):
         parts = [seen.module for seen in group.first]
-        given = group.first[0].copies
-        problem = group.first[0].problem or (None if given else "it was not called again")
+        problem = group.first[0].problem or (None if group.first[0].copies else "it was not called again")
         for part in parts:
             problem = problem or unfit(part, around.of(part))
-        if problem is None:
+        if problem is None and self._device.type == "cpu":  # elsewhere it fails by an exception
             need = HELD * group.made_bytes + 2 * sum(p.numel() * p.element_size() for part in parts for p in part.parameters())
-            if need > self._free_bytes():
+            if need > memory.available() // self._n_local:
                 problem = "there is too little memory: about %d MB are needed" % (need >> 20)
-        if problem is None and not entry["ways"] and len(parts) == 1:
-            problem, _ = recompute_trial.look(_forward, parts[0], *given)
-        if problem:
-            entry["problem"] = problem
-            return
-        state = _State(parts, given, self._device)
         try:
-            with state.buffers(), self._autocast(group.first[0].autocast):
-                measure(group, entry, Call(*given, parts, self._watch), forward_of(parts))
+            problem = problem or self._within(group, entry, parts, measure)
         except Exception as failure:
             if report.is_the_jobs(failure):
                 raise
-            entry["problem"] = short(failure)
+            problem = short(failure)
+        if problem:
+            entry["problem"] = problem
+        if self._device.type == "cuda":  # what is left of it would be short for the next one
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    def _within(self, group, entry, parts, measure):
+        """Measures what nothing speaks against so far; returns why it couldn't."""
+        given = given_again(group.first[0].copies)
+        state = _State(parts, given)
+        try:
+            with state.buffers(), self._autocast(group.first[0].autocast):
+                if not entry["ways"] and len(parts) == 1:
+                    problem, _ = recompute_trial.look(_forward, parts[0], *given)
+                    if problem:
+                        return problem
+                measure(group, entry, Call(*given, parts, self._watch), forward_of(parts))
         finally:
             state.restore()
+        return None
 
-    def _free_bytes(self):
-        if self._device.type == "cuda":
-            free = torch.cuda.mem_get_info(self._device)[0]
-            return free + torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
-        return memory.available() // self._n_local
+    def _on_device(self):
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext()
 
     def _autocast(self, own):
         return torch.autocast(self._device.type, own[1], enabled=own[0]) if own[0] else contextlib.nullcontext()
@@ -202,7 +209,7 @@ class Probe(Prober):
         """Each way once a turn, the first turn being for nothing."""
         variants = {(name, "1"): (call, compute) for name, compute in computes.items()}
         for factor in BATCHES if "batch" in self._asked and not facts else ():
-            other = self._batch(group, call, factor)
+            other = self._batch(call, factor)
             if other:
                 variants["eager", factor] = other, computes["eager"]
         times, ways, problems = {key: ([], []) for key in variants}, {}, {}
@@ -243,10 +250,10 @@ class Probe(Prober):
             entry["batches"] = batches
         torch.clear_autocast_cache()
 
-    def _batch(self, group, call, factor):
+    def _batch(self, call, factor):
         """The call with a batch of another size, None where not every input has the batch as its first dimension."""
         size, ratio = self._batch_size, float(factor)
-        given = tensors_in(group.first[0].copies)
+        given = call.given()
         if not size or not given or any(t.dim() == 0 or t.shape[0] != size for t in given) or size * ratio != int(size * ratio):
             return None
         return call.of_batch(int(size * ratio))
@@ -259,7 +266,7 @@ def _forward(module, *args, **kwargs):
 class _State:
     """Of the modules and the process, as it was before."""
 
-    def __init__(self, parts, given, device):
+    def __init__(self, parts, given):
         self._places = [(part, name) for outer in parts for part in outer.modules()
                         for name, buffer in part._buffers.items() if buffer is not None]
         self._tensors = [t for part in parts for t in (*part.parameters(), *part.buffers())]

@@ -2,15 +2,13 @@
 the models' modules have meanwhile. In the first one, shapes and times are noted; of the modules then chosen, the second one
 keeps copies of what a call was given."""
 import threading
-import time
 import weakref
 
 import torch
-from torch.utils import _pytree
 
 from . import modules, report
 from .ddp_parameters import size_bytes, type_is
-from .probe_time import copy_of, tensors_in
+from .probe_time import kept, moment, seconds_between, tensors_in
 
 LEAST_SHARE = 0.02   # of the model's forward pass: modules below are left out
 OPENED_SHARE = 0.3   # modules from here on, other than repeated ones, are looked into
@@ -26,14 +24,15 @@ class Seen:
     def __init__(self, name, module, caller):
         self.name, self.module, self.caller = name, module, caller
         self.children = []    # modules that it called
-        self.seconds = 0.0    # in its forward, of all calls
+        self.seconds = 0.0    # in its forward, of all calls, once they are added up
+        self.moments = []     # at which its calls began and ended
         self.n_inside = 1     # modules called within, itself among them
         self.made_bytes = 0   # by the innermost modules within
         self.inputs = None    # [[type, shape], ...]
         self.takes = None     # the module that made its first argument
         self.key = None       # alike modules have the same
         self.autocast = None  # (enabled, type) of its device
-        self.copies = None    # (args, kwargs), from the second step
+        self.copies = None    # (args, kwargs), from the second step; tensors are Kept
         self.problem = None
 
 
@@ -58,9 +57,9 @@ def _autocast(device):
 class Survey:
     """From watch() to unwatch(): a step's calls. failed(problem) is told of what went wrong, and no more is seen then."""
 
-    def __init__(self, models, device, failed):
+    def __init__(self, models, device, most_bytes, failed):
         self._named = list(modules.of_models(models))
-        self._device, self._failed = device, failed
+        self._device, self._most_bytes, self._failed = device, min(most_bytes or MOST_COPIES_BYTES, MOST_COPIES_BYTES), failed
         self._handles, self._open, self._made = [], [], {}
         self._thread = threading.get_ident()
         self.seen = {}     # by name, in the order of the calls
@@ -83,11 +82,24 @@ class Survey:
         for handle in handles:
             handle.remove()
 
+    def add_up(self):
+        """The times of the calls, after the step."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        for seen in self.seen.values():
+            seen.seconds = sum(seconds_between(*moments) for moments in seen.moments)
+            seen.moments = []
+
+    def _is_watching(self):
+        if not self._handles or threading.get_ident() != self._thread or not torch.is_grad_enabled():
+            return False
+        if torch._C._get_tracing_state() or torch._C._current_graph_task_id() != -1:
+            return False
+        return self._device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
+
     def _guarded(self, function, name):
         def hook(module, *args):
-            if not self._handles or threading.get_ident() != self._thread or not torch.is_grad_enabled():
-                return
-            if torch._C._get_tracing_state() or torch._C._current_graph_task_id() != -1:
+            if not self._is_watching():
                 return
             try:
                 function(name, module, *args)
@@ -110,7 +122,7 @@ class Survey:
             maker = self._made.get(id(args[0])) if args else None
             if maker and maker[1]() is args[0]:
                 seen.takes = maker[0]
-        self._open.append((seen, first, tensors_in((args, kwargs)) if first else None, time.thread_time()))
+        self._open.append((seen, first, tensors_in((args, kwargs)) if first else None, moment(self._device)))
 
     def _left(self, name, module, args, kwargs, result):
         while self._open and self._open[-1][0].module is not module:  # whose forward failed
@@ -118,7 +130,7 @@ class Survey:
         if not self._open:
             return
         seen, first, given, begin = self._open.pop()
-        seen.seconds += time.thread_time() - begin
+        seen.moments.append((begin, moment(self._device)))
         if not seen.children:
             n_bytes = sum(map(size_bytes, tensors_in(result)))
             for outer in (seen, *(entry[0] for entry in self._open)):
@@ -137,11 +149,11 @@ class Survey:
             return
         given = tensors_in((args, kwargs))
         self._copied_bytes += sum(map(size_bytes, given))
-        if self._copied_bytes > MOST_COPIES_BYTES:
+        if self._copied_bytes > self._most_bytes:
             seen.problem = "there is too little memory to keep a copy of its inputs"
             return
         with torch.no_grad():
-            seen.copies = _pytree.tree_map_only(torch.Tensor, copy_of, (args, kwargs))
+            seen.copies = kept((args, kwargs))
 
 
 class Group:
@@ -178,6 +190,7 @@ def _visit(seen, siblings, there, whole, depth):
 
 def choose(survey, models):
     """The groups to be measured, the most worthwhile first."""
+    survey.add_up()
     there = dict(modules.of_models(models))
     groups, least = {}, 0.0
     for root in [seen for seen in survey.seen.values() if seen.caller is None and seen.key]:

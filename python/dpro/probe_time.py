@@ -12,14 +12,30 @@ CACHE_BYTES, MOST_CACHE_BYTES = 32 << 20, 128 << 20
 GRADIENT = 1e-3  # of outputs, about
 
 
-def _cache_bytes(device):
+def _emptying_bytes(device):
+    """To write so many leaves nothing else in the caches; on a CPU no more than a thread has of a shared one, about."""
     if device.type == "cuda":
-        return getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or MOST_CACHE_BYTES
+        return 2 * (getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or MOST_CACHE_BYTES)  # torch 2.2 has it
     try:
         with open("/sys/devices/system/cpu/cpu0/cache/index3/size", encoding="ascii") as file:
-            return int(file.read().strip().rstrip("K")) << 10
+            cache = int(file.read().strip().rstrip("K")) << 10
     except (OSError, ValueError):
-        return CACHE_BYTES
+        cache = CACHE_BYTES
+    return min(2 * cache, MOST_CACHE_BYTES)
+
+
+def moment(device):
+    """Of this thread or, on a GPU, of what it has launched so far."""
+    if device.type != "cuda":
+        return time.thread_time()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def seconds_between(begin, end):
+    """Of two moments that are over."""
+    return 1e-3 * begin.elapsed_time(end) if isinstance(begin, torch.cuda.Event) else end - begin
 
 
 class Stopwatch:
@@ -31,7 +47,7 @@ class Stopwatch:
         self._now = time.perf_counter_ns
         if device.type == "cpu" and torch.get_num_threads() == 1:
             self.clock, self._now = "cpu", time.thread_time_ns
-        self._other = torch.empty(min(2 * _cache_bytes(device), MOST_CACHE_BYTES), dtype=torch.uint8, device=device)
+        self._other = torch.empty(_emptying_bytes(device), dtype=torch.uint8, device=device)
         self._generator = torch.Generator(device=device)
         self._generator.manual_seed(1)
 
@@ -50,6 +66,24 @@ class Stopwatch:
 
 def copy_of(t):
     return t.detach().clone().requires_grad_(t.requires_grad)
+
+
+class Kept:
+    """A copy of a tensor for later, in the host's memory: the device's may be short while the job trains."""
+
+    def __init__(self, t):
+        self._device, self._copy = t.device, t.detach().to("cpu", copy=True).requires_grad_(t.requires_grad)
+
+    def tensor(self):
+        return self._copy.detach().to(self._device).requires_grad_(self._copy.requires_grad)
+
+
+def kept(value):
+    return _pytree.tree_map_only(torch.Tensor, Kept, value)
+
+
+def given_again(value):
+    return _pytree.tree_map_only(Kept, Kept.tensor, value)
 
 
 def tensors_in(value):
@@ -76,6 +110,9 @@ class Call:
 
         with torch.no_grad():
             return Call(*_pytree.tree_map_only(torch.Tensor, resized, self._given), self._parts, self._stopwatch)
+
+    def given(self):
+        return tensors_in(self._given)
 
     def inputs(self):
         return _pytree.tree_map_only(torch.Tensor, copy_of, self._given)

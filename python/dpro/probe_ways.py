@@ -9,10 +9,9 @@ import time
 import torch
 from torch.utils import _pytree
 
-from . import probe_result
+from . import probe_result, report
 
 COMPILE, BF16 = "compile", "bf16"
-MISSING = ("InvalidCxxCompiler", "TritonMissing", "GPUTooOldForTriton")  # exceptions: no module can be compiled
 OP_SECONDS, LEAST_OPS = 0.03, 30  # of compiling, before anything was; ops below which it takes no less
 LOGS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 
@@ -68,12 +67,7 @@ class Compiled:
     def run_first(self, run):
         """Calls run(itself), both passes, for which it is compiled; returns how long that took, in ns."""
         begin = time.perf_counter_ns()
-        try:
-            run(self)
-        except Exception as problem:
-            if any(name in short(problem) for name in MISSING):
-                self._compiler.missing = short(problem)
-            raise
+        run(self)
         took = time.perf_counter_ns() - begin
         breaks = self._compiler.breaks()
         self.n_breaks = sum(breaks.values())
@@ -89,12 +83,16 @@ class Compiler:
     def __init__(self, device, seconds_left):
         self._device = device
         self._seconds_left, self._op_seconds = seconds_left, OP_SECONDS
-        self.missing = None  # what it needs and is not there
+        self.missing = None  # why nothing can be compiled
 
     def _start(self):
-        """What takes long only once, or is not there."""
-        with contextlib.suppress(Exception):  # which comes again where it matters
+        """What takes long only once; and whether it works: it may lack a C or C++ compiler, Triton or Python's headers."""
+        try:
             Compiled(lambda x: x.exp() + x, self).run_first(lambda compiled: compiled(torch.zeros(64, device=self._device)))
+        except Exception as problem:
+            if report.is_the_jobs(problem):
+                raise
+            self.missing = None if is_late(problem) else short(problem)
         self._op_seconds = OP_SECONDS
         self.forget()
 

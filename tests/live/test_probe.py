@@ -66,6 +66,13 @@ def run(model, make, steps=32, wrap=None):
 GPT = JOBS + "run(Blocks(Block), lambda: torch.randint(100, (4, 16)))\n"
 LSTM = JOBS + "run(Blocks(Lstm), lambda: torch.randint(100, (4, 16)))\n"
 BATCHNORM = JOBS + "run(Network(), lambda: torch.randn(4, 3, 16, 16))\n"
+UNDER_AUTOCAST = JOBS + """
+class Low(Network):
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
+run(Low(), lambda: torch.randn(4, 3, 16, 16))
+"""
 SMALL = JOBS + "run(nn.Sequential(nn.Linear(64, 64), nn.GELU()), lambda: torch.randn(4, 64), 24)\n"
 PLAIN = {"DPRO_PROBE": "bf16,batch", "DPRO_PROBE_LIMIT": "120"}
 
@@ -129,6 +136,12 @@ class Probe(Case):
         entries = self.ran(BATCHNORM, **PLAIN)
         self.assertEqual(entries["blocks.1"]["modules"], [["blocks.1"], ["blocks.2"]])
         self.assert_measured(entries["blocks.1"], ("eager", "bf16"))
+
+    def test_modules_of_a_job_under_autocast_are_measured_under_it(self):
+        entries = self.ran(UNDER_AUTOCAST, **PLAIN)
+        self.assertEqual(entries["blocks.1"]["inputs"], [["bfloat16", [4, 16, 16, 16]]])
+        self.assert_measured(entries["blocks.1"], ("eager",))
+        self.assertEqual(entries["blocks.1"]["ways"]["bf16"], {"problem": "the job computes it in 16 bits"})
 
     def test_a_compiled_module_is_measured_and_nothing_of_the_compiler_stays(self):
         entries = self.ran(SMALL, 1, DPRO_PROBE="compile", DPRO_PROBE_LIMIT="400", DPRO_ITERATIONS="1")

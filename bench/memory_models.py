@@ -45,7 +45,7 @@ class Transformer(nn.Module):
         self.head.weight = self.tokens.weight
 
     def forward(self, tokens):
-        x = self.dropout(self.tokens(tokens) + self.places(torch.arange(tokens.shape[1])))
+        x = self.dropout(self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device)))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x)).flatten(0, 1)
@@ -240,6 +240,10 @@ MODELS = {
     # For which nothing in dpro was changed.
     "dense": lambda: (Dense(32, 6), of_images(64), 24, momentum),
     "encoder": lambda: (Encoder(256, 5, 96, 8, 0.1), of_images(96), 8, adam),
+    # For GPUs.
+    "large-transformer": lambda: (Transformer(1024, 16, 8, 512, 16384, 0.1), of_tokens(16384, 512), 16, adam),
+    "large-convolutional": lambda: (Convolutional((64, 128, 256, 512), 2), of_images(128), 64, momentum),
+    "large-mixer": lambda: (Mixer(768, 8, 224, 16), of_images(224), 64, adam),
 }
 
 

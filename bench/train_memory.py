@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Trains one of bench/memory_models.py, data-parallel over gloo: --steps steps as it is or with each of --configs. Rank 0 prints, as
-JSON, a config's step times and, where count_memory is preloaded, peaks of the bytes that tensors hold, by rank. With --turns FOLDER it
-trains a turn of --steps steps whenever rank R reads a line from FOLDER/go.R, of which it tells in a line of FOLDER/done.R.
+"""Trains one of bench/memory_models.py, data-parallel over gloo (on a GPU: NCCL): --steps steps as it is or with each of --configs.
+Rank 0 prints, as JSON, a config's step times and, on a GPU or where count_memory is preloaded, peaks of the bytes that tensors hold, by
+rank. With --turns FOLDER it trains a turn of --steps steps whenever rank R reads a line from FOLDER/go.R, of which it tells in a line of
+FOLDER/done.R.
 
 A config is a list of `recompute=NAMES` (patterns, joined with `+`, or `all`, the network as one), `accumulate=K`, `batch=RATIO`,
 `compile=NAMES` (each module by itself), `bf16=NAMES`, joined with commas. `compile` and `bf16` alone are what people write by hand:
@@ -26,6 +27,16 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
+
+
+class DeviceMemory:
+    """What the GPU's allocator counts."""
+
+    def reset(self):
+        torch.cuda.reset_peak_memory_stats()
+
+    def facts(self):
+        return {"peak": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
 
 
 class Memory:
@@ -63,9 +74,9 @@ def settings_of(config):
     return found
 
 
-def in_bf16(forward):
+def in_bf16(forward, device):
     def lower(*args, **kwargs):
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(device, torch.bfloat16):
             return forward(*args, **kwargs).float()
     return lower
 
@@ -86,12 +97,14 @@ def checkpointed(forward):
 
 
 class Trainer:
-    def __init__(self, name, bucket_cap_mb, batch_size, shard=False):
+    def __init__(self, name, device, bucket_cap_mb, batch_size, shard=False):
         self.network, self.make_batch, self.batch_size, make_optimizer = make(name)
+        self.device = device
+        self.network.to(device)
         self.batch_size = batch_size or self.batch_size
         self.sharded = [*self.network.blocks, self.network] if shard else []
         for module in self.sharded:
-            fully_shard(module, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+            fully_shard(module, mesh=init_device_mesh(device, (dist.get_world_size(),)))
         self.model = self.network if shard else DistributedDataParallel(self.network, bucket_cap_mb=bucket_cap_mb)
         self.optimizer = make_optimizer(self.model.parameters())
         self.plain, self.compiled, self.between = {}, {}, None  # called between micro-batches
@@ -109,7 +122,7 @@ class Trainer:
         for name in self.chosen("compile"):
             self.wrap(name, lambda forward, name=name: self.compiled.setdefault(name, compiled(forward)))
         for name in self.chosen("bf16"):
-            self.wrap(name, in_bf16)
+            self.wrap(name, lambda forward: in_bf16(forward, self.device))
         self.recomputed = [self.wrap(name, checkpointed) for name in self.chosen("recompute")]
         if not self.sharded:
             self.model.module = self.network
@@ -137,12 +150,12 @@ class Trainer:
 
     def step(self):
         micro_batches = self.settings["accumulate"]
-        batch, target = self.make_batch(self.samples())
+        batch, target = (made.to(self.device) for made in self.make_batch(self.samples()))
         self.optimizer.zero_grad()
         pairs = list(zip(batch.chunk(micro_batches), target.chunk(micro_batches)))
         for number, (some, wanted) in enumerate(pairs):
             with contextlib.nullcontext() if self.sharded or number == len(pairs) - 1 else self.model.no_sync():
-                with torch.autocast("cpu", torch.bfloat16, enabled=self.settings["bf16"] is True):
+                with torch.autocast(self.device, torch.bfloat16, enabled=self.settings["bf16"] is True):
                     loss = F.cross_entropy(self.model(some), wanted) / len(pairs)
                 loss.backward()
                 if self.between:
@@ -153,11 +166,15 @@ class Trainer:
 def run_steps(trainer, memory, n_before, n):
     for _ in range(n_before):
         trainer.step()
+    if trainer.device == "cuda":
+        torch.cuda.synchronize()
     found = []
     for _ in range(n):
         memory.reset()
         begin, cpu = time.perf_counter(), time.process_time()
         trainer.step()
+        if trainer.device == "cuda":
+            torch.cuda.synchronize()
         step = {"ms": 1e3 * (time.perf_counter() - begin), "cpu_ms": 1e3 * (time.process_time() - cpu)}
         found.append({**step, **(memory.facts() or {})})
     return found
@@ -180,17 +197,21 @@ def main():
     parser.add_argument("--turns", metavar="FOLDER", help="of named pipes go.R and done.R, a pair a rank")
     parser.add_argument("--bucket-cap-mb", type=float, default=None)
     parser.add_argument("--batch-size", type=int, default=None, help="a rank's (default: the model's own)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--shard", action="store_true", help="FSDP, not DistributedDataParallel")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # else steps take up to four times as long as weights settle, on some processors
-    memory = Memory()
-    dist.init_process_group("gloo")
+    on_gpu = args.device == "cuda"
+    memory = DeviceMemory() if on_gpu else Memory()
+    dist.init_process_group("nccl" if on_gpu and torch.cuda.device_count() >= int(os.environ["WORLD_SIZE"]) else "gloo")
     torch.manual_seed(dist.get_rank())
-    trainer = Trainer(args.model, args.bucket_cap_mb, args.batch_size, args.shard)
+    trainer = Trainer(args.model, args.device, args.bucket_cap_mb, args.batch_size, args.shard)
     found = {config: [] for config in args.configs}
     for config in args.configs:
         trainer.use(config)
+        if on_gpu:
+            torch.cuda.empty_cache()  # what is reserved is each config's own
         dist.barrier()
         found[config] = run_steps(trainer, memory, args.settle, args.steps)
     if args.turns:

@@ -181,10 +181,19 @@ class Window(JobWindow):
 COST_BLOCKS, COST_CALLS, COST_CACHE_BYTES = 12, 5, 8 << 20
 
 
+def _gpu_calls():
+    """Calls of the GPU's runtime that no op is around, by what their cost is called: one that launches a kernel, which ends
+    at once and takes no memory, and one that launches nothing."""
+    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+        return {}
+    return {"launch_ns": lambda: torch.cuda._sleep(0), "call_ns": torch.cuda.current_stream().query}
+
+
 def cost():
-    """What recording an op costs the thread that runs it: a small layer, called in blocks with the profiler listening (as
-    in the timing window) and not, caches emptied before each call as a job's own tensors do. {"op_ns": ..., "n_ops":
-    ...}, None where it can't be told. Some 100 ms; the job's random numbers, gradients and devices are left alone."""
+    """What recording costs the thread that does it, {"op_ns": ..., "n_ops": ...}, None where it can't be told: a small layer,
+    called in blocks with the profiler listening (as in the timing window) and not, caches emptied before each call as a
+    job's own tensors do. On a GPU also of a call of its runtime, against the time without a profiler. Some 100 ms; the
+    job's random numbers and gradients are left alone, nothing is allocated on its device."""
     from torch.profiler.profiler import _KinetoProfile
     if enabled():
         return None
@@ -192,22 +201,31 @@ def cost():
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         x, weight, bias = (torch.ones(size, dtype=torch.float32, device="cpu") for size in ((4, 4), (4, 4), (4,)))
 
-        def call_ns(listening):
+        def call_ns(listening, call=lambda: torch.nn.functional.linear(x, weight, bias)):
             torch._C._autograd._enable_record_function(listening)
             times = []
             for _ in range(COST_CALLS):
                 cache[:] = zeros
                 begin = time.perf_counter_ns()
-                torch.nn.functional.linear(x, weight, bias)
+                call()
                 times.append(time.perf_counter_ns() - begin)
             return statistics.median(times)
 
-        profile = _KinetoProfile(activities=[ProfilerActivity.CPU], record_shapes=True)
+        def gpu_ns():
+            return {name: statistics.median(call_ns(False, call) for _ in range(COST_BLOCKS)) for name, call in gpu_calls.items()}
+
+        gpu_calls = _gpu_calls()
+        try:
+            without = gpu_ns()
+        finally:
+            torch._C._autograd._enable_record_function(True)
+        profile = _KinetoProfile(activities=_activities(), record_shapes=True)
         profile.prepare_trace()
         _keep_inputs_values(False)
         profile.start_trace()
         try:
             differences = [call_ns(True) - call_ns(False) for _ in range(COST_BLOCKS)]
+            gpu = {name: max(round(ns - without[name]), 0) for name, ns in gpu_ns().items()}
         finally:
             torch._C._autograd._enable_record_function(True)
             profile.stop_trace()
@@ -216,7 +234,7 @@ def cost():
     n_calls = COST_BLOCKS * COST_CALLS
     if n_ops < n_calls:
         return None
-    return {"op_ns": max(round(statistics.median(differences) * n_calls / n_ops), 0), "n_ops": n_ops}
+    return {"op_ns": max(round(statistics.median(differences) * n_calls / n_ops), 0), "n_ops": n_ops, **gpu}
 
 
 def mute_child():

@@ -4,6 +4,7 @@
 
 #include "align/clock_map.h"
 #include "base/memory.h"
+#include "ingest/rank_json.h"
 #include "ingest/transport/transport.h"
 
 #include <assert.h>
@@ -205,8 +206,8 @@ struct dpro_left_out dpro_graph_left_out(const struct dpro_graph *g, size_t inde
 int64_t dpro_graph_profiler_op_ns(const struct dpro_graph *g)
 {
     int64_t sum = 0;
-    for (uint32_t r = 0; g->profiler_op_ns && r < g->n_ranks; r++)
-        sum += g->profiler_op_ns[r];
+    for (uint32_t r = 0; g->profiler && r < g->n_ranks; r++)
+        sum += g->profiler[r].op_ns;
     return g->n_ranks ? sum / g->n_ranks : 0;
 }
 
@@ -215,9 +216,11 @@ void dpro_graph_take_out_profiler(struct dpro_graph *g)
     if (!g->profiled)
         return;
     for (uint32_t op = 0; op < g->n_ops; op++) {
-        int64_t half = g->profiler_op_ns[g->rank[op]];
-        int64_t within = half * (g->profiled[op] & 15) / 2,
-                before = half * (g->profiled[op] >> 4) / 2;
+        const struct profiler_cost *cost = &g->profiler[g->rank[op]];
+        int64_t within = cost->op_ns * (g->profiled[op] & PROFILED_WITHIN) / 2,
+                before = cost->op_ns * (g->profiled[op] >> PROFILED_BEFORE) / 2;
+        within += g->profiled[op] & PROFILED_LAUNCH ? cost->launch_ns : 0;
+        within += g->profiled[op] & PROFILED_CALL ? cost->call_ns : 0;
         if (within == 0 && before == 0)
             continue;
         shorten(g->dur_ns, op, within);
@@ -230,7 +233,7 @@ void dpro_graph_take_out_profiler(struct dpro_graph *g)
         }
     }
     g->profiled = NULL;
-    g->profiler_op_ns = NULL;
+    g->profiler = NULL;
 }
 
 int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare)

@@ -120,6 +120,14 @@ struct graph_cycles {
     uint32_t n_reductions;
 };
 
+/* What the profiler recorded of an op. */
+enum {
+    PROFILED_WITHIN = 3, /* mask: starts and ends of ops within it */
+    PROFILED_LAUNCH = 4, /* it is a call that launches work on a GPU */
+    PROFILED_CALL = 8,   /* it is another call of the GPU's runtime */
+    PROFILED_BEFORE = 4, /* shift: starts and ends of ops in the gap before it */
+};
+
 struct dpro_graph {
     struct arena arena;
     struct strtab names;
@@ -176,11 +184,8 @@ struct dpro_graph {
     bool pulls_with_step; /* values are pulled when a step begins (TensorFlow's sessions), not when
                              all ranks have pushed */
 
-    /* What recording an op cost, by rank index (0: not known; NULL: none is), and by op the number
-     * of starts and ends of ops that were recorded within it (low half) and in the gap before it
-     * (high half). */
-    int64_t *profiler_op_ns;
-    uint8_t *profiled;
+    struct profiler_cost *profiler; /* by rank index; zeros: not known; NULL: none is */
+    uint8_t *profiled;              /* by op: PROFILED_* */
 
     struct dpro_unprofiled_iterations unprofiled_iterations;
     int64_t *measured_ns;   /* one value a sample */

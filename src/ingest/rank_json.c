@@ -248,19 +248,28 @@ static void read_warnings(struct json_reader *r, void *out UNUSED, size_t offset
 
 /* What the document says in one word. */
 struct facts {
-    int64_t rank, world_size, batch_size, op_ns;
+    int64_t rank, world_size, batch_size;
+    struct profiler_cost profiler;
     uint64_t pid, optimizer_bytes;
     uint32_t schema, host, backend, boot_id, device, device_name, torch;
     bool complete;
 };
 
+/* A cost of the profiler; 0: it was not measured with care. */
+static int64_t credible(int64_t cost_ns)
+{
+    return cost_ns >= 0 && cost_ns <= 1000000 ? cost_ns : 0;
+}
+
 static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
-    enum { MOST_OP_NS = 1000000 }; /* more was not measured with care */
     static const struct json_member versions[] = {MEMBER(struct facts, "torch", TEXT, torch),
                                                   {NULL}};
-    static const struct json_member profiler[] = {MEMBER(struct facts, "op_ns", INT, op_ns),
-                                                  {NULL}};
+    static const struct json_member profiler[] = {
+        MEMBER(struct facts, "op_ns", INT, profiler.op_ns),
+        MEMBER(struct facts, "launch_ns", INT, profiler.launch_ns),
+        MEMBER(struct facts, "call_ns", INT, profiler.call_ns),
+        {NULL}};
     static const struct json_member memory[] = {
         MEMBER(struct facts, "optimizer_bytes", SIZE, optimizer_bytes), {NULL}};
     static const struct json_member steps[] = {
@@ -293,8 +302,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         {NULL}};
     struct recording *recording = part_make_payload(part, &recording_payload);
     struct json_reader r = {.js = js, .strings = &part->names, .arg = part};
-    struct facts facts = {.rank = -1, .op_ns = -1};
-    recording->profiler_op_ns = -1;
+    struct facts facts = {.rank = -1};
     if (!json_open_document(js))
         return 0;
     JSON_KEYS (js, true, key, len) {
@@ -311,8 +319,9 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     recording->device_name = facts.device_name;
     recording->torch = facts.torch;
     recording->optimizer_bytes = facts.optimizer_bytes;
-    if (facts.op_ns >= 0 && facts.op_ns <= MOST_OP_NS)
-        recording->profiler_op_ns = facts.op_ns;
+    recording->profiler =
+        (struct profiler_cost){credible(facts.profiler.op_ns), credible(facts.profiler.launch_ns),
+                               credible(facts.profiler.call_ns)};
     if (facts.batch_size > 0 && facts.batch_size <= UINT32_MAX)
         recording->batch_size = (uint32_t)facts.batch_size;
     recording->complete = facts.complete && js->fail == JSON_OK;

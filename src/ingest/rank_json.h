@@ -51,6 +51,13 @@ struct recorded_fusion {
     uint64_t most_bytes;
 };
 
+/* What recording cost the thread that did it, ns; 0: not said. */
+struct profiler_cost {
+    int64_t op_ns;     /* an op */
+    int64_t launch_ns; /* a call that launches work on a GPU */
+    int64_t call_ns;   /* another call of the GPU's runtime */
+};
+
 struct recording {
     struct recorded_plan plan;
     struct recorded_fusion fusion;
@@ -66,8 +73,8 @@ struct recording {
     uint32_t n_timing;        /* steps that the timing window lists, also those left out */
     uint32_t batch_size;      /* the rank's; 0: not said */
     uint64_t optimizer_bytes; /* of the optimizers' state; 0: none, or not said */
-    int64_t profiler_op_ns;   /* what recording an op cost the thread that ran it; -1: not said */
-    uint64_t n_broken;        /* entries that make no sense, left out */
+    struct profiler_cost profiler;
+    uint64_t n_broken; /* entries that make no sense, left out */
 };
 
 struct payload_kind;

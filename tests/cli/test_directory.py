@@ -78,6 +78,22 @@ class Directory(Case):
         self.assertIn("without the profiler, which took 0.016 ms", text)
         self.assertEqual(dpro("replay", path, "--fail-on", "0.1").code, DONE)
 
+    def test_what_recording_calls_of_a_gpu_cost_is_taken_out(self):
+        events = []
+        for step in range(4):
+            begin = 1_000_000.0 + step * 1000
+            events.append(span(f"ProfilerStep#{step}", begin, 1000, cat="user_annotation"))
+            for n in range(3):
+                launch = span("cudaLaunchKernel", begin + 100 + 300 * n, 20, cat="cuda_runtime")
+                kernel = span("gemm", begin + 125 + 300 * n, 10, cat="kernel", pid=0, tid=7)
+                launch["args"] = {"correlation": 10 * step + n}
+                kernel["args"] = {"correlation": 10 * step + n, "device": 0, "stream": 7}
+                events += [launch, kernel]
+            events.append(span("cudaStreamIsCapturing", begin + 900, 10, cat="cuda_runtime"))
+        trace = {"schemaVersion": 1, "traceEvents": events}
+        facts = self.assert_replays(self.put(world=1, traces=[trace], profiler={"op_ns": 1000, "launch_ns": 6000, "call_ns": 500}))
+        self.assertAlmostEqual(facts["profiler"]["iteration_ms"], (3 * 6 + 0.5) / 1000, places=6)
+
     def test_the_profiler_takes_no_more_than_there_was(self):
         facts = self.assert_replays(self.put(world=1, traces=[self.four_ops()], profiler={"op_ns": 900_000}))
         # what is left: the ops that hold no others, and the iteration's end

@@ -373,25 +373,28 @@ static void fill_tensors(struct assembly *a)
 static void fill_profiled(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
-    int64_t sum_ns = 0;
+    struct profiler_cost sum = {0};
     uint32_t n_known = 0;
     for (uint32_t r = 0; r < a->join->n_ranks; r++) {
         const struct recording *recording = a->join->ranks[r].trace->recording;
-        if (recording && recording->profiler_op_ns > 0) {
-            sum_ns += recording->profiler_op_ns;
+        if (recording && recording->profiler.op_ns > 0) {
+            sum.op_ns += recording->profiler.op_ns;
+            sum.launch_ns += recording->profiler.launch_ns;
+            sum.call_ns += recording->profiler.call_ns;
             n_known++;
         }
     }
     if (n_known == 0)
         return;
-    g->profiler_op_ns = arena_array(&g->arena, assembly_n_processes(a), sizeof *g->profiler_op_ns);
+    g->profiler = arena_array(&g->arena, assembly_n_processes(a), sizeof *g->profiler);
     g->profiled = arena_array(&g->arena, a->n_ops, sizeof *g->profiled);
     for (uint32_t r = 0; r < a->join->n_ranks; r++) {
         const struct rank_build *rank = &a->join->ranks[r];
         const struct recording *recording = rank->trace->recording;
-        if (!recording || recording->profiler_op_ns <= 0)
+        if (!recording || recording->profiler.op_ns <= 0)
             continue;
-        g->profiler_op_ns[r] = sum_ns / n_known;
+        g->profiler[r] = (struct profiler_cost){sum.op_ns / n_known, sum.launch_ns / n_known,
+                                                sum.call_ns / n_known};
         for (uint32_t o = 0; o < rank->ops.n; o++)
             g->profiled[a->first_op[r] + o] = rank->ops.at[o].profiled;
     }

@@ -228,7 +228,11 @@ static void make_ops(struct rank_build *rank, const struct slice_matches *matche
             always_empty(rank, matches, matches->place_of[op.slice]))
             continue;
         op.name = slice_span(rank, op.slice)->name;
-        op.profiled = (uint8_t)(slice->profiled_within | slice->profiled_before << 4);
+        op.profiled = (uint8_t)(slice->profiled_within | slice->profiled_before << PROFILED_BEFORE);
+        if (slice_span(rank, op.slice)->kind == SPAN_RUNTIME)
+            op.profiled |= slice->launch != NO_ID ? PROFILED_LAUNCH
+                           : slice->segment == 0  ? PROFILED_CALL
+                                                  : 0;
         bool exchange = track->kind == DPRO_DEVICE_COMM_THREAD && /* no thread runs it */
                         (rank->classes[op.name] & NAME_EXCHANGE);
         op.device = exchange ? NO_ID : device_of(rank, track, op.slice, device_of_track);

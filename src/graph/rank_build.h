@@ -99,6 +99,7 @@ struct local_collective {
     const char *kind;           /* "all_reduce", ...; static */
     uint32_t group;             /* string id, 0: not recorded */
     uint32_t group_ranks;       /* string id, "[0, 1]", 0: not recorded */
+    uint32_t description;       /* string id of what the group is for, 0: not recorded */
     int32_t group_size;         /* 0: not recorded */
     int32_t peer;               /* point-to-point: the other rank; -1: not, or not recorded */
     int64_t sequence;           /* -1: not recorded */
@@ -107,7 +108,9 @@ struct local_collective {
     uint32_t launch_span;       /* the framework's op that asked for it; NO_ID: unknown */
     uint32_t bucket; /* the bucket that it carries, index into the recording's; NO_ID: unknown */
     uint8_t end;     /* enum comm_end */
-    uint32_t joined; /* index of the job's collective, once the graph has them */
+    uint8_t phase; /* in which it was asked for: DPRO_OP_FW, BW, UPDATE, INPUT; BARRIER: unknown */
+    uint32_t members; /* the ranks of its process group, of join.sets; NO_ID: unknown */
+    uint32_t joined;  /* index of the job's collective, once the graph has them */
 };
 
 /* One end of a transfer between processes that the framework's graph lists: the op that makes or

@@ -200,6 +200,7 @@ static void join_details(struct rank_job *job, const struct source *source)
         detail.collective = names[detail.collective];
         detail.process_group = names[detail.process_group];
         detail.group_ranks = names[detail.group_ranks];
+        detail.group_description = names[detail.group_description];
         rank->details[rank->n_details++] = detail;
     }
 }

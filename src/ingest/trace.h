@@ -89,16 +89,17 @@ struct trace_detail {
                        their sum;     communication: "In msg nelems". 0: unknown. Only kept for
                        communication ops and DDP's     bucket copies */
     uint32_t dtype; /* string id of the element type ("float", "Float", "c10::Half"), 0: unknown */
-    uint32_t collective;       /* string id of "Collective name" */
-    uint32_t process_group;    /* string id of "Process Group Name" */
-    uint32_t group_ranks;      /* string id of "Process Group Ranks" as written, "[0, 1]" */
-    int32_t group_size;        /* "Group size"; 0: unknown */
-    int32_t peer;              /* "Src Rank" or "Dst Rank" of a point-to-point op; -1: none */
-    uint32_t key;              /* 1 + the key of a key-value store that is exchanged; 0: none */
-    int64_t comm_sequence;     /* "Seq" of the collective in its group; -1: unknown */
-    int32_t sync;              /* enum sync_kind */
-    int64_t wait_stream;       /* cuda_sync: wait_on_stream; -1: none */
-    uint64_t wait_correlation; /* cuda_sync: wait_on_cuda_event_record_corr_id; 0: none */
+    uint32_t collective;        /* string id of "Collective name" */
+    uint32_t process_group;     /* string id of "Process Group Name" */
+    uint32_t group_ranks;       /* string id of "Process Group Ranks" as written, "[0, 1]" */
+    uint32_t group_description; /* string id of "Process Group Description" */
+    int32_t group_size;         /* "Group size"; 0: unknown */
+    int32_t peer;               /* "Src Rank" or "Dst Rank" of a point-to-point op; -1: none */
+    uint32_t key;               /* 1 + the key of a key-value store that is exchanged; 0: none */
+    int64_t comm_sequence;      /* "Seq" of the collective in its group; -1: unknown */
+    int32_t sync;               /* enum sync_kind */
+    int64_t wait_stream;        /* cuda_sync: wait_on_stream; -1: none */
+    uint64_t wait_correlation;  /* cuda_sync: wait_on_cuda_event_record_corr_id; 0: none */
 };
 
 /* The same of a detail. */
@@ -133,7 +134,7 @@ struct trace_window {
                             correlation) */
 };
 
-/* A process group as distributedInfo's pg_config lists it. */
+/* A process group of the rank, as distributedInfo's pg_config or rank.json lists it. */
 struct trace_group {
     uint32_t name; /* string id */
     uint32_t description;

@@ -37,18 +37,18 @@ static uint64_t group_key(const struct rank_build *rank, const struct local_coll
     }
     if (c->end == COMM_ENDS_ALONE) /* a group of its own */
         return map_mix(map_mix((uint64_t)rank->trace->rank + 1) + c->transfer) | 1;
-    if (c->group != 0 || c->group_ranks != 0)
-        return map_mix(map_text_key(strtab_get(rank->names, c->group)) +
-                       map_text_key(strtab_get(rank->names, c->group_ranks))) |
-               1;
     const struct local_op *op = &rank->ops.at[c->transfer];
     uint32_t device = op->flags & GRAPH_OP_GPU ? op->device : NO_ID;
+    uint64_t members = c->members == NO_ID ? map_text_key(strtab_get(rank->names, c->group_ranks))
+                                           : map_key(c->members);
+    if (c->group != 0 || c->group_ranks != 0 || (c->members != NO_ID && device == NO_ID))
+        return map_mix(map_text_key(strtab_get(rank->names, c->group)) + members) | 1;
     uint32_t i = 0;
     while (i < *n_unnamed && unnamed_devices[i] != device)
         i++;
     if (i == *n_unnamed)
         unnamed_devices[(*n_unnamed)++] = device;
-    return map_mix(i + 1) | 1;
+    return map_mix(i + 1 + members) | 1;
 }
 
 static void collect_rank(struct join *join, uint32_t r, struct entry *entries, size_t *n)
@@ -309,4 +309,5 @@ void join_fini(struct join *join)
     array_fini(&join->cross);
     array_fini(&join->choice.left_out);
     clocks_fini(&join->clocks);
+    member_sets_fini(&join->sets);
 }

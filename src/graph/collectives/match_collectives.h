@@ -4,6 +4,7 @@
 
 #include "align/clock_map.h"
 #include "graph/collectives/comm_pattern.h"
+#include "graph/collectives/member_sets.h"
 #include "graph/rank_build.h"
 #include "graph/steps/choose_steps.h"
 
@@ -38,6 +39,7 @@ struct join {
     uint32_t *classes;        /* theirs */
     uint32_t n_ranks, n_servers;
     int world_size;
+    struct member_sets sets; /* process groups by their ranks */
     ARRAY(struct joined) joined;
     ARRAY(struct member) members;
     ARRAY(struct cross_edge) cross; /* between ranks, beside those of collectives and messages */

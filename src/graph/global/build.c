@@ -7,6 +7,7 @@
 #include "base/sort.h"
 #include "graph/clocks/align_ranks.h"
 #include "graph/collectives/session_steps.h"
+#include "graph/dimensions/process_groups.h"
 #include "graph/global/assemble.h"
 #include "graph/memory/rank_memory.h"
 #include "graph/messages/endpoints.h"
@@ -65,6 +66,7 @@ static void link_rank(void *arg, size_t r)
     build_gathers(rank);
     build_pool(rank);
     build_parts(rank, build->trace);
+    build_asked_phases(rank);
     rank->memory = build_memory(rank);
     build_forget(rank);
 }
@@ -149,6 +151,7 @@ static int build_ranks(struct build *build, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "no ops found within the trace's iterations; was the profiler active "
                               "while the job trained?");
+    join_find_groups(join, build->trace);
     join_match(join);
     return 0;
 }

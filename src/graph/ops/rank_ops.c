@@ -149,6 +149,7 @@ static void learn_collective(const struct rank_build *rank, const struct trace_s
     c->numel = c->numel ?: d->numel;
     c->group = c->group ?: d->process_group;
     c->group_ranks = c->group_ranks ?: d->group_ranks;
+    c->description = c->description ?: d->group_description;
     c->group_size = c->group_size > 0 ? c->group_size : d->group_size;
     c->sequence = c->sequence >= 0 ? c->sequence : d->comm_sequence;
     c->peer = c->peer >= 0 ? c->peer : d->peer;
@@ -186,7 +187,8 @@ static uint8_t end_of(const struct rank_build *rank, const struct local_op *op)
 
 static void push_collective(struct rank_build *rank, struct local_op op)
 {
-    struct local_collective c = {.sequence = -1, .peer = -1, .launch_span = NO_ID, .bucket = NO_ID};
+    struct local_collective c = {
+        .sequence = -1, .peer = -1, .launch_span = NO_ID, .bucket = NO_ID, .members = NO_ID};
     build_learn_collective(rank, rank->slices.at[op.slice].span, &c);
     uint32_t launch = rank->slices.at[op.slice].launch;
     if ((op.flags & GRAPH_OP_GPU) && launch != NO_ID)

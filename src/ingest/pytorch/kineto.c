@@ -51,6 +51,7 @@ enum { NAME_CACHE = 4096 };
     ARGUMENT(KEY_RECORD_FUNCTION_ID, "Record function id", U32, EVENT, record_fn)                  \
     ARGUMENT(KEY_GROUP_NAME, "Process Group Name", TEXT, DETAIL, process_group)                    \
     ARGUMENT(KEY_GROUP_RANKS, "Process Group Ranks", TEXT, DETAIL, group_ranks)                    \
+    ARGUMENT(KEY_GROUP_DESC, "Process Group Description", TEXT, DETAIL, group_description)         \
     WORD(KEY_WAIT_ON_CORRELATION, "wait_on_cuda_event_record_corr_id")
 
 #define KEY_OF(key, ...)        key,

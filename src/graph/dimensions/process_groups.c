@@ -1,0 +1,229 @@
+/* graph/dimensions/process_groups.c: the ranks of each collective's process group.
+ *
+ * The profile says them with the collective, or names a group that it lists elsewhere. gloo says
+ * neither: of its collectives the transport logs show who exchanged messages. */
+#include "graph/dimensions/process_groups.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/sort.h"
+#include "graph/messages/endpoints.h"
+
+/* ---- phases ---- */
+
+void build_asked_phases(struct rank_build *rank)
+{
+    EACH (struct local_collective, c, rank->collectives) {
+        const struct local_op *op = &rank->ops.at[c->arrival];
+        uint32_t launch = rank->slices.at[op->slice].launch;
+        uint32_t span = c->launch_span;
+        if (span == NO_ID && (op->flags & GRAPH_OP_GPU) && launch != NO_ID)
+            span = rank->slices.at[launch].span;
+        c->phase = span == NO_ID ? DPRO_OP_BARRIER : rank->phases[span];
+    }
+}
+
+/* ---- groups as the profile has them ---- */
+
+typedef ARRAY(int32_t) rank_array;
+
+struct finder {
+    struct join *join;
+    const struct dpro_trace *trace;
+    rank_array ranks;     /* of the group that is looked at */
+    rank_array all;       /* of all ranks of the job */
+    struct map known;     /* a rank's groups by name and text: 1 + the set's number, or 0 */
+    uint32_t *first;      /* by joint collective of the transport logs: into `joint_ranks` */
+    int32_t *joint_ranks; /* the ranks that the logs show to take part */
+    uint32_t n_joints;
+    uint32_t n_logged; /* ranks with a transport log */
+};
+
+/* "[0, 1, 2]"; false: it is no list, or one that was shortened. */
+static bool parse_ranks(const char *text, rank_array *ranks)
+{
+    ranks->n = 0;
+    if (*text++ != '[')
+        return false;
+    while (*text >= '0' && *text <= '9') {
+        int64_t rank = 0;
+        for (; *text >= '0' && *text <= '9'; text++)
+            if ((rank = rank * 10 + (*text - '0')) > INT32_MAX)
+                return false;
+        array_push(ranks, (int32_t)rank);
+        text += strspn(text, ", ");
+    }
+    return strcmp(text, "]") == 0 && ranks->n > 0;
+}
+
+static uint32_t add_set(struct finder *f, const int32_t *ranks, size_t n)
+{
+    f->ranks.n = 0;
+    array_append(&f->ranks, ranks, n);
+    return member_sets_add(&f->join->sets, f->ranks.at, (uint32_t)n);
+}
+
+static uint32_t set_of_listed(struct finder *f, const struct trace_group *group)
+{
+    if (group->n_ranks == 0)
+        return add_set(f, f->all.at, f->all.n);
+    return add_set(f, group->ranks, group->n_ranks);
+}
+
+static uint32_t find_named(struct finder *f, const struct trace_rank *rank,
+                           const struct local_collective *c)
+{
+    uint32_t set = NO_ID;
+    if (parse_ranks(strtab_get(&f->trace->names, c->group_ranks), &f->ranks))
+        return member_sets_add(&f->join->sets, f->ranks.at, (uint32_t)f->ranks.n);
+    for (uint32_t g = 0; g < rank->n_groups && c->group != 0 && set == NO_ID; g++)
+        if (rank->groups[g].name == c->group)
+            set = set_of_listed(f, &rank->groups[g]);
+    return set;
+}
+
+static uint32_t named_set(struct finder *f, const struct trace_rank *rank,
+                          const struct local_collective *c)
+{
+    uint64_t key = map_key((uint64_t)c->group << 32 | c->group_ranks), found;
+    if (c->group == 0 && c->group_ranks == 0)
+        return NO_ID;
+    if (!map_get(&f->known, key, &found)) {
+        found = find_named(f, rank, c);
+        map_set(&f->known, key, found);
+    }
+    if (found != NO_ID && c->group_size > 0 &&
+        (uint32_t)c->group_size != member_sets_size(&f->join->sets, (uint32_t)found))
+        return NO_ID; /* the profile contradicts itself */
+    return (uint32_t)found;
+}
+
+/* ---- groups as the transport logs show them ---- */
+
+/* For each collective of the transport logs the ranks that take part in it. */
+static void index_joints(struct finder *f)
+{
+    const struct dpro_trace *trace = f->trace;
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        f->n_logged += trace->transports[t].rank >= 0;
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        EACH (const struct net_collective, c, trace->transports[t].collectives)
+            if (c->joint != NO_ID && trace->transports[t].rank >= 0) {
+                f->n_joints = MAX(f->n_joints, c->joint + 1);
+                n++;
+            }
+    f->first = mem_array((size_t)f->n_joints + 2, sizeof *f->first);
+    f->joint_ranks = mem_array((size_t)n + 1, sizeof *f->joint_ranks);
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        EACH (const struct net_collective, c, trace->transports[t].collectives)
+            if (c->joint != NO_ID && trace->transports[t].rank >= 0)
+                f->first[c->joint + 2]++;
+    for (uint32_t j = 2; j < f->n_joints + 2; j++)
+        f->first[j] += f->first[j - 1];
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        EACH (const struct net_collective, c, trace->transports[t].collectives)
+            if (c->joint != NO_ID && trace->transports[t].rank >= 0)
+                f->joint_ranks[f->first[c->joint + 1]++] = trace->transports[t].rank;
+}
+
+/* The ranks that a log shows to take part in a rank's collective, in any iteration; none: no log
+ * has it. */
+static uint32_t logged_ranks(const struct finder *f, const struct rank_build *rank, size_t c,
+                             const int32_t **ranks)
+{
+    for (uint32_t s = 0; rank->parts && s < rank->n_samples; s++) {
+        const struct net_part *part = &rank->parts[c * rank->n_samples + s];
+        if (part->log >= f->trace->n_transports ||
+            build_is_exchange(rank, rank->collectives.at[c].arrival))
+            continue;
+        uint32_t joint = f->trace->transports[part->log].collectives.at[part->collective].joint;
+        if (joint == NO_ID)
+            continue;
+        *ranks = f->joint_ranks + f->first[joint];
+        return f->first[joint + 1] - f->first[joint];
+    }
+    return 0;
+}
+
+static bool holds_all(const struct member_sets *sets, uint32_t set, const int32_t *ranks,
+                      uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!member_sets_holds(sets, set, ranks[i]))
+            return false;
+    return true;
+}
+
+/* Of the groups that the profile lists, the smallest with these ranks: those that exchange no
+ * messages with each other, or have no log, belong to it, too. */
+static uint32_t listed_set(struct finder *f, const struct trace_rank *rank, const int32_t *ranks,
+                           uint32_t n)
+{
+    uint32_t best = NO_ID;
+    bool sole = true;
+    for (uint32_t g = 0; g < rank->n_groups; g++) {
+        uint32_t set = set_of_listed(f, &rank->groups[g]);
+        if (set == NO_ID || set == best || !holds_all(&f->join->sets, set, ranks, n))
+            continue;
+        uint32_t size = member_sets_size(&f->join->sets, set);
+        uint32_t least = best == NO_ID ? UINT32_MAX : member_sets_size(&f->join->sets, best);
+        sole = size < least || (sole && size > least);
+        best = size < least ? set : best;
+    }
+    return sole ? best : NO_ID;
+}
+
+static uint32_t logged_set(struct finder *f, const struct rank_build *rank, size_t c)
+{
+    const int32_t *ranks = NULL;
+    uint32_t n = logged_ranks(f, rank, c, &ranks);
+    if (rank->trace->n_groups == 0) /* a rank without a log would be missing */
+        return f->n_logged >= f->all.n ? add_set(f, ranks, n) : NO_ID;
+    if (n == 0)
+        return listed_set(f, rank->trace, &(int32_t){rank->trace->rank}, 1);
+    return listed_set(f, rank->trace, ranks, n);
+}
+
+/* ---- all ---- */
+
+static void find_peer(const struct finder *f, const struct rank_build *rank, size_t c)
+{
+    struct local_collective *collective = &rank->collectives.at[c];
+    const int32_t *ranks = NULL;
+    if (collective->peer < 0 && logged_ranks(f, rank, c, &ranks) == 2)
+        collective->peer = ranks[0] == rank->trace->rank ? ranks[1] : ranks[0];
+}
+
+static void find_rank(struct finder *f, struct rank_build *rank)
+{
+    map_fini(&f->known);
+    for (size_t c = 0; c < rank->collectives.n; c++) {
+        struct local_collective *collective = &rank->collectives.at[c];
+        bool is_one_way = text_is_one(collective->kind, "send", "recv");
+        if (is_one_way)
+            find_peer(f, rank, c);
+        collective->members = named_set(f, rank->trace, collective);
+        if (collective->members == NO_ID && !is_one_way &&
+            !build_is_exchange(rank, collective->arrival))
+            collective->members = logged_set(f, rank, c);
+        if (collective->members != NO_ID && !is_one_way && collective->group_size <= 0)
+            collective->group_size = (int32_t)member_sets_size(&f->join->sets, collective->members);
+    }
+}
+
+void join_find_groups(struct join *join, const struct dpro_trace *trace)
+{
+    struct finder f = {.join = join, .trace = trace};
+    for (int rank = 0; rank < join->world_size; rank++)
+        array_push(&f.all, rank);
+    index_joints(&f);
+    EACH_OF (struct rank_build, rank, join->ranks, join->n_ranks)
+        find_rank(&f, rank);
+    array_fini(&f.ranks);
+    array_fini(&f.all);
+    map_fini(&f.known);
+    mem_free(f.first);
+    mem_free(f.joint_ranks);
+}

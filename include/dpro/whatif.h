@@ -80,7 +80,8 @@ struct dpro_whatif; /* a result; owns its memory, but borrows the model's */
 
 /* Predicts; *whatif is the caller's. `graph`, which the model was built from, is needed for delays
  * only. Jobs that shard parameters (dpro_graph_is_sharded) have no model: then `model` is NULL, the
- * changed graph is replayed, and only `reshard`, `compute` and `delays` may be set. Fails with
+ * changed graph is replayed, and only `reshard`, `compute`, `delays`, `recompute`, `micro_batches`,
+ * the batch and `precision` may be set. Fails with
  * DPRO_EUSAGE when a change makes no sense, DPRO_EFORMAT or DPRO_EIO when buckets_path can't be
  * read. */
 DPRO_API int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
@@ -135,6 +136,9 @@ DPRO_API struct dpro_unit dpro_whatif_unit(const struct dpro_whatif *whatif, uin
 /* The job with the changes; its strategy is the one that was evaluated. Borrowed; NULL: there is no
  * model. */
 DPRO_API const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif);
+/* The same; of a job without a model one of what its ranks compute and hold alone: modules, and how
+ * the strategy has them computed. Borrowed. */
+DPRO_API const struct dpro_model *dpro_whatif_modules(const struct dpro_whatif *whatif);
 /* Warnings of this what-if, without the model's. */
 DPRO_API size_t dpro_whatif_n_warnings(const struct dpro_whatif *whatif);
 DPRO_API const char *dpro_whatif_warning(const struct dpro_whatif *whatif, size_t index);

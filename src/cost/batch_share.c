@@ -9,11 +9,6 @@
 #include "base/sort.h"
 #include "cost/cost.h"
 
-/* Of an op, what it takes on nothing: PyTorch's dispatch and allocation on a CPU, a kernel's launch
- * on a GPU. */
-#define CPU_OP_NS 10000
-#define GPU_OP_NS 2000
-
 /* The first point of a gradient that comes at a time or later; n_points: none. */
 static uint32_t point_at(const struct coarse_rank *rank, int64_t when_ns)
 {
@@ -73,7 +68,7 @@ static void add_op(const struct dpro_graph *g, uint32_t op, bool gpu, struct sha
     share->all += ns + gap;
     share->backward += g->phase[op] == DPRO_OP_BW ? ns + gap : 0;
     if (g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW)
-        share->fixed += fmin(ns, gpu ? GPU_OP_NS : CPU_OP_NS) + fmin(gap, CPU_GAP_NS);
+        share->fixed += fmin(ns, gpu ? BATCH_GPU_OP_NS : BATCH_CPU_OP_NS) + fmin(gap, CPU_GAP_NS);
     else
         share->once += ns + gap;
 }

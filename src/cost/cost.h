@@ -89,6 +89,11 @@ void make_programs(const struct measured_replay *replay, const struct coarse *co
 
 /* ---- batch_share.c ---- */
 
+/* Of an op, what it takes on nothing: PyTorch's dispatch and allocation on a CPU, a kernel's launch
+ * on a GPU. */
+#define BATCH_CPU_OP_NS 10000
+#define BATCH_GPU_OP_NS 2000
+
 /* The op of a rank's program in which an op of the rank begins. Ops behind the last gradient belong
  * to the first op of the program, as they lead up to the next step's first gradient; if `backward`,
  * to the last one. */

@@ -7,6 +7,13 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "base/stats.h"
+#include "cost/change_computing.h"
+#include "cost/change_memory.h"
+#include "cost/graph_work.h"
+#include "cost/model_memory.h"
+#include "cost/strategy_memory.h"
+#include "cost/strategy_work.h"
+#include "cost/uncertainty.h"
 #include "cost/whatif_result.h"
 #include "replay/replay.h"
 #include "replay/resharded_graph.h"
@@ -27,9 +34,14 @@ static bool asks_for_more(const struct dpro_changes *c)
            c->compression || c->bandwidth_bytes_per_s > 0 || c->bandwidth_ratio > 0 ||
            c->latency_ratio > 0 || c->latency_add_ns != 0 || c->world_size || c->cycle_ns ||
            c->fusion_bytes || c->n_servers || c->bigarray_bound ||
-           c->server_bandwidth_bytes_per_s > 0 || c->server_bandwidth_ratio > 0 || c->recompute ||
-           c->micro_batches > 1 || c->batch_size || c->batch_ratio != 0 || c->gradient_views ||
-           c->compile || c->precision;
+           c->server_bandwidth_bytes_per_s > 0 || c->server_bandwidth_ratio > 0 ||
+           c->gradient_views || c->compile;
+}
+
+static bool asks_for_modules(const struct dpro_changes *c)
+{
+    return c->recompute || c->micro_batches > 1 || c->batch_size || c->batch_ratio != 0 ||
+           c->precision;
 }
 
 /* As options of delayed_graph(). */
@@ -47,54 +59,121 @@ static const char **delays_of(const struct dpro_changes *c)
     return delays;
 }
 
-static int apply(const struct dpro_graph *graph, const struct dpro_changes *c,
-                 struct dpro_whatif *w, struct dpro_graph *changed, struct dpro_error *err)
+static int delay(const struct dpro_graph *graph, const struct dpro_changes *c,
+                 struct dpro_whatif *w, struct dpro_graph *delayed, struct dpro_error *err)
 {
-    struct dpro_graph delayed;
     size_t n = c->n_compute + c->n_delays;
     const char **delays = delays_of(c);
-    int rc = delayed_graph(graph, delays, n, 1, &w->arena, &delayed, err);
+    int rc = delayed_graph(graph, delays, n, 1, &w->arena, delayed, err);
     for (size_t i = 0; i < n; i++)
         mem_free((char *)delays[i]);
     mem_free(delays);
-    if (rc < 0)
-        return rc;
-    if (!c->reshard) {
-        *changed = delayed;
-        return 0;
-    }
+    return rc;
+}
+
+static int reshard(const struct dpro_graph *graph, const struct dpro_changes *c,
+                   struct dpro_whatif *w, struct dpro_graph *changed, struct dpro_error *err)
+{
     struct resharding resharding;
-    rc = resharded_graph(&delayed, c->reshard, &w->arena, changed, &resharding, err);
+    *changed = *graph;
+    if (!c->reshard)
+        return 0;
+    int rc = resharded_graph(graph, c->reshard, &w->arena, changed, &resharding, err);
     if (rc < 0)
         return rc;
     w->units = arena_array(&w->arena, (size_t)graph->n_units + 1, sizeof *w->units);
+    w->n_units = 0;
     for (uint32_t u = 0; u < graph->n_units; u++)
         w->units[w->n_units++] = (struct dpro_unit){strtab_get(&graph->names, graph->units[u].name),
                                                     resharding.before[u], resharding.after[u]};
     return 0;
 }
 
-static struct dpro_memory_peak peak_of(const struct dpro_graph *graph,
-                                       const struct dpro_replay *replay)
+/* ---- modules and the batch ---- */
+
+static bool lies_within(const char *name, const char *outer)
 {
-    struct dpro_memory_peak peak = {.rank = -1, .phase = DPRO_OP_BARRIER};
-    for (uint32_t r = 0; r < graph->n_ranks; r++) {
-        struct dpro_rank_memory of = dpro_replay_memory(replay, r);
-        if (of.source == DPRO_MEMORY_UNKNOWN || of.peak_bytes <= peak.bytes)
-            continue;
-        peak = (struct dpro_memory_peak){.bytes = of.peak_bytes,
-                                         .rank = of.rank,
-                                         .phase = of.peak_phase,
-                                         .module = of.peak_module};
-        if (of.measured_peak_bytes > 0)
-            peak.std_bytes = fabs((double)of.peak_bytes - (double)of.measured_peak_bytes);
-        memcpy(peak.by_category, of.by_category, sizeof peak.by_category);
+    size_t n = strlen(outer);
+    return name[0] != '\0' && (n == 0 || (strncmp(name, outer, n) == 0 && name[n] == '.'));
+}
+
+/* A unit in a recomputed module would be gathered once more. */
+static int check_units(const struct dpro_graph *graph, const struct dpro_model *model,
+                       struct dpro_error *err)
+{
+    for (uint32_t m = 0; m < model->n_modules; m++)
+        for (uint32_t u = 0; u < graph->n_units && model->baseline.recomputed[m]; u++) {
+            const char *unit = strtab_get(&graph->names, graph->units[u].name);
+            const char *name = model->modules[m].name;
+            if (lies_within(unit, name))
+                return dpro_error_set(
+                    err, DPRO_EUSAGE,
+                    "%.200s has FSDP's unit '%.200s' in it, which would be gathered once more to "
+                    "recompute it: how that goes is not known; name units, or modules in them",
+                    name[0] ? name : "the model", unit);
+        }
+    return 0;
+}
+
+static bool gathers(const struct dpro_graph *g)
+{
+    for (uint32_t op = 0; g->gather && op < g->n_ops; op++)
+        if (g->gather[op] != 0)
+            return true;
+    return false;
+}
+
+static int change_modules(const struct dpro_graph *graph, const struct dpro_changes *c,
+                          struct dpro_model *model, struct notes *notes, struct dpro_error *err)
+{
+    if (!asks_for_modules(c))
+        return 0;
+    if (!gathers(graph))
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "nothing shows when FSDP gathers parameters: what other modules or "
+                              "batches take can be asked for of jobs with fully_shard that 'dpro "
+                              "profile' recorded");
+    int rc = change_computing(c, model, notes, err);
+    if (rc == 0)
+        rc = change_memory(c, model, notes, err);
+    if (rc == 0)
+        rc = check_units(graph, model, err);
+    if (rc == 0 && c->micro_batches > 1)
+        note(notes, "each micro-batch gathers parameters and reduces gradients, as FSDP does "
+                    "unless the script calls set_requires_gradient_sync(False)");
+    return rc;
+}
+
+/* Parameters gathered for a unit stay those of its passes, whatever else changes. */
+static void find_peaks(const struct dpro_graph *graph, const struct dpro_graph *changed,
+                       struct dpro_model *model, struct dpro_whatif *w)
+{
+    static const struct dpro_strategy as_it_is;
+    struct dpro_model own = *model, resharded;
+    own.memory = (struct memory_setting){0};
+    if (!memory_is_known(model))
+        return;
+    w->memory[0] = memory_peak_told(&own, &as_it_is);
+    if (changed->memory == graph->memory) {
+        w->memory[1] = memory_peak_told(model, &model->baseline);
+        return;
     }
-    return peak;
+    graph_model(changed, NULL, &resharded);
+    for (uint32_t i = 0; i < resharded.n_memories; i++)
+        resharded.memories[i].measured_peak_bytes = 0; /* it is another job's */
+    double moved = (double)memory_peak_bytes(&resharded, &as_it_is) - (double)w->memory[0].bytes;
+    resharded.memory = model->memory;
+    w->memory[1] = memory_peak_told(&resharded, &model->baseline);
+    if (w->memory[1].module) /* of the same modules */
+        w->memory[1].module =
+            arena_copy_string(&w->arena, w->memory[1].module, strlen(w->memory[1].module));
+    w->memory[1].std_bytes =
+        hypot(hypot(w->memory[1].std_bytes, w->memory[0].std_bytes), MEMORY_ERROR * moved);
+    arena_fini(&resharded.arena);
 }
 
 static int predict(const struct dpro_graph *graph, struct dpro_prediction *prediction,
-                   struct dpro_memory_peak *peak, struct dpro_error *err)
+                   struct dpro_error *err)
 {
     struct dpro_replay *replay;
     uint32_t draws = MOST_DRAWN_OPS / (graph->n_ops + 1);
@@ -106,8 +185,28 @@ static int predict(const struct dpro_graph *graph, struct dpro_prediction *predi
     *prediction = (struct dpro_prediction){.iteration_ns = dpro_replay_iteration_ns(replay),
                                            .p50_ns = dpro_replay_percentile_ns(replay, 0.5),
                                            .p95_ns = dpro_replay_percentile_ns(replay, 0.95)};
-    *peak = peak_of(graph, replay);
     dpro_replay_destroy(replay);
+    return 0;
+}
+
+/* All micro-batches but the last: what a step does once is left out of them. */
+static int predict_others(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                          struct dpro_whatif *w, struct dpro_error *err)
+{
+    uint32_t n = w->model.baseline.micro_batches;
+    struct dpro_graph passes, changed;
+    int64_t ns;
+    if (n <= 1)
+        return 0;
+    graph_with_work(graph, &w->model, true, &w->arena, &passes);
+    int rc = reshard(&passes, changes, w, &changed, err);
+    if (rc == 0)
+        rc = replay_predict(&changed, &(struct dpro_replay_options){.samples = 0}, &ns, err);
+    if (rc < 0)
+        return rc;
+    w->predicted.iteration_ns += (n - 1) * ns;
+    w->predicted.p50_ns += (n - 1) * ns;
+    w->predicted.p95_ns += (n - 1) * ns;
     return 0;
 }
 
@@ -118,6 +217,16 @@ static void add_part(struct dpro_whatif *w, enum dpro_uncertainty_source source,
     w->baseline.uncertainty_pct = hypot(w->baseline.uncertainty_pct, 196 * before);
     w->predicted.uncertainty_pct = hypot(w->predicted.uncertainty_pct, 196 * after);
     w->speedup.std = hypot(w->speedup.std, speedup);
+}
+
+/* All modules that are computed otherwise; those of one class err alike. */
+static double computing_error(const struct dpro_model *m, double iteration_ns)
+{
+    double std_ns = 0;
+    for (uint32_t i = 0; m->baseline.computing && i < m->n_modules; i++)
+        if (m->baseline.computing[i] != DPRO_AS_IT_IS)
+            std_ns += computing_change_of(m, i, m->baseline.computing[i]).std_ns;
+    return iteration_ns > 0 ? std_ns / iteration_ns : 0;
 }
 
 static void add_uncertainty(const struct dpro_graph *graph, struct dpro_whatif *w)
@@ -134,26 +243,44 @@ static void add_uncertainty(const struct dpro_graph *graph, struct dpro_whatif *
     add_part(w, DPRO_UNCERTAIN_MACHINE, MACHINE_ERROR, MACHINE_ERROR, RATIO_ERROR * ratio);
     double change = GATHER_ERROR * fabs(ratio - 1);
     add_part(w, DPRO_UNCERTAIN_CHANGE, 0, change / ratio, change);
-    double moved = (double)w->memory[1].bytes - (double)w->memory[0].bytes;
-    w->memory[1].std_bytes = hypot(w->memory[0].std_bytes, MEMORY_ERROR * moved);
+    struct dpro_model before_model = {.page_faults = -1};
+    double batch = uncertainty_of_batch(&before_model, &w->model);
+    add_part(w, DPRO_UNCERTAIN_BATCH, 0, batch, batch * ratio);
+    double computing = computing_error(&w->model, after);
+    add_part(w, DPRO_UNCERTAIN_COMPUTING, 0, computing, computing * ratio);
 }
 
 int whatif_by_graph(const struct dpro_graph *graph, const struct dpro_changes *changes,
                     struct dpro_whatif *w, struct dpro_error *err)
 {
-    struct dpro_graph changed;
+    struct dpro_graph delayed, worked, changed;
     w->by_graph = true;
     if (asks_for_more(changes))
         return dpro_error_set(err, DPRO_EUSAGE,
                               "of a job whose parameters are sharded (FSDP) dpro can tell what "
-                              "--reshard, --compute and --delay do, and no more");
-    int rc = apply(graph, changes, w, &changed, err);
+                              "--reshard, --recompute, --accumulate, --batch-size, --precision, "
+                              "--compute and --delay do, and no more");
+    graph_model(graph, NULL, &w->model);
+    w->model.baseline.recomputed =
+        arena_array(&w->arena, w->model.n_modules + (size_t)1, sizeof(bool));
+    int rc = change_modules(graph, changes, &w->model, &w->notes, err);
     if (rc == 0)
-        rc = predict(graph, &w->baseline, &w->memory[0], err);
-    if (rc == 0)
-        rc = predict(&changed, &w->predicted, &w->memory[1], err);
+        rc = delay(graph, changes, w, &delayed, err);
     if (rc < 0)
         return rc;
+    worked = delayed;
+    if (asks_for_modules(changes))
+        graph_with_work(&delayed, &w->model, false, &w->arena, &worked);
+    rc = reshard(&worked, changes, w, &changed, err);
+    if (rc == 0)
+        rc = predict(graph, &w->baseline, err);
+    if (rc == 0)
+        rc = predict(&changed, &w->predicted, err);
+    if (rc == 0)
+        rc = predict_others(&delayed, changes, w, err);
+    if (rc < 0)
+        return rc;
+    find_peaks(graph, &changed, &w->model, w);
     add_uncertainty(graph, w);
     return 0;
 }

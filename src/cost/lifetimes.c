@@ -53,7 +53,8 @@ static struct demands demands_of(const struct model_memory *m, const struct reco
 static bool is_permanent(const struct graph_block *b)
 {
     return b->category == DPRO_MEMORY_PARAMETER || b->category == DPRO_MEMORY_STATE ||
-           b->category == DPRO_MEMORY_GRADIENT || b->category == DPRO_MEMORY_BUCKET;
+           b->category == DPRO_MEMORY_GRADIENT || b->category == DPRO_MEMORY_BUCKET ||
+           b->gather != 0; /* FSDP gathers and frees, whatever is recomputed */
 }
 
 /* The call that makes it in its forward pass and is recomputed. */

@@ -127,6 +127,35 @@ static void find_recomputations(struct model_memory *m)
 
 /* ---- ranks' memories ---- */
 
+/* The next of a unit's blocks of gathered parameters, from a block on. */
+static uint32_t next_gathered(const struct graph_memory *m, uint32_t gather, uint32_t block)
+{
+    while (block < m->n_blocks && !(m->blocks[block].gathered && m->blocks[block].gather == gather))
+        block++;
+    return block;
+}
+
+/* FSDP gathers a unit's parameters for its backward pass in blocks of their own. The tensors are
+ * those of its forward pass. */
+static void join_gathers(const struct graph_memory *from, struct graph_operand *operands,
+                         struct arena *arena)
+{
+    uint32_t *same = arena_alloc(arena, (from->n_blocks + (size_t)1) * sizeof *same);
+    for (uint32_t b = 0; b < from->n_blocks; b++)
+        same[b] = b;
+    for (uint32_t u = 0; u < from->n_units; u++) {
+        uint32_t first = next_gathered(from, GATHER(u, false), 0),
+                 again = next_gathered(from, GATHER(u, true), 0);
+        while (first < from->n_blocks && again < from->n_blocks) {
+            same[again] = first;
+            first = next_gathered(from, GATHER(u, false), first + 1);
+            again = next_gathered(from, GATHER(u, true), again + 1);
+        }
+    }
+    for (uint32_t i = 0; i < from->n_operands; i++)
+        operands[i].block = same[operands[i].block];
+}
+
 static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *m)
 {
     const struct graph_memory *from = &l->g->memory[rank];
@@ -159,6 +188,8 @@ static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *
         memcpy(ops, from->typed_ops, from->n_typed_ops * sizeof *ops);
     if (from->n_operands > 0)
         memcpy(operands, from->operands, from->n_operands * sizeof *operands);
+    if (from->n_units > 0)
+        join_gathers(from, operands, l->arena);
     for (uint32_t i = 0; i < from->n_moments; i++) {
         moments[i] = from->moments[i];
         m->phases[i] =

@@ -77,7 +77,7 @@ static uint32_t cast_in_scope(struct casting *t, const struct graph_operand *o, 
 {
     const struct graph_typed_op *op = typed_op(&t->d, scope);
     const struct graph_block *of = &t->m->blocks[o->block];
-    bool kept = of->category == DPRO_MEMORY_PARAMETER && type == BITS_16;
+    bool kept = type == BITS_16 && (of->category == DPRO_MEMORY_PARAMETER || of->gathered);
     uint32_t region = data_types_region(&t->d, op);
     uint64_t key = cast_key(o->block, kept ? region : scope, kept), at;
     if (map_get(&t->casts, key, &at))

@@ -26,6 +26,7 @@ LOOK_AT(struct dpro_estimate, speedup, whatif->speedup)
 LOOK_AT(struct dpro_memory_peak, baseline_memory, whatif->memory[0])
 LOOK_AT(struct dpro_memory_peak, memory, whatif->memory[1])
 LOOK_AT(const struct dpro_model *, model, whatif->by_graph ? NULL : &whatif->model)
+LOOK_AT(const struct dpro_model *, modules, &whatif->model)
 LOOK_AT(uint32_t, n_units, whatif->n_units)
 LOOK_AT(size_t, n_warnings, whatif->notes.lines.n)
 

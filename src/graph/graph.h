@@ -18,6 +18,7 @@ enum graph_op_flag {
     GRAPH_OP_GPU = 2,      /* device work, on a stream */
     GRAPH_OP_ARRIVAL =
         4, /* a rank reaches a collective; from here until the transfer starts it waits for peers */
+    GRAPH_OP_UNIT = 8, /* FSDP's own: it gathers, frees or reduces what a unit has */
 };
 
 struct graph_rank {

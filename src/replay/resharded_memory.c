@@ -136,6 +136,24 @@ static void shift_calls(struct resharder *r, const struct shifts *s, struct aren
     r->m.calls = calls;
 }
 
+static void shift_uses(struct resharder *r, const struct shifts *s, struct arena *arena)
+{
+    struct graph_use *uses = arena_alloc(arena, (r->m.n_uses + (size_t)1) * sizeof *uses);
+    struct graph_typed_op *ops = arena_alloc(arena, (r->m.n_typed_ops + (size_t)1) * sizeof *ops);
+    for (uint32_t i = 0; i < r->m.n_uses; i++) {
+        uses[i] = r->m.uses[i];
+        shift_place(s, &uses[i].first);
+        shift_place(s, &uses[i].last);
+    }
+    for (uint32_t i = 0; i < r->m.n_typed_ops; i++) {
+        ops[i] = r->m.typed_ops[i];
+        shift_place(s, &ops[i].first);
+        shift_place(s, &ops[i].last);
+    }
+    r->m.uses = uses;
+    r->m.typed_ops = ops;
+}
+
 /* An op that stands for nothing comes right after the moment before it. */
 static void put_in(struct resharder *r, struct arena *arena)
 {
@@ -158,6 +176,7 @@ static void put_in(struct resharder *r, struct arena *arena)
         *(it->gives ? &r->blocks.at[it->block].given : &r->blocks.at[it->block].taken) = at;
     }
     shift_calls(r, &s, arena);
+    shift_uses(r, &s, arena);
     r->m.moments = moments;
     r->m.n_moments = n;
 }
@@ -184,7 +203,6 @@ struct graph_memory resharded_memory(const struct graph_memory *memory,
     r.m.n_blocks = (uint32_t)r.blocks.n;
     r.m.blocks = arena_alloc(arena, (r.blocks.n + 1) * sizeof *r.m.blocks);
     memcpy(r.m.blocks, r.blocks.at, r.blocks.n * sizeof *r.m.blocks);
-    r.m.n_uses = 0; /* nobody asks for them behind this */
     array_fini(&r.blocks);
     array_fini(&r.added);
     return r.m;

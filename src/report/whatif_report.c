@@ -329,7 +329,7 @@ static void write_uncertainty(struct writer *w, const struct dpro_whatif *whatif
 
 static void write_recomputed(struct writer *w, const struct dpro_whatif *whatif)
 {
-    const struct dpro_model *model = dpro_whatif_model(whatif);
+    const struct dpro_model *model = dpro_whatif_modules(whatif);
     writer_begin(w, "recomputed", '[');
     for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
         struct dpro_module module = dpro_strategy_module(model, dpro_model_strategy(model), m);
@@ -373,7 +373,7 @@ static const char *source_of(const struct dpro_model *model)
 
 static void write_computation(struct writer *w, const struct dpro_whatif_report *r)
 {
-    const struct dpro_model *model = dpro_whatif_model(r->whatif);
+    const struct dpro_model *model = dpro_whatif_modules(r->whatif);
     if (!r->changes->compile && !r->changes->precision)
         return;
     writer_section(w, "computation", '{');
@@ -399,13 +399,9 @@ static void write_memory(struct writer *w, const struct dpro_whatif *whatif)
         writer_fields(
             w, INT(dpro_memory_category_name((enum dpro_memory_category)c), after.by_category[c]));
     writer_close(w, '}');
-    if (!dpro_whatif_model(whatif)) {
-        writer_close(w, '}');
-        return;
-    }
     write_recomputed(w, whatif);
     writer_fields(w, INT("micro_batches", dpro_strategy_micro_batches(
-                                              dpro_model_strategy(dpro_whatif_model(whatif)))));
+                                              dpro_model_strategy(dpro_whatif_modules(whatif)))));
     writer_close(w, '}');
 }
 

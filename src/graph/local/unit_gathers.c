@@ -33,6 +33,15 @@ uint32_t build_gather_of(const struct rank_build *rank, uint32_t span, bool *cop
     return unit == NO_ID ? 0 : GATHER(unit, pre_backward_of(rank, span) != NO_ID);
 }
 
+/* Whether it is FSDP's own work. */
+static bool is_of_unit(const struct rank_build *rank, uint32_t span)
+{
+    while (span != NO_ID &&
+           !text_begins(strtab_get(rank->names, rank->trace->spans[span].name), "FSDP::"))
+        span = rank->trace->spans[span].parent;
+    return span != NO_ID;
+}
+
 bool build_unit_mark(const struct rank_build *rank, uint32_t span, enum unit_mark *mark,
                      uint32_t *unit)
 {
@@ -119,6 +128,8 @@ void build_gathers(struct rank_build *rank)
         if (launched)
             slice = rank->slices.at[slice].launch;
         rank->ops.at[o].gather = build_gather_of(rank, rank->slices.at[slice].span, &unused);
+        if (is_of_unit(rank, rank->slices.at[slice].span))
+            rank->ops.at[o].flags |= GRAPH_OP_UNIT;
     }
     EACH (const struct local_collective, it, rank->collectives) {
         uint32_t gather =

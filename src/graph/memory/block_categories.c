@@ -8,8 +8,10 @@
 
 struct categorizer {
     struct memory_build *b;
-    ARRAY(int64_t) backward;    /* when each function of a backward pass begins, ascending */
-    int64_t backward_end_ns[2]; /* of the iteration, and of what was before */
+    ARRAY(int64_t) backward; /* when each function of a backward pass begins, ascending */
+    int64_t update_ns[2]; /* when the update begins that comes behind all functions of the backward
+                             pass, or else when these end; of the iteration, and of what was
+                             before */
 };
 
 static bool begins_backward(const struct memory_build *b, uint32_t s)
@@ -83,6 +85,19 @@ static int64_t backward_end(const struct memory_build *b, int64_t before_ns)
     return end_ns;
 }
 
+/* When the optimizer's step begins behind the last function of the backward pass, before a time. */
+static int64_t update_begin(const struct memory_build *b, int64_t before_ns)
+{
+    int64_t end_ns = backward_end(b, before_ns), begin_ns = INT64_MAX;
+    for (uint32_t s = 0; s < b->trace->n_spans; s++) {
+        const struct trace_span *span = &b->trace->spans[s];
+        if (span->window == b->window && span->start_ns >= end_ns && span->start_ns < before_ns &&
+            (b->rank->classes[span->name] & NAME_OPTIMIZER_STEP))
+            begin_ns = MIN(begin_ns, span->start_ns);
+    }
+    return begin_ns < INT64_MAX ? begin_ns : end_ns;
+}
+
 /* What is made in the backward pass and is there for the update; where collectives scatter
  * gradients, what comes of that. */
 static bool is_gradient(const struct categorizer *c, uint32_t index)
@@ -90,8 +105,7 @@ static bool is_gradient(const struct categorizer *c, uint32_t index)
     const struct memory_build *b = c->b;
     const struct block_build *block = &b->blocks.at[index];
     bool before = block->taken_ns < b->start_ns;
-    if (block->given_ns <= c->backward_end_ns[before] ||
-        lies_in(b, block->span, NAME_OPTIMIZER_STEP))
+    if (block->given_ns <= c->update_ns[before] || lies_in(b, block->span, NAME_OPTIMIZER_STEP))
         return false;
     if (block->accumulated || block->updates)
         return true;
@@ -161,8 +175,8 @@ void memory_categorize(struct memory_build *b)
 {
     struct categorizer c = {.b = b};
     list_backward(&c);
-    c.backward_end_ns[false] = backward_end(b, b->end_ns);
-    c.backward_end_ns[true] = backward_end(b, b->start_ns);
+    c.update_ns[false] = update_begin(b, b->end_ns);
+    c.update_ns[true] = update_begin(b, b->start_ns);
     list_gradients(b);
     for (uint32_t i = 0; i < b->blocks.n; i++) {
         struct block_build *block = &b->blocks.at[i];

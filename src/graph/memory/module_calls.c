@@ -230,7 +230,8 @@ static void find_op_calls(struct memory_build *b)
     uint32_t n = b->rank->n_timed;
     b->to->op_call = mem_alloc((n + (size_t)1) * sizeof *b->to->op_call);
     for (uint32_t op = 0; op < n; op++) {
-        uint32_t span = op == b->rank->boundary ? NO_ID : span_of_op(b, op);
+        bool of_none = op == b->rank->boundary || (b->rank->ops.at[op].flags & GRAPH_OP_UNIT);
+        uint32_t span = of_none ? NO_ID : span_of_op(b, op);
         const struct span_call *of = span == NO_ID ? NULL : &b->span_calls[span];
         b->to->op_call[op] =
             of && of->call != MEMORY_NONE ? 2 * of->call + of->backward : MEMORY_NONE;

@@ -8,6 +8,7 @@ struct gathering {
     int64_t start_ns, end_ns;
     uint32_t gather, track;
     bool copies_out;
+    uint32_t first_block, last_block; /* taken for it; NO_ID: none */
 };
 typedef ARRAY(struct gathering) gatherings;
 
@@ -21,7 +22,8 @@ static gatherings list(struct memory_build *b)
         const struct trace_span *span = &b->trace->spans[s];
         struct gathering it = {.start_ns = span->start_ns,
                                .end_ns = span->start_ns + span->dur_ns,
-                               .track = span->track};
+                               .track = span->track,
+                               .first_block = NO_ID};
         enum unit_mark mark;
         uint32_t unit, up = span->parent;
         bool unused;
@@ -47,10 +49,48 @@ static gatherings list(struct memory_build *b)
 }
 
 /* The one that is going on at a time; NULL: none. */
-static const struct gathering *at(const gatherings *all, int64_t ns)
+static struct gathering *at(const gatherings *all, int64_t ns)
 {
     size_t next = LOWER_BOUND(k, 0, all->n, all->at[k].start_ns <= ns);
     return next > 0 && ns < all->at[next - 1].end_ns ? &all->at[next - 1] : NULL;
+}
+
+/* FSDP gives a parameter's storage its bytes outside of all operators, and copies into it: the
+ * copying takes in the tensors in the order of the blocks. */
+static void bind_gathered(struct memory_build *b, const gatherings *all)
+{
+    ARRAY(struct binding) found = {0}; /* storage: that of the execution trace is a tensor's */
+    for (uint32_t n = 0; b->node_of_span && n < b->trace->n_et_nodes; n++) {
+        const struct et_node *node = &b->trace->et_nodes[n];
+        if (node->span == NO_ID)
+            continue;
+        int64_t ns = b->trace->spans[node->span].start_ns;
+        const struct gathering *during = at(all, ns);
+        if (!during || !during->copies_out || during->first_block == NO_ID)
+            continue;
+        uint32_t block = during->first_block;
+        for (uint32_t i = node->first_input; i < node->first_input + node->n_inputs; i++) {
+            const struct et_tensor *tensor = &b->trace->et_tensors[i];
+            if (memory_block_of(b, tensor->storage, ns) != NO_ID)
+                continue;
+            while (block <= during->last_block &&
+                   (b->blocks.at[block].storage != NO_ID || !b->blocks.at[block].to.gathered ||
+                    b->blocks.at[block].size_bytes != memory_extent_of(tensor)))
+                block++;
+            if (block > during->last_block)
+                break;
+            array_push(&found, ((struct binding){.storage = i, .block = block}));
+            b->blocks.at[block].numel = tensor->numel;
+            b->blocks.at[block].to.item_bytes = (uint8_t)MIN(tensor->item_bytes, UINT8_MAX);
+            block++;
+        }
+    }
+    for (size_t i = 0; i < found.n; i++)
+        if (b->blocks.at[found.at[i].block].storage == NO_ID)
+            memory_bind(b, found.at[i].block, b->trace->et_tensors[found.at[i].storage].storage);
+    if (found.n > 0)
+        memory_order_bindings(b);
+    array_fini(&found);
 }
 
 void memory_find_units(struct memory_build *b)
@@ -65,13 +105,16 @@ void memory_find_units(struct memory_build *b)
     gatherings all = list(b);
     for (size_t i = 0; i < b->blocks.n; i++) {
         struct block_build *block = &b->blocks.at[i];
-        const struct gathering *during = at(&all, block->taken_ns);
+        struct gathering *during = at(&all, block->taken_ns);
         if (!during)
             continue;
+        during->first_block = MIN(during->first_block, (uint32_t)i);
+        during->last_block = (uint32_t)i;
         block->to.gather = during->gather;
         block->to.gathered = during->copies_out;
         block->to.category = DPRO_MEMORY_COMMUNICATION;
     }
+    bind_gathered(b, &all);
     for (size_t i = 0; i < b->moments.n && b->device < 0; i++) {
         const struct gathering *during = at(&all, b->moments.at[i].ns);
         if (during && b->blocks.at[b->moments.at[i].block].to.gather == during->gather)

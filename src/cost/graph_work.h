@@ -1,0 +1,17 @@
+/* cost/graph_work.h: what the ranks of a job without a coarse model compute and hold, and the
+ * job's graph with other computation. */
+#pragma once
+
+#include "cost/model.h"
+#include "graph/graph.h"
+
+/* A model of what each rank computes and holds, its whole iteration as one op. It knows nothing of
+ * what is communicated. */
+void graph_model(const struct dpro_graph *graph, const struct dpro_probes *probes,
+                 struct dpro_model *model);
+/* Makes *to: `graph`, which `model` is of, with the batch that a micro-batch of the model's own
+ * strategy has, and its modules recomputed and computed as that says. `passes_alone`: without what
+ * a step does once. What changes is in `arena`, all else is borrowed, and *to must not be
+ * destroyed. */
+void graph_with_work(const struct dpro_graph *graph, const struct dpro_model *model,
+                     bool passes_alone, struct arena *arena, struct dpro_graph *to);

@@ -63,6 +63,29 @@ def allocator_members(device):
         return {}
 
 
+def _history_is_kept():
+    return getattr(torch._C, "_cuda_isHistoryEnabled", lambda: False)()
+
+
+def segment_members(device):
+    """The segments of a GPU's caching allocator with their blocks, for memory.json; nothing is allocated for it."""
+    if device.type != "cuda" or not torch.cuda.is_initialized() or torch.cuda.get_allocator_backend() != "native":
+        return {}
+    # With the history that the job may keep, what is copied could be millions of entries.
+    options = {"include_traces": False} if _history_is_kept() else {}
+    try:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return {"segments": [_segment(segment) for segment in torch.cuda.memory_snapshot(**options) if segment["device"] == index]}
+    except (TypeError, RuntimeError, KeyError):  # a version without that option, or with other members
+        return {}
+
+
+def _segment(segment):
+    is_private = tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+    return [segment["address"], segment["total_size"], segment["stream"], segment["segment_type"], segment.get("is_expandable", False),
+            is_private, [[block["size"], block["state"]] for block in segment["blocks"]]]
+
+
 class _Storages:
     def __init__(self, device):
         self._device = device
@@ -202,6 +225,7 @@ class Watch:
         inputs = self._marks.inputs() if self._marks else ()
         self._held, self._references = look(self._models, self._optimizers, inputs,
                                             lambda text: report.say("held-objects", text, self._folder.rank))
+        self._held.update(segment_members(device_of(self._models)))
         self._write()
         if self._marks:
             self._marks.begin()
@@ -217,11 +241,12 @@ class Watch:
             self._marks.begin_step()
 
     def _see_freed(self):
-        """On a CPU the profiler says nothing when a block from before it is given back."""
+        """On a CPU the profiler says nothing when a block from before it is given back. The allocator's segments are those
+        that this step begins with."""
         freed = {n for n, reference in self._references.items() if reference.expired()}
         blocks = self._held["blocks"]
         self._held.update(blocks=[block for n, block in enumerate(blocks) if n not in freed],
-                          freed=[blocks[n] for n in sorted(freed)])
+                          freed=[blocks[n] for n in sorted(freed)], **segment_members(device_of(self._models)))
         self._write()
 
     def unmark(self):

@@ -51,12 +51,15 @@ struct allocator_settings {
     double garbage_collection_threshold;                     /* 0: none is collected */
     double memory_fraction; /* of the device that the process may have; 0, 1: no limit */
     bool expandable_segments;
-    bool by_address;    /* of free blocks of one size the one at the lowest address is taken, as old
-                           versions did; 2.13 takes that of the segment which was taken first */
+    bool by_address;    /* of free blocks of one size the one at the lowest address is taken; else
+                           that of the segment which was taken first */
     bool other_backend; /* cudaMallocAsync, which the simulator does not know */
     uint8_t known;      /* enum dpro_allocator_settings; parsing does not set it */
 };
 
+/* Whether PyTorch of that version, such as "2.11.0+cu130", sets by_address. 2.13 is the first that
+ * does not; "": not known, taken for a new one. */
+bool allocator_is_by_address(const char *version);
 /* Those of a job that sets nothing. */
 struct allocator_settings allocator_settings_default(void);
 /* Changes what `text` sets, as PYTORCH_CUDA_ALLOC_CONF, PYTORCH_ALLOC_CONF and a snapshot's

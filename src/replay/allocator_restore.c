@@ -26,6 +26,7 @@ static uint32_t restore_whole(struct allocator *a, const struct allocator_segmen
                                      .mapped = true,
                                      .expandable = segment->expandable};
     a->figures.n_segments++;
+    device_space_avoid(&a->space, segment->address);
     return b;
 }
 

@@ -1,4 +1,4 @@
-/* replay/caching_allocator.c: the rules of PyTorch's native allocator, as of version 2.13.
+/* replay/caching_allocator.c: the rules of PyTorch's native allocator.
  *
  * Sizes are rounded. Blocks of up to 1 MiB come from segments of 2 MiB, larger ones from segments
  * of 20 MiB, and those of 10 MiB and more from segments of their own. Each stream has its own
@@ -272,6 +272,7 @@ void allocator_destroy(struct allocator *a)
     array_fini(&a->pools);
     array_fini(&a->order);
     array_fini(&a->table.rows);
+    device_space_fini(&a->space);
     map_fini(&a->pool_numbers);
     block_ids_fini(&a->ids);
     mem_free(a);

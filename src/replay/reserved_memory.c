@@ -46,9 +46,11 @@ static void hand_over(const struct graph_memory *m, uint64_t pass, uint64_t *ids
 
 static struct allocator *create(const struct graph_memory *m)
 {
-    struct allocator_options options = {.settings = reserved_settings(m) == DPRO_ALLOCATOR_ASSUMED
-                                                        ? allocator_settings_default()
-                                                        : m->allocator,
+    struct allocator_settings settings = allocator_settings_default();
+    settings.by_address = m->allocator.by_address;
+    if (reserved_settings(m) != DPRO_ALLOCATOR_ASSUMED)
+        settings = m->allocator;
+    struct allocator_options options = {.settings = settings,
                                         .capacity_bytes = m->capacity_bytes,
                                         .device_bytes = m->capacity_bytes};
     double fraction = options.settings.memory_fraction;

@@ -145,6 +145,37 @@ class Allocator(unittest.TestCase):
         other = "torch.cuda.is_initialized = lambda: True\ntorch.cuda.get_allocator_backend = lambda: 'pluggable'"
         self.assertEqual(told("cuda:0", other), {"allocator": "", "backend": "pluggable"})
 
+    @unittest.skipUnless(live._torch_version(), "needs torch")
+    def test_its_segments_are_told(self):
+        code = """
+import json, torch
+from dpro import held_memory
+block = {"address": 4096, "size": 512, "requested_size": 8, "state": "active_allocated", "frames": []}
+free = {"address": 4608, "size": 2096640, "requested_size": 0, "state": "inactive", "frames": []}
+segment = {"device": 1, "address": 4096, "total_size": 2097152, "stream": 7, "segment_type": "small", "segment_pool_id": (0, 0),
+           "is_expandable": False, "blocks": [block, free]}
+asked = []
+def snapshot(**options):
+    asked.append(options)
+    return [segment, {**segment, "device": 0}, {**segment, "segment_pool_id": (0, 1), "is_expandable": True}]
+def old():
+    return [segment]
+def told(device, keeps, snapshot):
+    torch.cuda.memory_snapshot, torch._C._cuda_isHistoryEnabled = snapshot, lambda: keeps
+    return held_memory.segment_members(torch.device(device))
+print(json.dumps([told("cuda:1", False, snapshot)]))
+torch.cuda.is_initialized, torch.cuda.get_allocator_backend = lambda: True, lambda: "native"
+print(json.dumps([told("cpu", False, snapshot), told("cuda:1", False, snapshot), told("cuda:1", True, snapshot),
+                  told("cuda:1", True, old), asked]))
+"""
+        run = subprocess.run([live.PYTHON, "-c", code], stdout=subprocess.PIPE, check=True, stdin=subprocess.DEVNULL,
+                             env={**os.environ, "PYTHONPATH": os.path.join(live.ROOT, "python")})
+        before, after = map(json.loads, run.stdout.splitlines())
+        blocks = [[512, "active_allocated"], [2096640, "inactive"]]
+        segments = {"segments": [[4096, 2097152, 7, "small", False, False, blocks], [4096, 2097152, 7, "small", True, True, blocks]]}
+        self.assertEqual(before, [{}])
+        self.assertEqual(after, [{}, segments, segments, {}, [{}, {"include_traces": False}]])
+
 
 class Unusual(Case):
     def run_alone(self, body, **more):

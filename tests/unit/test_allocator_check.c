@@ -1,5 +1,5 @@
-/* tests/unit/test_allocator_check.c: what PyTorch's own allocator answered
- * (tests/cuda-allocator), request by request; and histories that make no sense. */
+/* tests/unit/test_allocator_check.c: what PyTorch's own allocator answered, on a GPU and without
+ * one (tests/cuda-allocator), request by request; and histories that make no sense. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,6 +58,8 @@ static void read_line(struct record *r, char *line)
     if (sscanf(line, "settings %n", &length) == 0 && strncmp(line, "settings ", 9) == 0) {
         if (line[9] != '-')
             assert_int_equal(allocator_settings_parse(&r->history.settings, line + 9, NULL), 0);
+    } else if (strncmp(line, "torch ", 6) == 0) {
+        r->history.settings.by_address = allocator_is_by_address(line + 6);
     } else if (sscanf(line, "device %" SCNu64 " %" SCNu64 " %lf", &r->capacity,
                       &r->history.capacity_bytes, &r->fraction) == 3) {
         r->history.settings.memory_fraction = r->fraction;
@@ -124,8 +126,10 @@ static void free_record(struct record *r)
 }
 
 static const char *const names[] = {"default", "expandable", "expandable-full", "expandable-random",
-                                    "full",    "garbage",    "random",          "rounded",
-                                    "small",   "split"};
+                                    "full", "garbage", "random", "rounded", "small", "split",
+                                    /* of a GPU */
+                                    "h200", "h200-capped", "h200-expandable",
+                                    "h200-expandable-capped", "h200-garbage"};
 #define N_RECORDS (sizeof names / sizeof *names)
 
 static void test_every_request_goes_where_pytorch_put_it(void **unused)
@@ -145,6 +149,7 @@ static void test_every_request_goes_where_pytorch_put_it(void **unused)
         assert_int_equal(check.recorded_reserved_peak_bytes, r.reserved_peak);
         assert_int_equal(check.reserved_bytes, check.recorded_reserved_bytes);
         assert_int_equal(check.n_unsure_blocks + check.n_inferred, 0);
+        assert_int_equal(check.by_address, r.history.settings.by_address);
         free_record(&r);
     }
 }
@@ -182,8 +187,13 @@ static void test_peaks_and_failures_are_those_of_pytorch(void **unused)
                          placement.failed);
         }
         struct allocator_figures figures = allocator_figures(a);
-        assert_int_equal(figures.reserved_peak_bytes, r.reserved_peak);
-        assert_int_equal(figures.allocated_peak_bytes, r.allocated_peak);
+        /* where a GPU's driver finds addresses free depends on the process's other mappings */
+        bool of_gpu = strncmp(names[i], "h200", 4) == 0;
+        uint64_t slack = of_gpu ? r.reserved_peak / 100 : 0;
+        assert_in_range(figures.reserved_peak_bytes, r.reserved_peak - slack,
+                        r.reserved_peak + slack);
+        if (!of_gpu)
+            assert_int_equal(figures.allocated_peak_bytes, r.allocated_peak);
         assert_int_equal(figures.n_failed, n_failed);
         allocator_destroy(a);
         free_record(&r);
@@ -203,7 +213,10 @@ static void test_a_record_that_begins_in_the_midst_is_followed(void **unused)
             struct allocator_check check = allocator_check(&r.history);
             /* how long segments lay unused before the record begins is not known */
             bool known = r.history.settings.garbage_collection_threshold == 0;
-            if (known && (check.n_elsewhere || check.n_segment_acts_differ))
+            bool same = check.n_elsewhere == 0 && check.n_segment_acts_differ == 0;
+            if (known && !same && check.n_elsewhere <= check.n_unsure_blocks)
+                known = false; /* nor the sizes of all blocks */
+            if (known && !same)
                 fail_msg("%s from %u/8 on: %d of %d elsewhere, the first %d; %d of %d segments",
                          names[i], part, (int)check.n_elsewhere, (int)check.n_requests,
                          (int)check.first_elsewhere, (int)check.n_segment_acts_differ,
@@ -213,6 +226,29 @@ static void test_a_record_that_begins_in_the_midst_is_followed(void **unused)
             assert_int_equal(check.n_left_out, 0);
             free_record(&r);
         }
+}
+
+static void test_driver_addresses_fall_chunk_by_chunk(void **unused)
+{
+    (void)unused;
+    struct allocator *a =
+        allocator_create(&(struct allocator_options){.settings = allocator_settings_default()});
+    static const uint64_t sizes[] = {62, 20, 86, 30, 1}; /* MiB */
+    uint64_t at[5];
+    for (size_t i = 0; i < 5; i++)
+        at[i] = allocator_request(a, &(struct allocator_request){.what = ALLOCATOR_TAKE,
+                                                                 .bytes = sizes[i] << 20,
+                                                                 .id = i})
+                    .segment;
+    assert_int_equal(at[0] - at[1], 32 << 20);
+    assert_int_equal(at[1] - at[2], 96 << 20);
+    assert_int_equal(at[2] - at[3], 32 << 20);
+    assert_int_equal(at[4] - at[3], 30 << 20); /* what the newest chunk has left */
+    allocator_request(a, &(struct allocator_request){.what = ALLOCATOR_GIVE, .id = 2});
+    allocator_request(a, &(struct allocator_request){.what = ALLOCATOR_EMPTY_CACHE});
+    struct allocator_request again = {.what = ALLOCATOR_TAKE, .bytes = 40 << 20, .id = 2};
+    assert_int_equal(allocator_request(a, &again).segment - at[2], 32 << 20);
+    allocator_destroy(a);
 }
 
 static void test_another_order_of_equal_blocks_is_noticed(void **unused)
@@ -328,6 +364,7 @@ int main(void)
         cmocka_unit_test(test_every_request_goes_where_pytorch_put_it),
         cmocka_unit_test(test_peaks_and_failures_are_those_of_pytorch),
         cmocka_unit_test(test_a_record_that_begins_in_the_midst_is_followed),
+        cmocka_unit_test(test_driver_addresses_fall_chunk_by_chunk),
         cmocka_unit_test(test_another_order_of_equal_blocks_is_noticed),
         cmocka_unit_test(test_other_settings_are_noticed),
         cmocka_unit_test(test_private_pools_are_left_out),

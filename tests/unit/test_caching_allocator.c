@@ -132,19 +132,27 @@ static void test_the_least_block_that_is_large_enough_is_taken(void **unused)
 static void test_of_equal_blocks_that_of_the_oldest_segment_is_taken(void **unused)
 {
     (void)unused;
-    struct allocator *a = make("", 0);
-    uint64_t first = take(a, 1, 30 * MIB).segment;
-    uint64_t old = take(a, 2, 40 * MIB).segment;
-    give(a, 1);
-    act(a, ALLOCATOR_EMPTY_CACHE, 0);
-    /* lies at a lower address, where the first segment was */
-    uint64_t young_small = take(a, 3, 15 * MIB).segment;
-    assert_int_equal(young_small, first);
-    take(a, 4, 40 * MIB);
-    give(a, 4);
-    give(a, 2);
-    assert_int_equal(take(a, 5, 40 * MIB).segment, old);
-    allocator_destroy(a);
+    for (int by_address = 0; by_address < 2; by_address++) {
+        struct allocator_options options = {.settings = allocator_settings_default()};
+        options.settings.by_address = by_address;
+        struct allocator *a = allocator_create(&options);
+        uint64_t old = take(a, 1, 40 * MIB).segment, young = take(a, 2, 40 * MIB).segment;
+        assert_true(young < old);
+        give(a, 2);
+        give(a, 1);
+        assert_int_equal(take(a, 3, 40 * MIB).segment, by_address ? young : old);
+        allocator_destroy(a);
+    }
+}
+
+static void test_the_version_tells_the_order_of_equal_blocks(void **unused)
+{
+    (void)unused;
+    assert_true(allocator_is_by_address("2.11.0+cu130"));
+    assert_true(allocator_is_by_address("1.13.1"));
+    assert_false(allocator_is_by_address("2.13.0"));
+    assert_false(allocator_is_by_address("3.0"));
+    assert_false(allocator_is_by_address(""));
 }
 
 static void test_free_neighbours_are_one_block(void **unused)
@@ -537,6 +545,7 @@ int main(void)
         cmocka_unit_test(test_a_large_block_is_not_cut_where_a_mib_or_less_would_remain),
         cmocka_unit_test(test_the_least_block_that_is_large_enough_is_taken),
         cmocka_unit_test(test_of_equal_blocks_that_of_the_oldest_segment_is_taken),
+        cmocka_unit_test(test_the_version_tells_the_order_of_equal_blocks),
         cmocka_unit_test(test_free_neighbours_are_one_block),
         cmocka_unit_test(test_each_stream_has_its_own_segments),
         cmocka_unit_test(test_what_another_stream_uses_waits),

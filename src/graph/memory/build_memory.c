@@ -132,12 +132,18 @@ static void find_blocks(struct memory_build *b)
 }
 
 /* A snapshot has what was in effect. All devices of a process have the same. */
-static struct allocator_settings settings_of(const struct trace_rank *trace)
+static struct allocator_settings settings_of(const struct memory_build *b)
 {
-    for (uint32_t i = 0; i < trace->n_allocators; i++)
+    const struct trace_rank *trace = b->trace;
+    struct allocator_settings settings =
+        trace->held ? trace->held->allocator : allocator_settings_default();
+    for (uint32_t i = trace->n_allocators; i-- > 0;)
         if (trace->allocators[i].settings.known != DPRO_ALLOCATOR_ASSUMED)
-            return trace->allocators[i].settings;
-    return trace->held ? trace->held->allocator : allocator_settings_default();
+            settings = trace->allocators[i].settings;
+    if (trace->recording)
+        settings.by_address =
+            allocator_is_by_address(strtab_get(b->rank->names, trace->recording->torch));
+    return settings;
 }
 
 static void make(struct memory_build *b)
@@ -147,7 +153,7 @@ static void make(struct memory_build *b)
         b->trace->n_allocations > 0 ? DPRO_MEMORY_ALLOCATIONS : DPRO_MEMORY_EXECUTION_TRACE;
     to->gpu = b->device >= 0;
     to->capacity_bytes = b->held ? b->held->capacity_bytes : 0;
-    to->allocator = settings_of(b->trace);
+    to->allocator = settings_of(b);
     if (b->trace->recording)
         to->batch_size = b->trace->recording->batch_size;
     memory_find_nodes(b);

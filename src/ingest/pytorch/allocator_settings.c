@@ -19,6 +19,14 @@ struct allocator_settings allocator_settings_default(void)
                                        .large_segment_bytes = ALLOCATOR_LARGE_SEGMENT};
 }
 
+bool allocator_is_by_address(const char *version)
+{
+    char *rest;
+    unsigned long major = strtoul(version, &rest, 10);
+    unsigned long minor = *rest == '.' ? strtoul(rest + 1, NULL, 10) : 0;
+    return rest > version && (major < 2 || (major == 2 && minor < 13));
+}
+
 struct token {
     char text[48]; /* a word, or a mark: , : [ ] ; "": the end */
 };

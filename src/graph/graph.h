@@ -58,12 +58,23 @@ struct graph_collective {
                                 ranks */
     uint32_t n_messages; /* its SENDs in the graph; the transfer ops are what follows them. 0: the
                             transfer ops are all of it */
+    uint32_t dimension;  /* index; UINT32_MAX: none, or several */
     const char *pattern; /* who sent to whom: "ring", ..., static; NULL: no messages */
     uint32_t n_chunks, n_channels; /* as struct pattern has it */
 };
 struct graph_member {
     uint32_t arrival, transfer; /* ops */
     int64_t exchange_ns; /* mean time from the last arrival to the end of the member's messages */
+};
+
+/* A dimension of parallelism. */
+struct graph_dimension {
+    uint8_t parallelism; /* enum dpro_parallelism */
+    bool lies_over;      /* over other dimensions */
+    uint32_t size, n_groups;
+    int *ranks; /* of one group after the other */
+    uint64_t n_per_rank, bytes_per_rank;
+    const char *evidence;
 };
 
 /* A gradient tensor and the bucket it travels in. */
@@ -176,6 +187,10 @@ struct dpro_graph {
     struct graph_rank *ranks;
     struct graph_collective *collectives;
     struct graph_member *members;
+    struct graph_dimension *dimensions;
+    uint32_t n_dimensions;
+    uint8_t *dimension;          /* (*) by op: 1 + that of the communication it is part of */
+    const char *dimensions_note; /* see dpro_graph_dimensions_note; NULL: "" */
     struct graph_tensor *tensors;
     struct graph_exchange *exchanges;
     struct graph_exchange_end *exchange_ends;

@@ -109,8 +109,9 @@ struct local_collective {
     uint32_t bucket; /* the bucket that it carries, index into the recording's; NO_ID: unknown */
     uint8_t end;     /* enum comm_end */
     uint8_t phase; /* in which it was asked for: DPRO_OP_FW, BW, UPDATE, INPUT; BARRIER: unknown */
-    uint32_t members; /* the ranks of its process group, of join.sets; NO_ID: unknown */
-    uint32_t joined;  /* index of the job's collective, once the graph has them */
+    uint32_t dimension; /* of the job's dimensions, once they are found; NO_ID: none */
+    uint32_t members;   /* the ranks of its process group, of join.sets; NO_ID: unknown */
+    uint32_t joined;    /* index of the job's collective, once the graph has them */
 };
 
 /* One end of a transfer between processes that the framework's graph lists: the op that makes or

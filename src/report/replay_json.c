@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"
+#include "report/dimension_report.h"
 #include "report/facts.h"
 #include "report/table.h"
 
@@ -270,6 +271,7 @@ void json_write_report(struct writer *w, const struct report_facts *f, bool with
     writer_fields(w, TEXT("schema", "dpro.replay/1"), TEXT("version", dpro_version()));
     write_verdict(w, f);
     write_collectives(w, f);
+    dimensions_write_json(w, f);
     write_ranks(w, f);
     write_clock(w, f->report->graph);
     write_trace(w, f);

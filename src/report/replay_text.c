@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "graph/graph.h"
+#include "report/dimension_report.h"
 #include "report/facts.h"
 #include "report/table.h"
 #include "report/words.h"
@@ -410,6 +411,7 @@ static void write_text(struct writer *w, const void *facts)
     const struct report_facts *f = facts;
     write_verdict(w, f);
     write_breakdown(w, f);
+    dimensions_write_text(w, f);
     write_path(w, f);
     write_path_ranks(w, f);
     write_names(w, f);

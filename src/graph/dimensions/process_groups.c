@@ -16,11 +16,11 @@ void build_asked_phases(struct rank_build *rank)
 {
     EACH (struct local_collective, c, rank->collectives) {
         const struct local_op *op = &rank->ops.at[c->arrival];
-        uint32_t launch = rank->slices.at[op->slice].launch;
-        uint32_t span = c->launch_span;
-        if (span == NO_ID && (op->flags & GRAPH_OP_GPU) && launch != NO_ID)
+        uint32_t launch = rank->slices.at[op->slice].launch, span = c->launch_span;
+        if ((op->flags & GRAPH_OP_GPU) && launch != NO_ID)
             span = rank->slices.at[launch].span;
-        c->phase = span == NO_ID ? DPRO_OP_BARRIER : rank->phases[span];
+        bool is_known = span != NO_ID && !rank->trace->tracks[rank->trace->spans[span].track].gpu;
+        c->phase = is_known ? rank->phases[span] : (uint8_t)DPRO_OP_BARRIER;
     }
 }
 

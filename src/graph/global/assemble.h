@@ -1,6 +1,7 @@
 /* graph/global/assemble.h: writes the joined ranks into one graph. */
 #pragma once
 
+#include "graph/dimensions/find_dimensions.h"
 #include "graph/servers/parameter_servers.h"
 
 /* All that is known of a job when its graph is made. */
@@ -8,6 +9,7 @@ struct job {
     struct join join;
     struct messages messages;
     struct servers servers;
+    struct dimensions dimensions;
     struct dpro_unprofiled_iterations unprofiled_iterations;
 };
 

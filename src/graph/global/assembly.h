@@ -1,6 +1,7 @@
 /* graph/global/assembly.h: the global graph under construction, and the files that construct it. */
 #pragma once
 
+#include "graph/dimensions/find_dimensions.h"
 #include "graph/servers/parameter_servers.h"
 
 struct edge {
@@ -32,6 +33,7 @@ struct assembly {
     struct join *join;
     const struct messages *messages;
     const struct servers *servers;
+    const struct dimensions *dimensions;
     const struct dpro_trace *trace;
     const struct dpro_graph_options *options;
     struct arena scratch; /* the arrays that follow */

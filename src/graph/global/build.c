@@ -127,6 +127,7 @@ static void destroy(struct job *job)
     join_fini(&job->join);
     messages_fini(&job->messages);
     servers_fini(&job->servers);
+    dimensions_fini(&job->dimensions);
 }
 
 static int build_ranks(struct build *build, struct dpro_error *err)
@@ -196,6 +197,7 @@ static int build_ops_and_clocks(struct build *build, struct dpro_graph **graph,
     servers_begin(&job->servers);
     messages_find(&job->messages, &job->join, build->trace);
     servers_build(&job->servers);
+    dimensions_find(&job->dimensions, &job->join);
     return assemble_graph(job, build->trace, build->options, graph, err);
 }
 

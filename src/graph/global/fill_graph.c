@@ -326,6 +326,7 @@ static void fill_collectives(struct assembly *a)
                                       .n_members = joined->n_members,
                                       .n_expected = joined->n_expected,
                                       .n_messages = joined->n_data,
+                                      .dimension = c->dimension,
                                       .pattern = joined->pattern.name,
                                       .n_chunks = joined->pattern.n_chunks,
                                       .n_channels = joined->pattern.n_channels};
@@ -461,6 +462,46 @@ static void fill_units(struct assembly *a)
     fill_gathers(a);
 }
 
+/* What belongs to a collective communicates in its dimension. */
+static void fill_op_dimensions(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    g->dimension = arena_array(&g->arena, g->n_ops, sizeof *g->dimension);
+    EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives) {
+        uint8_t number = (uint8_t)(c->dimension + 1); /* 0: none */
+        if (c->barrier != DPRO_NO_OP)
+            g->dimension[c->barrier] = number;
+        for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
+            g->dimension[g->members[m].arrival] = g->dimension[g->members[m].transfer] = number;
+    }
+    for (uint32_t r = 0; r < assembly_n_processes(a); r++)
+        for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++) {
+            enum message_op as = MESSAGE_CALL;
+            uint32_t joined = a->messages->all.at[assembly_message(a, r, op, &as)].joined;
+            g->dimension[op] = (uint8_t)(g->collectives[joined].dimension + 1);
+        }
+}
+
+static void fill_dimensions(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    g->dimensions_note = arena_format(&g->arena, "%s", a->dimensions->note);
+    if (a->dimensions->all.n == 0)
+        return;
+    g->dimensions = arena_array(&g->arena, a->dimensions->all.n, sizeof *g->dimensions);
+    EACH (const struct found_dimension, found, a->dimensions->all)
+        g->dimensions[g->n_dimensions++] = (struct graph_dimension){
+            .parallelism = (uint8_t)found->does,
+            .lies_over = found->lies_over,
+            .size = found->size,
+            .n_groups = (uint32_t)(found->groups.n / found->size),
+            .ranks = arena_copy(&g->arena, found->groups.at, found->groups.n, sizeof(int)),
+            .n_per_rank = found->n_per_rank,
+            .bytes_per_rank = found->bytes_per_rank,
+            .evidence = arena_format(&g->arena, "%s", found->evidence)};
+    fill_op_dimensions(a);
+}
+
 static void fill_memory(struct assembly *a)
 {
     bool is_known = false;
@@ -492,5 +533,6 @@ void assembly_fill(struct assembly *a)
     exchanges_find(a->graph);
     fill_profiled(a);
     fill_units(a);
+    fill_dimensions(a);
     fill_memory(a);
 }

@@ -1,0 +1,519 @@
+/* graph/dimensions/find_dimensions.c: from process groups to dimensions.
+ *
+ * Groups that do the same and have the same shape are a *family*: they are one dimension's. The
+ * families with most bytes come first. A family within a dimension belongs to it, one across
+ * several dimensions to none. */
+#include "graph/dimensions/find_dimensions.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/sort.h"
+
+struct family {
+    int does;
+    struct grid_box box;
+    uint32_t size;        /* of a group */
+    uint32_t n_ranks;     /* of the trace, in all groups */
+    uint64_t n, bytes;    /* of all of them */
+    uint32_t dimension;   /* index; NO_ID: none */
+    ARRAY(uint32_t) uses; /* traffics */
+};
+
+struct finder {
+    struct join *join;
+    struct traffics traffics;
+    ARRAY(struct family) families;
+    struct dimensions *found;
+    bool is_grid;
+    const char *contradiction[2]; /* two dimensions that contradict each other; NULL: none */
+};
+
+/* ---- families ---- */
+
+static bool is_of(const struct traffic *traffic, int does, enum carried carried)
+{
+    bool routed = traffic->routes && carried == CARRIED_EXCHANGED;
+    return does == DPRO_EXPERTS && traffic->routes ? routed : !routed;
+}
+
+static void add_use(struct finder *f, uint32_t use, int does)
+{
+    const struct traffic *traffic = &f->traffics.all.at[use];
+    const struct member_sets *sets = &f->join->sets;
+    uint32_t size = member_sets_size(sets, traffic->set), at = 0;
+    struct grid_box box = grid_box_of(member_sets_ranks(sets, traffic->set), size);
+    if (!grid_fits(&box, 1, f->join->world_size))
+        box.n = 0;
+    while (at < f->families.n &&
+           (f->families.at[at].does != does || f->families.at[at].size != size ||
+            !grid_box_equal(&f->families.at[at].box, &box)))
+        at++;
+    if (at == f->families.n)
+        array_add(&f->families, .does = does, .box = box, .size = size, .dimension = NO_ID);
+    struct family *family = &f->families.at[at];
+    array_push(&family->uses, use);
+    family->n_ranks += traffic->n_ranks;
+    for (int c = 0; c < N_CARRIED; c++)
+        for (int in = 0; in < N_CARRIED_IN && is_of(traffic, does, (enum carried)c); in++) {
+            family->n += traffic->n[c][in];
+            family->bytes += traffic->bytes[c][in];
+        }
+}
+
+static uint64_t bytes_per_rank(const struct family *family)
+{
+    return family->n_ranks > 0 ? family->bytes / family->n_ranks : 0;
+}
+
+static int by_weight(const void *a, const void *b)
+{
+    const struct family *x = a, *y = b;
+    return COMPARE(bytes_per_rank(y), bytes_per_rank(x)) ?: DESCENDING(n)
+                                                         ?: ASCENDING(does)
+                                                         ?: ASCENDING(size);
+}
+
+static void find_families(struct finder *f)
+{
+    for (uint32_t u = 0; u < f->traffics.all.n; u++) {
+        if (f->traffics.all.at[u].does != NO_PARALLELISM)
+            add_use(f, u, f->traffics.all.at[u].does);
+        if (f->traffics.all.at[u].routes)
+            add_use(f, u, DPRO_EXPERTS);
+    }
+    array_sort(&f->families, by_weight);
+}
+
+/* ---- dimensions ---- */
+
+static struct found_dimension *dimension_at(struct finder *f, uint32_t at)
+{
+    return &f->found->all.at[at];
+}
+
+static const struct traffic *use_of(const struct finder *f, const struct family *family, size_t u)
+{
+    return &f->traffics.all.at[family->uses.at[u]];
+}
+
+/* Whether the groups of a family have a rank in common. */
+static bool has_overlap(const struct finder *f, const struct family *family)
+{
+    struct map seen = {0};
+    bool found = false;
+    for (size_t u = 0; u < family->uses.n; u++) {
+        uint32_t set = use_of(f, family, u)->set;
+        const int32_t *ranks = member_sets_ranks(&f->join->sets, set);
+        for (uint32_t i = 0; i < member_sets_size(&f->join->sets, set); i++) {
+            uint64_t before = set;
+            found |= map_get(&seen, map_key((uint64_t)ranks[i]), &before) && before != set;
+            map_set(&seen, map_key((uint64_t)ranks[i]), set);
+        }
+    }
+    map_fini(&seen);
+    return found;
+}
+
+/* Whether every group of a family lies in one of a dimension. */
+static bool is_within(const struct finder *f, const struct family *family,
+                      const struct found_dimension *dimension)
+{
+    if (dimension->box.n == 0)
+        return false;
+    if (family->box.n > 0)
+        return grid_box_within(&family->box, &dimension->box);
+    for (size_t u = 0; u < family->uses.n; u++) {
+        uint32_t set = use_of(f, family, u)->set;
+        const int32_t *ranks = member_sets_ranks(&f->join->sets, set);
+        for (uint32_t i = 1; i < member_sets_size(&f->join->sets, set); i++)
+            if (grid_first_of(&dimension->box, ranks[i]) !=
+                grid_first_of(&dimension->box, ranks[0]))
+                return false;
+    }
+    return true;
+}
+
+static bool keeps_parameters(int does)
+{
+    return does == DPRO_REPLICATES || does == DPRO_SHARDS;
+}
+
+static void set_box(struct found_dimension *dimension, const struct grid_box *box)
+{
+    dimension->box = *box;
+    dimension->size = grid_box_size(box);
+}
+
+static void add_dimension(struct finder *f, struct family *family, const struct grid_box *box)
+{
+    family->dimension = (uint32_t)f->found->all.n;
+    array_add(&f->found->all, .does = family->does, .box = *box, .size = family->size,
+              .n_per_rank = family->n / MAX(family->n_ranks, 1),
+              .bytes_per_rank = bytes_per_rank(family));
+    if (box->n > 0)
+        dimension_at(f, family->dimension)->size = grid_box_size(box);
+}
+
+static void contradict(struct finder *f, int a, int b)
+{
+    f->is_grid = false;
+    if (f->contradiction[0])
+        return;
+    f->contradiction[0] = dpro_parallelism_name((enum dpro_parallelism)a);
+    f->contradiction[1] = dpro_parallelism_name((enum dpro_parallelism)b);
+}
+
+/* A family whose groups share ranks with those of a dimension. Returns whether the family is done
+ * with. *box: what of it is left. */
+static bool meet(struct finder *f, struct family *family, uint32_t other, struct grid_box *box)
+{
+    struct found_dimension *dimension = dimension_at(f, other);
+    bool is_inner = is_within(f, family, dimension);
+    if (is_inner && (family->does == dimension->does || !keeps_parameters(dimension->does) ||
+                     keeps_parameters(family->does) || family->box.n == 0)) {
+        family->dimension = other;
+        return true;
+    }
+    if (is_inner) { /* gradients are summed over this dimension, too: what is left replicates */
+        struct grid_box rest = grid_box_without(&dimension->box, &family->box);
+        if (rest.n > 0)
+            set_box(dimension, &rest);
+        else
+            dimension->size = 0; /* nothing is */
+        return false;
+    }
+    if (box->n > 0 && grid_box_within(&dimension->box, box)) {
+        if (!keeps_parameters(family->does) || dimension->does != DPRO_CONTEXT)
+            return true; /* across dimensions */
+        *box = grid_box_without(box, &dimension->box);
+        return box->n == 0;
+    }
+    contradict(f, family->does, dimension->does);
+    return false;
+}
+
+/* Whether a group has two ranks that are in one group of a dimension. */
+static bool shares_two(const struct finder *f, uint32_t set, uint32_t other)
+{
+    const int32_t *ranks = member_sets_ranks(&f->join->sets, set);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < member_sets_size(&f->join->sets, set); i++)
+        n += member_sets_holds(&f->join->sets, other, ranks[i]);
+    return n > 1;
+}
+
+static bool meets(const struct finder *f, const struct family *family, const struct grid_box *box,
+                  uint32_t dimension)
+{
+    const struct grid_box *other = &f->found->all.at[dimension].box;
+    if (box->n > 0 && other->n > 0)
+        return grid_box_overlap(box, other);
+    EACH (const struct family, owner, f->families)
+        for (size_t i = 0; i < owner->uses.n && owner->dimension == dimension; i++)
+            for (size_t u = 0; u < family->uses.n; u++)
+                if (shares_two(f, use_of(f, family, u)->set, use_of(f, owner, i)->set))
+                    return true;
+    return false;
+}
+
+static void place_family(struct finder *f, struct family *family)
+{
+    struct grid_box box = family->box;
+    if (has_overlap(f, family))
+        contradict(f, family->does, family->does);
+    for (uint32_t d = 0; d < f->found->all.n; d++) {
+        const struct found_dimension *other = dimension_at(f, d);
+        bool routed = (family->does == DPRO_EXPERTS) != (other->does == DPRO_EXPERTS);
+        if (other->size > 0 && !routed && meets(f, family, &box, d) && meet(f, family, d, &box))
+            return;
+    }
+    add_dimension(f, family, &box);
+}
+
+/* What replicates nothing any more belongs to the dimension that took its place. */
+static void drop_empty(struct finder *f)
+{
+    uint32_t n = 0;
+    uint32_t *places = mem_alloc((f->found->all.n + 1) * sizeof *places);
+    for (uint32_t d = 0; d < f->found->all.n; d++) {
+        places[d] = dimension_at(f, d)->size > 0 ? n : NO_ID;
+        if (places[d] != NO_ID)
+            *dimension_at(f, n++) = *dimension_at(f, d);
+    }
+    f->found->all.n = n;
+    EACH (struct family, family, f->families)
+        if (family->dimension != NO_ID)
+            family->dimension = places[family->dimension];
+    mem_free(places);
+}
+
+/* ---- the grid ---- */
+
+static void check_grid(struct finder *f)
+{
+    struct grid_box boxes[2 * DPRO_N_PARALLELISMS];
+    uint32_t n = 0;
+    EACH (struct found_dimension, dimension, f->found->all) {
+        f->is_grid &= dimension->box.n > 0;
+        if (dimension->does == DPRO_EXPERTS)
+            EACH (const struct found_dimension, other, f->found->all)
+                dimension->lies_over |=
+                    other->does != DPRO_EXPERTS && (dimension->box.n == 0 || other->box.n == 0 ||
+                                                    grid_box_overlap(&dimension->box, &other->box));
+        if (!dimension->lies_over && n < sizeof boxes / sizeof *boxes)
+            boxes[n++] = dimension->box;
+    }
+    f->is_grid = f->is_grid && grid_fits(boxes, n, f->join->world_size);
+}
+
+static void add_box_group(struct found_dimension *dimension, int32_t first)
+{
+    for (size_t at = 0; at < dimension->groups.n; at += dimension->size)
+        if (dimension->groups.at[at] == first)
+            return;
+    for (uint32_t i = 0; i < dimension->size; i++)
+        array_push(&dimension->groups, grid_rank_of(&dimension->box, first, i));
+}
+
+/* Of a grid all groups, else those of the ranks in the trace. */
+static void fill_groups(struct finder *f)
+{
+    for (uint32_t d = 0; d < f->found->all.n; d++) {
+        struct found_dimension *dimension = dimension_at(f, d);
+        if (f->is_grid) {
+            for (int32_t rank = 0; rank < f->join->world_size; rank++)
+                if (grid_first_of(&dimension->box, rank) == rank)
+                    for (uint32_t i = 0; i < dimension->size; i++)
+                        array_push(&dimension->groups, grid_rank_of(&dimension->box, rank, i));
+            continue;
+        }
+        EACH (const struct family, family, f->families)
+            for (size_t u = 0; u < family->uses.n && family->dimension == d; u++) {
+                uint32_t set = use_of(f, family, u)->set;
+                const int32_t *ranks = member_sets_ranks(&f->join->sets, set);
+                uint32_t n = member_sets_size(&f->join->sets, set);
+                if (dimension->box.n > 0)
+                    for (uint32_t i = 0; i < n; i++)
+                        add_box_group(dimension, grid_first_of(&dimension->box, ranks[i]));
+                else if (n == dimension->size)
+                    array_append(&dimension->groups, ranks, n);
+            }
+    }
+}
+
+/* ---- words ---- */
+
+__attribute__((format(printf, 3, 4))) static void add_words(char *text, size_t size,
+                                                            const char *format, ...)
+{
+    size_t n = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + n, size - n, format, args);
+    va_end(args);
+}
+
+#define WORDS(dimension, ...)                                                                      \
+    add_words((dimension)->evidence, sizeof(dimension)->evidence, __VA_ARGS__)
+
+static void say_groups(const struct finder *f, struct found_dimension *d, uint32_t n_seen)
+{
+    uint32_t n = d->size > 0 ? (uint32_t)d->groups.n / d->size : 0;
+    if (n_seen < n)
+        WORDS(d, "%u of %u groups", n_seen, n);
+    else
+        WORDS(d, "%u group%s", n, n == 1 ? "" : "s");
+    if ((int)d->size == f->join->world_size)
+        WORDS(d, " of all %u ranks", d->size);
+    else if (d->box.n == 1 && d->box.at[0].from == 1)
+        WORDS(d, " of %u neighbouring ranks", d->size);
+    else if (d->box.n == 1)
+        WORDS(d, " of %u ranks, %d apart", d->size, d->box.at[0].from);
+    else
+        WORDS(d, " of %u ranks", d->size);
+}
+
+/* "24 all-reduces in forward and backward" */
+static void say_carried(const struct finder *f, struct found_dimension *d,
+                        const struct family *family)
+{
+    static const char *const what[N_CARRIED][2] = {{"all-reduce", "all-reduces"},
+                                                   {"all-gather", "all-gathers"},
+                                                   {"reduce-scatter", "reduce-scatters"},
+                                                   {"all-to-all", "all-to-alls"},
+                                                   {"send or receive", "sends and receives"},
+                                                   {"push and pull", "pushes and pulls"},
+                                                   {"other collective", "other collectives"}};
+    bool first = true;
+    for (int c = 0; c < N_CARRIED; c++) {
+        uint64_t n[N_CARRIED_IN] = {0}, all = 0;
+        for (size_t u = 0; u < family->uses.n; u++)
+            for (int in = 0; in < N_CARRIED_IN; in++)
+                if (is_of(use_of(f, family, u), family->does, (enum carried)c))
+                    n[in] += use_of(f, family, u)->n[c][in];
+        for (int in = 0; in < N_CARRIED_IN; in++)
+            all += n[in];
+        uint64_t each = (all + family->n_ranks / 2) / MAX(family->n_ranks, 1);
+        if (all == 0)
+            continue;
+        WORDS(d, "%s%llu %s", first ? ": a rank's " : ", ", (unsigned long long)MAX(each, 1),
+              what[c][each > 1]);
+        first = false;
+        if (n[CARRIED_ELSEWHERE] == 0)
+            WORDS(d, " in %s",
+                  n[0] == 0   ? "backward"
+                  : n[1] == 0 ? "forward"
+                              : "forward and backward");
+    }
+    if (!first && family->bytes > 0)
+        WORDS(d, ", %.3g MB", (double)bytes_per_rank(family) / 1e6);
+}
+
+static void say_name(const struct finder *f, struct found_dimension *d, const struct family *family)
+{
+    for (size_t u = 0; u < family->uses.n; u++) {
+        const struct traffic *traffic = use_of(f, family, u);
+        if (traffic->name) {
+            bool agrees = traffic->named == family->does ||
+                          (keeps_parameters(traffic->named) && keeps_parameters(family->does));
+            WORDS(d, agrees ? "; named %.60s" : "; though named %.60s", traffic->name);
+            return;
+        }
+    }
+}
+
+static void say_evidence(struct finder *f)
+{
+    for (uint32_t d = 0; d < f->found->all.n; d++) {
+        struct found_dimension *dimension = dimension_at(f, d);
+        EACH (const struct family, family, f->families) {
+            if (family->dimension != d || family->does != dimension->does)
+                continue;
+            say_groups(f, dimension,
+                       family->size == dimension->size ? (uint32_t)family->uses.n : UINT32_MAX);
+            say_carried(f, dimension, family);
+            say_name(f, dimension, family);
+            break;
+        }
+    }
+}
+
+static void say_note(struct finder *f)
+{
+    struct dimensions *found = f->found;
+    uint64_t product = 1;
+    uint32_t world = (uint32_t)MAX(f->join->world_size, 0);
+    if (world < 2)
+        return;
+    EACH (const struct found_dimension, dimension, found->all)
+        product *= dimension->lies_over || dimension->box.n == 0 ? 1 : dimension->size;
+    if (found->all.n == 0 && f->traffics.n_unknown > 0)
+        snprintf(found->note, sizeof found->note,
+                 "the trace does not say which ranks take part in its collectives, so how the job "
+                 "is parallel is not known; times of collectives are");
+    else if (f->contradiction[0] && f->contradiction[0] == f->contradiction[1])
+        snprintf(found->note, sizeof found->note,
+                 "groups of %s overlap: the ranks form no grid; groups and times are those of the "
+                 "trace, other numbers of ranks can't be asked for",
+                 f->contradiction[0]);
+    else if (f->contradiction[0])
+        snprintf(found->note, sizeof found->note,
+                 "groups of %s and %s cross each other: the ranks form no grid; groups and times "
+                 "are those of the trace, other numbers of ranks can't be asked for",
+                 f->contradiction[0], f->contradiction[1]);
+    else if (found->all.n > 0 && !f->is_grid)
+        snprintf(found->note, sizeof found->note,
+                 "the groups form no grid of %u ranks; groups and times are those of the trace, "
+                 "other numbers of ranks can't be asked for",
+                 world);
+    else if (found->all.n > 0 && product < world)
+        snprintf(found->note, sizeof found->note,
+                 "the dimensions make up %llu of %u ranks: nothing in the trace says what the "
+                 "factor %llu between them is",
+                 (unsigned long long)product, world, (unsigned long long)(world / product));
+    else if (found->all.n > 0 && f->traffics.n_unknown > 0)
+        snprintf(found->note, sizeof found->note,
+                 "the group of %u collectives is not known: they are in no dimension",
+                 f->traffics.n_unknown);
+}
+
+/* ---- all ---- */
+
+ORDER(by_parallelism, struct found_dimension, ASCENDING(does) ?: DESCENDING(size));
+
+static void sort_dimensions(struct finder *f)
+{
+    uint32_t n = (uint32_t)f->found->all.n;
+    uint32_t *places = mem_alloc((n + (size_t)1) * sizeof *places);
+    for (uint32_t d = 0; d < n; d++) {
+        places[d] = 0;
+        for (uint32_t other = 0; other < n; other++) {
+            int order = by_parallelism(dimension_at(f, other), dimension_at(f, d));
+            places[d] += order < 0 || (order == 0 && other < d);
+        }
+    }
+    EACH (struct family, family, f->families)
+        if (family->dimension != NO_ID)
+            family->dimension = places[family->dimension];
+    struct found_dimension *before = mem_alloc((n + (size_t)1) * sizeof *before);
+    if (n > 0)
+        memcpy(before, f->found->all.at, n * sizeof *before);
+    for (uint32_t d = 0; d < n; d++)
+        *dimension_at(f, places[d]) = before[d];
+    mem_free(before);
+    mem_free(places);
+}
+
+/* Each collective's dimension, by its traffic and, of all-to-alls, by what routes. */
+static void assign(struct finder *f)
+{
+    size_t n = f->traffics.all.n;
+    uint32_t *main = mem_alloc((2 * n + 1) * sizeof *main), *routed = main + n;
+    memset(main, 0xFF, (2 * n + 1) * sizeof *main);
+    EACH (const struct family, family, f->families)
+        for (size_t u = 0; u < family->uses.n; u++) {
+            bool routes = family->does == DPRO_EXPERTS && use_of(f, family, u)->routes;
+            (routes ? routed : main)[family->uses.at[u]] = family->dimension;
+        }
+    EACH_OF (struct rank_build, rank, f->join->ranks, f->join->n_ranks)
+        EACH (struct local_collective, c, rank->collectives) {
+            uint32_t use = traffics_of(&f->traffics, rank, c);
+            c->dimension = NO_ID;
+            if (use == NO_ID)
+                continue;
+            bool routes =
+                f->traffics.all.at[use].routes && traffic_carried(rank, c) == CARRIED_EXCHANGED;
+            c->dimension = (routes ? routed : main)[use];
+        }
+    mem_free(main);
+}
+
+void dimensions_find(struct dimensions *dimensions, struct join *join)
+{
+    struct finder f = {.join = join, .found = dimensions, .is_grid = true};
+    traffics_find(&f.traffics, join);
+    find_families(&f);
+    EACH (struct family, family, f.families)
+        place_family(&f, family);
+    drop_empty(&f);
+    check_grid(&f);
+    sort_dimensions(&f);
+    fill_groups(&f);
+    say_evidence(&f);
+    say_note(&f);
+    assign(&f);
+    EACH (struct family, family, f.families)
+        array_fini(&family->uses);
+    array_fini(&f.families);
+    traffics_fini(&f.traffics);
+}
+
+void dimensions_fini(struct dimensions *dimensions)
+{
+    EACH (struct found_dimension, dimension, dimensions->all)
+        array_fini(&dimension->groups);
+    array_fini(&dimensions->all);
+}

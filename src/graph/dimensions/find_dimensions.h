@@ -1,0 +1,24 @@
+/* graph/dimensions/find_dimensions.h: the dimensions of parallelism of the job. */
+#pragma once
+
+#include "graph/dimensions/rank_grid.h"
+#include "graph/dimensions/traffic.h"
+
+struct found_dimension {
+    int does;            /* enum dpro_parallelism */
+    struct grid_box box; /* none: its groups are those of the sets only */
+    uint32_t size;
+    bool lies_over;
+    uint64_t n_per_rank, bytes_per_rank;
+    ARRAY(int32_t) groups; /* `size` ranks each */
+    char evidence[400];
+};
+
+struct dimensions {
+    ARRAY(struct found_dimension) all; /* by parallelism */
+    char note[400];
+};
+
+/* Finds them, and sets that of each rank's collectives. Needs collectives that are matched. */
+void dimensions_find(struct dimensions *dimensions, struct join *join);
+void dimensions_fini(struct dimensions *dimensions);

@@ -1,0 +1,378 @@
+/* Jobs of several dimensions of parallelism, written as PyTorch's profiler writes them: what is
+ * found, with which groups; and groups that fit no grid. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <dpro/dimensions.h>
+
+#include "graph/dimensions/rank_grid.h"
+#include "graph/dimensions/traffic.h"
+#include "trace_text.h"
+
+enum { STEP = 10000, N_STEPS = 3, FORWARD = 1, BACKWARD, AFTER };
+
+/* A collective, or a send and its receive. Its groups are boxes of `size` ranks, `stride` apart, or
+ * as `list` says. */
+struct comm {
+    const char *collective;
+    int when;
+    unsigned numel;
+    int stride, size;
+    const char *description;
+    const char *const *list; /* by rank; NULL entries: the rank takes no part */
+    int pass;                /* send to the next of the group (1), or to the one before (-1) */
+};
+
+static void add_kernel(struct trace_text *t, const char *collective, int thread, int64_t at,
+                       const char *args)
+{
+    static const char *const kernels[][2] = {
+        {"allreduce", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"},
+        {"_allgather_base", "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"},
+        {"_reduce_scatter_base",
+         "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"},
+        {"all_to_allv", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"},
+        {"send", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"},
+        {"recv", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"}};
+    for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)
+        if (strcmp(collective, kernels[k][0]) == 0)
+            trace_text_kernel(t, kernels[k][1], thread, at, 4, 20, at + 5, 10, args);
+}
+
+static void add_comm(struct trace_text *t, int rank, const struct comm *c, int thread, int64_t at)
+{
+    char ranks[200] = "", args[600], peer[40] = "";
+    int place = c->size > 0 ? rank / c->stride % c->size : 0, first = rank - place * c->stride;
+    for (int i = 0; i < c->size; i++)
+        snprintf(ranks + strlen(ranks), sizeof ranks - strlen(ranks), "%s%d", i ? ", " : "[",
+                 first + i * c->stride);
+    snprintf(ranks + strlen(ranks), sizeof ranks - strlen(ranks), "]");
+    if (c->list) {
+        if (!c->list[rank])
+            return;
+        snprintf(ranks, sizeof ranks, "%s", c->list[rank]);
+    }
+    for (int end = 0; end < (c->pass ? 2 : 1); end++) {
+        int to = place + (end ? -c->pass : c->pass);
+        const char *what = !c->pass ? c->collective : end ? "recv" : "send";
+        if (c->pass && (to < 0 || to >= c->size))
+            continue;
+        if (c->pass)
+            snprintf(peer, sizeof peer, ",\"%s Rank\":%d", end ? "Src" : "Dst",
+                     first + to * c->stride);
+        snprintf(args, sizeof args,
+                 "\"Collective name\":\"%s\",\"In msg nelems\":%u,\"Out msg nelems\":%u,"
+                 "\"Group size\":%d,\"dtype\":\"Float\",\"Process Group Name\":\"%s %s\","
+                 "\"Process Group Description\":\"%s\",\"Process Group Ranks\":\"%s\"%s",
+                 what, c->numel, c->numel, c->list ? 0 : c->size,
+                 c->description ? c->description : "", ranks, c->description ? c->description : "",
+                 ranks, peer);
+        add_kernel(t, what, thread, at + 40 * end, args);
+    }
+}
+
+static void add_rank(int rank, int world, const struct comm *comms, size_t n)
+{
+    struct trace_text *t = trace_text_begin(rank, world);
+    for (int s = 0; s < N_STEPS; s++) {
+        int64_t at = (int64_t)STEP * s;
+        trace_text_step(t, s, at, STEP);
+        trace_text_kernel(t, "gemm", 1, at + 10, 4, 7, at + 20, 100, "");
+        for (size_t c = 0; c < n; c++)
+            if (comms[c].when == FORWARD)
+                add_comm(t, rank, &comms[c], 1, at + 200 + 100 * (int64_t)c);
+        trace_text_cpu(t, "cpu_op", "autograd::engine::evaluate_function: MmBackward0", 2,
+                       at + 3000, 3000, "\"Fwd thread id\":1,\"Sequence number\":5");
+        trace_text_kernel(t, "gemm_backward", 2, at + 3010, 4, 7, at + 3020, 100, "");
+        for (size_t c = 0; c < n; c++)
+            if (comms[c].when == BACKWARD)
+                add_comm(t, rank, &comms[c], 2, at + 3200 + 100 * (int64_t)c);
+        trace_text_cpu(t, "user_annotation", "Optimizer.step#SGD.step", 1, at + 7000, 2000, "");
+        for (size_t c = 0; c < n; c++)
+            if (comms[c].when == AFTER)
+                add_comm(t, rank, &comms[c], 1, at + 7100 + 100 * (int64_t)c);
+        trace_text_kernel(t, "update", 1, at + 8800, 4, 7, at + 8900, 100, "");
+    }
+}
+
+static struct dpro_graph *job_of(int first, int last, int world, const struct comm *comms, size_t n)
+{
+    for (int rank = first; rank <= last; rank++)
+        add_rank(rank, world, comms, n);
+    return trace_text_graph();
+}
+#define JOB(world, comms) job_of(0, (world)-1, world, comms, sizeof(comms) / sizeof *(comms))
+
+/* "dp 2 [0 2][1 3]; tp 2 [0 1][2 3]", and an asterisk behind what lies over others. */
+static const char *describe(const struct dpro_graph *g)
+{
+    static char text[2000];
+    text[0] = '\0';
+#define ADD(...) snprintf(text + strlen(text), sizeof text - strlen(text), __VA_ARGS__)
+    for (uint32_t i = 0; i < dpro_graph_n_dimensions(g); i++) {
+        struct dpro_dimension d = dpro_graph_dimension(g, i);
+        ADD("%s%s%s %u ", i ? "; " : "", d.name, d.lies_over ? "*" : "", d.size);
+        for (uint32_t k = 0; k < d.n_groups; k++)
+            for (uint32_t r = 0; r < d.size; r++)
+                ADD("%s%d%s", r ? " " : "[", dpro_graph_dimension_group(g, i, k)[r],
+                    r + 1 == d.size ? "]" : "");
+    }
+#undef ADD
+    return text;
+}
+
+static void check(struct dpro_graph *g, const char *expected)
+{
+    assert_string_equal(describe(g), expected);
+    assert_string_equal(dpro_graph_dimensions_note(g), "");
+    dpro_graph_destroy(g);
+}
+
+static int has_evidence(const struct dpro_graph *g, uint32_t dimension, const char *words)
+{
+    return strstr(dpro_graph_dimension(g, dimension).evidence, words) != NULL;
+}
+
+/* ---- tests ---- */
+
+static const struct comm megatron[] = {
+    {"allreduce", FORWARD, 4096, 1, 2, "TENSOR_MODEL_PARALLEL_GROUP", NULL, 0},
+    {"allreduce", FORWARD, 4096, 1, 2, "TENSOR_MODEL_PARALLEL_GROUP", NULL, 0},
+    {"send", FORWARD, 2048, 4, 2, "PIPELINE_MODEL_PARALLEL_GROUP", NULL, 1},
+    {"allreduce", BACKWARD, 4096, 1, 2, "TENSOR_MODEL_PARALLEL_GROUP", NULL, 0},
+    {"allreduce", BACKWARD, 4096, 1, 2, "TENSOR_MODEL_PARALLEL_GROUP", NULL, 0},
+    {"send", BACKWARD, 2048, 4, 2, "PIPELINE_MODEL_PARALLEL_GROUP", NULL, -1},
+    {"allreduce", BACKWARD, 100000, 2, 2, "DATA_PARALLEL_GROUP_WITH_CP", NULL, 0},
+    {"allreduce", AFTER, 1, 1, 8, "default_pg", NULL, 0}, /* the norm of all gradients */
+};
+
+static void test_three_dimensions_are_told_apart(void **state)
+{
+    struct dpro_graph *g = JOB(8, megatron);
+    assert_string_equal(describe(g), "dp 2 [0 2][1 3][4 6][5 7]; tp 2 [0 1][2 3][4 5][6 7]; "
+                                     "pp 2 [0 4][1 5][2 6][3 7]");
+    assert_string_equal(dpro_graph_dimensions_note(g), "");
+    assert_true(has_evidence(g, 1,
+                             "4 groups of 2 neighbouring ranks: a rank's 4 all-reduces in "
+                             "forward and backward"));
+    assert_true(has_evidence(g, 1, "named TENSOR_MODEL_PARALLEL_GROUP"));
+    assert_true(has_evidence(g, 2, "ranks, 4 apart: a rank's 2 sends and receives in forward and"));
+    uint32_t n_in[4] = {0};
+    for (uint32_t c = 0; c < dpro_graph_n_collectives(g); c++) {
+        uint32_t d = dpro_graph_collective_dimension(g, c);
+        n_in[d == DPRO_NO_DIMENSION ? 3 : d]++;
+    }
+    assert_int_equal(n_in[0], 4); /* a group each */
+    assert_int_equal(n_in[1], 4 * 4);
+    assert_int_equal(n_in[2], 2 * 4);
+    assert_int_equal(n_in[3], 1); /* of all ranks: in no single dimension */
+    for (dpro_op_id op = 0; op < dpro_graph_n_ops(g); op++)
+        if (strstr(dpro_graph_op(g, op).name, "gemm"))
+            assert_int_equal(dpro_graph_op_dimension(g, op), DPRO_NO_DIMENSION);
+    dpro_graph_destroy(g);
+}
+
+static void test_without_names_the_same_is_found(void **state)
+{
+    struct comm comms[sizeof megatron / sizeof *megatron];
+    memcpy(comms, megatron, sizeof comms);
+    for (size_t c = 0; c < sizeof comms / sizeof *comms; c++)
+        comms[c].description = NULL;
+    check(JOB(8, comms), "dp 2 [0 2][1 3][4 6][5 7]; tp 2 [0 1][2 3][4 5][6 7]; "
+                         "pp 2 [0 4][1 5][2 6][3 7]");
+}
+
+static void test_one_recorded_rank_tells_the_sizes(void **state)
+{
+    struct dpro_graph *g = job_of(5, 5, 8, megatron, sizeof megatron / sizeof *megatron);
+    check(g, "dp 2 [0 2][1 3][4 6][5 7]; tp 2 [0 1][2 3][4 5][6 7]; pp 2 [0 4][1 5][2 6][3 7]");
+}
+
+static void test_shards_are_gathered_in_both_passes_and_scattered_in_one(void **state)
+{
+    static const struct comm fsdp[] = {
+        {"_allgather_base", FORWARD, 1000, 1, 4, "default_pg", NULL, 0},
+        {"_allgather_base", BACKWARD, 1000, 1, 4, "default_pg", NULL, 0},
+        {"_reduce_scatter_base", BACKWARD, 4000, 1, 4, "default_pg", NULL, 0},
+        {"allreduce", FORWARD, 1, 1, 4, "default_pg", NULL, 0}, /* a metric */
+    };
+    check(JOB(4, fsdp), "fsdp 4 [0 1 2 3]");
+    static const struct comm hsdp[] = {
+        {"_allgather_base", FORWARD, 1000, 1, 4, "mesh_dp_shard", NULL, 0},
+        {"_reduce_scatter_base", BACKWARD, 4000, 1, 4, "mesh_dp_shard", NULL, 0},
+        {"allreduce", BACKWARD, 1000, 4, 2, "mesh_dp_replicate", NULL, 0},
+    };
+    check(JOB(8, hsdp), "dp 2 [0 4][1 5][2 6][3 7]; fsdp 4 [0 1 2 3][4 5 6 7]");
+}
+
+static void test_sequence_parallel_layers_scatter_in_forward_passes_too(void **state)
+{
+    static const struct comm comms[] = {
+        {"_allgather_base", FORWARD, 1000, 1, 2, NULL, NULL, 0},
+        {"_reduce_scatter_base", FORWARD, 2000, 1, 2, NULL, NULL, 0},
+        {"_allgather_base", BACKWARD, 1000, 1, 2, NULL, NULL, 0},
+        {"_reduce_scatter_base", BACKWARD, 2000, 1, 2, NULL, NULL, 0},
+        {"allreduce", BACKWARD, 64, 1, 2, NULL, NULL, 0}, /* of norms' gradients */
+        {"_allgather_base", FORWARD, 5000, 2, 2, NULL, NULL, 0},
+        {"_reduce_scatter_base", BACKWARD, 10000, 2, 2, NULL, NULL, 0},
+    };
+    check(JOB(4, comms), "fsdp 2 [0 2][1 3]; tp 2 [0 1][2 3]");
+}
+
+static void test_experts_lie_over_replicas(void **state)
+{
+    static const struct comm comms[] = {
+        {"all_to_allv", FORWARD, 3000, 1, 2, NULL, NULL, 0},
+        {"all_to_allv", BACKWARD, 3000, 1, 2, NULL, NULL, 0},
+        {"allreduce", BACKWARD, 100000, 1, 4, NULL, NULL, 0},
+        {"allreduce", BACKWARD, 50000, 2, 2, NULL, NULL, 0}, /* of the experts' gradients */
+    };
+    check(JOB(4, comms), "dp 4 [0 1 2 3]; ep* 2 [0 1][2 3]");
+}
+
+static void test_statistics_of_batches_do_not_make_replicas_tensor_parallel(void **state)
+{
+    static const struct comm comms[] = {
+        {"allreduce", FORWARD, 64, 1, 2, NULL, NULL, 0},
+        {"allreduce", BACKWARD, 64, 1, 2, NULL, NULL, 0},
+        {"allreduce", BACKWARD, 100000, 1, 2, NULL, NULL, 0},
+    };
+    check(JOB(2, comms), "dp 2 [0 1]");
+}
+
+static void test_gradients_summed_over_parts_of_a_sequence_leave_the_replicas(void **state)
+{
+    static const struct comm comms[] = {
+        {"_allgather_base", FORWARD, 500, 1, 2, "CONTEXT_PARALLEL_GROUP", NULL, 0},
+        {"_reduce_scatter_base", BACKWARD, 1000, 1, 2, "CONTEXT_PARALLEL_GROUP", NULL, 0},
+        {"allreduce", BACKWARD, 100000, 1, 8, "DATA_PARALLEL_GROUP_WITH_CP", NULL, 0},
+    };
+    check(JOB(8, comms), "dp 4 [0 2 4 6][1 3 5 7]; cp 2 [0 1][2 3][4 5][6 7]");
+}
+
+static void test_a_name_does_not_outweigh_what_is_carried(void **state)
+{
+    static const struct comm comms[] = {{"allreduce", BACKWARD, 1000, 1, 2, "mesh_tp", NULL, 0}};
+    struct dpro_graph *g = JOB(2, comms);
+    assert_true(has_evidence(g, 0, "though named mesh_tp"));
+    check(g, "dp 2 [0 1]");
+}
+
+static void test_overlapping_groups_form_no_grid(void **state)
+{
+    static const char *const left[] = {"[0, 1]", "[0, 1]", NULL, NULL};
+    static const char *const right[] = {NULL, "[1, 2]", "[1, 2]", NULL};
+    static const struct comm comms[] = {
+        {"allreduce", BACKWARD, 1000, 0, 0, NULL, left, 0},
+        {"allreduce", BACKWARD, 1000, 0, 0, NULL, right, 0},
+    };
+    struct dpro_graph *g = JOB(4, comms);
+    assert_non_null(strstr(dpro_graph_dimensions_note(g), "form no grid"));
+    dpro_graph_destroy(g);
+}
+
+static void test_groups_that_are_not_evenly_spaced_are_those_of_the_trace(void **state)
+{
+    static const char *const outer[] = {"[0, 3]", "[1, 2]", "[1, 2]", "[0, 3]"};
+    static const struct comm comms[] = {{"allreduce", BACKWARD, 1000, 0, 0, NULL, outer, 0}};
+    struct dpro_graph *g = JOB(4, comms);
+    assert_string_equal(describe(g), "dp 2 [0 3][1 2]");
+    assert_non_null(strstr(dpro_graph_dimensions_note(g), "form no grid of 4 ranks"));
+    dpro_graph_destroy(g);
+}
+
+static void test_hostile_lists_of_ranks_are_no_groups(void **state)
+{
+    static const char *const lists[] = {"[0, 99999999999]", "[0, 1, ..., 7]", "[1, 0", "ranks"};
+    static const struct comm comms[] = {{"allreduce", BACKWARD, 1000, 0, 0, "x", lists, 0}};
+    struct dpro_graph *g = JOB(4, comms);
+    assert_string_equal(describe(g), "");
+    assert_non_null(strstr(dpro_graph_dimensions_note(g), "does not say which ranks take part"));
+    dpro_graph_destroy(g);
+}
+
+static void test_what_is_left_of_the_ranks_is_said(void **state)
+{
+    static const struct comm comms[] = {
+        {"allreduce", FORWARD, 4096, 1, 2, NULL, NULL, 0},
+        {"allreduce", BACKWARD, 4096, 1, 2, NULL, NULL, 0},
+    };
+    struct dpro_graph *g = JOB(6, comms);
+    assert_string_equal(describe(g), "tp 2 [0 1][2 3][4 5]");
+    assert_non_null(strstr(dpro_graph_dimensions_note(g), "2 of 6 ranks"));
+    dpro_graph_destroy(g);
+}
+
+static void test_names_say_one_thing_or_nothing(void **state)
+{
+    static const struct {
+        const char *name;
+        int says;
+    } cases[] = {{"mesh_tp", DPRO_TENSORS},
+                 {"TENSOR_MODEL_PARALLEL_GROUP", DPRO_TENSORS},
+                 {"DATA_PARALLEL_GROUP", DPRO_REPLICATES},
+                 {"mesh_dp_shard", DPRO_SHARDS},
+                 {"mesh_dp_replicate", DPRO_REPLICATES},
+                 {"EXPERT_MODEL_PARALLEL_GROUP", DPRO_EXPERTS},
+                 {"PIPELINE_MODEL_PARALLEL_GROUP", DPRO_STAGES},
+                 {"EXPERT_DATA_PARALLEL_GROUP", NO_PARALLELISM},
+                 {"DATA_PARALLEL_GROUP_WITH_CP", NO_PARALLELISM},
+                 {"MODEL_PARALLEL_GROUP", NO_PARALLELISM},
+                 {"default_pg", NO_PARALLELISM},
+                 {"undefined", NO_PARALLELISM},
+                 {"https", NO_PARALLELISM},
+                 {"", NO_PARALLELISM}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(traffic_named(cases[i].name), cases[i].says);
+}
+
+static void test_boxes_of_ranks(void **state)
+{
+    struct grid_box box = grid_box_of((const int32_t[]){8, 9, 12, 13}, 4);
+    assert_int_equal(box.n, 2);
+    assert_int_equal(grid_box_size(&box), 4);
+    assert_int_equal(grid_first_of(&box, 13), 8);
+    assert_int_equal(grid_rank_of(&box, 8, 3), 13);
+    assert_int_equal(grid_box_of((const int32_t[]){0, 1, 2, 3}, 4).n, 1);
+    assert_int_equal(grid_box_of((const int32_t[]){0, 1, 3}, 3).n, 0);
+    assert_int_equal(grid_box_of((const int32_t[]){1, 2}, 2).n, 0); /* across an edge */
+    assert_int_equal(grid_box_of((const int32_t[]){0, 3, 5, 8}, 4).n, 0);
+    assert_int_equal(grid_box_of((const int32_t[]){0, 1, 2, 4, 5, 6}, 6).n, 0);
+    assert_int_equal(grid_box_of((const int32_t[]){0, INT32_MAX}, 2).n, 0);
+    struct grid_box inner = grid_box_of((const int32_t[]){0, 2}, 2);
+    struct grid_box outer = grid_box_of((const int32_t[]){0, 1, 2, 3, 4, 5, 6, 7}, 8);
+    assert_true(grid_box_within(&inner, &outer));
+    struct grid_box rest = grid_box_without(&outer, &inner);
+    assert_int_equal(grid_box_size(&rest), 4);
+    assert_true(grid_fits((const struct grid_box[]){inner, rest}, 2, 16));
+    assert_false(grid_fits((const struct grid_box[]){inner, rest}, 2, 12));
+    assert_false(grid_fits((const struct grid_box[]){inner, outer}, 2, 8));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_three_dimensions_are_told_apart),
+        cmocka_unit_test(test_without_names_the_same_is_found),
+        cmocka_unit_test(test_one_recorded_rank_tells_the_sizes),
+        cmocka_unit_test(test_shards_are_gathered_in_both_passes_and_scattered_in_one),
+        cmocka_unit_test(test_sequence_parallel_layers_scatter_in_forward_passes_too),
+        cmocka_unit_test(test_experts_lie_over_replicas),
+        cmocka_unit_test(test_statistics_of_batches_do_not_make_replicas_tensor_parallel),
+        cmocka_unit_test(test_gradients_summed_over_parts_of_a_sequence_leave_the_replicas),
+        cmocka_unit_test(test_a_name_does_not_outweigh_what_is_carried),
+        cmocka_unit_test(test_overlapping_groups_form_no_grid),
+        cmocka_unit_test(test_groups_that_are_not_evenly_spaced_are_those_of_the_trace),
+        cmocka_unit_test(test_hostile_lists_of_ranks_are_no_groups),
+        cmocka_unit_test(test_what_is_left_of_the_ranks_is_said),
+        cmocka_unit_test(test_names_say_one_thing_or_nothing),
+        cmocka_unit_test(test_boxes_of_ranks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

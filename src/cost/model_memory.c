@@ -1,6 +1,7 @@
 /* cost/model_memory.c: makes the model's memory of each rank from the graph's. */
 #include "cost/model_memory.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/map.h"
@@ -252,6 +253,8 @@ static void add_program_calls(const struct learning *l, uint32_t rank, uint32_t 
     struct model_program *program = &l->model->programs[l->model->ranks[rank].program];
     program->n_calls = m->n_calls;
     program->calls = arena_array(l->arena, m->n_calls, sizeof *program->calls);
+    /* a call takes a GPU as long as the launches of its ops take, where it waits for those */
+    double scale = from->gpu ? work_of_time(l->g, told, program) : 1;
     for (uint32_t c = 0; c < m->n_calls; c++) {
         uint32_t op = from->calls[c].first_backward_op;
         struct model_call *call = &program->calls[c];
@@ -260,7 +263,7 @@ static void add_program_calls(const struct learning *l, uint32_t rank, uint32_t 
         call->module = m->calls[c].module;
         call->parent = m->calls[c].parent;
         if (m->calls[c].again != MODEL_NONE)
-            call->recompute_ns = recompute_ns(from, m, c);
+            call->recompute_ns = llround(scale * (double)recompute_ns(from, m, c));
     }
 }
 

@@ -9,7 +9,7 @@ EXAMPLES := example-tensorflow example-tensorflow-ps example-tensorflow-collecti
 export PYTHON
 
 .DEFAULT_GOAL := build
-.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live accuracy-blind accuracy-memory accuracy-computation lint install clean help
+.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live accuracy-blind accuracy-memory accuracy-computation accuracy-parallel lint install clean help
 
 build: ## build the command (build/dpro) and the library
 	@tools/install.sh --check build
@@ -118,6 +118,12 @@ accuracy-computation: ## what-ifs of modules compiled, in 16 bits, of other batc
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/measure_computation.py --build $(BUILD)
+
+accuracy-parallel: ## replays and what-ifs of sharded, tensor, pipeline and expert parallel jobs, against the same jobs; 3 minutes a job, wants a quiet machine and root
+	@tools/install.sh build
+	@tools/venv.sh
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/measure_parallel.py --build $(BUILD)
 
 lint: ## formatting, headers, includes and calls, names, words, man pages, Python files
 	@tools/lint.sh $(BUILD)

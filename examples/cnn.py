@@ -67,7 +67,7 @@ def main():
         images, labels = batch
         return nn.functional.cross_entropy(model(images), labels)
 
-    job.train(model, sample, loss_of, lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9))
+    job.train_model(model, sample, loss_of, lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,15 @@ from job import Job
 
 
 def main():
-    args = gpt_arguments("a small GPT, fully sharded").parse_args()
+    parser = gpt_arguments("a small GPT, fully sharded")
+    parser.add_argument("--no-reshard", action="store_true", help="keep a block's parameters from its forward to its backward pass")
+    args = parser.parse_args()
     job = Job(args)
     job.start_process_group()
     mesh = init_device_mesh(job.device.type, (job.world_size,))
     model = make_model(args).to(job.device)
     for block in model.blocks:
-        fully_shard(block, mesh=mesh)
+        fully_shard(block, mesh=mesh, reshard_after_forward=not args.no_reshard)
     fully_shard(model, mesh=mesh)
     train(job, model)
 

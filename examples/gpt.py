@@ -12,7 +12,7 @@ class Block(nn.Module):
 
     def __init__(self, width, heads):
         super().__init__()
-        self.heads = heads
+        self.head_width = width // heads
         self.norm1 = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
@@ -20,11 +20,11 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x):
-        batch, length, width = x.shape
-        parts = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        # head by head, so that a rank may have the first heads and another one the rest (tensor_parallel.py)
+        parts = self.qkv(self.norm1(x)).unflatten(-1, (-1, 3, self.head_width))
+        q, k, v = parts.permute(3, 0, 2, 1, 4)
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        x = x + self.out(y.transpose(1, 2).flatten(2))
         return x + self.mlp(self.norm2(x))
 
 
@@ -57,18 +57,29 @@ def make_model(args):
     return GPT(args.vocabulary, args.context, args.layers, args.width, args.width // 64)
 
 
-def train(job, model):
-    args = job.args
-
+def text_of(args):
+    """sample(generator) of Job.train: a text, and the same one token later."""
     def sample(generator):
         text = torch.randint(args.vocabulary, (args.context + 1,), generator=generator)
         return text[:-1], text[1:]
 
+    return sample
+
+
+def loss_of_tokens(predictions, targets):
+    return nn.functional.cross_entropy(predictions.flatten(0, 1), targets.flatten())
+
+
+def make_optimizer(parameters):
+    return torch.optim.AdamW(parameters, lr=3e-4)
+
+
+def train(job, model):
     def loss_of(model, batch):
         tokens, targets = batch
-        return nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        return loss_of_tokens(model(tokens), targets)
 
-    job.train(model, sample, loss_of, lambda parameters: torch.optim.AdamW(parameters, lr=3e-4))
+    job.train_model(model, text_of(job.args), loss_of, make_optimizer)
 
 
 def main():

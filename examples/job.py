@@ -1,4 +1,4 @@
-"""What the three examples share: arguments, the process group, the synthetic data, and the loop that trains and prints
+"""What the examples share: arguments, the process group, the synthetic data, and the loop that trains and prints
 how long a step took. Plain PyTorch; nothing here knows of dpro."""
 import argparse
 import os
@@ -22,11 +22,13 @@ def arguments(description, batch_size):
 
 
 class Job:
-    """This process among the others: as torchrun says, else alone."""
+    """This process among the others: as torchrun says, else alone. Ranks of one `data_rank` train on the same samples;
+    `prints` on the rank that knows the loss."""
 
     def __init__(self, args):
         self.args = args
-        self.rank = int(os.environ.get("RANK", 0))
+        self.rank = self.data_rank = int(os.environ.get("RANK", 0))
+        self.prints = self.rank == 0
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))
         local_rank = int(os.environ.get("LOCAL_RANK", 0))
         self.device = torch.device(args.device)
@@ -43,27 +45,27 @@ class Job:
         else:
             dist.init_process_group(self.backend, store=dist.HashStore(), rank=0, world_size=1)
 
-    def train(self, model, sample, loss_of, make_optimizer):
-        """Trains on what sample(generator) gives, one sample a call; loss_of(model, batch) is minimised."""
+    def train(self, parameters, sample, learn, make_optimizer):
+        """Trains on what sample(generator) gives, one sample a call; learn(batch) leaves gradients and returns the loss, or
+        None on a rank that does not know it."""
         args = self.args
-        loader = torch.utils.data.DataLoader(Synthetic(sample, args.steps * args.batch_size, args.seed, self.rank),
+        loader = torch.utils.data.DataLoader(Synthetic(sample, args.steps * args.batch_size, args.seed, self.data_rank),
                                              batch_size=args.batch_size, num_workers=args.workers)
-        optimizer = make_optimizer(model.parameters())
+        optimizer = make_optimizer(parameters)
         times_ms = []
         begin = time.perf_counter()
         for step, batch in enumerate(loader, 1):
             batch = [part.to(self.device) for part in batch]
             optimizer.zero_grad()
-            loss = loss_of(model, batch)
-            loss.backward()
+            loss = learn(batch)
             optimizer.step()
-            value = loss.item()  # waits for the device
+            value = None if loss is None else loss.item()  # waits for the device
             end = time.perf_counter()
             times_ms.append(1e3 * (end - begin))
             begin = end
-            if self.rank == 0 and (step % 10 == 0 or step == args.steps):
+            if self.prints and (step % 10 == 0 or step == args.steps):
                 print(f"step {step:4}  loss {value:.6f}  {statistics.median(times_ms[-10:]):8.1f} ms", flush=True)
-        if self.rank == 0 and times_ms:
+        if self.prints and times_ms:
             steady = times_ms[len(times_ms) // 4:]
             print(f"median step time {statistics.median(steady):.1f} ms over the last {len(steady)} steps, "
                   f"{self.world_size} ranks, {self.device.type}, final loss {value!r}", flush=True)
@@ -72,6 +74,15 @@ class Job:
             dist.barrier()
             time.sleep(0.3)
             dist.destroy_process_group()
+
+    def train_model(self, model, sample, loss_of, make_optimizer):
+        """train(), where loss_of(model, batch) is minimised."""
+        def learn(batch):
+            loss = loss_of(model, batch)
+            loss.backward()
+            return loss
+
+        self.train(model.parameters(), sample, learn, make_optimizer)
 
 
 class Synthetic(torch.utils.data.Dataset):

@@ -42,30 +42,30 @@ def can_make_hosts():
             and subprocess.run([HOSTS, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0)
 
 
-def train(command, python, script, steps=STEPS, rate="1gbit", say=None, quiet=False, direct=False):
-    """Trains an example on two ranks, `command` (`dpro profile ... --`) before each host's torchrun; returns what was printed
-    if quiet. `say` is called with the line that a user would type. `direct`: on two hosts without torchrun, which takes as long to
-    start as a rank."""
-    script = [os.path.join("examples", script), "--device", "cpu", "--steps", str(steps)]
+def train(command, python, script, steps=STEPS, rate="1gbit", say=None, quiet=False, direct=False, ranks=2, arguments=(), before=()):
+    """Trains an example with `arguments` on two ranks or more, `command` (`dpro profile ... --`) before each host's torchrun; returns
+    what was printed if quiet. `say` is called with the line that a user would type. `direct`: on hosts without torchrun, which takes
+    as long to start as a rank. `before`: a script and its arguments, which runs the example."""
+    script = [*before, os.path.join("examples", script), "--device", "cpu", "--steps", str(steps), *arguments]
     torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node=1"]
     shown = f"{' '.join(['dpro', *command[1:]])} torchrun {{}} {' '.join(script)}"
     # torch's own chatter would hide what is to be seen
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     if can_make_hosts():
-        torchrun += ["--nnodes=2", "--node-rank=@HOST", "--master-addr=@ADDRESS", "--master-port=29500"]
+        torchrun += [f"--nnodes={ranks}", "--node-rank=@HOST", "--master-addr=@ADDRESS", "--master-port=29500"]
         if direct:
-            torchrun = ["env", "RANK=@HOST", "LOCAL_RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=@ADDRESS", "MASTER_PORT=29500", python]
+            torchrun = ["env", "RANK=@HOST", "LOCAL_RANK=0", f"WORLD_SIZE={ranks}", "MASTER_ADDR=@ADDRESS", "MASTER_PORT=29500", python]
         shell = 'set -- "${@/@HOST/$HOST}"; exec "${@/@ADDRESS/$HOST0}"'
-        command = [HOSTS, "--rate", rate, "bash", "-c", shell, "-", *command, *torchrun, *script]
+        command = [HOSTS, "--hosts", str(ranks), "--rate", rate, "bash", "-c", shell, "-", *command, *torchrun, *script]
         if say:
-            say(f"Two machines (network namespaces), joined by a link of {rate}/s; on each:")
-            say("  " + shown.format("--nnodes=2 --node-rank=... --master-addr=..."))
+            say(f"{ranks} machines (network namespaces), joined by a link of {rate}/s; on each:")
+            say("  " + shown.format(f"--nnodes={ranks} --node-rank=... --master-addr=..."))
     else:
-        torchrun[-1] = "--nproc-per-node=2"
+        torchrun[-1] = f"--nproc-per-node={ranks}"
         command = [*command, *torchrun, "--standalone", *script]
         if say:
-            say("Two ranks on this machine (as root: in two network namespaces with a slow link between them):")
-            say("  " + shown.format("--nproc-per-node=2"))
+            say(f"{ranks} ranks on this machine (as root: in network namespaces of their own with a slow link between them):")
+            say("  " + shown.format(f"--nproc-per-node={ranks}"))
     pipe = subprocess.PIPE if quiet else None
     done = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     if done.returncode != 0:

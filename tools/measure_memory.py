@@ -50,21 +50,22 @@ def train(python, script, model, *arguments, command=(), preload=""):
 
 class Turns:
     """A job that waits for its turns, in processes of its own: in one process, what a config leaves of malloc's heap makes the next
-    one fault pages that it never would by itself, and the job as it is took 8 to 15 % longer after another config."""
+    one fault pages that it never would by itself, and the job as it is took 8 to 15 % longer after another config. `run(folder)`
+    runs it, with a pair of named pipes a rank in the folder."""
 
-    def __init__(self, python, model, config, steps):
+    def __init__(self, ranks, run):
         self.folder = tempfile.mkdtemp(prefix="dpro-turns-")
-        pipes = [[os.path.join(self.folder, "%s.%d" % (name, rank)) for rank in range(RANKS)] for name in ("done", "go")]
+        pipes = [[os.path.join(self.folder, "%s.%d" % (name, rank)) for rank in range(ranks)] for name in ("done", "go")]
         for path in pipes[0] + pipes[1]:
             os.mkfifo(path)
         # open at both ends, so that none of this waits for a job that may have failed
         self.done, self.go = ([os.fdopen(os.open(path, os.O_RDWR), mode) for path in paths] for paths, mode in zip(pipes, "rw"))
-        self.told, arguments = None, ["--settle", "3", "--steps", str(steps), "--configs", config, "--turns", self.folder]
-        self.job = threading.Thread(target=self.run, daemon=True, args=(python, model, arguments))
+        self.told = None
+        self.job = threading.Thread(target=self.run, daemon=True, args=(run,))
         self.job.start()
 
-    def run(self, python, model, arguments):
-        self.told = train(python, "train_memory.py", model, *arguments)
+    def run(self, run):
+        self.told = run(self.folder)
 
     def take(self):
         """Of each rank, what is known of each step."""
@@ -79,12 +80,12 @@ class Turns:
         return found
 
     def end(self):
-        """The job's batch size."""
+        """What run() returned."""
         for pipe in self.go:
             pipe.close()
         self.job.join()
         shutil.rmtree(self.folder)
-        return self.told["batch_size"]
+        return self.told
 
 
 def middle(ranks, key):
@@ -92,17 +93,27 @@ def middle(ranks, key):
     return statistics.mean(statistics.median(step[key] for step in steps) for steps in ranks)
 
 
-def by_turns(python, model, configs, args):
-    """The batch size, and each config's turns, every one with the turn of the job as it is that went before."""
-    found, own = {config: [] for config in configs}, None
-    jobs = {config: Turns(python, model, config, args.steps) for config in ["as-is", *configs]}
+def by_turns(jobs, rounds):
+    """Of each of these jobs but the one as it is, its turns, every one with the turn of the job as it is that went before; and what
+    each job returned."""
+    found, own = {config: [] for config in jobs if config != "as-is"}, None
     for job in jobs.values():
         job.take()  # all are ready then
-    for number, config in enumerate(args.rounds * list(configs)):
+    for number, config in enumerate(rounds * list(found)):
         if number % BETWEEN == 0:
             own = jobs["as-is"].take()
         found[config].append((jobs[config].take(), own))
-    return [job.end() for job in jobs.values()][0], found
+    return found, {config: job.end() for config, job in jobs.items()}
+
+
+def models_by_turns(python, model, configs, args):
+    """The batch size, and turns as of by_turns."""
+    def job(config):
+        arguments = ["--settle", "3", "--steps", str(args.steps), "--configs", config, "--turns"]
+        return Turns(RANKS, lambda folder: train(python, "train_memory.py", model, *arguments, folder))
+
+    found, told = by_turns({config: job(config) for config in ["as-is", *configs]}, args.rounds)
+    return told["as-is"]["batch_size"], found
 
 
 def ratio(pairs, key):
@@ -134,7 +145,7 @@ def measure_peaks(python, count, model):
 
 def measure_times(python, truth, args):
     missing = [config for config, measured in truth["configs"].items() if measured["ratio"] is None and config != "as-is"]
-    truth["batch_size"], found = by_turns(python, truth["model"], missing, args)
+    truth["batch_size"], found = models_by_turns(python, truth["model"], missing, args)
     for config, pairs in found.items():
         truth["configs"][config].update(ratios(pairs), iteration_ms=statistics.mean(middle(turn, "ms") for turn, _ in pairs))
     own = [middle(own, "ms") for pairs in found.values() for _, own in pairs]
@@ -164,7 +175,7 @@ def budgets(python, dpro, folder, count, args):
         tables.append(memory_budget.measure(
             dpro, trace, model,
             lambda configs: train(python, "train_memory.py", model, "--steps", "2", "--configs", *configs, preload=count),
-            lambda configs: {config: ratios(pairs) for config, pairs in by_turns(python, model, configs, args)[1].items()},
+            lambda configs: {config: ratios(pairs) for config, pairs in models_by_turns(python, model, configs, args)[1].items()},
             lambda: os.getloadavg()[0]))
     return memory_budget.print_table(tables, any(facts["load"] > BUSY for facts in tables))
 

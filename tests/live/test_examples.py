@@ -9,7 +9,10 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SMALL = {"cnn.py": ["--width", "8", "--blocks", "1"],
          "gpt.py": ["--layers", "2", "--width", "64", "--vocabulary", "512"],
-         "fsdp.py": ["--layers", "2", "--width", "64", "--vocabulary", "512"]}
+         "fsdp.py": ["--layers", "2", "--width", "64", "--vocabulary", "512"],
+         "tensor_parallel.py": ["--layers", "2", "--width", "128", "--vocabulary", "512"],
+         "pipeline.py": ["--layers", "2", "--width", "128", "--vocabulary", "512", "--micro-batches", "2"],
+         "experts.py": ["--layers", "2", "--width", "64", "--vocabulary", "512"]}
 
 
 def train(script, *options, ranks=1, tries=2):
@@ -48,6 +51,14 @@ class Examples(unittest.TestCase):
 
     def test_data_loaders_with_processes_of_their_own_give_the_same_samples(self):
         self.assertEqual(once("gpt.py"), train("gpt.py", "--workers", "2"))
+
+    def test_splitting_the_model_changes_where_it_is_computed_not_what_is_learnt(self):
+        alone = float(train("gpt.py", "--width", "128"))
+        for script in ("tensor_parallel.py", "pipeline.py"):
+            with self.subTest(script=script):
+                self.assertAlmostEqual(float(once(script, ranks=2)), alone, places=4)
+        self.assertAlmostEqual(float(train("pipeline.py", "--schedule", "interleaved", "--layers", "4", ranks=2)),
+                               float(train("gpt.py", "--width", "128", "--layers", "4")), places=4)
 
     def test_sharding_the_parameters_changes_how_they_are_stored_not_what_is_learnt(self):
         self.assertAlmostEqual(float(once("gpt.py", ranks=2)), float(once("fsdp.py", ranks=2)), places=4)

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""The GPT of gpt.py with its blocks on several ranks, through which micro-batches pass: `torchrun --nproc-per-node=2
+examples/pipeline.py`."""
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+from gpt import gpt_arguments, loss_of_tokens, make_model, make_optimizer, text_of
+from job import Job
+
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
+
+
+class Stage(nn.Module):
+    """Neighbouring blocks, with the embedding before the first of all and the head after the last one."""
+
+    def __init__(self, model, number, n_stages):
+        super().__init__()
+        n = len(model.blocks)
+        self.blocks = model.blocks[number * n // n_stages:(number + 1) * n // n_stages]
+        self.tokens, self.positions = (model.tokens, model.positions) if number == 0 else (None, None)
+        self.norm, self.head = (model.norm, model.head) if number == n_stages - 1 else (None, None)
+
+    def forward(self, x):
+        if self.tokens is not None:
+            x = self.tokens(x) + self.positions.weight[:x.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return x if self.head is None else self.head(self.norm(x))
+
+
+def main():
+    parser = gpt_arguments("a small GPT, in a pipeline")
+    parser.add_argument("--micro-batches", type=int, default=4, help="in which a step's batch passes")
+    parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b", help="interleaved: two stages a rank")
+    args = parser.parse_args()
+    job = Job(args)
+    job.start_process_group()
+    job.data_rank = 0
+    job.prints = job.rank == job.world_size - 1
+    mesh = init_device_mesh(job.device.type, (job.world_size,), mesh_dim_names=("pp",))
+    interleaved = args.schedule == "interleaved"
+    numbers = range(job.rank, job.world_size * (2 if interleaved else 1), job.world_size)
+    n_stages = job.world_size * len(numbers)
+    whole = make_model(args)  # the same on all ranks, of which each keeps its own blocks
+    modules = nn.ModuleList(Stage(whole, number, n_stages) for number in numbers).to(job.device)
+    stages = [PipelineStage(module, number, n_stages, job.device, group=mesh.get_group())
+              for module, number in zip(modules, numbers)]
+    schedule = SCHEDULES[args.schedule](stages if interleaved else stages[0], args.micro_batches, loss_fn=loss_of_tokens)
+
+    def learn(batch):
+        tokens, targets = batch
+        losses = []
+        schedule.step(*[tokens] if job.rank == 0 else [], **{"target": targets, "losses": losses} if job.prints else {})
+        return sum(losses) / len(losses) if job.prints else None
+
+    job.train(modules.parameters(), text_of(args), learn, make_optimizer)
+
+
+if __name__ == "__main__":
+    main()

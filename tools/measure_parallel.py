@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Sharded, tensor, pipeline and expert parallel jobs, replayed and asked what-ifs: `make accuracy-parallel`.
+
+Trains examples/ on two to four ranks, each in a network namespace of its own with a slow link: once under `dpro profile`; then without
+it, by turns as it was and with links half and twice as fast, other micro-batches, other units resharded, more ranks. Writes
+whatif-parallel.json beside each recording, asks dpro, which has seen the recording alone, and prints each error. Wants a quiet
+machine, and a core a rank: what a machine of fewer cores says of four ranks is noted with it. Takes 3 minutes a job. As root."""
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+
+import accuracy_parallel
+from accuracy_memory import truth_of
+from demo_live import ROOT, can_make_hosts, go_first, live_python, train
+from measure_memory import Turns, by_turns, middle, ratios, write
+
+STEPS = 60  # of a recording
+SMALL = ["--layers", "4", "--width", "128", "--vocabulary", "2048", "--context", "64"]
+
+
+class Job:
+    """`configs`: name to (arguments besides the job's own, ranks, link rate in Mbit/s), where they differ from the job's."""
+
+    def __init__(self, script, ranks, rate, arguments=(), **configs):
+        self.script, self.ranks, self.rate, self.arguments = script, ranks, rate, [*SMALL, *arguments]
+        self.configs = {"as-is": ([], ranks, rate), "bandwidth=0.5": ([], ranks, rate // 2), "bandwidth=2": ([], ranks, rate * 2)}
+        for name, change in configs.items():
+            key, _, value = name.rpartition("_")
+            self.configs[f"{key}={value}"] = (change.get("arguments", []), change.get("ranks", ranks), rate)
+
+
+def resharding():
+    return {"arguments": ["--no-reshard"]}
+
+
+def micro_batches(n):
+    return {"arguments": ["--micro-batches", str(n)]}
+
+
+JOBS = {
+    "fsdp2": Job("fsdp.py", 2, 200, reshard_none=resharding(), ranks_4={"ranks": 4}),
+    "fsdp4": Job("fsdp.py", 4, 200, reshard_none=resharding(), ranks_2={"ranks": 2}),
+    "tp2": Job("tensor_parallel.py", 2, 200),
+    "pp2": Job("pipeline.py", 2, 200, ["--micro-batches", "4"], microbatches_2=micro_batches(2), microbatches_12=micro_batches(12)),
+    "pp4": Job("pipeline.py", 4, 200, ["--micro-batches", "4"], microbatches_6=micro_batches(6), microbatches_12=micro_batches(12)),
+    "ep2": Job("experts.py", 2, 200, ranks_4={"ranks": 4}),
+    "fsdp2-tp2": Job("tensor_parallel.py", 4, 200, ["--tp", "2"], reshard_none=resharding()),
+}
+
+
+def record(python, dpro, trace, job):
+    if not os.path.exists(os.path.join(trace, "job.json")):
+        shutil.rmtree(trace, ignore_errors=True)
+        train([dpro, "profile", "-q", "-o", trace, "--"], python, job.script, STEPS, "%dmbit" % job.rate, quiet=True, direct=True,
+              ranks=job.ranks, arguments=job.arguments)
+
+
+def start(python, job, config, steps):
+    arguments, ranks, rate = job.configs[config]
+
+    def run(folder):
+        train([], python, job.script, 10 ** 6, "%dmbit" % rate, quiet=True, direct=True, ranks=ranks,
+              arguments=[*job.arguments, *arguments], before=[os.path.join("bench", "train_example.py"), folder, str(steps)])
+
+    return Turns(ranks, run)
+
+
+def iteration(turns):
+    """Of each turn the median of its steps, mean over ranks: median and quartiles of these."""
+    times = [middle(turn, "ms") for turn in turns]
+    low, median, high = statistics.quantiles(times, n=4) if len(times) > 1 else 3 * times
+    return {"iteration_ms": round(median, 3), "quartiles_ms": [round(low, 3), round(high, 3)], "turns": len(times)}
+
+
+def measure(python, job, args):
+    found, _ = by_turns({config: start(python, job, config, args.steps) for config in job.configs}, args.rounds)
+    own = list({id(own): own for pairs in found.values() for _, own in pairs}.values())
+    configs = {"as-is": {"ratio": 1.0, "cpu_ratio": 1.0, **iteration(own)}}
+    for config, pairs in found.items():
+        configs[config] = {**ratios(pairs), **iteration([turn for turn, _ in pairs])}
+    load, cores = os.getloadavg()[0], os.cpu_count()
+    return {"script": job.script, "arguments": job.arguments, "ranks": job.ranks, "rate_mbit": job.rate, "configs": configs,
+            "measured": {"on": time.strftime("%Y-%m-%d"), "load": round(load, 1), "cores": cores, "busy": load > job.ranks + 1,
+                         "steps": args.rounds * args.steps}}
+
+
+def main():
+    parser = argparse.ArgumentParser(description="sharded, tensor, pipeline and expert parallel jobs, and what-ifs of them")
+    parser.add_argument("--build", default="build", help="build folder")
+    parser.add_argument("--keep", metavar="DIR", help="keep recordings and truths there; those that are there are judged again")
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB", help="of %s" % ", ".join(JOBS))
+    parser.add_argument("--no-times", action="store_true", help="record only")
+    parser.add_argument("--steps", type=int, default=4, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=8, help="turns of each variant")
+    args = parser.parse_args()
+    python, dpro = live_python(), os.path.join(ROOT, args.build, "dpro")
+    if not can_make_hosts():
+        raise SystemExit("dpro: network namespaces are needed: run this as root, with ip and tc")
+    folder, rows = args.keep or tempfile.mkdtemp(prefix="dpro-parallel-"), []
+    folder = os.path.abspath(folder)
+    os.makedirs(folder, exist_ok=True)
+    go_first()
+    for name in args.only:
+        trace = os.path.join(folder, name)
+        record(python, dpro, trace, JOBS[name])
+        truth = truth_of(trace, accuracy_parallel.TRUTH)
+        if truth is None and not args.no_times:
+            truth = measure(python, JOBS[name], args)
+            write(truth, trace, accuracy_parallel.TRUTH)
+        if truth:
+            rows.append(accuracy_parallel.parallel_row(dpro, trace))
+            accuracy_parallel.print_parallel(rows[-1:])
+    missed = accuracy_parallel.missed(rows)
+    for line in missed:
+        print("outside of its target:", line)
+    if not args.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,6 +10,7 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity, record_function
 
+from . import comm_marks, report
 from .job import Busy, Window as JobWindow
 
 # For threads that are in a call of the execution trace's observer when it is stopped: what they hold is freed with it, and a
@@ -77,6 +78,8 @@ class Window(JobWindow):
         self._running = False
         self._step = None
         self._restore = []
+        self._comm_marks = comm_marks.CommMarks(lambda problem: report.say(
+            "comm-marks", "what process groups are asked for is not marked: %s: %s" % (type(problem).__name__, problem), folder.rank))
         self.memory = None  # what is recorded besides in the structure window: held_memory.Watch
         self.when_stopped = None
         self._profile = _KinetoProfile(activities=_activities(), record_shapes=True, profile_memory=graph is not None)
@@ -125,6 +128,7 @@ class Window(JobWindow):
         finally:
             self._ours = False
         self._running = True
+        self._comm_marks.begin()
 
     def begin_step(self, number):
         if self.memory:
@@ -139,6 +143,7 @@ class Window(JobWindow):
             super().end_step()
 
     def stop(self):
+        self._comm_marks.end()
         self._unwatch()
         if self.when_stopped:
             self.when_stopped()

@@ -1,0 +1,81 @@
+"""Sharded, tensor, pipeline and expert parallel jobs are recorded unchanged, and their calls and waits marked."""
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+import live
+
+EXAMPLES = os.path.join(live.ROOT, "examples")
+SMALL = ["--device", "cpu", "--batch-size", "4", "--layers", "2", "--width", "64", "--vocabulary", "512", "--context", "16"]
+MARK = re.compile(r"dpro\.(call|wait):(\d*)(?::(\d*):(.*))?$")
+
+# What is asked for outside of any window, before and after one, goes to torch's own methods.
+AROUND = """
+from torch._C import _distributed_c10d as c10d
+dist.init_process_group("gloo")
+model = DDP(net())
+own = {name: vars(c10d.ProcessGroup)[name] for name in ("send", "recv", "allreduce", "barrier")}
+seen = set()
+def each(i):
+    seen.add(all(vars(c10d.ProcessGroup)[name] is method for name, method in own.items()))
+    data = torch.full((3,), float(i))
+    if RANK == 0:
+        work = dist.isend(data, 1)
+        work.wait()
+    else:
+        dist.recv(data, 0)
+    dist.all_reduce(data)
+    assert data.tolist() == [2.0 * i] * 3
+    for bad in (lambda: dist.send(data, RANK), lambda: dist.all_reduce("no tensor")):
+        try:
+            bad()
+        except (TypeError, ValueError):
+            pass
+        else:
+            raise AssertionError("no error")
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), 30, each=each)
+print("SEEN", RANK, sorted(seen), all(vars(c10d.ProcessGroup)[name] is method for name, method in own.items()), flush=True)
+end()
+"""
+
+
+class Marks(live.Case):
+    def record(self, script, *arguments, ranks=2):
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=%d" % ranks]
+        done = subprocess.run([*launch, os.path.join(EXAMPLES, script), "--steps", "30", *SMALL, *arguments], timeout=300,
+                              env=self.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, 0, done.stdout.decode("utf-8", "replace")[-3000:])
+
+    def marks(self, rank):
+        """(what, number, peer, group) of each mark of the timing window, by time."""
+        events = [(e["ts"], MARK.match(e["name"])) for e in self.kineto(rank)["traceEvents"] if e.get("ph") == "X"]
+        return [found.groups() for _, found in sorted((e for e in events if e[1]), key=lambda e: e[0])]
+
+    def test_sends_and_receives_are_marked_with_their_peers(self):
+        self.record("pipeline.py", "--micro-batches", "2")
+        for rank in (0, 1):
+            marks = self.marks(rank)
+            self.assertEqual({(peer, group) for what, _, peer, group in marks if what == "call"}, {(str(1 - rank), "0")})
+            calls, waits = ([number for what, number, _, _ in marks if what == w] for w in ("call", "wait"))
+            self.assertEqual(len(calls), 3 * 2 * 2)  # steps, micro-batches, there and back
+            self.assertEqual(sorted(calls), sorted(waits))
+
+    def test_collectives_are_marked_with_their_group(self):
+        self.record("experts.py")
+        calls = [mark for mark in self.marks(0) if mark[0] == "call"]
+        self.assertEqual(len(calls), 3 * 2 * 5)  # steps, blocks, all-to-alls
+        self.assertEqual({call[2:] for call in calls}, {("", "0")})
+
+    def test_nothing_is_left_of_the_marks_and_errors_are_the_jobs_own(self):
+        with_dpro, without = self.ranks(AROUND), self.ranks(AROUND, dpro=False)
+        self.assert_ran(with_dpro)
+        self.assertEqual(with_dpro.digests, without.digests)
+        for rank in (0, 1):
+            self.assertIn("SEEN %d [False, True] True" % rank, with_dpro.out)
+            self.assertIn("SEEN %d [True] True" % rank, without.out)
+
+
+if __name__ == "__main__":
+    unittest.main()

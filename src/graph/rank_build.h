@@ -103,9 +103,11 @@ struct local_collective {
     int32_t group_size;         /* 0: not recorded */
     int32_t peer;               /* point-to-point: the other rank; -1: not, or not recorded */
     int64_t sequence;           /* -1: not recorded */
+    uint32_t call;              /* as in struct trace_detail */
     uint32_t key;               /* 1 + its key in a key-value store; 0: none */
     uint64_t numel, size_bytes; /* 0: not recorded */
     uint32_t launch_span;       /* the framework's op that asked for it; NO_ID: unknown */
+    uint32_t launch_op;         /* its local op, where a CPU thread runs the collective; NO_ID */
     uint32_t bucket; /* the bucket that it carries, index into the recording's; NO_ID: unknown */
     uint8_t end;     /* enum comm_end */
     uint8_t phase; /* in which it was asked for: DPRO_OP_FW, BW, UPDATE, INPUT; BARRIER: unknown */

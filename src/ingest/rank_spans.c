@@ -150,6 +150,15 @@ static void nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
     array_fini(&stack);
 }
 
+/* No span is part of another one. */
+static void unnest_track(struct trace_span *spans, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        spans[i].parent = NO_ID;
+        spans[i].depth = 0;
+    }
+}
+
 /* The union of the windows' tracks that have spans, ordered; room for all was allocated. */
 static void join_tracks(struct rank_job *job)
 {
@@ -168,6 +177,8 @@ static void join_tracks(struct rank_job *job)
     for (uint32_t t = 0; t < n; t++)
         if (t == 0 || track_compare(&rank->tracks[t], &rank->tracks[rank->n_tracks - 1]) != 0)
             rank->tracks[rank->n_tracks++] = rank->tracks[t];
+        else
+            rank->tracks[rank->n_tracks - 1].posted |= rank->tracks[t].posted;
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct source *source = job->sources[w];
         const struct trace_part *part = &source->part;
@@ -299,7 +310,10 @@ void rank_build(struct rank_job *job)
         track->first = n_kept;
         track->n = n;
         n_kept += n;
-        nest_track(rank->spans, track->first, track->n);
+        if (track->posted)
+            unnest_track(rank->spans + track->first, track->n);
+        else
+            nest_track(rank->spans, track->first, track->n);
     }
     rank->n_spans = n_kept;
     join_graph(job);

@@ -96,6 +96,8 @@ struct trace_detail {
     int32_t group_size;         /* "Group size"; 0: unknown */
     int32_t peer;               /* "Src Rank" or "Dst Rank" of a point-to-point op; -1: none */
     uint32_t key;               /* 1 + the key of a key-value store that is exchanged; 0: none */
+    uint32_t call;              /* 1 + number of the recorder's mark around the call that asked for
+                                   it, or of the one that is waited for; 0: none */
     int64_t comm_sequence;      /* "Seq" of the collective in its group; -1: unknown */
     int32_t sync;               /* enum sync_kind */
     int64_t wait_stream;        /* cuda_sync: wait_on_stream; -1: none */
@@ -109,6 +111,7 @@ struct trace_detail {
 struct trace_track {
     bool gpu;
     bool pool;     /* a thread of an executor's pool: which of them runs an op is chance */
+    bool posted;   /* transfers that a thread asked for and then went on: they overlap */
     bool serial;   /* a thread of one library that runs its collectives one after the other */
     uint64_t pid;  /* CPU: process id; GPU: device number */
     int64_t id;    /* CPU: thread id; GPU: stream number */
@@ -158,8 +161,8 @@ struct et_node {
     uint32_t span; /* the Kineto span it is, NO_ID when none was found */
     int32_t sequence;
     uint32_t thread;      /* as the execution trace numbers them, from 1; 0: unknown */
-    uint32_t text_inputs; /* record_param_comms: string id of the raw JSON text of its inputs'
-                             values; 0: none */
+    uint32_t text_inputs; /* of a node that names its group: string id of the raw JSON text of its
+                             inputs' values; 0: none */
 };
 
 /* A node of the graph that a framework's executor runs: a partition graph of TensorFlow, an

@@ -103,6 +103,62 @@ static void test_categories_of_all_years_are_known(void **state)
     }
 }
 
+#define TIMED(cat, name, tid, ts, dur)                                                             \
+    "{\"ph\":\"X\",\"cat\":\"" cat "\",\"name\":\"" name "\",\"pid\":3,\"tid\":" tid ",\"ts\":" ts      \
+    ",\"dur\":" dur "}"
+
+static void test_the_recorders_marks_say_what_a_group_is_asked_for(void **state)
+{
+    static const struct {
+        const char *name, *group;
+        bool waits;
+        uint32_t call;
+        int32_t peer;
+    } cases[] = {
+        {"dpro.call:17::mesh:tp", "mesh:tp", false, 18, -1},
+        {"dpro.call:0:3:0", "0", false, 1, 3},
+        {"dpro.call:", "", false, 0, -1},
+        {"dpro.call:x:y:z", "z", false, 0, -1},
+        {"dpro.call:99999999999:1:g", "g", false, 0, 1},
+        {"dpro.wait:17", "", true, 18, -1},
+        {"dpro.wait:", "", true, 0, -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"%s\",\"pid\":3,"
+                 "\"tid\":7,\"ts\":1,\"dur\":2}]}",
+                 cases[i].name);
+        struct trace_part part = read_text(text);
+        assert_int_equal(part.n_spans, 1);
+        const struct trace_span *span = span_of(&part, 0);
+        const struct trace_detail *detail = detail_of(&part, 0);
+        assert_string_equal(name_of(&part, span->name), cases[i].waits ? "dpro.wait" : "dpro.call");
+        /* a call is looked through: what it does lies in it */
+        assert_int_equal(span->kind, cases[i].waits ? SPAN_CPU_OP : SPAN_ANNOTATION);
+        assert_int_equal(detail->call, cases[i].call);
+        assert_int_equal(detail->peer, cases[i].peer);
+        assert_string_equal(name_of(&part, detail->process_group), cases[i].group);
+        part_fini(&part);
+    }
+}
+
+static void test_sends_and_receives_are_on_a_track_of_their_own(void **state)
+{
+    struct trace_part part =
+        read_text("{\"traceEvents\":[" TIMED("cpu_op", "c10d::send", "7", "1", "2") ","
+                  TIMED("user_annotation", "gloo:send", "7", "2", "9") ","
+                  TIMED("cpu_op", "aten::mm", "7", "4", "2") ","
+                  TIMED("user_annotation", "gloo:all_reduce", "8", "4", "2") "]}");
+    assert_int_equal(part.n_spans, 4);
+    assert_int_equal(part.tracks.n, 3);
+    assert_int_equal(span_of(&part, 2)->track, span_of(&part, 0)->track);
+    assert_true(span_of(&part, 1)->track != span_of(&part, 0)->track);
+    assert_true(track_of(&part, 1)->posted);
+    assert_false(track_of(&part, 0)->posted || track_of(&part, 3)->posted);
+    part_fini(&part);
+}
+
 static void test_spans_carry_their_arguments(void **state)
 {
     struct trace_part part = read_text(
@@ -467,6 +523,8 @@ int main(void)
         cmocka_unit_test(test_bad_times_are_skipped_and_counted),
         cmocka_unit_test(test_flows_are_kept_where_they_are_needed),
         cmocka_unit_test(test_the_job_is_described),
+        cmocka_unit_test(test_the_recorders_marks_say_what_a_group_is_asked_for),
+        cmocka_unit_test(test_sends_and_receives_are_on_a_track_of_their_own),
         cmocka_unit_test(test_documents_may_end_early),
         cmocka_unit_test(test_chunks_of_any_size_give_the_same),
     };

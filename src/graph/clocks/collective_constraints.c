@@ -93,6 +93,9 @@ static void find_moments(const struct join *join, const uint32_t *node_of, uint3
         struct moment moment = {node_of[members[m].rank],
                                 member_arrived_ns(join, &members[m], sample),
                                 member_left_ns(join, &members[m], sample)};
+        uint32_t call = JOIN_PART(join, &members[m])->launch_op;
+        if (call != NO_ID && member_is_posted(join, &members[m])) /* in the midst of the call */
+            moment.enter_ns = *build_start(&join->ranks[members[m].rank], sample, call);
         if (moment.enter_ns != ABSENT && moment.leave_ns != ABSENT &&
             trace_time_fits(moment.enter_ns) && trace_time_fits(moment.leave_ns))
             g->at[g->n++] = moment;

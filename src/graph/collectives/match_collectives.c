@@ -33,7 +33,9 @@ static uint64_t group_key(const struct rank_build *rank, const struct local_coll
         bool sends = strcmp(c->kind, "send") == 0;
         uint64_t from = (uint64_t)(sends ? rank->trace->rank : c->peer);
         uint64_t to = (uint64_t)(sends ? c->peer : rank->trace->rank);
-        return map_mix((from << 32 | to) + 0x5e4d) | 1;
+        return map_mix(map_mix((from << 32 | to) + 0x5e4d) +
+                       map_text_key(strtab_get(rank->names, c->group))) |
+               1;
     }
     if (c->end == COMM_ENDS_ALONE) /* a group of its own */
         return map_mix(map_mix((uint64_t)rank->trace->rank + 1) + c->transfer) | 1;
@@ -279,12 +281,39 @@ void join_check_unsure(struct join *join)
 
 /* ---- waiting ---- */
 
+bool member_is_posted(const struct join *join, const struct member *member)
+{
+    const struct rank_build *rank = &join->ranks[member->rank];
+    uint32_t device = rank->ops.at[rank->collectives.at[member->collective].transfer].device;
+    return device != NO_ID && rank->trace->tracks[rank->devices.at[device].name].posted;
+}
+
+/* A pair is over at both ends when either has seen that it is. */
+static void cut_posted(struct join *join, const struct joined *joined, uint32_t sample,
+                       int64_t last_arrival)
+{
+    const struct member *members = joined_members(join, joined);
+    if (joined->n_members != 2 || !member_is_posted(join, &members[0]) ||
+        !member_is_posted(join, &members[1]))
+        return;
+    int64_t *left[2];
+    for (int m = 0; m < 2; m++)
+        left[m] = build_end(&join->ranks[members[m].rank], sample,
+                            JOIN_PART(join, &members[m])->transfer);
+    if (*left[0] == ABSENT || *left[1] == ABSENT)
+        return;
+    int64_t over = MAX(MIN(*left[0], *left[1]), last_arrival);
+    for (int m = 0; m < 2; m++)
+        *left[m] = MIN(*left[m], over);
+}
+
 static void cut_joined(struct join *join, const struct joined *joined, uint32_t sample)
 {
     const struct member *members = joined_members(join, joined);
     int64_t last = ABSENT;
     for (uint32_t m = 0; m < joined->n_members; m++)
         last = MAX(last, member_arrived_ns(join, &members[m], sample));
+    cut_posted(join, joined, sample, last);
     for (uint32_t m = 0; m < joined->n_members; m++) {
         int64_t *start = member_transfer_start(join, &members[m], sample);
         if (*start != ABSENT && last > *start)

@@ -85,6 +85,10 @@ static inline int64_t member_left_ns(const struct join *join, const struct membe
     return *build_end(&join->ranks[member->rank], sample, JOIN_PART(join, member)->transfer);
 }
 
+/* Whether its thread went on beside it, so that it seems to begin when it has been posted, and to
+ * last until it has been waited for. */
+bool member_is_posted(const struct join *join, const struct member *member);
+
 /* Finds the members of every collective: by group and sequence number if all members recorded it,
  * else by order within the group. In a group whose members disagree on kinds or sizes, by order
  * within each kind and size. */

@@ -1,9 +1,12 @@
-/* graph/local/comm_thread_queue.c: the queue of a pool of communication threads.
+/* graph/local/comm_thread_queue.c: the queues of pools of communication threads.
  *
- * gloo's k threads take collectives in the order in which they were asked for. So a collective
- * starts when all but k - 1 of those before it are over, whichever they are. An op without device
- * or duration stands for "a thread is free" and leaves out its k - 1 latest predecessors. */
+ * Each process group of gloo has k threads, which take its collectives in the order in which they
+ * were asked for. So a collective starts when all but k - 1 of those before it are over, whichever
+ * they are. An op without device or duration stands for "a thread is free" and leaves out its k - 1
+ * latest predecessors. */
 
+#include "base/map.h"
+#include "base/memory.h"
 #include "graph/local/local_edges.h"
 
 enum { LOOK_BACK = 16 }; /* older ones are over */
@@ -56,21 +59,53 @@ static void add_wait(struct rank_build *rank, const struct queued *before, uint3
     local_add_edge(rank, free_op, arrival, false, true);
 }
 
-void build_pool(struct rank_build *rank)
+/* Whether a thread of the pool of this group runs the collective. */
+static bool runs_for(const struct rank_build *rank, const struct local_collective *coll,
+                     uint32_t group)
 {
-    uint32_t n_threads = 0;
+    uint32_t device = rank->ops.at[coll->arrival].device;
+    return coll->group == group && device != NO_ID && local_in_pool(rank, device) &&
+           !rank->trace->tracks[rank->devices.at[device].name].posted;
+}
+
+static uint32_t count_threads(const struct rank_build *rank, uint32_t group)
+{
+    bool *seen = mem_array(rank->devices.n + 1, sizeof *seen);
+    uint32_t n = 0;
+    EACH (const struct local_collective, coll, rank->collectives)
+        if (runs_for(rank, coll, group) && !seen[rank->ops.at[coll->arrival].device]) {
+            seen[rank->ops.at[coll->arrival].device] = true;
+            n++;
+        }
+    mem_free(seen);
+    return n;
+}
+
+static void queue_group(struct rank_build *rank, uint32_t group)
+{
+    uint32_t n_threads = count_threads(rank, group);
     struct queued before = {.n = 0};
-    for (uint32_t d = 0; d < rank->devices.n; d++)
-        n_threads += local_in_pool(rank, d);
     if (n_threads == 0 || n_threads > LOOK_BACK)
         return;
-    for (uint32_t o = 0; o < rank->n_timed; o++) {
-        const struct local_op *op = &rank->ops.at[o];
-        if (op->device == NO_ID || !local_in_pool(rank, op->device) ||
-            !(op->flags & GRAPH_OP_ARRIVAL))
+    for (size_t c = 0; c < rank->collectives.n; c++) {
+        const struct local_collective *coll = &rank->collectives.at[c];
+        if (!runs_for(rank, coll, group))
             continue;
-        if (before.n >= n_threads && bears_out(rank, &before, n_threads - 1, o))
-            add_wait(rank, &before, n_threads - 1, o);
-        before.transfers[before.n++ % LOOK_BACK] = o + 1;
+        if (before.n >= n_threads && bears_out(rank, &before, n_threads - 1, coll->arrival))
+            add_wait(rank, &before, n_threads - 1, coll->arrival);
+        before.transfers[before.n++ % LOOK_BACK] = coll->transfer;
     }
+}
+
+void build_pool(struct rank_build *rank)
+{
+    struct map done = {0};
+    EACH (const struct local_collective, coll, rank->collectives) {
+        uint32_t group = coll->group;
+        if (map_get(&done, group + UINT64_C(1), NULL))
+            continue;
+        map_set(&done, group + UINT64_C(1), 1);
+        queue_group(rank, group);
+    }
+    map_fini(&done);
 }

@@ -52,6 +52,7 @@ static const struct {
     {COMM_THREADS, 0, rule_comm_launches},
     {0, 0, rule_device_order},
     {COMM_THREADS, 0, rule_transfers},
+    {COMM_THREADS, 0, rule_comm_waits},
     {STREAMS, 0, rule_gpu},
     {0, 0, rule_host_waits},
     {EXCHANGES, 0, rule_exchanges},

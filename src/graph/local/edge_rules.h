@@ -22,6 +22,9 @@ void rule_transfers(struct rank_build *rank);
 /* The main thread's last op -> boundary -> its first op. */
 void rule_thread_boundary(struct rank_build *rank);
 
+/* comm_waits.c: a collective -> the call that waits for it. */
+void rule_comm_waits(struct rank_build *rank);
+
 /* handovers.c: an idle thread goes on when another one falls idle. */
 void rule_handovers(struct rank_build *rank);
 

@@ -176,10 +176,25 @@ static bool may_have_asked(const struct local_collective *asked,
     bool same_kind = !asked->kind || strcmp(asked->kind, coll->kind) == 0;
     if (!same_kind && !(scatters && strcmp(coll->kind, "all_reduce") == 0))
         return false;
-    if (!asked->numel || !coll->numel || asked->numel == coll->numel)
+    if (!asked->numel || !coll->numel || asked->numel == coll->numel ||
+        strcmp(coll->kind, "all_to_all") == 0) /* what comes in is listed first */
         return true;
     return (scatters || gathers) &&
            MAX(asked->numel, coll->numel) % MIN(asked->numel, coll->numel) == 0;
+}
+
+/* The group's name may be in a window that others are not in: with the execution trace. */
+static void learn_group(const struct rank_build *rank, uint32_t call, struct local_collective *coll)
+{
+    for (uint32_t s = 0; s < rank->steps.n && !coll->group; s++) {
+        uint32_t slice = rank->match[build_at(rank, s, call)];
+        struct local_collective seen = {.sequence = -1, .peer = -1, .launch_span = NO_ID};
+        if (slice == NO_ID)
+            continue;
+        build_learn_collective(rank, rank->slices.at[slice].span, &seen);
+        coll->group = seen.group;
+        coll->group_size = coll->group_size ? coll->group_size : seen.group_size;
+    }
 }
 
 /* What a collective is known by is learnt from the call, too, which is over when it begins. */
@@ -188,6 +203,8 @@ static void add_comm_launch(struct rank_build *rank, uint32_t call, struct local
     uint32_t span = rank->slices.at[rank->ops.at[call].slice].span;
     build_learn_collective(rank, span, coll);
     coll->launch_span = span;
+    coll->launch_op = call;
+    learn_group(rank, call, coll);
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         int64_t begins = rank->start_ns[build_at(rank, s, coll->arrival)];
         int64_t *end = &rank->end_ns[build_at(rank, s, call)];

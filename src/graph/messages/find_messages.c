@@ -35,6 +35,7 @@ struct finder {
     struct pairing pairing;
     struct map link_of;
     found_array shown;     /* in the iteration that the graph shows */
+    ARRAY(uint64_t) bytes; /* of each of a collective's messages, in all iterations */
     ARRAY(uint32_t) place; /* of the i-th in order of members among the graph's messages */
 };
 
@@ -238,13 +239,14 @@ static bool nearly_equal(uint64_t a, uint64_t b)
     return (a > b ? a - b : b - a) <= a / FRAMING;
 }
 
-static bool equal_messages(const found_array *a, const found_array *b)
+/* Sizes may differ in a collective whose data decide how much each rank gets. */
+static bool equal_messages(const found_array *a, const found_array *b, bool any_size)
 {
     bool equal = a->n == b->n;
     for (size_t i = 0; i < a->n && equal; i++) {
         const struct endpoint *x = &a->at[i].end, *y = &b->at[i].end;
         equal = x->from == y->from && x->to == y->to && x->is_ready == y->is_ready &&
-                x->stream == y->stream && nearly_equal(x->size_bytes, y->size_bytes);
+                x->stream == y->stream && (any_size || nearly_equal(x->size_bytes, y->size_bytes));
     }
     return equal;
 }
@@ -320,18 +322,27 @@ static bool stretch_times(struct finder *f, const struct joined *joined, struct 
 static bool time_messages(struct finder *f, const struct joined *joined, uint32_t shown,
                           struct message_time *times, bool *uneven)
 {
-    uint32_t n_samples = f->messages->n_samples;
+    uint32_t n_samples = f->messages->n_samples, n_seen = 0;
+    bool any_size = strcmp(JOIN_PART(f->join, joined)->kind, "all_to_all") == 0;
+    f->bytes.n = 0;
+    array_reserve(&f->bytes, joined->n_messages);
+    uint64_t *bytes = memset(f->bytes.at, 0, joined->n_messages * sizeof *f->bytes.at);
     for (uint32_t s = 0; s < n_samples; s++) {
         if (!is_seen(f, joined, s))
             continue;
         if (!pairing_find(&f->pairing, joined, s))
             return false;
-        *uneven = !equal_messages(&f->pairing.found, &f->shown);
+        *uneven = !equal_messages(&f->pairing.found, &f->shown, any_size);
         if (*uneven)
             return false;
-        for (size_t i = 0; i < f->pairing.found.n; i++)
+        n_seen++;
+        for (size_t i = 0; i < f->pairing.found.n; i++) {
             times[(size_t)f->place.at[i] * n_samples + s] = f->pairing.found.at[i].time;
+            bytes[f->place.at[i]] += f->pairing.found.at[i].end.size_bytes;
+        }
     }
+    for (uint32_t m = 0; m < joined->n_messages && any_size && n_seen > 0; m++)
+        f->messages->all.at[joined->first_message + m].size_bytes = bytes[m] / n_seen;
     for (uint32_t s = 0; s < n_samples; s++)
         if (!is_seen(f, joined, s) && !stretch_times(f, joined, times, shown, s))
             return false;
@@ -449,6 +460,7 @@ void messages_find(struct messages *messages, struct join *join, const struct dp
     mem_free(f.pairing.unlogged);
     map_fini(&f.link_of);
     array_fini(&f.place);
+    array_fini(&f.bytes);
     array_fini(&f.pairing.found);
     array_fini(&f.shown);
 }

@@ -22,6 +22,7 @@ enum name_class {
     NAME_BUCKET_IN = 1 << 14,   /* DDP copies a gradient into its bucket */
     NAME_BUCKET_OUT = 1 << 15,  /* DDP copies a reduced gradient back */
     NAME_INPUT_COPY = 1 << 16,  /* Memcpy HtoD (device work) */
+    NAME_COMM_WAIT = 1 << 17,   /* a thread waits for what it asked for to be communicated */
     NAME_EVENT_RECORD = 1 << 18,
     NAME_EXECUTOR_CALL = 1 << 19, /* FunctionRun: the job calls TensorFlow's executor */
     NAME_NEGOTIATE = 1 << 20,     /* Horovod: waits until all ranks are ready, and for its cycle */

@@ -8,6 +8,14 @@
 
 #include "base/map.h"
 #include "base/sort.h"
+#include "graph/names/collective_kinds.h"
+
+/* An all-to-all may move another number of elements in each iteration. */
+static bool sized_by_data(const struct rank_build *rank, const struct trace_span *span)
+{
+    const char *kind = name_collective(strtab_get(rank->names, span->name));
+    return kind && strcmp(kind, "all_to_all") == 0;
+}
 
 static uint64_t key_of(const struct rank_build *rank, uint32_t slice)
 {
@@ -19,8 +27,8 @@ static uint64_t key_of(const struct rank_build *rank, uint32_t slice)
     if (span->node != NO_ID &&
         (rank->trace->tracks[span->track].gpu || span->kind == SPAN_COLLECTIVE))
         key = map_mix(key ^ span->name);
-    if (span->detail != NO_ID &&
-        span->kind == SPAN_ANNOTATION) /* buckets of one name differ in size */
+    if (span->detail != NO_ID && span->kind == SPAN_ANNOTATION &&
+        !sized_by_data(rank, span)) /* buckets of one name differ in size */
         key ^= map_mix(rank->trace->details[span->detail].numel +
                        ((uint64_t)rank->trace->details[span->detail].process_group << 32));
     return key;

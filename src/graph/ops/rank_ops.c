@@ -98,7 +98,8 @@ static void classify(const struct rank_build *rank, struct local_op *op)
             op->kind = DPRO_OP_INPUT;
         if (build_communicates(rank, op->slice))
             op->kind = op->phase = DPRO_OP_COLLECTIVE;
-    } else if (span->kind == SPAN_RUNTIME || (class & (NAME_COMM_CALL | NAME_EXECUTOR_CALL))) {
+    } else if (span->kind == SPAN_RUNTIME ||
+               (class & (NAME_COMM_CALL | NAME_COMM_WAIT | NAME_EXECUTOR_CALL))) {
         op->kind = DPRO_OP_LAUNCH;
     } else if (class & (NAME_FUSION_COPY | NAME_CALLBACK)) {
         op->kind = class & NAME_FUSION_COPY ? DPRO_OP_COPY : DPRO_OP_LAUNCH;
@@ -154,6 +155,7 @@ static void learn_collective(const struct rank_build *rank, const struct trace_s
     c->sequence = c->sequence >= 0 ? c->sequence : d->comm_sequence;
     c->peer = c->peer >= 0 ? c->peer : d->peer;
     c->key = c->key ?: d->key;
+    c->call = c->call ?: d->call;
 }
 
 void build_learn_collective(const struct rank_build *rank, uint32_t span_index,
@@ -187,8 +189,12 @@ static uint8_t end_of(const struct rank_build *rank, const struct local_op *op)
 
 static void push_collective(struct rank_build *rank, struct local_op op)
 {
-    struct local_collective c = {
-        .sequence = -1, .peer = -1, .launch_span = NO_ID, .bucket = NO_ID, .members = NO_ID};
+    struct local_collective c = {.sequence = -1,
+                                 .peer = -1,
+                                 .launch_span = NO_ID,
+                                 .launch_op = NO_ID,
+                                 .bucket = NO_ID,
+                                 .members = NO_ID};
     build_learn_collective(rank, rank->slices.at[op.slice].span, &c);
     uint32_t launch = rank->slices.at[op.slice].launch;
     if ((op.flags & GRAPH_OP_GPU) && launch != NO_ID)

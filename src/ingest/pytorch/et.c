@@ -79,6 +79,12 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
     } while (depth > 0 && js->fail == JSON_OK);
 }
 
+bool et_names_group(const char *name)
+{
+    return strcmp(name, "record_param_comms") == 0 ||
+           strstr(name, "c10d_functional::") != NULL; /* _c10d_functional, too */
+}
+
 /* Inputs of communication: the tensors, and the text itself, which holds the collective's name and
  * group. */
 static void read_inputs(struct et *et, struct et_node *node, bool wants_text)
@@ -167,8 +173,7 @@ static void read_node(struct et *et)
         int64_t v;
         if (json_is(key, len, "name")) {
             node.name = part_read_text(part, js);
-            wants_text = json_is(strtab_get(&part->names, node.name),
-                                 strtab_len(&part->names, node.name), "record_param_comms");
+            wants_text = et_names_group(strtab_get(&part->names, node.name));
         } else if (json_is(key, len, "id")) {
             node.id = json_u64(js);
         } else if (json_is(key, len, "parent") || json_is(key, len, "ctrl_deps")) {

@@ -241,6 +241,24 @@ void et_reserve(struct trace_build *build, struct rank_job *job, struct rank_roo
     rank->et_tensors = arena_alloc(arena, et->tensors.n * sizeof *rank->et_tensors);
 }
 
+/* A functional collective's last input is its group's name, which the profile lacks. */
+static void join_groups(struct rank_job *job)
+{
+    struct trace_rank *rank = job->rank;
+    EACH_OF (const struct et_node, node, rank->et_nodes, rank->n_et_nodes) {
+        const char *text = strtab_get(job->names, node->text_inputs);
+        const char *end = node->text_inputs ? strrchr(text, '"') : NULL, *start = end;
+        uint32_t detail = node->span == NO_ID ? NO_ID : rank->spans[node->span].detail;
+        while (start && start > text && start[-1] != '"')
+            start--;
+        if (!start || start == text || detail == NO_ID || rank->details[detail].process_group ||
+            !strstr(strtab_get(job->names, node->name), "c10d_functional::"))
+            continue;
+        uint32_t group = strtab_find(job->names, start, (size_t)(end - start));
+        rank->details[detail].process_group = group == STRTAB_NONE ? 0 : group;
+    }
+}
+
 void et_join(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
@@ -260,4 +278,5 @@ void et_join(struct rank_job *job)
         rank->et_nodes[rank->n_et_nodes++] = node;
     }
     match(job);
+    join_groups(job);
 }

@@ -18,10 +18,13 @@ uint8_t kineto_learn_name(struct kineto_events *to, uint32_t name)
     }
     const char *text = strtab_get(&to->part->names, name);
     size_t len = strtab_len(&to->part->names, name);
+    struct kineto_asked asked;
     unsigned flags = kineto_module(text, &len)            ? NAME_MODULE
+                     : kineto_asked(text, len, &asked)    ? NAME_ASKED
                      : json_is(text, len, "[memory]")     ? NAME_MEMORY
                      : kineto_is_communication(text, len) ? NAME_COMMUNICATION
                                                           : 0;
+    flags |= kineto_posted(text, len) ? NAME_POSTED : 0;
     return to->name_flags.at[name] = (uint8_t)(NAME_SEEN | flags);
 }
 
@@ -51,6 +54,28 @@ static bool is_module_mark(struct kineto_events *to, const struct kineto_event *
     return (ev->kind == SPAN_CPU_OP || ev->kind == SPAN_ANNOTATION ||
             ev->kind == SPAN_GPU_ANNOTATION) &&
            kineto_name_flags(to, ev->name) & NAME_MODULE;
+}
+
+/* A wait is work of its thread; a call is looked through, as ops lie in it. */
+static void read_mark(struct kineto_events *to, struct kineto_event *ev)
+{
+    struct kineto_asked asked;
+    struct strtab *names = &to->part->names;
+    const char *text = strtab_get(names, ev->name);
+    size_t len = strtab_len(names, ev->name);
+    kineto_asked(text, len, &asked);
+    to->detail = kineto_no_detail;
+    to->detail.call = asked.number;
+    to->detail.peer = asked.peer;
+    to->detail_used = ev->has_detail = true;
+    ev->kind = asked.waits ? SPAN_CPU_OP : SPAN_ANNOTATION;
+    if (!asked.waits)
+        to->detail.process_group =
+            strtab_add(names, asked.group, len - (size_t)(asked.group - text));
+    uint32_t *name = asked.waits ? &to->wait_name : &to->call_name;
+    if (!*name)
+        *name = asked.waits ? strtab_add(names, "dpro.wait", 9) : strtab_add(names, "dpro.call", 9);
+    ev->name = *name;
 }
 
 static void add_span(struct kineto_events *to, struct kineto_event *ev)
@@ -84,7 +109,11 @@ static void add_span(struct kineto_events *to, struct kineto_event *ev)
                             end_ns);
         return;
     }
-    uint32_t track = find_track(to, gpu, ev->pid, ev->tid);
+    if (!gpu && kineto_name_flags(to, ev->name) & NAME_ASKED)
+        read_mark(to, ev);
+    bool posted = ev->kind == SPAN_ANNOTATION && kineto_name_flags(to, ev->name) & NAME_POSTED;
+    uint32_t track = find_track(to, gpu, ev->pid, posted ? ~ev->tid : ev->tid);
+    part->tracks.at[track].track.posted |= posted;
     struct trace_span *span = part_add_span(part);
     *span = (struct trace_span){
         .start_ns = ev->ts_ns,

@@ -38,11 +38,12 @@ struct kineto_events {
     struct kineto_part *more;
     struct trace_detail detail; /* of the event being read; none unless detail_used */
     bool detail_used;
-    struct kineto_memory memory; /* of the instant being read */
-    ARRAY(uint8_t) name_flags;   /* by name id */
-    struct map tracks;           /* hash of (pid, tid, whether of a GPU) -> index */
-    uint32_t last_track[2];      /* of the CPU, of the GPU */
-    struct map stacks;           /* hash of (pid, tid) -> index + 1 of the innermost open span */
+    struct kineto_memory memory;   /* of the instant being read */
+    ARRAY(uint8_t) name_flags;     /* by name id */
+    struct map tracks;             /* hash of (pid, tid, whether of a GPU) -> index */
+    uint32_t last_track[2];        /* of the CPU, of the GPU */
+    uint32_t call_name, wait_name; /* of the recorder's marks, without what they tell; 0: none */
+    struct map stacks;             /* hash of (pid, tid) -> index + 1 of the innermost open span */
     ARRAY(struct kineto_open) open;
     uint32_t free_open; /* list of unused slots in `open`, index + 1 */
     uint64_t n_external_is_correlation, n_external_differs;
@@ -54,7 +55,14 @@ void kineto_take(struct kineto_events *to, struct kineto_event *ev);
 /* Counts what was begun and did not end; frees all but the part. */
 void kineto_events_end(struct kineto_events *to);
 
-enum kineto_name_flag { NAME_SEEN = 1, NAME_COMMUNICATION = 2, NAME_MODULE = 4, NAME_MEMORY = 8 };
+enum kineto_name_flag {
+    NAME_SEEN = 1,
+    NAME_COMMUNICATION = 2,
+    NAME_MODULE = 4,
+    NAME_MEMORY = 8,
+    NAME_ASKED = 16, /* the recorder's mark around a call of a process group, or around a wait */
+    NAME_POSTED = 32 /* a transfer that goes on beside the thread which asked for it */
+};
 
 /* What a name is, looked at once. */
 uint8_t kineto_learn_name(struct kineto_events *to, uint32_t name);

@@ -23,6 +23,7 @@ bool kineto_is_communication(const char *name, size_t len)
                                         "gloo:",
                                         "mpi:",
                                         "c10d::",
+                                        "c10d_functional::",
                                         "record_param_comms",
                                         "send",
                                         "recv",
@@ -43,6 +44,37 @@ bool kineto_module(const char *name, size_t *len)
         return false;
     *len -= sizeof mark - 1;
     return true;
+}
+
+/* A number up to the next colon or the end; `none` where there is none. */
+static int64_t mark_number(const char **at, const char *end, int64_t none)
+{
+    int64_t v = 0;
+    const char *start = *at;
+    for (; *at < end && **at >= '0' && **at <= '9' && v < INT32_MAX / 10; ++*at)
+        v = v * 10 + (**at - '0');
+    bool whole = *at > start && (*at == end || **at == ':');
+    *at = memchr(*at, ':', (size_t)(end - *at)) ?: end;
+    *at += *at < end;
+    return whole ? v : none;
+}
+
+bool kineto_asked(const char *name, size_t len, struct kineto_asked *asked)
+{
+    static const char call[] = "dpro.call:", wait[] = "dpro.wait:";
+    const char *at = name + sizeof call - 1, *end = name + len;
+    asked->waits = text_n_begins(name, len, wait);
+    if (!asked->waits && !text_n_begins(name, len, call))
+        return false;
+    asked->number = (uint32_t)(mark_number(&at, end, -1) + 1);
+    asked->peer = (int32_t)mark_number(&at, end, -1);
+    asked->group = at;
+    return true;
+}
+
+bool kineto_posted(const char *name, size_t len)
+{
+    return text_n_is(name, len, "gloo:send") || text_n_is(name, len, "gloo:recv");
 }
 
 enum span_kind kineto_category(const char *cat, size_t len, uint8_t *flow)

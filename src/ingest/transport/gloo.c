@@ -9,9 +9,8 @@
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"
-#include "ingest/pytorch/kineto_words.h"
 #include "ingest/trace.h"
-#include "ingest/transport/runs.h"
+#include "ingest/transport/gloo_pairs.h"
 
 /* ---- messages ---- */
 
@@ -238,19 +237,6 @@ static void find_collectives(struct net_transport *t)
 
 /* ---- spans ---- */
 
-static uint64_t span_bytes(const struct dpro_trace *trace, const struct trace_rank *rank,
-                           uint32_t span, uint64_t *numel)
-{
-    uint32_t detail = rank->spans[span].detail;
-    uint64_t bytes;
-    *numel = 0;
-    if (detail == NO_ID)
-        return 0;
-    *numel = rank->details[detail].numel;
-    uint64_t item = kineto_dtype_bytes(strtab_get(&trace->names, rank->details[detail].dtype));
-    return __builtin_mul_overflow(*numel, item, &bytes) ? 0 : bytes;
-}
-
 ORDER_OF_POINTERS(by_first_send, struct net_collective, ASCENDING(first_send_ns) ?: COMPARE(x, y));
 
 /* The run of a collective: the one that was open on the thread of its first send. Sends of gloo's
@@ -283,7 +269,7 @@ static void find_buckets(struct dpro_trace *trace, const struct trace_rank *rank
     struct recorded_walk walk = {.recording = rank->recording};
     for (size_t i = 0; i < n; i++) {
         uint64_t numel;
-        order[i]->size_bytes = span_bytes(trace, rank, order[i]->span, &numel);
+        order[i]->size_bytes = runs_bytes(trace, rank, order[i]->span, &numel);
         if (rank->recording && order[i]->bucket == NO_ID && order[i]->prefix == GLOO_ALL_REDUCE)
             order[i]->bucket = recorded_walk_next(&walk, numel, order[i]->size_bytes);
         trace->transport_info.n_in_buckets += order[i]->bucket != NO_ID;
@@ -293,7 +279,7 @@ static void find_buckets(struct dpro_trace *trace, const struct trace_rank *rank
 /* Finds the spans and the buckets of a rank's collectives. */
 static void tie_rank(struct dpro_trace *trace, struct net_transport *t)
 {
-    const struct trace_rank *rank = &trace->ranks[t->rank_index];
+    struct trace_rank *rank = &trace->ranks[t->rank_index];
     struct arena scratch = {0};
     run_array runs = {0};
     struct first_send *firsts = arena_array(&scratch, t->collectives.n, sizeof *firsts);
@@ -302,6 +288,7 @@ static void tie_rank(struct dpro_trace *trace, struct net_transport *t)
     runs_list(trace, rank, "gloo:", &runs);
     runs_find_calls(trace, rank, &runs);
     find_runs(t, &runs, firsts);
+    gloo_tie_pairs(trace, rank, t, &runs);
     for (size_t c = 0; c < t->collectives.n; c++) {
         struct net_collective *collective = &t->collectives.at[c];
         struct run *run = firsts[c].run;
@@ -431,6 +418,7 @@ void gloo_build(struct dpro_trace *trace)
     struct dpro_transport_info *info = &trace->transport_info;
     net_range_array ranges = {0};
     gloo_share_messages(trace);
+    gloo_number_pairs(trace);
     EACH_OF (struct net_transport, transport, trace->transports, trace->n_transports) {
         for (size_t m = 0; m < transport->messages.n; m++)
             info->n_messages += transport->messages.at[m].stream % 2 == 0;

@@ -1,6 +1,7 @@
 /* ingest/transport/runs.c: finding the span of a collective by thread and time. */
 #include "ingest/transport/runs.h"
 #include "base/sort.h"
+#include "ingest/pytorch/kineto_words.h"
 
 #include <string.h>
 
@@ -83,6 +84,19 @@ void runs_find_calls(const struct dpro_trace *trace, const struct trace_rank *ra
     }
     array_fini(&calls);
     array_fini(&asked);
+}
+
+uint64_t runs_bytes(const struct dpro_trace *trace, const struct trace_rank *rank, uint32_t span,
+                    uint64_t *numel)
+{
+    uint32_t detail = rank->spans[span].detail;
+    uint64_t bytes;
+    *numel = 0;
+    if (detail == NO_ID)
+        return 0;
+    *numel = rank->details[detail].numel;
+    uint64_t item = kineto_dtype_bytes(strtab_get(&trace->names, rank->details[detail].dtype));
+    return __builtin_mul_overflow(*numel, item, &bytes) ? 0 : bytes;
 }
 
 /* "FSDP::all_gather (blocks.0)" names its unit, "FSDP::all_gather" is the root's. */

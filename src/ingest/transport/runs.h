@@ -24,5 +24,9 @@ void runs_find_calls(const struct dpro_trace *trace, const struct trace_rank *ra
  * the recording's buckets, NO_ID when there is none. */
 uint32_t recorded_unit_of(const struct strtab *names, const struct trace_rank *rank, uint32_t span);
 
+/* The bytes and elements of the tensor that a span communicates; 0: unknown. */
+uint64_t runs_bytes(const struct dpro_trace *trace, const struct trace_rank *rank, uint32_t span,
+                    uint64_t *numel);
+
 /* The one that was open on a thread at a time; NULL: none. */
 struct run *runs_at(const run_array *runs, int64_t thread, int64_t time_ns);

@@ -1,0 +1,74 @@
+/* graph/local/comm_waits.c: edges from collectives to the calls that wait for them.
+ *
+ * A wait has no work of its own: it keeps only what comes after its collective was over, the
+ * thread's waking up. The recorder's mark says which collective that is. PyTorch's wait_tensor does
+ * not: it is the oldest that was asked for by a functional call, has as many elements (or is one
+ * rank's part of as many, or the other way round), and has not been waited for. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/sort.h"
+#include "graph/local/edge_rules.h"
+#include "graph/local/local_edges.h"
+
+struct wait {
+    uint32_t op, span;
+};
+
+static const struct trace_detail *detail_of(const struct rank_build *rank, uint32_t span)
+{
+    uint32_t detail = rank->trace->spans[span].detail;
+    return detail == NO_ID ? NULL : &rank->trace->details[detail];
+}
+
+static bool is_functional(const struct rank_build *rank, uint32_t span)
+{
+    for (; span != NO_ID; span = rank->trace->spans[span].parent)
+        if (strstr(strtab_get(rank->names, rank->trace->spans[span].name), "c10d_functional::"))
+            return true;
+    return false;
+}
+
+static bool fits(const struct local_collective *coll, const struct trace_detail *wait)
+{
+    uint64_t numel = wait ? wait->numel : 0;
+    return !numel || !coll->numel || MAX(numel, coll->numel) % MIN(numel, coll->numel) == 0;
+}
+
+/* The collective that a call waits for; NULL: not known. */
+static struct local_collective *find_awaited(const struct rank_build *rank, const struct wait *wait,
+                                             const bool *awaited)
+{
+    const struct trace_detail *detail = detail_of(rank, wait->span);
+    bool functional = is_functional(rank, wait->span);
+    EACH (struct local_collective, coll, rank->collectives) {
+        if (!functional && detail && detail->call && coll->call == detail->call)
+            return coll;
+        if (functional && !awaited[coll - rank->collectives.at] &&
+            is_functional(rank, coll->launch_span) && fits(coll, detail) &&
+            local_start(rank, coll->arrival) <
+                rank->end_ns[build_at(rank, rank->steps.reference, wait->op)])
+            return coll;
+    }
+    return NULL;
+}
+
+void rule_comm_waits(struct rank_build *rank)
+{
+    bool *awaited = mem_array(rank->collectives.n + 1, sizeof *awaited);
+    struct wait wait = {NO_ID, NO_ID};
+    for (uint32_t o = 0; o <= rank->n_timed; o++) {
+        bool waits = o < rank->n_timed && local_on_thread(rank, o) &&
+                     (rank->classes[rank->ops.at[o].name] & NAME_COMM_WAIT);
+        uint32_t span = waits ? rank->slices.at[rank->ops.at[o].slice].span : NO_ID;
+        struct local_collective *coll =
+            wait.op != NO_ID && span != wait.span ? find_awaited(rank, &wait, awaited) : NULL;
+        if (coll) {
+            awaited[coll - rank->collectives.at] = true;
+            local_cut_waiting(rank, wait.op, coll->transfer, false);
+            local_add_completion(rank, coll->transfer, wait.op, true);
+        }
+        wait = (struct wait){waits ? o : NO_ID, span};
+    }
+    mem_free(awaited);
+}

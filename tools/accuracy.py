@@ -15,6 +15,7 @@ import sys
 import accuracy_tables
 from accuracy_ahead import ahead_rows, print_ahead
 from accuracy_memory import memory_row, print_memory
+from accuracy_parallel import parallel_row, print_parallel
 from accuracy_whatif import print_whatifs, whatif_row
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -270,10 +271,12 @@ def main():
     whatif_summary = print_whatifs(whatifs) if whatifs else None
     memory = [row for row in (memory_row(dpro, folder) for folder in find_traces()) if row]
     memory_summary = print_memory(memory) if memory else None
+    parallel = [row for row in (parallel_row(dpro, folder) for folder in find_traces()) if row]
+    print_parallel(parallel)
     os.makedirs(os.path.dirname(os.path.join(ROOT, args.out)), exist_ok=True)
     results = {"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks, "ahead": ahead,
                "whatifs": whatifs, "whatif_summary": whatif_summary, "memory": memory,
-               "memory_summary": memory_summary, "summary": summary}
+               "memory_summary": memory_summary, "parallel": parallel, "summary": summary}
     with open(os.path.join(ROOT, args.out), "w", encoding="utf-8") as out:
         json.dump(results, out, indent=1)
         out.write("\n")

@@ -7,6 +7,7 @@ import re
 import textwrap
 
 from accuracy_memory import title_of
+from accuracy_parallel import told_as
 
 README_ROWS = ("torch-ddp-gloo-gpt-n4-500mbit-cap25", "torch-ddp-gloo-resnet18-n2-500mbit-cap25", "tf-mwms-ring", "tf-ps-v1",
                "mxnet-ps-module", "hvd-tf", "byteps-torch-n2", "ddp-a100-rank3of8", "kineto-tb-resnet50-nw0")
@@ -75,6 +76,18 @@ def memory_lines(rows):
     return markdown(head, [memory_cells(row, titles) for row in rows])
 
 
+def parallel_lines(rows):
+    """Errors of the replay, and of ratios of what-ifs."""
+    titles = list(dict.fromkeys(told_as(one["config"]) for row in rows for one in row["whatifs"]))
+    cells = []
+    for row in rows:
+        whatifs = {told_as(one["config"]): "no answer" if one["problem"] else fixed(one["error_pct"], 1, True) for one in row["whatifs"]}
+        cells.append((f"`{row['trace']}`", str(row["ranks"]), fixed(row["profiled_error_pct"], 2, True), fixed(row["error_pct"], 1, True),
+                      *(whatifs.get(title, "–") for title in titles)))
+    head = ("recorded", "ranks:", "as recorded, %:", "without the profiler, %:", *(title + ":" for title in titles))
+    return markdown(head, cells)
+
+
 def markdown(head, rows):
     """A column whose title ends in ":" holds numbers."""
     lines = ["| " + " | ".join(title.rstrip(":") for title in head) + " |",
@@ -126,6 +139,8 @@ def tables_of(results):
         tables["whatif"] = markdown(("recorded", *(title + ":" for title in titles)), [whatif_cells(r, titles) for r in whatifs])
     if results.get("memory"):
         tables["memory"] = memory_lines(results["memory"])
+    if results.get("parallel"):
+        tables["parallel"] = parallel_lines([row for row in results["parallel"] if not row["problem"]])
     if results["whatif_summary"]:
         tables["whatif-summary"] = whatif_summary_lines(results["whatif_summary"])
     if any(row.get("unprofiled_ms") for row in rows):

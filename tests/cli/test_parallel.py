@@ -1,0 +1,174 @@
+"""Pipelines, and collectives of several process groups: what waits for what over their ranks."""
+import os
+import shutil
+import unittest
+
+from support import BUNDLED, DONE, INPUT, Case, dpro, span
+
+DATA = os.path.dirname(BUNDLED)
+PIPELINE, EXPERTS, MIXED = (os.path.join(DATA, name) for name in ("torch-pp-gloo-n2", "torch-ep-gloo-n2", "torch-fsdp-tp-gloo-n4"))
+STEPS, STEP_US = 4, 20_000
+
+
+def job(rank, world, step_of, groups=()):
+    """A profile of a rank: step_of(start) gives a step's events."""
+    events = []
+    for step in range(STEPS):
+        start = step * STEP_US
+        events.append(span("ProfilerStep#%d" % step, start, STEP_US, cat="user_annotation"))
+        events += step_of(start, step)
+    return {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": world, "pg_config": [
+        {"pg_name": name, "pg_desc": name, "ranks": ranks} for name, ranks in groups]}, "traceEvents": events}
+
+
+def dims(n):
+    return {"Input Dims": [[n]], "Input type": ["float"]}
+
+
+class Number:
+    """Of the recorder's marks, in a rank's whole window."""
+
+    def __init__(self):
+        self.n = -1
+
+    def __call__(self):
+        self.n += 1
+        return self.n
+
+
+def transfer(number, kind, peer, posted, waited_from, waited_to, n=1000):
+    """A send or receive: posted, gone on beside, waited for."""
+    call = number()
+    name = {"send": "c10d::send", "recv": "c10d::recv_"}[kind]
+    return [span("dpro.call:%d:%d:0" % (call, peer), posted, 20), span(name, posted + 2, 16, **dims(n)),
+            span("gloo:" + kind, posted + 15, waited_to - posted - 15, cat="user_annotation", **dims(n)),
+            span("dpro.wait:%d" % call, waited_from, waited_to - waited_from)]
+
+
+def stage(rank, late=0, n=1000):
+    """Rank 0 computes two micro-batches of 2 ms, sends each, and goes on beside the first; rank 1 takes 3 ms for each."""
+    number = Number()
+
+    def step_of(start, step):
+        if rank == 0:
+            return [span("aten::mm", start, 2000), *transfer(number, "send", 1, start + 2000, start + 4050, start + 4060, n),
+                    span("aten::mm", start + 2030, 2000), *transfer(number, "send", 1, start + 4100, start + 5200, start + 6000, n),
+                    span("aten::add_", start + 6010, 500)]
+        return [*transfer(number, "recv", 0, start, start + 20, start + 2500, n), span("aten::mm", start + 2500, 3000 + late),
+                *transfer(number, "recv", 0, start + 5500 + late, start + 5520 + late, start + 6000 + late, n),
+                span("aten::mm", start + 6000 + late, 3000), span("aten::add_", start + 9010 + late, 500)]
+
+    return job(rank, 2, step_of)
+
+
+class Pipeline(Case):
+    def traces(self, **changes):
+        return [self.write("rank%d.json" % rank, stage(rank, **changes.get("rank%d" % rank, {}))) for rank in (0, 1)]
+
+    def test_what_is_computed_beside_a_send_is_computation(self):
+        facts = self.assert_replays(*self.traces())
+        work = {rank["rank"]: rank["forward_ms"] for rank in facts["ranks"]}
+        self.assertGreater(work[0], 3.9)  # both micro-batches
+        self.assertLess(facts["error_pct"], 1)
+
+    def test_sends_meet_their_receives_in_order(self):
+        facts = self.assert_replays(*self.traces())
+        self.assertEqual(sum(c["count"] for c in facts["collectives"]), 2)
+        self.assertEqual({c["ranks"] for c in facts["collectives"]}, {2})
+
+    def test_a_receiver_waits_for_a_slower_stage_and_a_sender_for_a_busy_one(self):
+        plain = self.assert_replays(*self.traces())["predicted"]["iteration_ms"]
+        later = self.assert_replays(*self.traces(), "--delay", "aten::mm@0=+5")["predicted"]["iteration_ms"]
+        self.assertGreater(later - plain, 4)
+
+    def test_a_wait_is_no_work(self):
+        facts = self.assert_replays(*self.traces())
+        waiting = {rank["rank"]: rank["wait_for_peers_ms"] + rank["exposed_communication_ms"] for rank in facts["ranks"]}
+        self.assertGreater(waiting[1], 2)
+        work = {rank["rank"]: rank["forward_ms"] for rank in facts["ranks"]}
+        self.assertTrue(4 < work[0] < 5 and 6 < work[1] < 7, work)  # what it computes, and 0.5 ms
+
+    def test_a_stage_that_is_missing_is_said_and_the_rest_replayed(self):
+        facts = self.assert_replays(self.traces()[1])
+        self.assertTrue(any("1 of 2 ranks are here" in line for line in facts["warnings"]), facts["warnings"])
+
+    def test_a_rank_of_another_program_is_said(self):
+        facts = self.assert_replays(*self.traces(rank1={"n": 777}))
+        self.assertTrue(any("no counterpart of their kind and size" in line for line in facts["warnings"]), facts["warnings"])
+
+
+def grouped(rank, late=0):
+    """Ranks 0 and 1, 2 and 3 split a layer, 0 and 2, 1 and 3 a batch: a collective of each group a step."""
+    number = Number()
+    pair, other = ("tp%d" % (rank // 2), [rank // 2 * 2, rank // 2 * 2 + 1]), ("dp%d" % (rank % 2), [rank % 2, rank % 2 + 2])
+
+    def all_reduce(at, group, end):
+        call = number()
+        return [span("dpro.call:%d::%s" % (call, group), at, 20), span("c10d::allreduce_", at + 2, 16, **dims(500)),
+                span("gloo:all_reduce", at + 30, end - at - 30, tid=5, cat="user_annotation", **dims(500)),
+                span("dpro.wait:%d" % call, at + 40, end - at - 30)]
+
+    def step_of(start, step):
+        slow = 3000 if rank >= 2 else 0
+        return [span("aten::mm", start, 1000 + slow), *all_reduce(start + 1000 + slow, pair[0], start + 1500 + slow),
+                span("aten::addmm", start + 1600 + slow, 1000),
+                *all_reduce(start + 2600 + slow, other[0], start + 6200), span("aten::add_", start + 6300, 100)]
+
+    return job(rank, 4, step_of, [pair, other])
+
+
+class Groups(Case):
+    def test_a_collective_joins_the_ranks_of_its_group_alone(self):
+        traces = [self.write("rank%d.json" % rank, grouped(rank)) for rank in range(4)]
+        facts = self.assert_replays(*traces)
+        self.assertEqual([(c["ranks"], c["count"]) for c in facts["collectives"]], [(2, 4)])
+        # ranks 0 and 1 wait for 2 and 3 in the second collective, not in the first
+        waiting = {rank["rank"]: rank["wait_for_peers_ms"] for rank in facts["ranks"]}
+        self.assertTrue(all(2.5 < waiting[rank] < 3.5 for rank in (0, 1)), waiting)
+        self.assertTrue(all(waiting[rank] < 0.3 for rank in (2, 3)), waiting)
+
+
+class Recorded(Case):
+    """Real jobs, recorded by dpro profile."""
+
+    def test_a_pipeline(self):
+        facts = self.assert_replays(PIPELINE)
+        self.assertLess(abs(facts["error_pct"]), 1)
+        self.assertEqual(facts["transport"]["collectives_tied"], facts["transport"]["collectives"])
+        pairs = [c for c in facts["collectives"] if c["kind"] in ("send", "recv")]
+        self.assertEqual(sum(c["count"] for c in pairs), 8)  # 4 micro-batches, there and back
+        self.assertEqual(sum(c["messages"] for c in pairs), 8)
+        self.assertFalse([line for line in facts["warnings"] if "clock" in line or "whole" in line], facts["warnings"])
+
+    def test_a_pipeline_without_its_transport(self):
+        copy = self.path("copy")
+        shutil.copytree(PIPELINE, copy)
+        for folder, _, files in os.walk(copy):
+            for name in files:
+                if name.startswith("net."):
+                    os.remove(os.path.join(folder, name))
+        facts = self.assert_replays(copy)
+        self.assertLess(abs(facts["error_pct"]), 1)
+        self.assertFalse([line for line in facts["warnings"] if "clock" in line], facts["warnings"])
+
+    def test_experts(self):
+        facts = self.assert_replays(EXPERTS)
+        self.assertLess(abs(facts["error_pct"]), 1)
+        self.assertFalse([line for line in facts["warnings"] if "whole" in line], facts["warnings"])
+        self.assertEqual([c["count"] for c in facts["collectives"] if c["kind"] == "all_to_all"], [10])  # 2 blocks, 5 each
+
+    def test_sharded_and_split(self):
+        facts = self.assert_replays(MIXED)
+        self.assertLess(abs(facts["error_pct"]), 1)
+        self.assertEqual({c["ranks"] for c in facts["collectives"]}, {2})
+        self.assertFalse([line for line in facts["warnings"] if "whole" in line or "matched" in line], facts["warnings"])
+
+    def test_a_rank_of_a_pipeline_may_be_missing(self):
+        result = dpro("replay", os.path.join(PIPELINE, "hostvm", "rank1"), "--json")
+        self.assertIn(result.code, (DONE, INPUT))
+        if result.code == DONE:
+            self.assertTrue(result.json["warnings"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -104,7 +104,7 @@ static void test_categories_of_all_years_are_known(void **state)
 }
 
 #define TIMED(cat, name, tid, ts, dur)                                                             \
-    "{\"ph\":\"X\",\"cat\":\"" cat "\",\"name\":\"" name "\",\"pid\":3,\"tid\":" tid ",\"ts\":" ts      \
+    "{\"ph\":\"X\",\"cat\":\"" cat "\",\"name\":\"" name "\",\"pid\":3,\"tid\":" tid ",\"ts\":" ts \
     ",\"dur\":" dur "}"
 
 static void test_the_recorders_marks_say_what_a_group_is_asked_for(void **state)
@@ -146,10 +146,11 @@ static void test_the_recorders_marks_say_what_a_group_is_asked_for(void **state)
 static void test_sends_and_receives_are_on_a_track_of_their_own(void **state)
 {
     struct trace_part part =
-        read_text("{\"traceEvents\":[" TIMED("cpu_op", "c10d::send", "7", "1", "2") ","
-                  TIMED("user_annotation", "gloo:send", "7", "2", "9") ","
-                  TIMED("cpu_op", "aten::mm", "7", "4", "2") ","
-                  TIMED("user_annotation", "gloo:all_reduce", "8", "4", "2") "]}");
+        read_text("{\"traceEvents\":[" TIMED("cpu_op", "c10d::send", "7", "1", "2") "," TIMED(
+            "user_annotation", "gloo:send", "7", "2",
+            "9") "," TIMED("cpu_op", "aten::mm", "7", "4", "2") "," TIMED("user_annotation",
+                                                                          "gloo:all_reduce", "8",
+                                                                          "4", "2") "]}");
     assert_int_equal(part.n_spans, 4);
     assert_int_equal(part.tracks.n, 3);
     assert_int_equal(span_of(&part, 2)->track, span_of(&part, 0)->track);

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from . import report
+from . import job, report
 
 WAIT_S = 30
 YES = "yes"
@@ -28,7 +28,7 @@ def rank():
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return dist.get_rank()
-    return int(os.environ.get("RANK", "0")) if os.environ.get("RANK", "0").isdigit() else 0
+    return job.place()[0]
 
 
 class Store:

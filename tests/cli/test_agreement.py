@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 
 from support import ROOT
 
@@ -55,6 +56,11 @@ class Agreement(unittest.TestCase):
         for thread in threads:
             thread.join()
         return found
+
+    def test_without_process_groups_a_rank_is_what_the_launcher_says(self):
+        for name in ("HOROVOD_RANK", "RANK"):
+            with unittest.mock.patch.dict(os.environ, {name: "1"}):
+                self.assertEqual(agreement.rank(), 1, name)
 
     def test_all_agree(self):
         self.assertEqual(self.answers(5), dict.fromkeys(range(5)))

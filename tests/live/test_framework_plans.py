@@ -115,6 +115,18 @@ class HorovodOnPyTorch(Plans):
     def test_groups_are_the_plans_and_the_job_trains_the_same(self):
         self.check_applied("horovod-pytorch")
 
+    def test_modules_are_recomputed_and_the_job_trains_the_same(self):
+        recomputed = ["0", "1", "4"]  # a convolution, BatchNorm, which keeps statistics, and another convolution
+        name = "horovod-pytorch"
+        plan = self.make_plan(name, lambda plan: plan.setdefault("memory", {}).update(recompute=recomputed))
+        plain = self.final_loss(self.record(name, dpro=False))
+        self.trace = self.path("planned")
+        self.assertEqual(self.final_loss(self.record(name, options=["--plan", plan])), plain)
+        for rank in range(2):
+            told = self.rank(rank)["plan"]
+            self.assertEqual((told["applied"], told["reason"]), (True, None))
+            self.assertEqual(told["modules"]["recompute"], recomputed)
+
 
 if __name__ == "__main__":
     unittest.main()

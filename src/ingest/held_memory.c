@@ -9,6 +9,7 @@
 
 #include "base/map.h"
 #include "ingest/load.h"
+#include "ingest/pytorch/snapshot_join.h"
 #include "ingest/rank_job.h"
 
 static void fini(void *payload)
@@ -16,6 +17,7 @@ static void fini(void *payload)
     struct held_part *held = payload;
     array_fini(&held->blocks);
     array_fini(&held->modules);
+    snapshot_fini(&held->allocated);
 }
 
 const struct payload_kind held_payload = {sizeof(struct held_part), fini, NULL};
@@ -87,6 +89,56 @@ static bool read_module(struct json_reader *r, struct held_part *held)
     return true;
 }
 
+/* [bytes, state] */
+static bool read_allocated(struct json_reader *r, struct snapshot_part *to)
+{
+    struct entry entry = {r, json_open(r->js, '[')};
+    uint64_t bytes;
+    bool sized = next_number(&entry, &bytes) && bytes <= TRACE_BYTES_MAX;
+    const char *state = strtab_get(r->strings, next_text(&entry));
+    if (!close(&entry) || !sized)
+        return false;
+    array_add(&to->blocks, .size_bytes = bytes,
+              .state = strcmp(state, "inactive") == 0           ? ALLOCATOR_FREE
+                       : strcmp(state, "active_allocated") == 0 ? ALLOCATOR_TAKEN
+                                                                : ALLOCATOR_WAITING);
+    return true;
+}
+
+static bool next_true(struct entry *entry)
+{
+    const char *text;
+    size_t len;
+    return next(entry) && json_scalar(entry->r->js, &text, &len) && len == 4 &&
+           memcmp(text, "true", 4) == 0;
+}
+
+/* [address, bytes, stream, "small"|"large", expandable, private, blocks] */
+static bool read_segment(struct json_reader *r, struct held_part *held)
+{
+    struct snapshot_part *to = &held->allocated;
+    struct entry entry = {r, json_open(r->js, '[')};
+    struct snapshot_segment segment = {0};
+    uint64_t bytes, stream;
+    size_t first = to->blocks.n;
+    bool known = next_number(&entry, &segment.is.address);
+    known = next_number(&entry, &bytes) && known && bytes <= TRACE_BYTES_MAX;
+    known = next_number(&entry, &stream) && known;
+    segment.is.small = strcmp(strtab_get(r->strings, next_text(&entry)), "small") == 0;
+    segment.is.expandable = next_true(&entry);
+    segment.is.private_pool = next_true(&entry);
+    if (next(&entry))
+        JSON_EACH (r->js)
+            known = read_allocated(r, to) && known;
+    if (!close(&entry) || !known) {
+        to->blocks.n = first;
+        return false;
+    }
+    segment.stream = (int64_t)stream;
+    snapshot_push_segment(to, segment, (int64_t)bytes);
+    return true;
+}
+
 static void read_list(struct json_reader *r, struct held_part *held,
                       bool (*read_entry)(struct json_reader *, struct held_part *))
 {
@@ -106,6 +158,13 @@ static void read_freed(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     ((struct held_part *)out)->of_last_step = json_peek(r->js) == '[';
     json_skip(r->js);
+}
+
+static void read_segments(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    struct held_part *held = out;
+    held->allocated.segments.n = held->allocated.blocks.n = 0;
+    read_list(r, held, read_segment);
 }
 
 static void read_modules(struct json_reader *r, void *out, size_t offset UNUSED)
@@ -152,6 +211,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER_BY("modules", read_modules, 0),
         MEMBER_BY("blocks", read_blocks, 0),
         MEMBER_BY("freed", read_freed, 0),
+        MEMBER_BY("segments", read_segments, 0),
         MEMBER_BY("allocator", read_allocator, 0),
         {NULL}};
     struct held_part *held = part_make_payload(part, &held_payload);
@@ -204,6 +264,18 @@ static struct allocator_settings settings_of(struct trace_build *build, struct s
     return settings;
 }
 
+/* If a segment is missing, what the device has is not known. */
+static void join_allocated(struct arena *arena, struct held_part *held, struct held_memory *to)
+{
+    if (held->n_broken > 0 || held->allocated.n_broken > 0 || to->is_cut)
+        return;
+    held->allocated.whole = true;
+    to->allocated.device = to->device;
+    for (size_t i = 0; i < held->allocated.segments.n; i++)
+        held->allocated.segments.at[i].device = to->device;
+    snapshot_fill(arena, &held->allocated, &to->allocated);
+}
+
 static void join(struct trace_build *build, struct trace_rank *rank, struct source *source)
 {
     struct held_part *held = part_payload(&source->part, &held_payload);
@@ -220,11 +292,13 @@ static void join(struct trace_build *build, struct trace_rank *rank, struct sour
     for (size_t i = 0; i < held->modules.n; i++)
         to->modules[to->n_modules++] = (struct held_module){
             source->names[held->modules.at[i].name], source->names[held->modules.at[i].class]};
+    join_allocated(arena, held, to);
     uint32_t n_twice = join_blocks(to, held, source->names);
     char some[32];
-    if (n_twice + held->n_broken > 0)
+    uint64_t n_skipped = n_twice + held->n_broken + held->allocated.n_broken;
+    if (n_skipped > 0)
         build_warn(build, "%s: %s blocks or modules are listed twice or make no sense, skipped",
-                   source->path, count_text(some, n_twice + held->n_broken));
+                   source->path, count_text(some, n_skipped));
 }
 
 static void reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room UNUSED)

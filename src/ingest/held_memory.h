@@ -2,10 +2,12 @@
 #pragma once
 
 #include "ingest/part.h"
+#include "ingest/pytorch/snapshot.h"
 
 struct held_part {
     ARRAY(struct held_block) blocks;
     ARRAY(struct held_module) modules;
+    struct snapshot_part allocated; /* segments and blocks of the device's allocator */
     int64_t when_ns;
     uint64_t capacity_bytes;
     uint32_t device, allocator, backend; /* string ids */

@@ -224,6 +224,7 @@ struct held_memory {
     struct allocator_settings allocator; /* of a GPU */
     bool is_cut;                         /* the file is damaged: blocks may be missing */
     bool of_last_step; /* what was freed before the window's last step began is left out */
+    struct allocator_history allocated; /* segments as that step begins; none: not known */
 };
 
 struct trace_rank {

@@ -333,9 +333,9 @@ static bool put_before(struct allocator_start *start, uint64_t older, uint64_t y
 /* Segments that were there when the record begins come without their order. Where the record takes
  * a block of one of them, and the simulator an equal one of another, the first is older. */
 static struct allocator_check check_in_order(const struct allocator_history *history,
-                                             bool by_address)
+                                             bool by_address, bool rises)
 {
-    struct allocator_start start;
+    struct allocator_start start = {.rises = rises};
     struct allocator_check best, check;
     struct replayer r = {.history = history, .check = &best, .start = &start};
     struct allocator *rounds = create(history, by_address, NULL);
@@ -361,9 +361,13 @@ static struct allocator_check check_in_order(const struct allocator_history *his
 struct allocator_check allocator_check(const struct allocator_history *history)
 {
     bool by_address = history->settings.by_address;
-    struct allocator_check check = check_in_order(history, by_address);
-    if (check.n_elsewhere == 0)
-        return check;
-    struct allocator_check other = check_in_order(history, !by_address);
-    return other.n_elsewhere < check.n_elsewhere ? other : check;
+    struct allocator_check best = check_in_order(history, by_address, false);
+    for (int way = 1; way < 3 && best.n_elsewhere > 0; way++) {
+        /* the other order; then addresses that rise, which matter where segments have an order */
+        struct allocator_check other = way == 1 ? check_in_order(history, !by_address, false)
+                                                : check_in_order(history, false, true);
+        if (other.n_elsewhere < best.n_elsewhere)
+            best = other;
+    }
+    return best;
 }

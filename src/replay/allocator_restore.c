@@ -89,7 +89,7 @@ static void restore_blocks(struct allocator *a, uint32_t b, const struct allocat
         release_to_pool(a, b);
 }
 
-ORDER_OF_INDICES(by_age, struct allocator_segment, ASCENDING(order) ?: ASCENDING(address));
+ORDER_OF_INDICES(by_age, struct allocator_segment, ASCENDING(order) ?: DESCENDING(address));
 ORDER_OF_INDICES(by_range, struct allocator_segment,
                  ASCENDING(stream) ?: ASCENDING(small) ?: ASCENDING(address));
 

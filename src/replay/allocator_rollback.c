@@ -238,7 +238,8 @@ static void measure_unsure(struct rollback *r)
     }
 }
 
-ORDER_OF_INDICES(by_age, struct allocator_segment, ASCENDING(order) ?: ASCENDING(address));
+ORDER_OF_INDICES(by_age, struct allocator_segment, ASCENDING(order) ?: DESCENDING(address));
+ORDER_OF_INDICES(by_rising_age, struct allocator_segment, ASCENDING(order) ?: ASCENDING(address));
 
 /* Numbers the segments: first those whose order is not known. */
 static void number_segments(struct allocator_start *start)
@@ -250,7 +251,7 @@ static void number_segments(struct allocator_start *start)
         ages[s] = s;
         start->is_ordered[s] = all[s].order > 0;
     }
-    qsort_r(ages, n, sizeof *ages, by_age, all);
+    qsort_r(ages, n, sizeof *ages, start->rises ? by_rising_age : by_age, all);
     for (uint32_t i = 0; i < n; i++)
         all[ages[i]].order = ++next;
     mem_free(ages);
@@ -261,6 +262,7 @@ void allocator_roll_back(const struct allocator_history *history, const struct a
 {
     struct rollback r = {.history = history, .start = start};
     *start = (struct allocator_start){
+        .rises = start->rises,
         .left_out = mem_array(history->n_requests + 1, sizeof *start->left_out)};
     for (uint32_t s = 0; s < history->n_segments; s++) {
         const struct allocator_segment *segment = &history->segments[s];

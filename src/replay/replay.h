@@ -143,5 +143,6 @@ struct reserved_memory {
 /* The settings of a GPU's allocator. */
 enum dpro_allocator_settings reserved_settings(const struct graph_memory *memory);
 /* What it reserves of the device, with the moments in the given order. */
-struct reserved_memory reserved_memory(const struct graph_memory *memory, const uint32_t *moments,
+struct reserved_memory reserved_memory(const struct dpro_graph *graph,
+                                       const struct graph_memory *memory, const uint32_t *moments,
                                        uint32_t n);

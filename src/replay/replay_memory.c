@@ -339,7 +339,7 @@ static void find_reserved(struct sweep *s, struct dpro_rank_memory *rank)
     uint32_t *order = arena_array(&s->arena, (size_t)s->n + 1, sizeof *order);
     for (uint32_t k = 0; k < s->n; k++)
         order[k] = s->moments[k].moment;
-    struct reserved_memory reserved = reserved_memory(s->memory, order, s->n);
+    struct reserved_memory reserved = reserved_memory(s->graph, s->memory, order, s->n);
     rank->allocator = reserved_settings(s->memory);
     rank->reserved_peak_bytes = reserved.peak_bytes;
     rank->refused_bytes = reserved.refused_bytes;

@@ -186,6 +186,7 @@ struct graph_memory resharded_memory(const struct graph_memory *memory,
                                      struct arena *arena)
 {
     struct resharder r = {.m = *memory};
+    r.m.start = (struct allocator_history){0}; /* other blocks would be there */
     array_append(&r.blocks, memory->blocks, memory->n_blocks);
     r.m.moments = arena_alloc(arena, (memory->n_moments + (size_t)1) * sizeof *r.m.moments);
     for (uint32_t i = 0; i < memory->n_moments; i++) {

@@ -282,6 +282,58 @@ static void test_held_blocks_that_make_no_sense_are_left_out_in_one_line(void **
     dpro_trace_destroy(trace);
 }
 
+static const char of_allocator[] =
+    "{\"schema\":\"dpro.memory/1\",\"device\":\"cuda:1\",\"blocks\":[],\"segments\":["
+    "[8388608,2097152,77,\"small\",false,false,[[512,\"active_allocated\"],[2096640,\"inactive\"]]]"
+    ","
+    "[4194304,4194304,0,\"large\",true,true,[[4194304,\"active_pending_free\"]]]%s]}";
+
+static void test_the_allocators_segments_are_read(void **state)
+{
+    char text[1024];
+    write_text("host0/rank0/kineto.json", PROFILE(""));
+    snprintf(text, sizeof text, of_allocator, "");
+    write_text("host0/rank0/memory.json", text);
+    struct dpro_trace *trace = load();
+    const struct allocator_history *of = &trace->ranks[0].held->allocated;
+    assert_int_equal(of->n_segments, 2);
+    assert_int_equal(of->n_requests, 0);
+    assert_int_equal(of->segments[0].address, 4194304); /* by address */
+    assert_true(of->segments[0].private_pool && of->segments[0].expandable);
+    assert_false(of->segments[0].small);
+    assert_int_equal(of->blocks[of->segments[0].first_block].state, ALLOCATOR_WAITING);
+    assert_int_equal(of->segments[1].stream, 1); /* the only one beside the default */
+    assert_true(of->segments[1].small);
+    assert_int_equal(of->segments[1].n_blocks, 2);
+    const struct allocator_block *blocks = of->blocks + of->segments[1].first_block;
+    assert_int_equal(blocks[0].state, ALLOCATOR_TAKEN);
+    assert_int_equal(blocks[1].address, 8388608 + 512);
+    assert_int_equal(blocks[1].state, ALLOCATOR_FREE);
+    assert_string_equal(logged, "");
+    dpro_trace_destroy(trace);
+}
+
+static void test_with_a_segment_that_makes_no_sense_none_is_used(void **state)
+{
+    static const char *const odd[] = {
+        ",7",
+        ",[]",
+        ",[1,2]",
+        ",[0,512,0,\"small\",false,false,[[512,\"inactive\"]]]",
+        ",[16777216,512,0,\"small\",false,false,[[1024,\"inactive\"]]]",
+        ",[16777216,512,0,\"small\",false,false,[[-1,\"inactive\"]]]"};
+    char text[1024];
+    write_text("host0/rank0/kineto.json", PROFILE(""));
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        snprintf(text, sizeof text, of_allocator, odd[i]);
+        write_text("host0/rank0/memory.json", text);
+        struct dpro_trace *trace = load();
+        assert_int_equal(trace->ranks[0].held->allocated.n_segments, 0);
+        assert_non_null(strstr(logged, "make no sense"));
+        dpro_trace_destroy(trace);
+    }
+}
+
 #define SET(more) "{\"schema\":\"dpro.memory/1\",\"device\":\"cuda:0\"," more "\"blocks\":[]}"
 
 /* What memory.json, and the log, say of the allocator. */
@@ -353,6 +405,8 @@ int main(void)
         cmocka_unit_test(test_held_memory_is_read),
         cmocka_unit_test(test_held_memory_cut_anywhere_keeps_whole_blocks),
         TEST_IN_FOLDER(test_held_memory_joins_its_rank),
+        TEST_IN_FOLDER(test_the_allocators_segments_are_read),
+        TEST_IN_FOLDER(test_with_a_segment_that_makes_no_sense_none_is_used),
         TEST_IN_FOLDER(test_held_blocks_that_make_no_sense_are_left_out_in_one_line),
         TEST_IN_FOLDER(test_the_allocators_settings_are_read),
         TEST_IN_FOLDER(test_settings_that_make_no_sense_are_not_known_and_one_line_says_so),

@@ -110,8 +110,11 @@ static void write_blocks(struct memory_build *b)
     struct graph_memory *to = &b->to->is;
     to->blocks = mem_alloc((to->n_blocks + (size_t)1) * sizeof *to->blocks);
     for (size_t i = 0; i < b->blocks.n; i++)
-        if (b->blocks.at[i].is != NO_ID)
-            to->blocks[b->blocks.at[i].is] = b->blocks.at[i].to;
+        if (b->blocks.at[i].is != NO_ID) {
+            struct graph_block *block = &to->blocks[b->blocks.at[i].is];
+            *block = b->blocks.at[i].to;
+            block->address = b->device >= 0 ? b->blocks.at[i].address : 0;
+        }
     to->n_calls = (uint32_t)b->calls.n;
     to->calls = mem_alloc((b->calls.n + 1) * sizeof *to->calls);
     if (b->calls.n > 0)
@@ -146,6 +149,26 @@ static struct allocator_settings settings_of(const struct memory_build *b)
     return settings;
 }
 
+/* Segments of memory.json are those of the iteration's beginning, those of a snapshot of its end.
+ */
+static struct allocator_history start_of(const struct memory_build *b)
+{
+    if (b->device < 0 || (b->held && b->held->allocated.n_segments > 0))
+        return b->device < 0 ? (struct allocator_history){0} : b->held->allocated;
+    for (uint32_t i = 0; i < b->trace->n_allocators; i++) {
+        struct allocator_history history = b->trace->allocators[i];
+        if (history.device != b->device || history.n_segments == 0)
+            continue;
+        uint32_t n = 0;
+        while (n < history.n_requests && history.requests[n].ns < b->start_ns)
+            n++;
+        history.requests += n;
+        history.n_requests -= n;
+        return history;
+    }
+    return (struct allocator_history){0};
+}
+
 static void make(struct memory_build *b)
 {
     struct graph_memory *to = &b->to->is;
@@ -154,6 +177,8 @@ static void make(struct memory_build *b)
     to->gpu = b->device >= 0;
     to->capacity_bytes = b->held ? b->held->capacity_bytes : 0;
     to->allocator = settings_of(b);
+    to->start = start_of(b);
+    to->start.settings = to->allocator;
     if (b->trace->recording)
         to->batch_size = b->trace->recording->batch_size;
     memory_find_nodes(b);

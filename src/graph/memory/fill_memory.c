@@ -84,6 +84,10 @@ void rank_memory_fill(const struct rank_build *rank, struct dpro_graph *graph, u
     to->typed_ops = keep(&filler, from->typed_ops, from->n_typed_ops, sizeof *to->typed_ops);
     to->operands = keep(&filler, from->operands, from->n_operands, sizeof *to->operands);
     to->units = keep(&filler, from->units, from->n_units, sizeof *to->units);
+    struct allocator_history *start = &to->start;
+    start->requests = keep(&filler, start->requests, start->n_requests, sizeof *start->requests);
+    start->segments = keep(&filler, start->segments, start->n_segments, sizeof *start->segments);
+    start->blocks = keep(&filler, start->blocks, start->n_blocks, sizeof *start->blocks);
     for (uint32_t i = 0; i < to->n_blocks; i++)
         to->blocks[i].name = name_of(&filler, from->blocks[i].name);
     for (uint32_t m = 0; m < to->n_moments; m++)

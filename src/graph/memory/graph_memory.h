@@ -22,6 +22,7 @@ struct graph_moment {
 
 struct graph_block {
     uint64_t size_bytes;
+    uint64_t address;      /* of a GPU's memory, as recorded; 0: not known */
     uint32_t taken, given; /* moments; MEMORY_NONE: before the iteration, after it */
     uint8_t category;      /* enum dpro_memory_category */
     bool scales;           /* its size grows with the batch */
@@ -112,4 +113,6 @@ struct graph_memory {
     uint64_t capacity_bytes;             /* of the device; 0: not known */
     uint32_t batch_size;                 /* of the rank; 0: not known */
     struct allocator_settings allocator; /* a GPU's, if they are known */
+    struct allocator_history start;      /* the allocator's segments, and its requests since the
+                                            iteration      began; none: not known */
 };

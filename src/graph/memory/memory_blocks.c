@@ -325,6 +325,72 @@ static void add_recorded(struct memory_build *b)
 
 /* ---- sums ---- */
 
+struct allocated {
+    uint64_t address, size;
+};
+
+ORDER(by_start, struct allocated, ASCENDING(address));
+
+static bool is_there_before(const struct memory_build *b, const struct block_build *block)
+{
+    return block->taken_ns < b->start_ns && block->given_ns >= b->start_ns;
+}
+
+static struct allocated *allocated_at(struct allocated *all, size_t n, uint64_t address)
+{
+    size_t at = LOWER_BOUND(i, (size_t)0, n, all[i].address < address);
+    return at < n && all[at].address == address ? &all[at] : NULL;
+}
+
+/* The least block that may have been made for that many bytes: a rest of up to 1 MiB is not cut off
+ * larger ones. */
+static struct allocated *allocated_for(struct allocated *all, size_t n, uint64_t bytes)
+{
+    enum { MOST_REST = 1 << 20 };
+    struct allocated *best = NULL;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t rest = all[i].size - bytes;
+        bool fits = all[i].size >= bytes && rest <= (bytes > MOST_REST ? MOST_REST : 0);
+        if (fits && (!best || all[i].size < best->size))
+            best = &all[i];
+    }
+    return best;
+}
+
+/* Blocks of a GPU's allocator that nobody lists: such as workspaces of libraries. Of those without
+ * an address, such as DDP's buckets, each is one of its size. */
+static void add_unlisted(struct memory_build *b)
+{
+    const struct allocator_history *start = &b->held->allocated;
+    ARRAY(struct allocated) all = {0};
+    for (uint32_t i = 0; i < start->n_blocks; i++)
+        if (start->blocks[i].state == ALLOCATOR_TAKEN)
+            array_add(&all, start->blocks[i].address, start->blocks[i].size_bytes);
+    array_sort(&all, by_start);
+    size_t n_listed = b->blocks.n;
+    for (size_t i = 0; i < n_listed; i++) {
+        struct allocated *found = is_there_before(b, &b->blocks.at[i])
+                                      ? allocated_at(all.at, all.n, b->blocks.at[i].address)
+                                      : NULL;
+        if (found)
+            found->size = 0;
+    }
+    for (size_t i = 0; i < n_listed; i++) {
+        struct block_build *block = &b->blocks.at[i];
+        if (block->address != 0 || !is_there_before(b, block))
+            continue;
+        struct allocated *found = allocated_for(all.at, all.n, block->size_bytes);
+        if (found) {
+            block->address = found->address;
+            found->size = 0;
+        }
+    }
+    for (size_t k = 0; k < all.n; k++)
+        if (all.at[k].size > 0)
+            memory_add_before(b, DPRO_MEMORY_OTHER, 0, all.at[k].size)->address = all.at[k].address;
+    array_fini(&all);
+}
+
 /* What a GPU's allocator says it had given out before the iteration, less what is known of it. */
 static void add_rest(struct memory_build *b)
 {
@@ -335,7 +401,7 @@ static void add_rest(struct memory_build *b)
             before = MAX(event->allocated_bytes - event->bytes, 0);
     }
     for (size_t i = 0; i < b->blocks.n; i++)
-        if (b->blocks.at[i].taken_ns < b->start_ns && b->blocks.at[i].given_ns >= b->start_ns)
+        if (is_there_before(b, &b->blocks.at[i]))
             known += (int64_t)b->blocks.at[i].size_bytes;
     if (before > known)
         memory_add_before(b, DPRO_MEMORY_OTHER, 0, (uint64_t)(before - known))->merged = true;
@@ -370,7 +436,7 @@ static uint64_t find_peak(const struct memory_build *b)
 {
     uint64_t now = 0, peak;
     for (size_t i = 0; i < b->blocks.n; i++)
-        if (b->blocks.at[i].taken_ns < b->start_ns && b->blocks.at[i].given_ns >= b->start_ns)
+        if (is_there_before(b, &b->blocks.at[i]))
             now += b->blocks.at[i].size_bytes;
     int64_t rise = counted_rise(b);
     if (rise >= 0)
@@ -389,6 +455,8 @@ void memory_measure(struct memory_build *b)
     struct graph_memory *to = &b->to->is;
     if (to->source != DPRO_MEMORY_ALLOCATIONS)
         return;
+    if (b->device >= 0 && b->held)
+        add_unlisted(b);
     if (b->device >= 0)
         add_rest(b);
     for (uint32_t i = 0; i < b->trace->n_allocations; i++) {

@@ -9,7 +9,7 @@
 
 #include "base/sort.h"
 
-static void fini(void *payload)
+void snapshot_fini(void *payload)
 {
     struct snapshot_part *snapshot = payload;
     array_fini(&snapshot->entries);
@@ -18,7 +18,7 @@ static void fini(void *payload)
     array_fini(&snapshot->lists);
 }
 
-const struct payload_kind snapshot_payload = {sizeof(struct snapshot_part), fini, NULL};
+const struct payload_kind snapshot_payload = {sizeof(struct snapshot_part), snapshot_fini, NULL};
 
 /* ---- reading ---- */
 
@@ -142,24 +142,15 @@ static bool place_blocks(struct allocator_block *blocks, uint32_t n, uint64_t ad
     return at == end;
 }
 
-static void add_segment(struct snapshot_part *to, const struct snapshot_dict *dict)
+void snapshot_push_segment(struct snapshot_part *to, struct snapshot_segment segment, int64_t bytes)
 {
     uint32_t first = 0;
     if (to->segments.n) {
         const struct allocator_segment *last = &to->segments.at[to->segments.n - 1].is;
         first = last->first_block + last->n_blocks;
     }
-    struct snapshot_segment segment = {
-        .is = {.address = (uint64_t)number(dict, WORD_ADDRESS, 0),
-               .first_block = first,
-               .n_blocks = (uint32_t)to->blocks.n - first,
-               .small = text(dict, WORD_SEGMENT_TYPE) == WORD_SMALL,
-               .expandable = number(dict, WORD_IS_EXPANDABLE, 0) != 0,
-               .private_pool = dict->private_pool},
-        .stream = number(dict, WORD_STREAM, 0),
-        .device = number(dict, WORD_DEVICE, 0),
-    };
-    int64_t bytes = number(dict, WORD_TOTAL_SIZE, -1);
+    segment.is.first_block = first;
+    segment.is.n_blocks = (uint32_t)to->blocks.n - first;
     if (!is_size(bytes) || segment.is.address == 0 ||
         segment.is.address > UINT64_MAX - (uint64_t)TRACE_BYTES_MAX ||
         !place_blocks(to->blocks.at + first, segment.is.n_blocks, segment.is.address,
@@ -170,6 +161,19 @@ static void add_segment(struct snapshot_part *to, const struct snapshot_dict *di
     }
     segment.is.size_bytes = (uint64_t)bytes;
     array_push(&to->segments, segment);
+}
+
+static void add_segment(struct snapshot_part *to, const struct snapshot_dict *dict)
+{
+    struct snapshot_segment segment = {
+        .is = {.address = (uint64_t)number(dict, WORD_ADDRESS, 0),
+               .small = text(dict, WORD_SEGMENT_TYPE) == WORD_SMALL,
+               .expandable = number(dict, WORD_IS_EXPANDABLE, 0) != 0,
+               .private_pool = dict->private_pool},
+        .stream = number(dict, WORD_STREAM, 0),
+        .device = number(dict, WORD_DEVICE, 0),
+    };
+    snapshot_push_segment(to, segment, number(dict, WORD_TOTAL_SIZE, -1));
 }
 
 static void add_settings(struct snapshot_part *to, const struct snapshot_dict *dict)

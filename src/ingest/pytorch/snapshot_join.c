@@ -145,8 +145,8 @@ static void take_entries(struct allocator_history *history, const struct snapsho
     }
 }
 
-static void fill(struct arena *arena, const struct snapshot_part *of,
-                 struct allocator_history *history)
+void snapshot_fill(struct arena *arena, const struct snapshot_part *of,
+                   struct allocator_history *history)
 {
     struct streams streams = {0};
     size_t n_requests = 0, n_segments = 0, n_blocks = 0;
@@ -189,7 +189,7 @@ static void join_histories(struct trace_build *build, struct trace_rank *rank,
         struct allocator_history *history = &rank->allocators[rank->n_allocators++];
         history->settings = settings;
         history->device = devices.those.at[d];
-        fill(arena, of, history);
+        snapshot_fill(arena, of, history);
     }
     if (of->n_broken)
         build_warn(build, "%s: %s entries, segments or blocks make no sense, skipped", source->path,

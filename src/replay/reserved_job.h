@@ -1,0 +1,48 @@
+/* replay/reserved_job.h: what a GPU's caching allocator reserves in the iterations of a job, from
+ * what an iteration takes and gives back in order. */
+#pragma once
+
+#include "graph/memory/graph_memory.h"
+#include "replay/caching_allocator.h"
+
+/* A block that is there when an iteration begins. */
+enum reserved_held {
+    RESERVED_LASTING,   /* since before the first iteration, parameters first */
+    RESERVED_WORKSPACE, /* since the first forward pass */
+    RESERVED_STATE,     /* since the first update: of the optimizer */
+    RESERVED_BUCKET,    /* since the second forward pass, until which DDP has one bucket for all */
+    RESERVED_LEFT,      /* of the iteration before */
+};
+
+struct reserved_block {
+    uint64_t bytes;
+    uint64_t address; /* as recorded; 0: not known */
+    uint8_t is;       /* enum reserved_held */
+};
+
+struct reserved_request {
+    uint64_t bytes;  /* 0: it is given back */
+    uint32_t number; /* of the block: as in `held`, or from n_held on */
+};
+
+struct reserved_job {
+    struct allocator_settings settings;
+    uint64_t capacity_bytes;               /* 0: not known */
+    const struct allocator_history *start; /* how the recorded iteration found the allocator; NULL:
+                                              the job's first iteration is run before */
+    struct reserved_block *held;
+    const struct reserved_request *requests;
+    uint32_t n_held, n_requests, n_numbers;
+    uint32_t forward, update; /* requests before the forward pass, and before the update */
+};
+
+struct reserved_peak {
+    uint64_t bytes;
+    uint64_t refused_bytes; /* size of the first request that does not fit; 0: none */
+    uint32_t refused;       /* which request it was; UINT32_MAX: none of the iteration's */
+};
+
+struct reserved_peak reserved_job_peak(const struct reserved_job *job);
+
+/* What a block is that is there before the iteration. */
+enum reserved_held reserved_held_of(const struct graph_block *block);

@@ -19,14 +19,15 @@ from demo_live import ROOT, can_make_hosts, go_first, live_python, train
 from measure_memory import Turns, by_turns, middle, ratios, write
 
 STEPS = 60  # of a recording
-SMALL = ["--layers", "4", "--width", "128", "--vocabulary", "2048", "--context", "64"]
+SIZE = ["--layers", "4", "--width", "128", "--vocabulary", "2048", "--context", "64"]
+BUNDLED = ["--width", "64", "--vocabulary", "512", "--context", "32"]  # with what is in tests/data
 
 
 class Job:
     """`configs`: name to (arguments besides the job's own, ranks, link rate in Mbit/s), where they differ from the job's."""
 
-    def __init__(self, script, ranks, rate, arguments=(), **configs):
-        self.script, self.ranks, self.rate, self.arguments = script, ranks, rate, [*SMALL, *arguments]
+    def __init__(self, script, ranks, rate, arguments=(), size=SIZE, **configs):
+        self.script, self.ranks, self.rate, self.arguments = script, ranks, rate, [*size, *arguments]
         self.configs = {"as-is": ([], ranks, rate), "bandwidth=0.5": ([], ranks, rate // 2), "bandwidth=2": ([], ranks, rate * 2)}
         for name, change in configs.items():
             key, _, value = name.rpartition("_")
@@ -49,6 +50,12 @@ JOBS = {
     "pp4": Job("pipeline.py", 4, 200, ["--micro-batches", "4"], microbatches_6=micro_batches(6), microbatches_12=micro_batches(12)),
     "ep2": Job("experts.py", 2, 200, ranks_4={"ranks": 4}),
     "fsdp2-tp2": Job("tensor_parallel.py", 4, 200, ["--tp", "2"], reshard_none=resharding()),
+    "torch-pp-gloo-n2": Job("pipeline.py", 2, 100, ["--layers", "2", "--batch-size", "16", "--micro-batches", "4"], BUNDLED,
+                            microbatches_2=micro_batches(2), microbatches_8=micro_batches(8)),
+    "torch-ep-gloo-n2": Job("experts.py", 2, 100, ["--layers", "2", "--batch-size", "16", "--experts", "4"], BUNDLED,
+                            ranks_4={"ranks": 4}),
+    "torch-fsdp-tp-gloo-n4": Job("tensor_parallel.py", 4, 100, ["--layers", "1", "--width", "128", "--batch-size", "8", "--tp", "2"],
+                                 BUNDLED, reshard_none=resharding()),
 }
 
 
@@ -92,7 +99,8 @@ def main():
     parser = argparse.ArgumentParser(description="sharded, tensor, pipeline and expert parallel jobs, and what-ifs of them")
     parser.add_argument("--build", default="build", help="build folder")
     parser.add_argument("--keep", metavar="DIR", help="keep recordings and truths there; those that are there are judged again")
-    parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB", help="of %s" % ", ".join(JOBS))
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=[job for job in JOBS if not job.startswith("torch-")],
+                        metavar="JOB", help="of %s" % ", ".join(JOBS))
     parser.add_argument("--no-times", action="store_true", help="record only")
     parser.add_argument("--steps", type=int, default=4, help="of a turn")
     parser.add_argument("--rounds", type=int, default=8, help="turns of each variant")

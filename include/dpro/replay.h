@@ -58,6 +58,13 @@ struct dpro_rank_time { /* one rank's iteration, mean over the replayed iteratio
     int waited_most_for;      /* the rank that arrived last in most of that waiting; -1: none */
 };
 
+/* What a rank's communication in a dimension of parallelism takes of its iteration, mean over the
+ * replayed iterations. Where several dimensions transfer at once, the time counts for each. */
+struct dpro_dimension_time {
+    int64_t exposed_communication_ns, wait_for_peers_ns; /* as in struct dpro_rank_time */
+    int64_t communication_ns;                            /* all transfers, hidden or not */
+};
+
 struct dpro_critical_op {
     dpro_op_id op;
     int64_t start_ns; /* from the replayed iteration's start */
@@ -82,6 +89,9 @@ DPRO_API const int64_t *dpro_replay_iterations_ns(const struct dpro_replay *repl
                                                   uint32_t *n); /* each replayed one */
 DPRO_API struct dpro_rank_time dpro_replay_rank(const struct dpro_replay *replay,
                                                 uint32_t rank_index);
+/* DPRO_NO_DIMENSION: communication that is in no dimension, or in several. */
+DPRO_API struct dpro_dimension_time dpro_replay_dimension(const struct dpro_replay *replay,
+                                                          uint32_t rank_index, uint32_t dimension);
 /* Start and end of an op in the shown iteration (the one replayed from the graph's shown sample),
  * from that iteration's start. When iterations overlap, an op may start before 0 or end after the
  * iteration. */

@@ -26,6 +26,7 @@ struct interval {
     int64_t start, end;
     uint32_t use;
     uint32_t waits_for; /* rank index, for USE_WAIT; NOBODY: ranks that were not recorded */
+    uint32_t dimension; /* 1 + that of its communication; 0: none */
 };
 
 /* What is at work while a rank is accounted for. */
@@ -42,6 +43,9 @@ struct accounting {
     int64_t *missing_ns; /* by the rank's ops: how much of the front of a transfer is waiting for
                             ranks that are missing in the trace; NULL: none is */
     int64_t *waited_for; /* by rank index */
+    /* by dimension, the first of none: of the rank; until when any of it goes on */
+    struct dpro_dimension_time *dimensions;
+    int64_t *until_transfer, *until_wait;
     ARRAY(struct interval) intervals;
     struct interval *spare; /* for sorting */
     size_t n_spare;
@@ -118,10 +122,10 @@ static void sort_intervals(struct accounting *work)
 }
 
 static void add_interval(struct accounting *work, int64_t start, int64_t end, enum use use,
-                         uint32_t waits_for)
+                         uint32_t waits_for, uint32_t dimension)
 {
     if (end > start)
-        array_push(&work->intervals, ((struct interval){start, end, use, waits_for}));
+        array_push(&work->intervals, ((struct interval){start, end, use, waits_for, dimension}));
 }
 
 /* The members of collectives by rank, through their transfers' ranks. */
@@ -170,10 +174,11 @@ static void add_waits(struct accounting *work, uint32_t r, const struct replay_c
         const struct graph_collective *c = &g->collectives[number];
         int64_t dur = copy->dur_ns[member->transfer];
         int64_t start = copy->end_ns[member->transfer] - dur;
+        uint32_t dimension = work->g->n_dimensions > 0 ? c->dimension + 1 : 0;
         if (c->missing_wait_ns > 0) {
             int64_t missing = MIN(c->missing_wait_ns, dur);
             work->missing_ns[member->transfer - g->ranks[r].first_op] = missing;
-            add_interval(work, start, start + missing, USE_WAIT, NOBODY);
+            add_interval(work, start, start + missing, USE_WAIT, NOBODY, dimension);
         }
         if (c->barrier == DPRO_NO_OP || member->arrival == DPRO_NO_OP)
             continue;
@@ -181,8 +186,8 @@ static void add_waits(struct accounting *work, uint32_t r, const struct replay_c
         if (*last == NOBODY)
             *last = last_to_arrive(g, c, copy);
         if (c->n_messages > 0) /* some rank is sending: the collective transfers */
-            add_interval(work, all_there, start, USE_TRANSFER, NOBODY);
-        add_interval(work, copy->end_ns[member->arrival], all_there, USE_WAIT, *last);
+            add_interval(work, all_there, start, USE_TRANSFER, NOBODY, dimension);
+        add_interval(work, copy->end_ns[member->arrival], all_there, USE_WAIT, *last, dimension);
     }
 }
 
@@ -195,7 +200,8 @@ static void add_ops(struct accounting *work, uint32_t r, const struct replay_cop
         int64_t end = copy->end_ns[first + i], start = end - copy->dur_ns[first + i];
         if (work->missing_ns && work->uses[i] == USE_TRANSFER)
             start += work->missing_ns[i];
-        add_interval(work, start, end, work->uses[i], NOBODY);
+        add_interval(work, start, end, work->uses[i], NOBODY,
+                     work->g->dimension ? work->g->dimension[first + i] : 0);
     }
 }
 
@@ -203,6 +209,28 @@ struct sums {
     int64_t use[N_USES];
     int64_t transfer; /* hidden or not */
 };
+
+/* What goes on in each dimension in a part of the time that counts as one use. */
+static void count_dimensions(const struct accounting *work, int64_t from, int64_t to, int use)
+{
+    for (uint32_t d = 0; d <= work->g->n_dimensions; d++) {
+        struct dpro_dimension_time *time = &work->dimensions[d];
+        int64_t transfers = MAX(MIN(work->until_transfer[d], to) - from, 0);
+        int64_t waits = MAX(MIN(work->until_wait[d], to) - from, 0);
+        time->communication_ns += transfers;
+        time->exposed_communication_ns += use == USE_TRANSFER ? transfers : 0;
+        time->wait_for_peers_ns += use == USE_WAIT ? waits : 0;
+    }
+}
+
+static void begin_in_dimension(const struct accounting *work, const struct interval *interval)
+{
+    int64_t *until = interval->use == USE_TRANSFER ? work->until_transfer
+                     : interval->use == USE_WAIT   ? work->until_wait
+                                                   : NULL;
+    if (until)
+        until[interval->dimension] = MAX(until[interval->dimension], interval->end);
+}
 
 static void sweep(struct accounting *work, int64_t from, int64_t to, struct sums *sums)
 {
@@ -220,10 +248,13 @@ static void sweep(struct accounting *work, int64_t from, int64_t to, struct sums
             int64_t part_end = use < N_USES ? MIN(until[use], stop) : stop;
             if (use < N_USES)
                 sums->use[use] += part_end - now;
+            count_dimensions(work, now, part_end, use);
             if (use == USE_WAIT && waits_for != NOBODY)
                 work->waited_for[waits_for] += part_end - now;
             now = part_end;
         }
+        if (next)
+            begin_in_dimension(work, next);
         if (next && next->end > until[next->use]) {
             until[next->use] = next->end;
             if (next->use == USE_WAIT)
@@ -285,8 +316,16 @@ static void account_for(struct accounting *work, uint32_t r, struct dpro_rank_ti
         add_ops(work, r, copy);
     }
     sort_intervals(work);
+    memset(work->until_transfer, 0, (g->n_dimensions + 1) * sizeof *work->until_transfer);
+    memset(work->until_wait, 0, (g->n_dimensions + 1) * sizeof *work->until_wait);
     sweep(work, work->span->from_ns[r], work->span->to_ns[r], &sums);
     fill_rank(work, r, &sums, out);
+    int64_t n_iterations = MAX(work->span->n_iterations, 1);
+    for (uint32_t d = 0; d <= g->n_dimensions; d++) {
+        work->dimensions[d].exposed_communication_ns /= n_iterations;
+        work->dimensions[d].wait_for_peers_ns /= n_iterations;
+        work->dimensions[d].communication_ns /= n_iterations;
+    }
 }
 
 static void make_room(struct accounting *work)
@@ -301,19 +340,23 @@ static void make_room(struct accounting *work)
     work->uses = arena_array(&work->arena, most_ops + 1, 1);
     work->last = arena_array(&work->arena, n_last + 1, sizeof *work->last);
     work->waited_for = arena_array(&work->arena, (size_t)g->n_ranks + 1, sizeof(int64_t));
+    work->until_transfer = arena_array(&work->arena, g->n_dimensions + (size_t)1, sizeof(int64_t));
+    work->until_wait = arena_array(&work->arena, g->n_dimensions + (size_t)1, sizeof(int64_t));
     if (any_missing)
         work->missing_ns = arena_array(&work->arena, most_ops + 1, sizeof *work->missing_ns);
     memset(work->last, 0xff, n_last * sizeof *work->last);
 }
 
 void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span,
-                    struct dpro_rank_time *ranks)
+                    struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions)
 {
     struct accounting work = {.g = g, .span = span};
     make_room(&work);
     find_members(&work);
-    for (uint32_t r = 0; r < g->n_ranks; r++)
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        work.dimensions = dimensions + (size_t)r * (g->n_dimensions + 1);
         account_for(&work, r, &ranks[r]);
+    }
     array_fini(&work.intervals);
     arena_fini(&work.arena);
 }

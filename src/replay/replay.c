@@ -16,6 +16,8 @@ struct dpro_replay {
     int64_t *sorted_ns; /* what percentiles are taken of */
     uint32_t n_sorted;
     struct dpro_rank_time *ranks;
+    struct dpro_dimension_time *dimensions; /* see breakdown_fill */
+    uint32_t n_dimensions;
     int64_t *start_ns, *end_ns;
     struct dpro_critical_op *critical;
     uint32_t n_critical;
@@ -106,7 +108,10 @@ static void fill_ranks(struct chain *c, struct dpro_replay *r)
             single ? c->last_ns : c->boundary_ns[(size_t)(c->n_warm_up + c->n_main - 1) * n + i];
     }
     struct breakdown_span span = {c->copies, c->n_kept, from, to, c->n_main};
-    breakdown_fill(c->g, &span, r->ranks);
+    r->n_dimensions = c->g->n_dimensions;
+    r->dimensions =
+        arena_array(&r->arena, ((size_t)n + 1) * (r->n_dimensions + 1), sizeof *r->dimensions);
+    breakdown_fill(c->g, &span, r->ranks, r->dimensions);
 }
 
 static void fill_shown(const struct chain *c, struct dpro_replay *r)
@@ -217,6 +222,15 @@ struct dpro_rank_time dpro_replay_rank(const struct dpro_replay *replay, uint32_
     if (rank_index >= replay->n_ranks)
         return (struct dpro_rank_time){.rank = -1, .waited_most_for = -1};
     return replay->ranks[rank_index];
+}
+
+struct dpro_dimension_time dpro_replay_dimension(const struct dpro_replay *replay,
+                                                 uint32_t rank_index, uint32_t dimension)
+{
+    uint32_t at = dimension + 1; /* 0: of none */
+    if (rank_index >= replay->n_ranks || at > replay->n_dimensions)
+        return (struct dpro_dimension_time){0};
+    return replay->dimensions[(size_t)rank_index * (replay->n_dimensions + 1) + at];
 }
 
 int64_t dpro_replay_start_ns(const struct dpro_replay *replay, dpro_op_id op)

@@ -116,8 +116,10 @@ struct breakdown_span {
     uint32_t n_iterations;          /* in that time: results are means over them */
 };
 
+/* `dimensions`: of each rank 1 + the graph's number of dimensions; the first for communication that
+ * is in none. */
 void breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span,
-                    struct dpro_rank_time *ranks);
+                    struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions);
 
 /* ---- replay_memory.c ---- */
 

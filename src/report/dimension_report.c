@@ -6,6 +6,8 @@
 
 #include <dpro/dimensions.h>
 
+#include "base/sort.h"
+#include "graph/graph.h"
 #include "report/table.h"
 
 void dimensions_name_all(const struct dpro_graph *graph, struct words *words)
@@ -19,6 +21,78 @@ void dimensions_name_all(const struct dpro_graph *graph, struct words *words)
             if (d.lies_over == over)
                 words_add(words, over ? ", and over these " : " x ", "%s %u", d.name, d.size);
         }
+}
+
+const uint32_t *dimensions_of_devices(const struct dpro_graph *g, struct arena *arena)
+{
+    uint32_t *of = arena_array(arena, g->n_devices + (size_t)1, sizeof *of);
+    bool *seen = arena_array(arena, g->n_devices + (size_t)1, sizeof *seen);
+    for (uint32_t d = 0; d < g->n_devices; d++)
+        of[d] = DPRO_NO_DIMENSION;
+    EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives)
+        for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++) {
+            uint32_t device = g->device[g->members[m].transfer];
+            if (device >= g->n_devices || g->n_dimensions == 0)
+                continue;
+            of[device] =
+                seen[device] && of[device] != c->dimension ? DPRO_NO_DIMENSION : c->dimension;
+            seen[device] = true;
+        }
+    return of;
+}
+
+const char *dimensions_name_device(const struct dpro_graph *g, dpro_device_id device,
+                                   const uint32_t *of_devices, char *text, size_t size)
+{
+    const char *name = dpro_graph_device(g, device).name;
+    uint32_t dimension = of_devices[device];
+    if (dimension == DPRO_NO_DIMENSION || g->devices[device].kind == DPRO_DEVICE_CPU_THREAD)
+        return name;
+    snprintf(text, size, "%.200s, %s", name, dpro_graph_dimension(g, dimension).name);
+    return text;
+}
+
+#define MS_TEXT(ns) NUMBER((double)(ns) / 1e6, f->predicted_ns < 100000000 ? 2 : 1)
+
+/* Means over the ranks. */
+static void write_times(struct writer *w, const struct report_facts *f)
+{
+    const struct parallel_facts *p = &f->parallel;
+    struct table t = {.n_cols = 6, .left = {true}};
+    if (p->n_dimensions == 0)
+        return;
+    table_cells(&t, "of a rank", "exposed ms", "waiting ms", "all comm ms", "MB", "most lost by");
+    for (uint32_t i = 0; i < p->n_dimensions; i++) {
+        const struct dimension_fact *d = &p->dimensions[i];
+        table_cells(&t, d->name, MS_TEXT(d->mean.exposed_communication_ns),
+                    MS_TEXT(d->mean.wait_for_peers_ns), MS_TEXT(d->mean.communication_ns),
+                    d->bytes > 0 ? MEGABYTES(d->bytes) : "");
+        table_cell(&t, "rank %d", d->most_rank);
+    }
+    table_write(w, &t);
+}
+
+/* Why stages of a pipeline stand still. */
+static void write_stages(struct writer *w, const struct report_facts *f)
+{
+    enum { MOST_STAGES = 16 };
+    const struct parallel_facts *p = &f->parallel;
+    struct table t = {.n_cols = 5, .left = {true}};
+    if (p->n_stages == 0)
+        return;
+    table_cells(&t, "bubbles", "of the iteration", "fill, drain ms", "late stage ms",
+                "transfer ms");
+    for (uint32_t s = 0; s < p->n_stages && s < MOST_STAGES; s++) {
+        const struct stage_fact *stage = &p->stages[s];
+        int64_t all_ns = stage->fill_ns + stage->late_ns + stage->transfer_ns;
+        if (stage->n_ranks == 0)
+            continue;
+        table_cell(&t, "stage %u", s);
+        table_fixed(&t, facts_pct(all_ns, f->predicted_ns), 1, "%");
+        table_cells(&t, MS_TEXT(stage->fill_ns), MS_TEXT(stage->late_ns),
+                    MS_TEXT(stage->transfer_ns));
+    }
+    table_write(w, &t);
 }
 
 void dimensions_write_text(struct writer *w, const struct report_facts *f)
@@ -38,6 +112,51 @@ void dimensions_write_text(struct writer *w, const struct report_facts *f)
     }
     if (*note)
         table_wrapped(w, " ", 2, note);
+    write_times(w, f);
+    write_stages(w, f);
+}
+
+static void write_time(struct writer *w, const struct dpro_dimension_time *time)
+{
+    writer_fields(w, MS("exposed_communication_ms", time->exposed_communication_ns),
+                  MS("wait_for_peers_ms", time->wait_for_peers_ns),
+                  MS("communication_ms", time->communication_ns));
+}
+
+/* What is in no dimension. */
+static void write_between(struct writer *w, const struct report_facts *f)
+{
+    const struct parallel_facts *p = &f->parallel;
+    if (p->n_dimensions <= dpro_graph_n_dimensions(f->report->graph)) {
+        writer_fields(w, NUL("between_dimensions"));
+        return;
+    }
+    writer_begin(w, "between_dimensions", '{');
+    write_time(w, &p->dimensions[p->n_dimensions - 1].mean);
+    writer_close(w, '}');
+}
+
+/* Stages and traffic. */
+static void write_parts(struct writer *w, const struct report_facts *f)
+{
+    const struct parallel_facts *p = &f->parallel;
+    writer_section(w, "stages", '[');
+    for (uint32_t s = 0; s < p->n_stages; s++)
+        if (p->stages[s].n_ranks > 0)
+            writer_row(w, INT("stage", s), MS("fill_ms", p->stages[s].fill_ns),
+                       MS("late_stage_ms", p->stages[s].late_ns),
+                       MS("transfer_ms", p->stages[s].transfer_ns));
+    writer_close(w, ']');
+    writer_section(w, "traffic", '[');
+    for (uint32_t i = 0; i < p->n_traffic; i++) {
+        const struct traffic_fact *t = &p->traffic[i];
+        bool has_one = t->dimension != DPRO_NO_DIMENSION;
+        writer_row(w, INT("from", t->from), INT("to", t->to),
+                   TEXT("dimension",
+                        has_one ? dpro_graph_dimension(f->report->graph, t->dimension).name : NULL),
+                   INT("bytes", MIN(t->bytes, INT64_MAX)), BOOL("assumed", t->assumed));
+    }
+    writer_close(w, ']');
 }
 
 void dimensions_write_json(struct writer *w, const struct report_facts *f)
@@ -60,8 +179,11 @@ void dimensions_write_json(struct writer *w, const struct report_facts *f)
         writer_close(w, ']');
         writer_fields(w, TEXT("evidence", d.evidence), BOOL("lies_over", d.lies_over),
                       INT("communications", d.n_per_rank), INT("bytes", d.bytes_per_rank));
+        write_time(w, &f->parallel.dimensions[i].mean);
         writer_close(w, '}');
     }
     writer_close(w, ']');
+    write_between(w, f);
+    write_parts(w, f);
     writer_fields(w, TEXT("dimensions_note", *note ? note : NULL));
 }

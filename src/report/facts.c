@@ -317,6 +317,7 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
     sum_path(f);
     find_busiest(f);
     sum_comms(f);
+    parallel_sum(f);
     f->can_optimize = dpro_model_check(report->graph, &f->no_optimize) == 0;
     memory_check();
     f->pace = dpro_graph_pace(report->graph);

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include <dpro/dimensions.h>
 #include <dpro/report.h>
 
 #include "base/arena.h"
@@ -86,6 +87,39 @@ struct memory_facts {
     uint32_t n_assumed, n_strange; /* by their allocators' settings */
     uint32_t n_refused, refused;   /* ranks that would not fit the device; the first of them */
     bool can_record;               /* nothing was recorded, but dpro's recorder could record it */
+};
+
+/* A dimension's part of an iteration. */
+struct dimension_fact {
+    const char *name; /* "between": communication that is in no dimension, or across several */
+    struct dpro_dimension_time mean, most; /* over the ranks; `most`: of the rank that loses most */
+    int most_rank;
+    uint64_t bytes; /* that a rank puts in, mean */
+    uint32_t dimension;
+};
+
+/* Time in which a stage of a pipeline computes nothing for want of another one: while the pipeline
+ * fills or drains, as another stage is late, or while activations are on their way. */
+struct stage_fact {
+    uint32_t stage, n_ranks;
+    int64_t fill_ns, late_ns, transfer_ns; /* means over its ranks */
+};
+
+/* What a rank sends to another one in an iteration. */
+struct traffic_fact {
+    int from, to;
+    uint32_t dimension; /* DPRO_NO_DIMENSION: none, or several */
+    uint64_t bytes;
+    bool assumed; /* a ring, or a direct exchange: its messages were not logged */
+};
+
+struct parallel_facts {
+    struct dimension_fact *dimensions;
+    uint32_t n_dimensions;
+    struct stage_fact *stages; /* by stage; none: no pipeline, or in more than one way */
+    uint32_t n_stages;
+    struct traffic_fact *traffic; /* by sender, receiver, dimension */
+    uint32_t n_traffic;
 };
 
 struct verdict_line {
@@ -176,6 +210,7 @@ struct report_facts {
     int64_t idle_ns;                       /* mean over those that compute */
 
     struct memory_facts memory;
+    struct parallel_facts parallel;
 
     bool can_optimize;             /* 'dpro optimize' and 'dpro whatif' work with the trace */
     struct dpro_error no_optimize; /* else why not */
@@ -207,6 +242,8 @@ const char *memory_category_words(enum dpro_memory_category category); /* static
 void contradiction_find(struct report_facts *facts);
 void verdict_write(struct report_facts *facts); /* fills facts->verdict */
 void memory_find(struct report_facts *facts);   /* fills facts->memory */
+void parallel_sum(struct report_facts *facts);  /* fills facts->parallel: dimensions, traffic */
+void stages_sum(struct report_facts *facts);    /* its stages */
 
 /* All of it: sums, contradictions, the verdict. Borrows from `report` until facts_fini. */
 void facts_init(struct report_facts *facts, const struct dpro_report *report);

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "graph/graph.h"
+#include "report/dimension_report.h"
 #include "report/facts.h"
 #include "report/page.h"
 
@@ -113,15 +114,17 @@ static void write_processes(struct writer *w, const struct page *page)
     writer_close(w, '}');
 }
 
-static void write_devices(struct writer *w, const struct page *page)
+static void write_devices(struct writer *w, struct page *page)
 {
     const struct dpro_graph *g = page->graph;
+    const uint32_t *dimensions = dimensions_of_devices(g, &page->arena);
     writer_section(w, "devices", '[');
     for (dpro_device_id d = 0; d < g->n_devices; d++) {
         struct dpro_device device = dpro_graph_device(g, d);
+        char name[256];
         writer_open(w, '[');
         write_ints(w, 2, (const int64_t[]){device.rank, device.kind});
-        writer_string(w, device.name);
+        writer_string(w, dimensions_name_device(g, d, dimensions, name, sizeof name));
         writer_close(w, ']');
     }
     writer_close(w, ']');
@@ -354,6 +357,7 @@ static void html_write(struct writer *w, const void *arg)
     page_scripts(w);
     writer_put(w, asset_timeline_js, asset_timeline_js_size);
     writer_put(w, asset_memory_js, asset_memory_js_size);
+    writer_put(w, asset_dimensions_js, asset_dimensions_js_size);
     writer_put(w, asset_report_js, asset_report_js_size);
     page_end(w);
     arena_fini(&page.arena);

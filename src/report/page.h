@@ -12,6 +12,8 @@ extern const unsigned char asset_timeline_js[];
 extern const size_t asset_timeline_js_size;
 extern const unsigned char asset_memory_js[];
 extern const size_t asset_memory_js_size;
+extern const unsigned char asset_dimensions_js[];
+extern const size_t asset_dimensions_js_size;
 extern const unsigned char asset_optimize_js[];
 extern const size_t asset_optimize_js_size;
 extern const unsigned char asset_report_css[];

@@ -3,6 +3,7 @@
  * critical path as a process of its own, and arrows where one op makes another start. */
 #include <limits.h>
 
+#include "base/array.h"
 #include "base/map.h"
 #include "base/sort.h"
 #include "graph/graph.h"
@@ -71,6 +72,9 @@ static void begin_slice(const struct timeline *t, int64_t pid, int64_t tid, cons
         writer_fields(w, INT("bytes", op->size_bytes));
     if (op->tensor && op->tensor[0])
         writer_fields(w, TEXT("tensor", op->tensor));
+    uint32_t dimension = dpro_graph_op_dimension(t->graph, op->id);
+    if (dimension != DPRO_NO_DIMENSION)
+        writer_fields(w, TEXT("dimension", dpro_graph_dimension(t->graph, dimension).name));
 }
 
 static void end_slice(const struct timeline *t)
@@ -232,6 +236,74 @@ static void write_critical_path(struct timeline *t, const struct report_facts *f
     }
 }
 
+/* ---- dimensions of parallelism: on each rank one more track a dimension ---- */
+
+struct comm_slice {
+    uint32_t rank, dimension, collective;
+    dpro_op_id op;
+    int64_t start_ns, end_ns;
+};
+typedef ARRAY(struct comm_slice) comm_slices;
+
+ORDER(by_track, struct comm_slice,
+      ASCENDING(rank) ?: ASCENDING(dimension) ?: ASCENDING(start_ns) ?: ASCENDING(op));
+
+static int64_t tid_of_dimension(const struct timeline *t, uint32_t dimension, bool replayed)
+{
+    return ((int64_t)t->graph->n_devices + 1 + dimension) * 2 + replayed + 1;
+}
+
+static void collect_dimensions(const struct timeline *t, bool replayed, comm_slices *slices)
+{
+    const struct dpro_graph *g = t->graph;
+    for (uint32_t c = 0; c < g->n_collectives; c++) {
+        const struct graph_collective *all = &g->collectives[c];
+        for (uint32_t m = all->first_member; m < all->first_member + all->n_members; m++) {
+            dpro_op_id op = g->members[m].transfer;
+            struct endpoint at = place(t, op, replayed);
+            if (replayed && all->n_messages > 0 && all->barrier != DPRO_NO_OP)
+                at.start_ns = dpro_replay_end_ns(t->replay, all->barrier);
+            if (at.known && at.end_ns > at.start_ns && all->dimension < g->n_dimensions)
+                array_add(slices, g->rank[op], all->dimension, c, op, at.start_ns, at.end_ns);
+        }
+    }
+    array_sort(slices, by_track);
+}
+
+/* Slices of a track can't overlap in part: where two do, the later one begins with the other's end.
+ */
+static void write_dimensions(struct timeline *t, bool replayed)
+{
+    const struct dpro_graph *g = t->graph;
+    comm_slices slices = {0};
+    const struct comm_slice *before = NULL;
+    int64_t until_ns = 0;
+    if (g->n_dimensions > 0)
+        collect_dimensions(t, replayed, &slices);
+    EACH (const struct comm_slice, s, slices) {
+        struct dpro_op op = dpro_graph_op(g, s->op);
+        struct dpro_dimension d = dpro_graph_dimension(g, s->dimension);
+        int64_t tid = tid_of_dimension(t, s->dimension, replayed), start_ns = s->start_ns;
+        if (!before || before->rank != s->rank || before->dimension != s->dimension) {
+            char name[48];
+            snprintf(name, sizeof name, "%s %u \xC2\xB7 %s", d.name, d.size,
+                     replayed ? "replayed" : "measured");
+            write_meta(t->w, "thread", pid_of_rank(op.rank), tid, name, tid);
+            until_ns = INT64_MIN;
+        }
+        before = s;
+        start_ns = MAX(start_ns, until_ns);
+        if (s->end_ns <= start_ns)
+            continue;
+        until_ns = s->end_ns;
+        begin_slice(t, pid_of_rank(op.rank), tid,
+                    strtab_get(&g->names, g->collectives[s->collective].name),
+                    dpro_op_kind_name(op.kind), start_ns, s->end_ns - start_ns, &op);
+        end_slice(t);
+    }
+    array_fini(&slices);
+}
+
 /* A counter for all that a rank holds, and one for each category. */
 static void write_memory(struct timeline *t, const struct report_facts *f)
 {
@@ -321,6 +393,8 @@ void timeline_write(struct writer *w, const void *drawn)
         for (uint32_t i = 0; i < track->n; i++)
             write_slice(&t, &track->at[i], tid);
     }
+    for (int replayed = 0; replayed < 2; replayed++)
+        write_dimensions(&t, replayed);
     write_edge_arrows(&t);
     write_message_arrows(&t);
     write_collective_arrows(&t);

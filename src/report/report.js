@@ -494,8 +494,9 @@
   }
 
   const timeline = timelineCard();
+  const parallelism = dimensionsCard(report, { el, svg, withTip, barRow, ms, bytes });
   const memory = memoryCard(report, data, { el, middle, withTip, toggle, showTip, hideTip, ns, share, pct });
-  document.body.append(el("main", "", header(), verdict(), tiles(), timeline.card, memory ? memory.card : null,
+  document.body.append(el("main", "", header(), verdict(), tiles(), timeline.card, memory ? memory.card : null, parallelism,
     el("div", "grid", el("div", "stack", breakdown(), topOps(timeline.find), notes()),
       el("div", "stack", pathBars(), validation(), clockAndFiles()))), tip);
   timeline.start();

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <dpro/dimensions.h>
+
 #include "ingest/trace.h"
 #include "replay/replay.h"
 
@@ -150,6 +152,23 @@ static void add_rank(struct fake *f, int r, uint32_t *arrivals, uint32_t *transf
                    "void at::native::multi_tensor_apply_kernel<FusedAdam>", 700, &last);
     if (bucket > 0)
         add_edge(f, transfers[bucket - 1], update);
+}
+
+/* All ranks replicate the model. */
+static void add_dimension(struct dpro_graph *g, const struct fake_options *opt)
+{
+    g->n_dimensions = 1;
+    g->dimensions = arena_array(&g->arena, 1, sizeof *g->dimensions);
+    *g->dimensions = (struct graph_dimension){
+        .parallelism = DPRO_REPLICATES,
+        .size = (uint32_t)opt->n_ranks,
+        .n_groups = 1,
+        .ranks = arena_array(&g->arena, (size_t)opt->n_ranks, sizeof(int)),
+        .n_per_rank = g->n_collectives,
+        .bytes_per_rank = 25000000,
+        .evidence = opt->hostile ? FAKE_HOSTILE : "1 group of all ranks: all-reduces in backward"};
+    for (int r = 0; r < opt->n_ranks; r++)
+        g->dimensions->ranks[r] = g->ranks[r].rank;
 }
 
 static void add_collectives(struct fake *f, const uint32_t *arrivals, const uint32_t *transfers,
@@ -438,6 +457,8 @@ struct fake *fake_create(const struct fake_options *options)
     }
     if (!options->empty)
         add_collectives(f, arrivals, transfers, n_buckets);
+    if (!options->empty && n > 1)
+        add_dimension(g, options);
     free(arrivals);
     free(transfers);
     finish_edges(f);
@@ -530,6 +551,16 @@ const struct dpro_critical_op *dpro_replay_critical(const struct dpro_replay *p,
 int64_t dpro_replay_critical_ns(const struct dpro_replay *p)
 {
     return p->path_ns;
+}
+
+struct dpro_dimension_time dpro_replay_dimension(const struct dpro_replay *p, uint32_t rank_index,
+                                                 uint32_t dimension)
+{
+    const struct dpro_rank_time *time = &p->ranks[rank_index];
+    if (dimension == DPRO_NO_DIMENSION)
+        return (struct dpro_dimension_time){0};
+    return (struct dpro_dimension_time){time->exposed_communication_ns, time->wait_for_peers_ns,
+                                        time->communication_ns};
 }
 
 struct dpro_rank_memory dpro_replay_memory(const struct dpro_replay *p, uint32_t rank_index)

@@ -1,0 +1,196 @@
+/* report/parallel_facts.c: what each dimension of parallelism costs, and who sends how much to
+ * whom, worked out once for every form of the report. */
+#include <string.h>
+
+#include "base/map.h"
+#include "base/sort.h"
+#include "base/text.h"
+#include "graph/graph.h"
+#include "report/facts.h"
+
+/* ---- time and bytes by dimension ---- */
+
+static int64_t lost_ns(const struct dpro_dimension_time *time)
+{
+    return time->exposed_communication_ns + time->wait_for_peers_ns;
+}
+
+static struct dimension_fact sum_dimension(const struct report_facts *f, uint32_t dimension)
+{
+    struct dimension_fact fact = {.dimension = dimension, .most_rank = -1};
+    uint32_t n = MAX(f->n_ranks, 1);
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        struct dpro_dimension_time time = dpro_replay_dimension(f->report->replay, r, dimension);
+        fact.mean.exposed_communication_ns += time.exposed_communication_ns;
+        fact.mean.wait_for_peers_ns += time.wait_for_peers_ns;
+        fact.mean.communication_ns += time.communication_ns;
+        if (fact.most_rank < 0 || lost_ns(&time) > lost_ns(&fact.most)) {
+            fact.most = time;
+            fact.most_rank = f->ranks[r].time.rank;
+        }
+    }
+    fact.mean.exposed_communication_ns /= n;
+    fact.mean.wait_for_peers_ns /= n;
+    fact.mean.communication_ns /= n;
+    return fact;
+}
+
+static void sum_dimensions(struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    struct parallel_facts *p = &f->parallel;
+    uint32_t n = dpro_graph_n_dimensions(g);
+    if (n == 0)
+        return;
+    p->dimensions = arena_array(&f->arena, n + (size_t)1, sizeof *p->dimensions);
+    for (uint32_t d = 0; d <= n; d++) {
+        uint32_t dimension = d < n ? d : DPRO_NO_DIMENSION;
+        struct dimension_fact fact = sum_dimension(f, dimension);
+        fact.name = d < n ? dpro_graph_dimension(g, d).name : "between";
+        fact.bytes = d < n ? dpro_graph_dimension(g, d).bytes_per_rank : 0;
+        if (d < n || lost_ns(&fact.most) + fact.mean.communication_ns > 0)
+            p->dimensions[p->n_dimensions++] = fact;
+    }
+}
+
+/* ---- who sends how much to whom ---- */
+
+enum { MOST_SENDERS = 256 }; /* of more ranks, the first */
+
+struct adder {
+    const struct dpro_graph *graph;
+    ARRAY(struct traffic_fact) all;
+    struct map places;
+};
+
+static void add_bytes(struct adder *adder, int from, int to, uint32_t dimension, uint64_t bytes,
+                      bool assumed)
+{
+    const struct dpro_graph *g = adder->graph;
+    uint32_t shown = MIN(g->n_ranks, (uint32_t)MOST_SENDERS);
+    int last = shown > 0 ? g->ranks[shown - 1].rank : -1;
+    if (bytes == 0 || from == to || from > last || to > last)
+        return;
+    uint64_t key = map_mix(map_mix((uint64_t)from << 32 | (uint32_t)to) + dimension) | 1;
+    size_t place = (size_t)map_number(&adder->places, key);
+    if (place == adder->all.n)
+        array_add(&adder->all, .from = from, .to = to, .dimension = dimension);
+    adder->all.at[place].bytes += bytes;
+    adder->all.at[place].assumed |= assumed;
+}
+
+static int rank_of(const struct dpro_graph *g, uint32_t op)
+{
+    return g->ranks[g->rank[op]].rank;
+}
+
+/* Messages that were logged: a SEND and a RECV of one transaction. */
+static void add_messages(struct adder *adder)
+{
+    const struct dpro_graph *g = adder->graph;
+    struct map sends = {0};
+    for (int receives = 0; receives < 2; receives++)
+        for (uint32_t r = 0; r < g->n_ranks; r++) {
+            dpro_op_id end = g->ranks[r].first_op + g->ranks[r].n_ops;
+            for (dpro_op_id op = end - g->ranks[r].n_message_ops; op < end; op++) {
+                uint64_t send;
+                if (!receives && g->kind[op] == DPRO_OP_SEND)
+                    map_set(&sends, g->transaction[op], op);
+                else if (receives && g->kind[op] == DPRO_OP_RECV &&
+                         map_get(&sends, g->transaction[op], &send))
+                    add_bytes(adder, rank_of(g, (uint32_t)send), g->ranks[r].rank,
+                              dpro_graph_op_dimension(g, op), g->size_bytes ? g->size_bytes[op] : 0,
+                              false);
+            }
+        }
+    map_fini(&sends);
+}
+
+/* Ranks of the collective's group, ascending; 0: they are not known. */
+static uint32_t group_of(const struct dpro_graph *g, const struct graph_collective *c, int *ranks)
+{
+    const struct graph_member *members = &g->members[c->first_member];
+    if (c->n_members == c->n_expected) {
+        for (uint32_t m = 0; m < c->n_members; m++)
+            ranks[m] = rank_of(g, members[m].transfer);
+        return c->n_members;
+    }
+    if (g->n_dimensions == 0 || c->dimension >= g->n_dimensions ||
+        g->dimensions[c->dimension].size != c->n_expected)
+        return 0;
+    const struct graph_dimension *d = &g->dimensions[c->dimension];
+    for (uint32_t k = 0; k < d->n_groups; k++)
+        for (uint32_t i = 0; i < d->size; i++)
+            if (d->ranks[(size_t)k * d->size + i] == rank_of(g, members[0].transfer)) {
+                memcpy(ranks, d->ranks + (size_t)k * d->size, d->size * sizeof *ranks);
+                return d->size;
+            }
+    return 0;
+}
+
+/* What each member of a ring of n sends to the next one, of `bytes` that it puts in. */
+static uint64_t ring_bytes(const char *kind, uint64_t bytes, uint64_t n)
+{
+    bytes = MIN(bytes, UINT64_MAX / (2 * n));
+    if (strcmp(kind, "all_reduce") == 0)
+        return bytes * 2 * (n - 1) / n;
+    if (strcmp(kind, "all_gather") == 0)
+        return bytes * (n - 1);
+    if (strcmp(kind, "reduce_scatter") == 0)
+        return bytes * (n - 1) / n;
+    return 0;
+}
+
+static void add_collective(struct adder *adder, const struct graph_collective *c, int *ranks)
+{
+    const struct dpro_graph *g = adder->graph;
+    const char *kind = strtab_get(&g->names, c->name);
+    const struct graph_member *members = &g->members[c->first_member];
+    uint32_t dimension = g->n_dimensions > 0 ? c->dimension : DPRO_NO_DIMENSION;
+    if (text_is_one(kind, "send", "recv")) {
+        bool first_sends = c->n_members == 2 && g->kind[members[0].transfer] == DPRO_OP_SEND;
+        if (c->n_members == 2)
+            add_bytes(adder, rank_of(g, members[!first_sends].transfer),
+                      rank_of(g, members[first_sends].transfer), dimension, c->size_bytes, false);
+        return;
+    }
+    uint32_t n = group_of(g, c, ranks);
+    for (uint32_t i = 0; i < n; i++) {
+        if (strcmp(kind, "all_to_all") == 0)
+            for (uint32_t k = 0; k < n; k++)
+                add_bytes(adder, ranks[i], ranks[k], dimension, c->size_bytes / n, true);
+        else
+            add_bytes(adder, ranks[i], ranks[(i + 1) % n], dimension,
+                      ring_bytes(kind, c->size_bytes, n), true);
+    }
+}
+
+ORDER(by_ranks, struct traffic_fact, ASCENDING(from) ?: ASCENDING(to) ?: ASCENDING(dimension));
+
+static void sum_traffic(struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    struct adder adder = {.graph = g};
+    uint32_t most = 1;
+    for (uint32_t c = 0; c < g->n_collectives; c++)
+        most = MAX(most, MAX(g->collectives[c].n_expected, g->collectives[c].n_members));
+    int *ranks = mem_alloc(most * sizeof *ranks);
+    add_messages(&adder);
+    EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives)
+        if (c->n_messages == 0 && c->n_members > 0 && c->n_expected > 1)
+            add_collective(&adder, c, ranks);
+    array_sort(&adder.all, by_ranks);
+    f->parallel.n_traffic = (uint32_t)adder.all.n;
+    f->parallel.traffic =
+        arena_copy(&f->arena, adder.all.at, adder.all.n, sizeof *f->parallel.traffic);
+    mem_free(ranks);
+    array_fini(&adder.all);
+    map_fini(&adder.places);
+}
+
+void parallel_sum(struct report_facts *f)
+{
+    sum_dimensions(f);
+    stages_sum(f);
+    sum_traffic(f);
+}

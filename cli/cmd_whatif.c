@@ -13,6 +13,11 @@ struct bandwidth {
     double bytes_per_s, ratio; /* one of them is 0 */
 };
 
+/* Of all links, and of those between hosts and within them. */
+struct links {
+    struct bandwidth all, between, within;
+};
+
 struct latency {
     double ratio;
     int64_t add_ns;
@@ -41,7 +46,7 @@ struct values {
     struct cmd_values common;
     const char *buckets;
     struct caps caps;
-    struct bandwidth bandwidth;
+    struct links links;
     struct latency latency;
     struct compression compression;
     uint64_t partition_bytes;
@@ -152,6 +157,26 @@ static bool read_bandwidth(const char *text, void *field)
     return units_read_rate(text, &bandwidth->bytes_per_s);
 }
 
+/* "0.5x", "intra=2x", "inter=1gbit,intra=2x" */
+static bool read_links(const char *text, void *field)
+{
+    struct links *links = field;
+    char one[64];
+    const char *rest;
+    *links = (struct links){{0, 0}, {0, 0}, {0, 0}};
+    do {
+        if (!units_split(text, ',', false, one, sizeof one, &rest))
+            return false;
+        bool between = strncmp(one, "inter=", 6) == 0, within = strncmp(one, "intra=", 6) == 0;
+        struct bandwidth *of = between ? &links->between : within ? &links->within : &links->all;
+        if (of->ratio != 0 || of->bytes_per_s != 0 ||
+            !read_bandwidth(one + (between || within ? 6 : 0), of))
+            return false;
+        text = rest;
+    } while (rest != NULL);
+    return true;
+}
+
 /* "+10us", "-5us", "0.5x" */
 static bool read_latency(const char *text, void *field)
 {
@@ -209,8 +234,10 @@ static const struct opt whatif_opts[] = {
     OPT_CHOICE("compress", "TYPE", read_compression, compression, compressions,
                "gradients are cast to TYPE for the transfer: none,\nfp16 or bf16"),
     OPT_VALUE(
-        "bandwidth", "BW", read_bandwidth, bandwidth, BANDWIDTH_FORM,
-        "links that are BW times as fast (0.5x), or of that\nrate (500mbit, 10gbit, 12.5GB/s)"),
+        "bandwidth", "BW", read_links, links,
+        BANDWIDTH_FORM "; of some links: inter=0.5x, intra=2x or both with a comma",
+        "links that are BW times as fast (0.5x), or of that\nrate (500mbit, 10gbit, 12.5GB/s); "
+        "inter=BW: those\nbetween hosts, intra=BW: those within"),
     OPT_VALUE(
         "latency", "TIME", read_latency, latency,
         "+10us, -5us (or ns, ms), or a ratio above 0 such as 0.5x",
@@ -274,8 +301,12 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .buckets_path = values->buckets,
         .partition_bytes = values->partition_bytes,
         .compression = values->compression.is_set ? &values->compression.value : NULL,
-        .bandwidth_bytes_per_s = values->bandwidth.bytes_per_s,
-        .bandwidth_ratio = values->bandwidth.ratio,
+        .bandwidth_bytes_per_s = values->links.all.bytes_per_s,
+        .bandwidth_ratio = values->links.all.ratio,
+        .between_bytes_per_s = values->links.between.bytes_per_s,
+        .between_ratio = values->links.between.ratio,
+        .within_bytes_per_s = values->links.within.bytes_per_s,
+        .within_ratio = values->links.within.ratio,
         .latency_ratio = values->latency.ratio,
         .latency_add_ns = values->latency.add_ns,
         .compute = computes,

@@ -95,13 +95,15 @@ int job_take_out_profiler(struct job *job, const struct dpro_replay_options *opt
     return rc;
 }
 
-static int learn_model(const struct cmd_values *values, struct job *job, bool or_none,
+static int learn_model(const struct cmd_values *values, struct job *job, bool all_communication,
                        struct dpro_model **model)
 {
     struct dpro_replay_options replay_options = {.sink = job->sink};
     struct dpro_unprofiled unprofiled = dpro_trace_unprofiled(job->trace);
-    struct dpro_model_options model_options = {
-        .unprofiled = &unprofiled, .probes = dpro_trace_probes(job->trace), .sink = job->sink};
+    struct dpro_model_options model_options = {.unprofiled = &unprofiled,
+                                               .probes = dpro_trace_probes(job->trace),
+                                               .sink = job->sink,
+                                               .all_communication = all_communication};
     struct dpro_error err = {.code = 0};
     if (values->probes != NULL) {
         if (dpro_probes_read(values->probes, job->trace, &job->probes, &err) < 0)
@@ -113,15 +115,13 @@ static int learn_model(const struct cmd_values *values, struct job *job, bool or
     int64_t op_ns;
     if (job_take_out_profiler(job, &replay_options, &op_ns, &model_options.profiler_ns, &err) < 0)
         return cmd_fail(&err);
-    if (or_none && dpro_graph_is_sharded(job->graph))
-        return 0;
     if (dpro_model_build(job->graph, &model_options, model, &err) < 0)
         return cmd_fail(&err);
     job_tell_stage(&job->sink, &since, "learnt the model");
     return 0;
 }
 
-int job_with_model(const void *values, const struct opt_list *paths, bool or_none,
+int job_with_model(const void *values, const struct opt_list *paths, bool all_communication,
                    int (*work)(const void *values, const struct job *job,
                                const struct dpro_model *model))
 {
@@ -130,7 +130,7 @@ int job_with_model(const void *values, const struct opt_list *paths, bool or_non
     int code = job_load(paths->items, paths->n, values, &job);
     if (code != 0)
         return code;
-    code = learn_model(values, &job, or_none, &model);
+    code = learn_model(values, &job, all_communication, &model);
     if (code == 0)
         code = work(values, &job, model);
     dpro_model_destroy(model);

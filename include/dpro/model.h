@@ -30,15 +30,19 @@ struct dpro_model_options {
                                                  take, how much they vary; NULL: not known */
     const struct dpro_probes *probes;         /* borrowed as long as the model; NULL: none */
     struct dpro_sink sink;
+    int all_communication; /* 1: also what ranks communicate beside gradients, such as sharded
+                              parameters, activations and tokens. What-ifs need it; no search knows
+                              of it, and a job without gradients has no other model */
 };
 
-/* Whether a model of the graph's communication can be learnt. Searches and what-ifs need one.
- * Fails with DPRO_EEMPTY, saying what is missing and what can still be done with the trace, when
- * the graph has one rank, no gradients or no communication. */
+/* Whether a search can be made: the graph's communication has gradients. Fails with DPRO_EEMPTY,
+ * saying what is missing and what can still be done with the trace, when the graph has one rank, no
+ * gradients or no communication. */
 DPRO_API int dpro_model_check(const struct dpro_graph *graph, struct dpro_error *err);
-/* Learns the model of a job; *model is the caller's. Fails as dpro_model_check does, and with
- * DPRO_EUSAGE when probes of another run have none of its modules. The model of a single process
- * has no tensors; its computation and memory can be predicted. */
+/* Learns the model of a job; *model is the caller's. Fails as dpro_model_check does, unless there
+ * is communication and all_communication is set, and with DPRO_EUSAGE when probes of another run
+ * have none of its modules. The model of a single process has no tensors; its computation and
+ * memory can be predicted. */
 DPRO_API int dpro_model_build(const struct dpro_graph *graph,
                               const struct dpro_model_options *options, struct dpro_model **model,
                               struct dpro_error *err);
@@ -168,8 +172,21 @@ struct dpro_link {
     struct dpro_estimate cast_ns; /* computing time of a byte, to cast it and back */
     struct dpro_estimate reduce_ns;       /* time of a byte, to add it up */
     struct dpro_estimate interference_ns; /* computing time lost for each byte on the link */
+    /* Where ranks communicate both within hosts and between them, links within hosts; else 0: */
+    struct dpro_estimate within_bytes_per_s, within_message_ns;
 };
 DPRO_API struct dpro_link dpro_model_link(const struct dpro_model *model);
+
+/* What ranks communicate in an iteration beside buckets of gradients, all of a kind. */
+struct dpro_communications {
+    const char *kind; /* "all_gather", "send", ...; borrowed */
+    uint32_t n;
+    uint64_t size_bytes; /* ranks' contributions, the sum over these; 0: not known */
+    int64_t took_ns;     /* with the links to themselves, the sum over these */
+};
+DPRO_API uint32_t dpro_model_n_kinds(const struct dpro_model *model); /* 0: there are none */
+DPRO_API struct dpro_communications dpro_model_communications(const struct dpro_model *model,
+                                                              uint32_t kind);
 
 /* What carries the job's gradients from rank to rank. */
 enum dpro_stack {

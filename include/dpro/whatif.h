@@ -33,8 +33,10 @@ struct dpro_changes {
 
     double bandwidth_bytes_per_s; /* of each link; or */
     double bandwidth_ratio;       /* times as much */
-    double latency_ratio;         /* factor on each message's overhead, and */
-    int64_t latency_add_ns;       /* time added to it; may be negative */
+    /* The same of links between hosts, and within them: */
+    double between_bytes_per_s, between_ratio, within_bytes_per_s, within_ratio;
+    double latency_ratio;   /* factor on each message's overhead, and */
+    int64_t latency_add_ns; /* time added to it; may be negative */
 
     const struct dpro_compute_change *compute;
     size_t n_compute;
@@ -79,11 +81,8 @@ struct dpro_changes {
 struct dpro_whatif; /* a result; owns its memory, but borrows the model's */
 
 /* Predicts; *whatif is the caller's. `graph`, which the model was built from, is needed for delays
- * only. Jobs that shard parameters (dpro_graph_is_sharded) have no model: then `model` is NULL, the
- * changed graph is replayed, and only `reshard`, `compute`, `delays`, `recompute`, `micro_batches`,
- * the batch and `precision` may be set. Fails with
- * DPRO_EUSAGE when a change makes no sense, DPRO_EFORMAT or DPRO_EIO when buckets_path can't be
- * read. */
+ * and resharding only. Fails with DPRO_EUSAGE when a change makes no sense, DPRO_EEMPTY when the
+ * job has nothing that it changes, DPRO_EFORMAT or DPRO_EIO when buckets_path can't be read. */
 DPRO_API int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
                              const struct dpro_changes *changes, struct dpro_whatif **whatif,
                              struct dpro_error *err);
@@ -133,11 +132,10 @@ struct dpro_unit {
 };
 DPRO_API uint32_t dpro_whatif_n_units(const struct dpro_whatif *whatif);
 DPRO_API struct dpro_unit dpro_whatif_unit(const struct dpro_whatif *whatif, uint32_t index);
-/* The job with the changes; its strategy is the one that was evaluated. Borrowed; NULL: there is no
- * model. */
+/* The job with the changes; its strategy is the one that was evaluated. Borrowed. */
 DPRO_API const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif);
-/* The same; of a job without a model one of what its ranks compute and hold alone: modules, and how
- * the strategy has them computed. Borrowed. */
+/* The same; where FSDP's modules and batches were changed, a model of what its ranks compute and
+ * hold: modules, and how the strategy has them computed. Borrowed. */
 DPRO_API const struct dpro_model *dpro_whatif_modules(const struct dpro_whatif *whatif);
 /* Warnings of this what-if, without the model's. */
 DPRO_API size_t dpro_whatif_n_warnings(const struct dpro_whatif *whatif);

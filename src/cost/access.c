@@ -1,5 +1,8 @@
 /* cost/access.c: the public functions that read a model. */
 
+#include <math.h>
+#include <string.h>
+
 #include "base/memory.h"
 #include "base/sort.h"
 #include "cost/buckets.h"
@@ -90,6 +93,12 @@ struct dpro_module dpro_strategy_module(const struct dpro_model *model,
                                 .computing_composed = m->costs[way].is_composed};
 }
 
+static struct dpro_estimate rate_of(struct dpro_estimate byte_ns)
+{
+    double rate = byte_ns.value > 0 ? 1e9 / byte_ns.value : 0;
+    return (struct dpro_estimate){rate, rate > 0 ? rate * byte_ns.std / byte_ns.value : 0};
+}
+
 struct dpro_link dpro_model_link(const struct dpro_model *model)
 {
     static const char *const algorithms[] = {
@@ -97,18 +106,53 @@ struct dpro_link dpro_model_link(const struct dpro_model *model)
         [MODEL_TREE] = "tree",     [MODEL_HIERARCHICAL] = "hierarchical",
         [MODEL_SERVER] = "server", [MODEL_DIRECT] = "direct"};
     const struct model_net *net = &model->net;
-    double byte_ns = net->link.byte_ns.value, rate = byte_ns > 0 ? 1e9 / byte_ns : 0;
-    return (struct dpro_link){
-        .algorithm = algorithms[net->collective.algorithm],
-        .n_streams = net->gate.n_streams,
-        .in_order = net->gate.in_order,
-        .bandwidth_bytes_per_s = {rate, byte_ns > 0 ? rate * net->link.byte_ns.std / byte_ns : 0},
-        .message_ns = net->link.message_ns,
-        .collective_ns = net->collective.overhead_ns,
-        .launch_ns = net->compute.launch_ns,
-        .hook_ns = net->compute.hook_ns,
-        .copy_ns = net->compute.copy_ns,
-        .cast_ns = net->compute.cast_ns,
-        .reduce_ns = net->collective.reduce_ns,
-        .interference_ns = net->link.cpu_ns};
+    return (struct dpro_link){.algorithm = algorithms[net->collective.algorithm],
+                              .n_streams = net->gate.n_streams,
+                              .in_order = net->gate.in_order,
+                              .bandwidth_bytes_per_s = net->link.is_rate_unknown
+                                                           ? (struct dpro_estimate){0, 0}
+                                                           : rate_of(net->link.byte_ns),
+                              .within_bytes_per_s = rate_of(net->link.within_ns),
+                              .within_message_ns = net->link.within_message_ns,
+                              .message_ns = net->link.message_ns,
+                              .collective_ns = net->collective.overhead_ns,
+                              .launch_ns = net->compute.launch_ns,
+                              .hook_ns = net->compute.hook_ns,
+                              .copy_ns = net->compute.copy_ns,
+                              .cast_ns = net->compute.cast_ns,
+                              .reduce_ns = net->collective.reduce_ns,
+                              .interference_ns = net->link.cpu_ns};
+}
+
+/* Whether it is the first of its kind. */
+static bool begins_kind(const struct dpro_model *m, uint32_t communication)
+{
+    for (uint32_t i = 0; i < communication; i++)
+        if (strcmp(m->communications[i].kind, m->communications[communication].kind) == 0)
+            return false;
+    return true;
+}
+
+uint32_t dpro_model_n_kinds(const struct dpro_model *m)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_communications; i++)
+        n += begins_kind(m, i);
+    return n;
+}
+
+struct dpro_communications dpro_model_communications(const struct dpro_model *m, uint32_t kind)
+{
+    struct dpro_communications all = {.kind = NULL};
+    for (uint32_t i = 0; i < m->n_communications; i++) {
+        const struct model_communication *c = &m->communications[i];
+        if (!all.kind && begins_kind(m, i) && kind-- == 0)
+            all.kind = c->kind;
+        if (!all.kind || strcmp(all.kind, c->kind) != 0)
+            continue;
+        all.n++;
+        all.size_bytes += c->size_bytes;
+        all.took_ns += llround(m->net.took_ratio * c->took_ns);
+    }
+    return all;
 }

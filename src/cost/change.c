@@ -14,7 +14,6 @@
 #include "cost/sync.h"
 #include "cost/uncertainty.h"
 #include "plan/plan.h"
-#include "replay/replay.h"
 
 /* Of a link's rate, what is left for payload: 1448 of the 1514 bytes of a frame on Ethernet. A link
  * of 1 Gbit/s, measured with one TCP stream: 954 Mbit/s. */
@@ -34,27 +33,6 @@ void change_copy(const struct dpro_model *model, struct arena *arena, struct dpr
     copy->ranks = arena_array(arena, model->n_ranks, sizeof *copy->ranks);
     copy->baseline = buckets_copy(model, &model->baseline, arena);
     memcpy(copy->ranks, model->ranks, model->n_ranks * sizeof *copy->ranks);
-}
-
-/* The model is learnt once more, from what the delays make of the recorded iterations. */
-static int change_delays(const struct dpro_graph *graph, const struct dpro_changes *c,
-                         struct dpro_model *m, struct notes *notes, struct dpro_error *err)
-{
-    struct dpro_graph delayed;
-    struct dpro_model learnt;
-    if (c->n_delays == 0)
-        return 0;
-    if (!graph)
-        return refuse(err, "delays need the graph of the job");
-    int rc =
-        delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, err);
-    if (rc == 0)
-        rc = model_learn_again(graph, &delayed, m, &learnt, err);
-    if (rc < 0)
-        return rc;
-    *m = learnt;
-    m->baseline = buckets_copy(&learnt, &learnt.baseline, notes->arena);
-    return 0;
 }
 
 static int change_world(uint32_t world_size, struct dpro_model *m, struct notes *notes,
@@ -121,13 +99,18 @@ static int change_compute(const struct dpro_compute_change *change, struct dpro_
                           change->first_rank, m->ranks[0].rank, m->ranks[m->n_ranks - 1].rank);
 }
 
-/* Of a link's rate; given as one or as a ratio. */
-static int bandwidth_ratio(double bytes_per_s, double ratio, const struct model_net *net,
-                           double *times, struct dpro_error *err)
+/* Of a link's rate; given as one or as a ratio; 1: neither. */
+static int bandwidth_ratio(double bytes_per_s, double ratio, const struct model_link *link,
+                           double byte_ns, double *times, struct dpro_error *err)
 {
-    *times = ratio;
-    if (bytes_per_s != 0)
-        *times = bytes_per_s * PAYLOAD_SHARE * net->link.byte_ns.value / 1e9;
+    if (bytes_per_s != 0 && ratio != 0)
+        return refuse(err, "bandwidth as a rate and as a ratio: give one");
+    if (bytes_per_s != 0 && link->is_rate_unknown)
+        return refuse(err, "the trace does not say how large what is communicated is, so that the "
+                           "rate of links is not known; give --bandwidth as a ratio (0.5x)");
+    *times = ratio != 0         ? ratio
+             : bytes_per_s != 0 ? bytes_per_s * PAYLOAD_SHARE * byte_ns / 1e9
+                                : 1;
     if (is_speed(*times))
         return 0;
     return refuse(err,
@@ -136,35 +119,89 @@ static int bandwidth_ratio(double bytes_per_s, double ratio, const struct model_
                   *times);
 }
 
+/* Those of links between hosts and within them, which the trace has to tell apart. */
+static int check_links(const struct dpro_changes *c, const struct dpro_model *m,
+                       struct dpro_error *err)
+{
+    bool between = c->between_bytes_per_s != 0 || c->between_ratio != 0;
+    bool within = c->within_bytes_per_s != 0 || c->within_ratio != 0;
+    const struct model_link *link = &m->net.link;
+    bool known = m->n_communications > 0 && link->rank_hosts;
+    if (!between && !within)
+        return 0;
+    if (c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0)
+        return refuse(err, "a bandwidth of all links and one of some: give one");
+    if (!known)
+        return refuse(err, "the trace does not tell which ranks are on one host: give --bandwidth "
+                           "without inter= and intra=");
+    if (between && link->is_within)
+        return refuse(err, "the trace shows nothing that goes from host to host: what such links "
+                           "would do is not known; intra= is for those within");
+    if (within && !link->is_within && link->within_ns.value <= 0)
+        return refuse(err, "the trace shows nothing that stays within a host: intra= changes "
+                           "nothing there is; inter= is for links between hosts");
+    return 0;
+}
+
+static int change_bandwidth(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                            struct dpro_error *err)
+{
+    struct model_link *link = &m->net.link;
+    double all, ratios[2] = {1, 1}; /* of byte_ns; within hosts */
+    int rc = check_links(c, m, err);
+    if (rc == 0)
+        rc = bandwidth_ratio(c->bandwidth_bytes_per_s, c->bandwidth_ratio, link,
+                             link->byte_ns.value, &all, err);
+    if (rc == 0 && !link->is_within)
+        rc = bandwidth_ratio(c->between_bytes_per_s, c->between_ratio, link, link->byte_ns.value,
+                             &ratios[0], err);
+    if (rc == 0)
+        rc = bandwidth_ratio(c->within_bytes_per_s, c->within_ratio, link,
+                             link->is_within ? link->byte_ns.value : link->within_ns.value,
+                             &ratios[!link->is_within], err);
+    if (rc < 0)
+        return rc;
+    bool by_group = m->n_communications > 0;
+    if (by_group && c->bandwidth_ratio != 0)
+        ratios[1] = link->is_within ? ratios[1] : all;
+    estimate_scale(&link->byte_ns, 1 / (all * ratios[0]));
+    if (by_group)
+        estimate_scale(&link->within_ns, 1 / ratios[1]);
+    for (int i = 0; i < 2; i++) {
+        double ratio = i == 0 ? all * ratios[0] : ratios[1];
+        if (ratio <= 10 && ratio >= 0.1)
+            continue;
+        note(notes,
+             "the links change %.3g-fold: far from what was measured, where other things may "
+             "become the bottleneck",
+             ratio > 1 ? ratio : 1 / ratio);
+        break;
+    }
+    return 0;
+}
+
 static int change_link(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
                        struct dpro_error *err)
 {
     struct model_net *net = &m->net;
-    double ratio;
-    if (c->bandwidth_bytes_per_s != 0 && c->bandwidth_ratio != 0)
-        return refuse(err, "bandwidth as a rate and as a ratio: give one");
-    int rc = bandwidth_ratio(c->bandwidth_bytes_per_s,
-                             c->bandwidth_ratio != 0 ? c->bandwidth_ratio : 1, net, &ratio, err);
+    int rc = change_bandwidth(c, m, notes, err);
     if (rc < 0)
         return rc;
-    estimate_scale(&net->link.byte_ns, 1 / ratio);
     if (!(c->latency_ratio >= 0 && c->latency_ratio <= 1e6))
         return refuse(err, "a latency of %g times the measured one makes no sense",
                       c->latency_ratio);
     if (c->latency_ratio != 0) {
         estimate_scale(&net->link.message_ns, c->latency_ratio);
+        estimate_scale(&net->link.within_message_ns, c->latency_ratio);
         estimate_scale(&net->collective.least_ns, c->latency_ratio);
     }
+    net->link.within_message_ns.value =
+        fmax(0, net->link.within_message_ns.value + (double)c->latency_add_ns);
     net->link.message_ns.value += (double)c->latency_add_ns;
     if (net->link.message_ns.value < 0) {
         net->link.message_ns.value = 0;
         note(notes, "a message can't take less than no time: latency is taken as 0");
     }
-    if ((ratio > 10 || ratio < 0.1))
-        note(notes,
-             "the links change %.3g-fold: far from what was measured, where other things may "
-             "become the bottleneck",
-             ratio > 1 ? ratio : 1 / ratio);
     return 0;
 }
 
@@ -181,8 +218,8 @@ static int change_server_links(const struct dpro_changes *c, struct dpro_model *
         return refuse(
             err,
             "each server is on the host of a rank, and shares its link; --bandwidth changes both");
-    return bandwidth_ratio(c->server_bandwidth_bytes_per_s, c->server_bandwidth_ratio, net,
-                           &net->servers.link_rate, err);
+    return bandwidth_ratio(c->server_bandwidth_bytes_per_s, c->server_bandwidth_ratio, &net->link,
+                           net->link.byte_ns.value, &net->servers.link_rate, err);
 }
 
 static int change_servers(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
@@ -307,40 +344,44 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
     return 0;
 }
 
-/* Of a job that communicates nothing, only what it computes and holds can be asked for. */
-static int check_asked(const struct dpro_changes *c, const struct dpro_model *m,
-                       struct dpro_error *err)
+int change_check(const struct dpro_changes *c, const struct dpro_model *m, struct dpro_error *err)
 {
-    bool computing = c->recompute || c->micro_batches || c->batch_size || c->batch_ratio != 0 ||
-                     c->n_compute || c->n_delays || c->compile || c->precision;
+    bool of_passes = c->recompute || c->micro_batches || c->batch_size || c->batch_ratio != 0 ||
+                     c->compile || c->precision;
+    bool of_links = c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0 ||
+                    c->between_bytes_per_s != 0 || c->between_ratio != 0 ||
+                    c->within_bytes_per_s != 0 || c->within_ratio != 0 || c->latency_ratio != 0 ||
+                    c->latency_add_ns;
     bool others = c->bucket_cap_bytes || c->buckets_path || c->partition_bytes || c->compression ||
-                  c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0 ||
-                  c->latency_ratio != 0 || c->latency_add_ns || c->world_size || c->n_servers ||
-                  c->bigarray_bound || c->server_bandwidth_bytes_per_s != 0 ||
-                  c->server_bandwidth_ratio != 0 || c->cycle_ns || c->fusion_bytes ||
-                  c->gradient_views;
-    return !m->no_gradients || (computing && !others)
-               ? 0
-               : dpro_error_set(err, DPRO_EEMPTY, "%s", m->no_gradients);
+                  c->world_size || c->n_servers || c->bigarray_bound ||
+                  c->server_bandwidth_bytes_per_s != 0 || c->server_bandwidth_ratio != 0 ||
+                  c->cycle_ns || c->fusion_bytes || c->gradient_views;
+    bool in_groups = m->n_communications > 0;
+    if (in_groups && (c->world_size || c->compile || c->gradient_views))
+        return refuse(err, "the job's ranks communicate more than gradients: what other ranks, "
+                           "compiled modules or views of buckets would be there is not known; "
+                           "--bandwidth, --latency, --compute, --delay and, with FSDP, --reshard, "
+                           "--recompute, --accumulate, --batch-size and --precision can be asked "
+                           "for");
+    bool computing = of_passes || c->n_compute || c->n_delays;
+    if (!m->no_gradients || (!others && (in_groups || (computing && !of_links))))
+        return 0;
+    return dpro_error_set(err, DPRO_EEMPTY, "%s", m->no_gradients);
 }
 
-int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                 struct dpro_model *model, struct notes *notes, struct dpro_error *err)
+int change_apply(const struct dpro_changes *changes, struct dpro_model *model, struct notes *notes,
+                 struct dpro_error *err)
 {
-    int rc = check_asked(changes, model, err);
-    if (rc == 0) /* before the world changes: they are of the recorded ranks */
-        rc = change_delays(graph, changes, model, notes, err);
-    if (rc == 0)
-        rc = change_world(changes->world_size, model, notes, err);
+    int rc = change_world(changes->world_size, model, notes, err);
     for (size_t i = 0; i < changes->n_compute && rc == 0; i++)
         rc = change_compute(&changes->compute[i], model, err);
     if (rc == 0)
         rc = change_link(changes, model, notes, err);
     if (rc == 0)
         rc = change_servers(changes, model, notes, err);
-    if (rc == 0)
+    if (rc == 0 && model->n_communications == 0) /* else the graph was changed */
         rc = change_computing(changes, model, notes, err);
-    if (rc == 0)
+    if (rc == 0 && model->n_communications == 0)
         rc = change_memory(changes, model, notes, err);
     if (rc == 0)
         rc = change_cycles(changes, model, err);

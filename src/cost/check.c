@@ -4,15 +4,6 @@
 #include "base/error.h"
 #include "cost/cost.h"
 
-bool is_gradient(const struct dpro_graph *g, const struct graph_tensor *tensor)
-{
-    if (tensor->rank != 0 || tensor->collective == UINT32_MAX || tensor->in == DPRO_NO_OP)
-        return false;
-    const struct graph_collective *bucket = &g->collectives[tensor->collective];
-    return bucket->n_members == g->n_ranks &&
-           strcmp(strtab_get(&g->names, bucket->name), "all_reduce") == 0;
-}
-
 /* Of FSDP and ZeRO. gloo reduces and scatters by an all-reduce, so that a unit's gathering is what
  * tells. */
 static bool is_sharded(const struct dpro_graph *g)
@@ -51,11 +42,11 @@ bool is_single(const struct dpro_graph *g)
 
 static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
 {
-    bool any = g->n_exchanges > 0, sized = false;
+    bool any = g->n_exchanges > 0, sized = false, unnamed = unnamed_are_gradients(g);
     for (uint32_t e = 0; e < g->n_exchanges; e++)
         sized |= g->exchanges[e].size_bytes > 0;
     for (uint32_t t = 0; t < g->n_tensors; t++)
-        if (is_gradient(g, &g->tensors[t])) {
+        if (is_gradient(g, &g->tensors[t], unnamed)) {
             any = true;
             sized |= g->tensors[t].size_bytes > 0;
         }
@@ -69,23 +60,26 @@ static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "the trace shows no communication; was the job run with more than "
                               "one rank?");
-    return dpro_error_set(err, DPRO_EEMPTY,
-                          "no gradients were found in what the ranks communicate; record with "
-                          "'dpro profile', or with record_shapes=True");
+    return dpro_error_set(
+        err, DPRO_EEMPTY,
+        "no gradients were found in what the ranks communicate, so that there are no "
+        "buckets to choose; 'dpro whatif' answers for other links and hosts; if "
+        "there are gradients, record with 'dpro profile'");
 }
 
 int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
 {
     uint32_t size = job_size(g);
     if (is_of_xla(g))
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "XLA chooses what is reduced together, and no plan changes that; for "
-                              "other questions there is 'dpro replay --delay'");
+        return dpro_error_set(
+            err, DPRO_EEMPTY,
+            "XLA chooses what is reduced together, and no plan changes that; 'dpro "
+            "whatif' answers for other links and hosts");
     if (is_sharded(g))
         return dpro_error_set(err, DPRO_EEMPTY,
                               "parameters are sharded (FSDP, ZeRO): what travels together are the "
-                              "model's units, and no buckets that could be chosen; for other "
-                              "questions there is 'dpro replay --delay'");
+                              "model's units, and no buckets that could be chosen; 'dpro "
+                              "whatif' answers for other links, hosts and resharding");
     if (g->n_ranks < 2 && size < 2 && g->n_servers == 0 && g->n_collectives == 0)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "the trace has one rank, which sends its gradients to nobody; what "

@@ -1,7 +1,10 @@
 /* cost/coarsen.c: the Coarsened View (paper, section 4.3). Of a rank's iteration two things remain:
- * sync points, where a gradient gets ready or the rank waits for communication, and segments, the
- * work between two sync points. Work within a segment depends on no communication of gradients, so
- * it stays the same under every strategy. */
+ * sync points, where a gradient gets ready, the rank comes to another communication or waits for
+ * one, and segments, the work between two sync points. Work within a segment depends on no
+ * communication, so it stays the same under every strategy.
+ *
+ * Of a rank with a GPU whose groups communicate, the stream that computes longest is what waits.
+ * What other streams do with what arrived, such as copying it, counts as communication. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -22,6 +25,8 @@ struct coarsening {
     const struct dpro_graph *g;
     struct coarse *coarse;
     uint8_t *waits;              /* by op: it may wait for communication */
+    uint8_t *arrives;            /* by op: a rank's arrival at a group's communication */
+    uint32_t *main_of;           /* by rank: its GPU's stream that computes longest */
     ARRAY(struct entry) entries; /* by `to` */
     bool answers_at_once;        /* servers send a value back when all have pushed */
 };
@@ -36,6 +41,13 @@ static bool computes(const struct dpro_graph *g, uint32_t op)
     return kind == DPRO_DEVICE_CPU_THREAD || kind == DPRO_DEVICE_GPU_STREAM;
 }
 
+/* Whether the op holds up what its rank computes. */
+static bool holds_up(const struct coarsening *c, uint32_t op)
+{
+    uint32_t main = c->main_of[c->g->rank[op]];
+    return computes(c->g, op) && (main == DPRO_NO_DEVICE || c->g->device[op] == main);
+}
+
 static void mark_consumers(struct coarsening *c, uint32_t op)
 {
     const struct dpro_graph *g = c->g;
@@ -43,9 +55,61 @@ static void mark_consumers(struct coarsening *c, uint32_t op)
         uint32_t n;
         const dpro_op_id *succ = dpro_graph_successors(g, op, next, &n);
         for (uint32_t i = 0; i < n; i++)
-            if (computes(g, succ[i]) && !c->coarse->transfer_of[succ[i]])
+            if (holds_up(c, succ[i]) && !c->coarse->transfer_of[succ[i]])
                 c->waits[succ[i]] = 1;
     }
+}
+
+/* ---- GPUs of jobs whose groups communicate ---- */
+
+static void find_main_streams(struct coarsening *c)
+{
+    const struct dpro_graph *g = c->g;
+    int64_t *work = arena_array(&c->coarse->arena, g->n_devices, sizeof *work);
+    c->main_of = arena_alloc(&c->coarse->arena, (g->n_ranks + g->n_servers) * sizeof(uint32_t));
+    for (uint32_t r = 0; r < g->n_ranks + g->n_servers; r++)
+        c->main_of[r] = DPRO_NO_DEVICE;
+    for (uint32_t op = 0; op < g->n_ops && c->coarse->n_issues > 0; op++) {
+        uint32_t device = g->device[op], *main = &c->main_of[g->rank[op]];
+        if (!computes(g, op) || !(g->flags[op] & GRAPH_OP_GPU) || c->coarse->transfer_of[op])
+            continue;
+        work[device] += g->dur_ns[op];
+        if (*main == DPRO_NO_DEVICE || work[device] > work[*main])
+            *main = device;
+    }
+}
+
+/* What another stream does with what has arrived. */
+static void carry_on(struct coarsening *c)
+{
+    const struct dpro_graph *g = c->g;
+    for (uint32_t op = 0; op < g->n_ops && c->coarse->n_issues > 0; op++) {
+        bool is_transfer = g->kind[op] == DPRO_OP_COLLECTIVE && c->coarse->transfer_of[op];
+        for (uint32_t e = g->row[op]; e < g->row[op + 1] && is_transfer; e++) {
+            uint32_t to = g->succ[e];
+            if (computes(g, to) && !holds_up(c, to) && !c->coarse->transfer_of[to] &&
+                !(g->flags[to] & GRAPH_OP_ARRIVAL))
+                c->coarse->transfer_of[to] = c->coarse->transfer_of[op];
+        }
+    }
+}
+
+/* ---- all that waits ---- */
+
+static void mark_arrivals(struct coarsening *c)
+{
+    c->arrives = arena_array(&c->coarse->arena, c->g->n_ops, 1);
+    for (uint32_t i = 0; i < c->coarse->n_issues; i++)
+        c->waits[c->coarse->issues[i].arrival] = c->arrives[c->coarse->issues[i].arrival] = 1;
+}
+
+/* Whether an edge to an arrival says only that a thread or a stream has carried something else. */
+static bool is_queueing(const struct coarsening *c, uint32_t from, uint32_t to)
+{
+    const struct dpro_graph *g = c->g;
+    bool of_thread = g->device[from] == DPRO_NO_DEVICE && g->kind[from] == DPRO_OP_BARRIER;
+    bool of_stream = c->coarse->transfer_of[from] && g->device[from] == g->device[to];
+    return c->arrives[to] && (of_thread || of_stream);
 }
 
 /* Horovod's thread copies and tells between transfers of its own: no rank's work, but what lies
@@ -61,6 +125,9 @@ static void find_waiting(struct coarsening *c)
 {
     const struct dpro_graph *g = c->g;
     c->waits = arena_array(&c->coarse->arena, g->n_ops, 1);
+    find_main_streams(c);
+    carry_on(c);
+    mark_arrivals(c);
     for (uint32_t op = 0; op < g->n_ops; op++)
         if (c->coarse->transfer_of[op])
             mark_consumers(c, op);
@@ -70,7 +137,7 @@ static void find_waiting(struct coarsening *c)
             const dpro_op_id *succ = dpro_graph_successors(g, op, next, &n);
             for (uint32_t i = 0; i < n; i++) {
                 struct entry entry = {succ[i], op, next == 1, c->coarse->transfer_of[op] != 0};
-                if (!entry.communicates && is_of_horovod(g, op))
+                if ((!entry.communicates && is_of_horovod(g, op)) || is_queueing(c, op, succ[i]))
                     continue;
                 if (c->waits[succ[i]])
                     array_push(&c->entries, entry);
@@ -80,14 +147,13 @@ static void find_waiting(struct coarsening *c)
 }
 
 /* When the op could have run had nothing been communicated, and from when on it could. */
-static void waiting(const struct coarsening *c, uint32_t copy, uint32_t op, int64_t *came_ns,
-                    int64_t *went_on_ns)
+static void waiting(const struct coarsening *c, const struct measured_replay *r, uint32_t copy,
+                    uint32_t op, int64_t *came_ns, int64_t *went_on_ns)
 {
-    const struct measured_replay *r = c->replay;
     int64_t local = 0, others = 0;
     uint32_t before = r->copies[copy].device_prev[op];
     int64_t start = measured_start_ns(r, copy, op);
-    if (before != DPRO_NO_OP) {
+    if (before != DPRO_NO_OP && !c->arrives[op] && !c->coarse->transfer_of[before]) {
         local = r->copies[copy].end_ns[before];
         if (local > start || before == op)
             local = copy > 0 ? r->copies[copy - 1].end_ns[before] : 0;
@@ -106,7 +172,7 @@ static void waiting(const struct coarsening *c, uint32_t copy, uint32_t op, int6
 
 /* ---- sync points ---- */
 
-ORDER(by_time, struct sync_point, ASCENDING(when_ns) ?: ASCENDING(op));
+ORDER(by_time, struct sync_point, ASCENDING(when_ns) ?: ASCENDING(op) ?: DESCENDING(needs));
 
 static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
 {
@@ -117,20 +183,40 @@ static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
     return sum;
 }
 
+/* Of a group's communication, mean time at which the rank goes on with the op. */
+static int64_t mean_went_on(const struct coarsening *c, uint32_t op)
+{
+    const struct measured_replay *r = c->shape;
+    int64_t sum = 0, came, on;
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
+        waiting(c, r, copy, op, &came, &on);
+        sum += on / r->n;
+    }
+    return sum;
+}
+
 /* A bucket is waited for by the first op of its iteration that follows it; the others only follow
- * that one. What waits in the next iteration alone leads up to the first gradient there. */
-static void add_needs(const struct coarsening *c, uint32_t r, struct coarse_rank *rank)
+ * that one. What waits in the next iteration alone leads up to the first gradient there, but if it
+ * is a group's. */
+static void add_needs(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
+                      struct coarse_rank *rank)
 {
     struct coarse *coarse = c->coarse;
     const struct graph_rank *ops = &c->g->ranks[r];
     struct sync_point *first = arena_array(&coarse->arena, coarse->n_buckets, sizeof *first);
     for (size_t i = 0; i < c->entries.n; i++) {
         const struct entry *e = &c->entries.at[i];
-        if (e->to - ops->first_op >= ops->n_ops || !e->communicates || e->next)
+        if (e->to - ops->first_op >= ops->n_ops || !e->communicates)
             continue;
         uint32_t b = coarse->transfer_of[e->from] - 1;
-        struct sync_point point = {e->to, coarse->first_of[b], true, mean_when(c, e->to, true)};
-        if (point.tensor != MODEL_NONE && (!first[b].needs || by_time(&point, &first[b]) < 0))
+        bool of_group =
+            coarse->first_of[b] != MODEL_NONE && coarse->first_of[b] >= model->n_tensors;
+        if (coarse->first_of[b] == MODEL_NONE || (e->next && !of_group))
+            continue;
+        struct sync_point point = {e->to, coarse->first_of[b], true, e->next,
+                                   of_group ? mean_went_on(c, e->to) : mean_when(c, e->to, true)};
+        if (!first[b].needs || point.before < first[b].before ||
+            (point.before == first[b].before && by_time(&point, &first[b]) < 0))
             first[b] = point;
     }
     for (uint32_t b = 0; b < coarse->n_buckets; b++)
@@ -146,7 +232,7 @@ static void add_end(const struct coarsening *c, const struct graph_rank *ops,
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
         int64_t when = mean_when(c, op, false);
         if (when > end.when_ns)
-            end = (struct sync_point){op, MODEL_NONE, false, when};
+            end = (struct sync_point){op, MODEL_NONE, false, false, when};
     }
     if (ops->n_ops > 0)
         rank->sync_points[rank->n_points++] = end;
@@ -158,18 +244,15 @@ static int find_points(const struct coarsening *c, uint32_t r, const struct dpro
     const struct dpro_graph *g = c->g;
     struct coarse_rank *rank = &c->coarse->ranks[r];
     uint32_t n_ready = 0, n_needs = 0, n_early = 0;
-    rank->sync_points =
-        arena_array(&c->coarse->arena, model->n_tensors + (size_t)c->coarse->n_buckets + 1,
-                    sizeof(*rank->sync_points));
-    if (model->n_tensors == 0)
-        add_end(c, &g->ranks[r], rank);
-    if (model->n_tensors == 0)
-        return 0;
+    struct coarse_issue *issues = c->coarse->issues + rank->first_issue;
+    rank->sync_points = arena_array(
+        &c->coarse->arena, model->n_tensors + (size_t)rank->n_issues + c->coarse->n_buckets + 1,
+        sizeof(*rank->sync_points));
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         uint32_t op = c->coarse->ready[(size_t)r * model->n_tensors + t];
         if (op != DPRO_NO_OP)
             rank->sync_points[n_ready++] =
-                (struct sync_point){op, t, false, mean_when(c, op, false)};
+                (struct sync_point){op, t, false, false, mean_when(c, op, false)};
     }
     if (n_ready != model->n_tensors)
         return dpro_error_set(err, DPRO_EFORMAT,
@@ -177,16 +260,24 @@ static int find_points(const struct coarsening *c, uint32_t r, const struct dpro
                               "profiles is cut off, or of another job ('dpro replay' names files "
                               "that are cut off); give whole ones of one job",
                               g->ranks[r].rank, n_ready, g->ranks[0].rank, model->n_tensors);
-    rank->n_points = n_ready;
+    for (uint32_t i = 0; i < rank->n_issues; i++)
+        rank->sync_points[n_ready + i] =
+            (struct sync_point){issues[i].arrival, model->n_tensors + issues[i].communication,
+                                false, false, mean_went_on(c, issues[i].arrival)};
+    rank->n_points = n_ready + rank->n_issues;
+    if (rank->n_points == 0) {
+        add_end(c, &g->ranks[r], rank);
+        return 0;
+    }
     /* the first gradient needs all parameters, when each is needed before shows in no order */
     if (!c->answers_at_once)
-        add_needs(c, r, rank);
+        add_needs(c, r, model, rank);
     qsort(rank->sync_points, rank->n_points, sizeof *rank->sync_points, by_time);
     for (uint32_t a = 0; a < rank->n_points; a++) {
         n_needs += rank->sync_points[a].needs;
         n_early += rank->sync_points[a].needs && a < n_ready;
     }
-    rank->drains = c->answers_at_once || (n_needs > 0 && n_early == 0);
+    rank->drains = c->answers_at_once || (n_needs > 0 && n_early == 0 && rank->n_issues == 0);
     return 0;
 }
 
@@ -277,7 +368,10 @@ static void find_families(const struct coarsening *c, uint32_t r, const struct d
         uint32_t op = makers[point->op - ops->first_op];
         if (op != DPRO_NO_OP && last != DPRO_NO_OP && last < op &&
             g->device[last] == g->device[op]) {
-            uint64_t hash = map_mix(model->tensors[point->tensor].size_bytes);
+            bool is_tensor = point->tensor < model->n_tensors;
+            uint64_t hash = map_mix(
+                is_tensor ? model->tensors[point->tensor].size_bytes
+                          : model->communications[point->tensor - model->n_tensors].size_bytes);
             for (uint32_t o = last + 1; o <= op; o++)
                 if (g->device[o] == g->device[op] && g->kind[o] != DPRO_OP_LAUNCH)
                     hash = map_mix(hash ^ g->name[o]);
@@ -311,8 +405,10 @@ static int64_t measure_iteration(const struct coarsening *c, uint32_t copy, uint
     for (uint32_t a = 0; a < rank->n_points; a++) {
         const struct sync_point *point = &rank->sync_points[a];
         int64_t came = re->copies[copy].end_ns[point->op], on = came;
-        if (point->needs)
-            waiting(c, copy, point->op, &came, &on);
+        if (point->needs || c->arrives[point->op])
+            waiting(c, re, copy, point->op, &came, &on);
+        if (!point->needs && c->arrives[point->op])
+            on = came;
         if (counts)
             rank->segments[(copy - re->first) * (size_t)rank->n_points + a] =
                 (struct segment){.elapsed_ns = came > went_on ? came - went_on : 0,
@@ -353,6 +449,30 @@ static void measure(const struct coarsening *c, uint32_t r)
     array_fini(&times);
 }
 
+static void measure_issues(const struct coarsening *c)
+{
+    const struct measured_replay *re = c->replay;
+    for (uint32_t i = 0; i < c->coarse->n_issues; i++) {
+        struct coarse_issue *issue = &c->coarse->issues[i];
+        int64_t came;
+        issue->ready_ns = arena_array(&c->coarse->arena, re->n, sizeof *issue->ready_ns);
+        for (uint32_t s = 0; s < re->n; s++)
+            waiting(c, re, re->first + s, issue->arrival, &came, &issue->ready_ns[s]);
+    }
+}
+
+/* Which of the communications are each rank's. */
+static void share_issues(struct coarse *coarse, uint32_t n_ranks)
+{
+    uint32_t at = 0;
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        coarse->ranks[r].first_issue = at;
+        while (at < coarse->n_issues && coarse->issues[at].rank == r)
+            at++;
+        coarse->ranks[r].n_issues = at - coarse->ranks[r].first_issue;
+    }
+}
+
 int coarsen(const struct measured_replay *shape, const struct measured_replay *replay,
             struct dpro_model *model, struct coarse *coarse, struct dpro_error *err)
 {
@@ -365,6 +485,9 @@ int coarsen(const struct measured_replay *shape, const struct measured_replay *r
     *coarse = (struct coarse){.arena = {NULL, 0}};
     coarse->ranks = arena_array(&coarse->arena, g->n_ranks, sizeof *coarse->ranks);
     find_gradients(shape, model, coarse);
+    if (model->all_communication && has_communications(g))
+        find_communications(g, model, coarse);
+    share_issues(coarse, g->n_ranks);
     find_waiting(&c);
     for (uint32_t r = 0; r < g->n_ranks; r++) {
         int rc = find_points(&c, r, model, err);
@@ -373,6 +496,7 @@ int coarsen(const struct measured_replay *shape, const struct measured_replay *r
         find_families(&c, r, model);
         measure(&c, r);
     }
+    measure_issues(&c);
     array_fini(&c.entries);
     return 0;
 }

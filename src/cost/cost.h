@@ -33,16 +33,22 @@ bool is_single(const struct dpro_graph *graph);
 
 /* ---- gradients.c: the tensors of a model ---- */
 
-/* Whether the tensor is a gradient of the first rank that is reduced with all others. */
-bool is_gradient(const struct dpro_graph *graph, const struct graph_tensor *tensor);
+/* Whether tensors without names can be gradients. False: the backward pass goes on with one before
+ * it makes another, as with activations of layers that are split (tensor parallelism). */
+bool unnamed_are_gradients(const struct dpro_graph *graph);
+/* Whether the tensor is a gradient of the first rank that is reduced with all others. `unnamed`: if
+ * those without names can be any. */
+bool is_gradient(const struct dpro_graph *graph, const struct graph_tensor *tensor, bool unnamed);
 
 /* ---- coarsen.c: a rank's ops as a program ---- */
 
 /* Where a rank's computation meets communication: gradients get ready, or it waits for one. */
 struct sync_point {
-    uint32_t op;     /* the op that waits (needs), or after which the tensor is ready */
-    uint32_t tensor; /* of the model; with `needs`, the first of the bucket */
+    uint32_t op;     /* the op that waits (needs), or after which the tensor is ready; of a group's
+                        communication the rank's arrival */
+    uint32_t tensor; /* as in struct model_op; with `needs`, the first of the bucket */
     bool needs;
+    bool before;     /* needs that of the iteration before */
     int64_t when_ns; /* mean, to order them */
 };
 
@@ -55,15 +61,26 @@ struct segment {
 struct coarse_rank {
     struct sync_point *sync_points; /* in the order in which they come */
     uint32_t n_points;
-    uint64_t *family;         /* of the segment before each: equal for the same work */
-    struct segment *segments; /* [iteration * n_points + sync point] */
-    int64_t copy_back_ns;     /* mean work from the first wait to the last bucket's copying */
-    bool drains;              /* it waits for all buckets in order, after the last gradient */
+    uint64_t *family;               /* of the segment before each: equal for the same work */
+    struct segment *segments;       /* [iteration * n_points + sync point] */
+    int64_t copy_back_ns;           /* mean work from the first wait to the last bucket's copying */
+    uint32_t first_issue, n_issues; /* what it communicates in groups */
+    bool drains;                    /* it waits for all buckets in order, after the last gradient */
+};
+
+/* A rank's part in a communication of a group. */
+struct coarse_issue {
+    uint32_t rank, communication;
+    uint32_t arrival;  /* op */
+    int64_t *ready_ns; /* [iterations] when the rank had come to it and had what it sends */
 };
 
 struct coarse {
     struct arena arena;
     struct coarse_rank *ranks;
+    uint32_t *collective_of;     /* by communication of a group: the graph's collective */
+    struct coarse_issue *issues; /* by rank */
+    uint32_t n_issues;
     uint32_t *bucket_of;   /* by tensor: the graph's collective; in a session its exchange */
     uint32_t *exchange_of; /* by tensor: the graph's exchange; NULL: no servers */
     uint32_t *ready;       /* [rank * n_tensors + tensor] op after which it is ready; DPRO_NO_OP */
@@ -76,6 +93,18 @@ struct coarse {
 /* Fills in the model's tensors and all arrays of `coarse` by tensor, bucket or op. */
 void find_gradients(const struct measured_replay *replay, struct dpro_model *model,
                     struct coarse *coarse);
+
+/* ---- communications.c: what groups of ranks communicate beside buckets ---- */
+
+/* Whether a graph has any that a model can be learnt of. */
+bool has_communications(const struct dpro_graph *graph);
+/* Fills in the model's groups and communications, all but their times, and what `coarse` has of
+ * them. */
+void find_communications(const struct dpro_graph *graph, struct dpro_model *model,
+                         struct coarse *coarse);
+
+/* ---- coarsen.c ---- */
+
 /* Finds the model's tensors and each rank's segments between them: their order from `shape`, their
  * times from `replay`. Both replay graphs of one job. */
 int coarsen(const struct measured_replay *shape, const struct measured_replay *replay,

@@ -14,7 +14,7 @@ struct evaluator *evaluator_create(const struct dpro_model *model)
     e->model = model;
     e->costs = sync_create(&model->net);
     e->buckets = arena_array(&e->arena, n, sizeof *e->buckets);
-    e->bucket_of = arena_array(&e->arena, n, sizeof *e->bucket_of);
+    e->bucket_of = arena_array(&e->arena, n + model->n_communications, sizeof *e->bucket_of);
     e->single = buckets_make(model, &e->arena);
     e->result.buckets = arena_array(&e->arena, n, sizeof *e->result.buckets);
     e->result.done_ns = arena_array(&e->arena, model->n_ranks, sizeof(int64_t));
@@ -145,7 +145,7 @@ const struct evaluation *evaluate_detail(struct evaluator *e, const struct dpro_
     for (uint32_t b = 0; b < strategy->n_buckets; b++)
         r->buckets[b] = times_of(e, strategy, b, from);
     for (uint32_t i = 0; n >= 1 && i < e->model->n_ranks; i++) {
-        double done = s->executors[e->n_servers ? i : e->class_of[i]].done_ns[n - 1];
+        double done = s->executors[e->by_rank ? i : e->class_of[i]].done_ns[n - 1];
         r->done_ns[i] = llround(done - from);
         if (done > latest) {
             latest = done;

@@ -18,15 +18,16 @@ struct evaluator {
     struct arena arena;
     const struct dpro_model *model;
     const struct dpro_strategy *strategy; /* under evaluation */
-    enum model_communication kind;
+    enum model_scheme scheme;
     uint32_t n_servers;
     struct model_program *merged; /* programs, ops between which nothing is communicated as one */
     struct rank_class *classes;
     uint32_t n_classes;
     uint32_t *class_of; /* by rank */
+    bool by_rank;       /* each rank is an executor; else each class */
     struct sync *costs;
     struct bucket_cost *buckets;
-    uint32_t *bucket_of;         /* by tensor */
+    uint32_t *bucket_of;         /* by tensor; behind them the communications of groups */
     int64_t **more_ns;           /* by program and op: work that the strategy adds */
     bool has_more;               /* it adds any */
     struct dpro_strategy single; /* a bucket for each tensor, for those that fuse */

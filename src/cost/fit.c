@@ -244,6 +244,8 @@ void fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro
         net->gate.n_streams = 1;
         net->collective.ranks_per_host = 1;
         net->collective.algorithm = MODEL_RING;
+        if (model->n_communications > 0)
+            fit_groups(&f);
         return;
     }
     if (g->n_collectives > 0) /* with those not recorded */
@@ -259,4 +261,6 @@ void fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro
     }
     fit_launches(&f);
     fit_copies(&f);
+    if (model->n_communications > 0)
+        fit_groups(&f);
 }

@@ -8,26 +8,51 @@
  * there, on a link of 1 Gbit/s that 5 MB filled all the same. */
 static const struct dpro_estimate HELD_START_NS = {5e6, 5e6};
 
-void fit_line(const fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *base)
+/* Weighted sums of points, x and y about their means. */
+struct line_sums {
+    double w, x, y, xx, xy;
+};
+
+static struct line_sums sum_up(const fit_points *points)
 {
-    double w = 0, x = 0, y = 0, xx = 0, xy = 0;
+    struct line_sums sums = {0};
     for (size_t i = 0; i < points->n; i++) {
         const struct fit_point *p = &points->at[i];
-        w += p->weight;
-        x += p->weight * p->x;
-        y += p->weight * p->y;
+        sums.w += p->weight;
+        sums.x += p->weight * p->x;
+        sums.y += p->weight * p->y;
     }
+    if (sums.w <= 0 || sums.x <= 0)
+        return sums;
+    sums.x /= sums.w;
+    sums.y /= sums.w;
+    for (size_t i = 0; i < points->n; i++) {
+        const struct fit_point *p = &points->at[i];
+        sums.xx += p->weight * (p->x - sums.x) * (p->x - sums.x);
+        sums.xy += p->weight * (p->x - sums.x) * (p->y - sums.y);
+    }
+    return sums;
+}
+
+static bool is_spread(const struct line_sums *sums)
+{
+    return sums->xx > sums->w * sums->x * sums->x / 16;
+}
+
+bool fit_has_spread(const fit_points *points)
+{
+    struct line_sums sums = sum_up(points);
+    return sums.w > 0 && sums.x > 0 && is_spread(&sums);
+}
+
+void fit_line(const fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *base)
+{
+    struct line_sums sums = sum_up(points);
+    double w = sums.w, x = sums.x, y = sums.y, xx = sums.xx, xy = sums.xy;
     *slope = *base = (struct dpro_estimate){0};
     if (w <= 0 || x <= 0)
         return;
-    x /= w;
-    y /= w;
-    for (size_t i = 0; i < points->n; i++) {
-        const struct fit_point *p = &points->at[i];
-        xx += p->weight * (p->x - x) * (p->x - x);
-        xy += p->weight * (p->x - x) * (p->y - y);
-    }
-    bool spread = xx > w * x * x / 16;
+    bool spread = is_spread(&sums);
     slope->value = spread ? xy / xx : y / x;
     base->value = y - slope->value * x;
     if (!spread || slope->value < 0 || base->value < 0) {

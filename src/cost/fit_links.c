@@ -6,11 +6,6 @@
 #include "base/sort.h"
 #include "cost/fit.h"
 
-/* What a message takes beside its bytes, where a trace cannot tell: two system calls, the network's
- * stack at both ends, a thread that wakes up, and half a round trip in a local network are 50 to
- * 200 us; on recordings that tell it was 0 to 430. NCCL's proxies don't sleep. */
-static const struct dpro_estimate TCP_MESSAGE_NS = {100e3, 100e3};
-static const struct dpro_estimate PROXY_MESSAGE_NS = {20e3, 20e3};
 /* Short messages pass a link's rate limiter in bursts, or queue: what their bytes take is that
  * unsure.
  */
@@ -132,7 +127,7 @@ void fit_messages(const struct fitting *f)
         sums_add(&rests, (double)g->dur_ns[op] - link->byte_ns.value * (double)g->size_bytes[op]);
         bytes += (double)g->size_bytes[op];
     }
-    link->message_ns = f->on_cpu ? TCP_MESSAGE_NS : PROXY_MESSAGE_NS;
+    link->message_ns = f->on_cpu ? FIT_TCP_MESSAGE_NS : FIT_PROXY_MESSAGE_NS;
     if (rests.n == 0)
         return;
     struct dpro_estimate seen = sums_mean(&rests);

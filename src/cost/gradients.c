@@ -47,6 +47,49 @@ static void add_tensor(const struct dpro_graph *g, uint32_t t, uint32_t name, ui
 
 /* ---- all-reduces ---- */
 
+/* Follows what is computed with an op's result on its rank, in the iteration. Yields whether that
+ * makes another unnamed tensor. */
+static bool leads_to_tensor(const struct dpro_graph *g, uint32_t op, const uint8_t *makes,
+                            uint8_t *seen, uint32_t *stack)
+{
+    uint32_t n = 0;
+    stack[n++] = op;
+    while (n > 0) {
+        uint32_t from = stack[--n];
+        for (uint32_t e = g->row[from]; e < g->row[from + 1]; e++) {
+            uint32_t to = g->succ[e];
+            if (makes[to])
+                return true;
+            bool computes = g->kind[to] <= DPRO_OP_UPDATE || g->kind[to] == DPRO_OP_LAUNCH;
+            if (!computes || seen[to])
+                continue;
+            seen[to] = 1;
+            stack[n++] = to;
+        }
+    }
+    return false;
+}
+
+bool unnamed_are_gradients(const struct dpro_graph *g)
+{
+    struct arena arena = {NULL, 0};
+    uint8_t *makes = arena_array(&arena, g->n_ops, 1), *seen = arena_array(&arena, g->n_ops, 1);
+    uint32_t *stack = arena_alloc(&arena, (g->n_ops + (size_t)1) * sizeof *stack);
+    bool leads = false, pytorch = g->framework && strcmp(g->framework, "pytorch") == 0;
+    for (uint32_t t = 0; t < g->n_tensors; t++)
+        if (!g->tensors[t].named && g->tensors[t].rank == 0 && g->tensors[t].in != DPRO_NO_OP)
+            makes[g->tensors[t].in] = 1;
+    for (uint32_t t = 0; t < g->n_tensors && pytorch && !leads; t++) {
+        const struct graph_tensor *tensor = &g->tensors[t];
+        if (tensor->named || tensor->rank != 0 || tensor->collective == UINT32_MAX)
+            continue;
+        uint32_t first = g->collectives[tensor->collective].first_member;
+        leads = leads_to_tensor(g, g->members[first].transfer, makes, seen, stack);
+    }
+    arena_fini(&arena);
+    return !leads;
+}
+
 static uint64_t name_key(const struct graph_tensor *t)
 {
     return map_mix(((uint64_t)t->name << 32) ^ t->collective) | 1;
@@ -83,6 +126,16 @@ static void mark_transfers(const struct dpro_graph *g, const struct graph_tensor
         coarse->transfer_of[tensor->out] = 1 + tensor->collective;
 }
 
+bool is_gradient(const struct dpro_graph *g, const struct graph_tensor *tensor, bool unnamed)
+{
+    if ((!tensor->named && !unnamed) || tensor->rank != 0 || tensor->collective == UINT32_MAX ||
+        tensor->in == DPRO_NO_OP)
+        return false;
+    const struct graph_collective *bucket = &g->collectives[tensor->collective];
+    return bucket->n_members == g->n_ranks &&
+           strcmp(strtab_get(&g->names, bucket->name), "all_reduce") == 0;
+}
+
 /* The first rank's gradients; the other ranks' are the same by their name, or by their place in the
  * collective where a session has all ranks' gradients in one graph and names each after its rank.
  */
@@ -92,10 +145,11 @@ static void from_collectives(const struct measured_replay *r, struct dpro_model 
     const struct dpro_graph *g = r->graph;
     struct map by_name = {0}, by_place = {0};
     size_t n = 0;
+    bool unnamed = unnamed_are_gradients(g);
     uint32_t *places = find_places(g, &coarse->arena);
     struct ready *order = arena_alloc(&coarse->arena, g->n_tensors * sizeof *order);
     for (uint32_t t = 0; t < g->n_tensors; t++)
-        if (is_gradient(g, &g->tensors[t]))
+        if (is_gradient(g, &g->tensors[t], unnamed))
             order[n++] = (struct ready){r->copies[r->first].end_ns[g->tensors[t].in], t};
     make_room(g, order, n, model, coarse);
     for (uint32_t i = 0; i < n; i++) {

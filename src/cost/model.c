@@ -125,6 +125,7 @@ int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *d
     memset(&m.warnings, 0, sizeof m.warnings);
     m.net = (struct model_net){0};
     m.baseline = (struct dpro_strategy){0};
+    m.n_groups = m.n_communications = 0;
     int rc = learn(graph, delayed, &m, err);
     if (rc < 0)
         return rc;
@@ -165,9 +166,10 @@ static int build(const struct dpro_graph *graph, const struct dpro_model_options
     struct dpro_model *m = mem_array(1, sizeof *m);
     m->pace = (struct model_pace){1, 1};
     m->probes = options ? options->probes : NULL;
+    m->all_communication = options && options->all_communication;
     measure_iterations(graph, options, m);
     int rc = dpro_model_check(graph, err);
-    if (rc < 0 && is_single(graph)) {
+    if (rc < 0 && (is_single(graph) || (m->all_communication && has_communications(graph)))) {
         m->no_gradients = arena_copy_string(&m->arena, err->text, strlen(err->text));
         rc = 0;
     }

@@ -5,8 +5,9 @@
  * and where it waits for communication. An op of a program is the paper's p_n, its tensor q_n.
  * Gradients travel in *buckets*; each is one collective of all ranks, or several if it is
  * partitioned. The *strategy* says which tensors are in which bucket, the order and partitions of
- * buckets, which ops run as one, and how modules are computed. All else is the model. Times are ns,
- * sizes bytes. */
+ * buckets, which ops run as one, and how modules are computed. All else is the model: also what
+ * groups of ranks communicate whatever the strategy, such as sharded parameters, activations and
+ * tokens. Times are ns, sizes bytes. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,7 +28,32 @@ struct model_tensor {
     uint32_t key; /* its number in a key-value store; else its own */
 };
 
-/* One op of a program. It waits for `needs`, works, and then the gradient of `tensor` is ready. */
+/* Ranks that communicate with each other on a stream of their own: a process group, or two ranks of
+ * which one sends to the other. */
+struct model_group {
+    const uint32_t *ranks; /* indices, ascending; of two: the sender, then the receiver */
+    uint32_t n_ranks;
+    uint32_t n_members; /* with ranks that were not recorded */
+    uint32_t n_streams; /* communications that it runs at the same time */
+    bool sends;         /* the first rank to the second; else all to all */
+    bool within;        /* all ranks are on one host */
+};
+
+/* What a group communicates once in an iteration. It took took_ns with the links to itself:
+ * link_bytes on a rank's link, n_steps messages one after the other, and what is left, which other
+ * links do not change. */
+struct model_communication {
+    const char *kind; /* "all_gather", "send", ...; static */
+    uint32_t group;
+    uint64_t size_bytes; /* a rank's contribution; 0: not known */
+    double link_bytes;
+    double n_steps;
+    double took_ns;
+    double waits_ns; /* part of it that is waiting for ranks that were not recorded */
+};
+
+/* One op of a program. It waits for `needs`, works, and then the gradient of `tensor` is ready.
+ * Behind the tensors come the communications of groups, so number n_tensors + i is the i-th. */
 struct model_op {
     const char *name;
     uint8_t phase;     /* enum dpro_op_kind: FW, BW, UPDATE, INPUT */
@@ -100,10 +126,11 @@ struct model_rank {
                                sends this rank, from the step's first read; NULL: at once */
 };
 
-/* What ranks do to communicate a bucket. Each kind is a row of a table in cost/schedule.c. */
-enum model_communication {
-    MODEL_ALL_REDUCE, /* of all ranks, by one of the algorithms */
+/* Who communicates with whom. Each is a row of a table in cost/schedule.c. */
+enum model_scheme {
+    MODEL_ALL_REDUCE, /* all ranks reduce buckets, by one of the algorithms */
     MODEL_PUSH_PULL,  /* each rank with parameter servers */
+    MODEL_IN_GROUPS,  /* groups of ranks; they may have buckets, too */
 };
 
 enum model_algorithm {
@@ -114,11 +141,6 @@ enum model_algorithm {
     MODEL_SERVER,       /* pushed to and pulled from parameter servers */
     MODEL_DIRECT,       /* each rank to each other one */
 };
-
-static inline enum model_communication model_communication(enum model_algorithm algorithm)
-{
-    return algorithm == MODEL_SERVER ? MODEL_PUSH_PULL : MODEL_ALL_REDUCE;
-}
 
 /* Which server each part of a bucket goes to. */
 enum model_placement {
@@ -133,7 +155,8 @@ enum model_placement {
  * same time. */
 struct model_link {
     struct dpro_estimate byte_ns, message_ns;
-    struct dpro_estimate within_ns;  /* a byte between a rank and a server on its host */
+    /* a byte and a message between processes of one host, where there are others, too */
+    struct dpro_estimate within_ns, within_message_ns;
     struct dpro_estimate held_share; /* share of a transfer's rate lost while its rank computes */
     struct dpro_estimate cpu_ns; /* computing time that a rank loses for each byte on its link, as
                                     both use the same cores (or multiprocessors) */
@@ -142,6 +165,9 @@ struct model_link {
                              the link's queue */
     const uint32_t *rank_hosts; /* [n_ranks] index of the first rank on the same host, whose link
                                    they share; NULL: each rank has its own */
+    bool is_rate_unknown;       /* nothing tells how large anything was: byte_ns is a unit */
+    bool is_within;             /* all communicate within hosts: byte_ns is of that */
+    bool own_links;             /* ranks of one host have links of their own to others (GPUs) */
 };
 
 /* How ranks reduce a bucket, beside the bytes on links. */
@@ -195,6 +221,8 @@ struct model_net {
     struct model_gate gate;
     struct model_servers servers;
     struct model_compute compute;
+    struct model_link learnt; /* the link with which groups' communications took their time */
+    double took_ratio;        /* factor on that time */
 };
 
 enum model_parts {
@@ -214,6 +242,15 @@ struct model_capabilities {
     bool reorders;         /* buckets may be launched in another order than they get ready */
     unsigned compressions; /* as 1 << enum dpro_compression */
 };
+
+/* Of a communication, latency beside its bytes, and its bytes alone on the link. */
+struct model_cost {
+    double latency_ns, wire_ns;
+};
+/* group_costs.c */
+struct model_cost model_group_cost(const struct dpro_model *model,
+                                   const struct model_communication *communication);
+enum model_scheme model_scheme(const struct dpro_model *model);
 
 /* capabilities.c */
 struct model_capabilities model_capabilities(enum dpro_stack stack);
@@ -278,8 +315,12 @@ struct dpro_model {
                                          modules as they are */
     uint32_t n_batch_points;          /* 0: there are none */
     struct model_net net;
-    const char *no_gradients; /* why it has no tensors, though its computation and memory are known;
-                                 NULL: it has some */
+    struct model_group *groups;
+    struct model_communication *communications; /* of groups */
+    uint32_t n_groups, n_communications;
+    bool all_communication;   /* there may be communications of groups */
+    const char *no_gradients; /* why it has no tensors, though the rest of it is known; NULL: it has
+                                 some */
     struct model_capabilities capabilities;
     struct dpro_strategy baseline;    /* as the job ran */
     const struct dpro_probes *probes; /* borrowed; NULL: there are none */

@@ -118,7 +118,7 @@ static bool makes_gradient_of(const struct dpro_model *model, const struct model
                               const char *module)
 {
     size_t n = strlen(module);
-    if (op->tensor == MODEL_NONE)
+    if (op->tensor >= model->n_tensors) /* none, or of a group */
         return false;
     const char *name = model->tensors[op->tensor].name;
     return n == 0 || (strncmp(name, module, n) == 0 && name[n] == '.');

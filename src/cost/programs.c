@@ -56,6 +56,17 @@ static void wait_last(struct dpro_model *model, struct model_program *program)
     program->ops = ordered;
 }
 
+static const char *name_of(const struct dpro_model *model, const struct sync_point *point)
+{
+    if (point->needs)
+        return "up to a wait";
+    if (point->tensor == MODEL_NONE)
+        return "an iteration";
+    return point->tensor < model->n_tensors
+               ? model->tensors[point->tensor].name
+               : model->communications[point->tensor - model->n_tensors].kind;
+}
+
 /* An iteration of the program begins after the last thing that the one before waited for, so that
  * the optimizer and the next forward lead up to the first gradient. */
 static struct model_program make_program(const struct measured_replay *r,
@@ -82,10 +93,7 @@ static struct model_program make_program(const struct measured_replay *r,
         before = up_to;
         if (a == 0 && rank->drains && copied > 0)
             work = work > copied ? work - copied : 0;
-        struct model_op op = {.name = point->needs ? "up to a wait"
-                                      : point->tensor == MODEL_NONE
-                                          ? "an iteration"
-                                          : model->tensors[point->tensor].name,
+        struct model_op op = {.name = name_of(model, point),
                               .phase = DPRO_OP_BW,
                               .needs = MODEL_NONE,
                               .tensor = point->needs ? MODEL_NONE : point->tensor,
@@ -94,6 +102,7 @@ static struct model_program make_program(const struct measured_replay *r,
         if (point->needs && !rank->drains) { /* the work goes before the wait */
             op.work_ns = 0;
             op.needs = point->tensor;
+            op.needs_before = point->before;
             program.ops[program.n_ops++] = op;
         }
     }
@@ -103,7 +112,7 @@ static struct model_program make_program(const struct measured_replay *r,
                                                          .needs = MODEL_ALL,
                                                          .tensor = MODEL_NONE};
     /* what servers send back is taken before there are gradients, in the next iteration */
-    if (model->net.collective.algorithm != MODEL_SERVER && has_executor(r->graph))
+    if (model_scheme(model) == MODEL_ALL_REDUCE && has_executor(r->graph))
         wait_last(model, &program);
     return program;
 }

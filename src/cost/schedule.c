@@ -5,7 +5,10 @@
  *
  * With parameter servers each rank is an executor of its own. A part of a bucket flows from the
  * rank to its server, through the server's thread, and back to each rank once all have sent it. In
- * a session it flows back when the next step begins, which is when all of this step is done. */
+ * a session it flows back when the next step begins, which is when all of this step is done.
+ *
+ * In groups each rank is an executor of its own, too. A group's communications are flows in its own
+ * channel, on the links of its ranks; the first channel is that of buckets. */
 #include <string.h>
 
 #include "cost/buckets.h"
@@ -47,13 +50,15 @@ static void merge_ops(struct evaluator *e)
     }
 }
 
-/* Each tensor launches a bucket at most, each op waits for one at most, or for all. */
+/* Each tensor launches a bucket at most, each op waits for one at most, or for all, and begins one
+ * communication of a group at most. */
 static size_t most_actions(const struct dpro_model *m, uint32_t program)
 {
     size_t n = m->n_tensors + (size_t)2;
     for (uint32_t i = 0; i < m->programs[program].n_ops; i++) {
-        uint32_t needs = m->programs[program].ops[i].needs;
-        n += needs == MODEL_ALL ? m->n_tensors : needs != MODEL_NONE;
+        const struct model_op *op = &m->programs[program].ops[i];
+        n += op->needs == MODEL_ALL ? m->n_tensors : op->needs != MODEL_NONE;
+        n += op->tensor != MODEL_NONE && op->tensor >= m->n_tensors;
     }
     return n;
 }
@@ -141,6 +146,10 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
         if (op->tensor == MODEL_NONE)
             continue;
         uint32_t b = e->bucket_of[op->tensor];
+        if (op->tensor >= m->n_tensors) {
+            add_action(&at, &work, SIM_ISSUE, b);
+            continue;
+        }
         bool whole = --buckets[b].n_missing == 0;
         if (whole && !in_order) {
             work += buckets[b].launch_ns * class->scale;
@@ -159,14 +168,17 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
 /* All ranks' links are one resource, as they carry the same at the same time. */
 static void add_link(struct evaluator *e)
 {
+    static const uint32_t resource = 0, clock = FIRST_EXECUTORS_CLOCK;
     struct simulation *s = &e->sim;
     s->n_channels = 1;
     s->channels = arena_array(&e->arena, 1, sizeof *s->channels);
     s->resources = arena_array(&e->arena, 1, sizeof *s->resources);
     s->resources[0].slowness = 1;
-    s->channels[0] = (struct sim_channel){.resources = {0, SIM_NONE},
+    s->channels[0] = (struct sim_channel){.resources = &resource,
+                                          .n_resources = 1,
                                           .n_at_once = e->model->net.gate.n_streams,
-                                          .slows = FIRST_EXECUTORS_CLOCK};
+                                          .slows = &clock,
+                                          .n_slows = 1};
 }
 
 /* In cycles the gate says what a group takes, and no bucket is in parts. */
@@ -182,7 +194,7 @@ static void set_collectives(struct evaluator *e)
                                       .first_flow = (uint32_t)s->flows.n,
                                       .n_flows = n,
                                       .n_parts = n,
-                                      .clock = 1,
+                                      .clock = e->by_rank ? SIM_NONE : FIRST_EXECUTORS_CLOCK,
                                       .size_bytes = bucket->size_bytes,
                                       .latency_ns = bucket->cast_ns};
         struct sim_flow flow = {.communication = b,
@@ -204,6 +216,101 @@ static void set_collectives(struct evaluator *e)
     }
 }
 
+/* By rank, where each rank is an executor. */
+static uint32_t *clocks_of_ranks(struct evaluator *e)
+{
+    uint32_t *clocks = arena_alloc(&e->arena, e->model->n_ranks * sizeof *clocks);
+    for (uint32_t r = 0; r < e->model->n_ranks; r++)
+        clocks[r] = FIRST_EXECUTORS_CLOCK + r;
+    return clocks;
+}
+
+/* ---- groups of ranks ---- */
+
+/* Links out of ranks and in, and the same within hosts. */
+enum { OUT, IN, OUT_WITHIN, IN_WITHIN, N_KINDS_OF_LINKS };
+
+static uint32_t link_of(const struct dpro_model *m, uint32_t rank, uint32_t kind)
+{
+    bool shared = kind < OUT_WITHIN && m->net.link.rank_hosts && !m->net.link.own_links;
+    return kind * m->n_ranks + (shared ? m->net.link.rank_hosts[rank] : rank);
+}
+
+/* Once each, of those that a group uses. */
+static void add_resource(struct sim_channel *channel, uint32_t *resources, uint32_t resource)
+{
+    for (uint32_t i = 0; i < channel->n_resources; i++)
+        if (resources[i] == resource)
+            return;
+    resources[channel->n_resources++] = resource;
+}
+
+static void set_stream(struct evaluator *e, const struct model_group *group,
+                       struct sim_channel *channel)
+{
+    uint32_t *resources = arena_alloc(&e->arena, 2 * (size_t)group->n_ranks * sizeof *resources);
+    uint32_t *clocks = arena_alloc(&e->arena, group->n_ranks * sizeof *clocks);
+    *channel = (struct sim_channel){.n_at_once = group->n_streams,
+                                    .resources = resources,
+                                    .slows = clocks,
+                                    .n_slows = group->n_ranks,
+                                    .slows_as = group->within};
+    for (uint32_t i = 0; i < group->n_ranks; i++) {
+        uint32_t rank = group->ranks[i], out = group->within ? OUT_WITHIN : OUT;
+        clocks[i] = FIRST_EXECUTORS_CLOCK + rank;
+        if (!group->sends || i == 0)
+            add_resource(channel, resources, link_of(e->model, rank, out));
+        if (!group->sends || i > 0)
+            add_resource(channel, resources, link_of(e->model, rank, out + 1));
+    }
+}
+
+static void add_streams(struct evaluator *e)
+{
+    struct simulation *s = &e->sim;
+    const struct dpro_model *m = e->model;
+    uint32_t n_resources = N_KINDS_OF_LINKS * m->n_ranks;
+    uint32_t *all = arena_alloc(&e->arena, m->n_ranks * sizeof *all);
+    struct model_group everyone = {
+        .ranks = all, .n_ranks = m->n_ranks, .n_streams = m->net.gate.n_streams};
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        all[r] = r;
+    s->n_channels = 1 + m->n_groups;
+    s->is_fair = true;
+    s->channels = arena_array(&e->arena, s->n_channels, sizeof *s->channels);
+    s->resources = arena_array(&e->arena, n_resources, sizeof *s->resources);
+    for (uint32_t i = 0; i < n_resources; i++)
+        s->resources[i].slowness = 1;
+    for (uint32_t i = 0; i < s->n_channels; i++)
+        set_stream(e, i == 0 ? &everyone : &m->groups[i - 1], &s->channels[i]);
+}
+
+/* Buckets come first. */
+static void set_communications(struct evaluator *e)
+{
+    struct simulation *s = &e->sim;
+    const struct dpro_model *m = e->model;
+    set_collectives(e);
+    for (uint32_t i = 0; i < m->n_communications; i++) {
+        const struct model_communication *from = &m->communications[i];
+        struct model_cost cost = model_group_cost(m, from);
+        struct sim_communication c = {.n_issuers = m->groups[from->group].n_ranks,
+                                      .first_flow = (uint32_t)s->flows.n,
+                                      .n_flows = 1,
+                                      .n_parts = 1,
+                                      .clock = SIM_NONE};
+        struct sim_flow flow = {.channel = 1 + from->group,
+                                .communication = (uint32_t)s->communications.n,
+                                .join = SIM_NONE,
+                                .then = SIM_NONE,
+                                .begins = true,
+                                .hold_ns = cost.latency_ns,
+                                .wire_ns = cost.wire_ns};
+        array_push(&s->communications, c);
+        array_push(&s->flows, flow);
+    }
+}
+
 /* ---- parameter servers ---- */
 
 /* Pushes of each rank to each server, pulls, and servers' threads. What goes within a host takes no
@@ -218,22 +325,24 @@ static void add_connections(struct evaluator *e)
     s->resources = arena_array(&e->arena, 2 * (size_t)n_nodes, sizeof *s->resources);
     for (uint32_t i = 0; i < 2 * n_nodes; i++) /* links out, then in */
         s->resources[i].slowness = servers_slowness(net, i % n_nodes);
+    uint32_t *clocks = clocks_of_ranks(e);
     for (uint32_t i = 0; i < s->n_channels; i++) {
         struct sim_channel *channel = &s->channels[i];
         uint32_t rank = i % n / e->n_servers;
-        *channel = (struct sim_channel){.resources = {SIM_NONE, SIM_NONE},
-                                        .n_at_once = 1,
-                                        .is_connection = true,
-                                        .slows = SIM_NONE};
+        *channel = (struct sim_channel){.n_at_once = 1, .is_connection = true};
         if (i >= 2 * n)
             continue;
         struct server_route route = servers_route(net, rank, i % e->n_servers, i >= n);
-        channel->slows = FIRST_EXECUTORS_CLOCK + rank;
+        channel->slows = &clocks[rank];
+        channel->n_slows = 1;
         channel->slows_as = route.from == route.to;
         if (route.from == route.to)
             continue;
-        channel->resources[0] = route.from;
-        channel->resources[1] = n_nodes + route.to;
+        uint32_t *resources = arena_alloc(&e->arena, 2 * sizeof *resources);
+        resources[0] = route.from;
+        resources[1] = n_nodes + route.to;
+        channel->resources = resources;
+        channel->n_resources = 2;
         channel->queue_ns = (double)net->link.queue_bytes * net->link.byte_ns.value;
     }
 }
@@ -332,13 +441,15 @@ static void set_served(struct evaluator *e)
 
 /* ---- all of it ---- */
 
-/* How communications of a kind are carried. */
+/* How communications are carried. */
 static const struct {
-    bool by_rank; /* each rank issues and ends its own; else all have one */
+    bool by_rank; /* each rank is an executor by itself; else those that do the same are one */
+    bool apart;   /* each rank issues and ends its own communications; else several have one */
     void (*make_channels)(struct evaluator *e); /* of the model, with their resources */
     void (*make_flows)(struct evaluator *e);    /* of the strategy */
-} kinds[] = {[MODEL_ALL_REDUCE] = {false, add_link, set_collectives},
-             [MODEL_PUSH_PULL] = {true, add_connections, set_served}};
+} schemes[] = {[MODEL_ALL_REDUCE] = {false, false, add_link, set_collectives},
+               [MODEL_PUSH_PULL] = {true, true, add_connections, set_served},
+               [MODEL_IN_GROUPS] = {true, false, add_streams, set_communications}};
 
 void schedule_init(struct evaluator *e)
 {
@@ -348,24 +459,24 @@ void schedule_init(struct evaluator *e)
     make_more(e);
     find_classes(e);
     e->n_servers = sync_n_servers(&m->net);
-    e->kind = model_communication(m->net.collective.algorithm);
-    bool by_rank = kinds[e->kind].by_rank;
-    kinds[e->kind].make_channels(e);
+    e->scheme = model_scheme(m);
+    bool by_rank = e->by_rank = schemes[e->scheme].by_rank;
+    schemes[e->scheme].make_channels(e);
     s->n_executors = by_rank ? m->n_ranks : e->n_classes;
-    s->n_groups = by_rank ? m->n_ranks : 1;
-    s->n_clocks = FIRST_EXECUTORS_CLOCK + s->n_groups + s->n_channels + 1;
+    s->n_groups = schemes[e->scheme].apart ? m->n_ranks : 1;
+    uint32_t first_channel = FIRST_EXECUTORS_CLOCK + (by_rank ? m->n_ranks : 1);
+    s->n_clocks = first_channel + s->n_channels + 1;
     s->executors = arena_array(&e->arena, s->n_executors, sizeof *s->executors);
     s->clocks = arena_array(&e->arena, s->n_clocks, sizeof *s->clocks);
     s->gate.ready = arena_array(&e->arena, m->n_tensors, sizeof *s->gate.ready);
     for (uint32_t i = 0; i < s->n_executors; i++) {
-        uint32_t group = by_rank ? i : 0;
         s->executors[i] =
             (struct sim_executor){.actions = e->classes[by_rank ? e->class_of[i] : i].actions,
-                                  .clock = FIRST_EXECUTORS_CLOCK + group,
-                                  .group = group};
+                                  .clock = FIRST_EXECUTORS_CLOCK + (by_rank ? i : 0),
+                                  .group = s->n_groups > 1 ? i : 0};
     }
     for (uint32_t i = 0; i < s->n_channels; i++)
-        s->channels[i].clock = FIRST_EXECUTORS_CLOCK + s->n_groups + i;
+        s->channels[i].clock = first_channel + i;
     s->rates[0] = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.byte_ns.value);
     s->rates[1] = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.within_ns.value);
     s->held_share = m->net.link.held_share.value;
@@ -387,7 +498,9 @@ void schedule_strategy(struct evaluator *e)
     e->has_more = strategy_changes_work(e->model, e->strategy);
     for (uint32_t p = 0; p < e->model->n_programs && e->has_more; p++)
         strategy_more_work(e->model, e->strategy, p, e->more_ns[p]);
+    for (uint32_t i = 0; i < e->model->n_communications; i++)
+        e->bucket_of[e->model->n_tensors + i] = e->strategy->n_buckets + i;
     for (uint32_t c = 0; c < e->n_classes; c++)
         set_actions(e, &e->classes[c]);
-    kinds[e->kind].make_flows(e);
+    schemes[e->scheme].make_flows(e);
 }

@@ -7,17 +7,80 @@
 
 /* ---- rates ---- */
 
+/* The slowest of its resources that flows share equally; 0: it has none. */
+static double slowness_of(const struct simulation *s, const struct sim_channel *channel)
+{
+    double slowness = 0;
+    for (uint32_t k = 0; k < channel->n_resources; k++) {
+        const struct sim_resource *r = &s->resources[channel->resources[k]];
+        double here = r->n_flows * r->slowness;
+        slowness = here > slowness ? here : slowness;
+    }
+    return slowness;
+}
+
+/* Takes what the flows of a channel are given from its resources. */
+static void take_shares(struct simulation *s, struct sim_channel *channel, double share,
+                        double kept)
+{
+    channel->is_open = false;
+    set_rate(s, channel->clock, kept * share);
+    for (uint32_t k = 0; k < channel->n_resources; k++) {
+        struct sim_resource *r = &s->resources[channel->resources[k]];
+        r->n_open -= channel->n_flowing;
+        r->left = fmax(0, r->left - share * channel->n_flowing);
+    }
+}
+
+/* The resource that has least left for each flow decides about its flows, then the next one. */
+static void fill_resources(struct simulation *s, double kept)
+{
+    uint32_t n_open = 0;
+    for (uint32_t i = 0; i < s->n_flowing; i++) {
+        struct sim_channel *channel = &s->channels[s->flowing[i]];
+        channel->is_open = channel->n_resources > 0;
+        n_open += channel->is_open;
+        for (uint32_t k = 0; k < channel->n_resources; k++) {
+            struct sim_resource *r = &s->resources[channel->resources[k]];
+            r->left = 1 / r->slowness;
+            r->n_open = r->n_flows;
+        }
+    }
+    while (n_open > 0) {
+        double least = INFINITY;
+        const struct sim_resource *tightest = NULL;
+        for (uint32_t i = 0; i < s->n_flowing; i++) {
+            const struct sim_channel *channel = &s->channels[s->flowing[i]];
+            for (uint32_t k = 0; k < channel->n_resources && channel->is_open; k++) {
+                const struct sim_resource *r = &s->resources[channel->resources[k]];
+                if (r->left / r->n_open < least) {
+                    least = r->left / r->n_open;
+                    tightest = r;
+                }
+            }
+        }
+        for (uint32_t i = 0; i < s->n_flowing; i++) {
+            struct sim_channel *channel = &s->channels[s->flowing[i]];
+            bool here = false;
+            for (uint32_t k = 0; k < channel->n_resources && channel->is_open; k++)
+                here |= &s->resources[channel->resources[k]] == tightest;
+            n_open -= here;
+            if (here)
+                take_shares(s, channel, least, kept);
+        }
+    }
+}
+
 static void share_resources(struct simulation *s)
 {
     double kept = s->is_busy ? 1 - s->held_share : 1;
+    if (s->is_fair) {
+        fill_resources(s, kept);
+        return;
+    }
     for (uint32_t i = 0; i < s->n_flowing; i++) {
         const struct sim_channel *channel = &s->channels[s->flowing[i]];
-        double slowness = 0;
-        for (int k = 0; k < 2 && channel->resources[k] != SIM_NONE; k++) {
-            const struct sim_resource *r = &s->resources[channel->resources[k]];
-            double here = r->n_flows * r->slowness;
-            slowness = here > slowness ? here : slowness;
-        }
+        double slowness = slowness_of(s, channel);
         if (slowness > 0)
             set_rate(s, channel->clock, slowness == 1 ? kept : kept / slowness);
     }
@@ -26,12 +89,15 @@ static void share_resources(struct simulation *s)
 /* A flow of the channel begins or ends to slow down executors. */
 static void slow_down(struct simulation *s, const struct sim_channel *channel, bool begins)
 {
-    if (channel->slows == SIM_NONE)
-        return;
-    struct sim_clock *c = &s->clocks[channel->slows];
-    c->n_slowing[channel->slows_as] += begins ? 1 : UINT32_MAX;
-    set_rate(s, channel->slows, c->n_slowing[0] ? s->rates[0] : c->n_slowing[1] ? s->rates[1] : 1);
-    if (channel->slows_as != 0)
+    for (uint32_t i = 0; i < channel->n_slows; i++) {
+        struct sim_clock *c = &s->clocks[channel->slows[i]];
+        c->n_slowing[channel->slows_as] += begins ? 1 : UINT32_MAX;
+        set_rate(s, channel->slows[i],
+                 c->n_slowing[0]   ? s->rates[0]
+                 : c->n_slowing[1] ? s->rates[1]
+                                   : 1);
+    }
+    if (channel->n_slows == 0 || channel->slows_as != 0)
         return;
     if (begins && s->n_on_links++ == 0)
         s->on_links_since_ns = s->now_ns;
@@ -120,7 +186,7 @@ void sim_enter(struct simulation *s, uint32_t number)
         channel->place = s->n_flowing;
         s->flowing[s->n_flowing++] = s->flows.at[number].channel;
     }
-    for (int k = 0; k < 2 && channel->resources[k] != SIM_NONE; k++)
+    for (uint32_t k = 0; k < channel->n_resources; k++)
         s->resources[channel->resources[k]].n_flows++;
     if (!channel->is_connection)
         slow_down(s, channel, true);
@@ -131,7 +197,7 @@ void sim_enter(struct simulation *s, uint32_t number)
 static bool is_free(const struct simulation *s, const struct sim_channel *channel)
 {
     bool is_free = true;
-    for (int k = 0; k < 2 && channel->resources[k] != SIM_NONE; k++)
+    for (uint32_t k = 0; k < channel->n_resources; k++)
         is_free &= s->resources[channel->resources[k]].n_flows == 0;
     return is_free;
 }
@@ -146,7 +212,7 @@ void sim_leave_queue(struct simulation *s, uint32_t place)
 
 void sim_leave(struct simulation *s, struct sim_channel *channel)
 {
-    for (int k = 0; k < 2 && channel->resources[k] != SIM_NONE; k++)
+    for (uint32_t k = 0; k < channel->n_resources; k++)
         s->resources[channel->resources[k]].n_flows--;
     if (--channel->n_flowing == 0) {
         uint32_t last = s->flowing[--s->n_flowing];

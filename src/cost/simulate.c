@@ -1,8 +1,8 @@
 /* cost/simulate.c: the event loop of the coarse model.
  *
  * Until an executor waits for something unfinished, its actions depend only on its clock's rate. So
- * it runs ahead and notes when, by its clock, it issued each communication. Only the last issuer of
- * a communication makes an event. */
+ * it runs ahead and notes when, by its clock, it issued each communication. Of issuers with
+ * one clock only the last makes an event. */
 #include "cost/simulate.h"
 
 #include <math.h>
@@ -95,9 +95,13 @@ static void begin_flows(struct simulation *s, uint32_t number)
 
 /* ---- executors ---- */
 
-static void issue(struct simulation *s, uint32_t number, double when)
+static void issue(struct simulation *s, uint32_t number, uint32_t clock, double when)
 {
     struct sim_communication *c = &s->communications.at[number];
+    if (c->clock == SIM_NONE) {
+        add_job(s, clock, when, ISSUED, number);
+        return;
+    }
     c->issued = c->n_issued == 0 || when > c->issued ? when : c->issued;
     if (++c->n_issued < c->n_issuers)
         return;
@@ -136,7 +140,7 @@ static void run_ahead(struct simulation *s, uint32_t executor)
             break;
         }
         if (a->kind == SIM_ISSUE)
-            issue(s, number, reaches);
+            issue(s, number, e->clock, reaches);
     }
     e->at = (uint32_t)(a - e->actions);
     e->reaches = reaches;
@@ -297,9 +301,13 @@ static void is_done(struct simulation *s, uint32_t executor)
 
 /* ---- the loop ---- */
 
+/* By all of its issuers, or by one of those that have clocks of their own. */
 static void is_issued(struct simulation *s, uint32_t number)
 {
     struct sim_communication *c = &s->communications.at[number];
+    if (c->clock == SIM_NONE && ++c->n_here < c->n_issuers)
+        return;
+    c->n_here = 0;
     c->issued_ns = s->now_ns;
     if (!s->flows.at[c->first_flow].begins)
         c->start_ns = s->now_ns;
@@ -402,7 +410,7 @@ static void reset(struct simulation *s)
         channel->n_begun = channel->n_flowing = 0;
         channel->first = channel->heap = SIM_NONE;
         channel->is_touched = false;
-        for (int k = 0; k < 2 && channel->resources[k] != SIM_NONE; k++)
+        for (uint32_t k = 0; k < channel->n_resources; k++)
             s->resources[channel->resources[k]].n_flows = 0;
     }
     for (uint32_t i = 0; i < s->n_executors; i++) {

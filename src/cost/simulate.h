@@ -6,7 +6,7 @@
  * - A *group* is the executors that communicate with each other: all ranks in an all-reduce, each
  *   rank by itself with parameter servers.
  * - A *communication* that all executors of its group have issued passes the *gate* and becomes
- *   *flows*.
+ *   *flows*. One of some executors only says how many it waits for.
  * - A flow queues for a *channel*, which carries some at once, first by priority, then in turn. In
  *   the channel it has its latency, then its bytes share the channel's *resources*. Then it may go
  *   on as another flow, count for the end of its communication, or arrive at a *join*, which
@@ -46,14 +46,15 @@ struct sim_executor {
 };
 
 struct sim_communication {
-    uint32_t n_issuers;           /* executors of one clock */
+    uint32_t n_issuers;           /* executors */
     uint32_t first_flow, n_flows; /* flows that begin when it is issued */
     uint32_t n_parts;             /* arrivals that it needs to end */
-    uint32_t clock;               /* of its issuers */
+    uint32_t clock;               /* of its issuers; SIM_NONE: each has its own */
     uint64_t size_bytes;
     double latency_ns; /* added to its flows' latency if it is a collective by itself */
     /* while it runs */
     uint32_t n_issued, n_left, n_ended;   /* issuers and parts of this iteration; iterations */
+    uint32_t n_here;                      /* issuers, each by its own clock */
     uint32_t first_waiting, last_waiting; /* executors */
     double issued;                        /* by the last issuer so far, by its clock */
     double issued_ns, start_ns, end_ns;   /* of the last iteration */
@@ -89,12 +90,16 @@ struct sim_join {
 struct sim_resource {
     double slowness; /* ratio of the time of a flow alone on it to that on a rank's link */
     uint32_t n_flows;
+    double left; /* while rates are found: of its rate, and flows that have none yet */
+    uint32_t n_open;
 };
 
 struct sim_channel {
-    uint32_t clock, resources[2]; /* SIM_NONE: none, and it carries at its full rate */
-    uint32_t n_at_once;
-    uint32_t slows;     /* the clock of executors that it slows down; SIM_NONE: none */
+    uint32_t clock;
+    const uint32_t *resources; /* none: it carries at its full rate */
+    uint32_t n_resources, n_at_once;
+    const uint32_t *slows; /* the clocks of executors that it slows down */
+    uint32_t n_slows;
     uint8_t slows_as;   /* 0: over a link; 1: within a host */
     bool is_connection; /* a flow that follows another at once needs no new place on a link */
     double queue_ns; /* time that a flow waits behind others in a link's queue before it shares the
@@ -103,6 +108,7 @@ struct sim_channel {
     uint32_t n_begun, n_flowing;
     uint32_t first, last, heap; /* flows that wait: those that came in their order, the others */
     uint32_t place;             /* in the simulation's list of those with bytes on resources */
+    bool is_open;               /* while rates are found: it has none yet */
     bool is_touched;            /* flows may begin */
 };
 
@@ -153,6 +159,8 @@ struct simulation {
     struct sim_clock *clocks;
     uint32_t n_clocks;
     struct sim_gate gate;
+    bool is_fair;        /* what a flow can't use of a resource, as another one holds it up, the
+                            others get (max-min fairness); else each flow has an equal share */
     double rates[2];     /* of executors while a channel slows them down, by slows_as */
     double held_share;   /* of their rate, that flows lose while executors of clock 1 work */
     uint32_t first_join; /* released at the beginning; SIM_NONE: none */

@@ -19,6 +19,9 @@
  * three turns are taken. */
 #define RATIO_SHARE (0.73 / 1.732)
 
+/* Of what resharding changes: where a machine is shared, gathers of equal size differ by that. */
+#define GATHER_ERROR 0.5
+
 #define NUMBER(name, is_of_net)                                                                    \
     {                                                                                              \
         offsetof(struct model_net, name), is_of_net                                                \
@@ -28,18 +31,34 @@ static const struct {
     size_t offset;
     bool is_of_net; /* a time that communication takes, not computation */
 } numbers[N_MODEL_NUMBERS] = {
-    NUMBER(link.byte_ns, true),         NUMBER(link.message_ns, true),
-    NUMBER(collective.reduce_ns, true), NUMBER(collective.overhead_ns, true),
-    NUMBER(compute.launch_ns, false),   NUMBER(compute.copy_ns, false),
-    NUMBER(compute.cast_ns, false),     NUMBER(link.cpu_ns, false),
-    NUMBER(servers.push_ns, true),      NUMBER(servers.answer_ns, true),
-    NUMBER(link.within_ns, true),       NUMBER(gate.step_ns, true),
-    NUMBER(link.held_share, false),     NUMBER(gate.negotiate_ns, true),
-    NUMBER(collective.least_ns, true),  NUMBER(compute.hook_ns, false)};
+    NUMBER(link.byte_ns, true),          NUMBER(link.message_ns, true),
+    NUMBER(collective.reduce_ns, true),  NUMBER(collective.overhead_ns, true),
+    NUMBER(compute.launch_ns, false),    NUMBER(compute.copy_ns, false),
+    NUMBER(compute.cast_ns, false),      NUMBER(link.cpu_ns, false),
+    NUMBER(servers.push_ns, true),       NUMBER(servers.answer_ns, true),
+    NUMBER(link.within_ns, true),        NUMBER(gate.step_ns, true),
+    NUMBER(link.held_share, false),      NUMBER(gate.negotiate_ns, true),
+    NUMBER(collective.least_ns, true),   NUMBER(compute.hook_ns, false),
+    NUMBER(link.within_message_ns, true)};
+
+/* Those of links that groups' communications took their time with. */
+static const size_t groups_numbers[] = {
+    offsetof(struct model_link, byte_ns), offsetof(struct model_link, message_ns),
+    offsetof(struct model_link, within_ns), offsetof(struct model_link, within_message_ns)};
+
+static struct dpro_estimate *number_at(void *base, size_t offset)
+{
+    return (struct dpro_estimate *)(void *)((char *)base + offset);
+}
 
 struct dpro_estimate *model_number(struct model_net *net, size_t which)
 {
-    return (struct dpro_estimate *)(void *)((char *)net + numbers[which].offset);
+    return number_at(net, numbers[which].offset);
+}
+
+static struct dpro_estimate *learnt_number(struct model_net *net, size_t which)
+{
+    return number_at(&net->learnt, groups_numbers[which]);
 }
 
 void estimate_scale(struct dpro_estimate *estimate, double ratio)
@@ -53,6 +72,9 @@ void model_net_scale(struct model_net *net, double ratio)
     for (size_t i = 0; i < N_MODEL_NUMBERS; i++)
         if (numbers[i].is_of_net)
             estimate_scale(model_number(net, i), ratio);
+    for (size_t i = 0; i < sizeof groups_numbers / sizeof *groups_numbers; i++)
+        estimate_scale(learnt_number(net, i), ratio);
+    net->took_ratio *= ratio;
 }
 
 /* The recorded time stays: what communication is blamed for is no work. */
@@ -73,14 +95,21 @@ static void move_work(struct dpro_model *m, double lost, struct arena *arena)
     m->programs = programs;
 }
 
+static void move(struct dpro_estimate *estimate, double errors)
+{
+    estimate->value = fmax(0, estimate->value + errors * estimate->std);
+}
+
 void uncertainty_move(const struct dpro_model *model, size_t number, double errors,
                       struct arena *arena, struct dpro_model *moved)
 {
     *moved = *model;
     struct dpro_estimate *estimate = model_number(&moved->net, number);
     double rate = evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
-    estimate->value += errors * estimate->std;
-    estimate->value = estimate->value > 0 ? estimate->value : 0;
+    move(estimate, errors);
+    for (size_t i = 0; i < sizeof groups_numbers / sizeof *groups_numbers; i++)
+        if (estimate == number_at(&moved->net.link, groups_numbers[i]))
+            move(learnt_number(&moved->net, i), errors);
     if (estimate == &moved->net.link.cpu_ns && estimate->std != 0)
         move_work(moved, rate - evaluator_rate(estimate->value, model->net.link.byte_ns.value),
                   arena);
@@ -100,7 +129,8 @@ static void add(struct uncertainty *u, enum dpro_uncertainty_source source, doub
 
 /* How far the speedup moves when each number that was learnt moves by its standard error, and the
  * prediction with it: the iteration that was measured stays. */
-static void add_learnt(const struct dpro_model *const models[2], struct uncertainty *u)
+static void add_learnt(const struct dpro_model *const models[2], double more_ns,
+                       struct uncertainty *u)
 {
     struct arena arena = {NULL, 0};
     for (size_t n = 0; n < N_MODEL_NUMBERS; n++) {
@@ -108,7 +138,7 @@ static void add_learnt(const struct dpro_model *const models[2], struct uncertai
         for (int i = 0; i < 4; i++) {
             struct dpro_model moved;
             uncertainty_move(models[i / 2], n, i % 2 ? 1 : -1, &arena, &moved);
-            times[i / 2][i % 2] = (double)evaluate_once(&moved);
+            times[i / 2][i % 2] = (double)evaluate_once(&moved) + (i < 2 ? 0 : more_ns);
         }
         double upper = times[0][1] / times[1][1], lower = times[0][0] / times[1][0];
         add(u, DPRO_UNCERTAIN_LEARNT, 0, (upper - lower) / (upper + lower), (upper - lower) / 2);
@@ -239,20 +269,25 @@ static double measured_gain_ns(const struct dpro_model *before, const struct dpr
     return mean_work(before, &before->baseline) - mean_work(after, &s);
 }
 
-struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after)
+struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after,
+                                  const struct change_beside *beside)
 {
     const struct dpro_model *const models[2] = {before, after};
     struct uncertainty u = {.misfit = 0};
-    add_learnt(models, &u);
+    add_learnt(models, beside->more_ns, &u);
     if (before->measured_ns <= 0) /* a generated job is what its model says */
         return u;
-    double before_ns = (double)evaluate_once(before), after_ns = (double)evaluate_once(after);
+    double before_ns = (double)evaluate_once(before);
+    double after_ns = (double)evaluate_once(after) + beside->more_ns;
     double ratio = before_ns / after_ns, gain = ratio - 1;
     double measured = (double)before->measured_ns, rho = before->correlation;
     double n = before->n_samples * (1 - rho) / (1 + rho);
     double noise = n > 1 ? before->measured_std_ns / measured / sqrt(n) : 0;
     double machine = before->machine_std;
     u.misfit = before->misfit;
+    if (beside->resharded)
+        add(&u, DPRO_UNCERTAIN_CHANGE, 0, GATHER_ERROR * fabs(gain) / ratio,
+            GATHER_ERROR * fabs(gain));
     add(&u, DPRO_UNCERTAIN_ITERATIONS, noise, noise, noise * gain);
     add(&u, DPRO_UNCERTAIN_MACHINE, machine, machine, RATIO_SHARE * machine * ratio);
     add(&u, DPRO_UNCERTAIN_MODEL, fabs(u.misfit), fabs(u.misfit), fabs(u.misfit * gain));
@@ -262,8 +297,9 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
                unhidden(models) / after_ns, &u);
     double faults = strategy_fault_ns(after, &after->baseline, after->ranks[0].program).std;
     double batch = hypot(uncertainty_of_batch(before, after), faults / after_ns);
+    batch = hypot(batch, beside->batch);
     add(&u, DPRO_UNCERTAIN_BATCH, 0, batch, batch * ratio);
-    double error = computing.std_ns / after_ns;
+    double error = (computing.std_ns + beside->computing_error_ns) / after_ns;
     add(&u, DPRO_UNCERTAIN_COMPUTING, 0, error, error * ratio);
     return u;
 }

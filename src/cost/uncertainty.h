@@ -23,7 +23,7 @@ struct uncertainty {
 };
 
 /* The learnt numbers of a net, each with its standard error. They are independent. */
-enum { N_MODEL_NUMBERS = 16 };
+enum { N_MODEL_NUMBERS = 17 };
 struct dpro_estimate *model_number(struct model_net *net, size_t which);
 /* Scales all times of communication by `ratio`. */
 void model_net_scale(struct model_net *net, double ratio);
@@ -38,5 +38,14 @@ void uncertainty_move(const struct dpro_model *model, size_t number, double erro
 
 /* Relative standard error of the model's time for another batch, or for micro-batches. */
 double uncertainty_of_batch(const struct dpro_model *before, const struct dpro_model *after);
+/* What changed that the model does not show. */
+struct change_beside {
+    bool resharded;            /* other gathers are made than were recorded */
+    double more_ns;            /* of an iteration, beside the model's */
+    double batch;              /* relative standard error of the time for another batch */
+    double computing_error_ns; /* standard error of what modules take in other ways */
+};
+
 /* The uncertainty of two models of one job, each under its own strategy: as it ran, and changed. */
-struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after);
+struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after,
+                                  const struct change_beside *beside);

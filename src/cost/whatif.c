@@ -69,9 +69,35 @@ static int predict(const struct dpro_model *model, uint32_t n_recorded,
     return 0;
 }
 
+/* All micro-batches but the last, where each communicates. */
+static int predict_others(const struct dpro_changes *changes, struct dpro_whatif *w,
+                          struct dpro_error *err)
+{
+    struct notes same = {.arena = &w->arena};
+    if (w->graph.n_passes == 0)
+        return 0;
+    int rc = change_apply(changes, &w->graph.passes, &same, err);
+    array_fini(&same.lines);
+    if (rc < 0)
+        return rc;
+    w->others_ns = w->graph.n_passes * evaluate_once(&w->graph.passes);
+    w->predicted.iteration_ns += w->others_ns;
+    w->predicted.p50_ns += w->others_ns;
+    w->predicted.p95_ns += w->others_ns;
+    return 0;
+}
+
 static void add_uncertainty(const struct dpro_model *model, struct dpro_whatif *w)
 {
-    struct uncertainty u = uncertainty_of(model, &w->model);
+    static const struct dpro_model as_it_is = {.page_faults = -1};
+    const struct graph_change *change = &w->graph;
+    struct change_beside beside = {.resharded = change->n_resharded > 0,
+                                   .more_ns = (double)w->others_ns};
+    if (change->has_modules) {
+        beside.batch = uncertainty_of_batch(&as_it_is, &change->modules);
+        beside.computing_error_ns = change->computing_error_ns;
+    }
+    struct uncertainty u = uncertainty_of(model, &w->model, &beside);
     if (fabs(100 * u.misfit) > MISFIT_TO_TELL_PCT)
         note(&w->notes,
              "the model is %+.1f %% off the measured iteration; trust the ratio more than the "
@@ -91,21 +117,18 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     double noise_before, noise_after;
     struct dpro_whatif *w = mem_array(1, sizeof *w);
     w->notes.arena = &w->arena;
-    if (!model) {
-        int status = whatif_by_graph(graph, changes, w, err);
-        *whatif = status < 0 ? *whatif : w;
-        return status;
-    }
-    if (changes->reshard)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "the job shards no parameters: --reshard is for PyTorch's FSDP "
-                              "(fully_shard)");
     change_copy(model, &w->arena, &w->model);
-    int rc = change_apply(graph, changes, &w->model, &w->notes, err);
+    int rc = change_check(changes, model, err);
+    if (rc == 0) /* before the world changes: it is of the recorded ranks */
+        rc = change_graph(graph, changes, &w->model, &w->notes, &w->graph, err);
+    if (rc == 0)
+        rc = change_apply(changes, &w->model, &w->notes, err);
     if (rc == 0)
         rc = predict(model, model->n_ranks, &w->baseline, &noise_before, err);
     if (rc == 0)
         rc = predict(&w->model, model->n_ranks, &w->predicted, &noise_after, err);
+    if (rc == 0)
+        rc = predict_others(changes, w, err);
     if (rc < 0)
         return rc;
     if (w->model.baseline.fuses)
@@ -113,7 +136,9 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     if (changes->world_size != 0) /* more ranks: a slower slowest one */
         w->predicted.iteration_ns += llround(noise_after - noise_before);
     add_uncertainty(model, w);
-    if (memory_is_known(model)) {
+    if (w->graph.has_modules) {
+        memcpy(w->memory, w->graph.memory, sizeof w->memory);
+    } else if (memory_is_known(model)) {
         w->memory[0] = memory_peak_told(model, &model->baseline);
         w->memory[1] = memory_peak_told(&w->model, &w->model.baseline);
     }

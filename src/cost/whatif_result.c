@@ -9,6 +9,7 @@ void dpro_whatif_destroy(struct dpro_whatif *whatif)
         return;
     array_fini(&whatif->notes.lines);
     arena_fini(&whatif->model.arena);
+    graph_change_fini(&whatif->graph);
     arena_fini(&whatif->arena);
     mem_free(whatif);
 }
@@ -25,14 +26,15 @@ LOOK_AT(struct dpro_prediction, predicted, whatif->predicted)
 LOOK_AT(struct dpro_estimate, speedup, whatif->speedup)
 LOOK_AT(struct dpro_memory_peak, baseline_memory, whatif->memory[0])
 LOOK_AT(struct dpro_memory_peak, memory, whatif->memory[1])
-LOOK_AT(const struct dpro_model *, model, whatif->by_graph ? NULL : &whatif->model)
-LOOK_AT(const struct dpro_model *, modules, &whatif->model)
-LOOK_AT(uint32_t, n_units, whatif->n_units)
+LOOK_AT(const struct dpro_model *, model, &whatif->model)
+LOOK_AT(const struct dpro_model *, modules,
+        whatif->graph.has_modules ? &whatif->graph.modules : &whatif->model)
+LOOK_AT(uint32_t, n_units, whatif->graph.n_units)
 LOOK_AT(size_t, n_warnings, whatif->notes.lines.n)
 
 struct dpro_unit dpro_whatif_unit(const struct dpro_whatif *whatif, uint32_t index)
 {
-    return whatif->units[index];
+    return whatif->graph.units[index];
 }
 
 struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_whatif *whatif,

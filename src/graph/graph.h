@@ -84,6 +84,7 @@ struct graph_tensor {
     uint32_t rank;       /* index into ranks */
     uint32_t in, out;    /* ops; DPRO_NO_OP when absent */
     uint32_t collective; /* index; UINT32_MAX: not communicated */
+    bool named;          /* by the job; else it is taken for a gradient by its collective */
 };
 
 /* An FSDP unit: parameters that are gathered before each pass, and freed after it. */
@@ -147,8 +148,8 @@ struct dpro_graph {
     uint32_t n_ops, n_devices, n_ranks;
     uint32_t world_size;  /* ranks of the job, as the trace says; 0: no trace is behind the graph */
     uint32_t n_servers;   /* servers with ops; their ranks come behind the workers' */
-    uint32_t *rank_hosts; /* [n_ranks] index of the first rank on its host, as far as the logs show;
-                             NULL: no servers */
+    uint32_t *rank_hosts; /* [n_ranks] index of the first rank on its host, as far as the logs or
+                             hosts' names show; NULL: not known */
     int32_t *server_hosts; /* [n_servers] index of a rank on its host; -1: none, as far as the logs
                               show */
     const char *framework; /* "pytorch", "tensorflow", "mxnet"; static */

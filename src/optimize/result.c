@@ -103,7 +103,7 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     array_append(&o->improvements, search->improvements.at, search->improvements.n);
     ran.baseline = o->models[DPRO_BASELINE]->baseline;
     planned.baseline = space->best;
-    struct uncertainty unsure = uncertainty_of(&ran, &planned);
+    struct uncertainty unsure = uncertainty_of(&ran, &planned, &(struct change_beside){0});
     for (uint32_t i = 0; i < model->n_modules; i++)
         o->computing.n_assumed +=
             model->modules[i].costs[computing_way(model, &space->best, i)].is_assumed;

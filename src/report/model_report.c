@@ -57,6 +57,25 @@ void model_write_pace(struct writer *w, const struct dpro_model *model)
                   FIXED("misfit_pct", 100 * dpro_model_misfit(model), 3));
 }
 
+/* What is no gradient, and the links within hosts that carry some of it. */
+static void write_communications(struct writer *w, const struct dpro_model *model)
+{
+    struct dpro_link link = dpro_model_link(model);
+    struct words words = {.n = 0};
+    for (uint32_t k = 0; k < dpro_model_n_kinds(model); k++) {
+        struct dpro_communications all = dpro_model_communications(model, k);
+        words_add(&words, ", ", "%u %s (%s MB, %s)", all.n, all.kind, SIZE_MB(all.size_bytes),
+                  TIME(all.took_ns));
+    }
+    table_paragraph(w, " ", 2, "an iteration's communication%s, by itself: %s",
+                    dpro_model_n_tensors(model) > 0 ? " beside gradients" : "", words.text);
+    if (link.within_bytes_per_s.value > 0)
+        table_paragraph(w, " ", 2, "learnt: %s MB/s (+- %s %%) within a host, %s us a message",
+                        MEGABYTES(link.within_bytes_per_s.value),
+                        NUMBER(relative_pct(link.within_bytes_per_s), 1),
+                        NUMBER(link.within_message_ns.value / 1e3, 1));
+}
+
 void model_write_text(struct writer *w, const struct dpro_model *model)
 {
     struct dpro_link link = dpro_model_link(model);
@@ -73,12 +92,22 @@ void model_write_text(struct writer *w, const struct dpro_model *model)
                         "unprofiled: %s, from the steps that were timed without the profiler; "
                         "predictions are for the job without it",
                         TIME(dpro_model_unprofiled_ns(model)));
-    if (dpro_model_n_tensors(model) == 0)
+    if (dpro_model_n_tensors(model) == 0 && dpro_model_n_kinds(model) == 0)
         return;
     if (link.bandwidth_bytes_per_s.value > 0)
         snprintf(speed, sizeof speed, "%s MB/s (+- %s %%) each way on a rank's link",
                  MEGABYTES(link.bandwidth_bytes_per_s.value),
                  NUMBER(relative_pct(link.bandwidth_bytes_per_s), 1));
+    if (dpro_model_n_kinds(model) > 0)
+        write_communications(w, model);
+    if (dpro_model_n_tensors(model) == 0) {
+        table_paragraph(w, " ", 2,
+                        "learnt: %s, %s us a message; a megabyte on the link slows computation "
+                        "down by %s ms",
+                        speed, NUMBER(link.message_ns.value / 1e3, 1),
+                        NUMBER(link.interference_ns.value, 2));
+        return;
+    }
     table_paragraph(w, " ", 2,
                     "learnt: %s over %u ranks, %s, %s us a message, %u collective%s at once%s; a "
                     "megabyte on the link slows computation down by %s ms",
@@ -119,10 +148,24 @@ void model_write_strategy(struct writer *w, const struct dpro_model *model,
     writer_close(w, '}');
 }
 
+void model_write_communications(struct writer *w, const struct dpro_model *model)
+{
+    if (dpro_model_n_kinds(model) == 0)
+        return;
+    writer_section(w, "communications", '[');
+    for (uint32_t k = 0; k < dpro_model_n_kinds(model); k++) {
+        struct dpro_communications all = dpro_model_communications(model, k);
+        writer_object(w, TEXT("kind", all.kind), INT("count", all.n),
+                      INT("size_bytes", all.size_bytes), MS("took_ms", all.took_ns));
+    }
+    writer_close(w, ']');
+}
+
 void model_write_link(struct writer *w, const struct dpro_model *model)
 {
     writer_key(w, "link");
-    if (model == NULL || dpro_model_n_tensors(model) == 0) {
+    bool buckets = dpro_model_n_tensors(model) > 0;
+    if (!buckets && dpro_model_n_kinds(model) == 0) {
         writer_null(w);
         return;
     }
@@ -130,20 +173,28 @@ void model_write_link(struct writer *w, const struct dpro_model *model)
     const struct {
         const char *key;
         struct dpro_estimate estimate;
-    } estimates[] = {{"bandwidth_bytes_per_s", link.bandwidth_bytes_per_s},
-                     {"message_ns", link.message_ns},
-                     {"collective_ns", link.collective_ns},
-                     {"launch_ns", link.launch_ns},
-                     {"hook_ns", link.hook_ns},
-                     {"reduce_ns_per_byte", link.reduce_ns},
-                     {"copy_ns_per_byte", link.copy_ns},
-                     {"cast_ns_per_byte", link.cast_ns},
-                     {"interference_ns_per_byte", link.interference_ns}};
+        bool known;
+    } estimates[] = {
+        {"bandwidth_bytes_per_s", link.bandwidth_bytes_per_s, link.bandwidth_bytes_per_s.value > 0},
+        {"message_ns", link.message_ns, true},
+        {"within_host_bytes_per_s", link.within_bytes_per_s, link.within_bytes_per_s.value > 0},
+        {"within_host_message_ns", link.within_message_ns, link.within_bytes_per_s.value > 0},
+        {"collective_ns", link.collective_ns, buckets},
+        {"launch_ns", link.launch_ns, buckets},
+        {"hook_ns", link.hook_ns, buckets},
+        {"reduce_ns_per_byte", link.reduce_ns, buckets},
+        {"copy_ns_per_byte", link.copy_ns, buckets},
+        {"cast_ns_per_byte", link.cast_ns, buckets},
+        {"interference_ns_per_byte", link.interference_ns, true}};
     writer_open(w, '{');
-    writer_fields(w, TEXT("algorithm", link.algorithm), INT("collectives_at_once", link.n_streams),
-                  BOOL("in_order", link.in_order));
+    writer_fields(w, TEXT("algorithm", buckets ? link.algorithm : NULL));
+    if (buckets)
+        writer_fields(w, INT("collectives_at_once", link.n_streams),
+                      BOOL("in_order", link.in_order));
+    else
+        writer_fields(w, NUL("collectives_at_once"), NUL("in_order"));
     for (size_t i = 0; i < sizeof estimates / sizeof *estimates; i++) {
-        bool known = i > 0 || estimates[i].estimate.value > 0; /* the bandwidth may not be */
+        bool known = estimates[i].known;
         writer_object_at(w, estimates[i].key,
                          FIXED_IF("value", known, estimates[i].estimate.value, 6),
                          FIXED_IF("std", known, estimates[i].estimate.std, 6));

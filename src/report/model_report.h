@@ -18,5 +18,7 @@ void model_write_text(struct writer *writer, const struct dpro_model *model);
 /* JSON values. */
 void model_write_strategy(struct writer *writer, const struct dpro_model *model,
                           const struct dpro_strategy *strategy);
-/* The key "link"; null without a model, or of one without gradients. */
+/* The key "communications": what there is beside gradients; none if there is nothing. */
+void model_write_communications(struct writer *writer, const struct dpro_model *model);
+/* The key "link"; null where nothing is communicated. */
 void model_write_link(struct writer *writer, const struct dpro_model *model);

@@ -7,7 +7,6 @@
 #include <dpro/report.h>
 
 #include "base/sort.h"
-#include "base/stats.h"
 #include "report/model_report.h"
 #include "report/table.h"
 #include "report/warnings.h"
@@ -27,7 +26,7 @@ struct change {
     const char *text; /* "%s": the value, or its number divided by `unit` */
     double unit;
 };
-enum { N_CHANGES = 22 };
+enum { N_CHANGES = 26 };
 
 #define MBIT       (1e6 / 8)
 #define MIB(bytes) ((double)(bytes) / 1048576)
@@ -42,6 +41,12 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[N_CHA
         {FIXED("partition_mb", MIB(c->partition_bytes), 6), "partitions of %s MB", 1},
         {FIXED("bandwidth_bytes_per_s", c->bandwidth_bytes_per_s, 3), "links of %s Mbit/s", MBIT},
         {FIXED("bandwidth_ratio", c->bandwidth_ratio, 6), "links %s times as fast", 1},
+        {FIXED("inter_bytes_per_s", c->between_bytes_per_s, 3), "links between hosts of %s Mbit/s",
+         MBIT},
+        {FIXED("inter_ratio", c->between_ratio, 6), "links between hosts %s times as fast", 1},
+        {FIXED("intra_bytes_per_s", c->within_bytes_per_s, 3), "links within hosts of %s Mbit/s",
+         MBIT},
+        {FIXED("intra_ratio", c->within_ratio, 6), "links within hosts %s times as fast", 1},
         {FIXED("latency_ratio", c->latency_ratio, 6), "latency %s times as long", 1},
         {INT("latency_add_ns", c->latency_add_ns), "%s us added to each message", 1e3},
         {INT("world_size", c->world_size), "%s ranks", 1},
@@ -146,19 +151,19 @@ static void write_changes(struct writer *w, const struct dpro_changes *c)
 
 /* ---- text ---- */
 
-/* `units`: what stands there for a job without a model. */
+/* `units`: what stands there of FSDP's units; NULL: nothing. */
 static void row(struct table *t, const char *name, struct dpro_prediction p,
                 const struct dpro_model *model, const char *units)
 {
-    bool any = model && dpro_model_n_tensors(model) > 0;
+    bool any = dpro_model_n_tensors(model) > 0;
     table_cells(t, name, TIME(p.iteration_ns), NUMBER(p.uncertainty_pct, 1), TIME(p.p50_ns),
                 TIME(p.p95_ns),
-                !model ? units
-                : any  ? STRATEGY(model, dpro_model_strategy(model))
-                       : "");
+                units ? units
+                : any ? STRATEGY(model, dpro_model_strategy(model))
+                      : "");
 }
 
-/* How many of FSDP's units are gathered twice, of a job without a model. */
+/* How many of FSDP's units are gathered twice. */
 static const char *units_text(const struct dpro_whatif *whatif, bool after, char text[48])
 {
     uint32_t n = dpro_whatif_n_units(whatif), resharded = 0;
@@ -166,7 +171,7 @@ static const char *units_text(const struct dpro_whatif *whatif, bool after, char
         struct dpro_unit unit = dpro_whatif_unit(whatif, u);
         resharded += (after ? unit.reshards : unit.reshards_before) != 0;
     }
-    snprintf(text, 48, n > 0 ? "%u of %u" : "-", resharded, n);
+    snprintf(text, 48, "%u of %u", resharded, n);
     return text;
 }
 
@@ -257,18 +262,19 @@ static void write_text(struct writer *w, const void *report)
     writer_text(w, "\n");
     const struct dpro_model *model = dpro_whatif_model(r->whatif);
     char before[48], after[48];
+    bool units = dpro_whatif_n_units(r->whatif) > 0;
     table_cells(&t, "", "iteration", "+- %", "p50", "p95",
-                !model                               ? "units resharded"
+                units                                ? "units resharded"
                 : dpro_model_n_tensors(r->model) > 0 ? "gradients in"
                                                      : "");
     row(&t, "as it ran", dpro_whatif_baseline(r->whatif), r->model,
-        units_text(r->whatif, false, before));
-    row(&t, "what if", dpro_whatif_predicted(r->whatif), model, units_text(r->whatif, true, after));
+        units ? units_text(r->whatif, false, before) : NULL);
+    row(&t, "what if", dpro_whatif_predicted(r->whatif), model,
+        units ? units_text(r->whatif, true, after) : NULL);
     table_write(w, &t);
     writer_text(w, "\n");
     write_parts(w, r);
-    if (r->model)
-        model_write_text(w, r->model);
+    model_write_text(w, r->model);
     struct warnings warnings = warnings_of(r);
     warnings_write_text(w, &warnings, 1);
 }
@@ -286,12 +292,8 @@ static void write_prediction(struct writer *w, const char *key, struct dpro_pred
     writer_section(w, key, '{');
     writer_fields(w, MS("iteration_ms", p.iteration_ns), MS("p50_ms", p.p50_ns),
                   MS("p95_ms", p.p95_ns), FIXED("uncertainty_pct", p.uncertainty_pct, 3));
-    if (model) {
-        writer_key(w, "communication");
-        model_write_strategy(w, model, dpro_model_strategy(model));
-    } else {
-        writer_fields(w, NUL("communication"));
-    }
+    writer_key(w, "communication");
+    model_write_strategy(w, model, dpro_model_strategy(model));
     writer_close(w, '}');
 }
 
@@ -409,18 +411,14 @@ static void write_json(struct writer *w, const void *report)
 {
     const struct dpro_whatif_report *r = report;
     struct dpro_estimate speedup = dpro_whatif_speedup(r->whatif);
-    uint32_t n_measured;
-    const int64_t *measured = dpro_graph_measured_ns(r->graph, &n_measured);
-    int64_t measured_ns =
-        r->model ? dpro_model_measured_ns(r->model) : stats_mean_i64(measured, n_measured);
+    int64_t measured_ns = dpro_model_measured_ns(r->model);
     writer_open(w, '{');
     writer_fields(w, TEXT("schema", "dpro.whatif/1"), TEXT("version", dpro_version()));
     write_changes(w, r->changes);
     writer_newline(w);
     writer_fields(w, MS_IF("measured_ms", measured_ns > 0, measured_ns));
-    if (r->model)
-        model_write_pace(w, r->model);
-    writer_fields(w, INT("iterations", r->model ? dpro_model_n_samples(r->model) : n_measured));
+    model_write_pace(w, r->model);
+    writer_fields(w, INT("iterations", dpro_model_n_samples(r->model)));
     write_prediction(w, "baseline", dpro_whatif_baseline(r->whatif), r->model);
     write_prediction(w, "predicted", dpro_whatif_predicted(r->whatif),
                      dpro_whatif_model(r->whatif));
@@ -431,6 +429,7 @@ static void write_json(struct writer *w, const void *report)
     writer_fields(w, FIXED("speedup", speedup.value, 6), FIXED("speedup_std", speedup.std, 6));
     write_uncertainty(w, r->whatif);
     writer_newline(w);
+    model_write_communications(w, r->model);
     model_write_link(w, r->model);
     struct warnings warnings = warnings_of(r);
     warnings_write_json(w, &warnings, 1);

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import unittest
 
-from support import BUNDLED, DONE, USAGE, Case, dpro
+from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro
 
 SHARDED = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory")
 
@@ -58,7 +58,7 @@ class Resharding(Case):
                                                       {"name": "blocks.0", "reshards_before": True, "reshards": False},
                                                       {"name": "blocks.1", "reshards_before": True, "reshards": True}])
         self.assertGreater(facts["none"]["speedup"], 1)
-        self.assertIsNone(facts["none"]["link"])
+        self.assertIsNone(facts["none"]["link"]["algorithm"])  # there are no buckets
 
     def test_faster_computation_and_delays_go_with_it(self):
         plain = whatif("--reshard", "none")["predicted"]["iteration_ms"]
@@ -100,10 +100,10 @@ class Resharding(Case):
             json.dump([""], file)
         for args, words in ((["--reshard", "blocks.7"], "no FSDP unit of the job is named 'blocks.7'; it has blocks.0, blocks.1"),
                             (["--recompute", "blocks.7"], "no module of the job is named 'blocks.7'"),
-                            (["--recompute", self.path("all.json")], "the model has FSDP's unit 'blocks.0' in it"),
-                            (["--bucket-cap-mb", "5"], "--compute and --delay do, and no more")):
+                            (["--recompute", self.path("all.json")], "the model has FSDP's unit 'blocks.0' in it")):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", SHARDED, *args), USAGE, words)
+        self.assert_error(dpro("whatif", SHARDED, "--bucket-cap-mb", "5"), INPUT, "parameters are sharded")
         self.assert_error(dpro("whatif", BUNDLED, "--reshard", "all"), USAGE, "the job shards no parameters")
 
     def test_a_rank_whose_profile_tells_otherwise_breaks_nothing(self):

@@ -140,20 +140,38 @@ static void share_host(struct dpro_graph *g, uint32_t process, uint32_t with)
     }
 }
 
+/* Ranks that no log tells the address of, of a job without servers: those whose hosts have one name
+ * are on one. Where some have neither, nothing is known. */
+static void fill_named_hosts(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    struct map first = {0};
+    for (uint32_t r = 0; r < g->n_ranks && g->rank_hosts; r++) {
+        uint32_t host = a->join->ranks[r].trace->host;
+        uint64_t with = r;
+        if (!map_get(&first, map_key(host), &with))
+            map_set(&first, map_key(host), r);
+        g->rank_hosts[r] = (uint32_t)with;
+        if (host == 0)
+            g->rank_hosts = NULL;
+    }
+    map_fini(&first);
+}
+
 /* Which rank is the first one with whom each process has an address in common. */
 static void fill_hosts(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
     struct map owners = {0}; /* the first process that has an address */
-    if (g->n_servers == 0)
-        return;
+    uint32_t n_known = 0;
     g->rank_hosts = arena_array(&g->arena, g->n_ranks, sizeof *g->rank_hosts);
     g->server_hosts = arena_array(&g->arena, g->n_servers, sizeof *g->server_hosts);
     for (uint32_t r = 0; r < g->n_ranks; r++)
         g->rank_hosts[r] = r;
     for (uint32_t s = 0; s < g->n_servers; s++)
         g->server_hosts[s] = -1;
-    for (uint32_t p = 0; p < g->n_ranks + g->n_servers; p++)
+    for (uint32_t p = 0; p < g->n_ranks + g->n_servers; p++) {
+        bool known = false;
         EACH_OF (const struct net_transport, transport, a->trace->transports,
                  a->trace->n_transports)
             for (size_t i = 0; i < transport->connections.n && transport->rank == g->ranks[p].rank;
@@ -162,12 +180,19 @@ static void fill_hosts(struct assembly *a)
                 uint64_t key = message_address_key(local), with = p;
                 if (local->family == AF_UNIX)
                     continue;
+                known = true;
                 if (map_get(&owners, key, &with))
                     share_host(g, p, (uint32_t)with);
                 else
                     map_set(&owners, key, p);
             }
+        n_known += known;
+    }
     map_fini(&owners);
+    if (g->n_servers == 0 && n_known == 0)
+        fill_named_hosts(a);
+    else if (g->n_servers == 0 && n_known < g->n_ranks)
+        g->rank_hosts = NULL;
 }
 
 /* The threads of an executor's pool take its ops in turns. */
@@ -358,13 +383,14 @@ static void fill_tensors(struct assembly *a)
             const struct local_tensor *tensor = &rank->tensors.at[t];
             char text[TENSOR_NAME];
             assembly_name_tensor(a, tensor, t, text);
-            g->tensors[g->n_tensors++] = (struct graph_tensor){
-                .name = strtab_add(&g->names, text, strlen(text)),
-                .size_bytes = tensor->size_bytes,
-                .rank = r,
-                .in = a->first_op[r] + tensor->in,
-                .out = a->first_op[r] + tensor->out,
-                .collective = rank->collectives.at[tensor->collective].joined};
+            g->tensors[g->n_tensors++] =
+                (struct graph_tensor){.name = strtab_add(&g->names, text, strlen(text)),
+                                      .size_bytes = tensor->size_bytes,
+                                      .rank = r,
+                                      .in = a->first_op[r] + tensor->in,
+                                      .out = a->first_op[r] + tensor->out,
+                                      .collective = rank->collectives.at[tensor->collective].joined,
+                                      .named = tensor->name != 0};
         }
     }
 }

@@ -1,0 +1,229 @@
+/* cost/change_graph.c: changes of a what-if that are made to the recorded graph: ops that take
+ * longer, and of FSDP units that are gathered again or not, modules and batches. The model is
+ * learnt once more from what they make of the recorded iterations. */
+#include "cost/change_graph.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/sort.h"
+#include "cost/buckets.h"
+#include "cost/change_computing.h"
+#include "cost/change_memory.h"
+#include "cost/cost.h"
+#include "cost/graph_work.h"
+#include "cost/model_memory.h"
+#include "cost/strategy_memory.h"
+#include "cost/strategy_work.h"
+#include "replay/replay.h"
+#include "replay/resharded_graph.h"
+
+/* Of a peak, of what is otherwise than recorded. */
+#define MEMORY_ERROR 0.01
+
+static bool asks_for_modules(const struct dpro_changes *c)
+{
+    return c->recompute || c->micro_batches > 1 || c->batch_size || c->batch_ratio != 0 ||
+           c->precision;
+}
+
+/* ---- FSDP's units ---- */
+
+static int reshard(const struct dpro_graph *graph, const struct dpro_changes *c,
+                   struct arena *arena, struct graph_change *change, struct dpro_graph *changed,
+                   struct dpro_error *err)
+{
+    struct resharding resharding;
+    *changed = *graph;
+    if (!c->reshard)
+        return 0;
+    int rc = resharded_graph(graph, c->reshard, arena, changed, &resharding, err);
+    if (rc < 0)
+        return rc;
+    change->units = arena_array(arena, (size_t)graph->n_units + 1, sizeof *change->units);
+    change->n_units = 0;
+    for (uint32_t u = 0; u < graph->n_units; u++)
+        change->units[change->n_units++] =
+            (struct dpro_unit){strtab_get(&graph->names, graph->units[u].name),
+                               resharding.before[u], resharding.after[u]};
+    change->n_resharded = resharding.n_changed;
+    return 0;
+}
+
+/* ---- modules and the batch ---- */
+
+static bool lies_within(const char *name, const char *outer)
+{
+    size_t n = strlen(outer);
+    return name[0] != '\0' && (n == 0 || (strncmp(name, outer, n) == 0 && name[n] == '.'));
+}
+
+/* A unit in a recomputed module would be gathered once more. */
+static int check_units(const struct dpro_graph *graph, const struct dpro_model *model,
+                       struct dpro_error *err)
+{
+    for (uint32_t m = 0; m < model->n_modules; m++)
+        for (uint32_t u = 0; u < graph->n_units && model->baseline.recomputed[m]; u++) {
+            const char *unit = strtab_get(&graph->names, graph->units[u].name);
+            const char *name = model->modules[m].name;
+            if (lies_within(unit, name))
+                return dpro_error_set(
+                    err, DPRO_EUSAGE,
+                    "%.200s has FSDP's unit '%.200s' in it, which would be gathered once more to "
+                    "recompute it: how that goes is not known; name units, or modules in them",
+                    name[0] ? name : "the model", unit);
+        }
+    return 0;
+}
+
+static bool gathers(const struct dpro_graph *g)
+{
+    for (uint32_t op = 0; g->gather && op < g->n_ops; op++)
+        if (g->gather[op] != 0)
+            return true;
+    return false;
+}
+
+static int change_modules(const struct dpro_graph *graph, const struct dpro_changes *c,
+                          struct dpro_model *model, struct notes *notes, struct dpro_error *err)
+{
+    if (!asks_for_modules(c))
+        return 0;
+    if (!gathers(graph))
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "the job's ranks communicate more than gradients, and nothing shows "
+                              "when FSDP gathers parameters: what other modules or batches take "
+                              "can be asked for of jobs with fully_shard that 'dpro profile' "
+                              "recorded");
+    int rc = change_computing(c, model, notes, err);
+    if (rc == 0)
+        rc = change_memory(c, model, notes, err);
+    if (rc == 0)
+        rc = check_units(graph, model, err);
+    if (rc == 0 && c->micro_batches > 1)
+        note(notes, "each micro-batch gathers parameters and reduces gradients, as FSDP does "
+                    "unless the script calls set_requires_gradient_sync(False)");
+    return rc;
+}
+
+/* Parameters gathered for a unit stay those of its passes, whatever else changes. */
+static void find_peaks(const struct dpro_graph *graph, const struct dpro_graph *changed,
+                       struct arena *arena, struct graph_change *change)
+{
+    static const struct dpro_strategy as_it_is;
+    struct dpro_model *model = &change->modules, own = *model, resharded;
+    struct dpro_memory_peak *memory = change->memory;
+    own.memory = (struct memory_setting){0};
+    if (!memory_is_known(model))
+        return;
+    memory[0] = memory_peak_told(&own, &as_it_is);
+    if (changed->memory == graph->memory) {
+        memory[1] = memory_peak_told(model, &model->baseline);
+        return;
+    }
+    graph_model(changed, NULL, &resharded);
+    for (uint32_t i = 0; i < resharded.n_memories; i++)
+        resharded.memories[i].measured_peak_bytes = 0; /* it is another job's */
+    double moved = (double)memory_peak_bytes(&resharded, &as_it_is) - (double)memory[0].bytes;
+    resharded.memory = model->memory;
+    memory[1] = memory_peak_told(&resharded, &model->baseline);
+    if (memory[1].module) /* of the same modules */
+        memory[1].module = arena_copy_string(arena, memory[1].module, strlen(memory[1].module));
+    memory[1].std_bytes =
+        hypot(hypot(memory[1].std_bytes, memory[0].std_bytes), MEMORY_ERROR * moved);
+    arena_fini(&resharded.arena);
+}
+
+/* All modules that are computed otherwise; those of one class err alike. */
+static double computing_error_ns(const struct dpro_model *m)
+{
+    double std_ns = 0;
+    for (uint32_t i = 0; m->baseline.computing && i < m->n_modules; i++)
+        if (m->baseline.computing[i] != DPRO_AS_IT_IS)
+            std_ns += computing_change_of(m, i, m->baseline.computing[i]).std_ns;
+    return std_ns;
+}
+
+/* ---- all of it ---- */
+
+/* With the delays of `delayed`, other units and other work. `passes_alone`: without what a step
+ * does once. */
+static int learn_changed(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+                         const struct dpro_changes *c, bool passes_alone,
+                         const struct dpro_model *m, struct arena *arena,
+                         struct graph_change *change, struct dpro_graph *changed,
+                         struct dpro_model *learnt, struct dpro_error *err)
+{
+    struct dpro_graph worked = *delayed, shape;
+    if (change->has_modules && asks_for_modules(c))
+        graph_with_work(delayed, &change->modules, passes_alone, arena, &worked);
+    int rc = reshard(&worked, c, arena, change, changed, err);
+    if (rc == 0)
+        rc = reshard(graph, c, arena, change, &shape, err);
+    if (rc < 0)
+        return rc;
+    struct dpro_graph timed = *changed;
+    if (change->n_units > 0) /* its memory is known otherwise */
+        shape.memory = timed.memory = NULL;
+    return model_learn_again(&shape, &timed, m, learnt, err);
+}
+
+int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, struct dpro_model *m,
+                 struct notes *notes, struct graph_change *change, struct dpro_error *err)
+{
+    struct dpro_graph delayed, changed;
+    struct dpro_model learnt;
+    *change = (struct graph_change){.n_units = 0};
+    bool of_groups = m->n_communications > 0;
+    bool of_modules = of_groups && (asks_for_modules(c) || c->reshard);
+    if (c->n_delays == 0 && !c->reshard && !of_modules)
+        return 0;
+    if (!graph)
+        return dpro_error_set(err, DPRO_EUSAGE, "delays and resharding need the graph of the job");
+    if (c->reshard && !dpro_graph_is_sharded(graph))
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "the job shards no parameters: --reshard is for PyTorch's FSDP "
+                              "(fully_shard)");
+    if (of_modules) {
+        graph_model(graph, m->probes, &change->modules);
+        change->has_modules = true;
+        change->modules.baseline.recomputed =
+            arena_array(notes->arena, change->modules.n_modules + (size_t)1, sizeof(bool));
+        int rc = change_modules(graph, c, &change->modules, notes, err);
+        if (rc < 0)
+            return rc;
+    }
+    int rc =
+        delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, err);
+    if (rc == 0)
+        rc = learn_changed(graph, &delayed, c, false, m, notes->arena, change, &changed, &learnt,
+                           err);
+    if (rc < 0)
+        return rc;
+    if (of_modules && change->modules.baseline.micro_batches > 1) {
+        struct dpro_graph passes;
+        rc = learn_changed(graph, &delayed, c, true, m, notes->arena, change, &passes,
+                           &change->passes, err);
+        change->n_passes = change->modules.baseline.micro_batches - 1;
+    }
+    if (of_modules) {
+        find_peaks(graph, &changed, notes->arena, change);
+        change->computing_error_ns = computing_error_ns(&change->modules);
+    }
+    bool same =
+        c->n_delays == 0 && change->n_resharded == 0 && !(of_modules && asks_for_modules(c));
+    if (rc < 0 || same) {
+        arena_fini(&learnt.arena);
+        return rc;
+    }
+    *m = learnt;
+    m->baseline = buckets_copy(&learnt, &learnt.baseline, notes->arena);
+    return 0;
+}
+
+void graph_change_fini(struct graph_change *change)
+{
+    arena_fini(&change->modules.arena);
+    arena_fini(&change->passes.arena);
+}

@@ -1,0 +1,25 @@
+/* cost/change_graph.h: changes of a what-if that are made to the recorded graph. */
+#pragma once
+
+#include "cost/change.h"
+#include "cost/model.h"
+
+/* All of it is zero where nothing was asked for. */
+struct graph_change {
+    struct dpro_unit *units; /* of FSDP, if resharding was asked for */
+    uint32_t n_units, n_resharded;
+    bool has_modules;          /* of FSDP: */
+    struct dpro_model modules; /* what ranks compute and hold; its strategy is the changed one */
+    struct dpro_model passes;  /* a micro-batch but the last, */
+    uint32_t n_passes;         /* so many times */
+    struct dpro_memory_peak memory[2]; /* before and after; not known: zeroed */
+    double computing_error_ns;         /* standard error of what modules take in other ways */
+};
+
+/* `model` is a copy; it becomes that of the job with longer ops, other units, modules and batches.
+ * Modules and batches are changed here only if groups of ranks communicate, as each micro-batch
+ * does then. Fails with DPRO_EUSAGE where changes make no sense. */
+int change_graph(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                 struct dpro_model *model, struct notes *notes, struct graph_change *change,
+                 struct dpro_error *err);
+void graph_change_fini(struct graph_change *change);

@@ -1,0 +1,255 @@
+/* cost/fit_groups.c: learns what communications of groups take, and the links that carry them.
+ *
+ * A communication begins when its last rank has come to it and its stream has carried those before
+ * it; until then it waits. What it takes from then on is its latency and the time of its bytes.
+ * Where others used the same links meanwhile, it is taken to have had an equal share of them. Links
+ * are learnt from all communications together: those of several sizes tell a byte from latency. */
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/sort.h"
+#include "base/stats.h"
+#include "cost/fit.h"
+
+/* A communication in one iteration. */
+struct taken {
+    uint32_t communication;
+    int64_t ready_ns; /* its last rank has come */
+    int64_t start_ns, end_ns;
+    double alone_ns; /* its time, had it had the links to itself */
+};
+
+ORDER(by_readiness, struct taken, ASCENDING(ready_ns) ?: ASCENDING(communication));
+ORDER(by_start, struct taken, ASCENDING(start_ns) ?: ASCENDING(communication));
+
+static void list_taken(const struct fitting *f, uint32_t iteration, struct taken *taken)
+{
+    const struct dpro_model *m = f->model;
+    const int64_t *end_ns = f->r->copies[f->r->first + iteration].end_ns;
+    for (uint32_t k = 0; k < m->n_communications; k++) {
+        const struct graph_collective *c = &f->g->collectives[f->coarse->collective_of[k]];
+        taken[k] = (struct taken){.communication = k, .ready_ns = INT64_MIN, .end_ns = INT64_MIN};
+        for (uint32_t i = c->first_member; i < c->first_member + c->n_members; i++)
+            taken[k].end_ns = MAX(taken[k].end_ns, end_ns[f->g->members[i].transfer]);
+    }
+    for (uint32_t i = 0; i < f->coarse->n_issues; i++) {
+        const struct coarse_issue *issue = &f->coarse->issues[i];
+        struct taken *of = &taken[issue->communication];
+        of->ready_ns = MAX(of->ready_ns, issue->ready_ns[iteration]);
+    }
+}
+
+/* When each begins: `free_ns` is room for the streams of all groups, from where each begins. */
+static void find_starts(const struct fitting *f, struct taken *taken, const uint32_t *first_stream,
+                        int64_t *free_ns)
+{
+    const struct dpro_model *m = f->model;
+    qsort(taken, m->n_communications, sizeof *taken, by_readiness);
+    for (uint32_t i = 0; i < first_stream[m->n_groups]; i++)
+        free_ns[i] = INT64_MIN;
+    for (uint32_t k = 0; k < m->n_communications; k++) {
+        uint32_t group = m->communications[taken[k].communication].group;
+        uint32_t stream = first_stream[group];
+        for (uint32_t i = stream; i < first_stream[group + 1]; i++)
+            if (free_ns[i] < free_ns[stream])
+                stream = i;
+        taken[k].start_ns = MIN(MAX(taken[k].ready_ns, free_ns[stream]), taken[k].end_ns);
+        free_ns[stream] = MAX(free_ns[stream], taken[k].end_ns);
+    }
+}
+
+static bool meet(const struct model_group *a, const struct model_group *b)
+{
+    for (uint32_t i = 0; i < a->n_ranks; i++)
+        for (uint32_t j = 0; j < b->n_ranks; j++) {
+            bool apart = a->sends && b->sends && i != j; /* one link out, one in */
+            if (a->ranks[i] == b->ranks[j] && a->within == b->within && !apart)
+                return true;
+        }
+    return false;
+}
+
+/* From moment to moment, each has an equal share of the links with those that are under way. */
+static void share_time(const struct fitting *f, struct taken *taken)
+{
+    const struct dpro_model *m = f->model;
+    uint32_t n = m->n_communications, n_open = 0;
+    uint32_t *open = mem_alloc((n + (size_t)1) * sizeof *open);
+    qsort(taken, n, sizeof *taken, by_start);
+    for (uint32_t next = 0; next < n || n_open > 0;) {
+        int64_t now = INT64_MIN, then = next < n ? taken[next].start_ns : INT64_MAX;
+        if (n_open == 0) {
+            open[n_open++] = next++;
+            continue;
+        }
+        for (uint32_t i = 0; i < n_open; i++) {
+            now = MAX(now, taken[open[i]].start_ns);
+            then = MIN(then, taken[open[i]].end_ns);
+        }
+        for (uint32_t i = 0; i < n_open; i++) {
+            const struct model_group *own =
+                &m->groups[m->communications[taken[open[i]].communication].group];
+            uint32_t n_here = 0;
+            for (uint32_t j = 0; j < n_open; j++)
+                n_here +=
+                    i == j ||
+                    meet(own, &m->groups[m->communications[taken[open[j]].communication].group]);
+            taken[open[i]].alone_ns += fmax(0, (double)(then - now)) / n_here;
+        }
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < n_open; i++) {
+            struct taken *it = &taken[open[i]];
+            it->start_ns = MAX(it->start_ns, then);
+            if (it->end_ns > then)
+                open[kept++] = open[i];
+        }
+        n_open = kept;
+        while (next < n && taken[next].start_ns <= then)
+            open[n_open++] = next++;
+    }
+    mem_free(open);
+}
+
+/* All that was taken, [iteration * n_communications + communication]. */
+static double *measure_times(const struct fitting *f)
+{
+    const struct dpro_model *m = f->model;
+    uint32_t n = m->n_communications, n_streams = 0;
+    double *times = arena_array(&f->coarse->arena, (size_t)n * f->r->n, sizeof *times);
+    struct taken *taken = mem_alloc(n * sizeof *taken);
+    uint32_t *first_stream = mem_alloc((m->n_groups + (size_t)1) * sizeof *first_stream);
+    for (uint32_t i = 0; i < m->n_groups; i++) {
+        first_stream[i] = n_streams;
+        n_streams += m->groups[i].n_streams;
+    }
+    first_stream[m->n_groups] = n_streams;
+    int64_t *free_ns = mem_alloc(n_streams * sizeof *free_ns);
+    for (uint32_t s = 0; s < f->r->n; s++) {
+        list_taken(f, s, taken);
+        find_starts(f, taken, first_stream, free_ns);
+        share_time(f, taken);
+        for (uint32_t k = 0; k < n; k++)
+            times[(size_t)s * n + taken[k].communication] = taken[k].alone_ns;
+    }
+    mem_free(taken);
+    mem_free(first_stream);
+    mem_free(free_ns);
+    return times;
+}
+
+/* ---- links ---- */
+
+#define ONE_SIZE(where)                                                                            \
+    "communications of one size only " where ": what of their time is latency is assumed, so "     \
+    "that other bandwidths are answered with a wider interval"
+#define UNKNOWN_SIZES                                                                              \
+    "the trace does not say how large some communications are: their time is taken for that of "   \
+    "bytes, at the bandwidth of the others"
+
+/* Learns a byte's and a message's time of links within hosts, or of the others. */
+static void fit_link(const struct fitting *f, const double *times, bool within,
+                     struct dpro_estimate *byte_ns, struct dpro_estimate *message_ns)
+{
+    const struct dpro_model *m = f->model;
+    struct dpro_estimate base, usual = f->on_cpu ? FIT_TCP_MESSAGE_NS : FIT_PROXY_MESSAGE_NS;
+    fit_points points = {0};
+    double steps = 0, bytes = 0, least = DBL_MAX;
+    for (uint32_t k = 0; k < m->n_communications; k++) {
+        const struct model_communication *c = &m->communications[k];
+        for (uint32_t s = 0; s < f->r->n && m->groups[c->group].within == within; s++) {
+            double took = fmax(0, times[(size_t)s * m->n_communications + k] - c->waits_ns);
+            if (c->n_steps > 0 && took > 0)
+                least = fmin(least, took / c->n_steps);
+            if (c->link_bytes <= 0)
+                continue;
+            struct fit_point point = {c->link_bytes, took, 1 / (c->link_bytes + 1), 0};
+            array_push(&points, point);
+            steps += c->n_steps;
+            bytes += c->link_bytes;
+        }
+    }
+    /* no message takes longer than half of the shortest that was seen */
+    if (least < DBL_MAX && usual.value > least / 2)
+        usual = (struct dpro_estimate){least / 2, least / 2};
+    *message_ns = usual;
+    *byte_ns = (struct dpro_estimate){0};
+    if (points.n == 0)
+        return;
+    fit_line(&points, byte_ns, &base);
+    steps /= (double)points.n;
+    if (fit_has_spread(&points)) {
+        struct dpro_estimate seen = {base.value / steps, base.std / steps + 1};
+        *message_ns = fit_combine(usual, seen);
+    } else {
+        double mean = bytes / (double)points.n;
+        array_push(&f->model->warnings, within ? ONE_SIZE("within hosts") : ONE_SIZE("on links"));
+        byte_ns->value = fmax(byte_ns->value - steps * usual.value / mean, byte_ns->value / 2);
+        byte_ns->std = hypot(byte_ns->std, steps * usual.std / mean);
+    }
+    array_fini(&points);
+}
+
+/* Their bytes are those that their time would carry. */
+static void fit_unknown_sizes(const struct fitting *f)
+{
+    struct dpro_model *m = f->model;
+    struct model_link *link = &f->net->link;
+    bool any = false;
+    for (uint32_t k = 0; k < m->n_communications; k++) {
+        struct model_communication *c = &m->communications[k];
+        const struct model_group *group = &m->groups[c->group];
+        struct dpro_estimate *byte_ns = group->within ? &link->within_ns : &link->byte_ns;
+        double message_ns = group->within ? link->within_message_ns.value : link->message_ns.value;
+        if (c->size_bytes > 0 || c->n_steps <= 0 || strcmp(c->kind, "barrier") == 0)
+            continue;
+        link->is_rate_unknown |= byte_ns->value <= 0;
+        if (byte_ns->value <= 0)
+            *byte_ns = fit_within(1, 0.5);
+        c->link_bytes =
+            fmax(0, c->took_ns - c->waits_ns - c->n_steps * message_ns) / byte_ns->value;
+        any = true;
+    }
+    if (any)
+        array_push(&m->warnings, UNKNOWN_SIZES);
+}
+
+static void copy_hosts(const struct fitting *f)
+{
+    const struct dpro_graph *g = f->g;
+    if (!g->rank_hosts)
+        return;
+    uint32_t *hosts = arena_alloc(&f->model->arena, g->n_ranks * sizeof *hosts);
+    memcpy(hosts, g->rank_hosts, g->n_ranks * sizeof *hosts);
+    f->net->link.rank_hosts = hosts;
+}
+
+void fit_groups(const struct fitting *f)
+{
+    struct dpro_model *m = f->model;
+    struct model_link *link = &f->net->link;
+    const double *times = measure_times(f);
+    double *room = mem_alloc((f->r->n + (size_t)1) * sizeof *room);
+    for (uint32_t k = 0; k < m->n_communications; k++) {
+        for (uint32_t s = 0; s < f->r->n; s++)
+            room[s] = times[(size_t)s * m->n_communications + k];
+        m->communications[k].took_ns = stats_median(room, f->r->n);
+    }
+    mem_free(room);
+    copy_hosts(f);
+    link->own_links = !f->on_cpu;
+    struct model_link seen = {0};
+    fit_link(f, times, false, &seen.byte_ns, &seen.message_ns);
+    fit_link(f, times, true, &link->within_ns, &link->within_message_ns);
+    bool with_buckets = m->n_tensors > 0 && link->byte_ns.std > 0 && seen.byte_ns.std > 0;
+    link->byte_ns = with_buckets ? fit_combine(link->byte_ns, seen.byte_ns) : seen.byte_ns;
+    if (m->n_tensors == 0) {
+        link->message_ns = seen.message_ns;
+        fit_interference(f);
+    }
+    fit_unknown_sizes(f);
+    f->net->learnt = *link;
+    f->net->took_ratio = 1;
+}

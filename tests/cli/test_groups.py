@@ -1,0 +1,122 @@
+"""dpro whatif of jobs whose ranks communicate more than gradients: sharded parameters, or collectives without any gradient."""
+import json
+import os
+import unittest
+
+from support import BUNDLED, INPUT, USAGE, Case, dpro, job
+
+SHARDED = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory")
+
+
+def gathers(elements=(1000, 1000, 1000), **options):
+    """The traces of a job that gathers what a layer has made, and goes on when the gather is over; by layer so many floats."""
+    traces = job(**options)
+    for trace in traces:
+        calls = [e for e in trace["traceEvents"] if e["name"] in ("c10d::allreduce_", "gloo:all_reduce")]
+        for event in calls:
+            event["name"] = event["name"].replace("allreduce_", "allgather_").replace("all_reduce", "all_gather")
+        for name in ("c10d::allgather_", "gloo:all_gather"):
+            for i, event in enumerate(e for e in calls if e["name"] == name):
+                event["args"]["Input Dims"] = json.loads(json.dumps(event["args"]["Input Dims"]).replace(
+                    "1000", str(elements[i % len(elements)])))
+    return traces
+
+
+class Groups(Case):
+    def write_job(self, name, traces):
+        for rank, trace in enumerate(traces):
+            self.write(f"{name}/rank{rank}.json", trace)
+        return self.path(name)
+
+    def ask(self, *args):
+        return dpro("whatif", "--json", *args).json
+
+    def test_a_sharded_job_is_asked_for_links_latency_and_computation_together(self):
+        took = {asked: self.ask(SHARDED, *asked.split())["predicted"]["iteration_ms"] for asked in (
+            "", "--bandwidth 0.25x", "--bandwidth 4x", "--latency +5ms", "--latency 0.5x", "--compute 0.5x@0",
+            "--bandwidth 0.25x --compute 0.5x@0", "--reshard all", "--reshard all --bandwidth 0.25x",
+            "--accumulate 2", "--accumulate 2 --bandwidth 0.25x")}
+        own = took[""]
+        self.assertGreater(took["--bandwidth 0.25x"], own)
+        self.assertLess(took["--bandwidth 4x"], own)
+        self.assertGreater(took["--latency +5ms"], own + 10)  # two messages at least that nothing hides
+        self.assertLess(took["--latency 0.5x"], own)
+        self.assertGreater(took["--compute 0.5x@0"], 1.7 * own)
+        self.assertGreater(took["--bandwidth 0.25x --compute 0.5x@0"], took["--compute 0.5x@0"])
+        self.assertGreater(took["--reshard all --bandwidth 0.25x"], took["--reshard all"])
+        more = took["--bandwidth 0.25x"] - own
+        self.assertGreater(took["--accumulate 2 --bandwidth 0.25x"] - took["--accumulate 2"], 1.5 * more)  # each communicates
+
+    def test_it_says_what_is_communicated_and_what_was_learnt_of_it(self):
+        facts = self.ask(SHARDED, "--bandwidth", "0.5x")
+        self.assertEqual([(c["kind"], c["count"], c["size_bytes"]) for c in facts["communications"]],
+                         [("all_gather", 5, 7433216), ("all_reduce", 3, 8548352)])
+        self.assertGreater(facts["link"]["bandwidth_bytes_per_s"]["value"], 1e8)
+        self.assertGreater(facts["uncertainty"]["learnt_numbers"]["predicted_pct"], 0)
+        self.assertLess(abs(facts["misfit_pct"]), 5)  # the model of the job as it ran, against the measured iterations
+        text = dpro("whatif", SHARDED, "--bandwidth", "0.5x").out
+        self.assertIn("5 all_gather", text)
+        self.assertIn("each way on a rank's link", text)
+
+    def test_the_model_takes_as_long_as_the_replay(self):
+        for args in ({}, {"slow": (1, 5000)}, {"layers": 5}):
+            with self.subTest(args):
+                folder = self.write_job("job%d" % len(args), gathers(**args))
+                replayed = dpro("replay", folder, "--json", "--no-validate", "--keep-profiler").json["predicted"]["iteration_ms"]
+                self.assertAlmostEqual(self.ask(folder)["baseline"]["iteration_ms"] / replayed, 1, delta=0.01)
+
+    def test_sizes_tell_latency_from_bytes(self):
+        # transfers of 8 ms each: of one size, so that their latency is assumed
+        one = self.ask(self.write_job("one", gathers()), "--bandwidth", "0.5x")
+        self.assertTrue(any("one size only" in w for w in one["warnings"]), one["warnings"])
+        more = one["predicted"]["iteration_ms"] - one["baseline"]["iteration_ms"]
+        self.assertGreater(more, 7)
+        self.assertGreater(1.2 * one["predicted"]["iteration_ms"] * one["predicted"]["uncertainty_pct"] / 100, 0.1)
+        # of very different sizes, but all as long: hardly anything is bytes
+        other = self.ask(self.write_job("other", gathers((1000, 2000, 64000))), "--bandwidth", "0.5x")
+        self.assertFalse(any("one size only" in w for w in other["warnings"]), other["warnings"])
+
+    def test_links_by_class_need_hosts(self):
+        folder = self.write_job("nohosts", gathers())
+        self.assert_error(dpro("whatif", folder, "--bandwidth", "inter=0.5x"), USAGE, "does not tell which ranks are on one host")
+        self.assert_error(dpro("whatif", SHARDED, "--bandwidth", "inter=0.5x"), USAGE, "nothing that goes from host to host")
+        self.assert_error(dpro("whatif", SHARDED, "--bandwidth", "2x,intra=0.5x"), USAGE, "give one")
+        self.assert_error(dpro("whatif", SHARDED, "--bandwidth", "inter=0.5x,inter=2x"), USAGE, "--bandwidth")
+        within = self.ask(SHARDED, "--bandwidth", "intra=0.5x")
+        self.assertEqual(within["predicted"], self.ask(SHARDED, "--bandwidth", "0.5x")["predicted"])
+        self.assertEqual(within["changes"], {"intra_ratio": 0.5})
+
+    def test_what_it_can_not_know_is_refused(self):
+        for args in (["--world-size", "4"], ["--gradient-views"], ["--compile", "all"]):
+            with self.subTest(args=args):
+                self.assert_error(dpro("whatif", SHARDED, *args), USAGE, "communicate more than gradients")
+        folder = self.write_job("nounits", gathers())
+        for args in (["--batch-size", "2x"], ["--accumulate", "2"], ["--precision", "bf16"], ["--recompute", "all"]):
+            with self.subTest(args=args):
+                self.assert_error(dpro("whatif", folder, *args), USAGE, "nothing shows when FSDP gathers parameters")
+        for args in (["--bucket-cap-mb", "5"], ["--compress", "fp16"], ["--servers", "2"], ["--fusion-mb", "1"]):
+            with self.subTest(args=args):
+                self.assert_error(dpro("whatif", SHARDED, *args), INPUT, "parameters are sharded")
+        self.assert_error(dpro("optimize", SHARDED), INPUT, "parameters are sharded")
+
+    def test_ranks_that_are_missing_are_named_and_the_rest_answered(self):
+        folder = self.write_job("half", gathers(world=2)[:1])
+        facts = self.ask(folder, "--bandwidth", "0.5x")
+        self.assertGreater(facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"])
+        self.assertTrue(any("1 of 2 ranks" in w for w in facts["warnings"]), facts["warnings"])
+
+    def test_sizes_that_are_not_known_are_said(self):
+        traces = gathers()
+        for trace in traces:
+            for event in trace["traceEvents"]:
+                event["args"].pop("Input Dims", None)
+        folder = self.write_job("unsized", traces)
+        facts = self.ask(folder, "--bandwidth", "0.5x")
+        self.assertGreater(facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"])
+        self.assertTrue(any("how large" in w for w in facts["warnings"]), facts["warnings"])
+        self.assertIsNone(facts["link"]["bandwidth_bytes_per_s"]["value"])
+        self.assert_error(dpro("whatif", folder, "--bandwidth", "1gbit"), USAGE, "give --bandwidth as a ratio")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,361 @@
+/* Ranks that communicate in groups: the simulation of models made by hand against paper and against
+ * an obvious one, and models that are learnt from tiny graphs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <dpro/replay.h>
+#include <dpro/whatif.h>
+
+#include "cost/evaluate.h"
+#include "graph_text.h"
+#include "slow_groups.h"
+
+enum { MOST = 16, MOST_OPS = 64 };
+
+/* Ranks, groups and communications as a test makes them. */
+struct job {
+    uint32_t ranks_of[MOST][MOST];
+    struct model_group groups[MOST];
+    struct model_communication communications[MOST];
+    struct model_op ops[MOST][MOST_OPS];
+    struct model_program programs[MOST];
+    struct model_rank ranks[MOST];
+    struct dpro_model model;
+};
+
+/* A byte takes 10 ns, within hosts 2, a message 100; nothing slows computation down. */
+static struct job *job_of(uint32_t n_ranks)
+{
+    struct job *job = calloc(1, sizeof *job);
+    assert_non_null(job);
+    struct dpro_model *m = &job->model;
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        job->programs[r].ops = job->ops[r];
+        job->ranks[r] = (struct model_rank){.rank = (int)r, .program = r, .work_scale = 1};
+    }
+    m->programs = job->programs;
+    m->ranks = job->ranks;
+    m->n_programs = m->n_ranks = n_ranks;
+    m->groups = job->groups;
+    m->communications = job->communications;
+    m->no_gradients = "it has none";
+    m->net = (struct model_net){.collective = {.n_ranks = n_ranks},
+                                .gate = {.n_streams = 1, .in_order = true},
+                                .link = {.byte_ns = {10, 0},
+                                         .within_ns = {2, 0},
+                                         .message_ns = {100, 0},
+                                         .within_message_ns = {100, 0}},
+                                .took_ratio = 1};
+    m->net.learnt = m->net.link;
+    return job;
+}
+
+/* ranks: "0 1 3"; of a pair the sender first. */
+static uint32_t add_group(struct job *job, const char *ranks, bool sends, bool within)
+{
+    uint32_t g = job->model.n_groups++;
+    struct model_group *group = &job->groups[g];
+    *group = (struct model_group){
+        .ranks = job->ranks_of[g], .n_streams = 1, .sends = sends, .within = within};
+    for (; *ranks; ranks += ranks[1] ? 2 : 1)
+        job->ranks_of[g][group->n_ranks++] = (uint32_t)(*ranks - '0');
+    group->n_members = group->n_ranks;
+    return g;
+}
+
+/* Its bytes by themselves, and 100 ns of latency. */
+static uint32_t add(struct job *job, uint32_t group, double bytes)
+{
+    uint32_t c = job->model.n_communications++;
+    double byte_ns = job->groups[group].within ? 2 : 10;
+    job->communications[c] = (struct model_communication){.kind = "all_gather",
+                                                          .group = group,
+                                                          .size_bytes = (uint64_t)bytes,
+                                                          .link_bytes = bytes,
+                                                          .n_steps = 1,
+                                                          .took_ns = bytes * byte_ns + 100};
+    return c;
+}
+
+static void does(struct job *job, uint32_t rank, int64_t work_ns, uint32_t needs, uint32_t issues)
+{
+    struct model_program *p = &job->programs[rank];
+    assert_true(p->n_ops < MOST_OPS);
+    job->ops[rank][p->n_ops++] =
+        (struct model_op){.name = "op", .needs = needs, .tensor = issues, .work_ns = work_ns};
+}
+
+#define NONE MODEL_NONE
+
+static int64_t time_of(struct job *job)
+{
+    int64_t ns = evaluate_once(&job->model);
+    free(job);
+    return ns;
+}
+
+static void test_a_gather_is_waited_for_and_the_slower_rank_comes_last(void **state)
+{
+    struct job *job = job_of(2);
+    uint32_t c = add(job, add_group(job, "0 1", false, false), 100);
+    for (uint32_t r = 0; r < 2; r++) {
+        does(job, r, 1000 + 500 * r, NONE, c);
+        does(job, r, 200, c, NONE);
+    }
+    assert_int_equal(time_of(job), 1500 + 100 + 1000 + 200);
+}
+
+static void test_a_stage_of_a_pipeline_works_while_the_other_does(void **state)
+{
+    struct job *job = job_of(2);
+    uint32_t pair = add_group(job, "0 1", true, false), back = add_group(job, "1 0", true, false);
+    uint32_t there[2], again[2];
+    for (int i = 0; i < 2; i++) {
+        there[i] = add(job, pair, 10);
+        again[i] = add(job, back, 10);
+    }
+    /* two micro-batches: 1000 ns forward and 2000 back, 200 ns a message */
+    for (int i = 0; i < 2; i++)
+        does(job, 0, 1000, NONE, there[i]);
+    for (int i = 0; i < 2; i++) {
+        does(job, 1, 0, NONE, there[i]);
+        does(job, 1, 3000, there[i], again[i]);
+        does(job, 0, 0, NONE, again[i]);
+        does(job, 0, 2000, again[i], NONE);
+    }
+    /* the second stage asks for the second message when it has done with the first */
+    assert_int_equal(time_of(job), 1000 + 200 + 3000 + 200 + 3000 + 200 + 2000);
+}
+
+static void test_groups_share_the_links_of_ranks_that_are_in_both(void **state)
+{
+    struct job *job = job_of(3);
+    uint32_t a = add(job, add_group(job, "0 1", false, false), 100);
+    uint32_t b = add(job, add_group(job, "1 2", false, false), 300);
+    does(job, 0, 0, NONE, a);
+    does(job, 1, 0, NONE, a);
+    does(job, 1, 0, NONE, b);
+    does(job, 2, 0, NONE, b);
+    does(job, 0, 0, a, NONE);
+    does(job, 1, 0, a, NONE);
+    does(job, 1, 0, b, NONE);
+    does(job, 2, 0, b, NONE);
+    assert_int_equal(time_of(job), 100 + 2 * 1000 + 2000);
+}
+
+static void test_what_one_cannot_use_the_others_get(void **state)
+{
+    /* rank 0 sends to 1, 2 and 3, rank 4 to 3: a third of its link each, and two thirds are left
+     * at rank 3 */
+    static const char *const pairs[] = {"0 1", "0 2", "0 3", "4 3"};
+    struct job *job = job_of(5);
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t c = add(job, add_group(job, pairs[i], true, false), i < 3 ? 1000 : 200);
+        uint32_t from = (uint32_t)(pairs[i][0] - '0'), to = (uint32_t)(pairs[i][2] - '0');
+        does(job, from, 0, NONE, c);
+        does(job, to, 0, NONE, c);
+        if (i == 3)
+            does(job, from, 0, c, NONE);
+    }
+    struct dpro_model *m = &job->model;
+    double period = slow_groups_period(m, 12);
+    assert_int_equal(llround(period), evaluate_once(m));
+    free(job);
+}
+
+static void test_links_within_a_host_are_others(void **state)
+{
+    struct job *job = job_of(4);
+    uint32_t a = add(job, add_group(job, "0 1", false, true), 1000);
+    uint32_t b = add(job, add_group(job, "0 2", false, false), 200);
+    for (uint32_t r = 0; r < 3; r++) {
+        if (r < 2)
+            does(job, r, 0, NONE, a);
+        if (r != 1)
+            does(job, r, 0, NONE, b);
+        does(job, r, 0, r < 2 ? a : b, NONE);
+        if (r == 0)
+            does(job, r, 0, b, NONE);
+    }
+    assert_int_equal(time_of(job), 100 + 2000);
+}
+
+/* ---- against the obvious simulation ---- */
+
+static uint32_t draw_group(struct job *job, uint32_t n_ranks)
+{
+    char text[2 * MOST] = "";
+    uint32_t n = 0;
+    if (pick(3) == 0) {
+        uint32_t from = pick(n_ranks), to = (from + 1 + pick(n_ranks - 1)) % n_ranks;
+        text[0] = (char)('0' + from);
+        text[1] = ' ';
+        text[2] = (char)('0' + to);
+        return add_group(job, text, true, pick(3) == 0);
+    }
+    for (uint32_t r = 0; r < n_ranks; r++)
+        if (pick(2) || (n == 0 && r + 2 >= n_ranks) || (n == 1 && r + 1 == n_ranks)) {
+            text[2 * n] = (char)('0' + r);
+            text[2 * n + 1] = ' ';
+            n++;
+        }
+    text[2 * n - 1] = '\0';
+    return add_group(job, text, false, pick(3) == 0);
+}
+
+static bool is_in(const struct model_group *group, uint32_t rank)
+{
+    for (uint32_t i = 0; i < group->n_ranks; i++)
+        if (group->ranks[i] == rank)
+            return true;
+    return false;
+}
+
+/* All ranks come to their communications in one order, and wait for each up to two later. */
+static struct job *random_job(uint64_t seed)
+{
+    dpro_graph_destroy(random_graph(seed));
+    uint32_t n_ranks = 2 + pick(4), n_groups = 1 + pick(4), n = 1 + pick(8);
+    struct job *job = job_of(n_ranks);
+    for (uint32_t g = 0; g < n_groups; g++)
+        job->groups[draw_group(job, n_ranks)].n_streams = 1 + pick(2);
+    for (uint32_t c = 0; c < n; c++)
+        add(job, pick(n_groups), pick(400));
+    job->model.net.link.cpu_ns.value = pick(6);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        uint32_t waiting[MOST], n_waiting = 0;
+        job->ranks[r].work_scale = 1 + 0.1 * pick(3);
+        for (uint32_t c = 0; c < n; c++) {
+            if (!is_in(&job->groups[job->communications[c].group], r))
+                continue;
+            does(job, r, pick(3000), NONE, c);
+            waiting[n_waiting++] = c;
+            while (n_waiting > pick(3))
+                does(job, r, pick(100), waiting[--n_waiting], NONE);
+        }
+        while (n_waiting > 0)
+            does(job, r, pick(500), waiting[--n_waiting], NONE);
+        does(job, r, 100 + pick(900), NONE, NONE);
+    }
+    return job;
+}
+
+static void test_any_groups_take_as_long_as_in_the_obvious_simulation(void **state)
+{
+    for (uint64_t seed = 1; seed <= 400; seed++) {
+        struct job *job = random_job(seed);
+        double slow = slow_groups_period(&job->model, 12);
+        int64_t fast = evaluate_once(&job->model);
+        if (fabs(slow - (double)fast) > 1.5)
+            fail_msg("seed %d: %f against %lld", (int)seed, slow, (long long)fast);
+        free(job);
+    }
+}
+
+/* ---- other links ---- */
+
+static int64_t time_with(const struct job *job, const struct dpro_changes *changes)
+{
+    struct dpro_whatif *whatif;
+    struct dpro_error err = {.code = 0};
+    if (dpro_whatif_run(NULL, &job->model, changes, &whatif, &err) < 0)
+        fail_msg("%s", err.text);
+    int64_t ns = dpro_whatif_predicted(whatif).iteration_ns;
+    dpro_whatif_destroy(whatif);
+    return ns;
+}
+
+static void test_bytes_scale_with_the_bandwidth_and_messages_with_latency(void **state)
+{
+    struct job *job = job_of(2);
+    uint32_t c = add(job, add_group(job, "0 1", false, false), 100);
+    job->communications[c].n_steps = 3;
+    job->communications[c].took_ns = 1000 + 700;
+    for (uint32_t r = 0; r < 2; r++) {
+        does(job, r, 1000, NONE, c);
+        does(job, r, 0, c, NONE);
+    }
+    assert_int_equal(time_with(job, &(struct dpro_changes){0}), 2700);
+    assert_int_equal(time_with(job, &(struct dpro_changes){.bandwidth_ratio = 0.5}), 3700);
+    assert_int_equal(time_with(job, &(struct dpro_changes){.bandwidth_ratio = 2}), 2200);
+    assert_int_equal(time_with(job, &(struct dpro_changes){.latency_add_ns = 50}), 2850);
+    assert_int_equal(time_with(job, &(struct dpro_changes){.latency_ratio = 0.5}), 2550);
+    struct dpro_compute_change fast = {.speed = 2, .first_rank = -1, .last_rank = -1};
+    assert_int_equal(time_with(job, &(struct dpro_changes){.compute = &fast, .n_compute = 1}),
+                     2200);
+    free(job);
+}
+
+/* ---- learnt ---- */
+
+static struct dpro_model *learn(const struct dpro_graph *graph)
+{
+    struct dpro_model *model;
+    struct dpro_error err = {.code = 0};
+    struct dpro_model_options options = {.all_communication = 1};
+    if (dpro_model_build(graph, &options, &model, &err) < 0)
+        fail_msg("%s", err.text);
+    return model;
+}
+
+static int64_t replay(const struct dpro_graph *graph)
+{
+    struct dpro_replay *replay;
+    struct dpro_error err = {.code = 0};
+    if (dpro_replay_run(graph, NULL, &replay, &err) < 0)
+        fail_msg("%s", err.text);
+    int64_t ns = dpro_replay_iteration_ns(replay);
+    dpro_replay_destroy(replay);
+    return ns;
+}
+
+static void name_collective(struct dpro_graph *graph, uint32_t which, const char *name)
+{
+    graph->collectives[which].name = strtab_add(&graph->names, name, strlen(name));
+}
+
+static void test_a_learnt_model_takes_as_long_as_the_replay(void **state)
+{
+    /* two ranks gather twice, of several sizes, with work between; rank 1 is slower */
+    struct dpro_graph *g = graph_of(
+        "f0:1000000@d0#0; a0@l0!BARRIER -> t0:500000@l0!COLLECTIVE; f0 -> a0; t0 -> g0:2000000@d0;"
+        "g0 -> a1@l0!BARRIER -> t1:900000@l0!COLLECTIVE; g0 -> h0:300000@d0 -> i0:100000@d0;"
+        "t1 -> i0 -> e0*@d0!BARRIER => f0;"
+        "f1:1500000@d1#1; a2@l1#1!BARRIER -> t2:500000@l1#1!COLLECTIVE; f1 -> a2;"
+        "t2 -> g1:2100000@d1#1; g1 -> a3@l1#1!BARRIER -> t3:900000@l1#1!COLLECTIVE;"
+        "g1 -> h1:300000@d1#1 -> i1:100000@d1#1; t3 -> i1 -> e1*@d1#1!BARRIER => f1;"
+        "a0 -> b0!BARRIER -> t0; a2 -> b0 -> t2; a1 -> b1!BARRIER -> t1; a3 -> b1 -> t3");
+    add_collective(g, "b0", 10000, "a0 t0 a2 t2");
+    add_collective(g, "b1", 20000, "a1 t1 a3 t3");
+    name_collective(g, 0, "all_gather");
+    name_collective(g, 1, "all_gather");
+    struct dpro_model *m = learn(g);
+    assert_int_equal(m->n_groups, 1);
+    assert_int_equal(m->n_communications, 2);
+    assert_float_equal(m->net.link.byte_ns.value, 40, 4); /* what 10000 bytes more take */
+    assert_float_equal((double)evaluate_once(m), (double)replay(g), 0.001 * (double)replay(g));
+    dpro_model_destroy(m);
+    dpro_graph_destroy(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_gather_is_waited_for_and_the_slower_rank_comes_last),
+        cmocka_unit_test(test_a_stage_of_a_pipeline_works_while_the_other_does),
+        cmocka_unit_test(test_groups_share_the_links_of_ranks_that_are_in_both),
+        cmocka_unit_test(test_what_one_cannot_use_the_others_get),
+        cmocka_unit_test(test_links_within_a_host_are_others),
+        cmocka_unit_test(test_any_groups_take_as_long_as_in_the_obvious_simulation),
+        cmocka_unit_test(test_bytes_scale_with_the_bandwidth_and_messages_with_latency),
+        cmocka_unit_test(test_a_learnt_model_takes_as_long_as_the_replay),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -15,7 +15,7 @@ CALL, WAIT = "dpro.call:", "dpro.wait:"
 COLLECTIVES = ("allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "all_gather_single", "allgather_coalesced",
                "allgather_into_tensor_coalesced", "all_gather_single_coalesced", "reduce_scatter", "_reduce_scatter_base",
                "reduce_scatter_single", "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced", "alltoall",
-               "alltoall_base", "all_to_all_single", "broadcast", "reduce", "gather", "scatter", "barrier")
+               "alltoall_base", "all_to_all_single", "broadcast", "reduce", "gather", "scatter", "barrier", "recv_anysource")
 POINT_TO_POINT = ("send", "recv")
 
 

@@ -76,6 +76,21 @@ class Pipeline(Case):
         self.assertEqual(sum(c["count"] for c in facts["collectives"]), 2)
         self.assertEqual({c["ranks"] for c in facts["collectives"]}, {2})
 
+    def test_receives_that_are_posted_in_another_order_meet_the_sends_of_their_size(self):
+        def step_of(rank, number):
+            kind, sizes = ("send", (500, 300)) if rank == 0 else ("recv", (300, 500))
+
+            def step(start, _):
+                posted = [transfer(number, kind, 1 - rank, start + 1000 * (i + 1), start + 5000 + 100 * i, start + 5050 + 100 * i, n)
+                          for i, n in enumerate(sizes)]
+                return [span("aten::mm", start, 900), *posted[0], *posted[1], span("aten::add_", start + 6000, 500)]
+            return step
+
+        traces = [self.write("rank%d.json" % rank, job(rank, 2, step_of(rank, Number()))) for rank in (0, 1)]
+        facts = self.assert_replays(*traces)
+        self.assertEqual([(c["ranks"], c["count"]) for c in facts["collectives"]], [(2, 2)])
+        self.assertFalse([line for line in facts["warnings"] if "counterpart" in line], facts["warnings"])
+
     def test_a_receiver_waits_for_a_slower_stage_and_a_sender_for_a_busy_one(self):
         plain = self.assert_replays(*self.traces())["predicted"]["iteration_ms"]
         later = self.assert_replays(*self.traces(), "--delay", "aten::mm@0=+5")["predicted"]["iteration_ms"]

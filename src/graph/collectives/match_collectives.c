@@ -151,7 +151,8 @@ static void order_by_size(const struct join *join, struct entry *entries, size_t
     struct map counts = {0}; /* of a kind and size, on a rank */
     for (size_t i = 0; i < n; i++) {
         const struct local_collective *c = JOIN_PART(join, &entries[i]);
-        uint64_t key = map_mix(map_text_key(c->kind) + c->numel), before = 0;
+        const char *kind = point_to_point(c) ? "send_recv" : c->kind;
+        uint64_t key = map_mix(map_text_key(kind) + c->numel), before = 0;
         uint64_t own = map_mix(key + entries[i].rank + 1) | 1;
         map_get(&counts, own, &before);
         map_set(&counts, own, before + 1);

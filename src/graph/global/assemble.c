@@ -21,6 +21,8 @@ static const char *device_name(const struct assembly *a, const struct trace_rank
         snprintf(text, size, "GPU %" PRIu64 " stream %" PRId64, track->pid, track->id);
     else if (track->serial)
         snprintf(text, size, "%.120s", name);
+    else if (track->posted)
+        snprintf(text, size, "sends and receives of thread %" PRId64, ~track->id);
     else if (device->kind == DPRO_DEVICE_COMM_THREAD)
         snprintf(text, size, "communication thread %" PRId64, track->id);
     else if (*name && strpbrk(name, "0123456789")) /* "thread 5114 (python)" tells threads apart */

@@ -74,7 +74,8 @@ bool kineto_asked(const char *name, size_t len, struct kineto_asked *asked)
 
 bool kineto_posted(const char *name, size_t len)
 {
-    return text_n_is(name, len, "gloo:send") || text_n_is(name, len, "gloo:recv");
+    return text_n_is(name, len, "gloo:send") || text_n_is(name, len, "gloo:recv") ||
+           text_n_is(name, len, "gloo:recvAnySource");
 }
 
 enum span_kind kineto_category(const char *cat, size_t len, uint8_t *flow)

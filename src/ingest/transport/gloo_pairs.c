@@ -11,6 +11,7 @@
 
 #include "base/map.h"
 #include "base/sort.h"
+#include "ingest/rank_job.h"
 
 enum {
     MOST_BEFORE = 64,     /* announcements before the logs began */
@@ -138,14 +139,31 @@ typedef ARRAY(struct end) end_array;
 
 ORDER(by_start, struct end, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 
-static int32_t asked_peer(const struct trace_rank *rank, uint32_t call)
+/* The call that posted a transfer, which is drawn from within it on; NO_ID: not found. */
+static uint32_t find_call(const struct dpro_trace *trace, const struct trace_rank *rank,
+                          const struct trace_span *posted)
+{
+    const struct trace_track *own = &rank->tracks[posted->track];
+    uint32_t t = rank_find_track(rank, false, own->pid, ~own->id);
+    if (t == NO_ID)
+        return NO_ID;
+    const struct trace_track *track = &rank->tracks[t];
+    uint32_t at = rank_first_from(rank, track, posted->start_ns + 1);
+    uint32_t span = at > track->first ? at - 1 : NO_ID;
+    while (span != NO_ID &&
+           !text_begins(strtab_get(&trace->names, rank->spans[span].name), "c10d::"))
+        span = rank->spans[span].parent;
+    return span;
+}
+
+static uint32_t asked_peer(const struct trace_rank *rank, uint32_t call)
 {
     for (uint32_t span = call; span != NO_ID; span = rank->spans[span].parent) {
         uint32_t detail = rank->spans[span].detail;
         if (detail != NO_ID && rank->details[detail].peer >= 0)
-            return rank->details[detail].peer;
+            return (uint32_t)rank->details[detail].peer;
     }
-    return -1;
+    return UINT32_MAX;
 }
 
 static void list_runs(const struct dpro_trace *trace, const struct trace_rank *rank,
@@ -153,12 +171,14 @@ static void list_runs(const struct dpro_trace *trace, const struct trace_rank *r
 {
     EACH (struct run, run, *runs) {
         const char *name = strtab_get(&trace->names, rank->spans[run->span].name);
-        bool sends = strcmp(name, "gloo:send") == 0;
         uint64_t numel;
-        if (sends || strcmp(name, "gloo:recv") == 0)
-            array_add(ends, .start_ns = run->start_ns, .end_ns = run->end_ns,
-                      .size_bytes = runs_bytes(trace, rank, run->span, &numel),
-                      .peer = (uint32_t)asked_peer(rank, run->call), .sends = sends, .run = run);
+        if (!rank->tracks[rank->spans[run->span].track].posted)
+            continue;
+        run->call = find_call(trace, rank, &rank->spans[run->span]);
+        array_add(ends, .start_ns = run->start_ns, .end_ns = run->end_ns,
+                  .size_bytes = runs_bytes(trace, rank, run->span, &numel),
+                  .peer = asked_peer(rank, run->call), .sends = strcmp(name, "gloo:send") == 0,
+                  .run = run);
     }
     array_sort(ends, by_start);
 }
@@ -202,7 +222,8 @@ static void tie(struct trace_rank *rank, const end_array *asked, const end_array
             const struct end *one = &data->at[d];
             if (one->start_ns > end->end_ns + SLACK_NS)
                 break;
-            if (taken[d] || one->sends != end->sends || one->peer != end->peer ||
+            if (taken[d] || one->sends != end->sends ||
+                (end->peer != UINT32_MAX && one->peer != end->peer) ||
                 one->end_ns < end->start_ns - SLACK_NS ||
                 (end->size_bytes && end->size_bytes != one->size_bytes))
                 continue;

@@ -51,6 +51,9 @@ static double share_of(const struct sweep *s, bool input)
 
 static uint64_t size_of(const struct sweep *s, const struct graph_block *b)
 {
+    const double ROUNDED = 1e-6;
+    if (s->shares[0] < (double)b->least_share * (1 - ROUNDED))
+        return 0;
     double share = b->scales ? s->shares[b->category == DPRO_MEMORY_INPUT] : 1;
     return share == 1 ? b->size_bytes : (uint64_t)llround((double)b->size_bytes * share);
 }

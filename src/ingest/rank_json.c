@@ -248,7 +248,7 @@ static void read_warnings(struct json_reader *r, void *out UNUSED, size_t offset
 
 /* What the document says in one word. */
 struct facts {
-    int64_t rank, world_size, batch_size;
+    int64_t rank, world_size, batch_size, threads;
     struct profiler_cost profiler;
     uint64_t pid, optimizer_bytes;
     uint32_t schema, host, backend, boot_id, device, device_name, torch;
@@ -284,6 +284,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER(struct facts, "schema", TEXT, schema),
         MEMBER(struct facts, "complete", TRUE, complete),
         MEMBER(struct facts, "batch_size", INT, batch_size),
+        MEMBER(struct facts, "threads", INT, threads),
         MEMBER(struct facts, "pid", SIZE, pid),
         MEMBER(struct facts, "host_name", TEXT, host),
         MEMBER(struct facts, "backend", TEXT, backend),
@@ -324,6 +325,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
                                credible(facts.profiler.call_ns)};
     if (facts.batch_size > 0 && facts.batch_size <= UINT32_MAX)
         recording->batch_size = (uint32_t)facts.batch_size;
+    recording->one_thread = facts.threads == 1;
     recording->complete = facts.complete && js->fail == JSON_OK;
     return 0;
 }

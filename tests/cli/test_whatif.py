@@ -3,6 +3,7 @@ import glob
 import gzip
 import json
 import os
+import re
 import shutil
 import unittest
 
@@ -243,6 +244,25 @@ class WhatIf(Case):
             warnings = self.ask(os.path.join(os.path.dirname(BUNDLED), trace), "--accumulate", "2")["warnings"]
             self.assertEqual(sum("stem.1 (BatchNorm2d) and 14 more take statistics of each micro-batch" in w for w in warnings),
                              told, warnings)
+
+    def test_one_thread_computes_small_kernels_of_small_batches_without_copies(self):
+        peaks = {}
+        for threads in (1, 2):
+            job = self.path("threads%d" % threads)
+            shutil.copytree(os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-conv-n2-memory"), job)
+            for path in glob.glob(os.path.join(job, "host0", "rank*", "*")):
+                if os.path.basename(path) not in ("et.json.gz", "rank.json"):
+                    continue
+                opened = gzip.open if path.endswith(".gz") else open
+                with opened(path, "rt", encoding="utf-8") as file:
+                    text = file.read()
+                text = re.sub(r"(\[\d+,\d+,)3,3\]", r"\g<1>1,1]", text) if path.endswith(".gz") else \
+                    text.replace('"batch_size":', '"threads":%d,"batch_size":' % threads)
+                with opened(path, "wt", encoding="utf-8") as file:
+                    file.write(text)
+            peaks[threads] = [self.ask(job, "--batch-size", size)["memory"]["peak_bytes"] for size in ("24", "16", "15")]
+        self.assertEqual(peaks[1][:2], peaks[2][:2])
+        self.assertLess(peaks[1][2], peaks[2][2])
 
     def test_a_step_of_two_models_is_not_cut(self):
         job = self.path("job")

@@ -123,6 +123,35 @@ static void test_odd_values_are_no_tensors(void **state)
     part_fini(&part);
 }
 
+static void test_convolutions_with_a_kernel_of_one_element_tell_their_batch(void **state)
+{
+    static const struct {
+        const char *name, *in, *out;
+        uint32_t batch;
+    } cases[] = {
+        {"aten::mkldnn_convolution", "[24,3,8,8],[4,3,1,1],[4]", "[24,4,8,8]", 24},
+        {"aten::mkldnn_convolution", "[24,3,8,8],[4,3,1,1],[4]", "[24,4,4,4]", 0}, /* it strides */
+        {"aten::mkldnn_convolution", "[24,3,8,8],[4,3,3,3],[4]", "[24,4,8,8]", 0},
+        {"aten::mkldnn_convolution", "[24,3,8],[4,3,1],[]", "[24,4,8]", 24},
+        {"aten::convolution_backward", "[6,4,8,8],[6,3,8,8],[4,3,1,1]", "[6,3,8,8]", 6},
+        {"aten::convolution_backward", "[6,4,8,8],[6,3,8,8]", "", 0},
+        {"aten::mkldnn_convolution", "[[1],2],null,[1,1,1,1,1,1,1,1,1]", "7,[-1]", 0},
+        {"aten::mm", "[24,3,8,8],[4,3,1,1],[4]", "[24,4,8,8]", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[400];
+        snprintf(text, sizeof text,
+                 "{\"schema\":\"1\",\"nodes\":[{\"id\":1,\"name\":\"%s\",\"inputs\":{\"values\":[],"
+                 "\"shapes\":[%s]},\"outputs\":{\"values\":[],\"shapes\":[%s]}}]}",
+                 cases[i].name, cases[i].in, cases[i].out);
+        struct trace_part part = read_chunked(text, 0);
+        assert_int_equal(et_of(&part)->nodes.n, 1);
+        assert_int_equal(et_of(&part)->nodes.at[0].pointwise_batch, cases[i].batch);
+        part_fini(&part);
+    }
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -130,6 +159,7 @@ int main(void)
         cmocka_unit_test(test_chakra_nodes_are_read),
         cmocka_unit_test(test_what_is_whole_of_a_cut_trace_is_kept),
         cmocka_unit_test(test_odd_values_are_no_tensors),
+        cmocka_unit_test(test_convolutions_with_a_kernel_of_one_element_tell_their_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -123,6 +123,10 @@ static void test_a_batch_is_as_large_as_asked_for(void **state)
     assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 200 + 100);
     h->model.memory.batch_ratio = 0.5;
     assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 50 + 25);
+    h->blocks[2].least_share = 0.5F;
+    assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 50 + 25);
+    h->blocks[2].least_share = 0.6F; /* not taken with so small a batch */
+    assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 50 + 10);
     free(h);
 }
 

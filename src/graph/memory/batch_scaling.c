@@ -212,6 +212,27 @@ static void list_fixed_sizes(struct scaler *s)
             map_set(&s->without_end, map_key(b->blocks.at[i].size_bytes), 1);
 }
 
+/* PyTorch has oneDNN compute a convolution on a CPU, which works on copies. One whose kernel has
+ * one element and moves by one is computed without, by one thread, if the input has fewer samples
+ * than this. */
+#define LEAST_ONEDNN_BATCH 16
+
+/* The least share of the batch with which the block is taken. */
+static float least_share(const struct memory_build *b, const struct block_build *block)
+{
+    const struct recording *recording = b->trace->recording;
+    if (b->device >= 0 || !b->node_of_span || !recording || !recording->one_thread ||
+        block->to.category != DPRO_MEMORY_WORKSPACE)
+        return 0;
+    for (uint32_t at = block->span; at != NO_ID; at = b->trace->spans[at].parent) {
+        uint32_t n = b->node_of_span[at];
+        uint32_t batch = n == NO_ID ? 0 : b->trace->et_nodes[n].pointwise_batch;
+        if (batch >= LEAST_ONEDNN_BATCH)
+            return LEAST_ONEDNN_BATCH / (float)batch;
+    }
+    return 0;
+}
+
 /* What the iteration before left is what this one leaves. */
 static void copy_to_older(struct memory_build *b)
 {
@@ -244,6 +265,7 @@ void memory_find_scaling(struct memory_build *b)
     for (size_t i = 0; i < b->blocks.n; i++) {
         struct block_build *block = &b->blocks.at[i];
         block->to.scales = scales(&s, block);
+        block->to.least_share = least_share(b, block);
         if (block->to.scales && block->to.category == DPRO_MEMORY_WORKSPACE)
             map_set(&s.workspaces, map_key(block->size_bytes), 1);
     }

@@ -26,6 +26,7 @@ struct graph_block {
     uint32_t taken, given; /* moments; MEMORY_NONE: before the iteration, after it */
     uint8_t category;      /* enum dpro_memory_category */
     bool scales;           /* its size grows with the batch */
+    float least_share;     /* with less than this of the recorded batch it is not taken at all; 0 */
     uint8_t item_bytes;    /* bytes of an element; 0: not known */
     uint32_t name;         /* string id: the parameter, else the op that made it */
     uint32_t made_by;      /* the innermost typed op in which it was taken; MEMORY_NONE */

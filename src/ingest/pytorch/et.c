@@ -13,10 +13,18 @@
 
 enum { MAX_RAW_INPUTS = 16384 };
 
+enum { MOST_DIMS = 6, MOST_SHAPES = 3 };
+
+struct shape {
+    uint64_t dims[MOST_DIMS];
+    uint32_t n; /* 0: none, or it has more */
+};
+
 struct et {
     struct json *js;
     struct trace_part *part;
     struct execution_trace *out;
+    struct shape inputs[MOST_SHAPES], outputs[MOST_SHAPES]; /* of a convolution at hand */
     struct map marks; /* map_key(id) of a module's mark -> its parent */
 };
 
@@ -79,6 +87,54 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
     } while (depth > 0 && js->fail == JSON_OK);
 }
 
+/* The first shapes of a list of them. */
+static void read_shapes(struct json *js, struct shape *shapes)
+{
+    uint32_t i = 0;
+    if (json_peek(js) != '[') {
+        json_skip(js);
+        return;
+    }
+    JSON_EACH (js) {
+        struct shape shape = {.n = 0};
+        uint32_t n = 0;
+        if (json_peek(js) != '[') {
+            json_skip(js);
+            continue;
+        }
+        JSON_EACH (js) {
+            int c = json_peek(js);
+            if (c < '0' || c > '9' || n >= MOST_DIMS) {
+                json_skip(js);
+                n = MOST_DIMS + 1;
+            } else {
+                shape.dims[n++] = json_u64(js);
+            }
+        }
+        shape.n = n <= MOST_DIMS ? n : 0;
+        if (i < MOST_SHAPES)
+            shapes[i++] = shape;
+    }
+}
+
+/* A convolution's forward pass takes in its input and weight, the backward pass the output's
+ * gradient before these. */
+static bool is_convolution(const char *name, bool *backward)
+{
+    *backward = strcmp(name, "aten::convolution_backward") == 0;
+    return *backward || strcmp(name, "aten::mkldnn_convolution") == 0;
+}
+
+static uint32_t pointwise_batch(const struct et *et, bool backward)
+{
+    const struct shape *in = &et->inputs[backward], *weight = &et->inputs[backward + 1],
+                       *out = backward ? &et->inputs[0] : &et->outputs[0];
+    bool is = weight->n > 2 && in->n == weight->n && out->n == weight->n;
+    for (uint32_t i = 2; i < weight->n && is; i++)
+        is = weight->dims[i] == 1 && in->dims[i] == out->dims[i];
+    return is && in->dims[0] <= UINT32_MAX ? (uint32_t)in->dims[0] : 0;
+}
+
 bool et_names_group(const char *name)
 {
     return strcmp(name, "record_param_comms") == 0 ||
@@ -118,7 +174,8 @@ static void read_list(struct et *et, struct et_node *node, bool outputs, bool wa
 }
 
 /* inputs or outputs of the later schemas: {"values": [...], "shapes": [...], "types": [...]}. */
-static void read_values(struct et *et, struct et_node *node, bool outputs, bool wants_text)
+static void read_values(struct et *et, struct et_node *node, bool outputs, bool wants_text,
+                        bool wants_shapes)
 {
     struct json *js = et->js;
     if (json_peek(js) != '{') {
@@ -128,6 +185,8 @@ static void read_values(struct et *et, struct et_node *node, bool outputs, bool 
     JSON_KEYS (js, json_open(js, '{'), key, len)
         if (json_is(key, len, "values"))
             read_list(et, node, outputs, wants_text);
+        else if (wants_shapes && json_is(key, len, "shapes"))
+            read_shapes(js, outputs ? et->outputs : et->inputs);
         else
             json_skip(js);
 }
@@ -168,12 +227,15 @@ static void read_node(struct et *et)
     struct trace_part *part = et->part;
     size_t n_tensors = et->out->tensors.n;
     struct et_node node = {.span = NO_ID, .sequence = -1};
-    bool wants_text = false;
+    bool wants_text = false, convolution = false, backward = false;
+    memset(et->inputs, 0, sizeof et->inputs);
+    memset(et->outputs, 0, sizeof et->outputs);
     JSON_KEYS (js, true, key, len) {
         int64_t v;
         if (json_is(key, len, "name")) {
             node.name = part_read_text(part, js);
             wants_text = et_names_group(strtab_get(&part->names, node.name));
+            convolution = is_convolution(strtab_get(&part->names, node.name), &backward);
         } else if (json_is(key, len, "id")) {
             node.id = json_u64(js);
         } else if (json_is(key, len, "parent") || json_is(key, len, "ctrl_deps")) {
@@ -191,9 +253,9 @@ static void read_node(struct et *et)
         } else if (json_is(key, len, "tid")) {
             node.thread = (uint32_t)json_u64(js);
         } else if (json_is(key, len, "inputs")) {
-            read_values(et, &node, false, wants_text);
+            read_values(et, &node, false, wants_text, convolution);
         } else if (json_is(key, len, "outputs")) {
-            read_values(et, &node, true, false);
+            read_values(et, &node, true, false, convolution);
         } else if (json_is(key, len, "attrs")) {
             JSON_EACH (js)
                 if (json_open(js, '{'))
@@ -206,6 +268,8 @@ static void read_node(struct et *et)
         et->out->tensors.n = n_tensors;
         return;
     }
+    if (convolution)
+        node.pointwise_batch = pointwise_batch(et, backward);
     part->n_events++;
     size_t len = strtab_len(&part->names, node.name);
     if (kineto_module(strtab_get(&part->names, node.name), &len)) {

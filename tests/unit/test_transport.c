@@ -102,17 +102,24 @@ static void call(struct log *log, uint32_t number, uint8_t direction, uint64_t o
     put(log, &c, sizeof c);
 }
 
-static void gloo(struct log *log, uint32_t number, uint8_t direction, uint8_t opcode,
-                 uint64_t position, uint64_t length, uint64_t tag)
+static void gloo_in(struct log *log, uint32_t number, uint8_t direction, uint8_t opcode,
+                    uint64_t position, uint64_t length, uint64_t slot)
 {
     struct record_gloo g = {.head = head(RECORD_GLOO, sizeof g, 0),
                             .connection = number,
                             .direction = direction,
                             .opcode = opcode,
                             .position = position,
-                            .slot = UINT64_C(4) << 56 | tag << 24,
+                            .slot = slot,
                             .length = length};
     put(log, &g, sizeof g);
+}
+
+/* Of an all-reduce. */
+static void gloo(struct log *log, uint32_t number, uint8_t direction, uint8_t opcode,
+                 uint64_t position, uint64_t length, uint64_t tag)
+{
+    gloo_in(log, number, direction, opcode, position, length, UINT64_C(4) << 56 | tag << 24);
 }
 
 /* ---- asking ---- */
@@ -537,6 +544,75 @@ static void test_equal_numbers_of_two_process_groups_are_two_collectives(void **
     dpro_trace_destroy(trace);
 }
 
+/* Rank 0 sends rank 1 two tensors of 100 floats. Its profile, and the receiver's: each posts both
+ * transfers, and waits for them late. */
+static void write_pair_profile(int rank)
+{
+    const char *kind = rank ? "recv" : "send";
+    FILE *file = open_file(rank, "kineto.json");
+    fprintf(file,
+            "{\"schemaVersion\":1,\"distributedInfo\":{\"backend\":\"gloo\",\"rank\":%d,"
+            "\"world_size\":2},\"traceEvents\":[\n{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":"
+            "\"aten::mm\",\"pid\":1,\"tid\":1,\"ts\":0,\"dur\":1}",
+            rank);
+    for (int k = 0; k < 2; k++) {
+        int ts = 1000 + 100 * k;
+        fprintf(
+            file,
+            ",\n{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"dpro.call:%d:%d:0\",\"pid\":1,\"tid\":"
+            "1,\"ts\":%d,\"dur\":50},{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"c10d::%s\","
+            "\"pid\":1,\"tid\":1,\"ts\":%d,\"dur\":48},{\"ph\":\"X\",\"cat\":"
+            "\"user_annotation\",\"name\":\"gloo:%s\",\"pid\":1,\"tid\":1,\"ts\":%d,\"dur\":"
+            "5000,\"args\":{\"Input Dims\":[[100]],\"Input type\":[\"float\"]}}",
+            k, 1 - rank, ts, kind, ts + 1, kind, ts + 40);
+    }
+    fprintf(file, "]}");
+    fclose(file);
+}
+
+/* The receiver announces each, the sender sends. All has the program's tag, 9. */
+static void write_pair_log(int rank)
+{
+    struct log log = begin(rank);
+    connection_to(&log, 1, 10, rank ? 5000 : 4000, rank ? 4000 : 5000);
+    for (uint64_t k = 0; k < 2; k++) {
+        int64_t start = 1020000 + 100000 * (int64_t)k;
+        uint8_t data = rank ? DIRECTION_RECEIVE : DIRECTION_SEND, ready = !data;
+        gloo_in(&log, 1, ready, 3, 48 * k, CHUNK, 9);
+        call(&log, 1, ready, 48 * k, 48, start, start + 10, 5);
+        gloo_in(&log, 1, data, 1, (48 + CHUNK) * k, CHUNK, 9);
+        call(&log, 1, data, (48 + CHUNK) * k, 48 + CHUNK, start + 10 + 1000 * rank,
+             start + 20 + 1000 * rank, 5);
+    }
+    end(&log);
+}
+
+static void test_sends_of_one_tag_are_told_apart_alike_at_both_ends(void **state)
+{
+    for (int rank = 0; rank < 2; rank++) {
+        write_pair_profile(rank);
+        write_pair_log(rank);
+    }
+    struct dpro_trace *trace = load();
+    assert_int_equal(dpro_trace_transport(trace).n_tied, 4);
+    for (size_t k = 0; k < 2; k++) {
+        const struct net_collective *sent = &trace->transports[0].collectives.at[k];
+        const struct net_collective *received = &trace->transports[1].collectives.at[k];
+        assert_int_equal(sent->joint, received->joint);
+        assert_int_equal(sent->sent_bytes, CHUNK);
+        assert_int_equal(received->received_bytes, CHUNK);
+        /* each is drawn from within its call to where it was waited for, and lasts as its data */
+        const struct trace_span *send = &trace->ranks[0].spans[sent->span];
+        const struct trace_span *receive = &trace->ranks[1].spans[received->span];
+        assert_int_equal(send->start_ns, 1020010 + 100000 * (int64_t)k);
+        assert_int_equal(send->dur_ns, 10);
+        assert_int_equal(receive->start_ns + receive->dur_ns, 1021020 + 100000 * (int64_t)k);
+    }
+    assert_int_not_equal(trace->transports[0].collectives.at[0].joint,
+                         trace->transports[0].collectives.at[1].joint);
+    dpro_trace_destroy(trace);
+}
+
 /* ---- whose a log is ---- */
 
 static void test_a_servers_role_is_read_from_its_name(void **state)
@@ -848,6 +924,7 @@ int main(void)
         TEST_IN_FOLDER(test_a_log_alone_says_that_the_profile_is_missing),
         TEST_IN_FOLDER(test_messages_are_tied_to_their_collective_bucket_and_parameters),
         TEST_IN_FOLDER(test_what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_on),
+        TEST_IN_FOLDER(test_sends_of_one_tag_are_told_apart_alike_at_both_ends),
         TEST_IN_FOLDER(test_preambles_seen_at_the_other_end_only_are_enough),
         TEST_IN_FOLDER(test_a_message_that_does_not_end_where_the_next_begins_is_a_break),
         TEST_IN_FOLDER(test_equal_numbers_of_two_process_groups_are_two_collectives),

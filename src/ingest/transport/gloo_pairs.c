@@ -25,14 +25,21 @@ static bool is_pair(const struct net_message *message)
 
 typedef ARRAY(struct net_message *) message_array;
 
-/* The messages of a kind and tag on a stream, in order. */
+/* What the program called the transfer, which gloo puts where the number of a collective would be.
+ */
+static uint64_t slot_of(const struct net_message *message)
+{
+    return (uint64_t)message->tag << 32 | message->delta;
+}
+
+/* The messages of a kind and slot on a stream, in order. */
 static void list_messages(const struct net_transport *t, uint32_t stream, uint8_t opcode,
-                          uint32_t tag, message_array *list)
+                          uint64_t slot, message_array *list)
 {
     list->n = 0;
     for (uint32_t m = t->first_message[stream]; m < t->first_message[stream + 1]; m++) {
         struct net_message *message = &t->messages.at[m];
-        if (is_pair(message) && message->opcode == opcode && message->tag == tag)
+        if (is_pair(message) && message->opcode == opcode && slot_of(message) == slot)
             array_push(list, message);
     }
 }
@@ -63,15 +70,15 @@ struct numbers {
 /* Numbers the data of a stream, and what announced them on the stream the other way. */
 static void number_stream(struct net_transport *t, uint32_t stream, struct numbers *numbers)
 {
-    struct map tags = {0};
+    struct map slots = {0};
     for (uint32_t m = t->first_message[stream]; m < t->first_message[stream + 1]; m++) {
-        uint32_t tag = t->messages.at[m].tag;
+        uint64_t slot = slot_of(&t->messages.at[m]);
         if (!is_pair(&t->messages.at[m]) || t->messages.at[m].opcode != GLOO_DATA ||
-            map_get(&tags, tag + UINT64_C(1), NULL))
+            map_get(&slots, map_key(slot), NULL))
             continue;
-        map_set(&tags, tag + UINT64_C(1), 1);
-        list_messages(t, stream, GLOO_DATA, tag, &numbers->data);
-        list_messages(t, stream ^ 1, GLOO_RECV_READY, tag, &numbers->ready);
+        map_set(&slots, map_key(slot), 1);
+        list_messages(t, stream, GLOO_DATA, slot, &numbers->data);
+        list_messages(t, stream ^ 1, GLOO_RECV_READY, slot, &numbers->ready);
         uint32_t before = count_before(&numbers->data, &numbers->ready);
         for (uint32_t k = 0; k < numbers->data.n; k++) {
             array_add(&numbers->found, numbers->data.at[k], numbers->n + k);
@@ -80,7 +87,7 @@ static void number_stream(struct net_transport *t, uint32_t stream, struct numbe
         }
         numbers->n += (uint32_t)numbers->data.n;
     }
-    map_fini(&tags);
+    map_fini(&slots);
 }
 
 /* The other end has numbered the same messages. */

@@ -71,9 +71,9 @@ static const struct opt replay_opts[] = {
     OPT_FLAG("no-validate", no_validate, "don't predict each measured iteration from the others"),
     OPT_VALUE("fail-on", "PCT", read_percent, fail_on, "a percentage of 0 or more",
               "exit 1 when the replay is more than PCT percent off\nthe measured iteration time"),
-    CMD_OPTS_GRAPH(
-        "use iterations A to B, both included, in the job's\nown numbers (default: all)",
-        "files read at once (default: 0, one a core); results\nare the same at any number"),
+    CMD_OPTS_GRAPH("use iterations A to B, both included, in the job's\nown numbers (default: all)",
+                   "files read and iterations predicted at once\n(default: 0, one a core); results "
+                   "are the same at any\nnumber"),
     {.name = NULL},
 };
 
@@ -128,7 +128,8 @@ static int run(const void *given, const struct opt_list *paths)
     int code = job_load(paths->items, paths->n, given, &job);
     if (code != 0)
         return code;
-    struct dpro_replay_options plain = {.engine = values->engine, .sink = job.sink};
+    struct dpro_replay_options plain = {
+        .engine = values->engine, .threads = values->common.threads, .sink = job.sink};
     struct dpro_replay_options replay_options = plain;
     replay_options.samples = values->samples;
     replay_options.seed = values->seed;

@@ -4,6 +4,8 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/memory.h"
+#include "base/sort.h"
+#include "base/stats.h"
 #include "replay/replay.h"
 
 enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };
@@ -17,25 +19,34 @@ static int64_t *op_values(struct arena *arena, const struct dpro_graph *g)
     return arena_alloc(arena, ((size_t)g->n_ops + 1) * sizeof(int64_t));
 }
 
-/* The mean over the samples in use, rounded to the nearest. */
-static int64_t *mean_of(struct chain *c, const int64_t *values)
+static chain_total *sum_samples(const struct dpro_graph *g, const int64_t *values,
+                                struct arena *arena)
 {
-    uint32_t n = c->g->n_ops;
+    chain_total *sum = arena_array(arena, (size_t)g->n_ops + 1, sizeof *sum);
+    for (uint32_t s = 0; s < g->n_samples; s++)
+        for (uint32_t op = 0; op < g->n_ops; op++)
+            sum[op] += values[(size_t)s * g->n_ops + op];
+    return sum;
+}
+
+/* The mean over the samples in use, rounded to the nearest; `sums` are of all. */
+static int64_t *mean_of(struct chain *c, const int64_t *values, const chain_total *sums)
+{
+    uint32_t n = c->g->n_ops, used = c->n_samples;
+    const int64_t *without = values + (size_t)(c->options->skip_sample - 1) * n;
     int64_t *mean = op_values(&c->arena, c->g);
     for (uint32_t op = 0; op < n; op++) {
-        __int128 sum = c->n_samples / 2;
-        for (uint32_t i = 0; i < c->n_samples; i++)
-            sum += values[(size_t)c->samples[i] * n + op];
-        mean[op] = (int64_t)(sum / c->n_samples);
+        chain_total sum = sums[op] - without[op] + used / 2;
+        mean[op] = (int64_t)(sum <= INT64_MAX ? (int64_t)sum / used : sum / used);
     }
     return mean;
 }
 
-static void make_mean(struct chain *c)
+static void make_mean(struct chain *c, const struct chain_sums *sums)
 {
-    c->mean_dur_ns = mean_of(c, c->g->sample_dur_ns);
+    c->mean_dur_ns = mean_of(c, c->g->sample_dur_ns, sums->dur);
     if (c->g->sample_gap_ns)
-        c->mean_gap_ns = mean_of(c, c->g->sample_gap_ns);
+        c->mean_gap_ns = mean_of(c, c->g->sample_gap_ns, sums->gap);
 }
 
 static void get_mean(const struct chain *c, const int64_t **dur_ns, const int64_t **gap_ns)
@@ -120,6 +131,11 @@ static void open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const in
         *gap_ns = c->draining_gap_ns;
 }
 
+static inline int64_t end_of(const struct replay_copy *copy, uint32_t op)
+{
+    return copy->end_ns ? copy->end_ns[op] : fixed_op_end_ns(copy->fixed, op);
+}
+
 /* From the first to the last op that takes time or a device; the others only mark moments. */
 static void find_makespan(struct chain *c, const struct replay_copy *copy)
 {
@@ -152,13 +168,13 @@ static void note_boundaries(struct chain *c, const struct replay_copy *copy)
         int64_t *end = &c->boundary_ns[first + r];
         if (rank->on_device) {
             c->work_begin_ns[first + r] =
-                copy->end_ns[rank->first_work] - copy->dur_ns[rank->first_work];
-            *end = copy->end_ns[rank->last_work];
+                end_of(copy, rank->first_work) - copy->dur_ns[rank->first_work];
+            *end = end_of(copy, rank->last_work);
         } else if (rank->boundary != DPRO_NO_OP) {
-            *end = copy->end_ns[rank->boundary];
+            *end = end_of(copy, rank->boundary);
         } else {
             for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
-                *end = copy->end_ns[op] > *end ? copy->end_ns[op] : *end;
+                *end = MAX(*end, end_of(copy, op));
         }
     }
 }
@@ -257,10 +273,8 @@ static void make_room(struct chain *c)
     c->work_begin_ns = arena_array(&c->arena, n_ends, sizeof *c->work_begin_ns);
 }
 
-int chain_init(struct chain *c, const struct dpro_graph *g,
-               const struct dpro_replay_options *options, struct dpro_error *err)
+int chain_check_times(const struct dpro_graph *g, struct dpro_error *err)
 {
-    *c = (struct chain){.g = g, .options = options, .stand_in = CHAIN_MEAN};
     size_t n_values = (size_t)g->n_samples * g->n_ops;
     const struct {
         const int64_t *values;
@@ -273,6 +287,24 @@ int chain_init(struct chain *c, const struct dpro_graph *g,
     int rc = 0;
     for (size_t i = 0; i < sizeof times / sizeof *times && rc == 0; i++)
         rc = check_times(g, times[i].values, times[i].n, times[i].what, err);
+    return rc;
+}
+
+void chain_sums_make(struct chain_sums *sums, const struct dpro_graph *g, struct arena *arena)
+{
+    if (g->sample_dur_ns)
+        sums->dur = sum_samples(g, g->sample_dur_ns, arena);
+    if (g->sample_gap_ns)
+        sums->gap = sum_samples(g, g->sample_gap_ns, arena);
+}
+
+int chain_init(struct chain *c, const struct dpro_graph *g,
+               const struct dpro_replay_options *options, const struct chain_sums *sums,
+               struct dpro_error *err)
+{
+    struct chain_sums own = {NULL, NULL};
+    *c = (struct chain){.g = g, .options = options, .stand_in = CHAIN_MEAN};
+    int rc = sums ? 0 : chain_check_times(g, err);
     if (rc == 0 && options->n_delays > 0) {
         rc = delayed_graph(g, options->delays, options->n_delays, 1, &c->arena, &c->delayed, err);
         c->g = &c->delayed;
@@ -283,8 +315,10 @@ int chain_init(struct chain *c, const struct dpro_graph *g,
         return rc;
     make_room(c);
     make_releases(c);
+    if (options->skip_sample && !sums)
+        chain_sums_make(&own, c->g, &c->arena);
     if (options->skip_sample)
-        make_mean(c);
+        make_mean(c, sums ? sums : &own);
     if (c->drains)
         make_draining(c);
     return 0;
@@ -302,8 +336,7 @@ void chain_fini(struct chain *c)
 
 /* ---- the run ---- */
 
-/* Why there can be no fixed order; NULL: there may be one. */
-static const char *why_no_order(const struct dpro_graph *g)
+const char *chain_why_no_order(const struct dpro_graph *g)
 {
     if (g->spare || graph_has_pools(g))
         return "which op frees a thread of a pool may change";
@@ -315,7 +348,7 @@ static const char *run_fixed(struct chain *c, const struct event_options *option
                              const struct replay_hooks *hooks)
 {
     uint64_t n_violations;
-    const char *why = why_no_order(c->g);
+    const char *why = chain_why_no_order(c->g);
     if (why)
         return why;
     struct event_options fixed = *options;
@@ -360,4 +393,43 @@ void chain_run(struct chain *c)
 {
     run_engine(c);
     end_where_next_begins(c);
+}
+
+bool chain_run_exact(struct chain *c, struct fixed *fixed, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++) {
+        struct replay_copy copy = {.number = i, .fixed = fixed};
+        open_copy(c, i, &copy.dur_ns, &copy.gap_ns);
+        if (!fixed_pass_exact(fixed, copy.dur_ns, copy.gap_ns))
+            return false;
+        note_boundaries(c, &copy);
+    }
+    if (end == c->n_copies)
+        end_where_next_begins(c);
+    return true;
+}
+
+/* ---- times ---- */
+
+int64_t chain_period(const struct chain *c, uint32_t copy)
+{
+    uint32_t n = c->g->n_ranks;
+    const int64_t *now = c->boundary_ns + (size_t)copy * n;
+    __int128 sum = 0;
+    for (uint32_t r = 0; r < n; r++)
+        sum += (__int128)now[r] - now[(ptrdiff_t)r - n];
+    return n ? (int64_t)(sum / n) : 0;
+}
+
+void chain_periods(const struct chain *c, int64_t *iterations_ns)
+{
+    for (uint32_t i = 0; i < c->n_main; i++)
+        iterations_ns[i] =
+            c->g->single_iteration ? c->last_ns - c->first_ns : chain_period(c, c->n_warm_up + i);
+}
+
+int64_t chain_predicted_ns(const struct chain *c, const int64_t *iterations_ns)
+{
+    return c->options->skip_sample ? iterations_ns[c->n_main - 1]
+                                   : stats_mean_i64(iterations_ns, c->n_main);
 }

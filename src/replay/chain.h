@@ -56,9 +56,31 @@ struct chain {
     uint32_t last_op;           /* the op that ends last in it */
 };
 
+typedef __int128 chain_total; /* hostile durations fit, too */
+
+struct chain_sums { /* over all samples, by op; NULL: there are none */
+    chain_total *dur, *gap;
+};
+
+/* Durations and gaps that no recording can have are an error. */
+int chain_check_times(const struct dpro_graph *graph, struct dpro_error *err);
+void chain_sums_make(struct chain_sums *sums, const struct dpro_graph *graph, struct arena *arena);
+
+/* With the `sums` of a graph whose times are checked and that has no delays; or NULL. */
 int chain_init(struct chain *chain, const struct dpro_graph *graph,
-               const struct dpro_replay_options *options, struct dpro_error *err);
+               const struct dpro_replay_options *options, const struct chain_sums *sums,
+               struct dpro_error *err);
 void chain_fini(struct chain *chain);
 void chain_run(struct chain *chain);
+/* Replays copies `first` to `end`, not included, in the order of `fixed`, for their time only.
+ * False: the event-driven engine may do otherwise, and nothing is known of them. */
+bool chain_run_exact(struct chain *chain, struct fixed *fixed, uint32_t first, uint32_t end);
+/* Why a graph can have no fixed order; NULL: it may have one. */
+const char *chain_why_no_order(const struct dpro_graph *graph);
+/* The mean over ranks of the time since the boundary in the copy before. */
+int64_t chain_period(const struct chain *chain, uint32_t copy);
+/* Each main copy's iteration time, and what is predicted from them. */
+void chain_periods(const struct chain *chain, int64_t *iterations_ns);
+int64_t chain_predicted_ns(const struct chain *chain, const int64_t *iterations_ns);
 /* The last copy that replays the sample which the graph shows. */
 uint32_t chain_shown_copy(const struct chain *chain);

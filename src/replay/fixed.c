@@ -10,8 +10,9 @@
  * reach into the ends of the iteration before, which lie in front of this one's. The order holds as
  * long as each device's ops get ready in it; the checking pass counts those that do not.
  *
- * Only `--engine fixed` replays by a schedule. In the search each candidate is another graph, and
- * finding its order is a replay by the event-driven engine.
+ * `--engine fixed` replays by a schedule. So does validation, as long as a stricter check shows
+ * that the event-driven engine would do the same (fixed_pass_exact). In the search each candidate
+ * is another graph, and finding its order is a replay by the event-driven engine.
  *
  * Code of an op: a word with the number of distances (COUNT_LONG: it follows in two words), then
  * the distances in words (0: it follows in two words); a device predecessor comes first. */
@@ -26,7 +27,8 @@
 enum {
     FIRST_IS_DEVICE = 0x8000,
     ALSO_EDGE = 0x4000, /* the device predecessor is one in the graph, too */
-    COUNT = 0x3fff,
+    CHECKED = 0x2000,   /* when it gets ready tells whether the order holds: see fixed_pass_exact */
+    COUNT = 0x1fff,
     COUNT_LONG = COUNT,
 };
 
@@ -36,7 +38,9 @@ struct fixed {
     uint32_t n_lead; /* cells in front of an iteration's ends: those of the iteration before, or the
                         releases of ranks and servers */
     bool cyclic;
+    bool shares;           /* code and position are another's */
     const uint32_t *order; /* op at each position */
+    uint32_t *position;    /* of each op */
     ARRAY(uint16_t) code;
     int64_t *dur_ns, *gap_ns; /* by position; gap_ns NULL: all 0 */
     int64_t *cells;           /* n_lead before, then an end for each op */
@@ -46,13 +50,22 @@ struct fixed {
 
 /* ---- building ---- */
 
+/* The device of the op at a position, if it runs one op after the other. */
+static inline uint32_t serial_device(const struct fixed *f, uint32_t position)
+{
+    uint32_t device = f->g->device[f->order[position]];
+    return device != DPRO_NO_DEVICE && f->g->devices[device].kind == DPRO_DEVICE_COMM_THREAD
+               ? DPRO_NO_DEVICE
+               : device;
+}
+
 /* The position that each device comes to last: in a cycle, its first op follows that one. */
 static void find_last(const struct fixed *f)
 {
     memset(f->last_op, 0xff, ((size_t)f->g->n_devices + 1) * sizeof *f->last_op);
     for (uint32_t i = 0; f->cyclic && i < f->g->n_ops; i++)
-        if (f->g->device[f->order[i]] != DPRO_NO_DEVICE)
-            f->last_op[f->g->device[f->order[i]]] = i;
+        if (serial_device(f, i) != DPRO_NO_DEVICE)
+            f->last_op[serial_device(f, i)] = i;
 }
 
 static void put_long(struct fixed *f, uint32_t value)
@@ -94,36 +107,66 @@ static void encode_op(struct fixed *f, uint32_t cell, uint32_t device_pred, cons
 typedef ARRAY(uint32_t) cells_array;
 
 /* Appends the cells of an op's predecessors; their iteration's begin with first_cell. */
-static void gather(const struct pull *pull, uint32_t op, const uint32_t *position,
-                   uint32_t first_cell, cells_array *cells)
+static void gather(const struct fixed *f, const struct pull *pull, uint32_t op, uint32_t first_cell,
+                   cells_array *cells)
 {
     for (uint32_t e = pull->row ? pull->row[op] : 0; pull->row && e < pull->row[op + 1]; e++)
-        array_push(cells, first_cell + position[pull->pred[e]]);
+        array_push(cells, first_cell + f->position[pull->pred[e]]);
+}
+
+/* Marks the ops on whose moments an order rests: one that does not wait for the op before it on its
+ * device, and that op; the last op of each device, for what follows another schedule. */
+static void mark_checked(struct fixed *f, const size_t *head_at, const uint32_t *device_pred)
+{
+    uint32_t n = f->g->n_ops;
+    for (uint32_t i = 0; i < n; i++) {
+        uint16_t *head = &f->code.at[head_at[i]];
+        if ((*head & (FIRST_IS_DEVICE | ALSO_EDGE)) != FIRST_IS_DEVICE)
+            continue;
+        *head |= CHECKED;
+        uint32_t pred = device_pred[i];
+        f->code.at[head_at[pred < f->n_lead ? pred : pred - f->n_lead]] |= CHECKED;
+    }
+    for (uint32_t d = 0; d < f->g->n_devices; d++)
+        if (f->last_op[d] != UINT32_MAX)
+            f->code.at[head_at[f->last_op[d] - f->n_lead]] |= CHECKED;
 }
 
 /* An op of the first iteration that waits for nothing waits for its release, the end of a cell that
  * never runs. */
 static void encode(struct fixed *f, const struct pull *same, const struct pull *next,
-                   const uint32_t *position)
+                   struct arena *work)
 {
     const struct dpro_graph *g = f->g;
     cells_array preds = {0};
+    size_t *head_at = arena_alloc(work, ((size_t)g->n_ops + 1) * sizeof *head_at);
+    uint32_t *device_pred = arena_alloc(work, ((size_t)g->n_ops + 1) * sizeof *device_pred);
     find_last(f); /* cells from here on: the iteration before has those from 0 on */
     for (uint32_t i = 0; i < g->n_ops; i++) {
-        uint32_t op = f->order[i], device = g->device[op], cell = f->n_lead + i;
+        uint32_t op = f->order[i], device = serial_device(f, i), cell = f->n_lead + i;
         preds.n = 0;
-        gather(same, op, position, f->n_lead, &preds);
-        gather(next, op, position, 0, &preds);
+        gather(f, same, op, f->n_lead, &preds);
+        gather(f, next, op, 0, &preds);
         if (preds.n == 0 && !f->cyclic)
             array_push(&preds, g->rank[op]);
-        encode_op(f, cell, device == DPRO_NO_DEVICE ? UINT32_MAX : f->last_op[device], preds.at,
-                  (uint32_t)preds.n);
+        head_at[i] = f->code.n;
+        device_pred[i] = device == DPRO_NO_DEVICE ? UINT32_MAX : f->last_op[device];
+        encode_op(f, cell, device_pred[i], preds.at, (uint32_t)preds.n);
         if (device != DPRO_NO_DEVICE)
             f->last_op[device] = cell;
     }
     array_fini(&preds);
+    mark_checked(f, head_at, device_pred);
     /* growing left room */
     f->code.at = mem_resize(f->code.at, f->code.n + 1, sizeof *f->code.at);
+}
+
+static void make_room(struct fixed *f)
+{
+    size_t n_devices = (size_t)f->g->n_devices + 1;
+    f->last_ready = arena_array(&f->arena, n_devices, sizeof *f->last_ready);
+    f->last_op = arena_array(&f->arena, n_devices, sizeof *f->last_op);
+    f->cells = arena_array(&f->arena, (size_t)f->n_lead + f->g->n_ops + 1, sizeof *f->cells);
 }
 
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
@@ -131,33 +174,42 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
 {
     struct arena work = {NULL, 0};
     size_t n = graph->n_ops, n_ranks = (size_t)graph->n_ranks + graph->n_servers;
-    size_t n_lead = cyclic ? n : n_ranks, n_devices = (size_t)graph->n_devices + 1;
+    size_t n_lead = cyclic ? n : n_ranks;
     struct fixed *f = mem_array(1, sizeof *f);
     if (n + n_lead >= UINT32_MAX)
         mem_fail();
     *f = (struct fixed){.g = graph, .n_lead = (uint32_t)n_lead, .cyclic = cyclic, .order = order};
-    f->last_ready = arena_array(&f->arena, n_devices, sizeof *f->last_ready);
-    f->last_op = arena_array(&f->arena, n_devices, sizeof *f->last_op);
-    uint32_t *position = arena_alloc(&work, (n + 1) * sizeof *position);
+    make_room(f);
+    f->position = arena_alloc(&f->arena, (n + 1) * sizeof *f->position);
     /* most ops' code: a head, the device's predecessor and the graph's, a word each */
     array_reserve(&f->code, 2 * n + (graph->row ? graph->row[n] : 0));
     struct pull same = pull_make((uint32_t)n, graph->row, graph->succ, &work);
     struct pull next =
         pull_make((uint32_t)n, cyclic ? graph->next_row : NULL, graph->next_succ, &work);
     for (uint32_t i = 0; i < n; i++)
-        position[order[i]] = i;
-    encode(f, &same, &next, position);
+        f->position[order[i]] = i;
+    encode(f, &same, &next, &work);
     arena_fini(&work);
-    f->dur_ns = arena_alloc(&f->arena, (n + 1) * sizeof *f->dur_ns);
-    f->cells = arena_array(&f->arena, n_lead + n + 1, sizeof *f->cells);
     if (release_ns && !cyclic)
         memcpy(f->cells, release_ns, n_lead * sizeof *f->cells);
     return f;
 }
 
+struct fixed *fixed_share(const struct fixed *with)
+{
+    struct fixed *f = mem_array(1, sizeof *f);
+    *f = *with;
+    f->arena = (struct arena){NULL, 0};
+    f->dur_ns = f->gap_ns = NULL;
+    f->shares = true;
+    make_room(f);
+    return f;
+}
+
 void fixed_destroy(struct fixed *f)
 {
-    array_fini(&f->code);
+    if (!f->shares)
+        array_fini(&f->code);
     arena_fini(&f->arena);
     mem_free(f);
 }
@@ -167,6 +219,8 @@ void fixed_destroy(struct fixed *f)
 void fixed_set(struct fixed *f, const int64_t *dur_ns, const int64_t *gap_ns)
 {
     uint32_t n = f->g->n_ops;
+    if (!f->dur_ns)
+        f->dur_ns = arena_alloc(&f->arena, ((size_t)n + 1) * sizeof *f->dur_ns);
     if (gap_ns && !f->gap_ns)
         f->gap_ns = arena_alloc(&f->arena, ((size_t)n + 1) * sizeof *f->gap_ns);
     for (uint32_t i = 0; i < n; i++)
@@ -210,8 +264,8 @@ static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool
             int64_t pred = get_end(&code, end);
             ready = MAX(ready, pred);
         }
-        if (check && f->g->device[f->order[i]] != DPRO_NO_DEVICE) {
-            int64_t *last = &f->last_ready[f->g->device[f->order[i]]];
+        if (check && serial_device(f, i) != DPRO_NO_DEVICE) {
+            int64_t *last = &f->last_ready[serial_device(f, i)];
             n_violations += ready < *last;
             *last = ready;
         }
@@ -251,12 +305,77 @@ void fixed_get(const struct fixed *f, int64_t *end_ns, uint32_t *device_prev)
         end_ns[f->order[i]] = f->cells[f->n_lead + i];
     find_last(f);
     for (uint32_t i = 0; device_prev && i < g->n_ops; i++) {
-        uint32_t op = f->order[i], device = g->device[op];
+        uint32_t op = f->order[i], device = serial_device(f, i);
         uint32_t *last = device == DPRO_NO_DEVICE ? NULL : &f->last_op[device];
         device_prev[op] = last && *last != UINT32_MAX ? f->order[*last] : DPRO_NO_OP;
         if (last)
             *last = i;
     }
+}
+
+/* ---- passes as the event-driven engine would replay ----
+ *
+ * It runs the op of a device next that was ready first. So its order is this one where on each
+ * device every op gets ready later than the op before it, or waits for that op anyway. (Proof: were
+ * x to run in place of y, which is next in this order, then y would still wait for something that
+ * ends, as y gets ready, before x runs. In this order what it waits for last would run by then.)
+ * Ops that get ready at the same moment count as out of order, though they need not be. */
+
+void fixed_release(struct fixed *f, const int64_t *release_ns)
+{
+    memset(f->last_ready, 0xff, f->g->n_devices * sizeof *f->last_ready); /* -1: none yet */
+    memset(f->cells, 0, f->n_lead * sizeof *f->cells);
+    if (release_ns && !f->cyclic)
+        memcpy(f->cells, release_ns, f->n_lead * sizeof *f->cells);
+}
+
+void fixed_follow(struct fixed *f, const struct fixed *before)
+{
+    size_t n = f->g->n_ops;
+    memcpy(f->cells + f->n_lead, before->cells + before->n_lead, n * sizeof *f->cells);
+    memcpy(f->last_ready, before->last_ready, f->g->n_devices * sizeof *f->last_ready);
+}
+
+static inline __attribute__((always_inline)) bool pass_exact(struct fixed *f, const int64_t *dur_ns,
+                                                             const int64_t *gap_ns)
+{
+    const uint16_t *code = f->code.at;
+    int64_t *end = f->cells + f->n_lead;
+    for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end++) {
+        uint32_t head = *code++, count = head & COUNT, op = f->order[i];
+        int64_t ready = 0, start = 0;
+        if (__builtin_expect(count == COUNT_LONG, 0))
+            count = get_long(&code);
+        if (head & FIRST_IS_DEVICE) {
+            start = get_end(&code, end);
+            ready = head & ALSO_EDGE ? start : 0;
+            count--;
+        }
+        for (; count; count--) {
+            int64_t pred = get_end(&code, end);
+            ready = MAX(ready, pred);
+        }
+        if (head & CHECKED) {
+            int64_t *last = &f->last_ready[f->g->device[op]];
+            if (!(head & ALSO_EDGE) && ready <= *last)
+                return false;
+            *last = ready;
+        }
+        start = MAX(start, ready);
+        *end = time_add(gap_ns ? time_add(start, gap_ns[op]) : start, dur_ns[op]);
+    }
+    return true;
+}
+
+bool fixed_pass_exact(struct fixed *f, const int64_t *dur_ns, const int64_t *gap_ns)
+{
+    shift(f);
+    return gap_ns ? pass_exact(f, dur_ns, gap_ns) : pass_exact(f, dur_ns, NULL);
+}
+
+int64_t fixed_op_end_ns(const struct fixed *f, uint32_t op)
+{
+    return f->cells[f->n_lead + f->position[op]];
 }
 
 /* ---- a chain of copies ---- */
@@ -278,27 +397,41 @@ static void replay_one(struct fixed *f, uint32_t number, const struct event_opti
     mem_free(copy.device_prev);
 }
 
-bool fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
-                  const struct replay_hooks *hooks, uint64_t *n_violations)
+/* One copy's order; of several, the third of four: past the start, and not without a follower. */
+static bool find_order(const struct dpro_graph *graph, const struct event_options *options,
+                       uint32_t *order)
 {
-    /* the third of four copies: past the start, and not without a follower */
     enum { ORDER_COPIES = 4, ORDER_COPY = 2 };
     bool cyclic = options->n_copies > 1;
-    uint32_t *order = mem_alloc(((size_t)graph->n_ops + 1) * sizeof *order);
     struct event_options find = {.n_copies = cyclic ? ORDER_COPIES : 1,
                                  .dur_ns = options->dur_ns,
                                  .gap_ns = options->gap_ns,
                                  .release_ns = options->release_ns,
                                  .order = order,
                                  .order_copy = cyclic ? ORDER_COPY : 0};
+    return !event_replay(graph, &find, NULL);
+}
+
+bool fixed_find_order(const struct dpro_graph *graph, const int64_t *dur_ns, const int64_t *gap_ns,
+                      uint32_t *order)
+{
+    struct event_options options = {.n_copies = 2, .dur_ns = dur_ns, .gap_ns = gap_ns};
+    return find_order(graph, &options, order);
+}
+
+bool fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
+                  const struct replay_hooks *hooks, uint64_t *n_violations)
+{
+    uint32_t *order = mem_alloc(((size_t)graph->n_ops + 1) * sizeof *order);
     *n_violations = 0;
-    bool interleaved = event_replay(graph, &find, NULL);
-    if (!interleaved && graph->n_ops > 0) {
+    bool ordered = find_order(graph, options, order);
+    if (ordered && graph->n_ops > 0) {
+        bool cyclic = options->n_copies > 1;
         struct fixed *f = fixed_create(graph, order, cyclic, options->release_ns);
         for (uint32_t copy = 0; copy < options->n_copies; copy++)
             replay_one(f, copy, options, hooks, n_violations);
         fixed_destroy(f);
     }
     mem_free(order);
-    return interleaved;
+    return !ordered;
 }

@@ -25,17 +25,6 @@ struct dpro_replay {
     struct replayed_memory *memory; /* [n_ranks]; NULL: nothing tells */
 };
 
-/* The mean over ranks of the time since the boundary in the copy before. */
-static int64_t period(const struct chain *c, uint32_t copy)
-{
-    uint32_t n = c->g->n_ranks;
-    const int64_t *now = c->boundary_ns + (size_t)copy * n;
-    __int128 sum = 0;
-    for (uint32_t r = 0; r < n; r++)
-        sum += (__int128)now[r] - now[(ptrdiff_t)r - n];
-    return n ? (int64_t)(sum / n) : 0;
-}
-
 static int64_t latest_boundary(const struct chain *c, uint32_t copy, uint32_t *rank)
 {
     const int64_t *ends = c->boundary_ns + (size_t)copy * c->g->n_ranks;
@@ -68,19 +57,6 @@ static uint32_t last_op(const struct chain *c, uint32_t copy)
                                      : last_of(&c->copies[copy], r->first_op, r->n_ops);
 }
 
-static void fill_periods(const struct chain *c, int64_t *iterations_ns)
-{
-    for (uint32_t i = 0; i < c->n_main; i++)
-        iterations_ns[i] =
-            c->g->single_iteration ? c->last_ns - c->first_ns : period(c, c->n_warm_up + i);
-}
-
-static int64_t predicted_ns(const struct chain *c, const int64_t *iterations_ns)
-{
-    return c->options->skip_sample ? iterations_ns[c->n_main - 1]
-                                   : stats_mean_i64(iterations_ns, c->n_main);
-}
-
 static void fill_iterations(const struct chain *c, struct dpro_replay *r)
 {
     uint32_t n_drawn = c->n_copies - c->n_kept;
@@ -88,11 +64,11 @@ static void fill_iterations(const struct chain *c, struct dpro_replay *r)
     r->n_sorted = n_drawn ? n_drawn : c->n_main;
     r->iterations_ns = arena_array(&r->arena, r->n_iterations, sizeof *r->iterations_ns);
     r->sorted_ns = arena_array(&r->arena, r->n_sorted, sizeof *r->sorted_ns);
-    fill_periods(c, r->iterations_ns);
+    chain_periods(c, r->iterations_ns);
     for (uint32_t i = 0; i < r->n_sorted; i++)
-        r->sorted_ns[i] = n_drawn ? period(c, c->n_kept + i) : r->iterations_ns[i];
+        r->sorted_ns[i] = n_drawn ? chain_period(c, c->n_kept + i) : r->iterations_ns[i];
     sort_i64(r->sorted_ns, r->n_sorted);
-    r->iteration_ns = predicted_ns(c, r->iterations_ns);
+    r->iteration_ns = chain_predicted_ns(c, r->iterations_ns);
 }
 
 static void fill_ranks(struct chain *c, struct dpro_replay *r)
@@ -135,44 +111,12 @@ static void fill_shown(const struct chain *c, struct dpro_replay *r)
     r->critical = critical_find(c->g, &span, &r->arena, &r->n_critical);
 }
 
-/* Whether each of the others in turn stands in for a left-out iteration, not their mean: unless
- * they are many, or the graph is large. */
-static bool others_stand_in(const struct chain *c)
-{
-    enum { MOST_SAMPLES = 16, MOST_OPS = 8000000 };
-    return c->options->skip_sample && c->n_samples <= MOST_SAMPLES &&
-           (uint64_t)c->n_copies * c->n_samples * c->g->n_ops <= MOST_OPS;
-}
-
-int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                   int64_t *iteration_ns, struct dpro_error *err)
-{
-    struct chain chain;
-    __int128 sum = 0;
-    int rc = chain_init(&chain, graph, options, err);
-    if (rc < 0)
-        return rc;
-    int64_t *iterations_ns = arena_array(&chain.arena, chain.n_main, sizeof *iterations_ns);
-    chain.only_time = true;
-    uint32_t n = others_stand_in(&chain) ? chain.n_samples : 1;
-    for (uint32_t i = 0; i < n; i++) {
-        if (others_stand_in(&chain))
-            chain.stand_in = chain.samples[i];
-        chain_run(&chain);
-        fill_periods(&chain, iterations_ns);
-        sum += predicted_ns(&chain, iterations_ns);
-    }
-    *iteration_ns = (int64_t)(sum / n);
-    chain_fini(&chain);
-    return 0;
-}
-
 static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                       struct dpro_replay **replay, struct dpro_error *err)
 {
     static const struct dpro_replay_options defaults;
     struct chain chain;
-    int rc = chain_init(&chain, graph, options ? options : &defaults, err);
+    int rc = chain_init(&chain, graph, options ? options : &defaults, NULL, err);
     if (rc < 0)
         return rc;
     chain_run(&chain);

@@ -16,6 +16,7 @@
 struct replay_copy {
     uint32_t number;
     int64_t *end_ns;
+    const struct fixed *fixed;      /* has the ends, if end_ns is NULL */
     uint32_t *device_prev;          /* the op its device ran before; NULL unless asked for */
     const int64_t *dur_ns, *gap_ns; /* as given when it was opened; gap_ns may be NULL */
     int64_t *shared_dur_ns; /* with shared links: the durations that sharing gave; dur_ns points to
@@ -47,11 +48,20 @@ struct event_options {
 bool event_replay(const struct dpro_graph *graph, const struct event_options *options,
                   const struct replay_hooks *hooks);
 
-/* ---- replay.c ---- */
+/* ---- predict.c ---- */
 
 /* Only the predicted iteration time, in less time and memory than dpro_replay_run. */
 int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                    int64_t *iteration_ns, struct dpro_error *err);
+
+/* The same without each measured iteration in turn, with what these predictions share. */
+struct predictor;
+int predictor_create(const struct dpro_graph *graph, enum dpro_engine engine,
+                     struct predictor **predictor, struct dpro_error *err);
+void predictor_destroy(struct predictor *predictor);
+/* May be called from several threads. */
+int predictor_without(const struct predictor *predictor, uint32_t sample, int64_t *iteration_ns,
+                      struct dpro_error *err);
 
 /* ---- fixed.c ---- */
 
@@ -61,6 +71,8 @@ struct fixed; /* a schedule: the ops of an iteration in the order they run */
  * each pass continues the one before. release_ns (not for cyclic ones; NULL: 0) is copied. */
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
                            const int64_t *release_ns);
+/* Another of the same order, with ends of its own; it must go before the other does. */
+struct fixed *fixed_share(const struct fixed *with);
 void fixed_destroy(struct fixed *fixed);
 /* Durations and gaps (NULL: 0) for the passes to come. */
 void fixed_set(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns);
@@ -70,6 +82,21 @@ void fixed_pass(struct fixed *fixed);
 uint64_t fixed_pass_checked(struct fixed *fixed);
 /* Ends by op; device_prev (may be NULL) as in struct replay_copy. */
 void fixed_get(const struct fixed *fixed, int64_t *end_ns, uint32_t *device_prev);
+
+/* For exact passes, begins anew: ranks and servers at release_ns (not for cyclic ones; NULL: 0). */
+void fixed_release(struct fixed *fixed, const int64_t *release_ns);
+/* The next exact pass of `fixed`, a cyclic one, follows the last one of `before`. */
+void fixed_follow(struct fixed *fixed, const struct fixed *before);
+/* A pass with these durations and gaps (NULL: 0), by op. False: the event-driven engine may run
+ * them in another order, and the ends are of no use. */
+bool fixed_pass_exact(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns);
+int64_t fixed_op_end_ns(const struct fixed *fixed, uint32_t op);
+
+/* Of an iteration that follows others and is followed; by an event-driven replay with these
+ * durations and gaps. Room for n_ops ids. False: a device runs ops of different iterations in
+ * turns, so there is none. */
+bool fixed_find_order(const struct dpro_graph *graph, const int64_t *dur_ns, const int64_t *gap_ns,
+                      uint32_t *order);
 
 /* As event_replay, but the order comes from an event-driven replay of four copies with the
  * durations of the options; then each copy is one pass. *n_violations as above. If a device runs

@@ -2,7 +2,9 @@
  * predicted from all the others, so no prediction has seen what it is compared with. Predictions
  * run in threads; the result does not depend on which thread made which. */
 #include <math.h>
+#include <stdatomic.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/stats.h"
@@ -28,19 +30,21 @@ struct prediction {
 };
 
 struct work {
-    const struct dpro_graph *g;
-    enum dpro_engine engine;
+    const struct predictor *predictor;
+    const struct dpro_sink *sink;
+    uint32_t n_samples, n_predictions;
+    atomic_uint n_done;
     struct prediction *predictions; /* by sample */
 };
 
 static void predict(void *arg, size_t s)
 {
-    const struct work *work = arg;
-    /* the job as it was: no delays; quietly, as a sink takes one call at a time */
-    struct dpro_replay_options leave_out = {.engine = work->engine, .skip_sample = (uint32_t)s + 1};
+    struct work *work = arg;
     struct prediction *p = &work->predictions[s];
-    if (is_predicted((uint32_t)s, work->g->n_samples))
-        p->rc = replay_predict(work->g, &leave_out, &p->ns, &p->err);
+    if (!is_predicted((uint32_t)s, work->n_samples))
+        return;
+    p->rc = predictor_without(work->predictor, (uint32_t)s, &p->ns, &p->err);
+    log_progress(work->sink, "validate", "iterations", ++work->n_done, work->n_predictions);
 }
 
 static void compare(const struct dpro_graph *g, const struct prediction *predictions,
@@ -75,9 +79,20 @@ static int validate(const struct dpro_graph *graph, const struct dpro_replay_opt
         return 0;
     }
     v.method = "leave-one-out";
+    struct predictor *predictor;
+    int rc = predictor_create(graph, options->engine, &predictor, err);
+    if (rc < 0)
+        return rc;
     struct prediction *predictions = mem_array(graph->n_samples, sizeof *predictions);
-    struct work work = {graph, options ? options->engine : DPRO_ENGINE_EVENT, predictions};
-    parallel_for(graph->n_samples, parallel_cores(MOST_THREADS), predict, &work);
+    struct work work = {.predictor = predictor,
+                        .sink = &options->sink,
+                        .n_samples = graph->n_samples,
+                        .predictions = predictions};
+    for (uint32_t s = 0; s < graph->n_samples; s++)
+        work.n_predictions += is_predicted(s, graph->n_samples);
+    parallel_for(graph->n_samples,
+                 options->threads > 0 ? options->threads : parallel_cores(MOST_THREADS), predict,
+                 &work);
     for (uint32_t s = 0; s < graph->n_samples; s++)
         if (predictions[s].rc < 0) {
             if (err)
@@ -87,6 +102,7 @@ static int validate(const struct dpro_graph *graph, const struct dpro_replay_opt
         }
     compare(graph, predictions, &v);
     mem_free(predictions);
+    predictor_destroy(predictor);
     *validation = v;
     return 0;
 }
@@ -94,5 +110,7 @@ static int validate(const struct dpro_graph *graph, const struct dpro_replay_opt
 int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                          struct dpro_validation *validation, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), validate(graph, options, validation, err));
+    static const struct dpro_replay_options defaults;
+    return WITHIN_SCOPE(dpro_error_nomem(err),
+                        validate(graph, options ? options : &defaults, validation, err));
 }

@@ -1,0 +1,134 @@
+/* replay/predict.c: iteration times only. Predictions that each leave out one measured iteration
+ * share the sums of its ops' durations and the order in which the ops run. Where the order does not
+ * hold, the event-driven engine makes the prediction. */
+#include "base/memory.h"
+#include "replay/chain.h"
+
+struct predictor {
+    struct arena arena;
+    const struct dpro_graph *g;
+    enum dpro_engine engine;
+    struct chain_sums sums;
+    struct fixed *first, *next; /* the order, of the first copy and of the others; NULL: there is
+                                   none */
+};
+
+/* Whether each of the others in turn stands in for a left-out iteration, not their mean: unless
+ * they are many, or the graph is large. */
+static bool others_stand_in(const struct chain *c)
+{
+    enum { MOST_SAMPLES = 16, MOST_OPS = 8000000 };
+    return c->options->skip_sample && c->n_samples <= MOST_SAMPLES &&
+           (uint64_t)c->n_copies * c->n_samples * c->g->n_ops <= MOST_OPS;
+}
+
+/* States of a replay in the known order: before the left-out iteration, and after it. */
+struct ordered {
+    struct fixed *first, *before, *after;
+};
+
+static bool begin_ordered(struct chain *c, const struct predictor *p, struct ordered *o)
+{
+    uint32_t last = c->n_warm_up + c->n_main - 1;
+    if (!p || !p->next)
+        return false;
+    *o = (struct ordered){fixed_share(p->first), fixed_share(p->next), fixed_share(p->next)};
+    fixed_release(o->first, c->release_ns);
+    if (!chain_run_exact(c, o->first, 0, 1))
+        return false;
+    fixed_follow(o->before, o->first);
+    return chain_run_exact(c, o->before, 1, last);
+}
+
+static void end_ordered(struct ordered *o)
+{
+    struct fixed *all[] = {o->first, o->before, o->after};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i])
+            fixed_destroy(all[i]);
+}
+
+static bool run_ordered(struct chain *c, struct ordered *o)
+{
+    fixed_follow(o->after, o->before);
+    return chain_run_exact(c, o->after, c->n_warm_up + c->n_main - 1, c->n_copies);
+}
+
+static int predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                   const struct predictor *p, int64_t *iteration_ns, struct dpro_error *err)
+{
+    struct chain chain;
+    struct ordered ordered = {NULL, NULL, NULL};
+    __int128 sum = 0;
+    int rc = chain_init(&chain, graph, options, p ? &p->sums : NULL, err);
+    if (rc < 0)
+        return rc;
+    int64_t *iterations_ns = arena_array(&chain.arena, chain.n_main, sizeof *iterations_ns);
+    chain.only_time = true;
+    bool by_order = begin_ordered(&chain, p, &ordered);
+    uint32_t n = others_stand_in(&chain) ? chain.n_samples : 1;
+    for (uint32_t i = 0; i < n; i++) {
+        if (others_stand_in(&chain))
+            chain.stand_in = chain.samples[i];
+        if (!by_order || !run_ordered(&chain, &ordered))
+            chain_run(&chain);
+        chain_periods(&chain, iterations_ns);
+        sum += chain_predicted_ns(&chain, iterations_ns);
+    }
+    *iteration_ns = (int64_t)(sum / n);
+    end_ordered(&ordered);
+    chain_fini(&chain);
+    return 0;
+}
+
+int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                   int64_t *iteration_ns, struct dpro_error *err)
+{
+    return predict(graph, options, NULL, iteration_ns, err);
+}
+
+/* The order that the event-driven engine gives to the mean iteration. */
+static void find_order(struct predictor *p)
+{
+    const struct dpro_graph *g = p->g;
+    if (p->engine != DPRO_ENGINE_EVENT || g->n_ops == 0 || chain_why_no_order(g))
+        return;
+    uint32_t *order = arena_alloc(&p->arena, ((size_t)g->n_ops + 1) * sizeof *order);
+    if (!fixed_find_order(g, g->dur_ns, g->gap_ns, order))
+        return;
+    p->first = fixed_create(g, order, false, NULL);
+    p->next = fixed_create(g, order, true, NULL);
+}
+
+int predictor_create(const struct dpro_graph *graph, enum dpro_engine engine,
+                     struct predictor **predictor, struct dpro_error *err)
+{
+    int rc = chain_check_times(graph, err);
+    if (rc < 0)
+        return rc;
+    struct predictor *p = mem_array(1, sizeof *p);
+    p->g = graph;
+    p->engine = engine;
+    chain_sums_make(&p->sums, graph, &p->arena);
+    find_order(p);
+    *predictor = p;
+    return 0;
+}
+
+void predictor_destroy(struct predictor *p)
+{
+    if (p->next) {
+        fixed_destroy(p->first);
+        fixed_destroy(p->next);
+    }
+    arena_fini(&p->arena);
+    mem_free(p);
+}
+
+int predictor_without(const struct predictor *p, uint32_t sample, int64_t *iteration_ns,
+                      struct dpro_error *err)
+{
+    /* the job as it was: no delays; quietly, as there are many */
+    struct dpro_replay_options leave_out = {.engine = p->engine, .skip_sample = sample + 1};
+    return predict(p->g, &leave_out, p, iteration_ns, err);
+}

@@ -1,50 +1,67 @@
 """torch.compile of a function, with what came of it: which graphs were made of it, which of them ran, why others were not.
 
 The backend is inductor, with the backward pass compiled at once. A graph that inductor fails at runs as it is. Graphs are not
-cut at DDP's buckets."""
+cut at DDP's buckets. The second shape that a size of an input takes is compiled for any: no further one is compiled anew."""
 import contextlib
 import sys
 import types
 
 import torch
 
+from . import report
+
 
 class Compiled:
-    """own(module, ...) compiled: modules of one class share what is made of it, where it fits them."""
+    """own(module, ...) compiled: modules of one class share what is made of it, where it fits them.
 
-    def __init__(self, own):
+    around(n): a context in which a graph of n nodes is compiled. `strict`: what torch's compiler can't trace is raised, rather
+    than run as it is."""
+
+    def __init__(self, own, around=lambda n_nodes: contextlib.nullcontext(), strict=False):
         def run(module, *args, **kwargs):
             return own(module, *args, **kwargs)
 
-        # Torch keeps what it made by code object, and makes only a few variants of one.
+        # Torch keeps what it made by code object, and makes only a few variants of one. It leaves methods of its own classes
+        # alone, nn.Sequential's for one, unless something else calls them.
         code = run.__code__.replace(co_name="dpro_" + own.__name__)
         run = types.FunctionType(code, run.__globals__, own.__name__, None, run.__closure__)
-        self._function = torch.compile(run, backend=self._backend, dynamic=False)
-        self._options = None
-        self.n_made = self.n_ran = 0
+        self._function = torch.compile(run, backend=self._backend)
+        self._around, self._strict, self._options = around, strict, None
+        self.n_made = self.n_ran = self.n_breaks = 0
         self.problem = None  # why the last graph could not be compiled
 
     def __call__(self, module, *args, **kwargs):
         if self._options is None:
             import torch._dynamo
-            self._options = torch._dynamo.config.patch(optimize_ddp=False, suppress_errors=True)
+            self._options = torch._dynamo.config.patch(optimize_ddp=False, suppress_errors=not self._strict)
         with self._options:
             return self._function(module, *args, **kwargs)
 
     def _backend(self, graph, inputs):
-        from torch._dynamo.backends.registry import lookup_backend
+        from torch._inductor.compile_fx import compile_fx
         self.n_made += 1
         try:
-            with _backward_too():
-                inner = lookup_backend("inductor")(graph, inputs)
+            with self._around(len(graph.graph.nodes)), _backward_too():
+                inner = compile_fx(graph, inputs)
         except Exception as problem:
-            self.problem = _first_line(problem)
+            self.problem = report.first_line(problem)
             return graph.forward
 
         def ran(*args):
             self.n_ran += 1
             return inner(*args)
         return ran
+
+    def tried(self, run):
+        """Calls run(), which calls it; why nothing of it is compiled, None where something is."""
+        n_ran, before, self.problem = self.n_ran, breaks(), None
+        run()
+        now = breaks()
+        self.n_breaks = sum(now.values()) - sum(before.values())
+        if self.problem is None and self.n_ran == n_ran:
+            new = next((reason for reason, n in now.items() if n > before.get(reason, 0)), "torch's compiler finds no graph in it")
+            return "nothing of it is compiled: " + new.splitlines()[0]
+        return self.problem
 
 
 def _backward_too():
@@ -53,17 +70,7 @@ def _backward_too():
     return config.patch({name: True}) if hasattr(config, name) else contextlib.nullcontext()  # older: in the first backward pass
 
 
-def _first_line(problem):
-    lines = str(problem).strip().splitlines() or [""]
-    return "%s: %s" % (type(problem).__name__, lines[0][:200])
-
-
 def breaks():
     """What torch's compiler could not go on at so far, by reason."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return dict(counters.get("graph_break", {}))
-
-
-def new_break(before):
-    """The first line of one that was not in breaks() `before`; None where there is none."""
-    return next((reason.splitlines()[0] for reason, n in breaks().items() if n > before.get(reason, 0)), None)

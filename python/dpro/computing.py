@@ -7,10 +7,10 @@ import time
 import torch
 from torch.utils import _pytree
 
-from . import agreement, applied, compiling, computing_trial, module_ways, report
+from . import agreement, applied, compiling, computing_trial, module_state, module_ways, report
 from .ddp_parameters import type_is
 
-_compiled = {}  # (forward, what its parameters are) -> Compiled
+_compiled = {}  # (forward, what its parameters are, shapes of the inputs) -> Compiled
 _compiled_around = threading.local()  # modules in which the one that is called lies
 _trials = None  # those of the modules that are on
 
@@ -49,11 +49,7 @@ class Computed(module_ways.Way):
     def _run(self, function, module, args, kwargs):
         _compiled_around.n = getattr(_compiled_around, "n", 0) + self.compiles
         try:
-            if not self.bf16:
-                return function(module, *args, **kwargs)
-            with torch.autocast(self._device, dtype=torch.bfloat16):
-                result = function(module, *args, **kwargs)
-            return _pytree.tree_map_only(torch.Tensor, _widened, result)
+            return (in_bf16(function, self._device) if self.bf16 else function)(module, *args, **kwargs)
         finally:
             _compiled_around.n -= self.compiles
 
@@ -79,7 +75,8 @@ class Computed(module_ways.Way):
         if not self.compiles:
             return computing_trial.look(below, lambda *a, **k: self._run(below, a[0], a[1:], k), module, args, kwargs, None, True)
         module_ways.compiled = True
-        key = below, tuple((name, p.shape, p.dtype, p.requires_grad) for name, p in module.named_parameters())
+        key = (below, tuple((name, p.shape, p.dtype, p.requires_grad) for name, p in module.named_parameters()),
+               tuple(t.shape for t in module_state.tensors_in((args, kwargs))))
         problem = None
         for attempt in range(2):  # modules that differ in more than that are too many variants of one
             self._compiled = compiled = _compiled.get(key) if attempt == 0 else None
@@ -87,12 +84,11 @@ class Computed(module_ways.Way):
                 self._compiled = compiled = compiling.Compiled(below)
                 _compiled.setdefault(key, compiled)
                 attempt = 1
-            n_ran, breaks, compiled.problem = compiled.n_ran, compiling.breaks(), None
-            problem = computing_trial.look(below, lambda *a, **k: self._run(compiled, a[0], a[1:], k), module, args, kwargs,
-                                           compiled, self.bf16 or _autocasts(self._device))
-            problem = compiled.problem or problem
-            if problem is None and compiled.n_ran == n_ran:
-                problem = "nothing of it is compiled: %s" % (compiling.new_break(breaks) or "torch's compiler finds no graph in it")
+            found = []
+            problem = compiled.tried(lambda: found.append(computing_trial.look(
+                below, lambda *a, **k: self._run(compiled, a[0], a[1:], k), module, args, kwargs, compiled,
+                self.bf16 or _autocasts(self._device))))
+            problem = compiled.problem or found[0] or problem
             if problem is None or attempt:
                 break
         return problem
@@ -105,8 +101,12 @@ def _autocasts(device):
         return torch.is_autocast_enabled() if device == "cuda" else torch.is_autocast_cpu_enabled()
 
 
-def _widened(tensor):
-    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+def in_bf16(function, device_type):
+    def lower(*args, **kwargs):
+        with torch.autocast(device_type, dtype=torch.bfloat16):
+            result = function(*args, **kwargs)
+        return _pytree.tree_map_only(torch.Tensor, lambda t: t.float() if t.dtype == torch.bfloat16 else t, result)
+    return lower
 
 
 class Trials:

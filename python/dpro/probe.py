@@ -5,19 +5,22 @@ nothing of it; all others wait in the next step.
 Nothing of it stays: the job's parameters, gradients, buffers, random numbers and attributes are as before. Whatever fails is
 told in the file, as the problem of a module."""
 import contextlib
+import functools
 import gc
 import time
 
 import torch
 
-from . import held_memory, memory, model, module_marks, module_state, module_ways, modules, recompute_trial, report
-from .probe_result import LEAST_TURNS, MOST_TURNS, TURNS_SECONDS, Prober
-from .probe_survey import Survey, choose
+from . import held_memory, memory, model, module_marks, module_state, module_ways, modules, probe_trial, report
+from .computing import in_bf16
+from .probe_result import LEAST_TURNS, MOST_TURNS, TURNS_SECONDS, Prober, are_settled
+from .probe_survey import Survey, choose, outermost_of_batch
 from .probe_time import Call, Stopwatch, given_again, tensors_in
-from .probe_ways import BF16, COMPILE, Compiled, Compiler, forward_of, in_bf16, is_late, short
+from .probe_ways import BF16, COMPILE, Compiler
 
 PASSES = "forward_ns", "backward_ns"
 BATCHES = ("0.5", "0.25", "2")
+COMPILED = COMPILE, "compile+bf16"
 HELD = 4  # times what innermost modules return: what a module holds between its passes, about
 
 
@@ -41,7 +44,7 @@ class Probe(Prober):
     def __init__(self, models, settings, batch_size, n_local, folder, info):
         self._models, self._n_local, self._batch_size = models, n_local, batch_size
         self._device = held_memory.device_of(models)
-        self._seen, self._groups = None, []
+        self._seen, self._groups, self._left_out = None, [], []
         super().__init__(settings, folder, info, str(self._device), torch.get_num_threads())
         self._limit_s = min(self._limit_s, model.patience_s() / 2)  # the others wait in a collective meanwhile
 
@@ -70,7 +73,7 @@ class Probe(Prober):
         if self._seen and not self.problem:
             self._seen.unwatch()
             self._groups = choose(self._seen, self._models)
-            self._seen.watch([run[0] for group in self._groups for run in group.members[:1]])
+            self._seen.watch([group.first for group in self._groups])
 
     # Measuring
 
@@ -102,61 +105,78 @@ class Probe(Prober):
         self._write()
 
     def _measure(self):
-        """All ways that need no compiler first, which takes longer than all the rest."""
+        """All ways that need no compiler first, which takes longer than all the rest. Each pass ends in its share of the time."""
         around = modules.Around(self._models)
         for group in self._groups:
-            self._entries.append({"class": type(group.first[0].module).__name__,
-                                  "modules": [[seen.name for seen in run] for run in group.members],
-                                  "inputs": group.first[0].inputs, "ways": {}})
-        passes = [(False, self._plain)] + [(True, self._with_compiler)] * (COMPILE in self._asked and self.measures)
-        self._left_out = []
-        for compiles, measure in passes:
-            with self._compiler.ready() if compiles else contextlib.nullcontext():
-                for n, (group, entry) in enumerate(zip(self._groups, self._entries)):
-                    self._progress("probing %d of %d modules%s..." % (n + 1, len(self._groups), ", compiled" if compiles else ""))
-                    if self._seconds_left() <= 0:
-                        self._left_out.append(entry["modules"][0][0])
-                        continue
-                    if not entry.get("problem") and (compiles or len(group.first) == 1):
-                        self._group(group, entry, around, measure)
-                    self._write()
+            self._entries.append({"class": type(group.first.module).__name__, "modules": [[seen.name] for seen in group.members],
+                                  "inputs": group.first.inputs, "ways": {}})
+        everything = list(zip(self._groups, self._entries))
+        of_batch = outermost_of_batch(self._groups, self._batch_size) if "batch" in self._asked else ()
+        passes = [("", everything, self._plain, ("eager", BF16))]
+        passes += [(", with other batches", [(group, entry) for group, entry in everything if group in of_batch],
+                    self._batches, ())] * bool(of_batch)
+        passes += [(", compiled", everything, self._with_compiler, COMPILED)] * (COMPILE in self._asked)
+        n_passes = len(passes)
+        if not self.measures and COMPILE in self._asked:
+            passes.pop()
+        for n, (text, found, measure, ways) in enumerate(passes):
+            self._until = self._begin + self._limit_s * (n + 1) / n_passes
+            with self._compiler.ready() if ways == COMPILED else contextlib.nullcontext():
+                self._pass(text, found, around, measure, ways)
         self._progress("")
         if self._left_out:
             self._ended_early = "the time limit; not measured%s: %s" % (
                 " in all ways" if COMPILE in self._asked else "", ", ".join(name or "the model" for name in dict.fromkeys(self._left_out)))
 
+    def _pass(self, text, found, around, measure, ways):
+        for n, (group, entry) in enumerate(found):
+            self._progress("probing %d of %d modules%s..." % (n + 1, len(found), text))
+            if time.perf_counter() >= self._until:
+                self._leave_out(entry, ways, "the time was over")
+            elif not entry.get("problem"):
+                self._group(group, entry, around, measure)
+            self._write()
+
+    def _leave_out(self, entry, ways, why, late=True):
+        """What these take is composed of what was measured."""
+        for way in ways:
+            if way in ("eager", COMPILE) or BF16 in self._asked:
+                entry["ways"].setdefault(way, {"left_out": why})
+        if late:
+            self._left_out.append(entry["modules"][0][0])
+
     def _group(self, group, entry, around, measure):
-        parts = [seen.module for seen in group.first]
-        problem = group.first[0].problem or (None if group.first[0].copies else "it was not called again")
-        for part in parts:
-            problem = problem or unfit(part, around.of(part))
+        seen = group.first
+        problem = seen.problem or (None if seen.copies else "it was not called again")
+        problem = problem or unfit(seen.module, around.of(seen.module))
         if problem is None and self._device.type == "cpu":  # elsewhere it fails by an exception
-            need = HELD * group.made_bytes + 2 * sum(p.numel() * p.element_size() for part in parts for p in part.parameters())
+            need = HELD * seen.made_bytes + 2 * sum(p.numel() * p.element_size() for p in seen.module.parameters())
             if need > memory.available() // self._n_local:
                 problem = "there is too little memory: about %d MB are needed" % (need >> 20)
         try:
-            problem = problem or self._within(group, entry, parts, measure)
+            problem = problem or self._within(seen, entry, measure)
         except Exception as failure:
             if report.is_the_jobs(failure):
                 raise
-            problem = short(failure)
+            problem = report.first_line(failure)
         if problem:
             entry["problem"] = problem
         if self._device.type == "cuda":  # what is left of it would be short for the next one
             gc.collect()
             torch.cuda.empty_cache()
 
-    def _within(self, group, entry, parts, measure):
+    def _within(self, seen, entry, measure):
         """Measures what nothing speaks against so far; returns why it couldn't."""
-        given = given_again(group.first[0].copies)
-        state = _State(parts, given)
+        given, module = given_again(seen.copies), seen.module
+        own = _forward if "forward" in module.__dict__ else type(module).forward
+        call, state = Call(*given, module, self._watch), _State(module, given)
         try:
-            with state.buffers(), self._autocast(group.first[0].autocast):
-                if not entry["ways"] and len(parts) == 1:
-                    problem, _ = recompute_trial.look(_forward, parts[0], *given)
+            with state.buffers(), self._autocast(seen.autocast):
+                if seen.n_ops is None:
+                    problem, seen.n_ops = probe_trial.look(own, module, call)
                     if problem:
                         return problem
-                measure(group, entry, Call(*given, parts, self._watch), forward_of(parts))
+                measure(seen, entry, call, own)
         finally:
             state.restore()
         return None
@@ -167,96 +187,94 @@ class Probe(Prober):
     def _autocast(self, own):
         return torch.autocast(self._device.type, own[1], enabled=own[0]) if own[0] else contextlib.nullcontext()
 
-    def _plain(self, group, entry, call, compute):
-        """As it is, in 16 bits and in other batches, by turns."""
-        self._turns(group, entry, call, {"eager": compute, **self._lower(group, entry, compute)}, LEAST_TURNS)
-
-    def _lower(self, group, entry, compute):
-        if BF16 not in self._asked:
-            return {}
-        if group.first[0].autocast == (True, torch.bfloat16):
+    def _plain(self, seen, entry, call, own):
+        """As it is and in 16 bits."""
+        ways = {"eager": functools.partial(own, seen.module)}
+        if BF16 in self._asked and not self._lower_already(seen):
+            ways[BF16] = in_bf16(ways["eager"], self._device.type)
+        elif BF16 in self._asked:
             entry["ways"][BF16] = {"problem": "the job computes it in 16 bits"}
-            return {}
-        return {BF16: in_bf16(compute, self._device.type)}
+        for name, way in self._turns({name: (call, compute) for name, compute in ways.items()}).items():
+            entry["ways"][name] = self._with_memory(way, call, ways[name])
 
-    def _with_compiler(self, group, entry, call, compute):
-        computes, facts = {"eager": compute}, {}
-        for name in [COMPILE] + ["compile+bf16"] * bool(self._lower(group, entry, compute)):
-            compiled = Compiled(compute, self._compiler)
-            way = compiled if name == COMPILE else in_bf16(compiled, self._device.type)
-            problem = self._compiler.missing
-            try:
-                if problem is None:
-                    took = compiled.run_first(lambda _, way=way: call.both_passes(way))
-                    problem = compiled.problem
-            except Exception as failure:
-                if report.is_the_jobs(failure):
-                    raise
-                if is_late(failure):  # what it takes is composed of what was measured
-                    self._left_out.append(entry["modules"][0][0])
+    @staticmethod
+    def _lower_already(seen):
+        return seen.autocast == (True, torch.bfloat16)
+
+    def _batches(self, seen, entry, call, own):
+        """Beside the module as it is, in the same turns."""
+        compute, sizes = functools.partial(own, seen.module), {factor: float(factor) * self._batch_size for factor in BATCHES}
+        calls = {factor: call.of_batch(int(size)) for factor, size in sizes.items() if size == int(size)}
+        found = self._turns({name: (what, compute) for name, what in {"1": call, **calls}.items()})
+        own = found.pop("1")
+        for way in found.values():
+            self._beside(way, own)
+        entry["batches"] = found
+
+    def _with_compiler(self, seen, entry, call, own):
+        if seen.n_ops <= 1:
+            self._leave_out(entry, COMPILED, "it is one operator, with which nothing can be fused", late=False)
+            return
+        computes, facts = {"eager": functools.partial(own, seen.module)}, {}
+        for name in COMPILED if BF16 in self._asked and not self._lower_already(seen) else COMPILED[:1]:
+            compiled = self._compiler.compiled(own)
+            way = functools.partial(compiled, seen.module)
+            way = way if name == COMPILE else in_bf16(way, self._device.type)
+            problem, took = self._compiler.missing, 0
+            if problem is None:
+                problem, took = self._compiler.first(compiled, lambda way=way: call.both_passes(way))
+                if self._compiler.is_late:
+                    self._leave_out(entry, COMPILED[COMPILED.index(name):], problem or "the time was over before it was compiled")
                     break
-                problem = short(failure)
             if problem:
                 entry["ways"][name] = {"problem": problem}
             else:
                 computes[name] = way
-                facts[name] = {"compile_ms": round(1e-6 * took, 1), "graphs": compiled.n_graphs, "breaks": compiled.n_breaks}
-        if facts:
-            self._turns(group, entry, call, computes, MOST_TURNS, facts)
+                facts[name] = {"compile_ms": round(1e-6 * took, 1), "graphs": compiled.n_made, "breaks": compiled.n_breaks}
+        if facts:  # the neighbours are at rest by now, so that these have times as it is of their own
+            found = self._turns({name: (call, compute) for name, compute in computes.items()})
+            own = found.pop("eager")
+            for name, way in found.items():
+                entry["ways"][name] = self._beside({**way, **facts[name]}, own)
+                self._with_memory(entry["ways"][name], call, computes[name])
         self._compiler.forget()
 
-    def _turns(self, group, entry, call, computes, n_turns, facts=()):
-        """Each way once a turn, the first turn being for nothing."""
-        variants = {(name, "1"): (call, compute) for name, compute in computes.items()}
-        for factor in BATCHES if "batch" in self._asked and not facts else ():
-            other = self._batch(call, factor)
-            if other:
-                variants["eager", factor] = other, computes["eager"]
-        times, ways, problems = {key: ([], []) for key in variants}, {}, {}
+    @staticmethod
+    def _beside(way, own):
+        if "problem" not in way and "problem" not in own:
+            way["eager"] = own
+        return way
+
+    def _with_memory(self, way, call, compute):
+        if "problem" not in way:
+            way["kept_bytes"] = call.kept_bytes(compute)
+        return way
+
+    def _turns(self, variants):
+        """Each of {name: (call, compute)} once a turn, the first turn being for nothing, until more would tell no more."""
+        times, problems = {name: ([], []) for name in variants}, {}
         begin = time.perf_counter()
-        for turn in range(n_turns + 1):
-            if turn > LEAST_TURNS and time.perf_counter() - begin > TURNS_SECONDS:
+        for turn in range(MOST_TURNS + 1):
+            if turn > LEAST_TURNS and (time.perf_counter() - begin > TURNS_SECONDS or
+                                       are_settled(taken for name in variants if name not in problems for taken in times[name])):
                 break
-            if turn > 1 and self._seconds_left() <= 0:
+            if turn > 1 and time.perf_counter() >= self._until:
                 break
-            for key, (what, compute) in variants.items():
-                if key in problems:
+            for name, (call, compute) in variants.items():
+                if name in problems:
                     continue
                 try:
-                    passes = what.both_passes(compute)
+                    passes = call.both_passes(compute)
                 except Exception as failure:
                     if report.is_the_jobs(failure):
                         raise
-                    problems[key] = short(failure)
+                    problems[name] = report.first_line(failure)
                     continue
                 if turn:
-                    for known, ns in zip(times[key], passes):
+                    for known, ns in zip(times[name], passes):
                         known.append(ns)
-        batches = {}
-        for key, (what, compute) in variants.items():
-            way = {"problem": problems[key]} if key in problems else {
-                "forward_ns": times[key][0], "backward_ns": times[key][1], "kept_bytes": what.kept_bytes(compute)}
-            if key[1] != "1":
-                batches[key[1]] = way
-            else:
-                ways[key[0]] = way
-        if facts:  # the neighbours are at rest by now, so that these have times as it is of their own
-            own = ways.pop("eager")
-            for name, way in ways.items():
-                if "problem" not in way:
-                    way.update(facts[name], **({} if "problem" in own else {"eager": {key: own[key] for key in PASSES}}))
-        entry["ways"].update(ways)
-        if batches:
-            entry["batches"] = batches
         torch.clear_autocast_cache()
-
-    def _batch(self, call, factor):
-        """The call with a batch of another size, None where not every input has the batch as its first dimension."""
-        size, ratio = self._batch_size, float(factor)
-        given = call.given()
-        if not size or not given or any(t.dim() == 0 or t.shape[0] != size for t in given) or size * ratio != int(size * ratio):
-            return None
-        return call.of_batch(int(size * ratio))
+        return {name: {"problem": problems[name]} if name in problems else dict(zip(PASSES, times[name])) for name in variants}
 
 
 def _forward(module, *args, **kwargs):
@@ -264,24 +282,20 @@ def _forward(module, *args, **kwargs):
 
 
 class _State:
-    """Of the modules and the process, as it was before."""
+    """Of a module and the process, as it was before."""
 
-    def __init__(self, parts, given):
-        self._places = [(part, name) for outer in parts for part in outer.modules()
-                        for name, buffer in part._buffers.items() if buffer is not None]
-        self._tensors = [t for part in parts for t in (*part.parameters(), *part.buffers())]
-        self._own = [(t, set(t.__dict__)) for t in self._tensors]
-        self._attributes = [module_state.Attributes(part) for part in parts]
-        self._random = [module_state.Random(part, tensors_in(given)) for part in parts]
+    def __init__(self, module, given):
+        self._places = [(part, name) for part in module.modules() for name, buffer in part._buffers.items() if buffer is not None]
+        self._own = [(t, set(t.__dict__)) for t in (*module.parameters(), *module.buffers())]
+        self._attributes = module_state.Attributes(module)
+        self._random = module_state.Random(module, tensors_in(given))
 
     def buffers(self):
         return module_state.swapped([(part, name, part._buffers[name].detach().clone()) for part, name in self._places])
 
     def restore(self):
-        for attributes in self._attributes:
-            attributes.restore()
-        for random in self._random[::-1]:
-            random.restore()
+        self._attributes.restore()
+        self._random.restore()
         for t, own in self._own:  # torch.compile leaves marks there
             for name in set(t.__dict__) - own:
                 del t.__dict__[name]

@@ -3,6 +3,7 @@ of it: probes.json (doc/formats/probes.md)."""
 import glob
 import json
 import os
+import statistics
 import sys
 import time
 
@@ -10,7 +11,7 @@ from . import report
 
 SCHEMA, FILE = "dpro.probes/1", "probes.json"
 LEAST_TURNS, MOST_TURNS, TURNS_SECONDS = 3, 9, 3.0
-MOST_TEXT = 300
+SETTLED = 0.05  # of what repetitions take, their deviation: dpro whatif assumes no less
 
 
 def measured_by(folder, info):
@@ -27,10 +28,13 @@ def measured_by(folder, info):
     return None
 
 
-def short(problem):
-    """An exception in one line."""
-    lines = [line.strip() for line in str(problem).split("\n") if line.strip()]
-    return ("%s: %s" % (type(problem).__name__, lines[0] if lines else ""))[:MOST_TEXT]
+def are_settled(times):
+    """Whether more repetitions would tell nothing more: lists of what each took."""
+    for taken in times:
+        middle = statistics.median(taken)
+        if statistics.median(abs(ns - middle) for ns in taken) > SETTLED * middle:
+            return False
+    return True
 
 
 class Prober:
@@ -64,7 +68,7 @@ class Prober:
         """The recording ends."""
 
     def _failed(self, problem):
-        self.problem = short(problem)
+        self.problem = report.first_line(problem)
 
     def _seconds_left(self):
         return self._limit_s - (time.perf_counter() - self._begin)

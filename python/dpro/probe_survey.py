@@ -2,7 +2,6 @@
 the models' modules have meanwhile. In the first one, shapes and times are noted; of the modules then chosen, the second one
 keeps copies of what a call was given."""
 import threading
-import weakref
 
 import torch
 
@@ -28,8 +27,8 @@ class Seen:
         self.moments = []     # at which its calls began and ended
         self.n_inside = 1     # modules called within, itself among them
         self.made_bytes = 0   # by the innermost modules within
+        self.n_ops = None     # of a forward pass, views apart, once it was tried
         self.inputs = None    # [[type, shape], ...]
-        self.takes = None     # the module that made its first argument
         self.key = None       # alike modules have the same
         self.autocast = None  # (enabled, type) of its device
         self.copies = None    # (args, kwargs), from the second step; tensors are Kept
@@ -47,7 +46,7 @@ def _key(seen, given, result):
                  [(_shape(t), t.requires_grad) for t in given], [_shape(t) for t in tensors_in(result)]))
 
 
-def _autocast(device):
+def autocast_of(device):
     if not hasattr(torch, "get_autocast_dtype"):  # before 2.4
         return (torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()) if device == "cpu" else (
             torch.is_autocast_enabled(), torch.get_autocast_gpu_dtype())
@@ -60,7 +59,7 @@ class Survey:
     def __init__(self, models, device, most_bytes, failed):
         self._named = list(modules.of_models(models))
         self._device, self._most_bytes, self._failed = device, min(most_bytes or MOST_COPIES_BYTES, MOST_COPIES_BYTES), failed
-        self._handles, self._open, self._made = [], [], {}
+        self._handles, self._open = [], []
         self._thread = threading.get_ident()
         self.seen = {}     # by name, in the order of the calls
         self._wanted = None
@@ -78,7 +77,7 @@ class Survey:
                 self._handles.append(module.register_forward_pre_hook(self._guarded(self._copy, name), with_kwargs=True))
 
     def unwatch(self):
-        handles, self._handles, self._open, self._made = self._handles, [], [], {}
+        handles, self._handles, self._open = self._handles, [], []
         for handle in handles:
             handle.remove()
 
@@ -116,12 +115,9 @@ class Survey:
         if seen is None:
             first = True
             seen = self.seen[name] = Seen(name, module, caller)
-            seen.autocast = _autocast(self._device.type)
+            seen.autocast = autocast_of(self._device.type)
             if caller:
                 caller.children.append(seen)
-            maker = self._made.get(id(args[0])) if args else None
-            if maker and maker[1]() is args[0]:
-                seen.takes = maker[0]
         self._open.append((seen, first, tensors_in((args, kwargs)) if first else None, moment(self._device)))
 
     def _left(self, name, module, args, kwargs, result):
@@ -140,8 +136,6 @@ class Survey:
                 outer[0].n_inside += 1
             seen.inputs = [_shape(t) for t in given]
             seen.key = _key(seen, given, result)
-            if type_is(result, torch.Tensor):
-                self._made[id(result)] = seen, weakref.ref(result)
 
     def _copy(self, name, module, args, kwargs):
         seen = self._wanted.pop(id(module), None)
@@ -157,19 +151,16 @@ class Survey:
 
 
 class Group:
-    """Modules that are alike, the first of which is measured; or a run of neighbours, which are measured as one."""
+    """Modules that are alike, the first of which is measured."""
 
     def __init__(self, members):
-        self.members = members  # lists of Seen, each list a run
-        self.first = members[0]
-        self.seconds = sum(seen.seconds for run in members for seen in run)
-        self.n_inside = sum(seen.n_inside for seen in self.first)
-        self.made_bytes = sum(seen.made_bytes for seen in self.first)
+        self.members, self.first = members, members[0]
+        self.seconds = sum(seen.seconds for seen in members)
 
     @property
     def worth(self):
         """For what it costs."""
-        return self.seconds / (FIXED_COST + self.n_inside)
+        return self.seconds / (FIXED_COST + self.first.n_inside)
 
 
 def _is_one_of_many(seen, siblings, there):
@@ -197,28 +188,24 @@ def choose(survey, models):
         least += LEAST_SHARE * root.seconds
         for seen in _visit(root, [root], there, root.seconds, 0):
             if seen.key:
-                groups.setdefault(seen.key, []).append([seen])
-    singles = [Group(members) for members in groups.values()]
-    found = sorted((group for group in singles if group.seconds >= least), key=lambda group: -group.worth)[:MOST_GROUPS]
-    return found + _runs([run[0] for group in found for run in group.members], survey)
+                groups.setdefault(seen.key, []).append(seen)
+    found = [group for group in map(Group, groups.values()) if group.seconds >= least]
+    return sorted(found, key=lambda group: -group.worth)[:MOST_GROUPS]
 
 
-def _runs(chosen, survey):
-    """Of the blocks that follow each other the first two, and all: each takes what the one before it made, and nothing else."""
-    there, found = {id(seen) for seen in chosen}, []
-    for seen in survey.seen.values():
-        if id(seen) not in there or id(seen.takes) not in there or len(seen.inputs) != 1 or seen.takes.caller is not seen.caller:
-            continue
-        if found and found[-1][-1] is seen.takes:
-            found[-1].append(seen)
-        else:
-            found.append([seen.takes, seen])
-    groups = []
-    for run in found:
-        alike = [seen for seen in run if sum(type(other.module) is type(seen.module) for other in run) > 1]
-        first = next(([a, b] for a, b in zip(alike, alike[1:]) if b.takes is a), None)
-        if first:
-            groups.append(Group([first]))
-        if len(run) > 2:
-            groups.append(Group([run]))
-    return groups
+def of_batch(seen, size):
+    """Whether all tensors that it is given have the batch as their first dimension."""
+    return bool(size and seen.inputs) and all(shape[:1] == [size] for _, shape in seen.inputs)
+
+
+def outermost_of_batch(groups, size):
+    """Those with the batch as first dimension that lie in none of the others."""
+    fit = [group for group in groups if of_batch(group.first, size)]
+    keys = {group.first.key for group in fit}
+    return [group for group in fit if not any(outer.key in keys for outer in _callers(group.first))]
+
+
+def _callers(seen):
+    while seen.caller:
+        seen = seen.caller
+        yield seen

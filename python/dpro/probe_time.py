@@ -95,12 +95,12 @@ def _differentiable(result):
 
 
 class Call:
-    """What modules are given, and what gradients are asked of them: of the inputs that had one and of the parameters."""
+    """What a module is given, and what gradients are asked of it: of the inputs that had one and of the parameters."""
 
-    def __init__(self, args, kwargs, parts, stopwatch):
+    def __init__(self, args, kwargs, module, stopwatch):
         self._given = args, kwargs
-        self._parameters = list({id(p): p for part in parts for p in part.parameters() if p.requires_grad}.values())
-        self._parts, self._stopwatch, self._gradients = parts, stopwatch, None
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._module, self._stopwatch, self._gradients = module, stopwatch, None
 
     def of_batch(self, size):
         """With the first dimension of each input cut, or repeated."""
@@ -109,10 +109,7 @@ class Call:
             return torch.cat(parts).detach().requires_grad_(t.requires_grad)
 
         with torch.no_grad():
-            return Call(*_pytree.tree_map_only(torch.Tensor, resized, self._given), self._parts, self._stopwatch)
-
-    def given(self):
-        return tensors_in(self._given)
+            return Call(*_pytree.tree_map_only(torch.Tensor, resized, self._given), self._module, self._stopwatch)
 
     def inputs(self):
         return _pytree.tree_map_only(torch.Tensor, copy_of, self._given)
@@ -142,7 +139,7 @@ class Call:
     def kept_bytes(self, compute):
         """Of storages that the backward pass needs, without inputs, parameters and buffers."""
         args, kwargs = self.inputs()
-        own = {t.untyped_storage()._cdata for part in self._parts for t in (*part.parameters(), *part.buffers())}
+        own = {t.untyped_storage()._cdata for t in (*self._module.parameters(), *self._module.buffers())}
         own |= {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
         kept = {}
 

@@ -1,109 +1,136 @@
-"""The ways in which a module can be computed: as it is, by torch.compile, in 16 bits, both; and whether the compiler compiled
-anything at all. What is compiled here is forgotten afterwards, and no cache of the user's is read or written."""
+"""torch.compile for as long as a probe needs it, and no longer than there is time: compiling.py's modules are forgotten afterwards.
+What was compiled stays in torch's own cache on disk, so that a job with a plan finds it there."""
 import contextlib
+import ctypes
 import functools
 import logging
 import shutil
+import threading
 import time
 
 import torch
-from torch.utils import _pytree
 
-from . import probe_result, report
+from . import compiling, probe_survey, report
 
 COMPILE, BF16 = "compile", "bf16"
-OP_SECONDS, LEAST_OPS = 0.03, 30  # of compiling, before anything was; ops below which it takes no less
+NODE_SECONDS, LEAST_NODES = 0.1, 30  # of compiling, before anything was; nodes below which it takes no less
 LOGS = ("torch._dynamo", "torch._inductor", "torch._functorch")
+AGAIN_SECONDS = 1.0
 
 
-class TooLate(Exception):
+class NoTime(Exception):
     """There is not enough time left to compile this."""
 
 
-def forward_of(group_modules):
-    """One function that computes these modules one after the other. It is no method of theirs: torch.compile leaves methods of
-    torch's own classes alone, nn.Sequential's for one, unless something else calls them. What wraps a call of them (hooks,
-    DDP) has no part in it."""
-    first, *rest = [module.forward for module in group_modules]
-
-    def compute(*args, **kwargs):
-        result = first(*args, **kwargs)
-        for forward in rest:
-            result = forward(result)
-        return result
-    return compute
+class TimeIsUp(BaseException):
+    """In the midst of compiling."""
 
 
-def in_bf16(compute, device_type):
-    def lower(*args, **kwargs):
-        with torch.autocast(device_type, torch.bfloat16):
-            result = compute(*args, **kwargs)
-        return _pytree.tree_map_only(torch.Tensor, lambda t: t.float() if t.dtype == torch.bfloat16 else t, result)
-    return lower
+class Deadline:
+    """Around what must end in time: TimeIsUp is raised in it. What waits outside of Python ends first."""
+
+    def __init__(self, seconds):
+        self._thread, self._over = ctypes.c_ulong(threading.get_ident()), threading.Event()
+        self._lock, self._seconds = threading.RLock(), min(max(seconds, 0), threading.TIMEOUT_MAX)
+        self._watch = threading.Thread(target=self._wait, daemon=True)
+
+    def _raise(self, what):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, what)
+
+    def _wait(self):
+        seconds = self._seconds
+        while not self._over.wait(seconds):
+            with self._lock:
+                if not self._over.is_set():
+                    self._raise(ctypes.py_object(TimeIsUp))
+            seconds = AGAIN_SECONDS  # something in between may have caught it
+
+    def __enter__(self):
+        self._watch.start()
+
+    def __exit__(self, *failure):
+        self.end()
+
+    def end(self):
+        while not self._over.is_set():
+            try:
+                with self._lock:
+                    self._over.set()
+                    self._raise(None)
+            except TimeIsUp:  # it came just now
+                pass
 
 
-class Compiled:
-    """compute() by torch.compile. Call it once, both passes, and then look at `problem`."""
+class Mode:
+    """What torch computes under in this thread, for when leaving it was interrupted."""
 
-    def __init__(self, compute, compiler):
-        self.n_graphs = self.n_breaks = 0
-        self.problem = None
-        self._compiler = compiler
-        self._function = torch.compile(compute, dynamic=False, backend=self._backend)
+    def __init__(self, device_type):
+        self._device_type, self._autocast = device_type, probe_survey.autocast_of(device_type)
+        self._cache = torch.is_autocast_cache_enabled()
+        self._grad, self._depth = torch.is_grad_enabled(), self._nesting()
 
-    def __call__(self, *args, **kwargs):
-        return self._function(*args, **kwargs)
+    @staticmethod
+    def _nesting():
+        torch.autocast_increment_nesting()
+        return torch.autocast_decrement_nesting()
 
-    def _backend(self, graph, inputs):
-        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
-        def inner(part, *args, **kwargs):
-            with self._compiler.in_time(len(part.graph.nodes)):
-                return compile_fx_inner(part, *args, **kwargs)
-
-        self.n_graphs += 1
-        return compile_fx(graph, inputs, inner_compile=inner)
-
-    def run_first(self, run):
-        """Calls run(itself), both passes, for which it is compiled; returns how long that took, in ns."""
-        begin = time.perf_counter_ns()
-        run(self)
-        took = time.perf_counter_ns() - begin
-        breaks = self._compiler.breaks()
-        self.n_breaks = sum(breaks.values())
-        if not self.n_graphs:
-            why = next(iter(breaks), "").split("\n")[0]
-            self.problem = "torch.compile compiles nothing of it" + (why and " (%s)" % why)
-        return took
+    def restore(self):
+        torch.set_grad_enabled(self._grad)
+        while self._nesting() > self._depth:
+            torch.autocast_decrement_nesting()
+        if hasattr(torch, "set_autocast_dtype"):  # since 2.4
+            torch.set_autocast_enabled(self._device_type, self._autocast[0])
+            torch.set_autocast_dtype(self._device_type, self._autocast[1])
+        torch.set_autocast_cache_enabled(self._cache)
+        torch._C._dynamo.eval_frame.set_eval_frame(None)
 
 
 class Compiler:
-    """torch.compile for a while. seconds_left(): how long compiling may take."""
+    """seconds_left(): how long compiling may take."""
 
     def __init__(self, device, seconds_left):
         self._device = device
-        self._seconds_left, self._op_seconds = seconds_left, OP_SECONDS
-        self.missing = None  # why nothing can be compiled
+        self._seconds_left, self._node_seconds = seconds_left, NODE_SECONDS
+        self.missing = None   # why nothing can be compiled
+        self.is_late = False  # the last module was too much for the time that was left
+
+    def compiled(self, own):
+        return compiling.Compiled(own, self._in_time, strict=True)
+
+    def first(self, compiled, run):
+        """Calls run(), for which it is compiled; returns why it is not, and how long that took, in ns."""
+        self.is_late, begin = False, time.perf_counter_ns()
+        mode, deadline = Mode(self._device.type), Deadline(self._seconds_left())
+        try:
+            with deadline:
+                problem = compiled.tried(run)
+        except TimeIsUp:
+            deadline.end()
+            mode.restore()
+            self.is_late, problem = True, None
+        except Exception as failure:
+            if report.is_the_jobs(failure):
+                raise
+            problem = report.first_line(failure)
+        return problem, time.perf_counter_ns() - begin
 
     def _start(self):
         """What takes long only once; and whether it works: it may lack a C or C++ compiler, Triton or Python's headers."""
-        try:
-            Compiled(lambda x: x.exp() + x, self).run_first(lambda compiled: compiled(torch.zeros(64, device=self._device)))
-        except Exception as problem:
-            if report.is_the_jobs(problem):
-                raise
-            self.missing = None if is_late(problem) else short(problem)
-        self._op_seconds = OP_SECONDS
+        compiled = self.compiled(lambda module, x: x.exp() + x)
+        problem, _ = self.first(compiled, lambda: compiled(None, torch.zeros(64, device=self._device)))
+        self.missing = None if self.is_late else problem
+        self._node_seconds = NODE_SECONDS
         self.forget()
 
     @contextlib.contextmanager
-    def in_time(self, n_ops):
-        """Around compiling so many: refused where less time is left than it takes by what was seen so far."""
-        if n_ops * self._op_seconds > self._seconds_left():
-            raise TooLate("the time that is left is too short to compile its %d ops" % n_ops)
+    def _in_time(self, n_nodes):
+        """Refused where less time is left than it takes by what was seen so far."""
+        if n_nodes * self._node_seconds > self._seconds_left():
+            self.is_late = True
+            raise NoTime("the time that is left is too short to compile its %d ops" % n_nodes)
         begin = time.perf_counter()
         yield
-        self._op_seconds = max(self._op_seconds / 2, (time.perf_counter() - begin) / max(n_ops, LEAST_OPS))
+        self._node_seconds = max(self._node_seconds / 2, (time.perf_counter() - begin) / max(n_nodes, LEAST_NODES))
 
     def _run_compiler(self, run, command, folder):
         """The C++ compiler, ended when the time is over."""
@@ -112,32 +139,29 @@ class Compiler:
             run("timeout %d %s" % (left, command) if shutil.which("timeout") else command, folder)
         except Exception as problem:
             if self._seconds_left() <= 0:
-                raise TooLate("the time that was left was too short to compile it") from problem
+                self.is_late = True
+                raise NoTime("the time that was left was too short to compile it") from problem
             raise
 
     @contextlib.contextmanager
     def ready(self):
-        """The state of the compiler and of its log, and where it keeps what it compiled."""
+        """The state of the compiler, of its log and of its helpers."""
         import torch._dynamo
-        import torch._inductor.config
-        import torch._inductor.utils
         from torch._inductor import cpp_builder
         own = getattr(cpp_builder, "_run_compile_cmd", None)
-        fresh = getattr(torch._inductor.utils, "fresh_cache", None) or torch._inductor.utils.fresh_inductor_cache
         levels = [(logger, logger.level) for logger in map(logging.getLogger, LOGS)]
         try:
             for logger, _ in levels:
                 logger.setLevel(logging.CRITICAL)
             if own:
                 cpp_builder._run_compile_cmd = functools.partial(self._run_compiler, own)
-            with torch._dynamo.config.patch(suppress_errors=False), \
-                    torch._inductor.config.patch(compile_threads=1, fx_graph_cache=False), fresh():
-                self._start()
-                yield
+            self._start()
+            yield
         finally:
             if own:
                 cpp_builder._run_compile_cmd = own
             self.forget()
+            _end_helpers()
             for logger, level in levels:
                 logger.setLevel(level)
 
@@ -148,18 +172,13 @@ class Compiler:
         torch._dynamo.reset()
         utils.counters.clear()  # by which others tell whether the job is compiled
 
-    @staticmethod
-    def breaks():
-        """How often tracing broke off since forget(), by reason."""
-        from torch._dynamo import utils
-        return dict(utils.counters["graph_break"])
 
-
-def is_late(problem):
-    return type(getattr(problem, "inner_exception", None) or problem) is TooLate
-
-
-def short(problem):
-    """An exception in one line; of what the compiler has wrapped, the inner one."""
-    problem = getattr(problem, "inner_exception", None) or problem
-    return probe_result.short(problem)
+def _end_helpers():
+    """Threads that ran the C++ compiler, processes that ran Triton; and what torch keeps in memory of what it compiled."""
+    from torch._inductor import async_compile, utils
+    threads = async_compile.AsyncCompile.pool
+    if threads.cache_info().currsize:
+        threads().shutdown()
+        threads.cache_clear()
+    getattr(async_compile, "shutdown_compile_workers", bool)()
+    (getattr(utils, "clear_caches", None) or utils.clear_inductor_caches)()

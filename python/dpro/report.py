@@ -8,6 +8,7 @@ import sys
 import traceback
 
 WAIT_MS = 1000
+MOST_TEXT = 300
 
 warnings = []
 _said = set()
@@ -50,6 +51,13 @@ def forget():
     """In a forked child: what the parent said is not ours."""
     del warnings[:]
     _said.clear()
+
+
+def first_line(problem):
+    """Of an exception; of what torch's compiler has wrapped, the inner one."""
+    problem = getattr(problem, "inner_exception", None) or problem
+    lines = [line.strip() for line in str(problem).split("\n") if line.strip()]
+    return ("%s: %s" % (type(problem).__name__, lines[0] if lines else ""))[:MOST_TEXT]
 
 
 def is_the_jobs(problem):

@@ -11,8 +11,8 @@ import time
 
 import tensorflow as tf
 
-from . import tensorflow_step
-from .probe_result import LEAST_TURNS, MOST_TURNS, TURNS_SECONDS, short
+from . import report, tensorflow_step
+from .probe_result import LEAST_TURNS, MOST_TURNS, TURNS_SECONDS
 
 DEATH_SIGNAL, SIGKILL = 1, 9  # of prctl
 REWRITE = {"CPU": "auto_mixed_precision_onednn_bfloat16", "GPU": "auto_mixed_precision"}
@@ -65,7 +65,7 @@ class Measuring:
                 facts["compile_ms"] = round(1e3 * (time.perf_counter() - begin), 1)
             self._ways[name] = function, facts, lower
         except Exception as problem:
-            self._told["ways"][name] = {"problem": short(problem)}
+            self._told["ways"][name] = {"problem": report.first_line(problem)}
 
     def _call(self, function, lower):
         """Returns how long it took, in ns: with the caches as a step leaves them to the next one."""

@@ -77,13 +77,16 @@ static int push_down(const struct dpro_model *m, uint8_t *ways, struct dpro_erro
     return rc;
 }
 
-/* What a probe says of why a way failed; NULL. */
-static const char *problem_of(const struct dpro_model *m, uint32_t module, unsigned way)
+/* What a probe says of why a way failed, or was not measured; NULL. */
+static const char *reason_of(const struct dpro_model *m, uint32_t module, unsigned way,
+                             bool *failed)
 {
     const struct probe *probe = probe_of(m, &m->modules[module]);
-    return probe && probe->costs[way].problem
-               ? strtab_get(&m->probes->strings, probe->costs[way].problem)
-               : NULL;
+    if (!probe)
+        return NULL;
+    *failed = probe->costs[way].problem != 0;
+    uint32_t reason = *failed ? probe->costs[way].problem : probe->costs[way].left_out;
+    return reason ? strtab_get(&m->probes->strings, reason) : NULL;
 }
 
 static int check(const struct dpro_model *m, const uint8_t *ways, struct dpro_error *err)
@@ -91,16 +94,17 @@ static int check(const struct dpro_model *m, const uint8_t *ways, struct dpro_er
     for (uint32_t i = 0; i < m->n_modules; i++) {
         const struct computing_cost *cost = &m->modules[i].costs[ways[i]];
         const char *name = m->modules[i].name[0] ? m->modules[i].name : "the model";
-        const char *problem = problem_of(m, i, ways[i]);
+        bool failed = false;
+        const char *reason = reason_of(m, i, ways[i], &failed);
         if (cost->is_known || cost->is_assumed)
             continue;
-        if (problem)
+        if (failed)
             return refuse(err, "%.100s can't be computed that way ('%s'): %.200s", name,
-                          probe_way_name(ways[i]), problem);
+                          probe_way_name(ways[i]), reason);
         return refuse(err,
-                      "what %.100s takes computed that way ('%s') was not measured: record "
+                      "what %.100s takes computed that way ('%s') was not measured%s%.200s: record "
                       "with 'dpro profile --probe compile,bf16', or give --probes FILE",
-                      name, probe_way_name(ways[i]));
+                      name, probe_way_name(ways[i]), reason ? ", as " : "", reason ? reason : "");
     }
     return 0;
 }

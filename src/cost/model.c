@@ -150,13 +150,11 @@ static int check_probes(struct dpro_model *model, struct dpro_error *err)
             err, DPRO_EUSAGE,
             "the probes are of none of the job's modules, by name and class: they "
             "are of another model");
-    for (size_t i = 0; i < sizeof probes->differs / sizeof *probes->differs; i++)
-        if (probes->differs[i])
-            array_push(&model->warnings,
-                       arena_format(&model->arena,
-                                    "the probes were measured with %s than the job ran with: what "
-                                    "they say may not hold here",
-                                    probes->differs[i]));
+    if (probes->other_threads)
+        array_push(&model->warnings,
+                   arena_format(&model->arena,
+                                "the probes were measured with another number of threads than the "
+                                "job ran with: what they say may not hold here"));
     return 0;
 }
 

@@ -113,10 +113,18 @@ double work_of_time(const struct dpro_graph *g, uint32_t rank, const struct mode
     return recorded > 0 ? work / recorded : 0;
 }
 
+/* Without the number of its model, "1/blocks.0": names of tensors have none. */
+static const char *name_in_model(const char *module)
+{
+    size_t digits = strspn(module, "0123456789");
+    return digits > 0 && module[digits] == '/' ? module + digits + 1 : module;
+}
+
 /* Whether the op's gradient is of a parameter that lies in the module. */
 static bool makes_gradient_of(const struct dpro_model *model, const struct model_op *op,
                               const char *module)
 {
+    module = name_in_model(module);
     size_t n = strlen(module);
     if (op->tensor >= model->n_tensors) /* none, or of a group */
         return false;
@@ -168,7 +176,7 @@ const struct probe *probe_of(const struct dpro_model *model, const struct model_
     for (size_t i = 0; probes && i < probes->probes.n; i++) {
         const struct probe *probe = &probes->probes.at[i];
         const char *class = strtab_get(&probes->strings, probe->class);
-        if (probe->n_in_run != 1 || (class[0] && module->class[0] && strcmp(class, module->class)))
+        if (class[0] && module->class[0] && strcmp(class, module->class))
             continue;
         for (uint32_t k = probe->first; k < probe->first + probe->n; k++)
             if (strcmp(strtab_get(&probes->strings, probes->names.at[k]), module->name) == 0)

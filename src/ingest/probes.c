@@ -54,7 +54,7 @@ struct measured {
     times own_forward, own_backward; /* as it is, in the same turns; empty: those of "eager" */
     uint64_t kept_bytes, graphs, breaks;
     double compile_ms;
-    uint32_t problem;
+    uint32_t problem, left_out;
     double ratio; /* of a batch */
 };
 
@@ -119,6 +119,7 @@ struct reading {
     struct dpro_probes *to;
     struct probe probe;
     uint32_t problem; /* of all of its ways */
+    bool is_run;      /* of neighbours that were compiled as one, as dpro once measured them */
     struct measured ways[DPRO_N_COMPUTINGS];
     ARRAY(struct measured) batches;
 };
@@ -157,6 +158,7 @@ static void read_measured(struct json_reader *r, struct measured *m)
         MEMBER(struct measured, "graphs", SIZE, graphs),
         MEMBER(struct measured, "breaks", SIZE, breaks),
         MEMBER(struct measured, "problem", TEXT, problem),
+        MEMBER(struct measured, "left_out", TEXT, left_out),
         MEMBER_BY("eager", read_own, 0),
         {NULL}};
     json_read_object(r, members, m);
@@ -189,25 +191,22 @@ static void read_batches(struct json_reader *r, void *out UNUSED, size_t offset 
     }
 }
 
-/* Lists of names, all as long as the first. */
+/* Lists of one name each. */
 static void read_modules(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
     struct reading *reading = r->arg;
     struct dpro_probes *to = reading->to;
     struct probe *probe = &reading->probe;
     to->names.n = probe->first;
-    probe->n_in_run = 0;
     JSON_EACH (r->js) {
         size_t begin = to->names.n;
         JSON_EACH (r->js)
             array_push(&to->names, json_read_text(r));
         size_t n = to->names.n - begin;
-        if (probe->n_in_run == 0)
-            probe->n_in_run = (uint32_t)n;
-        if (n == 0 || n != probe->n_in_run) {
+        if (n != 1)
             to->names.n = begin;
-            to->n_broken += r->js->fail == JSON_OK;
-        }
+        reading->is_run |= n > 1;
+        to->n_broken += n == 0 && r->js->fail == JSON_OK;
     }
     probe->n = (uint32_t)to->names.n - probe->first;
 }
@@ -224,7 +223,8 @@ static struct probe_cost cost_of(const struct measured *m, const struct measured
                               .kept_bytes = MIN(m->kept_bytes, (uint64_t)TRACE_BYTES_MAX),
                               .n_graphs = (uint32_t)MIN(m->graphs, UINT32_MAX),
                               .n_breaks = (uint32_t)MIN(m->breaks, UINT32_MAX),
-                              .problem = m->problem};
+                              .problem = m->problem,
+                              .left_out = m->left_out};
     if (m->compile_ms > 0 && m->compile_ms < 1e-6 * MOST_NS)
         cost.compile_ns = llround(1e6 * m->compile_ms);
     cost.is_known = m->problem == 0 && m->forward.n > 0 && own_forward->n > 0 &&
@@ -252,7 +252,7 @@ static void finish(struct reading *reading)
     probe->n_batches = (uint32_t)to->batches.n - probe->first_batch;
     if (probe->n > 0)
         array_push(&to->probes, *probe);
-    else
+    else if (!reading->is_run)
         to->n_broken++;
 }
 
@@ -293,8 +293,10 @@ static void read_list(struct json_reader *r, void *out, size_t offset UNUSED)
 /* Its first brace has been taken. Negative: of another version, or none. */
 static int read_members(struct json *js, struct dpro_probes *probes, struct dpro_error *err)
 {
-    static const struct json_member versions[] = {MEMBER(struct dpro_probes, "torch", TEXT, torch),
-                                                  {NULL}};
+    static const struct json_member versions[] = {
+        MEMBER(struct dpro_probes, "torch", TEXT, torch),
+        MEMBER(struct dpro_probes, "tensorflow", TEXT, tensorflow),
+        {NULL}};
     static const struct json_member members[] = {
         MEMBER(struct dpro_probes, "schema", TEXT, schema),
         MEMBER(struct dpro_probes, "device", TEXT, device),
@@ -387,28 +389,32 @@ static int read_input(struct input *in, struct dpro_probes *probes, struct dpro_
     return rc;
 }
 
-/* Whether both say it, and not the same. */
-static bool differs(const struct dpro_probes *probes, uint32_t id, const char *other)
-{
-    const char *own = strtab_get(&probes->strings, id);
-    return own[0] != '\0' && other[0] != '\0' && strcmp(own, other) != 0;
-}
-
 /* What the trace's recording says of where it ran, or its own probes do. */
-static void compare(struct dpro_probes *probes, const struct dpro_trace *trace)
+static int compare(struct dpro_probes *probes, const struct dpro_trace *trace, const char *path,
+                   struct dpro_error *err)
 {
     const struct recording *recording = NULL;
-    size_t n = 0;
     for (uint32_t r = 0; r < trace->n_ranks && !recording; r++)
         recording = trace->ranks[r].recording;
-    if (recording &&
-        differs(probes, probes->device_name, strtab_get(&trace->names, recording->device_name)))
-        probes->differs[n++] = "another device";
-    if (recording && differs(probes, probes->torch, strtab_get(&trace->names, recording->torch)))
-        probes->differs[n++] = "another version of PyTorch";
-    if (trace->probes && trace->probes->threads && probes->threads &&
-        trace->probes->threads != probes->threads)
-        probes->differs[n++] = "another number of threads";
+    probes->other_threads = trace->probes && trace->probes->threads && probes->threads &&
+                            trace->probes->threads != probes->threads;
+    const struct {
+        const char *what;
+        uint32_t probed, recorded;
+    } facts[] = {{"the device", probes->device_name, recording ? recording->device_name : 0},
+                 {"PyTorch", probes->torch, recording ? recording->torch : 0},
+                 {"TensorFlow", probes->tensorflow, recording ? recording->tensorflow : 0}};
+    for (size_t i = 0; recording && i < sizeof facts / sizeof *facts; i++) {
+        const char *probed = strtab_get(&probes->strings, facts[i].probed),
+                   *recorded = strtab_get(&trace->names, facts[i].recorded);
+        if (probed[0] != '\0' && recorded[0] != '\0' && strcmp(probed, recorded) != 0)
+            return dpro_error_set(err, DPRO_EUSAGE,
+                                  "%s: the probes were measured with %s %.100s, the job ran with "
+                                  "%.100s: what they say does not hold for it; record the job "
+                                  "with 'dpro profile --probe'",
+                                  path, facts[i].what, probed, recorded);
+    }
+    return 0;
 }
 
 static int read_file(const char *path, const struct dpro_trace *trace, struct dpro_probes **probes,
@@ -427,8 +433,9 @@ static int read_file(const char *path, const struct dpro_trace *trace, struct dp
         return rc == DPRO_EIO ? (err->code = DPRO_EFORMAT)
                               : rc; /* named input that can't be read */
     p->of_another = true;
-    if (trace)
-        compare(p, trace);
+    rc = trace ? compare(p, trace, path, err) : 0;
+    if (rc < 0)
+        return rc;
     *probes = p;
     return 0;
 }

@@ -18,7 +18,8 @@ struct probe_cost {
     uint64_t kept_bytes; /* between its passes, without inputs and parameters; 0: not known */
     int64_t compile_ns;
     uint32_t n_graphs, n_breaks; /* of torch.compile */
-    uint32_t problem;            /* string id: why not; 0 */
+    uint32_t problem;            /* string id: why it can't be; 0 */
+    uint32_t left_out;           /* string id: why it was not measured; 0 */
 };
 
 /* As it is, of a batch so many times as large. */
@@ -27,13 +28,10 @@ struct probe_batch {
     struct dpro_estimate forward, backward;
 };
 
-/* A module, or neighbours that run one after the other and are compiled as one; and those alike,
- * which were not measured again. */
+/* A module, and those alike, which were not measured again. */
 struct probe {
-    uint32_t class;    /* string id; of a run, the first one's */
+    uint32_t class;    /* string id */
     uint32_t first, n; /* into names */
-    uint32_t n_in_run; /* how many neighbours each consists of: 1, a module. The names are
-                          then those of one run after the other */
     struct probe_cost costs[DPRO_N_COMPUTINGS];
     uint32_t first_batch, n_batches; /* into batches */
 };
@@ -45,11 +43,11 @@ struct dpro_probes {
     ARRAY(struct probe) probes;
     ARRAY(uint32_t) names; /* string ids */
     ARRAY(struct probe_batch) batches;
-    uint32_t schema, device, device_name, torch; /* string ids; "": not said */
-    uint64_t threads;                            /* 0: not said */
-    uint64_t n_broken;                           /* entries that make no sense, left out */
-    bool of_another;                             /* run than the trace's */
-    const char *differs[3]; /* of that run: what else it ran on; static; NULL */
+    uint32_t schema, device, device_name, torch, tensorflow; /* string ids; "": not said */
+    uint64_t threads;                                        /* 0: not said */
+    uint64_t n_broken;  /* entries that make no sense, left out */
+    bool of_another;    /* run than the trace's */
+    bool other_threads; /* than the trace's own probes had */
 };
 
 extern const struct payload_kind probes_payload;

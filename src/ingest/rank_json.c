@@ -33,6 +33,7 @@ static void rename_texts(struct recording *recording, const uint32_t *names)
     recording->device = names[recording->device];
     recording->device_name = names[recording->device_name];
     recording->torch = names[recording->torch];
+    recording->tensorflow = names[recording->tensorflow];
     recording->plan.path = names[recording->plan.path];
     recording->plan.reason = names[recording->plan.reason];
 }
@@ -251,7 +252,7 @@ struct facts {
     int64_t rank, world_size, batch_size, threads;
     struct profiler_cost profiler;
     uint64_t pid, optimizer_bytes;
-    uint32_t schema, host, backend, boot_id, device, device_name, torch;
+    uint32_t schema, host, backend, boot_id, device, device_name, torch, tensorflow;
     bool complete;
 };
 
@@ -263,8 +264,10 @@ static int64_t credible(int64_t cost_ns)
 
 static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
-    static const struct json_member versions[] = {MEMBER(struct facts, "torch", TEXT, torch),
-                                                  {NULL}};
+    static const struct json_member versions[] = {
+        MEMBER(struct facts, "torch", TEXT, torch),
+        MEMBER(struct facts, "tensorflow", TEXT, tensorflow),
+        {NULL}};
     static const struct json_member profiler[] = {
         MEMBER(struct facts, "op_ns", INT, profiler.op_ns),
         MEMBER(struct facts, "launch_ns", INT, profiler.launch_ns),
@@ -319,6 +322,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     recording->device = facts.device;
     recording->device_name = facts.device_name;
     recording->torch = facts.torch;
+    recording->tensorflow = facts.tensorflow;
     recording->optimizer_bytes = facts.optimizer_bytes;
     recording->profiler =
         (struct profiler_cost){credible(facts.profiler.op_ns), credible(facts.profiler.launch_ns),

@@ -62,10 +62,11 @@ struct recording {
     struct recorded_plan plan;
     struct recorded_fusion fusion;
     bool complete;
-    bool one_thread;                     /* an operator computes on one thread alone */
-    uint32_t boot_id;                    /* string id: of the machine's run */
-    uint32_t device, device_name, torch; /* string ids: what it computes on, and with */
-    ARRAY(uint32_t) warnings;            /* string ids: what the recorder said */
+    bool one_thread;              /* an operator computes on one thread alone */
+    uint32_t boot_id;             /* string id: of the machine's run */
+    uint32_t device, device_name; /* string ids: what it computes on */
+    uint32_t torch, tensorflow;   /* string ids: versions of what it computes with */
+    ARRAY(uint32_t) warnings;     /* string ids: what the recorder said */
     ARRAY(struct recorded_model) models;
     ARRAY(struct recorded_parameter) parameters;
     ARRAY(struct recorded_bucket) buckets;

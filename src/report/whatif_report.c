@@ -353,7 +353,7 @@ static void write_modules(struct writer *w, const char *key, const struct dpro_m
     writer_close(w, ']');
 }
 
-/* Where what the modules take in their ways comes from. */
+/* Where what the modules take in their ways comes from; NULL: there is none. */
 static const char *source_of(const struct dpro_model *model)
 {
     bool measured = false, composed = false, assumed = false;
@@ -370,7 +370,7 @@ static const char *source_of(const struct dpro_model *model)
         return measured ? "probes, the rest composed" : "composed";
     if (assumed)
         return measured ? "probes, the rest assumed" : "assumed";
-    return "probes";
+    return measured ? "probes" : NULL;
 }
 
 static void write_computation(struct writer *w, const struct dpro_whatif_report *r)

@@ -67,7 +67,7 @@ class Computing(Case):
             with self.subTest(args):
                 facts = self.ask(GPT, *args)
                 self.assertEqual(facts["speedup"], 1)
-                self.assertEqual(facts["computation"], {"compiled": [], "bf16": [], "source": "probes"})
+                self.assertEqual(facts["computation"], {"compiled": [], "bf16": [], "source": None})
 
     def test_the_rest_of_a_model_in_16_bits_is_so_part_by_part(self):
         both = {**BLOCKS, "ways": {**BLOCKS["ways"], "compile+bf16": way(40, 80)}}
@@ -128,10 +128,10 @@ class Computing(Case):
         path = self.write("probes.json", json.dumps(probes(BLOCKS)))
         facts = self.ask(GPT, "--probes", path, "--compile", "blocks.*")
         self.assertEqual(facts["predicted"], self.ask(self.probed(BLOCKS), "--compile", "blocks.*")["predicted"])
-        other = self.write("other.json", json.dumps(probes(BLOCKS, device_name="Xeon", versions={"torch": "2.1"})))
-        warnings = " ".join(self.ask(GPT, "--probes", other, "--compile", "blocks.*")["warnings"])
-        self.assertIn("with another device", warnings)
-        self.assertIn("with another version of PyTorch", warnings)
+        for other, says in (({"device_name": "Xeon"}, "with the device Xeon"), ({"versions": {"torch": "2.1"}}, "with PyTorch 2.1")):
+            with self.subTest(says):
+                self.assert_error(dpro("whatif", GPT, "--probes", self.write("other.json", json.dumps(probes(BLOCKS, **other)))),
+                                  USAGE, says)
         for text, code, says in ((json.dumps(probes({**BLOCKS, "class": "Residual"})), USAGE, "another model"),
                                  (json.dumps(probes({**BLOCKS, "modules": [["layers.0"]]})), USAGE, "another model"),
                                  (json.dumps(probes()), INPUT, "no module was probed"), ("{}", INPUT, "dpro.probes/1"),
@@ -140,6 +140,17 @@ class Computing(Case):
                 self.assert_error(dpro("whatif", GPT, "--probes", self.write("bad.json", text)), code, says)
         self.assert_error(dpro("whatif", BUNDLED, "--probes", path), USAGE, "which modules")
         self.assert_error(dpro("whatif", GPT, "--probes", self.path("absent")), INPUT, "absent")
+
+    def test_what_was_left_out_is_told_with_the_reason(self):
+        head = {"class": "Linear", "modules": [["head"]],
+                "ways": {"eager": way(10, 20), "compile": {"left_out": "it is one operator, with which nothing can be fused"}}}
+        self.assert_error(dpro("whatif", self.probed(BLOCKS, head), "--compile", "head"), USAGE, "not measured, as it is one operator")
+
+    def test_runs_of_neighbours_that_dpro_once_measured_count_for_nothing(self):
+        run = {"class": "TransformerBlock", "modules": [["blocks.0", "blocks.1"]], "ways": {"compile": way(1, 1)}}
+        facts, without = (self.ask(self.probed(*of), "--compile", "blocks.*") for of in ((run, BLOCKS), (BLOCKS,)))
+        self.assertEqual(facts["predicted"], without["predicted"])
+        self.assertFalse(any("make no sense" in w for w in facts["warnings"]), facts["warnings"])
 
     def test_other_batches_take_what_a_probe_measured_of_them(self):
         whole = {"class": "Transformer", "modules": [[""]], "ways": {"eager": way(1000, 2000)},

@@ -75,6 +75,7 @@ run(Low(), lambda: torch.randn(4, 3, 16, 16))
 """
 SMALL = JOBS + "run(nn.Sequential(nn.Linear(64, 64), nn.GELU()), lambda: torch.randn(4, 64), 24)\n"
 PLAIN = {"DPRO_PROBE": "bf16,batch", "DPRO_PROBE_LIMIT": "120"}
+COMPILED = {"DPRO_PROBE": "compile", "DPRO_PROBE_LIMIT": "400", "DPRO_ITERATIONS": "1"}
 
 
 class Probe(Case):
@@ -83,7 +84,7 @@ class Probe(Case):
             return json.load(file)
 
     def entries(self):
-        return {entry["modules"][0][0]: entry for entry in self.probes()["probes"] if len(entry["modules"][0]) == 1}
+        return {entry["modules"][0][0]: entry for entry in self.probes()["probes"]}
 
     def assert_measured(self, entry, ways):
         self.assertNotIn("problem", entry)
@@ -96,7 +97,7 @@ class Probe(Case):
             self.assertGreater(found["kept_bytes"], 0)
 
     def ran(self, body, world=2, **more):
-        run = self.ranks(body, world, **more)
+        run = self.ranks(body, world, TORCHINDUCTOR_CACHE_DIR=self.path("compiled"), **more)
         self.assert_untouched(run, body, world)
         self.assertEqual([line for line in run.said if "recorded step" not in line], [], run.err)
         return self.entries()
@@ -106,10 +107,12 @@ class Probe(Case):
         self.assertEqual(entries["blocks.0"]["modules"], [["blocks.0"], ["blocks.1"], ["blocks.2"]])
         for name in ("", "blocks.0"):
             self.assert_measured(entries[name], ("eager", "bf16"))
-            self.assertEqual(sorted(entries[name]["batches"]), ["0.25", "0.5", "2"])
         self.assertEqual(entries["blocks.0"]["inputs"], [["float32", [4, 16, 64]]])
-        eager, twice = entries["blocks.0"]["ways"]["eager"], entries["blocks.0"]["batches"]["2"]
-        self.assertEqual(2 * eager["kept_bytes"], twice["kept_bytes"])
+        self.assertEqual(sorted(entries[""]["batches"]), ["0.25", "0.5", "2"])  # those of its parts would tell nothing more
+        self.assertFalse("batches" in entries["blocks.0"])
+        twice = entries[""]["batches"]["2"]
+        self.assertEqual({len(ns) for ns in (twice["forward_ns"], twice["backward_ns"], *twice["eager"].values())},
+                         {len(twice["forward_ns"])})
         self.assertEqual(self.rank()["probes"], {"file": "probes.json"})
         self.assertTrue(self.rank()["complete"])
         self.assertFalse("probes" in self.rank(1) or os.path.exists(os.path.join(self.rank_folder(1), "probes.json")))
@@ -144,7 +147,7 @@ class Probe(Case):
         self.assertEqual(entries["blocks.1"]["ways"]["bf16"], {"problem": "the job computes it in 16 bits"})
 
     def test_a_compiled_module_is_measured_and_nothing_of_the_compiler_stays(self):
-        entries = self.ran(SMALL, 1, DPRO_PROBE="compile", DPRO_PROBE_LIMIT="400", DPRO_ITERATIONS="1")
+        entries = self.ran(SMALL, 1, **COMPILED)
         self.assert_measured(entries[""], ("eager", "compile"))
         compiled = entries[""]["ways"]["compile"]
         self.assertEqual((compiled["graphs"], compiled["breaks"]), (1, 0))
@@ -154,15 +157,86 @@ class Probe(Case):
         entries = self.ran(GPT, **{**PLAIN, "DPRO_PROBE": "compile,bf16", "DPRO_PROBE_LIMIT": "3"})
         self.assertIn("the time limit; not measured in all ways: blocks.0", self.probes()["ended_early"])
         self.assert_measured(entries["blocks.0"], ("eager", "bf16"))
-        self.assertFalse({"compile", "compile+bf16"} & entries["blocks.0"]["ways"].keys())
+        for way in ("compile", "compile+bf16"):
+            self.assertIn("time", entries["blocks.0"]["ways"][way]["left_out"])
 
     def test_what_the_compiler_leaves_alone_is_told(self):
-        entries = self.ran(LSTM, 1, DPRO_PROBE="compile", DPRO_PROBE_LIMIT="400", DPRO_ITERATIONS="1")
-        self.assertIn("compiles nothing of it", entries["blocks.0"]["ways"]["compile"]["problem"])
+        entries = self.ran(LSTM, 1, **COMPILED)
+        self.assertIn("nothing of it is compiled", entries["blocks.0"]["ways"]["compile"]["problem"])
 
     def test_without_a_cpp_compiler_the_problem_is_told(self):
-        entries = self.ran(SMALL, 1, CXX="/nowhere/c++", DPRO_PROBE="compile", DPRO_PROBE_LIMIT="400", DPRO_ITERATIONS="1")
-        self.assertIn("C++ compiler", entries[""]["ways"]["compile"]["problem"])
+        for n, more in enumerate(({"CXX": "/nowhere/c++"}, {"PATH": "/nowhere"})):
+            with self.subTest(more):
+                self.trace = self.path("trace%d" % n)
+                entries = self.ran(SMALL, 1, out=self.trace, **COMPILED, **more)
+                self.assertIn("C++ compiler", entries[""]["ways"]["compile"]["problem"])
+
+    def test_a_module_that_takes_for_ever_to_compile_ends_in_time(self):
+        body = JOBS + """
+class Slow(nn.Linear):
+    def forward(self, x):
+        n = 0
+        for _ in range(3000000):
+            n += 1
+        return super().forward(x * n) / n
+run(nn.Sequential(Slow(8, 8), nn.GELU()), lambda: torch.randn(4, 8), 24)
+"""
+        entries = self.ran(body, 1, **{**COMPILED, "DPRO_PROBE_LIMIT": "20"})
+        self.assertIn("time", entries[""]["ways"]["compile"]["left_out"])
+        self.assertLess(self.probes()["spent_s"], 40)
+
+    def test_modules_with_a_flaw_are_refused_and_the_job_goes_on_as_without(self):
+        flaws = """
+class Counts(nn.Linear):
+    def forward(self, x):
+        self.n = getattr(self, "n", 0) + 1
+        return super().forward(x)
+class Writes(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.mul_(2))
+class Communicates(nn.Linear):
+    def forward(self, x):
+        x = super().forward(x)
+        dist.all_reduce(x.detach().clone())
+        return x
+class Fails(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if torch.is_grad_enabled() else 1 / 0
+model = nn.ModuleList(kind(8, 8) for kind in (Counts, Writes, Communicates, Fails))
+class All(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = model
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x + 0)
+        return x
+run(All(), lambda: torch.randn(4, 8))
+"""
+        entries = self.ran(JOBS + flaws, **PLAIN)
+        for name, problem in (("0", "each call of it changes"), ("1", "changes its input"), ("2", "communicates"),
+                              ("3", "ZeroDivisionError")):
+            self.assertIn(problem, entries["parts." + name]["problem"])
+
+    def test_control_flow_that_depends_on_data_is_measured_with_its_breaks(self):
+        body = JOBS + """
+class Depends(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.exp() if x.sum() > 0 else x.sin()).relu()
+run(Depends(64, 64), lambda: torch.randn(4, 64), 24)
+"""
+        compiled = self.ran(body, 1, **COMPILED)[""]["ways"]["compile"]
+        self.assertNotIn("problem", compiled)
+        self.assertTrue(compiled["breaks"] >= 1 and compiled["graphs"] >= 1, compiled)
+
+    def test_running_out_of_memory_is_told(self):
+        body = JOBS + """
+def grad(*args, **kwargs):
+    raise torch.OutOfMemoryError("no memory") if hasattr(torch, "OutOfMemoryError") else RuntimeError("no memory")
+torch.autograd.grad = grad
+run(nn.Sequential(nn.Linear(64, 64), nn.GELU()), lambda: torch.randn(4, 64), 24)
+"""
+        self.assertIn("no memory", self.ran(body, 1, **COMPILED)[""]["problem"])
 
     def test_jobs_that_can_not_be_measured_say_why(self):
         hook = "m = Blocks(Block)\nm.blocks[1].mlp.register_forward_hook(lambda *a: None)\nm.head.weight.register_hook(lambda g: g)\n"

@@ -48,7 +48,6 @@ static void test_ways_are_told_against_the_module_as_it_is(void **state)
         assert_string_equal(strtab_get(&of->strings, of->torch), "2.13.0");
         assert_int_equal(of->threads, 2);
         assert_int_equal(probe->n, 2);
-        assert_int_equal(probe->n_in_run, 1);
         assert_string_equal(strtab_get(&of->strings, of->names.at[probe->first + 1]), "blocks.1");
         const struct probe_cost *compiled = &probe->costs[DPRO_COMPILED];
         assert_true(compiled->is_known);
@@ -116,10 +115,9 @@ static void test_what_makes_no_sense_is_left_out(void **state)
                      0);
     const struct dpro_probes *of = probes_of(&part);
     assert_int_equal(of->probes.n, 1);
-    assert_int_equal(of->probes.at[0].n_in_run, 2);
-    assert_int_equal(of->probes.at[0].n, 2);
+    assert_int_equal(of->probes.at[0].n, 1);
     assert_false(of->probes.at[0].costs[DPRO_COMPILED].is_known);
-    assert_int_equal(of->n_broken, 8);
+    assert_int_equal(of->n_broken, 7);
     part_fini(&part);
 }
 

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <dpro/dimensions.h>
+
 const struct cmd *const *cmd_table;
 
 static const char *name_of_cmd(const void *names, size_t i)
@@ -102,6 +104,29 @@ bool cmd_read_steps(const char *text, void *field)
     if (steps->last == 0)
         steps->first = -1; /* 0, 0 would mean all */
     return true;
+}
+
+bool cmd_read_dims(const char *text, void *field)
+{
+    enum { MOST_DIGITS = 9 };
+    const char *at = text;
+    do {
+        size_t len = strcspn(at, "="), digits = 0;
+        int p = 0;
+        while (p < DPRO_N_PARALLELISMS && (strlen(dpro_parallelism_name(p)) != len ||
+                                           strncmp(at, dpro_parallelism_name(p), len) != 0))
+            p++;
+        if (p == DPRO_N_PARALLELISMS || at[len] == '\0')
+            return false;
+        at += len + 1;
+        while (at[digits] >= '0' && at[digits] <= '9')
+            digits++;
+        if (digits == 0 || digits > MOST_DIGITS || *at == '0')
+            return false;
+        at += digits;
+    } while (*at == ',' && at++);
+    *(const char **)field = text;
+    return *at == '\0';
 }
 
 bool cmd_read_delay(const char *text, void *field)

@@ -12,7 +12,7 @@ struct cmd_steps {
 
 /* What shared options set: the first member of every command's values. */
 struct cmd_values {
-    const char *rank_regex, *probes;
+    const char *rank_regex, *probes, *dimensions;
     struct cmd_steps steps;
     int threads, verbosity;
     bool json, no_align, raw_receives, quiet, help;
@@ -24,6 +24,10 @@ bool cmd_read_steps(const char *text, void *field);
  * the graph knows; this finds slips before the traces are read. A name may hold "=": the last one
  * counts. */
 bool cmd_read_delay(const char *text, void *field);
+
+/* "dp=2,tp=4", a text that goes on as it is. Whether the job can be laid out so, the graph knows.
+ */
+bool cmd_read_dims(const char *text, void *field);
 
 /* Their rows in tables of options. */
 #define CMD_ROW(n, l, a, r, m, f, h)                                                               \
@@ -42,6 +46,12 @@ bool cmd_read_delay(const char *text, void *field);
              "KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, any with @RANK before the =, such as "     \
              "'BW=0.5' or 'FW@1=+20'",                                                             \
              h)
+#define CMD_OPT_DIMS                                                                               \
+    CMD_ROW(                                                                                       \
+        "dims", 0, "DIMS", cmd_read_dims, dimensions,                                              \
+        "sizes of dp, fsdp, cp, ep, tp or pp, such as dp=2,tp=4",                                  \
+        "the job's dimensions of parallelism, the outermost\nfirst, in place of those that are "   \
+        "found: sizes of dp,\nfsdp, cp, ep, tp, pp, as in dp=2,tp=4")
 #define CMD_OPT_PROBES                                                                             \
     CMD_ROW("probes", 0, "FILE", opt_read_string, probes, "a file",                                \
             "what modules take compiled and in 16 bits, from the\nprobes.json of another run "     \

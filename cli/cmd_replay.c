@@ -71,6 +71,7 @@ static const struct opt replay_opts[] = {
     OPT_FLAG("no-validate", no_validate, "don't predict each measured iteration from the others"),
     OPT_VALUE("fail-on", "PCT", read_percent, fail_on, "a percentage of 0 or more",
               "exit 1 when the replay is more than PCT percent off\nthe measured iteration time"),
+    CMD_OPT_DIMS,
     CMD_OPTS_GRAPH("use iterations A to B, both included, in the job's\nown numbers (default: all)",
                    "files read and iterations predicted at once\n(default: 0, one a core); results "
                    "are the same at any\nnumber"),

@@ -281,6 +281,7 @@ static const struct opt whatif_opts[] = {
     OPT_VALUE("precision", "TYPE", read_precision, precision, "bf16, bf16=MODULES or fp32",
               "the model, or only these modules, under autocast to\nbf16; fp32: none"),
     CMD_OPT_PROBES,
+    CMD_OPT_DIMS,
     OPT_VALUE("reshard", "UNITS", opt_read_string, reshard, "names of units",
               "FSDP: units free their gathered parameters after the\nforward pass and gather them "
               "again for the backward\npass: all, none, or names with commas between them, or\n"

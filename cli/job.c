@@ -49,6 +49,7 @@ int job_load(const char *const *paths, size_t n_paths, const struct cmd_values *
                                          .last_step = values->steps.last,
                                          .no_align = values->no_align,
                                          .raw_receives = values->raw_receives,
+                                         .dimensions = values->dimensions,
                                          .sink = job->sink};
     if (dpro_graph_build(job->trace, &options, &job->graph, &err) < 0) {
         job_fini(job);

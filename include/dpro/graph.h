@@ -68,7 +68,9 @@ struct dpro_graph_options {
     int no_align;     /* 1: clocks are used as recorded */
     int raw_receives; /* 1: a RECV lasts as its calls did, not from its SEND's start on (paper,
                          section 3.2, observation 1); for comparison */
-    int clocks_only;  /* 1: only the graph's clocks are wanted: no ops, no profile needed */
+    const char *dimensions; /* "dp=2,tp=4", the outermost first: taken in place of those that the
+                               process groups show (dimensions.h); NULL: those */
+    int clocks_only;        /* 1: only the graph's clocks are wanted: no ops, no profile needed */
     struct dpro_sink sink;
 };
 

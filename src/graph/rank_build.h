@@ -102,6 +102,7 @@ struct local_collective {
     uint32_t description;       /* string id of what the group is for, 0: not recorded */
     int32_t group_size;         /* 0: not recorded */
     int32_t peer;               /* point-to-point: the other rank; -1: not, or not recorded */
+    int32_t second_peer;        /* of several calls in one kernel: another one; -1: there is none */
     int64_t sequence;           /* -1: not recorded */
     uint32_t call;              /* as in struct trace_detail */
     uint32_t key;               /* 1 + its key in a key-value store; 0: none */

@@ -2,7 +2,8 @@
  *
  * A stage that computes nothing while it waits for a message of its pipeline
  * - fills or drains: before its first forward pass, right before its first backward pass, behind
- * its last one, and, where forward and backward passes alternate, between its last backward passes;
+ * its last one, and, where stages take forward and backward passes in turns, between its last
+ * backward passes;
  * - waits for a late stage: at any other time;
  * - or the message is on its way. */
 #include <stdlib.h>
@@ -145,17 +146,24 @@ void stages_sum(struct report_facts *f)
         return;
     p->n_stages = g->dimensions[pipeline].size;
     p->stages = arena_array(&f->arena, p->n_stages, sizeof *p->stages);
+    struct stage_time *times = mem_array(g->n_ranks, sizeof *times);
+    bool alternates = false; /* the last stage does in any case */
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        times[r].first_fw_ns = times[r].first_bw_ns = INT64_MAX;
+        add_work(&times[r], f, r);
+        add_messages(&times[r], f, r, pipeline);
+        alternates |= times[r].alternates;
+    }
     for (uint32_t r = 0; r < g->n_ranks; r++) {
         uint32_t stage = stage_of(g, pipeline, g->ranks[r].rank);
-        struct stage_time time = {.first_fw_ns = INT64_MAX, .first_bw_ns = INT64_MAX};
-        if (stage == UINT32_MAX)
-            continue;
-        add_work(&time, f, r);
-        add_messages(&time, f, r, pipeline);
-        sum_changes(&time, &p->stages[stage]);
-        p->stages[stage].n_ranks++;
-        array_fini(&time.changes);
+        times[r].alternates = alternates;
+        if (stage != UINT32_MAX) {
+            sum_changes(&times[r], &p->stages[stage]);
+            p->stages[stage].n_ranks++;
+        }
+        array_fini(&times[r].changes);
     }
+    mem_free(times);
     for (uint32_t s = 0; s < p->n_stages; s++) {
         struct stage_fact *fact = &p->stages[s];
         fact->stage = s;

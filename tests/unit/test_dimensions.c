@@ -73,8 +73,13 @@ static void add_comm(struct trace_text *t, int rank, const struct comm *c, int t
                  what, c->numel, c->numel, c->list ? 0 : c->size,
                  c->description ? c->description : "", ranks, c->description ? c->description : "",
                  ranks, peer);
-        add_kernel(t, what, thread, at + 40 * end, args);
+        if (strcmp(c->collective, "grouped") == 0)
+            trace_text_cpu(t, "cpu_op", "record_param_comms", thread, at + 2 * end, 1, args);
+        else
+            add_kernel(t, what, thread, at + 40 * end, args);
     }
+    if (strcmp(c->collective, "grouped") == 0)
+        add_kernel(t, "send", thread, at + 10, "");
 }
 
 static void add_rank(int rank, int world, const struct comm *comms, size_t n)
@@ -140,6 +145,29 @@ static int has_evidence(const struct dpro_graph *g, uint32_t dimension, const ch
 }
 
 /* ---- tests ---- */
+
+static void test_grouped_sends_and_receives_are_known_by_their_calls(void **state)
+{
+    static const struct comm comms[] = {
+        {"grouped", FORWARD, 2048, 1, 2, "pp", NULL, 1},
+        {"grouped", BACKWARD, 2048, 1, 2, "pp", NULL, -1},
+    };
+    struct dpro_graph *g = JOB(4, comms);
+    assert_int_equal(dpro_graph_n_collectives(g), 4); /* two pairs, there and back */
+    for (uint32_t c = 0; c < 4; c++)
+        assert_int_equal(dpro_graph_collective(g, c).n_ranks, 2);
+    assert_string_equal(describe(g), "pp 2 [0 1][2 3]");
+    assert_true(has_evidence(g, 0, "a rank's 2 sends and receives in forward and backward"));
+    dpro_graph_destroy(g);
+    static const struct comm chain[] = {
+        {"grouped", FORWARD, 2048, 1, 4, NULL, NULL, 1}, /* those within send and receive at once */
+    };
+    g = JOB(4, chain);
+    assert_string_equal(describe(g), "pp 4 [0 1 2 3]");
+    for (uint32_t c = 0; c < dpro_graph_n_collectives(g); c++) /* nobody waits for all others */
+        assert_true(dpro_graph_collective(g, c).n_ranks <= 2);
+    dpro_graph_destroy(g);
+}
 
 static const struct comm megatron[] = {
     {"allreduce", FORWARD, 4096, 1, 2, "TENSOR_MODEL_PARALLEL_GROUP", NULL, 0},
@@ -358,6 +386,7 @@ static void test_boxes_of_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_grouped_sends_and_receives_are_known_by_their_calls),
         cmocka_unit_test(test_three_dimensions_are_told_apart),
         cmocka_unit_test(test_without_names_the_same_is_found),
         cmocka_unit_test(test_one_recorded_rank_tells_the_sizes),

@@ -24,6 +24,12 @@ static bool point_to_point(const struct local_collective *c)
     return c->peer >= 0 && text_is_one(c->kind, "send", "recv");
 }
 
+/* A kernel that sends to one other rank and receives from it. */
+static bool swaps(const struct local_collective *c)
+{
+    return c->peer >= 0 && c->second_peer < 0 && strcmp(c->kind, "send_recv") == 0;
+}
+
 /* What the group is called on every rank. Unrecorded: streams and thread pools stand for groups, in
  * order of first use, since a process group has a stream of its own. */
 static uint64_t group_key(const struct rank_build *rank, const struct local_collective *c,
@@ -34,6 +40,12 @@ static uint64_t group_key(const struct rank_build *rank, const struct local_coll
         uint64_t from = (uint64_t)(sends ? rank->trace->rank : c->peer);
         uint64_t to = (uint64_t)(sends ? c->peer : rank->trace->rank);
         return map_mix(map_mix((from << 32 | to) + 0x5e4d) +
+                       map_text_key(strtab_get(rank->names, c->group))) |
+               1;
+    }
+    if (swaps(c)) {
+        uint64_t own = (uint64_t)rank->trace->rank, other = (uint64_t)c->peer;
+        return map_mix(map_mix((MIN(own, other) << 32 | MAX(own, other)) + 0x5a95) +
                        map_text_key(strtab_get(rank->names, c->group))) |
                1;
     }
@@ -64,7 +76,7 @@ static void collect_rank(struct join *join, uint32_t r, struct entry *entries, s
         uint64_t group = group_key(rank, coll, unnamed, &n_unnamed), count = 0;
         map_get(&counts, group, &count);
         map_set(&counts, group, count + 1);
-        int64_t sequence = point_to_point(coll) ? -1 : coll->sequence;
+        int64_t sequence = point_to_point(coll) || swaps(coll) ? -1 : coll->sequence;
         entries[(*n)++] = (struct entry){group, count, count, sequence, r, c};
     }
     mem_free(unnamed);
@@ -92,7 +104,7 @@ static void add_joined(struct join *join, const struct entry *entries, size_t n)
                             .n_members = (uint32_t)n,
                             .rank = entries->rank,
                             .collective = entries->collective};
-    if (point_to_point(coll))
+    if (point_to_point(coll) || swaps(coll))
         joined.n_expected = 2;
     else if (coll->end == COMM_ENDS_ALONE)
         joined.n_expected = 1;

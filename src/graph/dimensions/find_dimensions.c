@@ -3,7 +3,7 @@
  * Groups that do the same and have the same shape are a *family*: they are one dimension's. The
  * families with most bytes come first. A family within a dimension belongs to it, one across
  * several dimensions to none. */
-#include "graph/dimensions/find_dimensions.h"
+#include "graph/dimensions/dimension_finder.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,25 +11,6 @@
 
 #include "base/memory.h"
 #include "base/sort.h"
-
-struct family {
-    int does;
-    struct grid_box box;
-    uint32_t size;        /* of a group */
-    uint32_t n_ranks;     /* of the trace, in all groups */
-    uint64_t n, bytes;    /* of all of them */
-    uint32_t dimension;   /* index; NO_ID: none */
-    ARRAY(uint32_t) uses; /* traffics */
-};
-
-struct finder {
-    struct join *join;
-    struct traffics traffics;
-    ARRAY(struct family) families;
-    struct dimensions *found;
-    bool is_grid;
-    const char *contradiction[2]; /* two dimensions that contradict each other; NULL: none */
-};
 
 /* ---- families ---- */
 
@@ -94,18 +75,13 @@ static struct found_dimension *dimension_at(struct finder *f, uint32_t at)
     return &f->found->all.at[at];
 }
 
-static const struct traffic *use_of(const struct finder *f, const struct family *family, size_t u)
-{
-    return &f->traffics.all.at[family->uses.at[u]];
-}
-
 /* Whether the groups of a family have a rank in common. */
 static bool has_overlap(const struct finder *f, const struct family *family)
 {
     struct map seen = {0};
     bool found = false;
     for (size_t u = 0; u < family->uses.n; u++) {
-        uint32_t set = use_of(f, family, u)->set;
+        uint32_t set = finder_use(f, family, u)->set;
         const int32_t *ranks = member_sets_ranks(&f->join->sets, set);
         for (uint32_t i = 0; i < member_sets_size(&f->join->sets, set); i++) {
             uint64_t before = set;
@@ -126,7 +102,7 @@ static bool is_within(const struct finder *f, const struct family *family,
     if (family->box.n > 0)
         return grid_box_within(&family->box, &dimension->box);
     for (size_t u = 0; u < family->uses.n; u++) {
-        uint32_t set = use_of(f, family, u)->set;
+        uint32_t set = finder_use(f, family, u)->set;
         const int32_t *ranks = member_sets_ranks(&f->join->sets, set);
         for (uint32_t i = 1; i < member_sets_size(&f->join->sets, set); i++)
             if (grid_first_of(&dimension->box, ranks[i]) !=
@@ -214,7 +190,7 @@ static bool meets(const struct finder *f, const struct family *family, const str
     EACH (const struct family, owner, f->families)
         for (size_t i = 0; i < owner->uses.n && owner->dimension == dimension; i++)
             for (size_t u = 0; u < family->uses.n; u++)
-                if (shares_two(f, use_of(f, family, u)->set, use_of(f, owner, i)->set))
+                if (shares_two(f, finder_use(f, family, u)->set, finder_use(f, owner, i)->set))
                     return true;
     return false;
 }
@@ -233,13 +209,13 @@ static void place_family(struct finder *f, struct family *family)
     add_dimension(f, family, &box);
 }
 
-/* What replicates nothing any more belongs to the dimension that took its place. */
+/* What replicates nothing, or no more as another dimension took its place, is none. */
 static void drop_empty(struct finder *f)
 {
     uint32_t n = 0;
     uint32_t *places = mem_alloc((f->found->all.n + 1) * sizeof *places);
     for (uint32_t d = 0; d < f->found->all.n; d++) {
-        places[d] = dimension_at(f, d)->size > 0 ? n : NO_ID;
+        places[d] = dimension_at(f, d)->size > 1 ? n : NO_ID;
         if (places[d] != NO_ID)
             *dimension_at(f, n++) = *dimension_at(f, d);
     }
@@ -292,7 +268,7 @@ static void fill_groups(struct finder *f)
         }
         EACH (const struct family, family, f->families)
             for (size_t u = 0; u < family->uses.n && family->dimension == d; u++) {
-                uint32_t set = use_of(f, family, u)->set;
+                uint32_t set = finder_use(f, family, u)->set;
                 const int32_t *ranks = member_sets_ranks(&f->join->sets, set);
                 uint32_t n = member_sets_size(&f->join->sets, set);
                 if (dimension->box.n > 0)
@@ -352,8 +328,8 @@ static void say_carried(const struct finder *f, struct found_dimension *d,
         uint64_t n[N_CARRIED_IN] = {0}, all = 0;
         for (size_t u = 0; u < family->uses.n; u++)
             for (int in = 0; in < N_CARRIED_IN; in++)
-                if (is_of(use_of(f, family, u), family->does, (enum carried)c))
-                    n[in] += use_of(f, family, u)->n[c][in];
+                if (is_of(finder_use(f, family, u), family->does, (enum carried)c))
+                    n[in] += finder_use(f, family, u)->n[c][in];
         for (int in = 0; in < N_CARRIED_IN; in++)
             all += n[in];
         uint64_t each = (all + family->n_ranks / 2) / MAX(family->n_ranks, 1);
@@ -375,7 +351,7 @@ static void say_carried(const struct finder *f, struct found_dimension *d,
 static void say_name(const struct finder *f, struct found_dimension *d, const struct family *family)
 {
     for (size_t u = 0; u < family->uses.n; u++) {
-        const struct traffic *traffic = use_of(f, family, u);
+        const struct traffic *traffic = finder_use(f, family, u);
         if (traffic->name) {
             bool agrees = traffic->named == family->does ||
                           (keeps_parameters(traffic->named) && keeps_parameters(family->does));
@@ -385,19 +361,33 @@ static void say_name(const struct finder *f, struct found_dimension *d, const st
     }
 }
 
-static void say_evidence(struct finder *f)
+/* The family that a dimension rests on: one that does the same, if any. */
+static const struct family *family_of(const struct finder *f, uint32_t dimension)
+{
+    const struct family *found = NULL;
+    EACH (const struct family, family, f->families) {
+        bool same = family->does == f->found->all.at[dimension].does;
+        if (family->dimension == dimension && (!found || (same && found->does != family->does)))
+            found = family;
+    }
+    return found;
+}
+
+static void say_evidence(struct finder *f, bool is_asked)
 {
     for (uint32_t d = 0; d < f->found->all.n; d++) {
         struct found_dimension *dimension = dimension_at(f, d);
-        EACH (const struct family, family, f->families) {
-            if (family->dimension != d || family->does != dimension->does)
-                continue;
-            say_groups(f, dimension,
-                       family->size == dimension->size ? (uint32_t)family->uses.n : UINT32_MAX);
-            say_carried(f, dimension, family);
-            say_name(f, dimension, family);
-            break;
+        const struct family *family = family_of(f, d);
+        bool is_whole = family && family->size == dimension->size;
+        if (is_asked)
+            WORDS(dimension, "as asked for; ");
+        say_groups(f, dimension, is_whole ? (uint32_t)family->uses.n : UINT32_MAX);
+        if (!family) {
+            WORDS(dimension, ": no communication of theirs in the trace");
+            continue;
         }
+        say_carried(f, dimension, family);
+        say_name(f, dimension, family);
     }
 }
 
@@ -475,7 +465,7 @@ static void assign(struct finder *f)
     memset(main, 0xFF, (2 * n + 1) * sizeof *main);
     EACH (const struct family, family, f->families)
         for (size_t u = 0; u < family->uses.n; u++) {
-            bool routes = family->does == DPRO_EXPERTS && use_of(f, family, u)->routes;
+            bool routes = family->does == DPRO_EXPERTS && finder_use(f, family, u)->routes;
             (routes ? routed : main)[family->uses.at[u]] = family->dimension;
         }
     EACH_OF (struct rank_build, rank, f->join->ranks, f->join->n_ranks)
@@ -491,24 +481,37 @@ static void assign(struct finder *f)
     mem_free(main);
 }
 
-void dimensions_find(struct dimensions *dimensions, struct join *join)
+static void find_all(struct finder *f)
+{
+    EACH (struct family, family, f->families)
+        place_family(f, family);
+}
+
+int dimensions_find(struct dimensions *dimensions, struct join *join, const char *asked,
+                    struct dpro_error *err)
 {
     struct finder f = {.join = join, .found = dimensions, .is_grid = true};
     traffics_find(&f.traffics, join);
     find_families(&f);
-    EACH (struct family, family, f.families)
-        place_family(&f, family);
-    drop_empty(&f);
-    check_grid(&f);
-    sort_dimensions(&f);
-    fill_groups(&f);
-    say_evidence(&f);
-    say_note(&f);
-    assign(&f);
+    int rc = 0;
+    if (asked)
+        rc = dimensions_lay_out(&f, asked, err);
+    else
+        find_all(&f);
+    if (rc == 0) {
+        drop_empty(&f);
+        check_grid(&f);
+        sort_dimensions(&f);
+        fill_groups(&f);
+        say_evidence(&f, asked != NULL);
+        say_note(&f);
+        assign(&f);
+    }
     EACH (struct family, family, f.families)
         array_fini(&family->uses);
     array_fini(&f.families);
     traffics_fini(&f.traffics);
+    return rc;
 }
 
 void dimensions_fini(struct dimensions *dimensions)

@@ -19,6 +19,9 @@ struct dimensions {
     char note[400];
 };
 
-/* Finds them, and sets that of each rank's collectives. Needs collectives that are matched. */
-void dimensions_find(struct dimensions *dimensions, struct join *join);
+/* Finds them, or (where it is not NULL) lays them out as `asked`, "dp=2,tp=4", and sets that of
+ * each rank's collectives. Needs collectives that are matched. Fails with DPRO_EUSAGE where the job
+ * contradicts what was asked. */
+int dimensions_find(struct dimensions *dimensions, struct join *join, const char *asked,
+                    struct dpro_error *err);
 void dimensions_fini(struct dimensions *dimensions);

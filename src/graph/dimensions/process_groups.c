@@ -10,18 +10,81 @@
 #include "base/sort.h"
 #include "graph/messages/endpoints.h"
 
-/* ---- phases ---- */
+/* ---- what the calls say ---- */
 
-void build_asked_phases(struct rank_build *rank)
+/* The span of the CPU that launched a collective's kernel; NO_ID: none is known. */
+static uint32_t launch_of(const struct rank_build *rank, const struct local_collective *c)
 {
-    EACH (struct local_collective, c, rank->collectives) {
-        const struct local_op *op = &rank->ops.at[c->arrival];
-        uint32_t launch = rank->slices.at[op->slice].launch, span = c->launch_span;
-        if ((op->flags & GRAPH_OP_GPU) && launch != NO_ID)
-            span = rank->slices.at[launch].span;
-        bool is_known = span != NO_ID && !rank->trace->tracks[rank->trace->spans[span].track].gpu;
-        c->phase = is_known ? rank->phases[span] : (uint8_t)DPRO_OP_BARRIER;
+    const struct local_op *op = &rank->ops.at[c->arrival];
+    uint32_t launch = rank->slices.at[op->slice].launch;
+    return (op->flags & GRAPH_OP_GPU) && launch != NO_ID ? rank->slices.at[launch].span : NO_ID;
+}
+
+static void learn_phase(const struct rank_build *rank, struct local_collective *c)
+{
+    uint32_t launch = launch_of(rank, c), span = launch == NO_ID ? c->launch_span : launch;
+    bool is_known = span != NO_ID && !rank->trace->tracks[rank->trace->spans[span].track].gpu;
+    c->phase = is_known ? rank->phases[span] : (uint8_t)DPRO_OP_BARRIER;
+}
+
+/* A call of a group of sends and receives. */
+static void add_call(struct rank_build *rank, struct local_collective *c, uint32_t span,
+                     uint32_t n_before)
+{
+    struct local_collective call = {
+        .sequence = -1, .peer = -1, .second_peer = -1, .launch_span = NO_ID};
+    build_learn_collective(rank, span, &call);
+    c->kind = n_before == 0 && call.kind ? call.kind : "send_recv";
+    if (n_before == 0)
+        c->peer = call.peer;
+    else if (call.peer != c->peer)
+        c->second_peer = call.peer;
+    c->group = c->group ?: call.group;
+    c->group_ranks = c->group_ranks ?: call.group_ranks;
+    c->description = c->description ?: call.description;
+    c->numel = n_before == 0 ? call.numel : c->numel + call.numel;
+    c->size_bytes = n_before == 0 ? call.size_bytes : c->size_bytes + call.size_bytes;
+}
+
+/* Sends and receives of one group are one kernel, launched where the group ends: its calls are
+ * those before it on its thread that launched nothing themselves. */
+static void learn_grouped(struct rank_build *rank, const struct map *launches,
+                          struct local_collective *c)
+{
+    uint32_t launch = launch_of(rank, c), n = 0;
+    if (strcmp(c->kind, "send_recv") != 0 || c->group != 0 || launch == NO_ID)
+        return;
+    uint32_t first = rank->trace->tracks[rank->trace->spans[launch].track].first;
+    for (uint32_t i = launch; i-- > first && !map_get(launches, (uint64_t)i + 1, NULL);) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        bool has_peer = span->detail != NO_ID && rank->trace->details[span->detail].peer >= 0;
+        if ((rank->classes[span->name] & NAME_COMM_PARAM) && has_peer)
+            add_call(rank, c, i, n++);
     }
+    struct local_op *op = &rank->ops.at[c->transfer];
+    if (n == 0)
+        return;
+    op->size_bytes = c->size_bytes;
+    if (strcmp(c->kind, "send") == 0)
+        op->kind = DPRO_OP_SEND;
+    else if (strcmp(c->kind, "recv") == 0)
+        op->kind = DPRO_OP_RECV;
+    else if (c->second_peer >= 0) /* with several others: nothing tells which of them is there */
+        c->end = COMM_ENDS_ALONE;
+}
+
+void build_learn_calls(struct rank_build *rank)
+{
+    struct map launches = {0};
+    EACH (struct local_collective, c, rank->collectives) {
+        uint32_t launch = launch_of(rank, c);
+        learn_phase(rank, c);
+        if (launch != NO_ID)
+            map_set(&launches, (uint64_t)launch + 1, 1);
+    }
+    EACH (struct local_collective, c, rank->collectives)
+        learn_grouped(rank, &launches, c);
+    map_fini(&launches);
 }
 
 /* ---- groups as the profile has them ---- */
@@ -201,7 +264,7 @@ static void find_rank(struct finder *f, struct rank_build *rank)
     map_fini(&f->known);
     for (size_t c = 0; c < rank->collectives.n; c++) {
         struct local_collective *collective = &rank->collectives.at[c];
-        bool is_one_way = text_is_one(collective->kind, "send", "recv");
+        bool is_one_way = text_is_one(collective->kind, "send", "recv") || collective->peer >= 0;
         if (is_one_way)
             find_peer(f, rank, c);
         collective->members = named_set(f, rank->trace, collective);

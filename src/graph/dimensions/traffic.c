@@ -25,8 +25,9 @@ enum carried traffic_carried(const struct rank_build *rank, const struct local_c
         {"all_reduce", CARRIED_REDUCED},   {"reduce", CARRIED_REDUCED},
         {"all_gather", CARRIED_GATHERED},  {"reduce_scatter", CARRIED_SCATTERED},
         {"all_to_all", CARRIED_EXCHANGED}, {"send", CARRIED_PASSED},
-        {"recv", CARRIED_PASSED},          {"push_pull", CARRIED_PUSHED},
-        {"push", CARRIED_PUSHED},          {"pull", CARRIED_PUSHED},
+        {"recv", CARRIED_PASSED},          {"send_recv", CARRIED_PASSED},
+        {"push_pull", CARRIED_PUSHED},     {"push", CARRIED_PUSHED},
+        {"pull", CARRIED_PUSHED},
     };
     /* gloo scatters by an all-reduce: the call says what was meant */
     const char *asked =
@@ -61,11 +62,17 @@ static uint32_t root_of(uint32_t *parents, uint32_t rank)
     return rank;
 }
 
+static void unite(uint32_t *parents, int a, int b)
+{
+    parents[root_of(parents, (uint32_t)a)] = root_of(parents, (uint32_t)b);
+}
+
 static bool passes(const struct join *join, const struct rank_build *rank,
                    const struct local_collective *c)
 {
     return c->peer >= 0 && c->peer < join->world_size && rank->trace->rank >= 0 &&
-           rank->trace->rank < join->world_size && text_is_one(c->kind, "send", "recv");
+           rank->trace->rank < join->world_size &&
+           text_is_one(c->kind, "send", "recv", "send_recv");
 }
 
 /* Where not all ranks are in the trace, a group that was made for two of them holds the rest. */
@@ -89,9 +96,11 @@ static void find_passing(struct traffics *t, struct join *join)
     memset(t->set_of, 0xFF, n * sizeof *t->set_of);
     EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks)
         EACH (const struct local_collective, c, rank->collectives)
-            if (passes(join, rank, c))
-                t->parents[root_of(t->parents, (uint32_t)rank->trace->rank)] =
-                    root_of(t->parents, (uint32_t)c->peer);
+            if (passes(join, rank, c)) {
+                unite(t->parents, rank->trace->rank, c->peer);
+                if (c->second_peer >= 0 && c->second_peer < join->world_size)
+                    unite(t->parents, rank->trace->rank, c->second_peer);
+            }
     EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks)
         EACH (const struct local_collective, c, rank->collectives) {
             uint32_t root =

@@ -66,7 +66,7 @@ static void link_rank(void *arg, size_t r)
     build_gathers(rank);
     build_pool(rank);
     build_parts(rank, build->trace);
-    build_asked_phases(rank);
+    build_learn_calls(rank);
     rank->memory = build_memory(rank);
     build_forget(rank);
 }
@@ -197,7 +197,9 @@ static int build_ops_and_clocks(struct build *build, struct dpro_graph **graph,
     servers_begin(&job->servers);
     messages_find(&job->messages, &job->join, build->trace);
     servers_build(&job->servers);
-    dimensions_find(&job->dimensions, &job->join);
+    status = dimensions_find(&job->dimensions, &job->join, build->options->dimensions, err);
+    if (status < 0)
+        return status;
     return assemble_graph(job, build->trace, build->options, graph, err);
 }
 

@@ -191,6 +191,7 @@ static void push_collective(struct rank_build *rank, struct local_op op)
 {
     struct local_collective c = {.sequence = -1,
                                  .peer = -1,
+                                 .second_peer = -1,
                                  .launch_span = NO_ID,
                                  .launch_op = NO_ID,
                                  .bucket = NO_ID,

@@ -1,0 +1,35 @@
+/* graph/dimensions/dimension_finder.h: what finding dimensions, or laying them out as asked, works
+ * on. */
+#pragma once
+
+#include "graph/dimensions/find_dimensions.h"
+
+/* Groups that do the same and have the same shape. */
+struct family {
+    int does;
+    struct grid_box box;
+    uint32_t size;        /* of a group */
+    uint32_t n_ranks;     /* of the trace, in all groups */
+    uint64_t n, bytes;    /* of all of them */
+    uint32_t dimension;   /* index; NO_ID: none */
+    ARRAY(uint32_t) uses; /* traffics */
+};
+
+struct finder {
+    struct join *join;
+    struct traffics traffics;
+    ARRAY(struct family) families;
+    struct dimensions *found;
+    bool is_grid;
+    const char *contradiction[2]; /* two dimensions that contradict each other; NULL: none */
+};
+
+static inline const struct traffic *finder_use(const struct finder *f, const struct family *family,
+                                               size_t use)
+{
+    return &f->traffics.all.at[family->uses.at[use]];
+}
+
+/* asked_dimensions.c: makes the dimensions "dp=2,tp=4", the outermost first, and gives each family
+ * its dimension. Fails with DPRO_EUSAGE where the trace contradicts them. */
+int dimensions_lay_out(struct finder *finder, const char *asked, struct dpro_error *err);

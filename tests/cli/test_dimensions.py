@@ -1,0 +1,170 @@
+"""dpro replay on jobs of several dimensions of parallelism, as PyTorch writes their traces on GPUs; dimensions that the user
+gives; lists of groups that are cut, wrong or hostile."""
+import unittest
+
+from support import Case, dpro, span
+
+DP, TP, PP, STEP_US = 2, 2, 2, 40_000
+WORLD = DP * TP * PP
+KERNELS = {"allreduce": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+           "send": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+           "recv": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"}
+
+
+def members(rank, stride, size):
+    first = rank - rank // stride % size * stride
+    return list(range(first, first + stride * size, stride))
+
+
+def groups(rank):
+    """As Megatron makes them: tensor parallel ranks are neighbours, stages lie farthest apart."""
+    return {"tp": ("3", "TENSOR_MODEL_PARALLEL_GROUP", members(rank, 1, TP)),
+            "dp": ("7", "DATA_PARALLEL_GROUP", members(rank, TP, DP)),
+            "pp": ("11", "PIPELINE_MODEL_PARALLEL_GROUP", members(rank, TP * DP, PP)),
+            "all": ("0", "default_pg", list(range(WORLD)))}
+
+
+class Rank:
+    def __init__(self, rank, described=True):
+        self.rank, self.groups, self.described = rank, groups(rank), described
+        self.events, self.correlation = [], 0
+
+    def launch(self, at, kernel, us, stream, tid, start=None, **args):
+        self.correlation += 1
+        self.events.append(span("cudaLaunchKernelExC", at, 3, tid, "cuda_runtime", correlation=self.correlation))
+        self.events.append(span(kernel, start or at + 5, us, stream, "kernel", 0, correlation=self.correlation, stream=stream,
+                                device=0, **args))
+
+    def communicate(self, at, what, group, elements, tid, us=200, peer=None):
+        name, description, ranks = self.groups[group]
+        listed = str(ranks) if self.described or len(ranks) < 4 else f"[{ranks[0]}, ..., {ranks[-1]}]"
+        args = {"Collective name": what, "dtype": "BFloat16", "In msg nelems": elements, "Out msg nelems": elements,
+                "Group size": len(ranks), "Process Group Name": name, "Process Group Ranks": listed}
+        if self.described:
+            args["Process Group Description"] = description
+        if peer is not None:
+            args["Dst Rank" if what == "send" else "Src Rank"] = peer
+        self.events.append(span("record_param_comms", at - 1, 6, tid, **args))
+        self.launch(at, KERNELS[what], us, {"tp": 20, "dp": 24, "pp": 28, "all": 32}[group], tid, **args)
+
+    def step(self, number):
+        begin = number * STEP_US
+        stage = self.rank // (TP * DP)
+        self.events.append(span(f"ProfilerStep#{number}", begin, STEP_US, 1, "user_annotation"))
+        self.launch(begin + 10, "gemm_forward", 5000, 7, 1)
+        if stage == 1:
+            self.communicate(begin + 200, "recv", "pp", 4096, 1, 6000, self.rank - TP * DP)
+        for layer in range(2):
+            self.communicate(begin + 7000 + 1000 * layer, "allreduce", "tp", 8192, 1)
+        if stage == 0:
+            self.communicate(begin + 6000, "send", "pp", 4096, 1, 200, self.rank + TP * DP)
+        self.events.append(span("autograd::engine::evaluate_function: MmBackward0", begin + 15_000, 15_000, 2,
+                                **{"Fwd thread id": 1, "Sequence number": 7}))
+        if stage == 0:
+            self.communicate(begin + 15_100, "recv", "pp", 4096, 2, 5000, self.rank + TP * DP)
+        self.launch(begin + 15_400, "gemm_backward", 3000, 7, 2)
+        for layer in range(2):
+            self.communicate(begin + 22_000 + 1000 * layer, "allreduce", "tp", 8192, 2)
+        if stage == 1:
+            self.communicate(begin + 19_900, "send", "pp", 4096, 2, 200, self.rank - TP * DP)
+        self.communicate(begin + 26_000, "allreduce", "dp", 1_000_000, 2, 2000)
+        self.events.append(span("Optimizer.step#AdamW.step", begin + 32_000, 3000, 1, "user_annotation"))
+        self.communicate(begin + 32_100, "allreduce", "all", 1, 1, 50)
+        self.launch(begin + 33_000, "adam", 500, 7, 1)
+
+    def trace(self, listed=None):
+        for number in range(3):
+            self.step(number)
+        config = [{"pg_name": name, "pg_desc": description, "backend_config": "cuda:nccl", "pg_size": len(ranks), "ranks": ranks}
+                  for name, description, ranks in self.groups.values()]
+        return {"distributedInfo": {"backend": "nccl", "rank": self.rank, "world_size": WORLD, "pg_count": len(config),
+                                    "pg_config": config if listed is None else listed}, "traceEvents": self.events}
+
+
+class Dimensions(Case):
+    def job(self, ranks=range(WORLD), described=True, listed=None):
+        for rank in ranks:
+            self.write(f"job/rank{rank}.json", Rank(rank, described).trace(listed))
+        return self.path("job")
+
+    def replay(self, *args):
+        return self.assert_json("replay", *args, "--no-validate")
+
+    def check(self, facts):
+        found = {d["name"]: d["groups"] for d in facts["dimensions"]}
+        self.assertEqual(found, {"dp": [[0, 2], [1, 3], [4, 6], [5, 7]], "tp": [[0, 1], [2, 3], [4, 5], [6, 7]],
+                                 "pp": [[0, 4], [1, 5], [2, 6], [3, 7]]})
+        self.assertIsNone(facts["dimensions_note"])
+
+    def test_three_dimensions_are_named_with_their_evidence(self):
+        trace = self.job()
+        facts = self.replay(trace)
+        self.check(facts)
+        evidence = {d["name"]: d["evidence"] for d in facts["dimensions"]}
+        self.assertIn("4 groups of 2 neighbouring ranks: a rank's 4 all-reduces in forward and backward", evidence["tp"])
+        self.assertIn("named TENSOR_MODEL_PARALLEL_GROUP", evidence["tp"])
+        self.assertIn("ranks, 4 apart: a rank's 2 sends and receives", evidence["pp"])
+        text = dpro("replay", trace, "--no-validate").out
+        self.assertIn("Parallelism: dp 2 x tp 2 x pp 2\n", text)
+
+    def test_times_and_bytes_are_those_of_the_kernels(self):
+        facts = self.replay(self.job())
+        by_name = {d["name"]: d for d in facts["dimensions"]}
+        self.assertAlmostEqual(by_name["tp"]["communication_ms"], 4 * 0.2, places=3)
+        self.assertAlmostEqual(by_name["dp"]["communication_ms"], 2.0, places=3)
+        self.assertAlmostEqual(by_name["dp"]["exposed_communication_ms"], 2.0, places=3)
+        self.assertEqual(by_name["dp"]["bytes"], 2_000_000)
+        self.assertEqual(by_name["tp"]["bytes"], 4 * 2 * 8192)
+        self.assertAlmostEqual(facts["between_dimensions"]["communication_ms"], 0.05, places=3)
+        for rank in facts["ranks"]:
+            self.assertGreaterEqual(rank["communication_ms"] + 1e-6, by_name["dp"]["communication_ms"])
+
+    def test_who_sends_to_whom_follows_from_sizes_and_peers(self):
+        traffic = {(t["from"], t["to"], t["dimension"]): t["bytes"] for t in self.replay(self.job())["traffic"]}
+        self.assertEqual(traffic[0, 4, "pp"], 2 * 4096)
+        self.assertEqual(traffic[4, 0, "pp"], 2 * 4096)
+        self.assertEqual(traffic[0, 1, "tp"], 4 * 2 * 8192)  # of 2 ranks each sends all once
+        self.assertEqual(traffic[1, 3, "dp"], 2_000_000)
+        self.assertNotIn((0, 3, "dp"), traffic)
+
+    def test_stages_say_why_they_stand_still(self):
+        stages = self.replay(self.job())["stages"]
+        self.assertEqual([s["stage"] for s in stages], [0, 1])
+        self.assertGreater(stages[0]["fill_ms"] + stages[1]["fill_ms"], 1)
+        self.assertAlmostEqual(stages[0]["transfer_ms"], 0.4, delta=0.25)
+
+    def test_shortened_lists_of_ranks_are_looked_up_by_name(self):
+        self.check(self.replay(self.job(described=False)))
+
+    def test_one_rank_of_eight_tells_the_sizes(self):
+        self.check(self.replay(self.job(ranks=[6])))
+
+    def test_the_user_overrules(self):
+        trace = self.job()
+        facts = self.replay(trace, "--dims", "pp=2,fsdp=2,tp=2")
+        self.assertEqual([(d["name"], d["groups"][0]) for d in facts["dimensions"]],
+                         [("fsdp", [0, 2]), ("tp", [0, 1]), ("pp", [0, 4])])
+        self.assertIn("as asked for", facts["dimensions"][0]["evidence"])
+        self.assertEqual(self.replay(trace, "--dims", "tp=2,pp=2,dp=2")["dimensions"][1]["groups"][0], [0, 1])
+
+    def test_dimensions_that_contradict_the_job_are_refused_in_one_line(self):
+        trace = self.job()
+        for dims, why in (("dp=2,tp=4,pp=2", "these make 16 ranks, the job has 8"), ("dp=8", "contradict this in any order"),
+                          ("dp=2,dp=4", "given once"), ("xp=8", "is not sizes of dp"), ("dp", "is not sizes of dp"),
+                          ("dp=0,tp=2", "is not sizes of dp"), ("dp=2,tp=2,pp=2,", "is not sizes of dp"), ("", "is not sizes of dp"),
+                          ("dp=99999999999999999999", "is not sizes of dp"), ("dp=999999999", "make 999999999 ranks")):
+            with self.subTest(dims):
+                result = dpro("replay", trace, "--dims", dims)
+                self.assert_error(result, 2, why)
+                self.assertEqual(result.err.count("\n"), 1, result.err)
+
+    def test_hostile_lists_of_groups_are_survived(self):
+        huge = [{"pg_name": "3", "pg_desc": "x" * 5000, "ranks": list(range(3000))}] * 50
+        for listed in ([], [None], [{"pg_name": "3"}], [{"pg_name": "3", "ranks": [0, 1, 10 ** 12, -4, "a"]}], [{"ranks": {}}],
+                       [{"pg_name": ["3"], "ranks": [0, 0, 0]}], huge, {}, "text"):
+            with self.subTest(str(listed)[:60]):
+                self.assert_survives(self.job(ranks=[0, 1], described=False, listed=listed), "--no-validate")
+
+
+if __name__ == "__main__":
+    unittest.main()

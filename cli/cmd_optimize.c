@@ -292,7 +292,8 @@ static int run(const void *given, const struct opt_list *paths)
         cmd_say("--no-accumulate is of what keeps to a budget: give one with --memory");
         return CMD_USAGE;
     }
-    return job_with_model(values, paths, false, search);
+    bool for_memory = values->memory.bytes > 0 || values->memory.share > 0;
+    return job_with_model(values, paths, for_memory, search);
 }
 
 const struct cmd cmd_optimize = {

@@ -269,6 +269,18 @@ static void add_program_calls(const struct learning *l, uint32_t rank, uint32_t 
 
 /* ---- what recomputing one module does ---- */
 
+/* Recomputing it would gather units of FSDP's once more. */
+static bool holds_units(const struct learning *l, const char *module)
+{
+    size_t n = strlen(module);
+    for (uint32_t u = 0; u < l->g->n_units; u++) {
+        const char *name = strtab_get(&l->g->names, l->g->units[u].name);
+        if (name[0] != '\0' && (n == 0 || (strncmp(name, module, n) == 0 && name[n] == '.')))
+            return true;
+    }
+    return false;
+}
+
 static void measure_module(const struct learning *l, uint32_t module, bool *recomputed)
 {
     struct arena arena = {NULL, 0};
@@ -298,6 +310,8 @@ static void measure_module(const struct learning *l, uint32_t module, bool *reco
             if (of->calls[c].module == module)
                 to->recompute_ns += program->calls[c].recompute_ns / model->n_ranks;
     }
+    if (holds_units(l, to->name))
+        to->kept_bytes = 0; /* not to be chosen */
     recomputed[module] = false;
     arena_fini(&arena);
 }

@@ -64,22 +64,31 @@ static uint32_t *coarsen_tensors(const struct dpro_model *from, bool coarsen,
     return group_of;
 }
 
+/* What groups communicate stands behind all tensors. */
+static uint32_t coarsened(const struct dpro_model *from, const struct coarsened_view *to,
+                          const uint32_t *group_of, uint32_t tensor)
+{
+    if (tensor >= MODEL_ALL)
+        return tensor;
+    return tensor < from->n_tensors ? group_of[tensor]
+                                    : tensor - from->n_tensors + to->model.n_tensors;
+}
+
 /* Ops keep their numbers, by which passes fuse them. */
-static void coarsen_program(const struct model_program *from, struct coarsened_view *to,
-                            const uint32_t *group_of, struct model_program *program)
+static void coarsen_program(const struct dpro_model *model, const struct model_program *from,
+                            struct coarsened_view *to, const uint32_t *group_of,
+                            struct model_program *program)
 {
     *program = *from;
     program->ops = arena_array(&to->arena, from->n_ops, sizeof *program->ops);
     for (uint32_t i = 0; i < from->n_ops; i++) {
         struct model_op *op = &program->ops[i];
         *op = from->ops[i];
-        if (op->needs < MODEL_ALL)
-            op->needs = group_of[op->needs];
-        if (op->tensor != MODEL_NONE) {
-            uint32_t group = group_of[op->tensor];
-            bool last = op->tensor + 1 == to->first[group + 1];
-            op->tensor = last ? group : MODEL_NONE;
-        }
+        op->needs = coarsened(model, to, group_of, op->needs);
+        op->tensor = coarsened(model, to, group_of, op->tensor);
+        if (from->ops[i].tensor < model->n_tensors &&
+            from->ops[i].tensor + 1 != to->first[op->tensor + 1])
+            op->tensor = MODEL_NONE; /* not the last of those that it is joined with */
     }
 }
 
@@ -145,11 +154,12 @@ void coarsened_view_make(const struct dpro_model *model, bool coarsen, bool symm
     m->arena = (struct arena){0};
     m->baseline = (struct dpro_strategy){0};
     uint32_t *group_of = coarsen_tensors(model, coarsen && model->capabilities.together, view);
-    coarsen_ranks(model, symmetry, view);
+    bool in_groups = model->n_communications > 0; /* each rank has its part in them */
+    coarsen_ranks(model, symmetry && !in_groups, view);
     m->programs = arena_array(&view->arena, model->n_programs, sizeof *m->programs);
     for (uint32_t p = 0; p < model->n_programs; p++)
-        coarsen_program(&model->programs[p], view, group_of, &m->programs[p]);
-    if (m->n_ranks > most_ranks)
+        coarsen_program(model, &model->programs[p], view, group_of, &m->programs[p]);
+    if (m->n_ranks > most_ranks && !in_groups)
         keep_the_late(view, most_ranks);
 }
 

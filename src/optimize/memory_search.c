@@ -206,7 +206,7 @@ static void try_choice(struct choosing *c)
 
 bool memory_divides_batch(const struct dpro_model *m, uint32_t parts)
 {
-    if (m->cut.refused)
+    if (m->cut.refused || m->n_communications > 0)
         return false;
     for (uint32_t i = 0; i < m->n_memories; i++)
         if (m->memories[i].batch_size == 0 || m->memories[i].batch_size % parts != 0)
@@ -320,7 +320,11 @@ static int find_budget(const struct dpro_model *model, const struct dpro_optimiz
 /* What can't be tried, of a job that does not fit. */
 static void report_unknown(const struct dpro_model *model, const struct dpro_optimize_options *o)
 {
-    bool batch = !o->no_accumulation && !model->cut.refused;
+    bool batch = !o->no_accumulation && !model->cut.refused && model->n_communications == 0;
+    if (!o->no_accumulation && model->n_communications > 0)
+        log_line(&o->sink, DPRO_LOG_WARN,
+                 "the batch is not cut: ranks communicate within each pass; what that does with "
+                 "FSDP 'dpro whatif --accumulate' tells");
     if (!o->no_accumulation && model->cut.refused)
         log_line(&o->sink, DPRO_LOG_WARN, "the batch is not cut: %s", model->cut.refused);
     if (model->n_modules == 0)

@@ -72,7 +72,12 @@ static void write_next(struct writer *w, const struct optimize_facts *f)
     uint32_t parts = dpro_strategy_micro_batches(dpro_optimum_strategy(r->optimum, f->planned));
     char safe[200];
     utf8_escape(safe, sizeof safe, plan, strlen(plan));
-    if (!f->is_named)
+    if (dpro_graph_is_sharded(r->graph))
+        table_wrapped(
+            w, "Next", 10,
+            "no plan recomputes modules that FSDP has wrapped: put torch.utils.checkpoint "
+            "around these in the script, before fully_shard");
+    else if (!f->is_named)
         table_paragraph(w, "Next", 10,
                         "dpro profile -o TRACE -- %s records the job with its parameters' names; "
                         "dpro optimize TRACE -o %s then writes a plan that the job can be given",

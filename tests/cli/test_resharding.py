@@ -74,6 +74,20 @@ class Resharding(Case):
         self.assertLess(both["predicted"]["iteration_ms"], plain["predicted"]["iteration_ms"])
         self.assertEqual([unit["reshards"] for unit in both["units"]], [False, False, False])
 
+    def test_a_budget_is_kept_to_by_recomputation(self):
+        done = dpro("optimize", SHARDED, "--memory", "45MB", "--json", "-q")
+        self.assertEqual(done.code, DONE)
+        memory, counted = done.json["memory"], truth()
+        self.assertEqual(memory["recompute"], ["blocks.0"])
+        self.assertAlmostEqual(memory["peak_bytes"] / max(counted["recompute=blocks.0"]), 1, delta=5e-5)
+        every = next(choice for choice in memory["choices"] if choice["name"] == "recompute all")
+        self.assertAlmostEqual(every["peak_bytes"] / max(counted["recompute=blocks.*"]), 1, delta=5e-5)
+        self.assertEqual({choice["micro_batches"] for choice in memory["choices"]}, {1})
+        self.assertEqual(sum("the batch is not cut" in warning for warning in done.json["warnings"]), 1)
+        least = dpro("optimize", SHARDED, "--memory", "1MB", "--json", "-q").json["memory"]["least_budget_bytes"]
+        self.assertGreater(least, 0.9 * every["peak_bytes"])  # nothing holds less by recomputing what units lie in
+        self.assertIn("before fully_shard", dpro("optimize", SHARDED, "--memory", "45MB").out)
+
     def test_each_micro_batch_communicates(self):
         facts, half = whatif("--accumulate", "2"), whatif("--batch-size", "0.5x")
         self.assertEqual(facts["memory"]["micro_batches"], 2)

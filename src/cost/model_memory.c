@@ -179,7 +179,8 @@ static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *
                                .n_typed_ops = from->n_typed_ops,
                                .measured_peak_bytes = from->measured_peak_bytes,
                                .capacity_bytes = from->capacity_bytes,
-                               .batch_size = from->batch_size};
+                               .batch_size = from->batch_size,
+                               .allocator = reserved_simulated(from)};
     m->phases = arena_array(l->arena, from->n_moments, 1);
     if (from->n_blocks > 0)
         memcpy(blocks, from->blocks, from->n_blocks * sizeof *blocks);

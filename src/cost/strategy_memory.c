@@ -8,38 +8,17 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "cost/compiled_memory.h"
-#include "cost/lifetimes.h"
+#include "cost/memory_sweep.h"
 #include "cost/precision_memory.h"
+#include "cost/strategy_reserved.h"
 #include "cost/strategy_work.h"
 
 /* The state of PyTorch's generator of random numbers on CPUs, which a call keeps that is to be
  * recomputed. */
 enum { RANDOM_STATE_BYTES = 5056 };
 
-/* Where a peak is. */
-struct top {
-    int64_t bytes;
-    uint32_t place;
-    uint32_t call;   /* being recomputed there; MODEL_NONE */
-    uint32_t within; /* place of its forward pass */
-};
-
-/* One rank's iteration, or one micro-batch of it. */
-struct sweep {
-    struct arena arena;
-    const struct model_memory *m;
-    const struct memory_setting *setting;
-    const struct dpro_strategy *strategy;
-    struct recomputed_calls calls;
-    double shares[2];  /* of the recorded size, of blocks that grow with the batch; of inputs */
-    bool later;        /* a micro-batch behind the first: gradients are there, and are added to */
-    int64_t *held;     /* [n_moments + 2] bytes, by place */
-    int64_t *within;   /* what recomputations hold more, by places of the forward pass: changes */
-    struct top *again; /* by place: the most that a recomputation there holds; NULL: none are */
-};
-
 /* How large a micro-batch's blocks are that grow with the batch, of several the largest one's. */
-static double share_of(const struct sweep *s, bool input)
+static double share_of(const struct memory_sweep *s, bool input)
 {
     uint32_t parts = s->strategy->micro_batches;
     double ratio = s->setting->batch_ratio > 0 ? s->setting->batch_ratio : 1;
@@ -49,7 +28,7 @@ static double share_of(const struct sweep *s, bool input)
     return batch > 0 ? ratio * ceil(round(batch) / parts) / round(batch) : ratio / parts;
 }
 
-static uint64_t size_of(const struct sweep *s, const struct graph_block *b)
+uint64_t memory_size(const struct memory_sweep *s, const struct graph_block *b)
 {
     const double ROUNDED = 1e-6;
     if (s->shares[0] < (double)b->least_share * (1 - ROUNDED))
@@ -71,7 +50,8 @@ static uint32_t added_up(const struct model_memory *m, uint32_t taken)
 
 /* Of a gradient: none of its own with views; behind the first micro-batch it is there all along. A
  * new one comes to both all the same. */
-static void gradient_lives(const struct sweep *s, const struct graph_block *b, struct lifetimes *l)
+static void gradient_lives(const struct memory_sweep *s, const struct graph_block *b,
+                           struct lifetimes *l)
 {
     bool is_new = b->taken != MEMORY_NONE;
     struct life added = {l->first.from, is_new ? MIN(added_up(s->m, b->taken), l->first.to) : 0};
@@ -85,7 +65,7 @@ static void gradient_lives(const struct sweep *s, const struct graph_block *b, s
     }
 }
 
-static struct lifetimes lives_of(const struct sweep *s, uint32_t block)
+struct lifetimes memory_lives(const struct memory_sweep *s, uint32_t block)
 {
     const struct graph_block *b = &s->m->blocks[block];
     struct lifetimes l = lifetimes_of(s->m, &s->calls, block);
@@ -103,7 +83,7 @@ static void add(int64_t *changes, struct life life, uint64_t size_bytes)
 }
 
 /* Recomputations are apart by their places of the forward pass, from `first` + 1 to `stop`. */
-static void add_within(const struct sweep *s, const struct lifetimes *l, uint64_t size_bytes)
+static void add_within(const struct memory_sweep *s, const struct lifetimes *l, uint64_t size_bytes)
 {
     if (l->within.from >= l->within.to)
         return;
@@ -113,7 +93,8 @@ static void add_within(const struct sweep *s, const struct lifetimes *l, uint64_
 }
 
 /* What a recomputation holds at the most. */
-static int64_t most_within(const struct sweep *s, const struct memory_call *call, uint32_t *where)
+static int64_t most_within(const struct memory_sweep *s, const struct memory_call *call,
+                           uint32_t *where)
 {
     int64_t held = 0, most = 0;
     *where = call->first;
@@ -128,7 +109,7 @@ static int64_t most_within(const struct sweep *s, const struct memory_call *call
 }
 
 /* From changes to what is held. */
-static void sum_up(struct sweep *s)
+static void sum_up(struct memory_sweep *s)
 {
     const struct model_memory *m = s->m;
     for (uint32_t p = 1; p <= m->n_moments; p++)
@@ -136,11 +117,11 @@ static void sum_up(struct sweep *s)
     for (uint32_t c = 0; c < m->n_calls && s->calls.any; c++) {
         if (s->calls.root[c] != c)
             continue;
-        struct top *top = &s->again[m->calls[c].again];
+        struct memory_top *top = &s->again[m->calls[c].again];
         uint32_t where;
         int64_t most = most_within(s, &m->calls[c], &where);
         if (most > top->bytes)
-            *top = (struct top){most, m->calls[c].again, c, where};
+            *top = (struct memory_top){most, m->calls[c].again, c, where};
     }
 }
 
@@ -149,11 +130,12 @@ static struct life random_state_life(const struct memory_call *call)
     return (struct life){call->first + 1, call->released + 1};
 }
 
-static struct sweep sweep_begin(const struct dpro_model *model,
-                                const struct dpro_strategy *strategy, const struct model_memory *m,
-                                bool later)
+struct memory_sweep memory_sweep_begin(const struct dpro_model *model,
+                                       const struct dpro_strategy *strategy,
+                                       const struct model_memory *m, bool later)
 {
-    struct sweep s = {.m = m, .setting = &model->memory, .strategy = strategy, .later = later};
+    struct memory_sweep s = {
+        .m = m, .setting = &model->memory, .strategy = strategy, .later = later};
     if (strategy->computing) {
         struct model_memory *other = arena_alloc(&s.arena, sizeof *other);
         *other = memory_in_16_bits(model, m, strategy, &s.arena);
@@ -168,8 +150,8 @@ static struct sweep sweep_begin(const struct dpro_model *model,
     if (s.calls.any)
         s.again = arena_array(&s.arena, m->n_moments + (size_t)1, sizeof *s.again);
     for (uint32_t b = 0; b < m->n_blocks; b++) {
-        struct lifetimes l = lives_of(&s, b);
-        uint64_t size = size_of(&s, &m->blocks[b]);
+        struct lifetimes l = memory_lives(&s, b);
+        uint64_t size = memory_size(&s, &m->blocks[b]);
         add(s.held, l.first, size);
         add(s.held, l.second, size);
         add_within(&s, &l, size);
@@ -181,15 +163,15 @@ static struct sweep sweep_begin(const struct dpro_model *model,
     return s;
 }
 
-static struct top sweep_peak(const struct sweep *s)
+static struct memory_top sweep_peak(const struct memory_sweep *s)
 {
-    struct top top = {INT64_MIN, 0, MODEL_NONE, 0};
+    struct memory_top top = {INT64_MIN, 0, MODEL_NONE, 0};
     for (uint32_t p = 0; p <= s->m->n_moments; p++) {
-        const struct top *again = s->again && s->again[p].bytes > 0 ? &s->again[p] : NULL;
+        const struct memory_top *again = s->again && s->again[p].bytes > 0 ? &s->again[p] : NULL;
         int64_t bytes = s->held[p] + (again ? again->bytes : 0);
         if (bytes > top.bytes)
-            top =
-                (struct top){bytes, p, again ? again->call : MODEL_NONE, again ? again->within : 0};
+            top = (struct memory_top){bytes, p, again ? again->call : MODEL_NONE,
+                                      again ? again->within : 0};
     }
     return top;
 }
@@ -200,7 +182,7 @@ void memory_peaks(const struct dpro_model *model, const struct dpro_strategy *st
     const struct model_memory *m = &model->memories[model->ranks[rank].memory];
     memset(peaks, 0, n * sizeof *peaks);
     for (int later = 0; later <= (strategy->micro_batches > 1); later++) {
-        struct sweep s = sweep_begin(model, strategy, m, later);
+        struct memory_sweep s = memory_sweep_begin(model, strategy, m, later);
         for (uint32_t i = 0; i < n; i++)
             for (uint32_t p = places[i]; p < places[i + 1] && p <= m->n_moments; p++) {
                 int64_t bytes = s.held[p] + (s.again ? s.again[p].bytes : 0);
@@ -230,17 +212,18 @@ static uint32_t call_at(const struct model_memory *m, uint32_t place)
     return found;
 }
 
-static void describe(const struct sweep *s, const struct top *top, struct memory_peak *peak)
+static void describe(const struct memory_sweep *s, const struct memory_top *top,
+                     struct memory_peak *peak)
 {
     const struct model_memory *m = s->m;
     *peak = (struct memory_peak){
         .bytes = (uint64_t)MAX(top->bytes, 0), .rank = m->rank, .place = top->place};
     for (uint32_t b = 0; b < m->n_blocks; b++) {
-        struct lifetimes l = lives_of(s, b);
+        struct lifetimes l = memory_lives(s, b);
         uint32_t n = is_there(l.first, top->place) + is_there(l.second, top->place);
         if (top->call != MODEL_NONE && l.call == top->call)
             n += is_there(l.within, top->within);
-        peak->by_category[m->blocks[b].category] += n * size_of(s, &m->blocks[b]);
+        peak->by_category[m->blocks[b].category] += n * memory_size(s, &m->blocks[b]);
     }
     for (uint32_t c = 0; c < m->n_calls && s->calls.any && !m->gpu; c++)
         if (s->calls.root[c] == c && is_there(random_state_life(&m->calls[c]), top->place))
@@ -282,8 +265,8 @@ static uint64_t find_peak(const struct dpro_model *model, const struct dpro_stra
     int64_t most = -1;
     for (uint32_t i = 0; i < model->n_memories; i++)
         for (int later = 0; later <= (strategy->micro_batches > 1); later++) {
-            struct sweep s = sweep_begin(model, strategy, &model->memories[i], later);
-            struct top top = sweep_peak(&s);
+            struct memory_sweep s = memory_sweep_begin(model, strategy, &model->memories[i], later);
+            struct memory_top top = sweep_peak(&s);
             if (top.bytes > most && peak)
                 describe(&s, &top, peak);
             most = MAX(most, top.bytes);
@@ -314,6 +297,7 @@ struct dpro_memory_peak memory_peak_told(const struct dpro_model *model,
                                     .rank = model->ranks[peak.rank].rank,
                                     .phase = (enum dpro_op_kind)peak.phase,
                                     .in_recomputation = peak.is_recomputed};
+    strategy_reserved(model, strategy, &told);
     if (peak.module != MODEL_NONE)
         told.module = model->modules[peak.module].name;
     memcpy(told.by_category, peak.by_category, sizeof told.by_category);

@@ -171,6 +171,8 @@ struct reserved_memory {
 
 /* The settings of a GPU's allocator. */
 enum dpro_allocator_settings reserved_settings(const struct graph_memory *memory);
+/* Those that are simulated: the defaults where they are not known. */
+struct allocator_settings reserved_simulated(const struct graph_memory *memory);
 /* What it reserves of the device, with the moments in the given order. */
 struct reserved_memory reserved_memory(const struct dpro_graph *graph,
                                        const struct graph_memory *memory, const uint32_t *moments,

@@ -11,6 +11,13 @@ enum dpro_allocator_settings reserved_settings(const struct graph_memory *m)
                                       : (enum dpro_allocator_settings)m->allocator.known;
 }
 
+struct allocator_settings reserved_simulated(const struct graph_memory *m)
+{
+    struct allocator_settings settings = allocator_settings_default();
+    settings.by_address = m->allocator.by_address;
+    return reserved_settings(m) == DPRO_ALLOCATOR_ASSUMED ? settings : m->allocator;
+}
+
 /* Of a graph's memory: a request a moment, a number a block. */
 struct parts {
     struct reserved_block *held;
@@ -42,7 +49,7 @@ struct reserved_memory reserved_memory(const struct dpro_graph *graph, const str
     struct parts parts = {mem_array((size_t)m->n_blocks + 1, sizeof *parts.held),
                           mem_array((size_t)n + 1, sizeof *parts.requests),
                           mem_array((size_t)m->n_blocks + 1, sizeof *parts.number)};
-    struct reserved_job job = {.settings = allocator_settings_default(),
+    struct reserved_job job = {.settings = reserved_simulated(m),
                                .capacity_bytes = m->capacity_bytes,
                                .start = m->start.n_segments > 0 ? &m->start : NULL,
                                .held = parts.held,
@@ -50,9 +57,6 @@ struct reserved_memory reserved_memory(const struct dpro_graph *graph, const str
                                .n_requests = n,
                                .forward = m->n_calls > 0 ? n : 0,
                                .update = n};
-    job.settings.by_address = m->allocator.by_address;
-    if (reserved_settings(m) == DPRO_ALLOCATOR_KNOWN)
-        job.settings = m->allocator;
     fill_held(m, &job, &parts);
     for (uint32_t i = 0; i < n; i++) {
         const struct graph_moment *moment = &m->moments[moments[i]];

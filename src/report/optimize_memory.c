@@ -155,11 +155,15 @@ void optimize_memory_json(struct writer *w, const struct dpro_optimize_report *r
         return;
     }
     writer_begin(w, "memory", '{');
-    writer_fields(w, INT("baseline_peak_bytes", before.bytes), INT("peak_bytes", best.bytes),
-                  INT("peak_std_bytes", best.std_bytes),
-                  INT_IF("budget_bytes", b.budget_bytes > 0, b.budget_bytes),
-                  INT_IF("capacity_bytes", b.capacity_bytes > 0, b.capacity_bytes),
-                  BOOL("fits", b.fits), INT_IF("least_budget_bytes", b.needed, b.least_bytes));
+    writer_fields(
+        w, INT("baseline_peak_bytes", before.bytes), INT("peak_bytes", best.bytes),
+        INT("peak_std_bytes", best.std_bytes),
+        INT_IF("baseline_reserved_peak_bytes", before.reserved_bytes > 0, before.reserved_bytes),
+        INT_IF("reserved_peak_bytes", best.reserved_bytes > 0, best.reserved_bytes),
+        INT_IF("refused_bytes", best.refused_bytes > 0, best.refused_bytes),
+        INT_IF("budget_bytes", b.budget_bytes > 0, b.budget_bytes),
+        INT_IF("capacity_bytes", b.capacity_bytes > 0, b.capacity_bytes), BOOL("fits", b.fits),
+        INT_IF("least_budget_bytes", b.needed, b.least_bytes));
     writer_begin(w, "recompute", '[');
     for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
         struct dpro_module module = dpro_strategy_module(model, strategy, m);

@@ -211,7 +211,7 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_report 
     struct dpro_memory_peak before = dpro_whatif_baseline_memory(r->whatif);
     struct dpro_memory_peak after = dpro_whatif_memory(r->whatif);
     const char *phase = phase_text(&after);
-    struct words where = {.n = 0};
+    struct words where = {.n = 0}, reserved = {.n = 0};
     const struct dpro_changes *c = r->changes;
     bool asked = c->recompute || c->micro_batches || c->batch_size || c->batch_ratio != 0 ||
                  c->gradient_views || c->compile || c->precision || c->reshard;
@@ -222,8 +222,14 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_report 
         words_add(&where, ", ", "%s", phase);
     if (phase && after.module)
         words_add(&where, " ", after.module[0] ? "of %.200s" : "of the model itself", after.module);
-    table_paragraph(w, "Memory", 9, "%s -> %s +- %s %% at its peak (%s)", BYTES_TEXT(before.bytes),
-                    BYTES_TEXT(after.bytes), NUMBER(half_pct(&after), 1), where.text);
+    if (after.reserved_bytes > 0)
+        words_add(&reserved, "", "; the allocator reserves %s -> %s",
+                  BYTES_TEXT(before.reserved_bytes), BYTES_TEXT(after.reserved_bytes));
+    if (after.refused_bytes > 0)
+        words_add(&reserved, "", ", and a request of %s fails", BYTES_TEXT(after.refused_bytes));
+    table_paragraph(w, "Memory", 9, "%s -> %s +- %s %% at its peak (%s)%s",
+                    BYTES_TEXT(before.bytes), BYTES_TEXT(after.bytes), NUMBER(half_pct(&after), 1),
+                    where.text, reserved.text);
 }
 
 struct part {
@@ -392,10 +398,13 @@ static void write_memory(struct writer *w, const struct dpro_whatif *whatif)
     if (after.bytes == 0)
         return;
     writer_section(w, "memory", '{');
-    writer_fields(w, INT("baseline_peak_bytes", before.bytes), INT("peak_bytes", after.bytes),
-                  INT("peak_std_bytes", after.std_bytes), NUL("budget_bytes"),
-                  INT("rank", after.rank), TEXT("phase", phase_text(&after)),
-                  TEXT("module", after.module));
+    writer_fields(
+        w, INT("baseline_peak_bytes", before.bytes), INT("peak_bytes", after.bytes),
+        INT("peak_std_bytes", after.std_bytes),
+        INT_IF("baseline_reserved_peak_bytes", before.reserved_bytes > 0, before.reserved_bytes),
+        INT_IF("reserved_peak_bytes", after.reserved_bytes > 0, after.reserved_bytes),
+        INT_IF("refused_bytes", after.refused_bytes > 0, after.refused_bytes), NUL("budget_bytes"),
+        INT("rank", after.rank), TEXT("phase", phase_text(&after)), TEXT("module", after.module));
     writer_begin(w, "by_category", '{');
     for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
         writer_fields(

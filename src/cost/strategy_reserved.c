@@ -1,0 +1,204 @@
+/* cost/strategy_reserved.c: an iteration under a strategy as the requests that the allocator gets.
+ *
+ * A block's lifetimes say between which of the recorded moments it is taken and given back. At one
+ * place, the recorded moment comes first, then what the strategy gives back there, then a
+ * recomputation, then what else it takes. Micro-batches follow each other: what comes before the
+ * forward pass is done once, and so is the update. */
+#include "cost/strategy_reserved.h"
+
+#include "base/array.h"
+#include "base/memory.h"
+#include "base/sort.h"
+#include "cost/memory_sweep.h"
+#include "replay/reserved_job.h"
+
+enum step { RECORDED, GIVEN_EARLIER, RECOMPUTED, TAKEN_AGAIN };
+
+struct event {
+    uint64_t bytes; /* 0: given back */
+    uint32_t micro_batch, place;
+    uint32_t within; /* of a recomputation: place of the forward pass */
+    uint32_t number; /* of the block */
+    uint8_t step;
+    uint32_t order; /* in which it was added */
+};
+
+typedef ARRAY(struct event) event_array;
+
+ORDER(by_place, struct event,
+      ASCENDING(micro_batch) ?: ASCENDING(place) ?: ASCENDING(step) ?: ASCENDING(within)
+                             ?: ASCENDING(order));
+
+struct listing {
+    const struct memory_sweep *sweep;
+    const struct model_memory *m;
+    const uint32_t *held; /* by block: its number there */
+    event_array *events;
+    uint32_t n_held, micro_batch, n_micro_batches;
+    uint32_t forward, update; /* places */
+};
+
+static void add(const struct listing *l, struct event event)
+{
+    event.micro_batch = l->micro_batch;
+    event.order = (uint32_t)l->events->n;
+    array_push(l->events, event);
+}
+
+/* Of a block made in the iteration: a number for each lifetime in each micro-batch. */
+static uint32_t number_of(const struct listing *l, uint32_t block, bool second)
+{
+    return l->n_held + 2 * (l->micro_batch * l->m->n_blocks + block) + second;
+}
+
+static bool is_last(const struct listing *l)
+{
+    return l->micro_batch + 1 == l->n_micro_batches;
+}
+
+static void add_life(const struct listing *l, uint32_t block, uint32_t number, uint64_t bytes,
+                     struct life life, struct life recorded)
+{
+    bool kept = life.to > l->m->n_moments;
+    if (life.from >= life.to || (!is_last(l) && life.from > l->update) ||
+        (l->micro_batch > 0 && life.from <= l->forward))
+        return;
+    add(l, (struct event){.bytes = MAX(bytes, 1),
+                          .place = life.from,
+                          .number = number,
+                          .step = life.from == recorded.from ? RECORDED : TAKEN_AGAIN});
+    if (kept && l->micro_batch > 0) /* in place of that of the micro-batch before */
+        add(l, (struct event){.place = life.from,
+                              .number = number - 2 * l->m->n_blocks,
+                              .step = life.from == recorded.from ? RECORDED : TAKEN_AGAIN});
+    if (!kept)
+        add(l, (struct event){.place = is_last(l) ? life.to : MIN(life.to, l->update + 1),
+                              .number = number,
+                              .step = life.to == recorded.to ? RECORDED : GIVEN_EARLIER});
+    (void)block;
+}
+
+/* Of a block that is made again: its recomputation takes it, and gives back what is no longer
+ * needed then. */
+static void add_again(const struct listing *l, uint32_t block, uint64_t bytes,
+                      const struct lifetimes *lives)
+{
+    const struct memory_call *call = &l->m->calls[lives->call];
+    uint32_t number = number_of(l, block, true);
+    bool lasts = lives->second.from < lives->second.to;
+    bool made = lives->within.from < lives->within.to;
+    if (made)
+        add(l, (struct event){.bytes = MAX(bytes, 1),
+                              .place = call->again,
+                              .within = lives->within.from,
+                              .number = number,
+                              .step = RECOMPUTED});
+    else if (lasts)
+        add(l, (struct event){.bytes = MAX(bytes, 1),
+                              .place = call->again,
+                              .number = number,
+                              .step = TAKEN_AGAIN});
+    if (lasts)
+        add(l, (struct event){.place = lives->second.to, .number = number, .step = GIVEN_EARLIER});
+    else if (made)
+        add(l, (struct event){.place = call->again,
+                              .within = MIN(lives->within.to, call->stop),
+                              .number = number,
+                              .step = RECOMPUTED});
+}
+
+static void add_block(const struct listing *l, uint32_t block)
+{
+    const struct graph_block *b = &l->m->blocks[block];
+    struct lifetimes lives = memory_lives(l->sweep, block);
+    uint64_t bytes = memory_size(l->sweep, b);
+    struct life recorded = {b->taken == MEMORY_NONE ? 0 : b->taken + 1,
+                            b->given == MEMORY_NONE ? l->m->n_moments + 1 : b->given + 1};
+    if (b->taken == MEMORY_NONE) {
+        if (b->given != MEMORY_NONE && l->micro_batch == 0)
+            add(l, (struct event){.place = recorded.to, .number = l->held[block]});
+        return;
+    }
+    if (lives.first.from > 0)
+        add_life(l, block, number_of(l, block, false), bytes, lives.first, recorded);
+    if (lives.call != MODEL_NONE)
+        add_again(l, block, bytes, &lives);
+    else
+        add_life(l, block, number_of(l, block, true), bytes, lives.second, recorded);
+}
+
+static uint32_t update_of(const struct model_memory *m)
+{
+    uint32_t place = 0;
+    while (place < m->n_moments && m->phases[place] != DPRO_OP_UPDATE)
+        place++;
+    return place;
+}
+
+/* The requests of an iteration of all micro-batches. */
+static void list(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                 const struct model_memory *memory, struct reserved_job *job)
+{
+    uint32_t parts = MAX(strategy->micro_batches, 1);
+    uint32_t *held = mem_array((size_t)memory->n_blocks + 1, sizeof *held);
+    event_array events = {0};
+    for (uint32_t part = 0; part < parts; part++) {
+        struct memory_sweep sweep = memory_sweep_begin(model, strategy, memory, part > 0);
+        const struct model_memory *m = sweep.m;
+        for (uint32_t b = 0; b < m->n_blocks && part == 0; b++)
+            if (m->blocks[b].taken == MEMORY_NONE) {
+                held[b] = job->n_held;
+                job->held[job->n_held++] =
+                    (struct reserved_block){.bytes = memory_size(&sweep, &m->blocks[b]),
+                                            .is = (uint8_t)reserved_held_of(&m->blocks[b])};
+            }
+        struct listing l = {.sweep = &sweep,
+                            .m = m,
+                            .held = held,
+                            .events = &events,
+                            .n_held = job->n_held,
+                            .micro_batch = part,
+                            .n_micro_batches = parts,
+                            .forward = m->n_calls > 0 ? m->calls[0].first : 0,
+                            .update = update_of(m)};
+        job->n_numbers = job->n_held + 2 * parts * m->n_blocks;
+        for (uint32_t b = 0; b < m->n_blocks; b++)
+            add_block(&l, b);
+        job->forward = l.forward;
+        job->update = l.update;
+        arena_fini(&sweep.arena);
+    }
+    array_sort(&events, by_place);
+    struct reserved_request *requests = mem_array(events.n + 1, sizeof *requests);
+    uint32_t forward = 0, update = 0;
+    for (size_t i = 0; i < events.n; i++) {
+        const struct event *event = &events.at[i];
+        requests[i] = (struct reserved_request){event->bytes, event->number};
+        forward += event->micro_batch == 0 && event->place <= job->forward;
+        update += event->micro_batch + 1 < parts || event->place <= job->update;
+    }
+    job->forward = forward;
+    job->update = update;
+    job->requests = requests;
+    job->n_requests = (uint32_t)events.n;
+    array_fini(&events);
+    mem_free(held);
+}
+
+void strategy_reserved(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                       struct dpro_memory_peak *told)
+{
+    for (uint32_t i = 0; i < model->n_memories; i++) {
+        const struct model_memory *m = &model->memories[i];
+        if (!m->gpu || m->allocator.other_backend || m->allocator.known == DPRO_ALLOCATOR_STRANGE)
+            continue;
+        struct reserved_job job = {.settings = m->allocator, .capacity_bytes = m->capacity_bytes};
+        job.held = mem_array((size_t)m->n_blocks + 1, sizeof *job.held);
+        list(model, strategy, m, &job);
+        struct reserved_peak peak = reserved_job_peak(&job);
+        told->reserved_bytes = MAX(told->reserved_bytes, peak.bytes);
+        told->refused_bytes = MAX(told->refused_bytes, peak.refused_bytes);
+        mem_free((void *)job.requests);
+        mem_free(job.held);
+    }
+}

@@ -45,6 +45,7 @@ static uint32_t add_block(struct casting *t, const struct graph_block *of, uint3
 {
     struct graph_block block = *of;
     block.size_bytes = size_bytes;
+    block.asked_bytes = 0;
     block.taken = place > 0 ? place - 1 : MEMORY_NONE;
     block.given = MIN(last, t->m->n_moments - 1);
     block.n_uses = 0;
@@ -283,8 +284,10 @@ static void change_block(struct casting *t, uint32_t index)
     if (t->d.types[index] == TYPE_UNKNOWN && b->item_bytes == 0 &&
         (b->category == DPRO_MEMORY_WORKSPACE || b->category == DPRO_MEMORY_TEMPORARY))
         t->d.types[index] = data_types_of_workspace(&t->d, b);
-    if (t->d.types[index] == BITS_16)
+    if (t->d.types[index] == BITS_16) {
         b->size_bytes /= 2;
+        b->asked_bytes /= 2;
+    }
     if (reading->cast == 0 || b->taken == MEMORY_NONE)
         return;
     uint32_t last = MAX(MAX(reading->direct, 1) - 1, reading->first_cast);

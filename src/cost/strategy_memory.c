@@ -34,7 +34,9 @@ uint64_t memory_size(const struct memory_sweep *s, const struct graph_block *b)
     if (s->shares[0] < (double)b->least_share * (1 - ROUNDED))
         return 0;
     double share = b->scales ? s->shares[b->category == DPRO_MEMORY_INPUT] : 1;
-    return share == 1 ? b->size_bytes : (uint64_t)llround((double)b->size_bytes * share);
+    uint64_t asked = graph_block_asked(b);
+    return share == 1 ? b->size_bytes
+                      : (uint64_t)llround((double)asked * share) + b->size_bytes - asked;
 }
 
 /* The place from which on a gradient that is added to another one, or copied, is no longer needed:

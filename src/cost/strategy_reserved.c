@@ -51,13 +51,18 @@ static uint32_t number_of(const struct listing *l, uint32_t block, bool second)
     return l->n_held + 2 * (l->micro_batch * l->m->n_blocks + block) + second;
 }
 
+static uint64_t asked_of(const struct memory_sweep *sweep, const struct graph_block *block)
+{
+    return memory_size(sweep, block) - (block->size_bytes - graph_block_asked(block));
+}
+
 static bool is_last(const struct listing *l)
 {
     return l->micro_batch + 1 == l->n_micro_batches;
 }
 
-static void add_life(const struct listing *l, uint32_t block, uint32_t number, uint64_t bytes,
-                     struct life life, struct life recorded)
+static void add_life(const struct listing *l, uint32_t number, uint64_t bytes, struct life life,
+                     struct life recorded)
 {
     bool kept = life.to > l->m->n_moments;
     if (life.from >= life.to || (!is_last(l) && life.from > l->update) ||
@@ -75,7 +80,6 @@ static void add_life(const struct listing *l, uint32_t block, uint32_t number, u
         add(l, (struct event){.place = is_last(l) ? life.to : MIN(life.to, l->update + 1),
                               .number = number,
                               .step = life.to == recorded.to ? RECORDED : GIVEN_EARLIER});
-    (void)block;
 }
 
 /* Of a block that is made again: its recomputation takes it, and gives back what is no longer
@@ -111,7 +115,7 @@ static void add_block(const struct listing *l, uint32_t block)
 {
     const struct graph_block *b = &l->m->blocks[block];
     struct lifetimes lives = memory_lives(l->sweep, block);
-    uint64_t bytes = memory_size(l->sweep, b);
+    uint64_t bytes = asked_of(l->sweep, b);
     struct life recorded = {b->taken == MEMORY_NONE ? 0 : b->taken + 1,
                             b->given == MEMORY_NONE ? l->m->n_moments + 1 : b->given + 1};
     if (b->taken == MEMORY_NONE) {
@@ -120,11 +124,11 @@ static void add_block(const struct listing *l, uint32_t block)
         return;
     }
     if (lives.first.from > 0)
-        add_life(l, block, number_of(l, block, false), bytes, lives.first, recorded);
+        add_life(l, number_of(l, block, false), bytes, lives.first, recorded);
     if (lives.call != MODEL_NONE)
         add_again(l, block, bytes, &lives);
     else
-        add_life(l, block, number_of(l, block, true), bytes, lives.second, recorded);
+        add_life(l, number_of(l, block, true), bytes, lives.second, recorded);
 }
 
 static uint32_t update_of(const struct model_memory *m)
@@ -135,70 +139,97 @@ static uint32_t update_of(const struct model_memory *m)
     return place;
 }
 
-/* The requests of an iteration of all micro-batches. */
-static void list(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                 const struct model_memory *memory, struct reserved_job *job)
+static void list_held(const struct memory_sweep *sweep, struct reserved_job *job, uint32_t *held)
 {
-    uint32_t parts = MAX(strategy->micro_batches, 1);
-    uint32_t *held = mem_array((size_t)memory->n_blocks + 1, sizeof *held);
-    event_array events = {0};
-    for (uint32_t part = 0; part < parts; part++) {
-        struct memory_sweep sweep = memory_sweep_begin(model, strategy, memory, part > 0);
-        const struct model_memory *m = sweep.m;
-        for (uint32_t b = 0; b < m->n_blocks && part == 0; b++)
-            if (m->blocks[b].taken == MEMORY_NONE) {
-                held[b] = job->n_held;
-                job->held[job->n_held++] =
-                    (struct reserved_block){.bytes = memory_size(&sweep, &m->blocks[b]),
-                                            .is = (uint8_t)reserved_held_of(&m->blocks[b])};
-            }
-        struct listing l = {.sweep = &sweep,
-                            .m = m,
-                            .held = held,
-                            .events = &events,
-                            .n_held = job->n_held,
-                            .micro_batch = part,
-                            .n_micro_batches = parts,
-                            .forward = m->n_calls > 0 ? m->calls[0].first : 0,
-                            .update = update_of(m)};
-        job->n_numbers = job->n_held + 2 * parts * m->n_blocks;
-        for (uint32_t b = 0; b < m->n_blocks; b++)
-            add_block(&l, b);
-        job->forward = l.forward;
-        job->update = l.update;
-        arena_fini(&sweep.arena);
-    }
-    array_sort(&events, by_place);
-    struct reserved_request *requests = mem_array(events.n + 1, sizeof *requests);
+    const struct model_memory *m = sweep->m;
+    for (uint32_t b = 0; b < m->n_blocks; b++)
+        if (m->blocks[b].taken == MEMORY_NONE) {
+            held[b] = job->n_held;
+            job->held[job->n_held++] =
+                (struct reserved_block){.bytes = asked_of(sweep, &m->blocks[b]),
+                                        .is = (uint8_t)reserved_held_of(&m->blocks[b])};
+        }
+}
+
+/* The micro-batches' events in order as requests; places become numbers of requests. */
+static void write_requests(const event_array *events, uint32_t n_micro_batches,
+                           struct reserved_job *job)
+{
+    struct reserved_request *requests = mem_array(events->n + 1, sizeof *requests);
     uint32_t forward = 0, update = 0;
-    for (size_t i = 0; i < events.n; i++) {
-        const struct event *event = &events.at[i];
+    for (size_t i = 0; i < events->n; i++) {
+        const struct event *event = &events->at[i];
         requests[i] = (struct reserved_request){event->bytes, event->number};
         forward += event->micro_batch == 0 && event->place <= job->forward;
-        update += event->micro_batch + 1 < parts || event->place <= job->update;
+        update += event->micro_batch + 1 < n_micro_batches || event->place <= job->update;
     }
     job->forward = forward;
     job->update = update;
     job->requests = requests;
-    job->n_requests = (uint32_t)events.n;
-    array_fini(&events);
+    job->n_requests = (uint32_t)events->n;
+}
+
+/* What is most reserved of a rank's device. */
+static struct reserved_peak peak_of(const struct dpro_model *model,
+                                    const struct dpro_strategy *strategy,
+                                    const struct model_memory *memory)
+{
+    struct reserved_job job = {.settings = memory->allocator,
+                               .capacity_bytes = memory->capacity_bytes};
+    uint32_t parts = MAX(strategy->micro_batches, 1), *held = NULL;
+    event_array events = {0};
+    for (uint32_t part = 0; part < parts; part++) {
+        struct memory_sweep sweep = memory_sweep_begin(model, strategy, memory, part > 0);
+        const struct model_memory *m = sweep.m;
+        if (part == 0) {
+            held = mem_array((size_t)m->n_blocks + 1, sizeof *held);
+            job.held = mem_array((size_t)m->n_blocks + 1, sizeof *job.held);
+            list_held(&sweep, &job, held);
+            job.n_numbers = job.n_held + 2 * parts * m->n_blocks;
+            job.forward = m->n_calls > 0 ? m->calls[0].first : 0;
+            job.update = update_of(m);
+        }
+        struct listing l = {.sweep = &sweep,
+                            .m = m,
+                            .held = held,
+                            .events = &events,
+                            .n_held = job.n_held,
+                            .micro_batch = part,
+                            .n_micro_batches = parts,
+                            .forward = job.forward,
+                            .update = job.update};
+        for (uint32_t b = 0; b < m->n_blocks; b++)
+            add_block(&l, b);
+        arena_fini(&sweep.arena);
+    }
+    array_sort(&events, by_place);
+    write_requests(&events, parts, &job);
+    struct reserved_peak peak = reserved_job_peak(&job);
+    mem_free((void *)job.requests);
+    mem_free(job.held);
     mem_free(held);
+    array_fini(&events);
+    return peak;
+}
+
+static bool compiles(const struct dpro_model *model, const struct dpro_strategy *strategy)
+{
+    for (uint32_t i = 0; i < model->n_modules && strategy->computing; i++)
+        if (strategy->computing[i] & DPRO_COMPILED)
+            return true;
+    return false;
 }
 
 void strategy_reserved(const struct dpro_model *model, const struct dpro_strategy *strategy,
                        struct dpro_memory_peak *told)
 {
-    for (uint32_t i = 0; i < model->n_memories; i++) {
+    /* compiled code asks for memory in another order, which is not known */
+    for (uint32_t i = 0; i < model->n_memories && !compiles(model, strategy); i++) {
         const struct model_memory *m = &model->memories[i];
         if (!m->gpu || m->allocator.other_backend || m->allocator.known == DPRO_ALLOCATOR_STRANGE)
             continue;
-        struct reserved_job job = {.settings = m->allocator, .capacity_bytes = m->capacity_bytes};
-        job.held = mem_array((size_t)m->n_blocks + 1, sizeof *job.held);
-        list(model, strategy, m, &job);
-        struct reserved_peak peak = reserved_job_peak(&job);
+        struct reserved_peak peak = peak_of(model, strategy, m);
         told->reserved_bytes = MAX(told->reserved_bytes, peak.bytes);
         told->refused_bytes = MAX(told->refused_bytes, peak.refused_bytes);
-        mem_free((void *)job.requests);
-        mem_free(job.held);
     }
 }

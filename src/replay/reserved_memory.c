@@ -32,7 +32,7 @@ static void fill_held(const struct graph_memory *m, struct reserved_job *job,
         if (m->blocks[b].taken == MEMORY_NONE) {
             parts->number[b] = job->n_held;
             parts->held[job->n_held++] =
-                (struct reserved_block){.bytes = m->blocks[b].size_bytes,
+                (struct reserved_block){.bytes = graph_block_asked(&m->blocks[b]),
                                         .address = m->blocks[b].address,
                                         .is = (uint8_t)reserved_held_of(&m->blocks[b])};
         }
@@ -63,7 +63,7 @@ struct reserved_memory reserved_memory(const struct dpro_graph *graph, const str
         const struct graph_block *block = &m->blocks[moment->block];
         int phase = moment->op < graph->n_ops ? graph->phase[moment->op] : DPRO_OP_BARRIER;
         parts.requests[i] =
-            (struct reserved_request){.bytes = moment->gives ? 0 : MAX(block->size_bytes, 1),
+            (struct reserved_request){.bytes = moment->gives ? 0 : MAX(graph_block_asked(block), 1),
                                       .number = parts.number[moment->block]};
         if (phase == DPRO_OP_UPDATE && job.update == n)
             job.update = i;

@@ -115,6 +115,40 @@ static void test_micro_batches_keep_gradients_and_add_new_ones(void **state)
     }
 }
 
+static uint64_t reserved_mib(struct by_hand *h, const struct dpro_strategy *strategy)
+{
+    h->memory.allocator = allocator_settings_default();
+    return memory_peak_told(&h->model, strategy).reserved_bytes >> 20;
+}
+
+/* Sizes are MiB. The gradient is so small that it gets a segment of 2 MiB. */
+static void test_what_is_reserved_is_that_of_the_strategy(void **state)
+{
+    (void)state;
+    bool all = true;
+    const uint8_t compiled = DPRO_COMPILED;
+    const struct dpro_strategy as_it_is = {.micro_batches = 1}, halves = {.micro_batches = 2},
+                               recomputing = {.micro_batches = 1, .recomputed = &all},
+                               compiling = {.micro_batches = 1, .computing = (uint8_t *)&compiled};
+    struct by_hand *h = new_by_hand(0);
+    for (uint32_t b = 0; b < 3; b++)
+        h->blocks[b].size_bytes <<= 20;
+    assert_int_equal(reserved_mib(h, &as_it_is), 20 + 100 + 50 + 2);
+    assert_int_equal(reserved_mib(h, &halves), 20 + 50 + 26 + 2); /* segments are of whole 2 MiB */
+    /* the second activation is put where the first one was */
+    assert_int_equal(reserved_mib(h, &recomputing), 20 + 100 + 50 + 2);
+    assert_int_equal(reserved_mib(h, &compiling), 0);
+    h->blocks[1].asked_bytes = h->blocks[1].size_bytes - (1 << 20); /* its rest is not asked for */
+    assert_int_equal(reserved_mib(h, &as_it_is), 20 + 100 + 50 + 2);
+    h->model.memory.batch_ratio = 2;
+    assert_int_equal(reserved_mib(h, &as_it_is), 20 + 198 + 100 + 2);
+    h->memory.capacity_bytes = 300 << 20;
+    assert_int_equal(memory_peak_told(&h->model, &as_it_is).refused_bytes, 100 << 20);
+    h->memory.gpu = false;
+    assert_int_equal(reserved_mib(h, &as_it_is), 0);
+    free(h);
+}
+
 static void test_a_batch_is_as_large_as_asked_for(void **state)
 {
     (void)state;
@@ -296,6 +330,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_micro_batches_keep_gradients_and_add_new_ones),
+        cmocka_unit_test(test_what_is_reserved_is_that_of_the_strategy),
         cmocka_unit_test(test_a_batch_is_as_large_as_asked_for),
         cmocka_unit_test(test_a_rank_of_which_nothing_is_known_to_scale_is_told_of),
         cmocka_unit_test(test_gradients_that_are_views_are_there_until_they_are_copied),

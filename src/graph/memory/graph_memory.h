@@ -22,6 +22,8 @@ struct graph_moment {
 
 struct graph_block {
     uint64_t size_bytes;
+    uint64_t asked_bytes;  /* what it was made for, if known: a GPU's block may have a rest, too
+                              small  to be cut off */
     uint64_t address;      /* of a GPU's memory, as recorded; 0: not known */
     uint32_t taken, given; /* moments; MEMORY_NONE: before the iteration, after it */
     uint8_t category;      /* enum dpro_memory_category */
@@ -35,6 +37,12 @@ struct graph_block {
     uint32_t call; /* the innermost call whose pass made it; MEMORY_NONE */
     uint32_t first_use, n_uses; /* into uses, ascending */
 };
+
+static inline uint64_t graph_block_asked(const struct graph_block *block)
+{
+    return block->asked_bytes > 0 && block->asked_bytes < block->size_bytes ? block->asked_bytes
+                                                                            : block->size_bytes;
+}
 
 /* A call's use of a block within one pass, from the first to the last read or write. */
 struct graph_use {

@@ -254,20 +254,21 @@ static bool is_replaced(struct map *kept, uint64_t size_bytes)
     return true;
 }
 
-static void describe_held(struct memory_build *b, uint32_t block, uint32_t held)
-{
-    struct block_build *to = &b->blocks.at[block];
-    to->held = held;
-    to->to.category = b->held->blocks[held].category;
-    to->to.name = b->held->blocks[held].name;
-}
-
 /* A GPU's allocator counts in units. */
 static uint64_t held_size(const struct memory_build *b, uint32_t held)
 {
     enum { UNIT = 512 };
     uint64_t size = b->held->blocks[held].size_bytes;
     return b->device < 0 ? size : (size + UNIT - 1) / UNIT * UNIT;
+}
+
+static void describe_held(struct memory_build *b, uint32_t block, uint32_t held)
+{
+    struct block_build *to = &b->blocks.at[block];
+    to->held = held;
+    to->to.asked_bytes = held_size(b, held);
+    to->to.category = b->held->blocks[held].category;
+    to->to.name = b->held->blocks[held].name;
 }
 
 /* By name first, so that gradients are told to have been replaced before other blocks of their

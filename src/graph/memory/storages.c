@@ -85,6 +85,7 @@ static void bind(struct binder *binder, uint32_t index)
         return;
     map_set(&binder->latest, map_key(tensor->storage), index + UINT64_C(1));
     block->numel = tensor->numel;
+    block->to.asked_bytes = memory_extent_of(tensor);
     block->to.item_bytes = (uint8_t)MIN(tensor->item_bytes, UINT8_MAX);
     memory_bind(b, index, tensor->storage);
 }

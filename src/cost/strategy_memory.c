@@ -10,7 +10,6 @@
 #include "cost/compiled_memory.h"
 #include "cost/memory_sweep.h"
 #include "cost/precision_memory.h"
-#include "cost/strategy_reserved.h"
 #include "cost/strategy_work.h"
 
 /* The state of PyTorch's generator of random numbers on CPUs, which a call keeps that is to be
@@ -288,20 +287,4 @@ struct memory_peak memory_peak(const struct dpro_model *model, const struct dpro
     find_peak(model, strategy, &peak);
     peak.std_bytes = error_of(model, strategy, &peak);
     return peak;
-}
-
-struct dpro_memory_peak memory_peak_told(const struct dpro_model *model,
-                                         const struct dpro_strategy *strategy)
-{
-    struct memory_peak peak = memory_peak(model, strategy);
-    struct dpro_memory_peak told = {.bytes = peak.bytes,
-                                    .std_bytes = peak.std_bytes,
-                                    .rank = model->ranks[peak.rank].rank,
-                                    .phase = (enum dpro_op_kind)peak.phase,
-                                    .in_recomputation = peak.is_recomputed};
-    strategy_reserved(model, strategy, &told);
-    if (peak.module != MODEL_NONE)
-        told.module = model->modules[peak.module].name;
-    memcpy(told.by_category, peak.by_category, sizeof told.by_category);
-    return told;
 }

@@ -1,15 +1,17 @@
-/* cost/strategy_reserved.c: an iteration under a strategy as the requests that the allocator gets.
+/* cost/strategy_reserved.c: what is told of a strategy's memory, with what GPUs' allocators
+ * reserve: an iteration as the requests that the allocator gets.
  *
  * A block's lifetimes say between which of the recorded moments it is taken and given back. At one
  * place, the recorded moment comes first, then what the strategy gives back there, then a
  * recomputation, then what else it takes. Micro-batches follow each other: what comes before the
  * forward pass is done once, and so is the update. */
-#include "cost/strategy_reserved.h"
+#include <string.h>
 
 #include "base/array.h"
 #include "base/memory.h"
 #include "base/sort.h"
 #include "cost/memory_sweep.h"
+#include "cost/strategy_memory.h"
 #include "replay/reserved_job.h"
 
 enum step { RECORDED, GIVEN_EARLIER, RECOMPUTED, TAKEN_AGAIN };
@@ -220,10 +222,11 @@ static bool compiles(const struct dpro_model *model, const struct dpro_strategy 
     return false;
 }
 
-void strategy_reserved(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                       struct dpro_memory_peak *told)
+/* The most that is reserved on a rank, and the first request that does not fit. Compiled code asks
+ * for memory in another order, which is not known. */
+static void tell_reserved(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                          struct dpro_memory_peak *told)
 {
-    /* compiled code asks for memory in another order, which is not known */
     for (uint32_t i = 0; i < model->n_memories && !compiles(model, strategy); i++) {
         const struct model_memory *m = &model->memories[i];
         if (!m->gpu || m->allocator.other_backend || m->allocator.known == DPRO_ALLOCATOR_STRANGE)
@@ -232,4 +235,20 @@ void strategy_reserved(const struct dpro_model *model, const struct dpro_strateg
         told->reserved_bytes = MAX(told->reserved_bytes, peak.bytes);
         told->refused_bytes = MAX(told->refused_bytes, peak.refused_bytes);
     }
+}
+
+struct dpro_memory_peak memory_peak_told(const struct dpro_model *model,
+                                         const struct dpro_strategy *strategy)
+{
+    struct memory_peak peak = memory_peak(model, strategy);
+    struct dpro_memory_peak told = {.bytes = peak.bytes,
+                                    .std_bytes = peak.std_bytes,
+                                    .rank = model->ranks[peak.rank].rank,
+                                    .phase = (enum dpro_op_kind)peak.phase,
+                                    .in_recomputation = peak.is_recomputed};
+    tell_reserved(model, strategy, &told);
+    if (peak.module != MODEL_NONE)
+        told.module = model->modules[peak.module].name;
+    memcpy(told.by_category, peak.by_category, sizeof told.by_category);
+    return told;
 }

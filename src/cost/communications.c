@@ -207,8 +207,11 @@ void find_communications(const struct dpro_graph *g, struct dpro_model *model,
         mark_transfers(g, j, coarse);
         for (uint32_t m = 0; m < c->n_members; m++) {
             const struct graph_member *member = &g->members[c->first_member + m];
-            coarse->issues[coarse->n_issues++] = (struct coarse_issue){
-                .rank = g->rank[member->arrival], .communication = k, .arrival = member->arrival};
+            coarse->issues[coarse->n_issues++] =
+                (struct coarse_issue){.rank = g->rank[member->arrival],
+                                      .communication = k,
+                                      .arrival = member->arrival,
+                                      .transfer = member->transfer};
         }
         add_device(&devices[number], g->device[g->members[c->first_member].transfer]);
     }

@@ -71,8 +71,9 @@ struct coarse_rank {
 /* A rank's part in a communication of a group. */
 struct coarse_issue {
     uint32_t rank, communication;
-    uint32_t arrival;  /* op */
+    uint32_t arrival, transfer; /* ops */
     int64_t *ready_ns; /* [iterations] when the rank had come to it and had what it sends */
+    double lag_ns;     /* time until the rank has it, from when the first of its ranks has */
 };
 
 struct coarse {

@@ -14,6 +14,12 @@ struct rank_class {
     struct sim_action *actions;
 };
 
+/* A rank has what a communication of a group brings so much later. */
+struct rank_lag {
+    uint32_t communication, number;
+    double ns;
+};
+
 struct evaluator {
     struct arena arena;
     const struct dpro_model *model;
@@ -30,6 +36,8 @@ struct evaluator {
     uint32_t *bucket_of;         /* by tensor; behind them the communications of groups */
     int64_t **more_ns;           /* by program and op: work that the strategy adds */
     bool has_more;               /* it adds any */
+    struct rank_lag *lags;       /* by communication */
+    uint32_t *first_lag, n_lags; /* by program: the number of its first */
     struct dpro_strategy single; /* a bucket for each tensor, for those that fuse */
     struct simulation sim;
     struct evaluation result;

@@ -1,7 +1,8 @@
 /* cost/fit_groups.c: learns what communications of groups take, and the links that carry them.
  *
  * A communication begins when its last rank has come to it and its stream has carried those before
- * it; until then it waits. What it takes from then on is its latency and the time of its bytes.
+ * it; until then it waits. What it takes from then on, in the mean over the iterations, is its
+ * latency and the time of its bytes.
  * Where others used the same links meanwhile, it is taken to have had an equal share of them. Links
  * are learnt from all communications together: those of several sizes tell a byte from latency. */
 #include <float.h>
@@ -14,6 +15,14 @@
 #include "base/stats.h"
 #include "cost/fit.h"
 
+static double mean_of(const double *values, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += values[i];
+    return n > 0 ? sum / n : 0;
+}
+
 /* A communication in one iteration. */
 struct taken {
     uint32_t communication;
@@ -25,16 +34,23 @@ struct taken {
 ORDER(by_readiness, struct taken, ASCENDING(ready_ns) ?: ASCENDING(communication));
 ORDER(by_start, struct taken, ASCENDING(start_ns) ?: ASCENDING(communication));
 
+/* When the last of its ranks has it. */
+static int64_t last_end(const struct fitting *f, uint32_t communication, uint32_t iteration)
+{
+    const struct graph_collective *c = &f->g->collectives[f->coarse->collective_of[communication]];
+    const int64_t *end_ns = f->r->copies[f->r->first + iteration].end_ns;
+    int64_t last = INT64_MIN;
+    for (uint32_t i = c->first_member; i < c->first_member + c->n_members; i++)
+        last = MAX(last, end_ns[f->g->members[i].transfer]);
+    return last;
+}
+
 static void list_taken(const struct fitting *f, uint32_t iteration, struct taken *taken)
 {
     const struct dpro_model *m = f->model;
-    const int64_t *end_ns = f->r->copies[f->r->first + iteration].end_ns;
-    for (uint32_t k = 0; k < m->n_communications; k++) {
-        const struct graph_collective *c = &f->g->collectives[f->coarse->collective_of[k]];
-        taken[k] = (struct taken){.communication = k, .ready_ns = INT64_MIN, .end_ns = INT64_MIN};
-        for (uint32_t i = c->first_member; i < c->first_member + c->n_members; i++)
-            taken[k].end_ns = MAX(taken[k].end_ns, end_ns[f->g->members[i].transfer]);
-    }
+    for (uint32_t k = 0; k < m->n_communications; k++)
+        taken[k] = (struct taken){
+            .communication = k, .ready_ns = INT64_MIN, .end_ns = last_end(f, k, iteration)};
     for (uint32_t i = 0; i < f->coarse->n_issues; i++) {
         const struct coarse_issue *issue = &f->coarse->issues[i];
         struct taken *of = &taken[issue->communication];
@@ -140,6 +156,35 @@ static double *measure_times(const struct fitting *f)
     return times;
 }
 
+/* When each rank has it: of ranks that take turns in being the last, all are. What the first one
+ * has it earlier than the last is no part of its time. */
+static void measure_lags(const struct fitting *f)
+{
+    struct dpro_model *m = f->model;
+    double *room = mem_alloc((f->r->n + (size_t)1) * sizeof *room);
+    double *most = mem_array(m->n_communications + (size_t)1, sizeof *most);
+    for (uint32_t i = 0; i < f->coarse->n_issues; i++) {
+        struct coarse_issue *issue = &f->coarse->issues[i];
+        for (uint32_t s = 0; s < f->r->n; s++) {
+            const int64_t *end_ns = f->r->copies[f->r->first + s].end_ns;
+            room[s] = (double)(last_end(f, issue->communication, s) - end_ns[issue->transfer]);
+        }
+        issue->lag_ns = stats_median(room, f->r->n);
+        most[issue->communication] = fmax(most[issue->communication], issue->lag_ns);
+    }
+    for (uint32_t i = 0; i < f->coarse->n_issues; i++) {
+        struct coarse_issue *issue = &f->coarse->issues[i];
+        issue->lag_ns =
+            fmin(most[issue->communication], m->communications[issue->communication].took_ns) -
+            issue->lag_ns;
+        issue->lag_ns = fmax(issue->lag_ns, 0);
+    }
+    for (uint32_t k = 0; k < m->n_communications; k++)
+        m->communications[k].took_ns = fmax(0, m->communications[k].took_ns - most[k]);
+    mem_free(most);
+    mem_free(room);
+}
+
 /* ---- links ---- */
 
 #define ONE_SIZE(where)                                                                            \
@@ -235,9 +280,10 @@ void fit_groups(const struct fitting *f)
     for (uint32_t k = 0; k < m->n_communications; k++) {
         for (uint32_t s = 0; s < f->r->n; s++)
             room[s] = times[(size_t)s * m->n_communications + k];
-        m->communications[k].took_ns = stats_median(room, f->r->n);
+        m->communications[k].took_ns = mean_of(room, f->r->n);
     }
     mem_free(room);
+    measure_lags(f);
     copy_hosts(f);
     link->own_links = !f->on_cpu;
     struct model_link seen = {0};

@@ -47,22 +47,32 @@ static void add_tensor(const struct dpro_graph *g, uint32_t t, uint32_t name, ui
 
 /* ---- all-reduces ---- */
 
-/* Follows what is computed with an op's result on its rank, in the iteration. Yields whether that
- * makes another unnamed tensor. */
-static bool leads_to_tensor(const struct dpro_graph *g, uint32_t op, const uint8_t *makes,
+/* A call that waits; one that asks for a collective leads to the rank's arrival. */
+static bool is_wait(const struct dpro_graph *g, uint32_t op)
+{
+    bool asks = false;
+    for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
+        asks |= (g->flags[g->succ[e]] & GRAPH_OP_ARRIVAL) != 0;
+    return g->kind[op] == DPRO_OP_LAUNCH && !asks;
+}
+
+/* Follows what is computed with a transfer's result on its rank, in the iteration. Yields whether
+ * that makes another unnamed tensor. */
+static bool leads_to_tensor(const struct dpro_graph *g, uint32_t transfer, const uint8_t *makes,
                             uint8_t *seen, uint32_t *stack)
 {
     uint32_t n = 0;
-    stack[n++] = op;
+    stack[n++] = transfer;
     while (n > 0) {
         uint32_t from = stack[--n];
         for (uint32_t e = g->row[from]; e < g->row[from + 1]; e++) {
             uint32_t to = g->succ[e];
-            if (makes[to])
+            if (makes[to] && from != transfer) /* else it waits for a stream */
                 return true;
+            bool waits = is_wait(g, to) || (g->flags[to] & GRAPH_OP_GPU);
             bool computes = g->kind[to] <= DPRO_OP_UPDATE || g->kind[to] == DPRO_OP_LAUNCH;
-            if (!computes || seen[to])
-                continue;
+            if (!computes || seen[to] || (from == transfer && !waits))
+                continue; /* a thread that only happens to go on then */
             seen[to] = 1;
             stack[n++] = to;
         }
@@ -76,9 +86,14 @@ bool unnamed_are_gradients(const struct dpro_graph *g)
     uint8_t *makes = arena_array(&arena, g->n_ops, 1), *seen = arena_array(&arena, g->n_ops, 1);
     uint32_t *stack = arena_alloc(&arena, (g->n_ops + (size_t)1) * sizeof *stack);
     bool leads = false, pytorch = g->framework && strcmp(g->framework, "pytorch") == 0;
-    for (uint32_t t = 0; t < g->n_tensors; t++)
-        if (!g->tensors[t].named && g->tensors[t].rank == 0 && g->tensors[t].in != DPRO_NO_OP)
-            makes[g->tensors[t].in] = 1;
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
+        const struct graph_tensor *tensor = &g->tensors[t];
+        if (tensor->named || tensor->rank != 0 || tensor->collective == UINT32_MAX)
+            continue;
+        if (tensor->in != DPRO_NO_OP)
+            makes[tensor->in] = 1;
+        makes[g->members[g->collectives[tensor->collective].first_member].arrival] = 1;
+    }
     for (uint32_t t = 0; t < g->n_tensors && pytorch && !leads; t++) {
         const struct graph_tensor *tensor = &g->tensors[t];
         if (tensor->named || tensor->rank != 0 || tensor->collective == UINT32_MAX)

@@ -168,12 +168,13 @@ static void change_rank(const struct worker *w, uint32_t rank, uint32_t n, int64
                         int64_t *gap_ns)
 {
     const struct graph_rank *ops = &w->g->ranks[rank];
-    const struct graph_memory *memory = &w->g->memory[rank];
+    const struct graph_memory *memory = w->g->memory ? &w->g->memory[rank] : NULL;
     uint32_t n_plain = ops->n_ops - ops->n_message_ops;
     for (uint32_t s = 0; s < n && dur_ns; s++)
         for (uint32_t o = 0; o < n_plain; o++) {
             uint32_t op = ops->first_op + o;
-            uint32_t call = o < memory->n_op_calls ? memory->op_calls[o] : MEMORY_NONE;
+            bool known = memory && o < memory->n_op_calls;
+            uint32_t call = known ? memory->op_calls[o] : MEMORY_NONE;
             size_t at = (size_t)s * w->g->n_ops + op;
             dur_ns[at] = llround(changed_ns(w, op, call, (double)dur_ns[at]));
             if (gap_ns && w->passes_alone && computes(w->g, op) && w->g->phase[op] != DPRO_OP_FW &&

@@ -39,7 +39,8 @@ struct model_group {
     bool within;        /* all ranks are on one host */
 };
 
-/* What a group communicates once in an iteration. It took took_ns with the links to itself:
+/* What a group communicates once in an iteration. It took its first rank took_ns with the links to
+ * itself:
  * link_bytes on a rank's link, n_steps messages one after the other, and what is left, which other
  * links do not change. */
 struct model_communication {
@@ -60,6 +61,8 @@ struct model_op {
     bool needs_before; /* `needs` is of the iteration before */
     uint32_t needs;    /* the tensor whose communication it waits for; MODEL_NONE; or MODEL_ALL: all
                           buckets in the strategy's order, each copied back when it arrives (DDP) */
+    double lag_ns;     /* if `needs` is of a group: time until the rank has it, from when the first
+                          of its ranks has */
     uint32_t tensor;   /* the tensor that is ready after it; MODEL_NONE */
     int64_t work_ns;   /* without communication beside it */
     int64_t beside_ns; /* the part of the recorded time in which the rank also communicated: work_ns

@@ -1,8 +1,10 @@
 /* cost/programs.c: makes a rank's program from its sync points and segments. The work of a segment
- * is the median over the iterations, without the slowing by communication. */
+ * is the median over the iterations, without the slowing by communication; with groups the mean, as
+ * they meet often, and then the others wait for what holds up one rank now and then. */
 #include <math.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "base/stats.h"
 #include "cost/cost.h"
 #include "cost/evaluator.h"
@@ -29,11 +31,13 @@ static double work_before(const struct measured_replay *r, const struct coarse_r
 static double work_up_to(const struct measured_replay *r, const struct coarse_rank *rank,
                          size_t point, double lost, double *sums, double *room)
 {
+    double mean = 0;
     for (uint32_t i = 0; i < r->n; i++) {
         sums[i] += alone(&rank->segments[i * rank->n_points + point], lost);
         room[i] = sums[i];
+        mean += sums[i] / r->n;
     }
-    return stats_median(room, r->n);
+    return rank->n_issues > 0 ? mean : stats_median(room, r->n);
 }
 
 /* Whether an executor takes the ranks' ops as they get ready: what waits for communication holds
@@ -56,6 +60,15 @@ static void wait_last(struct dpro_model *model, struct model_program *program)
     program->ops = ordered;
 }
 
+static double lag_of(const struct coarse *coarse, const struct coarse_rank *rank,
+                     const struct sync_point *point, const struct dpro_model *model)
+{
+    const struct coarse_issue *issues = coarse->issues + rank->first_issue;
+    uint32_t n = rank->n_issues, communication = point->tensor - model->n_tensors;
+    uint32_t i = LOWER_BOUND(k, 0u, n, issues[k].communication < communication);
+    return i < n && issues[i].communication == communication ? issues[i].lag_ns : 0;
+}
+
 static const char *name_of(const struct dpro_model *model, const struct sync_point *point)
 {
     if (point->needs)
@@ -70,6 +83,7 @@ static const char *name_of(const struct dpro_model *model, const struct sync_poi
 /* An iteration of the program begins after the last thing that the one before waited for, so that
  * the optimizer and the next forward lead up to the first gradient. */
 static struct model_program make_program(const struct measured_replay *r,
+                                         const struct coarse *coarse,
                                          const struct coarse_rank *rank, double lost,
                                          struct dpro_model *model, double *room)
 {
@@ -103,6 +117,7 @@ static struct model_program make_program(const struct measured_replay *r,
             op.work_ns = 0;
             op.needs = point->tensor;
             op.needs_before = point->before;
+            op.lag_ns = lag_of(coarse, rank, point, model);
             program.ops[program.n_ops++] = op;
         }
     }
@@ -135,9 +150,9 @@ void make_programs(const struct measured_replay *r, const struct coarse *coarse,
         if (coarse->read_ns)
             to->read_ns = coarse->read_ns + (size_t)i * model->n_tensors;
         to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
-        struct model_program program = make_program(r, rank, lost, model, room);
+        struct model_program program = make_program(r, coarse, rank, lost, model, room);
         /* the same once more, had communication cost more */
-        struct model_program other = make_program(r, rank, lost + MORE, model, room);
+        struct model_program other = make_program(r, coarse, rank, lost + MORE, model, room);
         for (uint32_t k = 0; k < program.n_ops; k++)
             program.ops[k].beside_ns =
                 llround((double)(program.ops[k].work_ns - other.ops[k].work_ns) / MORE);

@@ -11,6 +11,7 @@
  * channel, on the links of its ranks; the first channel is that of buckets. */
 #include <string.h>
 
+#include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/evaluator.h"
 #include "cost/fused.h"
@@ -121,7 +122,7 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
     double work = 0;
     bool in_order = m->net.gate.in_order;
     uint32_t n_buckets = s->n_buckets, next = 0; /* in order: the bucket to be launched next */
-    uint32_t fused = fused_find(s, class->program, 0);
+    uint32_t fused = fused_find(s, class->program, 0), lag = e->first_lag[class->program];
     bool fuses = fused < s->n_fused && s->fused[fused].program == class->program;
     const int64_t *more_ns = e->has_more ? e->more_ns[class->program] : NULL;
     const struct model_program *program =
@@ -138,8 +139,9 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
                 work = buckets[b].copy_ns * class->scale;
             }
         } else if (op->needs != MODEL_NONE) {
-            add_action(&at, &work, op->needs_before ? SIM_WAIT_BEFORE : SIM_WAIT,
-                       e->bucket_of[op->needs]);
+            uint32_t number =
+                op->lag_ns > 0 ? n_buckets + m->n_communications + lag++ : e->bucket_of[op->needs];
+            add_action(&at, &work, op->needs_before ? SIM_WAIT_BEFORE : SIM_WAIT, number);
         }
         int64_t work_ns = fuses ? fused_work_ns(m, s, class->program, i, &fused) : op->work_ns;
         work += (double)(work_ns + (more_ns ? more_ns[i] : 0)) * class->scale;
@@ -275,14 +277,67 @@ static void add_streams(struct evaluator *e)
         .ranks = all, .n_ranks = m->n_ranks, .n_streams = m->net.gate.n_streams};
     for (uint32_t r = 0; r < m->n_ranks; r++)
         all[r] = r;
-    s->n_channels = 1 + m->n_groups;
+    s->n_channels = 1 + m->n_groups + 1; /* the last one brings things later */
     s->is_fair = true;
     s->channels = arena_array(&e->arena, s->n_channels, sizeof *s->channels);
     s->resources = arena_array(&e->arena, n_resources, sizeof *s->resources);
     for (uint32_t i = 0; i < n_resources; i++)
         s->resources[i].slowness = 1;
-    for (uint32_t i = 0; i < s->n_channels; i++)
+    for (uint32_t i = 0; i <= m->n_groups; i++)
         set_stream(e, i == 0 ? &everyone : &m->groups[i - 1], &s->channels[i]);
+    s->channels[m->n_groups + 1].n_at_once = UINT32_MAX;
+}
+
+ORDER(by_communication, struct rank_lag, ASCENDING(communication) ?: ASCENDING(number));
+
+/* What a rank has later than others it waits for in a communication of its own, which ends that
+ * much after. They come behind all others, by program and op. */
+static void list_lags(struct evaluator *e)
+{
+    const struct dpro_model *m = e->model;
+    ARRAY(struct rank_lag) lags = {0};
+    e->first_lag = arena_array(&e->arena, m->n_programs + (size_t)1, sizeof *e->first_lag);
+    for (uint32_t p = 0; p < m->n_programs; p++) {
+        e->first_lag[p] = (uint32_t)lags.n;
+        for (uint32_t i = 0; i < m->programs[p].n_ops; i++) {
+            const struct model_op *op = &m->programs[p].ops[i];
+            struct rank_lag lag = {op->needs - m->n_tensors, (uint32_t)lags.n,
+                                   op->lag_ns * m->net.took_ratio};
+            if (op->lag_ns > 0)
+                array_push(&lags, lag);
+        }
+    }
+    array_sort(&lags, by_communication);
+    e->n_lags = (uint32_t)lags.n;
+    e->lags = arena_array(&e->arena, lags.n, sizeof *e->lags);
+    if (lags.n > 0)
+        memcpy(e->lags, lags.at, lags.n * sizeof *e->lags);
+    array_fini(&lags);
+}
+
+/* `flow`: of the first communication of groups. */
+static void set_lags(struct evaluator *e, uint32_t flow)
+{
+    struct simulation *s = &e->sim;
+    uint32_t first = (uint32_t)s->communications.n;
+    for (uint32_t i = 0; i < e->n_lags; i++)
+        array_push(&s->communications, ((struct sim_communication){.n_parts = 1}));
+    for (uint32_t i = 0; i < e->n_lags; i++) {
+        const struct rank_lag *lag = &e->lags[i];
+        struct sim_flow later = {.channel = s->n_channels - 1,
+                                 .communication = first + lag->number,
+                                 .join = SIM_NONE,
+                                 .then = SIM_NONE,
+                                 .after_ns = lag->ns};
+        if (i == 0 || lag->communication != lag[-1].communication) {
+            s->flows.at[flow + lag->communication].join = (uint32_t)s->joins.n;
+            array_push(&s->joins,
+                       ((struct sim_join){
+                           .n_needed = 1, .first_flow = (uint32_t)s->flows.n, .then = SIM_NONE}));
+        }
+        s->joins.at[s->joins.n - 1].n_flows++;
+        array_push(&s->flows, later);
+    }
 }
 
 /* Buckets come first. */
@@ -291,6 +346,7 @@ static void set_communications(struct evaluator *e)
     struct simulation *s = &e->sim;
     const struct dpro_model *m = e->model;
     set_collectives(e);
+    uint32_t first_flow = (uint32_t)s->flows.n;
     for (uint32_t i = 0; i < m->n_communications; i++) {
         const struct model_communication *from = &m->communications[i];
         struct model_cost cost = model_group_cost(m, from);
@@ -309,6 +365,7 @@ static void set_communications(struct evaluator *e)
         array_push(&s->communications, c);
         array_push(&s->flows, flow);
     }
+    set_lags(e, first_flow);
 }
 
 /* ---- parameter servers ---- */
@@ -457,6 +514,7 @@ void schedule_init(struct evaluator *e)
     struct simulation *s = &e->sim;
     merge_ops(e);
     make_more(e);
+    list_lags(e);
     find_classes(e);
     e->n_servers = sync_n_servers(&m->net);
     e->scheme = model_scheme(m);

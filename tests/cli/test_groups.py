@@ -58,6 +58,20 @@ class Groups(Case):
         self.assertIn("5 all_gather", text)
         self.assertIn("each way on a rank's link", text)
 
+    def test_recorded_jobs_of_every_kind_take_as_long_by_the_model_as_when_they_were_measured(self):
+        # a pipeline's three iterations differ by more than that
+        for name, kinds, allowed in (("torch-ep-gloo-n2", {"all_to_all"}, 5), ("torch-pp-gloo-n2", {"send", "recv"}, 20),
+                                     ("torch-fsdp-tp-gloo-n4", {"all_gather", "all_reduce"}, 5)):
+            with self.subTest(name):
+                trace = os.path.join(os.path.dirname(BUNDLED), name)
+                facts = {ratio: self.ask(trace, "--bandwidth", ratio) for ratio in ("0.5x", "1x", "2x")}
+                self.assertEqual({c["kind"] for c in facts["1x"]["communications"]}, kinds)
+                self.assertLess(abs(facts["1x"]["misfit_pct"]), allowed)
+                self.assertEqual(facts["1x"]["predicted"], facts["1x"]["baseline"])
+                times = [facts[ratio]["predicted"]["iteration_ms"] for ratio in ("2x", "1x", "0.5x")]
+                self.assertEqual(times, sorted(times))
+        self.assertGreater(self.ask(trace, "--accumulate", "2")["predicted"]["iteration_ms"], facts["1x"]["baseline"]["iteration_ms"])
+
     def test_the_model_takes_as_long_as_the_replay(self):
         for args in ({}, {"slow": (1, 5000)}, {"layers": 5}):
             with self.subTest(args):

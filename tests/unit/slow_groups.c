@@ -15,7 +15,7 @@ struct slow_communication {
     enum state state;
     uint32_t n_issued, n_ended;
     uint64_t turn;
-    double left_ns, share;
+    double left_ns, share, ended_ns;
     bool is_given;
 };
 
@@ -93,6 +93,17 @@ static double rate_of(const struct slow *s, uint32_t rank)
                     : 1;
 }
 
+/* Time until the rank has what it waits for and what others have; 0: it does not wait for that. */
+static double lag_left(const struct slow *s, uint32_t rank)
+{
+    const struct slow_rank *r = &s->r[rank];
+    const struct model_op *op = &s->m->programs[s->m->ranks[rank].program].ops[r->op];
+    if (r->waited || r->iteration == MOST_ITERATIONS || op->needs == MODEL_NONE ||
+        s->c[op->needs].n_ended != r->iteration + !op->needs_before)
+        return 0;
+    return fmax(0, s->c[op->needs].ended_ns + op->lag_ns - s->now_ns);
+}
+
 /* All that happens now, until nothing does. */
 static bool go_on(struct slow *s)
 {
@@ -106,6 +117,8 @@ static bool go_on(struct slow *s)
         if (!r->waited) {
             if (op->needs != MODEL_NONE &&
                 s->c[op->needs].n_ended < r->iteration + !op->needs_before)
+                continue;
+            if (lag_left(s, i) > 1e-6)
                 continue;
             r->waited = any = true;
             r->left_ns = (double)op->work_ns * s->m->ranks[i].work_scale;
@@ -163,6 +176,7 @@ static void settle(struct slow *s)
             if (it->state == FLOWS && it->left_ns <= 1e-6) {
                 it->state = OPEN;
                 it->n_ended++;
+                it->ended_ns = s->now_ns;
                 any = true;
             }
         }
@@ -183,6 +197,8 @@ double slow_groups_period(const struct dpro_model *model, uint32_t n)
             done &= s.r[i].iteration >= n;
             if (s.r[i].waited && s.r[i].left_ns > 0)
                 step = fmin(step, s.r[i].left_ns / rate_of(&s, i));
+            if (lag_left(&s, i) > 0)
+                step = fmin(step, lag_left(&s, i));
         }
         for (uint32_t i = 0; i < model->n_ranks && done; i++) {
             last[0] = fmax(last[0], s.r[i].done_ns[n - 2]);

@@ -237,8 +237,10 @@ static struct job *random_job(uint64_t seed)
                 continue;
             does(job, r, pick(3000), NONE, c);
             waiting[n_waiting++] = c;
-            while (n_waiting > pick(3))
+            while (n_waiting > pick(3)) {
                 does(job, r, pick(100), waiting[--n_waiting], NONE);
+                job->ops[r][job->programs[r].n_ops - 1].lag_ns = pick(2) * pick(300);
+            }
         }
         while (n_waiting > 0)
             does(job, r, pick(500), waiting[--n_waiting], NONE);

@@ -88,16 +88,14 @@ static void ask(const struct dpro_graph *graph)
         {.recompute = "all"}, {.micro_batches = 2},    {.batch_size = 3, .recompute = "none"},
         {.reshard = "all"},   {.reshard = "blocks.1"}, {.reshard = "none"}};
     struct dpro_error err = {0};
-    struct dpro_model *model = NULL; /* there is none of a job that shards its parameters */
-    if (!dpro_graph_is_sharded(graph) && failed(dpro_model_build(graph, NULL, &model, &err), &err))
+    struct dpro_model *model;
+    if (failed(dpro_model_build(graph, NULL, &model, &err), &err))
         return;
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         struct dpro_whatif *whatif;
         if (!failed(dpro_whatif_run(graph, model, &changes[i], &whatif, &err), &err))
             dpro_whatif_destroy(whatif);
     }
-    if (!model)
-        return;
     struct dpro_optimize_options options = {.memory_bytes = 1, .budget_s = 0.01, .threads = 1};
     struct dpro_optimum *optimum;
     if (!failed(dpro_optimize_run(model, &options, &optimum, &err), &err))

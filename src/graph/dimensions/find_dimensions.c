@@ -123,8 +123,14 @@ static void set_box(struct found_dimension *dimension, const struct grid_box *bo
     dimension->size = grid_box_size(box);
 }
 
+enum { MOST_DIMENSIONS = 2 * DPRO_N_PARALLELISMS }; /* more groups than these make no sense */
+
 static void add_dimension(struct finder *f, struct family *family, const struct grid_box *box)
 {
+    if (f->found->all.n == MOST_DIMENSIONS) {
+        f->is_grid = false;
+        return;
+    }
     family->dimension = (uint32_t)f->found->all.n;
     array_add(&f->found->all, .does = family->does, .box = *box, .size = family->size,
               .n_per_rank = family->n / MAX(family->n_ranks, 1),
@@ -230,7 +236,7 @@ static void drop_empty(struct finder *f)
 
 static void check_grid(struct finder *f)
 {
-    struct grid_box boxes[2 * DPRO_N_PARALLELISMS];
+    struct grid_box boxes[MOST_DIMENSIONS];
     uint32_t n = 0;
     EACH (struct found_dimension, dimension, f->found->all) {
         f->is_grid &= dimension->box.n > 0;
@@ -239,7 +245,7 @@ static void check_grid(struct finder *f)
                 dimension->lies_over |=
                     other->does != DPRO_EXPERTS && (dimension->box.n == 0 || other->box.n == 0 ||
                                                     grid_box_overlap(&dimension->box, &other->box));
-        if (!dimension->lies_over && n < sizeof boxes / sizeof *boxes)
+        if (!dimension->lies_over)
             boxes[n++] = dimension->box;
     }
     f->is_grid = f->is_grid && grid_fits(boxes, n, f->join->world_size);

@@ -94,11 +94,12 @@ typedef ARRAY(int32_t) rank_array;
 struct finder {
     struct join *join;
     const struct dpro_trace *trace;
-    rank_array ranks;     /* of the group that is looked at */
-    rank_array all;       /* of all ranks of the job */
-    struct map known;     /* a rank's groups by name and text: 1 + the set's number, or 0 */
-    uint32_t *first;      /* by joint collective of the transport logs: into `joint_ranks` */
-    int32_t *joint_ranks; /* the ranks that the logs show to take part */
+    rank_array ranks;       /* of the group that is looked at */
+    ARRAY(uint32_t) listed; /* sets of the groups that the rank lists, in their order */
+    rank_array all;         /* of all ranks of the job */
+    struct map known;       /* a rank's groups by name and text: 1 + the set's number, or 0 */
+    uint32_t *first;        /* by joint collective of the transport logs: into `joint_ranks` */
+    int32_t *joint_ranks;   /* the ranks that the logs show to take part */
     uint32_t n_joints;
     uint32_t n_logged; /* ranks with a transport log */
 };
@@ -142,7 +143,7 @@ static uint32_t find_named(struct finder *f, const struct trace_rank *rank,
         return member_sets_add(&f->join->sets, f->ranks.at, (uint32_t)f->ranks.n);
     for (uint32_t g = 0; g < rank->n_groups && c->group != 0 && set == NO_ID; g++)
         if (rank->groups[g].name == c->group)
-            set = set_of_listed(f, &rank->groups[g]);
+            set = f->listed.at[g];
     return set;
 }
 
@@ -221,13 +222,12 @@ static bool holds_all(const struct member_sets *sets, uint32_t set, const int32_
 
 /* Of the groups that the profile lists, the smallest with these ranks: those that exchange no
  * messages with each other, or have no log, belong to it, too. */
-static uint32_t listed_set(struct finder *f, const struct trace_rank *rank, const int32_t *ranks,
-                           uint32_t n)
+static uint32_t listed_set(const struct finder *f, const int32_t *ranks, uint32_t n)
 {
     uint32_t best = NO_ID;
     bool sole = true;
-    for (uint32_t g = 0; g < rank->n_groups; g++) {
-        uint32_t set = set_of_listed(f, &rank->groups[g]);
+    for (size_t g = 0; g < f->listed.n; g++) {
+        uint32_t set = f->listed.at[g];
         if (set == NO_ID || set == best || !holds_all(&f->join->sets, set, ranks, n))
             continue;
         uint32_t size = member_sets_size(&f->join->sets, set);
@@ -245,8 +245,8 @@ static uint32_t logged_set(struct finder *f, const struct rank_build *rank, size
     if (rank->trace->n_groups == 0) /* a rank without a log would be missing */
         return f->n_logged >= f->all.n ? add_set(f, ranks, n) : NO_ID;
     if (n == 0)
-        return listed_set(f, rank->trace, &(int32_t){rank->trace->rank}, 1);
-    return listed_set(f, rank->trace, ranks, n);
+        return listed_set(f, &(int32_t){rank->trace->rank}, 1);
+    return listed_set(f, ranks, n);
 }
 
 /* ---- all ---- */
@@ -262,6 +262,9 @@ static void find_peer(const struct finder *f, const struct rank_build *rank, siz
 static void find_rank(struct finder *f, struct rank_build *rank)
 {
     map_fini(&f->known);
+    f->listed.n = 0;
+    for (uint32_t g = 0; g < rank->trace->n_groups; g++)
+        array_push(&f->listed, set_of_listed(f, &rank->trace->groups[g]));
     for (size_t c = 0; c < rank->collectives.n; c++) {
         struct local_collective *collective = &rank->collectives.at[c];
         bool is_one_way = text_is_one(collective->kind, "send", "recv") || collective->peer >= 0;
@@ -285,6 +288,7 @@ void join_find_groups(struct join *join, const struct dpro_trace *trace)
     EACH_OF (struct rank_build, rank, join->ranks, join->n_ranks)
         find_rank(&f, rank);
     array_fini(&f.ranks);
+    array_fini(&f.listed);
     array_fini(&f.all);
     map_fini(&f.known);
     mem_free(f.first);

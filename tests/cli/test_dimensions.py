@@ -1,5 +1,8 @@
 """dpro replay on jobs of several dimensions of parallelism, as PyTorch writes their traces on GPUs; dimensions that the user
 gives; lists of groups that are cut, wrong or hostile."""
+import collections
+import gzip
+import json
 import unittest
 
 from support import Case, dpro, span
@@ -132,6 +135,23 @@ class Dimensions(Case):
         self.assertEqual([s["stage"] for s in stages], [0, 1])
         self.assertGreater(stages[0]["fill_ms"] + stages[1]["fill_ms"], 1)
         self.assertAlmostEqual(stages[0]["transfer_ms"], 0.4, delta=0.25)
+
+    def test_the_timeline_has_a_track_for_each_dimension(self):
+        self.assert_code(dpro("replay", self.job(), "--no-validate", "-o", self.path("out")), 0)
+        with gzip.open(self.path("out", "timeline.json.gz"), "rt", encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+        tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
+        slices = collections.defaultdict(list)
+        for e in events:
+            if e["ph"] == "X" and e["pid"] == 1:
+                slices[tracks[e["tid"]]].append(e)
+        for kind in ("measured", "replayed"):
+            self.assertEqual({track: len(slices[f"{track} \u00b7 {kind}"]) for track in ("dp 2", "tp 2", "pp 2")},
+                             {"dp 2": 1, "tp 2": 4, "pp 2": 2})
+            times = [(e["ts"], e["ts"] + e["dur"]) for e in slices[f"tp 2 \u00b7 {kind}"]]
+            self.assertTrue(all(a[1] <= b[0] + 0.001 for a, b in zip(sorted(times), sorted(times)[1:])))
+        self.assertIn("GPU 0 stream 20 \u00b7 replayed", slices)
+        self.assertTrue(all(e["args"]["dimension"] == "tp" for e in slices["GPU 0 stream 20 \u00b7 replayed"] if e["cat"] == "COLLECTIVE"))
 
     def test_shortened_lists_of_ranks_are_looked_up_by_name(self):
         self.check(self.replay(self.job(described=False)))

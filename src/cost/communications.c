@@ -118,7 +118,7 @@ static void tell_links(struct dpro_model *m)
     for (uint32_t i = 0; i < m->n_groups; i++) {
         bool one = m->groups[i].within;
         within |= one;
-        between |= !one && m->groups[i].n_members > 1;
+        between |= !one && m->groups[i].n_ranks > 1;
     }
     m->net.link.is_within = within && !between;
     for (uint32_t i = 0; i < m->n_groups; i++)

@@ -154,7 +154,10 @@ int fit_pace(struct dpro_model *model, struct dpro_error *err)
     struct model_pace pace = {1, 1};
     double ns = time_at_pace(model, pace), along = 0, slope = ns;
     if (ns >= (double)INT64_MAX)
-        return dpro_error_set(err, DPRO_EUSAGE, "an iteration of the job's model never ends");
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "an iteration of the job's model never ends: ranks wait for each "
+                              "other, as where sends and receives were matched wrongly; 'dpro "
+                              "replay' works with the trace");
     if (model->median_ns <= 0)
         return 0;
     model->misfit = ns / (double)model->median_ns - 1;

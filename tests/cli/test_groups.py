@@ -1,6 +1,9 @@
 """dpro whatif of jobs whose ranks communicate more than gradients: sharded parameters, or collectives without any gradient."""
+import glob
+import gzip
 import json
 import os
+import shutil
 import unittest
 
 from support import BUNDLED, INPUT, USAGE, Case, dpro, job
@@ -118,6 +121,18 @@ class Groups(Case):
         facts = self.ask(folder, "--bandwidth", "0.5x")
         self.assertGreater(facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"])
         self.assertTrue(any("1 of 2 ranks" in w for w in facts["warnings"]), facts["warnings"])
+
+    def test_sends_without_receives_are_named_and_the_rest_answered(self):
+        trace = shutil.copytree(os.path.join(os.path.dirname(BUNDLED), "torch-pp-gloo-n2"), self.path("unmatched"))
+        path = glob.glob(os.path.join(trace, "*", "rank1", "kineto.json.gz"))[0]
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            profile = json.load(file)
+        profile["traceEvents"] = [e for e in profile["traceEvents"] if e.get("name") not in ("gloo:recv", "c10d::recv_")]
+        with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
+            json.dump(profile, file)
+        facts = self.ask(trace, "--bandwidth", "0.5x")
+        self.assertGreater(facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"])
+        self.assertTrue(any("not the part of each" in w for w in facts["warnings"]), facts["warnings"])
 
     def test_sizes_that_are_not_known_are_said(self):
         traces = gathers()

@@ -329,6 +329,7 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .compile = values->compile,
         .precision = values->precision,
         .reshard = values->reshard,
+        .sink = job->sink,
     };
     struct dpro_whatif *whatif = NULL;
     struct dpro_error err = {.code = 0};

@@ -8,6 +8,7 @@
 
 #include <dpro/error.h>
 #include <dpro/graph.h>
+#include <dpro/log.h>
 #include <dpro/model.h>
 
 #ifdef __cplusplus
@@ -76,6 +77,8 @@ struct dpro_changes {
      * pass and gather them again for the backward pass: "all", "none", or names or patterns with
      * commas between them; NULL: as it is */
     const char *reshard;
+
+    struct dpro_sink sink; /* progress */
 };
 
 struct dpro_whatif; /* a result; owns its memory, but borrows the model's */

@@ -28,6 +28,19 @@ void log_line(const struct dpro_sink *sink, enum dpro_log_level level, const cha
     memory_step_in(frame);
 }
 
+void log_progress_more(const struct dpro_sink *sink, const char *stage, const char *unit,
+                       uint64_t *done, uint64_t more, uint64_t total)
+{
+    if (!sink || !sink->progress)
+        return;
+    struct memory_frame *frame = memory_step_out();
+    pthread_mutex_lock(&lock);
+    *done += more;
+    sink->progress(sink->arg, stage, unit, *done, total);
+    pthread_mutex_unlock(&lock);
+    memory_step_in(frame);
+}
+
 void log_progress(const struct dpro_sink *sink, const char *stage, const char *unit, uint64_t done,
                   uint64_t total)
 {

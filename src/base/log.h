@@ -10,3 +10,7 @@ void log_line(const struct dpro_sink *sink, enum dpro_log_level level, const cha
 
 void log_progress(const struct dpro_sink *sink, const char *stage, const char *unit, uint64_t done,
                   uint64_t total);
+/* The same for stages with several threads: `more` is done beyond *done, which is counted only if
+ * somebody watches. So calls come in order. */
+void log_progress_more(const struct dpro_sink *sink, const char *stage, const char *unit,
+                       uint64_t *done, uint64_t more, uint64_t total);

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stddef.h>
 
+#include "base/log.h"
 #include "cost/evaluator.h"
 #include "cost/strategy_work.h"
 
@@ -130,7 +131,7 @@ static void add(struct uncertainty *u, enum dpro_uncertainty_source source, doub
 /* How far the speedup moves when each number that was learnt moves by its standard error, and the
  * prediction with it: the iteration that was measured stays. */
 static void add_learnt(const struct dpro_model *const models[2], double more_ns,
-                       struct uncertainty *u)
+                       const struct dpro_sink *sink, struct uncertainty *u)
 {
     struct arena arena = {NULL, 0};
     for (size_t n = 0; n < N_MODEL_NUMBERS; n++) {
@@ -142,6 +143,7 @@ static void add_learnt(const struct dpro_model *const models[2], double more_ns,
         }
         double upper = times[0][1] / times[1][1], lower = times[0][0] / times[1][0];
         add(u, DPRO_UNCERTAIN_LEARNT, 0, (upper - lower) / (upper + lower), (upper - lower) / 2);
+        log_progress(sink, "find how sure that is", "numbers", n + 1, N_MODEL_NUMBERS);
     }
     arena_fini(&arena);
 }
@@ -274,7 +276,7 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
 {
     const struct dpro_model *const models[2] = {before, after};
     struct uncertainty u = {.misfit = 0};
-    add_learnt(models, beside->more_ns, &u);
+    add_learnt(models, beside->more_ns, beside->sink, &u);
     if (before->measured_ns <= 0) /* a generated job is what its model says */
         return u;
     double before_ns = (double)evaluate_once(before);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"
@@ -30,6 +31,7 @@ static void show_groups(struct dpro_model *model)
  * were not recorded do what the recorded ones did in another. Equal draws whatever the model.
  * Sorted; returns their mean. */
 static double draw_iterations(const struct dpro_model *model, uint32_t n_recorded,
+                              const char *stage, const struct dpro_sink *sink,
                               int64_t draws[N_DRAWS])
 {
     struct dpro_model drawn = *model;
@@ -43,6 +45,7 @@ static double draw_iterations(const struct dpro_model *model, uint32_t n_recorde
             drawn.ranks[r].work_scale *= model->ranks[r].sample_scale[sample];
         }
         draws[d] = evaluate_once(&drawn);
+        log_progress(sink, stage, "iterations", d + 1, N_DRAWS);
         sum += (double)draws[d];
     }
     mem_free(drawn.ranks);
@@ -52,8 +55,9 @@ static double draw_iterations(const struct dpro_model *model, uint32_t n_recorde
 
 /* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
  * slowest of noisy ranks is slower than the slowest of their means. */
-static int predict(const struct dpro_model *model, uint32_t n_recorded,
-                   struct dpro_prediction *prediction, double *noise_ns, struct dpro_error *err)
+static int predict(const struct dpro_model *model, uint32_t n_recorded, const char *stage,
+                   const struct dpro_sink *sink, struct dpro_prediction *prediction,
+                   double *noise_ns, struct dpro_error *err)
 {
     int64_t draws[N_DRAWS], ns = evaluate_once(model);
     if (ns == INT64_MAX)
@@ -62,7 +66,7 @@ static int predict(const struct dpro_model *model, uint32_t n_recorded,
     *prediction = (struct dpro_prediction){.iteration_ns = ns, .p50_ns = ns, .p95_ns = ns};
     *noise_ns = 0;
     if (model->n_samples > 1) {
-        *noise_ns = draw_iterations(model, n_recorded, draws) - (double)ns;
+        *noise_ns = draw_iterations(model, n_recorded, stage, sink, draws) - (double)ns;
         prediction->p50_ns = (draws[N_DRAWS / 2 - 1] + draws[N_DRAWS / 2]) / 2;
         prediction->p95_ns = draws[N_DRAWS * 95 / 100 - 1];
     }
@@ -87,12 +91,13 @@ static int predict_others(const struct dpro_changes *changes, struct dpro_whatif
     return 0;
 }
 
-static void add_uncertainty(const struct dpro_model *model, struct dpro_whatif *w)
+static void add_uncertainty(const struct dpro_model *model, const struct dpro_sink *sink,
+                            struct dpro_whatif *w)
 {
     static const struct dpro_model as_it_is = {.page_faults = -1};
     const struct graph_change *change = &w->graph;
-    struct change_beside beside = {.resharded = change->n_resharded > 0,
-                                   .more_ns = (double)w->others_ns};
+    struct change_beside beside = {
+        .resharded = change->n_resharded > 0, .more_ns = (double)w->others_ns, .sink = sink};
     if (change->has_modules) {
         beside.batch = uncertainty_of_batch(&as_it_is, &change->modules);
         beside.computing_error_ns = change->computing_error_ns;
@@ -124,9 +129,11 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     if (rc == 0)
         rc = change_apply(changes, &w->model, &w->notes, err);
     if (rc == 0)
-        rc = predict(model, model->n_ranks, &w->baseline, &noise_before, err);
+        rc = predict(model, model->n_ranks, "predict the job as it is", &changes->sink,
+                     &w->baseline, &noise_before, err);
     if (rc == 0)
-        rc = predict(&w->model, model->n_ranks, &w->predicted, &noise_after, err);
+        rc = predict(&w->model, model->n_ranks, "predict the changed job", &changes->sink,
+                     &w->predicted, &noise_after, err);
     if (rc == 0)
         rc = predict_others(changes, w, err);
     if (rc < 0)
@@ -135,7 +142,7 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
         show_groups(&w->model);
     if (changes->world_size != 0) /* more ranks: a slower slowest one */
         w->predicted.iteration_ns += llround(noise_after - noise_before);
-    add_uncertainty(model, w);
+    add_uncertainty(model, &changes->sink, w);
     if (w->graph.has_modules) {
         memcpy(w->memory, w->graph.memory, sizeof w->memory);
     } else if (memory_is_known(model)) {

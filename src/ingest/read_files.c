@@ -1,5 +1,4 @@
 /* ingest/read_files.c: each file is recognised and read, several at a time. */
-#include <stdatomic.h>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -12,7 +11,7 @@ enum { RECOGNISE_BYTES = 1 << 20, RECOGNISE_CHUNK = 1 << 14, REPORT_BYTES = 1 <<
 
 struct reading {
     struct trace_build *build;
-    atomic_uint_fast64_t bytes_done; /* of all files */
+    uint64_t bytes_done; /* of all files */
     uint64_t bytes_total;
 };
 
@@ -29,8 +28,8 @@ static void report_chunk(void *arg, struct input *in)
     if (fresh < REPORT_BYTES && !in->ended)
         return;
     reading->reported = in->read_bytes;
-    uint64_t done = atomic_fetch_add(&all->bytes_done, fresh) + fresh;
-    log_progress(&all->build->options->sink, "read", "bytes", done, all->bytes_total);
+    log_progress_more(&all->build->options->sink, "read", "bytes", &all->bytes_done, fresh,
+                      all->bytes_total);
 }
 
 static int recognise_source(const struct reader_table *table, struct source *source)

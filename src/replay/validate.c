@@ -2,7 +2,6 @@
  * predicted from all the others, so no prediction has seen what it is compared with. Predictions
  * run in threads; the result does not depend on which thread made which. */
 #include <math.h>
-#include <stdatomic.h>
 
 #include "base/log.h"
 #include "base/memory.h"
@@ -33,7 +32,7 @@ struct work {
     const struct predictor *predictor;
     const struct dpro_sink *sink;
     uint32_t n_samples, n_predictions;
-    atomic_uint n_done;
+    uint64_t n_done;
     struct prediction *predictions; /* by sample */
 };
 
@@ -44,7 +43,7 @@ static void predict(void *arg, size_t s)
     if (!is_predicted((uint32_t)s, work->n_samples))
         return;
     p->rc = predictor_without(work->predictor, (uint32_t)s, &p->ns, &p->err);
-    log_progress(work->sink, "validate", "iterations", ++work->n_done, work->n_predictions);
+    log_progress_more(work->sink, "validate", "iterations", &work->n_done, 1, work->n_predictions);
 }
 
 static void compare(const struct dpro_graph *g, const struct prediction *predictions,

@@ -13,6 +13,7 @@
 #include "graph/names/collective_kinds.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
+#include "stages_seen.h"
 #include "trace_text.h"
 
 #define US INT64_C(1000)
@@ -243,6 +244,28 @@ static void test_of_many_iterations_fifty_are_predicted(void **state)
     assert_int_equal(dpro_replay_validate(g, NULL, &validation, &err), 0);
     assert_int_equal(validation.n, 50);
     assert_true(validation.max_abs_error_pct < 0.01);
+    dpro_graph_destroy(g);
+}
+
+static void test_building_and_validating_tell_how_far_they_are(void **state)
+{
+    for (int rank = 0; rank < 3; rank++) {
+        struct trace_text *t = trace_text_begin(rank, 3);
+        for (int i = 0; i < 4; i++) {
+            trace_text_step(t, i, 100 * i, 100);
+            trace_text_cpu(t, "cpu_op", "aten::mm", 1, 100 * i + 10, 50, "");
+        }
+    }
+    struct stages_seen seen = {.n_wrong = 0};
+    struct dpro_graph *g =
+        trace_text_graph_with(&(struct dpro_graph_options){.sink = stages_sink(&seen)});
+    struct dpro_replay_options options = {.threads = 1, .sink = stages_sink(&seen)};
+    struct dpro_validation validation;
+    struct dpro_error err;
+    assert_int_equal(dpro_replay_validate(g, &options, &validation, &err), 0);
+    assert_int_equal(validation.n, 4);
+    assert_string_equal(seen.names, "build the graph;validate;");
+    assert_int_equal(seen.n_wrong, 0);
     dpro_graph_destroy(g);
 }
 
@@ -831,6 +854,7 @@ int main(void)
         cmocka_unit_test(test_ranks_learn_from_the_iterations_they_share),
         cmocka_unit_test(test_a_rank_without_iterations_among_others_is_named),
         cmocka_unit_test(test_of_many_iterations_fifty_are_predicted),
+        cmocka_unit_test(test_building_and_validating_tell_how_far_they_are),
         cmocka_unit_test(test_times_as_far_apart_as_they_can_be_give_a_graph),
         cmocka_unit_test(test_one_marked_iteration_lasts_from_its_first_op_to_its_last),
         cmocka_unit_test(test_a_parent_is_what_its_children_leave_of_it),

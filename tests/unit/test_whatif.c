@@ -15,6 +15,7 @@
 
 #include "cost/buckets.h"
 #include "cost/evaluate.h"
+#include "stages_seen.h"
 
 enum { MIB = 1048576, N = 4 };
 
@@ -89,6 +90,17 @@ static int64_t time_with(const struct job *job, const struct dpro_changes *chang
 
 /* A ring of two sends each byte once, each way: 4 MiB at 10 ns a byte behind 40 ms of work. */
 #define OWN_NS (40000000 + INT64_C(10) * N * MIB)
+
+static void test_a_prediction_tells_how_far_it_is(void **state)
+{
+    struct job *job = new_job();
+    struct stages_seen seen = {.n_wrong = 0};
+    dpro_whatif_destroy(ask(job, &(struct dpro_changes){.sink = stages_sink(&seen)}));
+    assert_string_equal(seen.names, "predict the job as it is;predict the changed job;"
+                                    "find how sure that is;");
+    assert_int_equal(seen.n_wrong, 0);
+    free(job);
+}
 
 static void test_without_changes_nothing_changes(void **state)
 {
@@ -481,6 +493,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_without_changes_nothing_changes),
+        cmocka_unit_test(test_a_prediction_tells_how_far_it_is),
         cmocka_unit_test(test_smaller_buckets_overlap_with_the_computation),
         cmocka_unit_test(test_links_and_ranks_change_as_asked),
         cmocka_unit_test(test_what_is_asked_for_combines),

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/parallel.h"
 #include "base/sort.h"
 #include "graph/clocks/align_ranks.h"
@@ -20,7 +21,16 @@ struct build {
     const struct dpro_graph_options *options;
     uint64_t **hashes; /* [rank][step] */
     struct job job;
+    uint64_t n_done; /* of the stages below */
 };
+
+enum { STAGES_A_RANK = 4, JOINT_STAGES = 5 };
+
+static void tell_stage(struct build *build)
+{
+    uint64_t n = (uint64_t)STAGES_A_RANK * build->job.join.n_ranks + JOINT_STAGES;
+    log_progress_more(&build->options->sink, "build the graph", "stages", &build->n_done, 1, n);
+}
 
 /* ---- each rank alone ---- */
 
@@ -50,6 +60,7 @@ static void cut_rank(void *arg, size_t r)
     build->hashes[r] = mem_alloc(rank->steps.n * sizeof *build->hashes[r]);
     for (uint32_t s = 0; s < rank->steps.n; s++)
         build->hashes[r][s] = build_step_hash(rank, s);
+    tell_stage(build);
 }
 
 static void link_rank(void *arg, size_t r)
@@ -57,7 +68,9 @@ static void link_rank(void *arg, size_t r)
     struct build *build = arg;
     struct rank_build *rank = &build->job.join.ranks[r];
     build_ops(rank);
+    tell_stage(build);
     build_local_edges(rank);
+    tell_stage(build);
     build_pace_ops(rank);
     if (rank->trace->fused.track != NO_ID && build->trace->fusion)
         build_fused_tensors(rank, build->trace->fusion);
@@ -69,6 +82,7 @@ static void link_rank(void *arg, size_t r)
     build_learn_calls(rank);
     rank->memory = build_memory(rank);
     build_forget(rank);
+    tell_stage(build);
 }
 
 /* ---- all together ---- */
@@ -154,6 +168,7 @@ static int build_ranks(struct build *build, struct dpro_error *err)
                               "while the job trained?");
     join_find_groups(join, build->trace);
     join_match(join);
+    tell_stage(build);
     return 0;
 }
 
@@ -191,16 +206,21 @@ static int build_ops_and_clocks(struct build *build, struct dpro_graph **graph,
     unprofiled_iterations_find(job->join.ranks, job->join.n_ranks, build->trace,
                                &job->unprofiled_iterations);
     clocks_move(&job->join);
+    tell_stage(build);
     session_join(&job->join);
     join_check_unsure(&job->join);
     join_cut_waiting(&job->join);
     servers_begin(&job->servers);
     messages_find(&job->messages, &job->join, build->trace);
     servers_build(&job->servers);
+    tell_stage(build);
     status = dimensions_find(&job->dimensions, &job->join, build->options->dimensions, err);
     if (status < 0)
         return status;
-    return assemble_graph(job, build->trace, build->options, graph, err);
+    tell_stage(build);
+    status = assemble_graph(job, build->trace, build->options, graph, err);
+    tell_stage(build);
+    return status;
 }
 
 static int build_graph(const struct dpro_trace *trace, const struct dpro_graph_options *options,

@@ -134,7 +134,8 @@ static void run_computing(uint32_t n_ranks, bool all)
     if (!model)
         exit(4);
     generate_modules(model);
-    printf("bert-base, %u ranks, %u modules\n", n_ranks, model->n_modules);
+    printf("bert-base, %u ranks, %u tensors, %u modules\n", n_ranks, model->n_tensors,
+           model->n_modules);
     for (size_t i = 0; i < (all ? sizeof runs / sizeof *runs : 1); i++) {
         struct dpro_optimize_options options = runs[i].options;
         options.threads = 1;
@@ -171,7 +172,7 @@ static void run_waiting(void)
         exit(4);
     model->net.link.message_ns.value = 10 * (double)model->programs[0].ops[1].work_ns;
     model->net.collective.overhead_ns.value = 0;
-    printf("1,000 buckets waiting for the link, nearly all\n");
+    printf("1,000 buckets, nearly all waiting for the link, %u ranks\n", model->n_ranks);
     run_evaluations(model);
     run_default(model);
     dpro_model_destroy(model);
@@ -183,7 +184,7 @@ static void run_apart(uint32_t n_ranks, bool searches)
     struct dpro_model *model = generate_job("bert-base", n_ranks);
     if (!model || generate_apart(model, 0.1) < 0)
         exit(4);
-    printf("bert-base, %u ranks that all differ\n", n_ranks);
+    printf("bert-base, %u ranks that all differ, %u tensors\n", n_ranks, model->n_tensors);
     if (searches)
         run_default(model);
     else
@@ -214,7 +215,7 @@ int main(int argc, char **argv)
     struct dpro_model *large = generate_job("bert-base", 8 * n_ranks);
     if (!large)
         return 4;
-    printf("bert-base, %u ranks\n", 8 * n_ranks);
+    printf("bert-base, %u ranks, %u tensors\n", 8 * n_ranks, large->n_tensors);
     run_default(large);
     dpro_model_destroy(large);
     run_apart(n_ranks, true);

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Speed against named peers and limits, in one run: `make bench`.
 
-The input is the bundled trace made large, so that it fits no cache. Peers read the same file, one after the other and
-in turns, as processes of their own; what counts is the median of the rates they print, which are of CPU time, and the
-ratio of these. A program that was not built is passed over and named. Writes out/bench.json too."""
+The inputs are a bundled trace of a CPU's training and, from ../shared/traces, one of a GPU's, made large so that they fit no
+cache. Peers read the same file, one after the other and in turns, as processes of their own; what counts is the median of
+the rates they print, which are of CPU time, and the ratio of these. A program that was not built is passed over and named.
+Writes out/bench.json too."""
 import argparse
 import gzip
 import json
 import os
 import re
+import resource
 import shutil
 import statistics
 import subprocess
@@ -19,11 +21,13 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUNDLED = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2")
 SHARED = os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared"))
+GPU_TRACE, GPU_TIMES = os.path.join(SHARED, "traces", "ddp-a100-rank3of8", "control.json.gz"), 2  # 70 MB of JSON
 
-PLAIN_MB_S, GZIP_MB_S, MEMORY_SHARE = 500, 400, 0.5  # of JSON, on one core; peak memory over the JSON's size
+GZIP_MB_S, MEMORY_SHARE = 900, 0.5  # of JSON to a graph, on one core; peak memory over the JSON's size
+WHOLE_MB_S, THREADS_RATIO = 500, 1.8  # dpro replay --json of a GPU's trace; two threads over one
 PROTOBUF_MB_S, PROTOBUF_MEMORY = 300, 1  # TensorFlow's files to spans, on one core; peak memory over the file's size
-PANDAS_RATIO, SIMDJSON_RATIO = 20, 1
-EVENT_M_OPS, FIXED_M_OPS, BYTES_PER_OP = 10, 60, 60
+PANDAS_RATIO = 20
+EVENT_M_OPS, FIXED_M_OPS, BYTES_PER_OP = 20, 150, 60
 DLRM_S = 2.0
 SEARCH_S, EVALUATIONS_S = {2: 60, 16: 10, 128: 60}, {16: 1000, 1024: 50}  # by ranks: seconds; a second
 ALLOCATOR_M_REQUESTS = 10
@@ -77,23 +81,19 @@ def figure(pattern, output):
     return float(pattern.search(output)[1])
 
 
-def make_inputs(folder, times):
-    """The bundled ranks' traces, TIMES as large, plain and gzip'd; kept from run to run."""
-    paths = {}
-    for rank in (0, 1):
-        plain = os.path.join(folder, f"x{times}", "plain", f"kineto_rank{rank}.json")
-        packed = os.path.join(folder, f"x{times}", "gzip", f"kineto_rank{rank}.json.gz")
-        for path in (plain, packed):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        if not os.path.exists(packed):
-            source = os.path.join(BUNDLED, f"kineto_rank{rank}.json.gz")
-            subprocess.run([sys.executable, os.path.join(ROOT, "bench", "enlarge.py"), source, plain, str(times)],
-                           check=True)
-            with open(plain, "rb") as file, gzip.open(packed + ".part", "wb", 6) as out:
-                shutil.copyfileobj(file, out, 1 << 20)
-            os.replace(packed + ".part", packed)
-        paths[rank] = (plain, packed)
-    return paths
+def make_input(folder, source, times):
+    """A trace, TIMES as large, plain and gzip'd; kept from run to run."""
+    name = f"{os.path.basename(source).split('.')[0]}.json"
+    plain = os.path.join(folder, f"x{times}", "plain", name)
+    packed = os.path.join(folder, f"x{times}", "gzip", f"{name}.gz")
+    for path in (plain, packed):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    if not os.path.exists(packed):
+        subprocess.run([sys.executable, os.path.join(ROOT, "bench", "enlarge.py"), source, plain, str(times)], check=True)
+        with open(plain, "rb") as file, gzip.open(packed + ".part", "wb", 6) as out:
+            shutil.copyfileobj(file, out, 1 << 20)
+        os.replace(packed + ".part", packed)
+    return plain, packed
 
 
 def in_turns(commands, rounds):
@@ -105,25 +105,50 @@ def in_turns(commands, rounds):
     return {name: statistics.median(values) for name, values in rates.items()}
 
 
-def ingest(table, build, inputs, rounds):
+def ingest(table, build, folder, times, rounds):
     program = os.path.join(build, "bench", "bench_ingest")
     if not os.path.exists(program):
         table.missing("ingest", "bench_ingest was not built")
         return
-    for name, index, limit in (("plain JSON", 0, PLAIN_MB_S), ("JSON, gzip'd", 1, GZIP_MB_S)):
-        out = run([program, "-t", "1", "-n", str(rounds), inputs[0][index]])
-        table.add(f"ingest to a graph, {name}, one core", figure(RATE, out), "MB/s", limit, digits=0)
-        table.add(f"ingest, {name}, peak memory over JSON", figure(MEMORY, out), "", MEMORY_SHARE, False, digits=2)
-    both = [inputs[0][1], inputs[1][1]]
-    one, two = (figure(WALL, run([program, "-t", t, "-n", str(rounds), *both])) for t in "12")
-    table.add("ingest, two files, two threads over one (wall)", one / two, "x", digits=2)
+    ranks = [make_input(folder, os.path.join(BUNDLED, f"kineto_rank{rank}.json.gz"), times) for rank in (0, 1)]
+    ingest_one(table, build, program, "CPU's trace", *ranks[0], rounds)
+    one, two = (figure(WALL, run([program, "-t", t, "-n", str(rounds), ranks[0][1], ranks[1][1]])) for t in "12")
+    table.add("ingest, two CPUs' traces, two threads over one (wall)", one / two, "x", THREADS_RATIO, digits=2)
+    if not os.path.exists(GPU_TRACE):
+        table.missing("ingest, GPU's trace", "no ../shared/traces")
+        return
+    plain, packed = make_input(folder, GPU_TRACE, GPU_TIMES)
+    ingest_one(table, build, program, "GPU's trace", plain, packed, rounds)
+    replay_json(table, build, packed, os.path.getsize(plain), rounds)
 
+
+def ingest_one(table, build, program, trace, plain, packed, rounds):
+    for name, path, limit in (("plain", plain, None), ("gzip'd", packed, GZIP_MB_S)):
+        out = run([program, "-t", "1", "-n", str(rounds), path])
+        table.add(f"ingest to a graph, {trace}, {name}, one core", figure(RATE, out), "MB/s", limit, digits=0)
+        table.add(f"ingest, {trace}, {name}, peak memory over JSON", figure(MEMORY, out), "", MEMORY_SHARE, False, digits=2)
     for name, limit, command, missing in peers(build):
         if missing:
-            table.missing(f"ingest over {name}", missing)
+            table.missing(f"ingest, {trace}, over {name}", missing)
             continue
-        rates = in_turns({"ours": [program, "-t", "1", inputs[0][0]], "peer": [*command, inputs[0][0]]}, rounds)
-        table.add(f"ingest to a graph over {name}, same file", rates["ours"] / rates["peer"], "x", limit, digits=2)
+        rates = in_turns({"ours": [program, "-t", "1", plain], "peer": [*command, plain]}, rounds)
+        table.add(f"ingest to a graph, {trace}, over {name}", rates["ours"] / rates["peer"], "x", limit, digits=2)
+
+
+def replay_json(table, build, path, size, rounds):
+    """The whole command on one trace: reading, graph, validation, replay and JSON; its CPU time and its wall time."""
+    cpu, wall = {}, {}
+    for threads in "12":
+        command = [os.path.join(build, "dpro"), "replay", path, "--json", "-q", "--threads", threads]
+        times = []
+        for _ in range(rounds):
+            start, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+            run(command)
+            then = resource.getrusage(resource.RUSAGE_CHILDREN)
+            times.append((then.ru_utime + then.ru_stime - used.ru_utime - used.ru_stime, time.monotonic() - start))
+        cpu[threads], wall[threads] = (statistics.median(values) for values in zip(*times))
+    table.add("dpro replay --json, GPU's trace, gzip'd, CPU time", size / cpu["1"] / 1e6, "MB/s", WHOLE_MB_S, digits=0)
+    table.add("dpro replay --json, two threads over one (wall)", wall["1"] / wall["2"], "x", THREADS_RATIO, digits=2)
 
 
 def protobuf(table, build, folder, rounds):
@@ -151,7 +176,7 @@ def peers(build):
     """(name, ratio to be above, command, why there is none)"""
     simdjson = os.path.join(build, "bench", "bench_simdjson")
     python = os.path.join(ROOT, ".venv-bench", "bin", "python")
-    yield ("simdjson's DOM parser", SIMDJSON_RATIO, [simdjson],
+    yield ("simdjson's On-Demand, parsing only", None, [simdjson],
            None if os.path.exists(simdjson) else "bench_simdjson was not built (libsimdjson-dev)")
     yield ("json + pandas", PANDAS_RATIO, [python, os.path.join(ROOT, "bench", "pandas_read.py")],
            None if os.path.exists(python) else "no .venv-bench; use 'make bench'")
@@ -170,6 +195,11 @@ def replay(table, build):
             table.add(f"replay, {name}, peak memory", float(rate[2]), "B an op", BYTES_PER_OP, False)
         else:
             table.missing(f"replay, {name}", "not in what bench_replay printed")
+    size = ["100000", "64"]
+    ours = figure(re.compile(r"^event.*?median ([\d.]+) M ops/s", re.M), run([program, *size]))
+    peer = figure(re.compile(r"^heapq ([\d.]+) M ops/s", re.M),
+                  run([sys.executable, os.path.join(ROOT, "bench", "peer_replay.py"), *size]))
+    table.add("replay, event-driven, over the same in Python", ours / peer, "x", digits=0)
 
 
 def allocator(table, build):
@@ -226,13 +256,10 @@ def search(table, build):
         return
     job, ranks = "", 0
     for line in run([program]).splitlines():
-        named = re.match(r"(\S+), (\d+) ranks(?: that (all differ))?", line)
         figures = re.match(r" +(\S+) +(?:> ([\d.e-]+) s, < )?([\d.e-]+) s", line)
         rate = re.match(r" +evaluations on (\d+) ranks: (\d+)", line)
-        if named:
-            job, ranks = f"{named[1]} on {named[2]}" + (", which differ" if named[3] else ""), int(named[2])
-        elif not line.startswith(" "):
-            job, ranks = line.split(", ")[0], 2
+        if not line.startswith(" "):
+            job, ranks = line, int(re.search(r"(\d+) ranks", line)[1])
         elif figures and figures[1] == "default":
             table.add(f"search, {job}, to convergence, one core", float(figures[3]), "s", SEARCH_S[ranks], False, digits=3)
         elif figures and figures[1] in ("computing", "uncoarsened", "all-ranks"):
@@ -286,12 +313,12 @@ def main():
     parser = argparse.ArgumentParser(description="speed against named peers and limits")
     parser.add_argument("--build", default="build", help="build folder")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each program; medians count")
-    parser.add_argument("--times", type=int, default=20, help="how much larger than the bundled trace the input is")
+    parser.add_argument("--times", type=int, default=20, help="how much larger than the bundled trace the CPU's is")
     args = parser.parse_args()
     build = os.path.join(ROOT, args.build)
     table = Table()
     print(f"{'what':<52} {'value':>12} {'':<9} {'target':>8}")
-    ingest(table, build, make_inputs(os.path.join(ROOT, "out", "bench"), args.times), args.rounds)
+    ingest(table, build, os.path.join(ROOT, "out", "bench"), args.times, args.rounds)
     protobuf(table, build, os.path.join(ROOT, "out", "bench"), args.rounds)
     replay(table, build)
     allocator(table, build)

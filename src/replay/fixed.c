@@ -38,9 +38,9 @@ struct fixed {
     uint32_t n_lead; /* cells in front of an iteration's ends: those of the iteration before, or the
                         releases of ranks and servers */
     bool cyclic;
-    bool shares;           /* code and position are another's */
-    const uint32_t *order; /* op at each position */
-    uint32_t *position;    /* of each op */
+    bool shares;              /* code and position are another's */
+    const uint32_t *order;    /* op at each position */
+    const uint32_t *position; /* of each op; NULL: nobody asks for single ends */
     ARRAY(uint16_t) code;
     int64_t *dur_ns, *gap_ns; /* by position; gap_ns NULL: all 0 */
     int64_t *cells;           /* n_lead before, then an end for each op */
@@ -114,22 +114,51 @@ static void gather(const struct fixed *f, const struct pull *pull, uint32_t op, 
         array_push(cells, first_cell + f->position[pull->pred[e]]);
 }
 
+static inline uint32_t get_long(const uint16_t **code)
+{
+    uint32_t value = (*code)[0] | (uint32_t)(*code)[1] << 16;
+    *code += 2;
+    return value;
+}
+
+static inline uint32_t get_distance(const uint16_t **code)
+{
+    uint32_t distance = *(*code)++;
+    return __builtin_expect(distance == 0, 0) ? get_long(code) : distance;
+}
+
+/* Reads an op's head; *code then is at its distances. */
+static inline uint32_t get_count(const uint16_t **code, uint32_t *head)
+{
+    *head = *(*code)++;
+    uint32_t count = *head & COUNT;
+    return __builtin_expect(count == COUNT_LONG, 0) ? get_long(code) : count;
+}
+
 /* Marks the ops on whose moments an order rests: one that does not wait for the op before it on its
  * device, and that op; the last op of each device, for what follows another schedule. */
-static void mark_checked(struct fixed *f, const size_t *head_at, const uint32_t *device_pred)
+static void mark_checked(struct fixed *f, struct arena *work)
 {
-    uint32_t n = f->g->n_ops;
-    for (uint32_t i = 0; i < n; i++) {
-        uint16_t *head = &f->code.at[head_at[i]];
-        if ((*head & (FIRST_IS_DEVICE | ALSO_EDGE)) != FIRST_IS_DEVICE)
-            continue;
-        *head |= CHECKED;
-        uint32_t pred = device_pred[i];
-        f->code.at[head_at[pred < f->n_lead ? pred : pred - f->n_lead]] |= CHECKED;
-    }
+    uint32_t n = f->g->n_ops, head;
+    bool *checked = arena_array(work, (size_t)n + 1, sizeof *checked);
     for (uint32_t d = 0; d < f->g->n_devices; d++)
         if (f->last_op[d] != UINT32_MAX)
-            f->code.at[head_at[f->last_op[d] - f->n_lead]] |= CHECKED;
+            checked[f->last_op[d] - f->n_lead] = true;
+    for (int marks = 0; marks < 2; marks++) {
+        const uint16_t *code = f->code.at;
+        for (uint32_t i = 0; i < n; i++) {
+            uint16_t *at = f->code.at + (code - f->code.at);
+            uint32_t count = get_count(&code, &head);
+            if (marks && checked[i])
+                *at |= CHECKED;
+            for (uint32_t k = 0; k < count; k++) {
+                uint32_t cell = f->n_lead + i - get_distance(&code);
+                if (marks || k > 0 || (head & (FIRST_IS_DEVICE | ALSO_EDGE)) != FIRST_IS_DEVICE)
+                    continue;
+                checked[i] = checked[cell < f->n_lead ? cell : cell - f->n_lead] = true;
+            }
+        }
+    }
 }
 
 /* An op of the first iteration that waits for nothing waits for its release, the end of a cell that
@@ -139,8 +168,6 @@ static void encode(struct fixed *f, const struct pull *same, const struct pull *
 {
     const struct dpro_graph *g = f->g;
     cells_array preds = {0};
-    size_t *head_at = arena_alloc(work, ((size_t)g->n_ops + 1) * sizeof *head_at);
-    uint32_t *device_pred = arena_alloc(work, ((size_t)g->n_ops + 1) * sizeof *device_pred);
     find_last(f); /* cells from here on: the iteration before has those from 0 on */
     for (uint32_t i = 0; i < g->n_ops; i++) {
         uint32_t op = f->order[i], device = serial_device(f, i), cell = f->n_lead + i;
@@ -149,23 +176,26 @@ static void encode(struct fixed *f, const struct pull *same, const struct pull *
         gather(f, next, op, 0, &preds);
         if (preds.n == 0 && !f->cyclic)
             array_push(&preds, g->rank[op]);
-        head_at[i] = f->code.n;
-        device_pred[i] = device == DPRO_NO_DEVICE ? UINT32_MAX : f->last_op[device];
-        encode_op(f, cell, device_pred[i], preds.at, (uint32_t)preds.n);
+        encode_op(f, cell, device == DPRO_NO_DEVICE ? UINT32_MAX : f->last_op[device], preds.at,
+                  (uint32_t)preds.n);
         if (device != DPRO_NO_DEVICE)
             f->last_op[device] = cell;
     }
     array_fini(&preds);
-    mark_checked(f, head_at, device_pred);
+    mark_checked(f, work);
     /* growing left room */
     f->code.at = mem_resize(f->code.at, f->code.n + 1, sizeof *f->code.at);
 }
 
-static void make_room(struct fixed *f)
+static void make_device_room(struct fixed *f)
 {
     size_t n_devices = (size_t)f->g->n_devices + 1;
     f->last_ready = arena_array(&f->arena, n_devices, sizeof *f->last_ready);
     f->last_op = arena_array(&f->arena, n_devices, sizeof *f->last_op);
+}
+
+static void make_cells(struct fixed *f)
+{
     f->cells = arena_array(&f->arena, (size_t)f->n_lead + f->g->n_ops + 1, sizeof *f->cells);
 }
 
@@ -179,20 +209,32 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
     if (n + n_lead >= UINT32_MAX)
         mem_fail();
     *f = (struct fixed){.g = graph, .n_lead = (uint32_t)n_lead, .cyclic = cyclic, .order = order};
-    make_room(f);
-    f->position = arena_alloc(&f->arena, (n + 1) * sizeof *f->position);
+    make_device_room(f);
+    uint32_t *position = arena_alloc(&work, (n + 1) * sizeof *position);
+    f->position = position;
     /* most ops' code: a head, the device's predecessor and the graph's, a word each */
     array_reserve(&f->code, 2 * n + (graph->row ? graph->row[n] : 0));
     struct pull same = pull_make((uint32_t)n, graph->row, graph->succ, &work);
     struct pull next =
         pull_make((uint32_t)n, cyclic ? graph->next_row : NULL, graph->next_succ, &work);
     for (uint32_t i = 0; i < n; i++)
-        f->position[order[i]] = i;
+        position[order[i]] = i;
     encode(f, &same, &next, &work);
+    f->position = NULL;
     arena_fini(&work);
+    make_cells(f);
     if (release_ns && !cyclic)
         memcpy(f->cells, release_ns, n_lead * sizeof *f->cells);
     return f;
+}
+
+void fixed_index(struct fixed *f)
+{
+    uint32_t n = f->g->n_ops;
+    uint32_t *position = arena_alloc(&f->arena, ((size_t)n + 1) * sizeof *position);
+    for (uint32_t i = 0; i < n; i++)
+        position[f->order[i]] = i;
+    f->position = position;
 }
 
 struct fixed *fixed_share(const struct fixed *with)
@@ -202,7 +244,8 @@ struct fixed *fixed_share(const struct fixed *with)
     f->arena = (struct arena){NULL, 0};
     f->dur_ns = f->gap_ns = NULL;
     f->shares = true;
-    make_room(f);
+    make_device_room(f);
+    make_cells(f);
     return f;
 }
 
@@ -229,19 +272,9 @@ void fixed_set(struct fixed *f, const int64_t *dur_ns, const int64_t *gap_ns)
         f->gap_ns[i] = gap_ns ? gap_ns[f->order[i]] : 0;
 }
 
-static inline uint32_t get_long(const uint16_t **code)
-{
-    uint32_t value = (*code)[0] | (uint32_t)(*code)[1] << 16;
-    *code += 2;
-    return value;
-}
-
 static inline int64_t get_end(const uint16_t **code, const int64_t *end)
 {
-    uint32_t distance = *(*code)++;
-    if (__builtin_expect(distance == 0, 0))
-        distance = get_long(code);
-    return *(end - distance);
+    return *(end - get_distance(code));
 }
 
 static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool check, bool gaps)
@@ -251,10 +284,8 @@ static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool
     const int64_t *dur_ns = f->dur_ns, *gap_ns = f->gap_ns;
     uint64_t n_violations = 0;
     for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end++) {
-        uint32_t head = *code++, count = head & COUNT;
+        uint32_t head, count = get_count(&code, &head);
         int64_t ready = 0, start = 0;
-        if (__builtin_expect(count == COUNT_LONG, 0))
-            count = get_long(&code);
         if (check && head & FIRST_IS_DEVICE) {
             start = get_end(&code, end);
             ready = head & ALSO_EDGE ? start : 0;
@@ -342,10 +373,8 @@ static inline __attribute__((always_inline)) bool pass_exact(struct fixed *f, co
     const uint16_t *code = f->code.at;
     int64_t *end = f->cells + f->n_lead;
     for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end++) {
-        uint32_t head = *code++, count = head & COUNT, op = f->order[i];
+        uint32_t head, count = get_count(&code, &head), op = f->order[i];
         int64_t ready = 0, start = 0;
-        if (__builtin_expect(count == COUNT_LONG, 0))
-            count = get_long(&code);
         if (head & FIRST_IS_DEVICE) {
             start = get_end(&code, end);
             ready = head & ALSO_EDGE ? start : 0;

@@ -98,6 +98,8 @@ static void find_order(struct predictor *p)
         return;
     p->first = fixed_create(g, order, false, NULL);
     p->next = fixed_create(g, order, true, NULL);
+    fixed_index(p->first);
+    fixed_index(p->next);
 }
 
 int predictor_create(const struct dpro_graph *graph, enum dpro_engine engine,

@@ -71,6 +71,8 @@ struct fixed; /* a schedule: the ops of an iteration in the order they run */
  * each pass continues the one before. release_ns (not for cyclic ones; NULL: 0) is copied. */
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
                            const int64_t *release_ns);
+/* Before fixed_op_end_ns(). */
+void fixed_index(struct fixed *fixed);
 /* Another of the same order, with ends of its own; it must go before the other does. */
 struct fixed *fixed_share(const struct fixed *with);
 void fixed_destroy(struct fixed *fixed);
@@ -90,6 +92,7 @@ void fixed_follow(struct fixed *fixed, const struct fixed *before);
 /* A pass with these durations and gaps (NULL: 0), by op. False: the event-driven engine may run
  * them in another order, and the ends are of no use. */
 bool fixed_pass_exact(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns);
+/* After fixed_index() of it, or of what it shares with. */
 int64_t fixed_op_end_ns(const struct fixed *fixed, uint32_t op);
 
 /* Of an iteration that follows others and is followed; by an event-driven replay with these

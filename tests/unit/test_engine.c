@@ -261,7 +261,10 @@ static bool exact_ends(const struct dpro_graph *g, uint32_t n_copies, const int6
     uint32_t *order = calloc(g->n_ops + (size_t)1, sizeof *order);
     bool holds = fixed_find_order(g, g->dur_ns, g->gap_ns, order);
     struct fixed *first = fixed_create(g, order, false, NULL);
-    struct fixed *made = fixed_create(g, order, true, NULL), *next = fixed_share(made);
+    struct fixed *made = fixed_create(g, order, true, NULL);
+    fixed_index(first);
+    fixed_index(made);
+    struct fixed *next = fixed_share(made);
     fixed_release(first, release_ns);
     for (uint32_t copy = 0; holds && copy < n_copies; copy++) {
         struct fixed *f = copy ? next : first;

@@ -110,19 +110,18 @@ static bool match_by_edits(const uint64_t *a, int32_t n, const uint64_t *b, int3
         array_reserve(&trace, (size_t)d + 1);
         trace.n += (size_t)d + 1;
         int32_t *row = row_of(trace.at, d), *before = d ? row_of(trace.at, d - 1) : NULL;
-        for (int32_t k = -d; k <= d && !aligned; k += 2) {
+        for (int32_t i = 0; i <= d && !aligned; i++) { /* diagonal 2 i - d */
             int32_t x = 0;
             if (d > 0) {
-                int32_t down = furthest(before, d - 1, k + 1);
-                int32_t right = furthest(before, d - 1, k - 1);
-                x = k == -d || (k != d && right < down) ? down : right + 1;
+                int32_t down = i < d ? before[i] : -1, right = i > 0 ? before[i - 1] : -1;
+                x = i == 0 || right < down ? down : right + 1;
             }
-            int32_t y = x - k;
-            while (x >= 0 && y >= 0 && x < n && y < m && a[x] == b[y]) {
+            int32_t y = x - 2 * i + d;
+            while (x < n && y < m && a[x] == b[y]) {
                 x++;
                 y++;
             }
-            row[(k + d) / 2] = x;
+            row[i] = x;
             aligned = x >= n && y >= m;
         }
         if (aligned)

@@ -129,7 +129,7 @@ static const char *const names[] = {"default", "expandable", "expandable-full", 
                                     "full", "garbage", "random", "rounded", "small", "split",
                                     /* of a GPU */
                                     "h200", "h200-capped", "h200-expandable",
-                                    "h200-expandable-capped", "h200-garbage"};
+                                    "h200-expandable-capped", "h200-garbage", "h200-training"};
 #define N_RECORDS (sizeof names / sizeof *names)
 
 static void test_every_request_goes_where_pytorch_put_it(void **unused)

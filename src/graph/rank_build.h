@@ -93,6 +93,14 @@ struct local_edge {
     bool soft; /* inferred from the timeline; dropped if it would close a cycle */
 };
 
+/* What goes to and comes from the peers of a kernel of several sends and receives. */
+enum comm_passes {
+    SENDS_TO_PEER = 1,
+    RECEIVES_FROM_PEER = 2,
+    SENDS_TO_SECOND = 4,
+    RECEIVES_FROM_SECOND = 8
+};
+
 /* A rank's part in a collective. */
 struct local_collective {
     uint32_t arrival, transfer; /* local ops */
@@ -103,6 +111,7 @@ struct local_collective {
     int32_t group_size;         /* 0: not recorded */
     int32_t peer;               /* point-to-point: the other rank; -1: not, or not recorded */
     int32_t second_peer;        /* of several calls in one kernel: another one; -1: there is none */
+    uint8_t passes;             /* enum comm_passes, of several calls in one kernel */
     int64_t sequence;           /* -1: not recorded */
     uint32_t call;              /* as in struct trace_detail */
     uint32_t key;               /* 1 + its key in a key-value store; 0: none */

@@ -1,9 +1,9 @@
 /* report/stage_facts.c: why the stages of a pipeline stand still, by the shown iteration's replay.
  *
  * A stage that computes nothing while it waits for a message of its pipeline
- * - fills or drains: before its first forward pass, right before its first backward pass, behind
- * its last one, and, where stages take forward and backward passes in turns, between its last
- * backward passes;
+ * - fills or drains: before its first forward pass or the first message that it receives, right
+ *   before its first backward pass, behind its last one, and, where stages take turns at forward
+ * and backward passes, between its last backward passes;
  * - waits for a late stage: at any other time;
  * - or the message is on its way. */
 #include <stdlib.h>
@@ -24,8 +24,9 @@ struct change { /* something begins (1) or ends (-1) */
 struct stage_time {
     ARRAY(struct change) changes;
     int64_t first_fw_ns, last_fw_ns, first_bw_ns, last_bw_ns; /* starts; last_*: ends */
-    int64_t last_work_ns; /* before the first backward pass: the end of what came before it */
-    bool alternates;      /* a forward pass began after the first backward pass */
+    int64_t first_received_ns; /* when the first message has been received */
+    int64_t last_work_ns;      /* before the first backward pass: the end of what came before it */
+    bool alternates;           /* a forward pass began after the first backward pass */
 };
 
 static bool is_compute(const struct dpro_graph *g, uint32_t op, bool has_gpu)
@@ -92,6 +93,8 @@ static void add_messages(struct stage_time *t, const struct report_facts *f, uin
                                                      : dpro_replay_end_ns(replay, c->barrier);
             int64_t arrived =
                 c->barrier == DPRO_NO_OP ? from : dpro_replay_end_ns(replay, member->arrival);
+            if (g->kind[member->transfer] != DPRO_OP_SEND && to > 0)
+                t->first_received_ns = MIN(t->first_received_ns, to);
             add(t, arrived, there, DOING_WAIT);
             add(t, there, to, DOING_TRANSFER);
         }
@@ -102,8 +105,9 @@ ORDER(by_time, struct change, ASCENDING(at_ns) ?: ASCENDING(by) ?: ASCENDING(doi
 /* Whether waiting at a time is for the pipeline to fill or to drain. */
 static bool fills(const struct stage_time *t, int64_t at_ns)
 {
-    return at_ns < t->first_fw_ns || (at_ns >= t->last_work_ns && at_ns < t->first_bw_ns) ||
-           at_ns >= t->last_bw_ns || (t->alternates && at_ns >= t->last_fw_ns);
+    return at_ns < t->first_fw_ns || at_ns < t->first_received_ns ||
+           (at_ns >= t->last_work_ns && at_ns < t->first_bw_ns) || at_ns >= t->last_bw_ns ||
+           (t->alternates && at_ns >= t->last_fw_ns);
 }
 
 static void sum_changes(struct stage_time *t, struct stage_fact *fact)
@@ -149,7 +153,7 @@ void stages_sum(struct report_facts *f)
     struct stage_time *times = mem_array(g->n_ranks, sizeof *times);
     bool alternates = false; /* the last stage does in any case */
     for (uint32_t r = 0; r < g->n_ranks; r++) {
-        times[r].first_fw_ns = times[r].first_bw_ns = INT64_MAX;
+        times[r].first_fw_ns = times[r].first_bw_ns = times[r].first_received_ns = INT64_MAX;
         add_work(&times[r], f, r);
         add_messages(&times[r], f, r, pipeline);
         alternates |= times[r].alternates;

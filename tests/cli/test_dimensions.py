@@ -3,9 +3,12 @@ gives; lists of groups that are cut, wrong or hostile."""
 import collections
 import gzip
 import json
+import os
 import unittest
 
-from support import Case, dpro, span
+from support import BUNDLED, Case, dpro, span
+
+DATA = os.path.dirname(BUNDLED)
 
 DP, TP, PP, STEP_US = 2, 2, 2, 40_000
 WORLD = DP * TP * PP
@@ -135,6 +138,25 @@ class Dimensions(Case):
         self.assertEqual([s["stage"] for s in stages], [0, 1])
         self.assertGreater(stages[0]["fill_ms"] + stages[1]["fill_ms"], 1)
         self.assertAlmostEqual(stages[0]["transfer_ms"], 0.4, delta=0.25)
+
+    def test_recorded_jobs_are_what_they_are(self):
+        for name, expected in (("torch-ddp-gloo-gpt-n2", [("dp", [[0, 1]])]), ("torch-fsdp-gloo-n2-memory", [("fsdp", [[0, 1]])]),
+                               ("torch-fsdp-tp-gloo-n4", [("fsdp", [[0, 2], [1, 3]]), ("tp", [[0, 1], [2, 3]])]),
+                               ("torch-ep-gloo-n2", [("dp", [[0, 1]]), ("ep", [[0, 1]])]), ("torch-pp-gloo-n2", [("pp", [[0, 1]])]),
+                               ("hvd-mx-n2", [("dp", [[0, 1]])]), ("byteps-torch-n2", [("dp", [[0, 1]])])):
+            with self.subTest(name):
+                facts = self.replay(os.path.join(DATA, name))
+                self.assertEqual([(d["name"], d["groups"]) for d in facts["dimensions"]], expected)
+                self.assertIsNone(facts["dimensions_note"])
+
+    def test_logged_messages_carry_what_the_sizes_imply(self):
+        facts = self.replay(os.path.join(DATA, "torch-fsdp-tp-gloo-n4"))
+        sent = {(t["from"], t["to"]): t for t in facts["traffic"]}
+        self.assertEqual(len(sent), 8)
+        bytes_of = {d["name"]: d["bytes"] for d in facts["dimensions"]}
+        for pair in sent.values():  # in groups of 2 each sends all that it puts in once
+            self.assertFalse(pair["assumed"])
+            self.assertEqual(pair["bytes"], bytes_of[pair["dimension"]])
 
     def test_the_timeline_has_a_track_for_each_dimension(self):
         self.assert_code(dpro("replay", self.job(), "--no-validate", "-o", self.path("out")), 0)

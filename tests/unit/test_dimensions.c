@@ -11,6 +11,7 @@
 
 #include <dpro/dimensions.h>
 
+#include "base/text.h"
 #include "graph/dimensions/rank_grid.h"
 #include "graph/dimensions/traffic.h"
 #include "trace_text.h"
@@ -59,7 +60,9 @@ static void add_comm(struct trace_text *t, int rank, const struct comm *c, int t
         snprintf(ranks, sizeof ranks, "%s", c->list[rank]);
     }
     for (int end = 0; end < (c->pass ? 2 : 1); end++) {
+        bool around = strcmp(c->collective, "ring") == 0;
         int to = place + (end ? -c->pass : c->pass);
+        to = around ? (to + c->size) % c->size : to;
         const char *what = !c->pass ? c->collective : end ? "recv" : "send";
         if (c->pass && (to < 0 || to >= c->size))
             continue;
@@ -73,12 +76,12 @@ static void add_comm(struct trace_text *t, int rank, const struct comm *c, int t
                  what, c->numel, c->numel, c->list ? 0 : c->size,
                  c->description ? c->description : "", ranks, c->description ? c->description : "",
                  ranks, peer);
-        if (strcmp(c->collective, "grouped") == 0)
+        if (text_is_one(c->collective, "grouped", "ring"))
             trace_text_cpu(t, "cpu_op", "record_param_comms", thread, at + 2 * end, 1, args);
         else
             add_kernel(t, what, thread, at + 40 * end, args);
     }
-    if (strcmp(c->collective, "grouped") == 0)
+    if (text_is_one(c->collective, "grouped", "ring"))
         add_kernel(t, "send", thread, at + 10, "");
 }
 
@@ -214,6 +217,16 @@ static void test_without_names_the_same_is_found(void **state)
         comms[c].description = NULL;
     check(JOB(8, comms), "dp 2 [0 2][1 3][4 6][5 7]; tp 2 [0 1][2 3][4 5][6 7]; "
                          "pp 2 [0 4][1 5][2 6][3 7]");
+}
+
+static void test_what_goes_around_a_ring_is_a_sequence(void **state)
+{
+    static const struct comm ring[] = {
+        {"ring", FORWARD, 2048, 1, 4, NULL, NULL, 1},
+        {"ring", BACKWARD, 2048, 1, 4, NULL, NULL, 1},
+        {"allreduce", BACKWARD, 100000, 1, 8, NULL, NULL, 0},
+    };
+    check(JOB(8, ring), "dp 2 [0 4][1 5][2 6][3 7]; cp 4 [0 1 2 3][4 5 6 7]");
 }
 
 static void test_one_recorded_rank_tells_the_sizes(void **state)
@@ -389,6 +402,7 @@ int main(void)
         cmocka_unit_test(test_grouped_sends_and_receives_are_known_by_their_calls),
         cmocka_unit_test(test_three_dimensions_are_told_apart),
         cmocka_unit_test(test_without_names_the_same_is_found),
+        cmocka_unit_test(test_what_goes_around_a_ring_is_a_sequence),
         cmocka_unit_test(test_one_recorded_rank_tells_the_sizes),
         cmocka_unit_test(test_shards_are_gathered_in_both_passes_and_scattered_in_one),
         cmocka_unit_test(test_sequence_parallel_layers_scatter_in_forward_passes_too),

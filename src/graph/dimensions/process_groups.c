@@ -34,11 +34,16 @@ static void add_call(struct rank_build *rank, struct local_collective *c, uint32
     struct local_collective call = {
         .sequence = -1, .peer = -1, .second_peer = -1, .launch_span = NO_ID};
     build_learn_collective(rank, span, &call);
+    bool sends = call.kind && strcmp(call.kind, "send") == 0;
     c->kind = n_before == 0 && call.kind ? call.kind : "send_recv";
     if (n_before == 0)
         c->peer = call.peer;
     else if (call.peer != c->peer)
         c->second_peer = call.peer;
+    if (call.peer == c->peer)
+        c->passes |= sends ? SENDS_TO_PEER : RECEIVES_FROM_PEER;
+    else
+        c->passes |= sends ? SENDS_TO_SECOND : RECEIVES_FROM_SECOND;
     c->group = c->group ?: call.group;
     c->group_ranks = c->group_ranks ?: call.group_ranks;
     c->description = c->description ?: call.description;

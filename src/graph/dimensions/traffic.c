@@ -4,7 +4,8 @@
  * - A part of a layer's result is summed up, or gathered, in forward and backward passes alike.
  * - Sharded parameters are gathered, and their gradients scattered in backward passes only.
  * - Items are sent to experts, and embeddings to those who asked, all to all.
- * - Activations and their gradients are passed to a neighbour and back. */
+ * - Activations and their gradients are passed to a neighbour and back. Parts of a sequence go
+ * around a ring, from every rank to the next one. */
 #include "graph/dimensions/traffic.h"
 
 #include <ctype.h>
@@ -75,6 +76,37 @@ static bool passes(const struct join *join, const struct rank_build *rank,
            text_is_one(c->kind, "send", "recv", "send_recv");
 }
 
+/* Adds what a rank sends to (1) and receives from (2) a peer. */
+static void add_ways(struct map *ways, int rank, int peer, uint64_t bits)
+{
+    uint64_t key = map_key((uint64_t)rank << 32 | (uint32_t)peer), before = 0;
+    map_get(ways, key, &before);
+    map_set(ways, key, before | bits);
+}
+
+/* What a rank sends and receives in all, and whether it does both with any one peer (4). */
+static uint64_t ways_of(const struct join *join, const struct rank_build *rank)
+{
+    struct map ways = {0};
+    uint64_t all = 0;
+    EACH (const struct local_collective, c, rank->collectives) {
+        bool sends = strcmp(c->kind, "send") == 0, receives = strcmp(c->kind, "recv") == 0;
+        if (!passes(join, rank, c))
+            continue;
+        add_ways(&ways, rank->trace->rank, c->peer,
+                 sends      ? 1
+                 : receives ? 2
+                            : c->passes & (SENDS_TO_PEER | RECEIVES_FROM_PEER));
+        if (c->second_peer >= 0)
+            add_ways(&ways, rank->trace->rank, c->second_peer, c->passes / SENDS_TO_SECOND);
+    }
+    for (size_t i = 0; i < ways.n_slots; i++)
+        if (ways.slots[i].key != 0)
+            all |= ways.slots[i].value | (ways.slots[i].value == 3 ? 4 : 0);
+    map_fini(&ways);
+    return all;
+}
+
 /* Where not all ranks are in the trace, a group that was made for two of them holds the rest. */
 static uint32_t made_for(const struct join *join, const struct local_collective *c, uint32_t seen)
 {
@@ -115,6 +147,12 @@ static void find_passing(struct traffics *t, struct join *join)
                 made_for(join, c, member_sets_add(&join->sets, ranks.at, (uint32_t)ranks.n));
         }
     array_fini(&ranks);
+    t->is_back_and_forth = mem_array(n, sizeof *t->is_back_and_forth);
+    EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks) {
+        int number = rank->trace->rank;
+        if (number >= 0 && number < join->world_size && ways_of(join, rank) != 3)
+            t->is_back_and_forth[root_of(t->parents, (uint32_t)number)] = true;
+    }
 }
 
 /* ---- names ---- */
@@ -282,6 +320,15 @@ static bool is_named(const struct traffic *t, int a, int b)
     return t->named != NO_PARALLELISM && (t->named == a || t->named == b);
 }
 
+/* Whether all ranks are in the trace, and each passes on to one what it gets from another. */
+static bool goes_around(const struct traffics *all, const struct traffic *t)
+{
+    uint32_t size = member_sets_size(&all->join->sets, t->set);
+    int32_t first = member_sets_ranks(&all->join->sets, t->set)[0];
+    return size > 2 && t->n_ranks == size &&
+           !all->is_back_and_forth[root_of(all->parents, (uint32_t)first)];
+}
+
 static int does_of(const struct traffics *all, const struct traffic *t)
 {
     const uint64_t(*n)[N_CARRIED_IN] = t->n;
@@ -294,7 +341,7 @@ static int does_of(const struct traffics *all, const struct traffic *t)
     for (int in = 0; in < N_CARRIED_IN; in++)
         gathered_bytes += t->bytes[CARRIED_GATHERED][in];
     if (t->passes)
-        return t->named == DPRO_CONTEXT ? DPRO_CONTEXT : DPRO_STAGES;
+        return t->named == DPRO_CONTEXT || goes_around(all, t) ? DPRO_CONTEXT : DPRO_STAGES;
     if (n_of(t, CARRIED_PUSHED) > 0)
         return DPRO_REPLICATES;
     if (t->layer_bytes > 0 && t->layer_bytes >= t->gradient_bytes &&
@@ -348,4 +395,5 @@ void traffics_fini(struct traffics *t)
     map_fini(&t->forward);
     mem_free(t->parents);
     mem_free(t->set_of);
+    mem_free(t->is_back_and_forth);
 }

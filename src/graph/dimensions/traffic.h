@@ -25,6 +25,7 @@ enum { NO_PARALLELISM = -1 };
 struct traffic {
     uint32_t set;
     bool passes;      /* sends and receives */
+    bool is_ring;     /* from every rank on to another one, and never back */
     uint32_t n_ranks; /* of the trace, that take part */
     uint64_t n[N_CARRIED][N_CARRIED_IN], bytes[N_CARRIED][N_CARRIED_IN]; /* of all of these ranks */
     /* Reductions in forward passes, and those in backward passes of tensors as large; the others.
@@ -40,12 +41,14 @@ struct traffic {
 struct traffics {
     const struct join *join;
     ARRAY(struct traffic) all;
-    struct map places;  /* by set and `passes` */
-    struct map forward; /* set and bytes of a reduction in a forward pass */
-    uint32_t *parents;  /* by rank of the job: sets of those that send to each other */
-    uint32_t *set_of;   /* by rank of the job: their set */
-    uint32_t all_ranks; /* the set of all; NO_ID: one rank */
-    uint32_t n_unknown; /* collectives of an iteration of which the group is not known */
+    struct map places;       /* by set and `passes` */
+    struct map forward;      /* set and bytes of a reduction in a forward pass */
+    uint32_t *parents;       /* by rank of the job: sets of those that send to each other */
+    bool *is_back_and_forth; /* by rank of the job, of a set's first: some pass back what they got,
+                                or not all pass on */
+    uint32_t *set_of;        /* by rank of the job: their set */
+    uint32_t all_ranks;      /* the set of all; NO_ID: one rank */
+    uint32_t n_unknown;      /* collectives of an iteration of which the group is not known */
 };
 
 void traffics_find(struct traffics *traffics, struct join *join);

@@ -279,6 +279,11 @@ int file_set_write(const char *folder, const char *what, const struct set_file *
 void writer_put(struct writer *w, const void *data, size_t len)
 {
     const char *at = data;
+    if (len > 0 && len < WRITER_BUFFER - w->n && !w->failed) { /* nearly always */
+        memcpy(w->buf + w->n, at, len);
+        w->n += len;
+        return;
+    }
     while (len > 0 && !w->failed) {
         size_t room = WRITER_BUFFER - w->n;
         size_t piece = len < room ? len : room;

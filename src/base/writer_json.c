@@ -97,6 +97,12 @@ static bool opens_markup(const char *text, size_t len)
     return len >= 2 && strchr("/!?sS", text[1]) != NULL && text[1] != '\0';
 }
 
+/* Printable ASCII that means nothing in a string: most of all text. */
+static inline bool is_plain(unsigned char c)
+{
+    return c >= 0x20 && c < 0x7F && c != '"' && c != '\\' && c != '<';
+}
+
 void writer_string_n(struct writer *w, const char *text, size_t len)
 {
     comma(w);
@@ -104,6 +110,10 @@ void writer_string_n(struct writer *w, const char *text, size_t len)
     size_t kept = 0; /* text[kept..i) is written as it is */
     for (size_t i = 0; i < len;) {
         unsigned char c = (unsigned char)text[i];
+        if (is_plain(c)) {
+            i++;
+            continue;
+        }
         size_t step = utf8_char(text + i, len - i);
         char piece[8];
         const char *as = piece;

@@ -45,7 +45,7 @@ struct accounting {
     int64_t *waited_for; /* by rank index */
     /* by dimension, the first of none: of the rank; until when any of it goes on */
     struct dpro_dimension_time *dimensions;
-    int64_t *until_transfer, *until_wait;
+    int64_t *until_transfer, *until_wait, until_any;
     ARRAY(struct interval) intervals;
     struct interval *spare; /* for sorting */
     size_t n_spare;
@@ -213,7 +213,7 @@ struct sums {
 /* What goes on in each dimension in a part of the time that counts as one use. */
 static void count_dimensions(const struct accounting *work, int64_t from, int64_t to, int use)
 {
-    for (uint32_t d = 0; d <= work->g->n_dimensions; d++) {
+    for (uint32_t d = 0; d <= work->g->n_dimensions && work->until_any > from; d++) {
         struct dpro_dimension_time *time = &work->dimensions[d];
         int64_t transfers = MAX(MIN(work->until_transfer[d], to) - from, 0);
         int64_t waits = MAX(MIN(work->until_wait[d], to) - from, 0);
@@ -223,13 +223,15 @@ static void count_dimensions(const struct accounting *work, int64_t from, int64_
     }
 }
 
-static void begin_in_dimension(const struct accounting *work, const struct interval *interval)
+static void begin_in_dimension(struct accounting *work, const struct interval *interval)
 {
     int64_t *until = interval->use == USE_TRANSFER ? work->until_transfer
                      : interval->use == USE_WAIT   ? work->until_wait
                                                    : NULL;
-    if (until)
-        until[interval->dimension] = MAX(until[interval->dimension], interval->end);
+    if (!until)
+        return;
+    until[interval->dimension] = MAX(until[interval->dimension], interval->end);
+    work->until_any = MAX(work->until_any, interval->end);
 }
 
 static void sweep(struct accounting *work, int64_t from, int64_t to, struct sums *sums)
@@ -316,6 +318,7 @@ static void account_for(struct accounting *work, uint32_t r, struct dpro_rank_ti
         add_ops(work, r, copy);
     }
     sort_intervals(work);
+    work->until_any = 0;
     memset(work->until_transfer, 0, (g->n_dimensions + 1) * sizeof *work->until_transfer);
     memset(work->until_wait, 0, (g->n_dimensions + 1) * sizeof *work->until_wait);
     sweep(work, work->span->from_ns[r], work->span->to_ns[r], &sums);

@@ -2,8 +2,8 @@
  *
  * A stage that computes nothing while it waits for a message of its pipeline
  * - fills or drains: before its first forward pass or the first message that it receives, right
- *   before its first backward pass, behind its last one, and, where stages take turns at forward
- * and backward passes, between its last backward passes;
+ *   before its first backward pass, behind its last one, and between its last backward passes where
+ *   stages take turns at forward and backward ones;
  * - waits for a late stage: at any other time;
  * - or the message is on its way. */
 #include <stdlib.h>

@@ -328,6 +328,7 @@ static void say_carried(const struct finder *f, struct found_dimension *d,
                                                    {"all-to-all", "all-to-alls"},
                                                    {"send or receive", "sends and receives"},
                                                    {"push and pull", "pushes and pulls"},
+                                                   {"broadcast", "broadcasts"},
                                                    {"other collective", "other collectives"}};
     bool first = true;
     for (int c = 0; c < N_CARRIED; c++) {

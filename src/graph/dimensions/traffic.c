@@ -27,8 +27,8 @@ enum carried traffic_carried(const struct rank_build *rank, const struct local_c
         {"all_gather", CARRIED_GATHERED},  {"reduce_scatter", CARRIED_SCATTERED},
         {"all_to_all", CARRIED_EXCHANGED}, {"send", CARRIED_PASSED},
         {"recv", CARRIED_PASSED},          {"send_recv", CARRIED_PASSED},
-        {"push_pull", CARRIED_PUSHED},     {"push", CARRIED_PUSHED},
-        {"pull", CARRIED_PUSHED},
+        {"broadcast", CARRIED_BROADCAST},  {"push_pull", CARRIED_PUSHED},
+        {"push", CARRIED_PUSHED},          {"pull", CARRIED_PUSHED},
     };
     /* gloo scatters by an all-reduce: the call says what was meant */
     const char *asked =

@@ -14,6 +14,7 @@ enum carried {
     CARRIED_EXCHANGED, /* all-to-all */
     CARRIED_PASSED,    /* send, receive */
     CARRIED_PUSHED,    /* to a parameter server, and pulled */
+    CARRIED_BROADCAST,
     CARRIED_OTHER,
     N_CARRIED
 };

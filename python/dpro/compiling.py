@@ -8,7 +8,7 @@ import types
 
 import torch
 
-from . import report
+from . import agreement, report
 
 
 class Compiled:
@@ -40,6 +40,10 @@ class Compiled:
     def _backend(self, graph, inputs):
         from torch._inductor.compile_fx import compile_fx
         self.n_made += 1
+        if any(isinstance(size, torch.SymInt) for size in inputs):
+            report.say("compiled anew", "a compiled module is given other shapes than before: this step compiles it anew, for any "
+                       "shape, and takes longer. Such code may be slower than the plan promises; dpro verify measures it",
+                       agreement.rank())
         try:
             with self._around(len(graph.graph.nodes)), _backward_too():
                 inner = compile_fx(graph, inputs)

@@ -76,7 +76,8 @@ struct model_op {
 struct computing_cost {
     bool is_known;    /* by probes (ingest/probes.h) */
     bool is_composed; /* of what they measured of the module in other ways, or of its parts */
-    bool is_assumed;  /* not known: in 16 bits, assumed from its ops */
+    bool of_parts;
+    bool is_assumed;                        /* not known: in 16 bits, assumed from its ops */
     struct dpro_estimate forward, backward; /* ratio of times */
     double kept; /* ratio of the bytes kept between its passes; 0: not known */
 };

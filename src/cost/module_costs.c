@@ -337,7 +337,7 @@ static struct computing_cost of_parts(const struct learning *l, uint32_t m, unsi
                            hypot(rest * change, COMPOSED_ERROR * ratio->value));
     }
     cost.is_assumed = !cost.is_known;
-    cost.is_composed = true;
+    cost.is_composed = cost.of_parts = true;
     cost.kept = 0;
     return cost;
 }

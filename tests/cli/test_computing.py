@@ -88,8 +88,11 @@ class Computing(Case):
         wide, narrow = (facts["uncertainty"]["computing"]["predicted_pct"] for facts in (whole, blocks))
         self.assertGreater(wide, 1.5 * narrow)
         self.assertTrue(any("not all of this was measured as such" in w for w in whole["warnings"]), whole["warnings"])
+        self.assertRegex(" ".join(whole["warnings"]), r"'the model' takes \('compile'\) .* composed of 2 modules in it that were, "
+                         r"\d+ % of its time, the first of them 'blocks.0'")
         bf16, both = (self.ask(trace, "--precision", "bf16=blocks.*", *more) for more in ([], ["--compile", "blocks.*"]))
         self.assertEqual(both["computation"]["source"], "composed")
+        self.assertTrue(any("compiled and in 16 bits apart" in w for w in both["warnings"]), both["warnings"])
         self.assertLess(both["predicted"]["iteration_ms"], min(f["predicted"]["iteration_ms"] for f in (bf16, blocks)))
         wide, narrow = (facts["uncertainty"]["computing"]["predicted_pct"] for facts in (both, bf16))
         self.assertGreater(wide, 1.5 * narrow)

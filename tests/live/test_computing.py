@@ -24,6 +24,8 @@ class Net(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.tail(self.lstm(x)[0])
+def length(step):
+    return 6
 def run(make=lambda model: model, steps=4, model=None):
     torch.manual_seed(7)
     model = model or Net()
@@ -32,7 +34,7 @@ def run(make=lambda model: model, steps=4, model=None):
     g = torch.Generator().manual_seed(RANK)
     for step in range(steps):
         optimizer.zero_grad()
-        made = trained(torch.randn(8, 6, 32, generator=g))
+        made = trained(torch.randn(8, length(step), 32, generator=g))
         loss = (made - 1).pow(2).mean()
         loss.backward()
         see(loss, model)
@@ -108,6 +110,14 @@ class Applied(Case):
         self.assertTrue(differs)
         self.assertIn("3 modules are compiled, the model is computed in bfloat16", run.said[0])
         self.assertIn("compiled 3 of 3 modules", run.said[-1])
+
+    def test_a_second_length_is_compiled_for_any_and_that_is_told_once(self):
+        body = BODY + "length = lambda step: 6 + step\nrun(steps=8)\nend()\n"
+        run, without = self.run_planned(body, plan(BLOCKS)), self.once(test_recompute.MODELS + body, 1, dpro=False)
+        self.assert_ran(run)
+        for (loss, _), (own, _) in zip(self.losses(run), self.losses(without)):
+            self.assertAlmostEqual(loss, own, places=4)
+        self.assertEqual(["compiles it anew" in line for line in run.said].count(True), 1, run.err)
 
     def test_buckets_with_modules_that_are_recomputed_compiled_and_in_16_bits(self):
         run, differs = self.assert_near(all_of_it(), 0.02, world=2)

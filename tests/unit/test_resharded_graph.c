@@ -217,9 +217,16 @@ static void test_ranks_no_longer_meet_in_a_collective_that_is_gone(void **state)
 
 static void test_a_copied_collective_has_members_of_its_own(void **state)
 {
-    struct resharded *r = reshard(two_ranks(false), "all");
+    struct dpro_graph *from = two_ranks(false);
+    from->dimension = arena_array(&from->arena, from->n_ops, sizeof *from->dimension);
+    from->dimension[from->members[0].transfer] = from->dimension[from->members[1].transfer] = 1;
+    struct resharded *r = reshard(from, "all");
     const struct dpro_graph *g = &r->graph;
     assert_int_equal(r->rc, 0);
+    uint32_t n_in_dimension = 0; /* the copies are, too */
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        n_in_dimension += g->dimension[op];
+    assert_int_equal(n_in_dimension, 4);
     assert_int_equal(g->n_collectives, 2);
     assert_int_equal(g->n_members, 4);
     for (uint32_t m = 0; m < 2; m++) {

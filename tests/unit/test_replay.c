@@ -788,6 +788,23 @@ static void test_validation_compares_each_iteration_with_the_others(void **state
     dpro_graph_destroy(g);
 }
 
+static void test_validation_is_the_same_at_any_number_of_threads(void **state)
+{
+    struct dpro_graph *g = noisy_graph();
+    struct dpro_validation one, v;
+    struct dpro_error err;
+    struct dpro_replay_options options = {.threads = 1};
+    assert_int_equal(dpro_replay_validate(g, &options, &one, &err), 0);
+    for (options.threads = 0; options.threads < 7; options.threads += 3) {
+        assert_int_equal(dpro_replay_validate(g, &options, &v, &err), 0);
+        assert_int_equal(v.n, one.n);
+        assert_true(v.mean_error_pct == one.mean_error_pct &&
+                    v.mean_abs_error_pct == one.mean_abs_error_pct &&
+                    v.max_abs_error_pct == one.max_abs_error_pct);
+    }
+    dpro_graph_destroy(g);
+}
+
 static void test_daydream_waits_for_nobody(void **state)
 {
     struct dpro_error err;
@@ -861,6 +878,7 @@ int main(void)
         cmocka_unit_test(test_delays_that_make_no_sense_are_refused),
         cmocka_unit_test(test_the_iteration_left_out_is_not_learnt_from),
         cmocka_unit_test(test_validation_compares_each_iteration_with_the_others),
+        cmocka_unit_test(test_validation_is_the_same_at_any_number_of_threads),
         cmocka_unit_test(test_daydream_waits_for_nobody),
         cmocka_unit_test(test_negative_times_in_a_graph_are_an_error),
         cmocka_unit_test(test_huge_durations_do_not_overflow),

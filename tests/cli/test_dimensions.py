@@ -31,6 +31,8 @@ def groups(rank):
 
 
 class Rank:
+    WORLD = WORLD
+
     def __init__(self, rank, described=True):
         self.rank, self.groups, self.described = rank, groups(rank), described
         self.events, self.correlation = [], 0
@@ -83,8 +85,47 @@ class Rank:
             self.step(number)
         config = [{"pg_name": name, "pg_desc": description, "backend_config": "cuda:nccl", "pg_size": len(ranks), "ranks": ranks}
                   for name, description, ranks in self.groups.values()]
-        return {"distributedInfo": {"backend": "nccl", "rank": self.rank, "world_size": WORLD, "pg_count": len(config),
+        return {"distributedInfo": {"backend": "nccl", "rank": self.rank, "world_size": self.WORLD, "pg_count": len(config),
                                     "pg_config": config if listed is None else listed}, "traceEvents": self.events}
+
+
+class Stage(Rank):
+    """One of two stages, three micro-batches: all forward passes, then all backward passes. Stage 0 takes 2 ms for each, stage 1
+    takes 1 ms; a message takes 0.1 ms. Times in us, as (begin, end)."""
+    FORWARD = [[(0, 2000), (2000, 4000), (4000, 6000)], [(2100, 3100), (4100, 5100), (6100, 7100)]]
+    BACKWARD = [[(8200, 10_200), (10_200, 12_200), (12_200, 14_200)], [(7100, 8100), (8200, 9200), (9300, 10_300)]]
+    WORLD = 2
+
+    def __init__(self, rank):
+        super().__init__(rank)
+        self.groups = {"pp": ("1", "mesh_pp", [0, 1])}
+
+    def work(self, begin, name, times, tid):
+        for start, end in times:
+            self.launch(begin + start, name, end - start - 6, 7, tid, begin + start + 5)
+
+    def step(self, number):
+        begin, peer = number * STEP_US, 1 - self.rank
+        forward, backward = self.FORWARD[self.rank], self.BACKWARD[self.rank]
+        self.events.append(span(f"ProfilerStep#{number}", begin, STEP_US, 1, "user_annotation"))
+        self.events.append(span("autograd::engine::evaluate_function: MmBackward0", begin + backward[0][0] - 60, 9000, 2,
+                                **{"Fwd thread id": 1, "Sequence number": 7}))
+        self.work(begin, "gemm_forward", forward, 1)
+        self.work(begin, "gemm_backward", backward, 2)
+        for _, end in self.FORWARD[0]:  # a receive is posted when the stage has nothing else to do
+            if self.rank == 0:
+                self.communicate(begin + end, "send", "pp", 4096, 1, 100, peer)
+            else:
+                posted = max([b for _, b in forward if b < end], default=0)
+                self.communicate(begin + posted, "recv", "pp", 4096, 1, end + 100 - posted, peer)
+        for k, (_, end) in enumerate(self.BACKWARD[1]):
+            if self.rank == 1:
+                self.communicate(begin + end, "send", "pp", 4096, 2, 100, peer)
+            else:
+                posted = 6200 if k == 0 else end
+                self.communicate(begin + posted, "recv", "pp", 4096, 2, end + 100 - posted, peer)
+        self.events.append(span("Optimizer.step#AdamW.step", begin + 16_000, 1000, 1, "user_annotation"))
+        self.launch(begin + 16_100, "adam", 500, 7, 1)
 
 
 class Dimensions(Case):
@@ -174,6 +215,16 @@ class Dimensions(Case):
             self.assertTrue(all(a[1] <= b[0] + 0.001 for a, b in zip(sorted(times), sorted(times)[1:])))
         self.assertIn("GPU 0 stream 20 \u00b7 replayed", slices)
         self.assertTrue(all(e["args"]["dimension"] == "tp" for e in slices["GPU 0 stream 20 \u00b7 replayed"] if e["cat"] == "COLLECTIVE"))
+
+    def test_a_late_stage_is_told_from_filling_and_transfer(self):
+        for rank in range(2):
+            self.write(f"job/rank{rank}.json", Stage(rank).trace())
+        first, last = self.replay(self.path("job"))["stages"]
+        self.assertAlmostEqual(first["fill_ms"], 1.9, delta=0.1)  # from its last forward pass until a gradient is sent
+        self.assertAlmostEqual(first["late_stage_ms"], 0, delta=0.1)
+        self.assertAlmostEqual(last["fill_ms"], 2.0, delta=0.1)  # until the first activation is sent
+        self.assertAlmostEqual(last["late_stage_ms"], 2 * 0.9, delta=0.1)  # stage 0 takes 1 ms longer, of which 0.1 are transfer
+        self.assertAlmostEqual(last["transfer_ms"], 6 * 0.1, delta=0.15)
 
     def test_shortened_lists_of_ranks_are_looked_up_by_name(self):
         self.check(self.replay(self.job(described=False)))

@@ -45,11 +45,11 @@ class Table:
         self.rows.append({"what": what, "value": value, "unit": unit, "limit": limit, "good": good})
         target = "" if limit is None else f"{'>' if above else '<'} {limit:g}"
         mark = "" if good is None else "" if good else "!"
-        print(f"{what:<52} {value:>12,.{digits}f} {unit:<9} {target:>8} {mark}", flush=True)
+        print(f"{what:<96} {value:>12,.{digits}f} {unit:<9} {target:>8} {mark}", flush=True)
 
     def missing(self, what, why):
         self.rows.append({"what": what, "value": None, "missing": why})
-        print(f"{what:<52} {'-':>12} {why}", flush=True)
+        print(f"{what:<96} {'-':>12} {why}", flush=True)
 
     def summary(self):
         judged = [row for row in self.rows if row.get("good") is not None]
@@ -317,7 +317,7 @@ def main():
     args = parser.parse_args()
     build = os.path.join(ROOT, args.build)
     table = Table()
-    print(f"{'what':<52} {'value':>12} {'':<9} {'target':>8}")
+    print(f"{'what':<96} {'value':>12} {'':<9} {'target':>8}")
     ingest(table, build, os.path.join(ROOT, "out", "bench"), args.times, args.rounds)
     protobuf(table, build, os.path.join(ROOT, "out", "bench"), args.rounds)
     replay(table, build)

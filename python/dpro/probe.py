@@ -19,6 +19,7 @@ from .probe_time import Call, Stopwatch, given_again, tensors_in
 from .probe_ways import BF16, COMPILE, Compiler
 
 PASSES = "forward_ns", "backward_ns"
+LAUNCHES = "forward_launch_ns", "backward_launch_ns"
 BATCHES = ("0.5", "0.25", "2")
 COMPILED = COMPILE, "compile+bf16"
 HELD = 4  # times what innermost modules return: what a module holds between its passes, about
@@ -252,11 +253,12 @@ class Probe(Prober):
 
     def _turns(self, variants):
         """Each of {name: (call, compute)} once a turn, the first turn being for nothing, until more would tell no more."""
-        times, problems = {name: ([], []) for name in variants}, {}
+        keys = PASSES + LAUNCHES * (self._device.type == "cuda")
+        times, problems = {name: tuple([] for _ in keys) for name in variants}, {}
         begin = time.perf_counter()
         for turn in range(MOST_TURNS + 1):
             if turn > LEAST_TURNS and (time.perf_counter() - begin > TURNS_SECONDS or
-                                       are_settled(taken for name in variants if name not in problems for taken in times[name])):
+                                       are_settled(taken for name in variants if name not in problems for taken in times[name][:2])):
                 break
             if turn > 1 and time.perf_counter() >= self._until:
                 break
@@ -274,7 +276,7 @@ class Probe(Prober):
                     for known, ns in zip(times[name], passes):
                         known.append(ns)
         torch.clear_autocast_cache()
-        return {name: {"problem": problems[name]} if name in problems else dict(zip(PASSES, times[name])) for name in variants}
+        return {name: {"problem": problems[name]} if name in problems else dict(zip(keys, times[name])) for name in variants}
 
 
 def _forward(module, *args, **kwargs):

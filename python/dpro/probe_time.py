@@ -56,6 +56,15 @@ class Stopwatch:
             torch.cuda.synchronize(self._device)
         return self._now()
 
+    def since(self, begin):
+        """(ns until all is done, ns until all was launched)"""
+        launched = self._now()
+        return self.now() - begin, launched - begin
+
+    def passes(self, forward_ns, backward_ns):
+        done, launched = zip(forward_ns, backward_ns)
+        return done + launched if self._device.type == "cuda" else done
+
     def empty_caches(self):
         self._other.add_(1)
 
@@ -115,26 +124,26 @@ class Call:
         return _pytree.tree_map_only(torch.Tensor, copy_of, self._given)
 
     def both_passes(self, compute):
-        """(ns of the forward pass, of the backward pass)"""
+        """(ns of the forward pass, of the backward pass); on a GPU also the ns of each until its last kernel was launched."""
         watch = self._stopwatch
         watch.empty_caches()
         args, kwargs = self.inputs()
         begin = watch.now()
         result = compute(*args, **kwargs)
-        forward_ns = watch.now() - begin
+        forward_ns = watch.since(begin)
         outputs = _differentiable(result)
         wanted = [t for t in tensors_in((args, kwargs)) if t.requires_grad] + self._parameters
         if not outputs or not wanted:
-            return forward_ns, 0
+            return watch.passes(forward_ns, (0, 0))
         if self._gradients is None or [g.shape for g in self._gradients] != [t.shape for t in outputs]:
             self._gradients = [watch.gradient(t) for t in outputs]
         watch.empty_caches()
         gradients = [gradient.to(t.dtype, copy=True) for gradient, t in zip(self._gradients, outputs)]
         begin = watch.now()
         found = torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
-        backward_ns = watch.now() - begin
+        backward_ns = watch.since(begin)
         del found
-        return forward_ns, backward_ns
+        return watch.passes(forward_ns, backward_ns)
 
     def kept_bytes(self, compute):
         """Of storages that the backward pass needs, without inputs, parameters and buffers."""

@@ -13,6 +13,9 @@
 
 #define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
 
+/* Of a forward pass; below, launches are mostly ahead of the GPU. */
+#define LAUNCH_BOUND 0.3
+
 /* Of a rank, as recorded; 0: not known. */
 static uint32_t batch_size(const struct dpro_model *m)
 {
@@ -42,6 +45,12 @@ static int change_recomputation(const struct dpro_changes *c, struct dpro_model 
                  "there when its backward pass begins is taken to be kept by it alone");
             break;
         }
+    if (n > 0 && m->launch_share > LAUNCH_BOUND)
+        note(notes,
+             "in %.0f %% of a forward pass the GPU waits for launches: what torch.utils.checkpoint "
+             "itself costs the CPU then makes the iteration longer, too, and is not in the "
+             "prediction",
+             100 * m->launch_share);
     return 0;
 }
 

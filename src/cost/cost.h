@@ -144,9 +144,6 @@ bool has_batch_statistics(const char *class);
 
 /* The time of the programs' calls of modules, and of modules in other ways: from probes of them or
  * of modules within them, or for 16 bits from their ops. */
-/* Of the program's work, what comes to a nanosecond in which the rank was recorded to compute: on a
- * GPU also what it waits for launches. */
-double work_of_time(const struct dpro_graph *g, uint32_t rank, const struct model_program *program);
 void learn_module_costs(const struct measured_replay *replay, const struct coarse *coarse,
                         struct dpro_model *model);
 /* The probe of that module among the model's; NULL: there is none. */

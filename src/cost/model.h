@@ -332,6 +332,8 @@ struct dpro_model {
     int64_t median_ns;                /* of the measured iterations */
     int64_t unprofiled_ns;            /* of those with no profiler on; 0: not known */
     struct dpro_batch_cut cut;
+    double launch_share;    /* of the time of modules' forward passes on GPUs, what these
+                               wait for launches */
     int64_t page_faults;    /* of a rank in a step; -1: not known */
     struct model_pace pace; /* already applied to programs and net */
     double misfit; /* relative error of the model against median_ns; that of the unprofiled model is

@@ -246,6 +246,31 @@ static int64_t recompute_ns(const struct graph_memory *from, const struct model_
     return MAX(ns, 0);
 }
 
+/* On a GPU, the time in which its CPU launches a call's forward pass, by call; 0 elsewhere. */
+static const double *launching_ns(const struct learning *l, uint32_t rank)
+{
+    const struct dpro_graph *g = l->g;
+    const struct graph_memory *from = &g->memory[rank];
+    double *ns = arena_array(l->arena, from->n_calls + (size_t)1, sizeof *ns);
+    for (uint32_t o = 0; o < from->n_op_calls && from->gpu; o++) {
+        uint32_t op = g->ranks[rank].first_op + o;
+        if (from->op_calls[o] != MEMORY_NONE && from->op_calls[o] % 2 == 0 &&
+            !(g->flags[op] & GRAPH_OP_GPU))
+            ns[from->op_calls[o] / 2] +=
+                (double)g->dur_ns[op] + (g->gap_ns ? (double)g->gap_ns[op] : 0);
+    }
+    for (uint32_t c = from->n_calls; c-- > 0;) /* inner ones come later */
+        if (from->calls[c].parent < c)
+            ns[from->calls[c].parent] += ns[c];
+    return ns;
+}
+
+/* How many times as long as its ops a call takes a GPU that waits for their launches. */
+static double slower_by_launches(const struct graph_call *call, double launching_ns)
+{
+    return call->forward_ns > 0 ? fmax(1, launching_ns / (double)call->forward_ns) : 1;
+}
+
 /* As the rank `told` has them, another one where nothing is known of the rank's own. */
 static void add_program_calls(const struct learning *l, uint32_t rank, uint32_t told,
                               const struct model_memory *m)
@@ -254,8 +279,7 @@ static void add_program_calls(const struct learning *l, uint32_t rank, uint32_t 
     struct model_program *program = &l->model->programs[l->model->ranks[rank].program];
     program->n_calls = m->n_calls;
     program->calls = arena_array(l->arena, m->n_calls, sizeof *program->calls);
-    /* a call takes a GPU as long as the launches of its ops take, where it waits for those */
-    double scale = from->gpu ? work_of_time(l->g, told, program) : 1;
+    const double *launching = launching_ns(l, told);
     for (uint32_t c = 0; c < m->n_calls; c++) {
         uint32_t op = from->calls[c].first_backward_op;
         struct model_call *call = &program->calls[c];
@@ -264,7 +288,11 @@ static void add_program_calls(const struct learning *l, uint32_t rank, uint32_t 
         call->module = m->calls[c].module;
         call->parent = m->calls[c].parent;
         if (m->calls[c].again != MODEL_NONE)
-            call->recompute_ns = llround(scale * (double)recompute_ns(from, m, c));
+            call->recompute_ns = llround((double)recompute_ns(from, m, c) *
+                                         slower_by_launches(&from->calls[c], launching[c]));
+        if (m->calls[c].parent == MODEL_NONE)
+            l->model->launch_share = fmax(
+                l->model->launch_share, 1 - 1 / slower_by_launches(&from->calls[c], launching[c]));
     }
 }
 

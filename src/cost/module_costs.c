@@ -102,12 +102,14 @@ static struct call_time *time_calls(struct learning *l, uint32_t rank)
     return calls;
 }
 
-double work_of_time(const struct dpro_graph *g, uint32_t rank, const struct model_program *program)
+/* Of the program's work, a nanosecond of recorded time. */
+static double work_of_time(const struct learning *l, uint32_t rank,
+                           const struct model_program *program)
 {
-    const struct graph_rank *ops = &g->ranks[rank];
+    const struct graph_rank *ops = &l->g->ranks[rank];
     double recorded = 0, work = 0;
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++)
-        recorded += computes(g, op) ? time_of(g, op, g->memory[rank].gpu) : 0;
+        recorded += computes(l->g, op) ? time_of(l->g, op, l->g->memory[rank].gpu) : 0;
     for (uint32_t i = 0; i < program->n_ops; i++)
         work += (double)program->ops[i].work_ns;
     return recorded > 0 ? work / recorded : 0;
@@ -139,7 +141,7 @@ static void set_calls(struct learning *l, uint32_t rank, uint32_t told)
     const struct coarse_rank *coarse = &l->coarse->ranks[told];
     const struct call_time *times = time_calls(l, told);
     struct model_program *program = &model->programs[model->ranks[rank].program];
-    double scale = work_of_time(l->g, told, program);
+    double scale = work_of_time(l, told, program);
     for (uint32_t c = 0; c < program->n_calls; c++) {
         struct model_call *call = &program->calls[c];
         const struct call_time *time = &times[c];

@@ -32,6 +32,12 @@ class ReplayMemory(Case):
         self.assert_code(done, 0)
         return json.loads(done.out)["memory"]
 
+    def test_a_gpu_holds_what_its_allocator_counted(self):
+        rank = self.memory(os.path.join(ROOT, "torch-nccl-conv-h200-memory"))["ranks"][0]
+        self.assertAlmostEqual(rank["peak_bytes"], rank["measured_peak_bytes"], delta=1e-5 * rank["peak_bytes"])
+        self.assertGreater(rank["reserved_peak_bytes"], 1.4 * rank["peak_bytes"])
+        self.assertAlmostEqual(rank["reserved_peak_bytes"], rank["measured_reserved_peak_bytes"], delta=0.01 * rank["peak_bytes"])
+
     def test_the_peak_is_what_the_events_add_up_to(self):
         for name in ("torch-ddp-gloo-gpt-n2", "torch-ddp-gloo-gpt-n2-default"):
             folder = os.path.join(ROOT, name)

@@ -239,6 +239,26 @@ class WhatIf(Case):
         self.assertRegex(dpro("whatif", BUNDLED, "--accumulate", "4").out, r"Memory +[0-9.]+ MB -> [0-9.]+ MB \+- ")
         self.assertNotIn("Memory", dpro("whatif", BUNDLED, "--bandwidth", "2x").out)
 
+    def test_recomputation_takes_a_gpu_its_kernels_or_their_launches(self):
+        job = self.path("job")
+        shutil.copytree(os.path.join(os.path.dirname(BUNDLED), "torch-nccl-conv-h200-memory"), job)
+        facts = self.ask(job, "--recompute", "blocks.*")
+        more_ms = facts["predicted"]["iteration_ms"] - facts["baseline"]["iteration_ms"]
+        self.assertTrue(8 < more_ms < 13, more_ms)  # the kernels of a forward pass take 12.4 ms, those of the stem among them
+        self.assertNotIn("launches", str(facts["warnings"]))
+        path = os.path.join(job, "host0", "rank0", "kineto.json.gz")
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            profile = json.load(file)
+        for event in profile["traceEvents"]:
+            if event.get("cat") == "kernel":
+                event["dur"] /= 50
+        with gzip.open(path, "wt", compresslevel=1, encoding="utf-8") as file:
+            json.dump(profile, file)
+        facts = self.ask(job, "--recompute", "blocks.*")
+        faster_ms = facts["predicted"]["iteration_ms"] - facts["baseline"]["iteration_ms"]
+        self.assertTrue(more_ms / 10 < faster_ms < 0.7 * more_ms, faster_ms)  # a fiftieth, were it not for the launches
+        self.assertRegex(str(facts["warnings"]), "of a forward pass the GPU waits for launches")
+
     def test_what_cutting_the_batch_changes_is_told(self):
         for trace, told in (("torch-ddp-gloo-conv-n2-memory", 1), ("torch-ddp-gloo-gpt-n2-memory", 0)):
             warnings = self.ask(os.path.join(os.path.dirname(BUNDLED), trace), "--accumulate", "2")["warnings"]

@@ -107,6 +107,7 @@ static struct blocks *add_memory(struct dpro_model *model, uint64_t seed)
     model->modules = b->modules;
     model->n_modules = N_BLOCKS;
     model->baseline.recomputed = NULL; /* was made for none */
+    model->baseline.computing = NULL;
     model->memories = &b->memory;
     model->n_memories = 1;
     for (uint32_t p = 0; p < model->n_programs; p++) {

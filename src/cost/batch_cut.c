@@ -4,12 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "cost/cost.h"
-
-static bool begins_with(const char *text, const char *prefix)
-{
-    return strncmp(text, prefix, strlen(prefix)) == 0;
-}
 
 /* The number of the model that a module is of: "1/blocks.0" is of the second one. */
 static size_t number_length(const char *name)
@@ -103,7 +99,7 @@ static const char *what_changes(struct dpro_model *m)
 
 bool has_batch_statistics(const char *class)
 {
-    return strstr(class, "BatchNorm") && !begins_with(class, "Frozen");
+    return strstr(class, "BatchNorm") && !text_begins(class, "Frozen");
 }
 
 void learn_batch_cut(const struct dpro_graph *graph, struct dpro_model *model)

@@ -54,14 +54,6 @@ struct share {
     double all, once, fixed, backward;
 };
 
-static bool has_gpu(const struct dpro_graph *g, const struct graph_rank *rank)
-{
-    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
-        if (g->flags[op] & GRAPH_OP_GPU)
-            return true;
-    return false;
-}
-
 static void add_op(const struct dpro_graph *g, uint32_t op, bool gpu, struct share *share)
 {
     double ns = (double)g->dur_ns[op], gap = gpu || !g->gap_ns ? 0 : (double)g->gap_ns[op];
@@ -77,7 +69,7 @@ static void learn_rank(const struct measured_replay *r, const struct coarse_rank
                        const struct graph_rank *ops, struct model_program *program)
 {
     const struct dpro_graph *g = r->graph;
-    bool gpu = has_gpu(g, ops);
+    bool gpu = rank_has_gpu(g, ops);
     struct share *shares = mem_array(program->n_ops + (size_t)1, sizeof *shares);
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
         uint8_t phase = g->phase[op];

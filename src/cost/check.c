@@ -40,6 +40,14 @@ bool is_single(const struct dpro_graph *g)
     return g->n_ranks == 1 && alone && job_size(g) < 2 && g->n_servers == 0 && !is_of_xla(g);
 }
 
+bool rank_has_gpu(const struct dpro_graph *g, const struct graph_rank *rank)
+{
+    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
+        if (g->flags[op] & GRAPH_OP_GPU)
+            return true;
+    return false;
+}
+
 static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
 {
     bool any = g->n_exchanges > 0, sized = false, unnamed = unnamed_are_gradients(g);

@@ -30,6 +30,13 @@ static inline int64_t measured_start_ns(const struct measured_replay *r, uint32_
 
 /* The job is a single process, without communication. */
 bool is_single(const struct dpro_graph *graph);
+bool rank_has_gpu(const struct dpro_graph *graph, const struct graph_rank *rank);
+
+/* Whether the op's time counts as its rank's computation, reading input included. */
+static inline bool op_computes(const struct dpro_graph *graph, uint32_t op)
+{
+    return graph->phase[op] <= DPRO_OP_INPUT;
+}
 
 /* ---- gradients.c: the tensors of a model ---- */
 

@@ -13,26 +13,12 @@
 
 /* ---- the model ---- */
 
-static bool computes(const struct dpro_graph *g, uint32_t op)
-{
-    return g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW ||
-           g->phase[op] == DPRO_OP_UPDATE || g->phase[op] == DPRO_OP_INPUT;
-}
-
-static bool has_gpu(const struct dpro_graph *g, const struct graph_rank *rank)
-{
-    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
-        if (g->flags[op] & GRAPH_OP_GPU)
-            return true;
-    return false;
-}
-
 static int64_t work_of(const struct dpro_graph *g, const struct graph_rank *rank)
 {
-    bool gpu = has_gpu(g, rank);
+    bool gpu = rank_has_gpu(g, rank);
     int64_t ns = 0;
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
-        if (computes(g, op) && (!gpu || (g->flags[op] & GRAPH_OP_GPU)))
+        if (op_computes(g, op) && (!gpu || (g->flags[op] & GRAPH_OP_GPU)))
             ns += g->dur_ns[op] + (gpu || !g->gap_ns ? 0 : g->gap_ns[op]);
     return ns;
 }
@@ -138,12 +124,16 @@ static double of_batch(const struct worker *w, uint32_t op, double ns)
     return fixed + (ns - fixed) * w->share;
 }
 
+static bool is_of_pass(const struct dpro_graph *g, uint32_t op)
+{
+    return g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW;
+}
+
 static double changed_ns(const struct worker *w, uint32_t op, uint32_t call, double ns)
 {
-    bool is_pass = w->g->phase[op] == DPRO_OP_FW || w->g->phase[op] == DPRO_OP_BW;
-    if (!computes(w->g, op))
+    if (!op_computes(w->g, op))
         return ns;
-    if (!is_pass)
+    if (!is_of_pass(w->g, op))
         return w->passes_alone ? 0 : ns;
     ns = of_batch(w, op, ns);
     if (call == MEMORY_NONE || (w->g->flags[op] & GRAPH_OP_UNIT))
@@ -177,8 +167,7 @@ static void change_rank(const struct worker *w, uint32_t rank, uint32_t n, int64
             uint32_t call = known ? memory->op_calls[o] : MEMORY_NONE;
             size_t at = (size_t)s * w->g->n_ops + op;
             dur_ns[at] = llround(changed_ns(w, op, call, (double)dur_ns[at]));
-            if (gap_ns && w->passes_alone && computes(w->g, op) && w->g->phase[op] != DPRO_OP_FW &&
-                w->g->phase[op] != DPRO_OP_BW)
+            if (gap_ns && w->passes_alone && op_computes(w->g, op) && !is_of_pass(w->g, op))
                 gap_ns[at] = 0;
         }
 }
@@ -198,7 +187,7 @@ void graph_with_work(const struct dpro_graph *graph, const struct dpro_model *mo
     w.batch = batch_at(model, ratio);
     w.share = ratio;
     for (uint32_t r = 0; r < graph->n_ranks; r++) {
-        w.gpu = has_gpu(graph, &graph->ranks[r]);
+        w.gpu = rank_has_gpu(graph, &graph->ranks[r]);
         find_factors(&w, r, arena);
         change_rank(&w, r, 1, to->dur_ns, to->gap_ns);
         change_rank(&w, r, graph->n_samples, to->sample_dur_ns, to->sample_gap_ns);

@@ -42,13 +42,6 @@ static bool is_product(const struct dpro_graph *g, uint32_t op)
     return false;
 }
 
-static bool computes(const struct dpro_graph *g, uint32_t op)
-{
-    uint8_t phase = g->phase[op];
-    return phase == DPRO_OP_FW || phase == DPRO_OP_BW || phase == DPRO_OP_UPDATE ||
-           phase == DPRO_OP_INPUT;
-}
-
 /* On a GPU what its ops take, on a CPU with what lies between them. */
 static double time_of(const struct dpro_graph *g, uint32_t op, bool gpu)
 {
@@ -109,7 +102,7 @@ static double work_of_time(const struct learning *l, uint32_t rank,
     const struct graph_rank *ops = &l->g->ranks[rank];
     double recorded = 0, work = 0;
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++)
-        recorded += computes(l->g, op) ? time_of(l->g, op, l->g->memory[rank].gpu) : 0;
+        recorded += op_computes(l->g, op) ? time_of(l->g, op, l->g->memory[rank].gpu) : 0;
     for (uint32_t i = 0; i < program->n_ops; i++)
         work += (double)program->ops[i].work_ns;
     return recorded > 0 ? work / recorded : 0;

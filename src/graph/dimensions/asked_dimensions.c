@@ -105,11 +105,6 @@ static uint32_t covers(const struct asked *asked, const struct grid_box *boxes,
     return found;
 }
 
-static bool keeps(int does)
-{
-    return does == DPRO_REPLICATES || does == DPRO_SHARDS;
-}
-
 /* -1: the groups of the trace contradict the order; else how many families do what their dimension
  * is for. */
 static int score(const struct finder *f, const struct asked *asked, const struct grid_box *boxes)
@@ -122,8 +117,8 @@ static int score(const struct finder *f, const struct asked *asked, const struct
         uint32_t d = covers(asked, boxes, &family->box, &fits);
         if (!fits)
             return -1;
-        n += d < asked->n &&
-             (asked->does[d] == family->does || (keeps(asked->does[d]) && keeps(family->does)));
+        n += d < asked->n && (asked->does[d] == family->does ||
+                              (keeps_parameters(asked->does[d]) && keeps_parameters(family->does)));
     }
     return n;
 }
@@ -178,7 +173,7 @@ static int place_over(const struct finder *f, const struct asked *asked, struct 
             return 0;
         }
     for (uint32_t d = 0; d < asked->n; d++)
-        if (keeps(asked->does[d]) && boxes[d].n == 1 && asked->size[d] % size == 0) {
+        if (keeps_parameters(asked->does[d]) && boxes[d].n == 1 && asked->size[d] % size == 0) {
             int32_t from = boxes[d].at[0].from;
             boxes[asked->over] = (struct grid_box){1, {{from, from * (int32_t)size}}};
             return 0;

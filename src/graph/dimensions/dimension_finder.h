@@ -30,6 +30,12 @@ static inline const struct traffic *finder_use(const struct finder *f, const str
     return &f->traffics.all.at[family->uses.at[use]];
 }
 
+/* Whether a rank keeps parameters, or a shard of them, and shares their gradients. */
+static inline bool keeps_parameters(int does)
+{
+    return does == DPRO_REPLICATES || does == DPRO_SHARDS;
+}
+
 /* asked_dimensions.c: makes the dimensions "dp=2,tp=4", the outermost first, and gives each family
  * its dimension. Fails with DPRO_EUSAGE where the trace contradicts them. */
 int dimensions_lay_out(struct finder *finder, const char *asked, struct dpro_error *err);

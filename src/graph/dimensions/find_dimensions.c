@@ -112,11 +112,6 @@ static bool is_within(const struct finder *f, const struct family *family,
     return true;
 }
 
-static bool keeps_parameters(int does)
-{
-    return does == DPRO_REPLICATES || does == DPRO_SHARDS;
-}
-
 static void set_box(struct found_dimension *dimension, const struct grid_box *box)
 {
     dimension->box = *box;

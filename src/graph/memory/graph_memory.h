@@ -23,7 +23,7 @@ struct graph_moment {
 struct graph_block {
     uint64_t size_bytes;
     uint64_t asked_bytes;  /* what it was made for, if known: a GPU's block may have a rest, too
-                              small  to be cut off */
+                              small to be cut off */
     uint64_t address;      /* of a GPU's memory, as recorded; 0: not known */
     uint32_t taken, given; /* moments; MEMORY_NONE: before the iteration, after it */
     uint8_t category;      /* enum dpro_memory_category */
@@ -123,5 +123,5 @@ struct graph_memory {
     uint32_t batch_size;                 /* of the rank; 0: not known */
     struct allocator_settings allocator; /* a GPU's, if they are known */
     struct allocator_history start;      /* the allocator's segments, and its requests since the
-                                            iteration      began; none: not known */
+                                            iteration began; none: not known */
 };

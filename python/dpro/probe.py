@@ -106,7 +106,7 @@ class Probe(Prober):
         self._write()
 
     def _measure(self):
-        """All ways that need no compiler first, which takes longer than all the rest. Each pass ends in its share of the time."""
+        """The ways that need no compiler come first, as compiling takes longest. Each pass over the modules has a share of the time."""
         around = modules.Around(self._models)
         for group in self._groups:
             self._entries.append({"class": type(group.first.module).__name__, "modules": [[seen.name] for seen in group.members],
@@ -139,7 +139,7 @@ class Probe(Prober):
             self._write()
 
     def _leave_out(self, entry, ways, why, late=True):
-        """What these take is composed of what was measured."""
+        """Notes why these ways are not measured; dpro whatif composes their times from those that are."""
         for way in ways:
             if way in ("eager", COMPILE) or BF16 in self._asked:
                 entry["ways"].setdefault(way, {"left_out": why})
@@ -162,12 +162,12 @@ class Probe(Prober):
             problem = report.first_line(failure)
         if problem:
             entry["problem"] = problem
-        if self._device.type == "cuda":  # what is left of it would be short for the next one
+        if self._device.type == "cuda":  # else the next module lacks what this one left cached
             gc.collect()
             torch.cuda.empty_cache()
 
     def _within(self, seen, entry, measure):
-        """Measures what nothing speaks against so far; returns why it couldn't."""
+        """Measures a module; returns why it couldn't, None where it could."""
         given, module = given_again(seen.copies), seen.module
         own = _forward if "forward" in module.__dict__ else type(module).forward
         call, state = Call(*given, module, self._watch), _State(module, given)
@@ -203,7 +203,7 @@ class Probe(Prober):
         return seen.autocast == (True, torch.bfloat16)
 
     def _batches(self, seen, entry, call, own):
-        """Beside the module as it is, in the same turns."""
+        """Times other batches by turns with the module as it is."""
         compute, sizes = functools.partial(own, seen.module), {factor: float(factor) * self._batch_size for factor in BATCHES}
         calls = {factor: call.of_batch(int(size)) for factor, size in sizes.items() if size == int(size)}
         found = self._turns({name: (what, compute) for name, what in {"1": call, **calls}.items()})
@@ -252,7 +252,7 @@ class Probe(Prober):
         return way
 
     def _turns(self, variants):
-        """Each of {name: (call, compute)} once a turn, the first turn being for nothing, until more would tell no more."""
+        """Calls each of {name: (call, compute)} once a turn, until more turns would tell nothing more. The first one is not counted."""
         keys = PASSES + LAUNCHES * (self._device.type == "cuda")
         times, problems = {name: tuple([] for _ in keys) for name in variants}, {}
         begin = time.perf_counter()
@@ -284,7 +284,7 @@ def _forward(module, *args, **kwargs):
 
 
 class _State:
-    """Of a module and the process, as it was before."""
+    """What a module and the process had before, to be put back."""
 
     def __init__(self, module, given):
         self._places = [(part, name) for part in module.modules() for name, buffer in part._buffers.items() if buffer is not None]

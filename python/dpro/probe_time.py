@@ -13,7 +13,7 @@ GRADIENT = 1e-3  # of outputs, about
 
 
 def _emptying_bytes(device):
-    """To write so many leaves nothing else in the caches; on a CPU no more than a thread has of a shared one, about."""
+    """Writing so many bytes leaves nothing else in the caches; on a CPU, of a shared cache, about a thread's part."""
     if device.type == "cuda":
         return 2 * (getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or MOST_CACHE_BYTES)  # torch 2.2 has it
     try:
@@ -25,7 +25,7 @@ def _emptying_bytes(device):
 
 
 def moment(device):
-    """Of this thread or, on a GPU, of what it has launched so far."""
+    """Now, in this thread's time; on a GPU, when what it has launched so far is done."""
     if device.type != "cuda":
         return time.thread_time()
     event = torch.cuda.Event(enable_timing=True)
@@ -34,7 +34,7 @@ def moment(device):
 
 
 def seconds_between(begin, end):
-    """Of two moments that are over."""
+    """Between two results of moment(), when the device has reached both."""
     return 1e-3 * begin.elapsed_time(end) if isinstance(begin, torch.cuda.Event) else end - begin
 
 

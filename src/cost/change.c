@@ -106,8 +106,9 @@ static int bandwidth_ratio(double bytes_per_s, double ratio, const struct model_
     if (bytes_per_s != 0 && ratio != 0)
         return refuse(err, "bandwidth as a rate and as a ratio: give one");
     if (bytes_per_s != 0 && link->is_rate_unknown)
-        return refuse(err, "the trace does not say how large what is communicated is, so that the "
-                           "rate of links is not known; give --bandwidth as a ratio (0.5x)");
+        return refuse(err,
+                      "the trace does not say how many bytes ranks communicate, so the rate of "
+                      "links is not known; give --bandwidth as a ratio (0.5x)");
     *times = ratio != 0         ? ratio
              : bytes_per_s != 0 ? bytes_per_s * PAYLOAD_SHARE * byte_ns / 1e9
                                 : 1;
@@ -135,11 +136,11 @@ static int check_links(const struct dpro_changes *c, const struct dpro_model *m,
         return refuse(err, "the trace does not tell which ranks are on one host: give --bandwidth "
                            "without inter= and intra=");
     if (between && link->is_within)
-        return refuse(err, "the trace shows nothing that goes from host to host: what such links "
-                           "would do is not known; intra= is for those within");
+        return refuse(err, "the trace shows no communication between hosts, so their links are not "
+                           "known; give intra= for links within hosts");
     if (within && !link->is_within && link->within_ns.value <= 0)
-        return refuse(err, "the trace shows nothing that stays within a host: intra= changes "
-                           "nothing there is; inter= is for links between hosts");
+        return refuse(err, "the trace shows no communication within a host, so intra= changes "
+                           "nothing; give inter= for links between hosts");
     return 0;
 }
 
@@ -358,11 +359,10 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
                   c->cycle_ns || c->fusion_bytes || c->gradient_views;
     bool in_groups = m->n_communications > 0;
     if (in_groups && (c->world_size || c->compile || c->gradient_views))
-        return refuse(err, "the job's ranks communicate more than gradients: what other ranks, "
-                           "compiled modules or views of buckets would be there is not known; "
-                           "--bandwidth, --latency, --compute, --delay and, with FSDP, --reshard, "
-                           "--recompute, --accumulate, --batch-size and --precision can be asked "
-                           "for");
+        return refuse(err, "the job's ranks communicate more than gradients: other numbers of "
+                           "ranks, compiled modules and views of buckets can't be asked for; "
+                           "--bandwidth, --latency, --compute and --delay can; with FSDP also "
+                           "--reshard, --recompute, --accumulate, --batch-size and --precision");
     bool computing = of_passes || c->n_compute || c->n_delays;
     if (!m->no_gradients || (!others && (in_groups || (computing && !of_links))))
         return 0;

@@ -96,7 +96,7 @@ class Groups(Case):
     def test_links_by_class_need_hosts(self):
         folder = self.write_job("nohosts", gathers())
         self.assert_error(dpro("whatif", folder, "--bandwidth", "inter=0.5x"), USAGE, "does not tell which ranks are on one host")
-        self.assert_error(dpro("whatif", SHARDED, "--bandwidth", "inter=0.5x"), USAGE, "nothing that goes from host to host")
+        self.assert_error(dpro("whatif", SHARDED, "--bandwidth", "inter=0.5x"), USAGE, "no communication between hosts")
         self.assert_error(dpro("whatif", SHARDED, "--bandwidth", "2x,intra=0.5x"), USAGE, "give one")
         self.assert_error(dpro("whatif", SHARDED, "--bandwidth", "inter=0.5x,inter=2x"), USAGE, "--bandwidth")
         within = self.ask(SHARDED, "--bandwidth", "intra=0.5x")

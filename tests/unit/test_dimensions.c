@@ -172,6 +172,15 @@ static void test_grouped_sends_and_receives_are_known_by_their_calls(void **stat
     dpro_graph_destroy(g);
 }
 
+static void test_a_rank_that_sends_to_itself_is_in_no_dimension(void **state)
+{
+    static const char *const pairs[] = {"[0, 1]", "[0, 1]", "[2, 3]", "[2, 3]"};
+    static const struct comm comms[] = {{"ring", FORWARD, 2048, 1, 1, "pp", pairs, 1}};
+    struct dpro_graph *g = JOB(4, comms);
+    assert_int_equal(dpro_graph_n_dimensions(g), 0);
+    dpro_graph_destroy(g);
+}
+
 static const struct comm megatron[] = {
     {"allreduce", FORWARD, 4096, 1, 2, "TENSOR_MODEL_PARALLEL_GROUP", NULL, 0},
     {"allreduce", FORWARD, 4096, 1, 2, "TENSOR_MODEL_PARALLEL_GROUP", NULL, 0},
@@ -400,6 +409,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grouped_sends_and_receives_are_known_by_their_calls),
+        cmocka_unit_test(test_a_rank_that_sends_to_itself_is_in_no_dimension),
         cmocka_unit_test(test_three_dimensions_are_told_apart),
         cmocka_unit_test(test_without_names_the_same_is_found),
         cmocka_unit_test(test_what_goes_around_a_ring_is_a_sequence),

@@ -107,10 +107,12 @@ static uint64_t ways_of(const struct join *join, const struct rank_build *rank)
     return all;
 }
 
-/* Where not all ranks are in the trace, a group that was made for two of them holds the rest. */
+/* Where not all ranks are in the trace, a group that was made for two of them holds the rest. A
+ * rank that sends to itself only is no set. */
 static uint32_t made_for(const struct join *join, const struct local_collective *c, uint32_t seen)
 {
-    if (c->members == NO_ID || (int)member_sets_size(&join->sets, c->members) >= join->world_size)
+    if (seen == NO_ID || c->members == NO_ID ||
+        (int)member_sets_size(&join->sets, c->members) >= join->world_size)
         return seen;
     return member_sets_size(&join->sets, c->members) > member_sets_size(&join->sets, seen)
                ? c->members

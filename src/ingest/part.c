@@ -82,11 +82,11 @@ uint32_t part_intern(struct trace_part *part, const char *text, size_t len)
 
 void part_set_rank(struct trace_part *part, int64_t rank, int64_t world_size)
 {
-    if (rank >= 0 && rank <= INT32_MAX) {
+    if (rank >= 0 && rank < TRACE_RANKS_MAX) {
         part->process.has_rank = true;
         part->process.rank = (int)rank;
     }
-    if (world_size > 0 && world_size <= INT32_MAX)
+    if (world_size > 0 && world_size <= TRACE_RANKS_MAX)
         part->process.world_size = (int)world_size;
 }
 

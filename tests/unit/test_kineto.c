@@ -414,6 +414,15 @@ static void test_flows_are_kept_where_they_are_needed(void **state)
     part_fini(&part);
 }
 
+static void test_no_job_has_as_many_ranks_as_a_hostile_file_says(void **state)
+{
+    struct trace_part part = read_text("{\"distributedInfo\":{\"rank\":2147483647,"
+                                       "\"world_size\":2147483647},\"traceEvents\":[]}");
+    assert_false(part.process.has_rank);
+    assert_int_equal(part.process.world_size, 0);
+    part_fini(&part);
+}
+
 static void test_the_job_is_described(void **state)
 {
     struct trace_part part = read_text("{\"host_name\":\"h1\",\"distributedInfo\":{\"backend\":"
@@ -523,6 +532,7 @@ int main(void)
         cmocka_unit_test(test_begin_and_end_events_make_spans),
         cmocka_unit_test(test_bad_times_are_skipped_and_counted),
         cmocka_unit_test(test_flows_are_kept_where_they_are_needed),
+        cmocka_unit_test(test_no_job_has_as_many_ranks_as_a_hostile_file_says),
         cmocka_unit_test(test_the_job_is_described),
         cmocka_unit_test(test_the_recorders_marks_say_what_a_group_is_asked_for),
         cmocka_unit_test(test_sends_and_receives_are_on_a_track_of_their_own),

@@ -128,22 +128,31 @@ static void add(struct uncertainty *u, enum dpro_uncertainty_source source, doub
     u->speedup = hypot(u->speedup, speedup);
 }
 
+static double moved_ns(const struct dpro_model *model, size_t number, double errors,
+                       struct arena *arena)
+{
+    struct dpro_model moved;
+    uncertainty_move(model, number, errors, arena, &moved);
+    return (double)evaluate_once(&moved);
+}
+
 /* How far the speedup moves when each number that was learnt moves by its standard error, and the
  * prediction with it: the iteration that was measured stays. */
-static void add_learnt(const struct dpro_model *const models[2], double more_ns,
-                       const struct dpro_sink *sink, struct uncertainty *u)
+static void add_learnt(const struct dpro_model *const models[2], const struct change_beside *beside,
+                       struct uncertainty *u)
 {
     struct arena arena = {NULL, 0};
     for (size_t n = 0; n < N_MODEL_NUMBERS; n++) {
         double times[2][2]; /* model, lower and upper */
         for (int i = 0; i < 4; i++) {
-            struct dpro_model moved;
-            uncertainty_move(models[i / 2], n, i % 2 ? 1 : -1, &arena, &moved);
-            times[i / 2][i % 2] = (double)evaluate_once(&moved) + (i < 2 ? 0 : more_ns);
+            double errors = i % 2 ? 1 : -1;
+            times[i / 2][i % 2] = moved_ns(models[i / 2], n, errors, &arena);
+            if (i >= 2 && beside->n_others > 0)
+                times[1][i % 2] += beside->n_others * moved_ns(beside->other, n, errors, &arena);
         }
         double upper = times[0][1] / times[1][1], lower = times[0][0] / times[1][0];
         add(u, DPRO_UNCERTAIN_LEARNT, 0, (upper - lower) / (upper + lower), (upper - lower) / 2);
-        log_progress(sink, "find how sure that is", "numbers", n + 1, N_MODEL_NUMBERS);
+        log_progress(beside->sink, "find how sure that is", "numbers", n + 1, N_MODEL_NUMBERS);
     }
     arena_fini(&arena);
 }
@@ -276,11 +285,13 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
 {
     const struct dpro_model *const models[2] = {before, after};
     struct uncertainty u = {.misfit = 0};
-    add_learnt(models, beside->more_ns, beside->sink, &u);
+    add_learnt(models, beside, &u);
     if (before->measured_ns <= 0) /* a generated job is what its model says */
         return u;
     double before_ns = (double)evaluate_once(before);
-    double after_ns = (double)evaluate_once(after) + beside->more_ns;
+    double after_ns = (double)evaluate_once(after);
+    if (beside->n_others > 0)
+        after_ns += beside->n_others * (double)evaluate_once(beside->other);
     double ratio = before_ns / after_ns, gain = ratio - 1;
     double measured = (double)before->measured_ns, rho = before->correlation;
     double n = before->n_samples * (1 - rho) / (1 + rho);

@@ -53,16 +53,25 @@ static double draw_iterations(const struct dpro_model *model, uint32_t n_recorde
     return sum / N_DRAWS;
 }
 
+static int evaluate_changed(const struct dpro_model *model, int64_t *ns, struct dpro_error *err)
+{
+    *ns = evaluate_once(model);
+    if (*ns < INT64_MAX)
+        return 0;
+    return dpro_error_set(err, DPRO_EUSAGE,
+                          "an iteration of the changed job never ends; change less");
+}
+
 /* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
  * slowest of noisy ranks is slower than the slowest of their means. */
 static int predict(const struct dpro_model *model, uint32_t n_recorded, const char *stage,
                    const struct dpro_sink *sink, struct dpro_prediction *prediction,
                    double *noise_ns, struct dpro_error *err)
 {
-    int64_t draws[N_DRAWS], ns = evaluate_once(model);
-    if (ns == INT64_MAX)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "an iteration of the changed job never ends; change less");
+    int64_t draws[N_DRAWS], ns;
+    int rc = evaluate_changed(model, &ns, err);
+    if (rc < 0)
+        return rc;
     *prediction = (struct dpro_prediction){.iteration_ns = ns, .p50_ns = ns, .p95_ns = ns};
     *noise_ns = 0;
     if (model->n_samples > 1) {
@@ -80,14 +89,17 @@ static int predict_others(const struct dpro_changes *changes, struct dpro_whatif
     struct notes same = {.arena = &w->arena};
     if (w->graph.n_passes == 0)
         return 0;
+    int64_t ns = 0;
     int rc = change_apply(changes, &w->graph.passes, &same, err);
     array_fini(&same.lines);
+    if (rc == 0)
+        rc = evaluate_changed(&w->graph.passes, &ns, err);
     if (rc < 0)
         return rc;
-    w->others_ns = w->graph.n_passes * evaluate_once(&w->graph.passes);
-    w->predicted.iteration_ns += w->others_ns;
-    w->predicted.p50_ns += w->others_ns;
-    w->predicted.p95_ns += w->others_ns;
+    ns *= w->graph.n_passes;
+    w->predicted.iteration_ns += ns;
+    w->predicted.p50_ns += ns;
+    w->predicted.p95_ns += ns;
     return 0;
 }
 
@@ -96,8 +108,10 @@ static void add_uncertainty(const struct dpro_model *model, const struct dpro_si
 {
     static const struct dpro_model as_it_is = {.page_faults = -1};
     const struct graph_change *change = &w->graph;
-    struct change_beside beside = {
-        .resharded = change->n_resharded > 0, .more_ns = (double)w->others_ns, .sink = sink};
+    struct change_beside beside = {.resharded = change->n_resharded > 0,
+                                   .other = &change->passes,
+                                   .n_others = change->n_passes,
+                                   .sink = sink};
     if (change->has_modules) {
         beside.batch = uncertainty_of_batch(&as_it_is, &change->modules);
         beside.computing_error_ns = change->computing_error_ns;

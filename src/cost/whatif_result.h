@@ -10,7 +10,6 @@ struct dpro_whatif {
     struct arena arena;
     struct dpro_model model; /* changed */
     struct graph_change graph;
-    int64_t others_ns; /* micro-batches beside the one of the model */
     struct dpro_prediction baseline, predicted;
     struct dpro_estimate speedup;
     struct dpro_uncertainty_part parts[DPRO_N_UNCERTAINTY_PARTS];

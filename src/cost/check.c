@@ -24,8 +24,7 @@ static bool is_of_xla(const struct dpro_graph *g)
     return g->framework && (strcmp(g->framework, "jax") == 0 || strcmp(g->framework, "xla") == 0);
 }
 
-/* Ranks of the job, as far as the trace and its collectives tell. */
-static uint32_t job_size(const struct dpro_graph *g)
+uint32_t job_size(const struct dpro_graph *g)
 {
     uint32_t size = g->world_size > g->n_ranks ? g->world_size : g->n_ranks;
     for (uint32_t j = 0; j < g->n_collectives; j++)

@@ -41,6 +41,8 @@ static struct traffic traffic_of(const char *kind, const char *pattern, double n
     bool halves = pattern && strcmp(pattern, "halving-doubling") == 0;
     if (n < 2)
         return (struct traffic){0, 0};
+    if (strcmp(kind, "send_recv") == 0) /* its size is that of both */
+        return (struct traffic){0.5, 1};
     if (strcmp(kind, "all_reduce") == 0)
         return (struct traffic){2 * (n - 1) / n, halves ? 2 * log_n : 2 * (n - 1)};
     if (strcmp(kind, "all_gather") == 0)
@@ -92,6 +94,20 @@ static bool on_one_host(const uint32_t *hosts, const uint32_t *ranks, uint32_t n
     return one;
 }
 
+#define WITH_SEVERAL                                                                               \
+    "what a rank sends and receives in one kernel with several others stays as long as it was: "   \
+    "how much of it is waiting for them is not known, so other links do not change it"
+
+static void warn_of_several(const struct dpro_graph *g, struct dpro_model *m)
+{
+    bool any = false;
+    for (uint32_t j = 0; j < g->n_collectives; j++)
+        any |= g->collectives[j].n_expected < 2 && g->collectives[j].size_bytes > 0 &&
+               strcmp(strtab_get(&g->names, g->collectives[j].name), "send_recv") == 0;
+    if (any)
+        array_push(&m->warnings, WITH_SEVERAL);
+}
+
 /* Devices that carried the group's communications on its first rank. */
 typedef ARRAY(uint32_t) device_array;
 
@@ -111,10 +127,19 @@ static uint32_t count_streams(const struct dpro_graph *g, const device_array *de
     return threads ? MAX(n, GLOO_THREADS) : n;
 }
 
-/* Links within hosts are others than those between them, where there are both. */
-static void tell_links(struct dpro_model *m)
+/* Whether all ranks of the job are on one host, and so what is communicated of gradients. */
+static bool is_on_one_host(const struct dpro_graph *g)
 {
-    bool within = false, between = m->n_tensors > 0;
+    bool one = g->rank_hosts && job_size(g) == g->n_ranks;
+    for (uint32_t r = 0; r < g->n_ranks && one; r++)
+        one = g->rank_hosts[r] == g->rank_hosts[0];
+    return one;
+}
+
+/* Links within hosts are others than those between them, where there are both. */
+static void tell_links(const struct dpro_graph *g, struct dpro_model *m)
+{
+    bool within = false, between = m->n_tensors > 0 && !is_on_one_host(g);
     for (uint32_t i = 0; i < m->n_groups; i++) {
         bool one = m->groups[i].within;
         within |= one;
@@ -190,7 +215,8 @@ void find_communications(const struct dpro_graph *g, struct dpro_model *model,
                                      .n_ranks = c->n_members,
                                      .n_members = c->n_expected,
                                      .sends = is_pair(g, c),
-                                     .within = on_one_host(g->rank_hosts, ranks, c->n_members)};
+                                     .within = c->n_members == c->n_expected &&
+                                               on_one_host(g->rank_hosts, ranks, c->n_members)};
             model->n_groups++;
         }
         uint32_t k = model->n_communications++;
@@ -221,6 +247,7 @@ void find_communications(const struct dpro_graph *g, struct dpro_model *model,
         model->groups[i].n_streams = count_streams(g, &devices[i]);
         array_fini(&devices[i]);
     }
-    tell_links(model);
+    tell_links(g, model);
+    warn_of_several(g, model);
     map_fini(&numbers);
 }

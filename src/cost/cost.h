@@ -28,6 +28,8 @@ static inline int64_t measured_start_ns(const struct measured_replay *r, uint32_
 
 /* ---- check.c ---- */
 
+/* Ranks of the job, as far as the trace and its collectives tell. */
+uint32_t job_size(const struct dpro_graph *graph);
 /* The job is a single process, without communication. */
 bool is_single(const struct dpro_graph *graph);
 bool rank_has_gpu(const struct dpro_graph *graph, const struct graph_rank *rank);

@@ -163,11 +163,16 @@ static void measure_lags(const struct fitting *f)
     struct dpro_model *m = f->model;
     double *room = mem_alloc((f->r->n + (size_t)1) * sizeof *room);
     double *most = mem_array(m->n_communications + (size_t)1, sizeof *most);
+    int64_t *last_ns = mem_array((size_t)m->n_communications * f->r->n + 1, sizeof *last_ns);
+    for (uint32_t k = 0; k < m->n_communications; k++)
+        for (uint32_t s = 0; s < f->r->n; s++)
+            last_ns[(size_t)k * f->r->n + s] = last_end(f, k, s);
     for (uint32_t i = 0; i < f->coarse->n_issues; i++) {
         struct coarse_issue *issue = &f->coarse->issues[i];
         for (uint32_t s = 0; s < f->r->n; s++) {
             const int64_t *end_ns = f->r->copies[f->r->first + s].end_ns;
-            room[s] = (double)(last_end(f, issue->communication, s) - end_ns[issue->transfer]);
+            room[s] = (double)(last_ns[(size_t)issue->communication * f->r->n + s] -
+                               end_ns[issue->transfer]);
         }
         issue->lag_ns = stats_median(room, f->r->n);
         most[issue->communication] = fmax(most[issue->communication], issue->lag_ns);
@@ -181,6 +186,7 @@ static void measure_lags(const struct fitting *f)
     }
     for (uint32_t k = 0; k < m->n_communications; k++)
         m->communications[k].took_ns = fmax(0, m->communications[k].took_ns - most[k]);
+    mem_free(last_ns);
     mem_free(most);
     mem_free(room);
 }
@@ -289,8 +295,10 @@ void fit_groups(const struct fitting *f)
     struct model_link seen = {0};
     fit_link(f, times, false, &seen.byte_ns, &seen.message_ns);
     fit_link(f, times, true, &link->within_ns, &link->within_message_ns);
-    bool with_buckets = m->n_tensors > 0 && link->byte_ns.std > 0 && seen.byte_ns.std > 0;
-    link->byte_ns = with_buckets ? fit_combine(link->byte_ns, seen.byte_ns) : seen.byte_ns;
+    if (link->byte_ns.std > 0 && seen.byte_ns.std > 0) /* buckets tell, too */
+        link->byte_ns = fit_combine(link->byte_ns, seen.byte_ns);
+    else if (link->byte_ns.value <= 0)
+        link->byte_ns = seen.byte_ns;
     if (m->n_tensors == 0) {
         link->message_ns = seen.message_ns;
         fit_interference(f);

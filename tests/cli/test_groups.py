@@ -49,6 +49,9 @@ class Groups(Case):
         self.assertGreater(took["--reshard all --bandwidth 0.25x"], took["--reshard all"])
         more = took["--bandwidth 0.25x"] - own
         self.assertGreater(took["--accumulate 2 --bandwidth 0.25x"] - took["--accumulate 2"], 1.5 * more)  # each communicates
+        unsure = [self.ask(SHARDED, "--bandwidth", "0.25x", "--accumulate", n)["uncertainty"]["learnt_numbers"]["predicted_pct"]
+                  for n in ("1", "4")]
+        self.assertGreater(unsure[1], unsure[0])  # of all micro-batches, not of one
 
     def test_it_says_what_is_communicated_and_what_was_learnt_of_it(self):
         facts = self.ask(SHARDED, "--bandwidth", "0.5x")
@@ -60,6 +63,18 @@ class Groups(Case):
         text = dpro("whatif", SHARDED, "--bandwidth", "0.5x").out
         self.assertIn("5 all_gather", text)
         self.assertIn("each way on a rank's link", text)
+
+    def test_buckets_have_their_link_where_all_that_groups_communicate_stays_within_a_host(self):
+        here = self.path("here")  # without logs of addresses, the ranks' hosts have one name
+        shutil.copytree(os.path.join(os.path.dirname(BUNDLED), "torch-ep-gloo-n2"), here)
+        for log in glob.glob(os.path.join(here, "*", "*", "net.log.gz")):
+            os.remove(log)
+        took = {asked: self.ask(here, *asked.split())["predicted"]["iteration_ms"] for asked in (
+            "", "--bandwidth 0.5x", "--bandwidth intra=0.5x", "--compress bf16")}
+        self.assertGreater(took["--bandwidth 0.5x"], took[""] + 25)  # 15 ms of all-to-alls, and the bucket's
+        self.assertEqual(took["--bandwidth intra=0.5x"], took["--bandwidth 0.5x"])
+        self.assertLess(took["--compress bf16"], took[""] - 5)
+        self.assert_error(dpro("whatif", here, "--bandwidth", "inter=0.5x"), USAGE, "nothing that goes from host to host")
 
     def test_recorded_jobs_of_every_kind_take_as_long_by_the_model_as_when_they_were_measured(self):
         # a pipeline's three iterations differ by more than that

@@ -323,9 +323,9 @@ static void name_collective(struct dpro_graph *graph, uint32_t which, const char
     graph->collectives[which].name = strtab_add(&graph->names, name, strlen(name));
 }
 
-static void test_a_learnt_model_takes_as_long_as_the_replay(void **state)
+/* Two ranks communicate twice, of several sizes, with work between; rank 1 is slower. */
+static struct dpro_graph *two_of(const char *kind)
 {
-    /* two ranks gather twice, of several sizes, with work between; rank 1 is slower */
     struct dpro_graph *g = graph_of(
         "f0:1000000@d0#0; a0@l0!BARRIER -> t0:500000@l0!COLLECTIVE; f0 -> a0; t0 -> g0:2000000@d0;"
         "g0 -> a1@l0!BARRIER -> t1:900000@l0!COLLECTIVE; g0 -> h0:300000@d0 -> i0:100000@d0;"
@@ -336,14 +336,51 @@ static void test_a_learnt_model_takes_as_long_as_the_replay(void **state)
         "a0 -> b0!BARRIER -> t0; a2 -> b0 -> t2; a1 -> b1!BARRIER -> t1; a3 -> b1 -> t3");
     add_collective(g, "b0", 10000, "a0 t0 a2 t2");
     add_collective(g, "b1", 20000, "a1 t1 a3 t3");
-    name_collective(g, 0, "all_gather");
-    name_collective(g, 1, "all_gather");
+    name_collective(g, 0, kind);
+    name_collective(g, 1, kind);
+    return g;
+}
+
+static void test_a_learnt_model_takes_as_long_as_the_replay(void **state)
+{
+    struct dpro_graph *g = two_of("all_gather");
     struct dpro_model *m = learn(g);
     assert_int_equal(m->n_groups, 1);
     assert_int_equal(m->n_communications, 2);
     assert_float_equal(m->net.link.byte_ns.value, 40, 4); /* what 10000 bytes more take */
     assert_float_equal((double)evaluate_once(m), (double)replay(g), 0.001 * (double)replay(g));
     dpro_model_destroy(m);
+    dpro_graph_destroy(g);
+}
+
+static void test_what_is_sent_and_received_at_once_is_half_of_it_each_way(void **state)
+{
+    struct dpro_graph *g = two_of("send_recv");
+    struct dpro_model *m = learn(g);
+    assert_float_equal(m->net.link.byte_ns.value, 80, 8);
+    assert_float_equal((double)evaluate_once(m), (double)replay(g), 0.001 * (double)replay(g));
+    dpro_model_destroy(m);
+    dpro_graph_destroy(g);
+}
+
+static int warns_of(const struct dpro_model *m, const char *words)
+{
+    int n = 0;
+    for (size_t i = 0; i < m->warnings.n; i++)
+        n += strstr(m->warnings.at[i], words) != NULL;
+    return n;
+}
+
+static void test_what_is_sent_to_one_and_received_from_another_is_said_to_stay(void **state)
+{
+    struct dpro_graph *g = two_of("send_recv");
+    for (uint32_t expected = 2; expected > 0; expected--) {
+        g->collectives[1].n_expected = expected;
+        struct dpro_model *m = learn(g);
+        assert_int_equal(m->communications[1].link_bytes > 0, expected == 2);
+        assert_int_equal(warns_of(m, "several others"), expected == 1);
+        dpro_model_destroy(m);
+    }
     dpro_graph_destroy(g);
 }
 
@@ -358,6 +395,8 @@ int main(void)
         cmocka_unit_test(test_any_groups_take_as_long_as_in_the_obvious_simulation),
         cmocka_unit_test(test_bytes_scale_with_the_bandwidth_and_messages_with_latency),
         cmocka_unit_test(test_a_learnt_model_takes_as_long_as_the_replay),
+        cmocka_unit_test(test_what_is_sent_and_received_at_once_is_half_of_it_each_way),
+        cmocka_unit_test(test_what_is_sent_to_one_and_received_from_another_is_said_to_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

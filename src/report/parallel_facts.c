@@ -173,7 +173,9 @@ static void sum_traffic(struct report_facts *f)
     struct adder adder = {.graph = g};
     uint32_t most = 1;
     for (uint32_t c = 0; c < g->n_collectives; c++)
-        most = MAX(most, MAX(g->collectives[c].n_expected, g->collectives[c].n_members));
+        most = MAX(most, g->collectives[c].n_members);
+    for (uint32_t d = 0; d < g->n_dimensions; d++)
+        most = MAX(most, g->dimensions[d].size);
     int *ranks = mem_alloc(most * sizeof *ranks);
     add_messages(&adder);
     EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives)

@@ -83,9 +83,9 @@ static void add_messages(struct stage_time *t, const struct report_facts *f, uin
     const struct dpro_graph *g = f->report->graph;
     const struct dpro_replay *replay = f->report->replay;
     EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives)
-        for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++) {
-            const struct graph_member *member = &g->members[m];
-            if (c->dimension != dimension || g->rank[member->transfer] != r)
+        for (uint32_t m = 0; m < c->n_members && c->dimension == dimension; m++) {
+            const struct graph_member *member = &g->members[c->first_member + m];
+            if (g->rank[member->transfer] != r)
                 continue;
             int64_t from = dpro_replay_start_ns(replay, member->transfer);
             int64_t to = dpro_replay_end_ns(replay, member->transfer);

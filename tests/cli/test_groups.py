@@ -74,7 +74,7 @@ class Groups(Case):
         self.assertGreater(took["--bandwidth 0.5x"], took[""] + 25)  # 15 ms of all-to-alls, and the bucket's
         self.assertEqual(took["--bandwidth intra=0.5x"], took["--bandwidth 0.5x"])
         self.assertLess(took["--compress bf16"], took[""] - 5)
-        self.assert_error(dpro("whatif", here, "--bandwidth", "inter=0.5x"), USAGE, "nothing that goes from host to host")
+        self.assert_error(dpro("whatif", here, "--bandwidth", "inter=0.5x"), USAGE, "no communication between hosts")
 
     def test_recorded_jobs_of_every_kind_take_as_long_by_the_model_as_when_they_were_measured(self):
         # a pipeline's three iterations differ by more than that

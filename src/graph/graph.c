@@ -3,6 +3,7 @@
 #include "graph/graph.h"
 
 #include "align/clock_map.h"
+#include "base/map.h"
 #include "base/memory.h"
 #include "ingest/rank_json.h"
 #include "ingest/transport/transport.h"
@@ -285,4 +286,23 @@ int dpro_graph_steps_tell(const struct dpro_graph *graph)
     struct dpro_pace pace = dpro_graph_pace(graph);
     int64_t apart = pace.device_ns - pace.marks_ns;
     return pace.n_ranks == 0 || (apart < 0 ? -apart : apart) <= pace.device_ns / 100 * AGREE_PCT;
+}
+
+void graph_each_message(const struct dpro_graph *g,
+                        void (*do_it)(void *arg, dpro_op_id send, dpro_op_id receive), void *arg)
+{
+    struct map sends = {0};
+    for (int receives = 0; receives < 2; receives++)
+        for (uint32_t r = 0; r < g->n_ranks; r++) {
+            dpro_op_id end = g->ranks[r].first_op + g->ranks[r].n_ops;
+            for (dpro_op_id op = end - g->ranks[r].n_message_ops; op < end; op++) {
+                uint64_t send;
+                if (!receives && g->kind[op] == DPRO_OP_SEND)
+                    map_set(&sends, g->transaction[op], op);
+                else if (receives && g->kind[op] == DPRO_OP_RECV &&
+                         map_get(&sends, g->transaction[op], &send))
+                    do_it(arg, (dpro_op_id)send, op);
+            }
+        }
+    map_fini(&sends);
 }

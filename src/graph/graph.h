@@ -221,6 +221,11 @@ int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare);
 /* Whether the graph has pools, in which the thread that is free first runs an op. */
 bool graph_has_pools(const struct dpro_graph *graph);
 
+/* Calls do_it(arg, SEND, RECV) for each message that was logged: what its two ops have in common is
+ * the transaction. */
+void graph_each_message(const struct dpro_graph *graph,
+                        void (*do_it)(void *arg, dpro_op_id send, dpro_op_id receive), void *arg);
+
 /* Whether iterations are measured on the GPU, on any rank. */
 bool graph_runs_ahead(const struct dpro_graph *graph);
 /* The first of the connections that share the device's link; else the device itself. */

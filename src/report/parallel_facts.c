@@ -84,26 +84,18 @@ static int rank_of(const struct dpro_graph *g, uint32_t op)
     return g->ranks[g->rank[op]].rank;
 }
 
-/* Messages that were logged: a SEND and a RECV of one transaction. */
+static void add_message(void *arg, dpro_op_id send, dpro_op_id receive)
+{
+    struct adder *adder = arg;
+    const struct dpro_graph *g = adder->graph;
+    add_bytes(adder, rank_of(g, send), rank_of(g, receive), dpro_graph_op_dimension(g, receive),
+              g->size_bytes ? g->size_bytes[receive] : 0, false);
+}
+
+/* Messages that were logged. */
 static void add_messages(struct adder *adder)
 {
-    const struct dpro_graph *g = adder->graph;
-    struct map sends = {0};
-    for (int receives = 0; receives < 2; receives++)
-        for (uint32_t r = 0; r < g->n_ranks; r++) {
-            dpro_op_id end = g->ranks[r].first_op + g->ranks[r].n_ops;
-            for (dpro_op_id op = end - g->ranks[r].n_message_ops; op < end; op++) {
-                uint64_t send;
-                if (!receives && g->kind[op] == DPRO_OP_SEND)
-                    map_set(&sends, g->transaction[op], op);
-                else if (receives && g->kind[op] == DPRO_OP_RECV &&
-                         map_get(&sends, g->transaction[op], &send))
-                    add_bytes(adder, rank_of(g, (uint32_t)send), g->ranks[r].rank,
-                              dpro_graph_op_dimension(g, op), g->size_bytes ? g->size_bytes[op] : 0,
-                              false);
-            }
-        }
-    map_fini(&sends);
+    graph_each_message(adder->graph, add_message, adder);
 }
 
 /* Ranks of the collective's group, ascending; 0: they are not known. */

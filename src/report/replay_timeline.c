@@ -4,7 +4,6 @@
 #include <limits.h>
 
 #include "base/array.h"
-#include "base/map.h"
 #include "base/sort.h"
 #include "graph/graph.h"
 #include "report/facts.h"
@@ -168,24 +167,14 @@ static void write_edge_arrows(struct timeline *t)
     }
 }
 
-/* From each message's SEND to its RECV: what they have in common is the transaction. */
+static void write_message_arrow(void *timeline, dpro_op_id send, dpro_op_id receive)
+{
+    write_arrows(timeline, "send", send, receive);
+}
+
 static void write_message_arrows(struct timeline *t)
 {
-    const struct dpro_graph *g = t->graph;
-    struct map sends = {0};
-    for (int receives = 0; receives < 2; receives++)
-        for (uint32_t r = 0; r < g->n_ranks; r++) {
-            dpro_op_id end = g->ranks[r].first_op + g->ranks[r].n_ops;
-            for (dpro_op_id op = end - g->ranks[r].n_message_ops; op < end; op++) {
-                uint64_t send;
-                if (!receives && g->kind[op] == DPRO_OP_SEND)
-                    map_set(&sends, g->transaction[op], op);
-                else if (receives && g->kind[op] == DPRO_OP_RECV &&
-                         map_get(&sends, g->transaction[op], &send))
-                    write_arrows(t, "send", (dpro_op_id)send, op);
-            }
-        }
-    map_fini(&sends);
+    graph_each_message(t->graph, write_message_arrow, t);
 }
 
 /* From the member that arrived last to the others, at the moment that all start transferring. */

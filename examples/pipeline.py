@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """The GPT of gpt.py with its blocks on several ranks, through which micro-batches pass: `torchrun --nproc-per-node=2
-examples/pipeline.py`."""
+examples/pipeline.py`. In three dimensions: `torchrun --nproc-per-node=8 examples/pipeline.py --dp 2 --tp 2`, two pipelines, which
+shard their parameters, each of two stages on two ranks."""
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from gpt import gpt_arguments, loss_of_tokens, make_model, make_optimizer, text_of
 from job import Job
+from tensor_parallel import split
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
 
@@ -33,26 +36,37 @@ def main():
     parser = gpt_arguments("a small GPT, in a pipeline")
     parser.add_argument("--micro-batches", type=int, default=4, help="in which a step's batch passes")
     parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b", help="interleaved: two stages a rank")
+    parser.add_argument("--dp", type=int, default=1, help="pipelines that each train on samples of their own")
+    parser.add_argument("--tp", type=int, default=1, help="ranks that share a block")
     args = parser.parse_args()
     job = Job(args)
     job.start_process_group()
-    job.data_rank = 0
-    job.prints = job.rank == job.world_size - 1
-    mesh = init_device_mesh(job.device.type, (job.world_size,), mesh_dim_names=("pp",))
+    pp = job.world_size // (args.dp * args.tp)
+    if pp * args.dp * args.tp != job.world_size:
+        parser.error(f"--dp {args.dp} and --tp {args.tp} do not divide {job.world_size} ranks")
+    mesh = init_device_mesh(job.device.type, (args.dp, pp, args.tp), mesh_dim_names=("dp", "pp", "tp"))
+    job.data_rank, own, tp_rank = mesh.get_coordinate()
+    is_last = own == pp - 1
+    job.prints = is_last and job.data_rank == tp_rank == 0
     interleaved = args.schedule == "interleaved"
-    numbers = range(job.rank, job.world_size * (2 if interleaved else 1), job.world_size)
-    n_stages = job.world_size * len(numbers)
+    numbers = range(own, pp * (2 if interleaved else 1), pp)
+    n_stages = pp * len(numbers)
     whole = make_model(args)  # the same on all ranks, of which each keeps its own blocks
     modules = nn.ModuleList(Stage(whole, number, n_stages) for number in numbers).to(job.device)
-    stages = [PipelineStage(module, number, n_stages, job.device, group=mesh.get_group())
+    for module in modules:
+        if args.tp > 1:
+            split(module.blocks, mesh["tp"])
+        if args.dp > 1:
+            fully_shard(module, mesh=mesh["dp"], reshard_after_forward=False)
+    stages = [PipelineStage(module, number, n_stages, job.device, group=mesh.get_group("pp"))
               for module, number in zip(modules, numbers)]
     schedule = SCHEDULES[args.schedule](stages if interleaved else stages[0], args.micro_batches, loss_fn=loss_of_tokens)
 
     def learn(batch):
         tokens, targets = batch
         losses = []
-        schedule.step(*[tokens] if job.rank == 0 else [], **{"target": targets, "losses": losses} if job.prints else {})
-        return sum(losses) / len(losses) if job.prints else None
+        schedule.step(*[tokens] if own == 0 else [], **{"target": targets, "losses": losses} if is_last else {})
+        return sum(losses) / len(losses) if is_last else None
 
     job.train(modules.parameters(), text_of(args), learn, make_optimizer)
 

@@ -10,6 +10,13 @@ from gpt import gpt_arguments, make_model, train
 from job import Job
 
 
+def split(blocks, mesh):
+    """Each block's heads and hidden units over the ranks of this mesh."""
+    for block in blocks:
+        parallelize_module(block, mesh, {"qkv": ColwiseParallel(), "out": RowwiseParallel(),
+                                         "mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()})
+
+
 def main():
     parser = gpt_arguments("a small GPT, tensor parallel")
     parser.add_argument("--tp", type=int, help="ranks that share a block (default: all)")
@@ -23,12 +30,10 @@ def main():
     mesh = init_device_mesh(job.device.type, (job.world_size // tp, tp), mesh_dim_names=("dp", "tp"))
     job.data_rank = job.rank // tp
     model = make_model(args).to(job.device)
-    for block in model.blocks:
-        parallelize_module(block, mesh["tp"], {"qkv": ColwiseParallel(), "out": RowwiseParallel(),
-                                               "mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()})
-        if job.world_size > tp:
-            fully_shard(block, mesh=mesh["dp"], reshard_after_forward=not args.no_reshard)
+    split(model.blocks, mesh["tp"])
     if job.world_size > tp:
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh["dp"], reshard_after_forward=not args.no_reshard)
         fully_shard(model, mesh=mesh["dp"])
     train(job, model)
 

@@ -14,13 +14,14 @@ def options_of(config):
     """The options of dpro whatif that ask for it."""
     key, _, value = config.partition("=")
     return {"bandwidth": ["--bandwidth", value + "x"], "reshard": ["--reshard", value],
-            "microbatches": ["--microbatches", value], "ranks": ["--world-size", value]}[key]
+            "microbatches": ["--microbatches", value], "schedule": ["--schedule", value], "ranks": ["--world-size", value]}[key]
 
 
 def told_as(config):
     """In a table's head."""
     key, _, value = config.partition("=")
     return {"bandwidth": "links x " + value, "reshard": "resharding: " + value, "microbatches": value + " micro-batches",
+            "schedule": "schedule: " + value,
             "ranks": value + " ranks"}[key]
 
 

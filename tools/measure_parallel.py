@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Sharded, tensor, pipeline and expert parallel jobs, replayed and asked what-ifs: `make accuracy-parallel`.
 
-Trains examples/ on two to four ranks, each in a network namespace of its own with a slow link: once under `dpro profile`; then without
+Trains examples/ on two to eight ranks, each in a network namespace of its own with a slow link: once under `dpro profile`; then without
 it, by turns as it was and with links half and twice as fast, other micro-batches, other units resharded, more ranks. Writes
 whatif-parallel.json beside each recording, asks dpro, which has seen the recording alone, and prints each error. Wants a quiet
-machine, and a core a rank: what a machine of fewer cores says of four ranks is noted with it. Takes 3 minutes a job. As root."""
+machine, and a core a rank: what a machine of fewer cores says of four ranks is noted with it. Takes 3 minutes a job. As root, or with
+--local: all ranks on this machine, joined by its own loopback, whose rate nothing changes."""
 import argparse
 import os
 import shutil
@@ -33,6 +34,11 @@ class Job:
             key, _, value = name.rpartition("_")
             self.configs[f"{key}={value}"] = (change.get("arguments", []), change.get("ranks", ranks), rate)
 
+    def move_here(self):
+        """All ranks on this machine, whose links are what they are."""
+        self.configs = {config: (arguments, ranks, None) for config, (arguments, ranks, rate) in self.configs.items() if rate == self.rate}
+        self.rate = None
+
 
 def resharding():
     return {"arguments": ["--no-reshard"]}
@@ -42,14 +48,21 @@ def micro_batches(n):
     return {"arguments": ["--micro-batches", str(n)]}
 
 
+def schedule(name):
+    return {"arguments": ["--schedule", name]}
+
+
 JOBS = {
     "fsdp2": Job("fsdp.py", 2, 200, reshard_none=resharding(), ranks_4={"ranks": 4}),
-    "fsdp4": Job("fsdp.py", 4, 200, reshard_none=resharding(), ranks_2={"ranks": 2}),
+    "fsdp4": Job("fsdp.py", 4, 200, reshard_none=resharding(), ranks_2={"ranks": 2}, ranks_8={"ranks": 8}),
     "tp2": Job("tensor_parallel.py", 2, 200),
     "pp2": Job("pipeline.py", 2, 200, ["--micro-batches", "4"], microbatches_2=micro_batches(2), microbatches_12=micro_batches(12)),
-    "pp4": Job("pipeline.py", 4, 200, ["--micro-batches", "4"], microbatches_6=micro_batches(6), microbatches_12=micro_batches(12)),
+    "pp4": Job("pipeline.py", 4, 200, ["--micro-batches", "4"], microbatches_6=micro_batches(6), microbatches_12=micro_batches(12),
+               schedule_gpipe=schedule("gpipe")),
     "ep2": Job("experts.py", 2, 200, ranks_4={"ranks": 4}),
-    "fsdp2-tp2": Job("tensor_parallel.py", 4, 200, ["--tp", "2"], reshard_none=resharding()),
+    "ddp4": Job("gpt.py", 4, 200, ranks_2={"ranks": 2}, ranks_8={"ranks": 8}),
+    "fsdp2-tp2": Job("tensor_parallel.py", 4, 200, ["--tp", "2"], reshard_none=resharding(), ranks_8={"ranks": 8}),
+    "dp2-pp2-tp2": Job("pipeline.py", 8, 200, ["--dp", "2", "--tp", "2", "--micro-batches", "4"], microbatches_12=micro_batches(12)),
     "torch-pp-gloo-n2": Job("pipeline.py", 2, 100, ["--layers", "2", "--batch-size", "16", "--micro-batches", "4"], BUNDLED,
                             microbatches_2=micro_batches(2), microbatches_8=micro_batches(8)),
     "torch-ep-gloo-n2": Job("experts.py", 2, 100, ["--layers", "2", "--batch-size", "16", "--experts", "4"], BUNDLED,
@@ -59,10 +72,14 @@ JOBS = {
 }
 
 
+def link(rate):
+    return rate and "%dmbit" % rate
+
+
 def record(python, dpro, trace, job):
     if not os.path.exists(os.path.join(trace, "job.json")):
         shutil.rmtree(trace, ignore_errors=True)
-        train([dpro, "profile", "-q", "-o", trace, "--"], python, job.script, STEPS, "%dmbit" % job.rate, quiet=True, direct=True,
+        train([dpro, "profile", "-q", "-o", trace, "--"], python, job.script, STEPS, link(job.rate), quiet=True, direct=True,
               ranks=job.ranks, arguments=job.arguments)
 
 
@@ -70,7 +87,7 @@ def start(python, job, config, steps):
     arguments, ranks, rate = job.configs[config]
 
     def run(folder):
-        train([], python, job.script, 10 ** 6, "%dmbit" % rate, quiet=True, direct=True, ranks=ranks,
+        train([], python, job.script, 10 ** 6, link(rate), quiet=True, direct=True, ranks=ranks,
               arguments=[*job.arguments, *arguments], before=[os.path.join("bench", "train_example.py"), folder, str(steps)])
 
     return Turns(ranks, run)
@@ -101,13 +118,17 @@ def main():
     parser.add_argument("--keep", metavar="DIR", help="keep recordings and truths there; those that are there are judged again")
     parser.add_argument("--only", nargs="+", choices=JOBS, default=[job for job in JOBS if not job.startswith("torch-")],
                         metavar="JOB", help="of %s" % ", ".join(JOBS))
+    parser.add_argument("--local", action="store_true", help="all ranks on this machine, without links of their own")
     parser.add_argument("--no-times", action="store_true", help="record only")
     parser.add_argument("--steps", type=int, default=4, help="of a turn")
     parser.add_argument("--rounds", type=int, default=8, help="turns of each variant")
     args = parser.parse_args()
     python, dpro = live_python(), os.path.join(ROOT, args.build, "dpro")
-    if not can_make_hosts():
-        raise SystemExit("dpro: network namespaces are needed: run this as root, with ip and tc")
+    if args.local:
+        for name in args.only:
+            JOBS[name].move_here()
+    elif not can_make_hosts():
+        raise SystemExit("dpro: network namespaces are needed: run this as root, with ip and tc, or with --local")
     folder, rows = args.keep or tempfile.mkdtemp(prefix="dpro-parallel-"), []
     folder = os.path.abspath(folder)
     os.makedirs(folder, exist_ok=True)

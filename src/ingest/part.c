@@ -86,7 +86,7 @@ void part_set_rank(struct trace_part *part, int64_t rank, int64_t world_size)
         part->process.has_rank = true;
         part->process.rank = (int)rank;
     }
-    if (world_size > 0 && world_size <= TRACE_RANKS_MAX)
+    if (world_size > 0 && world_size <= NET_MAX_PROCESSES)
         part->process.world_size = (int)world_size;
 }
 

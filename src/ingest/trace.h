@@ -34,8 +34,6 @@ static inline bool trace_time_fits(int64_t ns)
 
 /* No device holds more bytes: 256 TiB. */
 #define TRACE_BYTES_MAX (INT64_C(1) << 48)
-/* No job has more ranks. */
-#define TRACE_RANKS_MAX (1 << 20)
 
 enum span_kind {
     SPAN_CPU_OP,     /* Operator, cpu_op: framework ops on a CPU thread */

@@ -110,7 +110,7 @@ const char *gloo_collective_name(uint8_t prefix);
 /* The process of a log: a rank, or another process such as a parameter server. Others are numbered
  * by role and number from INT_MIN on, so that as unsigned numbers they follow all ranks. -1: not
  * known. */
-enum { NET_PROCESS_TEXT = 32, NET_MAX_PROCESSES = 10000000 /* ranks, or others of a role */ };
+enum { NET_PROCESS_TEXT = 32, NET_MAX_PROCESSES = 1 << 20 /* ranks, or others of a role */ };
 bool net_process_is(int64_t rank); /* whether a process can have that number */
 void net_process_format(char out[NET_PROCESS_TEXT], int rank); /* "rank 3", "server 0" */
 int net_process_in(const char *name, size_t len); /* "net_server0.csv"; -1: no role in it */

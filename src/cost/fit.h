@@ -48,13 +48,16 @@ static inline struct dpro_estimate fit_within(double value, double share)
     return (struct dpro_estimate){value, share * value};
 }
 
-/* The mean of a prior and of what was seen, each weighted by its certainty. */
+/* The mean of a prior and of what was seen, each weighted by its certainty. Where they are further
+ * apart than their errors explain, the errors are larger by that factor (Birge's ratio). */
 static inline struct dpro_estimate fit_combine(struct dpro_estimate prior,
                                                struct dpro_estimate seen)
 {
     double a = 1 / (prior.std * prior.std), b = 1 / (seen.std * seen.std);
-    return (struct dpro_estimate){(a * prior.value + b * fmax(0, seen.value)) / (a + b),
-                                  1 / sqrt(a + b)};
+    double value = fmax(0, seen.value);
+    double apart = fabs(prior.value - value) / hypot(prior.std, seen.std);
+    return (struct dpro_estimate){(a * prior.value + b * value) / (a + b),
+                                  fmax(1, apart) / sqrt(a + b)};
 }
 
 /* The mean of values that are seen one by one, with its standard error. */

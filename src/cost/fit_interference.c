@@ -109,7 +109,7 @@ void fit_interference(const struct fitting *f)
     if (f->on_cpu && f->is_tensorflow_ring)
         link->held_share = FIT_GRPC_HELD_SHARE;
     link->cpu_ns = usual;
-    if (families.n > 0) {
+    if (families.n > 0 && link->byte_ns.value > 0) {
         struct dpro_estimate lost = lost_share(&families);
         struct dpro_estimate seen = {lost.value * link->byte_ns.value,
                                      lost.std * link->byte_ns.value};

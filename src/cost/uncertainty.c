@@ -157,14 +157,17 @@ static void add_learnt(const struct dpro_model *const models[2], const struct ch
     arena_fini(&arena);
 }
 
-/* Of an iteration, what is computed beside communication. */
+/* Of an iteration, the time in which its last rank computes beside communication, waits of that rank
+ * aside: computing and communicating take that much longer together than the iteration. What is
+ * computed meanwhile is slower. */
 static double overlap_of(const struct dpro_model *m)
 {
+    double rate = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.byte_ns.value);
     struct evaluator *evaluator = evaluator_create(m);
     const struct evaluation *e = evaluate_detail(evaluator, &m->baseline);
     const struct model_rank *rank = &m->ranks[e->last_rank];
     double work = (double)strategy_total_work(m, &m->baseline, rank->program) * rank->work_scale;
-    double overlap_ns = fmax(0, work + (double)e->wire_ns - (double)e->iteration_ns);
+    double overlap_ns = fmax(0, work + (double)e->wire_ns - (double)e->iteration_ns) / rate;
     evaluator_destroy(evaluator);
     return overlap_ns;
 }
@@ -184,21 +187,16 @@ static double cost_of_one(const struct model_net *net)
     return net->compute.launch_ns.value + (double)(cost.latency_ns + cost.wire_ns);
 }
 
-/* What the collectives that are more or fewer take beside their bytes and the model hides behind
- * what else is under way: in truth anything from none to all of it may be hidden. */
-static double unhidden(const struct dpro_model *const models[2])
+/* What collectives take beside their bytes and the model hides behind what else is under way. */
+static double hidden_of(const struct dpro_model *m)
 {
-    double shown[2], each = 0; /* longer than if collectives took nothing beside their bytes */
-    for (int i = 0; i < 2; i++) {
-        struct dpro_model free_of = *models[i];
-        free_of.net.compute.launch_ns.value = free_of.net.link.message_ns.value = 0;
-        free_of.net.collective.overhead_ns.value = 0;
-        each = cost_of_one(&models[i]->net) - cost_of_one(&free_of.net);
-        shown[i] = (double)(evaluate_once(models[i]) - evaluate_once(&free_of));
-    }
-    double more =
-        (double)count_collectives(&models[1]->baseline) - count_collectives(&models[0]->baseline);
-    return fabs(more * each - (shown[1] - shown[0])) / sqrt(3);
+    struct dpro_model free_of = *m; /* collectives of buckets; groups' take as long as they did */
+    free_of.net.compute.launch_ns.value = free_of.net.collective.overhead_ns.value = 0;
+    free_of.net.link.message_ns.value = 0;
+    free_of.net.learnt.message_ns.value -= m->net.link.message_ns.value;
+    double each = cost_of_one(&m->net) - cost_of_one(&free_of.net);
+    double shown = (double)(evaluate_once(m) - evaluate_once(&free_of));
+    return fmax(0, count_collectives(&m->baseline) * each - shown);
 }
 
 /* What no recording of the job as it ran can show. Losing overlap is mostly what makes an iteration
@@ -306,8 +304,11 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     add(&u, DPRO_UNCERTAIN_MODEL, fabs(u.misfit), fabs(u.misfit), fabs(u.misfit * gain));
     struct computing_change computing = computing_of(after);
     double unmeasured = before_ns / (after_ns + measured_gain_ns(before, after)) - 1;
+    double unhidden = 0; /* in truth anything from none to all of what is hidden may be */
+    if (count_collectives(&before->baseline) != count_collectives(&after->baseline))
+        unhidden = fabs(hidden_of(after) - hidden_of(before)) / sqrt(3);
     add_change(before, after, gain, unmeasured, (overlap_of(before) - overlap_of(after)) / after_ns,
-               unhidden(models) / after_ns, &u);
+               unhidden / after_ns, &u);
     double faults = strategy_fault_ns(after, &after->baseline, after->ranks[0].program).std;
     double batch = hypot(uncertainty_of_batch(before, after), faults / after_ns);
     batch = hypot(batch, beside->batch);

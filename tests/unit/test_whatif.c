@@ -231,6 +231,19 @@ static void test_the_interval_is_made_of_its_parts(void **state)
     free(job);
 }
 
+/* What as many collectives take is in the model, or hidden behind the same as in the recording. */
+static void test_longer_messages_of_as_many_collectives_are_no_doubt_of_their_own(void **state)
+{
+    struct job *job = new_job();
+    job->model.measured_ns = OWN_NS;
+    struct dpro_whatif *longer = ask(job, &(struct dpro_changes){.latency_add_ns = 10000000});
+    double ratio = dpro_whatif_speedup(longer).value;
+    assert_true(ratio < 0.9);
+    assert_float_equal(part_of(longer, DPRO_UNCERTAIN_CHANGE), 0.15 * (1 - ratio) / ratio, 1e-9);
+    dpro_whatif_destroy(longer);
+    free(job);
+}
+
 /* Neighbouring iterations that are alike are less evidence than as many others. */
 static void test_iterations_that_drift_make_a_wider_interval(void **state)
 {
@@ -500,6 +513,7 @@ int main(void)
         cmocka_unit_test(test_more_ranks_send_more_and_wait_for_a_slower_slowest),
         cmocka_unit_test(test_the_percentiles_are_of_whole_iterations),
         cmocka_unit_test(test_the_interval_is_made_of_its_parts),
+        cmocka_unit_test(test_longer_messages_of_as_many_collectives_are_no_doubt_of_their_own),
         cmocka_unit_test(test_iterations_that_drift_make_a_wider_interval),
         cmocka_unit_test(test_what_interference_costs_is_unsure_where_it_was_not_recorded),
         cmocka_unit_test(test_what_is_not_sure_of_the_link_shows),

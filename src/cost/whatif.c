@@ -27,28 +27,44 @@ static void show_groups(struct dpro_model *model)
     evaluator_destroy(evaluator);
 }
 
-/* Measured iterations drawn at random: each rank computes as fast as it did in that one. Ranks that
- * were not recorded do what the recorded ones did in another. Equal draws whatever the model.
- * Sorted; returns their mean. */
-static double draw_iterations(const struct dpro_model *model, uint32_t n_recorded,
-                              const char *stage, const struct dpro_sink *sink,
-                              int64_t draws[N_DRAWS])
+/* What an iteration is made of. */
+struct iteration {
+    const struct dpro_model *model;
+    const struct dpro_model *others; /* the model of all micro-batches but the last, where each
+                                        communicates */
+    uint32_t n_others;
+    uint32_t n_recorded; /* ranks */
+};
+
+/* A measured iteration drawn at random: each rank computes as fast as it did in that one. Ranks
+ * that were not recorded do what the recorded ones did in another. Equal draws whatever the model. */
+static int64_t draw_iteration(const struct dpro_model *model, uint32_t n_recorded, uint32_t draw)
 {
     struct dpro_model drawn = *model;
     drawn.ranks = mem_alloc(model->n_ranks * sizeof *drawn.ranks);
+    for (uint32_t r = 0; r < model->n_ranks; r++) {
+        uint64_t x = map_mix(map_mix(draw + 1) + 0x9e3779b97f4a7c15u * (r / n_recorded + 1));
+        uint32_t sample = (uint32_t)(((unsigned __int128)x * model->n_samples) >> 64);
+        drawn.ranks[r] = model->ranks[r];
+        drawn.ranks[r].work_scale *= model->ranks[r].sample_scale[sample];
+    }
+    int64_t ns = evaluate_once(&drawn);
+    mem_free(drawn.ranks);
+    return ns;
+}
+
+/* Sorted; returns their mean. */
+static double draw_iterations(const struct iteration *it, const char *stage,
+                              const struct dpro_sink *sink, int64_t draws[N_DRAWS])
+{
     double sum = 0;
     for (uint32_t d = 0; d < N_DRAWS; d++) {
-        for (uint32_t r = 0; r < model->n_ranks; r++) {
-            uint64_t x = map_mix(map_mix(d + 1) + 0x9e3779b97f4a7c15u * (r / n_recorded + 1));
-            uint32_t sample = (uint32_t)(((unsigned __int128)x * model->n_samples) >> 64);
-            drawn.ranks[r] = model->ranks[r];
-            drawn.ranks[r].work_scale *= model->ranks[r].sample_scale[sample];
-        }
-        draws[d] = evaluate_once(&drawn);
+        draws[d] = draw_iteration(it->model, it->n_recorded, d);
+        if (it->n_others > 0)
+            draws[d] += it->n_others * draw_iteration(it->others, it->n_recorded, d);
         log_progress(sink, stage, "iterations", d + 1, N_DRAWS);
         sum += (double)draws[d];
     }
-    mem_free(drawn.ranks);
     sort_i64(draws, N_DRAWS);
     return sum / N_DRAWS;
 }
@@ -64,43 +80,36 @@ static int evaluate_changed(const struct dpro_model *model, int64_t *ns, struct 
 
 /* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
  * slowest of noisy ranks is slower than the slowest of their means. */
-static int predict(const struct dpro_model *model, uint32_t n_recorded, const char *stage,
-                   const struct dpro_sink *sink, struct dpro_prediction *prediction,
-                   double *noise_ns, struct dpro_error *err)
+static int predict(const struct iteration *it, const char *stage, const struct dpro_sink *sink,
+                   struct dpro_prediction *prediction, double *noise_ns, struct dpro_error *err)
 {
-    int64_t draws[N_DRAWS], ns;
-    int rc = evaluate_changed(model, &ns, err);
+    int64_t draws[N_DRAWS], ns, others_ns = 0;
+    int rc = evaluate_changed(it->model, &ns, err);
+    if (rc == 0 && it->n_others > 0)
+        rc = evaluate_changed(it->others, &others_ns, err);
     if (rc < 0)
         return rc;
+    ns += it->n_others * others_ns;
     *prediction = (struct dpro_prediction){.iteration_ns = ns, .p50_ns = ns, .p95_ns = ns};
     *noise_ns = 0;
-    if (model->n_samples > 1) {
-        *noise_ns = draw_iterations(model, n_recorded, stage, sink, draws) - (double)ns;
+    if (it->model->n_samples > 1) {
+        *noise_ns = draw_iterations(it, stage, sink, draws) - (double)ns;
         prediction->p50_ns = (draws[N_DRAWS / 2 - 1] + draws[N_DRAWS / 2]) / 2;
         prediction->p95_ns = draws[N_DRAWS * 95 / 100 - 1];
     }
     return 0;
 }
 
-/* All micro-batches but the last, where each communicates. */
-static int predict_others(const struct dpro_changes *changes, struct dpro_whatif *w,
-                          struct dpro_error *err)
+/* The changed job, and its other micro-batches; what is noted of these is said of the job. */
+static int apply_changes(const struct dpro_changes *changes, struct dpro_whatif *w,
+                         struct dpro_error *err)
 {
     struct notes same = {.arena = &w->arena};
-    if (w->graph.n_passes == 0)
-        return 0;
-    int64_t ns = 0;
-    int rc = change_apply(changes, &w->graph.passes, &same, err);
+    int rc = change_apply(changes, &w->model, &w->notes, err);
+    if (rc == 0 && w->graph.n_passes > 0)
+        rc = change_apply(changes, &w->graph.passes, &same, err);
     array_fini(&same.lines);
-    if (rc == 0)
-        rc = evaluate_changed(&w->graph.passes, &ns, err);
-    if (rc < 0)
-        return rc;
-    ns *= w->graph.n_passes;
-    w->predicted.iteration_ns += ns;
-    w->predicted.p50_ns += ns;
-    w->predicted.p95_ns += ns;
-    return 0;
+    return rc;
 }
 
 static void add_uncertainty(const struct dpro_model *model, const struct dpro_sink *sink,
@@ -141,15 +150,15 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     if (rc == 0) /* before the world changes: it is of the recorded ranks */
         rc = change_graph(graph, changes, &w->model, &w->notes, &w->graph, err);
     if (rc == 0)
-        rc = change_apply(changes, &w->model, &w->notes, err);
+        rc = apply_changes(changes, w, err);
+    struct iteration before = {.model = model, .n_recorded = model->n_ranks},
+                     after = {&w->model, &w->graph.passes, w->graph.n_passes, model->n_ranks};
     if (rc == 0)
-        rc = predict(model, model->n_ranks, "predict the job as it is", &changes->sink,
-                     &w->baseline, &noise_before, err);
+        rc = predict(&before, "predict the job as it is", &changes->sink, &w->baseline,
+                     &noise_before, err);
     if (rc == 0)
-        rc = predict(&w->model, model->n_ranks, "predict the changed job", &changes->sink,
-                     &w->predicted, &noise_after, err);
-    if (rc == 0)
-        rc = predict_others(changes, w, err);
+        rc = predict(&after, "predict the changed job", &changes->sink, &w->predicted, &noise_after,
+                     err);
     if (rc < 0)
         return rc;
     if (w->model.baseline.fuses)

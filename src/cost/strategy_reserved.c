@@ -4,7 +4,7 @@
  * A block's lifetimes say between which of the recorded moments it is taken and given back. At one
  * place, the recorded moment comes first, then what the strategy gives back there, then a
  * recomputation, then what else it takes. Micro-batches follow each other: what comes before the
- * forward pass is done once, and so is the update. */
+ * forward pass is done once, and so is the update. Those in between all do the same. */
 #include <string.h>
 
 #include "base/array.h"
@@ -18,7 +18,7 @@ enum step { RECORDED, GIVEN_EARLIER, RECOMPUTED, TAKEN_AGAIN };
 
 struct event {
     uint64_t bytes; /* 0: given back */
-    uint32_t micro_batch, place;
+    uint32_t place;
     uint32_t within; /* of a recomputation: place of the forward pass */
     uint32_t number; /* of the block */
     uint8_t step;
@@ -28,8 +28,7 @@ struct event {
 typedef ARRAY(struct event) event_array;
 
 ORDER(by_place, struct event,
-      ASCENDING(micro_batch) ?: ASCENDING(place) ?: ASCENDING(step) ?: ASCENDING(within)
-                             ?: ASCENDING(order));
+      ASCENDING(place) ?: ASCENDING(step) ?: ASCENDING(within) ?: ASCENDING(order));
 
 struct listing {
     const struct memory_sweep *sweep;
@@ -42,15 +41,15 @@ struct listing {
 
 static void add(const struct listing *l, struct event event)
 {
-    event.micro_batch = l->micro_batch;
     event.order = (uint32_t)l->events->n;
     array_push(l->events, event);
 }
 
-/* Of a block made in the iteration: a number for each lifetime in each micro-batch. */
-static uint32_t number_of(const struct listing *l, uint32_t block, bool second)
+/* Of a block made in a micro-batch: a number for each lifetime, another one in the next. */
+static uint32_t number_of(const struct listing *l, uint32_t micro_batch, uint32_t block,
+                          bool second)
 {
-    return l->n_held + 2 * (l->micro_batch * l->m->n_blocks + block) + second;
+    return l->n_held + 2 * (micro_batch % 2 * l->m->n_blocks + block) + second;
 }
 
 static uint64_t asked_of(const struct memory_sweep *sweep, const struct graph_block *block)
@@ -63,9 +62,10 @@ static bool is_last(const struct listing *l)
     return l->micro_batch + 1 == l->n_micro_batches;
 }
 
-static void add_life(const struct listing *l, uint32_t number, uint64_t bytes, struct life life,
-                     struct life recorded)
+static void add_life(const struct listing *l, uint32_t block, bool second, uint64_t bytes,
+                     struct life life, struct life recorded)
 {
+    uint32_t number = number_of(l, l->micro_batch, block, second);
     bool kept = life.to > l->m->n_moments;
     if (life.from >= life.to || (!is_last(l) && life.from > l->update) ||
         (l->micro_batch > 0 && life.from <= l->forward))
@@ -76,7 +76,7 @@ static void add_life(const struct listing *l, uint32_t number, uint64_t bytes, s
                           .step = life.from == recorded.from ? RECORDED : TAKEN_AGAIN});
     if (kept && l->micro_batch > 0) /* in place of that of the micro-batch before */
         add(l, (struct event){.place = life.from,
-                              .number = number - 2 * l->m->n_blocks,
+                              .number = number_of(l, l->micro_batch - 1, block, second),
                               .step = life.from == recorded.from ? RECORDED : TAKEN_AGAIN});
     if (!kept)
         add(l, (struct event){.place = is_last(l) ? life.to : MIN(life.to, l->update + 1),
@@ -90,7 +90,7 @@ static void add_again(const struct listing *l, uint32_t block, uint64_t bytes,
                       const struct lifetimes *lives)
 {
     const struct memory_call *call = &l->m->calls[lives->call];
-    uint32_t number = number_of(l, block, true);
+    uint32_t number = number_of(l, l->micro_batch, block, true);
     bool lasts = lives->second.from < lives->second.to;
     bool made = lives->within.from < lives->within.to;
     if (made)
@@ -126,11 +126,11 @@ static void add_block(const struct listing *l, uint32_t block)
         return;
     }
     if (lives.first.from > 0)
-        add_life(l, number_of(l, block, false), bytes, lives.first, recorded);
+        add_life(l, block, false, bytes, lives.first, recorded);
     if (lives.call != MODEL_NONE)
         add_again(l, block, bytes, &lives);
     else
-        add_life(l, number_of(l, block, true), bytes, lives.second, recorded);
+        add_life(l, block, true, bytes, lives.second, recorded);
 }
 
 static uint32_t update_of(const struct model_memory *m)
@@ -153,22 +153,25 @@ static void list_held(const struct memory_sweep *sweep, struct reserved_job *job
         }
 }
 
-/* The micro-batches' events in order as requests; places become numbers of requests. */
-static void write_requests(const event_array *events, uint32_t n_micro_batches,
-                           struct reserved_job *job)
+typedef ARRAY(struct reserved_request) request_array;
+
+/* A micro-batch's events in order as requests; places become numbers of requests. */
+static struct reserved_range add_requests(const struct listing *l, request_array *requests,
+                                          struct reserved_job *job)
 {
-    struct reserved_request *requests = mem_array(events->n + 1, sizeof *requests);
-    uint32_t forward = 0, update = 0;
-    for (size_t i = 0; i < events->n; i++) {
-        const struct event *event = &events->at[i];
-        requests[i] = (struct reserved_request){event->bytes, event->number};
-        forward += event->micro_batch == 0 && event->place <= job->forward;
-        update += event->micro_batch + 1 < n_micro_batches || event->place <= job->update;
+    struct reserved_range range = {(uint32_t)requests->n, (uint32_t)l->events->n};
+    uint32_t forward = range.first, update = range.first;
+    array_sort(l->events, by_place);
+    for (size_t i = 0; i < l->events->n; i++) {
+        const struct event *event = &l->events->at[i];
+        array_add(requests, event->bytes, event->number);
+        forward += event->place <= l->forward;
+        update += event->place <= l->update;
     }
-    job->forward = forward;
+    if (l->micro_batch == 0)
+        job->forward = forward;
     job->update = update;
-    job->requests = requests;
-    job->n_requests = (uint32_t)events->n;
+    return range;
 }
 
 /* What is most reserved of a rank's device. */
@@ -179,17 +182,21 @@ static struct reserved_peak peak_of(const struct dpro_model *model,
     struct reserved_job job = {.settings = memory->allocator,
                                .capacity_bytes = memory->capacity_bytes};
     uint32_t parts = MAX(strategy->micro_batches, 1), *held = NULL;
+    struct reserved_range *ranges = mem_alloc(parts * sizeof *ranges);
     event_array events = {0};
+    request_array requests = {0};
     for (uint32_t part = 0; part < parts; part++) {
+        if (part > 2 && part + 1 < parts) {
+            ranges[part] = ranges[part - 2];
+            continue;
+        }
         struct memory_sweep sweep = memory_sweep_begin(model, strategy, memory, part > 0);
         const struct model_memory *m = sweep.m;
         if (part == 0) {
             held = mem_array((size_t)m->n_blocks + 1, sizeof *held);
             job.held = mem_array((size_t)m->n_blocks + 1, sizeof *job.held);
             list_held(&sweep, &job, held);
-            job.n_numbers = job.n_held + 2 * parts * m->n_blocks;
-            job.forward = m->n_calls > 0 ? m->calls[0].first : 0;
-            job.update = update_of(m);
+            job.n_numbers = job.n_held + 4 * m->n_blocks;
         }
         struct listing l = {.sweep = &sweep,
                             .m = m,
@@ -198,16 +205,21 @@ static struct reserved_peak peak_of(const struct dpro_model *model,
                             .n_held = job.n_held,
                             .micro_batch = part,
                             .n_micro_batches = parts,
-                            .forward = job.forward,
-                            .update = job.update};
+                            .forward = m->n_calls > 0 ? m->calls[0].first : 0,
+                            .update = update_of(m)};
+        events.n = 0;
         for (uint32_t b = 0; b < m->n_blocks; b++)
             add_block(&l, b);
+        ranges[part] = add_requests(&l, &requests, &job);
         arena_fini(&sweep.arena);
     }
-    array_sort(&events, by_place);
-    write_requests(&events, parts, &job);
+    job.requests = requests.at;
+    job.n_requests = (uint32_t)requests.n;
+    job.ranges = ranges;
+    job.n_ranges = parts;
     struct reserved_peak peak = reserved_job_peak(&job);
-    mem_free((void *)job.requests);
+    array_fini(&requests);
+    mem_free(ranges);
     mem_free(job.held);
     mem_free(held);
     array_fini(&events);

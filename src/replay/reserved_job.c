@@ -101,19 +101,20 @@ static uint64_t take_first_bucket(struct run *r)
     return bytes > 0 ? take(r, bytes, UINT32_MAX) : 0;
 }
 
-static void run_iteration(struct run *r, int number, uint64_t *first_bucket)
+static void run_range(struct run *r, struct reserved_range range, int number, bool first, bool last,
+                      uint64_t first_bucket)
 {
     const struct reserved_job *job = r->job;
-    for (uint32_t i = 0; i <= job->n_requests; i++) {
-        if (number == 0 && i == job->forward)
+    for (uint32_t i = range.first; i <= range.first + range.n; i++) {
+        if (number == 0 && first && i == job->forward)
             take_held(r, RESERVED_WORKSPACE);
-        if (number == 1 && i == job->forward) {
-            give(r, *first_bucket);
+        if (number == 1 && first && i == job->forward) {
+            give(r, first_bucket);
             take_held(r, RESERVED_BUCKET);
         }
-        if (number == 0 && i == job->update)
+        if (number == 0 && last && i == job->update)
             take_held(r, RESERVED_STATE);
-        if (i == job->n_requests)
+        if (i == range.first + range.n)
             break;
         const struct reserved_request *request = &job->requests[i];
         uint64_t *id = &r->ids[request->number];
@@ -124,6 +125,16 @@ static void run_iteration(struct run *r, int number, uint64_t *first_bucket)
             *id = 0;
         }
     }
+}
+
+static void run_iteration(struct run *r, int number, uint64_t first_bucket)
+{
+    const struct reserved_job *job = r->job;
+    const struct reserved_range all = {0, job->n_requests};
+    const struct reserved_range *ranges = job->ranges ? job->ranges : &all;
+    uint32_t n = job->ranges ? job->n_ranges : 1;
+    for (uint32_t i = 0; i < n; i++)
+        run_range(r, ranges[i], number, i == 0, i + 1 == n, first_bucket);
     hand_over(r, false);
 }
 
@@ -171,7 +182,7 @@ struct reserved_peak reserved_job_peak(const struct reserved_job *job)
         hand_over(&r, true);
     }
     for (int number = first; number < first + (job->start ? 2 : 3); number++)
-        run_iteration(&r, number, &first_bucket);
+        run_iteration(&r, number, first_bucket);
     r.peak.bytes = allocator_figures(r.allocator).reserved_peak_bytes + private_bytes;
     mem_free(r.ids);
     allocator_destroy(r.allocator);

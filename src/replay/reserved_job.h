@@ -25,6 +25,11 @@ struct reserved_request {
     uint32_t number; /* of the block: as in `held`, or from n_held on */
 };
 
+/* Requests that follow each other. */
+struct reserved_range {
+    uint32_t first, n;
+};
+
 struct reserved_job {
     struct allocator_settings settings;
     uint64_t capacity_bytes;               /* 0: not known */
@@ -32,8 +37,11 @@ struct reserved_job {
                                               the job's first iteration is run before */
     struct reserved_block *held;
     const struct reserved_request *requests;
-    uint32_t n_held, n_requests, n_numbers;
-    uint32_t forward, update; /* requests before the forward pass, and before the update */
+    const struct reserved_range *ranges; /* what an iteration asks for: ranges of the requests, the
+                                            first and the last once; NULL: all of them */
+    uint32_t n_held, n_requests, n_ranges, n_numbers;
+    uint32_t forward, update; /* the first request of the forward pass, in the first range, and of
+                                 the update, in the last */
 };
 
 struct reserved_peak {

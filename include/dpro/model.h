@@ -179,11 +179,12 @@ struct dpro_link {
 };
 DPRO_API struct dpro_link dpro_model_link(const struct dpro_model *model);
 
-/* What ranks communicate in an iteration beside buckets of gradients, all of a kind. */
+/* What the rank that it takes longest communicates in an iteration beside buckets of gradients, all
+ * of a kind. */
 struct dpro_communications {
     const char *kind; /* "all_gather", "send", ...; borrowed */
     uint32_t n;
-    uint64_t size_bytes; /* ranks' contributions, the sum over these; 0: not known */
+    uint64_t size_bytes; /* a rank's contributions, the sum over these; 0: not known */
     int64_t took_ns;     /* with the links to themselves, the sum over these */
 };
 DPRO_API uint32_t dpro_model_n_kinds(const struct dpro_model *model); /* 0: there are none */

@@ -141,18 +141,32 @@ uint32_t dpro_model_n_kinds(const struct dpro_model *m)
     return n;
 }
 
+static bool takes_part(const struct model_group *group, uint32_t rank)
+{
+    for (uint32_t i = 0; i < group->n_ranks; i++)
+        if (group->ranks[i] == rank)
+            return true;
+    return false;
+}
+
 struct dpro_communications dpro_model_communications(const struct dpro_model *m, uint32_t kind)
 {
-    struct dpro_communications all = {.kind = NULL};
-    for (uint32_t i = 0; i < m->n_communications; i++) {
-        const struct model_communication *c = &m->communications[i];
-        if (!all.kind && begins_kind(m, i) && kind-- == 0)
-            all.kind = c->kind;
-        if (!all.kind || strcmp(all.kind, c->kind) != 0)
-            continue;
-        all.n++;
-        all.size_bytes += c->size_bytes;
-        all.took_ns += llround(m->net.took_ratio * c->took_ns);
+    uint32_t first = 0;
+    while (!begins_kind(m, first) || kind-- > 0)
+        first++;
+    struct dpro_communications most = {.kind = m->communications[first].kind};
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
+        struct dpro_communications own = {.kind = most.kind};
+        for (uint32_t i = first; i < m->n_communications; i++) {
+            const struct model_communication *c = &m->communications[i];
+            if (strcmp(c->kind, own.kind) != 0 || !takes_part(&m->groups[c->group], r))
+                continue;
+            own.n++;
+            own.size_bytes += c->size_bytes;
+            own.took_ns += llround(m->net.took_ratio * c->took_ns);
+        }
+        if (own.n > 0 && (most.n == 0 || own.took_ns > most.took_ns))
+            most = own;
     }
-    return all;
+    return most;
 }

@@ -82,7 +82,8 @@ static const struct computing_cost *way_of(const struct dpro_model *m, uint32_t 
     return &m->modules[module].costs[m->baseline.computing[module] % DPRO_N_COMPUTINGS];
 }
 
-/* A recomputation begins with the backward pass of the outermost recomputed call. */
+/* A recomputation begins with the backward pass of the outermost recomputed call. Its time goes
+ * with the batch as that of forward passes does, though it is a part of the backward pass's. */
 static void find_factors(struct worker *w, uint32_t rank, struct arena *arena)
 {
     const struct dpro_model *m = w->m;
@@ -108,6 +109,8 @@ static void find_factors(struct worker *w, uint32_t rank, struct arena *arena)
             continue;
         const struct model_call *of = &p->calls[outer];
         double forward = (double)of->recompute_ns * w->calls[outer].forward;
+        if (m->n_batch_points > 0)
+            forward *= w->batch.forward.value / w->batch.backward.value;
         w->calls[c].backward += forward / (double)of->backward_ns;
     }
 }

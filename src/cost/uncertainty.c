@@ -157,9 +157,9 @@ static void add_learnt(const struct dpro_model *const models[2], const struct ch
     arena_fini(&arena);
 }
 
-/* Of an iteration, the time in which its last rank computes beside communication, waits of that rank
- * aside: computing and communicating take that much longer together than the iteration. What is
- * computed meanwhile is slower. */
+/* Of an iteration, the time in which its last rank computes beside communication, waits of that
+ * rank aside: computing and communicating take that much longer together than the iteration. What
+ * is computed meanwhile is slower. */
 static double overlap_of(const struct dpro_model *m)
 {
     double rate = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.byte_ns.value);

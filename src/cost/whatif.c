@@ -37,7 +37,8 @@ struct iteration {
 };
 
 /* A measured iteration drawn at random: each rank computes as fast as it did in that one. Ranks
- * that were not recorded do what the recorded ones did in another. Equal draws whatever the model. */
+ * that were not recorded do what the recorded ones did in another. Equal draws whatever the model.
+ */
 static int64_t draw_iteration(const struct dpro_model *model, uint32_t n_recorded, uint32_t draw)
 {
     struct dpro_model drawn = *model;

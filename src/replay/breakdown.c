@@ -154,7 +154,7 @@ static uint32_t last_to_arrive(const struct dpro_graph *g, const struct graph_co
     int64_t latest = -1;
     for (uint32_t i = 0; i < c->n_members; i++) {
         uint32_t arrival = g->members[c->first_member + i].arrival;
-        if (arrival != DPRO_NO_OP && copy->end_ns[arrival] > latest) {
+        if (copy->end_ns[arrival] > latest) {
             latest = copy->end_ns[arrival];
             last = g->rank[arrival];
         }
@@ -180,7 +180,7 @@ static void add_waits(struct accounting *work, uint32_t r, const struct replay_c
             work->missing_ns[member->transfer - g->ranks[r].first_op] = missing;
             add_interval(work, start, start + missing, USE_WAIT, NOBODY, dimension);
         }
-        if (c->barrier == DPRO_NO_OP || member->arrival == DPRO_NO_OP)
+        if (c->barrier == DPRO_NO_OP)
             continue;
         int64_t all_there = copy->end_ns[c->barrier];
         if (*last == NOBODY)

@@ -84,18 +84,13 @@ static int rank_of(const struct dpro_graph *g, uint32_t op)
     return g->ranks[g->rank[op]].rank;
 }
 
+/* A message that was logged. */
 static void add_message(void *arg, dpro_op_id send, dpro_op_id receive)
 {
     struct adder *adder = arg;
     const struct dpro_graph *g = adder->graph;
     add_bytes(adder, rank_of(g, send), rank_of(g, receive), dpro_graph_op_dimension(g, receive),
               g->size_bytes ? g->size_bytes[receive] : 0, false);
-}
-
-/* Messages that were logged. */
-static void add_messages(struct adder *adder)
-{
-    graph_each_message(adder->graph, add_message, adder);
 }
 
 /* Ranks of the collective's group, ascending; 0: they are not known. */
@@ -130,6 +125,8 @@ static uint64_t ring_bytes(const char *kind, uint64_t bytes, uint64_t n)
         return bytes * (n - 1);
     if (strcmp(kind, "reduce_scatter") == 0)
         return bytes * (n - 1) / n;
+    if (strcmp(kind, "send_recv") == 0) /* its size is that of both ways */
+        return n == 2 ? bytes / 2 : 0;
     return 0;
 }
 
@@ -169,7 +166,7 @@ static void sum_traffic(struct report_facts *f)
     for (uint32_t d = 0; d < g->n_dimensions; d++)
         most = MAX(most, g->dimensions[d].size);
     int *ranks = mem_alloc(most * sizeof *ranks);
-    add_messages(&adder);
+    graph_each_message(g, add_message, &adder);
     EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives)
         if (c->n_messages == 0 && c->n_members > 0 && c->n_expected > 1)
             add_collective(&adder, c, ranks);

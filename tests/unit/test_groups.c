@@ -14,7 +14,11 @@
 #include <dpro/whatif.h>
 
 #include "cost/evaluate.h"
+#include "cost/fit.h"
+#include "cost/graph_work.h"
+#include "cost/model_memory.h"
 #include "graph_text.h"
+#include "report/facts.h"
 #include "slow_groups.h"
 
 enum { MOST = 16, MOST_OPS = 64 };
@@ -384,6 +388,83 @@ static void test_what_is_sent_to_one_and_received_from_another_is_said_to_stay(v
     dpro_graph_destroy(g);
 }
 
+static void test_what_disagrees_is_less_sure_than_either(void **state)
+{
+    struct dpro_estimate prior = {100, 10}, seen = {110, 10};
+    struct dpro_estimate both = fit_combine(prior, seen);
+    assert_float_equal(both.value, 105, 1e-9);
+    assert_float_equal(both.std, 10 / sqrt(2), 1e-9);
+    both = fit_combine(prior, (struct dpro_estimate){200, 10});
+    assert_float_equal(both.value, 150, 1e-9);
+    assert_float_equal(both.std, 50, 1e-9); /* either may be right */
+    both = fit_combine(prior, (struct dpro_estimate){-20, 10});
+    assert_float_equal(both.value, 50, 1e-9);
+    assert_float_equal(both.std, 50, 1e-9);
+}
+
+static void test_groups_side_by_side_are_told_of_once(void **state)
+{
+    struct job *job = job_of(5);
+    add(job, add_group(job, "0 1", false, false), 100);
+    uint32_t longer = add_group(job, "2 3", false, false);
+    add(job, longer, 100);
+    add(job, longer, 200);
+    add(job, add_group(job, "4 0", false, false), 50);
+    struct dpro_communications most = dpro_model_communications(&job->model, 0);
+    assert_int_equal(dpro_model_n_kinds(&job->model), 1);
+    assert_int_equal(most.n, 2);
+    assert_int_equal(most.size_bytes, 300);
+    assert_int_equal(most.took_ns, 1100 + 2100);
+    free(job);
+}
+
+static void test_what_is_sent_and_received_at_once_goes_both_ways(void **state)
+{
+    struct dpro_graph *g = two_of("send_recv");
+    struct dpro_report report = {.graph = g};
+    struct report_facts facts = {.report = &report};
+    parallel_sum(&facts);
+    assert_int_equal(facts.parallel.n_traffic, 2);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(facts.parallel.traffic[i].bytes, (10000 + 20000) / 2);
+    arena_fini(&facts.arena);
+    dpro_graph_destroy(g);
+}
+
+/* Half the batch takes 0.8 of the time forward, 0.5 backward. */
+static void test_a_recomputation_goes_with_the_batch_as_the_forward_pass_does(void **state)
+{
+    struct dpro_graph *g = graph_of("f:100000@d0!FW -> b:200000@d0!BW -> e*@d0 => f");
+    uint32_t op_calls[] = {0, 1, MEMORY_NONE};
+    struct graph_memory *held = add_memory(g);
+    held->op_calls = op_calls;
+    held->n_op_calls = 3;
+    bool recomputed = true;
+    struct memory_call memory_call = {.parent = MODEL_NONE, .again = 1};
+    struct model_memory memory = {.calls = &memory_call, .n_calls = 1};
+    struct model_call call = {.parent = MODEL_NONE, .recompute_ns = 100000, .backward_ns = 200000};
+    struct model_program program = {.calls = &call, .n_calls = 1};
+    struct model_rank rank = {.work_scale = 1};
+    struct batch_point points[] = {{0.5, {0.8, 0}, {0.5, 0}}, {1, {1, 0}, {1, 0}}};
+    struct dpro_model model = {.memories = &memory,
+                               .programs = &program,
+                               .ranks = &rank,
+                               .n_memories = 1,
+                               .n_programs = 1,
+                               .n_ranks = 1,
+                               .batch_points = points,
+                               .n_batch_points = 2,
+                               .memory.batch_ratio = 0.5,
+                               .baseline.recomputed = &recomputed};
+    struct arena arena = {0};
+    struct dpro_graph changed;
+    graph_with_work(g, &model, false, &arena, &changed);
+    assert_int_equal(changed.dur_ns[op_named(g, "f")], 80000);
+    assert_int_equal(changed.dur_ns[op_named(g, "b")], 100000 + 80000);
+    arena_fini(&arena);
+    dpro_graph_destroy(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -397,6 +478,10 @@ int main(void)
         cmocka_unit_test(test_a_learnt_model_takes_as_long_as_the_replay),
         cmocka_unit_test(test_what_is_sent_and_received_at_once_is_half_of_it_each_way),
         cmocka_unit_test(test_what_is_sent_to_one_and_received_from_another_is_said_to_stay),
+        cmocka_unit_test(test_what_disagrees_is_less_sure_than_either),
+        cmocka_unit_test(test_groups_side_by_side_are_told_of_once),
+        cmocka_unit_test(test_what_is_sent_and_received_at_once_goes_both_ways),
+        cmocka_unit_test(test_a_recomputation_goes_with_the_batch_as_the_forward_pass_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

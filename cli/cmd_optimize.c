@@ -219,9 +219,15 @@ static int report(const struct values *values, const struct dpro_optimize_report
     if (results->plan != NULL && fits) {
         if (dpro_optimize_plan(results, &err) < 0)
             return cmd_fail(&err);
-        if (!values->common.quiet)
+        if (!values->common.quiet && !dpro_optimize_is_for_job(results))
+            cmd_say("wrote a recommendation to %s: optimize.html and optimize.json; no plan can do "
+                    "what it says, the script has to",
+                    results->plan);
+        else if (!values->common.quiet)
             cmd_say("wrote a plan to %s%s; optimize.html in it shows the search", results->plan,
-                    dpro_optimize_helps(results) ? "" : ", which keeps the job's own buckets");
+                    dpro_optimize_helps(results)                   ? ""
+                    : dpro_optimum_n_units(results->optimum) > 0 ? ", which changes nothing"
+                                                                 : ", which keeps the job's own buckets");
     }
     int code = cmd_done((values->common.json ? dpro_optimize_json
                                              : dpro_optimize_text)(results, cmd_output(), &err),
@@ -250,6 +256,7 @@ static int search(const void *given, const struct job *job, const struct dpro_mo
         .memory_bytes = values->memory.bytes,
         .memory_share = values->memory.share,
         .no_accumulation = values->no_accumulate,
+        .graph = job->graph,
         .pass_files = values->passes.items,
         .n_pass_files = values->passes.n,
         .progress = on_progress,

@@ -131,7 +131,7 @@ int job_with_model(const void *values, const struct opt_list *paths, bool all_co
     int code = job_load(paths->items, paths->n, values, &job);
     if (code != 0)
         return code;
-    code = learn_model(values, &job, all_communication, &model);
+    code = learn_model(values, &job, all_communication || dpro_graph_is_sharded(job.graph), &model);
     if (code == 0)
         code = work(values, &job, model);
     dpro_model_destroy(model);

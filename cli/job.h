@@ -28,8 +28,8 @@ int job_load(const char *const *paths, size_t n_paths, const struct cmd_values *
 void job_fini(struct job *job);
 
 /* Does `work` with the job and with the model of it as it runs without a profiler. `values` begins
- * with a struct cmd_values. all_communication: as in struct dpro_model_options. Returns as
- * job_load. */
+ * with a struct cmd_values. all_communication: as in struct dpro_model_options, where nothing
+ * is sharded. Returns as job_load. */
 int job_with_model(const void *values, const struct opt_list *paths, bool all_communication,
                    int (*work)(const void *values, const struct job *job,
                                const struct dpro_model *model));

@@ -9,6 +9,7 @@
 #include <dpro/log.h>
 #include <dpro/model.h>
 #include <dpro/pass.h>
+#include <dpro/whatif.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -54,6 +55,9 @@ struct dpro_optimize_options {
     uint64_t memory_bytes;
     double memory_share;
     int no_accumulation;           /* 1: the batch is not cut, as a plan alone can't do that */
+    /* That the model was built from: of a job with FSDP's fully_shard, it is searched which units
+     * free their parameters after the forward pass. NULL: that is not searched. */
+    const struct dpro_graph *graph;
     const char *const *pass_files; /* shared objects with a pass; DPRO_EFORMAT where one has none */
     size_t n_pass_files;
     const struct dpro_pass *const *passes; /* and the caller's own, called in this process */
@@ -109,6 +113,7 @@ struct dpro_baseline {
     const char *text; /* what it is, a few words */
     int64_t iteration_ns;
     uint32_t n_buckets;
+    uint64_t peak_bytes; /* of units of FSDP; 0: not known */
     int computes; /* 1: modules are compiled or in 16 bits; with the job's own buckets */
 };
 DPRO_API uint32_t dpro_optimum_n_baselines(const struct dpro_optimum *optimum);
@@ -138,6 +143,11 @@ struct dpro_server_count {
 DPRO_API uint32_t dpro_optimum_n_server_counts(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_server_count dpro_optimum_server_count(const struct dpro_optimum *optimum,
                                                             uint32_t index);
+
+/* The units of a job with FSDP, as it ran and with the best strategy; none where they were not
+ * searched. */
+DPRO_API uint32_t dpro_optimum_n_units(const struct dpro_optimum *optimum);
+DPRO_API struct dpro_unit dpro_optimum_unit(const struct dpro_optimum *optimum, uint32_t index);
 
 enum dpro_which { DPRO_BASELINE, DPRO_BEST };
 

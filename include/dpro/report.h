@@ -87,8 +87,12 @@ DPRO_API int dpro_optimize_json(const struct dpro_optimize_report *report, FILE 
 /* Whether the gain exceeds the model's uncertainty. If so, the plan holds the strategy that was
  * found, else the baseline. */
 DPRO_API int dpro_optimize_helps(const struct dpro_optimize_report *report);
+/* Whether the job can be given what was found; if not, it is a recommendation: nothing recomputes
+ * modules that FSDP has wrapped but the script. */
+DPRO_API int dpro_optimize_is_for_job(const struct dpro_optimize_report *report);
 /* Writes plan.json and what other stacks take (doc/formats/plan.md), optimize.json and
- * optimize.html into report->plan, which is made when missing. */
+ * optimize.html into report->plan, which is made when missing. Of a recommendation there is no
+ * plan.json. */
 DPRO_API int dpro_optimize_plan(const struct dpro_optimize_report *report, struct dpro_error *err);
 
 #ifdef __cplusplus

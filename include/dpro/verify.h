@@ -24,6 +24,7 @@ struct dpro_plan_summary { /* times 0: the plan does not say */
     uint32_t n_compiled, n_bf16; /* modules that are compiled, and in 16 bits */
     uint32_t n_recomputed;       /* modules that are computed again */
     uint32_t micro_batches;      /* that a step's batch is to be cut into */
+    uint32_t n_units;            /* of FSDP, that it says anything of */
     uint64_t budget_bytes, baseline_peak_bytes, peak_bytes; /* of the highest rank */
 };
 

@@ -7,7 +7,8 @@ from . import plan as plans
 from . import report
 from .report import say
 
-WAYS = {"recompute": "recomputed in the backward pass", "compile": "compiled", "bf16": "computed in bfloat16"}  # of modules
+WAYS = {"recompute": "recomputed in the backward pass", "compile": "compiled", "bf16": "computed in bfloat16",
+        "keep": "kept gathered for the backward pass", "reshard": "gathered again for the backward pass"}  # of modules
 
 _last = None  # the newest entry for rank.json
 _sends = False  # what it says of communication is done
@@ -84,7 +85,7 @@ def tell_modules(plan, rank, name, ways):
     memory, expected = plan.memory, []
     if memory.peak_bytes and memory.baseline_peak_bytes:
         expected.append("a peak of %s instead of %s" % (size_text(memory.peak_bytes), size_text(memory.baseline_peak_bytes)))
-    if (names["compile"] or names["bf16"]) and not _sends and _times(plan):
+    if any(names[key] for key in WAYS if key != "recompute") and not _sends and _times(plan):
         expected.insert(0, _times(plan))
     report.tell(text + ("; expected: " + ", ".join(expected) if expected else ""))
 

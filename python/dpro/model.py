@@ -27,7 +27,7 @@ def _fsdp1():
     return _class("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
 
 
-def _fsdp2():
+def fsdp2_class():
     for module in ("torch.distributed.fsdp", "torch.distributed._composable.fsdp.fully_shard",
                    "torch.distributed._composable.fsdp"):
         found = _class(module, "FSDPModule")
@@ -68,11 +68,16 @@ def _n_reduced(ddp):
         return 0
 
 
-def describe(module):
-    """A model's entry in rank.json. `module` is the outermost: DDP's wrapper, FSDP's root, or the model itself."""
+def unwrapped(module):
+    """The model without DDP's and torch.compile's wrappers."""
     ddp = ddp_class()
     inside = module.module if ddp and type_is(module, ddp) else module
-    inside = getattr(inside, "_orig_mod", inside)  # torch.compile's wrapper
+    return getattr(inside, "_orig_mod", inside)
+
+
+def describe(module):
+    """A model's entry in rank.json. `module` is the outermost: DDP's wrapper, FSDP's root, or the model itself."""
+    ddp, inside = ddp_class(), unwrapped(module)
     if inside is not module and ddp and type_is(inside, ddp):
         module, inside = inside, getattr(inside.module, "_orig_mod", inside.module)
     entry = {"name": type(inside).__name__, "parallel": "none", "process_group": None,
@@ -83,7 +88,7 @@ def describe(module):
         entry["process_group"] = _group_name(module.process_group)
         entry["ddp"], entry["buckets"] = _describe_ddp(module, inside)
         return entry
-    fsdp1, fsdp2 = _fsdp1(), _fsdp2()
+    fsdp1, fsdp2 = _fsdp1(), fsdp2_class()
     if fsdp1 and any(type_is(m, fsdp1) for m in inside.modules()):
         entry["parallel"] = "fsdp"
         _describe_fsdp1(inside, fsdp1, entry)
@@ -147,17 +152,20 @@ def _limits(ddp, first, cap):
     return [first, cap]
 
 
+def fsdp2_units(root, fsdp2):
+    """(name, module, groups of parameters) of each module of this one that fully_shard made a unit."""
+    for name, module in root.named_modules():
+        if fsdp2 and type_is(module, fsdp2):
+            state = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+            yield name, module, [group for group in groups if group is not None]  # else no parameters of its own
+
+
 def _describe_fsdp2(root, fsdp2, entry):
     names = {p["name"]: n for n, p in enumerate(entry["parameters"])}
     units = []
-    for name, module in root.named_modules():
-        if not type_is(module, fsdp2):
-            continue
-        state = module._get_fsdp_state()
-        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    for name, module, groups in fsdp2_units(root, fsdp2):
         for group in groups:
-            if group is None:  # no parameters of its own
-                continue
             parameters = [names[p._param_fqn] for p in group.fsdp_params if p._param_fqn in names]
             units.append({"name": name, "parameters": parameters,
                           "reshard_after_forward": getattr(group, "post_forward_mesh_info", None) is not None})

@@ -1,4 +1,4 @@
-"""What a plan says of modules, in the job: which are recomputed, compiled, in 16 bits. Decided at the first forward pass that
+"""What a plan says of modules, in the job: which are recomputed, compiled, in 16 bits, gathered again by FSDP. Decided at the first forward pass that
 trains, when the models are as they will be, whatever carries the gradients. All ranks do it or none."""
 import functools
 import gc
@@ -9,7 +9,7 @@ import weakref
 import torch
 from torch.nn.modules import module as hooks
 
-from . import agreement, applied, job, model, report
+from . import agreement, applied, job, model, planned, report
 from .ddp_parameters import type_is
 
 MOST_CALLS = 1 << 20  # of modules, without an optimizer: the job trains in a way of its own
@@ -48,7 +48,7 @@ class _Start:
             if optimizers:
                 use(self._plan, model.find(optimizers))
         except Exception as problem:
-            if report.is_the_jobs(problem):
+            if isinstance(problem, planned.Broken) or report.is_the_jobs(problem):
                 raise
             self._handle.remove()
             refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]), _what(self._plan))
@@ -65,6 +65,8 @@ def refuse(problem, what="recomputed"):
 
 def _what(plan):
     """That modules are, in a word."""
+    if plan.units and not plan.changes_heap:
+        return "resharded otherwise"
     if not (plan.computing.compiled or plan.computing.bf16):
         return "recomputed"
     return "computed otherwise" if not plan.memory.recompute else "recomputed or computed otherwise"
@@ -87,8 +89,11 @@ def store_of(models):
 
 def find(plan, models):
     """The ways (module_ways.py) of the modules that the plan names, and what speaks against them."""
-    from . import computing, module_ways, recompute
+    from . import computing, module_ways, recompute, sharding
     recomputed, problem = recompute.find(models, plan.memory.recompute)
+    if problem:
+        return [], problem
+    units, problem = sharding.find(models, plan.units)
     if problem:
         return [], problem
     computed, problem = computing.find(models, plan.computing)
@@ -96,7 +101,7 @@ def find(plan, models):
         inner = next((other.name for other in recomputed if module_ways.lies_in(other.name, way.name)), None)
         if inner is not None and way.compiles:
             problem = "%s can't be recomputed: it lies in %s, which is to be compiled" % (inner, way.name or "the model")
-    return ([], problem) if problem else (recomputed + computed, None)
+    return ([], problem) if problem else (recomputed + computed + units, None)
 
 
 def prepare(plan, models):
@@ -115,15 +120,22 @@ def prepare(plan, models):
         problem = agreement.ask(store, "recompute", plan.digest, problem)
     if problem:
         return None, problem
-    module_ways.prepare(found)
+    module_ways.prepare(_ways(found))
     return found, None
+
+
+def _ways(found):
+    from . import module_ways
+    return [way for way in found if type_is(way, module_ways.Way)]
 
 
 def switch(found):
     """These ways are gone from now on, and no others."""
-    from . import computing, module_ways
-    module_ways.switch(found)
-    computing.switched(found)
+    from . import computing, module_ways, sharding
+    ways = _ways(found)
+    module_ways.switch(ways)
+    computing.switched(ways)
+    sharding.switch([unit for unit in found if unit not in ways])
 
 
 def _unfit(plan, models):
@@ -144,6 +156,9 @@ def use(plan, models):
     found, problem = prepare(plan, models)
     if problem:
         refuse(problem, _what(plan))
+        return
+    if plan.is_own and not found:
+        applied.keep_own(plan, agreement.rank())
         return
     recompute.when_given_up(functools.partial(_gave_up, found))
     switch(found)

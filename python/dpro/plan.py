@@ -3,7 +3,7 @@ import hashlib
 import json
 import os
 
-SCHEMAS = tuple("dpro.plan/%d" % version for version in range(1, 5))  # 2: with fused ops; 3: memory; 4: how modules are computed
+SCHEMAS = tuple("dpro.plan/%d" % version for version in range(1, 6))  # 2: with fused ops; 3: memory; 4: how modules are computed; 5: FSDP
 STACKS = {"ddp": "PyTorch's DDP", "horovod": "Horovod", "tensorflow-ring": "TensorFlow's collectives",
           "tensorflow-ps": "TensorFlow's parameter servers", "mxnet-ps": "MXNet's key-value store", "byteps": "BytePS"}
 COMPRESSIONS = ("none", "fp16", "bf16")
@@ -38,24 +38,32 @@ class Computing:
         self.compiled, self.bf16 = compiled, bf16
 
 
+class Unit:
+    """Of FSDP: its module's name, and whether it frees its parameters after the forward pass."""
+
+    def __init__(self, name, reshards):
+        self.name, self.reshards = name, reshards
+
+
 class Plan:
     """`stack`: what carries the job's gradients; `models`: a name and {parameter: bytes} each, in the model's order;
     `buckets` in order of launch; `is_own`: they are those that the job had; `digest` is equal for plans that ask for the
     same of communication; `by_settings`: Horovod makes the buckets by itself, as it is told by variables; `n_servers`:
     parameter servers that it is for, 0 where it does not say; `n_fused_ops` is all that is known of fused ops; `memory` and
-    `computing` are always there."""
+    `computing` are always there; `units` are of FSDP."""
 
     def __init__(self, path, stack, world_size, models, buckets, is_own, compression, by_settings, expected, n_fused_ops,
-                 n_servers, memory, computing):
+                 n_servers, memory, computing, units):
         self.path, self.stack, self.world_size, self.models = path, stack, world_size, models
         self.buckets, self.is_own, self.compression = buckets, is_own, compression
         self.by_settings, self.n_servers = by_settings, n_servers
         self.expected, self.n_fused_ops = expected, n_fused_ops
-        self.memory, self.computing = memory, computing
-        self.of_modules = _of_modules(memory, computing)
-        self.within_ranks = self.of_modules or memory.micro_batches > 1  # it says something that is not communication
+        self.memory, self.computing, self.units = memory, computing, units
+        self.of_modules = _of_modules(memory, computing, units)
+        self.within_ranks = self.of_modules or memory.micro_batches > 1  # it says something else than of buckets
+        self.changes_heap = memory.micro_batches > 1 or _of_modules(memory, computing, ())
         text = repr((stack, world_size, models, [vars(bucket) for bucket in buckets], compression, by_settings, n_servers,
-                     memory.recompute, memory.micro_batches, vars(computing)))
+                     memory.recompute, memory.micro_batches, vars(computing), *(vars(unit) for unit in units)))
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -108,7 +116,8 @@ def _plan(path, value):
     memory = _memory(_take(value, "memory", dict, "the plan", {}))
     computation = _take(value, "computation", dict, "the plan", {})
     computing = _computing(computation)
-    without_buckets = _of_modules(memory, computing) or memory.micro_batches > 1
+    units = _units(_take(value, "sharding", dict, "the plan", {}))
+    without_buckets = _of_modules(memory, computing, units) or memory.micro_batches > 1
     communication = _take(value, "communication", dict, "the plan", {} if without_buckets else None)
     compression = communication.get("compression", "none")
     if compression not in COMPRESSIONS:
@@ -123,11 +132,11 @@ def _plan(path, value):
     return Plan(path, stack, world_size, models, buckets, communication.get("is_own") is True, compression,
                 stack == "horovod" and "fusion_threshold_bytes" in communication,
                 expected if isinstance(expected, dict) else None, len(fused_ops),
-                _take(communication, "servers", int, "communication", 0), memory, computing)
+                _take(communication, "servers", int, "communication", 0), memory, computing, units)
 
 
-def _of_modules(memory, computing):
-    return bool(memory.recompute or computing.compiled or computing.bf16)
+def _of_modules(memory, computing, units):
+    return bool(memory.recompute or computing.compiled or computing.bf16 or units)
 
 
 def _modules(value, key, where):
@@ -142,6 +151,16 @@ def _computing(value):
     if (computing.compiled or computing.bf16) and value.get("changes_numerics") is not True:
         raise Unusable("computation: it has modules, and changes_numerics is not true")
     return computing
+
+
+def _units(value):
+    units = []
+    for n, entry in _objects(dict({"units": []}, **value), "units", "sharding"):
+        name, reshards = _take(entry, "name", str, "unit %d" % n), entry.get("reshard_after_forward")
+        if not isinstance(reshards, bool) or any(unit.name == name for unit in units):
+            raise Unusable("sharding: unit %s is there twice, or its reshard_after_forward is not true or false" % (name or n))
+        units.append(Unit(name, reshards))
+    return units
 
 
 def _memory(value):

@@ -123,7 +123,7 @@ class Verification(Session):
         self._left = (names + names[::-1]) * self._n_blocks
         self._n_turns_block = 2 * len(names)
         if self._planned or PLAN in self._within_ranks:
-            if self._within_ranks and not self._on_gpu():
+            if any(applied.read(self._plans[name])[0].changes_heap for name in self._within_ranks) and not self._on_gpu():
                 report.say("heap", "on a CPU, what a turn with modules that are computed otherwise leaves of the heap changes what "
                                    "the next one takes: with --turns runs it does not", self._rank)
             self._write(False)  # a job that is killed is not taken for one without training

@@ -110,7 +110,7 @@ class Turn(Session):
     def _problem(self):
         """Why the job did not train with what the turn is of."""
         state, plan = self.job.plan() or {"applied": True}, self._plan()
-        of_modules = state["applied"] and plan is not None and plan.of_modules
+        of_modules = state["applied"] and plan is not None and plan.of_modules and not plan.is_own
         if state["applied"] and not (of_modules and not any(state.get("modules", {}).values())):
             return None
         return "the plan is not applied%s: %s" % (" to modules" if of_modules else "", state["reason"])

@@ -291,10 +291,12 @@ static uint64_t capacity_of(const struct dpro_model *m)
     return least == UINT64_MAX ? 0 : least;
 }
 
-static int find_budget(const struct dpro_model *model, const struct dpro_optimize_options *o,
-                       struct memory_search *search, struct dpro_error *err)
+int memory_search_budget(const struct dpro_model *model, const struct dpro_optimize_options *o,
+                         struct memory_search *search, struct dpro_error *err)
 {
     uint64_t capacity = capacity_of(model);
+    *search =
+        (struct memory_search){.model = model, .fits = true, .is_known = memory_is_known(model)};
     search->capacity_bytes = capacity;
     search->budget_bytes = o->memory_bytes;
     if (o->memory_bytes == 0 && o->memory_share == 0)
@@ -345,9 +347,7 @@ int memory_search_run(const struct dpro_model *model, const struct dpro_model *f
                       const struct computing_choice *ways, uint32_t n_ways, struct arena *arena,
                       struct memory_search *search, struct dpro_error *err)
 {
-    *search =
-        (struct memory_search){.model = model, .fits = true, .is_known = memory_is_known(model)};
-    int rc = find_budget(model, options, search, err);
+    int rc = memory_search_budget(model, options, search, err);
     if (rc < 0 || !search->is_known)
         return rc;
     uint64_t peak = memory_peak_bytes(model, &model->baseline);

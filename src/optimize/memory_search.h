@@ -26,8 +26,12 @@ struct memory_search {
     size_t best[2]; /* number, from 1 on, of the choices `chosen` and `computed`; 0: none */
 };
 
+/* Begins a search: what is known of the job's memory, and the budget that the options give. Fails
+ * with DPRO_EEMPTY when there is one and the job's memory is not known. */
+int memory_search_budget(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                         struct memory_search *search, struct dpro_error *err);
 /* `model` is the job, `fine` the model that evaluates it; n_ways `ways` to compute modules are
- * tried, too. Fails with DPRO_EEMPTY when there is a budget and the job's memory is not known. */
+ * tried, too. Fails as memory_search_budget() does. */
 int memory_search_run(const struct dpro_model *model, const struct dpro_model *fine,
                       const struct dpro_optimize_options *options,
                       const struct computing_choice *ways, uint32_t n_ways, struct arena *arena,

@@ -138,7 +138,14 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
     if (!dpro_algorithm_name(o->algorithm))
         return dpro_error_set(err, DPRO_EUSAGE, "there is no search algorithm number %d",
                               (int)o->algorithm);
+    bool of_units = o->graph && model->n_tensors == 0 && dpro_graph_is_sharded(o->graph);
     bool of_modules = o->memory_bytes > 0 || o->memory_share > 0 || o->computing;
+    if (of_units && !o->computing) {
+        int rc = search_units(model, o, optimum, err);
+        if (rc < 0 || (*optimum)->memory.fits)
+            return rc;
+        dpro_optimum_destroy(*optimum); /* more than units can give has to go */
+    }
     if (model->n_tensors == 0 && !of_modules)
         return dpro_error_set(err, DPRO_EEMPTY, "%s",
                               model->no_gradients ? model->no_gradients

@@ -132,6 +132,15 @@ static void add_modules(struct maker *m, const struct dpro_optimum *optimum, enu
     m->plan->peak_bytes = dpro_optimum_memory_peak(optimum, which).bytes;
 }
 
+static void add_units(struct maker *m, const struct dpro_optimum *optimum, enum dpro_which which)
+{
+    for (uint32_t i = 0; i < dpro_optimum_n_units(optimum); i++) {
+        struct dpro_unit unit = dpro_optimum_unit(optimum, i);
+        bool reshards = which == DPRO_BEST ? unit.reshards : unit.reshards_before;
+        array_push(&m->plan->units, ((struct plan_file_unit){intern(m, unit.name), reshards}));
+    }
+}
+
 /* Of a plan that changes what the job computes alone. */
 static bool communicates_as_before(const struct dpro_optimum *optimum)
 {
@@ -186,6 +195,7 @@ void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimu
     plan->n_fused_ops = is_own ? 0 : dpro_optimum_n_op_fusions(optimum);
     add_models(&m);
     add_modules(&m, optimum, which);
+    add_units(&m, optimum, which);
     for (uint32_t b = 0; b < dpro_strategy_n_buckets(strategy); b++) {
         struct dpro_bucket bucket = dpro_strategy_bucket(model, strategy, b);
         for (uint32_t i = 0; i < plan->models.n; i++)

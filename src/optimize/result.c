@@ -17,6 +17,7 @@ void dpro_optimum_destroy(struct dpro_optimum *o)
     array_fini(&o->baselines);
     array_fini(&o->counts);
     array_fini(&o->memory.choices);
+    array_fini(&o->units);
     array_fini(&o->fusions);
     array_fini(&o->decisions);
     array_fini(&o->improvements);
@@ -188,3 +189,4 @@ LOOK_AT(decisions, decision)
 LOOK_AT(fusions, op_fusion)
 LOOK_AT(improvements, improvement)
 LOOK_AT(memory.choices, memory_choice)
+LOOK_AT(units, unit)

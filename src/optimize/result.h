@@ -16,6 +16,7 @@ struct dpro_optimum {
     struct dpro_bucket_times *times[2];
     ARRAY(struct dpro_baseline) baselines;
     ARRAY(struct dpro_server_count) counts;
+    ARRAY(struct dpro_unit) units;         /* of FSDP; names are the graph's */
     ARRAY(struct dpro_op_fusion) fusions;  /* lists in the arena */
     ARRAY(struct dpro_decision) decisions; /* texts in the arena */
     ARRAY(struct dpro_improvement) improvements;

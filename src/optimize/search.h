@@ -8,6 +8,10 @@ int search_one(const struct dpro_model *model, uint32_t n_servers,
                const struct dpro_optimize_options *options, struct dpro_optimum **optimum,
                struct dpro_error *err);
 
+/* units.c: of a job that dpro_graph_is_sharded(), which units of FSDP are resharded. */
+int search_units(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                 struct dpro_optimum **optimum, struct dpro_error *err);
+
 /* ---- coarsened_view.c: the same job, smaller (paper, section 4.3) ---- */
 
 struct coarsened_view {

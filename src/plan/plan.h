@@ -29,6 +29,12 @@ struct plan_file_bucket {
     int32_t server; /* the job's number of it; -1: not told */
 };
 
+/* Of FSDP. */
+struct plan_file_unit {
+    uint32_t name; /* of its module; "": the model itself */
+    bool reshards; /* frees its parameters after the forward pass */
+};
+
 typedef ARRAY(uint32_t) name_array;
 
 struct plan_file {
@@ -53,6 +59,7 @@ struct plan_file {
     bool changes_numerics;        /* what `compiled` and `in_bf16` have to be allowed by */
     name_array recomputed;        /* of modules; "": the whole model */
     uint32_t micro_batches;       /* 0: not told */
+    ARRAY(struct plan_file_unit) units;
     uint64_t budget_bytes, baseline_peak_bytes, peak_bytes; /* of a rank; 0: not told */
 
     /* of a plan to be written */
@@ -77,6 +84,11 @@ static inline bool plan_has_memory(const struct plan_file *plan)
 static inline bool plan_has_computing(const struct plan_file *plan)
 {
     return plan->compiled.n > 0 || plan->in_bf16.n > 0;
+}
+/* Whether it says anything but which buckets there are. */
+static inline bool plan_has_modules(const struct plan_file *plan)
+{
+    return plan_has_memory(plan) || plan_has_computing(plan) || plan->units.n > 0;
 }
 
 /* The stack that the plan is for, DDP where it names none; -1: no known one. */

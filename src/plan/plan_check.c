@@ -96,6 +96,16 @@ static int check_all_modules(const struct plan_file *p, struct dpro_error *err)
     return rc;
 }
 
+static int check_units(const struct plan_file *plan, struct dpro_error *err)
+{
+    name_array names = {0};
+    for (size_t i = 0; i < plan->units.n; i++)
+        array_push(&names, plan->units.at[i].name);
+    int rc = check_modules(plan, "sharding.units", &names, err);
+    array_fini(&names);
+    return rc;
+}
+
 static const char *stack_name(const struct plan_file *plan)
 {
     return plan->stack ? name_of(plan, plan->stack) : dpro_stack_name(DPRO_STACK_DDP);
@@ -126,8 +136,10 @@ static int check(const struct plan_file *plan, struct dpro_error *err)
     if (plan->world_size < 1 || plan->world_size > INT32_MAX)
         return bad(err, "job.world_size is not a number of ranks");
     int rc = check_all_modules(plan, err);
-    if (rc < 0 || ((plan_has_memory(plan) || plan_has_computing(plan)) && plan->buckets.n == 0))
-        return rc; /* of a job whose ranks send nothing */
+    if (rc == 0)
+        rc = check_units(plan, err);
+    if (rc < 0 || (plan_has_modules(plan) && plan->buckets.n == 0))
+        return rc; /* of a job without gradients in buckets */
     if (plan->parameters.n == 0)
         return bad(err, "job.models has no parameters");
     rc = check_parameters(plan, &left, err);
@@ -154,6 +166,7 @@ static int read_plan(const char *path, struct dpro_plan_summary *summary, struct
                                           .n_bf16 = (uint32_t)plan.in_bf16.n,
                                           .n_recomputed = (uint32_t)plan.recomputed.n,
                                           .micro_batches = plan.micro_batches,
+                                          .n_units = (uint32_t)plan.units.n,
                                           .budget_bytes = plan.budget_bytes,
                                           .baseline_peak_bytes = plan.baseline_peak_bytes,
                                           .peak_bytes = plan.peak_bytes};

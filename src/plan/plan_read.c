@@ -305,22 +305,47 @@ static void read_memory(struct json_reader *r, void *out, size_t offset UNUSED)
         stop(r, "memory is no object");
 }
 
+/* ---- FSDP ---- */
+
+static void read_units(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    static const struct json_member members[] = {MEMBER(struct plan_file_unit, "name", TEXT, name),
+                                                 MEMBER(struct plan_file_unit,
+                                                        "reshard_after_forward", TRUE, reshards),
+                                                 {NULL}};
+    if (!json_open(r->js, '['))
+        stop(r, "sharding: units are no list");
+    while (json_array_next(r->js)) {
+        struct plan_file_unit unit = {.name = 0};
+        if (!json_read_object(r, members, &unit))
+            stop(r, "unit %zu is no object", plan_of(r)->units.n);
+        array_push(&plan_of(r)->units, unit);
+    }
+}
+
+static void read_sharding(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    static const struct json_member members[] = {MEMBER_BY("units", read_units, 0), {NULL}};
+    if (!json_read_object(r, members, out))
+        stop(r, "sharding is no object");
+}
+
 /* ---- all of it ---- */
 
-static const char no_schema[] = "no plan: its schema is none of dpro.plan/1 to dpro.plan/4";
+static const char no_schema[] = "no plan: its schema is none of dpro.plan/1 to dpro.plan/5";
 
-/* Each version is the one before with more: 2 has fused ops, 3 memory, 4 how modules are computed.
- */
+/* Each version is the one before with more: 2 has fused ops, 3 memory, 4 how modules are computed,
+ * 5 units of FSDP. */
 static void read_schema(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
     const char *text = strtab_get(r->strings, json_read_text(r));
     reading_of(r)->has_schema = true;
     if (strncmp(text, "dpro.plan/", 10) != 0)
         stop(r, "%s", no_schema);
-    else if (text[10] < '1' || text[10] > '4' || text[11] != '\0')
+    else if (text[10] < '1' || text[10] > '5' || text[11] != '\0')
         stop(r,
              "written as %.80s by another version of dpro, this one reads dpro.plan/1 to "
-             "dpro.plan/4",
+             "dpro.plan/5",
              text);
 }
 
@@ -332,6 +357,7 @@ static void read_plan(struct json_reader *r)
                                                  MEMBER_BY("communication", read_communication, 0),
                                                  MEMBER_BY("computation", read_computation, 0),
                                                  MEMBER_BY("memory", read_memory, 0),
+                                                 MEMBER_BY("sharding", read_sharding, 0),
                                                  {NULL}};
     json_read_object(r, members, plan_of(r));
     if (r->js->fail == JSON_OK && !reading_of(r)->has_schema)
@@ -391,5 +417,6 @@ void plan_file_fini(struct plan_file *plan)
     array_fini(&plan->compiled);
     array_fini(&plan->in_bf16);
     array_fini(&plan->recomputed);
+    array_fini(&plan->units);
     array_fini(&plan->members);
 }

@@ -100,12 +100,24 @@ static void write_memory(struct writer *w, const struct plan_file *plan)
     writer_close(w, '}');
 }
 
+static void write_sharding(struct writer *w, const struct plan_file *plan)
+{
+    writer_section(w, "sharding", '{');
+    writer_begin(w, "units", '[');
+    for (size_t i = 0; i < plan->units.n; i++)
+        writer_row(w, TEXT("name", name_of(plan, plan->units.at[i].name)),
+                   BOOL("reshard_after_forward", plan->units.at[i].reshards));
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
 void plan_file_write(struct writer *w, const void *arg)
 {
     const struct plan_file *plan = arg;
     writer_open(w, '{');
     writer_fields(w,
-                  TEXT("schema", plan_has_computing(plan) ? "dpro.plan/4"
+                  TEXT("schema", plan->units.n > 0          ? "dpro.plan/5"
+                                 : plan_has_computing(plan) ? "dpro.plan/4"
                                  : plan_has_memory(plan)  ? "dpro.plan/3"
                                  : plan->n_fused_ops      ? "dpro.plan/2"
                                                           : "dpro.plan/1"),
@@ -117,8 +129,10 @@ void plan_file_write(struct writer *w, const void *arg)
                   FIXED("uncertainty_pct", plan->uncertainty_pct, 3));
     writer_close(w, '}');
     write_communication(w, plan);
-    if (plan_has_memory(plan))
+    if (plan_has_memory(plan) || (plan->units.n > 0 && plan->peak_bytes > 0))
         write_memory(w, plan);
+    if (plan->units.n > 0)
+        write_sharding(w, plan);
     if (plan_has_computing(plan) || plan->n_fused_ops > 0)
         write_computation(w, plan);
     writer_close(w, '}');

@@ -130,7 +130,7 @@ size_t plan_stack_files(const struct plan_file *plan, struct set_file files[PLAN
 {
     size_t n = 0;
     for (size_t i = 0; i < sizeof all_files / sizeof *all_files; i++)
-        if (all_files[i].stacks & 1u << plan_file_stack(plan)) {
+        if (plan->units.n == 0 && all_files[i].stacks & 1u << plan_file_stack(plan)) {
             files[n] = all_files[i].file;
             files[n++].arg = plan;
         }

@@ -53,7 +53,10 @@
 
   /* ---- the top ---- */
 
+  const resharded = (key) => report.units.filter((unit) => unit[key]).length + " of " + plural(report.units.length, "unit") + " resharded";
+
   function sentence(communication) {
+    if (report.units.length) return resharded(communication === report.best.communication ? "reshards" : "reshards_before");
     const sizes = communication.buckets.map((b) => b.size_bytes);
     const parts = Math.max(...communication.buckets.map((b) => b.partitions));
     const least = Math.min(...sizes), most = Math.max(...sizes);
@@ -121,7 +124,7 @@
       say("", "Memory", mb(memory.peak_bytes) + " at its peak" + (budget ? ", which fits " + mb(budget) : ""));
     if (memory && memory.choices.length)
       say("", "At most", "no bucketing without compression makes such an iteration shorter than " + ms(report.lower_bound_ms));
-    else say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
+    else if (report.lower_bound_ms) say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
       ", even if every number of the model is two standard errors off: an iteration takes at least " + ms(report.lower_bound_ms));
     if (best.communication.compression !== "none")
       say("", "Note", "gradients are rounded for the transfer: the job does not train to the same numbers");
@@ -138,7 +141,7 @@
       [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication) + changed(report.best.computation, null)],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
         "the best found with this number; placed as usual: " + ms(s.usual_ms)]),
-      ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + ", " + plural(b.buckets, "bucket")]),
+      ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + (b.buckets ? ", " + plural(b.buckets, "bucket") : "")]),
     ];
     const W = ROOM, left = NARROW ? 104 : 130, right = 130, line = 24, top = 8;
     const max = Math.max(...rows.map((r) => r[1])), x = (v) => left + (v / max) * (W - left - right);
@@ -153,10 +156,12 @@
       s.append(svg("text", { x: x(value) + 6, y: y + 14 }, ms(value) +
         (i === 0 ? "" : " (" + (change <= -0.05 ? "−" : change >= 0.05 ? "+" : "") + pct(Math.abs(change)) + ")")));
     });
-    const bound = x(report.lower_bound_ms), half = NARROW ? 95 : 0;
-    s.append(svg("line", { x1: bound, x2: bound, y1: 0, y2: H - 18, style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
-    s.append(svg("text", { x: Math.min(bound, W - half), y: H - 5, "text-anchor": "middle", style: "fill:var(--bad)" },
-      "no bucketing gets below " + ms(report.lower_bound_ms)));
+    if (report.lower_bound_ms) {
+      const bound = x(report.lower_bound_ms), half = NARROW ? 95 : 0;
+      s.append(svg("line", { x1: bound, x2: bound, y1: 0, y2: H - 18, style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
+      s.append(svg("text", { x: Math.min(bound, W - half), y: H - 5, "text-anchor": "middle", style: "fill:var(--bad)" },
+        "no bucketing gets below " + ms(report.lower_bound_ms)));
+    }
     return el("section", "card", el("h2", "", "Iteration time by strategy, all by the same model"), el("figure", "", s));
   }
 
@@ -276,6 +281,7 @@
   }
 
   function timelines() {
+    if (data.best_times.length === 0) return null;
     const ends = (times) => times.map((t) => t[2]);
     const end = Math.max(report.replayed_ms, report.best.iteration_ms, ...ends(data.baseline_times), ...ends(data.best_times));
     const swatch = (name, text) => {

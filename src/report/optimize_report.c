@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <dpro/report.h>
 
@@ -28,6 +29,13 @@ int dpro_optimize_helps(const struct dpro_optimize_report *report)
     return facts.helps;
 }
 
+int dpro_optimize_is_for_job(const struct dpro_optimize_report *report)
+{
+    struct optimize_facts facts;
+    optimize_facts_fill(&facts, report);
+    return facts.is_for_job;
+}
+
 /* ---- text ---- */
 
 static const char *strategy_text(const struct optimize_facts *f, char out[STRATEGY_TEXT],
@@ -39,7 +47,14 @@ static const char *strategy_text(const struct optimize_facts *f, char out[STRATE
     uint32_t n_servers =
         dpro_optimum_n_server_counts(optimum) > 0 ? dpro_model_n_servers(model) : 0;
     struct words words = {.n = 0};
-    if (dpro_model_n_tensors(model) > 0)
+    uint32_t n_units = dpro_optimum_n_units(optimum), n_resharded = 0;
+    for (uint32_t i = 0; i < n_units; i++) {
+        struct dpro_unit unit = dpro_optimum_unit(optimum, i);
+        n_resharded += which == DPRO_BEST ? unit.reshards != 0 : unit.reshards_before != 0;
+    }
+    if (n_units > 0)
+        words_add(&words, "", "%u of %u units resharded", n_resharded, n_units);
+    else if (dpro_model_n_tensors(model) > 0)
         words_add(&words, "", "%s", STRATEGY(model, dpro_optimum_strategy(optimum, which)));
     else
         words_add(&words, "", "as it ran");
@@ -67,12 +82,12 @@ static void write_next(struct writer *w, const struct optimize_facts *f)
         [DPRO_STACK_MXNET_PS] = "python train.py, on every worker and server,",
         [DPRO_STACK_BYTEPS] = "bpslaunch ..., on every worker and server,"};
     bool alone = dpro_model_n_tensors(r->model) == 0;
-    const char *launcher = alone ? "python train.py" : launchers[dpro_model_stack(r->model)];
+    const char *launcher = f->is_of_units ? "torchrun ..." : alone ? "python train.py" : launchers[dpro_model_stack(r->model)];
     const char *plan = r->plan ? r->plan : "plan";
     uint32_t parts = dpro_strategy_micro_batches(dpro_optimum_strategy(r->optimum, f->planned));
     char safe[200];
     utf8_escape(safe, sizeof safe, plan, strlen(plan));
-    if (dpro_graph_is_sharded(r->graph))
+    if (!f->is_for_job)
         table_wrapped(
             w, "Next", 10,
             "no plan recomputes modules that FSDP has wrapped: put torch.utils.checkpoint "
@@ -177,7 +192,7 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
         table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
                         STRATEGY_OF(f, DPRO_BASELINE));
         write_setting(w, f);
-    } else if (communicates || dpro_optimum_memory_budget(f->report->optimum).budget_bytes == 0) {
+    } else if (communicates || f->is_of_units || dpro_optimum_memory_budget(f->report->optimum).budget_bytes == 0) {
         table_paragraph(w, "Verdict", 10,
                         "%s: the best strategy found takes %s %% less time by the model, %s %s "
                         "points; keep %s%s%s",
@@ -229,7 +244,7 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
 {
     struct table t = {.n_cols = 4, .left = {true, false, false, true}};
     bool communicates = dpro_model_n_tensors(f->report->model) > 0;
-    if (!communicates && dpro_optimum_computing(f->report->optimum).n_modules == 0)
+    if (!communicates && !f->is_of_units && dpro_optimum_computing(f->report->optimum).n_modules == 0)
         return;
     table_cells(&t, "strategy", "iteration", "change", "");
     row(&t, f, "as it ran", f->found.baseline_ns, STRATEGY_OF(f, DPRO_BASELINE));
@@ -354,6 +369,7 @@ static void write_baselines(struct writer *w, const struct dpro_optimum *optimum
         struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
         writer_row(w, TEXT("name", baseline.name), TEXT("text", baseline.text),
                    MS("iteration_ms", baseline.iteration_ns), INT("buckets", baseline.n_buckets),
+                   INT_IF("peak_bytes", baseline.peak_bytes > 0, baseline.peak_bytes),
                    BOOL("computes", baseline.computes));
     }
     writer_close(w, ']');
@@ -362,6 +378,17 @@ static void write_baselines(struct writer *w, const struct dpro_optimum *optimum
         struct dpro_server_count count = dpro_optimum_server_count(optimum, i);
         writer_row(w, INT("servers", count.n_servers), INT("on_own_hosts", count.n_hosts),
                    MS("usual_ms", count.usual_ns), MS("iteration_ms", count.best_ns));
+    }
+    writer_close(w, ']');
+}
+
+static void write_units(struct writer *w, const struct dpro_optimum *optimum)
+{
+    writer_section(w, "units", '[');
+    for (uint32_t u = 0; u < dpro_optimum_n_units(optimum); u++) {
+        struct dpro_unit unit = dpro_optimum_unit(optimum, u);
+        writer_row(w, TEXT("name", unit.name), BOOL("reshards_before", unit.reshards_before),
+                   BOOL("reshards", unit.reshards));
     }
     writer_close(w, ']');
 }
@@ -399,8 +426,9 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     writer_fields(w, MS("replayed_ms", f->found.baseline_ns));
     write_best(w, f);
     writer_newline(w);
-    writer_fields(w, MS("lower_bound_ms", f->found.lower_bound_ns));
+    writer_fields(w, MS_IF("lower_bound_ms", f->found.lower_bound_ns > 0, f->found.lower_bound_ns));
     write_baselines(w, r->optimum);
+    write_units(w, r->optimum);
     write_search(w, f);
     optimize_computing_json(w, r);
     optimize_memory_json(w, r);
@@ -460,6 +488,14 @@ static void write_page(struct writer *w, const void *facts)
     page_end(w);
 }
 
+/* Of an earlier search, which a plan of this one would have replaced. */
+static void remove_plan(const char *folder)
+{
+    char *path = mem_format("%s/plan.json", folder);
+    unlink(path);
+    mem_free(path);
+}
+
 static int write_plan(const struct dpro_optimize_report *report, struct dpro_error *err)
 {
     struct optimize_facts facts;
@@ -468,12 +504,14 @@ static int write_plan(const struct dpro_optimize_report *report, struct dpro_err
     optimize_facts_fill(&facts, report);
     plan_make(report->trace, report->optimum, facts.planned, &plan);
     plan.uncertainty_pct = facts.uncertainty_pct;
-    size_t n = plan_stack_files(&plan, files);
+    size_t n = facts.is_for_job ? plan_stack_files(&plan, files) : 0;
     files[n++] = (struct set_file){"optimize.json", false, write_json, &facts};
     files[n++] = (struct set_file){"optimize.html", false, write_page, &facts};
-    /* last: who sees it sees all */
-    files[n++] = (struct set_file){"plan.json", false, plan_file_write, &plan};
+    if (facts.is_for_job) /* last: who sees it sees all */
+        files[n++] = (struct set_file){"plan.json", false, plan_file_write, &plan};
     int rc = file_set_write(report->plan, "plan", files, n, err);
+    if (rc == 0 && !facts.is_for_job)
+        remove_plan(report->plan);
     plan_file_fini(&plan);
     return rc;
 }

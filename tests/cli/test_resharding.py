@@ -4,10 +4,14 @@ import gzip
 import json
 import os
 import shutil
+import sys
 import tempfile
 import unittest
 
-from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro
+from support import BUNDLED, DONE, INPUT, ROOT, USAGE, Case, dpro
+
+sys.path.insert(0, os.path.join(ROOT, "python"))
+from dpro import plan as plans  # noqa: E402  reads plans in the job, and needs no torch
 
 SHARDED = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory")
 
@@ -104,6 +108,58 @@ class Resharding(Case):
         self.assertGreater(times["4x"] / times["1x"], 2.5)
         self.assertLess(times["4x"] / times["1x"], 4)
         self.assertGreater(times["0.25x"] / times["1x"], 0.25)
+
+    def test_the_search_finds_the_fastest_that_fits(self):
+        asked = {units: whatif("--reshard", units) for units in ("none", "blocks.0", "blocks.1", "blocks.*", "all")}
+        found = {units: (it["predicted"]["iteration_ms"], it["memory"]["peak_bytes"]) for units, it in asked.items()}
+        for budget in [peak for _, peak in found.values()]:
+            with self.subTest(budget=budget):
+                best = dpro("optimize", SHARDED, "--memory", str(budget), "--json", "-q").json
+                fastest = min(ms for ms, peak in found.values() if peak <= budget)
+                self.assertEqual((best["best"]["iteration_ms"], best["memory"]["fits"]), (fastest, True))
+                units = ",".join(unit["name"] for unit in best["units"] if unit["reshards"])
+                asked = found[{"": "none", ",blocks.0,blocks.1": "all"}.get(units, units.replace("blocks.0,blocks.1", "blocks.*"))]
+                self.assertEqual((best["best"]["iteration_ms"], best["memory"]["peak_bytes"]), asked)
+        others = {it["name"]: (it["iteration_ms"], it["peak_bytes"]) for it in best["baselines"]}
+        self.assertEqual(others, {"all kept": found["none"], "all resharded": found["all"]})
+
+    def test_the_plan_says_of_each_unit_what_it_does(self):
+        plan = self.path("plan")
+        self.assertEqual(dpro("optimize", SHARDED, "-o", plan).code, DONE)
+        with open(os.path.join(plan, "plan.json"), encoding="utf-8") as file:
+            written = json.load(file)
+        self.assertEqual(written["schema"], "dpro.plan/5")
+        self.assertEqual(written["sharding"]["units"], [{"name": name, "reshard_after_forward": False}
+                                                        for name in ("", "blocks.0", "blocks.1")])
+        self.assertEqual(sorted(os.listdir(plan)), ["optimize.html", "optimize.json", "plan.json"])
+        read = plans.read(plan)
+        self.assertEqual([(unit.name, unit.reshards) for unit in read.units], [("", False), ("blocks.0", False), ("blocks.1", False)])
+        self.assertTrue(read.of_modules and not read.changes_heap and not read.is_own)
+
+    def test_where_nothing_is_faster_the_plan_is_what_the_job_does(self):
+        done = dpro("optimize", SHARDED, "--memory", "58MB", "-o", self.path("plan"))
+        self.assertIn("which changes nothing", done.err)
+        read = plans.read(self.path("plan"))
+        self.assertEqual([(unit.name, unit.reshards) for unit in read.units], [("", False), ("blocks.0", True), ("blocks.1", True)])
+        self.assertTrue(read.is_own)
+
+    def test_what_no_plan_can_do_is_a_recommendation(self):
+        plan = self.path("plan")
+        dpro("optimize", SHARDED, "-o", plan)
+        done = dpro("optimize", SHARDED, "--memory", "45MB", "-o", plan)
+        self.assertEqual((done.code, sorted(os.listdir(plan))), (DONE, ["optimize.html", "optimize.json"]))
+        self.assertIn("wrote a recommendation to", done.err)
+        with open(os.path.join(plan, "optimize.json"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["memory"]["recompute"], ["blocks.0"])
+
+    def test_units_that_make_no_sense_are_refused_by_the_job(self):
+        job = {"framework": "pytorch", "world_size": 2, "models": []}
+        for units in ([{"name": "a"}], [{"reshard_after_forward": True}], [{"name": "a", "reshard_after_forward": 1}], {}, [3],
+                      [{"name": "a", "reshard_after_forward": True}, {"name": "a", "reshard_after_forward": False}]):
+            with self.subTest(units), open(self.path("plan.json"), "w", encoding="utf-8") as file:
+                json.dump({"schema": "dpro.plan/5", "job": job, "sharding": {"units": units}}, file)
+                file.flush()
+                self.assertRaises(plans.Unusable, plans.read, self.path("plan.json"))
 
     def test_the_text_says_how_many_units(self):
         text = dpro("whatif", SHARDED, "--reshard", "none").out

@@ -102,8 +102,33 @@ static void test_modules_that_are_compiled_and_in_16_bits_come_back_as_they_were
 }
 
 #define JOB                                                                                        \
-    "{\"schema\":\"dpro.plan/4\",\"job\":{\"framework\":\"pytorch\",\"world_size\":2,\"models\":[" \
+    "{\"schema\":\"dpro.plan/5\",\"job\":{\"framework\":\"pytorch\",\"world_size\":2,\"models\":[" \
     "]},"
+
+static void test_units_come_back_as_they_were_written(void **state)
+{
+    static const char *const names[] = {"", "blocks.0", "blocks.1"};
+    struct plan_file plan = some_plan(), back;
+    struct dpro_plan_summary summary;
+    struct dpro_error err;
+    (void)state;
+    plan.peak_bytes = 5;
+    for (size_t i = 0; i < 3; i++)
+        array_push(&plan.units,
+                   ((struct plan_file_unit){
+                       strtab_add(&plan.strings, names[i], strlen(names[i])), i == 1}));
+    write_plan(&plan);
+    if (plan_file_read(folder, &back, &err) < 0 || dpro_plan_read(folder, &summary, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(summary.n_units, 3);
+    assert_int_equal(summary.peak_bytes, 5);
+    for (size_t i = 0; i < 3; i++) {
+        assert_string_equal(strtab_get(&back.strings, back.units.at[i].name), names[i]);
+        assert_int_equal(back.units.at[i].reshards, i == 1);
+    }
+    plan_file_fini(&plan);
+    plan_file_fini(&back);
+}
 
 static void test_modules_that_make_no_sense_are_refused_by_name(void **state)
 {
@@ -114,6 +139,13 @@ static void test_modules_that_make_no_sense_are_refused_by_name(void **state)
         {JOB "\"computation\":{\"compile\":[\"a\"],\"bf16\":[]}}", "changes_numerics is not true"},
         {JOB "\"memory\":{\"recompute\":[\"a\",\"a\"]}}", "memory.recompute: a module is"},
         {JOB "\"memory\":{\"recompute\":[\"\"]}}", NULL},
+        {JOB "\"sharding\":{\"units\":[]}}", "job.models has no parameters"},
+        {JOB "\"sharding\":{\"units\":{}}}", "units are no list"},
+        {JOB "\"sharding\":[]}", "sharding is no object"},
+        {JOB "\"sharding\":{\"units\":[1]}}", "unit 0 is no object"},
+        {JOB "\"sharding\":{\"units\":[{\"name\":\"a\"},{\"name\":\"a\"}]}}",
+         "sharding.units: a module is there twice: a"},
+        {JOB "\"sharding\":{\"units\":[{\"name\":\"\",\"reshard_after_forward\":true}]}}", NULL},
         {JOB "\"computation\":{\"compile\":[\"a\"],\"bf16\":[\"\"],\"changes_numerics\":true}}",
          NULL},
     };
@@ -134,6 +166,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST_IN_FOLDER(
             test_modules_that_are_compiled_and_in_16_bits_come_back_as_they_were_written),
+        TEST_IN_FOLDER(test_units_come_back_as_they_were_written),
         TEST_IN_FOLDER(test_modules_that_make_no_sense_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

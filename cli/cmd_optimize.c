@@ -225,9 +225,10 @@ static int report(const struct values *values, const struct dpro_optimize_report
                     results->plan);
         else if (!values->common.quiet)
             cmd_say("wrote a plan to %s%s; optimize.html in it shows the search", results->plan,
-                    dpro_optimize_helps(results)                   ? ""
-                    : dpro_optimum_n_units(results->optimum) > 0 ? ", which changes nothing"
-                                                                 : ", which keeps the job's own buckets");
+                    dpro_optimize_helps(results) ? ""
+                    : dpro_optimum_n_units(results->optimum) > 0
+                        ? ", which changes nothing"
+                        : ", which keeps the job's own buckets");
     }
     int code = cmd_done((values->common.json ? dpro_optimize_json
                                              : dpro_optimize_text)(results, cmd_output(), &err),

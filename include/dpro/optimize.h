@@ -54,7 +54,7 @@ struct dpro_optimize_options {
      * memory, or the device's, is not known. */
     uint64_t memory_bytes;
     double memory_share;
-    int no_accumulation;           /* 1: the batch is not cut, as a plan alone can't do that */
+    int no_accumulation; /* 1: the batch is not cut, as a plan alone can't do that */
     /* That the model was built from: of a job with FSDP's fully_shard, it is searched which units
      * free their parameters after the forward pass. NULL: that is not searched. */
     const struct dpro_graph *graph;
@@ -114,7 +114,7 @@ struct dpro_baseline {
     int64_t iteration_ns;
     uint32_t n_buckets;
     uint64_t peak_bytes; /* of units of FSDP; 0: not known */
-    int computes; /* 1: modules are compiled or in 16 bits; with the job's own buckets */
+    int computes;        /* 1: modules are compiled or in 16 bits; with the job's own buckets */
 };
 DPRO_API uint32_t dpro_optimum_n_baselines(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *optimum,

@@ -14,6 +14,10 @@ YES = "yes"
 _n_asked = {}  # by store and subject: questions so far, the same on all its ranks
 
 
+class Broken(Exception):
+    """This rank could not do what all ranks had agreed on: the others would wait for it for ever."""
+
+
 def _wait_s():
     text = os.environ.get("DPRO_PLAN_WAIT", "")
     return int(text) if text.isdigit() and int(text) > 0 else WAIT_S

@@ -1,4 +1,4 @@
-"""What a plan says of modules, in the job: which are recomputed, compiled, in 16 bits, gathered again by FSDP. Decided at the first forward pass that
+"""What a plan says of modules, in the job: recomputed, compiled, in 16 bits, gathered again by FSDP. Decided at the first forward pass that
 trains, when the models are as they will be, whatever carries the gradients. All ranks do it or none."""
 import functools
 import gc
@@ -9,7 +9,7 @@ import weakref
 import torch
 from torch.nn.modules import module as hooks
 
-from . import agreement, applied, job, model, planned, report
+from . import agreement, applied, job, model, report
 from .ddp_parameters import type_is
 
 MOST_CALLS = 1 << 20  # of modules, without an optimizer: the job trains in a way of its own
@@ -48,7 +48,7 @@ class _Start:
             if optimizers:
                 use(self._plan, model.find(optimizers))
         except Exception as problem:
-            if isinstance(problem, planned.Broken) or report.is_the_jobs(problem):
+            if isinstance(problem, agreement.Broken) or report.is_the_jobs(problem):
                 raise
             self._handle.remove()
             refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]), _what(self._plan))

@@ -8,7 +8,7 @@ import sys
 import weakref
 
 from . import applied, report, settings
-from .agreement import rank, world_size
+from .agreement import Broken, rank, world_size
 from .report import say
 
 DDP_MODULE = "torch.nn.parallel.distributed"
@@ -16,10 +16,6 @@ DDP_MODULE = "torch.nn.parallel.distributed"
 STACK = "ddp"
 
 _made = []  # weak references to the job's DDP models
-
-
-class Broken(Exception):
-    """This rank could not do what all ranks had agreed on: the others would wait for it for ever."""
 
 
 def _guarded(function):

@@ -2,7 +2,7 @@
 pass, as a plan says: by the public calls of their modules. Ranks gather together: all do it or none."""
 import weakref
 
-from . import model
+from . import agreement, model
 
 _switched = []  # units that are other than the job had them
 
@@ -54,7 +54,6 @@ def _reshards(module, group, is_root):
 
 def switch(found):
     """These do as the plan says from now on, and all others as the job had them."""
-    from .planned import Broken
     try:
         for unit in _switched:
             if unit not in found:
@@ -62,5 +61,5 @@ def switch(found):
         for unit in found:
             unit.set(True)
     except Exception as problem:
-        raise Broken("dpro: FSDP does not reshard units as all ranks had agreed; run the job without the plan") from problem
+        raise agreement.Broken("dpro: FSDP could not reshard units as all ranks had agreed; run the job without the plan") from problem
     _switched[:] = found

@@ -274,7 +274,7 @@ class Verification(Session):
 
     def fail(self, problem):
         self.off = True
-        if isinstance(problem, planned.Broken):
+        if isinstance(problem, agreement.Broken):
             raise problem
         self._problem = "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0])
         report.say("fail", "the verification ends, the job goes on: %s" % self._problem)

@@ -264,8 +264,9 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
         memory_search_tell(&o->memory, chosen->is_computed);
     for (uint32_t i = OF_DEFAULTS; i < p->n_finalists; i++) {
         const struct finalist *f = &p->finalists[i];
-        struct dpro_baseline entry = {f->name, f->text, llround(baseline_ns * f->expected),
-                                      f->strategy.n_buckets, 0, f->is_computed};
+        struct dpro_baseline entry = {
+            f->name, f->text,       llround(baseline_ns * f->expected), f->strategy.n_buckets,
+            0,       f->is_computed};
         array_push(&o->baselines, entry);
         if (f->is_alone)
             o->computing.communication_ns = entry.iteration_ns;

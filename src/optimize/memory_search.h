@@ -28,8 +28,9 @@ struct memory_search {
 
 /* Begins a search: what is known of the job's memory, and the budget that the options give. Fails
  * with DPRO_EEMPTY when there is one and the job's memory is not known. */
-int memory_search_budget(const struct dpro_model *model, const struct dpro_optimize_options *options,
-                         struct memory_search *search, struct dpro_error *err);
+int memory_search_budget(const struct dpro_model *model,
+                         const struct dpro_optimize_options *options, struct memory_search *search,
+                         struct dpro_error *err);
 /* `model` is the job, `fine` the model that evaluates it; n_ways `ways` to compute modules are
  * tried, too. Fails as memory_search_budget() does. */
 int memory_search_run(const struct dpro_model *model, const struct dpro_model *fine,

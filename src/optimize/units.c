@@ -212,20 +212,18 @@ static void decide(struct unit_search *s, struct dpro_optimum *o, uint32_t u)
 {
     const struct kept *kept = &s->kept[u];
     double sign = s->best.reshards[u] ? -1 : 1;
-    const char *what = s->best.reshards[u]
-                           ? "freed after its forward pass and gathered again"
-                           : "kept from its forward to its backward pass";
+    const char *what = s->best.reshards[u] ? "freed after its forward pass and gathered again"
+                                           : "kept from its forward to its backward pass";
     if (!isnan(kept->saved_ns))
         what = arena_format(s->arena, "%s; alone %+.1f ms", what, -sign * kept->saved_ns * 1e-6);
     if (!isnan(kept->saved_ns) && s->as_ran.peak.bytes > 0)
         what = arena_format(s->arena, "%s, %+.1f MB", what, sign * kept->more_bytes * 1e-6);
     array_push(&o->decisions,
-               ((struct dpro_decision){.pass = "resharding",
-                                       .target = is_model(s, u)
-                                                     ? "the model itself"
-                                                     : arena_format(s->arena, "unit %.200s",
-                                                                    name_of(s, u)),
-                                       .decision = what}));
+               ((struct dpro_decision){
+                   .pass = "resharding",
+                   .target = is_model(s, u) ? "the model itself"
+                                            : arena_format(s->arena, "unit %.200s", name_of(s, u)),
+                   .decision = what}));
 }
 
 /* How sure the gain is, as a what-if of it says. */
@@ -241,8 +239,8 @@ static int ask_whatif(const struct unit_search *s, struct dpro_optimum *o, struc
     for (int which = DPRO_BASELINE; which <= DPRO_BEST; which++) {
         o->peaks[which] = whatif->memory[which];
         if (o->peaks[which].module)
-            o->peaks[which].module = arena_copy_string(s->arena, o->peaks[which].module,
-                                                       strlen(o->peaks[which].module));
+            o->peaks[which].module =
+                arena_copy_string(s->arena, o->peaks[which].module, strlen(o->peaks[which].module));
     }
     o->summary.uncertainty_pct = 100 * dpro_whatif_speedup(whatif).std;
     dpro_whatif_destroy(whatif);
@@ -260,8 +258,8 @@ static int fill_result(struct unit_search *s, struct dpro_optimum *o, struct dpr
     for (uint32_t u = 0; u < s->graph->n_units; u++) {
         if (!s->gathered[u])
             continue;
-        array_push(&o->units, ((struct dpro_unit){name_of(s, u), s->as_ran.reshards[u],
-                                                  s->best.reshards[u]}));
+        array_push(&o->units,
+                   ((struct dpro_unit){name_of(s, u), s->as_ran.reshards[u], s->best.reshards[u]}));
         if (s->as_ran.reshards[u] != s->best.reshards[u])
             decide(s, o, u);
     }

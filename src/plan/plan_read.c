@@ -309,10 +309,10 @@ static void read_memory(struct json_reader *r, void *out, size_t offset UNUSED)
 
 static void read_units(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    static const struct json_member members[] = {MEMBER(struct plan_file_unit, "name", TEXT, name),
-                                                 MEMBER(struct plan_file_unit,
-                                                        "reshard_after_forward", TRUE, reshards),
-                                                 {NULL}};
+    static const struct json_member members[] = {
+        MEMBER(struct plan_file_unit, "name", TEXT, name),
+        MEMBER(struct plan_file_unit, "reshard_after_forward", TRUE, reshards),
+        {NULL}};
     if (!json_open(r->js, '['))
         stop(r, "sharding: units are no list");
     while (json_array_next(r->js)) {

@@ -118,9 +118,9 @@ void plan_file_write(struct writer *w, const void *arg)
     writer_fields(w,
                   TEXT("schema", plan->units.n > 0          ? "dpro.plan/5"
                                  : plan_has_computing(plan) ? "dpro.plan/4"
-                                 : plan_has_memory(plan)  ? "dpro.plan/3"
-                                 : plan->n_fused_ops      ? "dpro.plan/2"
-                                                          : "dpro.plan/1"),
+                                 : plan_has_memory(plan)    ? "dpro.plan/3"
+                                 : plan->n_fused_ops        ? "dpro.plan/2"
+                                                            : "dpro.plan/1"),
                   TEXT("dpro", dpro_version()));
     write_job(w, plan);
     writer_section(w, "expected", '{');

@@ -17,8 +17,8 @@ struct optimize_facts {
     double uncertainty_pct; /* of the best iteration relative to the baseline: half of a 95 %
                                interval */
     bool helps;
-    bool is_of_units; /* of FSDP */
-    bool is_for_job;  /* what was found can be given to the job as a plan */
+    bool is_of_units;        /* of FSDP */
+    bool is_for_job;         /* what was found can be given to the job as a plan */
     bool is_for_memory;      /* the job does not fit a budget: that decides, not the time */
     enum dpro_which planned; /* the best, or the baseline when that does not help */
     bool is_named;           /* the trace names parameters, so that a job can be given the plan */

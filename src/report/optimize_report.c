@@ -82,7 +82,9 @@ static void write_next(struct writer *w, const struct optimize_facts *f)
         [DPRO_STACK_MXNET_PS] = "python train.py, on every worker and server,",
         [DPRO_STACK_BYTEPS] = "bpslaunch ..., on every worker and server,"};
     bool alone = dpro_model_n_tensors(r->model) == 0;
-    const char *launcher = f->is_of_units ? "torchrun ..." : alone ? "python train.py" : launchers[dpro_model_stack(r->model)];
+    const char *launcher = f->is_of_units ? "torchrun ..."
+                           : alone        ? "python train.py"
+                                          : launchers[dpro_model_stack(r->model)];
     const char *plan = r->plan ? r->plan : "plan";
     uint32_t parts = dpro_strategy_micro_batches(dpro_optimum_strategy(r->optimum, f->planned));
     char safe[200];
@@ -192,7 +194,8 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
         table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
                         STRATEGY_OF(f, DPRO_BASELINE));
         write_setting(w, f);
-    } else if (communicates || f->is_of_units || dpro_optimum_memory_budget(f->report->optimum).budget_bytes == 0) {
+    } else if (communicates || f->is_of_units ||
+               dpro_optimum_memory_budget(f->report->optimum).budget_bytes == 0) {
         table_paragraph(w, "Verdict", 10,
                         "%s: the best strategy found takes %s %% less time by the model, %s %s "
                         "points; keep %s%s%s",
@@ -244,7 +247,8 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
 {
     struct table t = {.n_cols = 4, .left = {true, false, false, true}};
     bool communicates = dpro_model_n_tensors(f->report->model) > 0;
-    if (!communicates && !f->is_of_units && dpro_optimum_computing(f->report->optimum).n_modules == 0)
+    if (!communicates && !f->is_of_units &&
+        dpro_optimum_computing(f->report->optimum).n_modules == 0)
         return;
     table_cells(&t, "strategy", "iteration", "change", "");
     row(&t, f, "as it ran", f->found.baseline_ns, STRATEGY_OF(f, DPRO_BASELINE));

@@ -72,7 +72,8 @@ class Units(Case):
     def test_a_unit_that_is_not_there_is_named_and_nothing_is_changed(self):
         run = self.run_planned(BRIEF, self.units(("0", False), ("3", False)))
         self.assert_units(run, OWN)
-        self.assertEqual(run.said, ["dpro: nothing is resharded otherwise, the job runs on as it does: rank 0: the model has no FSDP unit 3"])
+        self.assertEqual(run.said, ["dpro: nothing is resharded otherwise, the job runs on as it does: "
+                                    "rank 0: the model has no FSDP unit 3"])
 
     def test_a_rank_without_the_plan_keeps_it_from_all(self):
         body = "if RANK == 1: torch.nn.modules.module._global_forward_pre_hooks.clear()\n" + BRIEF

@@ -115,8 +115,8 @@ static void test_units_come_back_as_they_were_written(void **state)
     plan.peak_bytes = 5;
     for (size_t i = 0; i < 3; i++)
         array_push(&plan.units,
-                   ((struct plan_file_unit){
-                       strtab_add(&plan.strings, names[i], strlen(names[i])), i == 1}));
+                   ((struct plan_file_unit){strtab_add(&plan.strings, names[i], strlen(names[i])),
+                                            i == 1}));
     write_plan(&plan);
     if (plan_file_read(folder, &back, &err) < 0 || dpro_plan_read(folder, &summary, &err) < 0)
         fail_msg("%s", err.text);

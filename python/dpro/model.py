@@ -37,7 +37,8 @@ def fsdp2_class():
 
 
 def find(optimizers):
-    """The models that these optimizers train: the outermost modules, but each DDP model by itself."""
+    """The models that these optimizers train: the outermost modules, but each DDP model by itself. Of two with the same trained
+    parameters the one with fewer others: a pipeline's stage, not the whole model whose parts it took."""
     modules = [thing for thing in gc.get_objects() if type_is(thing, torch.nn.Module)]
     inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
     trained = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
@@ -53,12 +54,22 @@ def find(optimizers):
         if not trains(module) <= covered:
             found.append(module)
             covered |= trains(module)
-    rest = sorted((m for m in modules if id(m) not in inner), key=lambda m: -len(trains(m)))
+    rest = sorted((m for m in modules if id(m) not in inner), key=lambda m: (-len(trains(m)), sum(1 for _ in m.parameters())))
     for module in rest:
         if not trains(module) <= covered:
-            found.append(module)
+            root = _fsdp_root(module)
+            found.append(root if root is not None and trains(root) == trains(module) else module)
             covered |= trains(module)
     return found
+
+
+def _fsdp_root(module):
+    """The one fully_shard model in it, after which the profiler's marks name the units; None where there is not just one."""
+    fsdp2 = _fsdp2()
+    sharded = [m for m in module.modules() if type_is(m, fsdp2)] if fsdp2 else []
+    inner = {id(child) for m in sharded for child in m.modules() if child is not m}
+    roots = [m for m in sharded if id(m) not in inner]
+    return roots[0] if len(roots) == 1 else None
 
 
 def _n_reduced(ddp):
@@ -163,10 +174,12 @@ def fsdp2_units(root, fsdp2):
 
 def _describe_fsdp2(root, fsdp2, entry):
     names = {p["name"]: n for n, p in enumerate(entry["parameters"])}
+    prefixes = {id(module): name and name + "." for name, module in root.named_modules()}
     units = []
     for name, module, groups in fsdp2_units(root, fsdp2):
         for group in groups:
-            parameters = [names[p._param_fqn] for p in group.fsdp_params if p._param_fqn in names]
+            places = [p._module_info for p in group.fsdp_params]
+            parameters = [names[prefixes[id(place.module)] + place.param_name] for place in places]
             units.append({"name": name, "parameters": parameters,
                           "reshard_after_forward": getattr(group, "post_forward_mesh_info", None) is not None})
             if entry["process_group"] is None:

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/error.h"
+#include "base/sort.h"
 #include "cost/model_memory.h"
 #include "cost/module_choice.h"
 #include "cost/strategy_memory.h"
@@ -54,6 +55,16 @@ static int change_recomputation(const struct dpro_changes *c, struct dpro_model 
     return 0;
 }
 
+/* In a step, of the model that is called most. */
+static uint32_t calls_of_model(const struct dpro_model *m)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < m->n_modules; i++)
+        if (m->modules[i].parent == MODEL_NONE)
+            most = MAX(most, m->modules[i].n_calls);
+    return most;
+}
+
 static int change_batch(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
                         struct dpro_error *err)
 {
@@ -63,6 +74,12 @@ static int change_batch(const struct dpro_changes *c, struct dpro_model *m, stru
     if (c->batch_size > 0 && recorded == 0)
         return refuse(err, "the recording does not tell its batch size, so that another one can't "
                            "be put against it; say how many times as large, such as 2x");
+    uint32_t n_calls = calls_of_model(m);
+    if (c->batch_size > 0 && n_calls > 1)
+        return refuse(err,
+                      "a step calls its model %u times, with %u samples as recorded, so that a "
+                      "batch of %u may mean either; say how many times as large, such as 2x",
+                      n_calls, recorded, c->batch_size);
     double ratio = c->batch_size > 0 ? (double)c->batch_size / recorded : c->batch_ratio;
     if (ratio == 1)
         return 0;

@@ -146,6 +146,35 @@ end()
         self.assertEqual(self.profiled_steps(0), self.profiled_steps(1))
         self.assertEqual(len([line for line in run.said if "transport" not in line]), 1, run.said)
 
+    def test_what_is_trained_is_a_stage_and_not_the_whole_whose_layers_it_took(self):
+        run = self.ranks("""
+dist.init_process_group("gloo")
+from torch.distributed.fsdp import fully_shard
+class Stage(torch.nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+    def forward(self, x):
+        return self.layers(x)
+whole = net()
+stage = Stage(whole[:2])
+for layer in stage.layers:
+    fully_shard(layer)
+fully_shard(stage)
+holder = torch.nn.ModuleList([stage])
+optimizer = torch.optim.Adam(holder.parameters())
+for i in range(24):
+    optimizer.zero_grad()
+    stage(torch.randn(8, 64)).pow(2).mean().backward()
+    optimizer.step()
+end()
+""")
+        self.assert_ran(run)
+        models = self.rank()["models"]
+        self.assertEqual([model["name"] for model in models], ["FSDPStage"])
+        units = [(u["name"], u["parameters"]) for u in models[0]["fsdp"]["units"]]
+        self.assertEqual(units, [("layers.0", [0, 1]), ("layers.1", [2, 3])])
+
     def test_the_older_fully_sharded_wrapper_is_described_as_well(self):
         run = self.ranks("""
 dist.init_process_group("gloo")

@@ -184,6 +184,23 @@ static bool is_told_of(struct by_hand *h)
     return told;
 }
 
+static void test_a_batch_is_not_guessed_where_a_step_calls_its_model_more_than_once(void **state)
+{
+    (void)state;
+    struct by_hand *h = new_by_hand(10);
+    struct arena arena = {NULL, 0};
+    struct notes notes = {.arena = &arena};
+    struct dpro_error err = {.code = 0};
+    struct dpro_changes number = {.batch_size = 16}, ratio = {.batch_ratio = 2};
+    h->module.n_calls = 4;
+    assert_int_equal(WITHIN_SCOPE(-1, change_memory(&number, &h->model, &notes, &err)), -1);
+    assert_non_null(strstr(err.text, "4 times, with 8 samples"));
+    assert_int_equal(WITHIN_SCOPE(-1, change_memory(&ratio, &h->model, &notes, &err)), 0);
+    array_fini(&notes.lines);
+    arena_fini(&arena);
+    free(h);
+}
+
 static void test_a_rank_of_which_nothing_is_known_to_scale_is_told_of(void **state)
 {
     (void)state;
@@ -332,6 +349,7 @@ int main(void)
         cmocka_unit_test(test_micro_batches_keep_gradients_and_add_new_ones),
         cmocka_unit_test(test_what_is_reserved_is_that_of_the_strategy),
         cmocka_unit_test(test_a_batch_is_as_large_as_asked_for),
+        cmocka_unit_test(test_a_batch_is_not_guessed_where_a_step_calls_its_model_more_than_once),
         cmocka_unit_test(test_a_rank_of_which_nothing_is_known_to_scale_is_told_of),
         cmocka_unit_test(test_gradients_that_are_views_are_there_until_they_are_copied),
         cmocka_unit_test(test_recomputation_comes_before_the_backward_pass),

@@ -91,7 +91,7 @@ class Probe(Prober):
         collects = gc.isenabled()
         self._compiler = Compiler(self._device, self._seconds_left)
         self._watch = Stopwatch(self._device)
-        self._head["clock"] = self._watch.clock
+        self._head.update(clock=self._watch.clock, fault_ns=self._watch.fault_ns)
         try:
             gc.disable()
             with torch.enable_grad(), module_ways.as_they_are(), self._on_device():

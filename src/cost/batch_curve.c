@@ -59,6 +59,7 @@ static bool measure_point(const struct dpro_model *model, double ratio, struct b
 {
     bool *taken = mem_array(model->n_modules, sizeof *taken);
     struct work probed = {0, 0}, all = {0, 0};
+    double faults = page_fault_share(model);
     *point = (struct batch_point){.ratio = ratio};
     for (uint32_t m = 0; m < model->n_modules; m++) { /* outer ones first */
         uint32_t outer = model->modules[m].parent;
@@ -79,6 +80,8 @@ static bool measure_point(const struct dpro_model *model, double ratio, struct b
     mem_free(taken);
     over(&point->forward, probed.forward);
     over(&point->backward, probed.backward);
+    point->forward = with_page_faults(point->forward, faults, ratio);
+    point->backward = with_page_faults(point->backward, faults, ratio);
     return probed.forward + probed.backward > LEAST_PROBED * (all.forward + all.backward);
 }
 

@@ -160,6 +160,16 @@ const struct probe *probe_of(const struct dpro_model *model, const struct model_
 /* Whether a probe is of any of the job's modules. */
 bool probes_match(const struct dpro_model *model);
 
+/* ---- page_faults.c ---- */
+
+/* Of the programs' work, what page faults take in the job; 0 where its probes don't say what one
+ * takes. */
+double page_fault_share(const struct dpro_model *model);
+/* What was probed without page faults, with such a share of them as it is and `pages` times as many
+ * otherwise: none to twice that are as likely, as malloc gives pages back by what else is in its
+ * heap. */
+struct dpro_estimate with_page_faults(struct dpro_estimate probed, double share, double pages);
+
 /* ---- batch_curve.c ---- */
 
 void learn_batch_curve(struct dpro_model *model);

@@ -188,7 +188,8 @@ bool probes_match(const struct dpro_model *model)
     return false;
 }
 
-static void take_probe(const struct probe *probe, struct model_module *module)
+/* `faults`: of its recorded time. How many there are in another way nothing tells. */
+static void take_probe(const struct probe *probe, double faults, struct model_module *module)
 {
     double own = (double)probe->costs[DPRO_AS_IT_IS].kept_bytes;
     for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
@@ -196,8 +197,8 @@ static void take_probe(const struct probe *probe, struct model_module *module)
         if (cost->is_known)
             module->costs[way] =
                 (struct computing_cost){.is_known = true,
-                                        .forward = cost->forward,
-                                        .backward = cost->backward,
+                                        .forward = with_page_faults(cost->forward, faults, 1),
+                                        .backward = with_page_faults(cost->backward, faults, 1),
                                         .kept = own > 0 ? (double)cost->kept_bytes / own : 0};
     }
 }
@@ -257,7 +258,7 @@ static void learn_step(struct dpro_model *model)
     const struct probe *probe = probe_of(model, &step);
     if (!probe || probe->costs[DPRO_AS_IT_IS].backward_ns > 0)
         return;
-    take_probe(probe, &step);
+    take_probe(probe, 0, &step);
     for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++)
         step.costs[way].backward = step.costs[way].forward;
     step.costs[DPRO_AS_IT_IS] = AS_IT_IS;
@@ -384,6 +385,7 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
         learn_step(model);
         return;
     }
+    double faults = page_fault_share(model);
     l.modules = arena_array(&l.arena, model->n_modules, sizeof *l.modules);
     for (uint32_t r = 0; r < l.g->n_ranks; r++)
         set_calls(&l, r,
@@ -393,7 +395,7 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
         const struct probe *probe = probe_of(model, module);
         module->costs[DPRO_AS_IT_IS] = AS_IT_IS;
         if (probe)
-            take_probe(probe, module);
+            take_probe(probe, faults, module);
         for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
             bool failed = probe && probe->costs[way].problem;
             if (!module->costs[way].is_known && !failed)

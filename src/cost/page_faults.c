@@ -2,8 +2,12 @@
  * block of 32 MiB or more anew each time it is taken, and the kernel clears each page on first
  * touch. Smaller blocks are reused. So time is not in proportion to the batch: blocks that fall
  * below that size in a micro-batch are faster. */
+#include <math.h>
+
+#include "cost/cost.h"
 #include "cost/model_memory.h"
 #include "cost/strategy_work.h"
+#include "ingest/probes.h"
 
 enum { PAGE_BYTES = 4096 };
 #define MAPPED_BYTES (32.0 * 1048576)
@@ -46,4 +50,24 @@ struct dpro_estimate strategy_fault_ns(const struct dpro_model *model,
         return (struct dpro_estimate){0, 0};
     double more = n * faults_at(m, ratio / n) - ratio * recorded;
     return (struct dpro_estimate){more * FAULT_NS.value, (more < 0 ? -more : more) * FAULT_NS.std};
+}
+
+double page_fault_share(const struct dpro_model *model)
+{
+    double work = 0;
+    if (!model->probes || model->probes->fault_ns <= 0 || model->page_faults <= 0)
+        return 0;
+    for (uint32_t r = 0; r < model->n_ranks; r++) {
+        const struct model_program *program = &model->programs[model->ranks[r].program];
+        for (uint32_t i = 0; i < program->n_ops; i++)
+            work += (double)program->ops[i].work_ns / model->n_ranks;
+    }
+    double faults = (double)model->page_faults * model->probes->fault_ns;
+    return work > 0 ? fmin(faults / work, 1) : 0;
+}
+
+struct dpro_estimate with_page_faults(struct dpro_estimate probed, double share, double pages)
+{
+    return (struct dpro_estimate){(1 - share) * probed.value + share * pages,
+                                  hypot((1 - share) * probed.std, share * pages / sqrt(3))};
 }

@@ -302,6 +302,7 @@ static int read_members(struct json *js, struct dpro_probes *probes, struct dpro
         MEMBER(struct dpro_probes, "device", TEXT, device),
         MEMBER(struct dpro_probes, "device_name", TEXT, device_name),
         MEMBER(struct dpro_probes, "threads", SIZE, threads),
+        MEMBER(struct dpro_probes, "fault_ns", NUMBER, fault_ns),
         MEMBER_IN("versions", versions),
         MEMBER_BY("probes", read_list, 0),
         {NULL}};

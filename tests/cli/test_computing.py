@@ -1,6 +1,7 @@
 """dpro whatif --compile, --precision, --probes, dpro optimize --allow: modules computed in other ways."""
 import json
 import os
+import re
 import shutil
 import unittest
 
@@ -50,6 +51,25 @@ class Computing(Case):
         self.assertGreater(blocks["uncertainty"]["computing"]["predicted_pct"], 0.1)
         self.assertTrue(any("may round otherwise" in w for w in blocks["warnings"]), blocks["warnings"])
         self.assertNotIn("computation", self.ask(trace, "--bandwidth", "2x"))
+
+    def test_page_faults_that_probes_have_none_of_stay(self):
+        trace = self.probed(BLOCKS)
+        facts = {}
+        for fault_ns in (0, 300):
+            self.probed(BLOCKS, fault_ns=fault_ns)
+            for rank in (0, 1):
+                path = os.path.join(trace, "host0", "rank%d" % rank, "rank.json")
+                with open(path, encoding="utf-8") as file:
+                    text = file.read()
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(re.sub('"page_faults": *[0-9]+', '"page_faults": 1000000', text))
+            facts[fault_ns] = self.ask(trace, "--compile", "blocks.*")
+        own = facts[0]["baseline"]["iteration_ms"]
+        saved, saved_beside_faults = (own - facts[fault_ns]["predicted"]["iteration_ms"] for fault_ns in (0, 300))
+        self.assertAlmostEqual(saved_beside_faults / saved, 1 - 300 / own, delta=0.05)
+        self.assertLess(saved_beside_faults, 0.95 * saved)
+        errors = [facts[fault_ns]["uncertainty"]["computing"]["predicted_pct"] for fault_ns in (0, 300)]
+        self.assertGreater(errors[1], errors[0])
 
     def test_16_bits_without_a_probe_are_assumed_and_said_so(self):
         facts = self.ask(GPT, "--precision", "bf16")

@@ -114,6 +114,7 @@ class Probe(Case):
         self.assertEqual({len(ns) for ns in (twice["forward_ns"], twice["backward_ns"], *twice["eager"].values())},
                          {len(twice["forward_ns"])})
         self.assertEqual(self.rank()["probes"], {"file": "probes.json"})
+        self.assertGreater(self.probes()["fault_ns"], 100)
         self.assertTrue(self.rank()["complete"])
         self.assertFalse("probes" in self.rank(1) or os.path.exists(os.path.join(self.rank_folder(1), "probes.json")))
 

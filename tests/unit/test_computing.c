@@ -7,8 +7,12 @@
 #include <cmocka.h>
 #include <string.h>
 
+#include <math.h>
+
+#include "cost/cost.h"
 #include "cost/model.h"
 #include "cost/strategy_work.h"
+#include "ingest/probes.h"
 
 /* A network of two blocks: the first op has the update, the forward pass and the backward pass up
  * to the first gradient; the last one waits for all gradients. Work: update 100, each block 200
@@ -207,6 +211,22 @@ static void test_what_a_way_changes_is_told_with_its_error(void **state)
     assert_true(change.std_ns > 59.99 && change.std_ns < 60.01);
 }
 
+static void test_page_faults_stay_where_probes_have_none(void **state)
+{
+    struct network *n = new_network();
+    static struct dpro_probes probes;
+    assert_true(page_fault_share(&n->model) == 0); /* no probes */
+    probes.fault_ns = 1300.0 / 40;
+    n->model.probes = &probes;
+    n->model.page_faults = 10; /* a quarter of 1300 */
+    assert_true(fabs(page_fault_share(&n->model) - 0.25) < 1e-9);
+    n->model.page_faults = -1;
+    assert_true(page_fault_share(&n->model) == 0);
+    struct dpro_estimate half = with_page_faults((struct dpro_estimate){0.5, 0.04}, 0.25, 1);
+    assert_true(fabs(half.value - 0.625) < 1e-9);
+    assert_true(fabs(half.std - hypot(0.03, 0.25 / sqrt(3))) < 1e-9);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +240,7 @@ int main(void)
         cmocka_unit_test(test_micro_batches_are_computed_in_the_same_way),
         cmocka_unit_test(test_other_batches_take_what_probes_measured_of_them),
         cmocka_unit_test(test_what_a_way_changes_is_told_with_its_error),
+        cmocka_unit_test(test_page_faults_stay_where_probes_have_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@
 
 #define HEAD                                                                                       \
     "{\"schema\":\"dpro.probes/1\",\"device\":\"cpu\",\"device_name\":\"EPYC\",\"versions\":"      \
-    "{\"torch\":\"2.13.0\"},\"threads\":2,\"probes\":["
+    "{\"torch\":\"2.13.0\"},\"threads\":2,\"fault_ns\":1600,\"probes\":["
 #define BLOCK                                                                                      \
     "{\"class\":\"Block\",\"modules\":[[\"blocks.0\"],[\"blocks.1\"]],\"ways\":{"                  \
     "\"compile\":{\"forward_ns\":[80,88,800],\"backward_ns\":[240,220,260],\"kept_bytes\":50,"     \
@@ -47,6 +47,7 @@ static void test_ways_are_told_against_the_module_as_it_is(void **state)
         assert_string_equal(strtab_get(&of->strings, of->device_name), "EPYC");
         assert_string_equal(strtab_get(&of->strings, of->torch), "2.13.0");
         assert_int_equal(of->threads, 2);
+        assert_near(of->fault_ns, 1600);
         assert_int_equal(probe->n, 2);
         assert_string_equal(strtab_get(&of->strings, of->names.at[probe->first + 1]), "blocks.1");
         const struct probe_cost *compiled = &probe->costs[DPRO_COMPILED];

@@ -176,11 +176,12 @@ def _describe_fsdp2(root, fsdp2, entry):
     names = {p["name"]: n for n, p in enumerate(entry["parameters"])}
     prefixes = {id(module): name and name + "." for name, module in root.named_modules()}
     units = []
-    for name, module, groups in fsdp2_units(root, fsdp2):
+    for unit, _, groups in fsdp2_units(root, fsdp2):
         for group in groups:
             places = [p._module_info for p in group.fsdp_params]
-            parameters = [names[prefixes[id(place.module)] + place.param_name] for place in places]
-            units.append({"name": name, "parameters": parameters,
+            full = [prefixes[id(place.module)] + place.param_name for place in places if id(place.module) in prefixes]
+            parameters = [names[name] for name in full if name in names]  # one that is shared has one name
+            units.append({"name": unit, "parameters": parameters,
                           "reshard_after_forward": getattr(group, "post_forward_mesh_info", None) is not None})
             if entry["process_group"] is None:
                 entry["process_group"] = _group_name(group.mesh_info.mesh.get_group(-1))

@@ -65,7 +65,7 @@ def find(optimizers):
 
 def _fsdp_root(module):
     """The one fully_shard model in it, after which the profiler's marks name the units; None where there is not just one."""
-    fsdp2 = _fsdp2()
+    fsdp2 = fsdp2_class()
     sharded = [m for m in module.modules() if type_is(m, fsdp2)] if fsdp2 else []
     inner = {id(child) for m in sharded for child in m.modules() if child is not m}
     roots = [m for m in sharded if id(m) not in inner]

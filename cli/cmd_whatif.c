@@ -60,6 +60,8 @@ struct values {
     struct batch batch;
     bool gradient_views;
     const char *reshard;
+    uint32_t pipeline_micro_batches;
+    enum dpro_schedule schedule;
 };
 
 /* "64", "2x" */
@@ -146,6 +148,18 @@ static bool read_precision(const char *text, void *field)
     *(const char **)field = text;
     return strcmp(text, "fp32") == 0 || strcmp(text, "bf16") == 0 ||
            (strncmp(text, "bf16=", 5) == 0 && text[5] != '\0');
+}
+
+#define SCHEDULE_FORM "gpipe, 1f1b, interleaved or zero-bubble"
+
+static bool read_schedule(const char *text, void *field)
+{
+    for (int i = 1; i < DPRO_N_SCHEDULES; i++)
+        if (strcmp(text, dpro_schedule_name((enum dpro_schedule)i)) == 0) {
+            *(enum dpro_schedule *)field = (enum dpro_schedule)i;
+            return true;
+        }
+    return false;
 }
 
 static bool read_bandwidth(const char *text, void *field)
@@ -286,6 +300,10 @@ static const struct opt whatif_opts[] = {
               "FSDP: units free their gathered parameters after the\nforward pass and gather them "
               "again for the backward\npass: all, none, or names with commas between them, or\n"
               "patterns ('blocks.*'); all others keep them"),
+    OPT_WHOLE("microbatches", opt_read_u32, pipeline_micro_batches, 1, 4096,
+              "pipelines: the same batch in N micro-batches"),
+    OPT_VALUE("schedule", "NAME", read_schedule, schedule, SCHEDULE_FORM,
+              "pipelines: stages compute in that order"),
     CMD_OPT_JSON("dpro.whatif/1", ""),
     CMD_OPTS_GRAPH(CMD_STEPS_LEARNT, CMD_THREADS_READ),
     {.name = NULL},
@@ -329,6 +347,8 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .compile = values->compile,
         .precision = values->precision,
         .reshard = values->reshard,
+        .pipeline_micro_batches = values->pipeline_micro_batches,
+        .schedule = values->schedule,
         .sink = job->sink,
     };
     struct dpro_whatif *whatif = NULL;

@@ -27,6 +27,18 @@ enum dpro_parallelism {
 };
 DPRO_API const char *dpro_parallelism_name(enum dpro_parallelism parallelism); /* "dp", ... */
 
+/* The order of a pipeline's passes on each stage. */
+enum dpro_schedule {
+    DPRO_SCHEDULE_UNKNOWN,
+    DPRO_SCHEDULE_GPIPE,       /* all forward passes, then all backward ones */
+    DPRO_SCHEDULE_1F1B,        /* as few forward passes ahead as keep all stages busy, then turns */
+    DPRO_SCHEDULE_INTERLEAVED, /* the same with several stages a rank */
+    DPRO_SCHEDULE_ZERO_BUBBLE, /* weights' gradients are computed where a stage would wait */
+    DPRO_N_SCHEDULES
+};
+/* "", "gpipe", "1f1b", "interleaved", "zero-bubble" */
+DPRO_API const char *dpro_schedule_name(enum dpro_schedule schedule);
+
 #define DPRO_NO_DIMENSION UINT32_MAX
 
 /* Strings are borrowed from the graph. */

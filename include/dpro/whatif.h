@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <dpro/dimensions.h>
 #include <dpro/error.h>
 #include <dpro/graph.h>
 #include <dpro/log.h>
@@ -78,6 +79,10 @@ struct dpro_changes {
      * commas between them; NULL: as it is */
     const char *reshard;
 
+    /* Of jobs with a pipeline: */
+    uint32_t pipeline_micro_batches; /* in which the same mini-batch passes; 0: as it is */
+    enum dpro_schedule schedule;     /* DPRO_SCHEDULE_UNKNOWN: as it is */
+
     struct dpro_sink sink; /* progress */
 };
 
@@ -135,6 +140,16 @@ struct dpro_unit {
 };
 DPRO_API uint32_t dpro_whatif_n_units(const struct dpro_whatif *whatif);
 DPRO_API struct dpro_unit dpro_whatif_unit(const struct dpro_whatif *whatif, uint32_t index);
+/* How a pipeline's micro-batches pass, if that was asked for; else zeroed. `after`: with the
+ * changes. */
+struct dpro_pipeline_run {
+    uint32_t n_micro_batches;
+    enum dpro_schedule schedule;
+};
+DPRO_API struct dpro_pipeline_run dpro_whatif_pipeline(const struct dpro_whatif *whatif, int after);
+/* Its stages; the share of an iteration in which one computes nothing. */
+DPRO_API uint32_t dpro_whatif_n_stages(const struct dpro_whatif *whatif);
+DPRO_API double dpro_whatif_bubble(const struct dpro_whatif *whatif, uint32_t stage, int after);
 /* The job with the changes; its strategy is the one that was evaluated. Borrowed. */
 DPRO_API const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif);
 /* The same; where FSDP's modules and batches were changed, a model of what its ranks compute and

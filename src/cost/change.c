@@ -362,7 +362,8 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
         return refuse(err, "the job's ranks communicate more than gradients: other numbers of "
                            "ranks, compiled modules and views of buckets can't be asked for; "
                            "--bandwidth, --latency, --compute and --delay can; with FSDP also "
-                           "--reshard, --recompute, --accumulate, --batch-size and --precision");
+                           "--reshard, --recompute, --accumulate, --batch-size and --precision, "
+                           "with a pipeline --microbatches and --schedule");
     bool computing = of_passes || c->n_compute || c->n_delays;
     if (!m->no_gradients || (!others && (in_groups || (computing && !of_links))))
         return 0;

@@ -177,10 +177,11 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
     *change = (struct graph_change){.n_units = 0};
     bool of_groups = m->n_communications > 0;
     bool of_modules = of_groups && (asks_for_modules(c) || c->reshard);
-    if (c->n_delays == 0 && !c->reshard && !of_modules)
+    if (c->n_delays == 0 && !c->reshard && !of_modules && !asks_for_pipeline(c))
         return 0;
     if (!graph)
-        return dpro_error_set(err, DPRO_EUSAGE, "delays and resharding need the graph of the job");
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "delays, resharding and pipelines need the graph of the job");
     if (c->reshard && !dpro_graph_is_sharded(graph))
         return dpro_error_set(err, DPRO_EUSAGE,
                               "the job shards no parameters: --reshard is for PyTorch's FSDP "
@@ -215,11 +216,17 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
         c->n_delays == 0 && change->n_resharded == 0 && !(of_modules && asks_for_modules(c));
     if (rc < 0 || same) {
         arena_fini(&learnt.arena);
-        return rc;
+    } else {
+        *m = learnt;
+        m->baseline = buckets_copy(&learnt, &learnt.baseline, notes->arena);
     }
-    *m = learnt;
-    m->baseline = buckets_copy(&learnt, &learnt.baseline, notes->arena);
-    return 0;
+    if (rc < 0 || !asks_for_pipeline(c))
+        return rc;
+    rc = change_pipeline(&delayed, c, m, &change->modules, notes, &change->pipeline, err);
+    change->has_modules = rc == 0;
+    if (rc == 0)
+        pipeline_peaks(&change->modules, &change->pipeline, change->memory);
+    return rc;
 }
 
 void graph_change_fini(struct graph_change *change)

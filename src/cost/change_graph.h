@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cost/change.h"
+#include "cost/change_pipeline.h"
 #include "cost/model.h"
 
 /* All of it is zero where nothing was asked for. */
@@ -13,7 +14,8 @@ struct graph_change {
     struct dpro_model passes;  /* a micro-batch but the last, */
     uint32_t n_passes;         /* so many times */
     struct dpro_memory_peak memory[2]; /* before and after; not known: zeroed */
-    double computing_error_ns;         /* standard error of what modules take in other ways */
+    struct pipeline_change pipeline;
+    double computing_error_ns; /* standard error of what modules take in other ways */
 };
 
 /* `model` is a copy; it becomes that of the job with longer ops, other units, modules and batches.

@@ -224,6 +224,7 @@ void find_communications(const struct dpro_graph *g, struct dpro_model *model,
         model->communications[k] = (struct model_communication){
             .kind = arena_copy_string(&model->arena, kind, strlen(kind)),
             .group = number,
+            .collective = j,
             .size_bytes = c->size_bytes,
             .link_bytes = traffic.share * (double)c->size_bytes,
             .n_steps = traffic.n_steps,

@@ -46,6 +46,7 @@ struct model_group {
 struct model_communication {
     const char *kind; /* "all_gather", "send", ...; static */
     uint32_t group;
+    uint32_t collective; /* of the graph that it was learnt from */
     uint64_t size_bytes; /* a rank's contribution; 0: not known */
     double link_bytes;
     double n_steps;

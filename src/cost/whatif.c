@@ -139,6 +139,16 @@ static void add_uncertainty(const struct dpro_model *model, const struct dpro_si
     memcpy(w->parts, u.parts, sizeof w->parts);
 }
 
+static void tell_bubbles(const struct dpro_model *model, struct dpro_whatif *w)
+{
+    const struct pipeline_change *pipeline = &w->graph.pipeline;
+    w->bubbles = arena_array(&w->arena, 2 * (size_t)pipeline->n_stages + 1, sizeof *w->bubbles);
+    for (uint32_t s = 0; s < pipeline->n_stages; s++) {
+        w->bubbles[2 * s] = pipeline_bubble(model, pipeline, s, w->baseline.iteration_ns);
+        w->bubbles[2 * s + 1] = pipeline_bubble(&w->model, pipeline, s, w->predicted.iteration_ns);
+    }
+}
+
 static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *model,
                       const struct dpro_changes *changes, struct dpro_whatif **whatif,
                       struct dpro_error *err)
@@ -164,6 +174,7 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
         return rc;
     if (w->model.baseline.fuses)
         show_groups(&w->model);
+    tell_bubbles(model, w);
     if (changes->world_size != 0) /* more ranks: a slower slowest one */
         w->predicted.iteration_ns += llround(noise_after - noise_before);
     add_uncertainty(model, &changes->sink, w);

@@ -30,7 +30,18 @@ LOOK_AT(const struct dpro_model *, model, &whatif->model)
 LOOK_AT(const struct dpro_model *, modules,
         whatif->graph.has_modules ? &whatif->graph.modules : &whatif->model)
 LOOK_AT(uint32_t, n_units, whatif->graph.n_units)
+LOOK_AT(uint32_t, n_stages, whatif->graph.pipeline.n_stages)
 LOOK_AT(size_t, n_warnings, whatif->notes.lines.n)
+
+struct dpro_pipeline_run dpro_whatif_pipeline(const struct dpro_whatif *whatif, int after)
+{
+    return whatif->graph.pipeline.runs[after != 0];
+}
+
+double dpro_whatif_bubble(const struct dpro_whatif *whatif, uint32_t stage, int after)
+{
+    return whatif->bubbles[2 * stage + (after != 0)];
+}
 
 struct dpro_unit dpro_whatif_unit(const struct dpro_whatif *whatif, uint32_t index)
 {

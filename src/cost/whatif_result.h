@@ -14,5 +14,6 @@ struct dpro_whatif {
     struct dpro_estimate speedup;
     struct dpro_uncertainty_part parts[DPRO_N_UNCERTAINTY_PARTS];
     struct dpro_memory_peak memory[2]; /* before, after */
+    double *bubbles;                   /* [stages of a pipeline] before, after */
     struct notes notes;
 };

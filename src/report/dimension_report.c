@@ -95,6 +95,21 @@ static void write_stages(struct writer *w, const struct report_facts *f)
     table_write(w, &t);
 }
 
+static void write_pipeline(struct writer *w, const struct report_facts *f)
+{
+    const struct pipeline *p = &f->parallel.pipeline;
+    char line[200];
+    if (p->dimension == DPRO_NO_DIMENSION)
+        return;
+    if (p->unknown)
+        snprintf(line, sizeof line, "micro-batches are not known: %s", p->unknown);
+    else
+        snprintf(line, sizeof line, "%u micro-batch%s, schedule %s", p->n_micro_batches,
+                 p->n_micro_batches == 1 ? "" : "es",
+                 p->schedule ? dpro_schedule_name(p->schedule) : "unknown");
+    table_wrapped(w, "      ", 7, line);
+}
+
 void dimensions_write_text(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
@@ -112,6 +127,7 @@ void dimensions_write_text(struct writer *w, const struct report_facts *f)
     }
     if (*note)
         table_wrapped(w, " ", 2, note);
+    write_pipeline(w, f);
     write_times(w, f);
     write_stages(w, f);
 }
@@ -140,6 +156,15 @@ static void write_between(struct writer *w, const struct report_facts *f)
 static void write_parts(struct writer *w, const struct report_facts *f)
 {
     const struct parallel_facts *p = &f->parallel;
+    const struct pipeline *pipeline = &p->pipeline;
+    const char *schedule = dpro_schedule_name(pipeline->schedule);
+    bool has_pipeline = pipeline->dimension != DPRO_NO_DIMENSION;
+    if (has_pipeline && pipeline->n_micro_batches > 0)
+        writer_fields(w, INT("micro_batches", pipeline->n_micro_batches));
+    else
+        writer_fields(w, NUL("micro_batches"));
+    writer_fields(w, TEXT("schedule", *schedule ? schedule : NULL),
+                  TEXT("pipeline_note", has_pipeline ? pipeline->unknown : NULL));
     writer_section(w, "stages", '[');
     for (uint32_t s = 0; s < p->n_stages; s++)
         if (p->stages[s].n_ranks > 0)

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/writer.h"
+#include "graph/dimensions/pipeline.h"
 #include "report/slices.h"
 #include "report/warnings.h"
 
@@ -118,6 +119,7 @@ struct parallel_facts {
     uint32_t n_dimensions;
     struct stage_fact *stages; /* by stage; none: no pipeline, or in more than one way */
     uint32_t n_stages;
+    struct pipeline pipeline;
     struct traffic_fact *traffic; /* by sender, receiver, dimension */
     uint32_t n_traffic;
 };

@@ -127,39 +127,26 @@ static void sum_changes(struct stage_time *t, struct stage_fact *fact)
     }
 }
 
-static uint32_t stage_of(const struct dpro_graph *g, uint32_t dimension, int rank)
-{
-    const struct graph_dimension *d = &g->dimensions[dimension];
-    for (size_t i = 0; i < (size_t)d->n_groups * d->size; i++)
-        if (d->ranks[i] == rank)
-            return (uint32_t)(i % d->size);
-    return UINT32_MAX;
-}
-
 void stages_sum(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
     struct parallel_facts *p = &f->parallel;
-    uint32_t pipeline = DPRO_NO_DIMENSION, n_pipelines = 0;
-    for (uint32_t d = 0; d < g->n_dimensions; d++)
-        if (g->dimensions[d].parallelism == DPRO_STAGES) {
-            pipeline = d;
-            n_pipelines++;
-        }
-    if (n_pipelines != 1)
+    const struct pipeline *pipeline = &p->pipeline;
+    pipeline_find(g, &f->arena, &p->pipeline);
+    if (pipeline->dimension == DPRO_NO_DIMENSION)
         return;
-    p->n_stages = g->dimensions[pipeline].size;
+    p->n_stages = pipeline->n_stages;
     p->stages = arena_array(&f->arena, p->n_stages, sizeof *p->stages);
     struct stage_time *times = mem_array(g->n_ranks, sizeof *times);
     bool alternates = false; /* the last stage does in any case */
     for (uint32_t r = 0; r < g->n_ranks; r++) {
         times[r].first_fw_ns = times[r].first_bw_ns = times[r].first_received_ns = INT64_MAX;
         add_work(&times[r], f, r);
-        add_messages(&times[r], f, r, pipeline);
+        add_messages(&times[r], f, r, pipeline->dimension);
         alternates |= times[r].alternates;
     }
     for (uint32_t r = 0; r < g->n_ranks; r++) {
-        uint32_t stage = stage_of(g, pipeline, g->ranks[r].rank);
+        uint32_t stage = pipeline->stage_of[r];
         times[r].alternates = alternates;
         if (stage != UINT32_MAX) {
             sum_changes(&times[r], &p->stages[stage]);

@@ -26,7 +26,7 @@ struct change {
     const char *text; /* "%s": the value, or its number divided by `unit` */
     double unit;
 };
-enum { N_CHANGES = 26 };
+enum { N_CHANGES = 28 };
 
 #define MBIT       (1e6 / 8)
 #define MIB(bytes) ((double)(bytes) / 1048576)
@@ -66,6 +66,9 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[N_CHA
         {TEXT("compile", c->compile), "compiling %s", 1},
         {TEXT("precision", c->precision), "computing in %s", 1},
         {TEXT("reshard", c->reshard), "resharding after forward: %s", 1},
+        {INT("pipeline_micro_batches", c->pipeline_micro_batches), "the batch in %s micro-batches",
+         1},
+        {TEXT("schedule", c->schedule ? dpro_schedule_name(c->schedule) : NULL), "schedule %s", 1},
     };
     size_t n = 0;
     for (size_t i = 0; i < N_CHANGES; i++)
@@ -214,7 +217,8 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_report 
     struct words where = {.n = 0}, reserved = {.n = 0};
     const struct dpro_changes *c = r->changes;
     bool asked = c->recompute || c->micro_batches || c->batch_size || c->batch_ratio != 0 ||
-                 c->gradient_views || c->compile || c->precision || c->reshard;
+                 c->gradient_views || c->compile || c->precision || c->reshard ||
+                 c->pipeline_micro_batches || c->schedule;
     if (after.bytes == 0 || (!asked && after.bytes == before.bytes))
         return;
     words_add(&where, "", "rank %d", after.rank);
@@ -256,6 +260,29 @@ static void write_parts(struct writer *w, const struct dpro_whatif_report *r)
         table_paragraph(w, "  +- %", 9, "of what if: %s (95 %%; squares add up)", words.text);
 }
 
+static const char *schedule_text(enum dpro_schedule schedule)
+{
+    return schedule ? dpro_schedule_name(schedule) : "another order";
+}
+
+/* How micro-batches pass through the pipeline, and what its stages stand still, before and after.
+ */
+static void write_pipeline_text(struct writer *w, const struct dpro_whatif *whatif)
+{
+    enum { MOST_STAGES = 16 };
+    struct dpro_pipeline_run before = dpro_whatif_pipeline(whatif, 0);
+    struct dpro_pipeline_run after = dpro_whatif_pipeline(whatif, 1);
+    struct words stages = {.n = 0};
+    if (after.n_micro_batches == 0)
+        return;
+    for (uint32_t s = 0; s < dpro_whatif_n_stages(whatif) && s < MOST_STAGES; s++)
+        words_add(&stages, ", ", "%s -> %s %%", NUMBER(100 * dpro_whatif_bubble(whatif, s, 0), 1),
+                  NUMBER(100 * dpro_whatif_bubble(whatif, s, 1), 1));
+    table_paragraph(w, "Pipeline", 9, "%u -> %u micro-batches, %s -> %s; stages stand still %s",
+                    before.n_micro_batches, after.n_micro_batches, schedule_text(before.schedule),
+                    schedule_text(after.schedule), stages.text);
+}
+
 static void write_text(struct writer *w, const void *report)
 {
     const struct dpro_whatif_report *r = report;
@@ -264,6 +291,7 @@ static void write_text(struct writer *w, const void *report)
     say_changes(&changes, r->changes);
     table_escaped(w, "What if", 9, changes.n > 0 ? changes.text : "nothing is changed");
     write_verdict(w, r);
+    write_pipeline_text(w, r->whatif);
     write_memory_text(w, r);
     writer_text(w, "\n");
     const struct dpro_model *model = dpro_whatif_model(r->whatif);
@@ -314,6 +342,29 @@ static void write_units(struct writer *w, const struct dpro_whatif *whatif)
                       BOOL("reshards", unit.reshards));
     }
     writer_close(w, ']');
+}
+
+static void write_run(struct writer *w, const struct dpro_whatif *whatif, int after)
+{
+    struct dpro_pipeline_run run = dpro_whatif_pipeline(whatif, after);
+    writer_begin(w, after ? "predicted" : "baseline", '{');
+    writer_fields(w, INT("micro_batches", run.n_micro_batches),
+                  TEXT("schedule", run.schedule ? dpro_schedule_name(run.schedule) : NULL));
+    writer_begin(w, "bubble_pct", '[');
+    for (uint32_t s = 0; s < dpro_whatif_n_stages(whatif); s++)
+        writer_json_fixed(w, 100 * dpro_whatif_bubble(whatif, s, after), 3);
+    writer_close(w, ']');
+    writer_close(w, '}');
+}
+
+static void write_pipeline(struct writer *w, const struct dpro_whatif *whatif)
+{
+    if (dpro_whatif_n_stages(whatif) == 0)
+        return;
+    writer_section(w, "pipeline", '{');
+    write_run(w, whatif, 0);
+    write_run(w, whatif, 1);
+    writer_close(w, '}');
 }
 
 /* Halves of 95 % intervals, as uncertainty_pct is; of the speedup, a number. */
@@ -434,6 +485,7 @@ static void write_json(struct writer *w, const void *report)
     write_computation(w, r);
     write_memory(w, r->whatif);
     write_units(w, r->whatif);
+    write_pipeline(w, r->whatif);
     writer_newline(w);
     writer_fields(w, FIXED("speedup", speedup.value, 6), FIXED("speedup_std", speedup.std, 6));
     write_uncertainty(w, r->whatif);

@@ -1,6 +1,7 @@
 /* graph/memory/batch_scaling.c: which blocks grow with the batch.
  *
- * In the forward pass: what is computed from the batch. In the backward pass: all blocks but these:
+ * In the forward pass: what is computed from the batch, or from what was received of it. In the
+ * backward pass: all blocks but these:
  *
  * - what is handed to a parameter;
  * - what has the size of an operand without the batch and of none with it, such as the mean of each
@@ -8,8 +9,11 @@
  * - a library's workspace, unless it has the size of a part of the batch, or is larger than those
  *   and no padded copy of a weight;
  * - a tensor whose number of elements the batch size does not divide. */
+#include <string.h>
+
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"
+#include "graph/names/collective_kinds.h"
 
 /* A library pads a copy of an operand by less than this part of it. */
 #define PADDING_SHARE 32
@@ -17,6 +21,7 @@
 struct scaler {
     struct memory_build *b;
     uint32_t batch_size;    /* 0: not known */
+    struct map received;    /* storages that another rank's messages come to */
     struct map forward;     /* sequence number -> node of the forward op */
     struct map workspaces;  /* sizes of those that scale */
     struct map without_end; /* where there is no execution trace: sizes that do not scale */
@@ -42,6 +47,8 @@ static bool is_divided(const struct scaler *s, const struct block_build *block)
 static bool tensor_scales(const struct scaler *s, const struct et_tensor *tensor, int64_t ns)
 {
     uint32_t block = memory_block_of(s->b, tensor->storage, ns);
+    if (map_get(&s->received, map_key(tensor->storage), NULL))
+        return true;
     return block != NO_ID && (s->b->blocks.at[block].to.scales ||
                               memory_extent_of(tensor) > s->b->blocks.at[block].size_bytes);
 }
@@ -190,6 +197,23 @@ static bool scales(const struct scaler *s, const struct block_build *block)
     return !b->span_calls[block->span].backward || !is_of_fixed_operand(s, block);
 }
 
+/* Of a stage of a pipeline: parts of the batch. */
+static void list_received(struct scaler *s)
+{
+    const struct memory_build *b = s->b;
+    for (uint32_t i = 0; b->node_of_span && i < b->trace->n_spans; i++) {
+        uint32_t name = b->trace->spans[i].name, n = b->node_of_span[i];
+        const char *kind = n != NO_ID && (b->rank->classes[name] & NAME_COMM_CALL)
+                               ? name_collective(strtab_get(b->rank->names, name))
+                               : NULL;
+        if (!kind || strcmp(kind, "recv") != 0)
+            continue;
+        const struct et_node *node = &b->trace->et_nodes[n];
+        for (uint32_t k = 0; k < node->n_inputs; k++)
+            map_set(&s->received, map_key(b->trace->et_tensors[node->first_input + k].storage), 1);
+    }
+}
+
 /* The last op that carries a number made the function which has it. */
 static void list_forward(struct scaler *s)
 {
@@ -257,6 +281,7 @@ static void copy_to_older(struct memory_build *b)
 void memory_find_scaling(struct memory_build *b)
 {
     struct scaler s = {.b = b, .batch_size = b->to->is.batch_size};
+    list_received(&s);
     list_forward(&s);
     list_fixed_sizes(&s);
     for (size_t i = 0; i < b->blocks.n; i++) /* what is there before comes last in the list */
@@ -270,6 +295,7 @@ void memory_find_scaling(struct memory_build *b)
             map_set(&s.workspaces, map_key(block->size_bytes), 1);
     }
     copy_to_older(b);
+    map_fini(&s.received);
     map_fini(&s.forward);
     map_fini(&s.workspaces);
     map_fini(&s.without_end);

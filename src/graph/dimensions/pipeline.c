@@ -1,0 +1,271 @@
+/* graph/dimensions/pipeline.c: finds micro-batches and the schedule in the messages between stages.
+ * A message belongs to the pass that its sender has just ended: activations follow a forward pass,
+ * their gradients a backward pass. Each micro-batch crosses each border between neighbouring stages
+ * once there and once back. From the last rank to the first only those go forward that have more
+ * stages to pass, where each rank has several. */
+#include "graph/dimensions/pipeline.h"
+
+#include <string.h>
+
+#include "base/sort.h"
+#include "base/text.h"
+
+const char *dpro_schedule_name(enum dpro_schedule schedule)
+{
+    static const char *const names[DPRO_N_SCHEDULES] = {"", "gpipe", "1f1b", "interleaved",
+                                                        "zero-bubble"};
+    return (unsigned)schedule < DPRO_N_SCHEDULES ? names[schedule] : NULL;
+}
+
+struct pass_op {
+    int64_t end_ns, mean_ns; /* in the shown iteration; what it takes in all */
+    bool backward;
+};
+
+ORDER(by_end, struct pass_op, ASCENDING(end_ns) ?: ASCENDING(mean_ns) ?: ASCENDING(backward));
+
+/* Of a rank. */
+struct rank_passes {
+    ARRAY(struct pass_op) ops; /* by end */
+    int64_t quarter_ns[2];     /* a quarter of what a forward, a backward pass takes in the mean, if
+                               each     message that the rank sends follows one */
+};
+
+struct finder {
+    const struct dpro_graph *g;
+    struct pipeline *p;
+    struct rank_passes *passes; /* [n_ranks] */
+};
+
+/* ---- stages ---- */
+
+static void find_stages(struct finder *f, struct arena *arena)
+{
+    const struct dpro_graph *g = f->g;
+    struct pipeline *p = f->p;
+    uint32_t n = 0;
+    for (uint32_t d = 0; d < g->n_dimensions; d++)
+        if (g->dimensions[d].parallelism == DPRO_STAGES) {
+            p->dimension = d;
+            n++;
+        }
+    if (n != 1) {
+        p->dimension = DPRO_NO_DIMENSION;
+        return;
+    }
+    const struct graph_dimension *d = &g->dimensions[p->dimension];
+    p->n_stages = d->size;
+    p->stage_of = arena_array(arena, g->n_ranks + (size_t)1, sizeof *p->stage_of);
+    p->group_of = arena_array(arena, g->n_ranks + (size_t)1, sizeof *p->group_of);
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        p->stage_of[r] = p->group_of[r] = UINT32_MAX;
+        for (uint32_t i = 0; i < d->n_groups * d->size; i++)
+            if (d->ranks[i] == g->ranks[r].rank) {
+                p->stage_of[r] = i % d->size;
+                p->group_of[r] = i / d->size;
+            }
+    }
+}
+
+/* ---- messages ---- */
+
+/* Of two members, the one that sends. */
+static uint32_t sender_of(const struct dpro_graph *g, const struct graph_collective *c)
+{
+    bool turned = strcmp(strtab_get(&g->names, c->name), "recv") == 0;
+    return g->members[c->first_member + turned].arrival;
+}
+
+static uint32_t receiver_of(const struct dpro_graph *g, const struct graph_collective *c)
+{
+    bool turned = strcmp(strtab_get(&g->names, c->name), "recv") == 0;
+    return g->members[c->first_member + !turned].arrival;
+}
+
+static bool is_message(const struct finder *f, uint32_t j)
+{
+    const struct graph_collective *c = &f->g->collectives[j];
+    return c->dimension == f->p->dimension && c->n_members == 2 &&
+           text_is_one(strtab_get(&f->g->names, c->name), "send", "recv");
+}
+
+static void list_passes(struct finder *f, uint32_t rank)
+{
+    struct rank_passes *passes = &f->passes[rank];
+    const struct dpro_graph *g = f->g;
+    uint32_t first = g->ranks[rank].first_op, n = g->ranks[rank].n_ops;
+    uint32_t n_sent = 0;
+    bool gpu = false;
+    for (uint32_t op = first; op < first + n; op++)
+        gpu |= (g->flags[op] & GRAPH_OP_GPU) && g->phase[op] == DPRO_OP_BW;
+    for (uint32_t op = first; op < first + n - g->ranks[rank].n_message_ops; op++) {
+        bool of_pass = g->kind[op] == DPRO_OP_FW || g->kind[op] == DPRO_OP_BW;
+        if (of_pass && gpu == ((g->flags[op] & GRAPH_OP_GPU) != 0))
+            array_add(&passes->ops, .end_ns = g->seen_start_ns[op] + g->seen_dur_ns[op],
+                      .mean_ns = g->dur_ns[op], .backward = g->kind[op] == DPRO_OP_BW);
+    }
+    array_sort(&passes->ops, by_end);
+    EACH (const struct pass_op, op, passes->ops)
+        passes->quarter_ns[op->backward] += op->mean_ns;
+    for (uint32_t j = 0; j < g->n_collectives; j++)
+        n_sent += is_message(f, j) && g->rank[sender_of(g, &g->collectives[j])] == rank;
+    for (int i = 0; i < 2; i++)
+        passes->quarter_ns[i] = MAX(passes->quarter_ns[i] / MAX(4 * n_sent, 1), 1);
+}
+
+/* Of forward and backward ops, those before it of which there is first as much as a quarter of a
+ * pass: some that autograd calls aside are named like the other pass's. */
+static bool follows_backward(const struct finder *f, uint32_t op)
+{
+    const struct rank_passes *passes = &f->passes[f->g->rank[op]];
+    int64_t ns[2] = {0, 0};
+    size_t i = LOWER_BOUND(k, (size_t)0, passes->ops.n,
+                           passes->ops.at[k].end_ns <= f->g->seen_start_ns[op]);
+    while (i > 0 && ns[0] < passes->quarter_ns[0] && ns[1] < passes->quarter_ns[1]) {
+        const struct pass_op *before = &passes->ops.at[--i];
+        ns[before->backward] += before->mean_ns;
+    }
+    return ns[1] >= passes->quarter_ns[1];
+}
+
+static const char *find_messages_of(struct finder *f)
+{
+    const struct dpro_graph *g = f->g;
+    struct pipeline *p = f->p;
+    for (uint32_t j = 0; j < g->n_collectives; j++) {
+        const struct graph_collective *c = &g->collectives[j];
+        const char *kind = strtab_get(&g->names, c->name);
+        if (c->dimension != p->dimension)
+            continue;
+        if (strcmp(kind, "send_recv") == 0)
+            return "ranks send and receive in one kernel";
+        if (!text_is_one(kind, "send", "recv"))
+            continue;
+        if (c->n_members != 2)
+            return "sends or receives have no counterpart in the trace";
+        p->messages[j] = follows_backward(f, sender_of(g, c)) ? MESSAGE_BACKWARD : MESSAGE_FORWARD;
+    }
+    return NULL;
+}
+
+/* ---- micro-batches ---- */
+
+/* Messages from each stage to the next one in a direction, over all pipelines; those to the first
+ * stage behind the last one at the end. */
+struct crossings {
+    uint32_t *there, *back; /* [n_stages * n_groups] by the stage before the border */
+    bool odd;               /* any goes over no border */
+};
+
+static struct crossings count_crossings(const struct finder *f, struct arena *arena)
+{
+    const struct dpro_graph *g = f->g;
+    const struct pipeline *p = f->p;
+    uint32_t n = p->n_stages;
+    size_t room = (size_t)n * g->dimensions[p->dimension].n_groups + 1;
+    struct crossings c = {arena_array(arena, room, sizeof *c.there),
+                          arena_array(arena, room, sizeof *c.back), false};
+    for (uint32_t j = 0; j < g->n_collectives; j++) {
+        if (p->messages[j] == NO_STAGE_MESSAGE)
+            continue;
+        uint32_t from = g->rank[sender_of(g, &g->collectives[j])];
+        uint32_t to = g->rank[receiver_of(g, &g->collectives[j])];
+        bool backward = p->messages[j] == MESSAGE_BACKWARD;
+        uint32_t before = backward ? to : from, behind = backward ? from : to;
+        bool known = p->stage_of[from] != UINT32_MAX && p->stage_of[to] != UINT32_MAX &&
+                     p->group_of[from] == p->group_of[to];
+        if (!known || p->stage_of[behind] != (p->stage_of[before] + 1) % n) {
+            c.odd = true;
+            continue;
+        }
+        (backward ? c.back : c.there)[p->group_of[before] * n + p->stage_of[before]]++;
+    }
+    return c;
+}
+
+static const char *count_micro_batches(struct finder *f, struct arena *arena)
+{
+    struct pipeline *p = f->p;
+    struct crossings c = count_crossings(f, arena);
+    uint32_t n = p->n_stages, n_all = n * f->g->dimensions[p->dimension].n_groups;
+    if (c.odd)
+        return "messages pass between ranks that are no neighbouring stages";
+    for (uint32_t i = 0; i < n_all; i++)
+        if (c.there[i] != c.back[i] || c.there[i] != c.there[i % n < n - 1 ? 0 : n - 1])
+            return "not all stages send as many messages forward as backward, or as the others do";
+    if (c.there[0] == 0)
+        return "no messages between its stages are in the trace";
+    uint32_t around = c.there[n - 1]; /* with one stage a rank, none */
+    if (c.there[0] <= around || c.there[0] % (c.there[0] - around) != 0)
+        return "more messages go from the last rank to the first than between other stages";
+    p->n_micro_batches = c.there[0] - around;
+    p->n_chunks = c.there[0] / p->n_micro_batches;
+    return NULL;
+}
+
+/* ---- the schedule ---- */
+
+/* Forward messages of a rank, to the next stage or of the last one from that before it, up to the
+ * beginning of its first backward pass. */
+static uint32_t n_ahead(const struct finder *f, uint32_t rank)
+{
+    const struct dpro_graph *g = f->g;
+    const struct rank_passes *passes = &f->passes[rank];
+    int64_t first_ns = INT64_MAX, backward_ns = 0;
+    bool is_last = f->p->stage_of[rank] == f->p->n_stages - 1;
+    uint32_t n = 0;
+    for (size_t i = 0; i < passes->ops.n && backward_ns < passes->quarter_ns[1]; i++)
+        if (passes->ops.at[i].backward) {
+            first_ns = passes->ops.at[i].end_ns;
+            backward_ns += passes->ops.at[i].mean_ns;
+        }
+    for (uint32_t j = 0; j < g->n_collectives; j++) {
+        if (f->p->messages[j] != MESSAGE_FORWARD)
+            continue;
+        const struct graph_collective *c = &g->collectives[j];
+        uint32_t op = is_last ? receiver_of(g, c) : sender_of(g, c);
+        n += g->rank[op] == rank && g->seen_start_ns[op] < first_ns;
+    }
+    return n;
+}
+
+static enum dpro_schedule schedule_of(const struct finder *f)
+{
+    const struct pipeline *p = f->p;
+    bool all = true, few = true;
+    if (p->n_chunks > 1)
+        return DPRO_SCHEDULE_INTERLEAVED;
+    for (uint32_t r = 0; r < f->g->n_ranks; r++) {
+        if (p->stage_of[r] == UINT32_MAX)
+            continue;
+        uint32_t n = n_ahead(f, r);
+        all &= n == p->n_micro_batches;
+        few &= n == MIN(p->n_micro_batches, p->n_stages - p->stage_of[r]);
+    }
+    return few ? DPRO_SCHEDULE_1F1B : all ? DPRO_SCHEDULE_GPIPE : DPRO_SCHEDULE_UNKNOWN;
+}
+
+void pipeline_find(const struct dpro_graph *graph, struct arena *arena, struct pipeline *pipeline)
+{
+    struct finder f = {.g = graph, .p = pipeline};
+    *pipeline = (struct pipeline){.dimension = DPRO_NO_DIMENSION, .n_chunks = 1};
+    find_stages(&f, arena);
+    if (pipeline->dimension == DPRO_NO_DIMENSION)
+        return;
+    pipeline->messages = arena_array(arena, graph->n_collectives + (size_t)1, 1);
+    if (!graph->seen_start_ns || !graph->seen_dur_ns) {
+        pipeline->unknown = "the trace does not say when ops ran";
+        return;
+    }
+    f.passes = mem_array(graph->n_ranks + (size_t)1, sizeof *f.passes);
+    for (uint32_t r = 0; r < graph->n_ranks; r++)
+        list_passes(&f, r);
+    pipeline->unknown = find_messages_of(&f);
+    if (!pipeline->unknown)
+        pipeline->unknown = count_micro_batches(&f, arena);
+    if (!pipeline->unknown)
+        pipeline->schedule = schedule_of(&f);
+    for (uint32_t r = 0; r < graph->n_ranks; r++)
+        array_fini(&f.passes[r].ops);
+    mem_free(f.passes);
+}

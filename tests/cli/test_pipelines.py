@@ -1,0 +1,153 @@
+"""Micro-batches and schedules of pipelines: found in a trace, and asked for otherwise."""
+import os
+import unittest
+
+from support import BUNDLED, DONE, USAGE, Case, dpro, span
+from test_parallel import PIPELINE, STEPS, Number, transfer
+
+FORWARD_US, BACKWARD_US, UPDATE_US = 2000, 4000, 1000
+NO_PIPELINE = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-default")
+
+
+def order(schedule, stage, n_stages, n):
+    """Passes of a stage: (way, micro-batch), way 0 for forward and 1 for backward."""
+    ahead = n if schedule == "gpipe" else min(n, n_stages - stage)
+    passes = [(0, i) for i in range(ahead)]
+    for i in range(n):
+        passes.append((1, i))
+        if ahead + i < n:
+            passes.append((0, ahead + i))
+    return passes
+
+
+def run(schedule, n_stages, n):
+    """When each pass begins and ends: {(stage, way, micro-batch): (begin, end)}."""
+    lists, done, free = [order(schedule, s, n_stages, n) for s in range(n_stages)], {}, [0] * n_stages
+    while any(lists):
+        for s, passes in enumerate(lists):
+            while passes:
+                way, i = passes[0]
+                source = (s - 1, 0, i) if way == 0 else (s + 1, 1, i)
+                if 0 <= source[0] < n_stages and source not in done:
+                    break
+                begin = max(free[s], done[source][1] + 60 if source in done else 0)
+                done[s, way, i] = begin, begin + (FORWARD_US, BACKWARD_US)[way]
+                free[s] = done[s, way, i][1] + 50
+                passes.pop(0)
+    return done
+
+
+def stage(rank, schedule, n_stages, n, leave_out=()):
+    """A stage begins its next step when it has done all of its own."""
+    number, done, events, free = Number(), run(schedule, n_stages, n), [], 0
+    period = max(end for _, end in done.values()) + UPDATE_US + 200
+    for step in range(STEPS):
+        begun, sent = free, 0
+        for way, i in order(schedule, rank, n_stages, n):
+            begin, end = (step * period + at for at in done[rank, way, i])
+            ahead, behind = (rank - 1, rank + 1) if way == 0 else (rank + 1, rank - 1)
+            if 0 <= ahead < n_stages and ("recv", way, i) not in leave_out:
+                events += transfer(number, "recv", ahead, free, free + 22, begin - 1)
+            name = "aten::mm" if way == 0 else "autograd::engine::evaluate_function: MmBackward0"
+            events.append(span(name, begin, end - begin, **{"Sequence number": i, "Fwd thread id": way}))
+            free = end + 1
+            if 0 <= behind < n_stages and ("send", way, i) not in leave_out:
+                waited = step * period + done[rank, 1, n - 1][1] + 50 + 5 * sent  # for all at the end
+                events += transfer(number, "send", behind, free, waited, waited + 4)
+                free += 24
+                sent += 1
+        free = max(end + 100, free)
+        events.append(span("Optimizer.step#SGD.step", free, UPDATE_US, cat="user_annotation"))
+        events.append(span("aten::add_", free + 10, UPDATE_US - 20))
+        free += UPDATE_US + 10
+        events.append(span("ProfilerStep#%d" % step, begun, free - begun, cat="user_annotation"))
+    return {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": n_stages, "pg_config": []},
+            "traceEvents": events}
+
+
+def iteration_ms(n_stages, n, row_share):
+    """Passes of n micro-batches, each as long as `row_share` of those above, with nothing between them."""
+    pair = FORWARD_US + BACKWARD_US
+    return (n + n_stages - 1) * pair * row_share / 1e3
+
+
+class Pipelines(Case):
+    def traces(self, schedule, n_stages=3, n=4, **changes):
+        return [self.write("rank%d.json" % rank, stage(rank, schedule, n_stages, n, changes.get("rank%d" % rank, ())))
+                for rank in range(n_stages)]
+
+    def whatif(self, traces, *options):
+        result = dpro("whatif", *traces, *options, "--json")
+        self.assertEqual(result.code, DONE, result.err)
+        return result.json
+
+    def assert_refused(self, traces, *options, why):
+        result = dpro("whatif", *traces, *options)
+        self.assertEqual(result.code, USAGE, result.out + result.err)
+        self.assertIn(why, result.err)
+        self.assertEqual(len(result.err.strip().splitlines()), 1, result.err)
+
+    def test_the_recorded_schedule_is_named(self):
+        for schedule in ("gpipe", "1f1b"):
+            for n_stages, n in ((2, 3), (3, 4), (4, 4)):
+                facts = self.assert_replays(*self.traces(schedule, n_stages, n))
+                self.assertEqual((facts["micro_batches"], facts["schedule"]), (n, schedule), (n_stages, n))
+
+    def test_one_micro_batch_for_each_stage_is_one_that_is_not_cut(self):
+        facts = self.assert_replays(*self.traces("1f1b", 2, 1))
+        self.assertEqual(facts["micro_batches"], 1)
+
+    def test_more_micro_batches_fill_the_pipeline_better(self):
+        facts = self.whatif(self.traces("1f1b"), "--microbatches", "8")
+        gain = facts["baseline"]["iteration_ms"] - facts["predicted"]["iteration_ms"]
+        self.assertAlmostEqual(gain, iteration_ms(3, 4, 1) - iteration_ms(3, 8, 0.5), delta=1.2)
+        before, after = (facts["pipeline"][key]["bubble_pct"] for key in ("baseline", "predicted"))
+        self.assertTrue(all(x > y for x, y in zip(before, after)), facts["pipeline"])
+
+    def test_fewer_micro_batches_leave_it_emptier(self):
+        facts = self.whatif(self.traces("gpipe"), "--microbatches", "2")
+        more = facts["predicted"]["iteration_ms"] - facts["baseline"]["iteration_ms"]
+        self.assertAlmostEqual(more, iteration_ms(3, 2, 2) - iteration_ms(3, 4, 1), delta=1.2)
+
+    def test_either_schedule_takes_as_long_where_nothing_is_sent_slowly(self):
+        facts = self.whatif(self.traces("1f1b"), "--schedule", "gpipe")
+        self.assertAlmostEqual(facts["speedup"], 1, delta=0.03)
+        self.assertEqual(facts["pipeline"]["predicted"]["schedule"], "gpipe")
+
+    def test_a_schedule_and_micro_batches_as_recorded_change_nothing(self):
+        facts = self.whatif(self.traces("1f1b"), "--schedule", "1f1b", "--microbatches", "4")
+        self.assertEqual(facts["baseline"]["iteration_ms"], facts["predicted"]["iteration_ms"])
+
+    def test_slow_links_hold_up_micro_batches(self):
+        traces = self.traces("1f1b")
+        plain, slow = (self.whatif(traces, "--microbatches", "8", *options) for options in ((), ("--latency", "+2ms")))
+        self.assertGreater(slow["predicted"]["iteration_ms"] - plain["predicted"]["iteration_ms"], 4)
+
+    def test_what_the_trace_does_not_tell_is_refused_in_one_line(self):
+        traces = self.traces("1f1b")
+        self.assert_refused(traces, "--schedule", "interleaved", why="needs several stages a rank")
+        self.assert_refused(traces, "--schedule", "zero-bubble", why="does not tell their time")
+        self.assert_refused([NO_PIPELINE], "--microbatches", "8", why="has no pipeline")
+        self.assert_refused([NO_PIPELINE], "--schedule", "gpipe", why="has no pipeline")
+
+    def test_a_stage_that_is_missing_is_told(self):
+        self.assert_refused(self.traces("1f1b")[:2], "--microbatches", "8", why="no counterpart in the trace")
+
+    def test_a_send_that_nobody_receives_is_told(self):
+        traces = self.traces("1f1b", rank1=[("recv", 0, 3)])
+        self.assert_refused(traces, "--microbatches", "8", why="no counterpart in the trace")
+
+    def test_stages_that_pass_on_unequal_numbers_are_told(self):
+        traces = self.traces("gpipe", rank0=[("send", 0, 3)], rank1=[("recv", 0, 3)])
+        self.assert_refused(traces, "--microbatches", "8", why="micro-batches are not known")
+
+    def test_a_recorded_pipeline(self):
+        facts = self.assert_replays(PIPELINE)
+        self.assertEqual((facts["micro_batches"], facts["schedule"]), (4, "1f1b"))
+        facts = self.whatif([PIPELINE], "--microbatches", "8", "--schedule", "gpipe")
+        self.assertEqual(facts["pipeline"]["predicted"]["micro_batches"], 8)
+        self.assertGreater(facts["uncertainty"]["batch_size"]["predicted_pct"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -47,7 +47,7 @@ static bool read_peers(const char *text, void *field)
 
 static bool read_ways(const char *text, void *field)
 {
-    static const char *const ways[] = {"compile", "bf16", "batch"};
+    static const char *const ways[] = {"compile", "bf16", "batch", "recompute"};
     *(const char **)field = text;
     for (const char *p = text;; p++) {
         size_t len = strcspn(p, ","), i = 0;
@@ -71,10 +71,11 @@ static const struct opt profile_opts[] = {
               "steps to pass over before anything is recorded\n(default: 10)"),
     OPT_WHOLE("iterations", opt_read_string, iterations, 1, UINT32_MAX,
               "steps to record (default: 10)"),
-    OPT_VALUE("probe", "WAYS", read_ways, probe, "some of compile,bf16,batch",
+    OPT_VALUE("probe", "WAYS", read_ways, probe, "some of compile,bf16,batch,recompute",
               "measure what the model's modules take by torch.compile, in\n"
-              "bfloat16, with other batches, after all else: one rank a\n"
-              "kind of device does, the others wait (PyTorch only)"),
+              "bfloat16, with other batches, computed again in their\n"
+              "backward pass, after all else: one rank a kind of device\n"
+              "does, the others wait (PyTorch only)"),
     OPT_WHOLE("probe-limit", opt_read_string, probe_limit, 1, UINT32_MAX,
               "seconds that measuring them may take (default: 60)"),
     OPT_CHOICE(

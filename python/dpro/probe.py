@@ -11,12 +11,12 @@ import time
 
 import torch
 
-from . import held_memory, memory, model, module_marks, module_state, module_ways, modules, probe_trial, report
+from . import held_memory, memory, model, module_marks, module_state, module_ways, modules, probe_trial, recompute, report
 from .computing import in_bf16
 from .probe_result import LEAST_TURNS, MOST_TURNS, TURNS_SECONDS, Prober, are_settled
 from .probe_survey import Survey, choose, outermost_of_batch
 from .probe_time import Call, Stopwatch, given_again, tensors_in
-from .probe_ways import BF16, COMPILE, Compiler
+from .probe_ways import BF16, COMPILE, RECOMPUTE, Compiler
 
 PASSES = "forward_ns", "backward_ns"
 LAUNCHES = "forward_launch_ns", "backward_launch_ns"
@@ -113,7 +113,7 @@ class Probe(Prober):
                                   "inputs": group.first.inputs, "ways": {}})
         everything = list(zip(self._groups, self._entries))
         of_batch = outermost_of_batch(self._groups, self._batch_size) if "batch" in self._asked else ()
-        passes = [("", everything, self._plain, ("eager", BF16))]
+        passes = [("", everything, self._plain, ("eager", BF16, RECOMPUTE))]
         passes += [(", with other batches", [(group, entry) for group, entry in everything if group in of_batch],
                     self._batches, ())] * bool(of_batch)
         passes += [(", compiled", everything, self._with_compiler, COMPILED)] * (COMPILE in self._asked)
@@ -141,7 +141,7 @@ class Probe(Prober):
     def _leave_out(self, entry, ways, why, late=True):
         """Notes why these ways are not measured; dpro whatif composes their times from those that are."""
         for way in ways:
-            if way in ("eager", COMPILE) or BF16 in self._asked:
+            if way == "eager" or self._asked.issuperset(way.split("+")):
                 entry["ways"].setdefault(way, {"left_out": why})
         if late:
             self._left_out.append(entry["modules"][0][0])
@@ -189,12 +189,16 @@ class Probe(Prober):
         return torch.autocast(self._device.type, own[1], enabled=own[0]) if own[0] else contextlib.nullcontext()
 
     def _plain(self, seen, entry, call, own):
-        """As it is and in 16 bits."""
+        """As it is, in 16 bits, and computed again in its backward pass."""
         ways = {"eager": functools.partial(own, seen.module)}
         if BF16 in self._asked and not self._lower_already(seen):
             ways[BF16] = in_bf16(ways["eager"], self._device.type)
         elif BF16 in self._asked:
             entry["ways"][BF16] = {"problem": "the job computes it in 16 bits"}
+        if RECOMPUTE in self._asked and recompute.unknown():
+            entry["ways"][RECOMPUTE] = {"problem": recompute.unknown()}
+        elif RECOMPUTE in self._asked:
+            ways[RECOMPUTE] = lambda *args, **kwargs: recompute.recomputed(own, seen.module, args, kwargs)
         for name, way in self._turns({name: (call, compute) for name, compute in ways.items()}).items():
             entry["ways"][name] = self._with_memory(way, call, ways[name])
 

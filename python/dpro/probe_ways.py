@@ -12,7 +12,7 @@ import torch
 
 from . import compiling, probe_survey, report
 
-COMPILE, BF16 = "compile", "bf16"
+COMPILE, BF16, RECOMPUTE = "compile", "bf16", "recompute"
 NODE_SECONDS, LEAST_NODES = 0.1, 30  # of compiling, before anything was; nodes below which it takes no less
 LOGS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 AGAIN_SECONDS = 1.0

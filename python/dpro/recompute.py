@@ -41,16 +41,9 @@ class Recomputed(module_ways.Way):
                 give_up("%s can't be recomputed: %s" % (self.name or "the model", problem))
                 return below(module, *args, **kwargs)
         kept = [(owner, name, owner._buffers[name].detach().clone()) for owner, name in self._changed]
-        n, keys = len(args), list(kwargs)
-
-        def run(*given):
-            return below(module, *given[:n], **dict(zip(keys, given[n:])))
-
         _depth.n = getattr(_depth, "n", 0) + 1
         try:
-            return torch.utils.checkpoint.checkpoint(
-                run, *args, *kwargs.values(), use_reentrant=False, preserve_rng_state=True,
-                context_fn=lambda: (contextlib.nullcontext(), _again(module, kept)))
+            return recomputed(below, module, args, kwargs, kept)
         finally:
             _depth.n -= 1
 
@@ -63,6 +56,19 @@ class Recomputed(module_ways.Way):
             give_up("%s is called within a recomputation, or other hooks for saved tensors, of the job's" % self.name)
             return False
         return True
+
+
+def recomputed(below, module, args, kwargs, kept=()):
+    """below(module, *args, **kwargs), computed again in the backward pass. `kept`: (owner, name, value) of buffers that it changes,
+    before it."""
+    n, keys = len(args), list(kwargs)
+
+    def run(*given):
+        return below(module, *given[:n], **dict(zip(keys, given[n:])))
+
+    return torch.utils.checkpoint.checkpoint(
+        run, *args, *kwargs.values(), use_reentrant=False, preserve_rng_state=True,
+        context_fn=lambda: (contextlib.nullcontext(), _again(module, kept)))
 
 
 def _others_hooks():
@@ -83,10 +89,15 @@ def find(models, names):
     return module_ways.find(models, names, "recomputed", _unfit, Recomputed)
 
 
-def _unfit(module, around):
+def unknown():
+    """Why this torch can recompute nothing as is done here; None: it can."""
     if "context_fn" not in inspect.signature(torch.utils.checkpoint.checkpoint).parameters:
         return "this torch (%s) is too old" % torch.__version__
-    return "the job recomputes it already" if modules.any_checkpointed(around) else None
+    return None
+
+
+def _unfit(module, around):
+    return unknown() or ("the job recomputes it already" if modules.any_checkpointed(around) else None)
 
 
 def give_up(problem):

@@ -5,7 +5,7 @@ import os
 
 from .report import say
 
-WAYS = ("compile", "bf16", "batch")
+WAYS = ("compile", "bf16", "batch", "recompute")
 
 def wanted():
     """Whether steps are to be seen in this job."""

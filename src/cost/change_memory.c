@@ -31,10 +31,11 @@ static int change_recomputation(const struct dpro_changes *c, struct dpro_model 
     int rc = modules_choose(m, c->recompute, m->baseline.recomputed, MODULES_RECOMPUTED, err);
     if (rc < 0)
         return rc;
-    uint32_t n = 0;
+    uint32_t n = 0, n_probed = 0;
     uint64_t kept = 0;
     for (uint32_t i = 0; i < m->n_modules; i++) {
         n += m->baseline.recomputed[i];
+        n_probed += m->baseline.recomputed[i] && m->modules[i].recompute_probed;
         kept += m->baseline.recomputed[i] ? m->modules[i].kept_bytes : 0;
     }
     if (n > 0 && kept == 0)
@@ -46,11 +47,11 @@ static int change_recomputation(const struct dpro_changes *c, struct dpro_model 
                  "there when its backward pass begins is taken to be kept by it alone");
             break;
         }
-    if (n > 0 && m->launch_share > LAUNCH_BOUND)
+    if (n > n_probed && m->launch_share > LAUNCH_BOUND)
         note(notes,
              "in %.0f %% of a forward pass the GPU waits for launches: what torch.utils.checkpoint "
              "itself costs the CPU then makes the iteration longer, too, and is not in the "
-             "prediction",
+             "prediction; 'dpro profile --probe recompute' measures it",
              100 * m->launch_share);
     return 0;
 }

@@ -92,6 +92,7 @@ struct model_module {
     uint64_t kept_bytes;      /* bytes that recomputing it alone frees between its passes, in an
                                  iteration of one rank */
     int64_t recompute_ns;     /* work that this adds to an iteration, mean over the ranks */
+    bool recompute_probed;    /* that was measured by a probe */
     struct computing_cost costs[DPRO_N_COMPUTINGS]; /* that of DPRO_AS_IT_IS is known and 1 */
     bool has_statistics; /* it computes with statistics over the batch, as BatchNorm does */
     bool is_step;        /* no module of the job, but all that a step computes: no plan names it */

@@ -203,6 +203,32 @@ static void take_probe(const struct probe *probe, double faults, struct model_mo
     }
 }
 
+/* What recomputing it adds to both passes: beside the forward pass, what torch.utils.checkpoint
+ * itself does. */
+static void take_recomputation(struct dpro_model *model, uint32_t m, const struct probe *probe,
+                               double faults)
+{
+    const struct probe_cost *cost = &probe->costs[PROBE_RECOMPUTED];
+    struct model_module *module = &model->modules[m];
+    if (!cost->is_known)
+        return;
+    double forward = (1 - faults) * (cost->forward.value - 1),
+           backward = (1 - faults) * (cost->backward.value - 1), all = 0;
+    for (uint32_t r = 0; r < model->n_ranks; r++) {
+        const struct model_program *program = &model->programs[model->ranks[r].program];
+        for (uint32_t c = 0; c < program->n_calls; c++) {
+            struct model_call *call = &program->calls[c];
+            if (call->module != m || call->recompute_ns == 0)
+                continue;
+            call->recompute_ns = llround(
+                fmax(0, forward * (double)call->forward_ns + backward * (double)call->backward_ns));
+            all += (double)call->recompute_ns / model->n_ranks;
+        }
+    }
+    module->recompute_ns = llround(all);
+    module->recompute_probed = true;
+}
+
 /* ---- of 16 bits, assumed ---- */
 
 /* Times as long in 16 bits: matrix products and convolutions, and what else there is, half of which
@@ -396,6 +422,8 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
         module->costs[DPRO_AS_IT_IS] = AS_IT_IS;
         if (probe)
             take_probe(probe, faults, module);
+        if (probe)
+            take_recomputation(model, m, probe, faults);
         for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
             bool failed = probe && probe->costs[way].problem;
             if (!module->costs[way].is_known && !failed)

@@ -34,14 +34,16 @@ void dpro_probes_destroy(struct dpro_probes *probes)
     payload_destroy(&probes_payload, probes);
 }
 
-const char *probe_way_name(unsigned computing)
+const char *probe_way_name(unsigned way)
 {
-    static const char *const names[DPRO_N_COMPUTINGS] = {[DPRO_AS_IT_IS] = "eager",
-                                                         [DPRO_COMPILED] = "compile",
-                                                         [DPRO_BF16] = "bf16",
-                                                         [DPRO_COMPILED | DPRO_BF16] =
-                                                             "compile+bf16"};
-    return names[computing];
+    static const char *const names[N_PROBE_WAYS] = {
+        [DPRO_AS_IT_IS] = "eager",
+        [DPRO_COMPILED] = "compile",
+        [DPRO_BF16] = "bf16",
+        [DPRO_COMPILED | DPRO_BF16] = "compile+bf16",
+        [PROBE_RECOMPUTED] = "recompute",
+    };
+    return names[way];
 }
 
 /* ---- times ---- */
@@ -120,7 +122,7 @@ struct reading {
     struct probe probe;
     uint32_t problem; /* of all of its ways */
     bool is_run;      /* of neighbours that were compiled as one, as dpro once measured them */
-    struct measured ways[DPRO_N_COMPUTINGS];
+    struct measured ways[N_PROBE_WAYS];
     ARRAY(struct measured) batches;
 };
 
@@ -169,9 +171,9 @@ static void read_ways(struct json_reader *r, void *out UNUSED, size_t offset UNU
     struct reading *reading = r->arg;
     JSON_KEYS (r->js, json_open(r->js, '{'), key, len) {
         unsigned way = 0;
-        while (way < DPRO_N_COMPUTINGS && !text_n_is(key, len, probe_way_name(way)))
+        while (way < N_PROBE_WAYS && !text_n_is(key, len, probe_way_name(way)))
             way++;
-        if (way < DPRO_N_COMPUTINGS)
+        if (way < N_PROBE_WAYS)
             read_measured(r, &reading->ways[way]);
         else
             json_skip(r->js); /* of a later dpro */
@@ -238,7 +240,7 @@ static void finish(struct reading *reading)
     struct dpro_probes *to = reading->to;
     struct probe *probe = &reading->probe;
     const struct measured *own = &reading->ways[DPRO_AS_IT_IS];
-    for (unsigned way = 0; way < DPRO_N_COMPUTINGS; way++) {
+    for (unsigned way = 0; way < N_PROBE_WAYS; way++) {
         probe->costs[way] = cost_of(&reading->ways[way], own);
         if (!probe->costs[way].problem)
             probe->costs[way].problem = probe->costs[way].is_known ? 0 : reading->problem;
@@ -273,7 +275,7 @@ static void read_probe(struct json_reader *r, struct dpro_probes *to)
         to->n_broken++;
     if (r->js->fail != JSON_OK || !is_object)
         to->names.n = reading.probe.first;
-    for (unsigned way = 0; way < DPRO_N_COMPUTINGS; way++)
+    for (unsigned way = 0; way < N_PROBE_WAYS; way++)
         measured_fini(&reading.ways[way]);
     for (size_t i = 0; i < reading.batches.n; i++)
         measured_fini(&reading.batches.at[i]);

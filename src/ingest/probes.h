@@ -28,11 +28,15 @@ struct probe_batch {
     struct dpro_estimate forward, backward;
 };
 
+/* Beside the ways of enum dpro_computing: computed again in its backward pass, as it is. */
+#define PROBE_RECOMPUTED DPRO_N_COMPUTINGS
+#define N_PROBE_WAYS     (DPRO_N_COMPUTINGS + 1)
+
 /* A module, and those alike, which were not measured again. */
 struct probe {
     uint32_t class;    /* string id */
     uint32_t first, n; /* into names */
-    struct probe_cost costs[DPRO_N_COMPUTINGS];
+    struct probe_cost costs[N_PROBE_WAYS];
     uint32_t first_batch, n_batches; /* into batches */
 };
 
@@ -53,5 +57,5 @@ struct dpro_probes {
 
 extern const struct payload_kind probes_payload;
 
-/* The name of a way in files: "eager", "compile", "bf16", "compile+bf16". */
-const char *probe_way_name(unsigned computing);
+/* The name of a way in files: "eager", "compile", "bf16", "compile+bf16", "recompute". */
+const char *probe_way_name(unsigned way);

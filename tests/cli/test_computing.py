@@ -52,6 +52,19 @@ class Computing(Case):
         self.assertTrue(any("may round otherwise" in w for w in blocks["warnings"]), blocks["warnings"])
         self.assertNotIn("computation", self.ask(trace, "--bandwidth", "2x"))
 
+    def test_a_probed_recomputation_takes_what_it_took(self):
+        trace = self.probed(BLOCKS)
+        more = {}
+        for backward in (None, 300, 400):  # of 100 and 200 as it is: the second forward pass alone, and twice as much
+            ways = {**BLOCKS["ways"], "recompute": way(100, backward)} if backward else BLOCKS["ways"]
+            self.probed({**BLOCKS, "ways": ways})
+            facts = self.ask(trace, "--recompute", "blocks.*")
+            more[backward] = facts["predicted"]["iteration_ms"] - facts["baseline"]["iteration_ms"]
+        self.assertGreater(more[None], 0)
+        self.assertAlmostEqual(more[400] / more[300], 2, delta=0.1)
+        facts = self.ask(trace, "--recompute", "blocks.0")
+        self.assertAlmostEqual((facts["predicted"]["iteration_ms"] - facts["baseline"]["iteration_ms"]) / more[400], 0.5, delta=0.1)
+
     def test_page_faults_that_probes_have_none_of_stay(self):
         trace = self.probed(BLOCKS)
         facts = {}

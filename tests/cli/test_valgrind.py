@@ -55,7 +55,7 @@ RUNS = {
                ["TRACE", "--net-csv", "-o", "OUT", "-q", "--rank-regex", "([0-9]+)"], ["--help"]],
     "profile": [["-o", "OUT", "--warmup", "1", "--iterations", "2", "--net", "all", "--net-max-mb", "4", "--net-keep", "newest",
                  "--net-peers", "all", "--no-nccl", "--force", "--", "true"],
-                ["-q", "-o", "OUT", "--plan", "PLAN", "--probe", "compile,bf16", "--probe-limit", "5", "--", "true"],
+                ["-q", "-o", "OUT", "--plan", "PLAN", "--probe", "compile,bf16,recompute", "--probe-limit", "5", "--", "true"],
                 ["--help"]],
     "verify": [["--plan", "PLAN", "--turns", "steps", "--steps", "3", "--blocks", "2", "--settle", "2", "--warmup", "1",
                 "--against", "cap=5", "--stop", "--fail-on", "slower", "--json", "--", "true"], ["--help"]],

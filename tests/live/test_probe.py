@@ -74,7 +74,7 @@ class Low(Network):
 run(Low(), lambda: torch.randn(4, 3, 16, 16))
 """
 SMALL = JOBS + "run(nn.Sequential(nn.Linear(64, 64), nn.GELU()), lambda: torch.randn(4, 64), 24)\n"
-PLAIN = {"DPRO_PROBE": "bf16,batch", "DPRO_PROBE_LIMIT": "120"}
+PLAIN = {"DPRO_PROBE": "bf16,batch,recompute", "DPRO_PROBE_LIMIT": "120"}
 COMPILED = {"DPRO_PROBE": "compile", "DPRO_PROBE_LIMIT": "400", "DPRO_ITERATIONS": "1"}
 
 
@@ -107,6 +107,8 @@ class Probe(Case):
         self.assertEqual(entries["blocks.0"]["modules"], [["blocks.0"], ["blocks.1"], ["blocks.2"]])
         for name in ("", "blocks.0"):
             self.assert_measured(entries[name], ("eager", "bf16"))
+            own, again = (sorted(entries[name]["ways"][way]["backward_ns"])[1] for way in ("eager", "recompute"))
+            self.assertGreater(again, own)
         self.assertEqual(entries["blocks.0"]["inputs"], [["float32", [4, 16, 64]]])
         self.assertEqual(sorted(entries[""]["batches"]), ["0.25", "0.5", "2"])  # those of its parts would tell nothing more
         self.assertFalse("batches" in entries["blocks.0"])

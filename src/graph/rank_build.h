@@ -28,6 +28,15 @@ enum { LEFT_OUT_TEXT = 200 };
 /* Old traces count whole microseconds: a start and a duration, each rounded. */
 enum { CLOCK_ROUNDING_NS = 2000 };
 
+/* What an iteration of a rank holds. */
+struct step_content {
+    int64_t ns;                  /* how long it took */
+    int64_t n_ops, n_works;      /* on CPU threads; on devices, of calls that were recorded */
+    int64_t n_before, before_ns; /* device work of calls made before the recording */
+    int64_t n_lost;              /* calls that launch, of which no device work was recorded */
+    int64_t n_meetings;          /* collectives and optimizer steps */
+};
+
 /* One iteration of one rank in one window. Bounds are on the rank's clock. */
 struct step {
     int64_t start_ns, end_ns;
@@ -38,6 +47,9 @@ struct step {
     uint16_t window;
     bool timed;   /* its times may be learnt from, as no execution trace was being recorded */
     bool follows; /* the step before it in the array is the iteration before it in the job */
+    int64_t n_slices;
+    uint64_t hash; /* of its slices, equal for iterations that ran the same */
+    struct step_content holds;
 };
 
 /* An iteration that is left out, or would better be. */
@@ -117,6 +129,7 @@ struct local_collective {
     uint32_t key;               /* 1 + its key in a key-value store; 0: none */
     uint64_t numel, size_bytes; /* 0: not recorded */
     uint32_t launch_span;       /* the framework's op that asked for it; NO_ID: unknown */
+    uint32_t launch_name;       /* its name, a string id; 0: unknown */
     uint32_t launch_op;         /* its local op, where a CPU thread runs the collective; NO_ID */
     uint32_t bucket; /* the bucket that it carries, index into the recording's; NO_ID: unknown */
     uint8_t end;     /* enum comm_end */
@@ -160,6 +173,7 @@ struct rank_build {
         size_t n, cap;
         enum step_source source;
         bool end_with_exchange; /* steps end where their last exchange begins */
+        bool has_exchange;      /* of the first rank: servers answer in them */
         uint32_t n_beyond;      /* steps that were too many */
         uint32_t reference;     /* index of the reference iteration */
     } steps;
@@ -238,7 +252,10 @@ int64_t build_step_ns(const struct rank_build *rank, uint32_t step);
  * autograd and position. */
 void build_phases(struct rank_build *rank);
 
-/* match_slices.c: a hash of the step's slices, equal for iterations that ran the same. */
+/* step_contents.c: what each step holds, from which is chosen. Needs slices and pace. */
+void build_contents(struct rank_build *rank);
+
+/* match_slices.c: a hash of the step's slices, see struct step. */
 uint64_t build_step_hash(const struct rank_build *rank, uint32_t step);
 
 /* rank_ops.c: the ops of the reference iteration, and where each was found in every step. */

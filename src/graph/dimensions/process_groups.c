@@ -84,6 +84,7 @@ void build_learn_calls(struct rank_build *rank)
     EACH (struct local_collective, c, rank->collectives) {
         uint32_t launch = launch_of(rank, c);
         learn_phase(rank, c);
+        c->launch_name = c->launch_span == NO_ID ? 0 : rank->trace->spans[c->launch_span].name;
         if (launch != NO_ID)
             map_set(&launches, (uint64_t)launch + 1, 1);
     }

@@ -32,9 +32,7 @@ enum carried traffic_carried(const struct rank_build *rank, const struct local_c
     };
     /* gloo scatters by an all-reduce: the call says what was meant */
     const char *asked =
-        c->launch_span == NO_ID
-            ? NULL
-            : name_collective(strtab_get(rank->names, rank->trace->spans[c->launch_span].name));
+        c->launch_name ? name_collective(strtab_get(rank->names, c->launch_name)) : NULL;
     const char *kind = asked && strcmp(asked, "reduce_scatter") == 0 ? asked : c->kind;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (strcmp(kind, table[i].kind) == 0)

@@ -19,7 +19,6 @@
 struct build {
     const struct dpro_trace *trace;
     const struct dpro_graph_options *options;
-    uint64_t **hashes; /* [rank][step] */
     struct job job;
     uint64_t n_done; /* of the stages below */
 };
@@ -57,9 +56,9 @@ static void cut_rank(void *arg, size_t r)
     build_phases(rank);
     build_slices(rank);
     build_pace(rank);
-    build->hashes[r] = mem_alloc(rank->steps.n * sizeof *build->hashes[r]);
-    for (uint32_t s = 0; s < rank->steps.n; s++)
-        build->hashes[r][s] = build_step_hash(rank, s);
+    build_contents(rank);
+    for (uint32_t i = 0; r == 0 && i < rank->trace->n_spans && !rank->steps.has_exchange; i++)
+        rank->steps.has_exchange = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;
     tell_stage(build);
 }
 
@@ -107,7 +106,6 @@ static void create(struct build *build)
         join->ranks[r].names = &trace->names;
         join->ranks[r].classes = classes;
     }
-    build->hashes = mem_array(join->n_ranks, sizeof *build->hashes);
     build->job.servers.join = join;
     build->job.servers.messages = &build->job.messages;
 }
@@ -149,13 +147,10 @@ static int build_ranks(struct build *build, struct dpro_error *err)
     struct join *join = &build->job.join;
     struct chooser chooser = {.ranks = join->ranks,
                               .n_ranks = join->n_ranks,
-                              .hashes = build->hashes,
                               .options = build->options};
     parallel_for(join->n_ranks, 0, cut_rank, build);
     int status = choose_steps(&chooser, err);
     join->choice = chooser.choice;
-    for (uint32_t r = 0; r < join->n_ranks; r++)
-        mem_free(build->hashes[r]);
     if (status < 0)
         return status;
     parallel_for(join->n_ranks, 0, link_rank, build);
@@ -234,7 +229,6 @@ static int build_graph(const struct dpro_trace *trace, const struct dpro_graph_o
                                             : build_ops_and_clocks(&build, graph, err);
     build.job.join.n_ranks = n_ranks; /* all those that were built */
     destroy(&build.job);
-    mem_free(build.hashes);
     return status;
 }
 

@@ -93,14 +93,6 @@ static uint32_t choose_samples(struct chooser *c, bool by_number)
     return n;
 }
 
-static int64_t count_slices(const struct rank_build *rank, uint32_t step)
-{
-    int64_t n = 0;
-    for (uint32_t l = 0; l < rank->tracks.n; l++)
-        n += rank->tracks.at[l].first[step + 1] - rank->tracks.at[l].first[step];
-    return n;
-}
-
 /* How far each value lies from the median: 0 to n. */
 static double *off_median(const int64_t *values, uint32_t n, struct arena *scratch)
 {
@@ -115,17 +107,17 @@ static double *off_median(const int64_t *values, uint32_t n, struct arena *scrat
 }
 
 /* Adds to equals[i] how many of a rank's samples are the same as its i-th. */
-static void count_equals(const struct rank_build *rank, const uint64_t *hashes, uint64_t *equals)
+static void count_equals(const struct rank_build *rank, uint64_t *equals)
 {
     struct map counts = {0};
     for (uint32_t i = 0; i < rank->n_samples; i++) {
-        uint64_t key = hashes[rank->sample_step[i]] | 1, n = 0;
+        uint64_t key = rank->steps.at[rank->sample_step[i]].hash | 1, n = 0;
         map_get(&counts, key, &n);
         map_set(&counts, key, n + 1);
     }
     for (uint32_t i = 0; i < rank->n_samples; i++) {
         uint64_t n = 0;
-        map_get(&counts, hashes[rank->sample_step[i]] | 1, &n);
+        map_get(&counts, rank->steps.at[rank->sample_step[i]].hash | 1, &n);
         equals[i] += n;
     }
     map_fini(&counts);
@@ -143,11 +135,11 @@ static uint32_t choose_reference(const struct chooser *c)
     int64_t *counts = arena_array(&scratch, n, sizeof *counts);
     uint64_t *equals = arena_array(&scratch, n, sizeof *equals);
     for (uint32_t r = 0; r < c->n_ranks; r++)
-        count_equals(&c->ranks[r], c->hashes[r], equals);
+        count_equals(&c->ranks[r], equals);
     for (uint32_t i = 0; i < n; i++) {
         lengths[i] = build_step_ns(&c->ranks[0], c->ranks[0].sample_step[i]);
         for (uint32_t r = 0; r < c->n_ranks; r++)
-            counts[i] += count_slices(&c->ranks[r], c->ranks[r].sample_step[i]);
+            counts[i] += c->ranks[r].steps.at[c->ranks[r].sample_step[i]].n_slices;
     }
     const double *off_length = off_median(lengths, n, &scratch);
     const double *off_count = off_median(counts, n, &scratch);
@@ -175,11 +167,11 @@ static void leave_out_incomplete(struct chooser *c)
         ARRAY(int64_t) counts = {0};
         for (uint32_t s = 0; s < rank->steps.n; s++)
             if (wanted(c, &rank->steps.at[s]))
-                array_push(&counts, count_slices(rank, s));
+                array_push(&counts, rank->steps.at[s].n_slices);
         int64_t usual = stats_median_upper_i64(counts.at, counts.n);
         for (uint32_t s = 0; s < rank->steps.n && counts.n > 1; s++) {
             struct step *step = &rank->steps.at[s];
-            if (!wanted(c, step) || count_slices(rank, s) * 2 >= usual)
+            if (!wanted(c, step) || step->n_slices * 2 >= usual)
                 continue;
             step->timed = false;
             array_add(&c->choice.left_out, .number = step->number, .rank = r, .incomplete = true,
@@ -187,16 +179,6 @@ static void leave_out_incomplete(struct chooser *c)
         }
         array_fini(&counts);
     }
-}
-
-/* Servers' answers overlap with the next iteration. */
-static bool overlaps_next(const struct chooser *c)
-{
-    const struct rank_build *lead = &c->ranks[0];
-    bool exchanges = false;
-    for (uint32_t i = 0; i < lead->trace->n_spans && !exchanges; i++)
-        exchanges = lead->classes[lead->trace->spans[i].name] & NAME_EXCHANGE;
-    return exchanges;
 }
 
 /* What a recording's first iteration found on the links and in the servers' queues was not
@@ -244,7 +226,7 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
         choose_samples(c, false);
         c->choice.by_place = true;
     }
-    c->choice.overlaps_next = overlaps_next(c);
+    c->choice.overlaps_next = c->ranks[0].steps.has_exchange; /* of servers' answers */
     c->choice.has_lead = c->choice.overlaps_next && leads(c);
     uint32_t reference = choose_reference(c);
     for (uint32_t r = 0; r < c->n_ranks; r++)

@@ -12,9 +12,8 @@ struct step_choice {
 };
 
 struct chooser {
-    struct rank_build *ranks; /* with steps and slices */
+    struct rank_build *ranks; /* with steps and what they hold */
     uint32_t n_ranks;
-    uint64_t *const *hashes; /* [rank][step], from build_step_hash */
     const struct dpro_graph_options *options;
     struct step_choice choice; /* out */
 };

@@ -7,71 +7,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "base/map.h"
-#include "base/memory.h"
 #include "base/sort.h"
-#include "base/time.h"
 #include "graph/steps/choose_steps.h"
-
-/* What an iteration of a rank holds. */
-struct content {
-    int64_t ns;                  /* how long it took */
-    int64_t n_ops, n_works;      /* on CPU threads; on devices, of calls that were recorded */
-    int64_t n_before, before_ns; /* device work of calls made before the recording */
-    int64_t n_lost;              /* calls that launch, of which no device work was recorded */
-    int64_t n_meetings;          /* collectives and optimizer steps */
-};
-
-static bool is_call(const struct rank_build *rank, const struct slice *slice)
-{
-    return rank->trace->spans[slice->span].kind == SPAN_RUNTIME && slice->segment == 0;
-}
-
-/* `launches` has the names of calls that launch work. */
-static void add_slice(const struct rank_build *rank, const struct slice *slice,
-                      const struct map *launches, struct content *c)
-{
-    const struct trace_span *span = &rank->trace->spans[slice->span];
-    bool gpu = rank->trace->tracks[span->track].gpu;
-    if (gpu && slice->launch == NO_ID) {
-        c->n_before++;
-        c->before_ns = time_add(c->before_ns, slice->end_ns - slice->start_ns);
-        return;
-    }
-    c->n_works += gpu;
-    c->n_ops +=
-        !gpu && slice->segment == 0 && span->kind != SPAN_RUNTIME; /* those that poll vary */
-    c->n_meetings +=
-        (rank->classes[span->name] & NAME_COMM_KERNEL) != 0 || build_runs_collective(rank, span);
-    c->n_lost += is_call(rank, slice) && slice->launch == NO_ID &&
-                 map_get(launches, map_key(span->name), NULL);
-}
-
-/* What every step holds. */
-static void fill_contents(const struct rank_build *rank, struct content *contents)
-{
-    struct map launches = {0};
-    for (uint32_t i = 0; i < rank->slices.n; i++)
-        if (is_call(rank, &rank->slices.at[i]) && rank->slices.at[i].launch != NO_ID)
-            map_set(&launches, map_key(slice_span(rank, i)->name), 1);
-    for (uint32_t s = 0; s < rank->steps.n; s++) {
-        contents[s].ns = build_step_ns(rank, s);
-        for (uint32_t l = 0; l < rank->tracks.n; l++)
-            for (uint32_t i = rank->tracks.at[l].first[s]; i < rank->tracks.at[l].first[s + 1]; i++)
-                add_slice(rank, &rank->slices.at[i], &launches, &contents[s]);
-    }
-    map_fini(&launches);
-    if (rank->main_track == NO_ID)
-        return;
-    const struct trace_track *track = &rank->trace->tracks[rank->main_track];
-    for (uint32_t i = track->first, s = 0; i < track->first + track->n; i++) {
-        const struct trace_span *span = &rank->trace->spans[i];
-        while (s < rank->steps.n && rank->steps.at[s].end_ns <= span->start_ns)
-            s++;
-        if (s < rank->steps.n && rank->steps.at[s].start_ns <= span->start_ns)
-            contents[s].n_meetings += (rank->classes[span->name] & NAME_OPTIMIZER_STEP) != 0;
-    }
-}
 
 /* The least and the most of a value in the other timed iterations. */
 struct range {
@@ -80,7 +17,6 @@ struct range {
 
 struct judge {
     const struct rank_build *rank;
-    struct content *contents; /* by step */
     uint32_t step;            /* the one that is judged */
     uint32_t n_others;
 };
@@ -91,13 +27,13 @@ static struct range range_of(const struct judge *j, size_t field)
     for (uint32_t s = 0; s < j->rank->steps.n; s++) {
         if (s == j->step || !j->rank->steps.at[s].timed)
             continue;
-        int64_t value = *(const int64_t *)((const char *)&j->contents[s] + field);
+        int64_t value = *(const int64_t *)((const char *)&j->rank->steps.at[s].holds + field);
         range.least = MIN(range.least, value);
         range.most = MAX(range.most, value);
     }
     return range;
 }
-#define RANGE(j, field) range_of(j, offsetof(struct content, field))
+#define RANGE(j, field) range_of(j, offsetof(struct step_content, field))
 
 /* Less by a tenth and by FEWEST than any other, which differ by a third of that at most. */
 static bool is_cut(int64_t value, struct range others)
@@ -112,7 +48,7 @@ static bool is_cut(int64_t value, struct range others)
  * odd: the ranks' GPUs get into step. Work that the others lack may be the job's own. */
 static bool is_warm_up(const struct judge *j, struct range *took)
 {
-    const struct content *c = &j->contents[j->step];
+    const struct step_content *c = &j->rank->steps.at[j->step].holds;
     bool ahead = j->rank->pace.track != NO_ID;
     *took = RANGE(j, ns);
     int64_t spread = took->most - took->least, off = c->ns - took->most;
@@ -126,7 +62,7 @@ static bool is_warm_up(const struct judge *j, struct range *took)
 static bool lost_work(const struct judge *j)
 {
     enum { FEWEST = 10 };
-    const struct content *c = &j->contents[j->step];
+    const struct step_content *c = &j->rank->steps.at[j->step].holds;
     return c->n_lost >= FEWEST && c->n_lost > (c->n_lost + c->n_works) / 10 &&
            RANGE(j, n_lost).least < c->n_lost / 10;
 }
@@ -134,7 +70,7 @@ static bool lost_work(const struct judge *j)
 /* Says why the step is odd; false: it is not. */
 static bool find_reason(const struct judge *j, bool first, char *text, size_t size)
 {
-    const struct content *c = &j->contents[j->step];
+    const struct step_content *c = &j->rank->steps.at[j->step].holds;
     struct range ops = RANGE(j, n_ops), works = RANGE(j, n_works), took;
     if (first && c->before_ns > c->ns / 20 && c->before_ns / 4 > RANGE(j, before_ns).most) {
         snprintf(text, size,
@@ -210,8 +146,7 @@ static void judge_end(struct chooser *c, uint32_t r, struct judge *j, bool first
 static void judge_rank(struct chooser *c, uint32_t r)
 {
     struct rank_build *rank = &c->ranks[r];
-    struct judge j = {.rank = rank, .contents = mem_array(rank->steps.n + 1, sizeof *j.contents)};
-    fill_contents(rank, j.contents);
+    struct judge j = {.rank = rank};
     for (int last = 0; last < 2; last++) {
         bool goes_on = false;
         for (uint32_t i = 0; i < rank->steps.n; i++) {
@@ -224,7 +159,6 @@ static void judge_rank(struct chooser *c, uint32_t r)
             goes_on = last && !rank->steps.at[s].timed;
         }
     }
-    mem_free(j.contents);
 }
 
 void unusual_steps_leave_out(struct chooser *c)

@@ -8,6 +8,8 @@
 
 #include <dpro/dimensions.h>
 
+#include "together.h"
+
 const struct cmd *const *cmd_table;
 
 static const char *name_of_cmd(const void *names, size_t i)
@@ -64,6 +66,9 @@ int cmd_needs(const struct cmd *cmd)
 int cmd_run(const struct cmd *cmd, int argc, char **argv)
 {
     struct opt_list args = {NULL, 0};
+    int joined = cmd->together ? together_join() : 0;
+    if (joined != 0)
+        return joined;
     struct cmd_values *values = calloc(1, cmd->values_size);
     if (values == NULL)
         return cmd_no_memory();

@@ -87,6 +87,7 @@ struct cmd {
     const struct opt *opts;
     size_t values_size;       /* of the struct that the options fill, zeroed before */
     const char *needs;        /* said when there is no argument; NULL: there may be none */
+    bool together;            /* under mpirun its processes work together */
     const char *const *words; /* what a positional argument may be, NULL-terminated; NULL: a path */
     int (*run)(const void *values, const struct opt_list *args); /* returns an exit code */
 };

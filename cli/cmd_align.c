@@ -40,10 +40,12 @@ static int run(const void *given, const struct opt_list *paths)
 {
     struct job job;
     struct dpro_error err = {.code = 0};
-    int code = job_read(paths->items, paths->n, given, true, &job);
+    struct dpro_graph_options options = {.clocks_only = 1,
+                                         .threads = ((const struct cmd_values *)given)->threads};
+    int code = job_read(paths->items, paths->n, given, true, &options, &job);
     if (code != 0)
         return code;
-    struct dpro_graph_options options = {.clocks_only = 1, .sink = job.sink};
+    options.sink = job.sink;
     code = cmd_done(dpro_graph_build(job.trace, &options, &job.graph, &err), &err);
     if (code == 0)
         code = tell(given, job.trace, job.graph);
@@ -68,5 +70,6 @@ const struct cmd cmd_align = {
     .opts = align_opts,
     .values_size = sizeof(struct values),
     .needs = CMD_NEEDS_TRACES,
+    .together = true,
     .run = run,
 };

@@ -29,7 +29,7 @@ static int run(const void *given, const struct opt_list *paths)
                 !values->net_csv ? "to be told what: --net-csv" : "a folder to write into: -o DIR");
         return CMD_USAGE;
     }
-    int code = job_read(paths->items, paths->n, given, true, &job);
+    int code = job_read(paths->items, paths->n, given, true, NULL, &job);
     if (code != 0)
         return code;
     code = cmd_done(dpro_trace_export_net_csv(job.trace, values->output, &err), &err);

@@ -183,5 +183,6 @@ const struct cmd cmd_replay = {
     .opts = replay_opts,
     .values_size = sizeof(struct values),
     .needs = CMD_NEEDS_TRACES,
+    .together = true,
     .run = run,
 };

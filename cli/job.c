@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "progress.h"
+#include "together.h"
 
 void job_tell_stage(const struct dpro_sink *sink, struct timespec *since, const char *stage)
 {
@@ -20,14 +21,17 @@ void job_tell_stage(const struct dpro_sink *sink, struct timespec *since, const 
 }
 
 int job_read(const char *const *paths, size_t n_paths, const struct cmd_values *values,
-             bool without_profile, struct job *job)
+             bool without_profile, const struct dpro_graph_options *graph_options, struct job *job)
 {
     *job = (struct job){.sink = progress_start(values->verbosity, values->quiet)};
     struct dpro_trace_options options = {.rank_regex = values->rank_regex,
                                          .threads = values->threads,
                                          .without_profile = without_profile,
+                                         .processes = together(),
                                          .sink = job->sink};
     struct dpro_error err = {.code = 0};
+    if (graph_options != NULL && dpro_processes_number(together()) > 0)
+        together_help(paths, n_paths, &options, graph_options);
     if (dpro_trace_load(paths, n_paths, &options, &job->trace, &err) == 0)
         return 0;
     int code = cmd_fail(&err);
@@ -41,16 +45,17 @@ int job_load(const char *const *paths, size_t n_paths, const struct cmd_values *
     struct dpro_error err = {.code = 0};
     struct timespec since;
     clock_gettime(CLOCK_MONOTONIC, &since);
-    int code = job_read(paths, n_paths, values, false, job);
-    if (code != 0)
-        return code;
-    job_tell_stage(&job->sink, &since, "read the traces");
     struct dpro_graph_options options = {.first_step = values->steps.first,
                                          .last_step = values->steps.last,
                                          .no_align = values->no_align,
                                          .raw_receives = values->raw_receives,
                                          .dimensions = values->dimensions,
-                                         .sink = job->sink};
+                                         .threads = values->threads};
+    int code = job_read(paths, n_paths, values, false, &options, job);
+    if (code != 0)
+        return code;
+    options.sink = job->sink;
+    job_tell_stage(&job->sink, &since, "read the traces");
     if (dpro_graph_build(job->trace, &options, &job->graph, &err) < 0) {
         job_fini(job);
         return cmd_fail(&err);

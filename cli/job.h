@@ -19,9 +19,10 @@ struct job { /* zeroed: nothing */
     struct dpro_sink sink;
 };
 
-/* Reads the traces. Returns 0, or the exit code after having said what is wrong. */
+/* Reads the traces. The options are what the graph will be built with; NULL: none
+ * will be. Returns 0, or the exit code after having said what is wrong. */
 int job_read(const char *const *paths, size_t n_paths, const struct cmd_values *values,
-             bool without_profile, struct job *job);
+             bool without_profile, const struct dpro_graph_options *graph_options, struct job *job);
 /* And builds the graph. */
 int job_load(const char *const *paths, size_t n_paths, const struct cmd_values *values,
              struct job *job);

@@ -9,6 +9,7 @@
 #include <dpro/dpro.h>
 
 #include "cmd.h"
+#include "together.h"
 
 static const struct cmd *const commands[] = {
     &cmd_profile, &cmd_attach, &cmd_replay, &cmd_whatif,     &cmd_optimize, &cmd_verify,
@@ -51,5 +52,5 @@ int main(int argc, char **argv)
     cmd = cmd_find(argv[1]);
     if (cmd == NULL)
         return CMD_USAGE;
-    return cmd_finish_output(cmd_run(cmd, argc - 1, argv + 1));
+    return together_leave(cmd_finish_output(cmd_run(cmd, argc - 1, argv + 1)));
 }

@@ -29,6 +29,9 @@ static bool take(struct parts *parts, const char *package, const char *libraries
     parts->site = start;
     parts->tracer = existing(libraries, "libdpro_tracer.so");
     parts->nccl = existing(libraries, "libnccl-profiler-dpro.so");
+    parts->mpi = existing(libraries, "libdpro_mpi.so");
+    if (parts->mpi == NULL) /* a build folder */
+        parts->mpi = existing(libraries, "../mpi/libdpro_mpi.so");
     return true;
 }
 
@@ -121,5 +124,6 @@ void parts_fini(struct parts *parts)
     free(parts->site);
     free(parts->tracer);
     free(parts->nccl);
+    free(parts->mpi);
     *parts = (struct parts){.site = NULL};
 }

@@ -4,6 +4,7 @@
 struct parts {  /* absolute paths, the process's own; NULL: not there */
     char *site; /* for PYTHONPATH: the folder that holds sitecustomize.py */
     char *tracer, *nccl;
+    char *mpi; /* what dpro itself loads under mpirun */
 };
 
 /* Looks beside the command, or below the environment's DPRO_HOME when that is set. Returns 0, or

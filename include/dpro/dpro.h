@@ -11,6 +11,7 @@
 #include <dpro/model.h>
 #include <dpro/optimize.h>
 #include <dpro/pass.h>
+#include <dpro/processes.h>
 #include <dpro/recording.h>
 #include <dpro/replay.h>
 #include <dpro/report.h>

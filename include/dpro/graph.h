@@ -71,6 +71,7 @@ struct dpro_graph_options {
     const char *dimensions; /* "dp=2,tp=4", the outermost first: taken in place of those that the
                                process groups show (dimensions.h); NULL: those */
     int clocks_only;        /* 1: only the graph's clocks are wanted: no ops, no profile needed */
+    int threads;            /* ranks built at once; 0: one a core */
     struct dpro_sink sink;
 };
 

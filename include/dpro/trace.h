@@ -19,12 +19,15 @@ extern "C" {
 
 struct dpro_trace; /* everything read from the input; owns its memory */
 
+struct dpro_processes; /* processes.h */
+
 struct dpro_trace_options {
     const char *rank_regex; /* POSIX extended; its first group is the rank, taken from the file name
                                and preferred to the file's own metadata. NULL: metadata, else
                                rank<N>, rank_<N>, worker<N>, ..._<N>.json */
     int threads;            /* files read at once; 0: one a core */
     int without_profile;    /* 1: transport logs alone suffice; then there is nothing to replay */
+    struct dpro_processes *processes; /* read the files together with this one; NULL: none */
     struct dpro_sink sink;
 };
 

@@ -92,6 +92,26 @@ uint32_t strtab_copy(struct strtab *table, const struct strtab *from, uint32_t i
     return add_hashed(table, entry->text, entry->len, entry->hash);
 }
 
+void strtab_place(struct strtab *table, uint32_t id, const struct strtab *from, uint32_t from_id)
+{
+    strtab_add(table, "", 0);
+    if (id >= table->n) {
+        strtab_reserve(table, id + 1);
+        if (id >= table->cap)
+            array_grow((void **)&table->entries, &table->cap, table->n, id + 1 - table->n,
+                       sizeof *table->entries);
+        while (table->n <= id)
+            table->entries[table->n++] = table->entries[0];
+    }
+    const struct strtab_entry *entry = &from->entries[from_id];
+    uint32_t slot = find_slot(table, entry->text, entry->len, entry->hash);
+    if (id == 0 || table->slots[slot])
+        return;
+    char *copy = arena_copy_string(&table->arena, entry->text, entry->len);
+    table->entries[id] = (struct strtab_entry){copy, entry->len, entry->hash};
+    table->slots[slot] = (uint64_t)entry->hash << 32 | (id + 1);
+}
+
 uint32_t strtab_find(const struct strtab *table, const char *text, size_t len)
 {
     if (len == 0)

@@ -28,6 +28,8 @@ uint32_t strtab_add(struct strtab *table, const char *text, size_t len); /* id *
 /* The same for a text of another table, which has been hashed already. */
 uint32_t strtab_copy(struct strtab *table, const struct strtab *from, uint32_t id);
 void strtab_reserve(struct strtab *table, uint32_t n);
+/* Gives an id the text that another table has, whatever ids below it have none: those are empty. */
+void strtab_place(struct strtab *table, uint32_t id, const struct strtab *from, uint32_t from_id);
 uint32_t strtab_find(const struct strtab *table, const char *text,
                      size_t len); /* id, or STRTAB_NONE when absent */
 void strtab_fini(struct strtab *table);

@@ -11,6 +11,7 @@
 #include "base/sort.h"
 #include "ingest/load.h"
 #include "ingest/rank_job.h"
+#include "ingest/share_files.h"
 
 enum { MAX_WINDOWS = UINT16_MAX };
 
@@ -149,7 +150,14 @@ static void list_windows(const struct source_list *list, struct rank_job *job)
 static int make_room(struct trace_build *build, struct rank_job *job, struct dpro_error *err)
 {
     struct rank_room room = {0};
-    size_t n_windows = 0;
+    size_t n_windows = job->n_windows;
+    if (rank_is_elsewhere(job->rank)) {
+        job->rank->windows =
+            arena_array(&build->trace->arena, n_windows, sizeof *job->rank->windows);
+        list_windows(&build->list, job);
+        return 0;
+    }
+    n_windows = 0;
     count_room(build, job, &room, &n_windows);
     if (n_windows > MAX_WINDOWS)
         return dpro_error_set(err, DPRO_EFORMAT, "%s: %zu recordings of rank %d, more than %d",
@@ -172,6 +180,7 @@ static int prepare(struct trace_build *build, struct rank_job *job, struct dpro_
     struct trace_rank *rank = job->rank;
     rank->rank = job->sources[0]->rank;
     rank->in_session = job->sources[0]->part.session.is_step;
+    rank->process = job->sources[0]->process;
     while (job->n_windows < job->n_sources && source_is_profile(job->sources[job->n_windows]))
         job->n_windows++;
     find_graph(build, job);
@@ -221,7 +230,9 @@ static int prepare_all(struct trace_build *build, struct source **sorted, size_t
 
 static void build_item(void *arg, size_t item)
 {
-    rank_build(&((struct rank_job *)arg)[item]);
+    struct rank_job *job = &((struct rank_job *)arg)[item];
+    if (!rank_is_elsewhere(job->rank))
+        rank_build(job);
 }
 
 /* ---- what is said ---- */
@@ -267,9 +278,14 @@ static void warn_bulks(struct trace_build *build, const struct rank_job *jobs, s
                    count_text(all, jobs[i].n_node_spans), jobs[i].rank->rank, jobs[i].bulk_advice);
 }
 
-static void finish(struct trace_build *build, const struct rank_job *jobs, size_t n_jobs)
+static void finish(struct trace_build *build, struct rank_job *jobs, size_t n_jobs)
 {
     struct dpro_trace *trace = build->trace;
+    for (size_t i = 0; i < n_jobs; i++) {
+        for (size_t k = 0; k < jobs[i].warnings.n; k++)
+            build_warn(build, "%s", jobs[i].warnings.at[k]);
+        array_fini(&jobs[i].warnings);
+    }
     EACH_OF (const struct rank_job, job, jobs, n_jobs) {
         char text[32];
         if (job->rank->world_size > trace->world_size)
@@ -301,8 +317,10 @@ int ranks_build(struct trace_build *build, struct dpro_error *err)
     if (rc < 0)
         return rc;
     parallel_for(n_jobs, build->options->threads, build_item, jobs);
+    if (build->processes)
+        rc = shared_join_ranks(build, jobs, n_jobs);
     finish(build, jobs, n_jobs);
     mem_free(sorted);
     mem_free(jobs);
-    return 0;
+    return rc;
 }

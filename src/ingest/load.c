@@ -10,6 +10,7 @@
 
 #include "ingest/epoch.h"
 #include "ingest/readers.h"
+#include "ingest/share_files.h"
 
 static bool has_profile(const struct trace_build *build)
 {
@@ -61,6 +62,7 @@ static void merge_names(struct trace_build *build)
         if (!source_usable(source) || (source->rank == -1 && !source_is_everyones(source)))
             continue;
         source->names = mem_alloc((from->n + (size_t)1) * sizeof *source->names);
+        source->n_names = from->n;
         source->names[0] = 0;
         if (from->n > NO_ID - names->n)
             mem_fail();
@@ -75,6 +77,8 @@ static int load(struct trace_build *build, const char *const *paths, size_t n_pa
                 struct dpro_error *err)
 {
     int rc = sources_find(&build->list, paths, n_paths, err);
+    if (build->processes)
+        rc = shared_find(build, rc);
     if (rc < 0)
         return rc;
     sources_read(build);
@@ -92,6 +96,8 @@ static int load(struct trace_build *build, const char *const *paths, size_t n_pa
     CALL_ALL(build->table, complete, build);
     list_files(build);
     merge_names(build);
+    if (build->processes)
+        shared_answer_files(build);
     if ((rc = ranks_build(build, err)) < 0)
         return rc;
     epoch_build(build->trace);
@@ -106,6 +112,8 @@ static int load_trace(const struct reader_table *table, const char *const *paths
 {
     static const struct dpro_trace_options defaults;
     struct trace_build build = {.options = options ? options : &defaults, .table = table};
+    if (processes_count(build.options->processes) > 1)
+        build.processes = build.options->processes;
     if (n_paths == 0)
         return dpro_error_set(err, DPRO_EUSAGE, "no trace given; name a folder or files");
     build.trace = mem_array(1, sizeof *build.trace);
@@ -130,4 +138,33 @@ int dpro_trace_load(const char *const *paths, size_t n_paths,
                     struct dpro_error *err)
 {
     return trace_load(&readers, paths, n_paths, options, trace, err);
+}
+
+/* ---- in another process ---- */
+
+static int load_share(struct trace_build *build, const char *const *paths, size_t n_paths)
+{
+    struct dpro_error unsaid; /* the first process sees the same, and says so */
+    if (sources_find(&build->list, paths, n_paths, &unsaid) < 0)
+        sources_fini(&build->list);
+    if (!shared_tell_found(build))
+        return 1;
+    sources_read_of(build, 0);
+    if (!shared_tell_files(build))
+        return 1;
+    int rc = ranks_build(build, &unsaid);
+    return rc < 0 ? !processes_tell(build->processes, &(struct pack){0}) : rc;
+}
+
+int trace_load_share(const char *const *paths, size_t n_paths,
+                     const struct dpro_trace_options *options, struct dpro_trace **trace)
+{
+    struct trace_build build = {
+        .options = options, .table = &readers, .processes = options->processes};
+    build.trace = mem_array(1, sizeof *build.trace);
+    int rc = load_share(&build, paths, n_paths);
+    sources_fini(&build.list);
+    build.trace->processes = build.processes;
+    *trace = build.trace;
+    return rc;
 }

@@ -18,6 +18,11 @@ int trace_load(const struct reader_table *table, const char *const *paths, size_
                const struct dpro_trace_options *options, struct dpro_trace **trace,
                struct dpro_error *err);
 
+/* In place of trace_load() in another process: the ranks that it is to build, in *trace. 1: the
+ * first process wants nothing of it. */
+int trace_load_share(const char *const *paths, size_t n_paths,
+                     const struct dpro_trace_options *options, struct dpro_trace **trace);
+
 /* find_files.c */
 int sources_find(struct source_list *list, const char *const *paths, size_t n_paths,
                  struct dpro_error *err);
@@ -25,6 +30,8 @@ int sources_find(struct source_list *list, const char *const *paths, size_t n_pa
 /* read_files.c: recognises and reads all files. Those that hold several processes become as many
  * sources. */
 void sources_read(struct trace_build *build);
+/* Only those that the process is to read. */
+void sources_read_of(struct trace_build *build, int process);
 
 /* check_files.c: what reading said about each file; decides which go on. */
 int sources_check(struct trace_build *build, struct dpro_error *err);

@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 #include "ingest/load.h"
 #include "ingest/recognise.h"
+#include "ingest/share_files.h"
 
 enum { RECOGNISE_BYTES = 1 << 20, RECOGNISE_CHUNK = 1 << 14, REPORT_BYTES = 1 << 20 };
 
@@ -13,6 +14,7 @@ struct reading {
     struct trace_build *build;
     uint64_t bytes_done; /* of all files */
     uint64_t bytes_total;
+    int process;
 };
 
 struct file_reading {
@@ -103,7 +105,8 @@ static void read_item(void *arg, size_t item)
 {
     struct reading *all = arg;
     struct source *source = &all->build->list.at[item];
-    source->rc = read_source(all, source);
+    if (source->process == all->process)
+        source->rc = read_source(all, source);
 }
 
 /* A file of several processes becomes one source for each. */
@@ -126,12 +129,22 @@ static void split_sources(struct source_list *list)
     }
 }
 
+void sources_read_of(struct trace_build *build, int process)
+{
+    struct reading all = {.build = build, .process = process};
+    EACH (const struct source, source, build->list)
+        all.bytes_total += source->process == process ? source->size_bytes : 0;
+    parallel_for(build->list.n, build->options->threads, read_item, &all);
+}
+
 void sources_read(struct trace_build *build)
 {
-    struct reading all = {.build = build};
-    for (size_t i = 0; i < build->list.n; i++)
-        all.bytes_total += build->list.at[i].size_bytes;
-    parallel_for(build->list.n, build->options->threads, read_item, &all);
+    sources_read_of(build, 0);
+    if (build->processes && !shared_hear_files(build)) {
+        sources_read_of(build, PROCESS_NONE);
+        EACH (struct source, source, build->list)
+            source->process = 0;
+    }
     sources_drop_copies(build);
     split_sources(&build->list);
 }

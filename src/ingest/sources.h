@@ -7,6 +7,8 @@
 #include "ingest/part.h"
 #include "ingest/reader.h"
 
+#define PROCESS_NONE (-1) /* nobody read it yet */
+
 /* One file of the input, or one process of a file of several. */
 struct source {
     char *path;
@@ -16,12 +18,14 @@ struct source {
     int attempt;                 /* of attempt<K>/ above it, 0 without one */
     struct trace_part part;
     uint32_t *names; /* string id of the part -> of the trace */
-    int rc;          /* of reading it, with err */
+    uint32_t n_names;
+    int rc; /* of reading it, with err */
     struct dpro_error err;
     enum json_fail fail;  /* how the JSON ended */
     const char *damage;   /* how the gzip stream ended; static text */
     uint64_t fail_offset; /* in the inflated text */
     uint64_t size_bytes, read_bytes, json_bytes;
+    int process; /* that reads it; 0: this one */
     dev_t device;
     ino_t inode;
 };
@@ -37,6 +41,7 @@ struct trace_build {
     const struct reader_table *table;
     struct source_list list;
     struct dpro_trace *trace;
+    struct dpro_processes *processes; /* NULL: it is built here alone */
 };
 
 /* Whether there is something in the file to go on with. */

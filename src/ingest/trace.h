@@ -257,6 +257,7 @@ struct trace_rank {
     uint32_t n_tracks, n_windows, n_spans, n_details, n_links, n_groups, n_et_nodes, n_et_tensors;
     uint32_t n_dfg_nodes, n_dfg_inputs;
     uint32_t n_allocations, n_module_calls, n_allocators;
+    int process; /* that has its spans and what else is the rank's alone; 0: this one */
 };
 
 struct dpro_trace {
@@ -278,12 +279,19 @@ struct dpro_trace {
     struct dpro_unprofiled unprofiled;
     struct dpro_file_info *files;
     uint32_t n_files;
-    const char *framework; /* static; NULL: the files' kinds tell */
+    const char *framework;            /* static; NULL: the files' kinds tell */
+    struct dpro_processes *processes; /* that have some of the ranks; NULL: all are here */
     int world_size;
     uint32_t n_misnamed; /* ranks whose keys are not the parameters that are known; the first */
     int first_misnamed;
     ARRAY(char *) warnings; /* in the arena */
 };
+
+/* Whether another process has its spans. */
+static inline bool rank_is_elsewhere(const struct trace_rank *rank)
+{
+    return rank->process != 0;
+}
 
 /* The rank of that number; NULL: it has no profile. */
 static inline struct trace_rank *trace_rank_of(const struct dpro_trace *trace, int number)

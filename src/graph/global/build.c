@@ -1,5 +1,6 @@
 /* graph/global/build.c: builds the global data-flow graph of a trace: every rank alone, then
  * together. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -10,17 +11,21 @@
 #include "graph/collectives/session_steps.h"
 #include "graph/dimensions/process_groups.h"
 #include "graph/global/assemble.h"
+#include "graph/global/share_ranks.h"
 #include "graph/memory/rank_memory.h"
 #include "graph/messages/endpoints.h"
 #include "graph/names/span_names.h"
 #include "graph/steps/choose_steps.h"
 #include "graph/steps/unprofiled.h"
+#include "ingest/load.h"
 
 struct build {
     const struct dpro_trace *trace;
     const struct dpro_graph_options *options;
     struct job job;
-    uint64_t n_done; /* of the stages below */
+    struct dpro_processes *processes; /* that have some of the ranks; NULL: all are here */
+    struct arena arena;               /* of what they gave */
+    uint64_t n_done;                  /* of the stages below */
 };
 
 enum { STAGES_A_RANK = 4, JOINT_STAGES = 5 };
@@ -51,12 +56,16 @@ static void cut_rank(void *arg, size_t r)
 {
     struct build *build = arg;
     struct rank_build *rank = &build->job.join.ranks[r];
+    if (rank_is_elsewhere(rank->trace))
+        return;
     build_steps(rank);
     limit_steps(rank, build->options);
     build_phases(rank);
     build_slices(rank);
     build_pace(rank);
     build_contents(rank);
+    for (uint32_t s = 0; s < rank->steps.n; s++)
+        rank->steps.at[s].hash = build_step_hash(rank, s);
     for (uint32_t i = 0; r == 0 && i < rank->trace->n_spans && !rank->steps.has_exchange; i++)
         rank->steps.has_exchange = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;
     tell_stage(build);
@@ -66,6 +75,8 @@ static void link_rank(void *arg, size_t r)
 {
     struct build *build = arg;
     struct rank_build *rank = &build->job.join.ranks[r];
+    if (rank_is_elsewhere(rank->trace))
+        return;
     build_ops(rank);
     tell_stage(build);
     build_local_edges(rank);
@@ -142,18 +153,35 @@ static void destroy(struct job *job)
     dimensions_fini(&job->dimensions);
 }
 
+static void hear_ranks(struct build *build)
+{
+    struct join *join = &build->job.join;
+    uint32_t n = 0;
+    shared_hear_ranks(join, build->processes, &build->arena);
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        n += rank_is_elsewhere(join->ranks[r].trace);
+    log_line(&build->options->sink, DPRO_LOG_INFO,
+             "%u of %u ranks built by other processes, %" PRIu64 " kB received for each", n,
+             join->n_ranks, n ? build->processes->n_received / n / 1000 : 0);
+}
+
 static int build_ranks(struct build *build, struct dpro_error *err)
 {
     struct join *join = &build->job.join;
-    struct chooser chooser = {.ranks = join->ranks,
-                              .n_ranks = join->n_ranks,
-                              .options = build->options};
-    parallel_for(join->n_ranks, 0, cut_rank, build);
+    struct chooser chooser = {
+        .ranks = join->ranks, .n_ranks = join->n_ranks, .options = build->options};
+    parallel_for(join->n_ranks, build->options->threads, cut_rank, build);
+    if (build->processes)
+        shared_hear_steps(join, build->processes);
     int status = choose_steps(&chooser, err);
     join->choice = chooser.choice;
     if (status < 0)
         return status;
-    parallel_for(join->n_ranks, 0, link_rank, build);
+    if (build->processes)
+        shared_answer_steps(join, build->processes);
+    parallel_for(join->n_ranks, build->options->threads, link_rank, build);
+    if (build->processes)
+        hear_ranks(build);
     uint64_t n_ops = 0;
     for (uint32_t r = 0; r < join->n_ranks; r++)
         n_ops += join->ranks[r].n_timed;
@@ -222,13 +250,15 @@ static int build_graph(const struct dpro_trace *trace, const struct dpro_graph_o
                        struct dpro_graph **graph, struct dpro_error *err)
 {
     struct dpro_graph_options defaults = {0};
-    struct build build = {.trace = trace, .options = options ? options : &defaults};
+    struct build build = {
+        .trace = trace, .options = options ? options : &defaults, .processes = trace->processes};
     create(&build);
     uint32_t n_ranks = build.job.join.n_ranks;
     int status = build.options->clocks_only ? build_clocks(&build, graph, err)
                                             : build_ops_and_clocks(&build, graph, err);
     build.job.join.n_ranks = n_ranks; /* all those that were built */
     destroy(&build.job);
+    arena_fini(&build.arena);
     return status;
 }
 
@@ -236,4 +266,39 @@ int dpro_graph_build(const struct dpro_trace *trace, const struct dpro_graph_opt
                      struct dpro_graph **graph, struct dpro_error *err)
 {
     return WITHIN_SCOPE(dpro_error_nomem(err), build_graph(trace, options, graph, err));
+}
+
+/* ---- in another process ---- */
+
+static int build_share(struct dpro_trace *trace, const struct dpro_graph_options *options)
+{
+    struct build build = {.trace = trace, .options = options};
+    struct join *join = &build.job.join;
+    create(&build);
+    parallel_for(join->n_ranks, options->threads, cut_rank, &build);
+    if (shared_tell_steps(join, trace->processes)) {
+        parallel_for(join->n_ranks, options->threads, link_rank, &build);
+        shared_tell_ranks(join, trace->processes);
+    }
+    destroy(&build.job);
+    return 0;
+}
+
+static int help(const char *const *paths, size_t n_paths,
+                const struct dpro_trace_options *trace_options,
+                const struct dpro_graph_options *options)
+{
+    struct dpro_trace *trace;
+    int rc = trace_load_share(paths, n_paths, trace_options, &trace);
+    if (rc == 0)
+        rc = build_share(trace, options);
+    dpro_trace_destroy(trace);
+    return 0;
+}
+
+int dpro_processes_help(const char *const *paths, size_t n_paths,
+                        const struct dpro_trace_options *trace_options,
+                        const struct dpro_graph_options *graph_options, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), help(paths, n_paths, trace_options, graph_options));
 }

@@ -37,7 +37,6 @@ void build_contents(struct rank_build *rank)
             map_set(&launches, map_key(slice_span(rank, i)->name), 1);
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         struct step *step = &rank->steps.at[s];
-        step->hash = build_step_hash(rank, s);
         step->holds.ns = build_step_ns(rank, s);
         for (uint32_t l = 0; l < rank->tracks.n; l++) {
             const uint32_t *first = rank->tracks.at[l].first;
@@ -55,6 +54,7 @@ void build_contents(struct rank_build *rank)
         while (s < rank->steps.n && rank->steps.at[s].end_ns <= span->start_ns)
             s++;
         if (s < rank->steps.n && rank->steps.at[s].start_ns <= span->start_ns)
-            rank->steps.at[s].holds.n_meetings += (rank->classes[span->name] & NAME_OPTIMIZER_STEP) != 0;
+            rank->steps.at[s].holds.n_meetings +=
+                (rank->classes[span->name] & NAME_OPTIMIZER_STEP) != 0;
     }
 }

@@ -17,7 +17,7 @@ struct range {
 
 struct judge {
     const struct rank_build *rank;
-    uint32_t step;            /* the one that is judged */
+    uint32_t step; /* the one that is judged */
     uint32_t n_others;
 };
 

@@ -1,0 +1,70 @@
+/* together.c: a command that mpirun started as several processes. */
+#include "together.h"
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "parts.h"
+#include "say.h"
+
+static struct dpro_processes *others;
+static int spoken = -1; /* stderr, of one that is silent */
+
+/* What is wrong with the command or its input, the first process says. */
+static void fall_silent(void)
+{
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    fflush(stdout);
+    spoken = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (null < 0 || dup2(null, STDOUT_FILENO) < 0 || dup2(null, STDERR_FILENO) < 0)
+        exit(CMD_SYSTEM);
+    close(null);
+}
+
+int together_join(void)
+{
+    int number = dpro_processes_started();
+    struct dpro_error err = {.code = 0};
+    struct parts parts;
+    if (number < 0)
+        return 0;
+    if (number > 0)
+        fall_silent();
+    int code = parts_find(&parts);
+    if (code == 0 && parts.mpi == NULL) {
+        cmd_say("mpirun started several processes, but this dpro was built without MPI; install "
+                "libopenmpi-dev and build it again, or run it without mpirun");
+        code = CMD_SYSTEM;
+    } else if (code == 0) {
+        code = cmd_done(dpro_processes_join(parts.mpi, &others, &err), &err);
+    }
+    parts_fini(&parts);
+    return code;
+}
+
+struct dpro_processes *together(void)
+{
+    return others;
+}
+
+void together_help(const char *const *paths, size_t n_paths,
+                   const struct dpro_trace_options *trace_options,
+                   const struct dpro_graph_options *graph_options)
+{
+    struct dpro_error err = {.code = 0};
+    if (dpro_processes_help(paths, n_paths, trace_options, graph_options, &err) == 0)
+        exit(together_leave(CMD_DONE));
+    dup2(spoken, STDERR_FILENO);
+    dpro_processes_abort(others, cmd_fail(&err));
+}
+
+int together_leave(int code)
+{
+    bool first = dpro_processes_number(others) == 0;
+    dpro_processes_leave(others);
+    others = NULL;
+    return first ? code : CMD_DONE;
+}

@@ -1,0 +1,35 @@
+/* processes.h: several processes, on one machine or on many, that read one trace together, as
+ * started by mpirun. The first of them answers; the others read files, build their ranks and give
+ * them to it. */
+#ifndef DPRO_PROCESSES_H
+#define DPRO_PROCESSES_H
+
+#include <dpro/graph.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dpro_processes;
+
+/* Whether mpirun started this process as one of several, and as which: -1: it did not. */
+DPRO_API int dpro_processes_started(void);
+/* Joins them by the MPI of the machine, through libdpro_mpi.so at `module`. */
+DPRO_API int dpro_processes_join(const char *module, struct dpro_processes **processes,
+                                 struct dpro_error *err);
+DPRO_API int dpro_processes_number(const struct dpro_processes *processes); /* 0: the first */
+/* What a process that is not the first does in place of dpro_trace_load() and dpro_graph_build():
+ * returns when the first one has its part. The options are the same in all processes. */
+DPRO_API int dpro_processes_help(const char *const *paths, size_t n_paths,
+                                 const struct dpro_trace_options *trace_options,
+                                 const struct dpro_graph_options *graph_options,
+                                 struct dpro_error *err);
+/* Waits for all others to come here. The first lets those go that wait for it. */
+DPRO_API void dpro_processes_leave(struct dpro_processes *processes); /* NULL is fine */
+/* Ends all processes at once, with that exit code. */
+DPRO_API void dpro_processes_abort(struct dpro_processes *processes, int code);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,89 @@
+/* mpi/mpi.c: libdpro_mpi.so, through which dpro speaks to its other processes under mpirun.
+ *
+ * MPI waits by asking without end, which takes a core from those who work: here waiting sleeps. */
+#include <mpi.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "base/mpi_module.h"
+
+enum { TAG = 1, MOST = 1 << 30 };
+
+__attribute__((visibility("default"))) mpi_module_start dpro_mpi_start;
+
+static void doze(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+}
+
+static void finish(MPI_Request *request)
+{
+    int done = 0;
+    while (MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
+        doze();
+}
+
+static void send_some(int to, const void *data, size_t size)
+{
+    MPI_Request request;
+    MPI_Isend(data, (int)size, MPI_BYTE, to, TAG, MPI_COMM_WORLD, &request);
+    finish(&request);
+}
+
+static void send(int to, const void *data, size_t size)
+{
+    uint64_t total = size;
+    send_some(to, &total, sizeof total);
+    for (const char *at = data; size > 0;) {
+        size_t n = size < MOST ? size : MOST;
+        send_some(to, at, n);
+        at += n;
+        size -= n;
+    }
+}
+
+static void receive(int from, void *data, size_t size)
+{
+    for (char *at = data; size > 0;) {
+        size_t n = size < MOST ? size : MOST;
+        MPI_Request request;
+        MPI_Irecv(at, (int)n, MPI_BYTE, from, TAG, MPI_COMM_WORLD, &request);
+        finish(&request);
+        at += n;
+        size -= n;
+    }
+}
+
+static size_t await(int from)
+{
+    uint64_t total = 0;
+    receive(from, &total, sizeof total);
+    return total;
+}
+
+static void leave(void)
+{
+    MPI_Finalize();
+}
+
+static void end_all(int code)
+{
+    MPI_Abort(MPI_COMM_WORLD, code);
+}
+
+const struct mpi_module *dpro_mpi_start(void)
+{
+    static struct mpi_module module = {
+        .version = MPI_MODULE_VERSION,
+        .send = send,
+        .await = await,
+        .receive = receive,
+        .leave = leave,
+        .abort = end_all,
+    };
+    if (MPI_Init(NULL, NULL) != MPI_SUCCESS)
+        return NULL;
+    MPI_Comm_size(MPI_COMM_WORLD, &module.n);
+    MPI_Comm_rank(MPI_COMM_WORLD, &module.me);
+    return &module;
+}

@@ -1,0 +1,21 @@
+/* base/mpi_module.h: what libdpro_mpi.so gives: messages between the processes that mpirun started.
+ * Only this header is known on both sides, so that dpro itself needs no MPI. */
+#pragma once
+
+#include <stddef.h>
+
+struct mpi_module {
+    int version; /* MPI_MODULE_VERSION, of the same build */
+    int n, me;
+    void (*send)(int to, const void *data, size_t size);
+    size_t (*await)(int from); /* the size of the next message */
+    void (*receive)(int from, void *data, size_t size);
+    void (*leave)(void);
+    void (*abort)(int code);
+};
+
+enum { MPI_MODULE_VERSION = 1 };
+
+/* NULL: MPI does not start. */
+typedef const struct mpi_module *mpi_module_start(void);
+#define MPI_MODULE_START "dpro_mpi_start"

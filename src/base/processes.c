@@ -1,0 +1,129 @@
+/* base/processes.c: joining and leaving other processes, and turns of speaking. */
+#include "base/processes.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/mpi_module.h"
+
+int dpro_processes_started(void)
+{
+    const char *n = getenv("OMPI_COMM_WORLD_SIZE"), *number = getenv("OMPI_COMM_WORLD_RANK");
+    number = number ? number : getenv("PMIX_RANK");
+    return !number || (n && strcmp(n, "1") == 0) ? -1 : atoi(number);
+}
+
+static int join(const char *path, struct dpro_processes **processes, struct dpro_error *err)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return dpro_error_set(err, DPRO_EIO, "cannot load the module for mpirun: %s", dlerror());
+    mpi_module_start *start = (mpi_module_start *)dlsym(library, MPI_MODULE_START);
+    const struct mpi_module *mpi = start ? start() : NULL;
+    if (!mpi || mpi->version != MPI_MODULE_VERSION)
+        return dpro_error_set(err, DPRO_EIO, "%s: %s", path,
+                              mpi ? "of another version of dpro; install both from one build"
+                                  : "MPI does not start; try 'mpirun -n 2 hostname'");
+    struct dpro_processes *made = mem_array(1, sizeof *made);
+    made->mpi = mpi;
+    made->answers = mem_array((size_t)mpi->n, sizeof *made->answers);
+    *processes = made;
+    return 0;
+}
+
+int dpro_processes_join(const char *module, struct dpro_processes **processes,
+                        struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), join(module, processes, err));
+}
+
+int dpro_processes_number(const struct dpro_processes *processes)
+{
+    return processes ? processes->mpi->me : 0;
+}
+
+int processes_count(const struct dpro_processes *processes)
+{
+    return processes && !processes->is_over ? processes->mpi->n : 1;
+}
+
+/* A message of no bytes lets a helper go: any other has some. */
+static void send(struct dpro_processes *p, int to, struct pack *pack)
+{
+    char mark = 0;
+    pack->reading = false;
+    pack_bytes(pack, &mark, 1);
+    p->mpi->send(to, pack->bytes.at, pack->bytes.n);
+    array_fini(&pack->bytes);
+}
+
+static bool receive(struct dpro_processes *p, int from, struct pack *pack)
+{
+    size_t n = p->mpi->await(from);
+    array_fini(&pack->bytes);
+    pack->bytes.at = mem_alloc(n + 1);
+    pack->bytes.n = pack->bytes.cap = n;
+    pack->reading = true;
+    pack->at = 0;
+    p->mpi->receive(from, pack->bytes.at, n);
+    p->n_received += n;
+    return n > 0;
+}
+
+bool processes_tell(struct dpro_processes *p, struct pack *pack)
+{
+    send(p, 0, pack);
+    p->is_over = !receive(p, 0, pack);
+    return !p->is_over;
+}
+
+void processes_hear(struct dpro_processes *p, int helper, struct pack *pack)
+{
+    receive(p, helper, pack);
+    p->answers[helper] = true;
+}
+
+void processes_answer(struct dpro_processes *p, int helper, struct pack *pack)
+{
+    p->answers[helper] = false;
+    send(p, helper, pack);
+}
+
+/* What a helper still tells is taken and thrown away. */
+static void discard(struct dpro_processes *p, int helper)
+{
+    char scrap[4096];
+    for (size_t n = p->mpi->await(helper), some; n > 0; n -= some) {
+        some = n < sizeof scrap ? n : sizeof scrap;
+        p->mpi->receive(helper, scrap, some);
+    }
+}
+
+void processes_go_alone(struct dpro_processes *p)
+{
+    p->is_over = true;
+}
+
+void dpro_processes_leave(struct dpro_processes *p)
+{
+    if (!p)
+        return;
+    if (p->mpi->me > 0 && !p->is_over)
+        processes_tell(p, &(struct pack){0});
+    for (int helper = 1; p->mpi->me == 0 && helper < p->mpi->n; helper++) {
+        if (!p->answers[helper])
+            discard(p, helper);
+        p->mpi->send(helper, NULL, 0);
+    }
+    p->mpi->leave();
+    mem_free(p->answers);
+    mem_free(p);
+}
+
+void dpro_processes_abort(struct dpro_processes *p, int code)
+{
+    p->mpi->abort(code);
+}

@@ -1,0 +1,31 @@
+/* base/processes.h: talking to the other processes.
+ *
+ * The first process and each helper speak in turns: the helper tells, the first answers. So either
+ * knows at all times who is to speak, and the first can let a helper go at any point. */
+#pragma once
+
+#include <stdbool.h>
+
+#include <dpro/processes.h>
+
+#include "base/pack.h"
+
+struct mpi_module;
+
+struct dpro_processes {
+    const struct mpi_module *mpi;
+    bool *answers;       /* of the first, by helper: it waits for an answer */
+    bool is_over;        /* of the first: it goes on alone; of a helper: it may go */
+    uint64_t n_received; /* bytes */
+};
+
+int processes_count(const struct dpro_processes *processes);
+
+/* A helper's turn: what it tells; false: it is let go. The pack is emptied, and then holds the
+ * answer, to be read. */
+bool processes_tell(struct dpro_processes *processes, struct pack *pack);
+/* The first's: what that helper tells, to be read; and the answer to it. */
+void processes_hear(struct dpro_processes *processes, int helper, struct pack *pack);
+void processes_answer(struct dpro_processes *processes, int helper, struct pack *pack);
+/* The first goes on alone. Helpers sleep until it leaves: MPI ends in all processes at once. */
+void processes_go_alone(struct dpro_processes *processes);

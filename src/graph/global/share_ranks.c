@@ -1,0 +1,144 @@
+/* graph/global/share_ranks.c: a rank under construction, from one process to another. */
+#include "graph/global/share_ranks.h"
+
+#include "graph/memory/rank_memory.h"
+
+/* ---- what travels ---- */
+
+/* What is chosen from. */
+static void pack_steps(struct pack *pack, struct rank_build *rank)
+{
+    PACK_ARRAY(pack, rank->steps);
+    PACK(pack, rank->steps.source);
+    PACK(pack, rank->steps.end_with_exchange);
+    PACK(pack, rank->steps.has_exchange);
+    PACK(pack, rank->steps.n_beyond);
+    PACK(pack, rank->pace);
+}
+
+/* What was chosen. */
+static void pack_choice(struct pack *pack, struct rank_build *rank)
+{
+    EACH (struct step, step, rank->steps)
+        PACK(pack, step->timed);
+    PACK(pack, rank->steps.reference);
+    PACK(pack, rank->n_samples);
+    PACK_ITEMS(pack, rank->sample_step, rank->n_samples);
+}
+
+static void pack_history(struct pack *pack, struct allocator_history *history)
+{
+    PACK_LENT(pack, history->requests, history->n_requests);
+    PACK_LENT(pack, history->segments, history->n_segments);
+    PACK_LENT(pack, history->blocks, history->n_blocks);
+}
+
+static void pack_memory(struct pack *pack, struct rank_memory **memory)
+{
+    PACK_ITEMS(pack, *memory, 1);
+    if (!*memory)
+        return;
+    struct graph_memory *is = &(*memory)->is;
+    PACK_ITEMS(pack, is->blocks, is->n_blocks);
+    PACK_ITEMS(pack, is->moments, is->n_moments);
+    PACK_ITEMS(pack, is->uses, is->n_uses);
+    PACK_ITEMS(pack, is->calls, is->n_calls);
+    PACK_ITEMS(pack, is->typed_ops, is->n_typed_ops);
+    PACK_ITEMS(pack, is->operands, is->n_operands);
+    PACK_ITEMS(pack, is->units, is->n_units);
+    PACK_ITEMS(pack, (*memory)->op_call, is->n_op_calls);
+    pack_history(pack, &is->start);
+}
+
+static void pack_times(struct pack *pack, struct rank_build *rank)
+{
+    size_t n = rank->steps.n * rank->n_timed;
+    PACK_ITEMS(pack, rank->start_ns, n);
+    PACK_ITEMS(pack, rank->end_ns, n);
+    PACK_ITEMS(pack, rank->free_ns, n);
+    PACK_ITEMS(pack, rank->seen_start_ns, rank->n_timed);
+    PACK_ITEMS(pack, rank->seen_end_ns, rank->n_timed);
+}
+
+static void pack_rank(struct pack *pack, struct rank_build *rank)
+{
+    PACK(pack, rank->pace);
+    PACK_ARRAY(pack, rank->ops);
+    PACK_ARRAY(pack, rank->edges);
+    PACK_ARRAY(pack, rank->devices);
+    PACK_ARRAY(pack, rank->tensors);
+    PACK_ARRAY(pack, rank->sends);
+    PACK_ARRAY(pack, rank->receives);
+    PACK_ARRAY(pack, rank->collectives);
+    EACH (struct local_collective, c, rank->collectives)
+        pack_text(pack, &c->kind);
+    PACK(pack, rank->main_track);
+    PACK(pack, rank->boundary);
+    PACK(pack, rank->n_timed);
+    PACK(pack, rank->n_slots);
+    PACK(pack, rank->updates);
+    PACK(pack, rank->unmatched_ns);
+    PACK(pack, rank->n_bucket_conflicts);
+    pack_times(pack, rank);
+    pack_memory(pack, &rank->memory);
+}
+
+static void pack_ranks(struct pack *pack, struct join *join, int process,
+                       void (*pack_one)(struct pack *pack, struct rank_build *rank))
+{
+    EACH_OF (struct rank_build, rank, join->ranks, join->n_ranks)
+        if (rank->trace->process == process)
+            pack_one(pack, rank);
+}
+
+/* ---- the first process ---- */
+
+void shared_hear_steps(struct join *join, struct dpro_processes *processes)
+{
+    for (int helper = 1; helper < processes_count(processes); helper++) {
+        struct pack pack = {0};
+        processes_hear(processes, helper, &pack);
+        pack_ranks(&pack, join, helper, pack_steps);
+        array_fini(&pack.bytes);
+    }
+}
+
+void shared_answer_steps(struct join *join, struct dpro_processes *processes)
+{
+    for (int helper = 1; helper < processes_count(processes); helper++) {
+        struct pack pack = {0};
+        pack_ranks(&pack, join, helper, pack_choice);
+        processes_answer(processes, helper, &pack);
+    }
+}
+
+void shared_hear_ranks(struct join *join, struct dpro_processes *processes, struct arena *arena)
+{
+    for (int helper = 1; helper < processes_count(processes); helper++) {
+        struct pack pack = {.arena = arena};
+        processes_hear(processes, helper, &pack);
+        pack_ranks(&pack, join, helper, pack_rank);
+        array_fini(&pack.bytes);
+    }
+}
+
+/* ---- another process, where all ranks are its own ---- */
+
+bool shared_tell_steps(struct join *join, struct dpro_processes *processes)
+{
+    struct pack pack = {0};
+    pack_ranks(&pack, join, 0, pack_steps);
+    bool goes_on = processes_tell(processes, &pack);
+    if (goes_on)
+        pack_ranks(&pack, join, 0, pack_choice);
+    array_fini(&pack.bytes);
+    return goes_on;
+}
+
+void shared_tell_ranks(struct join *join, struct dpro_processes *processes)
+{
+    struct pack pack = {0};
+    pack_ranks(&pack, join, 0, pack_rank);
+    processes_tell(processes, &pack);
+    array_fini(&pack.bytes);
+}

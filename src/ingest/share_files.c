@@ -1,0 +1,369 @@
+/* ingest/share_files.c: files and ranks between the processes that read a trace. */
+#include "ingest/share_files.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/sort.h"
+#include "ingest/load.h"
+#include "ingest/rank_job.h"
+
+/* ---- what travels ---- */
+
+static void pack_found(struct pack *pack, struct source *source)
+{
+    pack_text(pack, (const char **)&source->path);
+    PACK(pack, source->named);
+    PACK(pack, source->attempt);
+    PACK(pack, source->size_bytes);
+}
+
+static void pack_groups(struct pack *pack, struct trace_part *part)
+{
+    PACK_ARRAY(pack, part->groups);
+    EACH (struct trace_group, group, part->groups) {
+        group->ranks = pack->reading ? NULL : group->ranks;
+        PACK_LENT(pack, group->ranks, group->n_ranks);
+    }
+}
+
+/* All of a profile but its spans and what is joined to them. */
+static void pack_part(struct pack *pack, struct trace_part *part)
+{
+    PACK(pack, part->process);
+    pack_text(pack, &part->framework);
+    PACK(pack, part->n_spans);
+    PACK(pack, part->base_ns);
+    PACK(pack, part->start_ns);
+    PACK(pack, part->end_ns);
+    PACK(pack, part->has_record_fn);
+    PACK(pack, part->external_is_op);
+    PACK(pack, part->n_events);
+    PACK(pack, part->losses);
+    PACK(pack, part->damage.cut);
+    PACK(pack, part->damage.offset);
+    pack_text(pack, &part->damage.broken);
+    pack_groups(pack, part);
+    pack_strings(pack, &part->names);
+}
+
+/* Whether pack_part() has all that others than its rank need of a file. */
+static bool is_separate(const struct source *source)
+{
+    const struct trace_part *part = &source->part;
+    return !source->reader ||
+           (source->reader->flags & READER_SEPARATE && !part->next && !part->missing &&
+            part->session.cuts.n == 0 && part->dfg_nodes.n == 0);
+}
+
+static void pack_read(struct pack *pack, struct source *source, const struct reader_table *table)
+{
+    uint32_t reader = 0;
+    bool separate = is_separate(source);
+    while (reader < table->n && table->at[reader] != source->reader)
+        reader++;
+    PACK(pack, reader);
+    PACK(pack, separate);
+    source->reader = reader < table->n ? table->at[reader] : NULL;
+    PACK(pack, source->rc);
+    PACK(pack, source->err);
+    PACK(pack, source->fail);
+    PACK(pack, source->fail_offset);
+    PACK(pack, source->read_bytes);
+    PACK(pack, source->json_bytes);
+    pack_text(pack, &source->damage);
+    if (separate && source->reader)
+        pack_part(pack, &source->part);
+    else if (!separate)
+        source->process = pack->reading ? PROCESS_NONE : source->process;
+}
+
+/* What the first process found out about a file. */
+static void pack_use(struct pack *pack, struct source *source)
+{
+    bool used = source->reader != NULL;
+    PACK(pack, used);
+    source->reader = used ? source->reader : NULL;
+    PACK(pack, source->rank);
+    PACK(pack, source->part.process);
+    PACK(pack, source->part.base_ns);
+    PACK(pack, source->part.start_ns);
+    PACK(pack, source->part.end_ns);
+}
+
+/* What others than itself look at of a rank. */
+static void pack_rank(struct pack *pack, struct trace_rank *rank)
+{
+    PACK(pack, rank->n_spans);
+    PACK(pack, rank->n_tracks);
+    PACK_LENT(pack, rank->tracks, rank->n_tracks);
+}
+
+/* ---- the first process ---- */
+
+struct found_by {
+    struct source source;
+    int process;
+};
+
+ORDER(by_path, struct found_by,
+      strcmp(x->source.path, y->source.path) ?: ASCENDING(source.named) ?: ASCENDING(process));
+
+/* A file that several processes see is read by one of them: by the rank in its name, so that a
+ * rank's files come together, else in turn. */
+static void deal(struct source_list *list, const struct found_by *found, size_t n, size_t turn)
+{
+    struct source fresh = found[0].source;
+    int rank = path_rank(fresh.path);
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        k = found[i].process == 0 ? i : k;
+    fresh.device = found[k].source.device; /* a number of this machine's */
+    fresh.inode = found[k].process == 0 ? found[k].source.inode : 0;
+    fresh.process = found[(rank >= 0 ? (size_t)rank : turn) % n].process;
+    fresh.path = mem_copy_string(fresh.path);
+    array_push(list, fresh);
+}
+
+/* Each process is told its files, in the list's order. */
+static void answer_found(struct trace_build *build)
+{
+    for (int helper = 1; helper < processes_count(build->processes); helper++) {
+        struct pack pack = {0};
+        uint64_t n = 0;
+        EACH (const struct source, source, build->list)
+            n += source->process == helper;
+        PACK(&pack, n);
+        EACH (struct source, source, build->list)
+            if (source->process == helper)
+                pack_found(&pack, source);
+        processes_answer(build->processes, helper, &pack);
+    }
+}
+
+int shared_find(struct trace_build *build, int rc)
+{
+    if (rc < 0)
+        sources_fini(&build->list);
+    ARRAY(struct found_by) found = {0};
+    struct arena texts = {0};
+    EACH (const struct source, source, build->list)
+        array_add(&found, *source, 0);
+    for (int helper = 1; helper < processes_count(build->processes); helper++) {
+        struct pack pack = {.arena = &texts};
+        uint64_t n = 0;
+        processes_hear(build->processes, helper, &pack);
+        for (PACK(&pack, n); n > 0; n--) {
+            struct source fresh = {.rank = -1};
+            pack_found(&pack, &fresh);
+            array_add(&found, fresh, helper);
+        }
+        array_fini(&pack.bytes);
+    }
+    if (found.n == 0) { /* or an empty folder */
+        processes_go_alone(build->processes);
+        build->processes = NULL;
+        return rc;
+    }
+    array_sort(&found, by_path);
+    struct source_list list = {0};
+    for (size_t i = 0, end, turn = 0; i < found.n; i = end, turn++) {
+        for (end = i + 1;
+             end < found.n && strcmp(found.at[end].source.path, found.at[i].source.path) == 0 &&
+             found.at[end].process != found.at[end - 1].process;
+             end++)
+            ;
+        deal(&list, found.at + i, end - i, turn);
+    }
+    sources_fini(&build->list);
+    build->list = list;
+    array_fini(&found);
+    arena_fini(&texts);
+    answer_found(build);
+    return 0;
+}
+
+/* The rank of a file by itself or its name; -1: not sure yet. */
+static int rank_of(const struct trace_build *build, const struct source *source)
+{
+    if (build->options->rank_regex)
+        return -1;
+    return source->part.process.has_rank ? source->part.process.rank : path_rank(source->path);
+}
+
+/* Whether every rank's files are in one process, and nothing is looked at across ranks. */
+static bool may_stay_shared(const struct trace_build *build)
+{
+    struct rank_place {
+        int rank, process;
+    };
+    ARRAY(struct rank_place) places = {0};
+    bool may = true;
+    EACH (const struct source, source, build->list) {
+        may &= source->process >= 0 && is_separate(source);
+        if (source_is_profile(source))
+            array_add(&places, rank_of(build, source), source->process);
+    }
+    for (size_t i = 0; i < places.n && may; i++) {
+        may = places.at[i].rank >= 0 || places.n == 1;
+        for (size_t k = 0; k < i && may; k++)
+            may = places.at[i].rank != places.at[k].rank ||
+                  places.at[i].process == places.at[k].process;
+    }
+    array_fini(&places);
+    return may;
+}
+
+/* As if nobody had read what others did. */
+static void forget_others(struct trace_build *build)
+{
+    EACH (struct source, source, build->list) {
+        if (source->process == 0)
+            continue;
+        part_fini(&source->part);
+        *source = (struct source){.path = source->path,
+                                  .named = source->named,
+                                  .rank = -1,
+                                  .attempt = source->attempt,
+                                  .device = source->device,
+                                  .inode = source->inode,
+                                  .size_bytes = source->size_bytes,
+                                  .process = PROCESS_NONE};
+    }
+}
+
+bool shared_hear_files(struct trace_build *build)
+{
+    for (int helper = 1; helper < processes_count(build->processes); helper++) {
+        struct pack pack = {.arena = &build->trace->arena};
+        processes_hear(build->processes, helper, &pack);
+        EACH (struct source, source, build->list)
+            if (source->process == helper)
+                pack_read(&pack, source, build->table);
+        array_fini(&pack.bytes);
+    }
+    if (may_stay_shared(build))
+        return true;
+    log_line(&build->options->sink, DPRO_LOG_INFO,
+             "the other processes have nothing to do: files of this kind are looked at together");
+    processes_go_alone(build->processes);
+    build->processes = NULL;
+    forget_others(build);
+    return false;
+}
+
+void shared_answer_files(struct trace_build *build)
+{
+    uint32_t n_names = build->trace->names.n;
+    for (int helper = 1; helper < processes_count(build->processes); helper++) {
+        struct pack pack = {0};
+        PACK(&pack, n_names);
+        EACH (struct source, source, build->list) {
+            if (source->process != helper)
+                continue;
+            pack_use(&pack, source);
+            PACK_ITEMS(&pack, source->names, source->n_names);
+        }
+        processes_answer(build->processes, helper, &pack);
+    }
+    build->trace->processes = build->processes;
+}
+
+static void hear_rank(struct pack *pack, struct rank_job *job)
+{
+    uint32_t n_warnings = 0;
+    pack_rank(pack, job->rank);
+    PACK(pack, job->n_duplicates);
+    PACK(pack, job->debug);
+    for (PACK(pack, n_warnings); n_warnings > 0; n_warnings--) {
+        const char *text = NULL;
+        pack_text(pack, &text);
+        array_push(&job->warnings, (char *)text);
+    }
+}
+
+static void hear_ranks(struct trace_build *build, struct rank_job *jobs, size_t n_jobs)
+{
+    for (int helper = 1; helper < processes_count(build->processes); helper++) {
+        struct pack pack = {.arena = &build->trace->arena};
+        char nothing = 0;
+        processes_hear(build->processes, helper, &pack);
+        EACH_OF (struct rank_job, job, jobs, n_jobs)
+            if (job->rank->process == helper)
+                hear_rank(&pack, job);
+        array_fini(&pack.bytes);
+        pack = (struct pack){0};
+        PACK(&pack, nothing);
+        processes_answer(build->processes, helper, &pack);
+    }
+}
+
+/* ---- another process ---- */
+
+bool shared_tell_found(struct trace_build *build)
+{
+    struct pack pack = {.arena = &build->trace->arena};
+    uint64_t n = build->list.n;
+    PACK(&pack, n);
+    EACH (struct source, source, build->list)
+        pack_found(&pack, source);
+    if (!processes_tell(build->processes, &pack))
+        return false;
+    sources_fini(&build->list);
+    for (PACK(&pack, n); n > 0; n--) {
+        struct source fresh = {.rank = -1};
+        pack_found(&pack, &fresh);
+        fresh.path = mem_copy_string(fresh.path);
+        array_push(&build->list, fresh);
+    }
+    array_fini(&pack.bytes);
+    return true;
+}
+
+bool shared_tell_files(struct trace_build *build)
+{
+    struct pack pack = {.arena = &build->trace->arena};
+    uint32_t n_names = 0;
+    EACH (struct source, source, build->list)
+        pack_read(&pack, source, build->table);
+    if (!processes_tell(build->processes, &pack))
+        return false;
+    PACK(&pack, n_names);
+    strtab_reserve(&build->trace->names, n_names);
+    EACH (struct source, source, build->list) {
+        pack_use(&pack, source);
+        uint32_t n = source->part.names.n;
+        PACK_ITEMS(&pack, source->names, n);
+        for (uint32_t id = 0; source->names && id < n; id++)
+            strtab_place(&build->trace->names, source->names[id], &source->part.names, id);
+    }
+    array_fini(&pack.bytes);
+    return true;
+}
+
+static bool tell_ranks(struct trace_build *build, struct rank_job *jobs, size_t n_jobs)
+{
+    struct pack pack = {0};
+    EACH_OF (struct rank_job, job, jobs, n_jobs) {
+        uint32_t n_warnings = (uint32_t)job->warnings.n;
+        pack_rank(&pack, job->rank);
+        PACK(&pack, job->n_duplicates);
+        PACK(&pack, job->debug);
+        PACK(&pack, n_warnings);
+        for (uint32_t i = 0; i < n_warnings; i++)
+            pack_text(&pack, (const char **)&job->warnings.at[i]);
+    }
+    bool goes_on = processes_tell(build->processes, &pack);
+    array_fini(&pack.bytes);
+    return goes_on;
+}
+
+int shared_join_ranks(struct trace_build *build, struct rank_job *jobs, size_t n_jobs)
+{
+    if (dpro_processes_number(build->processes) > 0)
+        return !tell_ranks(build, jobs, n_jobs);
+    hear_ranks(build, jobs, n_jobs);
+    return 0;
+}

@@ -24,6 +24,7 @@ from demo_live import ROOT, go_first, live_python
 
 BUSY = 3  # processes, with the job's own two
 RANKS = 2
+COUNT = os.path.join("bench", "libcount_memory.so")  # of the build folder
 BETWEEN = 2  # turns of other configs, from one of the job as it is to the next
 N_BLOCKS = {"transformer": 6, "convolutional": 6, "mixer": 6, "recurrent": 4, "branches": 7, "two-blocks": 2, "dense": 6,
             "encoder": 5}
@@ -160,10 +161,38 @@ def write(truth, folder, name=accuracy_memory.TRUTH):
         file.write("\n")
 
 
-def record(python, dpro, trace, model):
+def record(python, dpro, trace, model, *options):
     if not os.path.exists(os.path.join(trace, "job.json")):
         shutil.rmtree(trace, ignore_errors=True)
-        train(python, "train_memory.py", model, "--steps", "60", command=(dpro, "profile", "-q", "-o", trace, "--"))
+        train(python, "train_memory.py", model, "--steps", "60", command=(dpro, "profile", "-q", *options, "-o", trace, "--"))
+
+
+def options(description, steps):
+    """What all that measure jobs by turns can be asked for."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--build", default="build", help="build folder")
+    parser.add_argument("--keep", metavar="DIR", help="keep recordings and truths there; those that are there are judged again")
+    parser.add_argument("--no-times", action="store_true", help="measure no times")
+    parser.add_argument("--steps", type=int, default=steps, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=8, help="turns of each variant")
+    return parser
+
+
+def begin(args):
+    """The Python of live tests, dpro, the folder of the recordings."""
+    folder = os.path.abspath(args.keep or tempfile.mkdtemp(prefix="dpro-measure-"))
+    os.makedirs(folder, exist_ok=True)
+    go_first()
+    return live_python(), os.path.join(ROOT, args.build, "dpro"), folder
+
+
+def end(args, folder, missed):
+    """The exit status."""
+    for line in missed:
+        print("outside of its target:", line)
+    if not args.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if missed else 0
 
 
 def budgets(python, dpro, folder, count, args):
@@ -181,19 +210,12 @@ def budgets(python, dpro, folder, count, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="memory and what-ifs of it, on real jobs")
-    parser.add_argument("--build", default="build", help="build folder")
-    parser.add_argument("--keep", metavar="DIR", help="keep recordings and truths there; those that are there are judged again")
-    parser.add_argument("--no-times", action="store_true", help="peaks only")
+    parser = options("memory and what-ifs of it, on real jobs", 2)
     parser.add_argument("--table4", action="store_true", help="only ways to keep to a budget, as in Table 4 of the paper; 10 minutes")
-    parser.add_argument("--steps", type=int, default=2, help="of a turn")
-    parser.add_argument("--rounds", type=int, default=8, help="turns of each variant")
     parser.add_argument("model", nargs="*", choices=[[], *N_BLOCKS], help="all: %s" % ", ".join(N_BLOCKS))
     args = parser.parse_args()
-    python, build = live_python(), os.path.join(ROOT, args.build)
-    dpro, count = os.path.join(build, "dpro"), os.path.join(build, "bench", "libcount_memory.so")
-    folder, rows = args.keep or tempfile.mkdtemp(prefix="dpro-memory-"), []
-    go_first()
+    (python, dpro, folder), rows = begin(args), []
+    count = os.path.join(os.path.dirname(dpro), COUNT)
     for model in [] if args.table4 else args.model or N_BLOCKS:
         trace = os.path.join(folder, model)
         record(python, dpro, trace, model)
@@ -211,11 +233,7 @@ def main():
         missed += accuracy_memory.missed(rows)
     if args.table4 or not (args.model or args.no_times):
         missed += budgets(python, dpro, folder, count, args)
-    for line in missed:
-        print("outside of its target:", line)
-    if not args.keep:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 1 if missed else 0
+    return end(args, folder, missed)
 
 
 if __name__ == "__main__":

@@ -6,18 +6,16 @@ it, by turns as it was and with links half and twice as fast, other micro-batche
 whatif-parallel.json beside each recording, asks dpro, which has seen the recording alone, and prints each error. Wants a quiet
 machine, and a core a rank: what a machine of fewer cores says of four ranks is noted with it. Takes 3 minutes a job. As root, or with
 --local: all ranks on this machine, joined by its own loopback, whose rate nothing changes."""
-import argparse
 import os
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 
 import accuracy_parallel
 from accuracy_memory import truth_of
-from demo_live import ROOT, can_make_hosts, go_first, live_python, train
-from measure_memory import Turns, by_turns, middle, ratios, write
+from demo_live import can_make_hosts, train
+from measure_memory import Turns, begin, by_turns, end, middle, options, ratios, write
 
 STEPS = 60  # of a recording
 SIZE = ["--layers", "4", "--width", "128", "--vocabulary", "2048", "--context", "64"]
@@ -113,26 +111,17 @@ def measure(python, job, args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="sharded, tensor, pipeline and expert parallel jobs, and what-ifs of them")
-    parser.add_argument("--build", default="build", help="build folder")
-    parser.add_argument("--keep", metavar="DIR", help="keep recordings and truths there; those that are there are judged again")
+    parser = options("sharded, tensor, pipeline and expert parallel jobs, and what-ifs of them", 4)
     parser.add_argument("--only", nargs="+", choices=JOBS, default=[job for job in JOBS if not job.startswith("torch-")],
                         metavar="JOB", help="of %s" % ", ".join(JOBS))
     parser.add_argument("--local", action="store_true", help="all ranks on this machine, without links of their own")
-    parser.add_argument("--no-times", action="store_true", help="record only")
-    parser.add_argument("--steps", type=int, default=4, help="of a turn")
-    parser.add_argument("--rounds", type=int, default=8, help="turns of each variant")
     args = parser.parse_args()
-    python, dpro = live_python(), os.path.join(ROOT, args.build, "dpro")
     if args.local:
         for name in args.only:
             JOBS[name].move_here()
     elif not can_make_hosts():
         raise SystemExit("dpro: network namespaces are needed: run this as root, with ip and tc, or with --local")
-    folder, rows = args.keep or tempfile.mkdtemp(prefix="dpro-parallel-"), []
-    folder = os.path.abspath(folder)
-    os.makedirs(folder, exist_ok=True)
-    go_first()
+    (python, dpro, folder), rows = begin(args), []
     for name in args.only:
         trace = os.path.join(folder, name)
         record(python, dpro, trace, JOBS[name])
@@ -143,12 +132,7 @@ def main():
         if truth:
             rows.append(accuracy_parallel.parallel_row(dpro, trace))
             accuracy_parallel.print_parallel(rows[-1:])
-    missed = accuracy_parallel.missed(rows)
-    for line in missed:
-        print("outside of its target:", line)
-    if not args.keep:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 1 if missed else 0
+    return end(args, folder, accuracy_parallel.missed(rows))
 
 
 if __name__ == "__main__":

@@ -111,7 +111,8 @@ int main(int argc, char **argv)
     for (int round = 0; round < 5; round++) {
         struct allocator *allocator = allocator_create(&options);
         double start = cpu_seconds();
-        allocator_run(allocator, s.requests.at, s.requests.n, NULL);
+        for (size_t i = 0; i < s.requests.n; i++)
+            allocator_request(allocator, &s.requests.at[i]);
         double seconds = cpu_seconds() - start;
         figures = allocator_figures(allocator);
         allocator_destroy(allocator);

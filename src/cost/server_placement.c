@@ -52,7 +52,7 @@ static uint64_t n_elements(const struct dpro_model *model, const struct dpro_str
     return bucket_size_bytes(model, s, bucket) / sizeof(float);
 }
 
-uint64_t servers_bound(const struct dpro_model *model, const struct dpro_strategy *s)
+static uint64_t bound_of(const struct dpro_model *model, const struct dpro_strategy *s)
 {
     uint64_t least_parted = UINT64_MAX, largest_whole = 0;
     for (uint32_t b = 0; b < s->n_buckets; b++) {
@@ -121,7 +121,7 @@ void servers_change(struct dpro_model *m, uint32_t n_servers, struct arena *aren
 {
     struct model_net *net = &m->net;
     struct dpro_strategy *baseline = &m->baseline;
-    uint64_t bound = servers_bound(m, baseline);
+    uint64_t bound = bound_of(m, baseline);
     change_hosts(m, n_servers, arena);
     net->servers.n = n_servers;
     net->servers.of_key = NULL;

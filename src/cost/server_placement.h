@@ -11,7 +11,6 @@ uint32_t servers_of_part(const struct dpro_model *model, const struct dpro_strat
                          uint32_t bucket, uint32_t part);
 /* MXNet's rule: arrays of so many elements or more are split. */
 enum { SERVERS_DEFAULT_BOUND = 1000000 };
-uint64_t servers_bound(const struct dpro_model *model, const struct dpro_strategy *strategy);
 void servers_set_bound(const struct dpro_model *model, uint64_t bound,
                        struct dpro_strategy *strategy);
 enum { SERVERS_MOST = PLAN_MOST_SERVERS }; /* that can be predicted */

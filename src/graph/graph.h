@@ -94,9 +94,8 @@ struct graph_unit {
                           they are to be gathered for it; DPRO_NO_OP: none */
 };
 /* Which unit's parameters an op gathers, for which pass; 0: none. */
-#define GATHER(unit, backward)  (1 + 2 * (unit) + ((backward) ? 1U : 0U))
-#define GATHER_UNIT(gather)     (((gather)-1) / 2)
-#define GATHER_BACKWARD(gather) (((gather)-1) % 2 != 0)
+#define GATHER(unit, backward) (1 + 2 * (unit) + ((backward) ? 1U : 0U))
+#define GATHER_UNIT(gather)    (((gather)-1) / 2)
 
 /* A tensor that all ranks push to parameter servers and pull from them. */
 struct graph_exchange {

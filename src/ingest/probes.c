@@ -54,8 +54,7 @@ typedef ARRAY(double) times;
 struct measured {
     times forward, backward;
     times own_forward, own_backward; /* as it is, in the same turns; empty: those of "eager" */
-    uint64_t kept_bytes, graphs, breaks;
-    double compile_ms;
+    uint64_t kept_bytes, graphs;
     uint32_t problem, left_out;
     double ratio; /* of a batch */
 };
@@ -156,9 +155,7 @@ static void read_measured(struct json_reader *r, struct measured *m)
         MEMBER_BY("forward_ns", read_times, offsetof(struct measured, forward)),
         MEMBER_BY("backward_ns", read_times, offsetof(struct measured, backward)),
         MEMBER(struct measured, "kept_bytes", SIZE, kept_bytes),
-        MEMBER(struct measured, "compile_ms", NUMBER, compile_ms),
         MEMBER(struct measured, "graphs", SIZE, graphs),
-        MEMBER(struct measured, "breaks", SIZE, breaks),
         MEMBER(struct measured, "problem", TEXT, problem),
         MEMBER(struct measured, "left_out", TEXT, left_out),
         MEMBER_BY("eager", read_own, 0),
@@ -224,11 +221,8 @@ static struct probe_cost cost_of(const struct measured *m, const struct measured
                               .backward_ns = median_ns(&m->backward),
                               .kept_bytes = MIN(m->kept_bytes, (uint64_t)TRACE_BYTES_MAX),
                               .n_graphs = (uint32_t)MIN(m->graphs, UINT32_MAX),
-                              .n_breaks = (uint32_t)MIN(m->breaks, UINT32_MAX),
                               .problem = m->problem,
                               .left_out = m->left_out};
-    if (m->compile_ms > 0 && m->compile_ms < 1e-6 * MOST_NS)
-        cost.compile_ns = llround(1e6 * m->compile_ms);
     cost.is_known = m->problem == 0 && m->forward.n > 0 && own_forward->n > 0 &&
                     (m->backward.n > 0) == (own_backward->n > 0) && is_ratio(cost.forward.value) &&
                     is_ratio(cost.backward.value);

@@ -16,10 +16,9 @@ struct probe_cost {
     struct dpro_estimate forward, backward;
     int64_t forward_ns, backward_ns; /* medians */
     uint64_t kept_bytes; /* between its passes, without inputs and parameters; 0: not known */
-    int64_t compile_ns;
-    uint32_t n_graphs, n_breaks; /* of torch.compile */
-    uint32_t problem;            /* string id: why it can't be; 0 */
-    uint32_t left_out;           /* string id: why it was not measured; 0 */
+    uint32_t n_graphs;   /* of torch.compile */
+    uint32_t problem;    /* string id: why it can't be; 0 */
+    uint32_t left_out;   /* string id: why it was not measured; 0 */
 };
 
 /* As it is, of a batch so many times as large. */

@@ -37,7 +37,8 @@ int64_t recompute_peak(const struct recompute_problem *p, const bool *chosen)
     return peak;
 }
 
-bool recompute_suffices(const struct recompute_rows *rows, const bool *chosen)
+/* Whether the choice saves enough in all rows. */
+static bool suffices_in(const struct recompute_rows *rows, const bool *chosen)
 {
     for (uint32_t i = 0; i < rows->n; i++)
         if (taken_away(rows->less[i], rows->n_modules, chosen) < rows->need[i])
@@ -97,7 +98,7 @@ static bool solve(const struct recompute_problem *p, int64_t budget, bool *chose
     bool *chain = mem_array(n + (size_t)1, sizeof *chain), chain_suffices, is_exact = false;
     rows_init(p, budget, &rows);
     memset(chosen, 0, n * sizeof *chosen);
-    bool suffices = recompute_suffices(&rows, chosen);
+    bool suffices = suffices_in(&rows, chosen);
     if (suffices) {
         is_exact = true;
     } else {

@@ -45,8 +45,6 @@ struct recompute_rows {
     const int64_t **less; /* [n] of the problem's */
     int64_t *need;
 };
-/* Whether the choice saves enough in all rows. */
-bool recompute_suffices(const struct recompute_rows *rows, const bool *chosen);
 
 /* recompute_chain.c: returns false if the rows are not of a chain. *is_exact: it kept all states.
  * If nothing suffices, *suffices is false and `chosen` undefined. `known_ns`: time of a known

@@ -168,10 +168,7 @@ static inline void note_peaks(struct allocator *a)
     struct allocator_figures *f = &a->figures;
     f->allocated_peak_bytes = MAX(f->allocated_peak_bytes, f->allocated_bytes);
     f->requested_peak_bytes = MAX(f->requested_peak_bytes, f->requested_bytes);
-    if (f->reserved_bytes > f->reserved_peak_bytes) {
-        f->reserved_peak_bytes = f->reserved_bytes;
-        f->fragmented_bytes = f->reserved_bytes - f->allocated_bytes - f->waiting_bytes;
-    }
+    f->reserved_peak_bytes = MAX(f->reserved_peak_bytes, f->reserved_bytes);
 }
 
 /* ---- allocator_segments.c ---- */

@@ -191,16 +191,6 @@ struct allocator_placement allocator_request(struct allocator *allocator,
     return act(allocator, request);
 }
 
-void allocator_run(struct allocator *allocator, const struct allocator_request *requests, size_t n,
-                   struct allocator_placement *placements)
-{
-    for (size_t i = 0; i < n; i++) {
-        struct allocator_placement placement = act(allocator, &requests[i]);
-        if (placements)
-            placements[i] = placement;
-    }
-}
-
 struct allocator_figures allocator_figures(const struct allocator *allocator)
 {
     return allocator->figures;

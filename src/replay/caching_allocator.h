@@ -39,8 +39,7 @@ struct allocator_figures {
     uint64_t reserved_bytes, reserved_peak_bytes;
     uint64_t allocated_bytes, allocated_peak_bytes; /* of blocks, rounded */
     uint64_t requested_bytes, requested_peak_bytes;
-    uint64_t waiting_bytes;    /* freed, but still used by another stream */
-    uint64_t fragmented_bytes; /* reserved but free, at the first peak of reserved_bytes */
+    uint64_t waiting_bytes; /* freed, but still used by another stream */
     uint64_t n_requests;
     uint64_t n_failed;  /* allocations that failed */
     uint64_t n_retries; /* times that cached memory was given back because the device was full */
@@ -62,9 +61,6 @@ void allocator_restore(struct allocator *allocator, const struct allocator_segme
  * zero. Recorded answers in the list are skipped. */
 struct allocator_placement allocator_request(struct allocator *allocator,
                                              const struct allocator_request *request);
-/* Executes all requests in order; `placements` may be NULL. */
-void allocator_run(struct allocator *allocator, const struct allocator_request *requests, size_t n,
-                   struct allocator_placement *placements);
 struct allocator_figures allocator_figures(const struct allocator *allocator);
 
 /* The result of replaying a snapshot's requests in the simulator. */

@@ -10,7 +10,8 @@
 #include "graph/graph.h"
 #include "report/table.h"
 
-void dimensions_name_all(const struct dpro_graph *graph, struct words *words)
+/* "dp 2 x tp 4", or nothing. */
+static void name_all(const struct dpro_graph *graph, struct words *words)
 {
     uint32_t n = dpro_graph_n_dimensions(graph);
     words->n = 0;
@@ -115,7 +116,7 @@ void dimensions_write_text(struct writer *w, const struct report_facts *f)
     const struct dpro_graph *g = f->report->graph;
     const char *note = dpro_graph_dimensions_note(g);
     struct words names;
-    dimensions_name_all(g, &names);
+    name_all(g, &names);
     if (names.n == 0 && !*note)
         return;
     writer_printf(w, "\nParallelism: %s\n", names.n > 0 ? names.text : "not known");

@@ -4,8 +4,6 @@
 #include "report/facts.h"
 #include "report/words.h"
 
-/* "dp 2 x tp 4", or nothing. */
-void dimensions_name_all(const struct dpro_graph *graph, struct words *words);
 /* The name of a device, and of the dimension that all communication on it is in: "GPU 0 stream 20,
  * tp". `of_devices`: dimensions_of_devices(). */
 const char *dimensions_name_device(const struct dpro_graph *graph, dpro_device_id device,

@@ -161,6 +161,38 @@ void model_write_communications(struct writer *w, const struct dpro_model *model
     writer_close(w, ']');
 }
 
+void model_write_peaks(struct writer *w, const struct dpro_memory_peak *before,
+                       const struct dpro_memory_peak *after)
+{
+    writer_fields(
+        w, INT("baseline_peak_bytes", before->bytes), INT("peak_bytes", after->bytes),
+        INT("peak_std_bytes", after->std_bytes),
+        INT_IF("baseline_reserved_peak_bytes", before->reserved_bytes > 0, before->reserved_bytes),
+        INT_IF("reserved_peak_bytes", after->reserved_bytes > 0, after->reserved_bytes),
+        INT_IF("refused_bytes", after->refused_bytes > 0, after->refused_bytes));
+}
+
+void model_write_categories(struct writer *w, const char *key, const struct dpro_memory_peak *peak)
+{
+    writer_begin(w, key, '{');
+    for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
+        writer_fields(
+            w, INT(dpro_memory_category_name((enum dpro_memory_category)c), peak->by_category[c]));
+    writer_close(w, '}');
+}
+
+void model_write_modules(struct writer *w, const char *key, const struct dpro_model *model,
+                         const struct dpro_strategy *strategy, unsigned ways)
+{
+    writer_begin(w, key, '[');
+    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
+        struct dpro_module module = dpro_strategy_module(model, strategy, m);
+        if (ways ? (module.computing & ways) != 0 : module.recomputed != 0)
+            writer_string(w, module.name);
+    }
+    writer_close(w, ']');
+}
+
 void model_write_link(struct writer *w, const struct dpro_model *model)
 {
     writer_key(w, "link");

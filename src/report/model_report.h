@@ -20,5 +20,13 @@ void model_write_strategy(struct writer *writer, const struct dpro_model *model,
                           const struct dpro_strategy *strategy);
 /* The key "communications": what there is beside gradients; none if there is nothing. */
 void model_write_communications(struct writer *writer, const struct dpro_model *model);
+/* The keys of what an iteration holds at most, before and after a change. */
+void model_write_peaks(struct writer *writer, const struct dpro_memory_peak *before,
+                       const struct dpro_memory_peak *after);
+void model_write_categories(struct writer *writer, const char *key,
+                            const struct dpro_memory_peak *peak);
+/* Names of the modules that are computed in one of these ways; 0: recomputed. */
+void model_write_modules(struct writer *writer, const char *key, const struct dpro_model *model,
+                         const struct dpro_strategy *strategy, unsigned ways);
 /* The key "link"; null where nothing is communicated. */
 void model_write_link(struct writer *writer, const struct dpro_model *model);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "report/model_report.h"
 #include "report/table.h"
 
 #define HALF_OF_95 1.96 /* in standard errors */
@@ -120,15 +121,6 @@ const char *optimize_memory_warning(char out[224], const struct dpro_optimize_re
 
 /* ---- JSON ---- */
 
-static void write_categories(struct writer *w, const char *key, const struct dpro_memory_peak *peak)
-{
-    writer_begin(w, key, '{');
-    for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
-        writer_fields(
-            w, INT(dpro_memory_category_name((enum dpro_memory_category)c), peak->by_category[c]));
-    writer_close(w, '}');
-}
-
 static void write_choices(struct writer *w, const struct dpro_optimum *optimum)
 {
     writer_begin(w, "choices", '[');
@@ -155,25 +147,14 @@ void optimize_memory_json(struct writer *w, const struct dpro_optimize_report *r
         return;
     }
     writer_begin(w, "memory", '{');
-    writer_fields(
-        w, INT("baseline_peak_bytes", before.bytes), INT("peak_bytes", best.bytes),
-        INT("peak_std_bytes", best.std_bytes),
-        INT_IF("baseline_reserved_peak_bytes", before.reserved_bytes > 0, before.reserved_bytes),
-        INT_IF("reserved_peak_bytes", best.reserved_bytes > 0, best.reserved_bytes),
-        INT_IF("refused_bytes", best.refused_bytes > 0, best.refused_bytes),
-        INT_IF("budget_bytes", b.budget_bytes > 0, b.budget_bytes),
-        INT_IF("capacity_bytes", b.capacity_bytes > 0, b.capacity_bytes), BOOL("fits", b.fits),
-        INT_IF("least_budget_bytes", b.needed, b.least_bytes));
-    writer_begin(w, "recompute", '[');
-    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
-        struct dpro_module module = dpro_strategy_module(model, strategy, m);
-        if (module.recomputed)
-            writer_string(w, module.name);
-    }
-    writer_close(w, ']');
+    model_write_peaks(w, &before, &best);
+    writer_fields(w, INT_IF("budget_bytes", b.budget_bytes > 0, b.budget_bytes),
+                  INT_IF("capacity_bytes", b.capacity_bytes > 0, b.capacity_bytes),
+                  BOOL("fits", b.fits), INT_IF("least_budget_bytes", b.needed, b.least_bytes));
+    model_write_modules(w, "recompute", model, strategy, 0);
     writer_fields(w, INT("micro_batches", dpro_strategy_micro_batches(strategy)));
-    write_categories(w, "baseline_by_category", &before);
-    write_categories(w, "by_category", &best);
+    model_write_categories(w, "baseline_by_category", &before);
+    model_write_categories(w, "by_category", &best);
     write_choices(w, r->optimum);
     writer_close(w, '}');
 }

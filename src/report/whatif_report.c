@@ -386,30 +386,6 @@ static void write_uncertainty(struct writer *w, const struct dpro_whatif *whatif
     writer_close(w, '}');
 }
 
-static void write_recomputed(struct writer *w, const struct dpro_whatif *whatif)
-{
-    const struct dpro_model *model = dpro_whatif_modules(whatif);
-    writer_begin(w, "recomputed", '[');
-    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
-        struct dpro_module module = dpro_strategy_module(model, dpro_model_strategy(model), m);
-        if (module.recomputed)
-            writer_string(w, module.name);
-    }
-    writer_close(w, ']');
-}
-
-static void write_modules(struct writer *w, const char *key, const struct dpro_model *model,
-                          unsigned bit)
-{
-    writer_begin(w, key, '[');
-    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
-        struct dpro_module module = dpro_strategy_module(model, dpro_model_strategy(model), m);
-        if (module.computing & bit)
-            writer_string(w, module.name);
-    }
-    writer_close(w, ']');
-}
-
 /* Where what the modules take in their ways comes from; NULL: there is none. */
 static const char *source_of(const struct dpro_model *model)
 {
@@ -433,11 +409,12 @@ static const char *source_of(const struct dpro_model *model)
 static void write_computation(struct writer *w, const struct dpro_whatif_report *r)
 {
     const struct dpro_model *model = dpro_whatif_modules(r->whatif);
+    const struct dpro_strategy *strategy = dpro_model_strategy(model);
     if (!r->changes->compile && !r->changes->precision)
         return;
     writer_section(w, "computation", '{');
-    write_modules(w, "compiled", model, DPRO_COMPILED);
-    write_modules(w, "bf16", model, DPRO_BF16);
+    model_write_modules(w, "compiled", model, strategy, DPRO_COMPILED);
+    model_write_modules(w, "bf16", model, strategy, DPRO_BF16);
     writer_fields(w, TEXT("source", source_of(model)));
     writer_close(w, '}');
 }
@@ -446,24 +423,17 @@ static void write_memory(struct writer *w, const struct dpro_whatif *whatif)
 {
     struct dpro_memory_peak before = dpro_whatif_baseline_memory(whatif);
     struct dpro_memory_peak after = dpro_whatif_memory(whatif);
+    const struct dpro_model *model = dpro_whatif_modules(whatif);
+    const struct dpro_strategy *strategy = dpro_model_strategy(model);
     if (after.bytes == 0)
         return;
     writer_section(w, "memory", '{');
-    writer_fields(
-        w, INT("baseline_peak_bytes", before.bytes), INT("peak_bytes", after.bytes),
-        INT("peak_std_bytes", after.std_bytes),
-        INT_IF("baseline_reserved_peak_bytes", before.reserved_bytes > 0, before.reserved_bytes),
-        INT_IF("reserved_peak_bytes", after.reserved_bytes > 0, after.reserved_bytes),
-        INT_IF("refused_bytes", after.refused_bytes > 0, after.refused_bytes), NUL("budget_bytes"),
-        INT("rank", after.rank), TEXT("phase", phase_text(&after)), TEXT("module", after.module));
-    writer_begin(w, "by_category", '{');
-    for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
-        writer_fields(
-            w, INT(dpro_memory_category_name((enum dpro_memory_category)c), after.by_category[c]));
-    writer_close(w, '}');
-    write_recomputed(w, whatif);
-    writer_fields(w, INT("micro_batches", dpro_strategy_micro_batches(
-                                              dpro_model_strategy(dpro_whatif_modules(whatif)))));
+    model_write_peaks(w, &before, &after);
+    writer_fields(w, NUL("budget_bytes"), INT("rank", after.rank),
+                  TEXT("phase", phase_text(&after)), TEXT("module", after.module));
+    model_write_categories(w, "by_category", &after);
+    model_write_modules(w, "recomputed", model, strategy, 0);
+    writer_fields(w, INT("micro_batches", dpro_strategy_micro_batches(strategy)));
     writer_close(w, '}');
 }
 

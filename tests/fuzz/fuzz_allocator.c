@@ -34,7 +34,8 @@ static int run(const uint8_t *data, size_t size)
         return DPRO_ECANCEL;
     size_t n = read_requests(end + 1, size - length - 1, requests);
     struct allocator *allocator = allocator_create(&options);
-    allocator_run(allocator, requests, n, NULL);
+    for (size_t i = 0; i < n; i++)
+        allocator_request(allocator, &requests[i]);
     struct allocator_figures figures = allocator_figures(allocator);
     if (figures.reserved_bytes > options.capacity_bytes ||
         figures.allocated_bytes + figures.waiting_bytes > figures.reserved_bytes)

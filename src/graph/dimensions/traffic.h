@@ -26,7 +26,6 @@ enum { NO_PARALLELISM = -1 };
 struct traffic {
     uint32_t set;
     bool passes;      /* sends and receives */
-    bool is_ring;     /* from every rank on to another one, and never back */
     uint32_t n_ranks; /* of the trace, that take part */
     uint64_t n[N_CARRIED][N_CARRIED_IN], bytes[N_CARRIED][N_CARRIED_IN]; /* of all of these ranks */
     /* Reductions in forward passes, and those in backward passes of tensors as large; the others.

@@ -135,7 +135,8 @@ static uint32_t pointwise_batch(const struct et *et, bool backward)
     return is && in->dims[0] <= UINT32_MAX ? (uint32_t)in->dims[0] : 0;
 }
 
-bool et_names_group(const char *name)
+/* Whether a node's inputs name the process group. */
+static bool names_group(const char *name)
 {
     return strcmp(name, "record_param_comms") == 0 ||
            strstr(name, "c10d_functional::") != NULL; /* _c10d_functional, too */
@@ -234,7 +235,7 @@ static void read_node(struct et *et)
         int64_t v;
         if (json_is(key, len, "name")) {
             node.name = part_read_text(part, js);
-            wants_text = et_names_group(strtab_get(&part->names, node.name));
+            wants_text = names_group(strtab_get(&part->names, node.name));
             convolution = is_convolution(strtab_get(&part->names, node.name), &backward);
         } else if (json_is(key, len, "id")) {
             node.id = json_u64(js);

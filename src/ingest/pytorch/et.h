@@ -7,8 +7,6 @@ struct execution_trace {
     ARRAY(struct et_node) nodes;
     ARRAY(struct et_tensor) tensors;
 };
-/* Whether a node's inputs name the process group. */
-bool et_names_group(const char *name);
 
 extern const struct payload_kind et_payload;
 

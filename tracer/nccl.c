@@ -118,6 +118,23 @@ static void fill_net(struct record_nccl_event *e, const struct nccl_net *d)
 
 /* ---- starting: one function an interface ---- */
 
+/* Members that interfaces have alike, at other places. */
+#define FILL_PROXY(e, d)                                                                           \
+    case NCCL_PROXY_OP:                                                                            \
+        fill_proxy_op(e, &(d)->proxy_op);                                                          \
+        break;                                                                                     \
+    case NCCL_PROXY_STEP:                                                                          \
+        (e)->proxy_step.step = (d)->proxy_step;                                                    \
+        break;
+#define FILL_DEVICE(e, d)                                                                          \
+    case NCCL_KERNEL_CH:                                                                           \
+        (e)->kernel_ch.channel = (d)->kernel_ch.channel;                                           \
+        (e)->kernel_ch.gpu_start = (d)->kernel_ch.timer;                                           \
+        break;                                                                                     \
+    case NCCL_NET:                                                                                 \
+        fill_net(e, &(d)->net);                                                                    \
+        break;
+
 static const char *name_of(const char *const *names, size_t n, unsigned number)
 {
     return number < n ? names[number] : NULL;
@@ -134,12 +151,8 @@ static const char *const datatypes_v1[] = {"ncclInt8",     "ncclUint8",      "nc
                                            "ncclFloat16",  "ncclFloat32",    "ncclFloat64",
                                            "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
 
-static int start_v1(void *context, void **handle, struct nccl_descr_v1 *d)
+static void fill_v1(struct record_nccl_event *e, void *context, const struct nccl_descr_v1 *d)
 {
-    *handle = NULL;
-    struct record_nccl_event *e = event_open(context, d->type, d->parent, d->rank);
-    if (!e)
-        return NCCL_SUCCESS;
     switch (e->type) {
     case NCCL_COLL: {
         struct nccl_coll_v4 coll = {.sequence = d->coll.sequence,
@@ -167,15 +180,8 @@ static int start_v1(void *context, void **handle, struct nccl_descr_v1 *d)
         fill_p2p(e, &p2p, 0);
         break;
     }
-    case NCCL_PROXY_OP:
-        fill_proxy_op(e, &d->proxy_op);
-        break;
-    case NCCL_PROXY_STEP:
-        e->proxy_step.step = d->proxy_step;
-        break;
+        FILL_PROXY(e, d)
     }
-    *handle = event_publish(e, context);
-    return NCCL_SUCCESS;
 }
 
 static void fill_p2p_v2(struct record_nccl_event *e, void *context, const struct nccl_p2p_v2 *d,
@@ -191,64 +197,40 @@ static void fill_p2p_v2(struct record_nccl_event *e, void *context, const struct
 }
 
 /* Interfaces 2 and 3 differ by a field in the middle of the collective. */
-#define COLL_V2_V3(d)                                                                              \
-    {                                                                                              \
-        .sequence = (d)->coll.sequence, .func = (d)->coll.func,                                    \
-        .send_buffer = (d)->coll.send_buffer, .recv_buffer = (d)->coll.recv_buffer,                \
-        .count = (d)->coll.count, .root = (d)->coll.root, .datatype = (d)->coll.datatype,          \
-        .n_channels = (d)->coll.n_channels, .n_warps = (d)->coll.n_warps,                          \
-        .algorithm = (d)->coll.algorithm, .protocol = (d)->coll.protocol                           \
-    }
+#define FILL_NAMED(e, context, d)                                                                  \
+    case NCCL_COLL: {                                                                              \
+        struct nccl_coll_v4 coll = {.sequence = (d)->coll.sequence,                                \
+                                    .func = (d)->coll.func,                                        \
+                                    .send_buffer = (d)->coll.send_buffer,                          \
+                                    .recv_buffer = (d)->coll.recv_buffer,                          \
+                                    .count = (d)->coll.count,                                      \
+                                    .root = (d)->coll.root,                                        \
+                                    .datatype = (d)->coll.datatype,                                \
+                                    .n_channels = (d)->coll.n_channels,                            \
+                                    .n_warps = (d)->coll.n_warps,                                  \
+                                    .algorithm = (d)->coll.algorithm,                              \
+                                    .protocol = (d)->coll.protocol};                               \
+        comm_learn(context, (d)->coll.comm_name, (d)->coll.comm_hash, (d)->rank);                  \
+        fill_coll(e, &coll);                                                                       \
+        break;                                                                                     \
+    }                                                                                              \
+    case NCCL_P2P:                                                                                 \
+        fill_p2p_v2(e, context, &(d)->p2p, (d)->rank);                                             \
+        break;
 
-static int start_v2(void *context, void **handle, struct nccl_descr_v2 *d)
+static void fill_v2(struct record_nccl_event *e, void *context, const struct nccl_descr_v2 *d)
 {
-    *handle = NULL;
-    struct record_nccl_event *e = event_open(context, d->type, d->parent, d->rank);
-    if (!e)
-        return NCCL_SUCCESS;
     switch (e->type) {
-    case NCCL_COLL: {
-        struct nccl_coll_v4 coll = COLL_V2_V3(d);
-        comm_learn(context, d->coll.comm_name, d->coll.comm_hash, d->rank);
-        fill_coll(e, &coll);
-        break;
+        FILL_NAMED(e, context, d)
+        FILL_PROXY(e, d)
     }
-    case NCCL_P2P:
-        fill_p2p_v2(e, context, &d->p2p, d->rank);
-        break;
-    case NCCL_PROXY_OP:
-        fill_proxy_op(e, &d->proxy_op);
-        break;
-    case NCCL_PROXY_STEP:
-        e->proxy_step.step = d->proxy_step;
-        break;
-    }
-    *handle = event_publish(e, context);
-    return NCCL_SUCCESS;
 }
 
-static int start_v3(void *context, void **handle, struct nccl_descr_v3 *d)
+static void fill_v3(struct record_nccl_event *e, void *context, const struct nccl_descr_v3 *d)
 {
-    *handle = NULL;
-    struct record_nccl_event *e = event_open(context, d->type, d->parent, d->rank);
-    if (!e)
-        return NCCL_SUCCESS;
     switch (e->type) {
-    case NCCL_COLL: {
-        struct nccl_coll_v4 coll = COLL_V2_V3(d);
-        comm_learn(context, d->coll.comm_name, d->coll.comm_hash, d->rank);
-        fill_coll(e, &coll);
-        break;
-    }
-    case NCCL_P2P:
-        fill_p2p_v2(e, context, &d->p2p, d->rank);
-        break;
-    case NCCL_PROXY_OP:
-        fill_proxy_op(e, &d->proxy_op);
-        break;
-    case NCCL_PROXY_STEP:
-        e->proxy_step.step = d->proxy_step;
-        break;
+        FILL_NAMED(e, context, d)
+        FILL_PROXY(e, d)
     case NCCL_KERNEL_CH:
         e->kernel_ch.channel = d->kernel_ch.channel;
         break;
@@ -256,16 +238,10 @@ static int start_v3(void *context, void **handle, struct nccl_descr_v3 *d)
         fill_net(e, &d->net);
         break;
     }
-    *handle = event_publish(e, context);
-    return NCCL_SUCCESS;
 }
 
-static int start_v4(void *context, void **handle, struct nccl_descr_v4 *d)
+static void fill_v4(struct record_nccl_event *e, const struct nccl_descr_v4 *d)
 {
-    *handle = NULL;
-    struct record_nccl_event *e = event_open(context, d->type, d->parent, d->rank);
-    if (!e)
-        return NCCL_SUCCESS;
     switch (e->type) {
     case NCCL_COLL:
         fill_coll(e, &d->coll);
@@ -273,22 +249,9 @@ static int start_v4(void *context, void **handle, struct nccl_descr_v4 *d)
     case NCCL_P2P:
         fill_p2p(e, &d->p2p, d->p2p.n_channels);
         break;
-    case NCCL_PROXY_OP:
-        fill_proxy_op(e, &d->proxy_op);
-        break;
-    case NCCL_PROXY_STEP:
-        e->proxy_step.step = d->proxy_step;
-        break;
-    case NCCL_KERNEL_CH:
-        e->kernel_ch.channel = d->kernel_ch.channel;
-        e->kernel_ch.gpu_start = d->kernel_ch.timer;
-        break;
-    case NCCL_NET:
-        fill_net(e, &d->net);
-        break;
+        FILL_PROXY(e, d)
+        FILL_DEVICE(e, d)
     }
-    *handle = event_publish(e, context);
-    return NCCL_SUCCESS;
 }
 
 static void fill_call(struct record_nccl_event *e, const char *func, const char *datatype,
@@ -332,12 +295,8 @@ static void fill_ce(struct record_nccl_event *e, const struct nccl_descr_v6 *d)
     }
 }
 
-static int start_v6(void *context, void **handle, struct nccl_descr_v6 *d)
+static void fill_v6(struct record_nccl_event *e, const struct nccl_descr_v6 *d)
 {
-    *handle = NULL;
-    struct record_nccl_event *e = event_open(context, d->type, d->parent, d->rank);
-    if (!e)
-        return NCCL_SUCCESS;
     switch (e->type) {
     case NCCL_COLL:
         fill_coll(e, &d->coll);
@@ -347,19 +306,8 @@ static int start_v6(void *context, void **handle, struct nccl_descr_v6 *d)
         fill_p2p(e, &d->p2p, d->p2p.n_channels);
         e->p2p.group = address(d->p2p.group);
         break;
-    case NCCL_PROXY_OP:
-        fill_proxy_op(e, &d->proxy_op);
-        break;
-    case NCCL_PROXY_STEP:
-        e->proxy_step.step = d->proxy_step;
-        break;
-    case NCCL_KERNEL_CH:
-        e->kernel_ch.channel = d->kernel_ch.channel;
-        e->kernel_ch.gpu_start = d->kernel_ch.timer;
-        break;
-    case NCCL_NET:
-        fill_net(e, &d->net);
-        break;
+        FILL_PROXY(e, d)
+        FILL_DEVICE(e, d)
     case NCCL_GROUP_CALL:
         e->call.depth = d->group_call.depth;
         e->flags |= d->group_call.is_captured ? NCCL_CAPTURED : 0;
@@ -378,9 +326,22 @@ static int start_v6(void *context, void **handle, struct nccl_descr_v6 *d)
     default:
         fill_ce(e, d);
     }
-    *handle = event_publish(e, context);
-    return NCCL_SUCCESS;
 }
+
+#define START(version, fill)                                                                       \
+    static int start_##version(void *context, void **handle, struct nccl_descr_##version *d)       \
+    {                                                                                              \
+        struct record_nccl_event *e = event_open(context, d->type, d->parent, d->rank);            \
+        if (e)                                                                                     \
+            fill;                                                                                  \
+        *handle = e ? event_publish(e, context) : NULL;                                            \
+        return NCCL_SUCCESS;                                                                       \
+    }
+START(v1, fill_v1(e, context, d))
+START(v2, fill_v2(e, context, d))
+START(v3, fill_v3(e, context, d))
+START(v4, fill_v4(e, d))
+START(v6, fill_v6(e, d))
 
 /* ---- states and stopping: alike in all interfaces ---- */
 

@@ -71,11 +71,9 @@ int host_init(struct host_comm *c, const struct plugin *plugin, int version, int
         return -1;
     switch (version) {
     case 1:
-        return ((struct nccl_profiler_v1 *)c->table)->init(&c->context, mask);
     case 2:
-        return ((struct nccl_profiler_v2 *)c->table)->init(&c->context, mask);
     case 3:
-        return ((struct nccl_profiler_v3 *)c->table)->init(&c->context, mask);
+        return ((struct nccl_profiler_v1 *)c->table)->init(&c->context, mask);
     case 4:
         return ((struct nccl_profiler_v4 *)c->table)
             ->init(&c->context, mask, c->name, c->hash, c->n_nodes, c->n_ranks, c->rank,
@@ -95,18 +93,7 @@ int host_finalize(struct host_comm *c)
 
 int host_raw_start(const struct host_comm *c, void *context, void **handle, void *descriptor)
 {
-    switch (c->version) {
-    case 1:
-        return ((struct nccl_profiler_v1 *)c->table)->start_event(context, handle, descriptor);
-    case 2:
-        return ((struct nccl_profiler_v2 *)c->table)->start_event(context, handle, descriptor);
-    case 3:
-        return ((struct nccl_profiler_v3 *)c->table)->start_event(context, handle, descriptor);
-    case 4:
-        return ((struct nccl_profiler_v4 *)c->table)->start_event(context, handle, descriptor);
-    default:
-        return ((struct nccl_profiler_v6 *)c->table)->start_event(context, handle, descriptor);
-    }
+    return ((struct nccl_profiler_v1 *)c->table)->start_event(context, handle, descriptor);
 }
 
 int host_raw_state(const struct host_comm *c, void *handle, int state, void *args)
@@ -138,6 +125,22 @@ static struct nccl_proxy_op proxy_op_of(const struct facts *f)
                                   f->is_send};
 }
 
+#define DESCRIBE_PROXY(d, f)                                                                       \
+    case NCCL_PROXY_OP:                                                                            \
+        (d)->proxy_op = proxy_op_of(f);                                                            \
+        break;                                                                                     \
+    case NCCL_PROXY_STEP:                                                                          \
+        (d)->proxy_step = (f)->step;                                                               \
+        break;
+
+#define DESCRIBE_DEVICE(d, f)                                                                      \
+    case NCCL_KERNEL_CH:                                                                           \
+        (d)->kernel_ch = (struct nccl_kernel_ch){(uint8_t)(f)->channel, (f)->gpu_start};           \
+        break;                                                                                     \
+    case NCCL_NET:                                                                                 \
+        (d)->net = (struct nccl_net){(f)->net_plugin, (f)->net_data};                              \
+        break;
+
 static void describe_v1(struct nccl_descr_v1 *d, const struct host_comm *c, const struct facts *f)
 {
     switch (__builtin_ctz(d->type)) {
@@ -165,12 +168,7 @@ static void describe_v1(struct nccl_descr_v1 *d, const struct host_comm *c, cons
         d->p2p.count = f->count;
         d->p2p.peer = f->peer;
         break;
-    case NCCL_PROXY_OP:
-        d->proxy_op = proxy_op_of(f);
-        break;
-    case NCCL_PROXY_STEP:
-        d->proxy_step = f->step;
-        break;
+        DESCRIBE_PROXY(d, f)
     }
 }
 
@@ -198,47 +196,31 @@ static void describe_v1(struct nccl_descr_v1 *d, const struct host_comm *c, cons
         (d)->p2p.peer = (f)->peer;                                                                 \
     } while (0)
 
+#define DESCRIBE_NAMED(d, c, f)                                                                    \
+    case NCCL_COLL:                                                                                \
+        (d)->coll.comm_name = (c)->name;                                                           \
+        (d)->coll.comm_hash = (c)->hash;                                                           \
+        DESCRIBE_COLL(d, f);                                                                       \
+        break;                                                                                     \
+    case NCCL_P2P:                                                                                 \
+        (d)->p2p.comm_name = (c)->name;                                                            \
+        (d)->p2p.comm_hash = (c)->hash;                                                            \
+        DESCRIBE_P2P(d, f);                                                                        \
+        break;
+
 static void describe_v2(struct nccl_descr_v2 *d, const struct host_comm *c, const struct facts *f)
 {
     switch (__builtin_ctz(d->type)) {
-    case NCCL_COLL:
-        d->coll.comm_name = c->name;
-        d->coll.comm_hash = c->hash;
-        DESCRIBE_COLL(d, f);
-        break;
-    case NCCL_P2P:
-        d->p2p.comm_name = c->name;
-        d->p2p.comm_hash = c->hash;
-        DESCRIBE_P2P(d, f);
-        break;
-    case NCCL_PROXY_OP:
-        d->proxy_op = proxy_op_of(f);
-        break;
-    case NCCL_PROXY_STEP:
-        d->proxy_step = f->step;
-        break;
+        DESCRIBE_NAMED(d, c, f)
+        DESCRIBE_PROXY(d, f)
     }
 }
 
 static void describe_v3(struct nccl_descr_v3 *d, const struct host_comm *c, const struct facts *f)
 {
     switch (__builtin_ctz(d->type)) {
-    case NCCL_COLL:
-        d->coll.comm_name = c->name;
-        d->coll.comm_hash = c->hash;
-        DESCRIBE_COLL(d, f);
-        break;
-    case NCCL_P2P:
-        d->p2p.comm_name = c->name;
-        d->p2p.comm_hash = c->hash;
-        DESCRIBE_P2P(d, f);
-        break;
-    case NCCL_PROXY_OP:
-        d->proxy_op = proxy_op_of(f);
-        break;
-    case NCCL_PROXY_STEP:
-        d->proxy_step = f->step;
-        break;
+        DESCRIBE_NAMED(d, c, f)
+        DESCRIBE_PROXY(d, f)
     case NCCL_KERNEL_CH:
         d->kernel_ch.channel = (uint8_t)f->channel;
         break;
@@ -258,18 +240,8 @@ static void describe_v4(struct nccl_descr_v4 *d, const struct facts *f)
         DESCRIBE_P2P(d, f);
         d->p2p.n_channels = (uint8_t)f->n_channels;
         break;
-    case NCCL_PROXY_OP:
-        d->proxy_op = proxy_op_of(f);
-        break;
-    case NCCL_PROXY_STEP:
-        d->proxy_step = f->step;
-        break;
-    case NCCL_KERNEL_CH:
-        d->kernel_ch = (struct nccl_kernel_ch){(uint8_t)f->channel, f->gpu_start};
-        break;
-    case NCCL_NET:
-        d->net = (struct nccl_net){f->net_plugin, f->net_data};
-        break;
+        DESCRIBE_PROXY(d, f)
+        DESCRIBE_DEVICE(d, f)
     }
 }
 
@@ -307,18 +279,8 @@ static void describe_v6(struct nccl_descr_v6 *d, const struct facts *f)
         d->p2p.n_channels = (uint8_t)f->n_channels;
         d->p2p.group = f->group;
         break;
-    case NCCL_PROXY_OP:
-        d->proxy_op = proxy_op_of(f);
-        break;
-    case NCCL_PROXY_STEP:
-        d->proxy_step = f->step;
-        break;
-    case NCCL_KERNEL_CH:
-        d->kernel_ch = (struct nccl_kernel_ch){(uint8_t)f->channel, f->gpu_start};
-        break;
-    case NCCL_NET:
-        d->net = (struct nccl_net){f->net_plugin, f->net_data};
-        break;
+        DESCRIBE_PROXY(d, f)
+        DESCRIBE_DEVICE(d, f)
     case NCCL_CE_COLL:
         d->ce_coll.sequence = f->sequence;
         d->ce_coll.func = host_funcs[f->func];

@@ -174,6 +174,7 @@ static void add_link(struct evaluator *e)
     struct simulation *s = &e->sim;
     s->n_channels = 1;
     s->channels = arena_array(&e->arena, 1, sizeof *s->channels);
+    s->n_resources = 1;
     s->resources = arena_array(&e->arena, 1, sizeof *s->resources);
     s->resources[0].slowness = 1;
     s->channels[0] = (struct sim_channel){.resources = &resource,
@@ -271,17 +272,17 @@ static void add_streams(struct evaluator *e)
 {
     struct simulation *s = &e->sim;
     const struct dpro_model *m = e->model;
-    uint32_t n_resources = N_KINDS_OF_LINKS * m->n_ranks;
     uint32_t *all = arena_alloc(&e->arena, m->n_ranks * sizeof *all);
     struct model_group everyone = {
         .ranks = all, .n_ranks = m->n_ranks, .n_streams = m->net.gate.n_streams};
     for (uint32_t r = 0; r < m->n_ranks; r++)
         all[r] = r;
     s->n_channels = 1 + m->n_groups + 1; /* the last one brings things later */
+    s->n_resources = N_KINDS_OF_LINKS * m->n_ranks;
     s->is_fair = true;
     s->channels = arena_array(&e->arena, s->n_channels, sizeof *s->channels);
-    s->resources = arena_array(&e->arena, n_resources, sizeof *s->resources);
-    for (uint32_t i = 0; i < n_resources; i++)
+    s->resources = arena_array(&e->arena, s->n_resources, sizeof *s->resources);
+    for (uint32_t i = 0; i < s->n_resources; i++)
         s->resources[i].slowness = 1;
     for (uint32_t i = 0; i <= m->n_groups; i++)
         set_stream(e, i == 0 ? &everyone : &m->groups[i - 1], &s->channels[i]);
@@ -379,8 +380,9 @@ static void add_connections(struct evaluator *e)
     uint32_t n = e->model->n_ranks * e->n_servers, n_nodes = sync_n_nodes(net);
     s->n_channels = 2 * n + e->n_servers;
     s->channels = arena_array(&e->arena, s->n_channels, sizeof *s->channels);
-    s->resources = arena_array(&e->arena, 2 * (size_t)n_nodes, sizeof *s->resources);
-    for (uint32_t i = 0; i < 2 * n_nodes; i++) /* links out, then in */
+    s->n_resources = 2 * n_nodes;
+    s->resources = arena_array(&e->arena, s->n_resources, sizeof *s->resources);
+    for (uint32_t i = 0; i < s->n_resources; i++) /* links out, then in */
         s->resources[i].slowness = servers_slowness(net, i % n_nodes);
     uint32_t *clocks = clocks_of_ranks(e);
     for (uint32_t i = 0; i < s->n_channels; i++) {

@@ -32,57 +32,90 @@ static void take_shares(struct simulation *s, struct sim_channel *channel, doubl
     }
 }
 
-/* The resource that has least left for each flow decides about its flows, then the next one. */
-static void fill_resources(struct simulation *s, double kept)
+/* Lists the channel's resources, and opens what flows over them. */
+static void open_around(struct simulation *s, const struct sim_channel *channel)
 {
-    uint32_t n_open = 0;
-    for (uint32_t i = 0; i < s->n_flowing; i++) {
-        struct sim_channel *channel = &s->channels[s->flowing[i]];
-        channel->is_open = channel->n_resources > 0;
-        n_open += channel->is_open;
-        for (uint32_t k = 0; k < channel->n_resources; k++) {
-            struct sim_resource *r = &s->resources[channel->resources[k]];
-            r->left = 1 / r->slowness;
-            r->n_open = r->n_flows;
-        }
-    }
-    while (n_open > 0) {
-        double least = INFINITY;
-        const struct sim_resource *tightest = NULL;
-        for (uint32_t i = 0; i < s->n_flowing; i++) {
-            const struct sim_channel *channel = &s->channels[s->flowing[i]];
-            for (uint32_t k = 0; k < channel->n_resources && channel->is_open; k++) {
-                const struct sim_resource *r = &s->resources[channel->resources[k]];
-                if (r->left / r->n_open < least) {
-                    least = r->left / r->n_open;
-                    tightest = r;
-                }
-            }
-        }
-        for (uint32_t i = 0; i < s->n_flowing; i++) {
-            struct sim_channel *channel = &s->channels[s->flowing[i]];
-            bool here = false;
-            for (uint32_t k = 0; k < channel->n_resources && channel->is_open; k++)
-                here |= &s->resources[channel->resources[k]] == tightest;
-            n_open -= here;
-            if (here)
-                take_shares(s, channel, least, kept);
-        }
+    for (uint32_t k = 0; k < channel->n_resources; k++) {
+        struct sim_resource *r = &s->resources[channel->resources[k]];
+        if (r->is_listed || r->n_flows == 0)
+            continue;
+        r->is_listed = true;
+        r->left = 1 / r->slowness;
+        r->n_open = r->n_flows;
+        s->shared[s->n_shared++] = channel->resources[k];
+        for (uint32_t i = 0; i < r->n_carried; i++)
+            s->channels[r->carried[i]].is_open = true;
     }
 }
 
-static void share_resources(struct simulation *s)
+/* The resource that has least left for each flow decides about its flows, then the next one. Of
+ * those that share resources with the channel, or with others that do: what flows elsewhere is not
+ * touched. */
+static void fill_resources(struct simulation *s, const struct sim_channel *from, double kept)
+{
+    s->n_shared = 0;
+    open_around(s, from);
+    for (uint32_t i = 0; i < s->n_shared; i++) {
+        const struct sim_resource *r = &s->resources[s->shared[i]];
+        for (uint32_t k = 0; k < r->n_carried; k++)
+            open_around(s, &s->channels[r->carried[k]]);
+    }
+    while (s->n_shared > 0) {
+        double least = INFINITY;
+        const struct sim_resource *tightest = NULL;
+        uint32_t n_open = 0;
+        for (uint32_t i = 0; i < s->n_shared; i++) {
+            struct sim_resource *r = &s->resources[s->shared[i]];
+            r->is_listed = r->n_open > 0;
+            if (!r->is_listed)
+                continue;
+            s->shared[n_open++] = s->shared[i];
+            if (r->left / r->n_open < least) {
+                least = r->left / r->n_open;
+                tightest = r;
+            }
+        }
+        s->n_shared = n_open;
+        for (uint32_t i = 0; tightest && i < tightest->n_carried; i++)
+            if (s->channels[tightest->carried[i]].is_open)
+                take_shares(s, &s->channels[tightest->carried[i]], least, kept);
+    }
+}
+
+/* Of one that has begun or ended to flow; NULL: of all. */
+static void share_resources(struct simulation *s, const struct sim_channel *from)
 {
     double kept = s->is_busy ? 1 - s->held_share : 1;
-    if (s->is_fair) {
-        fill_resources(s, kept);
+    if (s->is_fair && from) {
+        fill_resources(s, from, kept);
         return;
     }
     for (uint32_t i = 0; i < s->n_flowing; i++) {
         const struct sim_channel *channel = &s->channels[s->flowing[i]];
+        if (s->is_fair) {
+            fill_resources(s, channel, kept);
+            continue;
+        }
         double slowness = slowness_of(s, channel);
         if (slowness > 0)
             set_rate(s, channel->clock, slowness == 1 ? kept : kept / slowness);
+    }
+}
+
+/* The channel begins or ends to be one of those whose flows share its resources. */
+static void carry(struct simulation *s, uint32_t number, bool begins)
+{
+    const struct sim_channel *channel = &s->channels[number];
+    for (uint32_t k = 0; s->is_fair && k < channel->n_resources; k++) {
+        struct sim_resource *r = &s->resources[channel->resources[k]];
+        if (begins) {
+            r->carried[r->n_carried++] = number;
+            continue;
+        }
+        uint32_t i = 0;
+        while (r->carried[i] != number)
+            i++;
+        r->carried[i] = r->carried[--r->n_carried];
     }
 }
 
@@ -112,7 +145,7 @@ void sim_set_busy(struct simulation *s, bool is_busy)
     s->is_idle_due |= is_busy;
     if (s->is_busy != is_busy) {
         s->is_busy = is_busy;
-        share_resources(s);
+        share_resources(s, NULL);
     }
 }
 
@@ -185,12 +218,13 @@ void sim_enter(struct simulation *s, uint32_t number)
     if (channel->n_flowing++ == 0) {
         channel->place = s->n_flowing;
         s->flowing[s->n_flowing++] = s->flows.at[number].channel;
+        carry(s, s->flows.at[number].channel, true);
     }
     for (uint32_t k = 0; k < channel->n_resources; k++)
         s->resources[channel->resources[k]].n_flows++;
     if (!channel->is_connection)
         slow_down(s, channel, true);
-    share_resources(s);
+    share_resources(s, channel);
     sim_flow_on(s, number);
 }
 
@@ -216,6 +250,7 @@ void sim_leave(struct simulation *s, struct sim_channel *channel)
         s->resources[channel->resources[k]].n_flows--;
     if (--channel->n_flowing == 0) {
         uint32_t last = s->flowing[--s->n_flowing];
+        carry(s, s->flowing[channel->place], false);
         s->flowing[channel->place] = last;
         s->channels[last].place = channel->place;
     }
@@ -225,7 +260,7 @@ void sim_leave(struct simulation *s, struct sim_channel *channel)
             sim_leave_queue(s, i);
         else
             i++;
-    share_resources(s);
+    share_resources(s, channel);
 }
 
 void sim_begin_flow(struct simulation *s, uint32_t number)

@@ -410,9 +410,9 @@ static void reset(struct simulation *s)
         channel->n_begun = channel->n_flowing = 0;
         channel->first = channel->heap = SIM_NONE;
         channel->is_touched = false;
-        for (uint32_t k = 0; k < channel->n_resources; k++)
-            s->resources[channel->resources[k]].n_flows = 0;
     }
+    for (uint32_t i = 0; i < s->n_resources; i++)
+        s->resources[i].n_flows = s->resources[i].n_carried = 0;
     for (uint32_t i = 0; i < s->n_executors; i++) {
         struct sim_executor *e = &s->executors[i];
         e->at = e->n_done = 0;
@@ -448,6 +448,13 @@ void simulation_init(struct simulation *s, struct arena *arena)
     s->flowing = arena_array(arena, s->n_channels, sizeof *s->flowing);
     s->queued = arena_array(arena, s->n_channels, sizeof *s->queued);
     s->touched = arena_array(arena, s->n_channels, sizeof *s->touched);
+    s->shared = arena_array(arena, s->n_resources, sizeof *s->shared);
+    for (uint32_t i = 0; s->is_fair && i < s->n_channels; i++)
+        for (uint32_t k = 0; k < s->channels[i].n_resources; k++)
+            s->resources[s->channels[i].resources[k]].n_carried++;
+    for (uint32_t i = 0; i < s->n_resources; i++)
+        s->resources[i].carried =
+            arena_array(arena, s->resources[i].n_carried, sizeof *s->resources[i].carried);
 }
 
 void simulation_fini(struct simulation *s)

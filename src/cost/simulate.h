@@ -90,8 +90,10 @@ struct sim_join {
 struct sim_resource {
     double slowness; /* ratio of the time of a flow alone on it to that on a rank's link */
     uint32_t n_flows;
+    uint32_t *carried, n_carried; /* channels whose flows share it, where that is fair */
     double left; /* while rates are found: of its rate, and flows that have none yet */
     uint32_t n_open;
+    bool is_listed;
 };
 
 struct sim_channel {
@@ -156,6 +158,7 @@ struct simulation {
     struct sim_channel *channels;
     uint32_t n_channels;
     struct sim_resource *resources;
+    uint32_t n_resources;
     struct sim_clock *clocks;
     uint32_t n_clocks;
     struct sim_gate gate;
@@ -169,6 +172,7 @@ struct simulation {
     uint32_t n_levels;
     uint32_t clock;                               /* the clock whose jobs are processed */
     uint32_t *flowing, n_flowing;                 /* channels with bytes on resources */
+    uint32_t *shared, n_shared;                   /* while rates are found: resources */
     uint32_t *queued, n_queued;                   /* flows in a link's queue */
     uint32_t *touched, n_touched;                 /* channels in which flows may begin */
     uint64_t n_jobs, n_turns, n_ended;            /* ended: communications */

@@ -51,7 +51,7 @@ struct values {
     struct compression compression;
     uint64_t partition_bytes;
     struct opt_list delays, computes;
-    uint32_t world_size, servers, bigarray_bound;
+    uint32_t dp, world_size, servers, bigarray_bound;
     struct bandwidth server_bandwidth;
     int64_t cycle_ns;
     struct fusion fusion;
@@ -261,8 +261,11 @@ static const struct opt whatif_opts[] = {
              "ranks that compute SPEED times as fast: 1.2x, 0.8x@3\n(rank 3), 2x@0-7; may be "
              "repeated"),
     CMD_OPT_DELAY("ops that take longer or shorter, as in dpro replay;\nmay be repeated"),
+    OPT_WHOLE("dp", opt_read_u32, dp, 1, UINT32_MAX,
+              "N data-parallel replicas, of FSDP without replicas N\nshards; all else as it is, on "
+              "hosts of the same kind"),
     OPT_WHOLE("world-size", opt_read_u32, world_size, 2, UINT32_MAX,
-              "N ranks, on hosts of the same kind"),
+              "N ranks in all: as many replicas as that makes"),
     OPT_WHOLE("servers", opt_read_u32, servers, 1, UINT32_MAX,
               "N parameter servers, on ranks' hosts if they are\nthere now, else on hosts of their "
               "own"),
@@ -332,6 +335,7 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .n_compute = values->computes.n,
         .delays = values->delays.items,
         .n_delays = values->delays.n,
+        .dp = values->dp,
         .world_size = values->world_size,
         .n_servers = values->servers,
         .bigarray_bound = values->bigarray_bound,
@@ -396,6 +400,7 @@ const struct cmd cmd_whatif = {
         "  dpro whatif TRACE --bucket-cap-mb 5             DDP's buckets of 5 MB\n"
         "  dpro whatif TRACE --bandwidth 0.5x --compress fp16\n"
         "  dpro whatif TRACE --compute 2x --world-size 16  faster hosts, and more of them\n"
+        "  dpro whatif TRACE --dp 64                       64 replicas, each as it is\n"
         "  dpro whatif TRACE --servers 4 --bigarray-bound 100000  MXNet's key-value store\n"
         "  dpro whatif TRACE --cycle-time 5 --fusion-mb 2  Horovod's settings\n"
         "  dpro whatif TRACE --buckets plan/ --json        a plan, for programs",

@@ -45,7 +45,9 @@ struct dpro_changes {
     const char *const *delays; /* as in dpro_replay_options */
     size_t n_delays;
 
-    uint32_t world_size; /* ranks, on hosts of the same kind; 0: as it is */
+    /* Data-parallel replicas (of jobs that shard parameters without replicas: shards), or ranks in
+     * all; on hosts of the same kind. One of them; 0: as it is */
+    uint32_t dp, world_size;
 
     /* Of jobs of Horovod: */
     int64_t cycle_ns;             /* HOROVOD_CYCLE_TIME; 0: as it is */
@@ -88,9 +90,10 @@ struct dpro_changes {
 
 struct dpro_whatif; /* a result; owns its memory, but borrows the model's */
 
-/* Predicts; *whatif is the caller's. `graph`, which the model was built from, is needed for delays
- * and resharding only. Fails with DPRO_EUSAGE when a change makes no sense, DPRO_EEMPTY when the
- * job has nothing that it changes, DPRO_EFORMAT or DPRO_EIO when buckets_path can't be read. */
+/* Predicts; *whatif is the caller's. `graph`, which the model was built from, is needed for delays,
+ * resharding, and other numbers of ranks of jobs that communicate more than gradients. Fails with
+ * DPRO_EUSAGE when a change makes no sense, DPRO_EEMPTY when the job has nothing that it changes,
+ * DPRO_EFORMAT or DPRO_EIO when buckets_path can't be read. */
 DPRO_API int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
                              const struct dpro_changes *changes, struct dpro_whatif **whatif,
                              struct dpro_error *err);

@@ -9,6 +9,7 @@
 #include "cost/buckets.h"
 #include "cost/change_computing.h"
 #include "cost/change_memory.h"
+#include "cost/change_world.h"
 #include "cost/cost.h"
 #include "cost/server_placement.h"
 #include "cost/sync.h"
@@ -21,7 +22,6 @@
 
 #define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
 
-enum { MOST_RANKS = 4096 };
 static const int64_t MOST_CYCLE_NS = 10000000000;
 
 void change_copy(const struct dpro_model *model, struct arena *arena, struct dpro_model *copy)
@@ -33,42 +33,6 @@ void change_copy(const struct dpro_model *model, struct arena *arena, struct dpr
     copy->ranks = arena_array(arena, model->n_ranks, sizeof *copy->ranks);
     copy->baseline = buckets_copy(model, &model->baseline, arena);
     memcpy(copy->ranks, model->ranks, model->n_ranks * sizeof *copy->ranks);
-}
-
-static int change_world(uint32_t world_size, struct dpro_model *m, struct notes *notes,
-                        struct dpro_error *err)
-{
-    uint32_t n = m->n_ranks;
-    int last = -1;
-    if (world_size == 0 || world_size == n)
-        return 0;
-    if (world_size < 2 || world_size > MOST_RANKS)
-        return refuse(err, "a world of %u ranks can't be predicted; 2 to %d can", world_size,
-                      MOST_RANKS);
-    struct model_rank *ranks = arena_array(notes->arena, world_size, sizeof *ranks);
-    uint32_t *hosts =
-        m->net.link.rank_hosts ? arena_array(notes->arena, world_size, sizeof *hosts) : NULL;
-    for (uint32_t r = 0; r < world_size; r++) {
-        ranks[r] = m->ranks[r % n];
-        ranks[r].rank = r < n ? m->ranks[r].rank : last + 1;
-        last = ranks[r].rank;
-    }
-    for (uint32_t r = 0; hosts && r < world_size; r++)
-        hosts[r] = r < n ? m->net.link.rank_hosts[r] : r;
-    m->net.link.rank_hosts = hosts;
-    m->ranks = ranks;
-    m->n_ranks = world_size;
-    m->net.collective.n_ranks = world_size;
-    if (m->net.collective.algorithm == MODEL_DIRECT && n == 2)
-        m->net.collective.algorithm = MODEL_RING; /* two ranks can't tell them apart */
-    note(notes,
-         "%u ranks: each one %s computes as one of the %u recorded ones; links, and how "
-         "collectives use them, are taken to stay as they are",
-         world_size, world_size > n ? "more" : "that stays", n);
-    if (m->net.collective.algorithm == MODEL_SERVER)
-        note(notes, "the job keeps its %u parameter servers; --servers changes that",
-             m->net.servers.n);
-    return 0;
 }
 
 /* A millionth of a speed is a slip of the finger, and its times would overflow. */
@@ -354,26 +318,30 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
                     c->within_bytes_per_s != 0 || c->within_ratio != 0 || c->latency_ratio != 0 ||
                     c->latency_add_ns;
     bool others = c->bucket_cap_bytes || c->buckets_path || c->partition_bytes || c->compression ||
-                  c->world_size || c->n_servers || c->bigarray_bound ||
-                  c->server_bandwidth_bytes_per_s != 0 || c->server_bandwidth_ratio != 0 ||
-                  c->cycle_ns || c->fusion_bytes || c->gradient_views;
+                  c->n_servers || c->bigarray_bound || c->server_bandwidth_bytes_per_s != 0 ||
+                  c->server_bandwidth_ratio != 0 || c->cycle_ns || c->fusion_bytes ||
+                  c->gradient_views;
     bool in_groups = m->n_communications > 0;
-    if (in_groups && (c->world_size || c->compile || c->gradient_views))
-        return refuse(err, "the job's ranks communicate more than gradients: other numbers of "
-                           "ranks, compiled modules and views of buckets can't be asked for; "
-                           "--bandwidth, --latency, --compute and --delay can; with FSDP also "
-                           "--reshard, --recompute, --accumulate, --batch-size and --precision, "
-                           "with a pipeline --microbatches and --schedule");
+    others |= !in_groups && (c->world_size || c->dp);
+    if (in_groups && (c->compile || c->gradient_views))
+        return refuse(err, "the job's ranks communicate more than gradients: compiled modules and "
+                           "views of buckets can't be asked for; --dp, --world-size, --bandwidth, "
+                           "--latency, --compute and --delay can; with FSDP also --reshard, "
+                           "--recompute, --accumulate, --batch-size and --precision, with a "
+                           "pipeline --microbatches and --schedule");
     bool computing = of_passes || c->n_compute || c->n_delays;
     if (!m->no_gradients || (!others && (in_groups || (computing && !of_links))))
         return 0;
     return dpro_error_set(err, DPRO_EEMPTY, "%s", m->no_gradients);
 }
 
-int change_apply(const struct dpro_changes *changes, struct dpro_model *model, struct notes *notes,
-                 struct dpro_error *err)
+int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                 struct dpro_model *model, struct notes *notes, struct dpro_error *err)
 {
-    int rc = change_world(changes->world_size, model, notes, err);
+    struct replicas replicas;
+    int rc = replicas_find(graph, changes, model, &replicas, err);
+    if (rc == 0)
+        rc = change_world(graph, &replicas, model, notes, err);
     for (size_t i = 0; i < changes->n_compute && rc == 0; i++)
         rc = change_compute(&changes->compute[i], model, err);
     if (rc == 0)

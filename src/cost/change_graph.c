@@ -11,6 +11,7 @@
 #include "cost/buckets.h"
 #include "cost/change_computing.h"
 #include "cost/change_memory.h"
+#include "cost/change_world.h"
 #include "cost/cost.h"
 #include "cost/graph_work.h"
 #include "cost/model_memory.h"
@@ -145,26 +146,56 @@ static double computing_error_ns(const struct dpro_model *m)
     return std_ns;
 }
 
+/* ---- shards ---- */
+
+/* What a rank keeps from one iteration to the next is a shard. */
+static void share_memory(double ratio, struct arena *arena, struct dpro_graph *graph)
+{
+    struct graph_memory *all = arena_array(arena, graph->n_ranks, sizeof *all);
+    for (uint32_t r = 0; r < graph->n_ranks; r++) {
+        struct graph_memory *m = &all[r];
+        *m = graph->memory[r];
+        struct graph_block *blocks = arena_array(arena, m->n_blocks + (size_t)1, sizeof *blocks);
+        for (uint32_t b = 0; b < m->n_blocks; b++) {
+            struct graph_block *block = &blocks[b];
+            *block = m->blocks[b];
+            bool stays = block->taken == MEMORY_NONE || block->given == MEMORY_NONE;
+            bool of_model = block->category == DPRO_MEMORY_PARAMETER ||
+                            block->category == DPRO_MEMORY_GRADIENT ||
+                            block->category == DPRO_MEMORY_STATE;
+            if (!stays || !of_model || block->gather != 0)
+                continue;
+            block->size_bytes = (uint64_t)llround((double)block->size_bytes * ratio);
+            block->asked_bytes = (uint64_t)llround((double)block->asked_bytes * ratio);
+        }
+        m->blocks = blocks;
+        m->start = (struct allocator_history){0}; /* other blocks would be there */
+    }
+    graph->memory = all;
+}
+
 /* ---- all of it ---- */
 
-/* With the delays of `delayed`, other units and other work. `passes_alone`: without what a step
- * does once. */
+/* With the delays of `delayed`, other units and other work; a rank has `share` of what it had of
+ * the sharded model. `passes_alone`: without what a step does once. */
 static int learn_changed(const struct dpro_graph *graph, const struct dpro_graph *delayed,
-                         const struct dpro_changes *c, bool passes_alone,
+                         const struct dpro_changes *c, double share, bool passes_alone,
                          const struct dpro_model *m, struct arena *arena,
                          struct graph_change *change, struct dpro_graph *changed,
                          struct dpro_model *learnt, struct dpro_error *err)
 {
     struct dpro_graph worked = *delayed, shape;
-    if (change->has_modules && asks_for_modules(c))
-        graph_with_work(delayed, &change->modules, passes_alone, arena, &worked);
+    if (change->has_modules && (asks_for_modules(c) || share != 1))
+        graph_with_work(delayed, &change->modules, passes_alone, share, arena, &worked);
     int rc = reshard(&worked, c, arena, change, changed, err);
     if (rc == 0)
         rc = reshard(graph, c, arena, change, &shape, err);
     if (rc < 0)
         return rc;
     struct dpro_graph timed = *changed;
-    if (change->n_units > 0) /* its memory is known otherwise */
+    if (share != 1 && changed->memory)
+        share_memory(share, arena, changed);
+    if (change->n_units > 0 || share != 1) /* its memory is known otherwise */
         shape.memory = timed.memory = NULL;
     return model_learn_again(&shape, &timed, m, learnt, err);
 }
@@ -175,10 +206,20 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
     struct dpro_graph delayed, changed;
     struct dpro_model learnt;
     *change = (struct graph_change){.n_units = 0};
+    struct replicas replicas;
+    int rc = replicas_find(graph, c, m, &replicas, err);
+    if (rc < 0)
+        return rc;
+    bool shares = replicas.shards && replicas.after != replicas.before;
+    double share = shares ? (double)replicas.before / replicas.after : 1;
     bool of_groups = m->n_communications > 0;
-    bool of_modules = of_groups && (asks_for_modules(c) || c->reshard);
+    bool of_modules = of_groups && (asks_for_modules(c) || c->reshard || shares);
     if (c->n_delays == 0 && !c->reshard && !of_modules && !asks_for_pipeline(c))
         return 0;
+    if (shares && asks_for_pipeline(c))
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "other numbers of shards and other micro-batches or schedules can't "
+                              "be asked for together: give one");
     if (!graph)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "delays, resharding and pipelines need the graph of the job");
@@ -191,20 +232,19 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
         change->has_modules = true;
         change->modules.baseline.recomputed =
             arena_array(notes->arena, change->modules.n_modules + (size_t)1, sizeof(bool));
-        int rc = change_modules(graph, c, &change->modules, notes, err);
+        rc = change_modules(graph, c, &change->modules, notes, err);
         if (rc < 0)
             return rc;
     }
-    int rc =
-        delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, err);
+    rc = delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, err);
     if (rc == 0)
-        rc = learn_changed(graph, &delayed, c, false, m, notes->arena, change, &changed, &learnt,
-                           err);
+        rc = learn_changed(graph, &delayed, c, share, false, m, notes->arena, change, &changed,
+                           &learnt, err);
     if (rc < 0)
         return rc;
     if (of_modules && change->modules.baseline.micro_batches > 1) {
         struct dpro_graph passes;
-        rc = learn_changed(graph, &delayed, c, true, m, notes->arena, change, &passes,
+        rc = learn_changed(graph, &delayed, c, share, true, m, notes->arena, change, &passes,
                            &change->passes, err);
         change->n_passes = change->modules.baseline.micro_batches - 1;
     }
@@ -212,8 +252,8 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
         find_peaks(graph, &changed, notes->arena, change);
         change->computing_error_ns = computing_error_ns(&change->modules);
     }
-    bool same =
-        c->n_delays == 0 && change->n_resharded == 0 && !(of_modules && asks_for_modules(c));
+    bool same = c->n_delays == 0 && change->n_resharded == 0 && !shares &&
+                !(of_modules && asks_for_modules(c));
     if (rc < 0 || same) {
         arena_fini(&learnt.arena);
     } else {

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <dpro/dimensions.h>
+
 #include "base/map.h"
 #include "base/sort.h"
 #include "base/text.h"
@@ -29,13 +31,7 @@ bool has_communications(const struct dpro_graph *g)
 
 /* ---- bytes and messages ---- */
 
-/* What a kind of communication sends over a rank's link, of its contribution, and the messages that
- * follow each other; of n ranks, by rings as libraries do it for large sizes. */
-struct traffic {
-    double share, n_steps;
-};
-
-static struct traffic traffic_of(const char *kind, const char *pattern, double n)
+struct traffic communication_traffic(const char *kind, const char *pattern, double n)
 {
     double log_n = ceil(log2(n));
     bool halves = pattern && strcmp(pattern, "halving-doubling") == 0;
@@ -208,21 +204,23 @@ void find_communications(const struct dpro_graph *g, struct dpro_model *model,
         uint32_t *ranks = ranks_of(g, c, &model->arena);
         uint32_t number = (uint32_t)map_number(&numbers, group_key(g, c, ranks));
         const char *kind = strtab_get(&g->names, c->name);
+        const char *pattern = c->n_expected > 2 ? c->pattern : NULL; /* of two, any fits */
         struct model_group *group = &model->groups[number];
         if (number == model->n_groups) {
-            *group =
-                (struct model_group){.ranks = ranks,
-                                     .n_ranks = c->n_members,
-                                     .n_members = c->n_expected,
-                                     .sends = is_pair(g, c),
-                                     .within = c->n_members == c->n_expected &&
-                                               on_one_host(g->rank_hosts, ranks, c->n_members)};
+            *group = (struct model_group){.ranks = ranks,
+                                          .n_ranks = c->n_members,
+                                          .n_members = c->n_expected,
+                                          .sends = is_pair(g, c),
+                                          .within = c->n_members == c->n_expected &&
+                                                    on_one_host(g->rank_hosts, ranks, c->n_members),
+                                          .dimension = dpro_graph_collective_dimension(g, j)};
             model->n_groups++;
         }
         uint32_t k = model->n_communications++;
-        struct traffic traffic = traffic_of(kind, c->pattern, c->n_expected);
+        struct traffic traffic = communication_traffic(kind, pattern, c->n_expected);
         model->communications[k] = (struct model_communication){
             .kind = arena_copy_string(&model->arena, kind, strlen(kind)),
+            .pattern = pattern,
             .group = number,
             .collective = j,
             .size_bytes = c->size_bytes,

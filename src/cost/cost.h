@@ -108,6 +108,12 @@ void find_gradients(const struct measured_replay *replay, struct dpro_model *mod
 
 /* Whether a graph has any that a model can be learnt of. */
 bool has_communications(const struct dpro_graph *graph);
+/* What a kind of communication sends over a rank's link, of its contribution, and the messages that
+ * follow each other; of n ranks, by rings as libraries do it for large sizes. */
+struct traffic {
+    double share, n_steps;
+};
+struct traffic communication_traffic(const char *kind, const char *pattern, double n);
 /* Fills in the model's groups and communications, all but their times, and what `coarse` has of
  * them. */
 void find_communications(const struct dpro_graph *graph, struct dpro_model *model,

@@ -64,6 +64,7 @@ struct worker {
     const struct dpro_graph *g;
     const struct dpro_model *m;
     bool passes_alone;
+    double update;
     struct batch_point batch;   /* of a micro-batch */
     struct call_factors *calls; /* of the rank at hand */
     double share;               /* of what grows with the batch; where nothing was measured of it */
@@ -136,8 +137,11 @@ static double changed_ns(const struct worker *w, uint32_t op, uint32_t call, dou
 {
     if (!op_computes(w->g, op))
         return ns;
-    if (!is_of_pass(w->g, op))
-        return w->passes_alone ? 0 : ns;
+    if (!is_of_pass(w->g, op)) {
+        double fixed = fmin(ns, w->gpu ? BATCH_GPU_OP_NS : BATCH_CPU_OP_NS);
+        double changed = w->g->phase[op] == DPRO_OP_UPDATE ? fixed + (ns - fixed) * w->update : ns;
+        return w->passes_alone ? 0 : changed;
+    }
     ns = of_batch(w, op, ns);
     if (call == MEMORY_NONE || (w->g->flags[op] & GRAPH_OP_UNIT))
         return ns;
@@ -176,9 +180,9 @@ static void change_rank(const struct worker *w, uint32_t rank, uint32_t n, int64
 }
 
 void graph_with_work(const struct dpro_graph *graph, const struct dpro_model *model,
-                     bool passes_alone, struct arena *arena, struct dpro_graph *to)
+                     bool passes_alone, double update, struct arena *arena, struct dpro_graph *to)
 {
-    struct worker w = {.g = graph, .m = model, .passes_alone = passes_alone};
+    struct worker w = {.g = graph, .m = model, .passes_alone = passes_alone, .update = update};
     double ratio = batch_ratio(model);
     *to = *graph;
     to->dur_ns = copy_times(graph, graph->dur_ns, 1, arena);

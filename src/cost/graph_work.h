@@ -11,7 +11,7 @@ void graph_model(const struct dpro_graph *graph, const struct dpro_probes *probe
                  struct dpro_model *model);
 /* Makes *to: `graph`, which `model` is of, with the batch that a micro-batch of the model's own
  * strategy has, and its modules recomputed and computed as that says. `passes_alone`: without what
- * a step does once. What changes is in `arena`, all else is borrowed, and *to must not be
- * destroyed. */
+ * a step does once; `update`: the optimizer updates so many times as much. What changes is in
+ * `arena`, all else is borrowed, and *to must not be destroyed. */
 void graph_with_work(const struct dpro_graph *graph, const struct dpro_model *model,
-                     bool passes_alone, struct arena *arena, struct dpro_graph *to);
+                     bool passes_alone, double update, struct arena *arena, struct dpro_graph *to);

@@ -11,6 +11,14 @@ enum model_scheme model_scheme(const struct dpro_model *model)
                                                              : MODEL_ALL_REDUCE;
 }
 
+struct model_cost model_recorded_cost(const struct model_communication *c, double byte_ns,
+                                      double pace)
+{
+    double took = pace * c->took_ns, most = took - pace * c->waits_ns;
+    double wire = fmin(c->link_bytes * byte_ns, fmax(most, 0));
+    return (struct model_cost){took - wire, wire};
+}
+
 struct model_cost model_group_cost(const struct dpro_model *model,
                                    const struct model_communication *c)
 {
@@ -20,9 +28,7 @@ struct model_cost model_group_cost(const struct dpro_model *model,
     double learnt_ns = within ? learnt->within_ns.value : learnt->byte_ns.value;
     double message = within ? now->within_message_ns.value - learnt->within_message_ns.value
                             : now->message_ns.value - learnt->message_ns.value;
-    double took = model->net.took_ratio * c->took_ns;
-    double most = took - model->net.took_ratio * c->waits_ns;
-    double wire = fmin(c->link_bytes * learnt_ns, fmax(most, 0));
-    double rest = took - wire + c->n_steps * message;
-    return (struct model_cost){fmax(rest, 0), learnt_ns > 0 ? wire * byte_ns / learnt_ns : 0};
+    struct model_cost was = model_recorded_cost(c, learnt_ns, model->net.took_ratio);
+    return (struct model_cost){fmax(was.latency_ns + c->n_steps * message, 0),
+                               learnt_ns > 0 ? was.wire_ns * byte_ns / learnt_ns : 0};
 }

@@ -37,6 +37,7 @@ struct model_group {
     uint32_t n_streams; /* communications that it runs at the same time */
     bool sends;         /* the first rank to the second; else all to all */
     bool within;        /* all ranks are on one host */
+    uint32_t dimension; /* of the graph; UINT32_MAX: none, or several */
 };
 
 /* What a group communicates once in an iteration. It took its first rank took_ns with the links to
@@ -44,7 +45,8 @@ struct model_group {
  * link_bytes on a rank's link, n_steps messages one after the other, and what is left, which other
  * links do not change. */
 struct model_communication {
-    const char *kind; /* "all_gather", "send", ...; static */
+    const char *kind;    /* "all_gather", "send", ...; static */
+    const char *pattern; /* who sent to whom: "ring", ..., static; NULL: not known */
     uint32_t group;
     uint32_t collective; /* of the graph that it was learnt from */
     uint64_t size_bytes; /* a rank's contribution; 0: not known */
@@ -126,6 +128,7 @@ struct model_rank {
     int rank;
     uint32_t program;       /* ranks that behave alike share one */
     double work_scale;      /* factor on all work_ns; 1 */
+    uint32_t copy, like;    /* 0: recorded; else the copy-th of ranks[like], a rank before it */
     double *sample_scale;   /* [n_samples] factor on work_ns in each measured iteration; 1 */
     uint32_t memory;        /* index into the model's memories, if it has any */
     const int64_t *read_ns; /* [n_tensors] with pulls_with_step: when a server has read what it
@@ -254,6 +257,9 @@ struct model_cost {
     double latency_ns, wire_ns;
 };
 /* group_costs.c */
+/* With the link that it was recorded with, which takes byte_ns; `pace`: factor on all. */
+struct model_cost model_recorded_cost(const struct model_communication *communication,
+                                      double byte_ns, double pace);
 struct model_cost model_group_cost(const struct dpro_model *model,
                                    const struct model_communication *communication);
 enum model_scheme model_scheme(const struct dpro_model *model);

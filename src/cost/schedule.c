@@ -7,8 +7,9 @@
  * rank to its server, through the server's thread, and back to each rank once all have sent it. In
  * a session it flows back when the next step begins, which is when all of this step is done.
  *
- * In groups each rank is an executor of its own, too. A group's communications are flows in its own
- * channel, on the links of its ranks; the first channel is that of buckets. */
+ * In groups each rank is an executor of its own, too, with its copies. A group's communications are
+ * flows in its own channel, on the links of its ranks; the first channel is that of buckets. */
+#include <math.h>
 #include <string.h>
 
 #include "base/sort.h"
@@ -64,18 +65,25 @@ static size_t most_actions(const struct dpro_model *m, uint32_t program)
     return n;
 }
 
+/* Ranks that run the same at the same speed. In groups: a recorded rank and its copies, of which
+ * the slowest is waited for. */
 static void find_classes(struct evaluator *e)
 {
     const struct dpro_model *m = e->model;
+    bool in_groups = e->scheme == MODEL_IN_GROUPS;
     uint32_t *newest = arena_alloc(&e->arena, m->n_programs * sizeof *newest);
     e->classes = arena_array(&e->arena, m->n_ranks, sizeof *e->classes);
     e->class_of = arena_array(&e->arena, m->n_ranks, sizeof *e->class_of);
     memset(newest, 0xff, m->n_programs * sizeof *newest);
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         const struct model_rank *rank = &m->ranks[r];
-        uint32_t c = newest[rank->program];
+        uint32_t c = in_groups ? SIM_NONE : newest[rank->program];
         while (c != SIM_NONE && e->classes[c].scale != rank->work_scale)
             c = e->classes[c].next;
+        if (in_groups && rank->copy > 0) {
+            c = e->class_of[rank->like];
+            e->classes[c].scale = fmax(e->classes[c].scale, rank->work_scale);
+        }
         if (c == SIM_NONE) {
             c = e->n_classes++;
             e->classes[c] = (struct rank_class){
@@ -189,6 +197,7 @@ static void set_collectives(struct evaluator *e)
 {
     struct simulation *s = &e->sim;
     const struct dpro_strategy *strategy = e->strategy;
+    uint32_t clock = e->scheme == MODEL_IN_GROUPS ? SIM_NONE : FIRST_EXECUTORS_CLOCK;
     for (uint32_t b = 0; b < strategy->n_buckets; b++) {
         const struct bucket_cost *bucket = &e->buckets[b];
         uint32_t n = strategy->cycle_ns > 0 ? 1 : strategy->buckets[b].partitions;
@@ -197,7 +206,7 @@ static void set_collectives(struct evaluator *e)
                                       .first_flow = (uint32_t)s->flows.n,
                                       .n_flows = n,
                                       .n_parts = n,
-                                      .clock = e->by_rank ? SIM_NONE : FIRST_EXECUTORS_CLOCK,
+                                      .clock = clock,
                                       .size_bytes = bucket->size_bytes,
                                       .latency_ns = bucket->cast_ns};
         struct sim_flow flow = {.communication = b,
@@ -233,10 +242,11 @@ static uint32_t *clocks_of_ranks(struct evaluator *e)
 /* Links out of ranks and in, and the same within hosts. */
 enum { OUT, IN, OUT_WITHIN, IN_WITHIN, N_KINDS_OF_LINKS };
 
-static uint32_t link_of(const struct dpro_model *m, uint32_t rank, uint32_t kind)
+static uint32_t link_of(const struct evaluator *e, uint32_t rank, uint32_t kind)
 {
-    bool shared = kind < OUT_WITHIN && m->net.link.rank_hosts && !m->net.link.own_links;
-    return kind * m->n_ranks + (shared ? m->net.link.rank_hosts[rank] : rank);
+    const struct model_link *link = &e->model->net.link;
+    bool shared = kind < OUT_WITHIN && link->rank_hosts && !link->own_links;
+    return kind * e->n_classes + e->class_of[shared ? link->rank_hosts[rank] : rank];
 }
 
 /* Once each, of those that a group uses. */
@@ -260,11 +270,11 @@ static void set_stream(struct evaluator *e, const struct model_group *group,
                                     .slows_as = group->within};
     for (uint32_t i = 0; i < group->n_ranks; i++) {
         uint32_t rank = group->ranks[i], out = group->within ? OUT_WITHIN : OUT;
-        clocks[i] = FIRST_EXECUTORS_CLOCK + rank;
+        clocks[i] = FIRST_EXECUTORS_CLOCK + e->class_of[rank];
         if (!group->sends || i == 0)
-            add_resource(channel, resources, link_of(e->model, rank, out));
+            add_resource(channel, resources, link_of(e, rank, out));
         if (!group->sends || i > 0)
-            add_resource(channel, resources, link_of(e->model, rank, out + 1));
+            add_resource(channel, resources, link_of(e, rank, out + 1));
     }
 }
 
@@ -273,12 +283,12 @@ static void add_streams(struct evaluator *e)
     struct simulation *s = &e->sim;
     const struct dpro_model *m = e->model;
     uint32_t *all = arena_alloc(&e->arena, m->n_ranks * sizeof *all);
-    struct model_group everyone = {
-        .ranks = all, .n_ranks = m->n_ranks, .n_streams = m->net.gate.n_streams};
+    struct model_group everyone = {.ranks = all, .n_streams = m->net.gate.n_streams};
     for (uint32_t r = 0; r < m->n_ranks; r++)
-        all[r] = r;
+        if (m->ranks[r].copy == 0)
+            all[everyone.n_ranks++] = r;
     s->n_channels = 1 + m->n_groups + 1; /* the last one brings things later */
-    s->n_resources = N_KINDS_OF_LINKS * m->n_ranks;
+    s->n_resources = N_KINDS_OF_LINKS * e->n_classes;
     s->is_fair = true;
     s->channels = arena_array(&e->arena, s->n_channels, sizeof *s->channels);
     s->resources = arena_array(&e->arena, s->n_resources, sizeof *s->resources);
@@ -502,13 +512,14 @@ static void set_served(struct evaluator *e)
 
 /* How communications are carried. */
 static const struct {
-    bool by_rank; /* each rank is an executor by itself; else those that do the same are one */
+    bool by_rank; /* each rank is an executor by itself; else those of a class are one */
+    bool clocks;  /* each executor has a clock */
     bool apart;   /* each rank issues and ends its own communications; else several have one */
     void (*make_channels)(struct evaluator *e); /* of the model, with their resources */
     void (*make_flows)(struct evaluator *e);    /* of the strategy */
-} schemes[] = {[MODEL_ALL_REDUCE] = {false, false, add_link, set_collectives},
-               [MODEL_PUSH_PULL] = {true, true, add_connections, set_served},
-               [MODEL_IN_GROUPS] = {true, false, add_streams, set_communications}};
+} schemes[] = {[MODEL_ALL_REDUCE] = {false, false, false, add_link, set_collectives},
+               [MODEL_PUSH_PULL] = {true, true, true, add_connections, set_served},
+               [MODEL_IN_GROUPS] = {false, true, false, add_streams, set_communications}};
 
 void schedule_init(struct evaluator *e)
 {
@@ -517,14 +528,14 @@ void schedule_init(struct evaluator *e)
     merge_ops(e);
     make_more(e);
     list_lags(e);
-    find_classes(e);
     e->n_servers = sync_n_servers(&m->net);
     e->scheme = model_scheme(m);
-    bool by_rank = e->by_rank = schemes[e->scheme].by_rank;
+    find_classes(e);
+    bool by_rank = e->by_rank = schemes[e->scheme].by_rank, clocks = schemes[e->scheme].clocks;
     schemes[e->scheme].make_channels(e);
     s->n_executors = by_rank ? m->n_ranks : e->n_classes;
     s->n_groups = schemes[e->scheme].apart ? m->n_ranks : 1;
-    uint32_t first_channel = FIRST_EXECUTORS_CLOCK + (by_rank ? m->n_ranks : 1);
+    uint32_t first_channel = FIRST_EXECUTORS_CLOCK + (clocks ? s->n_executors : 1);
     s->n_clocks = first_channel + s->n_channels + 1;
     s->executors = arena_array(&e->arena, s->n_executors, sizeof *s->executors);
     s->clocks = arena_array(&e->arena, s->n_clocks, sizeof *s->clocks);
@@ -532,7 +543,7 @@ void schedule_init(struct evaluator *e)
     for (uint32_t i = 0; i < s->n_executors; i++) {
         s->executors[i] =
             (struct sim_executor){.actions = e->classes[by_rank ? e->class_of[i] : i].actions,
-                                  .clock = FIRST_EXECUTORS_CLOCK + (by_rank ? i : 0),
+                                  .clock = FIRST_EXECUTORS_CLOCK + (clocks ? i : 0),
                                   .group = s->n_groups > 1 ? i : 0};
     }
     for (uint32_t i = 0; i < s->n_channels; i++)

@@ -128,6 +128,17 @@ static void add(struct uncertainty *u, enum dpro_uncertainty_source source, doub
     u->speedup = hypot(u->speedup, speedup);
 }
 
+static bool is_unsure(const struct dpro_model *model, size_t number)
+{
+    struct model_net net = model->net;
+    struct dpro_estimate *estimate = model_number(&net, number);
+    bool is_unsure = estimate->std != 0;
+    for (size_t i = 0; i < sizeof groups_numbers / sizeof *groups_numbers; i++)
+        is_unsure |=
+            estimate == number_at(&net.link, groups_numbers[i]) && learnt_number(&net, i)->std != 0;
+    return is_unsure;
+}
+
 static double moved_ns(const struct dpro_model *model, size_t number, double errors,
                        struct arena *arena)
 {
@@ -144,13 +155,15 @@ static void add_learnt(const struct dpro_model *const models[2], const struct ch
     struct arena arena = {NULL, 0};
     for (size_t n = 0; n < N_MODEL_NUMBERS; n++) {
         double times[2][2]; /* model, lower and upper */
-        for (int i = 0; i < 4; i++) {
+        bool counts = is_unsure(models[0], n) || is_unsure(models[1], n);
+        for (int i = 0; i < 4 && counts; i++) {
             double errors = i % 2 ? 1 : -1;
             times[i / 2][i % 2] = moved_ns(models[i / 2], n, errors, &arena);
             if (i >= 2 && beside->n_others > 0)
                 times[1][i % 2] += beside->n_others * moved_ns(beside->other, n, errors, &arena);
         }
-        double upper = times[0][1] / times[1][1], lower = times[0][0] / times[1][0];
+        double upper = counts ? times[0][1] / times[1][1] : 1;
+        double lower = counts ? times[0][0] / times[1][0] : 1;
         add(u, DPRO_UNCERTAIN_LEARNT, 0, (upper - lower) / (upper + lower), (upper - lower) / 2);
         log_progress(beside->sink, "find how sure that is", "numbers", n + 1, N_MODEL_NUMBERS);
     }

@@ -33,39 +33,74 @@ struct iteration {
     const struct dpro_model *others; /* the model of all micro-batches but the last, where each
                                         communicates */
     uint32_t n_others;
-    uint32_t n_recorded; /* ranks */
 };
 
-/* A measured iteration drawn at random: each rank computes as fast as it did in that one. Ranks
- * that were not recorded do what the recorded ones did in another. Equal draws whatever the model.
- */
-static int64_t draw_iteration(const struct dpro_model *model, uint32_t n_recorded, uint32_t draw)
+/* The ranks of a measured iteration drawn at random: each computes as fast as it did in that one,
+ * its copies as it did in another. Equal draws whatever the model. */
+static void draw_ranks(const struct dpro_model *model, uint32_t number, struct model_rank *ranks,
+                       uint32_t *samples)
 {
-    struct dpro_model drawn = *model;
-    drawn.ranks = mem_alloc(model->n_ranks * sizeof *drawn.ranks);
     for (uint32_t r = 0; r < model->n_ranks; r++) {
-        uint64_t x = map_mix(map_mix(draw + 1) + 0x9e3779b97f4a7c15u * (r / n_recorded + 1));
-        uint32_t sample = (uint32_t)(((unsigned __int128)x * model->n_samples) >> 64);
-        drawn.ranks[r] = model->ranks[r];
-        drawn.ranks[r].work_scale *= model->ranks[r].sample_scale[sample];
+        uint64_t x = 0x9e3779b97f4a7c15u * (model->ranks[r].copy + UINT64_C(1));
+        x = map_mix(map_mix(number + 1) + x);
+        samples[r] = (uint32_t)(((unsigned __int128)x * model->n_samples) >> 64);
+        ranks[r] = model->ranks[r];
+        ranks[r].work_scale *= model->ranks[r].sample_scale[samples[r]];
     }
-    int64_t ns = evaluate_once(&drawn);
-    mem_free(drawn.ranks);
-    return ns;
+}
+
+/* The key of all draws that take as long: what counts of a rank and its copies is which samples
+ * were drawn, but where each has links to servers. `seen`: room for all samples of all ranks. */
+static uint64_t key_of_draw(const struct dpro_model *model, uint32_t number,
+                            const uint32_t *samples, uint32_t *seen)
+{
+    bool each_counts = model_scheme(model) == MODEL_PUSH_PULL;
+    uint64_t key = 0;
+    for (uint32_t r = 0; r < model->n_ranks; r++) {
+        const struct model_rank *rank = &model->ranks[r];
+        uint32_t of = rank->copy > 0 && !each_counts ? rank->like : r;
+        size_t at = of * (size_t)model->n_samples + samples[r];
+        if (seen[at] != number + 1)
+            key += map_key(at);
+        seen[at] = number + 1;
+    }
+    return key | 1;
 }
 
 /* Sorted; returns their mean. */
 static double draw_iterations(const struct iteration *it, const char *stage,
                               const struct dpro_sink *sink, int64_t draws[N_DRAWS])
 {
+    uint32_t n = it->model->n_ranks;
+    struct map known = {0};
+    struct model_rank *ranks = mem_alloc(n * sizeof *ranks);
+    uint32_t *samples = mem_alloc(n * sizeof *samples);
+    uint32_t *seen = mem_array(n * (size_t)it->model->n_samples, sizeof *seen);
     double sum = 0;
     for (uint32_t d = 0; d < N_DRAWS; d++) {
-        draws[d] = draw_iteration(it->model, it->n_recorded, d);
-        if (it->n_others > 0)
-            draws[d] += it->n_others * draw_iteration(it->others, it->n_recorded, d);
+        draw_ranks(it->model, d, ranks, samples);
+        uint64_t key = key_of_draw(it->model, d, samples, seen), ns;
+        if (!map_get(&known, key, &ns)) {
+            struct dpro_model drawn = *it->model;
+            drawn.ranks = ranks;
+            draws[d] = evaluate_once(&drawn);
+            if (it->n_others > 0) {
+                draw_ranks(it->others, d, ranks, samples);
+                drawn = *it->others;
+                drawn.ranks = ranks;
+                draws[d] += it->n_others * evaluate_once(&drawn);
+            }
+            ns = (uint64_t)draws[d];
+            map_set(&known, key, ns);
+        }
+        draws[d] = (int64_t)ns;
         log_progress(sink, stage, "iterations", d + 1, N_DRAWS);
         sum += (double)draws[d];
     }
+    map_fini(&known);
+    mem_free(seen);
+    mem_free(samples);
+    mem_free(ranks);
     sort_i64(draws, N_DRAWS);
     return sum / N_DRAWS;
 }
@@ -102,15 +137,26 @@ static int predict(const struct iteration *it, const char *stage, const struct d
 }
 
 /* The changed job, and its other micro-batches; what is noted of these is said of the job. */
-static int apply_changes(const struct dpro_changes *changes, struct dpro_whatif *w,
-                         struct dpro_error *err)
+static int apply_changes(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                         struct dpro_whatif *w, struct dpro_error *err)
 {
     struct notes same = {.arena = &w->arena};
-    int rc = change_apply(changes, &w->model, &w->notes, err);
+    int rc = change_apply(graph, changes, &w->model, &w->notes, err);
     if (rc == 0 && w->graph.n_passes > 0)
-        rc = change_apply(changes, &w->graph.passes, &same, err);
+        rc = change_apply(graph, changes, &w->graph.passes, &same, err);
     array_fini(&same.lines);
     return rc;
+}
+
+/* More ranks: a slower slowest one. */
+static void add_stragglers(const struct dpro_model *model, double noise_ns, struct dpro_whatif *w)
+{
+    w->predicted.iteration_ns += llround(noise_ns);
+    if (model->n_samples > 1)
+        note(&w->notes,
+             "the slowest rank of each iteration, drawn from the %u that were measured, makes it "
+             "%.2f ms %s than with as many ranks as recorded",
+             model->n_samples, fabs(noise_ns) / 1e6, noise_ns < 0 ? "shorter" : "longer");
 }
 
 static void add_uncertainty(const struct dpro_model *model, const struct dpro_sink *sink,
@@ -161,9 +207,9 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     if (rc == 0) /* before the world changes: it is of the recorded ranks */
         rc = change_graph(graph, changes, &w->model, &w->notes, &w->graph, err);
     if (rc == 0)
-        rc = apply_changes(changes, w, err);
-    struct iteration before = {.model = model, .n_recorded = model->n_ranks},
-                     after = {&w->model, &w->graph.passes, w->graph.n_passes, model->n_ranks};
+        rc = apply_changes(graph, changes, w, err);
+    struct iteration before = {.model = model},
+                     after = {&w->model, &w->graph.passes, w->graph.n_passes};
     if (rc == 0)
         rc = predict(&before, "predict the job as it is", &changes->sink, &w->baseline,
                      &noise_before, err);
@@ -175,8 +221,8 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     if (w->model.baseline.fuses)
         show_groups(&w->model);
     tell_bubbles(model, w);
-    if (changes->world_size != 0) /* more ranks: a slower slowest one */
-        w->predicted.iteration_ns += llround(noise_after - noise_before);
+    if (w->model.n_ranks != model->n_ranks)
+        add_stragglers(model, noise_after - noise_before, w);
     add_uncertainty(model, &changes->sink, w);
     if (w->graph.has_modules) {
         memcpy(w->memory, w->graph.memory, sizeof w->memory);

@@ -26,7 +26,7 @@ struct change {
     const char *text; /* "%s": the value, or its number divided by `unit` */
     double unit;
 };
-enum { N_CHANGES = 28 };
+enum { N_CHANGES = 29 };
 
 #define MBIT       (1e6 / 8)
 #define MIB(bytes) ((double)(bytes) / 1048576)
@@ -49,6 +49,7 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[N_CHA
         {FIXED("intra_ratio", c->within_ratio, 6), "links within hosts %s times as fast", 1},
         {FIXED("latency_ratio", c->latency_ratio, 6), "latency %s times as long", 1},
         {INT("latency_add_ns", c->latency_add_ns), "%s us added to each message", 1e3},
+        {INT("dp", c->dp), "%s data-parallel replicas", 1},
         {INT("world_size", c->world_size), "%s ranks", 1},
         {INT("servers", c->n_servers), "parameter servers: %s", 1},
         {INT("bigarray_bound", c->bigarray_bound),

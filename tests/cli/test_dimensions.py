@@ -232,6 +232,15 @@ class Dimensions(Case):
     def test_one_rank_of_eight_tells_the_sizes(self):
         self.check(self.replay(self.job(ranks=[6])))
 
+    def test_other_numbers_of_replicas_are_answered(self):
+        for ranks in (range(WORLD), [6]):  # one rank tells the sizes, too
+            trace = self.job(ranks=ranks)
+            facts = [dpro("whatif", "--json", trace, *args).json for args in (["--dp", "2560"], ["--world-size", "10240"])]
+            self.assertEqual(facts[0]["predicted"], facts[1]["predicted"])
+            self.assertTrue(any("2560 replicas in place of 2" in w for w in facts[0]["warnings"]), facts[0]["warnings"])
+            self.assert_error(dpro("whatif", trace, "--world-size", "10"), 2, "no whole number of replicas")
+        self.assert_error(dpro("whatif", os.path.join(DATA, "torch-pp-gloo-n2"), "--dp", "2"), 2, "no dimension of the job")
+
     def test_the_user_overrules(self):
         trace = self.job()
         facts = self.replay(trace, "--dims", "pp=2,fsdp=2,tp=2")

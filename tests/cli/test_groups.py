@@ -118,8 +118,22 @@ class Groups(Case):
         self.assertEqual(within["predicted"], self.ask(SHARDED, "--bandwidth", "0.5x")["predicted"])
         self.assertEqual(within["changes"], {"intra_ratio": 0.5})
 
+    def test_shards_get_smaller_with_more_ranks(self):
+        facts = self.ask(SHARDED, "--dp", "4")
+        self.assertEqual(facts["changes"], {"dp": 4})
+        self.assertEqual(facts["predicted"], self.ask(SHARDED, "--world-size", "4")["predicted"])
+        self.assertGreater(facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"])
+        parameters = 4 * sum(facts["memory"]["by_category"][kept] for kept in ("parameter", "optimizer_state"))
+        half = self.ask(SHARDED)["memory"]["by_category"]
+        self.assertAlmostEqual(parameters, 2 * (half["parameter"] + half["optimizer_state"]), delta=0.01 * parameters)
+        self.assertTrue(any("1/4 of what is sharded" in w for w in facts["warnings"]), facts["warnings"])
+        # on other hosts, whose links nothing tells
+        self.assertTrue(any("links to other hosts are not known" in w for w in facts["warnings"]), facts["warnings"])
+        slow = self.ask(SHARDED, "--dp", "4", "--bandwidth", "inter=0.1x")
+        self.assertGreater(slow["predicted"]["iteration_ms"], facts["predicted"]["iteration_ms"] + 20)
+
     def test_what_it_can_not_know_is_refused(self):
-        for args in (["--world-size", "4"], ["--gradient-views"], ["--compile", "all"]):
+        for args in (["--gradient-views"], ["--compile", "all"]):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", SHARDED, *args), USAGE, "communicate more than gradients")
         folder = self.write_job("nounits", gathers())
@@ -129,7 +143,6 @@ class Groups(Case):
         for args in (["--bucket-cap-mb", "5"], ["--compress", "fp16"], ["--servers", "2"], ["--fusion-mb", "1"]):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", SHARDED, *args), INPUT, "parameters are sharded")
-        self.assert_error(dpro("optimize", SHARDED), INPUT, "parameters are sharded")
 
     def test_ranks_that_are_missing_are_named_and_the_rest_answered(self):
         folder = self.write_job("half", gathers(world=2)[:1])

@@ -7,9 +7,11 @@
 
 #include <cmocka.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <dpro/dimensions.h>
 #include <dpro/replay.h>
 #include <dpro/whatif.h>
 
@@ -17,6 +19,7 @@
 #include "cost/fit.h"
 #include "cost/graph_work.h"
 #include "cost/model_memory.h"
+#include "graph/graph.h"
 #include "graph_text.h"
 #include "report/facts.h"
 #include "slow_groups.h"
@@ -299,6 +302,159 @@ static void test_bytes_scale_with_the_bandwidth_and_messages_with_latency(void *
     free(job);
 }
 
+/* ---- other numbers of ranks ---- */
+
+/* A graph that has its dimensions only: tp neighbours in each of dp replicas. */
+struct grid {
+    struct dpro_graph graph;
+    struct graph_dimension dimensions[2];
+    int ranks[2][MOST];
+};
+
+static struct dpro_graph *grid_of(struct grid *grid, uint32_t dp, uint32_t tp)
+{
+    *grid = (struct grid){.graph = {.n_ranks = dp * tp,
+                                    .world_size = dp * tp,
+                                    .dimensions = grid->dimensions,
+                                    .n_dimensions = 2}};
+    grid->dimensions[0] = (struct graph_dimension){
+        .parallelism = DPRO_REPLICATES, .size = dp, .n_groups = tp, .ranks = grid->ranks[0]};
+    grid->dimensions[1] = (struct graph_dimension){
+        .parallelism = DPRO_TENSORS, .size = tp, .n_groups = dp, .ranks = grid->ranks[1]};
+    for (uint32_t i = 0; i < dp * tp; i++) {
+        grid->ranks[0][i] = (int)(i % dp * tp + i / dp);
+        grid->ranks[1][i] = (int)i;
+    }
+    return &grid->graph;
+}
+
+/* dp replicas of two ranks: each computes, meets its neighbour, computes, and then its peers. All-
+ * gathers, whose bytes grow with n - 1 and whose messages do, too. */
+static struct job *replicas_of(uint32_t dp)
+{
+    struct job *job = job_of(2 * dp);
+    uint32_t tp[MOST], across[2];
+    char text[2 * MOST];
+    for (uint32_t p = 0; p < dp; p++) {
+        snprintf(text, sizeof text, "%u %u", 2 * p, 2 * p + 1);
+        uint32_t g = add_group(job, text, false, false);
+        job->groups[g].dimension = 1;
+        tp[p] = add(job, g, 50);
+    }
+    for (uint32_t t = 0; t < 2; t++) {
+        size_t n = 0;
+        for (uint32_t p = 0; p < dp; p++)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%u", p ? " " : "", 2 * p + t);
+        uint32_t g = add_group(job, text, false, false);
+        job->groups[g].dimension = 0;
+        across[t] = add(job, g, 100);
+        struct model_communication *c = &job->communications[across[t]];
+        c->link_bytes *= dp - 1;
+        c->n_steps = dp - 1;
+        c->took_ns = c->link_bytes * 10 + c->n_steps * 100 + 30;
+    }
+    for (uint32_t r = 0; r < 2 * dp; r++) {
+        does(job, r, 1000 + 100 * (r % 4), NONE, tp[r / 2]); /* replicas take turns in two speeds */
+        does(job, r, 0, tp[r / 2], NONE);
+        does(job, r, 500 - 50 * (r % 4), NONE, across[r % 2]);
+        does(job, r, 200, across[r % 2], NONE);
+    }
+    return job;
+}
+
+static int64_t time_of_world(const struct dpro_graph *graph, const struct job *job,
+                             const struct dpro_changes *changes)
+{
+    struct dpro_whatif *whatif;
+    struct dpro_error err = {.code = 0};
+    if (dpro_whatif_run(graph, &job->model, changes, &whatif, &err) < 0)
+        fail_msg("%s", err.text);
+    int64_t ns = dpro_whatif_predicted(whatif).iteration_ns;
+    dpro_whatif_destroy(whatif);
+    return ns;
+}
+
+static void test_more_or_fewer_replicas_take_as_long_as_if_all_were_recorded(void **state)
+{
+    struct grid grid;
+    for (uint32_t recorded = 2; recorded <= 4; recorded += 2)
+        for (uint32_t dp = 1; dp <= 4; dp++) {
+            struct dpro_graph *graph = grid_of(&grid, recorded, 2);
+            struct job *job = replicas_of(recorded), *whole = replicas_of(dp);
+            int64_t all = evaluate_once(&whole->model);
+            assert_int_equal(time_of_world(graph, job, &(struct dpro_changes){.dp = dp}), all);
+            assert_int_equal(
+                time_of_world(graph, job, &(struct dpro_changes){.world_size = 2 * dp}), all);
+            free(job);
+            free(whole);
+        }
+}
+
+static void test_a_slow_copy_is_waited_for(void **state)
+{
+    struct grid grid;
+    struct job *job = replicas_of(2);
+    struct dpro_graph *graph = grid_of(&grid, 2, 2);
+    struct dpro_compute_change slow = {0.5, 9, 9};
+    int64_t as_it_is = time_of_world(graph, job, &(struct dpro_changes){.dp = 5});
+    struct dpro_changes changes = {.dp = 5, .compute = &slow, .n_compute = 1};
+    assert_in_range(time_of_world(graph, job, &changes), as_it_is + 1000, as_it_is + 2000);
+    slow.speed = 2; /* the others are waited for */
+    assert_int_equal(time_of_world(graph, job, &changes), as_it_is);
+    free(job);
+}
+
+static void test_tens_of_thousands_of_ranks_are_answered(void **state)
+{
+    struct grid grid;
+    struct job *job = replicas_of(2);
+    struct dpro_graph *graph = grid_of(&grid, 2, 2);
+    double scales[4][2] = {{0.9, 1.1}, {1, 1}, {1.2, 0.8}, {1, 1}};
+    job->model.n_samples = 2;
+    for (uint32_t r = 0; r < 4; r++)
+        job->ranks[r].sample_scale = scales[r];
+    int64_t few = time_of_world(graph, job, &(struct dpro_changes){.dp = 2});
+    /* 2 (n - 1) 1000 ns of bytes, as many messages; the slowest of all in each iteration */
+    int64_t more = time_of_world(graph, job, &(struct dpro_changes){.world_size = 10240});
+    assert_true(more > few + 5118 * 1100);
+    assert_true(more < few + 5118 * 1100 + 1000);
+    free(job);
+}
+
+static void test_numbers_of_ranks_that_can_not_be_are_refused(void **state)
+{
+    struct grid grid;
+    struct job *job = replicas_of(2);
+    static const struct {
+        struct dpro_changes changes;
+        const char *why;
+    } wrong[] = {{{.world_size = 7}, "other dimensions make up 2 ranks"},
+                 {{.dp = 2, .world_size = 4}, "give one"},
+                 {{.dp = 40000}, "80000 ranks can't be predicted"}};
+    struct dpro_whatif *whatif;
+    struct dpro_error err;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct dpro_graph *graph = grid_of(&grid, 2, 2);
+        assert_int_equal(dpro_whatif_run(graph, &job->model, &wrong[i].changes, &whatif, &err),
+                         DPRO_EUSAGE);
+        assert_non_null(strstr(err.text, wrong[i].why));
+    }
+    const struct dpro_changes more = {.dp = 4};
+    grid_of(&grid, 2, 2)->dimensions[0].parallelism = DPRO_STAGES;
+    assert_int_equal(dpro_whatif_run(&grid.graph, &job->model, &more, &whatif, &err), DPRO_EUSAGE);
+    assert_non_null(strstr(err.text, "(pp 2 x tp 2) replicates or shards"));
+    grid_of(&grid, 2, 2)->world_size = 8;
+    assert_int_equal(dpro_whatif_run(&grid.graph, &job->model, &more, &whatif, &err), DPRO_EUSAGE);
+    assert_non_null(strstr(err.text, "can't be asked for"));
+    /* a group of replicas in no order */
+    grid_of(&grid, 2, 2);
+    job->groups[0].sends = true;
+    job->ranks_of[0][1] = 2;
+    assert_int_equal(dpro_whatif_run(&grid.graph, &job->model, &more, &whatif, &err), DPRO_EUSAGE);
+    assert_non_null(strstr(err.text, "a group of 2 ranks"));
+    free(job);
+}
+
 /* ---- learnt ---- */
 
 static struct dpro_model *learn(const struct dpro_graph *graph)
@@ -458,7 +614,7 @@ static void test_a_recomputation_goes_with_the_batch_as_the_forward_pass_does(vo
                                .baseline.recomputed = &recomputed};
     struct arena arena = {0};
     struct dpro_graph changed;
-    graph_with_work(g, &model, false, &arena, &changed);
+    graph_with_work(g, &model, false, 1, &arena, &changed);
     assert_int_equal(changed.dur_ns[op_named(g, "f")], 80000);
     assert_int_equal(changed.dur_ns[op_named(g, "b")], 100000 + 80000);
     arena_fini(&arena);
@@ -475,6 +631,10 @@ int main(void)
         cmocka_unit_test(test_links_within_a_host_are_others),
         cmocka_unit_test(test_any_groups_take_as_long_as_in_the_obvious_simulation),
         cmocka_unit_test(test_bytes_scale_with_the_bandwidth_and_messages_with_latency),
+        cmocka_unit_test(test_more_or_fewer_replicas_take_as_long_as_if_all_were_recorded),
+        cmocka_unit_test(test_a_slow_copy_is_waited_for),
+        cmocka_unit_test(test_tens_of_thousands_of_ranks_are_answered),
+        cmocka_unit_test(test_numbers_of_ranks_that_can_not_be_are_refused),
         cmocka_unit_test(test_a_learnt_model_takes_as_long_as_the_replay),
         cmocka_unit_test(test_what_is_sent_and_received_at_once_is_half_of_it_each_way),
         cmocka_unit_test(test_what_is_sent_to_one_and_received_from_another_is_said_to_stay),

@@ -163,7 +163,8 @@ static void test_more_ranks_send_more_and_wait_for_a_slower_slowest(void **state
     int64_t ring = 40000000 + INT64_C(10) * N * MIB * 14 / 8;
     assert_in_range(dpro_whatif_predicted(whatif).iteration_ns, ring + 500000, ring + 4000000);
     assert_int_equal(dpro_model_n_ranks(dpro_whatif_model(whatif)), 8);
-    assert_int_equal(dpro_whatif_n_warnings(whatif), 1);
+    assert_int_equal(dpro_whatif_n_warnings(whatif), 2);
+    assert_non_null(strstr(dpro_whatif_warning(whatif, 1), "slowest rank of each iteration"));
     dpro_whatif_destroy(whatif);
     free(job);
 }

@@ -1,0 +1,21 @@
+/* cost/change_world.h: other numbers of data-parallel replicas, and so of ranks. */
+#pragma once
+
+#include "cost/change.h"
+#include "graph/graph.h"
+
+/* The replicas of a job, and how many a what-if asks for. */
+struct replicas {
+    uint32_t before, after;
+    uint32_t rest;      /* ranks of a replica */
+    uint32_t dimension; /* of the graph; UINT32_MAX: all ranks are replicas */
+    bool shards;        /* they share out the parameters */
+};
+
+/* Fails with DPRO_EUSAGE where replicas are not known, or ranks don't make whole ones. `graph` may
+ * be NULL for jobs that communicate gradients only. `model` is that of the recorded job. */
+int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                  const struct dpro_model *model, struct replicas *replicas,
+                  struct dpro_error *err);
+int change_world(const struct dpro_graph *graph, const struct replicas *replicas,
+                 struct dpro_model *model, struct notes *notes, struct dpro_error *err);

@@ -19,7 +19,7 @@ from .probe_time import Call, Stopwatch, given_again, tensors_in
 from .probe_ways import BF16, COMPILE, RECOMPUTE, Compiler
 
 PASSES = "forward_ns", "backward_ns"
-LAUNCHES = "forward_launch_ns", "backward_launch_ns"
+ON_GPU = "forward_launch_ns", "backward_launch_ns", "forward_device_ns", "backward_device_ns"
 BATCHES = ("0.5", "0.25", "2")
 COMPILED = COMPILE, "compile+bf16"
 HELD = 4  # times what innermost modules return: what a module holds between its passes, about
@@ -257,7 +257,7 @@ class Probe(Prober):
 
     def _turns(self, variants):
         """Calls each of {name: (call, compute)} once a turn, until more turns would tell nothing more. The first one is not counted."""
-        keys = PASSES + LAUNCHES * (self._device.type == "cuda")
+        keys = PASSES + ON_GPU * (self._device.type == "cuda")
         times, problems = {name: tuple([] for _ in keys) for name in variants}, {}
         begin = time.perf_counter()
         for turn in range(MOST_TURNS + 1):
@@ -271,6 +271,8 @@ class Probe(Prober):
                     continue
                 try:
                     passes = call.both_passes(compute)
+                    if turn and self._device.type == "cuda":
+                        passes += call.both_on_device(compute, passes[2:])
                 except Exception as failure:
                     if report.is_the_jobs(failure):
                         raise

@@ -13,6 +13,7 @@ from . import memory
 
 CACHE_BYTES, MOST_CACHE_BYTES = 32 << 20, 128 << 20
 GRADIENT = 1e-3  # of outputs, about
+CYCLES_A_NS = 4  # more than twice those of any GPU
 
 
 def _emptying_bytes(device):
@@ -47,7 +48,7 @@ class Stopwatch:
     turns find room that the way before them took from the kernel."""
 
     def __init__(self, device):
-        self._device = device
+        self.device = device
         self.clock, self.fault_ns = "wall", 0
         self._now = time.perf_counter_ns
         if device.type == "cpu" and torch.get_num_threads() == 1:
@@ -60,18 +61,25 @@ class Stopwatch:
         return time.thread_time_ns() - self.fault_ns * memory.page_faults(resource.RUSAGE_THREAD)
 
     def now(self):
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         return self._now()
 
-    def since(self, begin):
-        """(ns until all is done, ns until all was launched)"""
+    def timed(self, run):
+        """(what run() returns, (ns until all was done, ns until all was launched))"""
+        begin = self.now()
+        result = run()
         launched = self._now()
-        return self.now() - begin, launched - begin
+        return result, (self.now() - begin, launched - begin)
 
-    def passes(self, forward_ns, backward_ns):
-        done, launched = zip(forward_ns, backward_ns)
-        return done + launched if self._device.type == "cuda" else done
+    def timed_on_device(self, run, launch_ns):
+        """(what run() returns, ns that its kernels take a GPU). It is kept busy until all are launched."""
+        torch.cuda._sleep(int(CYCLES_A_NS * launch_ns))
+        begin = moment(self.device)
+        result = run()
+        end = moment(self.device)
+        torch.cuda.synchronize(self.device)
+        return result, round(1e9 * seconds_between(begin, end))
 
     def empty_caches(self):
         self._other.add_(1)
@@ -133,25 +141,29 @@ class Call:
 
     def both_passes(self, compute):
         """(ns of the forward pass, of the backward pass); on a GPU also the ns of each until its last kernel was launched."""
+        done, launched = zip(*self._passes(compute, self._stopwatch.timed, (0, 0)))
+        return done + launched if self._stopwatch.device.type == "cuda" else done
+
+    def both_on_device(self, compute, launched):
+        """ns that the kernels of each pass take a GPU, once it is known how long launching them takes."""
+        launches = iter(launched)
+        return self._passes(compute, lambda run: self._stopwatch.timed_on_device(run, next(launches)), 0)
+
+    def _passes(self, compute, timed, nothing):
+        """What timed(run) tells of the forward pass and of the backward pass; `nothing` of one that there isn't."""
         watch = self._stopwatch
         watch.empty_caches()
         args, kwargs = self.inputs()
-        begin = watch.now()
-        result = compute(*args, **kwargs)
-        forward_ns = watch.since(begin)
+        result, forward = timed(lambda: compute(*args, **kwargs))
         outputs = _differentiable(result)
         wanted = [t for t in tensors_in((args, kwargs)) if t.requires_grad] + self._parameters
         if not outputs or not wanted:
-            return watch.passes(forward_ns, (0, 0))
+            return forward, nothing
         if self._gradients is None or [g.shape for g in self._gradients] != [t.shape for t in outputs]:
             self._gradients = [watch.gradient(t) for t in outputs]
         watch.empty_caches()
         gradients = [gradient.to(t.dtype, copy=True) for gradient, t in zip(self._gradients, outputs)]
-        begin = watch.now()
-        found = torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
-        backward_ns = watch.since(begin)
-        del found
-        return watch.passes(forward_ns, backward_ns)
+        return forward, timed(lambda: torch.autograd.grad(outputs, wanted, gradients, allow_unused=True))[1]
 
     def kept_bytes(self, compute):
         """Of storages that the backward pass needs, without inputs, parameters and buffers."""

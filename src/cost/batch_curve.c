@@ -59,7 +59,7 @@ static bool measure_point(const struct dpro_model *model, double ratio, struct b
 {
     bool *taken = mem_array(model->n_modules, sizeof *taken);
     struct work probed = {0, 0}, all = {0, 0};
-    double faults = page_fault_share(model);
+    double faults = page_fault_share(model), launches = probed_launches(model);
     *point = (struct batch_point){.ratio = ratio};
     for (uint32_t m = 0; m < model->n_modules; m++) { /* outer ones first */
         uint32_t outer = model->modules[m].parent;
@@ -74,8 +74,11 @@ static bool measure_point(const struct dpro_model *model, double ratio, struct b
         taken[m] = true;
         probed.forward += work.forward;
         probed.backward += work.backward;
-        add(&point->forward, work.forward, batch->forward);
-        add(&point->backward, work.backward, batch->backward);
+        const struct probe_cost *cost = &batch->cost;
+        add(&point->forward, work.forward,
+            probe_in_step(cost->forward, &cost->forward_bounds, launches));
+        add(&point->backward, work.backward,
+            probe_in_step(cost->backward, &cost->backward_bounds, launches));
     }
     mem_free(taken);
     over(&point->forward, probed.forward);

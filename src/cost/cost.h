@@ -163,6 +163,13 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
                         struct dpro_model *model);
 /* The probe of that module among the model's; NULL: there is none. */
 const struct probe *probe_of(const struct dpro_model *model, const struct model_module *module);
+/* Of the modules that were probed on a GPU, the time of launches against that of kernels, as they
+ * are; 0: not known. */
+double probed_launches(const struct dpro_model *model);
+/* What was measured of a module alone, in a step with such launches. */
+struct probe_bounds;
+struct dpro_estimate probe_in_step(struct dpro_estimate alone, const struct probe_bounds *bounds,
+                                   double launches);
 /* Whether a probe is of any of the job's modules. */
 bool probes_match(const struct dpro_model *model);
 

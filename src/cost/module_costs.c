@@ -188,32 +188,76 @@ bool probes_match(const struct dpro_model *model)
     return false;
 }
 
-/* `faults`: of its recorded time. How many there are in another way nothing tells. */
-static void take_probe(const struct probe *probe, double faults, struct model_module *module)
+/* Of what a probe measures in a step as it is. */
+struct step {
+    double faults;   /* share of page faults in its work */
+    double launches; /* on a GPU, the time of launches against that of kernels; 0: not known */
+};
+
+double probed_launches(const struct dpro_model *model)
+{
+    double launches = 0, kernels = 0;
+    for (uint32_t m = 0; m < model->n_modules; m++) { /* of those within each other the outermost */
+        uint32_t outer = model->modules[m].parent;
+        while (outer != MODEL_NONE && !probe_of(model, &model->modules[outer]))
+            outer = model->modules[outer].parent;
+        const struct probe *probe =
+            outer == MODEL_NONE ? probe_of(model, &model->modules[m]) : NULL;
+        if (!probe)
+            continue;
+        const struct probe_cost *own = &probe->costs[DPRO_AS_IT_IS];
+        launches += model->modules[m].n_calls *
+                    (own->forward_bounds.own_launch_ns + own->backward_bounds.own_launch_ns);
+        kernels += model->modules[m].n_calls *
+                   (own->forward_bounds.own_device_ns + own->backward_bounds.own_device_ns);
+    }
+    return kernels > 0 ? launches / kernels : 0;
+}
+
+/* In the step, the larger of launches and kernels counts: the CPU runs ahead where it has less to
+ * do than the GPU, and what a module launches by itself says nothing. */
+struct dpro_estimate probe_in_step(struct dpro_estimate alone, const struct probe_bounds *bounds,
+                                   double launches)
+{
+    if (launches <= 0 || bounds->launch <= 0 || bounds->device <= 0)
+        return alone;
+    double value = fmax(bounds->device, launches * bounds->launch) / fmax(1, launches);
+    return (struct dpro_estimate){value, alone.std * value / alone.value};
+}
+
+static struct dpro_estimate in_step(struct dpro_estimate alone, const struct probe_bounds *bounds,
+                                    const struct step *step)
+{
+    /* how many page faults there are in another way nothing tells */
+    return with_page_faults(probe_in_step(alone, bounds, step->launches), step->faults, 1);
+}
+
+static void take_probe(const struct probe *probe, const struct step *step,
+                       struct model_module *module)
 {
     double own = (double)probe->costs[DPRO_AS_IT_IS].kept_bytes;
     for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
         const struct probe_cost *cost = &probe->costs[way];
         if (cost->is_known)
-            module->costs[way] =
-                (struct computing_cost){.is_known = true,
-                                        .forward = with_page_faults(cost->forward, faults, 1),
-                                        .backward = with_page_faults(cost->backward, faults, 1),
-                                        .kept = own > 0 ? (double)cost->kept_bytes / own : 0};
+            module->costs[way] = (struct computing_cost){
+                .is_known = true,
+                .forward = in_step(cost->forward, &cost->forward_bounds, step),
+                .backward = in_step(cost->backward, &cost->backward_bounds, step),
+                .kept = own > 0 ? (double)cost->kept_bytes / own : 0};
     }
 }
 
 /* What recomputing it adds to both passes: beside the forward pass, what torch.utils.checkpoint
  * itself does. */
 static void take_recomputation(struct dpro_model *model, uint32_t m, const struct probe *probe,
-                               double faults)
+                               const struct step *step)
 {
     const struct probe_cost *cost = &probe->costs[PROBE_RECOMPUTED];
     struct model_module *module = &model->modules[m];
     if (!cost->is_known)
         return;
-    double forward = (1 - faults) * (cost->forward.value - 1),
-           backward = (1 - faults) * (cost->backward.value - 1), all = 0;
+    double forward = in_step(cost->forward, &cost->forward_bounds, step).value - 1,
+           backward = in_step(cost->backward, &cost->backward_bounds, step).value - 1, all = 0;
     for (uint32_t r = 0; r < model->n_ranks; r++) {
         const struct model_program *program = &model->programs[model->ranks[r].program];
         for (uint32_t c = 0; c < program->n_calls; c++) {
@@ -284,7 +328,7 @@ static void learn_step(struct dpro_model *model)
     const struct probe *probe = probe_of(model, &step);
     if (!probe || probe->costs[DPRO_AS_IT_IS].backward_ns > 0)
         return;
-    take_probe(probe, 0, &step);
+    take_probe(probe, &(struct step){0, 0}, &step);
     for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++)
         step.costs[way].backward = step.costs[way].forward;
     step.costs[DPRO_AS_IT_IS] = AS_IT_IS;
@@ -411,7 +455,7 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
         learn_step(model);
         return;
     }
-    double faults = page_fault_share(model);
+    const struct step step = {page_fault_share(model), probed_launches(model)};
     l.modules = arena_array(&l.arena, model->n_modules, sizeof *l.modules);
     for (uint32_t r = 0; r < l.g->n_ranks; r++)
         set_calls(&l, r,
@@ -421,9 +465,9 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
         const struct probe *probe = probe_of(model, module);
         module->costs[DPRO_AS_IT_IS] = AS_IT_IS;
         if (probe)
-            take_probe(probe, faults, module);
+            take_probe(probe, &step, module);
         if (probe)
-            take_recomputation(model, m, probe, faults);
+            take_recomputation(model, m, probe, &step);
         for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
             bool failed = probe && probe->costs[way].problem;
             if (!module->costs[way].is_known && !failed)

@@ -50,10 +50,18 @@ const char *probe_way_name(unsigned way)
 
 typedef ARRAY(double) times;
 
+/* Of one pass, in all, and on a GPU of launches and kernels. */
+enum { ALL, LAUNCH, DEVICE, N_TIMES };
+
+struct pass_times {
+    times of[N_TIMES];
+};
+
 /* Of one way, or of one batch. */
 struct measured {
-    times forward, backward;
-    times own_forward, own_backward; /* as it is, in the same turns; empty: those of "eager" */
+    struct pass_times forward, backward;
+    struct pass_times own_forward,
+        own_backward; /* as it is, in the same turns; empty: those of "eager" */
     uint64_t kept_bytes, graphs;
     uint32_t problem, left_out;
     double ratio; /* of a batch */
@@ -61,10 +69,12 @@ struct measured {
 
 static void measured_fini(struct measured *m)
 {
-    array_fini(&m->forward);
-    array_fini(&m->backward);
-    array_fini(&m->own_forward);
-    array_fini(&m->own_backward);
+    for (int i = 0; i < N_TIMES; i++) {
+        array_fini(&m->forward.of[i]);
+        array_fini(&m->backward.of[i]);
+        array_fini(&m->own_forward.of[i]);
+        array_fini(&m->own_backward.of[i]);
+    }
 }
 
 /* What repetitions differ by, at least, relative: few of them may be alike by chance. */
@@ -140,20 +150,23 @@ static void read_times(struct json_reader *r, void *out, size_t offset)
     }
 }
 
+#define MEMBERS_OF_PASS(name, pass)                                                                \
+    MEMBER_BY(name "_ns", read_times, offsetof(struct measured, pass.of[ALL])),                    \
+        MEMBER_BY(name "_launch_ns", read_times, offsetof(struct measured, pass.of[LAUNCH])),      \
+        MEMBER_BY(name "_device_ns", read_times, offsetof(struct measured, pass.of[DEVICE]))
+
 static void read_own(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     static const struct json_member members[] = {
-        MEMBER_BY("forward_ns", read_times, offsetof(struct measured, own_forward)),
-        MEMBER_BY("backward_ns", read_times, offsetof(struct measured, own_backward)),
-        {NULL}};
+        MEMBERS_OF_PASS("forward", own_forward), MEMBERS_OF_PASS("backward", own_backward), {NULL}};
     json_read_object(r, members, out);
 }
 
 static void read_measured(struct json_reader *r, struct measured *m)
 {
     static const struct json_member members[] = {
-        MEMBER_BY("forward_ns", read_times, offsetof(struct measured, forward)),
-        MEMBER_BY("backward_ns", read_times, offsetof(struct measured, backward)),
+        MEMBERS_OF_PASS("forward", forward),
+        MEMBERS_OF_PASS("backward", backward),
         MEMBER(struct measured, "kept_bytes", SIZE, kept_bytes),
         MEMBER(struct measured, "graphs", SIZE, graphs),
         MEMBER(struct measured, "problem", TEXT, problem),
@@ -210,22 +223,42 @@ static void read_modules(struct json_reader *r, void *out UNUSED, size_t offset 
     probe->n = (uint32_t)to->names.n - probe->first;
 }
 
+/* Kernels take no longer than all of the pass, however few of them could be launched ahead. */
+static double device_ns(const struct pass_times *pass)
+{
+    return (double)MIN(median_ns(&pass->of[DEVICE]), median_ns(&pass->of[ALL]));
+}
+
+static struct probe_bounds bounds_of(const struct pass_times *pass, const struct pass_times *own)
+{
+    struct probe_bounds b = {.own_launch_ns = (double)median_ns(&own->of[LAUNCH]),
+                             .own_device_ns = device_ns(own)};
+    if (b.own_launch_ns > 0 && b.own_device_ns > 0) {
+        b.launch = (double)median_ns(&pass->of[LAUNCH]) / b.own_launch_ns;
+        b.device = device_ns(pass) / b.own_device_ns;
+    }
+    return b;
+}
+
 static struct probe_cost cost_of(const struct measured *m, const struct measured *as_it_is)
 {
-    bool beside = m->own_forward.n > 0;
-    const times *own_forward = beside ? &m->own_forward : &as_it_is->forward,
-                *own_backward = beside ? &m->own_backward : &as_it_is->backward;
-    struct probe_cost cost = {.forward = ratio_of(&m->forward, own_forward),
-                              .backward = ratio_of(&m->backward, own_backward),
-                              .forward_ns = median_ns(&m->forward),
-                              .backward_ns = median_ns(&m->backward),
+    bool beside = m->own_forward.of[ALL].n > 0;
+    const struct pass_times *forward = beside ? &m->own_forward : &as_it_is->forward,
+                            *backward = beside ? &m->own_backward : &as_it_is->backward;
+    const times *own_forward = &forward->of[ALL], *own_backward = &backward->of[ALL];
+    struct probe_cost cost = {.forward = ratio_of(&m->forward.of[ALL], own_forward),
+                              .backward = ratio_of(&m->backward.of[ALL], own_backward),
+                              .forward_bounds = bounds_of(&m->forward, forward),
+                              .backward_bounds = bounds_of(&m->backward, backward),
+                              .forward_ns = median_ns(&m->forward.of[ALL]),
+                              .backward_ns = median_ns(&m->backward.of[ALL]),
                               .kept_bytes = MIN(m->kept_bytes, (uint64_t)TRACE_BYTES_MAX),
                               .n_graphs = (uint32_t)MIN(m->graphs, UINT32_MAX),
                               .problem = m->problem,
                               .left_out = m->left_out};
-    cost.is_known = m->problem == 0 && m->forward.n > 0 && own_forward->n > 0 &&
-                    (m->backward.n > 0) == (own_backward->n > 0) && is_ratio(cost.forward.value) &&
-                    is_ratio(cost.backward.value);
+    cost.is_known = m->problem == 0 && m->forward.of[ALL].n > 0 && own_forward->n > 0 &&
+                    (m->backward.of[ALL].n > 0) == (own_backward->n > 0) &&
+                    is_ratio(cost.forward.value) && is_ratio(cost.backward.value);
     return cost;
 }
 
@@ -243,7 +276,7 @@ static void finish(struct reading *reading)
     EACH (const struct measured, m, reading->batches) {
         struct probe_cost cost = cost_of(m, own);
         if (cost.is_known && is_ratio(m->ratio))
-            array_add(&to->batches, m->ratio, cost.forward, cost.backward);
+            array_add(&to->batches, m->ratio, cost);
     }
     probe->n_batches = (uint32_t)to->batches.n - probe->first_batch;
     if (probe->n > 0)

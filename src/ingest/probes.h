@@ -10,10 +10,17 @@
 #include "base/array.h"
 #include "base/strtab.h"
 
+/* A pass on a GPU: until its last kernel was launched, and the time that its kernels take. Against
+ * the module as it is, and of it as it is, in ns; 0: not known. */
+struct probe_bounds {
+    double launch, device, own_launch_ns, own_device_ns;
+};
+
 /* One way to compute a module; times against it as it is, with standard errors. */
 struct probe_cost {
     bool is_known; /* false: it was not measured, or failed */
     struct dpro_estimate forward, backward;
+    struct probe_bounds forward_bounds, backward_bounds;
     int64_t forward_ns, backward_ns; /* medians */
     uint64_t kept_bytes; /* between its passes, without inputs and parameters; 0: not known */
     uint32_t n_graphs;   /* of torch.compile */
@@ -24,7 +31,7 @@ struct probe_cost {
 /* As it is, of a batch so many times as large. */
 struct probe_batch {
     double ratio;
-    struct dpro_estimate forward, backward;
+    struct probe_cost cost;
 };
 
 /* Beside the ways of enum dpro_computing: computed again in its backward pass, as it is. */

@@ -15,6 +15,12 @@ def way(forward, backward, **more):
             "kept_bytes": 1000, **more}
 
 
+def on_gpu(alone, launch, device):
+    """Both passes alike."""
+    passes = {"_ns": alone, "_launch_ns": launch, "_device_ns": device}
+    return {name + of: [ms * 1000000] * 3 for name in ("forward", "backward") for of, ms in passes.items()}
+
+
 def probes(*of, **more):
     return {"schema": "dpro.probes/1", "device": "cpu", "device_name": "AMD EPYC", "versions": {"torch": "2.13.0+cpu"}, "threads": 1,
             "probes": list(of), **more}
@@ -64,6 +70,23 @@ class Computing(Case):
         self.assertAlmostEqual(more[400] / more[300], 2, delta=0.1)
         facts = self.ask(trace, "--recompute", "blocks.0")
         self.assertAlmostEqual((facts["predicted"]["iteration_ms"] - facts["baseline"]["iteration_ms"]) / more[400], 0.5, delta=0.1)
+
+    def test_on_a_gpu_the_larger_of_launches_and_kernels_counts(self):
+        trace = self.path("trace")
+        shutil.copytree(os.path.join(os.path.dirname(BUNDLED), "torch-nccl-conv-h200-memory"), trace)
+
+        def ratio(model, own, low):
+            blocks = {"class": "Residual", "modules": [["blocks.%d" % n] for n in range(6)], "ways": {"eager": own, "bf16": low}}
+            with open(os.path.join(trace, "host0", "rank0", "probes.json"), "w", encoding="utf-8") as file:
+                json.dump(probes({"class": "Convolutional", "modules": [[""]], "ways": {"eager": model}}, blocks), file)
+            facts = self.ask(trace, "--precision", "bf16=blocks.*")
+            return facts["predicted"]["iteration_ms"] / facts["baseline"]["iteration_ms"]
+
+        small, low = on_gpu(100, 90, 40), on_gpu(120, 110, 20)  # alone, launches are all that counts
+        waits = ratio(on_gpu(500, 450, 100), small, low)
+        runs_ahead = ratio(on_gpu(500, 100, 450), small, low)
+        self.assertTrue(1.05 < waits < 1.25, waits)
+        self.assertTrue(0.45 < runs_ahead < 0.8, runs_ahead)
 
     def test_page_faults_that_probes_have_none_of_stay(self):
         trace = self.probed(BLOCKS)

@@ -211,6 +211,26 @@ static void test_what_a_way_changes_is_told_with_its_error(void **state)
     assert_true(change.std_ns > 59.99 && change.std_ns < 60.01);
 }
 
+static void assert_in_step(double launch, double device, double launches, double wanted)
+{
+    struct probe_bounds bounds = {.launch = launch, .device = device};
+    struct dpro_estimate found =
+        probe_in_step((struct dpro_estimate){0.8, 0.04}, &bounds, launches);
+    assert_true(fabs(found.value - wanted) < 1e-9);
+    assert_true(fabs(found.std - 0.05 * wanted) < 1e-9); /* as sure as alone */
+}
+
+static void test_of_launches_and_kernels_the_larger_counts(void **state)
+{
+    assert_in_step(0.5, 0.9, 4, 0.5);    /* the GPU waits: fewer launches */
+    assert_in_step(1.2, 0.5, 4, 1.2);    /* 16 bits cast more, whatever kernels win */
+    assert_in_step(0.1, 0.9, 4, 0.225);  /* now kernels take longer: 0.9 of a quarter */
+    assert_in_step(1.2, 0.5, 0.2, 0.5);  /* the CPU runs ahead */
+    assert_in_step(1.2, 0.5, 0.6, 0.72); /* no more: launches take longer now */
+    assert_in_step(0, 0, 4, 0.8);        /* not known */
+    assert_in_step(1.2, 0.5, 0, 0.8);
+}
+
 static void test_page_faults_stay_where_probes_have_none(void **state)
 {
     struct network *n = new_network();
@@ -240,6 +260,7 @@ int main(void)
         cmocka_unit_test(test_micro_batches_are_computed_in_the_same_way),
         cmocka_unit_test(test_other_batches_take_what_probes_measured_of_them),
         cmocka_unit_test(test_what_a_way_changes_is_told_with_its_error),
+        cmocka_unit_test(test_of_launches_and_kernels_the_larger_counts),
         cmocka_unit_test(test_page_faults_stay_where_probes_have_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -65,8 +65,8 @@ static void test_ways_are_told_against_the_module_as_it_is(void **state)
         assert_false(probe->costs[DPRO_COMPILED | DPRO_BF16].is_known);
         assert_int_equal(probe->n_batches, 1);
         assert_near(of->batches.at[0].ratio, 0.5);
-        assert_near(of->batches.at[0].forward.value, 0.4);
-        assert_near(of->batches.at[0].backward.value, 0.45);
+        assert_near(of->batches.at[0].cost.forward.value, 0.4);
+        assert_near(of->batches.at[0].cost.backward.value, 0.45);
         part_fini(&part);
     }
 }
@@ -85,6 +85,24 @@ static void test_a_way_with_times_of_its_own_is_told_against_these(void **state)
     assert_near(probe->costs[DPRO_BF16].forward.value, 0.5);
     assert_near(probe->costs[DPRO_COMPILED].forward.value, 1.5);
     assert_near(probe->costs[DPRO_COMPILED].backward.value, 0.5);
+    part_fini(&part);
+}
+
+static void test_launches_and_kernels_of_a_gpu_are_told_apart(void **state)
+{
+    struct trace_part part = part_of_text(
+        &probes_reader,
+        HEAD "{\"modules\":[[\"a\"]],\"ways\":{\"eager\":{\"forward_ns\":[100],"
+             "\"forward_launch_ns\":[95],\"forward_device_ns\":[40],\"backward_ns\":[100]},"
+             "\"bf16\":{\"forward_ns\":[120],\"forward_launch_ns\":[114],"
+             "\"forward_device_ns\":[130],\"backward_ns\":[100]}}}]}",
+        0);
+    const struct probe_cost *cost = &probes_of(&part)->probes.at[0].costs[DPRO_BF16];
+    assert_near(cost->forward.value, 1.2);
+    assert_near(cost->forward_bounds.launch, 1.2);
+    assert_near(cost->forward_bounds.device, 3); /* 120 of 40: no longer than all of it */
+    assert_near(cost->forward_bounds.own_launch_ns, 95);
+    assert_near(cost->backward_bounds.launch, 0); /* not known */
     part_fini(&part);
 }
 
@@ -151,6 +169,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ways_are_told_against_the_module_as_it_is),
         cmocka_unit_test(test_a_way_with_times_of_its_own_is_told_against_these),
+        cmocka_unit_test(test_launches_and_kernels_of_a_gpu_are_told_apart),
         cmocka_unit_test(test_a_file_cut_anywhere_keeps_whole_probes),
         cmocka_unit_test(test_what_makes_no_sense_is_left_out),
         TEST_IN_FOLDER(test_a_file_that_holds_no_probes_is_refused),

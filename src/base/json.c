@@ -12,6 +12,26 @@ void json_fini(struct json *js)
     *js = (struct json){0};
 }
 
+void json_lend(struct json *js, char *text, size_t size, uint64_t offset, bool more)
+{
+    if (js->buffer != text)
+        mem_free(js->buffer);
+    js->buffer = text;
+    js->p = text;
+    js->end = text + size;
+    memset(text + size, 0, JSON_PADDING);
+    js->buffer_offset = offset;
+    js->ended = !more;
+    js->fail = JSON_OK;
+}
+
+void json_restart(struct json *js)
+{
+    json_lend(js, js->buffer, 0, 0, true);
+    if (input_rewind(js->in, js->err) < 0)
+        json_stop(js, JSON_IO);
+}
+
 bool json_stop(struct json *js, enum json_fail why)
 {
     if (js->fail == JSON_OK)

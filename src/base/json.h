@@ -48,6 +48,7 @@ struct json {
     uint64_t buffer_offset; /* of buffer[0] in the (inflated) input */
     char *scratch;          /* JSON_TEXT_MAX bytes: unescaped strings, starts of cut ones */
     struct input *in;
+    int threads; /* that may read it together; 0: one */
     struct dpro_error *err;
     bool (*skip_nested)(struct json *js);          /* for this processor */
     void (*on_chunk)(void *arg, struct input *in); /* after every chunk; may be NULL */
@@ -57,6 +58,14 @@ struct json {
 /* chunk = 0: JSON_CHUNK. Small chunks are for tests: the result is the same at any size. */
 void json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error *err);
 void json_fini(struct json *js);
+
+/* Goes on with `size` bytes at `text`, which begin at that offset, in place of what is in the
+ * buffer; the input goes on behind them if there is `more`. The text is from mem_alloc() and is
+ * js's from now on; behind it is room for JSON_PADDING bytes, with `more` also for a kept token and
+ * a chunk. */
+void json_lend(struct json *js, char *text, size_t size, uint64_t offset, bool more);
+/* Goes back to the input's first byte. */
+void json_restart(struct json *js);
 
 /* How reading ended: 0, or a code with its message, which says where and `why` the text is broken.
  */

@@ -75,6 +75,15 @@ void part_add_allocation(struct trace_part *part, const struct trace_allocation 
     array_push(&part->allocations, *allocation);
 }
 
+void trace_detail_rename(struct trace_detail *detail, const uint32_t *names)
+{
+    detail->dtype = names[detail->dtype];
+    detail->collective = names[detail->collective];
+    detail->process_group = names[detail->process_group];
+    detail->group_ranks = names[detail->group_ranks];
+    detail->group_description = names[detail->group_description];
+}
+
 uint32_t part_intern(struct trace_part *part, const char *text, size_t len)
 {
     return strtab_add(&part->names, text, len);

@@ -129,6 +129,9 @@ struct trace_part {
 
 void part_fini(struct trace_part *part);
 
+/* Gives a detail's strings the ids of another table. */
+void trace_detail_rename(struct trace_detail *detail, const uint32_t *names);
+
 /* The part's payload, made when there is none yet. */
 void *part_make_payload(struct trace_part *part, const struct payload_kind *kind);
 /* NULL: it has none of that kind. */

@@ -204,14 +204,9 @@ static void join_tracks(struct rank_job *job)
 static void join_details(struct rank_job *job, const struct source *source)
 {
     struct trace_rank *rank = job->rank;
-    const uint32_t *names = source->names;
     for (size_t i = 0; i < source->part.details.n; i++) {
         struct trace_detail detail = source->part.details.at[i];
-        detail.dtype = names[detail.dtype];
-        detail.collective = names[detail.collective];
-        detail.process_group = names[detail.process_group];
-        detail.group_ranks = names[detail.group_ranks];
-        detail.group_description = names[detail.group_description];
+        trace_detail_rename(&detail, source->names);
         rank->details[rank->n_details++] = detail;
     }
 }

@@ -8,7 +8,12 @@
 #include "ingest/recognise.h"
 #include "ingest/share_files.h"
 
-enum { RECOGNISE_BYTES = 1 << 20, RECOGNISE_CHUNK = 1 << 14, REPORT_BYTES = 1 << 20 };
+enum {
+    RECOGNISE_BYTES = 1 << 20,
+    RECOGNISE_CHUNK = 1 << 14,
+    REPORT_BYTES = 1 << 20,
+    MOST_THREADS = 16
+};
 
 struct reading {
     struct trace_build *build;
@@ -27,8 +32,8 @@ static void report_chunk(void *arg, struct input *in)
     struct file_reading *reading = arg;
     struct reading *all = reading->all;
     uint64_t fresh = in->read_bytes - reading->reported;
-    if (fresh < REPORT_BYTES && !in->ended)
-        return;
+    if (in->read_bytes < reading->reported || (fresh < REPORT_BYTES && !in->ended))
+        return; /* or it is read again */
     reading->reported = in->read_bytes;
     log_progress_more(&all->build->options->sink, "read", "bytes", &all->bytes_done, fresh,
                       all->bytes_total);
@@ -50,12 +55,23 @@ static int recognise_source(const struct reader_table *table, struct source *sou
     return rc;
 }
 
+/* By its share of all that is read. */
+static int threads_for(const struct reading *all, const struct source *source)
+{
+    int threads = all->build->options->threads;
+    if (threads <= 0)
+        threads = parallel_cores(MOST_THREADS);
+    double share = all->bytes_total ? (double)source->size_bytes / (double)all->bytes_total : 0;
+    return (int)(share * threads + 0.5);
+}
+
 static int read_json(struct source *source, struct input *in, struct file_reading *reading)
 {
     struct json js;
     json_init(&js, in, 0, &source->err);
     js.on_chunk = report_chunk;
     js.arg = reading;
+    js.threads = threads_for(reading->all, source);
     int rc = source->reader->read_json(&js, &source->part, &source->err);
     source->fail = js.fail;
     source->fail_offset = json_offset(&js);

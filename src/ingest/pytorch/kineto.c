@@ -9,6 +9,7 @@
 #include "base/map.h"
 #include "base/memory.h"
 #include "ingest/pytorch/kineto_events.h"
+#include "ingest/pytorch/kineto_pieces.h"
 #include "ingest/pytorch/kineto_words.h"
 
 enum { NAME_CACHE = 4096 };
@@ -75,7 +76,9 @@ struct guess_pair {
 struct kineto {
     struct json *js;
     struct kineto_events to;
+    bool broken; /* its pieces can't be read apart */
     uint32_t *name_cache;
+    char *guess_room;
     struct guess_pair (*guesses)[N_KEYS]; /* [N_CONTEXTS]: after which key */
     struct guess_pair between;            /* from one event into the next */
     struct strtab other_keys;             /* id + N_WANTED_KEYS - 1 is the key's number */
@@ -482,8 +485,9 @@ static void read_event(struct kineto *k, unsigned key)
     kineto_take(&k->to, &ev);
 }
 
-/* A bare array that is left open is how some writers end: only a cut event is a loss then. */
-static void read_events(struct kineto *k, bool may_stay_open)
+/* A bare array that is left open is how some writers end: only a cut event is a loss then. Returns
+ * whether it was left open. */
+static bool read_events(struct kineto *k, bool may_stay_open)
 {
     struct json *js = k->js;
     for (;;) {
@@ -502,8 +506,10 @@ static void read_events(struct kineto *k, bool may_stay_open)
             js->p++;
             c = json_peek(js);
         }
-        if ((c < 0 && may_stay_open && js->fail == JSON_OK) || !json_array_next(js))
-            return;
+        if (c < 0 && may_stay_open && js->fail == JSON_OK)
+            return true;
+        if (!json_array_next(js))
+            return false;
         if (json_peek(js) != '{') {
             k->to.part->losses.n_broken++;
             json_skip(js);
@@ -519,6 +525,49 @@ static void read_events(struct kineto *k, bool may_stay_open)
         }
         read_event(k, key);
     }
+}
+
+static void *create(struct json *js)
+{
+    struct kineto *k = mem_array(1, sizeof *k);
+    k->js = js;
+    k->name_cache = mem_array(NAME_CACHE, sizeof *k->name_cache);
+    k->guess_room = mem_array(N_CONTEXTS + 1, sizeof *k->guesses);
+    k->guesses =
+        (void *)(k->guess_room + 64 - (uintptr_t)k->guess_room % 64); /* a cache line each */
+    return k;
+}
+
+static void destroy(void *reader)
+{
+    struct kineto *k = reader;
+    mem_free(k->name_cache);
+    mem_free(k->guess_room);
+    strtab_fini(&k->other_keys);
+    mem_free(k);
+}
+
+static bool read_piece(void *reader, struct trace_part *part, struct kineto_events *to)
+{
+    struct kineto *k = reader;
+    strtab_add(&part->names, "", 0);
+    kineto_events_begin(&k->to, part);
+    bool is_whole = read_events(k, true);
+    kineto_events_end(&k->to);
+    *to = k->to;
+    return is_whole;
+}
+
+static void read_array(struct kineto *k, bool may_stay_open)
+{
+    static const struct piece_reader reader = {create, read_piece, destroy};
+    struct json *js = k->js;
+    js->p++;
+    k->broken = js->threads > 1 && json_peek(js) == '{' && !kineto_read_pieces(&reader, js, &k->to);
+    if (!k->broken)
+        read_events(k, may_stay_open);
+    else
+        json_stop(js, JSON_BAD);
 }
 
 struct distributed_info {
@@ -552,15 +601,13 @@ static void read_document(struct kineto *k)
     struct json *js = k->js;
     json_skip_mark(js);
     if (json_peek(js) == '[') {
-        js->p++;
-        read_events(k, true);
+        read_array(k, true);
         return;
     }
     JSON_KEYS (js, json_open_document(js), key, len) {
         int c = json_peek(js);
         if (c == '[' && json_is(key, len, "traceEvents")) {
-            js->p++;
-            read_events(k, false);
+            read_array(k, false);
         } else if (c == '{' && json_is(key, len, "distributedInfo")) {
             read_distributed_info(k);
         } else if (json_is(key, len, "baseTimeNanoseconds")) {
@@ -575,20 +622,22 @@ static void read_document(struct kineto *k)
     }
 }
 
-static int read_kineto(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
+static int read_kineto(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
-    struct kineto k = {.js = js};
-    k.name_cache = mem_array(NAME_CACHE, sizeof *k.name_cache);
-    char *guesses = mem_array(N_CONTEXTS + 1, sizeof *k.guesses);
-    k.guesses = (void *)(guesses + 64 - (uintptr_t)guesses % 64); /* a cache line each */
+    struct kineto *k = create(js);
     strtab_add(&part->names, "", 0);
-    kineto_events_begin(&k.to, part);
-    read_document(&k);
-    kineto_events_end(&k.to);
-    mem_free(k.name_cache);
-    mem_free(guesses);
-    strtab_fini(&k.other_keys);
-    return 0;
+    kineto_events_begin(&k->to, part);
+    read_document(k);
+    kineto_events_end(&k->to);
+    bool again = k->broken;
+    destroy(k);
+    if (!again)
+        return 0;
+    part_fini(part);
+    *part = (struct trace_part){0};
+    js->threads = 1;
+    json_restart(js);
+    return read_kineto(js, part, err);
 }
 
 /* PyTorch gives every event a category; some files have many events before the first that has one.

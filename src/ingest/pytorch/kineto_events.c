@@ -34,7 +34,7 @@ static bool on_gpu(unsigned kind)
            kind == SPAN_GPU_ANNOTATION || kind == SPAN_SYNC;
 }
 
-static uint32_t find_track(struct kineto_events *to, bool gpu, uint64_t pid, int64_t id)
+uint32_t kineto_find_track(struct kineto_events *to, bool gpu, uint64_t pid, int64_t id)
 {
     struct trace_part *part = to->part;
     uint32_t last = to->last_track[gpu];
@@ -105,14 +105,14 @@ static void add_span(struct kineto_events *to, struct kineto_event *ev)
     bool gpu = on_gpu(ev->kind);
     if (is_module_mark(to, ev)) {
         if (!gpu) /* on a stream it is the shadow of one */
-            kineto_add_call(part, find_track(to, false, ev->pid, ev->tid), ev->name, ev->ts_ns,
-                            end_ns);
+            kineto_add_call(part, kineto_find_track(to, false, ev->pid, ev->tid), ev->name,
+                            ev->ts_ns, end_ns);
         return;
     }
     if (!gpu && kineto_name_flags(to, ev->name) & NAME_ASKED)
         read_mark(to, ev);
     bool posted = ev->kind == SPAN_ANNOTATION && kineto_name_flags(to, ev->name) & NAME_POSTED;
-    uint32_t track = find_track(to, gpu, ev->pid, posted ? ~ev->tid : ev->tid);
+    uint32_t track = kineto_find_track(to, gpu, ev->pid, posted ? ~ev->tid : ev->tid);
     part->tracks.at[track].track.posted |= posted;
     struct trace_span *span = part_add_span(part);
     *span = (struct trace_span){
@@ -169,7 +169,7 @@ static void add_flow(struct kineto_events *to, const struct kineto_event *ev)
     /* both ends of a launch name a thread or a stream; which, is seen when spans are known */
     struct kineto_flow flow = {.ts_ns = ev->ts_ns,
                                .id = ev->flow_id,
-                               .track = find_track(to, false, ev->pid, ev->tid),
+                               .track = kineto_find_track(to, false, ev->pid, ev->tid),
                                .start = ev->ph == 's'};
     if (ev->flow == FLOW_FWDBWD)
         array_push(&to->more->links, flow);
@@ -182,7 +182,7 @@ static void add_instant(struct kineto_events *to, const struct kineto_event *ev)
     if (!(kineto_name_flags(to, ev->name) & NAME_MEMORY))
         return;
     if (ev->ts == JSON_VALUE && trace_time_fits(ev->ts_ns))
-        kineto_add_allocation(to->part, find_track(to, false, ev->pid, ev->tid), ev->ts_ns,
+        kineto_add_allocation(to->part, kineto_find_track(to, false, ev->pid, ev->tid), ev->ts_ns,
                               ev->has_memory ? &to->memory : &kineto_no_memory);
     else
         to->part->losses.n_allocations++;

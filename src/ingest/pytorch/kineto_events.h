@@ -55,6 +55,9 @@ void kineto_take(struct kineto_events *to, struct kineto_event *ev);
 /* Counts what was begun and did not end; frees all but the part. */
 void kineto_events_end(struct kineto_events *to);
 
+/* The part's track of a CPU thread or of a stream. */
+uint32_t kineto_find_track(struct kineto_events *to, bool gpu, uint64_t pid, int64_t id);
+
 enum kineto_name_flag {
     NAME_SEEN = 1,
     NAME_COMMUNICATION = 2,

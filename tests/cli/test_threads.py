@@ -1,0 +1,61 @@
+"""One large file read by several threads: the same as by one, whatever the file is like."""
+import gzip
+import json
+import unittest
+
+from support import DONE, Case, dpro, job
+
+PIECE = 1 << 21  # src/ingest/pytorch/kineto_pieces.c
+
+
+class ThreadsTest(Case):
+    def setUp(self):
+        super().setUp()
+        self.profile = job(iterations=6)[0]
+        self.events = self.profile.pop("traceEvents")
+
+    def text(self, *more, pieces=3):
+        """A profile of so many pieces; between the job's events lie ops of another thread, and `more` of them."""
+        fill = [{"ph": "X", "cat": "cpu_op", "name": "aten::op%d" % (i % 50), "pid": 100, "tid": 77, "ts": 1e9 + i, "dur": 0.5,
+                 "args": {"Sequence number": i, "External id": i, "note": "x" * 60}} for i in range(pieces * PIECE // 200)]
+        events = list(more)
+        for k, event in enumerate(self.events):
+            events += [event, *fill[k * len(fill) // len(self.events):(k + 1) * len(fill) // len(self.events)]]
+        text = json.dumps({**self.profile, "traceEvents": events, "host_name": "last"})
+        self.assertGreater(len(text), pieces * PIECE)
+        return text
+
+    def check(self, content, code=DONE):
+        for name in ("rank0.json", "rank0.json.gz"):
+            path = self.write(name, content)
+            one, *others = [dpro("replay", "--json", "-v", "--threads", str(n), path) for n in (1, 2, 5)]
+            self.assert_code(one, code)
+            for other in others:
+                self.assertEqual((other.code, other.out), (one.code, one.out))
+
+    def test_pieces_give_what_the_whole_does(self):
+        self.check(self.text())
+
+    def test_what_only_looks_like_an_event_is_no_border(self):
+        trap = {"ph": "X", "cat": "cpu_op", "name": "aten::trap", "pid": 100, "tid": 78, "ts": 1e9, "dur": 1,
+                "args": {"note": [{"ph": "X"}] * 300_000}}
+        self.check(self.text(trap))
+
+    def test_spans_of_two_events_may_span_pieces(self):
+        begin = {"ph": "B", "cat": "cpu_op", "name": "aten::long", "pid": 100, "tid": 79, "ts": 1e9}
+        self.events.append({"ph": "E", "pid": 100, "tid": 79, "ts": 1e9 + 5000})
+        self.check(self.text(begin))
+
+    def test_damage_is_told_as_by_one_thread(self):
+        text = self.text()
+        self.check(text[:len(text) * 2 // 3])
+        self.check(text[:len(text) // 2] + "}}" + text[len(text) // 2:])
+        packed = gzip.compress(text.encode(), 1)
+        path = self.write("cut.json.gz.part", packed[:len(packed) // 2])
+        one, two = (dpro("replay", "--json", "--threads", n, path) for n in ("1", "2"))
+        self.assertEqual((two.code, two.out), (one.code, one.out))
+        self.assertIn("gzip file is cut short", one.out)
+
+
+if __name__ == "__main__":
+    unittest.main()

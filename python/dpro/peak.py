@@ -2,7 +2,8 @@
 
 A GPU's allocator counts by itself. On a CPU, two steps are run under torch's profiler with memory: what was there before
 (held_memory.py), less what the first of them gives back, and the running sum of what is taken and given back. The second
-one counts; what only C++ held before is not seen."""
+one counts; what only C++ held before is not seen. Nor is what threads of a collective give back, which the profiler does not
+watch: what nobody seems to give back, and Python does not hold in the end, is taken for that."""
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
@@ -31,7 +32,8 @@ class OfCpu:
 
     def __init__(self, models, optimizers):
         from torch.profiler.profiler import _KinetoProfile
-        held, self._references = held_memory.look(models, optimizers, (), lambda text: None)
+        self._look = lambda: held_memory.look(models, optimizers, (), lambda text: None)
+        held, self._references = self._look()
         self._blocks = held["blocks"]
         self._kept, self._held = None, {}
         self._profile = _KinetoProfile(activities=[ProfilerActivity.CPU], profile_memory=True)
@@ -69,15 +71,30 @@ class OfCpu:
                 second_ns = event.start_time_ns
         if second_ns is None or self._kept is None:
             return None
-        now, most, there = self._kept, 0, dict(self._held)
-        for ns, _, address, size in sorted(allocations):
-            if size > 0:
-                there[address] = size
-                now += size
-            elif there.pop(address, None) is not None:  # of others it is not known; those that were freed first are out already
-                now += size
+        now, most = self._kept, 0
+        for ns, _, size in sorted(self._changes(sorted(allocations))):
+            now += size
             most = max(most, now) if ns >= second_ns else 0
         return max(most, now)
+
+    def _changes(self, allocations):
+        """(time, number, bytes) of what is taken and given back; `allocations`: (time, number, address, bytes)."""
+        there = {address: (0, 0, size) for address, size in self._held.items()}
+        before = set(there)
+        for ns, number, address, size in allocations:
+            if size > 0:
+                if address in before and address in there:
+                    yield ns, number, -there[address][2]
+                there[address] = ns, number, size
+                before.discard(address)
+            elif address in there:  # of others it is not known; those that were freed first are out already
+                if address not in before:
+                    yield there[address]
+                yield ns, number, -there.pop(address)[2]
+        held, _ = self._look()
+        for _, _, address, _ in held["blocks"]:
+            if address in there and address not in before:
+                yield there[address]
 
 
 def watch(models, optimizers):

@@ -28,7 +28,8 @@ for step in range(40):
     groups = [m._get_fsdp_state()._fsdp_param_group for m in (model, *model[:3])]
     seen.append("".join("-r"[group.post_forward_mesh_info is not None] for group in groups))
     optimizer.step()
-print("UNITS", RANK, sorted(set(seen[6:])), "at the end", seen[-1], flush=True)
+sys.stdout.write("UNITS %d %s at the end %s\\n" % (RANK, sorted(set(seen[6:])), seen[-1]))  # in one piece
+sys.stdout.flush()
 end()
 """
 BRIEF = BODY.replace("40", "9")

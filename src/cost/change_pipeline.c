@@ -488,8 +488,9 @@ static uint32_t most_in_flight(const struct pipeline_change *change, uint32_t ra
 /* A rank's memory with other micro-batches. */
 struct flight {
     struct memory_sweep sweep;
-    int64_t *kept;   /* by place: activations that grow with the micro-batch */
-    int64_t *inputs; /* by place: what the mini-batch has more than the sweep says */
+    int64_t *kept;  /* by place: activations that grow with the micro-batch */
+    int64_t *whole; /* by place: what the mini-batch has more than the sweep says, of inputs and of
+                       outputs that are kept until the step is over */
     int64_t most;    /* of kept */
     double ratio;    /* of micro-batches in flight at the most */
 };
@@ -508,19 +509,23 @@ static void fly(const struct dpro_model *modules, const struct model_memory *m, 
     static const struct dpro_strategy as_it_is;
     f->sweep = memory_sweep_begin(modules, &as_it_is, m, false);
     f->kept = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->kept);
-    f->inputs = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->inputs);
+    f->whole = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->whole);
+    uint32_t last = m->n_moments;
+    while (last > 0 && m->phases[last - 1] != DPRO_OP_BW)
+        last--;
     for (uint32_t b = 0; b < m->n_blocks; b++) {
         const struct graph_block *block = &m->blocks[b];
         struct life life = memory_lives(&f->sweep, b).first;
         uint64_t size = memory_size(&f->sweep, block);
-        if (block->category == DPRO_MEMORY_ACTIVATION && block->scales)
+        bool of_passes = block->category == DPRO_MEMORY_ACTIVATION && block->scales;
+        if (of_passes && life.to <= last)
             add_life(f->kept, life, (int64_t)size);
-        if (block->category == DPRO_MEMORY_INPUT)
-            add_life(f->inputs, life, (int64_t)(block->size_bytes - size));
+        else if (of_passes || block->category == DPRO_MEMORY_INPUT)
+            add_life(f->whole, life, (int64_t)block->size_bytes - (int64_t)size);
     }
     for (uint32_t p = 1; p <= m->n_moments; p++) {
         f->kept[p] += f->kept[p - 1];
-        f->inputs[p] += f->inputs[p - 1];
+        f->whole[p] += f->whole[p - 1];
         f->most = MAX(f->most, f->kept[p]);
     }
 }
@@ -544,8 +549,8 @@ static void tell_peak(const struct dpro_model *modules, const struct flight *f, 
         if (life.from <= place && place < life.to)
             peak->by_category[m->blocks[b].category] += memory_size(&f->sweep, &m->blocks[b]);
     }
-    peak->by_category[DPRO_MEMORY_ACTIVATION] += (uint64_t)(kept_at(f, place) - f->kept[place]);
-    peak->by_category[DPRO_MEMORY_INPUT] += (uint64_t)f->inputs[place];
+    peak->by_category[DPRO_MEMORY_ACTIVATION] +=
+        (uint64_t)(kept_at(f, place) - f->kept[place] + f->whole[place]);
 }
 
 /* How many micro-batches there are in flight is that of the schedule; each has as much. */
@@ -568,7 +573,7 @@ void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_chan
                                     most_in_flight(change, m->rank, 0)};
         fly(modules, m, &arena, &f);
         for (uint32_t p = 0; p <= m->n_moments; p++) {
-            int64_t bytes = f.sweep.held[p] + f.inputs[p] - f.kept[p] + kept_at(&f, p);
+            int64_t bytes = f.sweep.held[p] + f.whole[p] - f.kept[p] + kept_at(&f, p);
             if (bytes <= (int64_t)peaks[1].bytes)
                 continue;
             peaks[1].bytes = (uint64_t)bytes;

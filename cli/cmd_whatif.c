@@ -60,6 +60,7 @@ struct values {
     struct batch batch;
     bool gradient_views;
     const char *reshard;
+    uint32_t prefetch;
     uint32_t pipeline_micro_batches;
     enum dpro_schedule schedule;
 };
@@ -303,6 +304,8 @@ static const struct opt whatif_opts[] = {
               "FSDP: units free their gathered parameters after the\nforward pass and gather them "
               "again for the backward\npass: all, none, or names with commas between them, or\n"
               "patterns ('blocks.*'); all others keep them"),
+    OPT_WHOLE("prefetch", opt_read_u32, prefetch, 1, 1024,
+              "FSDP: each unit gathers N units ahead, in both passes"),
     OPT_WHOLE("microbatches", opt_read_u32, pipeline_micro_batches, 1, 4096,
               "pipelines: the same batch in N micro-batches"),
     OPT_VALUE("schedule", "NAME", read_schedule, schedule, SCHEDULE_FORM,
@@ -351,6 +354,7 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .compile = values->compile,
         .precision = values->precision,
         .reshard = values->reshard,
+        .prefetch = values->prefetch,
         .pipeline_micro_batches = values->pipeline_micro_batches,
         .schedule = values->schedule,
         .sink = job->sink,

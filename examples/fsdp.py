@@ -10,6 +10,7 @@ from job import Job
 def main():
     parser = gpt_arguments("a small GPT, fully sharded")
     parser.add_argument("--no-reshard", action="store_true", help="keep a block's parameters from its forward to its backward pass")
+    parser.add_argument("--prefetch", type=int, default=0, metavar="N", help="each block asks for N blocks ahead, in both passes")
     args = parser.parse_args()
     job = Job(args)
     job.start_process_group()
@@ -18,6 +19,10 @@ def main():
     for block in model.blocks:
         fully_shard(block, mesh=mesh, reshard_after_forward=not args.no_reshard)
     fully_shard(model, mesh=mesh)
+    for i, block in enumerate(model.blocks):
+        if args.prefetch:
+            block.set_modules_to_forward_prefetch(list(model.blocks[i + 1:i + 1 + args.prefetch]))
+            block.set_modules_to_backward_prefetch(list(reversed(model.blocks[max(i - args.prefetch, 0):i])))
     train(job, model)
 
 

@@ -13,14 +13,15 @@ REPLAY_PCT, WHATIF_PCT = (2.0, 5.0), (4.0, 10.0)  # targets: median, worst
 def options_of(config):
     """The options of dpro whatif that ask for it."""
     key, _, value = config.partition("=")
-    return {"bandwidth": ["--bandwidth", value + "x"], "reshard": ["--reshard", value],
+    return {"bandwidth": ["--bandwidth", value + "x"], "reshard": ["--reshard", value], "prefetch": ["--prefetch", value],
             "microbatches": ["--microbatches", value], "schedule": ["--schedule", value], "ranks": ["--world-size", value]}[key]
 
 
 def told_as(config):
     """In a table's head."""
     key, _, value = config.partition("=")
-    return {"bandwidth": "links x " + value, "reshard": "resharding: " + value, "microbatches": value + " micro-batches",
+    return {"bandwidth": "links x " + value, "reshard": "resharding: " + value, "prefetch": "prefetching: " + value,
+            "microbatches": value + " micro-batches",
             "schedule": "schedule: " + value,
             "ranks": value + " ranks"}[key]
 

@@ -42,6 +42,10 @@ def resharding():
     return {"arguments": ["--no-reshard"]}
 
 
+def prefetching(n):
+    return {"arguments": ["--prefetch", str(n)]}
+
+
 def micro_batches(n):
     return {"arguments": ["--micro-batches", str(n)]}
 
@@ -51,7 +55,7 @@ def schedule(name):
 
 
 JOBS = {
-    "fsdp2": Job("fsdp.py", 2, 200, reshard_none=resharding(), ranks_4={"ranks": 4}),
+    "fsdp2": Job("fsdp.py", 2, 200, reshard_none=resharding(), prefetch_2=prefetching(2), ranks_4={"ranks": 4}),
     "fsdp4": Job("fsdp.py", 4, 200, reshard_none=resharding(), ranks_2={"ranks": 2}, ranks_8={"ranks": 8}),
     "tp2": Job("tensor_parallel.py", 2, 200),
     "pp2": Job("pipeline.py", 2, 200, ["--micro-batches", "4"], microbatches_2=micro_batches(2), microbatches_12=micro_batches(12)),

@@ -80,6 +80,7 @@ struct dpro_changes {
      * pass and gather them again for the backward pass: "all", "none", or names or patterns with
      * commas between them; NULL: as it is */
     const char *reshard;
+    uint32_t prefetch; /* of the same: each unit asks for so many after it; 0: as it is */
 
     /* Of jobs with a pipeline: */
     uint32_t pipeline_micro_batches; /* in which the same mini-batch passes; 0: as it is */

@@ -324,11 +324,12 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
     bool in_groups = m->n_communications > 0;
     others |= !in_groups && (c->world_size || c->dp);
     if (in_groups && (c->compile || c->gradient_views))
-        return refuse(err, "the job's ranks communicate more than gradients: compiled modules and "
-                           "views of buckets can't be asked for; --dp, --world-size, --bandwidth, "
-                           "--latency, --compute and --delay can; with FSDP also --reshard, "
-                           "--recompute, --accumulate, --batch-size and --precision, with a "
-                           "pipeline --microbatches and --schedule");
+        return refuse(err,
+                      "the job's ranks communicate more than gradients: compiled modules and "
+                      "views of buckets can't be asked for; --dp, --world-size, --bandwidth, "
+                      "--latency, --compute and --delay can; with FSDP also --reshard, "
+                      "--prefetch, --recompute, --accumulate, --batch-size and --precision, with a "
+                      "pipeline --microbatches and --schedule");
     bool computing = of_passes || c->n_compute || c->n_delays;
     if (!m->no_gradients || (!others && (in_groups || (computing && !of_links))))
         return 0;

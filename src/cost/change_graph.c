@@ -17,6 +17,7 @@
 #include "cost/model_memory.h"
 #include "cost/strategy_memory.h"
 #include "cost/strategy_work.h"
+#include "replay/prefetched_graph.h"
 #include "replay/replay.h"
 #include "replay/resharded_graph.h"
 
@@ -36,12 +37,24 @@ static int reshard(const struct dpro_graph *graph, const struct dpro_changes *c,
                    struct dpro_error *err)
 {
     struct resharding resharding;
-    *changed = *graph;
-    if (!c->reshard)
-        return 0;
-    int rc = resharded_graph(graph, c->reshard, arena, changed, &resharding, err);
+    struct dpro_graph *ahead = arena_alloc(arena, sizeof *ahead);
+    int rc = 0;
+    *ahead = *graph;
+    if (c->prefetch > 0)
+        rc = prefetched_graph(graph, c->prefetch, arena, ahead, &change->n_moved, err);
+    *changed = *ahead;
+    if (rc < 0 || !c->reshard)
+        return rc;
+    rc = resharded_graph(ahead, c->reshard, arena, changed, &resharding, err);
     if (rc < 0)
         return rc;
+    for (uint32_t u = 0; u < graph->n_units; u++)
+        if (c->prefetch > 0 && resharding.after[u] && !resharding.before[u])
+            return dpro_error_set(err, DPRO_EUSAGE,
+                                  "unit '%.200s' kept its parameters in the job that was recorded: "
+                                  "from where it would be gathered ahead is not known; ask for "
+                                  "--reshard alone",
+                                  strtab_get(&graph->names, graph->units[u].name));
     change->units = arena_array(arena, (size_t)graph->n_units + 1, sizeof *change->units);
     change->n_units = 0;
     for (uint32_t u = 0; u < graph->n_units; u++)
@@ -213,8 +226,9 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
     bool shares = replicas.shards && replicas.after != replicas.before;
     double share = shares ? (double)replicas.before / replicas.after : 1;
     bool of_groups = m->n_communications > 0;
-    bool of_modules = of_groups && (asks_for_modules(c) || c->reshard || shares);
-    if (c->n_delays == 0 && !c->reshard && !of_modules && !asks_for_pipeline(c))
+    bool of_units = c->reshard || c->prefetch > 0;
+    bool of_modules = of_groups && (asks_for_modules(c) || of_units || shares);
+    if (c->n_delays == 0 && !of_units && !of_modules && !asks_for_pipeline(c))
         return 0;
     if (shares && asks_for_pipeline(c))
         return dpro_error_set(err, DPRO_EUSAGE,
@@ -223,10 +237,10 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
     if (!graph)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "delays, resharding and pipelines need the graph of the job");
-    if (c->reshard && !dpro_graph_is_sharded(graph))
+    if (of_units && !dpro_graph_is_sharded(graph))
         return dpro_error_set(err, DPRO_EUSAGE,
-                              "the job shards no parameters: --reshard is for PyTorch's FSDP "
-                              "(fully_shard)");
+                              "the job shards no parameters: --reshard and --prefetch are for "
+                              "PyTorch's FSDP (fully_shard)");
     if (of_modules) {
         graph_model(graph, m->probes, &change->modules);
         change->has_modules = true;
@@ -252,7 +266,7 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
         find_peaks(graph, &changed, notes->arena, change);
         change->computing_error_ns = computing_error_ns(&change->modules);
     }
-    bool same = c->n_delays == 0 && change->n_resharded == 0 && !shares &&
+    bool same = c->n_delays == 0 && change->n_resharded == 0 && change->n_moved == 0 && !shares &&
                 !(of_modules && asks_for_modules(c));
     if (rc < 0 || same) {
         arena_fini(&learnt.arena);

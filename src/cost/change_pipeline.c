@@ -437,8 +437,10 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
         after.n_micro_batches = changes->pipeline_micro_batches;
     if (changes->schedule != DPRO_SCHEDULE_UNKNOWN)
         after.schedule = changes->schedule;
-    *change = (struct pipeline_change){
-        .runs = {before, after}, .stage_of = w.p.stage_of, .n_stages = w.p.n_stages};
+    *change = (struct pipeline_change){.runs = {before, after},
+                                       .stage_of = w.p.stage_of,
+                                       .n_stages = w.p.n_stages,
+                                       .n_ranks = graph->n_ranks};
     double ratio = (double)before.n_micro_batches / after.n_micro_batches;
     model_micro_batch(&w, 1, modules);
     if (before.n_micro_batches == after.n_micro_batches && before.schedule == after.schedule)
@@ -467,7 +469,7 @@ double pipeline_bubble(const struct dpro_model *model, const struct pipeline_cha
 {
     double work_ns = 0;
     uint32_t n = 0;
-    for (uint32_t r = 0; r < model->n_ranks; r++)
+    for (uint32_t r = 0; r < MIN(model->n_ranks, change->n_ranks); r++)
         if (change->stage_of[r] == stage) {
             work_ns +=
                 work_of(&model->programs[model->ranks[r].program]) * model->ranks[r].work_scale;
@@ -491,8 +493,8 @@ struct flight {
     int64_t *kept;  /* by place: activations that grow with the micro-batch */
     int64_t *whole; /* by place: what the mini-batch has more than the sweep says, of inputs and of
                        outputs that are kept until the step is over */
-    int64_t most;    /* of kept */
-    double ratio;    /* of micro-batches in flight at the most */
+    int64_t most;   /* of kept */
+    double ratio;   /* of micro-batches in flight at the most */
 };
 
 static void add_life(int64_t *at, struct life life, int64_t bytes)

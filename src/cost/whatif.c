@@ -164,7 +164,7 @@ static void add_uncertainty(const struct dpro_model *model, const struct dpro_si
 {
     static const struct dpro_model as_it_is = {.page_faults = -1};
     const struct graph_change *change = &w->graph;
-    struct change_beside beside = {.resharded = change->n_resharded > 0,
+    struct change_beside beside = {.resharded = change->n_resharded > 0 || change->n_moved > 0,
                                    .other = &change->passes,
                                    .n_others = change->n_passes,
                                    .sink = sink};

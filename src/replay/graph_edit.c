@@ -175,6 +175,7 @@ static struct ends copy_edges(struct editor *e, uint32_t group, uint32_t *copy_o
             add(&e->same, e->copy[group][i], e->copy[group][to]);
             ends.first[to] = ends.last[i] = false;
         }
+        ends.last[i] &= g->row[op + 1] > g->row[op]; /* what nobody waited for, nobody does */
     }
     for (uint32_t i = 0; i < copies->n; i++)
         copy_of[copies->ops[i]] = DPRO_NO_OP;

@@ -181,9 +181,8 @@ static void put_in(struct resharder *r, struct arena *arena)
     r->m.n_moments = n;
 }
 
-struct graph_memory resharded_memory(const struct graph_memory *memory,
-                                     const struct resharding *resharding, const uint32_t *new_op,
-                                     struct arena *arena)
+static struct resharder begin(const struct graph_memory *memory, const uint32_t *new_op,
+                              struct arena *arena)
 {
     struct resharder r = {.m = *memory};
     r.m.start = (struct allocator_history){0}; /* other blocks would be there */
@@ -194,17 +193,71 @@ struct graph_memory resharded_memory(const struct graph_memory *memory,
         if (r.m.moments[i].op != DPRO_NO_OP)
             r.m.moments[i].op = new_op[r.m.moments[i].op];
     }
+    return r;
+}
+
+static struct graph_memory finish(struct resharder *r, struct arena *arena)
+{
+    put_in(r, arena);
+    r->m.n_blocks = (uint32_t)r->blocks.n;
+    r->m.blocks = arena_alloc(arena, (r->blocks.n + 1) * sizeof *r->m.blocks);
+    memcpy(r->m.blocks, r->blocks.at, r->blocks.n * sizeof *r->m.blocks);
+    array_fini(&r->blocks);
+    array_fini(&r->added);
+    return r->m;
+}
+
+struct graph_memory resharded_memory(const struct graph_memory *memory,
+                                     const struct resharding *resharding, const uint32_t *new_op,
+                                     struct arena *arena)
+{
+    struct resharder r = begin(memory, new_op, arena);
     for (uint32_t u = 0; u < memory->n_units; u++) {
         if (resharding->before[u] && !resharding->after[u])
             keep(&r, u);
         else if (!resharding->before[u] && resharding->after[u])
             free_unit(&r, u);
     }
-    put_in(&r, arena);
-    r.m.n_blocks = (uint32_t)r.blocks.n;
-    r.m.blocks = arena_alloc(arena, (r.blocks.n + 1) * sizeof *r.m.blocks);
-    memcpy(r.m.blocks, r.blocks.at, r.blocks.n * sizeof *r.m.blocks);
-    array_fini(&r.blocks);
-    array_fini(&r.added);
-    return r.m;
+    return finish(&r, arena);
+}
+
+/* Where the copying out of a gather begins and is over; MEMORY_NONE: not known. */
+static uint32_t copying(const struct resharder *r, uint32_t gather, bool end)
+{
+    uint32_t place = MEMORY_NONE;
+    for (uint32_t b = 0; b < r->m.n_blocks; b++) {
+        const struct graph_block *block = &r->blocks.at[b];
+        if (block->gather != gather || !block->gathered || block->taken == MEMORY_NONE)
+            continue;
+        if (place == MEMORY_NONE)
+            place = block->taken + end;
+        place = end ? MAX(place, block->taken + 1) : MIN(place, block->taken);
+    }
+    return place;
+}
+
+/* What an all-gather brings is there from where it is asked for until it is copied out. */
+struct graph_memory prefetched_memory(const struct graph_memory *memory,
+                                      const struct unit_move *moves, uint32_t n_moves,
+                                      const uint32_t *new_op, struct arena *arena)
+{
+    struct resharder r = begin(memory, new_op, arena);
+    for (uint32_t i = 0; i < n_moves; i++) {
+        uint32_t asked = copying(&r, moves[i].behind, true);
+        uint32_t copied = copying(&r, moves[i].gather, false);
+        for (uint32_t b = 0; b < memory->n_blocks && asked != MEMORY_NONE; b++) {
+            struct graph_block *block = &r.blocks.at[b];
+            uint32_t given = block->given;
+            if (block->gather != moves[i].gather || block->gathered || given == MEMORY_NONE ||
+                block->taken == MEMORY_NONE || copied == MEMORY_NONE || given < copied)
+                continue;
+            uint32_t moved = add_block(&r, b, asked, MEMORY_NONE);
+            r.blocks.at[moved].given = given;
+            r.m.moments[given].block = moved;
+            block = &r.blocks.at[b];
+            block->given = MEMORY_NONE;
+            block->size_bytes = 0; /* as good as not there */
+        }
+    }
+    return finish(&r, arena);
 }

@@ -67,6 +67,7 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[N_CHA
         {TEXT("compile", c->compile), "compiling %s", 1},
         {TEXT("precision", c->precision), "computing in %s", 1},
         {TEXT("reshard", c->reshard), "resharding after forward: %s", 1},
+        {INT("prefetch", c->prefetch), "units gathered %s ahead", 1},
         {INT("pipeline_micro_batches", c->pipeline_micro_batches), "the batch in %s micro-batches",
          1},
         {TEXT("schedule", c->schedule ? dpro_schedule_name(c->schedule) : NULL), "schedule %s", 1},
@@ -218,7 +219,7 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_report 
     struct words where = {.n = 0}, reserved = {.n = 0};
     const struct dpro_changes *c = r->changes;
     bool asked = c->recompute || c->micro_batches || c->batch_size || c->batch_ratio != 0 ||
-                 c->gradient_views || c->compile || c->precision || c->reshard ||
+                 c->gradient_views || c->compile || c->precision || c->reshard || c->prefetch ||
                  c->pipeline_micro_batches || c->schedule;
     if (after.bytes == 0 || (!asked && after.bytes == before.bytes))
         return;

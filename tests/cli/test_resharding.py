@@ -64,6 +64,22 @@ class Resharding(Case):
         self.assertGreater(facts["none"]["speedup"], 1)
         self.assertIsNone(facts["none"]["link"]["algorithm"])  # there are no buckets
 
+    def test_gathers_that_come_ahead_take_as_long_where_a_thread_waits_for_them(self):
+        for distance in ("1", "2"):
+            facts = whatif("--prefetch", distance)
+            self.assertEqual(facts["changes"], {"prefetch": int(distance)})
+            self.assertAlmostEqual(facts["speedup"], 1, delta=0.02)
+            self.assertGreaterEqual(facts["memory"]["peak_bytes"], facts["memory"]["baseline_peak_bytes"])
+        both = whatif("--prefetch", "1", "--reshard", "none")
+        self.assertLess(both["predicted"]["iteration_ms"], both["baseline"]["iteration_ms"])
+        self.assertGreaterEqual(both["memory"]["peak_bytes"], whatif("--reshard", "none")["memory"]["peak_bytes"])
+
+    def test_gathers_can_not_come_ahead_where_nothing_shows_them(self):
+        for trace, asked, why in ((BUNDLED, ["--prefetch", "2"], "shards no parameters"),
+                                  (SHARDED, ["--prefetch", "2", "--reshard", "all"], "kept its parameters")):
+            result = dpro("whatif", trace, *asked)
+            self.assert_error(result, USAGE, why)
+
     def test_faster_computation_and_delays_go_with_it(self):
         plain = whatif("--reshard", "none")["predicted"]["iteration_ms"]
         self.assertLess(whatif("--reshard", "none", "--compute", "2x")["predicted"]["iteration_ms"], plain)

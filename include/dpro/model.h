@@ -104,7 +104,6 @@ struct dpro_cycles {
     uint64_t fusion_bytes;
 };
 DPRO_API struct dpro_cycles dpro_strategy_cycles(const struct dpro_strategy *strategy);
-DPRO_API uint32_t dpro_strategy_n_fused_ops(const struct dpro_strategy *strategy);
 
 /* How a module's passes are computed: these bits. */
 enum dpro_computing {

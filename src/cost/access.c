@@ -39,7 +39,6 @@ LOOK_AT(model, const char *, capabilities, model->capabilities.text)
 LOOK_AT(model, const struct dpro_strategy *, strategy, &model->baseline)
 LOOK_AT(strategy, enum dpro_compression, compression, strategy->compression)
 LOOK_AT(strategy, uint32_t, n_buckets, strategy->n_buckets)
-LOOK_AT(strategy, uint32_t, n_fused_ops, strategy->n_fused)
 LOOK_AT(model, uint32_t, n_modules, model->n_modules)
 LOOK_AT(strategy, uint32_t, micro_batches, MAX(strategy->micro_batches, 1))
 

@@ -277,6 +277,25 @@ static inline int64_t get_end(const uint16_t **code, const int64_t *end)
     return *(end - get_distance(code));
 }
 
+/* When what an op waits for has ended. `apart`: but for the op before on its device, which has
+ * ended at *start. */
+static inline __attribute__((always_inline)) int64_t
+get_ready(const uint16_t **code, const int64_t *end, bool apart, uint32_t *head, int64_t *start)
+{
+    uint32_t count = get_count(code, head);
+    int64_t ready = 0;
+    if (apart && *head & FIRST_IS_DEVICE) {
+        *start = get_end(code, end);
+        ready = *head & ALSO_EDGE ? *start : 0;
+        count--;
+    }
+    for (; count; count--) {
+        int64_t pred = get_end(code, end);
+        ready = MAX(ready, pred);
+    }
+    return ready;
+}
+
 static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool check, bool gaps)
 {
     const uint16_t *code = f->code.at;
@@ -284,17 +303,8 @@ static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool
     const int64_t *dur_ns = f->dur_ns, *gap_ns = f->gap_ns;
     uint64_t n_violations = 0;
     for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end++) {
-        uint32_t head, count = get_count(&code, &head);
-        int64_t ready = 0, start = 0;
-        if (check && head & FIRST_IS_DEVICE) {
-            start = get_end(&code, end);
-            ready = head & ALSO_EDGE ? start : 0;
-            count--;
-        }
-        for (; count; count--) {
-            int64_t pred = get_end(&code, end);
-            ready = MAX(ready, pred);
-        }
+        uint32_t head;
+        int64_t start = 0, ready = get_ready(&code, end, check, &head, &start);
         if (check && serial_device(f, i) != DPRO_NO_DEVICE) {
             int64_t *last = &f->last_ready[serial_device(f, i)];
             n_violations += ready < *last;
@@ -373,17 +383,8 @@ static inline __attribute__((always_inline)) bool pass_exact(struct fixed *f, co
     const uint16_t *code = f->code.at;
     int64_t *end = f->cells + f->n_lead;
     for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end++) {
-        uint32_t head, count = get_count(&code, &head), op = f->order[i];
-        int64_t ready = 0, start = 0;
-        if (head & FIRST_IS_DEVICE) {
-            start = get_end(&code, end);
-            ready = head & ALSO_EDGE ? start : 0;
-            count--;
-        }
-        for (; count; count--) {
-            int64_t pred = get_end(&code, end);
-            ready = MAX(ready, pred);
-        }
+        uint32_t head, op = f->order[i];
+        int64_t start = 0, ready = get_ready(&code, end, true, &head, &start);
         if (head & CHECKED) {
             int64_t *last = &f->last_ready[f->g->device[op]];
             if (!(head & ALSO_EDGE) && ready <= *last)

@@ -172,11 +172,6 @@ static void write_message_arrow(void *timeline, dpro_op_id send, dpro_op_id rece
     write_arrows(timeline, "send", send, receive);
 }
 
-static void write_message_arrows(struct timeline *t)
-{
-    graph_each_message(t->graph, write_message_arrow, t);
-}
-
 /* From the member that arrived last to the others, at the moment that all start transferring. */
 static void write_collective_arrows(struct timeline *t)
 {
@@ -385,7 +380,7 @@ void timeline_write(struct writer *w, const void *drawn)
     for (int replayed = 0; replayed < 2; replayed++)
         write_dimensions(&t, replayed);
     write_edge_arrows(&t);
-    write_message_arrows(&t);
+    graph_each_message(t.graph, write_message_arrow, &t);
     write_collective_arrows(&t);
     write_memory(&t, f);
     writer_close(w, ']');

@@ -26,15 +26,15 @@ struct change {
     const char *text; /* "%s": the value, or its number divided by `unit` */
     double unit;
 };
-enum { N_CHANGES = 29 };
+enum { MAX_CHANGES = 40 };
 
 #define MBIT       (1e6 / 8)
 #define MIB(bytes) ((double)(bytes) / 1048576)
 
 /* Lists those that are made, as far as each is one value; returns how many. */
-static size_t list_changes(const struct dpro_changes *c, struct change out[N_CHANGES])
+static size_t list_changes(const struct dpro_changes *c, struct change out[MAX_CHANGES])
 {
-    const struct change all[N_CHANGES] = {
+    const struct change all[] = {
         {FIXED("bucket_cap_mb", MIB(c->bucket_cap_bytes), 6), "buckets of %s MB by DDP's rule", 1},
         {FIXED("first_bucket_mb", MIB(c->first_bucket_bytes), 6), "the first of %s MB", 1},
         {TEXT("buckets", c->buckets_path), "the buckets of %s", 1},
@@ -72,8 +72,9 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[N_CHA
          1},
         {TEXT("schedule", c->schedule ? dpro_schedule_name(c->schedule) : NULL), "schedule %s", 1},
     };
+    _Static_assert(sizeof all / sizeof *all <= MAX_CHANGES, "there is room for all");
     size_t n = 0;
-    for (size_t i = 0; i < N_CHANGES; i++)
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].value.text || all[i].value.number || all[i].value.real != 0)
             out[n++] = all[i];
     return n;
@@ -94,7 +95,7 @@ static void say_change(struct words *words, const struct change *change)
 
 static void say_changes(struct words *words, const struct dpro_changes *c)
 {
-    struct change changes[N_CHANGES];
+    struct change changes[MAX_CHANGES];
     size_t n = list_changes(c, changes);
     for (size_t i = 0; i < n; i++)
         say_change(words, &changes[i]);
@@ -136,7 +137,7 @@ static void write_compute(struct writer *w, const struct dpro_changes *c)
 
 static void write_changes(struct writer *w, const struct dpro_changes *c)
 {
-    struct change changes[N_CHANGES];
+    struct change changes[MAX_CHANGES];
     size_t n = list_changes(c, changes);
     writer_begin(w, "changes", '{');
     for (size_t i = 0; i < n; i++)

@@ -44,6 +44,12 @@ int parallel_cores(int most)
     return n < 1 ? 1 : n > most ? most : (int)n;
 }
 
+int parallel_share(int threads, size_t n)
+{
+    size_t all = (size_t)(threads > 0 ? threads : parallel_cores(MAX_THREADS));
+    return n == 0 || all <= n ? 1 : (int)((all + n / 2) / n);
+}
+
 void parallel_for(size_t n, int threads, void (*work)(void *arg, size_t item), void *arg)
 {
     size_t want = (size_t)(threads > 0 ? threads : parallel_cores(MAX_THREADS));

@@ -167,6 +167,7 @@ struct rank_build {
     const struct trace_rank *trace;
     const struct strtab *names; /* the trace's */
     const uint32_t *classes;    /* enum name_class of each string id */
+    int threads;                /* that build it */
 
     struct {
         struct step *at; /* an array */

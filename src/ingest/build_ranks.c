@@ -316,6 +316,8 @@ int ranks_build(struct trace_build *build, struct dpro_error *err)
     int rc = prepare_all(build, sorted, n, jobs, &n_jobs, err);
     if (rc < 0)
         return rc;
+    for (size_t i = 0; i < n_jobs; i++)
+        jobs[i].threads = parallel_share(build->options->threads, n_jobs);
     parallel_for(n_jobs, build->options->threads, build_item, jobs);
     if (build->processes)
         rc = shared_join_ranks(build, jobs, n_jobs);

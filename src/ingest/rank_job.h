@@ -21,6 +21,7 @@ struct rank_job {
     char debug[256];                    /* to be said at level debug; "": nothing */
     ARRAY(char *) warnings;             /* to be said of it, in the trace's arena */
     uint64_t n_duplicates;
+    int threads; /* that build it */
 };
 
 /* describe_rank.c: copies what a file knows of its rank and of process groups, where nothing is

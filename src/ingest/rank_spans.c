@@ -8,6 +8,7 @@
 
 #include "base/map.h"
 #include "base/memory.h"
+#include "base/parallel.h"
 #include "ingest/rank_job.h"
 
 /* Whole microseconds are rounded per event, so that a child may seem to end after its parent. */
@@ -280,6 +281,25 @@ static void join_graph(struct rank_job *job)
     }
 }
 
+static void order_track(void *arg, size_t t)
+{
+    struct trace_rank *rank = arg;
+    struct trace_track *track = &rank->tracks[t];
+    struct trace_span *spans = rank->spans + track->first;
+    sort_track(spans, track->n);
+    track->n = drop_duplicates(spans, track->n);
+}
+
+static void find_parents(void *arg, size_t t)
+{
+    struct trace_rank *rank = arg;
+    const struct trace_track *track = &rank->tracks[t];
+    if (track->posted)
+        unnest_track(rank->spans + track->first, track->n);
+    else
+        nest_track(rank->spans, track->first, track->n);
+}
+
 void rank_build(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
@@ -294,22 +314,19 @@ void rank_build(struct rank_job *job)
         window += n_cuts ? n_cuts : 1;
     }
     mem_free(next);
-    uint32_t n_kept = 0;
+    uint32_t n_kept = 0, n_read = 0;
+    for (uint32_t t = 0; t < rank->n_tracks; t++)
+        n_read += rank->tracks[t].n;
+    parallel_for(rank->n_tracks, job->threads, order_track, rank);
     EACH_OF (struct trace_track, track, rank->tracks, rank->n_tracks) {
-        struct trace_span *spans = rank->spans + track->first;
-        sort_track(spans, track->n);
-        uint32_t n = drop_duplicates(spans, track->n);
-        job->n_duplicates += track->n - n;
         if (n_kept != track->first)
-            memmove(rank->spans + n_kept, spans, n * sizeof *spans);
+            memmove(rank->spans + n_kept, rank->spans + track->first,
+                    track->n * sizeof *rank->spans);
         track->first = n_kept;
-        track->n = n;
-        n_kept += n;
-        if (track->posted)
-            unnest_track(rank->spans + track->first, track->n);
-        else
-            nest_track(rank->spans, track->first, track->n);
+        n_kept += track->n;
     }
+    job->n_duplicates += n_read - n_kept;
+    parallel_for(rank->n_tracks, job->threads, find_parents, rank);
     rank->n_spans = n_kept;
     join_graph(job);
     join_shapes(job);

@@ -116,6 +116,7 @@ static void create(struct build *build)
         join->ranks[r].trace = &trace->ranks[r];
         join->ranks[r].names = &trace->names;
         join->ranks[r].classes = classes;
+        join->ranks[r].threads = parallel_share(build->options->threads, join->n_ranks);
     }
     build->job.servers.join = join;
     build->job.servers.messages = &build->job.messages;

@@ -15,6 +15,7 @@
  * link got free is a gap on the link. Messages keep their order. */
 #include <stdlib.h>
 
+#include "base/parallel.h"
 #include "base/sort.h"
 #include "graph/global/assembly.h"
 
@@ -226,8 +227,8 @@ static struct readiness ready_at(const struct assembly *a, const int64_t *end_ns
 }
 
 struct timing {
+    struct assembly *a;
     const size_t *first_edge; /* of each op */
-    int64_t *end_ns;          /* of each op, in the sample at hand */
     uint8_t *doubtful;        /* by sample and op: something before the window may have held it up,
                                  which must not become a gap */
     struct turn *turns;       /* [sample * messages + message] */
@@ -266,9 +267,12 @@ static void time_call(struct assembly *a, const struct timing *t, uint32_t sampl
 }
 
 /* One iteration's durations and gaps by the graph's edges. */
-static void time_sample(struct assembly *a, const struct timing *t, uint32_t sample)
+static void time_sample(void *arg, size_t at_sample)
 {
-    int64_t *end_ns = t->end_ns;
+    const struct timing *t = arg;
+    struct assembly *a = t->a;
+    uint32_t sample = (uint32_t)at_sample;
+    int64_t *end_ns = mem_alloc(a->n_ops * sizeof *end_ns); /* of each op */
     uint8_t *doubtful = t->doubtful + (size_t)sample * a->n_ops;
     int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
     int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
@@ -305,6 +309,7 @@ static void time_sample(struct assembly *a, const struct timing *t, uint32_t sam
         dur[op] = assembly_span(start, end);
         gap[op] = assembly_span(ready.ready_ns, start);
     }
+    mem_free(end_ns);
 }
 
 /* ---- threads that take what is ready first ---- */
@@ -413,18 +418,16 @@ static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
 }
 
 /* All iterations; where there are messages twice, as what is usual must be known first. */
-static void time_samples(struct assembly *a, struct timing *t)
+static void time_samples(struct timing *t)
 {
-    for (uint32_t s = 0; s < a->n_samples; s++)
-        time_sample(a, t, s);
+    struct assembly *a = t->a;
+    parallel_for(a->n_samples, a->options->threads, time_sample, t);
     if (a->messages->all.n == 0)
         return;
-    int64_t *usual_ns = mem_alloc(a->messages->all.n * sizeof *usual_ns);
-    find_usual_gaps(a, usual_ns);
-    t->usual_ns = usual_ns;
-    for (uint32_t s = 0; s < a->n_samples; s++)
-        time_sample(a, t, s);
-    mem_free(usual_ns);
+    t->usual_ns = mem_alloc(a->messages->all.n * sizeof *t->usual_ns);
+    find_usual_gaps(a, t->usual_ns);
+    parallel_for(a->n_samples, a->options->threads, time_sample, t);
+    mem_free(t->usual_ns);
 }
 
 void assembly_time(struct assembly *a)
@@ -432,8 +435,8 @@ void assembly_time(struct assembly *a)
     struct dpro_graph *g = a->graph;
     size_t n = (size_t)a->n_samples * a->n_ops, n_messages = a->messages->all.n;
     size_t *first_edge = mem_alloc(a->n_ops * sizeof *first_edge);
-    struct timing t = {.first_edge = first_edge,
-                       .end_ns = mem_alloc(a->n_ops * sizeof *t.end_ns),
+    struct timing t = {.a = a,
+                       .first_edge = first_edge,
                        .doubtful = mem_array(n, 1),
                        .turns = mem_alloc(n_messages * a->n_samples * sizeof *t.turns)};
     g->sample_dur_ns = arena_array(&g->arena, n, sizeof *g->sample_dur_ns);
@@ -447,7 +450,7 @@ void assembly_time(struct assembly *a)
         first_edge[op] = e;
     }
     time_messages(a, t.turns);
-    time_samples(a, &t);
+    time_samples(&t);
     settle_all_turns(a);
     settle_gaps(a, t.doubtful);
     g->n_samples = a->n_samples - a->first_sample;
@@ -458,7 +461,6 @@ void assembly_time(struct assembly *a)
         g->sample_gap_ns += a->n_ops;
     }
     mem_free(first_edge);
-    mem_free(t.end_ns);
     mem_free(t.doubtful);
     mem_free(t.turns);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/map.h"
+#include "base/parallel.h"
 #include "base/sort.h"
 #include "graph/names/collective_kinds.h"
 
@@ -300,26 +301,31 @@ static void match_pools(const struct rank_build *rank, const slice_list *referen
     array_fini(&keys_there);
 }
 
-static void match_steps(const struct rank_build *rank, const uint32_t *track_place,
-                        const struct slice_matches *matches)
+struct step_matching {
+    const struct rank_build *rank;
+    const uint32_t *track_place;
+    const struct slice_matches *matches;
+    slice_list pooled; /* of the reference iteration */
+};
+
+static void match_step(void *arg, size_t s)
 {
-    slice_list pooled = slices_by_start(rank, rank->steps.reference, build_is_unordered);
+    const struct step_matching *m = arg;
+    const struct rank_build *rank = m->rank;
     struct aligner aligner = {0};
-    for (uint32_t s = 0; s < rank->steps.n; s++) {
-        uint32_t *found = matches->found + (size_t)s * matches->n;
-        match_pools(rank, &pooled, s, matches->place_of, found);
-        for (int pass = 0; pass < 2; pass++) /* CPU tracks first */
-            for (uint32_t l = 0; l < rank->tracks.n; l++) {
-                const struct track *track = &rank->tracks.at[l];
-                bool gpu = track->kind == DPRO_DEVICE_GPU_STREAM;
-                if (gpu != (pass == 1) || build_is_unordered(rank, track))
-                    continue;
-                match_track(&aligner, rank, track, s, found + track_place[l]);
-                if (gpu)
-                    match_device(rank, track, matches->place_of, found, found + track_place[l]);
-            }
-    }
-    array_fini(&pooled);
+    uint32_t *found = m->matches->found + s * m->matches->n;
+    match_pools(rank, &m->pooled, (uint32_t)s, m->matches->place_of, found);
+    for (int pass = 0; pass < 2; pass++) /* CPU tracks first */
+        for (uint32_t l = 0; l < rank->tracks.n; l++) {
+            const struct track *track = &rank->tracks.at[l];
+            uint32_t *to = found + m->track_place[l];
+            bool gpu = track->kind == DPRO_DEVICE_GPU_STREAM;
+            if (gpu != (pass == 1) || build_is_unordered(rank, track))
+                continue;
+            match_track(&aligner, rank, track, (uint32_t)s, to);
+            if (gpu)
+                match_device(rank, track, m->matches->place_of, found, to);
+        }
     aligner_fini(&aligner);
 }
 
@@ -344,7 +350,11 @@ void slice_matches_find(const struct rank_build *rank, struct slice_matches *mat
             matches->place_of[i] = place++;
         }
     }
-    match_steps(rank, track_place, matches);
+    struct step_matching matching = {
+        rank, track_place, matches,
+        slices_by_start(rank, rank->steps.reference, build_is_unordered)};
+    parallel_for(rank->steps.n, rank->threads, match_step, &matching);
+    array_fini(&matching.pooled);
     mem_free(track_place);
 }
 

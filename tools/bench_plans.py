@@ -246,7 +246,7 @@ def main():
     parser.add_argument("--run-steps", type=int, default=8, help="timed steps of a turn that is a run")
     parser.add_argument("--run-blocks", type=int, default=3, help="blocks of mirrored turns that are runs")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured (default: all)")
-    parser.add_argument("scripts", nargs="*", default=["gpt.py", "cnn.py"], help="of examples/")
+    parser.add_argument("scripts", nargs="*", default=["gpt.py", "cnn.py"], help="of examples/, or networks of bench/memory_models.py")
     args = parser.parse_args()
     python, dpro = live_python(), os.path.join(ROOT, args.build, "dpro")
     go_first()

@@ -43,11 +43,12 @@ def can_make_hosts():
 
 
 def train(command, python, script, steps=STEPS, rate="1gbit", say=None, quiet=False, direct=False, ranks=2, arguments=(), before=()):
-    """Trains an example with `arguments` on two ranks or more, `command` (`dpro profile ... --`) before each host's torchrun; returns
-    what was printed if quiet. `rate`: of the links between hosts; None: all ranks on this one. `say` is called with the line that a
-    user would type. `direct`: on hosts without torchrun, which takes as long to start as a rank. `before`: a script and its
-    arguments, which runs the example."""
-    script = [*before, os.path.join("examples", script), "--device", "cpu", "--steps", str(steps), *arguments]
+    """Trains an example, or a network of bench/memory_models.py, with `arguments` on two ranks or more, `command` (`dpro profile ...
+    --`) before each host's torchrun; returns what was printed if quiet. `rate`: of the links between hosts; None: all ranks on this
+    one. `say` is called with the line that a user would type. `direct`: on hosts without torchrun, which takes as long to start as a
+    rank. `before`: a script and its arguments, which runs the example."""
+    own = [os.path.join("examples", script)] if script.endswith(".py") else ["bench/train_memory.py", "--model", script]
+    script = [*before, *own, "--device", "cpu", "--steps", str(steps), *arguments]
     torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node=1"]
     shown = f"{' '.join(['dpro', *command[1:]])} torchrun {{}} {' '.join(script)}"
     # torch's own chatter would hide what is to be seen

@@ -1,4 +1,5 @@
 """dpro whatif --compile, --precision, --probes, dpro optimize --allow: modules computed in other ways."""
+import gzip
 import json
 import os
 import re
@@ -70,6 +71,21 @@ class Computing(Case):
         self.assertAlmostEqual(more[400] / more[300], 2, delta=0.1)
         facts = self.ask(trace, "--recompute", "blocks.0")
         self.assertAlmostEqual((facts["predicted"]["iteration_ms"] - facts["baseline"]["iteration_ms"]) / more[400], 0.5, delta=0.1)
+
+    def test_modules_of_a_second_model_end_with_their_gradients(self):
+        """Names of modules have their model's number, those of parameters don't."""
+        trace = self.probed(BLOCKS)
+        own = self.ask(trace, "--compile", "blocks.0")
+        self.probed({**BLOCKS, "modules": [["1/blocks.0"], ["1/blocks.1"]]})
+        for rank in (0, 1):
+            path = os.path.join(trace, "host0", "rank%d" % rank, "kineto_et.json.gz")
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                text = file.read()
+            with gzip.open(path, "wt", compresslevel=1, encoding="utf-8") as file:
+                file.write(text.replace('"dpro.module:', '"dpro.module:1/'))
+        facts = self.ask(trace, "--compile", "1/blocks.0")
+        self.assertEqual(facts["computation"]["compiled"], ["1/blocks.0"])
+        self.assertEqual(facts["predicted"], own["predicted"])
 
     def test_on_a_gpu_the_larger_of_launches_and_kernels_counts(self):
         trace = self.path("trace")

@@ -77,56 +77,98 @@ static void find_starts(const struct fitting *f, struct taken *taken, const uint
     }
 }
 
-static bool meet(const struct model_group *a, const struct model_group *b)
+/* Those that are under way, and on which links. */
+struct under_way {
+    const struct dpro_model *m;
+    struct taken *taken;
+    ARRAY(uint32_t) * on_link; /* by link: of `taken` */
+    uint32_t *n_here;          /* by `taken`: how many share its links, with itself */
+    uint32_t *seen, turn;
+};
+
+/* A rank has a link out and one in, and the same within its host. Of two ranks the first sends. */
+static uint32_t links_of(const struct model_group *group, uint32_t member, uint32_t links[2])
 {
-    for (uint32_t i = 0; i < a->n_ranks; i++)
-        for (uint32_t j = 0; j < b->n_ranks; j++) {
-            bool apart = a->sends && b->sends && i != j; /* one link out, one in */
-            if (a->ranks[i] == b->ranks[j] && a->within == b->within && !apart)
-                return true;
-        }
-    return false;
+    uint32_t first = 4 * group->ranks[member] + 2 * group->within, n = 0;
+    if (!group->sends || member == 0)
+        links[n++] = first;
+    if (!group->sends || member > 0)
+        links[n++] = first + 1;
+    return n;
 }
+
+/* Up to now it has had its share. */
+static void give_share(const struct under_way *u, uint32_t which, int64_t now_ns)
+{
+    struct taken *it = &u->taken[which];
+    it->alone_ns += (double)(now_ns - it->start_ns) / u->n_here[which];
+    it->start_ns = now_ns;
+}
+
+static void begin_or_end(struct under_way *u, uint32_t which, bool begins, int64_t now_ns)
+{
+    const struct model_group *group =
+        &u->m->groups[u->m->communications[u->taken[which].communication].group];
+    u->seen[which] = ++u->turn;
+    if (!begins)
+        give_share(u, which, now_ns);
+    for (uint32_t i = 0; i < group->n_ranks; i++) {
+        uint32_t links[2], n = links_of(group, i, links);
+        for (uint32_t l = 0; l < n; l++) {
+            uint32_t kept = 0, other;
+            for (size_t k = 0; k < u->on_link[links[l]].n; k++) {
+                other = u->on_link[links[l]].at[k];
+                if (other != which)
+                    u->on_link[links[l]].at[kept++] = other;
+                if (u->seen[other] == u->turn)
+                    continue;
+                u->seen[other] = u->turn;
+                give_share(u, other, now_ns);
+                u->n_here[other] += begins ? 1 : UINT32_MAX;
+                u->n_here[which]++;
+            }
+            u->on_link[links[l]].n = kept;
+            if (begins)
+                array_push(&u->on_link[links[l]], which);
+        }
+    }
+}
+
+struct end {
+    int64_t end_ns;
+    uint32_t which;
+};
+
+ORDER(by_end, struct end, ASCENDING(end_ns) ?: ASCENDING(which));
 
 /* From moment to moment, each has an equal share of the links with those that are under way. */
 static void share_time(const struct fitting *f, struct taken *taken)
 {
-    const struct dpro_model *m = f->model;
-    uint32_t n = m->n_communications, n_open = 0;
-    uint32_t *open = mem_alloc((n + (size_t)1) * sizeof *open);
+    uint32_t n = f->model->n_communications, n_links = 4 * f->g->n_ranks, n_ends = 0, next = 0;
+    struct under_way u = {.m = f->model, .taken = taken};
+    struct end *ends = mem_alloc((n + (size_t)1) * sizeof *ends);
+    u.on_link = mem_array(n_links + (size_t)1, sizeof *u.on_link);
+    u.n_here = mem_alloc((n + (size_t)1) * sizeof *u.n_here);
+    u.seen = mem_array(n + (size_t)1, sizeof *u.seen);
     qsort(taken, n, sizeof *taken, by_start);
-    for (uint32_t next = 0; next < n || n_open > 0;) {
-        int64_t now = INT64_MIN, then = next < n ? taken[next].start_ns : INT64_MAX;
-        if (n_open == 0) {
-            open[n_open++] = next++;
-            continue;
-        }
-        for (uint32_t i = 0; i < n_open; i++) {
-            now = MAX(now, taken[open[i]].start_ns);
-            then = MIN(then, taken[open[i]].end_ns);
-        }
-        for (uint32_t i = 0; i < n_open; i++) {
-            const struct model_group *own =
-                &m->groups[m->communications[taken[open[i]].communication].group];
-            uint32_t n_here = 0;
-            for (uint32_t j = 0; j < n_open; j++)
-                n_here +=
-                    i == j ||
-                    meet(own, &m->groups[m->communications[taken[open[j]].communication].group]);
-            taken[open[i]].alone_ns += fmax(0, (double)(then - now)) / n_here;
-        }
-        uint32_t kept = 0;
-        for (uint32_t i = 0; i < n_open; i++) {
-            struct taken *it = &taken[open[i]];
-            it->start_ns = MAX(it->start_ns, then);
-            if (it->end_ns > then)
-                open[kept++] = open[i];
-        }
-        n_open = kept;
-        while (next < n && taken[next].start_ns <= then)
-            open[n_open++] = next++;
+    for (uint32_t k = 0; k < n; k++) {
+        u.n_here[k] = 1;
+        if (taken[k].end_ns > taken[k].start_ns)
+            ends[n_ends++] = (struct end){taken[k].end_ns, k};
     }
-    mem_free(open);
+    qsort(ends, n_ends, sizeof *ends, by_end);
+    for (uint32_t e = 0; e < n_ends; e++) {
+        for (; next < n && taken[next].start_ns < ends[e].end_ns; next++)
+            if (taken[next].end_ns > taken[next].start_ns)
+                begin_or_end(&u, next, true, taken[next].start_ns);
+        begin_or_end(&u, ends[e].which, false, ends[e].end_ns);
+    }
+    for (uint32_t l = 0; l < n_links; l++)
+        array_fini(&u.on_link[l]);
+    mem_free(u.on_link);
+    mem_free(u.n_here);
+    mem_free(u.seen);
+    mem_free(ends);
 }
 
 /* All that was taken, [iteration * n_communications + communication]. */

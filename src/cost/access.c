@@ -123,49 +123,14 @@ struct dpro_link dpro_model_link(const struct dpro_model *model)
                               .interference_ns = net->link.cpu_ns};
 }
 
-/* Whether it is the first of its kind. */
-static bool begins_kind(const struct dpro_model *m, uint32_t communication)
-{
-    for (uint32_t i = 0; i < communication; i++)
-        if (strcmp(m->communications[i].kind, m->communications[communication].kind) == 0)
-            return false;
-    return true;
-}
-
 uint32_t dpro_model_n_kinds(const struct dpro_model *m)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < m->n_communications; i++)
-        n += begins_kind(m, i);
-    return n;
-}
-
-static bool takes_part(const struct model_group *group, uint32_t rank)
-{
-    for (uint32_t i = 0; i < group->n_ranks; i++)
-        if (group->ranks[i] == rank)
-            return true;
-    return false;
+    return m->n_kinds;
 }
 
 struct dpro_communications dpro_model_communications(const struct dpro_model *m, uint32_t kind)
 {
-    uint32_t first = 0;
-    while (!begins_kind(m, first) || kind-- > 0)
-        first++;
-    struct dpro_communications most = {.kind = m->communications[first].kind};
-    for (uint32_t r = 0; r < m->n_ranks; r++) {
-        struct dpro_communications own = {.kind = most.kind};
-        for (uint32_t i = first; i < m->n_communications; i++) {
-            const struct model_communication *c = &m->communications[i];
-            if (strcmp(c->kind, own.kind) != 0 || !takes_part(&m->groups[c->group], r))
-                continue;
-            own.n++;
-            own.size_bytes += c->size_bytes;
-            own.took_ns += llround(m->net.took_ratio * c->took_ns);
-        }
-        if (own.n > 0 && (most.n == 0 || own.took_ns > most.took_ns))
-            most = own;
-    }
-    return most;
+    struct dpro_communications of = m->kinds[kind];
+    of.took_ns = llround(m->net.took_ratio * (double)of.took_ns);
+    return of;
 }

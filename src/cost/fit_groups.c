@@ -309,6 +309,43 @@ static void fit_unknown_sizes(const struct fitting *f)
         array_push(&m->warnings, UNKNOWN_SIZES);
 }
 
+/* Of each kind, what the rank has for which it takes longest; of several such the first. */
+static void list_kinds(const struct fitting *f)
+{
+    struct dpro_model *m = f->model;
+    uint32_t *kind_of = mem_alloc((m->n_communications + (size_t)1) * sizeof *kind_of);
+    struct dpro_communications *own = mem_alloc(f->g->n_ranks * sizeof *own);
+    m->kinds = arena_array(&m->arena, m->n_communications + (size_t)1, sizeof *m->kinds);
+    m->n_kinds = 0;
+    for (uint32_t k = 0; k < m->n_communications; k++) {
+        uint32_t i = 0;
+        while (i < m->n_kinds && strcmp(m->kinds[i].kind, m->communications[k].kind) != 0)
+            i++;
+        kind_of[k] = i;
+        if (i == m->n_kinds)
+            m->kinds[m->n_kinds++].kind = m->communications[k].kind;
+    }
+    for (uint32_t i = 0; i < m->n_kinds; i++) {
+        for (uint32_t r = 0; r < f->g->n_ranks; r++)
+            own[r] = (struct dpro_communications){.kind = m->kinds[i].kind};
+        for (uint32_t k = 0; k < m->n_communications; k++) {
+            const struct model_communication *c = &m->communications[k];
+            const struct model_group *group = &m->groups[c->group];
+            for (uint32_t r = 0; r < group->n_ranks && kind_of[k] == i; r++) {
+                struct dpro_communications *of = &own[group->ranks[r]];
+                of->n++;
+                of->size_bytes += c->size_bytes;
+                of->took_ns += llround(c->took_ns);
+            }
+        }
+        for (uint32_t r = 0; r < f->g->n_ranks; r++)
+            if (own[r].n > 0 && (m->kinds[i].n == 0 || own[r].took_ns > m->kinds[i].took_ns))
+                m->kinds[i] = own[r];
+    }
+    mem_free(own);
+    mem_free(kind_of);
+}
+
 static void copy_hosts(const struct fitting *f)
 {
     const struct dpro_graph *g = f->g;
@@ -348,4 +385,5 @@ void fit_groups(const struct fitting *f)
     fit_unknown_sizes(f);
     f->net->learnt = *link;
     f->net->took_ratio = 1;
+    list_kinds(f);
 }

@@ -330,6 +330,9 @@ struct dpro_model {
     struct model_group *groups;
     struct model_communication *communications; /* of groups */
     uint32_t n_groups, n_communications;
+    struct dpro_communications *kinds; /* of groups, on the rank that they take longest, but for
+                                          net.took_ratio */
+    uint32_t n_kinds;
     bool all_communication;   /* there may be communications of groups */
     const char *no_gradients; /* why it has no tensors, though the rest of it is known; NULL: it has
                                  some */

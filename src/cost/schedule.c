@@ -65,8 +65,8 @@ static size_t most_actions(const struct dpro_model *m, uint32_t program)
     return n;
 }
 
-/* Ranks that run the same at the same speed. In groups: a recorded rank and its copies, of which
- * the slowest is waited for. */
+/* A rank and its copies, of which the slowest is waited for; without groups, also ranks that run
+ * the same at the same speed. */
 static void find_classes(struct evaluator *e)
 {
     const struct dpro_model *m = e->model;
@@ -80,7 +80,7 @@ static void find_classes(struct evaluator *e)
         uint32_t c = in_groups ? SIM_NONE : newest[rank->program];
         while (c != SIM_NONE && e->classes[c].scale != rank->work_scale)
             c = e->classes[c].next;
-        if (in_groups && rank->copy > 0) {
+        if (rank->copy > 0 && e->scheme != MODEL_PUSH_PULL) {
             c = e->class_of[rank->like];
             e->classes[c].scale = fmax(e->classes[c].scale, rank->work_scale);
         }

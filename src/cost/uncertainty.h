@@ -44,6 +44,7 @@ struct change_beside {
     const struct dpro_model *other; /* so many times an iteration, beside what the model has */
     uint32_t n_others;
     double batch;                 /* relative standard error of the time for another batch */
+    double slowest_error_ns;      /* of what the slowest of another number of ranks adds */
     double computing_error_ns;    /* standard error of what modules take in other ways */
     const struct dpro_sink *sink; /* of progress; may be NULL */
 };

@@ -35,71 +35,117 @@ struct iteration {
     uint32_t n_others;
 };
 
-/* The ranks of a measured iteration drawn at random: each computes as fast as it did in that one,
- * its copies as it did in another. Equal draws whatever the model. */
-static void draw_ranks(const struct dpro_model *model, uint32_t number, struct model_rank *ranks,
-                       uint32_t *samples)
-{
-    for (uint32_t r = 0; r < model->n_ranks; r++) {
-        uint64_t x = 0x9e3779b97f4a7c15u * (model->ranks[r].copy + UINT64_C(1));
-        x = map_mix(map_mix(number + 1) + x);
-        samples[r] = (uint32_t)(((unsigned __int128)x * model->n_samples) >> 64);
-        ranks[r] = model->ranks[r];
-        ranks[r].work_scale *= model->ranks[r].sample_scale[samples[r]];
-    }
-}
+/* How the work of ranks varies from one iteration to the next. */
+struct spread {
+    double *common;   /* [n_samples] by which all ranks vary together; 1 in the mean */
+    double *alone;    /* [n_ranks] standard deviation of what a rank varies by itself */
+    double mean, all; /* standard deviations: the mean of `alone`, that of `common` */
+};
 
-/* The key of all draws that take as long: what counts of a rank and its copies is which samples
- * were drawn, but where each has links to servers. `seen`: room for all samples of all ranks. */
-static uint64_t key_of_draw(const struct dpro_model *model, uint32_t number,
-                            const uint32_t *samples, uint32_t *seen)
+static double variance_of(const double *values, const double *less, uint32_t n)
 {
-    bool each_counts = model_scheme(model) == MODEL_PUSH_PULL;
-    uint64_t key = 0;
-    for (uint32_t r = 0; r < model->n_ranks; r++) {
-        const struct model_rank *rank = &model->ranks[r];
-        uint32_t of = rank->copy > 0 && !each_counts ? rank->like : r;
-        size_t at = of * (size_t)model->n_samples + samples[r];
-        if (seen[at] != number + 1)
-            key += map_key(at);
-        seen[at] = number + 1;
-    }
-    return key | 1;
-}
-
-/* Sorted; returns their mean. */
-static double draw_iterations(const struct iteration *it, const char *stage,
-                              const struct dpro_sink *sink, int64_t draws[N_DRAWS])
-{
-    uint32_t n = it->model->n_ranks;
-    struct map known = {0};
-    struct model_rank *ranks = mem_alloc(n * sizeof *ranks);
-    uint32_t *samples = mem_alloc(n * sizeof *samples);
-    uint32_t *seen = mem_array(n * (size_t)it->model->n_samples, sizeof *seen);
     double sum = 0;
+    for (uint32_t s = 0; s < n; s++)
+        sum += (values[s] - (less ? less[s] : 1)) * (values[s] - (less ? less[s] : 1));
+    return n > 1 ? sum / (n - 1) : 0;
+}
+
+/* The mean over the recorded ranks is what they have in common, and a part of what each has for
+ * itself. Of one rank all is its own. */
+static void find_spread(const struct dpro_model *m, struct arena *arena, struct spread *spread)
+{
+    uint32_t n = 0, n_samples = m->n_samples;
+    spread->common = arena_array(arena, n_samples + (size_t)1, sizeof *spread->common);
+    spread->alone = arena_array(arena, m->n_ranks, sizeof *spread->alone);
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        n += m->ranks[r].copy == 0;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        for (uint32_t s = 0; s < n_samples && m->ranks[r].copy == 0; s++)
+            spread->common[s] += m->ranks[r].sample_scale[s] / n;
+    double squares = 0;
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
+        const struct model_rank *rank = &m->ranks[r];
+        if (rank->copy > 0) {
+            spread->alone[r] = spread->alone[rank->like];
+            continue;
+        }
+        double own = variance_of(rank->sample_scale, NULL, n_samples), apart = own;
+        if (n > 1)
+            apart = variance_of(rank->sample_scale, spread->common, n_samples) * n / (n - 1.0);
+        spread->alone[r] = sqrt(fmin(apart, own));
+        squares += fmin(apart, own) / n;
+    }
+    double common = variance_of(spread->common, NULL, n_samples);
+    double left = fmax(0, common - squares / n);
+    for (uint32_t s = 0; s < n_samples; s++)
+        spread->common[s] = 1 + (common > 0 ? sqrt(left / common) : 0) * (spread->common[s] - 1);
+    spread->mean = sqrt(squares);
+    spread->all = sqrt(left);
+}
+
+/* Between 0 and 1, without both. */
+static double uniform_of(uint64_t key)
+{
+    return ((double)(map_mix(key) >> 11) + 0.5) * 0x1p-53;
+}
+
+/* Normal; the same for the same two. */
+static double normal_of(uint64_t a, uint64_t b)
+{
+    const double TURN = 6.283185307179586;
+    uint64_t key = map_mix(map_mix(a + 1) + b);
+    return sqrt(-2 * log(uniform_of(key))) * cos(TURN * uniform_of(key + 1));
+}
+
+/* The ranks of a measured iteration drawn at random: each computes as fast as it did in that one. A
+ * copy varies with all others, and as much as its rank by itself. Equal draws whatever the model.
+ * Returns which iteration it is. */
+static uint32_t draw_ranks(const struct dpro_model *model, const struct spread *spread,
+                           uint32_t number, struct model_rank *ranks)
+{
+    uint64_t x = map_mix(map_mix(number + 1) + 0x9e3779b97f4a7c15u);
+    uint32_t sample = (uint32_t)(((unsigned __int128)x * model->n_samples) >> 64);
+    for (uint32_t r = 0; r < model->n_ranks; r++) {
+        const struct model_rank *from = &model->ranks[r];
+        double scale = from->sample_scale[sample];
+        if (from->copy > 0)
+            scale = spread->common[sample] * fmax(0, 1 + spread->alone[r] * normal_of(number, r));
+        ranks[r] = *from;
+        ranks[r].work_scale *= scale;
+    }
+    return sample;
+}
+
+/* Sorted; returns their mean. An iteration that no copy makes another one is evaluated once. */
+static double draw_iterations(const struct iteration *it, const struct spread *spread,
+                              const char *stage, const struct dpro_sink *sink,
+                              int64_t draws[N_DRAWS])
+{
+    const struct dpro_model *m = it->model;
+    struct model_rank *ranks = mem_alloc(m->n_ranks * sizeof *ranks);
+    int64_t *known = mem_array(m->n_samples + (size_t)1, sizeof *known);
+    bool varies = false;
+    double sum = 0;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        varies |= m->ranks[r].copy > 0 && spread->alone[r] > 0;
     for (uint32_t d = 0; d < N_DRAWS; d++) {
-        draw_ranks(it->model, d, ranks, samples);
-        uint64_t key = key_of_draw(it->model, d, samples, seen), ns;
-        if (!map_get(&known, key, &ns)) {
-            struct dpro_model drawn = *it->model;
+        uint32_t sample = draw_ranks(m, spread, d, ranks);
+        if (varies || known[sample] == 0) {
+            struct dpro_model drawn = *m;
             drawn.ranks = ranks;
-            draws[d] = evaluate_once(&drawn);
+            known[sample] = evaluate_once(&drawn);
             if (it->n_others > 0) {
-                draw_ranks(it->others, d, ranks, samples);
+                draw_ranks(it->others, spread, d, ranks);
                 drawn = *it->others;
                 drawn.ranks = ranks;
-                draws[d] += it->n_others * evaluate_once(&drawn);
+                known[sample] += it->n_others * evaluate_once(&drawn);
             }
-            ns = (uint64_t)draws[d];
-            map_set(&known, key, ns);
         }
-        draws[d] = (int64_t)ns;
+        draws[d] = known[sample];
         log_progress(sink, stage, "iterations", d + 1, N_DRAWS);
         sum += (double)draws[d];
     }
-    map_fini(&known);
-    mem_free(seen);
-    mem_free(samples);
+    mem_free(known);
     mem_free(ranks);
     sort_i64(draws, N_DRAWS);
     return sum / N_DRAWS;
@@ -116,8 +162,9 @@ static int evaluate_changed(const struct dpro_model *model, int64_t *ns, struct 
 
 /* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
  * slowest of noisy ranks is slower than the slowest of their means. */
-static int predict(const struct iteration *it, const char *stage, const struct dpro_sink *sink,
-                   struct dpro_prediction *prediction, double *noise_ns, struct dpro_error *err)
+static int predict(const struct iteration *it, const struct spread *spread, const char *stage,
+                   const struct dpro_sink *sink, struct dpro_prediction *prediction,
+                   double *noise_ns, struct dpro_error *err)
 {
     int64_t draws[N_DRAWS], ns, others_ns = 0;
     int rc = evaluate_changed(it->model, &ns, err);
@@ -129,7 +176,7 @@ static int predict(const struct iteration *it, const char *stage, const struct d
     *prediction = (struct dpro_prediction){.iteration_ns = ns, .p50_ns = ns, .p95_ns = ns};
     *noise_ns = 0;
     if (it->model->n_samples > 1) {
-        *noise_ns = draw_iterations(it, stage, sink, draws) - (double)ns;
+        *noise_ns = draw_iterations(it, spread, stage, sink, draws) - (double)ns;
         prediction->p50_ns = (draws[N_DRAWS / 2 - 1] + draws[N_DRAWS / 2]) / 2;
         prediction->p95_ns = draws[N_DRAWS * 95 / 100 - 1];
     }
@@ -149,24 +196,28 @@ static int apply_changes(const struct dpro_graph *graph, const struct dpro_chang
 }
 
 /* More ranks: a slower slowest one. */
-static void add_stragglers(const struct dpro_model *model, double noise_ns, struct dpro_whatif *w)
+static void add_stragglers(const struct dpro_model *model, const struct spread *spread,
+                           double noise_ns, struct dpro_whatif *w)
 {
     w->predicted.iteration_ns += llround(noise_ns);
     if (model->n_samples > 1)
         note(&w->notes,
-             "the slowest rank of each iteration, drawn from the %u that were measured, makes it "
-             "%.2f ms %s than with as many ranks as recorded",
-             model->n_samples, fabs(noise_ns) / 1e6, noise_ns < 0 ? "shorter" : "longer");
+             "a rank's computation varies by %.1f %% from one iteration to the next, and that of "
+             "all ranks together by %.1f %%: with other numbers of ranks, the slowest makes an "
+             "iteration %.2f ms %s",
+             100 * spread->mean, 100 * spread->all, fabs(noise_ns) / 1e6,
+             noise_ns < 0 ? "shorter" : "longer");
 }
 
 static void add_uncertainty(const struct dpro_model *model, const struct dpro_sink *sink,
-                            struct dpro_whatif *w)
+                            double slowest_error_ns, struct dpro_whatif *w)
 {
     static const struct dpro_model as_it_is = {.page_faults = -1};
     const struct graph_change *change = &w->graph;
     struct change_beside beside = {.resharded = change->n_resharded > 0 || change->n_moved > 0,
                                    .other = &change->passes,
                                    .n_others = change->n_passes,
+                                   .slowest_error_ns = slowest_error_ns,
                                    .sink = sink};
     if (change->has_modules) {
         beside.batch = uncertainty_of_batch(&as_it_is, &change->modules);
@@ -210,20 +261,27 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
         rc = apply_changes(graph, changes, w, err);
     struct iteration before = {.model = model},
                      after = {&w->model, &w->graph.passes, w->graph.n_passes};
+    struct spread spread = {.mean = 0};
     if (rc == 0)
-        rc = predict(&before, "predict the job as it is", &changes->sink, &w->baseline,
+        find_spread(&w->model, &w->arena, &spread);
+    if (rc == 0)
+        rc = predict(&before, &spread, "predict the job as it is", &changes->sink, &w->baseline,
                      &noise_before, err);
     if (rc == 0)
-        rc = predict(&after, "predict the changed job", &changes->sink, &w->predicted, &noise_after,
-                     err);
+        rc = predict(&after, &spread, "predict the changed job", &changes->sink, &w->predicted,
+                     &noise_after, err);
     if (rc < 0)
         return rc;
     if (w->model.baseline.fuses)
         show_groups(&w->model);
     tell_bubbles(model, w);
-    if (w->model.n_ranks != model->n_ranks)
-        add_stragglers(model, noise_after - noise_before, w);
-    add_uncertainty(model, &changes->sink, w);
+    bool other_ranks = w->model.n_ranks != model->n_ranks;
+    double slowest_ns = other_ranks ? noise_after - noise_before : 0;
+    if (other_ranks)
+        add_stragglers(model, &spread, slowest_ns, w);
+    /* the standard error of a standard deviation that so many iterations show */
+    slowest_ns /= sqrt(2 * fmax(model->n_samples, 2) - 2);
+    add_uncertainty(model, &changes->sink, fabs(slowest_ns), w);
     if (w->graph.has_modules) {
         memcpy(w->memory, w->graph.memory, sizeof w->memory);
     } else if (memory_is_known(model)) {

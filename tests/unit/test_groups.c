@@ -414,10 +414,10 @@ static void test_tens_of_thousands_of_ranks_are_answered(void **state)
     for (uint32_t r = 0; r < 4; r++)
         job->ranks[r].sample_scale = scales[r];
     int64_t few = time_of_world(graph, job, &(struct dpro_changes){.dp = 2});
-    /* 2 (n - 1) 1000 ns of bytes, as many messages; the slowest of all in each iteration */
+    /* 1000 ns of bytes and a message from each replica; the slowest of all in each iteration, four
+     * standard deviations off */
     int64_t more = time_of_world(graph, job, &(struct dpro_changes){.world_size = 10240});
-    assert_true(more > few + 5118 * 1100);
-    assert_true(more < few + 5118 * 1100 + 1000);
+    assert_in_range(more - few - 5118 * 1100, 3 * 300, 5 * 600);
     free(job);
 }
 
@@ -560,18 +560,28 @@ static void test_what_disagrees_is_less_sure_than_either(void **state)
 
 static void test_groups_side_by_side_are_told_of_once(void **state)
 {
-    struct job *job = job_of(5);
-    add(job, add_group(job, "0 1", false, false), 100);
-    uint32_t longer = add_group(job, "2 3", false, false);
-    add(job, longer, 100);
-    add(job, longer, 200);
-    add(job, add_group(job, "4 0", false, false), 50);
-    struct dpro_communications most = dpro_model_communications(&job->model, 0);
-    assert_int_equal(dpro_model_n_kinds(&job->model), 1);
-    assert_int_equal(most.n, 2);
-    assert_int_equal(most.size_bytes, 300);
-    assert_int_equal(most.took_ns, 1100 + 2100);
-    free(job);
+    struct dpro_graph *g =
+        graph_of("f0:1000000@d0#0; a0@l0!BARRIER -> t0:500000@l0!COLLECTIVE; f0 -> a0;"
+                 "t0 -> e0:1000@d0#0 -> x0*@d0#0!BARRIER => f0;"
+                 "f1:1000000@d1#1; a1@l1#1!BARRIER -> t1:500000@l1#1!COLLECTIVE; f1 -> a1;"
+                 "t1 -> e1:1000@d1#1 -> x1*@d1#1!BARRIER => f1;"
+                 "f2:1000000@d2#2; a2@l2#2!BARRIER -> t2:700000@l2#2!COLLECTIVE; f2 -> a2;"
+                 "t2 -> e2:1000@d2#2 -> x2*@d2#2!BARRIER => f2;"
+                 "f3:1000000@d3#3; a3@l3#3!BARRIER -> t3:700000@l3#3!COLLECTIVE; f3 -> a3;"
+                 "t3 -> e3:1000@d3#3 -> x3*@d3#3!BARRIER => f3;"
+                 "a0 -> b0!BARRIER -> t0; a1 -> b0 -> t1; a2 -> b1!BARRIER -> t2; a3 -> b1 -> t3");
+    add_collective(g, "b0", 10000, "a0 t0 a1 t1");
+    add_collective(g, "b1", 20000, "a2 t2 a3 t3");
+    name_collective(g, 0, "all_gather");
+    name_collective(g, 1, "all_gather");
+    struct dpro_model *m = learn(g);
+    assert_int_equal(dpro_model_n_kinds(m), 1);
+    struct dpro_communications most = dpro_model_communications(m, 0);
+    assert_int_equal(most.n, 1);
+    assert_int_equal(most.size_bytes, 20000);
+    assert_int_equal(most.took_ns, 700000);
+    dpro_model_destroy(m);
+    dpro_graph_destroy(g);
 }
 
 static void test_what_is_sent_and_received_at_once_goes_both_ways(void **state)

@@ -27,8 +27,8 @@ ORDER(by_end, struct pass_op, ASCENDING(end_ns) ?: ASCENDING(mean_ns) ?: ASCENDI
 /* Of a rank. */
 struct rank_passes {
     ARRAY(struct pass_op) ops; /* by end */
-    int64_t quarter_ns[2];     /* a quarter of what a forward, a backward pass takes in the mean, if
-                               each     message that the rank sends follows one */
+    int64_t least_ns[2]; /* a twentieth of what a forward, a backward pass takes in the mean, if
+                           each message that the rank sends follows one */
 };
 
 struct finder {
@@ -106,11 +106,11 @@ static void list_passes(struct finder *f, uint32_t rank)
     }
     array_sort(&passes->ops, by_end);
     EACH (const struct pass_op, op, passes->ops)
-        passes->quarter_ns[op->backward] += op->mean_ns;
+        passes->least_ns[op->backward] += op->mean_ns;
     for (uint32_t j = 0; j < g->n_collectives; j++)
         n_sent += is_message(f, j) && g->rank[sender_of(g, &g->collectives[j])] == rank;
     for (int i = 0; i < 2; i++)
-        passes->quarter_ns[i] = MAX(passes->quarter_ns[i] / MAX(4 * n_sent, 1), 1);
+        passes->least_ns[i] = MAX(passes->least_ns[i] / MAX(20 * n_sent, 1), 1);
 }
 
 /* Of forward and backward ops, those before it of which there is first as much as a quarter of a
@@ -121,11 +121,11 @@ static bool follows_backward(const struct finder *f, uint32_t op)
     int64_t ns[2] = {0, 0};
     size_t i = LOWER_BOUND(k, (size_t)0, passes->ops.n,
                            passes->ops.at[k].end_ns <= f->g->seen_start_ns[op]);
-    while (i > 0 && ns[0] < passes->quarter_ns[0] && ns[1] < passes->quarter_ns[1]) {
+    while (i > 0 && ns[0] < passes->least_ns[0] && ns[1] < passes->least_ns[1]) {
         const struct pass_op *before = &passes->ops.at[--i];
         ns[before->backward] += before->mean_ns;
     }
-    return ns[1] >= passes->quarter_ns[1];
+    return ns[1] >= passes->least_ns[1];
 }
 
 static const char *find_messages_of(struct finder *f)
@@ -214,7 +214,7 @@ static uint32_t n_ahead(const struct finder *f, uint32_t rank)
     int64_t first_ns = INT64_MAX, backward_ns = 0;
     bool is_last = f->p->stage_of[rank] == f->p->n_stages - 1;
     uint32_t n = 0;
-    for (size_t i = 0; i < passes->ops.n && backward_ns < passes->quarter_ns[1]; i++)
+    for (size_t i = 0; i < passes->ops.n && backward_ns < passes->least_ns[1]; i++)
         if (passes->ops.at[i].backward) {
             first_ns = passes->ops.at[i].end_ns;
             backward_ns += passes->ops.at[i].mean_ns;

@@ -4,7 +4,7 @@
  * DDP's bucket copies, each with all that it encloses. Other spans are classified by place. On an
  * autograd thread they are backward. On other threads they are forward until the iteration's
  * backward has begun, backward within it unless autograd recorded them as forward, and update after
- * it. */
+ * it. What an op calls is of its phase. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -55,6 +55,11 @@ static void mark_track(struct rank_build *rank, const struct trace_track *track,
     }
 }
 
+static bool is_op(const struct rank_build *rank, uint32_t span)
+{
+    return span != NO_ID && rank->trace->spans[span].kind == SPAN_CPU_OP;
+}
+
 static uint8_t phase_by_place(const struct trace_span *span, const struct backward *backward)
 {
     if (span->start_ns < backward->first_ns)
@@ -84,8 +89,9 @@ void build_phases(struct rank_build *rank)
         for (uint32_t i = track->first; !track->gpu && i < track->first + track->n; i++)
             if (rank->phases[i] == UNKNOWN)
                 rank->phases[i] =
-                    is_backward
-                        ? DPRO_OP_BW
+                    is_backward ? DPRO_OP_BW
+                    : is_op(rank, trace->spans[i].parent)
+                        ? rank->phases[trace->spans[i].parent]
                         : phase_by_place(&trace->spans[i],
                                          &backward[step_at(rank, trace->spans[i].start_ns)]);
     }

@@ -3,7 +3,9 @@
  * micro-batch as a batch's does (graph_work.h); what a stage does once a step, such as the
  * optimizer's, stays. Passes and messages are then put in the order in which PyTorch's and
  * Megatron's schedules have them: a stage that takes turns sends and receives at once and waits for
- * both. */
+ * both. What else a stage communicates, such as activations of split tensors, cuts its passes in
+ * equal parts and is waited for at once; what it communicates less often than in each pass, such as
+ * gradients, is at the begin of a step's forward passes or at the end of its backward ones. */
 #include "cost/change_pipeline.h"
 
 #include <math.h>
@@ -31,11 +33,22 @@ struct crossing {
     uint32_t first; /* number of the first of the new ones */
 };
 
+/* What a group communicates beside that: one in each pass, or one in a step. */
+struct share {
+    struct model_communication mean;
+    uint32_t n; /* recorded */
+    int way;
+    bool once;
+    uint32_t first; /* number of the first of the new ones */
+};
+
 /* Of a rank. */
 struct stage {
-    double pass_ns[N_WAYS];  /* of one micro-batch */
-    double once_ns, call_ns; /* of a step; of a message */
-    double lag_ns[N_WAYS];   /* of messages that it receives */
+    double pass_ns[N_WAYS];                               /* of one micro-batch */
+    double once_ns, call_ns;                              /* of a step; of a communication's call */
+    double lag_ns[N_WAYS];                                /* of messages that it receives */
+    const uint32_t *in_passes[N_WAYS], *in_steps[N_WAYS]; /* shares, in order */
+    uint32_t n_in_passes[N_WAYS], n_in_steps[N_WAYS];
 };
 
 struct rewriter {
@@ -45,6 +58,10 @@ struct rewriter {
     struct pipeline p;
     struct crossing *crossings; /* [(group * n_stages + stage before the border) * N_WAYS + way] */
     struct stage *stages;       /* [n_ranks] */
+    struct share *shares;
+    uint32_t n_shares;
+    uint32_t *share_of; /* [n_communications] MODEL_NONE: a message of the pipeline */
+    bool *is_first;     /* [n_communications] in the first pass, or once a step */
 };
 
 bool asks_for_pipeline(const struct dpro_changes *changes)
@@ -64,11 +81,10 @@ static int check_rest(const struct rewriter *w, struct dpro_error *err)
                           "micro-batches and schedules can't be told",
                           m->ranks[r].rank);
     for (uint32_t k = 0; k < m->n_communications; k++)
-        if (w->p.messages[m->communications[k].collective] == NO_STAGE_MESSAGE)
+        if (w->g->collectives[m->communications[k].collective].dimension >= w->g->n_dimensions)
             return refuse(err,
-                          "stages communicate more than micro-batches (%s): which of it each "
-                          "micro-batch takes is not known, so that other micro-batches and "
-                          "schedules can't be told",
+                          "ranks communicate in no dimension that is known (%s): whether that is "
+                          "for each micro-batch can't be told",
                           m->communications[k].kind);
     if (m->n_tensors > 0)
         return refuse(err, "the pipeline's stages are replicated, and reduce gradients: how that "
@@ -159,13 +175,28 @@ static struct crossing *crossing_of(const struct rewriter *w, uint32_t rank, uin
 
 static int way_of(const struct rewriter *w, uint32_t communication)
 {
-    uint32_t collective = w->m->communications[communication].collective;
-    return w->p.messages[collective] == MESSAGE_BACKWARD ? BACK : THERE;
+    return w->p.backward[w->m->communications[communication].collective] ? BACK : THERE;
+}
+
+static bool is_of_pipeline(const struct rewriter *w, uint32_t communication)
+{
+    return w->p.messages[w->m->communications[communication].collective] != NO_STAGE_MESSAGE;
 }
 
 static uint32_t count_crossings(const struct rewriter *w)
 {
     return w->g->dimensions[w->p.dimension].n_groups * w->p.n_stages * N_WAYS;
+}
+
+static void add_mean(struct model_communication *mean, const struct model_communication *from,
+                     uint32_t n)
+{
+    struct model_communication sum = *mean;
+    *mean = *from;
+    mean->size_bytes = sum.size_bytes + from->size_bytes / n;
+    mean->link_bytes = sum.link_bytes + from->link_bytes / n;
+    mean->took_ns = sum.took_ns + from->took_ns / n;
+    mean->waits_ns = sum.waits_ns + from->waits_ns / n;
 }
 
 static void measure_crossings(struct rewriter *w)
@@ -174,22 +205,116 @@ static void measure_crossings(struct rewriter *w)
     w->crossings = arena_array(w->arena, count_crossings(w) + (size_t)1, sizeof *w->crossings);
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t k = 0; k < m->n_communications; k++) {
+            if (!is_of_pipeline(w, k))
+                continue;
             const struct model_communication *from = &m->communications[k];
             int way = way_of(w, k);
             uint32_t before = m->groups[from->group].ranks[way == BACK];
             struct crossing *c = crossing_of(w, before, w->p.stage_of[before], way);
-            if (pass == 0) {
-                c->mean = *from;
-                c->mean.size_bytes = 0;
-                c->mean.link_bytes = c->mean.took_ns = c->mean.waits_ns = 0;
+            if (pass == 0)
                 c->n++;
-                continue;
-            }
-            c->mean.size_bytes += from->size_bytes / c->n;
-            c->mean.link_bytes += from->link_bytes / c->n;
-            c->mean.took_ns += from->took_ns / c->n;
-            c->mean.waits_ns += from->waits_ns / c->n;
+            else
+                add_mean(&c->mean, from, c->n);
         }
+}
+
+/* ---- what else is communicated ---- */
+
+static bool issues(const struct rewriter *w, const struct model_op *op, uint32_t *communication)
+{
+    *communication = op->tensor - w->m->n_tensors;
+    return op->tensor != MODEL_NONE && *communication < w->m->n_communications;
+}
+
+/* What a group's first rank issues in one direction, in order, and how many messages of the
+ * pipeline it has issued before each. */
+struct issued {
+    uint32_t *communications, *before;
+    uint32_t n;
+};
+
+static struct issued list_issued(const struct rewriter *w, uint32_t group, int way)
+{
+    const struct dpro_model *m = w->m;
+    const struct model_program *p = &m->programs[m->ranks[m->groups[group].ranks[0]].program];
+    struct issued all = {arena_array(w->arena, p->n_ops + (size_t)1, sizeof(uint32_t)),
+                         arena_array(w->arena, p->n_ops + (size_t)1, sizeof(uint32_t)), 0};
+    uint32_t n_messages = 0, k;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (!issues(w, &p->ops[i], &k))
+            continue;
+        if (is_of_pipeline(w, k)) {
+            n_messages++;
+        } else if (m->communications[k].group == group && way_of(w, k) == way) {
+            all.communications[all.n] = k;
+            all.before[all.n++] = n_messages;
+        }
+    }
+    return all;
+}
+
+/* Whether each pass has as many. */
+static bool is_in_each_pass(const struct issued *all, uint32_t n_passes)
+{
+    uint32_t each = all->n / n_passes;
+    bool spread = each > 0 && all->n % n_passes == 0;
+    for (uint32_t i = 1; i < n_passes && spread; i++)
+        spread = all->before[i * each] > all->before[i * each - 1];
+    return spread;
+}
+
+static void share_group(struct rewriter *w, uint32_t group, int way)
+{
+    struct issued all = list_issued(w, group, way);
+    bool once = !is_in_each_pass(&all, w->p.n_micro_batches);
+    uint32_t each = once ? all.n : all.n / w->p.n_micro_batches;
+    for (uint32_t i = 0; i < all.n; i++) {
+        struct share *share = &w->shares[w->n_shares + i % each];
+        *share = (struct share){.mean = share->mean, .n = all.n / each, .way = way, .once = once};
+        add_mean(&share->mean, &w->m->communications[all.communications[i]], share->n);
+        w->share_of[all.communications[i]] = w->n_shares + i % each;
+        w->is_first[all.communications[i]] = i < each;
+    }
+    w->n_shares += each;
+}
+
+/* Which a rank issues, in order. */
+static void list_shares(struct rewriter *w, uint32_t rank)
+{
+    const struct dpro_model *m = w->m;
+    const struct model_program *p = &m->programs[m->ranks[rank].program];
+    struct stage *stage = &w->stages[rank];
+    for (int way = 0; way < N_WAYS; way++) {
+        uint32_t *in_passes = arena_array(w->arena, p->n_ops + (size_t)1, sizeof *in_passes);
+        uint32_t *in_steps = arena_array(w->arena, p->n_ops + (size_t)1, sizeof *in_steps), k;
+        for (uint32_t i = 0; i < p->n_ops; i++) {
+            if (!issues(w, &p->ops[i], &k) || is_of_pipeline(w, k) || way_of(w, k) != way ||
+                !w->is_first[k] || w->share_of[k] == MODEL_NONE)
+                continue;
+            if (w->shares[w->share_of[k]].once)
+                in_steps[stage->n_in_steps[way]++] = w->share_of[k];
+            else
+                in_passes[stage->n_in_passes[way]++] = w->share_of[k];
+        }
+        stage->in_passes[way] = in_passes;
+        stage->in_steps[way] = in_steps;
+    }
+}
+
+static void measure_shares(struct rewriter *w)
+{
+    const struct dpro_model *m = w->m;
+    w->shares = arena_array(w->arena, m->n_communications + (size_t)1, sizeof *w->shares);
+    w->share_of = arena_array(w->arena, m->n_communications + (size_t)1, sizeof *w->share_of);
+    w->is_first = arena_array(w->arena, m->n_communications + (size_t)1, sizeof *w->is_first);
+    w->n_shares = 0;
+    for (uint32_t k = 0; k < m->n_communications; k++)
+        w->share_of[k] = MODEL_NONE;
+    for (uint32_t group = 0; group < m->n_groups; group++)
+        for (int way = 0; way < N_WAYS && m->groups[group].n_ranks > 0; way++)
+            share_group(w, group, way);
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        list_shares(w, r);
 }
 
 static void measure_lags(struct rewriter *w, uint32_t rank)
@@ -201,7 +326,7 @@ static void measure_lags(struct rewriter *w, uint32_t rank)
         if (op->needs == MODEL_NONE || op->needs - m->n_tensors >= m->n_communications)
             continue;
         uint32_t k = op->needs - m->n_tensors;
-        if (m->groups[m->communications[k].group].ranks[1] == rank)
+        if (is_of_pipeline(w, k) && m->groups[m->communications[k].group].ranks[1] == rank)
             w->stages[rank].lag_ns[way_of(w, k)] += op->lag_ns / w->p.n_micro_batches;
     }
 }
@@ -224,6 +349,7 @@ typedef ARRAY(struct model_op) op_array;
 struct program_writer {
     const struct rewriter *w;
     uint32_t rank, stage, last_stage;
+    uint32_t n; /* micro-batches */
     op_array ops;
     double work_ns; /* up to what comes next */
 };
@@ -236,9 +362,27 @@ static void add_op(struct program_writer *to, uint32_t needs, double lag_ns, uin
     to->work_ns = 0;
 }
 
-static void pass(struct program_writer *to, int way)
+static void communicate(struct program_writer *to, uint32_t share, uint32_t number)
 {
-    to->work_ns += to->w->stages[to->rank].pass_ns[way];
+    uint32_t tensor = to->w->m->n_tensors + to->w->shares[share].first + number;
+    to->work_ns += to->w->stages[to->rank].call_ns;
+    add_op(to, MODEL_NONE, 0, tensor);
+    add_op(to, tensor, 0, MODEL_NONE);
+}
+
+static void pass(struct program_writer *to, int way, uint32_t number)
+{
+    const struct stage *stage = &to->w->stages[to->rank];
+    uint32_t n = stage->n_in_passes[way];
+    for (uint32_t i = 0; i < stage->n_in_steps[THERE] && way == THERE && number == 0; i++)
+        communicate(to, stage->in_steps[THERE][i], 0);
+    for (uint32_t i = 0; i <= n; i++) {
+        to->work_ns += stage->pass_ns[way] / (n + 1);
+        if (i < n)
+            communicate(to, stage->in_passes[way][i], number);
+    }
+    for (uint32_t i = 0; i < stage->n_in_steps[BACK] && way == BACK && number + 1 == to->n; i++)
+        communicate(to, stage->in_steps[BACK][i], 0);
 }
 
 /* Whether a stage sends, or else receives, in a direction. */
@@ -282,7 +426,7 @@ static void write_gpipe(struct program_writer *to, uint32_t n)
     for (int way = THERE; way < N_WAYS; way++) {
         for (uint32_t i = 0; i < n; i++) {
             receive(to, way, i);
-            pass(to, way);
+            pass(to, way, i);
             begin(to, way, true, i);
         }
         for (uint32_t i = 0; i < n; i++)
@@ -304,7 +448,7 @@ static void write_1f1b(struct program_writer *to, uint32_t n)
     uint32_t ahead = MIN(n, to->last_stage + 1 - to->stage), forward, backward = 0;
     for (forward = 0; forward < ahead; forward++) {
         receive(to, THERE, forward);
-        pass(to, THERE);
+        pass(to, THERE, forward);
         if (forward > 0)
             wait_for(to, THERE, true, forward - 1);
         if (forward + 1 < ahead)
@@ -312,18 +456,18 @@ static void write_1f1b(struct program_writer *to, uint32_t n)
     }
     for (;;) {
         send_and_receive(to, THERE, forward - 1, backward);
-        pass(to, BACK);
+        pass(to, BACK, backward);
         backward++;
         if (forward == n)
             break;
         send_and_receive(to, BACK, backward - 1, forward);
-        pass(to, THERE);
+        pass(to, THERE, forward);
         forward++;
     }
     begin(to, BACK, true, backward - 1);
     for (; backward < n; backward++) {
         receive(to, BACK, backward);
-        pass(to, BACK);
+        pass(to, BACK, backward);
         wait_for(to, BACK, true, backward - 1);
         begin(to, BACK, true, backward);
     }
@@ -337,6 +481,7 @@ static struct model_program write_program(const struct rewriter *w, struct dpro_
                                 .rank = rank,
                                 .stage = w->p.stage_of[rank],
                                 .last_stage = w->p.n_stages - 1,
+                                .n = run.n_micro_batches,
                                 .work_ns = w->stages[rank].once_ns};
     if (run.schedule == DPRO_SCHEDULE_GPIPE)
         write_gpipe(&to, run.n_micro_batches);
@@ -354,16 +499,40 @@ static struct model_program write_program(const struct rewriter *w, struct dpro_
 static void write_communications(struct rewriter *w, uint32_t n_micro_batches, struct dpro_model *m)
 {
     uint32_t n = 0, n_crossings = count_crossings(w);
-    struct model_communication *all =
-        arena_array(w->arena, (size_t)n_crossings * n_micro_batches + 1, sizeof *all);
+    struct model_communication *all = arena_array(
+        w->arena, ((size_t)n_crossings + w->n_shares) * n_micro_batches + 1, sizeof *all);
     for (uint32_t i = 0; i < n_crossings; i++) {
         struct crossing *c = &w->crossings[i];
         c->first = n;
         for (uint32_t k = 0; k < n_micro_batches && c->n > 0; k++)
             all[n++] = c->mean;
     }
+    for (uint32_t i = 0; i < w->n_shares; i++) {
+        struct share *share = &w->shares[i];
+        share->first = n;
+        for (uint32_t k = 0; k < (share->once ? 1 : n_micro_batches); k++)
+            all[n++] = share->mean;
+    }
     m->communications = all;
     m->n_communications = n;
+}
+
+/* Of a rank's program. */
+static uint32_t count_calls(const struct rewriter *w, uint32_t rank)
+{
+    const struct model_program *p = &w->m->programs[w->m->ranks[rank].program];
+    uint32_t n = 0, k;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        n += issues(w, &p->ops[i], &k);
+    return n;
+}
+
+/* Whether it carries activations, and not parameters or gradients. */
+static bool follows_rows(const struct rewriter *w, const struct model_communication *c)
+{
+    uint32_t dimension = w->g->collectives[c->collective].dimension;
+    uint8_t parallelism = w->g->dimensions[dimension].parallelism;
+    return parallelism != DPRO_REPLICATES && parallelism != DPRO_SHARDS;
 }
 
 /* With micro-batches that are `ratio` times as large. */
@@ -379,15 +548,18 @@ static void measure(struct rewriter *w, double ratio, const struct dpro_model *m
         add_ops(w->g, r, n, &was);
         add_ops(&changed, r, n, stage);
         double all = total(&was, n), pace = work_of(&m->programs[m->ranks[r].program]);
-        bool is_end = w->p.stage_of[r] == 0 || w->p.stage_of[r] == w->p.n_stages - 1;
-        stage->call_ns /= (is_end ? 2 : 4) * n;
+        stage->call_ns /= MAX(count_calls(w, r), 1);
         scale_stage(stage, all > 0 ? pace / all : 1);
         measure_lags(w, r);
     }
     measure_crossings(w);
+    measure_shares(w);
     for (uint32_t i = 0; i < n_crossings; i++)
         if (w->crossings[i].n > 0)
             resize(w, &w->crossings[i].mean, ratio);
+    for (uint32_t i = 0; i < w->n_shares; i++)
+        if (!w->shares[i].once && follows_rows(w, &w->shares[i].mean))
+            resize(w, &w->shares[i].mean, ratio);
 }
 
 /* Programs and communications of a run; the model's own stay as they are. */
@@ -453,6 +625,8 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
         scale_stage(&w.stages[r], 1 + change->averaged);
     for (uint32_t i = 0; i < count_crossings(&w); i++)
         w.crossings[i].mean.took_ns *= 1 + change->averaged;
+    for (uint32_t i = 0; i < w.n_shares; i++)
+        w.shares[i].mean.took_ns *= 1 + change->averaged;
     *model = write_run(&w, after);
     note(notes, "a micro-batch's passes take the mean of the recorded ones%s",
          after.n_micro_batches == before.n_micro_batches ? ""

@@ -309,6 +309,8 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     double noise = n > 1 ? before->measured_std_ns / measured / sqrt(n) : 0;
     double machine = before->machine_std;
     u.misfit = before->misfit;
+    add(&u, DPRO_UNCERTAIN_CHANGE, 0, fabs(beside->rewritten * gain) / ratio,
+        fabs(beside->rewritten * gain));
     if (beside->resharded)
         add(&u, DPRO_UNCERTAIN_CHANGE, 0, GATHER_ERROR * fabs(gain) / ratio,
             GATHER_ERROR * fabs(gain));

@@ -40,7 +40,9 @@ void uncertainty_move(const struct dpro_model *model, size_t number, double erro
 double uncertainty_of_batch(const struct dpro_model *before, const struct dpro_model *after);
 /* What changed that the model does not show. */
 struct change_beside {
-    bool resharded;                 /* other gathers are made than were recorded */
+    bool resharded;   /* other gathers are made than were recorded */
+    double rewritten; /* relative error of a pipeline's recorded run, where another is written as it
+                         would be */
     const struct dpro_model *other; /* so many times an iteration, beside what the model has */
     uint32_t n_others;
     double batch;                 /* relative standard error of the time for another batch */

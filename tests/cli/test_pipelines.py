@@ -3,7 +3,7 @@ import os
 import unittest
 
 from support import BUNDLED, DONE, USAGE, Case, dpro, span
-from test_parallel import PIPELINE, STEPS, Number, transfer
+from test_parallel import PIPELINE, STEPS, Number, dims, transfer
 
 FORWARD_US, BACKWARD_US, UPDATE_US = 2000, 4000, 1000
 NO_PIPELINE = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-default")
@@ -37,23 +37,45 @@ def run(schedule, n_stages, n):
     return done
 
 
-def stage(rank, schedule, n_stages, n, leave_out=()):
+def all_reduce(number, group, begin, end):
+    call = number()
+    return [span("dpro.call:%d::%s" % (call, group), begin, 20), span("c10d::allreduce_", begin + 2, 16, **dims(500)),
+            span("gloo:all_reduce", begin + 25, end - begin - 30, tid=5, cat="user_annotation", **dims(500)),
+            span("dpro.wait:%d" % call, begin + 22, end - begin - 24)]
+
+
+def split_stage(rank, n_stages, n):
+    """The same of two ranks a stage, which reduce activations half-way through each pass, and two pipelines of them, side by side."""
+    return stage(rank // 2 % n_stages, "1f1b", n_stages, n, width=2, rank=rank)
+
+
+def stage(number_of, schedule, n_stages, n, leave_out=(), width=1, rank=None):
     """A stage begins its next step when it has done all of its own."""
     number, done, events, free = Number(), run(schedule, n_stages, n), [], 0
+    here, rank, world = number_of, number_of if rank is None else rank, n_stages * width * (2 if width > 1 else 1)
+    groups = [("pp%d" % first, [first + width * s for s in range(n_stages)])
+              for base in range(0, world, n_stages * width) for first in range(base, base + width)] if width > 1 else []
+    groups += [("tp%d" % first, [first, first + 1]) for first in range(0, world, 2)] if width > 1 else []
+    own = [(name, ranks) for name, ranks in groups if rank in ranks]
     period = max(end for _, end in done.values()) + UPDATE_US + 200
     for step in range(STEPS):
         begun, sent = free, 0
-        for way, i in order(schedule, rank, n_stages, n):
-            begin, end = (step * period + at for at in done[rank, way, i])
-            ahead, behind = (rank - 1, rank + 1) if way == 0 else (rank + 1, rank - 1)
+        for way, i in order(schedule, here, n_stages, n):
+            begin, end = (step * period + at for at in done[here, way, i])
+            ahead, behind = (here - 1, here + 1) if way == 0 else (here + 1, here - 1)
             if 0 <= ahead < n_stages and ("recv", way, i) not in leave_out:
-                events += transfer(number, "recv", ahead, free, free + 22, begin - 1)
+                events += transfer(number, "recv", rank + width * (ahead - here), free, free + 22, begin - 1)
             name = "aten::mm" if way == 0 else "autograd::engine::evaluate_function: MmBackward0"
-            events.append(span(name, begin, end - begin, **{"Sequence number": i, "Fwd thread id": way}))
+            half, marks = (begin + end) // 2, {"Sequence number": i, "Fwd thread id": way}
+            events.append(span(name, begin, half - begin, **marks))
+            if width > 1:
+                events += all_reduce(number, own[1][0], half, half + 200)
+                half += 200
+            events.append(span(name, half, end - half, **marks))
             free = end + 1
             if 0 <= behind < n_stages and ("send", way, i) not in leave_out:
-                waited = step * period + done[rank, 1, n - 1][1] + 50 + 5 * sent  # for all at the end
-                events += transfer(number, "send", behind, free, waited, waited + 4)
+                waited = step * period + done[here, 1, n - 1][1] + 50 + 5 * sent  # for all at the end
+                events += transfer(number, "send", rank + width * (behind - here), free, waited, waited + 4)
                 free += 24
                 sent += 1
         free = max(end + 100, free)
@@ -61,8 +83,9 @@ def stage(rank, schedule, n_stages, n, leave_out=()):
         events.append(span("aten::add_", free + 10, UPDATE_US - 20))
         free += UPDATE_US + 10
         events.append(span("ProfilerStep#%d" % step, begun, free - begun, cat="user_annotation"))
-    return {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": n_stages, "pg_config": []},
-            "traceEvents": events}
+    info = {"backend": "gloo", "rank": rank, "world_size": world,
+            "pg_config": [{"pg_name": name, "pg_desc": name, "ranks": ranks} for name, ranks in own]}
+    return {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}
 
 
 def iteration_ms(n_stages, n, row_share):
@@ -108,6 +131,18 @@ class Pipelines(Case):
         facts = self.whatif(self.traces("gpipe"), "--microbatches", "2")
         more = facts["predicted"]["iteration_ms"] - facts["baseline"]["iteration_ms"]
         self.assertAlmostEqual(more, iteration_ms(3, 2, 2) - iteration_ms(3, 4, 1), delta=1.2)
+
+    def test_pipelines_side_by_side_whose_stages_split_tensors(self):
+        traces = [self.write("rank%d.json" % rank, split_stage(rank, 2, 4)) for rank in range(8)]
+        facts = self.assert_replays(*traces)
+        self.assertEqual((facts["micro_batches"], facts["schedule"]), (4, "1f1b"))
+        self.assertEqual([(d["name"], d["size"]) for d in facts["dimensions"]], [("tp", 2), ("pp", 2)])
+        facts = self.whatif(traces, "--microbatches", "8")
+        gain = facts["baseline"]["iteration_ms"] - facts["predicted"]["iteration_ms"]
+        plain = iteration_ms(2, 4, 1) - iteration_ms(2, 8, 0.5)
+        self.assertTrue(plain - 2.5 < gain < plain, (gain, plain))  # each reduces as often as the others did
+        slow = self.whatif(traces, "--microbatches", "8", "--latency", "+1ms")
+        self.assertGreater(slow["predicted"]["iteration_ms"] - facts["predicted"]["iteration_ms"], 16)  # in each pass
 
     def test_either_schedule_takes_as_long_where_nothing_is_sent_slowly(self):
         facts = self.whatif(self.traces("1f1b"), "--schedule", "gpipe")

@@ -128,6 +128,16 @@ static bool follows_backward(const struct finder *f, uint32_t op)
     return ns[1] >= passes->least_ns[1];
 }
 
+static void find_passes(struct finder *f)
+{
+    const struct dpro_graph *g = f->g;
+    for (uint32_t j = 0; j < g->n_collectives; j++) {
+        const struct graph_collective *c = &g->collectives[j];
+        uint32_t op = is_message(f, j) ? sender_of(g, c) : g->members[c->first_member].arrival;
+        f->p->backward[j] = c->n_members > 0 && follows_backward(f, op);
+    }
+}
+
 static const char *find_messages_of(struct finder *f)
 {
     const struct dpro_graph *g = f->g;
@@ -143,7 +153,7 @@ static const char *find_messages_of(struct finder *f)
             continue;
         if (c->n_members != 2)
             return "sends or receives have no counterpart in the trace";
-        p->messages[j] = follows_backward(f, sender_of(g, c)) ? MESSAGE_BACKWARD : MESSAGE_FORWARD;
+        p->messages[j] = p->backward[j] ? MESSAGE_BACKWARD : MESSAGE_FORWARD;
     }
     return NULL;
 }
@@ -253,6 +263,7 @@ void pipeline_find(const struct dpro_graph *graph, struct arena *arena, struct p
     if (pipeline->dimension == DPRO_NO_DIMENSION)
         return;
     pipeline->messages = arena_array(arena, graph->n_collectives + (size_t)1, 1);
+    pipeline->backward = arena_array(arena, graph->n_collectives + (size_t)1, 1);
     if (!graph->seen_start_ns || !graph->seen_dur_ns) {
         pipeline->unknown = "the trace does not say when ops ran";
         return;
@@ -260,6 +271,7 @@ void pipeline_find(const struct dpro_graph *graph, struct arena *arena, struct p
     f.passes = mem_array(graph->n_ranks + (size_t)1, sizeof *f.passes);
     for (uint32_t r = 0; r < graph->n_ranks; r++)
         list_passes(&f, r);
+    find_passes(&f);
     pipeline->unknown = find_messages_of(&f);
     if (!pipeline->unknown)
         pipeline->unknown = count_micro_batches(&f, arena);

@@ -17,6 +17,7 @@ struct pipeline {
     enum dpro_schedule schedule;
     const char *unknown; /* why micro-batches are not known; static; NULL: they are */
     uint8_t *messages;   /* [n_collectives] enum stage_message */
+    bool *backward;      /* [n_collectives] it follows a backward pass, or is in one */
     uint32_t *stage_of;  /* [n_ranks] UINT32_MAX: none */
     uint32_t *group_of;  /* [n_ranks] which of the pipelines */
 };

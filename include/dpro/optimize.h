@@ -98,6 +98,7 @@ struct dpro_optimum_summary {
                                measured iterations, and 15 % of the gain; for a generated job from
                                the numbers alone */
     enum dpro_compression compression;
+    uint32_t prefetch; /* units of FSDP that each unit gathers ahead; 0: as it ran */
     const char *algorithm;
     double seconds;
     uint64_t n_candidates; /* evaluated */

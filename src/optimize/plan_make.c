@@ -134,6 +134,7 @@ static void add_modules(struct maker *m, const struct dpro_optimum *optimum, enu
 
 static void add_units(struct maker *m, const struct dpro_optimum *optimum, enum dpro_which which)
 {
+    m->plan->prefetch = which == DPRO_BEST ? dpro_optimum_summary(optimum).prefetch : 0;
     for (uint32_t i = 0; i < dpro_optimum_n_units(optimum); i++) {
         struct dpro_unit unit = dpro_optimum_unit(optimum, i);
         bool reshards = which == DPRO_BEST ? unit.reshards : unit.reshards_before;

@@ -1,7 +1,7 @@
 /* optimize/units.c: which units of FSDP free their gathered parameters after the forward pass, and
  * which keep them for the backward pass. What is kept is not gathered again, and lies in memory
  * meanwhile: a knapsack. Each unit is changed alone; then units are kept in the order of the time
- * that a byte saves, as far as all of them fit. */
+ * that a byte saves, as far as all of them fit. In the end, how far ahead units are gathered. */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +16,8 @@
 #include "optimize/search.h"
 
 struct choice {
-    bool *reshards; /* by unit */
+    bool *reshards;    /* by unit */
+    uint32_t prefetch; /* units that each gathers ahead; 0: as it ran */
     int64_t ns;     /* INT64_MAX: such a job can't be predicted */
     struct dpro_memory_peak peak;
 };
@@ -81,8 +82,9 @@ static int predict(const struct unit_search *s, const char *names, struct choice
     struct graph_change change;
     bool same = true;
     change_copy(s->model, &arena, &changed);
-    int rc = change_graph(s->graph, &(struct dpro_changes){.reshard = names}, &changed, &notes,
-                          &change, err);
+    int rc = change_graph(
+        s->graph, &(struct dpro_changes){.reshard = names, .prefetch = choice->prefetch}, &changed,
+        &notes, &change, err);
     if (rc < 0)
         return rc;
     for (uint32_t u = 0; u < s->graph->n_units; u++)
@@ -208,6 +210,21 @@ static void add_baseline(struct unit_search *s, struct dpro_optimum *o, const ch
                        .peak_bytes = choice->peak.bytes}));
 }
 
+/* Of the best, as far as the model tells. */
+static void try_prefetch(struct unit_search *s, struct dpro_optimum *o)
+{
+    static const char *const names[] = {NULL, "prefetch 1", "prefetch 2"};
+    const struct choice from = s->best;
+    for (uint32_t n = 1; n <= 2 && from.ns < INT64_MAX && !search_stops(&s->search); n++) {
+        struct choice ahead = choice_of(s, from.reshards);
+        ahead.prefetch = n;
+        if (!try(s, &ahead))
+            continue;
+        keep_best(s, &ahead);
+        add_baseline(s, o, names[n], "the best units, gathered ahead", &ahead);
+    }
+}
+
 static void decide(struct unit_search *s, struct dpro_optimum *o, uint32_t u)
 {
     const struct kept *kept = &s->kept[u];
@@ -229,7 +246,7 @@ static void decide(struct unit_search *s, struct dpro_optimum *o, uint32_t u)
 /* How sure the gain is, as a what-if of it says. */
 static int ask_whatif(const struct unit_search *s, struct dpro_optimum *o, struct dpro_error *err)
 {
-    struct dpro_changes changes = {.reshard = text_of(s, &s->best)};
+    struct dpro_changes changes = {.reshard = text_of(s, &s->best), .prefetch = s->best.prefetch};
     struct dpro_whatif *whatif;
     if (s->best.ns == s->as_ran.ns)
         return 0;
@@ -263,6 +280,13 @@ static int fill_result(struct unit_search *s, struct dpro_optimum *o, struct dpr
         if (s->as_ran.reshards[u] != s->best.reshards[u])
             decide(s, o, u);
     }
+    qsort(o->units.at, o->units.n, sizeof *o->units.at, by_time);
+    if (s->best.prefetch > 0)
+        array_push(&o->decisions,
+                   ((struct dpro_decision){.pass = "prefetch",
+                                           .target = "all units",
+                                           .decision = arena_format(s->arena, "%u gathered ahead",
+                                                                    s->best.prefetch)}));
     array_append(&o->improvements, search->improvements.at, search->improvements.n);
     o->summary = (struct dpro_optimum_summary){
         .measured_ns = s->model->measured_ns,
@@ -270,6 +294,7 @@ static int fill_result(struct unit_search *s, struct dpro_optimum *o, struct dpr
         .best_ns = s->best.ns,
         .found_ns = s->best.ns,
         .apart_ns = s->best.ns,
+        .prefetch = s->best.prefetch,
         .algorithm = dpro_algorithm_name(search->options->algorithm),
         .seconds = search_seconds(search),
         .n_candidates = search->n_candidates,
@@ -333,6 +358,7 @@ int search_units(const struct dpro_model *model, const struct dpro_optimize_opti
     change_each(&s);
     if (!fits(&s, &none))
         fill(&s);
+    try_prefetch(&s, o);
     o->memory.fits = s.best.ns < INT64_MAX;
     o->memory.least_bytes = o->memory.is_needed ? s.least_bytes : 0;
     add_baseline(&s, o, "all kept", "no unit gathered again", &none);

@@ -11,7 +11,7 @@
 #include "base/strtab.h"
 #include "base/writer.h"
 
-enum { PLAN_MOST_PARTITIONS = 1024, PLAN_MOST_SERVERS = 4096, PLAN_MOST_MICRO_BATCHES = 1024 };
+enum { PLAN_MOST_PARTITIONS = 1024, PLAN_MOST_SERVERS = 4096, PLAN_MOST_MICRO_BATCHES = 1024, PLAN_MOST_PREFETCH = 1024 };
 #define PLAN_NO_SIZE UINT64_MAX
 
 /* Names are ids in `strings`. */
@@ -59,7 +59,8 @@ struct plan_file {
     bool changes_numerics;        /* what `compiled` and `in_bf16` have to be allowed by */
     name_array recomputed;        /* of modules; "": the whole model */
     uint32_t micro_batches;       /* 0: not told */
-    ARRAY(struct plan_file_unit) units;
+    ARRAY(struct plan_file_unit) units; /* in the order of their forward passes */
+    uint32_t prefetch; /* units that each of these gathers ahead; 0: as the job does */
     uint64_t budget_bytes, baseline_peak_bytes, peak_bytes; /* of a rank; 0: not told */
 
     /* of a plan to be written */

@@ -323,9 +323,18 @@ static void read_units(struct json_reader *r, void *out UNUSED, size_t offset UN
     }
 }
 
+static void read_prefetch(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    int64_t value = 0;
+    if (!read_whole(r, &value) || value < 0 || value > PLAN_MOST_PREFETCH)
+        stop(r, "sharding: prefetch is not between 0 and %d", PLAN_MOST_PREFETCH);
+    ((struct plan_file *)out)->prefetch = (uint32_t)value;
+}
+
 static void read_sharding(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    static const struct json_member members[] = {MEMBER_BY("units", read_units, 0), {NULL}};
+    static const struct json_member members[] = {
+        MEMBER_BY("units", read_units, 0), MEMBER_BY("prefetch", read_prefetch, 0), {NULL}};
     if (!json_read_object(r, members, out))
         stop(r, "sharding is no object");
 }

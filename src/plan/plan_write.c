@@ -103,6 +103,7 @@ static void write_memory(struct writer *w, const struct plan_file *plan)
 static void write_sharding(struct writer *w, const struct plan_file *plan)
 {
     writer_section(w, "sharding", '{');
+    writer_fields(w, INT("prefetch", plan->prefetch));
     writer_begin(w, "units", '[');
     for (size_t i = 0; i < plan->units.n; i++)
         writer_row(w, TEXT("name", name_of(plan, plan->units.at[i].name)),

@@ -58,6 +58,8 @@ static const char *strategy_text(const struct optimize_facts *f, char out[STRATE
         words_add(&words, "", "%s", STRATEGY(model, dpro_optimum_strategy(optimum, which)));
     else
         words_add(&words, "", "as it ran");
+    if (which == DPRO_BEST && dpro_optimum_summary(optimum).prefetch > 0)
+        words_add(&words, "", ", %u gathered ahead", dpro_optimum_summary(optimum).prefetch);
     if (n_servers > 0)
         words_add(&words, "", ", on %u parameter server%s", n_servers, PLURAL(n_servers));
     if (n_fused > 0)
@@ -388,6 +390,8 @@ static void write_baselines(struct writer *w, const struct dpro_optimum *optimum
 
 static void write_units(struct writer *w, const struct dpro_optimum *optimum)
 {
+    writer_newline(w);
+    writer_fields(w, INT("prefetch", dpro_optimum_summary(optimum).prefetch));
     writer_section(w, "units", '[');
     for (uint32_t u = 0; u < dpro_optimum_n_units(optimum); u++) {
         struct dpro_unit unit = dpro_optimum_unit(optimum, u);

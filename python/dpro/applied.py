@@ -8,7 +8,8 @@ from . import report
 from .report import say
 
 WAYS = {"recompute": "recomputed in the backward pass", "compile": "compiled", "bf16": "computed in bfloat16",
-        "keep": "kept gathered for the backward pass", "reshard": "gathered again for the backward pass"}  # of modules
+        "keep": "kept gathered for the backward pass", "reshard": "gathered again for the backward pass",
+        "prefetch": "gathering the next ahead"}  # of modules
 
 _last = None  # the newest entry for rank.json
 _sends = False  # what it says of communication is done

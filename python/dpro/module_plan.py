@@ -93,7 +93,7 @@ def find(plan, models):
     recomputed, problem = recompute.find(models, plan.memory.recompute)
     if problem:
         return [], problem
-    units, problem = sharding.find(models, plan.units)
+    units, problem = sharding.find(models, plan.units, plan.prefetch)
     if problem:
         return [], problem
     computed, problem = computing.find(models, plan.computing)

@@ -9,6 +9,7 @@ STACKS = {"ddp": "PyTorch's DDP", "horovod": "Horovod", "tensorflow-ring": "Tens
 COMPRESSIONS = ("none", "fp16", "bf16")
 MOST_PARTITIONS = 1024
 MOST_MICRO_BATCHES = 1024
+MOST_PREFETCH = 1024
 
 
 class Unusable(Exception):
@@ -50,20 +51,21 @@ class Plan:
     `buckets` in order of launch; `is_own`: they are those that the job had; `digest` is equal for plans that ask for the
     same of communication; `by_settings`: Horovod makes the buckets by itself, as it is told by variables; `n_servers`:
     parameter servers that it is for, 0 where it does not say; `n_fused_ops` is all that is known of fused ops; `memory` and
-    `computing` are always there; `units` are of FSDP."""
+    `computing` are always there; `units` are of FSDP, in the
+    order of their forward passes; `prefetch`: how many of these each gathers ahead, 0: as the job does."""
 
     def __init__(self, path, stack, world_size, models, buckets, is_own, compression, by_settings, expected, n_fused_ops,
-                 n_servers, memory, computing, units):
+                 n_servers, memory, computing, units, prefetch):
         self.path, self.stack, self.world_size, self.models = path, stack, world_size, models
         self.buckets, self.is_own, self.compression = buckets, is_own, compression
         self.by_settings, self.n_servers = by_settings, n_servers
         self.expected, self.n_fused_ops = expected, n_fused_ops
-        self.memory, self.computing, self.units = memory, computing, units
+        self.memory, self.computing, self.units, self.prefetch = memory, computing, units, prefetch
         self.of_modules = _of_modules(memory, computing, units)
         self.within_ranks = self.of_modules or memory.micro_batches > 1  # it says something else than of buckets
         self.changes_heap = memory.micro_batches > 1 or _of_modules(memory, computing, ())
         text = repr((stack, world_size, models, [vars(bucket) for bucket in buckets], compression, by_settings, n_servers,
-                     memory.recompute, memory.micro_batches, vars(computing), *(vars(unit) for unit in units)))
+                     memory.recompute, memory.micro_batches, vars(computing), *(vars(unit) for unit in units), prefetch))
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -116,7 +118,10 @@ def _plan(path, value):
     memory = _memory(_take(value, "memory", dict, "the plan", {}))
     computation = _take(value, "computation", dict, "the plan", {})
     computing = _computing(computation)
-    units = _units(_take(value, "sharding", dict, "the plan", {}))
+    sharding = _take(value, "sharding", dict, "the plan", {})
+    units, prefetch = _units(sharding), _take(sharding, "prefetch", int, "sharding", 0)
+    if not 0 <= prefetch <= MOST_PREFETCH:
+        raise Unusable("sharding: prefetch is %d; 0 to %d are possible" % (prefetch, MOST_PREFETCH))
     without_buckets = _of_modules(memory, computing, units) or memory.micro_batches > 1
     communication = _take(value, "communication", dict, "the plan", {} if without_buckets else None)
     compression = communication.get("compression", "none")
@@ -132,7 +137,7 @@ def _plan(path, value):
     return Plan(path, stack, world_size, models, buckets, communication.get("is_own") is True, compression,
                 stack == "horovod" and "fusion_threshold_bytes" in communication,
                 expected if isinstance(expected, dict) else None, len(fused_ops),
-                _take(communication, "servers", int, "communication", 0), memory, computing, units)
+                _take(communication, "servers", int, "communication", 0), memory, computing, units, prefetch)
 
 
 def _of_modules(memory, computing, units):

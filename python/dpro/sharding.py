@@ -1,5 +1,6 @@
 """Units of PyTorch's FSDP (fully_shard) that free their gathered parameters after the forward pass, or keep them for the backward
-pass, as a plan says: by the public calls of their modules. Ranks gather together: all do it or none."""
+pass, and that gather the next units ahead, as a plan says: by the public calls of their modules. Ranks gather together: all do it
+or none."""
 import weakref
 
 from . import agreement, model
@@ -20,9 +21,25 @@ class Unit:
             module.set_reshard_after_forward(self._reshards == on, recurse=False)
 
 
-def find(models, units):
-    """The Unit of each of the plan's units that does otherwise now, and what speaks against it."""
-    there, found = {}, []
+class Prefetching:
+    """Of a module that fully_shard wrapped: `after` and `before` are those whose passes come next, forward and backward."""
+    keys = ("prefetch",)
+
+    def __init__(self, name, module, after, before):
+        self.name, self._module = name, weakref.ref(module)
+        self._after, self._before = ([weakref.ref(other) for other in others] for others in (after, before))
+
+    def set(self, on):
+        module = self._module()
+        if module is not None:
+            after, before = ([ref() for ref in others if on and ref() is not None] for others in (self._after, self._before))
+            module.set_modules_to_forward_prefetch(after)
+            module.set_modules_to_backward_prefetch(before)
+
+
+def find(models, units, prefetch):
+    """The Unit of each of the plan's units that does otherwise now, their Prefetching, and what speaks against it."""
+    there, found, chain = {}, [], []
     for root in map(model.unwrapped, models):
         outer = None
         for name, module, groups in model.fsdp2_units(root, model.fsdp2_class()):
@@ -39,6 +56,13 @@ def find(models, units):
             return [], "%s shards otherwise than over all ranks of its group, or not at all" % what
         if set(before) != {unit.reshards}:
             found.append(Unit(unit.name, module, unit.reshards))
+        if prefetch and unit.name:  # the model itself asks as it did
+            chain.append((unit.name, module))
+            if module._get_fsdp_state()._states_to_forward_prefetch or module._get_fsdp_state()._states_to_backward_prefetch:
+                return [], "the job says itself what %s prefetches" % what
+    inner = [module for _, module in chain]
+    for n, (name, module) in enumerate(chain):
+        found.append(Prefetching(name, module, inner[n + 1:n + 1 + prefetch], inner[max(n - prefetch, 0):n][::-1]))
     return found, None
 
 

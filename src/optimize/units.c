@@ -15,10 +15,12 @@
 #include "optimize/result.h"
 #include "optimize/search.h"
 
+#define SURE_ERRORS 1.96 /* standard ones, of 95 % */
+
 struct choice {
     bool *reshards;    /* by unit */
     uint32_t prefetch; /* units that each gathers ahead; 0: as it ran */
-    int64_t ns;     /* INT64_MAX: such a job can't be predicted */
+    int64_t ns;        /* INT64_MAX: such a job can't be predicted */
     struct dpro_memory_peak peak;
 };
 
@@ -82,9 +84,9 @@ static int predict(const struct unit_search *s, const char *names, struct choice
     struct graph_change change;
     bool same = true;
     change_copy(s->model, &arena, &changed);
-    int rc = change_graph(
-        s->graph, &(struct dpro_changes){.reshard = names, .prefetch = choice->prefetch}, &changed,
-        &notes, &change, err);
+    int rc = change_graph(s->graph,
+                          &(struct dpro_changes){.reshard = names, .prefetch = choice->prefetch},
+                          &changed, &notes, &change, err);
     if (rc < 0)
         return rc;
     for (uint32_t u = 0; u < s->graph->n_units; u++)
@@ -210,21 +212,6 @@ static void add_baseline(struct unit_search *s, struct dpro_optimum *o, const ch
                        .peak_bytes = choice->peak.bytes}));
 }
 
-/* Of the best, as far as the model tells. */
-static void try_prefetch(struct unit_search *s, struct dpro_optimum *o)
-{
-    static const char *const names[] = {NULL, "prefetch 1", "prefetch 2"};
-    const struct choice from = s->best;
-    for (uint32_t n = 1; n <= 2 && from.ns < INT64_MAX && !search_stops(&s->search); n++) {
-        struct choice ahead = choice_of(s, from.reshards);
-        ahead.prefetch = n;
-        if (!try(s, &ahead))
-            continue;
-        keep_best(s, &ahead);
-        add_baseline(s, o, names[n], "the best units, gathered ahead", &ahead);
-    }
-}
-
 static void decide(struct unit_search *s, struct dpro_optimum *o, uint32_t u)
 {
     const struct kept *kept = &s->kept[u];
@@ -243,13 +230,35 @@ static void decide(struct unit_search *s, struct dpro_optimum *o, uint32_t u)
                    .decision = what}));
 }
 
-/* How sure the gain is, as a what-if of it says. */
-static int ask_whatif(const struct unit_search *s, struct dpro_optimum *o, struct dpro_error *err)
+struct first_gather {
+    int64_t ns;
+    uint32_t unit;
+};
+
+ORDER(by_time, struct first_gather, ASCENDING(ns) ?: ASCENDING(unit));
+
+static const struct first_gather *forward_order(const struct unit_search *s)
 {
-    struct dpro_changes changes = {.reshard = text_of(s, &s->best), .prefetch = s->best.prefetch};
+    const struct dpro_graph *g = s->graph;
+    struct first_gather *order = arena_array(s->arena, g->n_units + (size_t)1, sizeof *order);
+    for (uint32_t u = 0; u < g->n_units; u++)
+        order[u] = (struct first_gather){INT64_MAX, u};
+    for (uint32_t op = 0; op < g->n_ops && g->seen_start_ns; op++)
+        if (g->gather[op] != 0) {
+            struct first_gather *first = &order[GATHER_UNIT(g->gather[op])];
+            if (g->gather[op] == GATHER(first->unit, false))
+                first->ns = MIN(first->ns, g->seen_start_ns[op]);
+        }
+    qsort(order, g->n_units, sizeof *order, by_time);
+    return order;
+}
+
+/* How sure the gain is, as a what-if of it says. */
+static int ask_whatif(const struct unit_search *s, const struct choice *choice,
+                      struct dpro_optimum *o, struct dpro_error *err)
+{
+    struct dpro_changes changes = {.reshard = text_of(s, choice), .prefetch = choice->prefetch};
     struct dpro_whatif *whatif;
-    if (s->best.ns == s->as_ran.ns)
-        return 0;
     int rc = dpro_whatif_run(s->graph, s->model, &changes, &whatif, err);
     if (rc < 0)
         return rc;
@@ -264,6 +273,31 @@ static int ask_whatif(const struct unit_search *s, struct dpro_optimum *o, struc
     return 0;
 }
 
+/* With the best units, as far as the model tells. It is taken only for a gain that is sure. */
+static int try_prefetch(struct unit_search *s, struct dpro_optimum *o, struct dpro_error *err)
+{
+    static const char *const names[] = {NULL, "prefetch 1", "prefetch 2"};
+    const struct choice from = s->best;
+    for (uint32_t n = 1; n <= 2 && !search_stops(&s->search); n++) {
+        struct choice ahead = choice_of(s, from.reshards);
+        ahead.prefetch = n;
+        if (!try(s, &ahead))
+            continue;
+        int rc = ask_whatif(s, &ahead, o, err);
+        if (rc < 0)
+            return rc;
+        double gain_pct = 100 * ((double)from.ns / (double)ahead.ns - 1);
+        bool sure = gain_pct > SURE_ERRORS * o->summary.uncertainty_pct;
+        if (sure)
+            keep_best(s, &ahead);
+        add_baseline(s, o, names[n],
+                     sure ? "the best units, gathered ahead"
+                          : "the same, gathered ahead: not sure to help",
+                     &ahead);
+    }
+    return 0;
+}
+
 static int fill_result(struct unit_search *s, struct dpro_optimum *o, struct dpro_error *err)
 {
     const struct search *search = &s->search;
@@ -272,7 +306,9 @@ static int fill_result(struct unit_search *s, struct dpro_optimum *o, struct dpr
         o->strategies[which] = buckets_copy(s->model, &s->model->baseline, s->arena);
         o->peaks[which] = which == DPRO_BEST ? s->best.peak : s->as_ran.peak;
     }
-    for (uint32_t u = 0; u < s->graph->n_units; u++) {
+    const struct first_gather *order = forward_order(s);
+    for (uint32_t i = 0; i < s->graph->n_units; i++) {
+        uint32_t u = order[i].unit;
         if (!s->gathered[u])
             continue;
         array_push(&o->units,
@@ -280,13 +316,12 @@ static int fill_result(struct unit_search *s, struct dpro_optimum *o, struct dpr
         if (s->as_ran.reshards[u] != s->best.reshards[u])
             decide(s, o, u);
     }
-    qsort(o->units.at, o->units.n, sizeof *o->units.at, by_time);
     if (s->best.prefetch > 0)
         array_push(&o->decisions,
-                   ((struct dpro_decision){.pass = "prefetch",
-                                           .target = "all units",
-                                           .decision = arena_format(s->arena, "%u gathered ahead",
-                                                                    s->best.prefetch)}));
+                   ((struct dpro_decision){
+                       .pass = "prefetch",
+                       .target = "all units",
+                       .decision = arena_format(s->arena, "%u gathered ahead", s->best.prefetch)}));
     array_append(&o->improvements, search->improvements.at, search->improvements.n);
     o->summary = (struct dpro_optimum_summary){
         .measured_ns = s->model->measured_ns,
@@ -300,7 +335,7 @@ static int fill_result(struct unit_search *s, struct dpro_optimum *o, struct dpr
         .n_candidates = search->n_candidates,
         .n_rounds = search->n_rounds,
         .stopped_by = search->stopped_by ? search->stopped_by : "converged"};
-    return ask_whatif(s, o, err);
+    return s->best.ns == s->as_ran.ns ? 0 : ask_whatif(s, &s->best, o, err);
 }
 
 /* The job as it ran needs no change to be predicted, and is what all else is compared with. */
@@ -358,12 +393,13 @@ int search_units(const struct dpro_model *model, const struct dpro_optimize_opti
     change_each(&s);
     if (!fits(&s, &none))
         fill(&s);
-    try_prefetch(&s, o);
     o->memory.fits = s.best.ns < INT64_MAX;
     o->memory.least_bytes = o->memory.is_needed ? s.least_bytes : 0;
     add_baseline(&s, o, "all kept", "no unit gathered again", &none);
     add_baseline(&s, o, "all resharded", "each gathered again for its backward pass", &all);
     if (o->memory.fits)
+        rc = try_prefetch(&s, o, err);
+    if (rc == 0 && o->memory.fits)
         rc = fill_result(&s, o, err);
     array_fini(&s.search.improvements);
     if (rc == 0)

@@ -11,7 +11,12 @@
 #include "base/strtab.h"
 #include "base/writer.h"
 
-enum { PLAN_MOST_PARTITIONS = 1024, PLAN_MOST_SERVERS = 4096, PLAN_MOST_MICRO_BATCHES = 1024, PLAN_MOST_PREFETCH = 1024 };
+enum {
+    PLAN_MOST_PARTITIONS = 1024,
+    PLAN_MOST_SERVERS = 4096,
+    PLAN_MOST_MICRO_BATCHES = 1024,
+    PLAN_MOST_PREFETCH = 1024
+};
 #define PLAN_NO_SIZE UINT64_MAX
 
 /* Names are ids in `strings`. */
@@ -55,10 +60,10 @@ struct plan_file {
     int64_t cycle_ns;   /* Horovod's; 0: not told */
     bool fuses;         /* the job is given no groups, and Horovod fuses up to fusion_bytes */
     uint64_t fusion_bytes;
-    name_array compiled, in_bf16; /* of modules; "": the whole model */
-    bool changes_numerics;        /* what `compiled` and `in_bf16` have to be allowed by */
-    name_array recomputed;        /* of modules; "": the whole model */
-    uint32_t micro_batches;       /* 0: not told */
+    name_array compiled, in_bf16;       /* of modules; "": the whole model */
+    bool changes_numerics;              /* what `compiled` and `in_bf16` have to be allowed by */
+    name_array recomputed;              /* of modules; "": the whole model */
+    uint32_t micro_batches;             /* 0: not told */
     ARRAY(struct plan_file_unit) units; /* in the order of their forward passes */
     uint32_t prefetch; /* units that each of these gathers ahead; 0: as the job does */
     uint64_t budget_bytes, baseline_peak_bytes, peak_bytes; /* of a rank; 0: not told */

@@ -139,6 +139,14 @@ class Resharding(Case):
         others = {it["name"]: (it["iteration_ms"], it["peak_bytes"]) for it in best["baselines"]}
         self.assertEqual(others, {"all kept": found["none"], "all resharded": found["all"]})
 
+    def test_gathering_ahead_is_tried_and_taken_only_if_it_is_sure_to_help(self):
+        done = dpro("optimize", SHARDED, "--json", "-q").json
+        ahead = {it["name"]: (it["iteration_ms"], it["peak_bytes"]) for it in done["baselines"] if it["name"].startswith("prefetch")}
+        for n in (1, 2):
+            asked = whatif("--reshard", "none", "--prefetch", str(n))
+            self.assertEqual(ahead.pop("prefetch %d" % n), (asked["predicted"]["iteration_ms"], asked["memory"]["peak_bytes"]))
+        self.assertEqual((ahead, done["prefetch"]), ({}, 0))  # on a CPU it hides nothing
+
     def test_the_plan_says_of_each_unit_what_it_does(self):
         plan = self.path("plan")
         self.assertEqual(dpro("optimize", SHARDED, "-o", plan).code, DONE)

@@ -27,8 +27,11 @@ for step in range(40):
         digest.update(p.grad.to_local().numpy().tobytes())
     groups = [m._get_fsdp_state()._fsdp_param_group for m in (model, *model[:3])]
     seen.append("".join("-r"[group.post_forward_mesh_info is not None] for group in groups))
+    ahead = [len(m._get_fsdp_state()._states_to_forward_prefetch) + 10 * len(m._get_fsdp_state()._states_to_backward_prefetch)
+             for m in (model, *model[:3])]
     optimizer.step()
-sys.stdout.write("UNITS %d %s at the end %s\\n" % (RANK, sorted(set(seen[6:])), seen[-1]))  # in one piece
+said = "UNITS %d %s at the end %s\\nAHEAD %d %s\\n" % (RANK, sorted(set(seen[6:])), seen[-1], RANK, ahead)
+sys.stdout.write(said)  # in one piece
 sys.stdout.flush()
 end()
 """
@@ -42,11 +45,12 @@ class Case(test_plan.Case):
         if "NO FSDP2" in self.without(BRIEF).out:
             self.skipTest("this torch has no fully_shard")
 
-    def units(self, *units, is_own=False):
+    def units(self, *units, is_own=False, prefetch=0):
+        listed = [{"name": name, "reshard_after_forward": reshards} for name, reshards in units]
         return self.plan({"schema": "dpro.plan/5", "job": {"framework": "pytorch", "world_size": 2, "device": "cpu", "models": []},
                           "expected": {"baseline_ms": 10.0, "iteration_ms": 8.0, "speedup": 1.25, "uncertainty_pct": 2.0},
                           "communication": {"is_own": is_own, "buckets": []},
-                          "sharding": {"units": [{"name": name, "reshard_after_forward": reshards} for name, reshards in units]}})
+                          "sharding": {"prefetch": prefetch, "units": listed}})
 
     def planned(self):
         return self.units(("", True), ("0", False), ("1", True), ("2", False))
@@ -64,6 +68,16 @@ class Units(Case):
         self.assert_units(run, PLANNED)
         self.assertEqual(run.said, ["dpro: plan applied to FSDPSequential: 2 modules are kept gathered for the backward pass, the model is "
                                     "gathered again for the backward pass; expected: 8.0 ms an iteration instead of 10.0"])
+
+    def test_units_gather_the_next_ahead_and_the_numbers_are_the_same(self):
+        run = self.run_planned(BRIEF, self.units(("", False), ("0", True), ("1", True), ("2", True), prefetch=2))
+        self.assert_units(run, OWN)
+        self.assertEqual(self.lines(run, "AHEAD"), ["AHEAD %d [0, 2, 11, 20]" % rank for rank in (0, 1)])
+        self.assertIn("plan applied to FSDPSequential: 3 modules are gathering the next ahead", run.said[0])
+        body = BRIEF.replace("generator, seen", "model[0].set_modules_to_forward_prefetch([model[1]])\ngenerator, seen")
+        run = self.run_planned(body, self.units(("0", True), prefetch=1))
+        self.assert_units(run, OWN)
+        self.assertIn("the job says itself what FSDP unit 0 prefetches", run.said[0])
 
     def test_a_plan_that_the_job_has_already_changes_nothing(self):
         run = self.run_planned(BRIEF, self.units(("", False), ("0", True), is_own=True))

@@ -38,23 +38,22 @@ class Plans(plan_loop.Case):
                 file.write("HOROVOD_DISABLE_GROUP_FUSION=1\nHOROVOD_FUSION_THRESHOLD=134217728\n")
         return plan
 
-    def check_applied(self, name):
-        plan = self.make_plan(name)
+    def told_of(self, name, plan):
+        """What each rank says of the plan, with which the job trains the same."""
         plain = self.final_loss(self.record(name, dpro=False))
         self.trace = self.path("planned")
         self.assertEqual(self.final_loss(self.record(name, options=["--plan", plan])), plain)
-        for rank in range(2):
-            told = self.rank(rank)["plan"]
+        return [self.rank(rank)["plan"] for rank in range(2)]
+
+    def check_applied(self, name):
+        plan = self.make_plan(name)
+        for told in self.told_of(name, plan):
             self.assertEqual((told["applied"], told["reason"]), (True, None))
         self.assertEqual(sum(c["count"] for c in self.replay()["collectives"] if c["kind"] == "all_reduce"), 2)
 
     def check_refused(self, name, change, reason):
         plan = self.make_plan(name, change)
-        plain = self.final_loss(self.record(name, dpro=False))
-        self.trace = self.path("planned")
-        self.assertEqual(self.final_loss(self.record(name, options=["--plan", plan])), plain)
-        for rank in range(2):
-            told = self.rank(rank)["plan"]
+        for told in self.told_of(name, plan):
             self.assertFalse(told["applied"])
             self.assertIn(reason, told["reason"])
 
@@ -119,11 +118,7 @@ class HorovodOnPyTorch(Plans):
         recomputed = ["0", "1", "4"]  # a convolution, BatchNorm, which keeps statistics, and another convolution
         name = "horovod-pytorch"
         plan = self.make_plan(name, lambda plan: plan.setdefault("memory", {}).update(recompute=recomputed))
-        plain = self.final_loss(self.record(name, dpro=False))
-        self.trace = self.path("planned")
-        self.assertEqual(self.final_loss(self.record(name, options=["--plan", plan])), plain)
-        for rank in range(2):
-            told = self.rank(rank)["plan"]
+        for told in self.told_of(name, plan):
             self.assertEqual((told["applied"], told["reason"]), (True, None))
             self.assertEqual(told["modules"]["recompute"], recomputed)
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "ingest/trace.h"
+#include "kept_log.h"
 #include "temp_folder.h"
 
 static unsigned char *pack(const char *text, size_t *size)
@@ -35,15 +36,6 @@ static unsigned char *pack(const char *text, size_t *size)
 }
 
 static struct dpro_error err;
-static char logged[4096];
-
-static void keep_log(void *arg, enum dpro_log_level level, const char *text)
-{
-    (void)arg;
-    (void)level;
-    size_t n = strlen(logged);
-    snprintf(logged + n, sizeof logged - n, "%s\n", text);
-}
 
 static int load_with(const char *path, const char *second, struct dpro_trace_options options,
                      struct dpro_trace **trace)
@@ -710,20 +702,16 @@ static void check_fact(const struct fact *fact, const char *path)
 
 static void test_real_traces_agree_with_another_program(void **state)
 {
-    const char *shared = getenv("DPRO_SHARED");
     size_t n_checked = 0;
-    for (size_t i = 0; shared && i < sizeof facts / sizeof facts[0]; i++) {
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
         char path[512];
-        snprintf(path, sizeof path, "%s/traces/%s", shared, facts[i].path);
-        if (access(path, R_OK) < 0)
+        if (!capture_path(path, facts[i].path))
             continue;
         check_fact(&facts[i], path);
         n_checked++;
     }
-    if (n_checked == 0) {
-        print_message("no real traces: set DPRO_SHARED to the folder that holds traces/\n");
+    if (n_checked == 0)
         skip();
-    }
 }
 
 static void test_real_folders_give_all_ranks(void **state)
@@ -739,12 +727,10 @@ static void test_real_folders_give_all_ranks(void **state)
                  {"torch-ddp-gloo-resnet18-n4-1gbit-cap5", 4, 2, false, 0.99},
                  {"kineto-tb-resnet50-nw0", 1, 2, true, 0},
                  {"sampled-2of128", 2, 1, false, 0}};
-    const char *shared = getenv("DPRO_SHARED");
     size_t n_checked = 0;
-    for (size_t i = 0; shared && i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char path[512];
-        snprintf(path, sizeof path, "%s/traces/%s", shared, cases[i].path);
-        if (access(path, R_OK) < 0)
+        if (!capture_path(path, cases[i].path))
             continue;
         n_checked++;
         struct dpro_trace *trace = load_one(path);
@@ -764,10 +750,8 @@ static void test_real_folders_give_all_ranks(void **state)
         }
         dpro_trace_destroy(trace);
     }
-    if (n_checked == 0) {
-        print_message("no real traces: set DPRO_SHARED to the folder that holds traces/\n");
+    if (n_checked == 0)
         skip();
-    }
 }
 
 int main(void)

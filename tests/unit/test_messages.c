@@ -18,6 +18,7 @@
 #include "graph/collectives/comm_pattern.h"
 #include "graph/graph.h"
 #include "graph_ask.h"
+#include "kept_log.h"
 #include "message_job.h"
 #include "temp_folder.h"
 
@@ -859,23 +860,19 @@ static void test_real_captures_are_rings_of_messages_to_the_byte(void **state)
         unsigned n_ranks, n_buckets;
         uint64_t bytes; /* of all buckets */
     } captures[] = {
-        {"gpt-n2-1gbit-cap25", 2, 1, 29480960},        {"gpt-n2-1gbit-cap5", 2, 4, 29480960},
-        {"gpt-n4-500mbit-cap25", 4, 1, 29480960},      {"gpt-n4-500mbit-cap5", 4, 4, 29480960},
-        {"resnet18-n2-500mbit-cap25", 2, 2, 44695848}, {"resnet18-n2-500mbit-cap5", 2, 6, 44695848},
-        {"resnet18-n4-1gbit-cap25", 4, 2, 44695848},   {"resnet18-n4-1gbit-cap5", 4, 6, 44695848},
+        {"torch-ddp-gloo-gpt-n2-1gbit-cap25", 2, 1, 29480960},
+        {"torch-ddp-gloo-gpt-n2-1gbit-cap5", 2, 4, 29480960},
+        {"torch-ddp-gloo-gpt-n4-500mbit-cap25", 4, 1, 29480960},
+        {"torch-ddp-gloo-gpt-n4-500mbit-cap5", 4, 4, 29480960},
+        {"torch-ddp-gloo-resnet18-n2-500mbit-cap25", 2, 2, 44695848},
+        {"torch-ddp-gloo-resnet18-n2-500mbit-cap5", 2, 6, 44695848},
+        {"torch-ddp-gloo-resnet18-n4-1gbit-cap25", 4, 2, 44695848},
+        {"torch-ddp-gloo-resnet18-n4-1gbit-cap5", 4, 6, 44695848},
     };
-    const char *shared = getenv("DPRO_SHARED");
-    if (!shared) {
-        print_message("no captures here\n");
-        skip();
-    }
     for (size_t i = 0; i < sizeof captures / sizeof *captures; i++) {
         char path[512];
-        snprintf(path, sizeof path, "%s/traces/torch-ddp-gloo-%s", shared, captures[i].name);
-        if (access(path, R_OK) < 0) {
-            print_message("%s: no such capture here\n", path);
+        if (!capture_path(path, captures[i].name))
             skip();
-        }
         const char *folder_of = path;
         struct dpro_error err = {0};
         struct dpro_trace *trace = NULL;

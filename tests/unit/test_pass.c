@@ -11,6 +11,7 @@
 
 #include "cost/buckets.h"
 #include "generated_job.h"
+#include "kept_log.h"
 #include "optimize/search.h"
 
 static uint64_t random_state;
@@ -188,16 +189,6 @@ static void test_a_list_with_one_impossible_edit_changes_nothing(void **state)
 
 /* ---- passes ---- */
 
-/* What passes were told of. */
-static char told[2048];
-
-static void keep_log(void *arg, enum dpro_log_level level, const char *text)
-{
-    (void)arg;
-    (void)level;
-    snprintf(told + strlen(told), sizeof told - strlen(told), "%s\n", text);
-}
-
 static struct dpro_optimum *optimize_with(const struct dpro_model *model,
                                           const struct dpro_optimize_options *options)
 {
@@ -206,7 +197,7 @@ static struct dpro_optimum *optimize_with(const struct dpro_model *model,
     struct dpro_optimize_options o = *options;
     o.threads = 2;
     o.sink = (struct dpro_sink){.log = keep_log, .level = DPRO_LOG_WARN};
-    told[0] = '\0';
+    logged[0] = '\0';
     assert_int_equal(dpro_optimize_run(model, &o, &optimum, &err), 0);
     return optimum;
 }
@@ -225,7 +216,7 @@ static void test_the_example_pass_takes_part(void **state)
     struct dpro_optimize_options options = {.pass_files = files, .n_pass_files = 1};
     struct dpro_optimize_options without = {0};
     struct dpro_optimum *with = optimize_with(model, &options);
-    assert_string_equal(told, "");
+    assert_string_equal(logged, "");
     struct dpro_optimum *plain = optimize_with(model, &without);
     /* its candidates are looked at beside the others */
     assert_true(dpro_optimum_summary(with).n_candidates > dpro_optimum_summary(plain).n_candidates);
@@ -258,7 +249,7 @@ static void test_a_file_that_fuses_ops_does_what_one_in_this_process_does(void *
     struct dpro_optimize_options of_file = {.pass_files = files, .n_pass_files = 1};
     struct dpro_optimize_options of_ours = {.passes = passes, .n_passes = 1};
     struct dpro_optimum *a = optimize_with(model, &of_file);
-    assert_string_equal(told, "");
+    assert_string_equal(logged, "");
     struct dpro_optimum *b = optimize_with(model, &of_ours);
     const struct dpro_strategy *s = dpro_optimum_strategy(a, DPRO_BEST);
     const struct dpro_strategy *t = dpro_optimum_strategy(b, DPRO_BEST);
@@ -278,11 +269,11 @@ static void check_contained(const char *name, const char *expected)
     const char *const files[] = {path_of(name)};
     struct dpro_optimize_options options = {.pass_files = files, .n_pass_files = 1};
     struct dpro_optimum *optimum = optimize_with(model, &options);
-    if (!strstr(told, expected))
-        print_message("told: %s\n", told);
-    assert_non_null(strstr(told, expected));
-    assert_non_null(strstr(told, "pass 'bad'"));
-    assert_ptr_equal(strchr(told, '\n'), told + strlen(told) - 1); /* once */
+    if (!strstr(logged, expected))
+        print_message("logged: %s\n", logged);
+    assert_non_null(strstr(logged, expected));
+    assert_non_null(strstr(logged, "pass 'bad'"));
+    assert_ptr_equal(strchr(logged, '\n'), logged + strlen(logged) - 1); /* once */
     dpro_optimum_destroy(optimum);
     dpro_model_destroy(model);
 }
@@ -332,7 +323,7 @@ static void test_a_pass_that_prints_prints_to_stderr(void **state)
     fseek(out, 0, SEEK_END);
     assert_int_equal(ftell(out), 0);
     fclose(out);
-    assert_string_equal(told, "");
+    assert_string_equal(logged, "");
     dpro_optimum_destroy(optimum);
     dpro_model_destroy(model);
 }

@@ -16,6 +16,7 @@
 #include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto.h"
 #include "ingest/readers.h"
+#include "kept_log.h"
 #include "part_text.h"
 #include "temp_folder.h"
 
@@ -32,15 +33,6 @@ static const struct held_part *held_of(const struct trace_part *part)
 /* ---- loading ---- */
 
 static struct dpro_error err;
-static char logged[4096];
-
-static void keep_log(void *arg, enum dpro_log_level level, const char *text)
-{
-    (void)arg;
-    (void)level;
-    size_t n = strlen(logged);
-    snprintf(logged + n, sizeof logged - n, "%s\n", text);
-}
 
 static struct dpro_trace *load(void)
 {

@@ -13,6 +13,7 @@
 #include "base/pickle.h"
 #include "ingest/pytorch/snapshot.h"
 #include "ingest/readers.h"
+#include "kept_log.h"
 #include "part_text.h"
 #include "temp_folder.h"
 
@@ -270,16 +271,6 @@ static void put_segment(struct writer *w, int64_t device, int64_t address, int64
     "{\"schemaVersion\":1,\"distributedInfo\":{\"rank\":0,\"world_size\":1},\"traceEvents\":["     \
     "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":5,\"tid\":6,"                  \
     "\"ts\":1790857026000000,\"dur\":50}%s]}"
-
-static char logged[4096];
-
-static void keep_log(void *arg, enum dpro_log_level level, const char *text)
-{
-    (void)arg;
-    (void)level;
-    size_t n = strlen(logged);
-    snprintf(logged + n, sizeof logged - n, "%s\n", text);
-}
 
 /* The rank whose folder holds a profile with more events, and the pickle. */
 static struct dpro_trace *load(const struct writer *w, const char *events)

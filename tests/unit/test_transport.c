@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "ingest/trace.h"
+#include "kept_log.h"
 #include "temp_folder.h"
 #include "tracer/record.h"
 
@@ -874,23 +875,19 @@ static void test_real_captures_are_tied_to_the_byte(void **state)
         unsigned n_ranks;
         uint64_t n_collectives, n_all_reduces;
     } captures[] = {
-        {"gpt-n2-1gbit-cap25", 2, 16, 16},        {"gpt-n2-1gbit-cap5", 2, 64, 64},
-        {"gpt-n4-500mbit-cap25", 4, 32, 32},      {"gpt-n4-500mbit-cap5", 4, 128, 128},
-        {"resnet18-n2-500mbit-cap25", 2, 64, 32}, {"resnet18-n2-500mbit-cap5", 2, 128, 96},
-        {"resnet18-n4-1gbit-cap25", 4, 128, 64},  {"resnet18-n4-1gbit-cap5", 4, 256, 192},
+        {"torch-ddp-gloo-gpt-n2-1gbit-cap25", 2, 16, 16},
+        {"torch-ddp-gloo-gpt-n2-1gbit-cap5", 2, 64, 64},
+        {"torch-ddp-gloo-gpt-n4-500mbit-cap25", 4, 32, 32},
+        {"torch-ddp-gloo-gpt-n4-500mbit-cap5", 4, 128, 128},
+        {"torch-ddp-gloo-resnet18-n2-500mbit-cap25", 2, 64, 32},
+        {"torch-ddp-gloo-resnet18-n2-500mbit-cap5", 2, 128, 96},
+        {"torch-ddp-gloo-resnet18-n4-1gbit-cap25", 4, 128, 64},
+        {"torch-ddp-gloo-resnet18-n4-1gbit-cap5", 4, 256, 192},
     };
-    const char *shared = getenv("DPRO_SHARED");
-    if (!shared) {
-        print_message("no captures here\n");
-        skip();
-    }
     for (size_t i = 0; i < sizeof captures / sizeof *captures; i++) {
         char path[512];
-        snprintf(path, sizeof path, "%s/traces/torch-ddp-gloo-%s", shared, captures[i].name);
-        if (access(path, R_OK) < 0) {
-            print_message("%s: no such capture here\n", path);
+        if (!capture_path(path, captures[i].name))
             skip();
-        }
         struct dpro_trace *trace = load_as(path, 0);
         assert_non_null(trace);
         struct dpro_transport_info info = dpro_trace_transport(trace);

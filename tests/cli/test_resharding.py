@@ -202,19 +202,32 @@ class Resharding(Case):
         self.assert_error(dpro("whatif", SHARDED, "--bucket-cap-mb", "5"), INPUT, "parameters are sharded")
         self.assert_error(dpro("whatif", BUNDLED, "--reshard", "all"), USAGE, "the job shards no parameters")
 
+    def edited(self, folder, ranks, old, new):
+        """The recording with other annotations on these ranks."""
+        trace = shutil.copytree(SHARDED, os.path.join(folder, "trace"))
+        for rank in ranks:
+            for name in ("kineto.json.gz", "kineto_et.json.gz"):
+                path = os.path.join(trace, "host0", "rank%d" % rank, name)
+                with gzip.open(path, "rt", encoding="utf-8") as file:
+                    text = file.read()
+                self.assertIn(old, text)
+                with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
+                    file.write(text.replace(old, new))
+        return trace
+
+    def test_a_unit_that_is_asked_for_ahead_by_name_is_gathered_for_its_backward_pass(self):
+        """set_modules_to_backward_prefetch() does it outside of FSDP::pre_backward."""
+        trace = self.edited(self.path("."), (0, 1), '"FSDP::pre_backward', '"x')
+        facts = whatif("--reshard", "none", trace=trace)
+        self.assertEqual([unit["reshards_before"] for unit in facts["units"]], [False, True, True])
+        self.assertGreater(facts["speedup"], 1)
+
     def test_a_rank_whose_profile_tells_otherwise_breaks_nothing(self):
         for old, new in (('"FSDP::pre_backward', '"x'), ('"FSDP::all_gather (blocks.0)', '"x'), ('"FSDP::all_gather_copy_out', '"x'),
                          ('"FSDP::post_forward', '"x'), ('"FSDP::backward_prefetch for blocks.0', '"FSDP::backward_prefetch for blocks.1'),
                          ('FSDP::all_gather (blocks.1)', 'FSDP::all_gather (blocks.0)')):
             with self.subTest(old=old), tempfile.TemporaryDirectory() as folder:
-                trace = shutil.copytree(SHARDED, os.path.join(folder, "trace"))
-                for name in ("kineto.json.gz", "kineto_et.json.gz"):
-                    path = os.path.join(trace, "host0", "rank1", name)
-                    with gzip.open(path, "rt", encoding="utf-8") as file:
-                        text = file.read()
-                    self.assertIn(old, text)
-                    with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
-                        file.write(text.replace(old, new))
+                trace = self.edited(folder, (1,), old, new)
                 for units in ("none", "all", "blocks.0"):
                     result = dpro("whatif", trace, "--json", "--reshard", units)
                     self.assertIn(result.code, (DONE, USAGE), result.err)

@@ -22,6 +22,17 @@ static uint32_t pre_backward_of(const struct rank_build *rank, uint32_t span)
     return span;
 }
 
+static const char PREFETCH[] = "FSDP::backward_prefetch for ";
+
+/* Units that name the ones they ask for do it outside of where their own pass begins. */
+static bool is_for_backward(const struct rank_build *rank, uint32_t span)
+{
+    bool prefetches = false;
+    for (uint32_t at = span; at != NO_ID && !prefetches; at = rank->trace->spans[at].parent)
+        prefetches = text_begins(strtab_get(rank->names, rank->trace->spans[at].name), PREFETCH);
+    return prefetches || pre_backward_of(rank, span) != NO_ID;
+}
+
 uint32_t build_gather_of(const struct rank_build *rank, uint32_t span, bool *copies_out)
 {
     for (; span != NO_ID; span = rank->trace->spans[span].parent) {
@@ -30,7 +41,7 @@ uint32_t build_gather_of(const struct rank_build *rank, uint32_t span, bool *cop
             break;
     }
     uint32_t unit = span == NO_ID ? NO_ID : recorded_unit_of(rank->names, rank->trace, span);
-    return unit == NO_ID ? 0 : GATHER(unit, pre_backward_of(rank, span) != NO_ID);
+    return unit == NO_ID ? 0 : GATHER(unit, is_for_backward(rank, span));
 }
 
 /* Whether it is FSDP's own work. */
@@ -47,7 +58,6 @@ bool build_unit_mark(const struct rank_build *rank, uint32_t span, enum unit_mar
 {
     static const char *const names[N_UNIT_MARKS] = {
         [UNIT_FORWARD_ENDS] = "FSDP::post_forward", [UNIT_BACKWARD_BEGINS] = "FSDP::pre_backward"};
-    static const char prefetch[] = "FSDP::backward_prefetch for ";
     const struct recording *recording = rank->trace->recording;
     const char *is = strtab_get(rank->names, rank->trace->spans[span].name);
     if (!text_begins(is, "FSDP::"))
@@ -58,12 +68,12 @@ bool build_unit_mark(const struct rank_build *rank, uint32_t span, enum unit_mar
             *unit = recorded_unit_of(rank->names, rank->trace, span);
             return *unit != NO_ID;
         }
-    if (!text_begins(is, prefetch))
+    if (!text_begins(is, PREFETCH))
         return false;
     *mark = UNIT_PREFETCHED;
     for (*unit = 0; *unit < recording->buckets.n; ++*unit)
         if (strcmp(strtab_get(rank->names, recording->buckets.at[*unit].name),
-                   is + sizeof prefetch - 1) == 0)
+                   is + sizeof PREFETCH - 1) == 0)
             return true;
     return false;
 }

@@ -82,7 +82,8 @@ static int find_dimension(const struct dpro_graph *g, struct replicas *r, struct
 int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
                   const struct dpro_model *model, struct replicas *r, struct dpro_error *err)
 {
-    *r = (struct replicas){model->n_ranks, model->n_ranks, 1, UINT32_MAX, false};
+    uint32_t n_ranks = MAX(model->n_ranks, model->net.collective.n_ranks);
+    *r = (struct replicas){n_ranks, n_ranks, 1, UINT32_MAX, false};
     if (changes->world_size == 0 && changes->dp == 0)
         return 0;
     if (changes->world_size != 0 && changes->dp != 0)
@@ -114,7 +115,8 @@ struct world {
     uint32_t *place;  /* by rank: the number of its replica */
     uint32_t *row;    /* by rank: which of its replica's ranks it is */
     uint32_t *new_of; /* by rank: its number among those that are simulated; MODEL_NONE */
-    bool spreads;     /* what was on one host, replicas were, is on several */
+    bool spreads;     /* what was on one host is on several */
+    bool routes;      /* all-to-alls get more members */
 };
 
 static int find_places(struct world *w, struct dpro_error *err)
@@ -346,7 +348,9 @@ static int change_groups(struct world *w, struct dpro_error *err)
     for (uint32_t k = 0; k < m->n_communications; k++) {
         struct model_communication *c = &all[k];
         *c = m->communications[k];
-        if (groups[c->group].n_members != before[c->group])
+        bool grows = groups[c->group].n_members != before[c->group];
+        w->routes |= grows && strcmp(c->kind, "all_to_all") == 0;
+        if (grows)
             grow(w, c, before[c->group], groups[c->group].n_members, was_within[c->group],
                  groups[c->group].within);
     }
@@ -381,6 +385,16 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
     if (r->shards)
         note(notes, "a rank keeps 1/%u of what is sharded, in place of 1/%u, and updates as much",
              r->after, r->before);
+    if (w->routes)
+        note(notes, "all-to-alls of all replicas stay that: experts, or tables, are spread over "
+                    "the ranks that there are, with as many items from each rank");
+    const struct model_net *net = &w->m->net;
+    bool rings = w->m->n_tensors > 0 && net->collective.algorithm == MODEL_RING && n_ranks > 2;
+    if (rings && w->g && rank_has_gpu(w->g, &w->g->ranks[0]))
+        note(notes,
+             "gradients are taken to be reduced in rings, whose messages alone take %.2f ms for "
+             "each bucket; NCCL takes trees where those are faster",
+             2 * (n_ranks - 1.0) * net->link.message_ns.value / 1e6);
     if (w->spreads)
         note(notes,
              "the recorded ranks are on one host, so links to other hosts are not known: taken to "

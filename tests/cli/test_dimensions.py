@@ -240,6 +240,8 @@ class Dimensions(Case):
             self.assertTrue(any("2560 replicas in place of 2" in w for w in facts[0]["warnings"]), facts[0]["warnings"])
             self.assert_error(dpro("whatif", trace, "--world-size", "10"), 2, "no whole number of replicas")
         self.assert_error(dpro("whatif", os.path.join(DATA, "torch-pp-gloo-n2"), "--dp", "2"), 2, "no dimension of the job")
+        routed = dpro("whatif", "--json", os.path.join(DATA, "torch-ep-gloo-n2"), "--world-size", "4").json
+        self.assertTrue(any("experts, or tables, are spread over the ranks" in w for w in routed["warnings"]), routed["warnings"])
 
     def test_the_user_overrules(self):
         trace = self.job()

@@ -595,6 +595,21 @@ static void model_micro_batch(struct rewriter *w, double ratio, struct dpro_mode
     modules->memory.batch_ratio = ratio;
 }
 
+/* Where it is known how many rows a micro-batch has. */
+static int check_rows(const struct rewriter *w, const struct dpro_model *modules,
+                      struct dpro_pipeline_run run, struct notes *notes, struct dpro_error *err)
+{
+    uint64_t rows = modules->n_memories > 0 ? modules->memories[0].batch_size : 0;
+    rows *= w->p.n_micro_batches;
+    if (rows > 0 && run.n_micro_batches > rows)
+        return refuse(err, "the pipeline's batch has %llu rows, too few for %u micro-batches",
+                      (unsigned long long)rows, run.n_micro_batches);
+    if (rows % run.n_micro_batches != 0)
+        note(notes, "%llu rows in %u micro-batches are not as many in each; they are taken to be",
+             (unsigned long long)rows, run.n_micro_batches);
+    return 0;
+}
+
 int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *changes,
                     struct dpro_model *model, struct dpro_model *modules, struct notes *notes,
                     struct pipeline_change *change, struct dpro_error *err)
@@ -615,6 +630,9 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
                                        .n_ranks = graph->n_ranks};
     double ratio = (double)before.n_micro_batches / after.n_micro_batches;
     model_micro_batch(&w, 1, modules);
+    rc = check_rows(&w, modules, after, notes, err);
+    if (rc < 0)
+        return rc;
     if (before.n_micro_batches == after.n_micro_batches && before.schedule == after.schedule)
         return 0;
     measure(&w, 1, modules);

@@ -1,4 +1,5 @@
 """Sharded, tensor, pipeline and expert parallel jobs are recorded unchanged, and their calls and waits marked."""
+import json
 import os
 import re
 import subprocess
@@ -61,6 +62,14 @@ class Marks(live.Case):
             calls, waits = ([number for what, number, _, _ in marks if what == w] for w in ("call", "wait"))
             self.assertEqual(len(calls), 3 * 2 * 2)  # steps, micro-batches, there and back
             self.assertEqual(sorted(calls), sorted(waits))
+
+        def whatif(n):
+            return subprocess.run([live.DPRO, "whatif", self.trace, "--json", "--microbatches", n], stdin=subprocess.DEVNULL,
+                                  capture_output=True, timeout=60, check=False)
+        facts = json.loads(whatif("4").stdout)
+        self.assertEqual([facts["pipeline"][key]["micro_batches"] for key in ("baseline", "predicted")], [2, 4])
+        self.assertLess(facts["memory"]["peak_bytes"], facts["memory"]["baseline_peak_bytes"])  # a row in flight, not two
+        self.assertIn(b"the pipeline's batch has 4 rows, too few for 5", whatif("5").stderr)
 
     def test_collectives_are_marked_with_their_group(self):
         self.record("experts.py")

@@ -229,7 +229,8 @@ class Probe(Prober):
             if problem is None:
                 problem, took = self._compiler.first(compiled, lambda way=way: call.both_passes(way))
                 if self._compiler.is_late:
-                    self._leave_out(entry, COMPILED[COMPILED.index(name):], problem or "the time was over before it was compiled")
+                    why = (problem or "the time was over before it was compiled").replace("NoTime: ", "", 1)
+                    self._leave_out(entry, COMPILED[COMPILED.index(name):], why)
                     break
             if problem:
                 entry["ways"][name] = {"problem": problem}

@@ -62,6 +62,8 @@ class Prober:
             return None
         if self.problem:
             report.say("probe", "modules are not measured: %s" % self.problem)
+        elif self._ended_early and name == "probe":
+            report.say("probe", "measuring modules ended at %s (dpro profile --probe-limit SECONDS)" % self._ended_early)
         return {"file": FILE} if self.problem is None and name == "probe" else {"problem": self.problem or "the job ended before"}
 
     def end(self):

@@ -5,8 +5,6 @@
  * depends on the order and the sizes of requests, not on their times. */
 #pragma once
 
-#include <stddef.h>
-
 #include "ingest/allocator_history.h"
 
 /* Recorded answers of the device. Without them the device places a segment at the lowest address

@@ -1,7 +1,6 @@
 /* report/optimize_computing.c: see optimize_computing.h. */
 #include "report/optimize_computing.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "optimize/computing.h"

@@ -6,7 +6,6 @@
  *   stages take turns at forward and backward ones;
  * - waits for a late stage: at any other time;
  * - or the message is on its way. */
-#include <stdlib.h>
 
 #include "base/array.h"
 #include "base/memory.h"

@@ -13,7 +13,6 @@ sys.path.insert(0, os.path.join(ROOT, "bench"))
 from wire import fields, message, number, raw_fields
 
 RECORDED = os.path.join(ROOT, "tests", "data", "tf-ps-n2")
-PROFILES = "rank0", "rank1", "ps0"
 STEPS = 10
 
 

@@ -2,7 +2,6 @@
  * the process is as it would be without it. The jobs are in traced.c. */
 #include <arpa/inet.h>
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>

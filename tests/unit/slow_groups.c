@@ -2,7 +2,6 @@
 #include "slow_groups.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cost/evaluator.h"

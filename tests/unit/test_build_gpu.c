@@ -8,7 +8,6 @@
 #include <cmocka.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "graph/graph.h"

@@ -1,6 +1,5 @@
 /* tests/unit/test_search.c: the search against brute force, evaluations against replays of whole
  * graphs, and what a result promises. */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -6,7 +6,6 @@
  *     say out of patience
  * What was said is the payload; it joins the trace as warnings. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ingest/sources.h"

@@ -5,7 +5,6 @@
  *   iteration when it sent this one: in a ring, the data that it passes on, or room for them. What
  *   others of its node group received may have been passed to it;
  * - its receiver has arrived, where that is so in every iteration, as gloo asks before it sends. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"

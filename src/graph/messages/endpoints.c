@@ -2,7 +2,6 @@
  * messages in the transport's byte streams and from the steps of NCCL's proxy threads. */
 #include "graph/messages/endpoints.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"

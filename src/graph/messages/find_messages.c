@@ -11,7 +11,6 @@
 #include "graph/messages/find_messages.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"

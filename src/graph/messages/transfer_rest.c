@@ -1,7 +1,6 @@
 /* graph/messages/transfer_rest.c: when a collective's messages are over for each of its members,
  * and what remains of their transfers. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/map.h"
 #include "base/sort.h"

@@ -8,7 +8,6 @@
 #include "graph/servers/parameter_servers.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"

@@ -4,8 +4,6 @@
  * overlap are one group. A round ends where a tensor would come a second time. */
 #include "ingest/horovod/thread.h"
 
-#include <stdlib.h>
-
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"

@@ -5,7 +5,6 @@
  * and requests come in the same order: the timestamps count. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/map.h"

@@ -8,8 +8,6 @@
 #include "base/memory.h"
 #include "ingest/transport/ps.h"
 
-#include <stdlib.h>
-
 #include "base/sort.h"
 #include "ingest/trace.h"
 

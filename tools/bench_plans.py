@@ -13,6 +13,9 @@ computation: the paper's deep dive. Plans of op fusion alone, tensor fusion alon
 beside them what people do: nothing, the model compiled as a whole or block by block, autocast everywhere. Each that differs is
 measured by turns, each a run of the job; then how long the search takes with its means of being fast off, one by one.
 
+sharding: which of FSDP's units keep their parameters, with all memory there is and with half of what keeping all takes more, on a
+link of 200 Mbit/s; the time saved and the peak, promised and measured by turns of one run.
+
 Writes out/bench-plans.json."""
 import argparse
 import collections
@@ -32,7 +35,7 @@ CAPS_MB = ("0.000001", "1", "5", "100000")  # the first: a bucket a gradient; th
 HOROVOD_CYCLE_NS, HOROVOD_BYTES = 5_000_000, 64 << 20  # its defaults
 BYTEPS_BYTES = 4_096_000
 WITHIN_POINTS, RATE_PCT = 5, 8  # targets
-PARTS = ("communication", "computation")
+PARTS = ("communication", "computation", "sharding")
 WARMUP = 5  # steps of a run
 SINGLES = {"both": ("tensor fusion", "op fusion"), "both, 16 bits": ("tensor fusion", "op fusion", "autocast")}
 SEARCHES = (("as it is", ()), ("without symmetry", ("--no-symmetry",)), ("without partial replay", ("--no-partial",)),
@@ -238,6 +241,27 @@ def judge_rate(dpro, python, script, trace, folder, table):
               False)
 
 
+def judge_units(args, dpro, python, folder, table):
+    job = {"rate": "200mbit", "quiet": True, "direct": True,
+           "arguments": ["--layers", "4", "--width", "128", "--vocabulary", "2048", "--context", "64"]}
+    trace, budget = os.path.join(folder, "trace"), []
+    train([dpro, "profile", "-q", "-o", trace, "--"], python, "fsdp.py", **job)
+    for name in ("fsdp.py", "fsdp.py, half the memory"):
+        plan = os.path.join(folder, "plan%d" % len(budget))
+        found = ask(dpro, "optimize", trace, "-o", plan, "--json", *budget)
+        peaks = [found["memory"][key] for key in ("baseline_peak_bytes", "peak_bytes")]
+        budget = ["--memory", str(sum(peaks) // 2)]
+        verify = [dpro, "verify", "--plan", plan, "--json", "--stop", "--blocks", str(args.blocks), "--steps", str(args.steps), "--"]
+        printed = train(verify, python, "fsdp.py", steps=10 ** 6, **job).decode()
+        own, planned = json.JSONDecoder().raw_decode(printed[printed.index("{"):])[0]["configurations"]
+        gain, predicted = planned["gain_pct"], gain_pct(found["replayed_ms"], found["best"]["iteration_ms"])
+        table.add(f"{name}: a step as it is", own["iteration_ms"], "ms")
+        table.add(f"{name}: the plan gains [{gain['low']:.1f} .. {gain['high']:.1f}]", gain["mean"], "%")
+        table.add(f"{name}: predicted {predicted:.1f} %, off by", abs(predicted - gain["mean"]), "points", WITHIN_POINTS, False)
+        table.add(f"{name}: peak {planned['peak_bytes']}, predicted {peaks[1]}, off by",
+                  100 * abs(planned["peak_bytes"] / peaks[1] - 1), "%", 1, False)
+
+
 def main():
     parser = argparse.ArgumentParser(description="what plans are worth on real jobs")
     parser.add_argument("--build", default="build", help="build folder")
@@ -251,7 +275,10 @@ def main():
     python, dpro = live_python(), os.path.join(ROOT, args.build, "dpro")
     go_first()
     table = Table()
-    for script in args.scripts:
+    if "sharding" in args.parts:
+        with tempfile.TemporaryDirectory() as folder:
+            judge_units(args, dpro, python, folder, table)
+    for script in args.scripts if set(args.parts) - {"sharding"} else ():
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace")
             probe = ["--probe", "compile,bf16"] if "computation" in args.parts else []

@@ -84,8 +84,8 @@ DPRO_API int dpro_optimize_text(const struct dpro_optimize_report *report, FILE 
                                 struct dpro_error *err);
 DPRO_API int dpro_optimize_json(const struct dpro_optimize_report *report, FILE *out,
                                 struct dpro_error *err); /* dpro.optimize/1 */
-/* Whether the gain exceeds the model's uncertainty. If so, the plan holds the strategy that was
- * found, else the baseline. */
+/* Whether the gain exceeds the model's uncertainty; of FSDP's units, whether there is one. If so,
+ * the plan holds the strategy that was found, else the baseline. */
 DPRO_API int dpro_optimize_helps(const struct dpro_optimize_report *report);
 /* Whether the job can be given what was found; if not, it is a recommendation: nothing recomputes
  * modules that FSDP has wrapped but the script. */

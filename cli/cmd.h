@@ -57,7 +57,7 @@ bool cmd_read_dims(const char *text, void *field);
             "what modules take compiled and in 16 bits, from the\nprobes.json of another run "     \
             "(default: the trace's own)")
 /* Of commands that read traces; that also build the graph. */
-#define CMD_THREADS_READ "files read at once (default: 0, one a core)"
+#define CMD_THREADS_READ "threads that read and build (default: 0, one a core)"
 #define CMD_STEPS_LEARNT                                                                           \
     "learn from iterations A to B, both included, in the\njob's own numbers (default: all)"
 #define CMD_OPTS_TRACE(threads_help)                                                               \

@@ -73,8 +73,8 @@ static const struct opt replay_opts[] = {
               "exit 1 when the replay is more than PCT percent off\nthe measured iteration time"),
     CMD_OPT_DIMS,
     CMD_OPTS_GRAPH("use iterations A to B, both included, in the job's\nown numbers (default: all)",
-                   "files read and iterations predicted at once\n(default: 0, one a core); results "
-                   "are the same at any\nnumber"),
+                   "threads that read, build and predict (default: 0,\none a core); results are "
+                   "the same at any number"),
     {.name = NULL},
 };
 

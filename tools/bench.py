@@ -151,6 +151,33 @@ def replay_json(table, build, path, size, rounds):
     table.add("dpro replay --json, two threads over one (wall)", wall["1"] / wall["2"], "x", THREADS_RATIO, digits=2)
 
 
+def processes(table, build, folder, rounds):
+    """Four ranks of a GPU's trace, read by one process with one thread, and by two under mpirun."""
+    name = "dpro replay of 4 GPUs, two processes over one, a thread each (wall)"
+    if not os.path.exists(GPU_TRACE) or not shutil.which("mpirun"):
+        table.missing(name, "no ../shared/traces, or no mpirun")
+        return
+    plain, _ = make_input(folder, GPU_TRACE, GPU_TIMES)
+    ranks = os.path.join(folder, "ranks")
+    os.makedirs(ranks, exist_ok=True)
+    with open(plain, "rb") as file:
+        text = file.read()
+    for rank in range(4):
+        with open(os.path.join(ranks, f"rank{rank}.json"), "wb") as out:
+            out.write(re.sub(rb'("distributedInfo":[^}]*?"rank": )\d+', rb"\g<1>%d" % rank, text, count=1))
+    command = [os.path.join(build, "dpro"), "replay", ranks, "-v", "--threads", "1"]
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    seconds = {1: [], 2: []}
+    for _ in range(rounds):
+        for n, taken in seconds.items():
+            start = time.monotonic()
+            done = subprocess.run(["mpirun", "-n", str(n), *command], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+            taken.append(time.monotonic() - start)
+    table.add(name, statistics.median(seconds[1]) / statistics.median(seconds[2]), "x", THREADS_RATIO, digits=2)
+    received = re.search(rb"([0-9]+) kB received for each", done.stderr)
+    table.add("the same, received by the first process of each rank of another", int(received[1]) / 1e3, "MB")
+
+
 def protobuf(table, build, folder, rounds):
     """TensorFlow's files, captures made large; deleted again, as they are."""
     program = os.path.join(build, "bench", "bench_ingest")
@@ -319,6 +346,7 @@ def main():
     table = Table()
     print(f"{'what':<96} {'value':>12} {'':<9} {'target':>8}")
     ingest(table, build, os.path.join(ROOT, "out", "bench"), args.times, args.rounds)
+    processes(table, build, os.path.join(ROOT, "out", "bench"), args.rounds)
     protobuf(table, build, os.path.join(ROOT, "out", "bench"), args.rounds)
     replay(table, build)
     allocator(table, build)

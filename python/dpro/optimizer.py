@@ -36,12 +36,13 @@ class _Sink(c.Structure):
 
 
 class _TraceOptions(c.Structure):
-    _fields_ = [("rank_regex", c.c_char_p), ("threads", c.c_int), ("without_profile", c.c_int), ("sink", _Sink)]
+    _fields_ = [("rank_regex", c.c_char_p), ("threads", c.c_int), ("without_profile", c.c_int),
+                ("processes", c.c_void_p), ("sink", _Sink)]
 
 
 class _GraphOptions(c.Structure):
     _fields_ = [("first_step", c.c_int64), ("last_step", c.c_int64), ("single_rank", c.c_int), ("no_align", c.c_int),
-                ("raw_receives", c.c_int), ("clocks_only", c.c_int), ("sink", _Sink)]
+                ("raw_receives", c.c_int), ("dimensions", c.c_char_p), ("clocks_only", c.c_int), ("threads", c.c_int), ("sink", _Sink)]
 
 
 class _ReplayOptions(c.Structure):

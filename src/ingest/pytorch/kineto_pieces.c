@@ -200,14 +200,15 @@ static void join_piece(struct kineto_events *to, const struct kineto_events *fro
 static void rename_spans(const struct joint *joint)
 {
     struct span_block *block = joint->first;
-    for (bool more = block != NULL; more; block = block->next) {
-        more = block != joint->last;
+    for (bool more = block != NULL; more;) {
         EACH_OF (struct trace_span, span, block->at, block->n) {
             span->name = joint->names[span->name];
             span->track = joint->tracks[span->track];
             if (span->detail != NO_ID)
                 span->detail += joint->first_detail;
         }
+        more = block != joint->last; /* behind it lie the next piece's */
+        block = more ? block->next : NULL;
     }
 }
 

@@ -47,7 +47,7 @@ class _GraphOptions(c.Structure):
 
 class _ReplayOptions(c.Structure):
     _fields_ = [("engine", c.c_int), ("samples", c.c_uint32), ("seed", c.c_uint64), ("delays", c.POINTER(c.c_char_p)),
-                ("n_delays", c.c_size_t), ("skip_sample", c.c_uint32), ("sink", _Sink)]
+                ("n_delays", c.c_size_t), ("skip_sample", c.c_uint32), ("threads", c.c_int), ("sink", _Sink)]
 
 
 class _ModelOptions(c.Structure):
@@ -121,9 +121,10 @@ class _OptimizeOptions(c.Structure):
                 ("compressions", c.c_uint), ("computing", c.c_uint), ("assumed_costs", c.c_int), ("no_coarsen", c.c_int),
                 ("no_partial", c.c_int), ("no_symmetry", c.c_int),
                 ("least_servers", c.c_uint32), ("most_servers", c.c_uint32), ("memory_bytes", c.c_uint64),
-                ("memory_share", c.c_double), ("no_accumulation", c.c_int), ("pass_files", c.POINTER(c.c_char_p)),
-                ("n_pass_files", c.c_size_t), ("passes", c.POINTER(c.POINTER(_Pass))), ("n_passes", c.c_size_t),
-                ("progress", c.c_void_p), ("arg", c.c_void_p), ("sink", _Sink)]
+                ("memory_share", c.c_double), ("no_accumulation", c.c_int), ("graph", c.c_void_p),
+                ("pass_files", c.POINTER(c.c_char_p)), ("n_pass_files", c.c_size_t),
+                ("passes", c.POINTER(c.POINTER(_Pass))), ("n_passes", c.c_size_t), ("progress", c.c_void_p),
+                ("arg", c.c_void_p), ("sink", _Sink)]
 
 
 class _Report(c.Structure):

@@ -1,5 +1,7 @@
 """The Python package without torch: the search, with passes written in Python."""
+import glob
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -15,6 +17,23 @@ def halve(view):
     for number, bucket in enumerate(view.buckets):
         if len(bucket.tensors) > 1:
             yield [("split", number, len(bucket.tensors) // 2)]
+
+
+class Layouts(unittest.TestCase):
+    def test_options_have_the_fields_of_the_headers(self):
+        from dpro import optimizer
+        headers = ""
+        for path in glob.glob(os.path.join(ROOT, "include", "dpro", "*.h")):
+            with open(path, encoding="utf-8") as file:
+                headers += re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
+        for ours, theirs in (("_TraceOptions", "trace_options"), ("_GraphOptions", "graph_options"), ("_Edit", "edit"),
+                             ("_ReplayOptions", "replay_options"), ("_ModelOptions", "model_options"), ("_Sink", "sink"),
+                             ("_OptimizeOptions", "optimize_options"), ("_Report", "optimize_report"), ("_View", "pass_view")):
+            fields = re.search(r"(?m)^struct dpro_%s \{\n(.*?)^\}" % theirs, headers, re.S)[1]
+            plain = re.sub(r"\(\*(\w+)\)\([^;]*\)", r"\1", fields)  # of pointers to functions the name
+            names = re.findall(r"(\w+)\s*[;,]", plain)
+            with self.subTest(struct=theirs):
+                self.assertEqual([name for name, _ in getattr(optimizer, ours)._fields_], names)
 
 
 @unittest.skipIf(SANITIZED, "an interpreter that is not instrumented can't load an instrumented library")

@@ -107,7 +107,7 @@ class Trainer:
             fully_shard(module, mesh=init_device_mesh(device, (dist.get_world_size(),)))
         self.model = self.network if shard else DistributedDataParallel(self.network, bucket_cap_mb=bucket_cap_mb)
         self.optimizer = make_optimizer(self.model.parameters())
-        self.plain, self.compiled, self.between = {}, {}, None  # called between micro-batches
+        self.compiled, self.between = {}, None  # called between micro-batches
         self.use("as-is")
 
     def use(self, config):
@@ -117,8 +117,8 @@ class Trainer:
             patterns = (self.settings["reshard"] or "blocks.*").split("+")
             module.set_reshard_after_forward(patterns == ["all"] or any(name and fnmatch.fnmatchcase(name, p) for p in patterns),
                                              recurse=False)
-        for name, module in self.network.named_modules():
-            module.forward = self.plain.setdefault(name, module.forward)
+        for module in self.network.modules():
+            vars(module).pop("forward", None)  # as its class has it, which a plan needs
         for name in self.chosen("compile"):
             self.wrap(name, lambda forward, name=name: self.compiled.setdefault(name, compiled(forward)))
         for name in self.chosen("bf16"):

@@ -47,6 +47,10 @@ def ask(dpro, *arguments):
     return json.loads(bench.run([dpro, *arguments]))
 
 
+def interval(gain):
+    return f" [{gain['low']:.1f} .. {gain['high']:.1f}]" if gain["low"] is not None else ""
+
+
 def gain_pct(before_ms, after_ms):
     return 100 * (1 - after_ms / before_ms)
 
@@ -116,7 +120,7 @@ def judge_plan(args, dpro, python, script, trace, folder, table):
             table.add(f"{script}: a step with DDP's own buckets", config["iteration_ms"], "ms")
             continue
         gain, predicted = config["gain_pct"], predicted_pct(dpro, trace, folder, found, config["name"])
-        table.add(f"{script}: {config['name']} gains [{gain['low']:.1f} .. {gain['high']:.1f}]", gain["mean"], "%")
+        table.add(f"{script}: {config['name']} gains{interval(gain)}", gain["mean"], "%")
         is_plan = config["name"] == "plan"
         table.add(f"{script}: {config['name']}, predicted {predicted:.1f} %, off by", abs(predicted - gain["mean"]), "points",
                   WITHIN_POINTS if is_plan else None, False)
@@ -213,8 +217,7 @@ def judge_computation(args, dpro, python, script, trace, folder, table):
             table.missing(f"{script}: {name}", "is the job as it is")
             continue
         turns[name], gain = config["per_turn_ms"], config["gain_pct"]
-        interval = f" [{gain['low']:.1f} .. {gain['high']:.1f}]" if gain["low"] is not None else ""
-        table.add(f"{script}: {name} gains{interval}", gain["mean"], "%")
+        table.add(f"{script}: {name} gains{interval(gain)}", gain["mean"], "%")
         if plan.predicted_pct is None:
             table.missing(f"{script}: {name}, predicted", plan.problem)
             continue
@@ -256,7 +259,7 @@ def judge_units(args, dpro, python, folder, table):
         own, planned = json.JSONDecoder().raw_decode(printed[printed.index("{"):])[0]["configurations"]
         gain, predicted = planned["gain_pct"], gain_pct(found["replayed_ms"], found["best"]["iteration_ms"])
         table.add(f"{name}: a step as it is", own["iteration_ms"], "ms")
-        table.add(f"{name}: the plan gains [{gain['low']:.1f} .. {gain['high']:.1f}]", gain["mean"], "%")
+        table.add(f"{name}: the plan gains{interval(gain)}", gain["mean"], "%")
         table.add(f"{name}: predicted {predicted:.1f} %, off by", abs(predicted - gain["mean"]), "points", WITHIN_POINTS, False)
         table.add(f"{name}: peak {planned['peak_bytes']}, predicted {peaks[1]}, off by",
                   100 * abs(planned["peak_bytes"] / peaks[1] - 1), "%", 1, False)

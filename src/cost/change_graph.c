@@ -30,6 +30,19 @@ static bool asks_for_modules(const struct dpro_changes *c)
            c->precision;
 }
 
+/* What else changes passes, whose times and memory a pipeline takes as they were recorded. */
+static const char *beside_pipeline(const struct dpro_changes *c, bool shares)
+{
+    return shares                                 ? "--dp and --world-size"
+           : c->reshard                           ? "--reshard"
+           : c->prefetch > 0                      ? "--prefetch"
+           : c->recompute                         ? "--recompute"
+           : c->precision                         ? "--precision"
+           : c->micro_batches > 1                 ? "--accumulate"
+           : c->batch_size || c->batch_ratio != 0 ? "--batch-size"
+                                                  : NULL;
+}
+
 /* ---- FSDP's units ---- */
 
 static int reshard(const struct dpro_graph *graph, const struct dpro_changes *c,
@@ -230,10 +243,13 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
     bool of_modules = of_groups && (asks_for_modules(c) || of_units || shares);
     if (c->n_delays == 0 && !of_units && !of_modules && !asks_for_pipeline(c))
         return 0;
-    if (shares && asks_for_pipeline(c))
+    const char *beside = asks_for_pipeline(c) ? beside_pipeline(c, shares) : NULL;
+    if (beside)
         return dpro_error_set(err, DPRO_EUSAGE,
-                              "other numbers of shards and other micro-batches or schedules can't "
-                              "be asked for together: give one");
+                              "a pipeline's other micro-batches or schedule can't be asked for "
+                              "together with other units, modules, batches or numbers of shards: "
+                              "leave out %s",
+                              beside);
     if (!graph)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "delays, resharding and pipelines need the graph of the job");

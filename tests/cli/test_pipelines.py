@@ -6,6 +6,7 @@ from support import BUNDLED, DONE, USAGE, Case, dpro, span
 from test_parallel import PIPELINE, STEPS, Number, dims, transfer
 
 FORWARD_US, BACKWARD_US, UPDATE_US = 2000, 4000, 1000
+SHARDED = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory")
 NO_PIPELINE = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-default")
 
 
@@ -164,6 +165,11 @@ class Pipelines(Case):
         self.assert_refused(traces, "--schedule", "zero-bubble", why="does not tell their time")
         self.assert_refused([NO_PIPELINE], "--microbatches", "8", why="has no pipeline")
         self.assert_refused([NO_PIPELINE], "--schedule", "gpipe", why="has no pipeline")
+
+    def test_what_else_changes_passes_is_not_asked_for_with_them(self):
+        for option, value in (("--reshard", "all"), ("--prefetch", "1"), ("--recompute", "all"), ("--accumulate", "2"),
+                              ("--batch-size", "2x"), ("--precision", "bf16"), ("--dp", "4")):
+            self.assert_refused([SHARDED], "--microbatches", "8", option, value, why="leave out " + option)
 
     def test_a_stage_that_is_missing_is_told(self):
         self.assert_refused(self.traces("1f1b")[:2], "--microbatches", "8", why="no counterpart in the trace")

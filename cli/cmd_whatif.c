@@ -63,6 +63,7 @@ struct values {
     uint32_t prefetch;
     uint32_t pipeline_micro_batches;
     enum dpro_schedule schedule;
+    const char *topology;
 };
 
 /* "64", "2x" */
@@ -253,6 +254,10 @@ static const struct opt whatif_opts[] = {
         BANDWIDTH_FORM "; of some links: inter=0.5x, intra=2x or both with a comma",
         "links that are BW times as fast (0.5x), or of that\nrate (500mbit, 10gbit, 12.5GB/s); "
         "inter=BW: those\nbetween hosts, intra=BW: those within"),
+    OPT_PATH(
+        "topology", "TOPOLOGY", topology, "a file, or a name such as h100-nvlink-400g",
+        "which ranks share a host, and how fast links within\nand between hosts are: a file, or "
+        "a ready-made one,\nsuch as h100-nvlink-400g or pcie4-2x25g"),
     OPT_VALUE(
         "latency", "TIME", read_latency, latency,
         "+10us, -5us (or ns, ms), or a ratio above 0 such as 0.5x",
@@ -332,6 +337,7 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .between_ratio = values->links.between.ratio,
         .within_bytes_per_s = values->links.within.bytes_per_s,
         .within_ratio = values->links.within.ratio,
+        .topology = values->topology,
         .latency_ratio = values->latency.ratio,
         .latency_add_ns = values->latency.add_ns,
         .compute = computes,
@@ -405,6 +411,7 @@ const struct cmd cmd_whatif = {
         "  dpro whatif TRACE --bandwidth 0.5x --compress fp16\n"
         "  dpro whatif TRACE --compute 2x --world-size 16  faster hosts, and more of them\n"
         "  dpro whatif TRACE --dp 64                       64 replicas, each as it is\n"
+        "  dpro whatif TRACE --dp 64 --topology h100-nvlink-400g  on such hosts\n"
         "  dpro whatif TRACE --servers 4 --bigarray-bound 100000  MXNet's key-value store\n"
         "  dpro whatif TRACE --cycle-time 5 --fusion-mb 2  Horovod's settings\n"
         "  dpro whatif TRACE --buckets plan/ --json        a plan, for programs",

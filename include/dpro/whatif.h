@@ -37,6 +37,8 @@ struct dpro_changes {
     double bandwidth_ratio;       /* times as much */
     /* The same of links between hosts, and within them: */
     double between_bytes_per_s, between_ratio, within_bytes_per_s, within_ratio;
+    const char *topology;   /* hosts and links in place of bandwidths: a ready-made one by its name,
+                               or   a file (doc/formats/topology.md); NULL: as the trace shows */
     double latency_ratio;   /* factor on each message's overhead, and */
     int64_t latency_add_ns; /* time added to it; may be negative */
 
@@ -94,7 +96,7 @@ struct dpro_whatif; /* a result; owns its memory, but borrows the model's */
 /* Predicts; *whatif is the caller's. `graph`, which the model was built from, is needed for delays,
  * resharding, and other numbers of ranks of jobs that communicate more than gradients. Fails with
  * DPRO_EUSAGE when a change makes no sense, DPRO_EEMPTY when the job has nothing that it changes,
- * DPRO_EFORMAT or DPRO_EIO when buckets_path can't be read. */
+ * DPRO_EFORMAT or DPRO_EIO when buckets_path or topology can't be read. */
 DPRO_API int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
                              const struct dpro_changes *changes, struct dpro_whatif **whatif,
                              struct dpro_error *err);

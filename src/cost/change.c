@@ -13,12 +13,9 @@
 #include "cost/cost.h"
 #include "cost/server_placement.h"
 #include "cost/sync.h"
+#include "cost/topology.h"
 #include "cost/uncertainty.h"
 #include "plan/plan.h"
-
-/* Of a link's rate, what is left for payload: 1448 of the 1514 bytes of a frame on Ethernet. A link
- * of 1 Gbit/s, measured with one TCP stream: 954 Mbit/s. */
-#define PAYLOAD_SHARE (1448.0 / 1514.0)
 
 #define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
 
@@ -143,6 +140,38 @@ static int change_bandwidth(const struct dpro_changes *c, struct dpro_model *m, 
         break;
     }
     return 0;
+}
+
+static void set_latency(struct dpro_estimate *message_ns, const struct told_link *told)
+{
+    if (told->latency_ns <= 0)
+        return;
+    message_ns->std *= message_ns->value > 0 ? told->latency_ns / message_ns->value : 1;
+    message_ns->value = told->latency_ns;
+}
+
+/* The rates of a topology as such of --bandwidth, of which PAYLOAD_SHARE is left for data. Buckets
+ * are reduced in a ring, which leaves each host once. */
+static void ask_topology(const struct topology *t, uint32_t n_ranks, struct dpro_model *m,
+                         struct dpro_changes *c)
+{
+    struct model_link *link = &m->net.link;
+    bool in_groups = m->n_communications > 0;
+    bool within_only = in_groups ? link->is_within : n_ranks <= t->ranks_per_host;
+    double within = told_rate(&t->within) / PAYLOAD_SHARE;
+    double between = topology_rate(t, in_groups && link->own_links) / PAYLOAD_SHARE;
+    set_latency(&link->message_ns, within_only ? &t->within : &t->between);
+    set_latency(&link->within_message_ns, &t->within);
+    if (within_only) {
+        c->bandwidth_bytes_per_s = within;
+    } else if (in_groups) {
+        c->between_bytes_per_s = between;
+        c->within_bytes_per_s = within;
+    } else {
+        c->bandwidth_bytes_per_s = fmin(within, between);
+        estimate_scale(&link->message_ns,
+                       topology_latency(t, n_ranks, (double)n_ranks / t->ranks_per_host));
+    }
 }
 
 static int change_link(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
@@ -313,10 +342,10 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
 {
     bool of_passes = c->recompute || c->micro_batches || c->batch_size || c->batch_ratio != 0 ||
                      c->compile || c->precision;
-    bool of_links = c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0 ||
-                    c->between_bytes_per_s != 0 || c->between_ratio != 0 ||
-                    c->within_bytes_per_s != 0 || c->within_ratio != 0 || c->latency_ratio != 0 ||
-                    c->latency_add_ns;
+    bool bandwidth = c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0 ||
+                     c->between_bytes_per_s != 0 || c->between_ratio != 0 ||
+                     c->within_bytes_per_s != 0 || c->within_ratio != 0;
+    bool of_links = bandwidth || c->topology || c->latency_ratio != 0 || c->latency_add_ns;
     bool others = c->bucket_cap_bytes || c->buckets_path || c->partition_bytes || c->compression ||
                   c->n_servers || c->bigarray_bound || c->server_bandwidth_bytes_per_s != 0 ||
                   c->server_bandwidth_ratio != 0 || c->cycle_ns || c->fusion_bytes ||
@@ -327,9 +356,11 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
         return refuse(err,
                       "the job's ranks communicate more than gradients: compiled modules and "
                       "views of buckets can't be asked for; --dp, --world-size, --bandwidth, "
-                      "--latency, --compute and --delay can; with FSDP also --reshard, "
+                      "--topology, --latency, --compute and --delay can; with FSDP also --reshard, "
                       "--prefetch, --recompute, --accumulate, --batch-size and --precision, with a "
                       "pipeline --microbatches and --schedule");
+    if (c->topology && bandwidth)
+        return refuse(err, "a topology says how fast links are, and so does a bandwidth: give one");
     bool computing = of_passes || c->n_compute || c->n_delays;
     if (!m->no_gradients || (!others && (in_groups || (computing && !of_links))))
         return 0;
@@ -340,13 +371,19 @@ int change_apply(const struct dpro_graph *graph, const struct dpro_changes *chan
                  struct dpro_model *model, struct notes *notes, struct dpro_error *err)
 {
     struct replicas replicas;
+    struct topology topology, *told = changes->topology ? &topology : NULL;
+    struct dpro_changes asked = *changes;
     int rc = replicas_find(graph, changes, model, &replicas, err);
+    if (rc == 0 && told)
+        rc = topology_read(changes->topology, told, err);
     if (rc == 0)
-        rc = change_world(graph, &replicas, model, notes, err);
+        rc = change_world(graph, &replicas, told, model, notes, err);
+    if (rc == 0 && told)
+        ask_topology(told, replicas.after * replicas.rest, model, &asked);
     for (size_t i = 0; i < changes->n_compute && rc == 0; i++)
         rc = change_compute(&changes->compute[i], model, err);
     if (rc == 0)
-        rc = change_link(changes, model, notes, err);
+        rc = change_link(&asked, model, notes, err);
     if (rc == 0)
         rc = change_servers(changes, model, notes, err);
     if (rc == 0 && model->n_communications == 0) /* else the graph was changed */

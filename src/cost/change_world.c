@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "base/sort.h"
+#include "base/text.h"
 #include "cost/cost.h"
 
 #define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
@@ -111,12 +112,18 @@ struct world {
     const struct replicas *r;
     struct dpro_model *m;
     struct arena *arena;
+    const struct topology *told; /* NULL: hosts are as the trace shows */
+    const struct model_rank *recorded;
     uint32_t n_recorded;
-    uint32_t *place;  /* by rank: the number of its replica */
-    uint32_t *row;    /* by rank: which of its replica's ranks it is */
-    uint32_t *new_of; /* by rank: its number among those that are simulated; MODEL_NONE */
-    bool spreads;     /* what was on one host is on several */
-    bool routes;      /* all-to-alls get more members */
+    uint32_t size;        /* all ranks there will be */
+    uint32_t stride;      /* from a rank's number to that of its like in the next replica */
+    uint32_t *seen, turn; /* by host: the turn in which it was counted last */
+    uint32_t *place;      /* by rank: the number of its replica */
+    uint32_t *row;        /* by rank: which of its replica's ranks it is */
+    uint32_t *new_of;     /* by rank: its number among those that are simulated; MODEL_NONE */
+    bool assumes_host;    /* that the recorded ranks are on one */
+    bool spreads;         /* what was on one host is on several */
+    bool routes;          /* all-to-alls get more members */
 };
 
 static int find_places(struct world *w, struct dpro_error *err)
@@ -142,6 +149,151 @@ static int find_places(struct world *w, struct dpro_error *err)
     return rc;
 }
 
+/* ---- told hosts ---- */
+
+/* The number that a rank will have in that place; MODEL_NONE: in its own. */
+static uint64_t number_in(const struct world *w, uint64_t rank, uint32_t place)
+{
+    uint64_t row = rank / w->stride;
+    uint64_t at = place == MODEL_NONE ? row % w->r->before : place;
+    return (row / w->r->before * w->r->after + at) * w->stride + rank % w->stride;
+}
+
+/* How far the members of a dimension's groups are apart; 0: that differs. */
+static uint32_t stride_of(const struct graph_dimension *d)
+{
+    int64_t stride = d->size > 1 ? (int64_t)d->ranks[1] - d->ranks[0] : 1;
+    for (uint32_t i = 0; i < d->n_groups * d->size && stride > 0; i++)
+        if (d->ranks[i] / stride % d->size != i % d->size)
+            stride = 0;
+    return (uint32_t)MAX(stride, 0);
+}
+
+/* Ranks that the trace has on one host the topology has there, too, and no others. */
+static int check_told_hosts(const struct world *w, const uint32_t *hosts, struct dpro_error *err)
+{
+    uint32_t per_host = w->told->ranks_per_host;
+    for (uint32_t r = 0; r < w->n_recorded; r++)
+        for (uint32_t i = 0; i < r; i++) {
+            int a = w->recorded[i].rank, b = w->recorded[r].rank;
+            bool one = hosts[i] == hosts[r];
+            if (one != ((uint32_t)a / per_host == (uint32_t)b / per_host))
+                return refuse(err,
+                              "the trace has ranks %d and %d on %s, the topology, of %u ranks a "
+                              "host, on %s",
+                              a, b, one ? "one host" : "two hosts", per_host, one ? "two" : "one");
+        }
+    return 0;
+}
+
+/* What of gradients in buckets passes between hosts is known of rings only, and of these not where
+ * ranks have other links, too. */
+static int check_buckets(const struct world *w, struct dpro_error *err)
+{
+    const struct model_net *net = &w->m->net;
+    uint32_t per_host = w->told->ranks_per_host;
+    enum model_algorithm algorithm = net->collective.algorithm;
+    bool rings = algorithm == MODEL_RING || algorithm == MODEL_TREE ||
+                 (algorithm == MODEL_DIRECT && w->r->before == 2); /* which can't be told apart */
+    bool several = w->size > per_host && per_host > 1;
+    if (algorithm == MODEL_SERVER)
+        return refuse(err, "a topology is not for jobs with parameter servers: --bandwidth and "
+                           "--server-bandwidth change their links");
+    if (w->m->n_tensors == 0 || net->link.is_within)
+        return 0;
+    if (w->m->n_communications > 0 ? w->size <= per_host || (several && net->link.own_links)
+                                   : several && !rings)
+        return refuse(err,
+                      "what of the gradients' buckets passes between hosts of %u ranks is not "
+                      "known: give --bandwidth in place of a topology",
+                      per_host);
+    return 0;
+}
+
+/* What the topology says has to fit the trace; where that does not tell hosts, the recorded ranks
+ * are on one. */
+static int take_told_hosts(struct world *w, struct dpro_error *err)
+{
+    struct model_net *net = &w->m->net;
+    uint32_t per_host = w->told->ranks_per_host, n = w->g ? job_size(w->g) : w->n_recorded;
+    if (!w->g && w->m->n_communications > 0)
+        return refuse(err, "a topology needs the graph of the job");
+    if (w->size > per_host && w->size % per_host != 0)
+        return refuse(err,
+                      "%u ranks are no whole number of hosts of %u ranks each, as the topology "
+                      "has them",
+                      w->size, per_host);
+    if (w->g && w->g->rank_hosts && w->n_recorded == w->g->n_ranks)
+        return check_told_hosts(w, w->g->rank_hosts, err);
+    if (w->m->n_communications == 0)
+        return 0;
+    if (n > per_host)
+        return refuse(err,
+                      "the trace does not tell which of its %u ranks are on one host, and the "
+                      "topology has %u there: how fast links within hosts are is not known",
+                      n, per_host);
+    if (w->size > per_host) /* else links stay as they were learnt: each rank's own */
+        net->link.rank_hosts = arena_array(w->arena, w->n_recorded, sizeof *net->link.rank_hosts);
+    net->link.is_within = net->learnt.is_within = w->assumes_host = true;
+    return 0;
+}
+
+static void see_host(struct world *w, uint64_t number, uint32_t *n)
+{
+    uint64_t host = number / w->told->ranks_per_host;
+    if (number >= w->size || w->seen[host] == w->turn)
+        return;
+    w->seen[host] = w->turn;
+    ++*n;
+}
+
+/* On how many hosts the n members of a group will be, of which every `step`-th place has some; 0:
+ * not known. */
+static uint32_t count_hosts(struct world *w, const struct model_group *group, uint32_t n,
+                            uint32_t step)
+{
+    uint32_t n_hosts = 0;
+    const struct graph_dimension *d =
+        group->dimension != UINT32_MAX ? &w->g->dimensions[group->dimension] : NULL;
+    uint32_t stride = d ? stride_of(d) : 0;
+    if (n == w->size)
+        return (n + w->told->ranks_per_host - 1) / w->told->ranks_per_host;
+    w->turn++;
+    for (uint32_t i = 0; i < group->n_ranks; i++) {
+        uint64_t rank = (uint64_t)w->recorded[group->ranks[i]].rank;
+        if (n != group->n_members) {
+            for (uint32_t p = w->place[group->ranks[i]] % step; p < w->r->after; p += step)
+                see_host(w, number_in(w, rank, p), &n_hosts);
+        } else if (group->n_ranks == n) {
+            see_host(w, number_in(w, rank, MODEL_NONE), &n_hosts);
+        } else if (stride > 0) { /* not all of the dimension's group were recorded */
+            uint64_t first = rank - rank / stride % d->size * stride;
+            for (uint32_t k = 0; k < d->size; k++)
+                see_host(w, number_in(w, first + (uint64_t)k * stride, MODEL_NONE), &n_hosts);
+        }
+    }
+    return n_hosts;
+}
+
+/* Of what each of n ranks sends around over several hosts, what is on a link to another host. A
+ * ring leaves each host once, by the links of all its members there, and is no faster than a rank's
+ * link within the host. */
+static struct traffic over_hosts(const struct world *w, const char *kind, struct traffic t,
+                                 double n, double n_hosts)
+{
+    bool own = w->m->net.link.own_links;
+    double here = n / n_hosts, links = own ? here : 1, away = (n - here) / (n - 1);
+    if (text_is_one(kind, "send", "recv", "send_recv"))
+        return t;
+    if (text_is_one(kind, "gather", "scatter"))
+        return (struct traffic){t.share * away, t.n_steps};
+    if (strcmp(kind, "all_to_all") == 0)
+        return (struct traffic){t.share * away * here / links, t.n_steps};
+    t.share *= fmax(1 / links, topology_rate(w->told, own) / told_rate(&w->told->within));
+    t.n_steps *= topology_latency(w->told, n, n_hosts);
+    return t;
+}
+
 /* Where hosts are known, a copy is on a copy of its host. */
 static void copy_hosts(const struct world *w, const uint32_t *old_of,
                        const struct model_rank *ranks, uint32_t n)
@@ -152,7 +304,11 @@ static void copy_hosts(const struct world *w, const uint32_t *old_of,
     struct map first = {0};
     uint32_t *hosts = arena_array(w->arena, n, sizeof *hosts);
     for (uint32_t r = 0; r < n; r++) {
-        uint64_t of = r, key = link->rank_hosts[old_of[r]] + ((uint64_t)ranks[r].copy << 32);
+        uint32_t old = old_of[r];
+        uint64_t host = w->told ? number_in(w, (uint64_t)w->recorded[old].rank, MODEL_NONE) /
+                                      w->told->ranks_per_host
+                                : link->rank_hosts[old];
+        uint64_t of = r, key = host + ((uint64_t)ranks[r].copy << 32);
         if (!map_get(&first, map_key(key), &of))
             map_set(&first, map_key(key), r);
         hosts[r] = (uint32_t)of;
@@ -225,12 +381,16 @@ static bool is_ascending(const uint32_t *places, uint32_t n, uint32_t step)
 
 /* How many members a group will have; 0: not known. One across all replicas, or across every n-th,
  * grows with them; one of neighbouring replicas, or within one, stays as it is. `room` is for all
- * replicas. */
-static uint32_t members_of(const struct world *w, const struct model_group *group, uint32_t *room)
+ * replicas, of which every *step-th has members. */
+static uint32_t members_of(const struct world *w, const struct model_group *group, uint32_t *room,
+                           uint32_t *step)
 {
     uint32_t n = 0, before = w->r->before, after = w->r->after;
     uint64_t grown = (uint64_t)group->n_members * after;
     bool whole = group->n_ranks == group->n_members;
+    *step = 1;
+    if (before == after)
+        return group->n_members;
     if (w->r->dimension == UINT32_MAX)
         return after;
     memset(room, 0, before * sizeof *room);
@@ -253,12 +413,12 @@ static uint32_t members_of(const struct world *w, const struct model_group *grou
         return 0;
     if (n == before)
         return (uint32_t)(grown / before);
-    uint32_t step = room[1] - room[0];
-    if (!is_ascending(room, n, step))
+    *step = room[1] - room[0];
+    if (!is_ascending(room, n, *step))
         return 0;
-    if (step == 1)
+    if (*step == 1)
         return after % n == 0 ? group->n_members : 0;
-    return step * n == before && after % step == 0 ? (uint32_t)(grown / before) : 0;
+    return *step * n == before && after % *step == 0 ? (uint32_t)(grown / before) : 0;
 }
 
 static bool is_shard_gather(const struct world *w, const struct model_communication *c)
@@ -267,14 +427,25 @@ static bool is_shard_gather(const struct world *w, const struct model_communicat
            w->m->groups[c->group].dimension == w->r->dimension;
 }
 
-/* Of a collective of n: what it sends over a rank's link, of what each rank has, and in how many
- * steps. NCCL takes trees where they are faster than rings. */
+/* Of a group's members: how many, on how many hosts (0: not told), and the class of their links. */
+struct extent {
+    uint32_t n, n_hosts;
+    bool within;
+};
+
+/* Of a collective: what it sends over a rank's link, of what each rank has, and in how many steps.
+ * Where it gets more members, NCCL takes trees if they are faster than rings. */
 static struct traffic grown_traffic(const struct world *w, const struct model_communication *c,
-                                    uint32_t n, double byte_ns, double message_ns)
+                                    struct extent now, bool grows, double byte_ns,
+                                    double message_ns)
 {
-    struct traffic ring = communication_traffic(c->kind, c->pattern, n);
-    struct traffic tree = {2, 2 * ceil(log2(n))};
-    if (!w->m->net.link.own_links || n < 3 || strcmp(c->kind, "all_reduce") != 0)
+    struct traffic ring = communication_traffic(c->kind, c->pattern, now.n);
+    struct traffic tree = {2, 2 * ceil(log2(now.n))};
+    if (now.n_hosts > 1) {
+        ring = over_hosts(w, c->kind, ring, now.n, now.n_hosts);
+        tree.share = over_hosts(w, c->kind, tree, now.n, now.n_hosts).share;
+    }
+    if (!grows || !w->m->net.link.own_links || now.n < 3 || strcmp(c->kind, "all_reduce") != 0)
         return ring;
     double size = (double)c->size_bytes;
     return tree.share * size * byte_ns + tree.n_steps * message_ns <
@@ -284,24 +455,24 @@ static struct traffic grown_traffic(const struct world *w, const struct model_co
 }
 
 /* With links of the group's class as they were and as they are now. */
-static void grow(const struct world *w, struct model_communication *c, uint32_t n_before,
-                 uint32_t n, bool was_within, bool within)
+static void grow(const struct world *w, struct model_communication *c, struct extent was,
+                 struct extent is)
 {
     const struct model_link *learnt = &w->m->net.learnt;
     double pace = w->m->net.took_ratio;
-    double old_byte = was_within ? learnt->within_ns.value : learnt->byte_ns.value;
-    double byte = within ? learnt->within_ns.value : learnt->byte_ns.value;
-    double message = within ? learnt->within_message_ns.value : learnt->message_ns.value;
-    struct model_cost was = model_recorded_cost(c, old_byte, pace);
-    struct traffic before = communication_traffic(c->kind, c->pattern, n_before);
-    struct traffic now = grown_traffic(w, c, n, byte, message);
+    double old_byte = was.within ? learnt->within_ns.value : learnt->byte_ns.value;
+    double byte = is.within ? learnt->within_ns.value : learnt->byte_ns.value;
+    double message = is.within ? learnt->within_message_ns.value : learnt->message_ns.value;
+    struct model_cost cost = model_recorded_cost(c, old_byte, pace);
+    struct traffic before = communication_traffic(c->kind, c->pattern, was.n);
+    struct traffic now = grown_traffic(w, c, is, is.n != was.n, byte, message);
     double ratio = before.share > 0 ? now.share / before.share : 1;
     if (is_shard_gather(w, c)) {
-        ratio *= (double)n_before / n;
-        c->size_bytes = c->size_bytes * n_before / n;
+        ratio *= (double)was.n / is.n;
+        c->size_bytes = c->size_bytes * was.n / is.n;
     }
-    double wire = old_byte > 0 ? was.wire_ns * ratio * byte / old_byte : 0;
-    double latency = fmax(0, was.latency_ns + (now.n_steps - c->n_steps) * message);
+    double wire = old_byte > 0 ? cost.wire_ns * ratio * byte / old_byte : 0;
+    double latency = fmax(0, cost.latency_ns + (now.n_steps - c->n_steps) * message);
     c->n_steps = now.n_steps;
     c->link_bytes = byte > 0 ? wire / byte : c->link_bytes * ratio;
     c->took_ns = (wire + latency) / pace;
@@ -311,12 +482,25 @@ static void grow(const struct world *w, struct model_communication *c, uint32_t 
     "how a group of %u ranks that the job communicates in (%s, rank %d with it) changes with the " \
     "number of replicas is not known: %u can't be predicted"
 
+#define UNKNOWN_HOSTS                                                                              \
+    "on how many hosts a group of %u ranks that the job communicates in (%s, rank %d with it) "    \
+    "will be, or what it sends between them, is not known"
+
+/* Told hosts: which groups are within one, and which over several. */
+static int place_group(struct world *w, const struct model_group *group, uint32_t step,
+                       struct extent *is)
+{
+    is->n_hosts = count_hosts(w, group, is->n, step);
+    is->within = is->n_hosts == 1 && !w->m->net.link.is_within;
+    return is->n_hosts > 0 ? 0 : -1;
+}
+
 static int change_groups(struct world *w, struct dpro_error *err)
 {
     struct dpro_model *m = w->m;
     uint32_t *room = arena_array(w->arena, w->r->before, sizeof *room);
-    uint32_t *before = arena_array(w->arena, m->n_groups + (size_t)1, sizeof *before);
-    bool *was_within = arena_array(w->arena, m->n_groups + (size_t)1, sizeof *was_within);
+    struct extent *was = arena_array(w->arena, m->n_groups + (size_t)1, sizeof *was);
+    struct extent *is = arena_array(w->arena, m->n_groups + (size_t)1, sizeof *is);
     struct model_group *groups = arena_array(w->arena, m->n_groups + (size_t)1, sizeof *groups);
     struct model_communication *all =
         arena_array(w->arena, m->n_communications + (size_t)1, sizeof *all);
@@ -327,58 +511,95 @@ static int change_groups(struct world *w, struct dpro_error *err)
         const struct model_group *group = &m->groups[i];
         struct model_group *to = &groups[i];
         *to = *group;
-        uint32_t *ranks = arena_array(w->arena, group->n_ranks, sizeof *ranks);
+        uint32_t *ranks = arena_array(w->arena, group->n_ranks, sizeof *ranks), step;
+        int rank = w->recorded[group->ranks[0]].rank;
         to->ranks = ranks;
         to->n_ranks = 0;
-        to->n_members = members_of(w, group, room);
+        to->n_members = members_of(w, group, room, &step);
         if (to->n_members == 0)
-            return refuse(err, UNKNOWN_GROUP, group->n_members, kind[i] ? kind[i] : "nothing",
-                          m->ranks[group->ranks[0]].rank, w->r->after);
-        before[i] = group->n_members;
-        was_within[i] = group->within;
+            return refuse(err, UNKNOWN_GROUP, group->n_members, kind[i] ? kind[i] : "nothing", rank,
+                          w->r->after);
         for (uint32_t k = 0; k < group->n_ranks; k++)
             if (w->new_of[group->ranks[k]] != MODEL_NONE)
                 ranks[to->n_ranks++] = w->new_of[group->ranks[k]];
-        if (to->n_members > before[i] && m->net.link.rank_hosts)
-            to->within = false;
-        else if (w->spreads)
-            to->within = was_within[i] = true;
+        was[i] = (struct extent){.n = group->n_members, .within = group->within || w->spreads};
+        is[i] = (struct extent){.n = to->n_members, .within = group->within};
+        if (w->told && to->n_ranks > 0 && place_group(w, group, step, &is[i]) < 0)
+            return refuse(err, UNKNOWN_HOSTS, group->n_members, kind[i] ? kind[i] : "nothing",
+                          rank);
+        if (!w->told && to->n_members > was[i].n && m->net.link.rank_hosts)
+            is[i].within = false;
+        else if (!w->told && w->spreads)
+            is[i].within = true;
+        to->within = is[i].within;
     }
     m->groups = groups;
     for (uint32_t k = 0; k < m->n_communications; k++) {
         struct model_communication *c = &all[k];
         *c = m->communications[k];
-        bool grows = groups[c->group].n_members != before[c->group];
+        const struct extent *before = &was[c->group], *now = &is[c->group];
+        bool grows = now->n != before->n;
         w->routes |= grows && strcmp(c->kind, "all_to_all") == 0;
-        if (grows)
-            grow(w, c, before[c->group], groups[c->group].n_members, was_within[c->group],
-                 groups[c->group].within);
+        if (now->n_hosts > 1 && now->n > now->n_hosts && c->pattern &&
+            strcmp(c->pattern, "halving-doubling") == 0)
+            return refuse(err, UNKNOWN_HOSTS, now->n, c->kind,
+                          w->recorded[m->groups[c->group].ranks[0]].rank);
+        if (grows || now->n_hosts > 1 || now->within != before->within)
+            grow(w, c, *before, *now);
     }
     m->communications = all;
     return 0;
 }
 
-/* Links between hosts are taken to be as those within the one that was recorded. */
+/* Links that were not recorded are taken to be as the others, until they are told. */
 static void spread_hosts(struct world *w)
 {
     struct model_link *links[2] = {&w->m->net.link, &w->m->net.learnt};
-    w->spreads =
-        w->m->net.link.is_within && w->m->net.link.rank_hosts && w->r->after > w->r->before;
-    for (int i = 0; i < 2 && w->spreads; i++) {
+    bool several = w->told ? w->size > w->told->ranks_per_host : w->r->after > w->r->before;
+    w->spreads = w->m->net.link.is_within && w->m->net.link.rank_hosts && several;
+    bool needs_within = w->told && w->m->n_communications > 0 && !links[0]->is_within &&
+                        links[0]->within_ns.value <= 0;
+    for (int i = 0; i < 2 && (w->spreads || needs_within); i++) {
         links[i]->is_within = false;
         links[i]->within_ns = links[i]->byte_ns;
         links[i]->within_message_ns = links[i]->message_ns;
     }
 }
 
+static void tell_topology(const struct world *w, struct notes *notes)
+{
+    const struct topology *t = w->told;
+    const struct model_link *link = &w->m->net.link;
+    bool on_cpus = w->m->n_communications > 0 ? !link->own_links
+                                              : w->g && !rank_has_gpu(w->g, &w->g->ranks[0]);
+    note(notes,
+         "the topology: %u ranks on %u host%s, with %u on each; a rank's link within its host "
+         "carries %.4g GB/s, a host's links to others %.4g GB/s in all",
+         w->size, (w->size + t->ranks_per_host - 1) / t->ranks_per_host,
+         w->size > t->ranks_per_host ? "s" : "", MIN(w->size, t->ranks_per_host),
+         told_rate(&t->within) / 1e9, topology_rate(t, false) / 1e9);
+    if (w->assumes_host)
+        note(notes, "the trace does not tell which ranks are on one host: all recorded ones are "
+                    "taken to be, as the topology has it");
+    if (on_cpus && t->between.latency_ns > 0)
+        note(notes,
+             "the topology's latency (%.3g us between hosts) is all that a message costs beside "
+             "its bytes; processes on CPUs need more for one: as recorded, %.3g us",
+             t->between.latency_ns / 1e3, link->message_ns.value / 1e3);
+}
+
 static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
 {
     const struct replicas *r = w->r;
     const struct model_link *link = &w->m->net.link;
-    note(notes,
-         "%u ranks: each one %s computes as one of the %u recorded ones, on its batch; links, and "
-         "how collectives use them, are taken to stay as they are",
-         n_ranks, r->after > r->before ? "more" : "that stays", w->n_recorded);
+    if (w->told)
+        tell_topology(w, notes);
+    if (r->after == r->before)
+        return;
+    note(notes, "%u ranks: each one %s computes as one of the %u recorded ones, on its batch; %s",
+         n_ranks, r->after > r->before ? "more" : "that stays", w->n_recorded,
+         w->told ? "how collectives use links is taken to stay as it is"
+                 : "links, and how collectives use them, are taken to stay as they are");
     if (r->rest > 1)
         note(notes, "a replica has %u ranks, as recorded; %u replicas in place of %u", r->rest,
              r->after, r->before);
@@ -389,44 +610,68 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
         note(notes, "all-to-alls of all replicas stay that: experts, or tables, are spread over "
                     "the ranks that there are, with as many items from each rank");
     const struct model_net *net = &w->m->net;
-    bool rings = w->m->n_tensors > 0 && net->collective.algorithm == MODEL_RING && n_ranks > 2;
+    bool rings =
+        !w->told && w->m->n_tensors > 0 && net->collective.algorithm == MODEL_RING && n_ranks > 2;
     if (rings && w->g && rank_has_gpu(w->g, &w->g->ranks[0]))
         note(notes,
              "gradients are taken to be reduced in rings, whose messages alone take %.2f ms for "
              "each bucket; NCCL takes trees where those are faster",
              2 * (n_ranks - 1.0) * net->link.message_ns.value / 1e6);
-    if (w->spreads)
+    if (w->spreads && !w->told)
         note(notes,
              "the recorded ranks are on one host, so links to other hosts are not known: taken to "
              "be as fast as those within; --bandwidth inter= says how fast they are");
-    else if (link->rank_hosts && r->after > r->before && w->m->n_communications > 0)
+    else if (!w->told && link->rank_hosts && r->after > r->before && w->m->n_communications > 0)
         note(notes, "more ranks are on more hosts, each with as many ranks and links as now");
     if (w->m->net.collective.algorithm == MODEL_SERVER)
         note(notes, "the job keeps its %u parameter servers; --servers changes that",
              w->m->net.servers.n);
 }
 
-int change_world(const struct dpro_graph *graph, const struct replicas *r, struct dpro_model *m,
-                 struct notes *notes, struct dpro_error *err)
+int change_world(const struct dpro_graph *graph, const struct replicas *r,
+                 const struct topology *told, struct dpro_model *m, struct notes *notes,
+                 struct dpro_error *err)
 {
-    struct world w = {.g = graph, .r = r, .m = m, .arena = notes->arena, .n_recorded = m->n_ranks};
-    if (r->after == r->before)
+    struct world w = {.g = graph,
+                      .r = r,
+                      .told = told,
+                      .m = m,
+                      .arena = notes->arena,
+                      .recorded = m->ranks,
+                      .n_recorded = m->n_ranks,
+                      .size = r->after * r->rest,
+                      .stride = 1};
+    if (r->after == r->before && graph)
+        w.size = MAX(w.size, job_size(graph));
+    if (r->after == r->before && !told)
         return 0;
     w.place = arena_array(w.arena, m->n_ranks, sizeof *w.place);
     w.row = arena_array(w.arena, m->n_ranks, sizeof *w.row);
     w.new_of = arena_array(w.arena, m->n_ranks, sizeof *w.new_of);
+    w.seen = arena_array(w.arena, told ? w.size + (size_t)1 : 1, sizeof *w.seen);
+    if (told && r->dimension != UINT32_MAX)
+        w.stride = stride_of(&graph->dimensions[r->dimension]);
+    if (w.stride == 0)
+        return refuse(err, "how ranks are numbered over the job's dimensions is not known, and so "
+                           "not which of them a topology has on one host");
     int rc = find_places(&w, err);
+    if (rc == 0 && told)
+        rc = take_told_hosts(&w, err);
     if (rc < 0)
         return rc;
     spread_hosts(&w);
+    if (told)
+        rc = check_buckets(&w, err);
+    if (rc < 0)
+        return rc;
     copy_ranks(&w);
     rc = change_groups(&w, err);
     if (rc < 0)
         return rc;
-    uint32_t n = r->after * r->rest;
-    m->net.collective.n_ranks = n;
-    if (m->net.collective.algorithm == MODEL_DIRECT && r->before == 2)
+    if (r->after != r->before)
+        m->net.collective.n_ranks = w.size;
+    if (m->net.collective.algorithm == MODEL_DIRECT && r->before == 2 && r->after != 2)
         m->net.collective.algorithm = MODEL_RING; /* two ranks can't tell them apart */
-    tell(&w, n, notes);
+    tell(&w, w.size, notes);
     return 0;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cost/change.h"
+#include "cost/topology.h"
 #include "graph/graph.h"
 
 /* The replicas of a job, and how many a what-if asks for. */
@@ -17,5 +18,7 @@ struct replicas {
 int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
                   const struct dpro_model *model, struct replicas *replicas,
                   struct dpro_error *err);
+/* `told`: how ranks are spread over hosts; NULL: as the trace shows. */
 int change_world(const struct dpro_graph *graph, const struct replicas *replicas,
-                 struct dpro_model *model, struct notes *notes, struct dpro_error *err);
+                 const struct topology *told, struct dpro_model *model, struct notes *notes,
+                 struct dpro_error *err);

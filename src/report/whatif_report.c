@@ -47,6 +47,7 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[MAX_C
         {FIXED("intra_bytes_per_s", c->within_bytes_per_s, 3), "links within hosts of %s Mbit/s",
          MBIT},
         {FIXED("intra_ratio", c->within_ratio, 6), "links within hosts %s times as fast", 1},
+        {TEXT("topology", c->topology), "hosts and links of %s", 1},
         {FIXED("latency_ratio", c->latency_ratio, 6), "latency %s times as long", 1},
         {INT("latency_add_ns", c->latency_add_ns), "%s us added to each message", 1e3},
         {INT("dp", c->dp), "%s data-parallel replicas", 1},

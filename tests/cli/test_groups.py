@@ -132,6 +132,67 @@ class Groups(Case):
         slow = self.ask(SHARDED, "--dp", "4", "--bandwidth", "inter=0.1x")
         self.assertGreater(slow["predicted"]["iteration_ms"], facts["predicted"]["iteration_ms"] + 20)
 
+    def topology(self, per_host, intra=None, inter=None, **more):
+        return self.write("topology.json", {"schema": "dpro.topology/1", "ranks_per_host": per_host,
+                                            "intra": {"bytes_per_s": 10e9, **(intra or {})},
+                                            "inter": {"bytes_per_s": 125e6, **(inter or {})}, **more})
+
+    def asked(self, trace, *args):
+        return self.ask(trace, *args)["predicted"]["iteration_ms"]
+
+    def test_a_topology_is_what_bandwidth_says_of_the_same_hosts(self):
+        own = self.topology(2, intra={"bytes_per_s": 1.25e9})
+        self.assertAlmostEqual(self.asked(SHARDED, "--topology", own), self.asked(SHARDED, "--bandwidth", "10gbit"), places=3)
+        apart = self.topology(1)
+        self.assertAlmostEqual(self.asked(BUNDLED, "--topology", apart), self.asked(BUNDLED, "--bandwidth", "1gbit"), places=3)
+        self.assertAlmostEqual(self.asked(BUNDLED, "--topology", apart, "--world-size", "8"),
+                               self.asked(BUNDLED, "--bandwidth", "1gbit", "--world-size", "8"), places=3)
+        experts = os.path.join(os.path.dirname(BUNDLED), "torch-ep-gloo-n2")
+        self.assertAlmostEqual(self.asked(experts, "--topology", apart, "--dp", "4"),
+                               self.asked(experts, "--bandwidth", "1gbit", "--dp", "4"), places=3)
+
+    def test_told_links_answer_for_more_hosts_than_were_recorded(self):
+        facts = self.ask(SHARDED, "--dp", "8", "--topology", self.topology(2))
+        self.assertEqual(facts["changes"], {"topology": self.path("topology.json"), "dp": 8})
+        self.assertFalse(any("links to other hosts are not known" in w for w in facts["warnings"]), facts["warnings"])
+        self.assertTrue(any("8 ranks on 4 hosts, with 2 on each" in w for w in facts["warnings"]), facts["warnings"])
+        took = [self.asked(SHARDED, "--dp", "8", "--topology", self.topology(per_host, inter=inter)) for per_host, inter in (
+            (8, {}), (4, {"rails": 4}), (4, {}), (4, {"latency_ns": 20e6}))]
+        self.assertEqual(took, sorted(took))
+        self.assertGreater(took[2], took[1] + 20)  # three quarters of a gigabit less
+        self.assertGreater(took[3], took[2] + 20)
+        ready = [self.asked(SHARDED, "--world-size", "16", "--topology", name) for name in ("h100-nvlink-400g", "pcie3-10g")]
+        self.assertEqual(ready, sorted(ready))
+
+    def test_a_topology_that_contradicts_the_trace_is_refused_in_one_line(self):
+        for args, why in ((["--topology", self.topology(1)], "ranks 0 and 1 on one host, the topology, of 1 ranks a host, on two"),
+                          (["--topology", "h100-nvlink-400g", "--dp", "9"], "9 ranks are no whole number of hosts of 8"),
+                          (["--topology", "h100-nvlink-400g", "--bandwidth", "inter=2x"], "so does a bandwidth: give one"),
+                          (["--topology", "h100-nvlink-300g"], "h100-nvlink-300g: no such file, and no ready-made"),
+                          (["--topology", self.path("\x1b[2Jnone")], "no such file"), (["--topology", ""], "--topology")):
+            with self.subTest(args=args):
+                self.assert_error(dpro("whatif", SHARDED, *args), USAGE, why)
+        self.assert_error(dpro("whatif", BUNDLED, "--topology", "pcie4-25g"), USAGE, "ranks 0 and 1 on two hosts, .* on one")
+        servers = os.path.join(os.path.dirname(BUNDLED), "tf-ps-n2")
+        self.assert_error(dpro("whatif", servers, "--topology", "pcie4-25g"), USAGE, "parameter servers|two hosts")
+
+    def test_a_bad_topology_is_said_in_one_line(self):
+        whole = self.topology(2)
+        with open(whole, encoding="utf-8") as file:
+            text = file.read()
+        for name, content, why in (("cut", text[:60], "cut: byte .*: the file ends too early"), ("none", "", "none: "),
+                                   ("other", text.replace("topology/1", "plan/1"), "'schema' is not"),
+                                   ("binary", "\x00\x01\x02", "binary: byte"), ("list", "[1]", "no JSON object")):
+            with self.subTest(name):
+                self.assert_error(dpro("whatif", SHARDED, "--topology", self.write(name, content)), INPUT, why)
+        for more, why in (({"ranks_per_host": -2}, "'ranks_per_host' has to be a whole number from 1 to 65536"),
+                          ({"ranks_per_host": 1e300}, "'ranks_per_host' has to be"), ({"hosts\n": 2}, "is no number of a topology"),
+                          ({"inter": {"bytes_per_s": 0}}, "'inter.bytes_per_s' has to be a number from 1000 to 1e\\+15"),
+                          ({"inter": 5}, "'inter' is no number of a topology"), ({"inter": {}}, "'inter.bytes_per_s' is missing")):
+            with self.subTest(more=more):
+                path = self.write("bad.json", {**json.loads(text), **more})
+                self.assert_error(dpro("whatif", SHARDED, "--topology", path), INPUT, "bad.json: ", why)
+
     def test_what_it_can_not_know_is_refused(self):
         for args in (["--gradient-views"], ["--compile", "all"]):
             with self.subTest(args=args):

@@ -1,9 +1,9 @@
 #!/bin/sh
 # seeds.sh FOLDER: writes small inputs to begin fuzzing with, FOLDER/TARGET/*. The first byte of each
-# picks a chunk size, but for attach, buckets and verify.
+# picks a chunk size, but for attach, buckets, topology and verify.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in align allocator attach buckets csv et held json kineto load log memory mxnet probes recording replay runmeta snapshot timeline verify xplane; do
+for target in align allocator attach buckets csv et held json kineto load log memory mxnet probes recording replay runmeta snapshot timeline topology verify xplane; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -51,6 +51,12 @@ put json/open 'B[{"ph":"X"},{"ph":'
 put json/deep 'C[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]'
 put json/text '\001byteps.BytePSPushPull.12: 65536 65537\n'
 put json/et 'D{"schema":"1.0.1","pid":3,"nodes":[]}'
+
+put topology/whole '{"schema":"dpro.topology/1","note":["any"],"ranks_per_host":8,"intra":{"bytes_per_s":450e9,"payload":0.824,"latency_ns":3400},"inter":{"bytes_per_s":50000000000,"latency_ns":14000.5,"rails":8,"note":""}}'
+put topology/least '{"inter":{"bytes_per_s":1e3},"intra":{"bytes_per_s":1e15},"ranks_per_host":1,"schema":"dpro.topology/1"}'
+put topology/wrong '{"schema":"dpro.topology/1","ranks_per_host":-8,"intra":[{}]}'
+put topology/cut '{"schema":"dpro.topology/1","inter":{"rails":'
+put topology/name '2x400g'
 
 put buckets/lists '[["a","c"],["d"],["b"]]'
 put buckets/plan '{"schema":"dpro.plan/1","communication":{"compression":"bf16","buckets":[{"parameters":["a","d"],"partitions":3,"priority":-1},{"model":0,"parameters":["c","b"]}]},"more":[{}]}'

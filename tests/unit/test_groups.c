@@ -23,6 +23,7 @@
 #include "graph_text.h"
 #include "report/facts.h"
 #include "slow_groups.h"
+#include "temp_folder.h"
 
 enum { MOST = 16, MOST_OPS = 64 };
 
@@ -455,6 +456,88 @@ static void test_numbers_of_ranks_that_can_not_be_are_refused(void **state)
     free(job);
 }
 
+/* Hosts of 4 ranks; bytes within take as long as recorded, between hosts, by one link a host, twice
+ * that. */
+static const char told_hosts[] =
+    "{\"schema\":\"dpro.topology/1\",\"ranks_per_host\":4,"
+    "\"intra\":{\"bytes_per_s\":1e8,\"payload\":1,\"latency_ns\":100},"
+    "\"inter\":{\"bytes_per_s\":5e7,\"payload\":1,\"latency_ns\":100}}";
+
+/* Four replicas on two such hosts, as if they had been recorded. */
+static struct job *replicas_on_hosts(bool own_links)
+{
+    static const uint32_t hosts[] = {0, 0, 0, 0, 4, 4, 4, 4};
+    struct job *whole = replicas_of(4);
+    struct dpro_model *m = &whole->model;
+    double byte_ns = own_links ? 4 * 20 : 20;
+    m->net.link.byte_ns.value = byte_ns;
+    m->net.link.within_ns.value = 10;
+    m->net.link.rank_hosts = hosts;
+    m->net.link.own_links = own_links;
+    m->net.learnt = m->net.link;
+    for (uint32_t g = 0; g < m->n_groups; g++)
+        whole->groups[g].within = whole->groups[g].dimension == 1;
+    for (uint32_t k = 0; k < m->n_communications; k++) {
+        struct model_communication *c = &whole->communications[k];
+        if (whole->groups[c->group].within)
+            continue;
+        c->link_bytes /= own_links ? 2 : 1; /* over the links of both members on a host */
+        c->took_ns = c->link_bytes * byte_ns + c->n_steps * 100 + 30;
+    }
+    return whole;
+}
+
+static void test_told_hosts_take_as_long_as_if_they_were_recorded(void **state)
+{
+    struct grid grid;
+    write_text("topology.json", told_hosts);
+    for (int own_links = 0; own_links < 2; own_links++) {
+        struct job *job = replicas_of(2), *whole = replicas_on_hosts(own_links);
+        struct dpro_graph *graph = grid_of(&grid, 2, 2);
+        job->model.net.link.own_links = job->model.net.learnt.own_links = own_links;
+        struct dpro_changes changes = {.topology = in_folder("topology.json")};
+        int64_t alone = time_of_world(graph, job, &changes);
+        int64_t recorded = evaluate_once(&job->model), all = evaluate_once(&whole->model);
+        assert_in_range(alone, recorded - 1, recorded + 1); /* all on one host */
+        changes.dp = 4;
+        assert_in_range(time_of_world(graph, job, &changes), all - 1, all + 1);
+        assert_true(all > alone + 5000);
+        free(job);
+        free(whole);
+    }
+}
+
+static void test_hosts_that_can_not_be_are_refused(void **state)
+{
+    struct grid grid;
+    struct job *job = replicas_of(2);
+    static uint32_t two[] = {0, 0, 2, 2}, one[] = {0, 0, 0, 0};
+    static const struct {
+        uint32_t dp, *hosts;
+        const char *per_host, *why;
+    } wrong[] = {
+        {0, two, "4", "ranks 0 and 2 on two hosts, the topology, of 4 ranks a host, on one"},
+        {0, one, "2", "ranks 0 and 2 on one host, the topology, of 2 ranks a host, on two"},
+        {5, one, "4", "10 ranks are no whole number of hosts of 4 ranks"},
+        {4, NULL, "2", "does not tell which of its 4 ranks are on one host"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[sizeof told_hosts];
+        struct dpro_changes changes = {.dp = wrong[i].dp, .topology = in_folder("topology.json")};
+        struct dpro_graph *graph = grid_of(&grid, 2, 2);
+        struct dpro_whatif *whatif;
+        struct dpro_error err;
+        memcpy(text, told_hosts, sizeof text);
+        *strchr(text, '4') = wrong[i].per_host[0];
+        write_text("topology.json", text);
+        graph->rank_hosts = wrong[i].hosts;
+        assert_int_equal(dpro_whatif_run(graph, &job->model, &changes, &whatif, &err), DPRO_EUSAGE);
+        if (!strstr(err.text, wrong[i].why))
+            fail_msg("%s", err.text);
+    }
+    free(job);
+}
+
 /* ---- learnt ---- */
 
 static struct dpro_model *learn(const struct dpro_graph *graph)
@@ -645,6 +728,8 @@ int main(void)
         cmocka_unit_test(test_a_slow_copy_is_waited_for),
         cmocka_unit_test(test_tens_of_thousands_of_ranks_are_answered),
         cmocka_unit_test(test_numbers_of_ranks_that_can_not_be_are_refused),
+        TEST_IN_FOLDER(test_told_hosts_take_as_long_as_if_they_were_recorded),
+        TEST_IN_FOLDER(test_hosts_that_can_not_be_are_refused),
         cmocka_unit_test(test_a_learnt_model_takes_as_long_as_the_replay),
         cmocka_unit_test(test_what_is_sent_and_received_at_once_is_half_of_it_each_way),
         cmocka_unit_test(test_what_is_sent_to_one_and_received_from_another_is_said_to_stay),

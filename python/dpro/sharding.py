@@ -56,7 +56,8 @@ def find(models, units, prefetch):
             return [], "%s shards otherwise than over all ranks of its group, or not at all" % what
         if set(before) != {unit.reshards}:
             found.append(Unit(unit.name, module, unit.reshards))
-        if prefetch and unit.name:  # the model itself asks as it did
+        around = not unit.name or any(name.startswith(unit.name + ".") for name in there)
+        if prefetch and not around:  # the model itself, and what has others in it, ask as they did
             chain.append((unit.name, module))
             if module._get_fsdp_state()._states_to_forward_prefetch or module._get_fsdp_state()._states_to_backward_prefetch:
                 return [], "the job says itself what %s prefetches" % what

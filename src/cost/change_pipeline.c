@@ -625,6 +625,7 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
     if (changes->schedule != DPRO_SCHEDULE_UNKNOWN)
         after.schedule = changes->schedule;
     *change = (struct pipeline_change){.runs = {before, after},
+                                       .ranks = graph->ranks,
                                        .stage_of = w.p.stage_of,
                                        .n_stages = w.p.n_stages,
                                        .n_ranks = graph->n_ranks};
@@ -661,12 +662,15 @@ double pipeline_bubble(const struct dpro_model *model, const struct pipeline_cha
 {
     double work_ns = 0;
     uint32_t n = 0;
-    for (uint32_t r = 0; r < MIN(model->n_ranks, change->n_ranks); r++)
-        if (change->stage_of[r] == stage) {
-            work_ns +=
-                work_of(&model->programs[model->ranks[r].program]) * model->ranks[r].work_scale;
+    for (uint32_t r = 0, i = 0; r < model->n_ranks; r++) { /* some may be gone, copies come last */
+        const struct model_rank *rank = &model->ranks[r];
+        while (i < change->n_ranks && change->ranks[i].rank != rank->rank)
+            i++;
+        if (i < change->n_ranks && change->stage_of[i] == stage) {
+            work_ns += work_of(&model->programs[rank->program]) * rank->work_scale;
             n++;
         }
+    }
     return n > 0 && iteration_ns > 0 ? fmax(0, 1 - work_ns / n / (double)iteration_ns) : 0;
 }
 

@@ -10,7 +10,8 @@ bool asks_for_pipeline(const struct dpro_changes *changes);
 /* What a pipeline's stages did and are to do; zeroed: nothing was asked for. */
 struct pipeline_change {
     struct dpro_pipeline_run runs[2]; /* before and after */
-    const uint32_t *stage_of;         /* [n_ranks] of the recorded ranks */
+    const struct graph_rank *ranks;   /* those recorded */
+    const uint32_t *stage_of;         /* [n_ranks] of them */
     uint32_t n_stages, n_ranks;
     double averaged; /* how much longer the recorded run takes, relative, if all micro-batches take
                         what they do in the mean; the new one is taken to err alike */

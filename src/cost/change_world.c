@@ -610,13 +610,14 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
         note(notes, "all-to-alls of all replicas stay that: experts, or tables, are spread over "
                     "the ranks that there are, with as many items from each rank");
     const struct model_net *net = &w->m->net;
+    uint32_t n_reduce = net->collective.n_ranks;
     bool rings =
-        !w->told && w->m->n_tensors > 0 && net->collective.algorithm == MODEL_RING && n_ranks > 2;
+        !w->told && w->m->n_tensors > 0 && net->collective.algorithm == MODEL_RING && n_reduce > 2;
     if (rings && w->g && rank_has_gpu(w->g, &w->g->ranks[0]))
         note(notes,
              "gradients are taken to be reduced in rings, whose messages alone take %.2f ms for "
              "each bucket; NCCL takes trees where those are faster",
-             2 * (n_ranks - 1.0) * net->link.message_ns.value / 1e6);
+             2 * (n_reduce - 1.0) * net->link.message_ns.value / 1e6);
     if (w->spreads && !w->told)
         note(notes,
              "the recorded ranks are on one host, so links to other hosts are not known: taken to "
@@ -668,8 +669,8 @@ int change_world(const struct dpro_graph *graph, const struct replicas *r,
     rc = change_groups(&w, err);
     if (rc < 0)
         return rc;
-    if (r->after != r->before)
-        m->net.collective.n_ranks = w.size;
+    uint32_t *n_reduce = &m->net.collective.n_ranks; /* a bucket together: of a replica, one */
+    *n_reduce = (uint32_t)((uint64_t)*n_reduce * r->after / r->before);
     if (m->net.collective.algorithm == MODEL_DIRECT && r->before == 2 && r->after != 2)
         m->net.collective.algorithm = MODEL_RING; /* two ranks can't tell them apart */
     tell(&w, w.size, notes);

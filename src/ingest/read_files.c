@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "base/sort.h"
 #include "ingest/load.h"
 #include "ingest/recognise.h"
 #include "ingest/share_files.h"
@@ -12,7 +13,8 @@ enum {
     RECOGNISE_BYTES = 1 << 20,
     RECOGNISE_CHUNK = 1 << 14,
     REPORT_BYTES = 1 << 20,
-    MOST_THREADS = 16
+    MOST_THREADS = 16, /* of one file, if nobody asks for more */
+    MOST_ASKED = 256
 };
 
 struct reading {
@@ -58,7 +60,7 @@ static int recognise_source(const struct reader_table *table, struct source *sou
 /* By its share of all that is read. */
 static int threads_for(const struct reading *all, const struct source *source)
 {
-    int threads = all->build->options->threads;
+    int threads = MIN(all->build->options->threads, MOST_ASKED);
     if (threads <= 0)
         threads = parallel_cores(MOST_THREADS);
     double share = all->bytes_total ? (double)source->size_bytes / (double)all->bytes_total : 0;

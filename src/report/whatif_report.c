@@ -50,7 +50,7 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[MAX_C
         {TEXT("topology", c->topology), "hosts and links of %s", 1},
         {FIXED("latency_ratio", c->latency_ratio, 6), "latency %s times as long", 1},
         {INT("latency_add_ns", c->latency_add_ns), "%s us added to each message", 1e3},
-        {INT("dp", c->dp), "%s data-parallel replicas", 1},
+        {INT("dp", c->dp), "data-parallel replicas: %s", 1},
         {INT("world_size", c->world_size), "%s ranks", 1},
         {INT("servers", c->n_servers), "parameter servers: %s", 1},
         {INT("bigarray_bound", c->bigarray_bound),

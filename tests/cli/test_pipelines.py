@@ -145,6 +145,14 @@ class Pipelines(Case):
         slow = self.whatif(traces, "--microbatches", "8", "--latency", "+1ms")
         self.assertGreater(slow["predicted"]["iteration_ms"] - facts["predicted"]["iteration_ms"], 16)  # in each pass
 
+    def test_stages_are_told_of_the_ranks_that_stay(self):
+        traces = [self.write("rank%d.json" % rank, stage(rank // 4 % 2, "1f1b", 2, 4, width=4, rank=rank)) for rank in range(16)]
+        asked = "--dims", "ep=2,pp=2,dp=2,tp=2", "--schedule", "gpipe", "--compute", "2x@4-7", "--compute", "2x@12-15"
+        of_all, of_half = (self.whatif(traces, *asked, *fewer)["pipeline"]["predicted"]["bubble_pct"] for fewer in ((), ("--dp", "1")))
+        self.assertGreater(of_all[1], of_all[0] + 10)
+        for before, after in zip(of_all, of_half):
+            self.assertAlmostEqual(after, before, delta=2)
+
     def test_either_schedule_takes_as_long_where_nothing_is_sent_slowly(self):
         facts = self.whatif(self.traces("1f1b"), "--schedule", "gpipe")
         self.assertAlmostEqual(facts["speedup"], 1, delta=0.03)

@@ -56,6 +56,11 @@ class ThreadsTest(Case):
         self.assertEqual((two.code, two.out), (one.code, one.out))
         self.assertIn("gzip file is cut short", one.out)
 
+    def test_more_threads_than_there_can_be_are_as_many_as_there_can_be(self):
+        path = self.write("rank0.json", self.text())
+        one, most = (dpro("replay", "--json", "--threads", n, path) for n in ("1", "2000000000"))
+        self.assertEqual((most.code, most.out), (one.code, one.out))
+
 
 if __name__ == "__main__":
     unittest.main()

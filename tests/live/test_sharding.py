@@ -79,6 +79,14 @@ class Units(Case):
         self.assert_units(run, OWN)
         self.assertIn("the job says itself what FSDP unit 0 prefetches", run.said[0])
 
+    def test_a_unit_around_another_asks_as_it_did(self):
+        around = "model = torch.nn.Sequential(model[0], torch.nn.Sequential(model[1], model[2]), model[3])\n"
+        around += "for layer in model[0], model[1][0], model[1]:\n"
+        body = BRIEF.replace("for layer in model[:3]:\n", around).replace("*model[:3]", "model[0], model[1], model[1][0]")
+        run = self.run_planned(body, self.units(("", False), ("0", True), ("1", True), ("1.0", True), prefetch=1))
+        self.assert_units(run, OWN)
+        self.assertEqual(self.lines(run, "AHEAD"), ["AHEAD %d [0, 1, 0, 10]" % rank for rank in (0, 1)])
+
     def test_a_plan_that_the_job_has_already_changes_nothing(self):
         run = self.run_planned(BRIEF, self.units(("", False), ("0", True), is_own=True))
         self.assert_units(run, OWN)

@@ -20,7 +20,7 @@ from .probe_ways import BF16, COMPILE, RECOMPUTE, Compiler
 
 PASSES = "forward_ns", "backward_ns"
 ON_GPU = "forward_launch_ns", "backward_launch_ns", "forward_device_ns", "backward_device_ns"
-BATCHES = ("0.5", "0.25", "2")
+BATCHES = (0.5, 0.25, 2)  # times as large, down to whole samples
 COMPILED = COMPILE, "compile+bf16"
 HELD = 4  # times what innermost modules return: what a module holds between its passes, about
 
@@ -208,8 +208,9 @@ class Probe(Prober):
 
     def _batches(self, seen, entry, call, own):
         """Times other batches by turns with the module as it is."""
-        compute, sizes = functools.partial(own, seen.module), {factor: float(factor) * self._batch_size for factor in BATCHES}
-        calls = {factor: call.of_batch(int(size)) for factor, size in sizes.items() if size == int(size)}
+        compute = functools.partial(own, seen.module)
+        sizes = dict.fromkeys(max(1, int(factor * self._batch_size)) for factor in BATCHES)
+        calls = {"%.6g" % (size / self._batch_size): call.of_batch(size) for size in sizes if size != self._batch_size}
         found = self._turns({name: (what, compute) for name, what in {"1": call, **calls}.items()})
         own = found.pop("1")
         for way in found.values():

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -198,9 +198,10 @@ static int read_file(const char *path, struct topology *t, struct dpro_error *er
         .path = path,
         .told = {.rails = 1, .intra.payload = PAYLOAD_SHARE, .inter.payload = PAYLOAD_SHARE}};
     struct input in;
-    if (access(path, F_OK) != 0)
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
         return dpro_error_set(err, DPRO_EUSAGE,
-                              "%s: no such file, and no ready-made topology, which are named like "
+                              "%s: no file, and no ready-made topology, which are named like "
                               "h100-nvlink-400g or pcie4-2x25g",
                               path);
     int rc = input_open(&in, path, err);

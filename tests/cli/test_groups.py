@@ -168,8 +168,9 @@ class Groups(Case):
         for args, why in ((["--topology", self.topology(1)], "ranks 0 and 1 on one host, the topology, of 1 ranks a host, on two"),
                           (["--topology", "h100-nvlink-400g", "--dp", "9"], "9 ranks are no whole number of hosts of 8"),
                           (["--topology", "h100-nvlink-400g", "--bandwidth", "inter=2x"], "so does a bandwidth: give one"),
-                          (["--topology", "h100-nvlink-300g"], "h100-nvlink-300g: no such file, and no ready-made"),
-                          (["--topology", self.path("\x1b[2Jnone")], "no such file"), (["--topology", ""], "--topology")):
+                          (["--topology", "h100-nvlink-300g"], "h100-nvlink-300g: no file, and no ready-made"),
+                          (["--topology", self.path("\x1b[2Jnone")], "no file"), (["--topology", ""], "--topology"),
+                          (["--topology", self.folder], "no file")):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", SHARDED, *args), USAGE, why)
         self.assert_error(dpro("whatif", BUNDLED, "--topology", "pcie4-25g"), USAGE, "ranks 0 and 1 on two hosts, .* on one")

@@ -17,7 +17,8 @@
 
 #define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
 
-enum { MOST_RANKS = 65536 };
+/* With servers each rank is simulated by itself, and shares their links with all others. */
+enum { MOST_RANKS = 65536, MOST_WORKERS = 1024 };
 
 /* ---- what replicates ---- */
 
@@ -98,9 +99,11 @@ int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *cha
                       "up %u ranks; give a multiple of that",
                       changes->world_size, r->rest);
     uint64_t n = changes->dp != 0 ? (uint64_t)changes->dp * r->rest : changes->world_size;
-    if (n < 2 || n > MOST_RANKS)
-        return refuse(err, "a world of %llu ranks can't be predicted; 2 to %d can",
-                      (unsigned long long)n, MOST_RANKS);
+    bool serves = model->net.collective.algorithm == MODEL_SERVER;
+    unsigned most = serves ? MOST_WORKERS : MOST_RANKS;
+    if (n < 2 || n > most)
+        return refuse(err, "a world of %llu ranks%s can't be predicted; 2 to %u can",
+                      (unsigned long long)n, serves ? " and parameter servers" : "", most);
     r->after = (uint32_t)(n / r->rest);
     return 0;
 }

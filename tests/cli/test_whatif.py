@@ -226,6 +226,8 @@ class WhatIf(Case):
                      ["--bucket-cap-mb", "5", "--buckets", "x"], ["--delay", "nothing=2"], ["--delay", "FW@9=2"]):
             with self.subTest(args):
                 self.assert_error(dpro("whatif", BUNDLED, *args), USAGE)
+        served = os.path.join(os.path.dirname(BUNDLED), "tf-ps-n2")
+        self.assert_error(dpro("whatif", served, "--dp", "2000"), USAGE, "parameter servers can't be predicted; 2 to 1024 can")
         self.assert_error(dpro("whatif"), USAGE, "needs a folder")
 
     def test_micro_batches_take_a_little_longer_and_say_that_it_is_assumed(self):

@@ -41,8 +41,9 @@ static void list_work(const struct dpro_model *m, const struct dpro_strategy *s,
     mem_free(more_ns);
 }
 
-static void find_ready(const struct model_program *program, struct computation *w,
-                       struct computation_class *class)
+/* Of tensors; what else is communicated is none. */
+static void find_ready(const struct model_program *program, uint32_t n_tensors,
+                       struct computation *w, struct computation_class *class)
 {
     uint32_t begin = first_wait_for_all(program);
     if (begin == MODEL_NONE) {
@@ -53,7 +54,7 @@ static void find_ready(const struct model_program *program, struct computation *
     for (uint32_t i = 0; i < program->n_ops; i++) {
         uint32_t at = (begin + i) % program->n_ops;
         class->total_ns += w->work_ns[at];
-        if (program->ops[at].tensor != MODEL_NONE)
+        if (program->ops[at].tensor < n_tensors)
             class->ready_ns[program->ops[at].tensor] = class->total_ns;
     }
 }
@@ -83,7 +84,7 @@ void computation_set(const struct dpro_model *model, const struct dpro_strategy 
     for (uint32_t p = 0; p < model->n_programs; p++)
         if (work->classes[p].scale >= 0) {
             list_work(model, strategy, p, work);
-            find_ready(&model->programs[p], work, &work->classes[p]);
+            find_ready(&model->programs[p], model->n_tensors, work, &work->classes[p]);
         }
 }
 

@@ -227,7 +227,7 @@ bool computing_gradients(const struct dpro_model *m, uint32_t program, uint32_t 
         if (call->module != module || call->backward_last == MODEL_NONE)
             continue;
         for (uint32_t i = call->op; i <= call->backward_last; i++)
-            if (p->ops[i].tensor != MODEL_NONE)
+            if (p->ops[i].tensor < m->n_tensors)
                 any = gradient_of[p->ops[i].tensor] = true;
     }
     return any;

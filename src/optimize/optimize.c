@@ -145,6 +145,7 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
         if (rc < 0 || (*optimum)->memory.fits)
             return rc;
         dpro_optimum_destroy(*optimum); /* more than units can give has to go */
+        *optimum = NULL;
     }
     if (model->n_tensors == 0 && !of_modules)
         return dpro_error_set(err, DPRO_EEMPTY, "%s",

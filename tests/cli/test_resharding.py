@@ -75,6 +75,8 @@ class Resharding(Case):
         self.assertGreaterEqual(both["memory"]["peak_bytes"], whatif("--reshard", "none")["memory"]["peak_bytes"])
 
     def test_gathers_can_not_come_ahead_where_nothing_shows_them(self):
+        unfit = dpro("optimize", SHARDED, "--memory", "1MB", "--servers", "1:3")
+        self.assert_error(unfit, USAGE, "has no parameter servers to change")
         for trace, asked, why in ((BUNDLED, ["--prefetch", "2"], "shards no parameters"),
                                   (SHARDED, ["--prefetch", "2", "--reshard", "all"], "kept its parameters")):
             result = dpro("whatif", trace, *asked)

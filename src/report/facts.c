@@ -319,6 +319,7 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
     sum_comms(f);
     parallel_sum(f);
     f->can_optimize = dpro_model_check(report->graph, &f->no_optimize) == 0;
+    f->can_reshard = !f->can_optimize && dpro_graph_is_sharded(report->graph);
     memory_check();
     f->pace = dpro_graph_pace(report->graph);
     sum_predicted(f);

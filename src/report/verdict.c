@@ -349,7 +349,10 @@ static void say_shrink(const struct report_facts *f, struct verdict_line *line)
             "hide or shrink communication: %s of the critical path are between workers and "
             "servers; ",
             TIME(with_servers_ns(f)));
-    if (!f->can_optimize)
+    if (f->can_reshard)
+        say(line, "'dpro optimize' predicts the gain from other units that are kept between their "
+                  "passes, 'dpro whatif' the gain from faster links");
+    else if (!f->can_optimize)
         say(line, "'dpro optimize' does not work with this trace: %s", f->no_optimize.text);
     else if (with_servers_ns(f) > 0)
         say(line, "'dpro optimize' predicts the gain from other ways to send it, 'dpro whatif "

@@ -72,6 +72,9 @@ class Advice(Case):
             with self.subTest(name):
                 self.check_optimize(os.path.join(os.path.dirname(BUNDLED), name))
 
+    def test_a_sharded_job_whose_units_are_known_is_told_of_them(self):
+        said = self.check_optimize(os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory"))
+        self.assertIn("'dpro optimize' predicts the gain from other units", said)
 
     def test_a_plan_that_can_not_be_given_is_not_offered(self):
         offered = dpro("optimize", "-q", "--budget", "1", self.put(job(transfer_us=30_000)))

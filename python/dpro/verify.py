@@ -247,6 +247,7 @@ class Verification(Session):
             report.tell("verify: all is measured after step %d; the job %s" % (
                 self._step, "ends" if stop else "goes on with its own buckets (Ctrl-C ends it, the result stays)"))
         if stop:
+            time.sleep(0.3)  # gloo's threads let go of the last collectives; torch may abort if Python ends before
             sys.exit(0)
 
     def _write(self, complete):

@@ -1,10 +1,11 @@
 /* ingest/transport/gloo_pairs.c: which messages are those of a send and of its receive, and of
  * which spans.
  *
- * A receiver announces each receive, and the sender sends the data of one tag in the order of the
- * announcements. So the k-th announcement on a connection belongs to the k-th data the other way,
- * but for announcements from before the logs began. The data of a send starts after the send was
- * asked for, that of a receive likewise, and ends before either has been waited for. */
+ * Both ends announce each transfer, within the calls that ask for it, and the sender sends the data
+ * of one tag in the order of the announcements. So the k-th announcements on a connection belong to
+ * the k-th data, but for announcements from before the logs began. The data of a send starts after
+ * the send was asked for, that of a receive likewise, and ends before either has been waited for.
+ */
 #include "ingest/transport/gloo_pairs.h"
 
 #include <string.h>
@@ -67,7 +68,17 @@ struct numbers {
     uint32_t n; /* of all transports */
 };
 
-/* Numbers the data of a stream, and what announced them on the stream the other way. */
+/* Numbers what announced the data that have been listed. */
+static void number_ready(struct net_transport *t, uint32_t stream, uint8_t opcode, uint64_t slot,
+                         struct numbers *numbers)
+{
+    list_messages(t, stream, opcode, slot, &numbers->ready);
+    uint32_t before = count_before(&numbers->data, &numbers->ready);
+    for (uint32_t k = before; k < numbers->data.n && k - before < numbers->ready.n; k++)
+        array_add(&numbers->found, numbers->ready.at[k - before], numbers->n + k);
+}
+
+/* Numbers the data of a stream, and what announced them on it and on the stream the other way. */
 static void number_stream(struct net_transport *t, uint32_t stream, struct numbers *numbers)
 {
     struct map slots = {0};
@@ -78,13 +89,10 @@ static void number_stream(struct net_transport *t, uint32_t stream, struct numbe
             continue;
         map_set(&slots, map_key(slot), 1);
         list_messages(t, stream, GLOO_DATA, slot, &numbers->data);
-        list_messages(t, stream ^ 1, GLOO_RECV_READY, slot, &numbers->ready);
-        uint32_t before = count_before(&numbers->data, &numbers->ready);
-        for (uint32_t k = 0; k < numbers->data.n; k++) {
+        for (uint32_t k = 0; k < numbers->data.n; k++)
             array_add(&numbers->found, numbers->data.at[k], numbers->n + k);
-            if (k >= before && k - before < numbers->ready.n)
-                array_add(&numbers->found, numbers->ready.at[k - before], numbers->n + k);
-        }
+        number_ready(t, stream, GLOO_SEND_READY, slot, numbers);
+        number_ready(t, stream ^ 1, GLOO_RECV_READY, slot, numbers);
         numbers->n += (uint32_t)numbers->data.n;
     }
     map_fini(&slots);
@@ -205,13 +213,15 @@ static void list_data(const struct dpro_trace *trace, struct net_transport *t, e
     array_sort(ends, by_start);
 }
 
-/* The span begins when the call has posted the transfer, whose data may be under way by then. */
+/* The span begins when the call returns. The transfer was posted when the call announced it, and
+ * its data may be under way by then: gloo's own thread can hold the call up for long. */
 static void cut_span(struct trace_rank *rank, const struct run *run, const struct end *data)
 {
     struct trace_span *span = &rank->spans[run->span];
     int64_t start = span->start_ns, end = start + span->dur_ns;
+    int64_t posted = MIN(data->start_ns, data->collective->first_send_ns);
     if (run->call != NO_ID)
-        start = MIN(start, MAX(data->start_ns, rank->spans[run->call].start_ns));
+        start = MIN(start, MAX(posted, rank->spans[run->call].start_ns));
     span->start_ns = start;
     span->dur_ns = MIN(end, MAX(data->end_ns, start)) - start;
 }

@@ -63,7 +63,7 @@ struct values {
     uint32_t prefetch;
     uint32_t pipeline_micro_batches;
     enum dpro_schedule schedule;
-    const char *topology;
+    const char *topology, *collectives;
 };
 
 /* "64", "2x" */
@@ -136,6 +136,8 @@ static bool read_cycle(const char *text, void *field)
 }
 
 static const char *const compressions[] = {"none", "fp16", "bf16", NULL};
+
+static const char *const collectives[] = {"ring", "tree", "hierarchical", NULL};
 
 static bool read_compression(const char *text, void *field)
 {
@@ -258,6 +260,8 @@ static const struct opt whatif_opts[] = {
         "topology", "TOPOLOGY", topology, "a file, or a name such as h100-nvlink-400g",
         "which ranks share a host, and how fast links within\nand between hosts are: a file, or "
         "a ready-made one,\nsuch as h100-nvlink-400g or pcie4-2x25g"),
+    OPT_CHOICE("collectives", "HOW", opt_read_string, collectives, collectives,
+               "how they pass over the topology's hosts: ring, tree or\nhierarchical"),
     OPT_VALUE(
         "latency", "TIME", read_latency, latency,
         "+10us, -5us (or ns, ms), or a ratio above 0 such as 0.5x",
@@ -338,6 +342,7 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .within_bytes_per_s = values->links.within.bytes_per_s,
         .within_ratio = values->links.within.ratio,
         .topology = values->topology,
+        .collectives = values->collectives,
         .latency_ratio = values->latency.ratio,
         .latency_add_ns = values->latency.add_ns,
         .compute = computes,

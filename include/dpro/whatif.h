@@ -37,10 +37,12 @@ struct dpro_changes {
     double bandwidth_ratio;       /* times as much */
     /* The same of links between hosts, and within them: */
     double between_bytes_per_s, between_ratio, within_bytes_per_s, within_ratio;
-    const char *topology;   /* hosts and links in place of bandwidths: a ready-made one by its name,
-                               or   a file (doc/formats/topology.md); NULL: as the trace shows */
-    double latency_ratio;   /* factor on each message's overhead, and */
-    int64_t latency_add_ns; /* time added to it; may be negative */
+    const char *topology; /* hosts and links in place of bandwidths: a ready-made one by its name,
+                             or   a file (doc/formats/topology.md); NULL: as the trace shows */
+    const char *collectives; /* how they pass over the topology's hosts: "ring", "tree",
+                                "hierarchical"; NULL: as recorded */
+    double latency_ratio;    /* factor on each message's overhead, and */
+    int64_t latency_add_ns;  /* time added to it; may be negative */
 
     const struct dpro_compute_change *compute;
     size_t n_compute;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/sort.h"
+#include "base/text.h"
 #include "cost/buckets.h"
 #include "cost/change_computing.h"
 #include "cost/change_memory.h"
@@ -167,6 +168,12 @@ static void ask_topology(const struct topology *t, uint32_t n_ranks, struct dpro
     } else if (in_groups) {
         c->between_bytes_per_s = between;
         c->within_bytes_per_s = within;
+    } else if (m->net.collective.algorithm == MODEL_HIERARCHICAL) { /* its rings share host links */
+        c->bandwidth_bytes_per_s = topology_rate(t, true) / PAYLOAD_SHARE;
+        link->within_ns = link->byte_ns;
+        estimate_scale(&link->within_ns, 1e9 / told_rate(&t->within) / link->byte_ns.value);
+        if (t->within.latency_ns <= 0)
+            link->within_message_ns = link->message_ns;
     } else {
         c->bandwidth_bytes_per_s = fmin(within, between);
         estimate_scale(&link->message_ns,
@@ -361,6 +368,14 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
                       "pipeline --microbatches and --schedule");
     if (c->topology && bandwidth)
         return refuse(err, "a topology says how fast links are, and so does a bandwidth: give one");
+    if (c->collectives && !c->topology)
+        return refuse(err, "how collectives pass over hosts (%s) needs hosts: give --topology, too",
+                      c->collectives);
+    if (c->collectives && !text_is_one(c->collectives, "ring", "tree", "hierarchical"))
+        return refuse(err,
+                      "'%.40s' is no way for collectives to pass over hosts: ring, tree or "
+                      "hierarchical is",
+                      c->collectives);
     bool computing = of_passes || c->n_compute || c->n_delays;
     if (!m->no_gradients || (!others && (in_groups || (computing && !of_links))))
         return 0;
@@ -377,7 +392,7 @@ int change_apply(const struct dpro_graph *graph, const struct dpro_changes *chan
     if (rc == 0 && told)
         rc = topology_read(changes->topology, told, err);
     if (rc == 0)
-        rc = change_world(graph, &replicas, told, model, notes, err);
+        rc = change_world(graph, &replicas, told, changes->collectives, model, notes, err);
     if (rc == 0 && told)
         ask_topology(told, replicas.after * replicas.rest, model, &asked);
     for (size_t i = 0; i < changes->n_compute && rc == 0; i++)

@@ -116,6 +116,7 @@ struct world {
     struct dpro_model *m;
     struct arena *arena;
     const struct topology *told; /* NULL: hosts are as the trace shows */
+    const char *collectives;     /* how they pass over hosts; NULL: as recorded */
     const struct model_rank *recorded;
     uint32_t n_recorded;
     uint32_t size;        /* all ranks there will be */
@@ -127,6 +128,7 @@ struct world {
     bool assumes_host;    /* that the recorded ranks are on one */
     bool spreads;         /* what was on one host is on several */
     bool routes;          /* all-to-alls get more members */
+    bool passes;          /* some collective passes over hosts as was asked for */
 };
 
 static int find_places(struct world *w, struct dpro_error *err)
@@ -189,9 +191,27 @@ static int check_told_hosts(const struct world *w, const uint32_t *hosts, struct
     return 0;
 }
 
+/* How buckets of all ranks pass over hosts. */
+static int ask_buckets(struct world *w, struct dpro_error *err)
+{
+    struct model_collective *collective = &w->m->net.collective;
+    bool rings = strcmp(w->collectives, "ring") == 0;
+    if (w->m->n_communications > 0 || strcmp(w->collectives, "tree") == 0)
+        return rings ? 0
+                     : refuse(err,
+                              "gradients in buckets are known to pass over hosts in one ring, "
+                              "and without other communication hierarchical: --collectives "
+                              "%s can't be asked for",
+                              w->collectives);
+    w->passes = true;
+    collective->algorithm = rings ? MODEL_RING : MODEL_HIERARCHICAL;
+    collective->ranks_per_host = w->told->ranks_per_host;
+    return 0;
+}
+
 /* What of gradients in buckets passes between hosts is known of rings only, and of these not where
  * ranks have other links, too. */
-static int check_buckets(const struct world *w, struct dpro_error *err)
+static int check_buckets(struct world *w, struct dpro_error *err)
 {
     const struct model_net *net = &w->m->net;
     uint32_t per_host = w->told->ranks_per_host;
@@ -204,6 +224,10 @@ static int check_buckets(const struct world *w, struct dpro_error *err)
                            "--server-bandwidth change their links");
     if (w->m->n_tensors == 0 || net->link.is_within)
         return 0;
+    int rc = w->collectives && several ? ask_buckets(w, err) : 0;
+    if (rc < 0)
+        return rc;
+    rings |= net->collective.algorithm == MODEL_HIERARCHICAL;
     if (w->m->n_communications > 0 ? w->size <= per_host || (several && net->link.own_links)
                                    : several && !rings)
         return refuse(err,
@@ -278,23 +302,68 @@ static uint32_t count_hosts(struct world *w, const struct model_group *group, ui
     return n_hosts;
 }
 
-/* Of what each of n ranks sends around over several hosts, what is on a link to another host. A
- * ring leaves each host once, by the links of all its members there, and is no faster than a rank's
- * link within the host. */
+/* Members of a group on each of several hosts, and the links to other hosts that they share. */
+struct spread_out {
+    double n, n_hosts, here, links;
+    double within;  /* time of a byte within a host against that on a link to others */
+    double latency; /* of a message, likewise */
+};
+
+static struct spread_out spread_of(const struct world *w, double n, double n_hosts)
+{
+    const struct topology *t = w->told;
+    bool own = w->m->net.link.own_links;
+    bool known = t->within.latency_ns > 0 && t->between.latency_ns > 0;
+    return (struct spread_out){n,
+                               n_hosts,
+                               n / n_hosts,
+                               own ? n / n_hosts : 1,
+                               topology_rate(t, own) / told_rate(&t->within),
+                               known ? fmin(1, t->within.latency_ns / t->between.latency_ns) : 1};
+}
+
+/* A ring over all members leaves each host once, by the links of all its members there, and is no
+ * faster than a rank's link within the host. */
 static struct traffic over_hosts(const struct world *w, const char *kind, struct traffic t,
                                  double n, double n_hosts)
 {
-    bool own = w->m->net.link.own_links;
-    double here = n / n_hosts, links = own ? here : 1, away = (n - here) / (n - 1);
+    struct spread_out s = spread_of(w, n, n_hosts);
+    double away = (n - s.here) / (n - 1);
     if (text_is_one(kind, "send", "recv", "send_recv"))
         return t;
     if (text_is_one(kind, "gather", "scatter"))
         return (struct traffic){t.share * away, t.n_steps};
     if (strcmp(kind, "all_to_all") == 0)
-        return (struct traffic){t.share * away * here / links, t.n_steps};
-    t.share *= fmax(1 / links, topology_rate(w->told, own) / told_rate(&w->told->within));
+        return (struct traffic){t.share * away * s.here / s.links, t.n_steps};
+    t.share *= fmax(1 / s.links, s.within);
     t.n_steps *= topology_latency(w->told, n, n_hosts);
     return t;
+}
+
+/* NCCL's: chains within hosts, double binary trees over them. */
+static struct traffic tree_over_hosts(const struct world *w, double n, double n_hosts)
+{
+    struct spread_out s = spread_of(w, n, n_hosts);
+    return (struct traffic){2 * fmax(1 / s.links, s.within),
+                            2 * ((s.here - 1) * s.latency + ceil(log2(n_hosts)))};
+}
+
+/* Rings within hosts, and over hosts of the members with the same place on each, one after the
+ * other. False: that kind of communication doesn't pass so. */
+static bool hierarchical(const struct world *w, const char *kind, double n, double n_hosts,
+                         struct traffic *t)
+{
+    struct spread_out s = spread_of(w, n, n_hosts);
+    double inner = s.here - 1, outer = n_hosts - 1, n_steps = outer + inner * s.latency;
+    double reduced = inner / s.here * s.within + outer / n_hosts / s.links;
+    if (strcmp(kind, "all_gather") == 0)
+        *t = (struct traffic){inner * n_hosts * s.within + outer * s.here / s.links, n_steps};
+    else if (text_is_one(kind, "all_reduce", "reduce_scatter"))
+        *t = kind[0] == 'a' ? (struct traffic){2 * reduced, 2 * n_steps}
+                            : (struct traffic){reduced, n_steps};
+    else
+        return false;
+    return true;
 }
 
 /* Where hosts are known, a copy is on a copy of its host. */
@@ -438,17 +507,25 @@ struct extent {
 
 /* Of a collective: what it sends over a rank's link, of what each rank has, and in how many steps.
  * Where it gets more members, NCCL takes trees if they are faster than rings. */
-static struct traffic grown_traffic(const struct world *w, const struct model_communication *c,
+static struct traffic grown_traffic(struct world *w, const struct model_communication *c,
                                     struct extent now, bool grows, double byte_ns,
                                     double message_ns)
 {
-    struct traffic ring = communication_traffic(c->kind, c->pattern, now.n);
+    struct traffic ring = communication_traffic(c->kind, c->pattern, now.n), asked;
     struct traffic tree = {2, 2 * ceil(log2(now.n))};
-    if (now.n_hosts > 1) {
+    bool reduces = strcmp(c->kind, "all_reduce") == 0, over = now.n_hosts > 1;
+    const char *how = over && now.n > now.n_hosts ? w->collectives : NULL;
+    if (over) {
         ring = over_hosts(w, c->kind, ring, now.n, now.n_hosts);
-        tree.share = over_hosts(w, c->kind, tree, now.n, now.n_hosts).share;
+        tree = tree_over_hosts(w, now.n, now.n_hosts);
     }
-    if (!grows || !w->m->net.link.own_links || now.n < 3 || strcmp(c->kind, "all_reduce") != 0)
+    bool other = how && hierarchical(w, c->kind, now.n, now.n_hosts, &asked);
+    w->passes |= other && (reduces || strcmp(how, "tree") != 0);
+    if (other && strcmp(how, "hierarchical") == 0)
+        return asked;
+    if (how && reduces)
+        return strcmp(how, "tree") == 0 ? tree : ring;
+    if (!grows || !w->m->net.link.own_links || now.n < 3 || !reduces)
         return ring;
     double size = (double)c->size_bytes;
     return tree.share * size * byte_ns + tree.n_steps * message_ns <
@@ -458,7 +535,7 @@ static struct traffic grown_traffic(const struct world *w, const struct model_co
 }
 
 /* With links of the group's class as they were and as they are now. */
-static void grow(const struct world *w, struct model_communication *c, struct extent was,
+static void grow(struct world *w, struct model_communication *c, struct extent was,
                  struct extent is)
 {
     const struct model_link *learnt = &w->m->net.learnt;
@@ -543,8 +620,9 @@ static int change_groups(struct world *w, struct dpro_error *err)
         const struct extent *before = &was[c->group], *now = &is[c->group];
         bool grows = now->n != before->n;
         w->routes |= grows && strcmp(c->kind, "all_to_all") == 0;
-        if (now->n_hosts > 1 && now->n > now->n_hosts && c->pattern &&
-            strcmp(c->pattern, "halving-doubling") == 0)
+        bool halves = c->pattern && strcmp(c->pattern, "halving-doubling") == 0 && !w->collectives;
+        if (now->n_hosts > 1 && now->n > now->n_hosts &&
+            (halves || (w->collectives && now->n % now->n_hosts != 0)))
             return refuse(err, UNKNOWN_HOSTS, now->n, c->kind,
                           w->recorded[m->groups[c->group].ranks[0]].rank);
         if (grows || now->n_hosts > 1 || now->within != before->within)
@@ -591,18 +669,32 @@ static void tell_topology(const struct world *w, struct notes *notes)
              t->between.latency_ns / 1e3, link->message_ns.value / 1e3);
 }
 
+static void tell_collectives(const struct world *w, struct notes *notes)
+{
+    bool tree = strcmp(w->collectives, "tree") == 0;
+    note(notes, "over hosts, %s; other communication passes as recorded",
+         tree ? "all-reduces go up and down trees, with a chain on each host"
+         : strcmp(w->collectives, "ring") == 0
+             ? "all-reduces, all-gathers and reduce-scatters go round one ring of all ranks"
+             : "all-reduces, all-gathers and reduce-scatters go round rings within each host and, "
+               "of ranks with the same place on theirs, over hosts, one after the other");
+}
+
 static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
 {
     const struct replicas *r = w->r;
     const struct model_link *link = &w->m->net.link;
     if (w->told)
         tell_topology(w, notes);
+    if (w->collectives)
+        tell_collectives(w, notes);
     if (r->after == r->before)
         return;
     note(notes, "%u ranks: each one %s computes as one of the %u recorded ones, on its batch; %s",
          n_ranks, r->after > r->before ? "more" : "that stays", w->n_recorded,
-         w->told ? "how collectives use links is taken to stay as it is"
-                 : "links, and how collectives use them, are taken to stay as they are");
+         w->collectives ? "collectives within hosts are taken to stay as they are"
+         : w->told      ? "how collectives use links is taken to stay as it is"
+                        : "links, and how collectives use them, are taken to stay as they are");
     if (r->rest > 1)
         note(notes, "a replica has %u ranks, as recorded; %u replicas in place of %u", r->rest,
              r->after, r->before);
@@ -633,12 +725,13 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
 }
 
 int change_world(const struct dpro_graph *graph, const struct replicas *r,
-                 const struct topology *told, struct dpro_model *m, struct notes *notes,
-                 struct dpro_error *err)
+                 const struct topology *told, const char *collectives, struct dpro_model *m,
+                 struct notes *notes, struct dpro_error *err)
 {
     struct world w = {.g = graph,
                       .r = r,
                       .told = told,
+                      .collectives = collectives,
                       .m = m,
                       .arena = notes->arena,
                       .recorded = m->ranks,
@@ -670,6 +763,11 @@ int change_world(const struct dpro_graph *graph, const struct replicas *r,
         return rc;
     copy_ranks(&w);
     rc = change_groups(&w, err);
+    if (rc == 0 && collectives && !w.passes)
+        rc = refuse(err,
+                    "no collectives of the job are over several hosts, with several ranks on each, "
+                    "where %s could be chosen: leave out --collectives",
+                    collectives);
     if (rc < 0)
         return rc;
     uint32_t *n_reduce = &m->net.collective.n_ranks; /* a bucket together: of a replica, one */

@@ -18,7 +18,8 @@ struct replicas {
 int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
                   const struct dpro_model *model, struct replicas *replicas,
                   struct dpro_error *err);
-/* `told`: how ranks are spread over hosts; NULL: as the trace shows. */
+/* `told`: how ranks are spread over hosts; NULL: as the trace shows. `collectives`: how they pass
+ * over told hosts; NULL: as recorded. */
 int change_world(const struct dpro_graph *graph, const struct replicas *replicas,
-                 const struct topology *told, struct dpro_model *model, struct notes *notes,
-                 struct dpro_error *err);
+                 const struct topology *told, const char *collectives, struct dpro_model *model,
+                 struct notes *notes, struct dpro_error *err);

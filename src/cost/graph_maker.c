@@ -50,7 +50,7 @@ void maker_next(struct maker *m, uint32_t from, uint32_t to)
 static uint32_t add_half(struct maker *m, uint32_t call, bool sends,
                          const struct sync_message *message)
 {
-    double wire_ns = (double)sync_ns(m->net->link.byte_ns, message->bytes);
+    double wire_ns = (double)sync_wire_ns(m->net, message);
     uint32_t op = sends ? maker_op(m, call, DPRO_OP_SEND, message->from, SENDS, "send", wire_ns)
                         : maker_op(m, call, DPRO_OP_RECV, message->to, RECEIVES, "recv", wire_ns);
     m->nodes.at[op].op.size_bytes = message->bytes;
@@ -66,7 +66,7 @@ static void add_message(struct maker *m, uint32_t index, uint32_t start)
     struct station *from = &m->stations[message->from], *to = &m->stations[message->to];
     uint32_t after = message->needs == SYNC_NONE ? start : m->ready[message->needs];
     uint32_t call = maker_op(m, after, DPRO_OP_LAUNCH, message->from, NO_DEVICE, "message",
-                             (double)sync_ns(m->net->link.message_ns, 1));
+                             (double)sync_message_ns(m->net, message));
     m->transaction++;
     uint32_t send = add_half(m, call, true, message);
     uint32_t recv = add_half(m, call, false, message);

@@ -47,6 +47,16 @@ int64_t sync_ns(struct dpro_estimate each_ns, uint64_t n)
     return ns > (double)LONGEST_NS ? LONGEST_NS : ns > 0 ? (int64_t)ceil(ns) : 0;
 }
 
+int64_t sync_wire_ns(const struct model_net *net, const struct sync_message *message)
+{
+    return sync_ns(message->within ? net->link.within_ns : net->link.byte_ns, message->bytes);
+}
+
+int64_t sync_message_ns(const struct model_net *net, const struct sync_message *message)
+{
+    return sync_ns(message->within ? net->link.within_message_ns : net->link.message_ns, 1);
+}
+
 uint32_t sync_n_servers(const struct model_net *net)
 {
     return net->collective.algorithm != MODEL_SERVER ? 0 : net->servers.n ? net->servers.n : 1;
@@ -89,13 +99,15 @@ struct lister {
     struct sync_messages *m;
     const struct model_net *net;
     uint32_t n_nodes; /* in the list: 1 if one stands for all */
+    bool within;      /* what is added stays on its host */
 };
 
 /* The number of the message. */
 static uint32_t add(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes,
                     uint32_t needs, bool adds)
 {
-    struct sync_message message = {from % l->n_nodes, to % l->n_nodes, needs, adds, bytes};
+    struct sync_message message = {
+        from % l->n_nodes, to % l->n_nodes, needs, adds, l->within, bytes};
     array_push(&l->m->list, message);
     return (uint32_t)l->m->list.n - 1;
 }
@@ -149,13 +161,15 @@ static void list_rings(const struct lister *l, uint64_t size)
     uint32_t n_hosts = n / width;
     struct rings inner = {width, 1}, outer = {width, width};
     uint64_t segment = divide_up(size, width);
+    struct lister within = *l;
+    within.within = n_hosts > 1 && l->net->link.within_ns.value > 0;
     if (n_hosts == 1) { /* chunk after chunk goes round twice */
         add_ring_steps(l, &inner, 2 * (n - 1), n - 1, segment, last);
         return;
     }
-    add_ring_steps(l, &inner, width - 1, width - 1, segment, last);
+    add_ring_steps(&within, &inner, width - 1, width - 1, segment, last);
     add_ring_steps(l, &outer, 2 * (n_hosts - 1), n_hosts - 1, divide_up(segment, n_hosts), last);
-    add_ring_steps(l, &inner, width - 1, 0, segment, last);
+    add_ring_steps(&within, &inner, width - 1, 0, segment, last);
 }
 
 /* One message, in chunks; the number of the last one. */
@@ -300,7 +314,7 @@ void sync_list(const struct model_net *net, uint64_t size_bytes, bool alike,
         [MODEL_RING] = list_rings,     [MODEL_HALVING_DOUBLING] = list_halving_doubling,
         [MODEL_TREE] = list_tree,      [MODEL_HIERARCHICAL] = list_rings,
         [MODEL_SERVER] = list_servers, [MODEL_DIRECT] = list_direct};
-    struct lister l = {messages, net, alike && all_alike(net) ? 1 : sync_n_nodes(net)};
+    struct lister l = {messages, net, alike && all_alike(net) ? 1 : sync_n_nodes(net), false};
     messages->list.n = 0;
     if (net->collective.n_ranks >= 2 || net->collective.algorithm == MODEL_SERVER)
         algorithms[net->collective.algorithm](&l, size_bytes);
@@ -323,12 +337,12 @@ struct link {
 static struct sync_cost replay(const struct model_net *net, const struct sync_messages *messages,
                                int64_t *ready, struct link *links)
 {
-    int64_t message_ns = sync_ns(net->link.message_ns, 1), total = 0, wire = 0;
+    int64_t total = 0, wire = 0;
     for (size_t i = 0; i < messages->list.n; i++) {
         const struct sync_message *m = &messages->list.at[i];
         struct link *from = &links[m->from], *to = &links[m->to];
-        int64_t busy = sync_ns(net->link.byte_ns, m->bytes);
-        int64_t start = (m->needs == SYNC_NONE ? 0 : ready[m->needs]) + message_ns;
+        int64_t busy = sync_wire_ns(net, m);
+        int64_t start = (m->needs == SYNC_NONE ? 0 : ready[m->needs]) + sync_message_ns(net, m);
         start = MAX(start, MAX(from->sent_ns, to->received_ns));
         ready[i] = from->sent_ns = to->received_ns = start + busy;
         if (m->adds)

@@ -19,6 +19,7 @@ struct sync_message {
     uint32_t from, to; /* nodes: ranks, then servers */
     uint32_t needs;    /* the message that its sender waits for; SYNC_NONE: nothing */
     bool adds;         /* its receiver adds it up, one message after the other */
+    bool within;       /* at the rate and latency of links within hosts */
     uint64_t bytes;
 };
 
@@ -41,6 +42,9 @@ uint32_t sync_server_node(const struct model_net *net, uint32_t server);
  * collective.reduce_ns a byte. Beside that, collective.overhead_ns comes once before all messages,
  * and link.message_ns before each. */
 int64_t sync_ns(struct dpro_estimate each_ns, uint64_t n);
+/* Of one message on its link, and beside it. */
+int64_t sync_wire_ns(const struct model_net *net, const struct sync_message *message);
+int64_t sync_message_ns(const struct model_net *net, const struct sync_message *message);
 
 struct sync_cost sync_cost(const struct model_net *net, uint64_t size_bytes);
 

@@ -48,6 +48,7 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[MAX_C
          MBIT},
         {FIXED("intra_ratio", c->within_ratio, 6), "links within hosts %s times as fast", 1},
         {TEXT("topology", c->topology), "hosts and links of %s", 1},
+        {TEXT("collectives", c->collectives), "%s collectives over hosts", 1},
         {FIXED("latency_ratio", c->latency_ratio, 6), "latency %s times as long", 1},
         {INT("latency_add_ns", c->latency_add_ns), "%s us added to each message", 1e3},
         {INT("dp", c->dp), "data-parallel replicas: %s", 1},

@@ -164,6 +164,25 @@ class Groups(Case):
         ready = [self.asked(SHARDED, "--world-size", "16", "--topology", name) for name in ("h100-nvlink-400g", "pcie3-10g")]
         self.assertEqual(ready, sorted(ready))
 
+    def test_collectives_over_hosts_are_asked_for_with_a_topology(self):
+        hosts = ["--dp", "8", "--topology", self.topology(4, inter={"latency_ns": 20e6})]
+        took = {how: self.asked(SHARDED, *hosts, "--collectives", how) for how in ("ring", "hierarchical")}
+        self.assertEqual(took["ring"], self.asked(SHARDED, *hosts))
+        self.assertNotEqual(took["ring"], took["hierarchical"])
+        facts = self.ask(SHARDED, *hosts, "--collectives", "hierarchical")
+        self.assertEqual(facts["changes"]["collectives"], "hierarchical")
+        self.assertTrue(any("rings within each host" in w for w in facts["warnings"]), facts["warnings"])
+        for args, why in ((["--collectives", "ring"], "needs hosts: give --topology"),
+                          ([*hosts[2:], "--collectives", "tree"], "no collectives of the job are over several hosts"),
+                          (["--collectives", "star"], "--collectives")):
+            with self.subTest(args=args):
+                self.assert_error(dpro("whatif", SHARDED, *args), USAGE, why)
+        apart = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-memory")
+        hosts = ["--dp", "8", "--topology", self.topology(4)]
+        took = {how: self.asked(apart, *hosts, "--collectives", how) for how in ("ring", "hierarchical")}
+        self.assertAlmostEqual(took["ring"] - took["hierarchical"], 50, delta=5)  # 7/4 and 1 times 8.6 MB leave a host at 120 MB/s
+        self.assert_error(dpro("whatif", apart, *hosts, "--collectives", "tree"), USAGE, "gradients in buckets")
+
     def test_a_topology_that_contradicts_the_trace_is_refused_in_one_line(self):
         for args, why in ((["--topology", self.topology(1)], "ranks 0 and 1 on one host, the topology, of 1 ranks a host, on two"),
                           (["--topology", "h100-nvlink-400g", "--dp", "9"], "9 ranks are no whole number of hosts of 8"),

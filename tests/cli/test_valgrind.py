@@ -36,6 +36,7 @@ RUNS = {
                ["TRACE", "--reshard", "all", "--compute", "2x@0", "--delay", "BW=2", "--dims", "fsdp=2"],
                ["TRACE", "--microbatches", "8", "--schedule", "gpipe"], ["TRACE", "--dp", "3"],
                ["TRACE", "--prefetch", "2"], ["TRACE", "--topology", "pcie4-2x25g", "--world-size", "16"], ["TRACE", "--topology", "FILE"],
+               ["TRACE", "--topology", "pcie4-2x25g", "--world-size", "16", "--collectives", "hierarchical"],
                ["TRACE", "--compile", "none", "--precision", "bf16=blocks.*"], ["TRACE", "--probes", "PROBES", "--compile", "blocks.*"],
                ["TRACE", "--buckets", "BUCKETS", "--rank-regex", "([0-9]+)"], ["--help"]],
     "optimize": [["TRACE", "-o", "OUT", "--budget", "2", "--seed", "4"],

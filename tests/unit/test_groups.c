@@ -507,6 +507,66 @@ static void test_told_hosts_take_as_long_as_if_they_were_recorded(void **state)
     }
 }
 
+/* Two hosts of two ranks: a byte takes 2 ns within one, 10 between them, a message 20 and 100. */
+static const char two_hosts[] = "{\"schema\":\"dpro.topology/1\",\"ranks_per_host\":2,"
+                                "\"intra\":{\"bytes_per_s\":5e8,\"payload\":1,\"latency_ns\":20},"
+                                "\"inter\":{\"bytes_per_s\":1e8,\"payload\":1,\"latency_ns\":100}}";
+
+static void test_collectives_pass_over_hosts_as_on_paper(void **state)
+{
+    static const struct {
+        const char *kind, *collectives;
+        double size_bytes, share, n_steps; /* as recorded: a ring of four */
+        int64_t wire_ns, latency_ns;
+    } cases[] = {
+        {"all_reduce", "ring", 1200, 1.5, 6, 18000, 280}, /* 4 of 6 steps within a host */
+        {"all_reduce", "tree", 1200, 1.5, 6, 24000, 240}, /* all of it in and out of a host */
+        {"all_reduce", "hierarchical", 1200, 1.5, 6, 1200 + 12000 + 1200, 240},
+        {"all_gather", "hierarchical", 300, 3, 3, 6000 + 1200, 120}, /* then both halves within */
+        {"reduce_scatter", "hierarchical", 1200, 0.75, 3, 1200 + 6000, 120},
+        {"all_gather", "tree", 300, 3, 3, 9000, 140}, /* which all-gathers have none of */
+    };
+    static uint32_t hosts[] = {0, 0, 2, 2};
+    struct dpro_whatif *whatif;
+    struct dpro_error err;
+    write_text("topology.json", two_hosts);
+    for (int own = 0; own < 2; own++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            struct grid grid;
+            struct dpro_graph *graph = grid_of(&grid, 4, 1);
+            struct job *job = job_of(4);
+            struct dpro_model *m = &job->model;
+            uint32_t c = add(job, add_group(job, "0 1 2 3", false, false), cases[i].size_bytes);
+            struct model_communication *to = &job->communications[c];
+            graph->rank_hosts = hosts;
+            m->net.link.rank_hosts = hosts;
+            m->net.link.own_links = own; /* then half of the host's link each */
+            m->net.learnt = m->net.link;
+            to->kind = cases[i].kind;
+            to->link_bytes = cases[i].share * cases[i].size_bytes;
+            to->n_steps = cases[i].n_steps;
+            to->took_ns = to->link_bytes * 10 + to->n_steps * 100 + 30;
+            for (uint32_t r = 0; r < 4; r++) {
+                does(job, r, 1000, NONE, c);
+                does(job, r, 200, c, NONE);
+            }
+            struct dpro_changes changes = {.topology = in_folder("topology.json"),
+                                           .collectives = cases[i].collectives};
+            if (i + 1 < sizeof cases / sizeof *cases) {
+                int64_t ns = time_of_world(graph, job, &changes);
+                int64_t paper = 1200 + 30 + cases[i].wire_ns + cases[i].latency_ns;
+                assert_in_range(ns, paper - 1, paper + 1);
+            } else {
+                assert_int_equal(dpro_whatif_run(graph, m, &changes, &whatif, &err), DPRO_EUSAGE);
+                assert_non_null(strstr(err.text, "leave out --collectives"));
+            }
+            changes.topology = NULL;
+            assert_int_equal(dpro_whatif_run(graph, m, &changes, &whatif, &err), DPRO_EUSAGE);
+            assert_non_null(strstr(err.text, "give --topology"));
+            free(job);
+        }
+}
+
 static void test_hosts_that_can_not_be_are_refused(void **state)
 {
     struct grid grid;
@@ -729,6 +789,7 @@ int main(void)
         cmocka_unit_test(test_tens_of_thousands_of_ranks_are_answered),
         cmocka_unit_test(test_numbers_of_ranks_that_can_not_be_are_refused),
         TEST_IN_FOLDER(test_told_hosts_take_as_long_as_if_they_were_recorded),
+        TEST_IN_FOLDER(test_collectives_pass_over_hosts_as_on_paper),
         TEST_IN_FOLDER(test_hosts_that_can_not_be_are_refused),
         cmocka_unit_test(test_a_learnt_model_takes_as_long_as_the_replay),
         cmocka_unit_test(test_what_is_sent_and_received_at_once_is_half_of_it_each_way),

@@ -129,6 +129,20 @@ static void test_textbook_costs(void **state)
     }
 }
 
+static void test_rings_within_hosts_have_their_links(void **state)
+{
+    struct model_net net = {.collective.algorithm = MODEL_HIERARCHICAL,
+                            .collective.n_ranks = 4,
+                            .collective.ranks_per_host = 2,
+                            .link.byte_ns = {10, 0},
+                            .link.within_ns = {2, 0},
+                            .link.message_ns = {100, 0},
+                            .link.within_message_ns = {20, 0}};
+    struct sync_cost cost = sync_cost(&net, 4800);
+    assert_int_equal(cost.wire_ns, 2400 * 2 + 2 * 1200 * 10 + 2400 * 2);
+    assert_int_equal(cost.latency_ns, 20 + 2 * 100 + 20);
+}
+
 static void test_chunks_hide_the_additions_behind_the_transfers(void **state)
 {
     struct model_net net = {.collective.algorithm = MODEL_RING,
@@ -170,6 +184,7 @@ int main(void)
         cmocka_unit_test(test_parameter_servers_take_what_their_messages_replayed_take),
         cmocka_unit_test(test_direct_exchange_takes_what_its_messages_replayed_take),
         cmocka_unit_test(test_textbook_costs),
+        cmocka_unit_test(test_rings_within_hosts_have_their_links),
         cmocka_unit_test(test_chunks_hide_the_additions_behind_the_transfers),
         cmocka_unit_test(test_a_remembered_cost_is_the_same),
     };

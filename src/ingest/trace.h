@@ -110,12 +110,13 @@ struct trace_detail {
 /* A thread or a stream. */
 struct trace_track {
     bool gpu;
-    bool pool;     /* a thread of an executor's pool: which of them runs an op is chance */
-    bool posted;   /* transfers that a thread asked for and then went on: they overlap */
-    bool serial;   /* a thread of one library that runs its collectives one after the other */
-    uint64_t pid;  /* CPU: process id; GPU: device number */
-    int64_t id;    /* CPU: thread id; GPU: stream number */
-    uint32_t name; /* string id: the thread's or stream's name as the file gives it, may be "" */
+    bool pool;      /* a thread of an executor's pool: which of them runs an op is chance */
+    bool posted;    /* transfers that a thread asked for and then went on: they overlap */
+    bool announced; /* of these: they begin when they were posted, as a log tells */
+    bool serial;    /* a thread of one library that runs its collectives one after the other */
+    uint64_t pid;   /* CPU: process id; GPU: device number */
+    int64_t id;     /* CPU: thread id; GPU: stream number */
+    uint32_t name;  /* string id: the thread's or stream's name as the file gives it, may be "" */
     uint32_t first, n; /* its spans are spans[first .. first + n), sorted by start, longer first
                         */
 };

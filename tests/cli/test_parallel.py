@@ -36,12 +36,12 @@ class Number:
         return self.n
 
 
-def transfer(number, kind, peer, posted, waited_from, waited_to, n=1000):
-    """A send or receive: posted, gone on beside, waited for."""
+def transfer(number, kind, peer, posted, waited_from, waited_to, n=1000, held=0):
+    """A send or receive: posted, gone on beside, waited for. `held`: so much later the call that posts it returns."""
     call = number()
-    name = {"send": "c10d::send", "recv": "c10d::recv_"}[kind]
-    return [span("dpro.call:%d:%d:0" % (call, peer), posted, 20), span(name, posted + 2, 16, **dims(n)),
-            span("gloo:" + kind, posted + 15, waited_to - posted - 15, cat="user_annotation", **dims(n)),
+    name, drawn = {"send": "c10d::send", "recv": "c10d::recv_"}[kind], posted + held + 15
+    return [span("dpro.call:%d:%d:0" % (call, peer), posted, held + 20), span(name, posted + 2, held + 16, **dims(n)),
+            span("gloo:" + kind, drawn, waited_to - drawn, cat="user_annotation", **dims(n)),
             span("dpro.wait:%d" % call, waited_from, waited_to - waited_from)]
 
 
@@ -102,6 +102,25 @@ class Pipeline(Case):
         self.assertGreater(waiting[1], 2)
         work = {rank["rank"]: rank["forward_ms"] for rank in facts["ranks"]}
         self.assertTrue(4 < work[0] < 5 and 6 < work[1] < 7, work)  # what it computes, and 0.5 ms
+
+    def test_a_call_that_is_held_up_has_posted_before(self):
+        def receives(start, step):
+            held = 3000 if step else 0
+            return [*transfer(number, "recv", 0, start, start + held + 30, start + max(held, 1000) + 70, held=held),
+                    span("aten::mm", start + max(held, 1000) + 80, 1000)]
+
+        def sends(start, _):
+            return [span("aten::mm", start, 1000), *transfer(number, "send", 1, start + 1000, start + 1030, start + 1060),
+                    span("aten::mm", start + 1070, STEP_US - 1080)]
+
+        traces = []
+        for rank, step_of in enumerate((sends, receives)):
+            number = Number()
+            traces.append(self.write("rank%d.json" % rank, job(rank, 2, step_of)))
+        facts = self.assert_replays(*traces)
+        self.assertLess(facts["error_pct"], 1)  # the sender waits for nothing
+        work = {rank["rank"]: rank["forward_ms"] for rank in facts["ranks"]}
+        self.assertGreater(work[0], STEP_US / 1000 - 0.2)
 
     def test_a_stage_that_is_missing_is_said_and_the_rest_replayed(self):
         facts = self.assert_replays(self.traces()[1])

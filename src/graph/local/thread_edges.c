@@ -197,10 +197,34 @@ static void learn_group(const struct rank_build *rank, uint32_t call, struct loc
     }
 }
 
+/* A transfer is drawn from the end of the call that posts it, which does so early. What the call
+ * takes longer than the shortest of its kind, it takes after that: it may be held up. */
+static void move_to_post(struct rank_build *rank, uint32_t call,
+                         const struct local_collective *coll)
+{
+    const struct local_op *op = &rank->ops.at[coll->arrival];
+    const struct trace_track *track = &rank->trace->tracks[slice_span(rank, op->slice)->track];
+    int64_t shortest = INT64_MAX;
+    for (uint32_t pass = 0; pass < 2 && track->posted && !track->announced; pass++)
+        for (uint32_t s = 0; s < rank->steps.n; s++) {
+            int64_t called = rank->start_ns[build_at(rank, s, call)];
+            size_t arrival = build_at(rank, s, coll->arrival);
+            int64_t begins = rank->start_ns[arrival];
+            if (called == ABSENT || begins == ABSENT || begins < called)
+                continue;
+            if (pass == 0)
+                shortest = MIN(shortest, begins - called);
+            else
+                rank->start_ns[arrival] = rank->end_ns[arrival] =
+                    rank->start_ns[build_at(rank, s, coll->transfer)] = called + shortest;
+        }
+}
+
 /* What a collective is known by is learnt from the call, too, which is over when it begins. */
 static void add_comm_launch(struct rank_build *rank, uint32_t call, struct local_collective *coll)
 {
     uint32_t span = rank->slices.at[rank->ops.at[call].slice].span;
+    move_to_post(rank, call, coll);
     build_learn_collective(rank, span, coll);
     coll->launch_span = span;
     coll->launch_op = call;

@@ -224,6 +224,7 @@ static void cut_span(struct trace_rank *rank, const struct run *run, const struc
         start = MIN(start, MAX(posted, rank->spans[run->call].start_ns));
     span->start_ns = start;
     span->dur_ns = MIN(end, MAX(data->end_ns, start)) - start;
+    rank->tracks[span->track].announced = true;
 }
 
 /* Data of one direction and peer keep the order in which they were asked for. */

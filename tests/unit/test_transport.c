@@ -570,7 +570,7 @@ static void write_pair_profile(int rank)
     fclose(file);
 }
 
-/* The receiver announces each, the sender sends. All has the program's tag, 9. */
+/* Both announce each, the sender sends. All has the program's tag, 9. */
 static void write_pair_log(int rank)
 {
     struct log log = begin(rank);
@@ -580,8 +580,10 @@ static void write_pair_log(int rank)
         uint8_t data = rank ? DIRECTION_RECEIVE : DIRECTION_SEND, ready = !data;
         gloo_in(&log, 1, ready, 3, 48 * k, CHUNK, 9);
         call(&log, 1, ready, 48 * k, 48, start, start + 10, 5);
-        gloo_in(&log, 1, data, 1, (48 + CHUNK) * k, CHUNK, 9);
-        call(&log, 1, data, (48 + CHUNK) * k, 48 + CHUNK, start + 10 + 1000 * rank,
+        gloo_in(&log, 1, data, 2, (96 + CHUNK) * k, CHUNK, 9);
+        call(&log, 1, data, (96 + CHUNK) * k, 48, start - 5000, start - 4990, 5);
+        gloo_in(&log, 1, data, 1, (96 + CHUNK) * k + 48, CHUNK, 9);
+        call(&log, 1, data, (96 + CHUNK) * k + 48, 48 + CHUNK, start + 10 + 1000 * rank,
              start + 20 + 1000 * rank, 5);
     }
     end(&log);
@@ -601,11 +603,13 @@ static void test_sends_of_one_tag_are_told_apart_alike_at_both_ends(void **state
         assert_int_equal(sent->joint, received->joint);
         assert_int_equal(sent->sent_bytes, CHUNK);
         assert_int_equal(received->received_bytes, CHUNK);
-        /* each is drawn from within its call to where it was waited for, and lasts as its data */
+        /* each is drawn from the end of its call to where it was waited for; it begins when it was
+         * announced, and ends as its data */
         const struct trace_span *send = &trace->ranks[0].spans[sent->span];
         const struct trace_span *receive = &trace->ranks[1].spans[received->span];
-        assert_int_equal(send->start_ns, 1020010 + 100000 * (int64_t)k);
-        assert_int_equal(send->dur_ns, 10);
+        assert_int_equal(send->start_ns, 1015000 + 100000 * (int64_t)k);
+        assert_int_equal(send->start_ns + send->dur_ns, 1020020 + 100000 * (int64_t)k);
+        assert_int_equal(receive->start_ns, 1020000 + 100000 * (int64_t)k);
         assert_int_equal(receive->start_ns + receive->dur_ns, 1021020 + 100000 * (int64_t)k);
     }
     assert_int_not_equal(trace->transports[0].collectives.at[0].joint,

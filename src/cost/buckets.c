@@ -156,7 +156,8 @@ static bool next_follows_communication(const struct dpro_model *model, uint32_t 
     bool waited = false;
     while (*op < program->n_ops) {
         const struct model_op *at = &program->ops[(*op)++];
-        waited |= at->needs != MODEL_NONE && !at->needs_before;
+        bool for_gradients = at->needs < model->n_tensors || at->needs == MODEL_ALL;
+        waited |= for_gradients && !at->needs_before;
         if (at->tensor != MODEL_NONE)
             return waited;
     }

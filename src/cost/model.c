@@ -10,6 +10,7 @@
 #include "cost/cost.h"
 #include "cost/model_memory.h"
 #include "cost/sync.h"
+#include "cost/uncertainty.h"
 #include "ingest/probes.h"
 
 /* ---- the strategy that the job ran with ---- */
@@ -87,9 +88,36 @@ static void describe_stack(const struct dpro_graph *g, struct dpro_model *model)
                                      "iterations vary");
 }
 
-/* In the order that the iterations of `shape` show, in the time that those of `graph` take. */
+/* Whether what ranks send each other takes as long in both, of the same ops. (Of collectives that
+ * run at once only times are known that waiting is part of.) */
+static bool carries_alike(const struct dpro_graph *a, const struct dpro_graph *b,
+                          const struct model_gate *gate)
+{
+    if (!gate->in_order && !gate->negotiates)
+        return false;
+    for (uint32_t op = 0; op < a->n_ops; op++) {
+        enum dpro_op_kind kind = a->kind[op];
+        bool carries = kind >= DPRO_OP_SEND && kind <= DPRO_OP_COLLECTIVE && kind != DPRO_OP_COPY;
+        if (carries && a->dur_ns[op] != b->dur_ns[op])
+            return false;
+    }
+    return true;
+}
+
+/* What the recorded iterations told of links holds for changed ones. */
+static void keep_net(const struct dpro_model *recorded, struct model_net *net)
+{
+    struct model_compute compute = net->compute;
+    *net = recorded->net;
+    model_net_scale(net, 1 / recorded->pace.net);
+    net->compute = compute;
+}
+
+/* In the order that the iterations of `shape` show, in the time that those of `graph` take;
+ * `recorded`: the model of the recorded ones, NULL: those are learnt. */
 static int learn(const struct dpro_graph *shape, const struct dpro_graph *graph,
-                 struct dpro_model *model, struct dpro_error *err)
+                 const struct dpro_model *recorded, struct dpro_model *model,
+                 struct dpro_error *err)
 {
     struct measured_replay replays[2];
     struct coarse coarse;
@@ -102,6 +130,8 @@ static int learn(const struct dpro_graph *shape, const struct dpro_graph *graph,
     if (rc < 0)
         return rc;
     fit_net(r, &coarse, model);
+    if (recorded && carries_alike(shape, graph, &recorded->net.gate))
+        keep_net(recorded, &model->net);
     make_programs(r, &coarse, model);
     learn_batch_shares(&replays[0], &coarse, model);
     make_baseline(&replays[0], &coarse, model);
@@ -126,7 +156,7 @@ int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *d
     m.net = (struct model_net){0};
     m.baseline = (struct dpro_strategy){0};
     m.n_groups = m.n_communications = 0;
-    int rc = learn(graph, delayed, &m, err);
+    int rc = learn(graph, delayed, model, &m, err);
     if (rc < 0)
         return rc;
     array_fini(&m.warnings);
@@ -172,7 +202,7 @@ static int build(const struct dpro_graph *graph, const struct dpro_model_options
         rc = 0;
     }
     if (rc == 0)
-        rc = learn(graph, graph, m, err);
+        rc = learn(graph, graph, NULL, m, err);
     if (rc == 0)
         rc = check_probes(m, err);
     if (rc == 0)

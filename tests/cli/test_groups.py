@@ -151,6 +151,12 @@ class Groups(Case):
         self.assertAlmostEqual(self.asked(experts, "--topology", apart, "--dp", "4"),
                                self.asked(experts, "--bandwidth", "1gbit", "--dp", "4"), places=3)
 
+    def test_what_is_sent_between_gradients_ends_no_bucket(self):
+        """An expert's tokens travel in the backward pass of a model whose gradients DDP puts in one bucket."""
+        facts = self.ask(os.path.join(os.path.dirname(BUNDLED), "torch-ep-gloo-n2"), "--bucket-cap-mb", "25")
+        self.assertEqual(facts["predicted"]["communication"], facts["baseline"]["communication"])
+        self.assertEqual(facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"])
+
     def test_told_links_answer_for_more_hosts_than_were_recorded(self):
         facts = self.ask(SHARDED, "--dp", "8", "--topology", self.topology(2))
         self.assertEqual(facts["changes"], {"topology": self.path("topology.json"), "dp": 8})

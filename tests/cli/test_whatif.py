@@ -74,6 +74,15 @@ class WhatIf(Case):
                 self.assertAlmostEqual(more, 50, delta=2)
                 self.assertAlmostEqual(more, replayed - plain, delta=4)
 
+    def test_a_delay_of_one_rank_costs_between_nothing_and_all_of_it(self):
+        for name in ("torch-ddp-gloo-lstm-n2-2gbit", "torch-ddp-gloo-gpt-n2-memory"):
+            for delay, added in (("FW@0=+8", 8), ("BW@1=+2", 2), ("BW@0=+8", 8), ("BW@1=+8", 8)):
+                with self.subTest(trace=name, delay=delay):
+                    facts = self.ask(os.path.join(os.path.dirname(BUNDLED), name), "--delay", delay)
+                    more = facts["predicted"]["iteration_ms"] - facts["baseline"]["iteration_ms"]
+                    self.assertGreater(more, -0.1)
+                    self.assertLess(more, added + 0.1)
+
     def test_where_no_steps_were_timed_without_it_they_are_for_the_measured_ones(self):
         facts, measured = self.ask(BUNDLED), dpro("replay", BUNDLED, "--json", "--no-validate").json["measured"]
         self.assertIsNone(facts["unprofiled_ms"])

@@ -104,6 +104,37 @@ static int check_units(const struct dpro_graph *graph, const struct dpro_model *
     return 0;
 }
 
+/* In which dimension modules communicate in their passes; NULL: in none. */
+static const struct graph_dimension *within_modules(const struct dpro_graph *graph)
+{
+    for (uint32_t d = 0; d < graph->n_dimensions; d++) {
+        uint8_t parallelism = graph->dimensions[d].parallelism;
+        if (parallelism == DPRO_TENSORS || parallelism == DPRO_CONTEXT ||
+            parallelism == DPRO_EXPERTS)
+            return &graph->dimensions[d];
+    }
+    return NULL;
+}
+
+static int check_sends(const struct dpro_graph *graph, const struct dpro_changes *c,
+                       const struct dpro_model *model, struct notes *notes, struct dpro_error *err)
+{
+    const struct graph_dimension *within = within_modules(graph);
+    bool any = false;
+    for (uint32_t m = 0; m < model->n_modules; m++)
+        any |= model->baseline.recomputed[m];
+    if (any && within)
+        return dpro_error_set(
+            err, DPRO_EUSAGE,
+            "modules of a job with %s %u communicate in their passes, and would once more when "
+            "recomputed: what that takes can't be told; leave out --recompute",
+            dpro_parallelism_name((enum dpro_parallelism)within->parallelism), within->size);
+    if (c->precision && within)
+        note(notes, "activations that ranks send each other are taken to stay as large; in 16 bits "
+                    "they may be half");
+    return 0;
+}
+
 static bool gathers(const struct dpro_graph *g)
 {
     for (uint32_t op = 0; g->gather && op < g->n_ops; op++)
@@ -128,6 +159,8 @@ static int change_modules(const struct dpro_graph *graph, const struct dpro_chan
         rc = change_memory(c, model, notes, err);
     if (rc == 0)
         rc = check_units(graph, model, err);
+    if (rc == 0)
+        rc = check_sends(graph, c, model, notes, err);
     if (rc == 0 && c->micro_batches > 1)
         note(notes, "each micro-batch gathers parameters and reduces gradients, as FSDP does "
                     "unless the script calls set_requires_gradient_sync(False)");
@@ -223,7 +256,11 @@ static int learn_changed(const struct dpro_graph *graph, const struct dpro_graph
         share_memory(share, arena, changed);
     if (change->n_units > 0 || share != 1) /* its memory is known otherwise */
         shape.memory = timed.memory = NULL;
-    return model_learn_again(&shape, &timed, m, learnt, err);
+    rc = model_learn_again(&shape, &timed, m, learnt, err);
+    for (uint32_t k = 0; rc == 0 && change->has_modules && k < learnt->n_communications; k++)
+        if (carries_activations(&shape, &learnt->communications[k]))
+            model_resize(learnt, &learnt->communications[k], graph_batch_ratio(&change->modules));
+    return rc;
 }
 
 int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, struct dpro_model *m,

@@ -331,17 +331,6 @@ static void measure_lags(struct rewriter *w, uint32_t rank)
     }
 }
 
-/* A message of another size. */
-static void resize(const struct rewriter *w, struct model_communication *c, double ratio)
-{
-    struct model_cost cost = model_group_cost(w->m, c);
-    c->took_ns *= cost.latency_ns + cost.wire_ns > 0
-                      ? (cost.latency_ns + ratio * cost.wire_ns) / (cost.latency_ns + cost.wire_ns)
-                      : 1;
-    c->link_bytes *= ratio;
-    c->size_bytes = (uint64_t)llround((double)c->size_bytes * ratio);
-}
-
 /* ---- what is to be done ---- */
 
 typedef ARRAY(struct model_op) op_array;
@@ -527,14 +516,6 @@ static uint32_t count_calls(const struct rewriter *w, uint32_t rank)
     return n;
 }
 
-/* Whether it carries activations, and not parameters or gradients. */
-static bool follows_rows(const struct rewriter *w, const struct model_communication *c)
-{
-    uint32_t dimension = w->g->collectives[c->collective].dimension;
-    uint8_t parallelism = w->g->dimensions[dimension].parallelism;
-    return parallelism != DPRO_REPLICATES && parallelism != DPRO_SHARDS;
-}
-
 /* With micro-batches that are `ratio` times as large. */
 static void measure(struct rewriter *w, double ratio, const struct dpro_model *modules)
 {
@@ -556,10 +537,10 @@ static void measure(struct rewriter *w, double ratio, const struct dpro_model *m
     measure_shares(w);
     for (uint32_t i = 0; i < n_crossings; i++)
         if (w->crossings[i].n > 0)
-            resize(w, &w->crossings[i].mean, ratio);
+            model_resize(w->m, &w->crossings[i].mean, ratio);
     for (uint32_t i = 0; i < w->n_shares; i++)
-        if (!w->shares[i].once && follows_rows(w, &w->shares[i].mean))
-            resize(w, &w->shares[i].mean, ratio);
+        if (!w->shares[i].once && carries_activations(w->g, &w->shares[i].mean))
+            model_resize(w->m, &w->shares[i].mean, ratio);
 }
 
 /* Programs and communications of a run; the model's own stay as they are. */

@@ -71,8 +71,7 @@ struct worker {
     bool gpu;
 };
 
-/* Ratio of a micro-batch to the recorded batch. */
-static double batch_ratio(const struct dpro_model *m)
+double graph_batch_ratio(const struct dpro_model *m)
 {
     double ratio = m->memory.batch_ratio > 0 ? m->memory.batch_ratio : 1;
     return ratio / MAX(m->baseline.micro_batches, 1);
@@ -183,7 +182,7 @@ void graph_with_work(const struct dpro_graph *graph, const struct dpro_model *mo
                      bool passes_alone, double update, struct arena *arena, struct dpro_graph *to)
 {
     struct worker w = {.g = graph, .m = model, .passes_alone = passes_alone, .update = update};
-    double ratio = batch_ratio(model);
+    double ratio = graph_batch_ratio(model);
     *to = *graph;
     to->dur_ns = copy_times(graph, graph->dur_ns, 1, arena);
     to->gap_ns = copy_times(graph, graph->gap_ns, 1, arena);

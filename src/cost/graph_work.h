@@ -9,6 +9,8 @@
  * what is communicated. */
 void graph_model(const struct dpro_graph *graph, const struct dpro_probes *probes,
                  struct dpro_model *model);
+/* Ratio of a micro-batch of the model's own strategy to the recorded batch. */
+double graph_batch_ratio(const struct dpro_model *model);
 /* Makes *to: `graph`, which `model` is of, with the batch that a micro-batch of the model's own
  * strategy has, and its modules recomputed and computed as that says. `passes_alone`: without what
  * a step does once; `update`: the optimizer updates so many times as much. What changes is in

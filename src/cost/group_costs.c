@@ -1,8 +1,11 @@
 /* cost/group_costs.c: what a communication of a group takes with other links than those that it was
- * recorded with. */
+ * recorded with, or with other bytes. */
 #include <math.h>
 
+#include <dpro/dimensions.h>
+
 #include "cost/model.h"
+#include "graph/graph.h"
 
 enum model_scheme model_scheme(const struct dpro_model *model)
 {
@@ -31,4 +34,23 @@ struct model_cost model_group_cost(const struct dpro_model *model,
     struct model_cost was = model_recorded_cost(c, learnt_ns, model->net.took_ratio);
     return (struct model_cost){fmax(was.latency_ns + c->n_steps * message, 0),
                                learnt_ns > 0 ? was.wire_ns * byte_ns / learnt_ns : 0};
+}
+
+bool carries_activations(const struct dpro_graph *graph, const struct model_communication *c)
+{
+    uint32_t dimension = graph->collectives[c->collective].dimension;
+    if (dimension >= graph->n_dimensions)
+        return false;
+    uint8_t parallelism = graph->dimensions[dimension].parallelism;
+    return parallelism != DPRO_REPLICATES && parallelism != DPRO_SHARDS;
+}
+
+void model_resize(const struct dpro_model *model, struct model_communication *c, double ratio)
+{
+    struct model_cost cost = model_group_cost(model, c);
+    c->took_ns *= cost.latency_ns + cost.wire_ns > 0
+                      ? (cost.latency_ns + ratio * cost.wire_ns) / (cost.latency_ns + cost.wire_ns)
+                      : 1;
+    c->link_bytes *= ratio;
+    c->size_bytes = (uint64_t)llround((double)c->size_bytes * ratio);
 }

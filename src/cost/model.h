@@ -262,6 +262,13 @@ struct model_cost model_recorded_cost(const struct model_communication *communic
                                       double byte_ns, double pace);
 struct model_cost model_group_cost(const struct dpro_model *model,
                                    const struct model_communication *communication);
+/* Of a known dimension that neither replicates nor shards the model: its bytes grow with the batch.
+ */
+bool carries_activations(const struct dpro_graph *graph,
+                         const struct model_communication *communication);
+/* With `ratio` times as many bytes. */
+void model_resize(const struct dpro_model *model, struct model_communication *communication,
+                  double ratio);
 enum model_scheme model_scheme(const struct dpro_model *model);
 
 /* capabilities.c */

@@ -157,6 +157,15 @@ class Groups(Case):
         self.assertEqual(facts["predicted"]["communication"], facts["baseline"]["communication"])
         self.assertEqual(facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"])
 
+    def test_activations_that_ranks_send_each_other_grow_with_the_batch(self):
+        """Tensor parallel ranks send twice as much with a batch twice as large, and half as much with each of two micro-batches."""
+        mixed = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-tp-gloo-n4")
+        slow = ["--bandwidth", "0.1x"]
+        own, slow_own = self.asked(mixed), self.asked(mixed, *slow)
+        self.assertGreater(self.asked(mixed, "--batch-size", "2x", *slow) - slow_own,
+                           2 * (self.asked(mixed, "--batch-size", "2x") - own))
+        self.assertLess(self.asked(mixed, "--accumulate", "2", *slow), 1.8 * slow_own)  # each gathers all parameters
+
     def test_told_links_answer_for_more_hosts_than_were_recorded(self):
         facts = self.ask(SHARDED, "--dp", "8", "--topology", self.topology(2))
         self.assertEqual(facts["changes"], {"topology": self.path("topology.json"), "dp": 8})

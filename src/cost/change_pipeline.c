@@ -46,6 +46,7 @@ struct share {
 struct stage {
     double pass_ns[N_WAYS];                               /* of one micro-batch */
     double once_ns, call_ns;                              /* of a step; of a communication's call */
+    double call_error_ns;                                 /* of that, with what follows it */
     double lag_ns[N_WAYS];                                /* of messages that it receives */
     const uint32_t *in_passes[N_WAYS], *in_steps[N_WAYS]; /* shares, in order */
     uint32_t n_in_passes[N_WAYS], n_in_steps[N_WAYS];
@@ -143,6 +144,25 @@ static void add_ops(const struct dpro_graph *g, uint32_t rank, uint32_t n_micro_
     }
     for (int way = 0; way < N_WAYS; way++)
         stage->pass_ns[way] /= n_micro_batches;
+}
+
+/* Calls that are held up are so by chance of microseconds: with other micro-batches it may be any
+ * share of them from none to all. Where calls take nothing or all the same, that is the sum of
+ * squares by the sum. */
+static double error_of_calls(const struct dpro_graph *g, uint32_t rank)
+{
+    const struct graph_rank *ops = &g->ranks[rank];
+    double sum = 0, squares = 0;
+    if (rank_has_gpu(g, ops))
+        return 0;
+    for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops - ops->n_message_ops; op++)
+        for (uint32_t s = 0; s < g->n_samples && g->kind[op] == DPRO_OP_LAUNCH; s++) {
+            size_t at = (size_t)s * g->n_ops + op;
+            double ns = (double)(g->sample_dur_ns[at] + g->sample_gap_ns[at]);
+            sum += ns;
+            squares += ns * ns;
+        }
+    return sum > 0 ? squares / sum / sqrt(12) : 0;
 }
 
 static double total(const struct stage *stage, uint32_t n_micro_batches)
@@ -530,6 +550,7 @@ static void measure(struct rewriter *w, double ratio, const struct dpro_model *m
         add_ops(&changed, r, n, stage);
         double all = total(&was, n), pace = work_of(&m->programs[m->ranks[r].program]);
         stage->call_ns /= MAX(count_calls(w, r), 1);
+        stage->call_error_ns = error_of_calls(w->g, r);
         scale_stage(stage, all > 0 ? pace / all : 1);
         measure_lags(w, r);
     }
@@ -566,6 +587,27 @@ static double even_out(struct rewriter *w, struct dpro_pipeline_run recorded)
     struct dpro_model even = write_run(w, recorded);
     double ns = (double)evaluate_once(w->m), even_ns = (double)evaluate_once(&even);
     return ns / even_ns - 1;
+}
+
+static void move_calls(struct rewriter *w, uint32_t stage, double errors)
+{
+    for (uint32_t r = 0; r < w->m->n_ranks; r++)
+        if (w->p.stage_of[r] == stage)
+            w->stages[r].call_ns += errors * w->stages[r].call_error_ns;
+}
+
+/* Of a run: how much longer it is where the calls of a stage are, each stage by itself. */
+static double calls_error(struct rewriter *w, struct dpro_pipeline_run run,
+                          const struct dpro_model *as_it_is)
+{
+    double error_ns = 0;
+    for (uint32_t s = 0; s < w->p.n_stages; s++) {
+        move_calls(w, s, 1);
+        struct dpro_model moved = write_run(w, run);
+        move_calls(w, s, -1);
+        error_ns = hypot(error_ns, (double)(evaluate_once(&moved) - evaluate_once(as_it_is)));
+    }
+    return error_ns;
 }
 
 static void model_micro_batch(struct rewriter *w, double ratio, struct dpro_model *modules)
@@ -628,6 +670,7 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
     for (uint32_t i = 0; i < w.n_shares; i++)
         w.shares[i].mean.took_ns *= 1 + change->averaged;
     *model = write_run(&w, after);
+    change->calls_error_ns = calls_error(&w, after, model);
     note(notes, "a micro-batch's passes take the mean of the recorded ones%s",
          after.n_micro_batches == before.n_micro_batches ? ""
          : modules->n_batch_points > 0

@@ -15,6 +15,7 @@ struct pipeline_change {
     uint32_t n_stages, n_ranks;
     double averaged; /* how much longer the recorded run takes, relative, if all micro-batches take
                         what they do in the mean; the new one is taken to err alike */
+    double calls_error_ns; /* of the new run: standard error of what calls take */
 };
 
 /* Writes the programs and communications of `model`, which was learnt of `graph`, anew: a stage

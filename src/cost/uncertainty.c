@@ -317,8 +317,8 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     add(&u, DPRO_UNCERTAIN_ITERATIONS, noise, noise, noise * gain);
     add(&u, DPRO_UNCERTAIN_MACHINE, machine, machine, RATIO_SHARE * machine * ratio);
     add(&u, DPRO_UNCERTAIN_MODEL, fabs(u.misfit), fabs(u.misfit), fabs(u.misfit * gain));
-    double slowest = beside->slowest_error_ns / after_ns;
-    add(&u, DPRO_UNCERTAIN_CHANGE, 0, slowest, slowest * ratio);
+    double unseen = hypot(beside->slowest_error_ns, beside->calls_error_ns) / after_ns;
+    add(&u, DPRO_UNCERTAIN_CHANGE, 0, unseen, unseen * ratio);
     struct computing_change computing = computing_of(after);
     double unmeasured = before_ns / (after_ns + measured_gain_ns(before, after)) - 1;
     double unhidden = 0; /* in truth anything from none to all of what is hidden may be */

@@ -47,6 +47,7 @@ struct change_beside {
     uint32_t n_others;
     double batch;                 /* relative standard error of the time for another batch */
     double slowest_error_ns;      /* of what the slowest of another number of ranks adds */
+    double calls_error_ns;        /* of what calls of other micro-batches take */
     double computing_error_ns;    /* standard error of what modules take in other ways */
     const struct dpro_sink *sink; /* of progress; may be NULL */
 };

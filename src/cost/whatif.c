@@ -219,6 +219,7 @@ static void add_uncertainty(const struct dpro_model *model, const struct dpro_si
                                    .other = &change->passes,
                                    .n_others = change->n_passes,
                                    .slowest_error_ns = slowest_error_ns,
+                                   .calls_error_ns = change->pipeline.calls_error_ns,
                                    .sink = sink};
     if (change->has_modules) {
         beside.batch = uncertainty_of_batch(&as_it_is, &change->modules);

@@ -50,8 +50,8 @@ def split_stage(rank, n_stages, n):
     return stage(rank // 2 % n_stages, "1f1b", n_stages, n, width=2, rank=rank)
 
 
-def stage(number_of, schedule, n_stages, n, leave_out=(), width=1, rank=None):
-    """A stage begins its next step when it has done all of its own."""
+def stage(number_of, schedule, n_stages, n, leave_out=(), width=1, rank=None, holds_up=False):
+    """A stage begins its next step when it has done all of its own. `holds_up`: every other call to receive returns with the data."""
     number, done, events, free = Number(), run(schedule, n_stages, n), [], 0
     here, rank, world = number_of, number_of if rank is None else rank, n_stages * width * (2 if width > 1 else 1)
     groups = [("pp%d" % first, [first + width * s for s in range(n_stages)])
@@ -65,7 +65,8 @@ def stage(number_of, schedule, n_stages, n, leave_out=(), width=1, rank=None):
             begin, end = (step * period + at for at in done[here, way, i])
             ahead, behind = (here - 1, here + 1) if way == 0 else (here + 1, here - 1)
             if 0 <= ahead < n_stages and ("recv", way, i) not in leave_out:
-                events += transfer(number, "recv", rank + width * (ahead - here), free, free + 22, begin - 1)
+                held = max(begin - free - 30, 0) if holds_up and i % 2 else 0
+                events += transfer(number, "recv", rank + width * (ahead - here), free, free + held + 22, begin - 1, held=held)
             name = "aten::mm" if way == 0 else "autograd::engine::evaluate_function: MmBackward0"
             half, marks = (begin + end) // 2, {"Sequence number": i, "Fwd thread id": way}
             events.append(span(name, begin, half - begin, **marks))
@@ -96,8 +97,9 @@ def iteration_ms(n_stages, n, row_share):
 
 
 class Pipelines(Case):
-    def traces(self, schedule, n_stages=3, n=4, **changes):
-        return [self.write("rank%d.json" % rank, stage(rank, schedule, n_stages, n, changes.get("rank%d" % rank, ())))
+    def traces(self, schedule, n_stages=3, n=4, holds_up=False, **changes):
+        return [self.write("rank%d.json" % rank,
+                           stage(rank, schedule, n_stages, n, changes.get("rank%d" % rank, ()), holds_up=holds_up))
                 for rank in range(n_stages)]
 
     def whatif(self, traces, *options):
@@ -161,6 +163,11 @@ class Pipelines(Case):
     def test_a_schedule_and_micro_batches_as_recorded_change_nothing(self):
         facts = self.whatif(self.traces("1f1b"), "--schedule", "1f1b", "--microbatches", "4")
         self.assertEqual(facts["baseline"]["iteration_ms"], facts["predicted"]["iteration_ms"])
+
+    def test_calls_that_are_held_up_now_and_then_leave_more_open(self):
+        plain, held = (self.whatif(self.traces("1f1b", holds_up=holds_up), "--microbatches", "8")["uncertainty"]["extrapolation"]
+                       for holds_up in (False, True))
+        self.assertGreater(held["predicted_pct"], 3 * plain["predicted_pct"] + 5)
 
     def test_slow_links_hold_up_micro_batches(self):
         traces = self.traces("1f1b")

@@ -51,7 +51,7 @@ struct values {
     struct compression compression;
     uint64_t partition_bytes;
     struct opt_list delays, computes;
-    uint32_t dp, world_size, servers, bigarray_bound;
+    uint32_t dp, world_size, shard, servers, bigarray_bound;
     struct bandwidth server_bandwidth;
     int64_t cycle_ns;
     struct fusion fusion;
@@ -276,6 +276,9 @@ static const struct opt whatif_opts[] = {
               "hosts of the same kind"),
     OPT_WHOLE("world-size", opt_read_u32, world_size, 2, UINT32_MAX,
               "N ranks in all: as many replicas as that makes"),
+    OPT_WHOLE(
+        "shard", opt_read_u32, shard, 2, UINT32_MAX,
+        "FSDP: parameters sharded over N neighbouring ranks\nonly, with replicas of these (HSDP)"),
     OPT_WHOLE("servers", opt_read_u32, servers, 1, UINT32_MAX,
               "N parameter servers, on ranks' hosts if they are\nthere now, else on hosts of their "
               "own"),
@@ -351,6 +354,7 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .n_delays = values->delays.n,
         .dp = values->dp,
         .world_size = values->world_size,
+        .shard = values->shard,
         .n_servers = values->servers,
         .bigarray_bound = values->bigarray_bound,
         .server_bandwidth_bytes_per_s = values->server_bandwidth.bytes_per_s,

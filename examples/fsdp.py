@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The GPT of gpt.py with its parameters sharded over the ranks: `torchrun --nproc-per-node=2 examples/fsdp.py`, or alone."""
+"""The GPT of gpt.py with its parameters sharded over the ranks: `torchrun --nproc-per-node=2 examples/fsdp.py`, or alone. With
+--replicas, over a part of them, and replicated over the others: `torchrun --nproc-per-node=4 examples/fsdp.py --replicas 2`."""
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -9,12 +10,18 @@ from job import Job
 
 def main():
     parser = gpt_arguments("a small GPT, fully sharded")
+    parser.add_argument("--replicas", type=int, default=1, metavar="N", help="of the shards")
     parser.add_argument("--no-reshard", action="store_true", help="keep a block's parameters from its forward to its backward pass")
     parser.add_argument("--prefetch", type=int, default=0, metavar="N", help="each block asks for N blocks ahead, in both passes")
     args = parser.parse_args()
     job = Job(args)
     job.start_process_group()
-    mesh = init_device_mesh(job.device.type, (job.world_size,))
+    if args.replicas < 1 or job.world_size % args.replicas:
+        parser.error(f"--replicas {args.replicas} does not divide {job.world_size} ranks")
+    shape, names = (job.world_size,), ("shard",)
+    if args.replicas > 1:
+        shape, names = (args.replicas, job.world_size // args.replicas), ("replicate", "shard")
+    mesh = init_device_mesh(job.device.type, shape, mesh_dim_names=names)
     model = make_model(args).to(job.device)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, reshard_after_forward=not args.no_reshard)

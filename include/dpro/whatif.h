@@ -52,6 +52,8 @@ struct dpro_changes {
     /* Data-parallel replicas (of jobs that shard parameters without replicas: shards), or ranks in
      * all; on hosts of the same kind. One of them; 0: as it is */
     uint32_t dp, world_size;
+    uint32_t shard; /* of jobs that shard parameters over all ranks: over so many neighbours, with
+                       replicas of these (HSDP); 0: as it is */
 
     /* Of jobs of Horovod: */
     int64_t cycle_ns;             /* HOROVOD_CYCLE_TIME; 0: as it is */

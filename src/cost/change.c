@@ -358,7 +358,7 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
                   c->server_bandwidth_ratio != 0 || c->cycle_ns || c->fusion_bytes ||
                   c->gradient_views;
     bool in_groups = m->n_communications > 0;
-    others |= !in_groups && (c->world_size || c->dp);
+    others |= !in_groups && (c->world_size || c->dp || c->shard);
     if (in_groups && (c->compile || c->gradient_views))
         return refuse(err,
                       "the job's ranks communicate more than gradients: compiled modules and "
@@ -388,11 +388,11 @@ int change_apply(const struct dpro_graph *graph, const struct dpro_changes *chan
     struct replicas replicas;
     struct topology topology, *told = changes->topology ? &topology : NULL;
     struct dpro_changes asked = *changes;
-    int rc = replicas_find(graph, changes, model, &replicas, err);
+    int rc = replicas_find(graph, changes, model, notes->arena, &replicas, err);
     if (rc == 0 && told)
         rc = topology_read(changes->topology, told, err);
     if (rc == 0)
-        rc = change_world(graph, &replicas, told, changes->collectives, model, notes, err);
+        rc = change_world(&replicas, told, changes->collectives, model, notes, err);
     if (rc == 0 && told)
         ask_topology(told, replicas.after * replicas.rest, model, &asked);
     for (size_t i = 0; i < changes->n_compute && rc == 0; i++)

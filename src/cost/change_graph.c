@@ -33,7 +33,7 @@ static bool asks_for_modules(const struct dpro_changes *c)
 /* What else changes passes, whose times and memory a pipeline takes as they were recorded. */
 static const char *beside_pipeline(const struct dpro_changes *c, bool shares)
 {
-    return shares                                 ? "--dp and --world-size"
+    return shares                                 ? c->shard ? "--shard" : "--dp and --world-size"
            : c->reshard                           ? "--reshard"
            : c->prefetch > 0                      ? "--prefetch"
            : c->recompute                         ? "--recompute"
@@ -270,11 +270,11 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
     struct dpro_model learnt;
     *change = (struct graph_change){.n_units = 0};
     struct replicas replicas;
-    int rc = replicas_find(graph, c, m, &replicas, err);
+    int rc = replicas_find(graph, c, m, notes->arena, &replicas, err);
     if (rc < 0)
         return rc;
-    bool shares = replicas.shards && replicas.after != replicas.before;
-    double share = shares ? (double)replicas.before / replicas.after : 1;
+    double share = replicas_share(&replicas);
+    bool shares = share != 1;
     bool of_groups = m->n_communications > 0;
     bool of_units = c->reshard || c->prefetch > 0;
     bool of_modules = of_groups && (asks_for_modules(c) || of_units || shares);

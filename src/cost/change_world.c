@@ -81,18 +81,44 @@ static int find_dimension(const struct dpro_graph *g, struct replicas *r, struct
     return 0;
 }
 
+double replicas_share(const struct replicas *r)
+{
+    return r->sharding.after > 0 ? (double)r->sharding.before / r->sharding.after
+           : r->shards           ? (double)r->before / r->after
+                                 : 1;
+}
+
+static int cut_shards(const struct dpro_graph *graph, uint32_t n, struct arena *arena,
+                      struct replicas *r, struct dpro_error *err)
+{
+    struct dpro_graph *cut = arena_alloc(arena, sizeof *cut);
+    r->sharding.after = n;
+    if (!graph)
+        return refuse(err, "other shards need the graph of the job");
+    r->graph = cut;
+    return shards_cut(graph, arena, &r->sharding, cut, err);
+}
+
 int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                  const struct dpro_model *model, struct replicas *r, struct dpro_error *err)
+                  const struct dpro_model *model, struct arena *arena, struct replicas *r,
+                  struct dpro_error *err)
 {
     uint32_t n_ranks = MAX(model->n_ranks, model->net.collective.n_ranks);
-    *r = (struct replicas){n_ranks, n_ranks, 1, UINT32_MAX, false};
-    if (changes->world_size == 0 && changes->dp == 0)
+    *r = (struct replicas){n_ranks, n_ranks, 1, UINT32_MAX, .graph = graph};
+    if (changes->world_size == 0 && changes->dp == 0 && changes->shard == 0)
         return 0;
-    if (changes->world_size != 0 && changes->dp != 0)
-        return refuse(err, "a number of ranks and one of replicas: give one");
-    int rc = model->n_communications > 0 ? find_dimension(graph, r, err) : 0;
+    int rc = changes->shard > 0 ? cut_shards(graph, changes->shard, arena, r, err) : 0;
     if (rc < 0)
         return rc;
+    if (changes->world_size != 0 && changes->dp != 0)
+        return refuse(err, "a number of ranks and one of replicas: give one");
+    rc = model->n_communications > 0 ? find_dimension(r->graph, r, err) : 0;
+    if (rc < 0)
+        return rc;
+    if (changes->world_size == 0 && changes->dp == 0) {
+        r->after = r->before;
+        return 0;
+    }
     if (changes->world_size % r->rest != 0)
         return refuse(err,
                       "%u ranks are no whole number of replicas: the job's other dimensions make "
@@ -164,10 +190,13 @@ static uint64_t number_in(const struct world *w, uint64_t rank, uint32_t place)
     return (row / w->r->before * w->r->after + at) * w->stride + rank % w->stride;
 }
 
-/* How far the members of a dimension's groups are apart; 0: that differs. */
-static uint32_t stride_of(const struct graph_dimension *d)
+/* How far the members of a dimension's groups are apart; of one, it is the outermost; 0: that
+ * differs. */
+static uint32_t stride_of(const struct dpro_graph *g, const struct graph_dimension *d)
 {
-    int64_t stride = d->size > 1 ? (int64_t)d->ranks[1] - d->ranks[0] : 1;
+    if (d->size < 2)
+        return job_size(g);
+    int64_t stride = (int64_t)d->ranks[1] - d->ranks[0];
     for (uint32_t i = 0; i < d->n_groups * d->size && stride > 0; i++)
         if (d->ranks[i] / stride % d->size != i % d->size)
             stride = 0;
@@ -282,11 +311,13 @@ static uint32_t count_hosts(struct world *w, const struct model_group *group, ui
     uint32_t n_hosts = 0;
     const struct graph_dimension *d =
         group->dimension != UINT32_MAX ? &w->g->dimensions[group->dimension] : NULL;
-    uint32_t stride = d ? stride_of(d) : 0;
+    uint32_t stride = d ? stride_of(w->g, d) : 0;
     if (n == w->size)
         return (n + w->told->ranks_per_host - 1) / w->told->ranks_per_host;
+    /* of members that are not all known, one tells where its group is */
+    uint32_t n_known = group->n_ranks != group->n_members && d ? 1 : group->n_ranks;
     w->turn++;
-    for (uint32_t i = 0; i < group->n_ranks; i++) {
+    for (uint32_t i = 0; i < n_known; i++) {
         uint64_t rank = (uint64_t)w->recorded[group->ranks[i]].rank;
         if (n != group->n_members) {
             for (uint32_t p = w->place[group->ranks[i]] % step; p < w->r->after; p += step)
@@ -451,6 +482,12 @@ static bool is_ascending(const uint32_t *places, uint32_t n, uint32_t step)
     return true;
 }
 
+/* It shards over all ranks that are to have replicas. */
+static bool is_cut(const struct world *w, const struct model_group *group)
+{
+    return w->r->sharding.after > 0 && group->dimension == w->r->sharding.dimension;
+}
+
 /* How many members a group will have; 0: not known. One across all replicas, or across every n-th,
  * grows with them; one of neighbouring replicas, or within one, stays as it is. `room` is for all
  * replicas, of which every *step-th has members. */
@@ -480,7 +517,7 @@ static uint32_t members_of(const struct world *w, const struct model_group *grou
         return known ? group->n_members : 0;
     }
     if (n <= 1)
-        return group->n_members;
+        return is_cut(w, group) ? (uint32_t)(grown / before) : group->n_members;
     if (group->sends)
         return 0;
     if (n == before)
@@ -495,8 +532,10 @@ static uint32_t members_of(const struct world *w, const struct model_group *grou
 
 static bool is_shard_gather(const struct world *w, const struct model_communication *c)
 {
-    return w->r->shards && strcmp(c->kind, "all_gather") == 0 &&
-           w->m->groups[c->group].dimension == w->r->dimension;
+    uint32_t dimension = w->r->shards               ? w->r->dimension
+                         : w->r->sharding.after > 0 ? w->r->sharding.dimension
+                                                    : UINT32_MAX - 1;
+    return strcmp(c->kind, "all_gather") == 0 && w->m->groups[c->group].dimension == dimension;
 }
 
 /* Of a group's members: how many, on how many hosts (0: not told), and the class of their links. */
@@ -575,60 +614,204 @@ static int place_group(struct world *w, const struct model_group *group, uint32_
     return is->n_hosts > 0 ? 0 : -1;
 }
 
+/* Of a communication's group: as it was, and as it will be. */
+struct group_change {
+    const char *kind; /* of one of its communications */
+    struct extent was, is;
+};
+
+/* `n_members`: that it will have; 0: as replicas grow. */
+static int change_group(struct world *w, const struct model_group *group, struct group_change *c,
+                        struct model_group *to, uint32_t *room, uint32_t n_members,
+                        struct dpro_error *err)
+{
+    uint32_t *ranks = arena_array(w->arena, group->n_ranks, sizeof *ranks), step;
+    const char *kind = c->kind ? c->kind : "nothing";
+    int rank = w->recorded[group->ranks[0]].rank;
+    *to = *group;
+    to->ranks = ranks;
+    to->n_ranks = 0;
+    step = 1;
+    to->n_members = n_members > 0 ? n_members : members_of(w, group, room, &step);
+    if (to->n_members == 0)
+        return refuse(err, UNKNOWN_GROUP, group->n_members, kind, rank, w->r->after);
+    for (uint32_t k = 0; k < group->n_ranks; k++)
+        if (w->new_of[group->ranks[k]] != MODEL_NONE)
+            ranks[to->n_ranks++] = w->new_of[group->ranks[k]];
+    c->was = (struct extent){.n = group->n_members, .within = group->within || w->spreads};
+    c->is = (struct extent){.n = to->n_members, .within = group->within};
+    if (w->told && to->n_ranks > 0 && place_group(w, group, step, &c->is) < 0)
+        return refuse(err, UNKNOWN_HOSTS, group->n_members, kind, rank);
+    if (!w->told && to->n_members > c->was.n && w->m->net.link.rank_hosts)
+        c->is.within = false;
+    else if (!w->told && w->spreads)
+        c->is.within = true;
+    to->within = c->is.within;
+    return 0;
+}
+
+static int change_communication(struct world *w, struct model_communication *c,
+                                const struct group_change *group, struct dpro_error *err)
+{
+    const struct extent *was = &group->was, *is = &group->is;
+    bool grows = is->n != was->n;
+    bool halves = c->pattern && strcmp(c->pattern, "halving-doubling") == 0 && !w->collectives;
+    w->routes |= grows && strcmp(c->kind, "all_to_all") == 0;
+    if (is->n_hosts > 1 && is->n > is->n_hosts &&
+        (halves || (w->collectives && is->n % is->n_hosts != 0)))
+        return refuse(err, UNKNOWN_HOSTS, is->n, c->kind,
+                      w->recorded[w->m->groups[c->group].ranks[0]].rank);
+    if (grows || is->n_hosts > 1 || is->within != was->within)
+        grow(w, c, *was, *is);
+    return 0;
+}
+
+/* ---- shards in groups of ranks ---- */
+
+/* Ranks of a group of shards that share its host's link with one of them, each for its own part. */
+static uint32_t count_sharing(const struct world *w, const struct model_group *group)
+{
+    const struct graph_dimension *d = &w->g->dimensions[w->r->sharding.dimension];
+    const struct model_link *link = &w->m->net.link;
+    uint32_t first = group->ranks[0], n = 0, stride = stride_of(w->g, d);
+    uint64_t of = (uint64_t)w->recorded[first].rank;
+    if (link->own_links)
+        return 1;
+    for (uint32_t k = 0; k < d->size && w->told; k++) {
+        uint64_t rank = of - of / MAX(stride, 1) % d->size * stride + (uint64_t)k * stride;
+        n += number_in(w, rank, MODEL_NONE) / w->told->ranks_per_host ==
+             number_in(w, of, MODEL_NONE) / w->told->ranks_per_host;
+    }
+    for (uint32_t i = 0; i < group->n_ranks && !w->told && link->rank_hosts; i++)
+        n += w->place[group->ranks[i]] == w->place[first] &&
+             link->rank_hosts[group->ranks[i]] == link->rank_hosts[first];
+    return MAX(n, 1);
+}
+
+/* Whether the shards of each replica are on one host, as far as the trace shows. */
+static bool lies_within(const struct world *w, const struct model_group *group)
+{
+    const uint32_t *hosts = w->m->net.link.rank_hosts;
+    for (uint32_t i = 0; hosts && i < group->n_ranks; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (w->place[group->ranks[i]] == w->place[group->ranks[k]] &&
+                hosts[group->ranks[i]] != hosts[group->ranks[k]])
+                return false;
+    return hosts != NULL;
+}
+
+/* What all-reduces the shards of gradients that c reduced: as long beside bytes and messages as
+ * that. */
+static struct model_communication reduce_replicas(struct world *w,
+                                                  const struct model_communication *c,
+                                                  const struct group_change *to, uint32_t sharing)
+{
+    const struct model_link *link = &w->m->net.learnt;
+    struct extent is = to->is;
+    bool was_within = w->m->groups[c->group].within;
+    double byte_ns = is.within ? link->within_ns.value : link->byte_ns.value;
+    double message_ns = is.within ? link->within_message_ns.value : link->message_ns.value;
+    double pace = w->m->net.took_ratio;
+    struct model_cost cost =
+        model_recorded_cost(c, was_within ? link->within_ns.value : link->byte_ns.value, pace);
+    double beside =
+        fmax(0, cost.latency_ns - c->n_steps * (was_within ? link->within_message_ns.value
+                                                           : link->message_ns.value));
+    struct model_communication reduce = {.kind = "all_reduce",
+                                         .group = c->group,
+                                         .collective = c->collective,
+                                         .size_bytes = c->size_bytes / w->r->sharding.after};
+    struct traffic t = grown_traffic(w, &reduce, is, true, byte_ns, message_ns);
+    reduce.n_steps = t.n_steps;
+    reduce.link_bytes = t.share * (double)reduce.size_bytes * (is.within ? 1 : sharing);
+    reduce.took_ns = (reduce.link_bytes * byte_ns + t.n_steps * message_ns + beside) / pace;
+    return reduce;
+}
+
+/* Each group of shards becomes one for what is sharded, and one between the replicas, all of whose
+ * ranks are taken to keep step. `changes` and `m->groups` have room for them. */
+static int cut_group(struct world *w, const struct model_group *group, uint32_t g,
+                     struct group_change *changes, struct model_group *groups, uint32_t *room,
+                     struct dpro_error *err)
+{
+    struct dpro_model *m = w->m;
+    const struct sharding *s = &w->r->sharding;
+    struct model_group shards = *group, replicas = *group;
+    shards.n_members = s->after;
+    replicas.n_members = w->r->before;
+    replicas.dimension = w->r->dimension;
+    bool within = lies_within(w, group);
+    if (!w->told && within && !group->within && !m->net.link.is_within) {
+        if (m->net.link.within_ns.value <= 0)
+            return refuse(err,
+                          "the trace shows no communication within a host, where shards of "
+                          "%u ranks would be: give --topology",
+                          s->after);
+        shards.within = true;
+    }
+    int rc = change_group(w, &shards, &changes[g], &groups[g], room, s->after, err);
+    changes[g].was = (struct extent){.n = group->n_members, .within = group->within || w->spreads};
+    if (rc == 0)
+        rc = change_group(w, &replicas, &changes[g + 1], &groups[g + 1], room, 0, err);
+    return rc;
+}
+
 static int change_groups(struct world *w, struct dpro_error *err)
 {
     struct dpro_model *m = w->m;
+    const struct sharding *s = &w->r->sharding;
+    uint32_t n_groups = m->n_groups, n = m->n_communications;
+    size_t most = 3 * (size_t)n_groups + 1;
     uint32_t *room = arena_array(w->arena, w->r->before, sizeof *room);
-    struct extent *was = arena_array(w->arena, m->n_groups + (size_t)1, sizeof *was);
-    struct extent *is = arena_array(w->arena, m->n_groups + (size_t)1, sizeof *is);
-    struct model_group *groups = arena_array(w->arena, m->n_groups + (size_t)1, sizeof *groups);
-    struct model_communication *all =
-        arena_array(w->arena, m->n_communications + (size_t)1, sizeof *all);
-    const char **kind = arena_array(w->arena, m->n_groups + (size_t)1, sizeof *kind);
-    for (uint32_t k = 0; k < m->n_communications; k++)
-        kind[m->communications[k].group] = m->communications[k].kind;
-    for (uint32_t i = 0; i < m->n_groups; i++) {
-        const struct model_group *group = &m->groups[i];
-        struct model_group *to = &groups[i];
-        *to = *group;
-        uint32_t *ranks = arena_array(w->arena, group->n_ranks, sizeof *ranks), step;
-        int rank = w->recorded[group->ranks[0]].rank;
-        to->ranks = ranks;
-        to->n_ranks = 0;
-        to->n_members = members_of(w, group, room, &step);
-        if (to->n_members == 0)
-            return refuse(err, UNKNOWN_GROUP, group->n_members, kind[i] ? kind[i] : "nothing", rank,
-                          w->r->after);
-        for (uint32_t k = 0; k < group->n_ranks; k++)
-            if (w->new_of[group->ranks[k]] != MODEL_NONE)
-                ranks[to->n_ranks++] = w->new_of[group->ranks[k]];
-        was[i] = (struct extent){.n = group->n_members, .within = group->within || w->spreads};
-        is[i] = (struct extent){.n = to->n_members, .within = group->within};
-        if (w->told && to->n_ranks > 0 && place_group(w, group, step, &is[i]) < 0)
-            return refuse(err, UNKNOWN_HOSTS, group->n_members, kind[i] ? kind[i] : "nothing",
-                          rank);
-        if (!w->told && to->n_members > was[i].n && m->net.link.rank_hosts)
-            is[i].within = false;
-        else if (!w->told && w->spreads)
-            is[i].within = true;
-        to->within = is[i].within;
+    uint32_t *cut = arena_array(w->arena, n_groups + (size_t)1, sizeof *cut);
+    uint32_t *reduces = arena_array(w->arena, n + (size_t)1, sizeof *reduces);
+    struct group_change *changes = arena_array(w->arena, most, sizeof *changes);
+    struct model_group *groups = arena_array(w->arena, most, sizeof *groups);
+    struct model_communication *all = arena_array(w->arena, 2 * (size_t)n + 1, sizeof *all);
+    int rc = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        changes[m->communications[k].group].kind = m->communications[k].kind;
+        cut[m->communications[k].group] |= shards_move(m, s, &m->communications[k]);
     }
-    m->groups = groups;
-    for (uint32_t k = 0; k < m->n_communications; k++) {
+    for (uint32_t i = 0; i < m->n_groups && rc == 0; i++) {
+        rc = change_group(w, &m->groups[i], &changes[i], &groups[i], room, 0, err);
+        if (rc < 0 || !cut[i])
+            continue;
+        cut[i] = n_groups;
+        n_groups += 2;
+        rc = cut_group(w, &m->groups[i], cut[i], changes, groups, room, err);
+    }
+    uint32_t n_all = n;
+    for (uint32_t k = 0; k < n && rc == 0; k++) {
+        const struct model_communication *from = &m->communications[k];
         struct model_communication *c = &all[k];
-        *c = m->communications[k];
-        const struct extent *before = &was[c->group], *now = &is[c->group];
-        bool grows = now->n != before->n;
-        w->routes |= grows && strcmp(c->kind, "all_to_all") == 0;
-        bool halves = c->pattern && strcmp(c->pattern, "halving-doubling") == 0 && !w->collectives;
-        if (now->n_hosts > 1 && now->n > now->n_hosts &&
-            (halves || (w->collectives && now->n % now->n_hosts != 0)))
-            return refuse(err, UNKNOWN_HOSTS, now->n, c->kind,
-                          w->recorded[m->groups[c->group].ranks[0]].rank);
-        if (grows || now->n_hosts > 1 || now->within != before->within)
-            grow(w, c, *before, *now);
+        bool reduces_shards = shards_reduce(m, s, from);
+        uint32_t g = shards_move(m, s, from) ? cut[from->group] : from->group;
+        *c = *from;
+        rc = change_communication(w, c, &changes[g], err);
+        c->group = g;
+        reduces[k] = MODEL_NONE;
+        if (rc < 0 || !reduces_shards || changes[g + 1].is.n < 2)
+            continue;
+        uint32_t sharing = count_sharing(w, &m->groups[from->group]);
+        all[n_all] = reduce_replicas(w, from, &changes[g + 1], sharing);
+        all[n_all].group = g + 1;
+        all[n_all].follows = 1 + k;
+        reduces[k] = n_all++;
     }
+    if (rc < 0)
+        return rc;
+    if (s->after > 0 && n_all == n && w->r->after > 1)
+        return refuse(err,
+                      "nothing shows how the job reduces gradients to shards: what it would "
+                      "reduce between replicas of %u ranks is not known",
+                      s->after);
+    if (n_all > n)
+        shards_wait(m, reduces, w->arena);
+    m->groups = groups;
+    m->n_groups = n_groups;
     m->communications = all;
+    m->n_communications = n_all;
     return 0;
 }
 
@@ -688,6 +871,14 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
         tell_topology(w, notes);
     if (w->collectives)
         tell_collectives(w, notes);
+    if (r->sharding.after > 0 && r->after > 1)
+        note(notes,
+             "gradients are reduced among the %u neighbouring ranks that share the parameters, "
+             "then all-reduced over %u replicas of these; all are taken to keep step",
+             r->sharding.after, r->after);
+    if (r->sharding.after > 0 && r->sharding.after < r->sharding.before)
+        note(notes, "a rank keeps and updates 1/%u of what is sharded, in place of 1/%u",
+             r->sharding.after, r->sharding.before);
     if (r->after == r->before)
         return;
     note(notes, "%u ranks: each one %s computes as one of the %u recorded ones, on its batch; %s",
@@ -724,10 +915,10 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
              w->m->net.servers.n);
 }
 
-int change_world(const struct dpro_graph *graph, const struct replicas *r,
-                 const struct topology *told, const char *collectives, struct dpro_model *m,
-                 struct notes *notes, struct dpro_error *err)
+int change_world(const struct replicas *r, const struct topology *told, const char *collectives,
+                 struct dpro_model *m, struct notes *notes, struct dpro_error *err)
 {
+    const struct dpro_graph *graph = r->graph;
     struct world w = {.g = graph,
                       .r = r,
                       .told = told,
@@ -740,14 +931,14 @@ int change_world(const struct dpro_graph *graph, const struct replicas *r,
                       .stride = 1};
     if (r->after == r->before && graph)
         w.size = MAX(w.size, job_size(graph));
-    if (r->after == r->before && !told)
+    if (r->after == r->before && !told && r->sharding.after == 0)
         return 0;
     w.place = arena_array(w.arena, m->n_ranks, sizeof *w.place);
     w.row = arena_array(w.arena, m->n_ranks, sizeof *w.row);
     w.new_of = arena_array(w.arena, m->n_ranks, sizeof *w.new_of);
     w.seen = arena_array(w.arena, told ? w.size + (size_t)1 : 1, sizeof *w.seen);
     if (told && r->dimension != UINT32_MAX)
-        w.stride = stride_of(&graph->dimensions[r->dimension]);
+        w.stride = stride_of(graph, &graph->dimensions[r->dimension]);
     if (w.stride == 0)
         return refuse(err, "how ranks are numbered over the job's dimensions is not known, and so "
                            "not which of them a topology has on one host");

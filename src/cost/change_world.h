@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cost/change.h"
+#include "cost/shards.h"
 #include "cost/topology.h"
 #include "graph/graph.h"
 
@@ -11,15 +12,20 @@ struct replicas {
     uint32_t rest;      /* ranks of a replica */
     uint32_t dimension; /* of the graph; UINT32_MAX: all ranks are replicas */
     bool shards;        /* they share out the parameters */
+    struct sharding sharding;
+    const struct dpro_graph *graph; /* the recorded one, with the dimensions of that sharding */
 };
+
+/* What a rank keeps of the parameters, against what it kept. */
+double replicas_share(const struct replicas *replicas);
 
 /* Fails with DPRO_EUSAGE where replicas are not known, or ranks don't make whole ones. `graph` may
  * be NULL for jobs that communicate gradients only. `model` is that of the recorded job. */
 int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                  const struct dpro_model *model, struct replicas *replicas,
+                  const struct dpro_model *model, struct arena *arena, struct replicas *replicas,
                   struct dpro_error *err);
 /* `told`: how ranks are spread over hosts; NULL: as the trace shows. `collectives`: how they pass
  * over told hosts; NULL: as recorded. */
-int change_world(const struct dpro_graph *graph, const struct replicas *replicas,
-                 const struct topology *told, const char *collectives, struct dpro_model *model,
-                 struct notes *notes, struct dpro_error *err);
+int change_world(const struct replicas *replicas, const struct topology *told,
+                 const char *collectives, struct dpro_model *model, struct notes *notes,
+                 struct dpro_error *err);

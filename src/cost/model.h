@@ -48,6 +48,7 @@ struct model_communication {
     const char *kind;    /* "all_gather", "send", ...; static */
     const char *pattern; /* who sent to whom: "ring", ..., static; NULL: not known */
     uint32_t group;
+    uint32_t follows;    /* 1 + another, at whose end it begins on all ranks; 0: as they issue it */
     uint32_t collective; /* of the graph that it was learnt from */
     uint64_t size_bytes; /* a rank's contribution; 0: not known */
     double link_bytes;

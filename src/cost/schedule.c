@@ -363,7 +363,7 @@ static void set_communications(struct evaluator *e)
         struct model_cost cost = model_group_cost(m, from);
         struct sim_communication c = {.n_issuers = m->groups[from->group].n_ranks,
                                       .first_flow = (uint32_t)s->flows.n,
-                                      .n_flows = 1,
+                                      .n_flows = from->follows == 0,
                                       .n_parts = 1,
                                       .clock = SIM_NONE};
         struct sim_flow flow = {.channel = 1 + from->group,
@@ -375,6 +375,8 @@ static void set_communications(struct evaluator *e)
                                 .wire_ns = cost.wire_ns};
         array_push(&s->communications, c);
         array_push(&s->flows, flow);
+        if (from->follows > 0)
+            s->flows.at[first_flow + from->follows - 1].then = first_flow + i;
     }
     set_lags(e, first_flow);
 }

@@ -132,6 +132,23 @@ class Groups(Case):
         slow = self.ask(SHARDED, "--dp", "4", "--bandwidth", "inter=0.1x")
         self.assertGreater(slow["predicted"]["iteration_ms"], facts["predicted"]["iteration_ms"] + 20)
 
+    def test_shards_of_some_ranks_are_replicated_over_the_others(self):
+        whole, kept = self.ask(SHARDED, "--dp", "4"), self.ask(SHARDED, "--shard", "2", "--dp", "2")
+        self.assertEqual(kept["changes"], {"dp": 2, "shard": 2})
+        self.assertTrue(any("all-reduced over 2 replicas" in w for w in kept["warnings"]), kept["warnings"])
+        self.assertEqual(kept["memory"]["peak_bytes"], kept["memory"]["baseline_peak_bytes"])  # as many shards as recorded
+        self.assertLess(whole["memory"]["peak_bytes"], kept["memory"]["peak_bytes"])
+        self.assertEqual(self.asked(SHARDED, "--shard", "2"), self.ask(SHARDED)["baseline"]["iteration_ms"])
+        # what leaves a host is a shard of the gradients, not all that is gathered
+        hosts = ["--topology", self.topology(2)]
+        self.assertLess(self.asked(SHARDED, *hosts, "--shard", "2", "--dp", "4"), self.asked(SHARDED, *hosts, "--dp", "8"))
+        split = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-tp-gloo-n4")
+        self.assertGreater(self.asked(split, "--shard", "2", "--dp", "2"), self.asked(split, "--shard", "2"))
+        for trace, args, why in ((SHARDED, ["--shard", "4"], "shards over 2 ranks, which can't be cut into groups of 4"),
+                                 (BUNDLED, ["--shard", "2"], "2 replicas of its shards"), (SHARDED, ["--shard", "1"], "--shard")):
+            with self.subTest(args=args):
+                self.assert_error(dpro("whatif", trace, *args), USAGE, why)
+
     def topology(self, per_host, intra=None, inter=None, **more):
         return self.write("topology.json", {"schema": "dpro.topology/1", "ranks_per_host": per_host,
                                             "intra": {"bytes_per_s": 10e9, **(intra or {})},

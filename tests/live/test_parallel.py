@@ -43,10 +43,15 @@ end()
 
 
 class Marks(live.Case):
-    def record(self, script, *arguments, ranks=2):
+    def whatif(self, trace, *args):
+        done = subprocess.run([live.DPRO, "whatif", trace, *args, "--json"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr.decode())
+        return json.loads(done.stdout)
+
+    def record(self, script, *arguments, ranks=2, out=None):
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=%d" % ranks]
         done = subprocess.run([*launch, os.path.join(EXAMPLES, script), "--steps", "30", *SMALL, *arguments], timeout=300,
-                              env=self.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                              env=self.environment(out=out), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.assertEqual(done.returncode, 0, done.stdout.decode("utf-8", "replace")[-3000:])
 
     def marks(self, rank):
@@ -76,6 +81,26 @@ class Marks(live.Case):
         calls = [mark for mark in self.marks(0) if mark[0] == "call"]
         self.assertEqual(len(calls), 3 * 2 * 5)  # steps, blocks, all-to-alls
         self.assertEqual({call[2:] for call in calls}, {("", "0")})
+
+    def test_shards_within_replicas_are_what_was_foretold_of_shards_over_all(self):
+        jobs = {}
+        for replicas in (1, 2):
+            root = jobs[replicas] = self.path("replicas%d" % replicas)
+            self.record("fsdp.py", "--replicas", str(replicas), ranks=4, out=root)
+        plain, hybrid = (self.replay(jobs[n])["dimensions"] for n in (1, 2))
+        self.assertEqual([(d["name"], d["groups"]) for d in plain], [("fsdp", [[0, 1, 2, 3]])])
+        self.assertEqual([(d["name"], d["groups"]) for d in hybrid], [("dp", [[0, 2], [1, 3]]), ("fsdp", [[0, 1], [2, 3]])])
+        self.assertEqual(plain[0]["communications"], hybrid[1]["communications"])
+        units = 3  # two blocks and the model: an all-reduce follows the reduction of each
+        self.assertEqual(hybrid[0]["communications"], units)
+        foretold = self.whatif(jobs[1], "--shard", "2")
+        self.assertTrue(any("all-reduced over 2 replicas" in w for w in foretold["warnings"]), foretold["warnings"])
+        real = self.whatif(jobs[2], "--latency", "1x")["memory"]
+        for kept in ("parameter", "gradient"):
+            self.assertEqual(foretold["memory"]["by_category"][kept], real["by_category"][kept])
+        state = [memory["by_category"]["optimizer_state"] for memory in (foretold["memory"], real)]
+        self.assertAlmostEqual(state[0], state[1], delta=0.01 * state[1])  # steps are counted on each rank
+        self.assertAlmostEqual(foretold["memory"]["peak_bytes"], real["peak_bytes"], delta=0.1 * real["peak_bytes"])
 
     def test_nothing_is_left_of_the_marks_and_errors_are_the_jobs_own(self):
         with_dpro, without = self.ranks(AROUND), self.ranks(AROUND, dpro=False)

@@ -15,6 +15,7 @@
 #include <dpro/replay.h>
 #include <dpro/whatif.h>
 
+#include "cost/change.h"
 #include "cost/evaluate.h"
 #include "cost/fit.h"
 #include "cost/graph_work.h"
@@ -567,6 +568,122 @@ static void test_collectives_pass_over_hosts_as_on_paper(void **state)
         }
 }
 
+/* Four ranks that share the parameters: each gathers a quarter of 1200 bytes, and reduces as many
+ * twice. 30 ns of each are neither bytes nor messages. */
+static struct job *sharded_by_four(struct grid *grid, bool on_gpu)
+{
+    static uint32_t hosts[] = {0, 0, 2, 2};
+    struct job *job = job_of(4);
+    struct dpro_model *m = &job->model;
+    uint32_t group = add_group(job, "0 1 2 3", false, false), c[3];
+    struct dpro_graph *graph = grid_of(grid, 4, 1);
+    graph->n_dimensions = 1;
+    graph->dimensions[0].parallelism = DPRO_SHARDS;
+    graph->rank_hosts = hosts;
+    m->net.link.rank_hosts = on_gpu ? NULL : hosts;
+    m->net.link.own_links = on_gpu;
+    m->net.learnt = m->net.link;
+    for (int i = 0; i < 3; i++) {
+        c[i] = add(job, group, 900);
+        struct model_communication *to = &job->communications[c[i]];
+        to->kind = i > 0 ? "reduce_scatter" : "all_gather";
+        to->size_bytes = i > 0 ? 1200 : 300;
+        to->n_steps = 3;
+        to->took_ns = 900 * 10 + 3 * 100 + 30;
+    }
+    for (uint32_t r = 0; r < 4; r++) {
+        does(job, r, 1000, NONE, c[0]);
+        does(job, r, 0, c[0], NONE);
+        does(job, r, 500, NONE, c[1]);
+        does(job, r, on_gpu ? 5000 : 0, NONE, NONE);
+        does(job, r, 0, c[1], NONE);
+        does(job, r, 0, NONE, c[2]);
+        does(job, r, 0, c[2], NONE);
+    }
+    return job;
+}
+
+static int apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                 struct dpro_model *model, int64_t *ns, struct dpro_error *err)
+{
+    struct arena arena = {0};
+    struct notes notes = {.arena = &arena};
+    struct dpro_model changed;
+    change_copy(model, &arena, &changed);
+    int rc = change_apply(graph, changes, &changed, &notes, err);
+    if (rc == 0)
+        *ns = evaluate_once(&changed);
+    array_fini(&notes.lines);
+    arena_fini(&arena);
+    return rc;
+}
+
+static void test_shards_of_some_ranks_are_reduced_between_replicas(void **state)
+{
+    const int64_t gather4 = 9330, gather2 = 600 * 10 + 100 + 30;
+    const int64_t reduce = 600 * 10 + 2 * 100 + 30, all = 2 * 300 * 10 + 2 * 100 + 30;
+    const int64_t within = 600 * 2 + 20 + 30, between = 2 * 600 * 10 + 2 * 100 + 30;
+    write_text("topology.json", two_hosts);
+    const struct {
+        struct dpro_changes changes;
+        bool on_gpu;
+        int64_t ns;
+    } cases[] = {
+        {{.dp = 4}, false, 1500 + 3 * gather4}, /* as it is */
+        {{.shard = 4}, false, 1500 + 3 * gather4},
+        /* two ranks of a replica share a host's link */
+        {{.shard = 4, .dp = 2}, false, 1500 + 3 * gather4 + 2 * all},
+        {{.shard = 2}, false, 1500 + 3 * (600 * 2 + 100 + 30) + 2 * between},
+        /* within hosts; the ranks of each share its link for all-reduces */
+        {{.shard = 2, .topology = in_folder("topology.json")},
+         false,
+         1500 + 3 * within + 2 * between},
+        /* the first all-reduce shares links with the second reduce-scatter, from 130 ns on that
+         * alone; the second waits for its stream */
+        {{.shard = 2}, true, 1000 + gather2 + 500 + gather2 + 230 + 5900 * 2 + 100 + reduce},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct grid grid;
+        struct job *job = sharded_by_four(&grid, cases[i].on_gpu);
+        struct dpro_error err;
+        int64_t ns = 0;
+        if (apply(&grid.graph, &cases[i].changes, &job->model, &ns, &err) < 0)
+            fail_msg("%s", err.text);
+        if (ns < cases[i].ns - 1 || ns > cases[i].ns + 1)
+            fail_msg("case %zu: %lld in place of %lld", i, (long long)ns, (long long)cases[i].ns);
+        free(job);
+    }
+}
+
+static void test_shards_that_can_not_be_are_refused(void **state)
+{
+    static const struct {
+        uint32_t shard;
+        enum dpro_parallelism parallelism;
+        const char *why;
+    } wrong[] = {{3, DPRO_SHARDS, "over 4 ranks, which can't be cut into groups of 3"},
+                 {1, DPRO_SHARDS, "groups of 1"},
+                 {8, DPRO_SHARDS, "groups of 8"},
+                 {2, DPRO_REPLICATES, "the job has 4 replicas"},
+                 {2, DPRO_TENSORS, "no dimension of the job shards"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct grid grid;
+        struct job *job = sharded_by_four(&grid, false);
+        struct dpro_error err;
+        int64_t ns;
+        grid.dimensions[0].parallelism = wrong[i].parallelism;
+        struct dpro_changes changes = {.shard = wrong[i].shard};
+        assert_int_equal(apply(&grid.graph, &changes, &job->model, &ns, &err), DPRO_EUSAGE);
+        assert_non_null(strstr(err.text, wrong[i].why));
+        job->communications[1].kind = job->communications[2].kind = "reduce";
+        grid.dimensions[0].parallelism = DPRO_SHARDS;
+        changes.shard = 2;
+        assert_int_equal(apply(&grid.graph, &changes, &job->model, &ns, &err), DPRO_EUSAGE);
+        assert_non_null(strstr(err.text, "nothing shows how"));
+        free(job);
+    }
+}
+
 static void test_hosts_that_can_not_be_are_refused(void **state)
 {
     struct grid grid;
@@ -789,6 +906,8 @@ int main(void)
         cmocka_unit_test(test_tens_of_thousands_of_ranks_are_answered),
         cmocka_unit_test(test_numbers_of_ranks_that_can_not_be_are_refused),
         TEST_IN_FOLDER(test_told_hosts_take_as_long_as_if_they_were_recorded),
+        TEST_IN_FOLDER(test_shards_of_some_ranks_are_reduced_between_replicas),
+        cmocka_unit_test(test_shards_that_can_not_be_are_refused),
         TEST_IN_FOLDER(test_collectives_pass_over_hosts_as_on_paper),
         TEST_IN_FOLDER(test_hosts_that_can_not_be_are_refused),
         cmocka_unit_test(test_a_learnt_model_takes_as_long_as_the_replay),

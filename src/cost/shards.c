@@ -1,0 +1,147 @@
+/* cost/shards.c: see shards.h. PyTorch reduces and scatters a unit's gradients within a group of
+ * shards, then all-reduces a rank's part between groups. On a CPU its thread waits for both; on a
+ * GPU the second has a stream of its own, and is waited for at the end of the backward pass. */
+#include "cost/shards.h"
+
+#include <string.h>
+
+#include <dpro/dimensions.h>
+
+#include "base/sort.h"
+
+#define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
+
+static int find_sharded(const struct dpro_graph *g, struct sharding *s, struct dpro_error *err)
+{
+    uint32_t n = 0;
+    for (uint32_t d = 0; d < g->n_dimensions; d++) {
+        const struct graph_dimension *dimension = &g->dimensions[d];
+        if (dimension->lies_over)
+            continue;
+        if (dimension->parallelism == DPRO_REPLICATES)
+            return refuse(err,
+                          "the job has %u replicas of its shards, or of the model: --shard is "
+                          "for FSDP over all ranks; --dp asks for other numbers of replicas",
+                          dimension->size);
+        if (dimension->parallelism != DPRO_SHARDS)
+            continue;
+        s->dimension = d;
+        n++;
+    }
+    if (n != 1)
+        return refuse(err, "%s: --shard is for PyTorch's FSDP (fully_shard)",
+                      n == 0 ? "no dimension of the job shards the model"
+                             : "several dimensions of the job shard the model");
+    s->before = g->dimensions[s->dimension].size;
+    if (s->after >= 2 && s->before % s->after == 0)
+        return 0;
+    return refuse(err,
+                  "the job shards over %u ranks, which can't be cut into groups of %u: give a "
+                  "number from 2 on that divides them",
+                  s->before, s->after);
+}
+
+int shards_cut(const struct dpro_graph *g, struct arena *arena, struct sharding *s,
+               struct dpro_graph *to, struct dpro_error *err)
+{
+    int rc = find_sharded(g, s, err);
+    if (rc < 0)
+        return rc;
+    uint32_t n = g->n_dimensions, size = s->after, n_replicas = s->before / s->after;
+    *to = *g;
+    to->n_dimensions = n + 1;
+    to->dimensions = arena_array(arena, n + (size_t)1, sizeof *to->dimensions);
+    memcpy(to->dimensions, g->dimensions, n * sizeof *to->dimensions);
+    struct graph_dimension *shards = &to->dimensions[s->dimension], *replicas = &to->dimensions[n];
+    uint32_t n_ranks = shards->n_groups * shards->size;
+    shards->n_groups *= n_replicas;
+    shards->size = size;
+    *replicas = (struct graph_dimension){.parallelism = DPRO_REPLICATES,
+                                         .size = n_replicas,
+                                         .n_groups = n_ranks / n_replicas,
+                                         .ranks = arena_array(arena, n_ranks, sizeof(int)),
+                                         .evidence = ""};
+    for (uint32_t i = 0; i < n_ranks; i++) { /* of the i-th: which group, and which replica in it */
+        uint32_t group = i / n_replicas, replica = i % n_replicas;
+        replicas->ranks[i] =
+            shards->ranks[group / size * s->before + replica * size + group % size];
+    }
+    return 0;
+}
+
+static bool is_of(const struct dpro_model *m, const struct sharding *s,
+                  const struct model_communication *c, const char *kind)
+{
+    return s->after > 0 && m->groups[c->group].dimension == s->dimension &&
+           strcmp(c->kind, kind) == 0;
+}
+
+/* gloo scatters by an all-reduce, of as many bytes as the unit's all-gather brings. */
+bool shards_reduce(const struct dpro_model *m, const struct sharding *s,
+                   const struct model_communication *c)
+{
+    bool scatters = is_of(m, s, c, "reduce_scatter");
+    for (uint32_t k = 0; k < m->n_communications && !scatters && is_of(m, s, c, "all_reduce"); k++)
+        scatters = is_of(m, s, &m->communications[k], "all_gather") && c->size_bytes > 0 &&
+                   m->communications[k].size_bytes * s->before == c->size_bytes;
+    return scatters;
+}
+
+bool shards_move(const struct dpro_model *m, const struct sharding *s,
+                 const struct model_communication *c)
+{
+    return is_of(m, s, c, "all_gather") || shards_reduce(m, s, c);
+}
+
+static bool follows(const struct dpro_model *m, const uint32_t *all_reduce,
+                    const struct model_op *op, uint32_t *number)
+{
+    if (op->needs >= MODEL_ALL || op->needs < m->n_tensors)
+        return false;
+    *number = all_reduce[op->needs - m->n_tensors];
+    return *number != MODEL_NONE;
+}
+
+static void wait_behind(const struct dpro_model *m, const uint32_t *all_reduce,
+                        struct model_program *p, struct arena *arena)
+{
+    uint32_t number, n = 0, n_waits = 0, last = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (follows(m, all_reduce, &p->ops[i], &number)) {
+            n_waits++;
+            last = i;
+        }
+    struct model_op *ops = arena_array(arena, p->n_ops + (size_t)n_waits, sizeof *ops);
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        ops[n++] = p->ops[i];
+        for (uint32_t k = 0; i == last && k <= last; k++)
+            if (follows(m, all_reduce, &p->ops[k], &number))
+                ops[n++] = (struct model_op){.name = "up to a wait",
+                                             .phase = DPRO_OP_BW,
+                                             .needs = m->n_tensors + number,
+                                             .needs_before = p->ops[k].needs_before,
+                                             .tensor = MODEL_NONE};
+    }
+    p->ops = ops;
+    p->n_ops = n;
+}
+
+void shards_wait(struct dpro_model *m, const uint32_t *all_reduce, struct arena *arena)
+{
+    struct model_program *programs = arena_array(arena, m->n_programs, sizeof *programs);
+    for (uint32_t i = 0; i < m->n_programs; i++) {
+        struct model_program *p = &programs[i];
+        uint32_t number;
+        *p = m->programs[i];
+        if (m->net.link.own_links) {
+            wait_behind(m, all_reduce, p, arena);
+            continue;
+        }
+        p->ops = arena_array(arena, p->n_ops + (size_t)1, sizeof *p->ops);
+        memcpy(p->ops, m->programs[i].ops, p->n_ops * sizeof *p->ops);
+        for (uint32_t k = 0; k < p->n_ops; k++)
+            if (follows(m, all_reduce, &p->ops[k], &number))
+                p->ops[k].needs = m->n_tensors + number;
+    }
+    m->programs = programs;
+}

@@ -14,10 +14,10 @@ from . import agreement, report
 class Compiled:
     """own(module, ...) compiled: modules of one class share what is made of it, where it fits them.
 
-    around(n): a context in which a graph of n nodes is compiled. `strict`: what torch's compiler can't trace is raised, rather
+    around(graph, inputs): a context in which it is compiled. `strict`: what torch's compiler can't trace is raised, rather
     than run as it is."""
 
-    def __init__(self, own, around=lambda n_nodes: contextlib.nullcontext(), strict=False):
+    def __init__(self, own, around=lambda graph, inputs: contextlib.nullcontext(), strict=False):
         def run(module, *args, **kwargs):
             return own(module, *args, **kwargs)
 
@@ -38,15 +38,14 @@ class Compiled:
             return self._function(module, *args, **kwargs)
 
     def _backend(self, graph, inputs):
-        from torch._inductor.compile_fx import compile_fx
         self.n_made += 1
         if any(isinstance(size, torch.SymInt) for size in inputs):
             report.say("compiled anew", "a compiled module is given other shapes than before: this step compiles it anew, for any "
                        "shape, and takes longer. Such code may be slower than the plan promises; dpro verify measures it",
                        agreement.rank())
         try:
-            with self._around(len(graph.graph.nodes)), _backward_too():
-                inner = compile_fx(graph, inputs)
+            with self._around(graph, inputs):
+                inner = compile_graph(graph, inputs)
         except Exception as problem:
             self.problem = report.first_line(problem)
             return graph.forward
@@ -68,10 +67,13 @@ class Compiled:
         return self.problem
 
 
-def _backward_too():
+def compile_graph(graph, inputs):
+    """Its backward pass too; older torch compiles that when it is first called."""
     import torch._functorch.config as config
+    from torch._inductor.compile_fx import compile_fx
     name = "force_non_lazy_backward_lowering"
-    return config.patch({name: True}) if hasattr(config, name) else contextlib.nullcontext()  # older: in the first backward pass
+    with config.patch({name: True}) if hasattr(config, name) else contextlib.nullcontext():
+        return compile_fx(graph, inputs)
 
 
 def breaks():

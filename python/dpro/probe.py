@@ -152,6 +152,7 @@ class Probe(Prober):
         problem = problem or unfit(seen.module, around.of(seen.module))
         if problem is None and self._device.type == "cpu":  # elsewhere it fails by an exception
             need = HELD * seen.made_bytes + 2 * sum(p.numel() * p.element_size() for p in seen.module.parameters())
+            need *= 2 if measure == self._with_compiler else 1  # which first runs it in another process
             if need > memory.available() // self._n_local:
                 problem = "there is too little memory: about %d MB are needed" % (need >> 20)
         try:
@@ -230,8 +231,7 @@ class Probe(Prober):
             if problem is None:
                 problem, took = self._compiler.first(compiled, lambda way=way: call.both_passes(way))
                 if self._compiler.is_late:
-                    why = (problem or "the time was over before it was compiled").replace("NoTime: ", "", 1)
-                    self._leave_out(entry, COMPILED[COMPILED.index(name):], why)
+                    self._leave_out(entry, COMPILED[COMPILED.index(name):], problem or "the time was over before it was compiled")
                     break
             if problem:
                 entry["ways"][name] = {"problem": problem}

@@ -2,15 +2,13 @@
 What was compiled stays in torch's own cache on disk, so that a job with a plan finds it there."""
 import contextlib
 import ctypes
-import functools
 import logging
-import shutil
 import threading
 import time
 
 import torch
 
-from . import compiling, probe_survey, report
+from . import compiled_apart, compiling, probe_survey, report
 
 COMPILE, BF16, RECOMPUTE = "compile", "bf16", "recompute"
 NODE_SECONDS, LEAST_NODES = 0.1, 30  # of compiling, before anything was; nodes below which it takes no less
@@ -18,7 +16,7 @@ LOGS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 AGAIN_SECONDS = 1.0
 
 
-class NoTime(Exception):
+class NoTime(report.Told):
     """There is not enough time left to compile this."""
 
 
@@ -91,6 +89,7 @@ class Compiler:
     def __init__(self, device, seconds_left):
         self._device = device
         self._seconds_left, self._node_seconds = seconds_left, NODE_SECONDS
+        self._apart = compiled_apart.Apart(device.type, seconds_left)
         self.missing = None   # why nothing can be compiled
         self.is_late = False  # the last module was too much for the time that was left
 
@@ -123,43 +122,36 @@ class Compiler:
         self.forget()
 
     @contextlib.contextmanager
-    def _in_time(self, n_nodes):
-        """Refused where less time is left than it takes by what was seen so far."""
+    def _in_time(self, graph, inputs):
+        """Refused where less time is left than it takes by what was seen so far, or it fails in a process of its own."""
+        n_nodes = len(graph.graph.nodes)
         if n_nodes * self._node_seconds > self._seconds_left():
             self.is_late = True
             raise NoTime("the time that is left is too short to compile its %d ops" % n_nodes)
         begin = time.perf_counter()
+        problem = self._apart.problem(graph, inputs)
+        if self._seconds_left() <= 0:
+            self.is_late = True
+            raise NoTime("the time that was left was too short to compile it")
+        if problem:
+            raise report.Told(problem)
         yield
         self._node_seconds = max(self._node_seconds / 2, (time.perf_counter() - begin) / max(n_nodes, LEAST_NODES))
 
-    def _run_compiler(self, run, command, folder):
-        """The C++ compiler, ended when the time is over."""
-        left = max(round(self._seconds_left()), 1)
-        try:
-            run("timeout %d %s" % (left, command) if shutil.which("timeout") else command, folder)
-        except Exception as problem:
-            if self._seconds_left() <= 0:
-                self.is_late = True
-                raise NoTime("the time that was left was too short to compile it") from problem
-            raise
-
     @contextlib.contextmanager
     def ready(self):
-        """The state of the compiler, of its log and of its helpers."""
+        """The state of the compiler's log and of its helpers."""
+        with contextlib.suppress(OSError):  # told when it is tried again
+            self._apart.start()  # while dynamo is imported here
         import torch._dynamo
-        from torch._inductor import cpp_builder
-        own = getattr(cpp_builder, "_run_compile_cmd", None)
         levels = [(logger, logger.level) for logger in map(logging.getLogger, LOGS)]
         try:
             for logger, _ in levels:
                 logger.setLevel(logging.CRITICAL)
-            if own:
-                cpp_builder._run_compile_cmd = functools.partial(self._run_compiler, own)
             self._start()
             yield
         finally:
-            if own:
-                cpp_builder._run_compile_cmd = own
+            self._apart.end()
             self.forget()
             _end_helpers()
             for logger, level in levels:

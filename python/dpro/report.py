@@ -14,6 +14,10 @@ warnings = []
 _said = set()
 
 
+class Told(Exception):
+    """Its text says all."""
+
+
 def say(key, text, rank=0):
     """Says `text` unless something with this key was said before. What is alike on all ranks comes with the rank, and
     rank 0 says it."""
@@ -56,8 +60,8 @@ def forget():
 def first_line(problem):
     """Of an exception; of what torch's compiler has wrapped, the inner one."""
     problem = getattr(problem, "inner_exception", None) or problem
-    lines = [line.strip() for line in str(problem).split("\n") if line.strip()]
-    return ("%s: %s" % (type(problem).__name__, lines[0] if lines else ""))[:MOST_TEXT]
+    line = next((line.strip() for line in str(problem).split("\n") if line.strip()), "")
+    return (line if isinstance(problem, Told) else "%s: %s" % (type(problem).__name__, line))[:MOST_TEXT]
 
 
 def is_the_jobs(problem):

@@ -10,20 +10,16 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import tensorflow as tf
 
-from . import memory, report, tensorflow_step
+from . import memory, own_process, report, tensorflow_step
 from .probe_result import Prober
 from .tensorflow_graph import Graph, NotPossible
 
-CHILD = "import sys; sys.path[:] = %r; from dpro import tensorflow_measure; tensorflow_measure.main(%r)"
-PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WAYS = {"compile", "bf16"}
 HELD = 4  # times the inputs and variables: what the other process holds, about
-ENVIRONMENT = ("DPRO", "LD_PRELOAD", "TF_CONFIG")  # how what it is not given begins
 POLL_S = 0.05
 UNFINISHED = "the time that was left was too short"
 
@@ -156,11 +152,9 @@ class TensorFlowProber(Prober):
 
     def _run(self, path):
         """Why it did not come to an end; None."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT)}
-        environment["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
         with open(os.path.join(path, "stderr"), "w+b") as said:
-            child = subprocess.Popen([sys.executable, "-I", "-c", CHILD % ([*sys.path, PACKAGES], path)], env=environment,
-                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said)
+            child = own_process.start("tensorflow_measure", path, {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, stdin=subprocess.DEVNULL,
+                                      stdout=subprocess.DEVNULL, stderr=said)
             try:
                 while child.poll() is None:
                     if self._seconds_left() <= 0:

@@ -176,6 +176,19 @@ class Probe(Case):
                 entries = self.ran(SMALL, 1, out=self.trace, **COMPILED, **more)
                 self.assertIn("C++ compiler", entries[""]["ways"]["compile"]["problem"])
 
+    def test_compiled_code_that_crashes_ends_no_job_and_costs_no_other_module(self):
+        crash, compiler = self.path("crash.h"), self.path("c++")
+        with open(crash, "w", encoding="utf-8") as file:
+            file.write('#include <csignal>\nstatic const int crash = raise(SIGSEGV);\n')
+        with open(compiler, "w", encoding="utf-8") as file:
+            file.write('#!/bin/sh\nfor file in "$@"; do\n  case $file in *.cpp) grep -q "erf(" "$file" && set -- "$@" -include %s;; esac\n'
+                       'done\nexec c++ "$@"\n' % crash)
+        os.chmod(compiler, 0o755)
+        body = SMALL.replace("nn.Sequential(", "nn.Sequential(nn.Sequential(nn.Linear(64, 64), nn.Tanh()), ")
+        entries = self.ran(body, 1, CXX=compiler, **COMPILED)
+        self.assertEqual(entries[""]["ways"]["compile"], {"problem": "compiling it, or what that made, died of SIGSEGV"})
+        self.assert_measured(entries["0"], ("eager", "compile"))
+
     def test_a_module_that_takes_for_ever_to_compile_ends_in_time(self):
         body = JOBS + """
 class Slow(nn.Linear):

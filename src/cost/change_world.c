@@ -592,8 +592,11 @@ static void grow(struct world *w, struct model_communication *c, struct extent w
     }
     double wire = old_byte > 0 ? cost.wire_ns * ratio * byte / old_byte : 0;
     double latency = fmax(0, cost.latency_ns + (now.n_steps - c->n_steps) * message);
+    double bytes = byte > 0 ? wire / byte : c->link_bytes * ratio;
+    c->more_steps += now.n_steps - c->n_steps;
+    c->more_bytes += bytes - c->link_bytes;
     c->n_steps = now.n_steps;
-    c->link_bytes = byte > 0 ? wire / byte : c->link_bytes * ratio;
+    c->link_bytes = bytes;
     c->took_ns = (wire + latency) / pace;
 }
 

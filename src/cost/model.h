@@ -54,7 +54,9 @@ struct model_communication {
     double link_bytes;
     double n_steps;
     double took_ns;
-    double waits_ns; /* part of it that is waiting for ranks that were not recorded */
+    double waits_ns;               /* part of it that is waiting for ranks that were not recorded */
+    double more_bytes, more_steps; /* beyond those that were recorded; in took_ns as learnt numbers
+                                      have it */
 };
 
 /* One op of a program. It waits for `needs`, works, and then the gradient of `tensor` is ready.

@@ -101,6 +101,26 @@ static void move(struct dpro_estimate *estimate, double errors)
     estimate->value = fmax(0, estimate->value + errors * estimate->std);
 }
 
+/* Learnt links move the time of what groups send beyond what was recorded of them. */
+static void move_growth(const struct dpro_model *model, struct arena *arena,
+                        struct dpro_model *moved)
+{
+    const struct model_link *was = &model->net.learnt, *is = &moved->net.learnt;
+    size_t n = model->n_communications;
+    moved->communications =
+        arena_copy(arena, model->communications, n, sizeof *moved->communications);
+    for (size_t k = 0; k < n; k++) {
+        struct model_communication *c = &moved->communications[k];
+        bool within = model->groups[c->group].within;
+        double byte_ns = within ? is->within_ns.value - was->within_ns.value
+                                : is->byte_ns.value - was->byte_ns.value;
+        double message_ns = within ? is->within_message_ns.value - was->within_message_ns.value
+                                   : is->message_ns.value - was->message_ns.value;
+        double more_ns = c->more_bytes * byte_ns + c->more_steps * message_ns;
+        c->took_ns = fmax(0, c->took_ns + more_ns / model->net.took_ratio);
+    }
+}
+
 void uncertainty_move(const struct dpro_model *model, size_t number, double errors,
                       struct arena *arena, struct dpro_model *moved)
 {
@@ -109,8 +129,10 @@ void uncertainty_move(const struct dpro_model *model, size_t number, double erro
     double rate = evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
     move(estimate, errors);
     for (size_t i = 0; i < sizeof groups_numbers / sizeof *groups_numbers; i++)
-        if (estimate == number_at(&moved->net.link, groups_numbers[i]))
+        if (estimate == number_at(&moved->net.link, groups_numbers[i])) {
             move(learnt_number(&moved->net, i), errors);
+            move_growth(model, arena, moved);
+        }
     if (estimate == &moved->net.link.cpu_ns && estimate->std != 0)
         move_work(moved, rate - evaluator_rate(estimate->value, model->net.link.byte_ns.value),
                   arena);
@@ -212,16 +234,10 @@ static double hidden_of(const struct dpro_model *m)
     return fmax(0, count_collectives(&m->baseline) * each - shown);
 }
 
-/* What no recording of the job as it ran can show. Losing overlap is mostly what makes an iteration
- * longer, so the larger of both counts. `unmeasured`: of the gain, what no probe measured. */
-static void add_change(const struct dpro_model *before, const struct dpro_model *after, double gain,
-                       double unmeasured, double overlap, double unhidden, struct uncertainty *u)
+/* Of the longer one of two iterations, what the shorter one takes less. */
+static double share_of(double a_ns, double b_ns)
 {
-    double change = USUAL_ERROR * fmax(fabs(unmeasured), fabs(overlap));
-    add(u, DPRO_UNCERTAIN_CHANGE, 0, change / (1 + gain), change);
-    add(u, DPRO_UNCERTAIN_CHANGE, 0, unhidden, unhidden * (1 + gain));
-    if (sync_n_servers(&before->net) != sync_n_servers(&after->net))
-        add(u, DPRO_UNCERTAIN_CHANGE, 0, UNCERTAINTY_SERVERS, UNCERTAINTY_SERVERS * (1 + gain));
+    return fabs(a_ns - b_ns) / fmax(a_ns, b_ns);
 }
 
 /* For each factor of two: half a batch
@@ -291,6 +307,31 @@ static double measured_gain_ns(const struct dpro_model *before, const struct dpr
     return mean_work(before, &before->baseline) - mean_work(after, &s);
 }
 
+/* Of the changed job, an iteration on links that are as before. What links gain and what other
+ * changes lose may cancel out, and their errors don't. */
+static double on_links_of(const struct dpro_model *before, const struct dpro_model *after,
+                          const struct change_beside *beside, double after_ns)
+{
+    const struct model_link *was = &before->net.link;
+    struct dpro_model own = *after, other;
+    struct model_link *link = &own.net.link;
+    if (link->byte_ns.value == was->byte_ns.value &&
+        link->within_ns.value == was->within_ns.value &&
+        link->message_ns.value == was->message_ns.value)
+        return after_ns;
+    link->byte_ns = was->byte_ns;
+    link->within_ns = was->within_ns;
+    link->message_ns = was->message_ns;
+    link->within_message_ns = was->within_message_ns;
+    double ns = (double)evaluate_once(&own);
+    if (beside->n_others > 0) {
+        other = *beside->other;
+        other.net.link = own.net.link;
+        ns += beside->n_others * (double)evaluate_once(&other);
+    }
+    return ns;
+}
+
 struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after,
                                   const struct change_beside *beside)
 {
@@ -308,24 +349,33 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     double n = before->n_samples * (1 - rho) / (1 + rho);
     double noise = n > 1 ? before->measured_std_ns / measured / sqrt(n) : 0;
     double machine = before->machine_std;
+    double between_ns = on_links_of(before, after, beside, after_ns);
+    double of_links = share_of(between_ns, after_ns), of_rest = share_of(before_ns, between_ns);
     u.misfit = before->misfit;
-    add(&u, DPRO_UNCERTAIN_CHANGE, 0, fabs(beside->rewritten * gain) / ratio,
-        fabs(beside->rewritten * gain));
+    add(&u, DPRO_UNCERTAIN_CHANGE, 0, fabs(beside->rewritten) * of_rest,
+        fabs(beside->rewritten) * of_rest * ratio);
     if (beside->resharded)
-        add(&u, DPRO_UNCERTAIN_CHANGE, 0, GATHER_ERROR * fabs(gain) / ratio,
-            GATHER_ERROR * fabs(gain));
+        add(&u, DPRO_UNCERTAIN_CHANGE, 0, GATHER_ERROR * of_rest, GATHER_ERROR * of_rest * ratio);
     add(&u, DPRO_UNCERTAIN_ITERATIONS, noise, noise, noise * gain);
     add(&u, DPRO_UNCERTAIN_MACHINE, machine, machine, RATIO_SHARE * machine * ratio);
     add(&u, DPRO_UNCERTAIN_MODEL, fabs(u.misfit), fabs(u.misfit), fabs(u.misfit * gain));
     double unseen = hypot(beside->slowest_error_ns, beside->calls_error_ns) / after_ns;
     add(&u, DPRO_UNCERTAIN_CHANGE, 0, unseen, unseen * ratio);
     struct computing_change computing = computing_of(after);
-    double unmeasured = before_ns / (after_ns + measured_gain_ns(before, after)) - 1;
     double unhidden = 0; /* in truth anything from none to all of what is hidden may be */
     if (count_collectives(&before->baseline) != count_collectives(&after->baseline))
-        unhidden = fabs(hidden_of(after) - hidden_of(before)) / sqrt(3);
-    add_change(before, after, gain, unmeasured, (overlap_of(before) - overlap_of(after)) / after_ns,
-               unhidden / after_ns, &u);
+        unhidden = fabs(hidden_of(after) - hidden_of(before)) / sqrt(3) / after_ns;
+    add(&u, DPRO_UNCERTAIN_CHANGE, 0, unhidden, unhidden * ratio);
+    /* What no recording of the job as it ran can show. Losing overlap is mostly what makes an
+     * iteration longer, so the larger of both counts. */
+    double gain_ns = measured_gain_ns(before, after);
+    double unmeasured = fmax(share_of(before_ns, after_ns + gain_ns),
+                             share_of(before_ns, between_ns + gain_ns) + of_links);
+    double overlap = fabs(overlap_of(before) - overlap_of(after)) / fmax(before_ns, after_ns);
+    double change = USUAL_ERROR * fmax(unmeasured, overlap);
+    add(&u, DPRO_UNCERTAIN_CHANGE, 0, change, change * ratio);
+    if (sync_n_servers(&before->net) != sync_n_servers(&after->net))
+        add(&u, DPRO_UNCERTAIN_CHANGE, 0, UNCERTAINTY_SERVERS, UNCERTAINTY_SERVERS * ratio);
     double faults = strategy_fault_ns(after, &after->baseline, after->ranks[0].program).std;
     double batch = hypot(uncertainty_of_batch(before, after), faults / after_ns);
     batch = hypot(batch, beside->batch);

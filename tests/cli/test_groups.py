@@ -183,6 +183,17 @@ class Groups(Case):
                            2 * (self.asked(mixed, "--batch-size", "2x") - own))
         self.assertLess(self.asked(mixed, "--accumulate", "2", *slow), 1.8 * slow_own)  # each gathers all parameters
 
+    def test_changes_that_cancel_out_are_no_surer_than_each(self):
+        sure = {asked: self.ask(SHARDED, *asked.split())["uncertainty"]["extrapolation"]["predicted_pct"]
+                for asked in ("--bandwidth 0.25x", "--compute 4x", "--bandwidth 0.25x --compute 4x", "--bandwidth 0.01x")}
+        self.assertGreater(sure["--bandwidth 0.25x --compute 4x"], max(sure["--bandwidth 0.25x"], sure["--compute 4x"]))
+        self.assertLess(sure["--bandwidth 0.01x"], 40)  # all of it is the slower link
+
+    def test_what_is_not_known_of_a_message_tells_in_more_ranks(self):
+        unsure = [self.ask(SHARDED, "--dp", n)["uncertainty"]["learnt_numbers"]["predicted_pct"] for n in ("2", "8", "64")]
+        self.assertEqual(unsure, sorted(unsure))
+        self.assertGreater(unsure[2], 30)
+
     def test_told_links_answer_for_more_hosts_than_were_recorded(self):
         facts = self.ask(SHARDED, "--dp", "8", "--topology", self.topology(2))
         self.assertEqual(facts["changes"], {"topology": self.path("topology.json"), "dp": 8})

@@ -54,7 +54,8 @@ static int reshard(const struct dpro_graph *graph, const struct dpro_changes *c,
     int rc = 0;
     *ahead = *graph;
     if (c->prefetch > 0)
-        rc = prefetched_graph(graph, c->prefetch, arena, ahead, &change->n_moved, err);
+        rc = prefetched_graph(graph, c->prefetch, arena, ahead, &change->n_moved, &change->n_in_row,
+                              err);
     *changed = *ahead;
     if (rc < 0 || !c->reshard)
         return rc;
@@ -309,6 +310,11 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
                            &learnt, err);
     if (rc < 0)
         return rc;
+    if (c->prefetch > 0 && c->prefetch >= change->n_in_row)
+        note(notes,
+             "only %u units of the job follow each other, so none can ask for %u after it: each "
+             "asks for all that there are",
+             change->n_in_row, c->prefetch);
     if (of_modules && change->modules.baseline.micro_batches > 1) {
         struct dpro_graph passes;
         rc = learn_changed(graph, &delayed, c, share, true, m, notes->arena, change, &passes,

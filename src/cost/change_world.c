@@ -47,8 +47,47 @@ static bool is_grid(const struct dpro_graph *g, uint32_t world)
     return whole && product == world;
 }
 
+/* The job becomes one replica, where tensors or stages are all that its ranks split. */
+static int add_replicas(const struct dpro_graph *g, const char *found, struct arena *arena,
+                        struct replicas *r, struct dpro_error *err)
+{
+    struct dpro_graph *to = arena_alloc(arena, sizeof *to);
+    const struct graph_dimension *first = &g->dimensions[0];
+    uint32_t n = g->n_dimensions;
+    for (uint32_t d = 0; d < n; d++)
+        if (g->dimensions[d].parallelism != DPRO_TENSORS &&
+            g->dimensions[d].parallelism != DPRO_STAGES)
+            return refuse(err,
+                          "no dimension of the job (%s) replicates or shards the model, and the "
+                          "others can't be asked to change; --dims overrules what was found",
+                          found);
+    for (uint32_t i = 0; i < g->n_ranks; i++)
+        if (g->ranks[i].gradient_bytes == 0)
+            return refuse(err,
+                          "the job (%s) has no replicas, and what they would reduce is not known: "
+                          "nothing says how large the gradients of rank %d are, as the rank.json "
+                          "of 'dpro profile' does",
+                          found, g->ranks[i].rank);
+    *to = *g;
+    to->n_dimensions = n + 1;
+    to->dimensions = arena_array(arena, n + (size_t)1, sizeof *to->dimensions);
+    memcpy(to->dimensions, g->dimensions, n * sizeof *to->dimensions);
+    to->dimensions[n] = (struct graph_dimension){.parallelism = DPRO_REPLICATES,
+                                                 .size = 1,
+                                                 .n_groups = first->n_groups * first->size,
+                                                 .ranks = first->ranks,
+                                                 .evidence = ""};
+    r->graph = to;
+    r->dimension = n;
+    r->before = 1;
+    r->rest = job_size(g);
+    r->reduces = true;
+    return 0;
+}
+
 /* Replicas; where there are none, ranks that have a shard each. */
-static int find_dimension(const struct dpro_graph *g, struct replicas *r, struct dpro_error *err)
+static int find_dimension(const struct dpro_graph *g, struct arena *arena, struct replicas *r,
+                          struct dpro_error *err)
 {
     char found[200];
     if (!g)
@@ -68,10 +107,7 @@ static int find_dimension(const struct dpro_graph *g, struct replicas *r, struct
                       g->dimensions_note ? g->dimensions_note
                                          : "how the job is parallel is not known");
     if (n[0] + n[1] == 0)
-        return refuse(err,
-                      "no dimension of the job (%s) replicates or shards the model, and the others "
-                      "can't be asked to change; --dims overrules what was found",
-                      found);
+        return add_replicas(g, found, arena, r, err);
     if (n[n[0] == 0] > 1)
         return refuse(err, "which dimension of the job (%s) is to grow is not clear", found);
     r->shards = n[0] == 0;
@@ -112,7 +148,7 @@ int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *cha
         return rc;
     if (changes->world_size != 0 && changes->dp != 0)
         return refuse(err, "a number of ranks and one of replicas: give one");
-    rc = model->n_communications > 0 ? find_dimension(r->graph, r, err) : 0;
+    rc = model->n_communications > 0 ? find_dimension(r->graph, arena, r, err) : 0;
     if (rc < 0)
         return rc;
     if (changes->world_size == 0 && changes->dp == 0) {
@@ -703,32 +739,85 @@ static bool lies_within(const struct world *w, const struct model_group *group)
     return hosts != NULL;
 }
 
-/* What all-reduces the shards of gradients that c reduced: as long beside bytes and messages as
- * that. */
-static struct model_communication reduce_replicas(struct world *w,
-                                                  const struct model_communication *c,
-                                                  const struct group_change *to, uint32_t sharing)
+/* ---- what replicas reduce ---- */
+
+/* An all-reduce that was not recorded. A link carries it so many times at once; `beside` bytes and
+ * messages it takes some time, too. */
+static struct model_communication new_all_reduce(struct world *w, uint64_t size_bytes,
+                                                 struct extent is, double times, double beside_ns)
 {
     const struct model_link *link = &w->m->net.learnt;
-    struct extent is = to->is;
-    bool was_within = w->m->groups[c->group].within;
     double byte_ns = is.within ? link->within_ns.value : link->byte_ns.value;
     double message_ns = is.within ? link->within_message_ns.value : link->message_ns.value;
-    double pace = w->m->net.took_ratio;
-    struct model_cost cost =
-        model_recorded_cost(c, was_within ? link->within_ns.value : link->byte_ns.value, pace);
-    double beside =
-        fmax(0, cost.latency_ns - c->n_steps * (was_within ? link->within_message_ns.value
-                                                           : link->message_ns.value));
-    struct model_communication reduce = {.kind = "all_reduce",
-                                         .group = c->group,
-                                         .collective = c->collective,
-                                         .size_bytes = c->size_bytes / w->r->sharding.after};
-    struct traffic t = grown_traffic(w, &reduce, is, true, byte_ns, message_ns);
-    reduce.n_steps = t.n_steps;
-    reduce.link_bytes = t.share * (double)reduce.size_bytes * (is.within ? 1 : sharing);
-    reduce.took_ns = (reduce.link_bytes * byte_ns + t.n_steps * message_ns + beside) / pace;
-    return reduce;
+    struct model_communication c = {
+        .kind = "all_reduce", .collective = UINT32_MAX, .size_bytes = size_bytes};
+    struct traffic t = grown_traffic(w, &c, is, true, byte_ns, message_ns);
+    c.n_steps = t.n_steps;
+    c.link_bytes = t.share * (double)size_bytes * (is.within ? 1 : times);
+    c.took_ns =
+        (c.link_bytes * byte_ns + t.n_steps * message_ns + beside_ns) / w->m->net.took_ratio;
+    return c;
+}
+
+/* Of the shards of gradients that c reduced: as long beside bytes and messages as that. */
+static struct model_communication
+reduce_shards(struct world *w, const struct model_communication *c, struct extent is)
+{
+    const struct model_group *group = &w->m->groups[c->group];
+    const struct model_link *link = &w->m->net.learnt;
+    double byte_ns = group->within ? link->within_ns.value : link->byte_ns.value;
+    double message_ns = group->within ? link->within_message_ns.value : link->message_ns.value;
+    struct model_cost cost = model_recorded_cost(c, byte_ns, w->m->net.took_ratio);
+    return new_all_reduce(w, c->size_bytes / w->r->sharding.after, is, count_sharing(w, group),
+                          fmax(0, cost.latency_ns - c->n_steps * message_ns));
+}
+
+/* Of all gradients of a rank, which its program waits for when nothing else is left to wait for. */
+static int reduce_gradients(struct world *w, uint32_t rank, struct model_group *group,
+                            struct model_communication *c, uint32_t number, uint32_t *room,
+                            struct dpro_error *err)
+{
+    struct dpro_model *m = w->m;
+    struct model_program *p = &m->programs[m->ranks[w->new_of[rank]].program];
+    struct model_op *ops = arena_array(w->arena, p->n_ops + (size_t)2, sizeof *ops);
+    struct model_group of = {
+        .ranks = &rank, .n_ranks = 1, .n_members = 1, .n_streams = 1, .dimension = w->r->dimension};
+    struct group_change change = {.kind = "all_reduce"};
+    int rc = change_group(w, &of, &change, group, room, w->r->after, err);
+    if (rc < 0)
+        return rc;
+    *c = new_all_reduce(w, w->g->ranks[rank].gradient_bytes, change.is, 1, 0);
+    if (p->n_ops > 0)
+        memcpy(ops, p->ops, p->n_ops * sizeof *ops);
+    ops[p->n_ops] = (struct model_op){
+        .name = c->kind, .phase = DPRO_OP_BW, .needs = MODEL_NONE, .tensor = m->n_tensors + number};
+    ops[p->n_ops + 1] = (struct model_op){.name = "up to a wait",
+                                          .phase = DPRO_OP_BW,
+                                          .needs = m->n_tensors + number,
+                                          .tensor = MODEL_NONE};
+    p->ops = ops;
+    p->n_ops += 2;
+    return 0;
+}
+
+/* Each rank's all-reduce over the replicas. Ranks have programs of their own, as groups of ranks
+ * communicate. */
+static int reduce_all(struct world *w, uint32_t *room, struct model_group *groups,
+                      struct model_communication *all, uint32_t *n_groups, uint32_t *n_all,
+                      struct dpro_error *err)
+{
+    struct dpro_model *m = w->m;
+    struct model_program *programs = arena_array(w->arena, m->n_programs, sizeof *programs);
+    int rc = 0;
+    memcpy(programs, m->programs, m->n_programs * sizeof *programs);
+    m->programs = programs;
+    for (uint32_t r = 0; r < w->n_recorded && rc == 0; r++) {
+        rc = reduce_gradients(w, r, &groups[*n_groups], &all[*n_all], *n_all, room, err);
+        all[*n_all].group = *n_groups;
+        ++*n_all;
+        ++*n_groups;
+    }
+    return rc;
 }
 
 /* Each group of shards becomes one for what is sharded, and one between the replicas, all of whose
@@ -764,13 +853,14 @@ static int change_groups(struct world *w, struct dpro_error *err)
     struct dpro_model *m = w->m;
     const struct sharding *s = &w->r->sharding;
     uint32_t n_groups = m->n_groups, n = m->n_communications;
-    size_t most = 3 * (size_t)n_groups + 1;
+    size_t most = 3 * (size_t)n_groups + w->n_recorded;
     uint32_t *room = arena_array(w->arena, w->r->before, sizeof *room);
     uint32_t *cut = arena_array(w->arena, n_groups + (size_t)1, sizeof *cut);
     uint32_t *reduces = arena_array(w->arena, n + (size_t)1, sizeof *reduces);
     struct group_change *changes = arena_array(w->arena, most, sizeof *changes);
     struct model_group *groups = arena_array(w->arena, most, sizeof *groups);
-    struct model_communication *all = arena_array(w->arena, 2 * (size_t)n + 1, sizeof *all);
+    struct model_communication *all =
+        arena_array(w->arena, 2 * (size_t)n + w->n_recorded, sizeof *all);
     int rc = 0;
     for (uint32_t k = 0; k < n; k++) {
         changes[m->communications[k].group].kind = m->communications[k].kind;
@@ -796,8 +886,7 @@ static int change_groups(struct world *w, struct dpro_error *err)
         reduces[k] = MODEL_NONE;
         if (rc < 0 || !reduces_shards || changes[g + 1].is.n < 2)
             continue;
-        uint32_t sharing = count_sharing(w, &m->groups[from->group]);
-        all[n_all] = reduce_replicas(w, from, &changes[g + 1], sharing);
+        all[n_all] = reduce_shards(w, from, changes[g + 1].is);
         all[n_all].group = g + 1;
         all[n_all].follows = 1 + k;
         reduces[k] = n_all++;
@@ -811,6 +900,10 @@ static int change_groups(struct world *w, struct dpro_error *err)
                       s->after);
     if (n_all > n)
         shards_wait(m, reduces, w->arena);
+    if (w->r->reduces && w->r->after > 1)
+        rc = reduce_all(w, room, groups, all, &n_groups, &n_all, err);
+    if (rc < 0)
+        return rc;
     m->groups = groups;
     m->n_groups = n_groups;
     m->communications = all;
@@ -895,6 +988,13 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
     if (r->shards)
         note(notes, "a rank keeps 1/%u of what is sharded, in place of 1/%u, and updates as much",
              r->after, r->before);
+    if (r->reduces && r->after > 1)
+        note(
+            notes,
+            "the job had no replicas: all gradients of a rank (%.1f MB on rank %d) are taken to be "
+            "reduced at once, when its backward pass is over, and waited for. DDP's buckets hide "
+            "a part of that, and take as much memory again unless gradients are views of them",
+            (double)w->g->ranks[0].gradient_bytes / 1e6, w->g->ranks[0].rank);
     if (w->routes)
         note(notes, "all-to-alls of all replicas stay that: experts, or tables, are spread over "
                     "the ranks that there are, with as many items from each rank");

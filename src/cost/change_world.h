@@ -12,8 +12,9 @@ struct replicas {
     uint32_t rest;      /* ranks of a replica */
     uint32_t dimension; /* of the graph; UINT32_MAX: all ranks are replicas */
     bool shards;        /* they share out the parameters */
+    bool reduces;       /* there was one, and nothing was reduced between replicas */
     struct sharding sharding;
-    const struct dpro_graph *graph; /* the recorded one, with the dimensions of that sharding */
+    const struct dpro_graph *graph; /* the recorded one, with the dimensions that this needs */
 };
 
 /* What a rank keeps of the parameters, against what it kept. */

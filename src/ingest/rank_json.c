@@ -251,7 +251,7 @@ static void read_warnings(struct json_reader *r, void *out UNUSED, size_t offset
 struct facts {
     int64_t rank, world_size, batch_size, threads;
     struct profiler_cost profiler;
-    uint64_t pid, optimizer_bytes;
+    uint64_t pid, gradient_bytes, optimizer_bytes;
     uint32_t schema, host, backend, boot_id, device, device_name, torch, tensorflow;
     bool complete;
 };
@@ -274,7 +274,9 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER(struct facts, "call_ns", INT, profiler.call_ns),
         {NULL}};
     static const struct json_member memory[] = {
-        MEMBER(struct facts, "optimizer_bytes", SIZE, optimizer_bytes), {NULL}};
+        MEMBER(struct facts, "gradient_bytes", SIZE, gradient_bytes),
+        MEMBER(struct facts, "optimizer_bytes", SIZE, optimizer_bytes),
+        {NULL}};
     static const struct json_member steps[] = {
         MEMBER_BY("before", read_step_list, RECORDED_BEFORE),
         MEMBER_BY("timing", read_step_list, RECORDED_TIMING),
@@ -323,6 +325,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     recording->device_name = facts.device_name;
     recording->torch = facts.torch;
     recording->tensorflow = facts.tensorflow;
+    recording->gradient_bytes = facts.gradient_bytes;
     recording->optimizer_bytes = facts.optimizer_bytes;
     recording->profiler =
         (struct profiler_cost){credible(facts.profiler.op_ns), credible(facts.profiler.launch_ns),

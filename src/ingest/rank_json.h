@@ -72,9 +72,10 @@ struct recording {
     ARRAY(struct recorded_bucket) buckets;
     ARRAY(uint32_t) members;
     ARRAY(struct recorded_step) steps;
-    uint32_t n_timing;        /* steps that the timing window lists, also those left out */
-    uint32_t batch_size;      /* the rank's; 0: not said */
-    uint64_t optimizer_bytes; /* of the optimizers' state; 0: none, or not said */
+    uint32_t n_timing;   /* steps that the timing window lists, also those left out */
+    uint32_t batch_size; /* the rank's; 0: not said */
+    uint64_t gradient_bytes, optimizer_bytes; /* gradients that the rank has, optimizers' state; 0:
+                                                 none, or not said */
     struct profiler_cost profiler;
     uint64_t n_broken; /* entries that make no sense, left out */
 };

@@ -201,7 +201,8 @@ static int move_units(const struct dpro_graph *g, const uint32_t *chain, uint32_
 }
 
 int prefetched_graph(const struct dpro_graph *graph, uint32_t distance, struct arena *arena,
-                     struct dpro_graph *to, uint32_t *n_moved, struct dpro_error *err)
+                     struct dpro_graph *to, uint32_t *n_moved, uint32_t *n_in_row,
+                     struct dpro_error *err)
 {
     const struct dpro_graph *g = graph;
     int rc = check(g, err);
@@ -231,6 +232,7 @@ int prefetched_graph(const struct dpro_graph *graph, uint32_t distance, struct a
                               "ranks gather the parameters of their units in different orders: "
                               "where these would be gathered ahead is not known");
     *n_moved = edit.n_copies;
+    *n_in_row = n;
     to->units = arena_array(arena, g->n_units + (size_t)1, sizeof *to->units);
     for (uint32_t u = 0; u < g->n_units; u++) {
         to->units[u] = g->units[u];

@@ -13,7 +13,9 @@ struct unit_move {
 /* Makes *to: each unit asks for the `distance` units after it as soon as it has its own parameters,
  * in the forward pass and, in reverse order, in the backward pass; the model as a whole asks as it
  * did. What changes is in `arena`, all else is borrowed from `graph`, and *to must not be
- * destroyed. *n_moved: how many all-gathers of a rank are asked for elsewhere. Fails with
- * DPRO_EUSAGE where the graph does not tell when units gather. */
+ * destroyed. *n_moved: how many all-gathers of a rank are asked for elsewhere; *n_in_row: units of
+ * which one comes after the other. Fails with DPRO_EUSAGE where the graph does not tell when units
+ * gather. */
 int prefetched_graph(const struct dpro_graph *graph, uint32_t distance, struct arena *arena,
-                     struct dpro_graph *to, uint32_t *n_moved, struct dpro_error *err);
+                     struct dpro_graph *to, uint32_t *n_moved, uint32_t *n_in_row,
+                     struct dpro_error *err);

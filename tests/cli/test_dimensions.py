@@ -4,6 +4,8 @@ import collections
 import gzip
 import json
 import os
+import shutil
+import tempfile
 import unittest
 
 from support import BUNDLED, Case, dpro, span
@@ -239,7 +241,24 @@ class Dimensions(Case):
             self.assertEqual(facts[0]["predicted"], facts[1]["predicted"])
             self.assertTrue(any("2560 replicas in place of 2" in w for w in facts[0]["warnings"]), facts[0]["warnings"])
             self.assert_error(dpro("whatif", trace, "--world-size", "10"), 2, "no whole number of replicas")
-        self.assert_error(dpro("whatif", os.path.join(DATA, "torch-pp-gloo-n2"), "--dp", "2"), 2, "no dimension of the job")
+        stages = os.path.join(DATA, "torch-pp-gloo-n2")
+        one, two, fast = (dpro("whatif", "--json", stages, *args).json for args in (
+            ["--dp", "1"], ["--dp", "2"], ["--dp", "2", "--bandwidth", "2x"]))
+        self.assertEqual(one["predicted"], one["baseline"])
+        self.assertGreater(two["predicted"]["iteration_ms"], one["predicted"]["iteration_ms"])
+        self.assertGreater(two["predicted"]["iteration_ms"], fast["predicted"]["iteration_ms"])
+        self.assertTrue(any("all gradients of a rank (0.3 MB on rank 0)" in w for w in two["warnings"]), two["warnings"])
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        copy = os.path.join(folder.name, "stages")
+        shutil.copytree(stages, copy)
+        path = os.path.join(copy, "hostvm", "rank1", "rank.json")
+        with open(path, encoding="utf-8") as file:
+            rank = json.load(file)
+        rank["memory"]["gradient_bytes"] = 0
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(rank, file)
+        self.assert_error(dpro("whatif", copy, "--dp", "2"), 2, "nothing says how large the gradients of rank 1 are")
         routed = dpro("whatif", "--json", os.path.join(DATA, "torch-ep-gloo-n2"), "--world-size", "4").json
         self.assertTrue(any("experts, or tables, are spread over the ranks" in w for w in routed["warnings"]), routed["warnings"])
 

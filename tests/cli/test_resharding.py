@@ -70,6 +70,10 @@ class Resharding(Case):
             self.assertEqual(facts["changes"], {"prefetch": int(distance)})
             self.assertAlmostEqual(facts["speedup"], 1, delta=0.02)
             self.assertGreaterEqual(facts["memory"]["peak_bytes"], facts["memory"]["baseline_peak_bytes"])
+        self.assertFalse(any("follow each other" in w for w in whatif("--prefetch", "1")["warnings"]))
+        most = whatif("--prefetch", "99")
+        self.assertEqual(most["predicted"], whatif("--prefetch", "1")["predicted"])  # of two blocks
+        self.assertTrue(any("only 2 units of the job follow each other" in w for w in most["warnings"]), most["warnings"])
         both = whatif("--prefetch", "1", "--reshard", "none")
         self.assertLess(both["predicted"]["iteration_ms"], both["baseline"]["iteration_ms"])
         self.assertGreaterEqual(both["memory"]["peak_bytes"], whatif("--reshard", "none")["memory"]["peak_bytes"])

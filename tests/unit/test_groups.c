@@ -311,12 +311,14 @@ struct grid {
     struct dpro_graph graph;
     struct graph_dimension dimensions[2];
     int ranks[2][MOST];
+    struct graph_rank of[MOST];
 };
 
 static struct dpro_graph *grid_of(struct grid *grid, uint32_t dp, uint32_t tp)
 {
     *grid = (struct grid){.graph = {.n_ranks = dp * tp,
                                     .world_size = dp * tp,
+                                    .ranks = grid->of,
                                     .dimensions = grid->dimensions,
                                     .n_dimensions = 2}};
     grid->dimensions[0] = (struct graph_dimension){
@@ -325,7 +327,7 @@ static struct dpro_graph *grid_of(struct grid *grid, uint32_t dp, uint32_t tp)
         .parallelism = DPRO_TENSORS, .size = tp, .n_groups = dp, .ranks = grid->ranks[1]};
     for (uint32_t i = 0; i < dp * tp; i++) {
         grid->ranks[0][i] = (int)(i % dp * tp + i / dp);
-        grid->ranks[1][i] = (int)i;
+        grid->ranks[1][i] = grid->of[i].rank = (int)i;
     }
     return &grid->graph;
 }
@@ -444,7 +446,11 @@ static void test_numbers_of_ranks_that_can_not_be_are_refused(void **state)
     const struct dpro_changes more = {.dp = 4};
     grid_of(&grid, 2, 2)->dimensions[0].parallelism = DPRO_STAGES;
     assert_int_equal(dpro_whatif_run(&grid.graph, &job->model, &more, &whatif, &err), DPRO_EUSAGE);
-    assert_non_null(strstr(err.text, "(pp 2 x tp 2) replicates or shards"));
+    assert_non_null(strstr(err.text, "(pp 2 x tp 2) has no replicas"));
+    assert_non_null(strstr(err.text, "the gradients of rank 0"));
+    grid.dimensions[0].parallelism = DPRO_EXPERTS;
+    assert_int_equal(dpro_whatif_run(&grid.graph, &job->model, &more, &whatif, &err), DPRO_EUSAGE);
+    assert_non_null(strstr(err.text, "(ep 2 x tp 2) replicates or shards"));
     grid_of(&grid, 2, 2)->world_size = 8;
     assert_int_equal(dpro_whatif_run(&grid.graph, &job->model, &more, &whatif, &err), DPRO_EUSAGE);
     assert_non_null(strstr(err.text, "can't be asked for"));
@@ -651,6 +657,43 @@ static void test_shards_of_some_ranks_are_reduced_between_replicas(void **state)
             fail_msg("%s", err.text);
         if (ns < cases[i].ns - 1 || ns > cases[i].ns + 1)
             fail_msg("case %zu: %lld in place of %lld", i, (long long)ns, (long long)cases[i].ns);
+        free(job);
+    }
+}
+
+/* Two ranks that split tensors; 1000 bytes of gradients on the first, 2000 on the second. */
+static void test_a_job_without_replicas_gets_some_that_reduce_its_gradients(void **state)
+{
+    static uint32_t one_host[] = {0, 0};
+    static const struct {
+        uint32_t dp, *hosts;
+        int64_t more_ns; /* of the second rank */
+    } cases[] = {
+        {1, NULL, 0},
+        {2, NULL, 2000 * 10 + 2 * 100},
+        {4, NULL, 3000 * 10 + 6 * 100},
+        /* while both share the host's link: the first one's bytes take twice as long */
+        {4, one_host, 1500 * 10 + 3000 * 10 + 6 * 100},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct grid grid;
+        struct job *job = job_of(2);
+        uint32_t c = add(job, add_group(job, "0 1", false, false), 100);
+        struct dpro_graph *graph = grid_of(&grid, 1, 2);
+        graph->dimensions++;
+        graph->n_dimensions = 1;
+        job->model.net.link.rank_hosts = graph->rank_hosts = cases[i].hosts;
+        job->model.net.learnt = job->model.net.link;
+        grid.of[0].gradient_bytes = 1000;
+        grid.of[1].gradient_bytes = 2000;
+        for (uint32_t r = 0; r < 2; r++) {
+            does(job, r, 1000, NONE, c);
+            does(job, r, 200, c, NONE);
+        }
+        int64_t ns = time_of_world(graph, job, &(struct dpro_changes){.dp = cases[i].dp});
+        int64_t paper = 1200 + 1100 + cases[i].more_ns;
+        if (ns < paper - 1 || ns > paper + 1)
+            fail_msg("case %zu: %lld in place of %lld", i, (long long)ns, (long long)paper);
         free(job);
     }
 }
@@ -907,6 +950,7 @@ int main(void)
         cmocka_unit_test(test_numbers_of_ranks_that_can_not_be_are_refused),
         TEST_IN_FOLDER(test_told_hosts_take_as_long_as_if_they_were_recorded),
         TEST_IN_FOLDER(test_shards_of_some_ranks_are_reduced_between_replicas),
+        cmocka_unit_test(test_a_job_without_replicas_gets_some_that_reduce_its_gradients),
         cmocka_unit_test(test_shards_that_can_not_be_are_refused),
         TEST_IN_FOLDER(test_collectives_pass_over_hosts_as_on_paper),
         TEST_IN_FOLDER(test_hosts_that_can_not_be_are_refused),

@@ -59,6 +59,8 @@ JOBS = {
     "fsdp4": Job("fsdp.py", 4, 200, reshard_none=resharding(), ranks_2={"ranks": 2}, ranks_8={"ranks": 8}),
     "tp2": Job("tensor_parallel.py", 2, 200),
     "pp2": Job("pipeline.py", 2, 200, ["--micro-batches", "4"], microbatches_2=micro_batches(2), microbatches_12=micro_batches(12)),
+    "pp2-interleaved": Job("pipeline.py", 2, 200, ["--micro-batches", "4", "--schedule", "interleaved"], microbatches_6=micro_batches(6),
+                           microbatches_12=micro_batches(12), schedule_1f1b=schedule("1f1b"), schedule_gpipe=schedule("gpipe")),
     "pp4": Job("pipeline.py", 4, 200, ["--micro-batches", "4"], microbatches_6=micro_batches(6), microbatches_12=micro_batches(12),
                schedule_gpipe=schedule("gpipe")),
     "ep2": Job("experts.py", 2, 200, ranks_4={"ranks": 4}),

@@ -5,7 +5,8 @@
  * Megatron's schedules have them: a stage that takes turns sends and receives at once and waits for
  * both. What else a stage communicates, such as activations of split tensors, cuts its passes in
  * equal parts and is waited for at once; what it communicates less often than in each pass, such as
- * gradients, is at the begin of a step's forward passes or at the end of its backward ones. */
+ * gradients, is at the begin of a step's forward passes or at the end of its backward ones. Ranks
+ * with several stages follow pipeline_order.h. */
 #include "cost/change_pipeline.h"
 
 #include <math.h>
@@ -16,8 +17,8 @@
 #include "cost/cost.h"
 #include "cost/evaluate.h"
 #include "cost/graph_work.h"
-#include "cost/memory_sweep.h"
 #include "cost/model_memory.h"
+#include "cost/pipeline_order.h"
 #include "cost/strategy_memory.h"
 #include "graph/dimensions/pipeline.h"
 
@@ -44,7 +45,7 @@ struct share {
 
 /* Of a rank. */
 struct stage {
-    double pass_ns[N_WAYS];                               /* of one micro-batch */
+    double *pass_ns[N_PASS_KINDS];                        /* by chunk: of one micro-batch */
     double once_ns, call_ns;                              /* of a step; of a communication's call */
     double call_error_ns;                                 /* of that, with what follows it */
     double lag_ns[N_WAYS];                                /* of messages that it receives */
@@ -57,6 +58,7 @@ struct rewriter {
     struct dpro_model *m;
     struct arena *arena;
     struct pipeline p;
+    uint32_t n_chunks;          /* of a rank, in the run that is written */
     struct crossing *crossings; /* [(group * n_stages + stage before the border) * N_WAYS + way] */
     struct stage *stages;       /* [n_ranks] */
     struct share *shares;
@@ -68,6 +70,14 @@ struct rewriter {
 bool asks_for_pipeline(const struct dpro_changes *changes)
 {
     return changes->pipeline_micro_batches > 0 || changes->schedule != DPRO_SCHEDULE_UNKNOWN;
+}
+
+static struct pipeline_shape shape_of(const struct rewriter *w, struct dpro_pipeline_run run)
+{
+    bool splits = run.schedule == DPRO_SCHEDULE_ZERO_BUBBLE;
+    bool several = splits || run.schedule == DPRO_SCHEDULE_INTERLEAVED;
+    return (struct pipeline_shape){w->p.n_stages, several ? MAX(w->p.n_chunks, 2) : 1,
+                                   run.n_micro_batches, splits};
 }
 
 /* ---- what can be asked for ---- */
@@ -105,17 +115,9 @@ static int check(const struct rewriter *w, const struct dpro_changes *c, struct 
     if (c->pipeline_micro_batches > MOST_MICRO_BATCHES)
         return refuse(err, "%u micro-batches make no sense; up to %d can be predicted",
                       c->pipeline_micro_batches, MOST_MICRO_BATCHES);
-    if (c->schedule == DPRO_SCHEDULE_ZERO_BUBBLE)
+    if (c->schedule == DPRO_SCHEDULE_ZERO_BUBBLE && p->schedule != DPRO_SCHEDULE_ZERO_BUBBLE)
         return refuse(err, "a zero-bubble schedule moves the gradients of weights: the trace does "
                            "not tell their time from that of the gradients of inputs");
-    if (c->schedule == DPRO_SCHEDULE_INTERLEAVED && p->n_chunks == 1)
-        return refuse(err, "an interleaved schedule needs several stages a rank, and each rank of "
-                           "the recorded job has one");
-    if (p->n_chunks > 1)
-        return refuse(err,
-                      "each rank of the recorded job has %u stages: other micro-batches and "
-                      "schedules are told of pipelines with one stage a rank",
-                      p->n_chunks);
     if (p->schedule == DPRO_SCHEDULE_UNKNOWN && c->schedule == DPRO_SCHEDULE_UNKNOWN)
         return refuse(err, "the order in which the recorded stages computed is none that is known: "
                            "name one with --schedule");
@@ -124,26 +126,38 @@ static int check(const struct rewriter *w, const struct dpro_changes *c, struct 
 
 /* ---- what was recorded ---- */
 
-/* A gap behind what a step does once is of that, too. */
-static void add_ops(const struct dpro_graph *g, uint32_t rank, uint32_t n_micro_batches,
+/* A gap behind a call is the call's, which may be held up. Before the first pass and behind what a
+ * step does once, a gap is of the step. Where nothing marks a rank's chunks, all take as long. */
+static void add_ops(struct rewriter *w, const struct dpro_graph *g, uint32_t rank,
                     struct stage *stage)
 {
     const struct graph_rank *ops = &g->ranks[rank];
-    bool gpu = rank_has_gpu(g, ops), passes = false;
+    bool gpu = rank_has_gpu(g, ops), passes = false, called = false;
+    uint32_t mark = 0, n_chunks = w->p.n_chunks;
     *stage = (struct stage){.once_ns = 0};
+    for (int kind = 0; kind < N_PASS_KINDS; kind++)
+        stage->pass_ns[kind] = arena_array(w->arena, n_chunks, sizeof(double));
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops - ops->n_message_ops; op++) {
         double ns = (double)g->dur_ns[op], gap = gpu || !g->gap_ns ? 0 : (double)g->gap_ns[op];
         if (!op_computes(g, op) || (gpu && !(g->flags[op] & GRAPH_OP_GPU)))
             continue;
-        *(passes ? &stage->pass_ns[g->phase[op] == DPRO_OP_BW] : &stage->once_ns) += gap;
-        passes = g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW;
-        if (g->kind[op] == DPRO_OP_LAUNCH)
-            stage->call_ns += ns;
-        else
-            *(passes ? &stage->pass_ns[g->phase[op] == DPRO_OP_BW] : &stage->once_ns) += ns;
+        mark = w->p.marked && g->pass[op] > 0 ? g->pass[op] : mark;
+        bool of_pass = g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW;
+        of_pass &= mark > 0 || !w->p.marked;
+        uint32_t kind = g->phase[op] == DPRO_OP_BW ? PASS_BACKWARD : PASS_FORWARD;
+        uint32_t chunk = mark > 0 ? MARKED_STAGE(mark) / w->p.n_stages : 0;
+        if (mark > 0)
+            kind = MARKED_KIND(mark);
+        double *own_ns = of_pass ? &stage->pass_ns[kind][chunk] : &stage->once_ns;
+        *(called ? &stage->call_ns : passes ? own_ns : &stage->once_ns) += gap;
+        called = g->kind[op] == DPRO_OP_LAUNCH;
+        *(called ? &stage->call_ns : own_ns) += ns;
+        passes = of_pass;
     }
-    for (int way = 0; way < N_WAYS; way++)
-        stage->pass_ns[way] /= n_micro_batches;
+    for (int kind = 0; kind < N_PASS_KINDS; kind++)
+        for (uint32_t c = n_chunks; c-- > 0;)
+            stage->pass_ns[kind][c] = stage->pass_ns[kind][w->p.marked ? c : 0] /
+                                      w->p.n_micro_batches / (w->p.marked ? 1 : n_chunks);
 }
 
 /* Calls that are held up are so by chance of microseconds: with other micro-batches it may be any
@@ -165,18 +179,30 @@ static double error_of_calls(const struct dpro_graph *g, uint32_t rank)
     return sum > 0 ? squares / sum / sqrt(12) : 0;
 }
 
-static double total(const struct stage *stage, uint32_t n_micro_batches)
+/* Of a micro-batch in all chunks. */
+static double pass_ns(const struct rewriter *w, const struct stage *stage, bool back)
 {
-    return stage->once_ns + stage->call_ns +
-           n_micro_batches * (stage->pass_ns[THERE] + stage->pass_ns[BACK]);
+    double ns = 0;
+    for (int kind = back ? PASS_BACKWARD : PASS_FORWARD; kind <= (back ? PASS_OF_WEIGHTS : 0);
+         kind++)
+        for (uint32_t c = 0; c < w->p.n_chunks; c++)
+            ns += stage->pass_ns[kind][c];
+    return ns;
 }
 
-static void scale_stage(struct stage *stage, double ratio)
+static double total(const struct rewriter *w, const struct stage *stage)
+{
+    return stage->once_ns + stage->call_ns +
+           w->p.n_micro_batches * (pass_ns(w, stage, false) + pass_ns(w, stage, true));
+}
+
+static void scale_stage(const struct rewriter *w, struct stage *stage, double ratio)
 {
     stage->once_ns *= ratio;
     stage->call_ns *= ratio;
-    for (int way = 0; way < N_WAYS; way++)
-        stage->pass_ns[way] *= ratio;
+    for (int kind = 0; kind < N_PASS_KINDS; kind++)
+        for (uint32_t c = 0; c < w->p.n_chunks; c++)
+            stage->pass_ns[kind][c] *= ratio;
 }
 
 static double work_of(const struct model_program *p)
@@ -286,8 +312,9 @@ static bool is_in_each_pass(const struct issued *all, uint32_t n_passes)
 static void share_group(struct rewriter *w, uint32_t group, int way)
 {
     struct issued all = list_issued(w, group, way);
-    bool once = !is_in_each_pass(&all, w->p.n_micro_batches);
-    uint32_t each = once ? all.n : all.n / w->p.n_micro_batches;
+    uint32_t n_passes = w->p.n_micro_batches * w->p.n_chunks;
+    bool once = !is_in_each_pass(&all, n_passes);
+    uint32_t each = once ? all.n : all.n / n_passes;
     for (uint32_t i = 0; i < all.n; i++) {
         struct share *share = &w->shares[w->n_shares + i % each];
         *share = (struct share){.mean = share->mean, .n = all.n / each, .way = way, .once = once};
@@ -341,14 +368,20 @@ static void measure_lags(struct rewriter *w, uint32_t rank)
 {
     const struct dpro_model *m = w->m;
     const struct model_program *p = &m->programs[m->ranks[rank].program];
+    double *lag_ns = w->stages[rank].lag_ns;
+    uint32_t n[N_WAYS] = {0, 0};
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct model_op *op = &p->ops[i];
         if (op->needs == MODEL_NONE || op->needs - m->n_tensors >= m->n_communications)
             continue;
         uint32_t k = op->needs - m->n_tensors;
-        if (is_of_pipeline(w, k) && m->groups[m->communications[k].group].ranks[1] == rank)
-            w->stages[rank].lag_ns[way_of(w, k)] += op->lag_ns / w->p.n_micro_batches;
+        if (!is_of_pipeline(w, k) || m->groups[m->communications[k].group].ranks[1] != rank)
+            continue;
+        lag_ns[way_of(w, k)] += op->lag_ns;
+        n[way_of(w, k)]++;
     }
+    for (int way = 0; way < N_WAYS; way++)
+        lag_ns[way] /= MAX(n[way], 1);
 }
 
 /* ---- what is to be done ---- */
@@ -379,19 +412,25 @@ static void communicate(struct program_writer *to, uint32_t share, uint32_t numb
     add_op(to, tensor, 0, MODEL_NONE);
 }
 
-static void pass(struct program_writer *to, int way, uint32_t number)
+/* A pass of a chunk of micro-batches: number of all. */
+static void pass(struct program_writer *to, int way, uint32_t number, double work_ns)
 {
     const struct stage *stage = &to->w->stages[to->rank];
-    uint32_t n = stage->n_in_passes[way];
+    uint32_t n = stage->n_in_passes[way], last = to->n * to->w->n_chunks - 1;
     for (uint32_t i = 0; i < stage->n_in_steps[THERE] && way == THERE && number == 0; i++)
         communicate(to, stage->in_steps[THERE][i], 0);
     for (uint32_t i = 0; i <= n; i++) {
-        to->work_ns += stage->pass_ns[way] / (n + 1);
+        to->work_ns += work_ns / (n + 1);
         if (i < n)
             communicate(to, stage->in_passes[way][i], number);
     }
-    for (uint32_t i = 0; i < stage->n_in_steps[BACK] && way == BACK && number + 1 == to->n; i++)
+    for (uint32_t i = 0; i < stage->n_in_steps[BACK] && way == BACK && number == last; i++)
         communicate(to, stage->in_steps[BACK][i], 0);
+}
+
+static void whole_pass(struct program_writer *to, int way, uint32_t number)
+{
+    pass(to, way, number, pass_ns(to->w, &to->w->stages[to->rank], way == BACK));
 }
 
 /* Whether a stage sends, or else receives, in a direction. */
@@ -435,7 +474,7 @@ static void write_gpipe(struct program_writer *to, uint32_t n)
     for (int way = THERE; way < N_WAYS; way++) {
         for (uint32_t i = 0; i < n; i++) {
             receive(to, way, i);
-            pass(to, way, i);
+            whole_pass(to, way, i);
             begin(to, way, true, i);
         }
         for (uint32_t i = 0; i < n; i++)
@@ -457,7 +496,7 @@ static void write_1f1b(struct program_writer *to, uint32_t n)
     uint32_t ahead = MIN(n, to->last_stage + 1 - to->stage), forward, backward = 0;
     for (forward = 0; forward < ahead; forward++) {
         receive(to, THERE, forward);
-        pass(to, THERE, forward);
+        whole_pass(to, THERE, forward);
         if (forward > 0)
             wait_for(to, THERE, true, forward - 1);
         if (forward + 1 < ahead)
@@ -465,26 +504,87 @@ static void write_1f1b(struct program_writer *to, uint32_t n)
     }
     for (;;) {
         send_and_receive(to, THERE, forward - 1, backward);
-        pass(to, BACK, backward);
+        whole_pass(to, BACK, backward);
         backward++;
         if (forward == n)
             break;
         send_and_receive(to, BACK, backward - 1, forward);
-        pass(to, THERE, forward);
+        whole_pass(to, THERE, forward);
         forward++;
     }
     begin(to, BACK, true, backward - 1);
     for (; backward < n; backward++) {
         receive(to, BACK, backward);
-        pass(to, BACK, backward);
+        whole_pass(to, BACK, backward);
         wait_for(to, BACK, true, backward - 1);
         begin(to, BACK, true, backward);
     }
     wait_for(to, BACK, true, n - 1);
 }
 
+/* A message over a border, between whichever chunks. */
+static uint32_t message_of(const struct program_writer *to, const struct pipeline_step *step,
+                           bool sends)
+{
+    uint32_t before = step->stage - (step->back == sends), n_stages = to->w->p.n_stages;
+    int way = step->back ? BACK : THERE;
+    return to->w->m->n_tensors + crossing_of(to->w, to->rank, before % n_stages, way)->first +
+           before / n_stages * to->n + step->number;
+}
+
+/* Of a chunk of a micro-batch, or the part for its inputs alone. */
+static double backward_ns(const struct stage *stage, uint32_t chunk, bool inputs)
+{
+    double ns = stage->pass_ns[PASS_OF_INPUTS][chunk];
+    return inputs
+               ? ns
+               : ns + stage->pass_ns[PASS_BACKWARD][chunk] + stage->pass_ns[PASS_OF_WEIGHTS][chunk];
+}
+
+static void write_step(struct program_writer *to, const struct pipeline_step *step)
+{
+    const struct stage *stage = &to->w->stages[to->rank];
+    uint32_t chunk = step->stage / to->w->p.n_stages,
+             last = to->w->p.n_stages * to->w->n_chunks - 1;
+    uint32_t number = chunk * to->n + step->number;
+    struct pipeline_step received = *step;
+    received.back = step->action != DO_FORWARD;
+    switch (step->action) {
+    case DO_SEND:
+    case DO_RECEIVE:
+        to->work_ns += stage->call_ns;
+        add_op(to, MODEL_NONE, 0, message_of(to, step, step->action == DO_SEND));
+        break;
+    case DO_WEIGHTS:
+        to->work_ns += stage->pass_ns[PASS_OF_WEIGHTS][chunk];
+        break;
+    default:
+        if (step->stage != (received.back ? last : 0)) {
+            add_op(to, MODEL_NONE, 0, MODEL_NONE);
+            add_op(to, message_of(to, &received, false),
+                   stage->lag_ns[received.back ? BACK : THERE], MODEL_NONE);
+        }
+        if (step->action == DO_FORWARD)
+            pass(to, THERE, number, stage->pass_ns[PASS_FORWARD][chunk]);
+        else
+            pass(to, BACK, (to->w->n_chunks - 1 - chunk) * to->n + step->number,
+                 backward_ns(stage, chunk, step->action == DO_INPUTS));
+    }
+}
+
+/* All sends are waited for at the end. */
+static void write_steps(struct program_writer *to, const pipeline_steps *steps)
+{
+    EACH (const struct pipeline_step, step, *steps)
+        write_step(to, step);
+    add_op(to, MODEL_NONE, 0, MODEL_NONE);
+    EACH (const struct pipeline_step, step, *steps)
+        if (step->action == DO_SEND)
+            add_op(to, message_of(to, step, true), 0, MODEL_NONE);
+}
+
 static struct model_program write_program(const struct rewriter *w, struct dpro_pipeline_run run,
-                                          uint32_t rank)
+                                          const pipeline_steps *steps, uint32_t rank)
 {
     struct program_writer to = {.w = w,
                                 .rank = rank,
@@ -492,7 +592,9 @@ static struct model_program write_program(const struct rewriter *w, struct dpro_
                                 .last_stage = w->p.n_stages - 1,
                                 .n = run.n_micro_batches,
                                 .work_ns = w->stages[rank].once_ns};
-    if (run.schedule == DPRO_SCHEDULE_GPIPE)
+    if (steps)
+        write_steps(&to, &steps[to.stage]);
+    else if (run.schedule == DPRO_SCHEDULE_GPIPE)
         write_gpipe(&to, run.n_micro_batches);
     else
         write_1f1b(&to, run.n_micro_batches);
@@ -507,19 +609,20 @@ static struct model_program write_program(const struct rewriter *w, struct dpro_
 
 static void write_communications(struct rewriter *w, uint32_t n_micro_batches, struct dpro_model *m)
 {
-    uint32_t n = 0, n_crossings = count_crossings(w);
-    struct model_communication *all = arena_array(
-        w->arena, ((size_t)n_crossings + w->n_shares) * n_micro_batches + 1, sizeof *all);
+    uint32_t n = 0, n_crossings = count_crossings(w), n_passes = n_micro_batches * w->n_chunks;
+    struct model_communication *all =
+        arena_array(w->arena, ((size_t)n_crossings + w->n_shares) * n_passes + 1, sizeof *all);
     for (uint32_t i = 0; i < n_crossings; i++) {
         struct crossing *c = &w->crossings[i];
+        bool around = i / N_WAYS % w->p.n_stages == w->p.n_stages - 1;
         c->first = n;
-        for (uint32_t k = 0; k < n_micro_batches && c->n > 0; k++)
+        for (uint32_t k = 0; k < n_passes && c->n > 0 && (!around || w->n_chunks > 1); k++)
             all[n++] = c->mean;
     }
     for (uint32_t i = 0; i < w->n_shares; i++) {
         struct share *share = &w->shares[i];
         share->first = n;
-        for (uint32_t k = 0; k < (share->once ? 1 : n_micro_batches); k++)
+        for (uint32_t k = 0; k < (share->once ? 1 : n_passes); k++)
             all[n++] = share->mean;
     }
     m->communications = all;
@@ -541,17 +644,17 @@ static void measure(struct rewriter *w, double ratio, const struct dpro_model *m
 {
     struct dpro_model *m = w->m;
     struct dpro_graph changed;
-    uint32_t n = w->p.n_micro_batches, n_crossings = count_crossings(w);
+    uint32_t n_crossings = count_crossings(w);
     graph_with_work(w->g, modules, false, 1, w->arena, &changed);
     w->stages = arena_array(w->arena, m->n_ranks + (size_t)1, sizeof *w->stages);
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         struct stage was, *stage = &w->stages[r];
-        add_ops(w->g, r, n, &was);
-        add_ops(&changed, r, n, stage);
-        double all = total(&was, n), pace = work_of(&m->programs[m->ranks[r].program]);
+        add_ops(w, w->g, r, &was);
+        add_ops(w, &changed, r, stage);
+        double all = total(w, &was), pace = work_of(&m->programs[m->ranks[r].program]);
         stage->call_ns /= MAX(count_calls(w, r), 1);
         stage->call_error_ns = error_of_calls(w->g, r);
-        scale_stage(stage, all > 0 ? pace / all : 1);
+        scale_stage(w, stage, all > 0 ? pace / all : 1);
         measure_lags(w, r);
     }
     measure_crossings(w);
@@ -568,14 +671,19 @@ static void measure(struct rewriter *w, double ratio, const struct dpro_model *m
 static struct dpro_model write_run(struct rewriter *w, struct dpro_pipeline_run run)
 {
     struct dpro_model to = *w->m;
+    struct pipeline_shape shape = shape_of(w, run);
+    pipeline_steps *steps = shape.n_chunks > 1 ? pipeline_order(shape, w->arena) : NULL;
+    w->n_chunks = shape.n_chunks;
     write_communications(w, run.n_micro_batches, &to);
     to.n_programs = to.n_ranks;
     to.programs = arena_array(w->arena, to.n_ranks, sizeof *to.programs);
     to.ranks = arena_copy(w->arena, to.ranks, to.n_ranks, sizeof *to.ranks);
     for (uint32_t r = 0; r < to.n_ranks; r++) {
-        to.programs[r] = write_program(w, run, r);
+        to.programs[r] = write_program(w, run, steps, r);
         to.ranks[r].program = r;
     }
+    for (uint32_t s = 0; steps && s < shape.n_ranks; s++)
+        array_fini(&steps[s]);
     return to;
 }
 
@@ -618,6 +726,137 @@ static void model_micro_batch(struct rewriter *w, double ratio, struct dpro_mode
     modules->memory.batch_ratio = ratio;
 }
 
+/* ---- a rank's blocks in several stages ---- */
+
+/* Of the work of a rank's passes, what the blocks do that its model repeats. */
+struct blocks {
+    double share[N_WAYS];
+    uint32_t n;
+};
+
+static struct blocks blocks_of(const struct rewriter *w, const struct dpro_model *modules,
+                               uint32_t rank)
+{
+    const struct model_program *p = &modules->programs[modules->ranks[rank].program];
+    const struct graph_rank *ops = &w->g->ranks[rank];
+    bool *repeated = arena_array(w->arena, modules->n_modules + (size_t)1, sizeof *repeated);
+    bool *seen = arena_array(w->arena, modules->n_modules + (size_t)1, sizeof *seen);
+    double all_ns[N_WAYS] = {0, 0};
+    struct blocks blocks = {.n = 0};
+    memory_repeated(modules, repeated);
+    for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops - ops->n_message_ops; op++)
+        if (w->g->kind[op] == DPRO_OP_FW || w->g->kind[op] == DPRO_OP_BW)
+            all_ns[w->g->kind[op] == DPRO_OP_BW] += (double)w->g->dur_ns[op];
+    for (uint32_t c = 0; c < p->n_calls; c++) {
+        const struct model_call *call = &p->calls[c];
+        if (!repeated[call->module])
+            continue;
+        blocks.n += !seen[call->module];
+        seen[call->module] = true;
+        blocks.share[THERE] += (double)call->forward_ns / fmax(all_ns[THERE], 1);
+        blocks.share[BACK] += (double)call->backward_ns / fmax(all_ns[BACK], 1);
+    }
+    return blocks;
+}
+
+static int check_blocks(const struct rewriter *w, const struct dpro_model *modules,
+                        uint32_t n_chunks, struct dpro_error *err)
+{
+    for (uint32_t r = 0; r < w->m->n_ranks; r++) {
+        uint32_t n = blocks_of(w, modules, r).n;
+        if (n == 0)
+            return refuse(err, "each rank of the recorded job has one stage, and the recording "
+                               "does not tell blocks of which several could be made");
+        if (n % n_chunks != 0)
+            return refuse(err,
+                          "rank %d has %u block%s, of which %u equal stages can't be made for an "
+                          "interleaved schedule",
+                          w->m->ranks[r].rank, n, n == 1 ? "" : "s", n_chunks);
+    }
+    return 0;
+}
+
+/* What is no block is at the begin of the first stage or the end of the last one. */
+static void split_stage(const struct rewriter *w, uint32_t rank, const struct blocks *blocks,
+                        uint32_t n_chunks)
+{
+    struct stage *stage = &w->stages[rank];
+    uint32_t own = w->p.stage_of[rank], n_stages = w->p.n_stages;
+    for (int kind = 0; kind < N_PASS_KINDS; kind++) {
+        double ns = stage->pass_ns[kind][0], share = fmin(blocks->share[kind > PASS_FORWARD], 1);
+        bool within = own > 0 && own < n_stages - 1;
+        stage->pass_ns[kind] = arena_array(w->arena, n_chunks, sizeof(double));
+        for (uint32_t c = 0; c < n_chunks; c++)
+            stage->pass_ns[kind][c] = ns * (within ? 1 : share) / n_chunks;
+        if (!within)
+            stage->pass_ns[kind][own == 0 ? 0 : n_chunks - 1] += ns * (1 - share);
+    }
+}
+
+static uint32_t rank_at(const struct rewriter *w, uint32_t group, uint32_t stage)
+{
+    uint32_t r = 0;
+    while (r < w->m->n_ranks && (w->p.group_of[r] != group || w->p.stage_of[r] != stage))
+        r++;
+    return r;
+}
+
+/* Messages from the last rank to the first are as those between others. */
+static void close_ring(struct rewriter *w)
+{
+    struct dpro_model *m = w->m;
+    uint32_t n_groups = w->g->dimensions[w->p.dimension].n_groups, last = w->p.n_stages - 1;
+    struct model_group *groups =
+        arena_array(w->arena, m->n_groups + (size_t)n_groups * N_WAYS, sizeof *groups);
+    memcpy(groups, m->groups, m->n_groups * sizeof *groups);
+    for (uint32_t group = 0; group < n_groups; group++)
+        for (int way = 0; way < N_WAYS; way++) {
+            uint32_t ends[2] = {rank_at(w, group, way == THERE ? last : 0),
+                                rank_at(w, group, way == THERE ? 0 : last)};
+            struct crossing *around =
+                &w->crossings[(group * w->p.n_stages + last) * N_WAYS + (uint32_t)way];
+            *around = w->crossings[group * w->p.n_stages * N_WAYS + (uint32_t)way];
+            groups[m->n_groups] = groups[around->mean.group];
+            groups[m->n_groups].ranks = arena_copy(w->arena, ends, 2, sizeof *ends);
+            around->mean.group = m->n_groups++;
+        }
+    m->groups = groups;
+}
+
+static void split_stages(struct rewriter *w, const struct dpro_model *modules, uint32_t n_chunks,
+                         struct notes *notes)
+{
+    for (uint32_t r = 0; r < w->m->n_ranks; r++) {
+        struct blocks blocks = blocks_of(w, modules, r);
+        split_stage(w, r, &blocks, n_chunks);
+    }
+    close_ring(w);
+    w->p.n_chunks = n_chunks;
+    note(notes,
+         "each rank's blocks are taken to be %u stages of as many; what comes before or behind all "
+         "blocks stays on its rank",
+         n_chunks);
+}
+
+static int check_shape(const struct rewriter *w, const struct dpro_model *modules,
+                       struct dpro_pipeline_run before, struct dpro_pipeline_run after,
+                       struct dpro_error *err)
+{
+    struct pipeline_shape shape = shape_of(w, after);
+    bool changes = shape.n_chunks != w->p.n_chunks || shape.splits != shape_of(w, before).splits;
+    if (shape.n_chunks > 1 && !pipeline_has_rounds(shape))
+        return refuse(err,
+                      "%u micro-batches are not as many in each of %u rounds, in which stages of a "
+                      "rank take turns; try %u",
+                      shape.n_micro_batches, shape.n_micro_batches / shape.n_ranks,
+                      shape.n_micro_batches / shape.n_ranks * shape.n_ranks);
+    for (uint32_t i = 0; i < w->n_shares && changes; i++)
+        if (!w->shares[i].once)
+            return refuse(err, "stages communicate within passes: how that would be in passes of "
+                               "other stages is not known");
+    return shape.n_chunks > w->p.n_chunks ? check_blocks(w, modules, shape.n_chunks, err) : 0;
+}
+
 /* Where it is known how many rows a micro-batch has. */
 static int check_rows(const struct rewriter *w, const struct dpro_model *modules,
                       struct dpro_pipeline_run run, struct notes *notes, struct dpro_error *err)
@@ -651,6 +890,7 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
                                        .ranks = graph->ranks,
                                        .stage_of = w.p.stage_of,
                                        .n_stages = w.p.n_stages,
+                                       .n_chunks = {w.p.n_chunks, shape_of(&w, after).n_chunks},
                                        .n_ranks = graph->n_ranks};
     double ratio = (double)before.n_micro_batches / after.n_micro_batches;
     model_micro_batch(&w, 1, modules);
@@ -660,15 +900,21 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
     if (before.n_micro_batches == after.n_micro_batches && before.schedule == after.schedule)
         return 0;
     measure(&w, 1, modules);
+    rc = check_shape(&w, modules, before, after, err);
+    if (rc < 0)
+        return rc;
     change->averaged = even_out(&w, before);
     modules->memory.batch_ratio = ratio;
     measure(&w, ratio, modules);
     for (uint32_t r = 0; r < model->n_ranks; r++)
-        scale_stage(&w.stages[r], 1 + change->averaged);
+        scale_stage(&w, &w.stages[r], 1 + change->averaged);
     for (uint32_t i = 0; i < count_crossings(&w); i++)
         w.crossings[i].mean.took_ns *= 1 + change->averaged;
     for (uint32_t i = 0; i < w.n_shares; i++)
         w.shares[i].mean.took_ns *= 1 + change->averaged;
+    uint32_t n_chunks = shape_of(&w, after).n_chunks;
+    if (n_chunks > w.p.n_chunks)
+        split_stages(&w, modules, n_chunks, notes);
     *model = write_run(&w, after);
     change->calls_error_ns = calls_error(&w, after, model);
     note(notes, "a micro-batch's passes take the mean of the recorded ones%s",
@@ -696,114 +942,4 @@ double pipeline_bubble(const struct dpro_model *model, const struct pipeline_cha
         }
     }
     return n > 0 && iteration_ns > 0 ? fmax(0, 1 - work_ns / n / (double)iteration_ns) : 0;
-}
-
-/* Micro-batches of which a stage keeps activations at the most. */
-static uint32_t most_in_flight(const struct pipeline_change *change, uint32_t rank, int after)
-{
-    const struct dpro_pipeline_run *run = &change->runs[after];
-    uint32_t ahead = change->n_stages - change->stage_of[rank];
-    return run->schedule == DPRO_SCHEDULE_1F1B ? MIN(run->n_micro_batches, ahead)
-                                               : run->n_micro_batches;
-}
-
-/* A rank's memory with other micro-batches. */
-struct flight {
-    struct memory_sweep sweep;
-    int64_t *kept;  /* by place: activations that grow with the micro-batch */
-    int64_t *whole; /* by place: what the mini-batch has more than the sweep says, of inputs and of
-                       outputs that are kept until the step is over */
-    int64_t most;   /* of kept */
-    double ratio;   /* of micro-batches in flight at the most */
-};
-
-static void add_life(int64_t *at, struct life life, int64_t bytes)
-{
-    if (life.from >= life.to)
-        return;
-    at[life.from] += bytes;
-    at[life.to] -= bytes;
-}
-
-static void fly(const struct dpro_model *modules, const struct model_memory *m, struct arena *arena,
-                struct flight *f)
-{
-    static const struct dpro_strategy as_it_is;
-    f->sweep = memory_sweep_begin(modules, &as_it_is, m, false);
-    f->kept = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->kept);
-    f->whole = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->whole);
-    uint32_t last = m->n_moments;
-    while (last > 0 && m->phases[last - 1] != DPRO_OP_BW)
-        last--;
-    for (uint32_t b = 0; b < m->n_blocks; b++) {
-        const struct graph_block *block = &m->blocks[b];
-        struct life life = memory_lives(&f->sweep, b).first;
-        uint64_t size = memory_size(&f->sweep, block);
-        bool of_passes = block->category == DPRO_MEMORY_ACTIVATION && block->scales;
-        if (of_passes && life.to <= last)
-            add_life(f->kept, life, (int64_t)size);
-        else if (of_passes || block->category == DPRO_MEMORY_INPUT)
-            add_life(f->whole, life, (int64_t)block->size_bytes - (int64_t)size);
-    }
-    for (uint32_t p = 1; p <= m->n_moments; p++) {
-        f->kept[p] += f->kept[p - 1];
-        f->whole[p] += f->whole[p - 1];
-        f->most = MAX(f->most, f->kept[p]);
-    }
-}
-
-static int64_t kept_at(const struct flight *f, uint32_t place)
-{
-    double most = (double)f->most * f->ratio, kept = (double)f->kept[place];
-    return llround(f->ratio >= 1 ? kept * f->ratio : fmin(kept, most));
-}
-
-static void tell_peak(const struct dpro_model *modules, const struct flight *f, uint32_t place,
-                      struct dpro_memory_peak *peak)
-{
-    const struct model_memory *m = f->sweep.m;
-    peak->rank = modules->ranks[m->rank].rank;
-    peak->phase =
-        place > 0 && m->n_moments > 0 ? (enum dpro_op_kind)m->phases[place - 1] : DPRO_OP_BARRIER;
-    memset(peak->by_category, 0, sizeof peak->by_category);
-    for (uint32_t b = 0; b < m->n_blocks; b++) {
-        struct life life = memory_lives(&f->sweep, b).first;
-        if (life.from <= place && place < life.to)
-            peak->by_category[m->blocks[b].category] += memory_size(&f->sweep, &m->blocks[b]);
-    }
-    peak->by_category[DPRO_MEMORY_ACTIVATION] +=
-        (uint64_t)(kept_at(f, place) - f->kept[place] + f->whole[place]);
-}
-
-/* How many micro-batches there are in flight is that of the schedule; each has as much. */
-#define FLIGHT_ERROR 0.1
-
-void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_change *change,
-                    struct dpro_memory_peak peaks[2])
-{
-    static const struct dpro_strategy as_it_is;
-    struct dpro_model own = *modules;
-    struct arena arena = {0};
-    if (!memory_is_known(modules))
-        return;
-    own.memory = (struct memory_setting){0};
-    peaks[0] = memory_peak_told(&own, &as_it_is);
-    peaks[1] = (struct dpro_memory_peak){.bytes = 0};
-    for (uint32_t i = 0; i < modules->n_memories; i++) {
-        const struct model_memory *m = &modules->memories[i];
-        struct flight f = {.ratio = (double)most_in_flight(change, m->rank, 1) /
-                                    most_in_flight(change, m->rank, 0)};
-        fly(modules, m, &arena, &f);
-        for (uint32_t p = 0; p <= m->n_moments; p++) {
-            int64_t bytes = f.sweep.held[p] + f.whole[p] - f.kept[p] + kept_at(&f, p);
-            if (bytes <= (int64_t)peaks[1].bytes)
-                continue;
-            peaks[1].bytes = (uint64_t)bytes;
-            tell_peak(modules, &f, p, &peaks[1]);
-        }
-        arena_fini(&f.sweep.arena);
-    }
-    double moved = (double)peaks[1].bytes - (double)peaks[0].bytes;
-    peaks[1].std_bytes = hypot(peaks[0].std_bytes, FLIGHT_ERROR * moved);
-    arena_fini(&arena);
 }

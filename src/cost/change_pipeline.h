@@ -13,6 +13,7 @@ struct pipeline_change {
     const struct graph_rank *ranks;   /* those recorded */
     const uint32_t *stage_of;         /* [n_ranks] of them */
     uint32_t n_stages, n_ranks;
+    uint32_t n_chunks[2]; /* parts of the model that a rank has, before and after */
     double averaged; /* how much longer the recorded run takes, relative, if all micro-batches take
                         what they do in the mean; the new one is taken to err alike */
     double calls_error_ns; /* of the new run: standard error of what calls take */

@@ -98,6 +98,12 @@ struct graph_unit {
 #define GATHER(unit, backward) (1 + 2 * (unit) + ((backward) ? 1U : 0U))
 #define GATHER_UNIT(gather)    (((gather)-1) / 2)
 
+/* A pass of a stage of a pipeline, as the job marks it; 0: none. */
+enum pass_kind { PASS_FORWARD, PASS_BACKWARD, PASS_OF_INPUTS, PASS_OF_WEIGHTS, N_PASS_KINDS };
+#define MARKED_PASS(stage, kind) (1 + (stage)*N_PASS_KINDS + (kind))
+#define MARKED_STAGE(pass)       (((pass)-1) / N_PASS_KINDS)
+#define MARKED_KIND(pass)        (((pass)-1) % N_PASS_KINDS)
+
 /* A tensor that all ranks push to parameter servers and pull from them. */
 struct graph_exchange {
     uint32_t name;    /* string id */
@@ -169,6 +175,7 @@ struct dpro_graph {
     uint32_t *tensor;                   /* (*) string id */
     uint64_t *size_bytes, *transaction; /* (*) */
     uint32_t *gather;                   /* (*) GATHER() of the unit whose parameters it gathers */
+    uint32_t *pass;                     /* (*) MARKED_PASS() that it is in */
     uint8_t *spare; /* (*) number of predecessors, the latest to end, that an op does not wait for;
                        such an op has none in the iteration before */
     int64_t *seen_start_ns, *seen_dur_ns; /* (*) */

@@ -97,6 +97,7 @@ struct local_op {
     uint32_t collective; /* index into the rank's collectives; NO_ID: none */
     uint32_t tensor;     /* string id in the trace; 0: none */
     uint32_t gather;     /* as in struct dpro_graph; units are the recording's buckets */
+    uint32_t pass;       /* as in struct dpro_graph */
 };
 
 struct local_edge {
@@ -303,6 +304,9 @@ enum unit_mark { UNIT_FORWARD_ENDS, UNIT_PREFETCHED, UNIT_BACKWARD_BEGINS, N_UNI
 /* Whether a span is a mark of a unit (index into the recording's buckets). */
 bool build_unit_mark(const struct rank_build *rank, uint32_t span, enum unit_mark *mark,
                      uint32_t *unit);
+
+/* pass_marks.c: which pass of a pipeline's stage each op is in. Sets ops' `pass`. */
+void build_passes(struct rank_build *rank);
 
 /* comm_thread_queue.c: edges of collectives that waited in a queue for one of several threads. Adds
  * virtual ops. */

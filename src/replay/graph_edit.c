@@ -268,6 +268,7 @@ static void gather_ops(struct editor *e, struct dpro_graph *out)
     GATHER_ROWS(size_bytes, 1);
     GATHER_ROWS(transaction, 1);
     GATHER_ROWS(gather, 1);
+    GATHER_ROWS(pass, 1);
     GATHER_ROWS(dimension, 1);
     GATHER_ROWS(spare, 1);
     GATHER_ROWS(seen_start_ns, 1); /* of a copy, those of what it copies */

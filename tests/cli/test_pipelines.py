@@ -90,6 +90,62 @@ def stage(number_of, schedule, n_stages, n, leave_out=(), width=1, rank=None, ho
     return {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}
 
 
+def chunk_passes(rank, n_ranks, n):
+    """Of a rank with two stages and one round of micro-batches, its own and the one as many ranks on: (way, stage, micro-batch)."""
+    ahead = min(n + 2 * (n_ranks - 1 - rank), 2 * n)
+    there = [(0, rank + n_ranks * (k // n), k % n) for k in range(2 * n)]
+    back = [(1, rank + n_ranks * (1 - k // n), k % n) for k in range(2 * n)]
+    turns = [one for k in range(2 * n - ahead) for one in (there[ahead + k], back[k])]
+    return there[:ahead] + turns + back[2 * n - ahead:]
+
+
+def run_chunks(n_ranks, n, share=1):
+    """When each pass begins and ends; the last stage of all takes twice as long as another."""
+    lists, done, free = [chunk_passes(r, n_ranks, n) for r in range(n_ranks)], {}, [0] * n_ranks
+    while any(lists):
+        for r, passes in enumerate(lists):
+            while passes:
+                way, stage, i = passes[0]
+                source = (way, stage - 1 if way == 0 else stage + 1, i)
+                if 0 <= source[1] < 2 * n_ranks and source not in done:
+                    break
+                begin = max(free[r], done[source][1] if source in done else 0) + 60
+                took = (FORWARD_US, BACKWARD_US)[way] * share * (2 if stage == 2 * n_ranks - 1 else 1)
+                done[way, stage, i] = begin, begin + took
+                free[r] = begin + took + 50
+                passes.pop(0)
+    return done
+
+
+def chunk_stages(rank, n_ranks, n):
+    """A rank of a schedule with two stages a rank, which the job marks."""
+    number, done, events, free = Number(), run_chunks(n_ranks, n), [], 0
+    period = max(end for _, end in done.values()) + UPDATE_US + 400
+    own_end = max(end for (_, stage, _), (_, end) in done.items() if stage % n_ranks == rank)
+    for step in range(STEPS):
+        begun, sent = free, 0
+        for way, stage, i in chunk_passes(rank, n_ranks, n):
+            begin, over = (step * period + at for at in done[way, stage, i])
+            before, behind = (stage - 1, stage + 1) if way == 0 else (stage + 1, stage - 1)
+            if 0 <= before < 2 * n_ranks:
+                events += transfer(number, "recv", before % n_ranks, free, free + 22, begin - 1)
+            name = "aten::mm" if way == 0 else "autograd::engine::evaluate_function: MmBackward0"
+            events.append(span("PP:%d%s%d" % (stage, "FB"[way], i), begin, over - begin, cat="user_annotation"))
+            events.append(span(name, begin, over - begin, **{"Sequence number": i, "Fwd thread id": way}))
+            free = over + 1
+            if 0 <= behind < 2 * n_ranks:
+                waited = step * period + own_end + 50 + 5 * sent
+                events += transfer(number, "send", behind % n_ranks, free, waited, waited + 4)
+                free += 24
+                sent += 1
+        free = step * period + own_end + 50 + 5 * sent + 10
+        events.append(span("Optimizer.step#SGD.step", free, UPDATE_US, cat="user_annotation"))
+        events.append(span("aten::add_", free + 10, UPDATE_US - 20))
+        free += UPDATE_US + 10
+        events.append(span("ProfilerStep#%d" % step, begun, free - begun, cat="user_annotation"))
+    return {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": n_ranks}, "traceEvents": events}
+
+
 def iteration_ms(n_stages, n, row_share):
     """Passes of n micro-batches, each as long as `row_share` of those above, with nothing between them."""
     pair = FORWARD_US + BACKWARD_US
@@ -155,6 +211,23 @@ class Pipelines(Case):
         for before, after in zip(of_all, of_half):
             self.assertAlmostEqual(after, before, delta=2)
 
+    def test_stages_of_a_rank_that_are_marked(self):
+        def end_ms(*args):
+            return max(end for _, end in run_chunks(*args).values()) / 1e3
+
+        traces = [self.write("rank%d.json" % rank, chunk_stages(rank, 3, 3)) for rank in range(3)]
+        facts = self.assert_replays(*traces)
+        self.assertEqual((facts["micro_batches"], facts["schedule"]), (3, "interleaved"))
+        self.assertLess(abs(facts["error_pct"]), 2)
+        more = self.whatif(traces, "--microbatches", "2")  # of one round, too
+        self.assertAlmostEqual(more["predicted"]["iteration_ms"] - more["baseline"]["iteration_ms"],
+                               end_ms(3, 2, 1.5) - end_ms(3, 3), delta=1)
+        turns = self.whatif(traces, "--schedule", "gpipe")
+        gpipe_ms = (2 * 2 + 3 * 3) * (FORWARD_US + BACKWARD_US) / 1e3  # the last rank's stages take as long as three others
+        self.assertAlmostEqual(turns["predicted"]["iteration_ms"] - turns["baseline"]["iteration_ms"], gpipe_ms - end_ms(3, 3), delta=1.5)
+        self.assert_refused(traces, "--microbatches", "7", why="not as many in each of 2 rounds")
+        self.assert_refused(traces, "--schedule", "zero-bubble", why="does not tell their time")
+
     def test_either_schedule_takes_as_long_where_nothing_is_sent_slowly(self):
         facts = self.whatif(self.traces("1f1b"), "--schedule", "gpipe")
         self.assertAlmostEqual(facts["speedup"], 1, delta=0.03)
@@ -176,7 +249,7 @@ class Pipelines(Case):
 
     def test_what_the_trace_does_not_tell_is_refused_in_one_line(self):
         traces = self.traces("1f1b")
-        self.assert_refused(traces, "--schedule", "interleaved", why="needs several stages a rank")
+        self.assert_refused(traces, "--schedule", "interleaved", why="does not tell blocks")
         self.assert_refused(traces, "--schedule", "zero-bubble", why="does not tell their time")
         self.assert_refused([NO_PIPELINE], "--microbatches", "8", why="has no pipeline")
         self.assert_refused([NO_PIPELINE], "--schedule", "gpipe", why="has no pipeline")
@@ -203,6 +276,9 @@ class Pipelines(Case):
         facts = self.whatif([PIPELINE], "--microbatches", "8", "--schedule", "gpipe")
         self.assertEqual(facts["pipeline"]["predicted"]["micro_batches"], 8)
         self.assertGreater(facts["uncertainty"]["batch_size"]["predicted_pct"], 0)
+
+    def test_blocks_that_several_stages_a_rank_can_not_be_made_of_are_told(self):
+        self.assert_refused([PIPELINE], "--schedule", "interleaved", why="does not tell blocks")
 
 
 if __name__ == "__main__":

@@ -213,6 +213,28 @@ static const char *count_micro_batches(struct finder *f, struct arena *arena)
     return NULL;
 }
 
+/* ---- marks ---- */
+
+/* The stages of a rank are as many ranks apart as there are in the pipeline. */
+static const char *read_marks(struct finder *f, bool *splits)
+{
+    const struct dpro_graph *g = f->g;
+    struct pipeline *p = f->p;
+    p->marked = g->pass != NULL;
+    for (uint32_t op = 0; g->pass && op < g->n_ops; op++) {
+        uint32_t stage = p->stage_of[g->rank[op]];
+        if (g->pass[op] == 0 || stage == UINT32_MAX)
+            continue;
+        uint32_t marked = MARKED_STAGE(g->pass[op]);
+        if (marked % p->n_stages != stage)
+            return "a rank's stages do not follow each other by as many as there are ranks";
+        if (marked / p->n_stages >= p->n_chunks)
+            return "more stages are marked than messages pass between";
+        *splits |= MARKED_KIND(g->pass[op]) >= PASS_OF_INPUTS;
+    }
+    return NULL;
+}
+
 /* ---- the schedule ---- */
 
 /* Forward messages of a rank, to the next stage or of the last one from that before it, up to the
@@ -275,8 +297,11 @@ void pipeline_find(const struct dpro_graph *graph, struct arena *arena, struct p
     pipeline->unknown = find_messages_of(&f);
     if (!pipeline->unknown)
         pipeline->unknown = count_micro_batches(&f, arena);
+    bool splits = false;
     if (!pipeline->unknown)
-        pipeline->schedule = schedule_of(&f);
+        pipeline->unknown = read_marks(&f, &splits);
+    if (!pipeline->unknown)
+        pipeline->schedule = splits ? DPRO_SCHEDULE_ZERO_BUBBLE : schedule_of(&f);
     for (uint32_t r = 0; r < graph->n_ranks; r++)
         array_fini(&f.passes[r].ops);
     mem_free(f.passes);

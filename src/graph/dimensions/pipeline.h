@@ -14,6 +14,7 @@ struct pipeline {
     uint32_t n_stages;        /* ranks of a group */
     uint32_t n_chunks;        /* parts of the model that a rank has: 1, or more if interleaved */
     uint32_t n_micro_batches; /* 0: not known */
+    bool marked;              /* the job marks which of these its ops are of */
     enum dpro_schedule schedule;
     const char *unknown; /* why micro-batches are not known; static; NULL: they are */
     uint8_t *messages;   /* [n_collectives] enum stage_message */

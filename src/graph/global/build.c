@@ -87,6 +87,7 @@ static void link_rank(void *arg, size_t r)
     else
         build_tensors(rank);
     build_gathers(rank);
+    build_passes(rank);
     build_pool(rank);
     build_parts(rank, build->trace);
     build_learn_calls(rank);

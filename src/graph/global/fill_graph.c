@@ -467,6 +467,19 @@ static void fill_gathers(struct assembly *a)
         }
 }
 
+static void fill_passes(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++)
+        for (uint32_t o = 0; o < a->join->ranks[r].ops.n; o++) {
+            uint32_t pass = a->join->ranks[r].ops.at[o].pass;
+            if (pass > 0 && !g->pass)
+                g->pass = arena_array(&g->arena, g->n_ops, sizeof *g->pass);
+            if (pass > 0)
+                g->pass[a->first_op[r] + o] = pass;
+        }
+}
+
 static void fill_units(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
@@ -561,6 +574,7 @@ void assembly_fill(struct assembly *a)
     exchanges_find(a->graph);
     fill_profiled(a);
     fill_units(a);
+    fill_passes(a);
     fill_dimensions(a);
     fill_memory(a);
 }

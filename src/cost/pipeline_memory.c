@@ -1,0 +1,128 @@
+/* cost/pipeline_memory.c: the peak of memory with other micro-batches or another schedule, by how
+ * many micro-batches' activations a rank keeps at the most. */
+#include <math.h>
+#include <string.h>
+
+#include "base/sort.h"
+#include "cost/change_pipeline.h"
+#include "cost/cost.h"
+#include "cost/memory_sweep.h"
+#include "cost/model_memory.h"
+#include "cost/pipeline_order.h"
+#include "cost/strategy_memory.h"
+
+/* Micro-batches of which a rank keeps activations at the most. */
+static double most_in_flight(const struct pipeline_change *change, uint32_t rank, int after)
+{
+    const struct dpro_pipeline_run *run = &change->runs[after];
+    uint32_t stage = change->stage_of[rank], n_chunks = change->n_chunks[after];
+    bool splits = run->schedule == DPRO_SCHEDULE_ZERO_BUBBLE;
+    struct pipeline_shape shape = {change->n_stages, n_chunks, run->n_micro_batches, splits};
+    if (n_chunks > 1) { /* those of weights keep what they need until their own turn */
+        uint32_t n = pipeline_ahead(shape, stage) + 1 + (splits ? stage : 0);
+        return fmin((double)n / n_chunks, run->n_micro_batches);
+    }
+    return run->schedule == DPRO_SCHEDULE_1F1B ? MIN(run->n_micro_batches, change->n_stages - stage)
+                                               : run->n_micro_batches;
+}
+
+/* A rank's memory with other micro-batches. */
+struct flight {
+    struct memory_sweep sweep;
+    int64_t *kept;  /* by place: activations that grow with the micro-batch */
+    int64_t *whole; /* by place: what the mini-batch has more than the sweep says, of inputs and of
+                       outputs that are kept until the step is over */
+    int64_t most;   /* of kept */
+    double ratio;   /* of micro-batches in flight at the most */
+};
+
+static void add_life(int64_t *at, struct life life, int64_t bytes)
+{
+    if (life.from >= life.to)
+        return;
+    at[life.from] += bytes;
+    at[life.to] -= bytes;
+}
+
+static void fly(const struct dpro_model *modules, const struct model_memory *m, struct arena *arena,
+                struct flight *f)
+{
+    static const struct dpro_strategy as_it_is;
+    f->sweep = memory_sweep_begin(modules, &as_it_is, m, false);
+    f->kept = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->kept);
+    f->whole = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->whole);
+    uint32_t last = m->n_moments;
+    while (last > 0 && m->phases[last - 1] != DPRO_OP_BW)
+        last--;
+    for (uint32_t b = 0; b < m->n_blocks; b++) {
+        const struct graph_block *block = &m->blocks[b];
+        struct life life = memory_lives(&f->sweep, b).first;
+        uint64_t size = memory_size(&f->sweep, block);
+        bool of_passes = block->category == DPRO_MEMORY_ACTIVATION && block->scales;
+        if (of_passes && life.to <= last)
+            add_life(f->kept, life, (int64_t)size);
+        else if (of_passes || block->category == DPRO_MEMORY_INPUT)
+            add_life(f->whole, life, (int64_t)block->size_bytes - (int64_t)size);
+    }
+    for (uint32_t p = 1; p <= m->n_moments; p++) {
+        f->kept[p] += f->kept[p - 1];
+        f->whole[p] += f->whole[p - 1];
+        f->most = MAX(f->most, f->kept[p]);
+    }
+}
+
+static int64_t kept_at(const struct flight *f, uint32_t place)
+{
+    double most = (double)f->most * f->ratio, kept = (double)f->kept[place];
+    return llround(f->ratio >= 1 ? kept * f->ratio : fmin(kept, most));
+}
+
+static void tell_peak(const struct dpro_model *modules, const struct flight *f, uint32_t place,
+                      struct dpro_memory_peak *peak)
+{
+    const struct model_memory *m = f->sweep.m;
+    peak->rank = modules->ranks[m->rank].rank;
+    peak->phase =
+        place > 0 && m->n_moments > 0 ? (enum dpro_op_kind)m->phases[place - 1] : DPRO_OP_BARRIER;
+    memset(peak->by_category, 0, sizeof peak->by_category);
+    for (uint32_t b = 0; b < m->n_blocks; b++) {
+        struct life life = memory_lives(&f->sweep, b).first;
+        if (life.from <= place && place < life.to)
+            peak->by_category[m->blocks[b].category] += memory_size(&f->sweep, &m->blocks[b]);
+    }
+    peak->by_category[DPRO_MEMORY_ACTIVATION] +=
+        (uint64_t)(kept_at(f, place) - f->kept[place] + f->whole[place]);
+}
+
+/* How many micro-batches there are in flight is that of the schedule; each has as much. */
+#define FLIGHT_ERROR 0.1
+
+void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_change *change,
+                    struct dpro_memory_peak peaks[2])
+{
+    static const struct dpro_strategy as_it_is;
+    struct dpro_model own = *modules;
+    struct arena arena = {0};
+    if (!memory_is_known(modules))
+        return;
+    own.memory = (struct memory_setting){0};
+    peaks[0] = memory_peak_told(&own, &as_it_is);
+    peaks[1] = (struct dpro_memory_peak){.bytes = 0};
+    for (uint32_t i = 0; i < modules->n_memories; i++) {
+        const struct model_memory *m = &modules->memories[i];
+        struct flight f = {.ratio = most_in_flight(change, m->rank, 1) /
+                                    most_in_flight(change, m->rank, 0)};
+        fly(modules, m, &arena, &f);
+        for (uint32_t p = 0; p <= m->n_moments; p++) {
+            int64_t bytes = f.sweep.held[p] + f.whole[p] - f.kept[p] + kept_at(&f, p);
+            if (bytes <= (int64_t)peaks[1].bytes)
+                continue;
+            peaks[1].bytes = (uint64_t)bytes;
+            tell_peak(modules, &f, p, &peaks[1]);
+        }
+        arena_fini(&f.sweep.arena);
+    }
+    double moved = (double)peaks[1].bytes - (double)peaks[0].bytes;
+    peaks[1].std_bytes = hypot(peaks[0].std_bytes, FLIGHT_ERROR * moved);
+    arena_fini(&arena);
+}

@@ -1,0 +1,31 @@
+/* cost/pipeline_order.h: in which order the ranks of a pipeline with several stages each compute,
+ * send and receive. */
+#pragma once
+
+#include <dpro/dimensions.h>
+
+#include "base/arena.h"
+#include "base/array.h"
+
+enum pipeline_action { DO_FORWARD, DO_BACKWARD, DO_INPUTS, DO_WEIGHTS, DO_SEND, DO_RECEIVE };
+
+/* Stages are numbered over all ranks: the c-th of a rank is number c * n_ranks + rank. */
+struct pipeline_step {
+    uint8_t action;         /* enum pipeline_action */
+    bool back;              /* of messages: a gradient */
+    uint32_t stage, number; /* whose; of the micro-batch */
+};
+typedef ARRAY(struct pipeline_step) pipeline_steps;
+
+struct pipeline_shape {
+    uint32_t n_ranks, n_chunks, n_micro_batches;
+    bool splits; /* backward passes in those of inputs and of weights (zero-bubble) */
+};
+
+/* Micro-batches go in rounds, of which all have as many. */
+bool pipeline_has_rounds(struct pipeline_shape shape);
+/* Chunks of micro-batches that a rank has begun before its first backward pass. */
+uint32_t pipeline_ahead(struct pipeline_shape shape, uint32_t rank);
+
+/* By rank, in the arena; each is to be given back by array_fini. */
+pipeline_steps *pipeline_order(struct pipeline_shape shape, struct arena *arena);

@@ -5,13 +5,14 @@ shard their parameters, each of two stages on two ranks."""
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble
 
 from gpt import gpt_arguments, loss_of_tokens, make_model, make_optimizer, text_of
 from job import Job
 from tensor_parallel import split
 
-SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B,
+             "zero-bubble": ScheduleInterleavedZeroBubble}
 
 
 class Stage(nn.Module):
@@ -35,7 +36,7 @@ class Stage(nn.Module):
 def main():
     parser = gpt_arguments("a small GPT, in a pipeline")
     parser.add_argument("--micro-batches", type=int, default=4, help="in which a step's batch passes")
-    parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b", help="interleaved: two stages a rank")
+    parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b", help="interleaved, zero-bubble: two stages a rank")
     parser.add_argument("--dp", type=int, default=1, help="pipelines that each train on samples of their own")
     parser.add_argument("--tp", type=int, default=1, help="ranks that share a block")
     args = parser.parse_args()
@@ -48,7 +49,7 @@ def main():
     job.data_rank, own, tp_rank = mesh.get_coordinate()
     is_last = own == pp - 1
     job.prints = is_last and job.data_rank == tp_rank == 0
-    interleaved = args.schedule == "interleaved"
+    interleaved = args.schedule in ("interleaved", "zero-bubble")
     numbers = range(own, pp * (2 if interleaved else 1), pp)
     n_stages = pp * len(numbers)
     whole = make_model(args)  # the same on all ranks, of which each keeps its own blocks

@@ -915,6 +915,9 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
     uint32_t n_chunks = shape_of(&w, after).n_chunks;
     if (n_chunks > w.p.n_chunks)
         split_stages(&w, modules, n_chunks, notes);
+    if (before.schedule == DPRO_SCHEDULE_ZERO_BUBBLE && after.schedule != before.schedule)
+        note(notes, "a backward pass is taken to be as long as its parts for inputs and for "
+                    "weights, which is too long");
     *model = write_run(&w, after);
     change->calls_error_ns = calls_error(&w, after, model);
     note(notes, "a micro-batch's passes take the mean of the recorded ones%s",

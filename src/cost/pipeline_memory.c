@@ -30,8 +30,9 @@ static double most_in_flight(const struct pipeline_change *change, uint32_t rank
 struct flight {
     struct memory_sweep sweep;
     int64_t *kept;  /* by place: activations that grow with the micro-batch */
-    int64_t *whole; /* by place: what the mini-batch has more than the sweep says, of inputs and of
-                       outputs that are kept until the step is over */
+    int64_t *whole; /* by place: what the mini-batch has more than the sweep says, of inputs, of
+                       outputs that are kept until the step is over, and of what is made of all of
+                       these behind the passes */
     int64_t most;   /* of kept */
     double ratio;   /* of micro-batches in flight at the most */
 };
@@ -61,7 +62,7 @@ static void fly(const struct dpro_model *modules, const struct model_memory *m, 
         bool of_passes = block->category == DPRO_MEMORY_ACTIVATION && block->scales;
         if (of_passes && life.to <= last)
             add_life(f->kept, life, (int64_t)size);
-        else if (of_passes || block->category == DPRO_MEMORY_INPUT)
+        else if (of_passes || block->category == DPRO_MEMORY_INPUT || life.from >= last)
             add_life(f->whole, life, (int64_t)block->size_bytes - (int64_t)size);
     }
     for (uint32_t p = 1; p <= m->n_moments; p++) {
@@ -96,6 +97,14 @@ static void tell_peak(const struct dpro_model *modules, const struct flight *f, 
 
 /* How many micro-batches there are in flight is that of the schedule; each has as much. */
 #define FLIGHT_ERROR 0.1
+/* Which of a micro-batch's activations its gradients of weights still need is not known. */
+#define SPLIT_ERROR 1.0
+
+/* With fewer in flight, a place that had not all of them has as many as before, or fewer, too. */
+static double unsure_at(const struct flight *f, uint32_t place)
+{
+    return (double)kept_at(f, place) - (double)f->kept[place] * f->ratio;
+}
 
 void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_change *change,
                     struct dpro_memory_peak peaks[2])
@@ -108,6 +117,7 @@ void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_chan
     own.memory = (struct memory_setting){0};
     peaks[0] = memory_peak_told(&own, &as_it_is);
     peaks[1] = (struct dpro_memory_peak){.bytes = 0};
+    double unsure = 0;
     for (uint32_t i = 0; i < modules->n_memories; i++) {
         const struct model_memory *m = &modules->memories[i];
         struct flight f = {.ratio = most_in_flight(change, m->rank, 1) /
@@ -119,10 +129,14 @@ void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_chan
                 continue;
             peaks[1].bytes = (uint64_t)bytes;
             tell_peak(modules, &f, p, &peaks[1]);
+            unsure = unsure_at(&f, p) / 2;
         }
         arena_fini(&f.sweep.arena);
     }
     double moved = (double)peaks[1].bytes - (double)peaks[0].bytes;
-    peaks[1].std_bytes = hypot(peaks[0].std_bytes, FLIGHT_ERROR * moved);
+    bool splits = change->runs[0].schedule == DPRO_SCHEDULE_ZERO_BUBBLE ||
+                  change->runs[1].schedule == DPRO_SCHEDULE_ZERO_BUBBLE;
+    unsure = hypot(unsure, (splits ? SPLIT_ERROR : FLIGHT_ERROR) * moved);
+    peaks[1].std_bytes = hypot(peaks[0].std_bytes, unsure);
     arena_fini(&arena);
 }

@@ -307,6 +307,7 @@ bool build_unit_mark(const struct rank_build *rank, uint32_t span, enum unit_mar
 
 /* pass_marks.c: which pass of a pipeline's stage each op is in. Sets ops' `pass`. */
 void build_passes(struct rank_build *rank);
+uint32_t build_marked_pass(const char *name); /* what the name of an annotation says; 0: nothing */
 
 /* comm_thread_queue.c: edges of collectives that waited in a queue for one of several threads. Adds
  * virtual ops. */

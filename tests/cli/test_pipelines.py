@@ -117,8 +117,8 @@ def run_chunks(n_ranks, n, share=1):
     return done
 
 
-def chunk_stages(rank, n_ranks, n):
-    """A rank of a schedule with two stages a rank, which the job marks."""
+def chunk_stages(rank, n_ranks, n, splits=False):
+    """A rank of a schedule with two stages a rank, which the job marks. `splits`: so are the halves of backward passes."""
     number, done, events, free = Number(), run_chunks(n_ranks, n), [], 0
     period = max(end for _, end in done.values()) + UPDATE_US + 400
     own_end = max(end for (_, stage, _), (_, end) in done.items() if stage % n_ranks == rank)
@@ -130,8 +130,11 @@ def chunk_stages(rank, n_ranks, n):
             if 0 <= before < 2 * n_ranks:
                 events += transfer(number, "recv", before % n_ranks, free, free + 22, begin - 1)
             name = "aten::mm" if way == 0 else "autograd::engine::evaluate_function: MmBackward0"
-            events.append(span("PP:%d%s%d" % (stage, "FB"[way], i), begin, over - begin, cat="user_annotation"))
-            events.append(span(name, begin, over - begin, **{"Sequence number": i, "Fwd thread id": way}))
+            parts = [("F", begin, over)] if way == 0 else [("B", begin, over)]
+            if way == 1 and splits:
+                parts = [("I", begin, (begin + over) // 2), ("W", (begin + over) // 2, over)]
+            events += [span("PP:%d%s%d" % (stage, part, i), at, end - at, cat="user_annotation") for part, at, end in parts]
+            events += [span(name, at, end - at, **{"Sequence number": i, "Fwd thread id": way}) for _, at, end in parts]
             free = over + 1
             if 0 <= behind < 2 * n_ranks:
                 waited = step * period + own_end + 50 + 5 * sent
@@ -227,6 +230,13 @@ class Pipelines(Case):
         self.assertAlmostEqual(turns["predicted"]["iteration_ms"] - turns["baseline"]["iteration_ms"], gpipe_ms - end_ms(3, 3), delta=1.5)
         self.assert_refused(traces, "--microbatches", "7", why="not as many in each of 2 rounds")
         self.assert_refused(traces, "--schedule", "zero-bubble", why="does not tell their time")
+
+    def test_a_zero_bubble_schedule_shows_the_parts_of_backward_passes(self):
+        traces = [self.write("rank%d.json" % rank, chunk_stages(rank, 3, 3, splits=True)) for rank in range(3)]
+        self.assertEqual(self.assert_replays(*traces)["schedule"], "zero-bubble")
+        facts = self.whatif(traces, "--schedule", "interleaved")
+        self.assertGreater(facts["predicted"]["iteration_ms"], 1.02 * facts["baseline"]["iteration_ms"])  # bubbles are no longer filled
+        self.assertTrue(any("as long as its parts" in line for line in facts["warnings"]), facts["warnings"])
 
     def test_either_schedule_takes_as_long_where_nothing_is_sent_slowly(self):
         facts = self.whatif(self.traces("1f1b"), "--schedule", "gpipe")

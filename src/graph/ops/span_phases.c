@@ -1,10 +1,10 @@
 /* graph/ops/span_phases.c: which part of training each CPU span belongs to.
  *
- * Strong evidence first: the ranges of the optimizer and the data loader, autograd's functions, and
- * DDP's bucket copies, each with all that it encloses. Other spans are classified by place. On an
- * autograd thread they are backward. On other threads they are forward until the iteration's
- * backward has begun, backward within it unless autograd recorded them as forward, and update after
- * it. What an op calls is of its phase. */
+ * Strong evidence first: the ranges of the optimizer, the data loader and passes that a pipeline's
+ * schedule marks, autograd's functions, and DDP's bucket copies, each with all that it encloses.
+ * Other spans are classified by place. On an autograd thread they are backward. On other threads
+ * they are forward until the iteration's backward has begun, backward within it unless autograd
+ * recorded them as forward, and update after it. What an op calls is of its phase. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -25,6 +25,15 @@ static uint8_t own_phase(uint32_t class)
     return UNKNOWN;
 }
 
+/* Of a pipeline's stage. */
+static uint8_t marked_phase(const char *name)
+{
+    uint32_t pass = build_marked_pass(name);
+    if (pass == 0)
+        return UNKNOWN;
+    return MARKED_KIND(pass) == PASS_FORWARD ? DPRO_OP_FW : DPRO_OP_BW;
+}
+
 struct backward {
     int64_t first_ns, last_ns; /* in one step */
 };
@@ -41,6 +50,8 @@ static void mark_track(struct rank_build *rank, const struct trace_track *track,
         const struct trace_span *span = &rank->trace->spans[i];
         uint8_t phase =
             span->node != NO_ID ? of_nodes[span->node] : own_phase(rank->classes[span->name]);
+        if (phase == UNKNOWN && span->kind == SPAN_ANNOTATION)
+            phase = marked_phase(strtab_get(rank->names, span->name));
         if (phase == UNKNOWN && span->parent != NO_ID)
             phase = rank->phases[span->parent];
         rank->phases[i] = phase;

@@ -1,4 +1,4 @@
-/* graph/local/pass_marks.c: which pass of which stage an op is in, where the job marks it:
+/* graph/ops/pass_marks.c: which pass of which stage an op is in, where the job marks it:
  * PyTorch's schedules of several stages a rank annotate each action as "PP:2F0", the forward pass
  * of stage 2 of micro-batch 0 (B: backward; I, W: its parts for inputs and for weights). The
  * backward pass may run on a thread of its own meanwhile. */
@@ -19,7 +19,7 @@ struct pass_mark {
 
 ORDER(by_start, struct pass_mark, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 
-static uint32_t pass_of(const char *name)
+uint32_t build_marked_pass(const char *name)
 {
     static const char kinds[] = "FBIW";
     if (!text_begins(name, "PP:") || !isdigit((unsigned char)name[3]))
@@ -40,7 +40,7 @@ void build_passes(struct rank_build *rank)
         uint32_t pass = 0;
         if (span->kind == SPAN_ANNOTATION && span->window == step->window &&
             span->start_ns >= step->start_ns && span->start_ns < step->end_ns)
-            pass = pass_of(strtab_get(rank->names, span->name));
+            pass = build_marked_pass(strtab_get(rank->names, span->name));
         if (pass > 0)
             array_add(&marks, .start_ns = span->start_ns, .end_ns = span->start_ns + span->dur_ns,
                       .pass = pass);

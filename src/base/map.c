@@ -24,17 +24,20 @@ static void grow(struct map *map)
     *map = bigger;
 }
 
-void map_set(struct map *map, uint64_t key, uint64_t value)
+/* A key's slot, or a free one for it. */
+static struct map_slot *place(struct map *map, uint64_t key)
 {
     assert(key != 0);
     if (map->n_slots / 2 <= map->n)
         grow(map);
-    struct map_slot *slot = find(map, key);
-    if (!slot->key) {
-        slot->key = key;
-        map->n++;
-    }
-    slot->value = value;
+    return find(map, key);
+}
+
+void map_set(struct map *map, uint64_t key, uint64_t value)
+{
+    struct map_slot *slot = place(map, key);
+    map->n += !slot->key;
+    *slot = (struct map_slot){key, value};
 }
 
 bool map_get(const struct map *map, uint64_t key, uint64_t *value)
@@ -51,10 +54,10 @@ bool map_get(const struct map *map, uint64_t key, uint64_t *value)
 
 int64_t map_number(struct map *map, uint64_t key)
 {
-    uint64_t number = map->n;
-    if (!map_get(map, key, &number))
-        map_set(map, key, number);
-    return (int64_t)number;
+    struct map_slot *slot = place(map, key);
+    if (!slot->key)
+        *slot = (struct map_slot){key, map->n++};
+    return (int64_t)slot->value;
 }
 
 void map_fini(struct map *map)

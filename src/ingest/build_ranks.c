@@ -85,9 +85,9 @@ static int check_windows(const struct rank_job *job, struct dpro_error *err)
 
 static void advise_huge(void *at, size_t bytes)
 {
-    enum { PAGE = 1 << 12 };
+    enum { PAGE = 1 << 12, HUGE_PAGE = 1 << 21 };
     size_t head = (size_t) - (uintptr_t)at & (PAGE - 1);
-    if (at && bytes >= 16 << 20)
+    if (at && bytes >= 2 * HUGE_PAGE)
         madvise((char *)at + head, (bytes - head) & ~(size_t)(PAGE - 1), MADV_HUGEPAGE);
 }
 

@@ -359,21 +359,24 @@ static uint32_t step_at(const struct rank_build *rank, int64_t ns)
     return low < rank->steps.n && rank->steps.at[low].start_ns <= ns ? (uint32_t)low : NO_ID;
 }
 
+/* Where a span of a stream belongs. */
+struct device_work {
+    uint32_t launch; /* the slice of the call that launched it; NO_ID: none is known */
+    uint32_t step;   /* NO_ID: none, or it is no work */
+};
+
 /* By step: when a stream begins the first work that was launched in the row of steps that follow
  * each other. A stream's work runs in order, so what comes before was launched before the row. */
 static void find_own_work(const struct cutter *cutter, const struct trace_track *track,
-                          int64_t *own_ns)
+                          const struct device_work *works, int64_t *own_ns)
 {
     const struct rank_build *rank = cutter->rank;
     for (size_t s = 0; s < rank->steps.n; s++)
         own_ns[s] = INT64_MAX;
-    EACH_OF (const struct trace_span, span, rank->trace->spans + track->first, track->n) {
-        const struct launch *known = is_device_work(span) ? find_launch(cutter, span) : NULL;
-        if (known && known->slice != NO_ID) {
-            int64_t *own = &own_ns[cutter->step_of_slice[known->slice]];
-            *own = MIN(*own, span->start_ns);
-        }
-    }
+    for (uint32_t i = 0; i < track->n; i++)
+        if (works[i].step != NO_ID)
+            own_ns[works[i].step] =
+                MIN(own_ns[works[i].step], rank->trace->spans[track->first + i].start_ns);
     for (size_t s = 1; s < rank->steps.n; s++)
         if (rank->steps.at[s].follows)
             own_ns[s] = MIN(own_ns[s], own_ns[s - 1]);
@@ -382,59 +385,68 @@ static void find_own_work(const struct cutter *cutter, const struct trace_track 
             own_ns[s - 1] = own_ns[s];
 }
 
-/* The step of each device span: that of the call which launched it, wherever it ran; without a
- * call, by its own start. Where the CPU is ahead by more than a step, work that was launched before
- * the first step still runs in later ones, of which it is no part. NO_ID: none. */
-static uint32_t device_step(const struct cutter *cutter, const int64_t *own_ns,
-                            const struct trace_span *span, uint32_t *launch)
+/* The step of work whose call was made outside of the measured iterations, or was not recorded: by
+ * its own start. Where the CPU is ahead by more than a step, work that was launched before the
+ * first step still runs in later ones, of which it is no part. NO_ID: none. */
+static uint32_t step_without_call(const struct cutter *cutter, const int64_t *own_ns,
+                                  const struct trace_span *span)
 {
     const struct rank_build *rank = cutter->rank;
-    const struct launch *known = find_launch(cutter, span);
-    *launch = known ? known->slice : NO_ID;
-    if (*launch != NO_ID)
-        return cutter->step_of_slice[*launch];
-    /* its call was made outside of the measured iterations, or was not recorded */
     uint32_t step = step_at(rank, span->start_ns);
     bool before = step != NO_ID && rank->steps.at[step].follows && own_ns[step] != INT64_MAX &&
                   span->start_ns < own_ns[step];
     return before ? NO_ID : step;
 }
 
+/* The step of each device span is that of the call which launched it, wherever it ran. */
+static void find_works(const struct cutter *cutter, const struct trace_track *track,
+                       struct device_work *works, int64_t *own_ns)
+{
+    const struct trace_span *spans = cutter->rank->trace->spans + track->first;
+    for (uint32_t i = 0; i < track->n; i++) {
+        const struct launch *known =
+            is_device_work(&spans[i]) ? find_launch(cutter, &spans[i]) : NULL;
+        works[i].launch = known ? known->slice : NO_ID;
+        works[i].step =
+            works[i].launch != NO_ID ? cutter->step_of_slice[works[i].launch] : NO_ID;
+    }
+    find_own_work(cutter, track, works, own_ns);
+    for (uint32_t i = 0; i < track->n; i++)
+        if (works[i].launch == NO_ID && is_device_work(&spans[i]))
+            works[i].step = step_without_call(cutter, own_ns, &spans[i]);
+}
+
 static void cut_stream(struct cutter *cutter, uint32_t track_index)
 {
     struct rank_build *rank = cutter->rank;
     const struct trace_track *track = &rank->trace->tracks[track_index];
-    uint32_t n_steps = (uint32_t)rank->steps.n, total = 0;
+    uint32_t n_steps = (uint32_t)rank->steps.n, n = (uint32_t)rank->slices.n;
     struct arena scratch = {0};
     uint32_t *fill = arena_array(&scratch, n_steps + 1, sizeof *fill);
     int64_t *own_ns = arena_array(&scratch, n_steps + 1, sizeof *own_ns);
+    struct device_work *works = arena_alloc(&scratch, track->n * sizeof *works);
     start_track(cutter, DPRO_DEVICE_GPU_STREAM, track_index);
-    find_own_work(cutter, track, own_ns);
-    for (int pass = 0; pass < 2; pass++) { /* count, then fill in */
-        for (uint32_t i = track->first; i < track->first + track->n; i++) {
-            const struct trace_span *span = &rank->trace->spans[i];
-            uint32_t launch;
-            uint32_t step =
-                is_device_work(span) ? device_step(cutter, own_ns, span, &launch) : NO_ID;
-            if (step == NO_ID)
-                continue;
-            uint32_t place = fill[step]++;
-            if (pass == 1)
-                rank->slices.at[place] = (struct slice){.start_ns = span->start_ns,
-                                                        .end_ns = span->start_ns + span->dur_ns,
-                                                        .span = i,
-                                                        .launch = launch,
-                                                        .next = NO_ID};
-        }
-        for (uint32_t s = 0; s <= n_steps && pass == 0; s++) {
-            uint32_t count = fill[s];
-            cutter->track->first[s] = fill[s] = (uint32_t)rank->slices.n + total;
-            total += count;
-        }
-        if (pass == 0)
-            array_reserve(&rank->slices, total);
+    find_works(cutter, track, works, own_ns);
+    for (uint32_t i = 0; i < track->n; i++)
+        if (works[i].step != NO_ID)
+            fill[works[i].step]++;
+    for (uint32_t s = 0; s <= n_steps; s++) {
+        uint32_t count = fill[s];
+        cutter->track->first[s] = fill[s] = n;
+        n += count;
     }
-    rank->slices.n += total;
+    array_reserve(&rank->slices, n - rank->slices.n);
+    for (uint32_t i = 0; i < track->n; i++) {
+        const struct trace_span *span = &rank->trace->spans[track->first + i];
+        if (works[i].step != NO_ID)
+            rank->slices.at[fill[works[i].step]++] =
+                (struct slice){.start_ns = span->start_ns,
+                               .end_ns = span->start_ns + span->dur_ns,
+                               .span = track->first + i,
+                               .launch = works[i].launch,
+                               .next = NO_ID};
+    }
+    rank->slices.n = n;
     arena_fini(&scratch);
 }
 
@@ -457,12 +469,11 @@ static void cut_all(struct cutter *cutter, unsigned *uses)
     const struct trace_rank *trace = rank->trace;
     for (uint32_t i = 0; i < trace->n_spans; i++) {
         const struct trace_span *span = &trace->spans[i];
-        if (!is_device_work(span) || !span->correlation || find_launch(cutter, span))
+        if (!is_device_work(span) || !span->correlation)
             continue;
-        struct launch launch = {.device = i, .slice = NO_ID};
         uint64_t key = build_correlation_key(span->correlation, span->window);
-        map_set(&cutter->launch_of, key, cutter->launches.n);
-        array_push(&cutter->launches, launch);
+        if (map_number(&cutter->launch_of, key) == (int64_t)cutter->launches.n)
+            array_add(&cutter->launches, .device = i, .slice = NO_ID);
     }
     for (uint32_t t = 0; t < trace->n_tracks; t++) {
         if (trace->tracks[t].gpu)

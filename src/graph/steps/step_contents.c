@@ -1,6 +1,6 @@
 /* graph/steps/step_contents.c: what each iteration of a rank holds, by which iterations are chosen.
  */
-#include "base/map.h"
+#include "base/memory.h"
 #include "base/time.h"
 #include "graph/rank_build.h"
 
@@ -9,9 +9,9 @@ static bool is_call(const struct rank_build *rank, const struct slice *slice)
     return rank->trace->spans[slice->span].kind == SPAN_RUNTIME && slice->segment == 0;
 }
 
-/* `launches` has the names of calls that launch work. */
+/* `launches`: by name, whether calls of it launch work. */
 static void add_slice(const struct rank_build *rank, const struct slice *slice,
-                      const struct map *launches, struct step_content *c)
+                      const bool *launches, struct step_content *c)
 {
     const struct trace_span *span = &rank->trace->spans[slice->span];
     bool gpu = rank->trace->tracks[span->track].gpu;
@@ -25,16 +25,15 @@ static void add_slice(const struct rank_build *rank, const struct slice *slice,
         !gpu && slice->segment == 0 && span->kind != SPAN_RUNTIME; /* those that poll vary */
     c->n_meetings +=
         (rank->classes[span->name] & NAME_COMM_KERNEL) != 0 || build_runs_collective(rank, span);
-    c->n_lost += is_call(rank, slice) && slice->launch == NO_ID &&
-                 map_get(launches, map_key(span->name), NULL);
+    c->n_lost += is_call(rank, slice) && slice->launch == NO_ID && launches[span->name];
 }
 
 void build_contents(struct rank_build *rank)
 {
-    struct map launches = {0};
+    bool *launches = mem_array(rank->names->n, sizeof *launches);
     for (uint32_t i = 0; i < rank->slices.n; i++)
         if (is_call(rank, &rank->slices.at[i]) && rank->slices.at[i].launch != NO_ID)
-            map_set(&launches, map_key(slice_span(rank, i)->name), 1);
+            launches[slice_span(rank, i)->name] = true;
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         struct step *step = &rank->steps.at[s];
         step->holds.ns = build_step_ns(rank, s);
@@ -42,10 +41,10 @@ void build_contents(struct rank_build *rank)
             const uint32_t *first = rank->tracks.at[l].first;
             step->n_slices += first[s + 1] - first[s];
             for (uint32_t i = first[s]; i < first[s + 1]; i++)
-                add_slice(rank, &rank->slices.at[i], &launches, &step->holds);
+                add_slice(rank, &rank->slices.at[i], launches, &step->holds);
         }
     }
-    map_fini(&launches);
+    mem_free(launches);
     if (rank->main_track == NO_ID)
         return;
     const struct trace_track *track = &rank->trace->tracks[rank->main_track];

@@ -72,9 +72,13 @@ int chain_init(struct chain *chain, const struct dpro_graph *graph,
                struct dpro_error *err);
 void chain_fini(struct chain *chain);
 void chain_run(struct chain *chain);
-/* Replays copies `first` to `end`, not included, in the order of `fixed`, for their time only.
- * False: the event-driven engine may do otherwise, and nothing is known of them. */
-bool chain_run_exact(struct chain *chain, struct fixed *fixed, uint32_t first, uint32_t end);
+/* Replays copies `first` to `end`, not included, of as many chains as `fixed` has lanes in its
+ * order, for their time only. Returns the lanes (1 << lane) of which nothing is known, as the
+ * event-driven engine may do otherwise. */
+unsigned chain_run_exact(struct chain *lanes, unsigned n_lanes, struct fixed *fixed, uint32_t first,
+                         uint32_t end);
+/* A lane of the chain, with times of its own; what else it has is the chain's. */
+void chain_split(const struct chain *chain, struct chain *lane, struct arena *arena);
 /* Why a graph can have no fixed order; NULL: it may have one. */
 const char *chain_why_no_order(const struct dpro_graph *graph);
 /* The mean over ranks of the time since the boundary in the copy before. */

@@ -39,6 +39,7 @@ struct fixed {
                         releases of ranks and servers */
     bool cyclic;
     bool shares;              /* code and position are another's */
+    unsigned n_lanes;         /* replays side by side: each value below is there for each of them */
     const uint32_t *order;    /* op at each position */
     const uint32_t *position; /* of each op; NULL: nobody asks for single ends */
     ARRAY(uint16_t) code;
@@ -190,13 +191,14 @@ static void encode(struct fixed *f, const struct pull *same, const struct pull *
 static void make_device_room(struct fixed *f)
 {
     size_t n_devices = (size_t)f->g->n_devices + 1;
-    f->last_ready = arena_array(&f->arena, n_devices, sizeof *f->last_ready);
+    f->last_ready = arena_array(&f->arena, n_devices * f->n_lanes, sizeof *f->last_ready);
     f->last_op = arena_array(&f->arena, n_devices, sizeof *f->last_op);
 }
 
 static void make_cells(struct fixed *f)
 {
-    f->cells = arena_array(&f->arena, (size_t)f->n_lead + f->g->n_ops + 1, sizeof *f->cells);
+    size_t n = (size_t)f->n_lead + f->g->n_ops + 1;
+    f->cells = arena_array(&f->arena, n * f->n_lanes, sizeof *f->cells);
 }
 
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
@@ -208,7 +210,8 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
     struct fixed *f = mem_array(1, sizeof *f);
     if (n + n_lead >= UINT32_MAX)
         mem_fail();
-    *f = (struct fixed){.g = graph, .n_lead = (uint32_t)n_lead, .cyclic = cyclic, .order = order};
+    *f = (struct fixed){
+        .g = graph, .n_lead = (uint32_t)n_lead, .cyclic = cyclic, .order = order, .n_lanes = 1};
     make_device_room(f);
     uint32_t *position = arena_alloc(&work, (n + 1) * sizeof *position);
     f->position = position;
@@ -237,13 +240,14 @@ void fixed_index(struct fixed *f)
     f->position = position;
 }
 
-struct fixed *fixed_share(const struct fixed *with)
+struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes)
 {
     struct fixed *f = mem_array(1, sizeof *f);
     *f = *with;
     f->arena = (struct arena){NULL, 0};
     f->dur_ns = f->gap_ns = NULL;
     f->shares = true;
+    f->n_lanes = n_lanes;
     make_device_room(f);
     make_cells(f);
     return f;
@@ -272,28 +276,32 @@ void fixed_set(struct fixed *f, const int64_t *dur_ns, const int64_t *gap_ns)
         f->gap_ns[i] = gap_ns ? gap_ns[f->order[i]] : 0;
 }
 
-static inline int64_t get_end(const uint16_t **code, const int64_t *end)
+static inline const int64_t *get_pred(const uint16_t **code, const int64_t *end, unsigned n_lanes)
 {
-    return *(end - get_distance(code));
+    return end - (size_t)get_distance(code) * n_lanes;
 }
 
 /* When what an op waits for has ended. `apart`: but for the op before on its device, which has
- * ended at *start. */
-static inline __attribute__((always_inline)) int64_t
-get_ready(const uint16_t **code, const int64_t *end, bool apart, uint32_t *head, int64_t *start)
+ * ended at *start. Both are 0 before. */
+static inline __attribute__((always_inline)) void get_ready(const uint16_t **code,
+                                                            const int64_t *end, unsigned n_lanes,
+                                                            bool apart, uint32_t *head,
+                                                            int64_t *start, int64_t *ready)
 {
     uint32_t count = get_count(code, head);
-    int64_t ready = 0;
     if (apart && *head & FIRST_IS_DEVICE) {
-        *start = get_end(code, end);
-        ready = *head & ALSO_EDGE ? *start : 0;
+        const int64_t *pred = get_pred(code, end, n_lanes);
+        for (unsigned l = 0; l < n_lanes; l++) {
+            start[l] = pred[l];
+            ready[l] = *head & ALSO_EDGE ? pred[l] : 0;
+        }
         count--;
     }
     for (; count; count--) {
-        int64_t pred = get_end(code, end);
-        ready = MAX(ready, pred);
+        const int64_t *pred = get_pred(code, end, n_lanes);
+        for (unsigned l = 0; l < n_lanes; l++)
+            ready[l] = MAX(ready[l], pred[l]);
     }
-    return ready;
 }
 
 static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool check, bool gaps)
@@ -304,7 +312,8 @@ static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool
     uint64_t n_violations = 0;
     for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end++) {
         uint32_t head;
-        int64_t start = 0, ready = get_ready(&code, end, check, &head, &start);
+        int64_t start = 0, ready = 0;
+        get_ready(&code, end, 1, check, &head, &start, &ready);
         if (check && serial_device(f, i) != DPRO_NO_DEVICE) {
             int64_t *last = &f->last_ready[serial_device(f, i)];
             n_violations += ready < *last;
@@ -322,7 +331,8 @@ static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool
 static void shift(struct fixed *f)
 {
     if (f->cyclic && f->g->n_ops)
-        memcpy(f->cells, f->cells + f->n_lead, (size_t)f->g->n_ops * sizeof *f->cells);
+        memcpy(f->cells, f->cells + (size_t)f->n_lead * f->n_lanes,
+               (size_t)f->g->n_ops * f->n_lanes * sizeof *f->cells);
 }
 
 void fixed_pass(struct fixed *f)
@@ -372,40 +382,57 @@ void fixed_release(struct fixed *f, const int64_t *release_ns)
 
 void fixed_follow(struct fixed *f, const struct fixed *before)
 {
-    size_t n = f->g->n_ops;
-    memcpy(f->cells + f->n_lead, before->cells + before->n_lead, n * sizeof *f->cells);
-    memcpy(f->last_ready, before->last_ready, f->g->n_devices * sizeof *f->last_ready);
+    int64_t *end = f->cells + (size_t)f->n_lead * f->n_lanes;
+    for (uint32_t i = 0; i < f->g->n_ops; i++)
+        for (unsigned l = 0; l < f->n_lanes; l++)
+            *end++ = before->cells[before->n_lead + i];
+    for (uint32_t d = 0; d < f->g->n_devices; d++)
+        for (unsigned l = 0; l < f->n_lanes; l++)
+            f->last_ready[d * f->n_lanes + l] = before->last_ready[d];
 }
 
-static inline __attribute__((always_inline)) bool pass_exact(struct fixed *f, const int64_t *dur_ns,
-                                                             const int64_t *gap_ns)
+static inline __attribute__((always_inline)) unsigned pass_exact(struct fixed *f,
+                                                                 const int64_t *const *dur_ns,
+                                                                 const int64_t *const *gap_ns,
+                                                                 unsigned n_lanes)
 {
     const uint16_t *code = f->code.at;
-    int64_t *end = f->cells + f->n_lead;
-    for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end++) {
+    int64_t *end = f->cells + (size_t)f->n_lead * n_lanes;
+    unsigned failed = 0;
+    for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end += n_lanes) {
         uint32_t head, op = f->order[i];
-        int64_t start = 0, ready = get_ready(&code, end, true, &head, &start);
+        int64_t start[FIXED_LANES] = {0}, ready[FIXED_LANES] = {0};
+        get_ready(&code, end, n_lanes, true, &head, start, ready);
         if (head & CHECKED) {
-            int64_t *last = &f->last_ready[f->g->device[op]];
-            if (!(head & ALSO_EDGE) && ready <= *last)
-                return false;
-            *last = ready;
+            int64_t *last = &f->last_ready[(size_t)f->g->device[op] * n_lanes];
+            for (unsigned l = 0; l < n_lanes; l++) {
+                failed |= (unsigned)(!(head & ALSO_EDGE) && ready[l] <= last[l]) << l;
+                last[l] = ready[l];
+            }
+            if (failed == (1U << n_lanes) - 1)
+                return failed;
         }
-        start = MAX(start, ready);
-        *end = time_add(gap_ns ? time_add(start, gap_ns[op]) : start, dur_ns[op]);
+        for (unsigned l = 0; l < n_lanes; l++) {
+            start[l] = MAX(start[l], ready[l]);
+            end[l] = time_add(gap_ns ? time_add(start[l], gap_ns[l][op]) : start[l], dur_ns[l][op]);
+        }
     }
-    return true;
+    return failed;
 }
 
-bool fixed_pass_exact(struct fixed *f, const int64_t *dur_ns, const int64_t *gap_ns)
+unsigned fixed_pass_exact(struct fixed *f, const int64_t *const *dur_ns,
+                          const int64_t *const *gap_ns)
 {
     shift(f);
-    return gap_ns ? pass_exact(f, dur_ns, gap_ns) : pass_exact(f, dur_ns, NULL);
+    if (f->n_lanes == 1)
+        return *gap_ns ? pass_exact(f, dur_ns, gap_ns, 1) : pass_exact(f, dur_ns, NULL, 1);
+    return *gap_ns ? pass_exact(f, dur_ns, gap_ns, FIXED_LANES)
+                   : pass_exact(f, dur_ns, NULL, FIXED_LANES);
 }
 
-int64_t fixed_op_end_ns(const struct fixed *f, uint32_t op)
+int64_t fixed_op_end_ns(const struct fixed *f, unsigned lane, uint32_t op)
 {
-    return f->cells[f->n_lead + f->position[op]];
+    return f->cells[((size_t)f->n_lead + f->position[op]) * f->n_lanes + lane];
 }
 
 /* ---- a chain of copies ---- */

@@ -1,7 +1,10 @@
 /* replay/predict.c: iteration times only. Predictions that each leave out one measured iteration
  * share the sums of its ops' durations and the order in which the ops run. Where the order does not
  * hold, the event-driven engine makes the prediction. */
+#include <limits.h>
+
 #include "base/memory.h"
+#include "base/sort.h"
 #include "replay/chain.h"
 
 struct predictor {
@@ -22,9 +25,11 @@ static bool others_stand_in(const struct chain *c)
            (uint64_t)c->n_copies * c->n_samples * c->g->n_ops <= MOST_OPS;
 }
 
-/* States of a replay in the known order: before the left-out iteration, and after it. */
+/* States of a replay in the known order: before the left-out iteration, and after it, with several
+ * that stand in for it side by side. */
 struct ordered {
     struct fixed *first, *before, *after;
+    struct chain lanes[FIXED_LANES];
 };
 
 static bool begin_ordered(struct chain *c, const struct predictor *p, struct ordered *o)
@@ -32,12 +37,18 @@ static bool begin_ordered(struct chain *c, const struct predictor *p, struct ord
     uint32_t last = c->n_warm_up + c->n_main - 1;
     if (!p || !p->next)
         return false;
-    *o = (struct ordered){fixed_share(p->first), fixed_share(p->next), fixed_share(p->next)};
+    o->first = fixed_share(p->first, 1);
+    o->before = fixed_share(p->next, 1);
+    o->after = fixed_share(p->next, others_stand_in(c) ? FIXED_LANES : 1);
     fixed_release(o->first, c->release_ns);
-    if (!chain_run_exact(c, o->first, 0, 1))
+    if (chain_run_exact(c, 1, o->first, 0, 1))
         return false;
     fixed_follow(o->before, o->first);
-    return chain_run_exact(c, o->before, 1, last);
+    if (chain_run_exact(c, 1, o->before, 1, last))
+        return false;
+    for (unsigned l = 0; l < FIXED_LANES; l++)
+        chain_split(c, &o->lanes[l], &c->arena);
+    return true;
 }
 
 static void end_ordered(struct ordered *o)
@@ -48,32 +59,44 @@ static void end_ordered(struct ordered *o)
             fixed_destroy(all[i]);
 }
 
-static bool run_ordered(struct chain *c, struct ordered *o)
+/* Returns the lanes that can't be replayed in order. */
+static unsigned run_ordered(struct ordered *o, unsigned n_lanes)
 {
+    const struct chain *c = o->lanes;
     fixed_follow(o->after, o->before);
-    return chain_run_exact(c, o->after, c->n_warm_up + c->n_main - 1, c->n_copies);
+    return chain_run_exact(o->lanes, n_lanes, o->after, c->n_warm_up + c->n_main - 1, c->n_copies);
+}
+
+static int64_t predicted_ns(const struct chain *c, int64_t *iterations_ns)
+{
+    chain_periods(c, iterations_ns);
+    return chain_predicted_ns(c, iterations_ns);
 }
 
 static int predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                    const struct predictor *p, int64_t *iteration_ns, struct dpro_error *err)
 {
     struct chain chain;
-    struct ordered ordered = {NULL, NULL, NULL};
+    struct ordered ordered = {.first = NULL};
     __int128 sum = 0;
     int rc = chain_init(&chain, graph, options, p ? &p->sums : NULL, err);
     if (rc < 0)
         return rc;
     int64_t *iterations_ns = arena_array(&chain.arena, chain.n_main, sizeof *iterations_ns);
     chain.only_time = true;
-    bool by_order = begin_ordered(&chain, p, &ordered);
-    uint32_t n = others_stand_in(&chain) ? chain.n_samples : 1;
-    for (uint32_t i = 0; i < n; i++) {
-        if (others_stand_in(&chain))
-            chain.stand_in = chain.samples[i];
-        if (!by_order || !run_ordered(&chain, &ordered))
-            chain_run(&chain);
-        chain_periods(&chain, iterations_ns);
-        sum += chain_predicted_ns(&chain, iterations_ns);
+    bool by_order = begin_ordered(&chain, p, &ordered), stand_in = others_stand_in(&chain);
+    uint32_t n = stand_in ? chain.n_samples : 1, n_lanes = stand_in ? FIXED_LANES : 1;
+    for (uint32_t i = 0; i < n; i += n_lanes) {
+        for (uint32_t l = 0; by_order && stand_in && l < n_lanes; l++)
+            ordered.lanes[l].stand_in = chain.samples[MIN(i + l, n - 1)];
+        unsigned failed = by_order ? run_ordered(&ordered, n_lanes) : UINT_MAX;
+        for (uint32_t l = 0; l < n_lanes && i + l < n; l++) {
+            if (failed >> l & 1) {
+                chain.stand_in = stand_in ? chain.samples[i + l] : chain.stand_in;
+                chain_run(&chain);
+            }
+            sum += predicted_ns(failed >> l & 1 ? &chain : &ordered.lanes[l], iterations_ns);
+        }
     }
     *iteration_ns = (int64_t)(sum / n);
     end_ordered(&ordered);

@@ -17,6 +17,7 @@ struct replay_copy {
     uint32_t number;
     int64_t *end_ns;
     const struct fixed *fixed;      /* has the ends, if end_ns is NULL */
+    unsigned lane;                  /* of it */
     uint32_t *device_prev;          /* the op its device ran before; NULL unless asked for */
     const int64_t *dur_ns, *gap_ns; /* as given when it was opened; gap_ns may be NULL */
     int64_t *shared_dur_ns; /* with shared links: the durations that sharing gave; dur_ns points to
@@ -73,8 +74,10 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
                            const int64_t *release_ns);
 /* Before fixed_op_end_ns(). */
 void fixed_index(struct fixed *fixed);
-/* Another of the same order, with ends of its own; it must go before the other does. */
-struct fixed *fixed_share(const struct fixed *with);
+enum { FIXED_LANES = 4 };
+/* Another of the same order, with ends of its own; it must go before the other does. One of
+ * FIXED_LANES lanes, or of 1, makes as many exact passes at once. */
+struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes);
 void fixed_destroy(struct fixed *fixed);
 /* Durations and gaps (NULL: 0) for the passes to come. */
 void fixed_set(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns);
@@ -87,13 +90,16 @@ void fixed_get(const struct fixed *fixed, int64_t *end_ns, uint32_t *device_prev
 
 /* For exact passes, begins anew: ranks and servers at release_ns (not for cyclic ones; NULL: 0). */
 void fixed_release(struct fixed *fixed, const int64_t *release_ns);
-/* The next exact pass of `fixed`, a cyclic one, follows the last one of `before`. */
+/* The next exact pass of `fixed`, a cyclic one, follows the last one of `before`, which has one
+ * lane. */
 void fixed_follow(struct fixed *fixed, const struct fixed *before);
-/* A pass with these durations and gaps (NULL: 0), by op. False: the event-driven engine may run
- * them in another order, and the ends are of no use. */
-bool fixed_pass_exact(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns);
+/* A pass with these durations and gaps (the first NULL: all 0), by lane and op. Returns the lanes
+ * (1 << lane) that the event-driven engine may run in another order, and whose ends are of no use.
+ */
+unsigned fixed_pass_exact(struct fixed *fixed, const int64_t *const *dur_ns,
+                          const int64_t *const *gap_ns);
 /* After fixed_index() of it, or of what it shares with. */
-int64_t fixed_op_end_ns(const struct fixed *fixed, uint32_t op);
+int64_t fixed_op_end_ns(const struct fixed *fixed, unsigned lane, uint32_t op);
 
 /* Of an iteration that follows others and is followed; by an event-driven replay with these
  * durations and gaps. Room for n_ops ids. False: a device runs ops of different iterations in

@@ -407,8 +407,7 @@ static void find_works(const struct cutter *cutter, const struct trace_track *tr
         const struct launch *known =
             is_device_work(&spans[i]) ? find_launch(cutter, &spans[i]) : NULL;
         works[i].launch = known ? known->slice : NO_ID;
-        works[i].step =
-            works[i].launch != NO_ID ? cutter->step_of_slice[works[i].launch] : NO_ID;
+        works[i].step = works[i].launch != NO_ID ? cutter->step_of_slice[works[i].launch] : NO_ID;
     }
     find_own_work(cutter, track, works, own_ns);
     for (uint32_t i = 0; i < track->n; i++)

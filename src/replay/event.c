@@ -5,7 +5,15 @@
  *   first. Their ops' gaps pass while they wait.
  * - The connections of a link share a queue, too. What gets ready is handed on to share.c; for
  *   others, such an op runs when it is over.
- * - Ops without a device wait in a queue of their own whose clock stays 0. */
+ * - Ops without a device wait in a queue of their own whose clock stays 0.
+ *
+ * On most devices the graph itself has each op wait for the one before, in a chain that goes on in
+ * the next copy. Such ops, and those that wait for no device, run past the queues: at once when the
+ * last of their predecessors is known, ahead of their time. That changes nothing. What a queue
+ * takes next is what got ready first, and it has to know all that gets ready up to then. An op that
+ * runs early makes it know more, but nothing that gets ready before the op's own end. An op that
+ * takes no time waits for its turn all the same: what gets ready by it may come in between others
+ * of the same moment. */
 #include <assert.h>
 #include <string.h>
 
@@ -15,7 +23,11 @@
 #include "replay/dispatch.h"
 #include "replay/replay.h"
 
-#define WIDE 255 /* in a count byte: see the side table */
+/* In an op's byte, beside its count of predecessors. */
+enum {
+    QUEUED = 128, /* it waits in its device's queue; others run past it */
+    WIDE = 127,   /* instead of a count: see the side table */
+};
 
 /* How many predecessors each op of a copy has. */
 struct counts {
@@ -52,6 +64,8 @@ struct slot { /* an open copy */
     uint32_t n_left;
 };
 
+typedef ARRAY(uint64_t) ids_array; /* copy << 32 | op */
+
 struct event {
     struct arena arena;
     const struct dpro_graph *g;
@@ -59,8 +73,13 @@ struct event {
     const struct replay_hooks *hooks;
     struct dispatch dispatch;
     struct pending pending;
-    struct slot **slots; /* by copy; NULL: not yet opened, or closed */
-    uint32_t *roots;     /* ops that wait for nothing in any copy, by queue */
+    struct slot **slots;       /* by copy; NULL: not yet opened, or closed */
+    uint32_t n_opened, oldest; /* copies that were opened; the first that is not closed */
+    uint64_t n_left;           /* ops */
+    uint32_t *order;           /* see struct event_options; where the next goes */
+    ids_array past, passing;   /* ops that run past the queues next, and those that do now */
+    uint32_t *roots;           /* ops that wait for nothing in any copy, by queue */
+    uint32_t running;          /* the queue whose key is set after what runs now */
     bool has_roots, has_pools, has_shares;
 };
 
@@ -213,11 +232,9 @@ static inline bool pending_arrival(const struct pending *p, struct slot *slot, u
     *ready = slot->times.end_ns[op];
     if (end > *ready)
         slot->times.end_ns[op] = *ready = end;
-    uint8_t pending = slot->pending[op];
-    if (__builtin_expect(pending == WIDE, 0))
+    if (__builtin_expect((slot->pending[op] & WIDE) == WIDE, 0))
         return pending_wide(p, slot, op);
-    slot->pending[op] = --pending;
-    return pending == 0;
+    return (--slot->pending[op] & WIDE) == 0;
 }
 
 /* ---- queueing ---- */
@@ -270,6 +287,7 @@ static struct slot *open_slot(struct event *e, uint32_t copy)
         times->dur_ns = times->shared_dur_ns;
     }
     e->slots[copy] = slot;
+    e->n_opened++;
     return slot;
 }
 
@@ -282,6 +300,8 @@ static inline struct slot *get_slot(struct event *e, uint32_t copy)
 static void close_slot(struct event *e, struct slot *slot)
 {
     e->slots[slot->times.number] = NULL;
+    while (e->oldest < e->n_opened && !e->slots[e->oldest])
+        e->oldest++;
     if (e->hooks)
         e->hooks->close(e->hooks->arg, &slot->times);
     mem_free(slot->times.end_ns);
@@ -289,17 +309,6 @@ static void close_slot(struct event *e, struct slot *slot)
     mem_free(slot->times.shared_dur_ns);
     arena_fini(&slot->arena);
     mem_free(slot);
-}
-
-static void start_first_copy(struct event *e)
-{
-    uint32_t q;
-    struct slot *slot = open_slot(e, 0);
-    for (uint32_t op = 0; op < e->g->n_ops; op++)
-        if (!slot->pending[op])
-            queue_op(e, slot, op,
-                     e->options->release_ns ? e->options->release_ns[e->g->rank[op]] : 0, &q);
-    play_all(&e->dispatch);
 }
 
 /* ---- roots ----
@@ -340,42 +349,183 @@ static void open_roots(struct event *e, struct queue *queue, uint32_t copy)
         queue_op(e, slot, e->roots[queue->first_root + i], 0, &q);
 }
 
-/* A root is told from its place in the list, as counts are gone by the time it runs. */
-static bool is_root(const struct event *e, const struct queue *queue, uint32_t op)
+/* `op` has run. A root is told from its place in the list, as counts are gone by then. */
+static void count_root(struct event *e, struct queue *queue, uint32_t op, uint32_t copy)
 {
+    if (!e->has_roots || copy + 1 == e->options->n_copies)
+        return;
     uint32_t end = queue->first_root + queue->n_roots;
     uint32_t at = LOWER_BOUND(i, queue->first_root, end, e->roots[i] < op);
-    return at < end && e->roots[at] == op;
+    if (at < end && e->roots[at] == op && --queue->roots_left == 0)
+        open_roots(e, queue, copy + 1);
+}
+
+/* ---- which ops wait in queues ---- */
+
+static bool has_edge(const uint32_t *row, const uint32_t *succ, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = row ? row[from] : 0; row && i < row[from + 1]; i++)
+        if (succ[i] == to)
+            return true;
+    return false;
+}
+
+/* Whether each device's ops, by id, are such a chain; in the arena. */
+static bool *find_chains(struct event *e, bool one_copy)
+{
+    const struct dpro_graph *g = e->g;
+    struct arena work = {NULL, 0};
+    bool *in_chain = arena_alloc(&e->arena, g->n_devices + (size_t)1);
+    uint32_t *first = arena_alloc(&work, (g->n_devices + (size_t)1) * sizeof *first);
+    uint32_t *last = arena_alloc(&work, (g->n_devices + (size_t)1) * sizeof *last);
+    memset(in_chain, true, g->n_devices + (size_t)1);
+    memset(last, 0xff, (g->n_devices + (size_t)1) * sizeof *last);
+    for (uint32_t op = g->n_ops; op-- > 0;) {
+        uint32_t d = g->device[op];
+        if (d == DPRO_NO_DEVICE)
+            continue;
+        if (last[d] == DPRO_NO_OP)
+            last[d] = op;
+        else if (in_chain[d])
+            in_chain[d] = has_edge(g->row, g->succ, op, first[d]);
+        first[d] = op;
+    }
+    for (uint32_t d = 0; d < g->n_devices && !one_copy; d++)
+        if (last[d] != DPRO_NO_OP)
+            in_chain[d] &= has_edge(g->next_row, g->next_succ, last[d], first[d]);
+    arena_fini(&work);
+    return in_chain;
+}
+
+/* Those of other devices, of a pool's or of a link's; roots; ops that leave their latest
+ * predecessors out. */
+static void mark_queued(struct event *e, bool one_copy)
+{
+    const struct dpro_graph *g = e->g;
+    uint8_t *first = e->pending.first.small, *later = e->pending.later.small;
+    bool *past = find_chains(e, one_copy);
+    for (uint32_t d = 0; d < g->n_devices; d++) {
+        past[d] |= g->devices[d].kind == DPRO_DEVICE_COMM_THREAD;
+        past[d] &= g->devices[d].n_slots == 0 && g->devices[d].n_sharing == 0;
+    }
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        bool is_root = !one_copy && later[op] == 0;
+        if (past[MIN(g->device[op], g->n_devices)] && !is_root && !(g->spare && g->spare[op]))
+            continue;
+        first[op] |= QUEUED;
+        if (!one_copy)
+            later[op] |= QUEUED;
+    }
 }
 
 /* ---- the run ---- */
 
-/* `op` has one predecessor fewer to wait for. `running` is the queue whose key the caller sets. */
-static inline void arrive(struct event *e, struct slot *slot, uint32_t op, int64_t end,
-                          uint32_t running)
+/* Lets an op that is ready run past the queues. False: it has to wait in one. Ahead of a copy that
+ * is open for long, no more than the next is begun. */
+static inline bool run_past(struct event *e, struct slot *slot, uint32_t op, int64_t ready)
+{
+    struct replay_copy *times = &slot->times;
+    if (slot->pending[op] & QUEUED || times->number > e->oldest + 1)
+        return false;
+    int64_t end = times->gap_ns ? time_add(ready, times->gap_ns[op]) : ready;
+    end = time_add(end, times->dur_ns[op]);
+    if (end == ready)
+        return false;
+    times->end_ns[op] = end;
+    if (times->device_prev) {
+        struct queue *queue = &e->dispatch.queues[queue_of(e, op)];
+        times->device_prev[op] = queue->serial ? queue->last_op : DPRO_NO_OP;
+        queue->last_op = op;
+    }
+    array_push(&e->past, (uint64_t)times->number << 32 | op);
+    return true;
+}
+
+/* `op` has one predecessor fewer to wait for. */
+static inline void arrive(struct event *e, struct slot *slot, uint32_t op, int64_t end)
 {
     int64_t ready;
     uint32_t q;
-    if (pending_arrival(&e->pending, slot, op, end, &ready) && queue_op(e, slot, op, ready, &q) &&
-        q != running)
+    if (pending_arrival(&e->pending, slot, op, end, &ready) && !run_past(e, slot, op, ready) &&
+        queue_op(e, slot, op, ready, &q) && q != e->running)
         climb(&e->dispatch, q);
 }
 
-/* `op` is over: lets go what waits for it. `q` is its queue, whose key the caller sets. */
-static void finish(struct event *e, struct slot *slot, uint32_t q, uint32_t op, int64_t end)
+static void finish_past(struct event *e);
+
+/* Of successors that lie apart: what arrive() needs, so that the caches have it in time. */
+static inline void fetch(const struct event *e, const struct slot *slot, uint32_t op)
 {
+    __builtin_prefetch(&slot->pending[op]);
+    __builtin_prefetch(&slot->times.end_ns[op]);
+    __builtin_prefetch(&slot->times.dur_ns[op]);
+    __builtin_prefetch(&e->g->row[op]);
+    __builtin_prefetch(&e->g->device[op]);
+}
+
+/* `op` is over: lets go what waits for it. An op of a queue has what then runs past the queues
+ * finished for one successor after the other: a barrier's are of many ranks, and one rank's ops lie
+ * side by side. */
+static inline __attribute__((always_inline)) void finish(struct event *e, struct slot *slot,
+                                                         uint32_t op, bool of_queue)
+{
+    enum { AHEAD = 8 };
     const struct dpro_graph *g = e->g;
-    const uint32_t copy = slot->times.number, n_copies = e->options->n_copies;
-    for (uint32_t i = g->row[op]; i < g->row[op + 1]; i++)
-        arrive(e, slot, g->succ[i], end, q);
-    if (g->next_row && copy + 1 < n_copies && g->next_row[op] < g->next_row[op + 1]) {
+    const uint32_t copy = slot->times.number;
+    const int64_t end = slot->times.end_ns[op];
+    if (e->order && copy == e->options->order_copy)
+        *e->order++ = op;
+    for (uint32_t i = g->row[op], n = g->row[op + 1]; i < n; i++) {
+        if (of_queue && n - i > AHEAD)
+            fetch(e, slot, g->succ[i + AHEAD]);
+        arrive(e, slot, g->succ[i], end);
+        if (of_queue)
+            finish_past(e);
+    }
+    if (g->next_row && copy + 1 < e->options->n_copies && g->next_row[op] < g->next_row[op + 1]) {
         struct slot *next = get_slot(e, copy + 1);
         for (uint32_t i = g->next_row[op]; i < g->next_row[op + 1]; i++)
-            arrive(e, next, g->next_succ[i], end, q);
+            arrive(e, next, g->next_succ[i], end);
+        if (of_queue)
+            finish_past(e);
     }
-    struct queue *queue = &e->dispatch.queues[q];
-    if (e->has_roots && copy + 1 < n_copies && is_root(e, queue, op) && --queue->roots_left == 0)
-        open_roots(e, queue, copy + 1);
+    e->n_left--;
+}
+
+/* Finishes all that runs past the queues, in turns. */
+static void finish_past(struct event *e)
+{
+    while (e->past.n) {
+        ids_array now = e->past;
+        e->past = e->passing;
+        e->past.n = 0;
+        e->passing = now;
+        for (size_t i = 0; i < now.n; i++) {
+            struct slot *slot = e->slots[now.at[i] >> 32];
+            finish(e, slot, (uint32_t)now.at[i], false);
+            if (--slot->n_left == 0)
+                close_slot(e, slot);
+        }
+    }
+}
+
+static void start_first_copy(struct event *e)
+{
+    uint32_t q;
+    struct slot *slot = open_slot(e, 0);
+    for (uint32_t op = 0; op < e->g->n_ops; op++) {
+        int64_t ready = e->options->release_ns ? e->options->release_ns[e->g->rank[op]] : 0;
+        if (!(slot->pending[op] & WIDE) && !run_past(e, slot, op, ready))
+            queue_op(e, slot, op, ready, &q);
+    }
+    play_all(&e->dispatch);
+    ids_array begun = e->past;
+    e->past = (ids_array){0};
+    for (size_t i = 0; i < begun.n; i++) {
+        array_push(&e->past, begun.at[i]);
+        finish_past(e);
+    }
+    array_fini(&begun);
 }
 
 /* What happens next on a link that connections share: an op gets its turn, begins or is over. True:
@@ -432,10 +582,8 @@ static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint
 
 static void run(struct event *e, bool *interleaved)
 {
-    uint32_t *order = e->options->order;
-    uint64_t n_left = (uint64_t)e->options->n_copies * e->g->n_ops;
-    while (n_left > 0) {
-        uint32_t q = e->dispatch.matches[1].queue;
+    while (e->n_left > 0) {
+        uint32_t q = e->running = e->dispatch.matches[1].queue;
         struct queue *queue = &e->dispatch.queues[q];
         uint32_t op = (uint32_t)queue->head.id, copy = (uint32_t)(queue->head.id >> 32);
         bool done = true;
@@ -450,11 +598,10 @@ static void run(struct event *e, bool *interleaved)
             run_op(e, queue, e->slots[copy], op, interleaved);
         }
         struct slot *slot = done ? e->slots[copy] : NULL;
-        if (slot && order && copy == e->options->order_copy)
-            *order++ = op;
-        if (slot)
-            finish(e, slot, q, op, slot->times.end_ns[op]);
-        n_left -= done;
+        if (slot) {
+            finish(e, slot, op, true);
+            count_root(e, queue, op, copy);
+        }
         replay_matches(&e->dispatch, q);
         if (slot && --slot->n_left == 0)
             close_slot(e, slot);
@@ -498,12 +645,18 @@ static void prepare(struct event *e)
     pending_init(&e->pending, e->g, n_copies, &e->arena);
     if (n_copies > 1)
         find_roots(e);
+    mark_queued(e, n_copies == 1);
 }
 
 bool event_replay(const struct dpro_graph *graph, const struct event_options *options,
                   const struct replay_hooks *hooks)
 {
-    struct event e = {.g = graph, .options = options, .hooks = hooks};
+    struct event e = {.g = graph,
+                      .options = options,
+                      .hooks = hooks,
+                      .n_left = (uint64_t)options->n_copies * graph->n_ops,
+                      .order = options->order,
+                      .running = UINT32_MAX};
     bool interleaved = false;
     if (graph->n_ops == 0 || options->n_copies == 0)
         return false;
@@ -514,6 +667,8 @@ bool event_replay(const struct dpro_graph *graph, const struct event_options *op
         array_fini(&e.dispatch.queues[q].rest);
         share_destroy(e.dispatch.queues[q].share);
     }
+    array_fini(&e.past);
+    array_fini(&e.passing);
     arena_fini(&e.arena);
     return interleaved;
 }

@@ -322,6 +322,23 @@ uint32_t pick(uint32_t n)
     return (uint32_t)((random_state >> 33) % n);
 }
 
+/* Each op of a device waits for the one before, in most cases in the next iteration, too. */
+static void add_chain(struct dpro_graph_builder *b, const uint32_t *devices, uint32_t n,
+                      uint32_t device)
+{
+    uint32_t first = n, last = n;
+    for (uint32_t op = 0; op < n; op++) {
+        if (devices[op] != device)
+            continue;
+        if (last < n)
+            check(dpro_graph_add_edge(b, last, op, 0));
+        first = first < n ? first : op;
+        last = op;
+    }
+    if (last < n && pick(4))
+        check(dpro_graph_add_edge(b, last, first, 1));
+}
+
 struct dpro_graph *random_graph(uint64_t seed)
 {
     random_state = seed * 0x9e3779b97f4a7c15u + 1;
@@ -335,20 +352,25 @@ struct dpro_graph *random_graph(uint64_t seed)
                               (int)(d % n_ranks), "d");
     static const enum dpro_op_kind kinds[] = {DPRO_OP_FW,   DPRO_OP_BW,         DPRO_OP_UPDATE,
                                               DPRO_OP_SEND, DPRO_OP_COLLECTIVE, DPRO_OP_INPUT};
+    uint32_t place[32], devices[32];
     for (uint32_t op = 0; op < n_ops; op++) {
+        devices[op] = n_devices && pick(5) ? pick(n_devices) : DPRO_NO_DEVICE;
         struct dpro_op add = {.kind = kinds[pick(6)],
                               .rank = (int)(op * n_ranks / n_ops),
-                              .device = n_devices && pick(5) ? pick(n_devices) : DPRO_NO_DEVICE,
+                              .device = devices[op],
                               .name = "x",
                               .dur_ns = pick(longest),
                               .gap_ns = gaps && pick(3) == 0 ? pick(4) : 0};
         check(dpro_graph_add_op(b, &add));
     }
-    /* edges follow a random order of the ops, so ids don't */
-    uint32_t place[32];
+    /* edges follow a random order of the ops, so ids don't; or devices' ops are chains, by id */
+    bool in_chains = pick(2);
     for (uint32_t op = 0; op < n_ops; op++)
         place[op] = op;
-    for (uint32_t i = n_ops; i > 1; i--) {
+    for (uint32_t d = 0; in_chains && d < n_devices; d++)
+        if (pick(4))
+            add_chain(b, devices, n_ops, d);
+    for (uint32_t i = n_ops; !in_chains && i > 1; i--) {
         uint32_t j = pick(i), swap = place[i - 1];
         place[i - 1] = place[j];
         place[j] = swap;

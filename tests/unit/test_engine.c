@@ -13,8 +13,9 @@
 
 /* ---- a slow obvious engine: of all waiting ops, scan for the one to run next ---- */
 
+/* device_prev as in struct replay_copy, of all copies; may be NULL. */
 static int64_t *slow_replay(const struct dpro_graph *g, uint32_t n_copies, const int64_t *dur_ns,
-                            const int64_t *release_ns)
+                            const int64_t *release_ns, uint32_t *device_prev)
 {
     uint32_t n = g->n_ops;
     size_t total = (size_t)n * n_copies;
@@ -22,6 +23,9 @@ static int64_t *slow_replay(const struct dpro_graph *g, uint32_t n_copies, const
     int64_t *clock = calloc(g->n_devices + 1, sizeof *clock);
     int *missing = calloc(total + 1, sizeof *missing);
     bool *done = calloc(total + 1, sizeof *done);
+    uint32_t last[8];
+    memset(last, 0xff, sizeof last);
+    assert_true(g->n_devices <= sizeof last / sizeof *last);
     for (uint32_t c = 0; c < n_copies; c++)
         for (uint32_t op = 0; op < n; op++) {
             for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
@@ -54,8 +58,13 @@ static int64_t *slow_replay(const struct dpro_graph *g, uint32_t n_copies, const
         end[best] = time_add(time_add(best_when, g->gap_ns ? g->gap_ns[op] : 0),
                              dur_ns[(size_t)c * n + op]);
         done[best] = true;
-        if (g->device[op] != DPRO_NO_DEVICE)
+        bool placed = g->device[op] != DPRO_NO_DEVICE;
+        if (device_prev)
+            device_prev[best] = placed ? last[g->device[op]] : DPRO_NO_OP;
+        if (placed) {
             clock[g->device[op]] = end[best];
+            last[g->device[op]] = op;
+        }
         for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++) {
             size_t v = (size_t)c * n + g->succ[e];
             missing[v]--;
@@ -81,6 +90,7 @@ struct collect {
     const struct dpro_graph *g;
     const int64_t *dur_ns; /* by copy * n_ops + op */
     int64_t *end_ns;
+    uint32_t *device_prev; /* NULL: not wanted */
     int n_open, most_open;
 };
 
@@ -98,13 +108,17 @@ static void collect_close(void *arg, struct replay_copy *copy)
     struct collect *c = arg;
     memcpy(c->end_ns + (size_t)copy->number * c->g->n_ops, copy->end_ns,
            c->g->n_ops * sizeof *c->end_ns);
+    if (c->device_prev)
+        memcpy(c->device_prev + (size_t)copy->number * c->g->n_ops, copy->device_prev,
+               c->g->n_ops * sizeof *c->device_prev);
     c->n_open--;
 }
 
 static int64_t *event_ends(const struct dpro_graph *g, uint32_t n_copies, const int64_t *dur_ns,
-                           const int64_t *release_ns, int *most_open)
+                           const int64_t *release_ns, uint32_t *device_prev, int *most_open)
 {
-    struct collect c = {g, dur_ns, calloc((size_t)n_copies * g->n_ops + 1, sizeof(int64_t)), 0, 0};
+    int64_t *ends = calloc((size_t)n_copies * g->n_ops + 1, sizeof *ends);
+    struct collect c = {g, dur_ns, ends, device_prev, 0, 0};
     struct event_options options = {
         .n_copies = n_copies, .release_ns = release_ns, .want_device_prev = true};
     struct replay_hooks hooks = {&c, collect_open, collect_close};
@@ -132,9 +146,15 @@ static void test_the_event_engine_equals_the_slow_one(void **state)
         int64_t *dur = durations_for(g, n_copies, pick(2));
         int64_t release[3] = {pick(9), pick(9), pick(9)};
         bool released = n_copies == 1;
-        int64_t *slow = slow_replay(g, n_copies, dur, released ? release : NULL);
-        int64_t *fast = event_ends(g, n_copies, dur, released ? release : NULL, NULL);
-        for (size_t i = 0; i < (size_t)n_copies * g->n_ops; i++)
+        size_t total = (size_t)n_copies * g->n_ops;
+        uint32_t *slow_prev = calloc(total + 1, sizeof *slow_prev);
+        uint32_t *fast_prev = calloc(total + 1, sizeof *fast_prev);
+        int64_t *slow = slow_replay(g, n_copies, dur, released ? release : NULL, slow_prev);
+        int64_t *fast = event_ends(g, n_copies, dur, released ? release : NULL, fast_prev, NULL);
+        assert_memory_equal(slow_prev, fast_prev, total * sizeof *slow_prev);
+        free(slow_prev);
+        free(fast_prev);
+        for (size_t i = 0; i < total; i++)
             if (fast[i] != slow[i])
                 fail_msg("seed %lu: op %zu of copy %zu ends at %ld, not %ld", (unsigned long)seed,
                          i % g->n_ops, i / g->n_ops, (long)fast[i], (long)slow[i]);
@@ -157,7 +177,7 @@ static struct schedule schedule_of(const struct dpro_graph *g, const int64_t *du
 {
     struct schedule s = {NULL, calloc(g->n_ops + (size_t)1, sizeof *s.order),
                          calloc(g->n_ops + (size_t)1, sizeof *s.end_ns)};
-    struct collect c = {g, dur_ns, s.end_ns, 0, 0};
+    struct collect c = {g, dur_ns, s.end_ns, NULL, 0, 0};
     struct event_options options = {.n_copies = 1, .release_ns = release_ns, .order = s.order};
     struct replay_hooks hooks = {&c, collect_open, collect_close};
     event_replay(g, &options, &hooks);
@@ -192,7 +212,7 @@ static void test_the_fixed_order_of_an_iteration_equals_the_event_engine(void **
         int64_t *dur = durations_for(g, 1, pick(2));
         int64_t release[3] = {pick(9), pick(9), pick(9)};
         const int64_t *released = pick(2) ? release : NULL;
-        int64_t *event = event_ends(g, 1, dur, released, NULL);
+        int64_t *event = event_ends(g, 1, dur, released, NULL, NULL);
         struct schedule s = schedule_of(g, dur, released);
         uint64_t n_violations;
         assert_memory_equal(pass_ends(&s, g, dur, NULL), event, g->n_ops * sizeof *event);
@@ -213,7 +233,7 @@ static bool same_order_in_each_copy(const struct dpro_graph *g, uint32_t n_copie
     uint32_t *first = calloc(g->n_ops, sizeof *first), *order = calloc(g->n_ops, sizeof *order);
     int64_t *ends = calloc((size_t)n_copies * g->n_ops, sizeof *ends);
     for (uint32_t copy = 0; copy < n_copies; copy++) {
-        struct collect c = {g, dur_ns, ends, 0, 0};
+        struct collect c = {g, dur_ns, ends, NULL, 0, 0};
         struct event_options options = {
             .n_copies = n_copies, .order = copy ? order : first, .order_copy = copy};
         struct replay_hooks hooks = {&c, collect_open, collect_close};
@@ -234,8 +254,9 @@ static void test_one_order_for_all_copies_is_exact_where_it_holds(void **state)
         struct dpro_graph *g = random_graph(seed);
         int64_t *dur = durations_for(g, N_COPIES, false);
         if (same_order_in_each_copy(g, N_COPIES, dur)) {
-            int64_t *event = event_ends(g, N_COPIES, dur, NULL, NULL);
-            struct collect c = {g, dur, calloc((size_t)N_COPIES * g->n_ops, sizeof(int64_t)), 0, 0};
+            int64_t *event = event_ends(g, N_COPIES, dur, NULL, NULL, NULL);
+            struct collect c = {g,    dur, calloc((size_t)N_COPIES * g->n_ops, sizeof(int64_t)),
+                                NULL, 0,   0};
             struct event_options options = {.n_copies = N_COPIES,
                                             .dur_ns = g->dur_ns,
                                             .gap_ns = g->gap_ns,
@@ -302,7 +323,7 @@ static void test_passes_that_call_themselves_exact_equal_the_event_engine(void *
         const int64_t *released = pick(2) ? release : NULL;
         int64_t *ends = calloc((size_t)N_COPIES * g->n_ops, sizeof *ends);
         if (exact_ends(g, N_COPIES, dur, released, seed % 2 ? FIXED_LANES : 1, ends)) {
-            int64_t *event = event_ends(g, N_COPIES, dur, released, NULL);
+            int64_t *event = event_ends(g, N_COPIES, dur, released, NULL, NULL);
             assert_memory_equal(ends, event, (size_t)N_COPIES * g->n_ops * sizeof *event);
             free(event);
             n_exact++;
@@ -353,7 +374,7 @@ static void test_an_order_that_no_longer_holds_is_counted(void **state)
 static void test_the_first_to_be_ready_runs_first_and_ties_go_by_id(void **state)
 {
     struct dpro_graph *g = graph_of("x:5@d0; y:5@d0; a:3 -> z:5@d0; b:2 -> w:5@d0; z -> v:1@d0");
-    int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL);
+    int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL, NULL);
     assert_int_equal(end[op_named(g, "x")], 5);
     assert_int_equal(end[op_named(g, "y")], 10);
     assert_int_equal(end[op_named(g, "w")], 15);
@@ -366,7 +387,7 @@ static void test_the_first_to_be_ready_runs_first_and_ties_go_by_id(void **state
 static void test_gaps_hold_the_device(void **state)
 {
     struct dpro_graph *g = graph_of("a:10@d0+3 -> b:5@d0+2; c:1+4");
-    int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL);
+    int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL, NULL);
     assert_int_equal(end[op_named(g, "a")], 13);
     assert_int_equal(end[op_named(g, "b")], 20);
     assert_int_equal(end[op_named(g, "c")], 5);
@@ -398,7 +419,7 @@ static int64_t *ends_in_pool(struct dpro_graph *g, uint32_t n_slots)
         g->devices[d].pool = 0;
         g->devices[d].n_slots = n_slots;
     }
-    return event_ends(g, 1, g->dur_ns, NULL, NULL);
+    return event_ends(g, 1, g->dur_ns, NULL, NULL, NULL);
 }
 
 static void test_a_pools_op_takes_whichever_thread_is_free_first(void **state)
@@ -433,10 +454,10 @@ static void test_ops_with_very_many_predecessors(void **state)
             uint32_t n_copies = next ? 3 : 1;
             size_t n = (size_t)n_copies * g->n_ops;
             int64_t *dur = durations_for(g, n_copies, false);
-            int64_t *end = event_ends(g, n_copies, dur, NULL, NULL);
+            int64_t *end = event_ends(g, n_copies, dur, NULL, NULL, NULL);
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops], 14);
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops + 1], 14);
-            struct collect c = {g, dur, calloc(n, sizeof(int64_t)), 0, 0};
+            struct collect c = {g, dur, calloc(n, sizeof(int64_t)), NULL, 0, 0};
             struct event_options options = {.n_copies = n_copies, .dur_ns = g->dur_ns};
             struct replay_hooks hooks = {&c, collect_open, collect_close};
             uint64_t n_violations;
@@ -455,15 +476,23 @@ static void test_few_copies_are_open_at_once(void **state)
     struct dpro_graph *g = graph_of("a:10@d0 -> b:5@d1 -> c:1@d0 => a; x:3@d2 -> y:2@d2");
     int64_t *dur = durations_for(g, N_COPIES, false);
     int most_open;
-    int64_t *end = event_ends(g, N_COPIES, dur, NULL, &most_open);
+    int64_t *end = event_ends(g, N_COPIES, dur, NULL, NULL, &most_open);
     assert_int_equal(end[(size_t)(N_COPIES - 1) * g->n_ops + op_named(g, "c")], 16 * N_COPIES);
     /* x and y run three times as often as the rest at first, then they are through */
     assert_int_equal(end[(size_t)(N_COPIES - 1) * g->n_ops + op_named(g, "y")], 5 * N_COPIES);
     free(end);
     dpro_graph_destroy(g);
     g = graph_of("a:10@d0 -> b:5@d1 -> c:1@d0 => a; a -> x:3@d2 -> y:2@d2 => a");
-    end = event_ends(g, N_COPIES, dur, NULL, &most_open);
+    end = event_ends(g, N_COPIES, dur, NULL, NULL, &most_open);
     assert_true(most_open <= 2);
+    free(end);
+    free(dur);
+    dpro_graph_destroy(g);
+    /* those of d0 need not wait for a queue */
+    g = graph_of("a:10@d0 -> b:1@d0 => a; a -> x:2@d1");
+    dur = durations_for(g, N_COPIES, false);
+    end = event_ends(g, N_COPIES, dur, NULL, NULL, &most_open);
+    assert_true(most_open <= 3);
     free(end);
     free(dur);
     dpro_graph_destroy(g);
@@ -473,7 +502,7 @@ static void test_huge_durations_stop_at_the_largest_time(void **state)
 {
     struct dpro_graph *g = graph_of(
         "a:4611686018427387903@d0 -> b:4611686018427387903@d0 -> c:4611686018427387903@d0");
-    int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL);
+    int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL, NULL);
     assert_true(end[2] == INT64_MAX);
     struct schedule s = schedule_of(g, g->dur_ns, NULL);
     assert_true(pass_ends(&s, g, g->dur_ns, NULL)[2] == INT64_MAX);

@@ -76,6 +76,18 @@ class Marks(live.Case):
         self.assertLess(facts["memory"]["peak_bytes"], facts["memory"]["baseline_peak_bytes"])  # a row in flight, not two
         self.assertIn(b"the pipeline's batch has 4 rows, too few for 5", whatif("5").stderr)
 
+    def test_blocks_of_a_rank_are_foretold_as_stages_that_take_turns(self):
+        peaks = {}
+        for schedule in ("1f1b", "interleaved"):
+            out = self.path(schedule)
+            self.record("pipeline.py", "--layers", "4", "--micro-batches", "2", "--schedule", schedule, out=out)
+            other = "interleaved" if schedule == "1f1b" else "1f1b"
+            facts = self.whatif(out, "--schedule", other)
+            self.assertEqual([facts["pipeline"][key]["schedule"] for key in ("baseline", "predicted")], [schedule, other])
+            peaks[schedule], peaks[schedule, "to " + other] = (facts["memory"][key] for key in ("baseline_peak_bytes", "peak_bytes"))
+        self.assertAlmostEqual(peaks["1f1b", "to interleaved"] / peaks["interleaved"], 1, delta=0.1)
+        self.assertAlmostEqual(peaks["interleaved", "to 1f1b"] / peaks["1f1b"], 1, delta=0.15)
+
     def test_collectives_are_marked_with_their_group(self):
         self.record("experts.py")
         calls = [mark for mark in self.marks(0) if mark[0] == "call"]

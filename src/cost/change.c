@@ -345,6 +345,23 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
     return 0;
 }
 
+/* The first option that asks how gradients travel; NULL: none does. */
+static const char *of_gradients(const struct dpro_changes *c)
+{
+    return c->bucket_cap_bytes  ? "--bucket-cap-mb"
+           : c->buckets_path    ? "--buckets"
+           : c->partition_bytes ? "--partition-mb"
+           : c->compression     ? "--compress"
+           : c->n_servers       ? "--servers"
+           : c->bigarray_bound  ? "--bigarray-bound"
+           : c->server_bandwidth_bytes_per_s != 0 || c->server_bandwidth_ratio != 0
+               ? "--server-bandwidth"
+           : c->cycle_ns       ? "--cycle-time"
+           : c->fusion_bytes   ? "--fusion-mb"
+           : c->gradient_views ? "--gradient-views"
+                               : NULL;
+}
+
 int change_check(const struct dpro_changes *c, const struct dpro_model *m, struct dpro_error *err)
 {
     bool of_passes = c->recompute || c->micro_batches || c->batch_size || c->batch_ratio != 0 ||
@@ -353,12 +370,9 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
                      c->between_bytes_per_s != 0 || c->between_ratio != 0 ||
                      c->within_bytes_per_s != 0 || c->within_ratio != 0;
     bool of_links = bandwidth || c->topology || c->latency_ratio != 0 || c->latency_add_ns;
-    bool others = c->bucket_cap_bytes || c->buckets_path || c->partition_bytes || c->compression ||
-                  c->n_servers || c->bigarray_bound || c->server_bandwidth_bytes_per_s != 0 ||
-                  c->server_bandwidth_ratio != 0 || c->cycle_ns || c->fusion_bytes ||
-                  c->gradient_views;
+    const char *option = of_gradients(c);
     bool in_groups = m->n_communications > 0;
-    others |= !in_groups && (c->world_size || c->dp || c->shard);
+    bool others = option || (!in_groups && (c->world_size || c->dp || c->shard));
     if (in_groups && (c->compile || c->gradient_views))
         return refuse(err,
                       "the job's ranks communicate more than gradients: compiled modules and "
@@ -379,7 +393,8 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
     bool computing = of_passes || c->n_compute || c->n_delays;
     if (!m->no_gradients || (!others && (in_groups || (computing && !of_links))))
         return 0;
-    return dpro_error_set(err, DPRO_EEMPTY, "%s", m->no_gradients);
+    return dpro_error_set(err, DPRO_EEMPTY, "%s%s%s", option ? option : "", option ? ": " : "",
+                          m->no_gradients);
 }
 
 int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,

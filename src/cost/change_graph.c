@@ -62,13 +62,15 @@ static int reshard(const struct dpro_graph *graph, const struct dpro_changes *c,
     rc = resharded_graph(ahead, c->reshard, arena, changed, &resharding, err);
     if (rc < 0)
         return rc;
-    for (uint32_t u = 0; u < graph->n_units; u++)
+    for (uint32_t u = 0; u < graph->n_units; u++) {
+        const char *name = strtab_get(&graph->names, graph->units[u].name);
         if (c->prefetch > 0 && resharding.after[u] && !resharding.before[u])
             return dpro_error_set(err, DPRO_EUSAGE,
                                   "unit '%.200s' kept its parameters in the job that was recorded: "
                                   "from where it would be gathered ahead is not known; ask for "
                                   "--reshard alone",
-                                  strtab_get(&graph->names, graph->units[u].name));
+                                  name[0] ? name : "the model as a whole");
+    }
     change->units = arena_array(arena, (size_t)graph->n_units + 1, sizeof *change->units);
     change->n_units = 0;
     for (uint32_t u = 0; u < graph->n_units; u++)
@@ -151,10 +153,10 @@ static int change_modules(const struct dpro_graph *graph, const struct dpro_chan
         return 0;
     if (!gathers(graph))
         return dpro_error_set(err, DPRO_EUSAGE,
-                              "the job's ranks communicate more than gradients, and nothing shows "
-                              "when FSDP gathers parameters: what other modules or batches take "
-                              "can be asked for of jobs with fully_shard that 'dpro profile' "
-                              "recorded");
+                              "--recompute, --accumulate, --batch-size and --precision can be "
+                              "asked of jobs whose ranks exchange only gradients, or with FSDP "
+                              "(fully_shard) and recorded by 'dpro profile': nothing shows when "
+                              "FSDP gathers parameters here");
     int rc = change_computing(c, model, notes, err);
     if (rc == 0)
         rc = change_memory(c, model, notes, err);

@@ -164,8 +164,8 @@ int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *cha
     bool serves = model->net.collective.algorithm == MODEL_SERVER;
     unsigned most = serves ? MOST_WORKERS : MOST_RANKS;
     if (n < 2 || n > most)
-        return refuse(err, "a world of %llu ranks%s can't be predicted; 2 to %u can",
-                      (unsigned long long)n, serves ? " and parameter servers" : "", most);
+        return refuse(err, "%llu rank%s%s can't be predicted; 2 to %u can", (unsigned long long)n,
+                      n == 1 ? "" : "s", serves ? " with parameter servers" : "", most);
     r->after = (uint32_t)(n / r->rest);
     return 0;
 }
@@ -249,9 +249,11 @@ static int check_told_hosts(const struct world *w, const uint32_t *hosts, struct
             bool one = hosts[i] == hosts[r];
             if (one != ((uint32_t)a / per_host == (uint32_t)b / per_host))
                 return refuse(err,
-                              "the trace has ranks %d and %d on %s, the topology, of %u ranks a "
-                              "host, on %s",
-                              a, b, one ? "one host" : "two hosts", per_host, one ? "two" : "one");
+                              "the trace has ranks %d and %d on %s, but the topology, with %u "
+                              "rank%s a host, puts them on %s: give one with the job's own "
+                              "ranks_per_host",
+                              a, b, one ? "one host" : "two hosts", per_host,
+                              per_host == 1 ? "" : "s", one ? "two" : "one");
         }
     return 0;
 }
@@ -983,9 +985,12 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
          : w->told      ? "how collectives use links is taken to stay as it is"
                         : "links, and how collectives use them, are taken to stay as they are");
     if (r->rest > 1)
-        note(notes, "a replica has %u ranks, as recorded; %u replicas in place of %u", r->rest,
-             r->after, r->before);
-    if (r->shards)
+        note(notes, "a replica has %u ranks, as recorded; %u replica%s in place of %u", r->rest,
+             r->after, r->after == 1 ? "" : "s", r->before);
+    if (r->shards && r->after == 1)
+        note(notes, "a rank keeps all of what was sharded, in place of 1/%u, and updates as much",
+             r->before);
+    else if (r->shards)
         note(notes, "a rank keeps 1/%u of what is sharded, in place of 1/%u, and updates as much",
              r->after, r->before);
     if (r->reduces && r->after > 1)

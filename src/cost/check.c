@@ -67,11 +67,13 @@ static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "the trace shows no communication; was the job run with more than "
                               "one rank?");
-    return dpro_error_set(
-        err, DPRO_EEMPTY,
-        "no gradients were found in what the ranks communicate, so that there are no "
-        "buckets to choose; 'dpro whatif' answers for other links and hosts; if "
-        "there are gradients, record with 'dpro profile'");
+    return dpro_error_set(err, DPRO_EEMPTY,
+                          "no gradients were found in what the ranks communicate, so that there "
+                          "are no buckets to choose; 'dpro whatif' answers for other links and "
+                          "hosts%s",
+                          g->n_dimensions > 0
+                              ? " ('dpro replay' shows in which dimensions they communicate)"
+                              : "; if there are gradients, record with 'dpro profile'");
 }
 
 int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)

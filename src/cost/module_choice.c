@@ -124,11 +124,11 @@ int modules_choose(const struct dpro_model *model, const char *text, bool *chose
         return 0;
     if (model->n_modules == 0 && of_plan != MODULES_RECOMPUTED)
         return dpro_error_set(err, DPRO_EUSAGE,
-                              "what the job takes in other ways was not measured, so that it can't "
-                              "be predicted: record it with 'dpro profile --probe compile,bf16', "
-                              "which tells where it can't");
+                              "the trace tells neither which modules the job has nor what they "
+                              "take compiled or in 16 bits, which was not measured: record with "
+                              "'dpro profile --probe compile,bf16'");
     if (model->n_modules == 0)
-        return dpro_error_set(err, DPRO_EUSAGE, "%s, so that what this does can't be predicted; %s",
+        return dpro_error_set(err, DPRO_EUSAGE, "%s, and recomputing can't be predicted; %s",
                               memory_is_known(model)
                                   ? "nothing tells which modules the job has"
                                   : "nothing was recorded of what the ranks held",

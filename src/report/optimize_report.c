@@ -310,9 +310,10 @@ static void write_text(struct writer *w, const void *facts)
     optimize_memory_table(w, f->report);
     write_decisions(w, f);
     writer_text(w, "\n");
-    table_paragraph(w, " ", 2, "search: %s, %llu candidates in %s s, %u rounds, stopped by: %s",
+    table_paragraph(w, " ", 2, "search: %s, %llu candidate%s in %s s, %u round%s, stopped by: %s",
                     f->found.algorithm, (unsigned long long)f->found.n_candidates,
-                    NUMBER(f->found.seconds, 2), f->found.n_rounds, f->found.stopped_by);
+                    f->found.n_candidates == 1 ? "" : "s", NUMBER(f->found.seconds, 2),
+                    f->found.n_rounds, f->found.n_rounds == 1 ? "" : "s", f->found.stopped_by);
     model_write_text(w, f->report->model);
     warnings_write_text(w, &f->warnings, 1);
 }

@@ -185,7 +185,7 @@ class Computing(Case):
                            (["--precision", "bf16=blocks.7"], "no module of the job is named 'blocks.7'")):
             with self.subTest(args):
                 self.assert_error(dpro("whatif", trace, *args), USAGE, says)
-        self.assert_error(dpro("whatif", BUNDLED, "--precision", "bf16"), USAGE, "can't be predicted")
+        self.assert_error(dpro("whatif", BUNDLED, "--precision", "bf16"), USAGE, "was not measured")
 
     def test_modules_of_a_plan_are_taken(self):
         trace = self.probed(BLOCKS)

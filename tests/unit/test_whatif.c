@@ -309,7 +309,7 @@ static void test_changes_without_sense_are_refused(void **state)
         {{.bandwidth_bytes_per_s = -1}, "bandwidth above 0"},
         {{.bandwidth_bytes_per_s = 1, .bandwidth_ratio = 1}, "give one"},
         {{.latency_ratio = -1}, "latency"},
-        {{.world_size = 1}, "1 ranks"},
+        {{.world_size = 1}, "1 rank can"},
         {{.compute = &none, .n_compute = 1}, "makes no sense"},
         {{.compute = &absent, .n_compute = 1}, "no rank 7"},
         {{.bucket_cap_bytes = 1, .buckets_path = "x"}, "give one"},

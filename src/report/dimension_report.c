@@ -108,6 +108,9 @@ static void write_pipeline(struct writer *w, const struct report_facts *f)
         snprintf(line, sizeof line, "%u micro-batch%s, schedule %s", p->n_micro_batches,
                  p->n_micro_batches == 1 ? "" : "es",
                  p->schedule ? dpro_schedule_name(p->schedule) : "unknown");
+    if (!p->unknown && p->n_chunks > 1)
+        snprintf(line + strlen(line), sizeof line - strlen(line), ", %u stages a rank",
+                 p->n_chunks);
     table_wrapped(w, "      ", 7, line);
 }
 
@@ -161,9 +164,10 @@ static void write_parts(struct writer *w, const struct report_facts *f)
     const char *schedule = dpro_schedule_name(pipeline->schedule);
     bool has_pipeline = pipeline->dimension != DPRO_NO_DIMENSION;
     if (has_pipeline && pipeline->n_micro_batches > 0)
-        writer_fields(w, INT("micro_batches", pipeline->n_micro_batches));
+        writer_fields(w, INT("micro_batches", pipeline->n_micro_batches),
+                      INT("stages_a_rank", pipeline->n_chunks));
     else
-        writer_fields(w, NUL("micro_batches"));
+        writer_fields(w, NUL("micro_batches"), NUL("stages_a_rank"));
     writer_fields(w, TEXT("schedule", *schedule ? schedule : NULL),
                   TEXT("pipeline_note", has_pipeline ? pipeline->unknown : NULL));
     writer_section(w, "stages", '[');

@@ -220,7 +220,8 @@ class Pipelines(Case):
 
         traces = [self.write("rank%d.json" % rank, chunk_stages(rank, 3, 3)) for rank in range(3)]
         facts = self.assert_replays(*traces)
-        self.assertEqual((facts["micro_batches"], facts["schedule"]), (3, "interleaved"))
+        self.assertEqual((facts["micro_batches"], facts["stages_a_rank"], facts["schedule"]), (3, 2, "interleaved"))
+        self.assertIn("3 micro-batches, schedule interleaved, 2 stages a rank", dpro("replay", *traces).out)
         self.assertLess(abs(facts["error_pct"]), 2)
         more = self.whatif(traces, "--microbatches", "2")  # of one round, too
         self.assertAlmostEqual(more["predicted"]["iteration_ms"] - more["baseline"]["iteration_ms"],

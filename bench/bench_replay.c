@@ -3,12 +3,18 @@
  * The generated graph is what a GPU job's trace gives: on each rank a CPU thread launches kernels
  * onto a stream, and every so many kernels a bucket is reduced over all ranks on a third device.
  * About 1.6 edges an op. Usage: bench_replay [ops [ranks [rounds [run]]]]; with `run`, iterations
- * follow each other and the time is that of a whole dpro_replay_run with all its results. */
+ * follow each other and the time is that of a whole dpro_replay_run with all its results.
+ *
+ * `bench_replay TRACE`: the graph of a recording, as many iterations of it as have 5 M ops. */
+#include <ctype.h>
+#include <dpro/trace.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/sort.h"
+#include "replay/chain.h"
 #include "replay/replay.h"
 
 enum { KERNELS_A_BUCKET = 12, OPS_A_BUCKET = 2 * KERNELS_A_BUCKET + 2 };
@@ -182,14 +188,84 @@ static void print(const char *engine, double *seconds, int rounds, double n_ops,
            (double)end_ns * 1e-6);
 }
 
+/* How long each engine takes for that many iterations. */
+static void measure(const struct dpro_graph *g, uint32_t n_copies, int rounds, double baseline)
+{
+    double n_ops = (double)dpro_graph_n_ops(g) * n_copies, start;
+    double *seconds = calloc((size_t)rounds, sizeof *seconds);
+    uint32_t *order = malloc(((size_t)g->n_ops + 1) * sizeof *order);
+    struct run run = {g, 0};
+    struct replay_hooks hooks = {&run, open_copy, close_copy};
+    struct event_options options = {.n_copies = n_copies};
+    if (!seconds || !order)
+        exit(4);
+    for (int i = 0; i < rounds; i++) {
+        start = cpu_seconds();
+        event_replay(g, &options, &hooks);
+        seconds[i] = cpu_seconds() - start;
+    }
+    print("event", seconds, rounds, n_ops, status_bytes("VmHWM:") - baseline, run.end_ns);
+    options.order = order;
+    if (n_copies == 1) {
+        event_replay(g, &options, &hooks);
+    } else if (chain_why_no_order(g) || !fixed_find_order(g, g->dur_ns, g->gap_ns, order)) {
+        printf("fixed  there is no fixed order\n");
+        exit(0);
+    }
+    start = cpu_seconds();
+    struct fixed *fixed = fixed_create(g, order, n_copies > 1, NULL);
+    fixed_set(fixed, g->dur_ns, g->gap_ns);
+    printf("fixed  order built in %.2f s, at the peak %.1f bytes/op\n", cpu_seconds() - start,
+           (status_bytes("VmHWM:") - baseline) / n_ops);
+    reset_peak();
+    for (int checked = 0; checked < 2; checked++) {
+        for (int i = 0; i < rounds; i++) {
+            start = cpu_seconds();
+            for (uint32_t copy = 0; copy < n_copies; copy++)
+                if (!checked)
+                    fixed_pass(fixed);
+                else if (fixed_pass_checked(fixed) && n_copies == 1)
+                    check(-1);
+            seconds[i] = cpu_seconds() - start;
+        }
+        double bytes = status_bytes("VmHWM:") - baseline;
+        print(checked ? "check" : "fixed", seconds, rounds, n_ops, bytes,
+              fixed_end_ns(fixed, g->n_ops));
+    }
+    fixed_destroy(fixed);
+    free(order);
+    free(seconds);
+}
+
+static int measure_recorded(const char *path)
+{
+    enum { N_OPS = 5000000, ROUNDS = 5 };
+    static const struct dpro_trace_options options;
+    double baseline = status_bytes("VmRSS:");
+    struct dpro_trace *trace;
+    struct dpro_graph *g;
+    struct dpro_error err = {0};
+    if (dpro_trace_load(&path, 1, &options, &trace, &err) < 0 ||
+        dpro_graph_build(trace, NULL, &g, &err) < 0) {
+        fprintf(stderr, "bench_replay: %s\n", err.text);
+        return 3;
+    }
+    dpro_trace_destroy(trace);
+    printf("graph  %u ops, %.2f edges an op\n", g->n_ops, (double)dpro_graph_n_edges(g) / g->n_ops);
+    measure(g, 2 + N_OPS / MAX(g->n_ops, 1), ROUNDS, baseline);
+    dpro_graph_destroy(g);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     uint32_t n_ops = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 5000000;
     uint32_t n_ranks = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 64;
     int rounds = argc > 3 ? atoi(argv[3]) : 5;
     bool whole = argc > 4 && strcmp(argv[4], "run") == 0;
-    double *seconds = calloc(rounds > 0 ? (size_t)rounds : 1, sizeof *seconds);
-    if (!seconds || rounds < 1 || n_ranks < 1 || n_ops / n_ranks < OPS_A_BUCKET)
+    if (argc == 2 && !isdigit((unsigned char)*argv[1]))
+        return measure_recorded(argv[1]);
+    if (rounds < 1 || n_ranks < 1 || n_ops / n_ranks < OPS_A_BUCKET)
         return 2;
     double baseline = status_bytes("VmRSS:"), start = cpu_seconds();
     struct dpro_graph *g = generate(n_ops, n_ranks, whole);
@@ -214,42 +290,7 @@ int main(int argc, char **argv)
     }
     if (whole)
         return 0;
-    struct run run = {g, 0};
-    struct replay_hooks hooks = {&run, open_copy, close_copy};
-    struct event_options options = {.n_copies = 1};
-    for (int i = 0; i < rounds; i++) {
-        start = cpu_seconds();
-        event_replay(g, &options, &hooks);
-        seconds[i] = cpu_seconds() - start;
-    }
-    print("event", seconds, rounds, n_ops, status_bytes("VmHWM:") - baseline, run.end_ns);
-    uint32_t *order = malloc(((size_t)n_ops + 1) * sizeof *order);
-    if (!order)
-        return 4;
-    options.order = order;
-    event_replay(g, &options, &hooks);
-    start = cpu_seconds();
-    struct fixed *fixed = fixed_create(g, order, false, NULL);
-    fixed_set(fixed, g->dur_ns, NULL);
-    printf("fixed  order built in %.2f s, at the peak %.1f bytes/op\n", cpu_seconds() - start,
-           (status_bytes("VmHWM:") - baseline) / n_ops);
-    reset_peak();
-    for (int i = 0; i < rounds; i++) {
-        start = cpu_seconds();
-        fixed_pass(fixed);
-        seconds[i] = cpu_seconds() - start;
-    }
-    double bytes = status_bytes("VmHWM:") - baseline;
-    print("fixed", seconds, rounds, n_ops, bytes, fixed_end_ns(fixed, n_ops));
-    for (int i = 0; i < rounds; i++) {
-        start = cpu_seconds();
-        check(fixed_pass_checked(fixed) ? -1 : 0);
-        seconds[i] = cpu_seconds() - start;
-    }
-    print("check", seconds, rounds, n_ops, bytes, fixed_end_ns(fixed, n_ops));
-    fixed_destroy(fixed);
-    free(order);
+    measure(g, 1, rounds, baseline);
     dpro_graph_destroy(g);
-    free(seconds);
     return 0;
 }

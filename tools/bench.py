@@ -214,14 +214,18 @@ def replay(table, build):
     if not os.path.exists(program):
         table.missing("replay", "bench_replay was not built")
         return
-    out = run([program])
-    for name, engine, limit in (("event-driven", "event", EVENT_M_OPS), ("fixed order", "fixed", FIXED_M_OPS)):
-        rate = re.search(rf"^{engine}.*?median ([\d.]+) M ops/s, ([\d.]+) bytes/op", out, re.M)
-        if rate:
-            table.add(f"replay, {name}, one core", float(rate[1]), "M ops/s", limit)
-            table.add(f"replay, {name}, peak memory", float(rate[2]), "B an op", BYTES_PER_OP, False)
-        else:
-            table.missing(f"replay, {name}", "not in what bench_replay printed")
+    recorded = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2-default")
+    sizes = (("64 ranks", ["5000000", "64"]), ("1,024 ranks", ["5000000", "1024"]), ("recorded DDP on CPUs", [recorded]))
+    for what, arguments in sizes:
+        out = run([program, *arguments])
+        for name, engine, limit in (("event-driven", "event", EVENT_M_OPS), ("fixed order", "fixed", FIXED_M_OPS)):
+            rate = re.search(rf"^{engine}.*?median ([\d.]+) M ops/s, ([\d.]+) bytes/op", out, re.M)
+            if not rate:
+                table.missing(f"replay, {name}, {what}", "not in what bench_replay printed")
+                continue
+            table.add(f"replay, {name}, {what}, one core", float(rate[1]), "M ops/s", limit)
+            if what == "64 ranks":
+                table.add(f"replay, {name}, peak memory", float(rate[2]), "B an op", BYTES_PER_OP, False)
     size = ["100000", "64"]
     ours = figure(re.compile(r"^event.*?median ([\d.]+) M ops/s", re.M), run([program, *size]))
     peer = figure(re.compile(r"^heapq ([\d.]+) M ops/s", re.M),

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/log.h"
 #include "base/memory.h"
@@ -83,14 +82,6 @@ static int check_windows(const struct rank_job *job, struct dpro_error *err)
 
 /* ---- room ---- */
 
-static void advise_huge(void *at, size_t bytes)
-{
-    enum { PAGE = 1 << 12, HUGE_PAGE = 1 << 21 };
-    size_t head = (size_t) - (uintptr_t)at & (PAGE - 1);
-    if (at && bytes >= 2 * HUGE_PAGE)
-        madvise((char *)at + head, (bytes - head) & ~(size_t)(PAGE - 1), MADV_HUGEPAGE);
-}
-
 /* What the rank's own files hold, and what the formats say that they will add. */
 static void count_room(struct trace_build *build, struct rank_job *job, struct rank_room *room,
                        size_t *n_windows)
@@ -113,7 +104,6 @@ static void allocate(struct arena *arena, const struct rank_job *job, const stru
     const struct trace_part *graph = job->graph ? &job->graph->part : NULL;
     size_t n_nodes = graph ? graph->dfg_nodes.n : 0, n_inputs = graph ? graph->dfg_inputs.n : 0;
     rank->spans = arena_alloc(arena, room->n_spans * sizeof *rank->spans);
-    advise_huge(rank->spans, room->n_spans * sizeof *rank->spans);
     rank->details = arena_alloc(arena, room->n_details * sizeof *rank->details);
     rank->tracks = arena_array(arena, room->n_tracks, sizeof *rank->tracks);
     rank->windows = arena_array(arena, n_windows, sizeof *rank->windows);

@@ -21,6 +21,13 @@ struct open_span {
     bool after_op; /* its last child was an op */
 };
 
+/* Correlations that lie together are looked up together: calls and work come nearly in their
+ * order. */
+enum { ROW_BITS = 4 };
+struct launch_row {
+    uint32_t at[1 << ROW_BITS]; /* index + 1 into `launches`; 0: none */
+};
+
 /* Device work and the call that launched it. */
 struct launch {
     uint32_t device; /* the first span of the work */
@@ -33,7 +40,8 @@ struct cutter {
     uint32_t step;  /* the step that the next slice falls into, or the one after it */
     uint32_t round; /* of Horovod's, that begins after the last slice */
     bool waits_for_rounds;
-    struct map launch_of; /* window and correlation -> index into `launches` */
+    struct map row_of; /* window and upper bits of a correlation -> index into `rows` */
+    ARRAY(struct launch_row) rows;
     ARRAY(struct launch) launches;
     struct map stored_ns;    /* see build_find_stores */
     uint32_t *step_of_slice; /* of CPU tracks, once they are cut */
@@ -47,14 +55,37 @@ static bool is_device_work(const struct trace_span *span)
     return span->kind == SPAN_KERNEL || span->kind == SPAN_MEMCPY || span->kind == SPAN_MEMSET;
 }
 
+static uint64_t row_key(const struct trace_span *span)
+{
+    return build_correlation_key(span->correlation >> ROW_BITS, span->window);
+}
+
+static unsigned place_in_row(const struct trace_span *span)
+{
+    return span->correlation & ((1 << ROW_BITS) - 1);
+}
+
 /* What the device did for a call, which has its correlation; NULL: nothing. */
 static struct launch *find_launch(const struct cutter *cutter, const struct trace_span *span)
 {
-    uint64_t at;
-    return span->correlation && map_get(&cutter->launch_of,
-                                        build_correlation_key(span->correlation, span->window), &at)
-               ? &cutter->launches.at[at]
-               : NULL;
+    uint64_t row;
+    if (!span->correlation || !map_get(&cutter->row_of, row_key(span), &row))
+        return NULL;
+    uint32_t at = cutter->rows.at[row].at[place_in_row(span)];
+    return at ? &cutter->launches.at[at - 1] : NULL;
+}
+
+static void add_launch(struct cutter *cutter, uint32_t device)
+{
+    const struct trace_span *span = &cutter->rank->trace->spans[device];
+    size_t row = (size_t)map_number(&cutter->row_of, row_key(span));
+    if (row == cutter->rows.n)
+        array_push(&cutter->rows, (struct launch_row){{0}});
+    uint32_t *at = &cutter->rows.at[row].at[place_in_row(span)];
+    if (*at)
+        return;
+    array_add(&cutter->launches, .device = device, .slice = NO_ID);
+    *at = (uint32_t)cutter->launches.n;
 }
 
 /* Moves on to the step that holds `time`; NO_ID when none does. Times come in ascending order. */
@@ -468,11 +499,8 @@ static void cut_all(struct cutter *cutter, unsigned *uses)
     const struct trace_rank *trace = rank->trace;
     for (uint32_t i = 0; i < trace->n_spans; i++) {
         const struct trace_span *span = &trace->spans[i];
-        if (!is_device_work(span) || !span->correlation)
-            continue;
-        uint64_t key = build_correlation_key(span->correlation, span->window);
-        if (map_number(&cutter->launch_of, key) == (int64_t)cutter->launches.n)
-            array_add(&cutter->launches, .device = i, .slice = NO_ID);
+        if (is_device_work(span) && span->correlation)
+            add_launch(cutter, i);
     }
     for (uint32_t t = 0; t < trace->n_tracks; t++) {
         if (trace->tracks[t].gpu)
@@ -505,7 +533,8 @@ void build_slices(struct rank_build *rank)
     cutter->waits_for_rounds = waits_for_rounds(rank);
     build_find_stores(rank, &cutter->stored_ns);
     cut_all(cutter, uses);
-    map_fini(&cutter->launch_of);
+    map_fini(&cutter->row_of);
+    array_fini(&cutter->rows);
     map_fini(&cutter->stored_ns);
     array_fini(&cutter->launches);
     mem_free(cutter->step_of_slice);

@@ -93,6 +93,9 @@ void measure_iterations(const struct dpro_graph *g, const struct dpro_model_opti
  * communication: the ratio of their variances. */
 #define PACE_WORK 4.0
 
+/* A model that is further off is of another job. */
+#define MOST_MISFIT 1.0
+
 static double time_at_pace(struct dpro_model *model, struct model_pace pace)
 {
     struct dpro_model paced = *model;
@@ -161,6 +164,12 @@ int fit_pace(struct dpro_model *model, struct dpro_error *err)
     if (model->median_ns <= 0)
         return 0;
     model->misfit = ns / (double)model->median_ns - 1;
+    if (model->misfit > MOST_MISFIT || model->misfit < -1 + 1 / (1 + MOST_MISFIT))
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "the model of the job takes %.3g times the measured iteration, so "
+                              "that it can't tell what changes do; does 'dpro replay' warn of the "
+                              "trace?",
+                              1 + model->misfit);
     if (model->unprofiled_ns == 0)
         return 0;
     double job_ns = (1 + model->misfit) * (double)model->unprofiled_ns;

@@ -76,6 +76,19 @@ class Groups(Case):
         self.assertLess(took["--compress bf16"], took[""] - 5)
         self.assert_error(dpro("whatif", here, "--bandwidth", "inter=0.5x"), USAGE, "no communication between hosts")
 
+    def test_a_model_that_is_far_off_the_measured_iteration_answers_nothing(self):
+        folder = self.path("broken")
+        shutil.copytree(os.path.join(os.path.dirname(BUNDLED), "torch-ep-gloo-n2"), folder)
+        path = glob.glob(os.path.join(folder, "*", "rank0", "kineto.json.gz"))[0]
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            trace = json.load(file)
+        for event in trace["traceEvents"]:
+            if event.get("name") == "c10d::alltoall_base_" and "dur" in event:
+                event["dur"] = 1e12
+        with gzip.open(path, "wt", encoding="utf-8") as file:
+            json.dump(trace, file)
+        self.assert_error(dpro("whatif", folder), INPUT, "times the measured iteration")
+
     def test_recorded_jobs_of_every_kind_take_as_long_by_the_model_as_when_they_were_measured(self):
         # a pipeline's three iterations differ by more than that
         for name, kinds, allowed in (("torch-ep-gloo-n2", {"all_to_all"}, 5), ("torch-pp-gloo-n2", {"send", "recv"}, 20),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What plans are worth on real jobs: `make bench-plans`.
 
-Each example trains in two network namespaces with a 1 Gbit link between them. It is recorded with DDP's own buckets, and what its
-modules cost compiled and in 16 bits is probed.
+Each example trains in two network namespaces with a link of 1 Gbit/s (--rate-mbit) between them. It is recorded with DDP's own
+buckets, and what its modules cost compiled and in 16 bits is probed.
 
 communication: a plan is made of that, and one job then runs by turns with its own buckets, the plan's, those of a grid of
 bucket_cap_mb, which is what a person would try, with a bucket a gradient, one bucket, and what Horovod and BytePS would send by
@@ -10,8 +10,8 @@ default (which gradients together, in what parts; by DDP all the same). Beside e
 recording. Then the recording answers for a link of half the rate, and a second recording, made there, says what came true.
 
 computation: the paper's deep dive. Plans of op fusion alone, tensor fusion alone, both searched together, and with 16 bits allowed;
-beside them what people do: nothing, the model compiled as a whole or block by block, autocast everywhere. Each that differs is
-measured by turns, each a run of the job; then how long the search takes with its means of being fast off, one by one.
+beside them what people do: nothing, the model compiled as a whole or block by block, autocast everywhere. Each that differs (of
+--plans) is measured by turns, each a run of the job; then how long the search takes with its means of being fast off, one by one.
 
 sharding: which of FSDP's units keep their parameters, with all memory there is and with half of what keeping all takes more, on a
 link of 200 Mbit/s; the time saved and the peak, promised and measured by turns of one run.
@@ -49,6 +49,10 @@ def ask(dpro, *arguments):
 
 def interval(gain):
     return f" [{gain['low']:.1f} .. {gain['high']:.1f}]" if gain["low"] is not None else ""
+
+
+def rate_of(args, ratio=1):
+    return "%.0fmbit" % (args.rate_mbit * ratio)
 
 
 def gain_pct(before_ms, after_ms):
@@ -113,7 +117,7 @@ def judge_plan(args, dpro, python, script, trace, folder, table):
     for other in others:
         verify += ["--against", other]
     n_steps = 20 + args.blocks * 2 * (2 + len(others)) * (args.steps + 3)
-    printed = train([*verify, "--"], python, script, steps=n_steps, quiet=True).decode()
+    printed = train([*verify, "--"], python, script, steps=n_steps, rate=rate_of(args), quiet=True).decode()
     measured = json.JSONDecoder().raw_decode(printed[printed.index("{"):])[0]
     for config in measured["configurations"]:
         if config["name"] == "baseline":
@@ -200,21 +204,24 @@ def measure_plans(args, dpro, python, script, plans):
               "--steps", str(args.run_steps), "--plan", plans[0].folder]
     for plan in plans[1:]:
         verify += ["--against", "plan=" + plan.folder]
-    printed = train([*verify, "--"], python, script, steps=WARMUP + args.run_steps + 10, quiet=True, direct=True).decode()
+    printed = train([*verify, "--"], python, script, steps=WARMUP + args.run_steps + 10, rate=rate_of(args), quiet=True,
+                    direct=True).decode()
     return json.JSONDecoder().raw_decode(printed[printed.index("{"):])[0]["configurations"]
 
 
 def judge_computation(args, dpro, python, script, trace, folder, table):
     plans, differ, turns = make_plans(dpro, trace, folder), [], {}
-    for plan in plans.values():
-        if not plan.as_it_is and not any(plan.is_like(other) for other in differ):
+    for name, plan in plans.items():
+        if name in (args.plans or plans) and not plan.as_it_is and not any(plan.is_like(other) for other in differ):
             differ.append(plan)
     own, *measured = measure_plans(args, dpro, python, script, differ)
     table.add(f"{script}: a step as it is, each turn a run", own["iteration_ms"], "ms")
     for name, plan in plans.items():
+        if plan.as_it_is:
+            turns[name] = own["per_turn_ms"]
         config = next((found for found, other in zip(measured, differ) if plan.is_like(other)), None)
         if config is None:
-            table.missing(f"{script}: {name}", "is the job as it is")
+            table.missing(f"{script}: {name}", "is the job as it is" if plan.as_it_is else "is not measured")
             continue
         turns[name], gain = config["per_turn_ms"], config["gain_pct"]
         table.add(f"{script}: {name} gains{interval(gain)}", gain["mean"], "%")
@@ -224,8 +231,10 @@ def judge_computation(args, dpro, python, script, trace, folder, table):
         table.add(f"{script}: {name}, predicted {plan.predicted_pct:.1f} %, off by", abs(plan.predicted_pct - gain["mean"]),
                   "points", WITHIN_POINTS if name in SINGLES else None, False)
     for name, singles in SINGLES.items():
-        best = min((turns.get(single, own["per_turn_ms"]) for single in singles), key=statistics.median)
-        gains = [gain_pct(*pair) for pair in zip(best, turns.get(name, own["per_turn_ms"]))]
+        if not turns.keys() >= {name, *singles}:
+            continue
+        best = min((turns[single] for single in singles), key=statistics.median)
+        gains = [gain_pct(*pair) for pair in zip(best, turns[name])]
         table.add(f"{script}: {name} over the best of {', '.join(singles)} [{min(gains):.1f} .. {max(gains):.1f}]",
                   statistics.median(gains), "%")
     for name, options in SEARCHES:
@@ -234,13 +243,13 @@ def judge_computation(args, dpro, python, script, trace, folder, table):
                   digits=3)
 
 
-def judge_rate(dpro, python, script, trace, folder, table):
+def judge_rate(args, dpro, python, script, trace, folder, table):
     told = ask(dpro, "whatif", trace, "--json", "--bandwidth", "0.5x")["predicted"]["iteration_ms"]
     slow = os.path.join(folder, "slow")
-    record(dpro, python, script, slow, rate="500mbit", quiet=True)
+    record(dpro, python, script, slow, rate=rate_of(args, 0.5), quiet=True)
     unprofiled = ask(dpro, "replay", slow, "--json")["unprofiled"]["iteration_ms"]
-    table.add(f"{script}: a step at 500 Mbit/s", unprofiled, "ms")
-    table.add(f"{script}: as told from 1 Gbit/s, {told:.0f} ms, off by", abs(100 * (told / unprofiled - 1)), "%", RATE_PCT,
+    table.add(f"{script}: a step at {rate_of(args, 0.5)}/s", unprofiled, "ms")
+    table.add(f"{script}: as told from {rate_of(args)}/s, {told:.0f} ms, off by", abs(100 * (told / unprofiled - 1)), "%", RATE_PCT,
               False)
 
 
@@ -272,6 +281,9 @@ def main():
     parser.add_argument("--blocks", type=int, default=4, help="blocks of mirrored turns")
     parser.add_argument("--run-steps", type=int, default=8, help="timed steps of a turn that is a run")
     parser.add_argument("--run-blocks", type=int, default=3, help="blocks of mirrored turns that are runs")
+    parser.add_argument("--rate-mbit", type=float, default=1000, help="of the link between both ranks (default: 1000)")
+    parser.add_argument("--plans", nargs="+", metavar="NAME", help="of computation, what is measured: tensor fusion, op fusion, both, "
+                        "blocks compiled, compiled, autocast, 'both, 16 bits' (default: all)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured (default: all)")
     parser.add_argument("scripts", nargs="*", default=["gpt.py", "cnn.py"], help="of examples/, or networks of bench/memory_models.py")
     args = parser.parse_args()
@@ -285,12 +297,12 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace")
             probe = ["--probe", "compile,bf16"] if "computation" in args.parts else []
-            train([dpro, "profile", "-o", trace, *probe, "--"], python, script, quiet=True)
+            train([dpro, "profile", "-o", trace, *probe, "--"], python, script, rate=rate_of(args), quiet=True)
             if "computation" in args.parts:
                 judge_computation(args, dpro, python, script, trace, folder, table)
             if "communication" in args.parts:
                 judge_plan(args, dpro, python, script, trace, folder, table)
-                judge_rate(dpro, python, script, trace, folder, table)
+                judge_rate(args, dpro, python, script, trace, folder, table)
     summary = table.summary()
     print(summary)
     os.makedirs(os.path.join(ROOT, "out"), exist_ok=True)

@@ -2,9 +2,9 @@
 """What-ifs of computation on real jobs: `make accuracy-computation`.
 
 Trains networks of several kinds (bench/memory_models.py) on two ranks of this machine: once under `dpro profile --probe`, as they
-are; then without it, by turns as they are and with modules compiled, in 16 bits, both, and with other batches. What tensors held at
-most is counted apart from that. Asks dpro, which has seen the recording alone, and prints each error. Peaks are exact on a busy
-machine; times want a quiet one. Takes 15 minutes a network, of which compiling most."""
+are; then without it, by turns as they are and with modules compiled, in 16 bits, both, recomputed, and with other batches. What
+tensors held at most is counted apart from that. Asks dpro, which has seen the recording alone, and prints each error. Peaks are
+exact on a busy machine; times want a quiet one. Takes 15 minutes a network, of which compiling most."""
 import os
 import sys
 
@@ -13,7 +13,7 @@ from accuracy_memory import truth_of
 from measure_memory import COUNT, N_BLOCKS, begin, count_peaks, end, measure_times, options, record, write
 
 CONFIGS = ["as-is", "compile=blocks.*", "compile=all", "bf16", "bf16=blocks.*", "compile=blocks.*,bf16", "compile=all,bf16=all",
-           "accumulate=2", "accumulate=4", "batch=0.5", "batch=2"]
+           "recompute=blocks.*", "accumulate=2", "accumulate=4", "batch=0.5", "batch=2"]
 
 
 def main():
@@ -26,7 +26,7 @@ def main():
     count = os.path.join(os.path.dirname(dpro), COUNT)
     for model in args.model or N_BLOCKS:
         trace = os.path.join(folder, model)
-        record(python, dpro, trace, model, "--probe", "compile,bf16,batch", "--probe-limit", str(args.probe_limit))
+        record(python, dpro, trace, model, "--probe", "compile,bf16,batch,recompute", "--probe-limit", str(args.probe_limit))
         truth = truth_of(trace, accuracy_computation.TRUTH) or {"model": model, "configs": {}}
         for config in ["as-is", *args.configs]:
             truth["configs"].setdefault(config, {"ratio": None})

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import torch
@@ -22,6 +23,7 @@ from .probe_survey import autocast_of
 N_BYTES = 8  # of a request's length
 DONE, FAILED = "done", "failed: "
 CONFIGS = "torch._inductor.config", "torch._functorch.config"
+CACHES = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"  # the same ones, from another folder
 
 
 # In the job
@@ -46,9 +48,11 @@ class Apart:
 
     def start(self):
         self._socket, theirs = socket.socketpair()
+        self._folder = tempfile.TemporaryDirectory(prefix="dpro-")  # torch may write there, when it fails
+        caches = {name: os.path.abspath(os.environ[name]) for name in CACHES if os.environ.get(name)}
         with theirs:
-            self._child = own_process.start("compiled_apart", time.time() + self._seconds_left(), stdin=theirs, stdout=theirs,
-                                            stderr=subprocess.DEVNULL, start_new_session=True)
+            self._child = own_process.start("compiled_apart", time.time() + self._seconds_left(), caches, stdin=theirs, stdout=theirs,
+                                            stderr=subprocess.DEVNULL, cwd=self._folder.name, start_new_session=True)
 
     def end(self):
         """Returns the status with which it ended."""
@@ -58,7 +62,9 @@ class Apart:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)  # with the C++ compiler
         self._socket.close()
-        return child.wait()
+        status = child.wait()
+        self._folder.cleanup()
+        return status
 
     def problem(self, graph, inputs):
         """Why it can't be compiled, or run with these inputs; None where it can."""

@@ -274,8 +274,6 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
                      &noise_after, err);
     if (rc < 0)
         return rc;
-    if (w->model.baseline.fuses)
-        show_groups(&w->model);
     tell_bubbles(model, w);
     bool other_ranks = w->model.n_ranks != model->n_ranks;
     double slowest_ns = other_ranks ? noise_after - noise_before : 0;
@@ -284,6 +282,8 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     /* the standard error of a standard deviation that so many iterations show */
     slowest_ns /= sqrt(2 * fmax(model->n_samples, 2) - 2);
     add_uncertainty(model, &changes->sink, fabs(slowest_ns), w);
+    if (w->model.baseline.fuses)
+        show_groups(&w->model);
     if (w->graph.has_modules) {
         memcpy(w->memory, w->graph.memory, sizeof w->memory);
     } else if (memory_is_known(model)) {

@@ -1,0 +1,61 @@
+"""dpro whatif: what holds of its answers for jobs of every kind, whatever the numbers are."""
+import os
+import unittest
+
+from support import BUNDLED, DONE, Case, dpro
+
+JOBS = ("torch-pp-gloo-n2", "torch-ep-gloo-n2", "torch-fsdp-tp-gloo-n4", "torch-fsdp-gloo-n2-memory", "torch-ddp-gloo-gpt-n2-memory",
+        "tf-ps-n2", "hvd-mx-n2")
+CHANGES_NOTHING = ("--bandwidth 1x", "--latency +0us", "--compute 1x", "--delay ALL=1", "--delay FW=+0", "--batch-size 1x",
+                   "--accumulate 1", "--recompute none", "--compress none")
+# from the shortest iteration to the longest
+LONGER = (("--bandwidth 100x", "--bandwidth 2x", "", "--bandwidth 0.9x", "--bandwidth 0.25x"),
+          ("--latency 0x", "", "--latency +100us", "--latency +10ms"),
+          ("--compute 4x", "--compute 4x@1", "", "--compute 0.9x@1", "--compute 0.5x@1", "--compute 0.5x"),
+          ("--delay BW=0.5", "", "--delay BW=1.1", "--delay BW=2"),
+          ("", "--delay FW@0=+1", "--delay FW@0=+4", "--delay FW@0=+16"),
+          ("", "--delay BW@1=+1", "--delay BW@1=+4", "--delay BW@1=+16"))
+TOLERANCE = 1e-3  # of an iteration: ends of iterations that swing
+
+
+class Properties(Case):
+    def ask(self, job, asked):
+        """None: that can't be asked of the job."""
+        result = dpro("whatif", "--json", os.path.join(os.path.dirname(BUNDLED), job), *asked.split())
+        return result.json if result.code == DONE else None
+
+    def test_what_changes_nothing_changes_no_number(self):
+        for job in JOBS:
+            own = self.ask(job, "")
+            self.assertEqual(own["baseline"]["uncertainty_pct"], own["predicted"]["uncertainty_pct"])
+            self.assertEqual(own["baseline"]["iteration_ms"], own["predicted"]["iteration_ms"])
+            for asked in CHANGES_NOTHING:
+                facts = self.ask(job, asked)
+                with self.subTest(job=job, asked=asked):
+                    for key in ("baseline", "predicted", "memory", "speedup") if facts else ():
+                        self.assertEqual(facts.get(key), own.get(key))
+
+    def test_slower_links_hosts_and_ops_never_make_an_iteration_shorter(self):
+        for job in JOBS:
+            for chain in LONGER:
+                answers = [(asked, facts["predicted"]["iteration_ms"]) for asked in chain if (facts := self.ask(job, asked))]
+                self.assertGreater(len(answers), 1)
+                for (shorter, less), (longer, more) in zip(answers, answers[1:]):
+                    with self.subTest(job=job, shorter=shorter, longer=longer):
+                        self.assertGreater(more, (1 - TOLERANCE) * less)
+
+    def test_an_interval_holds_the_iteration_and_is_no_narrower_for_a_change(self):
+        for job in JOBS:
+            own = self.ask(job, "")["predicted"]["uncertainty_pct"]
+            for asked in ("--bandwidth 0.25x", "--compute 2x", "--bandwidth 4x --compute 0.5x", "--delay BW=2"):
+                facts = self.ask(job, asked)
+                with self.subTest(job=job, asked=asked):
+                    self.assertGreaterEqual(facts["predicted"]["uncertainty_pct"], 0.99 * own)
+                    parts = sum(part["predicted_pct"]**2 for part in facts["uncertainty"].values())
+                    self.assertAlmostEqual(parts**0.5, facts["predicted"]["uncertainty_pct"], delta=0.01)
+                    ratio = facts["baseline"]["iteration_ms"] / facts["predicted"]["iteration_ms"]
+                    self.assertAlmostEqual(facts["speedup"], ratio, delta=1e-4)
+
+
+if __name__ == "__main__":
+    unittest.main()

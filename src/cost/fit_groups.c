@@ -236,8 +236,8 @@ static void measure_lags(const struct fitting *f)
 /* ---- links ---- */
 
 #define ONE_SIZE(where)                                                                            \
-    "communications of one size only " where ": what of their time is latency is assumed, so "     \
-    "that other bandwidths are answered with a wider interval"
+    "all communications " where " are of one size: how their time splits into latency and bytes "  \
+    "is assumed, and intervals of other bandwidths are wider for it"
 #define UNKNOWN_SIZES                                                                              \
     "the trace does not say how large some communications are: their time is taken for that of "   \
     "bytes, at the bandwidth of the others"

@@ -113,13 +113,13 @@ class Groups(Case):
     def test_sizes_tell_latency_from_bytes(self):
         # transfers of 8 ms each: of one size, so that their latency is assumed
         one = self.ask(self.write_job("one", gathers()), "--bandwidth", "0.5x")
-        self.assertTrue(any("one size only" in w for w in one["warnings"]), one["warnings"])
+        self.assertTrue(any("of one size" in w for w in one["warnings"]), one["warnings"])
         more = one["predicted"]["iteration_ms"] - one["baseline"]["iteration_ms"]
         self.assertGreater(more, 7)
         self.assertGreater(1.2 * one["predicted"]["iteration_ms"] * one["predicted"]["uncertainty_pct"] / 100, 0.1)
         # of very different sizes, but all as long: hardly anything is bytes
         other = self.ask(self.write_job("other", gathers((1000, 2000, 64000))), "--bandwidth", "0.5x")
-        self.assertFalse(any("one size only" in w for w in other["warnings"]), other["warnings"])
+        self.assertFalse(any("of one size" in w for w in other["warnings"]), other["warnings"])
 
     def test_links_by_class_need_hosts(self):
         folder = self.write_job("nohosts", gathers())

@@ -268,7 +268,7 @@ class Optimize(Case):
         self.assertEqual(self.read("plain", "plan.json")["schema"], "dpro.plan/1")
 
     def test_no_bucket_holds_gradients_of_two_models(self):
-        for rank, trace in enumerate(job(transfer_us=30_000)):
+        for rank, trace in enumerate(job(transfer_us=10_000)):
             for name in ("c10d::allreduce_", "gloo:all_reduce"):  # every third bucket is smaller: the second model's
                 for event in [e for e in trace["traceEvents"] if e["name"] == name][2::3]:
                     event["args"]["Input Dims"] = json.loads(json.dumps(event["args"]["Input Dims"]).replace("1000", "500"))

@@ -42,7 +42,7 @@ class StepComputing(Case):
         for args, says in ((["--compile", "all", *failed], "no such kernel"),
                            (["--compile", "dense.*", *failed], "names no modules"),
                            (["--precision", "bf16", *failed], "was not measured"),
-                           (["--compile", "all"], "record it with 'dpro profile --probe compile,bf16'")):
+                           (["--compile", "all"], "record with 'dpro profile --probe compile,bf16'")):
             with self.subTest(args):
                 self.assert_error(dpro("whatif", RECORDED, *args), USAGE, says)
 

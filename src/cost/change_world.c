@@ -85,6 +85,23 @@ static int add_replicas(const struct dpro_graph *g, const char *found, struct ar
     return 0;
 }
 
+/* Shards of other groups of ranks: `replicas`, `shards`: the dimensions that there are of each, of
+ * which `of` is the last. */
+static int check_shards(const struct dpro_graph *g, uint32_t shards, uint32_t replicas, uint32_t of,
+                        struct dpro_error *err)
+{
+    if (replicas > 0)
+        return refuse(err,
+                      "the job has %u replicas of its shards, or of the model: --shard is "
+                      "for FSDP over all ranks; --dp asks for other numbers of replicas",
+                      g->dimensions[of].size);
+    if (shards == 1)
+        return 0;
+    return refuse(err, "%s: --shard is for PyTorch's FSDP (fully_shard)",
+                  shards == 0 ? "no dimension of the job shards the model"
+                              : "several dimensions of the job shard the model");
+}
+
 /* Replicas; where there are none, ranks that have a shard each. */
 static int find_dimension(const struct dpro_graph *g, struct arena *arena, struct replicas *r,
                           struct dpro_error *err)
@@ -101,6 +118,9 @@ static int find_dimension(const struct dpro_graph *g, struct arena *arena, struc
         n[shards]++;
         of[shards] = d;
     }
+    int rc = r->group > 0 ? check_shards(g, n[1], n[0], of[0], err) : 0;
+    if (rc < 0)
+        return rc;
     name_dimensions(g, found, sizeof found);
     if (g->n_dimensions == 0 || !is_grid(g, world))
         return refuse(err, "other numbers of ranks can't be asked for: %s; --dims says how",
@@ -117,22 +137,28 @@ static int find_dimension(const struct dpro_graph *g, struct arena *arena, struc
     return 0;
 }
 
-double replicas_share(const struct replicas *r)
+/* Ranks that share out the parameters, where any do. */
+static uint32_t count_shards(const struct replicas *r)
 {
-    return r->sharding.after > 0 ? (double)r->sharding.before / r->sharding.after
-           : r->shards           ? (double)r->before / r->after
-                                 : 1;
+    return r->group > 0 ? r->group : r->after;
 }
 
-static int cut_shards(const struct dpro_graph *graph, uint32_t n, struct arena *arena,
-                      struct replicas *r, struct dpro_error *err)
+double replicas_share(const struct replicas *r)
 {
-    struct dpro_graph *cut = arena_alloc(arena, sizeof *cut);
-    r->sharding.after = n;
-    if (!graph)
-        return refuse(err, "other shards need the graph of the job");
-    r->graph = cut;
-    return shards_cut(graph, arena, &r->sharding, cut, err);
+    return r->shards ? (double)r->before / count_shards(r) : 1;
+}
+
+/* Whole groups of shards. */
+static int check_groups(const struct replicas *r, struct dpro_error *err)
+{
+    if (r->group == 1)
+        return refuse(err, "--shard 1: one rank alone shards nothing; give a number from 2 on");
+    if (r->group == 0 || r->after % r->group == 0)
+        return 0;
+    return refuse(err,
+                  "the job shards over %u ranks, which are no whole number of groups of %u: give "
+                  "--world-size, too, a multiple of %llu",
+                  r->before, r->group, (unsigned long long)r->group * r->rest);
 }
 
 int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
@@ -140,34 +166,37 @@ int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *cha
                   struct dpro_error *err)
 {
     uint32_t n_ranks = MAX(model->n_ranks, model->net.collective.n_ranks);
-    *r = (struct replicas){n_ranks, n_ranks, 1, UINT32_MAX, .graph = graph};
-    if (changes->world_size == 0 && changes->dp == 0 && changes->shard == 0)
+    bool grows = changes->world_size != 0 || changes->dp != 0;
+    *r =
+        (struct replicas){n_ranks, n_ranks, 1, UINT32_MAX, .group = changes->shard, .graph = graph};
+    if (!grows && changes->shard == 0)
         return 0;
-    int rc = changes->shard > 0 ? cut_shards(graph, changes->shard, arena, r, err) : 0;
-    if (rc < 0)
-        return rc;
     if (changes->world_size != 0 && changes->dp != 0)
         return refuse(err, "a number of ranks and one of replicas: give one");
-    rc = model->n_communications > 0 ? find_dimension(r->graph, arena, r, err) : 0;
+    bool of_groups = model->n_communications > 0 || changes->shard > 0;
+    int rc = of_groups ? find_dimension(graph, arena, r, err) : 0;
     if (rc < 0)
         return rc;
-    if (changes->world_size == 0 && changes->dp == 0) {
-        r->after = r->before;
-        return 0;
-    }
-    if (changes->world_size % r->rest != 0)
+    uint64_t replica = (uint64_t)r->rest * MAX(r->group, 1);
+    uint64_t n = !grows             ? (uint64_t)r->before * r->rest
+                 : changes->dp != 0 ? changes->dp * replica
+                                    : changes->world_size;
+    if (changes->world_size % replica != 0)
         return refuse(err,
-                      "%u ranks are no whole number of replicas: the job's other dimensions make "
-                      "up %u ranks; give a multiple of that",
-                      changes->world_size, r->rest);
-    uint64_t n = changes->dp != 0 ? (uint64_t)changes->dp * r->rest : changes->world_size;
+                      "%u ranks are no whole number of replicas: the job's %s make up %llu ranks; "
+                      "give a multiple of that",
+                      changes->world_size,
+                      r->group == 0  ? "other dimensions"
+                      : r->rest == 1 ? "groups of shards"
+                                     : "groups of shards, with its other dimensions,",
+                      (unsigned long long)replica);
     bool serves = model->net.collective.algorithm == MODEL_SERVER;
     unsigned most = serves ? MOST_WORKERS : MOST_RANKS;
-    if (n < 2 || n > most)
+    if (grows && (n < 2 || n > most))
         return refuse(err, "%llu rank%s%s can't be predicted; 2 to %u can", (unsigned long long)n,
                       n == 1 ? "" : "s", serves ? " with parameter servers" : "", most);
     r->after = (uint32_t)(n / r->rest);
-    return 0;
+    return check_groups(r, err);
 }
 
 /* ---- ranks ---- */
@@ -341,26 +370,57 @@ static void see_host(struct world *w, uint64_t number, uint32_t *n)
     ++*n;
 }
 
-/* On how many hosts the n members of a group will be, of which every `step`-th place has some; 0:
- * not known. */
-static uint32_t count_hosts(struct world *w, const struct model_group *group, uint32_t n,
-                            uint32_t step)
+/* How many members a group will have, and in which places: every step-th of each `of` neighbours.
+ */
+struct members {
+    uint32_t n; /* 0: not known */
+    uint32_t step, of;
+};
+
+static void see_hosts(struct world *w, uint64_t rank, uint32_t place, const struct members *m,
+                      uint32_t *n_hosts)
+{
+    uint32_t first = place - place % m->of;
+    for (uint32_t p = first + place % m->step; p < first + m->of; p += m->step)
+        see_host(w, number_in(w, rank, p), n_hosts);
+}
+
+/* On how many hosts the members of each of the groups in that rank's row will be; 0: of some groups
+ * on more than of others. */
+static uint32_t hosts_in_row(struct world *w, uint64_t rank, const struct members *m)
+{
+    uint32_t n_hosts = 0;
+    for (uint32_t p = 0; p < w->r->after; p++) {
+        uint32_t n = 0;
+        if (p % m->of >= m->step) /* of a group that has been seen */
+            continue;
+        w->turn++;
+        see_hosts(w, rank, p, m, &n);
+        if (p > 0 && n != n_hosts)
+            return 0;
+        n_hosts = n;
+    }
+    return n_hosts;
+}
+
+/* On how many hosts a group will be; 0: not known. */
+static uint32_t count_hosts(struct world *w, const struct model_group *group,
+                            const struct members *m)
 {
     uint32_t n_hosts = 0;
     const struct graph_dimension *d =
         group->dimension != UINT32_MAX ? &w->g->dimensions[group->dimension] : NULL;
     uint32_t stride = d ? stride_of(w->g, d) : 0;
-    if (n == w->size)
-        return (n + w->told->ranks_per_host - 1) / w->told->ranks_per_host;
+    if (m->n == w->size)
+        return (m->n + w->told->ranks_per_host - 1) / w->told->ranks_per_host;
     /* of members that are not all known, one tells where its group is */
     uint32_t n_known = group->n_ranks != group->n_members && d ? 1 : group->n_ranks;
     w->turn++;
     for (uint32_t i = 0; i < n_known; i++) {
         uint64_t rank = (uint64_t)w->recorded[group->ranks[i]].rank;
-        if (n != group->n_members) {
-            for (uint32_t p = w->place[group->ranks[i]] % step; p < w->r->after; p += step)
-                see_host(w, number_in(w, rank, p), &n_hosts);
-        } else if (group->n_ranks == n) {
+        if (m->n != group->n_members) {
+            see_hosts(w, rank, w->place[group->ranks[i]], m, &n_hosts);
+        } else if (group->n_ranks == m->n) {
             see_host(w, number_in(w, rank, MODEL_NONE), &n_hosts);
         } else if (stride > 0) { /* not all of the dimension's group were recorded */
             uint64_t first = rank - rank / stride % d->size * stride;
@@ -520,26 +580,19 @@ static bool is_ascending(const uint32_t *places, uint32_t n, uint32_t step)
     return true;
 }
 
-/* It shards over all ranks that are to have replicas. */
-static bool is_cut(const struct world *w, const struct model_group *group)
-{
-    return w->r->sharding.after > 0 && group->dimension == w->r->sharding.dimension;
-}
-
-/* How many members a group will have; 0: not known. One across all replicas, or across every n-th,
- * grows with them; one of neighbouring replicas, or within one, stays as it is. `room` is for all
- * replicas, of which every *step-th has members. */
-static uint32_t members_of(const struct world *w, const struct model_group *group, uint32_t *room,
-                           uint32_t *step)
+/* One across all replicas, or across every n-th, grows with them; one of neighbouring replicas, or
+ * within one, stays as it is. `room` is for all replicas. */
+static struct members members_of(const struct world *w, const struct model_group *group,
+                                 uint32_t *room)
 {
     uint32_t n = 0, before = w->r->before, after = w->r->after;
-    uint64_t grown = (uint64_t)group->n_members * after;
+    struct members same = {group->n_members, 1, after}, unknown = {0, 1, after};
+    struct members grown = {(uint32_t)((uint64_t)group->n_members * after / before), 1, after};
     bool whole = group->n_ranks == group->n_members;
-    *step = 1;
     if (before == after)
-        return group->n_members;
+        return same;
     if (w->r->dimension == UINT32_MAX)
-        return after;
+        return (struct members){after, 1, after};
     memset(room, 0, before * sizeof *room);
     for (uint32_t i = 0; i < group->n_ranks; i++)
         room[w->place[group->ranks[i]]] = 1;
@@ -551,29 +604,27 @@ static uint32_t members_of(const struct world *w, const struct model_group *grou
         bool known = group->dimension != UINT32_MAX && group->dimension != w->r->dimension &&
                      !w->g->dimensions[group->dimension].lies_over;
         if (all || group->n_members == job_size(w->g))
-            return (uint32_t)(grown / before);
-        return known ? group->n_members : 0;
+            return grown;
+        return known ? same : unknown;
     }
     if (n <= 1)
-        return is_cut(w, group) ? (uint32_t)(grown / before) : group->n_members;
+        return same;
     if (group->sends)
-        return 0;
+        return unknown;
     if (n == before)
-        return (uint32_t)(grown / before);
-    *step = room[1] - room[0];
-    if (!is_ascending(room, n, *step))
-        return 0;
-    if (*step == 1)
-        return after % n == 0 ? group->n_members : 0;
-    return *step * n == before && after % *step == 0 ? (uint32_t)(grown / before) : 0;
+        return grown;
+    grown.step = room[1] - room[0];
+    if (!is_ascending(room, n, grown.step))
+        return unknown;
+    if (grown.step == 1)
+        return after % n == 0 ? same : unknown;
+    return grown.step * n == before && after % grown.step == 0 ? grown : unknown;
 }
 
 static bool is_shard_gather(const struct world *w, const struct model_communication *c)
 {
-    uint32_t dimension = w->r->shards               ? w->r->dimension
-                         : w->r->sharding.after > 0 ? w->r->sharding.dimension
-                                                    : UINT32_MAX - 1;
-    return strcmp(c->kind, "all_gather") == 0 && w->m->groups[c->group].dimension == dimension;
+    return w->r->shards && strcmp(c->kind, "all_gather") == 0 &&
+           w->m->groups[c->group].dimension == w->r->dimension;
 }
 
 /* Of a group's members: how many, on how many hosts (0: not told), and the class of their links. */
@@ -646,44 +697,40 @@ static void grow(struct world *w, struct model_communication *c, struct extent w
     "on how many hosts a group of %u ranks that the job communicates in (%s, rank %d with it) "    \
     "will be, or what it sends between them, is not known"
 
-/* Told hosts: which groups are within one, and which over several. */
-static int place_group(struct world *w, const struct model_group *group, uint32_t step,
-                       struct extent *is)
-{
-    is->n_hosts = count_hosts(w, group, is->n, step);
-    is->within = is->n_hosts == 1 && !w->m->net.link.is_within;
-    return is->n_hosts > 0 ? 0 : -1;
-}
-
 /* Of a communication's group: as it was, and as it will be. */
 struct group_change {
     const char *kind; /* of one of its communications */
     struct extent was, is;
 };
 
-/* `n_members`: that it will have; 0: as replicas grow. */
+/* `members`: those that it will have; NULL: as replicas grow. */
 static int change_group(struct world *w, const struct model_group *group, struct group_change *c,
-                        struct model_group *to, uint32_t *room, uint32_t n_members,
+                        struct model_group *to, uint32_t *room, const struct members *members,
                         struct dpro_error *err)
 {
-    uint32_t *ranks = arena_array(w->arena, group->n_ranks, sizeof *ranks), step;
+    uint32_t *ranks = arena_array(w->arena, group->n_ranks, sizeof *ranks);
     const char *kind = c->kind ? c->kind : "nothing";
     int rank = w->recorded[group->ranks[0]].rank;
     *to = *group;
     to->ranks = ranks;
     to->n_ranks = 0;
-    step = 1;
-    to->n_members = n_members > 0 ? n_members : members_of(w, group, room, &step);
-    if (to->n_members == 0)
+    struct members are = members ? *members : members_of(w, group, room);
+    to->n_members = are.n;
+    if (are.n == 0)
         return refuse(err, UNKNOWN_GROUP, group->n_members, kind, rank, w->r->after);
     for (uint32_t k = 0; k < group->n_ranks; k++)
         if (w->new_of[group->ranks[k]] != MODEL_NONE)
             ranks[to->n_ranks++] = w->new_of[group->ranks[k]];
     c->was = (struct extent){.n = group->n_members, .within = group->within || w->spreads};
-    c->is = (struct extent){.n = to->n_members, .within = group->within};
-    if (w->told && to->n_ranks > 0 && place_group(w, group, step, &c->is) < 0)
-        return refuse(err, UNKNOWN_HOSTS, group->n_members, kind, rank);
-    if (!w->told && to->n_members > c->was.n && w->m->net.link.rank_hosts)
+    c->is = (struct extent){.n = are.n, .within = group->within};
+    if (w->told && to->n_ranks > 0) {
+        c->is.n_hosts =
+            members ? hosts_in_row(w, (uint64_t)rank, members) : count_hosts(w, group, &are);
+        c->is.within = c->is.n_hosts == 1 && !w->m->net.link.is_within;
+        if (c->is.n_hosts == 0)
+            return refuse(err, UNKNOWN_HOSTS, are.n, kind, rank);
+    }
+    if (!w->told && are.n > c->was.n && w->m->net.link.rank_hosts)
         c->is.within = false;
     else if (!w->told && w->spreads)
         c->is.within = true;
@@ -709,36 +756,39 @@ static int change_communication(struct world *w, struct model_communication *c,
 
 /* ---- shards in groups of ranks ---- */
 
+/* The number of the group of shards that a recorded rank is in. */
+static uint32_t shards_of(const struct world *w, uint32_t rank)
+{
+    return w->place[rank] / w->r->group;
+}
+
 /* Ranks of a group of shards that share its host's link with one of them, each for its own part. */
 static uint32_t count_sharing(const struct world *w, const struct model_group *group)
 {
-    const struct graph_dimension *d = &w->g->dimensions[w->r->sharding.dimension];
     const struct model_link *link = &w->m->net.link;
-    uint32_t first = group->ranks[0], n = 0, stride = stride_of(w->g, d);
+    uint32_t first = group->ranks[0], n = 0, base = shards_of(w, first) * w->r->group;
     uint64_t of = (uint64_t)w->recorded[first].rank;
     if (link->own_links)
         return 1;
-    for (uint32_t k = 0; k < d->size && w->told; k++) {
-        uint64_t rank = of - of / MAX(stride, 1) % d->size * stride + (uint64_t)k * stride;
-        n += number_in(w, rank, MODEL_NONE) / w->told->ranks_per_host ==
+    for (uint32_t k = 0; k < w->r->group && w->told; k++)
+        n += number_in(w, of, base + k) / w->told->ranks_per_host ==
              number_in(w, of, MODEL_NONE) / w->told->ranks_per_host;
-    }
     for (uint32_t i = 0; i < group->n_ranks && !w->told && link->rank_hosts; i++)
-        n += w->place[group->ranks[i]] == w->place[first] &&
+        n += shards_of(w, group->ranks[i]) == shards_of(w, first) &&
              link->rank_hosts[group->ranks[i]] == link->rank_hosts[first];
     return MAX(n, 1);
 }
 
-/* Whether the shards of each replica are on one host, as far as the trace shows. */
+/* Whether all that share out parameters are on one host, as far as the trace shows. */
 static bool lies_within(const struct world *w, const struct model_group *group)
 {
     const uint32_t *hosts = w->m->net.link.rank_hosts;
     for (uint32_t i = 0; hosts && i < group->n_ranks; i++)
         for (uint32_t k = 0; k < i; k++)
-            if (w->place[group->ranks[i]] == w->place[group->ranks[k]] &&
+            if (shards_of(w, group->ranks[i]) == shards_of(w, group->ranks[k]) &&
                 hosts[group->ranks[i]] != hosts[group->ranks[k]])
                 return false;
-    return hosts != NULL;
+    return hosts && w->r->before % w->r->group == 0;
 }
 
 /* ---- what replicas reduce ---- */
@@ -770,7 +820,7 @@ reduce_shards(struct world *w, const struct model_communication *c, struct exten
     double byte_ns = group->within ? link->within_ns.value : link->byte_ns.value;
     double message_ns = group->within ? link->within_message_ns.value : link->message_ns.value;
     struct model_cost cost = model_recorded_cost(c, byte_ns, w->m->net.took_ratio);
-    return new_all_reduce(w, c->size_bytes / w->r->sharding.after, is, count_sharing(w, group),
+    return new_all_reduce(w, c->size_bytes / w->r->group, is, count_sharing(w, group),
                           fmax(0, cost.latency_ns - c->n_steps * message_ns));
 }
 
@@ -785,7 +835,8 @@ static int reduce_gradients(struct world *w, uint32_t rank, struct model_group *
     struct model_group of = {
         .ranks = &rank, .n_ranks = 1, .n_members = 1, .n_streams = 1, .dimension = w->r->dimension};
     struct group_change change = {.kind = "all_reduce"};
-    int rc = change_group(w, &of, &change, group, room, w->r->after, err);
+    struct members all = {w->r->after, 1, w->r->after};
+    int rc = change_group(w, &of, &change, group, room, &all, err);
     if (rc < 0)
         return rc;
     *c = new_all_reduce(w, w->g->ranks[rank].gradient_bytes, change.is, 1, 0);
@@ -828,32 +879,33 @@ static int cut_group(struct world *w, const struct model_group *group, uint32_t 
                      struct group_change *changes, struct model_group *groups, uint32_t *room,
                      struct dpro_error *err)
 {
-    struct dpro_model *m = w->m;
-    const struct sharding *s = &w->r->sharding;
-    struct model_group shards = *group, replicas = *group;
-    shards.n_members = s->after;
-    replicas.n_members = w->r->before;
-    replicas.dimension = w->r->dimension;
-    bool within = lies_within(w, group);
-    if (!w->told && within && !group->within && !m->net.link.is_within) {
-        if (m->net.link.within_ns.value <= 0)
-            return refuse(err,
-                          "the trace shows no communication within a host, where shards of "
-                          "%u ranks would be: give --topology",
-                          s->after);
-        shards.within = true;
-    }
-    int rc = change_group(w, &shards, &changes[g], &groups[g], room, s->after, err);
-    changes[g].was = (struct extent){.n = group->n_members, .within = group->within || w->spreads};
+    const struct replicas *r = w->r;
+    const struct model_link *link = &w->m->net.link;
+    struct members shards = {r->group, 1, r->group};
+    struct members replicas = {r->after / r->group, r->group, r->after};
+    struct model_group across = *group;
+    across.n_members = MAX(1, r->before / r->group);
+    changes[g].kind = "all_gather";
+    changes[g + 1].kind = "all_reduce";
+    int rc = change_group(w, group, &changes[g], &groups[g], room, &shards, err);
     if (rc == 0)
-        rc = change_group(w, &replicas, &changes[g + 1], &groups[g + 1], room, 0, err);
-    return rc;
+        rc = change_group(w, &across, &changes[g + 1], &groups[g + 1], room, &replicas, err);
+    if (rc < 0 || w->told || !link->rank_hosts)
+        return rc;
+    bool within = lies_within(w, group) && !link->is_within;
+    changes[g].is.within = groups[g].within = within;
+    if (within && !changes[g].was.within && link->within_ns.value <= 0)
+        return refuse(err,
+                      "the trace shows no communication within a host, where shards of "
+                      "%u ranks would be: give --topology",
+                      r->group);
+    return 0;
 }
 
 static int change_groups(struct world *w, struct dpro_error *err)
 {
     struct dpro_model *m = w->m;
-    const struct sharding *s = &w->r->sharding;
+    struct sharding sharding = {w->r->dimension, w->r->before, w->r->group}, *s = &sharding;
     uint32_t n_groups = m->n_groups, n = m->n_communications;
     size_t most = 3 * (size_t)n_groups + w->n_recorded;
     uint32_t *room = arena_array(w->arena, w->r->before, sizeof *room);
@@ -869,7 +921,7 @@ static int change_groups(struct world *w, struct dpro_error *err)
         cut[m->communications[k].group] |= shards_move(m, s, &m->communications[k]);
     }
     for (uint32_t i = 0; i < m->n_groups && rc == 0; i++) {
-        rc = change_group(w, &m->groups[i], &changes[i], &groups[i], room, 0, err);
+        rc = change_group(w, &m->groups[i], &changes[i], &groups[i], room, NULL, err);
         if (rc < 0 || !cut[i])
             continue;
         cut[i] = n_groups;
@@ -895,7 +947,7 @@ static int change_groups(struct world *w, struct dpro_error *err)
     }
     if (rc < 0)
         return rc;
-    if (s->after > 0 && n_all == n && w->r->after > 1)
+    if (s->after > 0 && n_all == n && w->r->after > s->after)
         return refuse(err,
                       "nothing shows how the job reduces gradients to shards: what it would "
                       "reduce between replicas of %u ranks is not known",
@@ -969,14 +1021,17 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
         tell_topology(w, notes);
     if (w->collectives)
         tell_collectives(w, notes);
-    if (r->sharding.after > 0 && r->after > 1)
+    if (r->group > 0 && r->after > r->group)
         note(notes,
              "gradients are reduced among the %u neighbouring ranks that share the parameters, "
              "then all-reduced over %u replicas of these; all are taken to keep step",
-             r->sharding.after, r->after);
-    if (r->sharding.after > 0 && r->sharding.after < r->sharding.before)
-        note(notes, "a rank keeps and updates 1/%u of what is sharded, in place of 1/%u",
-             r->sharding.after, r->sharding.before);
+             r->group, r->after / r->group);
+    if (r->shards && count_shards(r) == 1)
+        note(notes, "a rank keeps all of what was sharded, in place of 1/%u, and updates as much",
+             r->before);
+    else if (r->shards && count_shards(r) != r->before)
+        note(notes, "a rank keeps 1/%u of what is sharded, in place of 1/%u, and updates as much",
+             count_shards(r), r->before);
     if (r->after == r->before)
         return;
     note(notes, "%u ranks: each one %s computes as one of the %u recorded ones, on its batch; %s",
@@ -984,15 +1039,9 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
          w->collectives ? "collectives within hosts are taken to stay as they are"
          : w->told      ? "how collectives use links is taken to stay as it is"
                         : "links, and how collectives use them, are taken to stay as they are");
-    if (r->rest > 1)
+    if (r->rest > 1 && r->group == 0)
         note(notes, "a replica has %u ranks, as recorded; %u replica%s in place of %u", r->rest,
              r->after, r->after == 1 ? "" : "s", r->before);
-    if (r->shards && r->after == 1)
-        note(notes, "a rank keeps all of what was sharded, in place of 1/%u, and updates as much",
-             r->before);
-    else if (r->shards)
-        note(notes, "a rank keeps 1/%u of what is sharded, in place of 1/%u, and updates as much",
-             r->after, r->before);
     if (r->reduces && r->after > 1)
         note(
             notes,
@@ -1040,7 +1089,7 @@ int change_world(const struct replicas *r, const struct topology *told, const ch
                       .stride = 1};
     if (r->after == r->before && graph)
         w.size = MAX(w.size, job_size(graph));
-    if (r->after == r->before && !told && r->sharding.after == 0)
+    if (r->after == r->before && !told && r->group == 0)
         return 0;
     w.place = arena_array(w.arena, m->n_ranks, sizeof *w.place);
     w.row = arena_array(w.arena, m->n_ranks, sizeof *w.row);

@@ -9,11 +9,11 @@
 /* The replicas of a job, and how many a what-if asks for. */
 struct replicas {
     uint32_t before, after;
-    uint32_t rest;      /* ranks of a replica */
-    uint32_t dimension; /* of the graph; UINT32_MAX: all ranks are replicas */
-    bool shards;        /* they share out the parameters */
-    bool reduces;       /* there was one, and nothing was reduced between replicas */
-    struct sharding sharding;
+    uint32_t rest;                  /* ranks of a replica */
+    uint32_t dimension;             /* of the graph; UINT32_MAX: all ranks are replicas */
+    bool shards;                    /* they share out the parameters */
+    bool reduces;                   /* there was one, and nothing was reduced between replicas */
+    uint32_t group;                 /* so many share them out, others replicate these; 0: all do */
     const struct dpro_graph *graph; /* the recorded one, with the dimensions that this needs */
 };
 

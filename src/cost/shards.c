@@ -5,69 +5,7 @@
 
 #include <string.h>
 
-#include <dpro/dimensions.h>
-
 #include "base/sort.h"
-
-#define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
-
-static int find_sharded(const struct dpro_graph *g, struct sharding *s, struct dpro_error *err)
-{
-    uint32_t n = 0;
-    for (uint32_t d = 0; d < g->n_dimensions; d++) {
-        const struct graph_dimension *dimension = &g->dimensions[d];
-        if (dimension->lies_over)
-            continue;
-        if (dimension->parallelism == DPRO_REPLICATES)
-            return refuse(err,
-                          "the job has %u replicas of its shards, or of the model: --shard is "
-                          "for FSDP over all ranks; --dp asks for other numbers of replicas",
-                          dimension->size);
-        if (dimension->parallelism != DPRO_SHARDS)
-            continue;
-        s->dimension = d;
-        n++;
-    }
-    if (n != 1)
-        return refuse(err, "%s: --shard is for PyTorch's FSDP (fully_shard)",
-                      n == 0 ? "no dimension of the job shards the model"
-                             : "several dimensions of the job shard the model");
-    s->before = g->dimensions[s->dimension].size;
-    if (s->after >= 2 && s->before % s->after == 0)
-        return 0;
-    return refuse(err,
-                  "the job shards over %u ranks, which can't be cut into groups of %u: give a "
-                  "number from 2 on that divides them",
-                  s->before, s->after);
-}
-
-int shards_cut(const struct dpro_graph *g, struct arena *arena, struct sharding *s,
-               struct dpro_graph *to, struct dpro_error *err)
-{
-    int rc = find_sharded(g, s, err);
-    if (rc < 0)
-        return rc;
-    uint32_t n = g->n_dimensions, size = s->after, n_replicas = s->before / s->after;
-    *to = *g;
-    to->n_dimensions = n + 1;
-    to->dimensions = arena_array(arena, n + (size_t)1, sizeof *to->dimensions);
-    memcpy(to->dimensions, g->dimensions, n * sizeof *to->dimensions);
-    struct graph_dimension *shards = &to->dimensions[s->dimension], *replicas = &to->dimensions[n];
-    uint32_t n_ranks = shards->n_groups * shards->size;
-    shards->n_groups *= n_replicas;
-    shards->size = size;
-    *replicas = (struct graph_dimension){.parallelism = DPRO_REPLICATES,
-                                         .size = n_replicas,
-                                         .n_groups = n_ranks / n_replicas,
-                                         .ranks = arena_array(arena, n_ranks, sizeof(int)),
-                                         .evidence = ""};
-    for (uint32_t i = 0; i < n_ranks; i++) { /* of the i-th: which group, and which replica in it */
-        uint32_t group = i / n_replicas, replica = i % n_replicas;
-        replicas->ranks[i] =
-            shards->ranks[group / size * s->before + replica * size + group % size];
-    }
-    return 0;
-}
 
 static bool is_of(const struct dpro_model *m, const struct sharding *s,
                   const struct model_communication *c, const char *kind)

@@ -6,17 +6,12 @@
 #include "cost/model.h"
 #include "graph/graph.h"
 
-/* Ranks that share out the parameters. */
+/* Ranks that share out the parameters, before and after. */
 struct sharding {
     uint32_t dimension;     /* of the graph */
     uint32_t before, after; /* ranks; after 0: as recorded */
 };
 
-/* Fills in *to: `graph` with its sharded dimension cut into groups of sharding->after neighbours,
- * and one more dimension, which replicates. All is in `arena` or borrowed. Fails with DPRO_EUSAGE
- * where the job can't be sharded so. */
-int shards_cut(const struct dpro_graph *graph, struct arena *arena, struct sharding *sharding,
-               struct dpro_graph *to, struct dpro_error *err);
 /* Whether it gathers or reduces shards of that dimension; whether it reduces them. */
 bool shards_move(const struct dpro_model *model, const struct sharding *sharding,
                  const struct model_communication *communication);

@@ -125,9 +125,11 @@ LAYERS = 3
 def job(world=2, iterations=4, layers=LAYERS, forward_us=10_000, backward_us=20_000, transfer_us=8_000, slow=None,
         communicates=True, steps=True, start_us=1_000_000_000.0, name="aten::linear"):
     """The Kineto traces of a small data-parallel CPU job, one a rank: forward, backward with an all-reduce a layer on
-    a thread of its own, optimizer. `slow` = (rank, us) makes that rank's forward longer; the others wait."""
+    a thread of its own, optimizer. `slow` = (rank, us) makes that rank's forward longer; the others wait. `transfer_us`: of
+    each all-reduce, or a list by layer."""
     traces = []
     longest = max(0, slow[1] if slow else 0)
+    transfers = transfer_us if isinstance(transfer_us, list) else layers * [transfer_us]
     for rank in range(world):
         events = []
         step_start = start_us
@@ -156,7 +158,7 @@ def job(world=2, iterations=4, layers=LAYERS, forward_us=10_000, backward_us=20_
                                           "Input type": ["TensorList", "", "", "", "Scalar", "Scalar"]}))
                     begin = max(call + 160, free)
                     slowest = max(behind + (layers - layer) * (backward_us + 10) - 50, free)
-                    free = max(begin, slowest) + transfer_us
+                    free = max(begin, slowest) + transfers[layer]
                     events.append(span("gloo:all_reduce", begin, free - begin, tid=2, cat="user_annotation",
                                        **{"Input Dims": [[1000]], "Input type": ["float"]}))
                 now += backward_us + 10

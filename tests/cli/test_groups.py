@@ -25,6 +25,22 @@ def gathers(elements=(1000, 1000, 1000), **options):
     return traces
 
 
+def sharded(world, layers=6):
+    """The traces of a job that gathers shards and reduces gradients to them, round rings of links of 1 GB/s and 200 us."""
+    elements = [200_000 * (1 + layer // 2) for layer in range(layers)]
+    traces = job(world=world, layers=layers, backward_us=30_000,
+                 transfer_us=[(world - 1) * (4 * n / 1000 / world + 200) - 20 for n in elements])
+    for trace in traces:
+        for old, new in (("allreduce_", ("reduce_scatter_", "allgather_")), ("all_reduce", ("reduce_scatter", "all_gather"))):
+            for i, event in enumerate(e for e in trace["traceEvents"] if e["name"].endswith(old)):
+                layer = layers - 1 - i % layers
+                gathers_it = layer % 2
+                event["name"] = event["name"].replace(old, new[gathers_it])
+                event["args"]["Input Dims"] = json.loads(json.dumps(event["args"]["Input Dims"]).replace(
+                    "1000", str(elements[layer] // (world if gathers_it else 1))))
+    return traces
+
+
 class Groups(Case):
     def write_job(self, name, traces):
         for rank, trace in enumerate(traces):
@@ -157,10 +173,37 @@ class Groups(Case):
         self.assertLess(self.asked(SHARDED, *hosts, "--shard", "2", "--dp", "4"), self.asked(SHARDED, *hosts, "--dp", "8"))
         split = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-tp-gloo-n4")
         self.assertGreater(self.asked(split, "--shard", "2", "--dp", "2"), self.asked(split, "--shard", "2"))
-        for trace, args, why in ((SHARDED, ["--shard", "4"], "shards over 2 ranks, which can't be cut into groups of 4"),
+        for trace, args, why in ((SHARDED, ["--shard", "4"], "no whole number of groups of 4: give --world-size, too, a multiple of 4"),
+                                 (split, ["--shard", "4"], "give --world-size, too, a multiple of 8"),
+                                 (SHARDED, ["--shard", "8", "--world-size", "4"], "groups of shards make up 8 ranks; give"),
+                                 (split, ["--shard", "3", "--world-size", "8"], "groups of shards, .* make up 6 ranks"),
+                                 (SHARDED, ["--shard", "8", "--dp", "9999"], "79992 ranks can't be predicted"),
+                                 (SHARDED, ["--shard", "3", "--dp", "8", "--topology", self.topology(4)], "how many hosts a group of 3"),
                                  (BUNDLED, ["--shard", "2"], "2 replicas of its shards"), (SHARDED, ["--shard", "1"], "--shard")):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", trace, *args), USAGE, why)
+
+    def test_shards_of_more_ranks_than_were_recorded_are_replicated_too(self):
+        asked = self.ask(SHARDED, "--shard", "8", "--world-size", "64")
+        self.assertEqual(asked["predicted"], self.ask(SHARDED, "--dp", "8", "--shard", "8")["predicted"])
+        for words in ("among the 8 neighbouring ranks .* over 8 replicas", "keeps 1/8 of what is sharded, in place of 1/2"):
+            self.assertRegex("\n".join(asked["warnings"]), words)
+        one = self.ask(SHARDED, "--world-size", "8")  # of shards of 8, too
+        self.assertEqual(asked["memory"]["peak_bytes"], one["memory"]["peak_bytes"])
+        self.assertGreater(asked["predicted"]["iteration_ms"], one["predicted"]["iteration_ms"])
+        self.assertEqual(self.ask(SHARDED, "--world-size", "8", "--shard", "8")["predicted"], one["predicted"])
+        hosts = ["--topology", self.topology(8), "--world-size", "64"]  # what leaves a host is a shard's gradients
+        self.assertLess(self.asked(SHARDED, *hosts, "--shard", "8"), self.asked(SHARDED, *hosts))
+        self.assertLess(self.asked(SHARDED, *hosts, "--shard", "8"), self.asked(SHARDED, *hosts, "--shard", "16"))
+
+    def test_shards_are_predicted_alike_from_few_ranks_and_from_many(self):
+        jobs = {world: self.write_job(f"shards{world}", sharded(world)) for world in (2, 4, 8)}
+        for asked in ("--world-size 8", "--world-size 8 --shard 4", "--world-size 64 --shard 8", "--world-size 12 --shard 2"):
+            took = [self.asked(folder, "--dims", f"fsdp={world}", "--compute", "1000x", *asked.split())
+                    for world, folder in jobs.items()]
+            with self.subTest(asked=asked):
+                self.assertAlmostEqual(took[1] / took[0], 1, delta=0.001)
+                self.assertAlmostEqual(took[2] / took[0], 1, delta=0.001)
 
     def topology(self, per_host, intra=None, inter=None, **more):
         return self.write("topology.json", {"schema": "dpro.topology/1", "ranks_per_host": per_host,

@@ -34,7 +34,7 @@ RUNS = {
                ["TRACE", "--server-bandwidth", "2x", "--servers", "4"], ["TRACE", "--cycle-time", "2", "--fusion-mb", "1"],
                ["TRACE", "--recompute", "blocks.*", "--accumulate", "2", "--batch-size", "6", "--gradient-views"],
                ["TRACE", "--reshard", "all", "--compute", "2x@0", "--delay", "BW=2", "--dims", "fsdp=2"],
-               ["TRACE", "--microbatches", "8", "--schedule", "gpipe"], ["TRACE", "--dp", "3"], ["TRACE", "--shard", "2", "--dp", "2"],
+               ["TRACE", "--microbatches", "8", "--schedule", "gpipe"], ["TRACE", "--dp", "3"], ["TRACE", "--shard", "8", "--dp", "8"],
                ["TRACE", "--prefetch", "2"], ["TRACE", "--topology", "pcie4-2x25g", "--world-size", "16"], ["TRACE", "--topology", "FILE"],
                ["TRACE", "--topology", "pcie4-2x25g", "--world-size", "16", "--collectives", "hierarchical"],
                ["TRACE", "--compile", "none", "--precision", "bf16=blocks.*"], ["TRACE", "--probes", "PROBES", "--compile", "blocks.*"],

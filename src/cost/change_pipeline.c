@@ -117,7 +117,9 @@ static int check(const struct rewriter *w, const struct dpro_changes *c, struct 
                       c->pipeline_micro_batches, MOST_MICRO_BATCHES);
     if (c->schedule == DPRO_SCHEDULE_ZERO_BUBBLE && p->schedule != DPRO_SCHEDULE_ZERO_BUBBLE)
         return refuse(err, "a zero-bubble schedule moves the gradients of weights: the trace does "
-                           "not tell their time from that of the gradients of inputs");
+                           "not tell their time from that of the gradients of inputs; record some "
+                           "steps with such a schedule (PyTorch's ScheduleInterleavedZeroBubble), "
+                           "or ask for --schedule interleaved");
     if (p->schedule == DPRO_SCHEDULE_UNKNOWN && c->schedule == DPRO_SCHEDULE_UNKNOWN)
         return refuse(err, "the order in which the recorded stages computed is none that is known: "
                            "name one with --schedule");

@@ -437,6 +437,8 @@ static void measure(const struct coarsening *c, uint32_t r)
     rank->segments =
         arena_array(&c->coarse->arena, re->n * (size_t)rank->n_points, sizeof *rank->segments);
     wire_times(c, r, &times);
+    for (size_t i = 0; i < times.n; i++)
+        rank->communicates_ns += (double)(times.at[i].end_ns - times.at[i].start_ns) / re->n_copies;
     for (uint32_t copy = re->first - 1; copy < re->first + re->n; copy++) {
         if (c->g->pulls_with_step) /* all ranks begin at once */
             went_on = re->copies[copy - 1].end_ns[c->g->ranks[r].boundary];

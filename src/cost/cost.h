@@ -72,6 +72,7 @@ struct coarse_rank {
     uint32_t n_points;
     uint64_t *family;               /* of the segment before each: equal for the same work */
     struct segment *segments;       /* [iteration * n_points + sync point] */
+    double communicates_ns;         /* mean time of an iteration in which it communicates */
     int64_t copy_back_ns;           /* mean work from the first wait to the last bucket's copying */
     uint32_t first_issue, n_issues; /* what it communicates in groups */
     bool drains;                    /* it waits for all buckets in order, after the last gradient */

@@ -57,8 +57,31 @@ static void choose_algorithm(const struct fitting *f)
             f->net->collective.algorithm = known[i].algorithm;
 }
 
-/* Threads that run a rank's collectives: gloo has two, of which a job with one bucket shows one. A
- * GPU stream is one, Horovod has one, and in TensorFlow a token goes from one to the next. */
+/* Whether the first rank had a bucket ready long before the one that its thread had taken was
+ * through. */
+static bool queues(const struct fitting *f)
+{
+    const struct coarse *coarse = f->coarse;
+    const int64_t *end_ns = f->r->copies[f->r->first].end_ns;
+    uint32_t *last = arena_array(&f->coarse->arena, coarse->n_buckets, sizeof *last);
+    uint32_t transfer = DPRO_NO_OP;
+    bool any = false;
+    for (uint32_t t = 0; t < f->model->n_tensors; t++)
+        last[coarse->bucket_of[t]] = t;
+    for (uint32_t t = 0; t < f->model->n_tensors && !any && f->g->n_collectives > 0; t++) {
+        if (last[coarse->bucket_of[t]] != t)
+            continue;
+        any = transfer != DPRO_NO_OP &&
+              end_ns[coarse->ready[t]] < end_ns[transfer] - f->g->dur_ns[transfer] / 2;
+        uint32_t first = f->g->collectives[coarse->bucket_of[t]].first_member;
+        transfer = f->g->members[first].transfer;
+    }
+    return any;
+}
+
+/* Threads that run a rank's collectives: gloo has two, of which a job shows one if it never needs
+ * both. A GPU stream is one, Horovod has one, and in TensorFlow a token goes from one to the next.
+ */
 static uint32_t count_streams(const struct fitting *f)
 {
     enum { GLOO_THREADS = 2 };
@@ -69,7 +92,7 @@ static uint32_t count_streams(const struct fitting *f)
     for (uint32_t d = 0; d < g->n_devices; d++)
         n +=
             g->devices[d].kind == DPRO_DEVICE_COMM_THREAD && g->devices[d].rank == g->ranks[0].rank;
-    return n == 0 ? 1 : n < GLOO_THREADS ? GLOO_THREADS : n;
+    return n == 0 ? 1 : n == 1 && !queues(f) ? GLOO_THREADS : n;
 }
 
 /* ---- collectives beside their messages ---- */

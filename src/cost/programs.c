@@ -132,17 +132,41 @@ static struct model_program make_program(const struct measured_replay *r,
     return program;
 }
 
+/* Of the time in which a rank communicates, that in which bytes are on its links: only these slow
+ * it down. */
+static double share_on_links(const struct coarse *coarse, const struct dpro_model *model,
+                             uint32_t rank, struct sync *costs)
+{
+    double wire_ns = 0, whole_ns = coarse->ranks[rank].communicates_ns;
+    if (model_scheme(model) == MODEL_PUSH_PULL)
+        return 1;
+    for (uint32_t b = 0; b < coarse->n_buckets; b++) {
+        uint64_t size_bytes = 0;
+        for (uint32_t t = 0; t < model->n_tensors; t++)
+            size_bytes += coarse->bucket_of[t] == b ? model->tensors[t].size_bytes : 0;
+        wire_ns += size_bytes > 0 ? (double)sync_get(costs, size_bytes).wire_ns : 0;
+    }
+    for (uint32_t i = 0; i < coarse->ranks[rank].n_issues; i++) {
+        uint32_t k = coarse->issues[coarse->ranks[rank].first_issue + i].communication;
+        wire_ns += model_group_cost(model, &model->communications[k]).wire_ns;
+    }
+    wire_ns /= 1 - fmin(model->net.link.held_share.value, 0.9);
+    return whole_ns > wire_ns ? wire_ns / whole_ns : 1;
+}
+
 void make_programs(const struct measured_replay *r, const struct coarse *coarse,
                    struct dpro_model *model)
 {
     const double MORE = 0.05;
     const struct dpro_graph *g = r->graph;
-    double lost = 1 - evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
+    double lost_on_links =
+        1 - evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
     model->n_ranks = model->n_programs = g->n_ranks;
     model->n_samples = g->sample_dur_ns ? g->n_samples : 0;
     model->ranks = arena_array(&model->arena, g->n_ranks, sizeof *model->ranks);
     model->programs = arena_array(&model->arena, g->n_ranks, sizeof *model->programs);
     double *room = arena_array(&model->arena, 2 * (size_t)r->n, sizeof *room);
+    struct sync *costs = sync_create(&model->net);
     for (uint32_t i = 0; i < g->n_ranks; i++) {
         const struct coarse_rank *rank = &coarse->ranks[i];
         struct model_rank *to = &model->ranks[i];
@@ -150,9 +174,11 @@ void make_programs(const struct measured_replay *r, const struct coarse *coarse,
         if (coarse->read_ns)
             to->read_ns = coarse->read_ns + (size_t)i * model->n_tensors;
         to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
+        double share = share_on_links(coarse, model, i, costs), lost = lost_on_links * share;
         struct model_program program = make_program(r, coarse, rank, lost, model, room);
         /* the same once more, had communication cost more */
-        struct model_program other = make_program(r, coarse, rank, lost + MORE, model, room);
+        struct model_program other =
+            make_program(r, coarse, rank, lost + MORE * share, model, room);
         for (uint32_t k = 0; k < program.n_ops; k++)
             program.ops[k].beside_ns =
                 llround((double)(program.ops[k].work_ns - other.ops[k].work_ns) / MORE);
@@ -166,4 +192,5 @@ void make_programs(const struct measured_replay *r, const struct coarse *coarse,
         for (uint32_t s = 0; s < model->n_samples; s++)
             to->sample_scale[s] = mean > 0 ? to->sample_scale[s] / mean : 1;
     }
+    sync_destroy(costs);
 }

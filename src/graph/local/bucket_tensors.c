@@ -199,8 +199,11 @@ static void plan_one(struct maker *m, uint32_t collective, uint32_t name, uint64
     const struct local_collective *coll = &rank->collectives.at[collective];
     struct planned one = {
         {.name = name, .size_bytes = bytes, .collective = collective}, NO_ID, use};
-    if (in && local_holds(rank, in->last, coll->arrival, false, false))
-        one.from = in->last;
+    uint32_t made = in                         ? in->last
+                    : coll->launch_op != NO_ID ? m->before[coll->launch_op]
+                                               : NO_ID; /* it was there when it was asked for */
+    if (made != NO_ID && local_holds(rank, made, coll->arrival, false, false))
+        one.from = made;
     if (out && local_holds(rank, coll->transfer, out->first, false, false))
         one.to = out->first;
     array_push(&m->plan, one);

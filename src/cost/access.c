@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "cost/buckets.h"
+#include "cost/cost.h"
 #include "cost/server_placement.h"
 #include "cost/sync.h"
 
@@ -14,6 +15,8 @@ void dpro_model_destroy(struct dpro_model *model)
     if (!model)
         return;
     array_fini(&model->warnings);
+    if (model->recorded)
+        measured_replay_fini(model->recorded);
     arena_fini(&model->arena);
     mem_free(model);
 }

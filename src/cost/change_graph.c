@@ -30,6 +30,11 @@ static bool asks_for_modules(const struct dpro_changes *c)
            c->precision;
 }
 
+static bool asks_for_units(const struct dpro_changes *c)
+{
+    return c->reshard || c->prefetch > 0;
+}
+
 /* What else changes passes, whose times and memory a pipeline takes as they were recorded. */
 static const char *beside_pipeline(const struct dpro_changes *c, bool shares)
 {
@@ -171,7 +176,7 @@ static int change_modules(const struct dpro_graph *graph, const struct dpro_chan
 }
 
 /* Parameters gathered for a unit stay those of its passes, whatever else changes. */
-static void find_peaks(const struct dpro_graph *graph, const struct dpro_graph *changed,
+static void find_peaks(const struct dpro_graph *graph, const struct measured_replay *changed,
                        struct arena *arena, struct graph_change *change)
 {
     static const struct dpro_strategy as_it_is;
@@ -181,7 +186,7 @@ static void find_peaks(const struct dpro_graph *graph, const struct dpro_graph *
     if (!memory_is_known(model))
         return;
     memory[0] = memory_peak_told(&own, &as_it_is);
-    if (changed->memory == graph->memory) {
+    if (changed->graph->memory == graph->memory) {
         memory[1] = memory_peak_told(model, &model->baseline);
         return;
     }
@@ -238,30 +243,55 @@ static void share_memory(double ratio, struct arena *arena, struct dpro_graph *g
 
 /* ---- all of it ---- */
 
-/* With the delays of `delayed`, other units and other work; a rank has `share` of what it had of
- * the sharded model. `passes_alone`: without what a step does once. */
-static int learn_changed(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+/* The recorded iterations with other units. */
+static int replay_shape(const struct measured_replay *recorded, const struct dpro_changes *c,
+                        struct arena *arena, struct graph_change *change, struct dpro_graph *graph,
+                        struct measured_replay *shape, struct dpro_error *err)
+{
+    int rc = reshard(recorded->graph, c, arena, change, graph, err);
+    if (rc == 0 && asks_for_units(c))
+        measured_replay_run(graph, shape);
+    else
+        measured_replay_borrow(graph, recorded, shape);
+    return rc;
+}
+
+/* With the delays of `delayed`, the units of `shape` and other work; a rank has `share` of what it
+ * had of the sharded model. `passes_alone`: without what a step does once. *changed is the replay
+ * of *graph. */
+static int learn_changed(const struct measured_replay *shape, const struct dpro_graph *delayed,
                          const struct dpro_changes *c, double share, bool passes_alone,
                          const struct dpro_model *m, struct arena *arena,
-                         struct graph_change *change, struct dpro_graph *changed,
-                         struct dpro_model *learnt, struct dpro_error *err)
+                         struct graph_change *change, struct dpro_graph *graph,
+                         struct measured_replay *changed, struct dpro_model *learnt,
+                         struct dpro_error *err)
 {
-    struct dpro_graph worked = *delayed, shape;
-    if (change->has_modules && (asks_for_modules(c) || share != 1))
+    struct dpro_graph worked = *delayed, shape_alone = *shape->graph, alone;
+    struct measured_replay of_shape, of_changed;
+    bool works = change->has_modules && (asks_for_modules(c) || share != 1);
+    int rc = 0;
+    if (works)
         graph_with_work(delayed, &change->modules, passes_alone, share, arena, &worked);
-    int rc = reshard(&worked, c, arena, change, changed, err);
-    if (rc == 0)
-        rc = reshard(graph, c, arena, change, &shape, err);
+    if (works || c->n_delays > 0)
+        rc = reshard(&worked, c, arena, change, graph, err);
+    else
+        *graph = *shape->graph;
     if (rc < 0)
         return rc;
-    struct dpro_graph timed = *changed;
-    if (share != 1 && changed->memory)
-        share_memory(share, arena, changed);
+    if (works || c->n_delays > 0)
+        measured_replay_run(graph, changed);
+    else
+        measured_replay_borrow(graph, shape, changed);
+    alone = *graph;
+    if (share != 1 && graph->memory)
+        share_memory(share, arena, graph);
     if (change->n_units > 0 || share != 1) /* its memory is known otherwise */
-        shape.memory = timed.memory = NULL;
-    rc = model_learn_again(&shape, &timed, m, learnt, err);
+        shape_alone.memory = alone.memory = NULL;
+    measured_replay_borrow(&shape_alone, shape, &of_shape);
+    measured_replay_borrow(&alone, changed, &of_changed);
+    rc = model_learn_again(&of_shape, &of_changed, m, learnt, err);
     for (uint32_t k = 0; rc == 0 && change->has_modules && k < learnt->n_communications; k++)
-        if (carries_activations(&shape, &learnt->communications[k]))
+        if (carries_activations(shape->graph, &learnt->communications[k]))
             model_resize(learnt, &learnt->communications[k], graph_batch_ratio(&change->modules));
     return rc;
 }
@@ -269,7 +299,8 @@ static int learn_changed(const struct dpro_graph *graph, const struct dpro_graph
 int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, struct dpro_model *m,
                  struct notes *notes, struct graph_change *change, struct dpro_error *err)
 {
-    struct dpro_graph delayed, changed;
+    struct dpro_graph delayed, shape_graph, changed_graph;
+    struct measured_replay shape, changed;
     struct dpro_model learnt;
     *change = (struct graph_change){.n_units = 0};
     struct replicas replicas;
@@ -279,7 +310,7 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
     double share = replicas_share(&replicas);
     bool shares = share != 1;
     bool of_groups = m->n_communications > 0;
-    bool of_units = c->reshard || c->prefetch > 0;
+    bool of_units = asks_for_units(c);
     bool of_modules = of_groups && (asks_for_modules(c) || of_units || shares);
     if (c->n_delays == 0 && !of_units && !of_modules && !asks_for_pipeline(c))
         return 0;
@@ -290,7 +321,7 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
                               "together with other units, modules, batches or numbers of shards: "
                               "leave out %s",
                               beside);
-    if (!graph)
+    if (!graph || !m->recorded)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "delays, resharding and pipelines need the graph of the job");
     if (of_units && !dpro_graph_is_sharded(graph))
@@ -298,7 +329,7 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
                               "the job shards no parameters: --reshard and --prefetch are for "
                               "PyTorch's FSDP (fully_shard)");
     if (of_modules) {
-        graph_model(graph, m->probes, &change->modules);
+        graph_model(m->recorded, m->probes, &change->modules);
         change->has_modules = true;
         change->modules.baseline.recomputed =
             arena_array(notes->arena, change->modules.n_modules + (size_t)1, sizeof(bool));
@@ -308,8 +339,10 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
     }
     rc = delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, err);
     if (rc == 0)
-        rc = learn_changed(graph, &delayed, c, share, false, m, notes->arena, change, &changed,
-                           &learnt, err);
+        rc = replay_shape(m->recorded, c, notes->arena, change, &shape_graph, &shape, err);
+    if (rc == 0)
+        rc = learn_changed(&shape, &delayed, c, share, false, m, notes->arena, change,
+                           &changed_graph, &changed, &learnt, err);
     if (rc < 0)
         return rc;
     if (c->prefetch > 0 && c->prefetch >= change->n_in_row)
@@ -318,9 +351,12 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
              "asks for all that there are",
              change->n_in_row, c->prefetch);
     if (of_modules && change->modules.baseline.micro_batches > 1) {
-        struct dpro_graph passes;
-        rc = learn_changed(graph, &delayed, c, share, true, m, notes->arena, change, &passes,
-                           &change->passes, err);
+        struct dpro_graph passes_graph;
+        struct measured_replay passes;
+        rc = learn_changed(&shape, &delayed, c, share, true, m, notes->arena, change, &passes_graph,
+                           &passes, &change->passes, err);
+        if (rc == 0)
+            measured_replay_fini(&passes);
         change->n_passes = change->modules.baseline.micro_batches - 1;
     }
     if (of_modules) {
@@ -335,11 +371,15 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
         *m = learnt;
         m->baseline = buckets_copy(&learnt, &learnt.baseline, notes->arena);
     }
-    if (rc < 0 || !asks_for_pipeline(c))
+    if (rc == 0 && asks_for_pipeline(c)) {
+        rc = change_pipeline(&changed, c, m, &change->modules, notes, &change->pipeline, err);
+        change->has_modules = rc == 0;
+    }
+    if (rc < 0)
         return rc;
-    rc = change_pipeline(&delayed, c, m, &change->modules, notes, &change->pipeline, err);
-    change->has_modules = rc == 0;
-    if (rc == 0)
+    measured_replay_fini(&changed);
+    measured_replay_fini(&shape);
+    if (asks_for_pipeline(c))
         pipeline_peaks(&change->modules, &change->pipeline, change->memory);
     return rc;
 }

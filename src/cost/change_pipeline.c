@@ -710,12 +710,13 @@ static double calls_error(struct rewriter *w, struct dpro_pipeline_run run,
     return (double)(evaluate_once(&moved) - evaluate_once(as_it_is));
 }
 
-static void model_micro_batch(struct rewriter *w, double ratio, struct dpro_model *modules)
+static void model_micro_batch(struct rewriter *w, const struct measured_replay *replay,
+                              struct dpro_model *modules)
 {
-    graph_model(w->g, w->m->probes, modules);
+    graph_model(replay, w->m->probes, modules);
     modules->baseline.recomputed =
         arena_array(w->arena, modules->n_modules + (size_t)1, sizeof(bool));
-    modules->memory.batch_ratio = ratio;
+    modules->memory.batch_ratio = 1;
 }
 
 /* ---- a rank's blocks in several stages ---- */
@@ -864,10 +865,11 @@ static int check_rows(const struct rewriter *w, const struct dpro_model *modules
     return 0;
 }
 
-int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *changes,
+int change_pipeline(const struct measured_replay *replay, const struct dpro_changes *changes,
                     struct dpro_model *model, struct dpro_model *modules, struct notes *notes,
                     struct pipeline_change *change, struct dpro_error *err)
 {
+    const struct dpro_graph *graph = replay->graph;
     struct rewriter w = {.g = graph, .m = model, .arena = notes->arena};
     pipeline_find(graph, notes->arena, &w.p);
     int rc = check(&w, changes, err);
@@ -885,7 +887,7 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
                                        .n_chunks = {w.p.n_chunks, shape_of(&w, after).n_chunks},
                                        .n_ranks = graph->n_ranks};
     double ratio = (double)before.n_micro_batches / after.n_micro_batches;
-    model_micro_batch(&w, 1, modules);
+    model_micro_batch(&w, replay, modules);
     rc = check_rows(&w, modules, after, notes, err);
     if (rc < 0)
         return rc;

@@ -12,6 +12,7 @@ struct probe;
 
 struct measured_replay {
     struct arena arena;
+    bool borrowed; /* its copies are another's */
     const struct dpro_graph *graph;
     uint32_t n_copies, first, n; /* copies [first, first + n) are the measured iterations in order,
                                     or one with mean durations if there are none */
@@ -19,6 +20,9 @@ struct measured_replay {
 };
 
 void measured_replay_run(const struct dpro_graph *graph, struct measured_replay *replay);
+/* Of a graph with the same ops, edges and times: what `from` has, which must go later. */
+void measured_replay_borrow(const struct dpro_graph *graph, const struct measured_replay *from,
+                            struct measured_replay *replay);
 void measured_replay_fini(struct measured_replay *replay);
 
 static inline int64_t measured_start_ns(const struct measured_replay *r, uint32_t copy, uint32_t op)
@@ -202,7 +206,7 @@ void set_pace(struct dpro_model *model, struct model_pace pace);
 /* Learns the model again from a graph whose ops take other times. It keeps the order in which the
  * job's ops ran, and what `model` knows of measured iterations and of the job without the profiler.
  * *learnt has an arena of its own; all else is borrowed from `model`. */
-int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+int model_learn_again(const struct measured_replay *shape, const struct measured_replay *delayed,
                       const struct dpro_model *model, struct dpro_model *learnt,
                       struct dpro_error *err);
 

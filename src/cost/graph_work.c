@@ -23,10 +23,10 @@ static int64_t work_of(const struct dpro_graph *g, const struct graph_rank *rank
     return ns;
 }
 
-void graph_model(const struct dpro_graph *graph, const struct dpro_probes *probes,
+void graph_model(const struct measured_replay *replay, const struct dpro_probes *probes,
                  struct dpro_model *model)
 {
-    struct measured_replay replay;
+    const struct dpro_graph *graph = replay->graph;
     struct coarse coarse = {.ranks = NULL};
     *model = (struct dpro_model){.probes = probes, .pace = {1, 1}, .page_faults = -1};
     model->n_ranks = model->n_programs = graph->n_ranks;
@@ -44,13 +44,11 @@ void graph_model(const struct dpro_graph *graph, const struct dpro_probes *probe
         model->ranks[r] =
             (struct model_rank){.rank = graph->ranks[r].rank, .program = r, .work_scale = 1};
     }
-    measured_replay_run(graph, &replay);
-    learn_batch_shares(&replay, &coarse, model);
-    model_memory_learn(&replay, &coarse, model);
+    learn_batch_shares(replay, &coarse, model);
+    model_memory_learn(replay, &coarse, model);
     learn_batch_cut(graph, model);
-    learn_module_costs(&replay, &coarse, model);
+    learn_module_costs(replay, &coarse, model);
     learn_batch_curve(model);
-    measured_replay_fini(&replay);
 }
 
 /* ---- the graph ---- */

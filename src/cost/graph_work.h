@@ -5,9 +5,11 @@
 #include "cost/model.h"
 #include "graph/graph.h"
 
+struct measured_replay;
+
 /* A model of what each rank computes and holds, its whole iteration as one op. It knows nothing of
  * what is communicated. */
-void graph_model(const struct dpro_graph *graph, const struct dpro_probes *probes,
+void graph_model(const struct measured_replay *replay, const struct dpro_probes *probes,
                  struct dpro_model *model);
 /* Ratio of a micro-batch of the model's own strategy to the recorded batch. */
 double graph_batch_ratio(const struct dpro_model *model);

@@ -1,6 +1,7 @@
 /* cost/measured_replay.c: replays each measured iteration with its own durations and keeps when
  * every op ran. These times are free of clock errors and of the profiler's cost; what follows uses
- * them. */
+ * them. A model keeps those that it was learnt from: what-ifs of longer ops or of other units
+ * replay only what they change. */
 
 #include "base/memory.h"
 #include "cost/cost.h"
@@ -41,8 +42,18 @@ void measured_replay_run(const struct dpro_graph *graph, struct measured_replay 
     event_replay(graph, &options, &hooks);
 }
 
+void measured_replay_borrow(const struct dpro_graph *graph, const struct measured_replay *from,
+                            struct measured_replay *r)
+{
+    *r = *from;
+    r->graph = graph;
+    r->borrowed = true;
+}
+
 void measured_replay_fini(struct measured_replay *r)
 {
+    if (r->borrowed)
+        return;
     for (uint32_t c = 0; c < r->n_copies; c++) {
         mem_free(r->copies[c].end_ns);
         mem_free(r->copies[c].device_prev);

@@ -113,40 +113,32 @@ static void keep_net(const struct dpro_model *recorded, struct model_net *net)
     net->compute = compute;
 }
 
-/* In the order that the iterations of `shape` show, in the time that those of `graph` take;
+/* In the order that the iterations of `shape` show, in the time that those of `timed` take;
  * `recorded`: the model of the recorded ones, NULL: those are learnt. */
-static int learn(const struct dpro_graph *shape, const struct dpro_graph *graph,
+static int learn(const struct measured_replay *shape, const struct measured_replay *timed,
                  const struct dpro_model *recorded, struct dpro_model *model,
                  struct dpro_error *err)
 {
-    struct measured_replay replays[2];
     struct coarse coarse;
-    size_t n = shape == graph ? 1 : 2;
-    const struct measured_replay *r = &replays[n - 1];
-    measured_replay_run(shape, &replays[0]);
-    if (n > 1)
-        measured_replay_run(graph, &replays[1]);
-    int rc = coarsen(&replays[0], r, model, &coarse, err);
+    int rc = coarsen(shape, timed, model, &coarse, err);
     if (rc < 0)
         return rc;
-    fit_net(r, &coarse, model);
-    if (recorded && carries_alike(shape, graph, &recorded->net.gate))
+    fit_net(timed, &coarse, model);
+    if (recorded && carries_alike(shape->graph, timed->graph, &recorded->net.gate))
         keep_net(recorded, &model->net);
-    make_programs(r, &coarse, model);
-    learn_batch_shares(&replays[0], &coarse, model);
-    make_baseline(&replays[0], &coarse, model);
-    model_memory_learn(&replays[0], &coarse, model);
-    learn_batch_cut(graph, model);
-    learn_module_costs(&replays[0], &coarse, model);
+    make_programs(timed, &coarse, model);
+    learn_batch_shares(shape, &coarse, model);
+    make_baseline(shape, &coarse, model);
+    model_memory_learn(shape, &coarse, model);
+    learn_batch_cut(timed->graph, model);
+    learn_module_costs(shape, &coarse, model);
     learn_batch_curve(model);
-    describe_stack(graph, model);
+    describe_stack(timed->graph, model);
     arena_fini(&coarse.arena);
-    for (size_t i = 0; i < n; i++)
-        measured_replay_fini(&replays[i]);
     return 0;
 }
 
-int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+int model_learn_again(const struct measured_replay *shape, const struct measured_replay *delayed,
                       const struct dpro_model *model, struct dpro_model *learnt,
                       struct dpro_error *err)
 {
@@ -156,7 +148,7 @@ int model_learn_again(const struct dpro_graph *graph, const struct dpro_graph *d
     m.net = (struct model_net){0};
     m.baseline = (struct dpro_strategy){0};
     m.n_groups = m.n_communications = 0;
-    int rc = learn(graph, delayed, model, &m, err);
+    int rc = learn(shape, delayed, model, &m, err);
     if (rc < 0)
         return rc;
     array_fini(&m.warnings);
@@ -201,8 +193,11 @@ static int build(const struct dpro_graph *graph, const struct dpro_model_options
         m->no_gradients = arena_copy_string(&m->arena, err->text, strlen(err->text));
         rc = 0;
     }
-    if (rc == 0)
-        rc = learn(graph, graph, NULL, m, err);
+    if (rc == 0) {
+        m->recorded = arena_alloc(&m->arena, sizeof *m->recorded);
+        measured_replay_run(graph, m->recorded);
+        rc = learn(m->recorded, m->recorded, NULL, m, err);
+    }
     if (rc == 0)
         rc = check_probes(m, err);
     if (rc == 0)

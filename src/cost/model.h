@@ -349,6 +349,7 @@ struct dpro_model {
     struct model_capabilities capabilities;
     struct dpro_strategy baseline;    /* as the job ran */
     const struct dpro_probes *probes; /* borrowed; NULL: there are none */
+    struct measured_replay *recorded; /* what it was learnt from; NULL: a generated job */
     int64_t measured_ns;              /* mean iteration; 0: unknown (generated) */
     int64_t median_ns;                /* of the measured iterations */
     int64_t unprofiled_ns;            /* of those with no profiler on; 0: not known */

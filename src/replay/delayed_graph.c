@@ -324,6 +324,9 @@ int delayed_graph(const struct dpro_graph *graph, const char *const *options, si
 {
     uint8_t *has_gpu = arena_array(arena, (size_t)graph->n_ranks + graph->n_servers + 1, 1);
     struct delay *delays = arena_array(arena, n, sizeof *delays);
+    *delayed = *graph;
+    if (n == 0)
+        return 0;
     for (uint32_t op = 0; op < graph->n_ops; op++)
         has_gpu[graph->rank[op]] |= (graph->flags[op] & GRAPH_OP_GPU) != 0;
     for (size_t i = 0; i < n; i++) {
@@ -332,7 +335,6 @@ int delayed_graph(const struct dpro_graph *graph, const char *const *options, si
             return rc;
         delays[i].add_ns = scaled(delays[i].add_ns, 1 / pace);
     }
-    *delayed = *graph;
     delayed->dur_ns = delay_durations(graph, delays, n, graph->dur_ns, 1, arena);
     delayed->sample_dur_ns =
         delay_durations(graph, delays, n, graph->sample_dur_ns, graph->n_samples, arena);

@@ -43,7 +43,7 @@ static double replay_seconds(const struct dpro_model *model, const struct dpro_s
         int64_t ns;
         double start = cpu_seconds();
         check(cost_graph_job(model, strategy, NULL, &graph, &err), &err);
-        check(replay_predict(graph, &options, &ns, &err), &err);
+        check(dpro_replay_predict(graph, &options, &ns, &err), &err);
         double seconds = cpu_seconds() - start;
         *n_ops = dpro_graph_n_ops(graph);
         dpro_graph_destroy(graph);

@@ -72,18 +72,6 @@ void job_fini(struct job *job)
     *job = (struct job){.trace = NULL};
 }
 
-static int predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                   int64_t *iteration_ns, struct dpro_error *err)
-{
-    struct dpro_replay *replay;
-    int rc = dpro_replay_run(graph, options, &replay, err);
-    if (rc < 0)
-        return rc;
-    *iteration_ns = dpro_replay_iteration_ns(replay);
-    dpro_replay_destroy(replay);
-    return 0;
-}
-
 int job_take_out_profiler(struct job *job, const struct dpro_replay_options *options,
                           int64_t *op_ns, int64_t *profiler_ns, struct dpro_error *err)
 {
@@ -92,10 +80,10 @@ int job_take_out_profiler(struct job *job, const struct dpro_replay_options *opt
     *op_ns = dpro_graph_profiler_op_ns(job->graph);
     if (*op_ns == 0)
         return 0;
-    int rc = predict(job->graph, options, &with, err);
+    int rc = dpro_replay_predict(job->graph, options, &with, err);
     dpro_graph_take_out_profiler(job->graph);
     if (rc == 0)
-        rc = predict(job->graph, options, &without, err);
+        rc = dpro_replay_predict(job->graph, options, &without, err);
     if (rc == 0)
         *profiler_ns = with > without ? with - without : 0;
     return rc;

@@ -81,6 +81,11 @@ DPRO_API int dpro_replay_run(const struct dpro_graph *graph,
                              const struct dpro_replay_options *options, struct dpro_replay **replay,
                              struct dpro_error *err);
 DPRO_API void dpro_replay_destroy(struct dpro_replay *replay);
+/* Only its dpro_replay_iteration_ns, in less time and memory. With skip_sample the left-out
+ * iteration is predicted with each of the others in turn. */
+DPRO_API int dpro_replay_predict(const struct dpro_graph *graph,
+                                 const struct dpro_replay_options *options, int64_t *iteration_ns,
+                                 struct dpro_error *err);
 
 DPRO_API int64_t
 dpro_replay_iteration_ns(const struct dpro_replay *replay); /* mean, steady state */

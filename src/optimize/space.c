@@ -184,7 +184,7 @@ static int64_t replay_whole(struct space *space, const struct dpro_strategy *str
     struct dpro_error err;
     int64_t ns = INT64_MAX;
     if (cost_graph_job(space->model, strategy, NULL, &graph, &err) == 0)
-        replay_predict(graph, &defaults, &ns, &err);
+        dpro_replay_predict(graph, &defaults, &ns, &err);
     dpro_graph_destroy(graph);
     return ns;
 }

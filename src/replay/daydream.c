@@ -136,7 +136,7 @@ static int predict_daydream(const struct dpro_graph *graph, double bandwidth_byt
     if (rc < 0)
         return rc;
     time_transfers(graph, rank, result.bandwidth_bytes_per_s, local);
-    rc = replay_predict(local, &options, &result.iteration_ns, err);
+    rc = dpro_replay_predict(local, &options, &result.iteration_ns, err);
     if (rc < 0)
         return rc;
     dpro_graph_destroy(local);

@@ -104,10 +104,12 @@ static int predict(const struct dpro_graph *graph, const struct dpro_replay_opti
     return 0;
 }
 
-int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                   int64_t *iteration_ns, struct dpro_error *err)
+int dpro_replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                        int64_t *iteration_ns, struct dpro_error *err)
 {
-    return predict(graph, options, NULL, iteration_ns, err);
+    static const struct dpro_replay_options defaults;
+    return WITHIN_SCOPE(dpro_error_nomem(err),
+                        predict(graph, options ? options : &defaults, NULL, iteration_ns, err));
 }
 
 /* The order that the event-driven engine gives to the mean iteration. */

@@ -51,11 +51,8 @@ bool event_replay(const struct dpro_graph *graph, const struct event_options *op
 
 /* ---- predict.c ---- */
 
-/* Only the predicted iteration time, in less time and memory than dpro_replay_run. */
-int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                   int64_t *iteration_ns, struct dpro_error *err);
-
-/* The same without each measured iteration in turn, with what these predictions share. */
+/* As dpro_replay_predict without each measured iteration in turn, with what these predictions
+ * share. */
 struct predictor;
 int predictor_create(const struct dpro_graph *graph, enum dpro_engine engine,
                      struct predictor **predictor, struct dpro_error *err);

@@ -104,7 +104,7 @@ static void test_the_parts_add_up_whatever_the_graph(void **state)
                                                   pick(2) ? DPRO_ENGINE_FIXED : DPRO_ENGINE_EVENT};
         int64_t ns = predicted(g, &options), again;
         struct dpro_error err;
-        assert_int_equal(replay_predict(g, &options, &again, &err), 0);
+        assert_int_equal(dpro_replay_predict(g, &options, &again, &err), 0);
         assert_int_equal(again, ns);
         dpro_graph_destroy(g);
     }
@@ -732,7 +732,7 @@ static void test_the_iteration_left_out_is_not_learnt_from(void **state)
     for (uint32_t s = 0; s < 4; s++) {
         struct dpro_replay_options options = {.skip_sample = s + 1};
         before[s] = predicted(g, &options);
-        assert_int_equal(replay_predict(g, &options, &time_before[s], &unused), 0);
+        assert_int_equal(dpro_replay_predict(g, &options, &time_before[s], &unused), 0);
     }
     for (uint32_t s = 0; s < 4; s++) {
         int64_t kept[16];
@@ -744,7 +744,7 @@ static void test_the_iteration_left_out_is_not_learnt_from(void **state)
         }
         struct dpro_replay_options options = {.skip_sample = s + 1};
         assert_int_equal(predicted(g, &options), before[s]);
-        assert_int_equal(replay_predict(g, &options, &ns, &unused), 0);
+        assert_int_equal(dpro_replay_predict(g, &options, &ns, &unused), 0);
         assert_int_equal(ns, time_before[s]);
         options.engine = DPRO_ENGINE_FIXED;
         assert_int_equal(predicted(g, &options), before[s]);
@@ -771,7 +771,7 @@ static void test_validation_compares_each_iteration_with_the_others(void **state
     for (uint32_t s = 0; s < 4; s++) {
         struct dpro_replay_options options = {.skip_sample = s + 1};
         int64_t ns;
-        assert_int_equal(replay_predict(g, &options, &ns, &err), 0);
+        assert_int_equal(dpro_replay_predict(g, &options, &ns, &err), 0);
         double error = (double)(ns - g->measured_ns[s]) / (double)g->measured_ns[s] * 100;
         sum += error / 4;
         abs_sum += fabs(error) / 4;

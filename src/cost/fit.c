@@ -212,13 +212,18 @@ static void list_transfers(struct fitting *f)
     f->transfers = arena_array(&f->coarse->arena, g->n_members, sizeof *f->transfers);
     for (uint32_t t = 0; t < f->model->n_tensors; t++) {
         const struct graph_collective *c = fit_bucket(f, t);
+        double lost_ns = 0; /* to others, mean */
+        for (uint32_t s = 0; f->lost_ns && s < f->r->n; s++)
+            lost_ns += f->lost_ns[(size_t)s * f->model->n_tensors + t] / f->r->n;
         for (uint32_t m = 0; c && m < c->n_members; m++) {
             const struct graph_member *member = &g->members[c->first_member + m];
             struct fit_transfer *transfer = &f->transfers[f->n_transfers++];
             *transfer = (struct fit_transfer){c, (double)c->size_bytes,
                                               (double)g->dur_ns[member->transfer], 0, 0};
             if (c->n_messages > 0)
-                transfer->exchange_ns = (double)member->exchange_ns;
+                transfer->exchange_ns = fmax(0, (double)member->exchange_ns - lost_ns);
+            else
+                transfer->took_ns = fmax(0, transfer->took_ns - lost_ns);
             if (g->gap_ns)
                 transfer->gaps_ns =
                     (double)g->gap_ns[member->transfer] + (double)g->gap_ns[member->arrival];
@@ -267,8 +272,10 @@ void fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro
         net->gate.n_streams = 1;
         net->collective.ranks_per_host = 1;
         net->collective.algorithm = MODEL_RING;
-        if (model->n_communications > 0)
+        if (model->n_communications > 0) {
+            fit_shares(&f);
             fit_groups(&f);
+        }
         return;
     }
     if (g->n_collectives > 0) /* with those not recorded */
@@ -276,6 +283,8 @@ void fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro
     net->collective.ranks_per_host = 1;
     net->gate.n_streams = count_streams(&f);
     choose_algorithm(&f);
+    if (model->n_communications > 0)
+        fit_shares(&f);
     if (net->collective.algorithm == MODEL_SERVER) {
         fit_servers(&f);
         fit_interference(&f);

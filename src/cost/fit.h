@@ -32,6 +32,11 @@ struct fitting {
     bool on_cpu; /* nothing runs on a GPU */
     bool is_tensorflow_ring;
     ARRAY(struct fit_served) served;
+    /* where groups communicate, each with the links to itself (fit_shares.c): */
+    double *times;   /* [iteration * n_communications + communication] */
+    double *shares;  /* likewise: of the recorded time */
+    double *lost_ns; /* [iteration * n_tensors + a bucket's first] to communications; NULL: nothing
+                      */
 };
 
 /* The collective of the tensor's bucket if the tensor is the first in it, else NULL: for loops over
@@ -113,6 +118,7 @@ struct fit_busy {
     int64_t start_ns, end_ns;
     uint32_t link;
     double bytes;
+    double lost_ns; /* of the time, to what shared the link */
 };
 /* Sorts the periods and joins those of a link with pauses of at most pause_ns. Returns how many are
  * left. */
@@ -141,6 +147,16 @@ void fit_interference(const struct fitting *f);
 /* Learns the cost of all-reduces that run one after the other, and for Horovod its cycles. False:
  * too few were seen. */
 bool fit_reductions(const struct fitting *f);
+
+/* Bytes over one direction of a rank's link, of a byte of bucket. */
+double fit_wire_share(const struct model_net *net);
+
+/* ---- fit_shares.c ---- */
+
+/* Fills in times and lost_ns. */
+void fit_shares(struct fitting *f);
+/* When the last of its ranks has it. */
+int64_t fit_last_end(const struct fitting *f, uint32_t collective, uint32_t iteration);
 
 /* ---- fit_groups.c ---- */
 

@@ -1,17 +1,12 @@
-/* cost/fit_groups.c: learns what communications of groups take, and the links that carry them.
- *
- * A communication begins when its last rank has come to it and its stream has carried those before
- * it; until then it waits. What it takes from then on, in the mean over the iterations, is its
- * latency and the time of its bytes.
- * Where others used the same links meanwhile, it is taken to have had an equal share of them. Links
- * are learnt from all communications together: those of several sizes tell a byte from latency. */
+/* cost/fit_groups.c: learns what communications of groups take, and the links that carry them: of
+ * the time of each with the links to itself (cost/fit_shares.c) the mean over the iterations is its
+ * latency and the time of its bytes. Links are learnt from all communications together: those of
+ * several sizes tell a byte from latency. */
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/sort.h"
 #include "base/stats.h"
 #include "cost/fit.h"
 
@@ -23,183 +18,8 @@ static double mean_of(const double *values, uint32_t n)
     return n > 0 ? sum / n : 0;
 }
 
-/* A communication in one iteration. */
-struct taken {
-    uint32_t communication;
-    int64_t ready_ns; /* its last rank has come */
-    int64_t start_ns, end_ns;
-    double alone_ns; /* its time, had it had the links to itself */
-};
-
-ORDER(by_readiness, struct taken, ASCENDING(ready_ns) ?: ASCENDING(communication));
-ORDER(by_start, struct taken, ASCENDING(start_ns) ?: ASCENDING(communication));
-
-/* When the last of its ranks has it. */
-static int64_t last_end(const struct fitting *f, uint32_t communication, uint32_t iteration)
-{
-    const struct graph_collective *c = &f->g->collectives[f->coarse->collective_of[communication]];
-    const int64_t *end_ns = f->r->copies[f->r->first + iteration].end_ns;
-    int64_t last = INT64_MIN;
-    for (uint32_t i = c->first_member; i < c->first_member + c->n_members; i++)
-        last = MAX(last, end_ns[f->g->members[i].transfer]);
-    return last;
-}
-
-static void list_taken(const struct fitting *f, uint32_t iteration, struct taken *taken)
-{
-    const struct dpro_model *m = f->model;
-    for (uint32_t k = 0; k < m->n_communications; k++)
-        taken[k] = (struct taken){
-            .communication = k, .ready_ns = INT64_MIN, .end_ns = last_end(f, k, iteration)};
-    for (uint32_t i = 0; i < f->coarse->n_issues; i++) {
-        const struct coarse_issue *issue = &f->coarse->issues[i];
-        struct taken *of = &taken[issue->communication];
-        of->ready_ns = MAX(of->ready_ns, issue->ready_ns[iteration]);
-    }
-}
-
-/* When each begins: `free_ns` is room for the streams of all groups, from where each begins. */
-static void find_starts(const struct fitting *f, struct taken *taken, const uint32_t *first_stream,
-                        int64_t *free_ns)
-{
-    const struct dpro_model *m = f->model;
-    qsort(taken, m->n_communications, sizeof *taken, by_readiness);
-    for (uint32_t i = 0; i < first_stream[m->n_groups]; i++)
-        free_ns[i] = INT64_MIN;
-    for (uint32_t k = 0; k < m->n_communications; k++) {
-        uint32_t group = m->communications[taken[k].communication].group;
-        uint32_t stream = first_stream[group];
-        for (uint32_t i = stream; i < first_stream[group + 1]; i++)
-            if (free_ns[i] < free_ns[stream])
-                stream = i;
-        taken[k].start_ns = MIN(MAX(taken[k].ready_ns, free_ns[stream]), taken[k].end_ns);
-        free_ns[stream] = MAX(free_ns[stream], taken[k].end_ns);
-    }
-}
-
-/* Those that are under way, and on which links. */
-struct under_way {
-    const struct dpro_model *m;
-    struct taken *taken;
-    ARRAY(uint32_t) * on_link; /* by link: of `taken` */
-    uint32_t *n_here;          /* by `taken`: how many share its links, with itself */
-    uint32_t *seen, turn;
-};
-
-/* A rank has a link out and one in, and the same within its host. Of two ranks the first sends. */
-static uint32_t links_of(const struct model_group *group, uint32_t member, uint32_t links[2])
-{
-    uint32_t first = 4 * group->ranks[member] + 2 * group->within, n = 0;
-    if (!group->sends || member == 0)
-        links[n++] = first;
-    if (!group->sends || member > 0)
-        links[n++] = first + 1;
-    return n;
-}
-
-/* Up to now it has had its share. */
-static void give_share(const struct under_way *u, uint32_t which, int64_t now_ns)
-{
-    struct taken *it = &u->taken[which];
-    it->alone_ns += (double)(now_ns - it->start_ns) / u->n_here[which];
-    it->start_ns = now_ns;
-}
-
-static void begin_or_end(struct under_way *u, uint32_t which, bool begins, int64_t now_ns)
-{
-    const struct model_group *group =
-        &u->m->groups[u->m->communications[u->taken[which].communication].group];
-    u->seen[which] = ++u->turn;
-    if (!begins)
-        give_share(u, which, now_ns);
-    for (uint32_t i = 0; i < group->n_ranks; i++) {
-        uint32_t links[2], n = links_of(group, i, links);
-        for (uint32_t l = 0; l < n; l++) {
-            uint32_t kept = 0, other;
-            for (size_t k = 0; k < u->on_link[links[l]].n; k++) {
-                other = u->on_link[links[l]].at[k];
-                if (other != which)
-                    u->on_link[links[l]].at[kept++] = other;
-                if (u->seen[other] == u->turn)
-                    continue;
-                u->seen[other] = u->turn;
-                give_share(u, other, now_ns);
-                u->n_here[other] += begins ? 1 : UINT32_MAX;
-                u->n_here[which]++;
-            }
-            u->on_link[links[l]].n = kept;
-            if (begins)
-                array_push(&u->on_link[links[l]], which);
-        }
-    }
-}
-
-struct end {
-    int64_t end_ns;
-    uint32_t which;
-};
-
-ORDER(by_end, struct end, ASCENDING(end_ns) ?: ASCENDING(which));
-
-/* From moment to moment, each has an equal share of the links with those that are under way. */
-static void share_time(const struct fitting *f, struct taken *taken)
-{
-    uint32_t n = f->model->n_communications, n_links = 4 * f->g->n_ranks, n_ends = 0, next = 0;
-    struct under_way u = {.m = f->model, .taken = taken};
-    struct end *ends = mem_alloc((n + (size_t)1) * sizeof *ends);
-    u.on_link = mem_array(n_links + (size_t)1, sizeof *u.on_link);
-    u.n_here = mem_alloc((n + (size_t)1) * sizeof *u.n_here);
-    u.seen = mem_array(n + (size_t)1, sizeof *u.seen);
-    qsort(taken, n, sizeof *taken, by_start);
-    for (uint32_t k = 0; k < n; k++) {
-        u.n_here[k] = 1;
-        if (taken[k].end_ns > taken[k].start_ns)
-            ends[n_ends++] = (struct end){taken[k].end_ns, k};
-    }
-    qsort(ends, n_ends, sizeof *ends, by_end);
-    for (uint32_t e = 0; e < n_ends; e++) {
-        for (; next < n && taken[next].start_ns < ends[e].end_ns; next++)
-            if (taken[next].end_ns > taken[next].start_ns)
-                begin_or_end(&u, next, true, taken[next].start_ns);
-        begin_or_end(&u, ends[e].which, false, ends[e].end_ns);
-    }
-    for (uint32_t l = 0; l < n_links; l++)
-        array_fini(&u.on_link[l]);
-    mem_free(u.on_link);
-    mem_free(u.n_here);
-    mem_free(u.seen);
-    mem_free(ends);
-}
-
-/* All that was taken, [iteration * n_communications + communication]. */
-static double *measure_times(const struct fitting *f)
-{
-    const struct dpro_model *m = f->model;
-    uint32_t n = m->n_communications, n_streams = 0;
-    double *times = arena_array(&f->coarse->arena, (size_t)n * f->r->n, sizeof *times);
-    struct taken *taken = mem_alloc(n * sizeof *taken);
-    uint32_t *first_stream = mem_alloc((m->n_groups + (size_t)1) * sizeof *first_stream);
-    for (uint32_t i = 0; i < m->n_groups; i++) {
-        first_stream[i] = n_streams;
-        n_streams += m->groups[i].n_streams;
-    }
-    first_stream[m->n_groups] = n_streams;
-    int64_t *free_ns = mem_alloc(n_streams * sizeof *free_ns);
-    for (uint32_t s = 0; s < f->r->n; s++) {
-        list_taken(f, s, taken);
-        find_starts(f, taken, first_stream, free_ns);
-        share_time(f, taken);
-        for (uint32_t k = 0; k < n; k++)
-            times[(size_t)s * n + taken[k].communication] = taken[k].alone_ns;
-    }
-    mem_free(taken);
-    mem_free(first_stream);
-    mem_free(free_ns);
-    return times;
-}
-
-/* When each rank has it: of ranks that take turns in being the last, all are. What the first one
- * has it earlier than the last is no part of its time. */
+/* When each rank has it, with the links to itself: of ranks that take turns in being the last, all
+ * are. What the first one has it earlier than the last is no part of its time. */
 static void measure_lags(const struct fitting *f)
 {
     struct dpro_model *m = f->model;
@@ -208,13 +28,14 @@ static void measure_lags(const struct fitting *f)
     int64_t *last_ns = mem_array((size_t)m->n_communications * f->r->n + 1, sizeof *last_ns);
     for (uint32_t k = 0; k < m->n_communications; k++)
         for (uint32_t s = 0; s < f->r->n; s++)
-            last_ns[(size_t)k * f->r->n + s] = last_end(f, k, s);
+            last_ns[(size_t)k * f->r->n + s] = fit_last_end(f, f->coarse->collective_of[k], s);
     for (uint32_t i = 0; i < f->coarse->n_issues; i++) {
         struct coarse_issue *issue = &f->coarse->issues[i];
         for (uint32_t s = 0; s < f->r->n; s++) {
             const int64_t *end_ns = f->r->copies[f->r->first + s].end_ns;
-            room[s] = (double)(last_ns[(size_t)issue->communication * f->r->n + s] -
-                               end_ns[issue->transfer]);
+            double late = (double)(last_ns[(size_t)issue->communication * f->r->n + s] -
+                                   end_ns[issue->transfer]);
+            room[s] = late * f->shares[(size_t)s * m->n_communications + issue->communication];
         }
         issue->lag_ns = stats_median(room, f->r->n);
         most[issue->communication] = fmax(most[issue->communication], issue->lag_ns);
@@ -360,7 +181,7 @@ void fit_groups(const struct fitting *f)
 {
     struct dpro_model *m = f->model;
     struct model_link *link = &f->net->link;
-    const double *times = measure_times(f);
+    const double *times = f->times;
     double *room = mem_alloc((f->r->n + (size_t)1) * sizeof *room);
     for (uint32_t k = 0; k < m->n_communications; k++) {
         for (uint32_t s = 0; s < f->r->n; s++)

@@ -11,8 +11,7 @@
  */
 #define BURST_SHARE 0.3
 
-/* Bytes over one direction of a rank's link, of a byte of bucket. */
-static double wire_share(const struct model_net *net)
+double fit_wire_share(const struct model_net *net)
 {
     double n = net->collective.n_ranks;
     return net->collective.algorithm == MODEL_TREE ? 1 : 2 * (n - 1) / n;
@@ -28,6 +27,7 @@ size_t fit_busy_periods(struct fit_busy *busy, size_t n, int64_t pause_ns)
         struct fit_busy *last = n_periods ? &busy[n_periods - 1] : NULL;
         if (last && last->link == busy[i].link && busy[i].start_ns <= last->end_ns + pause_ns) {
             last->bytes += busy[i].bytes;
+            last->lost_ns += busy[i].lost_ns;
             last->end_ns = MAX(last->end_ns, busy[i].end_ns);
         } else {
             busy[n_periods++] = busy[i];
@@ -65,19 +65,24 @@ static size_t list_buckets(const struct fitting *f, uint32_t copy, uint32_t rank
         int64_t end_ns = messages ? start_ns : r->copies[copy].end_ns[transfer];
         if (c->n_messages > 0 && c->barrier != DPRO_NO_OP)
             start_ns = r->copies[copy].end_ns[c->barrier];
+        double lost_ns =
+            f->lost_ns ? f->lost_ns[(size_t)(copy - r->first) * f->model->n_tensors + t] : 0;
         buckets[n++] = (struct fit_busy){.start_ns = start_ns,
                                          .end_ns = end_ns,
-                                         .bytes = (double)c->size_bytes * wire_share(f->net)};
+                                         .bytes = (double)c->size_bytes * fit_wire_share(f->net),
+                                         .lost_ns = lost_ns};
     }
     return n;
 }
 
-/* One point for each busy period in which a rank's link had a bucket to carry without a pause.
- * Yields what the buckets took, one by one. */
+/* One point for each busy period in which a rank's link had a bucket to carry without a pause; of
+ * those that it had for buckets alone, if there are any: to share a link costs more than what is
+ * divided. Yields what the buckets took, one by one. */
 static double see_busy_periods(const struct fitting *f, bool messages, fit_points *points)
 {
     const struct measured_replay *r = f->r;
     struct fit_busy *busy = mem_alloc(f->model->n_tensors * sizeof *busy);
+    fit_points shared = {0};
     double took_ns = 0;
     for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
         for (uint32_t rank = 0; rank < f->g->n_ranks; rank++) {
@@ -87,13 +92,17 @@ static double see_busy_periods(const struct fitting *f, bool messages, fit_point
                 took_ns += (double)(busy[i].end_ns - busy[i].start_ns);
             n = fit_busy_periods(busy, n, 0);
             for (size_t i = 0; i < n; i++) {
-                double took = (double)(busy[i].end_ns - busy[i].start_ns), bytes = busy[i].bytes;
+                double bytes = busy[i].bytes,
+                       took = (double)(busy[i].end_ns - busy[i].start_ns) - busy[i].lost_ns;
                 double beside = (double)(computed_ns - busy[i].start_ns);
                 double share = took > 0 ? fmin(fmax(beside / took, 0), 1) : 0;
-                array_push(points,
+                array_push(busy[i].lost_ns > 0 ? &shared : points,
                            ((struct fit_point){bytes, took, 1 / (bytes + 1), share * bytes}));
             }
         }
+    for (size_t i = 0, n = points->n; i < shared.n && n == 0; i++)
+        array_push(points, shared.at[i]);
+    array_fini(&shared);
     mem_free(busy);
     return took_ns;
 }
@@ -177,7 +186,7 @@ void fit_collectives(const struct fitting *f)
     fit_points points = {0};
     for (size_t i = 0; i < f->n_transfers; i++) {
         const struct fit_transfer *t = &f->transfers[i];
-        double size = t->size_bytes * wire_share(f->net);
+        double size = t->size_bytes * fit_wire_share(f->net);
         struct fit_point point = {size, t->took_ns + t->exchange_ns, 1 / size, 0};
         if (size > 0)
             array_push(&points, point);

@@ -43,9 +43,10 @@ static double byte_ns_of(const struct fitting *f, uint32_t copy, bool within, st
         const struct fit_served *t = &f->served.at[i];
         if ((f->net->servers.hosts[t->server] == (int32_t)servers_host_of(f->net, t->rank)) ==
             within)
-            busy[n++] = (struct fit_busy){
-                measured_start_ns(f->r, copy, t->op), f->r->copies[copy].end_ns[t->op],
-                graph_link_of(g, g->device[t->op]), (double)g->size_bytes[t->op]};
+            busy[n++] = (struct fit_busy){.start_ns = measured_start_ns(f->r, copy, t->op),
+                                          .end_ns = f->r->copies[copy].end_ns[t->op],
+                                          .link = graph_link_of(g, g->device[t->op]),
+                                          .bytes = (double)g->size_bytes[t->op]};
     }
     if (!within)
         n = fit_busy_periods(busy, n, PAUSE_NS);

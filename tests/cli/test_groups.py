@@ -6,7 +6,7 @@ import os
 import shutil
 import unittest
 
-from support import BUNDLED, INPUT, USAGE, Case, dpro, job
+from support import BUNDLED, INPUT, LAYERS, USAGE, Case, dpro, job, span
 
 SHARDED = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory")
 
@@ -41,6 +41,52 @@ def sharded(world, layers=6):
     return traces
 
 
+def share(first, second, later):
+    """When two flows of a link end that have equal shares of it; the second begins later."""
+    left = first - later
+    if left <= 0:
+        return first, later + second
+    return (later + 2 * left, first + second) if left < second else (first + second, later + 2 * second)
+
+
+def tokens_beside_buckets(bucket_us, tokens_us, slowdown=1, iterations=4):
+    """The traces of a job of two ranks whose backward pass exchanges tokens and waits for them while a bucket is on the link, and
+    the us of its iteration. By themselves they take so long on a link of 10 MB/s, times the slowdown."""
+    sizes = {"c10d::allreduce_": [[int(bucket_us * 10 / 4)]], "c10d::alltoall_base_": 2 * [[int(tokens_us * 20 / 4)]]}
+    events, step_start = [], 1e9
+
+    def call(name, at, until, tid):
+        events.append(span(name, at, 30, **{"Input Dims": sizes[name], "Input type": ["float"] * len(sizes[name])}))
+        collective = "gloo:all_reduce" if "reduce" in name else "gloo:all_to_all"
+        events.append(span(collective, at + 40, until - at - 40, tid=tid, cat="user_annotation",
+                           **{"Input Dims": sizes[name], "Input type": ["float"] * len(sizes[name])}))
+
+    for step in range(1, iterations + 1):
+        now = step_start + 100
+        events.append(span("DistributedDataParallel.forward", now, 30_100, cat="user_annotation"))
+        for layer in range(LAYERS):
+            events.append(span("aten::linear", now + 10, 10_000, **{"Sequence number": step * LAYERS + layer, "Fwd thread id": 0}))
+            now += 10_020
+        now += 200
+        for layer in reversed(range(LAYERS)):
+            numbers = {"Sequence number": step * LAYERS + layer, "Fwd thread id": 1}
+            events.append(span("autograd::engine::evaluate_function: AddmmBackward0", now, 20_000, **numbers))
+            bucket, tokens = share(bucket_us * slowdown, tokens_us * slowdown, 1000)
+            call("c10d::allreduce_", now + 19_900, now + 19_940 + bucket, 2)
+            call("c10d::alltoall_base_", now + 20_900, now + 19_940 + tokens, 3)
+            over, now = now + 19_940 + bucket, now + 19_950 + tokens
+        now = max(now + 100, over + 10)
+        events.append(span("Optimizer.step#SGD.step", now, 1000, cat="user_annotation"))
+        events.append(span("aten::add_", now + 10, 900))
+        now += 1020
+        events.append(span(f"ProfilerStep#{step}", step_start, now - step_start, cat="user_annotation"))
+        step_took, step_start = now - step_start + 20, now + 20
+    traces = job(communicates=False)
+    for trace in traces:
+        trace["traceEvents"] = sorted(events, key=lambda e: (e["ts"], -e["dur"]))
+    return traces, step_took
+
+
 class Groups(Case):
     def write_job(self, name, traces):
         for rank, trace in enumerate(traces):
@@ -68,6 +114,21 @@ class Groups(Case):
         unsure = [self.ask(SHARDED, "--bandwidth", "0.25x", "--accumulate", n)["uncertainty"]["learnt_numbers"]["predicted_pct"]
                   for n in ("1", "4")]
         self.assertGreater(unsure[1], unsure[0])  # of all micro-batches, not of one
+
+    def test_what_shares_links_with_a_bucket_is_charged_once(self):
+        for bucket_us, tokens_us in ((12_000, 5_000), (12_000, 2_000), (4_000, 12_000), (9_000, 9_000)):
+            traces, took = tokens_beside_buckets(bucket_us, tokens_us)
+            path = self.write_job(f"{bucket_us}+{tokens_us}", traces)
+            own = self.ask(path)
+            with self.subTest(bucket_us=bucket_us, tokens_us=tokens_us):
+                self.assertAlmostEqual(own["misfit_pct"], 0, delta=1)
+                self.assertEqual([(c["kind"], c["count"]) for c in own["communications"]], [("all_to_all", LAYERS)])
+                self.assertAlmostEqual(own["communications"][0]["took_ms"], LAYERS * tokens_us / 1000, delta=0.5)
+            for slowdown in (0.5, 2):
+                with self.subTest(bucket_us=bucket_us, tokens_us=tokens_us, slowdown=slowdown):
+                    truth = tokens_beside_buckets(bucket_us, tokens_us, slowdown)[1] / took
+                    asked = self.ask(path, "--bandwidth", f"{1 / slowdown}x")
+                    self.assertAlmostEqual(1 / asked["speedup"], truth, delta=0.02 * truth)
 
     def test_it_says_what_is_communicated_and_what_was_learnt_of_it(self):
         facts = self.ask(SHARDED, "--bandwidth", "0.5x")

@@ -145,7 +145,7 @@ const struct evaluation *evaluate_detail(struct evaluator *e, const struct dpro_
     for (uint32_t b = 0; b < strategy->n_buckets; b++)
         r->buckets[b] = times_of(e, strategy, b, from);
     for (uint32_t i = 0; n >= 1 && i < e->model->n_ranks; i++) {
-        double done = s->executors[e->by_rank ? i : e->class_of[i]].done_ns[n - 1];
+        double done = s->executors[e->class_of[i]].done_ns[n - 1];
         r->done_ns[i] = llround(done - from);
         if (done > latest) {
             latest = done;

@@ -9,7 +9,8 @@
 
 /* Ranks that do the same at the same time. */
 struct rank_class {
-    uint32_t program, next; /* the class before it of the program */
+    uint32_t program, next; /* the class before it of the program, or of the host */
+    uint32_t rank, n;       /* the first; with servers: how many */
     double scale;
     struct sim_action *actions;
 };
@@ -30,7 +31,6 @@ struct evaluator {
     struct rank_class *classes;
     uint32_t n_classes;
     uint32_t *class_of; /* by rank */
-    bool by_rank;       /* each rank is an executor; else each class */
     struct sync *costs;
     struct bucket_cost *buckets;
     uint32_t *bucket_of;         /* by tensor; behind them the communications of groups */

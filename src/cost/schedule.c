@@ -3,9 +3,11 @@
  * All-reduces are flows in one channel, which carries n_streams of them at once. Each has the
  * latency of its algorithm's messages, then shares the links of all ranks.
  *
- * With parameter servers each rank is an executor of its own. A part of a bucket flows from the
- * rank to its server, through the server's thread, and back to each rank once all have sent it. In
- * a session it flows back when the next step begins, which is when all of this step is done.
+ * With parameter servers each rank is an executor of its own, and one stands for several copies
+ * that are about as fast: its flows are so many, each on a link of its own but for the server's. A
+ * part of a bucket flows from the rank to its server, through the server's thread, and back to each
+ * rank once all have sent it. In a session it flows back when the next step begins, which is when
+ * all of this step is done.
  *
  * In groups each rank is an executor of its own, too, with its copies. A group's communications are
  * flows in its own channel, on the links of its ranks; the first channel is that of buckets. */
@@ -65,6 +67,16 @@ static size_t most_actions(const struct dpro_model *m, uint32_t program)
     return n;
 }
 
+static uint32_t add_class(struct evaluator *e, uint32_t rank, uint32_t next)
+{
+    const struct model_rank *of = &e->model->ranks[rank];
+    size_t n_actions = most_actions(e->model, of->program);
+    e->classes[e->n_classes] = (struct rank_class){
+        of->program, next,           rank,
+        1,           of->work_scale, arena_alloc(&e->arena, n_actions * sizeof(struct sim_action))};
+    return e->n_classes++;
+}
+
 /* A rank and its copies, of which the slowest is waited for; without groups, also ranks that run
  * the same at the same speed. */
 static void find_classes(struct evaluator *e)
@@ -72,27 +84,111 @@ static void find_classes(struct evaluator *e)
     const struct dpro_model *m = e->model;
     bool in_groups = e->scheme == MODEL_IN_GROUPS;
     uint32_t *newest = arena_alloc(&e->arena, m->n_programs * sizeof *newest);
-    e->classes = arena_array(&e->arena, m->n_ranks, sizeof *e->classes);
-    e->class_of = arena_array(&e->arena, m->n_ranks, sizeof *e->class_of);
     memset(newest, 0xff, m->n_programs * sizeof *newest);
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         const struct model_rank *rank = &m->ranks[r];
         uint32_t c = in_groups ? SIM_NONE : newest[rank->program];
         while (c != SIM_NONE && e->classes[c].scale != rank->work_scale)
             c = e->classes[c].next;
-        if (rank->copy > 0 && e->scheme != MODEL_PUSH_PULL) {
+        if (rank->copy > 0) {
             c = e->class_of[rank->like];
             e->classes[c].scale = fmax(e->classes[c].scale, rank->work_scale);
         }
+        if (c == SIM_NONE)
+            c = newest[rank->program] = add_class(e, r, newest[rank->program]);
+        e->class_of[r] = c;
+    }
+}
+
+/* A host of copies. */
+struct copied_host {
+    uint32_t host, like, n_ranks; /* like: the host of the ranks that they are copies of */
+    double scale;                 /* of the slowest */
+};
+
+ORDER(by_speed, struct copied_host,
+      ASCENDING(like) ?: ASCENDING(n_ranks) ?: DESCENDING(scale) ?: ASCENDING(host));
+
+/* Of hosts of copies, sorted: by host, the first of those that are taken to be as fast. Of one
+ * host's copies each of the slowest `finest` is by itself, then as many are together as a
+ * `finest`-th of those before, as all wait for the slowest. Returns how many classes of ranks that
+ * makes. */
+static uint32_t merge_hosts(const struct copied_host *hosts, uint32_t n, uint32_t finest,
+                            uint32_t *first)
+{
+    uint32_t n_classes = 0, n_before = 0, n_left = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct copied_host *host = &hosts[i];
+        bool alike = i > 0 && host->like == host[-1].like && host->n_ranks == host[-1].n_ranks;
+        n_before = alike ? n_before + 1 : 0;
+        if (alike && n_left > 0) {
+            first[host->host] = first[host[-1].host];
+            n_left--;
+            continue;
+        }
+        first[host->host] = host->host;
+        n_left = MAX(n_before / finest, 1) - 1;
+        n_classes += host->n_ranks;
+    }
+    return n_classes;
+}
+
+/* Hosts without servers whose ranks are all copies. */
+static uint32_t list_hosts(struct evaluator *e, struct copied_host *hosts)
+{
+    const struct dpro_model *m = e->model;
+    const struct model_net *net = &m->net;
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
+        struct copied_host *host = &hosts[servers_host_of(net, r)];
+        host->host = servers_host_of(net, r);
+        host->like = servers_host_of(net, m->ranks[r].like);
+        host->n_ranks += m->ranks[r].copy > 0;
+        host->scale = fmax(host->scale, m->ranks[r].work_scale);
+    }
+    for (uint32_t i = 0; i < e->n_servers; i++)
+        if (sync_server_node(net, i) < m->n_ranks)
+            hosts[sync_server_node(net, i)].n_ranks = 0;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        if (hosts[r].n_ranks > 0)
+            hosts[n++] = hosts[r];
+    qsort(hosts, n, sizeof *hosts, by_speed);
+    return n;
+}
+
+/* As they meet at the servers, each copy counts. Up to so many classes they are simulated one by
+ * one. */
+static void find_workers(struct evaluator *e)
+{
+    enum { MOST_CLASSES = 256 };
+    const struct dpro_model *m = e->model;
+    struct copied_host *hosts = arena_array(&e->arena, m->n_ranks, sizeof *hosts);
+    uint32_t *first = arena_alloc(&e->arena, m->n_ranks * sizeof *first);
+    uint32_t *newest = arena_alloc(&e->arena, m->n_ranks * sizeof *newest); /* by host */
+    uint32_t n = list_hosts(e, hosts), finest = 1;
+    while (finest < n)
+        finest *= 2;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        first[r] = r;
+    while (merge_hosts(hosts, n, finest, first) > MOST_CLASSES && finest > 1)
+        finest /= 2;
+    memset(newest, 0xff, m->n_ranks * sizeof *newest);
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
+        const struct model_rank *rank = &m->ranks[r];
+        uint32_t host = first[servers_host_of(&m->net, r)], c = newest[host];
+        while (c != SIM_NONE &&
+               (rank->copy == 0 || m->ranks[e->classes[c].rank].like != rank->like))
+            c = e->classes[c].next;
         if (c == SIM_NONE) {
-            c = e->n_classes++;
-            e->classes[c] = (struct rank_class){
-                rank->program, newest[rank->program], rank->work_scale,
-                arena_alloc(&e->arena, most_actions(m, rank->program) * sizeof(struct sim_action))};
-            newest[rank->program] = c;
+            c = newest[host] = add_class(e, r, newest[host]);
+        } else {
+            e->classes[c].scale += rank->work_scale;
+            e->classes[c].n++;
         }
         e->class_of[r] = c;
     }
+    for (uint32_t c = 0; c < e->n_classes; c++)
+        e->classes[c].scale /= e->classes[c].n;
 }
 
 static void cost_of_group(void *arg, uint64_t size_bytes, double *latency_ns, double *wire_ns)
@@ -187,6 +283,7 @@ static void add_link(struct evaluator *e)
     s->resources[0].slowness = 1;
     s->channels[0] = (struct sim_channel){.resources = &resource,
                                           .n_resources = 1,
+                                          .n_links = 1,
                                           .n_at_once = e->model->net.gate.n_streams,
                                           .slows = &clock,
                                           .n_slows = 1};
@@ -228,15 +325,6 @@ static void set_collectives(struct evaluator *e)
     }
 }
 
-/* By rank, where each rank is an executor. */
-static uint32_t *clocks_of_ranks(struct evaluator *e)
-{
-    uint32_t *clocks = arena_alloc(&e->arena, e->model->n_ranks * sizeof *clocks);
-    for (uint32_t r = 0; r < e->model->n_ranks; r++)
-        clocks[r] = FIRST_EXECUTORS_CLOCK + r;
-    return clocks;
-}
-
 /* ---- groups of ranks ---- */
 
 /* Links out of ranks and in, and the same within hosts. */
@@ -264,6 +352,7 @@ static void set_stream(struct evaluator *e, const struct model_group *group,
     uint32_t *resources = arena_alloc(&e->arena, 2 * (size_t)group->n_ranks * sizeof *resources);
     uint32_t *clocks = arena_alloc(&e->arena, group->n_ranks * sizeof *clocks);
     *channel = (struct sim_channel){.n_at_once = group->n_streams,
+                                    .n_links = 1,
                                     .resources = resources,
                                     .slows = clocks,
                                     .n_slows = group->n_ranks,
@@ -383,35 +472,50 @@ static void set_communications(struct evaluator *e)
 
 /* ---- parameter servers ---- */
 
+/* Of hosts of ranks, then of other servers. */
+static uint32_t node_of(const struct evaluator *e, uint32_t node)
+{
+    uint32_t n_ranks = e->model->net.collective.n_ranks;
+    return node < n_ranks ? e->class_of[node] : e->n_classes + node - n_ranks;
+}
+
 /* Pushes of each rank to each server, pulls, and servers' threads. What goes within a host takes no
  * link. */
 static void add_connections(struct evaluator *e)
 {
     struct simulation *s = &e->sim;
     const struct model_net *net = &e->model->net;
-    uint32_t n = e->model->n_ranks * e->n_servers, n_nodes = sync_n_nodes(net);
+    uint32_t n = e->n_classes * e->n_servers, n_ranks = net->collective.n_ranks;
+    uint32_t n_nodes = e->n_classes + sync_n_nodes(net) - n_ranks;
     s->n_channels = 2 * n + e->n_servers;
     s->channels = arena_array(&e->arena, s->n_channels, sizeof *s->channels);
     s->n_resources = 2 * n_nodes;
     s->resources = arena_array(&e->arena, s->n_resources, sizeof *s->resources);
-    for (uint32_t i = 0; i < s->n_resources; i++) /* links out, then in */
-        s->resources[i].slowness = servers_slowness(net, i % n_nodes);
-    uint32_t *clocks = clocks_of_ranks(e);
+    for (uint32_t i = 0; i < s->n_resources; i++) { /* links out, then in */
+        uint32_t node = i % n_nodes;
+        s->resources[i].slowness = node < e->n_classes
+                                       ? 1.0 / e->classes[node].n
+                                       : servers_slowness(net, node - e->n_classes + n_ranks);
+    }
     for (uint32_t i = 0; i < s->n_channels; i++) {
         struct sim_channel *channel = &s->channels[i];
-        uint32_t rank = i % n / e->n_servers;
-        *channel = (struct sim_channel){.n_at_once = 1, .is_connection = true};
+        uint32_t c = i % n / e->n_servers;
+        *channel = (struct sim_channel){.n_at_once = 1, .is_connection = true, .n_links = 1};
         if (i >= 2 * n)
             continue;
-        struct server_route route = servers_route(net, rank, i % e->n_servers, i >= n);
-        channel->slows = &clocks[rank];
+        struct server_route route =
+            servers_route(net, e->classes[c].rank, i % e->n_servers, i >= n);
+        uint32_t *clock = arena_alloc(&e->arena, sizeof *clock);
+        *clock = FIRST_EXECUTORS_CLOCK + c;
+        channel->slows = clock;
         channel->n_slows = 1;
         channel->slows_as = route.from == route.to;
+        channel->n_links = e->classes[c].n;
         if (route.from == route.to)
             continue;
         uint32_t *resources = arena_alloc(&e->arena, 2 * sizeof *resources);
-        resources[0] = route.from;
-        resources[1] = n_nodes + route.to;
+        resources[0] = node_of(e, route.from);
+        resources[1] = n_nodes + node_of(e, route.to);
         channel->resources = resources;
         channel->n_resources = 2;
         channel->queue_ns = (double)net->link.queue_bytes * net->link.byte_ns.value;
@@ -452,7 +556,8 @@ static void set_part(struct evaluator *e, const struct layout *l, uint32_t b, ui
         flow.communication = b * n_ranks + r;
         flow.join = l->step;
         flow.then = SIM_NONE;
-        flow.after_ns = session ? (double)bucket_read_ns(e->model, e->strategy, b, r) : 0;
+        flow.after_ns =
+            session ? (double)bucket_read_ns(e->model, e->strategy, b, e->classes[r].rank) : 0;
         flow.arrive_ns += net->collective.overhead_ns.value;
         s->flows.at[pull] = flow;
         s->flows.at[l->n_pushes + push] = (struct sim_flow){
@@ -461,7 +566,8 @@ static void set_part(struct evaluator *e, const struct layout *l, uint32_t b, ui
             .join = number,
             .then = SIM_NONE,
             .priority = bucket->priority,
-            .wire_ns = net->servers.push_ns.value + bytes * net->collective.reduce_ns.value};
+            .wire_ns = e->classes[r].n *
+                       (net->servers.push_ns.value + bytes * net->collective.reduce_ns.value)};
     }
     s->joins.at[number] = (struct sim_join){.n_needed = n_ranks,
                                             .delay_ns = session ? 0 : net->servers.answer_ns.value,
@@ -514,14 +620,14 @@ static void set_served(struct evaluator *e)
 
 /* How communications are carried. */
 static const struct {
-    bool by_rank; /* each rank is an executor by itself; else those of a class are one */
-    bool clocks;  /* each executor has a clock */
-    bool apart;   /* each rank issues and ends its own communications; else several have one */
-    void (*make_channels)(struct evaluator *e); /* of the model, with their resources */
-    void (*make_flows)(struct evaluator *e);    /* of the strategy */
-} schemes[] = {[MODEL_ALL_REDUCE] = {false, false, false, add_link, set_collectives},
-               [MODEL_PUSH_PULL] = {true, true, true, add_connections, set_served},
-               [MODEL_IN_GROUPS] = {false, true, false, add_streams, set_communications}};
+    bool clocks; /* each executor has a clock */
+    bool apart;  /* each issues and ends its own communications; else several have one */
+    void (*make_executors)(struct evaluator *e); /* of the model: classes of ranks */
+    void (*make_channels)(struct evaluator *e);  /* of the model, with their resources */
+    void (*make_flows)(struct evaluator *e);     /* of the strategy */
+} schemes[] = {[MODEL_ALL_REDUCE] = {false, false, find_classes, add_link, set_collectives},
+               [MODEL_PUSH_PULL] = {true, true, find_workers, add_connections, set_served},
+               [MODEL_IN_GROUPS] = {true, false, find_classes, add_streams, set_communications}};
 
 void schedule_init(struct evaluator *e)
 {
@@ -532,21 +638,22 @@ void schedule_init(struct evaluator *e)
     list_lags(e);
     e->n_servers = sync_n_servers(&m->net);
     e->scheme = model_scheme(m);
-    find_classes(e);
-    bool by_rank = e->by_rank = schemes[e->scheme].by_rank, clocks = schemes[e->scheme].clocks;
+    e->classes = arena_array(&e->arena, m->n_ranks, sizeof *e->classes);
+    e->class_of = arena_array(&e->arena, m->n_ranks, sizeof *e->class_of);
+    schemes[e->scheme].make_executors(e);
     schemes[e->scheme].make_channels(e);
-    s->n_executors = by_rank ? m->n_ranks : e->n_classes;
-    s->n_groups = schemes[e->scheme].apart ? m->n_ranks : 1;
+    bool clocks = schemes[e->scheme].clocks;
+    s->n_executors = e->n_classes;
+    s->n_groups = schemes[e->scheme].apart ? e->n_classes : 1;
     uint32_t first_channel = FIRST_EXECUTORS_CLOCK + (clocks ? s->n_executors : 1);
     s->n_clocks = first_channel + s->n_channels + 1;
     s->executors = arena_array(&e->arena, s->n_executors, sizeof *s->executors);
     s->clocks = arena_array(&e->arena, s->n_clocks, sizeof *s->clocks);
     s->gate.ready = arena_array(&e->arena, m->n_tensors, sizeof *s->gate.ready);
     for (uint32_t i = 0; i < s->n_executors; i++) {
-        s->executors[i] =
-            (struct sim_executor){.actions = e->classes[by_rank ? e->class_of[i] : i].actions,
-                                  .clock = FIRST_EXECUTORS_CLOCK + (clocks ? i : 0),
-                                  .group = s->n_groups > 1 ? i : 0};
+        s->executors[i] = (struct sim_executor){.actions = e->classes[i].actions,
+                                                .clock = FIRST_EXECUTORS_CLOCK + (clocks ? i : 0),
+                                                .group = s->n_groups > 1 ? i : 0};
     }
     for (uint32_t i = 0; i < s->n_channels; i++)
         s->channels[i].clock = first_channel + i;

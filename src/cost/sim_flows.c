@@ -27,8 +27,8 @@ static void take_shares(struct simulation *s, struct sim_channel *channel, doubl
     set_rate(s, channel->clock, kept * share);
     for (uint32_t k = 0; k < channel->n_resources; k++) {
         struct sim_resource *r = &s->resources[channel->resources[k]];
-        r->n_open -= channel->n_flowing;
-        r->left = fmax(0, r->left - share * channel->n_flowing);
+        r->n_open -= channel->n_flowing * channel->n_links;
+        r->left = fmax(0, r->left - share * channel->n_flowing * channel->n_links);
     }
 }
 
@@ -221,7 +221,7 @@ void sim_enter(struct simulation *s, uint32_t number)
         carry(s, s->flows.at[number].channel, true);
     }
     for (uint32_t k = 0; k < channel->n_resources; k++)
-        s->resources[channel->resources[k]].n_flows++;
+        s->resources[channel->resources[k]].n_flows += channel->n_links;
     if (!channel->is_connection)
         slow_down(s, channel, true);
     share_resources(s, channel);
@@ -247,7 +247,7 @@ void sim_leave_queue(struct simulation *s, uint32_t place)
 void sim_leave(struct simulation *s, struct sim_channel *channel)
 {
     for (uint32_t k = 0; k < channel->n_resources; k++)
-        s->resources[channel->resources[k]].n_flows--;
+        s->resources[channel->resources[k]].n_flows -= channel->n_links;
     if (--channel->n_flowing == 0) {
         uint32_t last = s->flowing[--s->n_flowing];
         carry(s, s->flowing[channel->place], false);

@@ -100,6 +100,7 @@ struct sim_channel {
     uint32_t clock;
     const uint32_t *resources; /* none: it carries at its full rate */
     uint32_t n_resources, n_at_once;
+    uint32_t n_links;      /* a flow stands for so many, each in a channel of its own */
     const uint32_t *slows; /* the clocks of executors that it slows down */
     uint32_t n_slows;
     uint8_t slows_as;   /* 0: over a link; 1: within a host */

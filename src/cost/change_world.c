@@ -14,11 +14,12 @@
 #include "base/sort.h"
 #include "base/text.h"
 #include "cost/cost.h"
+#include "cost/sync.h"
 
 #define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
 
-/* With servers each rank is simulated by itself, and shares their links with all others. */
-enum { MOST_RANKS = 65536, MOST_WORKERS = 1024 };
+/* With servers, of ranks to each of them. */
+enum { MOST_RANKS = 65536, MOST_CONNECTIONS = 1 << 22 };
 
 /* ---- what replicates ---- */
 
@@ -190,11 +191,14 @@ int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *cha
                       : r->rest == 1 ? "groups of shards"
                                      : "groups of shards, with its other dimensions,",
                       (unsigned long long)replica);
-    bool serves = model->net.collective.algorithm == MODEL_SERVER;
-    unsigned most = serves ? MOST_WORKERS : MOST_RANKS;
+    uint32_t n_servers = sync_n_servers(&model->net);
+    if (n_servers > 0 && changes->n_servers > 0)
+        n_servers = changes->n_servers;
+    unsigned most = MIN(MOST_RANKS, MOST_CONNECTIONS / MAX(n_servers, 1));
     if (grows && (n < 2 || n > most))
         return refuse(err, "%llu rank%s%s can't be predicted; 2 to %u can", (unsigned long long)n,
-                      n == 1 ? "" : "s", serves ? " with parameter servers" : "", most);
+                      n == 1 ? "" : "s", n_servers > 1 ? " with so many parameter servers" : "",
+                      most);
     r->after = (uint32_t)(n / r->rest);
     return check_groups(r, err);
 }

@@ -332,7 +332,8 @@ static void happen(struct simulation *s, const struct sim_job *job)
         sim_set_busy(s, s->busy_until > job->when);
         break;
     case SENT:
-        sent(s, job->which);
+        if (job->number == s->flows.at[job->which].job) /* else by another clock now */
+            sent(s, job->which);
         break;
     case BEGINS:
         sim_enter(s, job->which);
@@ -408,11 +409,15 @@ static void reset(struct simulation *s)
     for (uint32_t i = 0; i < s->n_channels; i++) {
         struct sim_channel *channel = &s->channels[i];
         channel->n_begun = channel->n_flowing = 0;
+        channel->governor = channel->flow = SIM_NONE;
         channel->first = channel->heap = SIM_NONE;
         channel->is_touched = false;
     }
-    for (uint32_t i = 0; i < s->n_resources; i++)
-        s->resources[i].n_flows = s->resources[i].n_carried = 0;
+    for (uint32_t i = 0; i < s->n_resources; i++) {
+        struct sim_resource *r = &s->resources[i];
+        r->n_flows = r->n_queued = r->n_carried = r->n_governed = 0;
+        r->most_beside = 0;
+    }
     for (uint32_t i = 0; i < s->n_executors; i++) {
         struct sim_executor *e = &s->executors[i];
         e->at = e->n_done = 0;
@@ -449,9 +454,12 @@ void simulation_init(struct simulation *s, struct arena *arena)
     s->queued = arena_array(arena, s->n_channels, sizeof *s->queued);
     s->touched = arena_array(arena, s->n_channels, sizeof *s->touched);
     s->shared = arena_array(arena, s->n_resources, sizeof *s->shared);
-    for (uint32_t i = 0; s->is_fair && i < s->n_channels; i++)
-        for (uint32_t k = 0; k < s->channels[i].n_resources; k++)
-            s->resources[s->channels[i].resources[k]].n_carried++;
+    for (uint32_t i = 0; i < s->n_channels; i++) {
+        struct sim_channel *channel = &s->channels[i];
+        channel->places = arena_alloc(arena, channel->n_resources * sizeof *channel->places);
+        for (uint32_t k = 0; k < channel->n_resources; k++)
+            s->resources[channel->resources[k]].n_carried++;
+    }
     for (uint32_t i = 0; i < s->n_resources; i++)
         s->resources[i].carried =
             arena_array(arena, s->resources[i].n_carried, sizeof *s->resources[i].carried);

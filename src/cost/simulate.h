@@ -12,8 +12,9 @@
  *   on as another flow, count for the end of its communication, or arrive at a *join*, which
  *   releases other flows when enough have arrived.
  * - What goes on at a rate is a job of a *clock*. A clock's own time passes at that rate, so the
- *   clock time at which a job ends never changes when the rate does. One loop takes the next job of
- *   all clocks. */
+ *   clock time at which a job ends never changes when the rate does. Bytes go on by the clock of
+ * the resource that *governs* their channel, the slowest of its own; where shares are fair,
+ * channels have clocks. One loop takes the next job of all clocks. */
 #pragma once
 
 #include <stdbool.h>
@@ -74,6 +75,8 @@ struct sim_flow {
     uint64_t turn;
     uint32_t left, right; /* of the channel's queue */
     double queues_until;
+    uint64_t job; /* with which its bytes are through, and when, by its channel's clock */
+    double sent;
 };
 
 struct sim_join {
@@ -89,16 +92,20 @@ struct sim_join {
  * is under way shares equally. */
 struct sim_resource {
     double slowness; /* ratio of the time of a flow alone on it to that on a rank's link */
-    uint32_t n_flows;
-    uint32_t *carried, n_carried; /* channels whose flows share it, where that is fair */
-    double left; /* while rates are found: of its rate, and flows that have none yet */
+    uint32_t clock;
+    uint32_t n_flows, n_queued;   /* that share it, that wait for it */
+    uint32_t *carried, n_carried; /* channels whose flows share it; first those that it governs */
+    uint32_t n_governed;
+    double most_beside; /* no other resource of these is slower than that */
+    double left;        /* while rates are found: of its rate, and flows that have none yet */
     uint32_t n_open;
     bool is_listed;
 };
 
 struct sim_channel {
-    uint32_t clock;
+    uint32_t clock;            /* of its flows */
     const uint32_t *resources; /* none: it carries at its full rate */
+    uint32_t *places;          /* among what its resources carry */
     uint32_t n_resources, n_at_once;
     uint32_t n_links;      /* a flow stands for so many, each in a channel of its own */
     const uint32_t *slows; /* the clocks of executors that it slows down */
@@ -109,6 +116,7 @@ struct sim_channel {
                         link */
     /* while it runs */
     uint32_t n_begun, n_flowing;
+    uint32_t governor, flow;    /* a resource; the last that came onto it; SIM_NONE: none */
     uint32_t first, last, heap; /* flows that wait: those that came in their order, the others */
     uint32_t place;             /* in the simulation's list of those with bytes on resources */
     bool is_open;               /* while rates are found: it has none yet */

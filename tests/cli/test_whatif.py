@@ -236,8 +236,14 @@ class WhatIf(Case):
             with self.subTest(args):
                 self.assert_error(dpro("whatif", BUNDLED, *args), USAGE)
         served = os.path.join(os.path.dirname(BUNDLED), "tf-ps-n2")
-        self.assert_error(dpro("whatif", served, "--dp", "2000"), USAGE, "parameter servers can't be predicted; 2 to 1024 can")
+        self.assert_error(dpro("whatif", served, "--dp", "3000", "--servers", "2000"), USAGE,
+                          "so many parameter servers can't be predicted; 2 to 2097 can")
         self.assert_error(dpro("whatif"), USAGE, "needs a folder")
+
+    def test_ten_thousand_workers_take_as_much_longer_as_they_are_more_at_a_server(self):
+        served = os.path.join(os.path.dirname(BUNDLED), "tf-ps-n2")
+        few, many = (self.ask(served, "--dp", n)["predicted"]["iteration_ms"] for n in ("128", "10240"))
+        self.assertAlmostEqual(many / few / 80, 1, delta=0.03)
 
     def test_micro_batches_take_a_little_longer_and_say_that_it_is_assumed(self):
         facts = self.ask(BUNDLED, "--accumulate", "4")

@@ -375,6 +375,37 @@ static void test_ranks_of_one_host_share_its_link_and_its_server(void **state)
     assert_int_equal(time_of(job), 70 + 80 + 80);
 }
 
+/* Two recorded ranks and 598 copies of them, two on a host, of which each is as fast as it likes;
+ * or all as if recorded. */
+static double time_of_many(uint32_t n_servers, bool recorded)
+{
+    enum { N = 600 };
+    static struct model_rank ranks[N];
+    static uint32_t rank_hosts[N];
+    struct job *job = served_job(n_servers, NULL);
+    job->model.net.servers.push_ns.value = 2;
+    for (uint32_t r = 0; r < N; r++) {
+        ranks[r] = job->ranks[r % 2];
+        ranks[r].rank = (int)r;
+        ranks[r].work_scale = 50 + (r * 7919 % 1009) / 20.0;
+        ranks[r].copy = recorded ? 0 : r / 2;
+        ranks[r].like = recorded ? 0 : r % 2;
+        rank_hosts[r] = r / 2 * 2;
+    }
+    job->model.ranks = ranks;
+    job->model.n_ranks = job->model.net.collective.n_ranks = N;
+    job->model.net.link.rank_hosts = rank_hosts;
+    return (double)time_of(job);
+}
+
+static void test_copies_that_are_about_as_fast_push_and_pull_as_one(void **state)
+{
+    for (uint32_t n_servers = 1; n_servers <= 2; n_servers++) {
+        double ratio = time_of_many(n_servers, false) / time_of_many(n_servers, true);
+        assert_true(ratio > 0.995 && ratio < 1.005);
+    }
+}
+
 static struct job *session_job(void)
 {
     static const int32_t hosts[] = {0};
@@ -433,6 +464,7 @@ int main(void)
         cmocka_unit_test(test_a_way_begins_behind_what_others_have_in_the_links_queue),
         cmocka_unit_test(test_what_has_priority_goes_behind_what_is_under_way),
         cmocka_unit_test(test_ranks_of_one_host_share_its_link_and_its_server),
+        cmocka_unit_test(test_copies_that_are_about_as_fast_push_and_pull_as_one),
         cmocka_unit_test(test_a_session_sends_what_it_has_read),
         cmocka_unit_test(test_a_session_pulls_when_all_of_the_step_before_is_done),
     };

@@ -626,7 +626,7 @@ static int apply(const struct dpro_graph *graph, const struct dpro_changes *chan
 
 static void test_shards_of_some_ranks_are_reduced_between_replicas(void **state)
 {
-    const int64_t gather4 = 9330, gather2 = 600 * 10 + 100 + 30;
+    const int64_t gather4 = 9330, gather2 = 600 * 10 + 100 + 30, gather8 = 1050 * 10 + 700 + 30;
     const int64_t reduce = 600 * 10 + 2 * 100 + 30, all = 2 * 300 * 10 + 2 * 100 + 30;
     const int64_t within = 600 * 2 + 20 + 30, between = 2 * 600 * 10 + 2 * 100 + 30;
     write_text("topology.json", two_hosts);
@@ -639,6 +639,8 @@ static void test_shards_of_some_ranks_are_reduced_between_replicas(void **state)
         {{.shard = 4}, false, 1500 + 3 * gather4},
         /* two ranks of a replica share a host's link */
         {{.shard = 4, .dp = 2}, false, 1500 + 3 * gather4 + 2 * all},
+        {{.shard = 8, .dp = 2}, false, 1500 + 3 * gather8 + 2 * (all - 2 * 150 * 10)},
+        {{.shard = 8, .world_size = 8}, false, 1500 + 3 * gather8},
         {{.shard = 2}, false, 1500 + 3 * (600 * 2 + 100 + 30) + 2 * between},
         /* within hosts; the ranks of each share its link for all-reduces */
         {{.shard = 2, .topology = in_folder("topology.json")},
@@ -704,8 +706,8 @@ static void test_shards_that_can_not_be_are_refused(void **state)
         uint32_t shard;
         enum dpro_parallelism parallelism;
         const char *why;
-    } wrong[] = {{3, DPRO_SHARDS, "over 4 ranks, which can't be cut into groups of 3"},
-                 {1, DPRO_SHARDS, "groups of 1"},
+    } wrong[] = {{3, DPRO_SHARDS, "over 4 ranks, which are no whole number of groups of 3"},
+                 {1, DPRO_SHARDS, "one rank alone shards nothing"},
                  {8, DPRO_SHARDS, "groups of 8"},
                  {2, DPRO_REPLICATES, "the job has 4 replicas"},
                  {2, DPRO_TENSORS, "no dimension of the job shards"}};

@@ -365,19 +365,24 @@ static const char *run_fixed(struct chain *c, const struct event_options *option
     return NULL;
 }
 
+static void set_up_engine(struct chain *c)
+{
+    c->event = (struct event_options){
+        .n_copies = c->n_copies, .release_ns = c->release_ns, .want_device_prev = !c->only_time};
+    c->hooks = (struct replay_hooks){c, open_copy, close_copy};
+}
+
 static void run_engine(struct chain *c)
 {
-    struct event_options options = {
-        .n_copies = c->n_copies, .release_ns = c->release_ns, .want_device_prev = !c->only_time};
-    struct replay_hooks hooks = {c, open_copy, close_copy};
+    set_up_engine(c);
     if (c->options->engine == DPRO_ENGINE_FIXED) {
-        const char *why = run_fixed(c, &options, &hooks);
+        const char *why = run_fixed(c, &c->event, &c->hooks);
         if (!why)
             return;
         log_line(&c->options->sink, DPRO_LOG_INFO,
                  "replay: %s, so there is no fixed order; replayed event by event", why);
     }
-    event_replay(c->g, &options, &hooks);
+    event_replay(c->g, &c->event, &c->hooks);
 }
 
 /* On a GPU an iteration ends where the next one begins. */
@@ -392,6 +397,20 @@ static void end_where_next_begins(struct chain *c)
 void chain_run(struct chain *c)
 {
     run_engine(c);
+    end_where_next_begins(c);
+}
+
+void chain_run_on(struct chain *c, struct event **before)
+{
+    if (c->options->engine != DPRO_ENGINE_EVENT || c->g->n_ops == 0 || graph_has_pools(c->g) ||
+        graph_has_shared_links(c->g)) {
+        chain_run(c);
+        return;
+    }
+    set_up_engine(c);
+    if (!*before)
+        *before = event_start(c->g, &c->event, &c->hooks, c->n_warm_up + c->n_main - 1);
+    event_finish(event_fork(*before));
     end_where_next_begins(c);
 }
 

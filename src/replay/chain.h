@@ -53,7 +53,9 @@ struct chain {
     struct replay_copy *copies; /* the first n_kept */
     int64_t *release_ns;        /* NULL: all ranks are ready at 0 */
     int64_t first_ns, last_ns;  /* of a single iteration: first start, last end */
-    uint32_t last_op;           /* the op that ends last in it */
+    struct event_options event;
+    struct replay_hooks hooks;
+    uint32_t last_op; /* the op that ends last in it */
 };
 
 typedef __int128 chain_total; /* hostile durations fit, too */
@@ -72,6 +74,9 @@ int chain_init(struct chain *chain, const struct dpro_graph *graph,
                struct dpro_error *err);
 void chain_fini(struct chain *chain);
 void chain_run(struct chain *chain);
+/* As chain_run, for one stand-in after the other. *before is what they have in common: NULL at
+ * first, and the caller's to destroy. */
+void chain_run_on(struct chain *chain, struct event **before);
 /* Replays copies `first` to `end`, not included, of as many chains as `fixed` has lanes in its
  * order, for their time only. Returns the lanes (1 << lane) of which nothing is known, as the
  * event-driven engine may do otherwise. */

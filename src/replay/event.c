@@ -13,7 +13,10 @@
  * takes next is what got ready first, and it has to know all that gets ready up to then. An op that
  * runs early makes it know more, but nothing that gets ready before the op's own end. An op that
  * takes no time waits for its turn all the same: what gets ready by it may come in between others
- * of the same moment. */
+ * of the same moment.
+ *
+ * Replays with the same durations up to some copy begin alike, until an op of that copy is next. So
+ * one goes on from there several times: see event_fork. */
 #include <assert.h>
 #include <string.h>
 
@@ -75,12 +78,16 @@ struct event {
     struct pending pending;
     struct slot **slots;       /* by copy; NULL: not yet opened, or closed */
     uint32_t n_opened, oldest; /* copies that were opened; the first that is not closed */
+    uint32_t until;            /* the replay stops before an op of this copy or of a later one */
+    uint32_t ahead;            /* only ops of copies before it run past the queues */
     uint64_t n_left;           /* ops */
     uint32_t *order;           /* see struct event_options; where the next goes */
     ids_array past, passing;   /* ops that run past the queues next, and those that do now */
     uint32_t *roots;           /* ops that wait for nothing in any copy, by queue */
     uint32_t running;          /* the queue whose key is set after what runs now */
     bool has_roots, has_pools, has_shares;
+    bool is_forked;
+    bool interleaved; /* a device ran an op of a copy after one of a later copy */
 };
 
 /* ---- what ops wait for ----
@@ -223,6 +230,19 @@ static void pending_open(const struct pending *p, bool last, struct slot *slot)
     }
 }
 
+static void pending_copy(const struct pending *p, const struct slot *from, struct slot *to)
+{
+    const struct counts *counts = to->times.number ? &p->later : &p->first;
+    struct arena *a = &to->arena;
+    to->pending = copy_of(a, from->pending, (size_t)p->g->n_ops + 1);
+    if (counts->n_wide)
+        to->wide = copy_of(a, from->wide, counts->n_wide * sizeof *to->wide);
+    if (p->n_spared) {
+        to->spared = copy_of(a, from->spared, p->n_spared * sizeof *to->spared);
+        to->spared_ends = copy_of(a, from->spared_ends, p->n_spared_ends * sizeof(int64_t));
+    }
+}
+
 /* A predecessor ended: whether the op is to be queued, for *ready. */
 static inline bool pending_arrival(const struct pending *p, struct slot *slot, uint32_t op,
                                    int64_t end, int64_t *ready)
@@ -266,6 +286,14 @@ static inline bool queue_op(struct event *e, const struct slot *slot, uint32_t o
 
 /* ---- copies ---- */
 
+static void get_times(const struct event *e, struct replay_copy *times)
+{
+    times->dur_ns = e->options->dur_ns;
+    times->gap_ns = e->options->gap_ns;
+    if (e->hooks)
+        e->hooks->open(e->hooks->arg, times->number, &times->dur_ns, &times->gap_ns);
+}
+
 static struct slot *open_slot(struct event *e, uint32_t copy)
 {
     size_t n = e->g->n_ops + (size_t)1;
@@ -277,11 +305,9 @@ static struct slot *open_slot(struct event *e, uint32_t copy)
         times->device_prev = mem_alloc(n * sizeof *times->device_prev);
     if (e->has_shares)
         times->shared_dur_ns = mem_alloc(n * sizeof *times->shared_dur_ns);
-    pending_open(&e->pending, copy == 0 || copy == e->options->n_copies - 1, slot);
-    times->dur_ns = e->options->dur_ns;
-    times->gap_ns = e->options->gap_ns;
-    if (e->hooks)
-        e->hooks->open(e->hooks->arg, copy, &times->dur_ns, &times->gap_ns);
+    bool last = copy == 0 || (copy == e->options->n_copies - 1 && !e->is_forked);
+    pending_open(&e->pending, last, slot);
+    get_times(e, times);
     if (e->has_shares) {
         memcpy(times->shared_dur_ns, times->dur_ns, e->g->n_ops * sizeof *times->dur_ns);
         times->dur_ns = times->shared_dur_ns;
@@ -297,18 +323,30 @@ static inline struct slot *get_slot(struct event *e, uint32_t copy)
     return e->slots[copy] ? e->slots[copy] : open_slot(e, copy);
 }
 
-static void close_slot(struct event *e, struct slot *slot)
+/* Ahead of a copy that is open for long, no more than the next is begun. */
+static void look_ahead(struct event *e)
 {
-    e->slots[slot->times.number] = NULL;
-    while (e->oldest < e->n_opened && !e->slots[e->oldest])
-        e->oldest++;
-    if (e->hooks)
-        e->hooks->close(e->hooks->arg, &slot->times);
+    e->ahead = MIN(e->oldest + 2, e->until);
+}
+
+static void free_slot(struct slot *slot)
+{
     mem_free(slot->times.end_ns);
     mem_free(slot->times.device_prev);
     mem_free(slot->times.shared_dur_ns);
     arena_fini(&slot->arena);
     mem_free(slot);
+}
+
+static void close_slot(struct event *e, struct slot *slot)
+{
+    e->slots[slot->times.number] = NULL;
+    while (e->oldest < e->n_opened && !e->slots[e->oldest])
+        e->oldest++;
+    look_ahead(e);
+    if (e->hooks)
+        e->hooks->close(e->hooks->arg, &slot->times);
+    free_slot(slot);
 }
 
 /* ---- roots ----
@@ -420,12 +458,11 @@ static void mark_queued(struct event *e, bool one_copy)
 
 /* ---- the run ---- */
 
-/* Lets an op that is ready run past the queues. False: it has to wait in one. Ahead of a copy that
- * is open for long, no more than the next is begun. */
+/* Lets an op that is ready run past the queues. False: it has to wait in one. */
 static inline bool run_past(struct event *e, struct slot *slot, uint32_t op, int64_t ready)
 {
     struct replay_copy *times = &slot->times;
-    if (slot->pending[op] & QUEUED || times->number > e->oldest + 1)
+    if (slot->pending[op] & QUEUED || times->number >= e->ahead)
         return false;
     int64_t end = times->gap_ns ? time_add(ready, times->gap_ns[op]) : ready;
     end = time_add(end, times->dur_ns[op]);
@@ -558,8 +595,7 @@ static bool share_link(struct event *e, struct queue *queue, uint32_t *op, uint3
 }
 
 /* The first op of a queue, on its device. */
-static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint32_t op,
-                   bool *interleaved)
+static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint32_t op)
 {
     uint32_t copy = slot->times.number;
     int64_t start = e->dispatch.matches[1].when;
@@ -574,13 +610,13 @@ static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint
         take_thread(queue, op, end);
     } else if (queue->serial) {
         queue->clock = end;
-        *interleaved |= copy < queue->last_copy;
+        e->interleaved |= copy < queue->last_copy;
         queue->last_copy = copy;
         queue->last_op = op;
     }
 }
 
-static void run(struct event *e, bool *interleaved)
+static void run(struct event *e)
 {
     while (e->n_left > 0) {
         uint32_t q = e->running = e->dispatch.matches[1].queue;
@@ -591,11 +627,13 @@ static void run(struct event *e, bool *interleaved)
         assert(queue->head.id != NO_ENTRY || queue->share);
         if (__builtin_expect(queue->share != NULL, 0)) {
             done = share_link(e, queue, &op, &copy);
+        } else if (copy >= e->until) {
+            return;
         } else if (pending_is_stale(&e->pending, e->slots[copy], op)) {
             queue_pop(queue);
             done = false;
         } else {
-            run_op(e, queue, e->slots[copy], op, interleaved);
+            run_op(e, queue, e->slots[copy], op);
         }
         struct slot *slot = done ? e->slots[copy] : NULL;
         if (slot) {
@@ -648,27 +686,89 @@ static void prepare(struct event *e)
     mark_queued(e, n_copies == 1);
 }
 
+struct event *event_start(const struct dpro_graph *graph, const struct event_options *options,
+                          const struct replay_hooks *hooks, uint32_t until)
+{
+    struct event *e = mem_array(1, sizeof *e);
+    *e = (struct event){.g = graph,
+                        .options = options,
+                        .hooks = hooks,
+                        .n_left = (uint64_t)options->n_copies * graph->n_ops,
+                        .order = options->order,
+                        .until = until,
+                        .running = UINT32_MAX,
+                        .is_forked = until < options->n_copies};
+    look_ahead(e);
+    if (e->n_left > 0) {
+        prepare(e);
+        start_first_copy(e);
+        run(e);
+    }
+    return e;
+}
+
+static struct slot *fork_slot(const struct event *e, const struct slot *from)
+{
+    size_t n = e->g->n_ops + (size_t)1;
+    struct slot *slot = mem_array(1, sizeof *slot);
+    slot->times = from->times;
+    slot->n_left = from->n_left;
+    slot->times.end_ns = memcpy(mem_alloc(n * sizeof *slot->times.end_ns), from->times.end_ns,
+                                n * sizeof *slot->times.end_ns);
+    pending_copy(&e->pending, from, slot);
+    if (slot->times.number >= e->until)
+        get_times(e, &slot->times);
+    return slot;
+}
+
+struct event *event_fork(const struct event *from)
+{
+    struct event *e = mem_array(1, sizeof *e);
+    struct dispatch *d = &e->dispatch;
+    assert(!from->has_pools && !from->has_shares && !from->options->want_device_prev);
+    *e = *from;
+    e->arena = (struct arena){NULL, 0};
+    e->past = e->passing = (ids_array){0};
+    d->matches = arena_copy(&e->arena, d->matches, (size_t)d->n_leaves * 2, sizeof *d->matches);
+    d->queues = arena_copy(&e->arena, d->queues, d->n_leaves, sizeof *d->queues);
+    for (uint32_t q = 0; q < d->n_queues; q++) {
+        const struct queue *queue = &from->dispatch.queues[q];
+        memset(&d->queues[q].rest, 0, sizeof d->queues[q].rest);
+        array_append(&d->queues[q].rest, queue->rest.at, queue->rest.n);
+    }
+    e->slots = arena_copy(&e->arena, e->slots, e->options->n_copies, sizeof *e->slots);
+    for (uint32_t c = 0; c < e->options->n_copies; c++)
+        e->slots[c] = e->slots[c] ? fork_slot(e, e->slots[c]) : NULL;
+    return e;
+}
+
+void event_destroy(struct event *e)
+{
+    for (uint32_t c = e->oldest; c < e->n_opened; c++)
+        if (e->slots[c])
+            free_slot(e->slots[c]);
+    for (uint32_t q = 0; q < e->dispatch.n_queues; q++) {
+        array_fini(&e->dispatch.queues[q].rest);
+        share_destroy(e->dispatch.queues[q].share);
+    }
+    array_fini(&e->past);
+    array_fini(&e->passing);
+    arena_fini(&e->arena);
+    mem_free(e);
+}
+
+bool event_finish(struct event *e)
+{
+    e->until = UINT32_MAX;
+    look_ahead(e);
+    run(e);
+    bool interleaved = e->interleaved;
+    event_destroy(e);
+    return interleaved;
+}
+
 bool event_replay(const struct dpro_graph *graph, const struct event_options *options,
                   const struct replay_hooks *hooks)
 {
-    struct event e = {.g = graph,
-                      .options = options,
-                      .hooks = hooks,
-                      .n_left = (uint64_t)options->n_copies * graph->n_ops,
-                      .order = options->order,
-                      .running = UINT32_MAX};
-    bool interleaved = false;
-    if (graph->n_ops == 0 || options->n_copies == 0)
-        return false;
-    prepare(&e);
-    start_first_copy(&e);
-    run(&e, &interleaved);
-    for (uint32_t q = 0; q < e.dispatch.n_queues; q++) {
-        array_fini(&e.dispatch.queues[q].rest);
-        share_destroy(e.dispatch.queues[q].share);
-    }
-    array_fini(&e.past);
-    array_fini(&e.passing);
-    arena_fini(&e.arena);
-    return interleaved;
+    return event_finish(event_start(graph, options, hooks, UINT32_MAX));
 }

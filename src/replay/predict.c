@@ -78,6 +78,7 @@ static int predict(const struct dpro_graph *graph, const struct dpro_replay_opti
 {
     struct chain chain;
     struct ordered ordered = {.first = NULL};
+    struct event *before = NULL;
     __int128 sum = 0;
     int rc = chain_init(&chain, graph, options, p ? &p->sums : NULL, err);
     if (rc < 0)
@@ -93,13 +94,15 @@ static int predict(const struct dpro_graph *graph, const struct dpro_replay_opti
         for (uint32_t l = 0; l < n_lanes && i + l < n; l++) {
             if (failed >> l & 1) {
                 chain.stand_in = stand_in ? chain.samples[i + l] : chain.stand_in;
-                chain_run(&chain);
+                stand_in ? chain_run_on(&chain, &before) : chain_run(&chain);
             }
             sum += predicted_ns(failed >> l & 1 ? &chain : &ordered.lanes[l], iterations_ns);
         }
     }
     *iteration_ns = (int64_t)(sum / n);
     end_ordered(&ordered);
+    if (before)
+        event_destroy(before);
     chain_fini(&chain);
     return 0;
 }

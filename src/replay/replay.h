@@ -49,6 +49,17 @@ struct event_options {
 bool event_replay(const struct dpro_graph *graph, const struct event_options *options,
                   const struct replay_hooks *hooks);
 
+/* The same in two parts: up to the first op of copy `until` or of a later one, and the rest, which
+ * frees it. It borrows options and hooks. */
+struct event *event_start(const struct dpro_graph *graph, const struct event_options *options,
+                          const struct replay_hooks *hooks, uint32_t until);
+bool event_finish(struct event *event);
+/* What was started, to be finished with other durations of the copies from `until` on, for which it
+ * asks anew; copies that are open by then are closed by each. Without pools, shared links and
+ * device_prev. It must go before the other does. */
+struct event *event_fork(const struct event *event);
+void event_destroy(struct event *event);
+
 /* ---- predict.c ---- */
 
 /* As dpro_replay_predict without each measured iteration in turn, with what these predictions

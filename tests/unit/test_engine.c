@@ -337,6 +337,58 @@ static void test_passes_that_call_themselves_exact_equal_the_event_engine(void *
     assert_true(n_exact > 500 && n_refused > 500);
 }
 
+/* Some ops that take no time leave their latest predecessors out; `spare` has room for each op. */
+static void leave_some_out(struct dpro_graph *g, uint8_t *spare)
+{
+    uint32_t n = g->n_ops;
+    for (uint32_t op = 0; op < n; op++) {
+        uint32_t n_preds = 0, n_next = 0;
+        for (uint32_t e = 0; e < g->row[n]; e++)
+            n_preds += g->succ[e] == op;
+        for (uint32_t e = 0; g->next_row && e < g->next_row[n]; e++)
+            n_next += g->next_succ[e] == op;
+        spare[op] = 0;
+        if (g->device[op] != DPRO_NO_DEVICE || n_preds < 2 || n_next > 0)
+            continue;
+        spare[op] = (uint8_t)(1 + pick(n_preds));
+        g->dur_ns[op] = 0;
+        g->spare = spare;
+    }
+}
+
+static void test_replays_that_begin_alike_go_on_as_from_the_start(void **state)
+{
+    enum { N_COPIES = 5, N_FORKS = 3, MOST_OPS = 32 };
+    int n_spared = 0;
+    for (uint64_t seed = 0; seed < 4000; seed++) {
+        struct dpro_graph *g = random_graph(seed);
+        uint8_t spare[MOST_OPS];
+        uint32_t until = pick(N_COPIES), first = until * g->n_ops, n = N_COPIES * g->n_ops;
+        assert_true(g->n_ops <= MOST_OPS);
+        if (seed % 3 == 0)
+            leave_some_out(g, spare);
+        n_spared += g->spare != NULL;
+        int64_t *dur = durations_for(g, N_COPIES, false);
+        struct collect c = {.g = g, .dur_ns = dur, .end_ns = calloc(n + (size_t)1, sizeof *dur)};
+        struct event_options options = {.n_copies = N_COPIES};
+        struct replay_hooks hooks = {&c, collect_open, collect_close};
+        struct event *before = event_start(g, &options, &hooks, until);
+        for (int fork = 0; fork < N_FORKS; fork++) {
+            for (uint32_t i = first; i < n; i++)
+                dur[i] = g->spare && g->spare[i % g->n_ops] ? 0 : pick(9);
+            event_finish(event_fork(before));
+            int64_t *whole = event_ends(g, N_COPIES, dur, NULL, NULL, NULL);
+            assert_memory_equal(c.end_ns, whole, n * sizeof *whole);
+            free(whole);
+        }
+        event_destroy(before);
+        free(c.end_ns);
+        free(dur);
+        dpro_graph_destroy(g);
+    }
+    assert_true(n_spared > 100);
+}
+
 static void test_a_longer_op_never_ends_a_fixed_order_earlier(void **state)
 {
     for (uint64_t seed = 0; seed < 2000; seed++) {
@@ -518,6 +570,7 @@ int main(void)
         cmocka_unit_test(test_the_fixed_order_of_an_iteration_equals_the_event_engine),
         cmocka_unit_test(test_one_order_for_all_copies_is_exact_where_it_holds),
         cmocka_unit_test(test_passes_that_call_themselves_exact_equal_the_event_engine),
+        cmocka_unit_test(test_replays_that_begin_alike_go_on_as_from_the_start),
         cmocka_unit_test(test_a_longer_op_never_ends_a_fixed_order_earlier),
         cmocka_unit_test(test_an_order_that_no_longer_holds_is_counted),
         cmocka_unit_test(test_the_first_to_be_ready_runs_first_and_ties_go_by_id),

@@ -21,7 +21,7 @@ struct entry {
 ORDER(by_target, struct entry, ASCENDING(to) ?: ASCENDING(from));
 
 struct coarsening {
-    const struct measured_replay *shape, *replay; /* as in coarsen() */
+    const struct measured_replay *shape, *replay, *beside; /* as in coarsen() */
     const struct dpro_graph *g;
     struct coarse *coarse;
     uint8_t *waits;              /* by op: it may wait for communication */
@@ -428,12 +428,14 @@ static int64_t measure_iteration(const struct coarsening *c, uint32_t copy, uint
     return went_on;
 }
 
-static void measure(const struct coarsening *c, uint32_t r)
+static void measure_in(const struct coarsening *c, uint32_t r)
 {
     const struct measured_replay *re = c->replay;
     struct coarse_rank *rank = &c->coarse->ranks[r];
     interval_array times = {0};
     int64_t went_on = 0;
+    rank->copy_back_ns = 0;
+    rank->communicates_ns = 0;
     rank->segments =
         arena_array(&c->coarse->arena, re->n * (size_t)rank->n_points, sizeof *rank->segments);
     wire_times(c, r, &times);
@@ -449,6 +451,23 @@ static void measure(const struct coarsening *c, uint32_t r)
         }
     }
     array_fini(&times);
+}
+
+/* What a rank communicated beside its work, where that was measured. */
+static void measure(const struct coarsening *c, uint32_t r)
+{
+    struct coarse_rank *rank = &c->coarse->ranks[r];
+    struct coarsening beside = *c;
+    beside.replay = c->beside;
+    measure_in(&beside, r);
+    if (c->beside == c->replay)
+        return;
+    const struct segment *segments = rank->segments;
+    double communicates_ns = rank->communicates_ns;
+    measure_in(c, r);
+    for (size_t i = 0; i < c->replay->n * (size_t)rank->n_points; i++)
+        rank->segments[i].overlapped_ns = segments[i].overlapped_ns;
+    rank->communicates_ns = communicates_ns;
 }
 
 static void measure_issues(const struct coarsening *c)
@@ -476,11 +495,13 @@ static void share_issues(struct coarse *coarse, uint32_t n_ranks)
 }
 
 int coarsen(const struct measured_replay *shape, const struct measured_replay *replay,
-            struct dpro_model *model, struct coarse *coarse, struct dpro_error *err)
+            const struct measured_replay *beside, struct dpro_model *model, struct coarse *coarse,
+            struct dpro_error *err)
 {
     const struct dpro_graph *g = replay->graph;
     struct coarsening c = {.shape = shape,
                            .replay = replay,
+                           .beside = beside,
                            .g = g,
                            .coarse = coarse,
                            .answers_at_once = g->n_exchanges > 0 && !g->pulls_with_step};

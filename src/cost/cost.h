@@ -127,15 +127,17 @@ void find_communications(const struct dpro_graph *graph, struct dpro_model *mode
 /* ---- coarsen.c ---- */
 
 /* Finds the model's tensors and each rank's segments between them: their order from `shape`, their
- * times from `replay`. Both replay graphs of one job. */
+ * times from `replay`, what was communicated beside them from `beside`. All replay graphs of one
+ * job. */
 int coarsen(const struct measured_replay *shape, const struct measured_replay *replay,
-            struct dpro_model *model, struct coarse *coarse, struct dpro_error *err);
+            const struct measured_replay *beside, struct dpro_model *model, struct coarse *coarse,
+            struct dpro_error *err);
 
 /* ---- programs.c ---- */
 
-/* The model's ranks and their programs. */
+/* The model's ranks and their programs; `links`: the model by which communication slowed them. */
 void make_programs(const struct measured_replay *replay, const struct coarse *coarse,
-                   struct dpro_model *model);
+                   const struct dpro_model *links, struct dpro_model *model);
 
 /* ---- batch_share.c ---- */
 

@@ -104,13 +104,32 @@ static bool carries_alike(const struct dpro_graph *a, const struct dpro_graph *b
     return true;
 }
 
-/* What the recorded iterations told of links holds for changed ones. */
-static void keep_net(const struct dpro_model *recorded, struct model_net *net)
+/* What the recorded iterations told of links, and of how communication slows down computation. */
+static struct dpro_model recorded_links(const struct dpro_model *model,
+                                        const struct dpro_model *recorded)
 {
-    struct model_compute compute = net->compute;
-    *net = recorded->net;
-    model_net_scale(net, 1 / recorded->pace.net);
-    net->compute = compute;
+    struct dpro_model links = *model;
+    struct model_compute compute = model->net.compute;
+    links.net = recorded->net;
+    model_net_scale(&links.net, 1 / recorded->pace.net);
+    links.net.compute = compute;
+    if (model->n_communications == recorded->n_communications)
+        links.communications = recorded->communications;
+    return links;
+}
+
+/* The links hold for changed iterations: all of them if these carry `alike`, else how communication
+ * slows down computation. */
+static void keep_links(const struct dpro_model *links, bool alike, struct dpro_model *model)
+{
+    if (!alike) {
+        model->net.link.cpu_ns = links->net.link.cpu_ns;
+        model->net.link.held_share = links->net.link.held_share;
+        return;
+    }
+    model->net = links->net;
+    for (uint32_t k = 0; k < model->n_communications; k++)
+        model->communications[k].took_ns = links->communications[k].took_ns;
 }
 
 /* In the order that the iterations of `shape` show, in the time that those of `timed` take;
@@ -120,13 +139,15 @@ static int learn(const struct measured_replay *shape, const struct measured_repl
                  struct dpro_error *err)
 {
     struct coarse coarse;
-    int rc = coarsen(shape, timed, model, &coarse, err);
+    bool alike = recorded && carries_alike(shape->graph, timed->graph, &recorded->net.gate);
+    int rc = coarsen(shape, timed, recorded && !alike ? shape : timed, model, &coarse, err);
     if (rc < 0)
         return rc;
     fit_net(timed, &coarse, model);
-    if (recorded && carries_alike(shape->graph, timed->graph, &recorded->net.gate))
-        keep_net(recorded, &model->net);
-    make_programs(timed, &coarse, model);
+    struct dpro_model links = recorded ? recorded_links(model, recorded) : *model;
+    if (recorded)
+        keep_links(&links, alike, model);
+    make_programs(timed, &coarse, &links, model);
     learn_batch_shares(shape, &coarse, model);
     make_baseline(shape, &coarse, model);
     model_memory_learn(shape, &coarse, model);

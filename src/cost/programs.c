@@ -155,18 +155,18 @@ static double share_on_links(const struct coarse *coarse, const struct dpro_mode
 }
 
 void make_programs(const struct measured_replay *r, const struct coarse *coarse,
-                   struct dpro_model *model)
+                   const struct dpro_model *links, struct dpro_model *model)
 {
     const double MORE = 0.05;
     const struct dpro_graph *g = r->graph;
     double lost_on_links =
-        1 - evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
+        1 - evaluator_rate(links->net.link.cpu_ns.value, links->net.link.byte_ns.value);
     model->n_ranks = model->n_programs = g->n_ranks;
     model->n_samples = g->sample_dur_ns ? g->n_samples : 0;
     model->ranks = arena_array(&model->arena, g->n_ranks, sizeof *model->ranks);
     model->programs = arena_array(&model->arena, g->n_ranks, sizeof *model->programs);
     double *room = arena_array(&model->arena, 2 * (size_t)r->n, sizeof *room);
-    struct sync *costs = sync_create(&model->net);
+    struct sync *costs = sync_create(&links->net);
     for (uint32_t i = 0; i < g->n_ranks; i++) {
         const struct coarse_rank *rank = &coarse->ranks[i];
         struct model_rank *to = &model->ranks[i];
@@ -174,7 +174,7 @@ void make_programs(const struct measured_replay *r, const struct coarse *coarse,
         if (coarse->read_ns)
             to->read_ns = coarse->read_ns + (size_t)i * model->n_tensors;
         to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
-        double share = share_on_links(coarse, model, i, costs), lost = lost_on_links * share;
+        double share = share_on_links(coarse, links, i, costs), lost = lost_on_links * share;
         struct model_program program = make_program(r, coarse, rank, lost, model, room);
         /* the same once more, had communication cost more */
         struct model_program other =

@@ -138,6 +138,10 @@ class WhatIf(Case):
         self.assertAlmostEqual(self.time("--bandwidth", "1gbit") / self.time(), 1, delta=0.03)
         self.assertEqual(self.time("--bandwidth", "125MB/s"), self.time("--bandwidth", "1gbit"))
 
+    def test_communication_delayed_on_links_that_are_faster_by_as_much_is_as_it_was(self):
+        facts = self.ask(BUNDLED, "--delay", "COMM=2", "--bandwidth", "2x", "--latency", "0.5x")
+        self.assertAlmostEqual(facts["speedup"], 1, delta=0.01)
+
     def test_delays_agree_with_the_replay(self):
         for job, delays in {"torch-ddp-gloo-gpt-n2": ("BW=0.5", "FW=+50", "ALL=2", "UPDATE=+30"),
                             "torch-ddp-gloo-lstm-n2-2gbit": ("ALL=2", "BW=0.5"), "hvd-mx-n2": ("COMM=1.5",),

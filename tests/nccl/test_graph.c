@@ -2,12 +2,6 @@
  * processes on two nodes reduce on a ring over sockets, as NCCL's proxies do with a kernel on the
  * GPU; they tell the plugin, and write the profile that PyTorch would. The plugin is the program's
  * first argument. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +13,7 @@
 
 #include <dpro/dpro.h>
 
+#include "../unit/case.h"
 #include "../unit/temp_folder.h"
 #include "host.h"
 
@@ -247,7 +242,7 @@ static double measured_ms(const struct dpro_graph *g)
     return sum / n;
 }
 
-static void test_steps_that_the_plugin_logged_are_sends_and_receives(void **state)
+TEST_IN_FOLDER(steps_that_the_plugin_logged_are_sends_and_receives)
 {
     run_job();
     struct dpro_graph *g = graph_of_job();
@@ -286,14 +281,10 @@ static void test_steps_that_the_plugin_logged_are_sends_and_receives(void **stat
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_steps_that_the_plugin_logged_are_sends_and_receives,
-                                        make_folder, remove_folder),
-    };
     if (argc < 2) {
         fprintf(stderr, "usage: %s nccl_profiler.so\n", argv[0]);
         return 2;
     }
     plugin_path = argv[1];
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

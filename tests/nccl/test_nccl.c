@@ -3,11 +3,8 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "../tracer/read_log.h"
+#include "../unit/case.h"
 #include "../unit/temp_folder.h"
 #include "host.h"
 
@@ -39,6 +35,8 @@ static int remove_log_folder(void **state)
     plugin.stop();
     return remove_folder(state);
 }
+
+#define CASE(name) TEST_BETWEEN(name, make_log_folder, remove_log_folder)
 
 /* ---- the log read back ---- */
 
@@ -539,39 +537,39 @@ static void records_every_event(int version)
     free(journal.events);
 }
 
-static void test_interface_1_every_event_is_recorded_with_all_its_fields(void **state)
+CASE(interface_1_every_event_is_recorded_with_all_its_fields)
 {
     records_every_event(1);
 }
 
-static void test_interface_2_every_event_is_recorded_with_all_its_fields(void **state)
+CASE(interface_2_every_event_is_recorded_with_all_its_fields)
 {
     records_every_event(2);
 }
 
-static void test_interface_3_every_event_is_recorded_with_all_its_fields(void **state)
+CASE(interface_3_every_event_is_recorded_with_all_its_fields)
 {
     records_every_event(3);
 }
 
-static void test_interface_4_every_event_is_recorded_with_all_its_fields(void **state)
+CASE(interface_4_every_event_is_recorded_with_all_its_fields)
 {
     records_every_event(4);
 }
 
-static void test_interface_5_every_event_is_recorded_with_all_its_fields(void **state)
+CASE(interface_5_every_event_is_recorded_with_all_its_fields)
 {
     records_every_event(5);
 }
 
-static void test_interface_6_every_event_is_recorded_with_all_its_fields(void **state)
+CASE(interface_6_every_event_is_recorded_with_all_its_fields)
 {
     records_every_event(6);
 }
 
 /* ---- what is exported, asked for, and not asked for ---- */
 
-static void test_each_nccl_finds_the_newest_interface_it_knows(void **state)
+CASE(each_nccl_finds_the_newest_interface_it_knows)
 {
     for (int knows = 1; knows <= N_VERSIONS; knows++)
         assert_int_equal(plugin_version(&plugin, knows), knows);
@@ -591,7 +589,7 @@ static void init_one(struct host_comm *c, int version, int *mask)
     assert_int_equal(host_init(c, &plugin, version, mask), 0);
 }
 
-static void test_nothing_is_asked_for_outside_of_windows(void **state)
+CASE(nothing_is_asked_for_outside_of_windows)
 {
     int first_mask = -1, second_mask = -1, later_mask = -1;
     struct host_comm first, second, later;
@@ -630,7 +628,7 @@ static void test_nothing_is_asked_for_outside_of_windows(void **state)
     free_found(found);
 }
 
-static void test_only_the_events_of_DPRO_NCCL_EVENTS_are_asked_for(void **state)
+CASE(only_the_events_of_DPRO_NCCL_EVENTS_are_asked_for)
 {
     int mask = -1;
     struct host_comm c;
@@ -643,7 +641,7 @@ static void test_only_the_events_of_DPRO_NCCL_EVENTS_are_asked_for(void **state)
     host_finalize(&c);
 }
 
-static void test_kernel_events_are_not_asked_for_in_windows_from_nccl_2_31_on(void **state)
+CASE(kernel_events_are_not_asked_for_in_windows_from_nccl_2_31_on)
 {
     static const struct {
         int version, kernel_bit;
@@ -671,7 +669,7 @@ static void test_kernel_events_are_not_asked_for_in_windows_from_nccl_2_31_on(vo
 
 /* ---- abuse ---- */
 
-static void test_wrong_handles_states_and_parents_are_harmless(void **state)
+CASE(wrong_handles_states_and_parents_are_harmless)
 {
     int mask;
     struct host_comm c, gone;
@@ -736,7 +734,7 @@ static void test_wrong_handles_states_and_parents_are_harmless(void **state)
     free_found(found);
 }
 
-static void test_events_never_stopped_are_recorded_as_open(void **state)
+CASE(events_never_stopped_are_recorded_as_open)
 {
     int mask;
     struct host_comm first, second;
@@ -766,7 +764,7 @@ static void test_events_never_stopped_are_recorded_as_open(void **state)
     free_found(found);
 }
 
-static void test_too_many_open_events_are_counted_and_the_table_recovers(void **state)
+CASE(too_many_open_events_are_counted_and_the_table_recovers)
 {
     int mask;
     struct host_comm c;
@@ -799,7 +797,7 @@ static void test_too_many_open_events_are_counted_and_the_table_recovers(void **
     free(events);
 }
 
-static void test_proxy_ops_of_other_processes_name_them(void **state)
+CASE(proxy_ops_of_other_processes_name_them)
 {
     int mask;
     struct host_comm c, elsewhere;
@@ -832,7 +830,7 @@ struct outcome {
 
 static struct outcome run_as(const char *role, const char *const *env);
 
-static void test_contexts_of_two_processes_differ(void **state)
+CASE(contexts_of_two_processes_differ)
 {
     struct outcome o[3]; /* two can be the same, once in 65536 */
     for (int i = 0; i < 3; i++) {
@@ -842,7 +840,7 @@ static void test_contexts_of_two_processes_differ(void **state)
     assert_true(strcmp(o[0].said, o[1].said) != 0 || strcmp(o[0].said, o[2].said) != 0);
 }
 
-static void test_a_state_told_again_keeps_its_first_time(void **state)
+CASE(a_state_told_again_keeps_its_first_time)
 {
     int mask;
     struct host_comm c;
@@ -899,7 +897,7 @@ static void *make_chaos(void *arg)
     return NULL;
 }
 
-static void test_events_shared_by_eight_threads_are_each_recorded_once(void **state)
+CASE(events_shared_by_eight_threads_are_each_recorded_once)
 {
     int mask;
     pthread_t threads[8];
@@ -931,7 +929,7 @@ static void test_events_shared_by_eight_threads_are_each_recorded_once(void **st
     free_found(found);
 }
 
-static void test_windows_begin_and_end_while_eight_threads_record(void **state)
+CASE(windows_begin_and_end_while_eight_threads_record)
 {
     int mask;
     pthread_t threads[8];
@@ -962,7 +960,7 @@ static void test_windows_begin_and_end_while_eight_threads_record(void **state)
     free_found(found);
 }
 
-static void test_communicators_come_and_go_without_end(void **state)
+CASE(communicators_come_and_go_without_end)
 {
     int mask;
     struct host_comm many[1100], c;
@@ -998,7 +996,7 @@ static void test_communicators_come_and_go_without_end(void **state)
     free_found(found);
 }
 
-static void test_the_newest_part_of_a_bounded_log_says_what_it_refers_to(void **state)
+CASE(the_newest_part_of_a_bounded_log_says_what_it_refers_to)
 {
     int mask;
     struct host_comm c;
@@ -1034,7 +1032,7 @@ static void test_the_newest_part_of_a_bounded_log_says_what_it_refers_to(void **
     free_found(found);
 }
 
-static void test_errno_is_kept(void **state)
+CASE(errno_is_kept)
 {
     int mask;
     struct host_comm c;
@@ -1136,7 +1134,7 @@ static char *only_log(const char *where)
     return n == 1 ? found : NULL;
 }
 
-static void test_DPRO_NET_all_records_a_whole_process(void **state)
+CASE(DPRO_NET_all_records_a_whole_process)
 {
     struct log_file file;
     char out[128], where[96];
@@ -1159,7 +1157,7 @@ static void test_DPRO_NET_all_records_a_whole_process(void **state)
     log_file_close(&file);
 }
 
-static void test_without_DPRO_nothing_is_recorded(void **state)
+CASE(without_DPRO_nothing_is_recorded)
 {
     static const char *const settings[][3] = {{"DPRO=", "DPRO_NET=all", NULL},
                                               {"DPRO=1", "DPRO_NET=", NULL},
@@ -1176,7 +1174,7 @@ static void test_without_DPRO_nothing_is_recorded(void **state)
     }
 }
 
-static void test_a_folder_that_cannot_be_made_is_said_once_and_the_job_goes_on(void **state)
+CASE(a_folder_that_cannot_be_made_is_said_once_and_the_job_goes_on)
 {
     struct outcome o = run_as(
         "job", (const char *const[]){"DPRO=1", "DPRO_NET=all", "DPRO_OUT=/proc/nowhere", NULL});
@@ -1188,7 +1186,7 @@ static void test_a_folder_that_cannot_be_made_is_said_once_and_the_job_goes_on(v
     assert_non_null(strstr(o.said, "mask 0\nmask 0\n"));
 }
 
-static void test_a_forked_child_records_nothing_and_its_parent_goes_on(void **state)
+CASE(a_forked_child_records_nothing_and_its_parent_goes_on)
 {
     int mask, status;
     struct host_comm c;
@@ -1222,34 +1220,6 @@ static void test_a_forked_child_records_nothing_and_its_parent_goes_on(void **st
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_log_folder, remove_log_folder)
-        TEST(test_interface_1_every_event_is_recorded_with_all_its_fields),
-        TEST(test_interface_2_every_event_is_recorded_with_all_its_fields),
-        TEST(test_interface_3_every_event_is_recorded_with_all_its_fields),
-        TEST(test_interface_4_every_event_is_recorded_with_all_its_fields),
-        TEST(test_interface_5_every_event_is_recorded_with_all_its_fields),
-        TEST(test_interface_6_every_event_is_recorded_with_all_its_fields),
-        TEST(test_each_nccl_finds_the_newest_interface_it_knows),
-        TEST(test_nothing_is_asked_for_outside_of_windows),
-        TEST(test_only_the_events_of_DPRO_NCCL_EVENTS_are_asked_for),
-        TEST(test_kernel_events_are_not_asked_for_in_windows_from_nccl_2_31_on),
-        TEST(test_wrong_handles_states_and_parents_are_harmless),
-        TEST(test_events_never_stopped_are_recorded_as_open),
-        TEST(test_too_many_open_events_are_counted_and_the_table_recovers),
-        TEST(test_proxy_ops_of_other_processes_name_them),
-        TEST(test_contexts_of_two_processes_differ),
-        TEST(test_a_state_told_again_keeps_its_first_time),
-        TEST(test_events_shared_by_eight_threads_are_each_recorded_once),
-        TEST(test_windows_begin_and_end_while_eight_threads_record),
-        TEST(test_communicators_come_and_go_without_end),
-        TEST(test_the_newest_part_of_a_bounded_log_says_what_it_refers_to),
-        TEST(test_errno_is_kept),
-        TEST(test_DPRO_NET_all_records_a_whole_process),
-        TEST(test_without_DPRO_nothing_is_recorded),
-        TEST(test_a_folder_that_cannot_be_made_is_said_once_and_the_job_goes_on),
-        TEST(test_a_forked_child_records_nothing_and_its_parent_goes_on),
-    };
     if (argc < 3) {
         fprintf(stderr, "usage: %s PLUGIN FAKE_NCCL\n", argv[0]);
         return 2;
@@ -1263,5 +1233,5 @@ int main(int argc, char **argv)
     unsetenv("DPRO_NET");
     if (!plugin_load(&plugin, plugin_path))
         return 1;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases(NULL, NULL);
 }

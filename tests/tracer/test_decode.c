@@ -1,12 +1,8 @@
 /* test_decode.c: protocols are followed whatever calls their bytes came in, and nothing else is. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "../unit/case.h"
 #include "decode.h"
 #include "log.h"
 
@@ -108,7 +104,7 @@ static struct decoder decode_in_pieces(const struct stream *s, size_t piece,
     return d;
 }
 
-static void test_gloo_messages_are_found_in_calls_of_any_size(void **state)
+TEST(gloo_messages_are_found_in_calls_of_any_size)
 {
     for (int sequence = 0; sequence < 2; sequence++)
         for (size_t piece = 1; piece < 700; piece = piece < 130 ? piece + 1 : piece + 97) {
@@ -141,7 +137,7 @@ static void test_gloo_messages_are_found_in_calls_of_any_size(void **state)
         }
 }
 
-static void test_a_break_in_gloos_framing_ends_decoding_and_is_counted(void **state)
+TEST(a_break_in_gloos_framing_ends_decoding_and_is_counted)
 {
     struct stream s = {.n = 0};
     put_gloo(&s, 1, 1, 10);
@@ -153,7 +149,7 @@ static void test_a_break_in_gloos_framing_ends_decoding_and_is_counted(void **st
     assert_int_equal(n_broken, 1);
 }
 
-static void test_what_is_no_known_protocol_is_not_decoded(void **state)
+TEST(what_is_no_known_protocol_is_not_decoded)
 {
     static const char http[] =
         "GET /a/rather/long/path/so/that/enough/bytes/are/seen HTTP/1.1\r\n\r\n";
@@ -167,7 +163,7 @@ static void test_what_is_no_known_protocol_is_not_decoded(void **state)
     }
 }
 
-static void test_bytes_that_were_not_seen_are_passed_over_in_a_payload_only(void **state)
+TEST(bytes_that_were_not_seen_are_passed_over_in_a_payload_only)
 {
     struct stream s = {.n = 0};
     struct decode_sink sink = {1, DIRECTION_SEND, true, note};
@@ -217,7 +213,7 @@ static void put_frame(struct stream *s, uint8_t flags, const void *body, size_t 
     put(s, body, n);
 }
 
-static void test_zmtp_frames_are_found_in_calls_of_any_size(void **state)
+TEST(zmtp_frames_are_found_in_calls_of_any_size)
 {
     static const char meta[] = "\x08\x00\x20\x01\x28\x00 meta of a push";
     uint64_t keys[16] = {3, 5};
@@ -257,7 +253,7 @@ static void test_zmtp_frames_are_found_in_calls_of_any_size(void **state)
     }
 }
 
-static void test_of_a_long_meta_frame_as_much_is_kept_as_a_record_holds(void **state)
+TEST(of_a_long_meta_frame_as_much_is_kept_as_a_record_holds)
 {
     uint8_t meta[1200];
     for (size_t i = 0; i < sizeof meta; i++)
@@ -278,7 +274,7 @@ static void test_of_a_long_meta_frame_as_much_is_kept_as_a_record_holds(void **s
     }
 }
 
-static void test_a_zmtp_side_goes_on_as_the_lower_version_says(void **state)
+TEST(a_zmtp_side_goes_on_as_the_lower_version_says)
 {
     for (size_t piece = 1; piece < 80; piece++) {
         struct stream two = {.n = 0}, three = {.n = 0};
@@ -301,7 +297,7 @@ static void test_a_zmtp_side_goes_on_as_the_lower_version_says(void **state)
     }
 }
 
-static void test_encrypted_zmtp_is_not_decoded(void **state)
+TEST(encrypted_zmtp_is_not_decoded)
 {
     struct stream s = {.n = 0};
     put_greeting_3(&s, "CURVE");
@@ -311,7 +307,7 @@ static void test_encrypted_zmtp_is_not_decoded(void **state)
     assert_int_equal(n_zmtp, 0);
 }
 
-static void test_any_bytes_are_taken_without_harm(void **state)
+TEST(any_bytes_are_taken_without_harm)
 {
     uint32_t random = 12345;
     for (int round = 0; round < 3000; round++) {
@@ -328,20 +324,4 @@ static void test_any_bytes_are_taken_without_harm(void **state)
         struct decoder d = decode_in_pieces(&s, 1 + random % 50, NULL);
         assert_true(d.phase <= DECODE_ZMTP_BODY && d.n_have <= sizeof d.have);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gloo_messages_are_found_in_calls_of_any_size),
-        cmocka_unit_test(test_a_break_in_gloos_framing_ends_decoding_and_is_counted),
-        cmocka_unit_test(test_what_is_no_known_protocol_is_not_decoded),
-        cmocka_unit_test(test_bytes_that_were_not_seen_are_passed_over_in_a_payload_only),
-        cmocka_unit_test(test_zmtp_frames_are_found_in_calls_of_any_size),
-        cmocka_unit_test(test_of_a_long_meta_frame_as_much_is_kept_as_a_record_holds),
-        cmocka_unit_test(test_a_zmtp_side_goes_on_as_the_lower_version_says),
-        cmocka_unit_test(test_encrypted_zmtp_is_not_decoded),
-        cmocka_unit_test(test_any_bytes_are_taken_without_harm),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

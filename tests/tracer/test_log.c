@@ -1,10 +1,7 @@
 /* test_log.c: the log writer keeps what it says it keeps, whatever happens to it. */
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -14,8 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "../unit/case.h"
 #include "../unit/temp_folder.h"
 #include "log.h"
 #include "read_log.h"
@@ -46,6 +42,8 @@ static int remove_log_folder(void **state)
     remove_folder(state); /* unless a test has removed it */
     return 0;
 }
+
+#define CASE(name) TEST_BETWEEN(name, make_log_folder, remove_log_folder)
 
 static bool put(uint64_t number)
 {
@@ -92,7 +90,7 @@ static struct found read_back(const char *file_path)
     return found;
 }
 
-static void test_a_log_holds_its_header_anchors_and_records(void **state)
+CASE(a_log_holds_its_header_anchors_and_records)
 {
     struct log_file file;
     assert_false(log_on());
@@ -121,7 +119,7 @@ static void test_a_log_holds_its_header_anchors_and_records(void **state)
     assert_int_equal(found.n_lost, 0);
 }
 
-static void test_an_anchor_names_one_instant_on_three_clocks(void **state)
+CASE(an_anchor_names_one_instant_on_three_clocks)
 {
     struct log_file file;
     struct timespec real, mono;
@@ -144,7 +142,7 @@ static void test_an_anchor_names_one_instant_on_three_clocks(void **state)
     log_file_close(&file);
 }
 
-static void test_a_stopped_log_is_gone_on_with(void **state)
+CASE(a_stopped_log_is_gone_on_with)
 {
     for (uint64_t i = 0; i < 3; i++) {
         assert_int_equal(log_start(path, &plain), 0);
@@ -157,7 +155,7 @@ static void test_a_stopped_log_is_gone_on_with(void **state)
     assert_true(found.in_order && found.whole);
 }
 
-static void test_a_record_within_a_record_is_refused_and_counted(void **state)
+CASE(a_record_within_a_record_is_refused_and_counted)
 {
     assert_int_equal(log_start(path, &plain), 0);
     uint64_t lost = log_stats().n_lost;
@@ -183,7 +181,7 @@ static void *put_many(void *arg)
     return (void *)(uintptr_t)n;
 }
 
-static void test_two_hundred_threads_lose_nothing_uncounted(void **state)
+CASE(two_hundred_threads_lose_nothing_uncounted)
 {
     pthread_t threads[N_THREADS];
     uint64_t n_kept = 0, last[N_THREADS] = {0}, n[N_THREADS] = {0}, lost = log_stats().n_lost;
@@ -221,7 +219,7 @@ static void *put_one(void *arg)
     return (void *)(uintptr_t)put((uint64_t)(uintptr_t)arg);
 }
 
-static void test_threads_that_ended_make_room_for_others(void **state)
+CASE(threads_that_ended_make_room_for_others)
 {
     assert_int_equal(log_start(path, &plain), 0);
     for (uintptr_t i = 0; i < 3000; i++) {
@@ -237,7 +235,7 @@ static void test_threads_that_ended_make_room_for_others(void **state)
     assert_int_equal(found.n_lost, 0);
 }
 
-static void test_memory_stays_bounded_when_records_come_faster_than_the_disk(void **state)
+CASE(memory_stays_bounded_when_records_come_faster_than_the_disk)
 {
     assert_int_equal(log_start(path, &plain), 0);
     uint64_t kept = 0, lost = log_stats().n_lost;
@@ -251,7 +249,7 @@ static void test_memory_stays_bounded_when_records_come_faster_than_the_disk(voi
     assert_int_equal(found.n, kept);
 }
 
-static void test_a_full_log_keeps_the_oldest(void **state)
+CASE(a_full_log_keeps_the_oldest)
 {
     struct stat st;
     struct log_options options = plain;
@@ -275,7 +273,7 @@ static void write_again(void)
     log_write_now(&mark, sizeof mark);
 }
 
-static void test_a_full_log_keeps_the_newest_in_two_segments(void **state)
+CASE(a_full_log_keeps_the_newest_in_two_segments)
 {
     struct stat st, old_st;
     struct log_options options = plain;
@@ -301,7 +299,7 @@ static void test_a_full_log_keeps_the_newest_in_two_segments(void **state)
     assert_int_equal(older.n_marks, 1);
 }
 
-static void test_a_forked_child_records_nothing_until_it_starts_a_log_of_its_own(void **state)
+CASE(a_forked_child_records_nothing_until_it_starts_a_log_of_its_own)
 {
 #ifdef __SANITIZE_THREAD__
     print_message("the thread sanitizer's runtime starts no thread in a forked child\n");
@@ -334,7 +332,7 @@ static void test_a_forked_child_records_nothing_until_it_starts_a_log_of_its_own
     assert_int_equal(child.first, 3);
 }
 
-static void test_a_killed_process_leaves_what_is_older_than_a_tenth_of_a_second(void **state)
+CASE(a_killed_process_leaves_what_is_older_than_a_tenth_of_a_second)
 {
     pid_t pid = fork();
     if (pid == 0) {
@@ -398,7 +396,7 @@ static int lines_in(const char *text)
     return n;
 }
 
-static void test_a_folder_removed_midway_is_said_and_the_job_goes_on(void **state)
+CASE(a_folder_removed_midway_is_said_and_the_job_goes_on)
 {
     char text[1000];
     int status;
@@ -421,7 +419,7 @@ static void fill_the_disk(void)
     _exit(log_on() ? 2 : 0);
 }
 
-static void test_a_full_disk_leaves_a_whole_log_and_the_job_goes_on(void **state)
+CASE(a_full_disk_leaves_a_whole_log_and_the_job_goes_on)
 {
     char text[1000];
     int status;
@@ -434,7 +432,7 @@ static void test_a_full_disk_leaves_a_whole_log_and_the_job_goes_on(void **state
     assert_true(found.whole && found.in_order);
 }
 
-static void test_a_log_that_can_not_be_made_is_an_error_for_the_caller(void **state)
+CASE(a_log_that_can_not_be_made_is_an_error_for_the_caller)
 {
     assert_int_equal(log_start("/nonexistent/folder/net.log", &plain), -ENOENT);
     assert_int_equal(log_start("", &plain), -ENOENT);
@@ -443,7 +441,7 @@ static void test_a_log_that_can_not_be_made_is_an_error_for_the_caller(void **st
     assert_int_equal(log_start(path, &plain), 0);
 }
 
-static void test_descriptors_that_run_out_are_waited_for(void **state)
+CASE(descriptors_that_run_out_are_waited_for)
 {
     struct rlimit before, none;
     assert_int_equal(log_start(path, &plain), 0);
@@ -467,7 +465,7 @@ static void put_in_handler(int number)
     n_handled += put(UINT32_MAX);
 }
 
-static void test_a_signal_handler_may_record(void **state)
+CASE(a_signal_handler_may_record)
 {
     struct sigaction action = {.sa_handler = put_in_handler}, before;
     struct itimerval often = {{0, 50}, {0, 50}}, never = {{0, 0}, {0, 0}};
@@ -500,29 +498,4 @@ static void test_a_signal_handler_may_record(void **state)
     assert_int_equal(n, n_main);
     assert_int_equal(n_signal, n_handled);
     assert_true(n_handled > 0);
-}
-
-#define CASE(test) cmocka_unit_test_setup_teardown(test, make_log_folder, remove_log_folder)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_a_log_holds_its_header_anchors_and_records),
-        CASE(test_an_anchor_names_one_instant_on_three_clocks),
-        CASE(test_a_stopped_log_is_gone_on_with),
-        CASE(test_a_record_within_a_record_is_refused_and_counted),
-        CASE(test_two_hundred_threads_lose_nothing_uncounted),
-        CASE(test_threads_that_ended_make_room_for_others),
-        CASE(test_memory_stays_bounded_when_records_come_faster_than_the_disk),
-        CASE(test_a_full_log_keeps_the_oldest),
-        CASE(test_a_full_log_keeps_the_newest_in_two_segments),
-        CASE(test_a_forked_child_records_nothing_until_it_starts_a_log_of_its_own),
-        CASE(test_a_killed_process_leaves_what_is_older_than_a_tenth_of_a_second),
-        CASE(test_a_folder_removed_midway_is_said_and_the_job_goes_on),
-        CASE(test_a_full_disk_leaves_a_whole_log_and_the_job_goes_on),
-        CASE(test_a_log_that_can_not_be_made_is_an_error_for_the_caller),
-        CASE(test_descriptors_that_run_out_are_waited_for),
-        CASE(test_a_signal_handler_may_record),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

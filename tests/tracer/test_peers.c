@@ -1,14 +1,10 @@
 /* test_peers.c: which connections are kept. */
 #include <arpa/inet.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "../unit/case.h"
 #include "peers.h"
 
 static struct record_connection connection(const char *local, uint16_t local_port,
@@ -41,7 +37,9 @@ static int no_variables(void **state)
     return 0;
 }
 
-static void test_loopback_and_this_machines_own_address_are_peers(void **state)
+#define CASE(name) TEST_BETWEEN(name, no_variables, NULL)
+
+CASE(loopback_and_this_machines_own_address_are_peers)
 {
     assert_true(keeps("127.0.0.1", "127.0.0.1", 29500));
     assert_true(keeps("127.0.0.1", "127.3.2.1", 80));
@@ -53,7 +51,7 @@ static void test_loopback_and_this_machines_own_address_are_peers(void **state)
     assert_false(peers_unix());
 }
 
-static void test_the_jobs_variables_name_peers(void **state)
+CASE(the_jobs_variables_name_peers)
 {
     setenv("MASTER_ADDR", "203.0.113.6", 1);
     setenv("DMLC_PS_ROOT_URI", "2001:db8::7", 1);
@@ -72,7 +70,7 @@ static void test_the_jobs_variables_name_peers(void **state)
     assert_false(keeps("203.0.113.5", "203.0.113.99", 2301));
 }
 
-static void test_a_list_keeps_only_what_it_names(void **state)
+CASE(a_list_keeps_only_what_it_names)
 {
     setenv("DPRO_NET_PEERS", "203.0.113.6,2001:db8::7", 1);
     setenv("MASTER_ADDR", "203.0.113.9", 1);
@@ -84,7 +82,7 @@ static void test_a_list_keeps_only_what_it_names(void **state)
     assert_false(peers_keep_recognised());
 }
 
-static void test_all_keeps_everything(void **state)
+CASE(all_keeps_everything)
 {
     setenv("DPRO_NET_PEERS", "all", 1);
     peers_init();
@@ -92,7 +90,7 @@ static void test_all_keeps_everything(void **state)
     assert_true(peers_unix());
 }
 
-static void test_attached_networks_hold_peers_but_not_on_well_known_ports(void **state)
+CASE(attached_networks_hold_peers_but_not_on_well_known_ports)
 {
     if (unshare(CLONE_NEWNET) < 0 ||
         system("exec 2>/dev/null; ip link add d0 type veth peer name d1 && "
@@ -114,18 +112,4 @@ static void test_attached_networks_hold_peers_but_not_on_well_known_ports(void *
     assert_false(peers_keep(&c));
     c.local_port = 29500;
     assert_true(peers_keep(&c));
-}
-
-#define CASE(test) cmocka_unit_test_setup(test, no_variables)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_loopback_and_this_machines_own_address_are_peers),
-        CASE(test_the_jobs_variables_name_peers),
-        CASE(test_a_list_keeps_only_what_it_names),
-        CASE(test_all_keeps_everything),
-        CASE(test_attached_networks_hold_peers_but_not_on_well_known_ports),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,17 +2,13 @@
  * does not look like its events is left to it, unread. */
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "../unit/case.h"
 #include "control.h"
 #include "traceme.h"
 
@@ -152,7 +148,7 @@ static struct view stat_of(struct view plane, struct view event, const char *nam
 
 /* ---- the tests ---- */
 
-static void test_events_become_a_plane(void **state)
+TEST(events_become_a_plane)
 {
     assert_int_equal(dpro_traceme_start(), 0);
     assert_int_equal(dpro_traceme_start(), -EALREADY);
@@ -204,7 +200,7 @@ static void *end_activities(void *unused)
     return unused;
 }
 
-static void test_what_ends_on_another_thread_is_one_event_of_the_first(void **state)
+TEST(what_ends_on_another_thread_is_one_event_of_the_first)
 {
     pthread_t thread;
     assert_int_equal(dpro_traceme_start(), 0);
@@ -225,7 +221,7 @@ static void test_what_ends_on_another_thread_is_one_event_of_the_first(void **st
     }
 }
 
-static void test_names_may_be_anything(void **state)
+TEST(names_may_be_anything)
 {
     static const char *const names[] = {"",        "#",       "##",       "#=#",
                                         "a#=1#",   "a#k#",    "a#k=(((#", "a#k=)))#",
@@ -251,7 +247,7 @@ static void test_names_may_be_anything(void **state)
     assert_int_equal(get(stat_of(host, last, "key1999"), 4, 0).value, 1999);
 }
 
-static void test_what_is_no_event_is_left_alone(void **state)
+TEST(what_is_no_event_is_left_alone)
 {
     struct event broken[] = {
         {.name = (const char *)0x10, .name_bytes = 1 << 20, .start_ns = T0, .end_ns = T0},
@@ -274,7 +270,7 @@ static void test_what_is_no_event_is_left_alone(void **state)
     stop_and_read(1);
 }
 
-static void test_files_that_cannot_be_written(void **state)
+TEST(files_that_cannot_be_written)
 {
     assert_int_equal(dpro_traceme_stop("/tmp/never"), -EINVAL);
     assert_int_equal(dpro_traceme_start(), 0);
@@ -299,7 +295,7 @@ static void *give_many(void *unused)
     return unused;
 }
 
-static void test_threads_record_while_it_begins_and_ends(void **state)
+TEST(threads_record_while_it_begins_and_ends)
 {
     pthread_t threads[4];
     for (int i = 0; i < 4; i++)
@@ -316,17 +312,4 @@ static void test_threads_record_while_it_begins_and_ends(void **state)
     }
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_events_become_a_plane),
-        cmocka_unit_test(test_what_ends_on_another_thread_is_one_event_of_the_first),
-        cmocka_unit_test(test_names_may_be_anything),
-        cmocka_unit_test(test_what_is_no_event_is_left_alone),
-        cmocka_unit_test(test_files_that_cannot_be_written),
-        cmocka_unit_test(test_threads_record_while_it_begins_and_ends),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

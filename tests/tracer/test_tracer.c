@@ -3,10 +3,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "../unit/case.h"
 #include "../unit/temp_folder.h"
 #include "read_log.h"
 
@@ -30,6 +26,8 @@ static int make_job_folder(void **state)
     snprintf(file, sizeof file, "%s/file", folder);
     return rc;
 }
+
+#define CASE(name) TEST_BETWEEN(name, make_job_folder, remove_folder)
 
 #define RUN(...) run((const char *[]){__VA_ARGS__, NULL})
 static pid_t last_pid;
@@ -198,7 +196,7 @@ static int check_pairs(void)
 
 /* ---- calls ---- */
 
-static void test_every_call_is_recorded_with_its_bytes_on_ipv4_ipv6_and_unix_sockets(void **state)
+CASE(every_call_is_recorded_with_its_bytes_on_ipv4_ipv6_and_unix_sockets)
 {
     setenv("DPRO_NET_PEERS", "all", 1);
     int status = JOB("every_call");
@@ -253,35 +251,35 @@ static uint64_t sent_once(void)
     return n;
 }
 
-static void test_calls_that_move_nothing_leave_offsets_and_errno_alone(void **state)
+CASE(calls_that_move_nothing_leave_offsets_and_errno_alone)
 {
     assert_int_equal(JOB("nothing_moved"), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 300);
 }
 
-static void test_partial_writes_count_what_was_written(void **state)
+CASE(partial_writes_count_what_was_written)
 {
     assert_int_equal(JOB("partial_writes"), 0);
     assert_true(read_all_log());
     assert_true(sent_once() >= 20u << 20);
 }
 
-static void test_duplicated_descriptors_share_one_stream(void **state)
+CASE(duplicated_descriptors_share_one_stream)
 {
     assert_int_equal(JOB("duplicates"), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 50);
 }
 
-static void test_a_descriptor_closed_unseen_and_reused_is_a_new_connection(void **state)
+CASE(a_descriptor_closed_unseen_and_reused_is_a_new_connection)
 {
     assert_int_equal(JOB("reuse"), 0);
     assert_true(read_all_log());
     assert_int_equal(check_pairs(), 2);
 }
 
-static void test_a_file_with_a_dead_connections_number_is_not_recorded(void **state)
+CASE(a_file_with_a_dead_connections_number_is_not_recorded)
 {
     assert_int_equal(JOB("reuse_unseen"), 0);
     assert_true(read_all_log());
@@ -289,7 +287,7 @@ static void test_a_file_with_a_dead_connections_number_is_not_recorded(void **st
         assert_int_equal(the_log.calls[i].returned, 10);
 }
 
-static void test_closing_many_descriptors_at_once_ends_their_connections(void **state)
+CASE(closing_many_descriptors_at_once_ends_their_connections)
 {
     assert_int_equal(JOB("close_many"), 0);
     assert_true(read_all_log());
@@ -300,21 +298,21 @@ static void test_closing_many_descriptors_at_once_ends_their_connections(void **
     assert_int_equal(n_closed, 4);
 }
 
-static void test_a_socket_that_connects_again_is_one_connection(void **state)
+CASE(a_socket_that_connects_again_is_one_connection)
 {
     assert_int_equal(JOB("connect_again"), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 8);
 }
 
-static void test_calls_of_a_library_loaded_later_are_recorded(void **state)
+CASE(calls_of_a_library_loaded_later_are_recorded)
 {
     assert_int_equal(JOB("library", getenv("DPRO_LATE")), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 16);
 }
 
-static void test_calls_before_all_constructors_do_no_harm(void **state)
+CASE(calls_before_all_constructors_do_no_harm)
 {
     assert_int_equal(JOB("constructors"), 0);
     assert_true(read_all_log());
@@ -323,7 +321,7 @@ static void test_calls_before_all_constructors_do_no_harm(void **state)
 
 /* ---- threads and signals ---- */
 
-static void test_a_thread_that_never_rests_is_made_to_sleep_and_no_other(void **state)
+CASE(a_thread_that_never_rests_is_made_to_sleep_and_no_other)
 {
     assert_int_equal(JOB("yields"), 0);
 }
@@ -365,31 +363,31 @@ static void check_order(const char *scenario)
     assert_true(n_unknown < N / 100); /* a machine where threads lose their core for long */
 }
 
-static void test_the_order_of_concurrent_blocking_writers_is_the_kernels(void **state)
+CASE(the_order_of_concurrent_blocking_writers_is_the_kernels)
 {
     check_order("writers_blocking");
 }
 
-static void test_the_order_of_concurrent_nonblocking_writers_is_the_kernels(void **state)
+CASE(the_order_of_concurrent_nonblocking_writers_is_the_kernels)
 {
     check_order("writers_nonblocking");
 }
 
-static void test_a_thread_asleep_in_a_call_holds_up_no_other(void **state)
+CASE(a_thread_asleep_in_a_call_holds_up_no_other)
 {
     assert_int_equal(JOB("sleeping_reader"), 0);
     assert_true(read_all_log());
     assert_int_equal(the_log.lost[LOSS_FRAMING], 0);
 }
 
-static void test_a_thread_cancelled_in_a_call_holds_up_no_other(void **state)
+CASE(a_thread_cancelled_in_a_call_holds_up_no_other)
 {
     assert_int_equal(JOB("cancelled_reader"), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 300); /* in a known order, but for the first perhaps */
 }
 
-static void test_signal_handlers_may_write_to_the_connection_they_interrupt(void **state)
+CASE(signal_handlers_may_write_to_the_connection_they_interrupt)
 {
     assert_int_equal(JOB("signal_handlers"), 0);
     assert_true(read_all_log());
@@ -402,7 +400,7 @@ static void test_signal_handlers_may_write_to_the_connection_they_interrupt(void
     assert_true(sent > 200000);
 }
 
-static void test_two_hundred_threads_are_recorded(void **state)
+CASE(two_hundred_threads_are_recorded)
 {
     assert_int_equal(JOB("many_threads"), 0);
     assert_true(read_all_log());
@@ -410,7 +408,7 @@ static void test_two_hundred_threads_are_recorded(void **state)
     assert_true(the_log.n_calls >= 201 * 100);
 }
 
-static void test_ten_thousand_descriptors_fit_into_sixteen_megabytes(void **state)
+CASE(ten_thousand_descriptors_fit_into_sixteen_megabytes)
 {
     int status = JOB("many_descriptors");
     if (status == 77) {
@@ -423,7 +421,7 @@ static void test_ten_thousand_descriptors_fit_into_sixteen_megabytes(void **stat
     assert_int_equal(the_log.n_calls, 5000 * 3 * 2);
 }
 
-static void test_connections_that_come_and_go_use_little_memory(void **state)
+CASE(connections_that_come_and_go_use_little_memory)
 {
     assert_int_equal(JOB("short_connections"), 0);
     assert_true(read_all_log());
@@ -435,7 +433,7 @@ static void test_connections_that_come_and_go_use_little_memory(void **state)
 
 /* ---- processes ---- */
 
-static void test_children_of_all_kinds_leave_their_parents_connections_alone(void **state)
+CASE(children_of_all_kinds_leave_their_parents_connections_alone)
 {
     assert_int_equal(JOB("children"), 0);
     assert_true(read_all_log());
@@ -444,7 +442,7 @@ static void test_children_of_all_kinds_leave_their_parents_connections_alone(voi
                      1 + 20); /* each forked child talked on a connection of its own */
 }
 
-static void test_an_inherited_connection_is_found_by_the_next_program(void **state)
+CASE(an_inherited_connection_is_found_by_the_next_program)
 {
     assert_int_equal(JOB("inherit"), 0);
     assert_int_equal(count_files(), 2);
@@ -465,7 +463,7 @@ static void test_an_inherited_connection_is_found_by_the_next_program(void **sta
     assert_int_equal(c->flags & CONNECTION_WHOLE, 0);
 }
 
-static void test_a_connection_received_from_a_process_is_found(void **state)
+CASE(a_connection_received_from_a_process_is_found)
 {
     assert_int_equal(JOB("pass_a_descriptor"), 0);
     assert_true(read_all_log());
@@ -478,14 +476,14 @@ static void test_a_connection_received_from_a_process_is_found(void **state)
     assert_int_equal(received, 44);
 }
 
-static void test_a_process_that_leaves_at_once_has_its_log_flushed(void **state)
+CASE(a_process_that_leaves_at_once_has_its_log_flushed)
 {
     assert_int_equal(JOB("leave_at_once"), 0);
     assert_true(read_all_log());
     assert_int_equal(sent_once(), 8);
 }
 
-static void test_a_killed_process_leaves_a_readable_log(void **state)
+CASE(a_killed_process_leaves_a_readable_log)
 {
     int ends[2], status;
     char ready[6];
@@ -503,7 +501,7 @@ static void test_a_killed_process_leaves_a_readable_log(void **state)
 
 /* ---- what is recorded when ---- */
 
-static void test_nothing_is_written_unless_asked_for(void **state)
+CASE(nothing_is_written_unless_asked_for)
 {
     assert_int_equal(JOB("no_sockets"), 0);
     assert_int_equal(count_files(), 0);
@@ -523,7 +521,7 @@ static void test_nothing_is_written_unless_asked_for(void **state)
     assert_int_not_equal(access(file, F_OK), 0);
 }
 
-static void test_a_window_holds_what_happened_in_it(void **state)
+CASE(a_window_holds_what_happened_in_it)
 {
     setenv("DPRO_NET", "window", 1);
     int status = JOB("window", file);
@@ -535,7 +533,7 @@ static void test_a_window_holds_what_happened_in_it(void **state)
     assert_int_equal(count_files(), 0);
 }
 
-static void test_peers_are_kept_by_address(void **state)
+CASE(peers_are_kept_by_address)
 {
     static const struct {
         const char *peers;
@@ -553,7 +551,7 @@ static void test_peers_are_kept_by_address(void **state)
     }
 }
 
-static void test_gloo_messages_are_known_where_recording_starts_in_a_payload(void **state)
+CASE(gloo_messages_are_known_where_recording_starts_in_a_payload)
 {
     setenv("DPRO_NET", "window", 1);
     int status = JOB("gloo", file);
@@ -575,7 +573,7 @@ static void test_gloo_messages_are_known_where_recording_starts_in_a_payload(voi
         assert_true(the_log.calls[i].offset >= 8 + 96 + 30000);
 }
 
-static void test_zeromq_frames_are_recorded_with_ps_lites_meta_and_keys(void **state)
+CASE(zeromq_frames_are_recorded_with_ps_lites_meta_and_keys)
 {
     assert_int_equal(JOB("zeromq"), 0);
     assert_true(read_all_log());
@@ -597,7 +595,7 @@ static void test_zeromq_frames_are_recorded_with_ps_lites_meta_and_keys(void **s
     assert_int_equal(the_log.n_zmtp, 12);
 }
 
-static void test_a_log_of_the_newest_calls_knows_their_connections(void **state)
+CASE(a_log_of_the_newest_calls_knows_their_connections)
 {
     char path[512], host[65] = "";
     struct stat st, old;
@@ -627,7 +625,7 @@ static void test_a_log_of_the_newest_calls_knows_their_connections(void **state)
     assert_int_equal(the_log.n_connections, 2);
 }
 
-static void test_a_full_log_keeps_the_oldest_calls(void **state)
+CASE(a_full_log_keeps_the_oldest_calls)
 {
     setenv("DPRO_NET_MAX_MB", "1", 1);
     setenv("DPRO_NET_PEERS", "all", 1);
@@ -642,7 +640,7 @@ static void test_a_full_log_keeps_the_oldest_calls(void **state)
     assert_true(the_log.lost[LOSS_LOG_FULL] > 30000);
 }
 
-static void test_a_folder_that_can_not_be_made_stops_nothing(void **state)
+CASE(a_folder_that_can_not_be_made_stops_nothing)
 {
     FILE *in_the_way = fopen(out, "w");
     assert_non_null(in_the_way);
@@ -650,7 +648,7 @@ static void test_a_folder_that_can_not_be_made_stops_nothing(void **state)
     assert_int_equal(JOB("talk_a_little"), 0);
 }
 
-static void test_only_hooks_and_control_functions_are_exported(void **state)
+CASE(only_hooks_and_control_functions_are_exported)
 {
     static const char *const names[] = {
         "read",
@@ -715,46 +713,4 @@ static void test_only_hooks_and_control_functions_are_exported(void **state)
     }
     assert_int_equal(pclose(nm), 0);
     assert_int_equal(n, n_names);
-}
-
-#define CASE(test) cmocka_unit_test_setup_teardown(test, make_job_folder, remove_folder)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(test_every_call_is_recorded_with_its_bytes_on_ipv4_ipv6_and_unix_sockets),
-        CASE(test_calls_that_move_nothing_leave_offsets_and_errno_alone),
-        CASE(test_partial_writes_count_what_was_written),
-        CASE(test_duplicated_descriptors_share_one_stream),
-        CASE(test_a_descriptor_closed_unseen_and_reused_is_a_new_connection),
-        CASE(test_a_file_with_a_dead_connections_number_is_not_recorded),
-        CASE(test_closing_many_descriptors_at_once_ends_their_connections),
-        CASE(test_a_socket_that_connects_again_is_one_connection),
-        CASE(test_calls_of_a_library_loaded_later_are_recorded),
-        CASE(test_calls_before_all_constructors_do_no_harm),
-        CASE(test_a_thread_that_never_rests_is_made_to_sleep_and_no_other),
-        CASE(test_the_order_of_concurrent_blocking_writers_is_the_kernels),
-        CASE(test_the_order_of_concurrent_nonblocking_writers_is_the_kernels),
-        CASE(test_a_thread_asleep_in_a_call_holds_up_no_other),
-        CASE(test_a_thread_cancelled_in_a_call_holds_up_no_other),
-        CASE(test_signal_handlers_may_write_to_the_connection_they_interrupt),
-        CASE(test_two_hundred_threads_are_recorded),
-        CASE(test_ten_thousand_descriptors_fit_into_sixteen_megabytes),
-        CASE(test_connections_that_come_and_go_use_little_memory),
-        CASE(test_children_of_all_kinds_leave_their_parents_connections_alone),
-        CASE(test_an_inherited_connection_is_found_by_the_next_program),
-        CASE(test_a_connection_received_from_a_process_is_found),
-        CASE(test_a_process_that_leaves_at_once_has_its_log_flushed),
-        CASE(test_a_killed_process_leaves_a_readable_log),
-        CASE(test_nothing_is_written_unless_asked_for),
-        CASE(test_a_window_holds_what_happened_in_it),
-        CASE(test_peers_are_kept_by_address),
-        CASE(test_gloo_messages_are_known_where_recording_starts_in_a_payload),
-        CASE(test_zeromq_frames_are_recorded_with_ps_lites_meta_and_keys),
-        CASE(test_a_log_of_the_newest_calls_knows_their_connections),
-        CASE(test_a_full_log_keeps_the_oldest_calls),
-        CASE(test_a_folder_that_can_not_be_made_stops_nothing),
-        CASE(test_only_hooks_and_control_functions_are_exported),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

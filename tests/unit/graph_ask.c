@@ -1,12 +1,8 @@
 #include "graph_ask.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <string.h>
+
+#include "case.h"
 
 dpro_op_id nth_op(const struct dpro_graph *graph, int rank, const char *name, int n)
 {

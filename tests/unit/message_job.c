@@ -1,14 +1,10 @@
 #include "message_job.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "case.h"
 #include "tracer/record.h"
 
 #define US INT64_C(1000)

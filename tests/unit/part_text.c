@@ -1,13 +1,8 @@
 #include "part_text.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <string.h>
 
+#include "case.h"
 #include "ingest/readers.h"
 
 enum json_fail last_fail;

@@ -1,14 +1,9 @@
 /* tests/unit/search_job.c: see search_job.h. */
 #include "search_job.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 
+#include "case.h"
 #include "cost/model_graph.h"
 #include "replay/replay.h"
 

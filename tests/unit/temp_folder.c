@@ -1,11 +1,5 @@
 #include "temp_folder.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>

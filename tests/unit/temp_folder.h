@@ -1,7 +1,7 @@
 /* temp_folder.h: a folder for the files of a test. */
 #pragma once
 
-#include <stddef.h>
+#include "case.h"
 
 extern char folder[64];
 
@@ -18,4 +18,4 @@ const char *in_folder(const char *name);
 void write_bytes(const char *name, const void *data, size_t size);
 void write_text(const char *name, const char *text);
 
-#define TEST_IN_FOLDER(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+#define TEST_IN_FOLDER(name) TEST_BETWEEN(name, make_folder, remove_folder)

@@ -1,15 +1,10 @@
 /* Clocks on one axis, from made-up messages between clocks whose truth is known. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "align/align.h"
+#include "case.h"
 
 #define US INT64_C(1000)
 #define MS INT64_C(1000000)
@@ -191,7 +186,7 @@ static uint32_t n_conflicts(const struct world *w)
 
 /* ---- two clocks ---- */
 
-static void test_two_clocks_meet_in_the_middle_of_what_is_possible(void **state)
+TEST(two_clocks_meet_in_the_middle_of_what_is_possible)
 {
     struct world *w = world_of(2, S / 2, 1);
     w->truth[1].offset_ns = 7 * MS;
@@ -207,7 +202,7 @@ static void test_two_clocks_meet_in_the_middle_of_what_is_possible(void **state)
     destroy(w);
 }
 
-static void test_the_reference_is_left_alone(void **state)
+TEST(the_reference_is_left_alone)
 {
     struct world *w = world_of(3, 5 * S, 2);
     drift_apart(w, 1, 100);
@@ -222,7 +217,7 @@ static void test_the_reference_is_left_alone(void **state)
     destroy(w);
 }
 
-static void test_drift_is_found_where_a_constant_is_impossible(void **state)
+TEST(drift_is_found_where_a_constant_is_impossible)
 {
     struct world *w = world_of(2, 6 * S, 3);
     w->truth[1] = (struct truth){250 * MS, 100, 0, 0, 0, 0};
@@ -235,7 +230,7 @@ static void test_drift_is_found_where_a_constant_is_impossible(void **state)
     destroy(w);
 }
 
-static void test_clocks_years_apart_are_no_different(void **state)
+TEST(clocks_years_apart_are_no_different)
 {
     struct world *w = world_of(3, 4 * S, 4);
     w->truth[0].offset_ns = INT64_C(1790000000) * S;
@@ -250,7 +245,7 @@ static void test_clocks_years_apart_are_no_different(void **state)
     destroy(w);
 }
 
-static void test_a_long_recording_stays_exact(void **state)
+TEST(a_long_recording_stays_exact)
 {
     struct world *w = world_of(2, 4000 * S, 5); /* 100 ppm are 0.4 s by its end */
     w->truth[1] = (struct truth){S, 100, 0, 0, 0, 0};
@@ -262,7 +257,7 @@ static void test_a_long_recording_stays_exact(void **state)
     destroy(w);
 }
 
-static void test_a_step_cuts_the_clock_in_two(void **state)
+TEST(a_step_cuts_the_clock_in_two)
 {
     for (int sign = -1; sign <= 1; sign += 2) {
         struct world *w = world_of(2, 6 * S, 6);
@@ -278,7 +273,7 @@ static void test_a_step_cuts_the_clock_in_two(void **state)
     }
 }
 
-static void test_a_clock_that_changes_its_speed_is_followed(void **state)
+TEST(a_clock_that_changes_its_speed_is_followed)
 {
     for (uint64_t seed = 0; seed < 60; seed++) {
         struct world *w = world_of(2, 12 * S, seed);
@@ -294,7 +289,7 @@ static void test_a_clock_that_changes_its_speed_is_followed(void **state)
     }
 }
 
-static void test_one_way_traffic_ties_nothing(void **state)
+TEST(one_way_traffic_ties_nothing)
 {
     struct world *w = world_of(3, 2 * S, 7);
     drift_apart(w, 1, 50);
@@ -306,7 +301,7 @@ static void test_one_way_traffic_ties_nothing(void **state)
     destroy(w);
 }
 
-static void test_a_circle_of_one_way_traffic_ties_all(void **state)
+TEST(a_circle_of_one_way_traffic_ties_all)
 {
     struct world *w = world_of(4, 5 * S, 8);
     drift_apart(w, 1, 50);
@@ -319,7 +314,7 @@ static void test_a_circle_of_one_way_traffic_ties_all(void **state)
     destroy(w);
 }
 
-static void test_a_clock_that_nobody_talks_to_is_not_guessed(void **state)
+TEST(a_clock_that_nobody_talks_to_is_not_guessed)
 {
     struct world *w = world_of(4, 2 * S, 9);
     drift_apart(w, 1, 50);
@@ -337,7 +332,7 @@ static void test_a_clock_that_nobody_talks_to_is_not_guessed(void **state)
 
 /* ---- contradictions ---- */
 
-static void test_a_contradiction_is_named_and_put_aside(void **state)
+TEST(a_contradiction_is_named_and_put_aside)
 {
     struct world *w = world_of(2, 6 * S, 10);
     w->truth[1] = (struct truth){5 * MS, 30, 0, 0, 0, 0};
@@ -356,7 +351,7 @@ static void test_a_contradiction_is_named_and_put_aside(void **state)
     destroy(w);
 }
 
-static void test_a_contradiction_over_three_clocks_is_named(void **state)
+TEST(a_contradiction_over_three_clocks_is_named)
 {
     struct world *w = world_of(3, S / 2, 11);
     say(w, 0, 1, 100 * MS, 100 * MS + 10 * US);
@@ -367,7 +362,7 @@ static void test_a_contradiction_over_three_clocks_is_named(void **state)
     destroy(w);
 }
 
-static void test_clocks_that_fit_nothing_come_to_an_end(void **state)
+TEST(clocks_that_fit_nothing_come_to_an_end)
 {
     struct world *w = world_of(3, 20 * S, 12);
     for (int i = 0; i < 3000; i++) { /* any time at all */
@@ -379,7 +374,7 @@ static void test_clocks_that_fit_nothing_come_to_an_end(void **state)
     destroy(w);
 }
 
-static void test_a_clock_that_is_set_all_the_time_has_so_many_lines(void **state)
+TEST(a_clock_that_is_set_all_the_time_has_so_many_lines)
 {
     struct world *w = world_of(2, 600 * S, 20);
     for (int64_t i = 0; i < 2000; i++) { /* another 20 ms each 300 ms */
@@ -393,7 +388,7 @@ static void test_a_clock_that_is_set_all_the_time_has_so_many_lines(void **state
     destroy(w);
 }
 
-static void test_hostile_times_are_survived(void **state)
+TEST(hostile_times_are_survived)
 {
     static const int64_t times[] = {INT64_MIN,     INT64_MIN / 2, -1,           0, 1, S, INT64_MAX,
                                     INT64_MAX / 2, INT64_MAX / 4, INT64_MIN / 4};
@@ -420,7 +415,7 @@ static void test_hostile_times_are_survived(void **state)
 
 /* ---- choices ---- */
 
-static void test_moments_that_were_near_each_other_decide_within_the_facts(void **state)
+TEST(moments_that_were_near_each_other_decide_within_the_facts)
 {
     struct world *w = world_of(3, 900 * MS, 13);
     w->truth[1].offset_ns = 5 * MS;
@@ -442,7 +437,7 @@ static void test_moments_that_were_near_each_other_decide_within_the_facts(void 
     destroy(w);
 }
 
-static void test_a_clock_that_keeps_its_time_moves_no_further_than_it_must(void **state)
+TEST(a_clock_that_keeps_its_time_moves_no_further_than_it_must)
 {
     for (int off = 0; off < 2; off++) {
         struct world *w = world_of(2, 100 * MS, 14);
@@ -473,7 +468,7 @@ static void link_all(struct world *w, int shape, int n, int64_t least_ns)
             talk_both(w, c, (c + 1) % w->n, n, least_ns);
 }
 
-static void test_the_truth_is_within_the_uncertainty(void **state)
+TEST(the_truth_is_within_the_uncertainty)
 {
     for (uint64_t seed = 0; seed < 400; seed++) {
         uint32_t n = 2 + (uint32_t)(seed % 7);
@@ -490,7 +485,7 @@ static void test_the_truth_is_within_the_uncertainty(void **state)
     }
 }
 
-static void test_many_clocks_are_aligned_within_the_noise(void **state)
+TEST(many_clocks_are_aligned_within_the_noise)
 {
     for (int shape = 1; shape < 3; shape++) {
         struct world *w = world_of(MAX_CLOCKS, 5 * S, 15 + (uint64_t)shape);
@@ -505,7 +500,7 @@ static void test_many_clocks_are_aligned_within_the_noise(void **state)
     }
 }
 
-static void test_bounds_hold_the_truth(void **state)
+TEST(bounds_hold_the_truth)
 {
     struct world *w = world_of(3, 5 * S, 18);
     drift_apart(w, 1, 90);
@@ -529,31 +524,4 @@ static void test_bounds_hold_the_truth(void **state)
         assert_true(tight > n / 2);
     }
     destroy(w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_clocks_meet_in_the_middle_of_what_is_possible),
-        cmocka_unit_test(test_the_reference_is_left_alone),
-        cmocka_unit_test(test_drift_is_found_where_a_constant_is_impossible),
-        cmocka_unit_test(test_clocks_years_apart_are_no_different),
-        cmocka_unit_test(test_a_long_recording_stays_exact),
-        cmocka_unit_test(test_a_step_cuts_the_clock_in_two),
-        cmocka_unit_test(test_a_clock_that_changes_its_speed_is_followed),
-        cmocka_unit_test(test_one_way_traffic_ties_nothing),
-        cmocka_unit_test(test_a_circle_of_one_way_traffic_ties_all),
-        cmocka_unit_test(test_a_clock_that_nobody_talks_to_is_not_guessed),
-        cmocka_unit_test(test_a_contradiction_is_named_and_put_aside),
-        cmocka_unit_test(test_a_contradiction_over_three_clocks_is_named),
-        cmocka_unit_test(test_clocks_that_fit_nothing_come_to_an_end),
-        cmocka_unit_test(test_a_clock_that_is_set_all_the_time_has_so_many_lines),
-        cmocka_unit_test(test_hostile_times_are_survived),
-        cmocka_unit_test(test_moments_that_were_near_each_other_decide_within_the_facts),
-        cmocka_unit_test(test_a_clock_that_keeps_its_time_moves_no_further_than_it_must),
-        cmocka_unit_test(test_the_truth_is_within_the_uncertainty),
-        cmocka_unit_test(test_many_clocks_are_aligned_within_the_noise),
-        cmocka_unit_test(test_bounds_hold_the_truth),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

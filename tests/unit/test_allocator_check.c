@@ -1,18 +1,14 @@
 /* tests/unit/test_allocator_check.c: what PyTorch's own allocator answered, on a GPU and without
  * one (tests/cuda-allocator), request by request; and histories that make no sense. */
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/array.h"
 #include "base/file.h"
+#include "case.h"
 #include "replay/caching_allocator.h"
 
 /* A record as its README describes it. */
@@ -132,9 +128,8 @@ static const char *const names[] = {"default", "expandable", "expandable-full", 
                                     "h200-expandable-capped", "h200-garbage", "h200-training"};
 #define N_RECORDS (sizeof names / sizeof *names)
 
-static void test_every_request_goes_where_pytorch_put_it(void **unused)
+TEST(every_request_goes_where_pytorch_put_it)
 {
-    (void)unused;
     for (size_t i = 0; i < N_RECORDS; i++) {
         struct record r;
         read_record(names[i], &r);
@@ -155,9 +150,8 @@ static void test_every_request_goes_where_pytorch_put_it(void **unused)
 }
 
 /* As a user's what-if asks: nothing is known but the requests. */
-static void test_peaks_and_failures_are_those_of_pytorch(void **unused)
+TEST(peaks_and_failures_are_those_of_pytorch)
 {
-    (void)unused;
     for (size_t i = 0; i < N_RECORDS; i++) {
         struct record r;
         read_record(names[i], &r);
@@ -200,9 +194,8 @@ static void test_peaks_and_failures_are_those_of_pytorch(void **unused)
     }
 }
 
-static void test_a_record_that_begins_in_the_midst_is_followed(void **unused)
+TEST(a_record_that_begins_in_the_midst_is_followed)
 {
-    (void)unused;
     for (size_t i = 0; i < N_RECORDS; i++)
         for (uint32_t part = 1; part < 8; part++) {
             struct record r;
@@ -228,9 +221,8 @@ static void test_a_record_that_begins_in_the_midst_is_followed(void **unused)
         }
 }
 
-static void test_driver_addresses_fall_chunk_by_chunk(void **unused)
+TEST(driver_addresses_fall_chunk_by_chunk)
 {
-    (void)unused;
     struct allocator *a =
         allocator_create(&(struct allocator_options){.settings = allocator_settings_default()});
     static const uint64_t sizes[] = {62, 20, 86, 30, 1}; /* MiB */
@@ -251,9 +243,8 @@ static void test_driver_addresses_fall_chunk_by_chunk(void **unused)
     allocator_destroy(a);
 }
 
-static void test_another_order_of_equal_blocks_is_noticed(void **unused)
+TEST(another_order_of_equal_blocks_is_noticed)
 {
-    (void)unused;
     struct record r;
     read_record("random", &r);
     r.history.settings.by_address = true;
@@ -263,9 +254,8 @@ static void test_another_order_of_equal_blocks_is_noticed(void **unused)
     free_record(&r);
 }
 
-static void test_other_settings_are_noticed(void **unused)
+TEST(other_settings_are_noticed)
 {
-    (void)unused;
     struct record r;
     read_record("split", &r);
     r.history.settings.max_split_bytes = ALLOCATOR_UNLIMITED;
@@ -278,9 +268,8 @@ static void test_other_settings_are_noticed(void **unused)
     free_record(&r);
 }
 
-static void test_private_pools_are_left_out(void **unused)
+TEST(private_pools_are_left_out)
 {
-    (void)unused;
     struct record r;
     read_record("small", &r);
     uint64_t all = allocator_check(&r.history).n_requests;
@@ -302,9 +291,8 @@ static uint64_t pick(uint64_t below)
     return (state >> 33) % below;
 }
 
-static void test_damaged_records_do_no_harm(void **unused)
+TEST(damaged_records_do_no_harm)
 {
-    (void)unused;
     for (size_t round = 0; round < 200; round++) {
         struct record r;
         read_record(names[round % N_RECORDS], &r);
@@ -349,27 +337,10 @@ static void test_damaged_records_do_no_harm(void **unused)
     }
 }
 
-static void test_nothing_recorded_is_no_error(void **unused)
+TEST(nothing_recorded_is_no_error)
 {
-    (void)unused;
     struct allocator_history history = {.settings = allocator_settings_default()};
     struct allocator_check check = allocator_check(&history);
     assert_int_equal(check.n_requests, 0);
     assert_true(check.first_elsewhere == UINT64_MAX);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_request_goes_where_pytorch_put_it),
-        cmocka_unit_test(test_peaks_and_failures_are_those_of_pytorch),
-        cmocka_unit_test(test_a_record_that_begins_in_the_midst_is_followed),
-        cmocka_unit_test(test_driver_addresses_fall_chunk_by_chunk),
-        cmocka_unit_test(test_another_order_of_equal_blocks_is_noticed),
-        cmocka_unit_test(test_other_settings_are_noticed),
-        cmocka_unit_test(test_private_pools_are_left_out),
-        cmocka_unit_test(test_damaged_records_do_no_harm),
-        cmocka_unit_test(test_nothing_recorded_is_no_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,10 @@
 /* test_attach.c: the messages of Kineto's daemon protocol are read and written as Kineto does, and
  * whatever else comes over the socket is not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "attach/fabric.h"
+#include "case.h"
 
 /* A datagram of `size` payload bytes, `claimed` of which its header tells. */
 static size_t datagram(unsigned char *out, const char *type, uint64_t claimed, const void *payload,
@@ -22,7 +17,7 @@ static size_t datagram(unsigned char *out, const char *type, uint64_t claimed, c
     return FABRIC_HEADER + size;
 }
 
-static void test_a_request_tells_what_is_wanted_and_by_whom(void **state)
+TEST(a_request_tells_what_is_wanted_and_by_whom)
 {
     const int32_t payload[] = {3, 3, 0, 0, 4711, 4700, 1};
     unsigned char data[256];
@@ -36,7 +31,7 @@ static void test_a_request_tells_what_is_wanted_and_by_whom(void **state)
     assert_int_equal(message.pids[2], 1);
 }
 
-static void test_a_context_tells_the_gpu_and_the_process(void **state)
+TEST(a_context_tells_the_gpu_and_the_process)
 {
     const int32_t payload[] = {5, 4711, 0, 0};
     unsigned char data[256];
@@ -48,7 +43,7 @@ static void test_a_context_tells_the_gpu_and_the_process(void **state)
     assert_int_equal(message.pids[0], 4711);
 }
 
-static void test_a_long_list_of_ancestors_is_cut(void **state)
+TEST(a_long_list_of_ancestors_is_cut)
 {
     int32_t payload[4 + 4 * FABRIC_PIDS_MAX] = {3, 4 * FABRIC_PIDS_MAX};
     unsigned char data[FABRIC_HEADER + sizeof payload];
@@ -61,7 +56,7 @@ static void test_a_long_list_of_ancestors_is_cut(void **state)
     assert_int_equal(message.pids[FABRIC_PIDS_MAX - 1], 1000 + FABRIC_PIDS_MAX - 1);
 }
 
-static void test_other_datagrams_are_refused(void **state)
+TEST(other_datagrams_are_refused)
 {
     static const struct {
         const char *what, *type;
@@ -95,7 +90,7 @@ static void test_other_datagrams_are_refused(void **state)
     }
 }
 
-static void test_every_cut_of_a_message_is_refused(void **state)
+TEST(every_cut_of_a_message_is_refused)
 {
     const int32_t payload[] = {3, 1, 0, 0, 4711};
     unsigned char data[256];
@@ -109,7 +104,7 @@ static void test_every_cut_of_a_message_is_refused(void **state)
     }
 }
 
-static void test_an_answer_is_a_header_and_the_payload(void **state)
+TEST(an_answer_is_a_header_and_the_payload)
 {
     static const char expected[FABRIC_HEADER] = {4, 0, 0, 0, 0, 0, 0, 0, 'r', 'e', 'q'};
     char out[FABRIC_HEADER + 4];
@@ -118,17 +113,4 @@ static void test_an_answer_is_a_header_and_the_payload(void **state)
     assert_memory_equal(out + FABRIC_HEADER, "abcd", 4);
     assert_int_equal(fabric_answer(FABRIC_REQUEST, NULL, 0, out, sizeof out), FABRIC_HEADER);
     assert_int_equal(fabric_answer(FABRIC_REQUEST, "abcde", 5, out, sizeof out), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_request_tells_what_is_wanted_and_by_whom),
-        cmocka_unit_test(test_a_context_tells_the_gpu_and_the_process),
-        cmocka_unit_test(test_a_long_list_of_ancestors_is_cut),
-        cmocka_unit_test(test_other_datagrams_are_refused),
-        cmocka_unit_test(test_every_cut_of_a_message_is_refused),
-        cmocka_unit_test(test_an_answer_is_a_header_and_the_payload),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

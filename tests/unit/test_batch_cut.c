@@ -1,13 +1,8 @@
 /* Which jobs can have their batch cut into micro-batches, and what that changes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/memory.h"
+#include "case.h"
 #include "cost/cost.h"
 
 /* Ops of one thread, one after the other, as a text of their kinds: F, B, U. */
@@ -41,7 +36,7 @@ static struct model_module module(const char *name, const char *class, uint32_t 
                                  .has_statistics = has_batch_statistics(class)};
 }
 
-static void test_a_step_of_several_models_is_not_cut(void **state)
+TEST(a_step_of_several_models_is_not_cut)
 {
     struct model_module modules[] = {module("", "Generator", MODEL_NONE, 1),
                                      module("body", "Linear", 0, 1),
@@ -55,10 +50,9 @@ static void test_a_step_of_several_models_is_not_cut(void **state)
     modules[2] = module("10/", "Linear", MODEL_NONE, 1);
     assert_non_null(cut_of(&model, "FBU", false).refused);
     arena_fini(&model.arena);
-    (void)state;
 }
 
-static void test_parts_of_one_model_may_be_called_by_themselves(void **state)
+TEST(parts_of_one_model_may_be_called_by_themselves)
 {
     struct model_module modules[] = {module("encoder", "Encoder", MODEL_NONE, 1),
                                      module("decoder", "Decoder", MODEL_NONE, 1)};
@@ -67,20 +61,18 @@ static void test_parts_of_one_model_may_be_called_by_themselves(void **state)
     modules[1].n_calls = 2;
     assert_non_null(strstr(cut_of(&model, "FBU", false).refused, "2 times already"));
     arena_fini(&model.arena);
-    (void)state;
 }
 
-static void test_a_step_that_updates_between_backward_passes_is_not_cut(void **state)
+TEST(a_step_that_updates_between_backward_passes_is_not_cut)
 {
     struct dpro_model model = {.n_modules = 0};
     assert_non_null(strstr(cut_of(&model, "FBUFBU", false).refused, "between its backward"));
     assert_null(cut_of(&model, "UFBBU", false).refused); /* zero_grad() before */
     assert_null(cut_of(&model, "FFBUU", false).refused); /* two optimizers */
     assert_null(cut_of(&model, "FBUFBU", true).refused); /* GPUs run behind: the CPU tells */
-    (void)state;
 }
 
-static void test_modules_with_statistics_over_the_batch_are_told(void **state)
+TEST(modules_with_statistics_over_the_batch_are_told)
 {
     struct model_module modules[] = {
         module("", "Net", MODEL_NONE, 1), module("norm", "GroupNorm", 0, 1),
@@ -93,16 +85,4 @@ static void test_modules_with_statistics_over_the_batch_are_told(void **state)
     assert_non_null(strstr(cut_of(&model, "FBU", false).changes, "and 1 more take "));
     assert_null(model.cut.refused);
     arena_fini(&model.arena);
-    (void)state;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_step_of_several_models_is_not_cut),
-        cmocka_unit_test(test_parts_of_one_model_may_be_called_by_themselves),
-        cmocka_unit_test(test_a_step_that_updates_between_backward_passes_is_not_cut),
-        cmocka_unit_test(test_modules_with_statistics_over_the_batch_are_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

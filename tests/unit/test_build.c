@@ -1,15 +1,10 @@
 /* From traces to the global data-flow graph: iterations, ops, edges, collectives over ranks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "case.h"
 #include "graph/names/collective_kinds.h"
 #include "graph/names/span_names.h"
 #include "graph/rank_build.h"
@@ -25,7 +20,7 @@ static struct dpro_op op_of(const struct dpro_graph *g, int rank, const char *na
 
 /* ---- iterations ---- */
 
-static void test_an_iteration_reaches_to_the_next_mark(void **state)
+TEST(an_iteration_reaches_to_the_next_mark)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 3; i++) {
@@ -42,7 +37,7 @@ static void test_an_iteration_reaches_to_the_next_mark(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_of_marks_that_lie_over_each_other_the_first_tell(void **state)
+TEST(of_marks_that_lie_over_each_other_the_first_tell)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 3; i++) {
@@ -61,7 +56,7 @@ static void test_of_marks_that_lie_over_each_other_the_first_tell(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_step_number_beyond_64_bits_is_no_trouble(void **state)
+TEST(a_step_number_beyond_64_bits_is_no_trouble)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 2; i++) {
@@ -75,7 +70,7 @@ static void test_a_step_number_beyond_64_bits_is_no_trouble(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_an_iteration_cut_short_is_left_out(void **state)
+TEST(an_iteration_cut_short_is_left_out)
 {
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
@@ -94,7 +89,7 @@ static void test_an_iteration_cut_short_is_left_out(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_an_iteration_that_all_ranks_lack_is_left_out_once(void **state)
+TEST(an_iteration_that_all_ranks_lack_is_left_out_once)
 {
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
@@ -110,7 +105,7 @@ static void test_an_iteration_that_all_ranks_lack_is_left_out_once(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_marks_of_the_gpu_are_not_counted_twice(void **state)
+TEST(marks_of_the_gpu_are_not_counted_twice)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 2; i++) {
@@ -127,7 +122,7 @@ static void test_marks_of_the_gpu_are_not_counted_twice(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_without_marks_the_optimizer_cuts_iterations(void **state)
+TEST(without_marks_the_optimizer_cuts_iterations)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 4; i++) {
@@ -147,7 +142,7 @@ static void test_without_marks_the_optimizer_cuts_iterations(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_without_any_mark_the_period_of_the_ops_cuts_iterations(void **state)
+TEST(without_any_mark_the_period_of_the_ops_cuts_iterations)
 {
     const char *const ops[] = {"aten::a", "aten::b", "aten::c", "aten::b"};
     struct trace_text *t = trace_text_begin(0, 1);
@@ -164,7 +159,7 @@ static void test_without_any_mark_the_period_of_the_ops_cuts_iterations(void **s
     dpro_graph_destroy(g);
 }
 
-static void test_the_loops_head_is_where_it_is_usually_idle_not_where_it_was_once(void **state)
+TEST(the_loops_head_is_where_it_is_usually_idle_not_where_it_was_once)
 {
     const char *const ops[] = {"aten::a", "aten::b", "aten::c", "aten::b"};
     struct trace_text *t = trace_text_begin(0, 1);
@@ -182,7 +177,7 @@ static void test_the_loops_head_is_where_it_is_usually_idle_not_where_it_was_onc
     dpro_graph_destroy(g);
 }
 
-static void test_a_recording_without_period_is_one_iteration(void **state)
+TEST(a_recording_without_period_is_one_iteration)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_cpu(t, "cpu_op", "aten::a", 1, 100, 50, "");
@@ -196,7 +191,7 @@ static void test_a_recording_without_period_is_one_iteration(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_ranks_learn_from_the_iterations_they_share(void **state)
+TEST(ranks_learn_from_the_iterations_they_share)
 {
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
@@ -215,7 +210,7 @@ static void test_ranks_learn_from_the_iterations_they_share(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_rank_without_iterations_among_others_is_named(void **state)
+TEST(a_rank_without_iterations_among_others_is_named)
 {
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
@@ -231,7 +226,7 @@ static void test_a_rank_without_iterations_among_others_is_named(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_of_many_iterations_fifty_are_predicted(void **state)
+TEST(of_many_iterations_fifty_are_predicted)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 120; i++) {
@@ -247,7 +242,7 @@ static void test_of_many_iterations_fifty_are_predicted(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_building_and_validating_tell_how_far_they_are(void **state)
+TEST(building_and_validating_tell_how_far_they_are)
 {
     for (int rank = 0; rank < 3; rank++) {
         struct trace_text *t = trace_text_begin(rank, 3);
@@ -269,7 +264,7 @@ static void test_building_and_validating_tell_how_far_they_are(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_times_as_far_apart_as_they_can_be_give_a_graph(void **state)
+TEST(times_as_far_apart_as_they_can_be_give_a_graph)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_cpu(t, "cpu_op", "aten::a", 1, -4611686018427386, 1, "");
@@ -288,7 +283,7 @@ static void test_times_as_far_apart_as_they_can_be_give_a_graph(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_one_marked_iteration_lasts_from_its_first_op_to_its_last(void **state)
+TEST(one_marked_iteration_lasts_from_its_first_op_to_its_last)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
@@ -308,7 +303,7 @@ static void test_one_marked_iteration_lasts_from_its_first_op_to_its_last(void *
 
 /* ---- ops ---- */
 
-static void test_a_parent_is_what_its_children_leave_of_it(void **state)
+TEST(a_parent_is_what_its_children_leave_of_it)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 200);
@@ -324,7 +319,7 @@ static void test_a_parent_is_what_its_children_leave_of_it(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_python_time_between_ops_is_a_gap(void **state)
+TEST(python_time_between_ops_is_a_gap)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 2; i++) {
@@ -340,7 +335,7 @@ static void test_python_time_between_ops_is_a_gap(void **state)
 
 /* ---- streams ---- */
 
-static void test_a_kernel_follows_its_launch_and_its_stream(void **state)
+TEST(a_kernel_follows_its_launch_and_its_stream)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
@@ -357,7 +352,7 @@ static void test_a_kernel_follows_its_launch_and_its_stream(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_synchronize_call_is_only_what_is_left_after_its_work(void **state)
+TEST(a_synchronize_call_is_only_what_is_left_after_its_work)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
@@ -372,7 +367,7 @@ static void test_a_synchronize_call_is_only_what_is_left_after_its_work(void **s
     dpro_graph_destroy(g);
 }
 
-static void test_a_blocking_copy_holds_its_thread_until_it_is_done(void **state)
+TEST(a_blocking_copy_holds_its_thread_until_it_is_done)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
@@ -387,7 +382,7 @@ static void test_a_blocking_copy_holds_its_thread_until_it_is_done(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_stream_wait_orders_work_of_two_streams(void **state)
+TEST(a_stream_wait_orders_work_of_two_streams)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
@@ -439,7 +434,7 @@ static int64_t replayed_ns(const struct dpro_graph *g, const char *delay)
     return last;
 }
 
-static void test_a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu(void **state)
+TEST(a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     write_full_queue(t, 1200, 6);
@@ -455,7 +450,7 @@ static void test_a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu(void **sta
     dpro_graph_destroy(g);
 }
 
-static void test_backward_is_handed_to_its_thread_and_back(void **state)
+TEST(backward_is_handed_to_its_thread_and_back)
 {
     const char *bw = "autograd::engine::evaluate_function: MmBackward0";
     struct trace_text *t = trace_text_begin(0, 1);
@@ -500,7 +495,7 @@ static void collective_rank(int rank, int world, int64_t busy, int64_t end, int6
 static const char ALL_REDUCE[] = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)";
 static const char ALL_GATHER[] = "ncclDevKernel_AllGather_RING_LL(ncclDevComm*)";
 
-static void test_a_collective_is_waiting_then_transfer(void **state)
+TEST(a_collective_is_waiting_then_transfer)
 {
     collective_rank(0, 2, 100, 500, 0, ALL_REDUCE);
     collective_rank(1, 2, 450, 500, 0, ALL_REDUCE);
@@ -521,7 +516,7 @@ static void test_a_collective_is_waiting_then_transfer(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_clock_that_is_off_is_found_from_the_ends(void **state)
+TEST(a_clock_that_is_off_is_found_from_the_ends)
 {
     collective_rank(0, 2, 100, 500, 0, ALL_REDUCE);
     collective_rank(1, 2, 450, 500, 7300, ALL_REDUCE);
@@ -534,7 +529,7 @@ static void test_a_clock_that_is_off_is_found_from_the_ends(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_collectives_that_disagree_are_not_joined(void **state)
+TEST(collectives_that_disagree_are_not_joined)
 {
     collective_rank(0, 2, 100, 500, 0, ALL_REDUCE);
     collective_rank(1, 2, 450, 500, 0, ALL_GATHER);
@@ -544,7 +539,7 @@ static void test_collectives_that_disagree_are_not_joined(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_what_one_rank_lost_does_not_unjoin_the_rest(void **state)
+TEST(what_one_rank_lost_does_not_unjoin_the_rest)
 {
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
@@ -567,7 +562,7 @@ static void test_what_one_rank_lost_does_not_unjoin_the_rest(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_missing_ranks_are_said_to_be_assumed(void **state)
+TEST(missing_ranks_are_said_to_be_assumed)
 {
     collective_rank(3, 8, 100, 500, 0, ALL_REDUCE);
     struct dpro_graph *g = trace_text_graph();
@@ -578,7 +573,7 @@ static void test_missing_ranks_are_said_to_be_assumed(void **state)
 
 /* ---- gradients ---- */
 
-static void test_what_was_over_before_what_it_waits_for_is_held_up_in_one_gap_only(void **state)
+TEST(what_was_over_before_what_it_waits_for_is_held_up_in_one_gap_only)
 {
     const char *in = "torch::distributed::reducer::mul_out";
     const char *out = "torch.distributed.ddp.reducer::copy_bucket_to_grad";
@@ -609,7 +604,7 @@ static void test_what_was_over_before_what_it_waits_for_is_held_up_in_one_gap_on
     dpro_graph_destroy(g);
 }
 
-static void test_bucket_copies_give_each_gradient_its_bucket(void **state)
+TEST(bucket_copies_give_each_gradient_its_bucket)
 {
     const char *bw = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad";
     const char *in = "torch::distributed::reducer::mul_out";
@@ -654,7 +649,7 @@ static void test_bucket_copies_give_each_gradient_its_bucket(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_queued_collective_starts_when_either_thread_is_free(void **state)
+TEST(a_queued_collective_starts_when_either_thread_is_free)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 4; i++) {
@@ -679,7 +674,7 @@ static void test_a_queued_collective_starts_when_either_thread_is_free(void **st
     dpro_graph_destroy(g);
 }
 
-static void test_accumulated_gradients_stand_for_copies_where_there_are_none(void **state)
+TEST(accumulated_gradients_stand_for_copies_where_there_are_none)
 {
     const char *grad = "torch::autograd::AccumulateGrad";
     struct trace_text *t = trace_text_begin(0, 2);
@@ -720,7 +715,7 @@ static void window_of_two_ops(struct trace_text *t, int64_t at, int step, int64_
     trace_text_cpu(t, "cpu_op", "aten::relu", 1, at + 200 + slow, 300, "");
 }
 
-static void test_times_come_from_one_window_and_data_edges_from_the_other(void **state)
+TEST(times_come_from_one_window_and_data_edges_from_the_other)
 {
     struct trace_text *timing = trace_text_begin(0, 1);
     for (int i = 0; i < 3; i++)
@@ -760,7 +755,7 @@ static uint32_t longest_common(const uint64_t *a, uint32_t n, const uint64_t *b,
     return table[n][m];
 }
 
-static void test_sequences_are_aligned_by_their_longest_common_part(void **state)
+TEST(sequences_are_aligned_by_their_longest_common_part)
 {
     srand(7);
     for (int round = 0; round < 5000; round++) {
@@ -783,7 +778,7 @@ static void test_sequences_are_aligned_by_their_longest_common_part(void **state
     }
 }
 
-static void test_sequences_too_different_for_that_still_go_forward(void **state)
+TEST(sequences_too_different_for_that_still_go_forward)
 {
     enum { N = 6000 };
     uint64_t *a = malloc(N * sizeof *a), *b = malloc(N * sizeof *b);
@@ -808,7 +803,7 @@ static void test_sequences_too_different_for_that_still_go_forward(void **state)
     free(to);
 }
 
-static void test_names_tell_what_a_call_is(void **state)
+TEST(names_tell_what_a_call_is)
 {
     static const struct {
         const char *name;
@@ -836,48 +831,4 @@ static void test_names_tell_what_a_call_is(void **state)
     assert_string_equal(name_collective("nccl:all_to_all"), "all_to_all");
     assert_string_equal(name_collective("c10d::_allgather_base_"), "all_gather");
     assert_null(name_collective("aten::mm"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_iteration_reaches_to_the_next_mark),
-        cmocka_unit_test(test_of_marks_that_lie_over_each_other_the_first_tell),
-        cmocka_unit_test(test_a_step_number_beyond_64_bits_is_no_trouble),
-        cmocka_unit_test(test_an_iteration_cut_short_is_left_out),
-        cmocka_unit_test(test_an_iteration_that_all_ranks_lack_is_left_out_once),
-        cmocka_unit_test(test_marks_of_the_gpu_are_not_counted_twice),
-        cmocka_unit_test(test_without_marks_the_optimizer_cuts_iterations),
-        cmocka_unit_test(test_without_any_mark_the_period_of_the_ops_cuts_iterations),
-        cmocka_unit_test(test_the_loops_head_is_where_it_is_usually_idle_not_where_it_was_once),
-        cmocka_unit_test(test_a_recording_without_period_is_one_iteration),
-        cmocka_unit_test(test_ranks_learn_from_the_iterations_they_share),
-        cmocka_unit_test(test_a_rank_without_iterations_among_others_is_named),
-        cmocka_unit_test(test_of_many_iterations_fifty_are_predicted),
-        cmocka_unit_test(test_building_and_validating_tell_how_far_they_are),
-        cmocka_unit_test(test_times_as_far_apart_as_they_can_be_give_a_graph),
-        cmocka_unit_test(test_one_marked_iteration_lasts_from_its_first_op_to_its_last),
-        cmocka_unit_test(test_a_parent_is_what_its_children_leave_of_it),
-        cmocka_unit_test(test_python_time_between_ops_is_a_gap),
-        cmocka_unit_test(test_a_kernel_follows_its_launch_and_its_stream),
-        cmocka_unit_test(test_a_synchronize_call_is_only_what_is_left_after_its_work),
-        cmocka_unit_test(test_a_blocking_copy_holds_its_thread_until_it_is_done),
-        cmocka_unit_test(test_a_stream_wait_orders_work_of_two_streams),
-        cmocka_unit_test(test_a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu),
-        cmocka_unit_test(test_backward_is_handed_to_its_thread_and_back),
-        cmocka_unit_test(test_a_collective_is_waiting_then_transfer),
-        cmocka_unit_test(test_a_clock_that_is_off_is_found_from_the_ends),
-        cmocka_unit_test(test_collectives_that_disagree_are_not_joined),
-        cmocka_unit_test(test_what_one_rank_lost_does_not_unjoin_the_rest),
-        cmocka_unit_test(test_missing_ranks_are_said_to_be_assumed),
-        cmocka_unit_test(test_what_was_over_before_what_it_waits_for_is_held_up_in_one_gap_only),
-        cmocka_unit_test(test_bucket_copies_give_each_gradient_its_bucket),
-        cmocka_unit_test(test_a_queued_collective_starts_when_either_thread_is_free),
-        cmocka_unit_test(test_accumulated_gradients_stand_for_copies_where_there_are_none),
-        cmocka_unit_test(test_times_come_from_one_window_and_data_edges_from_the_other),
-        cmocka_unit_test(test_sequences_are_aligned_by_their_longest_common_part),
-        cmocka_unit_test(test_sequences_too_different_for_that_still_go_forward),
-        cmocka_unit_test(test_names_tell_what_a_call_is),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

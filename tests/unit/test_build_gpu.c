@@ -1,15 +1,10 @@
 /* What GPU jobs do, case by case: the edges that are made of it, that its replay gives back what
  * was measured, and that a delay reaches what has to wait for it. Iterations last 1000 us. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "case.h"
 #include "graph/graph.h"
 #include "trace_text.h"
 
@@ -73,7 +68,7 @@ static void wait_record(struct trace_text *t, const char *kind, int stream, int6
 }
 
 /* Names of calls, exchanges and collectives tell something on a CPU thread only. */
-static void test_a_kernel_may_have_any_name(void **state)
+TEST(a_kernel_may_have_any_name)
 {
     static const char *const names[] = {"KVStoreDist",      "KVStoreDistPushPull rccl Kernel",
                                         "BytePSPushPull.w", "NEGOTIATE_ALLREDUCE",
@@ -92,7 +87,7 @@ static void test_a_kernel_may_have_any_name(void **state)
     }
 }
 
-static void test_waiting_again_for_the_same_work_is_no_news(void **state)
+TEST(waiting_again_for_the_same_work_is_no_news)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
@@ -107,7 +102,7 @@ static void test_waiting_again_for_the_same_work_is_no_news(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_of_many_streams_the_last_to_end_were_waited_for(void **state)
+TEST(of_many_streams_the_last_to_end_were_waited_for)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     char name[16];
@@ -129,7 +124,7 @@ static void test_of_many_streams_the_last_to_end_were_waited_for(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_an_event_waited_for_on_the_cpu_is_the_work_before_its_record(void **state)
+TEST(an_event_waited_for_on_the_cpu_is_the_work_before_its_record)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
@@ -154,7 +149,7 @@ static void test_an_event_waited_for_on_the_cpu_is_the_work_before_its_record(vo
     dpro_graph_destroy(g);
 }
 
-static void test_a_stream_wait_recorded_names_the_stream_and_the_event(void **state)
+TEST(a_stream_wait_recorded_names_the_stream_and_the_event)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     trace_text_step(t, 1, 0, 1000);
@@ -174,7 +169,7 @@ static void test_a_stream_wait_recorded_names_the_stream_and_the_event(void **st
     dpro_graph_destroy(g);
 }
 
-static void test_a_device_wide_wait_is_for_every_stream(void **state)
+TEST(a_device_wide_wait_is_for_every_stream)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
@@ -194,7 +189,7 @@ static void test_a_device_wide_wait_is_for_every_stream(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_hip_calls_mean_what_their_cuda_names_do(void **state)
+TEST(hip_calls_mean_what_their_cuda_names_do)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
@@ -219,7 +214,7 @@ static void test_hip_calls_mean_what_their_cuda_names_do(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_copy_that_blocks_waits_for_its_stream_and_its_end(void **state)
+TEST(a_copy_that_blocks_waits_for_its_stream_and_its_end)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
@@ -238,7 +233,7 @@ static void test_a_copy_that_blocks_waits_for_its_stream_and_its_end(void **stat
     dpro_graph_destroy(g);
 }
 
-static void test_a_graph_launch_starts_all_its_kernels_on_all_their_streams(void **state)
+TEST(a_graph_launch_starts_all_its_kernels_on_all_their_streams)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
@@ -264,7 +259,7 @@ static void test_a_graph_launch_starts_all_its_kernels_on_all_their_streams(void
     dpro_graph_destroy(g);
 }
 
-static void test_a_driver_call_inside_a_runtime_call_launches_once(void **state)
+TEST(a_driver_call_inside_a_runtime_call_launches_once)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
@@ -286,7 +281,7 @@ static void test_a_driver_call_inside_a_runtime_call_launches_once(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_launch_that_encloses_other_calls_still_launches(void **state)
+TEST(a_launch_that_encloses_other_calls_still_launches)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
@@ -306,7 +301,7 @@ static void test_a_launch_that_encloses_other_calls_still_launches(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_kernel_seen_before_its_launch_does_not_upset_the_replay(void **state)
+TEST(a_kernel_seen_before_its_launch_does_not_upset_the_replay)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
@@ -323,7 +318,7 @@ static void test_a_kernel_seen_before_its_launch_does_not_upset_the_replay(void 
     dpro_graph_destroy(g);
 }
 
-static void test_kernels_that_overlap_by_a_rounding_follow_each_other(void **state)
+TEST(kernels_that_overlap_by_a_rounding_follow_each_other)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
@@ -412,18 +407,18 @@ static void check_subgroups(int n_with_sequence)
     dpro_graph_destroy(g);
 }
 
-static void test_subgroups_wait_among_themselves_then_all_do(void **state)
+TEST(subgroups_wait_among_themselves_then_all_do)
 {
     check_subgroups(4);
     check_subgroups(0);
 }
 
-static void test_sequence_numbers_that_one_rank_lacks_are_not_needed(void **state)
+TEST(sequence_numbers_that_one_rank_lacks_are_not_needed)
 {
     check_subgroups(3);
 }
 
-static void test_sequence_numbers_that_no_two_ranks_share_are_counted_instead(void **state)
+TEST(sequence_numbers_that_no_two_ranks_share_are_counted_instead)
 {
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
@@ -440,7 +435,7 @@ static void test_sequence_numbers_that_no_two_ranks_share_are_counted_instead(vo
     dpro_graph_destroy(g);
 }
 
-static void test_a_send_and_its_receive_meet(void **state)
+TEST(a_send_and_its_receive_meet)
 {
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
@@ -474,7 +469,7 @@ static void test_a_send_and_its_receive_meet(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_sharded_training_gathers_computes_and_scatters(void **state)
+TEST(sharded_training_gathers_computes_and_scatters)
 {
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
@@ -512,7 +507,7 @@ static void test_sharded_training_gathers_computes_and_scatters(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_sends_that_cross_do_not_wait_for_their_receivers(void **state)
+TEST(sends_that_cross_do_not_wait_for_their_receivers)
 {
     for (int rank = 0; rank < 2; rank++) { /* both send, then both receive, on one stream */
         struct trace_text *t = trace_text_begin(rank, 2);
@@ -543,7 +538,7 @@ static void test_sends_that_cross_do_not_wait_for_their_receivers(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_what_lies_between_two_contradictions_stays_joined(void **state)
+TEST(what_lies_between_two_contradictions_stays_joined)
 {
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
@@ -571,7 +566,7 @@ static void test_what_lies_between_two_contradictions_stays_joined(void **state)
 
 /* ---- iterations that are not all alike ---- */
 
-static void test_a_checkpoint_now_and_then_stays_in_the_mean(void **state)
+TEST(a_checkpoint_now_and_then_stays_in_the_mean)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     int64_t at = 0;
@@ -591,7 +586,7 @@ static void test_a_checkpoint_now_and_then_stays_in_the_mean(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_two_backward_passes_a_step_are_one_iteration(void **state)
+TEST(two_backward_passes_a_step_are_one_iteration)
 {
     const char *bw = "autograd::engine::evaluate_function: MmBackward0";
     struct trace_text *t = trace_text_begin(0, 1);
@@ -623,7 +618,7 @@ static void test_two_backward_passes_a_step_are_one_iteration(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_several_optimizers_make_one_iteration(void **state)
+TEST(several_optimizers_make_one_iteration)
 {
     static const char *const names[] = {"Optimizer.step#SGD.step", "Optimizer.step#Adam.step"};
     for (int same = 0; same < 2; same++) {
@@ -646,7 +641,7 @@ static void test_several_optimizers_make_one_iteration(void **state)
     }
 }
 
-static void test_a_loader_thread_works_ahead(void **state)
+TEST(a_loader_thread_works_ahead)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < N; i++) {
@@ -663,35 +658,4 @@ static void test_a_loader_thread_works_ahead(void **state)
     assert_int_equal(replay_us(g, "aten::mm=+0.1"), STEP + 100);
     assert_int_equal(replay_us(g, "aten::pin_memory=+0.1"), STEP); /* 300 us to spare */
     dpro_graph_destroy(g);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_kernel_may_have_any_name),
-        cmocka_unit_test(test_waiting_again_for_the_same_work_is_no_news),
-        cmocka_unit_test(test_of_many_streams_the_last_to_end_were_waited_for),
-        cmocka_unit_test(test_an_event_waited_for_on_the_cpu_is_the_work_before_its_record),
-        cmocka_unit_test(test_a_stream_wait_recorded_names_the_stream_and_the_event),
-        cmocka_unit_test(test_a_device_wide_wait_is_for_every_stream),
-        cmocka_unit_test(test_hip_calls_mean_what_their_cuda_names_do),
-        cmocka_unit_test(test_a_copy_that_blocks_waits_for_its_stream_and_its_end),
-        cmocka_unit_test(test_a_graph_launch_starts_all_its_kernels_on_all_their_streams),
-        cmocka_unit_test(test_a_driver_call_inside_a_runtime_call_launches_once),
-        cmocka_unit_test(test_a_launch_that_encloses_other_calls_still_launches),
-        cmocka_unit_test(test_a_kernel_seen_before_its_launch_does_not_upset_the_replay),
-        cmocka_unit_test(test_kernels_that_overlap_by_a_rounding_follow_each_other),
-        cmocka_unit_test(test_subgroups_wait_among_themselves_then_all_do),
-        cmocka_unit_test(test_sequence_numbers_that_one_rank_lacks_are_not_needed),
-        cmocka_unit_test(test_sequence_numbers_that_no_two_ranks_share_are_counted_instead),
-        cmocka_unit_test(test_a_send_and_its_receive_meet),
-        cmocka_unit_test(test_sharded_training_gathers_computes_and_scatters),
-        cmocka_unit_test(test_sends_that_cross_do_not_wait_for_their_receivers),
-        cmocka_unit_test(test_what_lies_between_two_contradictions_stays_joined),
-        cmocka_unit_test(test_a_checkpoint_now_and_then_stays_in_the_mean),
-        cmocka_unit_test(test_two_backward_passes_a_step_are_one_iteration),
-        cmocka_unit_test(test_several_optimizers_make_one_iteration),
-        cmocka_unit_test(test_a_loader_thread_works_ahead),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,9 @@
 /* tests/unit/test_caching_allocator.c: the simulated caching allocator, rule by rule, and against a
  * slow one. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "case.h"
 #include "replay/caching_allocator.h"
 #include "slow_allocator.h"
 
@@ -54,9 +50,8 @@ static uint64_t reserved(const struct allocator *a)
 
 /* ---- sizes ---- */
 
-static void test_sizes_are_rounded_to_512_bytes(void **unused)
+TEST(sizes_are_rounded_to_512_bytes)
 {
-    (void)unused;
     static const uint64_t sizes[][2] = {{1, 512},   {512, 512},           {513, 1024},
                                         {MIB, MIB}, {MIB + 1, MIB + 512}, {30 * MIB - 1, 30 * MIB}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -66,9 +61,8 @@ static void test_sizes_are_rounded_to_512_bytes(void **unused)
     }
 }
 
-static void test_sizes_are_rounded_to_parts_of_powers_of_two(void **unused)
+TEST(sizes_are_rounded_to_parts_of_powers_of_two)
 {
-    (void)unused;
     static const uint64_t sizes[][2] = {
         {1200 * KIB, 1280 * KIB}, /* 1 MiB and quarters of it */
         {5 * MIB, 5 * MIB},       {5 * MIB + 1, 6 * MIB}, {2049, 2560}, {2047, 2048}, {500, 512}};
@@ -78,9 +72,8 @@ static void test_sizes_are_rounded_to_parts_of_powers_of_two(void **unused)
     allocator_destroy(a);
 }
 
-static void test_segments_have_2_mib_20_mib_or_their_own_size(void **unused)
+TEST(segments_have_2_mib_20_mib_or_their_own_size)
 {
-    (void)unused;
     static const uint64_t sizes[][2] = {{MIB, 2 * MIB},           {MIB + 1, 20 * MIB},
                                         {10 * MIB - 1, 10 * MIB}, {10 * MIB - 512, 20 * MIB},
                                         {10 * MIB, 10 * MIB},     {21 * MIB, 22 * MIB}};
@@ -94,9 +87,8 @@ static void test_segments_have_2_mib_20_mib_or_their_own_size(void **unused)
 
 /* ---- cutting and merging ---- */
 
-static void test_the_rest_of_a_small_block_is_used(void **unused)
+TEST(the_rest_of_a_small_block_is_used)
 {
-    (void)unused;
     struct allocator *a = make("", 0);
     assert_int_equal(take(a, 1, 1000).offset, 0);
     assert_int_equal(take(a, 2, 1).offset, 1024);
@@ -105,9 +97,8 @@ static void test_the_rest_of_a_small_block_is_used(void **unused)
     allocator_destroy(a);
 }
 
-static void test_a_large_block_is_not_cut_where_a_mib_or_less_would_remain(void **unused)
+TEST(a_large_block_is_not_cut_where_a_mib_or_less_would_remain)
 {
-    (void)unused;
     struct allocator *a = make("", 0);
     assert_int_equal(take(a, 1, 11 * MIB).size_bytes, 12 * MIB);
     assert_int_equal(take(a, 2, 13 * MIB - 512).size_bytes, 13 * MIB - 512);
@@ -115,9 +106,8 @@ static void test_a_large_block_is_not_cut_where_a_mib_or_less_would_remain(void 
     allocator_destroy(a);
 }
 
-static void test_the_least_block_that_is_large_enough_is_taken(void **unused)
+TEST(the_least_block_that_is_large_enough_is_taken)
 {
-    (void)unused;
     struct allocator *a = make("", 0);
     uint64_t large = take(a, 1, 60 * MIB).segment, fits = take(a, 2, 40 * MIB).segment;
     take(a, 3, 20 * MIB);
@@ -128,9 +118,8 @@ static void test_the_least_block_that_is_large_enough_is_taken(void **unused)
     allocator_destroy(a);
 }
 
-static void test_of_equal_blocks_that_of_the_oldest_segment_is_taken(void **unused)
+TEST(of_equal_blocks_that_of_the_oldest_segment_is_taken)
 {
-    (void)unused;
     for (int by_address = 0; by_address < 2; by_address++) {
         struct allocator_options options = {.settings = allocator_settings_default()};
         options.settings.by_address = by_address;
@@ -144,9 +133,8 @@ static void test_of_equal_blocks_that_of_the_oldest_segment_is_taken(void **unus
     }
 }
 
-static void test_the_version_tells_the_order_of_equal_blocks(void **unused)
+TEST(the_version_tells_the_order_of_equal_blocks)
 {
-    (void)unused;
     assert_true(allocator_is_by_address("2.11.0+cu130"));
     assert_true(allocator_is_by_address("1.13.1"));
     assert_false(allocator_is_by_address("2.13.0"));
@@ -154,9 +142,8 @@ static void test_the_version_tells_the_order_of_equal_blocks(void **unused)
     assert_false(allocator_is_by_address(""));
 }
 
-static void test_free_neighbours_are_one_block(void **unused)
+TEST(free_neighbours_are_one_block)
 {
-    (void)unused;
     struct allocator *a = make("", 0);
     for (uint64_t id = 0; id < 4; id++)
         take(a, id, 512 * KIB);
@@ -172,9 +159,8 @@ static void test_free_neighbours_are_one_block(void **unused)
     allocator_destroy(a);
 }
 
-static void test_each_stream_has_its_own_segments(void **unused)
+TEST(each_stream_has_its_own_segments)
 {
-    (void)unused;
     struct allocator *a = make("", 0);
     take(a, 1, 1000);
     give(a, 1);
@@ -183,9 +169,8 @@ static void test_each_stream_has_its_own_segments(void **unused)
     allocator_destroy(a);
 }
 
-static void test_what_another_stream_uses_waits(void **unused)
+TEST(what_another_stream_uses_waits)
 {
-    (void)unused;
     struct allocator *a = make("", 0);
     take(a, 1, 30 * MIB);
     act(a, ALLOCATOR_GIVE_REQUESTED, 1);
@@ -200,9 +185,8 @@ static void test_what_another_stream_uses_waits(void **unused)
 
 /* ---- the device is full ---- */
 
-static void test_what_is_cached_goes_back_where_the_device_is_full(void **unused)
+TEST(what_is_cached_goes_back_where_the_device_is_full)
 {
-    (void)unused;
     struct allocator *a = make("", 100 * MIB);
     take(a, 1, 60 * MIB);
     take(a, 2, 1000);
@@ -213,9 +197,8 @@ static void test_what_is_cached_goes_back_where_the_device_is_full(void **unused
     allocator_destroy(a);
 }
 
-static void test_waiting_blocks_are_waited_for_where_the_device_is_full(void **unused)
+TEST(waiting_blocks_are_waited_for_where_the_device_is_full)
 {
-    (void)unused;
     struct allocator *a = make("", 100 * MIB);
     take(a, 1, 60 * MIB);
     act(a, ALLOCATOR_GIVE_REQUESTED, 1);
@@ -226,9 +209,8 @@ static void test_waiting_blocks_are_waited_for_where_the_device_is_full(void **u
     allocator_destroy(a);
 }
 
-static void test_a_segment_that_is_partly_used_makes_a_request_fail(void **unused)
+TEST(a_segment_that_is_partly_used_makes_a_request_fail)
 {
-    (void)unused;
     struct allocator *a = make("", 100 * MIB);
     take(a, 1, 90 * MIB);
     give(a, 1);
@@ -244,9 +226,8 @@ static void test_a_segment_that_is_partly_used_makes_a_request_fail(void **unuse
     allocator_destroy(a);
 }
 
-static void test_fragmentation_is_what_is_free_at_the_peak(void **unused)
+TEST(fragmentation_is_what_is_free_at_the_peak)
 {
-    (void)unused;
     struct allocator *a = make("", 0);
     take(a, 1, 40 * MIB);
     give(a, 1);
@@ -260,9 +241,8 @@ static void test_fragmentation_is_what_is_free_at_the_peak(void **unused)
 
 /* ---- settings ---- */
 
-static void test_blocks_of_max_split_size_stay_whole(void **unused)
+TEST(blocks_of_max_split_size_stay_whole)
 {
-    (void)unused;
     struct allocator *a = make("max_split_size_mb:50", 0);
     uint64_t whole = take(a, 1, 80 * MIB).segment;
     give(a, 1);
@@ -274,9 +254,8 @@ static void test_blocks_of_max_split_size_stay_whole(void **unused)
     allocator_destroy(a);
 }
 
-static void test_with_max_split_size_only_what_is_needed_goes_back(void **unused)
+TEST(with_max_split_size_only_what_is_needed_goes_back)
 {
-    (void)unused;
     struct allocator *a = make("max_split_size_mb:50", 300 * MIB);
     take(a, 1, 100 * MIB);
     take(a, 2, 60 * MIB);
@@ -291,9 +270,8 @@ static void test_with_max_split_size_only_what_is_needed_goes_back(void **unused
     allocator_destroy(a);
 }
 
-static void test_old_garbage_is_collected_above_the_threshold(void **unused)
+TEST(old_garbage_is_collected_above_the_threshold)
 {
-    (void)unused;
     struct allocator *a =
         make("garbage_collection_threshold:0.5,per_process_memory_fraction:0.9", 1000 * MIB);
     take(a, 1, 200 * MIB);
@@ -308,18 +286,16 @@ static void test_old_garbage_is_collected_above_the_threshold(void **unused)
     allocator_destroy(a);
 }
 
-static void test_a_fraction_of_the_device_is_a_limit(void **unused)
+TEST(a_fraction_of_the_device_is_a_limit)
 {
-    (void)unused;
     struct allocator *a = make("per_process_memory_fraction:0.5", 100 * MIB);
     assert_false(take(a, 1, 50 * MIB).failed);
     assert_true(take(a, 2, 1).failed);
     allocator_destroy(a);
 }
 
-static void test_expandable_segments_grow_where_the_last_block_is_free(void **unused)
+TEST(expandable_segments_grow_where_the_last_block_is_free)
 {
-    (void)unused;
     struct allocator *a = make("expandable_segments:True", 1000 * MIB);
     struct allocator_placement first = take(a, 1, 30 * MIB), second = take(a, 2, 30 * MIB);
     assert_int_equal(first.segment, second.segment);
@@ -333,9 +309,8 @@ static void test_expandable_segments_grow_where_the_last_block_is_free(void **un
     allocator_destroy(a);
 }
 
-static void test_whole_granules_of_expandable_segments_go_back(void **unused)
+TEST(whole_granules_of_expandable_segments_go_back)
 {
-    (void)unused;
     struct allocator *a = make("expandable_segments:True", 1000 * MIB);
     take(a, 1, 30 * MIB);
     take(a, 2, 50 * MIB);
@@ -355,9 +330,8 @@ static void test_whole_granules_of_expandable_segments_go_back(void **unused)
 
 /* ---- bad input ---- */
 
-static void test_what_makes_no_sense_is_counted_and_harmless(void **unused)
+TEST(what_makes_no_sense_is_counted_and_harmless)
 {
-    (void)unused;
     struct allocator *a = make("", GIB);
     give(a, 1);
     act(a, ALLOCATOR_GIVE_REQUESTED, 2);
@@ -437,9 +411,8 @@ static void compare_with_slow(const char *settings, uint64_t capacity)
     slow_destroy(slow);
 }
 
-static void test_random_requests_go_where_the_rules_say(void **unused)
+TEST(random_requests_go_where_the_rules_say)
 {
-    (void)unused;
     static const char *const settings[] = {
         "",
         "max_split_size_mb:20",
@@ -454,9 +427,8 @@ static void test_random_requests_go_where_the_rules_say(void **unused)
 
 /* ---- settings as text ---- */
 
-static void test_settings_are_read_from_text(void **unused)
+TEST(settings_are_read_from_text)
 {
-    (void)unused;
     struct allocator_settings s = allocator_settings_default();
     assert_int_equal(allocator_settings_parse(&s, "", NULL), 0);
     assert_int_equal(s.max_split_bytes, ALLOCATOR_UNLIMITED);
@@ -476,9 +448,8 @@ static void test_settings_are_read_from_text(void **unused)
     assert_int_equal(s.max_non_split_rounding_bytes, 40 * MIB);
 }
 
-static void test_rounding_is_set_by_intervals(void **unused)
+TEST(rounding_is_set_by_intervals)
 {
-    (void)unused;
     /* as PyTorch 2.13 itself reads these texts */
     static const struct {
         const char *text;
@@ -500,9 +471,8 @@ static void test_rounding_is_set_by_intervals(void **unused)
     }
 }
 
-static void test_settings_that_pytorch_refuses_change_nothing(void **unused)
+TEST(settings_that_pytorch_refuses_change_nothing)
 {
-    (void)unused;
     static const char *const texts[] = {
         "max_split_size_mb",
         "max_split_size_mb:",
@@ -531,37 +501,4 @@ static void test_settings_that_pytorch_refuses_change_nothing(void **unused)
             fail_msg("%s: not refused", texts[i]);
         assert_memory_equal(&s, &before, sizeof s);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes_are_rounded_to_512_bytes),
-        cmocka_unit_test(test_sizes_are_rounded_to_parts_of_powers_of_two),
-        cmocka_unit_test(test_segments_have_2_mib_20_mib_or_their_own_size),
-        cmocka_unit_test(test_the_rest_of_a_small_block_is_used),
-        cmocka_unit_test(test_a_large_block_is_not_cut_where_a_mib_or_less_would_remain),
-        cmocka_unit_test(test_the_least_block_that_is_large_enough_is_taken),
-        cmocka_unit_test(test_of_equal_blocks_that_of_the_oldest_segment_is_taken),
-        cmocka_unit_test(test_the_version_tells_the_order_of_equal_blocks),
-        cmocka_unit_test(test_free_neighbours_are_one_block),
-        cmocka_unit_test(test_each_stream_has_its_own_segments),
-        cmocka_unit_test(test_what_another_stream_uses_waits),
-        cmocka_unit_test(test_what_is_cached_goes_back_where_the_device_is_full),
-        cmocka_unit_test(test_waiting_blocks_are_waited_for_where_the_device_is_full),
-        cmocka_unit_test(test_a_segment_that_is_partly_used_makes_a_request_fail),
-        cmocka_unit_test(test_fragmentation_is_what_is_free_at_the_peak),
-        cmocka_unit_test(test_blocks_of_max_split_size_stay_whole),
-        cmocka_unit_test(test_with_max_split_size_only_what_is_needed_goes_back),
-        cmocka_unit_test(test_old_garbage_is_collected_above_the_threshold),
-        cmocka_unit_test(test_a_fraction_of_the_device_is_a_limit),
-        cmocka_unit_test(test_expandable_segments_grow_where_the_last_block_is_free),
-        cmocka_unit_test(test_whole_granules_of_expandable_segments_go_back),
-        cmocka_unit_test(test_what_makes_no_sense_is_counted_and_harmless),
-        cmocka_unit_test(test_random_requests_go_where_the_rules_say),
-        cmocka_unit_test(test_settings_are_read_from_text),
-        cmocka_unit_test(test_rounding_is_set_by_intervals),
-        cmocka_unit_test(test_settings_that_pytorch_refuses_change_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

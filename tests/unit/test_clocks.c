@@ -1,15 +1,10 @@
 /* Clocks of a job's ranks: what ties them, who shares one, and what the axis does to times. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "align/transport_constraints.h"
+#include "case.h"
 #include "graph/clocks/align_ranks.h"
 #include "ingest/part.h"
 #include "trace_text.h"
@@ -78,7 +73,7 @@ static bool is_near(int64_t a, int64_t b, int64_t within)
 
 /* ---- what ties clocks ---- */
 
-static void test_transfers_tie_clocks(void **state)
+TEST(transfers_tie_clocks)
 {
     const int64_t shifts[] = {0, 8000, 70000};
     for (int rank = 0; rank < 3; rank++) {
@@ -108,7 +103,7 @@ static void test_transfers_tie_clocks(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_without_logs_collectives_tie_clocks(void **state)
+TEST(without_logs_collectives_tie_clocks)
 {
     profile(0, 3, 0, 20);
     profile(1, 3, 8000, 20);
@@ -123,7 +118,7 @@ static void test_without_logs_collectives_tie_clocks(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_rank_without_a_log_is_tied_by_its_collectives(void **state)
+TEST(a_rank_without_a_log_is_tied_by_its_collectives)
 {
     const int64_t shifts[] = {0, 8000, 70000};
     for (int rank = 0; rank < 3; rank++)
@@ -139,7 +134,7 @@ static void test_a_rank_without_a_log_is_tied_by_its_collectives(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_logs_tie_a_group_that_collectives_tie_to_the_reference(void **state)
+TEST(logs_tie_a_group_that_collectives_tie_to_the_reference)
 {
     const int64_t shifts[] = {0, 8000, 70000};
     for (int rank = 0; rank < 3; rank++)
@@ -156,7 +151,7 @@ static void test_logs_tie_a_group_that_collectives_tie_to_the_reference(void **s
     dpro_graph_destroy(g);
 }
 
-static void test_logs_of_another_run_tie_nothing(void **state)
+TEST(logs_of_another_run_tie_nothing)
 {
     const int64_t shifts[] = {0, 8000};
     profile(0, 2, 0, 20);
@@ -170,7 +165,7 @@ static void test_logs_of_another_run_tie_nothing(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_workers_are_tied_through_their_server(void **state)
+TEST(workers_are_tied_through_their_server)
 {
     enum { SERVER = 9 };
     const int64_t shifts[] = {0, 8000}, server_shift = 30000;
@@ -206,7 +201,7 @@ static void test_workers_are_tied_through_their_server(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_rank_that_shares_nothing_keeps_its_time(void **state)
+TEST(a_rank_that_shares_nothing_keeps_its_time)
 {
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
@@ -222,7 +217,7 @@ static void test_a_rank_that_shares_nothing_keeps_its_time(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_clocks_are_used_as_recorded_when_asked(void **state)
+TEST(clocks_are_used_as_recorded_when_asked)
 {
     const int64_t shifts[] = {0, 8000};
     for (int rank = 0; rank < 2; rank++) {
@@ -240,7 +235,7 @@ static void test_clocks_are_used_as_recorded_when_asked(void **state)
 
 /* ---- who shares one ---- */
 
-static void test_ranks_of_one_host_share_its_clock(void **state)
+TEST(ranks_of_one_host_share_its_clock)
 {
     for (int rank = 0; rank < 4; rank++)
         trace_text_host(profile(rank, 4, rank < 2 ? 0 : 9000, 20), rank < 2 ? "north" : "south");
@@ -257,7 +252,7 @@ static void test_ranks_of_one_host_share_its_clock(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_clocks_of_one_host_are_told_apart_by_evidence(void **state)
+TEST(clocks_of_one_host_are_told_apart_by_evidence)
 {
     const int64_t shifts[] = {0, 8000, 0};
     for (int rank = 0; rank < 3; rank++) {
@@ -274,7 +269,7 @@ static void test_clocks_of_one_host_are_told_apart_by_evidence(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_clocks_of_one_host_are_told_apart_by_a_third(void **state)
+TEST(clocks_of_one_host_are_told_apart_by_a_third)
 {
     const int64_t shifts[] = {0, 5000, 12000}; /* 1 and 2 say nothing to each other */
     for (int rank = 0; rank < 3; rank++) {
@@ -302,7 +297,7 @@ static void test_clocks_of_one_host_are_told_apart_by_a_third(void **state)
 
 /* ---- bad logs ---- */
 
-static void test_a_contradiction_names_ranks_and_bytes(void **state)
+TEST(a_contradiction_names_ranks_and_bytes)
 {
     for (int rank = 0; rank < 2; rank++) {
         profile(rank, 2, 0, 20);
@@ -324,7 +319,7 @@ static void test_a_contradiction_names_ranks_and_bytes(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_one_broken_time_does_no_harm(void **state)
+TEST(one_broken_time_does_no_harm)
 {
     const int64_t shifts[] = {0, 8000};
     for (int rank = 0; rank < 2; rank++) {
@@ -343,7 +338,7 @@ static void test_one_broken_time_does_no_harm(void **state)
 
 /* ---- the axis ---- */
 
-static void test_the_axis_never_runs_back(void **state)
+TEST(the_axis_never_runs_back)
 {
     const struct dpro_clock_segment segments[] = {
         {1000, 2000, 500, 100, 0}, {2000, 3000, 100, -100, 0}, {3000, 4000, 9000, 0, 0}};
@@ -363,7 +358,7 @@ static void test_the_axis_never_runs_back(void **state)
     assert_int_equal(clock_aligned(&none, 77), 77);
 }
 
-static void test_times_beyond_all_bounds_stay_where_they_are(void **state)
+TEST(times_beyond_all_bounds_stay_where_they_are)
 {
     const struct dpro_clock_segment segment = {0, 1, INT64_MAX - 5, 1e9, 0};
     struct clock_map map = {&segment, 1};
@@ -426,7 +421,7 @@ static struct seen see_nccl(struct nccl_log *first, struct nccl_log *second)
     return seen;
 }
 
-static void test_nccl_steps_are_sent_before_they_are_there(void **state)
+TEST(nccl_steps_are_sent_before_they_are_there)
 {
     struct nccl_log *a = nccl_log_of(0, 6, 0), *b = nccl_log_of(1, 6, 1000);
     struct seen seen = see_nccl(a, b);
@@ -439,7 +434,7 @@ static void test_nccl_steps_are_sent_before_they_are_there(void **state)
     payload_destroy(&nccl_payload, b);
 }
 
-static void test_nccl_steps_of_other_collectives_are_not_joined(void **state)
+TEST(nccl_steps_of_other_collectives_are_not_joined)
 {
     struct nccl_log *a = nccl_log_of(0, 6, 0), *b = nccl_log_of(1, 7, 0);
     assert_int_equal(see_nccl(a, b).n, 0);
@@ -449,28 +444,4 @@ static void test_nccl_steps_of_other_collectives_are_not_joined(void **state)
     assert_int_equal(see_nccl(a, b).n, 1);
     payload_destroy(&nccl_payload, a);
     payload_destroy(&nccl_payload, b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_transfers_tie_clocks),
-        cmocka_unit_test(test_without_logs_collectives_tie_clocks),
-        cmocka_unit_test(test_a_rank_without_a_log_is_tied_by_its_collectives),
-        cmocka_unit_test(test_logs_tie_a_group_that_collectives_tie_to_the_reference),
-        cmocka_unit_test(test_logs_of_another_run_tie_nothing),
-        cmocka_unit_test(test_workers_are_tied_through_their_server),
-        cmocka_unit_test(test_a_rank_that_shares_nothing_keeps_its_time),
-        cmocka_unit_test(test_clocks_are_used_as_recorded_when_asked),
-        cmocka_unit_test(test_ranks_of_one_host_share_its_clock),
-        cmocka_unit_test(test_clocks_of_one_host_are_told_apart_by_evidence),
-        cmocka_unit_test(test_clocks_of_one_host_are_told_apart_by_a_third),
-        cmocka_unit_test(test_a_contradiction_names_ranks_and_bytes),
-        cmocka_unit_test(test_one_broken_time_does_no_harm),
-        cmocka_unit_test(test_the_axis_never_runs_back),
-        cmocka_unit_test(test_times_beyond_all_bounds_stay_where_they_are),
-        cmocka_unit_test(test_nccl_steps_are_sent_before_they_are_there),
-        cmocka_unit_test(test_nccl_steps_of_other_collectives_are_not_joined),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

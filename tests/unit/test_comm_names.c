@@ -1,15 +1,10 @@
 /* Names of kernels, ops and ranges: which are communication, of which kind, and which are not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <string.h>
 
+#include "case.h"
 #include "graph/names/comm_names.h"
 
-static void test_libraries_kernels_are_known_by_their_names(void **state)
+TEST(libraries_kernels_are_known_by_their_names)
 {
     static const struct {
         const char *name, *kind;
@@ -72,7 +67,7 @@ static void test_libraries_kernels_are_known_by_their_names(void **state)
     }
 }
 
-static void test_kernels_that_compute_or_copy_are_none(void **state)
+TEST(kernels_that_compute_or_copy_are_none)
 {
     static const char *const kernels[] = {
         "void at::native::vectorized_elementwise_kernel<4, "
@@ -110,7 +105,7 @@ static void test_kernels_that_compute_or_copy_are_none(void **state)
     }
 }
 
-static void test_ops_and_ranges_are_scopes_by_their_names(void **state)
+TEST(ops_and_ranges_are_scopes_by_their_names)
 {
     static const char *const scopes[] = {"nccl:all_reduce",
                                          "c10d::allreduce_",
@@ -131,14 +126,4 @@ static void test_ops_and_ranges_are_scopes_by_their_names(void **state)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (comm_name_is_scope(others[i], strlen(others[i])))
             fail_msg("%s: taken for a scope", others[i]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_libraries_kernels_are_known_by_their_names),
-        cmocka_unit_test(test_kernels_that_compute_or_copy_are_none),
-        cmocka_unit_test(test_ops_and_ranges_are_scopes_by_their_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* Modules computed in other ways: what that makes of a program's work. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <string.h>
 
 #include <math.h>
 
+#include "case.h"
 #include "cost/cost.h"
 #include "cost/model.h"
 #include "cost/strategy_work.h"
@@ -95,7 +90,7 @@ static void assert_more(const struct network *n, const int64_t wanted[N_OPS])
                      (long long)wanted[i]);
 }
 
-static void test_gradients_of_a_compiled_module_get_ready_at_its_end(void **state)
+TEST(gradients_of_a_compiled_module_get_ready_at_its_end)
 {
     struct network *n = new_network();
     n->computing[FIRST] = DPRO_COMPILED;
@@ -106,14 +101,14 @@ static void test_gradients_of_a_compiled_module_get_ready_at_its_end(void **stat
     assert_more(n, (int64_t[]){200 - 200, -200, 0, 0, 0});
 }
 
-static void test_gradients_in_16_bits_get_ready_one_by_one(void **state)
+TEST(gradients_in_16_bits_get_ready_one_by_one)
 {
     struct network *n = new_network();
     n->computing[FIRST] = DPRO_BF16;
     assert_more(n, (int64_t[]){-150, 0, -100, -100, 0});
 }
 
-static void test_of_modules_within_each_other_the_outermost_counts(void **state)
+TEST(of_modules_within_each_other_the_outermost_counts)
 {
     struct network *n = new_network();
     n->computing[WHOLE] = DPRO_BF16;
@@ -121,7 +116,7 @@ static void test_of_modules_within_each_other_the_outermost_counts(void **state)
     assert_more(n, (int64_t[]){-300 - 100, -100, -100, -100, 0});
 }
 
-static void test_a_compiled_model_leaves_nothing_to_overlap(void **state)
+TEST(a_compiled_model_leaves_nothing_to_overlap)
 {
     struct network *n = new_network();
     n->computing[WHOLE] = DPRO_COMPILED;
@@ -129,7 +124,7 @@ static void test_a_compiled_model_leaves_nothing_to_overlap(void **state)
     assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 1300 - 400);
 }
 
-static void test_what_the_strategy_fuses_by_itself_goes_along(void **state)
+TEST(what_the_strategy_fuses_by_itself_goes_along)
 {
     struct network *n = new_network();
     n->computing[FIRST] = DPRO_COMPILED;
@@ -138,14 +133,14 @@ static void test_what_the_strategy_fuses_by_itself_goes_along(void **state)
     assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 700 + 350 + 200 - 200);
 }
 
-static void test_a_way_whose_cost_is_not_known_changes_no_times(void **state)
+TEST(a_way_whose_cost_is_not_known_changes_no_times)
 {
     struct network *n = new_network();
     n->computing[FIRST] = DPRO_COMPILED | DPRO_BF16;
     assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 1300);
 }
 
-static void test_what_is_computed_again_takes_what_its_way_does(void **state)
+TEST(what_is_computed_again_takes_what_its_way_does)
 {
     struct network *n = new_network();
     n->recomputed[FIRST] = true;
@@ -159,7 +154,7 @@ static void test_what_is_computed_again_takes_what_its_way_does(void **state)
     assert_more(n, (int64_t[]){-150 - 100 + 250, -100, 0, 0, 0});
 }
 
-static void test_micro_batches_are_computed_in_the_same_way(void **state)
+TEST(micro_batches_are_computed_in_the_same_way)
 {
     struct network *n = new_network();
     n->computing[FIRST] = DPRO_BF16;
@@ -170,7 +165,7 @@ static void test_micro_batches_are_computed_in_the_same_way(void **state)
     assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 1300 - 350);
 }
 
-static void test_other_batches_take_what_probes_measured_of_them(void **state)
+TEST(other_batches_take_what_probes_measured_of_them)
 {
     static struct batch_point points[] = {
         {0.25, {0.1, 0}, {0.2, 0}}, {0.5, {0.4, 0}, {0.45, 0}}, {1, {1, 0}, {1, 0}}};
@@ -202,7 +197,7 @@ static void test_other_batches_take_what_probes_measured_of_them(void **state)
     arena_fini(&arena);
 }
 
-static void test_what_a_way_changes_is_told_with_its_error(void **state)
+TEST(what_a_way_changes_is_told_with_its_error)
 {
     struct network *n = new_network();
     struct computing_change change = computing_change_of(&n->model, FIRST, DPRO_COMPILED);
@@ -220,7 +215,7 @@ static void assert_in_step(double launch, double device, double launches, double
     assert_true(fabs(found.std - 0.05 * wanted) < 1e-9); /* as sure as alone */
 }
 
-static void test_of_launches_and_kernels_the_larger_counts(void **state)
+TEST(of_launches_and_kernels_the_larger_counts)
 {
     assert_in_step(0.5, 0.9, 4, 0.5);    /* the GPU waits: fewer launches */
     assert_in_step(1.2, 0.5, 4, 1.2);    /* 16 bits cast more, whatever kernels win */
@@ -231,7 +226,7 @@ static void test_of_launches_and_kernels_the_larger_counts(void **state)
     assert_in_step(1.2, 0.5, 0, 0.8);
 }
 
-static void test_page_faults_stay_where_probes_have_none(void **state)
+TEST(page_faults_stay_where_probes_have_none)
 {
     struct network *n = new_network();
     static struct dpro_probes probes;
@@ -245,23 +240,4 @@ static void test_page_faults_stay_where_probes_have_none(void **state)
     struct dpro_estimate half = with_page_faults((struct dpro_estimate){0.5, 0.04}, 0.25, 1);
     assert_true(fabs(half.value - 0.625) < 1e-9);
     assert_true(fabs(half.std - hypot(0.03, 0.25 / sqrt(3))) < 1e-9);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients_of_a_compiled_module_get_ready_at_its_end),
-        cmocka_unit_test(test_gradients_in_16_bits_get_ready_one_by_one),
-        cmocka_unit_test(test_of_modules_within_each_other_the_outermost_counts),
-        cmocka_unit_test(test_a_compiled_model_leaves_nothing_to_overlap),
-        cmocka_unit_test(test_what_the_strategy_fuses_by_itself_goes_along),
-        cmocka_unit_test(test_a_way_whose_cost_is_not_known_changes_no_times),
-        cmocka_unit_test(test_what_is_computed_again_takes_what_its_way_does),
-        cmocka_unit_test(test_micro_batches_are_computed_in_the_same_way),
-        cmocka_unit_test(test_other_batches_take_what_probes_measured_of_them),
-        cmocka_unit_test(test_what_a_way_changes_is_told_with_its_error),
-        cmocka_unit_test(test_of_launches_and_kernels_the_larger_counts),
-        cmocka_unit_test(test_page_faults_stay_where_probes_have_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

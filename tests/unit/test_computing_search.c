@@ -1,16 +1,11 @@
 /* test_computing_search.c: which modules are compiled, or in 16 bits, is searched together with
  * buckets; of jobs with blocks of modules made by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/map.h"
+#include "case.h"
 #include "cost/buckets.h"
 #include "optimize/result.h"
 #include "search_job.h"
@@ -139,9 +134,8 @@ static int64_t value_of(const struct dpro_model *model, const struct dpro_strate
     return ns;
 }
 
-static void test_the_search_comes_near_the_best_of_all_ways_and_buckets(void **state)
+TEST(the_search_comes_near_the_best_of_all_ways_and_buckets)
 {
-    (void)state;
     uint32_t n = most_seeds(90), n_far = 0;
     for (uint64_t seed = 1; seed <= n; seed++) {
         struct modules *b;
@@ -169,9 +163,8 @@ static void free_job(struct dpro_model *model, struct modules *b)
     free(b);
 }
 
-static void test_ways_replay_as_they_are_evaluated(void **state)
+TEST(ways_replay_as_they_are_evaluated)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= most_seeds(60); seed++) {
         struct modules *b;
         struct dpro_model *model = job_of(seed, &b);
@@ -189,11 +182,10 @@ static void test_ways_replay_as_they_are_evaluated(void **state)
     }
 }
 
-static void test_every_algorithm_finds_what_wins(void **state)
+TEST(every_algorithm_finds_what_wins)
 {
     static const enum dpro_algorithm algorithms[] = {DPRO_ALGORITHM_DEFAULT, DPRO_ALGORITHM_PAPER,
                                                      DPRO_ALGORITHM_DP, DPRO_ALGORITHM_MCMC};
-    (void)state;
     for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms; i++) {
         struct modules *b;
         struct dpro_model *model = job_of(4, &b);
@@ -219,9 +211,8 @@ static unsigned way_of_block(const struct dpro_model *model, unsigned allowed, i
     return way;
 }
 
-static void test_only_what_is_allowed_known_and_sure_is_taken(void **state)
+TEST(only_what_is_allowed_known_and_sure_is_taken)
 {
-    (void)state;
     struct modules *b;
     struct dpro_model *model = job_of(4, &b);
     struct computing_cost *bf16 = &b->modules[1].costs[DPRO_BF16];
@@ -242,9 +233,8 @@ static void test_only_what_is_allowed_known_and_sure_is_taken(void **state)
     free_job(model, b);
 }
 
-static void test_the_result_is_the_same_with_any_threads_and_views(void **state)
+TEST(the_result_is_the_same_with_any_threads_and_views)
 {
-    (void)state;
     struct dpro_optimize_options options[4] = {both, both, both, both};
     options[1].threads = 3;
     options[2].no_coarsen = options[3].no_symmetry = 1;
@@ -266,7 +256,7 @@ static void test_the_result_is_the_same_with_any_threads_and_views(void **state)
     }
 }
 
-static void test_no_job_is_asked_to_compile_what_it_recomputes(void **state)
+TEST(no_job_is_asked_to_compile_what_it_recomputes)
 {
     static const struct {
         uint8_t computing[2];
@@ -281,7 +271,6 @@ static void test_no_job_is_asked_to_compile_what_it_recomputes(void **state)
         {{DPRO_COMPILED, 0}, {false, true}, false},
         {{0, DPRO_COMPILED | DPRO_BF16}, {true, false}, false},
     };
-    (void)state;
     struct modules *b;
     struct dpro_model *model = job_of(1, &b);
     struct arena arena = {0};
@@ -295,9 +284,8 @@ static void test_no_job_is_asked_to_compile_what_it_recomputes(void **state)
     free_job(model, b);
 }
 
-static void test_a_module_in_a_way_takes_what_lies_within_along(void **state)
+TEST(a_module_in_a_way_takes_what_lies_within_along)
 {
-    (void)state;
     struct modules *b;
     struct dpro_model *model = job_of(1, &b);
     struct arena arena = {0};
@@ -315,18 +303,4 @@ static void test_a_module_in_a_way_takes_what_lies_within_along(void **state)
     assert_false(computing_is_changed(model, &s));
     arena_fini(&arena);
     free_job(model, b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_search_comes_near_the_best_of_all_ways_and_buckets),
-        cmocka_unit_test(test_ways_replay_as_they_are_evaluated),
-        cmocka_unit_test(test_every_algorithm_finds_what_wins),
-        cmocka_unit_test(test_only_what_is_allowed_known_and_sure_is_taken),
-        cmocka_unit_test(test_the_result_is_the_same_with_any_threads_and_views),
-        cmocka_unit_test(test_no_job_is_asked_to_compile_what_it_recomputes),
-        cmocka_unit_test(test_a_module_in_a_way_takes_what_lies_within_along),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,12 @@
 /* Jobs of several dimensions of parallelism, written as PyTorch's profiler writes them: what is
  * found, with which groups; and groups that fit no grid. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <dpro/dimensions.h>
 
 #include "base/text.h"
+#include "case.h"
 #include "graph/dimensions/rank_grid.h"
 #include "graph/dimensions/traffic.h"
 #include "trace_text.h"
@@ -149,7 +144,7 @@ static int has_evidence(const struct dpro_graph *g, uint32_t dimension, const ch
 
 /* ---- tests ---- */
 
-static void test_grouped_sends_and_receives_are_known_by_their_calls(void **state)
+TEST(grouped_sends_and_receives_are_known_by_their_calls)
 {
     static const struct comm comms[] = {
         {"grouped", FORWARD, 2048, 1, 2, "pp", NULL, 1},
@@ -172,7 +167,7 @@ static void test_grouped_sends_and_receives_are_known_by_their_calls(void **stat
     dpro_graph_destroy(g);
 }
 
-static void test_a_rank_that_sends_to_itself_is_in_no_dimension(void **state)
+TEST(a_rank_that_sends_to_itself_is_in_no_dimension)
 {
     static const char *const pairs[] = {"[0, 1]", "[0, 1]", "[2, 3]", "[2, 3]"};
     static const struct comm comms[] = {{"ring", FORWARD, 2048, 1, 1, "pp", pairs, 1}};
@@ -192,7 +187,7 @@ static const struct comm megatron[] = {
     {"allreduce", AFTER, 1, 1, 8, "default_pg", NULL, 0}, /* the norm of all gradients */
 };
 
-static void test_three_dimensions_are_told_apart(void **state)
+TEST(three_dimensions_are_told_apart)
 {
     struct dpro_graph *g = JOB(8, megatron);
     assert_string_equal(describe(g), "dp 2 [0 2][1 3][4 6][5 7]; tp 2 [0 1][2 3][4 5][6 7]; "
@@ -218,7 +213,7 @@ static void test_three_dimensions_are_told_apart(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_without_names_the_same_is_found(void **state)
+TEST(without_names_the_same_is_found)
 {
     struct comm comms[sizeof megatron / sizeof *megatron];
     memcpy(comms, megatron, sizeof comms);
@@ -228,7 +223,7 @@ static void test_without_names_the_same_is_found(void **state)
                          "pp 2 [0 4][1 5][2 6][3 7]");
 }
 
-static void test_what_goes_around_a_ring_is_a_sequence(void **state)
+TEST(what_goes_around_a_ring_is_a_sequence)
 {
     static const struct comm ring[] = {
         {"ring", FORWARD, 2048, 1, 4, NULL, NULL, 1},
@@ -238,13 +233,13 @@ static void test_what_goes_around_a_ring_is_a_sequence(void **state)
     check(JOB(8, ring), "dp 2 [0 4][1 5][2 6][3 7]; cp 4 [0 1 2 3][4 5 6 7]");
 }
 
-static void test_one_recorded_rank_tells_the_sizes(void **state)
+TEST(one_recorded_rank_tells_the_sizes)
 {
     struct dpro_graph *g = job_of(5, 5, 8, megatron, sizeof megatron / sizeof *megatron);
     check(g, "dp 2 [0 2][1 3][4 6][5 7]; tp 2 [0 1][2 3][4 5][6 7]; pp 2 [0 4][1 5][2 6][3 7]");
 }
 
-static void test_shards_are_gathered_in_both_passes_and_scattered_in_one(void **state)
+TEST(shards_are_gathered_in_both_passes_and_scattered_in_one)
 {
     static const struct comm fsdp[] = {
         {"_allgather_base", FORWARD, 1000, 1, 4, "default_pg", NULL, 0},
@@ -261,7 +256,7 @@ static void test_shards_are_gathered_in_both_passes_and_scattered_in_one(void **
     check(JOB(8, hsdp), "dp 2 [0 4][1 5][2 6][3 7]; fsdp 4 [0 1 2 3][4 5 6 7]");
 }
 
-static void test_sequence_parallel_layers_scatter_in_forward_passes_too(void **state)
+TEST(sequence_parallel_layers_scatter_in_forward_passes_too)
 {
     static const struct comm comms[] = {
         {"_allgather_base", FORWARD, 1000, 1, 2, NULL, NULL, 0},
@@ -275,7 +270,7 @@ static void test_sequence_parallel_layers_scatter_in_forward_passes_too(void **s
     check(JOB(4, comms), "fsdp 2 [0 2][1 3]; tp 2 [0 1][2 3]");
 }
 
-static void test_experts_lie_over_replicas(void **state)
+TEST(experts_lie_over_replicas)
 {
     static const struct comm comms[] = {
         {"all_to_allv", FORWARD, 3000, 1, 2, NULL, NULL, 0},
@@ -286,7 +281,7 @@ static void test_experts_lie_over_replicas(void **state)
     check(JOB(4, comms), "dp 4 [0 1 2 3]; ep* 2 [0 1][2 3]");
 }
 
-static void test_statistics_of_batches_do_not_make_replicas_tensor_parallel(void **state)
+TEST(statistics_of_batches_do_not_make_replicas_tensor_parallel)
 {
     static const struct comm comms[] = {
         {"allreduce", FORWARD, 64, 1, 2, NULL, NULL, 0},
@@ -296,7 +291,7 @@ static void test_statistics_of_batches_do_not_make_replicas_tensor_parallel(void
     check(JOB(2, comms), "dp 2 [0 1]");
 }
 
-static void test_gradients_summed_over_parts_of_a_sequence_leave_the_replicas(void **state)
+TEST(gradients_summed_over_parts_of_a_sequence_leave_the_replicas)
 {
     static const struct comm comms[] = {
         {"_allgather_base", FORWARD, 500, 1, 2, "CONTEXT_PARALLEL_GROUP", NULL, 0},
@@ -306,7 +301,7 @@ static void test_gradients_summed_over_parts_of_a_sequence_leave_the_replicas(vo
     check(JOB(8, comms), "dp 4 [0 2 4 6][1 3 5 7]; cp 2 [0 1][2 3][4 5][6 7]");
 }
 
-static void test_a_name_does_not_outweigh_what_is_carried(void **state)
+TEST(a_name_does_not_outweigh_what_is_carried)
 {
     static const struct comm comms[] = {{"allreduce", BACKWARD, 1000, 1, 2, "mesh_tp", NULL, 0}};
     struct dpro_graph *g = JOB(2, comms);
@@ -314,7 +309,7 @@ static void test_a_name_does_not_outweigh_what_is_carried(void **state)
     check(g, "dp 2 [0 1]");
 }
 
-static void test_overlapping_groups_form_no_grid(void **state)
+TEST(overlapping_groups_form_no_grid)
 {
     static const char *const left[] = {"[0, 1]", "[0, 1]", NULL, NULL};
     static const char *const right[] = {NULL, "[1, 2]", "[1, 2]", NULL};
@@ -327,7 +322,7 @@ static void test_overlapping_groups_form_no_grid(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_groups_that_are_not_evenly_spaced_are_those_of_the_trace(void **state)
+TEST(groups_that_are_not_evenly_spaced_are_those_of_the_trace)
 {
     static const char *const outer[] = {"[0, 3]", "[1, 2]", "[1, 2]", "[0, 3]"};
     static const struct comm comms[] = {{"allreduce", BACKWARD, 1000, 0, 0, NULL, outer, 0}};
@@ -337,7 +332,7 @@ static void test_groups_that_are_not_evenly_spaced_are_those_of_the_trace(void *
     dpro_graph_destroy(g);
 }
 
-static void test_hostile_lists_of_ranks_are_no_groups(void **state)
+TEST(hostile_lists_of_ranks_are_no_groups)
 {
     static const char *const lists[] = {"[0, 99999999999]", "[0, 1, ..., 7]", "[1, 0", "ranks"};
     static const struct comm comms[] = {{"allreduce", BACKWARD, 1000, 0, 0, "x", lists, 0}};
@@ -347,7 +342,7 @@ static void test_hostile_lists_of_ranks_are_no_groups(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_what_is_left_of_the_ranks_is_said(void **state)
+TEST(what_is_left_of_the_ranks_is_said)
 {
     static const struct comm comms[] = {
         {"allreduce", FORWARD, 4096, 1, 2, NULL, NULL, 0},
@@ -359,7 +354,7 @@ static void test_what_is_left_of_the_ranks_is_said(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_names_say_one_thing_or_nothing(void **state)
+TEST(names_say_one_thing_or_nothing)
 {
     static const struct {
         const char *name;
@@ -382,7 +377,7 @@ static void test_names_say_one_thing_or_nothing(void **state)
         assert_int_equal(traffic_named(cases[i].name), cases[i].says);
 }
 
-static void test_boxes_of_ranks(void **state)
+TEST(boxes_of_ranks)
 {
     struct grid_box box = grid_box_of((const int32_t[]){8, 9, 12, 13}, 4);
     assert_int_equal(box.n, 2);
@@ -403,29 +398,4 @@ static void test_boxes_of_ranks(void **state)
     assert_true(grid_fits((const struct grid_box[]){inner, rest}, 2, 16));
     assert_false(grid_fits((const struct grid_box[]){inner, rest}, 2, 12));
     assert_false(grid_fits((const struct grid_box[]){inner, outer}, 2, 8));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_grouped_sends_and_receives_are_known_by_their_calls),
-        cmocka_unit_test(test_a_rank_that_sends_to_itself_is_in_no_dimension),
-        cmocka_unit_test(test_three_dimensions_are_told_apart),
-        cmocka_unit_test(test_without_names_the_same_is_found),
-        cmocka_unit_test(test_what_goes_around_a_ring_is_a_sequence),
-        cmocka_unit_test(test_one_recorded_rank_tells_the_sizes),
-        cmocka_unit_test(test_shards_are_gathered_in_both_passes_and_scattered_in_one),
-        cmocka_unit_test(test_sequence_parallel_layers_scatter_in_forward_passes_too),
-        cmocka_unit_test(test_experts_lie_over_replicas),
-        cmocka_unit_test(test_statistics_of_batches_do_not_make_replicas_tensor_parallel),
-        cmocka_unit_test(test_gradients_summed_over_parts_of_a_sequence_leave_the_replicas),
-        cmocka_unit_test(test_a_name_does_not_outweigh_what_is_carried),
-        cmocka_unit_test(test_overlapping_groups_form_no_grid),
-        cmocka_unit_test(test_groups_that_are_not_evenly_spaced_are_those_of_the_trace),
-        cmocka_unit_test(test_hostile_lists_of_ranks_are_no_groups),
-        cmocka_unit_test(test_what_is_left_of_the_ranks_is_said),
-        cmocka_unit_test(test_names_say_one_thing_or_nothing),
-        cmocka_unit_test(test_boxes_of_ranks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,8 @@
 /* tests/unit/test_engine.c: both replay engines against a slow obvious one and each other. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "case.h"
 #include "graph/builder.h"
 #include "graph_text.h"
 #include "replay/replay.h"
@@ -138,7 +134,7 @@ static int64_t *durations_for(const struct dpro_graph *g, uint32_t n_copies, boo
     return dur;
 }
 
-static void test_the_event_engine_equals_the_slow_one(void **state)
+TEST(the_event_engine_equals_the_slow_one)
 {
     for (uint64_t seed = 0; seed < 6000; seed++) {
         struct dpro_graph *g = random_graph(seed);
@@ -205,7 +201,7 @@ static const int64_t *pass_ends(struct schedule *s, const struct dpro_graph *g,
     return s->end_ns;
 }
 
-static void test_the_fixed_order_of_an_iteration_equals_the_event_engine(void **state)
+TEST(the_fixed_order_of_an_iteration_equals_the_event_engine)
 {
     for (uint64_t seed = 0; seed < 6000; seed++) {
         struct dpro_graph *g = random_graph(seed);
@@ -246,7 +242,7 @@ static bool same_order_in_each_copy(const struct dpro_graph *g, uint32_t n_copie
     return same;
 }
 
-static void test_one_order_for_all_copies_is_exact_where_it_holds(void **state)
+TEST(one_order_for_all_copies_is_exact_where_it_holds)
 {
     enum { N_COPIES = 6 };
     int n_tried = 0;
@@ -312,7 +308,7 @@ static bool exact_ends(const struct dpro_graph *g, uint32_t n_copies, const int6
     return holds;
 }
 
-static void test_passes_that_call_themselves_exact_equal_the_event_engine(void **state)
+TEST(passes_that_call_themselves_exact_equal_the_event_engine)
 {
     enum { N_COPIES = 4 };
     int n_exact = 0, n_refused = 0;
@@ -356,7 +352,7 @@ static void leave_some_out(struct dpro_graph *g, uint8_t *spare)
     }
 }
 
-static void test_replays_that_begin_alike_go_on_as_from_the_start(void **state)
+TEST(replays_that_begin_alike_go_on_as_from_the_start)
 {
     enum { N_COPIES = 5, N_FORKS = 3, MOST_OPS = 32 };
     int n_spared = 0;
@@ -389,7 +385,7 @@ static void test_replays_that_begin_alike_go_on_as_from_the_start(void **state)
     assert_true(n_spared > 100);
 }
 
-static void test_a_longer_op_never_ends_a_fixed_order_earlier(void **state)
+TEST(a_longer_op_never_ends_a_fixed_order_earlier)
 {
     for (uint64_t seed = 0; seed < 2000; seed++) {
         struct dpro_graph *g = random_graph(seed);
@@ -407,7 +403,7 @@ static void test_a_longer_op_never_ends_a_fixed_order_earlier(void **state)
     }
 }
 
-static void test_an_order_that_no_longer_holds_is_counted(void **state)
+TEST(an_order_that_no_longer_holds_is_counted)
 {
     struct dpro_graph *g = graph_of("a:10 -> x:5@d0; b:20 -> y:5@d0");
     struct schedule s = schedule_of(g, g->dur_ns, NULL);
@@ -423,7 +419,7 @@ static void test_an_order_that_no_longer_holds_is_counted(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_the_first_to_be_ready_runs_first_and_ties_go_by_id(void **state)
+TEST(the_first_to_be_ready_runs_first_and_ties_go_by_id)
 {
     struct dpro_graph *g = graph_of("x:5@d0; y:5@d0; a:3 -> z:5@d0; b:2 -> w:5@d0; z -> v:1@d0");
     int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL, NULL);
@@ -436,7 +432,7 @@ static void test_the_first_to_be_ready_runs_first_and_ties_go_by_id(void **state
     dpro_graph_destroy(g);
 }
 
-static void test_gaps_hold_the_device(void **state)
+TEST(gaps_hold_the_device)
 {
     struct dpro_graph *g = graph_of("a:10@d0+3 -> b:5@d0+2; c:1+4");
     int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL, NULL);
@@ -474,7 +470,7 @@ static int64_t *ends_in_pool(struct dpro_graph *g, uint32_t n_slots)
     return event_ends(g, 1, g->dur_ns, NULL, NULL, NULL);
 }
 
-static void test_a_pools_op_takes_whichever_thread_is_free_first(void **state)
+TEST(a_pools_op_takes_whichever_thread_is_free_first)
 {
     struct dpro_graph *g = graph_of("a:10@d0; b:30@d1; c:5@d1; e:4@d1");
     int64_t *end = ends_in_pool(g, 2);
@@ -487,7 +483,7 @@ static void test_a_pools_op_takes_whichever_thread_is_free_first(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_gaps_in_a_pool_pass_while_other_ops_run(void **state)
+TEST(gaps_in_a_pool_pass_while_other_ops_run)
 {
     struct dpro_graph *g = graph_of("a:10@d0; b:5@d0+4; c:5@d1+25");
     int64_t *end = ends_in_pool(g, 1);
@@ -497,7 +493,7 @@ static void test_gaps_in_a_pool_pass_while_other_ops_run(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_ops_with_very_many_predecessors(void **state)
+TEST(ops_with_very_many_predecessors)
 {
     static const uint32_t widths[] = {254, 255, 256, 300, 8190, 8191, 8192, 70000};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
@@ -522,7 +518,7 @@ static void test_ops_with_very_many_predecessors(void **state)
         }
 }
 
-static void test_few_copies_are_open_at_once(void **state)
+TEST(few_copies_are_open_at_once)
 {
     enum { N_COPIES = 1000 };
     struct dpro_graph *g = graph_of("a:10@d0 -> b:5@d1 -> c:1@d0 => a; x:3@d2 -> y:2@d2");
@@ -550,7 +546,7 @@ static void test_few_copies_are_open_at_once(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_huge_durations_stop_at_the_largest_time(void **state)
+TEST(huge_durations_stop_at_the_largest_time)
 {
     struct dpro_graph *g = graph_of(
         "a:4611686018427387903@d0 -> b:4611686018427387903@d0 -> c:4611686018427387903@d0");
@@ -561,25 +557,4 @@ static void test_huge_durations_stop_at_the_largest_time(void **state)
     schedule_free(&s);
     free(end);
     dpro_graph_destroy(g);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_event_engine_equals_the_slow_one),
-        cmocka_unit_test(test_the_fixed_order_of_an_iteration_equals_the_event_engine),
-        cmocka_unit_test(test_one_order_for_all_copies_is_exact_where_it_holds),
-        cmocka_unit_test(test_passes_that_call_themselves_exact_equal_the_event_engine),
-        cmocka_unit_test(test_replays_that_begin_alike_go_on_as_from_the_start),
-        cmocka_unit_test(test_a_longer_op_never_ends_a_fixed_order_earlier),
-        cmocka_unit_test(test_an_order_that_no_longer_holds_is_counted),
-        cmocka_unit_test(test_the_first_to_be_ready_runs_first_and_ties_go_by_id),
-        cmocka_unit_test(test_gaps_hold_the_device),
-        cmocka_unit_test(test_a_pools_op_takes_whichever_thread_is_free_first),
-        cmocka_unit_test(test_gaps_in_a_pool_pass_while_other_ops_run),
-        cmocka_unit_test(test_ops_with_very_many_predecessors),
-        cmocka_unit_test(test_few_copies_are_open_at_once),
-        cmocka_unit_test(test_huge_durations_stop_at_the_largest_time),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,8 @@
 /* The execution-trace reader: both ways of writing a node, and tensors wherever they stand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "case.h"
 #include "ingest/pytorch/et.h"
 #include "ingest/readers.h"
 #include "part_text.h"
@@ -46,7 +41,7 @@ static const char chakra[] =
     "\"op_schema\", \"type\": \"string\", "
     "\"value\": \"\"}]}], \"finish_ts\": 3}";
 
-static void test_flat_nodes_are_read(void **state)
+TEST(flat_nodes_are_read)
 {
     struct trace_part part = read_chunked(flat, 0);
     assert_int_equal(last_fail, JSON_OK);
@@ -75,7 +70,7 @@ static void test_flat_nodes_are_read(void **state)
     part_fini(&part);
 }
 
-static void test_chakra_nodes_are_read(void **state)
+TEST(chakra_nodes_are_read)
 {
     for (size_t chunk = 0; chunk < 70; chunk++) {
         struct trace_part part = read_chunked(chakra, chunk);
@@ -95,7 +90,7 @@ static void test_chakra_nodes_are_read(void **state)
     }
 }
 
-static void test_what_is_whole_of_a_cut_trace_is_kept(void **state)
+TEST(what_is_whole_of_a_cut_trace_is_kept)
 {
     char text[sizeof flat];
     strcpy(text, flat);
@@ -107,7 +102,7 @@ static void test_what_is_whole_of_a_cut_trace_is_kept(void **state)
     part_fini(&part);
 }
 
-static void test_odd_values_are_no_tensors(void **state)
+TEST(odd_values_are_no_tensors)
 {
     struct trace_part part =
         read_chunked("{\"schema\":\"1\",\"nodes\":[{\"name\":\"a\",\"id\":\"7\",\"inputs\":[1,2,3,"
@@ -122,7 +117,7 @@ static void test_odd_values_are_no_tensors(void **state)
     part_fini(&part);
 }
 
-static void test_convolutions_with_a_kernel_of_one_element_tell_their_batch(void **state)
+TEST(convolutions_with_a_kernel_of_one_element_tell_their_batch)
 {
     static const struct {
         const char *name, *in, *out;
@@ -148,17 +143,4 @@ static void test_convolutions_with_a_kernel_of_one_element_tell_their_batch(void
         assert_int_equal(et_of(&part)->nodes.at[0].pointwise_batch, cases[i].batch);
         part_fini(&part);
     }
-    (void)state;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flat_nodes_are_read),
-        cmocka_unit_test(test_chakra_nodes_are_read),
-        cmocka_unit_test(test_what_is_whole_of_a_cut_trace_is_kept),
-        cmocka_unit_test(test_odd_values_are_no_tensors),
-        cmocka_unit_test(test_convolutions_with_a_kernel_of_one_element_tell_their_batch),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

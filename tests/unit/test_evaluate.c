@@ -1,13 +1,8 @@
 /* Iteration times of models made by hand, where they can be worked out on paper. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "case.h"
 #include "cost/evaluate.h"
 
 /* Two ranks that compute t0 for 10 and t1 for 20 ns and then wait for both; the tensors take 30 and
@@ -85,20 +80,20 @@ static void in_one_bucket(struct job *job)
     job->model.baseline.n_buckets = 1;
 }
 
-static void test_a_bucket_waits_for_the_wire(void **state)
+TEST(a_bucket_waits_for_the_wire)
 {
     /* t0 is sent from 10 to 40, t1 from there to 80 */
     assert_int_equal(time_of(job_of_two()), 80);
 }
 
-static void test_one_bucket_waits_for_its_last_tensor(void **state)
+TEST(one_bucket_waits_for_its_last_tensor)
 {
     struct job *job = job_of_two();
     in_one_bucket(job);
     assert_int_equal(time_of(job), 30 + 70);
 }
 
-static void test_launching_and_copying_back_take_computing_time(void **state)
+TEST(launching_and_copying_back_take_computing_time)
 {
     struct job *job = job_of_two();
     in_one_bucket(job);
@@ -107,7 +102,7 @@ static void test_launching_and_copying_back_take_computing_time(void **state)
     assert_int_equal(time_of(job), 30 + 5 + 70 + 7);
 }
 
-static void test_two_streams_share_the_wire(void **state)
+TEST(two_streams_share_the_wire)
 {
     struct job *job = job_of_two();
     job->model.net.gate.n_streams = 2;
@@ -121,7 +116,7 @@ static void test_two_streams_share_the_wire(void **state)
     free(job);
 }
 
-static void test_communication_slows_computation_down(void **state)
+TEST(communication_slows_computation_down)
 {
     struct job *job = job_of_two();
     job->model.net.link.cpu_ns.value = 0.5;
@@ -129,7 +124,7 @@ static void test_communication_slows_computation_down(void **state)
     assert_int_equal(time_of(job), 45 + 40);
 }
 
-static void test_computation_holds_communication_up(void **state)
+TEST(computation_holds_communication_up)
 {
     struct job *job = job_of_two();
     job->model.net.link.held_share.value = 0.5;
@@ -137,7 +132,7 @@ static void test_computation_holds_communication_up(void **state)
     assert_int_equal(time_of(job), 50 + 40);
 }
 
-static void test_the_slowest_rank_holds_all_up(void **state)
+TEST(the_slowest_rank_holds_all_up)
 {
     struct job *job = job_of_two();
     job->ranks[1].work_scale = 2;
@@ -145,7 +140,7 @@ static void test_the_slowest_rank_holds_all_up(void **state)
     assert_int_equal(time_of(job), 100);
 }
 
-static void test_buckets_are_launched_in_order_where_the_job_does_so(void **state)
+TEST(buckets_are_launched_in_order_where_the_job_does_so)
 {
     for (int in_order = 0; in_order < 2; in_order++) {
         struct job *job = job_of_two();
@@ -157,7 +152,7 @@ static void test_buckets_are_launched_in_order_where_the_job_does_so(void **stat
     }
 }
 
-static void test_a_bucket_of_high_priority_overtakes_partitions(void **state)
+TEST(a_bucket_of_high_priority_overtakes_partitions)
 {
     for (int priority = 0; priority < 2; priority++) {
         struct job *job = job_of_two();
@@ -175,7 +170,7 @@ static void test_a_bucket_of_high_priority_overtakes_partitions(void **state)
     }
 }
 
-static void test_compression_halves_the_bytes_and_casts_them(void **state)
+TEST(compression_halves_the_bytes_and_casts_them)
 {
     struct job *job = job_of_two();
     in_one_bucket(job);
@@ -185,7 +180,7 @@ static void test_compression_halves_the_bytes_and_casts_them(void **state)
     assert_in_range(time_of(job), 30 + 7 + 35 + 7, 30 + 7 + 36 + 7);
 }
 
-static void test_work_that_needs_one_tensor_goes_on_when_it_is_there(void **state)
+TEST(work_that_needs_one_tensor_goes_on_when_it_is_there)
 {
     struct job *job = job_of_two();
     job->ops[2] = waits_for(0);
@@ -196,7 +191,7 @@ static void test_work_that_needs_one_tensor_goes_on_when_it_is_there(void **stat
     assert_int_equal(time_of(job), 80);
 }
 
-static void test_iterations_may_lap_over(void **state)
+TEST(iterations_may_lap_over)
 {
     struct job *job = job_of_two();
     /* t1 is only needed by the next iteration's second op */
@@ -209,7 +204,7 @@ static void test_iterations_may_lap_over(void **state)
     assert_int_equal(time_of(job), 70);
 }
 
-static void test_ranks_that_are_alike_count_once_and_change_nothing(void **state)
+TEST(ranks_that_are_alike_count_once_and_change_nothing)
 {
     struct job *job = job_of_two();
     struct model_program programs[2] = {job->program, job->program};
@@ -219,7 +214,7 @@ static void test_ranks_that_are_alike_count_once_and_change_nothing(void **state
     assert_int_equal(time_of(job), 80);
 }
 
-static void test_a_job_that_waits_for_nothing_it_sends_never_ends(void **state)
+TEST(a_job_that_waits_for_nothing_it_sends_never_ends)
 {
     struct job *job = job_of_two();
     job->ops[0].tensor = MODEL_NONE; /* nobody makes t0 */
@@ -240,7 +235,7 @@ static struct job *job_with_cycles(int64_t cycle_ns)
     return job;
 }
 
-static void test_what_is_ready_waits_for_the_next_cycle(void **state)
+TEST(what_is_ready_waits_for_the_next_cycle)
 {
     /* cycles at 0 and 40; the first of the next iteration begins as this one ends */
     assert_int_equal(time_of(job_with_cycles(40)), 40 + 5 + 30 + 5 + 40);
@@ -251,7 +246,7 @@ static void test_what_is_ready_waits_for_the_next_cycle(void **state)
     assert_int_equal(time_of(job_with_cycles(1000)), 1000);
 }
 
-static void test_what_is_ready_together_is_fused_up_to_the_threshold(void **state)
+TEST(what_is_ready_together_is_fused_up_to_the_threshold)
 {
     static const struct {
         uint64_t fusion_bytes;
@@ -272,7 +267,7 @@ static void test_what_is_ready_together_is_fused_up_to_the_threshold(void **stat
     }
 }
 
-static void test_a_cycle_that_is_busy_delays_the_next(void **state)
+TEST(a_cycle_that_is_busy_delays_the_next)
 {
     struct job *job = job_with_cycles(1);
     job->ops[1].work_ns = 20;
@@ -293,26 +288,26 @@ static struct job *served_job(uint32_t n_servers, const int32_t *hosts)
     return job;
 }
 
-static void test_ranks_share_a_servers_link_each_way(void **state)
+TEST(ranks_share_a_servers_link_each_way)
 {
     /* t0 arrives at 70 and t1 behind it at 150; t1 is back 80 later */
     assert_int_equal(time_of(served_job(1, NULL)), 230);
 }
 
-static void test_a_second_server_has_a_link_of_its_own(void **state)
+TEST(a_second_server_has_a_link_of_its_own)
 {
     /* t1, on its own way from 30 on, arrives at 110, and comes back beside t0 */
     assert_int_equal(time_of(served_job(2, NULL)), 190);
 }
 
-static void test_what_a_rank_and_a_server_of_its_host_say_takes_no_link(void **state)
+TEST(what_a_rank_and_a_server_of_its_host_say_takes_no_link)
 {
     static const int32_t hosts[] = {0};
     /* rank 1 has the link for itself: t0 from 10 to 40, t1 behind it to 80, and back */
     assert_int_equal(time_of(served_job(1, hosts)), 120);
 }
 
-static void test_parts_of_a_tensor_go_to_all_servers(void **state)
+TEST(parts_of_a_tensor_go_to_all_servers)
 {
     static const int32_t hosts[] = {0, 1};
     struct job *job = served_job(2, hosts);
@@ -325,7 +320,7 @@ static void test_parts_of_a_tensor_go_to_all_servers(void **state)
     assert_int_equal(time_of(job), 30 + 35 + 35);
 }
 
-static void test_a_servers_thread_takes_one_push_after_the_other(void **state)
+TEST(a_servers_thread_takes_one_push_after_the_other)
 {
     static const int32_t hosts[] = {0};
     struct job *job = served_job(1, hosts);
@@ -335,7 +330,7 @@ static void test_a_servers_thread_takes_one_push_after_the_other(void **state)
     assert_int_equal(time_of(job), 80 + 25 + 3 + 40);
 }
 
-static void test_a_messages_own_time_keeps_no_link_busy(void **state)
+TEST(a_messages_own_time_keeps_no_link_busy)
 {
     static const int32_t hosts[] = {0};
     struct job *job = served_job(1, hosts);
@@ -344,7 +339,7 @@ static void test_a_messages_own_time_keeps_no_link_busy(void **state)
     assert_int_equal(time_of(job), 80 + 5 + 40 + 5);
 }
 
-static void test_a_way_begins_behind_what_others_have_in_the_links_queue(void **state)
+TEST(a_way_begins_behind_what_others_have_in_the_links_queue)
 {
     struct job *job = served_job(2, NULL);
     job->model.net.link.queue_bytes = 5;
@@ -352,7 +347,7 @@ static void test_a_way_begins_behind_what_others_have_in_the_links_queue(void **
     assert_int_equal(time_of(job), 200);
 }
 
-static void test_what_has_priority_goes_behind_what_is_under_way(void **state)
+TEST(what_has_priority_goes_behind_what_is_under_way)
 {
     struct job *job = served_job(1, NULL);
     job->ops[0].work_ns = 0;
@@ -362,7 +357,7 @@ static void test_what_has_priority_goes_behind_what_is_under_way(void **state)
     assert_int_equal(time_of(job), 60 + 80 + 80);
 }
 
-static void test_ranks_of_one_host_share_its_link_and_its_server(void **state)
+TEST(ranks_of_one_host_share_its_link_and_its_server)
 {
     static const int32_t hosts[] = {0};
     static const uint32_t rank_hosts[] = {0, 0};
@@ -398,7 +393,7 @@ static double time_of_many(uint32_t n_servers, bool recorded)
     return (double)time_of(job);
 }
 
-static void test_copies_that_are_about_as_fast_push_and_pull_as_one(void **state)
+TEST(copies_that_are_about_as_fast_push_and_pull_as_one)
 {
     for (uint32_t n_servers = 1; n_servers <= 2; n_servers++) {
         double ratio = time_of_many(n_servers, false) / time_of_many(n_servers, true);
@@ -419,7 +414,7 @@ static struct job *session_job(void)
     return job;
 }
 
-static void test_a_session_sends_what_it_has_read(void **state)
+TEST(a_session_sends_what_it_has_read)
 {
     static const int64_t read_ns[] = {0, 100};
     struct job *job = session_job();
@@ -429,44 +424,8 @@ static void test_a_session_sends_what_it_has_read(void **state)
     assert_int_equal(time_of(job), 7 + 200);
 }
 
-static void test_a_session_pulls_when_all_of_the_step_before_is_done(void **state)
+TEST(a_session_pulls_when_all_of_the_step_before_is_done)
 {
     /* t0 comes in 30, t1 40 later; t0 is ready at 40, t1 at 90 and away at 130 */
     assert_int_equal(time_of(session_job()), 7 + 130);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_bucket_waits_for_the_wire),
-        cmocka_unit_test(test_one_bucket_waits_for_its_last_tensor),
-        cmocka_unit_test(test_launching_and_copying_back_take_computing_time),
-        cmocka_unit_test(test_two_streams_share_the_wire),
-        cmocka_unit_test(test_communication_slows_computation_down),
-        cmocka_unit_test(test_computation_holds_communication_up),
-        cmocka_unit_test(test_the_slowest_rank_holds_all_up),
-        cmocka_unit_test(test_buckets_are_launched_in_order_where_the_job_does_so),
-        cmocka_unit_test(test_a_bucket_of_high_priority_overtakes_partitions),
-        cmocka_unit_test(test_compression_halves_the_bytes_and_casts_them),
-        cmocka_unit_test(test_work_that_needs_one_tensor_goes_on_when_it_is_there),
-        cmocka_unit_test(test_iterations_may_lap_over),
-        cmocka_unit_test(test_ranks_that_are_alike_count_once_and_change_nothing),
-        cmocka_unit_test(test_a_job_that_waits_for_nothing_it_sends_never_ends),
-        cmocka_unit_test(test_what_is_ready_waits_for_the_next_cycle),
-        cmocka_unit_test(test_what_is_ready_together_is_fused_up_to_the_threshold),
-        cmocka_unit_test(test_a_cycle_that_is_busy_delays_the_next),
-        cmocka_unit_test(test_ranks_share_a_servers_link_each_way),
-        cmocka_unit_test(test_a_second_server_has_a_link_of_its_own),
-        cmocka_unit_test(test_what_a_rank_and_a_server_of_its_host_say_takes_no_link),
-        cmocka_unit_test(test_parts_of_a_tensor_go_to_all_servers),
-        cmocka_unit_test(test_a_servers_thread_takes_one_push_after_the_other),
-        cmocka_unit_test(test_a_messages_own_time_keeps_no_link_busy),
-        cmocka_unit_test(test_a_way_begins_behind_what_others_have_in_the_links_queue),
-        cmocka_unit_test(test_what_has_priority_goes_behind_what_is_under_way),
-        cmocka_unit_test(test_ranks_of_one_host_share_its_link_and_its_server),
-        cmocka_unit_test(test_copies_that_are_about_as_fast_push_and_pull_as_one),
-        cmocka_unit_test(test_a_session_sends_what_it_has_read),
-        cmocka_unit_test(test_a_session_pulls_when_all_of_the_step_before_is_done),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,11 @@
 /* tests/unit/test_graph.c: making graphs by hand and reading them back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "case.h"
 #include "graph/builder.h"
 #include "graph_text.h"
 
-static void test_what_was_added_is_read_back(void **state)
+TEST(what_was_added_is_read_back)
 {
     struct dpro_error err;
     struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
@@ -79,7 +75,7 @@ static void test_what_was_added_is_read_back(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_fields_that_no_op_uses_take_no_memory(void **state)
+TEST(fields_that_no_op_uses_take_no_memory)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> b:5@d0");
     assert_null(g->gap_ns);
@@ -97,7 +93,7 @@ static void test_fields_that_no_op_uses_take_no_memory(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_cycle_within_an_iteration_is_refused(void **state)
+TEST(a_cycle_within_an_iteration_is_refused)
 {
     struct dpro_error err;
     struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
@@ -115,14 +111,14 @@ static void test_a_cycle_within_an_iteration_is_refused(void **state)
     dpro_graph_builder_destroy(b);
 }
 
-static void test_a_cycle_through_the_next_iteration_is_fine(void **state)
+TEST(a_cycle_through_the_next_iteration_is_fine)
 {
     struct dpro_graph *g = graph_of("a:1 -> b:1 => a => a");
     assert_int_equal(dpro_graph_n_edges(g), 3);
     dpro_graph_destroy(g);
 }
 
-static void test_an_op_that_waits_for_nothing_waits_for_the_boundary(void **state)
+TEST(an_op_that_waits_for_nothing_waits_for_the_boundary)
 {
     uint32_t n;
     struct dpro_graph *g = graph_of("a:1 -> e* => a; stray:1; other:1#1");
@@ -137,7 +133,7 @@ static void test_an_op_that_waits_for_nothing_waits_for_the_boundary(void **stat
     dpro_graph_destroy(g);
 }
 
-static void test_ids_out_of_range_and_scattered_ranks_are_refused(void **state)
+TEST(ids_out_of_range_and_scattered_ranks_are_refused)
 {
     struct dpro_error err;
     struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
@@ -158,7 +154,7 @@ static void test_ids_out_of_range_and_scattered_ranks_are_refused(void **state)
     dpro_graph_builder_destroy(b);
 }
 
-static void test_negative_and_huge_times_are_clamped(void **state)
+TEST(negative_and_huge_times_are_clamped)
 {
     struct dpro_error err;
     struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
@@ -176,7 +172,7 @@ static void test_negative_and_huge_times_are_clamped(void **state)
     dpro_graph_builder_destroy(b);
 }
 
-static void test_an_empty_graph_is_a_graph(void **state)
+TEST(an_empty_graph_is_a_graph)
 {
     struct dpro_graph *g = graph_of("");
     assert_int_equal(dpro_graph_n_ops(g), 0);
@@ -184,19 +180,4 @@ static void test_an_empty_graph_is_a_graph(void **state)
     dpro_graph_destroy(g);
     dpro_graph_destroy(NULL);
     dpro_graph_builder_destroy(NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_was_added_is_read_back),
-        cmocka_unit_test(test_fields_that_no_op_uses_take_no_memory),
-        cmocka_unit_test(test_a_cycle_within_an_iteration_is_refused),
-        cmocka_unit_test(test_a_cycle_through_the_next_iteration_is_fine),
-        cmocka_unit_test(test_an_op_that_waits_for_nothing_waits_for_the_boundary),
-        cmocka_unit_test(test_ids_out_of_range_and_scattered_ranks_are_refused),
-        cmocka_unit_test(test_negative_and_huge_times_are_clamped),
-        cmocka_unit_test(test_an_empty_graph_is_a_graph),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,5 @@
 /* Ranks that communicate in groups: the simulation of models made by hand against paper and against
  * an obvious one, and models that are learnt from tiny graphs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +9,7 @@
 #include <dpro/replay.h>
 #include <dpro/whatif.h>
 
+#include "case.h"
 #include "cost/change.h"
 #include "cost/evaluate.h"
 #include "cost/fit.h"
@@ -110,7 +105,7 @@ static int64_t time_of(struct job *job)
     return ns;
 }
 
-static void test_a_gather_is_waited_for_and_the_slower_rank_comes_last(void **state)
+TEST(a_gather_is_waited_for_and_the_slower_rank_comes_last)
 {
     struct job *job = job_of(2);
     uint32_t c = add(job, add_group(job, "0 1", false, false), 100);
@@ -121,7 +116,7 @@ static void test_a_gather_is_waited_for_and_the_slower_rank_comes_last(void **st
     assert_int_equal(time_of(job), 1500 + 100 + 1000 + 200);
 }
 
-static void test_a_stage_of_a_pipeline_works_while_the_other_does(void **state)
+TEST(a_stage_of_a_pipeline_works_while_the_other_does)
 {
     struct job *job = job_of(2);
     uint32_t pair = add_group(job, "0 1", true, false), back = add_group(job, "1 0", true, false);
@@ -143,7 +138,7 @@ static void test_a_stage_of_a_pipeline_works_while_the_other_does(void **state)
     assert_int_equal(time_of(job), 1000 + 200 + 3000 + 200 + 3000 + 200 + 2000);
 }
 
-static void test_groups_share_the_links_of_ranks_that_are_in_both(void **state)
+TEST(groups_share_the_links_of_ranks_that_are_in_both)
 {
     struct job *job = job_of(3);
     uint32_t a = add(job, add_group(job, "0 1", false, false), 100);
@@ -159,7 +154,7 @@ static void test_groups_share_the_links_of_ranks_that_are_in_both(void **state)
     assert_int_equal(time_of(job), 100 + 2 * 1000 + 2000);
 }
 
-static void test_what_one_cannot_use_the_others_get(void **state)
+TEST(what_one_cannot_use_the_others_get)
 {
     /* rank 0 sends to 1, 2 and 3, rank 4 to 3: a third of its link each, and two thirds are left
      * at rank 3 */
@@ -179,7 +174,7 @@ static void test_what_one_cannot_use_the_others_get(void **state)
     free(job);
 }
 
-static void test_links_within_a_host_are_others(void **state)
+TEST(links_within_a_host_are_others)
 {
     struct job *job = job_of(4);
     uint32_t a = add(job, add_group(job, "0 1", false, true), 1000);
@@ -258,7 +253,7 @@ static struct job *random_job(uint64_t seed)
     return job;
 }
 
-static void test_any_groups_take_as_long_as_in_the_obvious_simulation(void **state)
+TEST(any_groups_take_as_long_as_in_the_obvious_simulation)
 {
     for (uint64_t seed = 1; seed <= 400; seed++) {
         struct job *job = random_job(seed);
@@ -283,7 +278,7 @@ static int64_t time_with(const struct job *job, const struct dpro_changes *chang
     return ns;
 }
 
-static void test_bytes_scale_with_the_bandwidth_and_messages_with_latency(void **state)
+TEST(bytes_scale_with_the_bandwidth_and_messages_with_latency)
 {
     struct job *job = job_of(2);
     uint32_t c = add(job, add_group(job, "0 1", false, false), 100);
@@ -378,7 +373,7 @@ static int64_t time_of_world(const struct dpro_graph *graph, const struct job *j
     return ns;
 }
 
-static void test_more_or_fewer_replicas_take_as_long_as_if_all_were_recorded(void **state)
+TEST(more_or_fewer_replicas_take_as_long_as_if_all_were_recorded)
 {
     struct grid grid;
     for (uint32_t recorded = 2; recorded <= 4; recorded += 2)
@@ -394,7 +389,7 @@ static void test_more_or_fewer_replicas_take_as_long_as_if_all_were_recorded(voi
         }
 }
 
-static void test_a_slow_copy_is_waited_for(void **state)
+TEST(a_slow_copy_is_waited_for)
 {
     struct grid grid;
     struct job *job = replicas_of(2);
@@ -408,7 +403,7 @@ static void test_a_slow_copy_is_waited_for(void **state)
     free(job);
 }
 
-static void test_tens_of_thousands_of_ranks_are_answered(void **state)
+TEST(tens_of_thousands_of_ranks_are_answered)
 {
     struct grid grid;
     struct job *job = replicas_of(2);
@@ -425,7 +420,7 @@ static void test_tens_of_thousands_of_ranks_are_answered(void **state)
     free(job);
 }
 
-static void test_numbers_of_ranks_that_can_not_be_are_refused(void **state)
+TEST(numbers_of_ranks_that_can_not_be_are_refused)
 {
     struct grid grid;
     struct job *job = replicas_of(2);
@@ -494,7 +489,7 @@ static struct job *replicas_on_hosts(bool own_links)
     return whole;
 }
 
-static void test_told_hosts_take_as_long_as_if_they_were_recorded(void **state)
+TEST_IN_FOLDER(told_hosts_take_as_long_as_if_they_were_recorded)
 {
     struct grid grid;
     write_text("topology.json", told_hosts);
@@ -519,7 +514,7 @@ static const char two_hosts[] = "{\"schema\":\"dpro.topology/1\",\"ranks_per_hos
                                 "\"intra\":{\"bytes_per_s\":5e8,\"payload\":1,\"latency_ns\":20},"
                                 "\"inter\":{\"bytes_per_s\":1e8,\"payload\":1,\"latency_ns\":100}}";
 
-static void test_collectives_pass_over_hosts_as_on_paper(void **state)
+TEST_IN_FOLDER(collectives_pass_over_hosts_as_on_paper)
 {
     static const struct {
         const char *kind, *collectives;
@@ -624,7 +619,7 @@ static int apply(const struct dpro_graph *graph, const struct dpro_changes *chan
     return rc;
 }
 
-static void test_shards_of_some_ranks_are_reduced_between_replicas(void **state)
+TEST_IN_FOLDER(shards_of_some_ranks_are_reduced_between_replicas)
 {
     const int64_t gather4 = 9330, gather2 = 600 * 10 + 100 + 30, gather8 = 1050 * 10 + 700 + 30;
     const int64_t reduce = 600 * 10 + 2 * 100 + 30, all = 2 * 300 * 10 + 2 * 100 + 30;
@@ -664,7 +659,7 @@ static void test_shards_of_some_ranks_are_reduced_between_replicas(void **state)
 }
 
 /* Two ranks that split tensors; 1000 bytes of gradients on the first, 2000 on the second. */
-static void test_a_job_without_replicas_gets_some_that_reduce_its_gradients(void **state)
+TEST(a_job_without_replicas_gets_some_that_reduce_its_gradients)
 {
     static uint32_t one_host[] = {0, 0};
     static const struct {
@@ -700,7 +695,7 @@ static void test_a_job_without_replicas_gets_some_that_reduce_its_gradients(void
     }
 }
 
-static void test_shards_that_can_not_be_are_refused(void **state)
+TEST(shards_that_can_not_be_are_refused)
 {
     static const struct {
         uint32_t shard;
@@ -729,7 +724,7 @@ static void test_shards_that_can_not_be_are_refused(void **state)
     }
 }
 
-static void test_hosts_that_can_not_be_are_refused(void **state)
+TEST_IN_FOLDER(hosts_that_can_not_be_are_refused)
 {
     struct grid grid;
     struct job *job = replicas_of(2);
@@ -808,7 +803,7 @@ static struct dpro_graph *two_of(const char *kind)
     return g;
 }
 
-static void test_a_learnt_model_takes_as_long_as_the_replay(void **state)
+TEST(a_learnt_model_takes_as_long_as_the_replay)
 {
     struct dpro_graph *g = two_of("all_gather");
     struct dpro_model *m = learn(g);
@@ -820,7 +815,7 @@ static void test_a_learnt_model_takes_as_long_as_the_replay(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_what_is_sent_and_received_at_once_is_half_of_it_each_way(void **state)
+TEST(what_is_sent_and_received_at_once_is_half_of_it_each_way)
 {
     struct dpro_graph *g = two_of("send_recv");
     struct dpro_model *m = learn(g);
@@ -838,7 +833,7 @@ static int warns_of(const struct dpro_model *m, const char *words)
     return n;
 }
 
-static void test_what_is_sent_to_one_and_received_from_another_is_said_to_stay(void **state)
+TEST(what_is_sent_to_one_and_received_from_another_is_said_to_stay)
 {
     struct dpro_graph *g = two_of("send_recv");
     for (uint32_t expected = 2; expected > 0; expected--) {
@@ -851,7 +846,7 @@ static void test_what_is_sent_to_one_and_received_from_another_is_said_to_stay(v
     dpro_graph_destroy(g);
 }
 
-static void test_what_disagrees_is_less_sure_than_either(void **state)
+TEST(what_disagrees_is_less_sure_than_either)
 {
     struct dpro_estimate prior = {100, 10}, seen = {110, 10};
     struct dpro_estimate both = fit_combine(prior, seen);
@@ -865,7 +860,7 @@ static void test_what_disagrees_is_less_sure_than_either(void **state)
     assert_float_equal(both.std, 50, 1e-9);
 }
 
-static void test_groups_side_by_side_are_told_of_once(void **state)
+TEST(groups_side_by_side_are_told_of_once)
 {
     struct dpro_graph *g =
         graph_of("f0:1000000@d0#0; a0@l0!BARRIER -> t0:500000@l0!COLLECTIVE; f0 -> a0;"
@@ -891,7 +886,7 @@ static void test_groups_side_by_side_are_told_of_once(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_what_is_sent_and_received_at_once_goes_both_ways(void **state)
+TEST(what_is_sent_and_received_at_once_goes_both_ways)
 {
     struct dpro_graph *g = two_of("send_recv");
     struct dpro_report report = {.graph = g};
@@ -905,7 +900,7 @@ static void test_what_is_sent_and_received_at_once_goes_both_ways(void **state)
 }
 
 /* Half the batch takes 0.8 of the time forward, 0.5 backward. */
-static void test_a_recomputation_goes_with_the_batch_as_the_forward_pass_does(void **state)
+TEST(a_recomputation_goes_with_the_batch_as_the_forward_pass_does)
 {
     struct dpro_graph *g = graph_of("f:100000@d0!FW -> b:200000@d0!BW -> e*@d0 => f");
     uint32_t op_calls[] = {0, 1, MEMORY_NONE};
@@ -936,35 +931,4 @@ static void test_a_recomputation_goes_with_the_batch_as_the_forward_pass_does(vo
     assert_int_equal(changed.dur_ns[op_named(g, "b")], 100000 + 80000);
     arena_fini(&arena);
     dpro_graph_destroy(g);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_gather_is_waited_for_and_the_slower_rank_comes_last),
-        cmocka_unit_test(test_a_stage_of_a_pipeline_works_while_the_other_does),
-        cmocka_unit_test(test_groups_share_the_links_of_ranks_that_are_in_both),
-        cmocka_unit_test(test_what_one_cannot_use_the_others_get),
-        cmocka_unit_test(test_links_within_a_host_are_others),
-        cmocka_unit_test(test_any_groups_take_as_long_as_in_the_obvious_simulation),
-        cmocka_unit_test(test_bytes_scale_with_the_bandwidth_and_messages_with_latency),
-        cmocka_unit_test(test_more_or_fewer_replicas_take_as_long_as_if_all_were_recorded),
-        cmocka_unit_test(test_a_slow_copy_is_waited_for),
-        cmocka_unit_test(test_tens_of_thousands_of_ranks_are_answered),
-        cmocka_unit_test(test_numbers_of_ranks_that_can_not_be_are_refused),
-        TEST_IN_FOLDER(test_told_hosts_take_as_long_as_if_they_were_recorded),
-        TEST_IN_FOLDER(test_shards_of_some_ranks_are_reduced_between_replicas),
-        cmocka_unit_test(test_a_job_without_replicas_gets_some_that_reduce_its_gradients),
-        cmocka_unit_test(test_shards_that_can_not_be_are_refused),
-        TEST_IN_FOLDER(test_collectives_pass_over_hosts_as_on_paper),
-        TEST_IN_FOLDER(test_hosts_that_can_not_be_are_refused),
-        cmocka_unit_test(test_a_learnt_model_takes_as_long_as_the_replay),
-        cmocka_unit_test(test_what_is_sent_and_received_at_once_is_half_of_it_each_way),
-        cmocka_unit_test(test_what_is_sent_to_one_and_received_from_another_is_said_to_stay),
-        cmocka_unit_test(test_what_disagrees_is_less_sure_than_either),
-        cmocka_unit_test(test_groups_side_by_side_are_told_of_once),
-        cmocka_unit_test(test_what_is_sent_and_received_at_once_goes_both_ways),
-        cmocka_unit_test(test_a_recomputation_goes_with_the_batch_as_the_forward_pass_does),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,10 @@
 /* Horovod: its thread on every rank, and the way of a tensor from op to op. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "case.h"
 #include "trace_text.h"
 
 enum { BASE = 1800000000, ITERATION = 100000, N_ITERATIONS = 4 }; /* s since the epoch; us */
@@ -86,7 +82,7 @@ static int64_t duration(const struct dpro_graph *graph, dpro_op_id op)
     return dpro_graph_op(graph, op).dur_ns;
 }
 
-static void test_a_tensor_goes_from_its_op_through_horovods_thread_to_what_follows(void **state)
+TEST(a_tensor_goes_from_its_op_through_horovods_thread_to_what_follows)
 {
     put_profile(0, 0);
     put_profile(1, 3000);
@@ -122,7 +118,7 @@ static void test_a_tensor_goes_from_its_op_through_horovods_thread_to_what_follo
     dpro_graph_destroy(graph);
 }
 
-static void test_an_iteration_that_fused_otherwise_gives_its_shares(void **state)
+TEST(an_iteration_that_fused_otherwise_gives_its_shares)
 {
     put_profile(0, 0);
     put_profile(1, 0);
@@ -137,7 +133,7 @@ static void test_an_iteration_that_fused_otherwise_gives_its_shares(void **state
 
 /* Rank 1 has no timeline: of its second iteration, which is over after 45 ms, rank 0's tells that
  * the thread was busy until 70 ms. */
-static void test_what_seems_to_end_after_its_iteration_is_no_part_of_the_next(void **state)
+TEST(what_seems_to_end_after_its_iteration_is_no_part_of_the_next)
 {
     put_profile(0, 0);
     struct trace_text *text = trace_text_begin(1, 2);
@@ -161,7 +157,7 @@ static void test_what_seems_to_end_after_its_iteration_is_no_part_of_the_next(vo
     dpro_graph_destroy(graph);
 }
 
-static void test_a_timeline_of_another_run_is_left_out(void **state)
+TEST(a_timeline_of_another_run_is_left_out)
 {
     struct trace_text *text = trace_text_begin(0, 1);
     for (int i = 0; i < 2; i++) {
@@ -172,15 +168,4 @@ static void test_a_timeline_of_another_run_is_left_out(void **state)
     struct dpro_graph *graph = trace_text_graph();
     assert_int_equal(dpro_graph_n_collectives(graph), 0);
     dpro_graph_destroy(graph);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_tensor_goes_from_its_op_through_horovods_thread_to_what_follows),
-        cmocka_unit_test(test_an_iteration_that_fused_otherwise_gives_its_shares),
-        cmocka_unit_test(test_what_seems_to_end_after_its_iteration_is_no_part_of_the_next),
-        cmocka_unit_test(test_a_timeline_of_another_run_is_left_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,4 @@
 /* The JSON scanner: values, escapes, limits, and the same answers wherever the buffer ends. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <isa-l/igzip_lib.h>
 #include <malloc.h>
 #include <stdio.h>
@@ -12,6 +6,7 @@
 
 #include "base/array.h"
 #include "base/json.h"
+#include "case.h"
 
 struct text {
     char *at;
@@ -92,7 +87,7 @@ static void expect(const char *json, const char *want, enum json_fail want_fail)
     }
 }
 
-static void test_values_are_the_same_at_any_chunk_size(void **state)
+TEST(values_are_the_same_at_any_chunk_size)
 {
     expect("{\"a\": 1, \"b\" : [true, null , -1.5e3,\"x\"],\"c\":{}}",
            "{a=1;b=[true,null,-1.5e3,x,];c={};}", JSON_OK);
@@ -108,7 +103,7 @@ static void test_values_are_the_same_at_any_chunk_size(void **state)
            JSON_OK);
 }
 
-static void test_unwanted_values_are_skipped_whatever_they_hold(void **state)
+TEST(unwanted_values_are_skipped_whatever_they_hold)
 {
     expect("{\"skip\":[[\"]\",\"}{\\\"]\",{\"a\\\\\":[]}],[50, 3, 224, 224], "
            "[1,[2,[3,[4,[5,[6,[7]]]]]]]],\"b\":2}",
@@ -120,7 +115,7 @@ static void test_unwanted_values_are_skipped_whatever_they_hold(void **state)
            "{skip=;skip=;skip=;b=2;}", JSON_OK);
 }
 
-static void test_raw_values_come_as_written(void **state)
+TEST(raw_values_come_as_written)
 {
     expect("{\"raw\":[[1, 2], \"a\\n]\"],\"raw\":\"x\",\"raw\":12}",
            "{raw=[[1, 2], \"a\\n]\"];raw=\"x\";raw=12;}", JSON_OK);
@@ -134,7 +129,7 @@ static void test_raw_values_come_as_written(void **state)
         JSON_OK);
 }
 
-static void test_strings_are_unescaped_to_utf8(void **state)
+TEST(strings_are_unescaped_to_utf8)
 {
     expect("[\"\\u00e9\\u20ac\\ud83d\\ude00\\n\\t\\/\\\"\\\\\"]",
            "[\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\n\t/\"\\,]", JSON_OK);
@@ -144,14 +139,14 @@ static void test_strings_are_unescaped_to_utf8(void **state)
     expect("[\"\xFF\xC0 raw bytes\"]", "[\xFF\xC0 raw bytes,]", JSON_OK);
 }
 
-static void test_commas_too_many_or_too_few_are_fine(void **state)
+TEST(commas_too_many_or_too_few_are_fine)
 {
     expect("[1,,2,]", "[1,2,]", JSON_OK);
     expect("{\"a\":1,}", "{a=1;}", JSON_OK);
     expect("[1 2]", "[1,2,]", JSON_OK);
 }
 
-static void test_broken_text_stops_where_it_breaks(void **state)
+TEST(broken_text_stops_where_it_breaks)
 {
     expect("[1,{\"a\":2", "[1,{a=;},]", JSON_ENDED); /* more digits may have followed */
     expect("{\"a\":\"xy", "{a=;}", JSON_ENDED);
@@ -163,7 +158,7 @@ static void test_broken_text_stops_where_it_breaks(void **state)
     expect("{\"skip\":[\\]}", "{skip=;}", JSON_BAD);
 }
 
-static void test_a_million_brackets_are_refused(void **state)
+TEST(a_million_brackets_are_refused)
 {
     size_t n = 1000000;
     char *text = malloc(n + 10);
@@ -176,7 +171,7 @@ static void test_a_million_brackets_are_refused(void **state)
     free(text);
 }
 
-static void test_long_strings_are_cut_in_bounded_memory(void **state)
+TEST(long_strings_are_cut_in_bounded_memory)
 {
     size_t n = 3000000;
     char *text = malloc(n + 16);
@@ -196,7 +191,7 @@ static void test_long_strings_are_cut_in_bounded_memory(void **state)
 }
 
 /* 50 MB of one letter in a few kilobytes of gzip. */
-static void test_huge_strings_in_gzip_are_skipped(void **state)
+TEST(huge_strings_in_gzip_are_skipped)
 {
     size_t n = 50000000, packed_size = 8000000;
     unsigned char *packed = malloc(packed_size);
@@ -238,9 +233,8 @@ static size_t inflate_in_memory_of(int fill, const unsigned char *packed, size_t
     return n_out;
 }
 
-static void test_damaged_gzip_reads_the_same_each_time(void **state)
+TEST(damaged_gzip_reads_the_same_each_time)
 {
-    (void)state;
     enum { SIZE = 1 << 17 };
     static char text[SIZE], first[SIZE], second[SIZE];
     static unsigned char packed[2 * SIZE], damaged[2 * SIZE];
@@ -270,7 +264,7 @@ static void test_damaged_gzip_reads_the_same_each_time(void **state)
     }
 }
 
-static void test_decimals_are_exact(void **state)
+TEST(decimals_are_exact)
 {
     static const struct {
         const char *text;
@@ -317,7 +311,7 @@ static void test_decimals_are_exact(void **state)
 }
 
 /* Every place of digits and point against the slow obvious way. */
-static void test_decimals_agree_with_long_arithmetic(void **state)
+TEST(decimals_agree_with_long_arithmetic)
 {
     uint64_t seed = 1;
     for (int i = 0; i < 200000; i++) {
@@ -332,7 +326,7 @@ static void test_decimals_agree_with_long_arithmetic(void **state)
     }
 }
 
-static void test_ids_reach_64_bits(void **state)
+TEST(ids_reach_64_bits)
 {
     uint64_t v;
     assert_int_equal(json_unsigned("18446744073709551615", 20, &v), JSON_VALUE);
@@ -341,24 +335,4 @@ static void test_ids_reach_64_bits(void **state)
     assert_int_equal(json_unsigned("-1", 2, &v), JSON_NO_VALUE);
     assert_int_equal(json_unsigned("12.0", 4, &v), JSON_VALUE);
     assert_int_equal(v, 12);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values_are_the_same_at_any_chunk_size),
-        cmocka_unit_test(test_unwanted_values_are_skipped_whatever_they_hold),
-        cmocka_unit_test(test_raw_values_come_as_written),
-        cmocka_unit_test(test_strings_are_unescaped_to_utf8),
-        cmocka_unit_test(test_commas_too_many_or_too_few_are_fine),
-        cmocka_unit_test(test_broken_text_stops_where_it_breaks),
-        cmocka_unit_test(test_a_million_brackets_are_refused),
-        cmocka_unit_test(test_long_strings_are_cut_in_bounded_memory),
-        cmocka_unit_test(test_huge_strings_in_gzip_are_skipped),
-        cmocka_unit_test(test_damaged_gzip_reads_the_same_each_time),
-        cmocka_unit_test(test_decimals_are_exact),
-        cmocka_unit_test(test_decimals_agree_with_long_arithmetic),
-        cmocka_unit_test(test_ids_reach_64_bits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* The Kineto reader: one small trace a dialect point, and the same spans wherever the buffer ends.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "case.h"
 #include "ingest/pytorch/kineto.h"
 #include "ingest/readers.h"
 #include "part_text.h"
@@ -55,7 +50,7 @@ static const struct trace_detail *detail_of(const struct trace_part *part, size_
     return &part->details.at[span_of(part, i)->detail];
 }
 
-static void test_categories_of_all_years_are_known(void **state)
+TEST(categories_of_all_years_are_known)
 {
     static const struct {
         const char *category;
@@ -106,7 +101,7 @@ static void test_categories_of_all_years_are_known(void **state)
     "{\"ph\":\"X\",\"cat\":\"" cat "\",\"name\":\"" name "\",\"pid\":3,\"tid\":" tid ",\"ts\":" ts \
     ",\"dur\":" dur "}"
 
-static void test_the_recorders_marks_say_what_a_group_is_asked_for(void **state)
+TEST(the_recorders_marks_say_what_a_group_is_asked_for)
 {
     static const struct {
         const char *name, *group;
@@ -142,7 +137,7 @@ static void test_the_recorders_marks_say_what_a_group_is_asked_for(void **state)
     }
 }
 
-static void test_sends_and_receives_are_on_a_track_of_their_own(void **state)
+TEST(sends_and_receives_are_on_a_track_of_their_own)
 {
     struct trace_part part =
         read_text("{\"traceEvents\":[" TIMED("cpu_op", "c10d::send", "7", "1", "2") "," TIMED(
@@ -159,7 +154,7 @@ static void test_sends_and_receives_are_on_a_track_of_their_own(void **state)
     part_fini(&part);
 }
 
-static void test_spans_carry_their_arguments(void **state)
+TEST(spans_carry_their_arguments)
 {
     struct trace_part part = read_text(
         "{\"schemaVersion\":1,\"traceEvents\":[\n"
@@ -194,7 +189,7 @@ static void test_spans_carry_their_arguments(void **state)
     part_fini(&part);
 }
 
-static void test_thread_ids_may_be_text(void **state)
+TEST(thread_ids_may_be_text)
 {
     struct trace_part part = read_text("[{\"ph\":\"X\",\"cat\":\"Kernel\",\"name\":\"k\",\"pid\":"
                                        "\"0\",\"tid\":\"stream 7\",\"ts\":1,\"dur\":1,"
@@ -219,7 +214,7 @@ static void test_thread_ids_may_be_text(void **state)
     part_fini(&part);
 }
 
-static void test_external_id_that_is_the_correlation_is_no_op(void **state)
+TEST(external_id_that_is_the_correlation_is_no_op)
 {
     struct trace_part part =
         read_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":1,"
@@ -228,7 +223,7 @@ static void test_external_id_that_is_the_correlation_is_no_op(void **state)
     part_fini(&part);
 }
 
-static void test_communication_metadata_is_kept(void **state)
+TEST(communication_metadata_is_kept)
 {
     struct trace_part part =
         read_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclDevKernel_AllReduce\",\"pid\":"
@@ -277,7 +272,7 @@ static void test_communication_metadata_is_kept(void **state)
 }
 
 /* A loss that is averaged over the ranks has no dimensions, and one element. */
-static void test_a_tensor_without_dimensions_has_one_element(void **state)
+TEST(a_tensor_without_dimensions_has_one_element)
 {
     static const struct {
         const char *args;
@@ -306,7 +301,7 @@ static void test_a_tensor_without_dimensions_has_one_element(void **state)
     }
 }
 
-static void test_syncs_tell_what_they_wait_for(void **state)
+TEST(syncs_tell_what_they_wait_for)
 {
     struct trace_part part =
         read_text("[{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Stream Wait "
@@ -333,7 +328,7 @@ static void test_syncs_tell_what_they_wait_for(void **state)
     part_fini(&part);
 }
 
-static void test_amd_traces_are_read(void **state)
+TEST(amd_traces_are_read)
 {
     struct trace_part part =
         read_text("{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":"
@@ -348,7 +343,7 @@ static void test_amd_traces_are_read(void **state)
     part_fini(&part);
 }
 
-static void test_begin_and_end_events_make_spans(void **state)
+TEST(begin_and_end_events_make_spans)
 {
     struct trace_part part = read_text(
         "[{\"ph\":\"B\",\"cat\":\"cpu_op\",\"name\":\"outer\",\"pid\":1,\"tid\":1,\"ts\":1},"
@@ -367,7 +362,7 @@ static void test_begin_and_end_events_make_spans(void **state)
     part_fini(&part);
 }
 
-static void test_bad_times_are_skipped_and_counted(void **state)
+TEST(bad_times_are_skipped_and_counted)
 {
 #define SPAN(ts, dur)                                                                              \
     "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":1,\"tid\":1,\"ts\":" ts               \
@@ -389,7 +384,7 @@ static void test_bad_times_are_skipped_and_counted(void **state)
     part_fini(&part);
 }
 
-static void test_flows_are_kept_where_they_are_needed(void **state)
+TEST(flows_are_kept_where_they_are_needed)
 {
     const char *format =
         "[{\"ph\":\"s\",\"id\":1,\"pid\":1,\"tid\":1,\"ts\":1,\"cat\":\"fwdbwd\",\"name\":"
@@ -413,7 +408,7 @@ static void test_flows_are_kept_where_they_are_needed(void **state)
     part_fini(&part);
 }
 
-static void test_no_job_has_as_many_ranks_as_a_hostile_file_says(void **state)
+TEST(no_job_has_as_many_ranks_as_a_hostile_file_says)
 {
     struct trace_part part = read_text("{\"distributedInfo\":{\"rank\":2147483647,"
                                        "\"world_size\":2147483647},\"traceEvents\":[]}");
@@ -421,7 +416,7 @@ static void test_no_job_has_as_many_ranks_as_a_hostile_file_says(void **state)
     part_fini(&part);
 }
 
-static void test_the_job_is_described(void **state)
+TEST(the_job_is_described)
 {
     struct trace_part part = read_text("{\"host_name\":\"h1\",\"distributedInfo\":{\"backend\":"
                                        "\"nccl\",\"rank\":3,\"world_size\":8,\"pg_config\":["
@@ -444,7 +439,7 @@ static void test_the_job_is_described(void **state)
 #define EVENT                                                                                      \
     "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":1,\"tid\":1,\"ts\":1,\"dur\":1}"
 
-static void test_documents_may_end_early(void **state)
+TEST(documents_may_end_early)
 {
     static const struct {
         const char *text;
@@ -473,7 +468,7 @@ static void test_documents_may_end_early(void **state)
 }
 
 /* Layouts of three writers, read with the buffer ending anywhere: same spans, names, details. */
-static void test_chunks_of_any_size_give_the_same(void **state)
+TEST(chunks_of_any_size_give_the_same)
 {
     struct {
         char at[32768];
@@ -514,28 +509,4 @@ static void test_chunks_of_any_size_give_the_same(void **state)
         part_fini(&got);
     }
     part_fini(&want);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_categories_of_all_years_are_known),
-        cmocka_unit_test(test_spans_carry_their_arguments),
-        cmocka_unit_test(test_thread_ids_may_be_text),
-        cmocka_unit_test(test_external_id_that_is_the_correlation_is_no_op),
-        cmocka_unit_test(test_communication_metadata_is_kept),
-        cmocka_unit_test(test_a_tensor_without_dimensions_has_one_element),
-        cmocka_unit_test(test_syncs_tell_what_they_wait_for),
-        cmocka_unit_test(test_amd_traces_are_read),
-        cmocka_unit_test(test_begin_and_end_events_make_spans),
-        cmocka_unit_test(test_bad_times_are_skipped_and_counted),
-        cmocka_unit_test(test_flows_are_kept_where_they_are_needed),
-        cmocka_unit_test(test_no_job_has_as_many_ranks_as_a_hostile_file_says),
-        cmocka_unit_test(test_the_job_is_described),
-        cmocka_unit_test(test_the_recorders_marks_say_what_a_group_is_asked_for),
-        cmocka_unit_test(test_sends_and_receives_are_on_a_track_of_their_own),
-        cmocka_unit_test(test_documents_may_end_early),
-        cmocka_unit_test(test_chunks_of_any_size_give_the_same),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

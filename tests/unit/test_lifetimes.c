@@ -1,17 +1,12 @@
 /* Peaks of a job's memory under strategies, against a literal run of the same network: what is
  * taken and given back when modules are wrapped in torch.utils.checkpoint. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/map.h"
 #include "base/memory.h"
+#include "case.h"
 #include "cost/model_memory.h"
 #include "cost/strategy_memory.h"
 
@@ -487,9 +482,8 @@ static void forget(struct known *k)
 
 /* ---- tests ---- */
 
-static void test_nothing_changed_is_what_was_recorded(void **state)
+TEST(nothing_changed_is_what_was_recorded)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 300; seed++) {
         struct network n = make_network(seed);
         struct run *r = run(&n, NULL);
@@ -511,9 +505,8 @@ static void choose(struct network *n, bool *calls)
         calls[c] = draw(n, n->calls[c].parent == 0 ? 2 : 4) == 0;
 }
 
-static void test_recomputed_calls_hold_what_they_do_in_a_literal_run(void **state)
+TEST(recomputed_calls_hold_what_they_do_in_a_literal_run)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 3000; seed++) {
         struct network n = make_network(seed);
         bool calls[MOST_CALLS] = {false};
@@ -537,13 +530,4 @@ static void test_recomputed_calls_hold_what_they_do_in_a_literal_run(void **stat
         free(r);
         free(as_is);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_changed_is_what_was_recorded),
-        cmocka_unit_test(test_recomputed_calls_hold_what_they_do_in_a_literal_run),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

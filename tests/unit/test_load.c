@@ -1,11 +1,5 @@
 /* Loading: files to ranks, good and bad input, real traces against facts counted by another
  * program. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
 #include <isa-l/igzip_lib.h>
 #include <stdio.h>
@@ -14,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "case.h"
 #include "ingest/trace.h"
 #include "kept_log.h"
 #include "temp_folder.h"
@@ -83,7 +78,7 @@ static const char *name_of(const struct dpro_trace *trace, uint32_t id)
     return strtab_get(&trace->names, id);
 }
 
-static void test_spans_are_sorted_and_nested(void **state)
+TEST_IN_FOLDER(spans_are_sorted_and_nested)
 {
     write_text(
         "t.json",
@@ -118,7 +113,7 @@ static void test_spans_are_sorted_and_nested(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_links_join_the_ops_that_start_there(void **state)
+TEST_IN_FOLDER(links_join_the_ops_that_start_there)
 {
     /* clang-format off */
     write_text("t.json", TRACE("\"baseTimeNanoseconds\":1000,",
@@ -142,7 +137,7 @@ static void test_links_join_the_ops_that_start_there(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_launch_flows_stand_in_for_correlation(void **state)
+TEST_IN_FOLDER(launch_flows_stand_in_for_correlation)
 {
     write_text("t.json",
                TRACE("", SPAN_OF("cuda_runtime", "1", "1", "cudaLaunchKernel", "1", "2",
@@ -158,7 +153,7 @@ static void test_launch_flows_stand_in_for_correlation(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_ranks_come_from_metadata_then_from_names(void **state)
+TEST_IN_FOLDER(ranks_come_from_metadata_then_from_names)
 {
     write_text("a.json", TRACE(INFO("2", "8"), SPAN("a", "1", "1")));
     write_text("worker5_x.json", TRACE("", SPAN("a", "1", "1")));
@@ -195,7 +190,7 @@ static void test_ranks_come_from_metadata_then_from_names(void **state)
         DPRO_EUSAGE);
 }
 
-static void test_globs_and_lists_are_read(void **state)
+TEST_IN_FOLDER(globs_and_lists_are_read)
 {
     write_text("rank0.json", TRACE("", SPAN("a", "1", "1")));
     write_text("rank1.json", TRACE("", SPAN("a", "1", "1")));
@@ -212,7 +207,7 @@ static void test_globs_and_lists_are_read(void **state)
     expect_error(in_folder("none*.json"), NULL, DPRO_EIO, "none*", "no file matches");
 }
 
-static void test_unknown_ranks_name_the_file_and_the_option(void **state)
+TEST_IN_FOLDER(unknown_ranks_name_the_file_and_the_option)
 {
     write_text("a.json", TRACE("", SPAN("a", "1", "1")));
     struct dpro_trace *trace = load_one(folder); /* a single file is rank 0 */
@@ -222,7 +217,7 @@ static void test_unknown_ranks_name_the_file_and_the_option(void **state)
     expect_error(folder, NULL, DPRO_EFORMAT, "a.json", "--rank-regex");
 }
 
-static void test_windows_of_a_rank_follow_each_other(void **state)
+TEST_IN_FOLDER(windows_of_a_rank_follow_each_other)
 {
     write_text("rank0_b.json", TRACE("", SPAN("early", "1", "5") "," SPAN_OF("Trace", "0", "0", "t",
                                                                              "0", "900", "")));
@@ -240,7 +235,7 @@ static void test_windows_of_a_rank_follow_each_other(void **state)
     expect_error(folder, NULL, DPRO_EFORMAT, "rank0_a.json", "rank0_c.json");
 }
 
-static void test_one_file_named_twice_is_taken_once(void **state)
+TEST_IN_FOLDER(one_file_named_twice_is_taken_once)
 {
     write_text("rank0.json", TRACE("", SPAN("a", "1", "0")));
     const char *paths[] = {folder, in_folder("rank0.json")};
@@ -252,7 +247,7 @@ static void test_one_file_named_twice_is_taken_once(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_two_jobs_are_refused(void **state)
+TEST_IN_FOLDER(two_jobs_are_refused)
 {
     write_text("rank0.json", TRACE(INFO("0", "2"), SPAN("a", "1600000000000000", "1")));
     write_text("rank1.json", TRACE(INFO("1", "4"), SPAN("a", "1600000000000000", "1")));
@@ -266,14 +261,14 @@ static void test_two_jobs_are_refused(void **state)
     dpro_trace_destroy(load_one(folder));
 }
 
-static void test_two_processes_of_one_rank_are_two_runs(void **state)
+TEST_IN_FOLDER(two_processes_of_one_rank_are_two_runs)
 {
     write_text("rank0_a.json", TRACE("", SPAN_OF("cpu_op", "10", "1", "a", "1", "1", "")));
     write_text("rank0_b.json", TRACE("", SPAN_OF("cpu_op", "77", "1", "a", "50", "1", "")));
     expect_error(folder, NULL, DPRO_EFORMAT, "rank0_a.json", "rank0_b.json");
 }
 
-static void test_bad_paths_are_named(void **state)
+TEST_IN_FOLDER(bad_paths_are_named)
 {
     expect_error(in_folder("missing.json"), NULL, DPRO_EIO, "missing.json", "cannot open");
     expect_error(folder, NULL, DPRO_EEMPTY, folder, "no trace file");
@@ -297,7 +292,7 @@ static void test_bad_paths_are_named(void **state)
     expect_error(in_folder("et_0.json"), NULL, DPRO_EEMPTY, "et_0.json", "no times");
 }
 
-static void test_a_damaged_file_gives_what_is_whole(void **state)
+TEST_IN_FOLDER(a_damaged_file_gives_what_is_whole)
 {
     write_text("t.json", "{\"schemaVersion\":1,\"traceEvents\":[" SPAN("a", "1", "1") "," SPAN(
                              "b", "2", "1") ",{\"ph\":\"X");
@@ -310,7 +305,7 @@ static void test_a_damaged_file_gives_what_is_whole(void **state)
 }
 
 /* Every length of a gzip'd trace: never a crash, never a span that is not in the whole. */
-static void test_a_cut_gzip_gives_what_is_whole(void **state)
+TEST_IN_FOLDER(a_cut_gzip_gives_what_is_whole)
 {
     char text[20000];
     size_t n = (size_t)sprintf(text, "{\"schemaVersion\":1,\"traceEvents\":[");
@@ -340,7 +335,7 @@ static void test_a_cut_gzip_gives_what_is_whole(void **state)
     free(packed);
 }
 
-static void test_gzip_members_are_joined(void **state)
+TEST_IN_FOLDER(gzip_members_are_joined)
 {
     size_t a_size, b_size;
     unsigned char *a = pack(
@@ -366,7 +361,7 @@ static void test_gzip_members_are_joined(void **state)
     free(both);
 }
 
-static void test_losses_are_counted_in_one_line(void **state)
+TEST_IN_FOLDER(losses_are_counted_in_one_line)
 {
     write_text("t.json", TRACE("", SPAN("a", "1", "1") "," SPAN("a", "2", "-1") "," SPAN(
                                        "a", "3", "NaN") "," SPAN("a", "NaN",
@@ -381,7 +376,7 @@ static void test_losses_are_counted_in_one_line(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_spans_written_twice_count_once(void **state)
+TEST_IN_FOLDER(spans_written_twice_count_once)
 {
     /* clang-format off */
     write_text("t.json", TRACE("",
@@ -397,7 +392,7 @@ static void test_spans_written_twice_count_once(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_times_beyond_64_bits_lose_their_base(void **state)
+TEST_IN_FOLDER(times_beyond_64_bits_lose_their_base)
 {
     write_text("t.json", TRACE("\"baseTimeNanoseconds\":9223372036854775807,",
                                SPAN("a", "4000000000000000", "1")));
@@ -407,7 +402,7 @@ static void test_times_beyond_64_bits_lose_their_base(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_execution_traces_are_joined_by_record_function(void **state)
+TEST_IN_FOLDER(execution_traces_are_joined_by_record_function)
 {
     write_text(
         "kineto_rank1.json",
@@ -436,7 +431,7 @@ static void test_execution_traces_are_joined_by_record_function(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_older_execution_traces_are_joined_by_order(void **state)
+TEST_IN_FOLDER(older_execution_traces_are_joined_by_order)
 {
     write_text(
         "rank0.json",
@@ -464,7 +459,7 @@ static void test_older_execution_traces_are_joined_by_order(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_any_number_of_threads_gives_the_same(void **state)
+TEST_IN_FOLDER(any_number_of_threads_gives_the_same)
 {
     for (int r = 0; r < 7; r++) {
         char name[64], text[1024];
@@ -700,7 +695,7 @@ static void check_fact(const struct fact *fact, const char *path)
     dpro_trace_destroy(trace);
 }
 
-static void test_real_traces_agree_with_another_program(void **state)
+TEST(real_traces_agree_with_another_program)
 {
     size_t n_checked = 0;
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
@@ -714,7 +709,7 @@ static void test_real_traces_agree_with_another_program(void **state)
         skip();
 }
 
-static void test_real_folders_give_all_ranks(void **state)
+TEST(real_folders_give_all_ranks)
 {
     static const struct {
         const char *path;
@@ -752,33 +747,4 @@ static void test_real_folders_give_all_ranks(void **state)
     }
     if (n_checked == 0)
         skip();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST_IN_FOLDER(test_spans_are_sorted_and_nested),
-        TEST_IN_FOLDER(test_links_join_the_ops_that_start_there),
-        TEST_IN_FOLDER(test_launch_flows_stand_in_for_correlation),
-        TEST_IN_FOLDER(test_ranks_come_from_metadata_then_from_names),
-        TEST_IN_FOLDER(test_globs_and_lists_are_read),
-        TEST_IN_FOLDER(test_unknown_ranks_name_the_file_and_the_option),
-        TEST_IN_FOLDER(test_windows_of_a_rank_follow_each_other),
-        TEST_IN_FOLDER(test_one_file_named_twice_is_taken_once),
-        TEST_IN_FOLDER(test_two_jobs_are_refused),
-        TEST_IN_FOLDER(test_two_processes_of_one_rank_are_two_runs),
-        TEST_IN_FOLDER(test_bad_paths_are_named),
-        TEST_IN_FOLDER(test_a_damaged_file_gives_what_is_whole),
-        TEST_IN_FOLDER(test_a_cut_gzip_gives_what_is_whole),
-        TEST_IN_FOLDER(test_gzip_members_are_joined),
-        TEST_IN_FOLDER(test_losses_are_counted_in_one_line),
-        TEST_IN_FOLDER(test_spans_written_twice_count_once),
-        TEST_IN_FOLDER(test_times_beyond_64_bits_lose_their_base),
-        TEST_IN_FOLDER(test_execution_traces_are_joined_by_record_function),
-        TEST_IN_FOLDER(test_older_execution_traces_are_joined_by_order),
-        TEST_IN_FOLDER(test_any_number_of_threads_gives_the_same),
-        cmocka_unit_test(test_real_traces_agree_with_another_program),
-        cmocka_unit_test(test_real_folders_give_all_ranks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,8 @@
 /* tests/unit/test_memory.c: a public call that fails leaves nothing behind, wherever it fails; one
  * that succeeds leaves all to its caller. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include <dpro/error.h>
 
@@ -16,6 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "case.h"
 #include "nomem.h"
 
 typedef ARRAY(char *) texts_array;
@@ -58,7 +54,7 @@ static int make_texts(texts_array *out, int result)
     return result;
 }
 
-static void test_what_a_call_without_memory_allocated_is_freed(void **state)
+TEST(what_a_call_without_memory_allocated_is_freed)
 {
     int rc = DPRO_ENOMEM;
     long n = 0, n_before = nomem_n_blocks;
@@ -75,7 +71,7 @@ static void test_what_a_call_without_memory_allocated_is_freed(void **state)
     assert_true(n > 400);
 }
 
-static void test_what_a_call_that_fails_for_another_reason_allocated_is_freed(void **state)
+TEST(what_a_call_that_fails_for_another_reason_allocated_is_freed)
 {
     texts_array texts = {0};
     long n_before = nomem_n_blocks;
@@ -127,13 +123,12 @@ static void lack_memory_in_threads(bool nested)
     assert_int_equal(rc, 0);
 }
 
-static void
-test_lack_of_memory_in_a_thread_ends_the_call_and_frees_what_all_threads_allocated(void **state)
+TEST(lack_of_memory_in_a_thread_ends_the_call_and_frees_what_all_threads_allocated)
 {
     lack_memory_in_threads(false);
 }
 
-static void test_so_it_does_in_a_loop_within_a_loop(void **state)
+TEST(so_it_does_in_a_loop_within_a_loop)
 {
     lack_memory_in_threads(true);
 }
@@ -155,7 +150,7 @@ static int undo_on_the_way(struct undone *undone, int inner, int result)
     return result;
 }
 
-static void test_what_is_no_memory_can_be_undone_on_the_way_out(void **state)
+TEST(what_is_no_memory_can_be_undone_on_the_way_out)
 {
     struct undone undone = {0};
     long n_before = nomem_n_blocks;
@@ -174,7 +169,7 @@ static int ignore_failure(struct undone *undone)
     return 0; /* no memory_check() */
 }
 
-static void test_a_call_in_which_memory_ran_out_never_succeeds(void **state)
+TEST(a_call_in_which_memory_ran_out_never_succeeds)
 {
     struct undone undone = {0};
     long n_before = nomem_n_blocks;
@@ -184,8 +179,7 @@ static void test_a_call_in_which_memory_ran_out_never_succeeds(void **state)
     assert_int_equal(nomem_n_blocks, n_before);
 }
 
-static void
-test_a_call_goes_on_after_an_inner_one_that_failed_and_frees_what_that_left(void **state)
+TEST(a_call_goes_on_after_an_inner_one_that_failed_and_frees_what_that_left)
 {
     struct undone undone = {0};
     long n_before = nomem_n_blocks;
@@ -205,7 +199,7 @@ static int grow_and_fail(texts_array *texts, int result)
     return result;
 }
 
-static void test_memory_from_before_a_call_stays_where_the_call_moved_it_and_failed(void **state)
+TEST(memory_from_before_a_call_stays_where_the_call_moved_it_and_failed)
 {
     texts_array texts = {0};
     array_push(&texts, mem_copy_string("kept"));
@@ -220,7 +214,7 @@ static int add_to(texts_array *texts)
     return 0;
 }
 
-static void test_an_object_with_a_scope_is_freed_with_it_after_a_call_that_failed(void **state)
+TEST(an_object_with_a_scope_is_freed_with_it_after_a_call_that_failed)
 {
     long n_before = nomem_n_blocks;
     for (long n = 0; n < 300; n++) {
@@ -237,7 +231,7 @@ static void test_an_object_with_a_scope_is_freed_with_it_after_a_call_that_faile
     }
 }
 
-static void test_an_object_is_its_owners_once_its_scope_is_forgotten(void **state)
+TEST(an_object_is_its_owners_once_its_scope_is_forgotten)
 {
     struct memory_scope scope = {.lock = PTHREAD_MUTEX_INITIALIZER};
     texts_array texts = {0};
@@ -260,7 +254,7 @@ static int keep_two(int fds[2], int result)
     return result;
 }
 
-static void test_a_kept_descriptor_is_closed_where_the_call_fails(void **state)
+TEST(a_kept_descriptor_is_closed_where_the_call_fails)
 {
     int fds[2];
     assert_int_equal(WITHIN_SCOPE(DPRO_ENOMEM, keep_two(fds, DPRO_EIO)), DPRO_EIO);
@@ -268,7 +262,7 @@ static void test_a_kept_descriptor_is_closed_where_the_call_fails(void **state)
     assert_false(is_open(fds[1]));
 }
 
-static void test_a_kept_descriptor_stays_open_where_the_call_succeeds(void **state)
+TEST(a_kept_descriptor_stays_open_where_the_call_succeeds)
 {
     int fds[2];
     assert_int_equal(WITHIN_SCOPE(DPRO_ENOMEM, keep_two(fds, 0)), 0);
@@ -286,7 +280,7 @@ static int close_and_open(int *other)
     return DPRO_EIO;
 }
 
-static void test_a_closed_descriptor_is_not_closed_again(void **state)
+TEST(a_closed_descriptor_is_not_closed_again)
 {
     int other;
     assert_int_equal(WITHIN_SCOPE(DPRO_ENOMEM, close_and_open(&other)), DPRO_EIO);
@@ -301,7 +295,7 @@ static int keep_one(int *fd)
     return 0;
 }
 
-static void test_a_descriptor_that_cannot_be_kept_is_closed(void **state)
+TEST(a_descriptor_that_cannot_be_kept_is_closed)
 {
     int fd;
     nomem_n_left = 0;
@@ -324,7 +318,7 @@ static int log_and_fail(const struct dpro_sink *sink)
     return DPRO_EFORMAT;
 }
 
-static void test_what_a_users_function_creates_stays_where_the_call_around_it_fails(void **state)
+TEST(what_a_users_function_creates_stays_where_the_call_around_it_fails)
 {
     char *text = NULL;
     struct dpro_sink sink = {.level = DPRO_LOG_WARN, .arg = &text, .log = keep_text};
@@ -333,7 +327,7 @@ static void test_what_a_users_function_creates_stays_where_the_call_around_it_fa
     mem_free(text);
 }
 
-static void test_outside_of_a_scope_memory_is_the_callers(void **state)
+TEST(outside_of_a_scope_memory_is_the_callers)
 {
     long n_before = nomem_n_blocks;
     texts_array texts = {0};
@@ -341,29 +335,4 @@ static void test_outside_of_a_scope_memory_is_the_callers(void **state)
     assert_null(memory_scope());
     free_texts(&texts);
     assert_int_equal(nomem_n_blocks, n_before);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_a_call_without_memory_allocated_is_freed),
-        cmocka_unit_test(test_what_a_call_that_fails_for_another_reason_allocated_is_freed),
-        cmocka_unit_test(
-            test_lack_of_memory_in_a_thread_ends_the_call_and_frees_what_all_threads_allocated),
-        cmocka_unit_test(test_so_it_does_in_a_loop_within_a_loop),
-        cmocka_unit_test(test_what_is_no_memory_can_be_undone_on_the_way_out),
-        cmocka_unit_test(test_a_call_in_which_memory_ran_out_never_succeeds),
-        cmocka_unit_test(
-            test_a_call_goes_on_after_an_inner_one_that_failed_and_frees_what_that_left),
-        cmocka_unit_test(test_memory_from_before_a_call_stays_where_the_call_moved_it_and_failed),
-        cmocka_unit_test(test_an_object_with_a_scope_is_freed_with_it_after_a_call_that_failed),
-        cmocka_unit_test(test_an_object_is_its_owners_once_its_scope_is_forgotten),
-        cmocka_unit_test(test_a_kept_descriptor_is_closed_where_the_call_fails),
-        cmocka_unit_test(test_a_kept_descriptor_stays_open_where_the_call_succeeds),
-        cmocka_unit_test(test_a_closed_descriptor_is_not_closed_again),
-        cmocka_unit_test(test_a_descriptor_that_cannot_be_kept_is_closed),
-        cmocka_unit_test(test_what_a_users_function_creates_stays_where_the_call_around_it_fails),
-        cmocka_unit_test(test_outside_of_a_scope_memory_is_the_callers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,10 @@
 /* What a rank's device holds in an iteration: blocks from allocations, their moments in the graph's
  * ops, what was there before, categories, calls of modules, uses, and what scales with the batch.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "case.h"
 #include "graph/graph.h"
 #include "temp_folder.h"
 #include "trace_text.h"
@@ -64,7 +59,7 @@ static struct trace_text *two_steps(int rank, int world_size)
     return t;
 }
 
-static void test_takings_and_givings_are_joined_by_address(void **state)
+TEST(takings_and_givings_are_joined_by_address)
 {
     struct trace_text *t = two_steps(0, 1);
     trace_text_memory(t, 1, -1, 1075, 64, 100, -1);
@@ -88,7 +83,7 @@ static void test_takings_and_givings_are_joined_by_address(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_between_ops_a_moment_is_at_the_end_of_the_one_before(void **state)
+TEST(between_ops_a_moment_is_at_the_end_of_the_one_before)
 {
     struct trace_text *t = two_steps(0, 1);
     trace_text_memory(t, 1, -1, 1010, 64, 100, -1); /* before the first op */
@@ -104,7 +99,7 @@ static void test_between_ops_a_moment_is_at_the_end_of_the_one_before(void **sta
     dpro_graph_destroy(g);
 }
 
-static void test_what_the_step_before_left_is_there_before(void **state)
+TEST(what_the_step_before_left_is_there_before)
 {
     struct trace_text *t = two_steps(0, 1);
     trace_text_memory(t, 1, -1, 75, 64, 100, -1); /* stays into the second step */
@@ -123,7 +118,7 @@ static void test_what_the_step_before_left_is_there_before(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_block_taken_twice_was_given_back_between(void **state)
+TEST(a_block_taken_twice_was_given_back_between)
 {
     struct trace_text *t = two_steps(0, 1);
     trace_text_memory(t, 1, -1, 1075, 64, 100, -1);
@@ -137,7 +132,7 @@ static void test_a_block_taken_twice_was_given_back_between(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_without_addresses_the_latest_of_a_size_is_given_back(void **state)
+TEST(without_addresses_the_latest_of_a_size_is_given_back)
 {
     struct trace_text *t = two_steps(0, 1);
     trace_text_memory(t, 1, -1, 1075, 0, 100, -1);
@@ -155,7 +150,7 @@ static void test_without_addresses_the_latest_of_a_size_is_given_back(void **sta
     dpro_graph_destroy(g);
 }
 
-static void test_a_gpu_tells_what_it_held_before(void **state)
+TEST(a_gpu_tells_what_it_held_before)
 {
     struct trace_text *t = two_steps(0, 1);
     trace_text_memory(t, 1, -1, 1070, 64, 9999, -1); /* the CPU's is another matter */
@@ -197,7 +192,7 @@ static struct allocator_settings settings_with(const char *memory, const char *s
     "{\"schema\":\"dpro.memory/1\",\"device\":\"cuda:0\",\"allocator\":\"" allocator               \
     "\",\"blocks\":[]}"
 
-static void test_a_gpus_settings_are_the_snapshots_else_those_of_memory_json(void **state)
+TEST(a_gpus_settings_are_the_snapshots_else_those_of_memory_json)
 {
     struct allocator_settings s = settings_with(NULL, SNAPSHOT(""));
     assert_int_equal(s.known, DPRO_ALLOCATOR_ASSUMED);
@@ -219,7 +214,7 @@ static void test_a_gpus_settings_are_the_snapshots_else_those_of_memory_json(voi
     "\"capacity_bytes\":5000,\"modules\":[[\"\",\"Net\"],[\"fc\",\"Linear\"]],\"blocks\":[" blocks \
     "]" more "}"
 
-static void test_what_memory_json_lists_is_counted_once(void **state)
+TEST(what_memory_json_lists_is_counted_once)
 {
     struct trace_text *t = two_steps(0, 1);
     write_text("memory_rank0.json", HELD("[\"parameter\",\"fc.weight\",1000,400],"
@@ -242,7 +237,7 @@ static void test_what_memory_json_lists_is_counted_once(void **state)
 }
 
 /* The profiler counts what it lists nothing of: the blocks' sum is not what was measured. */
-static void test_the_measured_peak_is_what_the_profiler_counted(void **state)
+TEST(the_measured_peak_is_what_the_profiler_counted)
 {
     struct trace_text *t = two_steps(0, 1);
     write_text("memory_rank0.json", HELD("[\"parameter\",\"fc.weight\",1000,400]", ""));
@@ -256,7 +251,7 @@ static void test_the_measured_peak_is_what_the_profiler_counted(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_what_is_there_when_the_second_step_begins_is_told(void **state)
+TEST(what_is_there_when_the_second_step_begins_is_told)
 {
     struct trace_text *t = two_steps(0, 1);
     write_text("memory_rank0.json", HELD("[\"gradient\",\"fc.weight\",2000,400]", ",\"freed\":[]"));
@@ -350,7 +345,7 @@ static struct dpro_graph *training_job_with(bool allocations, bool library)
 }
 
 /* Tensors of ops whose times are not there: what was there before is no peak. */
-static void test_an_execution_trace_without_its_profile_tells_nothing(void **state)
+TEST(an_execution_trace_without_its_profile_tells_nothing)
 {
     two_steps(0, 1);
     write_text("memory_rank0.json", HELD("[\"parameter\",\"fc.weight\",1000,60]", ",\"freed\":[]"));
@@ -366,7 +361,7 @@ static struct dpro_graph *training_job(void)
     return training_job_with(true, false);
 }
 
-static void test_calls_have_their_forward_and_backward_passes(void **state)
+TEST(calls_have_their_forward_and_backward_passes)
 {
     struct dpro_graph *g = training_job();
     const struct graph_memory *m = memory_of(g);
@@ -396,7 +391,7 @@ static void test_calls_have_their_forward_and_backward_passes(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_blocks_have_what_they_are_for(void **state)
+TEST(blocks_have_what_they_are_for)
 {
     struct dpro_graph *g = training_job();
     const struct graph_memory *m = memory_of(g);
@@ -412,7 +407,7 @@ static void test_blocks_have_what_they_are_for(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_uses_are_those_of_the_storage_in_the_block(void **state)
+TEST(uses_are_those_of_the_storage_in_the_block)
 {
     struct dpro_graph *g = training_job();
     const struct graph_memory *m = memory_of(g);
@@ -433,7 +428,7 @@ static void test_uses_are_those_of_the_storage_in_the_block(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_what_the_batch_is_in_scales_with_it(void **state)
+TEST(what_the_batch_is_in_scales_with_it)
 {
     struct dpro_graph *g = training_job();
     const struct graph_memory *m = memory_of(g);
@@ -447,7 +442,7 @@ static void test_what_the_batch_is_in_scales_with_it(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_parameter_is_used_by_the_module_that_has_it(void **state)
+TEST(a_parameter_is_used_by_the_module_that_has_it)
 {
     struct dpro_graph *g = training_job();
     const struct graph_memory *m = memory_of(g);
@@ -459,7 +454,7 @@ static void test_a_parameter_is_used_by_the_module_that_has_it(void **state)
 }
 
 /* Three ops that use storages nobody has listed: a weight, its gradient's bucket, its state. */
-static void test_without_a_list_tensors_tell_what_was_there_before(void **state)
+TEST(without_a_list_tensors_tell_what_was_there_before)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int s = 0; s < 2; s++) {
@@ -495,7 +490,7 @@ static void test_without_a_list_tensors_tell_what_was_there_before(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_without_allocations_storages_live_from_their_first_use_to_the_last(void **state)
+TEST(without_allocations_storages_live_from_their_first_use_to_the_last)
 {
     struct dpro_graph *g = training_job_with(false, false);
     const struct graph_memory *m = memory_of(g);
@@ -572,7 +567,7 @@ static struct dpro_graph *convolution_job(const char *maker)
     return trace_text_graph();
 }
 
-static void test_a_convolution_on_a_cpu_makes_copies_of_what_it_takes_and_puts_out(void **state)
+TEST(a_convolution_on_a_cpu_makes_copies_of_what_it_takes_and_puts_out)
 {
     struct dpro_graph *g = convolution_job("aten::empty");
     const struct graph_memory *m = memory_of(g);
@@ -589,7 +584,7 @@ static void test_a_convolution_on_a_cpu_makes_copies_of_what_it_takes_and_puts_o
     dpro_graph_destroy(g);
 }
 
-static void test_a_convolution_of_tensors_with_channels_last_makes_none(void **state)
+TEST(a_convolution_of_tensors_with_channels_last_makes_none)
 {
     struct dpro_graph *g = convolution_job("aten::resize_");
     const struct graph_memory *m = memory_of(g);
@@ -598,7 +593,7 @@ static void test_a_convolution_of_tensors_with_channels_last_makes_none(void **s
     dpro_graph_destroy(g);
 }
 
-static void test_what_a_library_asks_for_scales_with_the_batch(void **state)
+TEST(what_a_library_asks_for_scales_with_the_batch)
 {
     struct dpro_graph *g = training_job_with(true, true);
     const struct graph_memory *m = memory_of(g);
@@ -610,7 +605,7 @@ static void test_what_a_library_asks_for_scales_with_the_batch(void **state)
 }
 
 /* FSDP's: a collective makes each rank's part of a gradient, which the optimizer takes in. */
-static void test_what_a_collective_makes_for_the_optimizer_is_a_gradient(void **state)
+TEST(what_a_collective_makes_for_the_optimizer_is_a_gradient)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int s = 0; s < 2; s++) {
@@ -646,7 +641,7 @@ static void test_what_a_collective_makes_for_the_optimizer_is_a_gradient(void **
 }
 
 /* Its thread may do that, of which the profiler sees nothing. */
-static void test_what_a_collective_takes_for_itself_goes_with_it(void **state)
+TEST(what_a_collective_takes_for_itself_goes_with_it)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int s = 0; s < 2; s++) {
@@ -666,7 +661,7 @@ static void test_what_a_collective_takes_for_itself_goes_with_it(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_ranks_with_and_without_allocations(void **state)
+TEST(ranks_with_and_without_allocations)
 {
     struct trace_text *t = two_steps(0, 2);
     trace_text_memory(t, 1, -1, 1075, 64, 100, -1);
@@ -681,35 +676,4 @@ static void test_ranks_with_and_without_allocations(void **state)
     g = trace_text_graph();
     assert_null(g->memory);
     dpro_graph_destroy(g);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_takings_and_givings_are_joined_by_address),
-        cmocka_unit_test(test_between_ops_a_moment_is_at_the_end_of_the_one_before),
-        cmocka_unit_test(test_what_the_step_before_left_is_there_before),
-        cmocka_unit_test(test_a_block_taken_twice_was_given_back_between),
-        cmocka_unit_test(test_without_addresses_the_latest_of_a_size_is_given_back),
-        cmocka_unit_test(test_a_gpu_tells_what_it_held_before),
-        cmocka_unit_test(test_a_gpus_settings_are_the_snapshots_else_those_of_memory_json),
-        cmocka_unit_test(test_what_memory_json_lists_is_counted_once),
-        cmocka_unit_test(test_the_measured_peak_is_what_the_profiler_counted),
-        cmocka_unit_test(test_what_is_there_when_the_second_step_begins_is_told),
-        cmocka_unit_test(test_calls_have_their_forward_and_backward_passes),
-        cmocka_unit_test(test_blocks_have_what_they_are_for),
-        cmocka_unit_test(test_uses_are_those_of_the_storage_in_the_block),
-        cmocka_unit_test(test_what_the_batch_is_in_scales_with_it),
-        cmocka_unit_test(test_a_parameter_is_used_by_the_module_that_has_it),
-        cmocka_unit_test(test_without_a_list_tensors_tell_what_was_there_before),
-        cmocka_unit_test(test_without_allocations_storages_live_from_their_first_use_to_the_last),
-        cmocka_unit_test(test_an_execution_trace_without_its_profile_tells_nothing),
-        cmocka_unit_test(test_a_convolution_on_a_cpu_makes_copies_of_what_it_takes_and_puts_out),
-        cmocka_unit_test(test_a_convolution_of_tensors_with_channels_last_makes_none),
-        cmocka_unit_test(test_what_a_library_asks_for_scales_with_the_batch),
-        cmocka_unit_test(test_what_a_collective_makes_for_the_optimizer_is_a_gradient),
-        cmocka_unit_test(test_what_a_collective_takes_for_itself_goes_with_it),
-        cmocka_unit_test(test_ranks_with_and_without_allocations),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

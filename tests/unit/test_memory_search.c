@@ -1,16 +1,11 @@
 /* test_memory_search.c: jobs that are made to fit a budget, with a chain of blocks whose memory is
  * made by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/map.h"
+#include "case.h"
 #include "cost/buckets.h"
 #include "cost/model_memory.h"
 #include "cost/strategy_memory.h"
@@ -161,9 +156,8 @@ static struct dpro_memory_choice chosen_of(const struct dpro_optimum *o)
     return chosen;
 }
 
-static void test_the_choice_is_the_fastest_that_fits(void **state)
+TEST(the_choice_is_the_fastest_that_fits)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < most_seeds(60); seed++) {
         struct blocks *blocks;
         struct dpro_model *model = job_of(seed, &blocks);
@@ -185,9 +179,8 @@ static void test_the_choice_is_the_fastest_that_fits(void **state)
     }
 }
 
-static void test_nothing_is_tried_where_the_job_fits(void **state)
+TEST(nothing_is_tried_where_the_job_fits)
 {
-    (void)state;
     struct blocks *blocks;
     struct dpro_model *model = job_of(3, &blocks);
     uint64_t peak = peak_of(model, 0);
@@ -216,9 +209,8 @@ static void test_nothing_is_tried_where_the_job_fits(void **state)
     free(blocks);
 }
 
-static void test_where_nothing_fits_the_least_budget_does(void **state)
+TEST(where_nothing_fits_the_least_budget_does)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < most_seeds(30); seed++) {
         struct blocks *blocks;
         struct dpro_model *model = job_of(seed, &blocks);
@@ -243,9 +235,8 @@ static void test_where_nothing_fits_the_least_budget_does(void **state)
     }
 }
 
-static void test_a_batch_is_cut_where_that_is_faster(void **state)
+TEST(a_batch_is_cut_where_that_is_faster)
 {
-    (void)state;
     struct blocks *blocks;
     struct dpro_model *model = job_of(5, &blocks);
     struct dpro_optimize_options options = {.memory_bytes = peak_of(model, 0) * 9 / 10};
@@ -311,9 +302,8 @@ static void nest(struct blocks *b, struct dpro_model *model, uint32_t n_blocks, 
         model->programs[p].n_calls = 0;
 }
 
-static void test_the_least_budget_is_that_of_the_best_set_of_modules_of_all_levels(void **state)
+TEST(the_least_budget_is_that_of_the_best_set_of_modules_of_all_levels)
 {
-    (void)state;
     uint32_t n_off = 0, n_seeds = most_seeds(90);
     for (uint64_t seed = 0; seed < n_seeds; seed++) {
         struct blocks *blocks;
@@ -344,9 +334,8 @@ static void test_the_least_budget_is_that_of_the_best_set_of_modules_of_all_leve
     assert_true(20 * n_off <= n_seeds);
 }
 
-static void test_a_batch_is_not_cut_for_less_than_what_is_unsure_of_it(void **state)
+TEST(a_batch_is_not_cut_for_less_than_what_is_unsure_of_it)
 {
-    (void)state;
     for (int much = 0; much <= 1; much++) {
         struct blocks *blocks;
         struct dpro_model *model = job_of(5, &blocks);
@@ -386,9 +375,8 @@ static int propose_memory(const struct dpro_pass *pass, const struct dpro_pass_v
     return 1;
 }
 
-static void test_no_pass_breaks_the_budget(void **state)
+TEST(no_pass_breaks_the_budget)
 {
-    (void)state;
     for (int again = 0; again <= 1; again++) {
         struct blocks *blocks;
         struct dpro_model *model = job_of(8, &blocks);
@@ -410,9 +398,8 @@ static void test_no_pass_breaks_the_budget(void **state)
     }
 }
 
-static void test_what_is_not_known_is_said(void **state)
+TEST(what_is_not_known_is_said)
 {
-    (void)state;
     struct dpro_optimum *o;
     struct dpro_error err;
     struct blocks *blocks;
@@ -426,19 +413,4 @@ static void test_what_is_not_known_is_said(void **state)
     assert_non_null(strstr(err.text, "nothing in the trace tells"));
     dpro_model_destroy(model);
     free(blocks);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_choice_is_the_fastest_that_fits),
-        cmocka_unit_test(test_nothing_is_tried_where_the_job_fits),
-        cmocka_unit_test(test_where_nothing_fits_the_least_budget_does),
-        cmocka_unit_test(test_the_least_budget_is_that_of_the_best_set_of_modules_of_all_levels),
-        cmocka_unit_test(test_a_batch_is_cut_where_that_is_faster),
-        cmocka_unit_test(test_a_batch_is_not_cut_for_less_than_what_is_unsure_of_it),
-        cmocka_unit_test(test_no_pass_breaks_the_budget),
-        cmocka_unit_test(test_what_is_not_known_is_said),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,6 @@
 /* Collectives that are decomposed into messages: who waits for whom, what is queueing and what
  * transfer, and what happens where logs don't tell. Small jobs are written as profiles and CSV
  * logs; real captures are read where there are any. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +8,7 @@
 
 #include <dpro/dpro.h>
 
+#include "case.h"
 #include "graph/collectives/comm_pattern.h"
 #include "graph/graph.h"
 #include "graph_ask.h"
@@ -147,7 +142,7 @@ struct case_of_pattern {
     uint32_t messages[32][2]; /* from, to */
 };
 
-static void test_algorithms_are_told_by_who_sends_to_whom(void **state)
+TEST(algorithms_are_told_by_who_sends_to_whom)
 {
     static const struct case_of_pattern cases[] = {
         {"ring", 2, 2, 2, 8, {{0, 1}, {0, 1}, {1, 0}, {1, 0}, {0, 1}, {0, 1}, {1, 0}, {1, 0}}},
@@ -216,7 +211,7 @@ static void test_algorithms_are_told_by_who_sends_to_whom(void **state)
     }
 }
 
-static void test_chunks_are_counted_channel_by_channel(void **state)
+TEST(chunks_are_counted_channel_by_channel)
 {
     struct pattern_message messages[] = {{0, 1, 0}, {1, 0, 0}, {0, 1, 5}, {0, 1, 0},
                                          {1, 0, 5}, {1, 0, 0}, {1, 0, 5}, {0, 1, 5}};
@@ -232,7 +227,7 @@ static void test_chunks_are_counted_channel_by_channel(void **state)
 
 /* ---- graphs ---- */
 
-static void test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measured(void **state)
+TEST_IN_FOLDER(a_ring_becomes_sends_and_receives_that_give_back_what_was_measured)
 {
     for (int n = 2; n <= 5; n++) {
         int n_steps = 2 * (n - 1);
@@ -263,7 +258,7 @@ static void test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measu
     }
 }
 
-static void test_a_send_waits_for_the_receive_that_it_passes_on(void **state)
+TEST_IN_FOLDER(a_send_waits_for_the_receive_that_it_passes_on)
 {
     struct job job = ring(4, 6, 50, 5, 100);
     struct dpro_graph *g = graph_of(&job);
@@ -296,7 +291,7 @@ static void test_a_send_waits_for_the_receive_that_it_passes_on(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_message_behind_another_queues_on_the_link(void **state)
+TEST_IN_FOLDER(a_message_behind_another_queues_on_the_link)
 {
     struct job job = {.n_ranks = 2, .n_collectives = 1, .kind = "broadcast"};
     job.arrive[0][0] = job.arrive[1][0] = 100;
@@ -320,7 +315,7 @@ static void test_a_message_behind_another_queues_on_the_link(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_sends(void **state)
+TEST_IN_FOLDER(what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_sends)
 {
     struct job job = {.n_ranks = 2, .n_collectives = 2, .kind = "broadcast"};
     for (int r = 0; r < 2; r++) {
@@ -360,7 +355,7 @@ static struct job one_way(int n, const int *at)
     return job;
 }
 
-static void test_what_a_busy_link_held_up_is_not_late_on_a_faster_one(void **state)
+TEST_IN_FOLDER(what_a_busy_link_held_up_is_not_late_on_a_faster_one)
 {
     static const int blocked[] = {110, 159, 209, 259}, after[] = {110, 163, 213, 263};
     struct job job = one_way(4, blocked); /* the socket took no more */
@@ -378,7 +373,7 @@ static void test_what_a_busy_link_held_up_is_not_late_on_a_faster_one(void **sta
     dpro_graph_destroy(g);
 }
 
-static void test_collectives_at_once_share_the_link(void **state)
+TEST_IN_FOLDER(collectives_at_once_share_the_link)
 {
     struct job job = {.n_ranks = 2, .n_collectives = 2, .kind = "broadcast"};
     for (int r = 0; r < 2; r++) {
@@ -405,7 +400,7 @@ static void test_collectives_at_once_share_the_link(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_late_rank_is_waited_for_as_before(void **state)
+TEST_IN_FOLDER(a_late_rank_is_waited_for_as_before)
 {
     struct job job = ring(4, 6, 50, 5, 100);
     job.arrive[2][0] = 40; /* is there early */
@@ -430,7 +425,7 @@ static void test_a_late_rank_is_waited_for_as_before(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_ranks_of_one_host_share_its_link_in_each_direction(void **state)
+TEST_IN_FOLDER(ranks_of_one_host_share_its_link_in_each_direction)
 {
     struct job job = ring(3, 4, 50, 5, 100);
     struct dpro_graph *g = graph_of(&job);
@@ -451,7 +446,7 @@ static void test_ranks_of_one_host_share_its_link_in_each_direction(void **state
     dpro_graph_destroy(g);
 }
 
-static void test_ready_messages_that_stand_behind_data_are_messages_too(void **state)
+TEST_IN_FOLDER(ready_messages_that_stand_behind_data_are_messages_too)
 {
     struct job job = {.n_ranks = 2, .n_collectives = 1};
     for (int r = 0; r < 2; r++) {
@@ -486,7 +481,7 @@ static void test_ready_messages_that_stand_behind_data_are_messages_too(void **s
     dpro_graph_destroy(g);
 }
 
-static void test_ready_messages_that_have_the_stream_to_themselves_are_none(void **state)
+TEST_IN_FOLDER(ready_messages_that_have_the_stream_to_themselves_are_none)
 {
     struct job job = ring(3, 4, 50, 5, 100);
     for (int r = 0; r < 3; r++) {
@@ -544,7 +539,7 @@ static void shorten_forward(const struct dpro_graph *g, int rank, int us, char d
     snprintf(delay, 32, "FW@%d=%.9f", rank, 1 - (double)(us * US) / (double)dur_ns);
 }
 
-static void test_a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_longer(void **state)
+TEST_IN_FOLDER(a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_longer)
 {
     char delays[2][32];
     struct job job =
@@ -572,7 +567,7 @@ static void test_a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_l
 
 static const char NCCL_KERNEL[] = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)";
 
-static void test_steps_of_nccls_proxies_are_messages_as_gloos_are(void **state)
+TEST_IN_FOLDER(steps_of_nccls_proxies_are_messages_as_gloos_are)
 {
     for (int n = 2; n <= 5; n++) {
         int n_steps = 2 * (n - 1);
@@ -607,7 +602,7 @@ static void test_steps_of_nccls_proxies_are_messages_as_gloos_are(void **state)
     }
 }
 
-static void test_a_tree_passes_on_what_came_up_and_what_came_down(void **state)
+TEST_IN_FOLDER(a_tree_passes_on_what_came_up_and_what_came_down)
 {
     for (int told = 0; told < 2; told++) {
         struct job job = {.n_ranks = 4, .n_collectives = 1, .by_nccl = true};
@@ -641,7 +636,7 @@ static void test_a_tree_passes_on_what_came_up_and_what_came_down(void **state)
     }
 }
 
-static void test_channels_do_not_wait_for_each_other(void **state)
+TEST_IN_FOLDER(channels_do_not_wait_for_each_other)
 {
     struct job job = ring(2, 2, 50, 5, 100);
     job.by_nccl = true;
@@ -675,7 +670,7 @@ static void test_channels_do_not_wait_for_each_other(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_what_one_rank_of_a_node_received_another_may_send_on(void **state)
+TEST_IN_FOLDER(what_one_rank_of_a_node_received_another_may_send_on)
 {
     struct job job = ring(4, 6, 50, 5, 100);
     int n = 0;
@@ -705,7 +700,7 @@ static void test_what_one_rank_of_a_node_received_another_may_send_on(void **sta
     dpro_graph_destroy(g);
 }
 
-static void test_sends_and_receives_of_one_call_are_an_exchange(void **state)
+TEST_IN_FOLDER(sends_and_receives_of_one_call_are_an_exchange)
 {
     struct job job = {.n_ranks = 3, .n_collectives = 1, .kind = "all_to_all"};
     job.by_nccl = job.point_to_point = true;
@@ -727,7 +722,7 @@ static void test_sends_and_receives_of_one_call_are_an_exchange(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_step_that_is_lost_leaves_its_collective_whole(void **state)
+TEST_IN_FOLDER(a_step_that_is_lost_leaves_its_collective_whole)
 {
     struct job job = ring(2, 2, 50, 5, 100);
     job.by_nccl = true;
@@ -743,7 +738,7 @@ static void test_a_step_that_is_lost_leaves_its_collective_whole(void **state)
 
 /* ---- logs that do not tell ---- */
 
-static void test_of_a_rank_without_a_log_the_others_ends_of_its_messages_remain(void **state)
+TEST_IN_FOLDER(of_a_rank_without_a_log_the_others_ends_of_its_messages_remain)
 {
     for (int by_nccl = 0; by_nccl < 2; by_nccl++) {
         struct job job = ring(4, 6, 50, 5, 100000);
@@ -777,7 +772,7 @@ static void test_of_a_rank_without_a_log_the_others_ends_of_its_messages_remain(
     }
 }
 
-static void test_of_several_ranks_without_logs_what_came_in_may_have_gone_out_again(void **state)
+TEST_IN_FOLDER(of_several_ranks_without_logs_what_came_in_may_have_gone_out_again)
 {
     struct job job = ring(4, 6, 50, 5, 100000);
     job.without_log[2] = job.without_log[3] = true;
@@ -794,7 +789,7 @@ static void test_of_several_ranks_without_logs_what_came_in_may_have_gone_out_ag
     dpro_graph_destroy(g);
 }
 
-static void test_without_any_log_nothing_is_said(void **state)
+TEST_IN_FOLDER(without_any_log_nothing_is_said)
 {
     struct job job = ring(2, 2, 50, 5, 100);
     job.without_log[0] = job.without_log[1] = true;
@@ -804,7 +799,7 @@ static void test_without_any_log_nothing_is_said(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_messages_that_differ_between_iterations_stay_whole(void **state)
+TEST_IN_FOLDER(messages_that_differ_between_iterations_stay_whole)
 {
     struct job job = ring(2, 2, 50, 5, 100);
     send_one(&job, 0, 1, 221, 230, 100);
@@ -823,7 +818,7 @@ static void test_messages_that_differ_between_iterations_stay_whole(void **state
     dpro_graph_destroy(g);
 }
 
-static void test_a_message_that_only_its_sender_logged_leaves_the_collective_whole(void **state)
+TEST_IN_FOLDER(a_message_that_only_its_sender_logged_leaves_the_collective_whole)
 {
     struct job job = ring(2, 2, 50, 5, 100);
     for (int r = 0; r < 2; r++)
@@ -837,7 +832,7 @@ static void test_a_message_that_only_its_sender_logged_leaves_the_collective_who
     dpro_graph_destroy(g);
 }
 
-static void test_a_rank_that_is_missing_leaves_its_collectives_whole(void **state)
+TEST_IN_FOLDER(a_rank_that_is_missing_leaves_its_collectives_whole)
 {
     struct job job = ring(3, 4, 50, 5, 100);
     for (int r = 0; r < 2; r++) {
@@ -852,7 +847,7 @@ static void test_a_rank_that_is_missing_leaves_its_collectives_whole(void **stat
 
 /* ---- real captures ---- */
 
-static void test_real_captures_are_rings_of_messages_to_the_byte(void **state)
+TEST(real_captures_are_rings_of_messages_to_the_byte)
 {
     static const struct {
         const char *name;
@@ -895,37 +890,4 @@ static void test_real_captures_are_rings_of_messages_to_the_byte(void **state)
         dpro_graph_destroy(g);
         dpro_trace_destroy(trace);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_algorithms_are_told_by_who_sends_to_whom),
-        cmocka_unit_test(test_chunks_are_counted_channel_by_channel),
-        TEST_IN_FOLDER(test_a_ring_becomes_sends_and_receives_that_give_back_what_was_measured),
-        TEST_IN_FOLDER(test_a_send_waits_for_the_receive_that_it_passes_on),
-        TEST_IN_FOLDER(test_a_message_behind_another_queues_on_the_link),
-        TEST_IN_FOLDER(test_what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_sends),
-        TEST_IN_FOLDER(test_what_a_busy_link_held_up_is_not_late_on_a_faster_one),
-        TEST_IN_FOLDER(test_collectives_at_once_share_the_link),
-        TEST_IN_FOLDER(test_a_late_rank_is_waited_for_as_before),
-        TEST_IN_FOLDER(test_ranks_of_one_host_share_its_link_in_each_direction),
-        TEST_IN_FOLDER(test_ready_messages_that_stand_behind_data_are_messages_too),
-        TEST_IN_FOLDER(test_ready_messages_that_have_the_stream_to_themselves_are_none),
-        TEST_IN_FOLDER(test_a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_longer),
-        TEST_IN_FOLDER(test_steps_of_nccls_proxies_are_messages_as_gloos_are),
-        TEST_IN_FOLDER(test_a_tree_passes_on_what_came_up_and_what_came_down),
-        TEST_IN_FOLDER(test_channels_do_not_wait_for_each_other),
-        TEST_IN_FOLDER(test_what_one_rank_of_a_node_received_another_may_send_on),
-        TEST_IN_FOLDER(test_sends_and_receives_of_one_call_are_an_exchange),
-        TEST_IN_FOLDER(test_a_step_that_is_lost_leaves_its_collective_whole),
-        TEST_IN_FOLDER(test_of_a_rank_without_a_log_the_others_ends_of_its_messages_remain),
-        TEST_IN_FOLDER(test_of_several_ranks_without_logs_what_came_in_may_have_gone_out_again),
-        TEST_IN_FOLDER(test_without_any_log_nothing_is_said),
-        TEST_IN_FOLDER(test_messages_that_differ_between_iterations_stay_whole),
-        TEST_IN_FOLDER(test_a_message_that_only_its_sender_logged_leaves_the_collective_whole),
-        TEST_IN_FOLDER(test_a_rank_that_is_missing_leaves_its_collectives_whole),
-        cmocka_unit_test(test_real_captures_are_rings_of_messages_to_the_byte),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* Models of recorded jobs: what is work, what is waiting, what communication slows down. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "case.h"
 #include "cost/evaluate.h"
 #include "graph/graph.h"
 #include "trace_text.h"
@@ -81,7 +76,7 @@ static struct dpro_model *model_of_two(struct dpro_graph **graph)
     return model;
 }
 
-static void test_a_model_has_the_jobs_own_buckets(void **state)
+TEST(a_model_has_the_jobs_own_buckets)
 {
     struct dpro_graph *g;
     struct dpro_model *m = model_of_two(&g);
@@ -98,7 +93,7 @@ static void test_a_model_has_the_jobs_own_buckets(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_work_beside_communication_is_told_from_the_same_work_alone(void **state)
+TEST(work_beside_communication_is_told_from_the_same_work_alone)
 {
     struct dpro_graph *g;
     struct dpro_model *m = model_of_two(&g);
@@ -113,7 +108,7 @@ static void test_work_beside_communication_is_told_from_the_same_work_alone(void
     dpro_graph_destroy(g);
 }
 
-static void test_the_jobs_own_strategy_takes_what_was_measured(void **state)
+TEST(the_jobs_own_strategy_takes_what_was_measured)
 {
     struct dpro_graph *g;
     struct dpro_model *m = model_of_two(&g);
@@ -131,7 +126,7 @@ static void test_the_jobs_own_strategy_takes_what_was_measured(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_one_rank_has_no_model(void **state)
+TEST(one_rank_has_no_model)
 {
     struct dpro_model *model;
     struct dpro_error err;
@@ -154,7 +149,7 @@ static void test_one_rank_has_no_model(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_ranks_of_different_jobs_have_no_model(void **state)
+TEST(ranks_of_different_jobs_have_no_model)
 {
     struct dpro_model *model;
     struct dpro_error err;
@@ -167,16 +162,4 @@ static void test_ranks_of_different_jobs_have_no_model(void **state)
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(dpro_model_build(g, NULL, &model, &err), DPRO_EEMPTY);
     dpro_graph_destroy(g);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_model_has_the_jobs_own_buckets),
-        cmocka_unit_test(test_work_beside_communication_is_told_from_the_same_work_alone),
-        cmocka_unit_test(test_the_jobs_own_strategy_takes_what_was_measured),
-        cmocka_unit_test(test_one_rank_has_no_model),
-        cmocka_unit_test(test_ranks_of_different_jobs_have_no_model),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

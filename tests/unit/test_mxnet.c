@@ -1,13 +1,8 @@
 /* MXNet's profiles and graphs, and ps-lite's messages in CSVs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "case.h"
 #include "ingest/mxnet/mxnet.h"
 #include "ingest/readers.h"
 #include "part_text.h"
@@ -21,7 +16,7 @@
     ",{\"name\":\"" name "\",\"cat\":\"" cat "\",\"ph\":\"" ph "\",\"ts\":" ts                     \
     ",\"pid\":0,\"tid\":" tid "}"
 
-static void test_operations_of_a_thread_may_overlap(void **state)
+TEST(operations_of_a_thread_may_overlap)
 {
     struct trace_part part;
     part = part_of_text(
@@ -46,7 +41,7 @@ static void test_operations_of_a_thread_may_overlap(void **state)
     part_fini(&part);
 }
 
-static void test_an_end_without_a_beginning_is_counted(void **state)
+TEST(an_end_without_a_beginning_is_counted)
 {
     struct trace_part part;
     part = part_of_text(&mxnet_reader,
@@ -89,7 +84,7 @@ static bool takes(const struct trace_part *part, const char *name, const char *f
     return false;
 }
 
-static void test_an_executor_has_its_backward_ops(void **state)
+TEST(an_executor_has_its_backward_ops)
 {
     struct trace_part part;
     part = part_of_text(&mxnet_text_reader, executor, 0);
@@ -102,7 +97,7 @@ static void test_an_executor_has_its_backward_ops(void **state)
     part_fini(&part);
 }
 
-static void test_a_symbol_is_mirrored(void **state)
+TEST(a_symbol_is_mirrored)
 {
     struct trace_part part;
     part = part_of_text(&mxnet_symbol_reader,
@@ -160,7 +155,7 @@ static void match(const char *const *nodes, uint32_t n_nodes, const char *const 
 
 static const char *const chain[] = {"C", "B", "P", "C", "B", "P"};
 
-static void test_the_kth_op_of_a_type_is_the_kth_node(void **state)
+TEST(the_kth_op_of_a_type_is_the_kth_node)
 {
     const char *ops[] = {"C", "B", "P", "C", "copy", "B", "P", "C", "B"};
     int expected[] = {0, 1, 2, 3, -1, 4, 5, 0, 1}, found[9];
@@ -169,7 +164,7 @@ static void test_the_kth_op_of_a_type_is_the_kth_node(void **state)
         assert_int_equal(found[i], expected[i]);
 }
 
-static void test_what_a_bulk_hid_has_run_when_what_takes_it_runs(void **state)
+TEST(what_a_bulk_hid_has_run_when_what_takes_it_runs)
 {
     const char *ops[] = {"ImperativeBulk", "B", "P", "C", "[B,P]", "ImperativeBulk", "B"};
     int expected[] = {-1, 1, 2, 3, 5, -1, 1}, found[7];
@@ -186,7 +181,7 @@ static void test_what_a_bulk_hid_has_run_when_what_takes_it_runs(void **state)
 #define PUSH_META "0800200128013000380040a1084a03080b03500060016800"
 #define PULL_META "0800200028013000380040a1084a03080b03500060016800"
 
-static void test_frames_passed_to_a_socket_are_messages(void **state)
+TEST(frames_passed_to_a_socket_are_messages)
 {
     struct trace_part part;
     part = part_of_text(
@@ -217,7 +212,7 @@ static void test_frames_passed_to_a_socket_are_messages(void **state)
     "08ffffffff071a3408021217080110091a0931302e37372e302e3220d5f80228005000121708"                 \
     "0010081a0931302e37372e302e3120e3ad0328005000"
 
-static void test_the_list_of_nodes_says_whose_a_log_is(void **state)
+TEST(the_list_of_nodes_says_whose_a_log_is)
 {
     const struct {
         const char *line;
@@ -238,19 +233,4 @@ static void test_the_list_of_nodes_says_whose_a_log_is(void **state)
         }
         part_fini(&part);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_operations_of_a_thread_may_overlap),
-        cmocka_unit_test(test_an_end_without_a_beginning_is_counted),
-        cmocka_unit_test(test_an_executor_has_its_backward_ops),
-        cmocka_unit_test(test_a_symbol_is_mirrored),
-        cmocka_unit_test(test_the_kth_op_of_a_type_is_the_kth_node),
-        cmocka_unit_test(test_what_a_bulk_hid_has_run_when_what_takes_it_runs),
-        cmocka_unit_test(test_frames_passed_to_a_socket_are_messages),
-        cmocka_unit_test(test_the_list_of_nodes_says_whose_a_log_is),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,14 @@
 /* tests/unit/test_nomem.c: whichever allocation fails, building and replaying a graph, aligning
  * clocks and reading plans and steps says so, leaks nothing (the address sanitizer looks) and
  * changes no output. malloc and kin are wrapped by the linker. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <dpro/verify.h>
 
 #include "align/align.h"
 #include "base/memory.h"
+#include "case.h"
 #include "graph/builder.h"
 #include "ingest/trace.h"
 #include "nomem.h"
@@ -114,7 +110,7 @@ static int replay(const struct dpro_graph *g, int engine, struct dpro_error *err
     return rc;
 }
 
-static void test_building_survives_any_failed_allocation(void **state)
+TEST(building_survives_any_failed_allocation)
 {
     int rc = DPRO_ENOMEM;
     for (long n = 0; rc != 0; n++) {
@@ -129,7 +125,7 @@ static void test_building_survives_any_failed_allocation(void **state)
     }
 }
 
-static void test_replaying_survives_any_failed_allocation(void **state)
+TEST(replaying_survives_any_failed_allocation)
 {
     struct dpro_graph *g = NULL;
     struct dpro_error err;
@@ -175,7 +171,7 @@ static int align(void)
     return 0;
 }
 
-static void test_aligning_survives_any_failed_allocation(void **state)
+TEST(aligning_survives_any_failed_allocation)
 {
     int rc = -1;
     long n = 0;
@@ -199,7 +195,7 @@ static const char steps[] =
     "{\"block\":0,\"name\":\"plan\",\"span_ns\":200,\"step_ns\":[100,90],\"bucket_bytes\":[4]},"
     "{\"block\":0,\"name\":\"own\",\"span_ns\":200,\"step_ns\":[100,90],\"bucket_bytes\":[4]}]}";
 
-static void test_reading_plans_and_steps_survives_any_failed_allocation(void **state)
+TEST_IN_FOLDER(reading_plans_and_steps_survives_any_failed_allocation)
 {
     struct dpro_plan_summary summary;
     struct dpro_verify *verify = NULL;
@@ -242,7 +238,7 @@ static const char snapshot[] =
     "\x8c\5state\x8c\10inactiveuaua\x8c\15device_traces]]}(\x8c\6action\x8c\5alloc\x8c\4addrK\1"
     "\x8c\4sizeK\4\x8c\7time_usK\3\x8c\7pool_idK\0K\1\x86uaau.";
 
-static void test_loading_memory_survives_any_failed_allocation(void **state)
+TEST_IN_FOLDER(loading_memory_survives_any_failed_allocation)
 {
     const struct dpro_trace_options options = {.threads = 1};
     write_text("rank0/kineto.json", profile);
@@ -269,16 +265,4 @@ static void test_loading_memory_survives_any_failed_allocation(void **state)
         assert_int_equal(nomem_n_blocks, n_before);
     }
     assert_true(n > 50);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_building_survives_any_failed_allocation),
-        cmocka_unit_test(test_replaying_survives_any_failed_allocation),
-        cmocka_unit_test(test_aligning_survives_any_failed_allocation),
-        TEST_IN_FOLDER(test_reading_plans_and_steps_survives_any_failed_allocation),
-        TEST_IN_FOLDER(test_loading_memory_survives_any_failed_allocation),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

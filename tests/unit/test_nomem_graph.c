@@ -1,17 +1,12 @@
 /* tests/unit/test_nomem_graph.c: whichever allocation fails while profiles and transport logs are
  * read, logs are exported, and a graph is built, it is said so and nothing leaks (the address
  * sanitizer looks). malloc and kin are wrapped by the linker. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <glob.h>
 #include <stdlib.h>
 
 #include <dpro/dpro.h>
 
+#include "case.h"
 #include "message_job.h"
 #include "nomem.h"
 #include "temp_folder.h"
@@ -73,7 +68,7 @@ static void check_all(const struct job *job, unsigned n_messages)
     dpro_trace_destroy(trace);
 }
 
-static void test_a_graph_of_messages_survives_any_failed_allocation(void **state)
+TEST(a_graph_of_messages_survives_any_failed_allocation)
 {
     struct job job = ring(2, 2, 50, 5, 100);
     for (int r = 0; r < 2; r++) { /* with a ready message behind data */
@@ -88,20 +83,11 @@ static void test_a_graph_of_messages_survives_any_failed_allocation(void **state
     check_all(&job, 12);
 }
 
-static void test_a_graph_of_nccls_steps_survives_any_failed_allocation(void **state)
+TEST(a_graph_of_nccls_steps_survives_any_failed_allocation)
 {
     struct job job = ring(3, 4, 50, 5, 100000);
     job.by_nccl = true;
     job.host[0] = job.host[1] = "a";
     job.host[2] = "b";
     check_all(&job, 12);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_graph_of_messages_survives_any_failed_allocation),
-        cmocka_unit_test(test_a_graph_of_nccls_steps_survives_any_failed_allocation),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

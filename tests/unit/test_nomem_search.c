@@ -1,14 +1,9 @@
 /* tests/unit/test_nomem_search.c: whichever allocation fails while strategies are searched, it is
  * said so or made up for, and nothing leaks (the address sanitizer looks). malloc and kin are
  * wrapped by the linker. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 
+#include "case.h"
 #include "generated_job.h"
 #include "nomem.h"
 #include <dpro/optimize.h>
@@ -45,13 +40,13 @@ static void check_search(const struct dpro_optimize_options *options, long step,
     dpro_model_destroy(model);
 }
 
-static void test_a_search_survives_any_failed_allocation(void **state)
+TEST(a_search_survives_any_failed_allocation)
 {
     struct dpro_optimize_options options = {.threads = 1};
     check_search(&options, 3, false);
 }
 
-static void test_algorithm_1_survives_any_failed_allocation(void **state)
+TEST(algorithm_1_survives_any_failed_allocation)
 {
     struct dpro_optimize_options options = {.threads = 1, .algorithm = DPRO_ALGORITHM_PAPER};
     check_search(&options, 1, false);
@@ -66,7 +61,7 @@ static int64_t take_half(const struct dpro_pass *pass, const struct dpro_pass_op
     return sum / 2;
 }
 
-static void test_fusing_ops_survives_any_failed_allocation(void **state)
+TEST(fusing_ops_survives_any_failed_allocation)
 {
     struct dpro_pass pass = {.abi = DPRO_PASS_ABI, .name = "half", .opfs_ns = take_half};
     const struct dpro_pass *const passes[] = {&pass};
@@ -94,7 +89,7 @@ static int ask_for_times(const struct dpro_pass *pass, const struct dpro_pass_vi
     return 1;
 }
 
-static void test_lack_of_memory_does_not_jump_over_a_users_function(void **state)
+TEST(lack_of_memory_does_not_jump_over_a_users_function)
 {
     struct dpro_pass pass = {.abi = DPRO_PASS_ABI, .name = "asks", .propose = ask_for_times};
     const struct dpro_pass *const passes[] = {&pass};
@@ -104,21 +99,9 @@ static void test_lack_of_memory_does_not_jump_over_a_users_function(void **state
     assert_int_equal(n_asked, n_answered);
 }
 
-static void test_the_strawman_survives_any_failed_allocation(void **state)
+TEST(the_strawman_survives_any_failed_allocation)
 {
     struct dpro_optimize_options options = {
         .threads = 1, .algorithm = DPRO_ALGORITHM_PAPER, .no_partial = 1};
     check_search(&options, 5, false);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_search_survives_any_failed_allocation),
-        cmocka_unit_test(test_algorithm_1_survives_any_failed_allocation),
-        cmocka_unit_test(test_fusing_ops_survives_any_failed_allocation),
-        cmocka_unit_test(test_lack_of_memory_does_not_jump_over_a_users_function),
-        cmocka_unit_test(test_the_strawman_survives_any_failed_allocation),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,10 @@
 /* tests/unit/test_pass.c: edits and their undoing, passes built in, and passes from files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "case.h"
 #include "cost/buckets.h"
 #include "generated_job.h"
 #include "kept_log.h"
@@ -82,7 +78,7 @@ static struct dpro_edit random_edit(uint32_t n_buckets)
     return edit;
 }
 
-static void test_edits_leave_a_strategy_whole_or_as_it_was(void **state)
+TEST(edits_leave_a_strategy_whole_or_as_it_was)
 {
     struct dpro_model *model = job_of(12);
     struct arena arena = {0};
@@ -118,7 +114,7 @@ static void test_edits_leave_a_strategy_whole_or_as_it_was(void **state)
     dpro_model_destroy(model);
 }
 
-static void test_edits_say_what_they_say(void **state)
+TEST(edits_say_what_they_say)
 {
     struct dpro_model *model = job_of(4);
     struct arena arena = {0};
@@ -144,7 +140,7 @@ static void test_edits_say_what_they_say(void **state)
     dpro_model_destroy(model);
 }
 
-static void test_fusing_ops_takes_in_those_fused_before(void **state)
+TEST(fusing_ops_takes_in_those_fused_before)
 {
     struct dpro_model *model = job_of(6); /* forward, six backward, update */
     struct arena arena = {0};
@@ -173,7 +169,7 @@ static void test_fusing_ops_takes_in_those_fused_before(void **state)
     dpro_model_destroy(model);
 }
 
-static void test_a_list_with_one_impossible_edit_changes_nothing(void **state)
+TEST(a_list_with_one_impossible_edit_changes_nothing)
 {
     struct dpro_model *model = job_of(4);
     struct arena arena = {0};
@@ -209,7 +205,7 @@ static const char *path_of(const char *name)
     return path;
 }
 
-static void test_the_example_pass_takes_part(void **state)
+TEST(the_example_pass_takes_part)
 {
     struct dpro_model *model = generate_job("resnet50", 4);
     const char *const files[] = {path_of("equal")};
@@ -240,7 +236,7 @@ static int64_t save_gaps(const struct dpro_pass *pass, const struct dpro_pass_op
     return sum > 0 ? sum : 0;
 }
 
-static void test_a_file_that_fuses_ops_does_what_one_in_this_process_does(void **state)
+TEST(a_file_that_fuses_ops_does_what_one_in_this_process_does)
 {
     struct dpro_model *model = generate_job("resnet50", 4);
     const char *const files[] = {path_of("gaps")};
@@ -278,37 +274,37 @@ static void check_contained(const char *name, const char *expected)
     dpro_model_destroy(model);
 }
 
-static void test_a_pass_that_crashes_is_left_out(void **state)
+TEST(a_pass_that_crashes_is_left_out)
 {
     check_contained("bad_crashes", "crashed");
 }
 
-static void test_a_pass_that_crashes_over_fused_ops_is_left_out(void **state)
+TEST(a_pass_that_crashes_over_fused_ops_is_left_out)
 {
     check_contained("bad_fuses_crashing", "crashed");
 }
 
-static void test_a_pass_whose_fused_ops_take_for_ever_is_left_out(void **state)
+TEST(a_pass_whose_fused_ops_take_for_ever_is_left_out)
 {
     check_contained("bad_fuses_forever", "says that a fused op takes longer than eleven days");
 }
 
-static void test_a_pass_that_exits_is_left_out(void **state)
+TEST(a_pass_that_exits_is_left_out)
 {
     check_contained("bad_exits", "ended without an answer");
 }
 
-static void test_a_pass_that_loops_is_left_out(void **state)
+TEST(a_pass_that_loops_is_left_out)
 {
     check_contained("bad_loops", "gave no answer within 5 s");
 }
 
-static void test_a_pass_that_proposes_nonsense_is_left_out(void **state)
+TEST(a_pass_that_proposes_nonsense_is_left_out)
 {
     check_contained("bad_nonsense", "proposed what can't be done: there is no such bucket");
 }
 
-static void test_a_pass_that_prints_prints_to_stderr(void **state)
+TEST(a_pass_that_prints_prints_to_stderr)
 {
     struct dpro_model *model = job_of(6);
     const char *const files[] = {path_of("bad_prints")};
@@ -328,7 +324,7 @@ static void test_a_pass_that_prints_prints_to_stderr(void **state)
     dpro_model_destroy(model);
 }
 
-static void test_a_file_that_is_no_pass_is_refused(void **state)
+TEST(a_file_that_is_no_pass_is_refused)
 {
     static const struct {
         const char *name, *expected;
@@ -363,7 +359,7 @@ static int propose_compression(const struct dpro_pass *pass, const struct dpro_p
     return index == 0;
 }
 
-static void test_what_changes_numerics_needs_leave(void **state)
+TEST(what_changes_numerics_needs_leave)
 {
     struct dpro_model *model = generate_job("vgg16", 4);
     model->net.link.byte_ns.value *= 10;
@@ -386,26 +382,4 @@ static void test_what_changes_numerics_needs_leave(void **state)
     assert_true(dpro_optimum_summary(optimum).best_ns < full_ns);
     dpro_optimum_destroy(optimum);
     dpro_model_destroy(model);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_edits_leave_a_strategy_whole_or_as_it_was),
-        cmocka_unit_test(test_edits_say_what_they_say),
-        cmocka_unit_test(test_fusing_ops_takes_in_those_fused_before),
-        cmocka_unit_test(test_a_list_with_one_impossible_edit_changes_nothing),
-        cmocka_unit_test(test_the_example_pass_takes_part),
-        cmocka_unit_test(test_a_file_that_fuses_ops_does_what_one_in_this_process_does),
-        cmocka_unit_test(test_a_pass_that_crashes_is_left_out),
-        cmocka_unit_test(test_a_pass_that_crashes_over_fused_ops_is_left_out),
-        cmocka_unit_test(test_a_pass_whose_fused_ops_take_for_ever_is_left_out),
-        cmocka_unit_test(test_a_pass_that_exits_is_left_out),
-        cmocka_unit_test(test_a_pass_that_loops_is_left_out),
-        cmocka_unit_test(test_a_pass_that_proposes_nonsense_is_left_out),
-        cmocka_unit_test(test_a_pass_that_prints_prints_to_stderr),
-        cmocka_unit_test(test_a_file_that_is_no_pass_is_refused),
-        cmocka_unit_test(test_what_changes_numerics_needs_leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,9 @@
 /* tests/unit/test_pipeline_order.c: passes of ranks with several stages, against PyTorch 2.13's
  * schedules, and the messages between them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "case.h"
 #include "cost/pipeline_order.h"
 
 enum { MOST_TEXT = 4096 };
@@ -35,7 +31,7 @@ static void check_passes(struct pipeline_shape shape, const char *const *expecte
     arena_fini(&arena);
 }
 
-static void test_passes_of_interleaved_stages_are_pytorchs(void **state)
+TEST(passes_of_interleaved_stages_are_pytorchs)
 {
     static const char *const two[] = {
         "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3",
@@ -47,7 +43,7 @@ static void test_passes_of_interleaved_stages_are_pytorchs(void **state)
     check_passes((struct pipeline_shape){3, 2, 3, false}, three);
 }
 
-static void test_passes_of_zero_bubble_schedules_are_pytorchs(void **state)
+TEST(passes_of_zero_bubble_schedules_are_pytorchs)
 {
     static const char *const two[] = {"0F0 0F1 2F0 2F1 2I0 2W0 2I1 2W1 0I0 0W0 0I1 0W1",
                                       "1F0 1F1 3F0 3I0 3F1 3I1 3W0 1I0 3W1 1I1 1W0 1W1"};
@@ -88,7 +84,7 @@ static void check_messages(const pipeline_steps *steps, struct pipeline_shape sh
         }
 }
 
-static void test_each_message_is_asked_for_before_the_pass_that_needs_it(void **state)
+TEST(each_message_is_asked_for_before_the_pass_that_needs_it)
 {
     for (uint32_t ranks = 2; ranks <= 5; ranks++)
         for (uint32_t chunks = 1; chunks <= 3; chunks++)
@@ -111,20 +107,9 @@ static void test_each_message_is_asked_for_before_the_pass_that_needs_it(void **
                 }
 }
 
-static void test_rounds_have_as_many_micro_batches(void **state)
+TEST(rounds_have_as_many_micro_batches)
 {
     assert_true(pipeline_has_rounds((struct pipeline_shape){4, 2, 10, false}));
     assert_true(pipeline_has_rounds((struct pipeline_shape){4, 2, 3, false}));
     assert_false(pipeline_has_rounds((struct pipeline_shape){2, 2, 5, false}));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_passes_of_interleaved_stages_are_pytorchs),
-        cmocka_unit_test(test_passes_of_zero_bubble_schedules_are_pytorchs),
-        cmocka_unit_test(test_each_message_is_asked_for_before_the_pass_that_needs_it),
-        cmocka_unit_test(test_rounds_have_as_many_micro_batches),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

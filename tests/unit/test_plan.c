@@ -1,14 +1,10 @@
 /* test_plan.c: what a plan says of modules is written, read and checked. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include <dpro/verify.h>
 
+#include "case.h"
 #include "plan/plan.h"
 #include "temp_folder.h"
 
@@ -60,9 +56,8 @@ static void check_names(const struct plan_file *plan, const name_array *found,
     assert_null(expected[found->n]);
 }
 
-static void test_modules_that_are_compiled_and_in_16_bits_come_back_as_they_were_written(void **s)
+TEST_IN_FOLDER(modules_that_are_compiled_and_in_16_bits_come_back_as_they_were_written)
 {
-    (void)s;
     static const struct {
         const char *compile[4], *bf16[4], *recompute[4];
         int version;
@@ -105,13 +100,12 @@ static void test_modules_that_are_compiled_and_in_16_bits_come_back_as_they_were
     "{\"schema\":\"dpro.plan/5\",\"job\":{\"framework\":\"pytorch\",\"world_size\":2,\"models\":[" \
     "]},"
 
-static void test_units_come_back_as_they_were_written(void **state)
+TEST_IN_FOLDER(units_come_back_as_they_were_written)
 {
     static const char *const names[] = {"", "blocks.0", "blocks.1"};
     struct plan_file plan = some_plan(), back;
     struct dpro_plan_summary summary;
     struct dpro_error err;
-    (void)state;
     plan.peak_bytes = 5;
     for (size_t i = 0; i < 3; i++)
         array_push(&plan.units,
@@ -130,7 +124,7 @@ static void test_units_come_back_as_they_were_written(void **state)
     plan_file_fini(&back);
 }
 
-static void test_modules_that_make_no_sense_are_refused_by_name(void **state)
+TEST_IN_FOLDER(modules_that_make_no_sense_are_refused_by_name)
 {
     static const char *const cases[][2] = {
         {JOB "\"computation\":{\"compile\":[\"a\",\"a\"]}}", "computation.compile: a module is"},
@@ -149,7 +143,6 @@ static void test_modules_that_make_no_sense_are_refused_by_name(void **state)
         {JOB "\"computation\":{\"compile\":[\"a\"],\"bf16\":[\"\"],\"changes_numerics\":true}}",
          NULL},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpro_plan_summary summary;
         struct dpro_error err = {.code = 0};
@@ -159,15 +152,4 @@ static void test_modules_that_make_no_sense_are_refused_by_name(void **state)
         if (cases[i][1] && !strstr(err.text, cases[i][1]))
             fail_msg("'%s' does not say '%s'", err.text, cases[i][1]);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST_IN_FOLDER(
-            test_modules_that_are_compiled_and_in_16_bits_come_back_as_they_were_written),
-        TEST_IN_FOLDER(test_units_come_back_as_they_were_written),
-        TEST_IN_FOLDER(test_modules_that_make_no_sense_are_refused_by_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,8 @@
 /* What computing modules in 16 bits makes of a rank's memory, by data flow; and compiled, by a
  * probe. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <string.h>
 
+#include "case.h"
 #include "cost/compiled_memory.h"
 #include "cost/precision_memory.h"
 #include "graph/memory/memory_build.h"
@@ -127,9 +122,8 @@ static const struct graph_block *cast_of(const struct model_memory *m, uint64_t 
     return NULL;
 }
 
-static void test_what_a_listed_op_makes_is_half_as_large(void **state)
+TEST(what_a_listed_op_makes_is_half_as_large)
 {
-    (void)state;
     struct job j;
     make(&j);
     struct model_memory m = in_16_bits(&j, 0, true);
@@ -139,9 +133,8 @@ static void test_what_a_listed_op_makes_is_half_as_large(void **state)
     arena_fini(&j.arena);
 }
 
-static void test_a_cast_is_saved_in_place_of_what_it_is_of(void **state)
+TEST(a_cast_is_saved_in_place_of_what_it_is_of)
 {
-    (void)state;
     struct job j;
     make(&j);
     struct model_memory m = in_16_bits(&j, 0, true);
@@ -154,9 +147,8 @@ static void test_a_cast_is_saved_in_place_of_what_it_is_of(void **state)
     arena_fini(&j.arena);
 }
 
-static void test_casts_of_parameters_are_kept_until_the_16_bits_are_left(void **state)
+TEST(casts_of_parameters_are_kept_until_the_16_bits_are_left)
 {
-    (void)state;
     struct job j;
     make(&j);
     struct model_memory m = in_16_bits(&j, 0, true);
@@ -168,9 +160,8 @@ static void test_casts_of_parameters_are_kept_until_the_16_bits_are_left(void **
     arena_fini(&j.arena);
 }
 
-static void test_a_gradient_has_the_type_of_its_tensor(void **state)
+TEST(a_gradient_has_the_type_of_its_tensor)
 {
-    (void)state;
     struct job j;
     make(&j);
     struct model_memory m = in_16_bits(&j, 0, true);
@@ -185,9 +176,8 @@ static void test_a_gradient_has_the_type_of_its_tensor(void **state)
     arena_fini(&j.arena);
 }
 
-static void test_other_modules_stay_as_they_are(void **state)
+TEST(other_modules_stay_as_they_are)
 {
-    (void)state;
     struct job j;
     make(&j);
     j.ops[1].call = 0; /* the listed op is that of the outer module */
@@ -198,9 +188,8 @@ static void test_other_modules_stay_as_they_are(void **state)
     arena_fini(&j.arena);
 }
 
-static void test_a_compiled_call_keeps_what_a_probe_measured(void **state)
+TEST(a_compiled_call_keeps_what_a_probe_measured)
 {
-    (void)state;
     struct job j;
     make(&j);
     j.calls[0].backward_first = 3;
@@ -227,9 +216,8 @@ static void test_a_compiled_call_keeps_what_a_probe_measured(void **state)
     arena_fini(&j.arena);
 }
 
-static void test_what_is_compiled_in_16_bits_is_in_16_bits_first(void **state)
+TEST(what_is_compiled_in_16_bits_is_in_16_bits_first)
 {
-    (void)state;
     struct job j;
     make(&j);
     j.calls[0].backward_first = 3;
@@ -242,9 +230,8 @@ static void test_what_is_compiled_in_16_bits_is_in_16_bits_first(void **state)
     arena_fini(&j.arena);
 }
 
-static void test_lists_of_cpus_and_gpus_differ(void **state)
+TEST(lists_of_cpus_and_gpus_differ)
 {
-    (void)state;
     assert_int_equal(autocast_rule("aten::linear", false), TYPE_LOWER);
     assert_int_equal(autocast_rule("aten::linear", true), TYPE_LOWER);
     assert_int_equal(autocast_rule("aten::line", true), TYPE_PROMOTED);
@@ -254,19 +241,4 @@ static void test_lists_of_cpus_and_gpus_differ(void **state)
     assert_int_equal(autocast_rule("aten::native_layer_norm", false), TYPE_STATISTICS);
     assert_int_equal(autocast_rule("aten::", false), TYPE_PROMOTED);
     assert_int_equal(autocast_rule("", false), TYPE_PROMOTED);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_a_listed_op_makes_is_half_as_large),
-        cmocka_unit_test(test_a_cast_is_saved_in_place_of_what_it_is_of),
-        cmocka_unit_test(test_casts_of_parameters_are_kept_until_the_16_bits_are_left),
-        cmocka_unit_test(test_a_gradient_has_the_type_of_its_tensor),
-        cmocka_unit_test(test_other_modules_stay_as_they_are),
-        cmocka_unit_test(test_a_compiled_call_keeps_what_a_probe_measured),
-        cmocka_unit_test(test_what_is_compiled_in_16_bits_is_in_16_bits_first),
-        cmocka_unit_test(test_lists_of_cpus_and_gpus_differ),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

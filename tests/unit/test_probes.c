@@ -1,13 +1,8 @@
 /* probes.json: what is read of it, of the trace's own run and of another one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <string.h>
 
+#include "case.h"
 #include "ingest/probes.h"
 #include "ingest/readers.h"
 #include "part_text.h"
@@ -36,7 +31,7 @@ static void assert_near(double value, double wanted)
         fail_msg("%.12g is not %.12g", value, wanted);
 }
 
-static void test_ways_are_told_against_the_module_as_it_is(void **state)
+TEST(ways_are_told_against_the_module_as_it_is)
 {
     for (size_t chunk = 0; chunk < 80; chunk++) {
         struct trace_part part = part_of_text(&probes_reader, HEAD BLOCK "]}", chunk);
@@ -71,7 +66,7 @@ static void test_ways_are_told_against_the_module_as_it_is(void **state)
     }
 }
 
-static void test_a_way_with_times_of_its_own_is_told_against_these(void **state)
+TEST(a_way_with_times_of_its_own_is_told_against_these)
 {
     struct trace_part part = part_of_text(
         &probes_reader,
@@ -88,7 +83,7 @@ static void test_a_way_with_times_of_its_own_is_told_against_these(void **state)
     part_fini(&part);
 }
 
-static void test_launches_and_kernels_of_a_gpu_are_told_apart(void **state)
+TEST(launches_and_kernels_of_a_gpu_are_told_apart)
 {
     struct trace_part part = part_of_text(
         &probes_reader,
@@ -106,7 +101,7 @@ static void test_launches_and_kernels_of_a_gpu_are_told_apart(void **state)
     part_fini(&part);
 }
 
-static void test_a_file_cut_anywhere_keeps_whole_probes(void **state)
+TEST(a_file_cut_anywhere_keeps_whole_probes)
 {
     static const char whole[] = HEAD BLOCK "," BLOCK "]}";
     for (size_t cut = 1; cut < sizeof whole - 1; cut++) {
@@ -123,7 +118,7 @@ static void test_a_file_cut_anywhere_keeps_whole_probes(void **state)
     }
 }
 
-static void test_what_makes_no_sense_is_left_out(void **state)
+TEST(what_makes_no_sense_is_left_out)
 {
     struct trace_part part =
         part_of_text(&probes_reader,
@@ -151,7 +146,7 @@ static int read_text(const char *text)
     return rc;
 }
 
-static void test_a_file_that_holds_no_probes_is_refused(void **state)
+TEST_IN_FOLDER(a_file_that_holds_no_probes_is_refused)
 {
     struct dpro_probes *probes;
     assert_int_equal(read_text(HEAD BLOCK "]}"), 0);
@@ -162,17 +157,4 @@ static void test_a_file_that_holds_no_probes_is_refused(void **state)
     assert_int_equal(read_text("[1]"), DPRO_EFORMAT);
     assert_int_equal(read_text(HEAD), DPRO_EFORMAT);
     assert_int_equal(dpro_probes_read(in_folder("none.json"), NULL, &probes, &err), DPRO_EFORMAT);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ways_are_told_against_the_module_as_it_is),
-        cmocka_unit_test(test_a_way_with_times_of_its_own_is_told_against_these),
-        cmocka_unit_test(test_launches_and_kernels_of_a_gpu_are_told_apart),
-        cmocka_unit_test(test_a_file_cut_anywhere_keeps_whole_probes),
-        cmocka_unit_test(test_what_makes_no_sense_is_left_out),
-        TEST_IN_FOLDER(test_a_file_that_holds_no_probes_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* The table of readers: a format is added by one file (toy_reader.c) and one row (here). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dpro/dpro.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "case.h"
 #include "ingest/load.h"
 #include "ingest/readers.h"
 #include "toy_reader.h"
@@ -49,7 +44,7 @@ static int remove_files(void **state)
     return rmdir(folder);
 }
 
-static void test_a_format_of_one_file_and_one_row_is_loaded_and_replayed(void **state)
+TEST(a_format_of_one_file_and_one_row_is_loaded_and_replayed)
 {
     const char *path = folder;
     struct dpro_trace *trace;
@@ -79,7 +74,7 @@ static void test_a_format_of_one_file_and_one_row_is_loaded_and_replayed(void **
     dpro_trace_destroy(trace);
 }
 
-static void test_without_its_row_nobody_knows_it(void **state)
+TEST(without_its_row_nobody_knows_it)
 {
     const char *path = paths[0];
     struct dpro_trace *trace;
@@ -88,7 +83,7 @@ static void test_without_its_row_nobody_knows_it(void **state)
     assert_non_null(strstr(err.text, "not a trace that dpro knows"));
 }
 
-static void test_what_it_lacks_is_said_in_its_words(void **state)
+TEST(what_it_lacks_is_said_in_its_words)
 {
     const char *path = paths[1];
     struct dpro_trace *trace;
@@ -103,10 +98,5 @@ static void test_what_it_lacks_is_said_in_its_words(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_format_of_one_file_and_one_row_is_loaded_and_replayed),
-        cmocka_unit_test(test_without_its_row_nobody_knows_it),
-        cmocka_unit_test(test_what_it_lacks_is_said_in_its_words),
-    };
-    return cmocka_run_group_tests(tests, write_files, remove_files);
+    return run_cases(write_files, remove_files);
 }

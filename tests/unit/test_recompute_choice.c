@@ -1,17 +1,12 @@
 /* test_recompute_choice.c: the choice of modules to recompute against brute force, of chains that a
  * literal simulator runs step by step, and of places of any kind. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"
+#include "case.h"
 #include "optimize/recompute_choice.h"
 
 enum { MOST_BLOCKS = 256 };
@@ -174,9 +169,8 @@ static void check(const struct recompute_problem *p, const struct chain *c, bool
     }
 }
 
-static void test_no_choice_for_a_chain_is_better_by_brute_force(void **state)
+TEST(no_choice_for_a_chain_is_better_by_brute_force)
 {
-    (void)state;
     for (uint32_t turn = 0; turn < 3000; turn++) {
         struct chain c;
         random_state = turn;
@@ -188,9 +182,8 @@ static void test_no_choice_for_a_chain_is_better_by_brute_force(void **state)
 }
 
 /* Branches, modules within each other's time, recomputations that add to other places. */
-static void test_no_choice_for_any_places_is_better_by_brute_force(void **state)
+TEST(no_choice_for_any_places_is_better_by_brute_force)
 {
-    (void)state;
     for (uint32_t turn = 0; turn < 2000; turn++) {
         random_state = 1000000 + turn;
         uint32_t n = (uint32_t)draw(1, turn % 100 == 0 ? 12 : 8), places = (uint32_t)draw(1, 12);
@@ -207,9 +200,8 @@ static void test_no_choice_for_any_places_is_better_by_brute_force(void **state)
     }
 }
 
-static void test_nothing_is_recomputed_where_all_fits(void **state)
+TEST(nothing_is_recomputed_where_all_fits)
 {
-    (void)state;
     struct chain c;
     bool chosen[MOST_BLOCKS];
     random_state = 5;
@@ -225,9 +217,8 @@ static void test_nothing_is_recomputed_where_all_fits(void **state)
 }
 
 /* Blocks that all differ, in units so small that no two sums are equal; those that repeat. */
-static void test_the_choice_of_96_blocks_is_exact(void **state)
+TEST(the_choice_of_96_blocks_is_exact)
 {
-    (void)state;
     for (uint32_t turn = 0; turn < 12; turn++) {
         struct chain c;
         bool chosen[MOST_BLOCKS], all[MOST_BLOCKS], none[MOST_BLOCKS] = {false};
@@ -247,15 +238,4 @@ static void test_the_choice_of_96_blocks_is_exact(void **state)
         }
         posed_fini(&p);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_choice_for_a_chain_is_better_by_brute_force),
-        cmocka_unit_test(test_no_choice_for_any_places_is_better_by_brute_force),
-        cmocka_unit_test(test_nothing_is_recomputed_where_all_fits),
-        cmocka_unit_test(test_the_choice_of_96_blocks_is_exact),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

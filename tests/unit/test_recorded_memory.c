@@ -1,16 +1,11 @@
 /* What files say about memory: allocations and modules in Kineto's profiles, memory.json, and both
  * joined to their rank. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <dpro/memory.h>
 
+#include "case.h"
 #include "ingest/held_memory.h"
 #include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto.h"
@@ -57,7 +52,7 @@ static struct dpro_trace *load(void)
     "{\"schemaVersion\":1,\"distributedInfo\":{\"rank\":0,\"world_size\":1},"                      \
     "\"baseTimeNanoseconds\":1000,\"traceEvents\":[" OP events "]}"
 
-static void test_an_allocation_is_read_whatever_the_order_of_keys(void **state)
+TEST(an_allocation_is_read_whatever_the_order_of_keys)
 {
     static const char text[] =
         "[" OP ",{\"args\":{\"Addr\":18446744073709551615,\"Bytes\":-64,\"Device Type\":1,"
@@ -78,7 +73,7 @@ static void test_an_allocation_is_read_whatever_the_order_of_keys(void **state)
     }
 }
 
-static void test_profilers_of_2021_tell_no_address(void **state)
+TEST(profilers_of_2021_tell_no_address)
 {
     struct trace_part part = part_of_text(
         &kineto_reader,
@@ -95,7 +90,7 @@ static void test_profilers_of_2021_tell_no_address(void **state)
     part_fini(&part);
 }
 
-static void test_what_an_instant_lacks_is_not_that_of_the_one_before(void **state)
+TEST(what_an_instant_lacks_is_not_that_of_the_one_before)
 {
     struct trace_part part =
         part_of_text(&kineto_reader,
@@ -107,7 +102,7 @@ static void test_what_an_instant_lacks_is_not_that_of_the_one_before(void **stat
     part_fini(&part);
 }
 
-static void test_marks_of_modules_are_no_spans(void **state)
+TEST(marks_of_modules_are_no_spans)
 {
     struct trace_part part = part_of_text(
         &kineto_reader,
@@ -125,7 +120,7 @@ static void test_marks_of_modules_are_no_spans(void **state)
     part_fini(&part);
 }
 
-static void test_nodes_in_a_mark_lie_in_what_is_around_it(void **state)
+TEST(nodes_in_a_mark_lie_in_what_is_around_it)
 {
     struct trace_part part = part_of_text(
         &et_reader,
@@ -146,7 +141,7 @@ static void test_nodes_in_a_mark_lie_in_what_is_around_it(void **state)
     part_fini(&part);
 }
 
-static void test_allocations_come_by_time_with_their_threads(void **state)
+TEST_IN_FOLDER(allocations_come_by_time_with_their_threads)
 {
     write_text("kineto.json",
                PROFILE(INSTANT("120", "\"Bytes\":-16,\"Addr\":1,\"Device Type\":0")
@@ -169,7 +164,7 @@ static void test_allocations_come_by_time_with_their_threads(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_absurd_allocations_are_left_out_in_one_line(void **state)
+TEST_IN_FOLDER(absurd_allocations_are_left_out_in_one_line)
 {
     write_text("kineto.json",
                PROFILE(INSTANT("1", "\"Bytes\":16,\"Addr\":1") INSTANT("2", "\"Addr\":2")
@@ -184,7 +179,7 @@ static void test_absurd_allocations_are_left_out_in_one_line(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_an_event_written_twice_counts_once(void **state)
+TEST_IN_FOLDER(an_event_written_twice_counts_once)
 {
     write_text("kineto.json",
                PROFILE(INSTANT("7", "\"Bytes\":16,\"Addr\":1") INSTANT(
@@ -203,7 +198,7 @@ static const char held[] =
     "\"blocks\":[[\"parameter\",\"a.0.weight\",4096,64],[\"optimizer_state\",\"x\",8192,128],"
     "[\"bucket\",\"\",0,256]]}";
 
-static void test_held_memory_is_read(void **state)
+TEST(held_memory_is_read)
 {
     for (size_t chunk = 0; chunk < 80; chunk++) {
         struct trace_part part = part_of_text(&held_reader, held, chunk);
@@ -224,7 +219,7 @@ static void test_held_memory_is_read(void **state)
     }
 }
 
-static void test_held_memory_cut_anywhere_keeps_whole_blocks(void **state)
+TEST(held_memory_cut_anywhere_keeps_whole_blocks)
 {
     for (size_t cut = 1; cut < sizeof held - 1; cut++) {
         char text[sizeof held];
@@ -238,7 +233,7 @@ static void test_held_memory_cut_anywhere_keeps_whole_blocks(void **state)
     }
 }
 
-static void test_held_memory_joins_its_rank(void **state)
+TEST_IN_FOLDER(held_memory_joins_its_rank)
 {
     write_text("host0/rank0/kineto.json", PROFILE(""));
     write_text("host0/rank0/memory.json", held);
@@ -253,7 +248,7 @@ static void test_held_memory_joins_its_rank(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_held_blocks_that_make_no_sense_are_left_out_in_one_line(void **state)
+TEST_IN_FOLDER(held_blocks_that_make_no_sense_are_left_out_in_one_line)
 {
     write_text("host0/rank0/kineto.json", PROFILE(""));
     write_text("host0/rank0/memory.json",
@@ -279,7 +274,7 @@ static const char of_allocator[] =
     ","
     "[4194304,4194304,0,\"large\",true,true,[[4194304,\"active_pending_free\"]]]%s]}";
 
-static void test_the_allocators_segments_are_read(void **state)
+TEST_IN_FOLDER(the_allocators_segments_are_read)
 {
     char text[1024];
     write_text("host0/rank0/kineto.json", PROFILE(""));
@@ -304,7 +299,7 @@ static void test_the_allocators_segments_are_read(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_with_a_segment_that_makes_no_sense_none_is_used(void **state)
+TEST_IN_FOLDER(with_a_segment_that_makes_no_sense_none_is_used)
 {
     static const char *const odd[] = {
         ",7",
@@ -338,7 +333,7 @@ static struct allocator_settings settings_in(const char *text)
     return settings;
 }
 
-static void test_the_allocators_settings_are_read(void **state)
+TEST_IN_FOLDER(the_allocators_settings_are_read)
 {
     struct allocator_settings s = settings_in(SET(""));
     assert_int_equal(s.known, DPRO_ALLOCATOR_ASSUMED);
@@ -361,7 +356,7 @@ static void test_the_allocators_settings_are_read(void **state)
     assert_string_equal(logged, "");
 }
 
-static void test_settings_that_make_no_sense_are_not_known_and_one_line_says_so(void **state)
+TEST_IN_FOLDER(settings_that_make_no_sense_are_not_known_and_one_line_says_so)
 {
     static const char *const texts[] = {
         SET("\"allocator\":\"max_split_size_mb:\","),
@@ -380,27 +375,4 @@ static void test_settings_that_make_no_sense_are_not_known_and_one_line_says_so(
         assert_non_null(strstr(logged, "what the allocator reserves"));
         assert_ptr_equal(strchr(logged, '\n'), strrchr(logged, '\n'));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_allocation_is_read_whatever_the_order_of_keys),
-        cmocka_unit_test(test_profilers_of_2021_tell_no_address),
-        cmocka_unit_test(test_what_an_instant_lacks_is_not_that_of_the_one_before),
-        cmocka_unit_test(test_marks_of_modules_are_no_spans),
-        cmocka_unit_test(test_nodes_in_a_mark_lie_in_what_is_around_it),
-        TEST_IN_FOLDER(test_allocations_come_by_time_with_their_threads),
-        TEST_IN_FOLDER(test_absurd_allocations_are_left_out_in_one_line),
-        TEST_IN_FOLDER(test_an_event_written_twice_counts_once),
-        cmocka_unit_test(test_held_memory_is_read),
-        cmocka_unit_test(test_held_memory_cut_anywhere_keeps_whole_blocks),
-        TEST_IN_FOLDER(test_held_memory_joins_its_rank),
-        TEST_IN_FOLDER(test_the_allocators_segments_are_read),
-        TEST_IN_FOLDER(test_with_a_segment_that_makes_no_sense_none_is_used),
-        TEST_IN_FOLDER(test_held_blocks_that_make_no_sense_are_left_out_in_one_line),
-        TEST_IN_FOLDER(test_the_allocators_settings_are_read),
-        TEST_IN_FOLDER(test_settings_that_make_no_sense_are_not_known_and_one_line_says_so),
-    };
-    return cmocka_run_group_tests_name("recorded_memory", tests, NULL, NULL);
 }

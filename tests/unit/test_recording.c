@@ -1,15 +1,10 @@
 /* test_recording.c: whatever a rank.json holds and wherever it is cut, the trace directory can be
  * told of. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <dpro/recording.h>
 
+#include "case.h"
 #include "temp_folder.h"
 
 static const char whole[] =
@@ -22,7 +17,7 @@ static void write_facts(const char *text, size_t len)
     write_bytes("host0/rank3/rank.json", text, len);
 }
 
-static void test_the_facts_of_a_rank_are_read(void **state)
+TEST(the_facts_of_a_rank_are_read)
 {
     struct dpro_recording *recording;
     write_facts(whole, sizeof whole - 1);
@@ -40,7 +35,7 @@ static void test_the_facts_of_a_rank_are_read(void **state)
     dpro_recording_destroy(recording);
 }
 
-static void test_of_a_repeated_key_the_last_counts(void **state)
+TEST(of_a_repeated_key_the_last_counts)
 {
     static const char twice[] = "{\"warnings\":[\"a\",\"b\"],\"warnings\":[\"c\"],"
                                 "\"steps\":{\"timing\":[{},{}],\"timing\":[{}]}}";
@@ -54,7 +49,7 @@ static void test_of_a_repeated_key_the_last_counts(void **state)
     dpro_recording_destroy(recording);
 }
 
-static void test_a_file_cut_anywhere_is_a_problem_of_its_rank(void **state)
+TEST(a_file_cut_anywhere_is_a_problem_of_its_rank)
 {
     for (size_t cut = 0; cut < sizeof whole - 1; cut++) {
         struct dpro_recording *recording;
@@ -67,7 +62,7 @@ static void test_a_file_cut_anywhere_is_a_problem_of_its_rank(void **state)
     }
 }
 
-static void test_changed_bytes_do_no_harm(void **state)
+TEST(changed_bytes_do_no_harm)
 {
     static const char others[] = "\"{}[],:\\0-e\n\x80";
     char text[sizeof whole];
@@ -89,11 +84,5 @@ static void test_changed_bytes_do_no_harm(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_facts_of_a_rank_are_read),
-        cmocka_unit_test(test_of_a_repeated_key_the_last_counts),
-        cmocka_unit_test(test_a_file_cut_anywhere_is_a_problem_of_its_rank),
-        cmocka_unit_test(test_changed_bytes_do_no_harm),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return run_cases(make_folder, remove_folder);
 }

@@ -1,15 +1,11 @@
 /* tests/unit/test_replay.c: predictions on graphs whose answer is known, where the time goes, the
  * critical path, delays, validation, the Daydream baseline. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "case.h"
 #include "graph/builder.h"
 #include "graph_text.h"
 #include "replay/replay.h"
@@ -69,7 +65,7 @@ static int64_t predicted_text(const char *text)
 }
 
 /* Random graphs with what the trace reader adds: boundaries, collectives, phases, samples. */
-static void test_the_parts_add_up_whatever_the_graph(void **state)
+TEST(the_parts_add_up_whatever_the_graph)
 {
     for (uint64_t seed = 0; seed < 3000; seed++) {
         struct dpro_graph *g = random_graph(seed);
@@ -145,7 +141,7 @@ static enum slow_use slow_use(const struct dpro_graph *g, const struct dpro_repl
     return loads ? SLOW_INPUT : SLOW_IDLE;
 }
 
-static void test_every_instant_of_a_random_graph_counts_as_what_was_going_on(void **state)
+TEST(every_instant_of_a_random_graph_counts_as_what_was_going_on)
 {
     for (uint64_t seed = 0; seed < 1500; seed++) {
         struct dpro_graph *g = random_graph(seed);
@@ -192,7 +188,7 @@ static void test_every_instant_of_a_random_graph_counts_as_what_was_going_on(voi
     }
 }
 
-static void test_graphs_with_known_makespans(void **state)
+TEST(graphs_with_known_makespans)
 {
     static const struct {
         const char *text;
@@ -212,7 +208,7 @@ static void test_graphs_with_known_makespans(void **state)
         assert_int_equal(predicted_text(cases[i].text), cases[i].ns);
 }
 
-static void test_graphs_with_known_periods(void **state)
+TEST(graphs_with_known_periods)
 {
     static const struct {
         const char *text;
@@ -236,7 +232,7 @@ static void test_graphs_with_known_periods(void **state)
 
 /* n ranks, 2 (n - 1) steps of `step` ns: each rank sends on its link and receives on another; a
  * step's send waits for the receive of the step before. */
-static void test_a_ring_all_reduce_takes_two_n_minus_two_steps(void **state)
+TEST(a_ring_all_reduce_takes_two_n_minus_two_steps)
 {
     for (int n = 2; n <= 6; n++) {
         char text[8192], *at = text;
@@ -268,7 +264,7 @@ static struct dpro_graph *four_ranks(const char *rank2_bw)
     return g;
 }
 
-static void test_waiting_goes_to_the_ranks_that_arrive_early(void **state)
+TEST(waiting_goes_to_the_ranks_that_arrive_early)
 {
     struct dpro_graph *g = four_ranks("67000000");
     struct dpro_replay *r = run(g, NULL);
@@ -301,7 +297,7 @@ static void test_waiting_goes_to_the_ranks_that_arrive_early(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer(void **state)
+TEST(a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer)
 {
     const char *delays[] = {"FW@2=+20"};
     struct dpro_replay_options options = {.delays = delays, .n_delays = 1};
@@ -324,7 +320,7 @@ static void test_a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer(void
     }
 }
 
-static void test_ranks_missing_from_the_trace_are_waited_for_too(void **state)
+TEST(ranks_missing_from_the_trace_are_waited_for_too)
 {
     struct dpro_graph *g = four_ranks("60000000");
     g->collectives[0].missing_wait_ns = 4 * MS;
@@ -339,7 +335,7 @@ static void test_ranks_missing_from_the_trace_are_waited_for_too(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_communication_behind_computation_is_hidden(void **state)
+TEST(communication_behind_computation_is_hidden)
 {
     struct dpro_graph *g = graph_of("bw1:10@g0!BW -> tr:8@gc!COLLECTIVE -> up:3@g0!UPDATE -> e*;"
                                     "bw1 -> bw2:6@g0!BW -> up; e => bw1;"
@@ -357,7 +353,7 @@ static void test_communication_behind_computation_is_hidden(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing(void **state)
+TEST(loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing)
 {
     struct dpro_graph *g =
         graph_of("load:9@d0!INPUT -> fw:10@g0!FW -> e* => load; fw -> opt:2@d0!UPDATE -> e");
@@ -372,7 +368,7 @@ static void test_loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothi
     dpro_graph_destroy(g);
 }
 
-static void test_a_single_iteration_starts_where_its_ranks_did(void **state)
+TEST(a_single_iteration_starts_where_its_ranks_did)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> m#0!BARRIER -> ta:5@l0!COLLECTIVE;"
                                     "b:10@d1#1 -> m -> tb:5@l1#1!COLLECTIVE");
@@ -396,7 +392,7 @@ static void test_a_single_iteration_starts_where_its_ranks_did(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_an_op_may_leave_its_latest_predecessors_out(void **state)
+TEST(an_op_may_leave_its_latest_predecessors_out)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> v; b:30@d1 -> v; c:20@d2 -> v; v -> x:5@d3");
     uint8_t spare[16] = {0};
@@ -420,7 +416,7 @@ static void test_an_op_may_leave_its_latest_predecessors_out(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_what_waits_for_one_of_two_does_not_wait_for_the_other_to_start(void **state)
+TEST(what_waits_for_one_of_two_does_not_wait_for_the_other_to_start)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> v; s:50@d1 -> b:10@d2 -> v; v -> x:5@l0; "
                                     "q:20@d3 -> y:100@l0");
@@ -434,8 +430,7 @@ static void test_what_waits_for_one_of_two_does_not_wait_for_the_other_to_start(
     dpro_graph_destroy(g);
 }
 
-static void
-test_what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first(void **state)
+TEST(what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first)
 {
     struct dpro_graph *g =
         graph_of("a:90@d0 -> v; s:10@d1 -> b:20@d2 -> v; t:40@d3 -> c:10@d4 -> v; "
@@ -453,7 +448,7 @@ test_what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first(vo
     dpro_graph_destroy(g);
 }
 
-static void test_a_recording_that_began_idle_is_replayed_from_idle(void **state)
+TEST(a_recording_that_began_idle_is_replayed_from_idle)
 {
     /* the CPU waits for the GPU work of the iteration before, which the first one has not */
     struct dpro_graph *g = graph_of("a:10/10/10@d0 -> e* => a; a -> k:30/30/30@d1 => a");
@@ -489,7 +484,7 @@ static void share_link(struct dpro_graph *g, const char *first, const char *seco
     }
 }
 
-static void test_connections_share_a_link_evenly(void **state)
+TEST(connections_share_a_link_evenly)
 {
     static const struct {
         const char *text;
@@ -522,7 +517,7 @@ static void test_connections_share_a_link_evenly(void **state)
     }
 }
 
-static void test_a_connection_sends_one_message_after_the_other(void **state)
+TEST(a_connection_sends_one_message_after_the_other)
 {
     struct dpro_graph *g =
         graph_of("a:30@l0; c:30@l1; b:10@l0; x:1@d0 -> a; y:2@d1 -> c; z:3@d2 -> b;"
@@ -540,7 +535,7 @@ static void test_a_connection_sends_one_message_after_the_other(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_hostile_durations_on_a_shared_link_come_to_an_end(void **state)
+TEST(hostile_durations_on_a_shared_link_come_to_an_end)
 {
     struct dpro_graph *g = graph_of("a:9223372036854775807@l0 => a; b:9223372036854775807@l1 => b;"
                                     "a -> c:9223372036854775807@l0 => c; d:3@l1; b -> e:7@d0 => e");
@@ -549,7 +544,7 @@ static void test_hostile_durations_on_a_shared_link_come_to_an_end(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_what_led_up_to_the_first_iteration_begins_when_it_did(void **state)
+TEST(what_led_up_to_the_first_iteration_begins_when_it_did)
 {
     /* rank 0 waits for what rank 1 did in the iteration before */
     struct dpro_graph *g = graph_of("a:10/10@d0#0 -> e*#0 => a; b:30/30@d1#1 -> f*#1 => b; f => a");
@@ -572,7 +567,7 @@ static void test_what_led_up_to_the_first_iteration_begins_when_it_did(void **st
     dpro_graph_destroy(g);
 }
 
-static void test_each_measured_iteration_is_replayed(void **state)
+TEST(each_measured_iteration_is_replayed)
 {
     struct dpro_graph *g = graph_of("a:10/20/60@d0 -> e* => a");
     g->shown_sample = 1;
@@ -592,7 +587,7 @@ static void test_each_measured_iteration_is_replayed(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_noise_that_ranks_share_does_not_make_them_wait(void **state)
+TEST(noise_that_ranks_share_does_not_make_them_wait)
 {
     const char *text = "a:10/30@d0 -> m!BARRIER -> x:5@l0!COLLECTIVE -> ea* => a;"
                        "b:%s@d1#1 -> m -> y:5@l1#1!COLLECTIVE -> eb#1* => b";
@@ -603,7 +598,7 @@ static void test_noise_that_ranks_share_does_not_make_them_wait(void **state)
     assert_int_equal(predicted_text(apart), 35); /* the slowest of noisy ranks */
 }
 
-static void test_drawn_samples_give_a_distribution_that_depends_on_the_seed_only(void **state)
+TEST(drawn_samples_give_a_distribution_that_depends_on_the_seed_only)
 {
     struct dpro_graph *g = graph_of("a:10/30@d0 -> m!BARRIER -> x:5@l0!COLLECTIVE -> ea* => a;"
                                     "b:10/30@d1#1 -> m -> y:5@l1#1!COLLECTIVE -> eb#1* => b");
@@ -633,7 +628,7 @@ static void test_drawn_samples_give_a_distribution_that_depends_on_the_seed_only
     dpro_graph_destroy(g);
 }
 
-static void test_a_drawn_iteration_is_one_measured_iteration_of_all_ranks_and_servers(void **state)
+TEST(a_drawn_iteration_is_one_measured_iteration_of_all_ranks_and_servers)
 {
     const char *text = "a:10/30@d0 -> m!BARRIER -> x:5@l0!COLLECTIVE -> ea* => a;"
                        "b:10/30@d1#1 -> s:30/10@d2#2 -> y:5@l1#1!COLLECTIVE -> eb#1* => b;"
@@ -649,7 +644,7 @@ static void test_a_drawn_iteration_is_one_measured_iteration_of_all_ranks_and_se
     dpro_graph_destroy(g);
 }
 
-static void test_delays_change_what_they_name(void **state)
+TEST(delays_change_what_they_name)
 {
     /* rank 0: 4 + 6 + 10, rank 1: 2 + 10 ns of CPU work; a GPU rank 2: kernel 8, its CPU part 3 */
     const char *text = "a:4000000@d0!FW -> b:6000000@d0!FW -> c:10000000@d0!BW -> ea* => a;"
@@ -683,7 +678,7 @@ static void test_delays_change_what_they_name(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_delays_that_make_no_sense_are_refused(void **state)
+TEST(delays_that_make_no_sense_are_refused)
 {
     static const struct {
         const char *delay, *says;
@@ -724,7 +719,7 @@ static struct dpro_graph *noisy_graph(void)
     return g;
 }
 
-static void test_the_iteration_left_out_is_not_learnt_from(void **state)
+TEST(the_iteration_left_out_is_not_learnt_from)
 {
     struct dpro_graph *g = noisy_graph();
     struct dpro_error unused;
@@ -759,7 +754,7 @@ static void test_the_iteration_left_out_is_not_learnt_from(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_validation_compares_each_iteration_with_the_others(void **state)
+TEST(validation_compares_each_iteration_with_the_others)
 {
     struct dpro_error err;
     struct dpro_validation v;
@@ -788,7 +783,7 @@ static void test_validation_compares_each_iteration_with_the_others(void **state
     dpro_graph_destroy(g);
 }
 
-static void test_validation_is_the_same_at_any_number_of_threads(void **state)
+TEST(validation_is_the_same_at_any_number_of_threads)
 {
     struct dpro_graph *g = noisy_graph();
     struct dpro_validation one, v;
@@ -805,7 +800,7 @@ static void test_validation_is_the_same_at_any_number_of_threads(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_daydream_waits_for_nobody(void **state)
+TEST(daydream_waits_for_nobody)
 {
     struct dpro_error err;
     struct dpro_daydream d;
@@ -823,7 +818,7 @@ static void test_daydream_waits_for_nobody(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_negative_times_in_a_graph_are_an_error(void **state)
+TEST(negative_times_in_a_graph_are_an_error)
 {
     struct dpro_error err;
     struct dpro_replay *r = NULL;
@@ -834,7 +829,7 @@ static void test_negative_times_in_a_graph_are_an_error(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_huge_durations_do_not_overflow(void **state)
+TEST(huge_durations_do_not_overflow)
 {
     const char *delays[] = {"ALL=1000000"};
     struct dpro_replay_options options = {.delays = delays, .n_delays = 1};
@@ -845,43 +840,4 @@ static void test_huge_durations_do_not_overflow(void **state)
     delays[0] = "FW=+1000000";
     predicted(g, &options);
     dpro_graph_destroy(g);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_parts_add_up_whatever_the_graph),
-        cmocka_unit_test(test_every_instant_of_a_random_graph_counts_as_what_was_going_on),
-        cmocka_unit_test(test_graphs_with_known_makespans),
-        cmocka_unit_test(test_graphs_with_known_periods),
-        cmocka_unit_test(test_a_ring_all_reduce_takes_two_n_minus_two_steps),
-        cmocka_unit_test(test_waiting_goes_to_the_ranks_that_arrive_early),
-        cmocka_unit_test(test_a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer),
-        cmocka_unit_test(test_ranks_missing_from_the_trace_are_waited_for_too),
-        cmocka_unit_test(test_communication_behind_computation_is_hidden),
-        cmocka_unit_test(test_loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing),
-        cmocka_unit_test(test_a_single_iteration_starts_where_its_ranks_did),
-        cmocka_unit_test(test_an_op_may_leave_its_latest_predecessors_out),
-        cmocka_unit_test(test_what_waits_for_one_of_two_does_not_wait_for_the_other_to_start),
-        cmocka_unit_test(
-            test_what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first),
-        cmocka_unit_test(test_a_recording_that_began_idle_is_replayed_from_idle),
-        cmocka_unit_test(test_connections_share_a_link_evenly),
-        cmocka_unit_test(test_a_connection_sends_one_message_after_the_other),
-        cmocka_unit_test(test_hostile_durations_on_a_shared_link_come_to_an_end),
-        cmocka_unit_test(test_what_led_up_to_the_first_iteration_begins_when_it_did),
-        cmocka_unit_test(test_each_measured_iteration_is_replayed),
-        cmocka_unit_test(test_noise_that_ranks_share_does_not_make_them_wait),
-        cmocka_unit_test(test_drawn_samples_give_a_distribution_that_depends_on_the_seed_only),
-        cmocka_unit_test(test_a_drawn_iteration_is_one_measured_iteration_of_all_ranks_and_servers),
-        cmocka_unit_test(test_delays_change_what_they_name),
-        cmocka_unit_test(test_delays_that_make_no_sense_are_refused),
-        cmocka_unit_test(test_the_iteration_left_out_is_not_learnt_from),
-        cmocka_unit_test(test_validation_compares_each_iteration_with_the_others),
-        cmocka_unit_test(test_validation_is_the_same_at_any_number_of_threads),
-        cmocka_unit_test(test_daydream_waits_for_nobody),
-        cmocka_unit_test(test_negative_times_in_a_graph_are_an_error),
-        cmocka_unit_test(test_huge_durations_do_not_overflow),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,10 @@
 /* tests/unit/test_replay_memory.c: what is held while ops run as replayed, on small graphs whose
  * answer is known and against a slow plain sweep. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/sort.h"
+#include "case.h"
 #include "graph_text.h"
 #include "replay/replay.h"
 
@@ -29,7 +25,7 @@ static uint32_t text_id(struct dpro_graph *g, const char *text)
     return strtab_add(&g->names, text, strlen(text));
 }
 
-static void test_nothing_is_said_where_nothing_is_known(void **state)
+TEST(nothing_is_said_where_nothing_is_known)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> b:5@d0 -> end*; end => a");
     uint32_t n;
@@ -49,7 +45,7 @@ static void test_nothing_is_said_where_nothing_is_known(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_what_is_there_before_and_after_is_the_peak_of_an_idle_rank(void **state)
+TEST(what_is_there_before_and_after_is_the_peak_of_an_idle_rank)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> end*; end => a");
     add_block(add_memory(g), 1000, DPRO_MEMORY_PARAMETER);
@@ -99,7 +95,7 @@ static struct dpro_graph *training(void)
     return g;
 }
 
-static void test_the_peak_says_when_and_who(void **state)
+TEST(the_peak_says_when_and_who)
 {
     struct dpro_graph *g = training();
     uint32_t n;
@@ -143,7 +139,7 @@ static void test_the_peak_says_when_and_who(void **state)
 }
 
 /* Two threads: what one takes is given back before or after the other takes its own. */
-static void test_a_delay_moves_the_peak(void **state)
+TEST(a_delay_moves_the_peak)
 {
     struct dpro_graph *g = graph_of("go:1@d0 -> a:10@d0 -> end*; go -> b:100@d1 -> end; end => go");
     struct graph_memory *m = add_memory(g);
@@ -163,7 +159,7 @@ static void test_a_delay_moves_the_peak(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_blocks_of_one_module_and_category_are_one_holder(void **state)
+TEST(blocks_of_one_module_and_category_are_one_holder)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> end*; end => a");
     struct graph_memory *m = add_memory(g);
@@ -188,7 +184,7 @@ static void test_blocks_of_one_module_and_category_are_one_holder(void **state)
     dpro_graph_destroy(g);
 }
 
-static void test_state_belongs_to_the_module_of_its_parameter(void **state)
+TEST(state_belongs_to_the_module_of_its_parameter)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> end*; end => a");
     struct graph_memory *m = add_memory(g);
@@ -224,7 +220,7 @@ static void test_state_belongs_to_the_module_of_its_parameter(void **state)
 
 /* Segments are of 2 MiB for blocks up to 1 MiB, of 20 MiB for those below 10 MiB, else as large as
  * the block. */
-static void test_a_gpu_reserves_segments(void **state)
+TEST(a_gpu_reserves_segments)
 {
     struct dpro_graph *g = graph_of("fw:100@d0 -> bw:200@d0!BW -> end*; end => fw");
     struct graph_memory *m = add_memory(g);
@@ -283,7 +279,7 @@ static struct dpro_rank_memory set_as(const char *text, uint64_t capacity)
     return found;
 }
 
-static void test_what_is_reserved_depends_on_the_allocators_settings(void **state)
+TEST(what_is_reserved_depends_on_the_allocators_settings)
 {
     struct dpro_rank_memory m = set_as(NULL, 0);
     assert_int_equal(m.allocator, DPRO_ALLOCATOR_ASSUMED);
@@ -323,12 +319,12 @@ static uint64_t reserved_from(const struct allocator_history *start)
     return bytes;
 }
 
-static void test_optimizer_state_lies_where_the_first_iteration_was(void **state)
+TEST(optimizer_state_lies_where_the_first_iteration_was)
 {
     assert_int_equal(reserved_from(NULL), 3 * 30 * MIB); /* the next one takes 30 MiB more */
 }
 
-static void test_what_is_reserved_begins_with_the_recorded_segments(void **state)
+TEST(what_is_reserved_begins_with_the_recorded_segments)
 {
     struct allocator_block blocks[] = {{1 << 30, 30 * MIB, ALLOCATOR_TAKEN},
                                        {UINT64_C(2) << 30, 30 * MIB, ALLOCATOR_TAKEN},
@@ -352,7 +348,7 @@ static void test_what_is_reserved_begins_with_the_recorded_segments(void **state
     assert_int_equal(reserved_from(&start), (30 + 30 + 20 + 50 + 30) * MIB);
 }
 
-static void test_of_another_allocator_nothing_is_known(void **state)
+TEST(of_another_allocator_nothing_is_known)
 {
     struct dpro_rank_memory m = set_as("backend:cudaMallocAsync", 40 * MIB);
     assert_int_equal(m.allocator, DPRO_ALLOCATOR_STRANGE);
@@ -361,7 +357,7 @@ static void test_of_another_allocator_nothing_is_known(void **state)
     assert_int_equal(m.peak_bytes, 34 * MIB);
 }
 
-static void test_what_does_not_fit_the_device_is_told(void **state)
+TEST(what_does_not_fit_the_device_is_told)
 {
     struct dpro_rank_memory m = set_as("", 49 * MIB);
     assert_int_equal(m.refused_bytes, 4 * MIB);
@@ -382,7 +378,7 @@ static void test_what_does_not_fit_the_device_is_told(void **state)
 }
 
 /* What no reader should make, and sizes beyond all reason. */
-static void test_what_makes_no_sense_does_no_harm(void **state)
+TEST(what_makes_no_sense_does_no_harm)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> b:5@d0 -> end*; end => a");
     struct graph_memory *m = add_memory(g);
@@ -493,7 +489,7 @@ static void check_rank(const struct dpro_graph *g, const struct dpro_replay *r, 
     assert_true(is_reached || found.peak_op == DPRO_NO_OP);
 }
 
-static void test_random_sweeps_agree_with_a_plain_one(void **state)
+TEST(random_sweeps_agree_with_a_plain_one)
 {
     for (uint64_t seed = 0; seed < 2000; seed++) {
         struct dpro_graph *g = random_graph(seed);
@@ -509,7 +505,7 @@ static void test_random_sweeps_agree_with_a_plain_one(void **state)
 }
 
 /* Far more moments than a timeline has points, all at different times. */
-static void test_a_long_timeline_keeps_its_peaks_and_its_end(void **state)
+TEST(a_long_timeline_keeps_its_peaks_and_its_end)
 {
     enum { N = 20000 };
     struct dpro_graph *g = graph_of("a:100000000@d0 -> end*; end => a");
@@ -533,26 +529,4 @@ static void test_a_long_timeline_keeps_its_peaks_and_its_end(void **state)
     assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 70000 + N - 500);
     dpro_replay_destroy(r);
     dpro_graph_destroy(g);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_is_said_where_nothing_is_known),
-        cmocka_unit_test(test_what_is_there_before_and_after_is_the_peak_of_an_idle_rank),
-        cmocka_unit_test(test_the_peak_says_when_and_who),
-        cmocka_unit_test(test_a_delay_moves_the_peak),
-        cmocka_unit_test(test_blocks_of_one_module_and_category_are_one_holder),
-        cmocka_unit_test(test_state_belongs_to_the_module_of_its_parameter),
-        cmocka_unit_test(test_a_gpu_reserves_segments),
-        cmocka_unit_test(test_what_is_reserved_depends_on_the_allocators_settings),
-        cmocka_unit_test(test_optimizer_state_lies_where_the_first_iteration_was),
-        cmocka_unit_test(test_what_is_reserved_begins_with_the_recorded_segments),
-        cmocka_unit_test(test_of_another_allocator_nothing_is_known),
-        cmocka_unit_test(test_what_does_not_fit_the_device_is_told),
-        cmocka_unit_test(test_what_makes_no_sense_does_no_harm),
-        cmocka_unit_test(test_random_sweeps_agree_with_a_plain_one),
-        cmocka_unit_test(test_a_long_timeline_keeps_its_peaks_and_its_end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

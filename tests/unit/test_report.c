@@ -1,17 +1,13 @@
 /* test_report.c: every form of the report says the same, adds up, and survives any name. */
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/utf8.h"
+#include "case.h"
 #include "report/facts.h"
 #include "report/table.h"
 #include "report/words.h"
@@ -75,14 +71,14 @@ static void check_lines(char *text)
     }
 }
 
-static void test_files_agree_and_add_up(void **state)
+TEST(files_agree_and_add_up)
 {
     write_and_check(&(struct fake_options){.n_ranks = 1, .n_layers = 20}, "");
     write_and_check(&(struct fake_options){.n_ranks = 4, .n_layers = 60}, "");
     write_and_check(&(struct fake_options){.n_ranks = 2, .n_layers = 20, .single = true}, "");
 }
 
-static void test_a_what_if_has_no_error(void **state)
+TEST(a_what_if_has_no_error)
 {
     struct fake_options options = {.n_ranks = 2, .n_layers = 30, .what_if = true};
     write_and_check(&options, "what-if");
@@ -94,7 +90,7 @@ static void test_a_what_if_has_no_error(void **state)
     free(text);
 }
 
-static void test_what_ranks_hold_is_said_in_every_form(void **state)
+TEST(what_ranks_hold_is_said_in_every_form)
 {
     write_and_check(&(struct fake_options){.n_ranks = 2, .n_layers = 30, .memory = true}, "memory");
     write_and_check(
@@ -107,7 +103,7 @@ static void test_what_ranks_hold_is_said_in_every_form(void **state)
                     "memory");
 }
 
-static void test_alike_ranks_are_one_line_and_many_are_two(void **state)
+TEST(alike_ranks_are_one_line_and_many_are_two)
 {
     static const struct {
         int n_ranks;
@@ -138,7 +134,7 @@ static void test_alike_ranks_are_one_line_and_many_are_two(void **state)
     }
 }
 
-static void test_what_does_not_fit_the_device_is_one_line(void **state)
+TEST(what_does_not_fit_the_device_is_one_line)
 {
     struct fake_options options = {.n_ranks = 3, .n_layers = 30, .memory = true, .tight = true};
     write_and_check(&options, "memory tight");
@@ -149,7 +145,7 @@ static void test_what_does_not_fit_the_device_is_one_line(void **state)
     free(text);
 }
 
-static void test_hostile_names_are_harmless_everywhere(void **state)
+TEST(hostile_names_are_harmless_everywhere)
 {
     struct fake_options options = {.n_ranks = 3, .n_layers = 30, .hostile = true};
     write_and_check(&options, "hostile");
@@ -159,7 +155,7 @@ static void test_hostile_names_are_harmless_everywhere(void **state)
     free(text);
 }
 
-static void test_a_report_of_nothing_is_still_a_report(void **state)
+TEST(a_report_of_nothing_is_still_a_report)
 {
     struct fake_options options = {.n_ranks = 2, .n_layers = 1, .empty = true};
     write_and_check(&options, "empty");
@@ -169,7 +165,7 @@ static void test_a_report_of_nothing_is_still_a_report(void **state)
     free(text);
 }
 
-static void test_the_text_starts_with_the_verdict(void **state)
+TEST(the_text_starts_with_the_verdict)
 {
     char *text = text_report(&(struct fake_options){.n_ranks = 8, .n_layers = 60});
     check_lines(text);
@@ -188,7 +184,7 @@ static void test_the_text_starts_with_the_verdict(void **state)
     free(text);
 }
 
-static void test_only_a_gpu_that_idles_is_launch_bound(void **state)
+TEST(only_a_gpu_that_idles_is_launch_bound)
 {
     char *text = text_report(&(struct fake_options){.n_ranks = 1, .n_layers = 60, .busy = true});
     check_lines(text);
@@ -198,14 +194,14 @@ static void test_only_a_gpu_that_idles_is_launch_bound(void **state)
     free(text);
 }
 
-static void test_a_check_that_was_not_made_says_why(void **state)
+TEST(a_check_that_was_not_made_says_why)
 {
     char *text = text_report(&(struct fake_options){.n_ranks = 2, .n_layers = 30, .single = true});
     assert_non_null(strstr(text, "self-validation: none, too few iterations"));
     free(text);
 }
 
-static void test_a_replay_that_contradicts_the_measurement_says_which_part_does(void **state)
+TEST(a_replay_that_contradicts_the_measurement_says_which_part_does)
 {
     struct fake_options options = {.n_ranks = 2, .n_layers = 120, .at_once = true};
     write_and_check(&options, "");
@@ -221,14 +217,14 @@ static void test_a_replay_that_contradicts_the_measurement_says_which_part_does(
     free(text);
 }
 
-static void test_where_the_spread_is_unknown_nothing_is_contradicted(void **state)
+TEST(where_the_spread_is_unknown_nothing_is_contradicted)
 {
     char *text = text_report(&(struct fake_options){.n_ranks = 2, .n_layers = 60, .single = true});
     assert_null(strstr(text, "contradicts"));
     free(text);
 }
 
-static void test_many_ranks_are_summed_up(void **state)
+TEST(many_ranks_are_summed_up)
 {
     char *text = text_report(&(struct fake_options){.n_ranks = 40, .n_layers = 6});
     check_lines(text);
@@ -237,7 +233,7 @@ static void test_many_ranks_are_summed_up(void **state)
     free(text);
 }
 
-static void test_a_full_disk_fails_with_the_reason(void **state)
+TEST(a_full_disk_fails_with_the_reason)
 {
     struct dpro_error err = {0};
     struct fake *fake = fake_create(&(struct fake_options){.n_ranks = 2, .n_layers = 10});
@@ -253,7 +249,7 @@ static void test_a_full_disk_fails_with_the_reason(void **state)
     fake_destroy(fake);
 }
 
-static void test_a_broken_write_leaves_nothing_behind(void **state)
+TEST(a_broken_write_leaves_nothing_behind)
 {
     char path[128];
     struct dpro_error err = {0};
@@ -275,7 +271,7 @@ static void test_a_broken_write_leaves_nothing_behind(void **state)
     assert_int_equal(access(path, F_OK), -1); /* the folders made for it are gone as well */
 }
 
-static void test_folders_are_made_and_errors_named(void **state)
+TEST(folders_are_made_and_errors_named)
 {
     char path[128], command[300];
     struct dpro_error err = {0};
@@ -326,7 +322,7 @@ static void check_track(const int64_t (*spans)[2], size_t n, const char *expecte
     fake_destroy(fake);
 }
 
-static void test_slices_nest_or_are_apart(void **state)
+TEST(slices_nest_or_are_apart)
 {
     check_track((const int64_t[][2]){{30, 5}, {10, 10}}, 2, "10+10 30+5");
     check_track((const int64_t[][2]){{10, 20}, {12, 5}, {20, 10}}, 3, "10+20 12+5 20+10");
@@ -335,7 +331,7 @@ static void test_slices_nest_or_are_apart(void **state)
     check_track((const int64_t[][2]){{0, 0}, {10, 5}}, 2, "10+5"); /* never seen */
 }
 
-static void test_long_names_lose_their_middle(void **state)
+TEST(long_names_lose_their_middle)
 {
     static const struct {
         const char *text, *expected;
@@ -354,7 +350,7 @@ static void test_long_names_lose_their_middle(void **state)
     }
 }
 
-static void test_times_have_the_digits_a_reader_needs(void **state)
+TEST(times_have_the_digits_a_reader_needs)
 {
     static const struct {
         int64_t ns;
@@ -369,26 +365,5 @@ static void test_times_have_the_digits_a_reader_needs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files_agree_and_add_up),
-        cmocka_unit_test(test_a_what_if_has_no_error),
-        cmocka_unit_test(test_what_ranks_hold_is_said_in_every_form),
-        cmocka_unit_test(test_alike_ranks_are_one_line_and_many_are_two),
-        cmocka_unit_test(test_what_does_not_fit_the_device_is_one_line),
-        cmocka_unit_test(test_hostile_names_are_harmless_everywhere),
-        cmocka_unit_test(test_a_report_of_nothing_is_still_a_report),
-        cmocka_unit_test(test_the_text_starts_with_the_verdict),
-        cmocka_unit_test(test_only_a_gpu_that_idles_is_launch_bound),
-        cmocka_unit_test(test_a_check_that_was_not_made_says_why),
-        cmocka_unit_test(test_a_replay_that_contradicts_the_measurement_says_which_part_does),
-        cmocka_unit_test(test_where_the_spread_is_unknown_nothing_is_contradicted),
-        cmocka_unit_test(test_many_ranks_are_summed_up),
-        cmocka_unit_test(test_a_full_disk_fails_with_the_reason),
-        cmocka_unit_test(test_a_broken_write_leaves_nothing_behind),
-        cmocka_unit_test(test_folders_are_made_and_errors_named),
-        cmocka_unit_test(test_slices_nest_or_are_apart),
-        cmocka_unit_test(test_long_names_lose_their_middle),
-        cmocka_unit_test(test_times_have_the_digits_a_reader_needs),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_report);
+    return run_cases(make_folder, remove_report);
 }

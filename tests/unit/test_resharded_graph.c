@@ -1,14 +1,10 @@
 /* tests/unit/test_resharded_graph.c: FSDP jobs with other units resharded, on small graphs whose
  * answer is known, and on any. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "case.h"
 #include "graph/builder.h"
 #include "graph_text.h"
 #include "replay/replay.h"
@@ -139,7 +135,7 @@ static struct dpro_graph *gathered_once(void)
     return g;
 }
 
-static void test_a_unit_that_keeps_its_parameters_is_not_gathered_again(void **state)
+TEST(a_unit_that_keeps_its_parameters_is_not_gathered_again)
 {
     struct resharded *r = reshard(gathered_twice(), "none");
     assert_int_equal(r->rc, 0);
@@ -154,7 +150,7 @@ static void test_a_unit_that_keeps_its_parameters_is_not_gathered_again(void **s
     drop(r);
 }
 
-static void test_a_unit_that_frees_its_parameters_is_gathered_once_more(void **state)
+TEST(a_unit_that_frees_its_parameters_is_gathered_once_more)
 {
     struct resharded *r = reshard(gathered_once(), "a");
     assert_int_equal(r->rc, 0);
@@ -169,7 +165,7 @@ static void test_a_unit_that_frees_its_parameters_is_gathered_once_more(void **s
     drop(r);
 }
 
-static void test_what_is_asked_for_and_there_changes_nothing(void **state)
+TEST(what_is_asked_for_and_there_changes_nothing)
 {
     static const char *const names[] = {"all", "a", " a", "a,*", "?"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -201,7 +197,7 @@ static struct dpro_graph *two_ranks(bool backward)
     return g;
 }
 
-static void test_ranks_no_longer_meet_in_a_collective_that_is_gone(void **state)
+TEST(ranks_no_longer_meet_in_a_collective_that_is_gone)
 {
     struct resharded *r = reshard(two_ranks(true), "none");
     const struct dpro_graph *g = &r->graph;
@@ -215,7 +211,7 @@ static void test_ranks_no_longer_meet_in_a_collective_that_is_gone(void **state)
     drop(r);
 }
 
-static void test_a_copied_collective_has_members_of_its_own(void **state)
+TEST(a_copied_collective_has_members_of_its_own)
 {
     struct dpro_graph *from = two_ranks(false);
     from->dimension = arena_array(&from->arena, from->n_ops, sizeof *from->dimension);
@@ -244,7 +240,7 @@ static void test_a_copied_collective_has_members_of_its_own(void **state)
 }
 
 /* The root is asked for first; its gather is what a's follows, and goes. */
-static void test_what_is_asked_for_after_an_op_that_goes_follows_the_one_before(void **state)
+TEST(what_is_asked_for_after_an_op_that_goes_follows_the_one_before)
 {
     static const char *const names[] = {"", "a"};
     struct dpro_graph *g = graph_of("rf:4@d0 -> gf:5@d0 -> fw:10@d0 -> loss:2@d0 -> gr:4@d0!BW -> "
@@ -265,7 +261,7 @@ static void test_what_is_asked_for_after_an_op_that_goes_follows_the_one_before(
     drop(r);
 }
 
-static void test_units_asked_for_at_once_are_gathered_one_after_the_other(void **state)
+TEST(units_asked_for_at_once_are_gathered_one_after_the_other)
 {
     static const char *const names[] = {"a", "b"};
     struct dpro_graph *g = graph_of("ga:5@d0 -> gb:7@d0 -> fw:10@d0 -> bw:20@d0!BW -> end*; "
@@ -282,7 +278,7 @@ static void test_units_asked_for_at_once_are_gathered_one_after_the_other(void *
     drop(r);
 }
 
-static void test_work_that_is_gone_measures_no_iteration(void **state)
+TEST(work_that_is_gone_measures_no_iteration)
 {
     static const char *const names[] = {"a"};
     struct dpro_graph *g = graph_of("first:5@g0 -> fw:10@g0 -> bw:20@g0!BW -> last:5@g0!BW -> "
@@ -301,7 +297,7 @@ static void test_work_that_is_gone_measures_no_iteration(void **state)
     drop(r);
 }
 
-static void test_what_nothing_tells_is_refused(void **state)
+TEST(what_nothing_tells_is_refused)
 {
     static const char *const names[] = {"a"};
     struct dpro_graph *g = graph_of("a:1@d0 -> end*; end => a");
@@ -318,7 +314,7 @@ static void test_what_nothing_tells_is_refused(void **state)
     assert_refused(g, "all", "where on its GPU's streams they would be gathered again");
 }
 
-static void test_ranks_that_ask_in_different_orders_are_refused(void **state)
+TEST(ranks_that_ask_in_different_orders_are_refused)
 {
     static const char *const names[] = {"a", "b"};
     struct dpro_graph *g =
@@ -380,7 +376,7 @@ static struct dpro_graph *with_memory(struct dpro_graph *g, bool twice)
     return g;
 }
 
-static void test_parameters_that_are_kept_live_until_the_backward_pass_is_over(void **state)
+TEST(parameters_that_are_kept_live_until_the_backward_pass_is_over)
 {
     struct resharded *r = reshard(with_memory(gathered_twice(), true), "none");
     assert_int_equal(r->rc, 0);
@@ -392,7 +388,7 @@ static void test_parameters_that_are_kept_live_until_the_backward_pass_is_over(v
     dpro_graph_destroy(g);
 }
 
-static void test_parameters_that_are_freed_come_back_with_what_the_all_gather_needs(void **state)
+TEST(parameters_that_are_freed_come_back_with_what_the_all_gather_needs)
 {
     struct resharded *r = reshard(with_memory(gathered_once(), false), "all");
     assert_int_equal(r->rc, 0);
@@ -435,7 +431,7 @@ static void check_edit(const struct resharded *r)
     iteration_ns(g);
 }
 
-static void test_any_graph_is_refused_or_still_one(void **state)
+TEST(any_graph_is_refused_or_still_one)
 {
     static const char *const names[] = {"", "a", "b"};
     static const char *const asked[] = {"all", "none", "a", "b", "a,b"};
@@ -458,24 +454,4 @@ static void test_any_graph_is_refused_or_still_one(void **state)
         drop(r);
     }
     assert_true(n_done > 300);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_unit_that_keeps_its_parameters_is_not_gathered_again),
-        cmocka_unit_test(test_a_unit_that_frees_its_parameters_is_gathered_once_more),
-        cmocka_unit_test(test_what_is_asked_for_and_there_changes_nothing),
-        cmocka_unit_test(test_ranks_no_longer_meet_in_a_collective_that_is_gone),
-        cmocka_unit_test(test_a_copied_collective_has_members_of_its_own),
-        cmocka_unit_test(test_what_is_asked_for_after_an_op_that_goes_follows_the_one_before),
-        cmocka_unit_test(test_units_asked_for_at_once_are_gathered_one_after_the_other),
-        cmocka_unit_test(test_work_that_is_gone_measures_no_iteration),
-        cmocka_unit_test(test_what_nothing_tells_is_refused),
-        cmocka_unit_test(test_ranks_that_ask_in_different_orders_are_refused),
-        cmocka_unit_test(test_parameters_that_are_kept_live_until_the_backward_pass_is_over),
-        cmocka_unit_test(test_parameters_that_are_freed_come_back_with_what_the_all_gather_needs),
-        cmocka_unit_test(test_any_graph_is_refused_or_still_one),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

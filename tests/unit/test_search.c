@@ -1,13 +1,9 @@
 /* tests/unit/test_search.c: the search against brute force, evaluations against replays of whole
  * graphs, and what a result promises. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "case.h"
 #include "cost/buckets.h"
 #include "cost/model_graph.h"
 #include "generated_job.h"
@@ -48,7 +44,7 @@ static int64_t brute_force(const struct dpro_model *model)
 
 /* ---- evaluate() and the whole graph ---- */
 
-static void test_an_evaluation_is_the_replay_of_the_whole_graph(void **state)
+TEST(an_evaluation_is_the_replay_of_the_whole_graph)
 {
     for (uint64_t seed = 1; seed <= 300; seed++) {
         struct generate_options o = {.seed = seed,
@@ -96,7 +92,7 @@ static void fuse_some(const struct dpro_model *model, uint64_t seed, struct dpro
         }
 }
 
-static void test_fused_ops_replay_as_they_are_evaluated(void **state)
+TEST(fused_ops_replay_as_they_are_evaluated)
 {
     uint32_t n_fused = 0, n_longer = 0;
     for (uint64_t seed = 1; seed <= 400; seed++) {
@@ -132,7 +128,7 @@ static void test_fused_ops_replay_as_they_are_evaluated(void **state)
 }
 
 /* With nothing on the wires to share. */
-static void test_streams_of_the_whole_graph_are_those_of_an_evaluation(void **state)
+TEST(streams_of_the_whole_graph_are_those_of_an_evaluation)
 {
     uint32_t n_overlap = 0;
     for (uint64_t seed = 1; seed <= 200; seed++) {
@@ -159,7 +155,7 @@ static void test_streams_of_the_whole_graph_are_those_of_an_evaluation(void **st
     assert_true(n_overlap > 30);
 }
 
-static void test_layers_that_wait_for_their_own_gradients_replay_as_evaluated(void **state)
+TEST(layers_that_wait_for_their_own_gradients_replay_as_evaluated)
 {
     for (uint64_t seed = 1; seed <= 200; seed++) {
         struct generate_options o = {.seed = seed,
@@ -208,7 +204,7 @@ static int64_t bound_of(const struct bench *b)
     return lower_bound(b->space.model, &b->space.work);
 }
 
-static void test_dynamic_programming_is_never_beaten_by_brute_force(void **state)
+TEST(dynamic_programming_is_never_beaten_by_brute_force)
 {
     uint32_t n_between = 0; /* where neither one bucket nor one a tensor is best */
     for (uint64_t seed = 1; seed <= 3000; seed++) {
@@ -268,23 +264,23 @@ static void check_search(struct generate_options options, uint32_t at_least, dou
     assert_true(n_best >= at_least && worst <= at_most_pct);
 }
 
-static void test_search_with_two_streams(void **state)
+TEST(search_with_two_streams)
 {
     check_search((struct generate_options){.in_order = true, .n_streams = 2}, 190, 3);
 }
 
-static void test_search_where_transfers_slow_computation(void **state)
+TEST(search_where_transfers_slow_computation)
 {
     check_search((struct generate_options){.in_order = true, .n_streams = 1, .interferes = true},
                  198, 1);
 }
 
-static void test_search_where_each_layer_waits_for_its_own(void **state)
+TEST(search_where_each_layer_waits_for_its_own)
 {
     check_search((struct generate_options){.n_streams = 1, .cycles = true}, 198, 1);
 }
 
-static void test_search_with_all_of_that(void **state)
+TEST(search_with_all_of_that)
 {
     check_search((struct generate_options){.n_streams = 2, .cycles = true, .interferes = true}, 190,
                  3);
@@ -292,7 +288,7 @@ static void test_search_with_all_of_that(void **state)
 
 /* ---- Algorithm 1 ---- */
 
-static void test_theorem_2_decides_rightly_on_two_tensors(void **state)
+TEST(theorem_2_decides_rightly_on_two_tensors)
 {
     uint32_t n_fused = 0;
     for (uint64_t seed = 1; seed <= 500; seed++) {
@@ -314,7 +310,7 @@ static void test_theorem_2_decides_rightly_on_two_tensors(void **state)
     assert_true(n_fused > 20 && n_fused < 480); /* neither is always right */
 }
 
-static void test_algorithm_1_is_no_worse_than_where_it_starts(void **state)
+TEST(algorithm_1_is_no_worse_than_where_it_starts)
 {
     uint32_t n_best = 0;
     double sum = 0;
@@ -402,7 +398,7 @@ static int64_t gap_of(const struct dpro_model *model, uint64_t seed)
 
 /* By definition on two ops and two tensors, with computation as the bottleneck: the tensor of the
  * first is through when the second op is done. */
-static void test_theorem_1_decides_rightly_on_two_ops(void **state)
+TEST(theorem_1_decides_rightly_on_two_ops)
 {
     uint32_t n_fused = 0, n_apart = 0;
     for (uint64_t seed = 1; seed <= 600; seed++) {
@@ -453,7 +449,7 @@ static void test_theorem_1_decides_rightly_on_two_ops(void **state)
 
 enum { BY_PAPER, BY_LOCAL, BY_MCMC, BY_ALL, N_WAYS };
 
-static void test_op_fusion_is_found_by_every_search(void **state)
+TEST(op_fusion_is_found_by_every_search)
 {
     enum { N = 120 };
     static const char *const names[] = {"Algorithm 1", "local search", "MCMC", "default"};
@@ -504,7 +500,7 @@ static void test_op_fusion_is_found_by_every_search(void **state)
         assert_true(n_best[way] > 90 && sum[way] < 0.01 * N);
 }
 
-static void test_fused_ops_that_do_harm_come_apart(void **state)
+TEST(fused_ops_that_do_harm_come_apart)
 {
     struct generate_options o = {
         .seed = 4, .n_tensors = 6, .n_ranks = 2, .alike = true, .in_order = true, .n_streams = 1};
@@ -535,7 +531,7 @@ static void test_fused_ops_that_do_harm_come_apart(void **state)
 
 /* ---- the Coarsened View ---- */
 
-static void test_the_coarsened_view_takes_as_long(void **state)
+TEST(the_coarsened_view_takes_as_long)
 {
     static const char *const names[] = {"resnet50", "vgg16", "inceptionv3", "bert-base"};
     for (size_t i = 0; i < 4; i++) {
@@ -566,7 +562,7 @@ static void test_the_coarsened_view_takes_as_long(void **state)
     }
 }
 
-static void test_late_ranks_stand_for_many_that_differ(void **state)
+TEST(late_ranks_stand_for_many_that_differ)
 {
     struct dpro_model *model = generate_job("resnet50", 64);
     assert_int_equal(generate_apart(model, 0.05), 0);
@@ -593,7 +589,7 @@ static void test_late_ranks_stand_for_many_that_differ(void **state)
     dpro_model_destroy(model);
 }
 
-static void test_ops_are_fused_on_all_ranks_that_compute_alike(void **state)
+TEST(ops_are_fused_on_all_ranks_that_compute_alike)
 {
     struct dpro_model *model = generate_job("resnet50", 4);
     assert_int_equal(generate_apart(model, 0.05), 0);
@@ -644,7 +640,7 @@ static void test_ops_are_fused_on_all_ranks_that_compute_alike(void **state)
 
 /* ---- results ---- */
 
-static void test_a_result_is_no_worse_than_anything_it_is_compared_with(void **state)
+TEST(a_result_is_no_worse_than_anything_it_is_compared_with)
 {
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct generate_options o = {.seed = seed,
@@ -679,7 +675,7 @@ static void test_a_result_is_no_worse_than_anything_it_is_compared_with(void **s
     }
 }
 
-static void test_a_result_is_what_the_jobs_stack_can_be_given(void **state)
+TEST(a_result_is_what_the_jobs_stack_can_be_given)
 {
     for (uint64_t seed = 1; seed <= most_seeds(90); seed++) {
         struct generate_options o = {.seed = seed,
@@ -719,7 +715,7 @@ static void test_a_result_is_what_the_jobs_stack_can_be_given(void **state)
     }
 }
 
-static void test_horovods_cycles_are_shortened_and_never_for_the_worse(void **state)
+TEST(horovods_cycles_are_shortened_and_never_for_the_worse)
 {
     static const int64_t cycles_ns[] = {1000000, 20000000, 200000000};
     for (size_t i = 0; i < sizeof cycles_ns / sizeof *cycles_ns; i++) {
@@ -747,7 +743,7 @@ static void test_horovods_cycles_are_shortened_and_never_for_the_worse(void **st
     }
 }
 
-static void test_the_same_seed_gives_the_same_plan_with_any_number_of_threads(void **state)
+TEST(the_same_seed_gives_the_same_plan_with_any_number_of_threads)
 {
     static const int algorithms[] = {DPRO_ALGORITHM_DEFAULT, DPRO_ALGORITHM_MCMC};
     struct dpro_model *model = generate_job("resnet50", 4);
@@ -782,7 +778,7 @@ static int stop_soon(void *arg, const struct dpro_optimize_progress *progress)
     return ++*n_calls == 1;
 }
 
-static void test_a_stopped_search_gives_the_best_so_far(void **state)
+TEST(a_stopped_search_gives_the_best_so_far)
 {
     struct dpro_model *model = generate_job("bert-base", 4);
     model->net.gate.n_streams = 2;
@@ -811,7 +807,7 @@ static void test_a_stopped_search_gives_the_best_so_far(void **state)
     dpro_model_destroy(model);
 }
 
-static void test_uncertain_numbers_make_an_uncertain_gain(void **state)
+TEST(uncertain_numbers_make_an_uncertain_gain)
 {
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
@@ -827,7 +823,7 @@ static void test_uncertain_numbers_make_an_uncertain_gain(void **state)
 
 /* What communication takes from computation is learnt as nothing, but not for sure: it can only be
  * more, and less of a gain comes true. */
-static void test_a_promise_is_a_mean_over_what_the_numbers_may_be(void **state)
+TEST(a_promise_is_a_mean_over_what_the_numbers_may_be)
 {
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
@@ -846,7 +842,7 @@ static void test_a_promise_is_a_mean_over_what_the_numbers_may_be(void **state)
 
 /* Iterations in which one rank or the other is late make buckets wait that all ranks have to come
  * to; the median iteration knows nothing of that. */
-static void test_a_promise_knows_of_ranks_that_are_late_by_turns(void **state)
+TEST(a_promise_knows_of_ranks_that_are_late_by_turns)
 {
     enum { N = 8 };
     struct dpro_model *model = generate_job("bert-base", 2);
@@ -870,7 +866,7 @@ static void test_a_promise_knows_of_ranks_that_are_late_by_turns(void **state)
     dpro_model_destroy(model);
 }
 
-static void test_a_setting_that_is_as_good_is_preferred(void **state)
+TEST(a_setting_that_is_as_good_is_preferred)
 {
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
@@ -896,7 +892,7 @@ static void test_a_setting_that_is_as_good_is_preferred(void **state)
     dpro_model_destroy(model);
 }
 
-static void test_a_bound_gives_way_to_doubt(void **state)
+TEST(a_bound_gives_way_to_doubt)
 {
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
@@ -916,7 +912,7 @@ static void test_a_bound_gives_way_to_doubt(void **state)
     dpro_model_destroy(model);
 }
 
-static void test_a_model_off_its_recording_makes_an_uncertain_gain(void **state)
+TEST(a_model_off_its_recording_makes_an_uncertain_gain)
 {
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
@@ -953,7 +949,7 @@ static void test_a_model_off_its_recording_makes_an_uncertain_gain(void **state)
     dpro_model_destroy(model);
 }
 
-static void test_decisions_tell_all_that_differs(void **state)
+TEST(decisions_tell_all_that_differs)
 {
     struct dpro_model *model = generate_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1,
@@ -986,7 +982,7 @@ static void test_decisions_tell_all_that_differs(void **state)
     dpro_model_destroy(model);
 }
 
-static void test_a_plan_is_no_more_complicated_than_it_is_worth(void **state)
+TEST(a_plan_is_no_more_complicated_than_it_is_worth)
 {
     uint32_t n_plain = 0, n_other = 0;
     for (uint64_t seed = 1; seed <= 150; seed++) {
@@ -1027,7 +1023,7 @@ static void test_a_plan_is_no_more_complicated_than_it_is_worth(void **state)
 
 /* ---- the strawman ---- */
 
-static void test_without_partial_replay_whole_graphs_are_replayed(void **state)
+TEST(without_partial_replay_whole_graphs_are_replayed)
 {
     struct generate_options o = {
         .seed = 11, .n_tensors = 6, .n_ranks = 3, .alike = true, .in_order = true, .n_streams = 1};
@@ -1051,42 +1047,4 @@ static void test_without_partial_replay_whole_graphs_are_replayed(void **state)
         dpro_optimum_destroy(slow);
     }
     dpro_model_destroy(model);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_evaluation_is_the_replay_of_the_whole_graph),
-        cmocka_unit_test(test_fused_ops_replay_as_they_are_evaluated),
-        cmocka_unit_test(test_streams_of_the_whole_graph_are_those_of_an_evaluation),
-        cmocka_unit_test(test_layers_that_wait_for_their_own_gradients_replay_as_evaluated),
-        cmocka_unit_test(test_dynamic_programming_is_never_beaten_by_brute_force),
-        cmocka_unit_test(test_search_with_two_streams),
-        cmocka_unit_test(test_search_where_transfers_slow_computation),
-        cmocka_unit_test(test_search_where_each_layer_waits_for_its_own),
-        cmocka_unit_test(test_search_with_all_of_that),
-        cmocka_unit_test(test_theorem_2_decides_rightly_on_two_tensors),
-        cmocka_unit_test(test_algorithm_1_is_no_worse_than_where_it_starts),
-        cmocka_unit_test(test_theorem_1_decides_rightly_on_two_ops),
-        cmocka_unit_test(test_op_fusion_is_found_by_every_search),
-        cmocka_unit_test(test_fused_ops_that_do_harm_come_apart),
-        cmocka_unit_test(test_the_coarsened_view_takes_as_long),
-        cmocka_unit_test(test_late_ranks_stand_for_many_that_differ),
-        cmocka_unit_test(test_ops_are_fused_on_all_ranks_that_compute_alike),
-        cmocka_unit_test(test_a_result_is_no_worse_than_anything_it_is_compared_with),
-        cmocka_unit_test(test_a_result_is_what_the_jobs_stack_can_be_given),
-        cmocka_unit_test(test_horovods_cycles_are_shortened_and_never_for_the_worse),
-        cmocka_unit_test(test_the_same_seed_gives_the_same_plan_with_any_number_of_threads),
-        cmocka_unit_test(test_a_stopped_search_gives_the_best_so_far),
-        cmocka_unit_test(test_uncertain_numbers_make_an_uncertain_gain),
-        cmocka_unit_test(test_a_promise_is_a_mean_over_what_the_numbers_may_be),
-        cmocka_unit_test(test_a_promise_knows_of_ranks_that_are_late_by_turns),
-        cmocka_unit_test(test_a_setting_that_is_as_good_is_preferred),
-        cmocka_unit_test(test_a_bound_gives_way_to_doubt),
-        cmocka_unit_test(test_a_model_off_its_recording_makes_an_uncertain_gain),
-        cmocka_unit_test(test_decisions_tell_all_that_differs),
-        cmocka_unit_test(test_a_plan_is_no_more_complicated_than_it_is_worth),
-        cmocka_unit_test(test_without_partial_replay_whole_graphs_are_replayed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,8 @@
 /* tests/unit/test_search_servers.c: the search of plans for parameter servers against brute force,
  * evaluations against replays of whole graphs. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "case.h"
 #include "cost/buckets.h"
 #include "cost/server_placement.h"
 #include "search_job.h"
@@ -32,7 +27,7 @@ static struct dpro_model *random_served(uint64_t seed, uint32_t n_tensors, uint3
     return model;
 }
 
-static void test_an_evaluation_of_servers_is_the_replay_of_the_whole_graph(void **state)
+TEST(an_evaluation_of_servers_is_the_replay_of_the_whole_graph)
 {
     enum { N = 120 };
     double worst = 0, sum = 0;
@@ -97,8 +92,7 @@ static double parts_off(struct dpro_model *model, uint32_t *chosen, uint32_t *be
     return (double)found / (double)least - 1;
 }
 
-static void
-test_the_parts_of_the_largest_tensor_are_the_best_by_replays_of_whole_graphs(void **state)
+TEST(the_parts_of_the_largest_tensor_are_the_best_by_replays_of_whole_graphs)
 {
     const uint32_t n = most_seeds(60);
     uint32_t n_parted = 0;
@@ -180,17 +174,17 @@ static void check_places(uint32_t n_tensors, uint32_t n, uint32_t least_best, do
     assert_true(n_best >= least_best && worst <= most_off);
 }
 
-static void test_few_variables_are_placed_as_well_as_by_brute_force(void **state)
+TEST(few_variables_are_placed_as_well_as_by_brute_force)
 {
     check_places(5, 60, 60, 0.0006);
 }
 
-static void test_many_variables_are_placed_nearly_as_well_as_by_brute_force(void **state)
+TEST(many_variables_are_placed_nearly_as_well_as_by_brute_force)
 {
     check_places(12, 4, 2, 0.05);
 }
 
-static void test_parts_of_pushes_are_nearly_as_good_as_brute_force(void **state)
+TEST(parts_of_pushes_are_nearly_as_good_as_brute_force)
 {
     const uint32_t n = most_seeds(60);
     uint32_t n_best = 0;
@@ -212,7 +206,7 @@ static void test_parts_of_pushes_are_nearly_as_good_as_brute_force(void **state)
     assert_true(n_best >= n / 2 && worst < 0.05);
 }
 
-static void test_the_bound_is_the_best_of_all_bounds(void **state)
+TEST(the_bound_is_the_best_of_all_bounds)
 {
     for (uint64_t seed = 1; seed <= 60; seed++) {
         struct dpro_model *model = random_served(seed, 6, 2);
@@ -238,18 +232,4 @@ static void test_the_bound_is_the_best_of_all_bounds(void **state)
         dpro_optimum_destroy(optimum);
         dpro_model_destroy(model);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_few_variables_are_placed_as_well_as_by_brute_force),
-        cmocka_unit_test(test_many_variables_are_placed_nearly_as_well_as_by_brute_force),
-        cmocka_unit_test(test_an_evaluation_of_servers_is_the_replay_of_the_whole_graph),
-        cmocka_unit_test(
-            test_the_parts_of_the_largest_tensor_are_the_best_by_replays_of_whole_graphs),
-        cmocka_unit_test(test_parts_of_pushes_are_nearly_as_good_as_brute_force),
-        cmocka_unit_test(test_the_bound_is_the_best_of_all_bounds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* Snapshots of GPU memory: pickles of every protocol, and what is made of entries and segments. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/pickle.h"
+#include "case.h"
 #include "ingest/pytorch/snapshot.h"
 #include "ingest/readers.h"
 #include "kept_log.h"
@@ -109,7 +104,7 @@ static const char *told_of(const char *pickle, size_t size, size_t chunk)
 
 #define TOLD(pickle) told_of(pickle, sizeof pickle - 1, 0)
 
-static void test_plain_data_of_all_protocols_is_read(void **state)
+TEST(plain_data_of_all_protocols_is_read)
 {
     static const struct {
         const char *pickle;
@@ -142,7 +137,7 @@ static void test_plain_data_of_all_protocols_is_read(void **state)
         }
 }
 
-static void test_what_would_run_code_is_refused(void **state)
+TEST(what_would_run_code_is_refused)
 {
     TOLD("\x80\2cos\nsystem\nU\4trueR.");
     assert_string_equal(failed, "asks Python to make objects; only plain data is read");
@@ -154,7 +149,7 @@ static void test_what_would_run_code_is_refused(void **state)
     assert_non_null(strstr(failed, "protocol"));
 }
 
-static void test_broken_pickles_are_said_to_be(void **state)
+TEST(broken_pickles_are_said_to_be)
 {
     static const char *const broken[] = {
         "\x80\2.",
@@ -183,7 +178,7 @@ static void test_broken_pickles_are_said_to_be(void **state)
     }
 }
 
-static void test_long_texts_are_cut_and_passed_over(void **state)
+TEST(long_texts_are_cut_and_passed_over)
 {
     enum { LEN = 300000 };
     char *pickle = malloc(LEN + 16);
@@ -317,7 +312,7 @@ static void put_snapshot(struct writer *w)
     put(w, "uu.", 3);
 }
 
-static void test_a_snapshot_is_a_history_of_its_device(void **state)
+TEST_IN_FOLDER(a_snapshot_is_a_history_of_its_device)
 {
     struct writer w = {.n = 0};
     put_snapshot(&w);
@@ -349,7 +344,7 @@ static void test_a_snapshot_is_a_history_of_its_device(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_allocations_are_the_snapshots_where_the_profile_has_none_of_gpus(void **state)
+TEST_IN_FOLDER(allocations_are_the_snapshots_where_the_profile_has_none_of_gpus)
 {
     static const char of_cpu[] = ",{\"ph\":\"i\",\"name\":\"[memory]\",\"pid\":5,\"tid\":6,\"ts\":"
                                  "1790857026000002,\"args\":{\"Bytes\":4,\"Device Type\":0}}";
@@ -377,7 +372,7 @@ static void test_allocations_are_the_snapshots_where_the_profile_has_none_of_gpu
     dpro_trace_destroy(trace);
 }
 
-static void test_a_snapshot_cut_anywhere_gives_what_came_before_in_one_line(void **state)
+TEST_IN_FOLDER(a_snapshot_cut_anywhere_gives_what_came_before_in_one_line)
 {
     struct writer w = {.n = 0};
     uint32_t n_before = 0;
@@ -398,7 +393,7 @@ static void test_a_snapshot_cut_anywhere_gives_what_came_before_in_one_line(void
     assert_int_equal(n_before, 5);
 }
 
-static void test_absurd_entries_and_segments_are_left_out_in_one_line(void **state)
+TEST_IN_FOLDER(absurd_entries_and_segments_are_left_out_in_one_line)
 {
     struct writer w = {.n = 0};
     put(&w, "\x80\4}(", 4);
@@ -431,7 +426,7 @@ static void test_absurd_entries_and_segments_are_left_out_in_one_line(void **sta
     dpro_trace_destroy(trace);
 }
 
-static void test_json_tells_the_same(void **state)
+TEST_IN_FOLDER(json_tells_the_same)
 {
     static const char json[] =
         "{\"segments\":[{\"device\":0,\"address\":4096,\"total_size\":2048,\"stream\":0,"
@@ -458,20 +453,4 @@ static void test_json_tells_the_same(void **state)
     assert_int_equal(history->blocks[0].state, ALLOCATOR_WAITING);
     assert_int_equal(rank->n_allocations, 1);
     dpro_trace_destroy(trace);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_data_of_all_protocols_is_read),
-        cmocka_unit_test(test_what_would_run_code_is_refused),
-        cmocka_unit_test(test_broken_pickles_are_said_to_be),
-        cmocka_unit_test(test_long_texts_are_cut_and_passed_over),
-        TEST_IN_FOLDER(test_a_snapshot_is_a_history_of_its_device),
-        TEST_IN_FOLDER(test_allocations_are_the_snapshots_where_the_profile_has_none_of_gpus),
-        TEST_IN_FOLDER(test_a_snapshot_cut_anywhere_gives_what_came_before_in_one_line),
-        TEST_IN_FOLDER(test_absurd_entries_and_segments_are_left_out_in_one_line),
-        TEST_IN_FOLDER(test_json_tells_the_same),
-    };
-    return cmocka_run_group_tests_name("snapshot", tests, NULL, NULL);
 }

@@ -1,15 +1,11 @@
 /* tests/unit/test_sort.c: orders, sorting, selecting and searching. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/array.h"
 #include "base/sort.h"
+#include "case.h"
 
 enum { MOST = 5000 };
 
@@ -33,9 +29,8 @@ ORDER(by_size, struct thing, DESCENDING(size) ?: strcmp(x->name, y->name));
 ORDER_OF_POINTERS(by_rank, struct thing, ASCENDING(rank));
 ORDER_OF_INDICES(indices_by_size, struct thing, ASCENDING(size));
 
-static void test_the_first_key_that_differs_decides(void **unused)
+TEST(the_first_key_that_differs_decides)
 {
-    (void)unused;
     ARRAY(struct thing) things = {0};
     array_sort(&things, by_size);
     static const struct thing shuffled[] = {
@@ -50,9 +45,8 @@ static void test_the_first_key_that_differs_decides(void **unused)
     array_fini(&things);
 }
 
-static void test_pointers_and_indices_are_ordered_by_their_elements(void **unused)
+TEST(pointers_and_indices_are_ordered_by_their_elements)
 {
-    (void)unused;
     static const struct thing things[] = {{"a", 5, 2}, {"b", 5, 0}, {"c", 1, 1}, {"d", 5, 3}};
     const struct thing *pointers[] = {&things[0], &things[1], &things[2], &things[3]};
     uint32_t indices[] = {3, 1, 2, 0};
@@ -87,9 +81,8 @@ static int64_t value_of(int shape, size_t i, size_t n)
     }
 }
 
-static void test_numbers_are_sorted_as_by_qsort(void **unused)
+TEST(numbers_are_sorted_as_by_qsort)
 {
-    (void)unused;
     static int64_t i64[MOST], same_i64[MOST];
     static uint64_t u64[MOST], same_u64[MOST];
     static uint32_t u32[MOST], same_u32[MOST];
@@ -120,9 +113,8 @@ static void test_numbers_are_sorted_as_by_qsort(void **unused)
     sort_i64(NULL, 0);
 }
 
-static void test_a_selected_value_is_where_sorting_brings_it(void **unused)
+TEST(a_selected_value_is_where_sorting_brings_it)
 {
-    (void)unused;
     static int64_t i64[MOST], sorted[MOST];
     static uint32_t u32[MOST];
     static double real[MOST];
@@ -146,9 +138,8 @@ static void test_a_selected_value_is_where_sorting_brings_it(void **unused)
 
 /* ---- searching ---- */
 
-static void test_a_lower_bound_is_the_first_that_is_not_before(void **unused)
+TEST(a_lower_bound_is_the_first_that_is_not_before)
 {
-    (void)unused;
     static const int64_t times[] = {10, 20, 20, 20, 30};
     static const struct {
         int64_t ns;
@@ -162,16 +153,4 @@ static void test_a_lower_bound_is_the_first_that_is_not_before(void **unused)
     assert_int_equal(LOWER_BOUND(i, (uint32_t)2, (uint32_t)4, times[i] < 5), 2);
     assert_int_equal(LOWER_BOUND(i, 3, 3, times[i] < 99), 3);
     assert_true(LOWER_BOUND(i, 0, SIZE_MAX, i < SIZE_MAX - 3) == SIZE_MAX - 3);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_first_key_that_differs_decides),
-        cmocka_unit_test(test_pointers_and_indices_are_ordered_by_their_elements),
-        cmocka_unit_test(test_numbers_are_sorted_as_by_qsort),
-        cmocka_unit_test(test_a_selected_value_is_where_sorting_brings_it),
-        cmocka_unit_test(test_a_lower_bound_is_the_first_that_is_not_before),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,8 @@
 /* tests/unit/test_stats.c: medians, quantiles, means and deviations. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/stats.h"
+#include "case.h"
 
 static const struct {
     int64_t values[6];
@@ -23,9 +19,8 @@ static const struct {
     {{INT64_MAX, INT64_MIN}, 2, -1, INT64_MAX},
 };
 
-static void test_a_median_of_an_even_count_is_the_mean_or_the_larger_of_two(void **unused)
+TEST(a_median_of_an_even_count_is_the_mean_or_the_larger_of_two)
 {
-    (void)unused;
     for (size_t c = 0; c < sizeof medians / sizeof *medians; c++) {
         int64_t values[6];
         double reals[6];
@@ -42,9 +37,8 @@ static void test_a_median_of_an_even_count_is_the_mean_or_the_larger_of_two(void
     assert_true(stats_median(NULL, 0) == 0);
 }
 
-static void test_a_quantile_is_between_its_neighbours_or_the_nearer_one(void **unused)
+TEST(a_quantile_is_between_its_neighbours_or_the_nearer_one)
 {
-    (void)unused;
     static const int64_t sorted[] = {10, 20, 30, 50};
     static const double reals[] = {10, 20, 30, 50};
     static const struct {
@@ -61,9 +55,8 @@ static void test_a_quantile_is_between_its_neighbours_or_the_nearer_one(void **u
     assert_int_equal(stats_quantile_i64(NULL, 0, 0.5), 0);
 }
 
-static void test_the_deviation_is_of_a_sample(void **unused)
+TEST(the_deviation_is_of_a_sample)
 {
-    (void)unused;
     struct mean_std found = stats_mean_std((double[]){2, 4, 4, 4, 5, 5, 7, 9}, 8);
     assert_float_equal(found.mean, 5, 1e-12);
     assert_float_equal(found.std * found.std, 32.0 / 7, 1e-12);
@@ -74,32 +67,18 @@ static void test_the_deviation_is_of_a_sample(void **unused)
     assert_true(stats_mean_std(NULL, 0).mean == 0);
 }
 
-static void test_an_integer_mean_is_rounded_and_does_not_overflow(void **unused)
+TEST(an_integer_mean_is_rounded_and_does_not_overflow)
 {
-    (void)unused;
     assert_int_equal(stats_mean_i64((int64_t[]){1, 2}, 2), 2);
     assert_int_equal(stats_mean_i64((int64_t[]){1, 1, 2}, 3), 1);
     assert_true(stats_mean_i64((int64_t[]){INT64_MAX, INT64_MAX, INT64_MAX}, 3) == INT64_MAX);
     assert_int_equal(stats_mean_i64(NULL, 0), 0);
 }
 
-static void test_a_weighted_median_has_half_of_the_weight(void **unused)
+TEST(a_weighted_median_has_half_of_the_weight)
 {
-    (void)unused;
     assert_true(stats_weighted_median((struct weighted[]){{9, 1}, {1, 1}, {5, 1}}, 3) == 5);
     assert_true(stats_weighted_median((struct weighted[]){{9, 1}, {1, 5}, {5, 1}}, 3) == 1);
     assert_true(stats_weighted_median((struct weighted[]){{9, 2}, {1, 2}}, 2) == 1);
     assert_true(stats_weighted_median(NULL, 0) == 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_median_of_an_even_count_is_the_mean_or_the_larger_of_two),
-        cmocka_unit_test(test_a_quantile_is_between_its_neighbours_or_the_nearer_one),
-        cmocka_unit_test(test_the_deviation_is_of_a_sample),
-        cmocka_unit_test(test_an_integer_mean_is_rounded_and_does_not_overflow),
-        cmocka_unit_test(test_a_weighted_median_has_half_of_the_weight),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* What strategies make of a job's memory and work, and which modules a user means. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/memory.h"
+#include "case.h"
 #include "cost/change_memory.h"
 #include "cost/model_memory.h"
 #include "cost/module_choice.h"
@@ -93,9 +88,8 @@ static struct by_hand *new_by_hand(uint64_t gradient_bytes)
     return h;
 }
 
-static void test_micro_batches_keep_gradients_and_add_new_ones(void **state)
+TEST(micro_batches_keep_gradients_and_add_new_ones)
 {
-    (void)state;
     const struct {
         uint64_t gradient;
         uint32_t n;
@@ -122,9 +116,8 @@ static uint64_t reserved_mib(struct by_hand *h, const struct dpro_strategy *stra
 }
 
 /* Sizes are MiB. The gradient is so small that it gets a segment of 2 MiB. */
-static void test_what_is_reserved_is_that_of_the_strategy(void **state)
+TEST(what_is_reserved_is_that_of_the_strategy)
 {
-    (void)state;
     bool all = true;
     const uint8_t compiled = DPRO_COMPILED;
     const struct dpro_strategy as_it_is = {.micro_batches = 1}, halves = {.micro_batches = 2},
@@ -149,9 +142,8 @@ static void test_what_is_reserved_is_that_of_the_strategy(void **state)
     free(h);
 }
 
-static void test_a_batch_is_as_large_as_asked_for(void **state)
+TEST(a_batch_is_as_large_as_asked_for)
 {
-    (void)state;
     struct by_hand *h = new_by_hand(10);
     h->model.memory.batch_ratio = 2;
     assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 200 + 100);
@@ -184,9 +176,8 @@ static bool is_told_of(struct by_hand *h)
     return told;
 }
 
-static void test_a_batch_is_not_guessed_where_a_step_calls_its_model_more_than_once(void **state)
+TEST(a_batch_is_not_guessed_where_a_step_calls_its_model_more_than_once)
 {
-    (void)state;
     struct by_hand *h = new_by_hand(10);
     struct arena arena = {NULL, 0};
     struct notes notes = {.arena = &arena};
@@ -201,9 +192,8 @@ static void test_a_batch_is_not_guessed_where_a_step_calls_its_model_more_than_o
     free(h);
 }
 
-static void test_a_rank_of_which_nothing_is_known_to_scale_is_told_of(void **state)
+TEST(a_rank_of_which_nothing_is_known_to_scale_is_told_of)
 {
-    (void)state;
     struct by_hand *h = new_by_hand(10);
     assert_false(is_told_of(h));
     h->blocks[1].scales = h->blocks[2].scales = false;
@@ -211,9 +201,8 @@ static void test_a_rank_of_which_nothing_is_known_to_scale_is_told_of(void **sta
     free(h);
 }
 
-static void test_gradients_that_are_views_are_there_until_they_are_copied(void **state)
+TEST(gradients_that_are_views_are_there_until_they_are_copied)
 {
-    (void)state;
     struct by_hand *h = new_by_hand(200);
     assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 100 + 200);
     h->blocks[3].given = MEMORY_NONE;
@@ -225,9 +214,8 @@ static void test_gradients_that_are_views_are_there_until_they_are_copied(void *
     free(h);
 }
 
-static void test_recomputation_comes_before_the_backward_pass(void **state)
+TEST(recomputation_comes_before_the_backward_pass)
 {
-    (void)state;
     struct by_hand *h = new_by_hand(10);
     bool recomputed = true;
     uint64_t peaks[2];
@@ -246,9 +234,8 @@ static void test_recomputation_comes_before_the_backward_pass(void **state)
     free(h);
 }
 
-static void test_micro_batches_take_what_is_fixed_each_and_the_update_once(void **state)
+TEST(micro_batches_take_what_is_fixed_each_and_the_update_once)
 {
-    (void)state;
     struct by_hand *h = new_by_hand(10);
     struct dpro_strategy strategy = {.micro_batches = 2};
     int64_t more_ns[2];
@@ -266,9 +253,8 @@ static void test_micro_batches_take_what_is_fixed_each_and_the_update_once(void 
     free(h);
 }
 
-static void test_blocks_that_are_no_longer_mapped_cost_no_page_faults(void **state)
+TEST(blocks_that_are_no_longer_mapped_cost_no_page_faults)
 {
-    (void)state;
     enum { MIB = 1048576, PAGES = 40 * MIB / 4096 };
     struct by_hand *h = new_by_hand(10);
     struct dpro_strategy strategy = {.micro_batches = 2};
@@ -305,9 +291,8 @@ static const struct model_module some_modules[] = {
 };
 enum { N_SOME = sizeof some_modules / sizeof *some_modules };
 
-static void test_modules_are_chosen_by_words_names_and_patterns(void **state)
+TEST(modules_are_chosen_by_words_names_and_patterns)
 {
-    (void)state;
     const struct {
         const char *text, *chosen;
     } cases[] = {
@@ -341,21 +326,4 @@ static void test_modules_are_chosen_by_words_names_and_patterns(void **state)
         if (strcmp(cases[i].text, "blocks.1,bloks.2") == 0)
             assert_non_null(strstr(err.text, "'bloks.2'; the nearest is 'blocks.2'"));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_micro_batches_keep_gradients_and_add_new_ones),
-        cmocka_unit_test(test_what_is_reserved_is_that_of_the_strategy),
-        cmocka_unit_test(test_a_batch_is_as_large_as_asked_for),
-        cmocka_unit_test(test_a_batch_is_not_guessed_where_a_step_calls_its_model_more_than_once),
-        cmocka_unit_test(test_a_rank_of_which_nothing_is_known_to_scale_is_told_of),
-        cmocka_unit_test(test_gradients_that_are_views_are_there_until_they_are_copied),
-        cmocka_unit_test(test_recomputation_comes_before_the_backward_pass),
-        cmocka_unit_test(test_micro_batches_take_what_is_fixed_each_and_the_update_once),
-        cmocka_unit_test(test_blocks_that_are_no_longer_mapped_cost_no_page_faults),
-        cmocka_unit_test(test_modules_are_chosen_by_words_names_and_patterns),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,7 @@
 /* tests/unit/test_sync.c: what a collective costs, against the replay of its SENDs and RECVs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
+#include "case.h"
 #include "cost/graph_maker.h"
 #include "cost/sync.h"
 #include "replay/replay.h"
@@ -68,37 +64,37 @@ static void check_algorithm(enum model_algorithm algorithm)
     }
 }
 
-static void test_a_ring_takes_what_its_messages_replayed_take(void **state)
+TEST(a_ring_takes_what_its_messages_replayed_take)
 {
     check_algorithm(MODEL_RING);
 }
 
-static void test_halving_and_doubling_takes_what_its_messages_replayed_take(void **state)
+TEST(halving_and_doubling_takes_what_its_messages_replayed_take)
 {
     check_algorithm(MODEL_HALVING_DOUBLING);
 }
 
-static void test_a_tree_takes_what_its_messages_replayed_take(void **state)
+TEST(a_tree_takes_what_its_messages_replayed_take)
 {
     check_algorithm(MODEL_TREE);
 }
 
-static void test_rings_in_hosts_and_over_hosts_take_what_their_messages_replayed_take(void **state)
+TEST(rings_in_hosts_and_over_hosts_take_what_their_messages_replayed_take)
 {
     check_algorithm(MODEL_HIERARCHICAL);
 }
 
-static void test_parameter_servers_take_what_their_messages_replayed_take(void **state)
+TEST(parameter_servers_take_what_their_messages_replayed_take)
 {
     check_algorithm(MODEL_SERVER);
 }
 
-static void test_direct_exchange_takes_what_its_messages_replayed_take(void **state)
+TEST(direct_exchange_takes_what_its_messages_replayed_take)
 {
     check_algorithm(MODEL_DIRECT);
 }
 
-static void test_textbook_costs(void **state)
+TEST(textbook_costs)
 {
     static const struct {
         enum model_algorithm algorithm;
@@ -129,7 +125,7 @@ static void test_textbook_costs(void **state)
     }
 }
 
-static void test_rings_within_hosts_have_their_links(void **state)
+TEST(rings_within_hosts_have_their_links)
 {
     struct model_net net = {.collective.algorithm = MODEL_HIERARCHICAL,
                             .collective.n_ranks = 4,
@@ -143,7 +139,7 @@ static void test_rings_within_hosts_have_their_links(void **state)
     assert_int_equal(cost.latency_ns, 20 + 2 * 100 + 20);
 }
 
-static void test_chunks_hide_the_additions_behind_the_transfers(void **state)
+TEST(chunks_hide_the_additions_behind_the_transfers)
 {
     struct model_net net = {.collective.algorithm = MODEL_RING,
                             .collective.n_ranks = 4,
@@ -158,7 +154,7 @@ static void test_chunks_hide_the_additions_behind_the_transfers(void **state)
     assert_int_equal(chunked.latency_ns, 0);
 }
 
-static void test_a_remembered_cost_is_the_same(void **state)
+TEST(a_remembered_cost_is_the_same)
 {
     random_state = 3;
     struct model_net net = random_net(MODEL_TREE);
@@ -172,21 +168,4 @@ static void test_a_remembered_cost_is_the_same(void **state)
         assert_int_equal(got.wire_ns, expected.wire_ns);
     }
     sync_destroy(sync);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_ring_takes_what_its_messages_replayed_take),
-        cmocka_unit_test(test_halving_and_doubling_takes_what_its_messages_replayed_take),
-        cmocka_unit_test(test_a_tree_takes_what_its_messages_replayed_take),
-        cmocka_unit_test(test_rings_in_hosts_and_over_hosts_take_what_their_messages_replayed_take),
-        cmocka_unit_test(test_parameter_servers_take_what_their_messages_replayed_take),
-        cmocka_unit_test(test_direct_exchange_takes_what_its_messages_replayed_take),
-        cmocka_unit_test(test_textbook_costs),
-        cmocka_unit_test(test_rings_within_hosts_have_their_links),
-        cmocka_unit_test(test_chunks_hide_the_additions_behind_the_transfers),
-        cmocka_unit_test(test_a_remembered_cost_is_the_same),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* TensorFlow's files: the wire format, profiles, graphs; whole, cut and hostile. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/protobuf.h"
+#include "case.h"
 #include "ingest/readers.h"
 #include "ingest/tensorflow/session_profile.h"
 #include "ingest/tensorflow/session_run_steps.h"
@@ -190,7 +185,7 @@ static void check_profile(const struct message *m, size_t chunk)
     part_fini(&part);
 }
 
-static void test_a_profile_is_read_whether_names_stand_before_or_behind(void **state)
+TEST(a_profile_is_read_whether_names_stand_before_or_behind)
 {
     for (size_t chunk = 0; chunk < 40; chunk += 13)
         for (int first = 0; first < 2; first++) {
@@ -201,7 +196,7 @@ static void test_a_profile_is_read_whether_names_stand_before_or_behind(void **s
 
 /* Calls bear the names of the kernels that they launch, or of the driver's functions, and stand
  * among what the runtime does. */
-static void test_calls_of_the_gpu_s_driver_are_known_by_their_correlation(void **state)
+TEST(calls_of_the_gpu_s_driver_are_known_by_their_correlation)
 {
     enum { KERNEL = 1, SYNC, OTHER, COPY, CORRELATION };
     struct message host = {.n = 0}, gpu = {.n = 0}, line = {.n = 0}, stream = {.n = 0},
@@ -267,7 +262,7 @@ static void wait_event(struct message *line, uint64_t meta, uint64_t offset_ns, 
 }
 
 /* What a process of a session ran, and for which run; of a function's profile nothing is kept. */
-static void test_a_session_s_runs_are_kept_where_there_are_any(void **state)
+TEST(a_session_s_runs_are_kept_where_there_are_any)
 {
     enum { RUN_BEGIN = 1, RUN_DONE, WORK, WAIT, WAIT_DONE, READ, ID, STEP_ID, NAME, RECEIVER };
     for (int in_session = 0; in_session < 2; in_session++) {
@@ -316,7 +311,7 @@ static void test_a_session_s_runs_are_kept_where_there_are_any(void **state)
     }
 }
 
-static void test_what_a_step_took_is_seen_by_all_its_processes(void **state)
+TEST(what_a_step_took_is_seen_by_all_its_processes)
 {
     int64_t whole_ns[2] = {100, 150};
     session_extend(whole_ns, 140, 300);
@@ -329,7 +324,7 @@ static void test_what_a_step_took_is_seen_by_all_its_processes(void **state)
     assert_int_equal(whole_ns[1], 300);
 }
 
-static void test_a_cut_profile_gives_what_is_whole(void **state)
+TEST(a_cut_profile_gives_what_is_whole)
 {
     struct message whole = profile(true);
     for (size_t n = 1; n < whole.n; n++) {
@@ -346,7 +341,7 @@ static void test_a_cut_profile_gives_what_is_whole(void **state)
     part_fini(&part);
 }
 
-static void test_hostile_lengths_and_depths_stop_the_reader(void **state)
+TEST(hostile_lengths_and_depths_stop_the_reader)
 {
     static const struct {
         unsigned char at[16];
@@ -377,7 +372,7 @@ static void test_hostile_lengths_and_depths_stop_the_reader(void **state)
     }
 }
 
-static void test_messages_are_entered_64_deep_and_no_deeper(void **state)
+TEST(messages_are_entered_64_deep_and_no_deeper)
 {
     struct input in;
     struct bytes window;
@@ -453,7 +448,7 @@ static void check_inputs(const struct trace_part *part)
     assert_true(inputs[1].control);
 }
 
-static void test_a_graph_names_inputs_before_their_nodes(void **state)
+TEST(a_graph_names_inputs_before_their_nodes)
 {
     struct message graph = graph_of(0);
     for (size_t chunk = 0; chunk < 30; chunk += 7) {
@@ -464,7 +459,7 @@ static void test_a_graph_names_inputs_before_their_nodes(void **state)
     }
 }
 
-static void test_of_two_functions_the_larger_one_s_graph_is_kept(void **state)
+TEST(of_two_functions_the_larger_one_s_graph_is_kept)
 {
     for (int larger = 0; larger < 2; larger++) {
         struct message m = {.n = 0}, first = graph_of(larger ? 0 : 5),
@@ -550,7 +545,7 @@ static const struct trace_part *part_of_rank(const struct trace_part *part, int 
     return part;
 }
 
-static void test_a_session_s_step_is_one_part_a_task(void **state)
+TEST(a_session_s_step_is_one_part_a_task)
 {
     static const char ps[] = "/job:ps/replica:0/task:0/device:CPU:0";
     struct message m = {.n = 0}, step = {.n = 0}, worker = {.n = 0}, received = {.n = 0},
@@ -610,7 +605,7 @@ static void record(struct message *memory, uint64_t micros, int64_t n_bytes)
     nested(memory, 6, &m);
 }
 
-static void test_what_a_node_of_a_session_took_is_told_apart_by_its_size(void **state)
+TEST(what_a_node_of_a_session_took_is_told_apart_by_its_size)
 {
     struct message m = {.n = 0}, step = {.n = 0}, worker = {.n = 0}, op = {.n = 0},
                    memory = {.n = 0}, on_gpu = {.n = 0};
@@ -656,7 +651,7 @@ static enum protobuf_file recognised(const void *bytes, size_t n)
     return protobuf_recognise(&head);
 }
 
-static void test_files_are_told_apart_by_their_first_bytes(void **state)
+TEST(files_are_told_apart_by_their_first_bytes)
 {
     struct message space = profile(false), graph = graph_of(2), runmeta = {.n = 0};
     nested(&runmeta, 3, &graph);
@@ -668,23 +663,4 @@ static void test_files_are_told_apart_by_their_first_bytes(void **state)
                                          "name,value\n"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_int_equal(recognised(others[i], strlen(others[i])), PROTOBUF_OTHER);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_profile_is_read_whether_names_stand_before_or_behind),
-        cmocka_unit_test(test_calls_of_the_gpu_s_driver_are_known_by_their_correlation),
-        cmocka_unit_test(test_a_cut_profile_gives_what_is_whole),
-        cmocka_unit_test(test_hostile_lengths_and_depths_stop_the_reader),
-        cmocka_unit_test(test_messages_are_entered_64_deep_and_no_deeper),
-        cmocka_unit_test(test_a_graph_names_inputs_before_their_nodes),
-        cmocka_unit_test(test_of_two_functions_the_larger_one_s_graph_is_kept),
-        cmocka_unit_test(test_a_session_s_step_is_one_part_a_task),
-        cmocka_unit_test(test_what_a_node_of_a_session_took_is_told_apart_by_its_size),
-        cmocka_unit_test(test_a_session_s_runs_are_kept_where_there_are_any),
-        cmocka_unit_test(test_what_a_step_took_is_seen_by_all_its_processes),
-        cmocka_unit_test(test_files_are_told_apart_by_their_first_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

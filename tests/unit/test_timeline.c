@@ -1,14 +1,9 @@
 /* Timelines of communication layers: what a run is made of, in each writer's way. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "case.h"
 #include "ingest/horovod/timeline.h"
 #include "ingest/readers.h"
 #include "part_text.h"
@@ -71,7 +66,7 @@ static void assert_whole_run(const struct trace_part *part)
     assert_int_equal(t->cycles.n, 1);
 }
 
-static void test_a_run_has_its_stages_since_the_epoch(void **state)
+TEST(a_run_has_its_stages_since_the_epoch)
 {
     for (size_t chunk = 0; chunk < 40; chunk += 13) {
         struct trace_part part = read_text("[" RUN "]", chunk);
@@ -81,7 +76,7 @@ static void test_a_run_has_its_stages_since_the_epoch(void **state)
     }
 }
 
-static void test_an_array_that_is_still_open_is_no_damage(void **state)
+TEST(an_array_that_is_still_open_is_no_damage)
 {
     struct trace_part part = read_text("[" RUN, 0);
     assert_int_equal(last_fail, JSON_OK);
@@ -89,7 +84,7 @@ static void test_an_array_that_is_still_open_is_no_damage(void **state)
     part_fini(&part);
 }
 
-static void test_of_a_timeline_cut_in_an_event_the_whole_runs_are_kept(void **state)
+TEST(of_a_timeline_cut_in_an_event_the_whole_runs_are_kept)
 {
     struct trace_part part = read_text("[" RUN B(1, "ALLREDUCE", 50) "{\"ph\":\"B\",\"na", 0);
     assert_int_equal(last_fail, JSON_ENDED);
@@ -98,7 +93,7 @@ static void test_of_a_timeline_cut_in_an_event_the_whole_runs_are_kept(void **st
     part_fini(&part);
 }
 
-static void test_a_negotiation_alone_is_no_run(void **state)
+TEST(a_negotiation_alone_is_no_run)
 {
     struct trace_part part = read_text("[" NAMED(1, "w") B(1, "NEGOTIATE_ALLREDUCE", 1) E(1, 2), 0);
     assert_int_equal(timeline_of(&part)->runs.n, 0);
@@ -106,7 +101,7 @@ static void test_a_negotiation_alone_is_no_run(void **state)
     part_fini(&part);
 }
 
-static void test_stages_without_an_operation_around_them_make_runs(void **state)
+TEST(stages_without_an_operation_around_them_make_runs)
 {
     struct trace_part part =
         read_text("[" NAMED(3, "DistributedX/HorovodAllreduce.12_0") B(3, "QUEUE", 1000) E(3, 1003)
@@ -126,7 +121,7 @@ static void test_stages_without_an_operation_around_them_make_runs(void **state)
     "gradient_0\",\"name\":\"Comm.byteps.gradient_0" what "\",\"ts\":" #ts ",\"dur\":" #dur        \
     ",\"tid\":\"" tid "\",\"cat\":\"Comm\"},"
 
-static void test_byteps_partitions_are_pushed_and_pulled(void **state)
+TEST(byteps_partitions_are_pushed_and_pulled)
 {
     struct trace_part part = read_text(
         "{\"traceEvents\":[" STAGE("", "total", 100, 90) STAGE(".PUSH", "26148864", 110, 20)
@@ -145,7 +140,7 @@ static void test_byteps_partitions_are_pushed_and_pulled(void **state)
     part_fini(&part);
 }
 
-static void test_what_makes_no_sense_is_counted_and_passed_over(void **state)
+TEST(what_makes_no_sense_is_counted_and_passed_over)
 {
     char *deep = malloc(400 * 80);
     size_t len = 0;
@@ -161,18 +156,4 @@ static void test_what_makes_no_sense_is_counted_and_passed_over(void **state)
     assert_int_equal(timeline_of(&part)->runs.n, 0);
     part_fini(&part);
     free(deep);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_run_has_its_stages_since_the_epoch),
-        cmocka_unit_test(test_an_array_that_is_still_open_is_no_damage),
-        cmocka_unit_test(test_of_a_timeline_cut_in_an_event_the_whole_runs_are_kept),
-        cmocka_unit_test(test_a_negotiation_alone_is_no_run),
-        cmocka_unit_test(test_stages_without_an_operation_around_them_make_runs),
-        cmocka_unit_test(test_byteps_partitions_are_pushed_and_pulled),
-        cmocka_unit_test(test_what_makes_no_sense_is_counted_and_passed_over),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* Told hosts and links: ready-made ones, files, and what of both is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "case.h"
 #include "cost/topology.h"
 #include "temp_folder.h"
 
@@ -21,9 +16,8 @@ static struct topology read_well(const char *name)
     return t;
 }
 
-static void test_ready_made_ones_are_named_by_what_joins_ranks_and_hosts(void **state)
+TEST(ready_made_ones_are_named_by_what_joins_ranks_and_hosts)
 {
-    (void)state;
     struct topology t = read_well("h100-nvlink-400g");
     assert_int_equal(t.ranks_per_host, 8);
     assert_true(fabs(t.within.bytes_per_s - 450e9) <= 1);
@@ -38,9 +32,8 @@ static void test_ready_made_ones_are_named_by_what_joins_ranks_and_hosts(void **
     assert_true(fabs(topology_rate(&t, false) - 6e9) <= 1);
 }
 
-static void test_a_ring_over_hosts_waits_for_the_network_once_a_host(void **state)
+TEST(a_ring_over_hosts_waits_for_the_network_once_a_host)
 {
-    (void)state;
     struct topology t = {.within.latency_ns = 1000, .between.latency_ns = 4000};
     assert_true(fabs(topology_latency(&t, 16, 2) - (1 + 14 * 0.25) / 15) <= 1e-9);
     assert_true(fabs(topology_latency(&t, 16, 16) - 1) <= 1e-9);
@@ -51,9 +44,8 @@ static void test_a_ring_over_hosts_waits_for_the_network_once_a_host(void **stat
 #define TOP   "{\"schema\":\"dpro.topology/1\",\"ranks_per_host\":"
 #define LINKS ",\"intra\":{\"bytes_per_s\":1e9},\"inter\":{\"bytes_per_s\":1e9"
 
-static void test_a_file_says_what_it_lacks_and_what_is_wrong(void **state)
+TEST_IN_FOLDER(a_file_says_what_it_lacks_and_what_is_wrong)
 {
-    (void)state;
     static const struct {
         const char *text, *why;
     } wrong[] = {
@@ -101,14 +93,4 @@ static void test_a_file_says_what_it_lacks_and_what_is_wrong(void **state)
         assert_int_equal(topology_read(names[i], &t, &err), DPRO_EUSAGE);
         assert_non_null(strstr(err.text, "no file, and no ready-made topology"));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ready_made_ones_are_named_by_what_joins_ranks_and_hosts),
-        cmocka_unit_test(test_a_ring_over_hosts_waits_for_the_network_once_a_host),
-        TEST_IN_FOLDER(test_a_file_says_what_it_lacks_and_what_is_wrong),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

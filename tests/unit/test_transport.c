@@ -1,17 +1,12 @@
 /* Logs written record by record: which connections are one, which bytes were seen at both ends,
  * what gloo's messages are tied to; cut, doubled and hostile logs; the CSV form; real captures. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "case.h"
 #include "ingest/trace.h"
 #include "kept_log.h"
 #include "temp_folder.h"
@@ -160,7 +155,7 @@ static bool warned(const struct dpro_trace *trace, const char *words)
 
 /* ---- connections and bytes ---- */
 
-static void test_ends_of_a_connection_are_joined_and_bytes_paired(void **state)
+TEST_IN_FOLDER(ends_of_a_connection_are_joined_and_bytes_paired)
 {
     struct log a = begin(0), b = begin(1);
     call(&a, 3, DIRECTION_SEND, 0, 1000, 10, 20, 5); /* before its connection's record */
@@ -193,7 +188,7 @@ static void loopback_pair(const char *boot_a, uint64_t ns_a, const char *boot_b,
     end(&b);
 }
 
-static void test_loopback_is_joined_within_one_network_namespace_only(void **state)
+TEST_IN_FOLDER(loopback_is_joined_within_one_network_namespace_only)
 {
     loopback_pair("boot", 7, "boot", 7);
     assert_int_equal(facts().n_connections, 1);
@@ -206,7 +201,7 @@ static void test_loopback_is_joined_within_one_network_namespace_only(void **sta
     assert_int_equal(info.unpaired_bytes, 0);
 }
 
-static void test_a_pair_of_addresses_used_again_is_another_connection(void **state)
+TEST_IN_FOLDER(a_pair_of_addresses_used_again_is_another_connection)
 {
     struct log a = begin(0), b = begin(1);
     for (uint32_t k = 0; k < 2; k++) {
@@ -223,7 +218,7 @@ static void test_a_pair_of_addresses_used_again_is_another_connection(void **sta
     assert_int_equal(info.edge_bytes, 0);
 }
 
-static void test_a_hole_that_the_other_end_filled_is_a_gap_and_a_pause_is_none(void **state)
+TEST_IN_FOLDER(a_hole_that_the_other_end_filled_is_a_gap_and_a_pause_is_none)
 {
     struct log a = begin(0), b = begin(1);
     connection_to(&a, 1, 10, 4000, 5000);
@@ -245,7 +240,7 @@ static void test_a_hole_that_the_other_end_filled_is_a_gap_and_a_pause_is_none(v
     assert_int_equal(info.paired_bytes, 300);
 }
 
-static void test_streams_not_seen_from_their_start_are_not_paired(void **state)
+TEST_IN_FOLDER(streams_not_seen_from_their_start_are_not_paired)
 {
     struct log a = begin(0), b = begin(1);
     struct record_connection c = {.head = head(RECORD_CONNECTION, sizeof c, 0),
@@ -267,7 +262,7 @@ static void test_streams_not_seen_from_their_start_are_not_paired(void **state)
     assert_int_equal(info.n_one_sided, 2);
 }
 
-static void test_segments_are_one_log_and_doubled_records_one_record(void **state)
+TEST_IN_FOLDER(segments_are_one_log_and_doubled_records_one_record)
 {
     struct log old = begin_as(0, "net.log.old", LOG_TRANSPORT, "boot", 7, 0);
     struct log new = begin_as(0, "net.log", LOG_TRANSPORT, "boot", 7, 1), b = begin(1);
@@ -297,7 +292,7 @@ static void test_segments_are_one_log_and_doubled_records_one_record(void **stat
 
 /* ---- logs that are not as they should be ---- */
 
-static void test_a_log_cut_anywhere_gives_what_is_before_the_cut(void **state)
+TEST_IN_FOLDER(a_log_cut_anywhere_gives_what_is_before_the_cut)
 {
     enum { N_CALLS = 5 };
     long ends[N_CALLS + 1]; /* of the connection, then of each call */
@@ -326,7 +321,7 @@ static void test_a_log_cut_anywhere_gives_what_is_before_the_cut(void **state)
     }
 }
 
-static void test_unknown_records_are_passed_over_and_broken_ones_counted(void **state)
+TEST_IN_FOLDER(unknown_records_are_passed_over_and_broken_ones_counted)
 {
     struct log a = begin(0);
     struct record unknown[4] = {head(99, sizeof unknown, 1)};
@@ -358,7 +353,7 @@ static void test_unknown_records_are_passed_over_and_broken_ones_counted(void **
     dpro_trace_destroy(trace);
 }
 
-static void test_a_log_of_another_version_is_refused_with_its_number(void **state)
+TEST_IN_FOLDER(a_log_of_another_version_is_refused_with_its_number)
 {
     struct log log = {open_file(0, "net.log")};
     struct log_header header = {
@@ -371,7 +366,7 @@ static void test_a_log_of_another_version_is_refused_with_its_number(void **stat
     assert_non_null(strstr(err.text, "version 9"));
 }
 
-static void test_a_log_alone_says_that_the_profile_is_missing(void **state)
+TEST_IN_FOLDER(a_log_alone_says_that_the_profile_is_missing)
 {
     loopback_pair("boot", 7, "boot", 7);
     assert_null(load_as(folder, 0));
@@ -478,7 +473,7 @@ static void check_job(const struct dpro_trace *trace)
     }
 }
 
-static void test_messages_are_tied_to_their_collective_bucket_and_parameters(void **state)
+TEST_IN_FOLDER(messages_are_tied_to_their_collective_bucket_and_parameters)
 {
     write_job(true);
     struct dpro_trace *trace = load();
@@ -490,7 +485,7 @@ static void test_messages_are_tied_to_their_collective_bucket_and_parameters(voi
     dpro_trace_destroy(trace);
 }
 
-static void test_what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_on(void **state)
+TEST_IN_FOLDER(what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_on)
 {
     socket_is_full = true;
     write_job(true);
@@ -500,7 +495,7 @@ static void test_what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_
     dpro_trace_destroy(trace);
 }
 
-static void test_preambles_seen_at_the_other_end_only_are_enough(void **state)
+TEST_IN_FOLDER(preambles_seen_at_the_other_end_only_are_enough)
 {
     write_job(false);
     struct dpro_trace *trace = load();
@@ -508,7 +503,7 @@ static void test_preambles_seen_at_the_other_end_only_are_enough(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_a_message_that_does_not_end_where_the_next_begins_is_a_break(void **state)
+TEST_IN_FOLDER(a_message_that_does_not_end_where_the_next_begins_is_a_break)
 {
     struct log a = begin(0);
     connection_to(&a, 1, 10, 4000, 5000);
@@ -521,7 +516,7 @@ static void test_a_message_that_does_not_end_where_the_next_begins_is_a_break(vo
     assert_int_equal(facts().n_framing_breaks, 1);
 }
 
-static void test_equal_numbers_of_two_process_groups_are_two_collectives(void **state)
+TEST_IN_FOLDER(equal_numbers_of_two_process_groups_are_two_collectives)
 {
     for (int rank = 0; rank < 2; rank++) {
         struct log log = begin(rank);
@@ -589,7 +584,7 @@ static void write_pair_log(int rank)
     end(&log);
 }
 
-static void test_sends_of_one_tag_are_told_apart_alike_at_both_ends(void **state)
+TEST_IN_FOLDER(sends_of_one_tag_are_told_apart_alike_at_both_ends)
 {
     for (int rank = 0; rank < 2; rank++) {
         write_pair_profile(rank);
@@ -619,7 +614,7 @@ static void test_sends_of_one_tag_are_told_apart_alike_at_both_ends(void **state
 
 /* ---- whose a log is ---- */
 
-static void test_a_servers_role_is_read_from_its_name(void **state)
+TEST_IN_FOLDER(a_servers_role_is_read_from_its_name)
 {
     static const struct {
         const char *name, *process; /* NULL: of nobody known */
@@ -658,7 +653,7 @@ static bool same_facts(struct dpro_transport_info a, struct dpro_transport_info 
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
-static void test_csv_holds_the_same_facts(void **state)
+TEST_IN_FOLDER(csv_holds_the_same_facts)
 {
     write_job(true);
     struct dpro_trace *trace = load();
@@ -681,7 +676,7 @@ static void test_csv_holds_the_same_facts(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_csv_of_loopback_stays_apart_by_its_zone(void **state)
+TEST_IN_FOLDER(csv_of_loopback_stays_apart_by_its_zone)
 {
     for (uint64_t ns = 7; ns <= 8; ns++) {
         loopback_pair("boot", 7, "boot", ns);
@@ -705,7 +700,7 @@ static struct dpro_trace *load_csv(const char *text)
     return load();
 }
 
-static void test_csv_columns_may_come_in_any_order(void **state)
+TEST_IN_FOLDER(csv_columns_may_come_in_any_order)
 {
     struct dpro_trace *trace =
         load_csv("t_start_ns,t_end_ns,color,returned,offset,dir,remote,local\n"
@@ -722,7 +717,7 @@ static void test_csv_columns_may_come_in_any_order(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_csv_lines_that_make_no_sense_are_counted(void **state)
+TEST_IN_FOLDER(csv_lines_that_make_no_sense_are_counted)
 {
     struct dpro_trace *trace = load_csv(
         "t_start_ns,t_end_ns,rank,tid,conn,local,remote,dir,call,offset,requested,returned\n"
@@ -741,7 +736,7 @@ static void test_csv_lines_that_make_no_sense_are_counted(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_csv_of_other_captures_is_read_too(void **state)
+TEST_IN_FOLDER(csv_of_other_captures_is_read_too)
 {
     struct dpro_trace *trace = load_csv(
         "# op,local>peer,stream_offset,bytes,t0_ns,t1_ns(CLOCK_REALTIME),tid  |  zmq\n"
@@ -756,7 +751,7 @@ static void test_csv_of_other_captures_is_read_too(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_addresses_are_written_as_they_are_read(void **state)
+TEST_IN_FOLDER(addresses_are_written_as_they_are_read)
 {
     static const char *const good[] = {"10.0.0.1:80",          "[fe80::1]:80", "[::1]%1f2e:1",
                                        "127.0.0.1%1f2e:65535", "unix%7:1234",  "unix:0"};
@@ -790,7 +785,7 @@ static void nccl_event(struct log *log, struct record_nccl_event e, size_t size)
     put(log, &e, e.head.size_bytes);
 }
 
-static void test_records_that_an_nccl_log_lost_are_told(void **state)
+TEST_IN_FOLDER(records_that_an_nccl_log_lost_are_told)
 {
     write_profile(0);
     struct log log = begin_as(0, "nccl.log", LOG_NCCL, "boot", 7, 0);
@@ -803,7 +798,7 @@ static void test_records_that_an_nccl_log_lost_are_told(void **state)
     dpro_trace_destroy(trace);
 }
 
-static void test_nccl_steps_belong_to_the_op_of_their_collective(void **state)
+TEST_IN_FOLDER(nccl_steps_belong_to_the_op_of_their_collective)
 {
     write_profile(0);
     FILE *file = open_file(0, "kineto.json");
@@ -871,7 +866,7 @@ static void test_nccl_steps_belong_to_the_op_of_their_collective(void **state)
 
 /* ---- real captures ---- */
 
-static void test_real_captures_are_tied_to_the_byte(void **state)
+TEST_IN_FOLDER(real_captures_are_tied_to_the_byte)
 {
     static const struct {
         const char *name;
@@ -908,37 +903,4 @@ static void test_real_captures_are_tied_to_the_byte(void **state)
         assert_int_equal(info.n_exact, captures[i].n_all_reduces);
         dpro_trace_destroy(trace);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        TEST_IN_FOLDER(test_ends_of_a_connection_are_joined_and_bytes_paired),
-        TEST_IN_FOLDER(test_loopback_is_joined_within_one_network_namespace_only),
-        TEST_IN_FOLDER(test_a_pair_of_addresses_used_again_is_another_connection),
-        TEST_IN_FOLDER(test_a_hole_that_the_other_end_filled_is_a_gap_and_a_pause_is_none),
-        TEST_IN_FOLDER(test_streams_not_seen_from_their_start_are_not_paired),
-        TEST_IN_FOLDER(test_segments_are_one_log_and_doubled_records_one_record),
-        TEST_IN_FOLDER(test_a_log_cut_anywhere_gives_what_is_before_the_cut),
-        TEST_IN_FOLDER(test_unknown_records_are_passed_over_and_broken_ones_counted),
-        TEST_IN_FOLDER(test_a_log_of_another_version_is_refused_with_its_number),
-        TEST_IN_FOLDER(test_a_log_alone_says_that_the_profile_is_missing),
-        TEST_IN_FOLDER(test_messages_are_tied_to_their_collective_bucket_and_parameters),
-        TEST_IN_FOLDER(test_what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_on),
-        TEST_IN_FOLDER(test_sends_of_one_tag_are_told_apart_alike_at_both_ends),
-        TEST_IN_FOLDER(test_preambles_seen_at_the_other_end_only_are_enough),
-        TEST_IN_FOLDER(test_a_message_that_does_not_end_where_the_next_begins_is_a_break),
-        TEST_IN_FOLDER(test_equal_numbers_of_two_process_groups_are_two_collectives),
-        TEST_IN_FOLDER(test_a_servers_role_is_read_from_its_name),
-        TEST_IN_FOLDER(test_csv_holds_the_same_facts),
-        TEST_IN_FOLDER(test_csv_of_loopback_stays_apart_by_its_zone),
-        TEST_IN_FOLDER(test_csv_columns_may_come_in_any_order),
-        TEST_IN_FOLDER(test_csv_lines_that_make_no_sense_are_counted),
-        TEST_IN_FOLDER(test_csv_of_other_captures_is_read_too),
-        TEST_IN_FOLDER(test_addresses_are_written_as_they_are_read),
-        TEST_IN_FOLDER(test_records_that_an_nccl_log_lost_are_told),
-        TEST_IN_FOLDER(test_nccl_steps_belong_to_the_op_of_their_collective),
-        TEST_IN_FOLDER(test_real_captures_are_tied_to_the_byte),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

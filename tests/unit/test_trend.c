@@ -1,14 +1,8 @@
 /* Whether iterations drift: sequences whose answer the Mann-Kendall test's tables give. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "case.h"
 #include "graph/steps/trend.h"
 
-static void test_iterations_that_get_longer_are_found(void **state)
+TEST(iterations_that_get_longer_are_found)
 {
     const int64_t up[] = {1910, 1990, 2050, 2180, 2290, 2410, 2500, 2629};
     const int64_t down[] = {2629, 2500, 2410, 2290, 2180, 2050, 1990, 1910};
@@ -21,7 +15,7 @@ static void test_iterations_that_get_longer_are_found(void **state)
     assert_true(trend.last_ns < trend.first_ns);
 }
 
-static void test_iterations_that_vary_or_drift_little_are_no_trend(void **state)
+TEST(iterations_that_vary_or_drift_little_are_no_trend)
 {
     static const struct {
         uint32_t n;
@@ -36,13 +30,4 @@ static void test_iterations_that_vary_or_drift_little_are_no_trend(void **state)
     struct trend trend;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_false(trend_find(cases[i].ns, cases[i].n, &trend));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_iterations_that_get_longer_are_found),
-        cmocka_unit_test(test_iterations_that_vary_or_drift_little_are_no_trend),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,8 @@
 /* test_verdict.c: each sentence of the verdict is said where the numbers beside it make it true,
  * and nowhere else. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "case.h"
 #include "ingest/trace.h"
 #include "report/facts.h"
 
@@ -93,7 +89,7 @@ static void add_call(struct job *job, enum call_class class, const char *name, i
     job->facts.kinds[0] = DPRO_OP_LAUNCH;
 }
 
-static void test_advice_for_an_idle_gpu_is_for_what_the_path_is_made_of(void **state)
+TEST(advice_for_an_idle_gpu_is_for_what_the_path_is_made_of)
 {
     static const struct {
         enum call_class class;
@@ -123,7 +119,7 @@ static void test_advice_for_an_idle_gpu_is_for_what_the_path_is_made_of(void **s
     }
 }
 
-static void test_gaps_are_no_work_of_the_cpu(void **state)
+TEST(gaps_are_no_work_of_the_cpu)
 {
     struct job job;
     idle_gpu(&job);
@@ -134,7 +130,7 @@ static void test_gaps_are_no_work_of_the_cpu(void **state)
           "launch less");
 }
 
-static void test_calls_of_several_kinds_are_not_called_one(void **state)
+TEST(calls_of_several_kinds_are_not_called_one)
 {
     struct job job;
     fill(&job);
@@ -144,7 +140,7 @@ static void test_calls_of_several_kinds_are_not_called_one(void **state)
     check(&job, PATH, "90 % CPU launch and sync calls, while the GPU is busy", "(cuda");
 }
 
-static void test_work_of_the_cpu_is_launch_bound_where_the_gpu_idles(void **state)
+TEST(work_of_the_cpu_is_launch_bound_where_the_gpu_idles)
 {
     struct job job;
     idle_gpu(&job);
@@ -155,7 +151,7 @@ static void test_work_of_the_cpu_is_launch_bound_where_the_gpu_idles(void **stat
     check(&job, IDLE, "80 % CPU work", "launch-bound");
 }
 
-static void test_a_path_that_tells_nothing_gives_no_special_advice(void **state)
+TEST(a_path_that_tells_nothing_gives_no_special_advice)
 {
     struct job job;
     idle_gpu(&job);
@@ -167,7 +163,7 @@ static void test_a_path_that_tells_nothing_gives_no_special_advice(void **state)
           "GPU");
 }
 
-static void test_hidden_is_what_computation_hides(void **state)
+TEST(hidden_is_what_computation_hides)
 {
     struct job job;
     fill(&job);
@@ -184,7 +180,7 @@ static void test_hidden_is_what_computation_hides(void **state)
     check(&job, COMMUNICATION, "worst rank 0 with 5.00 ms exposed (5 %)", "hidden");
 }
 
-static void test_without_computation_nobody_knows_what_idles(void **state)
+TEST(without_computation_nobody_knows_what_idles)
 {
     struct job job;
     fill(&job);
@@ -210,7 +206,7 @@ static void test_without_computation_nobody_knows_what_idles(void **state)
           "they wait 20.00 ms for each other, mostly for rank 3; record computation too", NULL);
 }
 
-static void test_optimize_is_advised_where_it_works(void **state)
+TEST(optimize_is_advised_where_it_works)
 {
     struct job job;
     fill(&job);
@@ -231,7 +227,7 @@ static void test_optimize_is_advised_where_it_works(void **state)
           "buckets");
 }
 
-static void test_a_straggler_is_blamed_for_what_it_does_longer(void **state)
+TEST(a_straggler_is_blamed_for_what_it_does_longer)
 {
     struct job job;
     fill(&job);
@@ -254,7 +250,7 @@ static void test_a_straggler_is_blamed_for_what_it_does_longer(void **state)
     check(&job, NEXT, "record all 8 ranks, to see which of them is waited for: 15.00 ms", NULL);
 }
 
-static void test_computation_is_what_is_to_be_cheaper(void **state)
+TEST(computation_is_what_is_to_be_cheaper)
 {
     struct job job;
     fill(&job); /* receiving is on the path for longer */
@@ -267,7 +263,7 @@ static void test_computation_is_what_is_to_be_cheaper(void **state)
     check(&job, NEXT, "load and copy input ahead of time: up to 20.00 ms to win", NULL);
 }
 
-static void test_iterations_that_differ_are_said_with_their_limits(void **state)
+TEST(iterations_that_differ_are_said_with_their_limits)
 {
     struct job job;
     fill(&job);
@@ -278,7 +274,7 @@ static void test_iterations_that_differ_are_said_with_their_limits(void **state)
     check(&job, NEXT, "computation dominates", "--steps");
 }
 
-static void test_a_what_if_that_changes_nothing_is_neither_faster_nor_slower(void **state)
+TEST(a_what_if_that_changes_nothing_is_neither_faster_nor_slower)
 {
     struct job job;
     fill(&job);
@@ -290,7 +286,7 @@ static void test_a_what_if_that_changes_nothing_is_neither_faster_nor_slower(voi
     check(&job, ITERATION, "10.00 ms (10 %) faster", "slower");
 }
 
-static void test_calls_are_told_apart_by_name(void **state)
+TEST(calls_are_told_apart_by_name)
 {
     static const struct {
         const char *name;
@@ -310,24 +306,4 @@ static void test_calls_are_told_apart_by_name(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (call_classify(cases[i].name) != cases[i].class)
             fail_msg("%s: class %d", cases[i].name, (int)call_classify(cases[i].name));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_advice_for_an_idle_gpu_is_for_what_the_path_is_made_of),
-        cmocka_unit_test(test_gaps_are_no_work_of_the_cpu),
-        cmocka_unit_test(test_calls_of_several_kinds_are_not_called_one),
-        cmocka_unit_test(test_work_of_the_cpu_is_launch_bound_where_the_gpu_idles),
-        cmocka_unit_test(test_a_path_that_tells_nothing_gives_no_special_advice),
-        cmocka_unit_test(test_hidden_is_what_computation_hides),
-        cmocka_unit_test(test_without_computation_nobody_knows_what_idles),
-        cmocka_unit_test(test_optimize_is_advised_where_it_works),
-        cmocka_unit_test(test_a_straggler_is_blamed_for_what_it_does_longer),
-        cmocka_unit_test(test_computation_is_what_is_to_be_cheaper),
-        cmocka_unit_test(test_iterations_that_differ_are_said_with_their_limits),
-        cmocka_unit_test(test_a_what_if_that_changes_nothing_is_neither_faster_nor_slower),
-        cmocka_unit_test(test_calls_are_told_apart_by_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,4 @@
 /* What-ifs of a model made by hand, where they can be worked out on paper. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +6,7 @@
 
 #include <dpro/whatif.h>
 
+#include "case.h"
 #include "cost/buckets.h"
 #include "cost/evaluate.h"
 #include "stages_seen.h"
@@ -90,7 +85,7 @@ static int64_t time_with(const struct job *job, const struct dpro_changes *chang
 /* A ring of two sends each byte once, each way: 4 MiB at 10 ns a byte behind 40 ms of work. */
 #define OWN_NS (40000000 + INT64_C(10) * N * MIB)
 
-static void test_a_prediction_tells_how_far_it_is(void **state)
+TEST(a_prediction_tells_how_far_it_is)
 {
     struct job *job = new_job();
     struct stages_seen seen = {.n_wrong = 0};
@@ -101,7 +96,7 @@ static void test_a_prediction_tells_how_far_it_is(void **state)
     free(job);
 }
 
-static void test_without_changes_nothing_changes(void **state)
+TEST(without_changes_nothing_changes)
 {
     struct job *job = new_job();
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){0});
@@ -114,7 +109,7 @@ static void test_without_changes_nothing_changes(void **state)
     free(job);
 }
 
-static void test_smaller_buckets_overlap_with_the_computation(void **state)
+TEST(smaller_buckets_overlap_with_the_computation)
 {
     struct job *job = new_job();
     /* each waits for the one before it: 10.5 ms a MiB against 10 ms of work */
@@ -123,7 +118,7 @@ static void test_smaller_buckets_overlap_with_the_computation(void **state)
     free(job);
 }
 
-static void test_links_and_ranks_change_as_asked(void **state)
+TEST(links_and_ranks_change_as_asked)
 {
     struct job *job = new_job();
     assert_int_equal(time_with(job, &(struct dpro_changes){.bandwidth_ratio = 0.5}),
@@ -142,7 +137,7 @@ static void test_links_and_ranks_change_as_asked(void **state)
     free(job);
 }
 
-static void test_what_is_asked_for_combines(void **state)
+TEST(what_is_asked_for_combines)
 {
     struct job *job = new_job();
     struct dpro_compute_change all = {2, -1, -1};
@@ -154,7 +149,7 @@ static void test_what_is_asked_for_combines(void **state)
     free(job);
 }
 
-static void test_more_ranks_send_more_and_wait_for_a_slower_slowest(void **state)
+TEST(more_ranks_send_more_and_wait_for_a_slower_slowest)
 {
     struct job *job = new_job();
     double other[2] = {1.1, 0.9};
@@ -170,7 +165,7 @@ static void test_more_ranks_send_more_and_wait_for_a_slower_slowest(void **state
     free(job);
 }
 
-static void test_the_percentiles_are_of_whole_iterations(void **state)
+TEST(the_percentiles_are_of_whole_iterations)
 {
     struct job *job = new_job();
     double other[2] = {1.1, 0.9}; /* in each iteration one rank is slow, and never both are fast */
@@ -201,7 +196,7 @@ static double part_of(const struct dpro_whatif *whatif, enum dpro_uncertainty_so
     return dpro_whatif_uncertainty(whatif, source).after;
 }
 
-static void test_the_interval_is_made_of_its_parts(void **state)
+TEST(the_interval_is_made_of_its_parts)
 {
     struct job *job = new_job();
     job->model.measured_ns = OWN_NS;
@@ -234,7 +229,7 @@ static void test_the_interval_is_made_of_its_parts(void **state)
 }
 
 /* What as many collectives take is in the model, or hidden behind the same as in the recording. */
-static void test_longer_messages_of_as_many_collectives_are_no_doubt_of_their_own(void **state)
+TEST(longer_messages_of_as_many_collectives_are_no_doubt_of_their_own)
 {
     struct job *job = new_job();
     job->model.measured_ns = OWN_NS;
@@ -247,7 +242,7 @@ static void test_longer_messages_of_as_many_collectives_are_no_doubt_of_their_ow
 }
 
 /* Neighbouring iterations that are alike are less evidence than as many others. */
-static void test_iterations_that_drift_make_a_wider_interval(void **state)
+TEST(iterations_that_drift_make_a_wider_interval)
 {
     struct job *job = new_job();
     job->model.measured_ns = OWN_NS;
@@ -265,7 +260,7 @@ static void test_iterations_that_drift_make_a_wider_interval(void **state)
 }
 
 /* What is recorded is not in doubt: were communication dearer, there would be less work. */
-static void test_what_interference_costs_is_unsure_where_it_was_not_recorded(void **state)
+TEST(what_interference_costs_is_unsure_where_it_was_not_recorded)
 {
     struct job *job = new_job();
     for (uint32_t t = 0; t < N;
@@ -283,7 +278,7 @@ static void test_what_interference_costs_is_unsure_where_it_was_not_recorded(voi
     free(job);
 }
 
-static void test_what_is_not_sure_of_the_link_shows(void **state)
+TEST(what_is_not_sure_of_the_link_shows)
 {
     struct job *job = new_job();
     job->model.net.link.byte_ns.std = 1;
@@ -297,7 +292,7 @@ static void test_what_is_not_sure_of_the_link_shows(void **state)
     free(job);
 }
 
-static void test_changes_without_sense_are_refused(void **state)
+TEST(changes_without_sense_are_refused)
 {
     struct job *job = new_job();
     struct dpro_compute_change none = {0, -1, -1}, absent = {2, 7, 7};
@@ -346,7 +341,7 @@ static int read_list(const struct job *job, const char *text, struct dpro_strate
     return rc;
 }
 
-static void test_a_list_of_buckets_is_taken_as_it_is(void **state)
+TEST(a_list_of_buckets_is_taken_as_it_is)
 {
     static const char *const texts[] = {
         "[[\"d\",\"b\"],[\"a\",\"c\"]]",
@@ -374,7 +369,7 @@ static void test_a_list_of_buckets_is_taken_as_it_is(void **state)
     free(job);
 }
 
-static void test_a_list_that_does_not_fit_is_refused_by_name(void **state)
+TEST(a_list_that_does_not_fit_is_refused_by_name)
 {
     static const char *const cases[][2] = {
         {"[[\"a\",\"b\",\"c\",\"d\",\"e\"]]", "'e' is no gradient"},
@@ -415,7 +410,7 @@ static void test_a_list_that_does_not_fit_is_refused_by_name(void **state)
     free(job);
 }
 
-static void test_a_bucket_ends_when_it_reaches_its_cap(void **state)
+TEST(a_bucket_ends_when_it_reaches_its_cap)
 {
     static const struct {
         uint64_t first, cap;
@@ -442,7 +437,7 @@ static void test_a_bucket_ends_when_it_reaches_its_cap(void **state)
 }
 
 /* Of a step with two models, the second one's backward pass follows the first one's update. */
-static void test_a_bucket_ends_before_what_follows_its_communication(void **state)
+TEST(a_bucket_ends_before_what_follows_its_communication)
 {
     struct job *job = new_job();
     job->ops[2].needs = 1;
@@ -460,7 +455,7 @@ static void test_a_bucket_ends_before_what_follows_its_communication(void **stat
     free(job);
 }
 
-static void test_partitions_are_of_at_most_that_size(void **state)
+TEST(partitions_are_of_at_most_that_size)
 {
     struct job *job = new_job();
     struct arena arena = {NULL, 0};
@@ -477,7 +472,7 @@ static void test_partitions_are_of_at_most_that_size(void **state)
 }
 
 /* DDP divides a bucket while it copies; behind a hook that is a pass of its own. */
-static void test_what_needs_ddps_hook_costs_computation(void **state)
+TEST(what_needs_ddps_hook_costs_computation)
 {
     struct job *job = new_job();
     struct dpro_model *m = &job->model;
@@ -502,30 +497,4 @@ static void test_what_needs_ddps_hook_costs_computation(void **state)
     other_ns = evaluate_once(m);
     assert_int_equal(hooked_ns - other_ns, 2 * (50000 + MIB));
     free(job);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_without_changes_nothing_changes),
-        cmocka_unit_test(test_a_prediction_tells_how_far_it_is),
-        cmocka_unit_test(test_smaller_buckets_overlap_with_the_computation),
-        cmocka_unit_test(test_links_and_ranks_change_as_asked),
-        cmocka_unit_test(test_what_is_asked_for_combines),
-        cmocka_unit_test(test_more_ranks_send_more_and_wait_for_a_slower_slowest),
-        cmocka_unit_test(test_the_percentiles_are_of_whole_iterations),
-        cmocka_unit_test(test_the_interval_is_made_of_its_parts),
-        cmocka_unit_test(test_longer_messages_of_as_many_collectives_are_no_doubt_of_their_own),
-        cmocka_unit_test(test_iterations_that_drift_make_a_wider_interval),
-        cmocka_unit_test(test_what_interference_costs_is_unsure_where_it_was_not_recorded),
-        cmocka_unit_test(test_what_is_not_sure_of_the_link_shows),
-        cmocka_unit_test(test_changes_without_sense_are_refused),
-        cmocka_unit_test(test_a_list_of_buckets_is_taken_as_it_is),
-        cmocka_unit_test(test_a_list_that_does_not_fit_is_refused_by_name),
-        cmocka_unit_test(test_a_bucket_ends_when_it_reaches_its_cap),
-        cmocka_unit_test(test_a_bucket_ends_before_what_follows_its_communication),
-        cmocka_unit_test(test_partitions_are_of_at_most_that_size),
-        cmocka_unit_test(test_what_needs_ddps_hook_costs_computation),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

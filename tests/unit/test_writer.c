@@ -3,18 +3,14 @@
 #include <isa-l/igzip_lib.h>
 #include <locale.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/memory.h"
 #include "base/writer.h"
+#include "case.h"
 #include "temp_folder.h"
 
 /* What `write` puts out, as a string. */
@@ -43,7 +39,7 @@ static void write_times(struct writer *w)
     }
 }
 
-static void test_nanoseconds_are_written_exactly(void **state)
+TEST(nanoseconds_are_written_exactly)
 {
     char *text = text_of(write_times);
     assert_string_equal(text, "{\"ms\":0.000000,\"us\":0.000}\n"
@@ -67,7 +63,7 @@ static void write_all_fields(struct writer *w)
     writer_close(w, ']');
 }
 
-static void test_fields_that_are_not_known_are_null(void **state)
+TEST(fields_that_are_not_known_are_null)
 {
     char *text = text_of(write_all_fields);
     assert_string_equal(text, "{\"text\":\"a\\\"b\",\"none\":null,\"int\":4294967295,\"bool\":true,"
@@ -84,7 +80,7 @@ static void write_what_there_is_no_memory_for(struct writer *w, const void *arg)
     mem_fail();
 }
 
-static void test_a_file_without_the_memory_for_it_is_not_left_behind(void **state)
+TEST(a_file_without_the_memory_for_it_is_not_left_behind)
 {
     char path[] = "/tmp/dpro-test-writer-XXXXXX";
     struct dpro_error err = {.code = 0};
@@ -113,7 +109,7 @@ static void write_numbers(struct writer *w)
     writer_close(w, ']');
 }
 
-static void test_numbers_have_fixed_digits_in_any_locale(void **state)
+TEST(numbers_have_fixed_digits_in_any_locale)
 {
     if (!setlocale(LC_ALL, "de_DE.UTF-8"))
         setlocale(LC_ALL, "C.UTF-8");
@@ -146,7 +142,7 @@ static void write_strings(struct writer *w)
     writer_close(w, '}');
 }
 
-static void test_strings_are_valid_json_and_harmless_in_html(void **state)
+TEST(strings_are_valid_json_and_harmless_in_html)
 {
     char *text = text_of(write_strings);
     assert_string_equal(text,
@@ -168,7 +164,7 @@ static char *read_all(const char *path, size_t *len)
     return data;
 }
 
-static void test_gzip_holds_what_was_written(void **state)
+TEST(gzip_holds_what_was_written)
 {
     const char *path;
     struct writer w;
@@ -209,7 +205,7 @@ static void test_gzip_holds_what_was_written(void **state)
     unlink(path);
 }
 
-static void test_a_file_appears_only_when_committed(void **state)
+TEST(a_file_appears_only_when_committed)
 {
     const char *path;
     struct writer w;
@@ -232,7 +228,7 @@ static void test_a_file_appears_only_when_committed(void **state)
     unlink(path);
 }
 
-static void test_a_full_disk_is_told_with_name_and_reason(void **state)
+TEST(a_full_disk_is_told_with_name_and_reason)
 {
     struct writer w;
     struct dpro_error err = {0};
@@ -246,7 +242,7 @@ static void test_a_full_disk_is_told_with_name_and_reason(void **state)
     fclose(full);
 }
 
-static void test_a_fifo_is_written_to_not_replaced(void **state)
+TEST(a_fifo_is_written_to_not_replaced)
 {
     const char *path;
     char text[8] = "";
@@ -268,7 +264,7 @@ static void test_a_fifo_is_written_to_not_replaced(void **state)
     unlink(path);
 }
 
-static void test_a_folder_that_is_no_folder_is_told(void **state)
+TEST(a_folder_that_is_no_folder_is_told)
 {
     struct writer w;
     struct dpro_error err = {0};
@@ -278,7 +274,7 @@ static void test_a_folder_that_is_no_folder_is_told(void **state)
     writer_fini(&w);
 }
 
-static void test_a_zeroed_writer_can_be_freed(void **state)
+TEST(a_zeroed_writer_can_be_freed)
 {
     struct writer w = {0};
     writer_fini(&w);
@@ -287,18 +283,5 @@ static void test_a_zeroed_writer_can_be_freed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nanoseconds_are_written_exactly),
-        cmocka_unit_test(test_fields_that_are_not_known_are_null),
-        cmocka_unit_test(test_a_file_without_the_memory_for_it_is_not_left_behind),
-        cmocka_unit_test(test_numbers_have_fixed_digits_in_any_locale),
-        cmocka_unit_test(test_strings_are_valid_json_and_harmless_in_html),
-        cmocka_unit_test(test_gzip_holds_what_was_written),
-        cmocka_unit_test(test_a_file_appears_only_when_committed),
-        cmocka_unit_test(test_a_full_disk_is_told_with_name_and_reason),
-        cmocka_unit_test(test_a_fifo_is_written_to_not_replaced),
-        cmocka_unit_test(test_a_folder_that_is_no_folder_is_told),
-        cmocka_unit_test(test_a_zeroed_writer_can_be_freed),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_empty_folder);
+    return run_cases(make_folder, remove_empty_folder);
 }

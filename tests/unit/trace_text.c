@@ -1,16 +1,11 @@
 #include "trace_text.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "case.h"
 #include "temp_folder.h"
 
 enum { MAX_RANKS = 16 };

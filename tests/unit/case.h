@@ -1,0 +1,27 @@
+/*
+ * case.h: the tests of a program. TEST(name) { ... } is one; they run in the order in which they
+ * stand. A program that does not only run its tests has a main of its own.
+ */
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+/* Adds a test; TEST calls it before main. */
+void add_test(const char *name, CMUnitTestFunction test, CMFixtureFunction setup,
+              CMFixtureFunction teardown);
+/* Runs all, between the setup and the teardown of their group (or NULL); returns what main does. */
+int run_cases(CMFixtureFunction setup, CMFixtureFunction teardown);
+
+#define TEST(name) TEST_BETWEEN(name, NULL, NULL)
+#define TEST_BETWEEN(name, setup, teardown)                                                        \
+    static void test_##name(void **test_state);                                                    \
+    __attribute__((constructor)) static void add_##name(void)                                      \
+    {                                                                                              \
+        add_test(#name, test_##name, setup, teardown);                                             \
+    }                                                                                              \
+    static void test_##name(void **test_state)

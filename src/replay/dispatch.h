@@ -53,9 +53,13 @@ bool share_step(struct share *share, struct share_sent *sent);
 
 #define NO_ENTRY UINT64_MAX /* id of an empty queue's head */
 
+/* An op that waits, with what it needs when its turn comes: the caches have its own values when it
+ * gets ready, and hardly ever then. */
 struct entry {
     int64_t ready;
-    uint64_t id; /* copy << 32 | op */
+    uint64_t id;              /* copy << 32 | op */
+    int64_t took_ns;          /* with its gap, but for a pool's */
+    uint32_t first_succ, end; /* its successors: rows of the graph */
 };
 
 /* One of the threads of a pool. */
@@ -140,7 +144,7 @@ static inline bool queue_push(struct queue *q, struct entry entry)
 
 static inline void queue_pop(struct queue *q)
 {
-    q->head = q->rest.n ? heap_pop(q) : (struct entry){INT64_MAX, NO_ENTRY};
+    q->head = q->rest.n ? heap_pop(q) : (struct entry){.ready = INT64_MAX, .id = NO_ENTRY};
 }
 
 /* A pool's free thread has got an op to run: which one is free next. */

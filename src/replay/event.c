@@ -272,6 +272,11 @@ static inline uint32_t queue_of(const struct event *e, uint32_t op)
     return device;
 }
 
+static inline int64_t time_of(const struct replay_copy *times, uint32_t op, bool without_gap)
+{
+    return time_add(times->gap_ns && !without_gap ? times->gap_ns[op] : 0, times->dur_ns[op]);
+}
+
 /* Queues an op that is ready; *q is its queue. One of a pool's has its gap while others run,
  * waiting for a thread included. Returns whether it is the queue's first now. */
 static inline bool queue_op(struct event *e, const struct slot *slot, uint32_t op, int64_t ready,
@@ -279,9 +284,12 @@ static inline bool queue_op(struct event *e, const struct slot *slot, uint32_t o
 {
     *q = queue_of(e, op);
     struct queue *queue = &e->dispatch.queues[*q];
-    if (__builtin_expect(queue->threads != NULL, 0) && slot->times.gap_ns)
+    bool pool = queue->threads != NULL;
+    if (__builtin_expect(pool, 0) && slot->times.gap_ns)
         ready = time_add(ready, slot->times.gap_ns[op]);
-    return queue_push(queue, (struct entry){ready, (uint64_t)slot->times.number << 32 | op});
+    return queue_push(queue, (struct entry){ready, (uint64_t)slot->times.number << 32 | op,
+                                            time_of(&slot->times, op, pool), e->g->row[op],
+                                            e->g->row[op + 1]});
 }
 
 /* ---- copies ---- */
@@ -464,8 +472,7 @@ static inline bool run_past(struct event *e, struct slot *slot, uint32_t op, int
     struct replay_copy *times = &slot->times;
     if (slot->pending[op] & QUEUED || times->number >= e->ahead)
         return false;
-    int64_t end = times->gap_ns ? time_add(ready, times->gap_ns[op]) : ready;
-    end = time_add(end, times->dur_ns[op]);
+    int64_t end = time_add(ready, time_of(times, op, false));
     if (end == ready)
         return false;
     times->end_ns[op] = end;
@@ -503,8 +510,8 @@ static inline void fetch(const struct event *e, const struct slot *slot, uint32_
 /* `op` is over: lets go what waits for it. An op of a queue has what then runs past the queues
  * finished for one successor after the other: a barrier's are of many ranks, and one rank's ops lie
  * side by side. */
-static inline __attribute__((always_inline)) void finish(struct event *e, struct slot *slot,
-                                                         uint32_t op, bool of_queue)
+static inline __attribute__((always_inline)) void
+finish(struct event *e, struct slot *slot, uint32_t op, uint32_t first, uint32_t n, bool of_queue)
 {
     enum { AHEAD = 8 };
     const struct dpro_graph *g = e->g;
@@ -512,7 +519,7 @@ static inline __attribute__((always_inline)) void finish(struct event *e, struct
     const int64_t end = slot->times.end_ns[op];
     if (e->order && copy == e->options->order_copy)
         *e->order++ = op;
-    for (uint32_t i = g->row[op], n = g->row[op + 1]; i < n; i++) {
+    for (uint32_t i = first; i < n; i++) {
         if (of_queue && n - i > AHEAD)
             fetch(e, slot, g->succ[i + AHEAD]);
         arrive(e, slot, g->succ[i], end);
@@ -539,7 +546,8 @@ static void finish_past(struct event *e)
         e->passing = now;
         for (size_t i = 0; i < now.n; i++) {
             struct slot *slot = e->slots[now.at[i] >> 32];
-            finish(e, slot, (uint32_t)now.at[i], false);
+            uint32_t op = (uint32_t)now.at[i];
+            finish(e, slot, op, e->g->row[op], e->g->row[op + 1], false);
             if (--slot->n_left == 0)
                 close_slot(e, slot);
         }
@@ -598,12 +606,10 @@ static bool share_link(struct event *e, struct queue *queue, uint32_t *op, uint3
 static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint32_t op)
 {
     uint32_t copy = slot->times.number;
-    int64_t start = e->dispatch.matches[1].when;
-    if (slot->times.gap_ns && !queue->threads)
-        start = time_add(start, slot->times.gap_ns[op]);
-    int64_t end = time_add(start, slot->times.dur_ns[op]);
+    int64_t end = time_add(e->dispatch.matches[1].when, queue->head.took_ns);
     slot->times.end_ns[op] = end;
     queue_pop(queue);
+    __builtin_prefetch(&e->g->succ[queue->head.first_succ]);
     if (slot->times.device_prev)
         slot->times.device_prev[op] = queue->serial ? queue->last_op : DPRO_NO_OP;
     if (queue->threads) {
@@ -622,11 +628,14 @@ static void run(struct event *e)
         uint32_t q = e->running = e->dispatch.matches[1].queue;
         struct queue *queue = &e->dispatch.queues[q];
         uint32_t op = (uint32_t)queue->head.id, copy = (uint32_t)(queue->head.id >> 32);
+        uint32_t first = queue->head.first_succ, end = queue->head.end;
         bool done = true;
         /* a graph without cycles always has an op to run */
         assert(queue->head.id != NO_ENTRY || queue->share);
         if (__builtin_expect(queue->share != NULL, 0)) {
             done = share_link(e, queue, &op, &copy);
+            first = done ? e->g->row[op] : 0;
+            end = done ? e->g->row[op + 1] : 0;
         } else if (copy >= e->until) {
             return;
         } else if (pending_is_stale(&e->pending, e->slots[copy], op)) {
@@ -637,7 +646,7 @@ static void run(struct event *e)
         }
         struct slot *slot = done ? e->slots[copy] : NULL;
         if (slot) {
-            finish(e, slot, op, true);
+            finish(e, slot, op, first, end, true);
             count_root(e, queue, op, copy);
         }
         replay_matches(&e->dispatch, q);
@@ -651,7 +660,7 @@ static void make_queue(struct event *e, uint32_t q)
     const struct dpro_graph *g = e->g;
     const struct graph_device *device = q < g->n_devices ? &g->devices[q] : NULL;
     struct queue *queue = &e->dispatch.queues[q];
-    *queue = (struct queue){.head = {INT64_MAX, NO_ENTRY},
+    *queue = (struct queue){.head = {.ready = INT64_MAX, .id = NO_ENTRY},
                             .last_op = DPRO_NO_OP,
                             .serial = device && device->kind != DPRO_DEVICE_COMM_THREAD};
     e->dispatch.matches[e->dispatch.n_leaves + q] = (struct match){INT64_MAX, q};
@@ -721,6 +730,13 @@ static struct slot *fork_slot(const struct event *e, const struct slot *from)
     return slot;
 }
 
+static void time_anew(const struct event *e, struct entry *entry)
+{
+    uint64_t copy = entry->id >> 32;
+    if (entry->id != NO_ENTRY && copy >= e->until)
+        entry->took_ns = time_of(&e->slots[copy]->times, (uint32_t)entry->id, false);
+}
+
 struct event *event_fork(const struct event *from)
 {
     struct event *e = mem_array(1, sizeof *e);
@@ -729,16 +745,19 @@ struct event *event_fork(const struct event *from)
     *e = *from;
     e->arena = (struct arena){NULL, 0};
     e->past = e->passing = (ids_array){0};
+    e->slots = arena_copy(&e->arena, e->slots, e->options->n_copies, sizeof *e->slots);
+    for (uint32_t c = 0; c < e->options->n_copies; c++)
+        e->slots[c] = e->slots[c] ? fork_slot(e, e->slots[c]) : NULL;
     d->matches = arena_copy(&e->arena, d->matches, (size_t)d->n_leaves * 2, sizeof *d->matches);
     d->queues = arena_copy(&e->arena, d->queues, d->n_leaves, sizeof *d->queues);
     for (uint32_t q = 0; q < d->n_queues; q++) {
         const struct queue *queue = &from->dispatch.queues[q];
         memset(&d->queues[q].rest, 0, sizeof d->queues[q].rest);
         array_append(&d->queues[q].rest, queue->rest.at, queue->rest.n);
+        time_anew(e, &d->queues[q].head);
+        EACH (struct entry, entry, d->queues[q].rest)
+            time_anew(e, entry);
     }
-    e->slots = arena_copy(&e->arena, e->slots, e->options->n_copies, sizeof *e->slots);
-    for (uint32_t c = 0; c < e->options->n_copies; c++)
-        e->slots[c] = e->slots[c] ? fork_slot(e, e->slots[c]) : NULL;
     return e;
 }
 

@@ -1,7 +1,7 @@
-/* bench/bench_ingest.c: how fast trace files become spans and a built graph, in MB of JSON per
- * second of CPU time, which is the speed of one core whatever the number of threads.
+/* How fast trace files become spans and a built graph, in MB of JSON per second of CPU time, which
+ * is the speed of one core whatever the number of threads.
  *
- *     bench_ingest [-t THREADS] [-n TIMES] FILE|FOLDER...
+ * bench_ingest [-t THREADS] [-n TIMES] FILE|FOLDER...
  *
  * Prints the best of TIMES runs, and the peak memory over the JSON's size. */
 #include <dpro/graph.h>

@@ -1,10 +1,9 @@
-/* bench_recompute.c: how long the choice of modules to recompute takes for a chain of 96 blocks: a
- * line a kind of blocks, with the slowest of budgets between the highest and the lowest peak. */
+/* How long the choice of modules to recompute takes for a chain of 96 blocks: a line a kind of
+ * blocks, with the slowest of budgets between the highest and the lowest peak. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/map.h"
-#include "base/memory.h"
 #include "base/sort.h"
 #include "base/time.h"
 #include "optimize/recompute_choice.h"

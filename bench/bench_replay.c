@@ -1,4 +1,4 @@
-/* bench/bench_replay.c: ops a second of CPU time of both replay engines, and bytes an op.
+/* Ops a second of CPU time of both replay engines, and bytes an op.
  *
  * The generated graph is what a GPU job's trace gives: on each rank a CPU thread launches kernels
  * onto a stream, and every so many kernels a bucket is reduced over all ranks on a third device.

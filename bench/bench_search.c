@@ -1,4 +1,4 @@
-/* bench/bench_search.c: seconds of CPU time, on one core, that a search takes.
+/* Seconds of CPU time, on one core, that a search takes.
  *
  * The paper's Table 5 once more: Algorithm 1 to convergence, as a strawman that answers every
  * question by a replay of the whole graph with all its SENDs and RECVs, and with Coarsened View,

@@ -1,8 +1,7 @@
-/* bench/bench_tracer.c: what a socket call costs, in nanoseconds of the process's CPU time, the
- * thread that writes the log included. Sends and receives a few bytes over a loopback connection to
- * itself, in blocks that alternate (A B B A) between a tracer that is idle and one that records;
- * without a preloaded tracer all blocks are alike and called "bare". tools/bench.py runs it both
- * ways. */
+/* What a socket call costs, in nanoseconds of the process's CPU time, the thread that writes the
+ * log included. Sends and receives a few bytes over a loopback connection to itself, in blocks that
+ * alternate (A B B A) between a tracer that is idle and one that records; without a preloaded
+ * tracer all blocks are alike and called "bare". tools/bench.py runs it both ways. */
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-/* cmd.c: finds a command, reads its options and runs it; the help of all. */
+/* Finds a command, reads its options and runs it; the help of all. */
 #include "cmd.h"
 
 #include <errno.h>

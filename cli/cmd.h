@@ -1,4 +1,4 @@
-/* cmd.h: the table of commands, and the options that several of them take. */
+/* The table of commands, and the options that several of them take. */
 #pragma once
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* cmd_align.c: dpro align: the ranks' clocks on one axis. */
+/* Dpro align: the ranks' clocks on one axis. */
 #include <dpro/dpro.h>
 
 #include "cmd.h"

@@ -1,4 +1,4 @@
-/* cmd_attach.c: dpro attach: records a job that runs already. */
+/* Dpro attach: records a job that runs already. */
 #include <signal.h>
 #include <stdint.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-/* cmd_compare.c: dpro compare: two traces of a job, side by side. */
+/* Dpro compare: two traces of a job, side by side. */
 #include <dpro/dpro.h>
 
 #include "cmd.h"

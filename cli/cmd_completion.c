@@ -1,4 +1,4 @@
-/* cmd_completion.c: dpro completion: what a shell completes, from the commands' tables. */
+/* Dpro completion: what a shell completes, from the commands' tables. */
 #include <string.h>
 
 #include "cmd.h"

@@ -1,4 +1,4 @@
-/* cmd_export.c: dpro export: what a trace holds, in forms that other programs read. */
+/* Dpro export: what a trace holds, in forms that other programs read. */
 #include <dpro/dpro.h>
 
 #include "cmd.h"

@@ -1,5 +1,5 @@
-/* cmd_optimize.c: dpro optimize: search the strategy that makes an iteration shortest; write it as
- * a plan that the job takes. */
+/* Dpro optimize: search the strategy that makes an iteration shortest; write it as a plan that the
+ * job takes. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* cmd_profile.c: dpro profile: runs a program with all in its environment that makes its Python
- * processes record themselves, then tells what they recorded. */
+/* Dpro profile: runs a program with all in its environment that makes its Python processes record
+ * themselves, then tells what they recorded. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* cmd_replay.c: dpro replay: load, build, replay, validate, report. */
+/* Dpro replay: load, build, replay, validate, report. */
 #include <math.h>
 #include <string.h>
 #include <time.h>

@@ -1,5 +1,5 @@
-/* cmd_verify.c: dpro verify: has a program train with a plan and without by turns, and tells what
- * the plan is worth.
+/* Dpro verify: has a program train with a plan and without by turns, and tells what the plan is
+ * worth.
  *
  * PyTorch's DDP is switched in the running job, which is run once. No other stack can change what
  * it sends meanwhile: there each turn is a run of the program, and all hosts make the same. So it

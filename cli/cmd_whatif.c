@@ -1,4 +1,4 @@
-/* cmd_whatif.c: dpro whatif: the iteration time with other buckets, links, hosts. */
+/* Dpro whatif: the iteration time with other buckets, links, hosts. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* job.c: reads a job's traces and builds its graph, for the commands that work on one. */
+/* Reads a job's traces and builds its graph, for the commands that work on one. */
 #include "job.h"
 
 #include <stdio.h>

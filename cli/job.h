@@ -1,4 +1,4 @@
-/* job.h: from the paths that a command is given to the job's graph. */
+/* From the paths that a command is given to the job's graph. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,4 @@
-/* launch.c: running the user's program in an environment that starts dpro in its Python processes.
- */
+/* Running the user's program in an environment that starts dpro in its Python processes. */
 #include "launch.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* launch.h: running the user's program in an environment that starts dpro in its Python processes.
+/* Running the user's program in an environment that starts dpro in its Python processes.
  *
  * All return 0 or, after having said what is wrong, the exit code. */
 #pragma once

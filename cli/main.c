@@ -1,6 +1,4 @@
-/* main.c: the command line's entry. What it can do any program can: it sees the public headers
- * only.
- */
+/* The command line's entry. What it can do any program can: it sees the public headers only. */
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* opt.c: reading a command's arguments by its table of options. */
+/* Reading a command's arguments by its table of options. */
 #include "opt.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* opt.h: one table of options per command, from which parsing, --help and completion come.
+/* One table of options per command, from which parsing, --help and completion come.
  *
  * A command's values live in one struct; a table entry names the field by its offset and the
  * function that reads a value into it. */

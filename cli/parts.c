@@ -1,4 +1,4 @@
-/* parts.c: finds the Python package and the libraries from the command's own place. */
+/* Finds the Python package and the libraries from the command's own place. */
 #include "parts.h"
 
 #include <dirent.h>

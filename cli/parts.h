@@ -1,4 +1,4 @@
-/* parts.h: where dpro's other parts lie: what goes into a job to record it. */
+/* Where dpro's other parts lie: what goes into a job to record it. */
 #pragma once
 
 struct parts {  /* absolute paths, the process's own; NULL: not there */

@@ -1,4 +1,4 @@
-/* progress.c: log lines, and one line of progress for stages that last.
+/* Log lines, and one line of progress for stages that last.
  *
  * The library calls from any thread, one call at a time for a sink; the lock is for progress_clear,
  * which the main thread calls. The line is drawn at most ten times a second, only after a stage's

@@ -1,4 +1,4 @@
-/* progress.h: messages and progress on stderr. */
+/* Messages and progress on stderr. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* say.c: what a command says beside its output, and how it ends. */
+/* What a command says beside its output, and how it ends. */
 #include "say.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* say.h: what a command says beside its output, and how it ends. */
+/* What a command says beside its output, and how it ends. */
 #pragma once
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* spawn.c: a program in the foreground. Signals are blocked and fetched rather than handled: there
- * is no moment at which one gets lost between the program's start and the wait for it. */
+/* A program in the foreground. Signals are blocked and fetched rather than handled: there is no
+ * moment at which one gets lost between the program's start and the wait for it. */
 #include "spawn.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* spawn.h: running the user's program as if dpro were not there. */
+/* Running the user's program as if dpro were not there. */
 #pragma once
 
 /* Runs argv[0], found on PATH, in the foreground: same terminal, same process group, standard files

@@ -1,5 +1,4 @@
-/* status.c: reads what the recorders wrote. A page is a process's; what a killed one wrote stays.
- */
+/* Reads what the recorders wrote. A page is a process's; what a killed one wrote stays. */
 #include "status.h"
 
 #include <stdio.h>

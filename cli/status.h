@@ -1,5 +1,5 @@
-/* status.h: how far the processes of a job came, as the recorder in each of them wrote it into a
- * file that lies in our memory (python/dpro/status.py). */
+/* How far the processes of a job came, as the recorder in each of them wrote it into a file that
+ * lies in our memory (python/dpro/status.py). */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* together.c: a command that mpirun started as several processes. */
+/* A command that mpirun started as several processes. */
 #include "together.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* together.h: a command that mpirun started as several processes. */
+/* A command that mpirun started as several processes. */
 #pragma once
 
 #include <dpro/processes.h>

@@ -1,4 +1,4 @@
-/* units.c: numbers with units. */
+/* Numbers with units. */
 #include "units.h"
 
 #include <math.h>

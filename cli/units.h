@@ -1,4 +1,4 @@
-/* units.h: what people write with a unit. For option tables: false when it can't be read. */
+/* What people write with a unit. For option tables: false when it can't be read. */
 #pragma once
 
 #include <stdbool.h>

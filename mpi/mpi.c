@@ -1,4 +1,4 @@
-/* mpi/mpi.c: libdpro_mpi.so, through which dpro speaks to its other processes under mpirun.
+/* libdpro_mpi.so, through which dpro speaks to its other processes under mpirun.
  *
  * MPI waits by asking without end, which takes a core from those who work: here waiting sleeps. */
 #include <mpi.h>

@@ -1,5 +1,5 @@
-/* control.h: what a program, or dpro's Python package in it, asks of the preloaded tracer. It is
- * found with dlsym; without the tracer there is nothing to find. */
+/* What a program, or dpro's Python package in it, asks of the preloaded tracer. It is found with
+ * dlsym; without the tracer there is nothing to find. */
 #pragma once
 
 #include <stddef.h>

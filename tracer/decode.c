@@ -1,5 +1,4 @@
-/* decode.c: which protocol a connection speaks, and handing its bytes to that protocol's decoder.
- */
+/* Which protocol a connection speaks, and handing its bytes to that protocol's decoder. */
 #include "decode.h"
 
 #include <string.h>

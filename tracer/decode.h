@@ -1,6 +1,6 @@
-/* decode.h: following the protocols that dpro knows (gloo, ZMTP) through one direction of a
- * connection, whatever the calls were cut into. Decoding goes on while nothing is recorded, so that
- * a recording that starts late knows where messages begin; inside a payload it costs a subtraction.
+/* Following the protocols that dpro knows (gloo, ZMTP) through one direction of a connection,
+ * whatever the calls were cut into. Decoding goes on while nothing is recorded, so that a recording
+ * that starts late knows where messages begin; inside a payload it costs a subtraction.
  *
  * Nothing is decoded that was not recognised from a connection's first bytes, and a stream that
  * does not go on as its protocol says is not followed any further. */

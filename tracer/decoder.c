@@ -1,4 +1,4 @@
-/* decoder.c: see decoder.h. */
+/* See decoder.h. */
 #include "decoder.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* decoder.h: the state of one direction of a connection whose protocol is followed, and what the
- * protocols' decoders have in common. */
+/* The state of one direction of a connection whose protocol is followed, and what the protocols'
+ * decoders have in common. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* gloo.c: messages of gloo's TCP transport: a preamble of six little-endian 64-bit words (nbytes,
- * opcode, slot, offset, length, roffset), then the data that it announces. */
+/* Messages of gloo's TCP transport: a preamble of six little-endian 64-bit words (nbytes, opcode,
+ * slot, offset, length, roffset), then the data that it announces. */
 #include "gloo.h"
 
 #include "log.h"

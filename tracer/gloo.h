@@ -1,4 +1,4 @@
-/* gloo.h: messages of gloo's TCP transport. */
+/* Messages of gloo's TCP transport. */
 #pragma once
 
 #include "decoder.h"

@@ -1,5 +1,5 @@
-/* hooks.c: libc's functions as the job sees them: each calls the next one of its name, and tells
- * streams.c what came of it. What is not a traced connection goes straight through.
+/* Libc's functions as the job sees them: each calls the next one of its name, and tells streams.c
+ * what came of it. What is not a traced connection goes straight through.
  *
  * The next function is looked up when the library is loaded, or at the first call where that is
  * earlier (constructors of other libraries). */

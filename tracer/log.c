@@ -1,4 +1,4 @@
-/* log.c: see log.h.
+/* See log.h.
  *
  * Idea: all threads' records live in one pool of small chunks, so that memory is bounded for the
  * process, and whoever has a burst gets the room that idle threads do not use. A thread's queue is

@@ -1,5 +1,5 @@
-/* log.h: the log writer inside somebody else's process: a queue of small chunks per thread, filled
- * without locks, allocation or I/O, and one thread that empties the queues into a file.
+/* The log writer inside somebody else's process: a queue of small chunks per thread, filled without
+ * locks, allocation or I/O, and one thread that empties the queues into a file.
  *
  * Records that do not fit are counted, never waited for. When the file can't be written, that is
  * said once on stderr and recording ends; the job goes on. A thread gets its queue when it records

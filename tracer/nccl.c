@@ -1,5 +1,4 @@
-/* nccl.c: NCCL's profiler plugin: writes one record for each event that NCCL tells of, when it
- * stops.
+/* NCCL's profiler plugin: writes one record for each event that NCCL tells of, when it stops.
  *
  * Nothing on NCCL's paths allocates, locks or waits; communicators that come and go, and recording
  * that begins and ends, take one mutex. NCCL reads the activation mask, atomically and relaxed,

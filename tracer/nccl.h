@@ -1,4 +1,4 @@
-/* nccl.h: what libnccl-profiler-dpro.so exports beside NCCL's tables: the recorder's windows. */
+/* What libnccl-profiler-dpro.so exports beside NCCL's tables: the recorder's windows. */
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* nccl_abi.h: NCCL's profiler plugin interface, versions 1 to 6, as far as memory goes.
+/* NCCL's profiler plugin interface, versions 1 to 6, as far as memory goes.
  *
  * NCCL looks for the newest symbol `ncclProfiler_v<N>` it knows in the plugin; each is a table of
  * five functions. A version's events are described by a struct of a common head and a union by type

@@ -1,4 +1,4 @@
-/* nccl_events.c: see nccl_events.h. */
+/* See nccl_events.h. */
 #include "nccl_events.h"
 
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* nccl_events.h: the events that NCCL has started and not yet stopped.
+/* The events that NCCL has started and not yet stopped.
  *
  * They lie in a fixed table. An event's handle is a number, not an address: its place and how often
  * that place was used, so that a handle stopped twice, kept too long, or made by another process

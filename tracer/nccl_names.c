@@ -1,4 +1,4 @@
-/* nccl_names.c: see nccl_names.h. */
+/* See nccl_names.h. */
 #include "nccl_names.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* nccl_names.h: what NCCL's records refer to by number: texts and communicators.
+/* What NCCL's records refer to by number: texts and communicators.
  *
  * Each is written when a log's first record needs it, and again at the start of a segment. */
 #pragma once

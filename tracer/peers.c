@@ -1,4 +1,4 @@
-/* peers.c: see peers.h. The rule stands in doc/formats/log.md. */
+/* See peers.h. The rule stands in doc/formats/log.md. */
 #include "peers.h"
 
 #include <arpa/inet.h>

@@ -1,5 +1,5 @@
-/* peers.h: which connections are kept: DPRO_NET_PEERS. Reads the environment once, allocates
- * nothing, and opens no connection (no names are looked up). */
+/* Which connections are kept: DPRO_NET_PEERS. Reads the environment once, allocates nothing, and
+ * opens no connection (no names are looked up). */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* record.h: the records of dpro's binary logs: what the transport tracer and the NCCL profiler
- * plugin write, and ingest reads. Shared by tracer/ and src/ingest/, and by nothing else.
+/* The records of dpro's binary logs: what the transport tracer and the NCCL profiler plugin write,
+ * and ingest reads. Shared by tracer/ and src/ingest/, and by nothing else.
  *
  * A log is a header, then records in no guaranteed order: each thread's records are in order, those
  * of two threads are as the flusher found them. Little-endian, 8-byte aligned. Every record starts

@@ -1,4 +1,4 @@
-/* streams.c: see streams.h.
+/* See streams.h.
  *
  * A stream is a connection as the kernel knows it; duplicated descriptors share it. Its bytes are
  * counted from its beginning whether or not anything is recorded, so that offsets are the same on

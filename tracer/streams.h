@@ -1,6 +1,5 @@
-/* streams.h: what the tracer knows of the process's descriptors and connections, and the
- * bookkeeping around a call. No locks, no allocation; safe in signal handlers. errno is kept by all
- * of these. */
+/* What the tracer knows of the process's descriptors and connections, and the bookkeeping around a
+ * call. No locks, no allocation; safe in signal handlers. errno is kept by all of these. */
 #pragma once
 
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* traceme.h: TensorFlow's events of the host (TraceMe), kept outside the heaps of its threads.
+/* TensorFlow's events of the host (TraceMe), kept outside the heaps of its threads.
  *
  * TensorFlow's recorder keeps the name of each event as a small block of the thread that ran it.
  * malloc puts it beside a tensor, which then no longer fits where it lay in the step before: a step

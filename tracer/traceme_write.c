@@ -1,6 +1,6 @@
-/* traceme_write.c: the kept events as TensorFlow's own XPlane (XSpace of tsl/profiler/protobuf):
- * a plane that says when it began, and one of the host with a line a thread. Names stand before the
- * lines (TensorFlow writes them behind), so that a file that was cut keeps the events it has.
+/* The kept events as TensorFlow's own XPlane (XSpace of tsl/profiler/protobuf): a plane that says
+ * when it began, and one of the host with a line a thread. Names stand before the lines (TensorFlow
+ * writes them behind), so that a file that was cut keeps the events it has.
  *
  * Everything is put together in memory that is mapped for it and given back: nothing goes into the
  * job's heaps. The length of a message stands before it, in five bytes that are filled in behind;

@@ -1,4 +1,4 @@
-/* zmtp.c: frames of ZMTP 2.0 and 3.x, which ps-lite's messages travel in.
+/* Frames of ZMTP 2.0 and 3.x, which ps-lite's messages travel in.
  *
  * A side opens with a signature (FF, eight bytes, 7F) and its version. What follows depends on the
  * lower one of the two sides' versions: 2.0: the socket's type, one byte; 3.x: 53 bytes, the

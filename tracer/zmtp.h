@@ -1,4 +1,4 @@
-/* zmtp.h: frames of ZMTP, which ps-lite's messages travel in. */
+/* Frames of ZMTP, which ps-lite's messages travel in. */
 #pragma once
 
 #include "decoder.h"

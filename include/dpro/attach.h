@@ -1,4 +1,4 @@
-/* attach.h: recording PyTorch jobs that run already.
+/* Recording PyTorch jobs that run already.
  *
  * Processes started with KINETO_USE_DAEMON=1 ask a local daemon every five seconds whether they
  * should profile themselves. This is that daemon: it tells all of them to record the same span of

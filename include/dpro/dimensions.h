@@ -1,5 +1,4 @@
-/* dimensions.h: the dimensions of parallelism of a job, found from its process groups and what they
- * carry.
+/* The dimensions of parallelism of a job, found from its process groups and what they carry.
  *
  * Dimensions are factors of the number of ranks, dp 2 x tp 4, but for those that lie over others:
  * experts may be spread over ranks that also replicate the rest of the model. */

@@ -1,4 +1,4 @@
-/* dpro.h: the whole public interface. */
+/* The whole public interface. */
 #ifndef DPRO_DPRO_H
 #define DPRO_DPRO_H
 

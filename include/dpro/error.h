@@ -1,4 +1,4 @@
-/* error.h: how the library reports what went wrong.
+/* How the library reports what went wrong.
  *
  * Every function that can fail returns 0 or a negative DPRO_E* code and fills the caller's struct
  * dpro_error with one line that names the file or thing, the place, and the next step. The library

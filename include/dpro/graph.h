@@ -1,5 +1,5 @@
-/* graph.h: the global data-flow graph (paper, section 3.1): all ranks' ops of one training
- * iteration, joined by communication. Edges into the next iteration are marked.
+/* The global data-flow graph (paper, section 3.1): all ranks' ops of one training iteration, joined
+ * by communication. Edges into the next iteration are marked.
  *
  * Ops are numbered by rank, then in trace order. Times are int64 nanoseconds. */
 #ifndef DPRO_GRAPH_H

@@ -1,4 +1,4 @@
-/* log.h: messages and progress, handed to the caller's functions. */
+/* Messages and progress, handed to the caller's functions. */
 #ifndef DPRO_LOG_H
 #define DPRO_LOG_H
 
@@ -22,8 +22,7 @@ enum dpro_log_level {
 typedef void dpro_log_fn(void *arg, enum dpro_log_level level, const char *text);
 
 /* Called now and then while a long stage runs, from any thread, one call at a time. `done` and
- * `total` count in `unit`
- * ("bytes", "ops"); total is 0 when unknown. */
+ * `total` count in `unit` ("bytes", "ops"); total is 0 when unknown. */
 typedef void dpro_progress_fn(void *arg, const char *stage, const char *unit, uint64_t done,
                               uint64_t total);
 

@@ -1,4 +1,4 @@
-/* memory.h: what a rank's device holds during an iteration, and its peak (paper, section 4.1). */
+/* What a rank's device holds during an iteration, and its peak (paper, section 4.1). */
 #ifndef DPRO_MEMORY_H
 #define DPRO_MEMORY_H
 

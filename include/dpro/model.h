@@ -1,6 +1,6 @@
-/* model.h: a job in the Coarsened View (paper, section 4.3): what each rank computes between its
- * gradients, what communicating them costs, and in which buckets they travel. It is learnt from a
- * graph once. Then the iteration time of another strategy or of other hardware takes microseconds.
+/* A job in the Coarsened View (paper, section 4.3): what each rank computes between its gradients,
+ * what communicating them costs, and in which buckets they travel. It is learnt from a graph once.
+ * Then the iteration time of another strategy or of other hardware takes microseconds.
  *
  * Tensors are gradients, numbered in the order in which they become ready on the first rank. A
  * strategy says which of them travel in one bucket, and how. */

@@ -1,4 +1,4 @@
-/* optimize.h: searching the strategy that makes an iteration shortest (paper, section 4). */
+/* Searching the strategy that makes an iteration shortest (paper, section 4). */
 #ifndef DPRO_OPTIMIZE_H
 #define DPRO_OPTIMIZE_H
 

@@ -1,4 +1,4 @@
-/* pass.h: graph passes (paper, section 4.2), the kinds of rewrite that the optimizer chooses from.
+/* Graph passes (paper, section 4.2), the kinds of rewrite that the optimizer chooses from.
  *
  * A pass is shown the job under the current strategy (a view) and answers with candidates, each a
  * list of edits. The library applies the edits, evaluates the job, and takes them back where they

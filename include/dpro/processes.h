@@ -1,6 +1,5 @@
-/* processes.h: several processes, on one machine or on many, that read one trace together, as
- * started by mpirun. The first of them answers; the others read files, build their ranks and give
- * them to it. */
+/* Several processes, on one machine or on many, that read one trace together, as started by mpirun.
+ * The first of them answers; the others read files, build their ranks and give them to it. */
 #ifndef DPRO_PROCESSES_H
 #define DPRO_PROCESSES_H
 

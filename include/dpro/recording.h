@@ -1,6 +1,5 @@
-/* recording.h: trace directories as `dpro profile` and `dpro attach` leave them: making a place for
- * one, and reading what one holds without its traces. doc/formats/trace-directory.md has the
- * layout. */
+/* Trace directories as `dpro profile` and `dpro attach` leave them: making a place for one, and
+ * reading what one holds without its traces. doc/formats/trace-directory.md has the layout. */
 #ifndef DPRO_RECORDING_H
 #define DPRO_RECORDING_H
 

@@ -1,4 +1,4 @@
-/* replay.h: predicting iteration time from the graph (paper, section 3.3).
+/* Predicting iteration time from the graph (paper, section 3.3).
  *
  * Every engine follows the same rules:
  * - An op is ready when its last predecessor has ended. One that stands for a free thread in a pool

@@ -1,4 +1,4 @@
-/* report.h: results as text, JSON, a Perfetto timeline and a self-contained HTML page. */
+/* Results as text, JSON, a Perfetto timeline and a self-contained HTML page. */
 #ifndef DPRO_REPORT_H
 #define DPRO_REPORT_H
 

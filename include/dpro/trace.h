@@ -1,5 +1,5 @@
-/* trace.h: reading trace files of a job: folders, globs and lists of files, one or more a rank, and
- * dpro's own trace directories.
+/* Reading trace files of a job: folders, globs and lists of files, one or more a rank, and dpro's
+ * own trace directories.
  *
  * A file is recognised by its content. Its rank comes from its metadata, else from its name. All
  * files of a rank share that rank's clock. Times are int64 nanoseconds since the Unix epoch where
@@ -114,8 +114,7 @@ DPRO_API const char *dpro_trace_transport_parameter(const struct dpro_trace *tra
                                                     uint32_t k);
 
 /* From Horovod's timeline. A round is one reduction of every gradient. Which gradients travel
- * together differs between rounds; the groups are those of most rounds.
- */
+ * together differs between rounds; the groups are those of most rounds. */
 struct dpro_fusion_info {
     uint32_t n_tensors; /* 0: there is no timeline */
     uint32_t n_groups, n_rounds;

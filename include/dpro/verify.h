@@ -1,5 +1,5 @@
-/* verify.h: the measured gain of a plan, from the step times of turns with the plan and without.
- * All turns are steps of one run of the job, which is switched meanwhile, or each is a run. */
+/* The measured gain of a plan, from the step times of turns with the plan and without. All turns
+ * are steps of one run of the job, which is switched meanwhile, or each is a run. */
 #ifndef DPRO_VERIFY_H
 #define DPRO_VERIFY_H
 

@@ -1,5 +1,4 @@
-/* whatif.h: predicting the iteration time with other communication, memory, computation, links or
- * hosts. */
+/* Predicting the iteration time with other communication, memory, computation, links or hosts. */
 #ifndef DPRO_WHATIF_H
 #define DPRO_WHATIF_H
 

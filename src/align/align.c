@@ -1,5 +1,5 @@
-/* align/align.c: cuts the recording into as few windows as the constraints allow, with a constant
- * drift of each clock in each, and fills in the results. */
+/* Cuts the recording into as few windows as the constraints allow, with a constant drift of each
+ * clock in each, and fills in the results. */
 #include <math.h>
 #include <string.h>
 

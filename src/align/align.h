@@ -1,5 +1,4 @@
-/* align/align.h: several clocks on one axis, from what happened before what. Knows nothing of
- * traces.
+/* Several clocks on one axis, from what happened before what. Knows nothing of traces.
  *
  * A *constraint* says that what happened at a moment of one clock was over by a moment of another;
  * the tightest constraints in both directions leave a band in which the difference of two clocks

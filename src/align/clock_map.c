@@ -1,4 +1,4 @@
-/* align/clock_map.c: from a clock's own time to the common axis. */
+/* From a clock's own time to the common axis. */
 #include "align/clock_map.h"
 
 #include "base/memory.h"

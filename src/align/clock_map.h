@@ -1,4 +1,4 @@
-/* align/clock_map.h: a job's clocks, and how each is moved onto the common axis. */
+/* A job's clocks, and how each is moved onto the common axis. */
 #pragma once
 
 #include <stdint.h>

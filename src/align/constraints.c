@@ -1,5 +1,5 @@
-/* align/constraints.c: the constraints of every pair of clocks, few of which matter: those that
- * some line could touch. */
+/* The constraints of every pair of clocks, few of which matter: those that some line could
+ * touch. */
 #include <stdlib.h>
 
 #include "align/solver.h"

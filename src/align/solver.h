@@ -1,4 +1,4 @@
-/* align/solver.h: what the parts of the solver share.
+/* What the parts of the solver share.
  *
  * Times on the axis are local times moved by a line for each clock; the unknowns are the rests, x_i
  * of clock i, again lines. A constraint from clock i to clock j at moment s bounds x_i(s) - x_j(s)
@@ -123,8 +123,7 @@ static inline double line_at(const struct line *line, int64_t local_ns, int64_t 
 }
 
 /* How far x_low - x_high (or x_high - x_low) may go by this constraint, with the clocks on these
- * lines.
- */
+ * lines. */
 static inline double constraint_slack(const struct constraint *constraint, int direction,
                                       const struct line *low, const struct line *high)
 {

@@ -1,5 +1,5 @@
-/* align/transport_constraints.c: what a job's processes sent each other, as constraints of their
- * clocks. A byte is sent before it is received, whatever the clocks say. */
+/* What a job's processes sent each other, as constraints of their clocks. A byte is sent before it
+ * is received, whatever the clocks say. */
 #include "align/transport_constraints.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
-/* align/transport_constraints.h: what a job's processes sent each other, as constraints of their
- * clocks. */
+/* What a job's processes sent each other, as constraints of their clocks. */
 #pragma once
 
 #include "base/array.h"

@@ -1,4 +1,4 @@
-/* align/window.c: one line a clock for a window of time.
+/* One line a clock for a window of time.
  *
  * The constraints of a pair leave a polygon of lines for the difference of its two clocks: a
  * half-plane a constraint. How far the difference may go at a moment is a corner of that polygon;

@@ -1,10 +1,10 @@
-/* attach/attach.c: the daemon that Kineto's clients ask for a configuration. It has one thread, one
- * socket and a short table of processes.
+/* The daemon that Kineto's clients ask for a configuration. It has one thread, one socket and a
+ * short table of processes.
  *
  * Kineto waits 50 ms for an answer, so every request is answered at once, mostly with "nothing".
  * The first process that asks fixes the time of the recording, far enough ahead for all others,
- * which ask every five seconds, to be told the same: the ranks' traces cover the same iterations.
- */
+ * which ask every five seconds, to be told the same: the ranks' traces cover the same
+ * iterations. */
 #include <dpro/attach.h>
 
 #include <errno.h>

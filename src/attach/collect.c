@@ -1,4 +1,4 @@
-/* attach/collect.c: see collect.h. */
+/* See collect.h. */
 #include "attach/collect.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* attach/collect.h: from the files that processes wrote to a trace directory. */
+/* From the files that processes wrote to a trace directory. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* attach/fabric.c: see fabric.h. */
+/* See fabric.h. */
 #include "attach/fabric.h"
 
 #include <errno.h>

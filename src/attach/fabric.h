@@ -1,6 +1,6 @@
-/* attach/fabric.h: the messages that Kineto exchanges with its daemon, and the socket for them: the
- * IPC protocol of dynolog, datagrams on a UNIX socket. Every message is
- * {u64 payload bytes, char type[32]} and the payload, in the machine's byte order. */
+/* The messages that Kineto exchanges with its daemon, and the socket for them: the IPC protocol of
+ * dynolog, datagrams on a UNIX socket. Every message is {u64 payload bytes, char type[32]} and the
+ * payload, in the machine's byte order. */
 #pragma once
 
 #include <stdbool.h>

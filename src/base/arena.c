@@ -1,4 +1,4 @@
-/* base/arena.c: blocks that double up to a megabyte; big requests get a block of their own. */
+/* Blocks that double up to a megabyte; big requests get a block of their own. */
 #include "base/arena.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* base/arena.h: memory with one lifetime. Parts are freed together, never one by one. */
+/* Memory with one lifetime. Parts are freed together, never one by one. */
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* base/array.c: growth by half. */
+/* Growth by half. */
 #include "base/array.h"
 
 #include "base/sort.h"

@@ -1,5 +1,5 @@
-/* base/array.h: growing arrays. `struct { T *at; size_t n, cap; }` is an array of T; zeroed is
- * empty. An index fits 32 bits and is not UINT32_MAX: larger arrays are a lack of memory. */
+/* Growing arrays. `struct { T *at; size_t n, cap; }` is an array of T; zeroed is empty. An index
+ * fits 32 bits and is not UINT32_MAX: larger arrays are a lack of memory. */
 #pragma once
 
 #include <stddef.h>

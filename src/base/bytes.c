@@ -1,4 +1,4 @@
-/* base/bytes.c: the window moves on when what is asked for is not in it whole. */
+/* The window moves on when what is asked for is not in it whole. */
 #include "base/bytes.h"
 
 #include <string.h>

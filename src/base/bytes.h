@@ -1,5 +1,5 @@
-/* base/bytes.h: a window that slides over an input, for formats that are read record by record or
- * line by line. Memory is bounded by the longest record that the caller asks for. */
+/* A window that slides over an input, for formats that are read record by record or line by line.
+ * Memory is bounded by the longest record that the caller asks for. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* base/error.c: one printable line per error, whatever bytes came in. */
+/* One printable line per error, whatever bytes came in. */
 #include "base/error.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* base/error.h: filling a struct dpro_error. */
+/* Filling a struct dpro_error. */
 #pragma once
 
 #include <dpro/error.h>

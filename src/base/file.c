@@ -1,6 +1,6 @@
-/* base/file.c: plain files by read(2), gzip through isa-l's inflate, which does 3.4 GB/s a core
- * where zlib does 1.25. Both hand out chunks that stay in the cache until the scanner has seen
- * them; mapping a plain file was no faster and turns a file that shrinks while read into SIGBUS. */
+/* Plain files by read(2), gzip through isa-l's inflate, which does 3.4 GB/s a core where zlib does
+ * 1.25. Both hand out chunks that stay in the cache until the scanner has seen them; mapping a
+ * plain file was no faster and turns a file that shrinks while read into SIGBUS. */
 #include "base/file.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
-/* base/file.h: bytes of a file or of memory, inflated when they are gzip, front to back in bounded
- * memory. */
+/* Bytes of a file or of memory, inflated when they are gzip, front to back in bounded memory. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* base/folder.c: see folder.h. */
+/* See folder.h. */
 #include "base/folder.h"
 
 #include <errno.h>

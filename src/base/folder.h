@@ -1,4 +1,4 @@
-/* base/folder.h: making folders, and taking back those that turned out not to be needed. */
+/* Making folders, and taking back those that turned out not to be needed. */
 #pragma once
 
 #include <stddef.h>

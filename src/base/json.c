@@ -1,4 +1,4 @@
-/* base/json.c: the scanner's slow paths: the buffer's end, escapes, long strings, nesting. */
+/* The scanner's slow paths: the buffer's end, escapes, long strings, nesting. */
 #include "base/json.h"
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-/* base/json.h: a one-pass, pull-style JSON scanner over a streaming input.
+/* A one-pass, pull-style JSON scanner over a streaming input.
  *
  * No tree is built: the caller walks into the objects and arrays it wants and skips the rest, which
  * costs a few bytes' work per 32 bytes of text. The text stays in one buffer; only the token being

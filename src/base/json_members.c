@@ -1,4 +1,4 @@
-/* base/json_members.c: see json_members.h. */
+/* See json_members.h. */
 #include "base/json_members.h"
 #include "base/text.h"
 

@@ -1,5 +1,5 @@
-/* base/json_members.h: reading the objects of a JSON document by tables of their members. Keys come
- * in any order; what no table has is skipped. */
+/* Reading the objects of a JSON document by tables of their members. Keys come in any order; what
+ * no table has is skipped. */
 #pragma once
 
 #include "base/json.h"

@@ -1,4 +1,4 @@
-/* base/json_number.c: decimal texts as integers, without floating point. */
+/* Decimal texts as integers, without floating point. */
 #include <string.h>
 
 #include "base/json.h"

@@ -1,4 +1,4 @@
-/* base/log.c: one lock for all sinks, as two sinks may write to the same terminal. */
+/* One lock for all sinks, as two sinks may write to the same terminal. */
 #include "base/log.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* base/log.h: handing messages and progress to the caller's functions. */
+/* Handing messages and progress to the caller's functions. */
 #pragma once
 
 #include <dpro/log.h>

@@ -1,4 +1,4 @@
-/* base/map.c: linear probing, at most half full. */
+/* Linear probing, at most half full. */
 #include "base/map.h"
 
 #include <assert.h>

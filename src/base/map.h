@@ -1,4 +1,4 @@
-/* base/map.h: hash map from a non-zero 64-bit key to a 64-bit value. */
+/* Hash map from a non-zero 64-bit key to a 64-bit value. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* base/memory.c: a scope is a hash set of blocks. Its room for a block is made before the block, so
- * that a block is never without a place in it. */
+/* A scope is a hash set of blocks. Its room for a block is made before the block, so that a block
+ * is never without a place in it. */
 #include "base/memory.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* base/memory.h: memory that is never NULL.
+/* Memory that is never NULL.
  *
  * A public function runs its work within a *scope*. Where memory runs out, the work ends there and
  * the function returns DPRO_ENOMEM. Where it fails, for this or another reason, all that it

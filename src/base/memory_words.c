@@ -1,4 +1,4 @@
-/* base/memory_words.c: what categories of memory, and what tells of it, are called everywhere. */
+/* What categories of memory, and what tells of it, are called everywhere. */
 #include <dpro/memory.h>
 
 const char *dpro_memory_category_name(enum dpro_memory_category category)

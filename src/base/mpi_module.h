@@ -1,5 +1,5 @@
-/* base/mpi_module.h: what libdpro_mpi.so gives: messages between the processes that mpirun started.
- * Only this header is known on both sides, so that dpro itself needs no MPI. */
+/* What libdpro_mpi.so gives: messages between the processes that mpirun started. Only this header
+ * is known on both sides, so that dpro itself needs no MPI. */
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* base/pack.c: structs as bytes. Both ends are the same program on the same kind of machine. */
+/* Structs as bytes. Both ends are the same program on the same kind of machine. */
 #include "base/pack.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* base/pack.h: structs as bytes for another process of the same program, and back. One function
- * walks the fields either way, so that both ends agree. */
+/* Structs as bytes for another process of the same program, and back. One function walks the fields
+ * either way, so that both ends agree. */
 #pragma once
 
 #include <stdbool.h>

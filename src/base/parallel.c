@@ -1,5 +1,5 @@
-/* base/parallel.c: threads take the next item from a shared counter. The caller works, too: where
- * no threads can be started it is only slower. */
+/* Threads take the next item from a shared counter. The caller works, too: where no threads can be
+ * started it is only slower. */
 #include "base/parallel.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* base/parallel.h: a loop of independent items on several threads. */
+/* A loop of independent items on several threads. */
 #pragma once
 
 #include <stddef.h>

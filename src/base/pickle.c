@@ -1,4 +1,4 @@
-/* base/pickle.c: see pickle.h. */
+/* See pickle.h. */
 #include "base/pickle.h"
 
 #include <string.h>

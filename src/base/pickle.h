@@ -1,5 +1,5 @@
-/* base/pickle.h: reading plain data that Python pickled: None, bools, numbers, texts, bytes, dicts,
- * lists, tuples and sets, in protocols 2 to 5. What would run code is refused.
+/* Reading plain data that Python pickled: None, bools, numbers, texts, bytes, dicts, lists, tuples
+ * and sets, in protocols 2 to 5. What would run code is refused.
  *
  * A pickle is a program for a machine with a stack: values stand before what takes them, parts
  * before their whole. Nothing is kept of a container but a number; who reads is told each member as

@@ -1,4 +1,4 @@
-/* base/processes.c: joining and leaving other processes, and turns of speaking. */
+/* Joining and leaving other processes, and turns of speaking. */
 #include "base/processes.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-/* base/processes.h: talking to the other processes.
+/* Talking to the other processes.
  *
  * The first process and each helper speak in turns: the helper tells, the first answers. So either
  * knows at all times who is to speak, and the first can let a helper go at any point. */

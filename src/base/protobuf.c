@@ -1,4 +1,4 @@
-/* base/protobuf.c: tags, varints and lengths, each checked against the message around it. */
+/* Tags, varints and lengths, each checked against the message around it. */
 #include "base/protobuf.h"
 
 void pb_init(struct pb *pb, struct bytes *bytes)

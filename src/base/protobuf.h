@@ -1,5 +1,5 @@
-/* base/protobuf.h: one pass over a protobuf message on the wire, without a schema compiler and
- * without a tree: fields come one by one, nested messages are entered or skipped.
+/* One pass over a protobuf message on the wire, without a schema compiler and without a tree:
+ * fields come one by one, nested messages are entered or skipped.
  *
  * Memory is bounded by the longest text that the caller asks for (the window of struct bytes). The
  * first thing that cannot be stops the pass: `fail` says what, `fail_offset` where; everything

@@ -1,5 +1,5 @@
-/* base/sort.c: numbers are sorted by quicksort with the comparison inlined, which takes half of
- * qsort()'s time. Input that makes it quadratic goes to qsort(). */
+/* Numbers are sorted by quicksort with the comparison inlined, which takes half of qsort()'s time.
+ * Input that makes it quadratic goes to qsort(). */
 #include "base/sort.h"
 
 enum { FEW = 16 }; /* sorted by insertion */

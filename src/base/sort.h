@@ -1,4 +1,4 @@
-/* base/sort.h: sorting and searching. An order is one line; qsort() and qsort_r() take it. */
+/* Sorting and searching. An order is one line; qsort() and qsort_r() take it. */
 #pragma once
 
 #include <stddef.h>
@@ -51,9 +51,8 @@
     ((array)->n > 1 ? qsort((array)->at, (array)->n, sizeof *(array)->at, order) : (void)0)
 
 /* The least index `i` from `first` to below `end` for which `is_before` does not hold; `end` where
- * it holds for all. It must not hold again behind the first for which it does not. With
- * `times[i] < ns` that is the first time at or after ns, with `times[i] <= ns` the first after it.
- */
+ * it holds for all. It must not hold again behind the first for which it does not. With `times[i] <
+ * ns` that is the first time at or after ns, with `times[i] <= ns` the first after it. */
 #define LOWER_BOUND(i, first, end, is_before)                                                      \
     ({                                                                                             \
         __typeof__((first) + (end)) low_ = (first), high_ = (end);                                 \

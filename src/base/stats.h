@@ -1,5 +1,5 @@
-/* base/stats.h: statistics of arrays. Functions that take values which are not const reorder them;
- * sorted values stay sorted. Of no values each gives 0. */
+/* Statistics of arrays. Functions that take values which are not const reorder them; sorted values
+ * stay sorted. Of no values each gives 0. */
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* base/strtab.c: open addressing over interned strings, hashed eight bytes at a time. */
+/* Open addressing over interned strings, hashed eight bytes at a time. */
 #include "base/strtab.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
-/* base/strtab.h: strings interned once and carried as 32-bit ids. Id 0 is always the empty string.
- */
+/* Strings interned once and carried as 32-bit ids. Id 0 is always the empty string. */
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* base/text.h: how texts begin and end. A length stands beside those that may lack a NUL. */
+/* How texts begin and end. A length stands beside those that may lack a NUL. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,6 +1,4 @@
-/* base/time.h: times from a trace, which may be as far apart as an int64_t can tell, and of a
- * clock.
- */
+/* Times from a trace, which may be as far apart as an int64_t can tell, and of a clock. */
 #pragma once
 
 #include <stdint.h>

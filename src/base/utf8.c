@@ -1,5 +1,4 @@
-/* base/utf8.c: UTF-8 checking by the table of well-formed byte sequences (Unicode, chapter 3, table
- * 3-7). */
+/* UTF-8 checking by the table of well-formed byte sequences (Unicode, chapter 3, table 3-7). */
 #include "base/utf8.h"
 
 #include <stdio.h>

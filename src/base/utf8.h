@@ -1,4 +1,4 @@
-/* base/utf8.h: making any bytes printable. */
+/* Making any bytes printable. */
 #pragma once
 
 #include <stddef.h>

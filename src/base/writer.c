@@ -1,4 +1,4 @@
-/* base/writer.c: output in large pieces, with the first error kept until it is asked for.
+/* Output in large pieces, with the first error kept until it is asked for.
  *
  * Compression is isa-l's level 1: timelines are large, repetitive and read once. */
 #include "base/writer.h"

@@ -1,4 +1,4 @@
-/* base/writer.h: buffered output to a FILE, a file or a gzip file, and JSON on top of it.
+/* Buffered output to a FILE, a file or a gzip file, and JSON on top of it.
  *
  * Writing never fails at once: the first error is kept, later output is dropped, and writer_finish
  * tells. A file is written beside its place and renamed by writer_commit, so that a full disk or a

@@ -1,4 +1,4 @@
-/* base/writer_json.c: JSON, and numbers in any locale, on top of a writer. */
+/* JSON, and numbers in any locale, on top of a writer. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
-/* cost/access.c: the public functions that read a model. */
+/* The public functions that read a model. */
 
 #include <math.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "base/sort.h"

@@ -1,5 +1,5 @@
-/* cost/batch_curve.c: the time of both passes with another batch size, where probes measured some.
- * Between and beyond the measured sizes, the curve is straight lines of log time over log size. */
+/* The time of both passes with another batch size, where probes measured some. Between and beyond
+ * the measured sizes, the curve is straight lines of log time over log size. */
 #include <math.h>
 #include <string.h>
 

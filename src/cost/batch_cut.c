@@ -1,6 +1,5 @@
-/* cost/batch_cut.c: whether a step's batch can be computed in micro-batches, and what that changes
- * beside rounding. Both follow from the modules that a step calls, and from when it updates
- * parameters. */
+/* Whether a step's batch can be computed in micro-batches, and what that changes beside rounding.
+ * Both follow from the modules that a step calls, and from when it updates parameters. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* cost/batch_share.c: which part of a program's work grows with the batch. One recorded size does
+/* Which part of a program's work grows with the batch. One recorded size does
  * not show it, so it is assumed:
  * - what an op of the forward or backward pass takes beyond its launch grows with the batch;
  * - launches and Python between ops are fixed;

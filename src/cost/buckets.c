@@ -1,4 +1,4 @@
-/* cost/buckets.c: which tensors travel together, by DDP's rule or as a file says. */
+/* Which tensors travel together, by DDP's rule or as a file says. */
 #include "cost/buckets.h"
 
 #include <string.h>

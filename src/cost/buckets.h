@@ -1,4 +1,4 @@
-/* cost/buckets.h: strategies made by a rule or read from a file. Arrays are the arena's. */
+/* Strategies made by a rule or read from a file. Arrays are the arena's. */
 #pragma once
 
 #include "cost/model.h"

@@ -1,4 +1,4 @@
-/* cost/capabilities.c: which changes of communication each stack can be given: a row a stack. */
+/* Which changes of communication each stack can be given: a row a stack. */
 #include "cost/model.h"
 
 enum {

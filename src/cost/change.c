@@ -1,4 +1,4 @@
-/* cost/change.c: the changes of a what-if, applied to a copy of the model. */
+/* The changes of a what-if, applied to a copy of the model. */
 #include "cost/change.h"
 
 #include <math.h>
@@ -11,7 +11,6 @@
 #include "cost/change_computing.h"
 #include "cost/change_memory.h"
 #include "cost/change_world.h"
-#include "cost/cost.h"
 #include "cost/server_placement.h"
 #include "cost/sync.h"
 #include "cost/topology.h"

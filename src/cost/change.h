@@ -1,4 +1,4 @@
-/* cost/change.h: applying the changes of a what-if to a copy of the model. */
+/* Applying the changes of a what-if to a copy of the model. */
 #pragma once
 
 #include <dpro/whatif.h>

@@ -1,4 +1,4 @@
-/* cost/change_computing.c: what-ifs of how modules are computed: compiled, in 16 bits. */
+/* What-ifs of how modules are computed: compiled, in 16 bits. */
 #include "cost/change_computing.h"
 
 #include <math.h>

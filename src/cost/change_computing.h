@@ -1,4 +1,4 @@
-/* cost/change_computing.h: what-ifs of how modules are computed: compiled, in 16 bits. */
+/* What-ifs of how modules are computed: compiled, in 16 bits. */
 #pragma once
 
 #include "cost/change.h"

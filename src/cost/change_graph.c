@@ -1,7 +1,8 @@
-/* cost/change_graph.c: changes of a what-if that are made to the recorded graph: ops that take
- * longer, and of FSDP units that are gathered again or not, modules and batches. The model is
- * learnt once more from what they make of the recorded iterations. */
+/* Changes of a what-if that are made to the recorded graph: ops that take longer, and of FSDP units
+ * that are gathered again or not, modules and batches. The model is learnt once more from what they
+ * make of the recorded iterations. */
 #include "cost/change_graph.h"
+#include "cost/model_memory.h"
 
 #include <math.h>
 #include <string.h>
@@ -14,7 +15,6 @@
 #include "cost/change_world.h"
 #include "cost/cost.h"
 #include "cost/graph_work.h"
-#include "cost/model_memory.h"
 #include "cost/strategy_memory.h"
 #include "cost/strategy_work.h"
 #include "replay/prefetched_graph.h"

@@ -1,4 +1,4 @@
-/* cost/change_graph.h: changes of a what-if that are made to the recorded graph. */
+/* Changes of a what-if that are made to the recorded graph. */
 #pragma once
 
 #include "cost/change.h"

@@ -1,5 +1,5 @@
-/* cost/change_memory.c: what-ifs of memory: recomputation, micro-batches, the batch size, gradients
- * as views of buckets. */
+/* What-ifs of memory: recomputation, micro-batches, the batch size, gradients as views of
+ * buckets. */
 #include "cost/change_memory.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* cost/change_memory.h: what-ifs of memory: recomputation, micro-batches, the batch size, gradients
- * as views of buckets. */
+/* What-ifs of memory: recomputation, micro-batches, the batch size, gradients as views of
+ * buckets. */
 #pragma once
 
 #include "cost/change.h"

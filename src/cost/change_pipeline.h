@@ -1,4 +1,4 @@
-/* cost/change_pipeline.h: other micro-batches and schedules of a pipeline. */
+/* Other micro-batches and schedules of a pipeline. */
 #pragma once
 
 #include "cost/change.h"

@@ -1,4 +1,4 @@
-/* cost/change_world.h: other numbers of data-parallel replicas, and so of ranks. */
+/* Other numbers of data-parallel replicas, and so of ranks. */
 #pragma once
 
 #include "cost/change.h"

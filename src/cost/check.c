@@ -1,4 +1,4 @@
-/* cost/check.c: whether a model can be learnt from a graph, and if not, why. */
+/* Whether a model can be learnt from a graph, and if not, why. */
 #include <string.h>
 
 #include "base/error.h"

@@ -1,7 +1,7 @@
-/* cost/coarsen.c: the Coarsened View (paper, section 4.3). Of a rank's iteration two things remain:
- * sync points, where a gradient gets ready, the rank comes to another communication or waits for
- * one, and segments, the work between two sync points. Work within a segment depends on no
- * communication, so it stays the same under every strategy.
+/* The Coarsened View (paper, section 4.3). Of a rank's iteration two things remain: sync points,
+ * where a gradient gets ready, the rank comes to another communication or waits for one, and
+ * segments, the work between two sync points. Work within a segment depends on no communication, so
+ * it stays the same under every strategy.
  *
  * Of a rank with a GPU whose groups communicate, the stream that computes longest is what waits.
  * What other streams do with what arrived, such as copying it, counts as communication. */

@@ -1,5 +1,5 @@
-/* cost/communications.c: what groups of ranks communicate in an iteration beside buckets: which
- * collective or message, between whom, on which stream, and how many bytes that is on a link. */
+/* What groups of ranks communicate in an iteration beside buckets: which collective or message,
+ * between whom, on which stream, and how many bytes that is on a link. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,6 @@
 #include "base/sort.h"
 #include "base/text.h"
 #include "cost/cost.h"
-#include "graph/names/collective_kinds.h"
 
 /* gloo's threads of a process group, of which a group with one collective shows one. */
 enum { GLOO_THREADS = 2 };

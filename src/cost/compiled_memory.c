@@ -1,11 +1,8 @@
-/* cost/compiled_memory.c: see compiled_memory.h. A probe measures how many bytes a compiled module
- * keeps, not which tensors. So all that the module makes for its own backward pass is scaled by the
- * ratio to the uncompiled module in the same precision. Blocks that others use keep their size. */
+/* See compiled_memory.h. A probe measures how many bytes a compiled module keeps, not which
+ * tensors. So all that the module makes for its own backward pass is scaled by the ratio to the
+ * uncompiled module in the same precision. Blocks that others use keep their size. */
 #include "cost/compiled_memory.h"
 
-#include <string.h>
-
-#include "base/memory.h"
 #include "base/sort.h"
 
 /* What a compiled module keeps, against the same in that precision as it is; 0: not known. */

@@ -1,5 +1,5 @@
-/* cost/compiled_memory.h: a rank's memory with modules compiled: a compiled call keeps as much
- * between its passes as a probe measured. */
+/* A rank's memory with modules compiled: a compiled call keeps as much between its passes as a
+ * probe measured. */
 #pragma once
 
 #include "cost/model_memory.h"

@@ -1,4 +1,4 @@
-/* cost/cost.h: from a recorded graph to a model (cost/model.h): the steps, inside the library. */
+/* From a recorded graph to a model (cost/model.h): the steps, inside the library. */
 #pragma once
 
 #include "base/array.h"

@@ -1,4 +1,4 @@
-/* cost/data_types.c: see data_types.h. */
+/* See data_types.h. */
 #include "cost/data_types.h"
 
 #include "base/sort.h"

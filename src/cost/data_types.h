@@ -1,4 +1,4 @@
-/* cost/data_types.h: the data types that a rank's recorded ops would read and make if modules were
+/* The data types that a rank's recorded ops would read and make if modules were
  * computed in 16 bits.
  *
  * Types are followed through the ops.

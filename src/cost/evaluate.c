@@ -1,5 +1,4 @@
-/* cost/evaluate.c: simulates a strategy and reads off its iteration time and what else is asked
- * for. */
+/* Simulates a strategy and reads off its iteration time and what else is asked for. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* cost/evaluate.h: how long an iteration of a model takes under a strategy.
+/* How long an iteration of a model takes under a strategy.
  *
  * Each rank runs its program's ops one after the other. Fused ops run as one, and their gradients
  * are ready when it ends. A bucket is launched on a rank once all its tensors are ready there and,

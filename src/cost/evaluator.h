@@ -1,5 +1,5 @@
-/* cost/evaluator.h: the inside of an evaluator, shared by evaluate.c, which asks, and schedule.c,
- * which translates a strategy for the simulator. */
+/* The inside of an evaluator, shared by evaluate.c, which asks, and schedule.c, which translates a
+ * strategy for the simulator. */
 #pragma once
 
 #include "cost/buckets.h"

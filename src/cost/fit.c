@@ -1,5 +1,5 @@
-/* cost/fit.c: learns what communication costs: chooses which fits a job needs, and finds the time
- * of collectives and their launches beside their messages. */
+/* Learns what communication costs: chooses which fits a job needs, and finds the time of
+ * collectives and their launches beside their messages. */
 #include "cost/fit.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* cost/fit.h: learning what communication costs, inside cost/. Each part reads the trace through a
- * struct fitting and fills in its numbers of the net. */
+/* Learning what communication costs, inside cost/. Each part reads the trace through a struct
+ * fitting and fills in its numbers of the net. */
 #pragma once
 
 #include <math.h>

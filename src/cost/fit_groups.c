@@ -1,7 +1,7 @@
-/* cost/fit_groups.c: learns what communications of groups take, and the links that carry them: of
- * the time of each with the links to itself (cost/fit_shares.c) the mean over the iterations is its
- * latency and the time of its bytes. Links are learnt from all communications together: those of
- * several sizes tell a byte from latency. */
+/* Learns what communications of groups take, and the links that carry them: of the time of each
+ * with the links to itself (cost/fit_shares.c) the mean over the iterations is its latency and the
+ * time of its bytes. Links are learnt from all communications together: those of several sizes tell
+ * a byte from latency. */
 #include <float.h>
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* cost/fit_interference.c: how much slower computation is beside communication, from repeated work
- * that ran both with and without it. */
+/* How much slower computation is beside communication, from repeated work that ran both with and
+ * without it. */
 
 #include "base/sort.h"
 #include "base/stats.h"

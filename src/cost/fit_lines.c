@@ -1,5 +1,4 @@
-/* cost/fit_lines.c: fits time = base + bytes * slope to measured transfers, and takes medians of
- * them. */
+/* Fits time = base + bytes * slope to measured transfers, and takes medians of them. */
 #include "base/sort.h"
 #include "base/stats.h"
 #include "cost/fit.h"

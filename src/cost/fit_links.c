@@ -1,5 +1,5 @@
-/* cost/fit_links.c: the time of a byte and of a message on a link, learnt from the trace's
- * messages, or from whole collectives where no messages are known. */
+/* The time of a byte and of a message on a link, learnt from the trace's messages, or from whole
+ * collectives where no messages are known. */
 #include <stdlib.h>
 
 #include "base/memory.h"
@@ -7,8 +7,7 @@
 #include "cost/fit.h"
 
 /* Short messages pass a link's rate limiter in bursts, or queue: what their bytes take is that
- * unsure.
- */
+ * unsure. */
 #define BURST_SHARE 0.3
 
 double fit_wire_share(const struct model_net *net)

@@ -1,5 +1,5 @@
-/* cost/fit_reductions.c: the cost of all-reduces that run one after the other: Horovod's groups,
- * all that its timeline has, and the packs of TensorFlow's ring, where a step has several.
+/* The cost of all-reduces that run one after the other: Horovod's groups, all that its timeline
+ * has, and the packs of TensorFlow's ring, where a step has several.
  *
  * Two forms are fitted, and the one closer to the measurements is used: base + bytes * slope, or
  * max(least, bytes * slope), as where waiting for other processes overlaps the transfer. Either is

@@ -1,5 +1,5 @@
-/* cost/fit_servers.c: parameter servers as the trace shows them: where they are, how fast links and
- * servers' threads are, and which key went where. */
+/* Parameter servers as the trace shows them: where they are, how fast links and servers' threads
+ * are, and which key went where. */
 #include <stdlib.h>
 #include <string.h>
 

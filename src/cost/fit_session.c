@@ -1,5 +1,5 @@
-/* cost/fit_session.c: a TensorFlow session with parameter servers. All pulls are sent when the step
- * begins, each once the server has read the variable. */
+/* A TensorFlow session with parameter servers. All pulls are sent when the step begins, each once
+ * the server has read the variable. */
 #include <stdlib.h>
 
 #include "base/sort.h"

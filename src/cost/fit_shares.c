@@ -1,4 +1,4 @@
-/* cost/fit_shares.c: what communications and buckets take with the links to themselves.
+/* What communications and buckets take with the links to themselves.
  *
  * One begins when its last rank has come to it and its stream has carried those before it; until
  * then it waits. From then on it is on its ranks' links. While several are on a link, its time is

@@ -1,4 +1,4 @@
-/* cost/fused.c: finds the fused ops of a strategy. */
+/* Finds the fused ops of a strategy. */
 #include "cost/fused.h"
 
 #include "base/sort.h"

@@ -1,6 +1,6 @@
-/* cost/fused.h: the ops that a strategy fuses. All work of a fused op is done where its first op
- * stands, and the others take no time. So the gradients of all are ready at its end, and the rest
- * of the program is unchanged. */
+/* The ops that a strategy fuses. All work of a fused op is done where its first op stands, and the
+ * others take no time. So the gradients of all are ready at its end, and the rest of the program is
+ * unchanged. */
 #pragma once
 
 #include "cost/model.h"

@@ -1,5 +1,5 @@
-/* cost/gradients.c: the tensors of a model: the gradients that ranks reduce or exchange with
- * parameter servers, in the order in which they get ready on the first rank. */
+/* The tensors of a model: the gradients that ranks reduce or exchange with parameter servers, in
+ * the order in which they get ready on the first rank. */
 #include <stdlib.h>
 #include <string.h>
 

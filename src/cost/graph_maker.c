@@ -1,4 +1,4 @@
-/* cost/graph_maker.c: makes the ops, the messages of collectives, and the graph of them.
+/* Makes the ops, the messages of collectives, and the graph of them.
  *
  * A rank has a device for computation, one for each direction of its link, and one for adding up. A
  * message is three ops: what precedes it, then SEND and RECV, which wait for both links. */

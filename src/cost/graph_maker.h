@@ -1,5 +1,5 @@
-/* cost/graph_maker.h: a model's global DFG under construction. Ops are noted first, then handed to
- * the graph builder place by place. */
+/* A model's global DFG under construction. Ops are noted first, then handed to the graph builder
+ * place by place. */
 #pragma once
 
 #include <dpro/graph.h>

@@ -1,5 +1,5 @@
-/* cost/graph_work.h: what the ranks of a job with FSDP compute and hold, and the job's graph with
- * other computation. */
+/* What the ranks of a job with FSDP compute and hold, and the job's graph with other
+ * computation. */
 #pragma once
 
 #include "cost/model.h"

@@ -1,4 +1,4 @@
-/* cost/lifetimes.c: see lifetimes.h. */
+/* See lifetimes.h. */
 #include "cost/lifetimes.h"
 
 #include "base/sort.h"

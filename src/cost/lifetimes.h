@@ -1,5 +1,4 @@
-/* cost/lifetimes.h: how long each block of a rank's memory lives when some of its modules are
- * recomputed.
+/* How long each block of a rank's memory lives when some of its modules are recomputed.
  *
  * The rule is that of torch.utils.checkpoint (non-reentrant). A recomputed call's forward pass
  * keeps nothing that it makes; what goes into the call lives until the end of its backward pass.

@@ -1,7 +1,7 @@
-/* cost/measured_replay.c: replays each measured iteration with its own durations and keeps when
- * every op ran. These times are free of clock errors and of the profiler's cost; what follows uses
- * them. A model keeps those that it was learnt from: what-ifs of longer ops or of other units
- * replay only what they change. */
+/* Replays each measured iteration with its own durations and keeps when every op ran. These times
+ * are free of clock errors and of the profiler's cost; what follows uses them. A model keeps those
+ * that it was learnt from: what-ifs of longer ops or of other units replay only what they
+ * change. */
 
 #include "base/memory.h"
 #include "cost/cost.h"

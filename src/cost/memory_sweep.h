@@ -1,5 +1,5 @@
-/* cost/memory_sweep.h: one rank's iteration under a strategy, or one micro-batch of it: sizes and
- * lifetimes of its blocks, and what is held from place to place. */
+/* One rank's iteration under a strategy, or one micro-batch of it: sizes and lifetimes of its
+ * blocks, and what is held from place to place. */
 #pragma once
 
 #include "cost/lifetimes.h"

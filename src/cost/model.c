@@ -1,4 +1,4 @@
-/* cost/model.c: learns a model from a recorded graph. */
+/* Learns a model from a recorded graph. */
 #include "cost/model.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
-/* cost/model.h: the coarse model of a job: the Coarsened View (paper, section 4.3) and the cost of
- * communication.
+/* The coarse model of a job: the Coarsened View (paper, section 4.3) and the cost of communication.
  *
  * Each rank runs a *program*: the computation of one iteration, cut where gradients become ready
  * and where it waits for communication. An op of a program is the paper's p_n, its tensor q_n.
@@ -41,9 +40,8 @@ struct model_group {
 };
 
 /* What a group communicates once in an iteration. It took its first rank took_ns with the links to
- * itself:
- * link_bytes on a rank's link, n_steps messages one after the other, and what is left, which other
- * links do not change. */
+ * itself: link_bytes on a rank's link, n_steps messages one after the other, and what is left,
+ * which other links do not change. */
 struct model_communication {
     const char *kind;    /* "all_gather", "send", ...; static */
     const char *pattern; /* who sent to whom: "ring", ..., static; NULL: not known */

@@ -1,4 +1,4 @@
-/* cost/model_graph.c: makes the global DFG of a model under a strategy. */
+/* Makes the global DFG of a model under a strategy. */
 #include "cost/model_graph.h"
 
 #include "base/memory.h"

@@ -1,5 +1,5 @@
-/* cost/model_graph.h: a model under a strategy as a global DFG with all its SENDs and RECVs. Its
- * replay is slow beside evaluate() and independent of it, so tests compare the two. */
+/* A model under a strategy as a global DFG with all its SENDs and RECVs. Its replay is slow beside
+ * evaluate() and independent of it, so tests compare the two. */
 #pragma once
 
 #include "cost/model.h"

@@ -1,4 +1,4 @@
-/* cost/model_memory.c: makes the model's memory of each rank from the graph's. */
+/* Makes the model's memory of each rank from the graph's. */
 #include "cost/model_memory.h"
 
 #include <math.h>

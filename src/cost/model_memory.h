@@ -1,5 +1,5 @@
-/* cost/model_memory.h: the memory of a rank in an iteration, as the model keeps it (from
- * graph/memory/graph_memory.h), and what follows from it for every strategy. */
+/* The memory of a rank in an iteration, as the model keeps it (from graph/memory/graph_memory.h),
+ * and what follows from it for every strategy. */
 #pragma once
 
 #include "cost/cost.h"

@@ -1,5 +1,5 @@
-/* cost/model_pace.c: compares the model with measured times: how long iterations took, how much the
- * machine varies, and how much faster the job runs without the profiler. */
+/* Compares the model with measured times: how long iterations took, how much the machine varies,
+ * and how much faster the job runs without the profiler. */
 #include <math.h>
 
 #include "base/error.h"

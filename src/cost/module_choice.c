@@ -1,5 +1,4 @@
-/* cost/module_choice.c: finds the modules that a user names, by words, names, patterns or a file.
- */
+/* Finds the modules that a user names, by words, names, patterns or a file. */
 #include "cost/module_choice.h"
 
 #include <fnmatch.h>

@@ -1,4 +1,4 @@
-/* cost/module_choice.h: the modules that a user names, by words, names, patterns or a file. */
+/* The modules that a user names, by words, names, patterns or a file. */
 #pragma once
 
 #include "cost/change.h"

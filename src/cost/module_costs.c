@@ -1,4 +1,4 @@
-/* cost/module_costs.c: the time of modules' calls, as they are and in other ways.
+/* The time of modules' calls, as they are and in other ways.
  *
  * A probe measures a ratio to the module as it is, outside of training. The recorded iterations say
  * how much of their work the module is. */

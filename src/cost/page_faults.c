@@ -1,7 +1,7 @@
-/* cost/page_faults.c: how the sizes of blocks change page faults on CPUs. glibc's malloc maps a
- * block of 32 MiB or more anew each time it is taken, and the kernel clears each page on first
- * touch. Smaller blocks are reused. So time is not in proportion to the batch: blocks that fall
- * below that size in a micro-batch are faster. */
+/* How the sizes of blocks change page faults on CPUs. glibc's malloc maps a block of 32 MiB or more
+ * anew each time it is taken, and the kernel clears each page on first touch. Smaller blocks are
+ * reused. So time is not in proportion to the batch: blocks that fall below that size in a
+ * micro-batch are faster. */
 #include <math.h>
 
 #include "cost/cost.h"

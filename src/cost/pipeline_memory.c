@@ -1,11 +1,10 @@
-/* cost/pipeline_memory.c: the peak of memory with other micro-batches or another schedule, by how
- * many micro-batches' activations a rank keeps at the most. */
+/* The peak of memory with other micro-batches or another schedule, by how many micro-batches'
+ * activations a rank keeps at the most. */
 #include <math.h>
 #include <string.h>
 
 #include "base/sort.h"
 #include "cost/change_pipeline.h"
-#include "cost/cost.h"
 #include "cost/memory_sweep.h"
 #include "cost/model_memory.h"
 #include "cost/pipeline_order.h"

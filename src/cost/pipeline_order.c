@@ -1,10 +1,9 @@
-/* cost/pipeline_order.c: see pipeline_order.h. The orders are PyTorch's ScheduleInterleaved1F1B and
+/* See pipeline_order.h. The orders are PyTorch's ScheduleInterleaved1F1B and
  * ScheduleInterleavedZeroBubble. A rank sends right after a pass. It asks for a message as soon as
  * the sender has come to that, by the order in which the ranks take turns, so that none waits for
  * another for ever. */
 #include "cost/pipeline_order.h"
 
-#include "base/memory.h"
 #include "base/sort.h"
 
 static uint32_t round_of(struct pipeline_shape s)

@@ -1,5 +1,4 @@
-/* cost/pipeline_order.h: in which order the ranks of a pipeline with several stages each compute,
- * send and receive. */
+/* In which order the ranks of a pipeline with several stages each compute, send and receive. */
 #pragma once
 
 #include <dpro/dimensions.h>

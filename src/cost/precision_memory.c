@@ -1,6 +1,5 @@
-/* cost/precision_memory.c: see precision_memory.h. A cast is a block of its own. Casts of
- * parameters are kept until autocast is left. What is only read through casts is freed after its
- * last direct use. */
+/* See precision_memory.h. A cast is a block of its own. Casts of parameters are kept until autocast
+ * is left. What is only read through casts is freed after its last direct use. */
 #include "cost/precision_memory.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* cost/precision_memory.h: a rank's memory if modules were computed in 16 bits (torch.autocast to
- * bfloat16), from the ops and tensors that were recorded in 32 bits. */
+/* A rank's memory if modules were computed in 16 bits (torch.autocast to bfloat16), from the ops
+ * and tensors that were recorded in 32 bits. */
 #pragma once
 
 #include "cost/model_memory.h"

@@ -1,5 +1,4 @@
-/* cost/repeated_modules.c: finds the blocks that a network repeats, where recomputation is tried
- * first. */
+/* Finds the blocks that a network repeats, where recomputation is tried first. */
 #include <string.h>
 
 #include "cost/strategy_memory.h"

@@ -1,4 +1,4 @@
-/* cost/schedule.c: translates a model under a strategy into what the simulator runs.
+/* Translates a model under a strategy into what the simulator runs.
  *
  * All-reduces are flows in one channel, which carries n_streams of them at once. Each has the
  * latency of its algorithm's messages, then shares the links of all ranks.

@@ -1,6 +1,6 @@
-/* cost/server_graph.c: parameter servers in the global DFG of a model. Messages are cut in chunks,
- * so that connections share a link. Servers' threads, and links within a rank's host, are extra
- * places behind the nodes. */
+/* Parameter servers in the global DFG of a model. Messages are cut in chunks, so that connections
+ * share a link. Servers' threads, and links within a rank's host, are extra places behind the
+ * nodes. */
 #include <math.h>
 #include <stdlib.h>
 

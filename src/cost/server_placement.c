@@ -1,4 +1,4 @@
-/* cost/server_placement.c: which parameter server a tensor goes to.
+/* Which parameter server a tensor goes to.
  *
  * MXNet's rule: a key whose array has MXNET_KVSTORE_BIGARRAY_BOUND elements or more is split over
  * all servers; any other goes to server number key * 9973 modulo their number. MXNet numbers

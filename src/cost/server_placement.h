@@ -1,4 +1,4 @@
-/* cost/server_placement.h: which parameter server a tensor goes to. */
+/* Which parameter server a tensor goes to. */
 #pragma once
 
 #include "cost/model.h"

@@ -1,5 +1,5 @@
-/* cost/shards.h: FSDP whose parameters are sharded over a part of its ranks and replicated over the
- * others (HSDP), of a job that shards them over all. */
+/* FSDP whose parameters are sharded over a part of its ranks and replicated over the others (HSDP),
+ * of a job that shards them over all. */
 #pragma once
 
 #include "base/error.h"

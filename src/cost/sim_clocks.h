@@ -1,5 +1,5 @@
-/* cost/sim_clocks.h: the simulator's clocks, each with the jobs that end by it, and a tree of their
- * next ends. Inline, as the simulator does little else. */
+/* The simulator's clocks, each with the jobs that end by it, and a tree of their next ends. Inline,
+ * as the simulator does little else. */
 #pragma once
 
 #include <math.h>

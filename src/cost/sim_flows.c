@@ -1,4 +1,4 @@
-/* cost/sim_flows.c: see sim_flows.h. */
+/* See sim_flows.h. */
 #include "cost/sim_flows.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* cost/sim_flows.h: flows that wait for their channel, queue for a link, and share resources. */
+/* Flows that wait for their channel, queue for a link, and share resources. */
 #pragma once
 
 #include "cost/simulate.h"

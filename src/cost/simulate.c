@@ -1,8 +1,8 @@
-/* cost/simulate.c: the event loop of the coarse model.
+/* The event loop of the coarse model.
  *
  * Until an executor waits for something unfinished, its actions depend only on its clock's rate. So
- * it runs ahead and notes when, by its clock, it issued each communication. Of issuers with
- * one clock only the last makes an event. */
+ * it runs ahead and notes when, by its clock, it issued each communication. Of issuers with one
+ * clock only the last makes an event. */
 #include "cost/simulate.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* cost/simulate.h: the simulator of the coarse model. It knows neither models nor strategies;
+/* The simulator of the coarse model. It knows neither models nor strategies;
  * cost/schedule.c translates both into the things below.
  *
  * - An *executor* runs its actions one after the other, again in each iteration: it works, issues a

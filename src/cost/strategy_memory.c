@@ -1,11 +1,10 @@
-/* cost/strategy_memory.c: the peak of a job's memory under a strategy. One sweep over the recorded
- * allocations and frees, with the lifetimes and sizes that the strategy gives them. */
+/* The peak of a job's memory under a strategy. One sweep over the recorded allocations and frees,
+ * with the lifetimes and sizes that the strategy gives them. */
 #include "cost/strategy_memory.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "base/sort.h"
 #include "cost/compiled_memory.h"
 #include "cost/memory_sweep.h"

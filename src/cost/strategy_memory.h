@@ -1,5 +1,4 @@
-/* cost/strategy_memory.h: a rank's memory under a strategy: recomputed modules, micro-batches, ways
- * to compute.
+/* A rank's memory under a strategy: recomputed modules, micro-batches, ways to compute.
  *
  * A recomputed module keeps only its inputs from the forward pass. All else is freed at the
  * forward's end and made again by another forward right before the backward pass. Of nested modules

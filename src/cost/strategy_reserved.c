@@ -1,5 +1,5 @@
-/* cost/strategy_reserved.c: what is told of a strategy's memory, with what GPUs' allocators
- * reserve: an iteration as the requests that the allocator gets.
+/* What is told of a strategy's memory, with what GPUs' allocators reserve: an iteration as the
+ * requests that the allocator gets.
  *
  * A block's lifetimes say between which of the recorded moments it is taken and given back. At one
  * place, the recorded moment comes first, then what the strategy gives back there, then a

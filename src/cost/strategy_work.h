@@ -1,6 +1,5 @@
-/* cost/strategy_work.h: the computation that a strategy adds or saves: modules that are recomputed
- * or computed in another way, and the micro-batches before the last one. Gradients are communicated
- * with the last one. */
+/* The computation that a strategy adds or saves: modules that are recomputed or computed in another
+ * way, and the micro-batches before the last one. Gradients are communicated with the last one. */
 #pragma once
 
 #include "cost/model.h"

@@ -1,4 +1,4 @@
-/* cost/sync.c: the messages of a collective, and their replay.
+/* The messages of a collective, and their replay.
  *
  * An algorithm is written once, as a list of messages in the order in which links carry them. The
  * replay here is one pass over the list; cost/model_graph.c makes SEND and RECV ops of the same

@@ -1,5 +1,5 @@
-/* cost/sync.h: t_sync(s), the time that a collective of s bytes takes by itself: the replay of its
- * messages alone (the paper's partial replay, section 4.3). */
+/* t_sync(s), the time that a collective of s bytes takes by itself: the replay of its messages
+ * alone (the paper's partial replay, section 4.3). */
 #pragma once
 
 #include "cost/model.h"

@@ -1,4 +1,4 @@
-/* cost/topology.h: hosts and links that a user tells of, for what the trace does not show. */
+/* Hosts and links that a user tells of, for what the trace does not show. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,7 +1,7 @@
-/* cost/uncertainty.c: the standard error of a prediction, in independent parts whose squares add
- * up: the learnt numbers; the number of measured iterations; how much the machine varies over time;
- * how far the model is from the iterations that it was learnt from; and how far the changed job is
- * from the recorded one. */
+/* The standard error of a prediction, in independent parts whose squares add up: the learnt
+ * numbers; the number of measured iterations; how much the machine varies over time; how far the
+ * model is from the iterations that it was learnt from; and how far the changed job is from the
+ * recorded one. */
 #include "cost/uncertainty.h"
 
 #include <math.h>
@@ -240,8 +240,7 @@ static double share_of(double a_ns, double b_ns)
     return fabs(a_ns - b_ns) / fmax(a_ns, b_ns);
 }
 
-/* For each factor of two: half a batch
- * took 0.42 to 0.56 of the time on five kinds of networks. */
+/* For each factor of two: half a batch took 0.42 to 0.56 of the time on five kinds of networks. */
 #define BATCH_ERROR 0.07
 
 /* The same where probes measured other batches, however many times as large: outside of training

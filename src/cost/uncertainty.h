@@ -1,5 +1,4 @@
-/* cost/uncertainty.h: how far off the model's prediction of another strategy or of other links may
- * be. */
+/* How far off the model's prediction of another strategy or of other links may be. */
 #pragma once
 
 #include <dpro/whatif.h>

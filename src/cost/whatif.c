@@ -1,5 +1,5 @@
-/* cost/whatif.c: predicts a job as it ran and with changes, both by the same model, so that the
- * model's errors cancel in the ratio. */
+/* Predicts a job as it ran and with changes, both by the same model, so that the model's errors
+ * cancel in the ratio. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* cost/whatif_result.c: reads the result of a what-if. */
+/* Reads the result of a what-if. */
 #include "cost/whatif_result.h"
 
 #include "base/memory.h"

@@ -1,4 +1,4 @@
-/* cost/whatif_result.h: the result of a what-if. */
+/* The result of a what-if. */
 #pragma once
 
 #include <dpro/whatif.h>

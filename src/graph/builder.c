@@ -1,6 +1,6 @@
-/* graph/builder.c: makes a graph op by op. Ops and edges are collected in growing arrays. The end
- * turns them into rows and moves one array after the other into the graph's arena, freeing each, so
- * that the peak of memory stays near the finished size. */
+/* Makes a graph op by op. Ops and edges are collected in growing arrays. The end turns them into
+ * rows and moves one array after the other into the graph's arena, freeing each, so that the peak
+ * of memory stays near the finished size. */
 #include "graph/builder.h"
 
 #include <stddef.h>

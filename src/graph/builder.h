@@ -1,7 +1,6 @@
-/* graph/builder.h: what the library may do to a graph under construction beyond the public
- * dpro_graph_builder_* calls. Samples, collectives, tensors, clocks and measured times are set on
- * the finished graph, with memory from graph->arena. The builder's caller may change the graph
- * until it hands it on. */
+/* What the library may do to a graph under construction beyond the public dpro_graph_builder_*
+ * calls. Samples, collectives, tensors, clocks and measured times are set on the finished graph,
+ * with memory from graph->arena. The builder's caller may change the graph until it hands it on. */
 #pragma once
 
 #include "graph/graph.h"

@@ -1,5 +1,5 @@
-/* graph/graph.c: the public functions that read a finished graph. They copy out one op or lend an
- * array. None can fail; an id out of range gives an empty answer. */
+/* The public functions that read a finished graph. They copy out one op or lend an array. None can
+ * fail; an id out of range gives an empty answer. */
 #include "graph/graph.h"
 
 #include "align/clock_map.h"

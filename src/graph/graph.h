@@ -1,5 +1,5 @@
-/* graph/graph.h: the graph in memory: parallel arrays by op id, since replay reads two fields of
- * every op and none of the other ten, and edges in compressed rows. Everything is in one arena. */
+/* The graph in memory: parallel arrays by op id, since replay reads two fields of every op and none
+ * of the other ten, and edges in compressed rows. Everything is in one arena. */
 #pragma once
 
 #include <stdbool.h>

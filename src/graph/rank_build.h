@@ -1,4 +1,4 @@
-/* graph/rank_build.h: the steps from a trace to the global data-flow graph.
+/* The steps from a trace to the global data-flow graph.
  *
  * Each rank is built alone and in parallel (steps, ops, local). Then the ranks are joined
  * (collectives, clocks, messages, servers) and written into one struct dpro_graph (global).

@@ -1,6 +1,5 @@
-/* ingest/allocator_history.h: what a caching allocator of GPU memory was asked for, how it was set,
- * and, where it was recorded, what it answered. replay/caching_allocator.h answers the same anew.
- */
+/* What a caching allocator of GPU memory was asked for, how it was set, and, where it was recorded,
+ * what it answered. replay/caching_allocator.h answers the same anew. */
 #pragma once
 
 #include <stdbool.h>

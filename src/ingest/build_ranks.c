@@ -1,5 +1,4 @@
-/* ingest/build_ranks.c: the trace's ranks from the sources: what each is made of, and room for it.
- */
+/* The trace's ranks from the sources: what each is made of, and room for it. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* ingest/check_files.c: what is wrong with the files, by themselves and together. */
+/* What is wrong with the files, by themselves and together. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

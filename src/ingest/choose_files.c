@@ -1,5 +1,5 @@
-/* ingest/choose_files.c: which of several files that tell the same is taken: of a file and its
- * copy, of a log and its export, of a job's attempts. */
+/* Which of several files that tell the same is taken: of a file and its copy, of a log and its
+ * export, of a job's attempts. */
 #include <string.h>
 
 #include "base/log.h"

@@ -1,4 +1,4 @@
-/* ingest/describe_rank.c: what a file says of its rank as a whole. */
+/* What a file says of its rank as a whole. */
 #include "ingest/rank_job.h"
 
 static void copy_group(struct trace_group *to, const struct trace_group *from,

@@ -1,4 +1,4 @@
-/* ingest/epoch.c: puts profiles that count from their own start on the clock of the rank's logs.
+/* Puts profiles that count from their own start on the clock of the rank's logs.
  *
  * TensorFlow before 2.13 does not write when its profile began. dpro's recorder timed the same
  * steps by the clock of the logs, so that the difference is the same for each of them, but for what

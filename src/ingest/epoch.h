@@ -1,5 +1,5 @@
-/* ingest/epoch.h: whether times count since the epoch, and putting those that don't on the clock of
- * the rank's logs. */
+/* Whether times count since the epoch, and putting those that don't on the clock of the rank's
+ * logs. */
 #pragma once
 
 #include "ingest/trace.h"

@@ -1,5 +1,4 @@
-/* ingest/find_files.c: from what the caller named to a list of files, in an order that depends on
- * names only. */
+/* From what the caller named to a list of files, in an order that depends on names only. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>

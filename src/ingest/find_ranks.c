@@ -1,5 +1,5 @@
-/* ingest/find_ranks.c: whose each file is: a rank's by what it says of itself, else by its name,
- * else by its process; a server's by its role. */
+/* Whose each file is: a rank's by what it says of itself, else by its name, else by its process; a
+ * server's by its role. */
 #include <regex.h>
 #include <stdlib.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
-/* ingest/held_memory.c: memory.json of dpro's recorder: what a rank held when its execution trace
- * began. It is of use beside the rank's profile only. */
+/* Memory.json of dpro's recorder: what a rank held when its execution trace began. It is of use
+ * beside the rank's profile only. */
 #include "ingest/held_memory.h"
 
 #include <stdlib.h>

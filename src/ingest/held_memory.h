@@ -1,4 +1,4 @@
-/* ingest/held_memory.h: memory.json, what a rank held when its execution trace began. */
+/* Memory.json, what a rank held when its execution trace began. */
 #pragma once
 
 #include "ingest/part.h"

@@ -1,5 +1,5 @@
-/* ingest/load.c: from paths to a trace: files are read in parallel, then joined by rank in the
- * order of their names, so that the result does not depend on who finished first. */
+/* From paths to a trace: files are read in parallel, then joined by rank in the order of their
+ * names, so that the result does not depend on who finished first. */
 #include "ingest/load.h"
 
 #include <inttypes.h>

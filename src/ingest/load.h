@@ -1,4 +1,4 @@
-/* ingest/load.h: the steps between the files and the trace, in their order. */
+/* The steps between the files and the trace, in their order. */
 #pragma once
 
 #include "ingest/sources.h"

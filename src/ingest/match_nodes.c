@@ -1,5 +1,4 @@
-/* ingest/match_nodes.c: which node of the framework's graph each span ran, where spans bear the
- * nodes' names. */
+/* Which node of the framework's graph each span ran, where spans bear the nodes' names. */
 #include <stdio.h>
 #include <string.h>
 

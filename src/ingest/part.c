@@ -1,4 +1,4 @@
-/* ingest/part.c: keeping what one file holds. */
+/* Keeping what one file holds. */
 #include "ingest/part.h"
 
 #include <sys/mman.h>

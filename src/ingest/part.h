@@ -1,4 +1,4 @@
-/* ingest/part.h: what one file gives before the files are joined. */
+/* What one file gives before the files are joined. */
 #pragma once
 
 #include "base/json_members.h"

@@ -1,4 +1,4 @@
-/* ingest/paths.c: what a file's name and its folder's say of the process that it is of. */
+/* What a file's name and its folder's say of the process that it is of. */
 #include <string.h>
 #include <strings.h>
 

@@ -1,5 +1,5 @@
-/* ingest/probes.h: what modules take when they are computed in other ways, as dpro's recorder
- * measured it outside of training (doc/formats/probes.md). */
+/* What modules take when they are computed in other ways, as dpro's recorder measured it outside of
+ * training (doc/formats/probes.md). */
 #pragma once
 
 #include <stdbool.h>

@@ -1,6 +1,6 @@
-/* ingest/rank_allocations.c: a rank's allocations from the parts of its files. Files list those of
- * each thread or node in order, one thread after the other: they are sorted by time, those of one
- * time in the file's order. */
+/* A rank's allocations from the parts of its files. Files list those of each thread or node in
+ * order, one thread after the other: they are sorted by time, those of one time in the file's
+ * order. */
 
 #include "base/memory.h"
 #include "base/sort.h"

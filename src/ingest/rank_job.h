@@ -1,4 +1,4 @@
-/* ingest/rank_job.h: building one rank from its files. */
+/* Building one rank from its files. */
 #pragma once
 
 #include "ingest/sources.h"

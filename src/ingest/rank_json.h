@@ -1,6 +1,5 @@
-/* ingest/rank_json.h: what dpro's own recorder wrote of a rank (rank.json) or of the job
- * (job.json): models with their parameters and buckets by name, and steps timed with and without a
- * profiler. */
+/* What dpro's own recorder wrote of a rank (rank.json) or of the job (job.json): models with their
+ * parameters and buckets by name, and steps timed with and without a profiler. */
 #pragma once
 
 #include <stdbool.h>

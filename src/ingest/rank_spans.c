@@ -1,4 +1,4 @@
-/* ingest/rank_spans.c: one rank from the parts of its files.
+/* One rank from the parts of its files.
  *
  * Spans are scattered straight from the readers' blocks to their track's place in the final array,
  * each block being unmapped when it has been copied, so that a rank never takes much more than its

@@ -1,4 +1,4 @@
-/* ingest/rank_tracks.c: finding a rank's tracks, and spans on them by their start. */
+/* Finding a rank's tracks, and spans on them by their start. */
 #include <stdlib.h>
 
 #include "base/sort.h"

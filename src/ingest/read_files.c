@@ -1,4 +1,4 @@
-/* ingest/read_files.c: each file is recognised and read, several at a time. */
+/* Each file is recognised and read, several at a time. */
 
 #include "base/file.h"
 #include "base/log.h"

@@ -1,5 +1,4 @@
-/* ingest/reader.h: what a format gives to be read: struct reader, one row of the table in
- * readers.h.
+/* What a format gives to be read: struct reader, one row of the table in readers.h.
  *
  * A file goes through its reader in this order: its format is recognised, it is read into a part
  * with a payload of the format's own, its rank is found, and the payload is joined to the rank or

@@ -1,4 +1,4 @@
-/* ingest/readers.c: the table of formats. */
+/* The table of formats. */
 #include "ingest/readers.h"
 
 #define ROW_OF(name) &name,

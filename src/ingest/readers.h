@@ -1,5 +1,4 @@
-/* ingest/readers.h: the table of formats. A new format is a file that defines a struct reader, and
- * its row here.
+/* The table of formats. A new format is a file that defines a struct reader, and its row here.
  *
  * A file is of the first reader that recognises it, and hooks run in this order. Where no file
  * holds a span, the last row of which there is a file says what is missing. */

@@ -1,5 +1,5 @@
-/* ingest/recognise.c: which format a file is of. Its head is walked once, and every reader is shown
- * each piece of it: how it begins, the members of a JSON document, the events of a Chrome trace. */
+/* Which format a file is of. Its head is walked once, and every reader is shown each piece of it:
+ * how it begins, the members of a JSON document, the events of a Chrome trace. */
 #include "ingest/recognise.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* ingest/recognise.h: which format a file is of, by its head. */
+/* Which format a file is of, by its head. */
 #pragma once
 
 #include "ingest/readers.h"

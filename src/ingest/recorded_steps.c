@@ -1,5 +1,5 @@
-/* ingest/recorded_steps.c: what all ranks' recordings say together: which were cut short, and the
- * steps that were timed without a profiler. */
+/* What all ranks' recordings say together: which were cut short, and the steps that were timed
+ * without a profiler. */
 #include <inttypes.h>
 #include <math.h>
 

@@ -1,5 +1,5 @@
-/* ingest/recording.c: a trace directory seen from outside: which ranks it holds and how whole they
- * are, from their rank.json and the names of their files. */
+/* A trace directory seen from outside: which ranks it holds and how whole they are, from their
+ * rank.json and the names of their files. */
 #include <dirent.h>
 #include <errno.h>
 #include <fts.h>

@@ -1,9 +1,8 @@
-/* ingest/share_files.c: files and ranks between the processes that read a trace. */
+/* Files and ranks between the processes that read a trace. */
 #include "ingest/share_files.h"
 
 #include <string.h>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/sort.h"

@@ -1,6 +1,6 @@
-/* ingest/share_files.h: a trace that several processes read. A process reads a file, and all files
- * of one rank are read by one process; what tells of files and ranks as a whole comes together in
- * the first process, which goes on as if it had read them all. Spans stay where they were read.
+/* A trace that several processes read. A process reads a file, and all files of one rank are read
+ * by one process; what tells of files and ranks as a whole comes together in the first process,
+ * which goes on as if it had read them all. Spans stay where they were read.
  *
  * Where a file is of a format whose spans are looked at across ranks, the first process reads all
  * itself. */

@@ -1,4 +1,4 @@
-/* ingest/sources.c: what a file of the input is good for. */
+/* What a file of the input is good for. */
 #include "ingest/sources.h"
 
 #include "base/memory.h"

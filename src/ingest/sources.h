@@ -1,4 +1,4 @@
-/* ingest/sources.h: the files of the input, from which the trace is built. */
+/* The files of the input, from which the trace is built. */
 #pragma once
 
 #include <sys/types.h>

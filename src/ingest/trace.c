@@ -1,4 +1,4 @@
-/* ingest/trace.c: asking a loaded trace. */
+/* Asking a loaded trace. */
 #include "ingest/part.h"
 
 #include "base/memory.h"

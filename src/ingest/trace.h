@@ -1,5 +1,4 @@
-/* ingest/trace.h: what every reader fills and the graph stage takes: spans per rank, in time order
- * per track.
+/* What every reader fills and the graph stage takes: spans per rank, in time order per track.
  *
  * A reader fills one struct trace_part per file, with its own string table, so that files are read
  * in parallel; rank_build joins the parts of a rank into one struct trace_rank whose ids all point

@@ -1,4 +1,4 @@
-/* ingest/trace_warnings.c: what a trace's readers have to say. */
+/* What a trace's readers have to say. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

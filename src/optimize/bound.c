@@ -1,5 +1,5 @@
-/* optimize/bound.c: a lower bound of the iteration time of any strategy: the computation, the bytes
- * on the busiest link, and what must follow when the last gradients are ready. */
+/* A lower bound of the iteration time of any strategy: the computation, the bytes on the busiest
+ * link, and what must follow when the last gradients are ready. */
 #include <math.h>
 #include <stdlib.h>
 

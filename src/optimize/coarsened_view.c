@@ -1,4 +1,4 @@
-/* optimize/coarsened_view.c: makes the job smaller for the search (paper, section 4.3).
+/* Makes the job smaller for the search (paper, section 4.3).
  *
  * - Coarsened View: tensors that become ready at the same time on every rank, and may share a
  *   bucket, are one tensor, as fusing them costs nothing (Theorem 3).

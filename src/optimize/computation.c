@@ -1,4 +1,4 @@
-/* optimize/computation.c: when gradients get ready if nothing slows computation down. */
+/* When gradients get ready if nothing slows computation down. */
 #include <math.h>
 
 #include "base/sort.h"

@@ -1,7 +1,7 @@
-/* optimize/computing.h: the search of how modules are computed: by a compiler, which fuses their
- * ops (paper, section 4.1), and in 16 bits (mixed precision). A probe measured what each way takes.
- * It is decided together with buckets, as a compiled module's gradients are all ready at the end of
- * its backward pass. */
+/* The search of how modules are computed: by a compiler, which fuses their ops (paper, section
+ * 4.1), and in 16 bits (mixed precision). A probe measured what each way takes. It is decided
+ * together with buckets, as a compiled module's gradients are all ready at the end of its backward
+ * pass. */
 #pragma once
 
 #include <dpro/optimize.h>

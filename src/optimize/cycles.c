@@ -1,7 +1,6 @@
-/* optimize/cycles.c: the search of Horovod's own settings, cycle time and fusion threshold, instead
- * of groups. A job needs only two environment variables for them, so they are preferred unless
- * groups are clearly better. */
-#include "cost/buckets.h"
+/* The search of Horovod's own settings, cycle time and fusion threshold, instead of groups. A job
+ * needs only two environment variables for them, so they are preferred unless groups are clearly
+ * better. */
 #include "optimize/search.h"
 
 /* By how much groups, and settings other than the job's, must be better. In a model, cycles begin

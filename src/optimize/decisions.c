@@ -1,4 +1,4 @@
-/* optimize/decisions.c: how the best strategy differs from the job's own, and what it fuses. */
+/* How the best strategy differs from the job's own, and what it fuses. */
 #include <string.h>
 
 #include "base/memory.h"

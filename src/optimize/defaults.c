@@ -1,5 +1,4 @@
-/* optimize/defaults.c: the baselines: what frameworks do by default, and what a person would try.
- */
+/* The baselines: what frameworks do by default, and what a person would try. */
 #include "cost/buckets.h"
 #include "optimize/search.h"
 

@@ -1,16 +1,15 @@
-/* optimize/dynamic.c: the best contiguous buckets, by dynamic programming.
+/* The best contiguous buckets, by dynamic programming.
  *
  * It is exact where all-reduces run one after the other in order, don't slow computation down, and
  * are waited for all at once by ranks that are alike. Then bucket m of tensors i..j-1 ends at
  *
- *     end[m][j] = max(end[m-1][i], ready[j] + m launches) + t_sync(bytes of i..j-1)
+ * end[m][j] = max(end[m-1][i], ready[j] + m launches) + t_sync(bytes of i..j-1)
  *
  * A round takes the longest of: all computation, launches and copying back; and, for each bucket,
  * its end and the copying back of it and of all buckets after it. Only the smallest end of a prefix
  * matters if the round must be shorter than a limit: buckets that end too late for it are left out.
  * Bisection finds the smallest limit with a solution. Elsewhere the result is a start for other
- * searches.
- */
+ * searches. */
 #include <math.h>
 
 #include "optimize/search.h"

@@ -1,4 +1,4 @@
-/* optimize/edit.c: edits of a strategy, and lists of them. */
+/* Edits of a strategy, and lists of them. */
 #include "optimize/edit.h"
 
 #include <string.h>

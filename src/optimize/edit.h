@@ -1,4 +1,4 @@
-/* optimize/edit.h: changing a strategy by edits. */
+/* Changing a strategy by edits. */
 #pragma once
 
 #include <dpro/pass.h>

@@ -1,4 +1,4 @@
-/* optimize/finalists.c: chooses the result among the best strategies, and its expected gain.
+/* Chooses the result among the best strategies, and its expected gain.
  *
  * The best of thousands of strategies profits from the model's errors, as learnt numbers are
  * estimates and the modelled iteration is a median. So the finalists are evaluated again in all

@@ -1,7 +1,7 @@
-/* optimize/least_memory.c: the lowest peak that recomputing modules can reach, at any cost of time.
- * Of a few modules every set is tried. Of many, single modules are added and removed as long as
- * that lowers the peak. A peak that several places share moves only when the last of them does, so
- * what counts is a smooth maximum over all places. */
+/* The lowest peak that recomputing modules can reach, at any cost of time. Of a few modules every
+ * set is tried. Of many, single modules are added and removed as long as that lowers the peak. A
+ * peak that several places share moves only when the last of them does, so what counts is a smooth
+ * maximum over all places. */
 #include <math.h>
 #include <string.h>
 

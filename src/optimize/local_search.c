@@ -1,7 +1,7 @@
-/* optimize/local_search.c: descent from the best strategy. In a round every candidate of every pass
- * is evaluated; the best is taken, then each other one that helped by itself, if it still does.
- * When nothing helps, the search starts again from a few random edits of the best, or from random
- * buckets, until five starts in a row find nothing better. */
+/* Descent from the best strategy. In a round every candidate of every pass is evaluated; the best
+ * is taken, then each other one that helped by itself, if it still does. When nothing helps, the
+ * search starts again from a few random edits of the best, or from random buckets, until five
+ * starts in a row find nothing better. */
 #include <stdlib.h>
 #include <string.h>
 

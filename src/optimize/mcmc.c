@@ -1,6 +1,6 @@
-/* optimize/mcmc.c: a random walk over the passes' candidates, as in the paper's first
- * implementation. An edit is drawn by how much recent edits of its bucket have won. It is kept if
- * it helps, else with a probability that falls with its cost and with the number of steps. */
+/* A random walk over the passes' candidates, as in the paper's first implementation. An edit is
+ * drawn by how much recent edits of its bucket have won. It is kept if it helps, else with a
+ * probability that falls with its cost and with the number of steps. */
 #include <math.h>
 
 #include "base/sort.h"

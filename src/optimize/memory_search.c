@@ -1,7 +1,7 @@
-/* optimize/memory_search.c: tries the memory passes (paper, Algorithm 1, line 1): recomputation
- * alone, micro-batches alone, and both, each evaluated as a whole. The fastest that fits the budget
- * is chosen. */
+/* Tries the memory passes (paper, Algorithm 1, line 1): recomputation alone, micro-batches alone,
+ * and both, each evaluated as a whole. The fastest that fits the budget is chosen. */
 #include "optimize/memory_search.h"
+#include "cost/model_memory.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,7 +13,6 @@
 #include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/evaluate.h"
-#include "cost/model_memory.h"
 #include "cost/strategy_memory.h"
 #include "cost/uncertainty.h"
 

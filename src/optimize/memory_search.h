@@ -1,6 +1,5 @@
-/* optimize/memory_search.h: makes a job fit a budget of memory (paper, Algorithm 1): which modules
- * are recomputed, and in how many micro-batches a step is done. It runs before all other search,
- * which keeps its choice. */
+/* Makes a job fit a budget of memory (paper, Algorithm 1): which modules are recomputed, and in how
+ * many micro-batches a step is done. It runs before all other search, which keeps its choice. */
 #pragma once
 
 #include <dpro/optimize.h>

@@ -1,4 +1,4 @@
-/* optimize/optimize.c: runs one search, or one for each number of parameter servers.
+/* Runs one search, or one for each number of parameter servers.
  *
  * Somebody has to start and place a server, so of two numbers that are about as good the smaller
  * one is the result. A recording does not show another number of servers than the job's, so another

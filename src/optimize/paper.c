@@ -1,4 +1,4 @@
-/* optimize/paper.c: Algorithm 1 of the paper (section 4.2), in rounds over the critical path.
+/* Algorithm 1 of the paper (section 4.2), in rounds over the critical path.
  *
  * A round goes from bucket to bucket, with the ops that lead up to each. Where computation is
  * critical, Theorem 1 decides by the passes' times whether two ops are fused; then the buckets of

@@ -1,6 +1,5 @@
-/* optimize/pass_process.c: asks a pass for candidates. A pass from a file runs in a child process,
- * where it may crash, loop or overwrite memory; the parent only reads data from a pipe, for a
- * limited time. */
+/* Asks a pass for candidates. A pass from a file runs in a child process, where it may crash, loop
+ * or overwrite memory; the parent only reads data from a pipe, for a limited time. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
-/* optimize/passes.c: the built-in passes. Each proposes its candidates by number, until it returns
- * 0; a candidate without edits proposes nothing. */
+/* The built-in passes. Each proposes its candidates by number, until it returns 0; a candidate
+ * without edits proposes nothing. */
 #include "optimize/registry.h"
 
 static int add(struct dpro_candidate *candidate, enum dpro_edit_kind kind, uint32_t at,

@@ -1,5 +1,5 @@
-/* optimize/placement.c: plans for parameter servers where only placement can be changed: the size
- * from which arrays are split over all servers, or the server of each tensor. */
+/* Plans for parameter servers where only placement can be changed: the size from which arrays are
+ * split over all servers, or the server of each tensor. */
 
 #include "base/sort.h"
 #include "cost/buckets.h"

@@ -1,5 +1,5 @@
-/* optimize/plan_make.c: makes a plan of a strategy. Its models are those of the recorded job. Each
- * of its buckets has tensors of one model, as each model has a reducer of its own. */
+/* Makes a plan of a strategy. Its models are those of the recorded job. Each of its buckets has
+ * tensors of one model, as each model has a reducer of its own. */
 #include "optimize/plan_make.h"
 
 #include <string.h>

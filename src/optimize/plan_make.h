@@ -1,4 +1,4 @@
-/* optimize/plan_make.h: makes a plan for the job of the strategy that a search found. */
+/* Makes a plan for the job of the strategy that a search found. */
 #pragma once
 
 #include <dpro/optimize.h>

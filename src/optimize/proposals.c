@@ -1,5 +1,5 @@
-/* optimize/proposals.c: what passes propose for a strategy. Each proposal is tried on a copy first,
- * so the search never sees an impossible one. */
+/* What passes propose for a strategy. Each proposal is tried on a copy first, so the search never
+ * sees an impossible one. */
 #include "cost/buckets.h"
 #include "optimize/registry.h"
 

@@ -1,4 +1,4 @@
-/* optimize/recompute_chain.c: chooses modules of a chain to recompute, by dynamic programming.
+/* Chooses modules of a chain to recompute, by dynamic programming.
  *
  * The state after some modules is (saved bytes, time). Of two states, one that saves no more and
  * takes no less time is dropped, so repeated blocks leave few. A place is a condition on what the

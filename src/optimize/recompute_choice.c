@@ -1,4 +1,4 @@
-/* optimize/recompute_choice.c: chooses the modules to recompute, from problem to result. */
+/* Chooses the modules to recompute, from problem to result. */
 #include "optimize/recompute_choice.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* optimize/recompute_choice.h: which modules to recompute, so that memory fits a budget in the
- * least time: a knapsack with a constraint for each place of an iteration.
+/* Which modules to recompute, so that memory fits a budget in the least time: a knapsack with a
+ * constraint for each place of an iteration.
  *
  * The memory at a place is linear in the choice: a recomputed module removes what it keeps between
  * its passes, and may add something where it is recomputed. In a chain, the modules that have run

@@ -1,6 +1,6 @@
-/* optimize/recompute_exchange.c: chooses modules to recompute for places of any kind, fast: the
- * module that saves most for its time is added until all places are satisfied; then modules are
- * removed and exchanged as long as that takes less time. */
+/* Chooses modules to recompute for places of any kind, fast: the module that saves most for its
+ * time is added until all places are satisfied; then modules are removed and exchanged as long as
+ * that takes less time. */
 #include <string.h>
 
 #include "base/memory.h"

@@ -1,5 +1,4 @@
-/* optimize/recompute_problem.c: translates a model's memory into the knapsack of what to recompute,
- * and back.
+/* Translates a model's memory into the knapsack of what to recompute, and back.
  *
  * The problem has a row for each place of an iteration above the budget, and for each place at
  * which a module is recomputed. What a module saves there is what recomputing it alone does. That

@@ -1,4 +1,4 @@
-/* optimize/registry.c: the Graph Pass Registry (paper, section 4.2). */
+/* The Graph Pass Registry (paper, section 4.2). */
 #include "optimize/registry.h"
 
 #include <stdarg.h>

@@ -1,5 +1,4 @@
-/* optimize/registry.h: passes (the paper's Graph Pass Registry, section 4.2), and what they
- * propose. */
+/* Passes (the paper's Graph Pass Registry, section 4.2), and what they propose. */
 #pragma once
 
 #include <stdbool.h>

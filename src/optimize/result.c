@@ -1,4 +1,4 @@
-/* optimize/result.c: the public functions that read a result. */
+/* The public functions that read a result. */
 #include "optimize/result.h"
 
 #include <math.h>

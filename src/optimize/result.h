@@ -1,4 +1,4 @@
-/* optimize/result.h: the result of a search. */
+/* The result of a search. */
 #pragma once
 
 #include "optimize/memory_search.h"

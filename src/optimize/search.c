@@ -1,4 +1,4 @@
-/* optimize/search.c: a search from beginning to end.
+/* A search from beginning to end.
  *
  * The job's own strategy and the baselines are evaluated first, in the model as it is. Then comes
  * the search in the Coarsened View, whose best is brought back and refined. The best of all is the

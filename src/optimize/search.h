@@ -1,4 +1,4 @@
-/* optimize/search.h: a search, and the algorithms that it is made of. */
+/* A search, and the algorithms that it is made of. */
 #pragma once
 
 #include "optimize/space.h"

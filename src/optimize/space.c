@@ -1,6 +1,6 @@
-/* optimize/space.c: evaluates strategies, keeps the best one, and shows strategies to passes.
- * Evaluations run on several threads, each with an evaluator and a copy of the strategy; the result
- * does not depend on which thread evaluates what. */
+/* Evaluates strategies, keeps the best one, and shows strategies to passes. Evaluations run on
+ * several threads, each with an evaluator and a copy of the strategy; the result does not depend on
+ * which thread evaluates what. */
 #include <stdlib.h>
 #include <string.h>
 

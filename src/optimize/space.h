@@ -1,4 +1,4 @@
-/* optimize/space.h: strategies of one model, and their iteration times. */
+/* Strategies of one model, and their iteration times. */
 #pragma once
 
 #include "base/arena.h"

@@ -1,7 +1,7 @@
-/* optimize/units.c: which units of FSDP free their gathered parameters after the forward pass, and
- * which keep them for the backward pass. What is kept is not gathered again, and lies in memory
- * meanwhile: a knapsack. Each unit is changed alone; then units are kept in the order of the time
- * that a byte saves, as far as all of them fit. In the end, how far ahead units are gathered. */
+/* Which units of FSDP free their gathered parameters after the forward pass, and which keep them
+ * for the backward pass. What is kept is not gathered again, and lies in memory meanwhile: a
+ * knapsack. Each unit is changed alone; then units are kept in the order of the time that a byte
+ * saves, as far as all of them fit. In the end, how far ahead units are gathered. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* plan/plan.h: plan.json (doc/formats/plan.md), or a plain list of buckets: reading it, checking it
- * as far as can be told without the job, and writing it. */
+/* Plan.json (doc/formats/plan.md), or a plain list of buckets: reading it, checking it as far as
+ * can be told without the job, and writing it. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* plan/plan_check.c: whether a plan is one, as far as can be told without the job. */
+/* Whether a plan is one, as far as can be told without the job. */
 #include <string.h>
 
 #include <dpro/verify.h>

@@ -1,4 +1,4 @@
-/* plan/plan_names.c: what stacks and precisions are called in plans and reports. */
+/* What stacks and precisions are called in plans and reports. */
 #include <dpro/model.h>
 
 const char *dpro_stack_name(enum dpro_stack stack)

@@ -1,4 +1,4 @@
-/* plan/plan_read.c: reads plans. Keys come in any order; unknown ones are passed over. */
+/* Reads plans. Keys come in any order; unknown ones are passed over. */
 #include "plan/plan.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* plan/plan_write.c: plan.json. doc/formats/plan.md describes it. */
+/* Plan.json. doc/formats/plan.md describes it. */
 #include "plan/plan.h"
 
 static const char *name_of(const struct plan_file *plan, uint32_t name)

@@ -1,5 +1,5 @@
-/* plan/stack_files.c: a plan as the settings and files that the job's stack reads.
- * doc/formats/plan.md describes them. */
+/* A plan as the settings and files that the job's stack reads. doc/formats/plan.md describes
+ * them. */
 #include "base/sort.h"
 #include "plan/plan.h"
 

@@ -1,4 +1,4 @@
-/* replay/allocator_check.c: checks the simulated allocator against a recorded history.
+/* Checks the simulated allocator against a recorded history.
  *
  * Between two requests of a program, the record has what the allocator did for the second: blocks
  * for which other streams have ended, segments taken and given back. Such a stretch is replayed as

@@ -1,4 +1,4 @@
-/* replay/allocator_restore.c: sets up an allocator that already holds segments and blocks. */
+/* Sets up an allocator that already holds segments and blocks. */
 #include "replay/allocator_state.h"
 
 #include "base/memory.h"

@@ -1,6 +1,5 @@
-/* replay/allocator_rollback.c: undoes a record of requests, backwards. Undoing an allocation leaves
- * nothing; undoing a free leaves a block; a segment that was taken is gone, and one that was given
- * back is there. */
+/* Undoes a record of requests, backwards. Undoing an allocation leaves nothing; undoing a free
+ * leaves a block; a segment that was taken is gone, and one that was given back is there. */
 #include "replay/allocator_rollback.h"
 
 #include "replay/allocator_state.h"

@@ -1,4 +1,4 @@
-/* replay/allocator_rollback.h: what an allocator held when the record of its requests begins. */
+/* What an allocator held when the record of its requests begins. */
 #pragma once
 
 #include "base/array.h"

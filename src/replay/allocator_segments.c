@@ -1,5 +1,4 @@
-/* replay/allocator_segments.c: how an allocator's segments are taken from the device, grow, and are
- * given back. */
+/* How an allocator's segments are taken from the device, grow, and are given back. */
 #include "replay/allocator_state.h"
 
 #include "base/memory.h"

@@ -1,4 +1,4 @@
-/* replay/allocator_state.h: the state of a caching allocator, inside the simulator.
+/* The state of a caching allocator, inside the simulator.
  *
  * Blocks of a segment form a chain by address. A free block is in the set of its pool, an unmapped
  * one in the pool's treap, one that waits for a stream in the allocator's chain. Free neighbours

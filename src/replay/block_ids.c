@@ -1,4 +1,4 @@
-/* replay/block_ids.c: a hash table with open addressing. Erased keys leave no mark. */
+/* A hash table with open addressing. Erased keys leave no mark. */
 #include "replay/block_ids.h"
 
 #include "base/memory.h"

@@ -1,5 +1,4 @@
-/* replay/block_ids.h: which block has which id, for blocks that come and go; base/map.h can't erase
- * keys. */
+/* Which block has which id, for blocks that come and go; base/map.h can't erase keys. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,7 +1,6 @@
-/* replay/breakdown.c: where each rank's time goes. Every instant between a rank's iteration
- * boundaries counts as one use: the first of enum use that is going on. One sweep over a rank's
- * intervals, sorted by start, only remembers the latest end of each use, as an interval that is
- * over no longer matters. */
+/* Where each rank's time goes. Every instant between a rank's iteration boundaries counts as one
+ * use: the first of enum use that is going on. One sweep over a rank's intervals, sorted by start,
+ * only remembers the latest end of each use, as an interval that is over no longer matters. */
 #include <string.h>
 
 #include "base/arena.h"

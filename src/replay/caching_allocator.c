@@ -1,4 +1,4 @@
-/* replay/caching_allocator.c: the rules of PyTorch's native allocator.
+/* The rules of PyTorch's native allocator.
  *
  * Sizes are rounded. Blocks of up to 1 MiB come from segments of 2 MiB, larger ones from segments
  * of 20 MiB, and those of 10 MiB and more from segments of their own. Each stream has its own

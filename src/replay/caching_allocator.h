@@ -1,5 +1,5 @@
-/* replay/caching_allocator.h: PyTorch's caching allocator of GPU memory, simulated: where each
- * block goes, what is reserved of the device for that, and whether a request fails.
+/* PyTorch's caching allocator of GPU memory, simulated: where each block goes, what is reserved of
+ * the device for that, and whether a request fails.
  *
  * The allocator takes segments from the device and cuts blocks out of them. What is reserved
  * depends on the order and the sizes of requests, not on their times. */

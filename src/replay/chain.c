@@ -1,4 +1,4 @@
-/* replay/chain.c: see chain.h. */
+/* See chain.h. */
 #include "replay/chain.h"
 
 #include "base/log.h"

@@ -1,4 +1,4 @@
-/* replay/chain.h: the chain of iterations that a prediction is made from.
+/* The chain of iterations that a prediction is made from.
  *
  * A job's iteration time is the period of consecutive iterations, not the makespan of one. So
  * copies of the graph run one after the other:

@@ -1,7 +1,7 @@
-/* replay/critical.c: the critical path of one replayed iteration. From the last op it goes back
- * over the predecessor that each op waited for, in the graph or on the device: the one whose end is
- * the moment from which the op's gap counts. So durations and gaps join without holes and add up to
- * the iteration's length. */
+/* The critical path of one replayed iteration. From the last op it goes back over the predecessor
+ * that each op waited for, in the graph or on the device: the one whose end is the moment from
+ * which the op's gap counts. So durations and gaps join without holes and add up to the iteration's
+ * length. */
 
 #include "base/arena.h"
 #include "base/array.h"

@@ -1,6 +1,5 @@
-/* replay/daydream.c: the paper's baseline (Daydream, USENIX ATC 2020): it replays the graph of one
- * rank, where the communication of a bucket is one op of size / bandwidth and never waits for other
- * ranks. */
+/* The paper's baseline (Daydream, USENIX ATC 2020): it replays the graph of one rank, where the
+ * communication of a bucket is one op of size / bandwidth and never waits for other ranks. */
 #include <math.h>
 #include <string.h>
 

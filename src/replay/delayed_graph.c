@@ -1,6 +1,6 @@
-/* replay/delayed_graph.c: what-ifs of longer ops: KIND=RATIO, KIND=+MS, OP=RATIO, OP=+MS, the left
- * side optionally with @RANK or @FIRST-LAST. Each option is resolved once to its ops, then applied
- * to every iteration's durations. */
+/* What-ifs of longer ops: KIND=RATIO, KIND=+MS, OP=RATIO, OP=+MS, the left side optionally with
+ * @RANK or @FIRST-LAST. Each option is resolved once to its ops, then applied to every iteration's
+ * durations. */
 #include "replay/replay.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
-/* replay/device_space.h: a device's memory, where no recorded answers stand for it: a capacity and
- * addresses. They are as CUDA's driver chooses them: it reserves chunks of whole 32 MiB, each at
- * the highest address that is free below the first one. Memory comes from the newest chunk with
- * room for it, there from the least range that is large enough. A chunk that is all free goes. */
+/* A device's memory, where no recorded answers stand for it: a capacity and addresses. They are as
+ * CUDA's driver chooses them: it reserves chunks of whole 32 MiB, each at the highest address that
+ * is free below the first one. Memory comes from the newest chunk with room for it, there from the
+ * least range that is large enough. A chunk that is all free goes. */
 #pragma once
 
 #include "base/array.h"

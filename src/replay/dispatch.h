@@ -1,4 +1,4 @@
-/* replay/dispatch.h: which op runs next, for the event-driven engine.
+/* Which op runs next, for the event-driven engine.
  *
  * Of all waiting ops the one with the smallest (max(ready, clock), ready, id) runs next. Within a
  * device that is the smallest (ready, id). So each device has a heap on (ready, id), with the first

@@ -1,4 +1,4 @@
-/* replay/fixed.c: replay in a known order: end times are one pass over the ops.
+/* Replay in a known order: end times are one pass over the ops.
  *
  * The ops are renumbered in the order in which the event-driven engine ran them. Each starts at the
  * latest end of its predecessors, one of which is the op before it on its device. As most

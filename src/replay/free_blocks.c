@@ -1,4 +1,4 @@
-/* replay/free_blocks.c: bins and treaps of blocks. */
+/* Bins and treaps of blocks. */
 #include "replay/free_blocks.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* replay/free_blocks.h: free blocks of memory by size, order of their segments and address. The
- * least that is large enough is found in constant time where sizes differ.
+/* Free blocks of memory by size, order of their segments and address. The least that is large
+ * enough is found in constant time where sizes differ.
  *
  * Blocks are in one table and known by their index. A bin holds sizes within about 1.6 % (few
  * bytes: one size). Two levels of bitmaps say which bins are not empty. A bin is a treap, mostly of

@@ -1,4 +1,4 @@
-/* replay/graph_edit.h: a copy of a graph with some ops removed and others repeated. */
+/* A copy of a graph with some ops removed and others repeated. */
 #pragma once
 
 #include "base/arena.h"

@@ -1,6 +1,6 @@
-/* replay/predict.c: iteration times only. Predictions that each leave out one measured iteration
- * share the sums of its ops' durations and the order in which the ops run. Where the order does not
- * hold, the event-driven engine makes the prediction. */
+/* Iteration times only. Predictions that each leave out one measured iteration share the sums of
+ * its ops' durations and the order in which the ops run. Where the order does not hold, the
+ * event-driven engine makes the prediction. */
 #include <limits.h>
 
 #include "base/memory.h"

@@ -1,5 +1,4 @@
-/* replay/prefetched_graph.h: an FSDP job whose units ask ahead for the parameters of those that
- * come after them. */
+/* An FSDP job whose units ask ahead for the parameters of those that come after them. */
 #pragma once
 
 #include "base/error.h"

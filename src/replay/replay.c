@@ -1,5 +1,5 @@
-/* replay/replay.c: the results of the replayed iterations: iteration times, where each rank's time
- * goes, the shown iteration and its critical path. */
+/* The results of the replayed iterations: iteration times, where each rank's time goes, the shown
+ * iteration and its critical path. */
 
 #include "base/arena.h"
 #include "base/memory.h"

@@ -1,4 +1,4 @@
-/* replay/replay.h: the parts of a replay, inside the library.
+/* The parts of a replay, inside the library.
  *
  * The iterations of a job are replayed as copies 0, 1, ... of the graph, joined by its next-edges,
  * with device clocks that carry on. An engine asks for the durations of a copy when it first

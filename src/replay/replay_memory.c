@@ -1,5 +1,5 @@
-/* replay/replay_memory.c: what a rank's device holds while its ops run as replayed: the peak, when
- * it is, and who holds it (paper, section 4.1).
+/* What a rank's device holds while its ops run as replayed: the peak, when it is, and who holds it
+ * (paper, section 4.1).
  *
  * Blocks are taken and given back within ops, so each moment has a time in the replay. One sweep
  * over the moments in time gives what is held. An iteration begins with what the one before left:

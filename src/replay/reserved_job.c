@@ -1,4 +1,4 @@
-/* replay/reserved_job.c: see reserved_job.h.
+/* See reserved_job.h.
  *
  * What is cached depends on what came before, most of all on the first iteration: until its update
  * there is no optimizer state, which is then put where activations were. So the job is run from its

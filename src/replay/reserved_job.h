@@ -1,5 +1,5 @@
-/* replay/reserved_job.h: what a GPU's caching allocator reserves in the iterations of a job, from
- * what an iteration takes and gives back in order. */
+/* What a GPU's caching allocator reserves in the iterations of a job, from what an iteration takes
+ * and gives back in order. */
 #pragma once
 
 #include "graph/memory/graph_memory.h"

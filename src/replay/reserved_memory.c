@@ -1,5 +1,4 @@
-/* replay/reserved_memory.c: what a GPU's caching allocator reserves when blocks are taken and given
- * back as replayed. */
+/* What a GPU's caching allocator reserves when blocks are taken and given back as replayed. */
 #include "base/memory.h"
 #include "base/sort.h"
 #include "replay/replay.h"

@@ -1,5 +1,5 @@
-/* replay/resharded_graph.h: an FSDP job whose units free their gathered parameters after the
- * forward pass, or keep them for the backward pass, other than recorded. */
+/* An FSDP job whose units free their gathered parameters after the forward pass, or keep them for
+ * the backward pass, other than recorded. */
 #pragma once
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-/* replay/resharded_memory.c: see resharded_memory.h. */
+/* See resharded_memory.h. */
 #include "replay/resharded_memory.h"
 
 #include <string.h>

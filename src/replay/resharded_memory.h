@@ -1,5 +1,4 @@
-/* replay/resharded_memory.h: a rank's memory in an FSDP job with other units resharded, or asked
- * for elsewhere. */
+/* A rank's memory in an FSDP job with other units resharded, or asked for elsewhere. */
 #pragma once
 
 #include "replay/prefetched_graph.h"

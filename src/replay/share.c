@@ -1,6 +1,6 @@
-/* replay/share.c: one direction of a link whose connections share it evenly, as TCP's do: each of n
- * active connections gets an n-th of the rate. A connection sends one message after the other. The
- * engine says when something is to be sent, and asks when something happens next.
+/* One direction of a link whose connections share it evenly, as TCP's do: each of n active
+ * connections gets an n-th of the rate. A connection sends one message after the other. The engine
+ * says when something is to be sent, and asks when something happens next.
  *
  * Between two events every active connection has the same share, so the rest of each falls by the
  * time that passed divided by their number. The remainder of that division is carried on, and lost
@@ -8,8 +8,8 @@
  * any machine.
  *
  * The simulator of the coarse model shares links otherwise (cost/sim_flows.c): its flows cross two
- * resources each, slow down computation and are slowed by it, and its rates are clocks in doubles.
- */
+ * resources each, slow down computation and are slowed by it, and its rates are clocks in
+ * doubles. */
 #include "base/memory.h"
 #include "replay/dispatch.h"
 

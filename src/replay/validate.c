@@ -1,6 +1,6 @@
-/* replay/validate.c: the error of predictions where the truth is known. Each measured iteration is
- * predicted from all the others, so no prediction has seen what it is compared with. Predictions
- * run in threads; the result does not depend on which thread made which. */
+/* The error of predictions where the truth is known. Each measured iteration is predicted from all
+ * the others, so no prediction has seen what it is compared with. Predictions run in threads; the
+ * result does not depend on which thread made which. */
 #include <math.h>
 
 #include "base/log.h"

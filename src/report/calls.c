@@ -1,5 +1,4 @@
-/* report/calls.c: what a CPU call of a GPU's runtime is for, by its name, and so what would make it
- * shorter. */
+/* What a CPU call of a GPU's runtime is for, by its name, and so what would make it shorter. */
 #include <ctype.h>
 #include <string.h>
 

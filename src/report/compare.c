@@ -1,5 +1,5 @@
-/* report/compare.c: two traces of a job side by side, as text and as JSON (dpro.compare/1; keys are
- * never renamed or dropped). */
+/* Two traces of a job side by side, as text and as JSON (dpro.compare/1; keys are never renamed or
+ * dropped). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

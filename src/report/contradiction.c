@@ -1,4 +1,4 @@
-/* report/contradiction.c: which part of the graph makes the replay contradict what was measured.
+/* Which part of the graph makes the replay contradict what was measured.
  *
  * The replay contradicts the measurement if it lies outside the 95 % interval of the measured mean
  * (Student's t). Then the shown iteration is compared rank by rank and kind by kind: how long

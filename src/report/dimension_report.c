@@ -1,5 +1,4 @@
-/* report/dimension_report.c: how the job is parallel: its dimensions, for a terminal and as JSON.
- */
+/* How the job is parallel: its dimensions, for a terminal and as JSON. */
 #include "report/dimension_report.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* report/dimension_report.h: how the job is parallel. */
+/* How the job is parallel. */
 #pragma once
 
 #include "report/facts.h"

@@ -1,4 +1,4 @@
-/* report/facts.c: sums over the replay that text, JSON and HTML share. */
+/* Sums over the replay that text, JSON and HTML share. */
 #include "report/facts.h"
 
 #include <math.h>

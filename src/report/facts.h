@@ -1,4 +1,4 @@
-/* report/facts.h: the facts of a report, worked out once for text, JSON and HTML. */
+/* The facts of a report, worked out once for text, JSON and HTML. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* report/html.c: the report as one page: embeds its data, from which report.js makes the text. */
+/* The report as one page: embeds its data, from which report.js makes the text. */
 #include <string.h>
 
 #include "base/arena.h"

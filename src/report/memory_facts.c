@@ -1,5 +1,4 @@
-/* report/memory_facts.c: what the ranks' devices hold, worked out once for every form of the
- * report. */
+/* What the ranks' devices hold, worked out once for every form of the report. */
 #include <math.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
-/* report/memory_report.c: what the ranks' devices hold, as text and as JSON. */
+/* What the ranks' devices hold, as text and as JSON. */
 #include <math.h>
-#include <string.h>
 
 #include "base/sort.h"
 #include "graph/graph.h"

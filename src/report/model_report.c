@@ -1,4 +1,4 @@
-/* report/model_report.c: what a prediction rests on. */
+/* What a prediction rests on. */
 #include "report/model_report.h"
 
 #include <stdio.h>

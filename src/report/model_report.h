@@ -1,4 +1,4 @@
-/* report/model_report.h: a model, and a strategy in it, as text and as JSON. */
+/* A model, and a strategy in it, as text and as JSON. */
 #pragma once
 
 #include <dpro/model.h>

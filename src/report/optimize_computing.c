@@ -1,7 +1,5 @@
-/* report/optimize_computing.c: see optimize_computing.h. */
+/* See optimize_computing.h. */
 #include "report/optimize_computing.h"
-
-#include <string.h>
 
 #include "optimize/computing.h"
 #include "report/table.h"

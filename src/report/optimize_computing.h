@@ -1,5 +1,4 @@
-/* report/optimize_computing.h: the modules that a search compiles or computes in 16 bits, as text
- * and as JSON. */
+/* The modules that a search compiles or computes in 16 bits, as text and as JSON. */
 #pragma once
 
 #include <dpro/report.h>

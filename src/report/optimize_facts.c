@@ -1,4 +1,4 @@
-/* report/optimize_facts.c: see optimize_facts.h. */
+/* See optimize_facts.h. */
 #include "report/optimize_facts.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* report/optimize_facts.h: the facts of a search's reports, worked out once. */
+/* The facts of a search's reports, worked out once. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* report/optimize_memory.c: see optimize_memory.h. */
+/* See optimize_memory.h. */
 #include "report/optimize_memory.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* report/optimize_memory.h: what a search did for memory, as text and as JSON. */
+/* What a search did for memory, as text and as JSON. */
 #pragma once
 
 #include <dpro/report.h>

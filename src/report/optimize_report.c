@@ -1,5 +1,4 @@
-/* report/optimize_report.c: what a search found, as text and as JSON (dpro.optimize/1; keys are
- * never renamed or dropped). */
+/* What a search found, as text and as JSON (dpro.optimize/1; keys are never renamed or dropped). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

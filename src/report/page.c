@@ -1,4 +1,4 @@
-/* report/page.c: the head and foot of a page. */
+/* The head and foot of a page. */
 #include "report/page.h"
 
 void page_begin(struct writer *w, const char *title, const char *beside)

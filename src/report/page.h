@@ -1,6 +1,6 @@
-/* report/page.h: what all pages begin and end with. A page is one file that opens offline. Its data
- * is embedded, its script makes text of it, never markup, and a content security policy shuts the
- * network out. */
+/* What all pages begin and end with. A page is one file that opens offline. Its data is embedded,
+ * its script makes text of it, never markup, and a content security policy shuts the network
+ * out. */
 #pragma once
 
 #include "base/writer.h"

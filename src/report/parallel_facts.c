@@ -1,5 +1,5 @@
-/* report/parallel_facts.c: what each dimension of parallelism costs, and who sends how much to
- * whom, worked out once for every form of the report. */
+/* What each dimension of parallelism costs, and who sends how much to whom, worked out once for
+ * every form of the report. */
 #include <string.h>
 
 #include "base/map.h"

@@ -1,5 +1,5 @@
-/* report/replay_json.c: the replay as JSON (dpro.replay/1; keys are never renamed or dropped, what
- * is unknown is null). */
+/* The replay as JSON (dpro.replay/1; keys are never renamed or dropped, what is unknown is
+ * null). */
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"

@@ -1,5 +1,5 @@
-/* report/replay_text.c: the replay for a terminal: a verdict first, then the tables behind it, at
- * most 100 columns wide. Whatever bytes a trace holds, lines stay lines. */
+/* The replay for a terminal: a verdict first, then the tables behind it, at most 100 columns wide.
+ * Whatever bytes a trace holds, lines stay lines. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* report/report_facts.c: gathers all facts of a report. */
+/* Gathers all facts of a report. */
 #include "report/facts.h"
 
 void facts_init(struct report_facts *facts, const struct dpro_report *report)

@@ -1,4 +1,4 @@
-/* report/slices.c: the ops of an iteration as slices on tracks.
+/* The ops of an iteration as slices on tracks.
  *
  * A collective is two slices, waiting for its last rank and transferring, in the measured iteration
  * as in the replayed one, so that the two can be compared by eye. */

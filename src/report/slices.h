@@ -1,4 +1,4 @@
-/* report/slices.h: what a timeline draws: per device a measured and a replayed track of slices. */
+/* What a timeline draws: per device a measured and a replayed track of slices. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* report/stage_facts.c: why the stages of a pipeline stand still, by the shown iteration's replay.
+/* Why the stages of a pipeline stand still, by the shown iteration's replay.
  *
  * A stage that computes nothing while it waits for a message of its pipeline
  * - fills or drains: before its first forward pass or the first message that it receives, right

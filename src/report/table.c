@@ -1,4 +1,4 @@
-/* report/table.c: text of a known width. Whatever bytes a trace holds, lines stay lines. */
+/* Text of a known width. Whatever bytes a trace holds, lines stay lines. */
 #include "report/table.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* report/table.h: text for a terminal: paragraphs and tables of at most TABLE_COLUMNS columns. */
+/* Text for a terminal: paragraphs and tables of at most TABLE_COLUMNS columns. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* report/verdict.c: the five lines of the verdict: whether the prediction is to be trusted, what
- * the iteration consists of, who waits, what idles, and what to do next. */
+/* The five lines of the verdict: whether the prediction is to be trusted, what the iteration
+ * consists of, who waits, what idles, and what to do next. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* report/verify_report.c: what a plan was worth, as text and as JSON (dpro.verify/1). */
+/* What a plan was worth, as text and as JSON (dpro.verify/1). */
 #include <math.h>
 #include <stdio.h>
 

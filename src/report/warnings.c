@@ -1,4 +1,4 @@
-/* report/warnings.c: see warnings.h. */
+/* See warnings.h. */
 #include "report/warnings.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* report/warnings.h: the warnings of a report, from everything that it uses. */
+/* The warnings of a report, from everything that it uses. */
 #pragma once
 
 #include <dpro/whatif.h>

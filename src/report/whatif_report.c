@@ -1,5 +1,4 @@
-/* report/whatif_report.c: a what-if as text and as JSON (dpro.whatif/1; keys are never renamed or
- * dropped). */
+/* A what-if as text and as JSON (dpro.whatif/1; keys are never renamed or dropped). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

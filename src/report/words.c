@@ -1,4 +1,4 @@
-/* report/words.c: see words.h. */
+/* See words.h. */
 #include "report/words.h"
 
 #include <math.h>

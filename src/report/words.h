@@ -1,4 +1,4 @@
-/* report/words.h: numbers and sentences for people. */
+/* Numbers and sentences for people. */
 #pragma once
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* verify/verify.c: what a plan was worth, from the step times of a job that trained with it and
- * without it in turns: all of one run, or each a run. */
+/* What a plan was worth, from the step times of a job that trained with it and without it in turns:
+ * all of one run, or each a run. */
 #include "verify/verify.h"
 
 #include <string.h>

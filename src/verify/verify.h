@@ -1,6 +1,4 @@
-/* verify/verify.h: what a plan was worth, as worked out from the times of turns with and without
- * it.
- */
+/* What a plan was worth, as worked out from the times of turns with and without it. */
 #pragma once
 
 #include <stdbool.h>

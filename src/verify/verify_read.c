@@ -1,4 +1,4 @@
-/* verify/verify_read.c: reads the steps that a run of the job wrote, dpro.verify-steps/1. */
+/* Reads the steps that a run of the job wrote, dpro.verify-steps/1. */
 #include <string.h>
 
 #include "base/json_members.h"

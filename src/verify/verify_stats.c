@@ -1,4 +1,4 @@
-/* verify/verify_stats.c: what a plan gains, by the times of turns with and without it.
+/* What a plan gains, by the times of turns with and without it.
  *
  * A block holds every configuration twice, in mirrored order (A B B A), so that a steady drift has
  * the same share in all of them. Each half of a block gives one gain for each configuration, from

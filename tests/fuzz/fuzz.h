@@ -1,5 +1,5 @@
-/* fuzz.h: what the targets share. The first byte of the input picks a second, small chunk size:
- * reading must give the same however the buffer cuts the text. */
+/* What the targets share. The first byte of the input picks a second, small chunk size: reading
+ * must give the same however the buffer cuts the text. */
 #pragma once
 
 #include <stddef.h>

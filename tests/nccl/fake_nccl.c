@@ -1,5 +1,5 @@
-/* fake_nccl.c: as much of libnccl.so as the plugin looks at: the mask, and the version that the
- * library with the mask in it has. */
+/* As much of libnccl.so as the plugin looks at: the mask, and the version that the library with the
+ * mask in it has. */
 int mask_in_library;
 int version_in_library;
 int ncclGetVersion(int *version);

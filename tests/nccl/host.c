@@ -1,4 +1,4 @@
-/* host.c: see host.h. */
+/* See host.h. */
 #include "host.h"
 
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
-/* host.h: what NCCL does with a profiler plugin, without NCCL: loads it, finds an interface, and
- * starts, updates and stops events with that interface's own structs. Every event's record, as it
- * has to be in the log, is kept beside. */
+/* What NCCL does with a profiler plugin, without NCCL: loads it, finds an interface, and starts,
+ * updates and stops events with that interface's own structs. Every event's record, as it has to be
+ * in the log, is kept beside. */
 #pragma once
 
 #include <pthread.h>

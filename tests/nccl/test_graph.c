@@ -1,7 +1,7 @@
-/* test_graph.c: what the profiler plugin logged of a job becomes SENDs and RECVs of its graph. Four
- * processes on two nodes reduce on a ring over sockets, as NCCL's proxies do with a kernel on the
- * GPU; they tell the plugin, and write the profile that PyTorch would. The plugin is the program's
- * first argument. */
+/* What the profiler plugin logged of a job becomes SENDs and RECVs of its graph. Four processes on
+ * two nodes reduce on a ring over sockets, as NCCL's proxies do with a kernel on the GPU; they tell
+ * the plugin, and write the profile that PyTorch would. The plugin is the program's first
+ * argument. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* test_nccl.c: NCCL's profiler plugin records every event with what it was, and harms nothing. The
- * plugin to try is the program's first argument, fake_nccl.so the second. */
+/* NCCL's profiler plugin records every event with what it was, and harms nothing. The plugin to try
+ * is the program's first argument, fake_nccl.so the second. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>

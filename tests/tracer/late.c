@@ -1,4 +1,4 @@
-/* late.c: a library that a job loads when it runs. */
+/* A library that a job loads when it runs. */
 #include <stddef.h>
 #include <sys/socket.h>
 

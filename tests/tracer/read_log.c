@@ -1,4 +1,4 @@
-/* read_log.c: see read_log.h. */
+/* See read_log.h. */
 #include "read_log.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* read_log.h: a log file as the tests look at it. */
+/* A log file as the tests look at it. */
 #pragma once
 
 #include <stdbool.h>

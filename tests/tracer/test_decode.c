@@ -1,4 +1,4 @@
-/* test_decode.c: protocols are followed whatever calls their bytes came in, and nothing else is. */
+/* Protocols are followed whatever calls their bytes came in, and nothing else is. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* test_log.c: the log writer keeps what it says it keeps, whatever happens to it. */
+/* The log writer keeps what it says it keeps, whatever happens to it. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

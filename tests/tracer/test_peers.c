@@ -1,4 +1,4 @@
-/* test_peers.c: which connections are kept. */
+/* Which connections are kept. */
 #include <arpa/inet.h>
 #include <sched.h>
 #include <stdlib.h>

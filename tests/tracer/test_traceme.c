@@ -1,5 +1,5 @@
-/* test_traceme.c: what TensorFlow's recorder would have been given is an XPlane in the end; what
- * does not look like its events is left to it, unread. */
+/* What TensorFlow's recorder would have been given is an XPlane in the end; what does not look like
+ * its events is left to it, unread. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>

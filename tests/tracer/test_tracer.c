@@ -1,5 +1,5 @@
-/* test_tracer.c: what the preloaded tracer writes about real processes and real sockets, and that
- * the process is as it would be without it. The jobs are in traced.c. */
+/* What the preloaded tracer writes about real processes and real sockets, and that the process is
+ * as it would be without it. The jobs are in traced.c. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>

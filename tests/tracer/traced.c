@@ -1,6 +1,5 @@
-/* traced.c: small jobs that test_tracer runs with the tracer preloaded. `traced NAME` does one
- * thing, checks what a job can see of it, and exits with 0, or with the line where something was
- * wrong. */
+/* Small jobs that test_tracer runs with the tracer preloaded. `traced NAME` does one thing, checks
+ * what a job can see of it, and exits with 0, or with the line where something was wrong. */
 #undef _FORTIFY_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>

@@ -1,7 +1,5 @@
-/*
- * case.h: the tests of a program. TEST(name) { ... } is one; they run in the order in which they
- * stand. A program that does not only run its tests has a main of its own.
- */
+/* The tests of a program. TEST(name) { ... } is one; they run in the order in which they stand. A
+ * program that does not only run its tests has a main of its own. */
 #pragma once
 
 #include <setjmp.h>

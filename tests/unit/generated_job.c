@@ -1,4 +1,4 @@
-/* tests/unit/generated_job.c: models of jobs that nobody ran. */
+/* Models of jobs that nobody ran. */
 #include "generated_job.h"
 
 #include <stdarg.h>

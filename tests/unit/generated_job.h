@@ -1,5 +1,5 @@
-/* tests/unit/generated_job.h: jobs for tests and benchmarks: the models of the paper's experiments
- * by their layers, and small random ones. */
+/* Jobs for tests and benchmarks: the models of the paper's experiments by their layers, and small
+ * random ones. */
 #pragma once
 
 #include "cost/model.h"

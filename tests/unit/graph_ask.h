@@ -1,4 +1,4 @@
-/* graph_ask.h: what tests ask of a graph. */
+/* What tests ask of a graph. */
 #pragma once
 
 #include <stdbool.h>

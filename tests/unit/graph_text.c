@@ -1,5 +1,5 @@
-/* tests/unit/graph_text.c: see graph_text.h. Ops are collected first and added rank by rank, so
- * that the text may name them in any order. */
+/* See graph_text.h. Ops are collected first and added rank by rank, so that the text may name them
+ * in any order. */
 #include "graph_text.h"
 
 #include <ctype.h>

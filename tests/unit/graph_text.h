@@ -1,13 +1,12 @@
-/* tests/unit/graph_text.h: tiny graphs from text.
+/* Tiny graphs from text.
  *
- *     a:10@d0 -> c:5; b:30@d1 -> c => a
+ * a:10@d0 -> c:5; b:30@d1 -> c => a
  *
  * Statements end at ';'. An op is NAME and, where it first appears, in any order: ":DUR" in ns
  * (with samples ":S1/S2/...", then the duration is their mean), "+GAP", "@DEVICE" (d*: CPU thread,
  * g*: GPU stream, l*: link; a device belongs to the rank of the op that names it first; none: no
- * device),
- * "#RANK" (default 0), "!KIND" as in dpro_op_kind_name (default FW), "*": the rank's boundary.
- * "->" leads to an op of the same iteration, "=>" into the next. */
+ * device), "#RANK" (default 0), "!KIND" as in dpro_op_kind_name (default FW), "*": the rank's
+ * boundary. "->" leads to an op of the same iteration, "=>" into the next. */
 #pragma once
 
 #include "graph/graph.h"

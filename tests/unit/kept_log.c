@@ -1,4 +1,4 @@
-/* kept_log.c: see kept_log.h. */
+/* See kept_log.h. */
 #include "kept_log.h"
 
 #include <stdio.h>

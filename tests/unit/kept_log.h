@@ -1,4 +1,4 @@
-/* kept_log.h: what dpro logged, and real traces that may be there. */
+/* What dpro logged, and real traces that may be there. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* message_job.h: small jobs written as profiles and logs, one of each a rank: gloo's with transport
- * logs (CSV), or NCCL's with the logs of its proxies' steps.
+/* Small jobs written as profiles and logs, one of each a rank: gloo's with transport logs (CSV), or
+ * NCCL's with the logs of its proxies' steps.
  *
  * Every iteration each rank computes until it arrives, takes part in up to two collectives on a
  * thread each (NCCL: in one, on its stream), and computes a little when it has left the last. */

@@ -1,5 +1,5 @@
-/* nomem.h: allocations that fail when the test says so. Programs with nomem.c are linked with
- * --wrap=malloc, --wrap=calloc, --wrap=realloc and --wrap=free. */
+/* Allocations that fail when the test says so. Programs with nomem.c are linked with --wrap=malloc,
+ * --wrap=calloc, --wrap=realloc and --wrap=free. */
 #pragma once
 
 #include <stdatomic.h>

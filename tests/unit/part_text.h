@@ -1,4 +1,4 @@
-/* part_text.h: what a reader makes of a text in memory. */
+/* What a reader makes of a text in memory. */
 #pragma once
 
 #include "ingest/part.h"

@@ -1,5 +1,5 @@
-/* report_example.c: writes the report of a made-up job, to look at: report_example FOLDER RANKS
- * LAYERS [hostile|whatif|single|empty|- [forgetful]]. */
+/* Writes the report of a made-up job, to look at: report_example FOLDER RANKS LAYERS
+ * [hostile|whatif|single|empty|- [forgetful]]. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* report_fake.c: builds the graph's arrays by hand and replays them with a slow obvious scheduler,
- * so that the report is tested apart from the stages before it. Stands in for src/replay. */
+/* Builds the graph's arrays by hand and replays them with a slow obvious scheduler, so that the
+ * report is tested apart from the stages before it. Stands in for src/replay. */
 #include "report_fake.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* report_fake.h: a made-up job to report on: ranks with CPU threads, a compute and a communication
- * stream, backward overlapping with bucketed all_reduce, and one slow rank. */
+/* A made-up job to report on: ranks with CPU threads, a compute and a communication stream,
+ * backward overlapping with bucketed all_reduce, and one slow rank. */
 #pragma once
 
 #include <stdbool.h>

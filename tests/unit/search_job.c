@@ -1,11 +1,11 @@
-/* tests/unit/search_job.c: see search_job.h. */
+/* See search_job.h. */
 #include "search_job.h"
+#include "replay/replay.h"
 
 #include <stdlib.h>
 
 #include "case.h"
 #include "cost/model_graph.h"
-#include "replay/replay.h"
 
 struct dpro_model *random_job(const struct generate_options *options)
 {

@@ -1,4 +1,4 @@
-/* tests/unit/search_job.h: jobs for tests of the search, and what it and a replay make of them. */
+/* Jobs for tests of the search, and what it and a replay make of them. */
 #pragma once
 
 #include "generated_job.h"

@@ -1,6 +1,5 @@
-/* tests/unit/slow_allocator.h: the rules of the caching allocator once more, written down one by
- * one over an unordered list of blocks, to compare with. Neither expandable segments nor collection
- * of garbage. */
+/* The rules of the caching allocator once more, written down one by one over an unordered list of
+ * blocks, to compare with. Neither expandable segments nor collection of garbage. */
 #pragma once
 
 #include "replay/caching_allocator.h"

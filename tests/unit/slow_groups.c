@@ -1,8 +1,7 @@
-/* tests/unit/slow_groups.c: from moment to moment, everything is looked at anew. */
+/* From moment to moment, everything is looked at anew. */
 #include "slow_groups.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "cost/evaluator.h"
 

@@ -1,5 +1,4 @@
-/* tests/unit/slow_groups.h: the obvious simulation of ranks that communicate in groups, to compare
- * the fast one with. */
+/* The obvious simulation of ranks that communicate in groups, to compare the fast one with. */
 #pragma once
 
 #include "cost/model.h"

@@ -1,4 +1,4 @@
-/* tests/unit/stages_seen.h: a sink that remembers the stages whose progress it was told. */
+/* A sink that remembers the stages whose progress it was told. */
 #pragma once
 
 #include <stdio.h>

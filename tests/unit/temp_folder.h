@@ -1,4 +1,4 @@
-/* temp_folder.h: a folder for the files of a test. */
+/* A folder for the files of a test. */
 #pragma once
 
 #include "case.h"

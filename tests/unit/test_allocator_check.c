@@ -1,5 +1,5 @@
-/* tests/unit/test_allocator_check.c: what PyTorch's own allocator answered, on a GPU and without
- * one (tests/cuda-allocator), request by request; and histories that make no sense. */
+/* What PyTorch's own allocator answered, on a GPU and without one (tests/cuda-allocator), request
+ * by request; and histories that make no sense. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* test_attach.c: the messages of Kineto's daemon protocol are read and written as Kineto does, and
- * whatever else comes over the socket is not. */
+/* The messages of Kineto's daemon protocol are read and written as Kineto does, and whatever else
+ * comes over the socket is not. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /* Which jobs can have their batch cut into micro-batches, and what that changes. */
 #include <string.h>
 
-#include "base/memory.h"
 #include "case.h"
 #include "cost/cost.h"
 

@@ -1,8 +1,6 @@
 /* What GPU jobs do, case by case: the edges that are made of it, that its replay gives back what
  * was measured, and that a delay reaches what has to wait for it. Iterations last 1000 us. */
-#include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "case.h"
 #include "graph/graph.h"

@@ -1,7 +1,5 @@
-/* tests/unit/test_caching_allocator.c: the simulated caching allocator, rule by rule, and against a
- * slow one. */
+/* The simulated caching allocator, rule by rule, and against a slow one. */
 #include <stdbool.h>
-#include <string.h>
 
 #include "case.h"
 #include "replay/caching_allocator.h"

@@ -1,5 +1,5 @@
-/* test_computing_search.c: which modules are compiled, or in 16 bits, is searched together with
- * buckets; of jobs with blocks of modules made by hand. */
+/* Which modules are compiled, or in 16 bits, is searched together with buckets; of jobs with blocks
+ * of modules made by hand. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

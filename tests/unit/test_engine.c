@@ -1,9 +1,8 @@
-/* tests/unit/test_engine.c: both replay engines against a slow obvious one and each other. */
+/* Both replay engines against a slow obvious one and each other. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "case.h"
-#include "graph/builder.h"
 #include "graph_text.h"
 #include "replay/replay.h"
 

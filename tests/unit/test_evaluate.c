@@ -1,6 +1,5 @@
 /* Iteration times of models made by hand, where they can be worked out on paper. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "case.h"
 #include "cost/evaluate.h"

@@ -1,4 +1,4 @@
-/* tests/unit/test_graph.c: making graphs by hand and reading them back. */
+/* Making graphs by hand and reading them back. */
 #include <string.h>
 
 #include "case.h"

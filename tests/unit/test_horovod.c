@@ -2,7 +2,6 @@
 #include <stdbool.h>
 
 #include <stdio.h>
-#include <string.h>
 
 #include "case.h"
 #include "trace_text.h"

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "base/memory.h"
 #include "case.h"
 #include "cost/model_memory.h"
 #include "cost/strategy_memory.h"

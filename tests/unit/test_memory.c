@@ -1,7 +1,6 @@
-/* tests/unit/test_memory.c: a public call that fails leaves nothing behind, wherever it fails; one
- * that succeeds leaves all to its caller. */
+/* A public call that fails leaves nothing behind, wherever it fails; one that succeeds leaves all
+ * to its caller. */
 #include <fcntl.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <dpro/error.h>

@@ -1,5 +1,4 @@
-/* test_memory_search.c: jobs that are made to fit a budget, with a chain of blocks whose memory is
- * made by hand. */
+/* Jobs that are made to fit a budget, with a chain of blocks whose memory is made by hand. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

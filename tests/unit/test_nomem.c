@@ -1,8 +1,7 @@
-/* tests/unit/test_nomem.c: whichever allocation fails, building and replaying a graph, aligning
- * clocks and reading plans and steps says so, leaks nothing (the address sanitizer looks) and
- * changes no output. malloc and kin are wrapped by the linker. */
+/* Whichever allocation fails, building and replaying a graph, aligning clocks and reading plans and
+ * steps says so, leaks nothing (the address sanitizer looks) and changes no output. malloc and kin
+ * are wrapped by the linker. */
 #include <stdlib.h>
-#include <string.h>
 
 #include <dpro/verify.h>
 

@@ -1,6 +1,6 @@
-/* tests/unit/test_nomem_graph.c: whichever allocation fails while profiles and transport logs are
- * read, logs are exported, and a graph is built, it is said so and nothing leaks (the address
- * sanitizer looks). malloc and kin are wrapped by the linker. */
+/* Whichever allocation fails while profiles and transport logs are read, logs are exported, and a
+ * graph is built, it is said so and nothing leaks (the address sanitizer looks). malloc and kin are
+ * wrapped by the linker. */
 #include <glob.h>
 #include <stdlib.h>
 

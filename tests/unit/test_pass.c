@@ -1,4 +1,4 @@
-/* tests/unit/test_pass.c: edits and their undoing, passes built in, and passes from files. */
+/* Edits and their undoing, passes built in, and passes from files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

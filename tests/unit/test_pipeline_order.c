@@ -1,7 +1,6 @@
-/* tests/unit/test_pipeline_order.c: passes of ranks with several stages, against PyTorch 2.13's
- * schedules, and the messages between them. */
+/* Passes of ranks with several stages, against PyTorch 2.13's schedules, and the messages between
+ * them. */
 #include <stdio.h>
-#include <string.h>
 
 #include "case.h"
 #include "cost/pipeline_order.h"

@@ -1,4 +1,4 @@
-/* test_plan.c: what a plan says of modules is written, read and checked. */
+/* What a plan says of modules is written, read and checked. */
 #include <stdio.h>
 #include <string.h>
 

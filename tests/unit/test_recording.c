@@ -1,5 +1,4 @@
-/* test_recording.c: whatever a rank.json holds and wherever it is cut, the trace directory can be
- * told of. */
+/* Whatever a rank.json holds and wherever it is cut, the trace directory can be told of. */
 #include <string.h>
 
 #include <dpro/recording.h>

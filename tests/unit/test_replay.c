@@ -1,12 +1,11 @@
-/* tests/unit/test_replay.c: predictions on graphs whose answer is known, where the time goes, the
- * critical path, delays, validation, the Daydream baseline. */
+/* Predictions on graphs whose answer is known, where the time goes, the critical path, delays,
+ * validation, the Daydream baseline. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "case.h"
-#include "graph/builder.h"
 #include "graph_text.h"
 #include "replay/replay.h"
 

@@ -1,5 +1,5 @@
-/* tests/unit/test_replay_memory.c: what is held while ops run as replayed, on small graphs whose
- * answer is known and against a slow plain sweep. */
+/* What is held while ops run as replayed, on small graphs whose answer is known and against a slow
+ * plain sweep. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* test_report.c: every form of the report says the same, adds up, and survives any name. */
+/* Every form of the report says the same, adds up, and survives any name. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -1,5 +1,4 @@
-/* tests/unit/test_resharded_graph.c: FSDP jobs with other units resharded, on small graphs whose
- * answer is known, and on any. */
+/* FSDP jobs with other units resharded, on small graphs whose answer is known, and on any. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,11 +1,10 @@
-/* tests/unit/test_search.c: the search against brute force, evaluations against replays of whole
- * graphs, and what a result promises. */
+/* The search against brute force, evaluations against replays of whole graphs, and what a result
+ * promises. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "case.h"
 #include "cost/buckets.h"
-#include "cost/model_graph.h"
 #include "generated_job.h"
 #include "optimize/search.h"
 #include "search_job.h"

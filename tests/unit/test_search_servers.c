@@ -1,5 +1,5 @@
-/* tests/unit/test_search_servers.c: the search of plans for parameter servers against brute force,
- * evaluations against replays of whole graphs. */
+/* The search of plans for parameter servers against brute force, evaluations against replays of
+ * whole graphs. */
 #include <math.h>
 
 #include "case.h"

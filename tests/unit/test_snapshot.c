@@ -6,7 +6,6 @@
 
 #include "base/pickle.h"
 #include "case.h"
-#include "ingest/pytorch/snapshot.h"
 #include "ingest/readers.h"
 #include "kept_log.h"
 #include "part_text.h"

@@ -1,5 +1,4 @@
-/* tests/unit/test_sort.c: orders, sorting, selecting and searching. */
-#include <stdbool.h>
+/* Orders, sorting, selecting and searching. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* tests/unit/test_stats.c: medians, quantiles, means and deviations. */
+/* Medians, quantiles, means and deviations. */
 #include <string.h>
 
 #include "base/stats.h"

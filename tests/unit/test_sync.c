@@ -1,4 +1,4 @@
-/* tests/unit/test_sync.c: what a collective costs, against the replay of its SENDs and RECVs. */
+/* What a collective costs, against the replay of its SENDs and RECVs. */
 #include <stdlib.h>
 
 #include "case.h"

@@ -1,6 +1,5 @@
 /* Told hosts and links: ready-made ones, files, and what of both is refused. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "case.h"

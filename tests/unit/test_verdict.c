@@ -1,5 +1,5 @@
-/* test_verdict.c: each sentence of the verdict is said where the numbers beside it make it true,
- * and nowhere else. */
+/* Each sentence of the verdict is said where the numbers beside it make it true, and nowhere
+ * else. */
 #include <string.h>
 
 #include "case.h"

@@ -1,10 +1,9 @@
-/* test_writer.c: what is written is whole, exact and valid, or it is not there. */
+/* What is written is whole, exact and valid, or it is not there. */
 #include <fcntl.h>
 #include <isa-l/igzip_lib.h>
 #include <locale.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* toy_reader.h: a format that tests add to the table of readers. */
+/* A format that tests add to the table of readers. */
 #pragma once
 
 #include "ingest/reader.h"

@@ -1,4 +1,4 @@
-/* trace_text.h: tiny Kineto traces written by tests, one file a rank, and the graph made of them.
+/* Tiny Kineto traces written by tests, one file a rank, and the graph made of them.
  *
  * Times are whole microseconds. A rank's main thread is 1, its autograd thread 2, streams are 7 and
  * up. */

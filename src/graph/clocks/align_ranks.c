@@ -1,5 +1,4 @@
-/* graph/clocks/align_ranks.c: every rank's clock on one axis (paper, section 3.2), from what the
- * ranks sent each other.
+/* Every rank's clock on one axis (paper, section 3.2), from what the ranks sent each other.
  *
  * Transfers come first: they bound clocks within microseconds. Ranks without any are tied by their
  * collectives, which all members leave together, within microseconds on one node and milliseconds

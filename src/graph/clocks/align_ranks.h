@@ -1,4 +1,4 @@
-/* graph/clocks/align_ranks.h: every rank's clock on one axis. */
+/* Every rank's clock on one axis. */
 #pragma once
 
 #include "graph/collectives/match_collectives.h"

@@ -1,5 +1,5 @@
-/* graph/clocks/collective_constraints.c: constraints between clocks from collectives: no rank
- * leaves a collective whose result needs all contributions before the last rank has entered it. */
+/* Constraints between clocks from collectives: no rank leaves a collective whose result needs all
+ * contributions before the last rank has entered it. */
 #include "graph/clocks/collective_constraints.h"
 
 #include <inttypes.h>

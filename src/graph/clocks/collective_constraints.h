@@ -1,4 +1,4 @@
-/* graph/clocks/collective_constraints.h: constraints between clocks from collectives. */
+/* Constraints between clocks from collectives. */
 #pragma once
 
 #include "align/transport_constraints.h"

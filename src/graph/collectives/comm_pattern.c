@@ -1,7 +1,6 @@
-/* graph/collectives/comm_pattern.c: recognises a collective's algorithm by its connections. A ring
- * is one circle of neighbours; in halving-doubling the numbers of a pair differ in one bit; in a
- * tree there is one way from each rank to each other one; where all send to all, nothing is passed
- * on. */
+/* Recognises a collective's algorithm by its connections. A ring is one circle of neighbours; in
+ * halving-doubling the numbers of a pair differ in one bit; in a tree there is one way from each
+ * rank to each other one; where all send to all, nothing is passed on. */
 #include "graph/collectives/comm_pattern.h"
 
 #include <stdbool.h>

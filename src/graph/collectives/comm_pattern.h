@@ -1,5 +1,4 @@
-/* graph/collectives/comm_pattern.h: which algorithm a collective ran, read from who sent to whom.
- */
+/* Which algorithm a collective ran, read from who sent to whom. */
 #pragma once
 
 #include <stddef.h>

@@ -1,5 +1,4 @@
-/* graph/collectives/match_collectives.c: matches collectives over ranks, and finds which part of
- * their time is waiting.
+/* Matches collectives over ranks, and finds which part of their time is waiting.
  *
  * All ranks of a process group issue its collectives in the same order, so the k-th of a group on
  * one rank is the k-th on every other. */

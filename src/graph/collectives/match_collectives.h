@@ -1,5 +1,4 @@
-/* graph/collectives/match_collectives.h: joins ranks that were built alone: who takes part in which
- * collective. */
+/* Joins ranks that were built alone: who takes part in which collective. */
 #pragma once
 
 #include "align/clock_map.h"

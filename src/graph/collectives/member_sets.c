@@ -1,4 +1,4 @@
-/* graph/collectives/member_sets.c: sets of ranks, each kept once. */
+/* Sets of ranks, each kept once. */
 #include "graph/collectives/member_sets.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* graph/collectives/member_sets.h: sets of ranks, each kept once and known by its number. */
+/* Sets of ranks, each kept once and known by its number. */
 #pragma once
 
 #include <stdbool.h>

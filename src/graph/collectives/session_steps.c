@@ -1,5 +1,5 @@
-/* graph/collectives/session_steps.c: the steps of a TensorFlow session. One client starts a step on
- * all tasks; it is over when all are done.
+/* The steps of a TensorFlow session. One client starts a step on all tasks; it is over when all are
+ * done.
  *
  * A tensor from another task was asked for when the step began, so the time since then is no
  * transfer (paper, section 3.2). The transfer begins when the op that made the tensor is over and

@@ -1,5 +1,4 @@
-/* graph/collectives/session_steps.h: the steps of a TensorFlow session that several processes run
- * together. */
+/* The steps of a TensorFlow session that several processes run together. */
 #pragma once
 
 #include "graph/collectives/match_collectives.h"

@@ -1,5 +1,4 @@
-/* graph/dimensions/asked_dimensions.c: dimensions as the user names them, in place of those that
- * the traffic shows.
+/* Dimensions as the user names them, in place of those that the traffic shows.
  *
  * The sizes must make up the ranks. They are laid out as in a device mesh, the last one with
  * neighbouring ranks; in another order where only that fits the groups of the trace. */

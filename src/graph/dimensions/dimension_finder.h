@@ -1,5 +1,4 @@
-/* graph/dimensions/dimension_finder.h: what finding dimensions, or laying them out as asked, works
- * on. */
+/* What finding dimensions, or laying them out as asked, works on. */
 #pragma once
 
 #include "graph/dimensions/find_dimensions.h"

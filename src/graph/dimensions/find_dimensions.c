@@ -1,4 +1,4 @@
-/* graph/dimensions/find_dimensions.c: from process groups to dimensions.
+/* From process groups to dimensions.
  *
  * Groups that do the same and have the same shape are a *family*: they are one dimension's. The
  * families with most bytes come first. A family within a dimension belongs to it, one across

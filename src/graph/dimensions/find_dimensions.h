@@ -1,4 +1,4 @@
-/* graph/dimensions/find_dimensions.h: the dimensions of parallelism of the job. */
+/* The dimensions of parallelism of the job. */
 #pragma once
 
 #include "graph/dimensions/rank_grid.h"

@@ -1,4 +1,4 @@
-/* graph/dimensions/graph_dimensions.c: the public functions that read a graph's dimensions. */
+/* The public functions that read a graph's dimensions. */
 #include <dpro/dimensions.h>
 
 #include "graph/graph.h"

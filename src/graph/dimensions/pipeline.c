@@ -1,8 +1,8 @@
-/* graph/dimensions/pipeline.c: finds micro-batches and the schedule in the messages between stages.
- * A message belongs to the pass that its sender has just ended: activations follow a forward pass,
- * their gradients a backward pass. Each micro-batch crosses each border between neighbouring stages
- * once there and once back. From the last rank to the first only those go forward that have more
- * stages to pass, where each rank has several. */
+/* Finds micro-batches and the schedule in the messages between stages. A message belongs to the
+ * pass that its sender has just ended: activations follow a forward pass, their gradients a
+ * backward pass. Each micro-batch crosses each border between neighbouring stages once there and
+ * once back. From the last rank to the first only those go forward that have more stages to pass,
+ * where each rank has several. */
 #include "graph/dimensions/pipeline.h"
 
 #include <string.h>

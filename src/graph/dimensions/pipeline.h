@@ -1,4 +1,4 @@
-/* graph/dimensions/pipeline.h: how micro-batches pass through a pipeline's stages. */
+/* How micro-batches pass through a pipeline's stages. */
 #pragma once
 
 #include <dpro/dimensions.h>

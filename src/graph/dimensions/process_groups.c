@@ -1,4 +1,4 @@
-/* graph/dimensions/process_groups.c: the ranks of each collective's process group.
+/* The ranks of each collective's process group.
  *
  * The profile says them with the collective, or names a group that it lists elsewhere. gloo says
  * neither: of its collectives the transport logs show who exchanged messages. */

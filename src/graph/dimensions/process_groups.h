@@ -1,5 +1,4 @@
-/* graph/dimensions/process_groups.h: which ranks take part in each collective, and in which phase
- * it was asked for. */
+/* Which ranks take part in each collective, and in which phase it was asked for. */
 #pragma once
 
 #include "graph/collectives/match_collectives.h"

@@ -1,4 +1,4 @@
-/* graph/dimensions/rank_grid.c: ranks as places of a grid. */
+/* Ranks as places of a grid. */
 #include "graph/dimensions/rank_grid.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* graph/dimensions/rank_grid.h: ranks as places of a grid, numbered as in a device mesh.
+/* Ranks as places of a grid, numbered as in a device mesh.
  *
  * A dimension of size n whose neighbours are s ranks apart covers the numbers from s to s * n;
  * those of a grid follow each other from 1 to the number of ranks. */

@@ -1,4 +1,4 @@
-/* graph/dimensions/traffic.c: what process groups carry, and what that says of them.
+/* What process groups carry, and what that says of them.
  *
  * - Sums of gradients come in backward passes, or after them, and nothing as large in forward ones.
  * - A part of a layer's result is summed up, or gathered, in forward and backward passes alike.

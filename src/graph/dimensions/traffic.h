@@ -1,5 +1,5 @@
-/* graph/dimensions/traffic.h: what the members of a process group send each other in an iteration,
- * and what that says of the group. */
+/* What the members of a process group send each other in an iteration, and what that says of the
+ * group. */
 #pragma once
 
 #include <dpro/dimensions.h>

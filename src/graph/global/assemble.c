@@ -1,4 +1,4 @@
-/* graph/global/assemble.c: writes the joined ranks into one graph: devices, ops, edges, names. */
+/* Writes the joined ranks into one graph: devices, ops, edges, names. */
 #include "graph/global/assemble.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* graph/global/assemble.h: writes the joined ranks into one graph. */
+/* Writes the joined ranks into one graph. */
 #pragma once
 
 #include "graph/dimensions/find_dimensions.h"

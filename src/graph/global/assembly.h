@@ -1,4 +1,4 @@
-/* graph/global/assembly.h: the global graph under construction, and the files that construct it. */
+/* The global graph under construction, and the files that construct it. */
 #pragma once
 
 #include "graph/dimensions/find_dimensions.h"

@@ -1,5 +1,4 @@
-/* graph/global/build.c: builds the global data-flow graph of a trace: every rank alone, then
- * together. */
+/* Builds the global data-flow graph of a trace: every rank alone, then together. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
-/* graph/global/build_warnings.c: warnings on how the graph came about, for readers of the results.
- */
+/* Warnings on how the graph came about, for readers of the results. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

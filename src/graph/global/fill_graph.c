@@ -1,4 +1,4 @@
-/* graph/global/fill_graph.c: writes all that was learnt about the ops into the graph. */
+/* Writes all that was learnt about the ops into the graph. */
 #include <string.h>
 
 #include "base/map.h"

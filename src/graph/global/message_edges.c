@@ -1,4 +1,4 @@
-/* graph/global/message_edges.c: what each message waited for, read from who sent what to whom:
+/* What each message waited for, read from who sent what to whom:
  *
  * - its sender has arrived, and has sent all earlier messages of the connection;
  * - its sender has received as many messages from each other rank as it had in every measured

@@ -1,5 +1,5 @@
-/* graph/global/number_ops.c: numbers the graph's ops: those of a rank, then the barriers of the
- * collectives whose first member it is, then those of its messages. */
+/* Numbers the graph's ops: those of a rank, then the barriers of the collectives whose first member
+ * it is, then those of its messages. */
 
 #include "base/sort.h"
 #include "graph/global/assembly.h"

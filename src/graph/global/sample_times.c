@@ -1,4 +1,4 @@
-/* graph/global/sample_times.c: every op's duration and gap in every measured iteration.
+/* Every op's duration and gap in every measured iteration.
  *
  * The gap is the time between being ready, by the edges of the graph, and starting. So the replay
  * of what was measured gives back what was measured, and waiting that an edge explains is never in

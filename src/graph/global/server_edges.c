@@ -1,4 +1,4 @@
-/* graph/global/server_edges.c: edges from pushes through the servers' ops to answers. */
+/* Edges from pushes through the servers' ops to answers. */
 #include "graph/global/assembly.h"
 
 void assembly_server_edges(struct assembly *a)

@@ -1,4 +1,4 @@
-/* graph/global/share_ranks.c: a rank under construction, from one process to another. */
+/* A rank under construction, from one process to another. */
 #include "graph/global/share_ranks.h"
 
 #include "graph/memory/rank_memory.h"

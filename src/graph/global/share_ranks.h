@@ -1,5 +1,5 @@
-/* graph/global/share_ranks.h: ranks that other processes build. They tell what their iterations
- * hold, learn which are chosen, and give what joining ranks needs. */
+/* Ranks that other processes build. They tell what their iterations hold, learn which are chosen,
+ * and give what joining ranks needs. */
 #pragma once
 
 #include "base/processes.h"

@@ -1,5 +1,4 @@
-/* graph/global/shared_links.c: which messages of a link go one after the other, and which side by
- * side.
+/* Which messages of a link go one after the other, and which side by side.
  *
  * As with TCP, connections share a link evenly, and each sends one message after the other: a small
  * one does not wait for a large one of another connection. So workers and servers have a device for

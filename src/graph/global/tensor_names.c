@@ -1,4 +1,4 @@
-/* graph/global/tensor_names.c: the names of tensors, and which tensors a communication carries. */
+/* The names of tensors, and which tensors a communication carries. */
 #include <stdio.h>
 
 #include "graph/global/assembly.h"

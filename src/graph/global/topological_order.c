@@ -1,5 +1,4 @@
-/* graph/global/topological_order.c: the edges of the global graph, and an order of its ops that
- * keeps them.
+/* The edges of the global graph, and an order of its ops that keeps them.
  *
  * Hard edges follow time on each device and from calls to devices, and close no cycle. Soft edges
  * were read off the timeline. Where clocks contradict each other they may close a cycle; then they

@@ -1,4 +1,4 @@
-/* graph/local/bucket_tensors.c: gradients, the buckets they travel in, and their In and Out ops
+/* Gradients, the buckets they travel in, and their In and Out ops
  * (paper, section 3.1). What is known of a bucket's gradients, best first:
  *
  * - dpro's recorder wrote the buckets (rank.json): each tensor is a parameter, by its name.

@@ -1,4 +1,4 @@
-/* graph/local/comm_thread_queue.c: the queues of pools of communication threads.
+/* The queues of pools of communication threads.
  *
  * Each process group of gloo has k threads, which take its collectives in the order in which they
  * were asked for. So a collective starts when all but k - 1 of those before it are over, whichever

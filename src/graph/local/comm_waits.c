@@ -1,4 +1,4 @@
-/* graph/local/comm_waits.c: edges from collectives to the calls that wait for them.
+/* Edges from collectives to the calls that wait for them.
  *
  * A wait has no work of its own: it keeps only what comes after its collective was over, the
  * thread's waking up. The recorder's mark says which collective that is. PyTorch's wait_tensor does

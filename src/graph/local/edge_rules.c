@@ -1,4 +1,4 @@
-/* graph/local/edge_rules.c: which op of a rank waits for which.
+/* Which op of a rank waits for which.
  *
  * Order on a thread or stream, launch -> device work, and recorded synchronization are facts. All
  * other edges are inferred from the timeline. They are kept only if they hold in nine of ten

@@ -1,5 +1,5 @@
-/* graph/local/edge_rules.h: the rules by which ops of a rank wait for each other. A rule may change
- * the times that it uses: a call that waited for work keeps only what came after. */
+/* The rules by which ops of a rank wait for each other. A rule may change the times that it uses: a
+ * call that waited for work keeps only what came after. */
 #pragma once
 
 #include "graph/rank_build.h"

@@ -1,5 +1,4 @@
-/* graph/local/engine_edges.c: edges of programs that ask an engine for work and then wait for it,
- * as MXNet's do.
+/* Edges of programs that ask an engine for work and then wait for it, as MXNet's do.
  *
  * The engine works on threads of its own. A call that waits is no work: it keeps only what follows
  * the last op that it waited for in every iteration. An exchange with servers begins when a

@@ -1,5 +1,5 @@
-/* graph/local/executor_edges.c: edges of a framework's executor: a call of it, the pool of threads
- * that runs what is ready, and its return when all is done.
+/* Edges of a framework's executor: a call of it, the pool of threads that runs what is ready, and
+ * its return when all is done.
  *
  * Which thread runs an op, and which ready op it takes first, is chance. So the time from ready to
  * start is the op's gap, waiting for a thread included. In a replay (event.c) an op starts after

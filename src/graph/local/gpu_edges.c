@@ -1,4 +1,4 @@
-/* graph/local/gpu_edges.c: how CPU calls and streams wait for each other.
+/* How CPU calls and streams wait for each other.
  *
  * One walk over the calls in time order keeps the last work launched on each stream. A
  * cudaStreamWaitEvent makes the stream that is launched to next wait for the work of other streams.

@@ -1,5 +1,4 @@
-/* graph/local/handovers.c: edges from one thread to another that goes on when the first has
- * finished something. */
+/* Edges from one thread to another that goes on when the first has finished something. */
 #include "base/sort.h"
 #include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"

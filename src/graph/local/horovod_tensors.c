@@ -1,5 +1,4 @@
-/* graph/local/horovod_tensors.c: edges of Horovod's tensors: op -> In -> negotiation ... copy out
- * -> Out -> op.
+/* Edges of Horovod's tensors: op -> In -> negotiation ... copy out -> Out -> op.
  *
  * Ops on Horovod's thread keep their order. Before them is the op that hands a tensor over, which
  * ingest found. After them are the ops that use that op's output by the framework's graph, or

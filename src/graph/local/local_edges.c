@@ -1,4 +1,4 @@
-/* graph/local/local_edges.c: adds edges within a rank, and answers what the rules ask. */
+/* Adds edges within a rank, and answers what the rules ask. */
 #include "graph/local/local_edges.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* graph/local/local_edges.h: adding edges within a rank, and what the rules for them ask. */
+/* Adding edges within a rank, and what the rules for them ask. */
 #pragma once
 
 #include "graph/rank_build.h"

@@ -1,4 +1,4 @@
-/* graph/local/node_edges.c: edges by a framework's own graph: which op takes what another one made.
+/* Edges by a framework's own graph: which op takes what another one made.
  *
  * An executor runs a node when its inputs are there, so an edge of its graph is the reason why an
  * op starts. Nodes that left no span (constants, arguments, folded ones) are looked through. */

@@ -1,5 +1,4 @@
-/* graph/local/node_tensors.c: the tensors that a collective's node takes, by a framework's graph.
- */
+/* The tensors that a collective's node takes, by a framework's graph. */
 #include <string.h>
 
 #include "graph/local/local_edges.h"

@@ -1,4 +1,4 @@
-/* graph/local/span_edges.c: edges between spans that the trace itself gives.
+/* Edges between spans that the trace itself gives.
  *
  * The profiler links forward ops with their backward ones. The execution trace lists storages.
  * Tensors that share one are views of the same bytes, so a node depends on the node that last wrote

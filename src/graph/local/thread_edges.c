@@ -1,5 +1,4 @@
-/* graph/local/thread_edges.c: edges from calls to their work, and of order on threads and streams.
- */
+/* Edges from calls to their work, and of order on threads and streams. */
 #include <string.h>
 
 #include "base/sort.h"

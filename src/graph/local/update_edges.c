@@ -1,5 +1,4 @@
-/* graph/local/update_edges.c: edges of a worker that updates its parameters itself, with gradients
- * that servers added up.
+/* Edges of a worker that updates its parameters itself, with gradients that servers added up.
  *
  * MXNet's optimizer takes gradients in order of their keys, as many at once as it updates together
  * (MXNET_OPTIMIZER_AGGREGATION_SIZE). The engine runs first the update whose gradients are there

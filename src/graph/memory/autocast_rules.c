@@ -1,5 +1,5 @@
-/* graph/memory/autocast_rules.c: what PyTorch 2's autocast and its operators do to data types, by
- * an op's name. GPUs have another list than CPUs: more ops run in 32 bits. */
+/* What PyTorch 2's autocast and its operators do to data types, by an op's name. GPUs have another
+ * list than CPUs: more ops run in 32 bits. */
 #include <string.h>
 
 #include "graph/memory/memory_build.h"

@@ -1,4 +1,4 @@
-/* graph/memory/batch_scaling.c: which blocks grow with the batch.
+/* Which blocks grow with the batch.
  *
  * In the forward pass: what is computed from the batch, or from what was received of it. In the
  * backward pass: all blocks but these:

@@ -1,7 +1,6 @@
-/* graph/memory/block_categories.c: what each block is for, by when it is taken and how long it
- * lives. An activation is made by the forward pass and still there when the next op of a backward
- * pass begins. A gradient is handed to a parameter by the backward pass and lives on. */
-#include <string.h>
+/* What each block is for, by when it is taken and how long it lives. An activation is made by the
+ * forward pass and still there when the next op of a backward pass begins. A gradient is handed to
+ * a parameter by the backward pass and lives on. */
 
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"

@@ -1,7 +1,6 @@
-/* graph/memory/build_memory.c: builds a rank's memory in one iteration from its trace. */
+/* Builds a rank's memory in one iteration from its trace. */
 #include <string.h>
 
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
 /* ---- which iteration, which device ---- */

@@ -1,5 +1,4 @@
-/* graph/memory/convolution_copies.c: what convolutions on a CPU take within themselves, where no
- * allocations are recorded.
+/* What convolutions on a CPU take within themselves, where no allocations are recorded.
  *
  * oneDNN has a layout of its own, in which channels stand in groups. Of tensors in PyTorch's layout
  * it makes copies, computes into another one, and PyTorch makes the tensor of that in the end (the

@@ -1,4 +1,4 @@
-/* graph/memory/fill_memory.c: writes a rank's memory into the graph. */
+/* Writes a rank's memory into the graph. */
 #include <string.h>
 
 #include "base/sort.h"

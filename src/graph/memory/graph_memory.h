@@ -1,5 +1,5 @@
-/* graph/memory/graph_memory.h: the memory of a rank's device in one iteration: its blocks, when
- * each is taken and given back, what it is for, and which calls of modules use it.
+/* The memory of a rank's device in one iteration: its blocks, when each is taken and given back,
+ * what it is for, and which calls of modules use it.
  *
  * A *moment* is a block being taken or given back, within an op. Moments are in the iteration's
  * order. A *place* is a position between moments: the number of moments before it, from 0 to

@@ -1,4 +1,4 @@
-/* graph/memory/memory_blocks.c: the blocks of a window: allocations and frees joined by address.
+/* The blocks of a window: allocations and frees joined by address.
  *
  * A block that is freed without having been allocated was there before the window. So are the
  * blocks of memory.json, unless they have gone since. A GPU's allocator reports every block that

@@ -1,6 +1,5 @@
-/* graph/memory/memory_build.h: the memory of a rank under construction: that of the last iteration
- * of the window in which allocations were recorded. The iterations before it show what is there
- * when it begins. */
+/* The memory of a rank under construction: that of the last iteration of the window in which
+ * allocations were recorded. The iterations before it show what is there when it begins. */
 #pragma once
 
 #include "base/arena.h"

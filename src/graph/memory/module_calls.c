@@ -1,5 +1,5 @@
-/* graph/memory/module_calls.c: calls of modules, from the recorder's marks around their forward
- * passes, and which spans are part of each.
+/* Calls of modules, from the recorder's marks around their forward passes, and which spans are part
+ * of each.
  *
  * Autograd gives an op of the forward pass and its backward pass one sequence number. Of several
  * ops with one number the last made the backward function: a number is taken when the function is

@@ -1,9 +1,9 @@
-/* graph/memory/older_storages.c: storages of the execution trace that are older than the iteration:
- * parameters, buckets, a batch that the job made once.
+/* Storages of the execution trace that are older than the iteration: parameters, buckets, a batch
+ * that the job made once.
  *
  * Such a storage is in a block of its size that was there before, by name that of the module that
- * uses it first. Where nobody listed what was there before, the storages themselves are the blocks.
- */
+ * uses it first. Where nobody listed what was there before, the storages themselves are the
+ * blocks. */
 #include <string.h>
 
 #include "base/sort.h"

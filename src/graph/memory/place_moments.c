@@ -1,5 +1,5 @@
-/* graph/memory/place_moments.c: the op in which each moment is: the last op of its thread that had
- * begun. The moment is in the op or behind it. A thread without ops works for the main thread. */
+/* The op in which each moment is: the last op of its thread that had begun. The moment is in the op
+ * or behind it. A thread without ops works for the main thread. */
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"
 

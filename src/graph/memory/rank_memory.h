@@ -1,5 +1,5 @@
-/* graph/memory/rank_memory.h: a rank's memory between its own build and the graph. Op ids are the
- * rank's own, string ids the trace's. */
+/* A rank's memory between its own build and the graph. Op ids are the rank's own, string ids the
+ * trace's. */
 #pragma once
 
 #include "graph/memory/graph_memory.h"

@@ -1,5 +1,4 @@
-/* graph/memory/storage_lives.c: blocks without a record of allocations, from the storages of the
- * execution trace.
+/* Blocks without a record of allocations, from the storages of the execution trace.
  *
  * A storage is taken by the op that first puts it out and given back after its last use. Some live
  * longer: what a backward function reads, until that is over; a gradient until it is cleared; the

@@ -1,6 +1,6 @@
-/* graph/memory/storages.c: which storage of the execution trace is in which block: the one that was
- * taken while the op ran that first put the storage out. The execution trace numbers storages by
- * address, so numbers are used again. */
+/* Which storage of the execution trace is in which block: the one that was taken while the op ran
+ * that first put the storage out. The execution trace numbers storages by address, so numbers are
+ * used again. */
 #include <stdlib.h>
 #include <string.h>
 

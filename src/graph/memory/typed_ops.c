@@ -1,9 +1,8 @@
-/* graph/memory/typed_ops.c: the ops of an iteration's forward and backward pass, with the 32-bit
- * tensors that go in and out. From them follow their sizes in another precision
- * (cost/precision_memory.c).
+/* The ops of an iteration's forward and backward pass, with the 32-bit tensors that go in and out.
+ * From them follow their sizes in another precision (cost/precision_memory.c).
  *
- * A job that casts itself runs its ops within one of the same name; nothing is left to cast there.
- */
+ * A job that casts itself runs its ops within one of the same name; nothing is left to cast
+ * there. */
 #include <string.h>
 
 #include "base/sort.h"

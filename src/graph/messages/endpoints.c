@@ -1,5 +1,5 @@
-/* graph/messages/endpoints.c: each rank's ends of the messages of its collectives, from gloo's
- * messages in the transport's byte streams and from the steps of NCCL's proxy threads. */
+/* Each rank's ends of the messages of its collectives, from gloo's messages in the transport's byte
+ * streams and from the steps of NCCL's proxy threads. */
 #include "graph/messages/endpoints.h"
 
 #include <string.h>

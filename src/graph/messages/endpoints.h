@@ -1,5 +1,4 @@
-/* graph/messages/endpoints.h: what the logs show of a collective's messages: each rank's own ends
- * of them.
+/* What the logs show of a collective's messages: each rank's own ends of them.
  *
  * In a transport log, gloo's messages are ranges of a connection's bytes. In NCCL's log, the steps
  * of its proxy threads are chunks on a channel. Both ends of a message share its *transaction*: the

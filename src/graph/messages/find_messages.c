@@ -1,5 +1,4 @@
-/* graph/messages/find_messages.c: the messages of each collective of the graph, from the ends in
- * the logs.
+/* The messages of each collective of the graph, from the ends in the logs.
  *
  * The k-th message from one rank to another in a collective is the same work in every iteration. A
  * collective is decomposed only if every message between logged ranks is known at both ends in
@@ -70,8 +69,7 @@ static bool is_seen(const struct finder *f, const struct joined *joined, uint32_
 }
 
 /* The iteration that the graph shows, or the first in which the collective was seen; NO_ID: in
- * none.
- */
+ * none. */
 static uint32_t shown_sample(const struct finder *f, const struct joined *joined)
 {
     const struct rank_build *rank = &f->join->ranks[0];

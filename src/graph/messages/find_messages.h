@@ -1,6 +1,6 @@
-/* graph/messages/find_messages.h: the messages of a collective (paper, section 3.1), as the logs of
- * its ranks show them. Each is a SEND on its sender's link and a RECV on its receiver's. If one of
- * the ranks has no log, it is the other's op alone.
+/* The messages of a collective (paper, section 3.1), as the logs of its ranks show them. Each is a
+ * SEND on its sender's link and a RECV on its receiver's. If one of the ranks has no log, it is the
+ * other's op alone.
  *
  * gloo's receivers send a ready message before each message. Where that shares its stream with data
  * it may wait behind it as long as a message takes. Then ready messages are messages of the graph,

@@ -1,4 +1,4 @@
-/* graph/messages/pair_messages.c: the two ends of each message of a collective in one iteration. */
+/* The two ends of each message of a collective in one iteration. */
 #include "graph/messages/pair_messages.h"
 
 #include "base/sort.h"

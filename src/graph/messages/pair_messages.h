@@ -1,5 +1,4 @@
-/* graph/messages/pair_messages.h: the messages of one collective in one iteration, from the logs'
- * ends of them. */
+/* The messages of one collective in one iteration, from the logs' ends of them. */
 #pragma once
 
 #include "graph/messages/endpoints.h"

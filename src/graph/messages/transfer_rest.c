@@ -1,5 +1,5 @@
-/* graph/messages/transfer_rest.c: when a collective's messages are over for each of its members,
- * and what remains of their transfers. */
+/* When a collective's messages are over for each of its members, and what remains of their
+ * transfers. */
 #include <math.h>
 
 #include "base/map.h"
@@ -101,8 +101,7 @@ static bool never_left_before(const struct messages *messages, const struct join
     return true;
 }
 
-/* The last message of each stream. Its sender waits for it to arrive, if it never
- * left before. */
+/* The last message of each stream. Its sender waits for it to arrive, if it never left before. */
 static void find_last_sends(const struct join *join, const struct joined *joined,
                             struct messages *messages)
 {

@@ -1,5 +1,4 @@
-/* graph/names/collective_kinds.c: the kind of a collective, by the name of the call, op or kernel
- * that runs it. */
+/* The kind of a collective, by the name of the call, op or kernel that runs it. */
 #include "graph/names/collective_kinds.h"
 
 #include <ctype.h>

@@ -1,5 +1,4 @@
-/* graph/names/collective_kinds.h: the kind of a collective, by the name of the call, op or kernel
- * that runs it. */
+/* The kind of a collective, by the name of the call, op or kernel that runs it. */
 #pragma once
 
 #include <stdbool.h>

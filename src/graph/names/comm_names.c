@@ -1,4 +1,4 @@
-/* graph/names/comm_names.c: recognises the kernels of communication libraries.
+/* Recognises the kernels of communication libraries.
  *
  * A kernel's name is reduced to its scope and its function: "void deep_ep::intranode::dispatch<8,
  * 768>(int4*)" is "dispatch" in "deep_ep::intranode". A row of the table matches the beginning or a

@@ -1,4 +1,4 @@
-/* graph/names/comm_names.h: which kernels, calls and ranges are communication, by their names. */
+/* Which kernels, calls and ranges are communication, by their names. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* graph/names/span_names.c: the vocabulary of PyTorch, CUDA, HIP, NCCL and gloo. */
+/* The vocabulary of PyTorch, CUDA, HIP, NCCL and gloo. */
 #include "graph/names/span_names.h"
 
 #include <ctype.h>

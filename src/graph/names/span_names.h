@@ -1,4 +1,4 @@
-/* graph/names/span_names.h: what a span's name says, looked up once per distinct name. */
+/* What a span's name says, looked up once per distinct name. */
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* graph/ops/comm_scopes.c: finds device work that communicates.
+/* Finds device work that communicates.
  *
  * Most such kernels are known by name. Another kernel communicates if it was launched right inside
  * an op or range that is named for communication ("symm_mem::one_shot_all_reduce", the job's own

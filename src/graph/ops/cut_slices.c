@@ -1,4 +1,4 @@
-/* graph/ops/cut_slices.c: cuts tracks into slices.
+/* Cuts tracks into slices.
  *
  * Spans on a CPU thread nest. Replay needs the innermost span at each moment. So a leaf is one
  * slice, and a span with children is the stretches between them, numbered. Even empty stretches are

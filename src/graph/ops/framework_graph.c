@@ -1,4 +1,4 @@
-/* graph/ops/framework_graph.c: which node of a framework's graph takes what another one makes. */
+/* Which node of a framework's graph takes what another one makes. */
 #include "graph/ops/framework_graph.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* graph/ops/framework_graph.h: the graph that a framework recorded of what it runs. */
+/* The graph that a framework recorded of what it runs. */
 #pragma once
 
 #include "base/arena.h"

@@ -1,4 +1,4 @@
-/* graph/ops/match_slices.c: finds the same work in every iteration.
+/* Finds the same work in every iteration.
  *
  * On CPU tracks the sequences of names are aligned. Device work is found through the call that
  * launched it, as a library may pick another kernel. */

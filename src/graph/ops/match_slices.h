@@ -1,4 +1,4 @@
-/* graph/ops/match_slices.h: finding the same work in every iteration. */
+/* Finding the same work in every iteration. */
 #pragma once
 
 #include "graph/rank_build.h"

@@ -1,4 +1,4 @@
-/* graph/ops/node_phases.c: which part of training each node of a framework's graph is.
+/* Which part of training each node of a framework's graph is.
  *
  * Nodes carry no phase. Those that differentiate are known by their names. What follows them is
  * backward as long as it leads to other gradients or to communication, and update after that. What

@@ -1,7 +1,7 @@
-/* graph/ops/pass_marks.c: which pass of which stage an op is in, where the job marks it:
- * PyTorch's schedules of several stages a rank annotate each action as "PP:2F0", the forward pass
- * of stage 2 of micro-batch 0 (B: backward; I, W: its parts for inputs and for weights). The
- * backward pass may run on a thread of its own meanwhile. */
+/* Which pass of which stage an op is in, where the job marks it: PyTorch's schedules of several
+ * stages a rank annotate each action as "PP:2F0", the forward pass of stage 2 of micro-batch 0 (B:
+ * backward; I, W: its parts for inputs and for weights). The backward pass may run on a thread of
+ * its own meanwhile. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

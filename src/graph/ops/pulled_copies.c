@@ -1,4 +1,4 @@
-/* graph/ops/pulled_copies.c: MXNet's copies of pulled parameters to where the program uses them.
+/* MXNet's copies of pulled parameters to where the program uses them.
  *
  * The engine copies in the order in which answers come. Its few other copies are ops of the
  * iteration. */

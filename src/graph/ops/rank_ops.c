@@ -1,4 +1,4 @@
-/* graph/ops/rank_ops.c: a rank's ops and their samples.
+/* A rank's ops and their samples.
  *
  * Every slice of the reference iteration becomes an op, and every collective two: arrival and
  * transfer. Slices that are empty in every measured iteration are left out. */

@@ -1,4 +1,4 @@
-/* graph/ops/sequence_match.c: aligns two sequences of the same work.
+/* Aligns two sequences of the same work.
  *
  * Iterations of a static job run nearly the same ops in the same order. The shortest edit script
  * finds the differences in O((n + m) d) for d of them (E. W. Myers, "An O(ND) difference algorithm

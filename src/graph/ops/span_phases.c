@@ -1,4 +1,4 @@
-/* graph/ops/span_phases.c: which part of training each CPU span belongs to.
+/* Which part of training each CPU span belongs to.
  *
  * Strong evidence first: the ranges of the optimizer, the data loader and passes that a pipeline's
  * schedule marks, autograd's functions, and DDP's bucket copies, each with all that it encloses.

@@ -1,4 +1,4 @@
-/* graph/servers/exchanges.c: finds what ranks exchange with parameter servers.
+/* Finds what ranks exchange with parameter servers.
  *
  * A key-value store (MXNet, BytePS) has a collective for each key. In a TensorFlow session the
  * servers' graphs show it: a server sends each variable's value when it has read it; gradients come

@@ -1,5 +1,4 @@
-/* graph/servers/exchanges.h: what ranks push to parameter servers and pull from them, tensor by
- * tensor. */
+/* What ranks push to parameter servers and pull from them, tensor by tensor. */
 #pragma once
 
 #include "graph/graph.h"

@@ -1,4 +1,4 @@
-/* graph/servers/parameter_servers.c: what parameter servers do between pushes and answers.
+/* What parameter servers do between pushes and answers.
  *
  * One thread takes one whole push after the other: it copies the first of a key, adds each other
  * one, and with the last one also updates. The profile has no keys. The answers follow right after

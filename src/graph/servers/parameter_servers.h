@@ -1,4 +1,4 @@
-/* graph/servers/parameter_servers.h: parameter servers in a graph of workers.
+/* Parameter servers in a graph of workers.
  *
  * A server is a process without iterations: its work for a push belongs to that push's iteration.
  * Its struct rank_build follows those of the ranks, with the first rank's steps. Its ops are its

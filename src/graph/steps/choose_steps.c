@@ -1,5 +1,4 @@
-/* graph/steps/choose_steps.c: which iterations are learnt from, and which is the reference
- * iteration. */
+/* Which iterations are learnt from, and which is the reference iteration. */
 #include "graph/steps/choose_steps.h"
 
 #include "base/arena.h"

@@ -1,4 +1,4 @@
-/* graph/steps/choose_steps.h: the iterations that a graph is built from. */
+/* The iterations that a graph is built from. */
 #pragma once
 
 #include "graph/rank_build.h"

@@ -1,4 +1,4 @@
-/* graph/steps/engine_steps.c: the iterations of programs that ask an engine for work, as MXNet's.
+/* The iterations of programs that ask an engine for work, as MXNet's.
  *
  * The program's own steps, which the recorder timed, end while their work goes on. So an iteration
  * is what the engine does between two waits for all work, or between exchanges with servers. */
@@ -6,7 +6,6 @@
 
 #include "base/map.h"
 #include "graph/steps/step_list.h"
-#include "ingest/transport/runs.h"
 
 /* The recorded step that a time is in; NULL: none. */
 static const struct recorded_step *recorded_at(const struct recording *recording, int64_t ns)

@@ -1,7 +1,7 @@
-/* graph/steps/find_steps.c: where iterations begin and end. The first of these that the trace has:
- * the steps of a TensorFlow session; marks (ProfilerStep#N); the steps that dpro's recorder timed;
- * the optimizer's zero_grad or step, once an iteration; calls of an executor; the period of the
- * main thread's sequence of outermost ops. */
+/* Where iterations begin and end. The first of these that the trace has: the steps of a TensorFlow
+ * session; marks (ProfilerStep#N); the steps that dpro's recorder timed; the optimizer's zero_grad
+ * or step, once an iteration; calls of an executor; the period of the main thread's sequence of
+ * outermost ops. */
 #include <stdlib.h>
 #include <string.h>
 

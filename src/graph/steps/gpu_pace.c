@@ -1,4 +1,4 @@
-/* graph/steps/gpu_pace.c: measures iterations on the GPU where the CPU runs ahead.
+/* Measures iterations on the GPU where the CPU runs ahead.
  *
  * A CPU that only launches work runs ahead until the launch queue is full. Until then its marks are
  * closer together than the iterations are; the job's period shows only on the stream that computes.

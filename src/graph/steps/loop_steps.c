@@ -1,5 +1,5 @@
-/* graph/steps/loop_steps.c: iterations by what recurs: the main thread's sequence of outermost ops,
- * or its calls of an executor. */
+/* Iterations by what recurs: the main thread's sequence of outermost ops, or its calls of an
+ * executor. */
 #include <stdlib.h>
 
 #include "base/stats.h"

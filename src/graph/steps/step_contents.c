@@ -1,5 +1,4 @@
-/* graph/steps/step_contents.c: what each iteration of a rank holds, by which iterations are chosen.
- */
+/* What each iteration of a rank holds, by which iterations are chosen. */
 #include "base/memory.h"
 #include "base/time.h"
 #include "graph/rank_build.h"

@@ -1,5 +1,4 @@
-/* graph/steps/step_list.c: a rank's list of steps while they are looked for, and the spans that
- * mark them. */
+/* A rank's list of steps while they are looked for, and the spans that mark them. */
 #include "graph/steps/step_list.h"
 
 ORDER_OF_POINTERS(by_window, struct trace_span, ASCENDING(window) ?: ASCENDING(start_ns));

@@ -1,5 +1,4 @@
-/* graph/steps/step_list.h: a rank's list of steps while they are looked for, and the spans that
- * mark them. */
+/* A rank's list of steps while they are looked for, and the spans that mark them. */
 #pragma once
 
 #include "base/sort.h"

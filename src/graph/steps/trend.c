@@ -1,6 +1,6 @@
-/* graph/steps/trend.c: the Mann-Kendall test: over all pairs of iterations, the number in which the
- * later one is longer less the number in which it is shorter. It assumes no distribution, and one
- * odd iteration hardly changes it. */
+/* The Mann-Kendall test: over all pairs of iterations, the number in which the later one is longer
+ * less the number in which it is shorter. It assumes no distribution, and one odd iteration hardly
+ * changes it. */
 #include "graph/steps/trend.h"
 
 #include <math.h>

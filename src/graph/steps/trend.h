@@ -1,4 +1,4 @@
-/* graph/steps/trend.h: whether iterations get longer or shorter through a recording. */
+/* Whether iterations get longer or shorter through a recording. */
 #pragma once
 
 #include <stdbool.h>

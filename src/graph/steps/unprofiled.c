@@ -1,5 +1,5 @@
-/* graph/steps/unprofiled.c: iterations without a profiler, found in transport logs that reach
- * beyond the profiles, mostly into the job's warm-up.
+/* Iterations without a profiler, found in transport logs that reach beyond the profiles, mostly
+ * into the job's warm-up.
  *
  * Every iteration sends the same number of bytes. So a stream reaches offsets that lie an
  * iteration's bytes apart one iteration apart, whatever else it carries. */

@@ -1,4 +1,4 @@
-/* graph/steps/unprofiled.h: iterations that the transport logs show and no profile does. */
+/* Iterations that the transport logs show and no profile does. */
 #pragma once
 
 #include "graph/rank_build.h"

@@ -1,4 +1,4 @@
-/* graph/steps/unusual_steps.c: iterations at a recording's ends that are unlike the others.
+/* Iterations at a recording's ends that are unlike the others.
  *
  * The first one may hold work that was launched before the recording, the profiler's start, or the
  * job's warm-up; the first and the last one may be cut. They only serve to lead up to the next one.

@@ -1,4 +1,4 @@
-/* ingest/byteps/comm_json.c: BytePS's own trace, comm.json, beside a framework's profile.
+/* BytePS's own trace, comm.json, beside a framework's profile.
  *
  * It tells when each part of a tensor was copied to the host, pushed and pulled. From the first of
  * these to the pull's end is one exchange of the worker, replayed as a whole. A transport log tells

@@ -1,4 +1,4 @@
-/* ingest/byteps/wire.c: what a worker of BytePS exchanges, from its messages.
+/* What a worker of BytePS exchanges, from its messages.
  *
  * PyTorch's profile has none of BytePS's pushes and pulls: its own threads make them. A push of a
  * key and the pull that follows it are one exchange, from when the push was passed on until the sum

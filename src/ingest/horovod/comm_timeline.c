@@ -1,4 +1,4 @@
-/* ingest/horovod/comm_timeline.c: reads the events of communication layers' timelines.
+/* Reads the events of communication layers' timelines.
  *
  * The array is often open: the writer adds to it until its process ends. */
 #include "ingest/horovod/comm_timeline.h"

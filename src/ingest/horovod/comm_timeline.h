@@ -1,5 +1,5 @@
-/* ingest/horovod/comm_timeline.h: between comm_timeline.c, which reads the events of a timeline's
- * file, and timeline_runs.c, which puts runs together from them. */
+/* Between comm_timeline.c, which reads the events of a timeline's file, and timeline_runs.c, which
+ * puts runs together from them. */
 #pragma once
 
 #include "base/map.h"

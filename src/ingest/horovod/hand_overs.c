@@ -1,5 +1,4 @@
-/* ingest/horovod/hand_overs.c: the spans of a rank's profile in which its framework handed tensors
- * to Horovod. */
+/* The spans of a rank's profile in which its framework handed tensors to Horovod. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* ingest/horovod/ring_messages.c: the messages that carried each of Horovod's groups.
+/* The messages that carried each of Horovod's groups.
  *
  * Gloo does not number Horovod's operations, and its negotiation shares their connections. But a
  * ring's messages are known: how many a rank sends to its neighbour, and how long each is, follows

@@ -1,4 +1,4 @@
-/* ingest/horovod/rounds.c: the rounds of a timeline and the groups that Horovod fused in each.
+/* The rounds of a timeline and the groups that Horovod fused in each.
  *
  * Horovod's thread works at one group after the other, so runs whose transfers begin together and
  * overlap are one group. A round ends where a tensor would come a second time. */
@@ -9,7 +9,6 @@
 #include "base/sort.h"
 #include "base/stats.h"
 #include "ingest/pytorch/kineto_words.h"
-#include "ingest/trace.h"
 
 /* Of tensors in one group; the first ones of a group are apart by a thread's going on, milliseconds
  * if it was put off its core, the next group by a negotiation at least. */

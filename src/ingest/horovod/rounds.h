@@ -1,5 +1,5 @@
-/* ingest/horovod/rounds.h: what Horovod's timeline tells of the job: which tensors travel together,
- * and when each rank's background thread negotiated, copied and reduced them. */
+/* What Horovod's timeline tells of the job: which tensors travel together, and when each rank's
+ * background thread negotiated, copied and reduced them. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* ingest/horovod/thread.c: Horovod's thread on every rank.
+/* Horovod's thread on every rank.
  *
  * Only rank 0, the leading one, writes a timeline, unless Horovod was patched. What it says of a
  * group holds for all ranks, since none begins before all are ready. thread_times.c finds when

@@ -1,5 +1,4 @@
-/* ingest/horovod/thread.h: between rounds.c, which finds rounds and groups, and thread.c, which
- * finds them on every rank. */
+/* Between rounds.c, which finds rounds and groups, and thread.c, which finds them on every rank. */
 #pragma once
 
 #include "ingest/trace.h"

@@ -1,5 +1,5 @@
-/* ingest/horovod/thread_groups.c: what Horovod's thread did with the groups that it fused, shared
- * out among the groups of the graph. */
+/* What Horovod's thread did with the groups that it fused, shared out among the groups of the
+ * graph. */
 #include "base/sort.h"
 #include "ingest/horovod/thread.h"
 

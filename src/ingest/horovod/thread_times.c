@@ -1,5 +1,4 @@
-/* ingest/horovod/thread_times.c: when Horovod's thread moved each group on a rank that is not the
- * leading one.
+/* When Horovod's thread moved each group on a rank that is not the leading one.
  *
  * When another rank moved the same bytes, its transport log tells: what the leading rank sent and
  * received while a group was transferred are ranges of its connections' bytes, and the other ends

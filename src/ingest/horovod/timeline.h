@@ -1,6 +1,6 @@
-/* ingest/horovod/timeline.h: what communication layers write of themselves: Horovod's timeline (of
- * rank 0 only), BytePS's comm.json. One *run* is one tensor, or one partition of
- * it, communicated once: what it waited for, was copied and was transferred, and when. */
+/* What communication layers write of themselves: Horovod's timeline (of rank 0 only), BytePS's
+ * comm.json. One *run* is one tensor, or one partition of it, communicated once: what it waited
+ * for, was copied and was transferred, and when. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* ingest/horovod/timeline_alone.c: makes profiles of communication timelines where there are no
- * others: their rounds are the iterations.
+/* Makes profiles of communication timelines where there are no others: their rounds are the
+ * iterations.
  *
  * Of Horovod's only the rounds and the hand-overs are marked here: its thread comes with
  * fusion_build(). */

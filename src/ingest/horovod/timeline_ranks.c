@@ -1,5 +1,5 @@
-/* ingest/horovod/timeline_ranks.c: gives each communication timeline to its rank. A rank has one. A
- * timeline that was recorded at another time than the rank's profile is of another run. */
+/* Gives each communication timeline to its rank. A rank has one. A timeline that was recorded at
+ * another time than the rank's profile is of another run. */
 #include <inttypes.h>
 
 #include "base/sort.h"

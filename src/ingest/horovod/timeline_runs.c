@@ -1,4 +1,4 @@
-/* ingest/horovod/timeline_runs.c: puts a timeline's runs together from its events.
+/* Puts a timeline's runs together from its events.
  *
  * Horovod gives each tensor a process of its own, named by a process_name event, in which B and E
  * events nest (an E has no name). BytePS writes one X event for each stage. What nests, and in

@@ -1,4 +1,4 @@
-/* ingest/mxnet/keys.c: which parameter each key of MXNet's key-value store is.
+/* Which parameter each key of MXNet's key-value store is.
  *
  * dpro's recorder lists the parameters in the order of their keys. Else the graph has them: a
  * Module numbers them as the executor lists them, and names keys (calls ending in Ex); Gluon's

@@ -1,4 +1,4 @@
-/* ingest/mxnet/match_types.c: which node of the executor's graph each op of MXNet's profile is.
+/* Which node of the executor's graph each op of MXNet's profile is.
  *
  * The profile has types, not names. In an iteration the k-th op of a type is the k-th node of that
  * type in the executor's order; and what a node takes has run when the node runs, so that nodes
@@ -102,8 +102,7 @@ static uint32_t take(struct matcher *m, uint32_t type, bool *known)
 }
 
 /* "[Convolution,BatchNorm,...]", with brackets or without: each of the types that stand there
- * whole.
- */
+ * whole. */
 static uint32_t take_bulk(struct matcher *m, const struct strtab *names, uint32_t name, bool *known)
 {
     const char *at = strtab_get(names, name), *comma;

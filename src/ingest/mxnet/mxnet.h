@@ -1,4 +1,4 @@
-/* ingest/mxnet/mxnet.h: MXNet's profile and the graph that it is of. */
+/* MXNet's profile and the graph that it is of. */
 #pragma once
 
 #include "ingest/rank_job.h"

@@ -1,4 +1,4 @@
-/* ingest/mxnet/profile.c: the profile of MXNet 1.x (mx.profiler), of a worker or of a server.
+/* The profile of MXNet 1.x (mx.profiler), of a worker or of a server.
  *
  * It is a Chrome trace in whole microseconds. What the engine ran comes twice, as a B/E pair of the
  * device and as an async pair of the domain: the former is taken. B and E of one operation stand

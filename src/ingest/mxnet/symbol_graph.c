@@ -1,5 +1,5 @@
-/* ingest/mxnet/symbol_graph.c: the graph that MXNet's executor runs, from what it prints of itself
- * (debug_str of an executor or a symbol) or from the symbol's JSON.
+/* The graph that MXNet's executor runs, from what it prints of itself (debug_str of an executor or
+ * a symbol) or from the symbol's JSON.
  *
  * An executor lists forward and backward ops in the order in which it runs them, a symbol the
  * forward ones only: then the backward ones are added as their mirror image, each after those of

@@ -1,5 +1,5 @@
-/* ingest/pytorch/allocator_settings.c: PYTORCH_CUDA_ALLOC_CONF: keys and values, "key:value,...",
- * where a value is a word or a list in brackets. Blanks mean nothing. */
+/* PYTORCH_CUDA_ALLOC_CONF: keys and values, "key:value,...", where a value is a word or a list in
+ * brackets. Blanks mean nothing. */
 #include "ingest/allocator_history.h"
 
 #include <ctype.h>

@@ -1,5 +1,5 @@
-/* ingest/pytorch/et.c: PyTorch execution traces, schema 1.0.1 (everything a node has as its own
- * key) to 1.1.1-chakra.0.0.4 (inputs.values, attrs).
+/* PyTorch execution traces, schema 1.0.1 (everything a node has as its own key) to
+ * 1.1.1-chakra.0.0.4 (inputs.values, attrs).
  *
  * Of a node's inputs and outputs only the tensors are kept, [id, storage, offset, elements, bytes
  * an element, device], wherever they stand in lists of lists: they are known by their form, five

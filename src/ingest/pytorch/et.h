@@ -1,4 +1,4 @@
-/* ingest/pytorch/et.h: what PyTorch's execution trace (ET) holds. */
+/* What PyTorch's execution trace (ET) holds. */
 #pragma once
 
 #include "ingest/rank_job.h"

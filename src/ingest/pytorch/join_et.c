@@ -1,4 +1,4 @@
-/* ingest/pytorch/join_et.c: a rank's execution trace, and which span is which of its nodes.
+/* A rank's execution trace, and which span is which of its nodes.
  *
  * Since 2024 both sides carry the record function's id. Before that they name the same calls in the
  * same order: a node's rf_id counts the calls of the process as they start, so each thread's nodes

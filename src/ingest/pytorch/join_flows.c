@@ -1,5 +1,5 @@
-/* ingest/pytorch/join_flows.c: the flows of Kineto's profiles between the spans that they bind:
- * from a forward op to its backward op, and from a launch to what it launched. */
+/* The flows of Kineto's profiles between the spans that they bind: from a forward op to its
+ * backward op, and from a launch to what it launched. */
 #include "base/map.h"
 #include "ingest/pytorch/kineto.h"
 

@@ -1,5 +1,5 @@
-/* ingest/pytorch/kineto.c: PyTorch profiler (Kineto) traces, every dialect from 2021 to 2026, and
- * Chrome traces that look like them.
+/* PyTorch profiler (Kineto) traces, every dialect from 2021 to 2026, and Chrome traces that look
+ * like them.
  *
  * One pass: each event is read into a struct on the stack whatever the order of its keys. Most of
  * the text is arguments that nobody needs, which are skipped unread. Times stay relative here:

@@ -1,4 +1,4 @@
-/* ingest/pytorch/kineto.h: what Kineto's profiles tell beside spans. */
+/* What Kineto's profiles tell beside spans. */
 #pragma once
 
 #include "ingest/rank_job.h"

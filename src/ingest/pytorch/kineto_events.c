@@ -1,5 +1,5 @@
-/* ingest/pytorch/kineto_events.c: what becomes of a profile's events: spans on tracks, flows,
- * blocks of memory, calls of modules. An interval of work is kept as a span of 64 bytes. */
+/* What becomes of a profile's events: spans on tracks, flows, blocks of memory, calls of modules.
+ * An interval of work is kept as a span of 64 bytes. */
 #include "ingest/pytorch/kineto_events.h"
 
 #include "ingest/pytorch/kineto_words.h"

@@ -1,5 +1,5 @@
-/* ingest/pytorch/kineto_events.h: between kineto.c, which reads the events of a profile, and
- * kineto_events.c, which keeps what they tell. */
+/* Between kineto.c, which reads the events of a profile, and kineto_events.c, which keeps what they
+ * tell. */
 #pragma once
 
 #include "base/map.h"

@@ -1,5 +1,5 @@
-/* ingest/pytorch/kineto_memory.c: what Kineto's profiles say about memory: blocks that were taken
- * and given back ("[memory]" instants), and which module ran when (the recorder's marks).
+/* What Kineto's profiles say about memory: blocks that were taken and given back ("[memory]"
+ * instants), and which module ran when (the recorder's marks).
  *
  * Files list the instants of each thread in order, the threads one after the other. */
 #include "base/memory.h"

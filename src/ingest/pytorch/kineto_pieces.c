@@ -1,6 +1,6 @@
-/* ingest/pytorch/kineto_pieces.c: one large profile, read by several threads. Each takes the next
- * piece of the text, reads it into a part of its own, and joins that to the whole in the pieces'
- * order, so that all ids are those of one thread.
+/* One large profile, read by several threads. Each takes the next piece of the text, reads it into
+ * a part of its own, and joins that to the whole in the pieces' order, so that all ids are those of
+ * one thread.
  *
  * A piece ends where an event seems to begin: with the same characters as the first one. Whether
  * one does is seen when the piece is read: it then ends between two events. So if the first piece

@@ -1,4 +1,4 @@
-/* ingest/pytorch/kineto_pieces.h: one large profile, read by several threads. */
+/* One large profile, read by several threads. */
 #pragma once
 
 #include "ingest/pytorch/kineto_events.h"

@@ -1,5 +1,5 @@
-/* ingest/pytorch/kineto_words.c: categories by a table in the order of how often they come; names
- * by search, since each is looked at once. */
+/* Categories by a table in the order of how often they come; names by search, since each is looked
+ * at once. */
 #include "ingest/pytorch/kineto_words.h"
 
 static bool contains(const char *text, size_t len, const char *word)

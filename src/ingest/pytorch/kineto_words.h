@@ -1,5 +1,4 @@
-/* ingest/pytorch/kineto_words.h: what the words in Kineto traces mean, in the spellings of all
- * years. */
+/* What the words in Kineto traces mean, in the spellings of all years. */
 #pragma once
 
 #include "ingest/trace.h"

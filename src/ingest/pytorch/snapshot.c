@@ -1,5 +1,5 @@
-/* ingest/pytorch/snapshot.c: what the allocator of a GPU's memory was asked for and what it holds,
- * from the dicts of a snapshot; joined to the rank as a history a device.
+/* What the allocator of a GPU's memory was asked for and what it holds, from the dicts of a
+ * snapshot; joined to the rank as a history a device.
  *
  * Entries come oldest first, and the oldest may be missing: PyTorch keeps as many as it is told to.
  * Segments are as they were when the snapshot was made. */

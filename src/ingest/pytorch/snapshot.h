@@ -1,5 +1,5 @@
-/* ingest/pytorch/snapshot.h: a history of the memory of GPUs as torch.cuda.memory._snapshot() gives
- * it, put together from the members of its dicts, in whatever form they are written. */
+/* A history of the memory of GPUs as torch.cuda.memory._snapshot() gives it, put together from the
+ * members of its dicts, in whatever form they are written. */
 #pragma once
 
 #include "base/pickle.h"

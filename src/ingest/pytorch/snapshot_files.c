@@ -1,5 +1,5 @@
-/* ingest/pytorch/snapshot_files.c: snapshots of GPU memory as files: what torch.cuda.memory
- * ._dump_snapshot() pickles, and the same dicts as JSON. */
+/* Snapshots of GPU memory as files: what torch.cuda.memory ._dump_snapshot() pickles, and the same
+ * dicts as JSON. */
 #include <string.h>
 
 #include "base/map.h"

@@ -1,4 +1,4 @@
-/* ingest/pytorch/snapshot_join.h: a rank's snapshot as histories of its devices' allocators. */
+/* A rank's snapshot as histories of its devices' allocators. */
 #pragma once
 
 #include "ingest/pytorch/snapshot.h"

@@ -1,5 +1,4 @@
-/* ingest/tensorflow/graphdef.c: TensorFlow's graphs: nodes, what they take, and what ties them to
- * other partitions.
+/* TensorFlow's graphs: nodes, what they take, and what ties them to other partitions.
  *
  * Nodes name their inputs, which may stand behind them: names are kept as string ids and resolved
  * when the graph has been read. Attributes hold whole constants; those are passed over unread. */

@@ -1,4 +1,4 @@
-/* ingest/tensorflow/grpc_ring.c: the messages of TensorFlow's rings over gRPC.
+/* The messages of TensorFlow's rings over gRPC.
  *
  * A rank's collective is a span with a number that is equal on all ranks (group_key, instance_key).
  * In it the rank sends its neighbour 2 (n - 1) chunks of the tensor, or a multiple of that, each

@@ -1,5 +1,4 @@
-/* ingest/tensorflow/protobuf_files.c: TensorFlow's protobuf files told apart by their first bytes.
- */
+/* TensorFlow's protobuf files told apart by their first bytes. */
 #include "ingest/tensorflow/tf_parts.h"
 
 #include <ctype.h>

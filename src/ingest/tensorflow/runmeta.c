@@ -1,5 +1,5 @@
-/* ingest/tensorflow/runmeta.c: what TensorFlow's RunMetadata holds: the graphs that its executors
- * ran, cut by device, and for a session's step when every kernel of every task ran.
+/* What TensorFlow's RunMetadata holds: the graphs that its executors ran, cut by device, and for a
+ * session's step when every kernel of every task ran.
  *
  * A step of a session has all tasks of the job in one file: it is read into one part a task, in a
  * list. Of a device's graphs, as a run of several functions leaves them, the largest is kept: the

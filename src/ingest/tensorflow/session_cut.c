@@ -1,4 +1,4 @@
-/* ingest/tensorflow/session_cut.c: a process's profile, cut into the steps of its session.
+/* A process's profile, cut into the steps of its session.
  *
  * The profile says when a kernel that waits for another process was called and when it had what it
  * waited for, but not what that was: the graph says, in the RunMetadata of a step before. */

@@ -1,5 +1,5 @@
-/* ingest/tensorflow/session_cut.h: the processes of a session while their profiles are cut
- * into steps: session_profile.c finds the steps, session_cut.c cuts. */
+/* The processes of a session while their profiles are cut into steps: session_profile.c finds the
+ * steps, session_cut.c cuts. */
 #pragma once
 
 #include "base/map.h"

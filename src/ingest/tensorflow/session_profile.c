@@ -1,4 +1,4 @@
-/* ingest/tensorflow/session_profile.c: steps of a session from what each of its processes profiled.
+/* Steps of a session from what each of its processes profiled.
  *
  * A step is what the client ran in a range that it marked (the recorder marks its steps), or, where
  * it marked none, one run. All processes number a run alike, so that what a run did in each of them

@@ -1,5 +1,4 @@
-/* ingest/tensorflow/session_profile.h: what TensorFlow's profiler (XPlane) notes of a session's
- * runs in one of its processes. */
+/* What TensorFlow's profiler (XPlane) notes of a session's runs in one of its processes. */
 #pragma once
 
 #include <stdint.h>

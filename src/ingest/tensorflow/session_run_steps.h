@@ -1,5 +1,4 @@
-/* ingest/tensorflow/session_run_steps.h: what a step of a TensorFlow session ran, on all its
- * processes (StepStats). */
+/* What a step of a TensorFlow session ran, on all its processes (StepStats). */
 #pragma once
 
 #include "base/protobuf.h"

@@ -1,4 +1,4 @@
-/* ingest/tensorflow/session_tasks.c: gives each task of a session's step a part of its own. */
+/* Gives each task of a session's step a part of its own. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

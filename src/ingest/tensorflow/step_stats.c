@@ -1,5 +1,5 @@
-/* ingest/tensorflow/step_stats.c: when each kernel of each task of a TensorFlow session ran in a
- * step, and when what it took from other tasks came.
+/* When each kernel of each task of a TensorFlow session ran in a step, and when what it took from
+ * other tasks came.
  *
  * A device has a list of its kernels, with no thread, and another one of what it received
  * (RecvTensor), named by the transfer's key only. A received tensor's time begins when the sender

@@ -1,4 +1,4 @@
-/* ingest/tensorflow/tf_parts.c: see tf_parts.h. */
+/* See tf_parts.h. */
 #include "ingest/tensorflow/tf_parts.h"
 
 #include "base/memory.h"

@@ -1,5 +1,5 @@
-/* ingest/tensorflow/tf_parts.h: tracks, details and spans of a part, and parts of their own for the
- * processes or devices that one file tells of. */
+/* Tracks, details and spans of a part, and parts of their own for the processes or devices that one
+ * file tells of. */
 #pragma once
 
 #include "base/protobuf.h"

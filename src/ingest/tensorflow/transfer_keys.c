@@ -1,4 +1,4 @@
-/* ingest/tensorflow/transfer_keys.c: what the keys of transfers between partitions say. */
+/* What the keys of transfers between partitions say. */
 #include <string.h>
 
 #include "ingest/trace.h"

@@ -1,4 +1,4 @@
-/* ingest/tensorflow/xla.c: each device that XLA ran programs on becomes a rank.
+/* Each device that XLA ran programs on becomes a rank.
  *
  * JAX drives all devices of a process from one Python thread, so a file has the ops of several
  * devices. A device runs the ops of a program in the order that the compiler chose: they lie on one

@@ -1,5 +1,4 @@
-/* ingest/tensorflow/xla.h: ops that XLA ran on several devices of one process, as XSpace has them.
- */
+/* Ops that XLA ran on several devices of one process, as XSpace has them. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,4 @@
-/* ingest/tensorflow/xla_gpus.c: each GPU that one process of JAX drives becomes a rank, with the
- * calls that launched its work. */
+/* Each GPU that one process of JAX drives becomes a rank, with the calls that launched its work. */
 #include <string.h>
 
 #include "base/map.h"

@@ -1,5 +1,5 @@
-/* ingest/tensorflow/xplane.c: profiles of XLA's profiler (XSpace), which TensorFlow and JAX use:
- * host and GPU planes, and what XLA ran on CPU devices and TPUs.
+/* Profiles of XLA's profiler (XSpace), which TensorFlow and JAX use: host and GPU planes, and what
+ * XLA ran on CPU devices and TPUs.
  *
  * A plane lists the names of its events and statistics behind the lines that use them. So the file
  * is passed over twice: first only for the names, skipping lines, then for the events, of which
@@ -7,6 +7,7 @@
  * plane is ever held. Times stay relative here: what they count from (profile_start_time) stands in
  * a plane of its own. */
 #include "ingest/tensorflow/xplane.h"
+#include "ingest/rank_job.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,6 @@
 #include "base/sort.h"
 #include "ingest/epoch.h"
 #include "ingest/horovod/timeline.h"
-#include "ingest/rank_job.h"
 #include "ingest/readers.h"
 
 enum { LINE_NAME_MAX = 256 };

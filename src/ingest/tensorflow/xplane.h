@@ -1,5 +1,5 @@
-/* ingest/tensorflow/xplane.h: XSpace while it is read: what its planes call things, for
- * xplane_names.c that reads the names and xplane.c that reads the events. */
+/* XSpace while it is read: what its planes call things, for xplane_names.c that reads the names and
+ * xplane.c that reads the events. */
 #pragma once
 
 #include "base/map.h"

@@ -1,5 +1,4 @@
-/* ingest/tensorflow/xplane_names.c: the names of an XSpace's planes, events and statistics, and
- * what each of them is. */
+/* The names of an XSpace's planes, events and statistics, and what each of them is. */
 #include "base/sort.h"
 #include "ingest/tensorflow/xplane.h"
 

@@ -1,5 +1,5 @@
-/* ingest/transport/connections.c: the two ends of each connection, and the bytes that both ends, or
- * one of them, have a record of. */
+/* The two ends of each connection, and the bytes that both ends, or one of them, have a record
+ * of. */
 #include <string.h>
 
 #include "base/sort.h"

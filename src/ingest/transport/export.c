@@ -1,6 +1,5 @@
-/* ingest/transport/export.c: transport logs as CSV, in the form that net_csv.c reads: one line a
- * socket call in the order of their starts, a gloo message in the fields of the line that begins
- * with it. */
+/* Transport logs as CSV, in the form that net_csv.c reads: one line a socket call in the order of
+ * their starts, a gloo message in the fields of the line that begins with it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

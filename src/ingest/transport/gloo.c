@@ -1,5 +1,5 @@
-/* ingest/transport/gloo.c: gloo's messages in the byte streams, the collectives they belong to, and
- * which span and bucket each of those is.
+/* Gloo's messages in the byte streams, the collectives they belong to, and which span and bucket
+ * each of those is.
  *
  * A gloo context (one a process group) has one connection to each peer and numbers its collectives:
  * (context, kind, number) is one collective on all its ranks. The thread that runs it sends first,

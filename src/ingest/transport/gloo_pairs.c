@@ -1,11 +1,10 @@
-/* ingest/transport/gloo_pairs.c: which messages are those of a send and of its receive, and of
- * which spans.
+/* Which messages are those of a send and of its receive, and of which spans.
  *
  * Both ends announce each transfer, within the calls that ask for it, and the sender sends the data
  * of one tag in the order of the announcements. So the k-th announcements on a connection belong to
  * the k-th data, but for announcements from before the logs began. The data of a send starts after
- * the send was asked for, that of a receive likewise, and ends before either has been waited for.
- */
+ * the send was asked for, that of a receive likewise, and ends before either has been waited
+ * for. */
 #include "ingest/transport/gloo_pairs.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
-/* ingest/transport/gloo_pairs.h: gloo's messages of sends and receives, of which a pair of ranks
- * exchanges one each. */
+/* Gloo's messages of sends and receives, of which a pair of ranks exchanges one each. */
 #pragma once
 
 #include "ingest/transport/runs.h"

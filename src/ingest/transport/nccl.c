@@ -1,5 +1,5 @@
-/* ingest/transport/nccl.c: the logs of the NCCL profiler plugin in the trace, and which span of the
- * profile called each operation. */
+/* The logs of the NCCL profiler plugin in the trace, and which span of the profile called each
+ * operation. */
 #include "ingest/transport/nccl.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
-/* ingest/transport/nccl.h: what the NCCL profiler plugin logged: communicators, the collectives and
- * point-to-point calls of this process, and the proxy's work for them: per channel and peer an op,
- * and its steps, each one chunk that was sent or received. */
+/* What the NCCL profiler plugin logged: communicators, the collectives and point-to-point calls of
+ * this process, and the proxy's work for them: per channel and peer an op, and its steps, each one
+ * chunk that was sent or received. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,4 @@
-/* ingest/transport/nccl_log.c: the records of the NCCL profiler plugin, and what each event is a
- * part of. */
+/* The records of the NCCL profiler plugin, and what each event is a part of. */
 #include <string.h>
 
 #include "base/map.h"

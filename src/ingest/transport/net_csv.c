@@ -1,5 +1,4 @@
-/* ingest/transport/net_csv.c: transport logs as CSV, one line a socket call; see
- * doc/formats/net-csv.md.
+/* Transport logs as CSV, one line a socket call; see doc/formats/net-csv.md.
  *
  * Fields are found by a table from the header line, so that columns may come in any order and ones
  * that we don't know are passed over. A connection is known by its number and both addresses: their

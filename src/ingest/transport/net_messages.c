@@ -1,5 +1,4 @@
-/* ingest/transport/net_messages.c: the messages of a transport in order, and what they add up to.
- */
+/* The messages of a transport in order, and what they add up to. */
 
 #include "base/memory.h"
 #include "base/sort.h"

@@ -1,5 +1,5 @@
-/* ingest/transport/net_names.c: the ends of connections, processes that are no ranks, calls and
- * gloo's collectives by name and back. */
+/* The ends of connections, processes that are no ranks, calls and gloo's collectives by name and
+ * back. */
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <limits.h>

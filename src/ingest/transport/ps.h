@@ -1,5 +1,5 @@
-/* ingest/transport/ps.h: what ps-lite's nodes sent each other, as the transport logs show it:
- * pushes and pulls of keys between workers and servers (MXNet's dist kvstore, BytePS).
+/* What ps-lite's nodes sent each other, as the transport logs show it: pushes and pulls of keys
+ * between workers and servers (MXNet's dist kvstore, BytePS).
  *
  * A message is ZeroMQ's frames: meta data, keys, values, their lengths. A request and its answer
  * have the worker, the server and the timestamp in common: with key and direction that is the

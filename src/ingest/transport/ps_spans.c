@@ -1,5 +1,4 @@
-/* ingest/transport/ps_spans.c: which spans of the workers' profiles ps-lite's messages are of, and
- * what those spans exchange.
+/* Which spans of the workers' profiles ps-lite's messages are of, and what those spans exchange.
  *
  * A worker's span around a push, a pull or both begins before its request is passed on, and spans
  * and requests come in the same order: the timestamps count. */

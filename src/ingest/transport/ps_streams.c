@@ -1,5 +1,4 @@
-/* ingest/transport/ps_streams.c: where ps-lite's messages stand in the byte streams, their two ends
- * and their keys.
+/* Where ps-lite's messages stand in the byte streams, their two ends and their keys.
  *
  * dpro's own log has every frame's place. A CSV of another tracer has what was passed to a socket
  * of ZeroMQ, in order, and the calls that moved the bytes, in pieces: between two pauses of the

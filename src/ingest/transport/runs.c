@@ -1,4 +1,4 @@
-/* ingest/transport/runs.c: finding the span of a collective by thread and time. */
+/* Finding the span of a collective by thread and time. */
 #include "ingest/transport/runs.h"
 #include "base/sort.h"
 #include "ingest/pytorch/kineto_words.h"

@@ -1,5 +1,5 @@
-/* ingest/transport/runs.h: the profiler's spans around the calls of a communication library, by
- * thread and time: what a log says happened on that thread then belongs to that span. */
+/* The profiler's spans around the calls of a communication library, by thread and time: what a log
+ * says happened on that thread then belongs to that span. */
 #pragma once
 
 #include "ingest/trace.h"

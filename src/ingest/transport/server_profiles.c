@@ -1,4 +1,4 @@
-/* ingest/transport/server_profiles.c: which server each profile of a parameter server is of.
+/* Which server each profile of a parameter server is of.
  *
  * Servers are numbered by ps-lite, their profiles by who collected them. But a server answers right
  * after it has updated: in its own profile, which has its own clock, an op ends just before. */

@@ -1,7 +1,7 @@
-/* ingest/transport/tracer_log.c: the binary logs of the transport tracer and of the NCCL profiler
- * plugin, records as tracer/record.h lays them out. A record's own size says where the next one is.
- * Records shorter than we know are refused, of longer ones the known part is read, and unknown
- * types are passed over. */
+/* The binary logs of the transport tracer and of the NCCL profiler plugin, records as
+ * tracer/record.h lays them out. A record's own size says where the next one is. Records shorter
+ * than we know are refused, of longer ones the known part is read, and unknown types are passed
+ * over. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

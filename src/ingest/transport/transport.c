@@ -1,5 +1,4 @@
-/* ingest/transport/transport.c: puts the files of a process's log together into one transport, and
- * has its messages found. */
+/* Puts the files of a process's log together into one transport, and has its messages found. */
 #include "ingest/transport/transport.h"
 
 #include <inttypes.h>

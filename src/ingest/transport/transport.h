@@ -1,5 +1,5 @@
-/* ingest/transport/transport.h: what the transport logs say of a job: which socket calls moved
- * which bytes of which connection, and what the bytes were.
+/* What the transport logs say of a job: which socket calls moved which bytes of which connection,
+ * and what the bytes were.
  *
  * A *stream* is one direction of a connection as one end saw it: stream 2c is what the owner of
  * connection c sent, 2c + 1 what it received. Bytes are numbered from the connection's first one,

@@ -51,7 +51,7 @@ struct values {
     struct compression compression;
     uint64_t partition_bytes;
     struct opt_list delays, computes;
-    uint32_t dp, world_size, shard, servers, bigarray_bound;
+    uint32_t dp, world_size, shard, tp, servers, bigarray_bound;
     struct bandwidth server_bandwidth;
     int64_t cycle_ns;
     struct fusion fusion;
@@ -279,6 +279,8 @@ static const struct opt whatif_opts[] = {
     OPT_WHOLE(
         "shard", opt_read_u32, shard, 2, UINT32_MAX,
         "FSDP: parameters sharded over N neighbouring ranks\nonly, with replicas of these (HSDP)"),
+    OPT_WHOLE("tp", opt_read_u32, tp, 1, UINT32_MAX,
+              "tensors split over N ranks; batch, replicas and stages\nas they are"),
     OPT_WHOLE("servers", opt_read_u32, servers, 1, UINT32_MAX,
               "N parameter servers, on ranks' hosts if they are\nthere now, else on hosts of their "
               "own"),
@@ -355,6 +357,7 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
         .dp = values->dp,
         .world_size = values->world_size,
         .shard = values->shard,
+        .tp = values->tp,
         .n_servers = values->servers,
         .bigarray_bound = values->bigarray_bound,
         .server_bandwidth_bytes_per_s = values->server_bandwidth.bytes_per_s,

@@ -54,6 +54,8 @@ struct dpro_changes {
     uint32_t shard; /* of jobs that shard parameters over all ranks: over so many neighbours, with
                        replicas of these (HSDP); 0: as it is */
 
+    uint32_t tp; /* of jobs of PyTorch's DTensor: ranks that split tensors; 0: as it is */
+
     /* Of jobs of Horovod: */
     int64_t cycle_ns;             /* HOROVOD_CYCLE_TIME; 0: as it is */
     const uint64_t *fusion_bytes; /* HOROVOD_FUSION_THRESHOLD, 0: nothing is fused; NULL: as it is;

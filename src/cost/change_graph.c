@@ -38,7 +38,9 @@ static bool asks_for_units(const struct dpro_changes *c)
 /* What else changes passes, whose times and memory a pipeline takes as they were recorded. */
 static const char *beside_pipeline(const struct dpro_changes *c, bool shares)
 {
-    return shares                                 ? c->shard ? "--shard" : "--dp and --world-size"
+    return shares                                 ? c->tp      ? "--tp"
+                                                    : c->shard ? "--shard"
+                                                               : "--dp and --world-size"
            : c->reshard                           ? "--reshard"
            : c->prefetch > 0                      ? "--prefetch"
            : c->recompute                         ? "--recompute"
@@ -213,10 +215,16 @@ static double computing_error_ns(const struct dpro_model *m)
     return std_ns;
 }
 
-/* ---- shards ---- */
+/* ---- shards, split tensors ---- */
 
-/* What a rank keeps from one iteration to the next is a shard. */
-static void share_memory(double ratio, struct arena *arena, struct dpro_graph *graph)
+static void resize(struct graph_block *block, double ratio)
+{
+    block->size_bytes = (uint64_t)llround((double)block->size_bytes * ratio);
+    block->asked_bytes = (uint64_t)llround((double)block->asked_bytes * ratio);
+}
+
+/* What a rank keeps of the model from one iteration to the next is a shard. */
+static void share_memory(struct rank_share share, struct arena *arena, struct dpro_graph *graph)
 {
     struct graph_memory *all = arena_array(arena, graph->n_ranks, sizeof *all);
     for (uint32_t r = 0; r < graph->n_ranks; r++) {
@@ -230,15 +238,54 @@ static void share_memory(double ratio, struct arena *arena, struct dpro_graph *g
             bool of_model = block->category == DPRO_MEMORY_PARAMETER ||
                             block->category == DPRO_MEMORY_GRADIENT ||
                             block->category == DPRO_MEMORY_STATE;
-            if (!stays || !of_model || block->gather != 0)
-                continue;
-            block->size_bytes = (uint64_t)llround((double)block->size_bytes * ratio);
-            block->asked_bytes = (uint64_t)llround((double)block->asked_bytes * ratio);
+            if (block->split || (block->unsplits && share.whole))
+                resize(block, block->split ? share.tensors : 0);
+            if (stays && of_model && block->gather == 0)
+                resize(block, share.shards);
         }
         m->blocks = blocks;
         m->start = (struct allocator_history){0}; /* other blocks would be there */
     }
     graph->memory = all;
+}
+
+/* The bytes of a rank's parameters, against what they were. */
+static double parameters_share(const struct graph_memory *m, struct rank_share share)
+{
+    double all = 0, split = 0;
+    for (uint32_t b = 0; b < m->n_blocks; b++)
+        if (m->blocks[b].category == DPRO_MEMORY_PARAMETER && m->blocks[b].gather == 0) {
+            all += (double)m->blocks[b].size_bytes;
+            split += m->blocks[b].split ? (double)m->blocks[b].size_bytes : 0;
+        }
+    return all > 0 ? 1 + split / all * (share.tensors - 1) : 1;
+}
+
+static bool is_split(const struct dpro_graph *g, const char *parameter)
+{
+    uint32_t name = strtab_find(&g->names, parameter, strlen(parameter));
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        for (uint32_t b = 0; b < g->memory[r].n_blocks; b++) {
+            const struct graph_block *block = &g->memory[r].blocks[b];
+            if (block->split && block->category == DPRO_MEMORY_PARAMETER && block->name == name)
+                return true;
+        }
+    return false;
+}
+
+/* Gradients, and what is gathered, of split parameters. */
+static void resize_traffic(const struct dpro_graph *g, struct rank_share share,
+                           struct dpro_model *m)
+{
+    for (uint32_t k = 0; k < m->n_communications; k++) {
+        struct model_communication *c = &m->communications[k];
+        if (!carries_activations(g, c) && m->groups[c->group].dimension != UINT32_MAX)
+            model_resize(m, c, parameters_share(&g->memory[m->groups[c->group].ranks[0]], share));
+    }
+    for (uint32_t t = 0; t < m->n_tensors; t++)
+        if (is_split(g, m->tensors[t].name))
+            m->tensors[t].size_bytes =
+                (uint64_t)llround((double)m->tensors[t].size_bytes * share.tensors);
 }
 
 /* ---- all of it ---- */
@@ -257,10 +304,10 @@ static int replay_shape(const struct measured_replay *recorded, const struct dpr
 }
 
 /* With the delays of `delayed`, the units of `shape` and other work; a rank has `share` of what it
- * had of the sharded model. `passes_alone`: without what a step does once. *changed is the replay
- * of *graph. */
+ * had of what ranks share out. `passes_alone`: without what a step does once. *changed is the
+ * replay of *graph. */
 static int learn_changed(const struct measured_replay *shape, const struct dpro_graph *delayed,
-                         const struct dpro_changes *c, double share, bool passes_alone,
+                         const struct dpro_changes *c, struct rank_share share, bool passes_alone,
                          const struct dpro_model *m, struct arena *arena,
                          struct graph_change *change, struct dpro_graph *graph,
                          struct measured_replay *changed, struct dpro_model *learnt,
@@ -268,7 +315,8 @@ static int learn_changed(const struct measured_replay *shape, const struct dpro_
 {
     struct dpro_graph worked = *delayed, shape_alone = *shape->graph, alone;
     struct measured_replay of_shape, of_changed;
-    bool works = change->has_modules && (asks_for_modules(c) || share != 1);
+    bool shares = share.shards != 1 || share.tensors != 1;
+    bool works = change->has_modules && (asks_for_modules(c) || shares);
     int rc = 0;
     if (works)
         graph_with_work(delayed, &change->modules, passes_alone, share, arena, &worked);
@@ -283,9 +331,9 @@ static int learn_changed(const struct measured_replay *shape, const struct dpro_
     else
         measured_replay_borrow(graph, shape, changed);
     alone = *graph;
-    if (share != 1 && graph->memory)
+    if (shares && graph->memory)
         share_memory(share, arena, graph);
-    if (change->n_units > 0 || share != 1) /* its memory is known otherwise */
+    if (change->n_units > 0 || shares) /* its memory is known otherwise */
         shape_alone.memory = alone.memory = NULL;
     measured_replay_borrow(&shape_alone, shape, &of_shape);
     measured_replay_borrow(&alone, changed, &of_changed);
@@ -293,6 +341,8 @@ static int learn_changed(const struct measured_replay *shape, const struct dpro_
     for (uint32_t k = 0; rc == 0 && change->has_modules && k < learnt->n_communications; k++)
         if (carries_activations(shape->graph, &learnt->communications[k]))
             model_resize(learnt, &learnt->communications[k], graph_batch_ratio(&change->modules));
+    if (rc == 0 && share.tensors != 1)
+        resize_traffic(delayed, share, learnt);
     return rc;
 }
 
@@ -307,8 +357,8 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
     int rc = replicas_find(graph, c, m, notes->arena, &replicas, err);
     if (rc < 0)
         return rc;
-    double share = replicas_share(&replicas);
-    bool shares = share != 1;
+    struct rank_share share = replicas_share(&replicas);
+    bool shares = share.shards != 1 || share.tensors != 1;
     bool of_groups = m->n_communications > 0;
     bool of_units = asks_for_units(c);
     bool of_modules = of_groups && (asks_for_modules(c) || of_units || shares);

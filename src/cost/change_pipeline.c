@@ -647,7 +647,7 @@ static void measure(struct rewriter *w, double ratio, const struct dpro_model *m
     struct dpro_model *m = w->m;
     struct dpro_graph changed;
     uint32_t n_crossings = count_crossings(w);
-    graph_with_work(w->g, modules, false, 1, w->arena, &changed);
+    graph_with_work(w->g, modules, false, (struct rank_share){1, 1, false}, w->arena, &changed);
     w->stages = arena_array(w->arena, m->n_ranks + (size_t)1, sizeof *w->stages);
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         struct stage was, *stage = &w->stages[r];

@@ -144,9 +144,77 @@ static uint32_t count_shards(const struct replicas *r)
     return r->group > 0 ? r->group : r->after;
 }
 
-double replicas_share(const struct replicas *r)
+struct rank_share replicas_share(const struct replicas *r)
 {
-    return r->shards ? (double)r->before / count_shards(r) : 1;
+    return (struct rank_share){r->shards ? (double)r->before / count_shards(r) : 1,
+                               r->splits ? (double)r->before / r->after : 1,
+                               r->splits && r->after == 1};
+}
+
+/* ---- what is split ---- */
+
+/* Whether ranks can share out evenly what they split; what FSDP has shards of is not looked at. */
+static int check_split(const struct dpro_graph *g, uint32_t rank, const struct replicas *r,
+                       struct dpro_error *err)
+{
+    const struct graph_memory *m = &g->memory[rank];
+    uint64_t heads = (uint64_t)m->n_heads * r->before;
+    if (heads % r->after != 0)
+        return refuse(err, "attention has %llu heads, which %u ranks can't share out evenly",
+                      (unsigned long long)heads, r->after);
+    for (uint32_t b = 0; b < m->n_blocks && r->rest == 1; b++) {
+        const struct graph_block *block = &m->blocks[b];
+        uint64_t n = block->item_bytes > 0 ? block->size_bytes / block->item_bytes : 0;
+        if (block->category == DPRO_MEMORY_PARAMETER && block->split && n * r->before % r->after)
+            return refuse(err, "'%.200s' has %llu elements, which %u ranks can't share out evenly",
+                          strtab_get(&g->names, block->name), (unsigned long long)n * r->before,
+                          r->after);
+    }
+    return 0;
+}
+
+static int find_tensors(const struct dpro_graph *g, const struct dpro_changes *c,
+                        struct replicas *r, struct dpro_error *err)
+{
+    char found[200];
+    uint32_t n = 0;
+    if (c->dp != 0 || c->world_size != 0 || c->shard != 0)
+        return refuse(err, "--tp changes the number of ranks, and so does %s: give one",
+                      c->shard != 0 ? "--shard"
+                      : c->dp != 0  ? "--dp"
+                                    : "--world-size");
+    if (!g)
+        return refuse(err, "another number of ranks that split tensors needs the graph of the job");
+    name_dimensions(g, found, sizeof found);
+    for (uint32_t d = 0; d < g->n_dimensions; d++)
+        if (g->dimensions[d].parallelism == DPRO_TENSORS && !g->dimensions[d].lies_over) {
+            r->dimension = d;
+            n++;
+        }
+    if (n != 1 || !is_grid(g, job_size(g)))
+        return refuse(err,
+                      "--tp: one dimension of the job has to split tensors, of a grid of all "
+                      "ranks, and it has %s; --dims says how it is parallel",
+                      found[0] ? found : "none that is known");
+    r->splits = true;
+    r->before = g->dimensions[r->dimension].size;
+    r->after = c->tp;
+    r->rest = job_size(g) / r->before;
+    if ((uint64_t)r->after * r->rest > MOST_RANKS)
+        return refuse(err, "%llu ranks can't be predicted; %u can",
+                      (unsigned long long)r->after * r->rest, (unsigned)MOST_RANKS);
+    for (uint32_t i = 0; i < g->n_ranks; i++) {
+        if (!g->memory || g->memory[i].n_op_splits == 0)
+            return refuse(err,
+                          "the trace does not show what of rank %d's work is on split tensors: "
+                          "'dpro profile' records it, of jobs that split them by PyTorch's DTensor "
+                          "(parallelize_module)",
+                          g->ranks[i].rank);
+        int rc = check_split(g, i, r, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
 }
 
 /* Whole groups of shards. */
@@ -170,6 +238,8 @@ int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *cha
     bool grows = changes->world_size != 0 || changes->dp != 0;
     *r =
         (struct replicas){n_ranks, n_ranks, 1, UINT32_MAX, .group = changes->shard, .graph = graph};
+    if (changes->tp != 0)
+        return find_tensors(graph, changes, r, err);
     if (!grows && changes->shard == 0)
         return 0;
     if (changes->world_size != 0 && changes->dp != 0)
@@ -627,7 +697,7 @@ static struct members members_of(const struct world *w, const struct model_group
 
 static bool is_shard_gather(const struct world *w, const struct model_communication *c)
 {
-    return w->r->shards && strcmp(c->kind, "all_gather") == 0 &&
+    return (w->r->shards || w->r->splits) && strcmp(c->kind, "all_gather") == 0 &&
            w->m->groups[c->group].dimension == w->r->dimension;
 }
 
@@ -753,7 +823,10 @@ static int change_communication(struct world *w, struct model_communication *c,
         (halves || (w->collectives && is->n % is->n_hosts != 0)))
         return refuse(err, UNKNOWN_HOSTS, is->n, c->kind,
                       w->recorded[w->m->groups[c->group].ranks[0]].rank);
-    if (grows || is->n_hosts > 1 || is->within != was->within)
+    if (is->n == 1 && w->r->splits) { /* nothing is split */
+        c->took_ns = c->waits_ns = c->link_bytes = c->n_steps = 0;
+        c->more_bytes = c->more_steps = 0;
+    } else if (grows || is->n_hosts > 1 || is->within != was->within)
         grow(w, c, *was, *is);
     return 0;
 }
@@ -1038,12 +1111,20 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
              count_shards(r), r->before);
     if (r->after == r->before)
         return;
-    note(notes, "%u ranks: each one %s computes as one of the %u recorded ones, on its batch; %s",
-         n_ranks, r->after > r->before ? "more" : "that stays", w->n_recorded,
-         w->collectives ? "collectives within hosts are taken to stay as they are"
-         : w->told      ? "how collectives use links is taken to stay as it is"
-                        : "links, and how collectives use them, are taken to stay as they are");
-    if (r->rest > 1 && r->group == 0)
+    if (r->splits)
+        note(notes,
+             "tensors split over %u rank%s in place of %u: what works on parts of them takes %.3g "
+             "times as long, beyond its launches, as if it were as efficient with other parts; "
+             "what is not split is as it was",
+             r->after, r->after == 1 ? "" : "s", r->before, (double)r->before / r->after);
+    else
+        note(notes,
+             "%u ranks: each one %s computes as one of the %u recorded ones, on its batch; %s",
+             n_ranks, r->after > r->before ? "more" : "that stays", w->n_recorded,
+             w->collectives ? "collectives within hosts are taken to stay as they are"
+             : w->told      ? "how collectives use links is taken to stay as it is"
+                            : "links, and how collectives use them, are taken to stay as they are");
+    if (r->rest > 1 && r->group == 0 && !r->splits)
         note(notes, "a replica has %u ranks, as recorded; %u replica%s in place of %u", r->rest,
              r->after, r->after == 1 ? "" : "s", r->before);
     if (r->reduces && r->after > 1)
@@ -1124,8 +1205,10 @@ int change_world(const struct replicas *r, const struct topology *told, const ch
     if (rc < 0)
         return rc;
     uint32_t *n_reduce = &m->net.collective.n_ranks; /* a bucket together: of a replica, one */
-    *n_reduce = (uint32_t)((uint64_t)*n_reduce * r->after / r->before);
-    if (m->net.collective.algorithm == MODEL_DIRECT && r->before == 2 && r->after != 2)
+    if (!r->splits)
+        *n_reduce = (uint32_t)((uint64_t)*n_reduce * r->after / r->before);
+    if (!r->splits && m->net.collective.algorithm == MODEL_DIRECT && r->before == 2 &&
+        r->after != 2)
         m->net.collective.algorithm = MODEL_RING; /* two ranks can't tell them apart */
     tell(&w, w.size, notes);
     return 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cost/change.h"
+#include "cost/graph_work.h"
 #include "cost/shards.h"
 #include "cost/topology.h"
 #include "graph/graph.h"
@@ -12,13 +13,14 @@ struct replicas {
     uint32_t rest;                  /* ranks of a replica */
     uint32_t dimension;             /* of the graph; UINT32_MAX: all ranks are replicas */
     bool shards;                    /* they share out the parameters */
+    bool splits;                    /* no replicas: ranks that split tensors */
     bool reduces;                   /* there was one, and nothing was reduced between replicas */
     uint32_t group;                 /* so many share them out, others replicate these; 0: all do */
     const struct dpro_graph *graph; /* the recorded one, with the dimensions that this needs */
 };
 
-/* What a rank keeps of the parameters, against what it kept. */
-double replicas_share(const struct replicas *replicas);
+/* What a rank has, against what it had. */
+struct rank_share replicas_share(const struct replicas *replicas);
 
 /* Fails with DPRO_EUSAGE where replicas are not known, or ranks don't make whole ones. `graph` may
  * be NULL for jobs that communicate gradients only. `model` is that of the recorded job. */

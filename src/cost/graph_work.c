@@ -62,7 +62,7 @@ struct worker {
     const struct dpro_graph *g;
     const struct dpro_model *m;
     bool passes_alone;
-    double update;
+    struct rank_share rank_share;
     struct batch_point batch;   /* of a micro-batch */
     struct call_factors *calls; /* of the rank at hand */
     double share;               /* of what grows with the batch; where nothing was measured of it */
@@ -113,16 +113,22 @@ static void find_factors(struct worker *w, uint32_t rank, struct arena *arena)
     }
 }
 
+/* An op with so many times as much to do, beyond its launch. */
+static double with_more(const struct worker *w, double ns, double times)
+{
+    double fixed = fmin(ns, w->gpu ? BATCH_GPU_OP_NS : BATCH_CPU_OP_NS);
+    return fixed + (ns - fixed) * times;
+}
+
 /* Which part of an op is the same for each batch: see batch_share.c. */
 static double of_batch(const struct worker *w, uint32_t op, double ns)
 {
     bool backward = w->g->phase[op] == DPRO_OP_BW;
-    double fixed = fmin(ns, w->gpu ? BATCH_GPU_OP_NS : BATCH_CPU_OP_NS);
     if (w->g->flags[op] & GRAPH_OP_UNIT)
         return ns;
     if (w->m->n_batch_points > 0)
         return ns * (backward ? w->batch.backward.value : w->batch.forward.value);
-    return fixed + (ns - fixed) * w->share;
+    return with_more(w, ns, w->share);
 }
 
 static bool is_of_pass(const struct dpro_graph *g, uint32_t op)
@@ -130,14 +136,18 @@ static bool is_of_pass(const struct dpro_graph *g, uint32_t op)
     return g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW;
 }
 
-static double changed_ns(const struct worker *w, uint32_t op, uint32_t call, double ns)
+/* `split`: the part of it that ranks with split tensors share out. */
+static double changed_ns(const struct worker *w, uint32_t op, uint32_t call, double split,
+                         double ns)
 {
     if (!op_computes(w->g, op))
         return ns;
+    if (split > 0)
+        ns = with_more(w, ns, 1 + split * (w->rank_share.tensors - 1));
     if (!is_of_pass(w->g, op)) {
-        double fixed = fmin(ns, w->gpu ? BATCH_GPU_OP_NS : BATCH_CPU_OP_NS);
-        double changed = w->g->phase[op] == DPRO_OP_UPDATE ? fixed + (ns - fixed) * w->update : ns;
-        return w->passes_alone ? 0 : changed;
+        if (w->g->phase[op] == DPRO_OP_UPDATE)
+            ns = with_more(w, ns, w->rank_share.shards);
+        return w->passes_alone ? 0 : ns;
     }
     ns = of_batch(w, op, ns);
     if (call == MEMORY_NONE || (w->g->flags[op] & GRAPH_OP_UNIT))
@@ -170,16 +180,18 @@ static void change_rank(const struct worker *w, uint32_t rank, uint32_t n, int64
             bool known = memory && o < memory->n_op_calls;
             uint32_t call = known ? memory->op_calls[o] : MEMORY_NONE;
             size_t at = (size_t)s * w->g->n_ops + op;
-            dur_ns[at] = llround(changed_ns(w, op, call, (double)dur_ns[at]));
+            double split = memory && o < memory->n_op_splits ? memory->op_splits[o] : 0;
+            dur_ns[at] = llround(changed_ns(w, op, call, split, (double)dur_ns[at]));
             if (gap_ns && w->passes_alone && op_computes(w->g, op) && !is_of_pass(w->g, op))
                 gap_ns[at] = 0;
         }
 }
 
 void graph_with_work(const struct dpro_graph *graph, const struct dpro_model *model,
-                     bool passes_alone, double update, struct arena *arena, struct dpro_graph *to)
+                     bool passes_alone, struct rank_share share, struct arena *arena,
+                     struct dpro_graph *to)
 {
-    struct worker w = {.g = graph, .m = model, .passes_alone = passes_alone, .update = update};
+    struct worker w = {.g = graph, .m = model, .passes_alone = passes_alone, .rank_share = share};
     double ratio = graph_batch_ratio(model);
     *to = *graph;
     to->dur_ns = copy_times(graph, graph->dur_ns, 1, arena);

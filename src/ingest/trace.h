@@ -163,6 +163,7 @@ struct et_node {
     uint32_t thread;          /* as the execution trace numbers them, from 1; 0: unknown */
     uint32_t pointwise_batch; /* of a convolution with a kernel of one element and a stride of one:
                                  the samples of its input; 0: it is none, or shapes are not said */
+    uint32_t n_heads;         /* of attention, that queries and keys have a multiple of; 0 */
     uint32_t text_inputs; /* of a node that names its group: string id of the raw JSON text of its
                              inputs' values; 0: none */
 };

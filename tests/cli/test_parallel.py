@@ -3,10 +3,11 @@ import os
 import shutil
 import unittest
 
-from support import BUNDLED, DONE, INPUT, Case, dpro, span
+from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro, span
 
 DATA = os.path.dirname(BUNDLED)
-PIPELINE, EXPERTS, MIXED = (os.path.join(DATA, name) for name in ("torch-pp-gloo-n2", "torch-ep-gloo-n2", "torch-fsdp-tp-gloo-n4"))
+PIPELINE, EXPERTS, MIXED, TENSORS = (os.path.join(DATA, name) for name in ("torch-pp-gloo-n2", "torch-ep-gloo-n2",
+                                                                           "torch-fsdp-tp-gloo-n4", "torch-tp-gloo-n2"))
 STEPS, STEP_US = 4, 20_000
 
 
@@ -202,6 +203,40 @@ class Recorded(Case):
         self.assertIn(result.code, (DONE, INPUT))
         if result.code == DONE:
             self.assertTrue(result.json["warnings"])
+
+    def test_tensors_split_over_other_ranks(self):
+        def ask(*args):
+            result = dpro("whatif", "--json", TENSORS, *args)
+            self.assert_code(result, DONE)
+            return result.json
+
+        as_it_is = ask("--tp", "2")
+        self.assertEqual(as_it_is["predicted"]["iteration_ms"], as_it_is["baseline"]["iteration_ms"])
+        alone, four = ask("--tp", "1"), ask("--tp", "4")
+        # the peaks of the same job on one rank and on four; a few bytes more: a counter of steps on each rank
+        self.assertAlmostEqual(alone["memory"]["peak_bytes"], 19073112, delta=16)
+        self.assertAlmostEqual(four["memory"]["peak_bytes"], 8824932, delta=132000)  # how far a collective has got
+        self.assertEqual(alone["memory"]["by_category"]["communication"], 0)
+        kept = [[facts["memory"]["by_category"][kind] for kind in ("parameter", "gradient", "temporary")] for facts in (alone, four)]
+        self.assertEqual(kept, [[4242432, 4242432, 2101260], [1877760, 1877760, 1049612]])
+        slow = ["--bandwidth", "0.01x"]  # a ring over four ranks carries more, one rank nothing
+        times = [ask("--tp", n, *slow)["predicted"]["iteration_ms"] for n in ("1", "2", "4")]
+        self.assertLess(times[0], times[1])
+        self.assertLess(times[1], times[2])
+        large = ["--bandwidth", "1000x", "--delay", "BW=10"]  # a rank of more has less to do
+        times = [ask("--tp", n, *large)["predicted"]["iteration_ms"] for n in ("4", "2", "1")]
+        self.assertLess(times[0], times[1])
+        self.assertLess(times[1], times[2])
+        self.assertTrue(any("4 ranks in place of 2: what works on parts of them takes 0.5 times" in w for w in four["warnings"]))
+
+    def test_what_of_other_splits_is_not_known_is_said(self):
+        for trace, args, why in ((TENSORS, ["3"], "attention has 4 heads, which 3 ranks can't share out evenly"),
+                                 (TENSORS, ["1", "--dp", "2"], "--tp changes the number of ranks, and so does --dp: give one"),
+                                 (TENSORS, ["0"], "--tp"), (MIXED, ["1"], "does not show what of rank 0's work is on split tensors"),
+                                 (PIPELINE, ["2"], "has to split tensors, .* it has pp 2; --dims"),
+                                 (BUNDLED, ["2"], "it has dp 2; --dims")):
+            with self.subTest(args=args):
+                self.assert_error(dpro("whatif", trace, "--tp", *args), USAGE, why)
 
 
 if __name__ == "__main__":

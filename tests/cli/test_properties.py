@@ -4,10 +4,10 @@ import unittest
 
 from support import BUNDLED, DONE, Case, dpro
 
-JOBS = ("torch-pp-gloo-n2", "torch-ep-gloo-n2", "torch-fsdp-tp-gloo-n4", "torch-fsdp-gloo-n2-memory", "torch-ddp-gloo-gpt-n2-memory",
-        "tf-ps-n2", "hvd-mx-n2")
+JOBS = ("torch-pp-gloo-n2", "torch-ep-gloo-n2", "torch-fsdp-tp-gloo-n4", "torch-tp-gloo-n2",
+        "torch-fsdp-gloo-n2-memory", "torch-ddp-gloo-gpt-n2-memory", "tf-ps-n2", "hvd-mx-n2")
 CHANGES_NOTHING = ("--bandwidth 1x", "--latency +0us", "--compute 1x", "--delay ALL=1", "--delay FW=+0", "--batch-size 1x",
-                   "--accumulate 1", "--recompute none", "--compress none")
+                   "--accumulate 1", "--recompute none", "--compress none", "--tp 2")
 # from the shortest iteration to the longest
 LONGER = (("--bandwidth 100x", "--bandwidth 2x", "", "--bandwidth 0.9x", "--bandwidth 0.25x"),
           ("--latency 0x", "", "--latency +100us", "--latency +10ms"),

@@ -926,7 +926,7 @@ TEST(a_recomputation_goes_with_the_batch_as_the_forward_pass_does)
                                .baseline.recomputed = &recomputed};
     struct arena arena = {0};
     struct dpro_graph changed;
-    graph_with_work(g, &model, false, 1, &arena, &changed);
+    graph_with_work(g, &model, false, (struct rank_share){1, 1, false}, &arena, &changed);
     assert_int_equal(changed.dur_ns[op_named(g, "f")], 80000);
     assert_int_equal(changed.dur_ns[op_named(g, "b")], 100000 + 80000);
     arena_fini(&arena);

@@ -47,6 +47,7 @@ static void pack_memory(struct pack *pack, struct rank_memory **memory)
     PACK_ITEMS(pack, is->operands, is->n_operands);
     PACK_ITEMS(pack, is->units, is->n_units);
     PACK_ITEMS(pack, (*memory)->op_call, is->n_op_calls);
+    PACK_ITEMS(pack, (*memory)->op_split, is->n_op_splits);
     pack_history(pack, &is->start);
 }
 

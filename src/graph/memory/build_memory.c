@@ -188,6 +188,7 @@ static void make(struct memory_build *b)
     memory_find_units(b);
     memory_bind_older(b);
     memory_find_scaling(b);
+    memory_find_splits(b);
     memory_measure(b);
     number_blocks(b);
     write_blocks(b);
@@ -228,5 +229,6 @@ void rank_memory_destroy(struct rank_memory *memory)
     mem_free(memory->is.operands);
     mem_free(memory->is.units);
     mem_free(memory->op_call);
+    mem_free(memory->op_split);
     mem_free(memory);
 }

@@ -99,6 +99,7 @@ void rank_memory_fill(const struct rank_build *rank, struct dpro_graph *graph, u
     }
     to->n_op_calls = to->n_calls > 0 ? rank->n_timed : 0;
     to->op_calls = keep(&filler, rank->memory->op_call, to->n_op_calls, sizeof *to->op_calls);
+    to->op_splits = keep(&filler, rank->memory->op_split, to->n_op_splits, sizeof *to->op_splits);
     time_calls(&filler, to);
     map_fini(&filler.names);
 }

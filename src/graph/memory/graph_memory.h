@@ -28,6 +28,8 @@ struct graph_block {
     uint32_t taken, given; /* moments; MEMORY_NONE: before the iteration, after it */
     uint8_t category;      /* enum dpro_memory_category */
     bool scales;           /* its size grows with the batch */
+    bool split;            /* a part of what tensor-parallel ranks share out */
+    bool unsplits;         /* is only there for these to sum up or gather parts */
     float least_share;     /* with less than this of the recorded batch it is not taken at all; 0 */
     uint8_t item_bytes;    /* bytes of an element; 0: not known */
     uint32_t name;         /* string id: the parameter, else the op that made it */
@@ -116,8 +118,12 @@ struct graph_memory {
     struct graph_typed_op *typed_ops; /* none where there is no execution trace */
     struct graph_operand *operands;
     struct graph_unit_places *units;
+    float *op_splits; /* by op, likewise: the part of its work that tensor-parallel ranks share out;
+                         none where they don't, or nothing tells */
     uint32_t n_blocks, n_moments, n_uses, n_calls, n_op_calls, n_typed_ops, n_operands, n_units;
-    uint64_t measured_peak_bytes;        /* recorded in that iteration; 0: not known */
+    uint32_t n_op_splits, n_heads; /* n_heads: of attention, that all its ops' numbers of heads are
+                                      multiples of; 0: not known */
+    uint64_t measured_peak_bytes;  /* recorded in that iteration; 0: not known */
     uint64_t measured_reserved_bytes;    /* reserved by the allocator then; 0: none, or not known */
     uint64_t capacity_bytes;             /* of the device; 0: not known */
     uint32_t batch_size;                 /* of the rank; 0: not known */

@@ -81,6 +81,8 @@ void memory_measure(struct memory_build *b);
 
 /* module_calls.c: calls of modules, with what each did. */
 void memory_find_calls(struct memory_build *b);
+/* The span that says what an op is part of: of device work the call that launched it; NO_ID. */
+uint32_t memory_span_of_op(const struct memory_build *b, uint32_t op);
 
 /* storages.c: which storage of the execution trace is in which block. */
 void memory_find_nodes(struct memory_build *b);
@@ -114,6 +116,9 @@ void memory_find_units(struct memory_build *b);
 
 /* batch_scaling.c */
 void memory_find_scaling(struct memory_build *b);
+
+/* split_ops.c: what tensor-parallel ranks have a part of; after what scales. */
+void memory_find_splits(struct memory_build *b);
 
 /* block_uses.c */
 void memory_find_uses(struct memory_build *b);

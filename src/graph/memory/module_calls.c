@@ -213,8 +213,7 @@ static void find_backward_ranges(struct memory_build *b)
 
 /* ---- ops ---- */
 
-/* The span that says what an op is part of: of device work the call that launched it. */
-static uint32_t span_of_op(const struct memory_build *b, uint32_t op)
+uint32_t memory_span_of_op(const struct memory_build *b, uint32_t op)
 {
     uint32_t slice = b->rank->match[build_at(b->rank, b->step, op)];
     if (slice == NO_ID)
@@ -231,7 +230,7 @@ static void find_op_calls(struct memory_build *b)
     b->to->op_call = mem_alloc((n + (size_t)1) * sizeof *b->to->op_call);
     for (uint32_t op = 0; op < n; op++) {
         bool of_none = op == b->rank->boundary || (b->rank->ops.at[op].flags & GRAPH_OP_UNIT);
-        uint32_t span = of_none ? NO_ID : span_of_op(b, op);
+        uint32_t span = of_none ? NO_ID : memory_span_of_op(b, op);
         const struct span_call *of = span == NO_ID ? NULL : &b->span_calls[span];
         b->to->op_call[op] =
             of && of->call != MEMORY_NONE ? 2 * of->call + of->backward : MEMORY_NONE;

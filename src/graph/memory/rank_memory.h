@@ -11,6 +11,7 @@ struct rank_memory {
     struct graph_memory is;
     uint32_t *op_call; /* [the rank's n_timed] as op_calls of struct graph_memory; NULL: there are
                           no calls */
+    float *op_split;   /* [n_timed], likewise; NULL: there is nothing split */
 };
 
 /* build_memory.c: NULL where nothing is known. Needs slices and ops. */

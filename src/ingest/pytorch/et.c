@@ -135,6 +135,23 @@ static uint32_t pointwise_batch(const struct et *et, bool backward)
     return is && in->dims[0] <= UINT32_MAX ? (uint32_t)in->dims[0] : 0;
 }
 
+/* Of attention, which takes in queries, keys and values of [batch, heads, ...] each. */
+static bool has_heads(const char *name)
+{
+    return strstr(name, "scaled_dot_product") != NULL;
+}
+
+static uint32_t n_heads(const struct et *et)
+{
+    uint64_t n = et->inputs[0].n == 4 && et->inputs[1].n == 4 ? et->inputs[0].dims[1] : 0;
+    for (uint64_t of = n > 0 ? et->inputs[1].dims[1] : 0; of > 0;) {
+        uint64_t rest = n % of;
+        n = of;
+        of = rest;
+    }
+    return n <= UINT32_MAX ? (uint32_t)n : 0;
+}
+
 /* Whether a node's inputs name the process group. */
 static bool names_group(const char *name)
 {
@@ -228,7 +245,7 @@ static void read_node(struct et *et)
     struct trace_part *part = et->part;
     size_t n_tensors = et->out->tensors.n;
     struct et_node node = {.span = NO_ID, .sequence = -1};
-    bool wants_text = false, convolution = false, backward = false;
+    bool wants_text = false, convolution = false, backward = false, attends = false;
     memset(et->inputs, 0, sizeof et->inputs);
     memset(et->outputs, 0, sizeof et->outputs);
     JSON_KEYS (js, true, key, len) {
@@ -237,6 +254,7 @@ static void read_node(struct et *et)
             node.name = part_read_text(part, js);
             wants_text = names_group(strtab_get(&part->names, node.name));
             convolution = is_convolution(strtab_get(&part->names, node.name), &backward);
+            attends = has_heads(strtab_get(&part->names, node.name));
         } else if (json_is(key, len, "id")) {
             node.id = json_u64(js);
         } else if (json_is(key, len, "parent") || json_is(key, len, "ctrl_deps")) {
@@ -254,7 +272,7 @@ static void read_node(struct et *et)
         } else if (json_is(key, len, "tid")) {
             node.thread = (uint32_t)json_u64(js);
         } else if (json_is(key, len, "inputs")) {
-            read_values(et, &node, false, wants_text, convolution);
+            read_values(et, &node, false, wants_text, convolution || attends);
         } else if (json_is(key, len, "outputs")) {
             read_values(et, &node, true, false, convolution);
         } else if (json_is(key, len, "attrs")) {
@@ -271,6 +289,7 @@ static void read_node(struct et *et)
     }
     if (convolution)
         node.pointwise_batch = pointwise_batch(et, backward);
+    node.n_heads = attends ? n_heads(et) : 0;
     part->n_events++;
     size_t len = strtab_len(&part->names, node.name);
     if (kineto_module(strtab_get(&part->names, node.name), &len)) {

@@ -35,6 +35,8 @@ struct fitting {
     /* where groups communicate, each with the links to itself (fit_shares.c): */
     double *times;   /* [iteration * n_communications + communication] */
     double *shares;  /* likewise: of the recorded time */
+    double *flown;   /* likewise: the part of it in which messages with bytes were under way; -1:
+                          not known */
     double *lost_ns; /* [iteration * n_tensors + a bucket's first] to communications; NULL: nothing
                       */
 };

@@ -177,6 +177,34 @@ static void copy_hosts(const struct fitting *f)
     f->net->link.rank_hosts = hosts;
 }
 
+/* The mean over iterations that tell; 1: none does. */
+static double flown_part(const struct fitting *f, uint32_t communication)
+{
+    double flown_ns = 0, took_ns = 0;
+    for (uint32_t s = 0; s < f->r->n; s++) {
+        size_t at = (size_t)s * f->model->n_communications + communication;
+        if (f->flown[at] < 0)
+            continue;
+        flown_ns += f->flown[at] * f->times[at];
+        took_ns += f->times[at];
+    }
+    return took_ns > 0 ? flown_ns / took_ns : 1;
+}
+
+/* A link takes no time for bytes while no message with bytes is under way: an idle one has room for
+ * some in its buffers. */
+static void limit_bytes(const struct fitting *f)
+{
+    const struct model_link *link = &f->net->link;
+    for (uint32_t k = 0; k < f->model->n_communications; k++) {
+        struct model_communication *c = &f->model->communications[k];
+        const struct model_group *group = &f->model->groups[c->group];
+        double byte_ns = group->within ? link->within_ns.value : link->byte_ns.value;
+        if (byte_ns > 0)
+            c->link_bytes = fmin(c->link_bytes, flown_part(f, k) * c->took_ns / byte_ns);
+    }
+}
+
 void fit_groups(const struct fitting *f)
 {
     struct dpro_model *m = f->model;
@@ -203,6 +231,7 @@ void fit_groups(const struct fitting *f)
         link->message_ns = seen.message_ns;
         fit_interference(f);
     }
+    limit_bytes(f);
     fit_unknown_sizes(f);
     f->net->learnt = *link;
     f->net->took_ratio = 1;

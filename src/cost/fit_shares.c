@@ -24,6 +24,12 @@ struct taken {
 ORDER(by_readiness, struct taken, ASCENDING(ready_ns) ?: ASCENDING(number));
 ORDER(by_start, struct taken, ASCENDING(start_ns) ?: ASCENDING(number));
 
+/* Of a message, from when its sender began to send it until its receiver has it. */
+struct flight {
+    int64_t start_ns, end_ns;
+};
+typedef ARRAY(struct flight) flight_array;
+
 struct sharing {
     const struct fitting *f;
     const struct dpro_model *m;
@@ -35,6 +41,7 @@ struct sharing {
     double *parts;       /* likewise: of the time that it took */
     struct taken *taken; /* of an iteration, by start */
     uint32_t n_taken;
+    flight_array *flights;  /* by rank */
     uint32_t *first_stream; /* by group */
     int64_t *free_ns;       /* by stream */
     /* while those of an iteration are under way */
@@ -57,6 +64,12 @@ int64_t fit_last_end(const struct fitting *f, uint32_t collective, uint32_t iter
 }
 
 /* ---- when each is on the links ---- */
+
+static const struct model_group *group_of(const struct sharing *u, uint32_t number)
+{
+    return number < u->m->n_communications ? &u->m->groups[u->m->communications[number].group]
+                                           : &u->everyone;
+}
 
 /* When each of the communications begins on its stream. */
 static void find_starts(const struct sharing *u)
@@ -121,12 +134,6 @@ static void list_taken(struct sharing *u, uint32_t iteration)
 }
 
 /* ---- who shares them ---- */
-
-static const struct model_group *group_of(const struct sharing *u, uint32_t number)
-{
-    return number < u->m->n_communications ? &u->m->groups[u->m->communications[number].group]
-                                           : &u->everyone;
-}
 
 /* A rank has a link out and one in, and the same within its host. Of two ranks the first sends. */
 static uint32_t links_of(const struct sharing *u, const struct model_group *group, uint32_t member,
@@ -234,6 +241,66 @@ static void share_iteration(struct sharing *u)
     mem_free(ends);
 }
 
+/* ---- when bytes are under way ---- */
+
+ORDER(by_begin, struct flight, ASCENDING(start_ns) ?: ASCENDING(end_ns));
+
+static void add_flight(void *arg, dpro_op_id send, dpro_op_id receive)
+{
+    const struct sharing *u = arg;
+    const struct measured_replay *r = u->f->r;
+    if (!u->f->g->size_bytes || u->f->g->size_bytes[receive] == 0)
+        return;
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
+        struct flight flight = {measured_start_ns(r, copy, send), r->copies[copy].end_ns[receive]};
+        array_push(&u->flights[u->f->g->rank[send]], flight);
+        array_push(&u->flights[u->f->g->rank[receive]], flight);
+    }
+}
+
+/* Of each rank, sorted and joined. */
+static void list_flights(struct sharing *u)
+{
+    graph_each_message(u->f->g, add_flight, u);
+    for (uint32_t r = 0; r < u->f->g->n_ranks; r++) {
+        flight_array *all = &u->flights[r];
+        size_t n = 0;
+        array_sort(all, by_begin);
+        for (size_t i = 0; i < all->n; i++)
+            if (n > 0 && all->at[i].start_ns <= all->at[n - 1].end_ns)
+                all->at[n - 1].end_ns = MAX(all->at[n - 1].end_ns, all->at[i].end_ns);
+            else
+                all->at[n++] = all->at[i];
+        all->n = n;
+    }
+}
+
+static int64_t flown_ns(const flight_array *flights, int64_t from, int64_t to)
+{
+    size_t i = LOWER_BOUND(k, (size_t)0, flights->n, flights->at[k].end_ns <= from);
+    int64_t sum = 0;
+    for (; i < flights->n && flights->at[i].start_ns < to; i++)
+        sum += MIN(flights->at[i].end_ns, to) - MAX(flights->at[i].start_ns, from);
+    return sum;
+}
+
+/* The part of the time of a collective that shares with none in which messages with bytes are under
+ * way, on the rank for which that is longest; -1: not known. */
+static double flown_part(const struct sharing *u, const struct taken *it)
+{
+    const struct graph_collective *c =
+        &u->f->g->collectives[u->f->coarse->collective_of[it->number]];
+    int64_t most = 0, took = (int64_t)it->took_ns;
+    if (group_of(u, it->number)->sends || c->n_messages == 0 || took <= 0 ||
+        it->alone_ns < it->took_ns)
+        return -1;
+    for (uint32_t i = c->first_member; i < c->first_member + c->n_members; i++) {
+        uint32_t rank = u->f->g->rank[u->f->g->members[i].arrival];
+        most = MAX(most, flown_ns(&u->flights[rank], it->end_ns - took, it->end_ns));
+    }
+    return (double)most / (double)took;
+}
+
 /* ---- what each needs ---- */
 
 struct need {
@@ -326,6 +393,7 @@ static void init_sharing(const struct fitting *f, struct sharing *u)
     u->here = arena_array(arena, n, sizeof *u->here);
     u->here_beside = arena_array(arena, n, sizeof *u->here_beside);
     u->seen = arena_array(arena, n, sizeof *u->seen);
+    u->flights = mem_array(f->g->n_ranks + (size_t)1, sizeof *u->flights);
     u->on_link = mem_array(4 * (size_t)f->g->n_ranks + 1, sizeof *u->on_link);
     u->first_stream = arena_array(arena, m->n_groups + (size_t)1, sizeof *u->first_stream);
     for (size_t i = 0; i < all; i++)
@@ -347,7 +415,9 @@ void fit_shares(struct fitting *f)
     init_sharing(f, &u);
     f->times = arena_array(&f->coarse->arena, (size_t)n * f->r->n, sizeof *f->times);
     f->shares = arena_array(&f->coarse->arena, (size_t)n * f->r->n, sizeof *f->shares);
+    f->flown = arena_array(&f->coarse->arena, (size_t)n * f->r->n, sizeof *f->flown);
     f->lost_ns = arena_array(&f->coarse->arena, (size_t)n_tensors * f->r->n, sizeof *f->lost_ns);
+    list_flights(&u);
     for (int round = 0; round < MOST_ROUNDS; round++) {
         for (uint32_t s = 0; s < f->r->n; s++) {
             list_taken(&u, s);
@@ -363,6 +433,7 @@ void fit_shares(struct fitting *f)
                 }
                 f->times[(size_t)s * n + it->number] = it->alone_ns;
                 f->shares[(size_t)s * n + it->number] = *part;
+                f->flown[(size_t)s * n + it->number] = flown_part(&u, it);
             }
         }
         if (!u.any || set_weights(&u) < SAME)
@@ -371,5 +442,8 @@ void fit_shares(struct fitting *f)
     for (uint32_t l = 0; l < 4 * f->g->n_ranks; l++)
         array_fini(&u.on_link[l]);
     mem_free(u.on_link);
+    for (uint32_t r = 0; r < f->g->n_ranks; r++)
+        array_fini(&u.flights[r]);
+    mem_free(u.flights);
     array_fini(&u.touched);
 }

@@ -40,7 +40,8 @@ struct model_group {
 };
 
 /* What a group communicates once in an iteration. It took its first rank took_ns with the links to
- * itself: link_bytes on a rank's link, n_steps messages one after the other, and what is left,
+ * itself: link_bytes on a rank's link (which may have room for some more in its buffers), n_steps
+ * messages one after the other, and what is left,
  * which other links do not change. */
 struct model_communication {
     const char *kind;    /* "all_gather", "send", ...; static */

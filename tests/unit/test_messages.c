@@ -9,6 +9,7 @@
 #include <dpro/dpro.h>
 
 #include "case.h"
+#include "cost/model.h"
 #include "graph/collectives/comm_pattern.h"
 #include "graph/graph.h"
 #include "graph_ask.h"
@@ -560,6 +561,32 @@ TEST_IN_FOLDER(a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_lon
         }
         assert_true(replay_us2(g, delays[0], delays[1]) <= STEP);
     }
+    dpro_graph_destroy(g);
+}
+
+/* 300 us of 600, in which what is sent is not all under way. */
+TEST_IN_FOLDER(bytes_take_a_link_no_longer_than_their_messages_are_under_way)
+{
+    struct job job = {.n_ranks = 2,
+                      .n_collectives = 1,
+                      .kind = "all_gather",
+                      .arrive = {{100}, {100}},
+                      .leave = {{700}, {700}}};
+    for (int from = 0; from < 2; from++) {
+        send_one(&job, from, 1 - from, 250, 400, 200);
+        send_one(&job, from, 1 - from, 500, 650, 200);
+    }
+    struct dpro_graph *g = graph_of(&job);
+    struct dpro_model_options options = {.all_communication = 1};
+    struct dpro_model *model;
+    struct dpro_error err = {0};
+    if (dpro_model_build(g, &options, &model, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(model->n_communications, 1);
+    assert_float_equal(model->communications[0].took_ns, 600 * US, 5 * US);
+    assert_float_equal(model_group_cost(model, &model->communications[0]).wire_ns, 300 * US,
+                       5 * US);
+    dpro_model_destroy(model);
     dpro_graph_destroy(g);
 }
 

@@ -34,7 +34,6 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* A line of /proc/self/status in bytes. */
 static double status_bytes(const char *name)
 {
     char line[256];

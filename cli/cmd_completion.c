@@ -127,7 +127,6 @@ static void zsh_action(const struct opt *opt)
     }
 }
 
-/* One of its names. */
 static void zsh_opt(const struct opt *opt, const char *name)
 {
     /* every option may come again: the last one counts, or they add up */

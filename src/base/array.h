@@ -24,7 +24,6 @@ void array_grow(void **at, size_t *cap, size_t n, size_t extra, size_t size);
         if ((a)->n + (size_t)(extra) > (a)->cap)                                                   \
             array_grow((void **)&(a)->at, &(a)->cap, (a)->n, (extra), sizeof *(a)->at);            \
     } while (0)
-/* Appends one item. */
 #define array_push(a, item)                                                                        \
     do {                                                                                           \
         array_reserve((a), 1);                                                                     \

@@ -38,7 +38,6 @@ static inline uint64_t map_key(uint64_t id)
     return map_mix(id + 1) | 1;
 }
 
-/* The key of a text. */
 static inline uint64_t map_text_key(const char *text)
 {
     uint64_t hash = 0x9e3779b97f4a7c15u;

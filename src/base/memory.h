@@ -55,7 +55,6 @@ struct memory_scope {
     atomic_bool failed; /* memory ran out in it; every later allocation in it fails */
 };
 
-/* Frees every block of the scope. */
 void memory_scope_free(struct memory_scope *scope);
 /* Leaves the blocks to those who point to them. */
 void memory_scope_forget(struct memory_scope *scope);

@@ -85,7 +85,6 @@ static inline bool pb_whole(struct pb *pb, const struct pb_field *field, struct 
     *view = (struct pb_view){(const unsigned char *)text, (const unsigned char *)text + len, false};
     return fine;
 }
-/* The view of a field's payload. */
 static inline struct pb_view pb_view_of(const struct pb_field *field)
 {
     return (struct pb_view){field->payload, field->payload + pb_length(field), false};

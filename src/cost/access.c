@@ -20,7 +20,6 @@ void dpro_model_destroy(struct dpro_model *model)
     mem_free(model);
 }
 
-/* Defines dpro_<of>_<name>(), which yields the value. */
 #define LOOK_AT(of, type, name, value)                                                             \
     type dpro_##of##_##name(const struct dpro_##of *of)                                            \
     {                                                                                              \

@@ -21,7 +21,6 @@ void buckets_take_memory(const struct dpro_model *model, const struct dpro_strat
 void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64_t cap_bytes,
                     struct dpro_strategy *strategy);
 
-/* What a plan asks for beside what it sends. */
 struct plan_beside {
     uint32_t n_fused_ops, n_recomputed, micro_batches, n_computed;
 };

@@ -217,7 +217,6 @@ static int find_tensors(const struct dpro_graph *g, const struct dpro_changes *c
     return 0;
 }
 
-/* Whole groups of shards. */
 static int check_groups(const struct replicas *r, struct dpro_error *err)
 {
     if (r->group == 1)

@@ -381,7 +381,6 @@ static void find_families(const struct coarsening *c, uint32_t r, const struct d
     }
 }
 
-/* The latest end of a rank's ops that wait for buckets, or that are their transfers. */
 static int64_t latest_end(const struct coarsening *c, uint32_t copy, uint32_t r, bool transfers)
 {
     const struct graph_rank *rank = &c->g->ranks[r];

@@ -46,7 +46,6 @@ struct operand_types {
     bool any, mixed;
 };
 
-/* All in the arena. */
 struct data_types data_types_begin(const struct model_memory *m, const uint32_t *regions, bool loss,
                                    struct arena *arena);
 struct operand_read data_types_read(struct data_types *d, uint32_t op,

@@ -90,7 +90,6 @@ static void live_over(const struct model_memory *m, const struct graph_block *b,
     l->second.to = MAX(d->others_backward > d->backward ? d->backward : given, back);
 }
 
-/* Of a block that a recomputed call makes. */
 static void recompute(const struct model_memory *m, const struct graph_block *b,
                       const struct demands *d, struct lifetimes *l)
 {

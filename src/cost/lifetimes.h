@@ -8,7 +8,6 @@
 
 #include "cost/model_memory.h"
 
-/* Which of a memory's calls are recomputed. */
 struct recomputed_calls {
     uint32_t *root; /* by call: the outermost recomputed call that it lies in; MODEL_NONE */
     bool any;

@@ -102,7 +102,6 @@ struct model_module {
     bool is_step;        /* no module of the job, but all that a step computes: no plan names it */
 };
 
-/* A call of a module in a program. */
 struct model_call {
     uint32_t module, parent; /* the call around it, which comes before it; MODEL_NONE */
     uint32_t op;             /* of the program: the op in which its backward pass begins */

@@ -155,7 +155,6 @@ static void set_calls(struct learning *l, uint32_t rank, uint32_t told)
             continue;
         uint32_t last =
             MAX(call->op, program_op_of(l->replay, coarse, program, time->last[BACKWARD], true));
-        /* what its last op makes gradients of */
         while (last + 1 < program->n_ops &&
                makes_gradient_of(model, &program->ops[last + 1], model->modules[call->module].name))
             last++;

@@ -10,7 +10,6 @@
 #include "cost/pipeline_order.h"
 #include "cost/strategy_memory.h"
 
-/* Micro-batches of which a rank keeps activations at the most. */
 static double most_in_flight(const struct pipeline_change *change, uint32_t rank, int after)
 {
     const struct dpro_pipeline_run *run = &change->runs[after];

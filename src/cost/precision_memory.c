@@ -133,7 +133,6 @@ static uint32_t cast_gradient(struct casting *t, const struct graph_operand *o, 
     return cast;
 }
 
-/* The block that an op reads for an operand. */
 static uint32_t read_operand(struct casting *t, const struct graph_operand *o,
                              const struct operand_read *read)
 {

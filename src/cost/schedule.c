@@ -100,7 +100,6 @@ static void find_classes(struct evaluator *e)
     }
 }
 
-/* A host of copies. */
 struct copied_host {
     uint32_t host, like, n_ranks; /* like: the host of the ranks that they are copies of */
     double scale;                 /* of the slowest */

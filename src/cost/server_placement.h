@@ -6,7 +6,6 @@
 
 /* MXNet's number of the server that a key's whole array goes to. */
 uint32_t servers_number_of_key(uint32_t key, uint32_t n_servers);
-/* The server of a bucket's part under a strategy. */
 uint32_t servers_of_part(const struct dpro_model *model, const struct dpro_strategy *strategy,
                          uint32_t bucket, uint32_t part);
 /* MXNet's rule: arrays of so many elements or more are split. */
@@ -19,7 +18,6 @@ enum { SERVERS_MOST = PLAN_MOST_SERVERS }; /* that can be predicted */
  * would. */
 void servers_change(struct dpro_model *model, uint32_t n_servers, struct arena *arena);
 
-/* The first of the ranks on a rank's host. */
 uint32_t servers_host_of(const struct model_net *net, uint32_t rank);
 /* The nodes (sync.h) at the ends of a push or a pull; equal: it takes no link. */
 struct server_route {
@@ -29,7 +27,6 @@ struct server_route servers_route(const struct model_net *net, uint32_t rank, ui
                                   bool pulls);
 /* How many times as long as on a rank's link a byte takes on the node's. */
 double servers_slowness(const struct model_net *net, uint32_t node);
-/* The bytes of one of a bucket's n parts. */
 static inline double servers_part_bytes(uint64_t bucket_bytes, uint32_t part, uint32_t n)
 {
     return (double)(bucket_bytes * (part + 1) / n - bucket_bytes * part / n);

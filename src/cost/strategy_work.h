@@ -26,7 +26,6 @@ struct computing_change {
 };
 struct computing_change computing_change_of(const struct dpro_model *model, uint32_t module,
                                             unsigned way);
-/* Work of a program in all. */
 int64_t strategy_total_work(const struct dpro_model *model, const struct dpro_strategy *strategy,
                             uint32_t program);
 /* A rank's batch, `ratio` times as large. */

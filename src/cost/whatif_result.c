@@ -14,7 +14,6 @@ void dpro_whatif_destroy(struct dpro_whatif *whatif)
     mem_free(whatif);
 }
 
-/* Defines dpro_whatif_<name>(), which yields the value. */
 #define LOOK_AT(type, name, value)                                                                 \
     type dpro_whatif_##name(const struct dpro_whatif *whatif)                                      \
     {                                                                                              \

@@ -68,7 +68,6 @@ struct graph_member {
     int64_t exchange_ns; /* mean time from the last arrival to the end of the member's messages */
 };
 
-/* A dimension of parallelism. */
 struct graph_dimension {
     uint8_t parallelism; /* enum dpro_parallelism */
     bool lies_over;      /* over other dimensions */

@@ -353,7 +353,6 @@ static inline bool build_is_exchange(const struct rank_build *rank, uint32_t op)
            (rank->classes[rank->ops.at[op].name] & NAME_EXCHANGE);
 }
 
-/* The index of the times of an op in a step, or in a sample. */
 static inline size_t build_at(const struct rank_build *rank, uint32_t step, uint32_t op)
 {
     return (size_t)step * rank->n_timed + op;

@@ -58,7 +58,6 @@ enum graph_state {
     GRAPH_AS_WRITTEN, /* before the framework rewrote it */
 };
 
-/* Which process the file is of, as far as it says so. */
 struct part_process {
     bool has_rank;
     int rank, world_size;

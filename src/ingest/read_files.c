@@ -57,7 +57,6 @@ static int recognise_source(const struct reader_table *table, struct source *sou
     return rc;
 }
 
-/* By its share of all that is read. */
 static int threads_for(const struct reading *all, const struct source *source)
 {
     int threads = MIN(all->build->options->threads, MOST_ASKED);

@@ -106,7 +106,6 @@ struct trace_detail {
 /* The same of a detail. */
 #define DETAIL_UNKNOWN .peer = -1, .comm_sequence = -1, .wait_stream = -1
 
-/* A thread or a stream. */
 struct trace_track {
     bool gpu;
     bool pool;      /* a thread of an executor's pool: which of them runs an op is chance */
@@ -125,7 +124,6 @@ struct trace_link {
     uint32_t from, to;
 };
 
-/* One file's recording of a rank. */
 struct trace_window {
     uint32_t file;                        /* index into the trace's files */
     int64_t start_ns, end_ns;             /* first start, last end */

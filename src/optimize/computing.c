@@ -13,7 +13,6 @@
 
 /* ---- what ways win ---- */
 
-/* Of the calls of all ranks. */
 static void add_gains(const struct dpro_model *m, const struct model_rank *rank,
                       struct module_gain *gains)
 {

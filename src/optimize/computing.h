@@ -29,7 +29,6 @@ struct dpro_computing_search computing_known(const struct dpro_model *model,
                                              const struct dpro_optimize_options *options,
                                              const struct module_gain *gains);
 
-/* A choice for all modules. */
 struct computing_choice {
     const char *name, *text; /* static */
     bool is_usual;           /* a usual choice, which the result is compared with */

@@ -126,7 +126,6 @@ static void move_computing(struct finals *p, double errors, struct dpro_model *j
     job->modules = modules;
 }
 
-/* One of the jobs. */
 static void make_job(struct finals *p, uint32_t draw, struct model_rank *ranks,
                      struct dpro_model *job)
 {

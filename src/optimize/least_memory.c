@@ -77,7 +77,6 @@ static void begin_at(struct descent *d, uint32_t start)
             start < 2 ? start == 0 : map_mix((uint64_t)start << 32 | i) % 2 == 0;
 }
 
-/* All sets. */
 static void enumerate(struct descent *d)
 {
     uint64_t least = UINT64_MAX;

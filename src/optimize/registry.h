@@ -104,7 +104,6 @@ struct step {
 };
 struct step step_at(const struct dpro_model *model, const struct dpro_strategy *strategy,
                     uint32_t program, uint32_t op);
-/* Whether any pass fuses ops. */
 bool fuse_may(const struct registry *registry);
 /* Appends the edits that fuse n ops from `first` on in `program`, and the same ops in other ranks'
  * programs, which make the same gradients ready. Their durations are those of the pass `entry`, or

@@ -81,7 +81,6 @@ struct space {
     struct sync *sync;
     struct dpro_strategy best, plain; /* plain: only buckets in the order of tensors */
     int64_t best_ns, plain_ns;        /* INT64_MAX: none yet */
-    /* the view of a strategy */
     struct dpro_pass_view view;
     struct dpro_pass_tensor *tensors;
     struct dpro_pass_bucket *buckets;
@@ -111,7 +110,6 @@ int64_t space_value(struct space *space, const struct dpro_strategy *strategy);
 void space_note(struct space *space, const struct dpro_strategy *strategy, int64_t ns);
 /* Looks at a strategy, for passes and theorems. */
 const struct dpro_pass_view *space_look(struct space *space, const struct dpro_strategy *strategy);
-/* Collects all candidates for a strategy. */
 void space_collect(struct space *space, const struct dpro_strategy *strategy);
 /* Evaluates the collected candidates on all threads; fills in values[]. */
 void space_evaluate_candidates(struct space *space, const struct dpro_strategy *strategy);

@@ -100,7 +100,6 @@ static inline bool plan_has_modules(const struct plan_file *plan)
 /* The stack that the plan is for, DDP where it names none; -1: no known one. */
 int plan_file_stack(const struct plan_file *plan);
 
-/* Writes plan.json of a struct plan_file. */
 void plan_file_write(struct writer *writer, const void *plan);
 
 /* The files that jobs of the plan's stack read beside plan.json; returns how many. */

@@ -134,7 +134,6 @@ static void answer_give(void *arg, uint64_t address, uint64_t bytes, bool unmaps
     match(arg, unmaps ? ALLOCATOR_UNMAPPED : ALLOCATOR_SEGMENT_GIVEN, address, bytes);
 }
 
-/* Acts of segments in the stretch, as recorded. */
 static void count_recorded(struct replayer *r, uint32_t first, uint32_t end)
 {
     for (uint32_t i = first; i < end; i++) {

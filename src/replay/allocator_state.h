@@ -21,7 +21,6 @@ enum {
 
 #define RANGE_DEFAULT ((uint64_t)1 << 40) /* of an expandable segment of an unlimited device */
 
-/* The free blocks of a stream, small or large. */
 struct pool {
     struct free_blocks free;
     uint32_t unmapped; /* a treap, for expandable segments */

@@ -36,7 +36,6 @@ struct share {
     struct share_stream streams[];
 };
 
-/* What was sent. */
 struct share_sent {
     uint64_t id, previous; /* of the same stream; UINT64_MAX: it was the first */
     int64_t begin_ns, end_ns;

@@ -602,7 +602,6 @@ static bool share_link(struct event *e, struct queue *queue, uint32_t *op, uint3
     return true;
 }
 
-/* The first op of a queue, on its device. */
 static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint32_t op)
 {
     uint32_t copy = slot->times.number;

@@ -80,7 +80,6 @@ struct fixed; /* a schedule: the ops of an iteration in the order they run */
  * each pass continues the one before. release_ns (not for cyclic ones; NULL: 0) is copied. */
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
                            const int64_t *release_ns);
-/* Before fixed_op_end_ns(). */
 void fixed_index(struct fixed *fixed);
 enum { FIXED_LANES = 4 };
 /* Another of the same order, with ends of its own; it must go before the other does. One of

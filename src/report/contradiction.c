@@ -75,7 +75,6 @@ static void list_times(const struct report_facts *f, const struct slices *slices
     }
 }
 
-/* Of the iteration that is shown. */
 static int64_t shown_ns(const struct report_facts *f, bool replayed)
 {
     const struct dpro_graph *g = f->report->graph;

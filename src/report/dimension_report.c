@@ -142,7 +142,6 @@ static void write_time(struct writer *w, const struct dpro_dimension_time *time)
                   MS("communication_ms", time->communication_ns));
 }
 
-/* What is in no dimension. */
 static void write_between(struct writer *w, const struct report_facts *f)
 {
     const struct parallel_facts *p = &f->parallel;

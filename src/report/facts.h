@@ -68,7 +68,6 @@ struct part_fact {
     int64_t measured_sum_ns, replayed_sum_ns; /* its sum */
 };
 
-/* What a rank's device holds. */
 struct memory_fact {
     struct dpro_rank_memory memory;
     uint8_t categories[DPRO_N_MEMORY_CATEGORIES]; /* those with some of the peak, most first */
@@ -251,7 +250,6 @@ void stages_sum(struct report_facts *facts);    /* its stages */
 /* All of it: sums, contradictions, the verdict. Borrows from `report` until facts_fini. */
 void facts_init(struct report_facts *facts, const struct dpro_report *report);
 void facts_fini(struct report_facts *facts);
-/* Writes the facts of a report to a file by one function. */
 int facts_write(const struct dpro_report *report, FILE *out,
                 void (*write)(struct writer *writer, const void *facts), struct dpro_error *err);
 
@@ -274,7 +272,6 @@ void memory_write_timelines(struct writer *writer, const struct report_facts *fa
 
 /* The dpro.replay/1 object; the list of critical ops may be left out. */
 void json_write_report(struct writer *writer, const struct report_facts *facts, bool with_ops);
-/* Files of a struct report_facts, or of that with slices. */
 void json_write(struct writer *writer, const void *facts);
 struct drawn_facts {
     struct report_facts facts;

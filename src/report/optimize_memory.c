@@ -27,7 +27,6 @@ static const char *place_of(char out[160], const struct dpro_memory_peak *peak)
 
 #define PLACE(peak) place_of((char[160]){""}, peak)
 
-/* The choice with the lowest peak. */
 static struct dpro_memory_choice lowest_choice(const struct dpro_optimum *optimum)
 {
     struct dpro_memory_choice lowest = {.peak_bytes = UINT64_MAX};

@@ -2,7 +2,6 @@
 import contextlib
 import io
 import os
-import unittest
 
 from support import BUNDLED, DPRO, ROOT, Case  # finds tools/, too
 
@@ -144,7 +143,3 @@ class Memory(Case):
                   "rule_error_pct": None}
         missed = accuracy_memory.missed([{"trace": "a", "recorded": found, "traced": found, "whatifs": [whatif]}])
         self.assertEqual(missed, ["a, recorded: +1.50 %", "a, batch=2: peak -5.5 %", "peak: 5.5 % off in the median"])
-
-
-if __name__ == "__main__":
-    unittest.main()

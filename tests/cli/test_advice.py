@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import unittest
 
 from support import BUNDLED, DONE, INPUT, ROOT, SHARED, Case, dpro, job
 from test_horovod import timeline
@@ -176,7 +175,3 @@ class Unknown(Case):
         for rank, trace in enumerate(job(iterations=1, forward_us=forward_us)):
             self.write(f"once{forward_us}/rank{rank}.json", trace)
         return self.path(f"once{forward_us}")
-
-
-if __name__ == "__main__":
-    unittest.main()

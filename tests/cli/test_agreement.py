@@ -109,7 +109,3 @@ class Names(unittest.TestCase):
     def test_other_gradients_are_another_model(self):
         for planned in (["a/x", "b/y"], ["a/x"], ["a/x", "a/z", "a/x"]):
             self.assertIn("it is for another model", tensorflow_plan.match(planned, ["a/x", "c/y", "d/z"])[1])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import shutil
-import unittest
 
 from support import BUNDLED, DONE, INPUT, SHARED, SYSTEM, USAGE, Case, dpro, job
 
@@ -263,7 +262,3 @@ class Align(Case):
         result = dpro("align", BUNDLED, "--perfetto-manifest", self.path("no", "such", "file"))
         self.assert_error(result, SYSTEM)
         self.assertIn("name another place", result.err)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import time
-import unittest
 
 from support import DONE, DPRO, INPUT, SYSTEM, USAGE, Case, dpro, job
 
@@ -255,7 +254,3 @@ class Usage(Attach):
                 with self.subTest(option=option, value=value):
                     self.assert_error(dpro("attach", f"{option}={value}"), USAGE,
                                       re.escape(f"{option}: '{value}' is not "))
-
-
-if __name__ == "__main__":
-    unittest.main()

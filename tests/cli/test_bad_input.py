@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import threading
-import unittest
 
 from support import BUNDLED, DONE, DPRO, INPUT, SYSTEM, Case, Result, dpro, job, span
 
@@ -370,7 +369,3 @@ class BadOutput(Case):
         done = subprocess.run(["bash", "-c", 'trap "" XFSZ; ulimit -f 4; exec "$0" replay "$1" -o "$2"', DPRO, BUNDLED,
                                self.path("out")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
         self.assertEqual(done.returncode, SYSTEM, done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

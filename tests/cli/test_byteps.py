@@ -151,7 +151,3 @@ class Servers(Case):
             self.assertEqual(process.wait(60), 0)
         host, = [name for name in os.listdir(out) if name.startswith("host") and name != "host0"]
         self.assertEqual(sorted(os.listdir(os.path.join(out, host))), ["scheduler", "server0", "server1"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-import unittest
 
 from ports import free_ports
 from support import BUILD, SANITIZED, Case
@@ -117,7 +116,3 @@ class Clocks(Case):
         facts = self.assert_json("align", self.path("trace"))
         self.assertEqual([host["ranks"] for host in facts["hosts"]], [[0, 1]])
         self.assertEqual(facts["violations_before"], 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,5 +1,4 @@
 """Communication that is not called NCCL, and jobs of which none is recognised or ranks are missing."""
-import unittest
 
 from support import DONE, Case, dpro, span
 
@@ -116,7 +115,3 @@ class Communication(Case):
                 trace["traceEvents"].append(span("FSDP::all_gather", kernel["ts"] - 10, kernel["dur"] + 20, tid=7, pid=0,
                                                  cat="gpu_user_annotation"))
         self.assertFalse(self.replay(*traces)["trace"]["communication_recognised"])
-
-
-if __name__ == "__main__":
-    unittest.main()

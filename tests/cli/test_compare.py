@@ -1,5 +1,4 @@
 """dpro compare: two traces of a job, and what a plan promised with what it brought."""
-import unittest
 
 from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro, job, recording
 
@@ -76,7 +75,3 @@ class Compare(Case):
         for args in ([], [BUNDLED], [BUNDLED] * 3):
             self.assert_error(dpro("compare", *args), USAGE, "needs two folders, files or globs")
         self.assert_error(dpro("compare", BUNDLED, self.path("absent")), INPUT, "absent")
-
-
-if __name__ == "__main__":
-    unittest.main()

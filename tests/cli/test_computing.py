@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import unittest
 
 from support import BUNDLED, INPUT, USAGE, Case, dpro
 
@@ -310,7 +309,3 @@ class Computing(Case):
         nothing = {**BLOCKS, "ways": {"eager": way(100, 200), "compile": way(100, 200, graphs=0, breaks=0)}}
         facts = self.ask(self.probed(nothing), "--compile", "blocks.*")
         self.assertTrue(any("makes no graph" in w for w in facts["warnings"]), facts["warnings"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import tempfile
-import unittest
 
 from support import BUNDLED, Case, dpro, span
 
@@ -287,7 +286,3 @@ class Dimensions(Case):
                        [{"pg_name": ["3"], "ranks": [0, 0, 0]}], huge, {}, "text"):
             with self.subTest(str(listed)[:60]):
                 self.assert_survives(self.job(ranks=[0, 1], described=False, listed=listed), "--no-validate")
-
-
-if __name__ == "__main__":
-    unittest.main()

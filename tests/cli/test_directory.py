@@ -3,7 +3,6 @@ import csv
 import gzip
 import os
 import struct
-import unittest
 
 from support import DONE, INPUT, LAYERS, SYSTEM, USAGE, Case, dpro, job, recording, span
 
@@ -274,7 +273,3 @@ class Export(Case):
         self.write("file", "x")
         self.assert_error(dpro("export", "--net-csv", "-q", "-o", self.path("file", "csv"), self.logs()), SYSTEM,
                           "can't be made")
-
-
-if __name__ == "__main__":
-    unittest.main()

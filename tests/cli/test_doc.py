@@ -3,7 +3,6 @@ import glob
 import os
 import re
 import subprocess
-import unittest
 
 from support import BUILD, ROOT, Case, console_commands
 
@@ -39,7 +38,3 @@ class Documents(Case):
                     continue
                 path = os.path.join(os.path.dirname(document), target)
                 self.assertTrue(os.path.exists(path), f"{os.path.relpath(document, ROOT)}: {target}")
-
-
-if __name__ == "__main__":
-    unittest.main()

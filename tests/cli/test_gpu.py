@@ -3,7 +3,6 @@ whose true iteration time is known."""
 import gzip
 import json
 import os
-import unittest
 
 import gpu_job
 from gpu_job import Job
@@ -273,7 +272,3 @@ class ChosenSteps(Case):
             for last in range(first + 1, 7):
                 facts = self.assert_replays(BUNDLED, "--no-validate", "--steps", f"{first}:{last}")
                 self.assertEqual(facts["measured"]["per_iteration_ms"], everything[first - 1:last])
-
-
-if __name__ == "__main__":
-    unittest.main()

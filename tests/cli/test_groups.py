@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import shutil
-import unittest
 
 from support import BUNDLED, INPUT, LAYERS, USAGE, Case, dpro, job, span
 
@@ -414,7 +413,3 @@ class Groups(Case):
         self.assertTrue(any("how large" in w for w in facts["warnings"]), facts["warnings"])
         self.assertIsNone(facts["link"]["bandwidth_bytes_per_s"]["value"])
         self.assert_error(dpro("whatif", folder, "--bandwidth", "1gbit"), USAGE, "give --bandwidth as a ratio")
-
-
-if __name__ == "__main__":
-    unittest.main()

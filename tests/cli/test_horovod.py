@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import unittest
 
 from support import BUNDLED, DONE, INPUT, ROOT, SHARED, USAGE, Case, dpro, shared, span
 
@@ -382,7 +381,3 @@ class Captures(Case):
         facts = self.assert_replays(self.folder)
         self.assertEqual(facts["collectives"][0]["messages"], 0)
         self.assertLess(abs(facts["error_pct"]), 5)
-
-
-if __name__ == "__main__":
-    unittest.main()

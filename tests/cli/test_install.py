@@ -124,7 +124,3 @@ class Make(Case):
         for target in (b"build", b"demo", b"demo-live", b"test", b"test-long", b"bench", b"bench-live", b"accuracy",
                        b"lint", b"install", b"clean"):
             self.assertIn(b"\n" + target + b" ", b"\n" + done.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

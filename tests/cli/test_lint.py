@@ -169,7 +169,3 @@ class Script(Case):
                 os.remove(self.path("tree", path))
                 self.assertEqual(done.returncode, 1, done.stdout)
                 self.assertIn(message, done.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import struct
-import unittest
 
 from support import BUNDLED, DONE, INPUT, Case, dpro, job
 
@@ -183,7 +182,3 @@ class MemoryFiles(Case):
                 peaks.append(peak)
             nearest = min(peaks, key=lambda peak: abs(peak - rank["peak_bytes"]))
             self.assertLess(abs(rank["peak_bytes"] / nearest - 1), 0.01)
-
-
-if __name__ == "__main__":
-    unittest.main()

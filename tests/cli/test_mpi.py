@@ -95,7 +95,3 @@ class MpiTest(Case):
         short = mpirun((1, DPRO, "replay", self.trace),
                        (1, "sh", "-c", 'ulimit -v 400000; exec "$0" "$@"', DPRO, "replay", self.trace))
         self.assertEqual(short.out if short.code else "", "")
-
-
-if __name__ == "__main__":
-    unittest.main()

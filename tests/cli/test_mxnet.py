@@ -276,7 +276,3 @@ class TestMXNetJob(Case):
             self.assertAlmostEqual(self.iteration("--delay", "PULL=0.5", copies=copies), expected - 0.205, delta=0.002)
             # in those, the first op is what the second waits for; in the others it waits for the large parameter
             self.assertAlmostEqual(self.iteration("--delay", "Convolution=2", copies=copies), expected + 0.150, delta=0.002)
-
-
-if __name__ == "__main__":
-    unittest.main()

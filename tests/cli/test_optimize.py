@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import unittest
 
 from support import (BUNDLED, CHECK_FAILED, DONE, DPRO, INPUT, LAYERS, ROOT, SHARED, SYSTEM, USAGE, Case, dpro,
                      job, plain_profile, recording, shared, single_process)
@@ -492,7 +491,3 @@ class Optimize(Case):
         one = self.write("one.json", job(world=1)[0])
         self.assert_error(dpro("optimize", one, "-o", self.path("plan")), INPUT, "one rank")
         self.assertFalse(os.path.exists(self.path("plan")))
-
-
-if __name__ == "__main__":
-    unittest.main()

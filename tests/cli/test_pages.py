@@ -122,7 +122,3 @@ class Pages(Case):
         for bad in self.probe(page).values():
             self.assertTrue(any("leaves its card" in line for line in bad), bad)
             self.assertTrue(any("printed over" in line for line in bad), bad)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,6 @@
 """Pipelines, and collectives of several process groups: what waits for what over their ranks."""
 import os
 import shutil
-import unittest
 
 from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro, span
 
@@ -237,7 +236,3 @@ class Recorded(Case):
                                  (BUNDLED, ["2"], "it has dp 2; --dims")):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", trace, "--tp", *args), USAGE, why)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,6 +1,5 @@
 """Micro-batches and schedules of pipelines: found in a trace, and asked for otherwise."""
 import os
-import unittest
 
 from support import BUNDLED, DONE, USAGE, Case, dpro, span
 from test_parallel import PIPELINE, STEPS, Number, dims, transfer
@@ -290,7 +289,3 @@ class Pipelines(Case):
 
     def test_blocks_that_several_stages_a_rank_can_not_be_made_of_are_told(self):
         self.assert_refused([PIPELINE], "--schedule", "interleaved", why="does not tell blocks")
-
-
-if __name__ == "__main__":
-    unittest.main()

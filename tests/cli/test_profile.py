@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import unittest
 
 from support import BUILD, DONE, DPRO, INPUT, ROOT, SYSTEM, USAGE, Case, dpro
 
@@ -635,7 +634,3 @@ class Summary(Profile):
         result = self.profile("-o", self.trace, "--", "sh", "-c", 'rmdir "$DPRO_OUT"')
         self.assert_code(result, DONE)
         self.assertRegex(result.err, r"\Adpro: " + re.escape(self.trace) + r": [^\n]*\n\Z")
-
-
-if __name__ == "__main__":
-    unittest.main()

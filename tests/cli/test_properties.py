@@ -1,6 +1,5 @@
 """dpro whatif: what holds of its answers for jobs of every kind, whatever the numbers are."""
 import os
-import unittest
 
 from support import BUNDLED, DONE, Case, dpro
 
@@ -55,7 +54,3 @@ class Properties(Case):
                     self.assertAlmostEqual(parts**0.5, facts["predicted"]["uncertainty_pct"], delta=0.01)
                     ratio = facts["baseline"]["iteration_ms"] / facts["predicted"]["iteration_ms"]
                     self.assertAlmostEqual(facts["speedup"], ratio, delta=1e-4)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -137,7 +137,3 @@ class MXNet(Case):
                 environ["PORT"] = port
             ran = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
             self.assertEqual((ran.returncode, ran.stderr.count("dpro: PORT=8080 is in the environment")), (0, said), ran.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

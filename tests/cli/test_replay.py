@@ -5,7 +5,6 @@ import html.parser
 import json
 import os
 import re
-import unittest
 
 from support import BUNDLED, DONE, ROOT, Case, dpro, job
 
@@ -357,7 +356,3 @@ class Synthetic(Case):
         self.assertIn("alert(1)", page)
         with gzip.open(os.path.join(out, "timeline.json.gz"), "rt", encoding="utf-8") as file:
             json.load(file)
-
-
-if __name__ == "__main__":
-    unittest.main()

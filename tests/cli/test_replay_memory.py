@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import shutil
-import unittest
 
 from support import BUNDLED, Case, dpro, job
 
@@ -122,7 +121,3 @@ class ReplayMemory(Case):
             counted = [event["args"]["total"] for event in events if event["pid"] == rank["rank"] + 1]
             self.assertGreater(len(counted), 100)
             self.assertEqual(max(counted), rank["peak_bytes"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import tempfile
-import unittest
 
 from support import BUNDLED, DONE, INPUT, ROOT, USAGE, Case, dpro
 
@@ -239,7 +238,3 @@ class Resharding(Case):
                     self.assertIn(result.code, (DONE, USAGE), result.err)
                     if result.code == DONE:
                         self.assertGreater(result.json["memory"]["peak_bytes"], 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,7 +5,6 @@ import os
 import shutil
 import statistics
 import sys
-import unittest
 
 from support import DONE, INPUT, ROOT, Case, dpro
 
@@ -150,7 +149,3 @@ class Session(Case):
         facts = self.assert_replays(trace)
         self.assertRegex("\n".join(facts["warnings"]), "no graph beside 3 of 3 profiles: .* of the session's runs")
         self.assertLess(abs(facts["predicted"]["iteration_ms"] / facts["measured"]["iteration_ms"] - 1), 0.05)
-
-
-if __name__ == "__main__":
-    unittest.main()

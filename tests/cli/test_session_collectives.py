@@ -1,6 +1,5 @@
 """A session of TensorFlow 1 whose gradients go by collectives that overlap: a recording of two workers, eight collectives a step."""
 import os
-import unittest
 
 from support import ROOT, Case, dpro
 
@@ -51,7 +50,3 @@ class SessionCollectives(Case):
         facts = dpro("whatif", "--json", LOGGED).json
         self.assertLess(abs(facts["misfit_pct"]), 10)
         self.assertEqual(facts["link"]["collectives_at_once"], COLLECTIVES)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,6 @@
 """dpro whatif --compile, --precision of a framework that names no modules (TensorFlow): its step was probed as a whole."""
 import json
 import os
-import unittest
 
 from support import DONE, ROOT, USAGE, Case, dpro
 from test_computing import probes
@@ -50,7 +49,3 @@ class StepComputing(Case):
         run = dpro("optimize", "-q", RECORDED, "--allow", "compile", *self.probed(compile=way(50, graphs=2, breaks=0)))
         self.assertEqual(run.code, DONE)
         self.assertIn("no plan has a step of this framework compiled", " ".join(run.out.split()))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -410,7 +410,3 @@ class ParameterServer(Case):
             self.assert_code(said, DONE, INPUT)
             if said.code == DONE:
                 self.assertRegex("\n".join(said.json["warnings"]), "of the protobuf: the file ends in the middle")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,6 @@
 """One large file read by several threads: the same as by one, whatever the file is like."""
 import gzip
 import json
-import unittest
 
 from support import DONE, Case, dpro, job
 
@@ -60,7 +59,3 @@ class ThreadsTest(Case):
         path = self.write("rank0.json", self.text())
         one, most = (dpro("replay", "--json", "--threads", n, path) for n in ("1", "2000000000"))
         self.assertEqual((most.code, most.out), (one.code, one.out))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -155,7 +155,3 @@ class UnprofiledIterations(Case):
 
     def test_xplane_asks_for_nothing(self):
         self.assertIsNone(self.assert_replays(os.path.join(ROOT, "tests", "data", "tf-ps-n2"))["unprofiled_iterations"]["asking_ms"])
-
-
-if __name__ == "__main__":
-    unittest.main()

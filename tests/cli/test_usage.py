@@ -264,7 +264,3 @@ class Streams(Case):
             self.assert_code(result, CHECK_FAILED)
             self.assertRegex(result.err, r"\Adpro: .*--fail-on.*\n\Z")
         self.assertNotEqual(result.out, "")
-
-
-if __name__ == "__main__":
-    unittest.main()

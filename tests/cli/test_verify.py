@@ -5,7 +5,6 @@ import json
 import os
 import statistics
 import sys
-import unittest
 
 from support import CHECK_FAILED, DONE, INPUT, ROOT, USAGE, Case, dpro
 
@@ -324,7 +323,3 @@ class Plans(Case):
         self.assertEqual(plans.read(path).buckets[0].priority, -3)
         result = dpro("verify", "--plan", path, "--", "true")
         self.assertIn("nothing was measured", result.err)  # the program was started
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,7 +2,6 @@
 for MXNet, whose steps take as long as it is told. Real jobs are in tests/live/test_verify.py."""
 import os
 import sys
-import unittest
 
 from support import CHECK_FAILED, DONE, INPUT, USAGE, Case, dpro
 
@@ -246,7 +245,3 @@ class Jobs(Case):
         self.assertIn("the verification ends, the job goes on: RuntimeError: broken", result.err)
         self.assertIn("run 1 of 16 (baseline): RuntimeError: broken", result.err)
         self.assertIn("trained", result.out)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import unittest
 
 from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, plain_profile, recording, single_process
 
@@ -388,7 +387,3 @@ class WhatIf(Case):
         facts = self.ask(self.path("single"), "--bandwidth", "0.5x")
         self.assertTrue(any("one iteration" in w for w in facts["warnings"]))
         self.assertEqual(facts["predicted"]["p50_ms"], facts["predicted"]["iteration_ms"])
-
-
-if __name__ == "__main__":
-    unittest.main()

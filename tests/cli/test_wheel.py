@@ -112,7 +112,3 @@ def run(command, **more):
     if done.returncode != 0:
         raise AssertionError(f"{command}: exit status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     return done
-
-
-if __name__ == "__main__":
-    unittest.main()

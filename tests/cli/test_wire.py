@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import unittest
 
 from ports import free_ports
 from support import BUILD, SANITIZED, Case
@@ -125,7 +124,3 @@ class Wire(Case):
         self.assertEqual((transport["pushes"], transport["pulls"]), (N * len(FLOATS),) * 2)
         # the list of nodes says who is who, whatever the files are called
         self.assertEqual(transport["collectives_tied"], 2 * N * len(FLOATS), json.dumps(facts["warnings"]))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,6 @@
 """What XLA's profiler (XSpace) holds of JAX: several devices in a file, TPUs, collectives."""
 import os
 import sys
-import unittest
 
 from support import DONE, INPUT, ROOT, Case, dpro
 
@@ -215,7 +214,3 @@ class Devices(Case):
         result = dpro("replay", self.path("job"))
         self.assert_code(result, DONE)
         self.assertNotRegex(result.out + result.err, r"(?i)tensorflow|RunMetadata|tf\.profiler|PyTorch")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -185,7 +185,6 @@ static inline uint64_t fuzz_hash_part(const struct trace_part *part)
     return h ^ fuzz_hash(h, &part->losses, sizeof part->losses);
 }
 
-/* What a reader makes of the input, read in chunks of that size. */
 static __attribute__((noinline, unused)) int fuzz_read_in_scope(const struct reader *reader,
                                                                 const uint8_t *data, size_t size,
                                                                 size_t chunk, uint64_t *hash)

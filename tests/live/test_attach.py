@@ -142,7 +142,3 @@ class Attach(unittest.TestCase):
         self.assertIn("recorded 2 ranks\n", said)
         self.check(self.replay())
         self.digest(process)
-
-
-if __name__ == "__main__":
-    unittest.main()

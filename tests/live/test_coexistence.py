@@ -1,7 +1,6 @@
 """The job does things of its own that dpro could meet: it profiles, forks, spawns, compiles, trains in threads."""
 import glob
 import os
-import unittest
 
 import live
 from live import SINGLE
@@ -177,7 +176,3 @@ end()
         run = self.ranks(body, world=1)
         self.assert_ran(run)
         self.assertIn("GONE True True", run.out)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,7 +2,6 @@
 and what can't be so is as it was."""
 import json
 import os
-import unittest
 
 import live
 import test_recompute
@@ -219,7 +218,3 @@ class Verify(Case):
         run, value = self.verify(plan(["lstm"]))
         self.assertFalse(value["complete"])
         self.assertIn("nothing of the plan's is computed otherwise: lstm", value["problem"])
-
-
-if __name__ == "__main__":
-    unittest.main()

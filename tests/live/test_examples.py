@@ -64,7 +64,3 @@ class Examples(unittest.TestCase):
 
     def test_sharding_the_parameters_changes_how_they_are_stored_not_what_is_learnt(self):
         self.assertAlmostEqual(float(once("gpt.py", ranks=2)), float(once("fsdp.py", ranks=2)), places=4)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,7 +2,6 @@
 import json
 import os
 import subprocess
-import unittest
 
 import frameworks
 import live
@@ -121,7 +120,3 @@ class HorovodOnPyTorch(Plans):
         for told in self.told_of(name, plan):
             self.assertEqual((told["applied"], told["reason"]), (True, None))
             self.assertEqual(told["modules"]["recompute"], recomputed)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -305,7 +305,3 @@ end()
         self.assertIn("AssertionError: made to fail", run.err)
         self.assertFalse(os.path.exists(os.path.join(self.rank_folder(), "memory.json")))
         self.assertEqual(self.marked(), [])
-
-
-if __name__ == "__main__":
-    unittest.main()

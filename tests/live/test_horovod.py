@@ -4,7 +4,6 @@ import json
 import os
 import statistics
 import subprocess
-import unittest
 
 import frameworks
 import live
@@ -80,7 +79,3 @@ class OnPyTorch(Case):
     def test_pytorch(self):
         self.check("horovod-pytorch", {"kineto.json.gz", "kineto_et.json.gz", "et.json.gz", "memory.json"}, "0.weight")
         self.assert_replays()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import time
-import unittest
 
 import live
 from live import PLAIN, SINGLE
@@ -258,7 +257,3 @@ if os.environ.get("DPRO"):
         self.assert_ran(run)
         self.assertEqual(run.out, "fine\n")
         self.assertIn("2.0 or later", run.said[0])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -138,7 +138,3 @@ import os
 print(0 < memory.available() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 print(memory._number("/proc/version"), memory._number("/nowhere"))
 """, "True\nNone None\n")
-
-
-if __name__ == "__main__":
-    unittest.main()

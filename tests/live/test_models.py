@@ -2,7 +2,6 @@
 steps are found in all of them."""
 import json
 import os
-import unittest
 
 import live
 
@@ -423,7 +422,3 @@ end()
                                **self.environment(dpro=False, PYTHONPATH=self.path_to_package()))
             self.assert_ran(run)
             self.assertTrue(run.out.strip(), call)
-
-
-if __name__ == "__main__":
-    unittest.main()

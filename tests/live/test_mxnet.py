@@ -3,7 +3,6 @@ import gzip
 import json
 import os
 import stat
-import unittest
 
 import frameworks
 
@@ -102,7 +101,3 @@ print(sum(e.get("name") == "FullyConnected" for e in json.load(open("own.json"))
         self.assert_ran(run)
         self.assertEqual(self.files("rank0") - {"net.log"}, {"rank.json", "mxnet.json.gz"})
         self.assertEqual(len([line for line in run.said if "hybridize() makes one" in line]), 1, run.said)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import unittest
 
 import live
 
@@ -121,7 +120,3 @@ class Marks(live.Case):
         for rank in (0, 1):
             self.assertIn("SEEN %d [False, True] True" % rank, with_dpro.out)
             self.assertIn("SEEN %d [True] True" % rank, without.out)
-
-
-if __name__ == "__main__":
-    unittest.main()

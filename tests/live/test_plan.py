@@ -2,7 +2,6 @@
 trains to the same numbers."""
 import json
 import os
-import unittest
 
 import live
 
@@ -316,7 +315,3 @@ end()
         self.assertEqual((result["turns"], result["runs"], result["complete"]), ("steps", 1, True))
         self.assertEqual([len(config["bucket_bytes"]) for config in result["configurations"]], [1, 5, 1])
         self.assertIn("leaves of the heap", result["warnings"][0])
-
-
-if __name__ == "__main__":
-    unittest.main()

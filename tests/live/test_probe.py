@@ -1,7 +1,6 @@
 """Modules measured in other ways after the windows (dpro profile --probe): what is found, and that the job is not changed by it."""
 import json
 import os
-import unittest
 
 from live import Case
 
@@ -268,7 +267,3 @@ run(nn.Sequential(nn.Linear(64, 64), nn.GELU()), lambda: torch.randn(4, 64), 24)
                 self.assert_ran(run)
                 self.trace = self.path(problem.replace(" ", "-"))
                 self.assertIn(problem, self.rank()["probes"]["problem"] if where is None else self.entries()[where]["problem"])
-
-
-if __name__ == "__main__":
-    unittest.main()

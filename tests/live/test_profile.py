@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import time
-import unittest
 
 from live import DPRO, PYTHON, Case
 
@@ -75,7 +74,3 @@ class Profile(Case):
                                    **self.environment(dpro=False))
                 self.assertIn(said, run.said[-1])
                 self.assertTrue(run.said[-1].startswith("dpro: nothing recorded: "), run.said)
-
-
-if __name__ == "__main__":
-    unittest.main()

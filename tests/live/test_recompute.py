@@ -2,7 +2,6 @@
 random numbers to the last bit; what can't be recomputed is as it was."""
 import json
 import os
-import unittest
 
 import live
 
@@ -520,7 +519,3 @@ end()
 
     def test_with_ddp(self):
         self.check(2)
-
-
-if __name__ == "__main__":
-    unittest.main()

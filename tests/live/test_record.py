@@ -3,7 +3,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import unittest
 
 import live
 
@@ -288,7 +287,3 @@ int dpro_tracer_stats(uint64_t out[4]) { out[0] = 1; out[1] = 2; out[2] = 3; out
         self.assert_ran(run)
         lines = [line for line in run.out.splitlines() if not line.startswith("DIGEST")]
         self.assertEqual(lines, ["process rank0", "timing", "/timing", "structure", "/structure"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -3,7 +3,6 @@
 As a job runs by itself, one worker computes while the other waits for its link; with a good plan both compute at the same time,
 which took each of them twice as long (17 and 38 ms) on the two cores of a virtual machine. No recording of the job shows that. So
 links are slow here: they are what holds the job up."""
-import unittest
 
 import plan_loop
 
@@ -20,7 +19,3 @@ class Session(plan_loop.Case):
 
     def test_the_loop_places_variables_on_two_servers(self):
         self.assertTrue(self.loop("tensorflow-ps-2", rate="500mbit")["helps"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,6 @@
 """A plan for FSDP in real jobs of two ranks over gloo: units keep their parameters or gather them again as it says, on all ranks or on
 none, and the job trains to the same numbers."""
 import json
-import unittest
 
 import live
 import test_plan
@@ -120,7 +119,3 @@ class Verified(Case):
         self.assertEqual(run.err.count("['%s', '%s'] at the end %s" % (OWN, PLANNED, OWN)), 2, run.err[-3000:])
         for digest in self.without(BODY).digests:
             self.assertIn(digest, run.err)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import unittest
 
 import frameworks
 import live
@@ -357,7 +356,3 @@ if os.environ.get("DPRO"):
         self.assertNotIn("Abort", run.err)
         self.assertIn("xplane.pb.gz", self.files("rank0"))
         self.assert_windows()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -3,7 +3,6 @@ import json
 import os
 import shutil
 import subprocess
-import unittest
 
 import frameworks
 import live
@@ -87,7 +86,3 @@ class TensorFlowProbe(frameworks.Case):
         self.assertEqual(facts["computation"], {"compiled": [""], "bf16": [], "source": "probes"})
         self.assertNotEqual(facts["speedup"], 1)
         self.assertEqual(self.final_loss(printed), self.final_loss(self.record("tensorflow", dpro=False)))
-
-
-if __name__ == "__main__":
-    unittest.main()

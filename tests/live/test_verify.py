@@ -1,6 +1,5 @@
 """dpro verify of jobs that are run once for each turn: TensorFlow's collectives on two hosts, each with its own command, and Horovod."""
 import json
-import unittest
 
 import live
 import test_framework_plans
@@ -49,7 +48,3 @@ class Horovod(Runs):
 
     def test_each_turn_is_a_run_on_mxnet(self):
         self.check_verified("horovod-mxnet")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -85,7 +85,6 @@ static void put_gloo(struct stream *s, uint64_t opcode, uint64_t slot, uint64_t 
     put(s, NULL, payload);
 }
 
-/* Decodes `s` in pieces of `piece` bytes. */
 static struct decoder decode_in_pieces(const struct stream *s, size_t piece,
                                        const struct decoder *other)
 {

@@ -62,7 +62,6 @@ static struct job *job_of_two(void)
     return job;
 }
 
-/* Evaluates the job as it is, and frees it. */
 static int64_t time_of(struct job *job)
 {
     struct evaluator *evaluator = evaluator_create(&job->model);

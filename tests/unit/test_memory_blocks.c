@@ -22,7 +22,6 @@ static const char *name_of(const struct dpro_graph *g, uint32_t id)
     return strtab_get(&g->names, id);
 }
 
-/* The n-th block of a size. */
 static const struct graph_block *block_of(const struct graph_memory *m, uint64_t size, int n)
 {
     for (uint32_t i = 0; i < m->n_blocks; i++)

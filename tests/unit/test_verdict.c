@@ -71,7 +71,6 @@ static void check(struct job *job, int line, const char *said, const char *not_s
         fail_msg("\"%s\" has \"%s\"", text, not_said);
 }
 
-/* A GPU that idles 60 of 100 ms. */
 static void idle_gpu(struct job *job)
 {
     fill(job);

@@ -38,7 +38,6 @@ static bool sends(const struct shape *s, uint32_t from, uint32_t to)
     return bsearch(&pair, s->pairs, s->n_pairs, sizeof pair, compare_u64) != NULL;
 }
 
-/* The messages in order of compare_messages. */
 static void look_at_messages(struct shape *s, const struct pattern_message *messages, size_t n)
 {
     for (size_t i = 0, same = 0; i < n; i++) {

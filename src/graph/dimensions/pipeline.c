@@ -24,7 +24,6 @@ struct pass_op {
 
 ORDER(by_end, struct pass_op, ASCENDING(end_ns) ?: ASCENDING(mean_ns) ?: ASCENDING(backward));
 
-/* Of a rank. */
 struct rank_passes {
     ARRAY(struct pass_op) ops; /* by end */
     int64_t least_ns[2]; /* a twentieth of what a forward, a backward pass takes in the mean, if

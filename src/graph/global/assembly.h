@@ -57,13 +57,11 @@ struct assembly {
 /* Index of the rank, or of the server behind the ranks. */
 uint32_t assembly_rank_of(const struct assembly *a, uint32_t op);
 
-/* Ranks and servers. */
 static inline uint32_t assembly_n_processes(const struct assembly *a)
 {
     return a->join->n_ranks + a->join->n_servers;
 }
 
-/* The rank's step that a sample is. */
 static inline uint32_t assembly_step(const struct assembly *a, uint32_t rank, uint32_t sample)
 {
     return a->join->ranks[rank].sample_step[sample];
@@ -79,7 +77,6 @@ static inline uint32_t assembly_message(const struct assembly *a, uint32_t rank,
     return a->message_at[op] / N_MESSAGE_OPS;
 }
 
-/* The device of a line. */
 static inline uint32_t assembly_line_device(const struct assembly *a, uint32_t line)
 {
     return a->first_device[assembly_n_processes(a)] + line;

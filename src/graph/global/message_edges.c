@@ -160,7 +160,6 @@ static void find_arrivals(struct linker *l)
                 member_arrived_ns(l->a->join, &l->members[m], s);
 }
 
-/* Which inbound a message is of. */
 static uint32_t connection_of(const struct linker *l, const struct message *message)
 {
     const struct message *all = l->a->messages->all.at;

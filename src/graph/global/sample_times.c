@@ -34,7 +34,6 @@ static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample
 
 /* ---- messages ---- */
 
-/* A line, so far. */
 struct line_state {
     int64_t free_ns; /* its messages so far are over; INT64_MIN: there were none */
     const struct message *last;

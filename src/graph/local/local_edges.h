@@ -28,7 +28,6 @@ void local_cut_waiting(struct rank_build *rank, uint32_t call, uint32_t work, bo
 /* The op that ends with the slice of `op`: for a collective its transfer. */
 uint32_t local_end_op(const struct rank_build *rank, uint32_t op);
 
-/* When an op starts in the reference iteration. */
 static inline int64_t local_start(const struct rank_build *rank, uint32_t op)
 {
     return rank->start_ns[build_at(rank, rank->steps.reference, op)];

@@ -30,7 +30,6 @@ struct endpoint {
 };
 typedef ARRAY(struct endpoint) endpoint_array;
 
-/* The logs' messages by collective. */
 struct endpoint_log {
     const struct net_transport *transport; /* or */
     const struct nccl_log *nccl;

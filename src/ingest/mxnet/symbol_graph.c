@@ -32,7 +32,6 @@ static void add_node(struct grapher *g, uint32_t name, uint32_t type)
     g->part->n_events++;
 }
 
-/* An input of the node added last. */
 static void add_input(struct grapher *g, uint32_t node, bool control)
 {
     struct dfg_input input = {.node = node, .control = control};

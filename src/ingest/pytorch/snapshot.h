@@ -59,7 +59,6 @@ struct snapshot_segment {
     int64_t device;
 };
 
-/* Of lists in lists. */
 struct snapshot_list {
     uint32_t in, list; /* objects */
 };

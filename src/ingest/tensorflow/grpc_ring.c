@@ -17,7 +17,6 @@
 enum { LEAST_CHUNK = 4096, CHUNK_SLACK = 8192, MOST_CHUNKS = 1 << 16 };
 static const int64_t SLACK_NS = 1000000; /* a span is read off the clock beside the calls */
 
-/* A collective of one rank. */
 struct run {
     uint64_t key; /* of all ranks' */
     int64_t start_ns, end_ns;
@@ -324,7 +323,6 @@ static struct sending *largest_in(struct sending *list, size_t n, int64_t start_
     return best;
 }
 
-/* The chunks of one write. */
 static void take_write(struct ring *ring, struct sending *list, size_t n, uint32_t stream,
                        const struct piece *write, int64_t start_ns)
 {

@@ -29,7 +29,6 @@ struct mark {
     int32_t number;
 };
 
-/* One process. */
 struct process {
     struct source *profile, *graph; /* graph: NULL where there is no RunMetadata at all */
     ARRAY(struct run) runs;         /* ascending */

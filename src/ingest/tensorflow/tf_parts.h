@@ -28,7 +28,6 @@ struct tf_idle_tracks {
  * it is a new one, and the caller sets it. Spans come in order of their starts. */
 uint32_t *tf_idle_track(struct tf_idle_tracks *idle, int64_t start_ns, int64_t end_ns);
 
-/* A part for one device of a file. */
 struct trace_part *tf_device_part(const struct trace_part *from, uint64_t device);
 /* *part becomes the first of a list of parts, which tells of the file what *part did. */
 void tf_replace_part(struct trace_part *part, struct trace_part *list);

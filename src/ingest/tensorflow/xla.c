@@ -132,7 +132,6 @@ static bool communicates(const struct xla_text *text)
 
 /* ---- programs and their runs ---- */
 
-/* A run of a program on a device, or a step. */
 struct run {
     uint64_t device, program, id;
     int64_t start_ns, end_ns;

@@ -80,7 +80,6 @@ static uint64_t copied_bytes(const char *text)
     return size ? strtoull(size + 5, NULL, 10) : 0;
 }
 
-/* Group and number of a collective. */
 static uint32_t describe_collective(struct xplane *x, const struct xplane_meta *meta,
                                     const struct xplane_event *event)
 {
@@ -124,7 +123,6 @@ static void describe(struct xplane *x, const struct xplane_meta *meta,
     }
 }
 
-/* What happened to a run of a session, at `ns`. */
 static void add_moment(struct xplane *x, struct line *line, enum session_moment_kind kind,
                        const struct xplane_event *event, int64_t ns)
 {

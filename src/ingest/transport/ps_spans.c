@@ -59,7 +59,6 @@ static void list_keys(struct dpro_trace *trace, const struct net_transport *t, p
     mxnet_name_keys(trace, &trace->ranks[t->rank_index], keys);
 }
 
-/* What the messages' spans carry, by name. */
 static void name_spans(struct dpro_trace *trace, const struct net_transport *t)
 {
     struct trace_rank *rank = &trace->ranks[t->rank_index];

@@ -86,10 +86,8 @@ struct cutter {
     int64_t start_ns;    /* of slice 0 */
     int64_t shown_ns[2]; /* what must be covered */
     int64_t n_slices;
-    bool rough;                     /* one pass only: lines are wanted later */
-    struct window found;            /* what was tried last */
-    struct align_conflict conflict; /* why it failed, and of which pair */
-    uint32_t pair;
+    bool rough;          /* one pass only: lines are wanted later */
+    struct window found; /* what was tried last */
 };
 
 static int64_t to_ns(double ns)
@@ -146,7 +144,7 @@ static void create_window(struct align *a, struct window *window)
 }
 
 /* Solves slices [from, to); false: they have no common lines. */
-static bool try_slices(struct cutter *cutter, int64_t from, int64_t to)
+static bool solve_slices(struct cutter *cutter, int64_t from, int64_t to, contradictions *why)
 {
     struct align *a = cutter->a;
     struct window *window = &cutter->found;
@@ -163,15 +161,20 @@ static bool try_slices(struct cutter *cutter, int64_t from, int64_t to)
     for (uint32_t c = 0; c < a->n_clocks; c++)
         window->lines[c] = (struct line){
             clamp_time((__int128)window->start_ns - a->clocks[c].coarse_ns), window->start_ns, 0};
-    return window_solve(a, window, cutter->rough, &cutter->conflict, &cutter->pair);
+    return window_solve(a, window, cutter->rough, why);
+}
+
+static bool try_slices(struct cutter *cutter, int64_t from, int64_t to)
+{
+    return solve_slices(cutter, from, to, NULL);
 }
 
 /* Leaves out the pair's constraints in a slice where they contradict each other, as no cut helps
  * there. */
-static void put_aside(struct cutter *cutter, int64_t slice)
+static void put_aside(struct cutter *cutter, const struct contradiction *why, int64_t slice)
 {
     struct align *a = cutter->a;
-    struct pair *p = &a->pairs.at[cutter->pair];
+    struct pair *p = &a->pairs.at[why->pair];
     bool all = ++p->n_conflicts >= MAX_PAIR_CONFLICTS;
     for (int d = 0; d < 2; d++) {
         uint32_t first = 0, n = p->constraints[d].n;
@@ -185,7 +188,7 @@ static void put_aside(struct cutter *cutter, int64_t slice)
                     (constraints->n - first - n) * sizeof *constraints->at);
         constraints->n -= n;
     }
-    array_push(&a->conflicts, cutter->conflict);
+    array_push(&a->conflicts, why->conflict);
 }
 
 /* The most slices from `from` on, at least `good` and fewer than `bad`, that can be solved
@@ -231,10 +234,14 @@ static int64_t find_window(struct cutter *cutter, int64_t from, int64_t n)
 static bool clear_slice(struct cutter *cutter, int64_t slice)
 {
     bool cleared = false;
-    while (!try_slices(cutter, slice, slice + 1)) {
-        put_aside(cutter, slice);
+    contradictions all = {0};
+    while (!solve_slices(cutter, slice, slice + 1, &all)) {
+        EACH (const struct contradiction, why, all)
+            put_aside(cutter, why, slice);
+        all.n = 0;
         cleared = true;
     }
+    array_fini(&all);
     return cleared;
 }
 
@@ -297,7 +304,7 @@ static void write_segments(struct align *a, uint32_t c)
 struct bounding {
     struct align *a;
     double *weight, *most, *least;
-    struct arc_cycle cycle;
+    struct arc_cycles cycles;
 };
 
 static void bound_slice(struct bounding *b, const struct window *window, int64_t start_ns,
@@ -316,7 +323,7 @@ static void bound_slice(struct bounding *b, const struct window *window, int64_t
                 fmax(0, constraint_slack(&pair->constraints[arc % 2].at[first + i], (int)(arc % 2),
                                          &window->lines[pair->low], &window->lines[pair->high])));
     }
-    paths_from_reference(a, b->weight, b->most, b->least, &b->cycle);
+    paths_from_reference(a, b->weight, b->most, b->least, &b->cycles);
     int64_t middle = start_ns + (end_ns - start_ns) / 2;
     for (uint32_t c = 1; c < a->n_clocks; c++) {
         if (isinf(b->most[c]) && isinf(b->least[c]))
@@ -339,7 +346,8 @@ static void find_bounds(struct cutter *cutter)
         .weight = arena_array(&a->arena, a->pairs.n * 2 + 1, sizeof *bounding.weight),
         .most = arena_array(&a->arena, n, sizeof *bounding.most),
         .least = arena_array(&a->arena, n, sizeof *bounding.least),
-        .cycle.arcs = arena_array(&a->arena, n + 1, sizeof *bounding.cycle.arcs)};
+        .cycles = {arena_array(&a->arena, n + 1, sizeof(uint32_t)),
+                   arena_array(&a->arena, n + 1, sizeof(uint32_t))}};
     for (uint32_t c = 1; c < n; c++)
         if (a->clocks[c].n_segments > 0)
             a->clocks[c].bounds =

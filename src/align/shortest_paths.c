@@ -8,11 +8,13 @@
 /* Less than this is no improvement: rounding. */
 #define STEP_NS 1e-4
 
-/* Arcs by which values fell last form a tree, unless there is a negative cycle; that is looked for
- * now and then. */
-static bool find_cycle(const struct align *a, const uint32_t *parent, bool reverse,
-                       uint32_t *visited, struct arc_cycle *cycle)
+/* Arcs by which values fell last form a tree, unless there are negative cycles; these are looked
+ * for now and then. */
+static bool find_cycles(const struct align *a, const uint32_t *parent, bool reverse,
+                        uint32_t *visited, struct arc_cycles *cycles)
 {
+    uint32_t n_arcs = 0;
+    cycles->n = 0;
     for (uint32_t c = 0; c < a->n_clocks; c++)
         visited[c] = ALIGN_NONE;
     for (uint32_t c = 0; c < a->n_clocks; c++) {
@@ -23,19 +25,47 @@ static bool find_cycle(const struct align *a, const uint32_t *parent, bool rever
         }
         if (visited[at] != c || parent[at] == ALIGN_NONE)
             continue;
-        cycle->n = 0;
         uint32_t end = at;
         do {
-            cycle->arcs[cycle->n++] = parent[at];
+            cycles->arcs[n_arcs++] = parent[at];
             at = reverse ? arc_to(a, parent[at]) : arc_from(a, parent[at]);
         } while (at != end);
-        return true;
+        cycles->ends[cycles->n++] = n_arcs;
     }
-    return false;
+    return cycles->n > 0;
+}
+
+/* Whether the arc leads back to where its end's value comes from: then that is the cycle. Without
+ * such arcs there are none. */
+static bool closes_cycle(const struct align *a, const uint32_t *parent, bool reverse, uint32_t arc,
+                         struct arc_cycles *cycles)
+{
+    uint32_t at = reverse ? arc_to(a, arc) : arc_from(a, arc);
+    uint32_t end = reverse ? arc_from(a, arc) : arc_to(a, arc), n = 0;
+    cycles->arcs[n++] = arc;
+    while (at != end && parent[at] != ALIGN_NONE) {
+        cycles->arcs[n++] = parent[at];
+        at = reverse ? arc_to(a, parent[at]) : arc_from(a, parent[at]);
+    }
+    cycles->n = 1;
+    cycles->ends[0] = n;
+    return at == end;
+}
+
+/* Values that came by a dropped arc stay too low: a cycle is one from whatever values. */
+static void drop_cycle(const struct align *a, const double *weight, bool reverse, uint32_t *parent,
+                       struct arc_cycles *cycles)
+{
+    cycles->drop(cycles->arg);
+    for (uint32_t i = 1; i < cycles->ends[0]; i++) {
+        uint32_t arc = cycles->arcs[i];
+        if (isinf(weight[arc]))
+            parent[reverse ? arc_from(a, arc) : arc_to(a, arc)] = ALIGN_NONE;
+    }
 }
 
 static bool relax(const struct align *a, const double *weight, bool reverse, double *value,
-                  struct arc_cycle *cycle)
+                  struct arc_cycles *cycles)
 {
     uint32_t n = a->n_clocks, head = 0, n_queued = 0, n_since = 0;
     struct arena arena = {NULL, 0};
@@ -43,7 +73,7 @@ static bool relax(const struct align *a, const double *weight, bool reverse, dou
     uint32_t *parent = arena_array(&arena, n + (size_t)1, sizeof *parent);
     uint32_t *visited = arena_array(&arena, n + (size_t)1, sizeof *visited);
     bool *queued = arena_array(&arena, n + (size_t)1, sizeof *queued);
-    bool found = false; /* a cycle */
+    bool found = false, dropped = false; /* cycles */
     for (uint32_t c = 0; c < n; c++) {
         parent[c] = ALIGN_NONE;
         if (isinf(value[c]))
@@ -63,6 +93,11 @@ static bool relax(const struct align *a, const double *weight, bool reverse, dou
             uint32_t to = reverse ? arc_from(a, arc) : arc_to(a, arc);
             if (!(value[at] + weight[arc] < value[to] - STEP_NS))
                 continue;
+            if (cycles->drop && closes_cycle(a, parent, reverse, arc, cycles)) {
+                drop_cycle(a, weight, reverse, parent, cycles);
+                dropped = true;
+                continue;
+            }
             value[to] = value[at] + weight[arc];
             parent[to] = arc;
             n_since++;
@@ -72,25 +107,25 @@ static bool relax(const struct align *a, const double *weight, bool reverse, dou
                 queued[to] = true;
             }
         }
-        if (n_since >= n) {
+        if (n_since >= n && !cycles->drop) {
             n_since = 0;
-            found = find_cycle(a, parent, reverse, visited, cycle);
+            found = find_cycles(a, parent, reverse, visited, cycles);
         }
     }
     arena_fini(&arena);
-    return !found;
+    return !found && !dropped;
 }
 
 bool paths_relax(const struct align *a, const double *weight, double *most, double *least,
-                 struct arc_cycle *cycle)
+                 struct arc_cycles *cycles)
 {
-    return relax(a, weight, false, most, cycle) && relax(a, weight, true, least, cycle);
+    return relax(a, weight, false, most, cycles) && relax(a, weight, true, least, cycles);
 }
 
 bool paths_from_reference(const struct align *a, const double *weight, double *most, double *least,
-                          struct arc_cycle *cycle)
+                          struct arc_cycles *cycles)
 {
     for (uint32_t c = 0; c < a->n_clocks; c++)
         most[c] = least[c] = c == 0 ? 0 : INFINITY;
-    return paths_relax(a, weight, most, least, cycle);
+    return paths_relax(a, weight, most, least, cycles);
 }

@@ -81,21 +81,25 @@ void constraints_tighten(constraints_array *constraints);
 uint32_t constraints_within(const struct align *align, const struct pair *pair, int direction,
                             int64_t start_ns, int64_t end_ns, uint32_t *first);
 
-/* Arcs that lead back to where they began; room for one a clock and one more. */
-struct arc_cycle {
-    uint32_t *arcs, n;
+/* Arcs that lead back to where they began, one cycle after the other; a clock is in one of them at
+ * most. Cycle i is arcs[ends[i - 1] .. ends[i]). Room for one a clock and one more. */
+struct arc_cycles {
+    uint32_t *arcs, *ends, n;
+    void (*drop)(void *arg); /* gives one of the cycle's arcs the weight INFINITY, and the search
+                                goes on; NULL: it ends */
+    void *arg;
 };
 
 /* shortest_paths.c: lowers most[] until most[to] <= most[from] + weight[arc] holds for every arc,
  * and least[] with from and to exchanged, as the shortest paths do. An arc whose weight is INFINITY
- * is not there. A constraint from i to j is the arc from j to i. False: there is a cycle of
- * negative length, which is then *cycle. */
+ * is not there. A constraint from i to j is the arc from j to i. False: there are cycles of
+ * negative length, which are then *cycles. */
 bool paths_relax(const struct align *align, const double *weight, double *most, double *least,
-                 struct arc_cycle *cycle);
+                 struct arc_cycles *cycles);
 /* The same, from the reference: how far each clock may be after and before it; INFINITY: it is not
  * tied to it. */
 bool paths_from_reference(const struct align *align, const double *weight, double *most,
-                          double *least, struct arc_cycle *cycle);
+                          double *least, struct arc_cycles *cycles);
 static inline uint32_t arc_from(const struct align *align, uint32_t arc)
 {
     const struct pair *pair = &align->pairs.at[arc / 2];
@@ -107,11 +111,18 @@ static inline uint32_t arc_to(const struct align *align, uint32_t arc)
     return arc % 2 == LOW_TO_HIGH ? pair->low : pair->high;
 }
 
+/* Constraints that contradict each other, and the pair of clocks where they do most. */
+struct contradiction {
+    struct align_conflict conflict;
+    uint32_t pair;
+};
+typedef ARRAY(struct contradiction) contradictions;
+
 /* window.c: one line a clock for a window of the axis, if the constraints allow it; rough: whether
  * they do, but for a thousandth of what they leave open. window->lines hold a guess. False: they
- * don't; then *conflict names two of them, and *pair where to look. */
+ * don't; then *why, unless it is NULL, has contradictions of different pairs. */
 bool window_solve(const struct align *align, struct window *window, bool rough,
-                  struct align_conflict *conflict, uint32_t *pair);
+                  contradictions *why);
 
 /* align = moved by the line, relative to `zero_ns`. */
 static inline double line_at(const struct line *line, int64_t local_ns, int64_t zero_ns)

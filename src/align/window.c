@@ -45,7 +45,8 @@ struct work {
     double *x, *drift;        /* by clock: the rest at the start, and its change until the end */
     double *most, *least;     /* by clock: range of x with drifts given */
     bool *tied, *known;       /* by clock */
-    struct arc_cycle cycle;
+    struct arc_cycles cycles;
+    contradictions *why; /* NULL: not asked for */
 };
 
 static double *doubles(struct work *work, size_t n)
@@ -53,10 +54,11 @@ static double *doubles(struct work *work, size_t n)
     return arena_array(&work->arena, n, sizeof(double));
 }
 
-static void init(struct work *work, const struct align *a, struct window *window)
+static void init(struct work *work, const struct align *a, struct window *window,
+                 contradictions *why)
 {
     size_t n_arcs = a->pairs.n * 2, n = a->n_clocks;
-    *work = (struct work){.a = a, .window = window};
+    *work = (struct work){.a = a, .window = window, .why = why};
     work->length_ns = fmax((double)window->end_ns - (double)window->start_ns, 1);
     for (int k = 0; k < 2; k++)
         work->shown[k] = ((double)window->shown_ns[k] - (double)window->start_ns) / work->length_ns;
@@ -72,7 +74,8 @@ static void init(struct work *work, const struct align *a, struct window *window
     work->least = doubles(work, n);
     work->first = arena_array(&work->arena, n_arcs + 1, sizeof *work->first);
     work->touch = arena_array(&work->arena, n_arcs + 1, sizeof *work->touch);
-    work->cycle.arcs = arena_array(&work->arena, n + 1, sizeof *work->cycle.arcs);
+    work->cycles.arcs = arena_array(&work->arena, n + 1, sizeof *work->cycles.arcs);
+    work->cycles.ends = arena_array(&work->arena, n + 1, sizeof *work->cycles.ends);
     work->tied = arena_array(&work->arena, n, sizeof *work->tied);
     work->known = arena_array(&work->arena, n, sizeof *work->known);
 }
@@ -140,7 +143,7 @@ static bool has_points(const struct work *work, uint32_t arc)
 static bool relax_from_reference(struct work *work, const double *weight, double *most,
                                  double *least)
 {
-    return paths_from_reference(work->a, weight, most, least, &work->cycle);
+    return paths_from_reference(work->a, weight, most, least, &work->cycles);
 }
 
 /* Which clocks the window's constraints tie to the reference, in both directions. */
@@ -241,11 +244,14 @@ static uint64_t mark_of(const struct work *work, uint32_t arc, uint32_t point)
         .mark;
 }
 
-static void name_conflict(const struct work *work, const uint32_t *arcs, uint32_t n_arcs,
-                          struct align_conflict *conflict, uint32_t *pair)
+/* Returns the pair. */
+static uint32_t name_conflict(struct work *work, const uint32_t *arcs, uint32_t n_arcs)
 {
     double sum = 0, least = INFINITY;
-    uint32_t used = 0;
+    uint32_t used = 0, pair = arcs[0] / 2;
+    struct align_conflict named = {.by_ns = 0}, *conflict = &named;
+    if (!work->why)
+        return pair;
     for (uint32_t i = 0; i < n_arcs; i++) {
         uint32_t arc = arcs[i];
         if (!has_points(work, arc))
@@ -261,26 +267,47 @@ static void name_conflict(const struct work *work, const uint32_t *arcs, uint32_
         }
         if (v < least) {
             least = v;
-            *pair = arc / 2;
+            pair = arc / 2;
         }
     }
     if (used == 1)
         conflict->marks[1] = conflict->marks[0];
     conflict->by_ns = sum < 0 && sum > -9e18 ? (int64_t)-sum : 0;
+    array_add(work->why, named, pair);
+    return pair;
+}
+
+static void name_cycles(struct work *work)
+{
+    const struct arc_cycles *cycles = &work->cycles;
+    for (uint32_t i = 0, first = 0; i < cycles->n; first = cycles->ends[i++])
+        name_conflict(work, &cycles->arcs[first], cycles->ends[i] - first);
 }
 
 /* ---- drifts and offsets ---- */
 
-/* The ranges of all clocks in each of the three measures. */
+static void drop_pair(void *arg)
+{
+    struct work *work = arg;
+    uint32_t pair = name_conflict(work, work->cycles.arcs, work->cycles.ends[0]);
+    for (int k = 0; k < 3; k++)
+        work->ends[k][2 * pair] = work->ends[k][2 * pair + 1] = INFINITY;
+}
+
+/* The ranges of all clocks in each of the three measures. False: there are none, for reasons that
+ * are then named. */
 static bool bound_clocks(struct work *work)
 {
-    for (int k = 0; k < 3; k++) {
-        if (!relax_from_reference(work, work->ends[k], work->high[k], work->low[k]))
-            return false;
+    bool bounded = true;
+    work->cycles.drop = work->why ? drop_pair : NULL;
+    work->cycles.arg = work;
+    for (int k = 0; k < 3 && bounded; k++) {
+        bounded = relax_from_reference(work, work->ends[k], work->high[k], work->low[k]);
         for (uint32_t c = 0; c < work->a->n_clocks; c++)
             work->low[k][c] = -work->low[k][c];
     }
-    return true;
+    work->cycles.drop = NULL;
+    return bounded;
 }
 
 /* What to try, in this order. */
@@ -332,33 +359,49 @@ static double freedom(const struct work *work, uint32_t clock)
     return clock == 0 ? 0 : range * range;
 }
 
-/* The constraints of the cycle forbid the drifts: changes them as little as necessary, the best
- * known ones least. False: no drift helps. */
-static bool repair(struct work *work)
+/* The constraints of a cycle forbid the drifts: changes them as little as necessary, the best known
+ * ones least. False: no drift helps. */
+static bool repair(struct work *work, const uint32_t *arcs, uint32_t n)
 {
     const struct align *a = work->a;
-    const struct arc_cycle *cycle = &work->cycle;
     double *slope = work->x, over = 0, give = 0;
-    for (uint32_t i = 0; i < cycle->n; i++)
-        slope[arc_to(a, cycle->arcs[i])] = slope[arc_from(a, cycle->arcs[i])] = 0;
-    for (uint32_t i = 0; i < cycle->n; i++) {
-        uint32_t arc = cycle->arcs[i], touch = work->touch[arc];
+    for (uint32_t i = 0; i < n; i++)
+        slope[arc_to(a, arcs[i])] = slope[arc_from(a, arcs[i])] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t arc = arcs[i], touch = work->touch[arc];
         slope[arc_to(a, arc)] += work->points.at[touch].s / work->length_ns;
         slope[arc_from(a, arc)] -= work->points.at[touch].s / work->length_ns;
         over -= work->weight[arc];
     }
     /* each of the cycle's clocks is the end of one of its arcs */
-    for (uint32_t i = 0; i < cycle->n; i++) {
-        uint32_t c = arc_to(a, cycle->arcs[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t c = arc_to(a, arcs[i]);
         give += slope[c] * slope[c] * freedom(work, c);
     }
     if (!(give > 1e-18) || !isfinite(give))
         return false;
-    for (uint32_t i = 0; i < cycle->n; i++) {
-        uint32_t c = arc_to(a, cycle->arcs[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t c = arc_to(a, arcs[i]);
         work->drift[c] -= slope[c] * freedom(work, c) / give * (over * 1.05 + 0.01);
     }
     return true;
+}
+
+/* False: some can't be; these are the cycles that are left. */
+static bool repair_all(struct work *work)
+{
+    struct arc_cycles *cycles = &work->cycles;
+    uint32_t n = 0, n_arcs = 0;
+    for (uint32_t i = 0, first = 0, end; i < cycles->n; i++, first = end) {
+        end = cycles->ends[i];
+        if (repair(work, &cycles->arcs[first], end - first))
+            continue;
+        memmove(&cycles->arcs[n_arcs], &cycles->arcs[first], (end - first) * sizeof *cycles->arcs);
+        n_arcs += end - first;
+        cycles->ends[n++] = n_arcs;
+    }
+    cycles->n = n > 0 ? n : cycles->n;
+    return n == 0;
 }
 
 /* The range of offsets that the drifts leave; drifts that leave none are repaired so many times.
@@ -367,7 +410,11 @@ static bool solve_offsets(struct work *work, int n_repairs)
 {
     weigh(work);
     for (int n = 0; !relax_from_reference(work, work->weight, work->most, work->least); n++) {
-        if (n >= n_repairs || !repair(work))
+        if (n >= n_repairs) {
+            work->cycles.n = 1; /* without it, the others may be repaired */
+            return false;
+        }
+        if (!repair_all(work))
             return false;
         weigh(work);
     }
@@ -417,7 +464,7 @@ static void obey(struct work *work)
         work->most[c] = work->tied[c] ? work->x[c] : INFINITY;
         work->least[c] = work->tied[c] ? -work->x[c] : INFINITY;
     }
-    paths_relax(a, work->weight, work->most, work->least, &work->cycle);
+    paths_relax(a, work->weight, work->most, work->least, &work->cycles);
     double zero = (work->most[0] - work->least[0]) / 2;
     for (uint32_t c = 0; c < a->n_clocks; c++)
         work->x[c] = work->tied[c] ? (work->most[c] - work->least[c]) / 2 - zero : 0;
@@ -503,24 +550,26 @@ static void fill_uncertainty(struct work *work)
     }
 }
 
-static bool solve_pass(struct work *work, int pass, struct align_conflict *conflict, uint32_t *pair)
+static bool solve_pass(struct work *work, int pass)
 {
-    bool last = pass + 1 == N_PASSES;
+    bool last = pass + 1 == N_PASSES, fits = true;
     const struct align *a = work->a;
     collect(work, pass);
     find_tied(work);
-    for (uint32_t p = 0; p < a->pairs.n; p++) {
+    for (uint32_t p = 0; p < a->pairs.n && (fits || work->why); p++) {
         uint32_t arcs[] = {2 * p, 2 * p + 1};
         if (!is_used(work, arcs[0]) && !is_used(work, arcs[1])) {
             for (int k = 0; k < 3; k++)
                 work->ends[k][2 * p] = work->ends[k][2 * p + 1] = INFINITY;
         } else if (!bound_pair(work, p)) {
-            name_conflict(work, arcs, 2, conflict, pair);
-            return false;
+            name_conflict(work, arcs, 2);
+            fits = false;
         }
     }
-    if (!bound_clocks(work) || !solve_lines(work, last)) {
-        name_conflict(work, work->cycle.arcs, work->cycle.n, conflict, pair);
+    if (!fits || !bound_clocks(work))
+        return false;
+    if (!solve_lines(work, last)) {
+        name_cycles(work);
         return false;
     }
     if (last) { /* only the exact constraints still move lines */
@@ -534,14 +583,13 @@ static bool solve_pass(struct work *work, int pass, struct align_conflict *confl
     return true;
 }
 
-bool window_solve(const struct align *a, struct window *window, bool rough,
-                  struct align_conflict *conflict, uint32_t *pair)
+bool window_solve(const struct align *a, struct window *window, bool rough, contradictions *why)
 {
     struct work work;
     bool solved = true;
-    init(&work, a, window);
+    init(&work, a, window, why);
     for (int pass = 0; pass < (rough ? 1 : N_PASSES) && solved; pass++)
-        solved = solve_pass(&work, pass, conflict, pair);
+        solved = solve_pass(&work, pass);
     array_fini(&work.points);
     arena_fini(&work.arena);
     return solved;

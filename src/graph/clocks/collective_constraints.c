@@ -59,11 +59,12 @@ static void visit_all(const struct gathering *g)
         if (g->at[i].leave_ns - g->at[i].enter_ns < g->at[first].leave_ns - g->at[first].enter_ns)
             first = i; /* the one that waited least knows most */
     for (uint32_t i = 0; i < g->n; i++)
-        for (uint32_t k = i + 1; k < g->n; k++)
-            if (g->n <= MANY_MEMBERS || i == first || k == first) {
-                visit_pair(g, &g->at[i], &g->at[k]);
-                visit_pair(g, &g->at[k], &g->at[i]);
-            }
+        for (uint32_t k = g->n <= MANY_MEMBERS ? i + 1 : first; k < g->n; k++) {
+            visit_pair(g, &g->at[i], &g->at[k]);
+            visit_pair(g, &g->at[k], &g->at[i]);
+            if (g->n > MANY_MEMBERS)
+                break;
+        }
 }
 
 static void visit_sample(const struct join *join, struct gathering *g)

@@ -1,4 +1,5 @@
 """Traces come truncated, duplicated, mixed up and wrong; disks fill up. Each case on its own."""
+import gzip
 import json
 import os
 import shutil
@@ -56,6 +57,16 @@ class BadFiles(Case):
             shutil.copy(os.path.join(BUNDLED, f"kineto_rank{rank}.json.gz"), self.folder)
         self.cut("kineto_rank1.json.gz", 0.8)
         self.assert_cut_is_told(self.assert_replays(self.folder))
+
+    def test_a_profile_that_is_cut_within_its_first_iteration_is_refused(self):
+        """It looks whole where the step's mark was written first; a step that stops halfway is no measurement."""
+        for rank in (0, 1):
+            shutil.copy(os.path.join(BUNDLED, f"kineto_rank{rank}.json.gz"), self.folder)
+        with gzip.open(self.path("kineto_rank1.json.gz")) as file:
+            text = file.read(300000)
+        os.remove(self.path("kineto_rank1.json.gz"))
+        self.write("kineto_rank1.json.gz", text)
+        self.assert_error(dpro("replay", self.folder), INPUT, "no whole iteration of rank 1 is left: .*kineto_rank1.json.gz is cut off")
 
     def test_json_with_nothing_left_is_refused(self):
         path = self.write("rank0.json", compact(job(world=1)[0])[:40])

@@ -151,7 +151,8 @@ class MemoryFiles(Case):
     def test_what_a_cut_recording_lacks_is_not_told(self):
         """A step of which only the beginning is there has no peak; without what was there before nothing was measured."""
         recorded = os.path.join(ROOT, "torch-ddp-gloo-gpt-n2-memory")
-        whole = dpro("replay", "-q", "--no-validate", "--json", recorded).json["memory"]["ranks"][0]["peak_bytes"]
+        facts = dpro("replay", "-q", "--no-validate", "--json", recorded).json
+        whole = facts["memory"]["ranks"][0]["peak_bytes"]
         told = {}
         for name, parts in (("kineto_et.json.gz", 8), ("kineto_et.json.gz", 2), ("memory.json", 2)):
             copy = self.path("%s-%d" % (name, parts))
@@ -159,7 +160,9 @@ class MemoryFiles(Case):
             for path in glob.glob(os.path.join(copy, "host*", "rank*", name)):
                 os.chmod(path, 0o644)
                 os.truncate(path, os.path.getsize(path) // parts)
-            memory = dpro("replay", "-q", "--no-validate", "--json", copy).json["memory"]
+            cut = dpro("replay", "-q", "--no-validate", "--json", copy).json
+            self.assertEqual(cut["measured"], facts["measured"])  # times are of the other profile
+            memory = cut["memory"]
             told[name, parts] = memory["ranks"] if memory else []
             self.assertEqual([r["measured_peak_bytes"] for r in told[name, parts]], [None] * len(told[name, parts]))
         self.assertEqual(told["kineto_et.json.gz", 8], [])

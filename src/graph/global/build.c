@@ -169,8 +169,10 @@ static void hear_ranks(struct build *build)
 static int build_ranks(struct build *build, struct dpro_error *err)
 {
     struct join *join = &build->job.join;
-    struct chooser chooser = {
-        .ranks = join->ranks, .n_ranks = join->n_ranks, .options = build->options};
+    struct chooser chooser = {.ranks = join->ranks,
+                              .n_ranks = join->n_ranks,
+                              .options = build->options,
+                              .files = build->trace->files};
     parallel_for(join->n_ranks, build->options->threads, cut_rank, build);
     if (build->processes)
         shared_hear_steps(join, build->processes);

@@ -206,10 +206,8 @@ static void warn_left_out(struct assembly *a)
     if (n_incomplete == 0)
         return;
     net_process_format(process, join->ranks[incomplete->rank].trace->rank);
-    WARN(a,
-         "%u iterations hold less than half of the usual ops and are left out (first on "
-         "%s); was its file cut short?",
-         n_incomplete, process);
+    WARN(a, "%u iteration%s left out (first on %s): %s", n_incomplete,
+         n_incomplete == 1 ? " is" : "s are", process, incomplete->reason);
 }
 
 /* The CPU's marks and the GPU's work disagree by what can be seen. */

@@ -1,6 +1,8 @@
 /* Which iterations are learnt from, and which is the reference iteration. */
 #include "graph/steps/choose_steps.h"
 
+#include <stdio.h>
+
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/map.h"
@@ -157,6 +159,21 @@ static uint32_t choose_reference(const struct chooser *c)
     return best;
 }
 
+/* Whether it may be the one within which a damaged file ends: the last of its window, which holds
+ * less than each other one. */
+static bool may_be_cut(const struct rank_build *rank, uint32_t s)
+{
+    const struct step *step = &rank->steps.at[s];
+    int64_t least = INT64_MAX;
+    if (step->window >= rank->trace->n_windows || !rank->trace->windows[step->window].is_cut ||
+        (s + 1 < rank->steps.n && rank->steps.at[s + 1].window == step->window))
+        return false;
+    for (uint32_t i = 0; i < rank->steps.n; i++)
+        if (i != s && rank->steps.at[i].timed)
+            least = MIN(least, rank->steps.at[i].n_slices);
+    return step->n_slices < least;
+}
+
 /* An iteration that holds less than half of what a rank's iterations usually hold was not recorded
  * to its end: a file was cut, or buffers overflowed. Nothing is to be learnt from its times. */
 static void leave_out_incomplete(struct chooser *c)
@@ -168,13 +185,17 @@ static void leave_out_incomplete(struct chooser *c)
             if (wanted(c, &rank->steps.at[s]))
                 array_push(&counts, rank->steps.at[s].n_slices);
         int64_t usual = stats_median_upper_i64(counts.at, counts.n);
-        for (uint32_t s = 0; s < rank->steps.n && counts.n > 1; s++) {
+        for (uint32_t s = 0; s < rank->steps.n; s++) {
             struct step *step = &rank->steps.at[s];
-            if (!wanted(c, step) || step->n_slices * 2 >= usual)
+            bool half = step->n_slices * 2 < usual;
+            if (!wanted(c, step) || !(half || may_be_cut(rank, s)))
                 continue;
             step->timed = false;
-            array_add(&c->choice.left_out, .number = step->number, .rank = r, .incomplete = true,
-                      .reason = "it holds less than half of the usual ops");
+            struct left_out odd = {.number = step->number, .rank = r, .incomplete = true};
+            snprintf(odd.reason, sizeof odd.reason, "%s",
+                     half ? "it holds less than half of the usual ops; was its file cut short?"
+                          : "it holds fewer ops than others, and its file is cut off within it");
+            array_push(&c->choice.left_out, odd);
         }
         array_fini(&counts);
     }
@@ -198,6 +219,31 @@ static bool leads(const struct chooser *c)
     return first;
 }
 
+static int refuse_empty(const struct chooser *c, struct dpro_error *err)
+{
+    EACH_OF (const struct rank_build, rank, c->ranks, c->n_ranks) {
+        const struct trace_rank *trace = rank->trace;
+        uint32_t n = 0, w = 0;
+        EACH (const struct step, step, rank->steps)
+            n += wanted(c, step);
+        while (w < trace->n_windows && !trace->windows[w].is_cut)
+            w++;
+        if (n == 0 && w < trace->n_windows)
+            return dpro_error_set(err, DPRO_EEMPTY,
+                                  "no whole iteration of rank %d is left: %.500s is cut off, or "
+                                  "damaged; copy or record it again",
+                                  trace->rank, c->files[trace->windows[w].file].path);
+        if (n == 0 && rank->steps.n == 0 && c->n_ranks > 1)
+            return dpro_error_set(err, DPRO_EEMPTY,
+                                  "no iteration found in the profile of rank %d; was the profiler "
+                                  "active while the job trained?",
+                                  trace->rank);
+    }
+    return dpro_error_set(err, DPRO_EEMPTY,
+                          "no ops found to replay in the trace; was the profiler active while "
+                          "the job trained?");
+}
+
 int choose_steps(struct chooser *c, struct dpro_error *err)
 {
     leave_out_incomplete(c);
@@ -218,9 +264,7 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
                               "no iteration left by --steps; the trace has %lld to %lld",
                               (long long)low, (long long)high);
     if (fewest == 0)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "no ops found to replay in the trace; was the profiler active while "
-                              "the job trained?");
+        return refuse_empty(c, err);
     if (choose_samples(c, true) == 0) {
         choose_samples(c, false);
         c->choice.by_place = true;

@@ -15,7 +15,8 @@ struct chooser {
     struct rank_build *ranks; /* with steps and what they hold */
     uint32_t n_ranks;
     const struct dpro_graph_options *options;
-    struct step_choice choice; /* out */
+    const struct dpro_file_info *files; /* the trace's */
+    struct step_choice choice;          /* out */
 };
 
 /* Sets sample_step, n_samples and reference_step of every rank. Fails with DPRO_EEMPTY when no

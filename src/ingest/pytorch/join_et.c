@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/pytorch/et.h"
+#include "ingest/rank_json.h"
 
 static void fini(void *payload)
 {
@@ -178,6 +179,23 @@ static uint32_t match_by(struct rank_job *job, enum way way, uint32_t window, bo
                            : match_by_id(job, window, way == BY_EXTERNAL, write);
 }
 
+/* Whether the recorder says that an execution trace was recorded in one of the rank's windows, and
+ * not in this one: what is left of a damaged file may resemble another window more. */
+static bool is_of_other(const struct trace_rank *rank, uint32_t window)
+{
+    bool here = false, any = false;
+    for (size_t s = 0; rank->recording && s < rank->recording->steps.n; s++) {
+        const struct recorded_step *step = &rank->recording->steps.at[s];
+        for (uint32_t w = 0; w < rank->n_windows && step->window == RECORDED_STRUCTURE; w++) {
+            bool within = rank->windows[w].start_ns < step->end_ns &&
+                          step->start_ns < rank->windows[w].end_ns;
+            any |= within;
+            here |= within && w == window;
+        }
+    }
+    return any && !here;
+}
+
 static void match(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
@@ -190,7 +208,7 @@ static void match(struct rank_job *job)
     for (enum way way = BY_RECORD_FN; way <= BY_ORDER && best <= n_with_id / 2; way++) {
         for (uint32_t w = 0; w < job->n_windows && rank->n_windows == job->n_windows; w++) {
             const struct trace_part *part = &job->sources[w]->part;
-            if (part->has_record_fn != (way == BY_RECORD_FN))
+            if (part->has_record_fn != (way == BY_RECORD_FN) || is_of_other(rank, w))
                 continue;
             uint32_t n = match_by(job, way, w, false);
             if (n > best) {

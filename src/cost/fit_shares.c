@@ -45,9 +45,11 @@ struct sharing {
     uint32_t *first_stream; /* by group */
     int64_t *free_ns;       /* by stream */
     /* while those of an iteration are under way */
-    ARRAY(uint32_t) * on_link;  /* by link: of `taken` */
-    double *here, *here_beside; /* by `taken`: weights on the link that holds it up most, with
-                                   itself; of communications alone */
+    ARRAY(uint32_t) * on_link;   /* by link: of `taken` */
+    double *here, *here_beside;  /* by `taken`: weights on the link that holds it up most, with
+                                    itself; of communications alone */
+    uint32_t *n_here, *n_beside; /* how many these are */
+    double bucket_ns, beside_ns; /* of the time of two of which one was a bucket, what each had */
     uint32_t *seen, turn;
     ARRAY(uint32_t) touched;
     bool any; /* any shared a link with another one */
@@ -151,12 +153,16 @@ static uint32_t links_of(const struct sharing *u, const struct model_group *grou
 }
 
 /* Up to now it has had its share. */
-static void give_share(const struct sharing *u, uint32_t which, int64_t now_ns)
+static void give_share(struct sharing *u, uint32_t which, int64_t now_ns)
 {
     struct taken *it = &u->taken[which];
     double ns = (double)(now_ns - it->start_ns), buckets = u->here[which] - u->here_beside[which];
     it->took_ns += ns;
     it->alone_ns += ns * it->weight / u->here[which];
+    if (it->number >= u->m->n_communications && u->n_here[which] == 2 && u->n_beside[which] == 1) {
+        u->bucket_ns += ns * it->weight / u->here[which];
+        u->beside_ns += ns * u->here_beside[which] / u->here[which];
+    }
     if (it->number >= u->m->n_communications) /* what all buckets lose is divided among them */
         it->lost_ns += ns * u->here_beside[which] / u->here[which] * it->weight / buckets;
     it->start_ns = now_ns;
@@ -171,16 +177,20 @@ static void find_share(struct sharing *u, uint32_t which)
         uint32_t links[2], n = links_of(u, group, i, links);
         for (uint32_t l = 0; l < n; l++) {
             double all = 0, beside = 0;
+            uint32_t n_beside = 0;
             for (size_t k = 0; k < u->on_link[links[l]].n; k++) {
                 const struct taken *other = &u->taken[u->on_link[links[l]].at[k]];
                 all += other->weight;
                 beside += other->number < u->m->n_communications ? other->weight : 0;
+                n_beside += other->number < u->m->n_communications;
             }
             u->any |= u->on_link[links[l]].n > 1;
             if (all <= u->here[which])
                 continue;
             u->here[which] = all;
             u->here_beside[which] = beside;
+            u->n_here[which] = (uint32_t)u->on_link[links[l]].n;
+            u->n_beside[which] = n_beside;
         }
     }
 }
@@ -392,6 +402,8 @@ static void init_sharing(const struct fitting *f, struct sharing *u)
     u->taken = arena_array(arena, n, sizeof *u->taken);
     u->here = arena_array(arena, n, sizeof *u->here);
     u->here_beside = arena_array(arena, n, sizeof *u->here_beside);
+    u->n_here = arena_array(arena, n, sizeof *u->n_here);
+    u->n_beside = arena_array(arena, n, sizeof *u->n_beside);
     u->seen = arena_array(arena, n, sizeof *u->seen);
     u->flights = mem_array(f->g->n_ranks + (size_t)1, sizeof *u->flights);
     u->on_link = mem_array(4 * (size_t)f->g->n_ranks + 1, sizeof *u->on_link);
@@ -419,6 +431,7 @@ void fit_shares(struct fitting *f)
     f->lost_ns = arena_array(&f->coarse->arena, (size_t)n_tensors * f->r->n, sizeof *f->lost_ns);
     list_flights(&u);
     for (int round = 0; round < MOST_ROUNDS; round++) {
+        u.bucket_ns = u.beside_ns = 0;
         for (uint32_t s = 0; s < f->r->n; s++) {
             list_taken(&u, s);
             share_iteration(&u);
@@ -439,6 +452,8 @@ void fit_shares(struct fitting *f)
         if (!u.any || set_weights(&u) < SAME)
             break;
     }
+    if (u.beside_ns > 0)
+        f->net->link.bucket_weight = u.bucket_ns / u.beside_ns;
     for (uint32_t l = 0; l < 4 * f->g->n_ranks; l++)
         array_fini(&u.on_link[l]);
     mem_free(u.on_link);

@@ -170,7 +170,9 @@ struct model_link {
     struct dpro_estimate held_share; /* share of a transfer's rate lost while its rank computes */
     struct dpro_estimate cpu_ns; /* computing time that a rank loses for each byte on its link, as
                                     both use the same cores (or multiprocessors) */
-    uint64_t chunk_bytes;        /* the largest message; 0: a step is one message */
+    double bucket_weight; /* of a bucket that shares the link with a communication of a group,
+                             against that; 0: not known */
+    uint64_t chunk_bytes; /* the largest message; 0: a step is one message */
     uint64_t queue_bytes; /* with servers: bytes of other senders that a new message waits for in
                              the link's queue */
     const uint32_t *rank_hosts; /* [n_ranks] index of the first rank on the same host, whose link

@@ -353,6 +353,7 @@ static void set_stream(struct evaluator *e, const struct model_group *group,
     *channel = (struct sim_channel){.n_at_once = group->n_streams,
                                     .n_links = 1,
                                     .resources = resources,
+                                    .weight = 1,
                                     .slows = clocks,
                                     .n_slows = group->n_ranks,
                                     .slows_as = group->within};
@@ -384,6 +385,7 @@ static void add_streams(struct evaluator *e)
         s->resources[i].slowness = 1;
     for (uint32_t i = 0; i <= m->n_groups; i++)
         set_stream(e, i == 0 ? &everyone : &m->groups[i - 1], &s->channels[i]);
+    s->channels[0].weight = m->net.link.bucket_weight > 0 ? m->net.link.bucket_weight : 1;
     s->channels[m->n_groups + 1].n_at_once = UINT32_MAX;
 }
 

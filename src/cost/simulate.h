@@ -98,6 +98,7 @@ struct sim_resource {
     uint32_t n_governed;
     double most_beside; /* no other resource of these is slower than that */
     double left;        /* while rates are found: of its rate, and flows that have none yet */
+    double open_weight; /* of these */
     uint32_t n_open;
     bool is_listed;
 };
@@ -108,6 +109,7 @@ struct sim_channel {
     uint32_t *places;          /* among what its resources carry */
     uint32_t n_resources, n_at_once;
     uint32_t n_links;      /* a flow stands for so many, each in a channel of its own */
+    double weight;         /* where it is fair: of each of its flows, for its share of a resource */
     const uint32_t *slows; /* the clocks of executors that it slows down */
     uint32_t n_slows;
     uint8_t slows_as;   /* 0: over a link; 1: within a host */

@@ -2,13 +2,14 @@
  *
  * Spans are scattered straight from the readers' blocks to their track's place in the final array,
  * each block being unmapped when it has been copied, so that a rank never takes much more than its
- * final size. Files list a track in a few long ascending runs; merging runs of small keys and then
- * moving each span once sorts them at little cost in time and memory. */
+ * final size. Files list a track in a few long ascending runs, which are merged front to back:
+ * moving each span to its place at once would jump about in memory. */
 #include <string.h>
 
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "base/sort.h"
 #include "ingest/rank_job.h"
 
 /* Whole microseconds are rounded per event, so that a child may seem to end after its parent. */
@@ -19,81 +20,51 @@ static bool before(const struct trace_span *a, const struct trace_span *b)
     return a->start_ns != b->start_ns ? a->start_ns < b->start_ns : a->dur_ns > b->dur_ns;
 }
 
-/* What sorting compares; the duration is looked up only when starts are equal. */
-struct order {
-    int64_t start_ns;
-    uint32_t span;
-};
+typedef ARRAY(struct trace_span) span_array;
 
-static inline bool order_before(const struct trace_span *spans, const struct order *a,
-                                const struct order *b)
+/* Merges spans[0 .. mid) with spans[mid .. n), both ascending. What is in its place stays there;
+ * the shorter rest makes room for the other in `room`. */
+static void merge(struct trace_span *spans, uint32_t mid, uint32_t n, span_array *room)
 {
-    if (a->start_ns != b->start_ns)
-        return a->start_ns < b->start_ns;
-    return spans[a->span].dur_ns > spans[b->span].dur_ns;
-}
-
-/* End of the ascending run that begins at i. */
-static size_t run_end(const struct trace_span *spans, const struct order *at, size_t i, size_t n)
-{
-    for (i++; i < n && !order_before(spans, &at[i], &at[i - 1]); i++)
-        ;
-    return i;
-}
-
-/* Merges ascending runs until one is left; the result is in the returned array. */
-static struct order *merge_runs(const struct trace_span *spans, size_t n, struct order *from,
-                                struct order *to)
-{
-    for (;;) {
-        size_t n_runs = 0, i = 0;
-        while (i < n) {
-            size_t a = i, a_end = run_end(spans, from, a, n), b = a_end;
-            size_t b_end = b < n ? run_end(spans, from, b, n) : b;
-            while (a < a_end && b < b_end)
-                to[i++] = order_before(spans, &from[b], &from[a]) ? from[b++] : from[a++];
-            memcpy(to + i, from + a, (a_end - a) * sizeof *to);
-            i += a_end - a;
-            memcpy(to + i, from + b, (b_end - b) * sizeof *to);
-            i += b_end - b;
-            n_runs++;
-        }
-        struct order *swap = from;
-        from = to;
-        to = swap;
-        if (n_runs <= 1)
-            return from;
+    uint32_t first = LOWER_BOUND(i, 0, mid, !before(&spans[mid], &spans[i]));
+    uint32_t end = LOWER_BOUND(i, mid, n, before(&spans[i], &spans[mid - 1]));
+    uint32_t n_a = mid - first, n_b = end - mid, a = 0, b = mid, to = first;
+    room->n = 0;
+    if (n_a == 0)
+        return; /* the second run comes after the first */
+    if (n_a <= n_b) {
+        array_append(room, spans + first, n_a);
+        while (a < n_a && b < end)
+            spans[to++] = before(&spans[b], &room->at[a]) ? spans[b++] : room->at[a++];
+        memcpy(spans + to, room->at + a, (n_a - a) * sizeof *spans);
+        return;
     }
+    array_append(room, spans + mid, n_b);
+    for (a = mid, b = n_b, to = end; a > first && b > 0;)
+        spans[--to] = before(&room->at[b - 1], &spans[a - 1]) ? spans[--a] : room->at[--b];
+    memcpy(spans + to - b, room->at, b * sizeof *spans);
 }
 
+/* Neighbouring runs are merged until one is left. */
 static void sort_track(struct trace_span *spans, uint32_t n)
 {
-    uint32_t i = 1;
-    while (i < n && !before(&spans[i], &spans[i - 1]))
-        i++;
-    if (i >= n)
-        return;
-    struct order *both = mem_alloc(2 * (size_t)n * sizeof *both);
-    for (i = 0; i < n; i++)
-        both[i] = (struct order){spans[i].start_ns, i};
-    struct order *order = merge_runs(spans, n, both, both + n);
-    /* position p gets spans[order[p].span]: follow each cycle once */
-    for (uint32_t first = 0; first < n; first++) {
-        if (order[first].span == first)
-            continue;
-        struct trace_span held = spans[first];
-        uint32_t at = first;
-        while (order[at].span != first) {
-            uint32_t next = order[at].span;
-            __builtin_prefetch(&spans[order[next].span]); /* the chain jumps about in memory */
-            spans[at] = spans[next];
-            order[at].span = at;
-            at = next;
+    ARRAY(uint32_t) ends = {0}; /* of ascending runs */
+    span_array room = {0};
+    for (uint32_t i = 1; i <= n; i++)
+        if (i == n || before(&spans[i], &spans[i - 1]))
+            array_push(&ends, i);
+    while (ends.n > 1) {
+        uint32_t n_runs = (uint32_t)ends.n, begin = 0;
+        ends.n = 0;
+        for (uint32_t r = 0; r < n_runs; r += 2) {
+            uint32_t mid = ends.at[r], end = ends.at[MIN(r + 1, n_runs - 1)];
+            if (mid < end)
+                merge(spans + begin, mid - begin, end - begin, &room);
+            ends.at[ends.n++] = begin = end;
         }
-        spans[at] = held;
-        order[at].span = at;
     }
-    mem_free(both);
+    array_fini(&ends);
+    array_fini(&room);
 }
 
 /* The same event written twice: every id equal too, so that equal calls in one microsecond stay. */

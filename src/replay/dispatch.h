@@ -89,8 +89,8 @@ struct match {
 };
 
 struct dispatch {
-    uint32_t n_queues, n_leaves;
-    struct queue *queues;  /* [n_leaves]: those after n_queues stay empty */
+    uint32_t n_leaves;
+    struct queue *queues;  /* [n_leaves] */
     struct match *matches; /* [1] is the final, [n_leaves + q] q's leaf */
 };
 
@@ -200,7 +200,7 @@ static inline void climb(struct dispatch *d, uint32_t q)
 
 static inline void play_all(struct dispatch *d)
 {
-    for (uint32_t q = 0; q < d->n_queues; q++)
+    for (uint32_t q = 0; q < d->n_leaves; q++)
         set_leaf(d, q);
     for (uint32_t node = d->n_leaves - 1; node > 0; node--)
         d->matches[node] = play(d, node);

@@ -5,7 +5,8 @@
  *   first. Their ops' gaps pass while they wait.
  * - The connections of a link share a queue, too. What gets ready is handed on to share.c; for
  *   others, such an op runs when it is over.
- * - Ops without a device wait in a queue of their own whose clock stays 0.
+ * - Ops without a device wait in queues whose clocks stay 0: all leaves of the tournament that no
+ *   device has, as short queues are faster.
  *
  * On most devices the graph itself has each op wait for the one before, in a chain that goes on in
  * the next copy. Such ops, and those that wait for no device, run past the queues: at once when the
@@ -85,6 +86,7 @@ struct event {
     ids_array past, passing;   /* ops that run past the queues next, and those that do now */
     uint32_t *roots;           /* ops that wait for nothing in any copy, by queue */
     uint32_t running;          /* the queue whose key is set after what runs now */
+    uint32_t shift;            /* 1 << shift ops share a queue where they have no device */
     bool has_roots, has_pools, has_shares;
     bool is_forked;
     bool interleaved; /* a device ran an op of a copy after one of a later copy */
@@ -264,7 +266,7 @@ static inline uint32_t queue_of(const struct event *e, uint32_t op)
 {
     uint32_t device = e->g->device[op];
     if (device == DPRO_NO_DEVICE)
-        return e->dispatch.n_queues - 1;
+        return e->g->n_devices + (op >> e->shift);
     if (__builtin_expect(e->has_pools, 0) && e->g->devices[device].n_slots > 0)
         return e->g->devices[device].pool;
     if (__builtin_expect(e->has_shares, 0) && e->g->devices[device].n_sharing > 0)
@@ -371,7 +373,7 @@ static void find_roots(struct event *e)
     for (uint32_t op = 0; op < n; op++)
         if (small[op] == 0)
             queues[queue_of(e, op)].n_roots++;
-    for (uint32_t q = 0; q < e->dispatch.n_queues; q++) {
+    for (uint32_t q = 0; q < e->dispatch.n_leaves; q++) {
         queues[q].first_root = n_roots;
         n_roots += queues[q].n_roots;
         queues[q].roots_left = queues[q].n_roots; /* copy 0 queues them with its others */
@@ -677,10 +679,11 @@ static void prepare(struct event *e)
 {
     struct dispatch *d = &e->dispatch;
     uint32_t n_copies = e->options->n_copies;
-    d->n_queues = e->g->n_devices + 1;
     d->n_leaves = 1;
-    while (d->n_leaves < d->n_queues)
+    while (d->n_leaves <= e->g->n_devices)
         d->n_leaves *= 2;
+    while ((e->g->n_ops - 1) >> e->shift >= d->n_leaves - e->g->n_devices)
+        e->shift++;
     d->matches = arena_array(&e->arena, (size_t)d->n_leaves * 2, sizeof *d->matches);
     d->queues = arena_array(&e->arena, d->n_leaves, sizeof *d->queues);
     e->slots = arena_array(&e->arena, n_copies, sizeof *e->slots);
@@ -749,7 +752,7 @@ struct event *event_fork(const struct event *from)
         e->slots[c] = e->slots[c] ? fork_slot(e, e->slots[c]) : NULL;
     d->matches = arena_copy(&e->arena, d->matches, (size_t)d->n_leaves * 2, sizeof *d->matches);
     d->queues = arena_copy(&e->arena, d->queues, d->n_leaves, sizeof *d->queues);
-    for (uint32_t q = 0; q < d->n_queues; q++) {
+    for (uint32_t q = 0; q < d->n_leaves; q++) {
         const struct queue *queue = &from->dispatch.queues[q];
         memset(&d->queues[q].rest, 0, sizeof d->queues[q].rest);
         array_append(&d->queues[q].rest, queue->rest.at, queue->rest.n);
@@ -765,7 +768,7 @@ void event_destroy(struct event *e)
     for (uint32_t c = e->oldest; c < e->n_opened; c++)
         if (e->slots[c])
             free_slot(e->slots[c]);
-    for (uint32_t q = 0; q < e->dispatch.n_queues; q++) {
+    for (uint32_t q = 0; q < e->dispatch.n_leaves; q++) {
         array_fini(&e->dispatch.queues[q].rest);
         share_destroy(e->dispatch.queues[q].share);
     }

@@ -369,6 +369,8 @@ static void set_up_engine(struct chain *c)
 {
     c->event = (struct event_options){
         .n_copies = c->n_copies, .release_ns = c->release_ns, .want_device_prev = !c->only_time};
+    if (c->only_time && !c->g->single_iteration && !graph_runs_ahead(c->g))
+        c->event.n_needed = c->n_warm_up + c->n_main;
     c->hooks = (struct replay_hooks){c, open_copy, close_copy};
 }
 

@@ -88,7 +88,7 @@ struct event {
     uint32_t running;          /* the queue whose key is set after what runs now */
     uint32_t shift;            /* 1 << shift ops share a queue where they have no device */
     bool has_roots, has_pools, has_shares;
-    bool is_forked;
+    bool is_forked, is_over;
     bool interleaved; /* a device ran an op of a copy after one of a later copy */
 };
 
@@ -354,6 +354,7 @@ static void close_slot(struct event *e, struct slot *slot)
     while (e->oldest < e->n_opened && !e->slots[e->oldest])
         e->oldest++;
     look_ahead(e);
+    e->is_over |= e->options->n_needed > 0 && e->oldest >= e->options->n_needed;
     if (e->hooks)
         e->hooks->close(e->hooks->arg, &slot->times);
     free_slot(slot);
@@ -625,7 +626,7 @@ static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint
 
 static void run(struct event *e)
 {
-    while (e->n_left > 0) {
+    while (e->n_left > 0 && !e->is_over) {
         uint32_t q = e->running = e->dispatch.matches[1].queue;
         struct queue *queue = &e->dispatch.queues[q];
         uint32_t op = (uint32_t)queue->head.id, copy = (uint32_t)(queue->head.id >> 32);

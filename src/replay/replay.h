@@ -36,6 +36,7 @@ struct replay_hooks {
 
 struct event_options {
     uint32_t n_copies;
+    uint32_t n_needed;              /* the replay is over when so many are closed; 0: all */
     const int64_t *dur_ns, *gap_ns; /* of all copies for which hooks lend no others */
     const int64_t *release_ns; /* by rank index: when the first copy's ops without predecessors are
                                   ready; NULL: 0 */

@@ -47,9 +47,9 @@
 
   function bytes(n) {
     if (!known(n)) return "size not recorded";
-    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    const units = ["B", "kB", "MB", "GB", "TB"];
     let u = 0;
-    while (n >= 1024 && u < 4) { n /= 1024; u++; }
+    while (n >= 1000 && u < 4) { n /= 1000; u++; }
     return (u ? n.toFixed(1) : n) + " " + units[u];
   }
 

@@ -1134,9 +1134,9 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
             "a part of that, and take as much memory again unless gradients are views of them",
             (double)w->g->ranks[0].gradient_bytes / 1e6, w->g->ranks[0].rank);
     if (w->routes)
-        note(notes,
-             "all-to-alls stay among all ranks: experts, or tables, are spread over the ranks "
-             "that there are, and each sends as many items as now");
+        note(notes, "all-to-alls stay among all ranks: each has as many experts, or tables, as "
+                    "now, computes "
+                    "and keeps as much, and sends as many items");
     const struct model_net *net = &w->m->net;
     uint32_t n_reduce = net->collective.n_ranks;
     bool rings =

@@ -259,7 +259,7 @@ class Dimensions(Case):
             json.dump(rank, file)
         self.assert_error(dpro("whatif", copy, "--dp", "2"), 2, "nothing says how large the gradients of rank 1 are")
         routed = dpro("whatif", "--json", os.path.join(DATA, "torch-ep-gloo-n2"), "--world-size", "4").json
-        self.assertTrue(any("experts, or tables, are spread over the ranks" in w for w in routed["warnings"]), routed["warnings"])
+        self.assertTrue(any("each has as many experts, or tables, as now" in w for w in routed["warnings"]), routed["warnings"])
 
     def test_the_user_overrules(self):
         trace = self.job()

@@ -361,6 +361,23 @@ TEST(a_contradiction_over_three_clocks_is_named)
     destroy(w);
 }
 
+/* Each second neighbour says a message to come back before it was sent, past all that the others
+ * know; all talk with the reference. */
+TEST(contradictions_of_many_clocks_are_found_together)
+{
+    struct world *w = world_of(MAX_CLOCKS - 1, 2 * S, 21);
+    drift_apart(w, 1, 50);
+    for (uint32_t c = 1; c < w->n; c++)
+        talk_both(w, 0, c, 200, 15 * US);
+    for (uint32_t c = 1; c + 1 < w->n; c += 2)
+        say(w, c, c + 1, S, S - 4 * MS);
+    solve(w);
+    assert_int_equal(n_conflicts(w), w->n / 2);
+    for (uint32_t c = 1; c < w->n; c++)
+        assert_true(worst_error(w, c) < 20 * US);
+    destroy(w);
+}
+
 TEST(clocks_that_fit_nothing_come_to_an_end)
 {
     struct world *w = world_of(3, 20 * S, 12);

@@ -12,9 +12,9 @@
  * the next copy. Such ops, and those that wait for no device, run past the queues: at once when the
  * last of their predecessors is known, ahead of their time. That changes nothing. What a queue
  * takes next is what got ready first, and it has to know all that gets ready up to then. An op that
- * runs early makes it know more, but nothing that gets ready before the op's own end. An op that
- * takes no time waits for its turn all the same: what gets ready by it may come in between others
- * of the same moment.
+ * runs early makes it know more, but nothing that gets ready before the op's own end. What gets
+ * ready by an op that takes no time comes in between others of the same moment, by its id. If that
+ * is greater than the op's, its turn is not before the op's anyway; else the op waits for its own.
  *
  * Replays with the same durations up to some copy begin alike, until an op of that copy is next. So
  * one goes on from there several times: see event_fork. */
@@ -469,6 +469,14 @@ static void mark_queued(struct event *e, bool one_copy)
 
 /* ---- the run ---- */
 
+static bool frees_older(const struct dpro_graph *g, uint32_t op)
+{
+    for (uint32_t i = g->row[op]; i < g->row[op + 1]; i++)
+        if (g->succ[i] < op)
+            return true;
+    return false;
+}
+
 /* Lets an op that is ready run past the queues. False: it has to wait in one. */
 static inline bool run_past(struct event *e, struct slot *slot, uint32_t op, int64_t ready)
 {
@@ -476,7 +484,7 @@ static inline bool run_past(struct event *e, struct slot *slot, uint32_t op, int
     if (slot->pending[op] & QUEUED || times->number >= e->ahead)
         return false;
     int64_t end = time_add(ready, time_of(times, op, false));
-    if (end == ready)
+    if (end == ready && frees_older(e->g, op))
         return false;
     times->end_ns[op] = end;
     if (times->device_prev) {

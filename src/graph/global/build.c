@@ -63,8 +63,6 @@ static void cut_rank(void *arg, size_t r)
     build_slices(rank);
     build_pace(rank);
     build_contents(rank);
-    for (uint32_t s = 0; s < rank->steps.n; s++)
-        rank->steps.at[s].hash = build_step_hash(rank, s);
     for (uint32_t i = 0; r == 0 && i < rank->trace->n_spans && !rank->steps.has_exchange; i++)
         rank->steps.has_exchange = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;
     tell_stage(build);

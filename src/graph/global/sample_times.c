@@ -225,6 +225,8 @@ static struct readiness ready_at(const struct assembly *a, const int64_t *end_ns
     return r;
 }
 
+enum { OPS_A_BLOCK = 4096 };
+
 struct timing {
     struct assembly *a;
     const size_t *first_edge; /* of each op */
@@ -394,11 +396,15 @@ static int64_t mean_of(const int64_t *values, size_t n, size_t stride)
 
 /* In a window's first iteration what overlaps from before is unseen: such a gap is at most the
  * usual one. Not so in what only leads up to the others: a replay has nothing before that. */
-static void settle_gaps(struct assembly *a, const uint8_t *doubtful)
+static void settle_gaps(void *arg, size_t block)
 {
+    const struct timing *t = arg;
+    const struct assembly *a = t->a;
+    const uint8_t *doubtful = t->doubtful;
     struct dpro_graph *g = a->graph;
     size_t n_samples = a->n_samples - a->first_sample, first = a->first_sample * a->n_ops;
-    for (uint32_t op = 0; op < a->n_ops; op++) {
+    size_t end = MIN((block + 1) * OPS_A_BLOCK, a->n_ops);
+    for (size_t op = block * OPS_A_BLOCK; op < end; op++) {
         __int128 sum = 0;
         uint32_t sure = 0;
         for (uint32_t s = a->first_sample; s < a->n_samples; s++)
@@ -451,7 +457,7 @@ void assembly_time(struct assembly *a)
     time_messages(a, t.turns);
     time_samples(&t);
     settle_all_turns(a);
-    settle_gaps(a, t.doubtful);
+    parallel_for((a->n_ops + OPS_A_BLOCK - 1) / OPS_A_BLOCK, a->options->threads, settle_gaps, &t);
     g->n_samples = a->n_samples - a->first_sample;
     if (a->first_sample > 0) {
         g->lead_dur_ns = g->sample_dur_ns;

@@ -215,8 +215,14 @@ static void match_track(struct aligner *al, const struct rank_build *rank,
         if (al->outer.at[g] == NO_ID)
             continue;
         struct group part = al->a.parts.at[g], other = al->b.parts.at[al->outer.at[g]];
-        match_calls(al, rank, part, other, to + (part.first - all_a.first));
-        match_slices(al, rank, part, other, true, to + (part.first - all_a.first));
+        uint32_t *to_part = to + (part.first - all_a.first);
+        if (al->a.hashes.at[g] == al->b.hashes.at[al->outer.at[g]] && part.n == other.n) {
+            for (uint32_t i = 0; i < part.n; i++)
+                to_part[i] = other.first + i;
+            continue;
+        }
+        match_calls(al, rank, part, other, to_part);
+        match_slices(al, rank, part, other, true, to_part);
     }
 }
 

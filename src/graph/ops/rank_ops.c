@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/parallel.h"
 #include "base/sort.h"
 #include "base/time.h"
 #include "graph/names/collective_kinds.h"
@@ -272,23 +273,43 @@ uint32_t build_push_virtual(struct rank_build *rank, uint8_t kind, uint64_t size
     return (uint32_t)rank->ops.n - 1;
 }
 
-/* Where each op was found in every step. */
-static void place_ops(struct rank_build *rank, const struct slice_matches *matches)
+struct placing {
+    struct rank_build *rank;
+    const struct slice_matches *matches;
+};
+
+/* Where each op was found in a step. */
+static void place_step(void *arg, size_t s)
 {
-    size_t n = rank->ops.n;
-    rank->n_timed = (uint32_t)n;
-    rank->match = mem_alloc((n * rank->steps.n + 1) * sizeof *rank->match);
-    for (uint32_t s = 0; s < rank->steps.n; s++)
-        for (size_t o = 0; o < n; o++) {
-            uint32_t slice = rank->ops.at[o].slice;
-            rank->match[s * n + o] =
-                slice == NO_ID ? NO_ID
-                               : matches->found[(size_t)s * matches->n + matches->place_of[slice]];
-        }
+    const struct placing *placing = arg;
+    const struct rank_build *rank = placing->rank;
+    const struct slice_matches *matches = placing->matches;
+    for (uint32_t o = 0; o < rank->n_timed; o++) {
+        uint32_t slice = rank->ops.at[o].slice;
+        rank->match[build_at(rank, (uint32_t)s, o)] =
+            slice == NO_ID ? NO_ID : matches->found[s * matches->n + matches->place_of[slice]];
+    }
 }
 
-/* Times of every op in every step. A collective's arrival takes no time; its transfer is cut to
- * what follows the last arrival once the ranks are joined. */
+/* Times of every op in a step. A collective's arrival takes no time; its transfer is cut to what
+ * follows the last arrival once the ranks are joined. */
+static void time_step(void *arg, size_t s)
+{
+    struct rank_build *rank = arg;
+    for (uint32_t o = 0; o < rank->n_timed; o++) {
+        size_t at = build_at(rank, (uint32_t)s, o);
+        rank->start_ns[at] = rank->end_ns[at] = ABSENT;
+        if (o == rank->boundary) {
+            rank->start_ns[at] = rank->end_ns[at] = rank->steps.at[s].end_ns;
+        } else if (rank->match[at] != NO_ID) {
+            const struct slice *slice = &rank->slices.at[rank->match[at]];
+            bool arrives = rank->ops.at[o].flags & GRAPH_OP_ARRIVAL;
+            rank->start_ns[at] = slice->start_ns;
+            rank->end_ns[at] = arrives ? slice->start_ns : slice->end_ns;
+        }
+    }
+}
+
 static void time_ops(struct rank_build *rank)
 {
     size_t n = rank->ops.n, total = n * rank->steps.n;
@@ -296,19 +317,7 @@ static void time_ops(struct rank_build *rank)
     rank->end_ns = mem_alloc((total + 1) * sizeof *rank->end_ns);
     rank->seen_start_ns = mem_alloc((n + 1) * sizeof *rank->seen_start_ns);
     rank->seen_end_ns = mem_alloc((n + 1) * sizeof *rank->seen_end_ns);
-    for (uint32_t s = 0; s < rank->steps.n; s++)
-        for (size_t o = 0; o < n; o++) {
-            size_t at = s * n + o;
-            rank->start_ns[at] = rank->end_ns[at] = ABSENT;
-            if (o == rank->boundary) {
-                rank->start_ns[at] = rank->end_ns[at] = rank->steps.at[s].end_ns;
-            } else if (rank->match[at] != NO_ID) {
-                const struct slice *slice = &rank->slices.at[rank->match[at]];
-                bool arrives = rank->ops.at[o].flags & GRAPH_OP_ARRIVAL;
-                rank->start_ns[at] = slice->start_ns;
-                rank->end_ns[at] = arrives ? slice->start_ns : slice->end_ns;
-            }
-        }
+    parallel_for(rank->steps.n, rank->threads, time_step, rank);
     size_t shown = (size_t)rank->steps.reference * n;
     memcpy(rank->seen_start_ns, rank->start_ns + shown, n * sizeof *rank->seen_start_ns);
     memcpy(rank->seen_end_ns, rank->end_ns + shown, n * sizeof *rank->seen_end_ns);
@@ -355,7 +364,9 @@ void build_ops(struct rank_build *rank)
     slice_matches_find(rank, &matches);
     build_find_scopes(rank);
     make_ops(rank, &matches);
-    place_ops(rank, &matches);
+    rank->n_timed = (uint32_t)rank->ops.n;
+    rank->match = mem_alloc((rank->ops.n * rank->steps.n + 1) * sizeof *rank->match);
+    parallel_for(rank->steps.n, rank->threads, place_step, &(struct placing){rank, &matches});
     slice_matches_fini(&matches);
     find_unmatched(rank);
     time_ops(rank);

@@ -1,5 +1,6 @@
 /* What each iteration of a rank holds, by which iterations are chosen. */
 #include "base/memory.h"
+#include "base/parallel.h"
 #include "base/time.h"
 #include "graph/rank_build.h"
 
@@ -8,7 +9,11 @@ static bool is_call(const struct rank_build *rank, const struct slice *slice)
     return rank->trace->spans[slice->span].kind == SPAN_RUNTIME && slice->segment == 0;
 }
 
-/* `launches`: by name, whether calls of it launch work. */
+struct contents {
+    struct rank_build *rank;
+    bool *launches; /* by name: whether calls of it launch work */
+};
+
 static void add_slice(const struct rank_build *rank, const struct slice *slice,
                       const bool *launches, struct step_content *c)
 {
@@ -27,23 +32,29 @@ static void add_slice(const struct rank_build *rank, const struct slice *slice,
     c->n_lost += is_call(rank, slice) && slice->launch == NO_ID && launches[span->name];
 }
 
+static void fill_step(void *arg, size_t s)
+{
+    const struct contents *contents = arg;
+    struct rank_build *rank = contents->rank;
+    struct step *step = &rank->steps.at[s];
+    step->holds.ns = build_step_ns(rank, (uint32_t)s);
+    step->hash = build_step_hash(rank, (uint32_t)s);
+    for (uint32_t l = 0; l < rank->tracks.n; l++) {
+        const uint32_t *first = rank->tracks.at[l].first;
+        step->n_slices += first[s + 1] - first[s];
+        for (uint32_t i = first[s]; i < first[s + 1]; i++)
+            add_slice(rank, &rank->slices.at[i], contents->launches, &step->holds);
+    }
+}
+
 void build_contents(struct rank_build *rank)
 {
-    bool *launches = mem_array(rank->names->n, sizeof *launches);
+    struct contents contents = {rank, mem_array(rank->names->n, sizeof *contents.launches)};
     for (uint32_t i = 0; i < rank->slices.n; i++)
         if (is_call(rank, &rank->slices.at[i]) && rank->slices.at[i].launch != NO_ID)
-            launches[slice_span(rank, i)->name] = true;
-    for (uint32_t s = 0; s < rank->steps.n; s++) {
-        struct step *step = &rank->steps.at[s];
-        step->holds.ns = build_step_ns(rank, s);
-        for (uint32_t l = 0; l < rank->tracks.n; l++) {
-            const uint32_t *first = rank->tracks.at[l].first;
-            step->n_slices += first[s + 1] - first[s];
-            for (uint32_t i = first[s]; i < first[s + 1]; i++)
-                add_slice(rank, &rank->slices.at[i], launches, &step->holds);
-        }
-    }
-    mem_free(launches);
+            contents.launches[slice_span(rank, i)->name] = true;
+    parallel_for(rank->steps.n, rank->threads, fill_step, &contents);
+    mem_free(contents.launches);
     if (rank->main_track == NO_ID)
         return;
     const struct trace_track *track = &rank->trace->tracks[rank->main_track];

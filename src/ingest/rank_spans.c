@@ -183,35 +183,79 @@ static void join_details(struct rank_job *job, const struct source *source)
     }
 }
 
-/* Moves one part's spans to their tracks; next[t] is where track t goes on. `window`: the part's
- * first. */
-static void scatter(struct rank_job *job, struct source *source, uint32_t window, uint32_t *next)
+/* One part's spans on their way to their tracks. Each thread takes a portion of the blocks. */
+struct scattering {
+    struct trace_rank *rank;
+    const struct source *source;
+    uint32_t window;  /* the part's first */
+    uint32_t *tracks; /* of the part -> of the rank */
+    ARRAY(struct span_block *) blocks;
+    size_t n_portions;
+    uint32_t *next; /* where each track goes on, a portion after the other */
+};
+
+static size_t portion_begin(const struct scattering *s, size_t portion)
 {
-    struct trace_rank *rank = job->rank;
-    struct trace_part *part = &source->part;
-    uint32_t *tracks = mem_alloc((part->tracks.n + 1) * sizeof *tracks);
-    for (size_t t = 0; t < part->tracks.n; t++) {
-        const struct trace_track *track = &part->tracks.at[t].track;
-        tracks[t] = rank_find_track(rank, track->gpu, track->pid, track->id);
-    }
-    while (part->first_block) {
-        struct span_block *block = part->first_block;
+    return s->blocks.n * portion / s->n_portions;
+}
+
+/* The spans of each track, to where the next portion's places are. */
+static void count_portion(void *arg, size_t portion)
+{
+    const struct scattering *s = arg;
+    uint32_t *counts = s->next + (portion + 1) * s->rank->n_tracks;
+    for (size_t b = portion_begin(s, portion); b < portion_begin(s, portion + 1); b++)
+        EACH_OF (const struct trace_span, span, s->blocks.at[b]->at, s->blocks.at[b]->n)
+            counts[s->tracks[span->track]]++;
+}
+
+static void scatter_portion(void *arg, size_t portion)
+{
+    const struct scattering *s = arg;
+    struct trace_rank *rank = s->rank;
+    uint32_t *next = s->next + portion * rank->n_tracks;
+    for (size_t b = portion_begin(s, portion); b < portion_begin(s, portion + 1); b++) {
+        const struct span_block *block = s->blocks.at[b];
         for (uint32_t i = 0; i < block->n; i++) {
             struct trace_span span = block->at[i];
-            span.start_ns += part->base_ns;
-            span.name = source->names[span.name];
-            span.track = tracks[span.track];
-            span.window = (uint16_t)(window + span.window);
+            span.start_ns += s->source->part.base_ns;
+            span.name = s->source->names[span.name];
+            span.track = s->tracks[span.track];
+            span.window = (uint16_t)(s->window + span.window);
             if (span.detail != NO_ID)
                 span.detail += rank->n_details;
             rank->spans[next[span.track]++] = span;
         }
-        struct span_block *rest = block->next;
-        block->next = NULL;
-        part_free_blocks(part);
-        part->first_block = rest;
+        mem_unmap(block->pages);
     }
-    mem_free(tracks);
+}
+
+/* Moves one part's spans to their tracks; next[t] is where track t goes on. */
+static void scatter(struct rank_job *job, struct source *source, uint32_t window, uint32_t *next)
+{
+    struct trace_rank *rank = job->rank;
+    struct trace_part *part = &source->part;
+    size_t n = rank->n_tracks;
+    struct scattering s = {.rank = rank, .source = source, .window = window};
+    s.tracks = mem_alloc((part->tracks.n + 1) * sizeof *s.tracks);
+    for (size_t t = 0; t < part->tracks.n; t++) {
+        const struct trace_track *track = &part->tracks.at[t].track;
+        s.tracks[t] = rank_find_track(rank, track->gpu, track->pid, track->id);
+    }
+    for (struct span_block *block = part->first_block; block; block = block->next)
+        array_push(&s.blocks, block);
+    part->first_block = part->last_block = NULL;
+    s.n_portions = MAX(MIN((size_t)job->threads, s.blocks.n), 1);
+    s.next = mem_array(s.n_portions * n + 1, sizeof *s.next);
+    memcpy(s.next, next, n * sizeof *next);
+    parallel_for(s.n_portions - 1, job->threads, count_portion, &s);
+    for (size_t i = n; i < s.n_portions * n; i++)
+        s.next[i] += s.next[i - n];
+    parallel_for(s.n_portions, job->threads, scatter_portion, &s);
+    memcpy(next, s.next + (s.n_portions - 1) * n, n * sizeof *next);
+    array_fini(&s.blocks);
+    mem_free(s.tracks);
+    mem_free(s.next);
 }
 
 /* What Grappler made of a graph has no shapes: they are those of the nodes of these names before.

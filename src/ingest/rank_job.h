@@ -40,9 +40,10 @@ void rank_join_allocations(struct rank_job *job);
 int track_compare(const void *a, const void *b);
 /* The index of a track; NO_ID: the rank has none of that kind. */
 uint32_t rank_find_track(const struct trace_rank *rank, bool gpu, uint64_t pid, int64_t id);
-/* The first span of a track that starts at or after a time. */
+/* The first span of a track that starts at or after a time. The search begins at the span `near`:
+ * the closer it lies, the shorter it takes. */
 uint32_t rank_first_from(const struct trace_rank *rank, const struct trace_track *track,
-                         int64_t ts_ns);
+                         int64_t ts_ns, uint32_t near);
 
 /* match_nodes.c: sets span.node, where spans bear the nodes' names. */
 void rank_match_graph(struct rank_job *job);

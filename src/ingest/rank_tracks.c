@@ -20,7 +20,17 @@ uint32_t rank_find_track(const struct trace_rank *rank, bool gpu, uint64_t pid, 
 }
 
 uint32_t rank_first_from(const struct trace_rank *rank, const struct trace_track *track,
-                         int64_t ts_ns)
+                         int64_t ts_ns, uint32_t near)
 {
-    return LOWER_BOUND(i, track->first, track->first + track->n, rank->spans[i].start_ns < ts_ns);
+    uint32_t begin = track->first, end = begin + track->n, low = MIN(MAX(near, begin), end);
+    uint32_t high = low;
+    for (uint32_t by = 1; high < end && rank->spans[high].start_ns < ts_ns; by *= 2) {
+        low = high + 1;
+        high += MIN(by, end - high);
+    }
+    for (uint32_t by = 1; low > begin && rank->spans[low - 1].start_ns >= ts_ns; by *= 2) {
+        high = low - 1;
+        low -= MIN(by, low - begin);
+    }
+    return LOWER_BOUND(i, low, high, rank->spans[i].start_ns < ts_ns);
 }

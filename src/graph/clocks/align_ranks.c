@@ -12,6 +12,7 @@
 #include "align/align.h"
 #include "base/arena.h"
 #include "base/map.h"
+#include "base/parallel.h"
 #include "base/sort.h"
 #include "graph/clocks/collective_constraints.h"
 #include "graph/collectives/match_collectives.h"
@@ -23,22 +24,32 @@ static int64_t moved(const struct clock_map *map, int64_t local_ns)
     return local_ns == ABSENT ? ABSENT : clock_aligned(map, local_ns);
 }
 
+struct moving {
+    struct rank_build *rank;
+    const struct clock_map *map;
+};
+
+static void move_step(void *arg, size_t s)
+{
+    const struct moving *moving = arg;
+    struct rank_build *rank = moving->rank;
+    struct step *step = &rank->steps.at[s];
+    for (size_t i = s * rank->n_timed; i < (s + 1) * rank->n_timed; i++) {
+        rank->start_ns[i] = moved(moving->map, rank->start_ns[i]);
+        if (rank->free_ns)
+            rank->free_ns[i] = moved(moving->map, rank->free_ns[i]);
+        rank->end_ns[i] = moved(moving->map, rank->end_ns[i]);
+    }
+    step->start_ns = moved(moving->map, step->start_ns);
+    step->end_ns = moved(moving->map, step->end_ns);
+}
+
 static void move_rank(struct rank_build *rank, const struct clock_map *map)
 {
-    size_t n = (size_t)rank->n_timed * rank->steps.n;
-    for (size_t i = 0; i < n; i++) {
-        rank->start_ns[i] = moved(map, rank->start_ns[i]);
-        if (rank->free_ns)
-            rank->free_ns[i] = moved(map, rank->free_ns[i]);
-        rank->end_ns[i] = moved(map, rank->end_ns[i]);
-    }
+    parallel_for(rank->steps.n, rank->threads, move_step, &(struct moving){rank, map});
     for (size_t o = 0; o < rank->n_timed; o++) {
         rank->seen_start_ns[o] = moved(map, rank->seen_start_ns[o]);
         rank->seen_end_ns[o] = moved(map, rank->seen_end_ns[o]);
-    }
-    for (size_t s = 0; s < rank->steps.n; s++) {
-        rank->steps.at[s].start_ns = moved(map, rank->steps.at[s].start_ns);
-        rank->steps.at[s].end_ns = moved(map, rank->steps.at[s].end_ns);
     }
 }
 

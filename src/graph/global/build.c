@@ -51,6 +51,15 @@ static void limit_steps(struct rank_build *rank, const struct dpro_graph_options
     rank->steps.n = MOST_STEPS;
 }
 
+/* Neither needs the other. */
+static void find_phases_or_slices(void *rank, size_t item)
+{
+    if (item == 0)
+        build_slices(rank);
+    else
+        build_phases(rank);
+}
+
 static void cut_rank(void *arg, size_t r)
 {
     struct build *build = arg;
@@ -59,8 +68,7 @@ static void cut_rank(void *arg, size_t r)
         return;
     build_steps(rank);
     limit_steps(rank, build->options);
-    build_phases(rank);
-    build_slices(rank);
+    parallel_for(2, rank->threads, find_phases_or_slices, rank);
     build_pace(rank);
     build_contents(rank);
     for (uint32_t i = 0; r == 0 && i < rank->trace->n_spans && !rank->steps.has_exchange; i++)

@@ -1,6 +1,7 @@
 /* The flows of Kineto's profiles between the spans that they bind: from a forward op to its
  * backward op, and from a launch to what it launched. */
 #include "base/map.h"
+#include "base/memory.h"
 #include "ingest/pytorch/kineto.h"
 
 static void fini(void *payload)
@@ -21,11 +22,13 @@ static bool is_empty(const void *payload)
 const struct payload_kind kineto_payload = {sizeof(struct kineto_part), fini, is_empty};
 
 /* The CPU op that a fwdbwd flow is bound to: of those that start just then the innermost that
- * autograd numbered, else the innermost; else the one around. */
-static uint32_t op_at(const struct trace_rank *rank, uint32_t t, int64_t ts_ns)
+ * autograd numbered, else the innermost; else the one around. Files list flows nearly in order of
+ * time: `near` has where the last one on the track was found. */
+static uint32_t op_at(const struct trace_rank *rank, uint32_t t, int64_t ts_ns, uint32_t *near)
 {
     const struct trace_track *track = &rank->tracks[t];
-    uint32_t first = rank_first_from(rank, track, ts_ns), best = NO_ID;
+    uint32_t first = rank_first_from(rank, track, ts_ns, near[t]), best = NO_ID;
+    near[t] = first;
     uint32_t end = track->first + track->n;
     for (uint32_t i = first; i < end && rank->spans[i].start_ns == ts_ns; i++)
         if (rank->spans[i].kind == SPAN_CPU_OP &&
@@ -45,6 +48,7 @@ static void join_links(struct trace_rank *rank, const struct trace_part *part,
                        const struct kineto_part *flows)
 {
     struct map starts = {0};
+    uint32_t *near = mem_array(rank->n_tracks + (size_t)1, sizeof *near);
     for (int pass = 0; pass < 2; pass++) {
         EACH (const struct kineto_flow, flow, flows->links) {
             const struct trace_track *at = &part->tracks.at[flow->track].track;
@@ -56,7 +60,7 @@ static void join_links(struct trace_rank *rank, const struct trace_part *part,
                 continue;
             if (pass == 1 && !map_get(&starts, flow->id + 1, &from))
                 continue;
-            uint32_t op = op_at(rank, t, ts_ns);
+            uint32_t op = op_at(rank, t, ts_ns, near);
             if (op == NO_ID || flow->id + 1 == 0)
                 continue;
             if (pass == 0)
@@ -66,6 +70,7 @@ static void join_links(struct trace_rank *rank, const struct trace_part *part,
         }
     }
     map_fini(&starts);
+    mem_free(near);
 }
 
 /* Files whose spans carry no correlation: launch flows tell it, at the start of both ends. */
@@ -80,8 +85,8 @@ static void join_launches(struct trace_rank *rank, const struct trace_part *part
         int64_t ts_ns;
         if (t == NO_ID || __builtin_add_overflow(flow->ts_ns, part->base_ns, &ts_ns))
             continue;
-        uint32_t end = rank->tracks[t].first + rank->tracks[t].n;
-        for (uint32_t s = rank_first_from(rank, &rank->tracks[t], ts_ns);
+        uint32_t first = rank->tracks[t].first, end = first + rank->tracks[t].n;
+        for (uint32_t s = rank_first_from(rank, &rank->tracks[t], ts_ns, first);
              s < end && rank->spans[s].start_ns == ts_ns; s++) {
             struct trace_span *span = &rank->spans[s];
             bool fits = flow->start ? span->kind == SPAN_RUNTIME

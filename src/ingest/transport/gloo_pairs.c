@@ -162,7 +162,7 @@ static uint32_t find_call(const struct dpro_trace *trace, const struct trace_ran
     if (t == NO_ID)
         return NO_ID;
     const struct trace_track *track = &rank->tracks[t];
-    uint32_t at = rank_first_from(rank, track, posted->start_ns + 1);
+    uint32_t at = rank_first_from(rank, track, posted->start_ns + 1, track->first);
     uint32_t span = at > track->first ? at - 1 : NO_ID;
     while (span != NO_ID &&
            !text_begins(strtab_get(&trace->names, rank->spans[span].name), "c10d::"))

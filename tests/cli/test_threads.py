@@ -2,6 +2,7 @@
 import gzip
 import json
 
+import gpu_job
 from support import DONE, Case, dpro, job
 
 PIECE = 1 << 21  # src/ingest/pytorch/kineto_pieces.c
@@ -26,14 +27,20 @@ class ThreadsTest(Case):
 
     def check(self, content, code=DONE):
         for name in ("rank0.json", "rank0.json.gz"):
-            path = self.write(name, content)
-            one, *others = [dpro("replay", "--json", "-v", "--threads", str(n), path) for n in (1, 2, 5)]
-            self.assert_code(one, code)
-            for other in others:
-                self.assertEqual((other.code, other.out), (one.code, one.out))
+            self.check_path(self.write(name, content), code)
+
+    def check_path(self, path, code=DONE):
+        one, *others = [dpro("replay", "--json", "-v", "--threads", str(n), path) for n in (1, 2, 5)]
+        self.assert_code(one, code)
+        for other in others:
+            self.assertEqual((other.code, other.out), (one.code, one.out))
 
     def test_pieces_give_what_the_whole_does(self):
         self.check(self.text())
+
+    def test_steps_and_streams_of_a_gpu_give_the_same(self):
+        for world in 1, 2:
+            self.check_path(gpu_job.write(self, gpu_job.Job(world=world, buckets=4, streams=2, uneven=3))[0])
 
     def test_what_only_looks_like_an_event_is_no_border(self):
         trap = {"ph": "X", "cat": "cpu_op", "name": "aten::trap", "pid": 100, "tid": 78, "ts": 1e9, "dur": 1,

@@ -254,8 +254,7 @@ int64_t build_step_ns(const struct rank_build *rank, uint32_t step);
  * autograd and position. */
 void build_phases(struct rank_build *rank);
 
-/* step_contents.c: what each step holds, from which is chosen, and its hash. Needs slices and pace.
- */
+/* step_contents.c: what each step holds, from which is chosen. Needs slices and pace. */
 void build_contents(struct rank_build *rank);
 
 /* match_slices.c: a hash of the step's slices, see struct step. */

@@ -60,6 +60,12 @@ static void find_phases_or_slices(void *rank, size_t item)
         build_phases(rank);
 }
 
+static void hash_step(void *arg, size_t s)
+{
+    struct rank_build *rank = arg;
+    rank->steps.at[s].hash = build_step_hash(rank, (uint32_t)s);
+}
+
 static void cut_rank(void *arg, size_t r)
 {
     struct build *build = arg;
@@ -71,6 +77,7 @@ static void cut_rank(void *arg, size_t r)
     parallel_for(2, rank->threads, find_phases_or_slices, rank);
     build_pace(rank);
     build_contents(rank);
+    parallel_for(rank->steps.n, rank->threads, hash_step, rank);
     for (uint32_t i = 0; r == 0 && i < rank->trace->n_spans && !rank->steps.has_exchange; i++)
         rank->steps.has_exchange = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;
     tell_stage(build);

@@ -225,7 +225,7 @@ static struct readiness ready_at(const struct assembly *a, const int64_t *end_ns
     return r;
 }
 
-enum { OPS_A_BLOCK = 4096 };
+enum { OPS_A_BLOCK = 256 };
 
 struct timing {
     struct assembly *a;
@@ -386,39 +386,41 @@ static void settle_all_turns(struct assembly *a)
     mem_free(list);
 }
 
-static int64_t mean_of(const int64_t *values, size_t n, size_t stride)
+static int64_t mean_of(__int128 sum, uint32_t n)
 {
-    __int128 sum = 0;
-    for (size_t s = 0; s < n; s++)
-        sum += values[s * stride];
     return n ? (int64_t)((sum + n / 2) / n) : 0;
 }
 
 /* In a window's first iteration what overlaps from before is unseen: such a gap is at most the
- * usual one. Not so in what only leads up to the others: a replay has nothing before that. */
+ * usual one. Not so in what only leads up to the others: a replay has nothing before that. Of a
+ * block of ops, a sample after the other, as they lie in memory. */
 static void settle_gaps(void *arg, size_t block)
 {
     const struct timing *t = arg;
     const struct assembly *a = t->a;
-    const uint8_t *doubtful = t->doubtful;
     struct dpro_graph *g = a->graph;
-    size_t n_samples = a->n_samples - a->first_sample, first = a->first_sample * a->n_ops;
-    size_t end = MIN((block + 1) * OPS_A_BLOCK, a->n_ops);
-    for (size_t op = block * OPS_A_BLOCK; op < end; op++) {
-        __int128 sum = 0;
-        uint32_t sure = 0;
-        for (uint32_t s = a->first_sample; s < a->n_samples; s++)
-            if (!doubtful[(size_t)s * a->n_ops + op]) {
-                sum += g->sample_gap_ns[(size_t)s * a->n_ops + op];
-                sure++;
+    struct {
+        __int128 dur, gap, sure; /* sums; sure: of gaps without doubt */
+        uint32_t n_sure;
+    } sums[OPS_A_BLOCK] = {{0}};
+    size_t begin = block * OPS_A_BLOCK, n = MIN(a->n_ops - begin, (size_t)OPS_A_BLOCK);
+    for (size_t s = a->first_sample; s < a->n_samples; s++)
+        for (size_t i = 0, at = s * a->n_ops + begin; i < n; i++, at++)
+            if (!t->doubtful[at]) {
+                sums[i].sure += g->sample_gap_ns[at];
+                sums[i].n_sure++;
             }
-        for (uint32_t s = a->first_sample; s < a->n_samples && sure > 0; s++) {
-            int64_t *gap = &g->sample_gap_ns[(size_t)s * a->n_ops + op];
-            if (doubtful[(size_t)s * a->n_ops + op] && *gap > (int64_t)(sum / sure))
-                *gap = (int64_t)(sum / sure);
+    for (size_t s = a->first_sample; s < a->n_samples; s++)
+        for (size_t i = 0, at = s * a->n_ops + begin; i < n; i++, at++) {
+            int64_t *gap = &g->sample_gap_ns[at];
+            if (t->doubtful[at] && sums[i].n_sure > 0)
+                *gap = MIN(*gap, (int64_t)(sums[i].sure / sums[i].n_sure));
+            sums[i].gap += *gap;
+            sums[i].dur += g->sample_dur_ns[at];
         }
-        g->dur_ns[op] = mean_of(g->sample_dur_ns + first + op, n_samples, a->n_ops);
-        g->gap_ns[op] = mean_of(g->sample_gap_ns + first + op, n_samples, a->n_ops);
+    for (size_t i = 0; i < n; i++) {
+        g->dur_ns[begin + i] = mean_of(sums[i].dur, a->n_samples - a->first_sample);
+        g->gap_ns[begin + i] = mean_of(sums[i].gap, a->n_samples - a->first_sample);
     }
 }
 

@@ -38,7 +38,6 @@ static void fill_step(void *arg, size_t s)
     struct rank_build *rank = contents->rank;
     struct step *step = &rank->steps.at[s];
     step->holds.ns = build_step_ns(rank, (uint32_t)s);
-    step->hash = build_step_hash(rank, (uint32_t)s);
     for (uint32_t l = 0; l < rank->tracks.n; l++) {
         const uint32_t *first = rank->tracks.at[l].first;
         step->n_slices += first[s + 1] - first[s];

@@ -33,8 +33,9 @@ sanitize() # sanitize FOLDER SANITIZERS
 
 write_dictionary() # write_dictionary TARGET: the names that the readers, the graph and what the target includes compare with
 {
-    local folders=(src/ingest src/graph) name file
-    for name in $(sed -n 's/^#include ["<]\(dpro\/\)\?\([a-z]*\)[/.].*/\2/p' "tests/fuzz/fuzz_$1.c"); do
+    local folders=(src/ingest src/graph) source=tests/fuzz/fuzz_$1.c name file
+    [[ -e $source ]] || source=tests/fuzz/fuzz_reader.c
+    for name in $(sed -n 's/^#include ["<]\(dpro\/\)\?\([a-z]*\)[/.].*/\2/p' "$source"); do
         for file in "src/$name/" src/*/"$name.c"; do # "attach/fabric.h", <dpro/verify.h>
             [[ -e $file && ! " ${folders[*]} " == *" ${file%/*} "* ]] && folders+=("${file%/*}")
         done

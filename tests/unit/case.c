@@ -5,6 +5,12 @@
 static struct CMUnitTest tests[100];
 static size_t n_tests;
 
+static struct kept {
+    void *object;
+    void (*destroy)(void *object);
+    struct kept *before;
+} * kept;
+
 void add_test(const char *name, CMUnitTestFunction test, CMFixtureFunction setup,
               CMFixtureFunction teardown)
 {
@@ -15,7 +21,23 @@ void add_test(const char *name, CMUnitTestFunction test, CMFixtureFunction setup
 
 int run_cases(CMFixtureFunction setup, CMFixtureFunction teardown)
 {
-    return _cmocka_run_group_tests("tests", tests, n_tests, setup, teardown);
+    int n_failed = _cmocka_run_group_tests("tests", tests, n_tests, setup, teardown);
+    while (kept) {
+        struct kept *last = kept;
+        kept = last->before;
+        last->destroy(last->object);
+        free(last);
+    }
+    return n_failed;
+}
+
+void keep(void *object, void (*destroy)(void *object))
+{
+    struct kept *last = malloc(sizeof *last);
+    if (!last)
+        abort();
+    *last = (struct kept){object, destroy, kept};
+    kept = last;
 }
 
 /* Weak: a program may have its own. */

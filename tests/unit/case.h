@@ -14,6 +14,9 @@ void add_test(const char *name, CMUnitTestFunction test, CMFixtureFunction setup
               CMFixtureFunction teardown);
 /* Runs all, between the setup and the teardown of their group (or NULL); returns what main does. */
 int run_cases(CMFixtureFunction setup, CMFixtureFunction teardown);
+/* Has an object destroyed when all tests have run: what tests make need not be freed by them. */
+void keep(void *object, void (*destroy)(void *object));
+#define KEEP(object, destroy) keep(object, (void (*)(void *))(destroy))
 
 #define TEST(name) TEST_BETWEEN(name, NULL, NULL)
 #define TEST_BETWEEN(name, setup, teardown)                                                        \

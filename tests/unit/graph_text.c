@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "case.h"
 #include "graph/builder.h"
 
 enum { MOST_OPS = 256, MOST_EDGES = 1024, MOST_SAMPLES = 16 };
@@ -30,7 +31,7 @@ struct text {
     int n_edges;
 };
 
-static void fail(const char *at)
+static void give_up(const char *at)
 {
     fprintf(stderr, "graph_of: cannot read '%s'\n", at);
     abort();
@@ -43,10 +44,10 @@ static const char *word(const char *at, char *out, size_t size)
         if (n + 1 < size)
             out[n++] = *at++;
         else
-            fail(at);
+            give_up(at);
     out[n] = '\0';
     if (n == 0)
-        fail(at);
+        give_up(at);
     return at;
 }
 
@@ -55,7 +56,7 @@ static int kind_named(const char *name)
     for (int kind = 0; kind < DPRO_N_OP_KINDS; kind++)
         if (strcmp(name, dpro_op_kind_name((enum dpro_op_kind)kind)) == 0)
             return kind;
-    fail(name);
+    give_up(name);
     return 0;
 }
 
@@ -64,7 +65,7 @@ static const char *number(const char *at, int64_t *value)
     char *end;
     *value = strtoll(at, &end, 10);
     if (end == at)
-        fail(at);
+        give_up(at);
     return end;
 }
 
@@ -78,7 +79,7 @@ static const char *parse_op(struct text *t, const char *at, int *index)
     while (i < t->n_ops && strcmp(t->ops[i].name, name) != 0)
         i++;
     if (i == MOST_OPS)
-        fail(at);
+        give_up(at);
     struct text_op *op = &t->ops[i];
     if (i == t->n_ops) {
         memcpy(op->name, name, sizeof name);
@@ -125,7 +126,7 @@ static void parse(struct text *t, const char *at)
             int next = at[0] == '=';
             at = parse_op(t, at + 2, &to);
             if (t->n_edges == MOST_EDGES)
-                fail(at);
+                give_up(at);
             t->edges[t->n_edges].from = from;
             t->edges[t->n_edges].to = to;
             t->edges[t->n_edges++].next = next;
@@ -134,7 +135,7 @@ static void parse(struct text *t, const char *at)
         if (*at == ';')
             at++;
         else if (*at)
-            fail(at);
+            give_up(at);
         while (isspace((unsigned char)*at))
             at++;
     }
@@ -210,21 +211,22 @@ struct dpro_graph *graph_of(const char *text)
                                  .gap_ns = from->gap_ns};
             from->id = dpro_graph_add_op(b, &op);
             if (from->id < 0)
-                fail(from->name);
+                give_up(from->name);
             if (from->boundary)
                 graph_builder_flag(b, (dpro_op_id)from->id, GRAPH_OP_BOUNDARY);
         }
     for (int e = 0; e < t->n_edges; e++)
         if (dpro_graph_add_edge(b, (dpro_op_id)t->ops[t->edges[e].from].id,
                                 (dpro_op_id)t->ops[t->edges[e].to].id, t->edges[e].next) < 0)
-            fail("an edge");
+            give_up("an edge");
     struct dpro_graph *g = NULL;
     if (dpro_graph_finish(b, &g, &err) < 0)
-        fail(err.text);
+        give_up(err.text);
     add_samples(g, t);
     dpro_graph_builder_destroy(b);
     free(devices);
     free(t);
+    KEEP(g, dpro_graph_destroy);
     return g;
 }
 
@@ -233,7 +235,7 @@ uint32_t op_named(const struct dpro_graph *graph, const char *name)
     for (uint32_t op = 0; op < graph->n_ops; op++)
         if (strcmp(strtab_get(&graph->names, graph->name[op]), name) == 0)
             return op;
-    fail(name);
+    give_up(name);
     return 0;
 }
 
@@ -311,7 +313,7 @@ void give_in_op(struct dpro_graph *g, uint32_t block, const char *op, uint16_t s
 static void check(int64_t rc)
 {
     if (rc < 0)
-        fail("a random graph");
+        give_up("a random graph");
 }
 
 static uint64_t random_state;
@@ -341,6 +343,8 @@ static void add_chain(struct dpro_graph_builder *b, const uint32_t *devices, uin
 
 struct dpro_graph *random_graph(uint64_t seed)
 {
+    static struct dpro_graph *last;
+    dpro_graph_destroy(last);
     random_state = seed * 0x9e3779b97f4a7c15u + 1;
     struct dpro_error err;
     struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
@@ -386,5 +390,6 @@ struct dpro_graph *random_graph(uint64_t seed)
     struct dpro_graph *g;
     check(dpro_graph_finish(b, &g, &err));
     dpro_graph_builder_destroy(b);
+    last = g;
     return g;
 }

@@ -11,7 +11,7 @@
 
 #include "graph/graph.h"
 
-/* Never fails: a mistake in the text stops the program. */
+/* Kept (case.h). Never fails: a mistake in the text stops the program. */
 struct dpro_graph *graph_of(const char *text);
 uint32_t op_named(const struct dpro_graph *graph, const char *name);
 /* Registers a collective; members: "arrival transfer arrival transfer ...". */
@@ -28,7 +28,7 @@ void add_moment(struct graph_memory *memory, uint32_t block, bool gives, uint32_
 void take_in_op(struct dpro_graph *graph, uint32_t block, const char *op, uint16_t share);
 void give_in_op(struct dpro_graph *graph, uint32_t block, const char *op, uint16_t share);
 
-/* A small graph of up to 3 ranks and 24 ops, the same for the same seed; pick() then goes on
- * drawing from [0, n). */
+/* A small graph of up to 3 ranks and 24 ops, the same for the same seed, until the next one; pick()
+ * then goes on drawing from [0, n). */
 struct dpro_graph *random_graph(uint64_t seed);
 uint32_t pick(uint32_t n);

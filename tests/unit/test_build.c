@@ -34,7 +34,6 @@ TEST(an_iteration_reaches_to_the_next_mark)
     assert_int_equal(measured[0], 1000 * US);
     assert_int_equal(measured[1], 1000 * US);
     assert_int_equal(measured[2], 902 * US);
-    dpro_graph_destroy(g);
 }
 
 TEST(of_marks_that_lie_over_each_other_the_first_tell)
@@ -53,7 +52,6 @@ TEST(of_marks_that_lie_over_each_other_the_first_tell)
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(measured[i], 1000 * US);
     assert_null(dpro_graph_warning(g, 0));
-    dpro_graph_destroy(g);
 }
 
 TEST(a_step_number_beyond_64_bits_is_no_trouble)
@@ -67,7 +65,6 @@ TEST(a_step_number_beyond_64_bits_is_no_trouble)
     struct dpro_graph *g = trace_text_graph();
     uint32_t n;
     assert_int_equal(dpro_graph_measured_ns(g, &n)[0], 900 * US);
-    dpro_graph_destroy(g);
 }
 
 TEST(an_iteration_cut_short_is_left_out)
@@ -86,7 +83,6 @@ TEST(an_iteration_cut_short_is_left_out)
     assert_int_equal(n, 3);
     assert_true(has_warning(g, "cut short"));
     assert_true(has_warning(g, "rank 1"));
-    dpro_graph_destroy(g);
 }
 
 TEST(an_iteration_that_all_ranks_lack_is_left_out_once)
@@ -102,7 +98,6 @@ TEST(an_iteration_that_all_ranks_lack_is_left_out_once)
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(dpro_graph_n_left_out(g), 1);
     assert_int_equal(dpro_graph_left_out(g, 0).number, 2);
-    dpro_graph_destroy(g);
 }
 
 TEST(marks_of_the_gpu_are_not_counted_twice)
@@ -119,7 +114,6 @@ TEST(marks_of_the_gpu_are_not_counted_twice)
     uint32_t n;
     dpro_graph_measured_ns(g, &n);
     assert_int_equal(n, 2);
-    dpro_graph_destroy(g);
 }
 
 TEST(without_marks_the_optimizer_cuts_iterations)
@@ -139,7 +133,6 @@ TEST(without_marks_the_optimizer_cuts_iterations)
     assert_int_equal(measured[1], 500 * US);
     assert_true(has_warning(g, "optimizer"));
     assert_int_equal(op_of(g, 0, "aten::add_", 0).kind, DPRO_OP_UPDATE);
-    dpro_graph_destroy(g);
 }
 
 TEST(without_any_mark_the_period_of_the_ops_cuts_iterations)
@@ -156,7 +149,6 @@ TEST(without_any_mark_the_period_of_the_ops_cuts_iterations)
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(measured[i], 1000 * US);
     assert_true(has_warning(g, "period"));
-    dpro_graph_destroy(g);
 }
 
 TEST(the_loops_head_is_where_it_is_usually_idle_not_where_it_was_once)
@@ -174,7 +166,6 @@ TEST(the_loops_head_is_where_it_is_usually_idle_not_where_it_was_once)
     assert_int_equal(n, 4);
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(measured[i], 1000 * US);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_recording_without_period_is_one_iteration)
@@ -188,7 +179,6 @@ TEST(a_recording_without_period_is_one_iteration)
     assert_int_equal(n, 1);
     assert_int_equal(measured[0], 170 * US);
     assert_true(has_warning(g, "one iteration"));
-    dpro_graph_destroy(g);
 }
 
 TEST(ranks_learn_from_the_iterations_they_share)
@@ -207,7 +197,6 @@ TEST(ranks_learn_from_the_iterations_they_share)
     assert_int_equal(n, 2);
     assert_int_equal(op_of(g, 0, "aten::mm", 0).dur_ns, 750 * US);
     assert_int_equal(op_of(g, 1, "aten::mm", 0).dur_ns, 750 * US);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_rank_without_iterations_among_others_is_named)
@@ -223,7 +212,6 @@ TEST(a_rank_without_iterations_among_others_is_named)
     struct dpro_graph *g = trace_text_graph();
     assert_true(has_warning(g, "1 of 2 ranks (first: rank 1) have no iteration marks"));
     assert_true(has_warning(g, "rank 0 has 5 where rank 1 has 0"));
-    dpro_graph_destroy(g);
 }
 
 TEST(of_many_iterations_fifty_are_predicted)
@@ -239,7 +227,6 @@ TEST(of_many_iterations_fifty_are_predicted)
     assert_int_equal(dpro_replay_validate(g, NULL, &validation, &err), 0);
     assert_int_equal(validation.n, 50);
     assert_true(validation.max_abs_error_pct < 0.01);
-    dpro_graph_destroy(g);
 }
 
 TEST(building_and_validating_tell_how_far_they_are)
@@ -261,7 +248,6 @@ TEST(building_and_validating_tell_how_far_they_are)
     assert_int_equal(validation.n, 4);
     assert_string_equal(seen.names, "build the graph;validate;");
     assert_int_equal(seen.n_wrong, 0);
-    dpro_graph_destroy(g);
 }
 
 TEST(times_as_far_apart_as_they_can_be_give_a_graph)
@@ -274,13 +260,11 @@ TEST(times_as_far_apart_as_they_can_be_give_a_graph)
     trace_text_step(t, INT_MAX, 0, 800);
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(op_of(g, 0, "aten::b", 0).dur_ns, 50 * US);
-    dpro_graph_destroy(g);
     t = trace_text_begin(0, 1);
     trace_text_cpu(t, "cpu_op", "aten::a", 1, -4611686018427386, 1, "");
     trace_text_cpu(t, "cpu_op", "aten::b", 1, 4611686018427380, 5, "");
     g = trace_text_graph();
     assert_int_equal(op_of(g, 0, "aten::b", 0).gap_ns, INT64_C(9223372036854765) * US);
-    dpro_graph_destroy(g);
 }
 
 TEST(one_marked_iteration_lasts_from_its_first_op_to_its_last)
@@ -298,7 +282,6 @@ TEST(one_marked_iteration_lasts_from_its_first_op_to_its_last)
     assert_int_equal(dpro_replay_iteration_ns(replay), 890 * US);
     assert_int_equal(dpro_replay_critical_ns(replay), 890 * US);
     dpro_replay_destroy(replay);
-    dpro_graph_destroy(g);
 }
 
 /* ---- ops ---- */
@@ -316,7 +299,6 @@ TEST(a_parent_is_what_its_children_leave_of_it)
     assert_int_equal(op_of(g, 0, "aten::linear", 2).dur_ns, 10 * US); /* after aten::addmm */
     assert_int_equal(op_of(g, 0, "aten::t", 0).dur_ns, 10 * US);
     assert_int_equal(op_of(g, 0, "aten::addmm", 0).dur_ns, 60 * US);
-    dpro_graph_destroy(g);
 }
 
 TEST(python_time_between_ops_is_a_gap)
@@ -330,7 +312,6 @@ TEST(python_time_between_ops_is_a_gap)
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(op_of(g, 0, "aten::b", 0).gap_ns, 30 * US); /* mean of 20 and 40 */
     assert_int_equal(op_of(g, 0, "aten::a", 0).gap_ns, 100 * US);
-    dpro_graph_destroy(g);
 }
 
 /* ---- streams ---- */
@@ -349,7 +330,6 @@ TEST(a_kernel_follows_its_launch_and_its_stream)
     assert_int_equal(dpro_graph_op(g, launch).dur_ns, 15 * US); /* until the kernel starts */
     assert_int_equal(dpro_graph_op(g, gemm).gap_ns, 0);
     assert_int_equal(dpro_graph_op(g, relu).gap_ns, 1 * US);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_synchronize_call_is_only_what_is_left_after_its_work)
@@ -364,7 +344,6 @@ TEST(a_synchronize_call_is_only_what_is_left_after_its_work)
     assert_true(edge_to(g, nth_op(g, 0, "gemm", 0), sync, 0));
     assert_int_equal(dpro_graph_op(g, sync).dur_ns, 5 * US);
     assert_int_equal(dpro_graph_op(g, sync).gap_ns, 0);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_blocking_copy_holds_its_thread_until_it_is_done)
@@ -379,7 +358,6 @@ TEST(a_blocking_copy_holds_its_thread_until_it_is_done)
     assert_true(edge_to(g, nth_op(g, 0, "cudaMemcpyAsync", 0), copy, 0));
     assert_true(edge_to(g, copy, tail, 0));
     assert_int_equal(dpro_graph_op(g, tail).dur_ns, 10 * US);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_stream_wait_orders_work_of_two_streams)
@@ -397,7 +375,6 @@ TEST(a_stream_wait_orders_work_of_two_streams)
     assert_true(edge_to(g, nth_op(g, 0, "gemm", 0), side, 0));
     assert_int_equal(dpro_graph_op(g, side).gap_ns, 1 * US);
     assert_false(edge_to(g, nth_op(g, 0, "more", 0), nth_op(g, 0, "free", 0), 0));
-    dpro_graph_destroy(g);
 }
 
 /* A CPU that launches `n` kernels of 10 us an iteration, one a microsecond, until the queue of 1010
@@ -447,7 +424,6 @@ TEST(a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu)
     assert_in_range(replayed_ns(g, NULL), 11900 * US, 12100 * US);
     assert_in_range(replayed_ns(g, "GPU=2"), 23800 * US, 24200 * US);
     assert_in_range(replayed_ns(g, "GPU=0.5"), 5900 * US, 6200 * US);
-    dpro_graph_destroy(g);
 }
 
 TEST(backward_is_handed_to_its_thread_and_back)
@@ -473,7 +449,6 @@ TEST(backward_is_handed_to_its_thread_and_back)
     assert_int_equal(dpro_graph_op(g, after).kind, DPRO_OP_UPDATE);
     assert_int_equal(dpro_graph_op(g, backward).gap_ns, 20 * US);
     assert_int_equal(dpro_graph_op(g, after).gap_ns, 20 * US);
-    dpro_graph_destroy(g);
 }
 
 /* ---- over ranks ---- */
@@ -513,7 +488,6 @@ TEST(a_collective_is_waiting_then_transfer)
         assert_true(edge_to(g, nth_op(g, rank, "arrival at all_reduce", 0), barrier, 0));
         assert_true(edge_to(g, barrier, nth_op(g, rank, ALL_REDUCE, 0), 0));
     }
-    dpro_graph_destroy(g);
 }
 
 TEST(a_clock_that_is_off_is_found_from_the_ends)
@@ -526,7 +500,6 @@ TEST(a_clock_that_is_off_is_found_from_the_ends)
     assert_string_equal(dpro_graph_clock(g, 1).method, "collectives");
     assert_int_equal(dpro_graph_clock(g, 1).segments[0].offset_ns, -7300 * US);
     assert_int_equal(op_of(g, 0, ALL_REDUCE, 0).dur_ns, 50 * US);
-    dpro_graph_destroy(g);
 }
 
 TEST(collectives_that_disagree_are_not_joined)
@@ -536,7 +509,6 @@ TEST(collectives_that_disagree_are_not_joined)
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(op_of(g, 0, ALL_REDUCE, 0).dur_ns, 400 * US); /* as measured */
     assert_true(has_warning(g, "no counterpart"));
-    dpro_graph_destroy(g);
 }
 
 TEST(what_one_rank_lost_does_not_unjoin_the_rest)
@@ -559,7 +531,6 @@ TEST(what_one_rank_lost_does_not_unjoin_the_rest)
     assert_int_equal(op_of(g, 0, ALL_REDUCE, 1).dur_ns, 100 * US); /* as measured */
     assert_int_equal(op_of(g, 0, ALL_REDUCE, 2).dur_ns, 50 * US);
     assert_true(has_warning(g, "no counterpart"));
-    dpro_graph_destroy(g);
 }
 
 TEST(missing_ranks_are_said_to_be_assumed)
@@ -568,7 +539,6 @@ TEST(missing_ranks_are_said_to_be_assumed)
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(op_of(g, 3, ALL_REDUCE, 0).dur_ns, 400 * US);
     assert_true(has_warning(g, "1 of 8 ranks"));
-    dpro_graph_destroy(g);
 }
 
 /* ---- gradients ---- */
@@ -601,7 +571,6 @@ TEST(what_was_over_before_what_it_waits_for_is_held_up_in_one_gap_only)
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(ns[i], 2000 * US);
     dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(bucket_copies_give_each_gradient_its_bucket)
@@ -646,7 +615,6 @@ TEST(bucket_copies_give_each_gradient_its_bucket)
     /* the wait for each bucket is explained: what is left is the thread's own time */
     assert_int_equal(op_of(g, 0, out, 0).gap_ns, 20 * US);
     assert_int_equal(op_of(g, 0, out, 2).gap_ns, 20 * US);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_queued_collective_starts_when_either_thread_is_free)
@@ -671,7 +639,6 @@ TEST(a_queued_collective_starts_when_either_thread_is_free)
     assert_int_equal(op_of(g, 0, "arrival at all_reduce", 0).gap_ns, 10 * US);
     dpro_op_id free = nth_op(g, 0, "a communication thread is free", 0);
     assert_true(edge_to(g, free, nth_op(g, 0, "arrival at all_reduce", 2), 0));
-    dpro_graph_destroy(g);
 }
 
 TEST(accumulated_gradients_stand_for_copies_where_there_are_none)
@@ -697,7 +664,6 @@ TEST(accumulated_gradients_stand_for_copies_where_there_are_none)
     assert_int_not_equal(g->tensors[0].collective, g->tensors[2].collective);
     for (int i = 0; i < 3; i++)
         assert_true(edge_to(g, nth_op(g, 0, grad, i), g->tensors[i].in, 0));
-    dpro_graph_destroy(g);
 }
 
 /* ---- execution traces ---- */
@@ -739,7 +705,6 @@ TEST(times_come_from_one_window_and_data_edges_from_the_other)
     dpro_op_id mul = nth_op(g, 0, "aten::mul", 0), sum = nth_op(g, 0, "aten::sum", 0);
     assert_int_equal(dpro_graph_op(g, mul).dur_ns, 100 * US);
     assert_true(edge_to(g, mul, sum, 0));
-    dpro_graph_destroy(g);
 }
 
 /* ---- alignment of iterations ---- */

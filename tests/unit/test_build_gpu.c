@@ -81,7 +81,6 @@ TEST(a_kernel_may_have_any_name)
         }
         struct dpro_graph *g = trace_text_graph();
         assert_int_equal(replay_us(g, NULL), measured_us(g));
-        dpro_graph_destroy(g);
     }
 }
 
@@ -97,7 +96,6 @@ TEST(waiting_again_for_the_same_work_is_no_news)
     struct dpro_graph *g = trace_text_graph();
     assert_true(has_edge(g, 0, "gemm", 0, "side", 0));
     assert_false(has_edge(g, 0, "gemm", 0, "side2", 0));
-    dpro_graph_destroy(g);
 }
 
 TEST(of_many_streams_the_last_to_end_were_waited_for)
@@ -119,7 +117,6 @@ TEST(of_many_streams_the_last_to_end_were_waited_for)
     }
     assert_true(has_edge(g, 0, "k29", 0, "join", 0));
     assert_in_range(edges, 1, 8);
-    dpro_graph_destroy(g);
 }
 
 TEST(an_event_waited_for_on_the_cpu_is_the_work_before_its_record)
@@ -144,7 +141,6 @@ TEST(an_event_waited_for_on_the_cpu_is_the_work_before_its_record)
     /* the CPU works while second runs: it has 290 us to spare */
     assert_int_equal(replay_us(g, "aten::after=+0.2"), STEP);
     assert_int_equal(replay_us(g, "first=+0.2"), STEP + 200);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_stream_wait_recorded_names_the_stream_and_the_event)
@@ -164,7 +160,6 @@ TEST(a_stream_wait_recorded_names_the_stream_and_the_event)
     assert_false(has_edge(g, 0, "b", 0, "d", 0)); /* launched after the event */
     assert_false(has_edge(g, 0, "c", 0, "d", 0)); /* another stream */
     assert_false(has_edge(g, 0, "a", 0, "e", 0)); /* did not wait */
-    dpro_graph_destroy(g);
 }
 
 TEST(a_device_wide_wait_is_for_every_stream)
@@ -184,7 +179,6 @@ TEST(a_device_wide_wait_is_for_every_stream)
     assert_int_equal(replay_us(g, "short=+0.2"), STEP);
     assert_int_equal(replay_us(g, "short=+0.4"), STEP + 120); /* 40 + 900 instead of 820 */
     assert_int_equal(replay_us(g, "long=+0.1"), STEP + 100);
-    dpro_graph_destroy(g);
 }
 
 TEST(hip_calls_mean_what_their_cuda_names_do)
@@ -209,7 +203,6 @@ TEST(hip_calls_mean_what_their_cuda_names_do)
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_in_range(replay_us(g, "Cijk_Ailk=+0.1"), STEP + 99, STEP + 100);
     assert_int_equal(replay_us(g, "relu=+0.1"), STEP + 100);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_copy_that_blocks_waits_for_its_stream_and_its_end)
@@ -228,7 +221,6 @@ TEST(a_copy_that_blocks_waits_for_its_stream_and_its_end)
     assert_int_equal(replay_us(g, "gemm=+0.1"), STEP + 100);
     assert_int_equal(replay_us(g, "gemm=0.5"), STEP - 250);
     assert_int_equal(replay_us(g, "Memcpy DtoH (Device -> Pageable)=+0.05"), STEP + 50);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_graph_launch_starts_all_its_kernels_on_all_their_streams)
@@ -254,7 +246,6 @@ TEST(a_graph_launch_starts_all_its_kernels_on_all_their_streams)
     assert_int_equal(replay_us(g, "b1=+0.05"), STEP);
     assert_int_equal(replay_us(g, "b2=+0.1"), STEP + 100);
     assert_int_equal(replay_us(g, "c=+0.1"), STEP + 100);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_driver_call_inside_a_runtime_call_launches_once)
@@ -276,7 +267,6 @@ TEST(a_driver_call_inside_a_runtime_call_launches_once)
     assert_true(has_edge(g, 0, "cuLaunchKernel", 0, "gemm", 0));
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "gemm=+0.1"), STEP + 100);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_launch_that_encloses_other_calls_still_launches)
@@ -296,7 +286,6 @@ TEST(a_launch_that_encloses_other_calls_still_launches)
     assert_true(has_edge(g, 0, "cudaLaunchKernel", 1, "gemm", 0));
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "cuModuleLoadData=+0.1"), STEP + 100);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_kernel_seen_before_its_launch_does_not_upset_the_replay)
@@ -313,7 +302,6 @@ TEST(a_kernel_seen_before_its_launch_does_not_upset_the_replay)
     assert_in_range(replay_us(g, NULL), STEP - 3, STEP + 3);
     for (int k = 0; k < 8; k++)
         assert_true(has_edge(g, 0, "cudaLaunchKernel", k, "gemm", k));
-    dpro_graph_destroy(g);
 }
 
 TEST(kernels_that_overlap_by_a_rounding_follow_each_other)
@@ -330,7 +318,6 @@ TEST(kernels_that_overlap_by_a_rounding_follow_each_other)
     assert_true(has_edge(g, 0, "gemm", 0, "gemm", 1));
     assert_in_range(replay_us(g, NULL), STEP - 1, STEP + 1);
     assert_in_range(replay_us(g, "gemm=+0.01"), STEP + 79, STEP + 81);
-    dpro_graph_destroy(g);
 }
 
 /* ---- over ranks ---- */
@@ -402,7 +389,6 @@ static void check_subgroups(int n_with_sequence)
     assert_int_equal(replay_us(g, "gemm@3=+0.1"), STEP + 100);
     assert_int_equal(replay_us(g, "gemm@1=+0.15"), STEP); /* 200 us to spare for the world's */
     assert_int_equal(replay_us(g, "gemm@1=+0.3"), STEP + 100);
-    dpro_graph_destroy(g);
 }
 
 TEST(subgroups_wait_among_themselves_then_all_do)
@@ -430,7 +416,6 @@ TEST(sequence_numbers_that_no_two_ranks_share_are_counted_instead)
     struct dpro_graph *g = trace_text_graph();
     for (int rank = 0; rank < 2; rank++)
         assert_int_equal(dpro_graph_op(g, nth_op(g, rank, ALL_REDUCE, 0)).dur_ns, 300 * US);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_send_and_its_receive_meet)
@@ -464,7 +449,6 @@ TEST(a_send_and_its_receive_meet)
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "gemm@0=+0.1"), STEP + 100);
     assert_int_equal(replay_us(g, "gemm@1=+0.2"), STEP);
-    dpro_graph_destroy(g);
 }
 
 TEST(sharded_training_gathers_computes_and_scatters)
@@ -502,7 +486,6 @@ TEST(sharded_training_gathers_computes_and_scatters)
     assert_int_equal(replay_us(g, "fw1@0=+0.04"), STEP);
     assert_int_equal(replay_us(g, "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevComm*)=+0.1"),
                      STEP + 100);
-    dpro_graph_destroy(g);
 }
 
 TEST(sends_that_cross_do_not_wait_for_their_receivers)
@@ -533,7 +516,6 @@ TEST(sends_that_cross_do_not_wait_for_their_receivers)
     assert_int_equal(recv.dur_ns, 20 * US); /* from the late sender's start on */
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "gemm@0=+0.1"), STEP + 100);
-    dpro_graph_destroy(g);
 }
 
 TEST(what_lies_between_two_contradictions_stays_joined)
@@ -559,7 +541,6 @@ TEST(what_lies_between_two_contradictions_stays_joined)
         joined += (uint32_t)all;
     }
     assert_int_equal(joined, 1);
-    dpro_graph_destroy(g);
 }
 
 /* ---- iterations that are not all alike ---- */
@@ -581,7 +562,6 @@ TEST(a_checkpoint_now_and_then_stays_in_the_mean)
     assert_int_equal(measured_us(g), STEP + 200);
     assert_in_range(replay_us(g, NULL), STEP + 195, STEP + 205);
     assert_in_range(replay_us(g, "aten::mm=+0.1"), STEP + 295, STEP + 305);
-    dpro_graph_destroy(g);
 }
 
 TEST(two_backward_passes_a_step_are_one_iteration)
@@ -613,7 +593,6 @@ TEST(two_backward_passes_a_step_are_one_iteration)
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "BW=+0.1"), STEP + 100);
     assert_int_equal(replay_us(g, "FW=0.5"), STEP - 150);
-    dpro_graph_destroy(g);
 }
 
 TEST(several_optimizers_make_one_iteration)
@@ -635,7 +614,6 @@ TEST(several_optimizers_make_one_iteration)
         assert_int_equal(measured_us(g), STEP);
         assert_int_equal(replay_us(g, NULL), STEP);
         assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "aten::add_", 0)).kind, DPRO_OP_UPDATE);
-        dpro_graph_destroy(g);
     }
 }
 
@@ -655,5 +633,4 @@ TEST(a_loader_thread_works_ahead)
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "aten::mm=+0.1"), STEP + 100);
     assert_int_equal(replay_us(g, "aten::pin_memory=+0.1"), STEP); /* 300 us to spare */
-    dpro_graph_destroy(g);
 }

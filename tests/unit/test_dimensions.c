@@ -134,7 +134,6 @@ static void check(struct dpro_graph *g, const char *expected)
 {
     assert_string_equal(describe(g), expected);
     assert_string_equal(dpro_graph_dimensions_note(g), "");
-    dpro_graph_destroy(g);
 }
 
 static int has_evidence(const struct dpro_graph *g, uint32_t dimension, const char *words)
@@ -156,7 +155,6 @@ TEST(grouped_sends_and_receives_are_known_by_their_calls)
         assert_int_equal(dpro_graph_collective(g, c).n_ranks, 2);
     assert_string_equal(describe(g), "pp 2 [0 1][2 3]");
     assert_true(has_evidence(g, 0, "a rank's 2 sends and receives in forward and backward"));
-    dpro_graph_destroy(g);
     static const struct comm chain[] = {
         {"grouped", FORWARD, 2048, 1, 4, NULL, NULL, 1}, /* those within send and receive at once */
     };
@@ -164,7 +162,6 @@ TEST(grouped_sends_and_receives_are_known_by_their_calls)
     assert_string_equal(describe(g), "pp 4 [0 1 2 3]");
     for (uint32_t c = 0; c < dpro_graph_n_collectives(g); c++) /* nobody waits for all others */
         assert_true(dpro_graph_collective(g, c).n_ranks <= 2);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_rank_that_sends_to_itself_is_in_no_dimension)
@@ -173,7 +170,6 @@ TEST(a_rank_that_sends_to_itself_is_in_no_dimension)
     static const struct comm comms[] = {{"ring", FORWARD, 2048, 1, 1, "pp", pairs, 1}};
     struct dpro_graph *g = JOB(4, comms);
     assert_int_equal(dpro_graph_n_dimensions(g), 0);
-    dpro_graph_destroy(g);
 }
 
 static const struct comm megatron[] = {
@@ -210,7 +206,6 @@ TEST(three_dimensions_are_told_apart)
     for (dpro_op_id op = 0; op < dpro_graph_n_ops(g); op++)
         if (strstr(dpro_graph_op(g, op).name, "gemm"))
             assert_int_equal(dpro_graph_op_dimension(g, op), DPRO_NO_DIMENSION);
-    dpro_graph_destroy(g);
 }
 
 TEST(without_names_the_same_is_found)
@@ -319,7 +314,6 @@ TEST(overlapping_groups_form_no_grid)
     };
     struct dpro_graph *g = JOB(4, comms);
     assert_non_null(strstr(dpro_graph_dimensions_note(g), "form no grid"));
-    dpro_graph_destroy(g);
 }
 
 TEST(groups_that_are_not_evenly_spaced_are_those_of_the_trace)
@@ -329,7 +323,6 @@ TEST(groups_that_are_not_evenly_spaced_are_those_of_the_trace)
     struct dpro_graph *g = JOB(4, comms);
     assert_string_equal(describe(g), "dp 2 [0 3][1 2]");
     assert_non_null(strstr(dpro_graph_dimensions_note(g), "form no grid of 4 ranks"));
-    dpro_graph_destroy(g);
 }
 
 TEST(hostile_lists_of_ranks_are_no_groups)
@@ -339,7 +332,6 @@ TEST(hostile_lists_of_ranks_are_no_groups)
     struct dpro_graph *g = JOB(4, comms);
     assert_string_equal(describe(g), "");
     assert_non_null(strstr(dpro_graph_dimensions_note(g), "does not say which ranks take part"));
-    dpro_graph_destroy(g);
 }
 
 TEST(what_is_left_of_the_ranks_is_said)
@@ -351,7 +343,6 @@ TEST(what_is_left_of_the_ranks_is_said)
     struct dpro_graph *g = JOB(6, comms);
     assert_string_equal(describe(g), "tp 2 [0 1][2 3][4 5]");
     assert_non_null(strstr(dpro_graph_dimensions_note(g), "2 of 6 ranks"));
-    dpro_graph_destroy(g);
 }
 
 TEST(names_say_one_thing_or_nothing)

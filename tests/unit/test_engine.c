@@ -156,7 +156,6 @@ TEST(the_event_engine_equals_the_slow_one)
         free(slow);
         free(fast);
         free(dur);
-        dpro_graph_destroy(g);
     }
 }
 
@@ -216,7 +215,6 @@ TEST(the_fixed_order_of_an_iteration_equals_the_event_engine)
         schedule_free(&s);
         free(event);
         free(dur);
-        dpro_graph_destroy(g);
     }
 }
 
@@ -265,7 +263,6 @@ TEST(one_order_for_all_copies_is_exact_where_it_holds)
             n_tried++;
         }
         free(dur);
-        dpro_graph_destroy(g);
     }
     assert_true(n_tried > 500);
 }
@@ -327,7 +324,6 @@ TEST(passes_that_call_themselves_exact_equal_the_event_engine)
         }
         free(ends);
         free(dur);
-        dpro_graph_destroy(g);
     }
     assert_true(n_exact > 500 && n_refused > 500);
 }
@@ -379,7 +375,6 @@ TEST(replays_that_begin_alike_go_on_as_from_the_start)
         event_destroy(before);
         free(c.end_ns);
         free(dur);
-        dpro_graph_destroy(g);
     }
     assert_true(n_spared > 100);
 }
@@ -398,7 +393,6 @@ TEST(a_longer_op_never_ends_a_fixed_order_earlier)
         schedule_free(&s);
         free(before);
         free(dur);
-        dpro_graph_destroy(g);
     }
 }
 
@@ -415,7 +409,6 @@ TEST(an_order_that_no_longer_holds_is_counted)
     }
     assert_int_equal(s.end_ns[op_named(g, "y")], 31);
     schedule_free(&s);
-    dpro_graph_destroy(g);
 }
 
 TEST(the_first_to_be_ready_runs_first_and_ties_go_by_id)
@@ -428,7 +421,6 @@ TEST(the_first_to_be_ready_runs_first_and_ties_go_by_id)
     assert_int_equal(end[op_named(g, "z")], 20);
     assert_int_equal(end[op_named(g, "v")], 21);
     free(end);
-    dpro_graph_destroy(g);
 }
 
 TEST(gaps_hold_the_device)
@@ -439,7 +431,6 @@ TEST(gaps_hold_the_device)
     assert_int_equal(end[op_named(g, "b")], 20);
     assert_int_equal(end[op_named(g, "c")], 5);
     free(end);
-    dpro_graph_destroy(g);
 }
 
 static struct dpro_graph *fan(uint32_t width, int next)
@@ -456,6 +447,7 @@ static struct dpro_graph *fan(uint32_t width, int next)
     }
     assert_int_equal(dpro_graph_finish(b, &g, &err), 0);
     dpro_graph_builder_destroy(b);
+    KEEP(g, dpro_graph_destroy);
     return g;
 }
 
@@ -479,7 +471,6 @@ TEST(a_pools_op_takes_whichever_thread_is_free_first)
     end = ends_in_pool(g, 1);
     assert_int_equal(end[op_named(g, "e")], 49);
     free(end);
-    dpro_graph_destroy(g);
 }
 
 TEST(gaps_in_a_pool_pass_while_other_ops_run)
@@ -489,7 +480,6 @@ TEST(gaps_in_a_pool_pass_while_other_ops_run)
     assert_int_equal(end[op_named(g, "b")], 15);
     assert_int_equal(end[op_named(g, "c")], 30);
     free(end);
-    dpro_graph_destroy(g);
 }
 
 TEST(ops_with_very_many_predecessors)
@@ -513,7 +503,6 @@ TEST(ops_with_very_many_predecessors)
             free(c.end_ns);
             free(end);
             free(dur);
-            dpro_graph_destroy(g);
         }
 }
 
@@ -528,13 +517,11 @@ TEST(few_copies_are_open_at_once)
     /* x and y run three times as often as the rest at first, then they are through */
     assert_int_equal(end[(size_t)(N_COPIES - 1) * g->n_ops + op_named(g, "y")], 5 * N_COPIES);
     free(end);
-    dpro_graph_destroy(g);
     g = graph_of("a:10@d0 -> b:5@d1 -> c:1@d0 => a; a -> x:3@d2 -> y:2@d2 => a");
     end = event_ends(g, N_COPIES, dur, NULL, NULL, &most_open);
     assert_true(most_open <= 2);
     free(end);
     free(dur);
-    dpro_graph_destroy(g);
     /* those of d0 need not wait for a queue */
     g = graph_of("a:10@d0 -> b:1@d0 => a; a -> x:2@d1");
     dur = durations_for(g, N_COPIES, false);
@@ -542,7 +529,6 @@ TEST(few_copies_are_open_at_once)
     assert_true(most_open <= 3);
     free(end);
     free(dur);
-    dpro_graph_destroy(g);
 }
 
 TEST(huge_durations_stop_at_the_largest_time)
@@ -555,5 +541,4 @@ TEST(huge_durations_stop_at_the_largest_time)
     assert_true(pass_ends(&s, g, g->dur_ns, NULL)[2] == INT64_MAX);
     schedule_free(&s);
     free(end);
-    dpro_graph_destroy(g);
 }

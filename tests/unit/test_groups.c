@@ -225,7 +225,7 @@ static bool is_in(const struct model_group *group, uint32_t rank)
 /* All ranks come to their communications in one order, and wait for each up to two later. */
 static struct job *random_job(uint64_t seed)
 {
-    dpro_graph_destroy(random_graph(seed));
+    random_graph(seed);
     uint32_t n_ranks = 2 + pick(4), n_groups = 1 + pick(4), n = 1 + pick(8);
     struct job *job = job_of(n_ranks);
     for (uint32_t g = 0; g < n_groups; g++)
@@ -812,7 +812,6 @@ TEST(a_learnt_model_takes_as_long_as_the_replay)
     assert_float_equal(m->net.link.byte_ns.value, 40, 4); /* what 10000 bytes more take */
     assert_float_equal((double)evaluate_once(m), (double)replay(g), 0.001 * (double)replay(g));
     dpro_model_destroy(m);
-    dpro_graph_destroy(g);
 }
 
 TEST(what_is_sent_and_received_at_once_is_half_of_it_each_way)
@@ -822,7 +821,6 @@ TEST(what_is_sent_and_received_at_once_is_half_of_it_each_way)
     assert_float_equal(m->net.link.byte_ns.value, 80, 8);
     assert_float_equal((double)evaluate_once(m), (double)replay(g), 0.001 * (double)replay(g));
     dpro_model_destroy(m);
-    dpro_graph_destroy(g);
 }
 
 static int warns_of(const struct dpro_model *m, const char *words)
@@ -843,7 +841,6 @@ TEST(what_is_sent_to_one_and_received_from_another_is_said_to_stay)
         assert_int_equal(warns_of(m, "several others"), expected == 1);
         dpro_model_destroy(m);
     }
-    dpro_graph_destroy(g);
 }
 
 TEST(what_disagrees_is_less_sure_than_either)
@@ -883,7 +880,6 @@ TEST(groups_side_by_side_are_told_of_once)
     assert_int_equal(most.size_bytes, 20000);
     assert_int_equal(most.took_ns, 700000);
     dpro_model_destroy(m);
-    dpro_graph_destroy(g);
 }
 
 TEST(what_is_sent_and_received_at_once_goes_both_ways)
@@ -896,7 +892,6 @@ TEST(what_is_sent_and_received_at_once_goes_both_ways)
     for (int i = 0; i < 2; i++)
         assert_int_equal(facts.parallel.traffic[i].bytes, (10000 + 20000) / 2);
     arena_fini(&facts.arena);
-    dpro_graph_destroy(g);
 }
 
 /* Half the batch takes 0.8 of the time forward, 0.5 backward. */
@@ -930,5 +925,4 @@ TEST(a_recomputation_goes_with_the_batch_as_the_forward_pass_does)
     assert_int_equal(changed.dur_ns[op_named(g, "f")], 80000);
     assert_int_equal(changed.dur_ns[op_named(g, "b")], 100000 + 80000);
     arena_fini(&arena);
-    dpro_graph_destroy(g);
 }

@@ -114,7 +114,6 @@ TEST(a_tensor_goes_from_its_op_through_horovods_thread_to_what_follows)
         assert_int_equal(n_in, 2);
         assert_true(edge_to(graph, copy_out, nth_op(graph, rank, "update", 0), 0));
     }
-    dpro_graph_destroy(graph);
 }
 
 TEST(an_iteration_that_fused_otherwise_gives_its_shares)
@@ -127,7 +126,6 @@ TEST(an_iteration_that_fused_otherwise_gives_its_shares)
     assert_int_equal(duration(graph, nth_op(graph, 1, "GLOO_ALLREDUCE", 0)),
                      (3 * 38 + 16 + 18) * 1000000 / 4);
     assert_int_equal(dpro_graph_n_collectives(graph), 2);
-    dpro_graph_destroy(graph);
 }
 
 /* Rank 1 has no timeline: of its second iteration, which is over after 45 ms, rank 0's tells that
@@ -153,7 +151,6 @@ TEST(what_seems_to_end_after_its_iteration_is_no_part_of_the_next)
     assert_in_range(duration(graph, nth_op(graph, 1, "GLOO_ALLREDUCE", 1)), usual / 2, usual);
     for (dpro_op_id op = 0; op < dpro_graph_n_ops(graph); op++)
         assert_in_range(duration(graph, op), 0, 40000000);
-    dpro_graph_destroy(graph);
 }
 
 TEST(a_timeline_of_another_run_is_left_out)
@@ -166,5 +163,4 @@ TEST(a_timeline_of_another_run_is_left_out)
     put_timeline(-1);
     struct dpro_graph *graph = trace_text_graph();
     assert_int_equal(dpro_graph_n_collectives(graph), 0);
-    dpro_graph_destroy(graph);
 }

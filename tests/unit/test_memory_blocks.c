@@ -79,7 +79,6 @@ TEST(takings_and_givings_are_joined_by_address)
     assert_in_range(m->moments[0].share, 16300, 16450); /* a quarter */
     assert_int_equal(m->measured_peak_bytes, 0);        /* nothing says what was there before */
     assert_int_equal(peak_of(m), 130);
-    dpro_graph_destroy(g);
 }
 
 TEST(between_ops_a_moment_is_at_the_end_of_the_one_before)
@@ -95,7 +94,6 @@ TEST(between_ops_a_moment_is_at_the_end_of_the_one_before)
     assert_int_equal(m->moments[1].share, UINT16_MAX);
     assert_string_equal(name_of(g, g->name[m->moments[2].op]), "aten::b");
     assert_in_range(m->moments[2].share, 26000, 26300);
-    dpro_graph_destroy(g);
 }
 
 TEST(what_the_step_before_left_is_there_before)
@@ -114,7 +112,6 @@ TEST(what_the_step_before_left_is_there_before)
     assert_int_equal(block_of(m, 7, 0)->taken, MEMORY_NONE);
     assert_int_equal(block_of(m, 7, 0)->given, 1);
     assert_int_equal(peak_of(m), 107);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_block_taken_twice_was_given_back_between)
@@ -128,7 +125,6 @@ TEST(a_block_taken_twice_was_given_back_between)
     assert_int_equal(m->n_moments, 3);
     assert_int_equal(block_of(m, 100, 0)->given, 1);
     assert_int_equal(peak_of(m), 100);
-    dpro_graph_destroy(g);
 }
 
 TEST(without_addresses_the_latest_of_a_size_is_given_back)
@@ -146,7 +142,6 @@ TEST(without_addresses_the_latest_of_a_size_is_given_back)
     assert_int_equal(block_of(m, 100, 1)->given, 2);
     assert_int_equal(block_of(m, 100, 2)->taken, MEMORY_NONE);
     assert_int_equal(peak_of(m), 300);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_gpu_tells_what_it_held_before)
@@ -164,7 +159,6 @@ TEST(a_gpu_tells_what_it_held_before)
     assert_int_equal(block_of(m, 10000, 0)->category, DPRO_MEMORY_OTHER);
     assert_int_equal(m->measured_peak_bytes, 11536);
     assert_int_equal(peak_of(m), 11536);
-    dpro_graph_destroy(g);
 }
 
 /* ---- settings of a GPU's allocator ---- */
@@ -180,7 +174,6 @@ static struct allocator_settings settings_with(const char *memory, const char *s
     struct dpro_graph *g = trace_text_graph();
     struct allocator_settings settings = memory_of(g)->allocator;
     assert_true(memory_of(g)->gpu);
-    dpro_graph_destroy(g);
     return settings;
 }
 
@@ -232,7 +225,6 @@ TEST(what_memory_json_lists_is_counted_once)
     assert_int_equal(block_of(m, 408, 0)->category, DPRO_MEMORY_BUCKET);
     assert_int_equal(peak_of(m), 400 + 400 + 408 + 20);
     assert_int_equal(m->measured_peak_bytes, peak_of(m));
-    dpro_graph_destroy(g);
 }
 
 /* The profiler counts what it lists nothing of: the blocks' sum is not what was measured. */
@@ -247,7 +239,6 @@ TEST(the_measured_peak_is_what_the_profiler_counted)
     const struct graph_memory *m = memory_of(g);
     assert_int_equal(peak_of(m), 400 + 50 + 100 + 30);
     assert_int_equal(m->measured_peak_bytes, 400 + 50 + 100 + 200 + 30);
-    dpro_graph_destroy(g);
 }
 
 TEST(what_is_there_when_the_second_step_begins_is_told)
@@ -258,7 +249,6 @@ TEST(what_is_there_when_the_second_step_begins_is_told)
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(memory_of(g)->n_blocks, 2);
     assert_int_equal(peak_of(memory_of(g)), 800);
-    dpro_graph_destroy(g);
 }
 
 /* ---- modules, autograd, tensors ---- */
@@ -352,7 +342,6 @@ TEST(an_execution_trace_without_its_profile_tells_nothing)
     trace_text_node(et, NODE("aten::elsewhere", "77", "", "[1, 10, 0, 20, 4, \"cpu\"]"));
     struct dpro_graph *g = trace_text_graph();
     assert_null(g->memory);
-    dpro_graph_destroy(g);
 }
 
 static struct dpro_graph *training_job(void)
@@ -387,7 +376,6 @@ TEST(calls_have_their_forward_and_backward_passes)
     assert_string_equal(name_of(g, g->name[fc->first_forward_op]), "aten::mm");
     assert_string_equal(name_of(g, g->name[net->first_backward_op]),
                         "autograd::engine::evaluate_function: ReluBackward0");
-    dpro_graph_destroy(g);
 }
 
 TEST(blocks_have_what_they_are_for)
@@ -403,7 +391,6 @@ TEST(blocks_have_what_they_are_for)
     assert_int_equal(block_of(m, 48, 1)->call, 0);
     assert_int_equal(block_of(m, 60, 0)->category, DPRO_MEMORY_GRADIENT);
     assert_int_equal(block_of(m, 60, 1)->category, DPRO_MEMORY_PARAMETER);
-    dpro_graph_destroy(g);
 }
 
 TEST(uses_are_those_of_the_storage_in_the_block)
@@ -424,7 +411,6 @@ TEST(uses_are_those_of_the_storage_in_the_block)
     assert_int_equal(gradient->n_uses, 2);
     assert_int_equal(m->uses[gradient->first_use].call, 1);
     assert_int_equal(m->uses[gradient->first_use + 1].call, MEMORY_NONE);
-    dpro_graph_destroy(g);
 }
 
 TEST(what_the_batch_is_in_scales_with_it)
@@ -438,7 +424,6 @@ TEST(what_the_batch_is_in_scales_with_it)
     assert_false(block_of(m, 33, 0)->scales);
     assert_false(block_of(m, 60, 0)->scales);
     assert_false(block_of(m, 60, 1)->scales);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_parameter_is_used_by_the_module_that_has_it)
@@ -449,7 +434,6 @@ TEST(a_parameter_is_used_by_the_module_that_has_it)
     assert_string_equal(name_of(g, weight->name), "fc.weight");
     assert_int_equal(weight->n_uses, 1);
     assert_int_equal(m->uses[weight->first_use].call, 1);
-    dpro_graph_destroy(g);
 }
 
 /* Three ops that use storages nobody has listed: a weight, its gradient's bucket, its state. */
@@ -486,7 +470,6 @@ TEST(without_a_list_tensors_tell_what_was_there_before)
     assert_int_equal(block_of(m, 120, 0)->category, DPRO_MEMORY_BUCKET);
     assert_int_equal(block_of(m, 80, 1)->category, DPRO_MEMORY_STATE);
     assert_int_equal(m->measured_peak_bytes, 281);
-    dpro_graph_destroy(g);
 }
 
 TEST(without_allocations_storages_live_from_their_first_use_to_the_last)
@@ -510,7 +493,6 @@ TEST(without_allocations_storages_live_from_their_first_use_to_the_last)
     assert_int_equal(gradient->given, 7);
     assert_int_equal(block_of(m, 60, 1)->category, DPRO_MEMORY_PARAMETER);
     assert_int_equal(peak_of(m), 60 + 80 + 48 + 60);
-    dpro_graph_destroy(g);
 }
 
 /* A convolution of 4 samples of 5 by a weight of 15, whose results are made by `maker`. */
@@ -580,7 +562,6 @@ TEST(a_convolution_on_a_cpu_makes_copies_of_what_it_takes_and_puts_out)
     assert_int_equal(n, 9);
     /* weight, input, gradients of output and input; the copies for the weight's gradient */
     assert_int_equal(peak_of(m), 60 + 80 + 48 + 80 + (48 + 80 + 60));
-    dpro_graph_destroy(g);
 }
 
 TEST(a_convolution_of_tensors_with_channels_last_makes_none)
@@ -589,7 +570,6 @@ TEST(a_convolution_of_tensors_with_channels_last_makes_none)
     const struct graph_memory *m = memory_of(g);
     for (uint32_t i = 0; i < m->n_blocks; i++)
         assert_int_not_equal(m->blocks[i].category, DPRO_MEMORY_WORKSPACE);
-    dpro_graph_destroy(g);
 }
 
 TEST(what_a_library_asks_for_scales_with_the_batch)
@@ -600,7 +580,6 @@ TEST(what_a_library_asks_for_scales_with_the_batch)
     assert_true(block_of(m, 48, 1)->scales);
     assert_true(block_of(m, 163, 0)->scales);
     assert_false(block_of(m, 33, 0)->scales);
-    dpro_graph_destroy(g);
 }
 
 /* FSDP's: a collective makes each rank's part of a gradient, which the optimizer takes in. */
@@ -636,7 +615,6 @@ TEST(what_a_collective_makes_for_the_optimizer_is_a_gradient)
     assert_int_equal(block_of(m, 40, 0)->taken, 0);
     assert_int_equal(block_of(m, 40, 0)->category, DPRO_MEMORY_GRADIENT);
     assert_int_equal(block_of(m, 24, 0)->category, DPRO_MEMORY_COMMUNICATION);
-    dpro_graph_destroy(g);
 }
 
 /* Its thread may do that, of which the profiler sees nothing. */
@@ -657,7 +635,6 @@ TEST(what_a_collective_takes_for_itself_goes_with_it)
     assert_int_equal(block_of(m, 40, 0)->taken, 0);
     assert_int_equal(block_of(m, 40, 0)->given, 1);
     assert_int_equal(block_of(m, 8, 0)->taken, 2);
-    dpro_graph_destroy(g);
 }
 
 TEST(ranks_with_and_without_allocations)
@@ -669,10 +646,8 @@ TEST(ranks_with_and_without_allocations)
     assert_int_equal(g->memory[0].source, DPRO_MEMORY_ALLOCATIONS);
     assert_int_equal(g->memory[1].source, DPRO_MEMORY_UNKNOWN);
     assert_int_equal(g->memory[1].n_blocks, 0);
-    dpro_graph_destroy(g);
 
     two_steps(0, 1);
     g = trace_text_graph();
     assert_null(g->memory);
-    dpro_graph_destroy(g);
 }

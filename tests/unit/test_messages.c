@@ -31,6 +31,7 @@ static struct dpro_graph *graph_of_folder(const char *path)
         dpro_graph_build(trace, &options, &graph, &err) < 0)
         fail_msg("%s", err.text);
     dpro_trace_destroy(trace);
+    KEEP(graph, dpro_graph_destroy);
     return graph;
 }
 
@@ -250,7 +251,6 @@ TEST_IN_FOLDER(a_ring_becomes_sends_and_receives_that_give_back_what_was_measure
         assert_int_equal(replay_us(g, "COMM=+0.1"), STEP + 100);
         assert_int_equal(replay_us(g, "COLLECTIVE=2"), STEP + 50 * n_steps + 5);
         assert_int_equal(replay_us2(g, "SEND=2", "RECV=2"), STEP + 50 * n_steps);
-        dpro_graph_destroy(g);
         for (int r = 0; r < n; r++) {
             char path[128];
             snprintf(path, sizeof path, "%s/rank%d.json", folder, r);
@@ -289,7 +289,6 @@ TEST_IN_FOLDER(a_send_waits_for_the_receive_that_it_passes_on)
         assert_true(edge_to(g, nth_op(g, r, to, 5), transfer, 0));
         assert_int_equal(dpro_graph_op(g, transfer).dur_ns, 5 * US); /* all but the last */
     }
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(a_message_behind_another_queues_on_the_link)
@@ -313,7 +312,6 @@ TEST_IN_FOLDER(a_message_behind_another_queues_on_the_link)
     }
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "receive from rank 0=2"), STEP + 140);
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_sends)
@@ -339,7 +337,6 @@ TEST_IN_FOLDER(what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_sen
     assert_int_equal(g->sample_dur_ns[first], 50 * US);
     for (uint32_t s = 1; s < N; s++)
         assert_int_equal(g->sample_dur_ns[(size_t)s * g->n_ops + first], 20 * US);
-    dpro_graph_destroy(g);
 }
 
 /* A job of two whose first rank sends `n` messages of 50 us to the other, and a call each at `at`.
@@ -364,14 +361,12 @@ TEST_IN_FOLDER(what_a_busy_link_held_up_is_not_late_on_a_faster_one)
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us2(g, "SEND=0.5", "RECV=0.5"), STEP - 100);
     assert_int_equal(replay_us2(g, "SEND=0", "RECV=0"), STEP - 170); /* the calls take 10 us each */
-    dpro_graph_destroy(g);
     job = one_way(4, after); /* and the sender was slow to notice that it took more again */
     g = graph_of(&job);
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(dpro_graph_op(g, nth_op(g, 1, "receive from rank 0", 2)).gap_ns, 3 * US);
     assert_int_equal(dpro_graph_op(g, nth_op(g, 1, "receive from rank 0", 2)).dur_ns, 47 * US);
     assert_int_equal(replay_us2(g, "SEND=2", "RECV=2"), STEP + 50 + 3 * 47);
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(collectives_at_once_share_the_link)
@@ -398,7 +393,6 @@ TEST_IN_FOLDER(collectives_at_once_share_the_link)
     assert_int_equal(replay_us(g, NULL), STEP);
     /* twice as long: the last one comes 205 us later */
     assert_int_equal(replay_us(g, "receive from rank 0=2"), STEP + 205);
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(a_late_rank_is_waited_for_as_before)
@@ -423,7 +417,6 @@ TEST_IN_FOLDER(a_late_rank_is_waited_for_as_before)
     assert_int_equal(replay_us(g, "FW@1=+0.3"), STEP + 300);
     assert_int_equal(replay_us(g, "FW@2=+0.05"), STEP);
     assert_int_equal(replay_us(g, "FW@2=+0.3"), STEP + 240);
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(ranks_of_one_host_share_its_link_in_each_direction)
@@ -439,12 +432,10 @@ TEST_IN_FOLDER(ranks_of_one_host_share_its_link_in_each_direction)
     assert_int_equal(out.kind, DPRO_DEVICE_LINK_TX);
     assert_int_equal(out.rank, 1);
     assert_string_equal(out.name, "link 10.0.0.2, out");
-    dpro_graph_destroy(g);
     job.one_host = true; /* what stays within a host takes no link that another's waits for */
     g = graph_of(&job);
     assert_int_equal(check_pairs(g), 1200);
     assert_int_equal(replay_us(g, NULL), STEP);
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(ready_messages_that_stand_behind_data_are_messages_too)
@@ -479,7 +470,6 @@ TEST_IN_FOLDER(ready_messages_that_stand_behind_data_are_messages_too)
     /* half as long, the ready message is there 100 us earlier */
     assert_int_equal(replay_us(g, "send to rank 0=0.5"), STEP);
     assert_int_equal(replay_us2(g, "send to rank 0=0.5", "receive from rank 1=0.5"), STEP - 100);
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(ready_messages_that_have_the_stream_to_themselves_are_none)
@@ -496,7 +486,6 @@ TEST_IN_FOLDER(ready_messages_that_have_the_stream_to_themselves_are_none)
         snprintf(name, sizeof name, "ready message to rank %d", (r + 2) % 3);
         assert_int_equal(count_ops(g, r, name), 0);
     }
-    dpro_graph_destroy(g);
 }
 
 /* In an all-gather each rank has what it sends from the start. Whether its ready message or its
@@ -549,7 +538,6 @@ TEST_IN_FOLDER(a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_lon
     assert_int_equal(replay_us(g, NULL), STEP);
     shorten_forward(g, 1, 20, delays[1]);
     assert_true(replay_us(g, delays[1]) > STEP + 100);
-    dpro_graph_destroy(g);
     job = gather("all_gather");
     g = graph_of(&job);
     assert_int_equal(check_pairs(g), 2000);
@@ -561,7 +549,6 @@ TEST_IN_FOLDER(a_rank_that_comes_earlier_to_an_all_gather_makes_no_iteration_lon
         }
         assert_true(replay_us2(g, delays[0], delays[1]) <= STEP);
     }
-    dpro_graph_destroy(g);
 }
 
 /* 300 us of 600, in which what is sent is not all under way. */
@@ -587,7 +574,6 @@ TEST_IN_FOLDER(bytes_take_a_link_no_longer_than_their_messages_are_under_way)
     assert_float_equal(model_group_cost(model, &model->communications[0]).wire_ns, 300 * US,
                        5 * US);
     dpro_model_destroy(model);
-    dpro_graph_destroy(g);
 }
 
 /* ---- NCCL ---- */
@@ -625,7 +611,6 @@ TEST_IN_FOLDER(steps_of_nccls_proxies_are_messages_as_gloos_are)
         assert_int_equal(replay_us(g, "COMM=0"), STEP - 50 * n_steps - 5);
         assert_int_equal(replay_us2(g, "SEND=2", "RECV=2"), STEP + 50 * n_steps);
         assert_int_equal(replay_us(g, "gemm=+0.2"), STEP + 200);
-        dpro_graph_destroy(g);
     }
 }
 
@@ -659,7 +644,6 @@ TEST_IN_FOLDER(a_tree_passes_on_what_came_up_and_what_came_down)
                             nth_op(g, 1, "call that sends to rank 3", 0), 0));
         assert_int_equal(replay_us(g, NULL), STEP);
         assert_int_equal(replay_us(g, "gemm@3=+0.1"), STEP + 100);
-        dpro_graph_destroy(g);
     }
 }
 
@@ -694,7 +678,6 @@ TEST_IN_FOLDER(channels_do_not_wait_for_each_other)
                 a < 2 && b >= 2;
             assert_int_equal(edge_to(g, received, calls, 0), passed_on);
         }
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(what_one_rank_of_a_node_received_another_may_send_on)
@@ -724,7 +707,6 @@ TEST_IN_FOLDER(what_one_rank_of_a_node_received_another_may_send_on)
     /* so slower steps one way make those the other way late, three of six times */
     assert_int_equal(replay_us2(g, "send to rank 2=1.1", "receive from rank 1=1.1"), STEP + 15);
     assert_int_equal(replay_us(g, "COMM=2"), STEP + 305);
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(sends_and_receives_of_one_call_are_an_exchange)
@@ -746,7 +728,6 @@ TEST_IN_FOLDER(sends_and_receives_of_one_call_are_an_exchange)
     assert_int_equal(c.n_chunks, 2);
     assert_int_equal(check_pairs(g), 3 * 2 * 300);
     assert_int_equal(replay_us(g, NULL), STEP);
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(a_step_that_is_lost_leaves_its_collective_whole)
@@ -760,7 +741,6 @@ TEST_IN_FOLDER(a_step_that_is_lost_leaves_its_collective_whole)
     write_log(&job, folder, 1);
     struct dpro_graph *g = graph_of_folder(folder);
     check_whole(g, "do not have all");
-    dpro_graph_destroy(g);
 }
 
 /* ---- logs that do not tell ---- */
@@ -795,7 +775,6 @@ TEST_IN_FOLDER(of_a_rank_without_a_log_the_others_ends_of_its_messages_remain)
         assert_int_equal(replay_us2(g, "send to rank 1=1.1", "receive from rank 0=1.1"), STEP + 10);
         assert_int_equal(replay_us(g, by_nccl ? "gemm@2=+0.3" : "FW@2=+0.3"), STEP + 300);
         assert_int_equal(replay_us(g, by_nccl ? "gemm@0=+0.3" : "FW@0=+0.3"), STEP + 300);
-        dpro_graph_destroy(g);
     }
 }
 
@@ -813,7 +792,6 @@ TEST_IN_FOLDER(of_several_ranks_without_logs_what_came_in_may_have_gone_out_agai
         assert_int_equal(dpro_graph_op(g, nth_op(g, r, "gloo:all_reduce", 0)).dur_ns, 5 * US);
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "FW=+0.3"), STEP + 300);
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(without_any_log_nothing_is_said)
@@ -823,7 +801,6 @@ TEST_IN_FOLDER(without_any_log_nothing_is_said)
     struct dpro_graph *g = graph_of(&job);
     assert_false(has_warning(g, "whole"));
     assert_int_equal(dpro_graph_collective(g, 0).n_messages, 0);
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(messages_that_differ_between_iterations_stay_whole)
@@ -833,7 +810,6 @@ TEST_IN_FOLDER(messages_that_differ_between_iterations_stay_whole)
     last_sent(&job)->only = 2; /* one more in one iteration */
     struct dpro_graph *g = graph_of(&job);
     check_whole(g, "differ from one iteration to the next");
-    dpro_graph_destroy(g);
     job.n_sent--;
     job.sent[0].only = 1; /* another size in one iteration */
     send_one(&job, 0, 1, 110, 160, 101);
@@ -842,7 +818,6 @@ TEST_IN_FOLDER(messages_that_differ_between_iterations_stay_whole)
     last_sent(&job)->only = 3;
     g = graph_of(&job);
     check_whole(g, "differ from one iteration to the next");
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(a_message_that_only_its_sender_logged_leaves_the_collective_whole)
@@ -856,7 +831,6 @@ TEST_IN_FOLDER(a_message_that_only_its_sender_logged_leaves_the_collective_whole
     struct dpro_graph *g = graph_of_folder(folder);
     assert_true(has_warning(g, "replayed whole"));
     assert_int_equal(check_pairs(g), 0);
-    dpro_graph_destroy(g);
 }
 
 TEST_IN_FOLDER(a_rank_that_is_missing_leaves_its_collectives_whole)
@@ -869,7 +843,6 @@ TEST_IN_FOLDER(a_rank_that_is_missing_leaves_its_collectives_whole)
     struct dpro_graph *g = graph_of_folder(folder);
     assert_int_equal(dpro_graph_collective(g, 0).n_messages, 0);
     assert_int_equal(check_pairs(g), 0);
-    dpro_graph_destroy(g);
 }
 
 /* ---- real captures ---- */

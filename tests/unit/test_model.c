@@ -90,7 +90,6 @@ TEST(a_model_has_the_jobs_own_buckets)
         assert_int_equal(m->baseline.order[t], t);
     assert_int_equal(m->tensors[0].size_bytes, 4 * NUMEL);
     dpro_model_destroy(m);
-    dpro_graph_destroy(g);
 }
 
 TEST(work_beside_communication_is_told_from_the_same_work_alone)
@@ -105,7 +104,6 @@ TEST(work_beside_communication_is_told_from_the_same_work_alone)
         if (ops[o].tensor == 1 || ops[o].tensor == 3)
             assert_in_range(ops[o].work_ns, 900 * US, 1200 * US);
     dpro_model_destroy(m);
-    dpro_graph_destroy(g);
 }
 
 TEST(the_jobs_own_strategy_takes_what_was_measured)
@@ -123,7 +121,6 @@ TEST(the_jobs_own_strategy_takes_what_was_measured)
     assert_in_range(evaluate(evaluator, &one), 13400 * US, 14400 * US);
     evaluator_destroy(evaluator);
     dpro_model_destroy(m);
-    dpro_graph_destroy(g);
 }
 
 TEST(one_rank_has_no_model)
@@ -146,7 +143,6 @@ TEST(one_rank_has_no_model)
     g->framework = "jax";
     assert_int_equal(dpro_model_check(g, &err), DPRO_EEMPTY);
     assert_non_null(strstr(err.text, "XLA chooses what is reduced together"));
-    dpro_graph_destroy(g);
 }
 
 TEST(ranks_of_different_jobs_have_no_model)
@@ -161,5 +157,4 @@ TEST(ranks_of_different_jobs_have_no_model)
     }
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(dpro_model_build(g, NULL, &model, &err), DPRO_EEMPTY);
-    dpro_graph_destroy(g);
 }

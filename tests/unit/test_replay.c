@@ -11,14 +11,22 @@
 
 #define MS INT64_C(1000000)
 
-static struct dpro_replay *run(const struct dpro_graph *g,
-                               const struct dpro_replay_options *options)
+static struct dpro_replay *run_once(const struct dpro_graph *g,
+                                    const struct dpro_replay_options *options)
 {
     struct dpro_replay *r = NULL;
     struct dpro_error err = {0};
     int rc = dpro_replay_run(g, options, &r, &err);
     if (rc < 0)
         fail_msg("replay: %s", err.text);
+    return r;
+}
+
+static struct dpro_replay *run(const struct dpro_graph *g,
+                               const struct dpro_replay_options *options)
+{
+    struct dpro_replay *r = run_once(g, options);
+    KEEP(r, dpro_replay_destroy);
     return r;
 }
 
@@ -49,7 +57,6 @@ static int64_t predicted(const struct dpro_graph *g, const struct dpro_replay_op
     struct dpro_replay *r = run(g, options);
     int64_t ns = dpro_replay_iteration_ns(r);
     check_sums(g, r);
-    dpro_replay_destroy(r);
     return ns;
 }
 
@@ -59,7 +66,6 @@ static int64_t predicted_text(const char *text)
     int64_t ns = predicted(g, NULL);
     struct dpro_replay_options fixed = {.engine = DPRO_ENGINE_FIXED};
     assert_int_equal(predicted(g, &fixed), ns);
-    dpro_graph_destroy(g);
     return ns;
 }
 
@@ -101,7 +107,6 @@ TEST(the_parts_add_up_whatever_the_graph)
         struct dpro_error err;
         assert_int_equal(dpro_replay_predict(g, &options, &again, &err), 0);
         assert_int_equal(again, ns);
-        dpro_graph_destroy(g);
     }
 }
 
@@ -156,7 +161,7 @@ TEST(every_instant_of_a_random_graph_counts_as_what_was_going_on)
         g->n_members = g->n_collectives * 3;
         for (uint32_t i = 0; i < g->n_ranks; i++)
             g->ranks[i].offset_ns = pick(20);
-        struct dpro_replay *r = run(g, NULL);
+        struct dpro_replay *r = run_once(g, NULL);
         check_sums(g, r);
         for (uint32_t i = 0; i < g->n_ranks; i++) {
             int64_t ns[SLOW_IDLE + 1] = {0}, transfer_ns = 0;
@@ -183,7 +188,6 @@ TEST(every_instant_of_a_random_graph_counts_as_what_was_going_on)
                 assert_int_equal(path[i].gap_ns, g->gap_ns ? g->gap_ns[path[i].op] : 0);
         }
         dpro_replay_destroy(r);
-        dpro_graph_destroy(g);
     }
 }
 
@@ -292,8 +296,6 @@ TEST(waiting_goes_to_the_ranks_that_arrive_early)
     assert_int_equal(dpro_replay_end_ns(r, op_named(g, "bw0")), 90 * MS);
     assert_int_equal(dpro_replay_start_ns(r, op_named(g, "tr0")), 97 * MS);
     assert_int_equal(dpro_replay_end_ns(r, op_named(g, "e3")), 112 * MS);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer)
@@ -313,9 +315,6 @@ TEST(a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer)
             assert_int_equal(a.forward_ns - b.forward_ns, i == 2 ? 20 * MS : 0);
             assert_int_equal(a.waited_most_for, i == 2 ? -1 : 2);
         }
-        dpro_replay_destroy(before);
-        dpro_replay_destroy(after);
-        dpro_graph_destroy(g);
     }
 }
 
@@ -330,8 +329,6 @@ TEST(ranks_missing_from_the_trace_are_waited_for_too)
     assert_int_equal(t.exposed_communication_ns, 6 * MS);
     assert_int_equal(t.communication_ns, 6 * MS);
     assert_int_equal(t.waited_most_for, -1);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(communication_behind_computation_is_hidden)
@@ -348,8 +345,6 @@ TEST(communication_behind_computation_is_hidden)
     assert_int_equal(t.exposed_communication_ns, 2);
     assert_int_equal(t.update_ns, 3);
     assert_int_equal(t.idle_ns, 0);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing)
@@ -363,8 +358,6 @@ TEST(loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing)
     assert_int_equal(t.input_ns, 9);
     assert_int_equal(t.forward_ns, 10);
     assert_int_equal(t.idle_ns, 2); /* the CPU's part of the update: the GPU does nothing */
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_single_iteration_starts_where_its_ranks_did)
@@ -385,10 +378,8 @@ TEST(a_single_iteration_starts_where_its_ranks_did)
     assert_int_equal(dpro_replay_critical_ns(r), 22);
     dpro_replay_iterations_ns(r, &n);
     assert_int_equal(n, 1);
-    dpro_replay_destroy(r);
     struct dpro_replay_options fixed = {.engine = DPRO_ENGINE_FIXED};
     assert_int_equal(predicted(g, &fixed), 22);
-    dpro_graph_destroy(g);
 }
 
 TEST(an_op_may_leave_its_latest_predecessors_out)
@@ -404,7 +395,6 @@ TEST(an_op_may_leave_its_latest_predecessors_out)
                                                                    : DPRO_ENGINE_EVENT};
             struct dpro_replay *r = run(g, &options);
             assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), starts[n]);
-            dpro_replay_destroy(r);
         }
     }
     const int64_t ends[] = {7, 3, 9, 3, 8};
@@ -412,7 +402,6 @@ TEST(an_op_may_leave_its_latest_predecessors_out)
     for (uint32_t n = 0; n < 5; n++)
         assert_int_equal(graph_all_but_latest(ends, 5, n), sorted[n]);
     assert_int_equal(graph_all_but_latest(ends, 5, 5), 0);
-    dpro_graph_destroy(g);
 }
 
 TEST(what_waits_for_one_of_two_does_not_wait_for_the_other_to_start)
@@ -425,8 +414,6 @@ TEST(what_waits_for_one_of_two_does_not_wait_for_the_other_to_start)
     struct dpro_replay *r = run(g, NULL);
     assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), 10); /* before y takes the link */
     assert_int_equal(dpro_replay_start_ns(r, op_named(g, "y")), 20);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first)
@@ -442,9 +429,7 @@ TEST(what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first)
         struct dpro_replay *r = run(g, NULL);
         assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), starts[n]);
         assert_int_equal(dpro_replay_end_ns(r, op_named(g, "x")), starts[n] + 5);
-        dpro_replay_destroy(r);
     }
-    dpro_graph_destroy(g);
 }
 
 TEST(a_recording_that_began_idle_is_replayed_from_idle)
@@ -462,14 +447,12 @@ TEST(a_recording_that_began_idle_is_replayed_from_idle)
         assert_int_equal(ns[0], began ? 10 : 40);
         assert_int_equal(ns[1], 40);
         assert_int_equal(ns[2], 40);
-        dpro_replay_destroy(r);
     }
     /* and so is the first one when it is left out and predicted from the others */
     struct dpro_replay_options leave_out = {.skip_sample = 1};
     assert_int_equal(predicted(g, &leave_out), 10);
     leave_out.skip_sample = 2;
     assert_int_equal(predicted(g, &leave_out), 40);
-    dpro_graph_destroy(g);
 }
 
 /* Makes two links of a graph, one behind the other, connections that share one. */
@@ -506,13 +489,10 @@ TEST(connections_share_a_link_evenly)
         check_sums(g, r);
         assert_int_equal(dpro_replay_end_ns(r, op_named(g, "large")), cases[i].large_ns);
         assert_int_equal(dpro_replay_end_ns(r, op_named(g, "small")), cases[i].small_ns);
-        dpro_replay_destroy(r);
         /* an order that does not change is no way to replay it */
         struct dpro_replay_options fixed = {.engine = DPRO_ENGINE_FIXED};
         r = run(g, &fixed);
         assert_int_equal(dpro_replay_end_ns(r, op_named(g, "small")), cases[i].small_ns);
-        dpro_replay_destroy(r);
-        dpro_graph_destroy(g);
     }
 }
 
@@ -530,8 +510,6 @@ TEST(a_connection_sends_one_message_after_the_other)
     assert_int_equal(dpro_replay_end_ns(r, op_named(g, "c")), 62);
     assert_int_equal(dpro_replay_end_ns(r, op_named(g, "b")), 71);
     assert_int_equal(dpro_replay_end_ns(r, op_named(g, "w")), 72);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(hostile_durations_on_a_shared_link_come_to_an_end)
@@ -539,8 +517,7 @@ TEST(hostile_durations_on_a_shared_link_come_to_an_end)
     struct dpro_graph *g = graph_of("a:9223372036854775807@l0 => a; b:9223372036854775807@l1 => b;"
                                     "a -> c:9223372036854775807@l0 => c; d:3@l1; b -> e:7@d0 => e");
     share_link(g, "a", "b");
-    dpro_replay_destroy(run(g, NULL));
-    dpro_graph_destroy(g);
+    run(g, NULL);
 }
 
 TEST(what_led_up_to_the_first_iteration_begins_when_it_did)
@@ -561,9 +538,7 @@ TEST(what_led_up_to_the_first_iteration_begins_when_it_did)
         assert_int_equal(n, 2);
         assert_int_equal(ns[0], 30 + late / 2); /* the mean of both ranks */
         assert_int_equal(ns[1], 30);
-        dpro_replay_destroy(r);
     }
-    dpro_graph_destroy(g);
 }
 
 TEST(each_measured_iteration_is_replayed)
@@ -582,8 +557,6 @@ TEST(each_measured_iteration_is_replayed)
     assert_int_equal(dpro_replay_percentile_ns(r, 0.5), 20);
     assert_int_equal(dpro_replay_percentile_ns(r, 2), 60);
     assert_int_equal(dpro_replay_critical_ns(r), 20);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(noise_that_ranks_share_does_not_make_them_wait)
@@ -621,10 +594,6 @@ TEST(drawn_samples_give_a_distribution_that_depends_on_the_seed_only)
         differs |=
             dpro_replay_percentile_ns(r, i / 399.0) != dpro_replay_percentile_ns(other, i / 399.0);
     assert_true(differs);
-    dpro_replay_destroy(r);
-    dpro_replay_destroy(again);
-    dpro_replay_destroy(other);
-    dpro_graph_destroy(g);
 }
 
 TEST(a_drawn_iteration_is_one_measured_iteration_of_all_ranks_and_servers)
@@ -639,8 +608,6 @@ TEST(a_drawn_iteration_is_one_measured_iteration_of_all_ranks_and_servers)
     struct dpro_replay *r = run(g, &options);
     assert_int_equal(dpro_replay_percentile_ns(r, 0), 30); /* mean of 15 and 45 */
     assert_int_equal(dpro_replay_percentile_ns(r, 1), 40); /* mean of 35 and 45 */
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(delays_change_what_they_name)
@@ -672,9 +639,7 @@ TEST(delays_change_what_they_name)
                          (long)cases[i].us[rank]);
         }
         check_sums(g, r);
-        dpro_replay_destroy(r);
     }
-    dpro_graph_destroy(g);
 }
 
 TEST(delays_that_make_no_sense_are_refused)
@@ -705,7 +670,6 @@ TEST(delays_that_make_no_sense_are_refused)
         if (!strstr(err.text, cases[i].says))
             fail_msg("'%s' says: %s", cases[i].delay, err.text);
     }
-    dpro_graph_destroy(g);
 }
 
 static struct dpro_graph *noisy_graph(void)
@@ -750,7 +714,6 @@ TEST(the_iteration_left_out_is_not_learnt_from)
     struct dpro_replay *r;
     struct dpro_error err;
     assert_int_equal(dpro_replay_run(g, &too_far, &r, &err), DPRO_EUSAGE);
-    dpro_graph_destroy(g);
 }
 
 TEST(validation_compares_each_iteration_with_the_others)
@@ -774,12 +737,10 @@ TEST(validation_compares_each_iteration_with_the_others)
     assert_true(fabs(v.mean_abs_error_pct - abs_sum) < 1e-9);
     assert_true(v.max_abs_error_pct >= v.mean_abs_error_pct);
     assert_true(fabs(v.measured_std_pct - 0.9574271077563381 / 17.25 * 100) < 1e-9);
-    dpro_graph_destroy(g);
     g = graph_of("a:1 -> b:2");
     assert_int_equal(dpro_replay_validate(g, NULL, &v, &err), 0);
     assert_string_equal(v.method, "none");
     assert_int_equal(v.n, 0);
-    dpro_graph_destroy(g);
 }
 
 TEST(validation_is_the_same_at_any_number_of_threads)
@@ -796,7 +757,6 @@ TEST(validation_is_the_same_at_any_number_of_threads)
                     v.mean_abs_error_pct == one.mean_abs_error_pct &&
                     v.max_abs_error_pct == one.max_abs_error_pct);
     }
-    dpro_graph_destroy(g);
 }
 
 TEST(daydream_waits_for_nobody)
@@ -814,7 +774,6 @@ TEST(daydream_waits_for_nobody)
     assert_true(d.bandwidth_was_given);
     assert_int_equal(dpro_replay_daydream(g, -1, &d, &err), DPRO_EUSAGE);
     assert_int_equal(dpro_replay_daydream(g, NAN, &d, &err), DPRO_EUSAGE);
-    dpro_graph_destroy(g);
 }
 
 TEST(negative_times_in_a_graph_are_an_error)
@@ -825,7 +784,6 @@ TEST(negative_times_in_a_graph_are_an_error)
     g->sample_dur_ns[2] = -1;
     assert_int_equal(dpro_replay_run(g, NULL, &r, &err), DPRO_EFORMAT);
     assert_null(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(huge_durations_do_not_overflow)
@@ -838,5 +796,4 @@ TEST(huge_durations_do_not_overflow)
     predicted(g, &options);
     delays[0] = "FW=+1000000";
     predicted(g, &options);
-    dpro_graph_destroy(g);
 }

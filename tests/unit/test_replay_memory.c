@@ -10,13 +10,20 @@
 
 #define ALL_OF_IT UINT16_MAX
 
-static struct dpro_replay *run(const struct dpro_graph *g, const char *delay)
+static struct dpro_replay *run_once(const struct dpro_graph *g, const char *delay)
 {
     struct dpro_replay *r = NULL;
     struct dpro_error err = {0};
     struct dpro_replay_options options = {.delays = &delay, .n_delays = delay != NULL};
     if (dpro_replay_run(g, &options, &r, &err) < 0)
         fail_msg("replay: %s", err.text);
+    return r;
+}
+
+static struct dpro_replay *run(const struct dpro_graph *g, const char *delay)
+{
+    struct dpro_replay *r = run_once(g, delay);
+    KEEP(r, dpro_replay_destroy);
     return r;
 }
 
@@ -35,14 +42,11 @@ TEST(nothing_is_said_where_nothing_is_known)
     assert_int_equal(n, 0);
     assert_null(dpro_replay_memory_holders(r, 0, &n));
     assert_int_equal(n, 0);
-    dpro_replay_destroy(r);
     add_memory(g); /* no blocks */
     r = run(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).source, DPRO_MEMORY_UNKNOWN);
     assert_int_equal(dpro_replay_memory(r, 7).source, DPRO_MEMORY_UNKNOWN);
     assert_int_equal(dpro_replay_memory(r, 7).peak_op, DPRO_NO_OP);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(what_is_there_before_and_after_is_the_peak_of_an_idle_rank)
@@ -59,8 +63,6 @@ TEST(what_is_there_before_and_after_is_the_peak_of_an_idle_rank)
     assert_null(m.peak_module);
     assert_int_equal(m.capacity_bytes, 1 << 20);
     assert_int_equal(m.by_category[DPRO_MEMORY_PARAMETER], 1000);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 /* Forward takes an activation, backward takes a gradient before it gives the activation back. */
@@ -106,7 +108,6 @@ TEST(the_peak_says_when_and_who)
     assert_int_equal(m.peak_phase, DPRO_OP_UPDATE);
     assert_int_equal(m.peak_ns, 300);
     assert_null(m.peak_module);
-    dpro_replay_destroy(r);
 
     g->memory->blocks[3].size_bytes = 600;
     r = run(g, NULL);
@@ -134,8 +135,6 @@ TEST(the_peak_says_when_and_who)
     assert_in_range(points[1].at_ns, 49, 50);
     assert_int_equal(points[2].by_category[DPRO_MEMORY_GRADIENT], 1000);
     assert_int_equal(points[6].by_category[DPRO_MEMORY_GRADIENT], 0);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 /* Two threads: what one takes is given back before or after the other takes its own. */
@@ -151,12 +150,9 @@ TEST(a_delay_moves_the_peak)
     give_in_op(g, second, "b", ALL_OF_IT);
     struct dpro_replay *r = run(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 100);
-    dpro_replay_destroy(r);
     r = run(g, "a=7");
     assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 150);
     assert_int_equal(dpro_replay_memory(r, 0).peak_op, op_named(g, "b"));
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(blocks_of_one_module_and_category_are_one_holder)
@@ -180,8 +176,6 @@ TEST(blocks_of_one_module_and_category_are_one_holder)
     assert_int_equal(h[2].size_bytes, 300);
     assert_int_equal(h[3].category, DPRO_MEMORY_OTHER);
     assert_int_equal(h[3].size_bytes, 3);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 TEST(state_belongs_to_the_module_of_its_parameter)
@@ -212,8 +206,6 @@ TEST(state_belongs_to_the_module_of_its_parameter)
     }
     assert_int_equal(n, 4);
     assert_int_equal(n_blocks, N);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 #define MIB UINT64_C(1048576)
@@ -236,7 +228,6 @@ TEST(a_gpu_reserves_segments)
     struct dpro_replay *r = run(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 34 * MIB + 512);
     assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, (2 + 30 + 20) * MIB);
-    dpro_replay_destroy(r);
 
     /* what the iteration keeps is there when the next one takes its own */
     m->blocks[old].given = MEMORY_NONE;
@@ -245,12 +236,9 @@ TEST(a_gpu_reserves_segments)
     give_in_op(g, old, "bw", 0);
     r = run(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, (2 + 30 + 30) * MIB);
-    dpro_replay_destroy(r);
     m->gpu = false;
     r = run(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, 0);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 /* One block of 30 MiB and one of 4 MiB, on a GPU whose allocator is set as told. */
@@ -274,8 +262,6 @@ static struct dpro_rank_memory set_as(const char *text, uint64_t capacity)
     struct dpro_replay *r = run(g, NULL);
     struct dpro_rank_memory found = dpro_replay_memory(r, 0);
     found.refused_op = found.refused_op == op_named(g, "fw") ? 1 : found.refused_op;
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
     return found;
 }
 
@@ -314,8 +300,6 @@ static uint64_t reserved_from(const struct allocator_history *start)
         m->start = *start;
     struct dpro_replay *r = run(g, NULL);
     uint64_t bytes = dpro_replay_memory(r, 0).reserved_peak_bytes;
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
     return bytes;
 }
 
@@ -396,8 +380,6 @@ TEST(what_makes_no_sense_does_no_harm)
     struct dpro_rank_memory found = dpro_replay_memory(r, 0);
     assert_true(found.peak_bytes > INT64_MAX / 3 && found.peak_bytes <= INT64_MAX);
     assert_int_equal(found.by_category[DPRO_MEMORY_OTHER], found.peak_bytes);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }
 
 /* ---- random cases ---- */
@@ -496,11 +478,10 @@ TEST(random_sweeps_agree_with_a_plain_one)
         add_memory(g)->gpu = seed % 4 == 0;
         for (uint32_t r = 0; r < g->n_ranks; r++)
             fill_at_random(g, r);
-        struct dpro_replay *r = run(g, NULL);
+        struct dpro_replay *r = run_once(g, NULL);
         for (uint32_t rank = 0; rank < g->n_ranks; rank++)
             check_rank(g, r, rank);
         dpro_replay_destroy(r);
-        dpro_graph_destroy(g);
     }
 }
 
@@ -527,6 +508,4 @@ TEST(a_long_timeline_keeps_its_peaks_and_its_end)
     assert_int_equal(seen, N / 1000);
     assert_int_equal(points[n - 1].by_category[DPRO_MEMORY_TEMPORARY], 0);
     assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 70000 + N - 500);
-    dpro_replay_destroy(r);
-    dpro_graph_destroy(g);
 }

@@ -185,6 +185,7 @@ struct dpro_graph *trace_text_graph_with(const struct dpro_graph_options *option
     struct dpro_error err = {0};
     if (build(options, &graph, &err) < 0)
         fail_msg("%s", err.text);
+    KEEP(graph, dpro_graph_destroy);
     return graph;
 }
 

@@ -11,6 +11,7 @@ struct dpro_model *random_job(const struct generate_options *options)
 {
     struct dpro_model *model = generate_random(options);
     assert_non_null(model);
+    KEEP(model, dpro_model_destroy);
     return model;
 }
 
@@ -19,12 +20,20 @@ uint32_t most_seeds(uint32_t n)
     return getenv("DPRO_LONG") ? n : n / 3;
 }
 
+struct dpro_model *paper_job(const char *name, uint32_t n_ranks)
+{
+    struct dpro_model *model = generate_job(name, n_ranks);
+    KEEP(model, dpro_model_destroy);
+    return model;
+}
+
 struct dpro_optimum *optimum_of(const struct dpro_model *model,
                                 const struct dpro_optimize_options *options)
 {
     struct dpro_optimum *optimum;
     struct dpro_error err;
     assert_int_equal(dpro_optimize_run(model, options, &optimum, &err), 0);
+    KEEP(optimum, dpro_optimum_destroy);
     return optimum;
 }
 

@@ -4,7 +4,8 @@
 #include "generated_job.h"
 #include "optimize/search.h"
 
-/* The caller's to destroy. */
+/* These are kept (case.h). */
+struct dpro_model *paper_job(const char *name, uint32_t n_ranks); /* generate_job's */
 struct dpro_model *random_job(const struct generate_options *options);
 struct dpro_optimum *optimum_of(const struct dpro_model *model,
                                 const struct dpro_optimize_options *options);

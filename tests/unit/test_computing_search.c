@@ -150,8 +150,6 @@ TEST(the_search_comes_near_the_best_of_all_ways_and_buckets)
                      (long long)least_ns);
         n_far += more > 0.0105; /* 0.5 % for plain buckets, and for the job's own */
         assert_true(dpro_optimum_summary(o).best_ns <= dpro_optimum_summary(o).baseline_ns);
-        dpro_optimum_destroy(o);
-        dpro_model_destroy(model);
         free(b);
     }
     assert_in_range(n_far, 0, n / 40);
@@ -159,7 +157,6 @@ TEST(the_search_comes_near_the_best_of_all_ways_and_buckets)
 
 static void free_job(struct dpro_model *model, struct modules *b)
 {
-    dpro_model_destroy(model);
     free(b);
 }
 
@@ -196,7 +193,6 @@ TEST(every_algorithm_finds_what_wins)
         for (uint32_t m = 1; m < N_MODULES; m++)
             assert_int_equal(dpro_optimum_strategy(o, DPRO_BEST)->computing[m], DPRO_BF16);
         assert_true(dpro_optimum_summary(o).best_ns < dpro_optimum_computing(o).communication_ns);
-        dpro_optimum_destroy(o);
         free_job(model, b);
     }
 }
@@ -207,7 +203,6 @@ static unsigned way_of_block(const struct dpro_model *model, unsigned allowed, i
     struct dpro_optimize_options options = {.computing = allowed, .assumed_costs = assumed};
     struct dpro_optimum *o = optimum_of(model, &options);
     unsigned way = dpro_optimum_strategy(o, DPRO_BEST)->computing[1];
-    dpro_optimum_destroy(o);
     return way;
 }
 
@@ -246,7 +241,6 @@ TEST(the_result_is_the_same_with_any_threads_and_views)
         for (int i = 0; i < 4; i++) {
             struct dpro_optimum *o = optimum_of(model, &options[i]);
             ns[i] = value_of(model, dpro_optimum_strategy(o, DPRO_BEST));
-            dpro_optimum_destroy(o);
         }
         assert_int_equal(ns[0], ns[1]);
         for (int i = 2; i < 4; i++)

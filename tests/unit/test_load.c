@@ -40,7 +40,10 @@ static int load_with(const char *path, const char *second, struct dpro_trace_opt
     logged[0] = '\0';
     options.sink = (struct dpro_sink){.log = keep_log, .level = DPRO_LOG_DEBUG};
     *trace = NULL;
-    return dpro_trace_load(paths, second ? 2 : 1, &options, trace, &err);
+    int rc = dpro_trace_load(paths, second ? 2 : 1, &options, trace, &err);
+    if (rc == 0)
+        KEEP(*trace, dpro_trace_destroy);
+    return rc;
 }
 
 static struct dpro_trace *load_one(const char *path)
@@ -110,7 +113,6 @@ TEST_IN_FOLDER(spans_are_sorted_and_nested)
     assert_int_equal(rank->tracks[1].first, 6);
     assert_int_equal(rank->pid, 10);
     assert_int_equal(dpro_trace_n_spans(trace), 7);
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(links_join_the_ops_that_start_there)
@@ -134,7 +136,6 @@ TEST_IN_FOLDER(links_join_the_ops_that_start_there)
     assert_string_equal(name_of(trace, rank->spans[rank->links[1].to].name), "evaluate");
     assert_int_equal(rank->spans[0].start_ns, 2000);
     assert_int_equal(rank->windows[0].start_ns, 2000);
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(launch_flows_stand_in_for_correlation)
@@ -150,7 +151,6 @@ TEST_IN_FOLDER(launch_flows_stand_in_for_correlation)
     struct dpro_trace *trace = load_one(in_folder("t.json"));
     assert_int_equal(trace->ranks[0].spans[0].correlation, 31);
     assert_int_equal(trace->ranks[0].spans[1].correlation, 31);
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(ranks_come_from_metadata_then_from_names)
@@ -172,7 +172,6 @@ TEST_IN_FOLDER(ranks_come_from_metadata_then_from_names)
     assert_int_equal(dpro_trace_world_size(trace), 8);
     assert_int_equal(dpro_trace_n_files(trace), 7);
     assert_int_equal(dpro_trace_n_warnings(trace), 0);
-    dpro_trace_destroy(trace);
     assert_int_equal(
         load_with(folder, NULL, (struct dpro_trace_options){.rank_regex = "e([0-9]+)"}, &trace),
         DPRO_EFORMAT);
@@ -181,7 +180,6 @@ TEST_IN_FOLDER(ranks_come_from_metadata_then_from_names)
                                (struct dpro_trace_options){.rank_regex = "worker([0-9]+)"}, &trace),
                      0);
     assert_int_equal(dpro_trace_rank(trace, 0), 5);
-    dpro_trace_destroy(trace);
     assert_int_equal(
         load_with(folder, NULL, (struct dpro_trace_options){.rank_regex = "("}, &trace),
         DPRO_EUSAGE);
@@ -197,13 +195,11 @@ TEST_IN_FOLDER(globs_and_lists_are_read)
     write_text("notes.txt", "x");
     struct dpro_trace *trace = load_one(in_folder("*"));
     assert_int_equal(dpro_trace_n_ranks(trace), 2);
-    dpro_trace_destroy(trace);
     assert_int_equal(load_with(in_folder("rank1.json"), in_folder("rank0.json"),
                                (struct dpro_trace_options){0}, &trace),
                      0);
     assert_int_equal(dpro_trace_n_ranks(trace), 2);
     assert_int_equal(dpro_trace_rank(trace, 0), 0);
-    dpro_trace_destroy(trace);
     expect_error(in_folder("none*.json"), NULL, DPRO_EIO, "none*", "no file matches");
 }
 
@@ -212,7 +208,6 @@ TEST_IN_FOLDER(unknown_ranks_name_the_file_and_the_option)
     write_text("a.json", TRACE("", SPAN("a", "1", "1")));
     struct dpro_trace *trace = load_one(folder); /* a single file is rank 0 */
     assert_int_equal(dpro_trace_rank(trace, 0), 0);
-    dpro_trace_destroy(trace);
     write_text("b.json", TRACE("", SPAN("a", "1", "1")));
     expect_error(folder, NULL, DPRO_EFORMAT, "a.json", "--rank-regex");
 }
@@ -230,7 +225,6 @@ TEST_IN_FOLDER(windows_of_a_rank_follow_each_other)
     assert_int_equal(rank->spans[0].window, 0);
     assert_int_equal(rank->spans[1].window, 1);
     assert_int_equal(rank->n_tracks, 1);
-    dpro_trace_destroy(trace);
     write_text("rank0_c.json", TRACE("", SPAN("overlap", "104", "5")));
     expect_error(folder, NULL, DPRO_EFORMAT, "rank0_a.json", "rank0_c.json");
 }
@@ -258,7 +252,7 @@ TEST_IN_FOLDER(two_jobs_are_refused)
     write_text("rank1.json", TRACE(INFO("1", "2"), SPAN("a", "1700000000000000", "1")));
     expect_error(folder, NULL, DPRO_EFORMAT, "rank0.json", "rank1.json");
     write_text("rank1.json", TRACE(INFO("1", "2"), SPAN("a", "1600000001000000", "1")));
-    dpro_trace_destroy(load_one(folder));
+    load_one(folder);
 }
 
 TEST_IN_FOLDER(two_processes_of_one_rank_are_two_runs)
@@ -301,7 +295,6 @@ TEST_IN_FOLDER(a_damaged_file_gives_what_is_whole)
     assert_int_equal(dpro_trace_file(trace, 0).truncated, 1);
     assert_int_equal(dpro_trace_n_warnings(trace), 1);
     assert_non_null(strstr(dpro_trace_warning(trace, 0), "t.json: byte "));
-    dpro_trace_destroy(trace);
 }
 
 /* Every length of a gzip'd trace: never a crash, never a span that is not in the whole. */
@@ -329,7 +322,6 @@ TEST_IN_FOLDER(a_cut_gzip_gives_what_is_whole)
         assert_non_null(strstr(dpro_trace_warning(trace, 0), "gzip file is cut short"));
         assert_true(dpro_trace_n_spans(trace) >= last);
         last = dpro_trace_n_spans(trace);
-        dpro_trace_destroy(trace);
     }
     assert_true(last > 50);
     free(packed);
@@ -350,12 +342,10 @@ TEST_IN_FOLDER(gzip_members_are_joined)
     struct dpro_trace *trace = load_one(in_folder("t.bin"));
     assert_int_equal(dpro_trace_n_spans(trace), 2);
     assert_int_equal(dpro_trace_n_warnings(trace), 0);
-    dpro_trace_destroy(trace);
     both[a_size - 5] ^= 0x55; /* the checksum of the first member */
     write_bytes("t.bin", both, a_size + b_size);
     assert_int_equal(load_with(folder, NULL, (struct dpro_trace_options){0}, &trace), 0);
     assert_int_equal(dpro_trace_file(trace, 0).truncated, 1);
-    dpro_trace_destroy(trace);
     free(a);
     free(b);
     free(both);
@@ -373,7 +363,6 @@ TEST_IN_FOLDER(losses_are_counted_in_one_line)
         "duration, 1 beyond 64-bit nanoseconds, skipped";
     if (!strstr(dpro_trace_warning(trace, 0), want))
         fail_msg("%s", dpro_trace_warning(trace, 0));
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(spans_written_twice_count_once)
@@ -389,7 +378,6 @@ TEST_IN_FOLDER(spans_written_twice_count_once)
     struct dpro_trace *trace = load_one(in_folder("t.json"));
     assert_int_equal(dpro_trace_n_spans(trace), 4);
     assert_non_null(strstr(dpro_trace_warning(trace, 0), "1 spans written twice"));
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(times_beyond_64_bits_lose_their_base)
@@ -399,7 +387,6 @@ TEST_IN_FOLDER(times_beyond_64_bits_lose_their_base)
     struct dpro_trace *trace = load_one(in_folder("t.json"));
     assert_int_equal(dpro_trace_n_warnings(trace), 1);
     assert_true(trace->ranks[0].spans[0].start_ns == 4000000000000000000);
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(execution_traces_are_joined_by_record_function)
@@ -428,7 +415,6 @@ TEST_IN_FOLDER(execution_traces_are_joined_by_record_function)
     assert_true(rank->windows[0].has_execution_trace);
     assert_false(rank->windows[1].has_execution_trace);
     assert_non_null(strstr(logged, "2 of 3 nodes found"));
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(older_execution_traces_are_joined_by_order)
@@ -456,7 +442,6 @@ TEST_IN_FOLDER(older_execution_traces_are_joined_by_order)
         assert_int_equal(span->start_ns, i == 0 ? 2000 : i == 1 ? 1000 : 10000);
     }
     assert_true(rank->windows[0].has_execution_trace);
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(any_number_of_threads_gives_the_same)
@@ -482,9 +467,7 @@ TEST_IN_FOLDER(any_number_of_threads_gives_the_same)
             assert_memory_equal(many->ranks[r].spans, one->ranks[r].spans,
                                 one->ranks[r].n_spans * sizeof *one->ranks[r].spans);
         }
-        dpro_trace_destroy(many);
     }
-    dpro_trace_destroy(one);
 }
 
 /* Facts about real traces, counted by Python's json with decimal arithmetic: spans by kind (CPU op,
@@ -692,7 +675,6 @@ static void check_fact(const struct fact *fact, const char *path)
         assert_true(from->start_ns < to->start_ns);
     }
     assert_int_equal(dpro_trace_n_warnings(trace), 0);
-    dpro_trace_destroy(trace);
 }
 
 TEST(real_traces_agree_with_another_program)
@@ -743,7 +725,6 @@ TEST(real_folders_give_all_ranks)
             assert_true(n_found >= cases[i].et_found * rank->n_et_nodes);
             assert_int_equal(n_with_et, cases[i].et_found > 0);
         }
-        dpro_trace_destroy(trace);
     }
     if (n_checked == 0)
         skip();

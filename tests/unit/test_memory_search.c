@@ -172,8 +172,6 @@ TEST(the_choice_is_the_fastest_that_fits)
         assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BASELINE).bytes, high);
         assert_true(dpro_optimum_memory_peak(o, DPRO_BEST).bytes <= budget);
         assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BEST).bytes, chosen_of(o).peak_bytes);
-        dpro_optimum_destroy(o);
-        dpro_model_destroy(model);
         free(blocks);
     }
 }
@@ -188,23 +186,18 @@ TEST(nothing_is_tried_where_the_job_fits)
     assert_true(!dpro_optimum_memory_budget(o).needed && dpro_optimum_memory_budget(o).fits);
     assert_int_equal(dpro_optimum_n_memory_choices(o), 0);
     assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BEST).bytes, peak);
-    dpro_optimum_destroy(o);
     blocks->memory.capacity_bytes = 2 * peak; /* a share of the device */
     options = (struct dpro_optimize_options){.memory_share = 0.5};
     o = optimum_of(model, &options);
     assert_int_equal(dpro_optimum_memory_budget(o).budget_bytes, peak);
     assert_int_equal(dpro_optimum_memory_budget(o).capacity_bytes, 2 * peak);
-    dpro_optimum_destroy(o);
     options.memory_share = 1e-30; /* of nothing: no budget would be another question */
     o = optimum_of(model, &options);
     assert_int_equal(dpro_optimum_memory_budget(o).budget_bytes, 1);
     assert_false(dpro_optimum_memory_budget(o).fits);
-    dpro_optimum_destroy(o);
     options.memory_share = 1e30;
     o = optimum_of(model, &options);
     assert_true(dpro_optimum_memory_budget(o).fits);
-    dpro_optimum_destroy(o);
-    dpro_model_destroy(model);
     free(blocks);
 }
 
@@ -220,7 +213,6 @@ TEST(where_nothing_fits_the_least_budget_does)
         assert_true(b.needed && !b.fits && b.least_bytes > RESIDENT);
         assert_null(chosen_of(o).name);
         assert_int_equal(dpro_optimum_summary(o).best_ns, dpro_optimum_summary(o).baseline_ns);
-        dpro_optimum_destroy(o);
         if (seed % 2) { /* no set of blocks has a lower peak */
             for (uint32_t set = 0; set < 1u << N_BLOCKS; set++)
                 assert_true(peak_of(model, set) >= b.least_bytes);
@@ -228,8 +220,6 @@ TEST(where_nothing_fits_the_least_budget_does)
         options.memory_bytes = b.least_bytes;
         o = optimum_of(model, &options);
         assert_true(dpro_optimum_memory_budget(o).fits);
-        dpro_optimum_destroy(o);
-        dpro_model_destroy(model);
         free(blocks);
     }
 }
@@ -245,13 +235,10 @@ TEST(a_batch_is_cut_where_that_is_faster)
     assert_true(chosen_of(o).micro_batches > 1);
     assert_int_equal(dpro_strategy_micro_batches(dpro_optimum_strategy(o, DPRO_BEST)),
                      chosen_of(o).micro_batches);
-    dpro_optimum_destroy(o);
     blocks->memory.batch_size = 67; /* a prime number, and too many parts */
     o = optimum_of(model, &options);
     assert_int_equal(chosen_of(o).micro_batches, 1);
     assert_true(chosen_of(o).n_recomputed > 0);
-    dpro_optimum_destroy(o);
-    dpro_model_destroy(model);
     free(blocks);
 }
 
@@ -326,8 +313,6 @@ TEST(the_least_budget_is_that_of_the_best_set_of_modules_of_all_levels)
         if (n <= 10)
             assert_int_equal(found, least);
         n_off += found > least;
-        dpro_optimum_destroy(o);
-        dpro_model_destroy(model);
         free(blocks);
     }
     assert_true(20 * n_off <= n_seeds);
@@ -352,8 +337,6 @@ TEST(a_batch_is_not_cut_for_less_than_what_is_unsure_of_it)
         }
         assert_true(cut_ns < own_ns * 102 / 100); /* by the model it is faster in both cases */
         assert_int_equal(chosen_of(o).micro_batches > 1, much);
-        dpro_optimum_destroy(o);
-        dpro_model_destroy(model);
         free(blocks);
     }
 }
@@ -391,8 +374,6 @@ TEST(no_pass_breaks_the_budget)
         assert_int_equal(seen_memory, budget);
         assert_true(seen_peak > 0 && seen_peak <= budget);
         assert_true(dpro_optimum_memory_peak(o, DPRO_BEST).bytes <= budget);
-        dpro_optimum_destroy(o);
-        dpro_model_destroy(model);
         free(blocks);
     }
 }
@@ -410,6 +391,5 @@ TEST(what_is_not_known_is_said)
     options = (struct dpro_optimize_options){.memory_bytes = 1};
     assert_int_equal(dpro_optimize_run(model, &options, &o, &err), DPRO_EEMPTY);
     assert_non_null(strstr(err.text, "nothing in the trace tells"));
-    dpro_model_destroy(model);
     free(blocks);
 }

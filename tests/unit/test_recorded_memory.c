@@ -36,6 +36,7 @@ static struct dpro_trace *load(void)
     logged[0] = '\0';
     if (dpro_trace_load(&path, 1, &options, &trace, &err) < 0)
         fail_msg("%s", err.text);
+    KEEP(trace, dpro_trace_destroy);
     return trace;
 }
 
@@ -161,7 +162,6 @@ TEST_IN_FOLDER(allocations_come_by_time_with_their_threads)
     assert_int_equal(rank->module_calls[0].start_ns, 111000);
     assert_string_equal(strtab_get(&trace->names, rank->module_calls[1].module), "a");
     assert_string_equal(logged, "");
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(absurd_allocations_are_left_out_in_one_line)
@@ -176,7 +176,6 @@ TEST_IN_FOLDER(absurd_allocations_are_left_out_in_one_line)
     assert_int_equal(trace->ranks[0].n_allocations, 1);
     assert_non_null(strstr(logged, "6 of 7 memory events have no time or size that makes sense"));
     assert_ptr_equal(strchr(logged, '\n'), strrchr(logged, '\n'));
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(an_event_written_twice_counts_once)
@@ -187,7 +186,6 @@ TEST_IN_FOLDER(an_event_written_twice_counts_once)
                            INSTANT("7", "\"Bytes\":16") INSTANT("7", "\"Bytes\":16")));
     struct dpro_trace *trace = load();
     assert_int_equal(trace->ranks[0].n_allocations, 4); /* without addresses nobody knows */
-    dpro_trace_destroy(trace);
 }
 
 /* ---- memory.json ---- */
@@ -245,7 +243,6 @@ TEST_IN_FOLDER(held_memory_joins_its_rank)
     assert_string_equal(strtab_get(&trace->names, of->blocks[0].name), "a.0.weight");
     assert_string_equal(strtab_get(&trace->names, of->modules[0].class), "GPT");
     assert_string_equal(logged, "");
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(held_blocks_that_make_no_sense_are_left_out_in_one_line)
@@ -265,7 +262,6 @@ TEST_IN_FOLDER(held_blocks_that_make_no_sense_are_left_out_in_one_line)
     assert_true(of->capacity_bytes == 0);
     assert_non_null(strstr(logged, "6 blocks or modules are listed twice or make no sense"));
     assert_ptr_equal(strchr(logged, '\n'), strrchr(logged, '\n'));
-    dpro_trace_destroy(trace);
 }
 
 static const char of_allocator[] =
@@ -296,7 +292,6 @@ TEST_IN_FOLDER(the_allocators_segments_are_read)
     assert_int_equal(blocks[1].address, 8388608 + 512);
     assert_int_equal(blocks[1].state, ALLOCATOR_FREE);
     assert_string_equal(logged, "");
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(with_a_segment_that_makes_no_sense_none_is_used)
@@ -316,7 +311,6 @@ TEST_IN_FOLDER(with_a_segment_that_makes_no_sense_none_is_used)
         struct dpro_trace *trace = load();
         assert_int_equal(trace->ranks[0].held->allocated.n_segments, 0);
         assert_non_null(strstr(logged, "make no sense"));
-        dpro_trace_destroy(trace);
     }
 }
 
@@ -329,7 +323,6 @@ static struct allocator_settings settings_in(const char *text)
     write_text("host0/rank0/memory.json", text);
     struct dpro_trace *trace = load();
     struct allocator_settings settings = trace->ranks[0].held->allocator;
-    dpro_trace_destroy(trace);
     return settings;
 }
 

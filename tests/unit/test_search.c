@@ -71,7 +71,6 @@ TEST(an_evaluation_is_the_replay_of_the_whole_graph)
         assert_int_equal(evaluate(evaluator, &strategy), replayed(model, &strategy));
         arena_fini(&arena);
         evaluator_destroy(evaluator);
-        dpro_model_destroy(model);
     }
 }
 
@@ -121,7 +120,6 @@ TEST(fused_ops_replay_as_they_are_evaluated)
         assert_int_equal(evaluate(evaluator, &strategy), apart_ns);
         arena_fini(&arena);
         evaluator_destroy(evaluator);
-        dpro_model_destroy(model);
     }
     assert_true(n_fused > 300 && n_longer > 10); /* it may well be worse */
 }
@@ -149,7 +147,6 @@ TEST(streams_of_the_whole_graph_are_those_of_an_evaluation)
         evaluator = evaluator_create(model);
         n_overlap += evaluate(evaluator, &model->baseline) > ns;
         evaluator_destroy(evaluator);
-        dpro_model_destroy(model);
     }
     assert_true(n_overlap > 30);
 }
@@ -168,7 +165,6 @@ TEST(layers_that_wait_for_their_own_gradients_replay_as_evaluated)
         struct evaluator *evaluator = evaluator_create(model);
         assert_int_equal(evaluate(evaluator, &model->baseline), replayed(model, &model->baseline));
         evaluator_destroy(evaluator);
-        dpro_model_destroy(model);
     }
 }
 
@@ -226,7 +222,6 @@ TEST(dynamic_programming_is_never_beaten_by_brute_force)
         assert_true(bound_of(&b) <= best);
         n_between += b.space.best.n_buckets > 1 && b.space.best.n_buckets < model->n_tensors;
         bench_fini(&b);
-        dpro_model_destroy(model);
     }
     assert_true(n_between > 1000);
 }
@@ -256,7 +251,6 @@ static void check_search(struct generate_options options, uint32_t at_least, dou
         worst = off_pct > worst ? off_pct : worst;
         assert_true(bound_of(&b) <= b.space.best_ns && bound_of(&b) <= best);
         bench_fini(&b);
-        dpro_model_destroy(model);
     }
     print_message("%u of %d as good as brute force or better, at most %.2f %% off\n", n_best, N,
                   worst);
@@ -304,7 +298,6 @@ TEST(theorem_2_decides_rightly_on_two_tensors)
         assert_int_equal(b.space.best_ns, brute_force(model));
         n_fused += b.space.best.n_buckets == 1;
         bench_fini(&b);
-        dpro_model_destroy(model);
     }
     assert_true(n_fused > 20 && n_fused < 480); /* neither is always right */
 }
@@ -329,7 +322,6 @@ TEST(algorithm_1_is_no_worse_than_where_it_starts)
         n_best += b.space.best_ns == best;
         sum += (double)b.space.best_ns / (double)best - 1;
         bench_fini(&b);
-        dpro_model_destroy(model);
     }
     print_message("best of all in %u of 500, %.2f %% off in the mean\n", n_best, sum / 5);
 }
@@ -441,7 +433,6 @@ TEST(theorem_1_decides_rightly_on_two_ops)
         n_fused += theorem;
         n_apart += !theorem;
         bench_fini(&b);
-        dpro_model_destroy(model);
     }
     assert_true(n_fused > 100 && n_apart > 100);
 }
@@ -488,7 +479,6 @@ TEST(op_fusion_is_found_by_every_search)
             sum[way] += (double)b.space.best_ns / (double)best - 1;
             bench_fini(&b);
         }
-        dpro_model_destroy(model);
     }
     for (int way = 0; way < N_WAYS; way++)
         print_message("%s: as good as brute force or better in %u of %d, %.2f %% off in the mean\n",
@@ -525,7 +515,6 @@ TEST(fused_ops_that_do_harm_come_apart)
         assert_true(mcmc || b.space.best_ns <= brute_force(model));
         bench_fini(&b);
     }
-    dpro_model_destroy(model);
 }
 
 /* ---- the Coarsened View ---- */
@@ -534,7 +523,7 @@ TEST(the_coarsened_view_takes_as_long)
 {
     static const char *const names[] = {"resnet50", "vgg16", "inceptionv3", "bert-base"};
     for (size_t i = 0; i < 4; i++) {
-        struct dpro_model *model = generate_job(names[i], 8);
+        struct dpro_model *model = paper_job(names[i], 8);
         struct coarsened_view c;
         struct dpro_strategy strategy, expanded;
         struct arena arena = {0};
@@ -557,13 +546,12 @@ TEST(the_coarsened_view_takes_as_long)
         evaluator_destroy(large);
         arena_fini(&arena);
         coarsened_view_fini(&c);
-        dpro_model_destroy(model);
     }
 }
 
 TEST(late_ranks_stand_for_many_that_differ)
 {
-    struct dpro_model *model = generate_job("resnet50", 64);
+    struct dpro_model *model = paper_job("resnet50", 64);
     assert_int_equal(generate_apart(model, 0.05), 0);
     struct coarsened_view c;
     coarsened_view_make(model, false, true, 8, &c);
@@ -578,19 +566,16 @@ TEST(late_ranks_stand_for_many_that_differ)
     coarsened_view_fini(&c);
     /* and the result is of all of them */
     struct dpro_optimize_options options = {.threads = 1};
-    struct dpro_optimum *optimum;
-    assert_int_equal(dpro_optimize_run(model, &options, &optimum, NULL), 0);
+    struct dpro_optimum *optimum = optimum_of(model, &options);
     struct evaluator *evaluator = evaluator_create(model);
     assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(optimum, DPRO_BEST)),
                      dpro_optimum_summary(optimum).best_ns);
     evaluator_destroy(evaluator);
-    dpro_optimum_destroy(optimum);
-    dpro_model_destroy(model);
 }
 
 TEST(ops_are_fused_on_all_ranks_that_compute_alike)
 {
-    struct dpro_model *model = generate_job("resnet50", 4);
+    struct dpro_model *model = paper_job("resnet50", 4);
     assert_int_equal(generate_apart(model, 0.05), 0);
     int64_t gap_ns = 100000;
     struct dpro_pass pass = gap_pass(&gap_ns);
@@ -607,11 +592,10 @@ TEST(ops_are_fused_on_all_ranks_that_compute_alike)
     for (int a = DPRO_ALGORITHM_DEFAULT; a <= DPRO_ALGORITHM_PAPER; a++) {
         struct dpro_optimize_options options = {
             .algorithm = (enum dpro_algorithm)a, .passes = passes, .n_passes = 1};
-        struct dpro_optimum *optimum, *other;
         options.threads = 1;
-        assert_int_equal(dpro_optimize_run(model, &options, &optimum, NULL), 0);
+        struct dpro_optimum *optimum = optimum_of(model, &options);
         options.threads = 3;
-        assert_int_equal(dpro_optimize_run(model, &options, &other, NULL), 0);
+        struct dpro_optimum *other = optimum_of(model, &options);
         const struct dpro_strategy *s = dpro_optimum_strategy(optimum, DPRO_BEST);
         const struct dpro_strategy *t = dpro_optimum_strategy(other, DPRO_BEST);
         struct dpro_optimum_summary summary = dpro_optimum_summary(optimum);
@@ -631,10 +615,7 @@ TEST(ops_are_fused_on_all_ranks_that_compute_alike)
         for (uint32_t i = 0; i < dpro_optimum_n_decisions(optimum); i++)
             n_decided += strcmp(dpro_optimum_decision(optimum, i).pass, "op-fusion") == 0;
         assert_int_equal(n_decided, n_told);
-        dpro_optimum_destroy(optimum);
-        dpro_optimum_destroy(other);
     }
-    dpro_model_destroy(model);
 }
 
 /* ---- results ---- */
@@ -668,9 +649,7 @@ TEST(a_result_is_no_worse_than_anything_it_is_compared_with)
             assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(optimum, DPRO_BEST)),
                              s.best_ns);
             evaluator_destroy(evaluator);
-            dpro_optimum_destroy(optimum);
         }
-        dpro_model_destroy(model);
     }
 }
 
@@ -708,9 +687,7 @@ TEST(a_result_is_what_the_jobs_stack_can_be_given)
                     assert_true(s.compression != DPRO_COMPRESSION_NONE ||
                                 s.best_ns >= s.lower_bound_ns);
                 }
-                dpro_optimum_destroy(optimum);
             }
-        dpro_model_destroy(model);
     }
 }
 
@@ -718,7 +695,7 @@ TEST(horovods_cycles_are_shortened_and_never_for_the_worse)
 {
     static const int64_t cycles_ns[] = {1000000, 20000000, 200000000};
     for (size_t i = 0; i < sizeof cycles_ns / sizeof *cycles_ns; i++) {
-        struct dpro_model *model = generate_job("resnet50", 4);
+        struct dpro_model *model = paper_job("resnet50", 4);
         model->capabilities = model_capabilities(DPRO_STACK_HOROVOD);
         model->net.gate.in_order = false;
         model->net.gate.negotiates = true;
@@ -737,15 +714,13 @@ TEST(horovods_cycles_are_shortened_and_never_for_the_worse)
         struct evaluator *evaluator = evaluator_create(model);
         assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(optimum, DPRO_BEST)), s.best_ns);
         evaluator_destroy(evaluator);
-        dpro_optimum_destroy(optimum);
-        dpro_model_destroy(model);
     }
 }
 
 TEST(the_same_seed_gives_the_same_plan_with_any_number_of_threads)
 {
     static const int algorithms[] = {DPRO_ALGORITHM_DEFAULT, DPRO_ALGORITHM_MCMC};
-    struct dpro_model *model = generate_job("resnet50", 4);
+    struct dpro_model *model = paper_job("resnet50", 4);
     model->net.gate.n_streams = 2;
     model->net.link.cpu_ns.value = model->net.link.byte_ns.value / 4;
     for (int a = 0; a < 2; a++) {
@@ -763,11 +738,8 @@ TEST(the_same_seed_gives_the_same_plan_with_any_number_of_threads)
             assert_int_equal(s->n_buckets, t->n_buckets);
             assert_memory_equal(s->buckets, t->buckets, s->n_buckets * sizeof *s->buckets);
             assert_memory_equal(s->order, t->order, model->n_tensors * sizeof *s->order);
-            dpro_optimum_destroy(other);
         }
-        dpro_optimum_destroy(first);
     }
-    dpro_model_destroy(model);
 }
 
 static int stop_soon(void *arg, const struct dpro_optimize_progress *progress)
@@ -779,7 +751,7 @@ static int stop_soon(void *arg, const struct dpro_optimize_progress *progress)
 
 TEST(a_stopped_search_gives_the_best_so_far)
 {
-    struct dpro_model *model = generate_job("bert-base", 4);
+    struct dpro_model *model = paper_job("bert-base", 4);
     model->net.gate.n_streams = 2;
     for (uint32_t r = 0; r < 4; r++)
         model->ranks[r].work_scale = 1 + r;
@@ -794,7 +766,6 @@ TEST(a_stopped_search_gives_the_best_so_far)
     assert_string_equal(s.stopped_by, "stopped");
     assert_int_equal(n_calls, 1);
     assert_true(s.best_ns < s.baseline_ns);
-    dpro_optimum_destroy(optimum);
 
     options = (struct dpro_optimize_options){
         .algorithm = DPRO_ALGORITHM_MCMC, .no_symmetry = 1, .threads = 1, .budget_s = 1e-6};
@@ -802,29 +773,24 @@ TEST(a_stopped_search_gives_the_best_so_far)
     s = dpro_optimum_summary(optimum);
     assert_string_equal(s.stopped_by, "budget");
     assert_true(s.best_ns < s.baseline_ns && s.seconds < 5);
-    dpro_optimum_destroy(optimum);
-    dpro_model_destroy(model);
 }
 
 TEST(uncertain_numbers_make_an_uncertain_gain)
 {
-    struct dpro_model *model = generate_job("bert-base", 4);
+    struct dpro_model *model = paper_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
     assert_true(dpro_optimum_summary(sure).uncertainty_pct == 0);
     model->net.link.byte_ns.std = model->net.link.byte_ns.value / 5;
     struct dpro_optimum *unsure = optimum_of(model, &options);
     assert_true(dpro_optimum_summary(unsure).uncertainty_pct > 0.01);
-    dpro_optimum_destroy(sure);
-    dpro_optimum_destroy(unsure);
-    dpro_model_destroy(model);
 }
 
 /* What communication takes from computation is learnt as nothing, but not for sure: it can only be
  * more, and less of a gain comes true. */
 TEST(a_promise_is_a_mean_over_what_the_numbers_may_be)
 {
-    struct dpro_model *model = generate_job("bert-base", 4);
+    struct dpro_model *model = paper_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
     model->net.link.cpu_ns.std = model->net.link.byte_ns.value;
@@ -834,9 +800,6 @@ TEST(a_promise_is_a_mean_over_what_the_numbers_may_be)
     assert_true(b.best_ns > a.best_ns + (a.baseline_ns - a.best_ns) / 20 &&
                 b.best_ns < b.baseline_ns);
     assert_true(b.found_ns <= b.best_ns);
-    dpro_optimum_destroy(sure);
-    dpro_optimum_destroy(unsure);
-    dpro_model_destroy(model);
 }
 
 /* Iterations in which one rank or the other is late make buckets wait that all ranks have to come
@@ -844,7 +807,7 @@ TEST(a_promise_is_a_mean_over_what_the_numbers_may_be)
 TEST(a_promise_knows_of_ranks_that_are_late_by_turns)
 {
     enum { N = 8 };
-    struct dpro_model *model = generate_job("bert-base", 2);
+    struct dpro_model *model = paper_job("bert-base", 2);
     struct dpro_optimize_options options = {.threads = 1};
     int64_t best_ns[2], baseline_ns[2];
     model->n_samples = N;
@@ -858,16 +821,14 @@ TEST(a_promise_knows_of_ranks_that_are_late_by_turns)
         struct dpro_optimum *optimum = optimum_of(model, &options);
         best_ns[varies] = dpro_optimum_summary(optimum).best_ns;
         baseline_ns[varies] = dpro_optimum_summary(optimum).baseline_ns;
-        dpro_optimum_destroy(optimum);
     }
     assert_int_equal(baseline_ns[0], baseline_ns[1]);
     assert_true(best_ns[0] != best_ns[1]);
-    dpro_model_destroy(model);
 }
 
 TEST(a_setting_that_is_as_good_is_preferred)
 {
-    struct dpro_model *model = generate_job("bert-base", 4);
+    struct dpro_model *model = paper_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
     assert_null(dpro_optimum_summary(sure).setting); /* buckets of its own win something */
@@ -885,15 +846,11 @@ TEST(a_setting_that_is_as_good_is_preferred)
     model->capabilities = model_capabilities(DPRO_STACK_HOROVOD); /* which has no such setting */
     struct dpro_optimum *other = optimum_of(model, &options);
     assert_null(dpro_optimum_summary(other).setting);
-    dpro_optimum_destroy(other);
-    dpro_optimum_destroy(unsure);
-    dpro_optimum_destroy(sure);
-    dpro_model_destroy(model);
 }
 
 TEST(a_bound_gives_way_to_doubt)
 {
-    struct dpro_model *model = generate_job("bert-base", 4);
+    struct dpro_model *model = paper_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
     struct dpro_optimum_summary a = dpro_optimum_summary(sure);
@@ -906,14 +863,11 @@ TEST(a_bound_gives_way_to_doubt)
     struct dpro_optimum_summary b = dpro_optimum_summary(restless);
     assert_true((double)b.lower_bound_ns < 0.95 * (double)a.lower_bound_ns); /* 2 * sqrt 2 * 2 % */
     assert_true(b.lower_bound_ns > 0);
-    dpro_optimum_destroy(restless);
-    dpro_optimum_destroy(sure);
-    dpro_model_destroy(model);
 }
 
 TEST(a_model_off_its_recording_makes_an_uncertain_gain)
 {
-    struct dpro_model *model = generate_job("bert-base", 4);
+    struct dpro_model *model = paper_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *generated = optimum_of(model, &options);
     struct dpro_optimum_summary s = dpro_optimum_summary(generated);
@@ -929,7 +883,6 @@ TEST(a_model_off_its_recording_makes_an_uncertain_gain)
         double gain = (double)told.baseline_ns / (double)told.best_ns - 1;
         assert_true(unsure > before && unsure >= gain * off_pct);
         before = unsure;
-        dpro_optimum_destroy(learnt);
     }
     model->misfit = 0; /* right, of iterations that differ by as much */
     model->measured_std_ns = 0.9 * (double)s.baseline_ns;
@@ -943,14 +896,11 @@ TEST(a_model_off_its_recording_makes_an_uncertain_gain)
     struct dpro_optimum *restless = optimum_of(model, &options);
     s = dpro_optimum_summary(restless);
     assert_true(s.uncertainty_pct >= 30 * ((double)s.baseline_ns / (double)s.best_ns - 1));
-    dpro_optimum_destroy(restless);
-    dpro_optimum_destroy(generated);
-    dpro_model_destroy(model);
 }
 
 TEST(decisions_tell_all_that_differs)
 {
-    struct dpro_model *model = generate_job("bert-base", 4);
+    struct dpro_model *model = paper_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1,
                                             .compressions = 1u << DPRO_COMPRESSION_FP16};
     struct dpro_optimum *optimum = optimum_of(model, &options);
@@ -968,7 +918,6 @@ TEST(decisions_tell_all_that_differs)
         struct dpro_bucket_times times = dpro_optimum_times(optimum, DPRO_BEST, b);
         assert_true(times.ready_ns <= times.start_ns && times.start_ns < times.end_ns);
     }
-    dpro_optimum_destroy(optimum);
     /* a job that runs as well as it can is told so by silence */
     struct generate_options o = {
         .seed = 3, .n_tensors = 1, .n_ranks = 2, .alike = true, .in_order = true, .n_streams = 1};
@@ -976,9 +925,6 @@ TEST(decisions_tell_all_that_differs)
     options.compressions = 0;
     optimum = optimum_of(lone, &options);
     assert_int_equal(dpro_optimum_n_decisions(optimum), 0);
-    dpro_optimum_destroy(optimum);
-    dpro_model_destroy(lone);
-    dpro_model_destroy(model);
 }
 
 TEST(a_plan_is_no_more_complicated_than_it_is_worth)
@@ -1014,8 +960,6 @@ TEST(a_plan_is_no_more_complicated_than_it_is_worth)
         }
         assert_true(plain || plain_ns > compared_ns || (double)best_ns <= (double)plain_ns / 1.004);
         assert_true(!plain || (double)best_ns <= (double)plain_ns * 1.0011);
-        dpro_optimum_destroy(optimum);
-        dpro_model_destroy(model);
     }
     assert_true(n_plain > 20 && n_other > 5);
 }
@@ -1043,7 +987,5 @@ TEST(without_partial_replay_whole_graphs_are_replayed)
         assert_int_equal(evaluate(evaluator, best), s.best_ns);
         assert_true((best->n_fused > 0) == (options.n_passes > 0));
         evaluator_destroy(evaluator);
-        dpro_optimum_destroy(slow);
     }
-    dpro_model_destroy(model);
 }

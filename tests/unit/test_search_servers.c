@@ -48,7 +48,6 @@ TEST(an_evaluation_of_servers_is_the_replay_of_the_whole_graph)
         sum += fabs(off);
         n++;
         evaluator_destroy(evaluator);
-        dpro_model_destroy(model);
     }
     print_message("replays %.2f %% off, at most %.2f %%\n", 100 * sum / n, 100 * worst);
     /* where ranks differ one way's order may be another; an answer is late by a message then */
@@ -87,7 +86,6 @@ static double parts_off(struct dpro_model *model, uint32_t *chosen, uint32_t *be
             *best = largest->partitions;
         }
     }
-    dpro_optimum_destroy(optimum);
     arena_fini(&arena);
     return (double)found / (double)least - 1;
 }
@@ -109,7 +107,6 @@ TEST(the_parts_of_the_largest_tensor_are_the_best_by_replays_of_whole_graphs)
         n_parted += chosen > 1;
         worst = fmax(worst, off);
         sum += off;
-        dpro_model_destroy(model);
     }
     print_message("parts in %u of %u; the best of 1 to 8 is %.2f %% better, at most %.2f %%\n",
                   n_parted, n, 100 * sum / n, 100 * worst);
@@ -167,8 +164,6 @@ static void check_places(uint32_t n_tensors, uint32_t n, uint32_t least_best, do
         assert_true(found >= best);
         n_best += (double)found <= 1.0006 * (double)best; /* nothing moves for less */
         worst = fmax(worst, (double)found / (double)best - 1);
-        dpro_optimum_destroy(optimum);
-        dpro_model_destroy(model);
     }
     print_message("%u of %u as good as brute force, at most %.2f %% off\n", n_best, n, 100 * worst);
     assert_true(n_best >= least_best && worst <= most_off);
@@ -199,8 +194,6 @@ TEST(parts_of_pushes_are_nearly_as_good_as_brute_force)
         int64_t best = best_choice(model, 8, choose_parts);
         n_best += found <= best;
         worst = fmax(worst, (double)found / (double)best - 1);
-        dpro_optimum_destroy(optimum);
-        dpro_model_destroy(model);
     }
     print_message("%u of %u as good as brute force, at most %.2f %% off\n", n_best, n, 100 * worst);
     assert_true(n_best >= n / 2 && worst < 0.05);
@@ -229,7 +222,5 @@ TEST(the_bound_is_the_best_of_all_bounds)
         assert_true(found >= best && (double)found <= 1.0051 * (double)best);
         evaluator_destroy(evaluator);
         arena_fini(&arena);
-        dpro_optimum_destroy(optimum);
-        dpro_model_destroy(model);
     }
 }

@@ -281,6 +281,7 @@ static struct dpro_trace *load(const struct writer *w, const char *events)
     logged[0] = '\0';
     if (dpro_trace_load(&path, 1, &options, &trace, &err) < 0)
         fail_msg("%s", err.text);
+    KEEP(trace, dpro_trace_destroy);
     return trace;
 }
 
@@ -340,7 +341,6 @@ TEST_IN_FOLDER(a_snapshot_is_a_history_of_its_device)
     assert_true(blocks[1].address == 0x7f0000400000 + (3 << 20)); /* not said, but follows */
     assert_int_equal(blocks[0].state, ALLOCATOR_TAKEN);
     assert_int_equal(blocks[1].state, ALLOCATOR_FREE);
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(allocations_are_the_snapshots_where_the_profile_has_none_of_gpus)
@@ -364,11 +364,9 @@ TEST_IN_FOLDER(allocations_are_the_snapshots_where_the_profile_has_none_of_gpus)
     assert_int_equal(rank->allocations[1].allocated_bytes, 1024 + (3 << 20));
     assert_int_equal(rank->allocations[0].allocated_bytes, 1024);
     assert_int_equal(rank->allocations[0].reserved_bytes, 6 << 20);
-    dpro_trace_destroy(trace);
     trace = load(&w, of_gpu);
     assert_int_equal(trace->ranks[0].n_allocations, 1);
     assert_int_equal(trace->ranks[0].n_allocators, 1);
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(a_snapshot_cut_anywhere_gives_what_came_before_in_one_line)
@@ -387,7 +385,6 @@ TEST_IN_FOLDER(a_snapshot_cut_anywhere_gives_what_came_before_in_one_line)
         assert_non_null(strstr(logged, "the file ends in the middle"));
         assert_ptr_equal(strchr(logged, '\n'), strrchr(logged, '\n'));
         n_before = n_now;
-        dpro_trace_destroy(trace);
     }
     assert_int_equal(n_before, 5);
 }
@@ -422,7 +419,6 @@ TEST_IN_FOLDER(absurd_entries_and_segments_are_left_out_in_one_line)
     if (!strstr(logged, "6 entries, segments or blocks make no sense"))
         fail_msg("%s", logged);
     assert_ptr_equal(strchr(logged, '\n'), strrchr(logged, '\n'));
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(json_tells_the_same)
@@ -451,5 +447,4 @@ TEST_IN_FOLDER(json_tells_the_same)
     assert_true(history->segments[0].private_pool && history->segments[0].expandable);
     assert_int_equal(history->blocks[0].state, ALLOCATOR_WAITING);
     assert_int_equal(rank->n_allocations, 1);
-    dpro_trace_destroy(trace);
 }

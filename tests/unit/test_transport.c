@@ -126,7 +126,10 @@ static struct dpro_trace *load_as(const char *path, int without_profile)
     struct dpro_trace *trace = NULL;
     struct dpro_trace_options options = {.without_profile = without_profile};
     err = (struct dpro_error){0};
-    return dpro_trace_load(&path, 1, &options, &trace, &err) < 0 ? NULL : trace;
+    if (dpro_trace_load(&path, 1, &options, &trace, &err) < 0)
+        return NULL;
+    KEEP(trace, dpro_trace_destroy);
+    return trace;
 }
 
 static struct dpro_trace *load(void)
@@ -141,7 +144,6 @@ static struct dpro_transport_info facts(void)
 {
     struct dpro_trace *trace = load();
     struct dpro_transport_info info = dpro_trace_transport(trace);
-    dpro_trace_destroy(trace);
     return info;
 }
 
@@ -287,7 +289,6 @@ TEST_IN_FOLDER(segments_are_one_log_and_doubled_records_one_record)
     assert_int_equal(info.paired_bytes, 200);
     assert_int_equal(info.n_lost, 4);
     assert_true(warned(trace, "lost 4 records"));
-    dpro_trace_destroy(trace);
 }
 
 /* ---- logs that are not as they should be ---- */
@@ -317,7 +318,6 @@ TEST_IN_FOLDER(a_log_cut_anywhere_gives_what_is_before_the_cut)
         assert_non_null(trace);
         assert_int_equal(dpro_trace_transport(trace).n_calls, n_whole);
         assert_int_equal(warned(trace, "ends in the middle of a record"), !between);
-        dpro_trace_destroy(trace);
     }
 }
 
@@ -350,7 +350,6 @@ TEST_IN_FOLDER(unknown_records_are_passed_over_and_broken_ones_counted)
     assert_int_equal(info.sent_bytes, (uint64_t)UINT32_MAX + 1);
     assert_true(warned(trace, "5 records or lines make no sense"));
     assert_true(warned(trace, "ends in the middle of a record"));
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(a_log_of_another_version_is_refused_with_its_number)
@@ -482,7 +481,6 @@ TEST_IN_FOLDER(messages_are_tied_to_their_collective_bucket_and_parameters)
     const struct net_transport *t = &trace->transports[0];
     assert_int_equal(t->messages.at[1].start_ns, 1005110); /* of the call with its first byte */
     assert_int_equal(t->messages.at[1].end_ns, 1005150);   /* and with its last */
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_on)
@@ -492,7 +490,6 @@ TEST_IN_FOLDER(what_gloos_own_thread_sends_first_belongs_to_the_run_that_goes_on
     socket_is_full = false;
     struct dpro_trace *trace = load();
     check_job(trace);
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(preambles_seen_at_the_other_end_only_are_enough)
@@ -500,7 +497,6 @@ TEST_IN_FOLDER(preambles_seen_at_the_other_end_only_are_enough)
     write_job(false);
     struct dpro_trace *trace = load();
     check_job(trace);
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(a_message_that_does_not_end_where_the_next_begins_is_a_break)
@@ -536,7 +532,6 @@ TEST_IN_FOLDER(equal_numbers_of_two_process_groups_are_two_collectives)
     assert_int_equal(t[0].collectives.at[0].joint, t[1].collectives.at[0].joint);
     assert_int_not_equal(t[0].collectives.at[0].joint, t[0].collectives.at[1].joint);
     assert_int_equal(t[0].collectives.at[0].sent_bytes + t[0].collectives.at[1].sent_bytes, 300);
-    dpro_trace_destroy(trace);
 }
 
 /* Rank 0 sends rank 1 two tensors of 100 floats. Its profile, and the receiver's: each posts both
@@ -609,7 +604,6 @@ TEST_IN_FOLDER(sends_of_one_tag_are_told_apart_alike_at_both_ends)
     }
     assert_int_not_equal(trace->transports[0].collectives.at[0].joint,
                          trace->transports[0].collectives.at[1].joint);
-    dpro_trace_destroy(trace);
 }
 
 /* ---- whose a log is ---- */
@@ -660,7 +654,6 @@ TEST_IN_FOLDER(csv_holds_the_same_facts)
     struct dpro_transport_info before = dpro_trace_transport(trace);
     const char *path = in_folder("csv/deep");
     assert_int_equal(dpro_trace_export_net_csv(trace, path, &err), 0);
-    dpro_trace_destroy(trace);
     /* in place of the logs, beside the profiles */
     for (int rank = 0; rank < 2; rank++) {
         char from[240], to[240];
@@ -673,7 +666,6 @@ TEST_IN_FOLDER(csv_holds_the_same_facts)
     trace = load();
     check_job(trace);
     assert_true(same_facts(before, dpro_trace_transport(trace)));
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(csv_of_loopback_stays_apart_by_its_zone)
@@ -683,12 +675,10 @@ TEST_IN_FOLDER(csv_of_loopback_stays_apart_by_its_zone)
         struct dpro_trace *trace = load();
         const char *path = in_folder("csv");
         assert_int_equal(dpro_trace_export_net_csv(trace, path, &err), 0);
-        dpro_trace_destroy(trace);
         trace = load_as(path, 1);
         assert_non_null(trace);
         assert_int_equal(dpro_trace_transport(trace).n_connections, ns == 7);
         assert_int_equal(dpro_trace_transport(trace).sent_bytes, 10);
-        dpro_trace_destroy(trace);
     }
 }
 
@@ -714,7 +704,6 @@ TEST_IN_FOLDER(csv_columns_may_come_in_any_order)
     assert_int_equal(info.received_bytes, 50);
     assert_int_equal(trace->transports[0].connections.n, 2);
     assert_int_equal(dpro_trace_n_warnings(trace), 0);
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(csv_lines_that_make_no_sense_are_counted)
@@ -733,7 +722,6 @@ TEST_IN_FOLDER(csv_lines_that_make_no_sense_are_counted)
     assert_int_equal(dpro_trace_transport(trace).n_calls, 1);
     assert_true(warned(trace, "7 records or lines make no sense"));
     assert_true(warned(trace, "ends in the middle")); /* digits may be missing in the last line */
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(csv_of_other_captures_is_read_too)
@@ -748,7 +736,6 @@ TEST_IN_FOLDER(csv_of_other_captures_is_read_too)
     assert_int_equal(info.received_bytes, 55);
     assert_int_equal(info.n_zmtp_frames, 1);
     assert_int_equal(dpro_trace_n_warnings(trace), 0);
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(addresses_are_written_as_they_are_read)
@@ -795,7 +782,6 @@ TEST_IN_FOLDER(records_that_an_nccl_log_lost_are_told)
     end(&log);
     struct dpro_trace *trace = load();
     assert_true(warned(trace, "the NCCL log of rank 0 lost 6 records"));
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(nccl_steps_belong_to_the_op_of_their_collective)
@@ -861,7 +847,6 @@ TEST_IN_FOLDER(nccl_steps_belong_to_the_op_of_their_collective)
     assert_int_equal(nccl->steps.at[0].size_bytes, 4096);
     assert_int_equal(nccl->n_others, 1);
     assert_true(warned(trace, "1 records or lines make no sense"));
-    dpro_trace_destroy(trace);
 }
 
 /* ---- real captures ---- */
@@ -901,6 +886,5 @@ TEST_IN_FOLDER(real_captures_are_tied_to_the_byte)
         assert_int_equal(info.n_tied, captures[i].n_collectives);
         assert_int_equal(info.n_checked, captures[i].n_all_reduces);
         assert_int_equal(info.n_exact, captures[i].n_all_reduces);
-        dpro_trace_destroy(trace);
     }
 }

@@ -25,8 +25,7 @@ bool cmd_read_steps(const char *text, void *field);
  * counts. */
 bool cmd_read_delay(const char *text, void *field);
 
-/* "dp=2,tp=4", a text that goes on as it is. Whether the job can be laid out so, the graph knows.
- */
+/* "dp=2,tp=4", a text that goes on as it is: the graph knows whether the job can be laid out so. */
 bool cmd_read_dims(const char *text, void *field);
 
 /* Their rows in tables of options. */

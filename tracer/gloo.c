@@ -14,8 +14,7 @@ static uint64_t word(const uint8_t *bytes, int i)
     return value;
 }
 
-/* Strict, since it is also how a connection is recognised: the size must be what the opcode asks.
- */
+/* Strict, since it also recognises a connection: the size must be what the opcode asks. */
 bool gloo_is_preamble(const uint8_t *bytes)
 {
     uint64_t size = word(bytes, 0), opcode = word(bytes, 1), length = word(bytes, 4);

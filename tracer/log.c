@@ -62,8 +62,7 @@ struct queue {
 
 enum state { STOPPED, STARTING, RUNNING, STOPPING };
 
-/* One mapping that a forked child finds zeroed: its log is stopped, and the queues cost it nothing.
- */
+/* One mapping that a forked child finds zeroed: its log is stopped, the queues cost it nothing. */
 struct shared {
     _Atomic bool on;
     _Atomic bool full;          /* the file has reached its bound, and the oldest is kept */

@@ -24,9 +24,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* From here on NCCL counts a kernel's work on a channel only while kernel events are asked for, but
- * the GPU always: asked for later, they are paired wrongly, and NCCL's thread waits for the last.
- */
+/* From here on NCCL counts a kernel's work on a channel only while kernel events are asked for, the
+ * GPU always: asked for later, they are paired wrongly, and NCCL's thread waits for the last. */
 #define NCCL_COUNTS_ONLY_WHEN_ASKED 23100
 
 static _Atomic int own_pid;

@@ -32,8 +32,7 @@ extern _Atomic uint64_t process_token;
 /* The number of a text; 0 for NULL, "" and when there are too many. Any thread. */
 uint32_t name_number(const char *text);
 
-/* What comes and goes is the caller's to serialize; the others are for any thread. NULL: too many.
- */
+/* What comes and goes is the caller's to serialize; others are for any thread. NULL: too many. */
 struct comm *comm_add(const struct record_nccl_comm *comm);
 void comm_remove(struct comm *comm);
 struct comm *comm_at(uint32_t i); /* the i-th of N_COMMS; NULL when there is none */

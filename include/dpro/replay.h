@@ -75,8 +75,7 @@ struct dpro_critical_op {
 
 struct dpro_replay; /* a result; owns its memory */
 
-/* Replays; *replay is the caller's. Fails with DPRO_EUSAGE when a delay names nothing in the graph.
- */
+/* Replays; *replay is the caller's. DPRO_EUSAGE when a delay names nothing in the graph. */
 DPRO_API int dpro_replay_run(const struct dpro_graph *graph,
                              const struct dpro_replay_options *options, struct dpro_replay **replay,
                              struct dpro_error *err);

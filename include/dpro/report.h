@@ -33,8 +33,7 @@ struct dpro_report {
 DPRO_API int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_error *err);
 DPRO_API int dpro_report_json(const struct dpro_report *report, FILE *out,
                               struct dpro_error *err); /* dpro.replay/1 */
-/* Writes timeline.json.gz, report.html and replay.json into `folder`, which is made when missing.
- */
+/* Writes timeline.json.gz, report.html and replay.json into `folder`, made when missing. */
 DPRO_API int dpro_report_folder(const struct dpro_report *report, const char *folder,
                                 struct dpro_error *err);
 

@@ -37,8 +37,7 @@ size_t fabric_answer(enum fabric_type type, const void *payload, size_t payload_
                      size_t out_size);
 
 /* The daemon's socket, non-blocking, with the senders' credentials turned on: the abstract name
- * "dynolog", or a file of that name in KINETO_IPC_SOCKET_DIR where that is set, as Kineto does it.
- */
+ * "dynolog", or a file of that name in KINETO_IPC_SOCKET_DIR where that is set, as in Kineto. */
 int fabric_listen(struct dpro_error *err);
 /* Closes it, and removes the file. */
 void fabric_close(int fd);

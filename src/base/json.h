@@ -67,8 +67,7 @@ void json_lend(struct json *js, char *text, size_t size, uint64_t offset, bool m
 /* Goes back to the input's first byte. */
 void json_restart(struct json *js);
 
-/* How reading ended: 0, or a code with its message, which says where and `why` the text is broken.
- */
+/* How reading ended: 0, or a code whose message says where and `why` the text is broken. */
 int json_result(const struct json *js, const char *why);
 
 /* Takes a byte order mark, if the text begins with one. */
@@ -107,8 +106,7 @@ static inline uint32_t json_mask_quotes(const char *text)
 #endif
 }
 
-/* Bit i: text[i] ends a bare token (space, comma, closing bracket, or the padding), for 16 bytes.
- */
+/* Bit i: text[i] ends a bare token (space, comma, closing bracket, padding), for 16 bytes. */
 static inline uint32_t json_mask_ends(const char *text)
 {
 #if defined(__SSE2__)
@@ -323,8 +321,7 @@ enum json_value { JSON_NO_VALUE, JSON_VALUE, JSON_SATURATED };
 /* A decimal text times 10^scale as an integer, rounded to nearest, halves away from zero; NaN,
  * Infinity, null and what is no number give JSON_NO_VALUE. No floating point. */
 enum json_value json_decimal(const char *text, size_t len, int scale, int64_t *value);
-/* An id: a non-negative integer up to 2^64 - 1 (what is above saturates, negatives give no value).
- */
+/* An id: a non-negative integer up to 2^64 - 1 (more saturates, negatives give no value). */
 enum json_value json_unsigned(const char *text, size_t len, uint64_t *value);
 
 /* Takes a value that is a number, or a string that holds one. Other values are skipped:

@@ -32,8 +32,7 @@ void *mem_alloc(size_t size);               /* not cleared */
 void *mem_array(size_t count, size_t size); /* cleared */
 void *mem_resize(void *at, size_t count, size_t size);
 void mem_free(void *at);
-/* Pages of their own, which go back to the system at once. Their first word, the size, must stay.
- */
+/* Pages of their own, which go back to the system at once. The first word, the size, stays. */
 void *mem_map(size_t size);
 void mem_unmap(void *at);
 char *mem_copy_string(const char *text);

@@ -69,8 +69,7 @@ bool pb_text(struct pb *pb, const struct pb_field *field, const char **text, siz
 /* Stops the pass for a reason of the caller's: values that make no sense. Always false. */
 bool pb_stop(struct pb *pb, const char *why);
 
-/* A message that is in memory whole, field by field; the payload of PB_BYTES is borrowed from it.
- */
+/* A message that is in memory whole, field by field; PB_BYTES's payload is borrowed from it. */
 struct pb_view {
     const unsigned char *p, *end;
     bool broken;

@@ -18,8 +18,7 @@ int64_t stats_median_upper_i64(int64_t *values, size_t n);
 int64_t stats_quantile_i64(const int64_t *sorted, size_t n, double fraction);
 double stats_quantile_nearest(const double *sorted, size_t n, double fraction);
 
-/* The mean, and the standard deviation of a sample (n - 1 in the denominator); 0 of fewer than two.
- */
+/* The mean, and the standard deviation of a sample (n - 1 in the denominator); 0 of one or none. */
 struct mean_std {
     double mean, std;
 };

@@ -23,8 +23,7 @@ struct writer {
     char *path, *temp;        /* NULL: writing to `file`; temp is NULL once renamed */
 };
 
-/* Writes a whole file by one function: to `file`, which stays the caller's, or to `path` as below.
- */
+/* Writes a whole file by one function: to `file`, which stays the caller's, or `path` as below. */
 int writer_write_file(FILE *file, void (*write)(struct writer *writer, const void *arg),
                       const void *arg, struct dpro_error *err);
 int writer_write_path(const char *path, bool gzip,
@@ -48,8 +47,7 @@ void writer_init_file(struct writer *writer, FILE *file);
 /* Writes to a temporary file beside `path`, gzip-compressed when `gzip`; straight to `path` where
  * that is a device or a FIFO. */
 int writer_init_path(struct writer *writer, const char *path, bool gzip, struct dpro_error *err);
-/* Writes out what is buffered; DPRO_EIO with the file's name and the reason when anything failed.
- */
+/* Writes out what is buffered; DPRO_EIO with the file's name and the reason if that failed. */
 int writer_finish(struct writer *writer, struct dpro_error *err);
 /* After writer_finish: puts the file in its place. Nothing to do for a FILE. */
 int writer_commit(struct writer *writer, struct dpro_error *err);
@@ -88,8 +86,7 @@ void writer_json_times(struct writer *writer, const int64_t *ns, size_t n); /* a
 void writer_json_strings(struct writer *writer, const char *const *texts, size_t n);
 void writer_json_fixed(struct writer *writer, double value, int digits); /* not finite: null */
 
-/* Fields of an object, a key with its value: writer_fields(w, TEXT("host", name), INT("rank", 3)).
- */
+/* Fields of an object, keys with values: writer_fields(w, TEXT("host", name), INT("rank", 3)). */
 struct writer_field {
     const char *key, *text;
     int64_t number;

@@ -443,8 +443,7 @@ static void see_host(struct world *w, uint64_t number, uint32_t *n)
     ++*n;
 }
 
-/* How many members a group will have, and in which places: every step-th of each `of` neighbours.
- */
+/* How many members a group will have, and where: every step-th of each `of` neighbours. */
 struct members {
     uint32_t n; /* 0: not known */
     uint32_t step, of;

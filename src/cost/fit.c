@@ -80,8 +80,7 @@ static bool queues(const struct fitting *f)
 }
 
 /* Threads that run a rank's collectives: gloo has two, of which a job shows one if it never needs
- * both. A GPU stream is one, Horovod has one, and in TensorFlow a token goes from one to the next.
- */
+ * both. A GPU stream is one, so is Horovod; in TensorFlow a token goes from one to the next. */
 static uint32_t count_streams(const struct fitting *f)
 {
     enum { GLOO_THREADS = 2 };
@@ -140,8 +139,7 @@ static void fit_packs(const struct fitting *f)
     array_fini(&points);
 }
 
-/* What a collective takes beside its messages: until its thread runs, and after the last message.
- */
+/* What a collective takes beside its messages: until its thread runs, and after the last. */
 static void fit_overhead(const struct fitting *f, double start_ns)
 {
     struct sums sums = {0};

@@ -119,8 +119,7 @@ static void fit_pushes(const struct dpro_graph *g, struct model_net *net)
     net->collective.reduce_ns = fit_within(bytes > 0 ? ns / bytes : 0, 0.2);
 }
 
-/* When a tensor's last push was served and its first answer sent, by the string id of the tensor.
- */
+/* When a tensor's last push was served and its first answer sent, by the tensor's string id. */
 struct answered {
     int64_t served_ns, answered_ns;
 };

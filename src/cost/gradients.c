@@ -152,8 +152,7 @@ bool is_gradient(const struct dpro_graph *g, const struct graph_tensor *tensor, 
 }
 
 /* The first rank's gradients; the other ranks' are the same by their name, or by their place in the
- * collective where a session has all ranks' gradients in one graph and names each after its rank.
- */
+ * collective where a session has all ranks' gradients in one graph, named after their ranks. */
 static void from_collectives(const struct measured_replay *r, struct dpro_model *model,
                              struct coarse *coarse)
 {

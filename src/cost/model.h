@@ -87,8 +87,7 @@ struct computing_cost {
     double kept; /* ratio of the bytes kept between its passes; 0: not known */
 };
 
-/* A module, the unit in which recomputation is chosen. Outer modules come before those within them.
- */
+/* A module, the unit in which recomputation is chosen. Outer ones come before those within them. */
 struct model_module {
     const char *name, *class; /* "blocks.0", "TransformerBlock"; class "": not known */
     uint32_t parent;          /* the module around it; MODEL_NONE */
@@ -265,8 +264,7 @@ struct model_cost model_recorded_cost(const struct model_communication *communic
                                       double byte_ns, double pace);
 struct model_cost model_group_cost(const struct dpro_model *model,
                                    const struct model_communication *communication);
-/* Of a known dimension that neither replicates nor shards the model: its bytes grow with the batch.
- */
+/* Of a known dimension that neither replicates nor shards: its bytes grow with the batch. */
 bool carries_activations(const struct dpro_graph *graph,
                          const struct model_communication *communication);
 /* With `ratio` times as many bytes. */

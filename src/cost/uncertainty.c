@@ -244,8 +244,7 @@ static double share_of(double a_ns, double b_ns)
 #define BATCH_ERROR 0.07
 
 /* The same where probes measured other batches, however many times as large: outside of training
- * malloc gives other pages back. Of three networks, 12 ratios were off by 7.7 % (root mean square).
- */
+ * malloc gives other pages back. 12 ratios of 3 networks were off by 7.7 % (root mean square). */
 #define BATCH_PROBE_ERROR 0.07
 
 static double measured_batch_error(const struct dpro_model *m, double ratio)

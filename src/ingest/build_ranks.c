@@ -226,8 +226,7 @@ static void build_item(void *arg, size_t item)
 
 /* ---- what is said ---- */
 
-/* Ops that are in no node of the graph: of another run, or of a function whose graph is not here.
- */
+/* Ops that are in no node of the graph: of another run, or of a function without a graph. */
 static void warn_unmatched(struct trace_build *build, const struct rank_job *job)
 {
     char some[32], all[32], process[NET_PROCESS_TEXT];

@@ -258,8 +258,7 @@ static void scatter(struct rank_job *job, struct source *source, uint32_t window
     mem_free(s.next);
 }
 
-/* What Grappler made of a graph has no shapes: they are those of the nodes of these names before.
- */
+/* What Grappler made of a graph has no shapes: they are those of such nodes before. */
 static void join_shapes(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;

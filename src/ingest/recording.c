@@ -144,8 +144,7 @@ static int by_name(const FTSENT **a, const FTSENT **b)
     return strcmp((*a)->fts_name, (*b)->fts_name);
 }
 
-/* The rank of a folder rank<R>, the number that transport.h gives server<K> and its kin; -1: none.
- */
+/* The rank of a folder rank<R>, transport.h's number of server<K> and its kin; -1: none. */
 static int process_in(const char *folder)
 {
     int rank = numbered(folder, "rank");

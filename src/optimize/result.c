@@ -73,8 +73,7 @@ static void keep_peaks(struct dpro_optimum *o)
 }
 
 /* What is left of a bound when all that it is made of is off by two standard errors: it is to hold
- * for what is measured. The two times have the recording's noise, and the model's distance from it.
- */
+ * for what is measured. Both times have the recording's noise, and the model's distance from it. */
 static int64_t sure_bound(const struct dpro_model *model, int64_t bound_ns,
                           const struct dpro_optimum_summary *s, const struct uncertainty *unsure)
 {

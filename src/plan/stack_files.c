@@ -27,8 +27,7 @@ static const struct plan_file_parameter *member(const struct plan_file *plan, si
 }
 
 /* A Horovod job is given the plan's groups, which Horovod must then not fuse further, or the
- * settings by which it fuses by itself. Another job that is moved to Horovod gets near to the plan.
- */
+ * settings by which it fuses by itself. Another job moved to Horovod gets near the plan. */
 static void write_horovod_env(struct writer *w, const void *arg)
 {
     const struct plan_file *plan = arg;

@@ -267,8 +267,7 @@ static void collect_garbage(struct allocator *a)
     array_fini(&found);
 }
 
-/* Of a stream's blocks that are not split, one that is large enough, or several, the largest first.
- */
+/* Of a stream's blocks that are not split, one that is large enough, or several, largest first. */
 static bool release_large(struct allocator *a, struct pool *pool, uint64_t size)
 {
     uint64_t split = a->settings.max_split_bytes, need = MAX(size, split), released = 0;

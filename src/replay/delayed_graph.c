@@ -146,8 +146,7 @@ static bool in_scope(const struct dpro_graph *g, uint32_t op, int scope)
 }
 
 /* Milliseconds are asked for of a rank's computation, which the CPU side of a GPU job is not, and
- * of its communication, where SENDs and RECVs of messages run side by side: they go to the RECVs.
- */
+ * of its communication, where SENDs and RECVs run side by side: they go to the RECVs. */
 static bool takes_share(const struct dpro_graph *g, uint32_t op, int scope, const uint8_t *has_gpu)
 {
     if (is_of_message(g, op) && g->kind[op] == DPRO_OP_SEND && scope != DPRO_OP_SEND)
@@ -296,8 +295,7 @@ static int64_t *delay_durations(const struct dpro_graph *graph, const struct del
     return changed;
 }
 
-/* Horovod's groups, of whichever iterations, take longer in the ratio in which communication does.
- */
+/* Horovod's groups, of whichever iterations, take longer by communication's ratio. */
 static void delay_cycles(const struct dpro_graph *graph, struct arena *arena,
                          struct dpro_graph *delayed)
 {

@@ -102,8 +102,7 @@ void fixed_release(struct fixed *fixed, const int64_t *release_ns);
  * lane. */
 void fixed_follow(struct fixed *fixed, const struct fixed *before);
 /* A pass with these durations and gaps (the first NULL: all 0), by lane and op. Returns the lanes
- * (1 << lane) that the event-driven engine may run in another order, and whose ends are of no use.
- */
+ * (1 << lane) that the event-driven engine may run in another order: their ends are of no use. */
 unsigned fixed_pass_exact(struct fixed *fixed, const int64_t *const *dur_ns,
                           const int64_t *const *gap_ns);
 /* After fixed_index() of it, or of what it shares with. */

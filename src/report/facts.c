@@ -81,8 +81,7 @@ static void find_fusion(struct report_facts *f)
 }
 
 /* What profiled iterations took longer than those that only the wire shows, with its standard
- * error. A profiler makes nothing faster: none where they took less (the most likely cost, then).
- */
+ * error. A profiler makes nothing faster: 0 where they took less (the most likely cost). */
 static void find_unprofiled_iterations(struct report_facts *f)
 {
     const struct dpro_unprofiled_iterations *o = &f->outside;

@@ -254,8 +254,7 @@ static void collect_dimensions(const struct timeline *t, bool replayed, comm_sli
     array_sort(slices, by_track);
 }
 
-/* Slices of a track can't overlap in part: where two do, the later one begins with the other's end.
- */
+/* Slices of a track can't overlap in part: where two do, the later begins at the other's end. */
 static void write_dimensions(struct timeline *t, bool replayed)
 {
     const struct dpro_graph *g = t->graph;

@@ -271,8 +271,7 @@ static const char *schedule_text(enum dpro_schedule schedule)
     return schedule ? dpro_schedule_name(schedule) : "another order";
 }
 
-/* How micro-batches pass through the pipeline, and what its stages stand still, before and after.
- */
+/* How micro-batches pass through the pipeline, and how long its stages idle, before and after. */
 static void write_pipeline_text(struct writer *w, const struct dpro_whatif *whatif)
 {
     enum { MOST_STAGES = 16 };

@@ -9,8 +9,7 @@ struct dpro_model *paper_job(const char *name, uint32_t n_ranks); /* generate_jo
 struct dpro_model *random_job(const struct generate_options *options);
 struct dpro_optimum *optimum_of(const struct dpro_model *model,
                                 const struct dpro_optimize_options *options);
-/* How many random jobs a test tries: all n in `make test-long` (DPRO_LONG), else a third of them.
- */
+/* How many random jobs a test tries: all n in `make test-long` (DPRO_LONG), else a third. */
 uint32_t most_seeds(uint32_t n);
 /* An iteration by a replay of the job's whole graph, in ns. */
 int64_t replayed(const struct dpro_model *model, const struct dpro_strategy *strategy);

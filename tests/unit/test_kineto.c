@@ -1,5 +1,4 @@
-/* The Kineto reader: one small trace a dialect point, and the same spans wherever the buffer ends.
- */
+/* The Kineto reader: a small trace a dialect point, the same spans wherever the buffer ends. */
 #include <stdio.h>
 #include <string.h>
 

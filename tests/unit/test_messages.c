@@ -339,8 +339,7 @@ TEST_IN_FOLDER(what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_sen
         assert_int_equal(g->sample_dur_ns[(size_t)s * g->n_ops + first], 20 * US);
 }
 
-/* A job of two whose first rank sends `n` messages of 50 us to the other, and a call each at `at`.
- */
+/* A job of two whose first rank sends the other `n` messages of 50 us, and a call each at `at`. */
 static struct job one_way(int n, const int *at)
 {
     struct job job = {.n_ranks = 2, .n_collectives = 1, .kind = "broadcast"};

@@ -55,8 +55,7 @@ void trace_text_memory(struct trace_text *text, int thread, int device, int64_t 
 /* ProfilerStep#number. */
 void trace_text_step(struct trace_text *text, int number, int64_t start, int64_t dur);
 
-/* Writes all files, loads them and builds the graph, which is kept; fails the test when that fails.
- */
+/* Writes and loads all files and builds the graph, which is kept; fails the test if that fails. */
 struct dpro_graph *trace_text_graph(void);
 struct dpro_graph *trace_text_graph_with(const struct dpro_graph_options *options);
 /* The same, but hands back the status and the message. */

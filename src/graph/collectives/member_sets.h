@@ -17,8 +17,7 @@ struct member_sets {
     struct map numbers;   /* the sets by their ranks */
 };
 
-/* The number of the set of these ranks, which it sorts; NO_ID: fewer than two, or one is negative.
- */
+/* The number of the set of these ranks, which it sorts; NO_ID: fewer than two, or negative. */
 uint32_t member_sets_add(struct member_sets *sets, int32_t *ranks, uint32_t n);
 void member_sets_fini(struct member_sets *sets);
 

@@ -141,9 +141,8 @@ static size_t list_arrived(const struct rank_build *rank, uint32_t sample, struc
     return n;
 }
 
-/* One after the other: each transfer begins when the one before it has arrived. Which comes next is
- * chance, so it is no edge: the link is a thread that takes what is ready first (sample_times.c).
- */
+/* One after the other: each transfer begins when the one before has arrived. What comes next is
+ * chance, so no edge: the link is a thread that takes what is ready first (sample_times.c). */
 static void line_up(struct rank_build *rank)
 {
     struct arrived *list = mem_alloc((rank->receives.n + 1) * sizeof *list);

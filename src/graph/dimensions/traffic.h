@@ -28,8 +28,7 @@ struct traffic {
     bool passes;      /* sends and receives */
     uint32_t n_ranks; /* of the trace, that take part */
     uint64_t n[N_CARRIED][N_CARRIED_IN], bytes[N_CARRIED][N_CARRIED_IN]; /* of all of these ranks */
-    /* Reductions in forward passes, and those in backward passes of tensors as large; the others.
-     */
+    /* Reductions in forward passes, and in backward passes of tensors as large; others. */
     uint64_t layer_bytes, gradient_bytes;
     const char *name; /* what the group is called by those who made it; NULL: nothing that tells */
     int named;        /* enum dpro_parallelism that the name stands for */
@@ -58,6 +57,5 @@ uint32_t traffics_of(const struct traffics *traffics, const struct rank_build *r
                      const struct local_collective *c);
 /* What a collective carries, as it was asked for. */
 enum carried traffic_carried(const struct rank_build *rank, const struct local_collective *c);
-/* What a name of a group says, enum dpro_parallelism; NO_PARALLELISM: nothing, or several things.
- */
+/* What a name of a group says, enum dpro_parallelism; NO_PARALLELISM: nothing, or several. */
 int traffic_named(const char *name);

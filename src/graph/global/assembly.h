@@ -134,16 +134,14 @@ void assembly_server_edges(struct assembly *a);
 enum { TENSOR_NAME = 256 }; /* longer ones are cut */
 void assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor, size_t index,
                           char text[TENSOR_NAME]);
-/* What a collective carries: its bucket by its parameters, its unit by its name, else its number.
- */
+/* What a collective carries: its bucket by parameters, its unit by name, else its number. */
 void assembly_name_carried(const struct assembly *a, const struct rank_build *rank,
                            uint32_t collective, char text[TENSOR_NAME]);
 
 /* fill_graph.c: what was learnt about the ops, into the graph. */
 void assembly_fill(struct assembly *a);
 
-/* sample_times.c: durations and gaps of every op in every sample, and their means, into the graph.
- */
+/* sample_times.c: durations and gaps of all ops in all samples, and their means, into the graph. */
 void assembly_time(struct assembly *a);
 
 /* build_warnings.c: adds warnings on what was assumed, missing or left out to the graph, and sends

@@ -54,8 +54,7 @@ struct inbound {
     uint32_t n, n_ready;
 };
 
-/* What the last message over a connection waited for; of data and of ready messages by themselves.
- */
+/* What the last message over a connection waited for; of data and ready messages apart. */
 struct sender {
     uint32_t last;     /* that message; NO_ID: none yet */
     uint32_t waited;   /* from here on in waited[]: how many of each of its inbounds */
@@ -188,8 +187,7 @@ static void add_arrival(const struct linker *l, uint32_t m, uint32_t member, boo
 }
 
 /* What a message follows in its stream: the call that sends the one before. When only the
- * receiver's end is known it sets out when it begins to come in, which is when the one before has.
- */
+ * receiver's end is known it sets out when it begins to come in, when the one before has. */
 static uint32_t turn_of(const struct linker *l, uint32_t m, uint32_t before)
 {
     bool is_sent = l->a->messages->all.at[m].tx != NO_ID;

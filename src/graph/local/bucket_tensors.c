@@ -282,8 +282,7 @@ static bool is_same_tensor(const struct rank_build *rank, uint32_t a, uint32_t b
 }
 
 /* A gradient that a worker of BytePS on PyTorch pushes, or a part of it, is handed over when
- * autograd has accumulated it: of the gradients of its size the first that is none of the others'.
- */
+ * autograd has accumulated it: the first gradient of its size that is none of the others'. */
 static void plan_exchange(struct maker *m, const struct start *start, const start_array *all)
 {
     struct rank_build *rank = m->rank;

@@ -148,8 +148,7 @@ static struct allocator_settings settings_of(const struct memory_build *b)
     return settings;
 }
 
-/* Segments of memory.json are those of the iteration's beginning, those of a snapshot of its end.
- */
+/* memory.json's segments are of the iteration's beginning, a snapshot's of its end. */
 static struct allocator_history start_of(const struct memory_build *b)
 {
     if (b->device < 0 || (b->held && b->held->allocated.n_segments > 0))

@@ -346,8 +346,7 @@ static bool time_messages(struct finder *f, const struct joined *joined, uint32_
     return true;
 }
 
-/* Takes one collective apart, with ready messages where they can be had, or counts why it can't be.
- */
+/* Takes one collective apart, with ready messages where it can, or counts why it can't be. */
 static void take_apart(struct finder *f, uint32_t j, bool with_ready)
 {
     struct joined *joined = &f->join->joined.at[j];

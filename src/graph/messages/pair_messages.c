@@ -34,8 +34,7 @@ static bool find_one_sided(const struct pairing *p, const struct endpoint *end, 
     return true;
 }
 
-/* Puts the two ends of each message together. Returns whether none lacks one that should be there.
- */
+/* Joins the two ends of each message. Returns whether none lacks one that should be there. */
 static bool pair_endpoints(struct pairing *p)
 {
     struct endpoint *at = p->endpoints.found.at;

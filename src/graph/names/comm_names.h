@@ -4,8 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Whether a name begins with the pattern; "=word": is it; "*word": holds it; "$word": ends with it.
- */
+/* Whether a name begins with the pattern; "=word": is it; "*word": holds it; "$word": ends so. */
 bool name_fits(const char *name, size_t len, const char *pattern);
 
 /* What is known of when a kernel that communicates can end. */

@@ -6,8 +6,7 @@
 #include "base/text.h"
 #include "graph/names/comm_names.h"
 
-/* A pattern is how a name begins; "=word": it is that; "*word": it holds that; "$word": it ends so.
- */
+/* A pattern is how a name begins; "=word": is it; "*word": holds it; "$word": ends so. */
 struct row {
     uint32_t class;
     const char *patterns[6];

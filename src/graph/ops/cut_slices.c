@@ -109,8 +109,7 @@ static bool is_profiled(const struct cutter *cutter, uint32_t span)
     return cutter->rank->trace->spans[span].kind == SPAN_CPU_OP;
 }
 
-/* Whether most rounds of Horovod's are over in the iteration that handed over their first tensor.
- */
+/* Whether most of Horovod's rounds end in the iteration that handed over their first tensor. */
 static bool waits_for_rounds(const struct rank_build *rank)
 {
     const struct fused_rank *fused = &rank->trace->fused;
@@ -252,8 +251,7 @@ static void open_one(struct cutter *cutter, uint32_t index, int64_t *floor)
         (struct open_span){.span = index, .segment = 0, .cursor = start, .end = end};
 }
 
-/* What a collective's own thread does within it, copying and dividing, is part of the collective.
- */
+/* What a collective's own thread does within it, copying and dividing, is part of it. */
 static bool in_collective(const struct rank_build *rank, const struct trace_span *span)
 {
     for (uint32_t up = span->parent; up != NO_ID; up = rank->trace->spans[up].parent) {

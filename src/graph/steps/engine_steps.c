@@ -143,9 +143,8 @@ static bool begin_evenly(const struct rank_build *rank, const span_array *exchan
 }
 
 /* A loop asks for n exchanges in each of its iterations, the steps from the first-th on, and the
- * engine may begin with some of them when the loop is in its next one, and not each time with the
- * same. Then an iteration is what lies between the last exchange to begin in one and in the next.
- */
+ * engine may begin some of them, not always the same, when the loop is in its next one. Then an
+ * iteration is what lies between the last exchange to begin in one and in the next. */
 void steps_cut_at_exchanges(struct rank_build *rank, uint32_t window, size_t first, size_t n)
 {
     if (n == 0)

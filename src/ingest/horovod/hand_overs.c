@@ -10,8 +10,7 @@
 
 ORDER(by_ref, struct span_ref, ASCENDING(start_ns) ?: ASCENDING(span));
 
-/* By string id: the place of the tensor that an op of that name, or of that node, hands over, + 1.
- */
+/* By string id: the place + 1 of the tensor that an op of that name or node hands over. */
 static uint32_t *places_by_name(struct placing *p)
 {
     static const char type[] = ":HorovodAllreduce";

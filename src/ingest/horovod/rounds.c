@@ -126,8 +126,7 @@ static uint64_t count_faults(const struct rounds *rounds, const mark_array *mark
 }
 
 /* Finds the group with which rounds begin; a timeline may begin amid a round. It is the one for
- * which most rounds end before the next begins, and of equals the one with which iterations begin.
- */
+ * which most rounds end before the next begins, and of equals the one that begins iterations. */
 static void cut_rounds(struct rounds *rounds, const mark_array *marks)
 {
     enum { MOST_GROUPS = 256 };

@@ -36,8 +36,7 @@ struct rounds {
     ARRAY(struct actual_round) rounds; /* that have all tensors */
 };
 
-/* A round's runs are next to each other: the place of its first one, and of the one after its last.
- */
+/* A round's runs are next to each other: the places of its first one, and behind its last. */
 static inline uint32_t round_first(const struct rounds *rounds, const struct actual_round *round)
 {
     return rounds->groups.at[round->first].first;

@@ -20,8 +20,7 @@ struct parts {
     struct fused_times sums; /* start_ns is not used; the others: how long until then */
 };
 
-/* Gives a group of the graph the part of an actual one from one fraction of its length to another.
- */
+/* Gives a group of the graph a part of an actual one, between two fractions of its length. */
 static void add_part(struct parts *parts, struct fused_times *group, const struct fused_times *t,
                      double from, double to)
 {

@@ -139,8 +139,7 @@ void thread_times_from_logs(struct placing *p, int lead)
 
 /* ---- a rank that wrote a timeline, too ---- */
 
-/* The runs of a timeline by tensor, each tensor's in order: runs[first[t]] to runs[first[t + 1]].
- */
+/* A timeline's runs by tensor, each one's in order: runs[first[t]] to runs[first[t + 1]]. */
 struct runs_of {
     uint32_t *first, *runs;
 };

@@ -267,8 +267,7 @@ static uint64_t read_dims(struct json *js, bool *blank)
     return numel;
 }
 
-/* "Input type": the first that names an element type; in `first` whether that is the first input's.
- */
+/* "Input type": the first that names an element type; `first`: that is the first input's. */
 static uint32_t read_types(struct kineto *k, bool *first)
 {
     struct json *js = k->js;
@@ -640,8 +639,7 @@ static int read_kineto(struct json *js, struct trace_part *part, struct dpro_err
     return read_kineto(js, part, err);
 }
 
-/* PyTorch gives every event a category; some files have many events before the first that has one.
- */
+/* PyTorch gives every event a category; some files have many events without one first. */
 static bool recognise(const struct head *head)
 {
     if (head->piece == HEAD_MEMBER)

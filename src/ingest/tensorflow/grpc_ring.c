@@ -79,8 +79,7 @@ static uint64_t key_with(uint64_t key, uint64_t number)
 }
 
 /* Sessions, and users' own code, give collectives the same numbers in each iteration. The key of
- * these is made of the number, the window, and the place among those of that number in the window.
- */
+ * these is made of the number, the window, and the place among its like in the window. */
 static void tell_apart(const struct dpro_trace *trace, run_array *runs)
 {
     struct map repeated = {0}, seen = {0};
@@ -198,8 +197,7 @@ static void find_mixed(struct ring *ring)
     }
 }
 
-/* Whether a rank received a stream's byte while it was in the collective, or its log has no record.
- */
+/* Whether a rank received a stream's byte while in the collective, or its log has no record. */
 static bool arrives_in(const struct ring *ring, uint32_t transport, uint32_t stream,
                        uint64_t offset, uint32_t joint)
 {
@@ -407,8 +405,7 @@ static void take_all(struct ring *ring)
     gloo_share_messages(ring->trace);
 }
 
-/* One collective of each number, on all ranks alike; of those whose ranks all have one neighbour.
- */
+/* One collective of each number, on all ranks alike, each of which has one neighbour. */
 static void add_collectives(struct ring *ring)
 {
     struct dpro_trace *trace = ring->trace;

@@ -25,8 +25,7 @@ static bool is_pair(const struct net_message *message)
 
 typedef ARRAY(struct net_message *) message_array;
 
-/* What the program called the transfer, which gloo puts where the number of a collective would be.
- */
+/* What the program called the transfer, which gloo puts in place of a collective's number. */
 static uint64_t slot_of(const struct net_message *message)
 {
     return (uint64_t)message->tag << 32 | message->delta;

@@ -147,8 +147,7 @@ extern const struct payload_kind transport_payload;
     "a transport log alone can't be replayed; add the profile of the same run ('dpro export "      \
     "--net-csv' shows what is in the log)"
 
-/* The process at the other end of a stream, and its stream of the same bytes; NULL: not recorded.
- */
+/* The process at a stream's other end, and its stream of the same bytes; NULL: not recorded. */
 const struct net_transport *net_peer(const struct dpro_trace *trace, const struct net_transport *t,
                                      uint32_t stream, uint32_t *peer_stream);
 
@@ -188,7 +187,6 @@ void ring_build(struct dpro_trace *trace);
 /* transport.c: joins the parts' transports by rank and connection and ties messages to spans. Needs
  * the trace's ranks. */
 void transports_build(struct trace_build *build);
-/* Before: of a role and number there is one process. And room for the pushes and pulls of BytePS.
- */
+/* Before: a role and number are one process. And room for the pushes and pulls of BytePS. */
 void transports_complete(struct trace_build *build);
 void transports_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);

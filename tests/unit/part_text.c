@@ -1,11 +1,18 @@
 #include "part_text.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "case.h"
 #include "ingest/readers.h"
 
 enum json_fail last_fail;
+
+static void destroy(struct trace_part *part)
+{
+    part_fini(part);
+    free(part);
+}
 
 struct trace_part part_of_text(const struct reader *reader, const char *text, size_t chunk)
 {
@@ -26,5 +33,9 @@ struct trace_part part_of_text(const struct reader *reader, const char *text, si
         bytes_fini(&bytes);
     }
     input_close(&in);
+    struct trace_part *kept = malloc(sizeof *kept);
+    assert_non_null(kept);
+    *kept = part;
+    KEEP(kept, destroy);
     return part;
 }

@@ -8,6 +8,5 @@ struct reader;
 /* How the last JSON ended. */
 extern enum json_fail last_fail;
 
-/* Reads with a buffer of `chunk` bytes (0: the usual). The part is the caller's to end with
- * part_fini. */
+/* Reads with a buffer of `chunk` bytes (0: the usual). What the part holds is kept (case.h). */
 struct trace_part part_of_text(const struct reader *reader, const char *text, size_t chunk);

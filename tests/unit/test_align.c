@@ -50,6 +50,13 @@ static double draw(struct world *w) /* [0, 1) */
     return (double)((x ^ x >> 23) & 0xfffffffffffff) / 0x1p52;
 }
 
+static void destroy(struct world *w)
+{
+    align_destroy(w->align);
+    free(w->facts);
+    free(w);
+}
+
 static struct world *world_of(uint32_t n, int64_t length_ns, uint64_t seed)
 {
     struct world *w = calloc(1, sizeof *w);
@@ -59,14 +66,8 @@ static struct world *world_of(uint32_t n, int64_t length_ns, uint64_t seed)
     assert_non_null(w->align);
     for (int i = 0; i < 8; i++)
         draw(w);
+    KEEP(w, destroy);
     return w;
-}
-
-static void destroy(struct world *w)
-{
-    align_destroy(w->align);
-    free(w->facts);
-    free(w);
 }
 
 static void drift_apart(struct world *w, double seconds, double ppm)
@@ -198,7 +199,6 @@ TEST(two_clocks_meet_in_the_middle_of_what_is_possible)
     assert_true(s->drift_ppm == 0);
     assert_true(s->uncertainty_ns >= 20 * US); /* and what drift may add */
     assert_true(s->uncertainty_ns <= 20 * US + S / 2 / 1000);
-    destroy(w);
 }
 
 TEST(the_reference_is_left_alone)
@@ -213,7 +213,6 @@ TEST(the_reference_is_left_alone)
     assert_int_equal(s->offset_ns, 0);
     assert_true(s->drift_ppm == 0);
     assert_int_equal(s->uncertainty_ns, 0);
-    destroy(w);
 }
 
 TEST(drift_is_found_where_a_constant_is_impossible)
@@ -226,7 +225,6 @@ TEST(drift_is_found_where_a_constant_is_impossible)
     assert_true(fabs(segment_at(w, 1, 0)->drift_ppm + 100) < 2);
     assert_true(worst_error(w, 1) < 8 * US);
     assert_truth_is_within_uncertainty(w);
-    destroy(w);
 }
 
 TEST(clocks_years_apart_are_no_different)
@@ -241,7 +239,6 @@ TEST(clocks_years_apart_are_no_different)
     assert_true(worst_error(w, 1) < 10 * US);
     assert_true(worst_error(w, 2) < 20 * US);
     assert_truth_is_within_uncertainty(w);
-    destroy(w);
 }
 
 TEST(a_long_recording_stays_exact)
@@ -253,7 +250,6 @@ TEST(a_long_recording_stays_exact)
     assert_int_equal(n_segments(w, 1), 1);
     assert_true(worst_error(w, 1) < 8 * US);
     assert_truth_is_within_uncertainty(w);
-    destroy(w);
 }
 
 TEST(a_step_cuts_the_clock_in_two)
@@ -268,7 +264,6 @@ TEST(a_step_cuts_the_clock_in_two)
         assert_true(error_at(w, 1, 2 * S) < 20 * US);
         assert_true(error_at(w, 1, 4 * S) < 20 * US);
         assert_true(error_at(w, 1, 5 * S) < 20 * US);
-        destroy(w);
     }
 }
 
@@ -284,7 +279,6 @@ TEST(a_clock_that_changes_its_speed_is_followed)
             assert_true(error_at(w, 1, at) < 30 * US);
             assert_true(error_at(w, 1, at) * 4 <= uncertainty_at(w, 1, at) * 5);
         }
-        destroy(w);
     }
 }
 
@@ -297,7 +291,6 @@ TEST(one_way_traffic_ties_nothing)
     solve(w);
     assert_int_equal(n_segments(w, 1), 0);
     assert_int_equal(n_segments(w, 2), 0);
-    destroy(w);
 }
 
 TEST(a_circle_of_one_way_traffic_ties_all)
@@ -310,7 +303,6 @@ TEST(a_circle_of_one_way_traffic_ties_all)
     assert_truth_is_within_uncertainty(w);
     for (uint32_t c = 1; c < 4; c++)
         assert_true(worst_error(w, c) < 60 * US);
-    destroy(w);
 }
 
 TEST(a_clock_that_nobody_talks_to_is_not_guessed)
@@ -326,7 +318,6 @@ TEST(a_clock_that_nobody_talks_to_is_not_guessed)
     assert_int_equal(n_segments(w, 1), 1);
     assert_int_equal(n_segments(w, 2), 0);
     assert_int_equal(n_segments(w, 3), 0);
-    destroy(w);
 }
 
 /* ---- contradictions ---- */
@@ -347,7 +338,6 @@ TEST(a_contradiction_is_named_and_put_aside)
     assert_int_equal(n_segments(w, 1), 1);
     assert_true(worst_error(w, 1) < 8 * US);
     assert_truth_is_within_uncertainty(w);
-    destroy(w);
 }
 
 TEST(a_contradiction_over_three_clocks_is_named)
@@ -358,7 +348,6 @@ TEST(a_contradiction_over_three_clocks_is_named)
     say(w, 2, 0, 100 * MS, 100 * MS - 30 * MS);
     solve(w);
     assert_true(n_conflicts(w) >= 1);
-    destroy(w);
 }
 
 /* Each second neighbour says a message to come back before it was sent, past all that the others
@@ -387,7 +376,6 @@ TEST(clocks_that_fit_nothing_come_to_an_end)
     }
     solve(w);
     assert_true(n_conflicts(w) >= 1);
-    destroy(w);
 }
 
 TEST(a_clock_that_is_set_all_the_time_has_so_many_lines)
@@ -401,7 +389,6 @@ TEST(a_clock_that_is_set_all_the_time_has_so_many_lines)
     }
     solve(w);
     assert_true(n_segments(w, 1) > 500 && n_segments(w, 1) <= 1000);
-    destroy(w);
 }
 
 TEST(hostile_times_are_survived)
@@ -425,7 +412,6 @@ TEST(hostile_times_are_survived)
             }
         }
         align_solve(w->align);
-        destroy(w);
     }
 }
 
@@ -450,7 +436,6 @@ TEST(moments_that_were_near_each_other_decide_within_the_facts)
     assert_true(worst_error(w, 1) <= 5 * US);
     assert_true(worst_error(w, 2) <= 5 * US);
     assert_truth_is_within_uncertainty(w);
-    destroy(w);
 }
 
 TEST(a_clock_that_keeps_its_time_moves_no_further_than_it_must)
@@ -464,7 +449,6 @@ TEST(a_clock_that_keeps_its_time_moves_no_further_than_it_must)
         solve(w);
         int64_t moved = segment_at(w, 1, 0)->offset_ns;
         assert_true(llabs(moved - (off ? -20 * MS : 0)) < 100 * US);
-        destroy(w);
     }
 }
 
@@ -497,7 +481,6 @@ TEST(the_truth_is_within_the_uncertainty)
             assert_int_equal(n_segments(w, c), 1);
         assert_all_facts_hold(w);
         assert_truth_is_within_uncertainty(w);
-        destroy(w);
     }
 }
 
@@ -512,7 +495,6 @@ TEST(many_clocks_are_aligned_within_the_noise)
         assert_truth_is_within_uncertainty(w);
         for (uint32_t c = 1; c < w->n; c++)
             assert_true(worst_error(w, c) < (shape == 1 ? 60 : 15) * US);
-        destroy(w);
     }
 }
 
@@ -539,5 +521,4 @@ TEST(bounds_hold_the_truth)
         }
         assert_true(tight > n / 2);
     }
-    destroy(w);
 }

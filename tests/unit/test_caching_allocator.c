@@ -14,7 +14,9 @@ static struct allocator *make(const char *settings, uint64_t capacity)
     struct allocator_options options = {.settings = allocator_settings_default(),
                                         .capacity_bytes = capacity};
     assert_int_equal(allocator_settings_parse(&options.settings, settings, NULL), 0);
-    return allocator_create(&options);
+    struct allocator *a = allocator_create(&options);
+    KEEP(a, allocator_destroy);
+    return a;
 }
 
 static struct allocator_placement take_on(struct allocator *a, uint64_t id, uint64_t bytes,
@@ -55,7 +57,6 @@ TEST(sizes_are_rounded_to_512_bytes)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct allocator *a = make("", 0);
         assert_int_equal(take(a, 1, sizes[i][0]).size_bytes, sizes[i][1]);
-        allocator_destroy(a);
     }
 }
 
@@ -67,7 +68,6 @@ TEST(sizes_are_rounded_to_parts_of_powers_of_two)
     struct allocator *a = make("roundup_power2_divisions:4", 0);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         assert_int_equal(take(a, i, sizes[i][0]).size_bytes, sizes[i][1]);
-    allocator_destroy(a);
 }
 
 TEST(segments_have_2_mib_20_mib_or_their_own_size)
@@ -79,7 +79,6 @@ TEST(segments_have_2_mib_20_mib_or_their_own_size)
         struct allocator *a = make("", 0);
         assert_true(take(a, 1, sizes[i][0]).device_asked);
         assert_int_equal(reserved(a), sizes[i][1]);
-        allocator_destroy(a);
     }
 }
 
@@ -92,7 +91,6 @@ TEST(the_rest_of_a_small_block_is_used)
     assert_int_equal(take(a, 2, 1).offset, 1024);
     assert_int_equal(take(a, 3, MIB - 1536).offset, 1536);
     assert_int_equal(reserved(a), 2 * MIB);
-    allocator_destroy(a);
 }
 
 TEST(a_large_block_is_not_cut_where_a_mib_or_less_would_remain)
@@ -101,7 +99,6 @@ TEST(a_large_block_is_not_cut_where_a_mib_or_less_would_remain)
     assert_int_equal(take(a, 1, 11 * MIB).size_bytes, 12 * MIB);
     assert_int_equal(take(a, 2, 13 * MIB - 512).size_bytes, 13 * MIB - 512);
     assert_int_equal(reserved(a), 26 * MIB);
-    allocator_destroy(a);
 }
 
 TEST(the_least_block_that_is_large_enough_is_taken)
@@ -113,7 +110,6 @@ TEST(the_least_block_that_is_large_enough_is_taken)
         give(a, id);
     assert_int_equal(take(a, 4, 30 * MIB).segment, fits);
     assert_int_equal(take(a, 5, 41 * MIB).segment, large);
-    allocator_destroy(a);
 }
 
 TEST(of_equal_blocks_that_of_the_oldest_segment_is_taken)
@@ -154,7 +150,6 @@ TEST(free_neighbours_are_one_block)
     struct allocator_placement placement = take(a, 6, MIB);
     assert_false(placement.device_asked);
     assert_int_equal(placement.offset, 0);
-    allocator_destroy(a);
 }
 
 TEST(each_stream_has_its_own_segments)
@@ -164,7 +159,6 @@ TEST(each_stream_has_its_own_segments)
     give(a, 1);
     assert_true(take_on(a, 2, 1000, 7).device_asked);
     assert_false(take(a, 3, 1000).device_asked);
-    allocator_destroy(a);
 }
 
 TEST(what_another_stream_uses_waits)
@@ -178,7 +172,6 @@ TEST(what_another_stream_uses_waits)
     act(a, ALLOCATOR_GIVE_COMPLETED, 1);
     assert_false(take(a, 3, 30 * MIB).device_asked);
     assert_int_equal(allocator_figures(a).n_unknown, 0);
-    allocator_destroy(a);
 }
 
 /* ---- the device is full ---- */
@@ -192,7 +185,6 @@ TEST(what_is_cached_goes_back_where_the_device_is_full)
     assert_false(take(a, 3, 90 * MIB).failed);
     assert_int_equal(reserved(a), 92 * MIB);
     assert_int_equal(allocator_figures(a).n_retries, 1);
-    allocator_destroy(a);
 }
 
 TEST(waiting_blocks_are_waited_for_where_the_device_is_full)
@@ -204,7 +196,6 @@ TEST(waiting_blocks_are_waited_for_where_the_device_is_full)
     act(a, ALLOCATOR_GIVE_COMPLETED, 1); /* too late to matter */
     assert_int_equal(reserved(a), 90 * MIB);
     assert_int_equal(allocator_figures(a).allocated_bytes, 90 * MIB);
-    allocator_destroy(a);
 }
 
 TEST(a_segment_that_is_partly_used_makes_a_request_fail)
@@ -221,7 +212,6 @@ TEST(a_segment_that_is_partly_used_makes_a_request_fail)
     assert_int_equal(f.reserved_bytes, 90 * MIB);
     give(a, 3);
     assert_int_equal(allocator_figures(a).n_unknown, 0);
-    allocator_destroy(a);
 }
 
 TEST(fragmentation_is_what_is_free_at_the_peak)
@@ -234,7 +224,6 @@ TEST(fragmentation_is_what_is_free_at_the_peak)
     struct allocator_figures f = allocator_figures(a);
     assert_int_equal(f.reserved_peak_bytes, 70 * MIB);
     assert_int_equal(f.allocated_peak_bytes, 45 * MIB);
-    allocator_destroy(a);
 }
 
 /* ---- settings ---- */
@@ -249,7 +238,6 @@ TEST(blocks_of_max_split_size_stay_whole)
     struct allocator_placement near = take(a, 4, 70 * MIB);
     assert_int_equal(near.segment, whole);
     assert_int_equal(near.size_bytes, 80 * MIB);
-    allocator_destroy(a);
 }
 
 TEST(with_max_split_size_only_what_is_needed_goes_back)
@@ -265,7 +253,6 @@ TEST(with_max_split_size_only_what_is_needed_goes_back)
     assert_false(take(a, 5, 76 * MIB).failed); /* the 100 MiB went */
     assert_int_equal(reserved(a), 266 * MIB);
     assert_int_equal(allocator_figures(a).n_retries, 0);
-    allocator_destroy(a);
 }
 
 TEST(old_garbage_is_collected_above_the_threshold)
@@ -281,7 +268,6 @@ TEST(old_garbage_is_collected_above_the_threshold)
     give(a, 4);
     take(a, 5, 300 * MIB); /* of 552 MiB, more than 450, the oldest go */
     assert_int_equal(reserved(a), 652 * MIB);
-    allocator_destroy(a);
 }
 
 TEST(a_fraction_of_the_device_is_a_limit)
@@ -289,7 +275,6 @@ TEST(a_fraction_of_the_device_is_a_limit)
     struct allocator *a = make("per_process_memory_fraction:0.5", 100 * MIB);
     assert_false(take(a, 1, 50 * MIB).failed);
     assert_true(take(a, 2, 1).failed);
-    allocator_destroy(a);
 }
 
 TEST(expandable_segments_grow_where_the_last_block_is_free)
@@ -304,7 +289,6 @@ TEST(expandable_segments_grow_where_the_last_block_is_free)
     assert_int_equal(reserved(a), 80 * MIB);
     take(a, 4, 1000);
     assert_int_equal(reserved(a), 82 * MIB);
-    allocator_destroy(a);
 }
 
 TEST(whole_granules_of_expandable_segments_go_back)
@@ -323,7 +307,6 @@ TEST(whole_granules_of_expandable_segments_go_back)
     act(a, ALLOCATOR_EMPTY_CACHE, 0);
     assert_int_equal(reserved(a), 0);
     assert_int_equal(allocator_figures(a).n_segments, 0);
-    allocator_destroy(a);
 }
 
 /* ---- bad input ---- */
@@ -349,7 +332,6 @@ TEST(what_makes_no_sense_is_counted_and_harmless)
     give(a, 6);
     act(a, 200, 1);
     assert_int_equal(allocator_figures(a).allocated_bytes, 0);
-    allocator_destroy(a);
 }
 
 /* ---- against the slow one ---- */
@@ -405,7 +387,6 @@ static void compare_with_slow(const char *settings, uint64_t capacity)
         }
         assert_int_equal(reserved(a), slow_reserved(slow));
     }
-    allocator_destroy(a);
     slow_destroy(slow);
 }
 

@@ -67,7 +67,6 @@ TEST(flat_nodes_are_read)
     assert_int_equal(node->n_inputs, 0);
     assert_string_equal(strtab_get(&part.names, node->text_inputs), "[141,0,0,\"wait\",[],[]]");
     assert_int_equal(et_of(&part)->nodes.at[1].thread, 2);
-    part_fini(&part);
 }
 
 TEST(chakra_nodes_are_read)
@@ -86,7 +85,6 @@ TEST(chakra_nodes_are_read)
         assert_int_equal(et_of(&part)->tensors.at[node->first_input].numel, 53120);
         assert_non_null(strstr(strtab_get(&part.names, node->text_inputs), "\"broadcast\""));
         assert_int_equal(et_of(&part)->nodes.at[0].thread, 3);
-        part_fini(&part);
     }
 }
 
@@ -99,7 +97,6 @@ TEST(what_is_whole_of_a_cut_trace_is_kept)
     assert_int_equal(last_fail, JSON_ENDED);
     assert_int_equal(et_of(&part)->nodes.n, 1);
     assert_int_equal(et_of(&part)->tensors.n, 3);
-    part_fini(&part);
 }
 
 TEST(odd_values_are_no_tensors)
@@ -114,7 +111,6 @@ TEST(odd_values_are_no_tensors)
     assert_int_equal(et_of(&part)->nodes.at[0].id, 7);
     assert_int_equal(et_of(&part)->tensors.n, 0);
     assert_int_equal(part.losses.n_broken, 1);
-    part_fini(&part);
 }
 
 TEST(convolutions_with_a_kernel_of_one_element_tell_their_batch)
@@ -141,6 +137,5 @@ TEST(convolutions_with_a_kernel_of_one_element_tell_their_batch)
         struct trace_part part = read_chunked(text, 0);
         assert_int_equal(et_of(&part)->nodes.n, 1);
         assert_int_equal(et_of(&part)->nodes.at[0].pointwise_batch, cases[i].batch);
-        part_fini(&part);
     }
 }

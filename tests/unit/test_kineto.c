@@ -92,7 +92,6 @@ TEST(categories_of_all_years_are_known)
             assert_int_equal(track_of(&part, 0)->pid, 3);
             assert_int_equal(track_of(&part, 0)->id, 7);
         }
-        part_fini(&part);
     }
 }
 
@@ -132,7 +131,6 @@ TEST(the_recorders_marks_say_what_a_group_is_asked_for)
         assert_int_equal(detail->call, cases[i].call);
         assert_int_equal(detail->peer, cases[i].peer);
         assert_string_equal(name_of(&part, detail->process_group), cases[i].group);
-        part_fini(&part);
     }
 }
 
@@ -150,7 +148,6 @@ TEST(sends_and_receives_are_on_a_track_of_their_own)
     assert_true(span_of(&part, 1)->track != span_of(&part, 0)->track);
     assert_true(track_of(&part, 1)->posted);
     assert_false(track_of(&part, 0)->posted || track_of(&part, 3)->posted);
-    part_fini(&part);
 }
 
 TEST(spans_carry_their_arguments)
@@ -185,7 +182,6 @@ TEST(spans_carry_their_arguments)
     assert_true(part.external_is_op);
     assert_true(flows_of(&part)->has_correlation && part.has_record_fn);
     assert_int_equal(part.process.pid, 10);
-    part_fini(&part);
 }
 
 TEST(thread_ids_may_be_text)
@@ -210,7 +206,6 @@ TEST(thread_ids_may_be_text)
     assert_true(track_of(&part, 3)->id < -1000000);
     assert_int_equal(part.labels.n, 1);
     assert_string_equal(name_of(&part, part.labels.at[0].name), "stream 7 ");
-    part_fini(&part);
 }
 
 TEST(external_id_that_is_the_correlation_is_no_op)
@@ -219,7 +214,6 @@ TEST(external_id_that_is_the_correlation_is_no_op)
         read_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":1,"
                   "\"dur\":1,\"args\":{\"External id\":77,\"correlation\":77}}]");
     assert_false(part.external_is_op);
-    part_fini(&part);
 }
 
 TEST(communication_metadata_is_kept)
@@ -267,7 +261,6 @@ TEST(communication_metadata_is_kept)
     assert_true(span_of(&part, 3)->detail == NO_ID);
     assert_int_equal(detail_of(&part, 4)->numel, 64 * 3 * 7 * 7);
     assert_int_equal(detail_of(&part, 5)->bytes, 4096);
-    part_fini(&part);
 }
 
 /* A loss that is averaged over the ranks has no dimensions, and one element. */
@@ -296,7 +289,6 @@ TEST(a_tensor_without_dimensions_has_one_element)
             cases[i].args);
         struct trace_part part = read_text(text);
         assert_int_equal(detail_of(&part, 0)->numel, cases[i].numel);
-        part_fini(&part);
     }
 }
 
@@ -324,7 +316,6 @@ TEST(syncs_tell_what_they_wait_for)
     assert_int_equal(detail_of(&part, 1)->wait_correlation, 0);
     assert_int_equal(detail_of(&part, 2)->sync, SYNC_STREAM);
     assert_int_equal(detail_of(&part, 3)->sync, SYNC_DEVICE);
-    part_fini(&part);
 }
 
 TEST(amd_traces_are_read)
@@ -339,7 +330,6 @@ TEST(amd_traces_are_read)
     assert_int_equal(part.n_spans, 2);
     assert_int_equal(span_of(&part, 1)->correlation, 3);
     assert_int_equal(track_of(&part, 1)->pid, 2);
-    part_fini(&part);
 }
 
 TEST(begin_and_end_events_make_spans)
@@ -358,7 +348,6 @@ TEST(begin_and_end_events_make_spans)
     assert_int_equal(span_of(&part, 1)->dur_ns, 8000);
     assert_true(span_of(&part, 1)->detail == NO_ID);
     assert_int_equal(part.losses.n_unpaired, 2); /* an end too many, "other" without one */
-    part_fini(&part);
 }
 
 TEST(bad_times_are_skipped_and_counted)
@@ -380,7 +369,6 @@ TEST(bad_times_are_skipped_and_counted)
     assert_int_equal(part.losses.n_no_dur, 4);
     assert_int_equal(part.losses.n_overflow, 4);
     assert_int_equal(part.losses.n_broken, 1);
-    part_fini(&part);
 }
 
 TEST(flows_are_kept_where_they_are_needed)
@@ -399,12 +387,10 @@ TEST(flows_are_kept_where_they_are_needed)
     assert_int_equal(flows_of(&part)->links.n, 2);
     assert_true(flows_of(&part)->links.at[0].start && !flows_of(&part)->links.at[1].start);
     assert_int_equal(flows_of(&part)->launches.n, 1);
-    part_fini(&part);
     snprintf(text, sizeof text, format, ",\"args\":{\"correlation\":9}");
     part = read_text(text);
     assert_int_equal(flows_of(&part)->links.n, 2);
     assert_int_equal(flows_of(&part)->launches.n, 0);
-    part_fini(&part);
 }
 
 TEST(no_job_has_as_many_ranks_as_a_hostile_file_says)
@@ -412,7 +398,6 @@ TEST(no_job_has_as_many_ranks_as_a_hostile_file_says)
     struct trace_part part = read_text("{\"distributedInfo\":{\"rank\":2147483647,"
                                        "\"world_size\":2147483647},\"traceEvents\":[]}");
     assert_int_equal(part.process.world_size, 0);
-    part_fini(&part);
 }
 
 TEST(the_job_is_described)
@@ -432,7 +417,6 @@ TEST(the_job_is_described)
     assert_int_equal(part.groups.at[0].n_ranks, 2);
     assert_int_equal(part.groups.at[0].ranks[1], 3);
     assert_string_equal(name_of(&part, part.groups.at[1].name), "1");
-    part_fini(&part);
 }
 
 #define EVENT                                                                                      \
@@ -462,7 +446,6 @@ TEST(documents_may_end_early)
         struct trace_part part = read_text(cases[i].text);
         if (part.n_spans != cases[i].n_spans || last_fail != cases[i].fail)
             fail_msg("case %zu: %d spans, fail %d", i, (int)part.n_spans, (int)last_fail);
-        part_fini(&part);
     }
 }
 
@@ -505,7 +488,5 @@ TEST(chunks_of_any_size_give_the_same)
         for (uint32_t i = 0; i < want.names.n; i++)
             assert_string_equal(name_of(&got, i), name_of(&want, i));
         assert_true(got.base_ns == 12);
-        part_fini(&got);
     }
-    part_fini(&want);
 }

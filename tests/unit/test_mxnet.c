@@ -38,7 +38,6 @@ TEST(operations_of_a_thread_may_overlap)
     assert_int_equal(spans[2].kind, SPAN_CPU_OP);
     assert_int_equal(part.tracks.n, 2);
     assert_int_equal(part.losses.n_unpaired, 0); /* the async twin is none */
-    part_fini(&part);
 }
 
 TEST(an_end_without_a_beginning_is_counted)
@@ -53,7 +52,6 @@ TEST(an_end_without_a_beginning_is_counted)
     assert_int_equal(part.n_spans, 0);
     assert_int_equal(part.losses.n_unpaired, 2);
     assert_int_equal(part.losses.n_negative, 1);
-    part_fini(&part);
 }
 
 /* ---- graphs ---- */
@@ -94,7 +92,6 @@ TEST(an_executor_has_its_backward_ops)
     assert_true(takes(&part, "fc_backward", "fc", false));
     assert_true(takes(&part, "fc_backward", "fc", true));
     assert_int_equal(part.losses.n_broken_records, 1); /* nobody */
-    part_fini(&part);
 }
 
 TEST(a_symbol_is_mirrored)
@@ -113,7 +110,6 @@ TEST(a_symbol_is_mirrored)
     assert_true(takes(&part, "c_backward", "f_backward", false));
     assert_true(takes(&part, "c_backward", "c", true));
     assert_int_equal(part.losses.n_broken_records, 1);
-    part_fini(&part);
 }
 
 /* ---- which node an op is ---- */
@@ -204,7 +200,6 @@ TEST(frames_passed_to_a_socket_are_messages)
     assert_true(ps_is_pull(&ps->at[1]) && !ps_is_push(&ps->at[1]));
     assert_true(ps->at[1].received);
     assert_int_equal(ps->at[1].data_bytes, 40);
-    part_fini(&part);
 }
 
 /* role 1, id 9 at 10.77.0.2:48213; role 0, id 8 at 10.77.0.1:55011 */
@@ -231,6 +226,5 @@ TEST(the_list_of_nodes_says_whose_a_log_is)
             net_process_format(name, part.process.rank);
             assert_string_equal(name, cases[i].process);
         }
-        part_fini(&part);
     }
 }

@@ -28,6 +28,7 @@ static struct dpro_model *job_of(uint32_t n_tensors)
                                  .n_streams = 1};
     struct dpro_model *model = generate_random(&o);
     assert_non_null(model);
+    KEEP(model, dpro_model_destroy);
     return model;
 }
 
@@ -111,7 +112,6 @@ TEST(edits_leave_a_strategy_whole_or_as_it_was)
     }
     assert_true(n_made > 1000 && n_refused > 1000 && n_fused > 1000);
     arena_fini(&arena);
-    dpro_model_destroy(model);
 }
 
 TEST(edits_say_what_they_say)
@@ -137,7 +137,6 @@ TEST(edits_say_what_they_say)
     assert_int_equal(s.buckets[2].priority, -7);
     assert_int_equal(s.compression, DPRO_COMPRESSION_BF16);
     arena_fini(&arena);
-    dpro_model_destroy(model);
 }
 
 TEST(fusing_ops_takes_in_those_fused_before)
@@ -166,7 +165,6 @@ TEST(fusing_ops_takes_in_those_fused_before)
     assert_null(edit_apply(model, &s, &unfuse));
     assert_int_equal(s.n_fused, 1);
     arena_fini(&arena);
-    dpro_model_destroy(model);
 }
 
 TEST(a_list_with_one_impossible_edit_changes_nothing)
@@ -180,7 +178,6 @@ TEST(a_list_with_one_impossible_edit_changes_nothing)
     assert_non_null(edits_apply(model, &s, edits, 2, &after));
     assert_true(same(model, &s, &before));
     arena_fini(&arena);
-    dpro_model_destroy(model);
 }
 
 /* ---- passes ---- */
@@ -195,6 +192,7 @@ static struct dpro_optimum *optimize_with(const struct dpro_model *model,
     o.sink = (struct dpro_sink){.log = keep_log, .level = DPRO_LOG_WARN};
     logged[0] = '\0';
     assert_int_equal(dpro_optimize_run(model, &o, &optimum, &err), 0);
+    KEEP(optimum, dpro_optimum_destroy);
     return optimum;
 }
 
@@ -217,8 +215,6 @@ TEST(the_example_pass_takes_part)
     /* its candidates are looked at beside the others */
     assert_true(dpro_optimum_summary(with).n_candidates > dpro_optimum_summary(plain).n_candidates);
     assert_true(dpro_optimum_summary(with).best_ns <= dpro_optimum_summary(with).baseline_ns);
-    dpro_optimum_destroy(with);
-    dpro_optimum_destroy(plain);
     dpro_model_destroy(model);
 }
 
@@ -253,8 +249,6 @@ TEST(a_file_that_fuses_ops_does_what_one_in_this_process_does)
     assert_true(same(model, s, t));
     assert_int_equal(dpro_optimum_summary(a).best_ns, dpro_optimum_summary(b).best_ns);
     assert_int_equal(dpro_optimum_summary(a).n_candidates, dpro_optimum_summary(b).n_candidates);
-    dpro_optimum_destroy(a);
-    dpro_optimum_destroy(b);
     dpro_model_destroy(model);
 }
 
@@ -270,8 +264,6 @@ static void check_contained(const char *name, const char *expected)
     assert_non_null(strstr(logged, expected));
     assert_non_null(strstr(logged, "pass 'bad'"));
     assert_ptr_equal(strchr(logged, '\n'), logged + strlen(logged) - 1); /* once */
-    dpro_optimum_destroy(optimum);
-    dpro_model_destroy(model);
 }
 
 TEST(a_pass_that_crashes_is_left_out)
@@ -320,8 +312,6 @@ TEST(a_pass_that_prints_prints_to_stderr)
     assert_int_equal(ftell(out), 0);
     fclose(out);
     assert_string_equal(logged, "");
-    dpro_optimum_destroy(optimum);
-    dpro_model_destroy(model);
 }
 
 TEST(a_file_that_is_no_pass_is_refused)
@@ -341,7 +331,6 @@ TEST(a_file_that_is_no_pass_is_refused)
         assert_non_null(strstr(err.text, cases[i].expected));
         assert_non_null(strstr(err.text, cases[i].name));
     }
-    dpro_model_destroy(model);
 }
 
 /* ---- the caller's own ---- */
@@ -371,15 +360,13 @@ TEST(what_changes_numerics_needs_leave)
     int64_t full_ns = dpro_optimum_summary(optimum).best_ns;
     assert_true(n_asked > 0);
     assert_int_equal(dpro_optimum_summary(optimum).compression, DPRO_COMPRESSION_NONE);
-    dpro_optimum_destroy(optimum);
     own.changes_numerics = 1;
     n_asked = 0;
-    dpro_optimum_destroy(optimize_with(model, &options));
+    optimize_with(model, &options);
     assert_int_equal(n_asked, 0);
     options.compressions = 1u << DPRO_COMPRESSION_BF16;
     optimum = optimize_with(model, &options);
     assert_int_equal(dpro_optimum_summary(optimum).compression, DPRO_COMPRESSION_BF16);
     assert_true(dpro_optimum_summary(optimum).best_ns < full_ns);
-    dpro_optimum_destroy(optimum);
     dpro_model_destroy(model);
 }

@@ -62,7 +62,6 @@ TEST(ways_are_told_against_the_module_as_it_is)
         assert_near(of->batches.at[0].ratio, 0.5);
         assert_near(of->batches.at[0].cost.forward.value, 0.4);
         assert_near(of->batches.at[0].cost.backward.value, 0.45);
-        part_fini(&part);
     }
 }
 
@@ -80,7 +79,6 @@ TEST(a_way_with_times_of_its_own_is_told_against_these)
     assert_near(probe->costs[DPRO_BF16].forward.value, 0.5);
     assert_near(probe->costs[DPRO_COMPILED].forward.value, 1.5);
     assert_near(probe->costs[DPRO_COMPILED].backward.value, 0.5);
-    part_fini(&part);
 }
 
 TEST(launches_and_kernels_of_a_gpu_are_told_apart)
@@ -98,7 +96,6 @@ TEST(launches_and_kernels_of_a_gpu_are_told_apart)
     assert_near(cost->forward_bounds.device, 3); /* 120 of 40: no longer than all of it */
     assert_near(cost->forward_bounds.own_launch_ns, 95);
     assert_near(cost->backward_bounds.launch, 0); /* not known */
-    part_fini(&part);
 }
 
 TEST(a_file_cut_anywhere_keeps_whole_probes)
@@ -114,7 +111,6 @@ TEST(a_file_cut_anywhere_keeps_whole_probes)
         for (size_t i = 0; i < of->probes.n; i++)
             assert_true(of->probes.at[i].costs[DPRO_COMPILED].is_known);
         assert_int_equal(of->names.n, 2 * of->probes.n);
-        part_fini(&part);
     }
 }
 
@@ -131,7 +127,6 @@ TEST(what_makes_no_sense_is_left_out)
     assert_int_equal(of->probes.at[0].n, 1);
     assert_false(of->probes.at[0].costs[DPRO_COMPILED].is_known);
     assert_int_equal(of->n_broken, 7);
-    part_fini(&part);
 }
 
 static struct dpro_error err;

@@ -70,7 +70,6 @@ TEST(an_allocation_is_read_whatever_the_order_of_keys)
         assert_int_equal(at->device, 3);
         assert_int_equal(at->allocated_bytes, 128);
         assert_int_equal(at->reserved_bytes, 2097152);
-        part_fini(&part);
     }
 }
 
@@ -88,7 +87,6 @@ TEST(profilers_of_2021_tell_no_address)
     assert_int_equal(at->bytes, 4);
     assert_int_equal(at->device, -1);
     assert_int_equal(at->allocated_bytes, -1);
-    part_fini(&part);
 }
 
 TEST(what_an_instant_lacks_is_not_that_of_the_one_before)
@@ -100,7 +98,6 @@ TEST(what_an_instant_lacks_is_not_that_of_the_one_before)
                      0);
     assert_int_equal(part.allocations.n, 1);
     assert_int_equal(part.losses.n_allocations, 1);
-    part_fini(&part);
 }
 
 TEST(marks_of_modules_are_no_spans)
@@ -118,7 +115,6 @@ TEST(marks_of_modules_are_no_spans)
     assert_int_equal(of->module_calls.at[0].start_ns, 90000);
     assert_int_equal(of->module_calls.at[0].end_ns, 120000);
     assert_int_equal(of->module_calls.at[1].module, 0);
-    part_fini(&part);
 }
 
 TEST(nodes_in_a_mark_lie_in_what_is_around_it)
@@ -139,7 +135,6 @@ TEST(nodes_in_a_mark_lie_in_what_is_around_it)
     assert_int_equal(et->nodes.at[0].parent, 2);
     assert_int_equal(et->nodes.at[0].thread, 1);
     assert_int_equal(et->nodes.at[1].id, 2);
-    part_fini(&part);
 }
 
 TEST_IN_FOLDER(allocations_come_by_time_with_their_threads)
@@ -213,7 +208,6 @@ TEST(held_memory_is_read)
         assert_int_equal(of->blocks.at[1].category, DPRO_MEMORY_STATE);
         assert_int_equal(of->blocks.at[1].size_bytes, 128);
         assert_int_equal(of->blocks.at[2].address, 0);
-        part_fini(&part);
     }
 }
 
@@ -227,7 +221,6 @@ TEST(held_memory_cut_anywhere_keeps_whole_blocks)
         assert_int_not_equal(last_fail, JSON_OK);
         for (size_t i = 0; i < held_of(&part)->blocks.n; i++)
             assert_int_equal(held_of(&part)->blocks.at[i].size_bytes, 64u << i);
-        part_fini(&part);
     }
 }
 

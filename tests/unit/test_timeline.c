@@ -72,7 +72,6 @@ TEST(a_run_has_its_stages_since_the_epoch)
         struct trace_part part = read_text("[" RUN "]", chunk);
         assert_int_equal(last_fail, JSON_OK);
         assert_whole_run(&part);
-        part_fini(&part);
     }
 }
 
@@ -81,7 +80,6 @@ TEST(an_array_that_is_still_open_is_no_damage)
     struct trace_part part = read_text("[" RUN, 0);
     assert_int_equal(last_fail, JSON_OK);
     assert_whole_run(&part);
-    part_fini(&part);
 }
 
 TEST(of_a_timeline_cut_in_an_event_the_whole_runs_are_kept)
@@ -90,7 +88,6 @@ TEST(of_a_timeline_cut_in_an_event_the_whole_runs_are_kept)
     assert_int_equal(last_fail, JSON_ENDED);
     assert_whole_run(&part);
     assert_int_equal(timeline_of(&part)->n_open, 1);
-    part_fini(&part);
 }
 
 TEST(a_negotiation_alone_is_no_run)
@@ -98,7 +95,6 @@ TEST(a_negotiation_alone_is_no_run)
     struct trace_part part = read_text("[" NAMED(1, "w") B(1, "NEGOTIATE_ALLREDUCE", 1) E(1, 2), 0);
     assert_int_equal(timeline_of(&part)->runs.n, 0);
     assert_int_equal(timeline_of(&part)->n_open, 1);
-    part_fini(&part);
 }
 
 TEST(stages_without_an_operation_around_them_make_runs)
@@ -113,7 +109,6 @@ TEST(stages_without_an_operation_around_them_make_runs)
     assert_int_equal(t->runs.n, 2);
     assert_stage(&t->runs.at[1], STAGE_QUEUE, 2000, 2001);
     assert_stage(&t->runs.at[1], STAGE_TRANSFER, 2002, 2009);
-    part_fini(&part);
 }
 
 #define STAGE(what, tid, ts, dur)                                                                  \
@@ -137,7 +132,6 @@ TEST(byteps_partitions_are_pushed_and_pulled)
     assert_stage(&t->runs.at[0], STAGE_PUSH, 110, 130);
     assert_stage(&t->runs.at[0], STAGE_PULL, 130, 160);
     assert_int_equal(t->runs.at[2].tensor, 0);
-    part_fini(&part);
 }
 
 TEST(what_makes_no_sense_is_counted_and_passed_over)
@@ -154,6 +148,5 @@ TEST(what_makes_no_sense_is_counted_and_passed_over)
     assert_int_equal(part.losses.n_no_time, 1);
     assert_true(part.losses.n_broken > 0);
     assert_int_equal(timeline_of(&part)->runs.n, 0);
-    part_fini(&part);
     free(deep);
 }

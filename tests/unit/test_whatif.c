@@ -62,6 +62,7 @@ static struct job *new_job(void)
     m->net.link.byte_ns.value = 10;
     m->baseline =
         (struct dpro_strategy){.order = job->order, .buckets = job->buckets, .n_buckets = 1};
+    KEEP(job, free);
     return job;
 }
 
@@ -93,7 +94,6 @@ TEST(a_prediction_tells_how_far_it_is)
     assert_string_equal(seen.names, "predict the job as it is;predict the changed job;"
                                     "find how sure that is;");
     assert_int_equal(seen.n_wrong, 0);
-    free(job);
 }
 
 TEST(without_changes_nothing_changes)
@@ -106,7 +106,6 @@ TEST(without_changes_nothing_changes)
     assert_true(dpro_whatif_speedup(whatif).std == 0);
     assert_int_equal(dpro_whatif_n_warnings(whatif), 0);
     dpro_whatif_destroy(whatif);
-    free(job);
 }
 
 TEST(smaller_buckets_overlap_with_the_computation)
@@ -115,7 +114,6 @@ TEST(smaller_buckets_overlap_with_the_computation)
     /* each waits for the one before it: 10.5 ms a MiB against 10 ms of work */
     assert_int_equal(time_with(job, &(struct dpro_changes){.bucket_cap_bytes = MIB}),
                      10000000 + INT64_C(10) * N * MIB);
-    free(job);
 }
 
 TEST(links_and_ranks_change_as_asked)
@@ -134,7 +132,6 @@ TEST(links_and_ranks_change_as_asked)
     enum dpro_compression half = DPRO_COMPRESSION_FP16;
     assert_int_equal(time_with(job, &(struct dpro_changes){.compression = &half}),
                      40000000 + INT64_C(5) * N * MIB);
-    free(job);
 }
 
 TEST(what_is_asked_for_combines)
@@ -146,7 +143,6 @@ TEST(what_is_asked_for_combines)
                                                            .bandwidth_ratio = 2,
                                                            .bucket_cap_bytes = MIB}),
                      5000000 + INT64_C(5) * N * MIB);
-    free(job);
 }
 
 TEST(more_ranks_send_more_and_wait_for_a_slower_slowest)
@@ -162,7 +158,6 @@ TEST(more_ranks_send_more_and_wait_for_a_slower_slowest)
     assert_int_equal(dpro_whatif_n_warnings(whatif), 2);
     assert_non_null(strstr(dpro_whatif_warning(whatif, 1), "a rank's computation varies by 14"));
     dpro_whatif_destroy(whatif);
-    free(job);
 }
 
 TEST(the_percentiles_are_of_whole_iterations)
@@ -188,7 +183,6 @@ TEST(the_percentiles_are_of_whole_iterations)
     assert_int_equal(of_more.p95_ns - p.p95_ns, of_more.p50_ns - p.p50_ns);
     dpro_whatif_destroy(more);
     dpro_whatif_destroy(whatif);
-    free(job);
 }
 
 static double part_of(const struct dpro_whatif *whatif, enum dpro_uncertainty_source source)
@@ -225,7 +219,6 @@ TEST(the_interval_is_made_of_its_parts)
     dpro_whatif_destroy(same);
     dpro_whatif_destroy(near);
     dpro_whatif_destroy(far);
-    free(job);
 }
 
 /* What as many collectives take is in the model, or hidden behind the same as in the recording. */
@@ -238,7 +231,6 @@ TEST(longer_messages_of_as_many_collectives_are_no_doubt_of_their_own)
     assert_true(ratio < 0.9);
     assert_float_equal(part_of(longer, DPRO_UNCERTAIN_CHANGE), 0.15 * (1 - ratio), 1e-9);
     dpro_whatif_destroy(longer);
-    free(job);
 }
 
 /* Neighbouring iterations that are alike are less evidence than as many others. */
@@ -256,7 +248,6 @@ TEST(iterations_that_drift_make_a_wider_interval)
                 part_of(apart, DPRO_UNCERTAIN_ITERATIONS));
     dpro_whatif_destroy(apart);
     dpro_whatif_destroy(alike);
-    free(job);
 }
 
 /* What is recorded is not in doubt: were communication dearer, there would be less work. */
@@ -275,7 +266,6 @@ TEST(what_interference_costs_is_unsure_where_it_was_not_recorded)
     assert_true(learnt.before < 0.01);
     assert_true(learnt.after > 4 * learnt.before);
     dpro_whatif_destroy(whatif);
-    free(job);
 }
 
 TEST(what_is_not_sure_of_the_link_shows)
@@ -289,7 +279,6 @@ TEST(what_is_not_sure_of_the_link_shows)
     assert_true(after > 0 && after < 197 * wire / 10 / OWN_NS);
     assert_true(dpro_whatif_speedup(whatif).std > 0);
     dpro_whatif_destroy(whatif);
-    free(job);
 }
 
 TEST(changes_without_sense_are_refused)
@@ -320,7 +309,6 @@ TEST(changes_without_sense_are_refused)
         if (!strstr(err.text, cases[i].says))
             fail_msg("'%s' does not say '%s'", err.text, cases[i].says);
     }
-    free(job);
 }
 
 /* ---- lists of buckets ---- */
@@ -366,7 +354,6 @@ TEST(a_list_of_buckets_is_taken_as_it_is)
         assert_int_equal(s.compression, plan ? DPRO_COMPRESSION_BF16 : DPRO_COMPRESSION_NONE);
         arena_fini(&arena);
     }
-    free(job);
 }
 
 TEST(a_list_that_does_not_fit_is_refused_by_name)
@@ -407,7 +394,6 @@ TEST(a_list_that_does_not_fit_is_refused_by_name)
             fail_msg("%s: '%s' does not say '%s'", cases[i][0], err.text, cases[i][1]);
         arena_fini(&arena);
     }
-    free(job);
 }
 
 TEST(a_bucket_ends_when_it_reaches_its_cap)
@@ -433,7 +419,6 @@ TEST(a_bucket_ends_when_it_reaches_its_cap)
         assert_int_equal(at, N);
         arena_fini(&arena);
     }
-    free(job);
 }
 
 /* Of a step with two models, the second one's backward pass follows the first one's update. */
@@ -452,7 +437,6 @@ TEST(a_bucket_ends_before_what_follows_its_communication)
     arena_fini(&arena);
     int64_t ns = time_with(job, &(struct dpro_changes){.bucket_cap_bytes = 9 * MIB});
     assert_int_equal(ns, time_with(job, &(struct dpro_changes){.latency_ratio = 1}));
-    free(job);
 }
 
 TEST(partitions_are_of_at_most_that_size)
@@ -468,7 +452,6 @@ TEST(partitions_are_of_at_most_that_size)
     buckets_partition(&job->model, MIB, &s);
     assert_int_equal(s.buckets[0].partitions, 4);
     arena_fini(&arena);
-    free(job);
 }
 
 /* DDP divides a bucket while it copies; behind a hook that is a pass of its own. */
@@ -496,5 +479,4 @@ TEST(what_needs_ddps_hook_costs_computation)
     assert_false(bucket_needs_hook(m, &m->baseline));
     other_ns = evaluate_once(m);
     assert_int_equal(hooked_ns - other_ns, 2 * (50000 + MIB));
-    free(job);
 }

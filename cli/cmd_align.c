@@ -1,4 +1,4 @@
-/* Dpro align: the ranks' clocks on one axis. */
+/* dpro align: the ranks' clocks on one axis. */
 #include <dpro/dpro.h>
 
 #include "cmd.h"

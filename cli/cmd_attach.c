@@ -1,4 +1,4 @@
-/* Dpro attach: records a job that runs already. */
+/* dpro attach: records a job that runs already. */
 #include <signal.h>
 #include <stdint.h>
 #include <sys/stat.h>

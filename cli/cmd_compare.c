@@ -1,4 +1,4 @@
-/* Dpro compare: two traces of a job, side by side. */
+/* dpro compare: two traces of a job, side by side. */
 #include <dpro/dpro.h>
 
 #include "cmd.h"

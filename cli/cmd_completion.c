@@ -1,4 +1,4 @@
-/* Dpro completion: what a shell completes, from the commands' tables. */
+/* dpro completion: what a shell completes, from the commands' tables. */
 #include <string.h>
 
 #include "cmd.h"

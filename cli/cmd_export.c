@@ -1,4 +1,4 @@
-/* Dpro export: what a trace holds, in forms that other programs read. */
+/* dpro export: what a trace holds, in forms that other programs read. */
 #include <dpro/dpro.h>
 
 #include "cmd.h"

@@ -1,4 +1,4 @@
-/* Dpro optimize: search the strategy that makes an iteration shortest; write it as a plan that the
+/* dpro optimize: search the strategy that makes an iteration shortest; write it as a plan that the
  * job takes. */
 #include <signal.h>
 #include <stdint.h>

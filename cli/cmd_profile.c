@@ -1,4 +1,4 @@
-/* Dpro profile: runs a program with all in its environment that makes its Python processes record
+/* dpro profile: runs a program with all in its environment that makes its Python processes record
  * themselves, then tells what they recorded. */
 #include <errno.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* Dpro replay: load, build, replay, validate, report. */
+/* dpro replay: load, build, replay, validate, report. */
 #include <math.h>
 #include <string.h>
 #include <time.h>

@@ -1,4 +1,4 @@
-/* Dpro verify: has a program train with a plan and without by turns, and tells what the plan is
+/* dpro verify: has a program train with a plan and without by turns, and tells what the plan is
  * worth.
  *
  * PyTorch's DDP is switched in the running job, which is run once. No other stack can change what

@@ -1,4 +1,4 @@
-/* Dpro whatif: the iteration time with other buckets, links, hosts. */
+/* dpro whatif: the iteration time with other buckets, links, hosts. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

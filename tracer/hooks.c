@@ -1,4 +1,4 @@
-/* Libc's functions as the job sees them: each calls the next one of its name, and tells streams.c
+/* libc's functions as the job sees them: each calls the next one of its name, and tells streams.c
  * what came of it. What is not a traced connection goes straight through.
  *
  * The next function is looked up when the library is loaded, or at the first call where that is

@@ -1,5 +1,5 @@
-/* Which part of a program's work grows with the batch. One recorded size does
- * not show it, so it is assumed:
+/* Which part of a program's work grows with the batch. One recorded size does not show it, so it is
+ * assumed:
  * - what an op of the forward or backward pass takes beyond its launch grows with the batch;
  * - launches and Python between ops are fixed;
  * - all other work, such as the optimizer's, is done once a step. */

@@ -1,5 +1,5 @@
-/* The data types that a rank's recorded ops would read and make if modules were
- * computed in 16 bits.
+/* The data types that a rank's recorded ops would read and make if modules were computed in 16
+ * bits.
  *
  * Types are followed through the ops.
  * - A *region* is a call that is computed in 16 bits, the outermost one.

@@ -1,5 +1,5 @@
-/* The simulator of the coarse model. It knows neither models nor strategies;
- * cost/schedule.c translates both into the things below.
+/* The simulator of the coarse model. It knows neither models nor strategies; cost/schedule.c
+ * translates both into the things below.
  *
  * - An *executor* runs its actions one after the other, again in each iteration: it works, issues a
  *   communication, or waits for one.

@@ -1,4 +1,4 @@
-/* Memory.json of dpro's recorder: what a rank held when its execution trace began. It is of use
+/* memory.json of dpro's recorder: what a rank held when its execution trace began. It is of use
  * beside the rank's profile only. */
 #include "ingest/held_memory.h"
 

@@ -1,4 +1,4 @@
-/* Memory.json, what a rank held when its execution trace began. */
+/* memory.json, what a rank held when its execution trace began. */
 #pragma once
 
 #include "ingest/part.h"

@@ -1,4 +1,4 @@
-/* Probes.json of dpro's recorder, of the trace's run or of another one. */
+/* probes.json of dpro's recorder, of the trace's run or of another one. */
 #include "ingest/probes.h"
 
 #include <math.h>

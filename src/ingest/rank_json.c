@@ -1,4 +1,4 @@
-/* Rank.json (dpro.rank/1) and job.json (dpro.job/1), as described in
+/* rank.json (dpro.rank/1) and job.json (dpro.job/1), as described in
  * doc/formats/trace-directory.md. Keys come in any order; what is not known is skipped. */
 #include "ingest/rank_json.h"
 

@@ -1,4 +1,4 @@
-/* Plan.json (doc/formats/plan.md), or a plain list of buckets: reading it, checking it as far as
+/* plan.json (doc/formats/plan.md), or a plain list of buckets: reading it, checking it as far as
  * can be told without the job, and writing it. */
 #pragma once
 

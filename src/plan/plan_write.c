@@ -1,4 +1,4 @@
-/* Plan.json. doc/formats/plan.md describes it. */
+/* plan.json. doc/formats/plan.md describes it. */
 #include "plan/plan.h"
 
 static const char *name_of(const struct plan_file *plan, uint32_t name)

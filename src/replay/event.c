@@ -1,5 +1,5 @@
-/* The event-driven engine (paper, section 3.3: Kahn's algorithm with a queue and a
- * clock per device). dispatch.h says which op is next.
+/* The event-driven engine (paper, section 3.3: Kahn's algorithm with a queue and a clock per
+ * device). dispatch.h says which op is next.
  *
  * - The threads of an executor's pool share a queue, whose clock is that of the thread that is free
  *   first. Their ops' gaps pass while they wait.

@@ -10,8 +10,6 @@ char logged[4096];
 
 void keep_log(void *arg, enum dpro_log_level level, const char *text)
 {
-    (void)arg;
-    (void)level;
     size_t n = strlen(logged);
     snprintf(logged + n, sizeof logged - n, "%s\n", text);
 }

@@ -17,9 +17,6 @@ int make_folder(void **state)
 
 static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *ftw)
 {
-    (void)st;
-    (void)flag;
-    (void)ftw;
     return remove(path);
 }
 

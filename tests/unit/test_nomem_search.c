@@ -53,7 +53,6 @@ TEST(algorithm_1_survives_any_failed_allocation)
 
 static int64_t take_half(const struct dpro_pass *pass, const struct dpro_pass_op *ops, uint32_t n)
 {
-    (void)pass;
     int64_t sum = 0;
     for (uint32_t i = 0; i < n; i++)
         sum += ops[i].work_ns;
@@ -75,7 +74,6 @@ static int n_asked, n_answered;
 static int ask_for_times(const struct dpro_pass *pass, const struct dpro_pass_view *view,
                          uint32_t index, struct dpro_candidate *candidate)
 {
-    (void)pass;
     if (index >= view->n_buckets)
         return 0;
     n_asked++;

@@ -221,7 +221,6 @@ TEST(the_example_pass_takes_part)
 /* As examples/pass/gaps.c has it. */
 static int64_t save_gaps(const struct dpro_pass *pass, const struct dpro_pass_op *ops, uint32_t n)
 {
-    (void)pass;
     int64_t sum = 0;
     for (uint32_t i = 0; i < n; i++) {
         sum += ops[i].work_ns;
@@ -340,8 +339,6 @@ static uint32_t n_asked;
 static int propose_compression(const struct dpro_pass *pass, const struct dpro_pass_view *view,
                                uint32_t index, struct dpro_candidate *candidate)
 {
-    (void)pass;
-    (void)view;
     n_asked++;
     candidate->edits[candidate->n_edits++] =
         (struct dpro_edit){.kind = DPRO_EDIT_COMPRESS, .at = 0, .value = DPRO_COMPRESSION_FP16};

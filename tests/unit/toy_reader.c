@@ -69,7 +69,6 @@ static int read_toy(struct bytes *bytes, struct trace_part *part, struct dpro_er
     struct part_track thread = {.track = {.pid = 1, .id = 1}};
     const char *at;
     size_t len;
-    (void)err;
     part_intern(part, "", 0);
     array_push(&part->tracks, thread);
     for (bool first = true; bytes_line(bytes, &at, &len); first = false) {

@@ -1,5 +1,5 @@
-/* Gradients, the buckets they travel in, and their In and Out ops
- * (paper, section 3.1). What is known of a bucket's gradients, best first:
+/* Gradients, the buckets they travel in, and their In and Out ops (paper, section 3.1). What is
+ * known of a bucket's gradients, best first:
  *
  * - dpro's recorder wrote the buckets (rank.json): each tensor is a parameter, by its name.
  * - DDP copies each gradient into its bucket and starts the collective after the last one, so the

@@ -1,4 +1,4 @@
-/* Gloo's messages in the byte streams, the collectives they belong to, and which span and bucket
+/* gloo's messages in the byte streams, the collectives they belong to, and which span and bucket
  * each of those is.
  *
  * A gloo context (one a process group) has one connection to each peer and numbers its collectives:

@@ -1,4 +1,4 @@
-/* Gloo's messages of sends and receives, of which a pair of ranks exchanges one each. */
+/* gloo's messages of sends and receives, of which a pair of ranks exchanges one each. */
 #pragma once
 
 #include "ingest/transport/runs.h"

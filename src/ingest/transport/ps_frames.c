@@ -1,4 +1,4 @@
-/* Ps-lite's messages from ZeroMQ's frames, and who a process is among its nodes.
+/* ps-lite's messages from ZeroMQ's frames, and who a process is among its nodes.
  *
  * MXNet's meta data are a protobuf, of which the fields wanted are 3 control, 4 request, 5 push, 8
  * timestamp and 12 pull. BytePS's are the C structs of its own ps-lite: 88 bytes, the body, the

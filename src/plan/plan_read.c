@@ -53,8 +53,7 @@ static void read_parameters(struct json_reader *r, void *out UNUSED, size_t offs
         MEMBER(struct plan_file_parameter, "name", TEXT, name),
         MEMBER(struct plan_file_parameter, "size_bytes", SIZE, size_bytes),
         {NULL}};
-    bool is_list = json_open(r->js, '[');
-    while (is_list && json_array_next(r->js)) {
+    JSON_EACH (r->js) {
         struct plan_file_parameter parameter = {.model = (uint32_t)plan_of(r)->models.n,
                                                 .size_bytes = PLAN_NO_SIZE};
         json_read_object(r, members, &parameter);
@@ -66,8 +65,7 @@ static void read_models(struct json_reader *r, void *out UNUSED, size_t offset U
 {
     static const struct json_member members[] = {
         {"name", JSON_TEXT, 0, NULL, NULL}, MEMBER_BY("parameters", read_parameters, 0), {NULL}};
-    bool is_list = json_open(r->js, '[');
-    while (is_list && json_array_next(r->js)) {
+    JSON_EACH (r->js) {
         uint32_t name = 0;
         json_read_object(r, members, &name);
         array_push(&plan_of(r)->models, name);
@@ -267,9 +265,10 @@ static void read_communication(struct json_reader *r, void *out, size_t offset U
 /* Nothing here can use more of them than that they are there. */
 static void read_fused_ops(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    bool is_list = json_open(r->js, '[');
-    for (; is_list && json_array_next(r->js); ((struct plan_file *)out)->n_fused_ops++)
+    JSON_EACH (r->js) {
         json_skip(r->js);
+        ((struct plan_file *)out)->n_fused_ops++;
+    }
 }
 
 static void read_computation(struct json_reader *r, void *out, size_t offset UNUSED)

@@ -49,9 +49,8 @@ static void read_buckets(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     struct dpro_verify *v = verify_of(r);
     struct turn *turn = out;
-    bool is_list = json_open(r->js, '[');
     turn->first_bucket = v->bucket_bytes.n;
-    while (is_list && json_array_next(r->js))
+    JSON_EACH (r->js)
         array_push(&v->bucket_bytes, next_int(r));
     turn->n_buckets = v->bucket_bytes.n - turn->first_bucket;
 }
@@ -68,8 +67,7 @@ static void read_turns(struct json_reader *r, void *out, size_t offset UNUSED)
         MEMBER_BY("bucket_bytes", read_buckets, 0),
         {NULL}};
     struct dpro_verify *v = out;
-    bool is_list = json_open(r->js, '[');
-    while (is_list && json_array_next(r->js)) {
+    JSON_EACH (r->js) {
         struct turn turn = {.name = NULL};
         json_read_object(r, members, &turn);
         if (turn.name && turn.n > 0 && turn.span_ns > 0 && turn.span_ns < MOST_STEP_NS)
@@ -80,8 +78,7 @@ static void read_turns(struct json_reader *r, void *out, size_t offset UNUSED)
 static void read_texts(struct json_reader *r, void *out, size_t offset)
 {
     struct text_list *list = (struct text_list *)((char *)out + offset);
-    bool is_list = json_open(r->js, '[');
-    while (is_list && json_array_next(r->js)) {
+    JSON_EACH (r->js) {
         const char *text = next_text(r);
         size_t i = 0; /* runs warn of the same */
         while (text && i < list->n && strcmp(text, list->at[i]) != 0)

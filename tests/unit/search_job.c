@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "case.h"
+#include "cost/evaluate.h"
 #include "cost/model_graph.h"
 
 struct dpro_model *random_job(const struct generate_options *options)
@@ -35,6 +36,14 @@ struct dpro_optimum *optimum_of(const struct dpro_model *model,
     assert_int_equal(dpro_optimize_run(model, options, &optimum, &err), 0);
     KEEP(optimum, dpro_optimum_destroy);
     return optimum;
+}
+
+int64_t value_of(const struct dpro_model *model, const struct dpro_strategy *s)
+{
+    struct evaluator *evaluator = evaluator_create(model);
+    int64_t ns = evaluate(evaluator, s);
+    evaluator_destroy(evaluator);
+    return ns;
 }
 
 int64_t replayed(const struct dpro_model *model, const struct dpro_strategy *strategy)

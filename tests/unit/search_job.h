@@ -11,5 +11,6 @@ struct dpro_optimum *optimum_of(const struct dpro_model *model,
                                 const struct dpro_optimize_options *options);
 /* How many random jobs a test tries: all n in `make test-long` (DPRO_LONG), else a third. */
 uint32_t most_seeds(uint32_t n);
-/* An iteration by a replay of the job's whole graph, in ns. */
+/* An iteration by an evaluation, and by a replay of the job's whole graph, in ns. */
+int64_t value_of(const struct dpro_model *model, const struct dpro_strategy *s);
 int64_t replayed(const struct dpro_model *model, const struct dpro_strategy *strategy);

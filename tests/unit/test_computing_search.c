@@ -126,14 +126,6 @@ static int64_t brute_force(const struct dpro_model *model, int64_t *alone_ns)
     return least;
 }
 
-static int64_t value_of(const struct dpro_model *model, const struct dpro_strategy *s)
-{
-    struct evaluator *evaluator = evaluator_create(model);
-    int64_t ns = evaluate(evaluator, s);
-    evaluator_destroy(evaluator);
-    return ns;
-}
-
 TEST(the_search_comes_near_the_best_of_all_ways_and_buckets)
 {
     uint32_t n = most_seeds(90), n_far = 0;

@@ -25,12 +25,10 @@ static void cut(const struct dpro_model *model, uint32_t borders, struct dpro_st
 /* The best of all contiguous buckets. */
 static int64_t brute_force(const struct dpro_model *model)
 {
-    struct evaluator *evaluator;
     struct arena arena = {0};
-    struct dpro_strategy strategy;
+    struct evaluator *evaluator = evaluator_create(model);
+    struct dpro_strategy strategy = buckets_make(model, &arena);
     int64_t best = INT64_MAX;
-    evaluator = evaluator_create(model);
-    strategy = buckets_make(model, &arena);
     for (uint32_t borders = 0; borders < 1u << (model->n_tensors - 1); borders++) {
         cut(model, borders, &strategy);
         int64_t ns = evaluate(evaluator, &strategy);
@@ -60,17 +58,13 @@ TEST(an_evaluation_is_the_replay_of_the_whole_graph)
             model->net.collective.algorithm = MODEL_RING;
         model->net.collective.ranks_per_host = 2;
         model->net.link.chunk_bytes = seed % 7 ? 0 : 1000;
-        struct evaluator *evaluator;
         struct arena arena = {0};
-        struct dpro_strategy strategy;
-        evaluator = evaluator_create(model);
-        strategy = buckets_make(model, &arena);
+        struct dpro_strategy strategy = buckets_make(model, &arena);
         cut(model, (uint32_t)(seed * 2654435761u) >> 12, &strategy);
         if (seed % 4 == 0)
             strategy.buckets[0].partitions = 1 + (uint32_t)(seed % 3);
-        assert_int_equal(evaluate(evaluator, &strategy), replayed(model, &strategy));
+        assert_int_equal(value_of(model, &strategy), replayed(model, &strategy));
         arena_fini(&arena);
-        evaluator_destroy(evaluator);
     }
 }
 
@@ -103,23 +97,19 @@ TEST(fused_ops_replay_as_they_are_evaluated)
                                      .cycles = seed % 5 == 0,
                                      .overheads = seed % 5 && seed % 2};
         struct dpro_model *model = random_job(&o);
-        struct evaluator *evaluator;
         struct arena arena = {0};
-        struct dpro_strategy strategy;
-        evaluator = evaluator_create(model);
-        strategy = buckets_make(model, &arena);
+        struct dpro_strategy strategy = buckets_make(model, &arena);
         if (!o.cycles)
             cut(model, (uint32_t)(seed * 2654435761u) >> 12, &strategy);
-        int64_t apart_ns = evaluate(evaluator, &strategy);
+        int64_t apart_ns = value_of(model, &strategy);
         fuse_some(model, seed, &strategy);
-        int64_t ns = evaluate(evaluator, &strategy);
+        int64_t ns = value_of(model, &strategy);
         assert_int_equal(ns, replayed(model, &strategy));
         n_fused += strategy.n_fused;
         n_longer += ns > apart_ns;
         strategy.n_fused = 0;
-        assert_int_equal(evaluate(evaluator, &strategy), apart_ns);
+        assert_int_equal(value_of(model, &strategy), apart_ns);
         arena_fini(&arena);
-        evaluator_destroy(evaluator);
     }
     assert_true(n_fused > 300 && n_longer > 10); /* it may well be worse */
 }
@@ -137,16 +127,11 @@ TEST(streams_of_the_whole_graph_are_those_of_an_evaluation)
                                      .n_streams = 2 + (uint32_t)(seed % 2),
                                      .overheads = seed % 2};
         struct dpro_model *model = random_job(&o);
-        struct evaluator *evaluator;
         model->net.link.byte_ns.value = 0;
-        evaluator = evaluator_create(model);
-        int64_t ns = evaluate(evaluator, &model->baseline);
+        int64_t ns = value_of(model, &model->baseline);
         assert_int_equal(ns, replayed(model, &model->baseline));
-        evaluator_destroy(evaluator);
         model->net.gate.n_streams = 1;
-        evaluator = evaluator_create(model);
-        n_overlap += evaluate(evaluator, &model->baseline) > ns;
-        evaluator_destroy(evaluator);
+        n_overlap += value_of(model, &model->baseline) > ns;
     }
     assert_true(n_overlap > 30);
 }
@@ -162,9 +147,7 @@ TEST(layers_that_wait_for_their_own_gradients_replay_as_evaluated)
                                      .n_streams = 1,
                                      .cycles = true};
         struct dpro_model *model = random_job(&o);
-        struct evaluator *evaluator = evaluator_create(model);
-        assert_int_equal(evaluate(evaluator, &model->baseline), replayed(model, &model->baseline));
-        evaluator_destroy(evaluator);
+        assert_int_equal(value_of(model, &model->baseline), replayed(model, &model->baseline));
     }
 }
 
@@ -345,12 +328,10 @@ static int64_t save_gaps(const struct dpro_pass *pass, const struct dpro_pass_op
 static int64_t brute_force_ops(const struct dpro_model *model, const struct dpro_pass *pass,
                                const struct dpro_pass_program *program)
 {
-    struct evaluator *evaluator;
     struct arena arena = {0};
-    struct dpro_strategy strategy;
+    struct evaluator *evaluator = evaluator_create(model);
+    struct dpro_strategy strategy = buckets_make(model, &arena);
     int64_t best = INT64_MAX;
-    evaluator = evaluator_create(model);
-    strategy = buckets_make(model, &arena);
     for (uint32_t joins = 0; joins < 1u << (program->n_ops - 1); joins++) {
         bool possible = true;
         strategy.n_fused = 0;
@@ -556,21 +537,14 @@ TEST(late_ranks_stand_for_many_that_differ)
     struct coarsened_view c;
     coarsened_view_make(model, false, true, 8, &c);
     assert_int_equal(c.model.n_ranks, 8);
-    struct evaluator *few, *all;
-    few = evaluator_create(&c.model);
-    all = evaluator_create(model);
-    int64_t a = evaluate(few, &model->baseline), b = evaluate(all, &model->baseline);
+    int64_t a = value_of(&c.model, &model->baseline), b = value_of(model, &model->baseline);
     assert_true(a <= b && (double)a > (double)b * 0.995);
-    evaluator_destroy(few);
-    evaluator_destroy(all);
     coarsened_view_fini(&c);
     /* and the result is of all of them */
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *optimum = optimum_of(model, &options);
-    struct evaluator *evaluator = evaluator_create(model);
-    assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(optimum, DPRO_BEST)),
+    assert_int_equal(value_of(model, dpro_optimum_strategy(optimum, DPRO_BEST)),
                      dpro_optimum_summary(optimum).best_ns);
-    evaluator_destroy(evaluator);
 }
 
 TEST(ops_are_fused_on_all_ranks_that_compute_alike)
@@ -645,10 +619,7 @@ TEST(a_result_is_no_worse_than_anything_it_is_compared_with)
                 assert_true(baseline.n_buckets >= 1 && baseline.n_buckets <= model->n_tensors);
             }
             /* and it is what its strategy takes */
-            struct evaluator *evaluator = evaluator_create(model);
-            assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(optimum, DPRO_BEST)),
-                             s.best_ns);
-            evaluator_destroy(evaluator);
+            assert_int_equal(value_of(model, dpro_optimum_strategy(optimum, DPRO_BEST)), s.best_ns);
         }
     }
 }
@@ -711,9 +682,7 @@ TEST(horovods_cycles_are_shortened_and_never_for_the_worse)
             assert_true(s.baseline_ns >= cycles_ns[i]);
             assert_true(best.cycle_ns < cycles_ns[i]);
         }
-        struct evaluator *evaluator = evaluator_create(model);
-        assert_int_equal(evaluate(evaluator, dpro_optimum_strategy(optimum, DPRO_BEST)), s.best_ns);
-        evaluator_destroy(evaluator);
+        assert_int_equal(value_of(model, dpro_optimum_strategy(optimum, DPRO_BEST)), s.best_ns);
     }
 }
 
@@ -983,9 +952,7 @@ TEST(without_partial_replay_whole_graphs_are_replayed)
         struct dpro_optimum *slow = optimum_of(model, &options);
         struct dpro_optimum_summary s = dpro_optimum_summary(slow);
         const struct dpro_strategy *best = dpro_optimum_strategy(slow, DPRO_BEST);
-        struct evaluator *evaluator = evaluator_create(model);
-        assert_int_equal(evaluate(evaluator, best), s.best_ns);
+        assert_int_equal(value_of(model, best), s.best_ns);
         assert_true((best->n_fused > 0) == (options.n_passes > 0));
-        evaluator_destroy(evaluator);
     }
 }

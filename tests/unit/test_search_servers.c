@@ -34,20 +34,18 @@ TEST(an_evaluation_of_servers_is_the_replay_of_the_whole_graph)
     uint32_t n = 0;
     for (uint64_t seed = 1; seed <= N; seed++) {
         struct dpro_model *model = random_served(seed, 2 + (uint32_t)(seed % 6), 1 + seed % 3);
-        struct evaluator *evaluator;
         model->net.servers.placement = MODEL_ANYWHERE;
         model->net.link.cpu_ns.value = 0; /* graphs know nothing of that */
         for (uint32_t b = 0; b < model->baseline.n_buckets; b++) {
             model->baseline.buckets[b].server = b % model->net.servers.n;
             model->baseline.buckets[b].partitions = 1 + (uint32_t)(seed + b) % 4;
         }
-        evaluator = evaluator_create(model);
-        double evaluated = (double)evaluate(evaluator, &model->baseline);
-        double off = (double)replayed(model, &model->baseline) / evaluated - 1;
+        double off =
+            (double)replayed(model, &model->baseline) / (double)value_of(model, &model->baseline) -
+            1;
         worst = fmax(worst, fabs(off));
         sum += fabs(off);
         n++;
-        evaluator_destroy(evaluator);
     }
     print_message("replays %.2f %% off, at most %.2f %%\n", 100 * sum / n, 100 * worst);
     /* where ranks differ one way's order may be another; an answer is late by a message then */
@@ -117,13 +115,11 @@ TEST(the_parts_of_the_largest_tensor_are_the_best_by_replays_of_whole_graphs)
 static int64_t best_choice(const struct dpro_model *model, uint32_t n,
                            void (*choose)(struct strategy_bucket *bucket, uint32_t choice))
 {
-    struct evaluator *evaluator;
     struct arena arena = {0};
-    struct dpro_strategy strategy;
+    struct evaluator *evaluator = evaluator_create(model);
+    struct dpro_strategy strategy = buckets_copy(model, &model->baseline, &arena);
     int64_t best = INT64_MAX;
     uint32_t n_ways = 1;
-    evaluator = evaluator_create(model);
-    strategy = buckets_copy(model, &model->baseline, &arena);
     for (uint32_t b = 0; b < strategy.n_buckets; b++)
         n_ways *= n;
     for (uint32_t way = 0; way < n_ways; way++) {
@@ -206,12 +202,10 @@ TEST(the_bound_is_the_best_of_all_bounds)
         model->capabilities = model_capabilities(DPRO_STACK_MXNET_PS);
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
-        struct evaluator *evaluator;
         struct arena arena = {0};
-        struct dpro_strategy strategy;
+        struct evaluator *evaluator = evaluator_create(model);
+        struct dpro_strategy strategy = buckets_copy(model, &model->baseline, &arena);
         int64_t best = INT64_MAX;
-        evaluator = evaluator_create(model);
-        strategy = buckets_copy(model, &model->baseline, &arena);
         for (uint32_t t = 0; t <= model->n_tensors; t++) {
             uint64_t bound = t < model->n_tensors ? model->tensors[t].size_bytes / 4 : UINT64_MAX;
             servers_set_bound(model, bound, &strategy);

@@ -1,4 +1,3 @@
-/* See decoder.h. */
 #include "decoder.h"
 
 #include <string.h>

@@ -1,4 +1,3 @@
-/* See nccl_events.h. */
 #include "nccl_events.h"
 
 #include <stdatomic.h>

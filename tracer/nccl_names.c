@@ -1,4 +1,3 @@
-/* See nccl_names.h. */
 #include "nccl_names.h"
 
 #include <string.h>

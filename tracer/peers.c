@@ -1,4 +1,4 @@
-/* See peers.h. The rule stands in doc/formats/log.md. */
+/* The rule stands in doc/formats/log.md. */
 #include "peers.h"
 
 #include <arpa/inet.h>

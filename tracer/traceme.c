@@ -1,5 +1,5 @@
-/* See traceme.h. Stands in for the function that TensorFlow's libraries hand their events to, as
- * they find it by name: what is not kept goes on to the real one. */
+/* Stands in for the function that TensorFlow's libraries hand their events to, as they find it by
+ * name: what is not kept goes on to the real one. */
 #include "traceme.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,3 @@
-/* See collect.h. */
 #include "attach/collect.h"
 
 #include <fcntl.h>

@@ -1,4 +1,3 @@
-/* See fabric.h. */
 #include "attach/fabric.h"
 
 #include <errno.h>

@@ -1,4 +1,3 @@
-/* See folder.h. */
 #include "base/folder.h"
 
 #include <errno.h>

@@ -1,4 +1,3 @@
-/* See json_members.h. */
 #include "base/json_members.h"
 #include "base/text.h"
 

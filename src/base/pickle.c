@@ -1,4 +1,3 @@
-/* See pickle.h. */
 #include "base/pickle.h"
 
 #include <string.h>

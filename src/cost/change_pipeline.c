@@ -1,12 +1,11 @@
-/* See change_pipeline.h. Each stage's work of a forward and of a backward pass is that of the mean
- * recorded micro-batch. What its ops take grows with the rows of a micro-batch as a batch's does
- * (graph_work.h); what a stage does once a step, such as the optimizer's, stays. Passes and
- * messages are then put in the order in which PyTorch's and Megatron's schedules have them: a stage
- * that takes turns sends and receives at once and waits for both. What else a stage communicates,
- * such as activations of split tensors, cuts its passes in equal parts and is waited for at once;
- * what it communicates less often than in each pass, such as gradients, is at the begin of a step's
- * forward passes or at the end of its backward ones. Ranks with several stages follow
- * pipeline_order.h. */
+/* Each stage's work of a forward and of a backward pass is that of the mean recorded micro-batch.
+ * What its ops take grows with the rows of a micro-batch as a batch's does (graph_work.h); what a
+ * stage does once a step, such as the optimizer's, stays. Passes and messages are then put in the
+ * order in which PyTorch's and Megatron's schedules have them: a stage that takes turns sends and
+ * receives at once and waits for both. What else a stage communicates, such as activations of split
+ * tensors, cuts its passes in equal parts and is waited for at once; what it communicates less
+ * often than in each pass, such as gradients, is at the begin of a step's forward passes or at the
+ * end of its backward ones. Ranks with several stages follow pipeline_order.h. */
 #include "cost/change_pipeline.h"
 #include "cost/model_memory.h"
 

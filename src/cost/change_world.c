@@ -1,6 +1,6 @@
-/* See change_world.h. New replicas do what recorded ones do: a rank that was not recorded is a copy
- * of one that was, and a group within a replica is simulated once for all copies. Groups across
- * replicas have more members, which changes what they send. */
+/* New replicas do what recorded ones do: a rank that was not recorded is a copy of one that was,
+ * and a group within a replica is simulated once for all copies. Groups across replicas have more
+ * members, which changes what they send. */
 #include "cost/change_world.h"
 
 #include <math.h>

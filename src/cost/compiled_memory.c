@@ -1,6 +1,6 @@
-/* See compiled_memory.h. A probe measures how many bytes a compiled module keeps, not which
- * tensors. So all that the module makes for its own backward pass is scaled by the ratio to the
- * uncompiled module in the same precision. Blocks that others use keep their size. */
+/* A probe measures how many bytes a compiled module keeps, not which tensors. So all that the
+ * module makes for its own backward pass is scaled by the ratio to the uncompiled module in the
+ * same precision. Blocks that others use keep their size. */
 #include "cost/compiled_memory.h"
 
 #include "base/sort.h"

@@ -1,4 +1,3 @@
-/* See data_types.h. */
 #include "cost/data_types.h"
 
 #include "base/sort.h"

@@ -1,6 +1,6 @@
-/* See graph_work.h. Each op of a forward or backward pass takes so many times as long: what grows
- * with the batch by the batch's size, what a module computes by the way in which it is computed. A
- * recomputation takes its time within the ops of the module's backward pass. */
+/* Each op of a forward or backward pass takes so many times as long: what grows with the batch by
+ * the batch's size, what a module computes by the way in which it is computed. A recomputation
+ * takes its time within the ops of the module's backward pass. */
 #include "cost/graph_work.h"
 
 #include <math.h>

@@ -1,4 +1,3 @@
-/* See lifetimes.h. */
 #include "cost/lifetimes.h"
 
 #include "base/sort.h"

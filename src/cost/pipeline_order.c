@@ -1,7 +1,6 @@
-/* See pipeline_order.h. The orders are PyTorch's ScheduleInterleaved1F1B and
- * ScheduleInterleavedZeroBubble. A rank sends right after a pass. It asks for a message as soon as
- * the sender has come to that, by the order in which the ranks take turns, so that none waits for
- * another for ever. */
+/* The orders are PyTorch's ScheduleInterleaved1F1B and ScheduleInterleavedZeroBubble. A rank sends
+ * right after a pass. It asks for a message as soon as the sender has come to that, by the order in
+ * which the ranks take turns, so that none waits for another for ever. */
 #include "cost/pipeline_order.h"
 
 #include "base/sort.h"

@@ -1,5 +1,5 @@
-/* See precision_memory.h. A cast is a block of its own. Casts of parameters are kept until autocast
- * is left. What is only read through casts is freed after its last direct use. */
+/* A cast is a block of its own. Casts of parameters are kept until autocast is left. What is only
+ * read through casts is freed after its last direct use. */
 #include "cost/precision_memory.h"
 
 #include <string.h>

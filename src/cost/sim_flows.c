@@ -1,4 +1,3 @@
-/* See sim_flows.h. */
 #include "cost/sim_flows.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* See strategy_work.h. An op's work has three parts: fixed for each micro-batch, in proportion to
- * its size, and once a step. */
+/* An op's work has three parts: fixed for each micro-batch, in proportion to its size, and once a
+ * step. */
 #include "cost/strategy_work.h"
 
 #include <math.h>

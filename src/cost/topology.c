@@ -1,5 +1,5 @@
-/* See topology.h. Ready-made ones are named by what joins the ranks of a host and by what joins
- * hosts: "h100-nvlink-400g", "pcie4-2x25g". */
+/* Ready-made ones are named by what joins the ranks of a host and by what joins hosts:
+ * "h100-nvlink-400g", "pcie4-2x25g". */
 #include "cost/topology.h"
 
 #include <math.h>

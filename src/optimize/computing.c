@@ -1,5 +1,5 @@
-/* See computing.h. A way is switched on only if it wins more than its standard error, as of many
- * modules some seem to win by chance. */
+/* A way is switched on only if it wins more than its standard error, as of many modules some seem
+ * to win by chance. */
 #include "optimize/computing.h"
 
 #include <math.h>

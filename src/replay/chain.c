@@ -1,4 +1,3 @@
-/* See chain.h. */
 #include "replay/chain.h"
 
 #include "base/log.h"

@@ -1,5 +1,5 @@
-/* See device_space.h. The ranges of a chunk, free or not, are a chain by address; their `segment`
- * is the chunk's number. */
+/* The ranges of a chunk, free or not, are a chain by address; their `segment` is the chunk's
+ * number. */
 #include "replay/device_space.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
-/* See graph_edit.h. A rank's copied ops come behind its other ops, copied messages behind its
- * messages. */
+/* A rank's copied ops come behind its other ops, copied messages behind its messages. */
 #include "replay/graph_edit.h"
 
 #include <string.h>

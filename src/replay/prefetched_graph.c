@@ -1,7 +1,7 @@
-/* See prefetched_graph.h. PyTorch's fully_shard splits a gather in two: the all-gather, for which
- * another unit may ask ahead, and copying out of it, which the unit does itself right before its
- * pass. On a CPU a thread waits for an all-gather where it asks for it. So the all-gather's ops go,
- * with their messages, behind the copying of the unit that asks. */
+/* PyTorch's fully_shard splits a gather in two: the all-gather, for which another unit may ask
+ * ahead, and copying out of it, which the unit does itself right before its pass. On a CPU a thread
+ * waits for an all-gather where it asks for it. So the all-gather's ops go, with their messages,
+ * behind the copying of the unit that asks. */
 #include "replay/prefetched_graph.h"
 
 #include <string.h>

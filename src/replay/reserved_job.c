@@ -1,6 +1,4 @@
-/* See reserved_job.h.
- *
- * What is cached depends on what came before, most of all on the first iteration: until its update
+/* What is cached depends on what came before, most of all on the first iteration: until its update
  * there is no optimizer state, which is then put where activations were. So the job is run from its
  * beginning: first what lasts, then three iterations. Where the allocator's segments are known as
  * the recorded iteration found them, two iterations are run from there. A block that an iteration

@@ -1,6 +1,6 @@
-/* See resharded_graph.h. A unit that keeps its parameters is not gathered for its backward pass,
- * and what its forward pass gathered lives until the end of the backward pass. A unit that frees
- * them is gathered for its backward pass as for the forward pass, when PyTorch would ask for it. */
+/* A unit that keeps its parameters is not gathered for its backward pass, and what its forward pass
+ * gathered lives until the end of the backward pass. A unit that frees them is gathered for its
+ * backward pass as for the forward pass, when PyTorch would ask for it. */
 #include "replay/resharded_graph.h"
 
 #include <fnmatch.h>

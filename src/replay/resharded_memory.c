@@ -1,4 +1,3 @@
-/* See resharded_memory.h. */
 #include "replay/resharded_memory.h"
 
 #include <string.h>

@@ -1,4 +1,3 @@
-/* See optimize_computing.h. */
 #include "report/optimize_computing.h"
 
 #include "optimize/computing.h"

@@ -1,4 +1,3 @@
-/* See optimize_facts.h. */
 #include "report/optimize_facts.h"
 
 #include <math.h>

@@ -1,4 +1,3 @@
-/* See optimize_memory.h. */
 #include "report/optimize_memory.h"
 
 #include <math.h>

@@ -1,4 +1,3 @@
-/* See warnings.h. */
 #include "report/warnings.h"
 
 #include <stdio.h>

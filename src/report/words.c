@@ -1,4 +1,3 @@
-/* See words.h. */
 #include "report/words.h"
 
 #include <math.h>

@@ -1,4 +1,3 @@
-/* See host.h. */
 #include "host.h"
 
 #include <dlfcn.h>

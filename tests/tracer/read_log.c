@@ -1,4 +1,3 @@
-/* See read_log.h. */
 #include "read_log.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
-/* See graph_text.h. Ops are collected first and added rank by rank, so that the text may name them
- * in any order. */
+/* Ops are collected first and added rank by rank, so that the text may name them in any order. */
 #include "graph_text.h"
 
 #include <ctype.h>

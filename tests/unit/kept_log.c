@@ -1,4 +1,3 @@
-/* See kept_log.h. */
 #include "kept_log.h"
 
 #include <stdio.h>

@@ -1,4 +1,3 @@
-/* See search_job.h. */
 #include "search_job.h"
 #include "replay/replay.h"
 

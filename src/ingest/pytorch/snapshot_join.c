@@ -1,6 +1,6 @@
-/* See snapshot_join.h. Of a file that ends early the segments are not taken: they are as they were
- * after requests that are missing. Entries of private pools (of CUDA graphs) are no requests of the
- * allocator's other pools and stay out of the histories, but are allocations. */
+/* Of a file that ends early the segments are not taken: they are as they were after requests that
+ * are missing. Entries of private pools (of CUDA graphs) are no requests of the allocator's other
+ * pools and stay out of the histories, but are allocations. */
 #include "ingest/pytorch/snapshot_join.h"
 
 #include <string.h>

@@ -1,4 +1,3 @@
-/* See tf_parts.h. */
 #include "ingest/tensorflow/tf_parts.h"
 
 #include "base/memory.h"

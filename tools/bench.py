@@ -51,13 +51,14 @@ class Table:
         self.rows.append({"what": what, "value": None, "missing": why})
         print(f"{what:<96} {'-':>12} {why}", flush=True)
 
-    def summary(self):
+    def finish(self, name):
+        """Prints how many targets were reached, and writes all to out/`name`."""
         judged = [row for row in self.rows if row.get("good") is not None]
-        missed = [row for row in judged if not row["good"]]
-        return f"{len(judged) - len(missed)} of {len(judged)} targets reached (! marks the others)"
-
-    def write(self, path, summary):
-        with open(path, "w", encoding="utf-8") as out:
+        reached = sum(row["good"] for row in judged)
+        summary = f"{reached} of {len(judged)} targets reached (! marks the others)"
+        print(summary)
+        os.makedirs(os.path.join(ROOT, "out"), exist_ok=True)
+        with open(os.path.join(ROOT, "out", name), "w", encoding="utf-8") as out:
             json.dump({"schema": "dpro.bench/1", "rows": self.rows, "summary": summary}, out, indent=1)
             out.write("\n")
 
@@ -359,9 +360,7 @@ def main():
     recompute(table, build)
     whole(table, build, args.rounds)
     tracer(table, build, args.rounds)
-    summary = table.summary()
-    print(summary)
-    table.write(os.path.join(ROOT, "out", "bench.json"), summary)
+    table.finish("bench.json")
     return 0
 
 

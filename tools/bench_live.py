@@ -192,10 +192,7 @@ def main():
     for script in ("cnn.py", "gpt.py", "fsdp.py"):
         predict(table, os.path.join(ROOT, args.build, "dpro"), python, script, args.recordings)
 
-    summary = table.summary()
-    print(summary)
-    os.makedirs(os.path.join(ROOT, "out"), exist_ok=True)
-    table.write(os.path.join(ROOT, "out", "bench-live.json"), summary)
+    table.finish("bench-live.json")
     return 0
 
 

@@ -303,10 +303,7 @@ def main():
             if "communication" in args.parts:
                 judge_plan(args, dpro, python, script, trace, folder, table)
                 judge_rate(args, dpro, python, script, trace, folder, table)
-    summary = table.summary()
-    print(summary)
-    os.makedirs(os.path.join(ROOT, "out"), exist_ok=True)
-    table.write(os.path.join(ROOT, "out", "bench-plans.json"), summary)
+    table.finish("bench-plans.json")
     return 0
 
 

@@ -14,6 +14,14 @@ static void destroy(struct trace_part *part)
     free(part);
 }
 
+void keep_part(const struct trace_part *part)
+{
+    struct trace_part *kept = malloc(sizeof *kept);
+    assert_non_null(kept);
+    *kept = *part;
+    KEEP(kept, destroy);
+}
+
 struct trace_part part_of_text(const struct reader *reader, const char *text, size_t chunk)
 {
     struct input in;
@@ -33,9 +41,6 @@ struct trace_part part_of_text(const struct reader *reader, const char *text, si
         bytes_fini(&bytes);
     }
     input_close(&in);
-    struct trace_part *kept = malloc(sizeof *kept);
-    assert_non_null(kept);
-    *kept = part;
-    KEEP(kept, destroy);
+    keep_part(&part);
     return part;
 }

@@ -8,6 +8,7 @@
 #include "ingest/tensorflow/session_profile.h"
 #include "ingest/tensorflow/session_run_steps.h"
 #include "ingest/tensorflow/tf_parts.h"
+#include "part_text.h"
 
 /* ---- writing ---- */
 
@@ -150,6 +151,7 @@ static struct trace_part read_with(read_function *reader, const struct message *
     assert_int_equal(reader(&window, &part, &err), 0);
     bytes_fini(&window);
     input_close(&in);
+    keep_part(&part);
     return part;
 }
 
@@ -182,7 +184,6 @@ static void check_profile(const struct message *m, size_t chunk)
     assert_int_equal(step->kind, SPAN_STEP);
     assert_int_equal(step->sequence, 3);
     assert_false(part.tracks.at[step->track].track.pool);
-    part_fini(&part);
 }
 
 TEST(a_profile_is_read_whether_names_stand_before_or_behind)
@@ -242,7 +243,6 @@ TEST(calls_of_the_gpu_s_driver_are_known_by_their_correlation)
     assert_true(part.tracks.at[kernel->track].track.gpu);
     assert_int_equal(part.tracks.at[kernel->track].track.pid, 3);
     assert_int_equal(part.tracks.at[kernel->track].track.id, 12);
-    part_fini(&part);
 }
 
 /* A kernel of a session that waited, named by a text that events share. */
@@ -307,7 +307,6 @@ TEST(a_session_s_runs_are_kept_where_there_are_any)
                                     i == 2 || i == 3 ? "x_S3" : "");
             }
         }
-        part_fini(&part);
     }
 }
 
@@ -332,13 +331,11 @@ TEST(a_cut_profile_gives_what_is_whole)
         cut.n = n;
         struct trace_part part = read_with(xplane_reader.read_bytes, &cut, 0);
         assert_true(part.n_spans <= 4);
-        part_fini(&part);
     }
     whole.n -= 3;
     struct trace_part part = read_with(xplane_reader.read_bytes, &whole, 0);
     assert_non_null(part.damage.broken);
     assert_int_equal(part.n_spans, 4);
-    part_fini(&part);
 }
 
 TEST(hostile_lengths_and_depths_stop_the_reader)
@@ -368,7 +365,6 @@ TEST(hostile_lengths_and_depths_stop_the_reader)
         assert_non_null(part.damage.broken);
         assert_string_equal(part.damage.broken, cases[i].why);
         assert_int_equal(part.n_spans, 0);
-        part_fini(&part);
     }
 }
 
@@ -455,7 +451,6 @@ TEST(a_graph_names_inputs_before_their_nodes)
         struct trace_part part = read_with(graphdef_reader.read_bytes, &graph, chunk);
         assert_int_equal(part.dfg_nodes.n, 3);
         check_inputs(&part);
-        part_fini(&part);
     }
 }
 
@@ -470,7 +465,6 @@ TEST(of_two_functions_the_larger_one_s_graph_is_kept)
         assert_null(part.damage.broken);
         assert_int_equal(part.dfg_nodes.n, 8);
         check_inputs(&part);
-        part_fini(&part);
     }
 }
 
@@ -593,7 +587,6 @@ TEST(a_session_s_step_is_one_part_a_task)
     assert_int_equal(own->dfg_nodes.n, 3);
     assert_string_equal(strtab_get(&own->names, node_named(own, "v_S1")->key),
                         strtab_get(&other->names, node_named(other, "v_S0")->key));
-    part_fini(&part);
 }
 
 /* One record of memory: {alloc_micros 1, alloc_bytes 2}. */
@@ -642,7 +635,6 @@ TEST(what_a_node_of_a_session_took_is_told_apart_by_its_size)
     assert_true(at[5].address != at[1].address && at[5].bytes == -7);
     assert_int_equal(at[6].device, 3);
     assert_true(at[0].track == NO_ID);
-    part_fini(&part);
 }
 
 static enum protobuf_file recognised(const void *bytes, size_t n)

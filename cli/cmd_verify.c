@@ -349,7 +349,6 @@ static int tell_runs(const struct values *values, const char *const *paths, size
     return code != 0 ? code : told;
 }
 
-/* Each turn is a run. */
 static int verify_in_runs(const struct values *values, const struct opt_list *args,
                           const char *folder, const struct dpro_plan_summary *plan)
 {

@@ -50,7 +50,6 @@ struct opt {
         .name = (n), .arg = (a), .read = opt_read_string, .offset = AT(m), .form = (f),            \
         .help = (h), .complete = OPT_COMPLETE_PATH                                                 \
     }
-/* -o, --output: a folder to write into. */
 #define OPT_OUTPUT(h)                                                                              \
     {                                                                                              \
         .name = "output", .letter = 'o', .arg = "DIR", .read = opt_read_string,                    \

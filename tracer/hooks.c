@@ -312,7 +312,6 @@ EXPORT ssize_t __recvfrom_chk(int fd, void *buffer, size_t n, size_t size, int f
             NEXT(__recvfrom_chk)(fd, buffer, n, size, flags, address, address_size));
 }
 
-/* Descriptors that came with a message. */
 static void look_for_descriptors(struct msghdr *message)
 {
     int saved = errno;

@@ -237,7 +237,6 @@ static bool pass_string(struct json *js, bool *escaped)
     }
 }
 
-/* Lends the kept token, which ends at `end`. */
 static void lend_kept(struct json *js, const char *end, const char **text, size_t *len)
 {
     *text = js->cut ? js->scratch : js->keep;

@@ -17,7 +17,6 @@ bool pb_stop(struct pb *pb, const char *why)
 
 static const char ends_early[] = "the file ends in the middle of a message";
 
-/* Takes a varint of the message at hand. */
 static bool take_varint_slow(struct pb *pb, uint64_t *value)
 {
     uint64_t v = 0, left = pb->end - bytes_offset(pb->bytes);

@@ -30,7 +30,6 @@ struct plan_beside {
 int buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
                  struct plan_beside *beside, struct dpro_error *err);
 
-/* Partitions buckets into parts of at most partition_bytes. */
 void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,
                        struct dpro_strategy *strategy);
 

@@ -35,7 +35,6 @@ size_t fit_busy_periods(struct fit_busy *busy, size_t n, int64_t pause_ns)
     return n_periods;
 }
 
-/* When a rank had its last gradient. */
 static int64_t last_ready(const struct fitting *f, uint32_t copy, uint32_t rank)
 {
     int64_t last = INT64_MIN / 2;

@@ -73,7 +73,6 @@ static const struct model_group *group_of(const struct sharing *u, uint32_t numb
                                            : &u->everyone;
 }
 
-/* When each of the communications begins on its stream. */
 static void find_starts(const struct sharing *u)
 {
     const struct dpro_model *m = u->m;

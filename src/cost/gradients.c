@@ -14,7 +14,6 @@ struct ready {
 
 ORDER(by_ready, struct ready, ASCENDING(when_ns) ?: ASCENDING(from));
 
-/* Sorts them and makes room for the model's tensors. */
 static void make_room(const struct dpro_graph *g, struct ready *order, size_t n,
                       struct dpro_model *model, struct coarse *coarse)
 {

@@ -151,7 +151,6 @@ enum model_algorithm {
     MODEL_DIRECT,       /* each rank to each other one */
 };
 
-/* Which server each part of a bucket goes to. */
 enum model_placement {
     MODEL_BY_KEY, /* MXNet: parts of a bucket go to one server after the other; a whole bucket goes
                      by its key */
@@ -191,7 +190,6 @@ struct model_collective {
     struct dpro_estimate least_ns;    /* least time of a collective, that of its bytes included */
 };
 
-/* When what is ready may begin. */
 struct model_gate {
     uint32_t n_streams; /* collectives that a rank runs at the same time: 1 with NCCL's stream, 2
                            with gloo's threads */

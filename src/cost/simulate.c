@@ -34,7 +34,6 @@ static uint32_t count_group(const struct simulation *s, uint64_t *size_bytes, do
     return n;
 }
 
-/* A cycle takes all that waits. */
 static void begin_cycle(struct simulation *s)
 {
     struct sim_gate *gate = &s->gate;

@@ -70,7 +70,6 @@ void strategy_computed_calls(const struct model_program *p, const uint8_t *compu
     }
 }
 
-/* A program under a strategy. */
 struct working {
     const struct dpro_model *model;
     const struct dpro_strategy *strategy;

@@ -263,7 +263,6 @@ uint64_t build_step_hash(const struct rank_build *rank, uint32_t step);
 /* rank_ops.c: the ops of the reference iteration, and where each was found in every step. */
 void build_ops(struct rank_build *rank);
 
-/* Allocates rank->free_ns, all ABSENT. */
 void build_alloc_free_ns(struct rank_build *rank);
 
 /* Adds an op without device and times; returns it. */
@@ -372,7 +371,6 @@ static inline int64_t *build_end(const struct rank_build *rank, uint32_t sample,
     return &rank->end_ns[build_sample_at(rank, sample, op)];
 }
 
-/* The slice's span. */
 static inline const struct trace_span *slice_span(const struct rank_build *rank, uint32_t slice)
 {
     return &rank->trace->spans[rank->slices.at[slice].span];

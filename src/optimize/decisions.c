@@ -148,7 +148,6 @@ static void decide_fusion(struct deciding *d, const struct dpro_op_fusion *f)
                   (double)f->apart_ns * 1e-3, where));
 }
 
-/* Parameter servers, and Horovod's settings. */
 static void decide_settings(struct deciding *d)
 {
     const struct dpro_strategy *best = d->best, *before = d->before;

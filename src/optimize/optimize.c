@@ -119,7 +119,6 @@ static int search_counts(const struct dpro_model *model,
     return 0;
 }
 
-/* Reports what is allowed but can't be had. */
 static void report_compressions(const struct dpro_model *model,
                                 const struct dpro_optimize_options *options)
 {

@@ -40,7 +40,6 @@ static uint32_t find_tensor(const struct maker *m, const char *name)
     return UINT32_MAX;
 }
 
-/* Of the model added last. */
 static void add_parameter(struct maker *m, uint32_t tensor)
 {
     struct dpro_tensor t = dpro_model_tensor(m->model, tensor);
@@ -92,7 +91,6 @@ static void add_models(struct maker *m)
     }
 }
 
-/* What a bucket holds of a model. */
 static void add_bucket(struct maker *m, const struct dpro_bucket *bucket, uint32_t model)
 {
     struct plan_file_bucket to = {.model = model,

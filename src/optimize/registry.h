@@ -90,7 +90,6 @@ struct child_answer {
     char why[256]; /* why it was of no use; "": it was */
 };
 typedef ARRAY(int64_t) times_array;
-/* Appends candidates, or times. */
 struct child_answer child_run(const char *path, const struct child_question *question,
                               struct candidates *candidates, times_array *times);
 

@@ -25,7 +25,6 @@ void dpro_optimum_destroy(struct dpro_optimum *o)
     mem_free(o);
 }
 
-/* Copies a strategy and its times. */
 static void keep(struct dpro_optimum *o, const struct dpro_model *model, struct space *space,
                  enum dpro_which which, const struct dpro_strategy *strategy)
 {

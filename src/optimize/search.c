@@ -49,7 +49,6 @@ static void try_defaults(struct space *space)
         }
 }
 
-/* From each of the ways to compute modules, with the buckets of the best strategy. */
 static void descend_from_ways(struct space *space)
 {
     const struct search *search = space->search;

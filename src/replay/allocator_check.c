@@ -300,7 +300,6 @@ static struct allocator_segment *plain_at(struct allocator_start *start, uint64_
                                                                                        : NULL;
 }
 
-/* Gives a segment another place in the order. */
 static void move_to(struct allocator_start *start, struct allocator_segment *moved, uint32_t place)
 {
     uint32_t from = moved->order;

@@ -69,7 +69,6 @@ static inline void unset_free(struct allocator *a, struct pool *pool, uint32_t b
         by_address_remove(&pool->unmapped, a->table.rows.at, b);
 }
 
-/* Merges a block, which is in no set, with its neighbour, if that is free. */
 static inline void merge(struct allocator *a, struct pool *pool, uint32_t b, uint32_t other)
 {
     if (other == NO_BLOCK)

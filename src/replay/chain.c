@@ -12,7 +12,6 @@ enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 
 
 /* ---- durations of a copy ---- */
 
-/* Room for a value of each op. */
 static int64_t *op_values(struct arena *arena, const struct dpro_graph *g)
 {
     return arena_alloc(arena, ((size_t)g->n_ops + 1) * sizeof(int64_t));

@@ -185,7 +185,6 @@ uint32_t device_space_place(struct device_space *space, struct block_table *tabl
     return range;
 }
 
-/* Makes a free range part of the free one before it. */
 static void join(struct block_table *table, uint32_t before, uint32_t range)
 {
     if (before == NO_BLOCK || range == NO_BLOCK)

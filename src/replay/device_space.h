@@ -43,6 +43,5 @@ bool device_space_use(struct device_space *space, uint64_t bytes);
 void device_space_unuse(struct device_space *space, uint64_t bytes);
 /* From now on chunks lie below an address that others use; before the first one. */
 void device_space_avoid(struct device_space *space, uint64_t address);
-/* A range of addresses, as a block of the table. */
 uint32_t device_space_place(struct device_space *space, struct block_table *table, uint64_t bytes);
 void device_space_free(struct device_space *space, struct block_table *table, uint32_t range);

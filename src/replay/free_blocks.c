@@ -167,7 +167,6 @@ uint32_t free_blocks_find(const struct free_blocks *set, const struct block *blo
     return find_from(set, blocks, (struct place){.size = size});
 }
 
-/* The last of a treap; NO_BLOCK. */
 static uint32_t last_of(uint32_t root, const struct block *blocks)
 {
     while (root != NO_BLOCK && blocks[root].right != NO_BLOCK)

@@ -24,7 +24,6 @@ static const char *const others[N_CALL_CLASSES] = {
     [CALL_COPY] = "MemcpyH2D MemcpyD2H MemcpyD2D MemcpyP2P ",
 };
 
-/* Whether the text is one of the words, or begins with one. */
 static bool is_among(const char *words_of_class, const char *text, bool begins)
 {
     for (const char *word = words_of_class, *end; word && *word; word = end + 1) {

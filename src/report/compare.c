@@ -149,7 +149,6 @@ static void find_families(struct comparison *c)
     qsort(all, c->families.n, sizeof *all, by_difference);
 }
 
-/* What the plan of B promised. */
 struct promise {
     double less_pct, half_pct; /* half of its 95 % interval */
     const char *verdict; /* "as expected", "less", "more"; NULL: no plan was applied, or it promised

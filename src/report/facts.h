@@ -255,7 +255,6 @@ int facts_write(const struct dpro_report *report, FILE *out,
 
 /* What most clocks were tied by: "transport", ...; "none"; static or borrowed from the graph. */
 const char *align_method(const struct dpro_graph *graph);
-/* The first n_clocks as a table. */
 void align_write_table(struct writer *writer, const struct dpro_graph *graph, uint32_t n_clocks);
 /* Writes fields of a JSON object: how the clocks fit together; which clock it is. */
 void align_write_fields(struct writer *writer, const struct dpro_alignment *alignment);

@@ -326,7 +326,6 @@ int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, str
 
 /* ---- JSON ---- */
 
-/* The ops that the best strategy of a struct dpro_optimum fuses. */
 static void write_fusions(struct writer *w, const void *optimum)
 {
     writer_begin(w, "fused_ops", '[');

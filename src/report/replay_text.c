@@ -286,7 +286,6 @@ static void write_checks(struct writer *w, const struct report_facts *f)
                       NUMBER(v->measured_std_pct, 1));
 }
 
-/* Which part of the graph makes the replay contradict the measurement. */
 static void write_contradiction(struct writer *w, const struct report_facts *f)
 {
     enum { MOST_PARTS = 6 };

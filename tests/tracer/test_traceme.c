@@ -125,7 +125,6 @@ static struct view stop_and_read(int64_t n_events)
     return (struct view){bytes, bytes + n};
 }
 
-/* The event of `line` that is called so. */
 static struct view event_of(struct view plane, struct view line, const char *name)
 {
     for (int i = 0; i < count(line, 4); i++) {

@@ -189,7 +189,6 @@ TEST(every_algorithm_finds_what_wins)
     }
 }
 
-/* What the first block is computed as. */
 static unsigned way_of_block(const struct dpro_model *model, unsigned allowed, int assumed)
 {
     struct dpro_optimize_options options = {.computing = allowed, .assumed_costs = assumed};

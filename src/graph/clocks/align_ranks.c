@@ -307,7 +307,6 @@ static const char *name_clock(struct state *st, uint32_t node, bool shared)
     return arena_format(arena, "%.255s", name);
 }
 
-/* `n` processes, `users`, have the clock. */
 static void write_clock(struct state *st, uint32_t c, const uint32_t *users, uint32_t n)
 {
     struct clocks *clocks = &st->join->clocks;

@@ -127,7 +127,6 @@ struct arrived {
 
 ORDER(by_arrival, struct arrived, ASCENDING(device) ?: ASCENDING(end_ns) ?: ASCENDING(op));
 
-/* What a rank received from each sender in a sample, by when it arrived. */
 static size_t list_arrived(const struct rank_build *rank, uint32_t sample, struct arrived *list)
 {
     size_t n = 0;

@@ -22,7 +22,6 @@ static int fail(const struct asked *asked, struct dpro_error *err, const char *w
     return dpro_error_set(err, DPRO_EUSAGE, "--dims %s: %s", asked->text, why);
 }
 
-/* "dp=2,tp=4" */
 static int parse(struct asked *asked, struct dpro_error *err)
 {
     static const char form[] =

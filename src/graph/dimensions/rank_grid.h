@@ -31,5 +31,4 @@ struct grid_box grid_box_without(const struct grid_box *outer, const struct grid
 bool grid_fits(const struct grid_box *boxes, uint32_t n, int32_t n_ranks);
 /* The lowest rank of the box's group that a rank is in. */
 int32_t grid_first_of(const struct grid_box *box, int32_t rank);
-/* The i-th rank of the box that begins with `first`. */
 int32_t grid_rank_of(const struct grid_box *box, int32_t first, uint32_t i);

@@ -74,7 +74,6 @@ static bool passes(const struct join *join, const struct rank_build *rank,
            text_is_one(c->kind, "send", "recv", "send_recv");
 }
 
-/* Adds what a rank sends to (1) and receives from (2) a peer. */
 static void add_ways(struct map *ways, int rank, int peer, uint64_t bits)
 {
     uint64_t key = map_key((uint64_t)rank << 32 | (uint32_t)peer), before = 0;

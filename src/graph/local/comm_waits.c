@@ -35,7 +35,6 @@ static bool fits(const struct local_collective *coll, const struct trace_detail 
     return !numel || !coll->numel || MAX(numel, coll->numel) % MIN(numel, coll->numel) == 0;
 }
 
-/* The collective that a call waits for; NULL: not known. */
 static struct local_collective *find_awaited(const struct rank_build *rank, const struct wait *wait,
                                              const bool *awaited)
 {

@@ -36,7 +36,6 @@ void rule_gpu(struct rank_build *rank);
 void rule_host_waits(struct rank_build *rank);
 void rule_exchanges(struct rank_build *rank);
 void rule_takers(struct rank_build *rank);
-/* Exchanges -> boundary. */
 void rule_exchange_boundary(struct rank_build *rank);
 
 /* executor_edges.c: how many ops a pool's threads ran at once at most: rank->n_slots. */

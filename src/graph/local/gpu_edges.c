@@ -71,7 +71,6 @@ static uint64_t key_of(const struct trace_span *span)
     return build_correlation_key(span->correlation, span->window);
 }
 
-/* What was launched last on each stream. */
 static struct work *take_snapshot(struct walker *w)
 {
     return arena_copy(&w->scratch, w->last, w->n_streams + (size_t)1, sizeof *w->last);
@@ -322,7 +321,6 @@ static void walk(struct walker *w)
     }
 }
 
-/* The most work that was outstanding on a stream when a call launched more. */
 static uint32_t most_outstanding(const struct rank_build *rank, const struct track *track)
 {
     ARRAY(int64_t) calls = {0}, ends = {0};

@@ -241,7 +241,6 @@ static void list_fixed_sizes(struct scaler *s)
  * than this. */
 #define LEAST_ONEDNN_BATCH 16
 
-/* The least share of the batch with which the block is taken. */
 static float least_share(const struct memory_build *b, const struct block_build *block)
 {
     const struct recording *recording = b->trace->recording;

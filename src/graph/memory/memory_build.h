@@ -129,7 +129,6 @@ void memory_find_typed_ops(struct memory_build *b);
 /* autocast_rules.c: of an op's name, on a GPU or not; enum type_rule. */
 uint8_t autocast_rule(const char *name, bool gpu);
 
-/* place_moments.c: in which op each moment is. */
 void memory_place_moments(struct memory_build *b);
 
 /* The innermost span of a track at a time; NO_ID: none. */

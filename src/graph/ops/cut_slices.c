@@ -28,7 +28,6 @@ struct launch_row {
     uint32_t at[1 << ROW_BITS]; /* index + 1 into `launches`; 0: none */
 };
 
-/* Device work and the call that launched it. */
 struct launch {
     uint32_t device; /* the first span of the work */
     uint32_t slice;  /* of the call; NO_ID: none found */
@@ -278,7 +277,6 @@ static bool is_work(const struct rank_build *rank, const struct trace_span *span
     }
 }
 
-/* First slices of the steps after the last slice. */
 static void finish_track(struct cutter *cutter)
 {
     while (cutter->step < cutter->rank->steps.n)

@@ -14,7 +14,6 @@ static inline bool dfg_type_starts(const struct rank_build *rank, uint32_t node,
     return text_begins(dfg_type(rank, node), prefix);
 }
 
-/* The node that an op runs; NO_ID: none. */
 static inline uint32_t dfg_node_of(const struct rank_build *rank, uint32_t op)
 {
     uint32_t slice = rank->ops.at[op].slice;

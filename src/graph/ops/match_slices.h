@@ -17,7 +17,6 @@ struct slice_matches {
 
 typedef ARRAY(uint32_t) slice_list;
 
-/* The slices of a step on all tracks that are `wanted`, in order of start. */
 slice_list slices_by_start(const struct rank_build *rank, uint32_t step,
                            bool (*wanted)(const struct rank_build *, const struct track *));
 

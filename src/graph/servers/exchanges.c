@@ -212,7 +212,6 @@ static void list_transfers(struct session *s)
     array_sort(&s->transfers, by_variable);
 }
 
-/* A variable's transfers, if every rank pushes and pulls it. */
 static void add_variable(const struct session *s, const struct transfer *transfers, size_t n,
                          struct exchanges *exchanges)
 {

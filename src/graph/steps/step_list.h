@@ -27,7 +27,6 @@ static inline size_t count_before(const i64_array *times, int64_t ns)
 void steps_push(struct rank_build *rank, int64_t start, int64_t end, int64_t number,
                 uint32_t window);
 
-/* Whether the span is of one of the classes of marks. */
 bool steps_is_mark(const struct rank_build *rank, const struct trace_span *span, uint32_t classes);
 
 /* The CPU spans of a class on the main track, by window and start. */

@@ -131,7 +131,6 @@ static void list_pieces(const struct net_transport *t, uint32_t stream, const st
     }
 }
 
-/* Whether they are n chunks. */
 static bool are_chunks(const piece_array *pieces, uint64_t n)
 {
     uint64_t least = UINT64_MAX, most = 0;

@@ -33,7 +33,6 @@ struct session_profile *session_profile_of(const struct trace_part *part)
 
 /* ---- which step ---- */
 
-/* The cut that a run is of; NO_ID: of no step. */
 static uint32_t cut_of(const struct joiner *j, uint64_t run)
 {
     uint64_t step;

@@ -21,7 +21,6 @@ struct work {
     uint64_t run;
 };
 
-/* A range that the client marked. */
 struct mark {
     uint32_t track;
     bool runs; /* some began there in it: then others of the client fill queues */

@@ -42,7 +42,6 @@ static void add_from_peers(struct dpro_trace *trace)
     }
 }
 
-/* When each message's first and last byte passed this end. */
 static void time_messages(struct net_transport *t)
 {
     for (uint32_t s = 0; s < t->connections.n * 2; s++) {
@@ -262,7 +261,6 @@ static void find_runs(const struct net_transport *t, const run_array *runs,
     }
 }
 
-/* Finds the buckets of collectives, in the order in which they were asked for. */
 static void find_buckets(struct dpro_trace *trace, const struct trace_rank *rank,
                          struct net_collective **order, size_t n)
 {

@@ -31,7 +31,6 @@ static uint64_t slot_of(const struct net_message *message)
     return (uint64_t)message->tag << 32 | message->delta;
 }
 
-/* The messages of a kind and slot on a stream, in order. */
 static void list_messages(const struct net_transport *t, uint32_t stream, uint8_t opcode,
                           uint64_t slot, message_array *list)
 {

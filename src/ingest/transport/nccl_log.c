@@ -11,7 +11,6 @@ static bool is_time(int64_t ns)
     return ns >= 0 && trace_time_fits(ns);
 }
 
-/* The text that the log numbers so. */
 static uint32_t string_of(const struct nccl_log *log, uint32_t number)
 {
     return number < log->strings.n ? log->strings.at[number] : 0;

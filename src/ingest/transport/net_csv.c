@@ -177,7 +177,6 @@ static bool read_message(struct csv *csv, const struct field at[N_COLUMNS],
     return true;
 }
 
-/* Puts the fields of a line in their columns; false: they are too few. */
 static bool place_fields(const struct csv *csv, const char *line, size_t len,
                          struct field at[N_COLUMNS])
 {

@@ -55,7 +55,6 @@ static inline bool ps_is_pull(const struct ps_message *m)
     return (m->flags & (PS_REQUEST | PS_PULL)) == PS_PULL;
 }
 
-/* A key that a worker pushes. */
 struct ps_key {
     uint64_t key, size_bytes; /* of one push, all servers together */
     uint32_t name;            /* string id of the parameter's; 0: unknown */

@@ -13,7 +13,6 @@ struct run {
 };
 typedef ARRAY(struct run) run_array;
 
-/* All annotations of a rank whose names begin with `prefix`. */
 void runs_list(const struct dpro_trace *trace, const struct trace_rank *rank, const char *prefix,
                run_array *runs);
 /* Finds the framework's calls, c10d::..., that asked for the runs, in the same order: the k-th of a

@@ -101,7 +101,6 @@ static void append(struct net_transport *into, const struct net_transport *from,
         into->zone = from->zone;
 }
 
-/* Takes a file's transport into that of its process. */
 static void take_file(struct net_transport *into, struct trace_part *part, struct map *seen)
 {
     struct net_transport *from = part_payload(part, &transport_payload);

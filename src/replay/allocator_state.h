@@ -69,6 +69,7 @@ static inline void unset_free(struct allocator *a, struct pool *pool, uint32_t b
         by_address_remove(&pool->unmapped, a->table.rows.at, b);
 }
 
+/* The block is in no set. */
 static inline void merge(struct allocator *a, struct pool *pool, uint32_t b, uint32_t other)
 {
     if (other == NO_BLOCK)

@@ -74,6 +74,7 @@ static bool passes(const struct join *join, const struct rank_build *rank,
            text_is_one(c->kind, "send", "recv", "send_recv");
 }
 
+/* bits: 1 sends to, 2 receives from the peer. */
 static void add_ways(struct map *ways, int rank, int peer, uint64_t bits)
 {
     uint64_t key = map_key((uint64_t)rank << 32 | (uint32_t)peer), before = 0;

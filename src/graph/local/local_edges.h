@@ -20,6 +20,7 @@ bool local_add_if_holds(struct rank_build *rank, uint32_t from, uint32_t to, boo
  * such cuts, or if it is `known`, as DDP's wait for each bucket. Returns whether it was added. */
 bool local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t to, bool known);
 
+/* `op` then ends when `after` begins, in every step. */
 void local_cut_end(struct rank_build *rank, uint32_t op, uint32_t after);
 /* Cuts a call that waits in every step to what comes after its work was over. */
 void local_cut_waiting(struct rank_build *rank, uint32_t call, uint32_t work, bool next);

@@ -364,7 +364,6 @@ TEST(contradictions_of_many_clocks_are_found_together)
     assert_int_equal(n_conflicts(w), w->n / 2);
     for (uint32_t c = 1; c < w->n; c++)
         assert_true(worst_error(w, c) < 20 * US);
-    destroy(w);
 }
 
 TEST(clocks_that_fit_nothing_come_to_an_end)

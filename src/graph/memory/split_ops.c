@@ -1,8 +1,7 @@
-/* graph/memory/split_ops.c: which blocks and ops are a part of what tensor-parallel ranks share
- * out. A parameter is split if the rank has a smaller part of it than of others (of those that FSDP
- * shards, too). Then, in the order of the execution trace: an op that takes in a part is a part of
- * the work, and makes parts, until ranks add them up or gather them. What they are to add up is as
- * large as the whole. */
+/* Which blocks and ops are a part of what tensor-parallel ranks share out. A parameter is split if
+ * the rank has a smaller part of it than of others (of those that FSDP shards, too). Then, in the
+ * order of the execution trace: an op that takes in a part is a part of the work, and makes parts,
+ * until ranks add them up or gather them. What they are to add up is as large as the whole. */
 #include <math.h>
 #include <string.h>
 

@@ -257,7 +257,7 @@ static void check_contained(const char *name, const char *expected)
     struct dpro_model *model = job_of(6);
     const char *const files[] = {path_of(name)};
     struct dpro_optimize_options options = {.pass_files = files, .n_pass_files = 1};
-    struct dpro_optimum *optimum = optimize_with(model, &options);
+    optimize_with(model, &options);
     if (!strstr(logged, expected))
         print_message("logged: %s\n", logged);
     assert_non_null(strstr(logged, expected));
@@ -304,7 +304,7 @@ TEST(a_pass_that_prints_prints_to_stderr)
     int saved = dup(STDOUT_FILENO);
     fflush(stdout);
     dup2(fileno(out), STDOUT_FILENO);
-    struct dpro_optimum *optimum = optimize_with(model, &options);
+    optimize_with(model, &options);
     dup2(saved, STDOUT_FILENO);
     close(saved);
     fseek(out, 0, SEEK_END);

@@ -14,7 +14,8 @@ def options_of(config):
     """The options of dpro whatif that ask for it."""
     key, _, value = config.partition("=")
     return {"bandwidth": ["--bandwidth", value + "x"], "reshard": ["--reshard", value], "prefetch": ["--prefetch", value],
-            "microbatches": ["--microbatches", value], "schedule": ["--schedule", value], "ranks": ["--world-size", value]}[key]
+            "microbatches": ["--microbatches", value], "schedule": ["--schedule", value], "ranks": ["--world-size", value],
+            "tp": ["--tp", value]}[key]
 
 
 def told_as(config):
@@ -23,7 +24,7 @@ def told_as(config):
     return {"bandwidth": "links x " + value, "reshard": "resharding: " + value, "prefetch": "prefetching: " + value,
             "microbatches": value + " micro-batches",
             "schedule": "schedule: " + value,
-            "ranks": value + " ranks"}[key]
+            "ranks": value + " ranks", "tp": "tp " + value}[key]
 
 
 def parallel_row(dpro, folder):

@@ -57,7 +57,9 @@ def schedule(name):
 JOBS = {
     "fsdp2": Job("fsdp.py", 2, 200, reshard_none=resharding(), prefetch_2=prefetching(2), ranks_4={"ranks": 4}),
     "fsdp4": Job("fsdp.py", 4, 200, reshard_none=resharding(), ranks_2={"ranks": 2}, ranks_8={"ranks": 8}),
-    "tp2": Job("tensor_parallel.py", 2, 200),
+    "tp2": Job("tensor_parallel.py", 2, 200, tp_1={"ranks": 1}),
+    "tp2-wide": Job("tensor_parallel.py", 2, 200, ["--layers", "2", "--width", "256", "--batch-size", "8"], tp_1={"ranks": 1},
+                    tp_4={"ranks": 4}),
     "pp2": Job("pipeline.py", 2, 200, ["--micro-batches", "4"], microbatches_2=micro_batches(2), microbatches_12=micro_batches(12),
                schedule_interleaved=schedule("interleaved")),
     "pp2-interleaved": Job("pipeline.py", 2, 200, ["--micro-batches", "4", "--schedule", "interleaved"], microbatches_6=micro_batches(6),

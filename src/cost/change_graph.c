@@ -205,6 +205,25 @@ static void find_peaks(const struct dpro_graph *graph, const struct measured_rep
     arena_fini(&resharded.arena);
 }
 
+/* Of what an op on a part of tensors takes more or less, as ops need not be as efficient with
+ * other parts: by the runs of doc/accuracy.md. */
+#define SPLIT_ERROR 0.1
+
+/* The most that any rank's ops on parts change. */
+static double split_change_ns(const struct dpro_graph *g, struct rank_share share)
+{
+    double most = 0;
+    for (uint32_t r = 0; share.tensors != 1 && r < g->n_ranks; r++) {
+        const struct graph_memory *m = &g->memory[r];
+        double ns = 0;
+        for (uint32_t o = 0; o < m->n_op_splits; o++)
+            if (op_computes(g, g->ranks[r].first_op + o))
+                ns += fmax(0, m->op_splits[o]) * (double)g->dur_ns[g->ranks[r].first_op + o];
+        most = fmax(most, ns);
+    }
+    return most * fabs(share.tensors - 1);
+}
+
 /* All modules that are computed otherwise; those of one class err alike. */
 static double computing_error_ns(const struct dpro_model *m)
 {
@@ -411,7 +430,8 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
     }
     if (of_modules) {
         find_peaks(graph, &changed, notes->arena, change);
-        change->computing_error_ns = computing_error_ns(&change->modules);
+        change->computing_error_ns =
+            computing_error_ns(&change->modules) + SPLIT_ERROR * split_change_ns(graph, share);
     }
     bool same = c->n_delays == 0 && change->n_resharded == 0 && change->n_moved == 0 && !shares &&
                 !(of_modules && asks_for_modules(c));

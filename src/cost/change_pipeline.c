@@ -709,6 +709,27 @@ static double calls_error(struct rewriter *w, struct dpro_pipeline_run run,
     return (double)(evaluate_once(&moved) - evaluate_once(as_it_is));
 }
 
+/* Backward passes at once: no longer than their parts for inputs and for weights, which do some of
+ * the work twice, and no shorter than the longer part. The middle is taken. Returns the standard
+ * error of an iteration. */
+static double join_passes(struct rewriter *w, uint32_t n_micro_batches, struct notes *notes)
+{
+    double most = 0;
+    for (uint32_t r = 0; r < w->m->n_ranks; r++) {
+        double shorter = 0;
+        for (uint32_t c = 0; c < w->p.n_chunks; c++) {
+            double *weights = &w->stages[r].pass_ns[PASS_OF_WEIGHTS][c];
+            double less = fmin(*weights, w->stages[r].pass_ns[PASS_OF_INPUTS][c]);
+            *weights -= less / 2;
+            shorter += less;
+        }
+        most = fmax(most, shorter);
+    }
+    note(notes, "how long backward passes are at once is not known: no longer than their parts for "
+                "inputs and for weights, no shorter than the longer part; the middle is taken");
+    return n_micro_batches * most / sqrt(12);
+}
+
 static void model_micro_batch(struct rewriter *w, const struct measured_replay *replay,
                               struct dpro_model *modules)
 {
@@ -908,11 +929,11 @@ int change_pipeline(const struct measured_replay *replay, const struct dpro_chan
     uint32_t n_chunks = shape_of(&w, after).n_chunks;
     if (n_chunks > w.p.n_chunks)
         split_stages(&w, modules, n_chunks, notes);
+    double join_error_ns = 0;
     if (before.schedule == DPRO_SCHEDULE_ZERO_BUBBLE && after.schedule != before.schedule)
-        note(notes, "a backward pass is taken to be as long as its parts for inputs and for "
-                    "weights, which is too long");
+        join_error_ns = join_passes(&w, after.n_micro_batches, notes);
     *model = write_run(&w, after);
-    change->calls_error_ns = calls_error(&w, after, model);
+    change->calls_error_ns = hypot(calls_error(&w, after, model), join_error_ns);
     note(notes, "a micro-batch's passes take the mean of the recorded ones%s",
          after.n_micro_batches == before.n_micro_batches ? ""
          : modules->n_batch_points > 0

@@ -1088,6 +1088,20 @@ static void tell_collectives(const struct world *w, struct notes *notes)
                "of ranks with the same place on theirs, over hosts, one after the other");
 }
 
+static void tell_splits(const struct world *w, struct notes *notes)
+{
+    const struct replicas *r = w->r;
+    note(
+        notes,
+        "tensors split over %u rank%s in place of %u: what works on parts of them takes %.3g times "
+        "as long, beyond its launches, as if it were as efficient with other parts; what is not "
+        "split is as it was",
+        r->after, r->after == 1 ? "" : "s", r->before, (double)r->before / r->after);
+    if (r->after < r->before && !rank_has_gpu(w->g, &w->g->ranks[0]))
+        note(notes, "on CPUs, ops between waits for other ranks take longer than without these, up "
+                    "to twice as long over slow links: fewer ranks may be faster than predicted");
+}
+
 static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
 {
     const struct replicas *r = w->r;
@@ -1110,11 +1124,7 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
     if (r->after == r->before)
         return;
     if (r->splits)
-        note(notes,
-             "tensors split over %u rank%s in place of %u: what works on parts of them takes %.3g "
-             "times as long, beyond its launches, as if it were as efficient with other parts; "
-             "what is not split is as it was",
-             r->after, r->after == 1 ? "" : "s", r->before, (double)r->before / r->after);
+        tell_splits(w, notes);
     else
         note(notes,
              "%u ranks: each one %s computes as one of the %u recorded ones, on its batch; %s",

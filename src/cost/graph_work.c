@@ -137,8 +137,7 @@ static bool is_of_pass(const struct dpro_graph *g, uint32_t op)
 }
 
 /* `split`: the part of it that ranks with split tensors share out. */
-static double changed_ns(const struct worker *w, uint32_t op, uint32_t call, double split,
-                         double ns)
+static double changed_ns(const struct worker *w, uint32_t op, uint32_t call, float split, double ns)
 {
     if (!op_computes(w->g, op))
         return ns;
@@ -180,7 +179,13 @@ static void change_rank(const struct worker *w, uint32_t rank, uint32_t n, int64
             bool known = memory && o < memory->n_op_calls;
             uint32_t call = known ? memory->op_calls[o] : MEMORY_NONE;
             size_t at = (size_t)s * w->g->n_ops + op;
-            double split = memory && o < memory->n_op_splits ? memory->op_splits[o] : 0;
+            float split = memory && o < memory->n_op_splits ? memory->op_splits[o] : 0;
+            if (split == SPLIT_UNSPLITS && w->rank_share.whole) {
+                dur_ns[at] = 0;
+                if (gap_ns)
+                    gap_ns[at] = 0;
+                continue;
+            }
             dur_ns[at] = llround(changed_ns(w, op, call, split, (double)dur_ns[at]));
             if (gap_ns && w->passes_alone && op_computes(w->g, op) && !is_of_pass(w->g, op))
                 gap_ns[at] = 0;

@@ -13,6 +13,9 @@
 
 #define MEMORY_NONE UINT32_MAX
 
+/* In place of a share: an op that is only there to sum up or gather parts. */
+#define SPLIT_UNSPLITS (-1.0F)
+
 struct graph_moment {
     uint32_t op;    /* the graph's op that it is in; DPRO_NO_OP: before the first */
     uint16_t share; /* how much of the op's time has passed, in 1/65535 */
@@ -118,8 +121,8 @@ struct graph_memory {
     struct graph_typed_op *typed_ops; /* none where there is no execution trace */
     struct graph_operand *operands;
     struct graph_unit_places *units;
-    float *op_splits; /* by op, likewise: the part of its work that tensor-parallel ranks share out;
-                         none where they don't, or nothing tells */
+    float *op_splits; /* by op, likewise: the part of its work that tensor-parallel ranks share out,
+                         or SPLIT_UNSPLITS; none where they don't, or nothing tells */
     uint32_t n_blocks, n_moments, n_uses, n_calls, n_op_calls, n_typed_ops, n_operands, n_units;
     uint32_t n_op_splits, n_heads; /* n_heads: of attention, that all its ops' numbers of heads are
                                       multiples of; 0: not known */

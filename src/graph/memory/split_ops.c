@@ -21,7 +21,7 @@ struct splitter {
     bool *is_fixed;    /* by block: of the model, so that it stays what it is */
     bool *is_whole;    /* by block: what ranks sum up or have gathered */
     uint32_t *made_by; /* by block: node; NO_ID */
-    float *shares;     /* by node: the part of its work that is split */
+    float *shares;     /* by node: the part of its work that is split; SPLIT_UNSPLITS */
 };
 
 struct split_span {
@@ -164,8 +164,9 @@ static bool is_of_model(const struct splitter *s, uint32_t block)
 
 /* What ranks sum up is whole behind it, and what they gather; what they sum up and share out is
  * parts again. */
-static void pass_collective(struct splitter *s, const struct et_node *node, const char *kind)
+static void pass_collective(struct splitter *s, uint32_t n, const char *kind)
 {
+    const struct et_node *node = &s->b->trace->et_nodes[n];
     const struct et_tensor *tensors = s->b->trace->et_tensors;
     bool sums = strcmp(kind, "all_reduce") == 0, scatters = strcmp(kind, "reduce_scatter") == 0;
     bool any = false;
@@ -186,6 +187,16 @@ static void pass_collective(struct splitter *s, const struct et_node *node, cons
             mark_whole(s, block);
         s->is_part[block] = !whole;
     }
+    if (any)
+        s->shares[n] = SPLIT_UNSPLITS;
+}
+
+/* Waits for what has become whole so. */
+static bool waits(const struct splitter *s, const struct et_node *node)
+{
+    uint32_t block = node->n_inputs > 0 ? block_of(s, node->first_input, start_of(s, node)) : NO_ID;
+    return block != NO_ID && s->is_whole[block] &&
+           strstr(strtab_get(s->b->rank->names, node->name), "wait_tensor");
 }
 
 /* Lists are an optimizer's: each of what comes out is as what goes in of its size. */
@@ -244,7 +255,9 @@ static void walk(struct splitter *s)
                                ? name_collective(strtab_get(b->rank->names, name))
                                : NULL;
         if (kind)
-            pass_collective(s, &b->trace->et_nodes[n], kind);
+            pass_collective(s, n, kind);
+        else if (waits(s, &b->trace->et_nodes[n]))
+            s->shares[n] = SPLIT_UNSPLITS;
         else
             pass_op(s, n, b->rank->phases[span] == DPRO_OP_UPDATE);
     }
@@ -287,6 +300,21 @@ static void copy_to_older(struct memory_build *b)
     map_fini(&kinds);
 }
 
+/* That of the innermost node around it, unless it is a part of what makes parts whole. */
+static float share_of_span(const struct splitter *s, uint32_t span)
+{
+    float share = 0;
+    for (bool known = false; span != NO_ID; span = s->b->trace->spans[span].parent) {
+        uint32_t n = s->b->node_of_span[span];
+        if (n != NO_ID && s->shares[n] == SPLIT_UNSPLITS)
+            return SPLIT_UNSPLITS;
+        if (n != NO_ID && !known)
+            share = s->shares[n];
+        known |= n != NO_ID;
+    }
+    return share;
+}
+
 static void give_result(const struct splitter *s)
 {
     struct memory_build *b = s->b;
@@ -297,12 +325,9 @@ static void give_result(const struct splitter *s)
     }
     copy_to_older(b);
     b->to->op_split = mem_array(b->rank->n_timed + (size_t)1, sizeof *b->to->op_split);
-    for (uint32_t op = 0; op < b->rank->n_timed; op++) {
-        uint32_t span = op == b->rank->boundary ? NO_ID : memory_span_of_op(b, op);
-        while (span != NO_ID && b->node_of_span[span] == NO_ID)
-            span = b->trace->spans[span].parent;
-        b->to->op_split[op] = span == NO_ID ? 0 : s->shares[b->node_of_span[span]];
-    }
+    for (uint32_t op = 0; op < b->rank->n_timed; op++)
+        if (op != b->rank->boundary)
+            b->to->op_split[op] = share_of_span(s, memory_span_of_op(b, op));
     b->to->is.n_op_splits = b->rank->n_timed;
     b->to->is.n_heads = count_heads(b);
 }

@@ -11,23 +11,30 @@ static struct kept {
     struct kept *before;
 } * kept;
 
-void add_test(const char *name, CMUnitTestFunction test, CMFixtureFunction setup,
-              CMFixtureFunction teardown)
+static int free_kept(void **state)
 {
-    if (n_tests == sizeof tests / sizeof *tests)
-        abort();
-    tests[n_tests++] = (struct CMUnitTest){name, test, setup, teardown, NULL};
-}
-
-int run_cases(CMFixtureFunction setup, CMFixtureFunction teardown)
-{
-    int n_failed = _cmocka_run_group_tests("tests", tests, n_tests, setup, teardown);
     while (kept) {
         struct kept *last = kept;
         kept = last->before;
         last->destroy(last->object);
         free(last);
     }
+    return 0;
+}
+
+void add_test(const char *name, CMUnitTestFunction test, CMFixtureFunction setup,
+              CMFixtureFunction teardown)
+{
+    if (n_tests == sizeof tests / sizeof *tests)
+        abort();
+    tests[n_tests++] =
+        (struct CMUnitTest){name, test, setup, teardown ? teardown : free_kept, NULL};
+}
+
+int run_cases(CMFixtureFunction setup, CMFixtureFunction teardown)
+{
+    int n_failed = _cmocka_run_group_tests("tests", tests, n_tests, setup, teardown);
+    free_kept(NULL);
     return n_failed;
 }
 

@@ -14,7 +14,8 @@ void add_test(const char *name, CMUnitTestFunction test, CMFixtureFunction setup
               CMFixtureFunction teardown);
 /* Runs all, between the setup and the teardown of their group (or NULL); returns what main does. */
 int run_cases(CMFixtureFunction setup, CMFixtureFunction teardown);
-/* Has an object destroyed when all tests have run: what tests make need not be freed by them. */
+/* Has an object destroyed behind the test, or behind all where the test has a teardown of its own:
+ * what tests make need not be freed by them. */
 void keep(void *object, void (*destroy)(void *object));
 #define KEEP(object, destroy) keep(object, (void (*)(void *))(destroy))
 

@@ -59,6 +59,7 @@ static struct job *job_of_two(void)
     m->net.link.byte_ns.value = 1;
     m->baseline =
         (struct dpro_strategy){.order = job->order, .buckets = job->buckets, .n_buckets = 2};
+    KEEP(job, free);
     return job;
 }
 
@@ -68,7 +69,6 @@ static int64_t time_of(struct job *job)
     int64_t ns = evaluate(evaluator, &job->model.baseline);
     assert_int_equal(evaluate(evaluator, &job->model.baseline), ns); /* nothing is left over */
     evaluator_destroy(evaluator);
-    free(job);
     return ns;
 }
 
@@ -111,7 +111,6 @@ TEST(two_streams_share_the_wire)
     assert_int_equal(e->buckets[1].start_ns, 30);
     assert_int_equal(e->buckets[1].end_ns, 80);
     evaluator_destroy(evaluator);
-    free(job);
 }
 
 TEST(communication_slows_computation_down)
@@ -164,7 +163,6 @@ TEST(a_bucket_of_high_priority_overtakes_partitions)
         assert_int_equal(e->buckets[1].end_ns, priority ? 60 : 80);
         assert_int_equal(e->iteration_ns, 80);
         evaluator_destroy(evaluator);
-        free(job);
     }
 }
 
@@ -261,7 +259,6 @@ TEST(what_is_ready_together_is_fused_up_to_the_threshold)
         assert_int_equal(job->model.baseline.n_buckets, cases[i].n_groups);
         assert_int_equal(job->model.baseline.buckets[0].n, cases[i].n_groups == 1 ? 2 : 1);
         evaluator_destroy(evaluator);
-        free(job);
     }
 }
 

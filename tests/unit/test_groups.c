@@ -58,6 +58,7 @@ static struct job *job_of(uint32_t n_ranks)
                                          .within_message_ns = {100, 0}},
                                 .took_ratio = 1};
     m->net.learnt = m->net.link;
+    KEEP(job, free);
     return job;
 }
 
@@ -100,9 +101,7 @@ static void does(struct job *job, uint32_t rank, int64_t work_ns, uint32_t needs
 
 static int64_t time_of(struct job *job)
 {
-    int64_t ns = evaluate_once(&job->model);
-    free(job);
-    return ns;
+    return evaluate_once(&job->model);
 }
 
 TEST(a_gather_is_waited_for_and_the_slower_rank_comes_last)
@@ -171,7 +170,6 @@ TEST(what_one_cannot_use_the_others_get)
     struct dpro_model *m = &job->model;
     double period = slow_groups_period(m, 12);
     assert_int_equal(llround(period), evaluate_once(m));
-    free(job);
 }
 
 TEST(links_within_a_host_are_others)
@@ -261,7 +259,6 @@ TEST(any_groups_take_as_long_as_in_the_obvious_simulation)
         int64_t fast = evaluate_once(&job->model);
         if (fabs(slow - (double)fast) > 1.5)
             fail_msg("seed %d: %f against %lld", (int)seed, slow, (long long)fast);
-        free(job);
     }
 }
 
@@ -296,7 +293,6 @@ TEST(bytes_scale_with_the_bandwidth_and_messages_with_latency)
     struct dpro_compute_change fast = {.speed = 2, .first_rank = -1, .last_rank = -1};
     assert_int_equal(time_with(job, &(struct dpro_changes){.compute = &fast, .n_compute = 1}),
                      2200);
-    free(job);
 }
 
 /* ---- other numbers of ranks ---- */
@@ -384,8 +380,6 @@ TEST(more_or_fewer_replicas_take_as_long_as_if_all_were_recorded)
             assert_int_equal(time_of_world(graph, job, &(struct dpro_changes){.dp = dp}), all);
             assert_int_equal(
                 time_of_world(graph, job, &(struct dpro_changes){.world_size = 2 * dp}), all);
-            free(job);
-            free(whole);
         }
 }
 
@@ -400,7 +394,6 @@ TEST(a_slow_copy_is_waited_for)
     assert_in_range(time_of_world(graph, job, &changes), as_it_is + 1000, as_it_is + 2000);
     slow.speed = 2; /* the others are waited for */
     assert_int_equal(time_of_world(graph, job, &changes), as_it_is);
-    free(job);
 }
 
 TEST(tens_of_thousands_of_ranks_are_answered)
@@ -417,7 +410,6 @@ TEST(tens_of_thousands_of_ranks_are_answered)
      * standard deviations off */
     int64_t more = time_of_world(graph, job, &(struct dpro_changes){.world_size = 10240});
     assert_in_range(more - few - 5118 * 1100, 3 * 300, 5 * 600);
-    free(job);
 }
 
 TEST(numbers_of_ranks_that_can_not_be_are_refused)
@@ -455,7 +447,6 @@ TEST(numbers_of_ranks_that_can_not_be_are_refused)
     job->ranks_of[0][1] = 2;
     assert_int_equal(dpro_whatif_run(&grid.graph, &job->model, &more, &whatif, &err), DPRO_EUSAGE);
     assert_non_null(strstr(err.text, "a group of 2 ranks"));
-    free(job);
 }
 
 /* Hosts of 4 ranks; bytes within take as long as recorded, between hosts, by one link a host, twice
@@ -504,8 +495,6 @@ TEST_IN_FOLDER(told_hosts_take_as_long_as_if_they_were_recorded)
         changes.dp = 4;
         assert_in_range(time_of_world(graph, job, &changes), all - 1, all + 1);
         assert_true(all > alone + 5000);
-        free(job);
-        free(whole);
     }
 }
 
@@ -565,7 +554,6 @@ TEST_IN_FOLDER(collectives_pass_over_hosts_as_on_paper)
             changes.topology = NULL;
             assert_int_equal(dpro_whatif_run(graph, m, &changes, &whatif, &err), DPRO_EUSAGE);
             assert_non_null(strstr(err.text, "give --topology"));
-            free(job);
         }
 }
 
@@ -654,7 +642,6 @@ TEST_IN_FOLDER(shards_of_some_ranks_are_reduced_between_replicas)
             fail_msg("%s", err.text);
         if (ns < cases[i].ns - 1 || ns > cases[i].ns + 1)
             fail_msg("case %zu: %lld in place of %lld", i, (long long)ns, (long long)cases[i].ns);
-        free(job);
     }
 }
 
@@ -691,7 +678,6 @@ TEST(a_job_without_replicas_gets_some_that_reduce_its_gradients)
         int64_t paper = 1200 + 1100 + cases[i].more_ns;
         if (ns < paper - 1 || ns > paper + 1)
             fail_msg("case %zu: %lld in place of %lld", i, (long long)ns, (long long)paper);
-        free(job);
     }
 }
 
@@ -720,7 +706,6 @@ TEST(shards_that_can_not_be_are_refused)
         changes.shard = 2;
         assert_int_equal(apply(&grid.graph, &changes, &job->model, &ns, &err), DPRO_EUSAGE);
         assert_non_null(strstr(err.text, "nothing shows how"));
-        free(job);
     }
 }
 
@@ -754,7 +739,6 @@ TEST_IN_FOLDER(hosts_that_can_not_be_are_refused)
         if (!strstr(err.text, wrong[i].why))
             fail_msg("%s", err.text);
     }
-    free(job);
 }
 
 /* ---- learnt ---- */

@@ -244,7 +244,7 @@ static int find_points(const struct coarsening *c, uint32_t r, const struct dpro
     const struct dpro_graph *g = c->g;
     struct coarse_rank *rank = &c->coarse->ranks[r];
     uint32_t n_ready = 0, n_needs = 0, n_early = 0;
-    struct coarse_issue *issues = c->coarse->issues + rank->first_issue;
+    struct coarse_issue *issues = rank->n_issues > 0 ? c->coarse->issues + rank->first_issue : NULL;
     rank->sync_points = arena_array(
         &c->coarse->arena, model->n_tensors + (size_t)rank->n_issues + c->coarse->n_buckets + 1,
         sizeof(*rank->sync_points));

@@ -165,6 +165,8 @@ static void match_calls(struct aligner *al, const struct rank_build *rank, struc
     uint32_t n_a = (uint32_t)al->calls.n;
     list_calls(al, rank, b);
     uint32_t n_b = (uint32_t)al->calls.n - n_a;
+    if (n_a == 0 || n_b == 0)
+        return;
     array_reserve(&al->places, n_a);
     uint32_t *found = al->places.at + n_a + n_b;
     match_sequences(al->calls.at, n_a, al->calls.at + n_a, n_b, found);

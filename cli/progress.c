@@ -1,7 +1,7 @@
 /* Log lines, and one line of progress for stages that last.
  *
  * The library calls from any thread, one call at a time for a sink; the lock is for progress_clear,
- * which the main thread calls. The line is drawn at most ten times a second, only after a stage's
+ * which the main thread calls. The line is drawn at most ten times a second, only after the
  * first second, so that short runs stay silent. */
 #include "progress.h"
 
@@ -21,7 +21,7 @@ static struct {
     pthread_mutex_t lock;
     bool drawn, color;
     char stage[64], told[64];
-    double started_s, drawn_s;
+    double begun_s, started_s, drawn_s; /* begun_s: the run; started_s: the stage */
     uint64_t first; /* what was done when the stage began: the rate is of what came after */
 } progress = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -129,8 +129,8 @@ static void on_progress(void *arg, const char *stage, const char *unit, uint64_t
     }
     if (total > 0 && done >= total)
         clear_line(); /* the stage is over */
-    else if (now - progress.started_s >= FIRST_DRAWN_AFTER_S &&
-             (!progress.drawn || now - progress.drawn_s >= REDRAWN_AFTER_S)) {
+    else if (now - progress.begun_s >= FIRST_DRAWN_AFTER_S &&
+             now - progress.drawn_s >= REDRAWN_AFTER_S) {
         draw(unit, done, total, now - progress.started_s);
         progress.drawn_s = now;
     }
@@ -156,6 +156,7 @@ struct dpro_sink progress_start(int verbosity, bool quiet)
     struct dpro_sink sink = {.log = NULL};
     const char *term = getenv("TERM");
     const char *no_color = getenv("NO_COLOR");
+    progress.begun_s = now_s();
 
     if (verbosity > 0) {
         sink.log = on_log;

@@ -13,7 +13,7 @@
 static struct dpro_processes *others;
 static int spoken = -1; /* stderr, of one that is silent */
 
-/* What is wrong with the command or its input, the first process says. */
+/* What is wrong with the command or its input, the first process says: once joined, it is there. */
 static void fall_silent(void)
 {
     int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -24,23 +24,57 @@ static void fall_silent(void)
     close(null);
 }
 
+static void speak(void)
+{
+    if (spoken >= 0)
+        dup2(spoken, STDERR_FILENO);
+}
+
+static int say_failed(const char *text)
+{
+    speak();
+    cmd_say("%s", text);
+    return CMD_SYSTEM;
+}
+
+/* What keeps this process from joining mostly keeps the first from it, too: that one says so, and
+ * as it fails mpirun ends all. */
+static void let_the_first_speak(int number)
+{
+    enum { SECONDS = 2 };
+    if (number > 0)
+        sleep(SECONDS);
+}
+
+static int join(int number, const char *module)
+{
+    struct dpro_error err = {.code = 0};
+    char host[65] = "";
+    if (module == NULL) {
+        gethostname(host, sizeof host - 1);
+        let_the_first_speak(number);
+        cmd_say("mpirun started several processes, but dpro on %s was built without MPI; install "
+                "libopenmpi-dev there and build it again, or run it without mpirun",
+                host);
+        return CMD_SYSTEM;
+    }
+    if (dpro_processes_join(module, say_failed, &others, &err) == 0)
+        return 0;
+    let_the_first_speak(number);
+    return cmd_fail(&err);
+}
+
 int together_join(void)
 {
     int number = dpro_processes_started();
-    struct dpro_error err = {.code = 0};
     struct parts parts;
     if (number < 0)
         return 0;
-    if (number > 0)
-        fall_silent();
     int code = parts_find(&parts);
-    if (code == 0 && parts.mpi == NULL) {
-        cmd_say("mpirun started several processes, but this dpro was built without MPI; install "
-                "libopenmpi-dev and build it again, or run it without mpirun");
-        code = CMD_SYSTEM;
-    } else if (code == 0) {
-        code = cmd_done(dpro_processes_join(parts.mpi, &others, &err), &err);
-    }
+    if (code == 0)
+        code = join(number, parts.mpi);
+    if (code == 0 && number > 0)
+        fall_silent();
     parts_fini(&parts);
     return code;
 }
@@ -57,7 +91,7 @@ void together_help(const char *const *paths, size_t n_paths,
     struct dpro_error err = {.code = 0};
     if (dpro_processes_help(paths, n_paths, trace_options, graph_options, &err) == 0)
         exit(together_leave(CMD_DONE));
-    dup2(spoken, STDERR_FILENO);
+    speak();
     dpro_processes_abort(others, cmd_fail(&err));
 }
 

@@ -3,6 +3,7 @@
  * MPI waits by asking without end, which takes a core from those who work: here waiting sleeps. */
 #include <mpi.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "base/mpi_module.h"
@@ -11,23 +12,39 @@ enum { TAG = 1, MOST = 1 << 30 };
 
 __attribute__((visibility("default"))) mpi_module_start dpro_mpi_start;
 
+static struct mpi_module module;
+static int (*say_failed)(const char *text);
+
+static void check(int code, const char *what, int other)
+{
+    char why[MPI_MAX_ERROR_STRING] = "", text[MPI_MAX_ERROR_STRING + 96];
+    int length;
+    if (code == MPI_SUCCESS)
+        return;
+    MPI_Error_string(code, why, &length);
+    snprintf(text, sizeof text, "process %d of mpirun can't %s process %d: %s", module.me, what,
+             other, why);
+    MPI_Abort(MPI_COMM_WORLD, say_failed(text));
+}
+
 static void doze(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
 }
 
-static void finish(MPI_Request *request)
+static int finish(MPI_Request *request)
 {
-    int done = 0;
-    while (MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
+    int done = 0, code;
+    while ((code = MPI_Test(request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done)
         doze();
+    return code;
 }
 
 static void send_some(int to, const void *data, size_t size)
 {
     MPI_Request request;
-    MPI_Isend(data, (int)size, MPI_BYTE, to, TAG, MPI_COMM_WORLD, &request);
-    finish(&request);
+    int code = MPI_Isend(data, (int)size, MPI_BYTE, to, TAG, MPI_COMM_WORLD, &request);
+    check(code != MPI_SUCCESS ? code : finish(&request), "send to", to);
 }
 
 static void send(int to, const void *data, size_t size)
@@ -47,8 +64,8 @@ static void receive(int from, void *data, size_t size)
     for (char *at = data; size > 0;) {
         size_t n = size < MOST ? size : MOST;
         MPI_Request request;
-        MPI_Irecv(at, (int)n, MPI_BYTE, from, TAG, MPI_COMM_WORLD, &request);
-        finish(&request);
+        int code = MPI_Irecv(at, (int)n, MPI_BYTE, from, TAG, MPI_COMM_WORLD, &request);
+        check(code != MPI_SUCCESS ? code : finish(&request), "receive from", from);
         at += n;
         size -= n;
     }
@@ -71,9 +88,9 @@ static void end_all(int code)
     MPI_Abort(MPI_COMM_WORLD, code);
 }
 
-const struct mpi_module *dpro_mpi_start(void)
+const struct mpi_module *dpro_mpi_start(int (*failed)(const char *text))
 {
-    static struct mpi_module module = {
+    module = (struct mpi_module){
         .version = MPI_MODULE_VERSION,
         .send = send,
         .await = await,
@@ -83,6 +100,8 @@ const struct mpi_module *dpro_mpi_start(void)
     };
     if (MPI_Init(NULL, NULL) != MPI_SUCCESS)
         return NULL;
+    say_failed = failed;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_size(MPI_COMM_WORLD, &module.n);
     MPI_Comm_rank(MPI_COMM_WORLD, &module.me);
     return &module;

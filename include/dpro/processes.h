@@ -13,9 +13,12 @@ struct dpro_processes;
 
 /* Whether mpirun started this process as one of several, and as which: -1: it did not. */
 DPRO_API int dpro_processes_started(void);
-/* Joins them by the MPI of the machine, through libdpro_mpi.so at `module`. */
-DPRO_API int dpro_processes_join(const char *module, struct dpro_processes **processes,
-                                 struct dpro_error *err);
+/* Joins them by the MPI of the machine, through libdpro_mpi.so at `module`. Fails in the first if
+ * another is of another build; that one finds then that its help is not wanted. `failed` is called
+ * where, later on, a message can't be sent or received: all processes end with the exit code that
+ * it returns. */
+DPRO_API int dpro_processes_join(const char *module, int (*failed)(const char *text),
+                                 struct dpro_processes **processes, struct dpro_error *err);
 DPRO_API int dpro_processes_number(const struct dpro_processes *processes); /* 0: the first */
 /* What a process that is not the first does in place of dpro_trace_load() and dpro_graph_build():
  * returns when the first one has its part. The options are the same in all processes. */

@@ -14,8 +14,9 @@ struct mpi_module {
     void (*abort)(int code);
 };
 
-enum { MPI_MODULE_VERSION = 1 };
+enum { MPI_MODULE_VERSION = 2 };
 
-/* NULL: MPI does not start. */
-typedef const struct mpi_module *mpi_module_start(void);
+/* `failed` is called where a message can't be sent or received; all processes end with the exit
+ * code that it returns. NULL: MPI does not start. */
+typedef const struct mpi_module *mpi_module_start(int (*failed)(const char *text));
 #define MPI_MODULE_START "dpro_mpi_start"

@@ -2,8 +2,10 @@
 #include "base/processes.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -16,13 +18,85 @@ int dpro_processes_started(void)
     return !number || (n && strcmp(n, "1") == 0) ? -1 : atoi(number);
 }
 
-static int join(const char *path, struct dpro_processes **processes, struct dpro_error *err)
+/* ---- joining ---- */
+
+/* Structs travel as they lie in memory, and texts of the program, too. */
+struct identity {
+    uint64_t build;
+    char host[64];
+};
+
+/* What this program is made of: all of it that is not written to. */
+__attribute__((no_sanitize("address"))) static int
+hash_program(struct dl_phdr_info *object, size_t size __attribute__((unused)), void *hash)
+{
+    const char *me = (const char *)&hash_program;
+    bool is_mine = false;
+    EACH_OF (const ElfW(Phdr), part, object->dlpi_phdr, object->dlpi_phnum) {
+        const char *at = (const char *)object->dlpi_addr + part->p_vaddr;
+        is_mine |= part->p_type == PT_LOAD && at <= me && me < at + part->p_memsz;
+    }
+    EACH_OF (const ElfW(Phdr), part, object->dlpi_phdr, object->dlpi_phnum) {
+        const char *at = (const char *)object->dlpi_addr + part->p_vaddr;
+        bool fixed = part->p_type == PT_LOAD && (part->p_flags & (PF_R | PF_W)) == PF_R;
+        for (size_t i = 0; is_mine && fixed && i < part->p_filesz; i++)
+            *(uint64_t *)hash = (*(uint64_t *)hash ^ (unsigned char)at[i]) * 0x100000001b3u;
+    }
+    return is_mine;
+}
+
+static struct identity identify(void)
+{
+    struct identity own = {.build = 0x9e3779b97f4a7c15u};
+    dl_iterate_phdr(hash_program, &own.build);
+    gethostname(own.host, sizeof own.host - 1);
+    return own;
+}
+
+/* Each helper's turn, before any other. */
+static int check_builds(struct dpro_processes *p, struct dpro_error *err)
+{
+    struct identity own = identify(), other = own;
+    struct pack pack = {0};
+    int stranger = 0;
+    if (p->mpi->me > 0) {
+        PACK(&pack, own);
+        processes_tell(p, &pack);
+        array_fini(&pack.bytes);
+        return 0;
+    }
+    for (int helper = p->mpi->n - 1; helper > 0; helper--) {
+        struct identity heard = {.build = 0};
+        processes_hear(p, helper, &pack);
+        if (pack.bytes.n > sizeof heard)
+            PACK(&pack, heard);
+        array_fini(&pack.bytes);
+        if (heard.build != own.build) {
+            stranger = helper;
+            other = heard;
+        }
+    }
+    other.host[sizeof other.host - 1] = '\0';
+    if (stranger > 0) {
+        dpro_processes_leave(p);
+        return dpro_error_set(err, DPRO_EIO,
+                              "process %d of mpirun, on %s, runs another build of dpro than the "
+                              "first, on %s; install the same on all machines",
+                              stranger, other.host, own.host);
+    }
+    for (int helper = 1; helper < p->mpi->n; helper++)
+        processes_answer(p, helper, &pack);
+    return 0;
+}
+
+static int join(const char *path, int (*failed)(const char *text),
+                struct dpro_processes **processes, struct dpro_error *err)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return dpro_error_set(err, DPRO_EIO, "cannot load the module for mpirun: %s", dlerror());
     mpi_module_start *start = (mpi_module_start *)dlsym(library, MPI_MODULE_START);
-    const struct mpi_module *mpi = start ? start() : NULL;
+    const struct mpi_module *mpi = start ? start(failed) : NULL;
     if (!mpi || mpi->version != MPI_MODULE_VERSION)
         return dpro_error_set(err, DPRO_EIO, "%s: %s", path,
                               mpi ? "of another version of dpro; install both from one build"
@@ -30,14 +104,16 @@ static int join(const char *path, struct dpro_processes **processes, struct dpro
     struct dpro_processes *made = mem_array(1, sizeof *made);
     made->mpi = mpi;
     made->answers = mem_array((size_t)mpi->n, sizeof *made->answers);
-    *processes = made;
-    return 0;
+    int rc = check_builds(made, err);
+    if (rc == 0)
+        *processes = made;
+    return rc;
 }
 
-int dpro_processes_join(const char *module, struct dpro_processes **processes,
-                        struct dpro_error *err)
+int dpro_processes_join(const char *module, int (*failed)(const char *text),
+                        struct dpro_processes **processes, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), join(module, processes, err));
+    return WITHIN_SCOPE(dpro_error_nomem(err), join(module, failed, processes, err));
 }
 
 int dpro_processes_number(const struct dpro_processes *processes)
@@ -49,6 +125,8 @@ int processes_count(const struct dpro_processes *processes)
 {
     return processes && !processes->is_over ? processes->mpi->n : 1;
 }
+
+/* ---- turns ---- */
 
 /* A message of no bytes lets a helper go: any other has some. */
 static void send(struct dpro_processes *p, int to, struct pack *pack)
@@ -75,6 +153,8 @@ static bool receive(struct dpro_processes *p, int from, struct pack *pack)
 
 bool processes_tell(struct dpro_processes *p, struct pack *pack)
 {
+    if (p->is_over)
+        return false;
     send(p, 0, pack);
     p->is_over = !receive(p, 0, pack);
     return !p->is_over;

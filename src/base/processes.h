@@ -21,8 +21,8 @@ struct dpro_processes {
 
 int processes_count(const struct dpro_processes *processes);
 
-/* A helper's turn: what it tells; false: it is let go. The pack is emptied, and then holds the
- * answer, to be read. */
+/* A helper's turn: what it tells; false: it is, or was, let go. The pack is emptied, and then holds
+ * the answer, to be read. */
 bool processes_tell(struct dpro_processes *processes, struct pack *pack);
 /* The first's: what that helper tells, to be read; and the answer to it. */
 void processes_hear(struct dpro_processes *processes, int helper, struct pack *pack);

@@ -1,27 +1,51 @@
 """Several processes under mpirun: the same answer as one, and no hang whatever goes wrong."""
+import contextlib
+import glob
 import gzip
 import json
 import os
 import shutil
+import signal
 import subprocess
+import time
 import unittest
 
-from support import BUILD, BUNDLED, DONE, DPRO, INPUT, SANITIZED, USAGE, Case, Result, dpro
+from support import BUILD, BUNDLED, DONE, DPRO, INPUT, ROOT, SANITIZED, SYSTEM, USAGE, Case, Result, dpro
 
 RANKS = 4
 QUIET = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def mpirun(*parts, n=RANKS):
-    """Runs parts, each (processes, command...); or dpro with these arguments in n processes."""
+def start(*parts, n=RANKS):
+    """Starts parts, each (processes, command...); or dpro with these arguments in n processes."""
     if isinstance(parts[0], str):
         parts = [(n, DPRO, *parts)]
     command = [":", "-n"]
     words = ["mpirun", "-q", "--oversubscribe"]
     for i, (count, *run) in enumerate(parts):
         words += [*command[i == 0:], str(count), *run]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=100, env={**os.environ, **QUIET})
-    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **QUIET})
+
+
+def finish(running):
+    try:
+        out, err = running.communicate(timeout=100)
+    finally:
+        running.kill()
+    return Result(running.returncode, out.decode(), err.decode())
+
+
+def mpirun(*parts, n=RANKS):
+    return finish(start(*parts, n=n))
+
+
+def who_reads(path):
+    """The process that has the file open; None: nobody."""
+    for link in glob.glob("/proc/[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(link) == path:
+                return int(link.split("/")[2])
+    return None
 
 
 @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not here: apt install openmpi-bin")
@@ -86,10 +110,66 @@ class MpiTest(Case):
         self.assertEqual(self.check_same("replay", "--nothing").code, USAGE)
         self.assertEqual(self.check_same("replay", "--steps", "900:", self.trace).code, INPUT)
 
-    def test_a_process_that_dies_ends_all(self):
+    def test_a_process_that_dies_before_it_joins_ends_all(self):
         died = mpirun((1, DPRO, "replay", self.trace), (1, "sh", "-c", "kill -9 $$"))
         self.assertNotEqual(died.code, DONE)
         self.assertEqual(died.out, "")
+
+    def test_a_process_that_dies_while_it_reads_ends_all(self):
+        with gzip.open(os.path.join(BUNDLED, "kineto_rank1.json.gz")) as file:
+            profile = file.read().rstrip()
+        spaces = gzip.compress(bytes(64 << 20).replace(b"\0", b" "), 1)  # 20 GB of them take their time
+        slow = self.write("slow/rank1.json", gzip.compress(profile[:-1], 1) + 300 * spaces + gzip.compress(profile[-1:], 1))
+        os.makedirs(self.path("fast"))
+        shutil.copy(self.path("trace", "rank0.json.gz"), self.path("fast"))
+        for reader in (0, 1):
+            with self.subTest(reader=reader):
+                folders = (self.path("fast"), self.path("slow"))
+                running = start((1, DPRO, "replay", folders[1 - reader]), (1, DPRO, "replay", folders[reader]))
+                pid = None
+                while pid is None and running.poll() is None:
+                    time.sleep(0.01)
+                    pid = who_reads(slow)
+                self.assertIsNotNone(pid)
+                os.kill(pid, signal.SIGKILL)
+                began = time.monotonic()
+                died = finish(running)
+                self.assertNotEqual(died.code, DONE)
+                self.assertEqual(died.out, "")
+                self.assertLess(time.monotonic() - began, 30)
+
+    def install(self, name, with_mpi):
+        """Another build of dpro, with one text of its own."""
+        folder = self.path(name, "build")
+        os.makedirs(folder)
+        os.symlink(os.path.join(ROOT, "python"), self.path(name, "python"))
+        if with_mpi:
+            os.symlink(os.path.join(BUILD, "tracer"), os.path.join(folder, "tracer"))
+        else:
+            os.mkdir(os.path.join(folder, "tracer"))
+        with open(DPRO, "rb") as file:
+            program = file.read()
+        self.assertIn(b"predicts the time of an", program)
+        with open(os.path.join(folder, "dpro"), "wb") as file:
+            file.write(program.replace(b"predicts the time of an", b"predicts the time of AN"))
+        os.chmod(os.path.join(folder, "dpro"), 0o755)
+        return os.path.join(folder, "dpro")
+
+    def test_processes_of_two_builds_are_told_apart(self):
+        other = self.install("other", True)
+        self.assert_error(mpirun((3, DPRO, "replay", self.trace), (1, other, "replay", self.trace)), SYSTEM,
+                          "process 3 of mpirun, on .*, runs another build of dpro than the first")
+        self.assertEqual(mpirun("replay", self.trace).out, mpirun((4, other, "replay", self.trace)).out)
+
+    def test_one_that_lacks_the_module_says_so_and_ends_all(self):
+        other = self.install("other", False)
+        for n in (0, 1, 3):
+            with self.subTest(n=n):
+                lacking = mpirun(*n * [(n, DPRO, "replay", self.trace)][:1], (1, other, "replay", self.trace),
+                                 (1, other, "replay", self.trace))
+                self.assertNotEqual(lacking.code, DONE)
+                self.assertEqual(lacking.out, "")
+                self.assertIn("was built without MPI", lacking.err)
 
     def test_one_that_lacks_memory_says_so_and_ends_all(self):
         short = mpirun((1, DPRO, "replay", self.trace),

@@ -1,7 +1,9 @@
 /* libdpro_mpi.so, through which dpro speaks to its other processes under mpirun.
  *
- * MPI waits by asking without end, which takes a core from those who work: here waiting sleeps. */
+ * MPI waits by asking without end, which takes a core from those who work: here waiting for another
+ * process sleeps. */
 #include <mpi.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <time.h>
@@ -32,40 +34,42 @@ static void doze(void)
     nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
 }
 
-static int finish(MPI_Request *request)
+static int finish(MPI_Request *request, bool is_awaited)
 {
     int done = 0, code;
+    if (is_awaited)
+        return MPI_Wait(request, MPI_STATUS_IGNORE);
     while ((code = MPI_Test(request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done)
         doze();
     return code;
 }
 
-static void send_some(int to, const void *data, size_t size)
+/* is_awaited: the other process is at the other end already. */
+static void send_some(int to, const void *data, size_t size, bool is_awaited)
 {
     MPI_Request request;
     int code = MPI_Isend(data, (int)size, MPI_BYTE, to, TAG, MPI_COMM_WORLD, &request);
-    check(code != MPI_SUCCESS ? code : finish(&request), "send to", to);
+    check(code != MPI_SUCCESS ? code : finish(&request, is_awaited), "send to", to);
 }
 
+static void receive_some(int from, void *data, size_t size, bool is_awaited)
+{
+    MPI_Request request;
+    int code = MPI_Irecv(data, (int)size, MPI_BYTE, from, TAG, MPI_COMM_WORLD, &request);
+    check(code != MPI_SUCCESS ? code : finish(&request, is_awaited), "receive from", from);
+}
+
+/* A large message needs both ends to call MPI all along: it follows once the receiver asks. */
 static void send(int to, const void *data, size_t size)
 {
     uint64_t total = size;
-    send_some(to, &total, sizeof total);
+    char ask;
+    send_some(to, &total, sizeof total, false);
+    if (size > 0)
+        receive_some(to, &ask, 1, false);
     for (const char *at = data; size > 0;) {
         size_t n = size < MOST ? size : MOST;
-        send_some(to, at, n);
-        at += n;
-        size -= n;
-    }
-}
-
-static void receive(int from, void *data, size_t size)
-{
-    for (char *at = data; size > 0;) {
-        size_t n = size < MOST ? size : MOST;
-        MPI_Request request;
-        int code = MPI_Irecv(at, (int)n, MPI_BYTE, from, TAG, MPI_COMM_WORLD, &request);
-        check(code != MPI_SUCCESS ? code : finish(&request), "receive from", from);
+        send_some(to, at, n, true);
         at += n;
         size -= n;
     }
@@ -74,8 +78,21 @@ static void receive(int from, void *data, size_t size)
 static size_t await(int from)
 {
     uint64_t total = 0;
-    receive(from, &total, sizeof total);
+    receive_some(from, &total, sizeof total, false);
     return total;
+}
+
+static void receive(int from, void *data, size_t size)
+{
+    char ask = 0;
+    if (size > 0)
+        send_some(from, &ask, 1, true);
+    for (char *at = data; size > 0;) {
+        size_t n = size < MOST ? size : MOST;
+        receive_some(from, at, n, true);
+        at += n;
+        size -= n;
+    }
 }
 
 static void leave(void)

@@ -8,8 +8,8 @@ struct mpi_module {
     int version; /* MPI_MODULE_VERSION, of the same build */
     int n, me;
     void (*send)(int to, const void *data, size_t size);
-    size_t (*await)(int from); /* the size of the next message */
-    void (*receive)(int from, void *data, size_t size);
+    size_t (*await)(int from);                          /* the size of the next message */
+    void (*receive)(int from, void *data, size_t size); /* all of it */
     void (*leave)(void);
     void (*abort)(int code);
 };

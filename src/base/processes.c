@@ -172,16 +172,6 @@ void processes_answer(struct dpro_processes *p, int helper, struct pack *pack)
     send(p, helper, pack);
 }
 
-/* What a helper still tells is taken and thrown away. */
-static void discard(struct dpro_processes *p, int helper)
-{
-    char scrap[4096];
-    for (size_t n = p->mpi->await(helper), some; n > 0; n -= some) {
-        some = n < sizeof scrap ? n : sizeof scrap;
-        p->mpi->receive(helper, scrap, some);
-    }
-}
-
 void processes_go_alone(struct dpro_processes *p)
 {
     p->is_over = true;
@@ -194,8 +184,10 @@ void dpro_processes_leave(struct dpro_processes *p)
     if (p->mpi->me > 0 && !p->is_over)
         processes_tell(p, &(struct pack){0});
     for (int helper = 1; p->mpi->me == 0 && helper < p->mpi->n; helper++) {
+        struct pack unwanted = {0};
         if (!p->answers[helper])
-            discard(p, helper);
+            receive(p, helper, &unwanted);
+        array_fini(&unwanted.bytes);
         p->mpi->send(helper, NULL, 0);
     }
     p->mpi->leave();

@@ -33,7 +33,7 @@ static void pack_history(struct pack *pack, struct allocator_history *history)
     PACK_LENT(pack, history->blocks, history->n_blocks);
 }
 
-static void pack_memory(struct pack *pack, struct rank_memory **memory)
+static void pack_memory(struct pack *pack, struct rank_memory **memory, uint32_t n_timed)
 {
     PACK_ITEMS(pack, *memory, 1);
     if (!*memory)
@@ -46,7 +46,7 @@ static void pack_memory(struct pack *pack, struct rank_memory **memory)
     PACK_ITEMS(pack, is->typed_ops, is->n_typed_ops);
     PACK_ITEMS(pack, is->operands, is->n_operands);
     PACK_ITEMS(pack, is->units, is->n_units);
-    PACK_ITEMS(pack, (*memory)->op_call, is->n_op_calls);
+    PACK_ITEMS(pack, (*memory)->op_call, n_timed);
     PACK_ITEMS(pack, (*memory)->op_split, is->n_op_splits);
     pack_history(pack, &is->start);
 }
@@ -81,7 +81,7 @@ static void pack_rank(struct pack *pack, struct rank_build *rank)
     PACK(pack, rank->unmatched_ns);
     PACK(pack, rank->n_bucket_conflicts);
     pack_times(pack, rank);
-    pack_memory(pack, &rank->memory);
+    pack_memory(pack, &rank->memory, rank->n_timed);
 }
 
 static void pack_ranks(struct pack *pack, struct join *join, int process,

@@ -152,9 +152,9 @@ void snapshot_push_segment(struct snapshot_part *to, struct snapshot_segment seg
     segment.is.first_block = first;
     segment.is.n_blocks = (uint32_t)to->blocks.n - first;
     if (!is_size(bytes) || segment.is.address == 0 ||
-        segment.is.address > UINT64_MAX - (uint64_t)TRACE_BYTES_MAX ||
-        (segment.is.n_blocks > 0 && !place_blocks(to->blocks.at + first, segment.is.n_blocks,
-                                                  segment.is.address, (uint64_t)bytes))) {
+        segment.is.address > UINT64_MAX - (uint64_t)TRACE_BYTES_MAX || segment.is.n_blocks == 0 ||
+        !place_blocks(to->blocks.at + first, segment.is.n_blocks, segment.is.address,
+                      (uint64_t)bytes)) {
         to->n_broken++;
         to->blocks.n = first;
         return;

@@ -105,7 +105,8 @@ static void add(edge_array *edges, uint32_t from, uint32_t to)
 }
 
 /* What stays on a device, or on none, and followed what is gone follows the op. A collective's
- * barrier is of one rank, and lies on the way of all. */
+ * barrier is of one rank, and lies on the way of all. What leaves predecessors out counts those it
+ * has: others are not of their kind. */
 static void bridge(struct editor *e, edge_array *edges, uint32_t op, uint32_t first,
                    uint32_t device)
 {
@@ -121,7 +122,8 @@ static void bridge(struct editor *e, edge_array *edges, uint32_t op, uint32_t fi
         if (e->edit->gone[at])
             array_append(&e->stack, g->succ + g->row[at], g->row[at + 1] - g->row[at]);
         else if (g->rank[at] == g->rank[op] &&
-                 (g->device[at] == device || g->device[at] == DPRO_NO_DEVICE))
+                 (g->device[at] == device || g->device[at] == DPRO_NO_DEVICE) &&
+                 !(g->spare && g->spare[at]))
             add(edges, e->to[op], e->to[at]);
     }
 }
@@ -342,7 +344,7 @@ static void edit_collectives(struct editor *e, struct dpro_graph *out)
     }
 }
 
-/* What waits only for ops that are gone is without meaning. */
+/* An op that leaves predecessors out goes with all that wait for it. */
 static bool *all_gone(const struct graph_edit *edit, struct arena *arena)
 {
     const struct dpro_graph *g = edit->graph;

@@ -292,7 +292,7 @@ static int try_prefetch(struct unit_search *s, struct dpro_optimum *o, struct dp
             keep_best(s, &ahead);
         add_baseline(s, o, names[n],
                      sure ? "the best units, gathered ahead"
-                          : "the same, gathered ahead: not sure to help",
+                          : "gathered ahead: not sure to help",
                      &ahead);
     }
     return 0;

@@ -208,6 +208,8 @@ static void find_peaks(const struct dpro_graph *graph, const struct measured_rep
 /* Of what an op on a part of tensors takes more or less, as ops need not be as efficient with
  * other parts: by the runs of doc/accuracy.md. */
 #define SPLIT_ERROR 0.1
+/* Of a peak with other parts: what collectives hold then depends on how far they have got. */
+#define SPLIT_MEMORY_ERROR 0.03
 
 /* The most that any rank's ops on parts change. */
 static double split_change_ns(const struct dpro_graph *g, struct rank_share share)
@@ -430,6 +432,9 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
     }
     if (of_modules) {
         find_peaks(graph, &changed, notes->arena, change);
+        if (share.tensors != 1)
+            change->memory[1].std_bytes = hypot(
+                change->memory[1].std_bytes, SPLIT_MEMORY_ERROR * (double)change->memory[1].bytes);
         change->computing_error_ns =
             computing_error_ns(&change->modules) + SPLIT_ERROR * split_change_ns(graph, share);
     }

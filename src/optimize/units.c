@@ -291,8 +291,7 @@ static int try_prefetch(struct unit_search *s, struct dpro_optimum *o, struct dp
         if (sure)
             keep_best(s, &ahead);
         add_baseline(s, o, names[n],
-                     sure ? "the best units, gathered ahead"
-                          : "gathered ahead: not sure to help",
+                     sure ? "the best units, gathered ahead" : "gathered ahead: not sure to help",
                      &ahead);
     }
     return 0;

@@ -208,7 +208,7 @@ static int find_tensors(const struct dpro_graph *g, const struct dpro_changes *c
             return refuse(err,
                           "the trace does not show what of rank %d's work is on split tensors: "
                           "'dpro profile' records it, of jobs that split them by PyTorch's DTensor "
-                          "(parallelize_module)",
+                          "(parallelize_module), whole, in et.json.gz and memory.json",
                           g->ranks[i].rank);
         int rc = check_split(g, i, r, err);
         if (rc < 0)

@@ -242,6 +242,7 @@ struct trace_rank {
     struct trace_link *links; /* fwdbwd */
     struct trace_group *groups;
     struct et_node *et_nodes; /* in file order */
+    bool et_is_cut;           /* their file is damaged: later ones may be missing */
     struct et_tensor *et_tensors;
     struct dfg_node *dfg_nodes;
     struct dfg_input *dfg_inputs;

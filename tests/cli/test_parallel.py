@@ -228,6 +228,14 @@ class Recorded(Case):
         self.assertLess(times[1], times[2])
         self.assertTrue(any("4 ranks in place of 2: what works on parts of them takes 0.5 times" in w for w in four["warnings"]))
 
+    def test_a_part_of_an_execution_trace_does_not_tell_what_is_split(self):
+        copy = self.path("cut")
+        shutil.copytree(TENSORS, copy)
+        path = os.path.join(copy, "host0", "rank0", "et.json.gz")
+        os.chmod(path, 0o644)
+        os.truncate(path, os.path.getsize(path) // 2)
+        self.assert_error(dpro("whatif", copy, "--tp", "1"), USAGE, "what of rank 0's work is on split tensors: .* whole, in et.json.gz")
+
     def test_what_of_other_splits_is_not_known_is_said(self):
         for trace, args, why in ((TENSORS, ["3"], "attention has 4 heads, which 3 ranks can't share out evenly"),
                                  (TENSORS, ["1", "--dp", "2"], "--tp changes the number of ranks, and so does --dp: give one"),

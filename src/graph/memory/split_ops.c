@@ -335,8 +335,8 @@ static void give_result(const struct splitter *s)
 void memory_find_splits(struct memory_build *b)
 {
     struct splitter s = {.b = b};
-    if (!b->node_of_span || !b->held || !b->trace->recording)
-        return;
+    if (!b->node_of_span || b->trace->et_is_cut || !b->held || !b->trace->recording)
+        return; /* of a part of its ops the wrong answer would be no less sure */
     find_parts(&s);
     if (s.parts.n > 0) {
         size_t n = b->blocks.n + 1;

@@ -284,6 +284,7 @@ void et_join(struct rank_job *job)
     if (!source)
         return;
     const struct execution_trace *et = part_payload(&source->part, &et_payload);
+    rank->et_is_cut = source_is_damaged(source);
     for (size_t i = 0; i < et->tensors.n; i++) {
         struct et_tensor tensor = et->tensors.at[i];
         tensor.device = source->names[tensor.device];

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/intervals.h"
 #include "base/map.h"
 #include "base/sort.h"
 #include "cost/cost.h"
@@ -283,13 +284,6 @@ static int find_points(const struct coarsening *c, uint32_t r, const struct dpro
 
 /* ---- what is on a rank's wires ---- */
 
-struct interval {
-    int64_t start_ns, end_ns;
-};
-typedef ARRAY(struct interval) interval_array;
-
-ORDER(by_start, struct interval, ASCENDING(start_ns) ?: ASCENDING(end_ns));
-
 /* When something of a bucket was being sent or received; whole transfers where no messages are
  * known. Ascending, disjoint. */
 static void wire_times(const struct coarsening *c, uint32_t r, interval_array *times)
@@ -312,24 +306,7 @@ static void wire_times(const struct coarsening *c, uint32_t r, interval_array *t
                 array_push(times, time);
         }
     }
-    array_sort(times, by_start);
-    size_t n = 0;
-    for (size_t i = 0; i < times->n; i++)
-        if (n > 0 && times->at[i].start_ns <= times->at[n - 1].end_ns)
-            times->at[n - 1].end_ns = MAX(times->at[n - 1].end_ns, times->at[i].end_ns);
-        else
-            times->at[n++] = times->at[i];
-    times->n = n;
-}
-
-/* How much of [from, to) lies within the intervals. */
-static int64_t within(const interval_array *times, int64_t from, int64_t to)
-{
-    size_t i = LOWER_BOUND(k, (size_t)0, times->n, times->at[k].end_ns <= from);
-    int64_t sum = 0;
-    for (; i < times->n && times->at[i].start_ns < to; i++)
-        sum += MIN(times->at[i].end_ns, to) - MAX(times->at[i].start_ns, from);
-    return sum;
+    intervals_join(times);
 }
 
 /* ---- segments ---- */
@@ -411,7 +388,7 @@ static int64_t measure_iteration(const struct coarsening *c, uint32_t copy, uint
         if (counts)
             rank->segments[(copy - re->first) * (size_t)rank->n_points + a] =
                 (struct segment){.elapsed_ns = came > went_on ? came - went_on : 0,
-                                 .overlapped_ns = within(times, went_on, came)};
+                                 .overlapped_ns = intervals_within(times, went_on, came)};
         if (point->needs) {
             first_wait = first_wait == 0 ? came : first_wait;
             waited += on - came;

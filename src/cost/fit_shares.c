@@ -8,6 +8,7 @@
 #include <float.h>
 #include <stdlib.h>
 
+#include "base/intervals.h"
 #include "base/memory.h"
 #include "base/sort.h"
 #include "cost/fit.h"
@@ -24,12 +25,6 @@ struct taken {
 ORDER(by_readiness, struct taken, ASCENDING(ready_ns) ?: ASCENDING(number));
 ORDER(by_start, struct taken, ASCENDING(start_ns) ?: ASCENDING(number));
 
-/* Of a message, from when its sender began to send it until its receiver has it. */
-struct flight {
-    int64_t start_ns, end_ns;
-};
-typedef ARRAY(struct flight) flight_array;
-
 struct sharing {
     const struct fitting *f;
     const struct dpro_model *m;
@@ -41,9 +36,9 @@ struct sharing {
     double *parts;       /* likewise: of the time that it took */
     struct taken *taken; /* of an iteration, by start */
     uint32_t n_taken;
-    flight_array *flights;  /* by rank */
-    uint32_t *first_stream; /* by group */
-    int64_t *free_ns;       /* by stream */
+    interval_array *flights; /* by rank: messages, from a send's begin to its receive's end */
+    uint32_t *first_stream;  /* by group */
+    int64_t *free_ns;        /* by stream */
     /* while those of an iteration are under way */
     ARRAY(uint32_t) * on_link;   /* by link: of `taken` */
     double *here, *here_beside;  /* by `taken`: weights on the link that holds it up most, with
@@ -252,8 +247,6 @@ static void share_iteration(struct sharing *u)
 
 /* ---- when bytes are under way ---- */
 
-ORDER(by_begin, struct flight, ASCENDING(start_ns) ?: ASCENDING(end_ns));
-
 static void add_flight(void *arg, dpro_op_id send, dpro_op_id receive)
 {
     const struct sharing *u = arg;
@@ -261,36 +254,18 @@ static void add_flight(void *arg, dpro_op_id send, dpro_op_id receive)
     if (!u->f->g->size_bytes || u->f->g->size_bytes[receive] == 0)
         return;
     for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
-        struct flight flight = {measured_start_ns(r, copy, send), r->copies[copy].end_ns[receive]};
+        struct interval flight = {measured_start_ns(r, copy, send),
+                                  r->copies[copy].end_ns[receive]};
         array_push(&u->flights[u->f->g->rank[send]], flight);
         array_push(&u->flights[u->f->g->rank[receive]], flight);
     }
 }
 
-/* Of each rank, sorted and joined. */
 static void list_flights(struct sharing *u)
 {
     graph_each_message(u->f->g, add_flight, u);
-    for (uint32_t r = 0; r < u->f->g->n_ranks; r++) {
-        flight_array *all = &u->flights[r];
-        size_t n = 0;
-        array_sort(all, by_begin);
-        for (size_t i = 0; i < all->n; i++)
-            if (n > 0 && all->at[i].start_ns <= all->at[n - 1].end_ns)
-                all->at[n - 1].end_ns = MAX(all->at[n - 1].end_ns, all->at[i].end_ns);
-            else
-                all->at[n++] = all->at[i];
-        all->n = n;
-    }
-}
-
-static int64_t flown_ns(const flight_array *flights, int64_t from, int64_t to)
-{
-    size_t i = LOWER_BOUND(k, (size_t)0, flights->n, flights->at[k].end_ns <= from);
-    int64_t sum = 0;
-    for (; i < flights->n && flights->at[i].start_ns < to; i++)
-        sum += MIN(flights->at[i].end_ns, to) - MAX(flights->at[i].start_ns, from);
-    return sum;
+    for (uint32_t r = 0; r < u->f->g->n_ranks; r++)
+        intervals_join(&u->flights[r]);
 }
 
 /* The part of the time of a collective that shares with none in which messages with bytes are under
@@ -305,7 +280,7 @@ static double flown_part(const struct sharing *u, const struct taken *it)
         return -1;
     for (uint32_t i = c->first_member; i < c->first_member + c->n_members; i++) {
         uint32_t rank = u->f->g->rank[u->f->g->members[i].arrival];
-        most = MAX(most, flown_ns(&u->flights[rank], it->end_ns - took, it->end_ns));
+        most = MAX(most, intervals_within(&u->flights[rank], it->end_ns - took, it->end_ns));
     }
     return (double)most / (double)took;
 }

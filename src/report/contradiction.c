@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/intervals.h"
 #include "base/memory.h"
 #include "base/sort.h"
 #include "base/time.h"
@@ -20,12 +21,8 @@ enum { PART_WAIT = DPRO_N_OP_KINDS, PART_IDLE, N_PARTS };
 static const double LEAST_PCT = 1; /* less is no contradiction, however alike the iterations are */
 static const double DOUBT_PCT = 10;
 
-struct interval {
-    int64_t start_ns, end_ns;
-};
-
 struct part_times {
-    ARRAY(struct interval) at[2]; /* measured, replayed */
+    interval_array at[2]; /* measured, replayed */
 };
 
 /* The 0.975 quantile of Student's t. */
@@ -37,21 +34,16 @@ static double student(uint32_t freedom)
     return freedom <= 10 ? first[freedom ? freedom - 1 : 0] : 1.96 + 2.38 / n + 2.8 / (n * n);
 }
 
-ORDER(by_time, struct interval, ASCENDING(start_ns) ?: ASCENDING(end_ns));
-
 /* How long any was going on, and how long all took together. */
-static int64_t unite(struct interval *at, size_t n, int64_t *sum_ns)
+static int64_t unite(interval_array *times, int64_t *sum_ns)
 {
-    int64_t any = 0, until = INT64_MIN;
+    int64_t any = 0;
     *sum_ns = 0;
-    if (n > 1)
-        qsort(at, n, sizeof *at, by_time);
-    for (size_t i = 0; i < n; i++) {
-        int64_t from = at[i].start_ns > until ? at[i].start_ns : until;
-        *sum_ns = time_add(*sum_ns, at[i].end_ns - at[i].start_ns);
-        any = time_add(any, at[i].end_ns > from ? at[i].end_ns - from : 0);
-        until = at[i].end_ns > until ? at[i].end_ns : until;
-    }
+    EACH (struct interval, time, *times)
+        *sum_ns = time_add(*sum_ns, time->end_ns - time->start_ns);
+    intervals_join(times);
+    EACH (struct interval, time, *times)
+        any = time_add(any, time->end_ns - time->start_ns);
     return any;
 }
 
@@ -110,8 +102,8 @@ static void fill_parts(struct report_facts *f, struct part_times *times)
                 .rank = f->ranks[r].time.rank, .kind = kind, .what = part_words(kind)};
             if (t->at[0].n == 0 && t->at[1].n == 0)
                 continue;
-            part.measured_ns = unite(t->at[0].at, t->at[0].n, &part.measured_sum_ns);
-            part.replayed_ns = unite(t->at[1].at, t->at[1].n, &part.replayed_sum_ns);
+            part.measured_ns = unite(&t->at[0], &part.measured_sum_ns);
+            part.replayed_ns = unite(&t->at[1], &part.replayed_sum_ns);
             if (kind == PART_IDLE) {
                 int64_t measured = shown_ns(f, false) - part.measured_ns;
                 int64_t replayed = shown_ns(f, true) - part.replayed_ns;

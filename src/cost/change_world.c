@@ -14,6 +14,7 @@
 #include "base/sort.h"
 #include "base/text.h"
 #include "cost/cost.h"
+#include "cost/model_memory.h"
 #include "cost/sync.h"
 
 #define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
@@ -590,6 +591,25 @@ static void copy_hosts(const struct world *w, const uint32_t *old_of,
     link->rank_hosts = hosts;
 }
 
+/* The memories that ranks of a smaller job still have. */
+static void keep_memories(struct dpro_model *m, struct arena *arena)
+{
+    uint32_t *kept_as = arena_array(arena, m->n_memories + (size_t)1, sizeof *kept_as);
+    struct model_memory *kept = arena_array(arena, m->n_memories, sizeof *kept);
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < m->n_ranks && m->n_memories > 0; r++) {
+        uint32_t *as = &kept_as[m->ranks[r].memory];
+        if (*as == 0) {
+            kept[n] = m->memories[m->ranks[r].memory];
+            kept[n].rank = r;
+            *as = ++n;
+        }
+        m->ranks[r].memory = *as - 1;
+    }
+    m->memories = kept;
+    m->n_memories = n;
+}
+
 /* Of each of a replica's ranks the recorded ones, then their copies, one replica after the other.
  * Where not all of them were recorded, those that were stand for the others, too. */
 static void copy_ranks(struct world *w)
@@ -640,6 +660,7 @@ static void copy_ranks(struct world *w)
     copy_hosts(w, old_of, ranks, n);
     m->ranks = ranks;
     m->n_ranks = n;
+    keep_memories(m, w->arena);
 }
 
 /* ---- groups ---- */

@@ -383,6 +383,33 @@ TEST(more_or_fewer_replicas_take_as_long_as_if_all_were_recorded)
         }
 }
 
+TEST(ranks_that_are_gone_hold_no_memory)
+{
+    struct grid grid;
+    struct job *job = replicas_of(2);
+    struct dpro_graph *graph = grid_of(&grid, 2, 2);
+    struct graph_block blocks[4];
+    struct model_memory memories[4];
+    struct dpro_whatif *whatif;
+    for (uint32_t r = 0; r < 4; r++) {
+        blocks[r] = (struct graph_block){.size_bytes = 100 + r,
+                                         .category = DPRO_MEMORY_PARAMETER,
+                                         .taken = MEMORY_NONE,
+                                         .given = MEMORY_NONE};
+        memories[r] = (struct model_memory){.rank = r, .blocks = &blocks[r], .n_blocks = 1};
+        job->ranks[r].memory = r;
+    }
+    job->model.memories = memories;
+    job->model.n_memories = 4;
+    assert_int_equal(dpro_whatif_run(graph, &job->model, &(struct dpro_changes){.dp = 1}, &whatif,
+                                     &(struct dpro_error){0}),
+                     0);
+    assert_int_equal(dpro_whatif_baseline_memory(whatif).bytes, 103);
+    assert_int_equal(dpro_whatif_memory(whatif).bytes, 101);
+    assert_int_equal(dpro_whatif_memory(whatif).rank, 1);
+    dpro_whatif_destroy(whatif);
+}
+
 TEST(a_slow_copy_is_waited_for)
 {
     struct grid grid;

@@ -11,7 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import memory, model, module_marks, modules, report
-from .ddp_parameters import type_is
+from .ddp_parameters import own_parameters, type_is
 
 SCHEMA = "dpro.memory/1"
 MOST_OBJECTS = 1000000  # of Python's; to look through them takes some 0.2 us each
@@ -143,7 +143,7 @@ def look(models, optimizers, inputs, problem):
     with torch.no_grad(), torch._C.DisableTorchFunction():
         found = list(modules.of_models(models))
         for name, module in found:
-            for own, tensor in (*module._parameters.items(), *module._buffers.items()):
+            for own, tensor in (*own_parameters(module), *module._buffers.items()):
                 if tensor is not None:
                     names.setdefault(id(tensor), "%s.%s" % (name, own) if name else own)
                     storages.add("parameter", names[id(tensor)], tensor)

@@ -6,7 +6,8 @@ import sys
 import torch
 
 from . import job
-from .ddp_parameters import reducer_order, size_bytes, type_is
+from .ddp_parameters import named_parameters, reducer_order, size_bytes, type_is
+from .report import first_line, say
 
 
 def _local(tensor):
@@ -45,7 +46,7 @@ def find(optimizers):
     ddp = ddp_class()
 
     def trains(module):
-        return {id(p) for p in module.parameters()} & trained
+        return {id(p) for _, p, _ in named_parameters(module)} & trained
 
     found, covered = [], set()
     wrapped = [m for m in modules if ddp and type_is(m, ddp) and trains(m)]
@@ -92,21 +93,27 @@ def describe(module):
     if inside is not module and ddp and type_is(inside, ddp):
         module, inside = inside, getattr(inside.module, "_orig_mod", inside.module)
     entry = {"name": type(inside).__name__, "parallel": "none", "process_group": None,
-             "parameters": [_parameter(name, p) for name, p in inside.named_parameters()],
+             "parameters": [_parameter(name, p) for name, p, _ in named_parameters(inside)],
              "ddp": None, "buckets": None, "fsdp": None}
+    try:
+        _describe_parallel(module, inside, entry)
+    except Exception as problem:
+        say("model", "what of %s is communicated can't be described: %s" % (entry["name"], first_line(problem)))
+    return entry
+
+
+def _describe_parallel(module, inside, entry):
+    ddp, fsdp1, fsdp2 = ddp_class(), _fsdp1(), fsdp2_class()
     if ddp and type_is(module, ddp):
         entry["parallel"] = "ddp"
         entry["process_group"] = _group_name(module.process_group)
-        entry["ddp"], entry["buckets"] = _describe_ddp(module, inside)
-        return entry
-    fsdp1, fsdp2 = _fsdp1(), fsdp2_class()
-    if fsdp1 and any(type_is(m, fsdp1) for m in inside.modules()):
+        _describe_ddp(module, entry)
+    elif fsdp1 and any(type_is(m, fsdp1) for m in inside.modules()):
         entry["parallel"] = "fsdp"
         _describe_fsdp1(inside, fsdp1, entry)
     elif fsdp2 and any(type_is(m, fsdp2) for m in inside.modules()):
         entry["parallel"] = "fsdp"
         _describe_fsdp2(inside, fsdp2, entry)
-    return entry
 
 
 def _parameter(name, p, shape=None):
@@ -118,16 +125,16 @@ def _parameter(name, p, shape=None):
             "size_bytes": n * p.element_size(), "requires_grad": bool(p.requires_grad)}
 
 
-def _describe_ddp(ddp, inside):
+def _describe_ddp(ddp, entry):
     data = ddp._get_ddp_logging_data()
     hook = data.get("comm_hook")
     cap = data.get("bucket_cap_bytes", getattr(ddp, "bucket_bytes_cap", 0))
     first = _first_bucket_bytes(ddp, cap)
-    settings = {"bucket_cap_mb": round(cap / (1 << 20), 4), "first_bucket_mb": round(first / (1 << 20), 4),
-                "gradient_as_bucket_view": bool(getattr(ddp, "gradient_as_bucket_view", False)),
-                "static_graph": bool(getattr(ddp, "static_graph", False)),
-                "find_unused_parameters": bool(getattr(ddp, "find_unused_parameters", False)),
-                "comm_hook": hook or None}
+    entry["ddp"] = {"bucket_cap_mb": round(cap / (1 << 20), 4), "first_bucket_mb": round(first / (1 << 20), 4),
+                    "gradient_as_bucket_view": bool(getattr(ddp, "gradient_as_bucket_view", False)),
+                    "static_graph": bool(getattr(ddp, "static_graph", False)),
+                    "find_unused_parameters": bool(getattr(ddp, "find_unused_parameters", False)),
+                    "comm_hook": hook or None}
     order, tensors, sparse = reducer_order(ddp)
     from . import reducer
     layout = reducer.layout_of(ddp)
@@ -140,8 +147,8 @@ def _describe_ddp(ddp, inside):
         # never rebuilt (find_unused_parameters, or the job did not come so far): as it was when DDP was made
         buckets = torch.distributed._compute_bucket_assignment_by_size(tensors, _limits(ddp, first, cap), sparse)
         buckets = list(reversed(buckets[0] if isinstance(buckets, tuple) else buckets))
-    return settings, [{"parameters": [order[n] for n in bucket],
-                       "size_bytes": sum(size_bytes(tensors[n]) for n in bucket)} for bucket in buckets]
+    entry["buckets"] = [{"parameters": [order[n] for n in bucket],
+                         "size_bytes": sum(size_bytes(tensors[n]) for n in bucket)} for bucket in buckets]
 
 
 def _first_bucket_bytes(ddp, cap):

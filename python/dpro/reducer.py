@@ -16,7 +16,7 @@ import weakref
 import torch
 import torch.distributed as dist
 
-from .ddp_parameters import reducer_order, size_bytes
+from .ddp_parameters import named_parameters, reducer_order, size_bytes
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -45,8 +45,7 @@ class Parameters:
     """Those that DDP reduces, in its own order."""
 
     def __init__(self, ddp):
-        inside = getattr(ddp.module, "_orig_mod", ddp.module)
-        names = [name for name, _ in inside.named_parameters()]
+        names = [name for name, _, _ in named_parameters(getattr(ddp.module, "_orig_mod", ddp.module))]
         order, self.tensors, self.sparse = reducer_order(ddp)
         self.names = [names[n] for n in order]
         self.sizes = [size_bytes(p) for p in self.tensors]
@@ -69,6 +68,9 @@ def unfit(ddp):
         return "DDP works without its reducer here (compiled autograd, or its all-reduce is delayed)"
     if hook_of(ddp) and not ddp._comm_hooks and ddp not in _builtins and ddp not in _applied:
         return "its built-in communication hook was registered before dpro could see it"
+    registered = {id(p) for p in ddp.module.parameters()}
+    if any(id(p) not in registered for p in reducer_order(ddp)[1]):
+        return "its parameters are tensor-parallel, and no longer the model's own once it trains: DDP can't be given them again"
     if ddp._lazy_init_ran and any(hasattr(p, "_in_backward_optimizers") for p in ddp.module.parameters()):
         return "its optimizers run within the backward pass: buckets can't be changed once it trains"
     return None

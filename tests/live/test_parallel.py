@@ -40,6 +40,19 @@ print("SEEN", RANK, sorted(seen), all(vars(c10d.ProcessGroup)[name] is method fo
 end()
 """
 
+REPLICAS_OF_SPLIT_TENSORS = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "slices"))
+model = parallelize_module(net(), mesh["slices"], {"1": ColwiseParallel(), "2": RowwiseParallel()})
+model = DDP(model, device_mesh=mesh["copies"], bucket_cap_mb=0.03)
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), 30)
+from dpro import reducer
+print("UNFIT", reducer.unfit(model), flush=True)
+end()
+"""
+
 
 class Marks(live.Case):
     def whatif(self, trace, *args):
@@ -112,6 +125,22 @@ class Marks(live.Case):
         state = [memory["by_category"]["optimizer_state"] for memory in (foretold["memory"], real)]
         self.assertAlmostEqual(state[0], state[1], delta=0.01 * state[1])  # steps are counted on each rank
         self.assertAlmostEqual(foretold["memory"]["peak_bytes"], real["peak_bytes"], delta=0.15 * real["peak_bytes"])
+
+    def test_replicas_of_split_tensors_reduce_the_parts(self):
+        run = self.ranks(REPLICAS_OF_SPLIT_TENSORS, world=4)
+        self.assert_ran(run)
+        self.assertEqual(run.out.count("UNFIT its parameters are tensor-parallel"), 4, run.out)
+        part, whole, bias = 64 * 64 * 2, 64 * 64 * 4, 64 * 4
+        sizes = {"0": (whole, bias), "1": (part, bias // 2), "2": (part, bias), "3": (whole, bias)}
+        for rank in range(4):
+            entry = self.rank(rank)["models"][0]
+            self.assertEqual({p["name"]: p["size_bytes"] for p in entry["parameters"]}, {
+                "%s.%s" % (n, name): size for n in sizes for name, size in zip(("weight", "bias"), sizes[n])})
+            self.assertEqual(sorted(n for bucket in entry["buckets"] for n in bucket["parameters"]), list(range(8)))
+            ranks = {group["name"]: group["ranks"] for group in self.rank(rank)["process_groups"]}
+            self.assertEqual(ranks[entry["process_group"]], [rank % 2, rank % 2 + 2])
+        self.assertEqual([(d["name"], d["groups"]) for d in self.replay(self.trace)["dimensions"]],
+                         [("dp", [[0, 2], [1, 3]]), ("tp", [[0, 1], [2, 3]])])
 
     def test_nothing_is_left_of_the_marks_and_errors_are_the_jobs_own(self):
         with_dpro, without = self.ranks(AROUND), self.ranks(AROUND, dpro=False)

@@ -1,10 +1,11 @@
 /* Which op runs next, for the event-driven engine.
  *
  * Of all waiting ops the one with the smallest (max(ready, clock), ready, id) runs next. Within a
- * device that is the smallest (ready, id). So each device has a heap on (ready, id), with the first
- * op outside it, as most queues hold only one. A tournament tree over the devices has the one whose
- * first op comes next. Keys never decrease, as an op gets ready at its predecessor's end or later.
- * Inline, as this is what a replay does most. */
+ * device that is the smallest (ready, id). So each device has its first op, as most queues hold
+ * only one, a line of those that came behind it in that order, and a heap of the others. A
+ * tournament tree over the devices has the one whose first op comes next. Keys never decrease, as
+ * an op gets ready at its predecessor's end or later. Inline, as this is what a replay does most.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -61,6 +62,8 @@ struct entry {
     uint32_t first_succ, end; /* its successors: rows of the graph */
 };
 
+typedef ARRAY(struct entry) entry_array;
+
 /* One of the threads of a pool. */
 struct slot_clock {
     int64_t clock;
@@ -70,7 +73,9 @@ struct slot_clock {
 struct queue {
     int64_t clock;
     struct entry head;
-    ARRAY(struct entry) rest; /* binary heap */
+    entry_array line; /* those from line_first on came in order */
+    size_t line_first;
+    entry_array rest; /* the others: binary heap */
     uint32_t last_op, last_copy;
     struct slot_clock *threads; /* of a pool: the queue's clock and last op are those of the one
                                    that is free first; NULL: it is no pool's */
@@ -127,23 +132,49 @@ static inline struct entry heap_pop(struct queue *q)
     return top;
 }
 
+static inline void line_push(struct queue *q, struct entry entry)
+{
+    if (q->line.n == q->line.cap && q->line_first > q->line.n / 2) { /* room at little cost */
+        q->line.n -= q->line_first;
+        memcpy(q->line.at, q->line.at + q->line_first, q->line.n * sizeof entry);
+        q->line_first = 0;
+    }
+    array_push(&q->line, entry);
+}
+
 /* Returns whether the head changed. */
 static inline bool queue_push(struct queue *q, struct entry entry)
 {
     struct entry old = q->head;
-    if (old.id != NO_ENTRY && !entry_less(&entry, &old)) {
-        heap_push(q, entry);
-        return false;
+    if (old.id == NO_ENTRY) {
+        q->head = entry;
+        return true;
     }
-    q->head = entry;
-    if (old.id != NO_ENTRY)
+    if (entry_less(&entry, &old)) {
+        q->head = entry;
         heap_push(q, old);
-    return true;
+        return true;
+    }
+    if (q->line_first < q->line.n && entry_less(&entry, &q->line.at[q->line.n - 1]))
+        heap_push(q, entry);
+    else
+        line_push(q, entry);
+    return false;
 }
 
 static inline void queue_pop(struct queue *q)
 {
-    q->head = q->rest.n ? heap_pop(q) : (struct entry){.ready = INT64_MAX, .id = NO_ENTRY};
+    struct entry *first = q->line_first < q->line.n ? &q->line.at[q->line_first] : NULL;
+    if (q->rest.n && (!first || entry_less(&q->rest.at[0], first))) {
+        q->head = heap_pop(q);
+    } else if (first) {
+        q->head = *first;
+        __builtin_prefetch(first + 1);
+        if (++q->line_first == q->line.n)
+            q->line_first = q->line.n = 0;
+    } else {
+        q->head = (struct entry){.ready = INT64_MAX, .id = NO_ENTRY};
+    }
 }
 
 /* A pool's free thread has got an op to run: which one is free next. */
@@ -170,31 +201,37 @@ static inline void set_leaf(struct dispatch *d, uint32_t q)
     d->matches[d->n_leaves + q].when = when;
 }
 
-static inline struct match play(const struct dispatch *d, uint32_t node)
+/* Of links that have nothing waiting, the first comes first. */
+static inline bool match_less(const struct dispatch *d, struct match a, struct match b)
 {
-    struct match a = d->matches[2 * node], b = d->matches[2 * node + 1];
-    bool second = b.when < a.when;
-    if (__builtin_expect(b.when == a.when, 0))
-        second = entry_less(&d->queues[b.queue].head, &d->queues[a.queue].head);
-    return second ? b : a;
+    if (__builtin_expect(a.when == b.when, 0)) {
+        const struct entry *head = &d->queues[a.queue].head, *other = &d->queues[b.queue].head;
+        return head->id == other->id ? a.queue < b.queue : entry_less(head, other);
+    }
+    return a.when < b.when;
 }
 
 /* The overall winner comes later now. */
 static inline void replay_matches(struct dispatch *d, uint32_t q)
 {
     set_leaf(d, q);
-    for (uint32_t node = (d->n_leaves + q) / 2; node; node /= 2)
-        d->matches[node] = play(d, node);
+    struct match winner = d->matches[d->n_leaves + q];
+    for (uint32_t node = d->n_leaves + q; node > 1; node /= 2) {
+        struct match other = d->matches[node ^ 1];
+        winner = match_less(d, other, winner) ? other : winner;
+        d->matches[node / 2] = winner;
+    }
 }
 
 /* A queue comes earlier now: nothing above the first match it loses changes. */
 static inline void climb(struct dispatch *d, uint32_t q)
 {
     set_leaf(d, q);
-    for (uint32_t node = (d->n_leaves + q) / 2; node; node /= 2) {
-        d->matches[node] = play(d, node);
-        if (d->matches[node].queue != q)
+    struct match own = d->matches[d->n_leaves + q];
+    for (uint32_t node = d->n_leaves + q; node > 1; node /= 2) {
+        if (match_less(d, d->matches[node ^ 1], own))
             break;
+        d->matches[node / 2] = own;
     }
 }
 
@@ -203,5 +240,7 @@ static inline void play_all(struct dispatch *d)
     for (uint32_t q = 0; q < d->n_leaves; q++)
         set_leaf(d, q);
     for (uint32_t node = d->n_leaves - 1; node > 0; node--)
-        d->matches[node] = play(d, node);
+        d->matches[node] = match_less(d, d->matches[2 * node + 1], d->matches[2 * node])
+                               ? d->matches[2 * node + 1]
+                               : d->matches[2 * node];
 }

@@ -5,8 +5,7 @@
  *   first. Their ops' gaps pass while they wait.
  * - The connections of a link share a queue, too. What gets ready is handed on to share.c; for
  *   others, such an op runs when it is over.
- * - Ops without a device wait in queues whose clocks stay 0: all leaves of the tournament that no
- *   device has, as short queues are faster.
+ * - Ops without a device wait in a queue of their rank whose clock stays 0.
  *
  * On most devices the graph itself has each op wait for the one before, in a chain that goes on in
  * the next copy. Such ops, and those that wait for no device, run past the queues: at once when the
@@ -27,17 +26,21 @@
 #include "replay/dispatch.h"
 #include "replay/replay.h"
 
-/* In an op's byte, beside its count of predecessors. */
+/* An op's byte: how many predecessors it waits for. Where they are more than FEW, it counts the
+ * next FEW of them down from MANY + FEW to MANY, and a table beside has how many come after these.
+ */
 enum {
+    FEW = 63,
+    MANY = 64,
+    COUNT = 127,
     QUEUED = 128, /* it waits in its device's queue; others run past it */
-    WIDE = 127,   /* instead of a count: see the side table */
 };
 
-/* How many predecessors each op of a copy has. */
+/* Of each op of a copy. */
 struct counts {
     uint8_t *small;
-    uint32_t *wide_op, *wide; /* ops with WIDE or more, by id, and their counts */
-    uint32_t n_wide;
+    uint32_t *many_op, *after; /* ops with more than FEW, by id, and how many come after these */
+    uint32_t n_many;
 };
 
 /* An op that leaves its latest predecessors out; in a slot, those of its ends that are known. */
@@ -62,7 +65,7 @@ struct slot { /* an open copy */
     struct arena arena;
     struct replay_copy times;
     uint8_t *pending;
-    uint32_t *wide;
+    uint32_t *after;
     struct spared_state *spared; /* as in struct pending */
     int64_t *spared_ends;
     uint32_t n_left;
@@ -86,7 +89,6 @@ struct event {
     ids_array past, passing;   /* ops that run past the queues next, and those that do now */
     uint32_t *roots;           /* ops that wait for nothing in any copy, by queue */
     uint32_t running;          /* the queue whose key is set after what runs now */
-    uint32_t shift;            /* 1 << shift ops share a queue where they have no device */
     bool has_roots, has_pools, has_shares;
     bool is_forked, is_over;
     bool interleaved; /* a device ran an op of a copy after one of a later copy */
@@ -97,48 +99,54 @@ struct event {
  * One 8-byte cell an op serves as the latest end of predecessors seen so far and, once the op has
  * run, as its end. */
 
-static uint32_t wide_index(const struct counts *counts, uint32_t op)
+static uint32_t many_index(const struct counts *counts, uint32_t op)
 {
-    return LOWER_BOUND(i, 0, counts->n_wide, counts->wide_op[i] < op);
+    return LOWER_BOUND(i, 0, counts->n_many, counts->many_op[i] < op);
 }
 
-static void add_small(uint8_t *small, const uint32_t *succ, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (small[succ[i]] != WIDE)
-            small[succ[i]]++;
-}
+typedef ARRAY(uint32_t) ops_array;
 
-static void add_wide(struct counts *counts, const uint32_t *succ, uint32_t n)
+/* An op that has MANY + FEW goes back to MANY, and on the list. */
+static void count_up(uint8_t *small, const uint32_t *succ, uint32_t n, ops_array *list)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (counts->small[succ[i]] == WIDE)
-            counts->wide[wide_index(counts, succ[i])]++;
+        if (__builtin_expect(++small[succ[i]] == MANY + FEW, 0)) {
+            small[succ[i]] = MANY;
+            array_push(list, succ[i]);
+        }
 }
 
 static void count_predecessors(const struct dpro_graph *g, bool next, struct arena *arena,
                                struct counts *counts)
 {
-    uint32_t n = g->n_ops, n_same = g->row[n], n_next = next ? g->next_row[n] : 0, n_wide = 0;
+    uint32_t n = g->n_ops, n_many = 0;
+    ops_array list = {0};
     counts->small = arena_array(arena, (size_t)n + 1, 1);
-    add_small(counts->small, g->succ, n_same);
-    add_small(counts->small, g->next_succ, n_next);
+    count_up(counts->small, g->succ, g->row[n], &list);
+    count_up(counts->small, g->next_succ, next ? g->next_row[n] : 0, &list);
     for (uint32_t op = 0; op < n; op++)
-        n_wide += counts->small[op] == WIDE;
-    if (n_wide == 0)
+        n_many += counts->small[op] > FEW;
+    if (n_many == 0)
         return;
-    counts->wide_op = arena_array(arena, n_wide, sizeof *counts->wide_op);
-    counts->wide = arena_array(arena, n_wide, sizeof *counts->wide);
+    counts->many_op = arena_array(arena, n_many, sizeof *counts->many_op);
+    counts->after = arena_array(arena, n_many, sizeof *counts->after);
     for (uint32_t op = 0; op < n; op++)
-        if (counts->small[op] == WIDE)
-            counts->wide_op[counts->n_wide++] = op;
-    add_wide(counts, g->succ, n_same);
-    add_wide(counts, g->next_succ, n_next);
+        if (counts->small[op] > FEW) {
+            counts->many_op[counts->n_many] = op;
+            counts->after[counts->n_many++] = counts->small[op] - FEW;
+            counts->small[op] = MANY + FEW;
+        }
+    EACH (uint32_t, op, list)
+        counts->after[many_index(counts, *op)] += FEW;
+    array_fini(&list);
 }
 
-static bool pending_wide(const struct pending *p, struct slot *slot, uint32_t op)
+static void count_next(const struct pending *p, struct slot *slot, uint32_t op)
 {
-    return --slot->wide[wide_index(slot->times.number ? &p->later : &p->first, op)] == 0;
+    uint32_t *after = &slot->after[many_index(slot->times.number ? &p->later : &p->first, op)];
+    uint8_t flag = slot->pending[op] & QUEUED;
+    slot->pending[op] = (uint8_t)(flag | (*after > FEW ? MANY + FEW : *after));
+    *after -= MIN(*after, FEW);
 }
 
 /* ---- ops that leave their latest predecessors out ----
@@ -224,8 +232,8 @@ static void pending_open(const struct pending *p, bool last, struct slot *slot)
     struct arena *a = &slot->arena;
     slot->n_left = p->g->n_ops;
     slot->pending = last ? counts->small : copy_of(a, counts->small, (size_t)p->g->n_ops + 1);
-    if (counts->n_wide)
-        slot->wide = copy_of(a, counts->wide, counts->n_wide * sizeof *slot->wide);
+    if (counts->n_many)
+        slot->after = copy_of(a, counts->after, counts->n_many * sizeof *slot->after);
     if (p->n_spared) {
         slot->spared = arena_array(a, p->n_spared, sizeof *slot->spared);
         slot->spared_ends = arena_array(a, p->n_spared_ends + (size_t)1, sizeof(int64_t));
@@ -237,8 +245,8 @@ static void pending_copy(const struct pending *p, const struct slot *from, struc
     const struct counts *counts = to->times.number ? &p->later : &p->first;
     struct arena *a = &to->arena;
     to->pending = copy_of(a, from->pending, (size_t)p->g->n_ops + 1);
-    if (counts->n_wide)
-        to->wide = copy_of(a, from->wide, counts->n_wide * sizeof *to->wide);
+    if (counts->n_many)
+        to->after = copy_of(a, from->after, counts->n_many * sizeof *to->after);
     if (p->n_spared) {
         to->spared = copy_of(a, from->spared, p->n_spared * sizeof *to->spared);
         to->spared_ends = copy_of(a, from->spared_ends, p->n_spared_ends * sizeof(int64_t));
@@ -254,9 +262,10 @@ static inline bool pending_arrival(const struct pending *p, struct slot *slot, u
     *ready = slot->times.end_ns[op];
     if (end > *ready)
         slot->times.end_ns[op] = *ready = end;
-    if (__builtin_expect((slot->pending[op] & WIDE) == WIDE, 0))
-        return pending_wide(p, slot, op);
-    return (--slot->pending[op] & WIDE) == 0;
+    uint8_t left = --slot->pending[op] & COUNT;
+    if (__builtin_expect(left == MANY, 0))
+        count_next(p, slot, op);
+    return left == 0;
 }
 
 /* ---- queueing ---- */
@@ -266,7 +275,7 @@ static inline uint32_t queue_of(const struct event *e, uint32_t op)
 {
     uint32_t device = e->g->device[op];
     if (device == DPRO_NO_DEVICE)
-        return e->g->n_devices + (op >> e->shift);
+        return e->g->n_devices + e->g->rank[op];
     if (__builtin_expect(e->has_pools, 0) && e->g->devices[device].n_slots > 0)
         return e->g->devices[device].pool;
     if (__builtin_expect(e->has_shares, 0) && e->g->devices[device].n_sharing > 0)
@@ -531,7 +540,7 @@ finish(struct event *e, struct slot *slot, uint32_t op, uint32_t first, uint32_t
     if (e->order && copy == e->options->order_copy)
         *e->order++ = op;
     for (uint32_t i = first; i < n; i++) {
-        if (of_queue && n - i > AHEAD)
+        if (n - i > AHEAD)
             fetch(e, slot, g->succ[i + AHEAD]);
         arrive(e, slot, g->succ[i], end);
         if (of_queue)
@@ -571,7 +580,7 @@ static void start_first_copy(struct event *e)
     struct slot *slot = open_slot(e, 0);
     for (uint32_t op = 0; op < e->g->n_ops; op++) {
         int64_t ready = e->options->release_ns ? e->options->release_ns[e->g->rank[op]] : 0;
-        if (!(slot->pending[op] & WIDE) && !run_past(e, slot, op, ready))
+        if (!(slot->pending[op] & COUNT) && !run_past(e, slot, op, ready))
             queue_op(e, slot, op, ready, &q);
     }
     play_all(&e->dispatch);
@@ -620,6 +629,7 @@ static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint
     slot->times.end_ns[op] = end;
     queue_pop(queue);
     __builtin_prefetch(&e->g->succ[queue->head.first_succ]);
+    __builtin_prefetch(&slot->times.end_ns[(uint32_t)queue->head.id], 1);
     if (slot->times.device_prev)
         slot->times.device_prev[op] = queue->serial ? queue->last_op : DPRO_NO_OP;
     if (queue->threads) {
@@ -689,10 +699,8 @@ static void prepare(struct event *e)
     struct dispatch *d = &e->dispatch;
     uint32_t n_copies = e->options->n_copies;
     d->n_leaves = 1;
-    while (d->n_leaves <= e->g->n_devices)
+    while (d->n_leaves < e->g->n_devices + e->g->n_ranks + e->g->n_servers)
         d->n_leaves *= 2;
-    while ((e->g->n_ops - 1) >> e->shift >= d->n_leaves - e->g->n_devices)
-        e->shift++;
     d->matches = arena_array(&e->arena, (size_t)d->n_leaves * 2, sizeof *d->matches);
     d->queues = arena_array(&e->arena, d->n_leaves, sizeof *d->queues);
     e->slots = arena_array(&e->arena, n_copies, sizeof *e->slots);
@@ -741,11 +749,20 @@ static struct slot *fork_slot(const struct event *e, const struct slot *from)
     return slot;
 }
 
-static void time_anew(const struct event *e, struct entry *entry)
+static void time_anew(const struct event *e, struct entry *entries, size_t n)
 {
-    uint64_t copy = entry->id >> 32;
-    if (entry->id != NO_ENTRY && copy >= e->until)
-        entry->took_ns = time_of(&e->slots[copy]->times, (uint32_t)entry->id, false);
+    EACH_OF (struct entry, entry, entries, n)
+        if (entry->id != NO_ENTRY && entry->id >> 32 >= e->until)
+            entry->took_ns = time_of(&e->slots[entry->id >> 32]->times, (uint32_t)entry->id, false);
+}
+
+/* Of a queue that is a copy. */
+static void fork_entries(const struct event *e, entry_array *entries)
+{
+    entry_array from = *entries;
+    *entries = (entry_array){0};
+    array_append(entries, from.at, from.n);
+    time_anew(e, entries->at, entries->n);
 }
 
 struct event *event_fork(const struct event *from)
@@ -762,12 +779,9 @@ struct event *event_fork(const struct event *from)
     d->matches = arena_copy(&e->arena, d->matches, (size_t)d->n_leaves * 2, sizeof *d->matches);
     d->queues = arena_copy(&e->arena, d->queues, d->n_leaves, sizeof *d->queues);
     for (uint32_t q = 0; q < d->n_leaves; q++) {
-        const struct queue *queue = &from->dispatch.queues[q];
-        memset(&d->queues[q].rest, 0, sizeof d->queues[q].rest);
-        array_append(&d->queues[q].rest, queue->rest.at, queue->rest.n);
-        time_anew(e, &d->queues[q].head);
-        EACH (struct entry, entry, d->queues[q].rest)
-            time_anew(e, entry);
+        time_anew(e, &d->queues[q].head, 1);
+        fork_entries(e, &d->queues[q].line);
+        fork_entries(e, &d->queues[q].rest);
     }
     return e;
 }
@@ -778,6 +792,7 @@ void event_destroy(struct event *e)
         if (e->slots[c])
             free_slot(e->slots[c]);
     for (uint32_t q = 0; q < e->dispatch.n_leaves; q++) {
+        array_fini(&e->dispatch.queues[q].line);
         array_fini(&e->dispatch.queues[q].rest);
         share_destroy(e->dispatch.queues[q].share);
     }

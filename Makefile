@@ -66,10 +66,10 @@ test-long: ## tests under sanitizers and valgrind, every framework's jobs, anoth
 	@tools/install.sh build test memory
 	@tools/test_long.sh
 
-bench: ## ratios against named peers, in one run
+bench: ## speed against targets and named peers; takes 6 minutes, wants a quiet machine
 	@tools/install.sh build test bench
 	@tools/build.sh $(BUILD)
-	@test -x .venv-bench/bin/python || { $(PYTHON) -m venv .venv-bench && .venv-bench/bin/pip install --quiet pandas scipy; }
+	@tools/venv.sh bench
 	@$(PYTHON) tools/bench.py --build $(BUILD)
 
 bench-live: ## what recording costs a training job, in one process; takes minutes, wants a quiet machine

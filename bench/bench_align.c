@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "align/align.h"
+#include "cpu_seconds.h"
 
 static uint64_t state;
 
@@ -15,13 +15,6 @@ static uint64_t draw(void)
     state ^= state >> 7;
     state ^= state << 17;
     return state;
-}
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static int64_t shown(int64_t true_ns, int64_t offset_ns, double drift)
@@ -63,7 +56,7 @@ static int run(uint32_t n_clocks, uint32_t n_pairs, bool print)
         for (uint32_t c = 0; c < n_clocks; c++)
             n_links += (c ^ bit) < n_clocks;
     long before = peak_bytes();
-    double start = seconds();
+    double start = cpu_seconds();
     for (uint32_t bit = 1; bit < n_clocks; bit *= 2)
         for (uint32_t from = 0; from < n_clocks; from++) {
             uint32_t to = from ^ bit, count = n_pairs / n_links;
@@ -85,7 +78,7 @@ static int run(uint32_t n_clocks, uint32_t n_pairs, bool print)
         align_cover(align, c, offset[c], offset[c] + (int64_t)LENGTH_MS * 1000000);
     if (!print)
         align_solve(align);
-    double took = seconds() - start, worst = 0;
+    double took = cpu_seconds() - start, worst = 0;
     for (uint32_t c = 1; c < n_clocks && !print; c++) {
         const struct dpro_clock_segment *segment;
         if (align_segments(align, c, &segment) != 1)

@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/array.h"
+#include "cpu_seconds.h"
 #include "replay/caching_allocator.h"
 
 static uint64_t state = 1;
@@ -19,13 +19,6 @@ static uint64_t pick(uint64_t below)
 {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (state >> 33) % below;
-}
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 struct sequence {

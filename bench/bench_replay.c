@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/sort.h"
+#include "cpu_seconds.h"
 #include "replay/chain.h"
 #include "replay/replay.h"
 
@@ -25,13 +25,6 @@ static uint32_t pick(uint32_t n)
 {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)((random_state >> 33) % n);
-}
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static double status_bytes(const char *name)

@@ -9,19 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cost/model_graph.h"
+#include "cpu_seconds.h"
 #include "generated_job.h"
 #include "optimize/search.h"
 #include "replay/replay.h"
-
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void check(int rc, const struct dpro_error *err)
 {
@@ -173,7 +166,6 @@ static void run_waiting(void)
     model->net.link.message_ns.value = 10 * (double)model->programs[0].ops[1].work_ns;
     model->net.collective.overhead_ns.value = 0;
     printf("1,000 buckets, nearly all waiting for the link, %u ranks\n", model->n_ranks);
-    run_evaluations(model);
     run_default(model);
     dpro_model_destroy(model);
 }
@@ -218,7 +210,6 @@ int main(int argc, char **argv)
     printf("bert-base, %u ranks, %u tensors\n", 8 * n_ranks, large->n_tensors);
     run_default(large);
     dpro_model_destroy(large);
-    run_apart(n_ranks, true);
     run_apart(8 * n_ranks, true);
     run_apart(64 * n_ranks, false);
     run_computing(n_ranks, true);

@@ -6,6 +6,7 @@ External ids, flow ids and record function ids are made distinct, so that the co
 themselves only. OUT ending in .gz is compressed.
 """
 import gzip
+import itertools
 import json
 import re
 import sys
@@ -27,23 +28,21 @@ def main():
     spans = [e for e in events if e.get("ph") == "X" and e.get("cat") != "Trace"]
     shift = int(max(e["ts"] + e["dur"] for e in spans) - min(e["ts"] for e in spans)) + 1000
     body = text[start:end - 1].rstrip()
-    step = {"ts": shift}
+    step, between, numbers, at = {"ts": shift}, [], [], 0
     for match in NUMBER.finditer(body):
         key, value = match.group(1), int(match.group(3))
-        if key != "ts" and value < 1 << 40:
-            step[key] = max(step.get(key, 0), value + 1)
-
-    def move(match, copy):
-        key, value = match.group(1), int(match.group(3))
         if value > 0 and (key == "ts" or value < 1 << 40):
-            value += copy * step[key]
-        return f'"{key}"{match.group(2)}{value}{match.group(4) or ""}'
+            step[key] = max(step.get(key, 0), shift if key == "ts" else value + 1)
+            between.append(body[at:match.start(3)])
+            numbers.append((key, value))
+            at = match.end(3)
 
     with (gzip.open(target, "wb", 6) if target.endswith(".gz") else open(target, "wb")) as out:
         out.write(text[:start].encode("utf-8", "surrogateescape"))
         for copy in range(times):
-            moved = NUMBER.sub(lambda m, copy=copy: move(m, copy), body)
-            out.write((("," if copy else "") + moved).encode("utf-8", "surrogateescape"))
+            moved = (str(value + copy * step[key]) for key, value in numbers)
+            copied = "".join(itertools.chain.from_iterable(zip(between, moved))) + body[at:]
+            out.write((("," if copy else "") + copied).encode("utf-8", "surrogateescape"))
         out.write(text[end - 1:].encode("utf-8", "surrogateescape"))
 
 

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 
 import accuracy_tables
@@ -17,6 +16,7 @@ from accuracy_ahead import ahead_rows, print_ahead
 from accuracy_memory import memory_row, print_memory
 from accuracy_parallel import parallel_row, print_parallel
 from accuracy_whatif import print_whatifs, whatif_row
+from figures import ask
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ERROR_PCT = 3.0  # target for the replay, and for left-out iterations where they spread less than that
@@ -41,14 +41,6 @@ def find_traces():
     return [found[name] for name in sorted(found)]
 
 
-def replay(dpro, paths, *options):
-    """Returns (facts, None) or (None, what went wrong)."""
-    done = subprocess.run([dpro, "replay", "--json", *options, *paths], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    if done.returncode != 0:
-        return None, done.stderr.decode("utf-8", "replace").strip() or f"exit status {done.returncode}"
-    return json.loads(done.stdout), None
-
-
 def row_of(dpro, folder):
     name = os.path.basename(folder)
     truth, options = {}, []
@@ -58,7 +50,7 @@ def row_of(dpro, folder):
             truth = json.load(file)
         if truth.get("link_rate"):
             options = ["--bandwidth", truth["link_rate"]]
-    facts, problem = replay(dpro, [folder], *options)
+    facts, problem = ask(dpro, "replay", folder, *options)
     row = {"trace": name, "judged": name not in NOT_JUDGED, "problem": problem, "missed": [],
            "target_pct": FRAMEWORK_ERROR_PCT if name_is_framework(name) else ERROR_PCT}
     if facts is None:
@@ -136,11 +128,10 @@ def clock_row(dpro, folder):
         truth = json.load(file)
     if "clock_truth" not in truth:
         return None
-    done = subprocess.run([dpro, "align", "--json", "-q", folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    row = {"trace": os.path.basename(folder), "problem": None if done.returncode == 0 else done.stderr.decode().strip()}
-    if row["problem"]:
+    facts, problem = ask(dpro, "align", folder)
+    row = {"trace": os.path.basename(folder), "problem": problem}
+    if problem:
         return row
-    facts = json.loads(done.stdout)
     worst = uncertain = most = outside = 0
     for clock in facts["hosts"]:
         for segment in clock["segments"] if clock["ranks"] else ():
@@ -155,7 +146,7 @@ def clock_row(dpro, folder):
                 "violations_after": facts["violations_after"]})
     for name, options in (("neither", ("--no-align", "--raw-receives")), ("receives_only", ("--no-align",)),
                           ("clocks_only", ("--raw-receives",))):
-        facts, problem = replay(dpro, [folder], "--no-validate", *options)
+        facts, problem = ask(dpro, "replay", folder, "--no-validate", *options)
         row[name + "_error_pct"] = None if problem else facts["error_pct"]
     return row
 
@@ -186,8 +177,8 @@ def print_clocks(rows, replays):
 
 def across(dpro, folder, learn, predict):
     """Learns on one file of a run and predicts the other."""
-    learnt, problem = replay(dpro, [os.path.join(folder, learn)])
-    target, problem2 = replay(dpro, [os.path.join(folder, predict)])
+    learnt, problem = ask(dpro, "replay", os.path.join(folder, learn))
+    target, problem2 = ask(dpro, "replay", os.path.join(folder, predict))
     name = f"{os.path.basename(folder)}: {learn.split('.')[1]} for {predict.split('.')[1]}"
     row = {"trace": name, "judged": False, "problem": problem or problem2, "missed": []}
     if learnt and target:

@@ -2,9 +2,10 @@
 the launch and kernel times of public traces, see tests/cli/gpu_job.py)."""
 import json
 import os
-import subprocess
 import sys
 import tempfile
+
+from figures import facts_of, off
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "cli"))
@@ -45,13 +46,12 @@ def ahead_rows(dpro):
     for name, (job, options) in JOBS.items():
         with tempfile.TemporaryDirectory() as folder:
             path, truth = write(Folder(folder), job, **options)
-            done = subprocess.run([dpro, "replay", "--json", "-q", path], stdout=subprocess.PIPE, check=True)
-        facts = json.loads(done.stdout)
+            facts = facts_of(dpro, "replay", path)
         true_ms = max(rank["period_us"] for rank in truth) / 1000
         rows.append({
             "job": name, "true_ms": true_ms, "cpu_ms": min(rank["cpu_us"] for rank in truth) / 1000,
             "measured_ms": facts["measured"]["iteration_ms"], "replayed_ms": facts["predicted"]["iteration_ms"],
-            "error_pct": 100 * (facts["predicted"]["iteration_ms"] / true_ms - 1),
+            "error_pct": off(facts["predicted"]["iteration_ms"], true_ms),
             "left_out_pct": facts["validation"]["mean_abs_error_pct"],
             "idle_pct": max(100 * rank["idle_ms"] / rank["iteration_ms"] for rank in facts["ranks"])})
     return rows

@@ -11,11 +11,11 @@ import os
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 
-from demo_live import HOSTS, ROOT, can_make_hosts, go_first, live_python
+from demo_live import ROOT, can_make_hosts, go_first, launch, live_python
+from figures import facts_of, gain_pct, off
 
 COVERED_PCT = 95
 
@@ -45,24 +45,7 @@ def options_of(job, config):
 def on_hosts(python, job, command, *arguments):
     """What rank 0 printed."""
     options = [f"--{key.replace('_', '-')}={value}" for key, value in job.items()]
-    torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node=1", "--nnodes=2", "--node-rank=@HOST",
-                "--master-addr=@ADDRESS", "--master-port=29500", os.path.join("bench", "train_blind.py")]
-    shell = 'set -- "${@/@HOST/$HOST}"; exec "${@/@ADDRESS/$HOST0}"'
-    done = subprocess.run([HOSTS, "--rate", f"{job['rate']}mbit", "bash", "-c", shell, "-", *command, *torchrun, *options, *arguments],
-                          cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"})
-    if done.returncode != 0:
-        sys.stderr.write(done.stderr.decode("utf-8", "replace")[-3000:])
-        raise SystemExit(f"dpro: the training of {job} ended with status {done.returncode}")
-    return done.stdout.decode()
-
-
-def ask(dpro, *arguments):
-    return json.loads(subprocess.run([dpro, *arguments, "--json", "-q"], stdout=subprocess.PIPE, check=True).stdout)
-
-
-def gain_pct(before, after):
-    return 100 * (1 - after / before)
+    return launch(command, python, [os.path.join("bench", "train_blind.py"), *options, *arguments], rate=f"{job['rate']}mbit", quiet=True)
 
 
 def record(dpro, python, job, folder):
@@ -72,11 +55,11 @@ def record(dpro, python, job, folder):
     with open(os.path.join(folder, "job.json"), "w", encoding="utf-8") as file:
         json.dump(job, file)
     on_hosts(python, job, [dpro, "profile", "-q", "-o", trace, "--"], "--steps=60")
-    advised = (ask(dpro, "optimize", trace)["best"]["setting"] or "").replace("bucket_cap_mb ", "cap=")
+    advised = (facts_of(dpro, "optimize", trace)["best"]["setting"] or "").replace("bucket_cap_mb ", "cap=")
     configs = configs_of(job)
     configs += [advised] if advised and advised not in configs else []
     printed = on_hosts(python, job, [], "--steps=5", "--configs", *configs)
-    with open(truth, "w", encoding="utf-8") as file:
+    with open(truth, "wb") as file:
         file.write(printed)
 
 
@@ -89,14 +72,14 @@ def judge(dpro, folder):
         truth = {name: statistics.median(ms for turn in turns for ms in turn) for name, turns in json.load(file).items()}
     own, predicted = next(iter(truth)), {}
     for name, true_ms in truth.items():
-        facts = ask(dpro, "whatif", trace, *options_of(job, name))
+        facts = facts_of(dpro, "whatif", trace, *options_of(job, name))
         ms, half_pct, speedup = (facts["predicted"]["iteration_ms"], facts["predicted"]["uncertainty_pct"], facts["speedup"])
         ratio, ratio_half = truth[own] / true_ms, 1.96 * facts["speedup_std"]
         predicted[name] = {"truth_ms": true_ms, "ms": ms, "half_pct": half_pct, "inside": abs(true_ms / ms - 1) * 100 <= half_pct,
                            "ratio_half_pct": 100 * ratio_half / speedup,
                            "ratio_inside": None if name == own else abs(ratio - speedup) <= ratio_half,
-                           "ratio_error_pct": 100 * (ratio / speedup - 1)}
-    found = ask(dpro, "optimize", trace)
+                           "ratio_error_pct": off(ratio, speedup)}
+    found = facts_of(dpro, "optimize", trace)
     advised = (found["best"]["setting"] or "").replace("bucket_cap_mb ", "cap=")
     promise = None
     if advised in truth:
@@ -110,7 +93,7 @@ def print_job(job, predicted, promise):
         ratio = "" if p["ratio_inside"] is None else "  ratio %+5.1f %% (+- %4.1f)%s" % (
             p["ratio_error_pct"], p["ratio_half_pct"], "" if p["ratio_inside"] else "  outside")
         print("  %-22s %7.1f ms, predicted %7.1f  %+5.1f %% (+- %4.1f)%s%s" % (
-            name, p["truth_ms"], p["ms"], 100 * (p["ms"] / p["truth_ms"] - 1), p["half_pct"], "" if p["inside"] else "  outside",
+            name, p["truth_ms"], p["ms"], off(p["ms"], p["truth_ms"]), p["half_pct"], "" if p["inside"] else "  outside",
             ratio), flush=True)
     if promise:
         print("  advised %s: promised %.1f %% less, measured %.1f %%" % promise, flush=True)

@@ -3,7 +3,8 @@ recording with probes, whatif-computation.json has their iteration times by turn
 tensors held (tools/measure_computation.py wrote it; dpro never reads it). Judged as in tools/accuracy_memory.py."""
 import os
 
-from accuracy_memory import WHATIF_PCT, ask, measured_ratio, number, off, options_of, spread, truth_of
+from accuracy_memory import WHATIF_PCT, measured_ratio, number, options_of, truth_of
+from figures import ask, off, spread
 
 TRUTH = "whatif-computation.json"
 UNITS = {"ratio": "iteration", "peak": "peak"}

@@ -12,12 +12,12 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 
 from demo_live import ROOT, go_first
 from example import EXAMPLES, Example, example_named, python_in, train
+from figures import facts_of, off
 
 TARGET_PCT = 5
 HELD_BACK = ("before", "after")
@@ -43,15 +43,6 @@ def hold_back(trace):
         raise SystemExit("dpro: %s: no rank was recorded" % trace)
     median = medians(ranks, *HELD_BACK)
     return median, 100 * abs(medians(ranks, "before") - medians(ranks, "after")) / median
-
-
-def replay(dpro, trace):
-    done = subprocess.run([dpro, "replay", "-q", "--json", "--no-validate", trace], stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout)
-
-
-def off(value, truth):
-    return 100 * (value / truth - 1)
 
 
 def main():
@@ -83,7 +74,7 @@ def main():
                           str(args.iterations), "-o", trace, "--"], steps, quiet=True,
                   environment={"RECORD_BLIND": "%d %s" % (args.steps, os.path.join("examples", example.script))})
             truth, changed = hold_back(trace)
-            facts = replay(dpro, trace)
+            facts = facts_of(dpro, "replay", "--no-validate", trace)
             replayed, wire = facts["predicted"]["iteration_ms"], facts["unprofiled_iterations"]
             estimate = wire["predicted_ms"]
             quiet = changed <= TARGET_PCT

@@ -12,9 +12,9 @@ import json
 import os
 import re
 import shutil
-import statistics
-import subprocess
 import tempfile
+
+from figures import ask, off, spread
 
 TRUTH = "whatif-memory.json"
 PEAK_PCT, TRACE_PCT = 1.0, 3.0  # targets: as recorded; from the execution trace alone
@@ -27,14 +27,6 @@ def truth_of(folder, name=TRUTH):
         return None
     with open(path, encoding="utf-8") as file:
         return json.load(file)
-
-
-def ask(dpro, *arguments, fails=(0,)):
-    """(facts, None) or (None, what went wrong): a status that is not in `fails`."""
-    done = subprocess.run([dpro, *arguments, "--json", "-q"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    if done.returncode not in fails:
-        return None, done.stderr.decode("utf-8", "replace").strip().splitlines()[0]
-    return json.loads(done.stdout), None
 
 
 def options_of(truth, config):
@@ -68,10 +60,6 @@ def without_allocations(folder, copy):
             profile["traceEvents"] = [event for event in profile["traceEvents"] if event.get("name") != "[memory]"]
             with opened(os.path.join(path, name), "wt", encoding="utf-8") as file:
                 json.dump(profile, file)
-
-
-def off(value, truth):
-    return None if value is None or not truth else 100 * (value / truth - 1)
 
 
 def peaks_of(dpro, folder, measured):
@@ -119,12 +107,6 @@ def memory_row(dpro, folder):
             "tracker_error_pct": off(measured.get("tracker_bytes"), peak),
             "rule_error_pct": off(measured.get("rule_bytes"), peak)})
     return row
-
-
-def spread(values):
-    """Of errors: median and worst of what there is."""
-    there = [abs(value) for value in values if value is not None]
-    return {"n": len(there), "median_pct": statistics.median(there), "worst_pct": max(there)} if there else None
 
 
 def summary_of(rows):

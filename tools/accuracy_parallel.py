@@ -4,7 +4,8 @@ times by turns with the job as it was recorded. What-ifs are judged by the ratio
 slower between recording and measuring leaves alone."""
 import os
 
-from accuracy_memory import ask, off, spread, truth_of
+from accuracy_memory import truth_of
+from figures import ask, off, spread
 
 TRUTH = "whatif-parallel.json"
 REPLAY_PCT, WHATIF_PCT = (2.0, 5.0), (4.0, 10.0)  # targets: median, worst

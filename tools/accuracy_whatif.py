@@ -13,7 +13,8 @@ import json
 import os
 import re
 import statistics
-import subprocess
+
+from figures import ask, off
 
 MEDIAN_PCT, WORST_PCT = 3.0, 8.0  # targets
 COVERED_PCT = 95
@@ -44,25 +45,22 @@ def whatif_row(dpro, folder):
     metadata = metadata_of(folder)
     own, around = metadata["bucket_cap_mb"], metadata["unprofiled_median_ms"]
     row = {"trace": os.path.basename(folder), "problem": None, "configs": [], "around_ms": around,
-           "machine_pct": 100 * (truth[(own, "none")] / around - 1)}
+           "machine_pct": off(truth[(own, "none")], around)}
     for (cap, hook), measured in truth.items():
-        command = [dpro, "whatif", "--json", folder, "--bucket-cap-mb", f"{cap:g}"]
-        done = subprocess.run(command + ([] if hook == "none" else ["--compress", hook]), stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE)
-        if done.returncode != 0:
-            row["problem"] = done.stderr.decode("utf-8", "replace").strip()
+        compress = [] if hook == "none" else ["--compress", hook]
+        facts, row["problem"] = ask(dpro, "whatif", folder, "--bucket-cap-mb", f"{cap:g}", *compress)
+        if row["problem"]:
             return row
-        facts = json.loads(done.stdout)
         predicted, baseline = facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"]
         ratio = predicted / baseline / (measured / truth[(own, "none")])
         half = facts["predicted"]["uncertainty_pct"]
         speedup, speedup_half = facts["speedup"], 1.96 * facts["speedup_std"]
         real = truth[(own, "none")] / measured
         is_own = (cap, hook) == (own, "none")
-        row["own_error_pct"] = 100 * (baseline / around - 1)
+        row["own_error_pct"] = off(baseline, around)
         row["misfit_pct"] = facts["misfit_pct"]
         row["configs"].append({"bucket_cap_mb": cap, "compress": hook, "measured_ms": measured, "predicted_ms": predicted,
-                               "error_pct": 100 * (predicted / measured - 1),
+                               "error_pct": off(predicted, measured),
                                "ratio_error_pct": None if is_own else 100 * (ratio - 1), "half_pct": half,
                                "covered": abs(measured / predicted - 1) * 100 <= half,
                                "ratio_half_pct": None if is_own else 100 * speedup_half / speedup,

@@ -7,7 +7,6 @@ import argparse
 import glob
 import json
 import os
-import random
 import shutil
 import statistics
 import sys
@@ -15,6 +14,7 @@ import tempfile
 
 from demo_live import ROOT, go_first
 from example import EXAMPLES, Example, example_named, python_in, train
+from figures import median_and_interval, off
 
 WARMUP, SETTLE = 10, 2
 
@@ -41,7 +41,7 @@ def costs(trace):
     if not turns or len({tuple(recorded for recorded, _ in rank) for rank in turns}) > 1:
         raise SystemExit("dpro: %s: its ranks did not record the same turns" % trace)
     mean = [(turn[0][0], statistics.mean(ms for _, ms in turn)) for turn in zip(*turns)]
-    found = [100 * (mean[i][1] / statistics.mean((mean[i - 1][1], mean[i + 1][1])) - 1)
+    found = [off(mean[i][1], statistics.mean((mean[i - 1][1], mean[i + 1][1])))
              for i in range(1, len(mean) - 1) if mean[i][0]]
     return found, [ms for recorded, ms in mean if recorded], [ms for recorded, ms in mean if not recorded]
 
@@ -58,7 +58,7 @@ def main():
     go_first()
     dpro, folder = os.path.join(args.build, "dpro"), tempfile.mkdtemp(prefix="dpro-bench-")
     steps = WARMUP + (args.turns + 1) * args.steps + args.turns * (args.steps + 1 + SETTLE) + 4
-    width, worst, draw = max(map(len, EXAMPLES)), 0, random.Random(1)
+    width, worst = max(map(len, EXAMPLES)), 0
     print("%-*s  %9s  %9s  %s" % (width, "example", "recorded", "not", "cost: median of all turns [95 %] (of each job)"),
           flush=True)
     for name in args.example or EXAMPLES:
@@ -79,11 +79,10 @@ def main():
             inside += found[1]
             outside += found[2]
         every = [cost for job in of_jobs for cost in job]
-        medians = sorted(statistics.median(draw.choices(every, k=len(every))) for _ in range(2000))
-        cost = statistics.median(every)
+        cost, low, high = median_and_interval(every)
         worst = max(worst, cost)
         print("%-*s  %6.1f ms  %6.1f ms  %+.1f %% [%+.1f .. %+.1f] (%s)" % (
-            width, name, statistics.median(inside), statistics.median(outside), cost, medians[50], medians[-51],
+            width, name, statistics.median(inside), statistics.median(outside), cost, low, high,
             ", ".join("%+.1f" % statistics.median(job) for job in of_jobs)), flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     return 0 if worst <= 5 else 1

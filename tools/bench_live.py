@@ -11,7 +11,6 @@ Writes out/bench-live.json too."""
 import argparse
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import tempfile
 import bench
 from bench import ROOT, Table
 from demo_live import go_first, live_python, record
+from figures import facts_of, median_and_interval, off
 from ports import free_ports
 
 TRACER_PCT, KINETO_PCT, IDLE_PCT, PREDICTED_PCT = 1.0, 3.0, 0.5, 3.0
@@ -102,10 +102,8 @@ def overhead_pct(runs, base, mode, n_modes, key):
         rounds = {}
         for block in blocks:
             rounds.setdefault(block["block"] // n_modes, {})[block["mode"]] = statistics.median(block[key])
-        ratios += [100 * (r[mode] / r[base] - 1) for r in rounds.values()]
-    draw = random.Random(1)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return statistics.median(ratios), medians[50], medians[-51]
+        ratios += [off(r[mode], r[base]) for r in rounds.values()]
+    return median_and_interval(ratios)
 
 
 def report(table, what, runs, base, mode, n_modes, limit):
@@ -124,7 +122,7 @@ def predict(table, dpro, python, script, n_recordings):
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace")
             record(dpro, python, script, trace, quiet=True)
-            unprofiled = json.loads(bench.run([dpro, "replay", "--json", trace]))["unprofiled"]
+            unprofiled = facts_of(dpro, "replay", trace)["unprofiled"]
         errors.append(unprofiled["error_pct"])
         steps_ms.append(unprofiled["iteration_ms"])
     table.add(f"{script}: a step without a profiler", statistics.mean(steps_ms), "ms")
@@ -159,8 +157,7 @@ def main():
     python = live_python()
     go_first()
 
-    table = Table()
-    print(f"{'what [95 % interval]':<52} {'value':>12} {'':<9} {'target':>8}")
+    table = Table("what [95 % interval]")
     common = [f"--steps={args.steps}", f"--batch-size={args.batch_size}"]
     with tempfile.TemporaryDirectory() as folder:
         modes = ["off", "tracer", "kineto"]

@@ -26,10 +26,9 @@ import statistics
 import sys
 import tempfile
 
-import bench
-from accuracy_memory import ask as ask_or_fail
 from bench import ROOT, Table
 from demo_live import go_first, live_python, record, train
+from figures import ask, facts_of, gain_pct, off
 
 CAPS_MB = ("0.000001", "1", "5", "100000")  # the first: a bucket a gradient; the last: one bucket
 HOROVOD_CYCLE_NS, HOROVOD_BYTES = 5_000_000, 64 << 20  # its defaults
@@ -43,20 +42,12 @@ SEARCHES = (("as it is", ()), ("without symmetry", ("--no-symmetry",)), ("withou
 SEARCH_S = 10  # at most
 
 
-def ask(dpro, *arguments):
-    return json.loads(bench.run([dpro, *arguments]))
-
-
 def interval(gain):
     return f" [{gain['low']:.1f} .. {gain['high']:.1f}]" if gain["low"] is not None else ""
 
 
 def rate_of(args, ratio=1):
     return "%.0fmbit" % (args.rate_mbit * ratio)
-
-
-def gain_pct(before_ms, after_ms):
-    return 100 * (1 - after_ms / before_ms)
 
 
 def gradients_ready(trace):
@@ -97,7 +88,7 @@ def write_others(trace, plan, folder):
 
 def whatif_pct(dpro, trace, *change):
     """What that change gains by dpro whatif, and why that is not known."""
-    told, problem = ask_or_fail(dpro, "whatif", trace, *change)
+    told, problem = ask(dpro, "whatif", trace, *change)
     return told and gain_pct(told["baseline"]["iteration_ms"], told["predicted"]["iteration_ms"]), problem
 
 
@@ -111,7 +102,7 @@ def predicted_pct(dpro, trace, folder, found, name):
 
 def judge_plan(args, dpro, python, script, trace, folder, table):
     plan = os.path.join(folder, "plan")
-    found = ask(dpro, "optimize", trace, "-o", plan, "--json")
+    found = facts_of(dpro, "optimize", trace, "-o", plan)
     verify = [dpro, "verify", "--plan", plan, "--json", "--blocks", str(args.blocks), "--steps", str(args.steps)]
     others = [f"cap={cap}" for cap in CAPS_MB] + write_others(trace, plan, folder)
     for other in others:
@@ -164,7 +155,7 @@ class Plan:
 
     @classmethod
     def searched(cls, dpro, trace, folder, *options):
-        found = ask(dpro, "optimize", trace, "-o", folder, "--json", *options)
+        found = facts_of(dpro, "optimize", trace, "-o", folder, *options)
         with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
             plan = cls(dpro, trace, folder, json.load(file))
         plan.predicted_pct = gain_pct(found["replayed_ms"], found["best"]["iteration_ms"]) if found["best"]["helps"] else 0.0
@@ -238,18 +229,18 @@ def judge_computation(args, dpro, python, script, trace, folder, table):
         table.add(f"{script}: {name} over the best of {', '.join(singles)} [{min(gains):.1f} .. {max(gains):.1f}]",
                   statistics.median(gains), "%")
     for name, options in SEARCHES:
-        search = ask(dpro, "optimize", trace, "--json", "--allow", "compile,bf16", "--budget", str(SEARCH_S), *options)["search"]
+        search = facts_of(dpro, "optimize", trace, "--allow", "compile,bf16", "--budget", str(SEARCH_S), *options)["search"]
         table.add(f"{script}: search {name}, {search['candidates']} candidates, {search['stopped_by']}", search["seconds"], "s",
                   digits=3)
 
 
 def judge_rate(args, dpro, python, script, trace, folder, table):
-    told = ask(dpro, "whatif", trace, "--json", "--bandwidth", "0.5x")["predicted"]["iteration_ms"]
+    told = facts_of(dpro, "whatif", trace, "--bandwidth", "0.5x")["predicted"]["iteration_ms"]
     slow = os.path.join(folder, "slow")
     record(dpro, python, script, slow, rate=rate_of(args, 0.5), quiet=True)
-    unprofiled = ask(dpro, "replay", slow, "--json")["unprofiled"]["iteration_ms"]
+    unprofiled = facts_of(dpro, "replay", slow)["unprofiled"]["iteration_ms"]
     table.add(f"{script}: a step at {rate_of(args, 0.5)}/s", unprofiled, "ms")
-    table.add(f"{script}: as told from {rate_of(args)}/s, {told:.0f} ms, off by", abs(100 * (told / unprofiled - 1)), "%", RATE_PCT,
+    table.add(f"{script}: as told from {rate_of(args)}/s, {told:.0f} ms, off by", abs(off(told, unprofiled)), "%", RATE_PCT,
               False)
 
 
@@ -260,7 +251,7 @@ def judge_units(args, dpro, python, folder, table):
     train([dpro, "profile", "-q", "-o", trace, "--"], python, "fsdp.py", **job)
     for name in ("fsdp.py", "fsdp.py, half the memory"):
         plan = os.path.join(folder, "plan%d" % len(budget))
-        found = ask(dpro, "optimize", trace, "-o", plan, "--json", *budget)
+        found = facts_of(dpro, "optimize", trace, "-o", plan, *budget)
         peaks = [found["memory"][key] for key in ("baseline_peak_bytes", "peak_bytes")]
         budget = ["--memory", str(sum(peaks) // 2)]
         verify = [dpro, "verify", "--plan", plan, "--json", "--stop", "--blocks", str(args.blocks), "--steps", str(args.steps), "--"]

@@ -1,6 +1,6 @@
 #!/bin/sh
-# build.sh FOLDER [MESON OPTION...]: configures FOLDER when it is new, or when a pull or an option changed how it is
-# built, and builds it. Says something only when something is wrong.
+# build.sh FOLDER [MESON OPTION...]: configures FOLDER when it is new, or when a pull, an option or newly installed packages changed
+# how it is built, and builds it. Says something only when something is wrong.
 set -eu
 build=$1
 shift
@@ -16,7 +16,7 @@ quietly()
 
 if [ ! -f "$build/build.ninja" ]; then
     quietly meson setup "$build" "$@"
-elif [ $# -gt 0 ] || [ -n "$(find . -path "./$build*" -prune -o \( -name meson.build -o -name meson_options.txt \) \
+elif [ $# -gt 0 ] || [ /var/lib/dpkg/status -nt "$build/build.ninja" ] || [ -n "$(find . -path "./$build*" -prune -o \( -name meson.build -o -name meson_options.txt \) \
     -newer "$build/build.ninja" -print)" ]; then
     # another version of Meson or of the compiler makes a folder that can't be reconfigured: start it again
     meson setup --reconfigure "$build" "$@" >"$log" 2>&1 || quietly meson setup --wipe "$build" "$@"

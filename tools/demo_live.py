@@ -42,17 +42,14 @@ def can_make_hosts():
             and subprocess.run([HOSTS, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0)
 
 
-def train(command, python, script, steps=STEPS, rate="1gbit", say=None, quiet=False, direct=False, ranks=2, arguments=(), before=()):
-    """Trains an example, or a network of bench/memory_models.py, with `arguments` on two ranks or more, `command` (`dpro profile ...
-    --`) before each host's torchrun; returns what was printed if quiet. `rate`: of the links between hosts; None: all ranks on this
-    one. `say` is called with the line that a user would type. `direct`: on hosts without torchrun, which takes as long to start as a
-    rank. `before`: a script and its arguments, which runs the example."""
-    own = [os.path.join("examples", script)] if script.endswith(".py") else ["bench/train_memory.py", "--model", script]
-    script = [*before, *own, "--device", "cpu", "--steps", str(steps), *arguments]
+def launch(command, python, script, rate="1gbit", say=None, quiet=False, direct=False, ranks=2, environment=None):
+    """Runs a script and its arguments on two ranks or more, `command` (`dpro profile ... --`) before each host's torchrun; returns what
+    was printed if quiet. `rate`: of the links between hosts; None: all ranks on this one. `say` is called with the line that a user
+    would type. `direct`: on hosts without torchrun, which takes as long to start as a rank."""
     torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node=1"]
     shown = f"{' '.join(['dpro', *command[1:]])} torchrun {{}} {' '.join(script)}"
     # torch's own chatter would hide what is to be seen
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **(environment or {})}
     if rate and can_make_hosts():
         torchrun += [f"--nnodes={ranks}", "--node-rank=@HOST", "--master-addr=@ADDRESS", "--master-port=29500"]
         if direct:
@@ -73,8 +70,15 @@ def train(command, python, script, steps=STEPS, rate="1gbit", say=None, quiet=Fa
     if done.returncode != 0:
         if quiet:
             sys.stderr.write((done.stdout + done.stderr).decode("utf-8", "replace")[-3000:])
-        raise SystemExit(f"dpro: the training of {script[0]} ended with status {done.returncode}")
+        raise SystemExit(f"dpro: {script[0]} ended with status {done.returncode}")
     return done.stdout
+
+
+def train(command, python, script, steps=STEPS, arguments=(), before=(), **how):
+    """Trains an example, or a network of bench/memory_models.py, with `arguments`, as launch() does. `before`: a script and its
+    arguments, which runs the example."""
+    own = [os.path.join("examples", script)] if script.endswith(".py") else ["bench/train_memory.py", "--model", script]
+    return launch(command, python, [*before, *own, "--device", "cpu", "--steps", str(steps), *arguments], **how)
 
 
 def record(dpro, python, script, trace, **options):

@@ -48,6 +48,8 @@ for group in "$@"; do
         need python3-venv "${PYTHON:-python3}" -c 'import ensurepip'
         need g++ command -v "${CXX:-c++}"
         need libsimdjson-dev pkg-config --exists simdjson
+        need openmpi-bin command -v mpirun
+        need libopenmpi-dev pkg-config --exists ompi-c
         ;;
     *)
         echo "install.sh: no such group: $group" >&2

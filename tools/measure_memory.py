@@ -12,7 +12,6 @@ import os
 import select
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,7 +19,7 @@ import time
 
 import accuracy_memory
 import memory_budget
-from demo_live import ROOT, go_first, live_python
+from demo_live import ROOT, go_first, launch, live_python
 
 BUSY = 3  # processes, with the job's own two
 RANKS = 2
@@ -39,14 +38,8 @@ def configs_of(model):
 
 def train(python, script, model, *arguments, command=(), preload=""):
     """What rank 0 printed."""
-    torchrun = [python, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", os.path.join("bench", script)]
-    done = subprocess.run([*command, *torchrun, "--model", model, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "LD_PRELOAD": preload})
-    if done.returncode != 0:
-        sys.stderr.write(done.stderr.decode("utf-8", "replace")[-3000:])
-        raise SystemExit(f"dpro: the training of {model} ended with status {done.returncode}")
-    return json.loads(done.stdout)
+    return json.loads(launch(command, python, [os.path.join("bench", script), "--model", model, *arguments], rate=None, quiet=True,
+                             environment={"LD_PRELOAD": preload}))
 
 
 class Turns:

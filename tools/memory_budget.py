@@ -3,7 +3,8 @@ by what `dpro optimize --memory` takes; time and peak of each as predicted, and 
 import json
 import os
 
-import accuracy_memory
+from accuracy_memory import options_of
+from figures import facts_of
 
 SHARE = 0.6  # of the peak as the job ran
 MODELS = ("transformer", "convolutional", "recurrent")
@@ -20,10 +21,7 @@ def config_of(recomputed, parts):
 
 def search(dpro, folder, budget, *more):
     """What it takes, and all that it tried; (None, choices): nothing fits."""
-    facts, problem = accuracy_memory.ask(dpro, "optimize", folder, "--memory", str(budget), *more, fails=(0, 1))
-    if problem:
-        raise SystemExit("dpro: %s: %s" % (folder, problem))
-    memory = facts["memory"]
+    memory = facts_of(dpro, "optimize", folder, "--memory", str(budget), *more, fails=(0, 1))["memory"]
     return (config_of(memory["recompute"], memory["micro_batches"]) if memory["fits"] else None), memory
 
 
@@ -39,9 +37,7 @@ def choose(dpro, folder):
 
 
 def predict(dpro, folder, truth, config):
-    facts, problem = accuracy_memory.ask(dpro, "whatif", folder, *accuracy_memory.options_of(truth, config))
-    if problem:
-        raise SystemExit("dpro: %s, %s: %s" % (folder, config, problem))
+    facts = facts_of(dpro, "whatif", folder, *options_of(truth, config))
     return {"predicted_ratio": facts["predicted"]["iteration_ms"] / facts["baseline"]["iteration_ms"],
             "predicted_bytes": facts["memory"]["peak_bytes"]}
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# venv.sh [torch|other|tensorflow|mxnet|horovod|horovod-pytorch]: makes .venv (torch; the default), where the live tests find torch
-# and what else they need, or .venv-NAME of another framework, or completes it. What can't be had is no error: FOLDER.missing
+# venv.sh [torch|other|tensorflow|mxnet|horovod|horovod-pytorch|bench]: makes .venv (torch; the default), where the live tests find
+# torch and what else they need, or .venv-NAME of another framework or of `make bench`, or completes it. What can't be had is no error: FOLDER.missing
 # holds the reason, and the tests that need it are skipped with it.
 set -eu
 cd "$(dirname "$0")/.."
@@ -20,7 +20,8 @@ horovod-pytorch) # the same for PyTorch
     named=${DPRO_HOROVOD_PYTORCH_PYTHON:-} wanted='horovod=0.28.1'
     before='setuptools<66 wheel cmake==3.26.4'
     packages='numpy cloudpickle psutil pyyaml packaging cffi' ;;
-*) echo "venv.sh: no environment for $framework: torch, other, tensorflow, mxnet, horovod or horovod-pytorch" >&2; exit 2 ;;
+bench) named='' wanted='pandas scipy' packages='pandas scipy' ;; # peers
+*) echo "venv.sh: no environment for $framework: torch, other, tensorflow, mxnet, horovod, horovod-pytorch or bench" >&2; exit 2 ;;
 esac
 
 [ -z "$named" ] || exit 0 # somebody's own

@@ -7,87 +7,10 @@ import os
 import shutil
 import tempfile
 
+from megatron_job import STEP_US, WORLD, Rank
 from support import BUNDLED, Case, dpro, span
 
 DATA = os.path.dirname(BUNDLED)
-
-DP, TP, PP, STEP_US = 2, 2, 2, 40_000
-WORLD = DP * TP * PP
-KERNELS = {"allreduce": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-           "send": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
-           "recv": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"}
-
-
-def members(rank, stride, size):
-    first = rank - rank // stride % size * stride
-    return list(range(first, first + stride * size, stride))
-
-
-def groups(rank):
-    """As Megatron makes them: tensor parallel ranks are neighbours, stages lie farthest apart."""
-    return {"tp": ("3", "TENSOR_MODEL_PARALLEL_GROUP", members(rank, 1, TP)),
-            "dp": ("7", "DATA_PARALLEL_GROUP", members(rank, TP, DP)),
-            "pp": ("11", "PIPELINE_MODEL_PARALLEL_GROUP", members(rank, TP * DP, PP)),
-            "all": ("0", "default_pg", list(range(WORLD)))}
-
-
-class Rank:
-    WORLD = WORLD
-
-    def __init__(self, rank, described=True):
-        self.rank, self.groups, self.described = rank, groups(rank), described
-        self.events, self.correlation = [], 0
-
-    def launch(self, at, kernel, us, stream, tid, start=None, **args):
-        self.correlation += 1
-        self.events.append(span("cudaLaunchKernelExC", at, 3, tid, "cuda_runtime", correlation=self.correlation))
-        self.events.append(span(kernel, start or at + 5, us, stream, "kernel", 0, correlation=self.correlation, stream=stream,
-                                device=0, **args))
-
-    def communicate(self, at, what, group, elements, tid, us=200, peer=None):
-        name, description, ranks = self.groups[group]
-        listed = str(ranks) if self.described or len(ranks) < 4 else f"[{ranks[0]}, ..., {ranks[-1]}]"
-        args = {"Collective name": what, "dtype": "BFloat16", "In msg nelems": elements, "Out msg nelems": elements,
-                "Group size": len(ranks), "Process Group Name": name, "Process Group Ranks": listed}
-        if self.described:
-            args["Process Group Description"] = description
-        if peer is not None:
-            args["Dst Rank" if what == "send" else "Src Rank"] = peer
-        self.events.append(span("record_param_comms", at - 1, 6, tid, **args))
-        self.launch(at, KERNELS[what], us, {"tp": 20, "dp": 24, "pp": 28, "all": 32}[group], tid, **args)
-
-    def step(self, number):
-        begin = number * STEP_US
-        stage = self.rank // (TP * DP)
-        self.events.append(span(f"ProfilerStep#{number}", begin, STEP_US, 1, "user_annotation"))
-        self.launch(begin + 10, "gemm_forward", 5000, 7, 1)
-        if stage == 1:
-            self.communicate(begin + 200, "recv", "pp", 4096, 1, 6000, self.rank - TP * DP)
-        for layer in range(2):
-            self.communicate(begin + 7000 + 1000 * layer, "allreduce", "tp", 8192, 1)
-        if stage == 0:
-            self.communicate(begin + 6000, "send", "pp", 4096, 1, 200, self.rank + TP * DP)
-        self.events.append(span("autograd::engine::evaluate_function: MmBackward0", begin + 15_000, 15_000, 2,
-                                **{"Fwd thread id": 1, "Sequence number": 7}))
-        if stage == 0:
-            self.communicate(begin + 15_100, "recv", "pp", 4096, 2, 5000, self.rank + TP * DP)
-        self.launch(begin + 15_400, "gemm_backward", 3000, 7, 2)
-        for layer in range(2):
-            self.communicate(begin + 22_000 + 1000 * layer, "allreduce", "tp", 8192, 2)
-        if stage == 1:
-            self.communicate(begin + 19_900, "send", "pp", 4096, 2, 200, self.rank - TP * DP)
-        self.communicate(begin + 26_000, "allreduce", "dp", 1_000_000, 2, 2000)
-        self.events.append(span("Optimizer.step#AdamW.step", begin + 32_000, 3000, 1, "user_annotation"))
-        self.communicate(begin + 32_100, "allreduce", "all", 1, 1, 50)
-        self.launch(begin + 33_000, "adam", 500, 7, 1)
-
-    def trace(self, listed=None):
-        for number in range(3):
-            self.step(number)
-        config = [{"pg_name": name, "pg_desc": description, "backend_config": "cuda:nccl", "pg_size": len(ranks), "ranks": ranks}
-                  for name, description, ranks in self.groups.values()]
-        return {"distributedInfo": {"backend": "nccl", "rank": self.rank, "world_size": self.WORLD, "pg_count": len(config),
-                                    "pg_config": config if listed is None else listed}, "traceEvents": self.events}
 
 
 class Stage(Rank):
@@ -95,10 +18,9 @@ class Stage(Rank):
     takes 1 ms; a message takes 0.1 ms. Times in us, as (begin, end)."""
     FORWARD = [[(0, 2000), (2000, 4000), (4000, 6000)], [(2100, 3100), (4100, 5100), (6100, 7100)]]
     BACKWARD = [[(8200, 10_200), (10_200, 12_200), (12_200, 14_200)], [(7100, 8100), (8200, 9200), (9300, 10_300)]]
-    WORLD = 2
 
     def __init__(self, rank):
-        super().__init__(rank)
+        super().__init__(rank, sizes=(1, 1))
         self.groups = {"pp": ("1", "mesh_pp", [0, 1])}
 
     def work(self, begin, name, times, tid):

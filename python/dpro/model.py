@@ -116,13 +116,20 @@ def _describe_parallel(module, inside, entry):
         _describe_fsdp2(inside, fsdp2, entry)
 
 
-def _parameter(name, p, shape=None):
-    shape = list(p.shape if shape is None else shape)
+def _n_elements(shape):
     n = 1
     for dim in shape:
         n *= dim
-    return {"name": name, "shape": shape, "dtype": str(p.dtype).replace("torch.", ""),
-            "size_bytes": n * p.element_size(), "requires_grad": bool(p.requires_grad)}
+    return n
+
+
+def _parameter(name, p, shape=None):
+    shape = list(p.shape if shape is None else shape)
+    entry = {"name": name, "shape": shape, "dtype": str(p.dtype).replace("torch.", ""),
+             "size_bytes": _n_elements(shape) * p.element_size(), "requires_grad": bool(p.requires_grad)}
+    if hasattr(p, "_st_info"):  # what DDP took of a tensor-parallel one
+        entry["whole_bytes"] = _n_elements(p._st_info.shape) * p.element_size()
+    return entry
 
 
 def _describe_ddp(ddp, entry):

@@ -145,25 +145,22 @@ static int check_sends(const struct dpro_graph *graph, const struct dpro_changes
     return 0;
 }
 
-static bool gathers(const struct dpro_graph *g)
-{
-    for (uint32_t op = 0; g->gather && op < g->n_ops; op++)
-        if (g->gather[op] != 0)
-            return true;
-    return false;
-}
-
 static int change_modules(const struct dpro_graph *graph, const struct dpro_changes *c,
                           struct dpro_model *model, struct notes *notes, struct dpro_error *err)
 {
     if (!asks_for_modules(c))
         return 0;
-    if (!gathers(graph))
+    if (!dpro_graph_is_sharded(graph))
         return dpro_error_set(err, DPRO_EUSAGE,
                               "--recompute, --accumulate, --batch-size and --precision can be "
                               "asked of jobs whose ranks exchange only gradients, or with FSDP "
-                              "(fully_shard) and recorded by 'dpro profile': nothing shows when "
-                              "FSDP gathers parameters here");
+                              "(fully_shard)%s",
+                              job_dimension(graph, DPRO_SHARDS)
+                                  ? " and recorded by 'dpro profile': nothing shows when FSDP "
+                                    "gathers parameters here"
+                                  : ": ranks exchange more here, and not by FSDP; ask for other "
+                                    "links (--bandwidth, --latency), computing speed (--compute) "
+                                    "or numbers of ranks (--dp, --tp)");
     int rc = change_computing(c, model, notes, err);
     if (rc == 0)
         rc = change_memory(c, model, notes, err);
@@ -244,6 +241,18 @@ static void resize(struct graph_block *block, double ratio)
     block->asked_bytes = (uint64_t)llround((double)block->asked_bytes * ratio);
 }
 
+/* The bytes of a rank's parameters, against what they were. */
+static double parameters_share(const struct graph_memory *m, struct rank_share share)
+{
+    double all = 0, split = 0;
+    for (uint32_t b = 0; b < m->n_blocks; b++)
+        if (m->blocks[b].category == DPRO_MEMORY_PARAMETER && m->blocks[b].gather == 0) {
+            all += (double)m->blocks[b].size_bytes;
+            split += m->blocks[b].split ? (double)m->blocks[b].size_bytes : 0;
+        }
+    return all > 0 ? 1 + split / all * (share.tensors - 1) : 1;
+}
+
 /* What a rank keeps of the model from one iteration to the next is a shard. */
 static void share_memory(struct rank_share share, struct arena *arena, struct dpro_graph *graph)
 {
@@ -263,23 +272,13 @@ static void share_memory(struct rank_share share, struct arena *arena, struct dp
                 resize(block, block->split ? share.tensors : 0);
             if (stays && of_model && block->gather == 0)
                 resize(block, share.shards);
+            if (stays && block->category == DPRO_MEMORY_BUCKET)
+                resize(block, parameters_share(&graph->memory[r], share));
         }
         m->blocks = blocks;
         m->start = (struct allocator_history){0}; /* other blocks would be there */
     }
     graph->memory = all;
-}
-
-/* The bytes of a rank's parameters, against what they were. */
-static double parameters_share(const struct graph_memory *m, struct rank_share share)
-{
-    double all = 0, split = 0;
-    for (uint32_t b = 0; b < m->n_blocks; b++)
-        if (m->blocks[b].category == DPRO_MEMORY_PARAMETER && m->blocks[b].gather == 0) {
-            all += (double)m->blocks[b].size_bytes;
-            split += m->blocks[b].split ? (double)m->blocks[b].size_bytes : 0;
-        }
-    return all > 0 ? 1 + split / all * (share.tensors - 1) : 1;
 }
 
 static bool is_split(const struct dpro_graph *g, const char *parameter)

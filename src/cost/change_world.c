@@ -161,13 +161,17 @@ static int check_split(const struct dpro_graph *g, uint32_t rank, const struct r
     const struct graph_memory *m = &g->memory[rank];
     uint64_t heads = (uint64_t)m->n_heads * r->before;
     if (heads % r->after != 0)
-        return refuse(err, "attention has %llu heads, which %u ranks can't share out evenly",
-                      (unsigned long long)heads, r->after);
-    for (uint32_t b = 0; b < m->n_blocks && r->rest == 1; b++) {
+        return refuse(err,
+                      "attention has %llu heads, which %u ranks can't share out evenly: give a "
+                      "number that divides %llu",
+                      (unsigned long long)heads, r->after, (unsigned long long)heads);
+    for (uint32_t b = 0; b < m->n_blocks && !job_dimension(g, DPRO_SHARDS); b++) {
         const struct graph_block *block = &m->blocks[b];
         uint64_t n = block->item_bytes > 0 ? block->size_bytes / block->item_bytes : 0;
         if (block->category == DPRO_MEMORY_PARAMETER && block->split && n * r->before % r->after)
-            return refuse(err, "'%.200s' has %llu elements, which %u ranks can't share out evenly",
+            return refuse(err,
+                          "'%.200s' has %llu elements, which %u ranks can't share out evenly: give "
+                          "a number that divides them",
                           strtab_get(&g->names, block->name), (unsigned long long)n * r->before,
                           r->after);
     }

@@ -33,6 +33,15 @@ uint32_t job_size(const struct dpro_graph *g)
     return size;
 }
 
+const struct graph_dimension *job_dimension(const struct dpro_graph *g,
+                                            enum dpro_parallelism parallelism)
+{
+    for (uint32_t d = 0; d < g->n_dimensions; d++)
+        if (g->dimensions[d].parallelism == parallelism)
+            return &g->dimensions[d];
+    return NULL;
+}
+
 bool is_single(const struct dpro_graph *g)
 {
     bool alone = g->n_collectives == 0 || g->world_size == 1;
@@ -67,6 +76,13 @@ static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "the trace shows no communication; was the job run with more than "
                               "one rank?");
+    const struct graph_dimension *dp = job_dimension(g, DPRO_REPLICATES);
+    if (dp && dp->n_groups > 1)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "gradients are reduced within each of %u groups of %u ranks, and "
+                              "buckets are chosen only where all ranks reduce them together; 'dpro "
+                              "whatif' answers for other links, hosts and numbers of ranks",
+                              dp->n_groups, dp->size);
     return dpro_error_set(err, DPRO_EEMPTY,
                           "no gradients were found in what the ranks communicate, so that there "
                           "are no buckets to choose; 'dpro whatif' answers for other links and "

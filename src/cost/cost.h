@@ -1,6 +1,8 @@
 /* From a recorded graph to a model (cost/model.h): the steps, inside the library. */
 #pragma once
 
+#include <dpro/dimensions.h>
+
 #include "base/array.h"
 #include "cost/model.h"
 #include "graph/graph.h"
@@ -34,6 +36,9 @@ static inline int64_t measured_start_ns(const struct measured_replay *r, uint32_
 
 /* Ranks of the job, as far as the trace and its collectives tell. */
 uint32_t job_size(const struct dpro_graph *graph);
+/* The job's first dimension of that kind; NULL: it has none. */
+const struct graph_dimension *job_dimension(const struct dpro_graph *graph,
+                                            enum dpro_parallelism parallelism);
 /* The job is a single process, without communication. */
 bool is_single(const struct dpro_graph *graph);
 bool rank_has_gpu(const struct dpro_graph *graph, const struct graph_rank *rank);

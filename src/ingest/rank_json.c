@@ -69,6 +69,7 @@ static void read_parameters(struct json_reader *r, void *out UNUSED, size_t offs
         MEMBER(struct recorded_parameter, "name", TEXT, name),
         MEMBER_BY("shape", read_shape, 0),
         MEMBER(struct recorded_parameter, "size_bytes", SIZE, size_bytes),
+        MEMBER(struct recorded_parameter, "whole_bytes", SIZE, whole_bytes),
         {NULL}};
     JSON_EACH (r->js) {
         struct recorded_parameter p = {0};

@@ -10,6 +10,7 @@
 struct recorded_parameter {
     uint32_t name; /* string id */
     uint64_t numel, size_bytes;
+    uint64_t whole_bytes; /* of all tensor-parallel ranks, if size_bytes is of this one; else 0 */
 };
 
 /* DDP's bucket or FSDP's unit: what one collective carries. */

@@ -53,7 +53,7 @@ static size_t list_changes(const struct dpro_changes *c, struct change out[MAX_C
         {INT("dp", c->dp), "data-parallel replicas: %s", 1},
         {INT("world_size", c->world_size), "%s ranks", 1},
         {INT("shard", c->shard), "shards over %s ranks each", 1},
-        {INT("tp", c->tp), "tensor-parallel ranks: %s", 1},
+        {INT("tp", c->tp), c->tp == 1 ? "no tensors split" : "tensor-parallel ranks: %s", 1},
         {INT("servers", c->n_servers), "parameter servers: %s", 1},
         {INT("bigarray_bound", c->bigarray_bound),
          "arrays of %s elements or more parted over all servers", 1},

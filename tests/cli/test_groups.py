@@ -378,10 +378,11 @@ class Groups(Case):
         for args in (["--gradient-views"], ["--compile", "all"]):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", SHARDED, *args), USAGE, "communicate more than gradients")
-        folder = self.write_job("nounits", gathers())
+        unknown, unmarked = self.write_job("unknown", gathers()), self.write_job("unmarked", sharded(2))
         for args in (["--batch-size", "2x"], ["--accumulate", "2"], ["--precision", "bf16"], ["--recompute", "all"]):
             with self.subTest(args=args):
-                self.assert_error(dpro("whatif", folder, *args), USAGE, "nothing shows when FSDP gathers parameters")
+                self.assert_error(dpro("whatif", unknown, *args), USAGE, "ranks exchange more here, and not by FSDP")
+                self.assert_error(dpro("whatif", unmarked, *args), USAGE, "nothing shows when FSDP gathers parameters")
         for args in (["--bucket-cap-mb", "5"], ["--compress", "fp16"], ["--servers", "2"], ["--fusion-mb", "1"]):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", SHARDED, *args), INPUT, f"{args[0]}: parameters are sharded")

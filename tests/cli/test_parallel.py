@@ -237,7 +237,7 @@ class Recorded(Case):
         self.assert_error(dpro("whatif", copy, "--tp", "1"), USAGE, "what of rank 0's work is on split tensors: .* whole, in et.json.gz")
 
     def test_what_of_other_splits_is_not_known_is_said(self):
-        for trace, args, why in ((TENSORS, ["3"], "attention has 4 heads, which 3 ranks can't share out evenly"),
+        for trace, args, why in ((TENSORS, ["3"], "4 heads, which 3 ranks can't share out evenly: give a number that divides 4"),
                                  (TENSORS, ["1", "--dp", "2"], "--tp changes the number of ranks, and so does --dp: give one"),
                                  (TENSORS, ["0"], "--tp"), (MIXED, ["1"], "does not show what of rank 0's work is on split tensors"),
                                  (PIPELINE, ["2"], "has to split tensors, .* it has pp 2; --dims"),

@@ -141,6 +141,8 @@ class Marks(live.Case):
             self.assertEqual(ranks[entry["process_group"]], [rank % 2, rank % 2 + 2])
         self.assertEqual([(d["name"], d["groups"]) for d in self.replay(self.trace)["dimensions"]],
                          [("dp", [[0, 2], [1, 3]]), ("tp", [[0, 1], [2, 3]])])
+        alone = self.whatif(self.trace, "--tp", "1")["memory"]["by_category"]
+        self.assertEqual([alone[kind] for kind in ("parameter", "bucket")], 2 * [4 * (whole + bias)])
 
     def test_nothing_is_left_of_the_marks_and_errors_are_the_jobs_own(self):
         with_dpro, without = self.ranks(AROUND), self.ranks(AROUND, dpro=False)

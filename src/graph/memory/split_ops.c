@@ -52,7 +52,7 @@ static void find_parts(struct splitter *s)
             uint64_t size;
             if (!map_get(&here, map_key(p->name), &size))
                 continue;
-            double parts = (double)p->size_bytes / (double)size;
+            double parts = (double)(p->whole_bytes ?: p->size_bytes) / (double)size;
             if (pass == 0)
                 least = fmin(least, parts);
             else if (parts >= LEAST_PARTS * least)

@@ -55,7 +55,9 @@ class ThreadsTest(Case):
     def test_damage_is_told_as_by_one_thread(self):
         text = self.text()
         self.check(text[:len(text) * 2 // 3])
-        self.check(text[:len(text) // 2] + "}}" + text[len(text) // 2:])
+        for near in (len(text) // 2, len(text) - 800_000):
+            place = text.index(', {"ph"', near)
+            self.check(text[:place] + "}}" + text[place:])
         packed = gzip.compress(text.encode(), 1)
         path = self.write("cut.json.gz.part", packed[:len(packed) // 2])
         one, two = (dpro("replay", "--json", "--threads", n, path) for n in ("1", "2"))

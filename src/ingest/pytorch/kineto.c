@@ -621,6 +621,14 @@ static void read_document(struct kineto *k)
     }
 }
 
+/* Pieces that can't be read apart; or something is wrong, and threads have read past it. */
+static bool is_for_one_thread(const struct kineto *k)
+{
+    const struct json *js = k->js;
+    bool is_told = js->fail == JSON_ENDED || (js->fail == JSON_OK && !js->in->damage);
+    return k->broken || (js->threads > 1 && !is_told);
+}
+
 static int read_kineto(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct kineto *k = create(js);
@@ -628,7 +636,7 @@ static int read_kineto(struct json *js, struct trace_part *part, struct dpro_err
     kineto_events_begin(&k->to, part);
     read_document(k);
     kineto_events_end(&k->to);
-    bool again = k->broken;
+    bool again = is_for_one_thread(k);
     destroy(k);
     if (!again)
         return 0;

@@ -135,6 +135,7 @@ struct dpro_unprofiled {
     int64_t mean_ns, median_ns, std_ns; /* std_ns -1: one step */
     int64_t profiled_ns; /* mean of the steps in the window, by the same clock; -1: not recorded */
     int64_t page_faults; /* of a step on a rank, median; -1: not recorded */
+    int64_t cpu_ns;      /* of a rank's process in a step, median; -1: not recorded */
 };
 DPRO_API struct dpro_unprofiled dpro_trace_unprofiled(const struct dpro_trace *trace);
 

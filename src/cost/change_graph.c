@@ -223,6 +223,26 @@ static double split_change_ns(const struct dpro_graph *g, struct rank_share shar
     return most * fabs(share.tensors - 1);
 }
 
+/* While a rank's ops take longer than its process has CPU time, they stand still: whether they also
+ * do with fewer ranks, the recording doesn't tell. Returns a standard error. */
+static double off_cpu_error_ns(const struct dpro_graph *g, const struct dpro_model *before,
+                               const struct dpro_model *after, struct notes *notes)
+{
+    const double LEAST = 0.05; /* of the work */
+    double work_ns = model_work_ns(before), cpu_ns = (double)before->cpu_ns;
+    if (cpu_ns <= 0 || work_ns - cpu_ns < LEAST * work_ns || rank_has_gpu(g, &g->ranks[0]))
+        return 0;
+    double most_ns = (1 - cpu_ns / work_ns) * model_work_ns(after);
+    note(
+        notes,
+        "a rank's ops take %.4g ms of an iteration and %.4g ms of CPU time: in the rest they stand "
+        "still, because ranks wait for each other or because of other programs; with fewer ranks, "
+        "up to "
+        "%.4g ms of what is predicted may be gone",
+        work_ns / 1e6, cpu_ns / 1e6, most_ns / 1e6);
+    return most_ns / sqrt(3); /* as likely all as nothing, or any part */
+}
+
 /* All modules that are computed otherwise; those of one class err alike. */
 static double computing_error_ns(const struct dpro_model *m)
 {
@@ -442,6 +462,9 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
     if (rc < 0 || same) {
         arena_fini(&learnt.arena);
     } else {
+        if (share.tensors > 1)
+            change->computing_error_ns =
+                hypot(change->computing_error_ns, off_cpu_error_ns(graph, m, &learnt, notes));
         *m = learnt;
         m->baseline = buckets_copy(&learnt, &learnt.baseline, notes->arena);
     }

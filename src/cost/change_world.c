@@ -1122,9 +1122,6 @@ static void tell_splits(const struct world *w, struct notes *notes)
         "as long, beyond its launches, as if it were as efficient with other parts; what is not "
         "split is as it was",
         r->after, r->after == 1 ? "" : "s", r->before, (double)r->before / r->after);
-    if (r->after < r->before && !rank_has_gpu(w->g, &w->g->ranks[0]))
-        note(notes, "on CPUs, ops between waits for other ranks take longer than without these, up "
-                    "to twice as long over slow links: fewer ranks may be faster than predicted");
 }
 
 static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)

@@ -187,6 +187,8 @@ bool probes_match(const struct dpro_model *model);
 
 /* ---- page_faults.c ---- */
 
+/* What a rank computes in an iteration, the mean. */
+double model_work_ns(const struct dpro_model *model);
 /* Of the programs' work, what page faults take in the job; 0 where its probes don't say what one
  * takes. */
 double page_fault_share(const struct dpro_model *model);

@@ -353,6 +353,7 @@ struct dpro_model {
     double launch_share;    /* of the time of modules' forward passes on GPUs, what these
                                wait for launches */
     int64_t page_faults;    /* of a rank in a step; -1: not known */
+    int64_t cpu_ns;         /* of a rank's process in a step; -1: not known */
     struct model_pace pace; /* already applied to programs and net */
     double misfit; /* relative error of the model against median_ns; that of the unprofiled model is
                       as large */

@@ -77,6 +77,7 @@ void measure_iterations(const struct dpro_graph *g, const struct dpro_model_opti
         model->measured_ns -= options->profiler_ns;
     model->measured_std_ns = all.std;
     model->page_faults = unprofiled && unprofiled->n_steps > 0 ? unprofiled->page_faults : -1;
+    model->cpu_ns = unprofiled && unprofiled->n_steps > 0 ? unprofiled->cpu_ns : -1;
     model->correlation = squares > 0 && products > 0 ? products / squares : 0;
     /* one odd iteration says nothing: the median counts */
     double median = n > 0 ? all.mean + stats_median(values, n) : 0;

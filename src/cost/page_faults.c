@@ -52,16 +52,22 @@ struct dpro_estimate strategy_fault_ns(const struct dpro_model *model,
     return (struct dpro_estimate){more * FAULT_NS.value, (more < 0 ? -more : more) * FAULT_NS.std};
 }
 
-double page_fault_share(const struct dpro_model *model)
+double model_work_ns(const struct dpro_model *model)
 {
     double work = 0;
-    if (!model->probes || model->probes->fault_ns <= 0 || model->page_faults <= 0)
-        return 0;
     for (uint32_t r = 0; r < model->n_ranks; r++) {
         const struct model_program *program = &model->programs[model->ranks[r].program];
         for (uint32_t i = 0; i < program->n_ops; i++)
             work += (double)program->ops[i].work_ns / model->n_ranks;
     }
+    return work;
+}
+
+double page_fault_share(const struct dpro_model *model)
+{
+    if (!model->probes || model->probes->fault_ns <= 0 || model->page_faults <= 0)
+        return 0;
+    double work = model_work_ns(model);
     double faults = (double)model->page_faults * model->probes->fault_ns;
     return work > 0 ? fmin(faults / work, 1) : 0;
 }

@@ -170,12 +170,13 @@ static void read_step_list(struct json_reader *r, void *ignored UNUSED, size_t w
         MEMBER(struct recorded_step, "start_ns", INT, start_ns),
         MEMBER(struct recorded_step, "end_ns", INT, end_ns),
         MEMBER(struct recorded_step, "page_faults", INT, page_faults),
+        MEMBER(struct recorded_step, "cpu_ns", INT, cpu_ns),
         {NULL}};
     struct recording *out = recording_of(r);
     if (window == RECORDED_TIMING)
         out->n_timing = 0; /* of an earlier list */
     JSON_EACH (r->js) {
-        struct recorded_step step = {.page_faults = -1, .window = (uint8_t)window};
+        struct recorded_step step = {.page_faults = -1, .cpu_ns = -1, .window = (uint8_t)window};
         if (!is_object(r))
             continue;
         out->n_timing += window == RECORDED_TIMING;

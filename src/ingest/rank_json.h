@@ -33,6 +33,7 @@ enum recorded_window { RECORDED_BEFORE, RECORDED_TIMING, RECORDED_STRUCTURE, REC
 struct recorded_step {
     int64_t number, start_ns, end_ns; /* end > start */
     int64_t page_faults;              /* that took no reading; below 0: not said */
+    int64_t cpu_ns;                   /* of the whole process; below 0: not said */
     uint8_t window;                   /* enum recorded_window */
 };
 

@@ -29,7 +29,7 @@ static void warn_unfinished(struct trace_build *build)
 /* The job's steps without a profiler: those that all ranks timed, each the mean over the ranks. */
 static void sum_unprofiled(struct dpro_trace *trace)
 {
-    ARRAY(int64_t) times = {0}, faults = {0};
+    ARRAY(int64_t) times = {0}, faults = {0}, cpu = {0};
     double timing = 0, n_timing = 0;
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
         const struct recording *recording = trace->ranks[r].recording;
@@ -43,11 +43,14 @@ static void sum_unprofiled(struct dpro_trace *trace)
                 array_push(&times, dur);
                 if (step->page_faults >= 0)
                     array_push(&faults, step->page_faults);
+                if (step->cpu_ns >= 0)
+                    array_push(&cpu, step->cpu_ns);
             }
         }
     }
     struct dpro_unprofiled *out = &trace->unprofiled;
     out->page_faults = faults.n > 0 ? stats_median_i64(faults.at, faults.n) : -1;
+    out->cpu_ns = cpu.n > 0 ? stats_median_i64(cpu.at, cpu.n) : -1;
     out->profiled_ns = n_timing > 0 ? llround(timing / n_timing) : -1;
     if (times.n > 0) {
         struct mean_std of = stats_mean_std_i64(times.at, times.n);
@@ -58,6 +61,7 @@ static void sum_unprofiled(struct dpro_trace *trace)
     }
     array_fini(&times);
     array_fini(&faults);
+    array_fini(&cpu);
 }
 
 void recordings_join(struct trace_build *build)

@@ -1,5 +1,6 @@
 """Pipelines, and collectives of several process groups: what waits for what over their ranks."""
 import os
+import re
 import shutil
 
 from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro, span
@@ -227,6 +228,24 @@ class Recorded(Case):
         self.assertLess(times[0], times[1])
         self.assertLess(times[1], times[2])
         self.assertTrue(any("4 ranks in place of 2: what works on parts of them takes 0.5 times" in w for w in four["warnings"]))
+
+    def test_with_fewer_ranks_ops_may_stand_still_for_less_time(self):
+        half = {}
+        for factor in (0.5, 2):
+            copy = self.path("cpu%g" % factor)
+            shutil.copytree(TENSORS, copy)
+            for rank in ("rank0", "rank1"):
+                path = os.path.join(copy, "host0", rank, "rank.json")
+                with open(path, encoding="utf-8") as file:
+                    text = re.sub(r'"cpu_ns": ?(\d+)', lambda found: '"cpu_ns":%d' % (factor * int(found[1])), file.read())
+                os.chmod(path, 0o644)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+            facts = dpro("whatif", "--json", copy, "--tp", "1").json
+            told = [line for line in facts["warnings"] if "of CPU time: in the rest they stand still" in line]
+            half[factor] = facts["predicted"]["uncertainty_pct"], len(told)
+        self.assertEqual((half[0.5][1], half[2][1]), (1, 0))
+        self.assertGreater(half[0.5][0], half[2][0] + 10)
 
     def test_a_part_of_an_execution_trace_does_not_tell_what_is_split(self):
         copy = self.path("cut")

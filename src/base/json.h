@@ -135,20 +135,34 @@ static inline int json_peek(struct json *js)
     return json_peek_slow(js);
 }
 
+/* The length of the text behind an opening quote, where the text is short and has no escapes; else
+ * -1. */
+static inline int json_short_string(const char *text)
+{
+    uint32_t mask = json_mask_quotes(text);
+    int n = mask ? __builtin_ctz(mask) : 0;
+    return text[n] == '"' ? n : -1;
+}
+
+/* The length of a bare token that is short, -1 for a longer one. */
+static inline int json_short_token(const char *text)
+{
+    uint32_t mask = json_mask_ends(text);
+    if (!mask) /* "4458676522690.655" is longer than 16 */
+        mask = json_mask_ends(text + 16) << 16;
+    return mask ? __builtin_ctz(mask) : -1;
+}
+
 /* Takes a string (its opening quote is next) and unescapes it where needed. The text is borrowed
  * until the next call. Longer ones are cut to JSON_TEXT_MAX. */
 static inline bool json_string(struct json *js, const char **text, size_t *len)
 {
-    const char *s = js->p + 1;
-    uint32_t mask = json_mask_quotes(s);
-    if (mask) {
-        unsigned n = (unsigned)__builtin_ctz(mask);
-        if (s[n] == '"') {
-            *text = s;
-            *len = n;
-            js->p = s + n + 1;
-            return true;
-        }
+    int n = json_short_string(js->p + 1);
+    if (n >= 0) {
+        *text = js->p + 1;
+        *len = (size_t)n;
+        js->p += n + 2;
+        return true;
     }
     return json_string_slow(js, text, len);
 }
@@ -156,17 +170,12 @@ static inline bool json_string(struct json *js, const char **text, size_t *len)
 /* Takes a number or a bare word (true, null, NaN) as it is written. */
 static inline bool json_number(struct json *js, const char **text, size_t *len)
 {
-    uint32_t mask = json_mask_ends(js->p);
-    if (!mask) /* "4458676522690.655" is longer than 16 */
-        mask = json_mask_ends(js->p + 16) << 16;
-    if (mask) {
-        unsigned n = (unsigned)__builtin_ctz(mask);
-        if (js->p + n < js->end) {
-            *text = js->p;
-            *len = n;
-            js->p += n;
-            return true;
-        }
+    int n = json_short_token(js->p);
+    if (n >= 0 && js->p + n < js->end) {
+        *text = js->p;
+        *len = (size_t)n;
+        js->p += n;
+        return true;
     }
     return json_number_slow(js, text, len);
 }
@@ -221,15 +230,11 @@ static inline bool json_skip(struct json *js)
 {
     int c = json_peek(js);
     if (c == '"') {
-        uint32_t mask = json_mask_quotes(js->p + 1);
-        if (mask) {
-            unsigned n = (unsigned)__builtin_ctz(mask);
-            if (js->p[1 + n] == '"') {
-                js->p += n + 2;
-                return true;
-            }
-        }
-        return json_skip_string(js);
+        int n = json_short_string(js->p + 1);
+        if (n < 0)
+            return json_skip_string(js);
+        js->p += n + 2;
+        return true;
     }
     if (c == '{' || c == '[')
         return js->skip_nested(js);
@@ -272,44 +277,19 @@ static inline bool json_open_document(struct json *js)
     return true;
 }
 
-/* A guess at what stands between the end of one value and the start of the next: comma, space, key,
- * colon. Writers repeat themselves to the byte, so that comparing with what was there the last time
- * is mostly right, and the processor need not wait for the key's end to be found. */
-struct json_guess {
-    _Alignas(16) char text[48];
-    uint8_t len; /* 0: nothing learnt */
-    uint8_t key; /* the caller's number for what it leads to */
-};
-
-/* True when the guess is right; then it is taken. */
-static inline bool json_guess(struct json *js, const struct json_guess *guess)
+/* Whether `len` characters (at most 48) are those at `text`; 48 can be read of both. The processor
+ * need not wait for the answer: it goes on as if it were the usual one. */
+static inline bool json_begins(const char *at, const char *text, unsigned len)
 {
 #if defined(__SSE2__)
-    const __m128i *a = (const __m128i *)js->p, *b = (const __m128i *)guess->text;
+    const __m128i *a = (const __m128i *)at, *b = (const __m128i *)text;
     uint64_t x = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(a), b[0]));
     uint64_t y = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(a + 1), b[1]));
     uint64_t z = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(a + 2), b[2]));
-    if (guess->len == 0 || ~(x | y << 16 | z << 32) & ((UINT64_C(1) << guess->len) - 1))
-        return false;
+    return (unsigned)__builtin_ctzll(~(x | y << 16 | z << 32)) >= len;
 #else
-    if (guess->len == 0 || memcmp(js->p, guess->text, guess->len) != 0)
-        return false;
+    return len <= 48 && memcmp(at, text, len) == 0;
 #endif
-    js->p += guess->len;
-    return true;
-}
-
-/* Learns what was taken since `from` (json_offset then), if it is still in the buffer and fits. */
-static inline void json_learn(const struct json *js, uint64_t from, uint8_t key,
-                              struct json_guess *guess)
-{
-    uint64_t len = json_offset(js) - from;
-    if (js->fail != JSON_OK || from < js->buffer_offset || len == 0 || len > sizeof guess->text)
-        return;
-    memset(guess->text, 0, sizeof guess->text);
-    memcpy(guess->text, js->p - len, len);
-    guess->len = (uint8_t)len;
-    guess->key = key;
 }
 
 /* Takes one value of any kind and lends its raw text, up to `limit` (<= JSON_TEXT_MAX) bytes; *cut

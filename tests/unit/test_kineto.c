@@ -208,6 +208,25 @@ TEST(thread_ids_may_be_text)
     assert_string_equal(name_of(&part, part.labels.at[0].name), "stream 7 ");
 }
 
+TEST(ids_that_begin_alike_differ)
+{
+    static const int64_t tids[] = {12, 123, 12, 1, 1234, 123};
+    char text[1024] = "[";
+    size_t n = 1;
+    for (size_t i = 0; i < 6; i++)
+        n += (size_t)sprintf(text + n,
+                             "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"ts\":%zu,"
+                             "\"dur\":1,\"pid\":%d,\"tid\":%d},",
+                             i, i < 3 ? 4 : 45, (int)tids[i]);
+    sprintf(text + n - 1, "]");
+    struct trace_part part = read_text(text);
+    assert_int_equal(part.n_spans, 6);
+    for (size_t i = 0; i < 6; i++) {
+        assert_int_equal(track_of(&part, i)->pid, i < 3 ? 4 : 45);
+        assert_int_equal(track_of(&part, i)->id, tids[i]);
+    }
+}
+
 TEST(external_id_that_is_the_correlation_is_no_op)
 {
     struct trace_part part =

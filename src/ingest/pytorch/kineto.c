@@ -66,22 +66,36 @@ enum key {
 
 static const char *const wanted_keys[N_WANTED_KEYS] = {[KEY_END] = "", KEYS(TEXT_OF, TEXT_OF)};
 
-/* Guesses are kept apart by the phase of an event and by the kind of its arguments. */
-enum { N_PHASES = 8, N_CONTEXTS = N_PHASES + SPAN_OTHER + 2 };
-
-struct guess_pair {
-    struct json_guess at[2]; /* the later one first */
+/* A guess at what comes after a value: commas, a key, its colon; and its value, where that is one
+ * of few. Writers repeat themselves to the byte, so that comparing with what was there before is
+ * mostly right, and the processor need not wait for the ends of keys and values to be found. */
+struct guess {
+    _Alignas(64) char text[40];
+    struct place *next; /* what may come after it, or after the value that it leads to */
+    int64_t value;      /* see read_value() */
+    uint8_t len;        /* NO_GUESS: nothing learnt */
+    uint8_t n_taken;    /* of its characters: not the one behind a value, which tells its end */
+    uint8_t key;
 };
+enum { NO_GUESS = 255, N_GUESSES = 4 };
+
+/* A place in an event, by what sort of event it is and by the key before. */
+struct place {
+    struct guess at[N_GUESSES]; /* the last learnt one first */
+};
+enum { N_PHASES = 8, N_SORTS = N_PHASES + SPAN_OTHER };
 
 struct kineto {
     struct json *js;
     struct kineto_events to;
     bool broken; /* its pieces can't be read apart */
     uint32_t *name_cache;
-    char *guess_room;
-    struct guess_pair (*guesses)[N_KEYS]; /* [N_CONTEXTS]: after which key */
-    struct guess_pair between;            /* from one event into the next */
-    struct strtab other_keys;             /* id + N_WANTED_KEYS - 1 is the key's number */
+    void *place_room;
+    struct place *places; /* [0]: between two events */
+    uint16_t n_places;
+    uint16_t place_of[N_SORTS][N_KEYS]; /* 0: none yet */
+    struct guess read;                  /* what was not guessed */
+    struct strtab other_keys;           /* id + N_WANTED_KEYS - 1 is the key's number */
 };
 
 /* A key's number; the slow way, when no guess was right. */
@@ -98,37 +112,138 @@ static unsigned key_number(struct kineto *k, const char *key, size_t len)
     return id == STRTAB_NONE ? KEY_ANY : N_WANTED_KEYS + id - 1;
 }
 
-static void learn(struct kineto *k, uint64_t from, unsigned key, struct guess_pair *pair)
-{
-    struct json_guess fresh = {.len = 0};
-    json_learn(k->js, from, (uint8_t)key, &fresh);
-    if (fresh.len) {
-        pair->at[1] = pair->at[0];
-        pair->at[0] = fresh;
-    }
-}
+static int64_t id_of(const char *text, size_t len);
 
-static __attribute__((noinline)) unsigned next_key_slow(struct kineto *k, struct guess_pair *pair)
+/* Takes a value that is one of few. */
+static int64_t read_value(struct json *js, unsigned key)
 {
     const char *text;
     size_t len;
-    uint64_t from = json_offset(k->js);
-    unsigned key = KEY_END;
-    if (json_object_next(k->js, &text, &len))
-        key = key_number(k, text, len);
-    learn(k, from, key, pair);
-    return key;
+    uint8_t flow;
+    if (!json_scalar(js, &text, &len))
+        return 0;
+    if (key == KEY_PID || key == KEY_TID)
+        return id_of(text, len);
+    if (key == KEY_PH)
+        return len == 1 ? text[0] : '?';
+    unsigned kind = kineto_category(text, len, &flow);
+    return kind | flow << 8;
 }
 
-/* The number of the next key of an object, KEY_END at its end and on failure. */
-static inline unsigned next_key(struct kineto *k, unsigned context, unsigned previous)
+/* What a key with its value tells of the event. */
+static inline void tell(struct kineto_event *ev, const struct guess *guess)
 {
-    struct guess_pair *pair = &k->guesses[context][previous];
-    if (json_guess(k->js, &pair->at[0]))
-        return pair->at[0].key;
-    if (json_guess(k->js, &pair->at[1]))
-        return pair->at[1].key;
-    return next_key_slow(k, pair);
+    switch (guess->key) {
+    case KEY_PH:
+        ev->ph = (char)guess->value;
+        break;
+    case KEY_CAT:
+        ev->kind = (uint8_t)guess->value;
+        ev->flow = (uint8_t)(guess->value >> 8);
+        break;
+    case KEY_PID:
+        ev->pid = (uint64_t)guess->value;
+        break;
+    case KEY_TID:
+        ev->tid = guess->value;
+        break;
+    default:
+        break;
+    }
+}
+
+static uint16_t add_place(struct kineto *k)
+{
+    for (int i = 0; i < N_GUESSES; i++)
+        k->places[k->n_places].at[i].len = NO_GUESS;
+    return k->n_places++;
+}
+
+static struct place *place_after(struct kineto *k, const struct kineto_event *ev, unsigned key)
+{
+    unsigned sort = ev->kind < SPAN_OTHER ? N_PHASES + ev->kind : (unsigned char)ev->ph % N_PHASES;
+    uint16_t *at = &k->place_of[sort][key];
+    if (*at == 0)
+        *at = add_place(k);
+    return &k->places[*at];
+}
+
+/* Reads the next key, and its value if that is one of few. What was taken since `from`
+ * (json_offset then) is learnt, if it is still in the buffer and fits. */
+static __attribute__((noinline)) const struct guess *
+read_key(struct kineto *k, const struct kineto_event *ev, struct place *place, uint64_t from)
+{
+    struct json *js = k->js;
+    struct guess *read = &k->read;
+    const char *text;
+    size_t len;
+    bool told = false;
+    struct kineto_event then = *ev;
+    read->key = KEY_END;
+    if (json_object_next(js, &text, &len))
+        read->key = (uint8_t)key_number(k, text, len);
+    if (read->key == KEY_PH || read->key == KEY_CAT || read->key == KEY_PID ||
+        read->key == KEY_TID) {
+        read->value = read_value(js, read->key);
+        told = true;
+        tell(&then, read);
+    }
+    read->next = place_after(k, &then, read->key);
+    uint64_t n = json_offset(js) - from;
+    if (js->fail != JSON_OK || from < js->buffer_offset || js->p == js->end || n == 0 ||
+        n + told > sizeof read->text)
+        return read;
+    read->n_taken = (uint8_t)n;
+    read->len = (uint8_t)(n + told);
+    memcpy(read->text, js->p - n, read->len);
+    memmove(place->at + 1, place->at, sizeof place->at - sizeof place->at[0]);
+    place->at[0] = *read;
+    return read;
+}
+
+/* What follows goes on by a pointer of its own, which stays in a register, where each value waits
+ * for the end of the one before: js->p is in memory. */
+
+/* The guess that is right; NULL: none. */
+static inline const struct guess *find_guess(const struct place *place, const char *p)
+{
+    for (int i = 0; i < N_GUESSES; i++)
+        if (json_begins(p, place->at[i].text, place->at[i].len))
+            return &place->at[i];
+    return NULL;
+}
+
+/* Takes the next key of an object, with what it tells of the event; KEY_END at its end and on
+ * failure. */
+static inline const struct guess *next_key(struct kineto *k, const struct kineto_event *ev,
+                                           struct place *place, const char **p)
+{
+    const struct guess *guess = find_guess(place, *p);
+    if (guess) {
+        *p += guess->n_taken;
+        return guess;
+    }
+    k->js->p = *p;
+    guess = read_key(k, ev, place, json_offset(k->js));
+    *p = k->js->p;
+    return guess;
+}
+
+/* json_scalar(), which gives "" for what is none; it also skips any value. */
+static inline const char *take_scalar(struct json *js, const char *p, const char **text,
+                                      size_t *len)
+{
+    bool quoted = *p == '"';
+    int n = quoted ? json_short_string(p + 1) : *p >= '-' && *p <= '9' ? json_short_token(p) : -1;
+    if (n >= 0 && p + n < js->end) {
+        *text = p + quoted;
+        *len = (size_t)n;
+        return p + n + 2 * quoted;
+    }
+    js->p = p;
+    if (!json_scalar(js, text, len))
+        *len = 0;
+    return js->p;
 }
 
 static uint32_t intern(struct kineto *k, const char *text, size_t len)
@@ -162,12 +277,9 @@ static bool name_is_communication(struct kineto *k, uint32_t name)
 
 /* A pid or tid: a number, a quoted number, "stream 7", or a name, which gets a number of its own
  * far from any real one. */
-static int64_t read_id(struct json *js)
+static int64_t id_of(const char *text, size_t len)
 {
-    const char *text;
-    size_t len, i = 0;
-    if (!json_scalar(js, &text, &len) || len == 0)
-        return 0;
+    size_t i = 0;
     int64_t v = 0;
     while (i < len && i < 18 && text[i] >= '0' && text[i] <= '9')
         v = v * 10 + (text[i++] - '0');
@@ -186,14 +298,6 @@ static int64_t read_id(struct json *js)
     for (i = 0; i < len; i++)
         hash = map_mix(hash ^ (unsigned char)text[i] ^ 0x100);
     return INT64_MIN / 2 - (int64_t)(hash >> 3);
-}
-
-static int32_t read_i32(struct json *js, int32_t none)
-{
-    int64_t v;
-    if (json_read_decimal(js, 0, &v) != JSON_VALUE || v < INT32_MIN || v > INT32_MAX)
-        return none;
-    return (int32_t)v;
 }
 
 /* A string's id; other values are skipped and give 0. */
@@ -319,56 +423,39 @@ static const struct argument {
     uint16_t offset;
 } arguments[N_KEYS] = {KEYS(NO_ARGUMENT, ARGUMENT_AT)};
 
-static void read_plain_arg(struct kineto *k, struct kineto_event *ev,
-                           const struct argument *argument)
+static void set_number(void *at, enum argument_type type, const char *text, size_t len)
 {
-    void *const structs[] = {
-        [OF_EVENT] = ev, [OF_DETAIL] = &k->to.detail, [OF_MEMORY] = &k->to.memory};
-    void *at = (char *)structs[argument->of] + argument->offset;
-    struct json *js = k->js;
+    uint64_t id;
     int64_t v;
-    if (argument->of == OF_DETAIL)
-        k->to.detail_used = ev->has_detail = true;
-    switch ((enum argument_type)argument->type) {
+    switch (type) {
     case ARGUMENT_U64:
-        *(uint64_t *)at = json_u64(js);
-        break;
     case ARGUMENT_U32:
-        *(uint32_t *)at = (uint32_t)json_u64(js);
+        id = json_unsigned(text, len, &id) == JSON_VALUE ? id : 0;
+        if (type == ARGUMENT_U64)
+            *(uint64_t *)at = id;
+        else
+            *(uint32_t *)at = (uint32_t)id;
         break;
     case ARGUMENT_I32:
-        *(int32_t *)at = read_i32(js, -1);
-        break;
     case ARGUMENT_I32_OR_0:
-        *(int32_t *)at = read_i32(js, 0);
+        if (json_decimal(text, len, 0, &v) != JSON_VALUE || v < INT32_MIN || v > INT32_MAX)
+            v = type == ARGUMENT_I32 ? -1 : 0;
+        *(int32_t *)at = (int32_t)v;
         break;
     case ARGUMENT_COUNT:
-        *(int64_t *)at = json_read_decimal(js, 0, &v) == JSON_VALUE && v >= 0 ? v : -1;
+        *(int64_t *)at = json_decimal(text, len, 0, &v) == JSON_VALUE && v >= 0 ? v : -1;
         break;
-    case ARGUMENT_INT:
-        json_read_decimal(js, 0, at);
-        break;
-    case ARGUMENT_STRING:
-        *(uint32_t *)at = read_string(k);
-        break;
-    case ARGUMENT_TEXT:
-        *(uint32_t *)at = read_text(k);
-        break;
-    case ARGUMENT_NONE:
-        break;
+    default:
+        json_decimal(text, len, 0, at);
     }
 }
 
-static void read_arg(struct kineto *k, struct kineto_event *ev, unsigned key)
+static void read_other_arg(struct kineto *k, struct kineto_event *ev, unsigned key)
 {
     struct json *js = k->js;
     const char *text;
     size_t len;
     int64_t v;
-    if (arguments[key].type) {
-        read_plain_arg(k, ev, &arguments[key]);
-        return;
-    }
     switch (key) {
     case KEY_INPUT_DIMS:
         if (ev->has_name && !name_is_communication(k, ev->name))
@@ -399,15 +486,48 @@ static void read_arg(struct kineto *k, struct kineto_event *ev, unsigned key)
             k->to.detail.sync = (int32_t)kineto_sync_kind(text, len);
         k->to.detail_used = true;
         return;
+    case KEY_PH:
+    case KEY_CAT:
+    case KEY_PID:
+    case KEY_TID:
+        return; /* read with the key */
     default:
         break;
     }
     json_skip(js);
 }
 
-static void read_args(struct kineto *k, struct kineto_event *ev)
+static const char *read_arg(struct kineto *k, struct kineto_event *ev, unsigned key, const char *p)
+{
+    const struct argument *argument = &arguments[key];
+    void *const structs[] = {
+        [OF_EVENT] = ev, [OF_DETAIL] = &k->to.detail, [OF_MEMORY] = &k->to.memory};
+    void *at = (char *)structs[argument->of] + argument->offset;
+    const char *text;
+    size_t len;
+    if (key >= N_WANTED_KEYS)
+        return take_scalar(k->js, p, &text, &len);
+    if (argument->type && argument->of == OF_DETAIL)
+        k->to.detail_used = ev->has_detail = true;
+    if (argument->type && argument->type < ARGUMENT_STRING) {
+        p = take_scalar(k->js, p, &text, &len);
+        set_number(at, argument->type, text, len);
+        return p;
+    }
+    k->js->p = p;
+    if (argument->type)
+        *(uint32_t *)at = argument->type == ARGUMENT_TEXT ? read_text(k) : read_string(k);
+    else
+        read_other_arg(k, ev, key);
+    return k->js->p;
+}
+
+/* Returns what came before the place behind them. */
+static const struct guess *read_args(struct kineto *k, struct kineto_event *ev,
+                                     const struct guess *key, const char **p)
 {
     struct json *js = k->js;
+    js->p = *p;
     /* flows, other instants and counters carry nothing of use; python functions only their call
      * tree */
     bool is_memory =
@@ -416,69 +536,67 @@ static void read_args(struct kineto *k, struct kineto_event *ev)
     if (json_peek(js) != '{' || (!is_memory && ev->ph != 'X' && ev->ph != 'M' && ev->ph != 'B') ||
         ev->kind == SPAN_PYTHON) {
         json_skip(js);
-        return;
+        *p = js->p;
+        return key;
     }
-    js->p++;
     if (is_memory) {
         k->to.memory = kineto_no_memory;
         ev->has_memory = true;
     }
-    unsigned context =
-        N_PHASES + (ev->kind <= SPAN_OTHER && ev->ph != 'i' ? ev->kind : SPAN_OTHER + 1);
-    for (unsigned key = KEY_ARGS; (key = next_key(k, context, key)) != KEY_END;)
-        read_arg(k, ev, key);
+    const char *at = js->p + 1;
+    while ((key = next_key(k, ev, key->next, &at))->key != KEY_END)
+        at = read_arg(k, ev, key->key, at);
+    *p = at;
+    return key;
 }
 
+static const struct kineto_event no_event = {.kind = KINETO_NO_KIND, .sequence = -1};
+
 /* One event from its first key on. */
-static void read_event(struct kineto *k, unsigned key)
+static void read_event(struct kineto *k, const struct guess *key)
 {
     struct json *js = k->js;
-    const char *text;
+    const char *text, *p = js->p;
     size_t len;
-    struct kineto_event ev;
-    memset(&ev, 0, sizeof ev);
-    ev.kind = KINETO_NO_KIND;
-    ev.sequence = -1;
+    struct kineto_event ev = no_event;
     if (k->to.detail_used) {
         k->to.detail = kineto_no_detail;
         k->to.detail_used = false;
     }
-    for (; key != KEY_END; key = next_key(k, (unsigned char)ev.ph % N_PHASES, key)) {
-        switch (key) {
-        case KEY_PH:
-            if (json_scalar(js, &text, &len))
-                ev.ph = len == 1 ? text[0] : '?';
-            break;
+    for (; key->key != KEY_END; key = next_key(k, &ev, key->next, &p)) {
+        switch (key->key) {
         case KEY_TS:
-            ev.ts = json_read_decimal(js, 3, &ev.ts_ns);
+            p = take_scalar(js, p, &text, &len);
+            ev.ts = json_decimal(text, len, 3, &ev.ts_ns);
             break;
         case KEY_DUR:
-            ev.dur = json_read_decimal(js, 3, &ev.dur_ns);
+            p = take_scalar(js, p, &text, &len);
+            ev.dur = json_decimal(text, len, 3, &ev.dur_ns);
             break;
         case KEY_ID:
-            ev.flow_id = (uint64_t)read_id(js);
+            p = take_scalar(js, p, &text, &len);
+            ev.flow_id = (uint64_t)id_of(text, len);
             break;
+        case KEY_PH:
         case KEY_CAT:
-            if (json_scalar(js, &text, &len))
-                ev.kind = kineto_category(text, len, &ev.flow);
-            break;
         case KEY_PID:
-            ev.pid = (uint64_t)read_id(js);
-            break;
         case KEY_TID:
-            ev.tid = read_id(js);
+            tell(&ev, key);
             break;
         case KEY_NAME:
+            js->p = p;
             ev.name = read_string(k);
             ev.has_name = true;
+            p = js->p;
             break;
         case KEY_ARGS:
-            read_args(k, &ev);
+            key = read_args(k, &ev, key, &p);
             break;
         default:
-            json_skip(js);
+            p = take_scalar(js, p, &text, &len);
         }
     }
+    js->p = p;
     if (js->fail != JSON_OK)
         return; /* an event that is cut off is left out */
     kineto_take(&k->to, &ev);
@@ -490,13 +608,10 @@ static bool read_events(struct kineto *k, bool may_stay_open)
 {
     struct json *js = k->js;
     for (;;) {
-        struct guess_pair *pair = &k->between;
-        if (json_guess(js, &pair->at[0])) {
-            read_event(k, pair->at[0].key);
-            continue;
-        }
-        if (json_guess(js, &pair->at[1])) {
-            read_event(k, pair->at[1].key);
+        const struct guess *key = find_guess(k->places, js->p);
+        if (key) {
+            js->p += key->n_taken;
+            read_event(k, key);
             continue;
         }
         uint64_t from = json_offset(js);
@@ -515,14 +630,7 @@ static bool read_events(struct kineto *k, bool may_stay_open)
             continue;
         }
         js->p++;
-        const char *text;
-        size_t len;
-        unsigned key = KEY_END;
-        if (json_object_next(js, &text, &len)) {
-            key = key_number(k, text, len);
-            learn(k, from, key, pair);
-        }
-        read_event(k, key);
+        read_event(k, read_key(k, &no_event, k->places, from));
     }
 }
 
@@ -531,9 +639,10 @@ static void *create(struct json *js)
     struct kineto *k = mem_array(1, sizeof *k);
     k->js = js;
     k->name_cache = mem_array(NAME_CACHE, sizeof *k->name_cache);
-    k->guess_room = mem_array(N_CONTEXTS + 1, sizeof *k->guesses);
-    k->guesses =
-        (void *)(k->guess_room + 64 - (uintptr_t)k->guess_room % 64); /* a cache line each */
+    size_t n_places = (size_t)N_SORTS * N_KEYS + 2;
+    k->place_room = mem_array(n_places, sizeof *k->places); /* taken from the system when used */
+    k->places = (void *)(((uintptr_t)k->place_room | (_Alignof(struct place) - 1)) + 1);
+    add_place(k);
     return k;
 }
 
@@ -541,7 +650,7 @@ static void destroy(void *reader)
 {
     struct kineto *k = reader;
     mem_free(k->name_cache);
-    mem_free(k->guess_room);
+    mem_free(k->place_room);
     strtab_fini(&k->other_keys);
     mem_free(k);
 }

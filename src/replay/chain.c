@@ -156,17 +156,25 @@ static void find_makespan(struct chain *c, const struct replay_copy *copy)
     c->first_ns = c->last_ns = 0; /* no ops at all */
 }
 
-/* Where each rank's iteration ends in the copy; on the GPU, too, where it begins. */
-static void note_boundaries(struct chain *c, const struct replay_copy *copy)
+/* Where each rank's iteration begins on the GPU. */
+static void note_begins(struct chain *c, const struct replay_copy *copy)
+{
+    for (uint32_t r = 0; r < c->g->n_ranks; r++) {
+        const struct graph_rank *rank = &c->g->ranks[r];
+        if (rank->on_device)
+            c->work_begin_ns[(size_t)copy->number * c->g->n_ranks + r] =
+                end_of(copy, rank->first_work) - copy->dur_ns[rank->first_work];
+    }
+}
+
+/* Where each rank's iteration ends. */
+static void note_ends(struct chain *c, const struct replay_copy *copy)
 {
     const struct dpro_graph *g = c->g;
-    size_t first = (size_t)copy->number * g->n_ranks;
     for (uint32_t r = 0; r < g->n_ranks; r++) {
         const struct graph_rank *rank = &g->ranks[r];
-        int64_t *end = &c->boundary_ns[first + r];
+        int64_t *end = &c->boundary_ns[(size_t)copy->number * g->n_ranks + r];
         if (rank->on_device) {
-            c->work_begin_ns[first + r] =
-                end_of(copy, rank->first_work) - copy->dur_ns[rank->first_work];
             *end = end_of(copy, rank->last_work);
         } else if (rank->boundary != DPRO_NO_OP) {
             *end = end_of(copy, rank->boundary);
@@ -180,7 +188,8 @@ static void note_boundaries(struct chain *c, const struct replay_copy *copy)
 static void close_copy(void *arg, struct replay_copy *copy)
 {
     struct chain *c = arg;
-    note_boundaries(c, copy);
+    note_begins(c, copy);
+    note_ends(c, copy);
     log_progress(&c->options->sink, "replay", "iterations", ++c->n_closed, c->n_copies);
     if (c->g->single_iteration)
         find_makespan(c, copy);
@@ -414,21 +423,35 @@ void chain_run_on(struct chain *c, struct event **before)
     end_where_next_begins(c);
 }
 
+/* Of the last copy, which shows where the one before ends and no more: how many ops tell that, or
+ * whether the order holds. */
+static uint32_t last_needed(const struct dpro_graph *g, const struct fixed *fixed)
+{
+    uint32_t n = fixed_telling(fixed);
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        if (g->ranks[r].on_device)
+            n = MAX(n, fixed_position(fixed, g->ranks[r].first_work) + 1);
+    return n;
+}
+
 unsigned chain_run_exact(struct chain *lanes, unsigned n_lanes, struct fixed *fixed, uint32_t first,
                          uint32_t end)
 {
+    const struct dpro_graph *g = lanes->g;
     const int64_t *dur_ns[FIXED_LANES], *gap_ns[FIXED_LANES];
     unsigned failed = 0, all = (1U << n_lanes) - 1;
     for (uint32_t i = first; i < end && failed != all; i++) {
+        bool last = i + 1 == lanes->n_copies;
         for (unsigned l = 0; l < n_lanes; l++)
             open_copy(&lanes[l], i, &dur_ns[l], &gap_ns[l]);
-        failed |= fixed_pass_exact(fixed, dur_ns, gap_ns);
-        for (unsigned l = 0; l < n_lanes; l++)
-            note_boundaries(&lanes[l], &(struct replay_copy){.number = i,
-                                                             .fixed = fixed,
-                                                             .lane = l,
-                                                             .dur_ns = dur_ns[l],
-                                                             .gap_ns = gap_ns[l]});
+        failed |= fixed_pass_exact(fixed, dur_ns, gap_ns, last ? last_needed(g, fixed) : g->n_ops);
+        for (unsigned l = 0; l < n_lanes; l++) {
+            struct replay_copy copy = {
+                .number = i, .fixed = fixed, .lane = l, .dur_ns = dur_ns[l], .gap_ns = gap_ns[l]};
+            note_begins(&lanes[l], &copy);
+            if (!last)
+                note_ends(&lanes[l], &copy);
+        }
     }
     for (unsigned l = 0; l < n_lanes && end == lanes->n_copies; l++)
         end_where_next_begins(&lanes[l]);

@@ -8,7 +8,7 @@
  *
  * A schedule spans one iteration. A cyclic one is passed again for each iteration; distances then
  * reach into the ends of the iteration before, which lie in front of this one's. The order holds as
- * long as each device's ops get ready in it; the checking pass counts those that do not.
+ * long as each device's ops get ready in it; a pass counts those that do not.
  *
  * `--engine fixed` replays by a schedule. So does validation, as long as a stricter check shows
  * that the event-driven engine would do the same (fixed_pass_exact). In the search each candidate
@@ -27,7 +27,7 @@
 enum {
     FIRST_IS_DEVICE = 0x8000,
     ALSO_EDGE = 0x4000, /* the device predecessor is one in the graph, too */
-    CHECKED = 0x2000,   /* when it gets ready tells whether the order holds: see fixed_pass_exact */
+    CHECKED = 0x2000,   /* when it gets ready tells whether the order holds */
     COUNT = 0x1fff,
     COUNT_LONG = COUNT,
 };
@@ -43,10 +43,13 @@ struct fixed {
     const uint32_t *order;    /* op at each position */
     const uint32_t *position; /* of each op; NULL: nobody asks for single ends */
     ARRAY(uint16_t) code;
+    uint32_t n_telling; /* up to the last position that can tell that the order doesn't hold */
     int64_t *dur_ns, *gap_ns; /* by position; gap_ns NULL: all 0 */
-    int64_t *cells;           /* n_lead before, then an end for each op */
-    int64_t *last_ready;      /* by device, for the check */
-    uint32_t *last_op;        /* by device */
+    int64_t *cells; /* n_lead before, then an end for each op, of one pass or of several */
+    size_t n_cells;
+    int64_t *ends;       /* of the last pass; of a cyclic one, those before the next */
+    int64_t *last_ready; /* by device, for the check */
+    uint32_t *last_op;   /* by device */
 };
 
 /* ---- building ---- */
@@ -152,6 +155,8 @@ static void mark_checked(struct fixed *f, struct arena *work)
             uint32_t count = get_count(&code, &head);
             if (marks && checked[i])
                 *at |= CHECKED;
+            if (marks && checked[i] && !(head & ALSO_EDGE))
+                f->n_telling = i + 1;
             for (uint32_t k = 0; k < count; k++) {
                 uint32_t cell = f->n_lead + i - get_distance(&code);
                 if (marks || k > 0 || (head & (FIRST_IS_DEVICE | ALSO_EDGE)) != FIRST_IS_DEVICE)
@@ -195,10 +200,13 @@ static void make_device_room(struct fixed *f)
     f->last_op = arena_array(&f->arena, n_devices, sizeof *f->last_op);
 }
 
-static void make_cells(struct fixed *f)
+/* For passes that follow each other; more overwrite the ends of the first ones. */
+static void make_cells(struct fixed *f, uint32_t n_passes)
 {
-    size_t n = (size_t)f->n_lead + f->g->n_ops + 1;
-    f->cells = arena_array(&f->arena, n * f->n_lanes, sizeof *f->cells);
+    f->n_cells = (f->n_lead + (size_t)n_passes * f->g->n_ops) * f->n_lanes;
+    f->cells = arena_alloc(&f->arena, (f->n_cells + 1) * sizeof *f->cells);
+    memset(f->cells, 0, (size_t)f->n_lead * f->n_lanes * sizeof *f->cells);
+    f->ends = f->cells;
 }
 
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
@@ -225,7 +233,7 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
     encode(f, &same, &next, &work);
     f->position = NULL;
     arena_fini(&work);
-    make_cells(f);
+    make_cells(f, 1);
     if (release_ns && !cyclic)
         memcpy(f->cells, release_ns, n_lead * sizeof *f->cells);
     return f;
@@ -240,7 +248,7 @@ void fixed_index(struct fixed *f)
     f->position = position;
 }
 
-struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes)
+struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes, uint32_t n_passes)
 {
     struct fixed *f = mem_array(1, sizeof *f);
     *f = *with;
@@ -249,7 +257,7 @@ struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes)
     f->shares = true;
     f->n_lanes = n_lanes;
     make_device_room(f);
-    make_cells(f);
+    make_cells(f, n_passes);
     return f;
 }
 
@@ -281,15 +289,15 @@ static inline const int64_t *get_pred(const uint16_t **code, const int64_t *end,
     return end - (size_t)get_distance(code) * n_lanes;
 }
 
-/* When what an op waits for has ended. `apart`: but for the op before on its device, which has
- * ended at *start. Both are 0 before. */
+/* When what an op waits for has ended, but for the op before on its device, which has ended at
+ * *start. Both are 0 before. */
 static inline __attribute__((always_inline)) void get_ready(const uint16_t **code,
                                                             const int64_t *end, unsigned n_lanes,
-                                                            bool apart, uint32_t *head,
-                                                            int64_t *start, int64_t *ready)
+                                                            uint32_t *head, int64_t *start,
+                                                            int64_t *ready)
 {
     uint32_t count = get_count(code, head);
-    if (apart && *head & FIRST_IS_DEVICE) {
+    if (*head & FIRST_IS_DEVICE) {
         const int64_t *pred = get_pred(code, end, n_lanes);
         for (unsigned l = 0; l < n_lanes; l++) {
             start[l] = pred[l];
@@ -304,18 +312,29 @@ static inline __attribute__((always_inline)) void get_ready(const uint16_t **cod
     }
 }
 
-static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool check, bool gaps)
+/* Where the next pass puts its ends. */
+static int64_t *next_ends(struct fixed *f)
+{
+    size_t n = (size_t)f->g->n_ops * f->n_lanes;
+    if (!f->cyclic)
+        return f->ends = f->cells + f->n_lead;
+    if ((size_t)(f->ends - f->cells) + 2 * n > f->n_cells)
+        f->ends = memmove(f->cells, f->ends, n * sizeof *f->cells);
+    return f->ends += n;
+}
+
+static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool gaps)
 {
     const uint16_t *code = f->code.at;
-    int64_t *end = f->cells + f->n_lead;
+    int64_t *end = next_ends(f);
     const int64_t *dur_ns = f->dur_ns, *gap_ns = f->gap_ns;
     uint64_t n_violations = 0;
     for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end++) {
         uint32_t head;
         int64_t start = 0, ready = 0;
-        get_ready(&code, end, 1, check, &head, &start, &ready);
-        if (check && serial_device(f, i) != DPRO_NO_DEVICE) {
-            int64_t *last = &f->last_ready[serial_device(f, i)];
+        get_ready(&code, end, 1, &head, &start, &ready);
+        if (head & CHECKED) {
+            int64_t *last = &f->last_ready[f->g->device[f->order[i]]];
             n_violations += ready < *last;
             *last = ready;
         }
@@ -327,33 +346,18 @@ static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool
     return n_violations;
 }
 
-/* The ends of the last pass become those of the iteration before. */
-static void shift(struct fixed *f)
+uint64_t fixed_pass(struct fixed *f)
 {
-    if (f->cyclic && f->g->n_ops)
-        memcpy(f->cells, f->cells + (size_t)f->n_lead * f->n_lanes,
-               (size_t)f->g->n_ops * f->n_lanes * sizeof *f->cells);
-}
-
-void fixed_pass(struct fixed *f)
-{
-    shift(f);
-    f->gap_ns ? pass(f, false, true) : pass(f, false, false);
-}
-
-uint64_t fixed_pass_checked(struct fixed *f)
-{
-    shift(f);
     if (!f->cyclic)
         memset(f->last_ready, 0, f->g->n_devices * sizeof *f->last_ready);
-    return f->gap_ns ? pass(f, true, true) : pass(f, true, false);
+    return f->gap_ns ? pass(f, true) : pass(f, false);
 }
 
 void fixed_get(const struct fixed *f, int64_t *end_ns, uint32_t *device_prev)
 {
     const struct dpro_graph *g = f->g;
     for (uint32_t i = 0; i < g->n_ops; i++)
-        end_ns[f->order[i]] = f->cells[f->n_lead + i];
+        end_ns[f->order[i]] = f->ends[i];
     find_last(f);
     for (uint32_t i = 0; device_prev && i < g->n_ops; i++) {
         uint32_t op = f->order[i], device = serial_device(f, i);
@@ -378,14 +382,15 @@ void fixed_release(struct fixed *f, const int64_t *release_ns)
     memset(f->cells, 0, f->n_lead * sizeof *f->cells);
     if (release_ns && !f->cyclic)
         memcpy(f->cells, release_ns, f->n_lead * sizeof *f->cells);
+    f->ends = f->cells;
 }
 
 void fixed_follow(struct fixed *f, const struct fixed *before)
 {
-    int64_t *end = f->cells + (size_t)f->n_lead * f->n_lanes;
+    int64_t *end = f->ends = f->cells;
     for (uint32_t i = 0; i < f->g->n_ops; i++)
         for (unsigned l = 0; l < f->n_lanes; l++)
-            *end++ = before->cells[before->n_lead + i];
+            *end++ = before->ends[i];
     for (uint32_t d = 0; d < f->g->n_devices; d++)
         for (unsigned l = 0; l < f->n_lanes; l++)
             f->last_ready[d * f->n_lanes + l] = before->last_ready[d];
@@ -394,15 +399,15 @@ void fixed_follow(struct fixed *f, const struct fixed *before)
 static inline __attribute__((always_inline)) unsigned pass_exact(struct fixed *f,
                                                                  const int64_t *const *dur_ns,
                                                                  const int64_t *const *gap_ns,
-                                                                 unsigned n_lanes)
+                                                                 uint32_t n, unsigned n_lanes)
 {
     const uint16_t *code = f->code.at;
-    int64_t *end = f->cells + (size_t)f->n_lead * n_lanes;
+    int64_t *end = next_ends(f);
     unsigned failed = 0;
-    for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end += n_lanes) {
+    for (uint32_t i = 0; i < n; i++, end += n_lanes) {
         uint32_t head, op = f->order[i];
         int64_t start[FIXED_LANES] = {0}, ready[FIXED_LANES] = {0};
-        get_ready(&code, end, n_lanes, true, &head, start, ready);
+        get_ready(&code, end, n_lanes, &head, start, ready);
         if (head & CHECKED) {
             int64_t *last = &f->last_ready[(size_t)f->g->device[op] * n_lanes];
             for (unsigned l = 0; l < n_lanes; l++) {
@@ -421,18 +426,27 @@ static inline __attribute__((always_inline)) unsigned pass_exact(struct fixed *f
 }
 
 unsigned fixed_pass_exact(struct fixed *f, const int64_t *const *dur_ns,
-                          const int64_t *const *gap_ns)
+                          const int64_t *const *gap_ns, uint32_t n)
 {
-    shift(f);
     if (f->n_lanes == 1)
-        return *gap_ns ? pass_exact(f, dur_ns, gap_ns, 1) : pass_exact(f, dur_ns, NULL, 1);
-    return *gap_ns ? pass_exact(f, dur_ns, gap_ns, FIXED_LANES)
-                   : pass_exact(f, dur_ns, NULL, FIXED_LANES);
+        return *gap_ns ? pass_exact(f, dur_ns, gap_ns, n, 1) : pass_exact(f, dur_ns, NULL, n, 1);
+    return *gap_ns ? pass_exact(f, dur_ns, gap_ns, n, FIXED_LANES)
+                   : pass_exact(f, dur_ns, NULL, n, FIXED_LANES);
+}
+
+uint32_t fixed_telling(const struct fixed *f)
+{
+    return f->n_telling;
+}
+
+uint32_t fixed_position(const struct fixed *f, uint32_t op)
+{
+    return f->position[op];
 }
 
 int64_t fixed_op_end_ns(const struct fixed *f, unsigned lane, uint32_t op)
 {
-    return f->cells[((size_t)f->n_lead + f->position[op]) * f->n_lanes + lane];
+    return f->ends[(size_t)f->position[op] * f->n_lanes + lane];
 }
 
 /* ---- a chain of copies ---- */
@@ -447,7 +461,7 @@ static void replay_one(struct fixed *f, uint32_t number, const struct event_opti
         copy.device_prev = mem_alloc((n + 1) * sizeof *copy.device_prev);
     hooks->open(hooks->arg, number, &copy.dur_ns, &copy.gap_ns);
     fixed_set(f, copy.dur_ns, copy.gap_ns);
-    *n_violations += fixed_pass_checked(f);
+    *n_violations += fixed_pass(f);
     fixed_get(f, copy.end_ns, copy.device_prev);
     hooks->close(hooks->arg, &copy);
     mem_free(copy.end_ns);

@@ -84,15 +84,15 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
 void fixed_index(struct fixed *fixed);
 enum { FIXED_LANES = 4 };
 /* Another of the same order, with ends of its own; it must go before the other does. One of
- * FIXED_LANES lanes, or of 1, makes as many exact passes at once. */
-struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes);
+ * FIXED_LANES lanes, or of 1, makes as many exact passes at once. It has room for n_passes one
+ * after the other; more take longer. */
+struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes, uint32_t n_passes);
 void fixed_destroy(struct fixed *fixed);
 /* Durations and gaps (NULL: 0) for the passes to come. */
 void fixed_set(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns);
-void fixed_pass(struct fixed *fixed);
-/* Slower, and counts the ops that were ready before the op that runs before them on their device.
- * With these durations the event-driven engine would run them in another order. */
-uint64_t fixed_pass_checked(struct fixed *fixed);
+/* Counts the ops that were ready before the op that runs before them on their device. With these
+ * durations the event-driven engine would run them in another order. */
+uint64_t fixed_pass(struct fixed *fixed);
 /* Ends by op; device_prev (may be NULL) as in struct replay_copy. */
 void fixed_get(const struct fixed *fixed, int64_t *end_ns, uint32_t *device_prev);
 
@@ -101,11 +101,15 @@ void fixed_release(struct fixed *fixed, const int64_t *release_ns);
 /* The next exact pass of `fixed`, a cyclic one, follows the last one of `before`, which has one
  * lane. */
 void fixed_follow(struct fixed *fixed, const struct fixed *before);
-/* A pass with these durations and gaps (the first NULL: all 0), by lane and op. Returns the lanes
- * (1 << lane) that the event-driven engine may run in another order: their ends are of no use. */
+/* A pass over the first n positions with these durations and gaps (the first NULL: all 0), by lane
+ * and op. Returns the lanes (1 << lane) that the event-driven engine may run in another order:
+ * their ends are of no use. */
 unsigned fixed_pass_exact(struct fixed *fixed, const int64_t *const *dur_ns,
-                          const int64_t *const *gap_ns);
+                          const int64_t *const *gap_ns, uint32_t n);
+/* How many positions of a pass that none follows can tell that its order does not hold. */
+uint32_t fixed_telling(const struct fixed *fixed);
 /* After fixed_index() of it, or of what it shares with. */
+uint32_t fixed_position(const struct fixed *fixed, uint32_t op);
 int64_t fixed_op_end_ns(const struct fixed *fixed, unsigned lane, uint32_t op);
 
 /* Of an iteration that follows others and is followed; by an event-driven replay with these

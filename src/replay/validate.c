@@ -13,7 +13,7 @@ enum {
     /* Each prediction takes the mean of all the others: of more iterations than this, as many are
      * predicted, evenly spread, or the work would grow with their square. */
     MOST_PREDICTIONS = 50,
-    MOST_THREADS = 16, /* each holds a few dozen bytes an op */
+    MOST_THREADS = 16, /* each holds some hundred bytes an op */
 };
 
 static bool is_predicted(uint32_t s, uint32_t n)

@@ -69,10 +69,11 @@ int allocator_settings_parse(struct allocator_settings *settings, const char *te
                              struct dpro_error *err);
 
 struct trace_build;
+struct rank_job;
 /* The settings that the file at `path` gives as `text`, which are known now. Where it makes no
  * sense, or sets what is not known here, a warning says so, and they are strange. */
-struct allocator_settings allocator_settings_read(struct trace_build *build, const char *path,
-                                                  const char *text);
+struct allocator_settings allocator_settings_read(struct trace_build *build, struct rank_job *job,
+                                                  const char *path, const char *text);
 
 enum allocator_block_state { ALLOCATOR_FREE, ALLOCATOR_TAKEN, ALLOCATOR_WAITING };
 

@@ -144,6 +144,7 @@ static int make_room(struct trace_build *build, struct rank_job *job, struct dpr
         job->rank->windows =
             arena_array(&build->trace->arena, n_windows, sizeof *job->rank->windows);
         list_windows(&build->list, job);
+        CALL_ALL(build->table, reserve, build, job, &room); /* what is said of it here, too */
         return 0;
     }
     n_windows = 0;

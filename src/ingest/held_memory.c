@@ -250,14 +250,15 @@ static uint32_t join_blocks(struct held_memory *to, struct held_part *held, cons
 }
 
 /* Of the process, whatever the device. */
-static struct allocator_settings settings_of(struct trace_build *build, struct source *source,
+static struct allocator_settings settings_of(struct trace_build *build, struct rank_job *job,
+                                             const struct source *source,
                                              const struct held_part *held)
 {
     struct allocator_settings settings = allocator_settings_default();
     const char *backend = strtab_get(&build->trace->names, source->names[held->backend]);
     if (held->says_allocator)
         settings = allocator_settings_read(
-            build, source->path,
+            build, job, source->path,
             held->is_text ? strtab_get(&build->trace->names, source->names[held->allocator]) : "?");
     if (backend[0])
         settings.other_backend = strcmp(backend, "native") != 0;
@@ -276,17 +277,17 @@ static void join_allocated(struct arena *arena, struct held_part *held, struct h
     snapshot_fill(arena, &held->allocated, &to->allocated);
 }
 
-static void join(struct trace_build *build, struct trace_rank *rank, struct source *source)
+static void join(struct trace_build *build, struct rank_job *job, struct source *source)
 {
     struct held_part *held = part_payload(&source->part, &held_payload);
     struct arena *arena = &build->trace->arena;
-    struct held_memory *to = rank->held = arena_array(arena, 1, sizeof *to);
+    struct held_memory *to = job->rank->held = arena_array(arena, 1, sizeof *to);
     to->when_ns = trace_time_fits(held->when_ns) ? held->when_ns : 0;
     to->device = device_of(strtab_get(&build->trace->names, source->names[held->device]));
     to->capacity_bytes = held->capacity_bytes <= TRACE_BYTES_MAX ? held->capacity_bytes : 0;
     to->of_last_step = held->of_last_step;
     to->is_cut = source_is_damaged(source);
-    to->allocator = settings_of(build, source, held);
+    to->allocator = settings_of(build, job, source, held);
     to->blocks = arena_alloc(arena, held->blocks.n * sizeof *to->blocks);
     to->modules = arena_alloc(arena, held->modules.n * sizeof *to->modules);
     for (size_t i = 0; i < held->modules.n; i++)
@@ -297,8 +298,8 @@ static void join(struct trace_build *build, struct trace_rank *rank, struct sour
     char some[32];
     uint64_t n_skipped = n_twice + held->n_broken + held->allocated.n_broken;
     if (n_skipped > 0)
-        build_warn(build, "%s: %s blocks or modules are listed twice or make no sense, skipped",
-                   source->path, count_text(some, n_skipped));
+        rank_warn(build, job, "%s: %s blocks or modules are listed twice or make no sense, skipped",
+                  source->path, count_text(some, n_skipped));
 }
 
 static void reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room UNUSED)
@@ -309,10 +310,10 @@ static void reserve(struct trace_build *build, struct rank_job *job, struct rank
         if (!source_payload(source, &held_payload))
             continue;
         if (used)
-            build_warn(build, "%s: second list of what rank %d holds, skipped; %s is used",
-                       source->path, source->rank, used);
+            rank_warn(build, job, "%s: second list of what rank %d holds, skipped; %s is used",
+                      source->path, source->rank, used);
         else
-            join(build, job->rank, source);
+            join(build, job, source);
         used = used ? used : source->path;
     }
 }
@@ -323,7 +324,7 @@ const struct reader held_reader = {
     .one = "block",
     .many = "blocks",
     .encoding = "JSON",
-    .flags = READER_STRUCTURE,
+    .flags = READER_STRUCTURE | READER_SEPARATE,
     .missing = {.alone = "what a rank holds is of no use without its profile; give the whole "
                          "folder that dpro profile wrote"},
     .recognise = recognise,

@@ -30,7 +30,7 @@ int sources_find(struct source_list *list, const char *const *paths, size_t n_pa
 /* read_files.c: recognises and reads all files. Those that hold several processes become as many
  * sources. */
 void sources_read(struct trace_build *build);
-/* Only those that the process is to read. */
+/* Only those that the process is to read; PROCESS_NONE: that nobody has, and copies. */
 void sources_read_of(struct trace_build *build, int process);
 
 /* check_files.c: what reading said about each file; decides which go on. */

@@ -389,7 +389,7 @@ const struct reader probes_reader = {
     .one = "probe",
     .many = "probes",
     .encoding = "JSON",
-    .flags = READER_STRUCTURE,
+    .flags = READER_STRUCTURE | READER_COPIED,
     .missing = {.alone = "what modules take in other ways is of no use without the job's profile; "
                          "give the whole folder that dpro profile wrote, or the file by --probes"},
     .recognise = recognise,

@@ -37,12 +37,10 @@ void rank_reserve_allocations(struct trace_build *build, struct rank_job *job)
         char some[32], all[32];
         check(part, &total);
         if (part->losses.n_allocations)
-            array_push(&job->warnings,
-                       arena_format(&build->trace->arena,
-                                    "%s: %s of %s memory events have no time or size that makes "
-                                    "sense, skipped",
-                                    source->path, count_text(some, part->losses.n_allocations),
-                                    count_text(all, n_read)));
+            rank_warn(build, job,
+                      "%s: %s of %s memory events have no time or size that makes sense, skipped",
+                      source->path, count_text(some, part->losses.n_allocations),
+                      count_text(all, n_read));
         n += part->allocations.n;
     }
     if (n >= NO_ID)

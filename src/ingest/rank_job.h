@@ -24,6 +24,10 @@ struct rank_job {
     int threads; /* that build it */
 };
 
+/* Says what is wrong with a rank's files once all ranks are built, by whichever process. */
+#define rank_warn(build, job, ...)                                                                 \
+    array_push(&(job)->warnings, arena_format(&(build)->trace->arena, __VA_ARGS__))
+
 /* describe_rank.c: copies what a file knows of its rank and of process groups, where nothing is
  * known yet. */
 void rank_describe(struct trace_rank *rank, const struct source *source, struct arena *arena);

@@ -365,6 +365,7 @@ const struct reader recording_reader = {
     .one = "entry",
     .many = "entries",
     .encoding = "JSON",
+    .flags = READER_COPIED,
     .missing = {.alone = "no profile was recorded: the job ended or failed before the steps to be "
                          "profiled, as 'dpro profile' said; let it run longer, or choose fewer "
                          "steps by --warmup and --iterations"},

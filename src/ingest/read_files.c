@@ -41,11 +41,19 @@ static void report_chunk(void *arg, struct input *in)
                       all->bytes_total);
 }
 
+static int open_source(struct input *in, struct source *source)
+{
+    if (!source->copy)
+        return input_open(in, source->path, &source->err);
+    input_open_memory(in, source->copy, source->n_copy, source->path);
+    return 0;
+}
+
 static int recognise_source(const struct reader_table *table, struct source *source)
 {
     struct input in;
     struct json js;
-    if (input_open(&in, source->path, &source->err) < 0)
+    if (open_source(&in, source) < 0)
         return source->err.code;
     json_init(&js, &in, RECOGNISE_CHUNK, &source->err);
     js.limit = RECOGNISE_BYTES;
@@ -105,7 +113,7 @@ static int read_source(struct reading *all, struct source *source)
     int rc = recognise_source(all->build->table, source);
     if (rc < 0 || !source->reader)
         return rc;
-    rc = input_open(&in, source->path, &source->err);
+    rc = open_source(&in, source);
     if (rc < 0)
         return rc;
     rc = source->reader->read_json ? read_json(source, &in, &reading)
@@ -118,11 +126,17 @@ static int read_source(struct reading *all, struct source *source)
     return rc;
 }
 
+static bool is_due(const struct source *source, int process)
+{
+    return source->rc == 0 &&
+           (source->process == process || (source->copy && process == PROCESS_NONE));
+}
+
 static void read_item(void *arg, size_t item)
 {
     struct reading *all = arg;
     struct source *source = &all->build->list.at[item];
-    if (source->process == all->process)
+    if (is_due(source, all->process))
         source->rc = read_source(all, source);
 }
 
@@ -150,17 +164,18 @@ void sources_read_of(struct trace_build *build, int process)
 {
     struct reading all = {.build = build, .process = process};
     EACH (const struct source, source, build->list)
-        all.bytes_total += source->process == process ? source->size_bytes : 0;
+        all.bytes_total += is_due(source, process) ? source->size_bytes : 0;
     parallel_for(build->list.n, build->options->threads, read_item, &all);
 }
 
 void sources_read(struct trace_build *build)
 {
     sources_read_of(build, 0);
-    if (build->processes && !shared_hear_files(build)) {
+    if (build->processes) {
+        bool shared = shared_hear_files(build);
         sources_read_of(build, PROCESS_NONE);
         EACH (struct source, source, build->list)
-            source->process = 0;
+            source->process = shared ? source->process : 0;
     }
     sources_drop_copies(build);
     split_sources(&build->list);

@@ -64,7 +64,8 @@ enum reader_flags {
     READER_RANK_0 = 4,     /* a file that does not tell its rank is of rank 0 */
     READER_VIEWED = 8,     /* a profile in Chrome trace JSON, which viewers show */
     READER_STRUCTURE = 16, /* says what ran rather than when: needs a profile beside it */
-    READER_SEPARATE = 32,  /* its spans are looked at with those of its rank only */
+    READER_SEPARATE = 32,  /* what is in it is looked at with its rank only */
+    READER_COPIED = 64,    /* small, and looked at with its rank and with all */
 };
 
 /* What is said of a file that lacks what it should hold. NULL: nothing. */

@@ -1,8 +1,12 @@
 /* Files and ranks between the processes that read a trace. */
 #include "ingest/share_files.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/sort.h"
@@ -57,14 +61,45 @@ static bool is_separate(const struct source *source)
             part->session.cuts.n == 0 && part->dfg_nodes.n == 0);
 }
 
+/* Whether others than its rank look at it, and so the first process reads it, too. */
+static bool is_copied(const struct source *source)
+{
+    return source->reader && source->reader->flags & READER_COPIED && source->rc == 0;
+}
+
+static void copy_file(struct source *source)
+{
+    struct stat st;
+    ssize_t n = 1;
+    int fd = mem_keep_fd(open(source->path, O_RDONLY | O_CLOEXEC));
+    if (fd < 0)
+        return;
+    if (fstat(fd, &st) == 0) {
+        source->copy = mem_alloc((size_t)st.st_size + 1);
+        for (; n > 0; source->n_copy += n > 0 ? (size_t)n : 0)
+            n = read(fd, source->copy + source->n_copy, (size_t)st.st_size - source->n_copy);
+    }
+    mem_close_fd(fd);
+}
+
+static void pack_copy(struct pack *pack, struct source *source)
+{
+    if (!pack->reading)
+        copy_file(source);
+    PACK(pack, source->part.process);
+    PACK(pack, source->n_copy);
+    PACK_ITEMS(pack, source->copy, source->n_copy);
+}
+
 static void pack_read(struct pack *pack, struct source *source, const struct reader_table *table)
 {
     uint32_t reader = 0;
-    bool separate = is_separate(source);
+    bool separate = is_separate(source), holds = source_usable(source);
     while (reader < table->n && table->at[reader] != source->reader)
         reader++;
     PACK(pack, reader);
     PACK(pack, separate);
+    PACK(pack, holds);
     source->reader = reader < table->n ? table->at[reader] : NULL;
     PACK(pack, source->rc);
     PACK(pack, source->err);
@@ -73,10 +108,14 @@ static void pack_read(struct pack *pack, struct source *source, const struct rea
     PACK(pack, source->read_bytes);
     PACK(pack, source->json_bytes);
     pack_text(pack, &source->damage);
-    if (separate && source->reader)
+    if (is_copied(source)) {
+        pack_copy(pack, source);
+    } else if (separate && source->reader) {
         pack_part(pack, &source->part);
-    else if (!separate)
+        source->held_elsewhere = pack->reading && holds;
+    } else if (!separate) {
         source->process = pack->reading ? PROCESS_NONE : source->process;
+    }
 }
 
 /* What the first process found out about a file. */
@@ -92,12 +131,25 @@ static void pack_use(struct pack *pack, struct source *source)
     PACK(pack, source->part.end_ns);
 }
 
+void shared_pack_history(struct pack *pack, struct allocator_history *history)
+{
+    PACK_LENT(pack, history->requests, history->n_requests);
+    PACK_LENT(pack, history->segments, history->n_segments);
+    PACK_LENT(pack, history->blocks, history->n_blocks);
+}
+
 /* What others than itself look at of a rank. */
 static void pack_rank(struct pack *pack, struct trace_rank *rank)
 {
     PACK(pack, rank->n_spans);
     PACK(pack, rank->n_tracks);
     PACK_LENT(pack, rank->tracks, rank->n_tracks);
+    PACK(pack, rank->n_allocations);
+    PACK(pack, rank->n_et_nodes);
+    PACK(pack, rank->n_allocators);
+    PACK_LENT(pack, rank->allocators, rank->n_allocators);
+    EACH_OF (struct allocator_history, history, rank->allocators, rank->n_allocators)
+        shared_pack_history(pack, history);
 }
 
 /* ---- the first process ---- */
@@ -192,6 +244,13 @@ static int rank_of(const struct trace_build *build, const struct source *source)
     return source->part.process.has_rank ? source->part.process.rank : path_rank(source->path);
 }
 
+/* Whether its rank is built of it. */
+static bool is_joined(const struct source *source)
+{
+    return source_is_profile(source) ||
+           (source->reader && source->reader->reserve && !source->part.process.of_job);
+}
+
 /* Whether every rank's files are in one process, and nothing is looked at across ranks. */
 static bool may_stay_shared(const struct trace_build *build)
 {
@@ -201,8 +260,9 @@ static bool may_stay_shared(const struct trace_build *build)
     ARRAY(struct rank_place) places = {0};
     bool may = true;
     EACH (const struct source, source, build->list) {
-        may &= source->process >= 0 && is_separate(source);
-        if (source_is_profile(source))
+        may &= is_separate(source) ? source->process >= 0
+                                   : is_copied(source) && (source->process == 0 || source->copy);
+        if (is_joined(source))
             array_add(&places, rank_of(build, source), source->process);
     }
     for (size_t i = 0; i < places.n && may; i++) {
@@ -219,7 +279,8 @@ static bool may_stay_shared(const struct trace_build *build)
 static void forget_others(struct trace_build *build)
 {
     EACH (struct source, source, build->list) {
-        if (source->process == 0)
+        bool is_here = source->copy || source->inode != 0;
+        if (source->process == 0 || (!is_here && !source->reader))
             continue;
         part_fini(&source->part);
         *source = (struct source){.path = source->path,
@@ -229,7 +290,18 @@ static void forget_others(struct trace_build *build)
                                   .device = source->device,
                                   .inode = source->inode,
                                   .size_bytes = source->size_bytes,
-                                  .process = PROCESS_NONE};
+                                  .process = PROCESS_NONE,
+                                  .copy = source->copy,
+                                  .n_copy = source->n_copy};
+        if (is_here)
+            continue;
+        source->named = true; /* what is left without it is another job */
+        source->rc =
+            dpro_error_set(&source->err, DPRO_EIO,
+                           "%s: the first process does not see it, and has to read all, as "
+                           "the trace holds logs or profiles that are looked at together; "
+                           "copy the trace to one machine, or leave those out",
+                           source->path);
     }
 }
 

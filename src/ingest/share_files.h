@@ -2,13 +2,14 @@
  * by one process; what tells of files and ranks as a whole comes together in the first process,
  * which goes on as if it had read them all. Spans stay where they were read.
  *
- * Where a file is of a format whose spans are looked at across ranks, the first process reads all
- * itself. */
+ * A small file of which others than its rank make use travels whole, and is read twice. Where a
+ * file is of another format that is looked at across ranks, the first process reads all itself. */
 #pragma once
 
 #include "base/processes.h"
 #include "ingest/sources.h"
 
+struct allocator_history;
 struct rank_job;
 
 /* Of the first process, in this order: */
@@ -26,3 +27,4 @@ bool shared_tell_files(struct trace_build *build);
 /* Of all: what is to be known of the ranks of others, once all are built. 1: the first process
  * wants nothing more. */
 int shared_join_ranks(struct trace_build *build, struct rank_job *jobs, size_t n_jobs);
+void shared_pack_history(struct pack *pack, struct allocator_history *history);

@@ -8,7 +8,8 @@ bool source_usable(const struct source *source)
     const struct trace_part *part = &source->part;
     const struct payload_kind *kind = part->payload_kind;
     bool holds = part->payload && !(kind->is_empty && kind->is_empty(part->payload));
-    return source->reader && (part->n_spans > 0 || part->dfg_nodes.n > 0 || holds);
+    return source->reader &&
+           (part->n_spans > 0 || part->dfg_nodes.n > 0 || holds || source->held_elsewhere);
 }
 
 bool source_is_profile(const struct source *source)
@@ -36,6 +37,7 @@ void sources_fini(struct source_list *list)
     for (size_t i = 0; i < list->n; i++) {
         part_fini(&list->at[i].part);
         mem_free(list->at[i].names);
+        mem_free(list->at[i].copy);
         mem_free(list->at[i].path);
     }
     array_fini(list);

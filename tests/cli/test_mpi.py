@@ -86,7 +86,38 @@ class MpiTest(Case):
             self.assertEqual(a.read(), b.read())
 
     def test_formats_that_join_ranks_are_read_by_the_first_process(self):
-        self.check_same("replay", BUNDLED)
+        for name in sorted(os.listdir(os.path.join(ROOT, "tests", "data"))):
+            with self.subTest(name=name):
+                self.check_same("replay", "--json", os.path.join(ROOT, "tests", "data", name), n=2)
+
+    def test_recordings_without_logs_are_divided(self):
+        for name in ("torch-ddp-gloo-gpt-n2-memory", "torch-fsdp-gloo-n2-memory", "torch-fsdp-tp-gloo-n4"):
+            with self.subTest(name=name):
+                folder = shutil.copytree(os.path.join(ROOT, "tests", "data", name), self.path(name),
+                                         ignore=shutil.ignore_patterns("net.log.gz"))
+                for args in (("replay", "--json"), ("replay",), ("whatif", "--json")):
+                    for n in (2, 4):
+                        self.check_same(*args, folder, n=n)
+                together = mpirun((1, DPRO, "replay", "-v", folder), (1, DPRO, "replay", folder))
+                self.assertRegex(together.err, r"(1 of 2|2 of 4) ranks built by other processes")
+                for rank in glob.glob(os.path.join(folder, "*", "rank1")):
+                    os.makedirs(self.path("other", name, "host"))
+                    shutil.move(rank, self.path("other", name, "host"))
+                alone = dpro("replay", folder, self.path("other", name))
+                together = mpirun((1, DPRO, "replay", folder), (1, DPRO, "replay", self.path("other", name)))
+                self.assertEqual((together.code, together.out), (alone.code, alone.out))
+
+    def test_damaged_recordings_are_told_once(self):
+        folder = shutil.copytree(os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2-memory"), self.path("damaged"),
+                                 ignore=shutil.ignore_patterns("net.log.gz"))
+        for name in ("rank.json", "memory.json", "et.json.gz"):
+            for path in glob.glob(os.path.join(folder, "*", "rank1", name)):
+                with open(path, "rb") as file:
+                    whole = file.read()
+                with open(path, "wb") as file:
+                    file.write(whole[:len(whole) // 2])
+                shutil.copy(path, path.replace(name, "second_" + name))
+        self.assertIn("second", self.check_same("replay", folder, n=2).out)
 
     def test_files_may_lie_where_one_process_only_sees_them(self):
         os.makedirs(self.path("other"))
@@ -95,6 +126,19 @@ class MpiTest(Case):
         alone = dpro("replay", self.trace, self.path("other"))
         together = mpirun((1, DPRO, "replay", self.trace), (1, DPRO, "replay", self.path("other")))
         self.assertEqual((together.code, together.out), (alone.code, alone.out))
+
+    def test_files_that_the_first_does_not_see_but_has_to_read_are_told(self):
+        for rank in (0, 1):
+            for name in ("kineto", "net"):
+                path = glob.glob(os.path.join(BUNDLED, "%s_rank%d.*.gz" % (name, rank)))[0]
+                os.makedirs(self.path("host%d" % rank), exist_ok=True)
+                shutil.copy(path, self.path("host%d" % rank))
+        self.assert_error(mpirun(*[(1, DPRO, "replay", self.path("host%d" % rank)) for rank in (0, 1)]), INPUT,
+                          "host1/kineto_rank1.* the first process does not see it, .* copy the trace to one machine")
+
+    def test_ranks_that_nobody_has_are_told_of(self):
+        os.remove(self.path("trace", "rank2.json.gz"))
+        self.assertIn("3 of 4 ranks are here", self.check_same("replay", self.trace).out)
 
     def test_bad_input_is_told_once(self):
         for rank, content in ((1, b""), (2, None), (3, b'{"traceEvents": [{"ph": "X", ')):

@@ -2,6 +2,7 @@
 #include "graph/global/share_ranks.h"
 
 #include "graph/memory/rank_memory.h"
+#include "ingest/share_files.h"
 
 /* ---- what travels ---- */
 
@@ -26,13 +27,6 @@ static void pack_choice(struct pack *pack, struct rank_build *rank)
     PACK_ITEMS(pack, rank->sample_step, rank->n_samples);
 }
 
-static void pack_history(struct pack *pack, struct allocator_history *history)
-{
-    PACK_LENT(pack, history->requests, history->n_requests);
-    PACK_LENT(pack, history->segments, history->n_segments);
-    PACK_LENT(pack, history->blocks, history->n_blocks);
-}
-
 static void pack_memory(struct pack *pack, struct rank_memory **memory, uint32_t n_timed)
 {
     PACK_ITEMS(pack, *memory, 1);
@@ -48,7 +42,7 @@ static void pack_memory(struct pack *pack, struct rank_memory **memory, uint32_t
     PACK_ITEMS(pack, is->units, is->n_units);
     PACK_ITEMS(pack, (*memory)->op_call, n_timed);
     PACK_ITEMS(pack, (*memory)->op_split, is->n_op_splits);
-    pack_history(pack, &is->start);
+    shared_pack_history(pack, &is->start);
 }
 
 static void pack_times(struct pack *pack, struct rank_build *rank)
@@ -81,6 +75,8 @@ static void pack_rank(struct pack *pack, struct rank_build *rank)
     PACK(pack, rank->unmatched_ns);
     PACK(pack, rank->n_bucket_conflicts);
     pack_times(pack, rank);
+    PACK_ITEMS(pack, rank->unit_requests,
+               rank->trace->recording ? rank->trace->recording->buckets.n : 0);
     pack_memory(pack, &rank->memory, rank->n_timed);
 }
 

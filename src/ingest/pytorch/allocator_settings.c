@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/sort.h"
-#include "ingest/sources.h"
+#include "ingest/rank_job.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -267,19 +267,19 @@ int allocator_settings_parse(struct allocator_settings *settings, const char *te
     return p.n_unknown;
 }
 
-struct allocator_settings allocator_settings_read(struct trace_build *build, const char *path,
-                                                  const char *text)
+struct allocator_settings allocator_settings_read(struct trace_build *build, struct rank_job *job,
+                                                  const char *path, const char *text)
 {
     struct allocator_settings settings = allocator_settings_default();
     struct dpro_error err;
     int n_unknown = allocator_settings_parse(&settings, text, &err);
     settings.known = n_unknown == 0 ? DPRO_ALLOCATOR_KNOWN : DPRO_ALLOCATOR_STRANGE;
     if (n_unknown < 0)
-        build_warn(build, "%s: %s; what the allocator reserves is not known", path, err.text);
+        rank_warn(build, job, "%s: %s; what the allocator reserves is not known", path, err.text);
     else if (n_unknown > 0)
-        build_warn(build,
-                   "%s: %d settings of the allocator are not known to dpro; nor is what the "
-                   "allocator reserves",
-                   path, n_unknown);
+        rank_warn(build, job,
+                  "%s: %d settings of the allocator are not known to dpro; nor is what the "
+                  "allocator reserves",
+                  path, n_unknown);
     return settings;
 }

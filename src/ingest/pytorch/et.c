@@ -342,7 +342,7 @@ const struct reader et_reader = {
     .one = "node",
     .many = "nodes",
     .encoding = "JSON",
-    .flags = READER_STRUCTURE,
+    .flags = READER_STRUCTURE | READER_SEPARATE,
     .missing = {.alone = "an execution trace holds no times; add the profiler's trace "
                          "(torch.profiler, export_chrome_trace) of the same run"},
     .recognise = recognise,

@@ -229,7 +229,7 @@ static void match(struct rank_job *job)
 }
 
 /* The rank's first one. */
-static struct source *find_trace(struct trace_build *build, const struct rank_job *job)
+static struct source *find_trace(struct trace_build *build, struct rank_job *job)
 {
     struct source *found = NULL;
     for (size_t i = 0; i < job->n_sources; i++) {
@@ -237,8 +237,8 @@ static struct source *find_trace(struct trace_build *build, const struct rank_jo
         if (!source_payload(source, &et_payload))
             continue;
         if (found)
-            build_warn(build, "%s: second execution trace of rank %d, skipped; %s is used",
-                       source->path, source->rank, found->path);
+            rank_warn(build, job, "%s: second execution trace of rank %d, skipped; %s is used",
+                      source->path, source->rank, found->path);
         else
             found = source;
     }

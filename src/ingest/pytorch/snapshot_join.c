@@ -94,13 +94,14 @@ static uint32_t stream_number(const struct streams *streams, int64_t handle)
 
 /* ---- histories ---- */
 
-static void set_settings(struct trace_build *build, const struct source *source,
-                         const struct snapshot_part *of, struct allocator_settings *settings)
+static void set_settings(struct trace_build *build, struct rank_job *job,
+                         const struct source *source, const struct snapshot_part *of,
+                         struct allocator_settings *settings)
 {
     const char *conf = strtab_get(&build->trace->names, source->names[of->conf]);
     *settings = allocator_settings_default();
     if (of->has_settings)
-        *settings = allocator_settings_read(build, source->path, conf);
+        *settings = allocator_settings_read(build, job, source->path, conf);
     if (of->max_split_bytes >= 0)
         settings->max_split_bytes = (uint64_t)of->max_split_bytes;
     else if (of->max_split_bytes == -1)
@@ -173,16 +174,17 @@ void snapshot_fill(struct arena *arena, const struct snapshot_part *of,
     array_fini(&streams.handles);
 }
 
-static void join_histories(struct trace_build *build, struct trace_rank *rank,
+static void join_histories(struct trace_build *build, struct rank_job *job,
                            const struct source *source)
 {
+    struct trace_rank *rank = job->rank;
     struct snapshot_part *of = part_payload(&source->part, &snapshot_payload);
     struct arena *arena = &build->trace->arena;
     struct devices devices = {.of = of};
     struct allocator_settings settings;
     char some[32];
     find_devices(&devices);
-    set_settings(build, source, of, &settings);
+    set_settings(build, job, source, of, &settings);
     rank->allocators = arena_array(arena, devices.those.n, sizeof *rank->allocators);
     for (size_t d = 0; d < devices.those.n; d++) {
         struct allocator_history *history = &rank->allocators[rank->n_allocators++];
@@ -191,8 +193,8 @@ static void join_histories(struct trace_build *build, struct trace_rank *rank,
         snapshot_fill(arena, of, history);
     }
     if (of->n_broken)
-        build_warn(build, "%s: %s entries, segments or blocks make no sense, skipped", source->path,
-                   count_text(some, of->n_broken));
+        rank_warn(build, job, "%s: %s entries, segments or blocks make no sense, skipped",
+                  source->path, count_text(some, of->n_broken));
     of->room = arena_alloc(arena, of->entries.n * sizeof *of->room);
     map_fini(&devices.by_list);
     array_fini(&devices.those);
@@ -219,10 +221,10 @@ void snapshot_reserve(struct trace_build *build, struct rank_job *job,
     struct source *source = snapshot_of(job);
     for (size_t i = 0; i < job->n_sources; i++)
         if (job->sources[i] != source && source_payload(job->sources[i], &snapshot_payload))
-            build_warn(build, "%s: another memory snapshot of rank %d, skipped; %s is used",
-                       job->sources[i]->path, job->sources[i]->rank, source->path);
+            rank_warn(build, job, "%s: another memory snapshot of rank %d, skipped; %s is used",
+                      job->sources[i]->path, job->sources[i]->rank, source->path);
     if (source)
-        join_histories(build, job->rank, source);
+        join_histories(build, job, source);
 }
 
 /* ---- allocations ---- */

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""megatron_ranks.py FOLDER RANKS: writes the traces of a Megatron-like job, 8 ranks a host, 1 MB of JSON each, gzip'd; hosts' clocks
-differ, and so do the times of ranks."""
+"""megatron_ranks.py FOLDER RANKS: writes the traces of a Megatron-like job, 8 ranks a host, gzip'd; hosts' clocks differ, and so do the
+times of ranks."""
 import gzip
 import json
 import multiprocessing
@@ -13,6 +13,10 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from megatron_job import Rank  # noqa: E402
 
 GPUS, STAGES = 8, 2
+MORE = {  # what the profiler writes besides, by category
+    "kernel": {"queued": 0, "context": 1, "registers per thread": 128, "shared memory": 49152, "blocks per SM": 0.969697,
+               "warps per SM": 7.757576, "grid": [128, 1, 1], "block": [256, 1, 1], "est. achieved occupancy %": 12},
+    "cuda_runtime": {"External id": 1869557, "cbid": 430}}
 
 
 def write(folder, n_ranks, rank):
@@ -20,6 +24,7 @@ def write(folder, n_ranks, rank):
     trace["hostName"] = f"host{rank // GPUS}"
     late_us, random_us = random.Random(rank // GPUS).uniform(0, 1e6), random.Random(rank)
     for event in trace["traceEvents"]:
+        event["args"].update(MORE.get(event["cat"], {}))
         event["ts"] = round(1e9 + event["ts"] + late_us + random_us.uniform(0, 1), 3)
         event["dur"] = round(event["dur"] * random_us.uniform(0.98, 1), 3)
     with open(os.path.join(folder, f"rank{rank}.json.gz"), "wb") as out:

@@ -349,7 +349,7 @@ def search(table, build):
         elif took[1] in ("uncoarsened", "all-ranks"):
             table.add("  " + MEANS[took[1]], float(took[3]), "s", digits=3)
         else:
-            seconds = [f"{float(s):.2g}" for s in re.findall(r"[\d.e-]+(?= s)", took[0])]
+            seconds = [f"{float(s):.0f}" if float(s) >= 10 else f"{float(s):.2g}" for s in re.findall(r"[\d.e-]+(?= s)", took[0])]
             told.append(f"{' to '.join(seconds)} {MEANS[took[1]]}")
     ours = program(table, build, "bench_recompute", "which modules to recompute")
     if ours:

@@ -1,16 +1,26 @@
 #!/usr/bin/env bash
-# All tests under the sanitizers; every command with every option under valgrind; searches and the live suites at length, those of
-# TensorFlow, MXNet and Horovod in environments of their own; the Python suites with another build of Python; `make demo` and
-# `make test` in a clean Debian 12; then each fuzz target for a minute (FUZZ_SECONDS). The last line counts cases; a fuzz
-# target is one case.
+# test_long.sh [PART...]: what takes too long for `make test`; each of these parts, or those named:
+#   address     all tests under the address and undefined behaviour sanitizers
+#   thread      all tests under the thread sanitizer
+#   valgrind    every command with every option on every bundled trace
+#   frameworks  searches and live suites at length, those of TensorFlow, MXNet and Horovod in environments of their own
+#   python      what runs Python, with another build of it (DPRO_OTHER_PYTHON)
+#   debian      `make demo` and `make test` in a clean Debian 12
+#   fuzz        each fuzz target for a minute (FUZZ_SECONDS)
+# The last line counts cases; a fuzz target is one case.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 passed=0 failed=0 skipped=0
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1
 
-add_counts() # adds the count that $log ends with; a run that ended without one failed
+count() # count TITLE COMMAND...: runs it and adds the count that it ends with; a run that ended without one failed
 {
+    echo "== $1"
+    "${@:2}" 2>&1 | tee "$log"
     if [[ $(tail -n 1 "$log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed(,\ ([0-9]+)\ skipped)?$ ]]; then
         passed=$((passed + BASH_REMATCH[1]))
         failed=$((failed + BASH_REMATCH[2]))
@@ -20,15 +30,60 @@ add_counts() # adds the count that $log ends with; a run that ended without one 
     fi
 }
 
+skip() # skip WHY
+{
+    echo "skipped: $1"
+    skipped=$((skipped + 1))
+}
+
+run() # run FOLDER RUN_TESTS_ARGUMENT...: builds, tests
+{
+    tools/build.sh "$1" && "${python:-python3}" tools/run_tests.py --build "$@"
+}
+
 sanitize() # sanitize FOLDER SANITIZERS
 {
-    echo "== tests under $2"
-    if tools/build.sh "$1" -Dbuildtype=debugoptimized "-Db_sanitize=$2" -Db_lundef=false; then
-        tools/run_tests.py --build "$1" --slow 10 | tee "$log"
-    else
-        echo "could not be built" | tee "$log"
-    fi
-    add_counts
+    tools/build.sh "$1" -Dbuildtype=debugoptimized "-Db_sanitize=$2" -Db_lundef=false && run "$1" --slow 10
+}
+
+part_address()
+{
+    count "tests under the address and undefined behaviour sanitizers" sanitize build-asan address,undefined
+}
+
+part_thread()
+{
+    count "tests under the thread sanitizer" sanitize build-tsan thread
+}
+
+part_valgrind()
+{
+    DPRO_LONG=1 count "every command with every option on every bundled trace under valgrind" run build --slow 20 cli/valgrind
+}
+
+part_frameworks()
+{
+    local framework
+    for framework in torch tensorflow mxnet horovod horovod-pytorch; do
+        tools/venv.sh "$framework"
+    done
+    DPRO_LONG=1 count "searches and jobs of PyTorch, TensorFlow, MXNet and Horovod at length" run build search search_servers live
+}
+
+part_python()
+{
+    local suites python=.venv-other/bin/python
+    export DPRO_OTHER_PYTHON=${DPRO_OTHER_PYTHON:-$(tools/other_python.sh)}
+    [[ -n $DPRO_OTHER_PYTHON ]] || { skip "no other Python with a version that .venv has (DPRO_OTHER_PYTHON names one)" && return; }
+    tools/venv.sh other
+    [[ ! -e .venv-other.missing ]] || { skip "$(<.venv-other.missing)" && return; }
+    mapfile -t suites < <(grep -l sys.executable tests/cli/test_*.py | sed 's,tests/cli/test_\(.*\)\.py,cli/\1,')
+    DPRO_PYTHON=$PWD/$python count "with $($python -VV)" run build "${suites[@]}" live
+}
+
+part_debian()
+{
+    count "the README's two commands in a clean Debian 12" tools/test_clean.sh
 }
 
 write_dictionary() # write_dictionary TARGET: the names that the readers, the graph and what the target includes compare with
@@ -43,89 +98,42 @@ write_dictionary() # write_dictionary TARGET: the names that the readers, the gr
     tools/fuzz_dict.py "${folders[@]}"
 }
 
-export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
-export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-export TSAN_OPTIONS=halt_on_error=1
-sanitize build-asan address,undefined
-sanitize build-tsan thread
-
-echo "== every command with every option on every bundled trace under valgrind"
-if tools/build.sh build; then
-    DPRO_LONG=1 tools/run_tests.py --build build --slow 20 cli/valgrind | tee "$log"
-else
-    echo "could not be built" | tee "$log"
-fi
-add_counts
-
-echo "== searches and jobs of PyTorch, TensorFlow, MXNet and Horovod at length"
-for framework in torch tensorflow mxnet horovod horovod-pytorch; do
-    tools/venv.sh "$framework"
-done
-if tools/build.sh build; then
-    DPRO_LONG=1 tools/run_tests.py --build build search search_servers live | tee "$log"
-else
-    echo "could not be built" | tee "$log"
-fi
-add_counts
-
-echo "== the Python suites with another build of Python"
-DPRO_OTHER_PYTHON=${DPRO_OTHER_PYTHON:-$(tools/other_python.sh)}
-export DPRO_OTHER_PYTHON
-if [[ -z $DPRO_OTHER_PYTHON ]]; then
-    echo "skipped: no other Python with a version that .venv has (DPRO_OTHER_PYTHON names one)"
-    skipped=$((skipped + 1))
-else
-    "$DPRO_OTHER_PYTHON" -VV
-    tools/venv.sh other
-    if [[ -e .venv-other.missing ]]; then
-        echo "skipped: $(<.venv-other.missing)"
-        skipped=$((skipped + 1))
+fuzz() # fuzz TARGET
+{
+    local name=${1##*/libfuzzer_} corpus="build-fuzz/corpus/${1##*/}" seeds
+    seeds=build-fuzz/tests/fuzz/seeds/$name
+    mkdir -p "$corpus"
+    write_dictionary "$name" >"build-fuzz/$name.dict"
+    [[ -d $seeds ]] || seeds=
+    if "$1" "-max_total_time=${FUZZ_SECONDS:-60}" "-dict=build-fuzz/$name.dict" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+        "-artifact_prefix=build-fuzz/$name-" "$corpus" ${seeds:+"$seeds"} >"build-fuzz/$name.log" 2>&1; then
+        grep -E '^stat::(number_of_executed_units|peak_rss_mb)' "build-fuzz/$name.log"
+        echo "1 passed, 0 failed"
     else
-        DPRO_PYTHON=$PWD/.venv-other/bin/python .venv-other/bin/python tools/run_tests.py --build build cli live | tee "$log"
-        add_counts
+        tail -n 60 "build-fuzz/$name.log"
+        echo "0 passed, 1 failed"
     fi
-fi
+}
 
-echo "== the README's two commands in a clean Debian 12"
-tools/test_clean.sh | tee "$log"
-add_counts
-
-seconds=${FUZZ_SECONDS:-60}
-if ! command -v clang >/dev/null; then
-    echo "== fuzz targets: skipped, no clang here"
-    skipped=$((skipped + 1))
-elif ! CC=clang tools/build.sh build-fuzz -Dfuzz=true; then
-    echo "== fuzz targets: could not be built"
-    failed=$((failed + 1))
-else
-    found=0
+part_fuzz()
+{
+    local target
+    command -v clang >/dev/null || { skip "no clang here for the fuzz targets" && return; }
+    if ! CC=clang tools/build.sh build-fuzz -Dfuzz=true; then
+        failed=$((failed + 1))
+        return
+    fi
     for target in build-fuzz/tests/fuzz/libfuzzer_*; do
-        [[ -f $target && -x $target ]] || continue
-        found=1
-        name=$(basename "$target")
-        corpus=build-fuzz/corpus/$name
-        seeds=build-fuzz/tests/fuzz/seeds/${name#libfuzzer_}
-        mkdir -p "$corpus"
-        folders=("$corpus")
-        [[ -d $seeds ]] && folders+=("$seeds")
-        dictionary=build-fuzz/$name.dict
-        write_dictionary "${name#libfuzzer_}" >"$dictionary"
-        echo "== $name for $seconds s"
-        if "$target" "-max_total_time=$seconds" "-dict=$dictionary" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-            "-artifact_prefix=build-fuzz/$name-" "${folders[@]}" >"$log" 2>&1; then
-            grep -E '^stat::(number_of_executed_units|peak_rss_mb)' "$log"
-            passed=$((passed + 1))
-        else
-            tail -n 60 "$log"
-            failed=$((failed + 1))
-        fi
+        [[ ! -f $target || ! -x $target ]] || count "${target##*/}" fuzz "$target"
     done
-    [[ $found -eq 1 ]] || echo "== fuzz targets: none built"
-fi
+}
 
-if [[ $skipped -gt 0 ]]; then
-    echo "$passed passed, $failed failed, $skipped skipped"
-else
-    echo "$passed passed, $failed failed"
-fi
+[[ $# -gt 0 ]] || set -- address thread valgrind frameworks python debian fuzz
+for part; do
+    declare -F "part_$part" >/dev/null || { echo "test_long.sh: no part is called $part" >&2 && exit 2; }
+done
+for part; do
+    "part_$part"
+done
+echo "$passed passed, $failed failed$([[ $skipped -eq 0 ]] || echo ", $skipped skipped")"
 [[ $failed -eq 0 && $passed -gt 0 ]]

@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 
+from figures import off
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HOSTS = os.path.join(ROOT, "tools", "hosts.sh")
 STEPS = 55  # what a recording needs, and a few more
@@ -86,6 +88,24 @@ def record(dpro, python, script, trace, **options):
     train([dpro, "profile", "-o", trace, "--"], python, script, **options)
 
 
+def replay(dpro, trace, out):
+    """Replays what was recorded, as a user would, and sets the prediction beside what was measured."""
+    print(f"\n  dpro replay {trace} -o {out}", flush=True)
+    subprocess.run([dpro, "replay", trace, "-o", out], check=True)
+    with open(os.path.join(out, "replay.json"), encoding="utf-8") as file:
+        facts = json.load(file)
+    predicted, unprofiled = facts["predicted"]["iteration_ms"], facts.get("unprofiled")
+    print(f"\n{'predicted by the replay':<40}{predicted:8.1f} ms")
+    rows = [("measured, while it was recorded", facts["measured"]["iteration_ms"], "")]
+    if unprofiled:
+        rows.append(("measured, just before and after", unprofiled["iteration_ms"],
+                     f"  (mean of {unprofiled['steps']} steps without a profiler)"))
+    for what, ms, note in rows:
+        print(f"{what:<40}{ms:8.1f} ms  {off(predicted, ms):+.1f} %{note}")
+    print(f"\nLook at:\n  {out}/report.html          open it in a browser\n"
+          f"  {out}/timeline.json.gz     open it at https://ui.perfetto.dev\n  {out}/trace                what was recorded")
+
+
 def main():
     parser = argparse.ArgumentParser(description="record a real training, replay it")
     parser.add_argument("--build", default="build", help="build folder")
@@ -98,26 +118,8 @@ def main():
     os.makedirs(out)
     go_first()
 
-    def say(line=""):
-        print(line, flush=True)
-
-    record(dpro, python, "gpt.py", trace, say=say)
-    say()
-    say(f"  dpro replay {trace} -o {out}")
-    subprocess.run([dpro, "replay", trace, "-o", out], check=True)
-    with open(os.path.join(out, "replay.json"), encoding="utf-8") as file:
-        replay = json.load(file)
-    predicted, profiled = replay["predicted"]["iteration_ms"], replay["measured"]["iteration_ms"]
-    say()
-    say(f"{'predicted by the replay':<40}{predicted:8.1f} ms")
-    say(f"{'measured, while it was recorded':<40}{profiled:8.1f} ms  {100 * (predicted / profiled - 1):+.1f} %")
-    unprofiled = replay["unprofiled"]
-    say(f"{'measured, just before and after':<40}{unprofiled['iteration_ms']:8.1f} ms  {unprofiled['error_pct']:+.1f} %"
-        f"  (mean of {unprofiled['steps']} steps without a profiler)")
-    say("\nLook at:")
-    say(f"  {out}/report.html          open it in a browser")
-    say(f"  {out}/timeline.json.gz     open it at https://ui.perfetto.dev")
-    say(f"  {out}/trace                what was recorded")
+    record(dpro, python, "gpt.py", trace, say=lambda line: print(line, flush=True))
+    replay(dpro, trace, out)
     return 0
 
 

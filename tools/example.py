@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 
-from demo_live import HOSTS, ROOT, can_make_hosts, go_first
+from demo_live import HOSTS, ROOT, can_make_hosts, go_first, replay
 
 WORKERS = 2
 
@@ -173,18 +173,7 @@ def main():
     os.makedirs(out)
     go_first()
     train(example, [dpro, "profile", "-o", trace, "--"], args.steps)
-    print("\n  dpro replay %s -o %s" % (trace, out), flush=True)
-    subprocess.run([dpro, "replay", trace, "-o", out], check=True)
-    with open(os.path.join(out, "replay.json"), encoding="utf-8") as file:
-        replay = json.load(file)
-    predicted, profiled = replay["predicted"]["iteration_ms"], replay["measured"]["iteration_ms"]
-    print("\n%-40s%8.1f ms" % ("predicted by the replay", predicted))
-    print("%-40s%8.1f ms  %+.1f %%" % ("measured, while it was recorded", profiled, 100 * (predicted / profiled - 1)))
-    unprofiled = replay.get("unprofiled")
-    if unprofiled:
-        print("%-40s%8.1f ms  %+.1f %%" % ("measured, just before and after", unprofiled["iteration_ms"],
-                                           unprofiled["error_pct"]))
-    print("\nLook at:\n  %s/report.html\n  %s/timeline.json.gz" % (out, out))
+    replay(dpro, trace, out)
     return 0
 
 

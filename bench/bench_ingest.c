@@ -59,7 +59,8 @@ int main(int argc, char **argv)
         }
         double cpu = cpu_seconds() - begin;
         spans_mb = i == 0 ? peak_mb() : spans_mb;
-        if (dpro_graph_build(trace, NULL, &graph, &err) < 0) {
+        struct dpro_graph_options graph_options = {.threads = options.threads};
+        if (dpro_graph_build(trace, &graph_options, &graph, &err) < 0) {
             fprintf(stderr, "bench_ingest: %s\n", err.text);
             return 3;
         }

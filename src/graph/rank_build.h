@@ -185,6 +185,7 @@ struct rank_build {
     /* slices, until build_forget() */
     ARRAY(struct slice) slices;
     ARRAY(struct track) tracks;
+    uint64_t *keys; /* by slice: equal for the same work, until slices are matched */
     uint32_t main_track;
     uint8_t *phases;         /* per span, see span_phases.c */
     struct map named_scopes; /* see comm_scopes.c */
@@ -257,8 +258,8 @@ void build_phases(struct rank_build *rank);
 /* step_contents.c: what each step holds, from which is chosen. Needs slices and pace. */
 void build_contents(struct rank_build *rank);
 
-/* match_slices.c: a hash of the step's slices, see struct step. */
-uint64_t build_step_hash(const struct rank_build *rank, uint32_t step);
+/* match_slices.c: the keys of the step's slices, and a hash of them, see struct step. */
+uint64_t build_step_keys(struct rank_build *rank, uint32_t step);
 
 /* rank_ops.c: the ops of the reference iteration, and where each was found in every step. */
 void build_ops(struct rank_build *rank);

@@ -709,9 +709,11 @@ TEST(times_come_from_one_window_and_data_edges_from_the_other)
 
 /* ---- alignment of iterations ---- */
 
+enum { MOST_ALIGNED = 300 };
+
 static uint32_t longest_common(const uint64_t *a, uint32_t n, const uint64_t *b, uint32_t m)
 {
-    uint32_t table[41][41] = {{0}};
+    static uint32_t table[MOST_ALIGNED + 1][MOST_ALIGNED + 1]; /* row and column 0 stay 0 */
     for (uint32_t i = 1; i <= n; i++)
         for (uint32_t k = 1; k <= m; k++) {
             uint32_t skip = table[i - 1][k] > table[i][k - 1] ? table[i - 1][k] : table[i][k - 1];
@@ -724,8 +726,9 @@ TEST(sequences_are_aligned_by_their_longest_common_part)
 {
     srand(7);
     for (int round = 0; round < 5000; round++) {
-        uint64_t a[40], b[40];
-        uint32_t to[40], n = (uint32_t)rand() % 40, m = (uint32_t)rand() % 40, matched = 0;
+        uint64_t a[MOST_ALIGNED], b[MOST_ALIGNED];
+        uint32_t to[MOST_ALIGNED], most = round % 100 == 0 ? MOST_ALIGNED : 40, matched = 0;
+        uint32_t n = (uint32_t)rand() % most, m = (uint32_t)rand() % most;
         int64_t last = -1;
         for (uint32_t i = 0; i < n; i++)
             a[i] = 1 + (uint64_t)rand() % 5;

@@ -60,10 +60,10 @@ static void find_phases_or_slices(void *rank, size_t item)
         build_phases(rank);
 }
 
-static void hash_step(void *arg, size_t s)
+static void key_step(void *arg, size_t s)
 {
     struct rank_build *rank = arg;
-    rank->steps.at[s].hash = build_step_hash(rank, (uint32_t)s);
+    rank->steps.at[s].hash = build_step_keys(rank, (uint32_t)s);
 }
 
 static void cut_rank(void *arg, size_t r)
@@ -77,7 +77,8 @@ static void cut_rank(void *arg, size_t r)
     parallel_for(2, rank->threads, find_phases_or_slices, rank);
     build_pace(rank);
     build_contents(rank);
-    parallel_for(rank->steps.n, rank->threads, hash_step, rank);
+    rank->keys = mem_alloc((rank->slices.n + 1) * sizeof *rank->keys);
+    parallel_for(rank->steps.n, rank->threads, key_step, rank);
     for (uint32_t i = 0; r == 0 && i < rank->trace->n_spans && !rank->steps.has_exchange; i++)
         rank->steps.has_exchange = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;
     tell_stage(build);

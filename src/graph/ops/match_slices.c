@@ -35,7 +35,7 @@ static uint64_t key_of(const struct rank_build *rank, uint32_t slice)
     return key;
 }
 
-uint64_t build_step_hash(const struct rank_build *rank, uint32_t step)
+uint64_t build_step_keys(struct rank_build *rank, uint32_t step)
 {
     uint64_t hash = 1, pooled = 0; /* in whatever order */
     for (uint32_t l = 0; l < rank->tracks.n; l++) {
@@ -44,7 +44,7 @@ uint64_t build_step_hash(const struct rank_build *rank, uint32_t step)
         if (!unordered)
             hash = map_mix(hash + l + 1);
         for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++) {
-            uint64_t key = key_of(rank, i);
+            uint64_t key = rank->keys[i] = key_of(rank, i);
             if (unordered)
                 pooled += map_mix(key + 1);
             else
@@ -89,7 +89,7 @@ static void group_slices(const struct rank_build *rank, uint32_t first, uint32_t
     uint32_t root = NO_ID;
     groups->parts.n = groups->names.n = groups->hashes.n = 0;
     for (uint32_t i = first; i < end; i++) {
-        uint64_t key = map_mix(key_of(rank, i) + 1);
+        uint64_t key = map_mix(rank->keys[i] + 1);
         int64_t start = rank->slices.at[i].start_ns;
         if (groups->parts.n > 0 && start < until &&
             (start < until - ROUNDING_NS || root_of(rank, i) == root)) {
@@ -108,10 +108,11 @@ static void group_slices(const struct rank_build *rank, uint32_t first, uint32_t
 }
 
 struct aligner {
-    struct groups a, b;
-    key_array keys, calls;  /* calls: those of the slices that launch work */
+    const struct groups *reference;
+    struct groups groups;
+    key_array calls;        /* keys of the slices that launch work */
     ARRAY(uint32_t) places; /* of these in their part; behind the last, what each is matched with */
-    ARRAY(uint32_t) outer;  /* by part of a: the part of b */
+    ARRAY(uint32_t) outer;  /* by part of the reference iteration: the part here */
 };
 
 /* Aligns what lies between the matches that are there already. */
@@ -138,11 +139,12 @@ static void match_between(const uint64_t *a, uint32_t n_a, const uint64_t *b, ui
 /* Parts that hold exactly the same first; then, between those, parts of the same name. */
 static void match_parts(struct aligner *al)
 {
-    uint32_t n_a = (uint32_t)al->a.parts.n, n_b = (uint32_t)al->b.parts.n;
+    const struct groups *a = al->reference, *b = &al->groups;
+    uint32_t n_a = (uint32_t)a->parts.n, n_b = (uint32_t)b->parts.n;
     al->outer.n = 0;
     array_reserve(&al->outer, n_a);
-    match_sequences(al->a.hashes.at, n_a, al->b.hashes.at, n_b, al->outer.at);
-    match_between(al->a.names.at, n_a, al->b.names.at, n_b, al->outer.at);
+    match_sequences(a->hashes.at, n_a, b->hashes.at, n_b, al->outer.at);
+    match_between(a->names.at, n_a, b->names.at, n_b, al->outer.at);
 }
 
 /* Adds the calls of a part that launch work: their keys, and their places in it. */
@@ -150,7 +152,7 @@ static void list_calls(struct aligner *al, const struct rank_build *rank, struct
 {
     for (uint32_t i = 0; i < part.n; i++)
         if (rank->slices.at[part.first + i].launch != NO_ID) {
-            array_push(&al->calls, key_of(rank, part.first + i));
+            array_push(&al->calls, rank->keys[part.first + i]);
             array_push(&al->places, i);
         }
 }
@@ -176,18 +178,11 @@ static void match_calls(struct aligner *al, const struct rank_build *rank, struc
 }
 
 /* to[] has what is matched already, by place in b. */
-static void match_slices(struct aligner *al, const struct rank_build *rank, struct group a,
-                         struct group b, bool in_order, uint32_t *to)
+static void match_slices(const struct rank_build *rank, struct group a, struct group b,
+                         bool in_order, uint32_t *to)
 {
-    al->keys.n = 0;
-    for (uint32_t i = 0; i < a.n; i++)
-        array_push(&al->keys, key_of(rank, a.first + i));
-    for (uint32_t i = 0; i < b.n; i++)
-        array_push(&al->keys, key_of(rank, b.first + i));
-    if (in_order)
-        match_between(al->keys.at, a.n, al->keys.at + a.n, b.n, to);
-    else
-        match_by_count(al->keys.at, a.n, al->keys.at + a.n, b.n, to);
+    (in_order ? match_between : match_by_count)(rank->keys + a.first, a.n, rank->keys + b.first,
+                                                b.n, to);
     for (uint32_t i = 0; i < a.n; i++)
         if (to[i] != NO_ID)
             to[i] += b.first;
@@ -207,36 +202,37 @@ static void match_track(struct aligner *al, const struct rank_build *rank,
     if (all_a.n == 0 || all_b.n == 0)
         return;
     if (track->kind != DPRO_DEVICE_CPU_THREAD) { /* which thread of a pool is first is chance */
-        match_slices(al, rank, all_a, all_b, track->kind == DPRO_DEVICE_GPU_STREAM, to);
+        match_slices(rank, all_a, all_b, track->kind == DPRO_DEVICE_GPU_STREAM, to);
         return;
     }
-    group_slices(rank, all_a.first, all_a.first + all_a.n, &al->a);
-    group_slices(rank, all_b.first, all_b.first + all_b.n, &al->b);
+    const struct groups *reference = al->reference;
+    group_slices(rank, all_b.first, all_b.first + all_b.n, &al->groups);
     match_parts(al);
-    for (size_t g = 0; g < al->a.parts.n; g++) {
+    for (size_t g = 0; g < reference->parts.n; g++) {
         if (al->outer.at[g] == NO_ID)
             continue;
-        struct group part = al->a.parts.at[g], other = al->b.parts.at[al->outer.at[g]];
+        struct group part = reference->parts.at[g], other = al->groups.parts.at[al->outer.at[g]];
         uint32_t *to_part = to + (part.first - all_a.first);
-        if (al->a.hashes.at[g] == al->b.hashes.at[al->outer.at[g]] && part.n == other.n) {
+        if (reference->hashes.at[g] == al->groups.hashes.at[al->outer.at[g]] && part.n == other.n) {
             for (uint32_t i = 0; i < part.n; i++)
                 to_part[i] = other.first + i;
             continue;
         }
         match_calls(al, rank, part, other, to_part);
-        match_slices(al, rank, part, other, true, to_part);
+        match_slices(rank, part, other, true, to_part);
     }
+}
+
+static void groups_fini(struct groups *groups)
+{
+    array_fini(&groups->parts);
+    array_fini(&groups->names);
+    array_fini(&groups->hashes);
 }
 
 static void aligner_fini(struct aligner *al)
 {
-    for (int side = 0; side < 2; side++) {
-        struct groups *groups = side == 0 ? &al->a : &al->b;
-        array_fini(&groups->parts);
-        array_fini(&groups->names);
-        array_fini(&groups->hashes);
-    }
-    array_fini(&al->keys);
+    groups_fini(&al->groups);
     array_fini(&al->calls);
     array_fini(&al->places);
     array_fini(&al->outer);
@@ -286,7 +282,7 @@ static key_array list_keys(const struct rank_build *rank, const slice_list *slic
 {
     key_array keys = {0};
     for (size_t i = 0; i < slices->n; i++)
-        array_push(&keys, key_of(rank, slices->at[i]));
+        array_push(&keys, rank->keys[slices->at[i]]);
     return keys;
 }
 
@@ -311,6 +307,7 @@ static void match_pools(const struct rank_build *rank, const slice_list *referen
 
 struct step_matching {
     const struct rank_build *rank;
+    const struct groups *references; /* the reference iteration's, by track */
     const uint32_t *track_place;
     const struct slice_matches *matches;
     slice_list pooled; /* of the reference iteration */
@@ -322,6 +319,10 @@ static void match_step(void *arg, size_t s)
     const struct rank_build *rank = m->rank;
     struct aligner aligner = {0};
     uint32_t *found = m->matches->found + s * m->matches->n;
+    for (uint32_t i = 0; i < m->matches->n && s == rank->steps.reference; i++)
+        found[i] = m->matches->placed[i].slice;
+    if (s == rank->steps.reference)
+        return;
     match_pools(rank, &m->pooled, (uint32_t)s, m->matches->place_of, found);
     for (int pass = 0; pass < 2; pass++) /* CPU tracks first */
         for (uint32_t l = 0; l < rank->tracks.n; l++) {
@@ -330,6 +331,7 @@ static void match_step(void *arg, size_t s)
             bool gpu = track->kind == DPRO_DEVICE_GPU_STREAM;
             if (gpu != (pass == 1) || build_is_unordered(rank, track))
                 continue;
+            aligner.reference = &m->references[l];
             match_track(&aligner, rank, track, (uint32_t)s, to);
             if (gpu)
                 match_device(rank, track, m->matches->place_of, found, to);
@@ -340,6 +342,7 @@ static void match_step(void *arg, size_t s)
 void slice_matches_find(const struct rank_build *rank, struct slice_matches *matches)
 {
     uint32_t *track_place = mem_array(rank->tracks.n + 1, sizeof *track_place), n = 0;
+    struct groups *references = mem_array(rank->tracks.n + 1, sizeof *references);
     for (uint32_t l = 0; l < rank->tracks.n; l++) {
         const uint32_t *first = &rank->tracks.at[l].first[rank->steps.reference];
         track_place[l] = n;
@@ -353,15 +356,20 @@ void slice_matches_find(const struct rank_build *rank, struct slice_matches *mat
     memset(matches->place_of, 0xFF, (rank->slices.n + 1) * sizeof *matches->place_of);
     for (uint32_t l = 0, place = 0; l < rank->tracks.n; l++) {
         const uint32_t *first = &rank->tracks.at[l].first[rank->steps.reference];
+        if (rank->tracks.at[l].kind == DPRO_DEVICE_CPU_THREAD)
+            group_slices(rank, first[0], first[1], &references[l]);
         for (uint32_t i = first[0]; i < first[1]; i++) {
             matches->placed[place] = (struct placed){i, l};
             matches->place_of[i] = place++;
         }
     }
     struct step_matching matching = {
-        rank, track_place, matches,
+        rank, references, track_place, matches,
         slices_by_start(rank, rank->steps.reference, build_is_unordered)};
     parallel_for(rank->steps.n, rank->threads, match_step, &matching);
+    for (uint32_t l = 0; l < rank->tracks.n; l++)
+        groups_fini(&references[l]);
+    mem_free(references);
     array_fini(&matching.pooled);
     mem_free(track_place);
 }

@@ -362,6 +362,8 @@ void build_ops(struct rank_build *rank)
 {
     struct slice_matches matches;
     slice_matches_find(rank, &matches);
+    mem_free(rank->keys);
+    rank->keys = NULL;
     build_find_scopes(rank);
     make_ops(rank, &matches);
     rank->n_timed = (uint32_t)rank->ops.n;
@@ -379,8 +381,10 @@ void build_forget(struct rank_build *rank)
     array_fini(&rank->tracks);
     array_fini(&rank->slices);
     map_fini(&rank->named_scopes);
+    mem_free(rank->keys);
     mem_free(rank->match);
     mem_free(rank->phases);
+    rank->keys = NULL;
     rank->match = NULL;
     rank->phases = NULL;
 }

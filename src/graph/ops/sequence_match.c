@@ -1,16 +1,18 @@
 /* Aligns two sequences of the same work.
  *
- * Iterations of a static job run nearly the same ops in the same order. The shortest edit script
- * finds the differences in O((n + m) d) for d of them (E. W. Myers, "An O(ND) difference algorithm
- * and its variations", Algorithmica 1986, the greedy forward variant). Very different sequences are
+ * Iterations of a static job run nearly the same ops in the same order. The longest common
+ * subsequence finds the differences, 64 cells of its table at a time (H. Hyyrö, "Bit-parallel LCS-
+ * length computation revisited", AWOCA 2004), near the diagonal. Very different sequences are
  * aligned by counting: the k-th slice of a kind with the k-th of that kind. */
+
+#include <string.h>
 
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"
 #include "graph/rank_build.h"
 
-enum { MAX_EDITS = 1500 };
+enum { MAX_EDITS = 1500, WORD_BITS = 64 };
 
 /* Keeps the longest run of matches that go forward in both sequences: work does not overtake. */
 static void keep_ascending(uint32_t *to, uint32_t n)
@@ -62,73 +64,142 @@ void match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t
     map_fini(&place_b);
 }
 
-/* `trace` row d holds the furthest x on diagonals -d, -d + 2, ..., d. */
-static int32_t *row_of(int32_t *trace, int32_t d)
-{
-    return trace + (size_t)d * (size_t)(d + 1) / 2;
-}
+/* The table of the longest common subsequences of the first x of a and the first y of b, a row for
+ * each x: bit y is 0 where one more of b makes it longer. Only words within `band` of the diagonal
+ * are kept; what lies above them is 1. */
+struct table {
+    const uint32_t *a, *b;        /* numbers of the keys */
+    uint32_t n, m, band, n_words; /* n_words: of a row */
+    uint64_t *rows;
+    uint64_t *places; /* by number: where in b it is, in a row's words; word w at w % n_words */
+};
 
-static int32_t furthest(const int32_t *row, int32_t d, int32_t k)
+/* Numbers keys of b from 1, and those of a by them, 0 where b lacks one. Returns the most. */
+static uint32_t number_keys(const uint64_t *a, uint32_t n, const uint64_t *b, uint32_t m,
+                            uint32_t *numbers_a, uint32_t *numbers_b)
 {
-    return k < -d || k > d ? -1 : row[(k + d) / 2];
-}
-
-/* Walks the edit script back from the far corner and notes the matches on its diagonals. */
-static void trace_back(int32_t *trace, int32_t d, int32_t n, int32_t m, uint32_t *to)
-{
-    int32_t x = n, y = m;
-    for (; d > 0; d--) {
-        const int32_t *before = row_of(trace, d - 1);
-        int32_t k = x - y;
-        int32_t down = furthest(before, d - 1, k + 1), right = furthest(before, d - 1, k - 1);
-        bool is_down = k == -d || (k != d && right < down);
-        int32_t from_x = is_down ? down : right, from_k = is_down ? k + 1 : k - 1;
-        int32_t from_y = from_x - from_k;
-        while (x > from_x && y > from_y && x > 0 && y > 0 &&
-               x - 1 >= (is_down ? from_x : from_x + 1)) {
-            x--;
-            y--;
-            to[x] = (uint32_t)y;
+    uint32_t n_slots = 16, most = 0;
+    while (n_slots / 2 < m)
+        n_slots *= 2;
+    uint32_t *first = mem_array(n_slots, sizeof *first); /* by hash: 1 + the key's first place */
+    for (uint32_t i = 0; i < n + m; i++) {
+        uint64_t key = i < m ? b[i] : a[i - m];
+        size_t slot = map_mix(key) & (n_slots - 1);
+        while (first[slot] && b[first[slot] - 1] != key)
+            slot = (slot + 1) & (n_slots - 1);
+        if (i >= m) {
+            numbers_a[i - m] = first[slot] ? numbers_b[first[slot] - 1] : 0;
+            continue;
         }
-        x = from_x;
-        y = from_y;
+        if (!first[slot]) {
+            first[slot] = i + 1;
+            numbers_b[i] = ++most;
+        }
+        numbers_b[i] = numbers_b[first[slot] - 1];
     }
-    while (x > 0 && y > 0) {
-        x--;
-        y--;
-        to[x] = (uint32_t)y;
+    mem_free(first);
+    return most;
+}
+
+static uint32_t first_word(const struct table *t, uint32_t x)
+{
+    return x > t->band ? (x - t->band - 1) / WORD_BITS : 0;
+}
+
+static uint64_t *places_in(const struct table *t, uint32_t number, uint32_t word)
+{
+    return &t->places[(size_t)number * t->n_words + word % t->n_words];
+}
+
+/* Makes a word of b the last one of a row, in place of the one that is `n_words` before it. */
+static void add_places(const struct table *t, uint32_t word)
+{
+    uint32_t begin = word * WORD_BITS, back = t->n_words * WORD_BITS;
+    if (word >= t->n_words)
+        for (uint32_t y = begin - back; y < begin - back + WORD_BITS && y < t->m; y++)
+            *places_in(t, t->b[y], word) = 0;
+    for (uint32_t y = begin; y < begin + WORD_BITS && y < t->m; y++)
+        *places_in(t, t->b[y], word) |= UINT64_C(1) << y % WORD_BITS;
+}
+
+/* Fills in the table; returns how long the longest common subsequence is within the band. */
+static uint32_t fill_table(struct table *t)
+{
+    uint32_t length = 0;
+    for (uint32_t w = 0; w < t->n_words; w++)
+        add_places(t, w);
+    for (uint32_t x = 1; x <= t->n; x++) {
+        uint32_t first = first_word(t, x), dropped = first - first_word(t, x - 1);
+        uint64_t *row = t->rows + (size_t)x * t->n_words, *before = row - t->n_words;
+        bool carry = false;
+        if (dropped) {
+            length += (uint32_t)__builtin_popcountll(~before[0]);
+            add_places(t, first + t->n_words - 1);
+        }
+        for (uint32_t w = 0; w < t->n_words; w++) {
+            uint64_t was = w + dropped < t->n_words ? before[w + dropped] : UINT64_MAX, sum;
+            uint64_t same = was & *places_in(t, t->a[x - 1], first + w);
+            bool over = __builtin_add_overflow(was, same, &sum);
+            carry = over | __builtin_add_overflow(sum, (uint64_t)carry, &sum);
+            row[w] = sum | (was & ~same);
+        }
     }
+    for (uint32_t w = 0; w < t->n_words; w++)
+        length += (uint32_t)__builtin_popcountll(~t->rows[(size_t)t->n * t->n_words + w]);
+    return length;
+}
+
+static bool grows_at(const struct table *t, uint32_t x, uint32_t y)
+{
+    uint32_t w = y / WORD_BITS - first_word(t, x);
+    return w < t->n_words && !(t->rows[(size_t)x * t->n_words + w] >> y % WORD_BITS & 1);
+}
+
+/* Walks back from the far corner. */
+static void read_table(const struct table *t, uint32_t *to)
+{
+    for (uint32_t x = t->n, y = t->m; x > 0 && y > 0;) {
+        if (!grows_at(t, x, y - 1))
+            y--;
+        else if (grows_at(t, x - 1, y - 1))
+            x--;
+        else
+            to[--x] = --y;
+    }
+}
+
+/* Returns whether the band was wide enough. */
+static bool match_in_band(struct table *t, uint32_t n_numbers, uint32_t *to)
+{
+    t->n_words = MIN(2 * (t->band / WORD_BITS) + 3, t->m / WORD_BITS + 1);
+    t->places = mem_array((n_numbers + (size_t)1) * t->n_words, sizeof *t->places);
+    t->rows = mem_alloc((t->n + (size_t)1) * t->n_words * sizeof *t->rows);
+    memset(t->rows, 0xFF, t->n_words * sizeof *t->rows);
+    bool found = t->n + t->m - 2 * fill_table(t) <= t->band;
+    if (found)
+        read_table(t, to);
+    mem_free(t->rows);
+    mem_free(t->places);
+    return found;
 }
 
 /* Returns false where they are too different. */
-static bool match_by_edits(const uint64_t *a, int32_t n, const uint64_t *b, int32_t m, uint32_t *to)
+static bool match_by_edits(const uint64_t *a, uint32_t n, const uint64_t *b, uint32_t m,
+                           uint32_t *to)
 {
-    int32_t limit = MIN(n + m, MAX_EDITS);
-    ARRAY(int32_t) trace = {0};
-    bool aligned = false;
-    for (int32_t d = 0; d <= limit && !aligned; d++) {
-        array_reserve(&trace, (size_t)d + 1);
-        trace.n += (size_t)d + 1;
-        int32_t *row = row_of(trace.at, d), *before = d ? row_of(trace.at, d - 1) : NULL;
-        for (int32_t i = 0; i <= d && !aligned; i++) { /* diagonal 2 i - d */
-            int32_t x = 0;
-            if (d > 0) {
-                int32_t down = i < d ? before[i] : -1, right = i > 0 ? before[i - 1] : -1;
-                x = i == 0 || right < down ? down : right + 1;
-            }
-            int32_t y = x - 2 * i + d;
-            while (x < n && y < m && a[x] == b[y]) {
-                x++;
-                y++;
-            }
-            row[i] = x;
-            aligned = x >= n && y >= m;
-        }
-        if (aligned)
-            trace_back(trace.at, d, n, m, to);
+    uint32_t most = MIN(n + m, MAX_EDITS), least = n > m ? n - m : m - n;
+    bool found = false;
+    if (least > most)
+        return false;
+    uint32_t *numbers = mem_alloc((n + (size_t)m) * sizeof *numbers);
+    uint32_t n_numbers = number_keys(a, n, b, m, numbers, numbers + n);
+    struct table t = {.a = numbers, .b = numbers + n, .n = n, .m = m};
+    for (uint32_t band = WORD_BITS; !found && t.band < most; band *= 2) {
+        t.band = MIN(MAX(band, least), most);
+        found = match_in_band(&t, n_numbers, to);
     }
-    array_fini(&trace);
-    return aligned;
+    mem_free(numbers);
+    return found;
 }
 
 void match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to)
@@ -149,7 +220,7 @@ void match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_
         return;
     if (mid_a > INT32_MAX / 2 || mid_b > INT32_MAX / 2)
         mem_fail();
-    if (!match_by_edits(a + head, (int32_t)mid_a, b + head, (int32_t)mid_b, to + head)) {
+    if (!match_by_edits(a + head, mid_a, b + head, mid_b, to + head)) {
         match_by_count(a + head, mid_a, b + head, mid_b, to + head);
         keep_ascending(to + head, mid_a);
     }

@@ -38,18 +38,17 @@ struct fixed {
     uint32_t n_lead; /* cells in front of an iteration's ends: those of the iteration before, or the
                         releases of ranks and servers */
     bool cyclic;
-    bool shares;              /* code and position are another's */
+    bool shares;              /* code, carried and position are another's */
     unsigned n_lanes;         /* replays side by side: each value below is there for each of them */
     const uint32_t *order;    /* op at each position */
     const uint32_t *position; /* of each op; NULL: nobody asks for single ends */
     ARRAY(uint16_t) code;
-    uint32_t n_telling; /* up to the last position that can tell that the order doesn't hold */
+    ARRAY(uint32_t) carried; /* positions whose ends the next pass of a cyclic one looks at */
+    uint32_t n_telling;      /* up to the last position that can tell that the order doesn't hold */
     int64_t *dur_ns, *gap_ns; /* by position; gap_ns NULL: all 0 */
-    int64_t *cells; /* n_lead before, then an end for each op, of one pass or of several */
-    size_t n_cells;
-    int64_t *ends;       /* of the last pass; of a cyclic one, those before the next */
-    int64_t *last_ready; /* by device, for the check */
-    uint32_t *last_op;   /* by device */
+    int64_t *cells;           /* n_lead before, then an end for each op */
+    int64_t *last_ready;      /* by device, for the check */
+    uint32_t *last_op;        /* by device */
 };
 
 /* ---- building ---- */
@@ -167,6 +166,21 @@ static void mark_checked(struct fixed *f, struct arena *work)
     }
 }
 
+static void list_carried(struct fixed *f, struct arena *work)
+{
+    const uint16_t *code = f->code.at;
+    uint32_t n = f->cyclic ? f->g->n_ops : 0, head;
+    bool *looked_at = arena_array(work, (size_t)n + 1, sizeof *looked_at);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t count = get_count(&code, &head); count > 0; count--) {
+            uint32_t cell = n + i - get_distance(&code);
+            looked_at[MIN(cell, n)] = true;
+        }
+    for (uint32_t i = 0; i < n; i++)
+        if (looked_at[i])
+            array_push(&f->carried, i);
+}
+
 /* An op of the first iteration that waits for nothing waits for its release, the end of a cell that
  * never runs. */
 static void encode(struct fixed *f, const struct pull *same, const struct pull *next,
@@ -189,6 +203,7 @@ static void encode(struct fixed *f, const struct pull *same, const struct pull *
     }
     array_fini(&preds);
     mark_checked(f, work);
+    list_carried(f, work);
     /* growing left room */
     f->code.at = mem_resize(f->code.at, f->code.n + 1, sizeof *f->code.at);
 }
@@ -200,13 +215,10 @@ static void make_device_room(struct fixed *f)
     f->last_op = arena_array(&f->arena, n_devices, sizeof *f->last_op);
 }
 
-/* For passes that follow each other; more overwrite the ends of the first ones. */
-static void make_cells(struct fixed *f, uint32_t n_passes)
+static void make_cells(struct fixed *f)
 {
-    f->n_cells = (f->n_lead + (size_t)n_passes * f->g->n_ops) * f->n_lanes;
-    f->cells = arena_alloc(&f->arena, (f->n_cells + 1) * sizeof *f->cells);
-    memset(f->cells, 0, (size_t)f->n_lead * f->n_lanes * sizeof *f->cells);
-    f->ends = f->cells;
+    size_t n = (size_t)f->n_lead + f->g->n_ops + 1;
+    f->cells = arena_array(&f->arena, n * f->n_lanes, sizeof *f->cells);
 }
 
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
@@ -233,7 +245,7 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
     encode(f, &same, &next, &work);
     f->position = NULL;
     arena_fini(&work);
-    make_cells(f, 1);
+    make_cells(f);
     if (release_ns && !cyclic)
         memcpy(f->cells, release_ns, n_lead * sizeof *f->cells);
     return f;
@@ -248,7 +260,7 @@ void fixed_index(struct fixed *f)
     f->position = position;
 }
 
-struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes, uint32_t n_passes)
+struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes)
 {
     struct fixed *f = mem_array(1, sizeof *f);
     *f = *with;
@@ -257,14 +269,16 @@ struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes, uint32_t n
     f->shares = true;
     f->n_lanes = n_lanes;
     make_device_room(f);
-    make_cells(f, n_passes);
+    make_cells(f);
     return f;
 }
 
 void fixed_destroy(struct fixed *f)
 {
-    if (!f->shares)
+    if (!f->shares) {
         array_fini(&f->code);
+        array_fini(&f->carried);
+    }
     arena_fini(&f->arena);
     mem_free(f);
 }
@@ -312,21 +326,19 @@ static inline __attribute__((always_inline)) void get_ready(const uint16_t **cod
     }
 }
 
-/* Where the next pass puts its ends. */
-static int64_t *next_ends(struct fixed *f)
+/* The ends of the last pass become those of the iteration before. */
+static void carry(struct fixed *f)
 {
-    size_t n = (size_t)f->g->n_ops * f->n_lanes;
-    if (!f->cyclic)
-        return f->ends = f->cells + f->n_lead;
-    if ((size_t)(f->ends - f->cells) + 2 * n > f->n_cells)
-        f->ends = memmove(f->cells, f->ends, n * sizeof *f->cells);
-    return f->ends += n;
+    size_t n = f->n_lanes;
+    const int64_t *ends = f->cells + f->n_lead * n;
+    EACH (uint32_t, at, f->carried)
+        memcpy(f->cells + *at * n, ends + *at * n, n * sizeof *ends);
 }
 
 static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool gaps)
 {
     const uint16_t *code = f->code.at;
-    int64_t *end = next_ends(f);
+    int64_t *end = f->cells + f->n_lead;
     const int64_t *dur_ns = f->dur_ns, *gap_ns = f->gap_ns;
     uint64_t n_violations = 0;
     for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end++) {
@@ -348,6 +360,7 @@ static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool
 
 uint64_t fixed_pass(struct fixed *f)
 {
+    carry(f);
     if (!f->cyclic)
         memset(f->last_ready, 0, f->g->n_devices * sizeof *f->last_ready);
     return f->gap_ns ? pass(f, true) : pass(f, false);
@@ -357,7 +370,7 @@ void fixed_get(const struct fixed *f, int64_t *end_ns, uint32_t *device_prev)
 {
     const struct dpro_graph *g = f->g;
     for (uint32_t i = 0; i < g->n_ops; i++)
-        end_ns[f->order[i]] = f->ends[i];
+        end_ns[f->order[i]] = f->cells[f->n_lead + i];
     find_last(f);
     for (uint32_t i = 0; device_prev && i < g->n_ops; i++) {
         uint32_t op = f->order[i], device = serial_device(f, i);
@@ -382,15 +395,14 @@ void fixed_release(struct fixed *f, const int64_t *release_ns)
     memset(f->cells, 0, f->n_lead * sizeof *f->cells);
     if (release_ns && !f->cyclic)
         memcpy(f->cells, release_ns, f->n_lead * sizeof *f->cells);
-    f->ends = f->cells;
 }
 
 void fixed_follow(struct fixed *f, const struct fixed *before)
 {
-    int64_t *end = f->ends = f->cells;
-    for (uint32_t i = 0; i < f->g->n_ops; i++)
+    EACH (uint32_t, at, f->carried)
         for (unsigned l = 0; l < f->n_lanes; l++)
-            *end++ = before->ends[i];
+            f->cells[((size_t)f->n_lead + *at) * f->n_lanes + l] =
+                before->cells[before->n_lead + *at];
     for (uint32_t d = 0; d < f->g->n_devices; d++)
         for (unsigned l = 0; l < f->n_lanes; l++)
             f->last_ready[d * f->n_lanes + l] = before->last_ready[d];
@@ -402,7 +414,7 @@ static inline __attribute__((always_inline)) unsigned pass_exact(struct fixed *f
                                                                  uint32_t n, unsigned n_lanes)
 {
     const uint16_t *code = f->code.at;
-    int64_t *end = next_ends(f);
+    int64_t *end = f->cells + (size_t)f->n_lead * n_lanes;
     unsigned failed = 0;
     for (uint32_t i = 0; i < n; i++, end += n_lanes) {
         uint32_t head, op = f->order[i];
@@ -428,6 +440,7 @@ static inline __attribute__((always_inline)) unsigned pass_exact(struct fixed *f
 unsigned fixed_pass_exact(struct fixed *f, const int64_t *const *dur_ns,
                           const int64_t *const *gap_ns, uint32_t n)
 {
+    carry(f);
     if (f->n_lanes == 1)
         return *gap_ns ? pass_exact(f, dur_ns, gap_ns, n, 1) : pass_exact(f, dur_ns, NULL, n, 1);
     return *gap_ns ? pass_exact(f, dur_ns, gap_ns, n, FIXED_LANES)
@@ -446,7 +459,7 @@ uint32_t fixed_position(const struct fixed *f, uint32_t op)
 
 int64_t fixed_op_end_ns(const struct fixed *f, unsigned lane, uint32_t op)
 {
-    return f->ends[(size_t)f->position[op] * f->n_lanes + lane];
+    return f->cells[((size_t)f->n_lead + f->position[op]) * f->n_lanes + lane];
 }
 
 /* ---- a chain of copies ---- */

@@ -37,9 +37,9 @@ static bool begin_ordered(struct chain *c, const struct predictor *p, struct ord
     uint32_t last = c->n_warm_up + c->n_main - 1;
     if (!p || !p->next)
         return false;
-    o->first = fixed_share(p->first, 1, 1);
-    o->before = fixed_share(p->next, 1, last - 1);
-    o->after = fixed_share(p->next, others_stand_in(c) ? FIXED_LANES : 1, c->n_copies - last);
+    o->first = fixed_share(p->first, 1);
+    o->before = fixed_share(p->next, 1);
+    o->after = fixed_share(p->next, others_stand_in(c) ? FIXED_LANES : 1);
     fixed_release(o->first, c->release_ns);
     if (chain_run_exact(c, 1, o->first, 0, 1))
         return false;

@@ -84,9 +84,8 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
 void fixed_index(struct fixed *fixed);
 enum { FIXED_LANES = 4 };
 /* Another of the same order, with ends of its own; it must go before the other does. One of
- * FIXED_LANES lanes, or of 1, makes as many exact passes at once. It has room for n_passes one
- * after the other; more take longer. */
-struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes, uint32_t n_passes);
+ * FIXED_LANES lanes, or of 1, makes as many exact passes at once. */
+struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes);
 void fixed_destroy(struct fixed *fixed);
 /* Durations and gaps (NULL: 0) for the passes to come. */
 void fixed_set(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns);

@@ -276,7 +276,7 @@ static bool exact_ends(const struct dpro_graph *g, uint32_t n_copies, const int6
     struct fixed *made = fixed_create(g, order, true, NULL);
     fixed_index(first);
     fixed_index(made);
-    struct fixed *next = fixed_share(made, n_lanes, 1 + pick(2));
+    struct fixed *next = fixed_share(made, n_lanes);
     fixed_release(first, release_ns);
     for (uint32_t copy = 0; holds && copy < n_copies; copy++) {
         struct fixed *f = copy ? next : first;

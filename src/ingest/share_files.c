@@ -157,10 +157,15 @@ static void pack_rank(struct pack *pack, struct trace_rank *rank)
 struct found_by {
     struct source source;
     int process;
+    int again; /* how often it was found before there: a file may be named twice */
 };
 
-ORDER(by_path, struct found_by,
-      strcmp(x->source.path, y->source.path) ?: ASCENDING(source.named) ?: ASCENDING(process));
+static int compare_found(const struct found_by *x, const struct found_by *y)
+{
+    return strcmp(x->source.path, y->source.path) ?: ASCENDING(again);
+}
+
+ORDER(by_path, struct found_by, compare_found(x, y) ?: ASCENDING(process));
 
 /* A file that several processes see is read by one of them: by the rank in its name, so that a
  * rank's files come together, else in turn. */
@@ -201,7 +206,7 @@ int shared_find(struct trace_build *build, int rc)
     ARRAY(struct found_by) found = {0};
     struct arena texts = {0};
     EACH (const struct source, source, build->list)
-        array_add(&found, *source, 0);
+        array_add(&found, *source, 0, 0);
     for (int helper = 1; helper < processes_count(build->processes); helper++) {
         struct pack pack = {.arena = &texts};
         uint64_t n = 0;
@@ -209,7 +214,7 @@ int shared_find(struct trace_build *build, int rc)
         for (PACK(&pack, n); n > 0; n--) {
             struct source fresh = {.rank = -1};
             pack_found(&pack, &fresh);
-            array_add(&found, fresh, helper);
+            array_add(&found, fresh, helper, 0);
         }
         array_fini(&pack.bytes);
     }
@@ -218,13 +223,16 @@ int shared_find(struct trace_build *build, int rc)
         build->processes = NULL;
         return rc;
     }
+    for (size_t i = 1; i < found.n; i++) {
+        struct found_by *now = &found.at[i], *before = now - 1;
+        bool again =
+            now->process == before->process && strcmp(now->source.path, before->source.path) == 0;
+        now->again = again ? before->again + 1 : 0;
+    }
     array_sort(&found, by_path);
     struct source_list list = {0};
     for (size_t i = 0, end, turn = 0; i < found.n; i = end, turn++) {
-        for (end = i + 1;
-             end < found.n && strcmp(found.at[end].source.path, found.at[i].source.path) == 0 &&
-             found.at[end].process != found.at[end - 1].process;
-             end++)
+        for (end = i + 1; end < found.n && compare_found(&found.at[end], &found.at[i]) == 0; end++)
             ;
         deal(&list, found.at + i, end - i, turn);
     }

@@ -140,6 +140,10 @@ class MpiTest(Case):
         os.remove(self.path("trace", "rank2.json.gz"))
         self.assertIn("3 of 4 ranks are here", self.check_same("replay", self.trace).out)
 
+    def test_files_that_are_named_twice_count_once(self):
+        self.assertIn("the same file", self.check_same("replay", self.trace, self.trace).out)
+        self.assertIn("the same file", self.check_same("replay", self.trace, self.path("trace", "rank1.json.gz")).out)
+
     def test_bad_input_is_told_once(self):
         for rank, content in ((1, b""), (2, None), (3, b'{"traceEvents": [{"ph": "X", ')):
             path = self.path("trace", "rank%d.json.gz" % rank)

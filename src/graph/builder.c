@@ -95,7 +95,7 @@ void dpro_graph_builder_destroy(struct dpro_graph_builder *builder)
     mem_free(builder);
 }
 
-static uint32_t add_name(struct dpro_graph_builder *builder, const char *name)
+uint32_t graph_builder_add_name(struct dpro_graph_builder *builder, const char *name)
 {
     return strtab_add(&builder->graph->names, name ? name : "", name ? strlen(name) : 0);
 }
@@ -108,7 +108,7 @@ int64_t graph_builder_add_device(struct dpro_graph_builder *builder, enum dpro_d
     if (builder->devices.n >= DPRO_NO_DEVICE)
         mem_fail();
     array_add(&builder->devices, .kind = (uint8_t)kind, .rank = rank,
-              .name = add_name(builder, name));
+              .name = graph_builder_add_name(builder, name));
     return (int64_t)builder->devices.n - 1;
 }
 
@@ -224,8 +224,8 @@ int64_t graph_builder_add_op(struct dpro_graph_builder *builder, const struct dp
 {
     if (!builder->graph)
         return DPRO_EUSAGE;
-    uint32_t name = add_name(builder, op->name);
-    return graph_builder_add(builder, op, name, add_name(builder, op->tensor));
+    uint32_t name = graph_builder_add_name(builder, op->name);
+    return graph_builder_add(builder, op, name, graph_builder_add_name(builder, op->tensor));
 }
 
 int64_t dpro_graph_add_op(struct dpro_graph_builder *builder, const struct dpro_op *op)

@@ -16,6 +16,8 @@ int graph_builder_add_edge(struct dpro_graph_builder *builder, dpro_op_id from, 
 int graph_builder_finish(struct dpro_graph_builder *builder, struct dpro_graph **graph,
                          struct dpro_error *err);
 
+/* The string id of a name. */
+uint32_t graph_builder_add_name(struct dpro_graph_builder *builder, const char *name);
 /* The same as graph_builder_add_op for a caller who has string ids already: name and tensor of *op
  * are ignored. */
 int64_t graph_builder_add(struct dpro_graph_builder *builder, const struct dpro_op *op,

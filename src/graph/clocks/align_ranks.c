@@ -44,8 +44,21 @@ static void move_step(void *arg, size_t s)
     step->end_ns = moved(moving->map, step->end_ns);
 }
 
-static void move_rank(struct rank_build *rank, const struct clock_map *map)
+static bool moves(const struct clock_map *map)
 {
+    EACH_OF (const struct dpro_clock_segment, segment, map->segments, map->n)
+        if (segment->offset_ns != 0 || segment->drift_ppm != 0)
+            return true;
+    return false;
+}
+
+static void move_rank(void *arg, size_t r)
+{
+    struct join *join = arg;
+    struct rank_build *rank = &join->ranks[r];
+    const struct clock_map *map = &join->clocks.of_rank[r];
+    if (!moves(map))
+        return;
     parallel_for(rank->steps.n, rank->threads, move_step, &(struct moving){rank, map});
     for (size_t o = 0; o < rank->n_timed; o++) {
         rank->seen_start_ns[o] = moved(map, rank->seen_start_ns[o]);
@@ -53,11 +66,10 @@ static void move_rank(struct rank_build *rank, const struct clock_map *map)
     }
 }
 
-void clocks_move(struct join *join)
+void clocks_move(struct join *join, int threads)
 {
-    for (uint32_t r = 0; r < join->n_ranks && join->clocks.of_rank; r++)
-        if (join->clocks.of_rank[r].n > 0)
-            move_rank(&join->ranks[r], &join->clocks.of_rank[r]);
+    if (join->clocks.of_rank)
+        parallel_for(join->n_ranks, threads, move_rank, join);
 }
 
 /* ---- who shares a clock ---- */

@@ -9,4 +9,4 @@ void clocks_align(struct join *join, const struct dpro_trace *trace,
                   const struct dpro_graph_options *options);
 
 /* Moves all times of all ranks onto the common axis. */
-void clocks_move(struct join *join);
+void clocks_move(struct join *join, int threads);

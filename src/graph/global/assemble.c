@@ -79,6 +79,14 @@ static void add(struct dpro_graph_builder *builder, const struct dpro_op *op)
         mem_fail();
 }
 
+/* The graph's id of a string of the trace. */
+static uint32_t known_name(struct assembly *a, struct dpro_graph_builder *builder, uint32_t id)
+{
+    if (a->names[id] == NO_ID)
+        a->names[id] = graph_builder_add_name(builder, strtab_get(&a->trace->names, id));
+    return a->names[id];
+}
+
 static void add_op(struct assembly *a, struct dpro_graph_builder *builder, uint32_t r, uint32_t o)
 {
     const struct rank_build *rank = &a->join->ranks[r];
@@ -90,9 +98,7 @@ static void add_op(struct assembly *a, struct dpro_graph_builder *builder, uint3
                           .rank = rank->trace->rank,
                           .device = op->device == NO_ID ? DPRO_NO_DEVICE
                                                         : a->first_device[r] + op->device,
-                          .name = strtab_get(&a->trace->names, op->name),
-                          .size_bytes = op->size_bytes,
-                          .tensor = tensor_name};
+                          .size_bytes = op->size_bytes};
     if (o == rank->boundary)
         out.name = "iteration boundary";
     else if (op->spare > 0)
@@ -114,7 +120,10 @@ static void add_op(struct assembly *a, struct dpro_graph_builder *builder, uint3
             out.name = text;
         }
     }
-    add(builder, &out);
+    uint32_t name =
+        out.name ? graph_builder_add_name(builder, out.name) : known_name(a, builder, op->name);
+    if (graph_builder_add(builder, &out, name, graph_builder_add_name(builder, tensor_name)) < 0)
+        mem_fail();
 }
 
 static void add_message_op(struct assembly *a, struct dpro_graph_builder *builder, uint32_t r,
@@ -190,6 +199,8 @@ static int create_graph(struct assembly *a, struct dpro_error *err)
 {
     struct dpro_graph_builder *builder = graph_builder_create();
     if (a->n_ops > 0) {
+        a->names = arena_alloc(&a->scratch, a->trace->names.n * sizeof *a->names);
+        memset(a->names, 0xFF, a->trace->names.n * sizeof *a->names);
         add_devices(a, builder);
         add_ops(a, builder);
     }

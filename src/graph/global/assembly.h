@@ -47,6 +47,7 @@ struct assembly {
     uint32_t *message_at;     /* by message op: its place in message_ops; NULL: there are none */
     ARRAY(struct edge) edges; /* by their end, once they are ordered */
     uint32_t *order;          /* ops in topological order */
+    uint32_t *names;          /* by string id of the trace: the graph's; NO_ID: not yet one */
     uint32_t n_dropped;       /* soft edges that closed a cycle */
     uint32_t n_samples, first_sample; /* the sample before the first one leads up to it */
     ARRAY(struct line) lines;         /* lines that share a direction of a link are neighbours */

@@ -245,7 +245,7 @@ static int build_ops_and_clocks(struct build *build, struct dpro_graph **graph,
     clocks_align(&job->join, build->trace, build->options);
     unprofiled_iterations_find(job->join.ranks, job->join.n_ranks, build->trace,
                                &job->unprofiled_iterations);
-    clocks_move(&job->join);
+    clocks_move(&job->join, build->options->threads);
     tell_stage(build);
     session_join(&job->join);
     join_check_unsure(&job->join);

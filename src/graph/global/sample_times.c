@@ -14,6 +14,7 @@
  * longer than such calls of its rank usually take while their link is free; what it took after the
  * link got free is a gap on the link. Messages keep their order. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/parallel.h"
 #include "base/sort.h"
@@ -446,8 +447,12 @@ void assembly_time(struct assembly *a)
                        .first_edge = first_edge,
                        .doubtful = mem_array(n, 1),
                        .turns = mem_alloc(n_messages * a->n_samples * sizeof *t.turns)};
-    g->sample_dur_ns = arena_array(&g->arena, n, sizeof *g->sample_dur_ns);
-    g->sample_gap_ns = arena_array(&g->arena, n, sizeof *g->sample_gap_ns);
+    g->sample_dur_ns = arena_alloc(&g->arena, n * sizeof *g->sample_dur_ns);
+    g->sample_gap_ns = arena_alloc(&g->arena, n * sizeof *g->sample_gap_ns);
+    if (n_messages > 0) { /* not all times of their ops are set */
+        memset(g->sample_dur_ns, 0, n * sizeof *g->sample_dur_ns);
+        memset(g->sample_gap_ns, 0, n * sizeof *g->sample_gap_ns);
+    }
     if (!g->gap_ns)
         g->gap_ns = arena_array(&g->arena, a->n_ops, sizeof *g->gap_ns);
     size_t e = 0;

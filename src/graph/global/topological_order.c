@@ -8,8 +8,8 @@
 #include "base/sort.h"
 #include "graph/global/assembly.h"
 
-/* The hard one of two comes first. */
-ORDER(by_end, struct edge, ASCENDING(to) ?: ASCENDING(from) ?: ASCENDING(next) ?: ASCENDING(soft));
+/* By their ends, then their starts; the hard one of two comes first. */
+enum sort_key { BY_KIND, BY_START, BY_END, N_SORT_KEYS };
 
 static void collect_edges(struct assembly *a)
 {
@@ -40,17 +40,42 @@ static void collect_edges(struct assembly *a)
     assembly_server_edges(a);
 }
 
+static uint32_t sort_key(const struct edge *edge, enum sort_key key)
+{
+    return key == BY_END     ? edge->to
+           : key == BY_START ? edge->from
+                             : (uint32_t)edge->next * 2 + edge->soft;
+}
+
+/* Counts for each key, from the least one that matters to the one that matters most. */
 static void sort_edges(struct assembly *a)
 {
-    size_t n = 0;
-    array_sort(&a->edges, by_end);
-    EACH (const struct edge, e, a->edges) {
-        if (n > 0 && a->edges.at[n - 1].from == e->from && a->edges.at[n - 1].to == e->to &&
-            a->edges.at[n - 1].next == e->next)
-            continue;
-        a->edges.at[n++] = *e;
+    size_t n = a->edges.n, n_keys = a->n_ops + (size_t)4;
+    struct edge *from = a->edges.at, *to = mem_alloc(n * sizeof *to);
+    uint32_t *place = mem_alloc((n_keys + 1) * sizeof *place);
+    for (enum sort_key key = BY_KIND; key < N_SORT_KEYS; key++) {
+        memset(place, 0, (n_keys + 1) * sizeof *place);
+        for (size_t e = 0; e < n; e++)
+            place[sort_key(&from[e], key) + 1]++;
+        for (size_t k = 0; k < n_keys; k++)
+            place[k + 1] += place[k];
+        for (size_t e = 0; e < n; e++)
+            to[place[sort_key(&from[e], key)]++] = from[e];
+        struct edge *sorted = to;
+        to = from;
+        from = sorted;
     }
-    a->edges.n = n;
+    mem_free(place);
+    mem_free(to);
+    a->edges.at = from;
+    a->edges.n = 0;
+    a->edges.cap = n;
+    for (size_t e = 0; e < n; e++) {
+        const struct edge *last = a->edges.n > 0 ? &from[a->edges.n - 1] : NULL;
+        if (!last || last->from != from[e].from || last->to != from[e].to ||
+            last->next != from[e].next)
+            from[a->edges.n++] = from[e];
+    }
 }
 
 struct sorter {

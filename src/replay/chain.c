@@ -411,7 +411,7 @@ void chain_run(struct chain *c)
 
 void chain_run_on(struct chain *c, struct event **before)
 {
-    if (c->options->engine != DPRO_ENGINE_EVENT || c->g->n_ops == 0 || graph_has_pools(c->g) ||
+    if (c->options->engine != DPRO_ENGINE_EVENT || c->g->n_ops == 0 ||
         graph_has_shared_links(c->g)) {
         chain_run(c);
         return;

@@ -15,8 +15,9 @@
  * ready by an op that takes no time comes in between others of the same moment, by its id. If that
  * is greater than the op's, its turn is not before the op's anyway; else the op waits for its own.
  *
- * Replays with the same durations up to some copy begin alike, until an op of that copy is next. So
- * one goes on from there several times: see event_fork. */
+ * Replays with the same durations up to some copy begin alike, until an op of that copy is next; of
+ * a pool, until one gets ready, as its gap decides when it is next. So one goes on from there
+ * several times: see event_fork. */
 #include <assert.h>
 #include <string.h>
 
@@ -73,6 +74,11 @@ struct slot { /* an open copy */
 
 typedef ARRAY(uint64_t) ids_array; /* copy << 32 | op */
 
+struct held_op {
+    uint64_t id;
+    int64_t ready;
+};
+
 struct event {
     struct arena arena;
     const struct dpro_graph *g;
@@ -80,15 +86,17 @@ struct event {
     const struct replay_hooks *hooks;
     struct dispatch dispatch;
     struct pending pending;
-    struct slot **slots;       /* by copy; NULL: not yet opened, or closed */
-    uint32_t n_opened, oldest; /* copies that were opened; the first that is not closed */
-    uint32_t until;            /* the replay stops before an op of this copy or of a later one */
-    uint32_t ahead;            /* only ops of copies before it run past the queues */
-    uint64_t n_left;           /* ops */
-    uint32_t *order;           /* see struct event_options; where the next goes */
-    ids_array past, passing;   /* ops that run past the queues next, and those that do now */
-    uint32_t *roots;           /* ops that wait for nothing in any copy, by queue */
-    uint32_t running;          /* the queue whose key is set after what runs now */
+    struct slot **slots;        /* by copy; NULL: not yet opened, or closed */
+    uint32_t n_opened, oldest;  /* copies that were opened; the first that is not closed */
+    uint32_t until;             /* the replay stops before an op of this copy or of a later one */
+    uint32_t ahead;             /* only ops of copies before it run past the queues */
+    uint64_t n_left;            /* ops */
+    uint32_t *order;            /* see struct event_options; where the next goes */
+    ids_array past, passing;    /* ops that run past the queues next, and those that do now */
+    ARRAY(struct held_op) held; /* of pools, of copies that are yet to get their durations */
+    int64_t held_ns;            /* when the first of these got ready */
+    uint32_t *roots;            /* ops that wait for nothing in any copy, by queue */
+    uint32_t running;           /* the queue whose key is set after what runs now */
     bool has_roots, has_pools, has_shares;
     bool is_forked, is_over;
     bool interleaved; /* a device ran an op of a copy after one of a later copy */
@@ -288,19 +296,30 @@ static inline int64_t time_of(const struct replay_copy *times, uint32_t op, bool
     return time_add(times->gap_ns && !without_gap ? times->gap_ns[op] : 0, times->dur_ns[op]);
 }
 
+static void hold(struct event *e, uint64_t id, int64_t ready)
+{
+    array_push(&e->held, ((struct held_op){id, ready}));
+    e->held_ns = MIN(e->held_ns, ready);
+}
+
 /* Queues an op that is ready; *q is its queue. One of a pool's has its gap while others run,
  * waiting for a thread included. Returns whether it is the queue's first now. */
 static inline bool queue_op(struct event *e, const struct slot *slot, uint32_t op, int64_t ready,
                             uint32_t *q)
 {
+    uint64_t id = (uint64_t)slot->times.number << 32 | op;
     *q = queue_of(e, op);
     struct queue *queue = &e->dispatch.queues[*q];
     bool pool = queue->threads != NULL;
-    if (__builtin_expect(pool, 0) && slot->times.gap_ns)
-        ready = time_add(ready, slot->times.gap_ns[op]);
-    return queue_push(queue, (struct entry){ready, (uint64_t)slot->times.number << 32 | op,
-                                            time_of(&slot->times, op, pool), e->g->row[op],
-                                            e->g->row[op + 1]});
+    if (__builtin_expect(pool, 0)) {
+        if (slot->times.number >= e->until) {
+            hold(e, id, ready);
+            return false;
+        }
+        ready = time_add(ready, slot->times.gap_ns ? slot->times.gap_ns[op] : 0);
+    }
+    return queue_push(queue, (struct entry){ready, id, time_of(&slot->times, op, pool),
+                                            e->g->row[op], e->g->row[op + 1]});
 }
 
 /* ---- copies ---- */
@@ -645,6 +664,8 @@ static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint
 static void run(struct event *e)
 {
     while (e->n_left > 0 && !e->is_over) {
+        if (__builtin_expect(e->held.n > 0, 0) && e->dispatch.matches[1].when >= e->held_ns)
+            return;
         uint32_t q = e->running = e->dispatch.matches[1].queue;
         struct queue *queue = &e->dispatch.queues[q];
         uint32_t op = (uint32_t)queue->head.id, copy = (uint32_t)(queue->head.id >> 32);
@@ -724,6 +745,7 @@ struct event *event_start(const struct dpro_graph *graph, const struct event_opt
                         .n_left = (uint64_t)options->n_copies * graph->n_ops,
                         .order = options->order,
                         .until = until,
+                        .held_ns = INT64_MAX,
                         .running = UINT32_MAX,
                         .is_forked = until < options->n_copies};
     look_ahead(e);
@@ -769,19 +791,26 @@ struct event *event_fork(const struct event *from)
 {
     struct event *e = mem_array(1, sizeof *e);
     struct dispatch *d = &e->dispatch;
-    assert(!from->has_pools && !from->has_shares && !from->options->want_device_prev);
+    assert(!from->has_shares && !from->options->want_device_prev);
     *e = *from;
     e->arena = (struct arena){NULL, 0};
     e->past = e->passing = (ids_array){0};
+    e->held.at = NULL;
+    e->held.n = e->held.cap = 0;
+    array_append(&e->held, from->held.at, from->held.n);
     e->slots = arena_copy(&e->arena, e->slots, e->options->n_copies, sizeof *e->slots);
     for (uint32_t c = 0; c < e->options->n_copies; c++)
         e->slots[c] = e->slots[c] ? fork_slot(e, e->slots[c]) : NULL;
     d->matches = arena_copy(&e->arena, d->matches, (size_t)d->n_leaves * 2, sizeof *d->matches);
     d->queues = arena_copy(&e->arena, d->queues, d->n_leaves, sizeof *d->queues);
     for (uint32_t q = 0; q < d->n_leaves; q++) {
-        time_anew(e, &d->queues[q].head, 1);
-        fork_entries(e, &d->queues[q].line);
-        fork_entries(e, &d->queues[q].rest);
+        struct queue *queue = &d->queues[q];
+        if (queue->threads)
+            queue->threads =
+                arena_copy(&e->arena, queue->threads, queue->n_threads, sizeof *queue->threads);
+        time_anew(e, &queue->head, 1);
+        fork_entries(e, &queue->line);
+        fork_entries(e, &queue->rest);
     }
     return e;
 }
@@ -798,14 +827,25 @@ void event_destroy(struct event *e)
     }
     array_fini(&e->past);
     array_fini(&e->passing);
+    array_fini(&e->held);
     arena_fini(&e->arena);
     mem_free(e);
+}
+
+static void release_held(struct event *e)
+{
+    uint32_t q;
+    EACH (struct held_op, op, e->held)
+        if (queue_op(e, e->slots[op->id >> 32], (uint32_t)op->id, op->ready, &q))
+            climb(&e->dispatch, q);
+    e->held.n = 0;
 }
 
 bool event_finish(struct event *e)
 {
     e->until = UINT32_MAX;
     look_ahead(e);
+    release_held(e);
     run(e);
     bool interleaved = e->interleaved;
     event_destroy(e);

@@ -56,7 +56,7 @@ struct event *event_start(const struct dpro_graph *graph, const struct event_opt
                           const struct replay_hooks *hooks, uint32_t until);
 bool event_finish(struct event *event);
 /* What was started, to be finished with other durations of the copies from `until` on, for which it
- * asks anew; copies that are open by then are closed by each. Without pools, shared links and
+ * asks anew; copies that are open by then are closed by each. Without shared links and
  * device_prev. It must go before the other does. */
 struct event *event_fork(const struct event *event);
 void event_destroy(struct event *event);

@@ -84,6 +84,7 @@ static int64_t *slow_replay(const struct dpro_graph *g, uint32_t n_copies, const
 struct collect {
     const struct dpro_graph *g;
     const int64_t *dur_ns; /* by copy * n_ops + op */
+    const int64_t *gap_ns; /* likewise; NULL: the graph's, in each copy */
     int64_t *end_ns;
     uint32_t *device_prev; /* NULL: not wanted */
     int n_open, most_open;
@@ -93,7 +94,7 @@ static void collect_open(void *arg, uint32_t copy, const int64_t **dur_ns, const
 {
     struct collect *c = arg;
     *dur_ns = c->dur_ns + (size_t)copy * c->g->n_ops;
-    *gap_ns = c->g->gap_ns;
+    *gap_ns = c->gap_ns ? c->gap_ns + (size_t)copy * c->g->n_ops : c->g->gap_ns;
     if (++c->n_open > c->most_open)
         c->most_open = c->n_open;
 }
@@ -113,7 +114,7 @@ static int64_t *event_ends(const struct dpro_graph *g, uint32_t n_copies, const 
                            const int64_t *release_ns, uint32_t *device_prev, int *most_open)
 {
     int64_t *ends = calloc((size_t)n_copies * g->n_ops + 1, sizeof *ends);
-    struct collect c = {g, dur_ns, ends, device_prev, 0, 0};
+    struct collect c = {.g = g, .dur_ns = dur_ns, .end_ns = ends, .device_prev = device_prev};
     struct event_options options = {
         .n_copies = n_copies, .release_ns = release_ns, .want_device_prev = true};
     struct replay_hooks hooks = {&c, collect_open, collect_close};
@@ -171,7 +172,7 @@ static struct schedule schedule_of(const struct dpro_graph *g, const int64_t *du
 {
     struct schedule s = {NULL, calloc(g->n_ops + (size_t)1, sizeof *s.order),
                          calloc(g->n_ops + (size_t)1, sizeof *s.end_ns)};
-    struct collect c = {g, dur_ns, s.end_ns, NULL, 0, 0};
+    struct collect c = {.g = g, .dur_ns = dur_ns, .end_ns = s.end_ns};
     struct event_options options = {.n_copies = 1, .release_ns = release_ns, .order = s.order};
     struct replay_hooks hooks = {&c, collect_open, collect_close};
     event_replay(g, &options, &hooks);
@@ -222,7 +223,7 @@ static bool same_order_in_each_copy(const struct dpro_graph *g, uint32_t n_copie
     uint32_t *first = calloc(g->n_ops, sizeof *first), *order = calloc(g->n_ops, sizeof *order);
     int64_t *ends = calloc((size_t)n_copies * g->n_ops, sizeof *ends);
     for (uint32_t copy = 0; copy < n_copies; copy++) {
-        struct collect c = {g, dur_ns, ends, NULL, 0, 0};
+        struct collect c = {.g = g, .dur_ns = dur_ns, .end_ns = ends};
         struct event_options options = {
             .n_copies = n_copies, .order = copy ? order : first, .order_copy = copy};
         struct replay_hooks hooks = {&c, collect_open, collect_close};
@@ -244,8 +245,9 @@ TEST(one_order_for_all_copies_is_exact_where_it_holds)
         int64_t *dur = durations_for(g, N_COPIES, false);
         if (same_order_in_each_copy(g, N_COPIES, dur)) {
             int64_t *event = event_ends(g, N_COPIES, dur, NULL, NULL, NULL);
-            struct collect c = {g,    dur, calloc((size_t)N_COPIES * g->n_ops, sizeof(int64_t)),
-                                NULL, 0,   0};
+            struct collect c = {.g = g,
+                                .dur_ns = dur,
+                                .end_ns = calloc((size_t)N_COPIES * g->n_ops, sizeof(int64_t))};
             struct event_options options = {.n_copies = N_COPIES,
                                             .dur_ns = g->dur_ns,
                                             .gap_ns = g->gap_ns,
@@ -343,10 +345,19 @@ static void leave_some_out(struct dpro_graph *g, uint8_t *spare)
     }
 }
 
+/* The devices are threads of one pool, of which `n_slots` ran at once. */
+static void make_pool(struct dpro_graph *g, uint32_t n_slots)
+{
+    for (uint32_t d = 0; d < g->n_devices; d++) {
+        g->devices[d].pool = 0;
+        g->devices[d].n_slots = n_slots;
+    }
+}
+
 TEST(replays_that_begin_alike_go_on_as_from_the_start)
 {
     enum { N_COPIES = 5, N_FORKS = 3, MOST_OPS = 32 };
-    int n_spared = 0;
+    int n_spared = 0, n_pools = 0;
     for (uint64_t seed = 0; seed < 4000; seed++) {
         struct dpro_graph *g = random_graph(seed);
         uint8_t spare[MOST_OPS];
@@ -354,25 +365,38 @@ TEST(replays_that_begin_alike_go_on_as_from_the_start)
         assert_true(g->n_ops <= MOST_OPS);
         if (seed % 3 == 0)
             leave_some_out(g, spare);
+        else if (seed % 3 == 1 && g->n_devices > 0)
+            make_pool(g, 1 + pick(g->n_devices));
         n_spared += g->spare != NULL;
-        int64_t *dur = durations_for(g, N_COPIES, false);
-        struct collect c = {.g = g, .dur_ns = dur, .end_ns = calloc(n + (size_t)1, sizeof *dur)};
+        n_pools += graph_has_pools(g);
+        int64_t *dur = durations_for(g, N_COPIES, false), *gap = calloc(n + (size_t)1, sizeof *gap);
+        int64_t *ends = calloc(n + (size_t)1, sizeof *ends);
+        struct collect c = {.g = g, .dur_ns = dur, .gap_ns = gap, .end_ns = ends};
+        struct collect whole = c;
+        whole.end_ns = calloc(n + (size_t)1, sizeof *ends);
         struct event_options options = {.n_copies = N_COPIES};
         struct replay_hooks hooks = {&c, collect_open, collect_close};
+        struct replay_hooks whole_hooks = {&whole, collect_open, collect_close};
+        for (uint32_t i = 0; i < n; i++)
+            gap[i] = pick(3);
         struct event *before = event_start(g, &options, &hooks, until);
         for (int fork = 0; fork < N_FORKS; fork++) {
-            for (uint32_t i = first; i < n; i++)
-                dur[i] = g->spare && g->spare[i % g->n_ops] ? 0 : pick(9);
+            for (uint32_t i = first; i < n; i++) {
+                bool spares = g->spare && g->spare[i % g->n_ops];
+                dur[i] = spares ? 0 : pick(9);
+                gap[i] = spares ? 0 : pick(5);
+            }
             event_finish(event_fork(before));
-            int64_t *whole = event_ends(g, N_COPIES, dur, NULL, NULL, NULL);
-            assert_memory_equal(c.end_ns, whole, n * sizeof *whole);
-            free(whole);
+            event_replay(g, &options, &whole_hooks);
+            assert_memory_equal(ends, whole.end_ns, n * sizeof *ends);
         }
         event_destroy(before);
-        free(c.end_ns);
+        free(whole.end_ns);
+        free(ends);
+        free(gap);
         free(dur);
     }
-    assert_true(n_spared > 100);
+    assert_true(n_spared > 100 && n_pools > 500);
 }
 
 TEST(a_longer_op_never_ends_a_fixed_order_earlier)
@@ -448,13 +472,9 @@ static struct dpro_graph *fan(uint32_t width, int next)
     return g;
 }
 
-/* d0 and d1 are threads of one pool, of which `n_slots` ran at once. */
 static int64_t *ends_in_pool(struct dpro_graph *g, uint32_t n_slots)
 {
-    for (uint32_t d = 0; d < g->n_devices; d++) {
-        g->devices[d].pool = 0;
-        g->devices[d].n_slots = n_slots;
-    }
+    make_pool(g, n_slots);
     return event_ends(g, 1, g->dur_ns, NULL, NULL, NULL);
 }
 
@@ -491,7 +511,7 @@ TEST(ops_with_very_many_predecessors)
             int64_t *end = event_ends(g, n_copies, dur, NULL, NULL, NULL);
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops], 14);
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops + 1], 14);
-            struct collect c = {g, dur, calloc(n, sizeof(int64_t)), NULL, 0, 0};
+            struct collect c = {.g = g, .dur_ns = dur, .end_ns = calloc(n, sizeof(int64_t))};
             struct event_options options = {.n_copies = n_copies, .dur_ns = g->dur_ns};
             struct replay_hooks hooks = {&c, collect_open, collect_close};
             uint64_t n_violations;

@@ -12,32 +12,13 @@
 #include "progress.h"
 #include "units.h"
 
-struct servers {
-    uint32_t least, most; /* 0: as many as there are */
-};
-
-struct memory {
-    uint64_t bytes;
-    double share; /* of the device's */
-};
-
-struct allowed {
-    unsigned computing; /* bits of enum dpro_computing */
-    bool assumed;       /* also what no probe measured */
-};
-
+/* Options are read into `options` where one of its fields has the value. */
 struct values {
     struct cmd_values common;
+    struct dpro_optimize_options options;
     const char *output;
     struct opt_list passes;
-    enum dpro_algorithm algorithm;
-    double budget_s;
-    uint64_t seed;
-    unsigned compressions; /* allowed, as 1 << enum dpro_compression */
-    struct allowed allowed;
     bool no_coarsen, no_partial, no_symmetry, no_accumulate;
-    struct servers servers;
-    struct memory memory;
 };
 
 static const char *const algorithms[] = {"default", "paper", "dp", "mcmc", NULL};
@@ -54,7 +35,7 @@ static bool read_compression(const char *text, void *field)
 static bool read_allowed(const char *text, void *field)
 {
     static const char *const words[] = {"compile", "bf16", "assumed", NULL};
-    struct allowed *allowed = field;
+    struct dpro_optimize_options *options = field;
     char word[16];
     for (bool more = true; more; text++) {
         size_t n = strcspn(text, ",");
@@ -63,9 +44,9 @@ static bool read_allowed(const char *text, void *field)
         if (found < 0)
             return false;
         if (found == 2)
-            allowed->assumed = true;
+            options->assumed_costs = 1;
         else
-            allowed->computing |= found == 0 ? DPRO_COMPILED : DPRO_BF16;
+            options->computing |= found == 0 ? DPRO_COMPILED : DPRO_BF16;
         text += n;
         more = *text == ',';
     }
@@ -75,24 +56,25 @@ static bool read_allowed(const char *text, void *field)
 /* "3", "1:4" */
 static bool read_servers(const char *text, void *field)
 {
-    struct servers *servers = field;
+    struct dpro_optimize_options *options = field;
     char least[16];
     const char *most;
     if (!units_split(text, ':', false, least, sizeof least, &most) ||
-        !opt_read_u32(least, &servers->least) || servers->least == 0)
+        !opt_read_u32(least, &options->least_servers) || options->least_servers == 0)
         return false;
-    servers->most = servers->least;
-    return most == NULL || (opt_read_u32(most, &servers->most) && servers->least <= servers->most);
+    options->most_servers = options->least_servers;
+    return most == NULL || (opt_read_u32(most, &options->most_servers) &&
+                            options->least_servers <= options->most_servers);
 }
 
 /* "16GiB", "80%" */
 static bool read_memory(const char *text, void *field)
 {
-    struct memory memory = {.bytes = 0};
-    if (!units_read_bytes(text, &memory.bytes) && !units_read_percent(text, &memory.share))
-        return false;
-    *(struct memory *)field = memory;
-    return true;
+    struct dpro_optimize_options *options = field;
+    options->memory_bytes = 0;
+    options->memory_share = 0;
+    return units_read_bytes(text, &options->memory_bytes) ||
+           units_read_percent(text, &options->memory_share);
 }
 
 static bool read_seconds(const char *text, void *field)
@@ -105,31 +87,31 @@ static const struct opt optimize_opts[] = {
     OPT_OUTPUT("write the strategy as a plan into DIR: plan.json, what\nHorovod and BytePS take, "
                "and a page to look at,\noptimize.html"),
     CMD_OPT_JSON("dpro.optimize/1", ""),
-    OPT_CHOICE("compress", "TYPE", read_compression, compressions, compressions,
+    OPT_CHOICE("compress", "TYPE", read_compression, options.compressions, compressions,
                "also try gradients cast to TYPE for the transfer, which\nchanges what the job "
                "computes: fp16 or bf16; may be\nrepeated (default: none)"),
-    OPT_VALUE("allow", "WHAT", read_allowed, allowed,
+    OPT_VALUE("allow", "WHAT", read_allowed, options,
               "compile, bf16, assumed, or several with commas",
               "also search which modules of the model are compiled\n(compile: fused ops round "
               "otherwise) or computed in 16\nbits (bf16), as far as a probe of the job measured "
               "what\nthat costs; with assumed, also where none did (default:\nneither)"),
     CMD_OPT_PROBES,
-    OPT_VALUE("budget", "SECONDS", read_seconds, budget_s, "seconds above 0",
+    OPT_VALUE("budget", "SECONDS", read_seconds, options.budget_s, "seconds above 0",
               "stop searching after that long (default: when it has\nconverged)"),
     OPT_VALUE(
-        "memory", "SIZE", read_memory, memory, "a size above 0 such as 16GiB, 500MB or 80%",
+        "memory", "SIZE", read_memory, options, "a size above 0 such as 16GiB, 500MB or 80%",
         "what a rank may hold, in bytes or with a unit, or as a\nshare of its device: where the "
         "job holds more, recompute\nmodules and cut the batch, as little as that takes"),
     OPT_FLAG("no-accumulate", no_accumulate,
              "with --memory: recompute only, as the script is not to be\nchanged"),
-    OPT_VALUE("servers", "A[:B]", read_servers, servers,
+    OPT_VALUE("servers", "A[:B]", read_servers, options,
               "a number of 1 or more, or two such as 1:4",
               "search with A to B parameter servers, too, and say what\neach number would win "
               "(default: as many as there are)"),
-    OPT_CHOICE("algorithm", "NAME", NULL, algorithm, algorithms,
+    OPT_CHOICE("algorithm", "NAME", NULL, options.algorithm, algorithms,
                "default: dynamic programming, the paper's Algorithm 1,\nlocal search; paper: "
                "Algorithm 1; dp: dynamic\nprogramming; mcmc: a random walk"),
-    OPT_WHOLE("seed", opt_read_u64, seed, 0, UINT64_MAX,
+    OPT_WHOLE("seed", opt_read_u64, options.seed, 0, UINT64_MAX,
               "of the search's random choices; equal seeds give equal\nresults"),
     {.name = "pass",
      .repeats = true,
@@ -241,31 +223,21 @@ static int search(const void *given, const struct job *job, const struct dpro_mo
     const struct values *values = given;
     const struct dpro_sink *sink = &job->sink;
     struct lines lines = {.to = *sink};
-    struct dpro_optimize_options options = {
-        .algorithm = values->algorithm,
-        .budget_s = values->budget_s,
-        .seed = values->seed,
-        .threads = values->common.threads,
-        .compressions = values->compressions,
-        .computing = values->allowed.computing,
-        .assumed_costs = values->allowed.assumed,
-        .no_coarsen = values->no_coarsen,
-        .no_partial = values->no_partial,
-        .no_symmetry = values->no_symmetry,
-        .least_servers = values->servers.least,
-        .most_servers = values->servers.most,
-        .memory_bytes = values->memory.bytes,
-        .memory_share = values->memory.share,
-        .no_accumulation = values->no_accumulate,
-        .graph = job->graph,
-        .pass_files = values->passes.items,
-        .n_pass_files = values->passes.n,
-        .progress = on_progress,
-        .arg = (void *)sink,
-        .sink = {.log = keep_line,
-                 .arg = &lines,
-                 .level = sink->level > DPRO_LOG_WARN ? sink->level : DPRO_LOG_WARN},
-    };
+    struct dpro_optimize_options options = values->options;
+    options.threads = values->common.threads;
+    options.no_coarsen = values->no_coarsen;
+    options.no_partial = values->no_partial;
+    options.no_symmetry = values->no_symmetry;
+    options.no_accumulation = values->no_accumulate;
+    options.graph = job->graph;
+    options.pass_files = values->passes.items;
+    options.n_pass_files = values->passes.n;
+    options.progress = on_progress;
+    options.arg = (void *)sink;
+    options.sink =
+        (struct dpro_sink){.log = keep_line,
+                           .arg = &lines,
+                           .level = sink->level > DPRO_LOG_WARN ? sink->level : DPRO_LOG_WARN};
     struct dpro_optimum *optimum = NULL;
     struct dpro_error err = {.code = 0};
     struct sigaction before;
@@ -292,15 +264,16 @@ static int search(const void *given, const struct job *job, const struct dpro_mo
 static int run(const void *given, const struct opt_list *paths)
 {
     const struct values *values = given;
-    if (values->allowed.assumed && !(values->allowed.computing & DPRO_BF16)) {
+    const struct dpro_optimize_options *options = &values->options;
+    bool for_memory = options->memory_bytes > 0 || options->memory_share > 0;
+    if (options->assumed_costs && !(options->computing & DPRO_BF16)) {
         cmd_say("--allow assumed is of what 16 bits take: write --allow bf16,assumed");
         return CMD_USAGE;
     }
-    if (values->no_accumulate && values->memory.bytes == 0 && !(values->memory.share > 0)) {
+    if (values->no_accumulate && !for_memory) {
         cmd_say("--no-accumulate is of what keeps to a budget: give one with --memory");
         return CMD_USAGE;
     }
-    bool for_memory = values->memory.bytes > 0 || values->memory.share > 0;
     return job_with_model(values, paths, for_memory, search);
 }
 

@@ -18,9 +18,7 @@ struct values {
     struct cmd_values common;
     const char *output;
     struct opt_list delays;
-    enum dpro_engine engine;
-    uint32_t samples;
-    uint64_t seed;
+    struct dpro_replay_options options;
     double bandwidth_bytes_per_s;
     struct percent fail_on;
     bool keep_profiler, no_validate;
@@ -54,11 +52,11 @@ static const struct opt replay_opts[] = {
         "each MS milliseconds\nmore, KIND=+MS all of a rank's together; @RANK "
         "or\n@FIRST-LAST before the = for some ranks only; may be\nrepeated"),
     OPT_WHOLE(
-        "samples", opt_read_u32, samples, 0, UINT32_MAX,
+        "samples", opt_read_u32, options.samples, 0, UINT32_MAX,
         "also replay N iterations drawn from the measured\nones, for p50 and p95 (default: 0)"),
-    OPT_WHOLE("seed", opt_read_u64, seed, 0, UINT64_MAX,
+    OPT_WHOLE("seed", opt_read_u64, options.seed, 0, UINT64_MAX,
               "of those draws; equal seeds give equal results"),
-    OPT_CHOICE("engine", "NAME", NULL, engine, engines,
+    OPT_CHOICE("engine", "NAME", NULL, options.engine, engines,
                "how the order on each device is decided: event, as\nit replays (default); fixed, "
                "once: faster with many\nsamples"),
     OPT_VALUE("bandwidth", "BW", units_read_rate, bandwidth_bytes_per_s,
@@ -116,7 +114,8 @@ static int run(const void *given, const struct opt_list *paths)
     const struct values *values = given;
     struct dpro_validation validation = {.method = "none"};
     struct dpro_daydream daydream;
-    struct dpro_report results = {.what_if = values->delays.n > 0, .n_samples = values->samples};
+    struct dpro_report results = {.what_if = values->delays.n > 0,
+                                  .n_samples = values->options.samples};
     struct job job;
     struct dpro_replay *replay = NULL;
     struct dpro_error err = {.code = 0};
@@ -130,10 +129,10 @@ static int run(const void *given, const struct opt_list *paths)
     if (code != 0)
         return code;
     struct dpro_replay_options plain = {
-        .engine = values->engine, .threads = values->common.threads, .sink = job.sink};
-    struct dpro_replay_options replay_options = plain;
-    replay_options.samples = values->samples;
-    replay_options.seed = values->seed;
+        .engine = values->options.engine, .threads = values->common.threads, .sink = job.sink};
+    struct dpro_replay_options replay_options = values->options;
+    replay_options.threads = values->common.threads;
+    replay_options.sink = job.sink;
     replay_options.delays = values->delays.items;
     replay_options.n_delays = values->delays.n;
     clock_gettime(CLOCK_MONOTONIC, &since);

@@ -9,85 +9,39 @@
 #include "job.h"
 #include "units.h"
 
-struct bandwidth {
-    double bytes_per_s, ratio; /* one of them is 0 */
-};
-
-/* Of all links, and of those between hosts and within them. */
-struct links {
-    struct bandwidth all, between, within;
-};
-
-struct latency {
-    double ratio;
-    int64_t add_ns;
-};
-
-struct caps {
-    uint64_t others_bytes, first_bytes;
-};
-
-struct compression {
-    bool is_set;
-    enum dpro_compression value;
-};
-
-struct fusion {
-    bool is_set;
-    uint64_t bytes;
-};
-
-struct batch {
-    uint32_t size;
-    double ratio;
-};
-
+/* Options are read into `changes` where one of its fields has the value. */
 struct values {
     struct cmd_values common;
-    const char *buckets;
-    struct caps caps;
-    struct links links;
-    struct latency latency;
-    struct compression compression;
-    uint64_t partition_bytes;
+    struct dpro_changes changes;
+    enum dpro_compression compression;
+    uint64_t fusion_bytes;
     struct opt_list delays, computes;
-    uint32_t dp, world_size, shard, tp, servers, bigarray_bound;
-    struct bandwidth server_bandwidth;
-    int64_t cycle_ns;
-    struct fusion fusion;
-    const char *recompute, *compile, *precision;
-    uint32_t micro_batches;
-    struct batch batch;
     bool gradient_views;
-    const char *reshard;
-    uint32_t prefetch;
-    uint32_t pipeline_micro_batches;
-    enum dpro_schedule schedule;
-    const char *topology, *collectives;
 };
 
 /* "64", "2x" */
 static bool read_batch(const char *text, void *field)
 {
-    struct batch *batch = field;
-    *batch = (struct batch){0, 0};
-    if (units_read_ratio(text, &batch->ratio))
-        return batch->ratio > 0;
-    return opt_read_u32(text, &batch->size) && batch->size > 0;
+    struct dpro_changes *changes = field;
+    changes->batch_size = 0;
+    changes->batch_ratio = 0;
+    if (units_read_ratio(text, &changes->batch_ratio))
+        return changes->batch_ratio > 0;
+    return opt_read_u32(text, &changes->batch_size) && changes->batch_size > 0;
 }
 
 /* "5", "5,1", "5,first 1", "5,first=1" */
 static bool read_caps(const char *text, void *field)
 {
-    struct caps *caps = field;
+    struct dpro_changes *changes = field;
     char others[64];
     const char *first;
     double bytes;
     if (!units_split(text, ',', false, others, sizeof others, &first) ||
         !units_read_mb(others, &bytes))
         return false;
-    caps->others_bytes = (uint64_t)bytes;
-    caps->first_bytes = 0;
+    changes->bucket_cap_bytes = (uint64_t)bytes;
+    changes->first_bucket_bytes = 0;
     if (first == NULL)
         return true;
     first += strspn(first, " ");
@@ -97,7 +51,7 @@ static bool read_caps(const char *text, void *field)
     }
     if (!units_read_mb(first, &bytes))
         return false;
-    caps->first_bytes = (uint64_t)bytes;
+    changes->first_bucket_bytes = (uint64_t)bytes;
     return true;
 }
 
@@ -113,15 +67,15 @@ static bool read_partition(const char *text, void *field)
 /* 0 is a value of Horovod's: nothing is fused. */
 static bool read_fusion(const char *text, void *field)
 {
-    struct fusion *fusion = field;
+    struct values *values = field;
     double value;
-    fusion->is_set = true;
-    fusion->bytes = 0;
+    values->changes.fusion_bytes = &values->fusion_bytes;
+    values->fusion_bytes = 0;
     if (opt_number(text, &value) && value == 0)
         return true;
     if (!units_read_mb(text, &value))
         return false;
-    fusion->bytes = (uint64_t)value;
+    values->fusion_bytes = (uint64_t)value;
     return true;
 }
 
@@ -141,8 +95,9 @@ static const char *const collectives[] = {"ring", "tree", "hierarchical", NULL};
 
 static bool read_compression(const char *text, void *field)
 {
-    *(struct compression *)field =
-        (struct compression){true, (enum dpro_compression)opt_find_word(text, compressions)};
+    struct values *values = field;
+    values->changes.compression = &values->compression;
+    values->compression = (enum dpro_compression)opt_find_word(text, compressions);
     return true;
 }
 
@@ -166,29 +121,38 @@ static bool read_schedule(const char *text, void *field)
     return false;
 }
 
-static bool read_bandwidth(const char *text, void *field)
+static bool read_speed(const char *text, double *bytes_per_s, double *ratio)
 {
-    struct bandwidth *bandwidth = field;
-    *bandwidth = (struct bandwidth){0, 0};
-    if (units_read_ratio(text, &bandwidth->ratio))
-        return bandwidth->ratio > 0;
-    return units_read_rate(text, &bandwidth->bytes_per_s);
+    *bytes_per_s = *ratio = 0;
+    return units_read_ratio(text, ratio) ? *ratio > 0 : units_read_rate(text, bytes_per_s);
+}
+
+static bool read_server_links(const char *text, void *field)
+{
+    struct dpro_changes *c = field;
+    return read_speed(text, &c->server_bandwidth_bytes_per_s, &c->server_bandwidth_ratio);
 }
 
 /* "0.5x", "intra=2x", "inter=1gbit,intra=2x" */
 static bool read_links(const char *text, void *field)
 {
-    struct links *links = field;
+    struct dpro_changes *c = field;
     char one[64];
     const char *rest;
-    *links = (struct links){{0, 0}, {0, 0}, {0, 0}};
+    c->bandwidth_bytes_per_s = c->between_bytes_per_s = c->within_bytes_per_s = 0;
+    c->bandwidth_ratio = c->between_ratio = c->within_ratio = 0;
     do {
         if (!units_split(text, ',', false, one, sizeof one, &rest))
             return false;
         bool between = strncmp(one, "inter=", 6) == 0, within = strncmp(one, "intra=", 6) == 0;
-        struct bandwidth *of = between ? &links->between : within ? &links->within : &links->all;
-        if (of->ratio != 0 || of->bytes_per_s != 0 ||
-            !read_bandwidth(one + (between || within ? 6 : 0), of))
+        double *bytes_per_s = between  ? &c->between_bytes_per_s
+                              : within ? &c->within_bytes_per_s
+                                       : &c->bandwidth_bytes_per_s;
+        double *ratio = between  ? &c->between_ratio
+                        : within ? &c->within_ratio
+                                 : &c->bandwidth_ratio;
+        if (*ratio != 0 || *bytes_per_s != 0 ||
+            !read_speed(one + (between || within ? 6 : 0), bytes_per_s, ratio))
             return false;
         text = rest;
     } while (rest != NULL);
@@ -198,16 +162,16 @@ static bool read_links(const char *text, void *field)
 /* "+10us", "-5us", "0.5x" */
 static bool read_latency(const char *text, void *field)
 {
-    struct latency *latency = field;
+    struct dpro_changes *c = field;
     double value;
-    *latency = (struct latency){0, 0};
-    if (text[0] == '+' || text[0] == '-') {
-        if (!units_read_ns(text + 1, &value))
-            return false;
-        latency->add_ns = (int64_t)(text[0] == '-' ? -value : value);
-        return true;
-    }
-    return units_read_ratio(text, &latency->ratio) && latency->ratio > 0;
+    c->latency_ratio = 0;
+    c->latency_add_ns = 0;
+    if (text[0] != '+' && text[0] != '-')
+        return units_read_ratio(text, &c->latency_ratio) && c->latency_ratio > 0;
+    if (!units_read_ns(text + 1, &value))
+        return false;
+    c->latency_add_ns = (int64_t)(text[0] == '-' ? -value : value);
+    return true;
 }
 
 /* "1.2x", "1.2x@3", "1.2x@0-7" */
@@ -241,29 +205,29 @@ static bool read_compute(const char *text, void *field)
 #define BANDWIDTH_FORM "a ratio such as 0.5x, or a rate with its unit, such as 500mbit or 10gbit"
 static const struct opt whatif_opts[] = {
     OPT_VALUE(
-        "bucket-cap-mb", "X[,first Y]", read_caps, caps,
+        "bucket-cap-mb", "X[,first Y]", read_caps, changes,
         "megabytes above 0, such as 5, 0.5 or 25,first=1",
         "gradients in buckets of that cap, by DDP's rule; the\nfirst bucket's own cap after a "
         "comma (torch's default\nis 25,first=1). MB as torch counts them: 1048576 bytes"),
-    OPT_PATH("buckets", "FILE", buckets, "a file or a plan's folder",
+    OPT_PATH("buckets", "FILE", changes.buckets_path, "a file or a plan's folder",
              "exactly these buckets: a JSON list of lists of\nparameter names, or a plan"),
-    OPT_VALUE("partition-mb", "X", read_partition, partition_bytes, "megabytes above 0",
+    OPT_VALUE("partition-mb", "X", read_partition, changes.partition_bytes, "megabytes above 0",
               "buckets travel in parts of at most X MB"),
-    OPT_CHOICE("compress", "TYPE", read_compression, compression, compressions,
+    OPT_CHOICE("compress", "TYPE", read_compression, common, compressions,
                "gradients are cast to TYPE for the transfer: none,\nfp16 or bf16"),
     OPT_VALUE(
-        "bandwidth", "BW", read_links, links,
+        "bandwidth", "BW", read_links, changes,
         BANDWIDTH_FORM "; of some links: inter=0.5x, intra=2x or both with a comma",
         "links that are BW times as fast (0.5x), or of that\nrate (500mbit, 10gbit, 12.5GB/s); "
         "inter=BW: those\nbetween hosts, intra=BW: those within"),
     OPT_PATH(
-        "topology", "TOPOLOGY", topology, "a file, or a name such as h100-nvlink-400g",
+        "topology", "TOPOLOGY", changes.topology, "a file, or a name such as h100-nvlink-400g",
         "which ranks share a host, and how fast links within\nand between hosts are: a file, or "
         "a ready-made one,\nsuch as h100-nvlink-400g or pcie4-2x25g"),
-    OPT_CHOICE("collectives", "HOW", opt_read_string, collectives, collectives,
+    OPT_CHOICE("collectives", "HOW", opt_read_string, changes.collectives, collectives,
                "how they pass over the topology's hosts: ring, tree or\nhierarchical"),
     OPT_VALUE(
-        "latency", "TIME", read_latency, latency,
+        "latency", "TIME", read_latency, changes,
         "+10us, -5us (or ns, ms), or a ratio above 0 such as 0.5x",
         "each message takes that much longer (+10us) or\nshorter (-5us), or its own cost that "
         "many times (0.5x)"),
@@ -271,58 +235,58 @@ static const struct opt whatif_opts[] = {
              "ranks that compute SPEED times as fast: 1.2x, 0.8x@3\n(rank 3), 2x@0-7; may be "
              "repeated"),
     CMD_OPT_DELAY("ops that take longer or shorter, as in dpro replay;\nmay be repeated"),
-    OPT_WHOLE("dp", opt_read_u32, dp, 1, UINT32_MAX,
+    OPT_WHOLE("dp", opt_read_u32, changes.dp, 1, UINT32_MAX,
               "N data-parallel replicas, of FSDP without replicas N\nshards; all else as it is, on "
               "hosts of the same kind"),
-    OPT_WHOLE("world-size", opt_read_u32, world_size, 2, UINT32_MAX,
+    OPT_WHOLE("world-size", opt_read_u32, changes.world_size, 2, UINT32_MAX,
               "N ranks in all: as many replicas as that makes"),
     OPT_WHOLE(
-        "shard", opt_read_u32, shard, 2, UINT32_MAX,
+        "shard", opt_read_u32, changes.shard, 2, UINT32_MAX,
         "FSDP: parameters sharded over N neighbouring ranks\nonly, with replicas of these (HSDP)"),
-    OPT_WHOLE("tp", opt_read_u32, tp, 1, UINT32_MAX,
+    OPT_WHOLE("tp", opt_read_u32, changes.tp, 1, UINT32_MAX,
               "tensors split over N ranks; batch, replicas and stages\nas they are"),
-    OPT_WHOLE("servers", opt_read_u32, servers, 1, UINT32_MAX,
+    OPT_WHOLE("servers", opt_read_u32, changes.n_servers, 1, UINT32_MAX,
               "N parameter servers, on ranks' hosts if they are\nthere now, else on hosts of their "
               "own"),
-    OPT_WHOLE("bigarray-bound", opt_read_u32, bigarray_bound, 1, UINT32_MAX,
+    OPT_WHOLE("bigarray-bound", opt_read_u64, changes.bigarray_bound, 1, UINT32_MAX,
               "MXNet: arrays of N elements or more are parted over\nall servers "
               "(MXNET_KVSTORE_BIGARRAY_BOUND)"),
-    OPT_VALUE("server-bandwidth", "BW", read_bandwidth, server_bandwidth, BANDWIDTH_FORM,
+    OPT_VALUE("server-bandwidth", "BW", read_server_links, changes, BANDWIDTH_FORM,
               "as --bandwidth, for the links of servers that have\nhosts of their own"),
-    OPT_VALUE("cycle-time", "MS", read_cycle, cycle_ns, "milliseconds above 0, up to 10000",
+    OPT_VALUE("cycle-time", "MS", read_cycle, changes.cycle_ns, "milliseconds above 0, up to 10000",
               "Horovod: it looks every MS milliseconds which\ngradients are ready "
               "(HOROVOD_CYCLE_TIME)"),
-    OPT_VALUE("fusion-mb", "X", read_fusion, fusion, "megabytes, or 0",
+    OPT_VALUE("fusion-mb", "X", read_fusion, common, "megabytes, or 0",
               "Horovod: what is ready travels together up to X MB; 0:\neach gradient by itself "
               "(HOROVOD_FUSION_THRESHOLD)"),
     OPT_VALUE(
-        "recompute", "MODULES", opt_read_string, recompute, "names of modules",
+        "recompute", "MODULES", opt_read_string, changes.recompute, "names of modules",
         "modules keep nothing between their passes and are\ncomputed again: names with commas "
         "between them, or\npatterns ('blocks.*'); all, the blocks that the model\nrepeats; "
         "sqrt, all but every sqrt(n)-th of these; none;\nor a file, a JSON list of names or a "
         "plan"),
-    OPT_WHOLE("accumulate", opt_read_u32, micro_batches, 1, 1024,
+    OPT_WHOLE("accumulate", opt_read_u32, changes.micro_batches, 1, 1024,
               "the step's batch in N micro-batches, gradients sent\nwith the last"),
-    OPT_VALUE("batch-size", "N", read_batch, batch, "a number above 0, or a ratio such as 2x",
+    OPT_VALUE("batch-size", "N", read_batch, changes, "a number above 0, or a ratio such as 2x",
               "a rank's batch of N samples, or N times as large (2x)"),
     OPT_FLAG("gradient-views", gradient_views,
              "gradients are views of their buckets\n(gradient_as_bucket_view of PyTorch's DDP)"),
-    OPT_VALUE("compile", "MODULES", opt_read_string, compile, "names of modules",
+    OPT_VALUE("compile", "MODULES", opt_read_string, changes.compile, "names of modules",
               "modules are compiled (torch.compile): names as for\n--recompute, or all, the whole "
               "model"),
-    OPT_VALUE("precision", "TYPE", read_precision, precision, "bf16, bf16=MODULES or fp32",
+    OPT_VALUE("precision", "TYPE", read_precision, changes.precision, "bf16, bf16=MODULES or fp32",
               "the model, or only these modules, under autocast to\nbf16; fp32: none"),
     CMD_OPT_PROBES,
     CMD_OPT_DIMS,
-    OPT_VALUE("reshard", "UNITS", opt_read_string, reshard, "names of units",
+    OPT_VALUE("reshard", "UNITS", opt_read_string, changes.reshard, "names of units",
               "FSDP: units free their gathered parameters after the\nforward pass and gather them "
               "again for the backward\npass: all, none, or names with commas between them, or\n"
               "patterns ('blocks.*'); all others keep them"),
-    OPT_WHOLE("prefetch", opt_read_u32, prefetch, 1, 1024,
+    OPT_WHOLE("prefetch", opt_read_u32, changes.prefetch, 1, 1024,
               "FSDP: each unit gathers N units ahead, in both passes"),
-    OPT_WHOLE("microbatches", opt_read_u32, pipeline_micro_batches, 1, 4096,
+    OPT_WHOLE("microbatches", opt_read_u32, changes.pipeline_micro_batches, 1, 4096,
               "pipelines: the same batch in N micro-batches"),
-    OPT_VALUE("schedule", "NAME", read_schedule, schedule, SCHEDULE_FORM,
+    OPT_VALUE("schedule", "NAME", read_schedule, changes.schedule, SCHEDULE_FORM,
               "pipelines: stages compute in that order"),
     CMD_OPT_JSON("dpro.whatif/1", ""),
     CMD_OPTS_GRAPH(CMD_STEPS_LEARNT, CMD_THREADS_READ),
@@ -334,49 +298,13 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
     const struct values *values = given;
     struct dpro_compute_change *computes =
         calloc(values->computes.n + 1, sizeof *computes); /* NULL: tested below */
-    struct dpro_changes changes = {
-        .bucket_cap_bytes = values->caps.others_bytes,
-        .first_bucket_bytes = values->caps.first_bytes,
-        .buckets_path = values->buckets,
-        .partition_bytes = values->partition_bytes,
-        .compression = values->compression.is_set ? &values->compression.value : NULL,
-        .bandwidth_bytes_per_s = values->links.all.bytes_per_s,
-        .bandwidth_ratio = values->links.all.ratio,
-        .between_bytes_per_s = values->links.between.bytes_per_s,
-        .between_ratio = values->links.between.ratio,
-        .within_bytes_per_s = values->links.within.bytes_per_s,
-        .within_ratio = values->links.within.ratio,
-        .topology = values->topology,
-        .collectives = values->collectives,
-        .latency_ratio = values->latency.ratio,
-        .latency_add_ns = values->latency.add_ns,
-        .compute = computes,
-        .n_compute = values->computes.n,
-        .delays = values->delays.items,
-        .n_delays = values->delays.n,
-        .dp = values->dp,
-        .world_size = values->world_size,
-        .shard = values->shard,
-        .tp = values->tp,
-        .n_servers = values->servers,
-        .bigarray_bound = values->bigarray_bound,
-        .server_bandwidth_bytes_per_s = values->server_bandwidth.bytes_per_s,
-        .server_bandwidth_ratio = values->server_bandwidth.ratio,
-        .cycle_ns = values->cycle_ns,
-        .fusion_bytes = values->fusion.is_set ? &values->fusion.bytes : NULL,
-        .recompute = values->recompute,
-        .micro_batches = values->micro_batches,
-        .batch_size = values->batch.size,
-        .batch_ratio = values->batch.ratio,
-        .gradient_views = values->gradient_views,
-        .compile = values->compile,
-        .precision = values->precision,
-        .reshard = values->reshard,
-        .prefetch = values->prefetch,
-        .pipeline_micro_batches = values->pipeline_micro_batches,
-        .schedule = values->schedule,
-        .sink = job->sink,
-    };
+    struct dpro_changes changes = values->changes;
+    changes.compute = computes;
+    changes.n_compute = values->computes.n;
+    changes.delays = values->delays.items;
+    changes.n_delays = values->delays.n;
+    changes.gradient_views = values->gradient_views;
+    changes.sink = job->sink;
     struct dpro_whatif *whatif = NULL;
     struct dpro_error err = {.code = 0};
     if (computes == NULL)
@@ -401,7 +329,7 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
 static int run(const void *given, const struct opt_list *paths)
 {
     const struct values *values = given;
-    if (values->caps.others_bytes != 0 && values->buckets != NULL) {
+    if (values->changes.bucket_cap_bytes != 0 && values->changes.buckets_path != NULL) {
         cmd_say("--bucket-cap-mb and --buckets both say which buckets: give one of them");
         return CMD_USAGE;
     }

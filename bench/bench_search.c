@@ -154,12 +154,7 @@ static void run_evaluations(const struct dpro_model *model)
 /* Gradients that are ready long before their turn: nearly all of them wait. */
 static void run_waiting(void)
 {
-    struct generate_options o = {.seed = 7,
-                                 .n_tensors = 1000,
-                                 .n_ranks = 2,
-                                 .alike = true,
-                                 .in_order = true,
-                                 .n_streams = 1};
+    struct generate_options o = {.seed = 7, .n_tensors = 1000, .n_ranks = 2, .alike = true};
     struct dpro_model *model = generate_random(&o);
     if (!model)
         exit(4);

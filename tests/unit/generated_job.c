@@ -360,8 +360,8 @@ struct dpro_model *generate_random(const struct generate_options *o)
         m->ranks[r].work_scale = 1 + (double)pick(&state, 5);
     m->net = (struct model_net){.collective.algorithm = MODEL_RING,
                                 .collective.n_ranks = o->n_ranks,
-                                .gate.n_streams = o->n_streams,
-                                .gate.in_order = o->in_order,
+                                .gate.n_streams = o->n_streams ? o->n_streams : 1,
+                                .gate.in_order = !o->any_order,
                                 .link.byte_ns = {1 + (double)pick(&state, 3), 0},
                                 .link.message_ns = {(double)pick(&state, most_work), 0},
                                 .collective.overhead_ns = {(double)pick(&state, most_work), 0}};

@@ -22,11 +22,11 @@ int generate_apart(struct dpro_model *model, double share);
 struct generate_options {
     uint64_t seed;
     uint32_t n_tensors, n_ranks;
-    bool alike; /* the ranks */
-    bool in_order;
-    uint32_t n_streams;
-    bool overheads;  /* of launches and copying back */
-    bool interferes; /* transfers slow computation down */
-    bool cycles;     /* the next iteration waits for one tensor after the other, not for all */
+    bool alike;         /* the ranks */
+    bool any_order;     /* of buckets; else in that of the gradients */
+    uint32_t n_streams; /* 0: one */
+    bool overheads;     /* of launches and copying back */
+    bool interferes;    /* transfers slow computation down */
+    bool cycles;        /* the next iteration waits for one tensor after the other, not for all */
 };
 struct dpro_model *generate_random(const struct generate_options *options);

@@ -25,10 +25,58 @@ bool edge_to(const struct dpro_graph *graph, dpro_op_id from, dpro_op_id to, int
     return false;
 }
 
+bool has_edge(const struct dpro_graph *graph, int rank, const char *from, int from_n,
+              const char *to, int to_n)
+{
+    return edge_to(graph, nth_op(graph, rank, from, from_n), nth_op(graph, rank, to, to_n), 0);
+}
+
 bool has_warning(const struct dpro_graph *graph, const char *word)
 {
     for (size_t i = 0; i < dpro_graph_n_warnings(graph); i++)
         if (strstr(dpro_graph_warning(graph, i), word))
             return true;
     return false;
+}
+
+static struct dpro_replay *replay_once(const struct dpro_graph *graph,
+                                       const struct dpro_replay_options *options)
+{
+    struct dpro_replay *replay = NULL;
+    struct dpro_error err = {0};
+    if (dpro_replay_run(graph, options, &replay, &err) < 0)
+        fail_msg("replay: %s", err.text);
+    return replay;
+}
+
+struct dpro_replay *replay_of(const struct dpro_graph *graph,
+                              const struct dpro_replay_options *options)
+{
+    struct dpro_replay *replay = replay_once(graph, options);
+    KEEP(replay, dpro_replay_destroy);
+    return replay;
+}
+
+static int64_t iteration_ns(const struct dpro_graph *graph, const char *const *delays, size_t n)
+{
+    struct dpro_replay_options options = {.delays = delays, .n_delays = n};
+    struct dpro_replay *replay = replay_once(graph, &options);
+    int64_t ns = dpro_replay_iteration_ns(replay);
+    dpro_replay_destroy(replay);
+    return ns;
+}
+
+int64_t replay_ns(const struct dpro_graph *graph, const char *delay)
+{
+    return iteration_ns(graph, &delay, delay != NULL);
+}
+
+int64_t replay_us2(const struct dpro_graph *graph, const char *delay, const char *other)
+{
+    return (iteration_ns(graph, (const char *const[]){delay, other}, 2) + 500) / 1000;
+}
+
+int64_t replay_us(const struct dpro_graph *graph, const char *delay)
+{
+    return (replay_ns(graph, delay) + 500) / 1000;
 }

@@ -9,5 +9,16 @@
 dpro_op_id nth_op(const struct dpro_graph *graph, int rank, const char *name, int n);
 /* Whether there is an edge, in the same iteration (next 0) or into the next (1). */
 bool edge_to(const struct dpro_graph *graph, dpro_op_id from, dpro_op_id to, int next);
+/* The same of the n-th ops of two names on one rank. */
+bool has_edge(const struct dpro_graph *graph, int rank, const char *from, int from_n,
+              const char *to, int to_n);
 /* Whether a warning holds the word. */
 bool has_warning(const struct dpro_graph *graph, const char *word);
+
+/* Its replay, which is kept (case.h). */
+struct dpro_replay *replay_of(const struct dpro_graph *graph,
+                              const struct dpro_replay_options *options);
+/* The iteration as it is replayed with a delay (NULL: none), or with two; in whole microseconds. */
+int64_t replay_ns(const struct dpro_graph *graph, const char *delay);
+int64_t replay_us2(const struct dpro_graph *graph, const char *delay, const char *other);
+int64_t replay_us(const struct dpro_graph *graph, const char *delay);

@@ -7,7 +7,7 @@
 #include "cost/evaluate.h"
 #include "cost/model_graph.h"
 
-struct dpro_model *random_job(const struct generate_options *options)
+struct dpro_model *random_job_of(const struct generate_options *options)
 {
     struct dpro_model *model = generate_random(options);
     assert_non_null(model);

@@ -274,14 +274,11 @@ TEST(one_marked_iteration_lasts_from_its_first_op_to_its_last)
     trace_text_cpu(t, "cpu_op", "aten::a", 1, 10, 400, "");
     trace_text_cpu(t, "cpu_op", "aten::b", 1, 500, 400, "");
     struct dpro_graph *g = trace_text_graph();
-    struct dpro_replay *replay;
-    struct dpro_error err;
+    struct dpro_replay *replay = replay_of(g, NULL);
     uint32_t n;
     assert_int_equal(dpro_graph_measured_ns(g, &n)[0], 890 * US);
-    assert_int_equal(dpro_replay_run(g, NULL, &replay, &err), 0);
     assert_int_equal(dpro_replay_iteration_ns(replay), 890 * US);
     assert_int_equal(dpro_replay_critical_ns(replay), 890 * US);
-    dpro_replay_destroy(replay);
 }
 
 /* ---- ops ---- */
@@ -400,15 +397,9 @@ static void write_full_queue(struct trace_text *t, int n, int iterations)
 
 static int64_t replayed_ns(const struct dpro_graph *g, const char *delay)
 {
-    struct dpro_replay_options options = {.delays = &delay, .n_delays = delay ? 1 : 0};
-    struct dpro_replay *replay = NULL;
-    struct dpro_error err = {0};
-    if (dpro_replay_run(g, &options, &replay, &err) < 0)
-        fail_msg("%s", err.text);
+    struct dpro_replay_options options = {.delays = &delay, .n_delays = delay != NULL};
     uint32_t n;
-    int64_t last = dpro_replay_iterations_ns(replay, &n)[4];
-    dpro_replay_destroy(replay);
-    return last;
+    return dpro_replay_iterations_ns(replay_of(g, &options), &n)[4];
 }
 
 TEST(a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu)
@@ -563,14 +554,11 @@ TEST(what_was_over_before_what_it_waits_for_is_held_up_in_one_gap_only)
         }
     }
     struct dpro_graph *g = trace_text_graph();
-    struct dpro_replay *r = NULL;
     uint32_t n;
-    assert_int_equal(dpro_replay_run(g, NULL, &r, NULL), 0);
-    const int64_t *ns = dpro_replay_iterations_ns(r, &n);
+    const int64_t *ns = dpro_replay_iterations_ns(replay_of(g, NULL), &n);
     assert_int_equal(n, 5);
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(ns[i], 2000 * US);
-    dpro_replay_destroy(r);
 }
 
 TEST(bucket_copies_give_each_gradient_its_bucket)

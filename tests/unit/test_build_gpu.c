@@ -10,24 +10,6 @@
 
 enum { N = 4, STEP = 1000 };
 
-static int has_edge(const struct dpro_graph *g, int rank, const char *from, int from_n,
-                    const char *to, int to_n)
-{
-    return edge_to(g, nth_op(g, rank, from, from_n), nth_op(g, rank, to, to_n), 0);
-}
-
-static int64_t replay_us(const struct dpro_graph *g, const char *delay)
-{
-    struct dpro_replay_options options = {.delays = &delay, .n_delays = delay != NULL};
-    struct dpro_replay *replay;
-    struct dpro_error err = {0};
-    if (dpro_replay_run(g, &options, &replay, &err) < 0)
-        fail_msg("%s", err.text);
-    int64_t ns = dpro_replay_iteration_ns(replay);
-    dpro_replay_destroy(replay);
-    return (ns + US / 2) / US;
-}
-
 static int64_t measured_us(const struct dpro_graph *g)
 {
     uint32_t n;

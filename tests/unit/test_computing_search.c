@@ -63,8 +63,7 @@ static struct modules *add_modules(struct dpro_model *model, uint32_t n_blocks, 
 
 static struct dpro_model *job_of(uint64_t seed, struct modules **modules)
 {
-    struct dpro_model *model = random_job(&(struct generate_options){
-        .seed = seed, .n_tensors = N_TENSORS, .n_ranks = 2, .n_streams = 1, .in_order = true});
+    struct dpro_model *model = random_job(.seed = seed, .n_tensors = N_TENSORS, .n_ranks = 2);
     *modules = add_modules(model, N_BLOCKS, A_BLOCK);
     return model;
 }

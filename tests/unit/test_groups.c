@@ -16,6 +16,7 @@
 #include "cost/graph_work.h"
 #include "cost/model_memory.h"
 #include "graph/graph.h"
+#include "graph_ask.h"
 #include "graph_text.h"
 #include "report/facts.h"
 #include "slow_groups.h"
@@ -780,17 +781,6 @@ static struct dpro_model *learn(const struct dpro_graph *graph)
     return model;
 }
 
-static int64_t replay(const struct dpro_graph *graph)
-{
-    struct dpro_replay *replay;
-    struct dpro_error err = {.code = 0};
-    if (dpro_replay_run(graph, NULL, &replay, &err) < 0)
-        fail_msg("%s", err.text);
-    int64_t ns = dpro_replay_iteration_ns(replay);
-    dpro_replay_destroy(replay);
-    return ns;
-}
-
 static void name_collective(struct dpro_graph *graph, uint32_t which, const char *name)
 {
     graph->collectives[which].name = strtab_add(&graph->names, name, strlen(name));
@@ -821,7 +811,8 @@ TEST(a_learnt_model_takes_as_long_as_the_replay)
     assert_int_equal(m->n_groups, 1);
     assert_int_equal(m->n_communications, 2);
     assert_float_equal(m->net.link.byte_ns.value, 40, 4); /* what 10000 bytes more take */
-    assert_float_equal((double)evaluate_once(m), (double)replay(g), 0.001 * (double)replay(g));
+    assert_float_equal((double)evaluate_once(m), (double)replay_ns(g, NULL),
+                       0.001 * (double)replay_ns(g, NULL));
     dpro_model_destroy(m);
 }
 
@@ -830,7 +821,8 @@ TEST(what_is_sent_and_received_at_once_is_half_of_it_each_way)
     struct dpro_graph *g = two_of("send_recv");
     struct dpro_model *m = learn(g);
     assert_float_equal(m->net.link.byte_ns.value, 80, 8);
-    assert_float_equal((double)evaluate_once(m), (double)replay(g), 0.001 * (double)replay(g));
+    assert_float_equal((double)evaluate_once(m), (double)replay_ns(g, NULL),
+                       0.001 * (double)replay_ns(g, NULL));
     dpro_model_destroy(m);
 }
 

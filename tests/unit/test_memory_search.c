@@ -113,8 +113,7 @@ static struct blocks *add_memory(struct dpro_model *model, uint64_t seed)
 
 static struct dpro_model *job_of(uint64_t seed, struct blocks **blocks)
 {
-    struct dpro_model *model = random_job(&(struct generate_options){
-        .seed = seed, .n_tensors = N_BLOCKS, .n_ranks = 2, .n_streams = 1, .in_order = true});
+    struct dpro_model *model = random_job(.seed = seed, .n_tensors = N_BLOCKS, .n_ranks = 2);
     *blocks = add_memory(model, seed);
     return model;
 }

@@ -53,24 +53,6 @@ static int count_ops(const struct dpro_graph *g, int rank, const char *name)
     return n;
 }
 
-static int64_t replay_us2(const struct dpro_graph *g, const char *delay, const char *other)
-{
-    const char *delays[] = {delay, other};
-    struct dpro_replay_options options = {.delays = delays, .n_delays = !delay ? 0 : other ? 2 : 1};
-    struct dpro_error err = {0};
-    struct dpro_replay *replay;
-    if (dpro_replay_run(g, &options, &replay, &err) < 0)
-        fail_msg("%s", err.text);
-    int64_t ns = dpro_replay_iteration_ns(replay);
-    dpro_replay_destroy(replay);
-    return (ns + US / 2) / US;
-}
-
-static int64_t replay_us(const struct dpro_graph *g, const char *delay)
-{
-    return replay_us2(g, delay, NULL);
-}
-
 /* Every transaction of a message is one SEND and one RECV of as many bytes, ready at once, on a
  * link of its own each; of those to and from `unlogged` (-1: none) one of the two. Returns the
  * bytes of data in all SENDs. */
@@ -399,9 +381,7 @@ TEST_IN_FOLDER(a_late_rank_is_waited_for_as_before)
     struct job job = ring(4, 6, 50, 5, 100);
     job.arrive[2][0] = 40; /* is there early */
     struct dpro_graph *g = graph_of(&job);
-    struct dpro_error err = {0};
-    struct dpro_replay *replay;
-    assert_int_equal(dpro_replay_run(g, NULL, &replay, &err), 0);
+    struct dpro_replay *replay = replay_of(g, NULL);
     for (uint32_t r = 0; r < 4; r++) {
         struct dpro_rank_time t = dpro_replay_rank(replay, r);
         assert_int_equal(t.forward_ns + t.backward_ns + t.update_ns + t.input_ns +
@@ -411,7 +391,6 @@ TEST_IN_FOLDER(a_late_rank_is_waited_for_as_before)
         assert_int_equal(t.exposed_communication_ns, (10 + 6 * 55) * US);
         assert_int_equal(t.communication_ns, (10 + 6 * 55) * US);
     }
-    dpro_replay_destroy(replay);
     /* a rank that comes later still makes all others later, and is not waited for twice */
     assert_int_equal(replay_us(g, "FW@1=+0.3"), STEP + 300);
     assert_int_equal(replay_us(g, "FW@2=+0.05"), STEP);

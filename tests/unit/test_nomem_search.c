@@ -10,12 +10,8 @@
 /* `step`: only each so manieth allocation fails, for searches that make many. */
 static void check_search(const struct dpro_optimize_options *options, long step, bool adds_slowly)
 {
-    struct generate_options o = {.seed = 4,
-                                 .n_tensors = 4,
-                                 .n_ranks = 2,
-                                 .in_order = true,
-                                 .n_streams = 2,
-                                 .overheads = true};
+    struct generate_options o = {
+        .seed = 4, .n_tensors = 4, .n_ranks = 2, .n_streams = 2, .overheads = true};
     struct dpro_model *model = generate_random(&o);
     assert_non_null(model);
     if (adds_slowly) /* t_sync is then replayed */

@@ -20,12 +20,7 @@ static uint32_t pick(uint32_t n)
 
 static struct dpro_model *job_of(uint32_t n_tensors)
 {
-    struct generate_options o = {.seed = 5,
-                                 .n_tensors = n_tensors,
-                                 .n_ranks = 2,
-                                 .alike = true,
-                                 .in_order = true,
-                                 .n_streams = 1};
+    struct generate_options o = {.seed = 5, .n_tensors = n_tensors, .n_ranks = 2, .alike = true};
     struct dpro_model *model = generate_random(&o);
     assert_non_null(model);
     KEEP(model, dpro_model_destroy);

@@ -6,30 +6,12 @@
 #include <string.h>
 
 #include "case.h"
+#include "graph_ask.h"
 #include "graph_text.h"
 #include "replay/graph_edit.h"
 #include "replay/replay.h"
 
 #define MS INT64_C(1000000)
-
-static struct dpro_replay *run_once(const struct dpro_graph *g,
-                                    const struct dpro_replay_options *options)
-{
-    struct dpro_replay *r = NULL;
-    struct dpro_error err = {0};
-    int rc = dpro_replay_run(g, options, &r, &err);
-    if (rc < 0)
-        fail_msg("replay: %s", err.text);
-    return r;
-}
-
-static struct dpro_replay *run(const struct dpro_graph *g,
-                               const struct dpro_replay_options *options)
-{
-    struct dpro_replay *r = run_once(g, options);
-    KEEP(r, dpro_replay_destroy);
-    return r;
-}
 
 /* What holds of every result: a rank's parts and the critical path add up. */
 static void check_sums(const struct dpro_graph *g, const struct dpro_replay *r)
@@ -55,7 +37,7 @@ static void check_sums(const struct dpro_graph *g, const struct dpro_replay *r)
 
 static int64_t predicted(const struct dpro_graph *g, const struct dpro_replay_options *options)
 {
-    struct dpro_replay *r = run(g, options);
+    struct dpro_replay *r = replay_of(g, options);
     int64_t ns = dpro_replay_iteration_ns(r);
     check_sums(g, r);
     return ns;
@@ -162,7 +144,7 @@ TEST(every_instant_of_a_random_graph_counts_as_what_was_going_on)
         g->n_members = g->n_collectives * 3;
         for (uint32_t i = 0; i < g->n_ranks; i++)
             g->ranks[i].offset_ns = pick(20);
-        struct dpro_replay *r = run_once(g, NULL);
+        struct dpro_replay *r = replay_of(g, NULL);
         check_sums(g, r);
         for (uint32_t i = 0; i < g->n_ranks; i++) {
             int64_t ns[SLOW_IDLE + 1] = {0}, transfer_ns = 0;
@@ -188,7 +170,6 @@ TEST(every_instant_of_a_random_graph_counts_as_what_was_going_on)
             if (i)
                 assert_int_equal(path[i].gap_ns, g->gap_ns ? g->gap_ns[path[i].op] : 0);
         }
-        dpro_replay_destroy(r);
     }
 }
 
@@ -271,7 +252,7 @@ static struct dpro_graph *four_ranks(const char *rank2_bw)
 TEST(waiting_goes_to_the_ranks_that_arrive_early)
 {
     struct dpro_graph *g = four_ranks("67000000");
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     assert_int_equal(dpro_replay_iteration_ns(r), 112 * MS);
     check_sums(g, r);
     for (uint32_t i = 0; i < 4; i++) {
@@ -306,7 +287,7 @@ TEST(a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer)
     for (int engine = 0; engine < 2; engine++) {
         struct dpro_graph *g = four_ranks("60000000");
         options.engine = (enum dpro_engine)engine;
-        struct dpro_replay *before = run(g, NULL), *after = run(g, &options);
+        struct dpro_replay *before = replay_of(g, NULL), *after = replay_of(g, &options);
         check_sums(g, after);
         assert_int_equal(dpro_replay_iteration_ns(after) - dpro_replay_iteration_ns(before),
                          20 * MS);
@@ -323,7 +304,7 @@ TEST(ranks_missing_from_the_trace_are_waited_for_too)
 {
     struct dpro_graph *g = four_ranks("60000000");
     g->collectives[0].missing_wait_ns = 4 * MS;
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     struct dpro_rank_time t = dpro_replay_rank(r, 1);
     check_sums(g, r);
     assert_int_equal(t.wait_for_peers_ns, 4 * MS);
@@ -337,7 +318,7 @@ TEST(communication_behind_computation_is_hidden)
     struct dpro_graph *g = graph_of("bw1:10@g0!BW -> tr:8@gc!COLLECTIVE -> up:3@g0!UPDATE -> e*;"
                                     "bw1 -> bw2:6@g0!BW -> up; e => bw1;"
                                     "load:5@d0!INPUT => load; load -> up; l:2@d1!LAUNCH => l");
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     struct dpro_rank_time t = dpro_replay_rank(r, 0);
     check_sums(g, r);
     assert_int_equal(t.iteration_ns, 21);
@@ -352,7 +333,7 @@ TEST(loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing)
 {
     struct dpro_graph *g =
         graph_of("load:9@d0!INPUT -> fw:10@g0!FW -> e* => load; fw -> opt:2@d0!UPDATE -> e");
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     struct dpro_rank_time t = dpro_replay_rank(r, 0);
     check_sums(g, r);
     assert_int_equal(t.iteration_ns, 21);
@@ -367,7 +348,7 @@ TEST(a_single_iteration_starts_where_its_ranks_did)
                                     "b:10@d1#1 -> m -> tb:5@l1#1!COLLECTIVE");
     g->ranks[0].offset_ns = -3;
     g->ranks[1].offset_ns = 4;
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     check_sums(g, r);
     assert_int_equal(dpro_replay_iteration_ns(r), 22);
     assert_int_equal(dpro_replay_start_ns(r, op_named(g, "a")), 0);
@@ -394,7 +375,7 @@ TEST(an_op_may_leave_its_latest_predecessors_out)
         for (int engine = 0; engine < 2; engine++) {
             struct dpro_replay_options options = {.engine = engine ? DPRO_ENGINE_FIXED
                                                                    : DPRO_ENGINE_EVENT};
-            struct dpro_replay *r = run(g, &options);
+            struct dpro_replay *r = replay_of(g, &options);
             assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), starts[n]);
         }
     }
@@ -433,7 +414,7 @@ TEST(what_waits_for_one_of_two_does_not_wait_for_the_other_to_start)
     uint8_t spare[16] = {0};
     g->spare = spare;
     spare[op_named(g, "v")] = 1;
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), 10); /* before y takes the link */
     assert_int_equal(dpro_replay_start_ns(r, op_named(g, "y")), 20);
 }
@@ -448,7 +429,7 @@ TEST(what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first)
     const int64_t starts[] = {90, 50, 30};
     for (uint8_t n = 0; n < 3; n++) {
         spare[op_named(g, "v")] = n;
-        struct dpro_replay *r = run(g, NULL);
+        struct dpro_replay *r = replay_of(g, NULL);
         assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), starts[n]);
         assert_int_equal(dpro_replay_end_ns(r, op_named(g, "x")), starts[n] + 5);
     }
@@ -463,7 +444,7 @@ TEST(a_recording_that_began_idle_is_replayed_from_idle)
     g->sample_follows = follows;
     for (int began = 0; began < 2; began++) {
         follows[0] = !began;
-        struct dpro_replay *r = run(g, NULL);
+        struct dpro_replay *r = replay_of(g, NULL);
         const int64_t *ns = dpro_replay_iterations_ns(r, &n);
         assert_int_equal(n, 3);
         assert_int_equal(ns[0], began ? 10 : 40);
@@ -507,13 +488,13 @@ TEST(connections_share_a_link_evenly)
         struct dpro_graph *g = graph_of(cases[i].text);
         share_link(g, "large", "small");
         g->single_iteration = true;
-        struct dpro_replay *r = run(g, NULL);
+        struct dpro_replay *r = replay_of(g, NULL);
         check_sums(g, r);
         assert_int_equal(dpro_replay_end_ns(r, op_named(g, "large")), cases[i].large_ns);
         assert_int_equal(dpro_replay_end_ns(r, op_named(g, "small")), cases[i].small_ns);
         /* an order that does not change is no way to replay it */
         struct dpro_replay_options fixed = {.engine = DPRO_ENGINE_FIXED};
-        r = run(g, &fixed);
+        r = replay_of(g, &fixed);
         assert_int_equal(dpro_replay_end_ns(r, op_named(g, "small")), cases[i].small_ns);
     }
 }
@@ -525,7 +506,7 @@ TEST(a_connection_sends_one_message_after_the_other)
                  "b -> w:1@d3");
     share_link(g, "a", "c");
     g->single_iteration = true;
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     check_sums(g, r);
     assert_int_equal(dpro_replay_end_ns(r, op_named(g, "a")), 60);
     assert_int_equal(dpro_replay_start_ns(r, op_named(g, "b")), 60);
@@ -539,7 +520,7 @@ TEST(hostile_durations_on_a_shared_link_come_to_an_end)
     struct dpro_graph *g = graph_of("a:9223372036854775807@l0 => a; b:9223372036854775807@l1 => b;"
                                     "a -> c:9223372036854775807@l0 => c; d:3@l1; b -> e:7@d0 => e");
     share_link(g, "a", "b");
-    run(g, NULL);
+    replay_of(g, NULL);
 }
 
 TEST(what_led_up_to_the_first_iteration_begins_when_it_did)
@@ -555,7 +536,7 @@ TEST(what_led_up_to_the_first_iteration_begins_when_it_did)
     for (int64_t late = 0; late <= 100; late += 100) {
         uint32_t n;
         begin[1] = late;
-        struct dpro_replay *r = run(g, NULL);
+        struct dpro_replay *r = replay_of(g, NULL);
         const int64_t *ns = dpro_replay_iterations_ns(r, &n);
         assert_int_equal(n, 2);
         assert_int_equal(ns[0], 30 + late / 2); /* the mean of both ranks */
@@ -567,7 +548,7 @@ TEST(each_measured_iteration_is_replayed)
 {
     struct dpro_graph *g = graph_of("a:10/20/60@d0 -> e* => a");
     g->shown_sample = 1;
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     uint32_t n;
     const int64_t *ns = dpro_replay_iterations_ns(r, &n);
     assert_int_equal(n, 3);
@@ -597,7 +578,7 @@ TEST(drawn_samples_give_a_distribution_that_depends_on_the_seed_only)
     struct dpro_graph *g = graph_of("a:10/30@d0 -> m!BARRIER -> x:5@l0!COLLECTIVE -> ea* => a;"
                                     "b:10/30@d1#1 -> m -> y:5@l1#1!COLLECTIVE -> eb#1* => b");
     struct dpro_replay_options options = {.samples = 400, .seed = 7};
-    struct dpro_replay *r = run(g, &options), *again = run(g, &options);
+    struct dpro_replay *r = replay_of(g, &options), *again = replay_of(g, &options);
     check_sums(g, r);
     assert_int_equal(dpro_replay_iteration_ns(r), 25); /* the draws leave the mean alone */
     assert_int_equal(dpro_replay_percentile_ns(r, 0), 15);
@@ -610,7 +591,7 @@ TEST(drawn_samples_give_a_distribution_that_depends_on_the_seed_only)
     }
     assert_in_range(below, 42, 58);
     options.seed = 8;
-    struct dpro_replay *other = run(g, &options);
+    struct dpro_replay *other = replay_of(g, &options);
     bool differs = false;
     for (int i = 0; i < 400; i++)
         differs |=
@@ -627,7 +608,7 @@ TEST(a_drawn_iteration_is_one_measured_iteration_of_all_ranks_and_servers)
     struct dpro_replay_options options = {.samples = 50};
     g->n_ranks = 2; /* the third is a server */
     g->n_servers = 1;
-    struct dpro_replay *r = run(g, &options);
+    struct dpro_replay *r = replay_of(g, &options);
     assert_int_equal(dpro_replay_percentile_ns(r, 0), 30); /* mean of 15 and 45 */
     assert_int_equal(dpro_replay_percentile_ns(r, 1), 40); /* mean of 35 and 45 */
 }
@@ -653,7 +634,7 @@ TEST(delays_change_what_they_name)
     struct dpro_graph *g = graph_of(text);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpro_replay_options options = {.delays = &cases[i].delay, .n_delays = 1};
-        struct dpro_replay *r = run(g, &options);
+        struct dpro_replay *r = replay_of(g, &options);
         for (uint32_t rank = 0; rank < 3; rank++) {
             int64_t ns = dpro_replay_rank(r, rank).iteration_ns;
             if (ns != cases[i].us[rank] * 1000)

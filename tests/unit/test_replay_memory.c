@@ -5,27 +5,11 @@
 
 #include "base/sort.h"
 #include "case.h"
+#include "graph_ask.h"
 #include "graph_text.h"
 #include "replay/replay.h"
 
 #define ALL_OF_IT UINT16_MAX
-
-static struct dpro_replay *run_once(const struct dpro_graph *g, const char *delay)
-{
-    struct dpro_replay *r = NULL;
-    struct dpro_error err = {0};
-    struct dpro_replay_options options = {.delays = &delay, .n_delays = delay != NULL};
-    if (dpro_replay_run(g, &options, &r, &err) < 0)
-        fail_msg("replay: %s", err.text);
-    return r;
-}
-
-static struct dpro_replay *run(const struct dpro_graph *g, const char *delay)
-{
-    struct dpro_replay *r = run_once(g, delay);
-    KEEP(r, dpro_replay_destroy);
-    return r;
-}
 
 static uint32_t text_id(struct dpro_graph *g, const char *text)
 {
@@ -36,14 +20,14 @@ TEST(nothing_is_said_where_nothing_is_known)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> b:5@d0 -> end*; end => a");
     uint32_t n;
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).source, DPRO_MEMORY_UNKNOWN);
     assert_null(dpro_replay_memory_points(r, 0, &n));
     assert_int_equal(n, 0);
     assert_null(dpro_replay_memory_holders(r, 0, &n));
     assert_int_equal(n, 0);
     add_memory(g); /* no blocks */
-    r = run(g, NULL);
+    r = replay_of(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).source, DPRO_MEMORY_UNKNOWN);
     assert_int_equal(dpro_replay_memory(r, 7).source, DPRO_MEMORY_UNKNOWN);
     assert_int_equal(dpro_replay_memory(r, 7).peak_op, DPRO_NO_OP);
@@ -55,7 +39,7 @@ TEST(what_is_there_before_and_after_is_the_peak_of_an_idle_rank)
     add_block(add_memory(g), 1000, DPRO_MEMORY_PARAMETER);
     add_block(g->memory, 24, DPRO_MEMORY_STATE);
     g->memory->capacity_bytes = 1 << 20;
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     struct dpro_rank_memory m = dpro_replay_memory(r, 0);
     assert_int_equal(m.peak_bytes, 1024);
     assert_int_equal(m.peak_op, DPRO_NO_OP);
@@ -101,7 +85,7 @@ TEST(the_peak_says_when_and_who)
 {
     struct dpro_graph *g = training();
     uint32_t n;
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     struct dpro_rank_memory m = dpro_replay_memory(r, 0);
     assert_int_equal(m.peak_bytes, 2900); /* scratch in the update */
     assert_int_equal(m.peak_op, op_named(g, "up"));
@@ -110,7 +94,7 @@ TEST(the_peak_says_when_and_who)
     assert_null(m.peak_module);
 
     g->memory->blocks[3].size_bytes = 600;
-    r = run(g, NULL);
+    r = replay_of(g, NULL);
     m = dpro_replay_memory(r, 0);
     assert_int_equal(m.peak_bytes, 2700);
     assert_int_equal(m.peak_op, op_named(g, "bw"));
@@ -148,9 +132,10 @@ TEST(a_delay_moves_the_peak)
     give_in_op(g, first, "a", ALL_OF_IT);
     take_in_op(g, second, "b", ALL_OF_IT / 2);
     give_in_op(g, second, "b", ALL_OF_IT);
-    struct dpro_replay *r = run(g, NULL);
+    const char *delay = "a=7";
+    struct dpro_replay *r = replay_of(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 100);
-    r = run(g, "a=7");
+    r = replay_of(g, &(struct dpro_replay_options){.delays = &delay, .n_delays = 1});
     assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 150);
     assert_int_equal(dpro_replay_memory(r, 0).peak_op, op_named(g, "b"));
 }
@@ -165,7 +150,7 @@ TEST(blocks_of_one_module_and_category_are_one_holder)
         m->blocks[add_block(m, 100 << i, DPRO_MEMORY_PARAMETER)].name = text_id(g, names[i]);
     add_block(m, 1, DPRO_MEMORY_OTHER);
     add_block(m, 2, 200); /* no category */
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     const struct dpro_memory_holder *h = dpro_replay_memory_holders(r, 0, &n);
     assert_int_equal(n, 4);
     assert_null(h[0].module); /* no name */
@@ -195,7 +180,7 @@ TEST(state_belongs_to_the_module_of_its_parameter)
     uint32_t n, n_blocks = 0;
     for (uint32_t i = 0; i < N; i++)
         m->blocks[add_block(m, 100, blocks[i].category)].name = text_id(g, blocks[i].name);
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     const struct dpro_memory_holder *h = dpro_replay_memory_holders(r, 0, &n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t of_it = 0;
@@ -225,7 +210,7 @@ TEST(a_gpu_reserves_segments)
     give_in_op(g, old, "bw", 0);
     take_in_op(g, new, "bw", 1);
     give_in_op(g, activation, "bw", ALL_OF_IT);
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 34 * MIB + 512);
     assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, (2 + 30 + 20) * MIB);
 
@@ -234,10 +219,10 @@ TEST(a_gpu_reserves_segments)
     m->n_moments = 0;
     take_in_op(g, new, "fw", 0);
     give_in_op(g, old, "bw", 0);
-    r = run(g, NULL);
+    r = replay_of(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, (2 + 30 + 30) * MIB);
     m->gpu = false;
-    r = run(g, NULL);
+    r = replay_of(g, NULL);
     assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, 0);
 }
 
@@ -259,7 +244,7 @@ static struct dpro_rank_memory set_as(const char *text, uint64_t capacity)
     uint32_t activation = add_block(m, 4 * MIB, DPRO_MEMORY_ACTIVATION);
     take_in_op(g, activation, "fw", 0);
     give_in_op(g, activation, "bw", ALL_OF_IT);
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     struct dpro_rank_memory found = dpro_replay_memory(r, 0);
     found.refused_op = found.refused_op == op_named(g, "fw") ? 1 : found.refused_op;
     return found;
@@ -298,7 +283,7 @@ static uint64_t reserved_from(const struct allocator_history *start)
     give_in_op(g, activation, "bw", ALL_OF_IT);
     if (start)
         m->start = *start;
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     uint64_t bytes = dpro_replay_memory(r, 0).reserved_peak_bytes;
     return bytes;
 }
@@ -376,7 +361,7 @@ TEST(what_makes_no_sense_does_no_harm)
     m->moments[m->n_moments++] = (struct graph_moment){.block = 4000};
     m->moments[m->n_moments++] = (struct graph_moment){.block = huge, .gives = true};
     m->gpu = true;
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     struct dpro_rank_memory found = dpro_replay_memory(r, 0);
     assert_true(found.peak_bytes > INT64_MAX / 3 && found.peak_bytes <= INT64_MAX);
     assert_int_equal(found.by_category[DPRO_MEMORY_OTHER], found.peak_bytes);
@@ -478,10 +463,9 @@ TEST(random_sweeps_agree_with_a_plain_one)
         add_memory(g)->gpu = seed % 4 == 0;
         for (uint32_t r = 0; r < g->n_ranks; r++)
             fill_at_random(g, r);
-        struct dpro_replay *r = run_once(g, NULL);
+        struct dpro_replay *r = replay_of(g, NULL);
         for (uint32_t rank = 0; rank < g->n_ranks; rank++)
             check_rank(g, r, rank);
-        dpro_replay_destroy(r);
     }
 }
 
@@ -500,7 +484,7 @@ TEST(a_long_timeline_keeps_its_peaks_and_its_end)
         add_moment(m, block, false, 0, (uint16_t)(i * 3));
         add_moment(m, block, true, 0, (uint16_t)(i * 3 + 1));
     }
-    struct dpro_replay *r = run(g, NULL);
+    struct dpro_replay *r = replay_of(g, NULL);
     const struct dpro_memory_point *points = dpro_replay_memory_points(r, 0, &n);
     assert_in_range(n, 1000, 2001);
     for (uint32_t i = 0; i < n; i++)

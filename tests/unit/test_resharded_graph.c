@@ -5,6 +5,7 @@
 
 #include "case.h"
 #include "graph/builder.h"
+#include "graph_ask.h"
 #include "graph_text.h"
 #include "replay/replay.h"
 #include "replay/resharded_graph.h"
@@ -67,29 +68,9 @@ static void assert_refused(struct dpro_graph *g, const char *names, const char *
     drop(r);
 }
 
-static struct dpro_replay *run(const struct dpro_graph *g)
-{
-    struct dpro_replay *replay = NULL;
-    struct dpro_error err = {0};
-    if (dpro_replay_run(g, NULL, &replay, &err) < 0)
-        fail_msg("replay: %s", err.text);
-    return replay;
-}
-
-static int64_t iteration_ns(const struct dpro_graph *g)
-{
-    struct dpro_replay *replay = run(g);
-    int64_t ns = dpro_replay_iteration_ns(replay);
-    dpro_replay_destroy(replay);
-    return ns;
-}
-
 static uint64_t peak_bytes(const struct dpro_graph *g)
 {
-    struct dpro_replay *replay = run(g);
-    uint64_t bytes = dpro_replay_memory(replay, 0).peak_bytes;
-    dpro_replay_destroy(replay);
-    return bytes;
+    return dpro_replay_memory(replay_of(g, NULL), 0).peak_bytes;
 }
 
 static uint32_t count_named(const struct dpro_graph *g, const char *name)
@@ -142,8 +123,8 @@ TEST(a_unit_that_keeps_its_parameters_is_not_gathered_again)
     assert_int_equal(r->graph.n_ops, r->from->n_ops - 1);
     assert_int_equal(count_named(&r->graph, "gb"), 0);
     assert_true(follows(&r->graph, op_named(&r->graph, "loss"), op_named(&r->graph, "bw")));
-    assert_int_equal(iteration_ns(r->from), 45);
-    assert_int_equal(iteration_ns(&r->graph), 40);
+    assert_int_equal(replay_ns(r->from, NULL), 45);
+    assert_int_equal(replay_ns(&r->graph, NULL), 40);
     drop(r);
 }
 
@@ -157,8 +138,8 @@ TEST(a_unit_that_frees_its_parameters_is_gathered_once_more)
         copy++;
     assert_true(follows(&r->graph, op_named(&r->graph, "loss"), copy));
     assert_true(follows(&r->graph, copy, op_named(&r->graph, "bw")));
-    assert_int_equal(iteration_ns(r->from), 40);
-    assert_int_equal(iteration_ns(&r->graph), 45);
+    assert_int_equal(replay_ns(r->from, NULL), 40);
+    assert_int_equal(replay_ns(&r->graph, NULL), 45);
     drop(r);
 }
 
@@ -170,7 +151,7 @@ TEST(what_is_asked_for_and_there_changes_nothing)
         assert_int_equal(r->rc, 0);
         assert_int_equal(r->units.n_changed, 0);
         assert_int_equal(r->graph.n_ops, r->from->n_ops);
-        assert_int_equal(iteration_ns(&r->graph), 45);
+        assert_int_equal(replay_ns(&r->graph, NULL), 45);
         drop(r);
     }
 }
@@ -203,8 +184,8 @@ TEST(ranks_no_longer_meet_in_a_collective_that_is_gone)
     assert_int_equal(g->n_members, 0);
     assert_true(follows(g, op_named(g, "fw0"), op_named(g, "bw0")));
     assert_true(follows(g, op_named(g, "fw1"), op_named(g, "bw1")));
-    assert_int_equal(iteration_ns(r->from), 59);
-    assert_int_equal(iteration_ns(g), (30 + 50) / 2); /* each takes as long as it does alone */
+    assert_int_equal(replay_ns(r->from, NULL), 59);
+    assert_int_equal(replay_ns(g, NULL), (30 + 50) / 2); /* each takes as long as it does alone */
     drop(r);
 }
 
@@ -231,8 +212,8 @@ TEST(a_copied_collective_has_members_of_its_own)
         assert_true(follows(g, copy->arrival, g->collectives[1].barrier));
         assert_true(follows(g, g->collectives[1].barrier, copy->transfer));
     }
-    assert_int_equal(iteration_ns(r->from), 59);
-    assert_int_equal(iteration_ns(g), 68);
+    assert_int_equal(replay_ns(r->from, NULL), 59);
+    assert_int_equal(replay_ns(g, NULL), 68);
     drop(r);
 }
 
@@ -253,8 +234,8 @@ TEST(what_is_asked_for_after_an_op_that_goes_follows_the_one_before)
     assert_int_equal(r->units.n_changed, 2);
     assert_int_equal(count_named(&r->graph, "gr"), 0);
     assert_int_equal(count_named(&r->graph, "gf"), 2);
-    assert_int_equal(iteration_ns(g), 48);
-    assert_int_equal(iteration_ns(&r->graph), 49);
+    assert_int_equal(replay_ns(g, NULL), 48);
+    assert_int_equal(replay_ns(&r->graph, NULL), 49);
     drop(r);
 }
 
@@ -270,8 +251,8 @@ TEST(units_asked_for_at_once_are_gathered_one_after_the_other)
     set_request(g, 1, 0, "fw");
     struct resharded *r = reshard(g, "b, a");
     assert_int_equal(r->rc, 0);
-    assert_int_equal(iteration_ns(g), 42);
-    assert_int_equal(iteration_ns(&r->graph), 54);
+    assert_int_equal(replay_ns(g, NULL), 42);
+    assert_int_equal(replay_ns(&r->graph, NULL), 54);
     drop(r);
 }
 
@@ -290,7 +271,7 @@ TEST(work_that_is_gone_measures_no_iteration)
     assert_true(r->graph.ranks[0].on_device);
     assert_int_equal(r->graph.ranks[0].first_work, op_named(&r->graph, "fw"));
     assert_int_equal(r->graph.ranks[0].last_work, op_named(&r->graph, "bw"));
-    assert_int_equal(iteration_ns(&r->graph), 30);
+    assert_int_equal(replay_ns(&r->graph, NULL), 30);
     drop(r);
 }
 
@@ -424,7 +405,7 @@ static void check_edit(const struct resharded *r)
             assert_true(g->next_succ[e] < g->n_ops);
     }
     assert_int_equal(graph_check_acyclic(g, NULL), 0);
-    iteration_ns(g);
+    replay_ns(g, NULL);
 }
 
 TEST(any_graph_is_refused_or_still_one)

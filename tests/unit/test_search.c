@@ -44,14 +44,9 @@ static int64_t brute_force(const struct dpro_model *model)
 TEST(an_evaluation_is_the_replay_of_the_whole_graph)
 {
     for (uint64_t seed = 1; seed <= 300; seed++) {
-        struct generate_options o = {.seed = seed,
-                                     .n_tensors = 1 + (uint32_t)(seed % 9),
-                                     .n_ranks = 2 + (uint32_t)(seed % 5),
-                                     .alike = seed % 3 == 0,
-                                     .in_order = true,
-                                     .n_streams = 1,
-                                     .overheads = seed % 2};
-        struct dpro_model *model = random_job(&o);
+        struct dpro_model *model = random_job(.seed = seed, .n_tensors = 1 + (uint32_t)(seed % 9),
+                                              .n_ranks = 2 + (uint32_t)(seed % 5),
+                                              .alike = seed % 3 == 0, .overheads = seed % 2);
         model->net.collective.algorithm = (enum model_algorithm)(seed % 6);
         if (model->net.collective.algorithm ==
             MODEL_SERVER) /* ways share their links evenly there */
@@ -88,18 +83,13 @@ TEST(fused_ops_replay_as_they_are_evaluated)
 {
     uint32_t n_fused = 0, n_longer = 0;
     for (uint64_t seed = 1; seed <= 400; seed++) {
-        struct generate_options o = {.seed = seed,
-                                     .n_tensors = 1 + (uint32_t)(seed % 9),
-                                     .n_ranks = 2 + (uint32_t)(seed % 3),
-                                     .alike = seed % 3 == 0 || seed % 5 == 0,
-                                     .in_order = true,
-                                     .n_streams = 1,
-                                     .cycles = seed % 5 == 0,
-                                     .overheads = seed % 5 && seed % 2};
-        struct dpro_model *model = random_job(&o);
+        struct dpro_model *model =
+            random_job(.seed = seed, .n_tensors = 1 + (uint32_t)(seed % 9),
+                       .n_ranks = 2 + (uint32_t)(seed % 3), .alike = seed % 3 == 0 || seed % 5 == 0,
+                       .cycles = seed % 5 == 0, .overheads = seed % 5 && seed % 2);
         struct arena arena = {0};
         struct dpro_strategy strategy = buckets_make(model, &arena);
-        if (!o.cycles)
+        if (seed % 5)
             cut(model, (uint32_t)(seed * 2654435761u) >> 12, &strategy);
         int64_t apart_ns = value_of(model, &strategy);
         fuse_some(model, seed, &strategy);
@@ -119,14 +109,10 @@ TEST(streams_of_the_whole_graph_are_those_of_an_evaluation)
 {
     uint32_t n_overlap = 0;
     for (uint64_t seed = 1; seed <= 200; seed++) {
-        struct generate_options o = {.seed = seed,
-                                     .n_tensors = 2 + (uint32_t)(seed % 8),
-                                     .n_ranks = 2 + (uint32_t)(seed % 3),
-                                     .alike = seed % 3 == 0,
-                                     .in_order = true,
-                                     .n_streams = 2 + (uint32_t)(seed % 2),
-                                     .overheads = seed % 2};
-        struct dpro_model *model = random_job(&o);
+        struct dpro_model *model =
+            random_job(.seed = seed, .n_tensors = 2 + (uint32_t)(seed % 8),
+                       .n_ranks = 2 + (uint32_t)(seed % 3), .alike = seed % 3 == 0,
+                       .n_streams = 2 + (uint32_t)(seed % 2), .overheads = seed % 2);
         model->net.link.byte_ns.value = 0;
         int64_t ns = value_of(model, &model->baseline);
         assert_int_equal(ns, replayed(model, &model->baseline));
@@ -139,14 +125,8 @@ TEST(streams_of_the_whole_graph_are_those_of_an_evaluation)
 TEST(layers_that_wait_for_their_own_gradients_replay_as_evaluated)
 {
     for (uint64_t seed = 1; seed <= 200; seed++) {
-        struct generate_options o = {.seed = seed,
-                                     .n_tensors = 1 + (uint32_t)(seed % 7),
-                                     .n_ranks = 2,
-                                     .alike = true,
-                                     .in_order = true,
-                                     .n_streams = 1,
-                                     .cycles = true};
-        struct dpro_model *model = random_job(&o);
+        struct dpro_model *model = random_job(.seed = seed, .n_tensors = 1 + (uint32_t)(seed % 7),
+                                              .n_ranks = 2, .alike = true, .cycles = true);
         assert_int_equal(value_of(model, &model->baseline), replayed(model, &model->baseline));
     }
 }
@@ -186,14 +166,9 @@ TEST(dynamic_programming_is_never_beaten_by_brute_force)
 {
     uint32_t n_between = 0; /* where neither one bucket nor one a tensor is best */
     for (uint64_t seed = 1; seed <= 3000; seed++) {
-        struct generate_options o = {.seed = seed,
-                                     .n_tensors = 1 + (uint32_t)(seed % 10),
-                                     .n_ranks = 2 + (uint32_t)(seed % 3),
-                                     .alike = seed % 4 > 0,
-                                     .in_order = true,
-                                     .n_streams = 1,
-                                     .overheads = seed % 3 > 0};
-        struct dpro_model *model = random_job(&o);
+        struct dpro_model *model = random_job(.seed = seed, .n_tensors = 1 + (uint32_t)(seed % 10),
+                                              .n_ranks = 2 + (uint32_t)(seed % 3),
+                                              .alike = seed % 4 > 0, .overheads = seed % 3 > 0);
         struct bench b;
         bench_init(&b, model, NULL);
         search_dynamic(&b.space, 1);
@@ -222,7 +197,7 @@ static void check_search(struct generate_options options, uint32_t at_least, dou
         options.n_ranks = 2 + (uint32_t)(seed % 3);
         options.alike = seed % 4 > 0;
         options.overheads = seed % 3 > 0;
-        struct dpro_model *model = random_job(&options);
+        struct dpro_model *model = random_job_of(&options);
         struct bench b;
         bench_init(&b, model, NULL);
         int64_t best = brute_force(model);
@@ -242,24 +217,25 @@ static void check_search(struct generate_options options, uint32_t at_least, dou
 
 TEST(search_with_two_streams)
 {
-    check_search((struct generate_options){.in_order = true, .n_streams = 2}, 190, 3);
+    check_search((struct generate_options){.n_streams = 2}, 190, 3);
 }
 
 TEST(search_where_transfers_slow_computation)
 {
-    check_search((struct generate_options){.in_order = true, .n_streams = 1, .interferes = true},
-                 198, 1);
+    check_search((struct generate_options){.interferes = true}, 198, 1);
 }
 
 TEST(search_where_each_layer_waits_for_its_own)
 {
-    check_search((struct generate_options){.n_streams = 1, .cycles = true}, 198, 1);
+    check_search((struct generate_options){.any_order = true, .cycles = true}, 198, 1);
 }
 
 TEST(search_with_all_of_that)
 {
-    check_search((struct generate_options){.n_streams = 2, .cycles = true, .interferes = true}, 190,
-                 3);
+    check_search(
+        (struct generate_options){
+            .any_order = true, .n_streams = 2, .cycles = true, .interferes = true},
+        190, 3);
 }
 
 /* ---- Algorithm 1 ---- */
@@ -268,13 +244,8 @@ TEST(theorem_2_decides_rightly_on_two_tensors)
 {
     uint32_t n_fused = 0;
     for (uint64_t seed = 1; seed <= 500; seed++) {
-        struct generate_options o = {.seed = seed,
-                                     .n_tensors = 2,
-                                     .n_ranks = 2,
-                                     .alike = true,
-                                     .in_order = true,
-                                     .n_streams = 1};
-        struct dpro_model *model = random_job(&o);
+        struct dpro_model *model =
+            random_job(.seed = seed, .n_tensors = 2, .n_ranks = 2, .alike = true);
         struct bench b;
         bench_init(&b, model, NULL);
         search_paper(&b.space);
@@ -290,13 +261,8 @@ TEST(algorithm_1_is_no_worse_than_where_it_starts)
     uint32_t n_best = 0;
     double sum = 0;
     for (uint64_t seed = 1; seed <= 500; seed++) {
-        struct generate_options o = {.seed = seed,
-                                     .n_tensors = 2 + (uint32_t)(seed % 9),
-                                     .n_ranks = 3,
-                                     .alike = true,
-                                     .in_order = true,
-                                     .n_streams = 1};
-        struct dpro_model *model = random_job(&o);
+        struct dpro_model *model = random_job(.seed = seed, .n_tensors = 2 + (uint32_t)(seed % 9),
+                                              .n_ranks = 3, .alike = true);
         struct bench b;
         bench_init(&b, model, NULL);
         int64_t own = space_evaluate(&b.space, &model->baseline), best = brute_force(model);
@@ -374,13 +340,8 @@ TEST(theorem_1_decides_rightly_on_two_ops)
 {
     uint32_t n_fused = 0, n_apart = 0;
     for (uint64_t seed = 1; seed <= 600; seed++) {
-        struct generate_options o = {.seed = seed,
-                                     .n_tensors = 2,
-                                     .n_ranks = 2,
-                                     .alike = true,
-                                     .in_order = true,
-                                     .n_streams = 1};
-        struct dpro_model *model = random_job(&o);
+        struct dpro_model *model =
+            random_job(.seed = seed, .n_tensors = 2, .n_ranks = 2, .alike = true);
         struct model_op *ops = model->programs[0].ops; /* forward, backward, backward, update */
         struct sync_cost first, both, second;
         first = sync_cost(&model->net, model->tensors[0].size_bytes);
@@ -427,14 +388,9 @@ TEST(op_fusion_is_found_by_every_search)
     uint32_t n_best[N_WAYS] = {0}, n_with = 0;
     double sum[N_WAYS] = {0}, without = 0;
     for (uint64_t seed = 1; seed <= N; seed++) {
-        struct generate_options o = {.seed = seed,
-                                     .n_tensors = 2 + (uint32_t)(seed % 5),
-                                     .n_ranks = 2 + (uint32_t)(seed % 2),
-                                     .alike = seed % 3 > 0,
-                                     .in_order = true,
-                                     .n_streams = 1,
-                                     .overheads = seed % 2};
-        struct dpro_model *model = random_job(&o);
+        struct dpro_model *model = random_job(.seed = seed, .n_tensors = 2 + (uint32_t)(seed % 5),
+                                              .n_ranks = 2 + (uint32_t)(seed % 2),
+                                              .alike = seed % 3 > 0, .overheads = seed % 2);
         int64_t gap_ns = gap_of(model, seed);
         struct dpro_pass pass = gap_pass(&gap_ns);
         const struct dpro_pass *const passes[] = {&pass};
@@ -472,9 +428,7 @@ TEST(op_fusion_is_found_by_every_search)
 
 TEST(fused_ops_that_do_harm_come_apart)
 {
-    struct generate_options o = {
-        .seed = 4, .n_tensors = 6, .n_ranks = 2, .alike = true, .in_order = true, .n_streams = 1};
-    struct dpro_model *model = random_job(&o);
+    struct dpro_model *model = random_job(.seed = 4, .n_tensors = 6, .n_ranks = 2, .alike = true);
     int64_t gap_ns = -1; /* each part makes the fused op longer */
     struct dpro_pass pass = gap_pass(&gap_ns);
     const struct dpro_pass *const passes[] = {&pass};
@@ -597,15 +551,11 @@ TEST(ops_are_fused_on_all_ranks_that_compute_alike)
 TEST(a_result_is_no_worse_than_anything_it_is_compared_with)
 {
     for (uint64_t seed = 1; seed <= 60; seed++) {
-        struct generate_options o = {.seed = seed,
-                                     .n_tensors = 1 + (uint32_t)(seed % 16),
-                                     .n_ranks = 2 + (uint32_t)(seed % 3),
-                                     .alike = seed % 2,
-                                     .in_order = seed % 3,
-                                     .n_streams = 1 + seed % 2,
-                                     .interferes = seed % 5 == 0,
-                                     .overheads = true};
-        struct dpro_model *model = random_job(&o);
+        struct dpro_model *model =
+            random_job(.seed = seed, .n_tensors = 1 + (uint32_t)(seed % 16),
+                       .n_ranks = 2 + (uint32_t)(seed % 3), .alike = seed % 2,
+                       .any_order = seed % 3 == 0, .n_streams = 1 + seed % 2,
+                       .interferes = seed % 5 == 0, .overheads = true);
         for (int a = DPRO_ALGORITHM_DEFAULT; a <= DPRO_ALGORITHM_MCMC; a++) {
             struct dpro_optimize_options options = {.algorithm = (enum dpro_algorithm)a,
                                                     .threads = 1};
@@ -627,15 +577,10 @@ TEST(a_result_is_no_worse_than_anything_it_is_compared_with)
 TEST(a_result_is_what_the_jobs_stack_can_be_given)
 {
     for (uint64_t seed = 1; seed <= most_seeds(90); seed++) {
-        struct generate_options o = {.seed = seed,
-                                     .n_tensors = 2 + (uint32_t)(seed % 8),
-                                     .n_ranks = 2,
-                                     .alike = seed % 2,
-                                     .in_order = seed % 3,
-                                     .n_streams = 1 + seed % 2,
-                                     .cycles = seed % 5 == 0,
-                                     .overheads = true};
-        struct dpro_model *model = random_job(&o);
+        struct dpro_model *model =
+            random_job(.seed = seed, .n_tensors = 2 + (uint32_t)(seed % 8), .n_ranks = 2,
+                       .alike = seed % 2, .any_order = seed % 3 == 0, .n_streams = 1 + seed % 2,
+                       .cycles = seed % 5 == 0, .overheads = true);
         int64_t plain_ns = brute_force(model);
         for (int k = DPRO_STACK_DDP; k <= DPRO_STACK_BYTEPS; k++)
             for (int a = DPRO_ALGORITHM_DEFAULT; a <= DPRO_ALGORITHM_MCMC; a++) {
@@ -888,9 +833,8 @@ TEST(decisions_tell_all_that_differs)
         assert_true(times.ready_ns <= times.start_ns && times.start_ns < times.end_ns);
     }
     /* a job that runs as well as it can is told so by silence */
-    struct generate_options o = {
-        .seed = 3, .n_tensors = 1, .n_ranks = 2, .alike = true, .in_order = true, .n_streams = 1};
-    struct dpro_model *lone = random_job(&o);
+    struct generate_options o = {.seed = 3, .n_tensors = 1, .n_ranks = 2, .alike = true};
+    struct dpro_model *lone = random_job_of(&o);
     options.compressions = 0;
     optimum = optimum_of(lone, &options);
     assert_int_equal(dpro_optimum_n_decisions(optimum), 0);
@@ -900,15 +844,10 @@ TEST(a_plan_is_no_more_complicated_than_it_is_worth)
 {
     uint32_t n_plain = 0, n_other = 0;
     for (uint64_t seed = 1; seed <= 150; seed++) {
-        struct generate_options o = {.seed = seed,
-                                     .n_tensors = 3 + (uint32_t)(seed % 6),
-                                     .n_ranks = 2,
-                                     .alike = true,
-                                     .in_order = seed % 2,
-                                     .n_streams = 1 + seed % 3,
-                                     .cycles = seed % 5 == 0,
-                                     .overheads = true};
-        struct dpro_model *model = random_job(&o);
+        struct dpro_model *model =
+            random_job(.seed = seed, .n_tensors = 3 + (uint32_t)(seed % 6), .n_ranks = 2,
+                       .alike = true, .any_order = seed % 2 == 0, .n_streams = 1 + seed % 3,
+                       .cycles = seed % 5 == 0, .overheads = true);
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
         const struct dpro_strategy *best = dpro_optimum_strategy(optimum, DPRO_BEST);
@@ -937,9 +876,7 @@ TEST(a_plan_is_no_more_complicated_than_it_is_worth)
 
 TEST(without_partial_replay_whole_graphs_are_replayed)
 {
-    struct generate_options o = {
-        .seed = 11, .n_tensors = 6, .n_ranks = 3, .alike = true, .in_order = true, .n_streams = 1};
-    struct dpro_model *model = random_job(&o);
+    struct dpro_model *model = random_job(.seed = 11, .n_tensors = 6, .n_ranks = 3, .alike = true);
     int64_t gap_ns = gap_of(model, 3);
     struct dpro_pass pass = gap_pass(&gap_ns);
     const struct dpro_pass *const passes[] = {&pass};

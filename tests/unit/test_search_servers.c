@@ -10,13 +10,10 @@
 static struct dpro_model *random_served(uint64_t seed, uint32_t n_tensors, uint32_t n_servers)
 {
     static const int32_t hosts[] = {0, 1, -1};
-    struct generate_options o = {.seed = seed,
-                                 .n_tensors = n_tensors,
-                                 .n_ranks = 2 + (uint32_t)(seed % 2),
-                                 .alike = seed % 3 == 0,
-                                 .n_streams = n_tensors,
-                                 .overheads = seed % 2};
-    struct dpro_model *model = random_job(&o);
+    struct dpro_model *model =
+        random_job(.seed = seed, .n_tensors = n_tensors, .n_ranks = 2 + (uint32_t)(seed % 2),
+                   .alike = seed % 3 == 0, .any_order = true, .n_streams = n_tensors,
+                   .overheads = seed % 2);
     struct model_net *net = &model->net;
     net->collective.algorithm = MODEL_SERVER;
     net->servers.n = n_servers;

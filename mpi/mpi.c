@@ -3,9 +3,12 @@
  * MPI waits by asking without end, which takes a core from those who work: here waiting for another
  * process sleeps. */
 #include <mpi.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/mpi_module.h"
@@ -105,6 +108,16 @@ static void end_all(int code)
     MPI_Abort(MPI_COMM_WORLD, code);
 }
 
+/* Where the user says nothing, mpirun binds each of two processes to one core, with all of its
+ * threads: a process of dpro has threads of its own, and uses the cores of those that wait. */
+static void unbind(void)
+{
+    cpu_set_t all;
+    memset(&all, 0xff, sizeof all);
+    if (!getenv("OMPI_MCA_hwloc_base_binding_policy"))
+        sched_setaffinity(0, sizeof all, &all);
+}
+
 const struct mpi_module *dpro_mpi_start(int (*failed)(const char *text))
 {
     module = (struct mpi_module){
@@ -117,6 +130,7 @@ const struct mpi_module *dpro_mpi_start(int (*failed)(const char *text))
     };
     if (MPI_Init(NULL, NULL) != MPI_SUCCESS)
         return NULL;
+    unbind();
     say_failed = failed;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_size(MPI_COMM_WORLD, &module.n);

@@ -3,6 +3,7 @@
 #include "base/parallel.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -40,7 +41,9 @@ static void *run_thread(void *arg)
 
 int parallel_cores(int most)
 {
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t own; /* fails where the machine has more than it has room for */
+    long n = sched_getaffinity(0, sizeof own, &own) == 0 ? CPU_COUNT(&own)
+                                                         : sysconf(_SC_NPROCESSORS_ONLN);
     return n < 1 ? 1 : n > most ? most : (int)n;
 }
 

@@ -78,7 +78,7 @@ static int load(struct trace_build *build, const char *const *paths, size_t n_pa
 {
     int rc = sources_find(&build->list, paths, n_paths, err);
     if (build->processes)
-        rc = shared_find(build, rc);
+        rc = shared_find(build, rc, err);
     if (rc < 0)
         return rc;
     sources_read(build);

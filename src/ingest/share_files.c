@@ -2,6 +2,7 @@
 #include "ingest/share_files.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -199,7 +200,21 @@ static void answer_found(struct trace_build *build)
     }
 }
 
-int shared_find(struct trace_build *build, int rc)
+/* One path may be a file of each machine's own. */
+static int check_same(const struct found_by *found, size_t n, struct dpro_error *err)
+{
+    for (size_t i = 1; i < n; i++)
+        if (found[i].source.size_bytes != found[0].source.size_bytes)
+            return dpro_error_set(
+                err, DPRO_EFORMAT,
+                "%s: %" PRIu64 " bytes in process %d of mpirun and %" PRIu64
+                " in process %d, so two files; give each rank's files a path of their own",
+                found[0].source.path, found[0].source.size_bytes, found[0].process,
+                found[i].source.size_bytes, found[i].process);
+    return 0;
+}
+
+int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
 {
     if (rc < 0)
         sources_fini(&build->list);
@@ -231,17 +246,20 @@ int shared_find(struct trace_build *build, int rc)
     }
     array_sort(&found, by_path);
     struct source_list list = {0};
-    for (size_t i = 0, end, turn = 0; i < found.n; i = end, turn++) {
+    rc = 0;
+    for (size_t i = 0, end, turn = 0; i < found.n && rc == 0; i = end, turn++) {
         for (end = i + 1; end < found.n && compare_found(&found.at[end], &found.at[i]) == 0; end++)
             ;
+        rc = check_same(found.at + i, end - i, err);
         deal(&list, found.at + i, end - i, turn);
     }
     sources_fini(&build->list);
     build->list = list;
     array_fini(&found);
     arena_fini(&texts);
-    answer_found(build);
-    return 0;
+    if (rc == 0)
+        answer_found(build);
+    return rc;
 }
 
 /* The rank of a file by itself or its name; -1: not sure yet. */

@@ -14,7 +14,7 @@ struct rank_job;
 
 /* Of the first process, in this order: */
 /* The files that any process found, each with the process that reads it. rc: of finding its own. */
-int shared_find(struct trace_build *build, int rc);
+int shared_find(struct trace_build *build, int rc, struct dpro_error *err);
 /* What others read, but for their spans; false: the first process goes on alone. */
 bool shared_hear_files(struct trace_build *build);
 /* Tells them which files count, and what their strings are called. */

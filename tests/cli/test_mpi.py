@@ -127,6 +127,13 @@ class MpiTest(Case):
         together = mpirun((1, DPRO, "replay", self.trace), (1, DPRO, "replay", self.path("other")))
         self.assertEqual((together.code, together.out), (alone.code, alone.out))
 
+    def test_one_path_is_one_file(self):
+        for folder, rank in (("a", 0), ("b", 1)):
+            os.makedirs(self.path(folder, "trace"))
+            shutil.copy(os.path.join(BUNDLED, "kineto_rank%d.json.gz" % rank), self.path(folder, "trace", "profile.json.gz"))
+        self.assert_error(mpirun(*[(1, "-wdir", self.path(folder), DPRO, "replay", "trace") for folder in "ab"]), INPUT,
+                          "trace/profile.json.gz: .* in process 0 of mpirun and .* in process 1, so two files")
+
     def test_files_that_the_first_does_not_see_but_has_to_read_are_told(self):
         for rank in (0, 1):
             for name in ("kineto", "net"):
@@ -179,6 +186,7 @@ class MpiTest(Case):
                     time.sleep(0.01)
                     pid = who_reads(slow)
                 self.assertIsNotNone(pid)
+                self.assertEqual(os.sched_getaffinity(pid), os.sched_getaffinity(0))  # mpirun bound it to one core
                 os.kill(pid, signal.SIGKILL)
                 began = time.monotonic()
                 died = finish(running)

@@ -11,5 +11,6 @@ void parallel_for(size_t n, int threads, void (*work)(void *arg, size_t item), v
 /* The threads of each of n items that run at once, of so many threads in all (0: one a core). */
 int parallel_share(int threads, size_t n);
 
-/* The number of cores that this process may run on, but at most so many: for work that takes much memory a thread. */
+/* The number of cores that this process may run on, but at most so many: for work that takes much
+ * memory a thread. */
 int parallel_cores(int most);

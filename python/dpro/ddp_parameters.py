@@ -2,6 +2,7 @@
 import sys
 
 import torch
+from torch.nn.parameter import is_lazy
 
 
 def type_is(thing, *classes):
@@ -10,7 +11,7 @@ def type_is(thing, *classes):
 
 
 def size_bytes(tensor):
-    return tensor.numel() * tensor.element_size()
+    return 0 if is_lazy(tensor) else tensor.numel() * tensor.element_size()
 
 
 def own_parameters(module):
@@ -26,11 +27,11 @@ def own_parameters(module):
 
 
 def named_parameters(root):
-    """(name, parameter, module) of each once, in the order of a module's own named_parameters()."""
+    """(name, parameter, module) of each once that has a shape by now, in the order of a module's own named_parameters()."""
     seen = set()
     for module_name, module in root.named_modules():
         for name, p in own_parameters(module):
-            if p is not None and id(p) not in seen:
+            if p is not None and id(p) not in seen and not is_lazy(p):
                 seen.add(id(p))
                 yield (module_name + "." if module_name else "") + name, p, module
 

@@ -13,6 +13,7 @@ import torch
 
 from . import held_memory, memory, model, module_marks, module_state, module_ways, modules, probe_trial, recompute, report
 from .computing import in_bf16
+from .ddp_parameters import size_bytes
 from .probe_result import LEAST_TURNS, MOST_TURNS, TURNS_SECONDS, Prober, are_settled
 from .probe_survey import Survey, choose, outermost_of_batch
 from .probe_time import Call, Stopwatch, given_again, tensors_in
@@ -151,7 +152,7 @@ class Probe(Prober):
         problem = seen.problem or (None if seen.copies else "it was not called again")
         problem = problem or unfit(seen.module, around.of(seen.module))
         if problem is None and self._device.type == "cpu":  # elsewhere it fails by an exception
-            need = HELD * seen.made_bytes + 2 * sum(p.numel() * p.element_size() for p in seen.module.parameters())
+            need = HELD * seen.made_bytes + 2 * sum(size_bytes(p) for p in seen.module.parameters())
             need *= 2 if measure == self._with_compiler else 1  # which first runs it in another process
             if need > memory.available() // self._n_local:
                 problem = "there is too little memory: about %d MB are needed" % (need >> 20)

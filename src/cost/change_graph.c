@@ -233,13 +233,11 @@ static double off_cpu_error_ns(const struct dpro_graph *g, const struct dpro_mod
     if (cpu_ns <= 0 || work_ns - cpu_ns < LEAST * work_ns || rank_has_gpu(g, &g->ranks[0]))
         return 0;
     double most_ns = (1 - cpu_ns / work_ns) * model_work_ns(after);
-    note(
-        notes,
-        "a rank's ops take %.4g ms of an iteration and %.4g ms of CPU time: in the rest they stand "
-        "still, because ranks wait for each other or because of other programs; with fewer ranks, "
-        "up to "
-        "%.4g ms of what is predicted may be gone",
-        work_ns / 1e6, cpu_ns / 1e6, most_ns / 1e6);
+    note(notes,
+         "a rank's ops take %.4g ms of an iteration and %.4g ms of CPU time: in the rest they "
+         "stand still, because ranks wait for each other or because of other programs; with fewer "
+         "ranks, up to %.4g ms of what is predicted may be gone",
+         work_ns / 1e6, cpu_ns / 1e6, most_ns / 1e6);
     return most_ns / sqrt(3); /* as likely all as nothing, or any part */
 }
 

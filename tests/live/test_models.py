@@ -337,6 +337,19 @@ end()
                 self.assertTrue(self.rank(root=trace)["complete"])
                 self.assertEqual(self.profiled_steps(root=trace), [8, 9, 10])
 
+    def test_a_parameter_that_never_got_a_shape_is_left_out(self):
+        run = self.ranks("""
+model = net()
+model[0].unused = torch.nn.LazyLinear(3)
+train(model, torch.optim.SGD(model.parameters(), lr=0.01), 26)
+end()
+""", world=1)
+        self.assert_ran(run)
+        info = self.rank()
+        self.assertEqual((info["complete"], info["warnings"]), (True, []))
+        self.assertEqual([p["name"] for p in info["models"][0]["parameters"]],
+                         ["%d.%s" % (n, name) for n in range(4) for name in ("weight", "bias")])
+
     def test_an_optimizer_that_steps_another_one_is_one(self):
         run = self.ranks("""
 from torch.distributed.optim import ZeroRedundancyOptimizer

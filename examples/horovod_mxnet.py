@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
 """A small convolutional network on synthetic images, data-parallel with Horovod and MXNet's Gluon:
 `horovodrun --gloo -np 2 python horovod_mxnet.py`, or alone."""
-import argparse
 import os
-import statistics
-import time
 
 # MXNet 1.9 keeps some gradients in layouts of oneDNN's, which Horovod 0.28 now and then finds them in: one run in ten aborts
 os.environ.setdefault("MXNET_MKLDNN_ENABLED", "0")
 import horovod.mxnet as hvd  # noqa: E402  MXNet reads its environment when it is imported
 import mxnet as mx  # noqa: E402
 import numpy as np  # noqa: E402
+
+import loop  # noqa: E402
 
 SIZE, CLASSES = 32, 10
 
@@ -25,13 +24,7 @@ def network(width, hidden):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="a convolutional network with Horovod on MXNet",
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100, help="steps to train")
-    parser.add_argument("--batch-size", type=int, default=16, help="samples a step and rank")
-    parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
-    parser.add_argument("--hidden", type=int, default=1, help="dense layers before the last")
-    parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
+    parser = loop.convolutional("a convolutional network with Horovod on MXNet")
     args = parser.parse_args()
 
     hvd.init()
@@ -46,9 +39,7 @@ def main():
     hvd.broadcast_parameters(parameters, root_rank=0)
     trainer = hvd.DistributedTrainer(parameters, "sgd", {"learning_rate": 0.01, "momentum": 0.9})
 
-    times_ms, loss = [], None
-    begin = time.perf_counter()
-    for step in range(1, args.steps + 1):
+    def step():
         images = mx.nd.array(random.normal(size=(args.batch_size, 3, SIZE, SIZE)))
         labels = mx.nd.array(random.randint(CLASSES, size=args.batch_size))
         with mx.autograd.record():
@@ -57,15 +48,9 @@ def main():
         trainer.step(args.batch_size)
         loss = float(losses.mean().asscalar())
         mx.nd.waitall()
-        end = time.perf_counter()
-        times_ms.append(1e3 * (end - begin))
-        begin = end
-        if hvd.rank() == 0 and (step % 10 == 0 or step == args.steps):
-            print("step %4d  loss %.6f  %8.1f ms" % (step, loss, statistics.median(times_ms[-10:])), flush=True)
-    if hvd.rank() == 0 and times_ms:
-        steady = times_ms[len(times_ms) // 4:]
-        print("median step time %.1f ms over the last %d steps, %d ranks, final loss %r"
-              % (statistics.median(steady), len(steady), hvd.size(), loss), flush=True)
+        return loss
+
+    loop.train(args, step, hvd.rank() == 0, "%d ranks" % hvd.size())
 
 
 if __name__ == "__main__":

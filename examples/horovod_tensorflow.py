@@ -1,36 +1,18 @@
 #!/usr/bin/env python3
 """A small convolutional network on synthetic images, data-parallel with Horovod and TensorFlow:
 `horovodrun --gloo -np 2 python horovod_tensorflow.py`, or alone."""
-import argparse
 import os
-import statistics
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import horovod.tensorflow as hvd  # noqa: E402  TensorFlow's log level is read when it is imported
 import tensorflow as tf  # noqa: E402
 
-SIZE, CLASSES = 32, 10
-
-
-def network(width, hidden):
-    layers = [tf.keras.Input((SIZE, SIZE, 3))]
-    for n_out in (width, 2 * width, 4 * width):
-        layers += [tf.keras.layers.Conv2D(n_out, 3, padding="same"), tf.keras.layers.BatchNormalization(),
-                   tf.keras.layers.ReLU(), tf.keras.layers.MaxPooling2D()]
-    layers.append(tf.keras.layers.Flatten())
-    layers += [tf.keras.layers.Dense(32 * width, activation="relu") for _ in range(hidden)]
-    return tf.keras.Sequential([*layers, tf.keras.layers.Dense(CLASSES)])
+import loop  # noqa: E402
+from tensorflow_ring import CLASSES, SIZE, network  # noqa: E402
 
 
 def main():
-    parser = argparse.ArgumentParser(description="a convolutional network with Horovod on TensorFlow",
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100, help="steps to train")
-    parser.add_argument("--batch-size", type=int, default=16, help="samples a step and rank")
-    parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
-    parser.add_argument("--hidden", type=int, default=1, help="dense layers before the last")
-    parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
+    parser = loop.convolutional("a convolutional network with Horovod on TensorFlow")
     args = parser.parse_args()
 
     hvd.init()
@@ -54,21 +36,12 @@ def main():
             variable.assign_sub(0.01 * momentum)
         return loss
 
-    times_ms, loss = [], None
-    begin = time.perf_counter()
-    for step in range(1, args.steps + 1):
+    def step():
         images = generator.normal((args.batch_size, SIZE, SIZE, 3))
         labels = generator.uniform((args.batch_size,), maxval=CLASSES, dtype=tf.int32)
-        loss = float(train_step(images, labels))
-        end = time.perf_counter()
-        times_ms.append(1e3 * (end - begin))
-        begin = end
-        if hvd.rank() == 0 and (step % 10 == 0 or step == args.steps):
-            print("step %4d  loss %.6f  %8.1f ms" % (step, loss, statistics.median(times_ms[-10:])), flush=True)
-    if hvd.rank() == 0 and times_ms:
-        steady = times_ms[len(times_ms) // 4:]
-        print("median step time %.1f ms over the last %d steps, %d ranks, final loss %r"
-              % (statistics.median(steady), len(steady), hvd.size(), loss), flush=True)
+        return float(train_step(images, labels))
+
+    loop.train(args, step, hvd.rank() == 0, "%d ranks" % hvd.size())
 
 
 if __name__ == "__main__":

@@ -1,21 +1,18 @@
-"""What the examples share: arguments, the process group, the synthetic data, and the loop that trains and prints
-how long a step took. Plain PyTorch; nothing here knows of dpro."""
-import argparse
+"""What the examples with PyTorch share beside loop.py: the process group and the synthetic data. Plain PyTorch; nothing here
+knows of dpro."""
 import os
-import statistics
 import time
 
 import torch
 import torch.distributed as dist
 
+import loop
+
 
 def arguments(description, batch_size):
     """The options that every example has; each adds its own."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100, help="steps to train")
-    parser.add_argument("--batch-size", type=int, default=batch_size, help="samples a step and rank")
+    parser = loop.arguments(description, batch_size)
     parser.add_argument("--workers", type=int, default=0, help="processes that load data")
-    parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--backend", choices=("gloo", "nccl"), help="nccl where every rank has a GPU, else gloo")
     return parser
@@ -52,23 +49,16 @@ class Job:
         loader = torch.utils.data.DataLoader(Synthetic(sample, args.steps * args.batch_size, args.seed, self.data_rank),
                                              batch_size=args.batch_size, num_workers=args.workers)
         optimizer = make_optimizer(parameters)
-        times_ms = []
-        begin = time.perf_counter()
-        for step, batch in enumerate(loader, 1):
-            batch = [part.to(self.device) for part in batch]
+        batches = iter(loader)
+
+        def step():
+            batch = [part.to(self.device) for part in next(batches)]
             optimizer.zero_grad()
             loss = learn(batch)
             optimizer.step()
-            value = None if loss is None else loss.item()  # waits for the device
-            end = time.perf_counter()
-            times_ms.append(1e3 * (end - begin))
-            begin = end
-            if self.prints and (step % 10 == 0 or step == args.steps):
-                print(f"step {step:4}  loss {value:.6f}  {statistics.median(times_ms[-10:]):8.1f} ms", flush=True)
-        if self.prints and times_ms:
-            steady = times_ms[len(times_ms) // 4:]
-            print(f"median step time {statistics.median(steady):.1f} ms over the last {len(steady)} steps, "
-                  f"{self.world_size} ranks, {self.device.type}, final loss {value!r}", flush=True)
+            return None if loss is None else loss.item()  # waits for the device
+
+        loop.train(args, step, self.prints, "%d ranks, %s" % (self.world_size, self.device.type))
         if dist.is_initialized():
             # gloo's threads let go of the last collectives; torch may abort if Python ends before
             dist.barrier()

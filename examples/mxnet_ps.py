@@ -4,13 +4,12 @@ gradients to parameter servers and pull parameters. A Module by default, Gluon w
 
 MXNet finds the others by DMLC_ROLE (scheduler, server, worker), DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT, DMLC_NUM_SERVER and
 DMLC_NUM_WORKER; PORT must not be set. Servers and the scheduler run this script, too, and never come past the first import."""
-import argparse
 import os
-import statistics
-import time
 
 import mxnet as mx
 import numpy as np
+
+import loop
 
 SIZE, CLASSES = 32, 10
 
@@ -70,13 +69,9 @@ def gluon_steps(args, store):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="a convolutional network on MXNet workers",
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100, help="steps to train")
-    parser.add_argument("--batch-size", type=int, default=16, help="samples a step and worker")
+    parser = loop.arguments("a convolutional network on MXNet workers")
     parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
     parser.add_argument("--gluon", action="store_true", help="Gluon with updates on the workers, in place of a Module")
-    parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
     args = parser.parse_args()
 
     mx.random.seed(args.seed)
@@ -85,22 +80,14 @@ def main():
     random = np.random.RandomState(1000 * args.seed + store.rank)
     train = (gluon_steps if args.gluon else module_steps)(args, store)
     next(train)
-    times_ms, loss = [], None
-    begin = time.perf_counter()
-    for step in range(1, args.steps + 1):
+    def step():
         images = mx.nd.array(random.normal(size=(args.batch_size, 3, SIZE, SIZE)))
         labels = mx.nd.array(random.randint(CLASSES, size=args.batch_size))
         loss = train.send((images, labels))
         next(train)
-        end = time.perf_counter()
-        times_ms.append(1e3 * (end - begin))
-        begin = end
-        if store.rank == 0 and (step % 10 == 0 or step == args.steps):
-            print("step %4d  loss %.6f  %8.1f ms" % (step, loss, statistics.median(times_ms[-10:])), flush=True)
-    if store.rank == 0 and times_ms:
-        steady = times_ms[len(times_ms) // 4:]
-        print("median step time %.1f ms over the last %d steps, %d workers, final loss %r"
-              % (statistics.median(steady), len(steady), store.num_workers, loss), flush=True)
+        return loss
+
+    loop.train(args, step, store.rank == 0, "%d workers" % store.num_workers)
 
 
 if __name__ == "__main__":

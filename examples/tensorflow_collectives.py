@@ -2,16 +2,14 @@
 """A small convolutional network on synthetic images with TensorFlow 1's sessions: each worker has all variables and updates
 them itself, and each variable's gradient goes around a ring of all workers by a CollectiveReduce of its own. One process
 per worker, each with its TF_CONFIG. Worker 0 drives all of them in one session; with --own-sessions each drives its own."""
-import argparse
 import json
 import os
-import statistics
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf  # noqa: E402  TensorFlow's log level is read when it is imported
 from tensorflow.python.ops import collective_ops  # noqa: E402
 
+import loop  # noqa: E402
 from tensorflow_ps import CLASSES, SIZE, loss_of, parameters, shapes_of  # noqa: E402
 
 tf1 = tf.compat.v1
@@ -34,16 +32,10 @@ def tower(args, worker, workers):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="a convolutional network whose gradients TensorFlow's collectives reduce",
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100, help="steps to train")
-    parser.add_argument("--batch-size", type=int, default=16, help="samples a step and worker")
-    parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
+    parser = loop.convolutional("a convolutional network whose gradients TensorFlow's collectives reduce")
     parser.add_argument("--units", type=int, default=0, help="of a hidden layer; 0: 16 times the width")
-    parser.add_argument("--hidden", type=int, default=1, help="dense layers but for the last")
     parser.add_argument("--hint", default="auto", help="how TensorFlow is told to communicate: auto, ring")
     parser.add_argument("--own-sessions", action="store_true", help="each worker drives a session of its own")
-    parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
     args = parser.parse_args()
 
     tf1.disable_eager_execution()
@@ -62,21 +54,9 @@ def main():
     loss_of_first, train = towers[0][0], tf1.group(*[update for _, update in towers])
     if args.own_sessions:
         settings.device_filters.append("/job:worker/task:%d" % task)
-    times_ms, loss = [], None
     with tf1.Session(server.target, config=settings) as session:
         session.run(tf1.global_variables_initializer())
-        begin = time.perf_counter()
-        for step in range(1, args.steps + 1):
-            loss, _ = session.run([loss_of_first, train])
-            end = time.perf_counter()
-            times_ms.append(1e3 * (end - begin))
-            begin = end
-            if task == 0 and (step % 10 == 0 or step == args.steps):
-                print("step %4d  loss %.6f  %8.1f ms" % (step, loss, statistics.median(times_ms[-10:])), flush=True)
-    steady = times_ms[len(times_ms) // 4:]
-    if steady and task == 0:
-        print("median step time %.1f ms over the last %d steps, %d workers, final loss %r"
-              % (statistics.median(steady), len(steady), workers, float(loss)), flush=True)
+        loop.train(args, lambda: float(session.run([loss_of_first, train])[0]), task == 0, "%d workers" % workers)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,14 @@
 """A small convolutional network on synthetic images with TensorFlow 1's sessions: variables and their updates are on
 parameter servers, gradients come from all workers, and worker 0 drives them in one synchronous session. One process per
 task, each with its TF_CONFIG, which names the tasks of the jobs ps and worker; all but worker 0 serve until they are ended."""
-import argparse
 import json
 import os
-import statistics
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np  # noqa: E402  TensorFlow's log level is read when it is imported
 import tensorflow as tf  # noqa: E402
+
+import loop  # noqa: E402
 
 tf1 = tf.compat.v1
 SIZE, CLASSES = 32, 10
@@ -51,14 +50,8 @@ def loss_of(images, labels, made):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="a convolutional network on a TensorFlow parameter server",
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100, help="steps to train")
-    parser.add_argument("--batch-size", type=int, default=16, help="samples a step and worker")
-    parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
+    parser = loop.convolutional("a convolutional network on a TensorFlow parameter server")
     parser.add_argument("--units", type=int, default=0, help="of a hidden layer; 0: 16 times the width")
-    parser.add_argument("--hidden", type=int, default=1, help="dense layers but for the last")
-    parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
     args = parser.parse_args()
 
     tf1.disable_eager_execution()
@@ -89,21 +82,9 @@ def main():
     with tf1.device("/job:ps/task:0"):
         train = tf1.train.GradientDescentOptimizer(0.01).apply_gradients(zip(means, variables))
 
-    times_ms, loss = [], None
     with tf1.Session(server.target) as session:
         session.run(tf1.global_variables_initializer())
-        begin = time.perf_counter()
-        for step in range(1, args.steps + 1):
-            loss, _ = session.run([losses[0], train])
-            end = time.perf_counter()
-            times_ms.append(1e3 * (end - begin))
-            begin = end
-            if step % 10 == 0 or step == args.steps:
-                print("step %4d  loss %.6f  %8.1f ms" % (step, loss, statistics.median(times_ms[-10:])), flush=True)
-    steady = times_ms[len(times_ms) // 4:]
-    if steady:
-        print("median step time %.1f ms over the last %d steps, %d workers, final loss %r"
-              % (statistics.median(steady), len(steady), workers, float(loss)), flush=True)
+        loop.train(args, lambda: float(session.run([losses[0], train])[0]), True, "%d workers" % workers)
 
 
 if __name__ == "__main__":

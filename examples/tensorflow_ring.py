@@ -3,13 +3,12 @@
 around a ring over gRPC. One process per worker, each with its TF_CONFIG; alone without.
 
     TF_CONFIG='{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}' python tensorflow_ring.py"""
-import argparse
 import os
-import statistics
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf  # noqa: E402  its log level is read when it is imported
+
+import loop  # noqa: E402
 
 SIZE, CLASSES = 32, 10
 
@@ -25,14 +24,8 @@ def network(width, hidden):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="a convolutional network on TensorFlow workers",
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100, help="steps to train")
-    parser.add_argument("--batch-size", type=int, default=16, help="samples a step and worker")
-    parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
+    parser = loop.convolutional("a convolutional network on TensorFlow workers")
     parser.add_argument("--bytes-per-pack", type=int, default=0, help="gradients that travel together; 0: all")
-    parser.add_argument("--hidden", type=int, default=1, help="dense layers before the last")
-    parser.add_argument("--seed", type=int, default=0, help="of parameters and data")
     args = parser.parse_args()
 
     threads = int(os.environ.get("OMP_NUM_THREADS", 0))
@@ -64,21 +57,12 @@ def main():
             return loss
         return strategy.run(replica, args=(images, labels))
 
-    times_ms, loss = [], None
-    begin = time.perf_counter()
-    for step in range(1, args.steps + 1):
+    def step():
         images = generator.normal((args.batch_size, SIZE, SIZE, 3))
         labels = generator.uniform((args.batch_size,), maxval=CLASSES, dtype=tf.int32)
-        loss = float(strategy.experimental_local_results(train_step(images, labels))[0])
-        end = time.perf_counter()
-        times_ms.append(1e3 * (end - begin))
-        begin = end
-        if rank == 0 and (step % 10 == 0 or step == args.steps):
-            print(f"step {step:4}  loss {loss:.6f}  {statistics.median(times_ms[-10:]):8.1f} ms", flush=True)
-    if rank == 0 and times_ms:
-        steady = times_ms[len(times_ms) // 4:]
-        print(f"median step time {statistics.median(steady):.1f} ms over the last {len(steady)} steps, "
-              f"{strategy.num_replicas_in_sync} workers, final loss {loss!r}", flush=True)
+        return float(strategy.experimental_local_results(train_step(images, labels))[0])
+
+    loop.train(args, step, rank == 0, "%d workers" % strategy.num_replicas_in_sync)
 
 
 if __name__ == "__main__":

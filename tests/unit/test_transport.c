@@ -14,6 +14,12 @@
 
 /* ---- writing logs ---- */
 
+static void close_file(FILE *file)
+{
+    fclose(file);
+}
+
+/* What is written is there at once. */
 static FILE *open_file(int rank, const char *name)
 {
     char path[160];
@@ -22,6 +28,8 @@ static FILE *open_file(int rank, const char *name)
     snprintf(path, sizeof path, "%s/rank%d/%s", folder, rank, name);
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
+    setvbuf(file, NULL, _IONBF, 0);
+    KEEP(file, close_file);
     return file;
 }
 
@@ -60,11 +68,6 @@ static struct log begin_as(int rank, const char *name, enum log_kind kind, const
 static struct log begin(int rank)
 {
     return begin_as(rank, "net.log", LOG_TRANSPORT, "boot", 7, 0);
-}
-
-static void end(struct log *log)
-{
-    assert_int_equal(fclose(log->file), 0);
 }
 
 /* 127.0.0.1 or 10.0.0.1 at both ends: ports tell them apart. */
@@ -165,8 +168,6 @@ TEST_IN_FOLDER(ends_of_a_connection_are_joined_and_bytes_paired)
     connection_to(&b, 8, 10, 5000, 4000);
     call(&b, 8, DIRECTION_RECEIVE, 0, 400, 15, 25, 6);
     call(&b, 8, DIRECTION_RECEIVE, 400, 600, 25, 35, 6);
-    end(&a);
-    end(&b);
     struct dpro_transport_info info = facts();
     assert_int_equal(info.n_processes, 2);
     assert_int_equal(info.n_connections, 1);
@@ -186,8 +187,6 @@ static void loopback_pair(const char *boot_a, uint64_t ns_a, const char *boot_b,
     connection_to(&b, 1, 127, 5000, 4000);
     call(&a, 1, DIRECTION_SEND, 0, 10, 10, 20, 5);
     call(&b, 1, DIRECTION_RECEIVE, 0, 10, 15, 25, 6);
-    end(&a);
-    end(&b);
 }
 
 TEST_IN_FOLDER(loopback_is_joined_within_one_network_namespace_only)
@@ -212,8 +211,6 @@ TEST_IN_FOLDER(a_pair_of_addresses_used_again_is_another_connection)
         call(&a, 1 + k, DIRECTION_SEND, 0, 10 + k, 100 * k, 100 * k + 5, 5);
         call(&b, 8 - k, DIRECTION_RECEIVE, 0, 10 + k, 100 * k + 6, 100 * k + 7, 6);
     }
-    end(&a);
-    end(&b);
     struct dpro_transport_info info = facts();
     assert_int_equal(info.n_connections, 2);
     assert_int_equal(info.paired_bytes, 21);
@@ -233,8 +230,6 @@ TEST_IN_FOLDER(a_hole_that_the_other_end_filled_is_a_gap_and_a_pause_is_none)
     call(&b, 1, DIRECTION_RECEIVE, 0, 100, 12, 22, 6);
     call(&b, 1, DIRECTION_RECEIVE, 200, 150, 32, 42, 6);
     call(&b, 1, DIRECTION_RECEIVE, 1000, 100, 92, 97, 6);
-    end(&a);
-    end(&b);
     struct dpro_transport_info info = facts();
     assert_int_equal(info.n_gaps, 1);
     assert_int_equal(info.unpaired_bytes, 100);
@@ -257,8 +252,6 @@ TEST_IN_FOLDER(streams_not_seen_from_their_start_are_not_paired)
     connection_to(&b, 1, 10, 5000, 4000);
     call(&a, 1, DIRECTION_SEND, 0, 100, 10, 20, 5);
     call(&b, 1, DIRECTION_RECEIVE, 700, 100, 12, 22, 6);
-    end(&a);
-    end(&b);
     struct dpro_transport_info info = facts();
     assert_int_equal(info.n_connections, 0);
     assert_int_equal(info.n_one_sided, 2);
@@ -279,9 +272,6 @@ TEST_IN_FOLDER(segments_are_one_log_and_doubled_records_one_record)
     put(&new, &loss, sizeof loss);
     connection_to(&b, 1, 10, 5000, 4000);
     call(&b, 1, DIRECTION_RECEIVE, 0, 200, 12, 22, 6);
-    end(&old);
-    end(&new);
-    end(&b);
     struct dpro_trace *trace = load();
     struct dpro_transport_info info = dpro_trace_transport(trace);
     assert_int_equal(info.n_processes, 2);
@@ -304,7 +294,6 @@ TEST_IN_FOLDER(a_log_cut_anywhere_gives_what_is_before_the_cut)
         call(&a, 1, DIRECTION_SEND, 100 * (uint64_t)i, 100, 10 * i, 10 * i + 5, 5);
         ends[i + 1] = ftell(a.file);
     }
-    end(&a);
     const char *path = in_folder("rank0/net.log");
     for (long cut = ends[N_CALLS]; cut >= (long)sizeof(struct log_header); cut--) {
         unsigned n_whole = 0;
@@ -343,7 +332,6 @@ TEST_IN_FOLDER(unknown_records_are_passed_over_and_broken_ones_counted)
     struct record none = head(RECORD_CALL, 0, 5);
     put(&a, &none, sizeof none); /* nothing tells where the next one is */
     call(&a, 1, DIRECTION_SEND, 0, 100, 10, 20, 5);
-    end(&a);
     struct dpro_trace *trace = load();
     struct dpro_transport_info info = dpro_trace_transport(trace);
     assert_int_equal(info.n_calls, 2);
@@ -358,7 +346,6 @@ TEST_IN_FOLDER(a_log_of_another_version_is_refused_with_its_number)
     struct log_header header = {
         .magic = LOG_MAGIC, .version = 9, .header_bytes = sizeof header, .kind = LOG_TRANSPORT};
     put(&log, &header, sizeof header);
-    end(&log);
     const char *path = in_folder("rank0/net.log");
     assert_null(load_as(path, 1));
     assert_int_equal(err.code, DPRO_EFORMAT);
@@ -395,7 +382,6 @@ static void write_profile(int rank)
                 "[\"float\"]}}",
                 5 + k, 1000 + 10 * k, k ? 100 : 200);
     fprintf(file, "]}");
-    fclose(file);
     file = open_file(rank, "rank.json");
     fprintf(file,
             "{\"schema\":\"dpro.rank/1\",\"rank\":%d,\"world_size\":2,\"complete\":true,\"models\":"
@@ -404,7 +390,6 @@ static void write_profile(int rank)
             "400},{\"name\":\"b\",\"shape\":[10,10],\"size_bytes\":400},{\"name\":\"c\",\"shape\":"
             "[100],\"size_bytes\":400}]}]}",
             rank);
-    fclose(file);
 }
 
 /* A ring of two: each collective sends its size once, in chunks, notices before them. Where the
@@ -441,7 +426,6 @@ static void write_job(bool with_preambles)
         struct log log = begin(rank);
         connection_to(&log, 1, 10, rank ? 5000 : 4000, rank ? 4000 : 5000);
         write_messages(&log, 1, with_preambles);
-        end(&log);
         write_profile(rank);
     }
 }
@@ -508,7 +492,6 @@ TEST_IN_FOLDER(a_message_that_does_not_end_where_the_next_begins_is_a_break)
     gloo(&a, 1, DIRECTION_SEND, 1, 100, 52, 1);  /* to 200 */
     gloo(&a, 1, DIRECTION_SEND, 1, 210, 52, 1);  /* ten bytes of nothing before */
     gloo(&a, 1, DIRECTION_SEND, 1, 8000, 52, 1); /* after a pause: no break */
-    end(&a);
     assert_int_equal(facts().n_framing_breaks, 1);
 }
 
@@ -524,7 +507,6 @@ TEST_IN_FOLDER(equal_numbers_of_two_process_groups_are_two_collectives)
                 call(&log, group, direction, 0, 48 + 100 * group, 10, 20, 5);
             }
         }
-        end(&log);
     }
     struct dpro_trace *trace = load();
     assert_int_equal(dpro_trace_n_transport_collectives(trace), 4);
@@ -557,7 +539,6 @@ static void write_pair_profile(int rank)
             k, 1 - rank, ts, kind, ts + 1, kind, ts + 40);
     }
     fprintf(file, "]}");
-    fclose(file);
 }
 
 /* Both announce each, the sender sends. All has the program's tag, 9. */
@@ -576,7 +557,6 @@ static void write_pair_log(int rank)
         call(&log, 1, data, (96 + CHUNK) * k + 48, 48 + CHUNK, start + 10 + 1000 * rank,
              start + 20 + 1000 * rank, 5);
     }
-    end(&log);
 }
 
 TEST_IN_FOLDER(sends_of_one_tag_are_told_apart_alike_at_both_ends)
@@ -686,7 +666,6 @@ static struct dpro_trace *load_csv(const char *text)
 {
     FILE *file = open_file(0, "net_rank0.csv");
     fputs(text, file);
-    fclose(file);
     return load();
 }
 
@@ -779,7 +758,6 @@ TEST_IN_FOLDER(records_that_an_nccl_log_lost_are_told)
     struct record_loss loss = {
         .head = head(RECORD_LOSS, sizeof loss, 0), .cause = LOSS_RING_FULL, .n_records = 6};
     put(&log, &loss, sizeof loss);
-    end(&log);
     struct dpro_trace *trace = load();
     assert_true(warned(trace, "the NCCL log of rank 0 lost 6 records"));
 }
@@ -792,7 +770,6 @@ TEST_IN_FOLDER(nccl_steps_belong_to_the_op_of_their_collective)
         "{\"schemaVersion\":1,\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":"
         "\"nccl:all_reduce\",\"pid\":1,\"tid\":5,\"ts\":1000,\"dur\":50}]}",
         file);
-    fclose(file);
     struct log log = begin_as(0, "nccl.log", LOG_NCCL, "boot", 7, 0);
     struct record_nccl_comm comm = {
         .head = head(RECORD_NCCL_COMM, sizeof comm, 0), .comm = 1, .hash = 0xabc};
@@ -829,7 +806,6 @@ TEST_IN_FOLDER(nccl_steps_belong_to_the_op_of_their_collective)
                sizeof((struct record_nccl_event *)0)->coll);
     nccl_event(&log, (struct record_nccl_event){.event = 13, .type = NCCL_GROUP}, 0);
     nccl_event(&log, (struct record_nccl_event){.event = 14, .type = NCCL_COLL}, 8); /* too short */
-    end(&log);
     struct dpro_trace *trace = load();
     assert_int_equal(trace->n_nccl_logs, 1);
     const struct nccl_log *nccl = trace->nccl_logs[0];

@@ -218,6 +218,14 @@ static bool pending_is_stale(const struct pending *p, struct slot *slot, uint32_
     return false;
 }
 
+/* An op that leaves some out is looked at each time one of its predecessors ends. */
+static void mark_spared(const struct pending *p, uint8_t *small)
+{
+    for (uint32_t i = 0; i < p->n_spared; i++)
+        if (small[p->spared[i].op] > 0)
+            small[p->spared[i].op] = MANY + 1;
+}
+
 static void pending_init(struct pending *p, const struct dpro_graph *graph, uint32_t n_copies,
                          struct arena *arena)
 {
@@ -227,6 +235,9 @@ static void pending_init(struct pending *p, const struct dpro_graph *graph, uint
         count_predecessors(graph, graph->next_row != NULL, arena, &p->later);
     if (graph->spare)
         find_spared(p, arena);
+    mark_spared(p, p->first.small);
+    if (n_copies > 1)
+        mark_spared(p, p->later.small);
 }
 
 static void *copy_of(struct arena *arena, const void *from, size_t size)
@@ -261,18 +272,35 @@ static void pending_copy(const struct pending *p, const struct slot *from, struc
     }
 }
 
+static inline int64_t latest_end(struct slot *slot, uint32_t op, int64_t end)
+{
+    int64_t *latest = &slot->times.end_ns[op];
+    if (end > *latest)
+        *latest = end;
+    return *latest;
+}
+
+/* One of an op that has very many predecessors or leaves some out. */
+static bool pending_rare(const struct pending *p, struct slot *slot, uint32_t op, int64_t end,
+                         int64_t *ready)
+{
+    if (p->n_spared && p->g->spare[op]) {
+        slot->pending[op]++;
+        return pending_spared(p, slot, op, end, ready);
+    }
+    latest_end(slot, op, end);
+    count_next(p, slot, op);
+    return false;
+}
+
 /* A predecessor ended: whether the op is to be queued, for *ready. */
 static inline bool pending_arrival(const struct pending *p, struct slot *slot, uint32_t op,
                                    int64_t end, int64_t *ready)
 {
-    if (__builtin_expect(p->n_spared && p->g->spare[op], 0))
-        return pending_spared(p, slot, op, end, ready);
-    *ready = slot->times.end_ns[op];
-    if (end > *ready)
-        slot->times.end_ns[op] = *ready = end;
     uint8_t left = --slot->pending[op] & COUNT;
     if (__builtin_expect(left == MANY, 0))
-        count_next(p, slot, op);
+        return pending_rare(p, slot, op, end, ready);
+    *ready = latest_end(slot, op, end);
     return left == 0;
 }
 

@@ -64,24 +64,24 @@ struct entry {
 
 typedef ARRAY(struct entry) entry_array;
 
-/* One of the threads of a pool. */
-struct slot_clock {
-    int64_t clock;
-    uint32_t last_op;
+/* Threads that run the ops of a queue. */
+struct pool {
+    uint32_t n, free; /* which one is free first */
+    struct {
+        int64_t clock;
+        uint32_t last_op;
+    } threads[];
 };
 
-struct queue {
+struct queue { /* two cache lines */
     int64_t clock;
     struct entry head;
     entry_array line; /* those from line_first on came in order */
     size_t line_first;
     entry_array rest; /* the others: binary heap */
     uint32_t last_op, last_copy;
-    struct slot_clock *threads; /* of a pool: the queue's clock and last op are those of the one
-                                   that is free first; NULL: it is no pool's */
-    uint32_t n_threads, free_thread;
+    struct pool *pool; /* the queue's clock and last op are those of its free thread; NULL: none */
     struct share *share; /* of a link that connections share; NULL: it is no such link's */
-    uint32_t first_root, n_roots, roots_left; /* see open_roots */
     bool serial; /* runs one op at a time, or so many as its pool has threads; not so ops without a
                     device, and communication threads */
 };
@@ -180,14 +180,16 @@ static inline void queue_pop(struct queue *q)
 /* A pool's free thread has got an op to run: which one is free next. */
 static inline void take_thread(struct queue *queue, uint32_t op, int64_t end)
 {
+    struct pool *pool = queue->pool;
     uint32_t next = 0;
-    queue->threads[queue->free_thread] = (struct slot_clock){end, op};
-    for (uint32_t i = 1; i < queue->n_threads; i++)
-        if (queue->threads[i].clock < queue->threads[next].clock)
+    pool->threads[pool->free].clock = end;
+    pool->threads[pool->free].last_op = op;
+    for (uint32_t i = 1; i < pool->n; i++)
+        if (pool->threads[i].clock < pool->threads[next].clock)
             next = i;
-    queue->free_thread = next;
-    queue->clock = queue->threads[next].clock;
-    queue->last_op = queue->threads[next].last_op;
+    pool->free = next;
+    queue->clock = pool->threads[next].clock;
+    queue->last_op = pool->threads[next].last_op;
 }
 
 /* ---- the tournament ---- */

@@ -74,6 +74,12 @@ struct slot { /* an open copy */
 
 typedef ARRAY(uint64_t) ids_array; /* copy << 32 | op */
 
+/* Ops of a queue that wait for nothing in any copy: see open_roots. */
+struct roots {
+    uint32_t first, n; /* into root_ops */
+    uint32_t left;     /* of those of a copy, how many have not run */
+};
+
 struct held_op {
     uint64_t id;
     int64_t ready;
@@ -95,8 +101,9 @@ struct event {
     ids_array past, passing;    /* ops that run past the queues next, and those that do now */
     ARRAY(struct held_op) held; /* of pools, of copies that are yet to get their durations */
     int64_t held_ns;            /* when the first of these got ready */
-    uint32_t *roots;            /* ops that wait for nothing in any copy, by queue */
-    uint32_t running;           /* the queue whose key is set after what runs now */
+    struct roots *roots;        /* by queue */
+    uint32_t *root_ops;
+    uint32_t running; /* the queue whose key is set after what runs now */
     bool has_roots, has_pools, has_shares;
     bool is_forked, is_over;
     bool interleaved; /* a device ran an op of a copy after one of a later copy */
@@ -338,7 +345,7 @@ static inline bool queue_op(struct event *e, const struct slot *slot, uint32_t o
     uint64_t id = (uint64_t)slot->times.number << 32 | op;
     *q = queue_of(e, op);
     struct queue *queue = &e->dispatch.queues[*q];
-    bool pool = queue->threads != NULL;
+    bool pool = queue->pool != NULL;
     if (__builtin_expect(pool, 0)) {
         if (slot->times.number >= e->until) {
             hold(e, id, ready);
@@ -425,44 +432,46 @@ static void close_slot(struct event *e, struct slot *slot)
 static void find_roots(struct event *e)
 {
     const uint8_t *small = e->pending.later.small;
-    struct queue *queues = e->dispatch.queues;
     uint32_t n = e->g->n_ops, n_roots = 0;
+    e->roots = arena_array(&e->arena, e->dispatch.n_leaves, sizeof *e->roots);
     for (uint32_t op = 0; op < n; op++)
         if (small[op] == 0)
-            queues[queue_of(e, op)].n_roots++;
+            e->roots[queue_of(e, op)].n++;
     for (uint32_t q = 0; q < e->dispatch.n_leaves; q++) {
-        queues[q].first_root = n_roots;
-        n_roots += queues[q].n_roots;
-        queues[q].roots_left = queues[q].n_roots; /* copy 0 queues them with its others */
-        queues[q].n_roots = 0;
+        struct roots *roots = &e->roots[q];
+        roots->first = n_roots;
+        n_roots += roots->n;
+        roots->left = roots->n; /* copy 0 queues them with its others */
+        roots->n = 0;
     }
     e->has_roots = n_roots > 0;
-    e->roots = arena_array(&e->arena, n_roots + (size_t)1, sizeof *e->roots);
+    e->root_ops = arena_array(&e->arena, n_roots + (size_t)1, sizeof *e->root_ops);
     for (uint32_t op = 0; op < n; op++)
         if (small[op] == 0) {
-            struct queue *queue = &queues[queue_of(e, op)];
-            e->roots[queue->first_root + queue->n_roots++] = op;
+            struct roots *roots = &e->roots[queue_of(e, op)];
+            e->root_ops[roots->first + roots->n++] = op;
         }
 }
 
-static void open_roots(struct event *e, struct queue *queue, uint32_t copy)
+static void open_roots(struct event *e, struct roots *roots, uint32_t copy)
 {
     uint32_t q;
     struct slot *slot = get_slot(e, copy);
-    queue->roots_left = queue->n_roots;
-    for (uint32_t i = 0; i < queue->n_roots; i++)
-        queue_op(e, slot, e->roots[queue->first_root + i], 0, &q);
+    roots->left = roots->n;
+    for (uint32_t i = 0; i < roots->n; i++)
+        queue_op(e, slot, e->root_ops[roots->first + i], 0, &q);
 }
 
-/* `op` has run. A root is told from its place in the list, as counts are gone by then. */
-static void count_root(struct event *e, struct queue *queue, uint32_t op, uint32_t copy)
+/* `op` of queue q has run. A root is told from its place in the list, as its count is gone. */
+static void count_root(struct event *e, uint32_t q, uint32_t op, uint32_t copy)
 {
     if (!e->has_roots || copy + 1 == e->options->n_copies)
         return;
-    uint32_t end = queue->first_root + queue->n_roots;
-    uint32_t at = LOWER_BOUND(i, queue->first_root, end, e->roots[i] < op);
-    if (at < end && e->roots[at] == op && --queue->roots_left == 0)
-        open_roots(e, queue, copy + 1);
+    struct roots *roots = &e->roots[q];
+    uint32_t end = roots->first + roots->n;
+    uint32_t at = LOWER_BOUND(i, roots->first, end, e->root_ops[i] < op);
+    if (at < end && e->root_ops[at] == op && --roots->left == 0)
+        open_roots(e, roots, copy + 1);
 }
 
 /* ---- which ops wait in queues ---- */
@@ -679,7 +688,7 @@ static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint
     __builtin_prefetch(&slot->times.end_ns[(uint32_t)queue->head.id], 1);
     if (slot->times.device_prev)
         slot->times.device_prev[op] = queue->serial ? queue->last_op : DPRO_NO_OP;
-    if (queue->threads) {
+    if (queue->pool) {
         take_thread(queue, op, end);
     } else if (queue->serial) {
         queue->clock = end;
@@ -716,12 +725,24 @@ static void run(struct event *e)
         struct slot *slot = done ? e->slots[copy] : NULL;
         if (slot) {
             finish(e, slot, op, first, end, true);
-            count_root(e, queue, op, copy);
+            count_root(e, q, op, copy);
         }
         replay_matches(&e->dispatch, q);
         if (slot && --slot->n_left == 0)
             close_slot(e, slot);
     }
+}
+
+static size_t pool_size(uint32_t n_threads)
+{
+    return sizeof(struct pool) + n_threads * sizeof((struct pool *)NULL)->threads[0];
+}
+
+/* Each on cache lines of its own. */
+static struct queue *queue_array(struct arena *arena, uint32_t n)
+{
+    uintptr_t at = (uintptr_t)arena_array(arena, n + (size_t)1, sizeof(struct queue));
+    return (struct queue *)((at + 63) & ~(uintptr_t)63);
 }
 
 static void make_queue(struct event *e, uint32_t q)
@@ -734,10 +755,10 @@ static void make_queue(struct event *e, uint32_t q)
                             .serial = device && device->kind != DPRO_DEVICE_COMM_THREAD};
     e->dispatch.matches[e->dispatch.n_leaves + q] = (struct match){INT64_MAX, q};
     if (e->has_pools && device && device->n_slots > 0 && device->pool == q) {
-        queue->n_threads = device->n_slots;
-        queue->threads = arena_array(&e->arena, queue->n_threads, sizeof *queue->threads);
-        for (uint32_t i = 0; i < queue->n_threads; i++)
-            queue->threads[i] = (struct slot_clock){0, DPRO_NO_OP};
+        queue->pool = arena_array(&e->arena, 1, pool_size(device->n_slots));
+        queue->pool->n = device->n_slots;
+        for (uint32_t i = 0; i < device->n_slots; i++)
+            queue->pool->threads[i].last_op = DPRO_NO_OP;
     } else if (e->has_shares && device && device->n_sharing > 0 && device->shared == q) {
         queue->share = share_create(device->n_sharing);
     }
@@ -751,7 +772,7 @@ static void prepare(struct event *e)
     while (d->n_leaves < e->g->n_devices + e->g->n_ranks + e->g->n_servers)
         d->n_leaves *= 2;
     d->matches = arena_array(&e->arena, (size_t)d->n_leaves * 2, sizeof *d->matches);
-    d->queues = arena_array(&e->arena, d->n_leaves, sizeof *d->queues);
+    d->queues = queue_array(&e->arena, d->n_leaves);
     e->slots = arena_array(&e->arena, n_copies, sizeof *e->slots);
     e->has_pools = graph_has_pools(e->g);
     e->has_shares = graph_has_shared_links(e->g);
@@ -830,12 +851,14 @@ struct event *event_fork(const struct event *from)
     for (uint32_t c = 0; c < e->options->n_copies; c++)
         e->slots[c] = e->slots[c] ? fork_slot(e, e->slots[c]) : NULL;
     d->matches = arena_copy(&e->arena, d->matches, (size_t)d->n_leaves * 2, sizeof *d->matches);
-    d->queues = arena_copy(&e->arena, d->queues, d->n_leaves, sizeof *d->queues);
+    if (e->has_roots)
+        e->roots = arena_copy(&e->arena, e->roots, d->n_leaves, sizeof *e->roots);
+    d->queues = queue_array(&e->arena, d->n_leaves);
+    memcpy(d->queues, from->dispatch.queues, d->n_leaves * sizeof *d->queues);
     for (uint32_t q = 0; q < d->n_leaves; q++) {
         struct queue *queue = &d->queues[q];
-        if (queue->threads)
-            queue->threads =
-                arena_copy(&e->arena, queue->threads, queue->n_threads, sizeof *queue->threads);
+        if (queue->pool)
+            queue->pool = arena_copy(&e->arena, queue->pool, 1, pool_size(queue->pool->n));
         time_anew(e, &queue->head, 1);
         fork_entries(e, &queue->line);
         fork_entries(e, &queue->rest);

@@ -150,6 +150,7 @@ static int run(const void *given, const struct opt_list *paths)
     if (dpro_replay_run(job.graph, &replay_options, &replay, &err) < 0)
         goto failed;
     job_tell_stage(&job.sink, &since, "replayed");
+    results.sink = job.sink;
     results.trace = job.trace;
     results.graph = job.graph;
     results.replay = replay;

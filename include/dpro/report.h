@@ -25,7 +25,8 @@ struct dpro_report {
     uint32_t n_samples; /* drawn iterations that the percentiles are over; 0: the replayed ones */
     int64_t profiler_op_ns; /* what recording an op cost; 0: not known, or left in */
     int64_t profiler_ns;    /* its share of an iteration, which was subtracted */
-    int what_if; /* 1: delays were applied, so predicted and measured can't be compared */
+    int what_if;           /* 1: delays were applied, so predicted and measured can't be compared */
+    struct dpro_sink sink; /* progress of writing a folder */
 };
 
 /* All write the whole report or fail with DPRO_EIO; files are written beside their place and

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/folder.h"
+#include "base/log.h"
 #include "base/memory.h"
 
 #define WRITER_BUFFER (256u << 10)
@@ -114,9 +115,18 @@ static void write_out(struct writer *w, const void *data, size_t len)
     }
 }
 
+/* Files that are written together. */
+struct file_set {
+    const char *folder; /* NULL: their names are paths */
+    const struct dpro_sink *progress;
+    uint64_t n_written;
+};
+
 static void flush(struct writer *w, bool last)
 {
     struct writer_gzip *gz = w->gzip;
+    if (w->set)
+        log_progress_more(w->set->progress, "write", "bytes", &w->set->n_written, w->n, 0);
     if (!gz) {
         write_out(w, w->buf, w->n);
         w->n = 0;
@@ -220,31 +230,33 @@ int writer_write_file(FILE *file, void (*write)(struct writer *, const void *), 
     return WITHIN_SCOPE(dpro_error_nomem(err), write_file(file, write, arg, err));
 }
 
-static int write_in_folder(struct writer *w, const char *folder, const struct set_file *file,
-                           struct dpro_error *err)
+static int write_in_set(struct writer *w, struct file_set *set, const struct set_file *file,
+                        struct dpro_error *err)
 {
-    char *path = folder ? mem_format("%s/%s", folder, file->name) : mem_copy_string(file->name);
+    char *path =
+        set->folder ? mem_format("%s/%s", set->folder, file->name) : mem_copy_string(file->name);
     int rc = writer_init_path(w, path, file->gzip, err);
     mem_free(path);
+    w->set = set;
     return rc < 0 ? rc : write_and_finish(w, file->write, file->arg, err);
 }
 
-static __attribute__((noinline)) int try_to_write(struct writer *w, const char *folder,
+static __attribute__((noinline)) int try_to_write(struct writer *w, struct file_set *set,
                                                   const struct set_file *file,
                                                   struct dpro_error *err)
 {
-    return WITHIN_SCOPE(DPRO_ENOMEM, write_in_folder(w, folder, file, err));
+    return WITHIN_SCOPE(DPRO_ENOMEM, write_in_set(w, set, file, err));
 }
 
-/* All or none, in `folder`; NULL: their names are paths. */
-static int write_all(const char *folder, const struct set_file *files, size_t n,
+/* All or none. */
+static int write_all(struct file_set *set, const struct set_file *files, size_t n,
                      struct dpro_error *err)
 {
     enum { MOST_FILES = 12 };
     struct writer writers[MOST_FILES] = {0};
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++)
-        rc = try_to_write(&writers[i], folder, &files[i], err);
+        rc = try_to_write(&writers[i], set, &files[i], err);
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = writer_commit(&writers[i], err);
     for (size_t i = 0; i < n; i++)
@@ -256,19 +268,21 @@ int writer_write_path(const char *path, bool gzip, void (*write)(struct writer *
                       const void *arg, struct dpro_error *err)
 {
     struct set_file file = {path, gzip, write, arg};
-    return WITHIN_SCOPE(dpro_error_nomem(err), write_all(NULL, &file, 1, err));
+    struct file_set set = {.folder = NULL};
+    return WITHIN_SCOPE(dpro_error_nomem(err), write_all(&set, &file, 1, err));
 }
 
 int file_set_write(const char *folder, const char *what, const struct set_file *files, size_t n,
-                   struct dpro_error *err)
+                   const struct dpro_sink *progress, struct dpro_error *err)
 {
     size_t first_made;
     if (folder[0] == '\0')
         return dpro_error_set(err, DPRO_EUSAGE, "the %s's folder has an empty name", what);
     char *path = mem_copy_string(folder);
     int rc = folder_make(path, &first_made, err);
+    struct file_set set = {.folder = path, .progress = progress};
     if (rc == 0)
-        rc = write_all(path, files, n, err);
+        rc = write_all(&set, files, n, err);
     if (rc < 0)
         folder_take_back(path, first_made);
     mem_free(path);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include <dpro/error.h>
+#include <dpro/log.h>
 
 struct writer {
     FILE *file; /* borrowed; NULL when writing to `fd` */
@@ -21,6 +22,7 @@ struct writer {
     size_t n;
     struct writer_gzip *gzip; /* NULL: plain */
     char *path, *temp;        /* NULL: writing to `file`; temp is NULL once renamed */
+    struct file_set *set;     /* that the file is one of; NULL: none */
 };
 
 /* Writes a whole file by one function: to `file`, which stays the caller's, or `path` as below. */
@@ -40,7 +42,7 @@ struct set_file {
 };
 
 int file_set_write(const char *folder, const char *what, const struct set_file *files, size_t n,
-                   struct dpro_error *err);
+                   const struct dpro_sink *progress, struct dpro_error *err);
 
 /* `file` stays the caller's, who closes it. */
 void writer_init_file(struct writer *writer, FILE *file);

@@ -218,11 +218,20 @@ static int prepare_all(struct trace_build *build, struct source **sorted, size_t
     return 0;
 }
 
+struct joining {
+    const struct trace_build *build;
+    struct rank_job *jobs;
+    size_t n;
+    uint64_t n_done;
+};
+
 static void build_item(void *arg, size_t item)
 {
-    struct rank_job *job = &((struct rank_job *)arg)[item];
-    if (!rank_is_elsewhere(job->rank))
-        rank_build(job);
+    struct joining *all = arg;
+    if (!rank_is_elsewhere(all->jobs[item].rank))
+        rank_build(&all->jobs[item]);
+    log_progress_more(&all->build->options->sink, "join the files", "ranks", &all->n_done, 1,
+                      all->n);
 }
 
 /* ---- what is said ---- */
@@ -307,7 +316,8 @@ int ranks_build(struct trace_build *build, struct dpro_error *err)
         return rc;
     for (size_t i = 0; i < n_jobs; i++)
         jobs[i].threads = parallel_share(build->options->threads, n_jobs);
-    parallel_for(n_jobs, build->options->threads, build_item, jobs);
+    struct joining all = {.build = build, .jobs = jobs, .n = n_jobs};
+    parallel_for(n_jobs, build->options->threads, build_item, &all);
     if (build->processes)
         rc = shared_join_ranks(build, jobs, n_jobs);
     finish(build, jobs, n_jobs);

@@ -374,7 +374,8 @@ static int write_folder(const struct dpro_report *report, const char *folder,
                                      {"replay.json", false, json_write, &drawn.facts}};
     facts_init(&drawn.facts, report);
     slices_init(&drawn.slices, report->graph, report->replay);
-    int rc = file_set_write(folder, "report", files, sizeof files / sizeof *files, err);
+    int rc =
+        file_set_write(folder, "report", files, sizeof files / sizeof *files, &report->sink, err);
     slices_fini(&drawn.slices);
     facts_fini(&drawn.facts);
     return rc;

@@ -516,7 +516,7 @@ static int write_plan(const struct dpro_optimize_report *report, struct dpro_err
     files[n++] = (struct set_file){"optimize.html", false, write_page, &facts};
     if (facts.is_for_job) /* last: who sees it sees all */
         files[n++] = (struct set_file){"plan.json", false, plan_file_write, &plan};
-    int rc = file_set_write(report->plan, "plan", files, n, err);
+    int rc = file_set_write(report->plan, "plan", files, n, NULL, err);
     if (rc == 0 && !facts.is_for_job)
         remove_plan(report->plan);
     plan_file_fini(&plan);

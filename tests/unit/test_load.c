@@ -11,6 +11,7 @@
 #include "case.h"
 #include "ingest/trace.h"
 #include "kept_log.h"
+#include "stages_seen.h"
 #include "temp_folder.h"
 
 static unsigned char *pack(const char *text, size_t *size)
@@ -573,6 +574,20 @@ static void check_fact(const struct fact *fact, const char *path)
         assert_true(from->start_ns < to->start_ns);
     }
     assert_int_equal(dpro_trace_n_warnings(trace), 0);
+}
+
+TEST_IN_FOLDER(joining_tells_how_far_it_is)
+{
+    struct stages_seen seen = {.n_wrong = 0};
+    struct dpro_trace_options options = {.threads = 1, .sink = stages_sink(&seen)};
+    const char *paths[] = {folder};
+    struct dpro_trace *trace;
+    write_text("rank0.json", TRACE("", SPAN("a", "1", "1")));
+    write_text("rank1.json", TRACE("", SPAN("a", "1", "1")));
+    assert_int_equal(dpro_trace_load(paths, 1, &options, &trace, &err), 0);
+    KEEP(trace, dpro_trace_destroy);
+    assert_string_equal(seen.names, "join the files;");
+    assert_int_equal(seen.n_wrong, 0);
 }
 
 TEST(real_traces_agree_with_another_program)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/utf8.h"
@@ -269,6 +270,30 @@ TEST(a_broken_write_leaves_nothing_behind)
     assert_non_null(strstr(err.text, strerror(EFBIG)));
     snprintf(path, sizeof path, "%s/a", folder);
     assert_int_equal(access(path, F_OK), -1); /* the folders made for it are gone as well */
+}
+
+static void note_written(void *bytes, const char *stage, const char *unit, uint64_t done,
+                         uint64_t total)
+{
+    assert_string_equal(stage, "write");
+    assert_string_equal(unit, "bytes");
+    assert_int_equal(total, 0);
+    assert_true(done > *(uint64_t *)bytes);
+    *(uint64_t *)bytes = done;
+}
+
+TEST(writing_a_folder_tells_how_far_it_is)
+{
+    uint64_t bytes = 0;
+    struct dpro_error err = {0};
+    struct stat page;
+    struct fake *fake = fake_create(&(struct fake_options){.n_ranks = 2, .n_layers = 60});
+    struct dpro_report report = *fake_report(fake);
+    report.sink = (struct dpro_sink){.progress = note_written, .arg = &bytes};
+    assert_int_equal(dpro_report_folder(&report, folder, &err), 0);
+    fake_destroy(fake);
+    assert_int_equal(stat(in_folder("report.html"), &page), 0);
+    assert_true(bytes > (uint64_t)page.st_size);
 }
 
 TEST(folders_are_made_and_errors_named)

@@ -1,5 +1,4 @@
-/* Builds the graph's arrays by hand and replays them with a slow obvious scheduler, so that the
- * report is tested apart from the stages before it. Stands in for src/replay. */
+/* Builds the graph's arrays by hand, so that the report is tested apart from the stages before. */
 #include "report_fake.h"
 
 #include <stdio.h>
@@ -11,16 +10,6 @@
 #include "ingest/trace.h"
 #include "replay/replay.h"
 
-struct dpro_replay {
-    int64_t *start_ns, *end_ns;
-    uint32_t *why; /* the op whose end let this one start */
-    struct dpro_critical_op *path;
-    uint32_t n_path;
-    int64_t path_ns, iteration_ns;
-    struct dpro_rank_time *ranks;
-    struct replayed_memory *memory; /* NULL: none; in the graph's arena */
-};
-
 struct edge {
     uint32_t from, to;
 };
@@ -29,7 +18,7 @@ struct fake {
     struct dpro_report report;
     struct dpro_trace trace;
     struct dpro_graph graph;
-    struct dpro_replay replay;
+    struct dpro_replay *replay;
     struct dpro_validation validation;
     struct dpro_daydream daydream;
     struct fake_options options;
@@ -107,14 +96,15 @@ static void add_rank(struct fake *f, int r, uint32_t *arrivals, uint32_t *transf
     uint32_t cpu = (uint32_t)r * 4, autograd = cpu + 1, compute = cpu + 2, comm = cpu + 3;
     uint32_t last = DPRO_NO_OP, kernel = DPRO_NO_OP;
     double slow = r == f->options.n_ranks / 2 && f->options.n_ranks > 1 ? 1.25 : 1;
-    last = add_op(f, r, DPRO_OP_INPUT, cpu, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter",
-                  900);
-    last = add_kernel(f, r, DPRO_OP_INPUT, cpu, compute, "Memcpy HtoD (Pinned -> Device)", 500,
-                      &last) -
-           1;
+    if (!f->options.busy) {
+        last = add_op(f, r, DPRO_OP_INPUT, cpu,
+                      "enumerate(DataLoader)#_MultiProcessingDataLoaderIter", 900);
+        add_kernel(f, r, DPRO_OP_INPUT, cpu, compute, "Memcpy HtoD (Pinned -> Device)", 500, &last);
+    }
     for (int l = 0; l < n_layers; l++) {
         uint32_t op = add_op(f, r, DPRO_OP_FW, cpu, l % 3 == 0 ? "aten::addmm" : "aten::add", 8);
-        add_edge(f, last, op);
+        if (last != DPRO_NO_OP)
+            add_edge(f, last, op);
         last = op;
         kernel = add_kernel(f, r, DPRO_OP_FW, cpu, compute, forward_names[l % 3],
                             (l % 3 == 0 ? 90 : 22) * slow, &last);
@@ -209,111 +199,13 @@ static void finish_edges(struct fake *f)
         g->succ[g->row[f->edges.at[e].from + 1]++] = f->edges.at[e].to;
 }
 
-/* Of all ready ops the one that can start first, over and over: quadratic and plain. */
 static void replay(struct fake *f)
 {
-    struct dpro_graph *g = &f->graph;
-    struct dpro_replay *p = &f->replay;
-    uint32_t n = g->n_ops, *pending = calloc(n + 1, sizeof *pending);
-    uint32_t *device_last = malloc((g->n_devices + 1) * sizeof *device_last);
-    uint32_t *ready = malloc((n + 1) * sizeof *ready), n_ready = 0;
-    p->start_ns = calloc(n + 1, sizeof *p->start_ns);
-    p->end_ns = calloc(n + 1, sizeof *p->end_ns);
-    p->why = malloc((n + 1) * sizeof *p->why);
-    memset(device_last, 0xFF, (g->n_devices + 1) * sizeof *device_last);
-    memset(p->why, 0xFF, (n + 1) * sizeof *p->why);
-    for (uint32_t e = 0; e < g->row[n]; e++)
-        pending[g->succ[e]]++;
-    for (uint32_t op = 0; op < n; op++)
-        if (pending[op] == 0)
-            ready[n_ready++] = op;
-    uint32_t last = DPRO_NO_OP;
-    while (n_ready > 0) {
-        uint32_t best = 0;
-        int64_t best_start = INT64_MAX;
-        for (uint32_t i = 0; i < n_ready; i++) {
-            uint32_t op = ready[i], d = g->device[op];
-            uint32_t before = d < g->n_devices ? device_last[d] : DPRO_NO_OP;
-            int64_t start = p->start_ns[op];
-            if (before != DPRO_NO_OP && p->end_ns[before] > start)
-                start = p->end_ns[before];
-            if (start < best_start || (start == best_start && op < ready[best])) {
-                best = i;
-                best_start = start;
-            }
-        }
-        uint32_t op = ready[best], d = g->device[op];
-        ready[best] = ready[--n_ready];
-        if (best_start > p->start_ns[op])
-            p->why[op] = device_last[d];
-        p->start_ns[op] = best_start + g->gap_ns[op];
-        p->end_ns[op] = p->start_ns[op] + g->dur_ns[op];
-        if (d < g->n_devices)
-            device_last[d] = op;
-        if (last == DPRO_NO_OP || p->end_ns[op] > p->end_ns[last])
-            last = op;
-        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++) {
-            uint32_t to = g->succ[e];
-            if (p->end_ns[op] >= p->start_ns[to]) {
-                p->start_ns[to] = p->end_ns[op];
-                p->why[to] = op;
-            }
-            if (--pending[to] == 0)
-                ready[n_ready++] = to;
-        }
-    }
-    p->path = calloc(n + 1, sizeof *p->path);
-    for (uint32_t op = last; op != DPRO_NO_OP; op = p->why[op])
-        p->path[p->n_path++] =
-            (struct dpro_critical_op){op, p->start_ns[op], g->dur_ns[op], g->gap_ns[op]};
-    for (uint32_t i = 0; i < p->n_path / 2; i++) {
-        struct dpro_critical_op swap = p->path[i];
-        p->path[i] = p->path[p->n_path - 1 - i];
-        p->path[p->n_path - 1 - i] = swap;
-    }
-    for (uint32_t i = 0; i < p->n_path; i++)
-        p->path_ns += p->path[i].dur_ns + p->path[i].gap_ns;
-    p->iteration_ns = last == DPRO_NO_OP ? 0 : p->end_ns[last];
-    free(ready);
-    free(device_last);
-    free(pending);
-}
-
-static void sum_ranks(struct fake *f)
-{
-    struct dpro_graph *g = &f->graph;
-    struct dpro_replay *p = &f->replay;
-    p->ranks = calloc(g->n_ranks + 1, sizeof *p->ranks);
-    for (uint32_t r = 0; r < g->n_ranks; r++)
-        p->ranks[r] = (struct dpro_rank_time){.rank = g->ranks[r].rank,
-                                              .iteration_ns = p->iteration_ns,
-                                              .waited_most_for = f->options.n_ranks / 2};
-    for (uint32_t op = 0; op < g->n_ops; op++) {
-        struct dpro_rank_time *t = &p->ranks[g->rank[op]];
-        if (!(g->flags[op] & GRAPH_OP_GPU))
-            continue;
-        int64_t *part = g->kind[op] == DPRO_OP_FW       ? &t->forward_ns
-                        : g->kind[op] == DPRO_OP_BW     ? &t->backward_ns
-                        : g->kind[op] == DPRO_OP_UPDATE ? &t->update_ns
-                        : g->kind[op] == DPRO_OP_INPUT  ? &t->input_ns
-                                                        : &t->communication_ns;
-        *part += g->dur_ns[op];
-    }
-    for (uint32_t r = 0; r < g->n_ranks; r++) {
-        struct dpro_rank_time *t = &p->ranks[r];
-        int64_t rest =
-            t->iteration_ns - t->forward_ns - t->backward_ns - t->update_ns - t->input_ns;
-        t->exposed_communication_ns = t->communication_ns * 2 / 5;
-        if (t->exposed_communication_ns > rest)
-            t->exposed_communication_ns = rest;
-        rest -= t->exposed_communication_ns;
-        t->wait_for_peers_ns =
-            t->communication_ns && (int)r != f->options.n_ranks / 2 ? rest / 2 : 0;
-        t->idle_ns = rest - t->wait_for_peers_ns;
-        if (f->options.busy) {
-            t->backward_ns += t->idle_ns + t->input_ns;
-            t->idle_ns = t->input_ns = 0;
-        }
+    struct dpro_error err = {.code = 0};
+    dpro_replay_destroy(f->replay);
+    if (dpro_replay_run(&f->graph, NULL, &f->replay, &err) < 0) {
+        fprintf(stderr, "%s\n", err.text);
+        abort();
     }
 }
 
@@ -322,9 +214,10 @@ static void sum_ranks(struct fake *f)
 static void measure(struct fake *f)
 {
     struct dpro_graph *g = &f->graph;
-    struct dpro_replay *p = &f->replay;
+    int64_t iteration_ns = dpro_replay_iteration_ns(f->replay);
     for (uint32_t op = 0; op < g->n_ops; op++) {
-        g->seen_start_ns[op] = (int64_t)((double)p->start_ns[op] * 1.02) - 5000;
+        int64_t start_ns = dpro_replay_start_ns(f->replay, op);
+        g->seen_start_ns[op] = (int64_t)((double)start_ns * 1.02) - 5000;
         g->seen_dur_ns[op] = (int64_t)((double)g->dur_ns[op] * (0.98 + 0.04 * next_random(f)));
     }
     int64_t *stream_free = calloc(g->n_ranks + 1, sizeof *stream_free);
@@ -343,7 +236,7 @@ static void measure(struct fake *f)
     g->measured_ns = arena_array(&g->arena, n, sizeof *g->measured_ns);
     g->n_samples = n;
     for (uint32_t i = 0; i < n; i++)
-        g->measured_ns[i] = (int64_t)((double)p->iteration_ns * (0.99 + 0.06 * next_random(f)));
+        g->measured_ns[i] = (int64_t)((double)iteration_ns * (0.99 + 0.06 * next_random(f)));
 }
 
 /* As measured, all collectives began with the last of them, and the iteration was shorter. */
@@ -428,6 +321,7 @@ struct fake *fake_create(const struct fake_options *options)
     f->random = 1;
     f->cap_ops = (uint32_t)n * ((uint32_t)options->n_layers * 6 + n_buckets * 2 + 16) + n_buckets;
     g->n_ranks = (uint32_t)n;
+    g->single_iteration = true;
     g->n_devices = (uint32_t)n * 4;
     strtab_add(&g->names, "", 0);
 #define COLUMN(field) g->field = arena_array(&g->arena, f->cap_ops + 1, sizeof *g->field)
@@ -462,14 +356,13 @@ struct fake *fake_create(const struct fake_options *options)
     free(arrivals);
     free(transfers);
     finish_edges(f);
-    replay(f);
-    sum_ranks(f);
     if (options->memory)
         fake_memory(g, options);
-    f->replay.memory = replay_memory(g, f->replay.start_ns, f->replay.end_ns, &g->arena);
-    for (uint32_t r = 0; f->replay.memory && r < g->n_ranks; r++)
-        f->replay.memory[r].rank.measured_peak_bytes =
-            f->replay.memory[r].rank.peak_bytes / 1000 * 997;
+    replay(f);
+    for (uint32_t r = 0; g->memory && r < g->n_ranks; r++)
+        g->memory[r].measured_peak_bytes = dpro_replay_memory(f->replay, r).peak_bytes / 1000 * 997;
+    if (options->memory)
+        replay(f);
     if (!options->empty)
         measure(f);
     if (options->at_once)
@@ -478,10 +371,10 @@ struct fake *fake_create(const struct fake_options *options)
     f->validation = (struct dpro_validation){"leave-one-out", 10, 1.84, 3.91, 2.2, -0.63};
     if (options->single || options->empty)
         f->validation = (struct dpro_validation){.method = "none"};
-    f->daydream = (struct dpro_daydream){f->replay.iteration_ns * 4 / 5, 1.25e10, 0};
+    f->daydream = (struct dpro_daydream){dpro_replay_iteration_ns(f->replay) * 4 / 5, 1.25e10, 0};
     f->report = (struct dpro_report){.trace = &f->trace,
                                      .graph = g,
-                                     .replay = &f->replay,
+                                     .replay = f->replay,
                                      .validation = &f->validation,
                                      .daydream = n > 1 ? &f->daydream : NULL,
                                      .what_if = options->what_if};
@@ -495,11 +388,7 @@ const struct dpro_report *fake_report(const struct fake *f)
 
 void fake_destroy(struct fake *f)
 {
-    free(f->replay.start_ns);
-    free(f->replay.end_ns);
-    free(f->replay.why);
-    free(f->replay.path);
-    free(f->replay.ranks);
+    dpro_replay_destroy(f->replay);
     array_fini(&f->edges);
     array_fini(&f->graph.warnings);
     array_fini(&f->trace.warnings);
@@ -509,76 +398,4 @@ void fake_destroy(struct fake *f)
     arena_fini(&f->graph.arena);
     arena_fini(&f->trace.arena);
     free(f);
-}
-
-int64_t dpro_replay_iteration_ns(const struct dpro_replay *p)
-{
-    return p->iteration_ns;
-}
-
-const int64_t *dpro_replay_iterations_ns(const struct dpro_replay *p, uint32_t *n)
-{
-    *n = 1;
-    return &p->iteration_ns;
-}
-
-int64_t dpro_replay_percentile_ns(const struct dpro_replay *p, double fraction)
-{
-    return p->iteration_ns + (int64_t)((fraction - 0.5) * 1e6);
-}
-
-struct dpro_rank_time dpro_replay_rank(const struct dpro_replay *p, uint32_t rank_index)
-{
-    return p->ranks[rank_index];
-}
-
-int64_t dpro_replay_start_ns(const struct dpro_replay *p, dpro_op_id op)
-{
-    return p->start_ns[op];
-}
-
-int64_t dpro_replay_end_ns(const struct dpro_replay *p, dpro_op_id op)
-{
-    return p->end_ns[op];
-}
-
-const struct dpro_critical_op *dpro_replay_critical(const struct dpro_replay *p, uint32_t *n)
-{
-    *n = p->n_path;
-    return p->path;
-}
-
-int64_t dpro_replay_critical_ns(const struct dpro_replay *p)
-{
-    return p->path_ns;
-}
-
-struct dpro_dimension_time dpro_replay_dimension(const struct dpro_replay *p, uint32_t rank_index,
-                                                 uint32_t dimension)
-{
-    const struct dpro_rank_time *time = &p->ranks[rank_index];
-    if (dimension == DPRO_NO_DIMENSION)
-        return (struct dpro_dimension_time){0};
-    return (struct dpro_dimension_time){time->exposed_communication_ns, time->wait_for_peers_ns,
-                                        time->communication_ns};
-}
-
-struct dpro_rank_memory dpro_replay_memory(const struct dpro_replay *p, uint32_t rank_index)
-{
-    return p->memory ? p->memory[rank_index].rank
-                     : (struct dpro_rank_memory){.source = DPRO_MEMORY_UNKNOWN};
-}
-
-const struct dpro_memory_holder *dpro_replay_memory_holders(const struct dpro_replay *p,
-                                                            uint32_t rank_index, uint32_t *n)
-{
-    *n = p->memory[rank_index].n_holders;
-    return p->memory[rank_index].holders;
-}
-
-const struct dpro_memory_point *dpro_replay_memory_points(const struct dpro_replay *p,
-                                                          uint32_t rank_index, uint32_t *n)
-{
-    *n = p->memory[rank_index].n_points;
-    return p->memory[rank_index].points;
 }

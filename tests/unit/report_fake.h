@@ -13,7 +13,7 @@ struct fake_options {
     bool hostile; /* names with markup, quotes, control characters, broken UTF-8 */
     bool empty;   /* ranks and nothing else */
     bool what_if;
-    bool busy;    /* GPUs that never idle */
+    bool busy;    /* GPUs that hardly idle: no input */
     bool single;  /* one measured iteration: no validation */
     bool memory;  /* what the ranks hold is known, but of rank 6 */
     bool tight;   /* devices with little memory, whose allocators' settings are known */

@@ -168,6 +168,7 @@ struct rank_build {
     const struct trace_rank *trace;
     const struct strtab *names; /* the trace's */
     const uint32_t *classes;    /* enum name_class of each string id */
+    uint32_t all_classes;       /* what is not in it is no name's class */
     int threads;                /* that build it */
 
     struct {

@@ -79,7 +79,8 @@ static void cut_rank(void *arg, size_t r)
     build_contents(rank);
     rank->keys = mem_alloc((rank->slices.n + 1) * sizeof *rank->keys);
     parallel_for(rank->steps.n, rank->threads, key_step, rank);
-    for (uint32_t i = 0; r == 0 && i < rank->trace->n_spans && !rank->steps.has_exchange; i++)
+    uint32_t n_spans = r == 0 && (rank->all_classes & NAME_EXCHANGE) ? rank->trace->n_spans : 0;
+    for (uint32_t i = 0; i < n_spans && !rank->steps.has_exchange; i++)
         rank->steps.has_exchange = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;
     tell_stage(build);
 }
@@ -116,8 +117,11 @@ static void create(struct build *build)
     const struct dpro_trace *trace = build->trace;
     struct join *join = &build->job.join;
     uint32_t *classes = mem_array(trace->names.n, sizeof *classes);
-    for (uint32_t id = 0; id < trace->names.n; id++)
+    uint32_t all_classes = 0;
+    for (uint32_t id = 0; id < trace->names.n; id++) {
         classes[id] = name_classify(strtab_get(&trace->names, id), strtab_len(&trace->names, id));
+        all_classes |= classes[id];
+    }
     join->n_ranks = trace->n_ranks;
     if (trace->n_ranks > 0 && trace->ranks[0].in_session)
         join->n_ranks += trace->n_servers; /* they lie behind the ranks */
@@ -130,6 +134,7 @@ static void create(struct build *build)
         join->ranks[r].trace = &trace->ranks[r];
         join->ranks[r].names = &trace->names;
         join->ranks[r].classes = classes;
+        join->ranks[r].all_classes = all_classes;
         join->ranks[r].threads = parallel_share(build->options->threads, join->n_ranks);
     }
     build->job.servers.join = join;

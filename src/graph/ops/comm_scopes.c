@@ -40,6 +40,8 @@ static uint32_t scope_of_work(const struct rank_build *rank, uint32_t slice)
 
 void build_find_scopes(struct rank_build *rank)
 {
+    if (!(rank->all_classes & NAME_COMM_KERNEL))
+        return;
     for (uint32_t i = 0; i < rank->slices.n; i++) {
         const struct trace_span *span = slice_span(rank, i);
         if (span->kind != SPAN_KERNEL || !(rank->classes[span->name] & NAME_COMM_KERNEL))

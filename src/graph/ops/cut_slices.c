@@ -493,11 +493,12 @@ static void cut_all(struct cutter *cutter, unsigned *uses)
 {
     struct rank_build *rank = cutter->rank;
     const struct trace_rank *trace = rank->trace;
-    for (uint32_t i = 0; i < trace->n_spans; i++) {
-        const struct trace_span *span = &trace->spans[i];
-        if (is_device_work(span) && span->correlation)
-            add_launch(cutter, i);
-    }
+    for (uint32_t t = 0; t < trace->n_tracks; t++)
+        for (uint32_t i = 0; trace->tracks[t].gpu && i < trace->tracks[t].n; i++) {
+            const struct trace_span *span = &trace->spans[trace->tracks[t].first + i];
+            if (is_device_work(span) && span->correlation)
+                add_launch(cutter, trace->tracks[t].first + i);
+        }
     for (uint32_t t = 0; t < trace->n_tracks; t++) {
         if (trace->tracks[t].gpu)
             continue;

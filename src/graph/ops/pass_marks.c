@@ -36,6 +36,11 @@ void build_passes(struct rank_build *rank)
 {
     const struct step *step = &rank->steps.at[rank->steps.reference];
     ARRAY(struct pass_mark) marks = {0};
+    uint32_t n_marked = 0; /* most jobs have no such names */
+    for (uint32_t id = 0; id < rank->names->n && n_marked == 0; id++)
+        n_marked += build_marked_pass(strtab_get(rank->names, id)) > 0;
+    if (n_marked == 0)
+        return;
     EACH_OF (const struct trace_span, span, rank->trace->spans, rank->trace->n_spans) {
         uint32_t pass = 0;
         if (span->kind == SPAN_ANNOTATION && span->window == step->window &&

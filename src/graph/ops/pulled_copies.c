@@ -18,6 +18,8 @@ void build_find_stores(const struct rank_build *rank, struct map *stored_ns)
 {
     struct trace_span *spans = rank->trace->spans;
     span_list pulls = {0}, copies = {0};
+    if (!(rank->all_classes & NAME_EXCHANGE))
+        return;
     for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
         const char *name = strtab_get(rank->names, spans[i].name);
         if ((rank->classes[spans[i].name] & NAME_EXCHANGE) && strstr(name, "Pull"))

@@ -52,6 +52,7 @@ void servers_find(struct servers *servers, const struct dpro_trace *trace)
         }
         server->names = join->ranks[0].names;
         server->classes = join->ranks[0].classes;
+        server->all_classes = join->ranks[0].all_classes;
         server->boundary = NO_ID;
         join->n_servers++;
     }

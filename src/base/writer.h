@@ -2,7 +2,8 @@
  *
  * Writing never fails at once: the first error is kept, later output is dropped, and writer_finish
  * tells. A file is written beside its place and renamed by writer_commit, so that a full disk or a
- * broken run never leaves half a file. */
+ * broken run never leaves half a file; until then it has no name, where the file system has that.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -23,6 +24,7 @@ struct writer {
     struct writer_gzip *gzip; /* NULL: plain */
     char *path, *temp;        /* NULL: writing to `file`; temp is NULL once renamed */
     struct file_set *set;     /* that the file is one of; NULL: none */
+    bool is_unnamed;          /* the file has no name yet */
 };
 
 /* Writes a whole file by one function: to `file`, which stays the caller's, or `path` as below. */

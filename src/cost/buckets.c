@@ -38,8 +38,10 @@ void buckets_assign(const struct dpro_model *model, const struct dpro_strategy *
     strategy->fusion_bytes = from->fusion_bytes;
     strategy->compression = from->compression;
     strategy->n_fused = from->n_fused;
-    memcpy(strategy->order, from->order, model->n_tensors * sizeof *from->order);
-    memcpy(strategy->buckets, from->buckets, from->n_buckets * sizeof *from->buckets);
+    if (model->n_tensors) { /* without any there are no arrays */
+        memcpy(strategy->order, from->order, model->n_tensors * sizeof *from->order);
+        memcpy(strategy->buckets, from->buckets, from->n_buckets * sizeof *from->buckets);
+    }
     if (from->n_fused) /* a job's own strategy has no array of them */
         memcpy(strategy->fused, from->fused, from->n_fused * sizeof *from->fused);
     buckets_take_memory(model, from, strategy);

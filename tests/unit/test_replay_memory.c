@@ -278,7 +278,7 @@ static uint64_t reserved_from(const struct allocator_history *start)
     uint32_t momentum = add_block(m, 30 * MIB, DPRO_MEMORY_STATE);
     uint32_t activation = add_block(m, 30 * MIB, DPRO_MEMORY_ACTIVATION);
     m->blocks[parameter].address = 1 << 30;
-    m->blocks[momentum].address = 2 << 30;
+    m->blocks[momentum].address = 2ULL << 30;
     take_in_op(g, activation, "fw", 0);
     give_in_op(g, activation, "bw", ALL_OF_IT);
     if (start)

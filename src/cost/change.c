@@ -17,8 +17,6 @@
 #include "cost/uncertainty.h"
 #include "plan/plan.h"
 
-#define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
-
 static const int64_t MOST_CYCLE_NS = 10000000000;
 
 void change_copy(const struct dpro_model *model, struct arena *arena, struct dpro_model *copy)
@@ -231,10 +229,9 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
     if (!changes)
         return 0;
     if (net->collective.algorithm != MODEL_SERVER)
-        return dpro_error_set(
-            err, DPRO_EUSAGE,
-            "the job has no parameter servers to change, its ranks exchange gradients among "
-            "themselves; --bandwidth and --world-size change their links and their number");
+        return refuse(
+            err, "the job has no parameter servers to change, its ranks exchange gradients among "
+                 "themselves; --bandwidth and --world-size change their links and their number");
     if (c->n_servers > SERVERS_MOST)
         return refuse(err, "%u servers can't be predicted; 1 to %d can", c->n_servers,
                       SERVERS_MOST);

@@ -3,6 +3,7 @@
 
 #include <dpro/whatif.h>
 
+#include "base/error.h"
 #include "cost/model.h"
 
 /* Lines for the user. */
@@ -11,6 +12,9 @@ struct notes {
     ARRAY(const char *) lines;
 };
 #define note(notes, ...) array_push(&(notes)->lines, arena_format((notes)->arena, __VA_ARGS__))
+
+/* What can't be asked for, and why. */
+#define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
 
 /* A copy of the model whose ranks, programs and own strategy can be written to. The rest is
  * borrowed; all that is new is the arena's. */

@@ -4,14 +4,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 #include "cost/cost.h"
 #include "cost/module_choice.h"
 #include "cost/strategy_work.h"
 #include "ingest/probes.h"
-
-#define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
 
 /* Adds the bit to the modules that are meant. */
 static int choose(const struct dpro_model *m, const char *text, unsigned bit, uint8_t *ways,

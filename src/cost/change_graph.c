@@ -72,11 +72,11 @@ static int reshard(const struct dpro_graph *graph, const struct dpro_changes *c,
     for (uint32_t u = 0; u < graph->n_units; u++) {
         const char *name = strtab_get(&graph->names, graph->units[u].name);
         if (c->prefetch > 0 && resharding.after[u] && !resharding.before[u])
-            return dpro_error_set(err, DPRO_EUSAGE,
-                                  "unit '%.200s' kept its parameters in the job that was recorded: "
-                                  "from where it would be gathered ahead is not known; ask for "
-                                  "--reshard alone",
-                                  name[0] ? name : "the model as a whole");
+            return refuse(err,
+                          "unit '%.200s' kept its parameters in the job that was recorded: "
+                          "from where it would be gathered ahead is not known; ask for "
+                          "--reshard alone",
+                          name[0] ? name : "the model as a whole");
     }
     change->units = arena_array(arena, (size_t)graph->n_units + 1, sizeof *change->units);
     change->n_units = 0;
@@ -105,8 +105,8 @@ static int check_units(const struct dpro_graph *graph, const struct dpro_model *
             const char *unit = strtab_get(&graph->names, graph->units[u].name);
             const char *name = model->modules[m].name;
             if (lies_within(unit, name))
-                return dpro_error_set(
-                    err, DPRO_EUSAGE,
+                return refuse(
+                    err,
                     "%.200s has FSDP's unit '%.200s' in it, which would be gathered once more to "
                     "recompute it: how that goes is not known; name units, or modules in them",
                     name[0] ? name : "the model", unit);
@@ -134,8 +134,8 @@ static int check_sends(const struct dpro_graph *graph, const struct dpro_changes
     for (uint32_t m = 0; m < model->n_modules; m++)
         any |= model->baseline.recomputed[m];
     if (any && within)
-        return dpro_error_set(
-            err, DPRO_EUSAGE,
+        return refuse(
+            err,
             "modules of a job with %s %u communicate in their passes, and would once more when "
             "recomputed: what that takes can't be told; leave out --recompute",
             dpro_parallelism_name((enum dpro_parallelism)within->parallelism), within->size);
@@ -151,16 +151,16 @@ static int change_modules(const struct dpro_graph *graph, const struct dpro_chan
     if (!asks_for_modules(c))
         return 0;
     if (!dpro_graph_is_sharded(graph))
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "--recompute, --accumulate, --batch-size and --precision can be "
-                              "asked of jobs whose ranks exchange only gradients, or with FSDP "
-                              "(fully_shard)%s",
-                              job_dimension(graph, DPRO_SHARDS)
-                                  ? " and recorded by 'dpro profile': nothing shows when FSDP "
-                                    "gathers parameters here"
-                                  : ": ranks exchange more here, and not by FSDP; ask for other "
-                                    "links (--bandwidth, --latency), computing speed (--compute) "
-                                    "or numbers of ranks (--dp, --tp)");
+        return refuse(err,
+                      "--recompute, --accumulate, --batch-size and --precision can be "
+                      "asked of jobs whose ranks exchange only gradients, or with FSDP "
+                      "(fully_shard)%s",
+                      job_dimension(graph, DPRO_SHARDS)
+                          ? " and recorded by 'dpro profile': nothing shows when FSDP "
+                            "gathers parameters here"
+                          : ": ranks exchange more here, and not by FSDP; ask for other "
+                            "links (--bandwidth, --latency), computing speed (--compute) "
+                            "or numbers of ranks (--dp, --tp)");
     int rc = change_computing(c, model, notes, err);
     if (rc == 0)
         rc = change_memory(c, model, notes, err);
@@ -404,18 +404,16 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, s
         return 0;
     const char *beside = asks_for_pipeline(c) ? beside_pipeline(c, shares) : NULL;
     if (beside)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "a pipeline's other micro-batches or schedule can't be asked for "
-                              "together with other units, modules, batches or numbers of shards: "
-                              "leave out %s",
-                              beside);
+        return refuse(err,
+                      "a pipeline's other micro-batches or schedule can't be asked for "
+                      "together with other units, modules, batches or numbers of shards: "
+                      "leave out %s",
+                      beside);
     if (!graph || !m->recorded)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "delays, resharding and pipelines need the graph of the job");
+        return refuse(err, "delays, resharding and pipelines need the graph of the job");
     if (of_units && !dpro_graph_is_sharded(graph))
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "the job shards no parameters: --reshard and --prefetch are for "
-                              "PyTorch's FSDP (fully_shard)");
+        return refuse(err, "the job shards no parameters: --reshard and --prefetch are for "
+                           "PyTorch's FSDP (fully_shard)");
     if (of_modules) {
         graph_model(m->recorded, m->probes, &change->modules);
         change->has_modules = true;

@@ -4,15 +4,12 @@
 
 #include <math.h>
 
-#include "base/error.h"
 #include "base/sort.h"
 #include "cost/model_memory.h"
 #include "cost/module_choice.h"
 #include "cost/strategy_memory.h"
 #include "cost/strategy_work.h"
 #include "plan/plan.h"
-
-#define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
 
 /* Of a forward pass; below, launches are mostly ahead of the GPU. */
 #define LAUNCH_BOUND 0.3

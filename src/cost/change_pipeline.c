@@ -12,7 +12,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/sort.h"
 #include "cost/cost.h"
 #include "cost/evaluate.h"
@@ -20,8 +19,6 @@
 #include "cost/pipeline_order.h"
 #include "cost/strategy_memory.h"
 #include "graph/dimensions/pipeline.h"
-
-#define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
 
 enum { MOST_MICRO_BATCHES = 4096 };
 enum { THERE, BACK, N_WAYS };

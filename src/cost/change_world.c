@@ -4,301 +4,17 @@
 #include "cost/change_world.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include <dpro/dimensions.h>
-
-#include "base/error.h"
 #include "base/map.h"
 #include "base/sort.h"
 #include "base/text.h"
 #include "cost/cost.h"
 #include "cost/model_memory.h"
 #include "cost/sync.h"
-
-#define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
-
-/* With servers, of ranks to each of them. */
-enum { MOST_RANKS = 65536, MOST_CONNECTIONS = 1 << 22 };
-
-/* ---- what replicates ---- */
-
-/* "dp 2 x tp 4" */
-static void name_dimensions(const struct dpro_graph *g, char *text, size_t size)
-{
-    size_t n = 0;
-    text[0] = '\0';
-    for (uint32_t d = 0; d < g->n_dimensions && n < size; d++)
-        n += (size_t)snprintf(
-            text + n, size - n, "%s%s %u%s", d ? " x " : "",
-            dpro_parallelism_name((enum dpro_parallelism)g->dimensions[d].parallelism),
-            g->dimensions[d].size, g->dimensions[d].lies_over ? " (over others)" : "");
-}
-
-/* Whether the dimensions make a grid of all ranks. */
-static bool is_grid(const struct dpro_graph *g, uint32_t world)
-{
-    uint64_t product = 1;
-    bool whole = true;
-    for (uint32_t d = 0; d < g->n_dimensions; d++) {
-        const struct graph_dimension *dimension = &g->dimensions[d];
-        product *= dimension->lies_over ? 1 : dimension->size;
-        whole &= dimension->lies_over || (uint64_t)dimension->n_groups * dimension->size == world;
-    }
-    return whole && product == world;
-}
-
-/* The job becomes one replica, where tensors or stages are all that its ranks split. */
-static int add_replicas(const struct dpro_graph *g, const char *found, struct arena *arena,
-                        struct replicas *r, struct dpro_error *err)
-{
-    struct dpro_graph *to = arena_alloc(arena, sizeof *to);
-    const struct graph_dimension *first = &g->dimensions[0];
-    uint32_t n = g->n_dimensions;
-    for (uint32_t d = 0; d < n; d++)
-        if (g->dimensions[d].parallelism != DPRO_TENSORS &&
-            g->dimensions[d].parallelism != DPRO_STAGES)
-            return refuse(err,
-                          "no dimension of the job (%s) replicates or shards the model, and the "
-                          "others can't be asked to change; --dims overrules what was found",
-                          found);
-    for (uint32_t i = 0; i < g->n_ranks; i++)
-        if (g->ranks[i].gradient_bytes == 0)
-            return refuse(err,
-                          "the job (%s) has no replicas, and what they would reduce is not known: "
-                          "nothing says how large the gradients of rank %d are, as the rank.json "
-                          "of 'dpro profile' does",
-                          found, g->ranks[i].rank);
-    *to = *g;
-    to->n_dimensions = n + 1;
-    to->dimensions = arena_array(arena, n + (size_t)1, sizeof *to->dimensions);
-    memcpy(to->dimensions, g->dimensions, n * sizeof *to->dimensions);
-    to->dimensions[n] = (struct graph_dimension){.parallelism = DPRO_REPLICATES,
-                                                 .size = 1,
-                                                 .n_groups = first->n_groups * first->size,
-                                                 .ranks = first->ranks,
-                                                 .evidence = ""};
-    r->graph = to;
-    r->dimension = n;
-    r->before = 1;
-    r->rest = job_size(g);
-    r->reduces = true;
-    return 0;
-}
-
-/* Shards of other groups of ranks: `replicas`, `shards`: the dimensions that there are of each, of
- * which `of` is the last. */
-static int check_shards(const struct dpro_graph *g, uint32_t shards, uint32_t replicas, uint32_t of,
-                        struct dpro_error *err)
-{
-    if (replicas > 0)
-        return refuse(err,
-                      "the job has %u replicas of its shards, or of the model: --shard is "
-                      "for FSDP over all ranks; --dp asks for other numbers of replicas",
-                      g->dimensions[of].size);
-    if (shards == 1)
-        return 0;
-    return refuse(err, "%s: --shard is for PyTorch's FSDP (fully_shard)",
-                  shards == 0 ? "no dimension of the job shards the model"
-                              : "several dimensions of the job shard the model");
-}
-
-/* Replicas; where there are none, ranks that have a shard each. */
-static int find_dimension(const struct dpro_graph *g, struct arena *arena, struct replicas *r,
-                          struct dpro_error *err)
-{
-    char found[200];
-    if (!g)
-        return refuse(err, "other numbers of ranks need the graph of the job");
-    uint32_t world = job_size(g), n[2] = {0, 0}, of[2] = {0, 0};
-    for (uint32_t d = 0; d < g->n_dimensions; d++) {
-        bool replicates = g->dimensions[d].parallelism == DPRO_REPLICATES;
-        bool shards = g->dimensions[d].parallelism == DPRO_SHARDS;
-        if (g->dimensions[d].lies_over || (!replicates && !shards))
-            continue;
-        n[shards]++;
-        of[shards] = d;
-    }
-    int rc = r->group > 0 ? check_shards(g, n[1], n[0], of[0], err) : 0;
-    if (rc < 0)
-        return rc;
-    name_dimensions(g, found, sizeof found);
-    if (g->n_dimensions == 0 || !is_grid(g, world))
-        return refuse(err, "other numbers of ranks can't be asked for: %s; --dims says how",
-                      g->dimensions_note ? g->dimensions_note
-                                         : "how the job is parallel is not known");
-    if (n[0] + n[1] == 0)
-        return add_replicas(g, found, arena, r, err);
-    if (n[n[0] == 0] > 1)
-        return refuse(err, "which dimension of the job (%s) is to grow is not clear", found);
-    r->shards = n[0] == 0;
-    r->dimension = of[r->shards];
-    r->before = g->dimensions[r->dimension].size;
-    r->rest = world / r->before;
-    return 0;
-}
-
-/* Ranks that share out the parameters, where any do. */
-static uint32_t count_shards(const struct replicas *r)
-{
-    return r->group > 0 ? r->group : r->after;
-}
-
-struct rank_share replicas_share(const struct replicas *r)
-{
-    return (struct rank_share){r->shards ? (double)r->before / count_shards(r) : 1,
-                               r->splits ? (double)r->before / r->after : 1,
-                               r->splits && r->after == 1};
-}
-
-/* ---- what is split ---- */
-
-/* Whether ranks can share out evenly what they split; what FSDP has shards of is not looked at. */
-static int check_split(const struct dpro_graph *g, uint32_t rank, const struct replicas *r,
-                       struct dpro_error *err)
-{
-    const struct graph_memory *m = &g->memory[rank];
-    uint64_t heads = (uint64_t)m->n_heads * r->before;
-    if (heads % r->after != 0)
-        return refuse(err,
-                      "attention has %llu heads, which %u ranks can't share out evenly: give a "
-                      "number that divides %llu",
-                      (unsigned long long)heads, r->after, (unsigned long long)heads);
-    for (uint32_t b = 0; b < m->n_blocks && !job_dimension(g, DPRO_SHARDS); b++) {
-        const struct graph_block *block = &m->blocks[b];
-        uint64_t n = block->item_bytes > 0 ? block->size_bytes / block->item_bytes : 0;
-        if (block->category == DPRO_MEMORY_PARAMETER && block->split && n * r->before % r->after)
-            return refuse(err,
-                          "'%.200s' has %llu elements, which %u ranks can't share out evenly: give "
-                          "a number that divides them",
-                          strtab_get(&g->names, block->name), (unsigned long long)n * r->before,
-                          r->after);
-    }
-    return 0;
-}
-
-static int find_tensors(const struct dpro_graph *g, const struct dpro_changes *c,
-                        struct replicas *r, struct dpro_error *err)
-{
-    char found[200];
-    uint32_t n = 0;
-    if (c->dp != 0 || c->world_size != 0 || c->shard != 0)
-        return refuse(err, "--tp changes the number of ranks, and so does %s: give one",
-                      c->shard != 0 ? "--shard"
-                      : c->dp != 0  ? "--dp"
-                                    : "--world-size");
-    if (!g)
-        return refuse(err, "another number of ranks that split tensors needs the graph of the job");
-    name_dimensions(g, found, sizeof found);
-    for (uint32_t d = 0; d < g->n_dimensions; d++)
-        if (g->dimensions[d].parallelism == DPRO_TENSORS && !g->dimensions[d].lies_over) {
-            r->dimension = d;
-            n++;
-        }
-    if (n != 1 || !is_grid(g, job_size(g)))
-        return refuse(err,
-                      "--tp: one dimension of the job has to split tensors, of a grid of all "
-                      "ranks, and it has %s; --dims says how it is parallel",
-                      found[0] ? found : "none that is known");
-    r->splits = true;
-    r->before = g->dimensions[r->dimension].size;
-    r->after = c->tp;
-    r->rest = job_size(g) / r->before;
-    if ((uint64_t)r->after * r->rest > MOST_RANKS)
-        return refuse(err, "%llu ranks can't be predicted; %u can",
-                      (unsigned long long)r->after * r->rest, (unsigned)MOST_RANKS);
-    for (uint32_t i = 0; i < g->n_ranks; i++) {
-        if (!g->memory || g->memory[i].n_op_splits == 0)
-            return refuse(err,
-                          "the trace does not show what of rank %d's work is on split tensors: "
-                          "'dpro profile' records it, of jobs that split them by PyTorch's DTensor "
-                          "(parallelize_module), whole, in et.json.gz and memory.json",
-                          g->ranks[i].rank);
-        int rc = check_split(g, i, r, err);
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
-}
-
-static int check_groups(const struct replicas *r, struct dpro_error *err)
-{
-    if (r->group == 1)
-        return refuse(err, "--shard 1: one rank alone shards nothing; give a number from 2 on");
-    if (r->group == 0 || r->after % r->group == 0)
-        return 0;
-    return refuse(err,
-                  "the job shards over %u ranks, which are no whole number of groups of %u: give "
-                  "--world-size, too, a multiple of %llu",
-                  r->before, r->group, (unsigned long long)r->group * r->rest);
-}
-
-int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                  const struct dpro_model *model, struct arena *arena, struct replicas *r,
-                  struct dpro_error *err)
-{
-    uint32_t n_ranks = MAX(model->n_ranks, model->net.collective.n_ranks);
-    bool grows = changes->world_size != 0 || changes->dp != 0;
-    *r =
-        (struct replicas){n_ranks, n_ranks, 1, UINT32_MAX, .group = changes->shard, .graph = graph};
-    if (changes->tp != 0)
-        return find_tensors(graph, changes, r, err);
-    if (!grows && changes->shard == 0)
-        return 0;
-    if (changes->world_size != 0 && changes->dp != 0)
-        return refuse(err, "a number of ranks and one of replicas: give one");
-    bool of_groups = model->n_communications > 0 || changes->shard > 0;
-    int rc = of_groups ? find_dimension(graph, arena, r, err) : 0;
-    if (rc < 0)
-        return rc;
-    uint64_t replica = (uint64_t)r->rest * MAX(r->group, 1);
-    uint64_t n = !grows             ? (uint64_t)r->before * r->rest
-                 : changes->dp != 0 ? changes->dp * replica
-                                    : changes->world_size;
-    if (changes->world_size % replica != 0)
-        return refuse(err,
-                      "%u ranks are no whole number of replicas: the job's %s make up %llu ranks; "
-                      "give a multiple of that",
-                      changes->world_size,
-                      r->group == 0  ? "other dimensions"
-                      : r->rest == 1 ? "groups of shards"
-                                     : "groups of shards, with its other dimensions,",
-                      (unsigned long long)replica);
-    uint32_t n_servers = sync_n_servers(&model->net);
-    if (n_servers > 0 && changes->n_servers > 0)
-        n_servers = changes->n_servers;
-    unsigned most = MIN(MOST_RANKS, MOST_CONNECTIONS / MAX(n_servers, 1));
-    if (grows && (n < 2 || n > most))
-        return refuse(err, "%llu rank%s%s can't be predicted; 2 to %u can", (unsigned long long)n,
-                      n == 1 ? "" : "s", n_servers > 1 ? " with so many parameter servers" : "",
-                      most);
-    r->after = (uint32_t)(n / r->rest);
-    return check_groups(r, err);
-}
+#include "cost/world_hosts.h"
 
 /* ---- ranks ---- */
-
-struct world {
-    const struct dpro_graph *g;
-    const struct replicas *r;
-    struct dpro_model *m;
-    struct arena *arena;
-    const struct topology *told; /* NULL: hosts are as the trace shows */
-    const char *collectives;     /* how they pass over hosts; NULL: as recorded */
-    const struct model_rank *recorded;
-    uint32_t n_recorded;
-    uint32_t size;        /* all ranks there will be */
-    uint32_t stride;      /* from a rank's number to that of its like in the next replica */
-    uint32_t *seen, turn; /* by host: the turn in which it was counted last */
-    uint32_t *place;      /* by rank: the number of its replica */
-    uint32_t *row;        /* by rank: which of its replica's ranks it is */
-    uint32_t *new_of;     /* by rank: its number among those that are simulated; MODEL_NONE */
-    bool assumes_host;    /* that the recorded ranks are on one */
-    bool spreads;         /* what was on one host is on several */
-    bool routes;          /* all-to-alls get more members */
-    bool passes;          /* some collective passes over hosts as was asked for */
-};
 
 static int find_places(struct world *w, struct dpro_error *err)
 {
@@ -321,278 +37,6 @@ static int find_places(struct world *w, struct dpro_error *err)
     }
     map_fini(&at);
     return rc;
-}
-
-/* ---- told hosts ---- */
-
-/* The number that a rank will have in that place; MODEL_NONE: in its own. */
-static uint64_t number_in(const struct world *w, uint64_t rank, uint32_t place)
-{
-    uint64_t row = rank / w->stride;
-    uint64_t at = place == MODEL_NONE ? row % w->r->before : place;
-    return (row / w->r->before * w->r->after + at) * w->stride + rank % w->stride;
-}
-
-/* How far the members of a dimension's groups are apart; of one, it is the outermost; 0: that
- * differs. */
-static uint32_t stride_of(const struct dpro_graph *g, const struct graph_dimension *d)
-{
-    if (d->size < 2)
-        return job_size(g);
-    int64_t stride = (int64_t)d->ranks[1] - d->ranks[0];
-    for (uint32_t i = 0; i < d->n_groups * d->size && stride > 0; i++)
-        if (d->ranks[i] / stride % d->size != i % d->size)
-            stride = 0;
-    return (uint32_t)MAX(stride, 0);
-}
-
-/* Ranks that the trace has on one host the topology has there, too, and no others. */
-static int check_told_hosts(const struct world *w, const uint32_t *hosts, struct dpro_error *err)
-{
-    uint32_t per_host = w->told->ranks_per_host;
-    for (uint32_t r = 0; r < w->n_recorded; r++)
-        for (uint32_t i = 0; i < r; i++) {
-            int a = w->recorded[i].rank, b = w->recorded[r].rank;
-            bool one = hosts[i] == hosts[r];
-            if (one != ((uint32_t)a / per_host == (uint32_t)b / per_host))
-                return refuse(err,
-                              "the trace has ranks %d and %d on %s, but the topology, with %u "
-                              "rank%s a host, puts them on %s: give one with the job's own "
-                              "ranks_per_host",
-                              a, b, one ? "one host" : "two hosts", per_host,
-                              per_host == 1 ? "" : "s", one ? "two" : "one");
-        }
-    return 0;
-}
-
-/* How buckets of all ranks pass over hosts. */
-static int ask_buckets(struct world *w, struct dpro_error *err)
-{
-    struct model_collective *collective = &w->m->net.collective;
-    bool rings = strcmp(w->collectives, "ring") == 0;
-    if (w->m->n_communications > 0 || strcmp(w->collectives, "tree") == 0)
-        return rings ? 0
-                     : refuse(err,
-                              "gradients in buckets are known to pass over hosts in one ring, "
-                              "and without other communication hierarchical: --collectives "
-                              "%s can't be asked for",
-                              w->collectives);
-    w->passes = true;
-    collective->algorithm = rings ? MODEL_RING : MODEL_HIERARCHICAL;
-    collective->ranks_per_host = w->told->ranks_per_host;
-    return 0;
-}
-
-/* What of gradients in buckets passes between hosts is known of rings only, and of these not where
- * ranks have other links, too. */
-static int check_buckets(struct world *w, struct dpro_error *err)
-{
-    const struct model_net *net = &w->m->net;
-    uint32_t per_host = w->told->ranks_per_host;
-    enum model_algorithm algorithm = net->collective.algorithm;
-    bool rings = algorithm == MODEL_RING || algorithm == MODEL_TREE ||
-                 (algorithm == MODEL_DIRECT && w->r->before == 2); /* which can't be told apart */
-    bool several = w->size > per_host && per_host > 1;
-    if (algorithm == MODEL_SERVER)
-        return refuse(err, "a topology is not for jobs with parameter servers: --bandwidth and "
-                           "--server-bandwidth change their links");
-    if (w->m->n_tensors == 0 || net->link.is_within)
-        return 0;
-    int rc = w->collectives && several ? ask_buckets(w, err) : 0;
-    if (rc < 0)
-        return rc;
-    rings |= net->collective.algorithm == MODEL_HIERARCHICAL;
-    if (w->m->n_communications > 0 ? w->size <= per_host || (several && net->link.own_links)
-                                   : several && !rings)
-        return refuse(err,
-                      "what of the gradients' buckets passes between hosts of %u ranks is not "
-                      "known: give --bandwidth in place of a topology",
-                      per_host);
-    return 0;
-}
-
-/* What the topology says has to fit the trace; where that does not tell hosts, the recorded ranks
- * are on one. */
-static int take_told_hosts(struct world *w, struct dpro_error *err)
-{
-    struct model_net *net = &w->m->net;
-    uint32_t per_host = w->told->ranks_per_host, n = w->g ? job_size(w->g) : w->n_recorded;
-    if (!w->g && w->m->n_communications > 0)
-        return refuse(err, "a topology needs the graph of the job");
-    if (w->size > per_host && w->size % per_host != 0)
-        return refuse(err,
-                      "%u ranks are no whole number of hosts of %u ranks each, as the topology "
-                      "has them",
-                      w->size, per_host);
-    if (w->g && w->g->rank_hosts && w->n_recorded == w->g->n_ranks)
-        return check_told_hosts(w, w->g->rank_hosts, err);
-    if (w->m->n_communications == 0)
-        return 0;
-    if (n > per_host)
-        return refuse(err,
-                      "the trace does not tell which of its %u ranks are on one host, and the "
-                      "topology has %u there: how fast links within hosts are is not known",
-                      n, per_host);
-    if (w->size > per_host) /* else links stay as they were learnt: each rank's own */
-        net->link.rank_hosts = arena_array(w->arena, w->n_recorded, sizeof *net->link.rank_hosts);
-    net->link.is_within = net->learnt.is_within = w->assumes_host = true;
-    return 0;
-}
-
-static void see_host(struct world *w, uint64_t number, uint32_t *n)
-{
-    uint64_t host = number / w->told->ranks_per_host;
-    if (number >= w->size || w->seen[host] == w->turn)
-        return;
-    w->seen[host] = w->turn;
-    ++*n;
-}
-
-/* How many members a group will have, and where: every step-th of each `of` neighbours. */
-struct members {
-    uint32_t n; /* 0: not known */
-    uint32_t step, of;
-};
-
-static void see_hosts(struct world *w, uint64_t rank, uint32_t place, const struct members *m,
-                      uint32_t *n_hosts)
-{
-    uint32_t first = place - place % m->of;
-    for (uint32_t p = first + place % m->step; p < first + m->of; p += m->step)
-        see_host(w, number_in(w, rank, p), n_hosts);
-}
-
-/* On how many hosts the members of each of the groups in that rank's row will be; 0: of some groups
- * on more than of others. */
-static uint32_t hosts_in_row(struct world *w, uint64_t rank, const struct members *m)
-{
-    uint32_t n_hosts = 0;
-    for (uint32_t p = 0; p < w->r->after; p++) {
-        uint32_t n = 0;
-        if (p % m->of >= m->step) /* of a group that has been seen */
-            continue;
-        w->turn++;
-        see_hosts(w, rank, p, m, &n);
-        if (p > 0 && n != n_hosts)
-            return 0;
-        n_hosts = n;
-    }
-    return n_hosts;
-}
-
-/* On how many hosts a group will be; 0: not known. */
-static uint32_t count_hosts(struct world *w, const struct model_group *group,
-                            const struct members *m)
-{
-    uint32_t n_hosts = 0;
-    const struct graph_dimension *d =
-        group->dimension != UINT32_MAX ? &w->g->dimensions[group->dimension] : NULL;
-    uint32_t stride = d ? stride_of(w->g, d) : 0;
-    if (m->n == w->size)
-        return (m->n + w->told->ranks_per_host - 1) / w->told->ranks_per_host;
-    /* of members that are not all known, one tells where its group is */
-    uint32_t n_known = group->n_ranks != group->n_members && d ? 1 : group->n_ranks;
-    w->turn++;
-    for (uint32_t i = 0; i < n_known; i++) {
-        uint64_t rank = (uint64_t)w->recorded[group->ranks[i]].rank;
-        if (m->n != group->n_members) {
-            see_hosts(w, rank, w->place[group->ranks[i]], m, &n_hosts);
-        } else if (group->n_ranks == m->n) {
-            see_host(w, number_in(w, rank, MODEL_NONE), &n_hosts);
-        } else if (stride > 0) { /* not all of the dimension's group were recorded */
-            uint64_t first = rank - rank / stride % d->size * stride;
-            for (uint32_t k = 0; k < d->size; k++)
-                see_host(w, number_in(w, first + (uint64_t)k * stride, MODEL_NONE), &n_hosts);
-        }
-    }
-    return n_hosts;
-}
-
-/* Members of a group on each of several hosts, and the links to other hosts that they share. */
-struct spread_out {
-    double n, n_hosts, here, links;
-    double within;  /* time of a byte within a host against that on a link to others */
-    double latency; /* of a message, likewise */
-};
-
-static struct spread_out spread_of(const struct world *w, double n, double n_hosts)
-{
-    const struct topology *t = w->told;
-    bool own = w->m->net.link.own_links;
-    bool known = t->within.latency_ns > 0 && t->between.latency_ns > 0;
-    return (struct spread_out){n,
-                               n_hosts,
-                               n / n_hosts,
-                               own ? n / n_hosts : 1,
-                               topology_rate(t, own) / told_rate(&t->within),
-                               known ? fmin(1, t->within.latency_ns / t->between.latency_ns) : 1};
-}
-
-/* A ring over all members leaves each host once, by the links of all its members there, and is no
- * faster than a rank's link within the host. */
-static struct traffic over_hosts(const struct world *w, const char *kind, struct traffic t,
-                                 double n, double n_hosts)
-{
-    struct spread_out s = spread_of(w, n, n_hosts);
-    double away = (n - s.here) / (n - 1);
-    if (text_is_one(kind, "send", "recv", "send_recv"))
-        return t;
-    if (text_is_one(kind, "gather", "scatter"))
-        return (struct traffic){t.share * away, t.n_steps};
-    if (strcmp(kind, "all_to_all") == 0)
-        return (struct traffic){t.share * away * s.here / s.links, t.n_steps};
-    t.share *= fmax(1 / s.links, s.within);
-    t.n_steps *= topology_latency(w->told, n, n_hosts);
-    return t;
-}
-
-/* NCCL's: chains within hosts, double binary trees over them. */
-static struct traffic tree_over_hosts(const struct world *w, double n, double n_hosts)
-{
-    struct spread_out s = spread_of(w, n, n_hosts);
-    return (struct traffic){2 * fmax(1 / s.links, s.within),
-                            2 * ((s.here - 1) * s.latency + ceil(log2(n_hosts)))};
-}
-
-/* Rings within hosts, and over hosts of the members with the same place on each, one after the
- * other. False: that kind of communication doesn't pass so. */
-static bool hierarchical(const struct world *w, const char *kind, double n, double n_hosts,
-                         struct traffic *t)
-{
-    struct spread_out s = spread_of(w, n, n_hosts);
-    double inner = s.here - 1, outer = n_hosts - 1, n_steps = outer + inner * s.latency;
-    double reduced = inner / s.here * s.within + outer / n_hosts / s.links;
-    if (strcmp(kind, "all_gather") == 0)
-        *t = (struct traffic){inner * n_hosts * s.within + outer * s.here / s.links, n_steps};
-    else if (text_is_one(kind, "all_reduce", "reduce_scatter"))
-        *t = kind[0] == 'a' ? (struct traffic){2 * reduced, 2 * n_steps}
-                            : (struct traffic){reduced, n_steps};
-    else
-        return false;
-    return true;
-}
-
-/* Where hosts are known, a copy is on a copy of its host. */
-static void copy_hosts(const struct world *w, const uint32_t *old_of,
-                       const struct model_rank *ranks, uint32_t n)
-{
-    struct model_link *link = &w->m->net.link;
-    if (!link->rank_hosts)
-        return;
-    struct map first = {0};
-    uint32_t *hosts = arena_array(w->arena, n, sizeof *hosts);
-    for (uint32_t r = 0; r < n; r++) {
-        uint32_t old = old_of[r];
-        uint64_t host = w->told ? number_in(w, (uint64_t)w->recorded[old].rank, MODEL_NONE) /
-                                      w->told->ranks_per_host
-                                : link->rank_hosts[old];
-        uint64_t of = r, key = host + ((uint64_t)ranks[r].copy << 32);
-        if (!map_get(&first, map_key(key), &of))
-            map_set(&first, map_key(key), r);
-        hosts[r] = (uint32_t)of;
-    }
-    map_fini(&first);
-    link->rank_hosts = hosts;
 }
 
 /* The memories that ranks of a smaller job still have. */
@@ -661,7 +105,7 @@ static void copy_ranks(struct world *w)
             ranks[n].like = w->new_of[old];
             ranks[n++].copy = p / n_here;
         }
-    copy_hosts(w, old_of, ranks, n);
+    world_copy_hosts(w, old_of, ranks, n);
     m->ranks = ranks;
     m->n_ranks = n;
     keep_memories(m, w->arena);
@@ -741,10 +185,10 @@ static struct traffic grown_traffic(struct world *w, const struct model_communic
     bool reduces = strcmp(c->kind, "all_reduce") == 0, over = now.n_hosts > 1;
     const char *how = over && now.n > now.n_hosts ? w->collectives : NULL;
     if (over) {
-        ring = over_hosts(w, c->kind, ring, now.n, now.n_hosts);
-        tree = tree_over_hosts(w, now.n, now.n_hosts);
+        ring = world_ring_traffic(w, c->kind, ring, now.n, now.n_hosts);
+        tree = world_tree_traffic(w, now.n, now.n_hosts);
     }
-    bool other = how && hierarchical(w, c->kind, now.n, now.n_hosts, &asked);
+    bool other = how && world_hierarchical_traffic(w, c->kind, now.n, now.n_hosts, &asked);
     w->passes |= other && (reduces || strcmp(how, "tree") != 0);
     if (other && strcmp(how, "hierarchical") == 0)
         return asked;
@@ -821,8 +265,8 @@ static int change_group(struct world *w, const struct model_group *group, struct
     c->was = (struct extent){.n = group->n_members, .within = group->within || w->spreads};
     c->is = (struct extent){.n = are.n, .within = group->within};
     if (w->told && to->n_ranks > 0) {
-        c->is.n_hosts =
-            members ? hosts_in_row(w, (uint64_t)rank, members) : count_hosts(w, group, &are);
+        c->is.n_hosts = members ? world_hosts_in_row(w, (uint64_t)rank, members)
+                                : world_count_hosts(w, group, &are);
         c->is.within = c->is.n_hosts == 1 && !w->m->net.link.is_within;
         if (c->is.n_hosts == 0)
             return refuse(err, UNKNOWN_HOSTS, are.n, kind, rank);
@@ -871,8 +315,8 @@ static uint32_t count_sharing(const struct world *w, const struct model_group *g
     if (link->own_links)
         return 1;
     for (uint32_t k = 0; k < w->r->group && w->told; k++)
-        n += number_in(w, of, base + k) / w->told->ranks_per_host ==
-             number_in(w, of, MODEL_NONE) / w->told->ranks_per_host;
+        n += world_number_in(w, of, base + k) / w->told->ranks_per_host ==
+             world_number_in(w, of, MODEL_NONE) / w->told->ranks_per_host;
     for (uint32_t i = 0; i < group->n_ranks && !w->told && link->rank_hosts; i++)
         n += shards_of(w, group->ranks[i]) == shards_of(w, first) &&
              link->rank_hosts[group->ranks[i]] == link->rank_hosts[first];
@@ -1137,12 +581,12 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
              "gradients are reduced among the %u neighbouring ranks that share the parameters, "
              "then all-reduced over %u replicas of these; all are taken to keep step",
              r->group, r->after / r->group);
-    if (r->shards && count_shards(r) == 1)
+    if (r->shards && replicas_shards(r) == 1)
         note(notes, "a rank keeps all of what was sharded, in place of 1/%u, and updates as much",
              r->before);
-    else if (r->shards && count_shards(r) != r->before)
+    else if (r->shards && replicas_shards(r) != r->before)
         note(notes, "a rank keeps 1/%u of what is sharded, in place of 1/%u, and updates as much",
-             count_shards(r), r->before);
+             replicas_shards(r), r->before);
     if (r->after == r->before)
         return;
     if (r->splits)
@@ -1211,18 +655,18 @@ int change_world(const struct replicas *r, const struct topology *told, const ch
     w.new_of = arena_array(w.arena, m->n_ranks, sizeof *w.new_of);
     w.seen = arena_array(w.arena, told ? w.size + (size_t)1 : 1, sizeof *w.seen);
     if (told && r->dimension != UINT32_MAX)
-        w.stride = stride_of(graph, &graph->dimensions[r->dimension]);
+        w.stride = world_stride(graph, &graph->dimensions[r->dimension]);
     if (w.stride == 0)
         return refuse(err, "how ranks are numbered over the job's dimensions is not known, and so "
                            "not which of them a topology has on one host");
     int rc = find_places(&w, err);
     if (rc == 0 && told)
-        rc = take_told_hosts(&w, err);
+        rc = world_take_hosts(&w, err);
     if (rc < 0)
         return rc;
     spread_hosts(&w);
     if (told)
-        rc = check_buckets(&w, err);
+        rc = world_check_buckets(&w, err);
     if (rc < 0)
         return rc;
     copy_ranks(&w);

@@ -156,8 +156,7 @@ static int evaluate_changed(const struct dpro_model *model, int64_t *ns, struct 
     *ns = evaluate_once(model);
     if (*ns < INT64_MAX)
         return 0;
-    return dpro_error_set(err, DPRO_EUSAGE,
-                          "an iteration of the changed job never ends; change less");
+    return refuse(err, "an iteration of the changed job never ends; change less");
 }
 
 /* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the

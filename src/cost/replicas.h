@@ -1,0 +1,30 @@
+/* What of a job replicates its model, shards it or splits its tensors, and how many of these a
+ * what-if asks for. */
+#pragma once
+
+#include "cost/change.h"
+#include "cost/graph_work.h"
+#include "graph/graph.h"
+
+/* The replicas of a job, and how many a what-if asks for. */
+struct replicas {
+    uint32_t before, after;
+    uint32_t rest;                  /* ranks of a replica */
+    uint32_t dimension;             /* of the graph; UINT32_MAX: all ranks are replicas */
+    bool shards;                    /* they share out the parameters */
+    bool splits;                    /* no replicas: ranks that split tensors */
+    bool reduces;                   /* there was one, and nothing was reduced between replicas */
+    uint32_t group;                 /* so many share them out, others replicate these; 0: all do */
+    const struct dpro_graph *graph; /* the recorded one, with the dimensions that this needs */
+};
+
+/* What a rank has, against what it had. */
+struct rank_share replicas_share(const struct replicas *replicas);
+
+/* Fails with DPRO_EUSAGE where replicas are not known, or ranks don't make whole ones. `graph` may
+ * be NULL for jobs that communicate gradients only. `model` is that of the recorded job. */
+int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                  const struct dpro_model *model, struct arena *arena, struct replicas *replicas,
+                  struct dpro_error *err);
+/* Ranks that share out the parameters, where any do. */
+uint32_t replicas_shards(const struct replicas *replicas);

@@ -111,6 +111,8 @@ bool cmd_read_steps(const char *text, void *field)
     return true;
 }
 
+const char *const cmd_ranks_from[] = {"turn", "host", NULL}; /* as dpro_trace_options.from_host */
+
 bool cmd_read_dims(const char *text, void *field)
 {
     enum { MOST_DIGITS = 9 };

@@ -14,7 +14,7 @@ struct cmd_steps {
 struct cmd_values {
     const char *rank_regex, *probes, *dimensions;
     struct cmd_steps steps;
-    int threads, verbosity;
+    int threads, verbosity, ranks_from;
     bool json, no_align, raw_receives, quiet, help;
 };
 
@@ -55,6 +55,15 @@ bool cmd_read_dims(const char *text, void *field);
     CMD_ROW("probes", 0, "FILE", opt_read_string, probes, "a file",                                \
             "what modules take compiled and in 16 bits, from the\nprobes.json of another run "     \
             "(default: the trace's own)")
+/* Of commands that several processes do together. */
+extern const char *const cmd_ranks_from[];
+#define CMD_OPT_RANKS_FROM                                                                         \
+    {                                                                                              \
+        .name = "ranks-from", .arg = "HOW", .offset = offsetof(struct cmd_values, ranks_from),     \
+        .choices = cmd_ranks_from,                                                                 \
+        .help = "under mpirun, read ranks in 'turn' (default), or on\n"                            \
+                "the 'host' that their files name",                                                \
+    }
 /* Of commands that read traces; that also build the graph. */
 #define CMD_THREADS_READ "threads that read and build (default: 0, one a core)"
 #define CMD_STEPS_LEARNT                                                                           \

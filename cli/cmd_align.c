@@ -15,6 +15,7 @@ static const struct opt align_opts[] = {
     OPT_VALUE(
         "perfetto-manifest", "FILE", opt_read_string, manifest, "a file",
         "also write the manifest with which Perfetto merges\nthe profiles onto the common axis"),
+    CMD_OPT_RANKS_FROM,
     CMD_OPTS_TRACE(CMD_THREADS_READ),
     {.name = NULL},
 };

@@ -124,6 +124,7 @@ static const struct opt optimize_opts[] = {
     OPT_FLAG("no-coarsen", no_coarsen, "search without the paper's Coarsened View, to compare"),
     OPT_FLAG("no-partial", no_partial, "search without partial replay, to compare"),
     OPT_FLAG("no-symmetry", no_symmetry, "search without symmetry, to compare"),
+    CMD_OPT_RANKS_FROM,
     CMD_OPTS_GRAPH(
         CMD_STEPS_LEARNT,
         "files read, and candidates tried, at once (default: 0,\none a core); results are "

@@ -70,6 +70,7 @@ static const struct opt replay_opts[] = {
     OPT_VALUE("fail-on", "PCT", read_percent, fail_on, "a percentage of 0 or more",
               "exit 1 when the replay is more than PCT percent off\nthe measured iteration time"),
     CMD_OPT_DIMS,
+    CMD_OPT_RANKS_FROM,
     CMD_OPTS_GRAPH("use iterations A to B, both included, in the job's\nown numbers (default: all)",
                    "threads that read, build and predict (default: 0,\none a core); results are "
                    "the same at any number"),

@@ -289,6 +289,7 @@ static const struct opt whatif_opts[] = {
     OPT_VALUE("schedule", "NAME", read_schedule, changes.schedule, SCHEDULE_FORM,
               "pipelines: stages compute in that order"),
     CMD_OPT_JSON("dpro.whatif/1", ""),
+    CMD_OPT_RANKS_FROM,
     CMD_OPTS_GRAPH(CMD_STEPS_LEARNT, CMD_THREADS_READ),
     {.name = NULL},
 };

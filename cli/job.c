@@ -26,6 +26,7 @@ int job_read(const char *const *paths, size_t n_paths, const struct cmd_values *
     *job = (struct job){.sink = progress_start(values->verbosity, values->quiet)};
     struct dpro_trace_options options = {.rank_regex = values->rank_regex,
                                          .threads = values->threads,
+                                         .from_host = values->ranks_from,
                                          .without_profile = without_profile,
                                          .processes = together(),
                                          .sink = job->sink};

@@ -28,6 +28,7 @@ struct dpro_trace_options {
     int threads;            /* files read at once; 0: one a core */
     int without_profile;    /* 1: transport logs alone suffice; then there is nothing to replay */
     struct dpro_processes *processes; /* read the files together with this one; NULL: none */
+    int from_host;                    /* 1: of the files they see, those that name their host */
     struct dpro_sink sink;
 };
 

@@ -37,7 +37,7 @@ class _Sink(c.Structure):
 
 class _TraceOptions(c.Structure):
     _fields_ = [("rank_regex", c.c_char_p), ("threads", c.c_int), ("without_profile", c.c_int),
-                ("processes", c.c_void_p), ("sink", _Sink)]
+                ("processes", c.c_void_p), ("from_host", c.c_int), ("sink", _Sink)]
 
 
 class _GraphOptions(c.Structure):

@@ -24,6 +24,24 @@ static void pack_found(struct pack *pack, struct source *source)
     PACK(pack, source->size_bytes);
 }
 
+/* Whether the file's path names the host that this process runs on, as asked for: it is in a folder
+ * hostNAME, as dpro's recorder makes it, or called NAME_... or NAME...., as profilers do. */
+static bool names_host(const struct trace_build *build, const struct source *source)
+{
+    char folder[256] = "host";
+    const char *name = folder + strlen(folder);
+    gethostname(folder + strlen(folder), sizeof folder - 1 - strlen(folder));
+    size_t n = strlen(name);
+    for (const char *at = source->path; build->options->from_host && n > 0 && at;
+         at = strchr(at, '/')) {
+        at += *at == '/';
+        if ((strncmp(at, folder, n + 4) == 0 && at[n + 4] == '/') ||
+            (strncmp(at, name, n) == 0 && (at[n] == '_' || at[n] == '.')))
+            return true;
+    }
+    return false;
+}
+
 static void pack_groups(struct pack *pack, struct trace_part *part)
 {
     PACK_ARRAY(pack, part->groups);
@@ -158,7 +176,8 @@ static void pack_rank(struct pack *pack, struct trace_rank *rank)
 struct found_by {
     struct source source;
     int process;
-    int again; /* how often it was found before there: a file may be named twice */
+    bool names_host; /* of that process */
+    int again;       /* how often it was found before there: a file may be named twice */
 };
 
 static int compare_found(const struct found_by *x, const struct found_by *y)
@@ -168,18 +187,22 @@ static int compare_found(const struct found_by *x, const struct found_by *y)
 
 ORDER(by_path, struct found_by, compare_found(x, y) ?: ASCENDING(process));
 
-/* A file that several processes see is read by one of them: by the rank in its name, so that a
- * rank's files come together, else in turn. */
-static void deal(struct source_list *list, const struct found_by *found, size_t n, size_t turn)
+/* A file that several processes see is read by one of them, where asked for of those whose host it
+ * names: by the rank in its name, so that a rank's files come together, else in turn. */
+static void deal(struct source_list *list, struct found_by *found, size_t n, size_t turn)
 {
     struct source fresh = found[0].source;
     int rank = path_rank(fresh.path);
-    size_t k = 0;
+    size_t k = 0, n_may = 0;
     for (size_t i = 0; i < n; i++)
         k = found[i].process == 0 ? i : k;
     fresh.device = found[k].source.device; /* a number of this machine's */
     fresh.inode = found[k].process == 0 ? found[k].source.inode : 0;
-    fresh.process = found[(rank >= 0 ? (size_t)rank : turn) % n].process;
+    for (size_t i = 0; i < n; i++)
+        if (found[i].names_host)
+            found[n_may++].process = found[i].process;
+    n_may = n_may ? n_may : n;
+    fresh.process = found[(rank >= 0 ? (size_t)rank : turn) % n_may].process;
     fresh.path = mem_copy_string(fresh.path);
     array_push(list, fresh);
 }
@@ -221,15 +244,17 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
     ARRAY(struct found_by) found = {0};
     struct arena texts = {0};
     EACH (const struct source, source, build->list)
-        array_add(&found, *source, 0, 0);
+        array_add(&found, *source, 0, names_host(build, source), 0);
     for (int helper = 1; helper < processes_count(build->processes); helper++) {
         struct pack pack = {.arena = &texts};
         uint64_t n = 0;
         processes_hear(build->processes, helper, &pack);
         for (PACK(&pack, n); n > 0; n--) {
             struct source fresh = {.rank = -1};
+            bool names = false;
             pack_found(&pack, &fresh);
-            array_add(&found, fresh, helper, 0);
+            PACK(&pack, names);
+            array_add(&found, fresh, helper, names, 0);
         }
         array_fini(&pack.bytes);
     }
@@ -404,8 +429,11 @@ bool shared_tell_found(struct trace_build *build)
     struct pack pack = {.arena = &build->trace->arena};
     uint64_t n = build->list.n;
     PACK(&pack, n);
-    EACH (struct source, source, build->list)
+    EACH (struct source, source, build->list) {
+        bool names = names_host(build, source);
         pack_found(&pack, source);
+        PACK(&pack, names);
+    }
     if (!processes_tell(build->processes, &pack))
         return false;
     sources_fini(&build->list);

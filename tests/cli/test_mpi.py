@@ -127,6 +127,20 @@ class MpiTest(Case):
         together = mpirun((1, DPRO, "replay", self.trace), (1, DPRO, "replay", self.path("other")))
         self.assertEqual((together.code, together.out), (alone.code, alone.out))
 
+    @unittest.skipUnless(subprocess.run(["unshare", "--uts", "true"], capture_output=True).returncode == 0, "hosts can't be named here")
+    def test_ranks_may_be_read_where_they_ran(self):
+        for rank in range(RANKS):
+            folder = self.path("trace", "hostlarge" if rank < RANKS - 1 else "hostsmall", "rank%d" % rank)
+            os.makedirs(folder)
+            os.rename(self.path("trace", "rank%d.json.gz" % rank), os.path.join(folder, "kineto.json.gz"))
+        alone = dpro("replay", self.trace)
+        for how, elsewhere in (("turn", 2), ("host", 1)):
+            on = (1, "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')
+            command = (DPRO, "replay", "-v", "--ranks-from", how, self.trace)
+            together = mpirun(*[(*on, host, *command) for host in ("large", "small")])
+            self.assertIn("%d of 4 ranks built by other processes" % elsewhere, together.err)
+            self.assertEqual(together.out, alone.out)
+
     def test_one_path_is_one_file(self):
         for folder, rank in (("a", 0), ("b", 1)):
             os.makedirs(self.path(folder, "trace"))

@@ -47,6 +47,15 @@ void keep(void *object, void (*destroy)(void *object))
     kept = last;
 }
 
+void *kept_memory(size_t n, size_t size)
+{
+    void *memory = calloc(n + 1, size);
+    if (!memory)
+        abort();
+    keep(memory, free);
+    return memory;
+}
+
 /* Weak: a program may have its own. */
 __attribute__((weak)) int main(void)
 {

@@ -18,6 +18,8 @@ int run_cases(CMFixtureFunction setup, CMFixtureFunction teardown);
  * what tests make need not be freed by them. */
 void keep(void *object, void (*destroy)(void *object));
 #define KEEP(object, destroy) keep(object, (void (*)(void *))(destroy))
+/* Zeroed memory for n things, which is kept. */
+void *kept_memory(size_t n, size_t size);
 
 #define TEST(name) TEST_BETWEEN(name, NULL, NULL)
 #define TEST_BETWEEN(name, setup, teardown)                                                        \

@@ -378,8 +378,7 @@ TEST(a_stream_wait_orders_work_of_two_streams)
  * is full; from then on each call returns when the oldest kernel is done. */
 static void write_full_queue(struct trace_text *t, int n, int iterations)
 {
-    int64_t *ends = calloc((size_t)n * (size_t)iterations, sizeof *ends), now = 0, gpu = 0;
-    assert_non_null(ends);
+    int64_t *ends = kept_memory((size_t)(n * iterations), sizeof *ends), now = 0, gpu = 0;
     for (int k = 0; k < n * iterations; k++) {
         if (k % n == 0)
             trace_text_step(t, k / n, now, 1); /* reaches to the next mark */
@@ -392,7 +391,6 @@ static void write_full_queue(struct trace_text *t, int n, int iterations)
     }
     trace_text_step(t, iterations, now, 1); /* cuts the last one */
     trace_text_cpu(t, "cpu_op", "aten::end", 1, now, 1, "");
-    free(ends);
 }
 
 static int64_t replayed_ns(const struct dpro_graph *g, const char *delay)
@@ -737,8 +735,8 @@ TEST(sequences_are_aligned_by_their_longest_common_part)
 TEST(sequences_too_different_for_that_still_go_forward)
 {
     enum { N = 6000 };
-    uint64_t *a = malloc(N * sizeof *a), *b = malloc(N * sizeof *b);
-    uint32_t *to = malloc(N * sizeof *to), matched = 0;
+    uint64_t *a = kept_memory(N, sizeof *a), *b = kept_memory(N, sizeof *b);
+    uint32_t *to = kept_memory(N, sizeof *to), matched = 0;
     srand(3);
     for (int i = 0; i < N; i++) {
         a[i] = (uint64_t)rand() % 1000;
@@ -754,9 +752,6 @@ TEST(sequences_too_different_for_that_still_go_forward)
         matched++;
     }
     assert_true(matched > 0);
-    free(a);
-    free(b);
-    free(to);
 }
 
 TEST(names_tell_what_a_call_is)

@@ -28,7 +28,7 @@ static struct computing_cost cost(double forward, double backward)
  * one for each gradient, update. */
 static struct modules *add_modules(struct dpro_model *model, uint32_t n_blocks, uint32_t a_block)
 {
-    struct modules *b = calloc(1, sizeof *b);
+    struct modules *b = kept_memory(1, sizeof *b);
     struct model_op *ops = model->programs[0].ops;
     assert_non_null(b);
     for (uint32_t m = 0; m <= n_blocks; m++) {
@@ -141,14 +141,12 @@ TEST(the_search_comes_near_the_best_of_all_ways_and_buckets)
                      (long long)least_ns);
         n_far += more > 0.0105; /* 0.5 % for plain buckets, and for the job's own */
         assert_true(dpro_optimum_summary(o).best_ns <= dpro_optimum_summary(o).baseline_ns);
-        free(b);
     }
     assert_in_range(n_far, 0, n / 40);
 }
 
 static void free_job(struct dpro_model *model, struct modules *b)
 {
-    free(b);
 }
 
 TEST(ways_replay_as_they_are_evaluated)

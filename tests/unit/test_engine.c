@@ -14,10 +14,10 @@ static int64_t *slow_replay(const struct dpro_graph *g, uint32_t n_copies, const
 {
     uint32_t n = g->n_ops;
     size_t total = (size_t)n * n_copies;
-    int64_t *ready = calloc(total + 1, sizeof *ready), *end = calloc(total + 1, sizeof *end);
-    int64_t *clock = calloc(g->n_devices + 1, sizeof *clock);
-    int *missing = calloc(total + 1, sizeof *missing);
-    bool *done = calloc(total + 1, sizeof *done);
+    int64_t *ready = kept_memory(total, sizeof *ready), *end = kept_memory(total, sizeof *end);
+    int64_t *clock = kept_memory(g->n_devices, sizeof *clock);
+    int *missing = kept_memory(total, sizeof *missing);
+    bool *done = kept_memory(total, sizeof *done);
     uint32_t last[8];
     memset(last, 0xff, sizeof last);
     assert_true(g->n_devices <= sizeof last / sizeof *last);
@@ -72,10 +72,6 @@ static int64_t *slow_replay(const struct dpro_graph *g, uint32_t n_copies, const
             ready[v] = end[best] > ready[v] ? end[best] : ready[v];
         }
     }
-    free(ready);
-    free(clock);
-    free(missing);
-    free(done);
     return end;
 }
 
@@ -113,7 +109,7 @@ static void collect_close(void *arg, struct replay_copy *copy)
 static int64_t *event_ends(const struct dpro_graph *g, uint32_t n_copies, const int64_t *dur_ns,
                            const int64_t *release_ns, uint32_t *device_prev, int *most_open)
 {
-    int64_t *ends = calloc((size_t)n_copies * g->n_ops + 1, sizeof *ends);
+    int64_t *ends = kept_memory((size_t)n_copies * g->n_ops, sizeof *ends);
     struct collect c = {.g = g, .dur_ns = dur_ns, .end_ns = ends, .device_prev = device_prev};
     struct event_options options = {
         .n_copies = n_copies, .release_ns = release_ns, .want_device_prev = true};
@@ -127,7 +123,7 @@ static int64_t *event_ends(const struct dpro_graph *g, uint32_t n_copies, const 
 
 static int64_t *durations_for(const struct dpro_graph *g, uint32_t n_copies, bool vary)
 {
-    int64_t *dur = calloc((size_t)n_copies * g->n_ops + 1, sizeof *dur);
+    int64_t *dur = kept_memory((size_t)n_copies * g->n_ops, sizeof *dur);
     for (uint32_t c = 0; c < n_copies; c++)
         for (uint32_t op = 0; op < g->n_ops; op++)
             dur[(size_t)c * g->n_ops + op] = g->dur_ns[op] + (vary ? (int64_t)pick(5) : 0);
@@ -143,20 +139,15 @@ TEST(the_event_engine_equals_the_slow_one)
         int64_t release[3] = {pick(9), pick(9), pick(9)};
         bool released = n_copies == 1;
         size_t total = (size_t)n_copies * g->n_ops;
-        uint32_t *slow_prev = calloc(total + 1, sizeof *slow_prev);
-        uint32_t *fast_prev = calloc(total + 1, sizeof *fast_prev);
+        uint32_t *slow_prev = kept_memory(total, sizeof *slow_prev);
+        uint32_t *fast_prev = kept_memory(total, sizeof *fast_prev);
         int64_t *slow = slow_replay(g, n_copies, dur, released ? release : NULL, slow_prev);
         int64_t *fast = event_ends(g, n_copies, dur, released ? release : NULL, fast_prev, NULL);
         assert_memory_equal(slow_prev, fast_prev, total * sizeof *slow_prev);
-        free(slow_prev);
-        free(fast_prev);
         for (size_t i = 0; i < total; i++)
             if (fast[i] != slow[i])
                 fail_msg("seed %lu: op %zu of copy %zu ends at %ld, not %ld", (unsigned long)seed,
                          i % g->n_ops, i / g->n_ops, (long)fast[i], (long)slow[i]);
-        free(slow);
-        free(fast);
-        free(dur);
     }
 }
 
@@ -170,21 +161,15 @@ struct schedule {
 static struct schedule schedule_of(const struct dpro_graph *g, const int64_t *dur_ns,
                                    const int64_t *release_ns)
 {
-    struct schedule s = {NULL, calloc(g->n_ops + (size_t)1, sizeof *s.order),
-                         calloc(g->n_ops + (size_t)1, sizeof *s.end_ns)};
+    struct schedule s = {NULL, kept_memory(g->n_ops, sizeof *s.order),
+                         kept_memory(g->n_ops, sizeof *s.end_ns)};
     struct collect c = {.g = g, .dur_ns = dur_ns, .end_ns = s.end_ns};
     struct event_options options = {.n_copies = 1, .release_ns = release_ns, .order = s.order};
     struct replay_hooks hooks = {&c, collect_open, collect_close};
     event_replay(g, &options, &hooks);
     s.fixed = fixed_create(g, s.order, false, release_ns);
+    KEEP(s.fixed, fixed_destroy);
     return s;
-}
-
-static void schedule_free(struct schedule *s)
-{
-    fixed_destroy(s->fixed);
-    free(s->order);
-    free(s->end_ns);
 }
 
 /* The ends that a pass gives, borrowed. */
@@ -209,9 +194,6 @@ TEST(the_fixed_order_of_an_iteration_equals_the_event_engine)
         uint64_t n_violations;
         assert_memory_equal(pass_ends(&s, g, dur, &n_violations), event, g->n_ops * sizeof *event);
         assert_int_equal(n_violations, 0);
-        schedule_free(&s);
-        free(event);
-        free(dur);
     }
 }
 
@@ -220,8 +202,9 @@ static bool same_order_in_each_copy(const struct dpro_graph *g, uint32_t n_copie
                                     const int64_t *dur_ns)
 {
     bool same = true;
-    uint32_t *first = calloc(g->n_ops, sizeof *first), *order = calloc(g->n_ops, sizeof *order);
-    int64_t *ends = calloc((size_t)n_copies * g->n_ops, sizeof *ends);
+    uint32_t *first = kept_memory(g->n_ops, sizeof *first),
+             *order = kept_memory(g->n_ops, sizeof *order);
+    int64_t *ends = kept_memory((size_t)n_copies * g->n_ops, sizeof *ends);
     for (uint32_t copy = 0; copy < n_copies; copy++) {
         struct collect c = {.g = g, .dur_ns = dur_ns, .end_ns = ends};
         struct event_options options = {
@@ -230,9 +213,6 @@ static bool same_order_in_each_copy(const struct dpro_graph *g, uint32_t n_copie
         bool interleaved = event_replay(g, &options, &hooks);
         same &= !interleaved && (copy == 0 || memcmp(first, order, g->n_ops * sizeof *order) == 0);
     }
-    free(first);
-    free(order);
-    free(ends);
     return same;
 }
 
@@ -247,7 +227,8 @@ TEST(one_order_for_all_copies_is_exact_where_it_holds)
             int64_t *event = event_ends(g, N_COPIES, dur, NULL, NULL, NULL);
             struct collect c = {.g = g,
                                 .dur_ns = dur,
-                                .end_ns = calloc((size_t)N_COPIES * g->n_ops, sizeof(int64_t))};
+                                .end_ns =
+                                    kept_memory((size_t)N_COPIES * g->n_ops, sizeof(int64_t))};
             struct event_options options = {.n_copies = N_COPIES,
                                             .dur_ns = g->dur_ns,
                                             .gap_ns = g->gap_ns,
@@ -256,11 +237,8 @@ TEST(one_order_for_all_copies_is_exact_where_it_holds)
             uint64_t n_violations;
             assert_false(fixed_replay(g, &options, &hooks, &n_violations));
             assert_memory_equal(c.end_ns, event, (size_t)N_COPIES * g->n_ops * sizeof *event);
-            free(c.end_ns);
-            free(event);
             n_tried++;
         }
-        free(dur);
     }
     assert_true(n_tried > 500);
 }
@@ -270,8 +248,8 @@ TEST(one_order_for_all_copies_is_exact_where_it_holds)
 static bool exact_ends(const struct dpro_graph *g, uint32_t n_copies, const int64_t *dur_ns,
                        const int64_t *release_ns, unsigned n_lanes, int64_t *end_ns)
 {
-    uint32_t *order = calloc(g->n_ops + (size_t)1, sizeof *order);
-    int64_t *zero_ns = calloc(g->n_ops + (size_t)1, sizeof *zero_ns);
+    uint32_t *order = kept_memory(g->n_ops, sizeof *order);
+    int64_t *zero_ns = kept_memory(g->n_ops, sizeof *zero_ns);
     bool holds = fixed_find_order(g, g->dur_ns, g->gap_ns, order);
     unsigned lane = n_lanes - 1;
     struct fixed *first = fixed_create(g, order, false, NULL);
@@ -297,8 +275,6 @@ static bool exact_ends(const struct dpro_graph *g, uint32_t n_copies, const int6
     fixed_destroy(next);
     fixed_destroy(made);
     fixed_destroy(first);
-    free(order);
-    free(zero_ns);
     return holds;
 }
 
@@ -311,17 +287,14 @@ TEST(passes_that_call_themselves_exact_equal_the_event_engine)
         int64_t *dur = durations_for(g, N_COPIES, pick(2));
         int64_t release[3] = {pick(9), pick(9), pick(9)};
         const int64_t *released = pick(2) ? release : NULL;
-        int64_t *ends = calloc((size_t)N_COPIES * g->n_ops, sizeof *ends);
+        int64_t *ends = kept_memory((size_t)N_COPIES * g->n_ops, sizeof *ends);
         if (exact_ends(g, N_COPIES, dur, released, seed % 2 ? FIXED_LANES : 1, ends)) {
             int64_t *event = event_ends(g, N_COPIES, dur, released, NULL, NULL);
             assert_memory_equal(ends, event, (size_t)N_COPIES * g->n_ops * sizeof *event);
-            free(event);
             n_exact++;
         } else {
             n_refused++;
         }
-        free(ends);
-        free(dur);
     }
     assert_true(n_exact > 500 && n_refused > 500);
 }
@@ -369,11 +342,11 @@ TEST(replays_that_begin_alike_go_on_as_from_the_start)
             make_pool(g, 1 + pick(g->n_devices));
         n_spared += g->spare != NULL;
         n_pools += graph_has_pools(g);
-        int64_t *dur = durations_for(g, N_COPIES, false), *gap = calloc(n + (size_t)1, sizeof *gap);
-        int64_t *ends = calloc(n + (size_t)1, sizeof *ends);
+        int64_t *dur = durations_for(g, N_COPIES, false), *gap = kept_memory(n, sizeof *gap);
+        int64_t *ends = kept_memory(n, sizeof *ends);
         struct collect c = {.g = g, .dur_ns = dur, .gap_ns = gap, .end_ns = ends};
         struct collect whole = c;
-        whole.end_ns = calloc(n + (size_t)1, sizeof *ends);
+        whole.end_ns = kept_memory(n, sizeof *ends);
         struct event_options options = {.n_copies = N_COPIES};
         struct replay_hooks hooks = {&c, collect_open, collect_close};
         struct replay_hooks whole_hooks = {&whole, collect_open, collect_close};
@@ -391,10 +364,6 @@ TEST(replays_that_begin_alike_go_on_as_from_the_start)
             assert_memory_equal(ends, whole.end_ns, n * sizeof *ends);
         }
         event_destroy(before);
-        free(whole.end_ns);
-        free(ends);
-        free(gap);
-        free(dur);
     }
     assert_true(n_spared > 100 && n_pools > 500);
 }
@@ -403,7 +372,7 @@ TEST(a_longer_op_never_ends_a_fixed_order_earlier)
 {
     for (uint64_t seed = 0; seed < 2000; seed++) {
         struct dpro_graph *g = random_graph(seed);
-        int64_t *dur = durations_for(g, 1, false), *before = calloc(g->n_ops, sizeof *before);
+        int64_t *dur = durations_for(g, 1, false), *before = kept_memory(g->n_ops, sizeof *before);
         struct schedule s = schedule_of(g, dur, NULL);
         uint64_t n_violations;
         memcpy(before, pass_ends(&s, g, dur, &n_violations), g->n_ops * sizeof *before);
@@ -411,9 +380,6 @@ TEST(a_longer_op_never_ends_a_fixed_order_earlier)
         const int64_t *after = pass_ends(&s, g, dur, &n_violations);
         for (uint32_t op = 0; op < g->n_ops; op++)
             assert_true(after[op] >= before[op]);
-        schedule_free(&s);
-        free(before);
-        free(dur);
     }
 }
 
@@ -429,7 +395,6 @@ TEST(an_order_that_no_longer_holds_is_counted)
         assert_int_equal(n_violations, i == 2);
     }
     assert_int_equal(s.end_ns[op_named(g, "y")], 31);
-    schedule_free(&s);
 }
 
 TEST(the_first_to_be_ready_runs_first_and_ties_go_by_id)
@@ -441,7 +406,6 @@ TEST(the_first_to_be_ready_runs_first_and_ties_go_by_id)
     assert_int_equal(end[op_named(g, "w")], 15);
     assert_int_equal(end[op_named(g, "z")], 20);
     assert_int_equal(end[op_named(g, "v")], 21);
-    free(end);
 }
 
 TEST(gaps_hold_the_device)
@@ -451,7 +415,6 @@ TEST(gaps_hold_the_device)
     assert_int_equal(end[op_named(g, "a")], 13);
     assert_int_equal(end[op_named(g, "b")], 20);
     assert_int_equal(end[op_named(g, "c")], 5);
-    free(end);
 }
 
 static struct dpro_graph *fan(uint32_t width, int next)
@@ -484,10 +447,8 @@ TEST(a_pools_op_takes_whichever_thread_is_free_first)
     int64_t *end = ends_in_pool(g, 2);
     assert_int_equal(end[op_named(g, "c")], 15); /* after a, though the job had it after b */
     assert_int_equal(end[op_named(g, "e")], 19);
-    free(end);
     end = ends_in_pool(g, 1);
     assert_int_equal(end[op_named(g, "e")], 49);
-    free(end);
 }
 
 TEST(gaps_in_a_pool_pass_while_other_ops_run)
@@ -496,7 +457,6 @@ TEST(gaps_in_a_pool_pass_while_other_ops_run)
     int64_t *end = ends_in_pool(g, 1);
     assert_int_equal(end[op_named(g, "b")], 15);
     assert_int_equal(end[op_named(g, "c")], 30);
-    free(end);
 }
 
 TEST(ops_with_very_many_predecessors)
@@ -511,15 +471,12 @@ TEST(ops_with_very_many_predecessors)
             int64_t *end = event_ends(g, n_copies, dur, NULL, NULL, NULL);
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops], 14);
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops + 1], 14);
-            struct collect c = {.g = g, .dur_ns = dur, .end_ns = calloc(n, sizeof(int64_t))};
+            struct collect c = {.g = g, .dur_ns = dur, .end_ns = kept_memory(n, sizeof(int64_t))};
             struct event_options options = {.n_copies = n_copies, .dur_ns = g->dur_ns};
             struct replay_hooks hooks = {&c, collect_open, collect_close};
             uint64_t n_violations;
             fixed_replay(g, &options, &hooks, &n_violations);
             assert_memory_equal(c.end_ns, end, n * sizeof *end);
-            free(c.end_ns);
-            free(end);
-            free(dur);
         }
 }
 
@@ -533,19 +490,14 @@ TEST(few_copies_are_open_at_once)
     assert_int_equal(end[(size_t)(N_COPIES - 1) * g->n_ops + op_named(g, "c")], 16 * N_COPIES);
     /* x and y run three times as often as the rest at first, then they are through */
     assert_int_equal(end[(size_t)(N_COPIES - 1) * g->n_ops + op_named(g, "y")], 5 * N_COPIES);
-    free(end);
     g = graph_of("a:10@d0 -> b:5@d1 -> c:1@d0 => a; a -> x:3@d2 -> y:2@d2 => a");
     end = event_ends(g, N_COPIES, dur, NULL, NULL, &most_open);
     assert_true(most_open <= 2);
-    free(end);
-    free(dur);
     /* those of d0 need not wait for a queue */
     g = graph_of("a:10@d0 -> b:1@d0 => a; a -> x:2@d1");
     dur = durations_for(g, N_COPIES, false);
     end = event_ends(g, N_COPIES, dur, NULL, NULL, &most_open);
     assert_true(most_open <= 3);
-    free(end);
-    free(dur);
 }
 
 TEST(huge_durations_stop_at_the_largest_time)
@@ -557,6 +509,4 @@ TEST(huge_durations_stop_at_the_largest_time)
     struct schedule s = schedule_of(g, g->dur_ns, NULL);
     uint64_t n_violations;
     assert_true(pass_ends(&s, g, g->dur_ns, &n_violations)[2] == INT64_MAX);
-    schedule_free(&s);
-    free(end);
 }

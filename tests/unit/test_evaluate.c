@@ -34,8 +34,7 @@ static struct model_op waits_for(uint32_t needs)
 
 static struct job *job_of_two(void)
 {
-    struct job *job = calloc(1, sizeof *job);
-    assert_non_null(job);
+    struct job *job = kept_memory(1, sizeof *job);
     job->tensors[0] = (struct model_tensor){"t0", 30, 0};
     job->tensors[1] = (struct model_tensor){"t1", 40, 1};
     job->ops[0] = computes(10, 0);
@@ -59,7 +58,6 @@ static struct job *job_of_two(void)
     m->net.link.byte_ns.value = 1;
     m->baseline =
         (struct dpro_strategy){.order = job->order, .buckets = job->buckets, .n_buckets = 2};
-    KEEP(job, free);
     return job;
 }
 

@@ -38,8 +38,7 @@ struct job {
 /* A byte takes 10 ns, within hosts 2, a message 100; nothing slows computation down. */
 static struct job *job_of(uint32_t n_ranks)
 {
-    struct job *job = calloc(1, sizeof *job);
-    assert_non_null(job);
+    struct job *job = kept_memory(1, sizeof *job);
     struct dpro_model *m = &job->model;
     for (uint32_t r = 0; r < n_ranks; r++) {
         job->programs[r].ops = job->ops[r];
@@ -59,7 +58,6 @@ static struct job *job_of(uint32_t n_ranks)
                                          .within_message_ns = {100, 0}},
                                 .took_ratio = 1};
     m->net.learnt = m->net.link;
-    KEEP(job, free);
     return job;
 }
 

@@ -52,7 +52,7 @@ static void give(struct blocks *b, uint32_t block)
 /* The blocks' backward passes are the ops of the job's programs, from the last one on. */
 static struct blocks *add_memory(struct dpro_model *model, uint64_t seed)
 {
-    struct blocks *b = calloc(1, sizeof *b);
+    struct blocks *b = kept_memory(1, sizeof *b);
     uint32_t kept[N_BLOCKS];
     assert_non_null(b);
     b->memory = (struct model_memory){.gpu = true,
@@ -171,7 +171,6 @@ TEST(the_choice_is_the_fastest_that_fits)
         assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BASELINE).bytes, high);
         assert_true(dpro_optimum_memory_peak(o, DPRO_BEST).bytes <= budget);
         assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BEST).bytes, chosen_of(o).peak_bytes);
-        free(blocks);
     }
 }
 
@@ -197,7 +196,6 @@ TEST(nothing_is_tried_where_the_job_fits)
     options.memory_share = 1e30;
     o = optimum_of(model, &options);
     assert_true(dpro_optimum_memory_budget(o).fits);
-    free(blocks);
 }
 
 TEST(where_nothing_fits_the_least_budget_does)
@@ -219,7 +217,6 @@ TEST(where_nothing_fits_the_least_budget_does)
         options.memory_bytes = b.least_bytes;
         o = optimum_of(model, &options);
         assert_true(dpro_optimum_memory_budget(o).fits);
-        free(blocks);
     }
 }
 
@@ -238,7 +235,6 @@ TEST(a_batch_is_cut_where_that_is_faster)
     o = optimum_of(model, &options);
     assert_int_equal(chosen_of(o).micro_batches, 1);
     assert_true(chosen_of(o).n_recomputed > 0);
-    free(blocks);
 }
 
 /* Blocks of two parts each, of which the block itself and each part keep something: to compute a
@@ -312,7 +308,6 @@ TEST(the_least_budget_is_that_of_the_best_set_of_modules_of_all_levels)
         if (n <= 10)
             assert_int_equal(found, least);
         n_off += found > least;
-        free(blocks);
     }
     assert_true(20 * n_off <= n_seeds);
 }
@@ -336,7 +331,6 @@ TEST(a_batch_is_not_cut_for_less_than_what_is_unsure_of_it)
         }
         assert_true(cut_ns < own_ns * 102 / 100); /* by the model it is faster in both cases */
         assert_int_equal(chosen_of(o).micro_batches > 1, much);
-        free(blocks);
     }
 }
 
@@ -373,7 +367,6 @@ TEST(no_pass_breaks_the_budget)
         assert_int_equal(seen_memory, budget);
         assert_true(seen_peak > 0 && seen_peak <= budget);
         assert_true(dpro_optimum_memory_peak(o, DPRO_BEST).bytes <= budget);
-        free(blocks);
     }
 }
 
@@ -390,5 +383,4 @@ TEST(what_is_not_known_is_said)
     options = (struct dpro_optimize_options){.memory_bytes = 1};
     assert_int_equal(dpro_optimize_run(model, &options, &o, &err), DPRO_EEMPTY);
     assert_non_null(strstr(err.text, "nothing in the trace tells"));
-    free(blocks);
 }

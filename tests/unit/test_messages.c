@@ -59,10 +59,8 @@ static int count_ops(const struct dpro_graph *g, int rank, const char *name)
 static uint64_t check_pairs_but(const struct dpro_graph *g, int unlogged, uint32_t *n_one_sided)
 {
     uint32_t n_ops = dpro_graph_n_ops(g), first = dpro_graph_n_collectives(g) + 1;
-    dpro_op_id *send = malloc(n_ops * sizeof *send), *recv = malloc(n_ops * sizeof *recv);
+    dpro_op_id *send = kept_memory(n_ops, sizeof *send), *recv = kept_memory(n_ops, sizeof *recv);
     uint64_t bytes = 0;
-    assert_non_null(send);
-    assert_non_null(recv);
     memset(send, 0xFF, n_ops * sizeof *send);
     memset(recv, 0xFF, n_ops * sizeof *recv);
     for (dpro_op_id op = 0; op < n_ops; op++) {
@@ -95,8 +93,6 @@ static uint64_t check_pairs_but(const struct dpro_graph *g, int unlogged, uint32
         assert_string_equal(a.tensor, b.tensor);
         bytes += a.size_bytes;
     }
-    free(send);
-    free(recv);
     return bytes;
 }
 

@@ -76,18 +76,11 @@ struct posed { /* a problem with memory of its own */
     int64_t *ns, *alive, *less;
 };
 
-static void posed_fini(struct posed *p)
-{
-    free(p->ns);
-    free(p->alive);
-    free(p->less);
-}
-
 static struct posed posed_of(uint32_t n_modules, uint32_t n_places)
 {
-    struct posed p = {.ns = calloc(n_modules, sizeof *p.ns),
-                      .alive = calloc(n_places, sizeof *p.alive),
-                      .less = calloc((size_t)n_places * n_modules, sizeof *p.less)};
+    struct posed p = {.ns = kept_memory(n_modules, sizeof *p.ns),
+                      .alive = kept_memory(n_places, sizeof *p.alive),
+                      .less = kept_memory((size_t)n_places * n_modules, sizeof *p.less)};
     p.problem = (struct recompute_problem){n_modules, n_places, p.ns, p.alive, p.less};
     return p;
 }
@@ -176,7 +169,6 @@ TEST(no_choice_for_a_chain_is_better_by_brute_force)
         random_chain(&c, (uint32_t)draw(1, turn % 100 == 0 ? 12 : 9), turn % 3 ? 40 : 100000);
         struct posed p = pose_chain(&c);
         check(&p.problem, &c, true);
-        posed_fini(&p);
     }
 }
 
@@ -195,7 +187,6 @@ TEST(no_choice_for_any_places_is_better_by_brute_force)
                 p.less[(size_t)i * n + m] = draw(0, 3) ? draw(0, 20) : -draw(0, 6);
         }
         check(&p.problem, NULL, false);
-        posed_fini(&p);
     }
 }
 
@@ -208,11 +199,9 @@ TEST(nothing_is_recomputed_where_all_fits)
     struct posed p = pose_chain(&c);
     struct recompute_result r = recompute_choose(&p.problem, INT64_MAX / 2, chosen);
     assert_true(r.fits && r.is_exact && r.time_ns == 0);
-    posed_fini(&p);
     struct posed empty = posed_of(0, 0);
     r = recompute_choose(&empty.problem, 0, chosen);
     assert_true(r.fits && r.peak_bytes == 0);
-    posed_fini(&empty);
 }
 
 /* Blocks that all differ, in units so small that no two sums are equal; those that repeat. */
@@ -235,6 +224,5 @@ TEST(the_choice_of_96_blocks_is_exact)
                 recompute_choose(&p.problem, low + (high - low) * share / 8, chosen);
             assert_true(low >= high || (r.fits && r.is_chain && r.is_exact));
         }
-        posed_fini(&p);
     }
 }

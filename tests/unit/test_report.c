@@ -48,6 +48,7 @@ static char *text_report(const struct fake_options *options)
     assert_int_equal(dpro_report_text(fake_report(fake), out, &err), 0);
     fclose(out);
     fake_destroy(fake);
+    KEEP(text, free);
     return text;
 }
 
@@ -88,7 +89,6 @@ TEST(a_what_if_has_no_error)
     assert_non_null(strstr(text, "What if"));
     assert_non_null(strstr(text, "faster"));
     assert_null(strstr(text, "do not act"));
-    free(text);
 }
 
 TEST(what_ranks_hold_is_said_in_every_form)
@@ -131,7 +131,6 @@ TEST(alike_ranks_are_one_line_and_many_are_two)
         assert_non_null(strstr(memory, "(+0.3 %)"));
         assert_non_null(strstr(memory, "under the allocator's default settings"));
         assert_null(strstr(memory, "not fit"));
-        free(text);
     }
 }
 
@@ -143,7 +142,6 @@ TEST(what_does_not_fit_the_device_is_one_line)
     check_lines(text);
     assert_non_null(strstr(text, "would not fit the device: rank 0 finds no room for a block of "));
     assert_null(strstr(text, "default settings"));
-    free(text);
 }
 
 TEST(hostile_names_are_harmless_everywhere)
@@ -153,7 +151,6 @@ TEST(hostile_names_are_harmless_everywhere)
     char *text = text_report(&options);
     check_lines(text);
     assert_non_null(strstr(text, "</script><script>alert(1)")); /* a terminal does not mind */
-    free(text);
 }
 
 TEST(a_report_of_nothing_is_still_a_report)
@@ -163,7 +160,6 @@ TEST(a_report_of_nothing_is_still_a_report)
     char *text = text_report(&options);
     check_lines(text);
     assert_non_null(strstr(text, "nothing was measured"));
-    free(text);
 }
 
 TEST(the_text_starts_with_the_verdict)
@@ -182,7 +178,6 @@ TEST(the_text_starts_with_the_verdict)
     assert_true(strstr(text, "Next step") < strstr(text, "Where the predicted iteration goes"));
     assert_true(strstr(text, "\nWarnings\n") > strstr(text, "Daydream"));
     assert_non_null(strstr(text, "Clocks"));
-    free(text);
 }
 
 TEST(only_a_gpu_that_idles_is_launch_bound)
@@ -192,14 +187,12 @@ TEST(only_a_gpu_that_idles_is_launch_bound)
     assert_null(strstr(text, "launch-bound"));
     assert_non_null(strstr(text, "computation dominates: make it cheaper, first "));
     assert_non_null(strstr(text, "forward, backward and update are times on the GPU"));
-    free(text);
 }
 
 TEST(a_check_that_was_not_made_says_why)
 {
     char *text = text_report(&(struct fake_options){.n_ranks = 2, .n_layers = 30, .single = true});
     assert_non_null(strstr(text, "self-validation: none, too few iterations"));
-    free(text);
 }
 
 TEST(a_replay_that_contradicts_the_measurement_says_which_part_does)
@@ -215,14 +208,12 @@ TEST(a_replay_that_contradicts_the_measurement_says_which_part_does)
     assert_non_null(doubt ? doubt : strstr(text, "do not act on this yet"));
     assert_non_null(strstr(text, "of collectives in the replay"));
     assert_non_null(strstr(text, "they overlap in the"));
-    free(text);
 }
 
 TEST(where_the_spread_is_unknown_nothing_is_contradicted)
 {
     char *text = text_report(&(struct fake_options){.n_ranks = 2, .n_layers = 60, .single = true});
     assert_null(strstr(text, "contradicts"));
-    free(text);
 }
 
 TEST(many_ranks_are_summed_up)
@@ -231,7 +222,6 @@ TEST(many_ranks_are_summed_up)
     check_lines(text);
     assert_non_null(strstr(text, "(40 ranks: least, median and most waiting)"));
     assert_non_null(strstr(text, "least 20"));
-    free(text);
 }
 
 TEST(a_full_disk_fails_with_the_reason)

@@ -27,8 +27,7 @@ struct by_hand {
 
 static struct by_hand *new_by_hand(uint64_t gradient_bytes)
 {
-    struct by_hand *h = calloc(1, sizeof *h);
-    assert_non_null(h);
+    struct by_hand *h = kept_memory(1, sizeof *h);
     const uint8_t categories[] = {DPRO_MEMORY_PARAMETER, DPRO_MEMORY_ACTIVATION,
                                   DPRO_MEMORY_TEMPORARY, DPRO_MEMORY_GRADIENT};
     const uint64_t sizes[] = {20, 100, 50, gradient_bytes};
@@ -105,7 +104,6 @@ TEST(micro_batches_keep_gradients_and_add_new_ones)
         struct by_hand *h = new_by_hand(cases[i].gradient);
         struct dpro_strategy strategy = {.micro_batches = cases[i].n};
         assert_int_equal(memory_peak_bytes(&h->model, &strategy), cases[i].peak);
-        free(h);
     }
 }
 
@@ -139,7 +137,6 @@ TEST(what_is_reserved_is_that_of_the_strategy)
     assert_int_equal(memory_peak_told(&h->model, &as_it_is).refused_bytes, 100 << 20);
     h->memory.gpu = false;
     assert_int_equal(reserved_mib(h, &as_it_is), 0);
-    free(h);
 }
 
 TEST(a_batch_is_as_large_as_asked_for)
@@ -153,7 +150,6 @@ TEST(a_batch_is_as_large_as_asked_for)
     assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 50 + 25);
     h->blocks[2].least_share = 0.6F; /* not taken with so small a batch */
     assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 50 + 10);
-    free(h);
 }
 
 static void cut_batch(struct by_hand *h, struct notes *notes)
@@ -189,7 +185,6 @@ TEST(a_batch_is_not_guessed_where_a_step_calls_its_model_more_than_once)
     assert_int_equal(WITHIN_SCOPE(-1, change_memory(&ratio, &h->model, &notes, &err)), 0);
     array_fini(&notes.lines);
     arena_fini(&arena);
-    free(h);
 }
 
 TEST(a_rank_of_which_nothing_is_known_to_scale_is_told_of)
@@ -198,7 +193,6 @@ TEST(a_rank_of_which_nothing_is_known_to_scale_is_told_of)
     assert_false(is_told_of(h));
     h->blocks[1].scales = h->blocks[2].scales = false;
     assert_true(is_told_of(h));
-    free(h);
 }
 
 TEST(gradients_that_are_views_are_there_until_they_are_copied)
@@ -211,7 +205,6 @@ TEST(gradients_that_are_views_are_there_until_they_are_copied)
     memory_peaks(&h->model, &h->model.baseline, 0, (uint32_t[]){0, 3, 6}, 2, peaks);
     assert_int_equal(peaks[0], 20 + 100 + 50);
     assert_int_equal(peaks[1], 20 + 100 + 200);
-    free(h);
 }
 
 TEST(recomputation_comes_before_the_backward_pass)
@@ -231,7 +224,6 @@ TEST(recomputation_comes_before_the_backward_pass)
     assert_int_equal(more_ns[0], 0);
     assert_int_equal(more_ns[1], 40);
     assert_int_equal(strategy_total_work(&h->model, &strategy, 0), 320);
-    free(h);
 }
 
 TEST(micro_batches_take_what_is_fixed_each_and_the_update_once)
@@ -250,7 +242,6 @@ TEST(micro_batches_take_what_is_fixed_each_and_the_update_once)
     assert_int_equal(h->model.programs[0].ops[0].work_ns, 40 + 20 + 280);
     assert_int_equal(h->model.programs[0].ops[1].work_ns, 160);
     arena_fini(&arena);
-    free(h);
 }
 
 TEST(blocks_that_are_no_longer_mapped_cost_no_page_faults)
@@ -271,7 +262,6 @@ TEST(blocks_that_are_no_longer_mapped_cost_no_page_faults)
     h->blocks[1].size_bytes = 20 * MIB;
     h->model.memory.batch_ratio = 2; /* now it is mapped */
     assert_true(strategy_fault_ns(&h->model, &h->model.baseline, 0).value > 500.0 * PAGES);
-    free(h);
 }
 
 /* ---- which modules ---- */

@@ -28,8 +28,7 @@ struct job {
 static struct job *new_job(void)
 {
     static const char *const names[N] = {"d", "c", "b", "a"};
-    struct job *job = calloc(1, sizeof *job);
-    assert_non_null(job);
+    struct job *job = kept_memory(1, sizeof *job);
     for (uint32_t t = 0; t < N; t++) {
         job->tensors[t] = (struct model_tensor){names[t], MIB, t};
         job->ops[t] = (struct model_op){.name = "op",
@@ -62,7 +61,6 @@ static struct job *new_job(void)
     m->net.link.byte_ns.value = 10;
     m->baseline =
         (struct dpro_strategy){.order = job->order, .buckets = job->buckets, .n_buckets = 1};
-    KEEP(job, free);
     return job;
 }
 
@@ -72,15 +70,13 @@ static struct dpro_whatif *ask(const struct job *job, const struct dpro_changes 
     struct dpro_error err = {.code = 0};
     if (dpro_whatif_run(NULL, &job->model, changes, &whatif, &err) < 0)
         fail_msg("%s", err.text);
+    KEEP(whatif, dpro_whatif_destroy);
     return whatif;
 }
 
 static int64_t time_with(const struct job *job, const struct dpro_changes *changes)
 {
-    struct dpro_whatif *whatif = ask(job, changes);
-    int64_t ns = dpro_whatif_predicted(whatif).iteration_ns;
-    dpro_whatif_destroy(whatif);
-    return ns;
+    return dpro_whatif_predicted(ask(job, changes)).iteration_ns;
 }
 
 /* A ring of two sends each byte once, each way: 4 MiB at 10 ns a byte behind 40 ms of work. */
@@ -90,7 +86,7 @@ TEST(a_prediction_tells_how_far_it_is)
 {
     struct job *job = new_job();
     struct stages_seen seen = {.n_wrong = 0};
-    dpro_whatif_destroy(ask(job, &(struct dpro_changes){.sink = stages_sink(&seen)}));
+    ask(job, &(struct dpro_changes){.sink = stages_sink(&seen)});
     assert_string_equal(seen.names, "predict the job as it is;predict the changed job;"
                                     "find how sure that is;");
     assert_int_equal(seen.n_wrong, 0);
@@ -105,7 +101,6 @@ TEST(without_changes_nothing_changes)
     assert_true(dpro_whatif_speedup(whatif).value == 1);
     assert_true(dpro_whatif_speedup(whatif).std == 0);
     assert_int_equal(dpro_whatif_n_warnings(whatif), 0);
-    dpro_whatif_destroy(whatif);
 }
 
 TEST(smaller_buckets_overlap_with_the_computation)
@@ -157,7 +152,6 @@ TEST(more_ranks_send_more_and_wait_for_a_slower_slowest)
     assert_int_equal(dpro_model_n_ranks(dpro_whatif_model(whatif)), 8);
     assert_int_equal(dpro_whatif_n_warnings(whatif), 2);
     assert_non_null(strstr(dpro_whatif_warning(whatif, 1), "a rank's computation varies by 14"));
-    dpro_whatif_destroy(whatif);
 }
 
 TEST(the_percentiles_are_of_whole_iterations)
@@ -169,7 +163,6 @@ TEST(the_percentiles_are_of_whole_iterations)
     struct dpro_prediction p = dpro_whatif_baseline(whatif);
     assert_int_equal(p.p50_ns, OWN_NS + 4000000);
     assert_int_equal(p.p95_ns, OWN_NS + 4000000);
-    dpro_whatif_destroy(whatif);
     other[0] =
         0.9; /* or both are, half of the time; by themselves one would be, three times in four */
     other[1] = 1.1;
@@ -181,8 +174,6 @@ TEST(the_percentiles_are_of_whole_iterations)
     struct dpro_whatif *more = ask(job, &(struct dpro_changes){.world_size = 1024});
     struct dpro_prediction of_more = dpro_whatif_predicted(more);
     assert_int_equal(of_more.p95_ns - p.p95_ns, of_more.p50_ns - p.p50_ns);
-    dpro_whatif_destroy(more);
-    dpro_whatif_destroy(whatif);
 }
 
 static double part_of(const struct dpro_whatif *whatif, enum dpro_uncertainty_source source)
@@ -216,9 +207,6 @@ TEST(the_interval_is_made_of_its_parts)
     assert_true(part_of(same, DPRO_UNCERTAIN_CHANGE) == 0);
     assert_true(part_of(near, DPRO_UNCERTAIN_CHANGE) > 0);
     assert_true(part_of(far, DPRO_UNCERTAIN_CHANGE) > part_of(near, DPRO_UNCERTAIN_CHANGE));
-    dpro_whatif_destroy(same);
-    dpro_whatif_destroy(near);
-    dpro_whatif_destroy(far);
 }
 
 /* What as many collectives take is in the model, or hidden behind the same as in the recording. */
@@ -230,7 +218,6 @@ TEST(longer_messages_of_as_many_collectives_are_no_doubt_of_their_own)
     double ratio = dpro_whatif_speedup(longer).value;
     assert_true(ratio < 0.9);
     assert_float_equal(part_of(longer, DPRO_UNCERTAIN_CHANGE), 0.15 * (1 - ratio), 1e-9);
-    dpro_whatif_destroy(longer);
 }
 
 /* Neighbouring iterations that are alike are less evidence than as many others. */
@@ -246,8 +233,6 @@ TEST(iterations_that_drift_make_a_wider_interval)
     struct dpro_whatif *alike = ask(job, &(struct dpro_changes){0});
     assert_true(part_of(alike, DPRO_UNCERTAIN_ITERATIONS) >
                 part_of(apart, DPRO_UNCERTAIN_ITERATIONS));
-    dpro_whatif_destroy(apart);
-    dpro_whatif_destroy(alike);
 }
 
 /* What is recorded is not in doubt: were communication dearer, there would be less work. */
@@ -265,7 +250,6 @@ TEST(what_interference_costs_is_unsure_where_it_was_not_recorded)
     struct dpro_uncertainty_part learnt = dpro_whatif_uncertainty(whatif, DPRO_UNCERTAIN_LEARNT);
     assert_true(learnt.before < 0.01);
     assert_true(learnt.after > 4 * learnt.before);
-    dpro_whatif_destroy(whatif);
 }
 
 TEST(what_is_not_sure_of_the_link_shows)
@@ -278,7 +262,6 @@ TEST(what_is_not_sure_of_the_link_shows)
     assert_true(before == 0); /* it was measured, whatever the link */
     assert_true(after > 0 && after < 197 * wire / 10 / OWN_NS);
     assert_true(dpro_whatif_speedup(whatif).std > 0);
-    dpro_whatif_destroy(whatif);
 }
 
 TEST(changes_without_sense_are_refused)

@@ -256,11 +256,9 @@ int64_t build_step_ns(const struct rank_build *rank, uint32_t step);
  * autograd and position. */
 void build_phases(struct rank_build *rank);
 
-/* step_contents.c: what each step holds, from which is chosen. Needs slices and pace. */
+/* step_contents.c: what each step holds, from which is chosen, and keys of its slices. Needs slices
+ * and pace. */
 void build_contents(struct rank_build *rank);
-
-/* match_slices.c: the keys of the step's slices, and a hash of them, see struct step. */
-uint64_t build_step_keys(struct rank_build *rank, uint32_t step);
 
 /* rank_ops.c: the ops of the reference iteration, and where each was found in every step. */
 void build_ops(struct rank_build *rank);

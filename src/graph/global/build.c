@@ -60,12 +60,6 @@ static void find_phases_or_slices(void *rank, size_t item)
         build_phases(rank);
 }
 
-static void key_step(void *arg, size_t s)
-{
-    struct rank_build *rank = arg;
-    rank->steps.at[s].hash = build_step_keys(rank, (uint32_t)s);
-}
-
 static void cut_rank(void *arg, size_t r)
 {
     struct build *build = arg;
@@ -77,8 +71,6 @@ static void cut_rank(void *arg, size_t r)
     parallel_for(2, rank->threads, find_phases_or_slices, rank);
     build_pace(rank);
     build_contents(rank);
-    rank->keys = mem_alloc((rank->slices.n + 1) * sizeof *rank->keys);
-    parallel_for(rank->steps.n, rank->threads, key_step, rank);
     uint32_t n_spans = r == 0 && (rank->all_classes & NAME_EXCHANGE) ? rank->trace->n_spans : 0;
     for (uint32_t i = 0; i < n_spans && !rank->steps.has_exchange; i++)
         rank->steps.has_exchange = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;

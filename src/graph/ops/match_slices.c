@@ -9,50 +9,6 @@
 #include "base/map.h"
 #include "base/parallel.h"
 #include "base/sort.h"
-#include "graph/names/collective_kinds.h"
-
-/* An all-to-all may move another number of elements in each iteration. */
-static bool sized_by_data(const struct rank_build *rank, const struct trace_span *span)
-{
-    const char *kind = name_collective(strtab_get(rank->names, span->name));
-    return kind && strcmp(kind, "all_to_all") == 0;
-}
-
-static uint64_t key_of(const struct rank_build *rank, uint32_t slice)
-{
-    const struct trace_span *span = slice_span(rank, slice);
-    uint64_t key = (uint64_t)span->name << 32 | rank->slices.at[slice].segment;
-    if (span->node != NO_ID)
-        key = map_mix((uint64_t)span->node << 32 | rank->slices.at[slice].segment);
-    /* one of a node's kernels, or of the parts in which its tensor travels */
-    if (span->node != NO_ID &&
-        (rank->trace->tracks[span->track].gpu || span->kind == SPAN_COLLECTIVE))
-        key = map_mix(key ^ span->name);
-    if (span->detail != NO_ID && span->kind == SPAN_ANNOTATION &&
-        !sized_by_data(rank, span)) /* buckets of one name differ in size */
-        key ^= map_mix(rank->trace->details[span->detail].numel +
-                       ((uint64_t)rank->trace->details[span->detail].process_group << 32));
-    return key;
-}
-
-uint64_t build_step_keys(struct rank_build *rank, uint32_t step)
-{
-    uint64_t hash = 1, pooled = 0; /* in whatever order */
-    for (uint32_t l = 0; l < rank->tracks.n; l++) {
-        const struct track *track = &rank->tracks.at[l];
-        bool unordered = build_is_unordered(rank, track);
-        if (!unordered)
-            hash = map_mix(hash + l + 1);
-        for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++) {
-            uint64_t key = rank->keys[i] = key_of(rank, i);
-            if (unordered)
-                pooled += map_mix(key + 1);
-            else
-                hash = (hash ^ key) * 0xd6e8feb86659fd93u + 1;
-        }
-    }
-    return map_mix(hash + pooled);
-}
 
 /* The slices of one outermost span on a track: [first, first + n). */
 struct group {

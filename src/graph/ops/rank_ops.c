@@ -273,56 +273,6 @@ uint32_t build_push_virtual(struct rank_build *rank, uint8_t kind, uint64_t size
     return (uint32_t)rank->ops.n - 1;
 }
 
-struct placing {
-    struct rank_build *rank;
-    const struct slice_matches *matches;
-};
-
-/* Where each op was found in a step. */
-static void place_step(void *arg, size_t s)
-{
-    const struct placing *placing = arg;
-    const struct rank_build *rank = placing->rank;
-    const struct slice_matches *matches = placing->matches;
-    for (uint32_t o = 0; o < rank->n_timed; o++) {
-        uint32_t slice = rank->ops.at[o].slice;
-        rank->match[build_at(rank, (uint32_t)s, o)] =
-            slice == NO_ID ? NO_ID : matches->found[s * matches->n + matches->place_of[slice]];
-    }
-}
-
-/* Times of every op in a step. A collective's arrival takes no time; its transfer is cut to what
- * follows the last arrival once the ranks are joined. */
-static void time_step(void *arg, size_t s)
-{
-    struct rank_build *rank = arg;
-    for (uint32_t o = 0; o < rank->n_timed; o++) {
-        size_t at = build_at(rank, (uint32_t)s, o);
-        rank->start_ns[at] = rank->end_ns[at] = ABSENT;
-        if (o == rank->boundary) {
-            rank->start_ns[at] = rank->end_ns[at] = rank->steps.at[s].end_ns;
-        } else if (rank->match[at] != NO_ID) {
-            const struct slice *slice = &rank->slices.at[rank->match[at]];
-            bool arrives = rank->ops.at[o].flags & GRAPH_OP_ARRIVAL;
-            rank->start_ns[at] = slice->start_ns;
-            rank->end_ns[at] = arrives ? slice->start_ns : slice->end_ns;
-        }
-    }
-}
-
-static void time_ops(struct rank_build *rank)
-{
-    size_t n = rank->ops.n, total = n * rank->steps.n;
-    rank->start_ns = mem_alloc((total + 1) * sizeof *rank->start_ns);
-    rank->end_ns = mem_alloc((total + 1) * sizeof *rank->end_ns);
-    rank->seen_start_ns = mem_alloc((n + 1) * sizeof *rank->seen_start_ns);
-    rank->seen_end_ns = mem_alloc((n + 1) * sizeof *rank->seen_end_ns);
-    parallel_for(rank->steps.n, rank->threads, time_step, rank);
-    size_t shown = (size_t)rank->steps.reference * n;
-    memcpy(rank->seen_start_ns, rank->start_ns + shown, n * sizeof *rank->seen_start_ns);
-    memcpy(rank->seen_end_ns, rank->end_ns + shown, n * sizeof *rank->seen_end_ns);
-}
-
 /* How long a slice runs on a stream for a call of the iteration's own. */
 static int64_t stream_ns(const struct rank_build *rank, const struct track *track, uint32_t slice)
 {
@@ -331,31 +281,72 @@ static int64_t stream_ns(const struct rank_build *rank, const struct track *trac
                                                                         : 0;
 }
 
-/* What a step's streams did for its own calls and is no op. */
-static int64_t unmatched_ns(const struct rank_build *rank, uint32_t step)
+/* What a step's streams did for its own calls. */
+static int64_t streams_ns(const struct rank_build *rank, uint32_t step)
 {
-    int64_t sum = 0, matched = 0;
+    int64_t sum = 0;
     EACH (const struct track, track, rank->tracks)
-        for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++)
+        for (uint32_t i = track->first[step];
+             track->kind == DPRO_DEVICE_GPU_STREAM && i < track->first[step + 1]; i++)
             sum = time_add(sum, stream_ns(rank, track, i));
-    for (uint32_t o = 0; o < rank->n_timed; o++) {
-        uint32_t track = rank->ops.at[o].track, slice = rank->match[build_at(rank, step, o)];
-        if (track != NO_ID && slice != NO_ID)
-            matched = time_add(matched, stream_ns(rank, &rank->tracks.at[track], slice));
-    }
-    return sum - matched;
+    return sum;
 }
 
-/* Iterations that hold more than the reference iteration, whose ops alone are replayed. */
-static void find_unmatched(struct rank_build *rank)
+struct placing {
+    struct rank_build *rank;
+    const struct slice_matches *matches;
+    int64_t *unmatched_ns; /* by step: what its streams did for its own calls and is no op */
+};
+
+/* Where each op was found in a step, and its times. A collective's arrival takes no time; its
+ * transfer is cut to what follows the last arrival once the ranks are joined. */
+static void place_step(void *arg, size_t s)
 {
-    int64_t sum = 0, n = 0;
+    const struct placing *placing = arg;
+    struct rank_build *rank = placing->rank;
+    const struct slice_matches *matches = placing->matches;
+    int64_t matched_ns = 0;
+    for (uint32_t o = 0; o < rank->n_timed; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        size_t at = build_at(rank, (uint32_t)s, o);
+        uint32_t found = op->slice == NO_ID
+                             ? NO_ID
+                             : matches->found[s * matches->n + matches->place_of[op->slice]];
+        rank->match[at] = found;
+        rank->start_ns[at] = rank->end_ns[at] = ABSENT;
+        if (found != NO_ID) {
+            const struct slice *slice = &rank->slices.at[found];
+            rank->start_ns[at] = slice->start_ns;
+            rank->end_ns[at] = op->flags & GRAPH_OP_ARRIVAL ? slice->start_ns : slice->end_ns;
+            matched_ns = time_add(matched_ns, stream_ns(rank, &rank->tracks.at[op->track], found));
+        }
+    }
+    rank->start_ns[build_at(rank, (uint32_t)s, rank->boundary)] = rank->steps.at[s].end_ns;
+    rank->end_ns[build_at(rank, (uint32_t)s, rank->boundary)] = rank->steps.at[s].end_ns;
+    placing->unmatched_ns[s] = streams_ns(rank, (uint32_t)s) - matched_ns;
+}
+
+static void place_ops(struct rank_build *rank, const struct slice_matches *matches)
+{
+    size_t n = rank->ops.n, total = n * rank->steps.n, shown = (size_t)rank->steps.reference * n;
+    int64_t sum = 0, n_timed_steps = 0;
+    rank->match = mem_alloc((total + 1) * sizeof *rank->match);
+    rank->start_ns = mem_alloc((total + 1) * sizeof *rank->start_ns);
+    rank->end_ns = mem_alloc((total + 1) * sizeof *rank->end_ns);
+    rank->seen_start_ns = mem_alloc((n + 1) * sizeof *rank->seen_start_ns);
+    rank->seen_end_ns = mem_alloc((n + 1) * sizeof *rank->seen_end_ns);
+    struct placing placing = {rank, matches,
+                              mem_alloc(rank->steps.n * sizeof *placing.unmatched_ns)};
+    parallel_for(rank->steps.n, rank->threads, place_step, &placing);
+    memcpy(rank->seen_start_ns, rank->start_ns + shown, n * sizeof *rank->seen_start_ns);
+    memcpy(rank->seen_end_ns, rank->end_ns + shown, n * sizeof *rank->seen_end_ns);
     for (uint32_t s = 0; s < rank->steps.n; s++)
         if (rank->steps.at[s].timed) {
-            sum = time_add(sum, MAX(unmatched_ns(rank, s), 0));
-            n++;
+            sum = time_add(sum, MAX(placing.unmatched_ns[s], 0));
+            n_timed_steps++;
         }
-    rank->unmatched_ns = n > 0 ? sum / n : 0;
+    rank->unmatched_ns = n_timed_steps > 0 ? sum / n_timed_steps : 0;
+    mem_free(placing.unmatched_ns);
 }
 
 void build_ops(struct rank_build *rank)
@@ -367,11 +358,8 @@ void build_ops(struct rank_build *rank)
     build_find_scopes(rank);
     make_ops(rank, &matches);
     rank->n_timed = (uint32_t)rank->ops.n;
-    rank->match = mem_alloc((rank->ops.n * rank->steps.n + 1) * sizeof *rank->match);
-    parallel_for(rank->steps.n, rank->threads, place_step, &(struct placing){rank, &matches});
+    place_ops(rank, &matches);
     slice_matches_fini(&matches);
-    find_unmatched(rank);
-    time_ops(rank);
 }
 
 void build_forget(struct rank_build *rank)

@@ -1,12 +1,59 @@
 /* What each iteration of a rank holds, by which iterations are chosen. */
+#include <string.h>
+
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/time.h"
+#include "graph/names/collective_kinds.h"
 #include "graph/rank_build.h"
 
 static bool is_call(const struct rank_build *rank, const struct slice *slice)
 {
     return rank->trace->spans[slice->span].kind == SPAN_RUNTIME && slice->segment == 0;
+}
+
+/* An all-to-all may move another number of elements in each iteration. */
+static bool sized_by_data(const struct rank_build *rank, const struct trace_span *span)
+{
+    const char *kind = name_collective(strtab_get(rank->names, span->name));
+    return kind && strcmp(kind, "all_to_all") == 0;
+}
+
+static uint64_t key_of(const struct rank_build *rank, uint32_t slice)
+{
+    const struct trace_span *span = slice_span(rank, slice);
+    uint64_t key = (uint64_t)span->name << 32 | rank->slices.at[slice].segment;
+    if (span->node != NO_ID)
+        key = map_mix((uint64_t)span->node << 32 | rank->slices.at[slice].segment);
+    /* one of a node's kernels, or of the parts in which its tensor travels */
+    if (span->node != NO_ID &&
+        (rank->trace->tracks[span->track].gpu || span->kind == SPAN_COLLECTIVE))
+        key = map_mix(key ^ span->name);
+    if (span->detail != NO_ID && span->kind == SPAN_ANNOTATION &&
+        !sized_by_data(rank, span)) /* buckets of one name differ in size */
+        key ^= map_mix(rank->trace->details[span->detail].numel +
+                       ((uint64_t)rank->trace->details[span->detail].process_group << 32));
+    return key;
+}
+
+/* Keys of a step's slices, and a hash of them: see struct step. */
+static uint64_t find_keys(struct rank_build *rank, uint32_t step)
+{
+    uint64_t hash = 1, pooled = 0; /* in whatever order */
+    for (uint32_t l = 0; l < rank->tracks.n; l++) {
+        const struct track *track = &rank->tracks.at[l];
+        bool unordered = build_is_unordered(rank, track);
+        if (!unordered)
+            hash = map_mix(hash + l + 1);
+        for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++) {
+            uint64_t key = rank->keys[i] = key_of(rank, i);
+            if (unordered)
+                pooled += map_mix(key + 1);
+            else
+                hash = (hash ^ key) * 0xd6e8feb86659fd93u + 1;
+        }
+    }
+    return map_mix(hash + pooled);
 }
 
 struct contents {
@@ -44,6 +91,7 @@ static void fill_step(void *arg, size_t s)
         for (uint32_t i = first[s]; i < first[s + 1]; i++)
             add_slice(rank, &rank->slices.at[i], contents->launches, &step->holds);
     }
+    step->hash = find_keys(rank, (uint32_t)s);
 }
 
 void build_contents(struct rank_build *rank)
@@ -52,6 +100,7 @@ void build_contents(struct rank_build *rank)
     for (uint32_t i = 0; i < rank->slices.n; i++)
         if (is_call(rank, &rank->slices.at[i]) && rank->slices.at[i].launch != NO_ID)
             contents.launches[slice_span(rank, i)->name] = true;
+    rank->keys = mem_alloc((rank->slices.n + 1) * sizeof *rank->keys);
     parallel_for(rank->steps.n, rank->threads, fill_step, &contents);
     mem_free(contents.launches);
     if (rank->main_track == NO_ID)

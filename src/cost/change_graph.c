@@ -335,7 +335,7 @@ static int replay_shape(const struct measured_replay *recorded, const struct dpr
 {
     int rc = reshard(recorded->graph, c, arena, change, graph, err);
     if (rc == 0 && asks_for_units(c))
-        measured_replay_run(graph, shape);
+        measured_replay_run(graph, &c->sink, shape);
     else
         measured_replay_borrow(graph, recorded, shape);
     return rc;
@@ -365,7 +365,7 @@ static int learn_changed(const struct measured_replay *shape, const struct dpro_
     if (rc < 0)
         return rc;
     if (works || c->n_delays > 0)
-        measured_replay_run(graph, changed);
+        measured_replay_run(graph, &c->sink, changed);
     else
         measured_replay_borrow(graph, shape, changed);
     alone = *graph;

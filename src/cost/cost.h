@@ -21,7 +21,9 @@ struct measured_replay {
     struct replay_copy *copies;
 };
 
-void measured_replay_run(const struct dpro_graph *graph, struct measured_replay *replay);
+/* `progress` is told of each iteration; NULL: nobody is. */
+void measured_replay_run(const struct dpro_graph *graph, const struct dpro_sink *progress,
+                         struct measured_replay *replay);
 /* Of a graph with the same ops, edges and times: what `from` has, which must go later. */
 void measured_replay_borrow(const struct dpro_graph *graph, const struct measured_replay *from,
                             struct measured_replay *replay);

@@ -3,15 +3,23 @@
  * that it was learnt from: what-ifs of longer ops or of other units replay only what they
  * change. */
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "cost/cost.h"
 #include "replay/replay.h"
 
 enum { N_SWING = 2, N_MEAN = 2, N_AFTER = 1 };
 
+struct running {
+    struct measured_replay *replay;
+    const struct dpro_sink *progress;
+    uint64_t n_done;
+};
+
 static void open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const int64_t **gap_ns)
 {
-    struct measured_replay *r = arg;
+    const struct running *running = arg;
+    const struct measured_replay *r = running->replay;
     const struct dpro_graph *g = r->graph;
     bool measured = g->n_samples > 0 && copy >= r->first && copy < r->first + r->n;
     size_t at = measured ? (size_t)(copy - r->first) * g->n_ops : 0;
@@ -24,21 +32,26 @@ static void open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const in
 
 static void close_copy(void *arg, struct replay_copy *copy)
 {
-    struct measured_replay *r = arg;
+    struct running *running = arg;
+    struct measured_replay *r = running->replay;
+    log_progress_more(running->progress, "replay the iterations", "iterations", &running->n_done, 1,
+                      r->n_copies);
     r->copies[copy->number] = *copy;
     copy->end_ns = NULL;
     copy->device_prev = NULL;
     copy->shared_dur_ns = NULL;
 }
 
-void measured_replay_run(const struct dpro_graph *graph, struct measured_replay *r)
+void measured_replay_run(const struct dpro_graph *graph, const struct dpro_sink *progress,
+                         struct measured_replay *r)
 {
     *r = (struct measured_replay){.graph = graph, .first = N_SWING};
     r->n = graph->sample_dur_ns && graph->n_samples ? graph->n_samples : N_MEAN;
     r->n_copies = N_SWING + r->n + N_AFTER;
     r->copies = arena_array(&r->arena, r->n_copies, sizeof *r->copies);
     struct event_options options = {.n_copies = r->n_copies, .want_device_prev = true};
-    struct replay_hooks hooks = {r, open_copy, close_copy};
+    struct running running = {r, progress, 0};
+    struct replay_hooks hooks = {&running, open_copy, close_copy};
     event_replay(graph, &options, &hooks);
 }
 

@@ -216,7 +216,7 @@ static int build(const struct dpro_graph *graph, const struct dpro_model_options
     }
     if (rc == 0) {
         m->recorded = arena_alloc(&m->arena, sizeof *m->recorded);
-        measured_replay_run(graph, m->recorded);
+        measured_replay_run(graph, options ? &options->sink : NULL, m->recorded);
         rc = learn(m->recorded, m->recorded, NULL, m, err);
     }
     if (rc == 0)

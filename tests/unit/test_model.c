@@ -6,6 +6,7 @@
 #include "case.h"
 #include "cost/evaluate.h"
 #include "graph/graph.h"
+#include "stages_seen.h"
 #include "trace_text.h"
 
 #define US INT64_C(1000)
@@ -64,16 +65,32 @@ static void rank(int rank)
     }
 }
 
-static struct dpro_model *model_of_two(struct dpro_graph **graph)
+static struct dpro_model *model_of_two_with(const struct dpro_model_options *options,
+                                            struct dpro_graph **graph)
 {
     struct dpro_model *model;
     struct dpro_error err;
     rank(0);
     rank(1);
     *graph = trace_text_graph();
-    if (dpro_model_build(*graph, NULL, &model, &err) < 0)
+    if (dpro_model_build(*graph, options, &model, &err) < 0)
         fail_msg("%s", err.text);
     return model;
+}
+
+static struct dpro_model *model_of_two(struct dpro_graph **graph)
+{
+    return model_of_two_with(NULL, graph);
+}
+
+TEST(learning_tells_how_far_it_is)
+{
+    struct dpro_graph *g;
+    struct stages_seen seen = {.n_wrong = 0};
+    struct dpro_model_options options = {.sink = stages_sink(&seen)};
+    dpro_model_destroy(model_of_two_with(&options, &g));
+    assert_string_equal(seen.names, "replay the iterations;");
+    assert_int_equal(seen.n_wrong, 0);
 }
 
 TEST(a_model_has_the_jobs_own_buckets)

@@ -373,9 +373,9 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
         return refuse(err,
                       "the job's ranks communicate more than gradients: compiled modules and "
                       "views of buckets can't be asked for; --dp, --world-size, --bandwidth, "
-                      "--topology, --latency, --compute and --delay can; with FSDP also --reshard, "
-                      "--prefetch, --recompute, --accumulate, --batch-size and --precision, with a "
-                      "pipeline --microbatches and --schedule");
+                      "--topology, --latency, --compute, --delay and --batch-size can; with FSDP "
+                      "also --reshard, --prefetch, --recompute, --accumulate and --precision, with "
+                      "a pipeline --microbatches and --schedule");
     if (c->topology && bandwidth)
         return refuse(err, "a topology says how fast links are, and so does a bandwidth: give one");
     if (c->collectives && !c->topology)

@@ -150,17 +150,20 @@ static int change_modules(const struct dpro_graph *graph, const struct dpro_chan
 {
     if (!asks_for_modules(c))
         return 0;
-    if (!dpro_graph_is_sharded(graph))
-        return refuse(err,
-                      "--recompute, --accumulate, --batch-size and --precision can be "
-                      "asked of jobs whose ranks exchange only gradients, or with FSDP "
-                      "(fully_shard)%s",
-                      job_dimension(graph, DPRO_SHARDS)
-                          ? " and recorded by 'dpro profile': nothing shows when FSDP "
-                            "gathers parameters here"
-                          : ": ranks exchange more here, and not by FSDP; ask for other "
-                            "links (--bandwidth, --latency), computing speed (--compute) "
-                            "or numbers of ranks (--dp, --tp)");
+    if (!dpro_graph_is_sharded(graph) && job_dimension(graph, DPRO_SHARDS))
+        return refuse(err, "--recompute, --accumulate, --batch-size and --precision can be asked "
+                           "of jobs with FSDP (fully_shard) that 'dpro profile' recorded: nothing "
+                           "shows when FSDP gathers parameters here");
+    bool batch_alone = !c->recompute && c->micro_batches <= 1 && !c->precision;
+    if (!dpro_graph_is_sharded(graph) && (!batch_alone || graph->n_dimensions == 0))
+        return refuse(
+            err,
+            "%s can be asked of jobs whose ranks exchange only gradients, or with FSDP "
+            "(fully_shard): ranks exchange more here, and not by FSDP; ask for other links "
+            "(--bandwidth, --latency), computing speed (--compute), numbers of ranks (--dp, "
+            "--tp)%s",
+            batch_alone ? "--batch-size" : "--recompute, --accumulate and --precision",
+            graph->n_dimensions > 0 ? " or batches (--batch-size)" : "");
     int rc = change_computing(c, model, notes, err);
     if (rc == 0)
         rc = change_memory(c, model, notes, err);

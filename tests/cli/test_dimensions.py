@@ -80,7 +80,7 @@ class Dimensions(Case):
     def test_what_replicas_of_split_models_can_not_be_asked_is_said(self):
         trace = self.job()
         self.assert_error(dpro("optimize", trace), 3, "reduced within each of 4 groups of 2 ranks, and buckets are chosen only where")
-        self.assert_error(dpro("whatif", trace, "--batch-size", "2x"), 2, "ranks exchange more here, and not by FSDP; ask for")
+        self.assert_error(dpro("whatif", trace, "--accumulate", "2"), 2, "ranks exchange more here, and not by FSDP; ask for")
 
     def test_times_and_bytes_are_those_of_the_kernels(self):
         facts = self.replay(self.job())

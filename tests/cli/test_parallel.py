@@ -229,6 +229,19 @@ class Recorded(Case):
         self.assertLess(times[1], times[2])
         self.assertTrue(any("4 ranks in place of 2: what works on parts of them takes 0.5 times" in w for w in four["warnings"]))
 
+    def test_what_split_tensors_take_and_hold_grows_with_the_batch(self):
+        facts = [dpro("whatif", "--json", TENSORS, "--batch-size", size).json for size in ("0.5x", "1x", "2x")]
+        kinds = [[f["memory"]["by_category"][kind] for kind in ("parameter", "optimizer_state", "activation")] for f in facts]
+        self.assertEqual([k[:2] for k in kinds], 3 * [kinds[0][:2]])
+        self.assertLess(kinds[0][2], kinds[2][2])
+        times = [f["predicted"]["iteration_ms"] for f in facts]
+        self.assertEqual(times[1], facts[1]["baseline"]["iteration_ms"])
+        self.assertLess(times[0], 0.9 * times[1])
+        self.assertLess(1.2 * times[1], times[2])
+        slow = [dpro("whatif", "--json", TENSORS, *batch, "--bandwidth", "0.01x").json["predicted"]["iteration_ms"]
+                for batch in ((), ("--batch-size", "2x"))]
+        self.assertAlmostEqual(slow[1] / slow[0], 2, delta=0.1)  # what ranks send each other is twice as large
+
     def test_with_fewer_ranks_ops_may_stand_still_for_less_time(self):
         half = {}
         for factor in (0.5, 2):

@@ -84,6 +84,19 @@ class Case(unittest.TestCase):
             out.write(content)
         return self.path(name)
 
+    def write_job(self, folder, **options):
+        """Writes the traces of job(**options), one a rank."""
+        for rank, trace in enumerate(job(**options)):
+            self.write(f"{folder}/rank{rank}.json", trace)
+        return self.path(folder)
+
+    def write_recording(self, folder, plan=None, **options):
+        """The same as a trace directory with the facts of each rank."""
+        for rank, trace in enumerate(job(**options)):
+            self.write(f"{folder}/host0/rank{rank}/kineto.json", trace)
+            self.write(f"{folder}/host0/rank{rank}/rank.json", recording(rank, options.get("world", 2), plan=plan))
+        return self.path(folder)
+
     def assert_code(self, result, *codes):
         self.assertIn(result.code, codes, f"stdout:\n{result.out[-2000:]}\nstderr:\n{result.err[-2000:]}")
 

@@ -133,9 +133,7 @@ class Unknown(Case):
         self.assertEqual({one["size_bytes"] for one in sizes}, {None})
 
     def test_sizes_that_were_recorded_are_numbers(self):
-        for rank, trace in enumerate(job()):
-            self.write(f"job/rank{rank}.json", trace)
-        facts = dpro("replay", "--json", self.path("job")).json
+        facts = dpro("replay", "--json", self.write_job("job")).json
         self.assertEqual([c["bytes"] for c in facts["collectives"]], [3 * 4000])
 
     def test_no_report_of_a_real_trace_says_zero_for_what_is_unknown(self):
@@ -172,6 +170,4 @@ class Unknown(Case):
         self.assertIsNone(dpro("compare", "--json", one, other).json["difference"]["less_half_pct"])
 
     def put_once(self, forward_us):
-        for rank, trace in enumerate(job(iterations=1, forward_us=forward_us)):
-            self.write(f"once{forward_us}/rank{rank}.json", trace)
-        return self.path(f"once{forward_us}")
+        return self.write_job(f"once{forward_us}", iterations=1, forward_us=forward_us)

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 
-from support import BUNDLED, DONE, INPUT, SHARED, SYSTEM, USAGE, Case, dpro, job
+from support import BUNDLED, DONE, INPUT, SHARED, SYSTEM, USAGE, Case, dpro
 
 
 
@@ -131,15 +131,11 @@ class Align(Case):
         self.assertEqual(replayed["clock"]["violations_after"], replayed["clock"]["violations_before"])
 
     def test_collectives_alone_tie_clocks(self):
-        for rank, trace in enumerate(job(world=2)):
-            self.write(f"TRACE/rank{rank}.json", trace)
-        facts = self.align(self.path("TRACE"))
+        facts = self.align(self.write_job("TRACE", world=2))
         self.assertEqual([h["method"] for h in facts["hosts"]], ["reference", "collectives"])
 
     def test_ranks_that_never_meet_are_not_guessed(self):
-        for rank, trace in enumerate(job(world=2, communicates=False)):
-            self.write(f"TRACE/rank{rank}.json", trace)
-        facts = self.align(self.path("TRACE"))
+        facts = self.align(self.write_job("TRACE", world=2, communicates=False))
         self.assertEqual([(h["method"], len(h["segments"])) for h in facts["hosts"]][1:], [("none", 0)])
         self.assertTrue(facts["warnings"])
         self.assertIn("unknown", dpro("align", self.path("TRACE")).out)
@@ -202,9 +198,7 @@ class Align(Case):
         self.assertEqual(self.align(self.path("csv"))["hosts"], self.align(self.path("TRACE"))["hosts"])
 
     def test_a_server_is_no_rank_of_a_replay(self):
-        for rank, trace in enumerate(job(world=2, start_us=1.7e15)):
-            self.write(f"TRACE/rank{rank}.json", trace)
-        before = self.assert_replays(self.path("TRACE"))
+        before = self.assert_replays(self.write_job("TRACE", world=2, start_us=1.7e15))
         self.write_server_job()
         after = self.assert_replays(self.path("TRACE"))
         for key in ("world_size", "ranks_present"):

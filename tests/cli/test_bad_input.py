@@ -16,9 +16,7 @@ def compact(trace):
 class BadFiles(Case):
     def good(self, **options):
         """Two whole ranks in the folder's "job"; returns that folder."""
-        for rank, trace in enumerate(job(**options)):
-            self.write(f"job/rank{rank}.json", trace)
-        return self.path("job")
+        return self.write_job("job", **options)
 
     def with_events(self, *events, world=1):
         """A whole rank with more events, which may be wrong; returns its file."""
@@ -119,8 +117,7 @@ class BadFiles(Case):
         self.assert_error(dpro("replay", self.write("rank0.json.gz", "")), INPUT, "rank0.json.gz")
 
     def test_an_empty_file_among_others_is_named(self):
-        for rank, trace in enumerate(job()):
-            self.write(f"trace/rank{rank}.json", trace)
+        self.write_job("trace")
         self.write("trace/rank2.json", "")
         facts = self.assert_json("replay", self.path("trace"))
         self.assertIn("rank2.json: empty file, left out", " ".join(facts["warnings"]))

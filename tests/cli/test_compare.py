@@ -1,14 +1,11 @@
 """dpro compare: two traces of a job, and what a plan promised with what it brought."""
 
-from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro, job, recording
+from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro
 
 
 class Compare(Case):
     def put(self, name, plan=None, **options):
-        for rank, trace in enumerate(job(**options)):
-            self.write(f"{name}/host0/rank{rank}/kineto.json", trace)
-            self.write(f"{name}/host0/rank{rank}/rank.json", recording(rank, options.get("world", 2), plan=plan))
-        return self.path(name)
+        return self.write_recording(name, plan, **options)
 
     def compare(self, a, b):
         facts = self.assert_json("compare", a, b)

@@ -35,10 +35,7 @@ class Optimize(Case):
 
     def put(self, **options):
         """A job whose parameters are named, and which sends late what it could send early, or not."""
-        for rank, trace in enumerate(job(**options)):
-            self.write(f"TRACE/host0/rank{rank}/kineto.json", trace)
-            self.write(f"TRACE/host0/rank{rank}/rank.json", recording(rank, options.get("world", 2)))
-        return self.path("TRACE")
+        return self.write_recording("TRACE", **options)
 
     def read(self, *names):
         with open(self.path(*names), encoding="utf-8") as file:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import unittest
 
-from support import BUNDLED, Case, dpro, job
+from support import BUNDLED, Case, dpro
 
 CHROMIUM = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")) if path), None)
 WIDTHS = (360, 400, 768, 1400)
@@ -97,14 +97,10 @@ class Pages(Case):
 
     def test_long_names_and_many_ranks_are_readable_at_every_width(self):
         name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"
-        for rank, trace in enumerate(job(world=40, slow=(7, 8_000), name=name)):
-            self.write(f"job/rank{rank}.json", trace)
-        self.assert_readable(self.replay(self.path("job")))
+        self.assert_readable(self.replay(self.write_job("job", world=40, slow=(7, 8_000), name=name)))
 
     def test_long_iterations_stay_in_their_tiles(self):
-        for rank, trace in enumerate(job(forward_us=9_000_000, backward_us=20_000_000)):
-            self.write(f"job/rank{rank}.json", trace)
-        self.assert_readable(self.replay(self.path("job")))
+        self.assert_readable(self.replay(self.write_job("job", forward_us=9_000_000, backward_us=20_000_000)))
 
     def test_a_search_is_readable_at_every_width(self):
         self.assert_code(dpro("optimize", "-q", "--budget", "1", BUNDLED, "-o", self.path("plan")), 0)

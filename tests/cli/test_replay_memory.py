@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 
-from support import BUNDLED, Case, dpro, job
+from support import BUNDLED, Case, dpro
 
 ROOT = os.path.dirname(BUNDLED)
 
@@ -72,9 +72,7 @@ class ReplayMemory(Case):
         self.assertIn("\nMemory: not known. 'dpro profile' records it", dpro("replay", "-q", "--no-validate", recording).out)
 
     def test_other_traces_say_nothing_of_memory(self):
-        for rank, trace in enumerate(job()):
-            self.write(f"job/rank{rank}.json", trace)
-        self.assertIsNone(self.memory(self.path("job")))
+        self.assertIsNone(self.memory(self.write_job("job")))
         done = dpro("replay", "-q", "--no-validate", self.path("job"))
         self.assertNotIn("Memory", done.out)
 

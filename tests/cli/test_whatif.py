@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 
-from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, plain_profile, recording, single_process
+from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, plain_profile, single_process
 
 
 def get_slower(trace):
@@ -215,10 +215,7 @@ class WhatIf(Case):
         self.assertEqual(found[0], found[2])
 
     def named_job(self, **options):
-        for rank, trace in enumerate(job(**options)):
-            self.write(f"TRACE/host0/rank{rank}/kineto.json", trace)
-            self.write(f"TRACE/host0/rank{rank}/rank.json", recording(rank))
-        return self.path("TRACE")
+        return self.write_recording("TRACE", **options)
 
     def test_a_list_that_does_not_fit_names_the_difference(self):
         for content, *says in (([["x"]], "'x' is no gradient of this trace"),
@@ -379,11 +376,7 @@ class WhatIf(Case):
     def test_a_trace_with_too_little_says_what_is_missing(self):
         one = self.write("one.json", job(world=1)[0])
         self.assert_error(dpro("whatif", one), INPUT, "one rank")
-        for rank, trace in enumerate(job(communicates=False)):
-            self.write(f"silent/rank{rank}.json", trace)
-        self.assert_error(dpro("whatif", self.path("silent")), INPUT, "communicat")
-        for rank, trace in enumerate(job(iterations=1)):
-            self.write(f"single/rank{rank}.json", trace)
-        facts = self.ask(self.path("single"), "--bandwidth", "0.5x")
+        self.assert_error(dpro("whatif", self.write_job("silent", communicates=False)), INPUT, "communicat")
+        facts = self.ask(self.write_job("single", iterations=1), "--bandwidth", "0.5x")
         self.assertTrue(any("one iteration" in w for w in facts["warnings"]))
         self.assertEqual(facts["predicted"]["p50_ms"], facts["predicted"]["iteration_ms"])

@@ -20,6 +20,29 @@ static struct dpro_op op_of(const struct dpro_graph *g, int rank, const char *na
 
 /* ---- iterations ---- */
 
+static uint32_t n_measured(const struct dpro_graph *g)
+{
+    uint32_t n;
+    dpro_graph_measured_ns(g, &n);
+    return n;
+}
+
+static int64_t measured_us(const struct dpro_graph *g, uint32_t i)
+{
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    assert_true(i < n);
+    return measured[i] / US;
+}
+
+/* `n` iterations of `us` each. */
+static void check_measured(const struct dpro_graph *g, uint32_t n, int64_t us)
+{
+    assert_int_equal(n_measured(g), n);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(measured_us(g, i), us);
+}
+
 TEST(an_iteration_reaches_to_the_next_mark)
 {
     struct trace_text *t = trace_text_begin(0, 1);
@@ -28,12 +51,10 @@ TEST(an_iteration_reaches_to_the_next_mark)
         trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 10, 100, "");
     }
     struct dpro_graph *g = trace_text_graph();
-    uint32_t n;
-    const int64_t *measured = dpro_graph_measured_ns(g, &n);
-    assert_int_equal(n, 3);
-    assert_int_equal(measured[0], 1000 * US);
-    assert_int_equal(measured[1], 1000 * US);
-    assert_int_equal(measured[2], 902 * US);
+    assert_int_equal(n_measured(g), 3);
+    assert_int_equal(measured_us(g, 0), 1000);
+    assert_int_equal(measured_us(g, 1), 1000);
+    assert_int_equal(measured_us(g, 2), 902);
 }
 
 TEST(of_marks_that_lie_over_each_other_the_first_tell)
@@ -46,11 +67,7 @@ TEST(of_marks_that_lie_over_each_other_the_first_tell)
             trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 100 + 200 * k, 100, "");
     }
     struct dpro_graph *g = trace_text_graph();
-    uint32_t n;
-    const int64_t *measured = dpro_graph_measured_ns(g, &n);
-    assert_int_equal(n, 3);
-    for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(measured[i], 1000 * US);
+    check_measured(g, 3, 1000);
     assert_null(dpro_graph_warning(g, 0));
 }
 
@@ -63,8 +80,7 @@ TEST(a_step_number_beyond_64_bits_is_no_trouble)
         trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 10, 100, "");
     }
     struct dpro_graph *g = trace_text_graph();
-    uint32_t n;
-    assert_int_equal(dpro_graph_measured_ns(g, &n)[0], 900 * US);
+    assert_int_equal(measured_us(g, 0), 900);
 }
 
 TEST(an_iteration_cut_short_is_left_out)
@@ -78,9 +94,7 @@ TEST(an_iteration_cut_short_is_left_out)
         }
     }
     struct dpro_graph *g = trace_text_graph();
-    uint32_t n;
-    dpro_graph_measured_ns(g, &n);
-    assert_int_equal(n, 3);
+    assert_int_equal(n_measured(g), 3);
     assert_true(has_warning(g, "cut short"));
     assert_true(has_warning(g, "rank 1"));
 }
@@ -111,9 +125,7 @@ TEST(marks_of_the_gpu_are_not_counted_twice)
         trace_text_cpu(t, "gpu_user_annotation", i ? "ProfilerStep#1" : "ProfilerStep#0", 7,
                        1000 * i + 20, 100, "");
     struct dpro_graph *g = trace_text_graph();
-    uint32_t n;
-    dpro_graph_measured_ns(g, &n);
-    assert_int_equal(n, 2);
+    assert_int_equal(n_measured(g), 2);
 }
 
 TEST(without_marks_the_optimizer_cuts_iterations)
@@ -127,10 +139,8 @@ TEST(without_marks_the_optimizer_cuts_iterations)
         trace_text_cpu(t, "cpu_op", "aten::add_", 1, 500 * i + 410, 30, "");
     }
     struct dpro_graph *g = trace_text_graph();
-    uint32_t n;
-    const int64_t *measured = dpro_graph_measured_ns(g, &n);
-    assert_int_equal(n, 3);
-    assert_int_equal(measured[1], 500 * US);
+    assert_int_equal(n_measured(g), 3);
+    assert_int_equal(measured_us(g, 1), 500);
     assert_true(has_warning(g, "optimizer"));
     assert_int_equal(op_of(g, 0, "aten::add_", 0).kind, DPRO_OP_UPDATE);
 }
@@ -143,11 +153,7 @@ TEST(without_any_mark_the_period_of_the_ops_cuts_iterations)
         for (int k = 0; k < 4; k++)
             trace_text_cpu(t, "cpu_op", ops[k], 1, 1000 * i + 100 * k, 90, "");
     struct dpro_graph *g = trace_text_graph();
-    uint32_t n;
-    const int64_t *measured = dpro_graph_measured_ns(g, &n);
-    assert_int_equal(n, 4);
-    for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(measured[i], 1000 * US);
+    check_measured(g, 4, 1000);
     assert_true(has_warning(g, "period"));
 }
 
@@ -161,11 +167,7 @@ TEST(the_loops_head_is_where_it_is_usually_idle_not_where_it_was_once)
             trace_text_cpu(t, "cpu_op", ops[k], 1, 1000 * i + 100 * k + late, 90, "");
         }
     struct dpro_graph *g = trace_text_graph();
-    uint32_t n;
-    const int64_t *measured = dpro_graph_measured_ns(g, &n);
-    assert_int_equal(n, 4);
-    for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(measured[i], 1000 * US);
+    check_measured(g, 4, 1000);
 }
 
 TEST(a_recording_without_period_is_one_iteration)
@@ -174,10 +176,8 @@ TEST(a_recording_without_period_is_one_iteration)
     trace_text_cpu(t, "cpu_op", "aten::a", 1, 100, 50, "");
     trace_text_cpu(t, "cpu_op", "aten::b", 1, 200, 70, "");
     struct dpro_graph *g = trace_text_graph();
-    uint32_t n;
-    const int64_t *measured = dpro_graph_measured_ns(g, &n);
-    assert_int_equal(n, 1);
-    assert_int_equal(measured[0], 170 * US);
+    assert_int_equal(n_measured(g), 1);
+    assert_int_equal(measured_us(g, 0), 170);
     assert_true(has_warning(g, "one iteration"));
 }
 
@@ -192,9 +192,7 @@ TEST(ranks_learn_from_the_iterations_they_share)
         }
     }
     struct dpro_graph *g = trace_text_graph();
-    uint32_t n;
-    dpro_graph_measured_ns(g, &n);
-    assert_int_equal(n, 2);
+    assert_int_equal(n_measured(g), 2);
     assert_int_equal(op_of(g, 0, "aten::mm", 0).dur_ns, 750 * US);
     assert_int_equal(op_of(g, 1, "aten::mm", 0).dur_ns, 750 * US);
 }
@@ -275,8 +273,7 @@ TEST(one_marked_iteration_lasts_from_its_first_op_to_its_last)
     trace_text_cpu(t, "cpu_op", "aten::b", 1, 500, 400, "");
     struct dpro_graph *g = trace_text_graph();
     struct dpro_replay *replay = replay_of(g, NULL);
-    uint32_t n;
-    assert_int_equal(dpro_graph_measured_ns(g, &n)[0], 890 * US);
+    assert_int_equal(measured_us(g, 0), 890);
     assert_int_equal(dpro_replay_iteration_ns(replay), 890 * US);
     assert_int_equal(dpro_replay_critical_ns(replay), 890 * US);
 }
@@ -683,11 +680,7 @@ TEST(times_come_from_one_window_and_data_edges_from_the_other)
                         "\"inputs\": [[2, 5, 0, 10, 4, \"cpu\"]], "
                         "\"outputs\": [[3, 6, 0, 1, 4, \"cpu\"]]}");
     struct dpro_graph *g = trace_text_graph();
-    uint32_t n;
-    const int64_t *measured = dpro_graph_measured_ns(g, &n);
-    assert_int_equal(n, 3);
-    for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(measured[i], 1000 * US);
+    check_measured(g, 3, 1000);
     dpro_op_id mul = nth_op(g, 0, "aten::mul", 0), sum = nth_op(g, 0, "aten::sum", 0);
     assert_int_equal(dpro_graph_op(g, mul).dur_ns, 100 * US);
     assert_true(edge_to(g, mul, sum, 0));

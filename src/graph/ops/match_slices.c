@@ -51,7 +51,7 @@ static void group_slices(const struct rank_build *rank, uint32_t first, uint32_t
             (start < until - ROUNDING_NS || root_of(rank, i) == root)) {
             uint64_t *hash = &groups->hashes.at[groups->hashes.n - 1];
             groups->parts.at[groups->parts.n - 1].n++;
-            *hash = map_mix(*hash * 3 + key);
+            *hash = (*hash ^ key) * 0xd6e8feb86659fd93u + 1; /* the next waits for little */
             continue;
         }
         root = root_of(rank, i);

@@ -96,11 +96,12 @@ static void *own(void *block)
     return block;
 }
 
+enum { PAGE = 1 << 12, HUGE_PAGE = 1 << 21 };
+
 /* Large blocks take huge pages where the system has them: there are fewer faults, and addresses are
  * found faster. */
 static void *advise_huge(void *at, size_t bytes)
 {
-    enum { PAGE = 1 << 12, HUGE_PAGE = 1 << 21 };
     size_t head = (size_t) - (uintptr_t)at & (PAGE - 1);
     if (at && bytes >= 2 * HUGE_PAGE)
         madvise((char *)at + head, (bytes - head) & ~(size_t)(PAGE - 1), MADV_HUGEPAGE);
@@ -111,7 +112,9 @@ void *mem_alloc(size_t size)
 {
     if (current && !expect_block(current->scope))
         mem_fail();
-    return own(advise_huge(malloc(size ? size : 1), size));
+    if (size >= 2 * HUGE_PAGE) /* the first page is a huge one, too */
+        return own(advise_huge(aligned_alloc(HUGE_PAGE, size), size));
+    return own(malloc(size ? size : 1));
 }
 
 void *mem_array(size_t count, size_t size)

@@ -118,7 +118,7 @@ fuzz() # fuzz TARGET
 part_fuzz()
 {
     local target
-    command -v clang >/dev/null || { skip "no clang here for the fuzz targets" && return; }
+    command -v clang >/dev/null || { skip "no clang here for the fuzz targets (apt install clang)" && return; }
     if ! CC=clang tools/build.sh build-fuzz -Dfuzz=true; then
         failed=$((failed + 1))
         return

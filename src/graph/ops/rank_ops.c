@@ -352,9 +352,10 @@ static void place_ops(struct rank_build *rank, const struct slice_matches *match
 void build_ops(struct rank_build *rank)
 {
     struct slice_matches matches;
+    if (!rank->keys)
+        build_find_keys(rank);
     slice_matches_find(rank, &matches);
-    mem_free(rank->keys);
-    rank->keys = NULL;
+    build_forget_keys(rank);
     build_find_scopes(rank);
     make_ops(rank, &matches);
     rank->n_timed = (uint32_t)rank->ops.n;
@@ -369,10 +370,9 @@ void build_forget(struct rank_build *rank)
     array_fini(&rank->tracks);
     array_fini(&rank->slices);
     map_fini(&rank->named_scopes);
-    mem_free(rank->keys);
+    build_forget_keys(rank);
     mem_free(rank->match);
     mem_free(rank->phases);
-    rank->keys = NULL;
     rank->match = NULL;
     rank->phases = NULL;
 }

@@ -37,8 +37,9 @@ static uint64_t key_of(const struct rank_build *rank, uint32_t slice)
 }
 
 /* Keys of a step's slices, and a hash of them: see struct step. */
-static uint64_t find_keys(struct rank_build *rank, uint32_t step)
+static void find_keys(void *arg, size_t step)
 {
+    struct rank_build *rank = arg;
     uint64_t hash = 1, pooled = 0; /* in whatever order */
     for (uint32_t l = 0; l < rank->tracks.n; l++) {
         const struct track *track = &rank->tracks.at[l];
@@ -53,7 +54,19 @@ static uint64_t find_keys(struct rank_build *rank, uint32_t step)
                 hash = (hash ^ key) * 0xd6e8feb86659fd93u + 1;
         }
     }
-    return map_mix(hash + pooled);
+    rank->steps.at[step].hash = map_mix(hash + pooled);
+}
+
+void build_find_keys(struct rank_build *rank)
+{
+    rank->keys = mem_alloc((rank->slices.n + 1) * sizeof *rank->keys);
+    parallel_for(rank->steps.n, rank->threads, find_keys, rank);
+}
+
+void build_forget_keys(struct rank_build *rank)
+{
+    mem_free(rank->keys);
+    rank->keys = NULL;
 }
 
 struct contents {
@@ -91,7 +104,6 @@ static void fill_step(void *arg, size_t s)
         for (uint32_t i = first[s]; i < first[s + 1]; i++)
             add_slice(rank, &rank->slices.at[i], contents->launches, &step->holds);
     }
-    step->hash = find_keys(rank, (uint32_t)s);
 }
 
 void build_contents(struct rank_build *rank)
@@ -100,7 +112,7 @@ void build_contents(struct rank_build *rank)
     for (uint32_t i = 0; i < rank->slices.n; i++)
         if (is_call(rank, &rank->slices.at[i]) && rank->slices.at[i].launch != NO_ID)
             contents.launches[slice_span(rank, i)->name] = true;
-    rank->keys = mem_alloc((rank->slices.n + 1) * sizeof *rank->keys);
+    build_find_keys(rank);
     parallel_for(rank->steps.n, rank->threads, fill_step, &contents);
     mem_free(contents.launches);
     if (rank->main_track == NO_ID)

@@ -118,6 +118,13 @@ static void unbind(void)
         sched_setaffinity(0, sizeof all, &all);
 }
 
+/* Looking for fast networks takes longer than to read a small trace, and little is sent. */
+static void choose_network(void)
+{
+    setenv("OMPI_MCA_pml", "ob1", 0);
+    setenv("OMPI_MCA_btl", "^openib,ofi", 0);
+}
+
 const struct mpi_module *dpro_mpi_start(int (*failed)(const char *text))
 {
     module = (struct mpi_module){
@@ -128,6 +135,7 @@ const struct mpi_module *dpro_mpi_start(int (*failed)(const char *text))
         .leave = leave,
         .abort = end_all,
     };
+    choose_network();
     if (MPI_Init(NULL, NULL) != MPI_SUCCESS)
         return NULL;
     unbind();

@@ -18,11 +18,19 @@ static const char *name_of_cmd(const void *names, size_t i)
     return cmd != NULL ? cmd->name : NULL;
 }
 
-const struct cmd *cmd_find(const char *name)
+const struct cmd *cmd_named(const char *name)
 {
     for (size_t i = 0; cmd_table[i] != NULL; i++)
         if (strcmp(cmd_table[i]->name, name) == 0)
             return cmd_table[i];
+    return NULL;
+}
+
+const struct cmd *cmd_find(const char *name)
+{
+    const struct cmd *cmd = cmd_named(name);
+    if (cmd != NULL)
+        return cmd;
     const char *near = opt_nearest(name, name_of_cmd, cmd_table);
     if (near != NULL)
         cmd_say("unknown command '%s', did you mean '%s'?", name, near);
@@ -66,18 +74,26 @@ int cmd_needs(const struct cmd *cmd)
 int cmd_run(const struct cmd *cmd, int argc, char **argv)
 {
     struct opt_list args = {NULL, 0};
-    int joined = cmd->together ? together_join() : 0;
+    int joined = cmd->processes == CMD_TOGETHER ? together_join() : 0;
+    bool later = cmd->processes == CMD_BY_EACH && dpro_processes_started() > 0;
     if (joined != 0)
         return joined;
     struct cmd_values *values = calloc(1, cmd->values_size);
     if (values == NULL)
         return cmd_no_memory();
+    if (later)
+        setvbuf(stderr, NULL, _IOFBF, BUFSIZ);
     int code = opt_parse(cmd->name, cmd->opts, argc, argv, values, &args);
-    if (code == 0 && values->help)
+    bool runs = code == 0 && !values->help;
+    if (code == 0 && values->help && !later)
         print_help(cmd, stdout);
-    else if (code == 0 && cmd->needs != NULL && args.n == 0)
+    if (runs && cmd->needs != NULL && args.n == 0)
         code = cmd_needs(cmd);
-    else if (code == 0)
+    if (later && code != 0)
+        together_let_first_speak();
+    if (later)
+        setvbuf(stderr, NULL, _IONBF, 0);
+    if (runs && code == 0)
         code = cmd->run(values, &args);
     opt_free(cmd->opts, values);
     free(values);

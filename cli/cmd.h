@@ -86,6 +86,13 @@ extern const char *const cmd_ranks_from[];
         CMD_OPTS_TRACE(threads_help)
 #define CMD_NEEDS_TRACES "a folder, file or glob of traces"
 
+/* Whose of the processes that mpirun started. */
+enum cmd_processes {
+    CMD_BY_FIRST, /* the others end at once */
+    CMD_TOGETHER, /* they divide the work; the first answers */
+    CMD_BY_EACH,  /* it is about the machine, or the program, of each */
+};
+
 struct cmd {
     const char *name;
     const char *summary;     /* one line, for the list of commands */
@@ -93,9 +100,9 @@ struct cmd {
     const char *description; /* for --help */
     const char *examples;
     const struct opt *opts;
-    size_t values_size;       /* of the struct that the options fill, zeroed before */
-    const char *needs;        /* said when there is no argument; NULL: there may be none */
-    bool together;            /* under mpirun its processes work together */
+    size_t values_size; /* of the struct that the options fill, zeroed before */
+    const char *needs;  /* said when there is no argument; NULL: there may be none */
+    enum cmd_processes processes;
     const char *const *words; /* what a positional argument may be, NULL-terminated; NULL: a path */
     int (*run)(const void *values, const struct opt_list *args); /* returns an exit code */
 };
@@ -105,7 +112,8 @@ extern const struct cmd cmd_profile, cmd_attach, cmd_replay, cmd_whatif, cmd_opt
 extern const struct cmd *const *cmd_table; /* NULL-terminated; main.c sets it */
 extern const struct opt cmd_help_only[];   /* a table of --help alone, for struct cmd_values */
 
-const struct cmd *cmd_find(const char *name); /* says what is wrong and returns NULL */
+const struct cmd *cmd_named(const char *name); /* NULL: there is none */
+const struct cmd *cmd_find(const char *name);  /* says what is wrong and returns NULL */
 /* Reads the options and runs; argv[0] is the command's name. Returns the exit code. */
 int cmd_run(const struct cmd *cmd, int argc, char **argv);
 void cmd_print_overview(FILE *out);   /* the list of commands */

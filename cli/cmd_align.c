@@ -71,6 +71,6 @@ const struct cmd cmd_align = {
     .opts = align_opts,
     .values_size = sizeof(struct values),
     .needs = CMD_NEEDS_TRACES,
-    .together = true,
+    .processes = CMD_TOGETHER,
     .run = run,
 };

@@ -137,5 +137,6 @@ const struct cmd cmd_attach = {
     .opts = attach_opts,
     .values_size = sizeof(struct values),
     .words = (const char *const[]){NULL},
+    .processes = CMD_BY_EACH,
     .run = run,
 };

@@ -298,6 +298,6 @@ const struct cmd cmd_optimize = {
     .opts = optimize_opts,
     .values_size = sizeof(struct values),
     .needs = CMD_NEEDS_TRACES,
-    .together = true,
+    .processes = CMD_TOGETHER,
     .run = run,
 };

@@ -464,5 +464,6 @@ const struct cmd cmd_profile = {
     .opts = profile_opts,
     .values_size = sizeof(struct values),
     .needs = "a program to run, as in 'dpro profile -o TRACE -- torchrun train.py'",
+    .processes = CMD_BY_EACH,
     .run = run,
 };

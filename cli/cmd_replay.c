@@ -184,6 +184,6 @@ const struct cmd cmd_replay = {
     .opts = replay_opts,
     .values_size = sizeof(struct values),
     .needs = CMD_NEEDS_TRACES,
-    .together = true,
+    .processes = CMD_TOGETHER,
     .run = run,
 };

@@ -482,5 +482,6 @@ const struct cmd cmd_verify = {
     .opts = verify_opts,
     .values_size = sizeof(struct values),
     .needs = "a plan and a program to run, as in 'dpro verify --plan plan/ -- torchrun train.py'",
+    .processes = CMD_BY_EACH,
     .run = run,
 };

@@ -359,6 +359,6 @@ const struct cmd cmd_whatif = {
     .opts = whatif_opts,
     .values_size = sizeof(struct values),
     .needs = CMD_NEEDS_TRACES,
-    .together = true,
+    .processes = CMD_TOGETHER,
     .run = run,
 };

@@ -24,6 +24,12 @@ static void hold_standard_files(void)
             _exit(CMD_SYSTEM);
 }
 
+static bool is_for_first(const char *word)
+{
+    const struct cmd *cmd = word ? cmd_named(word) : NULL;
+    return cmd == NULL || cmd->processes == CMD_BY_FIRST;
+}
+
 int main(int argc, char **argv)
 {
     const struct cmd *cmd;
@@ -31,6 +37,8 @@ int main(int argc, char **argv)
     cmd_table = commands;
     signal(SIGPIPE, SIG_DFL); /* whoever reads our results may stop early: end without a word */
 
+    if (dpro_processes_started() > 0 && is_for_first(argv[1]))
+        return CMD_DONE;
     if (argc < 2) {
         cmd_print_overview(stderr);
         return CMD_USAGE;

@@ -37,22 +37,20 @@ static int say_failed(const char *text)
     return CMD_SYSTEM;
 }
 
-/* What keeps this process from joining mostly keeps the first from it, too: that one says so, and
- * as it fails mpirun ends all. */
-static void let_the_first_speak(int number)
+void together_let_first_speak(void)
 {
     enum { SECONDS = 2 };
-    if (number > 0)
+    if (dpro_processes_started() > 0)
         sleep(SECONDS);
 }
 
-static int join(int number, const char *module)
+static int join(const char *module)
 {
     struct dpro_error err = {.code = 0};
     char host[65] = "";
     if (module == NULL) {
         gethostname(host, sizeof host - 1);
-        let_the_first_speak(number);
+        together_let_first_speak();
         cmd_say("mpirun started several processes, but dpro on %s was built without MPI; install "
                 "libopenmpi-dev there and build it again, or run it without mpirun",
                 host);
@@ -60,7 +58,7 @@ static int join(int number, const char *module)
     }
     if (dpro_processes_join(module, say_failed, &others, &err) == 0)
         return 0;
-    let_the_first_speak(number);
+    together_let_first_speak();
     return cmd_fail(&err);
 }
 
@@ -72,7 +70,7 @@ int together_join(void)
         return 0;
     int code = parts_find(&parts);
     if (code == 0)
-        code = join(number, parts.mpi);
+        code = join(parts.mpi);
     if (code == 0 && number > 0)
         fall_silent();
     parts_fini(&parts);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"
 #include "ingest/load.h"
@@ -22,6 +23,25 @@ static void pack_found(struct pack *pack, struct source *source)
     PACK(pack, source->named);
     PACK(pack, source->attempt);
     PACK(pack, source->size_bytes);
+    PACK(pack, source->ends);
+}
+
+/* A hash of begin and end, where files of one job and size differ; 0: it can't be read. */
+static uint64_t hash_ends(const struct source *source)
+{
+    enum { END = 4096 };
+    unsigned char text[END];
+    uint64_t hash = 0, from[] = {0, source->size_bytes - END};
+    int fd = mem_keep_fd(open(source->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+    if (fd < 0)
+        return 0;
+    for (int i = 0; i < 1 + (source->size_bytes > END); i++) {
+        ssize_t n = pread(fd, text, END, (off_t)from[i]);
+        for (ssize_t k = 0; k < n; k++)
+            hash = map_mix(hash ^ text[k]);
+    }
+    mem_close_fd(fd);
+    return hash | 1;
 }
 
 /* Whether the file's path names the host that this process runs on, as asked for: it is in a folder
@@ -226,14 +246,16 @@ static void answer_found(struct trace_build *build)
 /* One path may be a file of each machine's own. */
 static int check_same(const struct found_by *found, size_t n, struct dpro_error *err)
 {
-    for (size_t i = 1; i < n; i++)
-        if (found[i].source.size_bytes != found[0].source.size_bytes)
-            return dpro_error_set(
-                err, DPRO_EFORMAT,
-                "%s: %" PRIu64 " bytes in process %d of mpirun and %" PRIu64
-                " in process %d, so two files; give each rank's files a path of their own",
-                found[0].source.path, found[0].source.size_bytes, found[0].process,
-                found[i].source.size_bytes, found[i].process);
+    const struct found_by *first = found;
+    for (size_t i = 1; i < n; i++) {
+        const struct source *a = &first->source, *b = &found[i].source;
+        if (a->size_bytes != b->size_bytes || (a->ends != b->ends && a->ends != 0 && b->ends != 0))
+            return dpro_error_set(err, DPRO_EFORMAT,
+                                  "%s: process %d of mpirun sees another file there than process "
+                                  "%d; give each rank's files a path of their own",
+                                  b->path, found[i].process, first->process);
+        first = a->ends == 0 ? &found[i] : first;
+    }
     return 0;
 }
 
@@ -243,8 +265,10 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
         sources_fini(&build->list);
     ARRAY(struct found_by) found = {0};
     struct arena texts = {0};
-    EACH (const struct source, source, build->list)
+    EACH (struct source, source, build->list) {
+        source->ends = hash_ends(source);
         array_add(&found, *source, 0, names_host(build, source), 0);
+    }
     for (int helper = 1; helper < processes_count(build->processes); helper++) {
         struct pack pack = {.arena = &texts};
         uint64_t n = 0;
@@ -431,6 +455,7 @@ bool shared_tell_found(struct trace_build *build)
     PACK(&pack, n);
     EACH (struct source, source, build->list) {
         bool names = names_host(build, source);
+        source->ends = hash_ends(source);
         pack_found(&pack, source);
         PACK(&pack, names);
     }

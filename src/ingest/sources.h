@@ -25,6 +25,7 @@ struct source {
     const char *damage;   /* how the gzip stream ended; static text */
     uint64_t fail_offset; /* in the inflated text */
     uint64_t size_bytes, read_bytes, json_bytes;
+    uint64_t ends;       /* share_files.c */
     int process;         /* that reads it; 0: this one */
     bool held_elsewhere; /* there is something in it to go on with, which that process has */
     char *copy;          /* the file as that process sees it; NULL: there is none */

@@ -143,10 +143,16 @@ class MpiTest(Case):
 
     def test_one_path_is_one_file(self):
         for folder, rank in (("a", 0), ("b", 1)):
-            os.makedirs(self.path(folder, "trace"))
-            shutil.copy(os.path.join(BUNDLED, "kineto_rank%d.json.gz" % rank), self.path(folder, "trace", "profile.json.gz"))
-        self.assert_error(mpirun(*[(1, "-wdir", self.path(folder), DPRO, "replay", "trace") for folder in "ab"]), INPUT,
-                          "trace/profile.json.gz: .* in process 0 of mpirun and .* in process 1, so two files")
+            with gzip.open(os.path.join(BUNDLED, "kineto_rank%d.json.gz" % rank)) as file:
+                profile = file.read()
+            self.write(folder + "/trace/profile.json", profile)
+            self.write(folder + "/same/profile.json", profile.ljust(8_000_000))
+            shutil.copy(os.path.join(BUNDLED, "kineto_rank0.json.gz"), os.path.dirname(self.write(folder + "/copied/note", "")))
+        for name in ("trace", "same"):
+            self.assert_error(mpirun(*[(1, "-wdir", self.path(folder), DPRO, "replay", name) for folder in "ab"]), INPUT,
+                              name + "/profile.json: process 1 of mpirun sees another file there than process 0")
+        copied = mpirun(*[(1, "-wdir", self.path(folder), DPRO, "replay", "copied") for folder in "ab"])
+        self.assertEqual(copied.out, dpro("replay", "copied", cwd=self.path("a")).out)
 
     def test_files_that_the_first_does_not_see_but_has_to_read_are_told(self):
         for rank in (0, 1):
@@ -178,6 +184,18 @@ class MpiTest(Case):
         self.assertEqual(self.check_same("replay", self.path("none")).code, INPUT)
         self.assertEqual(self.check_same("replay", "--nothing").code, USAGE)
         self.assertEqual(self.check_same("replay", "--steps", "900:", self.trace).code, INPUT)
+
+    def test_commands_that_nothing_is_divided_of_answer_once(self):
+        for args in (("--help",), ("--version",), ("--nothing",), ("nothing",), ("help", "replay"), ("replay", "--help"),
+                     ("completion", "bash"), ("compare", self.trace), ("export", "--net-csv", "-o", self.path("csv"), BUNDLED),
+                     ("profile", "--help"), ("attach", "--nothing"), ("verify",)):
+            with self.subTest(args=args):
+                self.check_same(*args, n=2)
+        self.assertEqual(mpirun((2, DPRO)).err, dpro().err)
+
+    def test_programs_are_profiled_by_each_process(self):
+        done = mpirun("profile", "-q", "-o", self.path("recorded"), "--", "sh", "-c", "echo ran", n=2)
+        self.assertEqual((done.code, done.out), (DONE, "ran\nran\n"))
 
     def test_a_process_that_dies_before_it_joins_ends_all(self):
         died = mpirun((1, DPRO, "replay", self.trace), (1, "sh", "-c", "kill -9 $$"))

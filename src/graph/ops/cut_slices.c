@@ -5,12 +5,11 @@
  * kept here: clocks of one microsecond make them come and go, and sequences must match between
  * iterations. Ranges that a user or the profiler drew around ops are no work and are looked
  * through. */
-#include "base/arena.h"
-#include "base/map.h"
 #include "base/memory.h"
+#include "base/parallel.h"
 #include "base/sort.h"
 #include "graph/names/span_names.h"
-#include "graph/rank_build.h"
+#include "graph/ops/cuts.h"
 
 enum { MAX_OPEN = 512 }; /* deeper nesting counts as part of the innermost open span */
 
@@ -21,79 +20,25 @@ struct open_span {
     bool after_op; /* its last child was an op */
 };
 
-/* Correlations that lie together are looked up together: calls and work come nearly in their
- * order. */
-enum { ROW_BITS = 4 };
-struct launch_row {
-    uint32_t at[1 << ROW_BITS]; /* index + 1 into `launches`; 0: none */
-};
-
-struct launch {
-    uint32_t device; /* the first span of the work */
-    uint32_t slice;  /* of the call; NO_ID: none found */
-};
-
 struct cutter {
+    const struct cuts *cuts;
     struct rank_build *rank;
-    struct track *track;
+    struct cut_track *track;
     uint32_t step;  /* the step that the next slice falls into, or the one after it */
     uint32_t round; /* of Horovod's, that begins after the last slice */
-    bool waits_for_rounds;
-    struct map row_of; /* window and upper bits of a correlation -> index into `rows` */
-    ARRAY(struct launch_row) rows;
-    ARRAY(struct launch) launches;
-    struct map stored_ns;    /* see build_find_stores */
-    uint32_t *step_of_slice; /* of CPU tracks, once they are cut */
     struct open_span open[MAX_OPEN];
     uint32_t n_open;
     bool after_op; /* the last span without parent was an op */
 };
 
-static bool is_device_work(const struct trace_span *span)
-{
-    return span->kind == SPAN_KERNEL || span->kind == SPAN_MEMCPY || span->kind == SPAN_MEMSET;
-}
-
-static uint64_t row_key(const struct trace_span *span)
-{
-    return build_correlation_key(span->correlation >> ROW_BITS, span->window);
-}
-
-static unsigned place_in_row(const struct trace_span *span)
-{
-    return span->correlation & ((1 << ROW_BITS) - 1);
-}
-
-/* What the device did for a call, which has its correlation; NULL: nothing. */
-static struct launch *find_launch(const struct cutter *cutter, const struct trace_span *span)
-{
-    uint64_t row;
-    if (!span->correlation || !map_get(&cutter->row_of, row_key(span), &row))
-        return NULL;
-    uint32_t at = cutter->rows.at[row].at[place_in_row(span)];
-    return at ? &cutter->launches.at[at - 1] : NULL;
-}
-
-static void add_launch(struct cutter *cutter, uint32_t device)
-{
-    const struct trace_span *span = &cutter->rank->trace->spans[device];
-    size_t row = (size_t)map_number(&cutter->row_of, row_key(span));
-    if (row == cutter->rows.n)
-        array_push(&cutter->rows, (struct launch_row){{0}});
-    uint32_t *at = &cutter->rows.at[row].at[place_in_row(span)];
-    if (*at)
-        return;
-    array_add(&cutter->launches, .device = device, .slice = NO_ID);
-    *at = (uint32_t)cutter->launches.n;
-}
-
 /* Moves on to the step that holds `time`; NO_ID when none does. Times come in ascending order. */
 static uint32_t find_step(struct cutter *cutter, int64_t time)
 {
     const struct rank_build *rank = cutter->rank;
-    bool program = cutter->track->source == rank->main_track;
+    struct cut_track *track = cutter->track;
+    bool program = track->is.source == rank->main_track;
     for (; cutter->step < rank->steps.n;
-         cutter->track->first[++cutter->step] = (uint32_t)rank->slices.n) {
+         track->is.first[++cutter->step] = (uint32_t)track->slices.n) {
         const struct step *step = &rank->steps.at[cutter->step];
         if ((program ? step->program_end_ns : step->end_ns) > time)
             return (program ? step->program_start_ns : step->start_ns) <= time ? cutter->step
@@ -132,7 +77,7 @@ static int64_t belongs_at(struct cutter *cutter, uint32_t span, int64_t start)
 {
     const struct trace_rank *trace = cutter->rank->trace;
     const struct fused_rank *fused = &trace->fused;
-    if (!cutter->waits_for_rounds || trace->spans[span].track != fused->track)
+    if (!cutter->cuts->waits_for_rounds || trace->spans[span].track != fused->track)
         return start;
     while (cutter->round < fused->n_rounds && fused->starts_ns[cutter->round] <= start)
         cutter->round++;
@@ -146,7 +91,7 @@ static int64_t belongs_at(struct cutter *cutter, uint32_t span, int64_t start)
 static uint32_t emit(struct cutter *cutter, uint32_t span, uint32_t segment, int64_t start,
                      int64_t end)
 {
-    struct rank_build *rank = cutter->rank;
+    const struct rank_build *rank = cutter->rank;
     int64_t at = belongs_at(cutter, span, start);
     uint32_t step = find_step(cutter, at);
     if (step == NO_ID)
@@ -156,9 +101,9 @@ static uint32_t emit(struct cutter *cutter, uint32_t span, uint32_t segment, int
         start = MIN(start, over_ns);
         end = MIN(end, over_ns);
     }
-    array_add(&rank->slices, .start_ns = start, .end_ns = end, .span = span, .segment = segment,
-              .launch = NO_ID, .next = NO_ID);
-    return (uint32_t)rank->slices.n - 1;
+    array_add(&cutter->track->slices, .start_ns = start, .end_ns = end, .span = span,
+              .segment = segment, .launch = NO_ID, .next = NO_ID);
+    return (uint32_t)cutter->track->slices.n - 1;
 }
 
 /* What the profiler did in the slice just appended and before it. */
@@ -167,10 +112,16 @@ static void count_profiled(struct cutter *cutter, uint32_t slice, unsigned withi
 {
     if (slice == NO_ID)
         return;
-    cutter->rank->slices.at[slice].profiled_within = within & 3;
-    if (outermost && cutter->rank->slices.at[slice].segment == 0)
-        cutter->rank->slices.at[slice].profiled_before =
-            (cutter->after_op + is_profiled(cutter, span)) & 3;
+    struct slice *is = &cutter->track->slices.at[slice];
+    is->profiled_within = within & 3;
+    if (outermost && is->segment == 0)
+        is->profiled_before = (cutter->after_op + is_profiled(cutter, span)) & 3;
+}
+
+static void add_call(struct cutter *cutter, const struct launch *launch, uint32_t slice,
+                     bool yields)
+{
+    array_add(&cutter->track->calls, (uint32_t)(launch - cutter->cuts->launches.at), slice, yields);
 }
 
 /* A span without children. A call that copies is cut where its device work starts: the head
@@ -178,7 +129,8 @@ static void count_profiled(struct cutter *cutter, uint32_t slice, unsigned withi
 static void emit_leaf(struct cutter *cutter, const struct open_span *open)
 {
     const struct trace_span *span = &cutter->rank->trace->spans[open->span];
-    struct launch *launch = span->kind == SPAN_RUNTIME ? find_launch(cutter, span) : NULL;
+    const struct launch *launch =
+        span->kind == SPAN_RUNTIME ? cuts_find_launch(cutter->cuts, span) : NULL;
     if (!launch) {
         uint32_t slice = emit(cutter, open->span, 0, open->cursor, open->end);
         count_profiled(cutter, slice, 0, cutter->n_open == 0, open->span);
@@ -188,8 +140,9 @@ static void emit_leaf(struct cutter *cutter, const struct open_span *open)
     int64_t split = MAX(cutter->rank->trace->spans[launch->device].start_ns, open->cursor);
     if (split > open->end || !copies)
         split = open->end;
-    launch->slice = emit(cutter, open->span, 0, open->cursor, split);
-    if (copies && launch->slice != NO_ID)
+    uint32_t slice = emit(cutter, open->span, 0, open->cursor, split);
+    add_call(cutter, launch, slice, false);
+    if (copies && slice != NO_ID)
         emit(cutter, open->span, SEGMENT_TAIL, split, open->end);
 }
 
@@ -199,9 +152,10 @@ static void emit_rest(struct cutter *cutter, const struct open_span *open)
     const struct trace_span *span = &cutter->rank->trace->spans[open->span];
     uint32_t slice = emit(cutter, open->span, open->segment, open->cursor, open->end);
     count_profiled(cutter, slice, open->after_op, false, open->span);
-    struct launch *launch = span->kind == SPAN_RUNTIME ? find_launch(cutter, span) : NULL;
-    if (launch && launch->slice == NO_ID)
-        launch->slice = slice;
+    const struct launch *launch =
+        span->kind == SPAN_RUNTIME ? cuts_find_launch(cutter->cuts, span) : NULL;
+    if (launch)
+        add_call(cutter, launch, slice, true);
 }
 
 static void close_top(struct cutter *cutter, int64_t at)
@@ -280,19 +234,19 @@ static bool is_work(const struct rank_build *rank, const struct trace_span *span
 static void finish_track(struct cutter *cutter)
 {
     while (cutter->step < cutter->rank->steps.n)
-        cutter->track->first[++cutter->step] = (uint32_t)cutter->rank->slices.n;
+        cutter->track->is.first[++cutter->step] = (uint32_t)cutter->track->slices.n;
 }
 
-static void start_track(struct cutter *cutter, uint8_t kind, uint32_t source)
+static void start_track(struct cutter *cutter, const struct cuts *cuts, struct cut_track *track,
+                        uint8_t kind, uint32_t source)
 {
-    struct rank_build *rank = cutter->rank;
-    struct track track = {.kind = kind, .source = source};
-    track.first = mem_array(rank->steps.n + 1, sizeof *track.first);
-    track.first[0] = (uint32_t)rank->slices.n;
-    array_push(&rank->tracks, track);
-    cutter->track = &rank->tracks.at[rank->tracks.n - 1];
-    cutter->step = cutter->round = 0;
-    cutter->n_open = 0;
+    track->is = (struct track){.kind = kind,
+                               .source = source,
+                               .first = mem_array(cuts->rank->steps.n + 1, sizeof(uint32_t))};
+    cutter->cuts = cuts;
+    cutter->rank = cuts->rank;
+    cutter->track = track;
+    cutter->step = cutter->round = cutter->n_open = 0;
     cutter->after_op = false;
 }
 
@@ -300,25 +254,28 @@ static void start_track(struct cutter *cutter, uint8_t kind, uint32_t source)
  * one that runs collectives may do other work between them, such as what a DDP hook asked for. */
 enum track_use { TRACK_IDLE = 0, TRACK_OPS = 1, TRACK_COMM = 2, TRACK_INBOX = 4 };
 
-static void cut_cpu_track(struct cutter *cutter, uint32_t track_index, unsigned use)
+static void cut_ops(struct cuts *cuts, uint32_t track_index)
 {
-    struct rank_build *rank = cutter->rank;
+    const struct rank_build *rank = cuts->rank;
     const struct trace_track *track = &rank->trace->tracks[track_index];
+    unsigned use = cuts->uses[track_index];
     int64_t floor = INT64_MIN;
-    start_track(cutter, DPRO_DEVICE_CPU_THREAD, track_index);
+    struct cutter cutter;
+    start_track(&cutter, cuts, &cuts->tracks[CUTS_A_TRACK * track_index + CUT_OPS],
+                DPRO_DEVICE_CPU_THREAD, track_index);
     for (uint32_t i = track->first; i < track->first + track->n; i++)
         if (is_work(rank, &rank->trace->spans[i]) &&
-            !map_get(&cutter->stored_ns, i + UINT64_C(1), NULL) &&
+            !map_get(&cuts->stored_ns, i + UINT64_C(1), NULL) &&
             !((use & TRACK_COMM) && in_collective(rank, &rank->trace->spans[i])))
-            open_one(cutter, i, &floor);
-    while (cutter->n_open > 0)
-        close_top(cutter, INT64_MAX);
-    finish_track(cutter);
+            open_one(&cutter, i, &floor);
+    while (cutter.n_open > 0)
+        close_top(&cutter, INT64_MAX);
+    finish_track(&cutter);
 }
 
-static unsigned use_of(const struct cutter *cutter, uint32_t track_index)
+static unsigned use_of(const struct cuts *cuts, uint32_t track_index)
 {
-    const struct rank_build *rank = cutter->rank;
+    const struct rank_build *rank = cuts->rank;
     const struct trace_track *track = &rank->trace->tracks[track_index];
     unsigned use = TRACK_IDLE;
     EACH_OF (const struct trace_span, span, rank->trace->spans + track->first, track->n)
@@ -330,211 +287,136 @@ static unsigned use_of(const struct cutter *cutter, uint32_t track_index)
             continue;
         else if (span->kind == SPAN_CPU_OP)
             use |= in_collective(rank, span) ? TRACK_IDLE : TRACK_OPS;
-        else if (span->kind == SPAN_RUNTIME && find_launch(cutter, span))
+        else if (span->kind == SPAN_RUNTIME && cuts_find_launch(cuts, span))
             use |= TRACK_OPS;
     return use;
 }
 
 /* What came in, in order of when it was asked for; many at a time. */
-static void cut_inbox(struct cutter *cutter, uint32_t track_index)
+static void cut_inbox(struct cuts *cuts, uint32_t track_index)
 {
-    const struct trace_rank *trace = cutter->rank->trace;
+    const struct trace_rank *trace = cuts->rank->trace;
     const struct trace_track *track = &trace->tracks[track_index];
-    start_track(cutter, DPRO_DEVICE_LINK_RX, track_index);
+    struct cutter cutter;
+    start_track(&cutter, cuts, &cuts->tracks[CUTS_A_TRACK * track_index + CUT_INBOX],
+                DPRO_DEVICE_LINK_RX, track_index);
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &trace->spans[i];
         if (span->kind == SPAN_TRANSFER)
-            emit(cutter, i, 0, span->start_ns, span->start_ns + span->dur_ns);
+            emit(&cutter, i, 0, span->start_ns, span->start_ns + span->dur_ns);
     }
-    finish_track(cutter);
+    finish_track(&cutter);
+}
+
+static void cut_cpu_track(void *arg, size_t t)
+{
+    struct cuts *cuts = arg;
+    if (cuts->rank->trace->tracks[t].gpu)
+        return;
+    cuts->uses[t] = use_of(cuts, (uint32_t)t);
+    if (cuts->uses[t] & TRACK_OPS)
+        cut_ops(cuts, (uint32_t)t);
+    if (cuts->uses[t] & TRACK_INBOX)
+        cut_inbox(cuts, (uint32_t)t);
 }
 
 ORDER(compare_starts, struct slice, ASCENDING(start_ns) ?: ASCENDING(span));
 
 /* All communication threads in one track, in order of start. */
-static void cut_comm_tracks(struct cutter *cutter, const unsigned *uses)
+static void cut_comm_tracks(struct cuts *cuts)
 {
-    struct rank_build *rank = cutter->rank;
+    const struct rank_build *rank = cuts->rank;
     ARRAY(struct slice) found = {0};
     for (uint32_t t = 0; t < rank->trace->n_tracks; t++) {
         const struct trace_track *track = &rank->trace->tracks[t];
-        if (track->gpu || !(uses[t] & TRACK_COMM))
+        if (track->gpu || !(cuts->uses[t] & TRACK_COMM))
             continue;
         for (uint32_t i = track->first; i < track->first + track->n; i++) {
             const struct trace_span *span = &rank->trace->spans[i];
             uint64_t end = (uint64_t)(span->start_ns + span->dur_ns);
             if (!build_runs_collective(rank, span))
                 continue;
-            map_get(&cutter->stored_ns, i + UINT64_C(1), &end);
+            map_get(&cuts->stored_ns, i + UINT64_C(1), &end);
             array_add(&found, .start_ns = span->start_ns, .end_ns = (int64_t)end, .span = i);
         }
     }
-    array_sort(&found, compare_starts);
-    if (found.n > 0)
-        start_track(cutter, DPRO_DEVICE_COMM_THREAD, NO_ID);
-    for (size_t i = 0; i < found.n; i++)
-        emit(cutter, found.at[i].span, 0, found.at[i].start_ns, found.at[i].end_ns);
-    if (found.n > 0)
-        finish_track(cutter);
+    if (found.n > 0) {
+        struct cutter cutter;
+        array_sort(&found, compare_starts);
+        start_track(&cutter, cuts, &cuts->tracks[CUTS_A_TRACK * rank->trace->n_tracks],
+                    DPRO_DEVICE_COMM_THREAD, NO_ID);
+        EACH (const struct slice, slice, found)
+            emit(&cutter, slice->span, 0, slice->start_ns, slice->end_ns);
+        finish_track(&cutter);
+    }
     array_fini(&found);
 }
 
-/* The step that goes on at a time; NO_ID: none. */
-static uint32_t step_at(const struct rank_build *rank, int64_t ns)
+/* A call's slice, by its number in the rank. */
+static void join_calls(struct cuts *cuts, struct cut_track *track)
 {
-    size_t low = LOWER_BOUND(i, 0, rank->steps.n, rank->steps.at[i].end_ns <= ns);
-    return low < rank->steps.n && rank->steps.at[low].start_ns <= ns ? (uint32_t)low : NO_ID;
-}
-
-/* Where a span of a stream belongs. */
-struct device_work {
-    uint32_t launch; /* the slice of the call that launched it; NO_ID: none is known */
-    uint32_t step;   /* NO_ID: none, or it is no work */
-};
-
-/* By step: when a stream begins the first work that was launched in the row of steps that follow
- * each other. A stream's work runs in order, so what comes before was launched before the row. */
-static void find_own_work(const struct cutter *cutter, const struct trace_track *track,
-                          const struct device_work *works, int64_t *own_ns)
-{
-    const struct rank_build *rank = cutter->rank;
-    for (size_t s = 0; s < rank->steps.n; s++)
-        own_ns[s] = INT64_MAX;
-    for (uint32_t i = 0; i < track->n; i++)
-        if (works[i].step != NO_ID)
-            own_ns[works[i].step] =
-                MIN(own_ns[works[i].step], rank->trace->spans[track->first + i].start_ns);
-    for (size_t s = 1; s < rank->steps.n; s++)
-        if (rank->steps.at[s].follows)
-            own_ns[s] = MIN(own_ns[s], own_ns[s - 1]);
-    for (size_t s = rank->steps.n; s-- > 1;)
-        if (rank->steps.at[s].follows)
-            own_ns[s - 1] = own_ns[s];
-}
-
-/* The step of work whose call was made outside of the measured iterations, or was not recorded: by
- * its own start. Where the CPU is ahead by more than a step, work that was launched before the
- * first step still runs in later ones, of which it is no part. NO_ID: none. */
-static uint32_t step_without_call(const struct cutter *cutter, const int64_t *own_ns,
-                                  const struct trace_span *span)
-{
-    const struct rank_build *rank = cutter->rank;
-    uint32_t step = step_at(rank, span->start_ns);
-    bool before = step != NO_ID && rank->steps.at[step].follows && own_ns[step] != INT64_MAX &&
-                  span->start_ns < own_ns[step];
-    return before ? NO_ID : step;
-}
-
-/* The step of each device span is that of the call which launched it, wherever it ran. */
-static void find_works(const struct cutter *cutter, const struct trace_track *track,
-                       struct device_work *works, int64_t *own_ns)
-{
-    const struct trace_span *spans = cutter->rank->trace->spans + track->first;
-    for (uint32_t i = 0; i < track->n; i++) {
-        const struct launch *known =
-            is_device_work(&spans[i]) ? find_launch(cutter, &spans[i]) : NULL;
-        works[i].launch = known ? known->slice : NO_ID;
-        works[i].step = works[i].launch != NO_ID ? cutter->step_of_slice[works[i].launch] : NO_ID;
+    uint32_t n_before = (uint32_t)cuts->rank->slices.n;
+    EACH (const struct call, call, track->calls) {
+        struct launch *launch = &cuts->launches.at[call->launch];
+        if (!call->yields || launch->slice == NO_ID)
+            launch->slice = call->slice == NO_ID ? NO_ID : n_before + call->slice;
     }
-    find_own_work(cutter, track, works, own_ns);
-    for (uint32_t i = 0; i < track->n; i++)
-        if (works[i].launch == NO_ID && is_device_work(&spans[i]))
-            works[i].step = step_without_call(cutter, own_ns, &spans[i]);
+    array_fini(&track->calls);
 }
 
-static void cut_stream(struct cutter *cutter, uint32_t track_index)
+/* Their slices one after the other; those of the longest stay where they are, or nearly so. */
+static void join_tracks(struct cuts *cuts)
 {
-    struct rank_build *rank = cutter->rank;
-    const struct trace_track *track = &rank->trace->tracks[track_index];
-    uint32_t n_steps = (uint32_t)rank->steps.n, n = (uint32_t)rank->slices.n;
-    struct arena scratch = {0};
-    uint32_t *fill = arena_array(&scratch, n_steps + 1, sizeof *fill);
-    int64_t *own_ns = arena_array(&scratch, n_steps + 1, sizeof *own_ns);
-    struct device_work *works = arena_alloc(&scratch, track->n * sizeof *works);
-    start_track(cutter, DPRO_DEVICE_GPU_STREAM, track_index);
-    find_works(cutter, track, works, own_ns);
-    for (uint32_t i = 0; i < track->n; i++)
-        if (works[i].step != NO_ID)
-            fill[works[i].step]++;
-    for (uint32_t s = 0; s <= n_steps; s++) {
-        uint32_t count = fill[s];
-        cutter->track->first[s] = fill[s] = n;
-        n += count;
-    }
-    array_reserve(&rank->slices, n - rank->slices.n);
-    for (uint32_t i = 0; i < track->n; i++) {
-        const struct trace_span *span = &rank->trace->spans[track->first + i];
-        if (works[i].step != NO_ID)
-            rank->slices.at[fill[works[i].step]++] =
-                (struct slice){.start_ns = span->start_ns,
-                               .end_ns = span->start_ns + span->dur_ns,
-                               .span = track->first + i,
-                               .launch = works[i].launch,
-                               .next = NO_ID};
-    }
-    rank->slices.n = n;
-    arena_fini(&scratch);
-}
-
-/* Chains the device work of each call in order of slice id: stream by stream, then by start. */
-static void chain_launches(struct rank_build *rank, uint32_t first_device)
-{
-    for (uint32_t i = (uint32_t)rank->slices.n; i-- > first_device;) {
-        struct slice *slice = &rank->slices.at[i];
-        if (slice->launch == NO_ID)
-            continue;
-        struct slice *call = &rank->slices.at[slice->launch];
-        slice->next = call->launch;
-        call->launch = i;
-    }
-}
-
-static void cut_all(struct cutter *cutter, unsigned *uses)
-{
-    struct rank_build *rank = cutter->rank;
-    const struct trace_rank *trace = rank->trace;
-    for (uint32_t t = 0; t < trace->n_tracks; t++)
-        for (uint32_t i = 0; trace->tracks[t].gpu && i < trace->tracks[t].n; i++) {
-            const struct trace_span *span = &trace->spans[trace->tracks[t].first + i];
-            if (is_device_work(span) && span->correlation)
-                add_launch(cutter, trace->tracks[t].first + i);
+    struct rank_build *rank = cuts->rank;
+    size_t n_tracks = CUTS_A_TRACK * rank->trace->n_tracks + 1, n = 0, n_before = 0;
+    struct cut_track *longest = cuts->tracks;
+    EACH_OF (struct cut_track, track, cuts->tracks, n_tracks) {
+        if (track->slices.n > longest->slices.n) {
+            longest = track;
+            n_before = n;
         }
-    for (uint32_t t = 0; t < trace->n_tracks; t++) {
-        if (trace->tracks[t].gpu)
-            continue;
-        uses[t] = use_of(cutter, t);
-        if (uses[t] & TRACK_OPS)
-            cut_cpu_track(cutter, t, uses[t]);
-        if (uses[t] & TRACK_INBOX)
-            cut_inbox(cutter, t);
+        n += track->slices.n;
     }
-    cut_comm_tracks(cutter, uses);
-
-    uint32_t first_device = (uint32_t)rank->slices.n;
-    cutter->step_of_slice = mem_alloc((first_device + 1) * sizeof *cutter->step_of_slice);
-    for (uint32_t l = 0; l < rank->tracks.n; l++)
-        for (uint32_t s = 0; s < rank->steps.n; s++)
-            for (uint32_t i = rank->tracks.at[l].first[s]; i < rank->tracks.at[l].first[s + 1]; i++)
-                cutter->step_of_slice[i] = s;
-    for (uint32_t t = 0; t < trace->n_tracks; t++)
-        if (trace->tracks[t].gpu)
-            cut_stream(cutter, t);
-    chain_launches(rank, first_device);
+    array_reserve(&longest->slices, n - longest->slices.n);
+    rank->slices.at = longest->slices.at;
+    rank->slices.cap = longest->slices.cap;
+    if (n > 0)
+        memmove(rank->slices.at + n_before, longest->slices.at,
+                longest->slices.n * sizeof *longest->slices.at);
+    EACH_OF (struct cut_track, track, cuts->tracks, n_tracks) {
+        if (!track->is.first)
+            continue;
+        join_calls(cuts, track);
+        for (size_t s = 0; s <= rank->steps.n; s++)
+            track->is.first[s] += (uint32_t)rank->slices.n;
+        array_push(&rank->tracks, track->is);
+        if (track == longest) {
+            rank->slices.n += track->slices.n;
+            continue;
+        }
+        array_append(&rank->slices, track->slices.at, track->slices.n);
+        array_fini(&track->slices);
+    }
 }
 
 void build_slices(struct rank_build *rank)
 {
-    struct cutter *cutter = mem_array(1, sizeof *cutter);
-    unsigned *uses = mem_array(rank->trace->n_tracks + 1, sizeof *uses);
-    cutter->rank = rank;
-    cutter->waits_for_rounds = waits_for_rounds(rank);
-    build_find_stores(rank, &cutter->stored_ns);
-    cut_all(cutter, uses);
-    map_fini(&cutter->row_of);
-    array_fini(&cutter->rows);
-    map_fini(&cutter->stored_ns);
-    array_fini(&cutter->launches);
-    mem_free(cutter->step_of_slice);
-    mem_free(cutter);
-    mem_free(uses);
+    const struct trace_rank *trace = rank->trace;
+    struct cuts cuts = {.rank = rank,
+                        .waits_for_rounds = waits_for_rounds(rank),
+                        .tracks =
+                            mem_array(CUTS_A_TRACK * trace->n_tracks + 1, sizeof *cuts.tracks),
+                        .uses = mem_array(trace->n_tracks + 1, sizeof *cuts.uses)};
+    build_find_stores(rank, &cuts.stored_ns);
+    cuts_find_launches(&cuts);
+    parallel_for(trace->n_tracks, rank->threads, cut_cpu_track, &cuts);
+    cut_comm_tracks(&cuts);
+    join_tracks(&cuts);
+    cuts_add_streams(&cuts);
+    map_fini(&cuts.row_of);
+    array_fini(&cuts.rows);
+    map_fini(&cuts.stored_ns);
+    array_fini(&cuts.launches);
+    mem_free(cuts.tracks);
+    mem_free(cuts.uses);
 }

@@ -94,26 +94,6 @@ struct dpro_transport_info {
 };
 DPRO_API struct dpro_transport_info dpro_trace_transport(const struct dpro_trace *trace);
 
-/* One rank's part in one gloo collective, from its messages. */
-struct dpro_transport_collective {
-    int rank;
-    const char *kind; /* "all_reduce", ...; static; NULL: unknown */
-    uint32_t tag;     /* the collective's number in its process group */
-    int64_t start_ns; /* its first byte was sent, in the rank's clock; INT64_MAX: none was */
-    uint64_t sent_bytes, received_bytes; /* payload */
-    uint64_t size_bytes;                 /* of the tensor; 0: unknown */
-    int exact;                           /* as n_exact */
-    int tied;                            /* its span is in the profile */
-    int bucket;            /* which bucket of its model, or sharded unit; -1: unknown */
-    uint32_t n_parameters; /* in that bucket */
-};
-DPRO_API size_t dpro_trace_n_transport_collectives(const struct dpro_trace *trace);
-DPRO_API struct dpro_transport_collective
-dpro_trace_transport_collective(const struct dpro_trace *trace, size_t index);
-/* Name of the k-th parameter that a collective carries; borrowed, NULL past the last. */
-DPRO_API const char *dpro_trace_transport_parameter(const struct dpro_trace *trace, size_t index,
-                                                    uint32_t k);
-
 /* From Horovod's timeline. A round is one reduction of every gradient. Which gradients travel
  * together differs between rounds; the groups are those of most rounds. */
 struct dpro_fusion_info {
@@ -134,9 +114,8 @@ DPRO_API int dpro_trace_export_net_csv(const struct dpro_trace *trace, const cha
 struct dpro_unprofiled {
     uint32_t n_steps;                   /* 0: not recorded */
     int64_t mean_ns, median_ns, std_ns; /* std_ns -1: one step */
-    int64_t profiled_ns; /* mean of the steps in the window, by the same clock; -1: not recorded */
-    int64_t page_faults; /* of a step on a rank, median; -1: not recorded */
-    int64_t cpu_ns;      /* of a rank's process in a step, median; -1: not recorded */
+    int64_t page_faults;                /* of a step on a rank, median; -1: not recorded */
+    int64_t cpu_ns; /* of a rank's process in a step, median; -1: not recorded */
 };
 DPRO_API struct dpro_unprofiled dpro_trace_unprofiled(const struct dpro_trace *trace);
 

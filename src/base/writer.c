@@ -27,7 +27,7 @@ struct writer_gzip {
     uint8_t out[64u << 10];
 };
 
-void writer_init_file(struct writer *w, FILE *file)
+static void init(struct writer *w, FILE *file)
 {
     *w = (struct writer){.fd = -1, .file = file, .buf = mem_alloc(WRITER_BUFFER)};
 }
@@ -113,7 +113,7 @@ static int open_path(struct writer *w)
 
 int writer_init_path(struct writer *w, const char *path, bool gzip, struct dpro_error *err)
 {
-    writer_init_file(w, NULL);
+    init(w, NULL);
     w->path = mem_copy_string(path);
     if (gzip)
         init_gzip(w);
@@ -253,7 +253,7 @@ static int write_file(FILE *file, void (*write)(struct writer *, const void *), 
                       struct dpro_error *err)
 {
     struct writer w;
-    writer_init_file(&w, file);
+    init(&w, file);
     int rc = write_and_finish(&w, write, arg, err);
     writer_fini(&w);
     return rc;

@@ -46,8 +46,6 @@ struct set_file {
 int file_set_write(const char *folder, const char *what, const struct set_file *files, size_t n,
                    const struct dpro_sink *progress, struct dpro_error *err);
 
-/* `file` stays the caller's, who closes it. */
-void writer_init_file(struct writer *writer, FILE *file);
 /* Writes to a temporary file beside `path`, gzip-compressed when `gzip`; straight to `path` where
  * that is a device or a FIFO. */
 int writer_init_path(struct writer *writer, const char *path, bool gzip, struct dpro_error *err);

@@ -30,17 +30,12 @@ static void warn_unfinished(struct trace_build *build)
 static void sum_unprofiled(struct dpro_trace *trace)
 {
     ARRAY(int64_t) times = {0}, faults = {0}, cpu = {0};
-    double timing = 0, n_timing = 0;
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
         const struct recording *recording = trace->ranks[r].recording;
         for (size_t s = 0; recording && s < recording->steps.n; s++) {
             const struct recorded_step *step = &recording->steps.at[s];
-            int64_t dur = step->end_ns - step->start_ns;
-            if (step->window == RECORDED_TIMING) {
-                timing += (double)dur;
-                n_timing++;
-            } else if (step->window != RECORDED_STRUCTURE) {
-                array_push(&times, dur);
+            if (step->window != RECORDED_TIMING && step->window != RECORDED_STRUCTURE) {
+                array_push(&times, step->end_ns - step->start_ns);
                 if (step->page_faults >= 0)
                     array_push(&faults, step->page_faults);
                 if (step->cpu_ns >= 0)
@@ -51,7 +46,6 @@ static void sum_unprofiled(struct dpro_trace *trace)
     struct dpro_unprofiled *out = &trace->unprofiled;
     out->page_faults = faults.n > 0 ? stats_median_i64(faults.at, faults.n) : -1;
     out->cpu_ns = cpu.n > 0 ? stats_median_i64(cpu.at, cpu.n) : -1;
-    out->profiled_ns = n_timing > 0 ? llround(timing / n_timing) : -1;
     if (times.n > 0) {
         struct mean_std of = stats_mean_std_i64(times.at, times.n);
         out->n_steps = times.n < UINT32_MAX ? (uint32_t)times.n : UINT32_MAX;

@@ -152,8 +152,7 @@ static inline struct allocator_placement take(struct allocator *a,
     }
     if (b == NO_BLOCK && request->bytes > 0) {
         placement.failed = true;
-        if (a->figures.n_failed++ == 0)
-            a->figures.first_failed = a->figures.n_requests;
+        a->figures.n_failed++;
     }
     struct block_id *slot = block_ids_slot(&a->ids, request->id);
     if (slot->used && slot->block != NO_BLOCK) { /* that it was given back is not recorded */
@@ -249,7 +248,6 @@ struct allocator *allocator_create(const struct allocator_options *options)
     a->range_bytes = device + device / 8;
     a->table.unused = a->waiting = NO_BLOCK;
     device_space_init(&a->space, capacity);
-    a->figures.first_failed = UINT64_MAX;
     return a;
 }
 

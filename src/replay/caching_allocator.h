@@ -43,7 +43,6 @@ struct allocator_figures {
     uint64_t n_retries; /* times that cached memory was given back because the device was full */
     uint64_t n_unknown; /* frees of unknown blocks */
     uint32_t n_segments;
-    uint64_t first_failed; /* number of the first failed request; UINT64_MAX: none */
 };
 
 struct allocator; /* its memory belongs to the scope in which it is created */

@@ -39,12 +39,8 @@ static struct plan_file some_plan(void)
 static void write_plan(const struct plan_file *plan)
 {
     FILE *file = fopen(in_folder("plan.json"), "w");
-    struct writer w;
     assert_non_null(file);
-    writer_init_file(&w, file);
-    plan_file_write(&w, plan);
-    assert_int_equal(writer_finish(&w, NULL), 0);
-    writer_fini(&w);
+    assert_int_equal(writer_write_file(file, plan_file_write, plan, NULL), 0);
     fclose(file);
 }
 

@@ -440,19 +440,24 @@ static void check_job(const struct dpro_trace *trace)
     assert_int_equal(info.n_checked, 4);
     assert_int_equal(info.n_exact, 4);
     assert_int_equal(info.n_in_buckets, 4);
-    assert_int_equal(dpro_trace_n_transport_collectives(trace), 4);
-    for (size_t i = 0; i < 4; i++) {
-        struct dpro_transport_collective c = dpro_trace_transport_collective(trace, i);
-        assert_int_equal(c.rank, i / 2);
-        assert_string_equal(c.kind, "all_reduce");
-        assert_int_equal(c.tag, 40 + i % 2);
-        assert_int_equal(c.sent_bytes, i % 2 ? CHUNK : 2 * CHUNK);
-        assert_int_equal(c.received_bytes, i % 2 ? CHUNK : 2 * CHUNK);
-        assert_int_equal(c.size_bytes, i % 2 ? 400 : 800);
-        assert_int_equal(c.bucket, i % 2);
-        assert_int_equal(c.n_parameters, i % 2 ? 1 : 2);
-        assert_string_equal(dpro_trace_transport_parameter(trace, i, 0), i % 2 ? "a" : "b");
-        assert_null(dpro_trace_transport_parameter(trace, i, c.n_parameters));
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        const struct net_transport *t = &trace->transports[rank];
+        const struct recording *recording = trace->ranks[t->rank_index].recording;
+        assert_int_equal(t->rank, rank);
+        assert_int_equal(t->collectives.n, 2);
+        for (uint32_t i = 0; i < 2; i++) {
+            const struct net_collective *c = &t->collectives.at[i];
+            const struct recorded_bucket *bucket = &recording->buckets.at[i];
+            uint32_t parameter = recording->members.at[bucket->first];
+            assert_int_equal(c->tag, 40 + i);
+            assert_int_equal(c->sent_bytes, i ? CHUNK : 2 * CHUNK);
+            assert_int_equal(c->received_bytes, i ? CHUNK : 2 * CHUNK);
+            assert_int_equal(c->size_bytes, i ? 400 : 800);
+            assert_int_equal(c->bucket, i);
+            assert_int_equal(bucket->n, i ? 1 : 2);
+            assert_string_equal(strtab_get(&trace->names, recording->parameters.at[parameter].name),
+                                i ? "a" : "b");
+        }
     }
 }
 
@@ -509,8 +514,9 @@ TEST_IN_FOLDER(equal_numbers_of_two_process_groups_are_two_collectives)
         }
     }
     struct dpro_trace *trace = load();
-    assert_int_equal(dpro_trace_n_transport_collectives(trace), 4);
     const struct net_transport *t = trace->transports;
+    assert_int_equal(t[0].collectives.n, 2);
+    assert_int_equal(t[1].collectives.n, 2);
     assert_int_equal(t[0].collectives.at[0].joint, t[1].collectives.at[0].joint);
     assert_int_not_equal(t[0].collectives.at[0].joint, t[0].collectives.at[1].joint);
     assert_int_equal(t[0].collectives.at[0].sent_bytes + t[0].collectives.at[1].sent_bytes, 300);

@@ -14,22 +14,19 @@
 #include "temp_folder.h"
 
 /* What `write` puts out, as a string. */
-static char *text_of(void (*write)(struct writer *))
+static char *text_of(void (*write)(struct writer *, const void *))
 {
     char *text = NULL;
     size_t len;
-    struct writer w;
     FILE *file = open_memstream(&text, &len);
-    writer_init_file(&w, file);
-    write(&w);
-    assert_int_equal(writer_finish(&w, NULL), 0);
-    writer_fini(&w);
+    assert_int_equal(writer_write_file(file, write, NULL, NULL), 0);
     fclose(file);
     return text;
 }
 
-static void write_times(struct writer *w)
+static void write_times(struct writer *w, const void *arg)
 {
+    (void)arg;
     const int64_t values[] = {0,         1,        -1, 999999, 1000000, -1234567890123456789,
                               INT64_MAX, INT64_MIN};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
@@ -53,8 +50,9 @@ TEST(nanoseconds_are_written_exactly)
     free(text);
 }
 
-static void write_all_fields(struct writer *w)
+static void write_all_fields(struct writer *w, const void *arg)
 {
+    (void)arg;
     writer_object(w, TEXT("text", "a\"b"), TEXT("none", NULL), INT("int", UINT32_MAX),
                   BOOL("bool", true), FIXED("fixed", 1.25, 1), FIXED("nan", NAN, 1));
     writer_section(w, "unknown", '[');
@@ -95,8 +93,9 @@ TEST(a_file_without_the_memory_for_it_is_not_left_behind)
     assert_int_equal(access(path, F_OK), -1);
 }
 
-static void write_numbers(struct writer *w)
+static void write_numbers(struct writer *w, const void *arg)
 {
+    (void)arg;
     writer_open(w, '[');
     writer_json_fixed(w, 1.25, 1);
     writer_json_fixed(w, -0.04, 1);
@@ -119,8 +118,9 @@ TEST(numbers_have_fixed_digits_in_any_locale)
     free(text);
 }
 
-static void write_strings(struct writer *w)
+static void write_strings(struct writer *w, const void *arg)
 {
+    (void)arg;
     writer_open(w, '{');
     writer_key(w, "a\"b");
     writer_string(w, "quote\" back\\ \n\t\x01\x7f");
@@ -245,15 +245,11 @@ TEST(nothing_is_left_of_a_file_if_the_process_is_killed)
 
 TEST(a_full_disk_is_told_with_name_and_reason)
 {
-    struct writer w;
     struct dpro_error err = {0};
     FILE *full = fopen("/dev/full", "w");
     assert_non_null(full);
-    writer_init_file(&w, full);
-    writer_text(&w, "lost");
-    assert_int_equal(writer_finish(&w, &err), DPRO_EIO);
+    assert_int_equal(writer_write_file(full, write_times, NULL, &err), DPRO_EIO);
     assert_string_equal(err.text, "/dev/full: can't be written: No space left on device");
-    writer_fini(&w);
     fclose(full);
 }
 

@@ -134,14 +134,6 @@ uint8_t net_call_find(const char *name, size_t len)
     return call;
 }
 
-const char *gloo_collective_name(uint8_t prefix)
-{
-    static const char *const names[] = {NULL,        "gather",     "all_gather",
-                                        "reduce",    "all_reduce", "scatter",
-                                        "broadcast", "barrier",    "all_to_all"};
-    return prefix < sizeof names / sizeof *names ? names[prefix] : NULL;
-}
-
 /* ---- processes that are no ranks ---- */
 
 static const struct role {

@@ -104,8 +104,6 @@ struct net_collective { /* one rank's part in a gloo collective */
 /* Initializers of a collective whose messages are not summed up yet. */
 #define NET_UNSUMMED                                                                               \
     .first_send_ns = INT64_MAX, .last_ns = INT64_MIN, .span = NO_ID, .bucket = NO_ID
-/* "all_reduce", ...; NULL: unknown */
-const char *gloo_collective_name(uint8_t prefix);
 
 /* The process of a log: a rank, or another process such as a parameter server. Others are numbered
  * by role and number from INT_MIN on, so that as unsigned numbers they follow all ranks. -1: not

@@ -5,20 +5,25 @@
  * first second, so that short runs stay silent. */
 #include "progress.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <dpro/processes.h>
 
 #define FIRST_DRAWN_AFTER_S 1.0
 #define REDRAWN_AFTER_S     0.1
 
 static struct {
     pthread_mutex_t lock;
+    FILE *terminal;
     bool drawn, color;
     char stage[64], told[64];
     double begun_s, started_s, drawn_s; /* begun_s: the run; started_s: the stage */
@@ -34,8 +39,10 @@ static double now_s(void)
 
 static void clear_line(void)
 {
-    if (progress.drawn)
-        fputs("\r\033[K", stderr);
+    if (progress.drawn) {
+        fputs("\r\033[K", progress.terminal);
+        fflush(progress.terminal);
+    }
     progress.drawn = false;
 }
 
@@ -91,8 +98,10 @@ static void draw(const char *unit, uint64_t done, uint64_t total, double elapsed
         n = (size_t)snprintf(text, sizeof text, "%.0f %%  %s of %s",
                              100.0 * (double)done / (double)total, amount, part);
     }
-    print_amount(part, sizeof part, rate, unit);
-    n += (size_t)snprintf(text + n, sizeof text - n, "  %s/s", part);
+    if (rate > 0) {
+        print_amount(part, sizeof part, rate, unit);
+        n += (size_t)snprintf(text + n, sizeof text - n, "  %s/s", part);
+    }
     if (total > done && rate > 0) {
         print_left(part, sizeof part, (double)(total - done) / rate);
         n += (size_t)snprintf(text + n, sizeof text - n, "  %s left", part);
@@ -100,7 +109,7 @@ static void draw(const char *unit, uint64_t done, uint64_t total, double elapsed
     if (progress.told[0] != '\0')
         snprintf(text + n, sizeof text - n, "  %s", progress.told);
 
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
+    if (ioctl(fileno(progress.terminal), TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
         columns = window.ws_col;
     n = strlen(progress.stage) + 2;
     if (n + strlen(text) >= columns) { /* a line that wraps can't be cleared */
@@ -108,9 +117,9 @@ static void draw(const char *unit, uint64_t done, uint64_t total, double elapsed
             return;
         text[columns - n - 1] = '\0';
     }
-    fprintf(stderr, "\r\033[K%s%s%s  %s", progress.color ? "\033[1m" : "", progress.stage,
-            progress.color ? "\033[0m" : "", text);
-    fflush(stderr);
+    fprintf(progress.terminal, "\r\033[K%s%s%s  %s", progress.color ? "\033[1m" : "",
+            progress.stage, progress.color ? "\033[0m" : "", text);
+    fflush(progress.terminal);
     progress.drawn = true;
 }
 
@@ -149,6 +158,26 @@ static void on_log(void *arg, enum dpro_log_level level, const char *text)
     pthread_mutex_unlock(&progress.lock);
 }
 
+/* Where stderr is shown as it is written; NULL: nowhere. Of mpirun's first process it is a pipe to
+ * mpirun, whose own may be a terminal: written to by this way, the line comes before what the pipe
+ * still holds. */
+static FILE *find_terminal(void)
+{
+    struct stat st;
+    char path[64];
+    if (isatty(STDERR_FILENO))
+        return stderr;
+    if (dpro_processes_started() != 0 || fstat(STDERR_FILENO, &st) < 0 || !S_ISFIFO(st.st_mode))
+        return NULL;
+    snprintf(path, sizeof path, "/proc/%d/fd/2", (int)getppid());
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd >= 0 && isatty(fd))
+        return fdopen(fd, "w");
+    if (fd >= 0)
+        close(fd);
+    return NULL;
+}
+
 struct dpro_sink progress_start(int verbosity, bool quiet)
 {
     static const enum dpro_log_level levels[] = {DPRO_LOG_ERROR, DPRO_LOG_INFO, DPRO_LOG_DEBUG,
@@ -162,7 +191,9 @@ struct dpro_sink progress_start(int verbosity, bool quiet)
         sink.log = on_log;
         sink.level = levels[verbosity < 3 ? verbosity : 3];
     }
-    if (!quiet && isatty(STDERR_FILENO) && term != NULL && strcmp(term, "dumb") != 0) {
+    if (!quiet && term != NULL && strcmp(term, "dumb") != 0)
+        progress.terminal = find_terminal();
+    if (progress.terminal != NULL) {
         sink.progress = on_progress;
         progress.color = no_color == NULL || no_color[0] == '\0';
     }

@@ -6,8 +6,8 @@
 #include <dpro/log.h>
 
 /* Turns on what is wanted: log lines by `verbosity` (0 none, 1 up to info, 2 debug, 3 trace), and
- * progress unless `quiet`, only where stderr is a terminal. Returns the sink to hand to the
- * library; it lives until the process ends. */
+ * progress unless `quiet`, only where stderr, or that of mpirun, is a terminal. Returns the sink to
+ * hand to the library; it lives until the process ends. */
 struct dpro_sink progress_start(int verbosity, bool quiet);
 
 /* Shown behind the progress from now on; "": nothing. */

@@ -78,10 +78,18 @@ static void send(int to, const void *data, size_t size)
     }
 }
 
-static size_t await(int from)
+static size_t await(int from, void (*idle)(void *arg), void *arg)
 {
     uint64_t total = 0;
-    receive_some(from, &total, sizeof total, false);
+    int code, there = 0;
+    while ((code = MPI_Iprobe(from, TAG, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE)) ==
+               MPI_SUCCESS &&
+           !there) {
+        idle(arg);
+        doze();
+    }
+    check(code, "receive from", from);
+    receive_some(from, &total, sizeof total, true);
     return total;
 }
 

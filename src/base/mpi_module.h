@@ -8,13 +8,14 @@ struct mpi_module {
     int version; /* MPI_MODULE_VERSION, of the same build */
     int n, me;
     void (*send)(int to, const void *data, size_t size);
-    size_t (*await)(int from);                          /* the size of the next message */
+    /* The size of the next message; `idle` is called all the time until it is there. */
+    size_t (*await)(int from, void (*idle)(void *arg), void *arg);
     void (*receive)(int from, void *data, size_t size); /* all of it */
     void (*leave)(void);
     void (*abort)(int code);
 };
 
-enum { MPI_MODULE_VERSION = 2 };
+enum { MPI_MODULE_VERSION = 3 };
 
 /* `failed` is called where a message can't be sent or received; all processes end with the exit
  * code that it returns. NULL: MPI does not start. */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/mpi_module.h"
 
@@ -138,9 +139,16 @@ static void send(struct dpro_processes *p, int to, struct pack *pack)
     array_fini(&pack->bytes);
 }
 
+static void tell_progress(void *processes)
+{
+    const struct dpro_processes *p = processes;
+    log_progress(&p->sink, "wait for the other processes", "processes", p->n_heard,
+                 (uint64_t)p->mpi->n - 1);
+}
+
 static bool receive(struct dpro_processes *p, int from, struct pack *pack)
 {
-    size_t n = p->mpi->await(from);
+    size_t n = p->mpi->await(from, tell_progress, p);
     array_fini(&pack->bytes);
     pack->bytes.at = mem_alloc(n + 1);
     pack->bytes.n = pack->bytes.cap = n;
@@ -162,8 +170,11 @@ bool processes_tell(struct dpro_processes *p, struct pack *pack)
 
 void processes_hear(struct dpro_processes *p, int helper, struct pack *pack)
 {
+    p->n_heard = (uint64_t)helper - 1;
     receive(p, helper, pack);
+    p->n_heard++;
     p->answers[helper] = true;
+    tell_progress(p);
 }
 
 void processes_answer(struct dpro_processes *p, int helper, struct pack *pack)

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 
+#include <dpro/log.h>
 #include <dpro/processes.h>
 
 #include "base/pack.h"
@@ -17,6 +18,8 @@ struct dpro_processes {
     bool *answers;       /* of the first, by helper: it waits for an answer */
     bool is_over;        /* of the first: it goes on alone; of a helper: it may go */
     uint64_t n_received; /* bytes */
+    uint64_t n_heard;    /* helpers, in this turn */
+    struct dpro_sink sink;
 };
 
 int processes_count(const struct dpro_processes *processes);

@@ -112,8 +112,10 @@ static int load_trace(const struct reader_table *table, const char *const *paths
 {
     static const struct dpro_trace_options defaults;
     struct trace_build build = {.options = options ? options : &defaults, .table = table};
-    if (processes_count(build.options->processes) > 1)
+    if (processes_count(build.options->processes) > 1) {
         build.processes = build.options->processes;
+        build.processes->sink = build.options->sink;
+    }
     if (n_paths == 0)
         return dpro_error_set(err, DPRO_EUSAGE, "no trace given; name a folder or files");
     build.trace = mem_array(1, sizeof *build.trace);

@@ -4,6 +4,7 @@ import glob
 import gzip
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ RANKS = 4
 QUIET = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def start(*parts, n=RANKS):
+def start(*parts, n=RANKS, stderr=subprocess.PIPE, env=None):
     """Starts parts, each (processes, command...); or dpro with these arguments in n processes."""
     if isinstance(parts[0], str):
         parts = [(n, DPRO, *parts)]
@@ -24,7 +25,8 @@ def start(*parts, n=RANKS):
     words = ["mpirun", "-q", "--oversubscribe"]
     for i, (count, *run) in enumerate(parts):
         words += [*command[i == 0:], str(count), *run]
-    return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **QUIET})
+    return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
+                            env={**os.environ, **QUIET, **(env or {})})
 
 
 def finish(running):
@@ -202,13 +204,33 @@ class MpiTest(Case):
         self.assertNotEqual(died.code, DONE)
         self.assertEqual(died.out, "")
 
-    def test_a_process_that_dies_while_it_reads_ends_all(self):
+    def write_slow(self):
+        """A folder of one rank's file, which takes long to read, and one of another's."""
         with gzip.open(os.path.join(BUNDLED, "kineto_rank1.json.gz")) as file:
             profile = file.read().rstrip()
         spaces = gzip.compress(bytes(64 << 20).replace(b"\0", b" "), 1)  # 20 GB of them take their time
         slow = self.write("slow/rank1.json", gzip.compress(profile[:-1], 1) + 300 * spaces + gzip.compress(profile[-1:], 1))
         os.makedirs(self.path("fast"))
         shutil.copy(self.path("trace", "rank0.json.gz"), self.path("fast"))
+        return slow
+
+    def test_progress_is_shown_on_the_terminal_of_mpirun(self):
+        self.write_slow()
+        for folders, stage in (("slow", "fast"), "read"), (("fast", "slow"), "wait for the other processes"):
+            terminal, end = pty.openpty()
+            command = start(*[(1, DPRO, "replay", self.path(folder)) for folder in folders], stderr=end, env={"TERM": "xterm"})
+            os.close(end)
+            shown = b""
+            while stage.encode() not in shown and command.poll() is None:
+                shown += os.read(terminal, 1 << 16)
+            command.terminate()
+            command.communicate()
+            os.close(terminal)
+            self.assertIn(stage, shown.decode())
+            self.assertNotIn("\n", shown.decode())
+
+    def test_a_process_that_dies_while_it_reads_ends_all(self):
+        slow = self.write_slow()
         for reader in (0, 1):
             with self.subTest(reader=reader):
                 folders = (self.path("fast"), self.path("slow"))

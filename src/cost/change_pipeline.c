@@ -1,11 +1,10 @@
 /* Each stage's work of a forward and of a backward pass is that of the mean recorded micro-batch.
  * What its ops take grows with the rows of a micro-batch as a batch's does (graph_work.h); what a
  * stage does once a step, such as the optimizer's, stays. Passes and messages are then put in the
- * order in which PyTorch's and Megatron's schedules have them: a stage that takes turns sends and
- * receives at once and waits for both. What else a stage communicates, such as activations of split
- * tensors, cuts its passes in equal parts and is waited for at once; what it communicates less
- * often than in each pass, such as gradients, is at the begin of a step's forward passes or at the
- * end of its backward ones. Ranks with several stages follow pipeline_order.h. */
+ * order of pipeline_order.h. What else a stage communicates, such as activations of split tensors,
+ * cuts its passes in equal parts and is waited for at once; what it communicates less often than in
+ * each pass, such as gradients, is at the begin of a step's forward passes or at the end of its
+ * backward ones. */
 #include "cost/change_pipeline.h"
 #include "cost/model_memory.h"
 
@@ -70,10 +69,10 @@ bool asks_for_pipeline(const struct dpro_changes *changes)
 
 static struct pipeline_shape shape_of(const struct rewriter *w, struct dpro_pipeline_run run)
 {
-    bool splits = run.schedule == DPRO_SCHEDULE_ZERO_BUBBLE;
-    bool several = splits || run.schedule == DPRO_SCHEDULE_INTERLEAVED;
+    bool several =
+        run.schedule == DPRO_SCHEDULE_ZERO_BUBBLE || run.schedule == DPRO_SCHEDULE_INTERLEAVED;
     return (struct pipeline_shape){w->p.n_stages, several ? MAX(w->p.n_chunks, 2) : 1,
-                                   run.n_micro_batches, splits};
+                                   run.n_micro_batches, run.schedule};
 }
 
 /* ---- what can be asked for ---- */
@@ -177,13 +176,13 @@ static double error_of_calls(const struct dpro_graph *g, uint32_t rank)
     return sum > 0 ? squares / sum / sqrt(12) : 0;
 }
 
-/* Of a micro-batch in all chunks. */
-static double pass_ns(const struct rewriter *w, const struct stage *stage, bool back)
+/* Of a micro-batch, in one of n_chunks parts of what the rank has. */
+static double pass_ns(const struct rewriter *w, const struct stage *stage, enum pass_kind first,
+                      enum pass_kind last, uint32_t chunk, uint32_t n_chunks)
 {
     double ns = 0;
-    for (int kind = back ? PASS_BACKWARD : PASS_FORWARD; kind <= (back ? PASS_OF_WEIGHTS : 0);
-         kind++)
-        for (uint32_t c = 0; c < w->p.n_chunks; c++)
+    for (uint32_t kind = first; kind <= last; kind++)
+        for (uint32_t c = chunk; c < w->p.n_chunks; c += n_chunks)
             ns += stage->pass_ns[kind][c];
     return ns;
 }
@@ -191,7 +190,7 @@ static double pass_ns(const struct rewriter *w, const struct stage *stage, bool 
 static double total(const struct rewriter *w, const struct stage *stage)
 {
     return stage->once_ns + stage->call_ns +
-           w->p.n_micro_batches * (pass_ns(w, stage, false) + pass_ns(w, stage, true));
+           w->p.n_micro_batches * pass_ns(w, stage, PASS_FORWARD, PASS_OF_WEIGHTS, 0, 1);
 }
 
 static void scale_stage(const struct rewriter *w, struct stage *stage, double ratio)
@@ -388,7 +387,7 @@ typedef ARRAY(struct model_op) op_array;
 
 struct program_writer {
     const struct rewriter *w;
-    uint32_t rank, stage, last_stage;
+    uint32_t rank;
     uint32_t n; /* micro-batches */
     op_array ops;
     double work_ns; /* up to what comes next */
@@ -426,100 +425,6 @@ static void pass(struct program_writer *to, int way, uint32_t number, double wor
         communicate(to, stage->in_steps[BACK][i], 0);
 }
 
-static void whole_pass(struct program_writer *to, int way, uint32_t number)
-{
-    pass(to, way, number, pass_ns(to->w, &to->w->stages[to->rank], way == BACK));
-}
-
-/* Whether a stage sends, or else receives, in a direction. */
-static bool has_message(const struct program_writer *to, int way, bool sends)
-{
-    return (way == THERE) == sends ? to->stage < to->last_stage : to->stage > 0;
-}
-
-static uint32_t message(const struct program_writer *to, int way, bool sends, uint32_t number)
-{
-    uint32_t before = (way == THERE) == sends ? to->stage : to->stage - 1;
-    return to->w->m->n_tensors + crossing_of(to->w, to->rank, before, way)->first + number;
-}
-
-static void begin(struct program_writer *to, int way, bool sends, uint32_t number)
-{
-    if (!has_message(to, way, sends))
-        return;
-    to->work_ns += to->w->stages[to->rank].call_ns;
-    add_op(to, MODEL_NONE, 0, message(to, way, sends, number));
-}
-
-static void wait_for(struct program_writer *to, int way, bool sends, uint32_t number)
-{
-    if (!has_message(to, way, sends))
-        return;
-    add_op(to, MODEL_NONE, 0, MODEL_NONE);
-    add_op(to, message(to, way, sends, number), sends ? 0 : to->w->stages[to->rank].lag_ns[way],
-           MODEL_NONE);
-}
-
-static void receive(struct program_writer *to, int way, uint32_t number)
-{
-    begin(to, way, false, number);
-    wait_for(to, way, false, number);
-}
-
-/* All forward passes, then all backward ones. */
-static void write_gpipe(struct program_writer *to, uint32_t n)
-{
-    for (int way = THERE; way < N_WAYS; way++) {
-        for (uint32_t i = 0; i < n; i++) {
-            receive(to, way, i);
-            whole_pass(to, way, i);
-            begin(to, way, true, i);
-        }
-        for (uint32_t i = 0; i < n; i++)
-            wait_for(to, way, true, i);
-    }
-}
-
-static void send_and_receive(struct program_writer *to, int sent, uint32_t number, uint32_t other)
-{
-    begin(to, sent, true, number);
-    begin(to, !sent, false, other);
-    wait_for(to, sent, true, number);
-    wait_for(to, !sent, false, other);
-}
-
-/* Forward passes as far ahead as the stages behind are many, then turns, then what is left. */
-static void write_1f1b(struct program_writer *to, uint32_t n)
-{
-    uint32_t ahead = MIN(n, to->last_stage + 1 - to->stage), forward, backward = 0;
-    for (forward = 0; forward < ahead; forward++) {
-        receive(to, THERE, forward);
-        whole_pass(to, THERE, forward);
-        if (forward > 0)
-            wait_for(to, THERE, true, forward - 1);
-        if (forward + 1 < ahead)
-            begin(to, THERE, true, forward);
-    }
-    for (;;) {
-        send_and_receive(to, THERE, forward - 1, backward);
-        whole_pass(to, BACK, backward);
-        backward++;
-        if (forward == n)
-            break;
-        send_and_receive(to, BACK, backward - 1, forward);
-        whole_pass(to, THERE, forward);
-        forward++;
-    }
-    begin(to, BACK, true, backward - 1);
-    for (; backward < n; backward++) {
-        receive(to, BACK, backward);
-        whole_pass(to, BACK, backward);
-        wait_for(to, BACK, true, backward - 1);
-        begin(to, BACK, true, backward);
-    }
-    wait_for(to, BACK, true, n - 1);
-}
-
 /* A message over a border, between whichever chunks. */
 static uint32_t message_of(const struct program_writer *to, const struct pipeline_step *step,
                            bool sends)
@@ -530,72 +435,54 @@ static uint32_t message_of(const struct program_writer *to, const struct pipelin
            before / n_stages * to->n + step->number;
 }
 
-/* Of a chunk of a micro-batch, or the part for its inputs alone. */
-static double backward_ns(const struct stage *stage, uint32_t chunk, bool inputs)
+static void wait_for(struct program_writer *to, uint32_t message, double lag_ns)
 {
-    double ns = stage->pass_ns[PASS_OF_INPUTS][chunk];
-    return inputs
-               ? ns
-               : ns + stage->pass_ns[PASS_BACKWARD][chunk] + stage->pass_ns[PASS_OF_WEIGHTS][chunk];
+    add_op(to, MODEL_NONE, 0, MODEL_NONE);
+    add_op(to, message, lag_ns, MODEL_NONE);
 }
 
 static void write_step(struct program_writer *to, const struct pipeline_step *step)
 {
-    const struct stage *stage = &to->w->stages[to->rank];
-    uint32_t chunk = step->stage / to->w->p.n_stages,
-             last = to->w->p.n_stages * to->w->n_chunks - 1;
-    uint32_t number = chunk * to->n + step->number;
+    const struct rewriter *w = to->w;
+    const struct stage *stage = &w->stages[to->rank];
+    uint32_t chunk = step->stage / w->p.n_stages, last = w->p.n_stages * w->n_chunks - 1;
     struct pipeline_step received = *step;
     received.back = step->action != DO_FORWARD;
+    /* a backward pass at once has all that passes in parts do */
+    enum pass_kind kind = (enum pass_kind)step->action;
+    double ns = step->action < DO_SEND
+                    ? pass_ns(w, stage, kind, kind == PASS_BACKWARD ? PASS_OF_WEIGHTS : kind, chunk,
+                              w->n_chunks)
+                    : 0;
     switch (step->action) {
     case DO_SEND:
     case DO_RECEIVE:
         to->work_ns += stage->call_ns;
         add_op(to, MODEL_NONE, 0, message_of(to, step, step->action == DO_SEND));
         break;
+    case WAIT:
+        wait_for(to, message_of(to, step, true), 0);
+        break;
     case DO_WEIGHTS:
-        to->work_ns += stage->pass_ns[PASS_OF_WEIGHTS][chunk];
+        to->work_ns += ns;
         break;
     default:
-        if (step->stage != (received.back ? last : 0)) {
-            add_op(to, MODEL_NONE, 0, MODEL_NONE);
-            add_op(to, message_of(to, &received, false),
-                   stage->lag_ns[received.back ? BACK : THERE], MODEL_NONE);
-        }
-        if (step->action == DO_FORWARD)
-            pass(to, THERE, number, stage->pass_ns[PASS_FORWARD][chunk]);
-        else
-            pass(to, BACK, (to->w->n_chunks - 1 - chunk) * to->n + step->number,
-                 backward_ns(stage, chunk, step->action == DO_INPUTS));
+        if (step->stage != (received.back ? last : 0))
+            wait_for(to, message_of(to, &received, false),
+                     stage->lag_ns[received.back ? BACK : THERE]);
+        if (received.back)
+            chunk = w->n_chunks - 1 - chunk;
+        pass(to, received.back ? BACK : THERE, chunk * to->n + step->number, ns);
     }
 }
 
-/* All sends are waited for at the end. */
-static void write_steps(struct program_writer *to, const pipeline_steps *steps)
-{
-    EACH (const struct pipeline_step, step, *steps)
-        write_step(to, step);
-    add_op(to, MODEL_NONE, 0, MODEL_NONE);
-    EACH (const struct pipeline_step, step, *steps)
-        if (step->action == DO_SEND)
-            add_op(to, message_of(to, step, true), 0, MODEL_NONE);
-}
-
-static struct model_program write_program(const struct rewriter *w, struct dpro_pipeline_run run,
+static struct model_program write_program(const struct rewriter *w, uint32_t n_micro_batches,
                                           const pipeline_steps *steps, uint32_t rank)
 {
-    struct program_writer to = {.w = w,
-                                .rank = rank,
-                                .stage = w->p.stage_of[rank],
-                                .last_stage = w->p.n_stages - 1,
-                                .n = run.n_micro_batches,
-                                .work_ns = w->stages[rank].once_ns};
-    if (steps)
-        write_steps(&to, &steps[to.stage]);
-    else if (run.schedule == DPRO_SCHEDULE_GPIPE)
-        write_gpipe(&to, run.n_micro_batches);
-    else
-        write_1f1b(&to, run.n_micro_batches);
+    struct program_writer to = {
+        .w = w, .rank = rank, .n = n_micro_batches, .work_ns = w->stages[rank].once_ns};
+    EACH (const struct pipeline_step, step, *steps)
+        write_step(&to, step);
     if (to.work_ns > 0)
         add_op(&to, MODEL_NONE, 0, MODEL_NONE);
     struct model_program program = {
@@ -670,17 +557,17 @@ static struct dpro_model write_run(struct rewriter *w, struct dpro_pipeline_run 
 {
     struct dpro_model to = *w->m;
     struct pipeline_shape shape = shape_of(w, run);
-    pipeline_steps *steps = shape.n_chunks > 1 ? pipeline_order(shape, w->arena) : NULL;
+    pipeline_steps *steps = pipeline_order(shape, w->arena);
     w->n_chunks = shape.n_chunks;
     write_communications(w, run.n_micro_batches, &to);
     to.n_programs = to.n_ranks;
     to.programs = arena_array(w->arena, to.n_ranks, sizeof *to.programs);
     to.ranks = arena_copy(w->arena, to.ranks, to.n_ranks, sizeof *to.ranks);
     for (uint32_t r = 0; r < to.n_ranks; r++) {
-        to.programs[r] = write_program(w, run, steps, r);
+        to.programs[r] = write_program(w, run.n_micro_batches, &steps[w->p.stage_of[r]], r);
         to.ranks[r].program = r;
     }
-    for (uint32_t s = 0; steps && s < shape.n_ranks; s++)
+    for (uint32_t s = 0; s < shape.n_ranks; s++)
         array_fini(&steps[s]);
     return to;
 }
@@ -853,7 +740,8 @@ static int check_shape(const struct rewriter *w, const struct dpro_model *module
                        struct dpro_error *err)
 {
     struct pipeline_shape shape = shape_of(w, after);
-    bool changes = shape.n_chunks != w->p.n_chunks || shape.splits != shape_of(w, before).splits;
+    bool changes = shape.n_chunks != w->p.n_chunks ||
+                   pipeline_splits(shape) != pipeline_splits(shape_of(w, before));
     if (shape.n_chunks > 1 && !pipeline_has_rounds(shape))
         return refuse(err,
                       "%u micro-batches are not as many in each of %u rounds, in which stages of a "

@@ -14,14 +14,10 @@ static double most_in_flight(const struct pipeline_change *change, uint32_t rank
 {
     const struct dpro_pipeline_run *run = &change->runs[after];
     uint32_t stage = change->stage_of[rank], n_chunks = change->n_chunks[after];
-    bool splits = run->schedule == DPRO_SCHEDULE_ZERO_BUBBLE;
-    struct pipeline_shape shape = {change->n_stages, n_chunks, run->n_micro_batches, splits};
-    if (n_chunks > 1) { /* those of weights keep what they need until their own turn */
-        uint32_t n = pipeline_ahead(shape, stage) + 1 + (splits ? stage : 0);
-        return fmin((double)n / n_chunks, run->n_micro_batches);
-    }
-    return run->schedule == DPRO_SCHEDULE_1F1B ? MIN(run->n_micro_batches, change->n_stages - stage)
-                                               : run->n_micro_batches;
+    struct pipeline_shape shape = {change->n_stages, n_chunks, run->n_micro_batches, run->schedule};
+    /* passes of weights keep what they need until their own turn */
+    uint32_t n = pipeline_ahead(shape, stage) + 1 + (pipeline_splits(shape) ? stage : 0);
+    return fmin((double)n / n_chunks, run->n_micro_batches);
 }
 
 /* A rank's memory with other micro-batches. */

@@ -1,9 +1,16 @@
-/* The orders are PyTorch's ScheduleInterleaved1F1B and ScheduleInterleavedZeroBubble. A rank sends
- * right after a pass. It asks for a message as soon as the sender has come to that, by the order in
- * which the ranks take turns, so that none waits for another for ever. */
+/* The orders are those of PyTorch's and Megatron's schedules. With one stage, a rank that takes
+ * turns sends and receives at once and waits for both. With several (ScheduleInterleaved1F1B and
+ * ScheduleInterleavedZeroBubble) it sends right after a pass, and waits for all sends at the end.
+ * It asks for a message as soon as the sender has come to that, by the order in which the ranks
+ * take turns, so that none waits for another for ever. */
 #include "cost/pipeline_order.h"
 
 #include "base/sort.h"
+
+bool pipeline_splits(struct pipeline_shape s)
+{
+    return s.schedule == DPRO_SCHEDULE_ZERO_BUBBLE;
+}
 
 static uint32_t round_of(struct pipeline_shape s)
 {
@@ -18,8 +25,11 @@ bool pipeline_has_rounds(struct pipeline_shape s)
 
 uint32_t pipeline_ahead(struct pipeline_shape s, uint32_t rank)
 {
-    uint32_t hops = s.n_ranks - 1 - rank;
-    uint32_t ahead = (s.n_chunks - 1) * round_of(s) + (s.splits ? hops : 2 * hops);
+    uint32_t hops = s.n_ranks - 1 - rank, ahead = (s.n_chunks - 1) * round_of(s) + hops;
+    if (s.schedule == DPRO_SCHEDULE_INTERLEAVED)
+        ahead += hops;
+    else if (s.schedule != DPRO_SCHEDULE_1F1B && !pipeline_splits(s))
+        return s.n_chunks * s.n_micro_batches;
     return MIN(ahead, s.n_chunks * s.n_micro_batches);
 }
 
@@ -45,24 +55,77 @@ static void list_passes(struct pipeline_shape s, uint32_t rank, struct arena *ar
     struct counters next = {arena_array(arena, s.n_chunks, sizeof(uint32_t)),
                             arena_array(arena, s.n_chunks, sizeof(uint32_t)),
                             arena_array(arena, s.n_chunks, sizeof(uint32_t))};
+    bool splits = pipeline_splits(s);
     for (uint32_t i = 0; i < ahead + n; i++) {
         if (i < n)
             add_pass(steps, DO_FORWARD, s, rank, i / round % s.n_chunks, next.forward);
         if (i < ahead)
             continue;
         uint32_t chunk = s.n_chunks - 1 - (i - ahead) / round % s.n_chunks;
-        add_pass(steps, s.splits ? DO_INPUTS : DO_BACKWARD, s, rank, chunk, next.backward);
-        if (s.splits && i - ahead >= rank) {
+        add_pass(steps, splits ? DO_INPUTS : DO_BACKWARD, s, rank, chunk, next.backward);
+        if (splits && i - ahead >= rank) {
             chunk = s.n_chunks - 1 - n_weights++ / round % s.n_chunks;
             add_pass(steps, DO_WEIGHTS, s, rank, chunk, next.weights);
         }
     }
-    for (; s.splits && n_weights < n; n_weights++)
+    for (; splits && n_weights < n; n_weights++)
         add_pass(steps, DO_WEIGHTS, s, rank, s.n_chunks - 1 - n_weights / round % s.n_chunks,
                  next.weights);
 }
 
 /* ---- messages ---- */
+
+static void wait_for_sends(pipeline_steps *steps, size_t from)
+{
+    for (size_t i = from, n = steps->n; i < n; i++) {
+        struct pipeline_step step = steps->at[i];
+        if (step.action != DO_SEND)
+            continue;
+        step.action = WAIT;
+        array_push(steps, step);
+    }
+}
+
+static void add_message(pipeline_steps *steps, struct pipeline_shape s, uint8_t action,
+                        const struct pipeline_step *pass)
+{
+    bool back = pass->action != DO_FORWARD;
+    if (pass->stage != (back == (action != DO_RECEIVE) ? 0 : s.n_ranks - 1))
+        array_add(steps, .action = action, .back = back, .stage = pass->stage,
+                  .number = pass->number);
+}
+
+/* With one stage a rank: GPipe waits for all sends of a direction at its end, 1F1B for each with
+ * the next pass; where directions take turns, it sends when that pass receives. */
+static void add_messages(pipeline_steps *steps, struct pipeline_shape s,
+                         const pipeline_steps *passes)
+{
+    bool gpipe = s.schedule != DPRO_SCHEDULE_1F1B;
+    size_t from = 0;
+    for (size_t i = 0; i < passes->n; i++) {
+        const struct pipeline_step *pass = &passes->at[i], *before = i > 0 ? pass - 1 : NULL;
+        bool turned = before && before->action != pass->action;
+        bool turns = i + 1 < passes->n && pass[1].action != pass->action;
+        if (turned && !gpipe)
+            add_message(steps, s, DO_SEND, before);
+        add_message(steps, s, DO_RECEIVE, pass);
+        if (turned && !gpipe)
+            add_message(steps, s, WAIT, before);
+        array_push(steps, *pass);
+        if (before && !turned && !gpipe)
+            add_message(steps, s, WAIT, before);
+        from = gpipe ? from : steps->n;
+        if (gpipe || !turns)
+            add_message(steps, s, DO_SEND, pass);
+        if (gpipe && turns) {
+            wait_for_sends(steps, from);
+            from = steps->n;
+        }
+    }
+    wait_for_sends(steps, from);
+}
+
+/* ---- messages, with several stages a rank ---- */
 
 struct lowering {
     struct pipeline_shape shape;
@@ -100,27 +163,39 @@ static void add_step(struct lowering *l, uint32_t rank, const struct pipeline_st
     *asked_for(l, to, pass->number, back) = true;
 }
 
+/* Takes each rank's next pass once it may begin. */
+static void lower(struct lowering *l, const pipeline_steps *passes, size_t *done)
+{
+    for (bool progress = true; progress;) {
+        progress = false;
+        for (uint32_t r = 0; r < l->shape.n_ranks; r++)
+            if (done[r] < passes[r].n && may_be_next(l, &passes[r].at[done[r]])) {
+                add_step(l, r, &passes[r].at[done[r]++]);
+                progress = true;
+            }
+    }
+}
+
 pipeline_steps *pipeline_order(struct pipeline_shape shape, struct arena *arena)
 {
     uint32_t n = shape.n_ranks;
+    bool several = pipeline_splits(shape) || shape.schedule == DPRO_SCHEDULE_INTERLEAVED;
+    pipeline_steps *passes = arena_array(arena, n, sizeof *passes);
     struct lowering l = {
         .shape = shape,
         .steps = arena_array(arena, n, sizeof *l.steps),
         .asked = arena_array(arena, (size_t)n * shape.n_chunks * shape.n_micro_batches * 2,
                              sizeof *l.asked)};
-    pipeline_steps *passes = arena_array(arena, n, sizeof *passes);
-    size_t *done = arena_array(arena, n, sizeof *done);
     for (uint32_t r = 0; r < n; r++)
         list_passes(shape, r, arena, &passes[r]);
-    for (bool progress = true; progress;) {
-        progress = false;
-        for (uint32_t r = 0; r < n; r++)
-            if (done[r] < passes[r].n && may_be_next(&l, &passes[r].at[done[r]])) {
-                add_step(&l, r, &passes[r].at[done[r]++]);
-                progress = true;
-            }
-    }
-    for (uint32_t r = 0; r < n; r++)
+    if (several)
+        lower(&l, passes, arena_array(arena, n, sizeof(size_t)));
+    for (uint32_t r = 0; r < n; r++) {
+        if (several)
+            wait_for_sends(&l.steps[r], 0);
+        else
+            add_messages(&l.steps[r], shape, &passes[r]);
         array_fini(&passes[r]);
+    }
     return l.steps;
 }

@@ -1,4 +1,4 @@
-/* In which order the ranks of a pipeline with several stages each compute, send and receive. */
+/* In which order the ranks of a pipeline compute, send and receive. */
 #pragma once
 
 #include <dpro/dimensions.h>
@@ -6,7 +6,8 @@
 #include "base/arena.h"
 #include "base/array.h"
 
-enum pipeline_action { DO_FORWARD, DO_BACKWARD, DO_INPUTS, DO_WEIGHTS, DO_SEND, DO_RECEIVE };
+/* Passes are as enum pass_kind; each waits for its message itself. */
+enum pipeline_action { DO_FORWARD, DO_BACKWARD, DO_INPUTS, DO_WEIGHTS, DO_SEND, DO_RECEIVE, WAIT };
 
 /* Stages are numbered over all ranks: the c-th of a rank is number c * n_ranks + rank. */
 struct pipeline_step {
@@ -18,12 +19,15 @@ typedef ARRAY(struct pipeline_step) pipeline_steps;
 
 struct pipeline_shape {
     uint32_t n_ranks, n_chunks, n_micro_batches;
-    bool splits; /* backward passes in those of inputs and of weights (zero-bubble) */
+    enum dpro_schedule schedule;
 };
 
-/* Micro-batches go in rounds, of which all have as many. */
+/* Backward passes are those of inputs and those of weights. */
+bool pipeline_splits(struct pipeline_shape shape);
+/* With several stages a rank, micro-batches go in rounds, of which all have as many. */
 bool pipeline_has_rounds(struct pipeline_shape shape);
-/* Chunks of micro-batches that a rank has begun before its first backward pass. */
+/* Chunks of micro-batches that a rank has begun before its first backward pass; with turns, less
+ * the one right before it. */
 uint32_t pipeline_ahead(struct pipeline_shape shape, uint32_t rank);
 
 /* By rank, in the arena; each is to be given back by array_fini. */

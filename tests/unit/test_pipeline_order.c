@@ -38,8 +38,8 @@ TEST(passes_of_interleaved_stages_are_pytorchs)
     static const char *const three[] = {"0F0 0F1 0F2 3F0 3F1 3F2 3B0 3B1 3B2 0B0 0B1 0B2",
                                         "1F0 1F1 1F2 4F0 4F1 4F2 4B0 4B1 4B2 1B0 1B1 1B2",
                                         "2F0 2F1 2F2 5F0 5B0 5F1 5B1 5F2 5B2 2B0 2B1 2B2"};
-    check_passes((struct pipeline_shape){2, 2, 4, false}, two);
-    check_passes((struct pipeline_shape){3, 2, 3, false}, three);
+    check_passes((struct pipeline_shape){2, 2, 4, DPRO_SCHEDULE_INTERLEAVED}, two);
+    check_passes((struct pipeline_shape){3, 2, 3, DPRO_SCHEDULE_INTERLEAVED}, three);
 }
 
 TEST(passes_of_zero_bubble_schedules_are_pytorchs)
@@ -50,8 +50,16 @@ TEST(passes_of_zero_bubble_schedules_are_pytorchs)
         "0F0 0F1 0F2 3F0 3F1 3F2 3I0 3W0 3I1 3W1 3I2 3W2 0I0 0W0 0I1 0W1 0I2 0W2",
         "1F0 1F1 1F2 4F0 4F1 4I0 4F2 4I1 4W0 4I2 4W1 1I0 4W2 1I1 1W0 1I2 1W1 1W2",
         "2F0 2F1 2F2 5F0 5I0 5F1 5I1 5F2 5I2 5W0 2I0 5W1 2I1 5W2 2I2 2W0 2W1 2W2"};
-    check_passes((struct pipeline_shape){2, 2, 2, true}, two);
-    check_passes((struct pipeline_shape){3, 2, 3, true}, three);
+    check_passes((struct pipeline_shape){2, 2, 2, DPRO_SCHEDULE_ZERO_BUBBLE}, two);
+    check_passes((struct pipeline_shape){3, 2, 3, DPRO_SCHEDULE_ZERO_BUBBLE}, three);
+}
+
+TEST(passes_of_one_stage_are_all_forward_first_or_take_turns)
+{
+    static const char *const gpipe[] = {"0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"};
+    static const char *const turns[] = {"0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1B0 1F1 1B1 1F2 1B2"};
+    check_passes((struct pipeline_shape){2, 1, 2, DPRO_SCHEDULE_GPIPE}, gpipe);
+    check_passes((struct pipeline_shape){2, 1, 3, DPRO_SCHEDULE_1F1B}, turns);
 }
 
 /* Where among steps; n: nowhere. */
@@ -77,7 +85,8 @@ static void check_messages(const pipeline_steps *steps, struct pipeline_shape sh
             const pipeline_steps *there = &steps[to % shape.n_ranks];
             size_t asked =
                 find(there, (struct pipeline_step){DO_RECEIVE, step->back, to, step->number});
-            uint8_t pass = step->back ? shape.splits ? DO_INPUTS : DO_BACKWARD : DO_FORWARD;
+            uint8_t pass =
+                step->back ? pipeline_splits(shape) ? DO_INPUTS : DO_BACKWARD : DO_FORWARD;
             size_t used = find(there, (struct pipeline_step){pass, false, to, step->number});
             assert_true(asked < used && used < there->n);
         }
@@ -89,7 +98,9 @@ TEST(each_message_is_asked_for_before_the_pass_that_needs_it)
         for (uint32_t chunks = 1; chunks <= 3; chunks++)
             for (uint32_t n = 1; n <= 12; n++)
                 for (int splits = 0; splits < 2; splits++) {
-                    struct pipeline_shape shape = {ranks, chunks, n, splits};
+                    struct pipeline_shape shape = {ranks, chunks, n,
+                                                   splits ? DPRO_SCHEDULE_ZERO_BUBBLE
+                                                          : DPRO_SCHEDULE_INTERLEAVED};
                     struct arena arena = {0};
                     if (!pipeline_has_rounds(shape))
                         continue;
@@ -108,7 +119,7 @@ TEST(each_message_is_asked_for_before_the_pass_that_needs_it)
 
 TEST(rounds_have_as_many_micro_batches)
 {
-    assert_true(pipeline_has_rounds((struct pipeline_shape){4, 2, 10, false}));
-    assert_true(pipeline_has_rounds((struct pipeline_shape){4, 2, 3, false}));
-    assert_false(pipeline_has_rounds((struct pipeline_shape){2, 2, 5, false}));
+    assert_true(pipeline_has_rounds((struct pipeline_shape){4, 2, 10, DPRO_SCHEDULE_INTERLEAVED}));
+    assert_true(pipeline_has_rounds((struct pipeline_shape){4, 2, 3, DPRO_SCHEDULE_INTERLEAVED}));
+    assert_false(pipeline_has_rounds((struct pipeline_shape){2, 2, 5, DPRO_SCHEDULE_INTERLEAVED}));
 }

@@ -163,7 +163,9 @@ static int say_not_started(const char *verb, const char *program, int problem)
         if (is_path && access(program, F_OK) == 0)
             cmd_say("%s: the interpreter that its first line names is not there", program);
         else
-            cmd_say("%s: %s", program, is_path ? "no such program" : "no such program on PATH");
+            cmd_say("%s: %s", program,
+                    is_path ? "no such program; name another"
+                            : "no such program on PATH; give its path");
         return CMD_USAGE;
     case EACCES:
     case EISDIR:

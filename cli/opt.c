@@ -220,7 +220,8 @@ static bool is_allowed(const struct opt *opt, const char *text)
            (opt_read_u64(text, &value) && value >= opt->least && value <= opt->most);
 }
 
-static int set(const struct opt *opt, const char *shown, const char *text, void *values)
+static int set(const char *command, const struct opt *opt, const char *shown, const char *text,
+               void *values)
 {
     char form[FORM_SIZE];
     void *field = (char *)values + opt->offset;
@@ -229,7 +230,7 @@ static int set(const struct opt *opt, const char *shown, const char *text, void 
         return 0;
     }
     if (!is_allowed(opt, text) || (opt->read != NULL && !opt->read(text, field))) {
-        cmd_say("%s: '%s' is not %s", shown, text, form_of(opt, form));
+        cmd_say("%s: '%s' is not %s; see 'dpro help %s'", shown, text, form_of(opt, form), command);
         return CMD_USAGE;
     }
     if (opt->read == NULL)
@@ -267,14 +268,14 @@ static int parse_long(const char *command, const struct opt *opts, int argc, cha
             cmd_say("%s takes no value", shown);
             return CMD_USAGE;
         }
-        return set(opt, shown, NULL, values);
+        return set(command, opt, shown, NULL, values);
     }
     if (value == NULL) {
         if (*i + 1 >= argc)
             return no_value(opt, shown);
         value = argv[++*i];
     }
-    return set(opt, shown, value, values);
+    return set(command, opt, shown, value, values);
 }
 
 /* -x, -xyz (flags), -xVALUE or -x VALUE. */
@@ -291,12 +292,12 @@ static int parse_short(const char *command, const struct opt *opts, int argc, ch
         }
         if (opt->arg != NULL) {
             if (p[1] != '\0')
-                return set(opt, shown, p + 1, values);
+                return set(command, opt, shown, p + 1, values);
             if (*i + 1 >= argc)
                 return no_value(opt, shown);
-            return set(opt, shown, argv[++*i], values);
+            return set(command, opt, shown, argv[++*i], values);
         }
-        status = set(opt, shown, NULL, values);
+        status = set(command, opt, shown, NULL, values);
         if (status != 0)
             return status;
     }

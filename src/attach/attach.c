@@ -306,7 +306,9 @@ static int record(struct attach *attach, struct dpro_attach_result *result, stru
         if (user_stops(options))
             return result->n_processes > 0
                        ? 0
-                       : dpro_error_set(err, DPRO_ECANCEL, "stopped before any process recorded");
+                       : dpro_error_set(err, DPRO_ECANCEL,
+                                        "stopped before any process recorded: start the job with "
+                                        "KINETO_USE_DAEMON=1");
         if (result->n_processes == 0 &&
             time_now_ns(CLOCK_MONOTONIC) - begun > options->wait_ms * MS)
             return say_nobody(attach, err);

@@ -143,7 +143,10 @@ failed:
              ? dpro_error_set(err, DPRO_EIO,
                               "the socket 'dynolog' is taken: the dynolog daemon or another 'dpro "
                               "attach' runs here; stop it first")
-             : dpro_error_set(err, DPRO_EIO, "the socket 'dynolog' can't be had: %s",
+             : dpro_error_set(err, DPRO_EIO,
+                              "the socket 'dynolog' can't be had: %s; set KINETO_IPC_SOCKET_DIR to "
+                              "a folder that "
+                              "dpro can write to, for the job as well",
                               strerror(errno));
     close(fd);
     return rc;

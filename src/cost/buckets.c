@@ -229,7 +229,7 @@ static int take_buckets(const struct dpro_model *m, const struct plan_file *plan
                     err, DPRO_EFORMAT, "%s: bucket %zu: '%.200s' %s", plan->path, b, name,
                     t == MODEL_NONE ? "is no gradient of this trace; a plan fits the model that "
                                       "it was made for"
-                                    : "is in another bucket or twice in this one");
+                                    : "is in another bucket or twice in this one; list it once");
             taken[t] = true;
             s->order[n_taken++] = t;
         }
@@ -240,7 +240,7 @@ static int take_buckets(const struct dpro_model *m, const struct plan_file *plan
     if (n_taken < m->n_tensors)
         return dpro_error_set(err, DPRO_EFORMAT,
                               "%s: %u of the %u gradients of this trace are in no bucket, "
-                              "'%.200s' among them",
+                              "'%.200s' among them; list each once",
                               plan->path, m->n_tensors - n_taken, m->n_tensors,
                               m->tensors[first].name);
     return 0;
@@ -261,7 +261,8 @@ static int take_servers(const struct dpro_model *m, const struct plan_file *plan
         uint32_t server = number >= 0 ? servers_with_number(m, number) : s->buckets[b].server;
         if (server == MODEL_NONE)
             return dpro_error_set(err, DPRO_EFORMAT,
-                                  "%s: bucket %zu: there is no parameter server %d in this trace",
+                                  "%s: bucket %zu: there is no parameter server %d in this trace; "
+                                  "make a plan for this job",
                                   plan->path, b, number);
         s->buckets[b].server = server;
     }
@@ -287,11 +288,16 @@ int buckets_read(const struct dpro_model *model, const char *path, struct dpro_s
                                    .micro_batches = plan.micro_batches,
                                    .n_computed = (uint32_t)(plan.compiled.n + plan.in_bf16.n)};
     if (plan.buckets.n == 0)
-        return dpro_error_set(err, DPRO_EFORMAT, "%s: no buckets in it", plan.path);
-    if (plan.buckets.n > model->n_tensors)
         return dpro_error_set(err, DPRO_EFORMAT,
-                              "%s: more buckets than the model has gradients (%u)", path,
-                              model->n_tensors);
+                              "%s: no buckets in it; give a plan or a list of "
+                              "lists of gradients",
+                              plan.path);
+    if (plan.buckets.n > model->n_tensors)
+        return dpro_error_set(
+            err, DPRO_EFORMAT,
+            "%s: more buckets than the model has gradients (%u); list each gradient "
+            "once",
+            path, model->n_tensors);
     rc = take_buckets(model, &plan, taken, strategy, err);
     if (rc == 0)
         rc = take_servers(model, &plan, strategy, err);

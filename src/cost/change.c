@@ -49,8 +49,9 @@ static int change_compute(const struct dpro_compute_change *change, struct dpro_
             continue;
         m->ranks[r].work_scale /= change->speed;
         if (!is_speed(1 / m->ranks[r].work_scale))
-            return refuse(err, "rank %d would compute %g times as fast in all", rank,
-                          1 / m->ranks[r].work_scale);
+            return refuse(err,
+                          "rank %d would compute %g times as fast in all; name it in one --compute",
+                          rank, 1 / m->ranks[r].work_scale);
         found = true;
     }
     return found ? 0
@@ -186,8 +187,10 @@ static int change_link(const struct dpro_changes *c, struct dpro_model *m, struc
     if (rc < 0)
         return rc;
     if (!(c->latency_ratio >= 0 && c->latency_ratio <= 1e6))
-        return refuse(err, "a latency of %g times the measured one makes no sense",
-                      c->latency_ratio);
+        return refuse(
+            err,
+            "a latency of %g times the measured one makes no sense; 0 to 1000000 can be asked for",
+            c->latency_ratio);
     if (c->latency_ratio != 0) {
         estimate_scale(&net->link.message_ns, c->latency_ratio);
         estimate_scale(&net->link.within_message_ns, c->latency_ratio);

@@ -58,7 +58,7 @@ static int push_down(const struct dpro_model *m, uint8_t *ways, struct dpro_erro
         if ((outer & DPRO_COMPILED) && (ways[i] & ~outer))
             rc = refuse(err,
                         "'%.100s' lies in a module that is compiled as one: it can't be in 16 "
-                        "bits by itself",
+                        "bits by itself; name that module for both",
                         m->modules[i].name);
         if ((ways[i] & DPRO_COMPILED) && !(outer & DPRO_COMPILED) && (outer & DPRO_BF16))
             for (uint32_t o = m->modules[i].parent; o != MODEL_NONE; o = m->modules[o].parent)

@@ -82,8 +82,11 @@ static int change_batch(const struct dpro_changes *c, struct dpro_model *m, stru
     if (ratio == 1)
         return 0;
     if (!(ratio <= 1024 && ratio >= 1.0 / 1024))
-        return refuse(err, "a batch %g times as large as the recorded one is too far from it",
-                      ratio);
+        return refuse(
+            err,
+            "a batch %g times as large as the recorded one is too far from it; 1/1024 to 1024 "
+            "times can be asked for",
+            ratio);
     m->memory.batch_ratio = ratio;
     model_scale_batch(m, ratio, notes->arena);
     if (m->n_batch_points > 0)
@@ -106,7 +109,9 @@ static int change_micro_batches(const struct dpro_changes *c, struct dpro_model 
         return refuse(err, "%u micro-batches can't be predicted; 1 to %d can", n,
                       PLAN_MOST_MICRO_BATCHES);
     if (batch > 0 && n > batch)
-        return refuse(err, "a batch of %u can't be cut into %u micro-batches", batch, n);
+        return refuse(err,
+                      "a batch of %u can't be cut into %u micro-batches; up to %u can be asked for",
+                      batch, n, batch);
     if (n > 1 && m->cut.refused)
         return refuse(err, "%s", m->cut.refused);
     m->baseline.micro_batches = n;
@@ -131,7 +136,9 @@ static int change_views(const struct dpro_changes *c, struct dpro_model *m, stru
     if (!c->gradient_views)
         return 0;
     if (m->capabilities.stack != DPRO_STACK_DDP)
-        return refuse(err, "gradients are views of buckets in jobs of PyTorch's DDP only");
+        return refuse(err,
+                      "gradients are views of buckets in jobs of PyTorch's DDP only: leave out "
+                      "--gradient-views");
     m->memory.views = true;
     return 0;
 }

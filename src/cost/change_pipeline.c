@@ -82,10 +82,11 @@ static int check_rest(const struct rewriter *w, struct dpro_error *err)
     const struct dpro_model *m = w->m;
     for (uint32_t r = 0; r < m->n_ranks; r++)
         if (w->p.stage_of[r] == UINT32_MAX)
-            return refuse(err,
-                          "rank %d is in none of the pipeline's groups that are known: other "
-                          "micro-batches and schedules can't be told",
-                          m->ranks[r].rank);
+            return refuse(
+                err,
+                "rank %d is in none of the pipeline's groups that are known: --dims says how "
+                "the job is parallel",
+                m->ranks[r].rank);
     for (uint32_t k = 0; k < m->n_communications; k++)
         if (w->g->collectives[m->communications[k].collective].dimension >= w->g->n_dimensions)
             return refuse(err,
@@ -663,7 +664,8 @@ static int check_blocks(const struct rewriter *w, const struct dpro_model *modul
         uint32_t n = blocks_of(w, modules, r).n;
         if (n == 0)
             return refuse(err, "each rank of the recorded job has one stage, and the recording "
-                               "does not tell blocks of which several could be made");
+                               "does not tell blocks of which several could be made: record it "
+                               "with 'dpro profile'");
         if (n % n_chunks != 0)
             return refuse(err,
                           "rank %d has %u block%s, of which %u equal stages can't be made for an "
@@ -751,7 +753,7 @@ static int check_shape(const struct rewriter *w, const struct dpro_model *module
     for (uint32_t i = 0; i < w->n_shares && changes; i++)
         if (!w->shares[i].once)
             return refuse(err, "stages communicate within passes: how that would be in passes of "
-                               "other stages is not known");
+                               "other stages is not known; ask for other micro-batches alone");
     return shape.n_chunks > w->p.n_chunks ? check_blocks(w, modules, shape.n_chunks, err) : 0;
 }
 

@@ -30,7 +30,9 @@ static int find_places(struct world *w, struct dpro_error *err)
     for (uint32_t r = 0; r < m->n_ranks && rc == 0; r++) {
         uint64_t i = r;
         if (d && !map_get(&at, map_key((uint64_t)m->ranks[r].rank), &i))
-            rc = refuse(err, "rank %d is in no replica: other numbers of ranks can't be asked for",
+            rc = refuse(err,
+                        "rank %d is in no replica, so other numbers of ranks can't be asked for; "
+                        "--dims says how the job is parallel",
                         m->ranks[r].rank);
         w->place[r] = (uint32_t)(i % w->r->before);
         w->row[r] = (uint32_t)(i / w->r->before);

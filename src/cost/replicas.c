@@ -122,7 +122,9 @@ static int find_dimension(const struct dpro_graph *g, struct arena *arena, struc
     if (n[0] + n[1] == 0)
         return add_replicas(g, found, arena, r, err);
     if (n[n[0] == 0] > 1)
-        return refuse(err, "which dimension of the job (%s) is to grow is not clear", found);
+        return refuse(err,
+                      "which dimension of the job (%s) is to grow is not clear; say it with --dims",
+                      found);
     r->shards = n[0] == 0;
     r->dimension = of[r->shards];
     r->before = g->dimensions[r->dimension].size;

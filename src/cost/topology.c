@@ -212,8 +212,9 @@ static int read_file(const char *path, struct topology *t, struct dpro_error *er
         read_members(&r, "");
     if (r.js.fail == JSON_OK)
         check_file(&r);
-    rc = r.why.code != 0 ? dpro_error_set(err, r.why.code, "%s", r.why.text)
-                         : json_result(&r.js, "no JSON object");
+    rc = r.why.code != 0
+             ? dpro_error_set(err, r.why.code, "%s", r.why.text)
+             : json_result(&r.js, "no JSON object; 'man dpro-whatif' describes topologies");
     json_fini(&r.js);
     input_close(&in);
     *t = (struct topology){(uint32_t)r.told.ranks_per_host, r.told.rails, r.told.intra,

@@ -118,8 +118,10 @@ static int add_glob(struct source_list *list, const char *pattern, struct dpro_e
 {
     glob_t found = {0};
     int failed = glob(pattern, GLOB_BRACE | GLOB_TILDE, NULL, &found);
-    int rc = failed == 0 ? WITHIN_SCOPE(DPRO_ENOMEM, add_found(list, &found, err))
-                         : dpro_error_set(err, DPRO_EIO, "%s: no file matches", pattern);
+    int rc = failed == 0
+                 ? WITHIN_SCOPE(DPRO_ENOMEM, add_found(list, &found, err))
+                 : dpro_error_set(err, DPRO_EIO,
+                                  "%s: no file matches; name a trace's folder or files", pattern);
     globfree(&found);
     if (failed == GLOB_NOSPACE)
         mem_fail();

@@ -198,9 +198,11 @@ static int rank_profiles(struct trace_build *build, const regex_t *regex, struct
         if (source->rank != -1 || !source_is_profile(source))
             continue;
         if (by_regex)
-            return dpro_error_set(err, DPRO_EFORMAT,
-                                  "%s: --rank-regex '%s' finds no rank in its name", source->path,
-                                  build->options->rank_regex);
+            return dpro_error_set(
+                err, DPRO_EFORMAT,
+                "%s: --rank-regex '%s' finds no rank in its name; leave the file out, or "
+                "change it",
+                source->path, build->options->rank_regex);
         if (n_profiles > 1)
             return dpro_error_set(err, DPRO_EFORMAT,
                                   "%s: cannot tell its rank from its metadata or name; use "

@@ -458,7 +458,8 @@ static int read_file(const char *path, const struct dpro_trace *trace, struct dp
         input_close(&in);
     }
     if (rc == 0 && p->probes.n == 0)
-        rc = dpro_error_set(err, DPRO_EFORMAT, "%s: no module was probed", path);
+        rc = dpro_error_set(err, DPRO_EFORMAT,
+                            "%s: no module was probed; 'dpro profile --probe' probes them", path);
     if (rc < 0)
         return rc == DPRO_EIO ? (err->code = DPRO_EFORMAT)
                               : rc; /* named input that can't be read */

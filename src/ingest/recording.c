@@ -176,8 +176,8 @@ static int list_tree(struct dpro_recording *recording, FTS *tree, const char *pa
 {
     for (FTSENT *at; (at = fts_read(tree)) != NULL;) {
         if (at->fts_level == 0 && (at->fts_info == FTS_DNR || at->fts_info == FTS_NS))
-            return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s", path,
-                                  strerror(at->fts_errno));
+            return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s; choose another",
+                                  path, strerror(at->fts_errno));
         if (at->fts_info != FTS_D)
             continue;
         if (is_process_folder(at)) {
@@ -229,8 +229,8 @@ static int list_logs(struct dpro_recording *recording, const char *path, struct 
 {
     DIR *folder = opendir(path);
     if (!folder)
-        return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s", path,
-                              strerror(errno));
+        return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s; choose another",
+                              path, strerror(errno));
     (void)WITHIN_SCOPE(DPRO_ENOMEM, list_entries(recording, folder, path));
     closedir(folder);
     memory_check();
@@ -366,8 +366,8 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 static int remove_folder(const struct folder *folder, struct dpro_error *err)
 {
     if (nftw(folder->path, remove_one, 16, FTW_DEPTH | FTW_PHYS) < 0 && errno != ENOENT)
-        return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", folder->path,
-                              strerror(errno));
+        return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s; choose another folder",
+                              folder->path, strerror(errno));
     char *up = mem_copy_string(folder->path);
     for (const char *p = folder->below; (p = strchr(p, '/')) != NULL; p++) { /* host<H> and above */
         *strrchr(up, '/') = '\0';
@@ -382,7 +382,8 @@ static int remove_file(const char *path, struct dpro_error *err)
 {
     return unlink(path) == 0 || errno == ENOENT
                ? 0
-               : dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", path, strerror(errno));
+               : dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s; choose another folder",
+                                path, strerror(errno));
 }
 
 /* Nodes that share the folder may all be asked to replace what it holds: the one that gets hold of
@@ -394,7 +395,8 @@ static int remove_job(const char *path, const struct dpro_recording *recording,
     bool is_ours = unlink(job) == 0;
     int rc = 0;
     if (!is_ours && errno != ENOENT)
-        rc = dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s", job, strerror(errno));
+        rc = dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s; choose another folder", job,
+                            strerror(errno));
     mem_free(job);
     for (size_t i = 0; i < recording->folders.n && is_ours && rc == 0; i++)
         rc = remove_folder(&recording->folders.at[i], err);
@@ -453,7 +455,8 @@ static int try_writing(const char *path, struct dpro_error *err)
     }
     mem_free(file);
     if (failed)
-        return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be written to: %s", path,
+        return dpro_error_set(err, DPRO_EIO,
+                              "%s: the folder can't be written to: %s; choose another", path,
                               strerror(failed));
     if (statvfs(path, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize < MIN_FREE_BYTES)
         return dpro_error_set(err, DPRO_EIO,

@@ -22,7 +22,7 @@ static int check(const struct dpro_model *model, const struct dpro_optimize_opti
     if (sync_n_servers(&model->net) == 0)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "the job has no parameter servers to change, its ranks exchange "
-                              "gradients among themselves");
+                              "gradients among themselves; leave out --servers");
     if (o->least_servers < 1 || o->least_servers > o->most_servers ||
         o->most_servers > SERVERS_MOST)
         return dpro_error_set(err, DPRO_EUSAGE,

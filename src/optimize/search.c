@@ -328,7 +328,7 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
     if (search->baseline_ns == INT64_MAX)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "by its model an iteration of this job never ends: what it waits "
-                              "for is not in the trace");
+                              "for is not in the trace; does 'dpro replay' warn of it?");
     if (o->memory.fits) {
         try_defaults(space);
         search_communication(space, start, changes ? INT64_MAX : search->baseline_ns);

@@ -356,7 +356,7 @@ static int start(struct unit_search *s, struct dpro_optimum *o, struct choice *n
     if (s->as_ran.ns == INT64_MAX)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "by its model an iteration of this job never ends: what it waits "
-                              "for is not in the trace");
+                              "for is not in the trace; does 'dpro replay' warn of it?");
     int rc = evaluate_choice(s, none, err);
     if (rc < 0)
         return rc;

@@ -204,7 +204,7 @@ class Ends(Attach):
             process.send_signal(number)
             err = process.communicate(timeout=20)[1].decode()
             self.assertEqual(process.returncode, INPUT)
-            self.assertRegex(err, r"\Adpro: stopped before any process recorded\n\Z")
+            self.assertRegex(err, r"\Adpro: stopped before any process recorded: start the job with KINETO_USE_DAEMON=1\n\Z")
             self.assertFalse(os.path.exists(self.trace) or os.path.exists(self.address))
 
     def test_ctrl_c_keeps_what_is_there_and_counts_the_rest(self):

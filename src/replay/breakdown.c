@@ -1,6 +1,7 @@
 /* Where each rank's time goes. Every instant between a rank's iteration boundaries counts as one
  * use: the first of enum use that is going on. One sweep over a rank's intervals, sorted by start,
- * only remembers the latest end of each use, as an interval that is over no longer matters. */
+ * only remembers the latest end of each use, as an interval that is over no longer matters. It
+ * follows the copies of the iteration: none begins before the one that it is a copy of. */
 #include <string.h>
 
 #include "base/arena.h"
@@ -28,6 +29,11 @@ struct interval {
     uint32_t dimension; /* 1 + that of its communication; 0: none */
 };
 
+struct sums {
+    int64_t use[N_USES];
+    int64_t transfer; /* hidden or not */
+};
+
 /* What is at work while a rank is accounted for. */
 struct accounting {
     struct arena arena;
@@ -45,8 +51,12 @@ struct accounting {
     /* by dimension, the first of none: of the rank; until when any of it goes on */
     struct dpro_dimension_time *dimensions;
     int64_t *until_transfer, *until_wait, until_any;
-    ARRAY(struct interval) intervals;
-    struct interval *spare; /* for sorting */
+    int64_t now, to;       /* how far the sweep is, and where it ends */
+    int64_t until[N_USES]; /* of the rank */
+    uint32_t waits_for;
+    struct sums sums;
+    ARRAY(struct interval) intervals; /* not swept yet */
+    struct interval *spare;           /* for sorting */
     size_t n_spare;
 };
 
@@ -204,11 +214,6 @@ static void add_ops(struct accounting *work, uint32_t r, const struct replay_cop
     }
 }
 
-struct sums {
-    int64_t use[N_USES];
-    int64_t transfer; /* hidden or not */
-};
-
 /* What goes on in each dimension in a part of the time that counts as one use. */
 static void count_dimensions(const struct accounting *work, int64_t from, int64_t to, int use)
 {
@@ -233,41 +238,67 @@ static void begin_in_dimension(struct accounting *work, const struct interval *i
     work->until_any = MAX(work->until_any, interval->end);
 }
 
-static void sweep(struct accounting *work, int64_t from, int64_t to, struct sums *sums)
+/* Accounts for the time until `stop`, in which nothing begins. */
+static void advance(struct accounting *work, int64_t stop)
 {
-    int64_t until[N_USES] = {0}, now = from;
-    uint32_t waits_for = NOBODY;
-    for (size_t i = 0; i <= work->intervals.n && now < to; i++) {
-        const struct interval *next = i < work->intervals.n ? &work->intervals.at[i] : NULL;
-        int64_t stop = next ? MIN(next->start, to) : to;
-        if (stop > now && until[USE_TRANSFER] > now)
-            sums->transfer += MIN(until[USE_TRANSFER], stop) - now;
-        while (now < stop) {
-            int use = 0;
-            while (use < N_USES && until[use] <= now)
-                use++;
-            int64_t part_end = use < N_USES ? MIN(until[use], stop) : stop;
-            if (use < N_USES)
-                sums->use[use] += part_end - now;
-            count_dimensions(work, now, part_end, use);
-            if (use == USE_WAIT && waits_for != NOBODY)
-                work->waited_for[waits_for] += part_end - now;
-            now = part_end;
-        }
-        if (next)
-            begin_in_dimension(work, next);
-        if (next && next->end > until[next->use]) {
-            until[next->use] = next->end;
-            if (next->use == USE_WAIT)
-                waits_for = next->waits_for;
-        }
+    const int64_t *until = work->until;
+    stop = MIN(stop, work->to);
+    if (stop > work->now && until[USE_TRANSFER] > work->now)
+        work->sums.transfer += MIN(until[USE_TRANSFER], stop) - work->now;
+    while (work->now < stop) {
+        int use = 0;
+        while (use < N_USES && until[use] <= work->now)
+            use++;
+        int64_t part_end = use < N_USES ? MIN(until[use], stop) : stop;
+        if (use < N_USES)
+            work->sums.use[use] += part_end - work->now;
+        count_dimensions(work, work->now, part_end, use);
+        if (use == USE_WAIT && work->waits_for != NOBODY)
+            work->waited_for[work->waits_for] += part_end - work->now;
+        work->now = part_end;
     }
 }
 
-static void fill_rank(const struct accounting *work, uint32_t r, const struct sums *sums,
-                      struct dpro_rank_time *out)
+/* Takes the intervals that begin before `horizon`. */
+static void sweep(struct accounting *work, int64_t horizon)
+{
+    size_t i = 0;
+    for (; i < work->intervals.n && work->intervals.at[i].start < horizon; i++) {
+        const struct interval *next = &work->intervals.at[i];
+        advance(work, next->start);
+        begin_in_dimension(work, next);
+        if (next->end > work->until[next->use]) {
+            work->until[next->use] = next->end;
+            if (next->use == USE_WAIT)
+                work->waits_for = next->waits_for;
+        }
+    }
+    work->intervals.n -= i;
+    if (i > 0)
+        memmove(work->intervals.at, work->intervals.at + i,
+                work->intervals.n * sizeof *work->intervals.at);
+}
+
+/* Adds a copy of the iteration, and sweeps what comes before it. */
+static void add_copy(struct accounting *work, uint32_t r, const struct replay_copy *copy)
+{
+    size_t before = work->intervals.n;
+    int64_t earliest = INT64_MAX;
+    if (work->missing_ns)
+        memset(work->missing_ns, 0, work->g->ranks[r].n_ops * sizeof *work->missing_ns);
+    add_waits(work, r, copy);
+    add_ops(work, r, copy);
+    for (size_t i = before; i < work->intervals.n; i++)
+        earliest = MIN(earliest, work->intervals.at[i].start);
+    sort_intervals(work);
+    if (work->intervals.n > before)
+        sweep(work, earliest);
+}
+
+static void fill_rank(const struct accounting *work, uint32_t r, struct dpro_rank_time *out)
 {
     const struct breakdown_span *span = work->span;
+    const struct sums *sums = &work->sums;
     const struct dpro_graph *g = work->g;
     int64_t n = span->n_iterations ? span->n_iterations : 1;
     int64_t total = span->to_ns[r] > span->from_ns[r] ? span->to_ns[r] - span->from_ns[r] : 0;
@@ -298,30 +329,27 @@ static void account_for(struct accounting *work, uint32_t r, struct dpro_rank_ti
 {
     const struct dpro_graph *g = work->g;
     uint32_t first = g->ranks[r].first_op, n = g->ranks[r].n_ops;
-    struct sums sums = {0};
     bool has_gpu = false;
     for (uint32_t i = 0; i < n; i++)
         has_gpu |= (g->flags[first + i] & GRAPH_OP_GPU) != 0;
     for (uint32_t i = 0; i < n; i++)
         work->uses[i] = i < n - g->ranks[r].n_message_ops ? (uint8_t)use_of(g, first + i, has_gpu)
                                                           : (uint8_t)N_USES;
-    work->intervals.n = 0;
-    memset(work->waited_for, 0, g->n_ranks * sizeof *work->waited_for);
-    for (uint32_t c = 0; c < work->span->n_copies; c++) {
-        const struct replay_copy *copy = &work->span->copies[c];
-        if (!copy->end_ns)
-            continue;
-        if (work->missing_ns)
-            memset(work->missing_ns, 0, n * sizeof *work->missing_ns);
-        add_waits(work, r, copy);
-        add_ops(work, r, copy);
-    }
-    sort_intervals(work);
+    work->now = work->span->from_ns[r];
+    work->to = work->span->to_ns[r];
+    work->waits_for = NOBODY;
     work->until_any = 0;
+    work->sums = (struct sums){0};
+    memset(work->until, 0, sizeof work->until);
+    memset(work->waited_for, 0, g->n_ranks * sizeof *work->waited_for);
     memset(work->until_transfer, 0, (g->n_dimensions + 1) * sizeof *work->until_transfer);
     memset(work->until_wait, 0, (g->n_dimensions + 1) * sizeof *work->until_wait);
-    sweep(work, work->span->from_ns[r], work->span->to_ns[r], &sums);
-    fill_rank(work, r, &sums, out);
+    for (uint32_t c = 0; c < work->span->n_copies; c++)
+        if (work->span->copies[c].end_ns)
+            add_copy(work, r, &work->span->copies[c]);
+    sweep(work, INT64_MAX);
+    advance(work, INT64_MAX);
+    fill_rank(work, r, out);
     int64_t n_iterations = MAX(work->span->n_iterations, 1);
     for (uint32_t d = 0; d <= g->n_dimensions; d++) {
         work->dimensions[d].exposed_communication_ns /= n_iterations;

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/sort.h"
+#include "ingest/epoch.h"
 #include "ingest/load.h"
 #include "ingest/rank_job.h"
 #include "ingest/share_files.h"
@@ -228,8 +229,13 @@ struct joining {
 static void build_item(void *arg, size_t item)
 {
     struct joining *all = arg;
-    if (!rank_is_elsewhere(all->jobs[item].rank))
+    struct trace_rank *rank = all->jobs[item].rank;
+    if (!rank_is_elsewhere(rank)) {
         rank_build(&all->jobs[item]);
+        rank_put_on_epoch(rank);
+        if (all->build->has_logs)
+            runs_list(&all->build->trace->names, rank);
+    }
     log_progress_more(&all->build->options->sink, "join the files", "ranks", &all->n_done, 1,
                       all->n);
 }

@@ -25,9 +25,11 @@ bool rank_on_epoch(const struct trace_rank *rank)
 }
 
 /* By the median difference of the steps of equal number. */
-static void put_on_epoch(struct trace_rank *rank)
+void rank_put_on_epoch(struct trace_rank *rank)
 {
     const struct recording *recording = rank->recording;
+    if (rank_on_epoch(rank) || !recording || recording->steps.n == 0)
+        return;
     int64_t *differences = mem_alloc((recording->steps.n + 1) * sizeof *differences);
     size_t n = 0;
     for (uint32_t i = 0; i < rank->n_spans && n < recording->steps.n; i++) {
@@ -44,11 +46,4 @@ static void put_on_epoch(struct trace_rank *rank)
             rank_shift(rank, by_ns);
     }
     mem_free(differences);
-}
-
-void epoch_build(struct dpro_trace *trace)
-{
-    EACH_OF (struct trace_rank, rank, trace->ranks, trace->n_ranks)
-        if (!rank_on_epoch(rank) && rank->recording && rank->recording->steps.n > 0)
-            put_on_epoch(rank);
 }

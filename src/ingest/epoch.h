@@ -11,5 +11,5 @@ static inline bool time_on_epoch(int64_t ns)
 }
 bool rank_on_epoch(const struct trace_rank *rank);
 void rank_shift(struct trace_rank *rank, int64_t by_ns);
-/* Puts profiles without a date on the recorder's clock. */
-void epoch_build(struct dpro_trace *trace);
+/* Puts a profile without a date on the recorder's clock. */
+void rank_put_on_epoch(struct trace_rank *rank);

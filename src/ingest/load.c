@@ -8,9 +8,9 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-#include "ingest/epoch.h"
 #include "ingest/readers.h"
 #include "ingest/share_files.h"
+#include "ingest/transport/runs.h"
 
 static bool has_profile(const struct trace_build *build)
 {
@@ -96,12 +96,15 @@ static int load(struct trace_build *build, const char *const *paths, size_t n_pa
     CALL_ALL(build->table, complete, build);
     list_files(build);
     merge_names(build);
+    build->has_logs = runs_are_asked_for(build);
     if (build->processes)
         shared_answer_files(build);
     if ((rc = ranks_build(build, err)) < 0)
         return rc;
-    epoch_build(build->trace);
     CALL_ALL(build->table, join, build);
+    logged_build(build->trace);
+    if (build->processes)
+        shared_answer_ranks(build);
     sources_warn_cut(build);
     return 0;
 }

@@ -129,7 +129,7 @@ static int read_source(struct reading *all, struct source *source)
 static bool is_due(const struct source *source, int process)
 {
     return source->rc == 0 &&
-           (source->process == process || (source->copy && process == PROCESS_NONE));
+           (source->process == process || (source->is_copied && process == PROCESS_NONE));
 }
 
 static void read_item(void *arg, size_t item)

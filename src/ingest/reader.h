@@ -65,7 +65,7 @@ enum reader_flags {
     READER_VIEWED = 8,     /* a profile in Chrome trace JSON, which viewers show */
     READER_STRUCTURE = 16, /* says what ran rather than when: needs a profile beside it */
     READER_SEPARATE = 32,  /* what is in it is looked at with its rank only */
-    READER_COPIED = 64,    /* small, and looked at with its rank and with all */
+    READER_COPIED = 64,    /* much smaller than profiles, and looked at with all */
 };
 
 /* What is said of a file that lacks what it should hold. NULL: nothing. */

@@ -103,7 +103,8 @@ static bool is_separate(const struct source *source)
 /* Whether others than its rank look at it, and so the first process reads it, too. */
 static bool is_copied(const struct source *source)
 {
-    return source->reader && source->reader->flags & READER_COPIED && source->rc == 0;
+    return source->reader && source->reader->flags & READER_COPIED && source->rc == 0 &&
+           !source->part.adds_spans;
 }
 
 static void copy_file(struct source *source)
@@ -123,7 +124,7 @@ static void copy_file(struct source *source)
 
 static void pack_copy(struct pack *pack, struct source *source)
 {
-    if (!pack->reading)
+    if (!pack->reading && !source->first_sees)
         copy_file(source);
     PACK(pack, source->part.process);
     PACK(pack, source->n_copy);
@@ -134,11 +135,13 @@ static void pack_read(struct pack *pack, struct source *source, const struct rea
 {
     uint32_t reader = 0;
     bool separate = is_separate(source), holds = source_usable(source);
+    source->is_copied = is_copied(source);
     while (reader < table->n && table->at[reader] != source->reader)
         reader++;
     PACK(pack, reader);
     PACK(pack, separate);
     PACK(pack, holds);
+    PACK(pack, source->is_copied);
     source->reader = reader < table->n ? table->at[reader] : NULL;
     PACK(pack, source->rc);
     PACK(pack, source->err);
@@ -147,7 +150,7 @@ static void pack_read(struct pack *pack, struct source *source, const struct rea
     PACK(pack, source->read_bytes);
     PACK(pack, source->json_bytes);
     pack_text(pack, &source->damage);
-    if (is_copied(source)) {
+    if (source->is_copied) {
         pack_copy(pack, source);
     } else if (separate && source->reader) {
         pack_part(pack, &source->part);
@@ -180,6 +183,14 @@ void shared_pack_history(struct pack *pack, struct allocator_history *history)
 /* What others than itself look at of a rank. */
 static void pack_rank(struct pack *pack, struct trace_rank *rank)
 {
+    EACH_OF (struct trace_window, window, rank->windows, rank->n_windows) {
+        PACK(pack, window->start_ns);
+        PACK(pack, window->end_ns);
+        PACK(pack, window->whole_start_ns);
+        PACK(pack, window->whole_end_ns);
+    }
+    PACK_ARRAY(pack, rank->runs.gloo);
+    PACK_ARRAY(pack, rank->runs.nccl);
     PACK(pack, rank->n_spans);
     PACK(pack, rank->n_tracks);
     PACK_LENT(pack, rank->tracks, rank->n_tracks);
@@ -189,6 +200,13 @@ static void pack_rank(struct pack *pack, struct trace_rank *rank)
     PACK_LENT(pack, rank->allocators, rank->n_allocators);
     EACH_OF (struct allocator_history, history, rank->allocators, rank->n_allocators)
         shared_pack_history(pack, history);
+}
+
+static void pack_logged(struct pack *pack, struct rank_logged *logged)
+{
+    PACK_ARRAY(pack, logged->parts);
+    PACK_ARRAY(pack, logged->moves);
+    PACK(pack, logged->transport);
 }
 
 /* ---- the first process ---- */
@@ -236,9 +254,13 @@ static void answer_found(struct trace_build *build)
         EACH (const struct source, source, build->list)
             n += source->process == helper;
         PACK(&pack, n);
-        EACH (struct source, source, build->list)
-            if (source->process == helper)
-                pack_found(&pack, source);
+        EACH (struct source, source, build->list) {
+            if (source->process != helper)
+                continue;
+            source->first_sees = source->inode != 0;
+            pack_found(&pack, source);
+            PACK(&pack, source->first_sees);
+        }
         processes_answer(build->processes, helper, &pack);
     }
 }
@@ -319,11 +341,12 @@ static int rank_of(const struct trace_build *build, const struct source *source)
     return source->part.process.has_rank ? source->part.process.rank : path_rank(source->path);
 }
 
-/* Whether its rank is built of it. */
+/* Whether its rank is built of it. Logs are joined to what is built. */
 static bool is_joined(const struct source *source)
 {
     return source_is_profile(source) ||
-           (source->reader && source->reader->reserve && !source->part.process.of_job);
+           (source->reader && source->reader->reserve && !source->part.process.of_job &&
+            !(source->reader->flags & READER_TRANSPORT));
 }
 
 /* Whether every rank's files are in one process, and nothing is looked at across ranks. */
@@ -336,7 +359,8 @@ static bool may_stay_shared(const struct trace_build *build)
     bool may = true;
     EACH (const struct source, source, build->list) {
         may &= is_separate(source) ? source->process >= 0
-                                   : is_copied(source) && (source->process == 0 || source->copy);
+                                   : is_copied(source) && (source->process == 0 ||
+                                                           source->first_sees || source->copy);
         if (is_joined(source))
             array_add(&places, rank_of(build, source), source->process);
     }
@@ -354,7 +378,7 @@ static bool may_stay_shared(const struct trace_build *build)
 static void forget_others(struct trace_build *build)
 {
     EACH (struct source, source, build->list) {
-        bool is_here = source->copy || source->inode != 0;
+        bool is_here = source->copy || source->first_sees;
         if (source->process == 0 || (!is_here && !source->reader))
             continue;
         part_fini(&source->part);
@@ -366,6 +390,7 @@ static void forget_others(struct trace_build *build)
                                   .inode = source->inode,
                                   .size_bytes = source->size_bytes,
                                   .process = PROCESS_NONE,
+                                  .first_sees = source->first_sees,
                                   .copy = source->copy,
                                   .n_copy = source->n_copy};
         if (is_here)
@@ -406,6 +431,7 @@ void shared_answer_files(struct trace_build *build)
     for (int helper = 1; helper < processes_count(build->processes); helper++) {
         struct pack pack = {0};
         PACK(&pack, n_names);
+        PACK(&pack, build->has_logs);
         EACH (struct source, source, build->list) {
             if (source->process != helper)
                 continue;
@@ -434,14 +460,26 @@ static void hear_ranks(struct trace_build *build, struct rank_job *jobs, size_t 
 {
     for (int helper = 1; helper < processes_count(build->processes); helper++) {
         struct pack pack = {.arena = &build->trace->arena};
-        char nothing = 0;
         processes_hear(build->processes, helper, &pack);
         EACH_OF (struct rank_job, job, jobs, n_jobs)
             if (job->rank->process == helper)
                 hear_rank(&pack, job);
         array_fini(&pack.bytes);
-        pack = (struct pack){0};
-        PACK(&pack, nothing);
+    }
+}
+
+void shared_answer_ranks(struct trace_build *build)
+{
+    struct dpro_trace *trace = build->trace;
+    for (int helper = 1; helper < processes_count(build->processes); helper++) {
+        struct pack pack = {0};
+        EACH_OF (struct trace_rank, rank, trace->ranks, trace->n_ranks + trace->n_servers) {
+            if (rank->process != helper)
+                continue;
+            pack_logged(&pack, &rank->logged);
+            array_fini(&rank->logged.parts);
+            array_fini(&rank->logged.moves);
+        }
         processes_answer(build->processes, helper, &pack);
     }
 }
@@ -465,6 +503,7 @@ bool shared_tell_found(struct trace_build *build)
     for (PACK(&pack, n); n > 0; n--) {
         struct source fresh = {.rank = -1};
         pack_found(&pack, &fresh);
+        PACK(&pack, fresh.first_sees);
         fresh.path = mem_copy_string(fresh.path);
         array_push(&build->list, fresh);
     }
@@ -481,6 +520,7 @@ bool shared_tell_files(struct trace_build *build)
     if (!processes_tell(build->processes, &pack))
         return false;
     PACK(&pack, n_names);
+    PACK(&pack, build->has_logs);
     strtab_reserve(&build->trace->names, n_names);
     EACH (struct source, source, build->list) {
         pack_use(&pack, source);
@@ -506,6 +546,11 @@ static bool tell_ranks(struct trace_build *build, struct rank_job *jobs, size_t 
             pack_text(&pack, (const char **)&job->warnings.at[i]);
     }
     bool goes_on = processes_tell(build->processes, &pack);
+    EACH_OF (struct rank_job, job, jobs, goes_on ? n_jobs : 0) {
+        pack_logged(&pack, &job->rank->logged);
+        logged_move_spans(job->rank);
+        comm_runs_fini(&job->rank->runs);
+    }
     array_fini(&pack.bytes);
     return goes_on;
 }

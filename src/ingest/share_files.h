@@ -2,8 +2,9 @@
  * by one process; what tells of files and ranks as a whole comes together in the first process,
  * which goes on as if it had read them all. Spans stay where they were read.
  *
- * A small file of which others than its rank make use travels whole, and is read twice. Where a
- * file is of another format that is looked at across ranks, the first process reads all itself. */
+ * A file of which others than its rank make use is read by the first process, too, and travels
+ * whole where that one doesn't see it. Where a file is of another format that is looked at across
+ * ranks, the first process reads all itself. */
 #pragma once
 
 #include "base/processes.h"
@@ -19,6 +20,9 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err);
 bool shared_hear_files(struct trace_build *build);
 /* Tells them which files count, and what their strings are called. */
 void shared_answer_files(struct trace_build *build);
+
+/* Tells them what logs say of their ranks. */
+void shared_answer_ranks(struct trace_build *build);
 
 /* Of another one, in this order; false: the first process wants nothing more. */
 bool shared_tell_found(struct trace_build *build);

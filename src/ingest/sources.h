@@ -28,7 +28,9 @@ struct source {
     uint64_t ends;       /* share_files.c */
     int process;         /* that reads it; 0: this one */
     bool held_elsewhere; /* there is something in it to go on with, which that process has */
-    char *copy;          /* the file as that process sees it; NULL: there is none */
+    bool first_sees;     /* the first process: it is there, too */
+    bool is_copied;      /* and read, too */
+    char *copy;          /* of one that it does not see, for that; NULL: there is none */
     size_t n_copy;
     dev_t device;
     ino_t inode;
@@ -46,6 +48,7 @@ struct trace_build {
     struct source_list list;
     struct dpro_trace *trace;
     struct dpro_processes *processes; /* NULL: it is built here alone */
+    bool has_logs;                    /* of what went over networks */
 };
 
 /* Whether there is something in the file to go on with. */

@@ -10,6 +10,7 @@ void dpro_trace_destroy(struct dpro_trace *trace)
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
         payload_destroy(&recording_payload, trace->ranks[r].recording);
         payload_destroy(&timeline_payload, trace->ranks[r].timeline);
+        array_fini(&trace->ranks[r].logged.parts);
     }
     for (uint32_t s = 0; s < trace->n_servers; s++)
         payload_destroy(&recording_payload, trace->servers[s].recording);

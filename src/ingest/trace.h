@@ -18,6 +18,7 @@
 #include "ingest/horovod/rounds.h"
 #include "ingest/rank_json.h"
 #include "ingest/transport/nccl.h"
+#include "ingest/transport/runs.h"
 #include "ingest/transport/transport.h"
 
 #define NO_ID UINT32_MAX /* an index or id that is not there */
@@ -253,7 +254,9 @@ struct trace_rank {
     struct recording *recording; /* what dpro's recorder wrote of the rank; NULL: nothing */
     struct timeline *timeline;   /* what its communication layer wrote; NULL: nothing */
     struct fused_rank fused;     /* where the trace has a fusion */
-    size_t max_exchanges;        /* of BytePS, that there is room for */
+    struct comm_runs runs;       /* while it is loaded, where there are logs */
+    struct rank_logged logged;
+    size_t max_exchanges; /* of BytePS, that there is room for */
     uint32_t n_tracks, n_windows, n_spans, n_details, n_links, n_groups, n_et_nodes, n_et_tensors;
     uint32_t n_dfg_nodes, n_dfg_inputs;
     uint32_t n_allocations, n_module_calls, n_allocators;

@@ -97,7 +97,7 @@ static void link_rank(void *arg, size_t r)
     build_gathers(rank);
     build_passes(rank);
     build_pool(rank);
-    build_parts(rank, build->trace);
+    build_parts(rank);
     build_learn_calls(rank);
     rank->memory = build_memory(rank);
     build_forget(rank);

@@ -67,6 +67,7 @@ static void pack_rank(struct pack *pack, struct rank_build *rank)
     PACK_ARRAY(pack, rank->collectives);
     EACH (struct local_collective, c, rank->collectives)
         pack_text(pack, &c->kind);
+    PACK_ITEMS(pack, rank->parts, rank->collectives.n * rank->n_samples);
     PACK(pack, rank->main_track);
     PACK(pack, rank->boundary);
     PACK(pack, rank->n_timed);

@@ -11,44 +11,6 @@
 
 /* ---- each rank alone ---- */
 
-static void index_transport(const struct dpro_trace *trace, uint32_t log, struct map *by_span)
-{
-    const struct net_transport *transport = &trace->transports[log];
-    for (size_t c = 0; c < transport->collectives.n; c++)
-        if (transport->collectives.at[c].span != NO_ID)
-            map_set(by_span, (uint64_t)transport->collectives.at[c].span + 1,
-                    (uint64_t)log << 32 | c);
-}
-
-static void index_nccl(const struct nccl_log *nccl, uint32_t log, struct map *by_span)
-{
-    for (size_t o = 0; o < nccl->operations.n; o++) {
-        uint64_t key = (uint64_t)nccl->operations.at[o].span + 1;
-        if (nccl->operations.at[o].span != NO_ID && !map_get(by_span, key, NULL))
-            map_set(by_span, key, (uint64_t)log << 32 | o);
-    }
-}
-
-/* Span -> log and collective, of what the rank's logs have. */
-static void index_spans(const struct dpro_trace *trace, uint32_t rank_index, struct map *by_span)
-{
-    for (uint32_t t = 0; t < trace->n_transports; t++)
-        if (trace->transports[t].rank_index == rank_index)
-            index_transport(trace, t, by_span);
-    for (uint32_t l = 0; l < trace->n_nccl_logs; l++)
-        if (trace->nccl_logs[l]->rank == trace->ranks[rank_index].rank)
-            index_nccl(trace->nccl_logs[l], trace->n_transports + l, by_span);
-}
-
-/* The rank's transport log; NO_ID: none. */
-static uint32_t transport_of(const struct dpro_trace *trace, uint32_t rank_index)
-{
-    for (uint32_t t = 0; t < trace->n_transports; t++)
-        if (trace->transports[t].rank_index == rank_index)
-            return t;
-    return NO_ID;
-}
-
 /* The span that ran a slice of a collective: its own on a communication thread, its launch's where
  * it is a kernel. */
 static uint32_t span_of(const struct rank_build *rank, const struct local_collective *c,
@@ -62,15 +24,16 @@ static uint32_t span_of(const struct rank_build *rank, const struct local_collec
     return slice == NO_ID ? NO_ID : rank->slices.at[slice].span;
 }
 
-void build_parts(struct rank_build *rank, const struct dpro_trace *trace)
+void build_parts(struct rank_build *rank)
 {
-    struct map by_span = {0};
-    uint32_t rank_index = (uint32_t)(rank->trace - trace->ranks);
+    const struct rank_logged *logged = &rank->trace->logged;
+    struct map by_span = {0}; /* span + 1 -> place in logged->parts */
     size_t n = rank->collectives.n * rank->n_samples;
-    if (trace->n_transports + trace->n_nccl_logs == 0 || n == 0)
+    if ((logged->parts.n == 0 && logged->transport == NO_ID) || n == 0)
         return;
     rank->parts = mem_alloc(n * sizeof *rank->parts);
-    index_spans(trace, rank_index, &by_span);
+    for (size_t i = 0; i < logged->parts.n; i++)
+        map_set(&by_span, (uint64_t)logged->parts.at[i].span + 1, i);
     for (size_t c = 0; c < rank->collectives.n; c++)
         for (uint32_t s = 0; s < rank->n_samples; s++) {
             struct net_part *part = &rank->parts[c * rank->n_samples + s];
@@ -81,13 +44,13 @@ void build_parts(struct rank_build *rank, const struct dpro_trace *trace)
             *part = (struct net_part){NO_ID, NO_ID};
             if (build_is_exchange(rank, collective->arrival)) {
                 if (span != NO_ID)
-                    *part = (struct net_part){transport_of(trace, rank_index), span};
+                    *part = (struct net_part){logged->transport, span};
                 continue;
             }
             while (span != NO_ID && !map_get(&by_span, (uint64_t)span + 1, &found))
                 span = rank->trace->spans[span].parent;
             if (span != NO_ID)
-                *part = (struct net_part){(uint32_t)(found >> 32), (uint32_t)found};
+                *part = logged->parts.at[found].part;
         }
     map_fini(&by_span);
 }

@@ -7,13 +7,6 @@
 
 #include "graph/collectives/match_collectives.h"
 
-/* Where in the logs a rank's part in a collective of an iteration is. */
-struct net_part {
-    uint32_t log; /* number of the log: the trace's transports, then its NCCL logs; NO_ID: none */
-    uint32_t collective; /* transport log: its collective; NCCL: the first operation of the
-                            profile's span; exchange with servers: its span */
-};
-
 struct endpoint {
     /* the transaction */
     uint32_t from, to; /* members, from 0; NO_ID: the other end is not known */
@@ -51,7 +44,7 @@ struct endpoints {
 };
 
 /* Finds the rank's parts in what it ran; before the rank's slices are forgotten. */
-void build_parts(struct rank_build *rank, const struct dpro_trace *trace);
+void build_parts(struct rank_build *rank);
 
 void endpoints_index(struct endpoints *endpoints, const struct join *join,
                      const struct dpro_trace *trace);

@@ -212,9 +212,9 @@ static void look_at(const struct rank_build *rank, const struct net_transport *t
     if (sent.n == 0)
         return;
     int64_t from_ns = INT64_MAX, to_ns = INT64_MIN;
-    EACH_OF (const struct trace_span, span, trace->spans, trace->n_spans) {
-        from_ns = MIN(from_ns, span->start_ns);
-        to_ns = MAX(to_ns, span->start_ns + span->dur_ns);
+    EACH_OF (const struct trace_window, window, trace->windows, trace->n_windows) {
+        from_ns = MIN(from_ns, window->start_ns);
+        to_ns = MAX(to_ns, window->end_ns);
     }
     double *times = mem_alloc((2 * MOST + 1) * sizeof *times);
     sum_up(times, list_iterations(&sent, from_ns, to_ns, times), out);

@@ -241,11 +241,11 @@ ORDER_OF_POINTERS(by_first_send, struct net_collective, ASCENDING(first_send_ns)
 /* The run of a collective: the one that was open on the thread of its first send. Sends of gloo's
  * own thread, when a full socket has room again, are in no run. */
 struct first_send {
-    struct run *run; /* NULL: none */
+    struct comm_run *run; /* NULL: none */
     int64_t ns;
 };
 
-static void find_runs(const struct net_transport *t, const run_array *runs,
+static void find_runs(const struct net_transport *t, const comm_run_array *runs,
                       struct first_send *firsts)
 {
     EACH (const struct net_message, message, t->messages) {
@@ -255,21 +255,23 @@ static void find_runs(const struct net_transport *t, const run_array *runs,
         struct first_send *first = &firsts[message->collective];
         if (first->run && first->ns <= message->start_ns)
             continue;
-        struct run *run = runs_at(runs, message->thread, message->start_ns);
+        struct comm_run *run = runs_at(runs, message->thread, message->start_ns);
         if (run)
             *first = (struct first_send){run, message->start_ns};
     }
 }
 
 static void find_buckets(struct dpro_trace *trace, const struct trace_rank *rank,
-                         struct net_collective **order, size_t n)
+                         const struct first_send *firsts, struct net_collective **order, size_t n,
+                         const struct net_transport *t)
 {
     struct recorded_walk walk = {.recording = rank->recording};
     for (size_t i = 0; i < n; i++) {
-        uint64_t numel;
-        order[i]->size_bytes = runs_bytes(trace, rank, order[i]->span, &numel);
+        const struct comm_run *run = firsts[order[i] - t->collectives.at].run;
+        order[i]->bucket = run->unit;
+        order[i]->size_bytes = run->size_bytes;
         if (rank->recording && order[i]->bucket == NO_ID && order[i]->prefix == GLOO_ALL_REDUCE)
-            order[i]->bucket = recorded_walk_next(&walk, numel, order[i]->size_bytes);
+            order[i]->bucket = recorded_walk_next(&walk, run->numel, run->size_bytes);
         trace->transport_info.n_in_buckets += order[i]->bucket != NO_ID;
     }
 }
@@ -279,30 +281,25 @@ static void tie_rank(struct dpro_trace *trace, struct net_transport *t)
 {
     struct trace_rank *rank = &trace->ranks[t->rank_index];
     struct arena scratch = {0};
-    run_array runs = {0};
     struct first_send *firsts = arena_array(&scratch, t->collectives.n, sizeof *firsts);
     struct net_collective **order = arena_array(&scratch, t->collectives.n, sizeof *order);
     size_t n = 0;
-    runs_list(trace, rank, "gloo:", &runs);
-    runs_find_calls(trace, rank, &runs);
-    find_runs(t, &runs, firsts);
-    gloo_tie_pairs(trace, rank, t, &runs);
+    EACH (struct comm_run, run, rank->runs.gloo)
+        run->tied = false;
+    find_runs(t, &rank->runs.gloo, firsts);
+    gloo_tie_pairs(trace, rank, t);
     for (size_t c = 0; c < t->collectives.n; c++) {
-        struct net_collective *collective = &t->collectives.at[c];
-        struct run *run = firsts[c].run;
-        if (!run)
+        if (!firsts[c].run)
             continue;
-        run->tied = true;
-        collective->span = run->span;
-        collective->bucket = recorded_unit_of(&trace->names, rank, run->call);
-        order[n++] = collective;
+        firsts[c].run->tied = true;
+        t->collectives.at[c].span = firsts[c].run->span;
+        order[n++] = &t->collectives.at[c];
     }
     qsort(order, n, sizeof *order, by_first_send);
-    find_buckets(trace, rank, order, n);
-    for (size_t r = 0; r < runs.n; r++)
-        trace->transport_info.n_tied += runs.at[r].tied;
-    trace->transport_info.n_collectives += runs.n;
-    array_fini(&runs);
+    find_buckets(trace, rank, firsts, order, n, t);
+    EACH (const struct comm_run, run, rank->runs.gloo)
+        trace->transport_info.n_tied += run->tied;
+    trace->transport_info.n_collectives += rank->runs.gloo.n;
     arena_fini(&scratch);
 }
 

@@ -11,7 +11,7 @@
 
 #include "base/map.h"
 #include "base/sort.h"
-#include "ingest/rank_job.h"
+#include "ingest/trace.h"
 
 enum {
     MOST_BEFORE = 64,     /* announcements before the logs began */
@@ -144,54 +144,20 @@ struct end {
     uint64_t size_bytes;
     uint32_t peer; /* rank; UINT32_MAX: not known */
     bool sends;
-    struct run *run; /* or */
+    struct comm_run *run; /* or */
     struct net_collective *collective;
 };
 typedef ARRAY(struct end) end_array;
 
 ORDER(by_start, struct end, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 
-/* The call that posted a transfer, which is drawn from within it on; NO_ID: not found. */
-static uint32_t find_call(const struct dpro_trace *trace, const struct trace_rank *rank,
-                          const struct trace_span *posted)
+static void list_runs(comm_run_array *runs, end_array *ends)
 {
-    const struct trace_track *own = &rank->tracks[posted->track];
-    uint32_t t = rank_find_track(rank, false, own->pid, ~own->id);
-    if (t == NO_ID)
-        return NO_ID;
-    const struct trace_track *track = &rank->tracks[t];
-    uint32_t at = rank_first_from(rank, track, posted->start_ns + 1, track->first);
-    uint32_t span = at > track->first ? at - 1 : NO_ID;
-    while (span != NO_ID &&
-           !text_begins(strtab_get(&trace->names, rank->spans[span].name), "c10d::"))
-        span = rank->spans[span].parent;
-    return span;
-}
-
-static uint32_t asked_peer(const struct trace_rank *rank, uint32_t call)
-{
-    for (uint32_t span = call; span != NO_ID; span = rank->spans[span].parent) {
-        uint32_t detail = rank->spans[span].detail;
-        if (detail != NO_ID && rank->details[detail].peer >= 0)
-            return (uint32_t)rank->details[detail].peer;
-    }
-    return UINT32_MAX;
-}
-
-static void list_runs(const struct dpro_trace *trace, const struct trace_rank *rank,
-                      const run_array *runs, end_array *ends)
-{
-    EACH (struct run, run, *runs) {
-        const char *name = strtab_get(&trace->names, rank->spans[run->span].name);
-        uint64_t numel;
-        if (!rank->tracks[rank->spans[run->span].track].posted)
-            continue;
-        run->call = find_call(trace, rank, &rank->spans[run->span]);
-        array_add(ends, .start_ns = run->start_ns, .end_ns = run->end_ns,
-                  .size_bytes = runs_bytes(trace, rank, run->span, &numel),
-                  .peer = asked_peer(rank, run->call), .sends = strcmp(name, "gloo:send") == 0,
-                  .run = run);
-    }
+    EACH (struct comm_run, run, *runs)
+        if (run->posted)
+            array_add(ends, .start_ns = run->start_ns, .end_ns = run->end_ns,
+                      .size_bytes = run->size_bytes, .peer = run->peer, .sends = run->sends,
+                      .run = run);
     array_sort(ends, by_start);
 }
 
@@ -212,16 +178,11 @@ static void list_data(const struct dpro_trace *trace, struct net_transport *t, e
 
 /* The span begins when the call returns. The transfer was posted when the call announced it, and
  * its data may be under way by then: gloo's own thread can hold the call up for long. */
-static void cut_span(struct trace_rank *rank, const struct run *run, const struct end *data)
+static void cut_run(struct trace_rank *rank, const struct comm_run *run, const struct end *data)
 {
-    struct trace_span *span = &rank->spans[run->span];
-    int64_t start = span->start_ns, end = start + span->dur_ns;
     int64_t posted = MIN(data->start_ns, data->collective->first_send_ns);
-    if (run->call != NO_ID)
-        start = MIN(start, MAX(posted, rank->spans[run->call].start_ns));
-    span->start_ns = start;
-    span->dur_ns = MIN(end, MAX(data->end_ns, start)) - start;
-    rank->tracks[span->track].announced = true;
+    int64_t start = MIN(run->start_ns, MAX(posted, run->call_ns));
+    array_add(&rank->logged.moves, run->span, start, MIN(run->end_ns, MAX(data->end_ns, start)));
 }
 
 /* Data of one direction and peer keep the order in which they were asked for. */
@@ -245,7 +206,7 @@ static void tie(struct trace_rank *rank, const end_array *asked, const end_array
             taken[d] = true;
             end->run->tied = true;
             one->collective->span = end->run->span;
-            cut_span(rank, end->run, one);
+            cut_run(rank, end->run, one);
             break;
         }
     }
@@ -253,10 +214,10 @@ static void tie(struct trace_rank *rank, const end_array *asked, const end_array
 }
 
 void gloo_tie_pairs(const struct dpro_trace *trace, struct trace_rank *rank,
-                    struct net_transport *t, const run_array *runs)
+                    struct net_transport *t)
 {
     end_array asked = {0}, data = {0};
-    list_runs(trace, rank, runs, &asked);
+    list_runs(&rank->runs.gloo, &asked);
     list_data(trace, t, &data);
     tie(rank, &asked, &data);
     array_fini(&asked);

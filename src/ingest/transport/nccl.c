@@ -6,18 +6,14 @@
 
 #include "base/memory.h"
 #include "ingest/sources.h"
-#include "ingest/transport/runs.h"
 
-static void find_spans(const struct dpro_trace *trace, const struct trace_rank *rank,
-                       struct nccl_log *log)
+static void find_spans(const struct trace_rank *rank, struct nccl_log *log)
 {
-    run_array runs = {0};
-    runs_list(trace, rank, "nccl:", &runs);
     EACH (struct nccl_operation, operation, log->operations) {
-        const struct run *run = runs_at(&runs, operation->thread, operation->start_ns);
+        const struct comm_run *run =
+            runs_at(&rank->runs.nccl, operation->thread, operation->start_ns);
         operation->span = run ? run->span : NO_ID;
     }
-    array_fini(&runs);
 }
 
 void nccl_build(struct trace_build *build)
@@ -36,7 +32,7 @@ void nccl_build(struct trace_build *build)
             worst = log;
         const struct trace_rank *rank = trace_rank_of(trace, log->rank);
         if (rank)
-            find_spans(trace, rank, log);
+            find_spans(rank, log);
     }
     if (worst && worst->n_lost > 0)
         build_warn(build,

@@ -346,6 +346,7 @@ static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_er
     }
     strtab_fini(&csv.ends);
     finish_frames(&csv);
+    part->adds_spans = csv.out->ps.n > 0;
     if (bytes->rc < 0)
         part->damage.cut = true;
     return 0;
@@ -361,7 +362,7 @@ const struct reader transport_csv_reader = {
     .word = "transport log",
     .one = "line",
     .many = "lines",
-    .flags = READER_TRANSPORT,
+    .flags = READER_TRANSPORT | READER_COPIED,
     .missing = {.alone = TRANSPORT_ALONE},
     .export_of = &transport_reader,
     .recognise = recognise,

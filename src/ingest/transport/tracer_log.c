@@ -285,6 +285,7 @@ static int read_log(struct bytes *bytes, struct trace_part *part, struct dpro_er
         part->process.has_rank = process != -1;
         part->process.rank = process;
     }
+    part->adds_spans = r.net && r.net->ps.n > 0;
     ps_assembler_fini(&r.frames);
     map_fini(&r.connections);
     return rc;
@@ -315,7 +316,7 @@ const struct reader transport_reader = {
     .word = "transport log",
     .one = "record",
     .many = "records",
-    .flags = READER_TRANSPORT,
+    .flags = READER_TRANSPORT | READER_COPIED,
     .missing = {.alone = TRANSPORT_ALONE},
     .recognise = recognise_transport,
     .read_bytes = read_log,
@@ -329,6 +330,7 @@ const struct reader nccl_reader = {
     .word = "NCCL log",
     .one = "record",
     .many = "records",
+    .flags = READER_COPIED,
     .recognise = recognise_nccl,
     .read_bytes = read_log,
     .join = nccl_build,

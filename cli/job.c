@@ -33,8 +33,12 @@ int job_read(const char *const *paths, size_t n_paths, const struct cmd_values *
     struct dpro_error err = {.code = 0};
     if (graph_options != NULL && dpro_processes_number(together()) > 0)
         together_help(paths, n_paths, &options, graph_options);
-    if (dpro_trace_load(paths, n_paths, &options, &job->trace, &err) == 0)
+    if (dpro_trace_load(paths, n_paths, &options, &job->trace, &err) == 0) {
+        const char *idle = dpro_processes_idle(together());
+        if (idle != NULL && !values->quiet)
+            cmd_say("the other processes of mpirun have nothing to do: %s", idle);
         return 0;
+    }
     int code = cmd_fail(&err);
     /* a path that can't be read is bad input, not a failing system */
     return code == CMD_SYSTEM && err.code == DPRO_EIO ? CMD_INPUT : code;

@@ -183,9 +183,15 @@ void processes_answer(struct dpro_processes *p, int helper, struct pack *pack)
     send(p, helper, pack);
 }
 
-void processes_go_alone(struct dpro_processes *p)
+void processes_go_alone(struct dpro_processes *p, const char *why)
 {
     p->is_over = true;
+    p->idle = why;
+}
+
+const char *dpro_processes_idle(const struct dpro_processes *p)
+{
+    return p ? p->idle : NULL;
 }
 
 void dpro_processes_leave(struct dpro_processes *p)

@@ -18,6 +18,7 @@ struct dpro_processes {
     bool *answers;       /* of the first, by helper: it waits for an answer */
     bool is_over;        /* of the first: it goes on alone; of a helper: it may go */
     uint64_t n_received; /* bytes */
+    const char *idle;    /* dpro_processes_idle() */
     uint64_t n_heard;    /* helpers, in this turn */
     struct dpro_sink sink;
 };
@@ -30,5 +31,6 @@ bool processes_tell(struct dpro_processes *processes, struct pack *pack);
 /* The first's: what that helper tells, to be read; and the answer to it. */
 void processes_hear(struct dpro_processes *processes, int helper, struct pack *pack);
 void processes_answer(struct dpro_processes *processes, int helper, struct pack *pack);
-/* The first goes on alone. Helpers sleep until it leaves: MPI ends in all processes at once. */
-void processes_go_alone(struct dpro_processes *processes);
+/* The first goes on alone; why: static text, for dpro_processes_idle(). Helpers sleep until it
+ * leaves: MPI ends in all processes at once. */
+void processes_go_alone(struct dpro_processes *processes, const char *why);

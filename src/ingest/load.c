@@ -96,7 +96,7 @@ static int load(struct trace_build *build, const char *const *paths, size_t n_pa
     CALL_ALL(build->table, complete, build);
     list_files(build);
     merge_names(build);
-    build->has_logs = runs_are_asked_for(build);
+    build->has_logs = transports_are_logged(build);
     if (build->processes)
         shared_answer_files(build);
     if ((rc = ranks_build(build, err)) < 0)

@@ -305,7 +305,7 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
         array_fini(&pack.bytes);
     }
     if (found.n == 0) { /* or an empty folder */
-        processes_go_alone(build->processes);
+        processes_go_alone(build->processes, NULL);
         build->processes = NULL;
         return rc;
     }
@@ -349,29 +349,34 @@ static bool is_joined(const struct source *source)
             !(source->reader->flags & READER_TRANSPORT));
 }
 
-/* Whether every rank's files are in one process, and nothing is looked at across ranks. */
-static bool may_stay_shared(const struct trace_build *build)
+/* Whether every rank's files are in one process, and nothing is looked at across ranks: NULL, or
+ * why not. */
+static const char *why_alone(const struct trace_build *build)
 {
     struct rank_place {
         int rank, process;
     };
     ARRAY(struct rank_place) places = {0};
-    bool may = true;
+    bool separate = true, may = true;
     EACH (const struct source, source, build->list) {
-        may &= is_separate(source) ? source->process >= 0
-                                   : is_copied(source) && (source->process == 0 ||
-                                                           source->first_sees || source->copy);
+        separate &= is_separate(source) ? source->process >= 0
+                                        : is_copied(source) && (source->process == 0 ||
+                                                                source->first_sees || source->copy);
         if (is_joined(source))
             array_add(&places, rank_of(build, source), source->process);
     }
-    for (size_t i = 0; i < places.n && may; i++) {
+    for (size_t i = 0; i < places.n && separate && may; i++) {
         may = places.at[i].rank >= 0 || places.n == 1;
         for (size_t k = 0; k < i && may; k++)
             may = places.at[i].rank != places.at[k].rank ||
                   places.at[i].process == places.at[k].process;
     }
     array_fini(&places);
-    return may;
+    return !separate ? "files of these formats are read by one"
+           : may     ? NULL
+           : build->options->rank_regex
+               ? "with --rank-regex one reads all files"
+               : "the names of files don't tell which are of one rank, so one reads all";
 }
 
 /* As if nobody had read what others did. */
@@ -415,11 +420,10 @@ bool shared_hear_files(struct trace_build *build)
                 pack_read(&pack, source, build->table);
         array_fini(&pack.bytes);
     }
-    if (may_stay_shared(build))
+    const char *why = why_alone(build);
+    if (!why)
         return true;
-    log_line(&build->options->sink, DPRO_LOG_INFO,
-             "the other processes have nothing to do: files of this kind are looked at together");
-    processes_go_alone(build->processes);
+    processes_go_alone(build->processes, why);
     build->processes = NULL;
     forget_others(build);
     return false;
@@ -458,14 +462,19 @@ static void hear_rank(struct pack *pack, struct rank_job *job)
 
 static void hear_ranks(struct trace_build *build, struct rank_job *jobs, size_t n_jobs)
 {
+    size_t n_elsewhere = 0;
     for (int helper = 1; helper < processes_count(build->processes); helper++) {
         struct pack pack = {.arena = &build->trace->arena};
         processes_hear(build->processes, helper, &pack);
         EACH_OF (struct rank_job, job, jobs, n_jobs)
-            if (job->rank->process == helper)
+            if (job->rank->process == helper) {
                 hear_rank(&pack, job);
+                n_elsewhere++;
+            }
         array_fini(&pack.bytes);
     }
+    if (n_elsewhere == 0)
+        build->processes->idle = "no rank is left for them";
 }
 
 void shared_answer_ranks(struct trace_build *build)

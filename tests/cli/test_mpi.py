@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import unittest
 from support import BUILD, BUNDLED, DONE, DPRO, INPUT, ROOT, SANITIZED, SYSTEM, USAGE, Case, Result, dpro
 
 RANKS = 4
+FORMATS = "files of these formats are read by one"
 QUIET = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -63,10 +65,17 @@ class MpiTest(Case):
             self.write("trace/rank%d.json.gz" % rank, profile)
         self.trace = self.path("trace")
 
-    def check_same(self, *args, n=RANKS):
+    def check_same(self, *args, n=RANKS, idle=""):
+        """idle: why the other processes have nothing to do."""
         alone, together = dpro(*args), mpirun(*args, n=n)
-        self.assertEqual((together.code, together.out, together.err), (alone.code, alone.out, alone.err))
+        note = idle and "dpro: the other processes of mpirun have nothing to do: %s\n" % idle
+        took = r"candidates in [0-9.]* s"
+        self.assertEqual((together.code, re.sub(took, "", together.out), together.err),
+                         (alone.code, re.sub(took, "", alone.out), note + alone.err))
         return alone
+
+    def copy(self, name, *left_out):
+        return shutil.copytree(os.path.join(ROOT, "tests", "data", name), self.path(name), ignore=shutil.ignore_patterns(*left_out))
 
     def test_answers_are_the_same_to_the_byte(self):
         for args in (("replay",), ("replay", "--json", "--samples", "3"), ("align",), ("whatif", "--json")):
@@ -90,14 +99,16 @@ class MpiTest(Case):
     def test_formats_that_join_ranks_are_read_by_the_first_process(self):
         for name in sorted(os.listdir(os.path.join(ROOT, "tests", "data"))):
             with self.subTest(name=name):
-                self.check_same("replay", "--json", os.path.join(ROOT, "tests", "data", name), n=2)
+                idle = "no rank is left for them" if "-nccl-" in name else not name.startswith("torch-") and FORMATS
+                self.check_same("replay", "--json", os.path.join(ROOT, "tests", "data", name), n=2, idle=idle or "")
+        self.check_same("replay", "-q", os.path.join(ROOT, "tests", "data", "byteps-torch-n2"), n=2)
+        self.check_same("replay", "--rank-regex", "rank([0-9])", self.trace, idle="with --rank-regex one reads all files")
 
-    def test_recordings_without_logs_are_divided(self):
-        for name in ("torch-ddp-gloo-gpt-n2-memory", "torch-fsdp-gloo-n2-memory", "torch-fsdp-tp-gloo-n4"):
+    def test_recordings_are_divided(self):
+        for name in ("torch-ddp-gloo-gpt-n2-memory", "torch-fsdp-gloo-n2-memory", "torch-fsdp-tp-gloo-n4", "torch-pp-gloo-n2"):
             with self.subTest(name=name):
-                folder = shutil.copytree(os.path.join(ROOT, "tests", "data", name), self.path(name),
-                                         ignore=shutil.ignore_patterns("net.log.gz"))
-                for args in (("replay", "--json"), ("replay",), ("whatif", "--json")):
+                folder = self.copy(name)
+                for args in (("replay", "--json"), ("replay",), ("align",), ("whatif", "--json"), ("optimize",)):
                     for n in (2, 4):
                         self.check_same(*args, folder, n=n)
                 together = mpirun((1, DPRO, "replay", "-v", folder), (1, DPRO, "replay", folder))
@@ -106,20 +117,53 @@ class MpiTest(Case):
                     os.makedirs(self.path("other", name, "host"))
                     shutil.move(rank, self.path("other", name, "host"))
                 alone = dpro("replay", folder, self.path("other", name))
-                together = mpirun((1, DPRO, "replay", folder), (1, DPRO, "replay", self.path("other", name)))
+                together = mpirun((1, DPRO, "replay", "-v", folder), (1, DPRO, "replay", self.path("other", name)))
                 self.assertEqual((together.code, together.out), (alone.code, alone.out))
+                self.assertIn("1 of %d ranks built by other processes" % (4 if name.endswith("n4") else 2), together.err)
+
+    def test_logs_and_profiles_may_lack_each_other(self):
+        for left_out in ("rank0/net.log.gz", "rank1/net.log.gz", "rank0/kineto*", "rank1/kineto*", "*/net.log.gz", "*/kineto*"):
+            with self.subTest(left_out=left_out):
+                folder = self.copy("torch-fsdp-tp-gloo-n4")
+                for path in glob.glob(os.path.join(folder, "*", left_out)):
+                    os.remove(path)
+                self.check_same("replay", folder, n=3)
+                self.check_same("align", folder, n=2, idle="no rank is left for them" if left_out == "*/kineto*" else "")
+                shutil.rmtree(folder)
+
+    def test_a_rank_may_have_several_logs(self):
+        folder = self.copy("torch-pp-gloo-n2")
+        for rank in (0, 1):
+            path = os.path.join(folder, "hostvm", "rank%d" % rank, "net.log.gz")
+            shutil.copy(path, self.path("rank%d_again_net.log.gz" % (1 - rank)))  # by its name of the other rank, and dealt so
+        for n in (2, 3):
+            self.check_same("replay", folder, *glob.glob(self.path("rank*")), n=n)
+
+    def test_logs_of_nccl_are_joined_where_their_profile_is(self):
+        alone = self.copy("torch-nccl-conv-h200-memory")
+        folder = os.path.join(alone, "host0")
+        os.rename(os.path.join(folder, "rank0"), os.path.join(folder, "rank1"))
+        for name in ("kineto", "kineto_et", "et"):
+            path = os.path.join(folder, "rank1", name + ".json.gz")
+            with gzip.open(path) as file:
+                text = file.read()
+            with gzip.open(path, "wb") as file:
+                file.write(text.replace(b'"rank": 0', b'"rank": 1'))
+        self.check_same("replay", alone, n=2)
 
     def test_damaged_recordings_are_told_once(self):
-        folder = shutil.copytree(os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2-memory"), self.path("damaged"),
-                                 ignore=shutil.ignore_patterns("net.log.gz"))
-        for name in ("rank.json", "memory.json", "et.json.gz"):
+        folder = self.copy("torch-ddp-gloo-gpt-n2-memory")
+        for name in ("rank.json", "memory.json", "et.json.gz", "net.log.gz"):
             for path in glob.glob(os.path.join(folder, "*", "rank1", name)):
                 with open(path, "rb") as file:
                     whole = file.read()
                 with open(path, "wb") as file:
                     file.write(whole[:len(whole) // 2])
-                shutil.copy(path, path.replace(name, "second_" + name))
-        self.assertIn("second", self.check_same("replay", folder, n=2).out)
+                if name != "net.log.gz":
+                    shutil.copy(path, path.replace(name, "second_" + name))
+        out = self.check_same("replay", folder, n=2).out
+        self.assertIn("second", out)
+        self.assertIn("net.log.gz: ends in the middle", out)
 
     def test_files_may_lie_where_one_process_only_sees_them(self):
         os.makedirs(self.path("other"))
@@ -157,13 +201,9 @@ class MpiTest(Case):
         self.assertEqual(copied.out, dpro("replay", "copied", cwd=self.path("a")).out)
 
     def test_files_that_the_first_does_not_see_but_has_to_read_are_told(self):
-        for rank in (0, 1):
-            for name in ("kineto", "net"):
-                path = glob.glob(os.path.join(BUNDLED, "%s_rank%d.*.gz" % (name, rank)))[0]
-                os.makedirs(self.path("host%d" % rank), exist_ok=True)
-                shutil.copy(path, self.path("host%d" % rank))
-        self.assert_error(mpirun(*[(1, DPRO, "replay", self.path("host%d" % rank)) for rank in (0, 1)]), INPUT,
-                          "host1/kineto_rank1.* the first process does not see it, .* copy the trace to one machine")
+        rank1 = shutil.move(os.path.join(self.copy("byteps-torch-n2"), "hostvm", "rank1"), self.path("other"))
+        self.assert_error(mpirun((1, DPRO, "replay", self.path("byteps-torch-n2")), (1, DPRO, "replay", rank1)), INPUT,
+                          "other/kineto.json.gz: the first process does not see it, .* copy the trace to one machine")
 
     def test_ranks_that_nobody_has_are_told_of(self):
         os.remove(self.path("trace", "rank2.json.gz"))

@@ -185,14 +185,6 @@ void comm_runs_fini(struct comm_runs *runs)
     array_fini(&runs->nccl);
 }
 
-bool runs_are_asked_for(const struct trace_build *build)
-{
-    EACH (const struct source, source, build->list)
-        if (source_payload(source, &transport_payload) || source_payload(source, &nccl_payload))
-            return true;
-    return false;
-}
-
 /* ---- what the logs say ---- */
 
 void logged_build(struct dpro_trace *trace)

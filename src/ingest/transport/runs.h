@@ -12,7 +12,6 @@
 
 struct dpro_trace;
 struct strtab;
-struct trace_build;
 struct trace_rank;
 
 struct comm_run {
@@ -58,8 +57,6 @@ struct rank_logged {
     uint32_t transport;            /* the rank's transport log; NO_ID: none */
 };
 
-/* Whether there are logs. */
-bool runs_are_asked_for(const struct trace_build *build);
 /* Lists those of a rank whose spans are here and in place. */
 void runs_list(const struct strtab *names, struct trace_rank *rank);
 /* The unit of a sharded model that a call is for, as the annotations around it name it: index into

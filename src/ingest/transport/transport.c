@@ -38,6 +38,14 @@ static struct net_transport *transport_of(const struct source *source)
     return source_payload(source, &transport_payload);
 }
 
+bool transports_are_logged(const struct trace_build *build)
+{
+    EACH (const struct source, source, build->list)
+        if (source_payload(source, &transport_payload) || source_payload(source, &nccl_payload))
+            return true;
+    return false;
+}
+
 /* ---- one process's files together ---- */
 
 static uint64_t connection_key(const struct net_transport *t, const struct net_connection *c)

@@ -185,6 +185,8 @@ void ring_build(struct dpro_trace *trace);
 /* transport.c: joins the parts' transports by rank and connection and ties messages to spans. Needs
  * the trace's ranks. */
 void transports_build(struct trace_build *build);
+/* Whether there is a log, of NCCL's, too. */
+bool transports_are_logged(const struct trace_build *build);
 /* Before: a role and number are one process. And room for the pushes and pulls of BytePS. */
 void transports_complete(struct trace_build *build);
 void transports_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);

@@ -64,7 +64,6 @@ DPRO_API const char *dpro_op_kind_name(enum dpro_op_kind kind);
 struct dpro_graph_options {
     int64_t first_step,
         last_step;    /* iterations to use, both included, in the job's own numbers; 0, 0: all */
-    int single_rank;  /* 1: one rank's local DFG, peers ignored (Daydream) */
     int no_align;     /* 1: clocks are used as recorded */
     int raw_receives; /* 1: a RECV lasts as its calls did, not from its SEND's start on (paper,
                          section 3.2, observation 1); for comparison */

@@ -116,11 +116,8 @@ enum dpro_computing {
 /* A module, the unit in which recomputation and ways to compute are chosen. Outer modules come
  * before those within them. */
 struct dpro_module {
-    const char *name, *class_name; /* borrowed; name "": the model itself; class "": not known */
-    uint32_t n_calls;              /* in an iteration of a rank */
-    uint64_t kept_bytes;           /* bytes that recomputing it alone frees between its passes */
-    int64_t recompute_ns;          /* time that this takes, mean over the ranks */
-    int recomputed;                /* 1: by this strategy; of nested modules the outermost counts */
+    const char *name;      /* borrowed; "": the model itself */
+    int recomputed;        /* 1: by this strategy; of nested modules the outermost counts */
     unsigned computing;    /* enum dpro_computing, by this strategy; of nested modules the outermost
                               with any bit counts */
     int computing_assumed; /* 1: how long that takes was not measured */

@@ -28,9 +28,7 @@ enum dpro_algorithm {
 DPRO_API const char *dpro_algorithm_name(enum dpro_algorithm algorithm);
 
 struct dpro_optimize_progress {
-    double seconds;
     uint64_t n_candidates; /* evaluated so far */
-    uint32_t n_rounds;
     int64_t baseline_ns, best_ns;
 };
 

@@ -31,8 +31,7 @@ struct dpro_recording_rank { /* texts are borrowed from the recording */
     int n_steps;             /* in the timing window; -1: as many as the rank that drives it */
     unsigned parts;          /* of enum dpro_recording_part */
     const char *problem;     /* why its rank.json could not be read to the end; NULL: it was */
-    const char *const *warnings; /* what the recorder said */
-    size_t n_warnings;
+    size_t n_warnings;       /* of the recorder */
 };
 
 /* Makes `path` and the folders above it where they are missing, and checks that it can be written

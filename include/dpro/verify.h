@@ -16,16 +16,13 @@ struct dpro_plan_summary { /* times 0: the plan does not say */
     char framework[16];    /* pytorch, tensorflow or mxnet */
     char stack[20];        /* as dpro_stack_name() has it */
     char device[16];       /* that the job computes on: cpu, cuda; "": the plan does not say */
-    int world_size;
-    uint32_t n_buckets, n_fused_ops;
+    uint32_t n_fused_ops;
     uint32_t n_servers; /* parameter servers that it is for; 0: the plan does not say */
     int64_t baseline_ns, iteration_ns;
     double uncertainty_pct;
     uint32_t n_compiled, n_bf16; /* modules that are compiled, and in 16 bits */
     uint32_t n_recomputed;       /* modules that are computed again */
     uint32_t micro_batches;      /* that a step's batch is to be cut into */
-    uint32_t n_units;            /* of FSDP, that it says anything of */
-    uint64_t budget_bytes, baseline_peak_bytes, peak_bytes; /* of the highest rank */
 };
 
 /* Reads a plan (its folder, or plan.json). DPRO_EFORMAT when every job would refuse it; whether a

@@ -64,7 +64,7 @@ static void reach(const struct align *a, bool against, int64_t *to, bool *reache
 static void find_coarse(struct align *a)
 {
     size_t n = a->n_clocks;
-    struct arena arena = {NULL, 0};
+    struct arena arena = {0};
     int64_t *most = arena_array(&arena, 2 * n, sizeof *most);
     bool *reached = arena_array(&arena, 2 * n, sizeof *reached);
     uint32_t *queue = arena_array(&arena, n, sizeof *queue);

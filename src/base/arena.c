@@ -42,7 +42,6 @@ static void *take(struct arena *arena, size_t size, size_t align)
         begin = 0;
     }
     block->used = begin + size;
-    arena->used_bytes += size;
     return block->data + begin;
 }
 

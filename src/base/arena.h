@@ -5,7 +5,6 @@
 
 struct arena {
     struct arena_block *head; /* newest block */
-    size_t used_bytes;        /* handed out so far */
 };
 
 /* A zeroed struct arena is an empty one. */

@@ -83,10 +83,6 @@ struct dpro_module dpro_strategy_module(const struct dpro_model *model,
     const struct model_module *m = &model->modules[module];
     unsigned way = strategy->computing ? strategy->computing[module] : DPRO_AS_IT_IS;
     return (struct dpro_module){.name = m->name,
-                                .class_name = m->class,
-                                .n_calls = m->n_calls,
-                                .kept_bytes = m->kept_bytes,
-                                .recompute_ns = m->recompute_ns,
                                 .recomputed = strategy->recomputed && strategy->recomputed[module],
                                 .computing = way,
                                 .computing_assumed = m->costs[way].is_assumed,

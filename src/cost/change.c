@@ -22,7 +22,7 @@ static const int64_t MOST_CYCLE_NS = 10000000000;
 void change_copy(const struct dpro_model *model, struct arena *arena, struct dpro_model *copy)
 {
     *copy = *model;
-    copy->arena = (struct arena){NULL, 0};
+    copy->arena = (struct arena){0};
     copy->warnings.at = NULL;
     copy->warnings.n = copy->warnings.cap = 0;
     copy->ranks = arena_array(arena, model->n_ranks, sizeof *copy->ranks);

@@ -33,7 +33,6 @@ struct crossing {
 struct share {
     struct model_communication mean;
     uint32_t n; /* recorded */
-    int way;
     bool once;
     uint32_t first; /* number of the first of the new ones */
 };
@@ -315,7 +314,7 @@ static void share_group(struct rewriter *w, uint32_t group, int way)
     uint32_t each = once ? all.n : all.n / n_passes;
     for (uint32_t i = 0; i < all.n; i++) {
         struct share *share = &w->shares[w->n_shares + i % each];
-        *share = (struct share){.mean = share->mean, .n = all.n / each, .way = way, .once = once};
+        *share = (struct share){.mean = share->mean, .n = all.n / each, .once = once};
         add_mean(&share->mean, &w->m->communications[all.communications[i]], share->n);
         w->share_of[all.communications[i]] = w->n_shares + i % each;
         w->is_first[all.communications[i]] = i < each;

@@ -481,7 +481,7 @@ int coarsen(const struct measured_replay *shape, const struct measured_replay *r
                            .g = g,
                            .coarse = coarse,
                            .answers_at_once = g->n_exchanges > 0 && !g->pulls_with_step};
-    *coarse = (struct coarse){.arena = {NULL, 0}};
+    *coarse = (struct coarse){.arena = {0}};
     coarse->ranks = arena_array(&coarse->arena, g->n_ranks, sizeof *coarse->ranks);
     find_gradients(shape, model, coarse);
     if (model->all_communication && has_communications(g))

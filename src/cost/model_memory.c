@@ -312,7 +312,7 @@ static bool holds_units(const struct learning *l, const char *module)
 
 static void measure_module(const struct learning *l, uint32_t module, bool *recomputed)
 {
-    struct arena arena = {NULL, 0};
+    struct arena arena = {0};
     const struct dpro_model *model = l->model;
     struct model_module *to = &model->modules[module];
     recomputed[module] = true;
@@ -382,7 +382,7 @@ void model_memory_learn(const struct measured_replay *replay, const struct coars
     model->n_memories = model->n_modules = 0;
     if (!told)
         return;
-    struct arena arena = {NULL, 0};
+    struct arena arena = {0};
     struct map alike = {0};
     l.module_of = arena_alloc(&arena, g->names.n * sizeof *l.module_of);
     memset(l.module_of, 0xff, g->names.n * sizeof *l.module_of);

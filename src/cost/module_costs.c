@@ -449,7 +449,7 @@ static void compose(const struct learning *l, uint32_t m, unsigned way)
 void learn_module_costs(const struct measured_replay *replay, const struct coarse *coarse,
                         struct dpro_model *model)
 {
-    struct learning l = {replay, coarse, replay->graph, model, {NULL, 0}, NULL};
+    struct learning l = {replay, coarse, replay->graph, model, {0}, NULL};
     if (model->n_modules == 0) {
         learn_step(model);
         return;

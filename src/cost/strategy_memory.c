@@ -216,8 +216,7 @@ static void describe(const struct memory_sweep *s, const struct memory_top *top,
                      struct memory_peak *peak)
 {
     const struct model_memory *m = s->m;
-    *peak = (struct memory_peak){
-        .bytes = (uint64_t)MAX(top->bytes, 0), .rank = m->rank, .place = top->place};
+    *peak = (struct memory_peak){.bytes = (uint64_t)MAX(top->bytes, 0), .rank = m->rank};
     for (uint32_t b = 0; b < m->n_blocks; b++) {
         struct lifetimes l = memory_lives(s, b);
         uint32_t n = is_there(l.first, top->place) + is_there(l.second, top->place);

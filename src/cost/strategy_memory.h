@@ -15,7 +15,6 @@
 struct memory_peak {
     uint64_t bytes;
     uint32_t rank;      /* index */
-    uint32_t place;     /* of the rank's memory */
     uint32_t call;      /* call of its program that was going on; MODEL_NONE */
     uint32_t module;    /* module of that call; MODEL_NONE */
     uint8_t phase;      /* enum dpro_op_kind: FW, BW, UPDATE; else not known */

@@ -174,7 +174,7 @@ static double moved_ns(const struct dpro_model *model, size_t number, double err
 static void add_learnt(const struct dpro_model *const models[2], const struct change_beside *beside,
                        struct uncertainty *u)
 {
-    struct arena arena = {NULL, 0};
+    struct arena arena = {0};
     for (size_t n = 0; n < N_MODEL_NUMBERS; n++) {
         double times[2][2]; /* model, lower and upper */
         bool counts = is_unsure(models[0], n) || is_unsure(models[1], n);

@@ -177,7 +177,7 @@ uint32_t world_count_hosts(struct world *w, const struct model_group *group,
 
 /* Members of a group on each of several hosts, and the links to other hosts that they share. */
 struct spread_out {
-    double n, n_hosts, here, links;
+    double here, links;
     double within;  /* time of a byte within a host against that on a link to others */
     double latency; /* of a message, likewise */
 };
@@ -187,10 +187,7 @@ static struct spread_out spread_of(const struct world *w, double n, double n_hos
     const struct topology *t = w->told;
     bool own = w->m->net.link.own_links;
     bool known = t->within.latency_ns > 0 && t->between.latency_ns > 0;
-    return (struct spread_out){n,
-                               n_hosts,
-                               n / n_hosts,
-                               own ? n / n_hosts : 1,
+    return (struct spread_out){n / n_hosts, own ? n / n_hosts : 1,
                                topology_rate(t, own) / told_rate(&t->within),
                                known ? fmin(1, t->within.latency_ns / t->between.latency_ns) : 1};
 }

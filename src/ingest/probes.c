@@ -328,7 +328,6 @@ static int read_members(struct json *js, struct dpro_probes *probes, struct dpro
         {NULL}};
     static const struct json_member members[] = {
         MEMBER(struct dpro_probes, "schema", TEXT, schema),
-        MEMBER(struct dpro_probes, "device", TEXT, device),
         MEMBER(struct dpro_probes, "device_name", TEXT, device_name),
         MEMBER(struct dpro_probes, "threads", SIZE, threads),
         MEMBER(struct dpro_probes, "fault_ns", NUMBER, fault_ns),

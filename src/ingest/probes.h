@@ -53,8 +53,8 @@ struct dpro_probes {
     ARRAY(struct probe) probes;
     ARRAY(uint32_t) names; /* string ids */
     ARRAY(struct probe_batch) batches;
-    uint32_t schema, device, device_name, torch, tensorflow; /* string ids; "": not said */
-    uint64_t threads;                                        /* 0: not said */
+    uint32_t schema, device_name, torch, tensorflow; /* string ids; "": not said */
+    uint64_t threads;                                /* 0: not said */
     double fault_ns;    /* of a page fault; no times have any in them; 0: they have, or not said */
     uint64_t n_broken;  /* entries that make no sense, left out */
     bool of_another;    /* run than the trace's */

@@ -106,7 +106,7 @@ static bool lies_within(const struct trace_span *span, const struct trace_span *
     return over <= ROUNDING_NS && over <= (uint64_t)other_end - (uint64_t)start;
 }
 
-/* Sets depth and parent of a track's spans, which are spans[first .. first + n) of the rank. */
+/* Sets the parents of a track's spans, which are spans[first .. first + n) of the rank. */
 static void nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
 {
     ARRAY(uint32_t) stack = {0};
@@ -115,7 +115,6 @@ static void nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
         while (stack.n > 0 && !lies_within(span, &spans[stack.at[stack.n - 1]]))
             stack.n--;
         span->parent = stack.n ? stack.at[stack.n - 1] : NO_ID;
-        span->depth = stack.n < 255 ? (uint8_t)stack.n : 255;
         if (span->dur_ns > 0)
             array_push(&stack, i);
     }
@@ -125,10 +124,8 @@ static void nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
 /* No span is part of another one. */
 static void unnest_track(struct trace_span *spans, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         spans[i].parent = NO_ID;
-        spans[i].depth = 0;
-    }
 }
 
 /* The union of the windows' tracks that have spans, ordered; room for all was allocated. */

@@ -24,7 +24,6 @@
 #include "ingest/transport/transport.h"
 
 enum {
-    MAX_WARNINGS = 16, /* of a rank; the rest is in its file */
     MIN_FREE_BYTES =
         64 << 20, /* a small job's rank takes about 10 MiB, and the job wants to live */
 };
@@ -82,19 +81,14 @@ static void take_facts(struct dpro_recording *recording, struct rank *rank,
                        const struct trace_part *part)
 {
     const struct recording *facts = part_payload(part, &recording_payload);
-    size_t n = facts->warnings.n < MAX_WARNINGS ? facts->warnings.n : MAX_WARNINGS;
-    const char **warnings = arena_array(&recording->arena, n, sizeof *warnings);
     rank->host_name = copy_text(recording, part, part->process.host);
     rank->boot_id = copy_text(recording, part, facts->boot_id);
-    for (size_t i = 0; i < n; i++)
-        warnings[i] = copy_text(recording, part, facts->warnings.at[i]);
     if (part->process.has_rank)
         rank->is.rank = part->process.rank;
     rank->is.world_size = part->process.world_size;
     rank->pid = (int64_t)part->process.pid;
     rank->is.complete = facts->complete;
-    rank->is.warnings = warnings;
-    rank->is.n_warnings = n;
+    rank->is.n_warnings = facts->warnings.n;
     rank->is.n_steps = (int)facts->n_timing;
 }
 

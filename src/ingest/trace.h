@@ -69,10 +69,9 @@ struct trace_span {
     int32_t sequence;     /* autograd "Sequence number"; -1: none */
     uint32_t fwd_thread;  /* "Fwd thread id" (only > 0 on a backward op); 0: none */
     uint32_t detail;      /* index into the rank's details; NO_ID: none */
-    uint8_t kind;         /* enum span_kind */
-    uint8_t depth;        /* nesting on its track, 0 = outermost, saturates at 255 */
+    uint16_t kind;        /* enum span_kind; no padding: spans are compared as bytes */
     uint16_t window;      /* index into the rank's windows */
-    uint32_t parent;      /* index of the enclosing span on its track, NO_ID at depth 0 */
+    uint32_t parent;      /* index of the enclosing span on its track; NO_ID: none */
     uint32_t node; /* of the framework's graph that it ran, index into the rank's dfg_nodes; NO_ID:
                       none */
 };

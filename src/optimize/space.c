@@ -39,8 +39,8 @@ bool search_stops(struct search *search)
         return true;
     }
     if (o->progress && now - search->told_s >= PROGRESS_EVERY_S) {
-        struct dpro_optimize_progress progress = {now, search->n_candidates, search->n_rounds,
-                                                  search->baseline_ns, search->best_ns};
+        struct dpro_optimize_progress progress = {search->n_candidates, search->baseline_ns,
+                                                  search->best_ns};
         search->told_s = now;
         struct memory_frame *frame = memory_step_out();
         if (o->progress(o->arg, &progress) != 0)

@@ -78,7 +78,7 @@ static const char *text_of(const struct unit_search *s, const struct choice *cho
 static int predict(const struct unit_search *s, const char *names, struct choice *choice,
                    struct dpro_memory_peak *before, struct dpro_error *err)
 {
-    struct arena arena = {NULL, 0};
+    struct arena arena = {0};
     struct notes notes = {.arena = &arena};
     struct dpro_model changed;
     struct graph_change change;

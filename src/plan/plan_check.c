@@ -155,9 +155,7 @@ static int read_plan(const char *path, struct dpro_plan_summary *summary, struct
         return rc;
     if (check(&plan, err) < 0)
         return dpro_error_prefix(err, "%s", plan.path);
-    *summary = (struct dpro_plan_summary){.world_size = (int)plan.world_size,
-                                          .n_buckets = (uint32_t)plan.buckets.n,
-                                          .n_fused_ops = plan.n_fused_ops,
+    *summary = (struct dpro_plan_summary){.n_fused_ops = plan.n_fused_ops,
                                           .n_servers = plan.n_servers,
                                           .baseline_ns = plan.baseline_ns,
                                           .iteration_ns = plan.iteration_ns,
@@ -165,11 +163,7 @@ static int read_plan(const char *path, struct dpro_plan_summary *summary, struct
                                           .n_compiled = (uint32_t)plan.compiled.n,
                                           .n_bf16 = (uint32_t)plan.in_bf16.n,
                                           .n_recomputed = (uint32_t)plan.recomputed.n,
-                                          .micro_batches = plan.micro_batches,
-                                          .n_units = (uint32_t)plan.units.n,
-                                          .budget_bytes = plan.budget_bytes,
-                                          .baseline_peak_bytes = plan.baseline_peak_bytes,
-                                          .peak_bytes = plan.peak_bytes};
+                                          .micro_batches = plan.micro_batches};
     snprintf(summary->framework, sizeof summary->framework, "%s", name_of(&plan, plan.framework));
     snprintf(summary->stack, sizeof summary->stack, "%s", stack_name(&plan));
     snprintf(summary->device, sizeof summary->device, "%s", name_of(&plan, plan.device));

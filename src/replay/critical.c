@@ -75,7 +75,7 @@ struct dpro_critical_op *critical_find(const struct dpro_graph *graph,
                                        const struct critical_span *span, struct arena *arena,
                                        uint32_t *n)
 {
-    struct arena work = {NULL, 0};
+    struct arena work = {0};
     struct pull same = pull_make(graph->n_ops, graph->row, graph->succ, &work);
     struct pull next = pull_make(graph->n_ops, graph->next_row, graph->next_succ, &work);
     ARRAY(struct dpro_critical_op) ops = {0};

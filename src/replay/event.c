@@ -488,7 +488,7 @@ static bool has_edge(const uint32_t *row, const uint32_t *succ, uint32_t from, u
 static bool *find_chains(struct event *e, bool one_copy)
 {
     const struct dpro_graph *g = e->g;
-    struct arena work = {NULL, 0};
+    struct arena work = {0};
     bool *in_chain = arena_alloc(&e->arena, g->n_devices + (size_t)1);
     uint32_t *first = arena_alloc(&work, (g->n_devices + (size_t)1) * sizeof *first);
     uint32_t *last = arena_alloc(&work, (g->n_devices + (size_t)1) * sizeof *last);
@@ -842,7 +842,7 @@ struct event *event_fork(const struct event *from)
     struct dispatch *d = &e->dispatch;
     assert(!from->has_shares && !from->options->want_device_prev);
     *e = *from;
-    e->arena = (struct arena){NULL, 0};
+    e->arena = (struct arena){0};
     e->past = e->passing = (ids_array){0};
     e->held.at = NULL;
     e->held.n = e->held.cap = 0;

@@ -224,7 +224,7 @@ static void make_cells(struct fixed *f)
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
                            const int64_t *release_ns)
 {
-    struct arena work = {NULL, 0};
+    struct arena work = {0};
     size_t n = graph->n_ops, n_ranks = (size_t)graph->n_ranks + graph->n_servers;
     size_t n_lead = cyclic ? n : n_ranks;
     struct fixed *f = mem_array(1, sizeof *f);
@@ -264,7 +264,7 @@ struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes)
 {
     struct fixed *f = mem_array(1, sizeof *f);
     *f = *with;
-    f->arena = (struct arena){NULL, 0};
+    f->arena = (struct arena){0};
     f->dur_ns = f->gap_ns = NULL;
     f->shares = true;
     f->n_lanes = n_lanes;

@@ -147,7 +147,7 @@ void slices_init(struct slices *slices, const struct dpro_graph *g,
                  const struct dpro_replay *replay)
 {
     *slices = (struct slices){.n_tracks = g->n_devices * 2};
-    struct arena work = {NULL, 0};
+    struct arena work = {0};
     size_t n_ops = (size_t)g->n_ops + 1;
     struct wait *waits = arena_array(&work, n_ops, sizeof *waits);
     uint32_t *open = arena_array(&work, n_ops, sizeof *open);

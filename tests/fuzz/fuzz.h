@@ -101,7 +101,7 @@ static inline uint64_t fuzz_hash_snapshot(const struct snapshot_part *snapshot)
 
 static inline uint64_t fuzz_hash_probes(const struct dpro_probes *p)
 {
-    uint64_t h = p->n_broken ^ p->threads << 8 ^ (uint64_t)p->device << 32;
+    uint64_t h = p->n_broken ^ p->threads << 8;
     h = fuzz_hash(h, p->names.at, p->names.n * sizeof *p->names.at);
     h = fuzz_hash(h, p->batches.at, p->batches.n * sizeof *p->batches.at);
     for (size_t i = 0; i < p->probes.n; i++) {

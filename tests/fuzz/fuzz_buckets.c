@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                        .servers.placement = MODEL_ANYWHERE,
                                        .servers.n = N_SERVERS},
                                .capabilities = model_capabilities(DPRO_STACK_TENSORFLOW_PS)};
-    struct arena arena = {NULL, 0};
+    struct arena arena = {0};
     struct dpro_strategy strategy;
     struct dpro_error err = {.code = 0};
     char path[64];

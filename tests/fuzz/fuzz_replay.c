@@ -119,8 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     struct dpro_trace_options trace_options = {.threads = 1,
                                                .rank_regex = choice & 1 ? NULL : "fd/([0-9]+)"};
-    struct dpro_graph_options graph_options = {.single_rank = (choice & 4) != 0,
-                                               .first_step = choice & 32 ? 1 : 0,
+    struct dpro_graph_options graph_options = {.first_step = choice & 32 ? 1 : 0,
                                                .last_step = choice & 32 ? 2 : 0};
     struct dpro_trace *trace = NULL;
     struct dpro_graph *graph = NULL;

@@ -190,7 +190,7 @@ TEST(other_batches_take_what_probes_measured_of_them)
     /* half the batch, in two parts */
     n->computing[WHOLE] = DPRO_AS_IT_IS;
     n->strategy.micro_batches = 2;
-    struct arena arena = {NULL, 0};
+    struct arena arena = {0};
     n->model.memory.batch_ratio = 0.5;
     model_scale_batch(&n->model, 0.5, &arena);
     assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 100 + 2 * (40 + 160));

@@ -110,8 +110,8 @@ TEST_IN_FOLDER(units_come_back_as_they_were_written)
     write_plan(&plan);
     if (plan_file_read(folder, &back, &err) < 0 || dpro_plan_read(folder, &summary, &err) < 0)
         fail_msg("%s", err.text);
-    assert_int_equal(summary.n_units, 3);
-    assert_int_equal(summary.peak_bytes, 5);
+    assert_int_equal(back.units.n, 3);
+    assert_int_equal(back.peak_bytes, 5);
     for (size_t i = 0; i < 3; i++) {
         assert_string_equal(strtab_get(&back.strings, back.units.at[i].name), names[i]);
         assert_int_equal(back.units.at[i].reshards, i == 1);

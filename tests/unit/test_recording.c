@@ -29,7 +29,6 @@ TEST(the_facts_of_a_rank_are_read)
     assert_int_equal(rank.complete, 1);
     assert_int_equal(rank.n_steps, 2);
     assert_int_equal(rank.n_warnings, 2);
-    assert_string_equal(rank.warnings[1], "three \"x\"");
     assert_null(rank.problem);
     dpro_recording_destroy(recording);
 }
@@ -43,7 +42,6 @@ TEST(of_a_repeated_key_the_last_counts)
     assert_int_equal(dpro_recording_read(folder, &recording, NULL), 0);
     struct dpro_recording_rank rank = dpro_recording_rank(recording, 0);
     assert_int_equal(rank.n_warnings, 1);
-    assert_string_equal(rank.warnings[0], "c");
     assert_int_equal(rank.n_steps, 1);
     dpro_recording_destroy(recording);
 }
@@ -74,8 +72,6 @@ TEST(changed_bytes_do_no_harm)
             assert_int_equal(dpro_recording_read(folder, &recording, NULL), 0);
             struct dpro_recording_rank rank = dpro_recording_rank(recording, 0);
             assert_true(rank.rank >= 0 && rank.world_size >= 0 && rank.n_steps >= 0);
-            for (size_t i = 0; i < rank.n_warnings; i++)
-                assert_true(strlen(rank.warnings[i]) < sizeof whole);
             dpro_recording_destroy(recording);
         }
     }

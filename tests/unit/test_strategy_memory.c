@@ -161,7 +161,7 @@ static void cut_batch(struct by_hand *h, struct notes *notes)
 
 static bool is_told_of(struct by_hand *h)
 {
-    struct arena arena = {NULL, 0};
+    struct arena arena = {0};
     struct notes notes = {.arena = &arena};
     bool told = false;
     cut_batch(h, &notes);
@@ -175,7 +175,7 @@ static bool is_told_of(struct by_hand *h)
 TEST(a_batch_is_not_guessed_where_a_step_calls_its_model_more_than_once)
 {
     struct by_hand *h = new_by_hand(10);
-    struct arena arena = {NULL, 0};
+    struct arena arena = {0};
     struct notes notes = {.arena = &arena};
     struct dpro_error err = {.code = 0};
     struct dpro_changes number = {.batch_size = 16}, ratio = {.batch_ratio = 2};
@@ -237,7 +237,7 @@ TEST(micro_batches_take_what_is_fixed_each_and_the_update_once)
     assert_int_equal(more_ns[0], -70 + (20 + 70) + 40);
     assert_int_equal(more_ns[1], -40);
     assert_int_equal(strategy_total_work(&h->model, &strategy, 0), 280 + 20);
-    struct arena arena = {NULL, 0};
+    struct arena arena = {0};
     model_scale_batch(&h->model, 2, &arena);
     assert_int_equal(h->model.programs[0].ops[0].work_ns, 40 + 20 + 280);
     assert_int_equal(h->model.programs[0].ops[1].work_ns, 160);

@@ -322,7 +322,7 @@ TEST(a_list_of_buckets_is_taken_as_it_is)
     };
     struct job *job = new_job();
     for (int plan = 0; plan < 2; plan++) {
-        struct arena arena = {NULL, 0};
+        struct arena arena = {0};
         struct dpro_strategy s;
         struct dpro_error err;
         if (read_list(job, texts[plan], &s, &arena, &err) < 0)
@@ -369,7 +369,7 @@ TEST(a_list_that_does_not_fit_is_refused_by_name)
     };
     struct job *job = new_job();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct arena arena = {NULL, 0};
+        struct arena arena = {0};
         struct dpro_strategy s;
         struct dpro_error err;
         assert_int_equal(read_list(job, cases[i][0], &s, &arena, &err), DPRO_EFORMAT);
@@ -390,7 +390,7 @@ TEST(a_bucket_ends_when_it_reaches_its_cap)
     };
     struct job *job = new_job();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct arena arena = {NULL, 0};
+        struct arena arena = {0};
         struct dpro_strategy s;
         s = buckets_make(&job->model, &arena);
         buckets_by_cap(&job->model, cases[i].first, cases[i].cap, &s);
@@ -412,7 +412,7 @@ TEST(a_bucket_ends_before_what_follows_its_communication)
     job->buckets[0].n = 2;
     job->buckets[1] = (struct strategy_bucket){2, 2, 1, 1, 0};
     job->model.baseline.n_buckets = 2;
-    struct arena arena = {NULL, 0};
+    struct arena arena = {0};
     struct dpro_strategy s = buckets_make(&job->model, &arena);
     buckets_by_cap(&job->model, 9 * MIB, 9 * MIB, &s);
     assert_int_equal(s.n_buckets, 2);
@@ -425,7 +425,7 @@ TEST(a_bucket_ends_before_what_follows_its_communication)
 TEST(partitions_are_of_at_most_that_size)
 {
     struct job *job = new_job();
-    struct arena arena = {NULL, 0};
+    struct arena arena = {0};
     struct dpro_strategy s;
     s = buckets_copy(&job->model, &job->model.baseline, &arena);
     buckets_partition(&job->model, 4 * MIB, &s);

@@ -119,8 +119,6 @@ static void create(struct build *build)
     join->n_ranks = trace->n_ranks;
     if (trace->n_ranks > 0 && trace->ranks[0].in_session)
         join->n_ranks += trace->n_servers; /* they lie behind the ranks */
-    if (build->options->single_rank)
-        join->n_ranks = MIN(join->n_ranks, 1);
     join->world_size = trace->world_size;
     join->classes = classes;
     join->ranks = mem_array(join->n_ranks + trace->n_transports, sizeof *join->ranks);

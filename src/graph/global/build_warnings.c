@@ -113,12 +113,12 @@ static bool is_pytorch(const struct assembly *a)
 static void warn_ranks(struct assembly *a)
 {
     const struct join *join = a->join;
-    bool lacks = (int)join->n_ranks < join->world_size && !a->options->single_rank;
+    bool lacks = (int)join->n_ranks < join->world_size;
     bool communicates = join->joined.n > 0 || a->servers->served.n > 0;
     for (size_t o = 0; o < a->graph->n_ops && !communicates; o++)
         communicates = a->graph->phase[o] == DPRO_OP_COLLECTIVE ||
                        (a->graph->phase[o] >= DPRO_OP_SEND && a->graph->phase[o] <= DPRO_OP_REDUCE);
-    if (join->world_size < 2 || a->options->single_rank)
+    if (join->world_size < 2)
         return;
     char present[48] = "";
     if (lacks)

@@ -650,67 +650,29 @@ CASE(a_folder_that_can_not_be_made_stops_nothing)
 
 CASE(only_hooks_and_control_functions_are_exported)
 {
-    static const char *const names[] = {
-        "read",
-        "__read_chk",
-        "readv",
-        "recv",
-        "__recv_chk",
-        "recvfrom",
-        "__recvfrom_chk",
-        "recvmsg",
-        "recvmmsg",
-        "write",
-        "writev",
-        "send",
-        "sendto",
-        "sendmsg",
-        "sendmmsg",
-        "sendfile",
-        "sendfile64",
-        "splice",
-        "close",
-        "close_range",
-        "closefrom",
-        "fclose",
-        "dup",
-        "dup2",
-        "dup3",
-        "fcntl",
-        "fcntl64",
-        "socket",
-        "socketpair",
-        "connect",
-        "accept",
-        "accept4",
-        "sched_yield",
-        "_exit",
-        "_Exit",
-        "dpro_tracer_start",
-        "dpro_tracer_stop",
-        "dpro_tracer_mark",
-        "dpro_tracer_stats",
-        "dpro_tracer_ease",
-        "dpro_traceme_start",
-        "dpro_traceme_stop",
-        "dpro_traceme_stats",
-        "_ZN3tsl8profiler15TraceMeRecorder6RecordEONS1_5EventE", /* traceme.c */
-    };
-    const size_t n_names = sizeof names / sizeof *names;
-    char command[600], line[200];
-    size_t n = 0;
+    static const char names[] = /* the last is traceme.c's */
+        " "
+        "read __read_chk readv recv __recv_chk recvfrom __recvfrom_chk recvmsg "
+        "recvmmsg write writev send sendto sendmsg sendmmsg sendfile sendfile64 splice "
+        "close close_range closefrom fclose dup dup2 dup3 fcntl fcntl64 socket "
+        "socketpair connect accept accept4 sched_yield _exit _Exit dpro_tracer_start "
+        "dpro_tracer_stop dpro_tracer_mark dpro_tracer_stats dpro_tracer_ease "
+        "dpro_traceme_start dpro_traceme_stop dpro_traceme_stats "
+        "_ZN3tsl8profiler15TraceMeRecorder6RecordEONS1_5EventE ";
+    char command[600], line[200], word[200];
+    size_t n = 0, n_names = 0;
     snprintf(command, sizeof command, "nm -D --defined-only '%s'", getenv("DPRO_TRACER"));
     FILE *nm = popen(command, "r");
     while (fgets(line, sizeof line, nm)) {
         char *name = strrchr(line, ' ') + 1;
-        bool known = false;
         name[strcspn(name, "@\n")] = '\0';
-        for (size_t i = 0; i < n_names; i++)
-            known = known || strcmp(name, names[i]) == 0;
-        if (!known)
+        snprintf(word, sizeof word, " %s ", name);
+        if (!strstr(names, word))
             fail_msg("%s is exported", name);
         n++;
     }
+    for (const char *at = names + 1; *at; at++)
+        n_names += *at == ' ';
     assert_int_equal(pclose(nm), 0);
     assert_int_equal(n, n_names);
 }

@@ -278,10 +278,12 @@ static void time_sample(void *arg, size_t at_sample)
     uint8_t *doubtful = t->doubtful + (size_t)sample * a->n_ops;
     int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
     int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
-    for (uint32_t i = 0; i < a->n_ops; i++) {
-        uint32_t op = a->order[i], r = assembly_rank_of(a, op), local = op - a->first_op[r];
+    for (uint32_t i = 0, r = 0; i < a->n_ops; i++) {
+        uint32_t op = a->order[i];
+        if (op < a->first_op[r] || op >= a->first_op[r + 1]) /* nearly always the one before's */
+            r = assembly_rank_of(a, op);
         const struct rank_build *rank = &a->join->ranks[r];
-        uint32_t step = assembly_step(a, r, sample);
+        uint32_t step = assembly_step(a, r, sample), local = op - a->first_op[r];
         enum message_op as = MESSAGE_CALL;
         uint32_t message = assembly_message(a, r, op, &as);
         if (message != NO_ID && as != MESSAGE_CALL) { /* timed with its call */

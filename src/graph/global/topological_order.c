@@ -83,7 +83,7 @@ struct sorter {
     uint32_t *row, *succ, *fill;
 };
 
-/* Kahn's algorithm; returns how many ops were ordered. Those that were not lie on or behind a
+/* Kahn's algorithm, with a stack; returns how many ops were ordered. Those that were not lie on or behind a
  * cycle; their `pending` is not 0. */
 static uint32_t order_ops(struct assembly *a, struct sorter *sorter)
 {
@@ -100,14 +100,17 @@ static uint32_t order_ops(struct assembly *a, struct sorter *sorter)
     for (size_t e = 0; e < a->edges.n; e++)
         if (!a->edges.at[e].next)
             sorter->succ[sorter->fill[a->edges.at[e].from]++] = a->edges.at[e].to;
-    uint32_t n = 0;
-    for (uint32_t o = 0; o < a->n_ops; o++)
+    uint32_t n = 0, top = a->n_ops; /* what may come next stands from `top` on: last come, first out,
+                                       as neighbours are of one rank */
+    for (uint32_t o = a->n_ops; o-- > 0;)
         if (sorter->pending[o] == 0)
-            a->order[n++] = o;
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t e = sorter->row[a->order[i]]; e < sorter->row[a->order[i] + 1]; e++)
+            a->order[--top] = o;
+    while (top < a->n_ops) {
+        uint32_t op = a->order[n++] = a->order[top++];
+        for (uint32_t e = sorter->row[op + 1]; e-- > sorter->row[op];)
             if (--sorter->pending[sorter->succ[e]] == 0)
-                a->order[n++] = sorter->succ[e];
+                a->order[--top] = sorter->succ[e];
+    }
     return n;
 }
 

@@ -49,10 +49,11 @@ void measured_replay_run(const struct dpro_graph *graph, const struct dpro_sink 
     r->n = graph->sample_dur_ns && graph->n_samples ? graph->n_samples : N_MEAN;
     r->n_copies = N_SWING + r->n + N_AFTER;
     r->copies = arena_array(&r->arena, r->n_copies, sizeof *r->copies);
-    struct event_options options = {.n_copies = r->n_copies, .want_device_prev = true};
+    struct event_options options = {.n_copies = r->n_copies, .end_prev = r->n_copies};
     struct running running = {r, progress, 0};
     struct replay_hooks hooks = {&running, open_copy, close_copy};
-    event_replay(graph, &options, &hooks);
+    if (!fixed_replay_by_edges(graph, &options, &hooks))
+        event_replay(graph, &options, &hooks);
 }
 
 void measured_replay_borrow(const struct dpro_graph *graph, const struct measured_replay *from,

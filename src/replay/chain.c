@@ -196,12 +196,7 @@ static void close_copy(void *arg, struct replay_copy *copy)
     if (copy->number < c->n_kept && !c->only_time) {
         c->copies[copy->number] = *copy;
         copy->end_ns = copy->shared_dur_ns = NULL;
-        /* the critical path hardly ever goes back further than the copy before */
-        uint32_t shown = chain_shown_copy(c);
-        if (copy->number + 2 < shown || copy->number > shown + 1)
-            c->copies[copy->number].device_prev = NULL;
-        else
-            copy->device_prev = NULL;
+        copy->device_prev = NULL;
     }
 }
 
@@ -374,8 +369,12 @@ static const char *run_fixed(struct chain *c, const struct event_options *option
 
 static void set_up_engine(struct chain *c)
 {
-    c->event = (struct event_options){
-        .n_copies = c->n_copies, .release_ns = c->release_ns, .want_device_prev = !c->only_time};
+    c->event = (struct event_options){.n_copies = c->n_copies, .release_ns = c->release_ns};
+    if (!c->only_time) { /* the critical path hardly ever goes back further than the copy before */
+        uint32_t shown = chain_shown_copy(c);
+        c->event.first_prev = shown > 2 ? shown - 2 : 0;
+        c->event.end_prev = shown + 2;
+    }
     if (c->only_time && !c->g->single_iteration && !graph_runs_ahead(c->g))
         c->event.n_needed = c->n_warm_up + c->n_main;
     c->hooks = (struct replay_hooks){c, open_copy, close_copy};
@@ -391,7 +390,8 @@ static void run_engine(struct chain *c)
         log_line(&c->options->sink, DPRO_LOG_INFO,
                  "replay: %s, so there is no fixed order; replayed event by event", why);
     }
-    event_replay(c->g, &c->event, &c->hooks);
+    if (!fixed_replay_by_edges(c->g, &c->event, &c->hooks))
+        event_replay(c->g, &c->event, &c->hooks);
 }
 
 /* On a GPU an iteration ends where the next one begins. */

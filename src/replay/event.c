@@ -374,7 +374,7 @@ static struct slot *open_slot(struct event *e, uint32_t copy)
     struct replay_copy *times = &slot->times;
     times->number = copy;
     times->end_ns = mem_array(n, sizeof *times->end_ns);
-    if (e->options->want_device_prev)
+    if (copy >= e->options->first_prev && copy < e->options->end_prev)
         times->device_prev = mem_alloc(n * sizeof *times->device_prev);
     if (e->has_shares)
         times->shared_dur_ns = mem_alloc(n * sizeof *times->shared_dur_ns);
@@ -476,52 +476,13 @@ static void count_root(struct event *e, uint32_t q, uint32_t op, uint32_t copy)
 
 /* ---- which ops wait in queues ---- */
 
-static bool has_edge(const uint32_t *row, const uint32_t *succ, uint32_t from, uint32_t to)
-{
-    for (uint32_t i = row ? row[from] : 0; row && i < row[from + 1]; i++)
-        if (succ[i] == to)
-            return true;
-    return false;
-}
-
-/* Whether each device's ops, by id, are such a chain; in the arena. */
-static bool *find_chains(struct event *e, bool one_copy)
-{
-    const struct dpro_graph *g = e->g;
-    struct arena work = {0};
-    bool *in_chain = arena_alloc(&e->arena, g->n_devices + (size_t)1);
-    uint32_t *first = arena_alloc(&work, (g->n_devices + (size_t)1) * sizeof *first);
-    uint32_t *last = arena_alloc(&work, (g->n_devices + (size_t)1) * sizeof *last);
-    memset(in_chain, true, g->n_devices + (size_t)1);
-    memset(last, 0xff, (g->n_devices + (size_t)1) * sizeof *last);
-    for (uint32_t op = g->n_ops; op-- > 0;) {
-        uint32_t d = g->device[op];
-        if (d == DPRO_NO_DEVICE)
-            continue;
-        if (last[d] == DPRO_NO_OP)
-            last[d] = op;
-        else if (in_chain[d])
-            in_chain[d] = has_edge(g->row, g->succ, op, first[d]);
-        first[d] = op;
-    }
-    for (uint32_t d = 0; d < g->n_devices && !one_copy; d++)
-        if (last[d] != DPRO_NO_OP)
-            in_chain[d] &= has_edge(g->next_row, g->next_succ, last[d], first[d]);
-    arena_fini(&work);
-    return in_chain;
-}
-
 /* Those of other devices, of a pool's or of a link's; roots; ops that leave their latest
  * predecessors out. */
 static void mark_queued(struct event *e, bool one_copy)
 {
     const struct dpro_graph *g = e->g;
     uint8_t *first = e->pending.first.small, *later = e->pending.later.small;
-    bool *past = find_chains(e, one_copy);
-    for (uint32_t d = 0; d < g->n_devices; d++) {
-        past[d] |= g->devices[d].kind == DPRO_DEVICE_COMM_THREAD;
-        past[d] &= g->devices[d].n_slots == 0 && g->devices[d].n_sharing == 0;
-    }
+    const bool *past = edge_ordered_devices(g, one_copy, &e->arena);
     for (uint32_t op = 0; op < g->n_ops; op++) {
         bool is_root = !one_copy && later[op] == 0;
         if (past[MIN(g->device[op], g->n_devices)] && !is_root && !(g->spare && g->spare[op]))
@@ -840,7 +801,7 @@ struct event *event_fork(const struct event *from)
 {
     struct event *e = mem_array(1, sizeof *e);
     struct dispatch *d = &e->dispatch;
-    assert(!from->has_shares && !from->options->want_device_prev);
+    assert(!from->has_shares && from->options->end_prev == 0);
     *e = *from;
     e->arena = (struct arena){0};
     e->past = e->passing = (ids_array){0};

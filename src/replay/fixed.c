@@ -371,8 +371,10 @@ void fixed_get(const struct fixed *f, int64_t *end_ns, uint32_t *device_prev)
     const struct dpro_graph *g = f->g;
     for (uint32_t i = 0; i < g->n_ops; i++)
         end_ns[f->order[i]] = f->cells[f->n_lead + i];
+    if (!device_prev)
+        return;
     find_last(f);
-    for (uint32_t i = 0; device_prev && i < g->n_ops; i++) {
+    for (uint32_t i = 0; i < g->n_ops; i++) {
         uint32_t op = f->order[i], device = serial_device(f, i);
         uint32_t *last = device == DPRO_NO_DEVICE ? NULL : &f->last_op[device];
         device_prev[op] = last && *last != UINT32_MAX ? f->order[*last] : DPRO_NO_OP;
@@ -464,17 +466,22 @@ int64_t fixed_op_end_ns(const struct fixed *f, unsigned lane, uint32_t op)
 
 /* ---- a chain of copies ---- */
 
+/* By an exact pass if n_violations is NULL. */
 static void replay_one(struct fixed *f, uint32_t number, const struct event_options *options,
                        const struct replay_hooks *hooks, uint64_t *n_violations)
 {
     size_t n = f->g->n_ops;
     struct replay_copy copy = {.number = number,
                                .end_ns = mem_alloc((n + 1) * sizeof *copy.end_ns)};
-    if (options->want_device_prev)
+    if (number >= options->first_prev && number < options->end_prev)
         copy.device_prev = mem_alloc((n + 1) * sizeof *copy.device_prev);
     hooks->open(hooks->arg, number, &copy.dur_ns, &copy.gap_ns);
-    fixed_set(f, copy.dur_ns, copy.gap_ns);
-    *n_violations += fixed_pass(f);
+    if (n_violations) {
+        fixed_set(f, copy.dur_ns, copy.gap_ns);
+        *n_violations += fixed_pass(f);
+    } else {
+        fixed_pass_exact(f, &copy.dur_ns, &copy.gap_ns, f->g->n_ops);
+    }
     fixed_get(f, copy.end_ns, copy.device_prev);
     hooks->close(hooks->arg, &copy);
     mem_free(copy.end_ns);
@@ -493,7 +500,7 @@ static bool find_order(const struct dpro_graph *graph, const struct event_option
                                  .release_ns = options->release_ns,
                                  .order = order,
                                  .order_copy = cyclic ? ORDER_COPY : 0};
-    return !event_replay(graph, &find, NULL);
+    return edge_order(graph, !cyclic, order) || !event_replay(graph, &find, NULL);
 }
 
 bool fixed_find_order(const struct dpro_graph *graph, const int64_t *dur_ns, const int64_t *gap_ns,
@@ -518,4 +525,28 @@ bool fixed_replay(const struct dpro_graph *graph, const struct event_options *op
     }
     mem_free(order);
     return !ordered;
+}
+
+bool fixed_replay_by_edges(const struct dpro_graph *graph, const struct event_options *options,
+                           const struct replay_hooks *hooks)
+{
+    uint32_t n = options->n_needed ? options->n_needed : options->n_copies;
+    uint32_t *order = mem_alloc(((size_t)graph->n_ops + 1) * sizeof *order);
+    bool ordered = graph->n_ops > 0 && edge_order(graph, options->n_copies == 1, order);
+    if (ordered) {
+        struct fixed *f = fixed_create(graph, order, false, NULL);
+        fixed_release(f, options->release_ns);
+        replay_one(f, 0, options, hooks, NULL);
+        if (n > 1) {
+            struct fixed *first = f;
+            f = fixed_create(graph, order, true, NULL);
+            fixed_follow(f, first);
+            fixed_destroy(first);
+        }
+        for (uint32_t copy = 1; copy < n; copy++)
+            replay_one(f, copy, options, hooks, NULL);
+        fixed_destroy(f);
+    }
+    mem_free(order);
+    return ordered;
 }

@@ -18,7 +18,7 @@ struct replay_copy {
     int64_t *end_ns;
     const struct fixed *fixed;      /* has the ends, if end_ns is NULL */
     unsigned lane;                  /* of it */
-    uint32_t *device_prev;          /* the op its device ran before; NULL unless asked for */
+    uint32_t *device_prev;          /* the op its device ran before; NULL unless wanted */
     const int64_t *dur_ns, *gap_ns; /* as given when it was opened; gap_ns may be NULL */
     int64_t *shared_dur_ns; /* with shared links: the durations that sharing gave; dur_ns points to
                                it. Else NULL */
@@ -40,7 +40,8 @@ struct event_options {
     const int64_t *dur_ns, *gap_ns; /* of all copies for which hooks lend no others */
     const int64_t *release_ns; /* by rank index: when the first copy's ops without predecessors are
                                   ready; NULL: 0 */
-    bool want_device_prev;
+    uint32_t first_prev, end_prev; /* copies of which device_prev is wanted, the latter not included
+                                    */
     /* Out: the order of dispatch in copy `order_copy`; room for n_ops ids. NULL: not wanted. */
     uint32_t *order;
     uint32_t order_copy;
@@ -60,6 +61,15 @@ bool event_finish(struct event *event);
  * device_prev. It must go before the other does. */
 struct event *event_fork(const struct event *event);
 void event_destroy(struct event *event);
+
+/* ---- edge_order.c ---- */
+
+/* Whether the edges have each device's ops, by id, in a chain; unless there is one copy only, it
+ * goes on in the next. In the arena, with true behind the last for ops without a device. */
+bool *edge_ordered_devices(const struct dpro_graph *graph, bool one_copy, struct arena *arena);
+/* An order of all ops, where the edges leave each device no other; room for n_ops ids. Else
+ * false. */
+bool edge_order(const struct dpro_graph *graph, bool one_copy, uint32_t *order);
 
 /* ---- predict.c ---- */
 
@@ -111,9 +121,9 @@ uint32_t fixed_telling(const struct fixed *fixed);
 uint32_t fixed_position(const struct fixed *fixed, uint32_t op);
 int64_t fixed_op_end_ns(const struct fixed *fixed, unsigned lane, uint32_t op);
 
-/* Of an iteration that follows others and is followed; by an event-driven replay with these
- * durations and gaps. Room for n_ops ids. False: a device runs ops of different iterations in
- * turns, so there is none. */
+/* Of an iteration that follows others and is followed: by its edges, else by an event-driven replay
+ * with these durations and gaps. Room for n_ops ids. False: a device runs ops of different
+ * iterations in turns, so there is none. */
 bool fixed_find_order(const struct dpro_graph *graph, const int64_t *dur_ns, const int64_t *gap_ns,
                       uint32_t *order);
 
@@ -123,6 +133,10 @@ bool fixed_find_order(const struct dpro_graph *graph, const int64_t *dur_ns, con
  * replayed. */
 bool fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
                   const struct replay_hooks *hooks, uint64_t *n_violations);
+/* As event_replay, where edges alone decide the order. False: they don't, and nothing is replayed.
+ */
+bool fixed_replay_by_edges(const struct dpro_graph *graph, const struct event_options *options,
+                           const struct replay_hooks *hooks);
 
 /* ---- delayed_graph.c: what `--delay` means to a replay and to a model alike ---- */
 

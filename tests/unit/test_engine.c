@@ -112,7 +112,7 @@ static int64_t *event_ends(const struct dpro_graph *g, uint32_t n_copies, const 
     int64_t *ends = kept_memory((size_t)n_copies * g->n_ops, sizeof *ends);
     struct collect c = {.g = g, .dur_ns = dur_ns, .end_ns = ends, .device_prev = device_prev};
     struct event_options options = {
-        .n_copies = n_copies, .release_ns = release_ns, .want_device_prev = true};
+        .n_copies = n_copies, .release_ns = release_ns, .end_prev = n_copies};
     struct replay_hooks hooks = {&c, collect_open, collect_close};
     event_replay(g, &options, &hooks);
     assert_int_equal(c.n_open, 0);
@@ -232,7 +232,7 @@ TEST(one_order_for_all_copies_is_exact_where_it_holds)
             struct event_options options = {.n_copies = N_COPIES,
                                             .dur_ns = g->dur_ns,
                                             .gap_ns = g->gap_ns,
-                                            .want_device_prev = true};
+                                            .end_prev = N_COPIES};
             struct replay_hooks hooks = {&c, collect_open, collect_close};
             uint64_t n_violations;
             assert_false(fixed_replay(g, &options, &hooks, &n_violations));
@@ -241,6 +241,36 @@ TEST(one_order_for_all_copies_is_exact_where_it_holds)
         }
     }
     assert_true(n_tried > 500);
+}
+
+TEST(a_replay_by_edges_equals_the_event_engine)
+{
+    int n_tried = 0, n_refused = 0;
+    for (uint64_t seed = 0; seed < 8000; seed++) {
+        struct dpro_graph *g = random_graph(seed);
+        uint32_t n_copies = pick(4) + 1;
+        size_t total = (size_t)n_copies * g->n_ops;
+        int64_t *dur = durations_for(g, n_copies, true);
+        int64_t release[3] = {pick(9), pick(9), pick(9)};
+        const int64_t *released = pick(2) ? release : NULL;
+        uint32_t *event_prev = kept_memory(total, sizeof *event_prev);
+        struct collect c = {.g = g,
+                            .dur_ns = dur,
+                            .end_ns = kept_memory(total, sizeof *c.end_ns),
+                            .device_prev = kept_memory(total, sizeof *c.device_prev)};
+        struct event_options options = {
+            .n_copies = n_copies, .release_ns = released, .end_prev = n_copies};
+        struct replay_hooks hooks = {&c, collect_open, collect_close};
+        if (fixed_replay_by_edges(g, &options, &hooks)) {
+            int64_t *event = event_ends(g, n_copies, dur, released, event_prev, NULL);
+            assert_memory_equal(c.end_ns, event, total * sizeof *event);
+            assert_memory_equal(c.device_prev, event_prev, total * sizeof *event_prev);
+            n_tried++;
+        } else {
+            n_refused++;
+        }
+    }
+    assert_true(n_tried > 500 && n_refused > 500);
 }
 
 /* Exact passes in the mean iteration's order, in a lane between others that fail. False: one of

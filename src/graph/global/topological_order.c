@@ -83,8 +83,8 @@ struct sorter {
     uint32_t *row, *succ, *fill;
 };
 
-/* Kahn's algorithm, with a stack; returns how many ops were ordered. Those that were not lie on or behind a
- * cycle; their `pending` is not 0. */
+/* Kahn's algorithm, with a stack; returns how many ops were ordered. Those that were not lie on or
+ * behind a cycle; their `pending` is not 0. */
 static uint32_t order_ops(struct assembly *a, struct sorter *sorter)
 {
     memset(sorter->pending, 0, a->n_ops * sizeof *sorter->pending);
@@ -100,8 +100,9 @@ static uint32_t order_ops(struct assembly *a, struct sorter *sorter)
     for (size_t e = 0; e < a->edges.n; e++)
         if (!a->edges.at[e].next)
             sorter->succ[sorter->fill[a->edges.at[e].from]++] = a->edges.at[e].to;
-    uint32_t n = 0, top = a->n_ops; /* what may come next stands from `top` on: last come, first out,
-                                       as neighbours are of one rank */
+    /* what may come next stands from `top` on: last in, first out, so that neighbours are of a rank
+     */
+    uint32_t n = 0, top = a->n_ops;
     for (uint32_t o = a->n_ops; o-- > 0;)
         if (sorter->pending[o] == 0)
             a->order[--top] = o;

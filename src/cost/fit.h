@@ -94,8 +94,8 @@ struct fit_point {
 };
 typedef ARRAY(struct fit_point) fit_points;
 
-/* Fits y = slope * x + base, both at least 0, by weighted least squares; if all x are equal,
- * through the origin. */
+/* Fits y = slope * x + base, both at least 0, by weighted least squares; through the origin if all
+ * x are equal, or one of them comes out below 0. */
 void fit_line(const fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *base);
 /* Whether the x differ enough to tell the slope from the base. */
 bool fit_has_spread(const fit_points *points);

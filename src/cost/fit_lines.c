@@ -55,7 +55,7 @@ void fit_line(const fit_points *points, struct dpro_estimate *slope, struct dpro
     slope->value = spread ? xy / xx : y / x;
     base->value = y - slope->value * x;
     if (!spread || slope->value < 0 || base->value < 0) {
-        slope->value = y / x;
+        slope->value = (xy + w * x * y) / (xx + w * x * x);
         base->value = 0;
     }
     double rest = 0;

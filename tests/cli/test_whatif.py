@@ -51,6 +51,15 @@ class WhatIf(Case):
         self.assertLess(abs(facts["misfit_pct"]), 5)
         self.assertAlmostEqual(facts["link"]["bandwidth_bytes_per_s"]["value"], 2e9 / 8, delta=40e6)
 
+    def test_a_tiny_bucket_that_waits_does_not_tell_what_a_byte_takes(self):
+        """As DDP's own one of which parameters were used."""
+        for rank, trace in enumerate(job(backward_us=8000, transfer_us=[9000, 8000, 8000])):
+            for name, sizes in (("c10d::allreduce_", [[[1]], [], [], [], [], []]), ("gloo:all_reduce", [[1]])):
+                for event in [event for event in trace["traceEvents"] if event["name"] == name][LAYERS - 1::LAYERS]:
+                    event["args"]["Input Dims"] = sizes
+            self.write(f"job/rank{rank}.json", trace)
+        self.assertLess(abs(self.ask(self.path("job"))["misfit_pct"]), 5)
+
     def test_predictions_are_for_the_job_without_the_profiler(self):
         for name in ("torch-ddp-gloo-gpt-n2-default", "tf-ps-n2", "hvd-mx-n2"):
             with self.subTest(trace=name):

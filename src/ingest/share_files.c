@@ -103,8 +103,7 @@ static bool is_separate(const struct source *source)
 /* Whether others than its rank look at it, and so the first process reads it, too. */
 static bool is_copied(const struct source *source)
 {
-    return source->reader && source->reader->flags & READER_COPIED && source->rc == 0 &&
-           !source->part.adds_spans;
+    return source->reader && source->reader->flags & READER_COPIED && !source->part.adds_spans;
 }
 
 static void copy_file(struct source *source)

@@ -12,6 +12,7 @@ import subprocess
 import time
 import unittest
 
+import nccl_job
 from support import BUILD, BUNDLED, DONE, DPRO, INPUT, ROOT, SANITIZED, SYSTEM, USAGE, Case, Result, dpro
 
 RANKS = 4
@@ -139,17 +140,19 @@ class MpiTest(Case):
         for n in (2, 3):
             self.check_same("replay", folder, *glob.glob(self.path("rank*")), n=n)
 
-    def test_logs_of_nccl_are_joined_where_their_profile_is(self):
-        alone = self.copy("torch-nccl-conv-h200-memory")
-        folder = os.path.join(alone, "host0")
-        os.rename(os.path.join(folder, "rank0"), os.path.join(folder, "rank1"))
-        for name in ("kineto", "kineto_et", "et"):
-            path = os.path.join(folder, "rank1", name + ".json.gz")
-            with gzip.open(path) as file:
-                text = file.read()
-            with gzip.open(path, "wb") as file:
-                file.write(text.replace(b'"rank": 0', b'"rank": 1'))
-        self.check_same("replay", alone, n=2)
+    def test_logs_of_nccl_are_divided(self):
+        for rank in range(RANKS):
+            self.write("nccl/rank%d.json" % rank, nccl_job.profile(rank, RANKS))
+            self.write("nccl/nccl_rank%d.log" % rank, nccl_job.log(rank, RANKS))
+        for args in (("replay", "--json"), ("align",)):
+            alone = self.check_same(*args, self.path("nccl"))
+            self.assertIn("nccl" if args == ("align",) else '"pattern":"ring"', alone.out)
+        os.makedirs(self.path("other"))
+        for name in ("rank2.json", "nccl_rank3.log"):
+            os.rename(self.path("nccl", name), self.path("other", name))
+        alone = dpro("replay", "--json", self.path("nccl"), self.path("other"))
+        together = mpirun((1, DPRO, "replay", "--json", self.path("nccl")), (1, DPRO, "replay", "--json", self.path("other")))
+        self.assertEqual((together.code, together.out, together.err), (alone.code, alone.out, alone.err))
 
     def test_damaged_recordings_are_told_once(self):
         folder = self.copy("torch-ddp-gloo-gpt-n2-memory")

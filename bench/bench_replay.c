@@ -205,13 +205,14 @@ static void measure(const struct dpro_graph *g, uint32_t n_copies, int rounds, d
         exit(0);
     }
     start = cpu_seconds();
-    struct fixed *fixed = fixed_create(g, order, n_copies > 1, NULL);
+    struct fixed *fixed = fixed_create(g, order);
     fixed_set(fixed, g->dur_ns, g->gap_ns);
     printf("fixed  order built in %.2f s, at the peak %.1f bytes/op\n", cpu_seconds() - start,
            (status_bytes("VmHWM:") - baseline) / n_ops);
     reset_peak();
     for (int i = 0; i < rounds; i++) {
         start = cpu_seconds();
+        fixed_release(fixed, NULL);
         for (uint32_t copy = 0; copy < n_copies; copy++)
             if (fixed_pass(fixed) && n_copies == 1)
                 check(-1);

@@ -6,9 +6,9 @@
  * bits. An op costs some 7 bytes of code, its duration and its end, all read and written front to
  * back.
  *
- * A schedule spans one iteration. A cyclic one is passed again for each iteration; distances then
- * reach into the ends of the iteration before, which lie in front of this one's. The order holds as
- * long as each device's ops get ready in it; a pass counts those that do not.
+ * A schedule spans one iteration and is passed again for each; distances reach into the ends of the
+ * iteration before, which lie in front of this one's and are 0 at first. The order holds as long as
+ * each device's ops get ready in it; a pass counts those that do not.
  *
  * `--engine fixed` replays by a schedule. So does validation, as long as a stricter check shows
  * that the event-driven engine would do the same (fixed_pass_exact). In the search each candidate
@@ -28,27 +28,28 @@ enum {
     FIRST_IS_DEVICE = 0x8000,
     ALSO_EDGE = 0x4000, /* the device predecessor is one in the graph, too */
     CHECKED = 0x2000,   /* when it gets ready tells whether the order holds */
-    COUNT = 0x1fff,
+    ROOT = 0x1000,      /* it waits for nothing in its iteration */
+    COUNT = 0x0fff,
     COUNT_LONG = COUNT,
 };
 
 struct fixed {
     struct arena arena;
     const struct dpro_graph *g;
-    uint32_t n_lead; /* cells in front of an iteration's ends: those of the iteration before, or the
-                        releases of ranks and servers */
-    bool cyclic;
     bool shares;              /* code, carried and position are another's */
     unsigned n_lanes;         /* replays side by side: each value below is there for each of them */
     const uint32_t *order;    /* op at each position */
     const uint32_t *position; /* of each op; NULL: nobody asks for single ends */
     ARRAY(uint16_t) code;
-    ARRAY(uint32_t) carried; /* positions whose ends the next pass of a cyclic one looks at */
+    ARRAY(uint32_t) carried; /* positions whose ends the next pass looks at */
     uint32_t n_telling;      /* up to the last position that can tell that the order doesn't hold */
-    int64_t *dur_ns, *gap_ns; /* by position; gap_ns NULL: all 0 */
-    int64_t *cells;           /* n_lead before, then an end for each op */
-    int64_t *last_ready;      /* by device, for the check */
-    uint32_t *last_op;        /* by device */
+    int64_t *dur_ns, *gap_ns;  /* by position; gap_ns NULL: all 0 */
+    int64_t *cells;            /* the ends of the iteration before, then those of this one */
+    const int64_t *release_ns; /* by rank index, for the roots of the first pass; NULL: 0 */
+    bool follows;              /* the last pass was not the first */
+    bool begun;
+    int64_t *last_ready; /* by device, for the check */
+    uint32_t *last_op;   /* by device */
 };
 
 /* ---- building ---- */
@@ -62,11 +63,11 @@ static inline uint32_t serial_device(const struct fixed *f, uint32_t position)
                : device;
 }
 
-/* The position that each device comes to last: in a cycle, its first op follows that one. */
+/* The position that each device comes to last: its first op follows that one. */
 static void find_last(const struct fixed *f)
 {
     memset(f->last_op, 0xff, ((size_t)f->g->n_devices + 1) * sizeof *f->last_op);
-    for (uint32_t i = 0; f->cyclic && i < f->g->n_ops; i++)
+    for (uint32_t i = 0; i < f->g->n_ops; i++)
         if (serial_device(f, i) != DPRO_NO_DEVICE)
             f->last_op[serial_device(f, i)] = i;
 }
@@ -86,24 +87,23 @@ static void put_distance(struct fixed *f, uint32_t cell, uint32_t pred_cell)
         put_long(f, distance);
 }
 
+/* The predecessors begin with those of the same iteration, n_same. */
 static void encode_op(struct fixed *f, uint32_t cell, uint32_t device_pred, const uint32_t *preds,
-                      uint32_t n)
+                      uint32_t n_same, uint32_t n)
 {
-    uint32_t flags = 0, same = 0;
-    if (device_pred != UINT32_MAX) {
-        flags = FIRST_IS_DEVICE;
-        for (uint32_t i = 0; i < n; i++)
-            same += preds[i] == device_pred;
-        flags |= same ? ALSO_EDGE : 0;
-    }
-    uint32_t count = n - same + (flags ? 1 : 0);
+    bool first = device_pred != UINT32_MAX;
+    uint32_t same = 0;
+    for (uint32_t i = 0; first && i < n; i++)
+        same += preds[i] == device_pred;
+    uint32_t count = n - same + first,
+             flags = (first ? FIRST_IS_DEVICE : 0) | (same ? ALSO_EDGE : 0) | (n_same ? 0 : ROOT);
     array_push(&f->code, (uint16_t)((count < COUNT_LONG ? count : COUNT_LONG) | flags));
     if (count >= COUNT_LONG)
         put_long(f, count);
-    if (flags)
+    if (first)
         put_distance(f, cell, device_pred);
     for (uint32_t i = 0; i < n; i++)
-        if (!(flags && preds[i] == device_pred))
+        if (!(first && preds[i] == device_pred))
             put_distance(f, cell, preds[i]);
 }
 
@@ -146,7 +146,7 @@ static void mark_checked(struct fixed *f, struct arena *work)
     bool *checked = arena_array(work, (size_t)n + 1, sizeof *checked);
     for (uint32_t d = 0; d < f->g->n_devices; d++)
         if (f->last_op[d] != UINT32_MAX)
-            checked[f->last_op[d] - f->n_lead] = true;
+            checked[f->last_op[d] - n] = true;
     for (int marks = 0; marks < 2; marks++) {
         const uint16_t *code = f->code.at;
         for (uint32_t i = 0; i < n; i++) {
@@ -157,10 +157,10 @@ static void mark_checked(struct fixed *f, struct arena *work)
             if (marks && checked[i] && !(head & ALSO_EDGE))
                 f->n_telling = i + 1;
             for (uint32_t k = 0; k < count; k++) {
-                uint32_t cell = f->n_lead + i - get_distance(&code);
+                uint32_t cell = n + i - get_distance(&code);
                 if (marks || k > 0 || (head & (FIRST_IS_DEVICE | ALSO_EDGE)) != FIRST_IS_DEVICE)
                     continue;
-                checked[i] = checked[cell < f->n_lead ? cell : cell - f->n_lead] = true;
+                checked[i] = checked[cell < n ? cell : cell - n] = true;
             }
         }
     }
@@ -169,7 +169,7 @@ static void mark_checked(struct fixed *f, struct arena *work)
 static void list_carried(struct fixed *f, struct arena *work)
 {
     const uint16_t *code = f->code.at;
-    uint32_t n = f->cyclic ? f->g->n_ops : 0, head;
+    uint32_t n = f->g->n_ops, head;
     bool *looked_at = arena_array(work, (size_t)n + 1, sizeof *looked_at);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t count = get_count(&code, &head); count > 0; count--) {
@@ -181,8 +181,6 @@ static void list_carried(struct fixed *f, struct arena *work)
             array_push(&f->carried, i);
 }
 
-/* An op of the first iteration that waits for nothing waits for its release, the end of a cell that
- * never runs. */
 static void encode(struct fixed *f, const struct pull *same, const struct pull *next,
                    struct arena *work)
 {
@@ -190,14 +188,13 @@ static void encode(struct fixed *f, const struct pull *same, const struct pull *
     cells_array preds = {0};
     find_last(f); /* cells from here on: the iteration before has those from 0 on */
     for (uint32_t i = 0; i < g->n_ops; i++) {
-        uint32_t op = f->order[i], device = serial_device(f, i), cell = f->n_lead + i;
+        uint32_t op = f->order[i], device = serial_device(f, i), cell = g->n_ops + i;
         preds.n = 0;
-        gather(f, same, op, f->n_lead, &preds);
+        gather(f, same, op, g->n_ops, &preds);
+        uint32_t n_same = (uint32_t)preds.n;
         gather(f, next, op, 0, &preds);
-        if (preds.n == 0 && !f->cyclic)
-            array_push(&preds, g->rank[op]);
         encode_op(f, cell, device == DPRO_NO_DEVICE ? UINT32_MAX : f->last_op[device], preds.at,
-                  (uint32_t)preds.n);
+                  n_same, (uint32_t)preds.n);
         if (device != DPRO_NO_DEVICE)
             f->last_op[device] = cell;
     }
@@ -217,37 +214,32 @@ static void make_device_room(struct fixed *f)
 
 static void make_cells(struct fixed *f)
 {
-    size_t n = (size_t)f->n_lead + f->g->n_ops + 1;
+    size_t n = 2 * (size_t)f->g->n_ops + 1;
     f->cells = arena_array(&f->arena, n * f->n_lanes, sizeof *f->cells);
 }
 
-struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
-                           const int64_t *release_ns)
+struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order)
 {
     struct arena work = {0};
-    size_t n = graph->n_ops, n_ranks = (size_t)graph->n_ranks + graph->n_servers;
-    size_t n_lead = cyclic ? n : n_ranks;
+    size_t n = graph->n_ops;
     struct fixed *f = mem_array(1, sizeof *f);
-    if (n + n_lead >= UINT32_MAX)
+    if (2 * n >= UINT32_MAX)
         mem_fail();
-    *f = (struct fixed){
-        .g = graph, .n_lead = (uint32_t)n_lead, .cyclic = cyclic, .order = order, .n_lanes = 1};
+    *f = (struct fixed){.g = graph, .order = order, .n_lanes = 1};
     make_device_room(f);
     uint32_t *position = arena_alloc(&work, (n + 1) * sizeof *position);
     f->position = position;
     /* most ops' code: a head, the device's predecessor and the graph's, a word each */
     array_reserve(&f->code, 2 * n + (graph->row ? graph->row[n] : 0));
     struct pull same = pull_make((uint32_t)n, graph->row, graph->succ, &work);
-    struct pull next =
-        pull_make((uint32_t)n, cyclic ? graph->next_row : NULL, graph->next_succ, &work);
+    struct pull next = pull_make((uint32_t)n, graph->next_row, graph->next_succ, &work);
     for (uint32_t i = 0; i < n; i++)
         position[order[i]] = i;
     encode(f, &same, &next, &work);
     f->position = NULL;
     arena_fini(&work);
     make_cells(f);
-    if (release_ns && !cyclic)
-        memcpy(f->cells, release_ns, n_lead * sizeof *f->cells);
+    fixed_release(f, NULL);
     return f;
 }
 
@@ -270,6 +262,7 @@ struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes)
     f->n_lanes = n_lanes;
     make_device_room(f);
     make_cells(f);
+    fixed_release(f, NULL);
     return f;
 }
 
@@ -326,25 +319,44 @@ static inline __attribute__((always_inline)) void get_ready(const uint16_t **cod
     }
 }
 
-/* The ends of the last pass become those of the iteration before. */
-static void carry(struct fixed *f)
+void fixed_release(struct fixed *f, const int64_t *release_ns)
 {
     size_t n = f->n_lanes;
-    const int64_t *ends = f->cells + f->n_lead * n;
+    memset(f->last_ready, 0xff, f->g->n_devices * n * sizeof *f->last_ready); /* -1: none yet */
+    EACH (uint32_t, at, f->carried)
+        memset(f->cells + (f->g->n_ops + *at) * n, 0, n * sizeof *f->cells);
+    f->release_ns = release_ns;
+    f->follows = f->begun = false;
+}
+
+/* The ends of the last pass become those of the iteration before. */
+static void begin_pass(struct fixed *f)
+{
+    size_t n = f->n_lanes;
+    const int64_t *ends = f->cells + f->g->n_ops * n;
     EACH (uint32_t, at, f->carried)
         memcpy(f->cells + *at * n, ends + *at * n, n * sizeof *ends);
+    f->follows = f->begun;
+    f->begun = true;
+}
+
+static inline int64_t release_of(const struct fixed *f, uint32_t op)
+{
+    return f->release_ns && !f->follows ? f->release_ns[f->g->rank[op]] : 0;
 }
 
 static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool gaps)
 {
     const uint16_t *code = f->code.at;
-    int64_t *end = f->cells + f->n_lead;
+    int64_t *end = f->cells + f->g->n_ops;
     const int64_t *dur_ns = f->dur_ns, *gap_ns = f->gap_ns;
     uint64_t n_violations = 0;
     for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end++) {
         uint32_t head;
         int64_t start = 0, ready = 0;
         get_ready(&code, end, 1, &head, &start, &ready);
+        if (head & ROOT)
+            ready = MAX(ready, release_of(f, f->order[i]));
         if (head & CHECKED) {
             int64_t *last = &f->last_ready[f->g->device[f->order[i]]];
             n_violations += ready < *last;
@@ -360,9 +372,7 @@ static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool
 
 uint64_t fixed_pass(struct fixed *f)
 {
-    carry(f);
-    if (!f->cyclic)
-        memset(f->last_ready, 0, f->g->n_devices * sizeof *f->last_ready);
+    begin_pass(f);
     return f->gap_ns ? pass(f, true) : pass(f, false);
 }
 
@@ -370,10 +380,12 @@ void fixed_get(const struct fixed *f, int64_t *end_ns, uint32_t *device_prev)
 {
     const struct dpro_graph *g = f->g;
     for (uint32_t i = 0; i < g->n_ops; i++)
-        end_ns[f->order[i]] = f->cells[f->n_lead + i];
+        end_ns[f->order[i]] = f->cells[g->n_ops + i];
     if (!device_prev)
         return;
     find_last(f);
+    if (!f->follows)
+        memset(f->last_op, 0xff, g->n_devices * sizeof *f->last_op);
     for (uint32_t i = 0; i < g->n_ops; i++) {
         uint32_t op = f->order[i], device = serial_device(f, i);
         uint32_t *last = device == DPRO_NO_DEVICE ? NULL : &f->last_op[device];
@@ -391,23 +403,16 @@ void fixed_get(const struct fixed *f, int64_t *end_ns, uint32_t *device_prev)
  * ends, as y gets ready, before x runs. In this order what it waits for last would run by then.)
  * Ops that get ready at the same moment count as out of order, though they need not be. */
 
-void fixed_release(struct fixed *f, const int64_t *release_ns)
-{
-    memset(f->last_ready, 0xff, f->g->n_devices * sizeof *f->last_ready); /* -1: none yet */
-    memset(f->cells, 0, f->n_lead * sizeof *f->cells);
-    if (release_ns && !f->cyclic)
-        memcpy(f->cells, release_ns, f->n_lead * sizeof *f->cells);
-}
-
 void fixed_follow(struct fixed *f, const struct fixed *before)
 {
     EACH (uint32_t, at, f->carried)
         for (unsigned l = 0; l < f->n_lanes; l++)
-            f->cells[((size_t)f->n_lead + *at) * f->n_lanes + l] =
-                before->cells[before->n_lead + *at];
+            f->cells[((size_t)f->g->n_ops + *at) * f->n_lanes + l] =
+                before->cells[f->g->n_ops + *at];
     for (uint32_t d = 0; d < f->g->n_devices; d++)
         for (unsigned l = 0; l < f->n_lanes; l++)
             f->last_ready[d * f->n_lanes + l] = before->last_ready[d];
+    f->begun = true;
 }
 
 static inline __attribute__((always_inline)) unsigned pass_exact(struct fixed *f,
@@ -416,12 +421,15 @@ static inline __attribute__((always_inline)) unsigned pass_exact(struct fixed *f
                                                                  uint32_t n, unsigned n_lanes)
 {
     const uint16_t *code = f->code.at;
-    int64_t *end = f->cells + (size_t)f->n_lead * n_lanes;
+    int64_t *end = f->cells + (size_t)f->g->n_ops * n_lanes;
     unsigned failed = 0;
     for (uint32_t i = 0; i < n; i++, end += n_lanes) {
         uint32_t head, op = f->order[i];
         int64_t start[FIXED_LANES] = {0}, ready[FIXED_LANES] = {0};
         get_ready(&code, end, n_lanes, &head, start, ready);
+        if (head & ROOT)
+            for (unsigned l = 0; l < n_lanes; l++)
+                ready[l] = MAX(ready[l], release_of(f, op));
         if (head & CHECKED) {
             int64_t *last = &f->last_ready[(size_t)f->g->device[op] * n_lanes];
             for (unsigned l = 0; l < n_lanes; l++) {
@@ -442,7 +450,7 @@ static inline __attribute__((always_inline)) unsigned pass_exact(struct fixed *f
 unsigned fixed_pass_exact(struct fixed *f, const int64_t *const *dur_ns,
                           const int64_t *const *gap_ns, uint32_t n)
 {
-    carry(f);
+    begin_pass(f);
     if (f->n_lanes == 1)
         return *gap_ns ? pass_exact(f, dur_ns, gap_ns, n, 1) : pass_exact(f, dur_ns, NULL, n, 1);
     return *gap_ns ? pass_exact(f, dur_ns, gap_ns, n, FIXED_LANES)
@@ -461,7 +469,7 @@ uint32_t fixed_position(const struct fixed *f, uint32_t op)
 
 int64_t fixed_op_end_ns(const struct fixed *f, unsigned lane, uint32_t op)
 {
-    return f->cells[((size_t)f->n_lead + f->position[op]) * f->n_lanes + lane];
+    return f->cells[((size_t)f->g->n_ops + f->position[op]) * f->n_lanes + lane];
 }
 
 /* ---- a chain of copies ---- */
@@ -517,8 +525,8 @@ bool fixed_replay(const struct dpro_graph *graph, const struct event_options *op
     *n_violations = 0;
     bool ordered = find_order(graph, options, order);
     if (ordered && graph->n_ops > 0) {
-        bool cyclic = options->n_copies > 1;
-        struct fixed *f = fixed_create(graph, order, cyclic, options->release_ns);
+        struct fixed *f = fixed_create(graph, order);
+        fixed_release(f, options->release_ns);
         for (uint32_t copy = 0; copy < options->n_copies; copy++)
             replay_one(f, copy, options, hooks, n_violations);
         fixed_destroy(f);
@@ -534,16 +542,9 @@ bool fixed_replay_by_edges(const struct dpro_graph *graph, const struct event_op
     uint32_t *order = mem_alloc(((size_t)graph->n_ops + 1) * sizeof *order);
     bool ordered = graph->n_ops > 0 && edge_order(graph, options->n_copies == 1, order);
     if (ordered) {
-        struct fixed *f = fixed_create(graph, order, false, NULL);
+        struct fixed *f = fixed_create(graph, order);
         fixed_release(f, options->release_ns);
-        replay_one(f, 0, options, hooks, NULL);
-        if (n > 1) {
-            struct fixed *first = f;
-            f = fixed_create(graph, order, true, NULL);
-            fixed_follow(f, first);
-            fixed_destroy(first);
-        }
-        for (uint32_t copy = 1; copy < n; copy++)
+        for (uint32_t copy = 0; copy < n; copy++)
             replay_one(f, copy, options, hooks, NULL);
         fixed_destroy(f);
     }

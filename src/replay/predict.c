@@ -12,8 +12,7 @@ struct predictor {
     const struct dpro_graph *g;
     enum dpro_engine engine;
     struct chain_sums sums;
-    struct fixed *first, *next; /* the order, of the first copy and of the others; NULL: there is
-                                   none */
+    struct fixed *order; /* NULL: there is none */
 };
 
 /* Whether each of the others in turn stands in for a left-out iteration, not their mean: unless
@@ -25,45 +24,44 @@ static bool others_stand_in(const struct chain *c)
            (uint64_t)c->n_copies * c->n_samples * c->g->n_ops <= MOST_OPS;
 }
 
-/* States of a replay in the known order: before the left-out iteration, and after it, with several
- * that stand in for it side by side. */
+/* States of a replay in the known order: before the left-out iteration, and after it; where several
+ * stand in for it, with these side by side. */
 struct ordered {
-    struct fixed *first, *before, *after;
+    struct fixed *before, *after;
     struct chain lanes[FIXED_LANES];
 };
 
-static bool begin_ordered(struct chain *c, const struct predictor *p, struct ordered *o)
+static bool begin_ordered(struct chain *c, const struct predictor *p, unsigned n_lanes,
+                          struct ordered *o)
 {
     uint32_t last = c->n_warm_up + c->n_main - 1;
-    if (!p || !p->next)
+    if (!p || !p->order)
         return false;
-    o->first = fixed_share(p->first, 1);
-    o->before = fixed_share(p->next, 1);
-    o->after = fixed_share(p->next, others_stand_in(c) ? FIXED_LANES : 1);
-    fixed_release(o->first, c->release_ns);
-    if (chain_run_exact(c, 1, o->first, 0, 1))
+    o->before = o->after = fixed_share(p->order, 1);
+    if (n_lanes > 1)
+        o->after = fixed_share(p->order, n_lanes);
+    fixed_release(o->before, c->release_ns);
+    if (chain_run_exact(c, 1, o->before, 0, last))
         return false;
-    fixed_follow(o->before, o->first);
-    if (chain_run_exact(c, 1, o->before, 1, last))
-        return false;
-    for (unsigned l = 0; l < FIXED_LANES; l++)
+    for (unsigned l = 0; l < n_lanes; l++)
         chain_split(c, &o->lanes[l], &c->arena);
     return true;
 }
 
 static void end_ordered(struct ordered *o)
 {
-    struct fixed *all[] = {o->first, o->before, o->after};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i])
-            fixed_destroy(all[i]);
+    if (o->after != o->before)
+        fixed_destroy(o->after);
+    if (o->before)
+        fixed_destroy(o->before);
 }
 
 /* Returns the lanes that can't be replayed in order. */
 static unsigned run_ordered(struct ordered *o, unsigned n_lanes)
 {
     const struct chain *c = o->lanes;
-    fixed_follow(o->after, o->before);
+    if (o->after != o->before)
+        fixed_follow(o->after, o->before);
     return chain_run_exact(o->lanes, n_lanes, o->after, c->n_warm_up + c->n_main - 1, c->n_copies);
 }
 
@@ -77,7 +75,7 @@ static int predict(const struct dpro_graph *graph, const struct dpro_replay_opti
                    const struct predictor *p, int64_t *iteration_ns, struct dpro_error *err)
 {
     struct chain chain;
-    struct ordered ordered = {.first = NULL};
+    struct ordered ordered = {.before = NULL};
     struct event *before = NULL;
     __int128 sum = 0;
     int rc = chain_init(&chain, graph, options, p ? &p->sums : NULL, err);
@@ -85,8 +83,9 @@ static int predict(const struct dpro_graph *graph, const struct dpro_replay_opti
         return rc;
     int64_t *iterations_ns = arena_array(&chain.arena, chain.n_main, sizeof *iterations_ns);
     chain.only_time = true;
-    bool by_order = begin_ordered(&chain, p, &ordered), stand_in = others_stand_in(&chain);
+    bool stand_in = others_stand_in(&chain);
     uint32_t n = stand_in ? chain.n_samples : 1, n_lanes = stand_in ? FIXED_LANES : 1;
+    bool by_order = begin_ordered(&chain, p, n_lanes, &ordered);
     for (uint32_t i = 0; i < n; i += n_lanes) {
         for (uint32_t l = 0; by_order && stand_in && l < n_lanes; l++)
             ordered.lanes[l].stand_in = chain.samples[MIN(i + l, n - 1)];
@@ -124,10 +123,8 @@ static void find_order(struct predictor *p)
     uint32_t *order = arena_alloc(&p->arena, ((size_t)g->n_ops + 1) * sizeof *order);
     if (!fixed_find_order(g, g->dur_ns, g->gap_ns, order))
         return;
-    p->first = fixed_create(g, order, false, NULL);
-    p->next = fixed_create(g, order, true, NULL);
-    fixed_index(p->first);
-    fixed_index(p->next);
+    p->order = fixed_create(g, order);
+    fixed_index(p->order);
 }
 
 int predictor_create(const struct dpro_graph *graph, enum dpro_engine engine,
@@ -147,10 +144,8 @@ int predictor_create(const struct dpro_graph *graph, enum dpro_engine engine,
 
 void predictor_destroy(struct predictor *p)
 {
-    if (p->next) {
-        fixed_destroy(p->first);
-        fixed_destroy(p->next);
-    }
+    if (p->order)
+        fixed_destroy(p->order);
     arena_fini(&p->arena);
     mem_free(p);
 }

@@ -87,10 +87,9 @@ int predictor_without(const struct predictor *predictor, uint32_t sample, int64_
 
 struct fixed; /* a schedule: the ops of an iteration in the order they run */
 
-/* Makes a schedule of `order`, which event_replay gave for a copy and the caller keeps. Cyclic:
- * each pass continues the one before. release_ns (not for cyclic ones; NULL: 0) is copied. */
-struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order, bool cyclic,
-                           const int64_t *release_ns);
+/* Makes a schedule of `order`, which event_replay gave for a copy and the caller keeps. Each pass
+ * continues the one before. */
+struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order);
 void fixed_index(struct fixed *fixed);
 enum { FIXED_LANES = 4 };
 /* Another of the same order, with ends of its own; it must go before the other does. One of
@@ -105,10 +104,9 @@ uint64_t fixed_pass(struct fixed *fixed);
 /* Ends by op; device_prev (may be NULL) as in struct replay_copy. */
 void fixed_get(const struct fixed *fixed, int64_t *end_ns, uint32_t *device_prev);
 
-/* For exact passes, begins anew: ranks and servers at release_ns (not for cyclic ones; NULL: 0). */
+/* Begins anew, ranks and servers at release_ns, by index and the caller's (NULL: 0). */
 void fixed_release(struct fixed *fixed, const int64_t *release_ns);
-/* The next exact pass of `fixed`, a cyclic one, follows the last one of `before`, which has one
- * lane. */
+/* The next exact pass of `fixed` follows the last one of `before`, which has one lane. */
 void fixed_follow(struct fixed *fixed, const struct fixed *before);
 /* A pass over the first n positions with these durations and gaps (the first NULL: all 0), by lane
  * and op. Returns the lanes (1 << lane) that the event-driven engine may run in another order:

@@ -155,6 +155,7 @@ struct schedule {
     struct fixed *fixed;
     uint32_t *order;
     int64_t *end_ns;
+    const int64_t *release_ns;
 };
 
 /* One iteration in the order in which the event engine ran it. */
@@ -162,20 +163,21 @@ static struct schedule schedule_of(const struct dpro_graph *g, const int64_t *du
                                    const int64_t *release_ns)
 {
     struct schedule s = {NULL, kept_memory(g->n_ops, sizeof *s.order),
-                         kept_memory(g->n_ops, sizeof *s.end_ns)};
+                         kept_memory(g->n_ops, sizeof *s.end_ns), release_ns};
     struct collect c = {.g = g, .dur_ns = dur_ns, .end_ns = s.end_ns};
     struct event_options options = {.n_copies = 1, .release_ns = release_ns, .order = s.order};
     struct replay_hooks hooks = {&c, collect_open, collect_close};
     event_replay(g, &options, &hooks);
-    s.fixed = fixed_create(g, s.order, false, release_ns);
+    s.fixed = fixed_create(g, s.order);
     KEEP(s.fixed, fixed_destroy);
     return s;
 }
 
-/* The ends that a pass gives, borrowed. */
+/* The ends that a first pass gives, borrowed. */
 static const int64_t *pass_ends(struct schedule *s, const struct dpro_graph *g,
                                 const int64_t *dur_ns, uint64_t *n_violations)
 {
+    fixed_release(s->fixed, s->release_ns);
     fixed_set(s->fixed, dur_ns, g->gap_ns);
     *n_violations = fixed_pass(s->fixed);
     fixed_get(s->fixed, s->end_ns, NULL);
@@ -282,11 +284,9 @@ static bool exact_ends(const struct dpro_graph *g, uint32_t n_copies, const int6
     int64_t *zero_ns = kept_memory(g->n_ops, sizeof *zero_ns);
     bool holds = fixed_find_order(g, g->dur_ns, g->gap_ns, order);
     unsigned lane = n_lanes - 1;
-    struct fixed *first = fixed_create(g, order, false, NULL);
-    struct fixed *made = fixed_create(g, order, true, NULL);
-    fixed_index(first);
+    struct fixed *made = fixed_create(g, order);
     fixed_index(made);
-    struct fixed *next = fixed_share(made, n_lanes);
+    struct fixed *first = fixed_share(made, 1), *next = fixed_share(made, n_lanes);
     fixed_release(first, release_ns);
     for (uint32_t copy = 0; holds && copy < n_copies; copy++) {
         struct fixed *f = copy ? next : first;
@@ -303,8 +303,8 @@ static bool exact_ends(const struct dpro_graph *g, uint32_t n_copies, const int6
             end_ns[(size_t)copy * g->n_ops + op] = fixed_op_end_ns(f, at, op);
     }
     fixed_destroy(next);
-    fixed_destroy(made);
     fixed_destroy(first);
+    fixed_destroy(made);
     return holds;
 }
 

@@ -70,7 +70,7 @@ static int reshard(const struct dpro_graph *graph, const struct dpro_changes *c,
     if (rc < 0)
         return rc;
     for (uint32_t u = 0; u < graph->n_units; u++) {
-        const char *name = strtab_get(&graph->names, graph->units[u].name);
+        const char *name = graph_unit_name(graph, u);
         if (c->prefetch > 0 && resharding.after[u] && !resharding.before[u])
             return refuse(err,
                           "unit '%.200s' kept its parameters in the job that was recorded: "
@@ -81,9 +81,8 @@ static int reshard(const struct dpro_graph *graph, const struct dpro_changes *c,
     change->units = arena_array(arena, (size_t)graph->n_units + 1, sizeof *change->units);
     change->n_units = 0;
     for (uint32_t u = 0; u < graph->n_units; u++)
-        change->units[change->n_units++] =
-            (struct dpro_unit){strtab_get(&graph->names, graph->units[u].name),
-                               resharding.before[u], resharding.after[u]};
+        change->units[change->n_units++] = (struct dpro_unit){
+            graph_unit_name(graph, u), resharding.before[u], resharding.after[u]};
     change->n_resharded = resharding.n_changed;
     return 0;
 }
@@ -102,7 +101,7 @@ static int check_units(const struct dpro_graph *graph, const struct dpro_model *
 {
     for (uint32_t m = 0; m < model->n_modules; m++)
         for (uint32_t u = 0; u < graph->n_units && model->baseline.recomputed[m]; u++) {
-            const char *unit = strtab_get(&graph->names, graph->units[u].name);
+            const char *unit = graph_unit_name(graph, u);
             const char *name = model->modules[m].name;
             if (lies_within(unit, name))
                 return refuse(

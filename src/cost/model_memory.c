@@ -303,7 +303,7 @@ static bool holds_units(const struct learning *l, const char *module)
 {
     size_t n = strlen(module);
     for (uint32_t u = 0; u < l->g->n_units; u++) {
-        const char *name = strtab_get(&l->g->names, l->g->units[u].name);
+        const char *name = graph_unit_name(l->g, u);
         if (name[0] != '\0' && (n == 0 || (strncmp(name, module, n) == 0 && name[n] == '.')))
             return true;
     }

@@ -234,6 +234,18 @@ void graph_each_message(const struct dpro_graph *graph,
 
 /* Whether iterations are measured on the GPU, on any rank. */
 bool graph_runs_ahead(const struct dpro_graph *graph);
+/* Sends, receives and additions of collectives come after a rank's other ops. */
+static inline bool graph_is_of_message(const struct dpro_graph *graph, uint32_t op)
+{
+    const struct graph_rank *rank = &graph->ranks[graph->rank[op]];
+    return op - rank->first_op >= rank->n_ops - rank->n_message_ops;
+}
+
+static inline const char *graph_unit_name(const struct dpro_graph *graph, uint32_t unit)
+{
+    return strtab_get(&graph->names, graph->units[unit].name);
+}
+
 /* The first of the connections that share the device's link; else the device itself. */
 static inline uint32_t graph_link_of(const struct dpro_graph *graph, uint32_t device)
 {

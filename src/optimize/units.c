@@ -42,14 +42,9 @@ struct unit_search {
     struct kept *kept; /* by unit */
 };
 
-static const char *name_of(const struct unit_search *s, uint32_t unit)
-{
-    return strtab_get(&s->graph->names, s->graph->units[unit].name);
-}
-
 static bool is_model(const struct unit_search *s, uint32_t unit)
 {
-    return name_of(s, unit)[0] == '\0';
+    return graph_unit_name(s->graph, unit)[0] == '\0';
 }
 
 static struct choice choice_of(const struct unit_search *s, const bool *reshards)
@@ -70,7 +65,8 @@ static const char *text_of(const struct unit_search *s, const struct choice *cho
         n_all += s->gathered[u];
         n += choice->reshards[u];
         if (choice->reshards[u] && !is_model(s, u))
-            text = arena_format(s->arena, "%s%s%s", text, *text ? "," : "", name_of(s, u));
+            text = arena_format(s->arena, "%s%s%s", text, *text ? "," : "",
+                                graph_unit_name(s->graph, u));
     }
     return n == n_all ? "all" : *text ? text : "none";
 }
@@ -223,11 +219,12 @@ static void decide(struct unit_search *s, struct dpro_optimum *o, uint32_t u)
     if (!isnan(kept->saved_ns) && s->as_ran.peak.bytes > 0)
         what = arena_format(s->arena, "%s, %+.1f MB", what, sign * kept->more_bytes * 1e-6);
     array_push(&o->decisions,
-               ((struct dpro_decision){
-                   .pass = "resharding",
-                   .target = is_model(s, u) ? "the model itself"
-                                            : arena_format(s->arena, "unit %.200s", name_of(s, u)),
-                   .decision = what}));
+               ((struct dpro_decision){.pass = "resharding",
+                                       .target = is_model(s, u)
+                                                     ? "the model itself"
+                                                     : arena_format(s->arena, "unit %.200s",
+                                                                    graph_unit_name(s->graph, u)),
+                                       .decision = what}));
 }
 
 struct first_gather {
@@ -310,8 +307,8 @@ static int fill_result(struct unit_search *s, struct dpro_optimum *o, struct dpr
         uint32_t u = order[i].unit;
         if (!s->gathered[u])
             continue;
-        array_push(&o->units,
-                   ((struct dpro_unit){name_of(s, u), s->as_ran.reshards[u], s->best.reshards[u]}));
+        array_push(&o->units, ((struct dpro_unit){graph_unit_name(s->graph, u),
+                                                  s->as_ran.reshards[u], s->best.reshards[u]}));
         if (s->as_ran.reshards[u] != s->best.reshards[u])
             decide(s, o, u);
     }

@@ -115,12 +115,6 @@ static int parse_amount(const char *text, const char *value, struct delay *delay
     return 0;
 }
 
-static bool is_of_message(const struct dpro_graph *g, uint32_t op)
-{
-    const struct graph_rank *rank = &g->ranks[g->rank[op]];
-    return op - rank->first_op >= rank->n_ops - rank->n_message_ops;
-}
-
 static bool in_scope(const struct dpro_graph *g, uint32_t op, int scope)
 {
     uint32_t device = g->device[op], kind = g->kind[op];
@@ -129,7 +123,7 @@ static bool in_scope(const struct dpro_graph *g, uint32_t op, int scope)
     bool transfers = kind >= DPRO_OP_SEND && kind <= DPRO_OP_REDUCE;
     switch (scope) {
     case DPRO_OP_COLLECTIVE:
-        return kind == DPRO_OP_COLLECTIVE || (transfers && is_of_message(g, op));
+        return kind == DPRO_OP_COLLECTIVE || (transfers && graph_is_of_message(g, op));
     case SCOPE_COMM:
         return transfers || kind == DPRO_OP_COLLECTIVE;
     case SCOPE_COMPUTE:
@@ -149,7 +143,7 @@ static bool in_scope(const struct dpro_graph *g, uint32_t op, int scope)
  * of its communication, where SENDs and RECVs run side by side: they go to the RECVs. */
 static bool takes_share(const struct dpro_graph *g, uint32_t op, int scope, const uint8_t *has_gpu)
 {
-    if (is_of_message(g, op) && g->kind[op] == DPRO_OP_SEND && scope != DPRO_OP_SEND)
+    if (graph_is_of_message(g, op) && g->kind[op] == DPRO_OP_SEND && scope != DPRO_OP_SEND)
         return false;
     return g->kind[op] > DPRO_OP_UPDATE || !has_gpu[g->rank[op]] || (g->flags[op] & GRAPH_OP_GPU);
 }

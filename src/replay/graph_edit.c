@@ -23,12 +23,6 @@ struct editor {
     ARRAY(uint32_t) stack;
 };
 
-static bool is_of_message(const struct dpro_graph *g, uint32_t op)
-{
-    const struct graph_rank *rank = &g->ranks[g->rank[op]];
-    return op - rank->first_op >= rank->n_ops - rank->n_message_ops;
-}
-
 /* ---- numbers ---- */
 
 static void number_copies(struct editor *e, uint32_t rank, bool of_messages)
@@ -37,7 +31,7 @@ static void number_copies(struct editor *e, uint32_t rank, bool of_messages)
         const struct op_copies *copies = &e->edit->copies[c];
         for (uint32_t i = 0; i < copies->n; i++)
             if (e->g->rank[copies->ops[i]] == rank &&
-                is_of_message(e->g, copies->ops[i]) == of_messages) {
+                graph_is_of_message(e->g, copies->ops[i]) == of_messages) {
                 e->copy[c][i] = e->n_ops;
                 e->from[e->n_ops++] = copies->ops[i];
             }

@@ -21,18 +21,13 @@ struct unit_time {
 
 ORDER(by_first, struct unit_time, ASCENDING(first_ns) ?: ASCENDING(unit));
 
-static const char *name_of(const struct dpro_graph *g, uint32_t unit)
-{
-    return strtab_get(&g->names, g->units[unit].name);
-}
-
 /* Others lie within it: it asks for none of them in a row. */
 static bool is_around(const struct dpro_graph *g, uint32_t unit)
 {
-    const char *name = name_of(g, unit);
+    const char *name = graph_unit_name(g, unit);
     size_t n = strlen(name);
     for (uint32_t u = 0; u < g->n_units; u++) {
-        const char *other = name_of(g, u);
+        const char *other = graph_unit_name(g, u);
         if (u != unit && strncmp(name, other, n) == 0 && (n == 0 || other[n] == '.'))
             return true;
     }
@@ -186,14 +181,14 @@ static int move_units(const struct dpro_graph *g, const uint32_t *chain, uint32_
                                   "unit '%.200s' does not copy out what it gathers in the "
                                   "iteration that was recorded: from where it would ask for the "
                                   "next ones is not known",
-                                  name_of(g, chain[asks]));
+                                  graph_unit_name(g, chain[asks]));
         if (backward && stays(g, &of, GATHER(chain[asks + 1], true)))
             continue;
         if (!is_waited_for(g, &of))
             return dpro_error_set(err, DPRO_EUSAGE,
                                   "nothing shows where a thread waits for what unit '%.200s' "
                                   "gathers: record the job anew with 'dpro profile'",
-                                  name_of(g, chain[i]));
+                                  graph_unit_name(g, chain[i]));
         moves[edit->n_copies] = move;
         copies[edit->n_copies++] = of;
     }

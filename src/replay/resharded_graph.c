@@ -13,11 +13,6 @@
 #include "replay/graph_edit.h"
 #include "replay/resharded_memory.h"
 
-static const char *name_of(const struct dpro_graph *g, uint32_t unit)
-{
-    return strtab_get(&g->names, g->units[unit].name);
-}
-
 /* ---- which units ---- */
 
 /* How many ops gather it. */
@@ -33,9 +28,9 @@ static int no_such_unit(const struct dpro_graph *g, const char *name, struct dpr
 {
     char some[200] = "";
     for (uint32_t u = 0; u < g->n_units && strlen(some) < sizeof some - 80; u++)
-        if (name_of(g, u)[0] != '\0')
+        if (graph_unit_name(g, u)[0] != '\0')
             snprintf(some + strlen(some), sizeof some - strlen(some), "%s%.60s",
-                     some[0] ? ", " : "", name_of(g, u));
+                     some[0] ? ", " : "", graph_unit_name(g, u));
     return dpro_error_set(err, DPRO_EUSAGE, "no FSDP unit of the job is named '%.200s'; it has %s",
                           name, some[0] ? some : "only the model as a whole");
 }
@@ -51,7 +46,7 @@ static int choose_names(const struct dpro_graph *g, const char *text, bool *chos
         bool any = false;
         name += strspn(name, " ");
         for (uint32_t u = 0; u < g->n_units; u++)
-            if (name_of(g, u)[0] != '\0' && fnmatch(name, name_of(g, u), 0) == 0)
+            if (graph_unit_name(g, u)[0] != '\0' && fnmatch(name, graph_unit_name(g, u), 0) == 0)
                 any = chosen[u] = true;
         if (!any)
             rc = no_such_unit(g, name, err);
@@ -119,14 +114,14 @@ static int copy_gather(const struct dpro_graph *g, uint32_t unit, const bool *go
                               "unit '%.200s' is not gathered in the iteration that was recorded, "
                               "or has no backward pass there: what gathering it again takes is not "
                               "known",
-                              name_of(g, unit));
+                              graph_unit_name(g, unit));
     if (on_gpu)
         return dpro_error_set(err, DPRO_EUSAGE,
                               "unit '%.200s' kept its parameters in the job that was recorded: "
                               "where on its GPU's streams they would be gathered again is not "
                               "known; record the job with reshard_after_forward, and ask for "
                               "'--reshard none'",
-                              name_of(g, unit));
+                              graph_unit_name(g, unit));
     return 0;
 }
 

@@ -315,9 +315,9 @@ static uint64_t n_of(const struct traffic *t, enum carried carried)
     return t->n[carried][0] + t->n[carried][1] + t->n[carried][2];
 }
 
-static bool is_named(const struct traffic *t, int a, int b)
+static bool is_named_within_layers(const struct traffic *t)
 {
-    return t->named != NO_PARALLELISM && (t->named == a || t->named == b);
+    return t->named == DPRO_TENSORS || t->named == DPRO_CONTEXT;
 }
 
 /* Whether all ranks are in the trace, and each passes on to one what it gets from another. */
@@ -345,10 +345,10 @@ static int does_of(const struct traffics *all, const struct traffic *t)
     if (n_of(t, CARRIED_PUSHED) > 0)
         return DPRO_REPLICATES;
     if (t->layer_bytes > 0 && t->layer_bytes >= t->gradient_bytes &&
-        (both || is_named(t, DPRO_TENSORS, DPRO_CONTEXT)))
+        (both || is_named_within_layers(t)))
         return t->named == DPRO_CONTEXT ? DPRO_CONTEXT : DPRO_TENSORS;
     if (scatters || (gathers && t->gradient_bytes == 0))
-        if (is_named(t, DPRO_TENSORS, DPRO_CONTEXT) || t->named == DPRO_SHARDS)
+        if (is_named_within_layers(t) || t->named == DPRO_SHARDS)
             return t->named;
     if (gathers &&
         (scatters || (t->gradient_bytes > 0 && gathered_bytes * size >= t->gradient_bytes)))

@@ -69,7 +69,7 @@ static bool is_workspace(const struct memory_build *b, const struct block_build 
 {
     const struct trace_span *span = &b->trace->spans[block->span];
     return b->node_of_span && block->storage == NO_ID && span->kind == SPAN_CPU_OP &&
-           block->given_ns <= span->start_ns + span->dur_ns;
+           block->given_ns <= span_end_ns(span);
 }
 
 /* When the last function of a backward pass is over, before a time. */
@@ -79,7 +79,7 @@ static int64_t backward_end(const struct memory_build *b, int64_t before_ns)
     for (uint32_t s = 0; s < b->trace->n_spans; s++) {
         const struct trace_span *span = &b->trace->spans[s];
         if (span->start_ns < before_ns && begins_backward(b, s))
-            end_ns = MAX(end_ns, span->start_ns + span->dur_ns);
+            end_ns = MAX(end_ns, span_end_ns(span));
     }
     return end_ns;
 }

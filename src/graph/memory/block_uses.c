@@ -24,7 +24,7 @@ static void add_use(struct uses *uses, uint64_t storage, int64_t ns, const struc
         return;
     const struct block_build *block = &b->blocks.at[found];
     uint32_t first = memory_place_of(b, MAX(span->start_ns, block->taken_ns));
-    uint32_t last = memory_place_of(b, MIN(span->start_ns + span->dur_ns, block->given_ns));
+    uint32_t last = memory_place_of(b, MIN(span_end_ns(span), block->given_ns));
     uint64_t key = map_mix(((uint64_t)block->is << 32 | by->call) * 2 + by->backward) | 1;
     uint64_t at = uses->all.n;
     if (!map_get(&uses->index, key, &at)) {
@@ -56,8 +56,8 @@ void memory_find_uses(struct memory_build *b)
             add_use(&uses, b->trace->et_tensors[node->first_input + i].storage, span->start_ns,
                     span, by);
         for (uint32_t i = 0; i < node->n_outputs; i++)
-            add_use(&uses, b->trace->et_tensors[node->first_output + i].storage,
-                    span->start_ns + span->dur_ns, span, by);
+            add_use(&uses, b->trace->et_tensors[node->first_output + i].storage, span_end_ns(span),
+                    span, by);
     }
     array_sort(&uses.all, by_block);
     to->n_uses = (uint32_t)uses.all.n;

@@ -25,11 +25,6 @@ struct result {
     int64_t begun_ns, made_ns, done_ns;
 };
 
-static int64_t end_of(const struct trace_span *span)
-{
-    return span->start_ns + span->dur_ns;
-}
-
 static bool is_named(const struct memory_build *b, const struct et_node *node, const char *name)
 {
     return strcmp(strtab_get(b->rank->names, node->name), name) == 0;
@@ -69,14 +64,14 @@ static bool find_result(struct convolution *c, const struct et_tensor *tensor,
         if (node->n_outputs == 1 && is_named(c->b, node, "aten::empty") &&
             outputs_of(c->b, node)->numel == tensor->numel)
             break;
-        c->over_ns = end_of(&spans[node->span]);
+        c->over_ns = span_end_ns(&spans[node->span]);
     }
     if (!node)
         return false;
     result->begun_ns = c->over_ns;
     result->made_ns = spans[node->span].start_ns;
     const struct et_node *shaped = next_within(c); /* once it has been copied to */
-    c->over_ns = MIN(end_of(&spans[shaped ? shaped->span : node->span]), c->end_ns);
+    c->over_ns = MIN(span_end_ns(&spans[shaped ? shaped->span : node->span]), c->end_ns);
     result->done_ns = c->over_ns;
     return true;
 }
@@ -136,7 +131,7 @@ void memory_add_convolution_copies(struct memory_build *b, const uint32_t *nodes
                                 .next = i + 1,
                                 .span = node->span,
                                 .over_ns = span->start_ns,
-                                .end_ns = end_of(span)};
+                                .end_ns = span_end_ns(span)};
         if (span->start_ns < b->start_ns || c.end_ns > b->end_ns)
             continue;
         if (is_named(b, node, "aten::mkldnn_convolution") ||

@@ -134,6 +134,11 @@ void memory_place_moments(struct memory_build *b);
 /* The innermost span of a track at a time; NO_ID: none. */
 uint32_t memory_span_at(const struct trace_rank *trace, uint32_t track, int64_t ns);
 
+static inline int64_t span_end_ns(const struct trace_span *span)
+{
+    return span->start_ns + span->dur_ns;
+}
+
 /* The number of moments before a time. */
 static inline uint32_t memory_place_of(const struct memory_build *b, int64_t ns)
 {

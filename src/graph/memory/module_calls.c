@@ -182,7 +182,7 @@ static void resolve_backward(struct memory_build *b, int64_t *first_ns, int64_t 
         if (call == MEMORY_NONE)
             continue;
         first_ns[call] = MIN(first_ns[call], span->start_ns);
-        last_ns[call] = MAX(last_ns[call], span->start_ns + span->dur_ns);
+        last_ns[call] = MAX(last_ns[call], span_end_ns(span));
     }
     map_fini(&calls);
 }

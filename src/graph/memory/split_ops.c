@@ -244,8 +244,7 @@ static void walk(struct splitter *s)
         const struct trace_span *span = &b->trace->spans[i];
         if (span->window == b->window && span->start_ns >= b->start_ns &&
             span->start_ns < b->end_ns && b->node_of_span[i] != NO_ID)
-            array_push(&spans,
-                       ((struct split_span){span->start_ns, span->start_ns + span->dur_ns, i}));
+            array_push(&spans, ((struct split_span){span->start_ns, span_end_ns(span), i}));
     }
     array_sort(&spans, by_start);
     for (size_t i = 0; i < spans.n; i++) {

@@ -32,16 +32,12 @@ static const struct trace_span *span_of(const struct biographer *b, uint32_t nod
     return &b->b->trace->spans[b->b->trace->et_nodes[node].span];
 }
 
-static int64_t end_of(const struct trace_span *span)
-{
-    return span->start_ns + span->dur_ns;
-}
-
 static int by_start(const void *x, const void *y, void *arg)
 {
     const uint32_t *p = x, *q = y;
     const struct trace_span *a = span_of(arg, *p), *b = span_of(arg, *q);
-    return COMPARE(a->start_ns, b->start_ns) ?: COMPARE(end_of(b), end_of(a)) ?: COMPARE(*p, *q);
+    return COMPARE(a->start_ns, b->start_ns) ?: COMPARE(span_end_ns(b), span_end_ns(a))
+               ?: COMPARE(*p, *q);
 }
 
 static void list_nodes(struct biographer *b)
@@ -81,9 +77,9 @@ static void use(struct biographer *b, uint32_t node, const struct et_tensor *ten
         map_set(&b->now, map_key(tensor->storage), 0);
         return;
     }
-    if (end_of(at) < life->last_ns)
+    if (span_end_ns(at) < life->last_ns)
         return;
-    life->last_ns = end_of(at);
+    life->last_ns = span_end_ns(at);
     life->last_span = span;
     life->updates |= phase == DPRO_OP_UPDATE;
     life->accumulated |= (b->b->rank->classes[at->name] & NAME_ACCUMULATE) != 0;
@@ -100,12 +96,12 @@ static void be_born(struct biographer *b, uint32_t node, const struct et_tensor 
                         .size_bytes = memory_extent_of(tensor),
                         .numel = tensor->numel,
                         .born_ns = at->start_ns,
-                        .last_ns = end_of(at),
+                        .last_ns = span_end_ns(at),
                         .span = span,
                         .last_span = span,
                         .item_bytes = (uint8_t)MIN(tensor->item_bytes, 255)};
     if (life && life->born_ns <= at->start_ns &&
-        end_of(at) <= end_of(&b->b->trace->spans[life->span])) {
+        span_end_ns(at) <= span_end_ns(&b->b->trace->spans[life->span])) {
         born.size_bytes = MAX(born.size_bytes, life->size_bytes);
         *life = born;
         return;
@@ -180,8 +176,8 @@ static void list_clearings(struct biographer *b)
     for (uint32_t i = 0; i < build->trace->n_spans; i++) {
         const struct trace_span *span = &build->trace->spans[i];
         if ((build->rank->classes[span->name] & NAME_ZERO_GRAD) && span->window == build->window &&
-            end_of(span) < build->end_ns)
-            array_push(&b->clearings, end_of(span));
+            span_end_ns(span) < build->end_ns)
+            array_push(&b->clearings, span_end_ns(span));
     }
     sort_i64(b->clearings.at, b->clearings.n);
 }
@@ -207,7 +203,7 @@ static int64_t given_ns(const struct biographer *b, const struct life *life)
     for (uint32_t up = life->last_span; up != NO_ID; up = spans[up].parent)
         if ((build->rank->classes[spans[up].name] & NAME_BACKWARD) &&
             life->born_ns < spans[up].start_ns) /* it is handed to the function */
-            last_ns = MAX(last_ns, end_of(&spans[up]));
+            last_ns = MAX(last_ns, span_end_ns(&spans[up]));
     return last_ns >= build->end_ns ? AFTER_STEP : last_ns;
 }
 

@@ -55,7 +55,7 @@ static const struct et_tensor *new_output(const struct binder *binder, uint32_t 
         if (!fits(b, memory_extent_of(tensor), block->size_bytes))
             continue;
         map_get(&binder->latest, map_key(tensor->storage), &other);
-        if (other != 0 && b->blocks.at[other - 1].given_ns > span->start_ns + span->dur_ns)
+        if (other != 0 && b->blocks.at[other - 1].given_ns > span_end_ns(span))
             continue; /* it is in that one */
         if (!is_input(b, node, tensor->storage))
             return tensor;
@@ -78,7 +78,7 @@ static void bind(struct binder *binder, uint32_t index)
     const struct et_tensor *tensor = NULL;
     for (uint32_t s = block->span; s != NO_ID && !tensor; s = b->trace->spans[s].parent) {
         const struct trace_span *span = &b->trace->spans[s];
-        if (b->node_of_span[s] != NO_ID && block->given_ns > span->start_ns + span->dur_ns)
+        if (b->node_of_span[s] != NO_ID && block->given_ns > span_end_ns(span))
             tensor = new_output(binder, b->node_of_span[s], block);
     }
     if (!tensor)

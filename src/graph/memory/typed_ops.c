@@ -18,16 +18,12 @@ struct typist {
     struct map forward;   /* sequence number -> op */
 };
 
-static int64_t end_of(const struct trace_span *span)
-{
-    return span->start_ns + span->dur_ns;
-}
-
 static int by_start(const void *x, const void *y, void *arg)
 {
     const uint32_t *p = x, *q = y;
     const struct trace_span *spans = arg, *a = &spans[*p], *b = &spans[*q];
-    return COMPARE(a->start_ns, b->start_ns) ?: COMPARE(end_of(b), end_of(a)) ?: COMPARE(*p, *q);
+    return COMPARE(a->start_ns, b->start_ns) ?: COMPARE(span_end_ns(b), span_end_ns(a))
+               ?: COMPARE(*p, *q);
 }
 
 /* A function of the backward pass that lies in no other. */
@@ -132,7 +128,7 @@ static void add_op(struct typist *t, uint32_t s)
     const struct et_node *node =
         b->node_of_span[s] == NO_ID ? NULL : &b->trace->et_nodes[b->node_of_span[s]];
     struct graph_typed_op op = {.first = memory_place_of(b, span->start_ns),
-                                .last = memory_place_of(b, end_of(span)),
+                                .last = memory_place_of(b, span_end_ns(span)),
                                 .outer = outer_of(t, s),
                                 .call = b->span_calls[s].call,
                                 .forward = MEMORY_NONE,
@@ -145,7 +141,7 @@ static void add_op(struct typist *t, uint32_t s)
         op.rule = TYPE_PROMOTED;
     if (node) {
         op.n_inputs = add_operands(t, node->first_input, node->n_inputs, span->start_ns);
-        op.n_outputs = add_operands(t, node->first_output, node->n_outputs, end_of(span));
+        op.n_outputs = add_operands(t, node->first_output, node->n_outputs, span_end_ns(span));
     }
     if (op.n_inputs + op.n_outputs == 0 && op.rule != TYPE_FUNCTION && op.rule != TYPE_PARAMETER &&
         op.rule != TYPE_CAST && !is_listed(op.rule))

@@ -21,7 +21,7 @@ static gatherings list(struct memory_build *b)
     for (uint32_t s = 0; s < b->trace->n_spans; s++) {
         const struct trace_span *span = &b->trace->spans[s];
         struct gathering it = {.start_ns = span->start_ns,
-                               .end_ns = span->start_ns + span->dur_ns,
+                               .end_ns = span_end_ns(span),
                                .track = span->track,
                                .first_block = NO_ID};
         enum unit_mark mark;

@@ -47,7 +47,7 @@ bool kineto_module(const char *name, size_t *len)
 }
 
 /* A number up to the next colon or the end; `none` where there is none. */
-static int64_t mark_number(const char **at, const char *end, int64_t none)
+static int64_t mark_number(const char **at, const char *end)
 {
     int64_t v = 0;
     const char *start = *at;
@@ -56,7 +56,7 @@ static int64_t mark_number(const char **at, const char *end, int64_t none)
     bool whole = *at > start && (*at == end || **at == ':');
     *at = memchr(*at, ':', (size_t)(end - *at)) ?: end;
     *at += *at < end;
-    return whole ? v : none;
+    return whole ? v : -1;
 }
 
 bool kineto_asked(const char *name, size_t len, struct kineto_asked *asked)
@@ -66,8 +66,8 @@ bool kineto_asked(const char *name, size_t len, struct kineto_asked *asked)
     asked->waits = text_n_begins(name, len, wait);
     if (!asked->waits && !text_n_begins(name, len, call))
         return false;
-    asked->number = (uint32_t)(mark_number(&at, end, -1) + 1);
-    asked->peer = (int32_t)mark_number(&at, end, -1);
+    asked->number = (uint32_t)(mark_number(&at, end) + 1);
+    asked->peer = (int32_t)mark_number(&at, end);
     asked->group = at;
     return true;
 }

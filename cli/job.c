@@ -36,7 +36,7 @@ int job_read(const char *const *paths, size_t n_paths, const struct cmd_values *
     if (dpro_trace_load(paths, n_paths, &options, &job->trace, &err) == 0) {
         const char *idle = dpro_processes_idle(together());
         if (idle != NULL && !values->quiet)
-            cmd_say("the other processes of mpirun have nothing to do: %s", idle);
+            cmd_say("%s, so the other processes of mpirun have nothing to do", idle);
         return 0;
     }
     int code = cmd_fail(&err);

@@ -26,8 +26,8 @@ DPRO_API int dpro_processes_help(const char *const *paths, size_t n_paths,
                                  const struct dpro_trace_options *trace_options,
                                  const struct dpro_graph_options *graph_options,
                                  struct dpro_error *err);
-/* Of the first, once it has loaded a trace: why the others had nothing to do, static text; NULL:
- * they had, or there are none. */
+/* Of the first, once it has loaded a trace: why the others had nothing to do, a text of the
+ * trace's; NULL: they had, or there are none. */
 DPRO_API const char *dpro_processes_idle(const struct dpro_processes *processes);
 /* Waits for all others to come here. The first lets those go that wait for it. */
 DPRO_API void dpro_processes_leave(struct dpro_processes *processes); /* NULL is fine */

@@ -31,6 +31,6 @@ bool processes_tell(struct dpro_processes *processes, struct pack *pack);
 /* The first's: what that helper tells, to be read; and the answer to it. */
 void processes_hear(struct dpro_processes *processes, int helper, struct pack *pack);
 void processes_answer(struct dpro_processes *processes, int helper, struct pack *pack);
-/* The first goes on alone; why: static text, for dpro_processes_idle(). Helpers sleep until it
+/* The first goes on alone; why: a text of the trace's. Helpers sleep until it
  * leaves: MPI ends in all processes at once. */
 void processes_go_alone(struct dpro_processes *processes, const char *why);

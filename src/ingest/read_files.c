@@ -174,8 +174,11 @@ void sources_read(struct trace_build *build)
     if (build->processes) {
         bool shared = shared_hear_files(build);
         sources_read_of(build, PROCESS_NONE);
-        EACH (struct source, source, build->list)
+        EACH (struct source, source, build->list) {
             source->process = shared ? source->process : 0;
+            mem_free(source->copy);
+            source->copy = NULL;
+        }
     }
     sources_drop_copies(build);
     split_sources(&build->list);

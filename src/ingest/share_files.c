@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"
@@ -348,34 +347,51 @@ static bool is_joined(const struct source *source)
             !(source->reader->flags & READER_TRANSPORT));
 }
 
-/* Whether every rank's files are in one process, and nothing is looked at across ranks: NULL, or
- * why not. */
-static const char *why_alone(const struct trace_build *build)
+/* Whether it must be looked at with others' files, and the first process did not read it. */
+static bool is_joint(const struct source *source)
 {
-    struct rank_place {
-        int rank, process;
-    };
-    ARRAY(struct rank_place) places = {0};
-    bool separate = true, may = true;
+    bool here = source->process == 0 || source->first_sees || source->copy;
+    return source->process == PROCESS_NONE || !(is_separate(source) || (is_copied(source) && here));
+}
+
+/* The first file of which a rank is built that is not where others of the rank are, as far as is
+ * known; NULL: none. */
+static const struct source *find_apart(const struct trace_build *build)
+{
+    struct map processes = {0}; /* rank + 1 -> where it is built */
+    const struct source *found = NULL, *unknown = NULL;
+    size_t n = 0;
     EACH (const struct source, source, build->list) {
-        separate &= is_separate(source) ? source->process >= 0
-                                        : is_copied(source) && (source->process == 0 ||
-                                                                source->first_sees || source->copy);
-        if (is_joined(source))
-            array_add(&places, rank_of(build, source), source->process);
+        int rank = rank_of(build, source);
+        uint64_t process = (uint64_t)source->process;
+        if (found || !is_joined(source))
+            continue;
+        n++;
+        if (rank < 0)
+            unknown = unknown ? unknown : source;
+        else if (!map_get(&processes, (uint64_t)rank + 1, &process))
+            map_set(&processes, (uint64_t)rank + 1, process);
+        found = process != (uint64_t)source->process ? source : NULL;
     }
-    for (size_t i = 0; i < places.n && separate && may; i++) {
-        may = places.at[i].rank >= 0 || places.n == 1;
-        for (size_t k = 0; k < i && may; k++)
-            may = places.at[i].rank != places.at[k].rank ||
-                  places.at[i].process == places.at[k].process;
-    }
-    array_fini(&places);
-    return !separate ? "files of these formats are read by one"
-           : may     ? NULL
-           : build->options->rank_regex
-               ? "with --rank-regex one reads all files"
-               : "the names of files don't tell which are of one rank, so one reads all";
+    map_fini(&processes);
+    return found || n == 1 ? found : unknown;
+}
+
+/* NULL: every rank's files are in one process, and nothing is looked at across ranks. */
+static const char *why_alone(struct trace_build *build)
+{
+    struct arena *arena = &build->trace->arena;
+    EACH (const struct source, source, build->list)
+        if (is_joint(source))
+            return arena_format(arena, "%s: files of this kind are read together by one process",
+                                source->path);
+    const struct source *apart = find_apart(build);
+    if (apart && build->options->rank_regex)
+        return "with --rank-regex one process reads all files";
+    return apart
+               ? arena_format(arena, "%s: its name does not tell which other files are of its rank",
+                              apart->path)
+               : NULL;
 }
 
 /* As if nobody had read what others did. */
@@ -473,7 +489,7 @@ static void hear_ranks(struct trace_build *build, struct rank_job *jobs, size_t 
         array_fini(&pack.bytes);
     }
     if (n_elsewhere == 0)
-        build->processes->idle = "no rank is left for them";
+        build->processes->idle = "no rank is left";
 }
 
 void shared_answer_ranks(struct trace_build *build)

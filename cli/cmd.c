@@ -75,24 +75,22 @@ int cmd_run(const struct cmd *cmd, int argc, char **argv)
 {
     struct opt_list args = {NULL, 0};
     int joined = cmd->processes == CMD_TOGETHER ? together_join() : 0;
-    bool later = cmd->processes == CMD_BY_EACH && dpro_processes_started() > 0;
     if (joined != 0)
         return joined;
     struct cmd_values *values = calloc(1, cmd->values_size);
     if (values == NULL)
         return cmd_no_memory();
-    if (later)
-        setvbuf(stderr, NULL, _IOFBF, BUFSIZ);
+    bool by_each = cmd->processes == CMD_BY_EACH;
+    if (by_each)
+        together_hold();
     int code = opt_parse(cmd->name, cmd->opts, argc, argv, values, &args);
     bool runs = code == 0 && !values->help;
-    if (code == 0 && values->help && !later)
+    if (code == 0 && values->help && !(by_each && dpro_processes_started() > 0))
         print_help(cmd, stdout);
     if (runs && cmd->needs != NULL && args.n == 0)
         code = cmd_needs(cmd);
-    if (later && code != 0)
-        together_let_first_speak();
-    if (later)
-        setvbuf(stderr, NULL, _IONBF, 0);
+    if (by_each)
+        together_release(code);
     if (runs && code == 0)
         code = cmd->run(values, &args);
     opt_free(cmd->opts, values);

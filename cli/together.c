@@ -34,14 +34,25 @@ static int say_failed(const char *text)
 {
     speak();
     cmd_say("%s", text);
+    fflush(stderr);
     return CMD_SYSTEM;
 }
 
-void together_let_first_speak(void)
+void together_hold(void)
+{
+    if (dpro_processes_started() > 0)
+        setvbuf(stderr, NULL, _IOFBF, BUFSIZ);
+}
+
+void together_release(int code)
 {
     enum { SECONDS = 2 };
-    if (dpro_processes_started() > 0)
+    if (dpro_processes_started() <= 0)
+        return;
+    if (code != 0)
         sleep(SECONDS);
+    fflush(stderr);
+    setvbuf(stderr, NULL, _IONBF, 0);
 }
 
 static int join(const char *module)
@@ -50,16 +61,12 @@ static int join(const char *module)
     char host[65] = "";
     if (module == NULL) {
         gethostname(host, sizeof host - 1);
-        together_let_first_speak();
         cmd_say("mpirun started several processes, but dpro on %s was built without MPI; install "
                 "libopenmpi-dev there and build it again, or run it without mpirun",
                 host);
         return CMD_SYSTEM;
     }
-    if (dpro_processes_join(module, say_failed, &others, &err) == 0)
-        return 0;
-    together_let_first_speak();
-    return cmd_fail(&err);
+    return cmd_done(dpro_processes_join(module, say_failed, &others, &err), &err);
 }
 
 int together_join(void)
@@ -68,9 +75,11 @@ int together_join(void)
     struct parts parts;
     if (number < 0)
         return 0;
+    together_hold();
     int code = parts_find(&parts);
     if (code == 0)
         code = join(parts.mpi);
+    together_release(code);
     if (code == 0 && number > 0)
         fall_silent();
     parts_fini(&parts);

@@ -330,6 +330,10 @@ class MpiTest(Case):
                 self.assertEqual(lacking.out, "")
                 self.assertIn("was built without MPI", lacking.err)
 
+    def test_what_all_lack_is_told_once(self):
+        lacking = finish(start("replay", self.trace, env={"DPRO_HOME": self.path("none")}))
+        self.assert_error(lacking, SYSTEM, "no Python package of dpro in")
+
     def test_one_that_lacks_memory_says_so_and_ends_all(self):
         short = mpirun((1, DPRO, "replay", self.trace),
                        (1, "sh", "-c", 'ulimit -v 400000; exec "$0" "$@"', DPRO, "replay", self.trace))

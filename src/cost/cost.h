@@ -211,6 +211,10 @@ void measure_iterations(const struct dpro_graph *graph, const struct dpro_model_
 /* Scales the model until an iteration's time has changed by the ratio of the unprofiled steps. */
 int fit_pace(struct dpro_model *model, struct dpro_error *err);
 void set_pace(struct dpro_model *model, struct model_pace pace);
+/* At which a model whose links were learnt again, of delayed messages, is to the one of the
+ * recorded iterations as their replays are: what a fit is off by may be more than the delay. */
+struct model_pace pace_of_changed(struct dpro_model *changed, const struct dpro_model *recorded,
+                                  double ratio);
 
 /* ---- model.c ---- */
 

@@ -159,6 +159,14 @@ static int learn(const struct measured_replay *shape, const struct measured_repl
     return 0;
 }
 
+static double mean_iteration_ns(const struct measured_replay *r)
+{
+    uint32_t boundary = r->graph->ranks[0].boundary;
+    return (double)(r->copies[r->first + r->n - 1].end_ns[boundary] -
+                    r->copies[r->first - 1].end_ns[boundary]) /
+           r->n;
+}
+
 int model_learn_again(const struct measured_replay *shape, const struct measured_replay *delayed,
                       const struct dpro_model *model, struct dpro_model *learnt,
                       struct dpro_error *err)
@@ -173,7 +181,11 @@ int model_learn_again(const struct measured_replay *shape, const struct measured
     if (rc < 0)
         return rc;
     array_fini(&m.warnings);
-    set_pace(&m, model->pace);
+    struct model_pace pace = model->pace;
+    if (!carries_alike(shape->graph, delayed->graph, &model->net.gate))
+        pace = pace_of_changed(&m, model,
+                               mean_iteration_ns(delayed) / mean_iteration_ns(model->recorded));
+    set_pace(&m, pace);
     *learnt = m;
     return 0;
 }

@@ -147,6 +147,22 @@ static struct model_pace pace_direction(struct dpro_model *model, double ns)
                    : (struct model_pace){0, 0};
 }
 
+struct model_pace pace_of_changed(struct dpro_model *changed, const struct dpro_model *recorded,
+                                  double ratio)
+{
+    enum { ROUNDS = 8 };
+    struct model_pace pace = recorded->pace;
+    int64_t job_ns = recorded->unprofiled_ns ? recorded->unprofiled_ns : recorded->median_ns;
+    double target_ns = ratio * (1 + recorded->misfit) * (double)job_ns;
+    for (int round = 0; round < ROUNDS; round++) {
+        double scale = target_ns / time_at_pace(changed, pace);
+        if (!(scale > 1e-3 && scale < 1e3))
+            return recorded->pace;
+        pace = (struct model_pace){scale * pace.work, scale * pace.net};
+    }
+    return pace;
+}
+
 static double within_pace(double ratio)
 {
     return ratio > 2 ? 2 : ratio < 0.5 ? 0.5 : ratio;

@@ -60,6 +60,14 @@ class WhatIf(Case):
             self.write(f"job/rank{rank}.json", trace)
         self.assertLess(abs(self.ask(self.path("job"))["misfit_pct"]), 5)
 
+    def test_longer_messages_cost_what_the_replay_says(self):
+        for trace, kind in ((BUNDLED, "SEND"), (os.path.join(os.path.dirname(BUNDLED), "byteps-torch-n2"), "COLLECTIVE")):
+            with self.subTest(kind=kind):
+                asked, own = (self.ask(trace, *args)["predicted"]["iteration_ms"] for args in (("--delay", kind + "=2"), ()))
+                replayed, seen = (self.assert_replays(trace, *args)["predicted"]["iteration_ms"] for args in (("--delay", kind + "=2"), ()))
+                self.assertGreater(replayed / seen, 1.1)
+                self.assertAlmostEqual(asked / own, replayed / seen, delta=0.02)
+
     def test_predictions_are_for_the_job_without_the_profiler(self):
         for name in ("torch-ddp-gloo-gpt-n2-default", "tf-ps-n2", "hvd-mx-n2"):
             with self.subTest(trace=name):

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/change_computing.h"

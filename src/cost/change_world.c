@@ -11,7 +11,6 @@
 #include "base/text.h"
 #include "cost/cost.h"
 #include "cost/model_memory.h"
-#include "cost/sync.h"
 #include "cost/world_hosts.h"
 
 /* ---- ranks ---- */

@@ -5,9 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/map.h"
-#include "base/memory.h"
 #include "base/sort.h"
 #include "cost/cost.h"
 #include "cost/model_memory.h"

@@ -7,7 +7,6 @@
 
 #include "base/sort.h"
 #include "cost/cost.h"
-#include "cost/model_memory.h"
 #include "cost/sync.h"
 
 /* With servers, of ranks to each of them. */

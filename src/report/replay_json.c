@@ -5,7 +5,6 @@
 #include "base/sort.h"
 #include "report/dimension_report.h"
 #include "report/facts.h"
-#include "report/table.h"
 
 static void write_verdict(struct writer *w, const struct report_facts *f)
 {

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include <dpro/dimensions.h>
-#include <dpro/replay.h>
 #include <dpro/whatif.h>
 
 #include "case.h"

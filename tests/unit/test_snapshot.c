@@ -8,7 +8,6 @@
 #include "case.h"
 #include "ingest/readers.h"
 #include "kept_log.h"
-#include "part_text.h"
 #include "temp_folder.h"
 
 /* ---- what a pickle says, as text ---- */

@@ -9,7 +9,6 @@
 #include "base/memory.h"
 #include "base/sort.h"
 #include "base/stats.h"
-#include "graph/names/span_names.h"
 
 static bool wanted(const struct chooser *c, const struct step *step)
 {

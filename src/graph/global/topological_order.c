@@ -8,9 +8,6 @@
 #include "base/sort.h"
 #include "graph/global/assembly.h"
 
-/* By their ends, then their starts; the hard one of two comes first. */
-enum sort_key { BY_KIND, BY_START, BY_END, N_SORT_KEYS };
-
 static void collect_edges(struct assembly *a)
 {
     struct join *join = a->join;
@@ -40,42 +37,49 @@ static void collect_edges(struct assembly *a)
     assembly_server_edges(a);
 }
 
-static uint32_t sort_key(const struct edge *edge, enum sort_key key)
+/* The hard one of two comes first. */
+ORDER(by_start, struct edge, ASCENDING(from) ?: ASCENDING(next) ?: ASCENDING(soft));
+
+/* Most ops have one or two; what ranks gave lies nearly in order. */
+static void sort_of_an_op(struct edge *edges, size_t n)
 {
-    return key == BY_END     ? edge->to
-           : key == BY_START ? edge->from
-                             : (uint32_t)edge->next * 2 + edge->soft;
+    enum { FEW = 32 };
+    if (n > FEW) {
+        qsort(edges, n, sizeof *edges, by_start);
+        return;
+    }
+    for (size_t i = 1; i < n; i++)
+        for (size_t k = i; k > 0 && by_start(&edges[k - 1], &edges[k]) > 0; k--) {
+            struct edge later = edges[k - 1];
+            edges[k - 1] = edges[k];
+            edges[k] = later;
+        }
 }
 
-/* Counts for each key, from the least one that matters to the one that matters most. */
+/* By their ends, then their starts; of equal ones the first is kept. */
 static void sort_edges(struct assembly *a)
 {
-    size_t n = a->edges.n, n_keys = a->n_ops + (size_t)4;
-    struct edge *from = a->edges.at, *to = mem_alloc(n * sizeof *to);
-    uint32_t *place = mem_alloc((n_keys + 1) * sizeof *place);
-    for (enum sort_key key = BY_KIND; key < N_SORT_KEYS; key++) {
-        memset(place, 0, (n_keys + 1) * sizeof *place);
-        for (size_t e = 0; e < n; e++)
-            place[sort_key(&from[e], key) + 1]++;
-        for (size_t k = 0; k < n_keys; k++)
-            place[k + 1] += place[k];
-        for (size_t e = 0; e < n; e++)
-            to[place[sort_key(&from[e], key)]++] = from[e];
-        struct edge *sorted = to;
-        to = from;
-        from = sorted;
+    size_t n = a->edges.n, n_kept = 0;
+    struct edge *sorted = mem_alloc(n * sizeof *sorted);
+    uint32_t *end = mem_array(a->n_ops + (size_t)1, sizeof *end), begin = 0; /* of each op's */
+    EACH (const struct edge, edge, a->edges)
+        end[edge->to + 1]++;
+    for (uint32_t op = 0; op < a->n_ops; op++)
+        end[op + 1] += end[op];
+    EACH (const struct edge, edge, a->edges)
+        sorted[end[edge->to]++] = *edge;
+    for (uint32_t op = 0; op < a->n_ops; begin = end[op++]) {
+        sort_of_an_op(sorted + begin, end[op] - begin);
+        for (uint32_t e = begin; e < end[op]; e++)
+            if (e == begin || sorted[e].from != sorted[n_kept - 1].from ||
+                sorted[e].next != sorted[n_kept - 1].next)
+                sorted[n_kept++] = sorted[e];
     }
-    mem_free(place);
-    mem_free(to);
-    a->edges.at = from;
-    a->edges.n = 0;
+    mem_free(end);
+    mem_free(a->edges.at);
+    a->edges.at = sorted;
+    a->edges.n = n_kept;
     a->edges.cap = n;
-    for (size_t e = 0; e < n; e++) {
-        const struct edge *last = a->edges.n > 0 ? &from[a->edges.n - 1] : NULL;
-        if (!last || last->from != from[e].from || last->to != from[e].to ||
-            last->next != from[e].next)
-            from[a->edges.n++] = from[e];
-    }
 }
 
 struct sorter {
@@ -208,18 +212,25 @@ static void order_all(struct assembly *a)
     arena_fini(&scratch);
 }
 
-/* An op that nothing holds back would start before its iteration did. */
+/* An op that nothing holds back would start before its iteration did. Edges stay in order. */
 static void tie_loose_ops(struct assembly *a)
 {
-    bool *waits = mem_array(a->n_ops, sizeof *waits);
+    size_t n_loose = a->n_ops;
     for (size_t e = 0; e < a->edges.n; e++)
-        waits[a->edges.at[e].to] = true;
-    for (uint32_t op = 0; op < a->n_ops; op++) {
-        uint32_t r = assembly_rank_of(a, op);
-        if (!waits[op] && a->join->ranks[r].boundary != NO_ID)
-            array_add(&a->edges, a->first_op[r] + a->join->ranks[r].boundary, op, true, false);
-    }
-    mem_free(waits);
+        n_loose -= e == 0 || a->edges.at[e].to != a->edges.at[e - 1].to;
+    array_reserve(&a->edges, n_loose);
+    struct edge *from = a->edges.at + a->edges.n, *to = from + n_loose, *end = to;
+    for (uint32_t r = assembly_n_processes(a); r-- > 0;)
+        for (uint32_t op = a->first_op[r + 1], boundary = a->join->ranks[r].boundary;
+             op-- > a->first_op[r];) {
+            if (from > a->edges.at && from[-1].to == op)
+                while (from > a->edges.at && from[-1].to == op)
+                    *--to = *--from;
+            else if (boundary != NO_ID)
+                *--to = (struct edge){a->first_op[r] + boundary, op, true, false};
+        }
+    a->edges.n = (size_t)(end - to);
+    memmove(a->edges.at, to, a->edges.n * sizeof *to);
 }
 
 void assembly_order(struct assembly *a)
@@ -228,5 +239,4 @@ void assembly_order(struct assembly *a)
     sort_edges(a);
     order_all(a);
     tie_loose_ops(a);
-    sort_edges(a);
 }

@@ -47,6 +47,7 @@ static int run(const void *given, const struct opt_list *paths)
     if (code != 0)
         return code;
     options.sink = job.sink;
+    options.spent = job.trace;
     code = cmd_done(dpro_graph_build(job.trace, &options, &job.graph, &err), &err);
     if (code == 0)
         code = tell(given, job.trace, job.graph);

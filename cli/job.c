@@ -60,6 +60,7 @@ int job_load(const char *const *paths, size_t n_paths, const struct cmd_values *
     if (code != 0)
         return code;
     options.sink = job->sink;
+    options.spent = job->trace;
     job_tell_stage(&job->sink, &since, "read the traces");
     if (dpro_graph_build(job->trace, &options, &job->graph, &err) < 0) {
         job_fini(job);

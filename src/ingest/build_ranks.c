@@ -103,8 +103,8 @@ static void allocate(struct arena *arena, const struct rank_job *job, const stru
     struct trace_rank *rank = job->rank;
     const struct trace_part *graph = job->graph ? &job->graph->part : NULL;
     size_t n_nodes = graph ? graph->dfg_nodes.n : 0, n_inputs = graph ? graph->dfg_inputs.n : 0;
-    rank->spans = arena_alloc(arena, room->n_spans * sizeof *rank->spans);
-    rank->details = arena_alloc(arena, room->n_details * sizeof *rank->details);
+    rank->spans = mem_alloc(room->n_spans * sizeof *rank->spans);
+    rank->details = mem_alloc(room->n_details * sizeof *rank->details);
     rank->tracks = arena_array(arena, room->n_tracks, sizeof *rank->tracks);
     rank->windows = arena_array(arena, n_windows, sizeof *rank->windows);
     rank->dfg_nodes = arena_alloc(arena, n_nodes * sizeof *rank->dfg_nodes);

@@ -3,10 +3,20 @@
 
 #include "base/memory.h"
 
+void trace_free_spans(struct trace_rank *rank)
+{
+    mem_free(rank->spans);
+    mem_free(rank->details);
+    rank->spans = NULL;
+    rank->details = NULL;
+}
+
 void dpro_trace_destroy(struct dpro_trace *trace)
 {
     if (!trace)
         return;
+    for (uint32_t r = 0; r < trace->n_ranks + trace->n_servers; r++) /* one behind the other */
+        trace_free_spans(&trace->ranks[r]);
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
         payload_destroy(&recording_payload, trace->ranks[r].recording);
         payload_destroy(&timeline_payload, trace->ranks[r].timeline);

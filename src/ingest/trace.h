@@ -237,7 +237,7 @@ struct trace_rank {
     bool in_session;  /* its windows are a session's steps, each of all processes together */
     struct trace_track *tracks;
     struct trace_window *windows; /* ascending in time */
-    struct trace_span *spans;     /* by track, then start */
+    struct trace_span *spans;     /* by track, then start; blocks of their own, as are details */
     struct trace_detail *details;
     struct trace_link *links; /* fwdbwd */
     struct trace_group *groups;
@@ -288,6 +288,8 @@ struct dpro_trace {
     int first_misnamed;
     ARRAY(char *) warnings; /* in the arena */
 };
+
+void trace_free_spans(struct trace_rank *rank); /* and details */
 
 /* Whether another process has its spans. */
 static inline bool rank_is_elsewhere(const struct trace_rank *rank)

@@ -101,6 +101,8 @@ static void link_rank(void *arg, size_t r)
     build_learn_calls(rank);
     rank->memory = build_memory(rank);
     build_forget(rank);
+    if (build->options->spent && r < build->trace->n_ranks)
+        trace_free_spans(&build->options->spent->ranks[r]);
     tell_stage(build);
 }
 

@@ -430,8 +430,8 @@ static uint32_t message_of(const struct program_writer *to, const struct pipelin
                            bool sends)
 {
     uint32_t before = step->stage - (step->back == sends), n_stages = to->w->p.n_stages;
-    int way = step->back ? BACK : THERE;
-    return to->w->m->n_tensors + crossing_of(to->w, to->rank, before % n_stages, way)->first +
+    return to->w->m->n_tensors +
+           crossing_of(to->w, to->rank, before % n_stages, step->back)->first +
            before / n_stages * to->n + step->number;
 }
 
@@ -441,19 +441,20 @@ static void wait_for(struct program_writer *to, uint32_t message, double lag_ns)
     add_op(to, message, lag_ns, MODEL_NONE);
 }
 
-static void write_step(struct program_writer *to, const struct pipeline_step *step)
+/* A backward pass at once has all that passes in parts do. */
+static double step_ns(const struct program_writer *to, const struct pipeline_step *step)
 {
     const struct rewriter *w = to->w;
-    const struct stage *stage = &w->stages[to->rank];
-    uint32_t chunk = step->stage / w->p.n_stages, last = w->p.n_stages * w->n_chunks - 1;
-    struct pipeline_step received = *step;
-    received.back = step->action != DO_FORWARD;
-    /* a backward pass at once has all that passes in parts do */
     enum pass_kind kind = (enum pass_kind)step->action;
-    double ns = step->action < DO_SEND
-                    ? pass_ns(w, stage, kind, kind == PASS_BACKWARD ? PASS_OF_WEIGHTS : kind, chunk,
-                              w->n_chunks)
-                    : 0;
+    return pass_ns(w, &w->stages[to->rank], kind, kind == PASS_BACKWARD ? PASS_OF_WEIGHTS : kind,
+                   step->stage / w->p.n_stages, w->n_chunks);
+}
+
+static void write_step(struct program_writer *to, const struct pipeline_step *step)
+{
+    const struct stage *stage = &to->w->stages[to->rank];
+    uint32_t n_stages = to->w->p.n_stages, n_chunks = to->w->n_chunks;
+    uint32_t first = step->back ? n_stages * n_chunks - 1 : 0, chunk = step->stage / n_stages;
     switch (step->action) {
     case DO_SEND:
     case DO_RECEIVE:
@@ -464,15 +465,13 @@ static void write_step(struct program_writer *to, const struct pipeline_step *st
         wait_for(to, message_of(to, step, true), 0);
         break;
     case DO_WEIGHTS:
-        to->work_ns += ns;
+        to->work_ns += step_ns(to, step);
         break;
     default:
-        if (step->stage != (received.back ? last : 0))
-            wait_for(to, message_of(to, &received, false),
-                     stage->lag_ns[received.back ? BACK : THERE]);
-        if (received.back)
-            chunk = w->n_chunks - 1 - chunk;
-        pass(to, received.back ? BACK : THERE, chunk * to->n + step->number, ns);
+        if (step->stage != first)
+            wait_for(to, message_of(to, step, false), stage->lag_ns[step->back]);
+        pass(to, step->back, (step->back ? n_chunks - 1 - chunk : chunk) * to->n + step->number,
+             step_ns(to, step));
     }
 }
 

@@ -43,8 +43,8 @@ struct counters {
 static void add_pass(pipeline_steps *steps, enum pipeline_action action, struct pipeline_shape s,
                      uint32_t rank, uint32_t chunk, uint32_t *counters)
 {
-    array_add(steps, .action = (uint8_t)action, .stage = chunk * s.n_ranks + rank,
-              .number = counters[chunk]++);
+    array_add(steps, .action = (uint8_t)action, .back = action != DO_FORWARD,
+              .stage = chunk * s.n_ranks + rank, .number = counters[chunk]++);
 }
 
 static void list_passes(struct pipeline_shape s, uint32_t rank, struct arena *arena,
@@ -89,10 +89,10 @@ static void wait_for_sends(pipeline_steps *steps, size_t from)
 static void add_message(pipeline_steps *steps, struct pipeline_shape s, uint8_t action,
                         const struct pipeline_step *pass)
 {
-    bool back = pass->action != DO_FORWARD;
-    if (pass->stage != (back == (action != DO_RECEIVE) ? 0 : s.n_ranks - 1))
-        array_add(steps, .action = action, .back = back, .stage = pass->stage,
-                  .number = pass->number);
+    struct pipeline_step message = *pass;
+    message.action = action;
+    if (pass->stage != (pass->back == (action != DO_RECEIVE) ? 0 : s.n_ranks - 1))
+        array_push(steps, message);
 }
 
 /* With one stage a rank: GPipe waits for all sends of a direction at its end, 1F1B for each with
@@ -140,27 +140,24 @@ static bool *asked_for(const struct lowering *l, uint32_t stage, uint32_t number
 
 static bool may_be_next(const struct lowering *l, const struct pipeline_step *pass)
 {
-    uint32_t last = l->shape.n_ranks * l->shape.n_chunks - 1;
-    if (pass->action == DO_WEIGHTS)
-        return true;
-    if (pass->action == DO_FORWARD)
-        return pass->stage == 0 || *asked_for(l, pass->stage, pass->number, false);
-    return pass->stage == last || *asked_for(l, pass->stage, pass->number, true);
+    uint32_t first = pass->back ? l->shape.n_ranks * l->shape.n_chunks - 1 : 0;
+    return pass->action == DO_WEIGHTS || pass->stage == first ||
+           *asked_for(l, pass->stage, pass->number, pass->back);
 }
 
 static void add_step(struct lowering *l, uint32_t rank, const struct pipeline_step *pass)
 {
-    uint32_t last = l->shape.n_ranks * l->shape.n_chunks - 1;
-    bool back = pass->action != DO_FORWARD;
+    uint32_t last = pass->back ? 0 : l->shape.n_ranks * l->shape.n_chunks - 1;
+    struct pipeline_step message = *pass;
     array_push(&l->steps[rank], *pass);
-    if (pass->action == DO_WEIGHTS || pass->stage == (back ? 0 : last))
+    if (pass->action == DO_WEIGHTS || pass->stage == last)
         return;
-    uint32_t to = back ? pass->stage - 1 : pass->stage + 1;
-    array_add(&l->steps[rank], .action = DO_SEND, .back = back, .stage = pass->stage,
-              .number = pass->number);
-    array_add(&l->steps[to % l->shape.n_ranks], .action = DO_RECEIVE, .back = back, .stage = to,
-              .number = pass->number);
-    *asked_for(l, to, pass->number, back) = true;
+    message.action = DO_SEND;
+    array_push(&l->steps[rank], message);
+    message.action = DO_RECEIVE;
+    message.stage = pass->back ? pass->stage - 1 : pass->stage + 1;
+    array_push(&l->steps[message.stage % l->shape.n_ranks], message);
+    *asked_for(l, message.stage, message.number, message.back) = true;
 }
 
 /* Takes each rank's next pass once it may begin. */

@@ -12,7 +12,7 @@ enum pipeline_action { DO_FORWARD, DO_BACKWARD, DO_INPUTS, DO_WEIGHTS, DO_SEND, 
 /* Stages are numbered over all ranks: the c-th of a rank is number c * n_ranks + rank. */
 struct pipeline_step {
     uint8_t action;         /* enum pipeline_action */
-    bool back;              /* of messages: a gradient */
+    bool back;              /* of or for a backward pass */
     uint32_t stage, number; /* whose; of the micro-batch */
 };
 typedef ARRAY(struct pipeline_step) pipeline_steps;

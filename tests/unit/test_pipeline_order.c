@@ -87,7 +87,7 @@ static void check_messages(const pipeline_steps *steps, struct pipeline_shape sh
                 find(there, (struct pipeline_step){DO_RECEIVE, step->back, to, step->number});
             uint8_t pass =
                 step->back ? pipeline_splits(shape) ? DO_INPUTS : DO_BACKWARD : DO_FORWARD;
-            size_t used = find(there, (struct pipeline_step){pass, false, to, step->number});
+            size_t used = find(there, (struct pipeline_step){pass, step->back, to, step->number});
             assert_true(asked < used && used < there->n);
         }
 }

@@ -117,9 +117,10 @@ fuzz() # fuzz TARGET
 
 part_fuzz()
 {
-    local target
-    command -v clang >/dev/null || { skip "no clang here for the fuzz targets (apt install clang)" && return; }
-    if ! CC=clang tools/build.sh build-fuzz -Dfuzz=true; then
+    local target clang
+    clang=$(compgen -c clang | grep -E '^clang(-[0-9]+)?$' | sort -V | head -n 1)
+    [[ -n $clang ]] || { skip "no clang here for the fuzz targets (apt install clang)" && return; }
+    if ! CC=$clang tools/build.sh build-fuzz -Dfuzz=true; then
         failed=$((failed + 1))
         return
     fi

@@ -128,6 +128,14 @@ static void walk_events(struct walk *w, bool in_document)
         show(w, end);
 }
 
+/* The timeline of dpro replay, which may lie beside what it was made of. */
+static bool is_our_own(struct walk *w)
+{
+    read_fields(w, "");
+    struct head head = {.fields = w->fields.at, .n_fields = w->fields.n};
+    return head_field(&head, "dpro") != NULL;
+}
+
 static void walk_members(struct walk *w)
 {
     struct json *js = w->js;
@@ -142,6 +150,11 @@ static void walk_members(struct walk *w)
             js->p++;
             walk_events(w, true);
             return;
+        }
+        if (c == '{' && strcmp(member.key, "otherData") == 0) {
+            if (is_our_own(w))
+                return;
+            continue;
         }
         if (c == '"' && json_string(js, &text, &len))
             member.text = keep(&w->fields, text, len);

@@ -220,6 +220,12 @@ class Bundled(Case):
         self.assertEqual(facts["trace"]["world_size"], 2)
         self.assertTrue(facts["warnings"])
 
+    def test_what_was_written_into_the_trace_is_no_part_of_it(self):
+        folder = self.write_job("job")
+        before = dpro("replay", folder)
+        self.assert_code(dpro("replay", folder, "-o", os.path.join(folder, "out")), DONE)
+        self.assertEqual(dpro("replay", folder).out, before.out)
+
     def test_the_output_folder_holds_three_files(self):
         out = self.path("deep", "out")
         result = dpro("replay", BUNDLED, "-o", out)

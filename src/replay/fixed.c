@@ -212,10 +212,11 @@ static void make_device_room(struct fixed *f)
     f->last_op = arena_array(&f->arena, n_devices, sizeof *f->last_op);
 }
 
+/* Not cleared: fixed_release() sets what the first pass looks at. */
 static void make_cells(struct fixed *f)
 {
     size_t n = 2 * (size_t)f->g->n_ops + 1;
-    f->cells = arena_array(&f->arena, n * f->n_lanes, sizeof *f->cells);
+    f->cells = arena_alloc(&f->arena, n * f->n_lanes * sizeof *f->cells);
 }
 
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order)

@@ -76,16 +76,16 @@ static void add_work(struct stage_time *t, const struct report_facts *f, uint32_
         }
 }
 
-static void add_messages(struct stage_time *t, const struct report_facts *f, uint32_t r,
-                         uint32_t dimension)
+static void add_messages(struct stage_time *times, const struct report_facts *f, uint32_t dimension)
 {
     const struct dpro_graph *g = f->report->graph;
     const struct dpro_replay *replay = f->report->replay;
     EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives)
         for (uint32_t m = 0; m < c->n_members && c->dimension == dimension; m++) {
             const struct graph_member *member = &g->members[c->first_member + m];
-            if (g->rank[member->transfer] != r)
+            if (g->rank[member->transfer] >= g->n_ranks)
                 continue;
+            struct stage_time *t = &times[g->rank[member->transfer]];
             int64_t from = dpro_replay_start_ns(replay, member->transfer);
             int64_t to = dpro_replay_end_ns(replay, member->transfer);
             int64_t there = c->barrier == DPRO_NO_OP ? MIN(from + c->missing_wait_ns, to)
@@ -141,9 +141,9 @@ void stages_sum(struct report_facts *f)
     for (uint32_t r = 0; r < g->n_ranks; r++) {
         times[r].first_fw_ns = times[r].first_bw_ns = times[r].first_received_ns = INT64_MAX;
         add_work(&times[r], f, r);
-        add_messages(&times[r], f, r, pipeline->dimension);
         alternates |= times[r].alternates;
     }
+    add_messages(times, f, pipeline->dimension);
     for (uint32_t r = 0; r < g->n_ranks; r++) {
         uint32_t stage = pipeline->stage_of[r];
         times[r].alternates = alternates;

@@ -11,9 +11,11 @@ ORDER(by_rank, int32_t, COMPARE(*x, *y));
 
 uint32_t member_sets_add(struct member_sets *sets, int32_t *ranks, uint32_t n)
 {
-    uint32_t n_kept = 0;
+    uint32_t n_kept = 0, sorted = 1;
     uint64_t key, found;
-    if (n > 0)
+    while (sorted < n && ranks[sorted - 1] <= ranks[sorted]) /* as nearly all are */
+        sorted++;
+    if (sorted < n)
         qsort(ranks, n, sizeof *ranks, by_rank);
     for (uint32_t i = 0; i < n; i++)
         if (n_kept == 0 || ranks[i] != ranks[n_kept - 1])

@@ -26,6 +26,7 @@ ORDER(by_end, struct pass_op, ASCENDING(end_ns) ?: ASCENDING(mean_ns) ?: ASCENDI
 
 struct rank_passes {
     ARRAY(struct pass_op) ops; /* by end */
+    uint32_t n_sent;           /* messages */
     int64_t least_ns[2]; /* a twentieth of what a forward, a backward pass takes in the mean, if
                            each message that the rank sends follows one */
 };
@@ -93,7 +94,6 @@ static void list_passes(struct finder *f, uint32_t rank)
     struct rank_passes *passes = &f->passes[rank];
     const struct dpro_graph *g = f->g;
     uint32_t first = g->ranks[rank].first_op, n = g->ranks[rank].n_ops;
-    uint32_t n_sent = 0;
     bool gpu = false;
     for (uint32_t op = first; op < first + n; op++)
         gpu |= (g->flags[op] & GRAPH_OP_GPU) && g->phase[op] == DPRO_OP_BW;
@@ -106,10 +106,8 @@ static void list_passes(struct finder *f, uint32_t rank)
     array_sort(&passes->ops, by_end);
     EACH (const struct pass_op, op, passes->ops)
         passes->least_ns[op->backward] += op->mean_ns;
-    for (uint32_t j = 0; j < g->n_collectives; j++)
-        n_sent += is_message(f, j) && g->rank[sender_of(g, &g->collectives[j])] == rank;
     for (int i = 0; i < 2; i++)
-        passes->least_ns[i] = MAX(passes->least_ns[i] / MAX(20 * n_sent, 1), 1);
+        passes->least_ns[i] = MAX(passes->least_ns[i] / MAX(20 * passes->n_sent, 1), 1);
 }
 
 /* Of forward and backward ops, those before it of which there is first as much as a quarter of a
@@ -236,27 +234,35 @@ static const char *read_marks(struct finder *f, bool *splits)
 
 /* ---- the schedule ---- */
 
-/* Forward messages of a rank, to the next stage or of the last one from that before it, up to the
- * beginning of its first backward pass. */
-static uint32_t n_ahead(const struct finder *f, uint32_t rank)
+/* The beginning of a rank's first backward pass; else INT64_MAX. */
+static int64_t first_backward_ns(const struct rank_passes *passes)
 {
-    const struct dpro_graph *g = f->g;
-    const struct rank_passes *passes = &f->passes[rank];
     int64_t first_ns = INT64_MAX, backward_ns = 0;
-    bool is_last = f->p->stage_of[rank] == f->p->n_stages - 1;
-    uint32_t n = 0;
     for (size_t i = 0; i < passes->ops.n && backward_ns < passes->least_ns[1]; i++)
         if (passes->ops.at[i].backward) {
             first_ns = passes->ops.at[i].end_ns;
             backward_ns += passes->ops.at[i].mean_ns;
         }
-    for (uint32_t j = 0; j < g->n_collectives; j++) {
-        if (f->p->messages[j] != MESSAGE_FORWARD)
-            continue;
-        const struct graph_collective *c = &g->collectives[j];
-        uint32_t op = is_last ? receiver_of(g, c) : sender_of(g, c);
-        n += g->rank[op] == rank && g->seen_start_ns[op] < first_ns;
-    }
+    return first_ns;
+}
+
+/* Forward messages of each rank, to the next stage or of the last one from that before it, up to
+ * the beginning of its first backward pass. */
+static uint32_t *count_ahead(const struct finder *f)
+{
+    const struct dpro_graph *g = f->g;
+    uint32_t *n = mem_array(g->n_ranks, sizeof *n);
+    int64_t *first_ns = mem_alloc(g->n_ranks * sizeof *first_ns);
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        first_ns[r] = first_backward_ns(&f->passes[r]);
+    for (uint32_t j = 0; j < g->n_collectives; j++)
+        for (int last = 0; last < 2 && f->p->messages[j] == MESSAGE_FORWARD; last++) {
+            const struct graph_collective *c = &g->collectives[j];
+            uint32_t op = last ? receiver_of(g, c) : sender_of(g, c), r = g->rank[op];
+            if (r < g->n_ranks && (f->p->stage_of[r] == f->p->n_stages - 1) == (last == 1))
+                n[r] += g->seen_start_ns[op] < first_ns[r];
+        }
+    mem_free(first_ns);
     return n;
 }
 
@@ -266,13 +272,14 @@ static enum dpro_schedule schedule_of(const struct finder *f)
     bool all = true, few = true;
     if (p->n_chunks > 1)
         return DPRO_SCHEDULE_INTERLEAVED;
+    uint32_t *n = count_ahead(f);
     for (uint32_t r = 0; r < f->g->n_ranks; r++) {
         if (p->stage_of[r] == UINT32_MAX)
             continue;
-        uint32_t n = n_ahead(f, r);
-        all &= n == p->n_micro_batches;
-        few &= n == MIN(p->n_micro_batches, p->n_stages - p->stage_of[r]);
+        all &= n[r] == p->n_micro_batches;
+        few &= n[r] == MIN(p->n_micro_batches, p->n_stages - p->stage_of[r]);
     }
+    mem_free(n);
     return few ? DPRO_SCHEDULE_1F1B : all ? DPRO_SCHEDULE_GPIPE : DPRO_SCHEDULE_UNKNOWN;
 }
 
@@ -289,7 +296,10 @@ void pipeline_find(const struct dpro_graph *graph, struct arena *arena, struct p
         pipeline->unknown = "the trace does not say when ops ran";
         return;
     }
-    f.passes = mem_array(graph->n_ranks + (size_t)1, sizeof *f.passes);
+    f.passes = mem_array((size_t)graph->n_ranks + graph->n_servers + 1, sizeof *f.passes);
+    for (uint32_t j = 0; j < graph->n_collectives; j++)
+        if (is_message(&f, j))
+            f.passes[graph->rank[sender_of(graph, &graph->collectives[j])]].n_sent++;
     for (uint32_t r = 0; r < graph->n_ranks; r++)
         list_passes(&f, r);
     find_passes(&f);

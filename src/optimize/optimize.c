@@ -139,6 +139,18 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
                               (int)o->algorithm);
     bool of_units = o->graph && model->n_tensors == 0 && dpro_graph_is_sharded(o->graph);
     bool of_modules = o->memory_bytes > 0 || o->memory_share > 0 || o->computing;
+    bool of_servers = o->least_servers || o->most_servers;
+    bool compresses = o->compressions & ~(1u << DPRO_COMPRESSION_NONE);
+    if (model->n_tensors == 0 && (of_units || of_modules)) {
+        if (of_servers)
+            return check(model, o, err);
+        if (compresses || o->n_pass_files + o->n_passes > 0)
+            return dpro_error_set(
+                err, DPRO_EUSAGE,
+                "%s is of gradients that travel in buckets, and the job has none; "
+                "leave it out",
+                compresses ? "--compress" : "--pass");
+    }
     if (of_units && !o->computing) {
         int rc = search_units(model, o, optimum, err);
         if (rc < 0 || (*optimum)->memory.fits)
@@ -152,9 +164,8 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
                                                   : "the job communicates no gradients: there is "
                                                     "nothing to search");
     report_compressions(model, o);
-    return o->least_servers || o->most_servers
-               ? search_counts(model, o, optimum, err)
-               : search_one(model, sync_n_servers(&model->net), o, optimum, err);
+    return of_servers ? search_counts(model, o, optimum, err)
+                      : search_one(model, sync_n_servers(&model->net), o, optimum, err);
 }
 
 int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *options,

@@ -205,6 +205,9 @@ class Resharding(Case):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", SHARDED, *args), USAGE, words)
         self.assert_error(dpro("whatif", SHARDED, "--bucket-cap-mb", "5"), INPUT, "parameters are sharded")
+        self.assert_error(dpro("optimize", SHARDED, "--servers", "1:3"), USAGE, "has no parameter servers to change")
+        for option in ("--compress", "fp16"), ("--pass", "none.so"):
+            self.assert_error(dpro("optimize", SHARDED, *option), USAGE, option[0] + " is of gradients that travel in buckets")
         self.assert_error(dpro("whatif", BUNDLED, "--reshard", "all"), USAGE, "the job shards no parameters")
 
     def edited(self, folder, ranks, old, new):

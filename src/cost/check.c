@@ -4,21 +4,6 @@
 #include "base/error.h"
 #include "cost/cost.h"
 
-/* Of FSDP and ZeRO. gloo reduces and scatters by an all-reduce, so that a unit's gathering is what
- * tells. */
-static bool is_sharded(const struct dpro_graph *g)
-{
-    bool scatters = false, of_units = false;
-    for (uint32_t j = 0; j < g->n_collectives; j++) {
-        const struct graph_collective *c = &g->collectives[j];
-        uint32_t transfer = g->members[c->first_member].transfer;
-        scatters |= strcmp(strtab_get(&g->names, c->name), "reduce_scatter") == 0;
-        of_units |=
-            g->tensor && strncmp(strtab_get(&g->names, g->tensor[transfer]), "unit ", 5) == 0;
-    }
-    return scatters || of_units;
-}
-
 static bool is_of_xla(const struct dpro_graph *g)
 {
     return g->framework && (strcmp(g->framework, "jax") == 0 || strcmp(g->framework, "xla") == 0);
@@ -40,6 +25,21 @@ const struct graph_dimension *job_dimension(const struct dpro_graph *g,
         if (g->dimensions[d].parallelism == parallelism)
             return &g->dimensions[d];
     return NULL;
+}
+
+/* Of FSDP and ZeRO. gloo reduces and scatters by an all-reduce, so that a unit's gathering is what
+ * tells, or what the job's dimensions are. */
+static bool is_sharded(const struct dpro_graph *g)
+{
+    bool scatters = false, of_units = false;
+    for (uint32_t j = 0; j < g->n_collectives; j++) {
+        const struct graph_collective *c = &g->collectives[j];
+        uint32_t transfer = g->members[c->first_member].transfer;
+        scatters |= strcmp(strtab_get(&g->names, c->name), "reduce_scatter") == 0;
+        of_units |=
+            g->tensor && strncmp(strtab_get(&g->names, g->tensor[transfer]), "unit ", 5) == 0;
+    }
+    return scatters || of_units || job_dimension(g, DPRO_SHARDS);
 }
 
 bool is_single(const struct dpro_graph *g)

@@ -210,6 +210,13 @@ class Resharding(Case):
             self.assert_error(dpro("optimize", SHARDED, *option), USAGE, option[0] + " is of gradients that travel in buckets")
         self.assert_error(dpro("whatif", BUNDLED, "--reshard", "all"), USAGE, "the job shards no parameters")
 
+    def test_profiles_alone_tell_that_parameters_are_sharded(self):
+        for rank in (0, 1):
+            shutil.copy(os.path.join(SHARDED, "host0", f"rank{rank}", "kineto.json.gz"), self.path(f"rank{rank}.json.gz"))
+        self.assert_error(dpro("optimize", self.folder), INPUT, "parameters are sharded")
+        self.assert_error(dpro("whatif", self.folder, "--bucket-cap-mb", "5"), INPUT, "parameters are sharded")
+        self.assert_code(dpro("whatif", self.folder, "--bandwidth", "2x"), DONE)
+
     def edited(self, folder, ranks, old, new):
         """The recording with other annotations on these ranks."""
         trace = shutil.copytree(SHARDED, os.path.join(folder, "trace"))

@@ -155,7 +155,9 @@ struct model_pace pace_of_changed(struct dpro_model *changed, const struct dpro_
     int64_t job_ns = recorded->unprofiled_ns ? recorded->unprofiled_ns : recorded->median_ns;
     double target_ns = ratio * (1 + recorded->misfit) * (double)job_ns;
     for (int round = 0; round < ROUNDS; round++) {
-        double scale = target_ns / time_at_pace(changed, pace);
+        double ns = time_at_pace(changed, pace), scale = target_ns / ns;
+        if (fabs(target_ns - ns) <= 1) /* times are whole */
+            break;
         if (!(scale > 1e-3 && scale < 1e3))
             return recorded->pace;
         pace = (struct model_pace){scale * pace.work, scale * pace.net};

@@ -56,6 +56,17 @@ class Recurrent(nn.Module):
         return self.head(x[:, -1])
     def batch(self, g):
         return torch.randn(4, 7, 16, generator=g)
+class Deep(nn.Module):
+    rows = 4000
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()) for _ in range(8)])
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+    def batch(self, g):
+        return torch.randn(self.rows, 64, generator=g)
 def run(net, name, make=lambda model: model, bf16=False, steps=5, accumulate=1):
     global digest
     digest = hashlib.sha256()
@@ -203,16 +214,7 @@ torch.fx.symbolic_trace(model)
 
     def test_memory_is_saved(self):
         body = """
-class Deep(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()) for _ in range(8)])
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
-    def batch(self, g):
-        return torch.randn(20000, 64, generator=g)
+Deep.rows = 20000
 model = run(Deep, "a", steps=2)
 x = model.batch(torch.Generator())
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
@@ -480,16 +482,6 @@ print("ONE", [len(x) for x in dpro.micro_batches(nn.Linear(2, 2), torch.ones(3, 
 
 class Verify(Case):
     BODY = """
-class Deep(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()) for _ in range(8)])
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
-    def batch(self, g):
-        return torch.randn(4000, 64, generator=g)
 if WORLD > 1:
     dist.init_process_group("gloo")
 run(Deep, "a", make=DDP if WORLD > 1 else lambda model: model, steps=4 + 12 * 5 + 2 * 4 + 1)

@@ -56,7 +56,8 @@ static void mark_consumers(struct coarsening *c, uint32_t op)
         uint32_t n;
         const dpro_op_id *succ = dpro_graph_successors(g, op, next, &n);
         for (uint32_t i = 0; i < n; i++)
-            if (holds_up(c, succ[i]) && !c->coarse->transfer_of[succ[i]])
+            if (holds_up(c, succ[i]) && !c->coarse->transfer_of[succ[i]] &&
+                !(g->flags[succ[i]] & GRAPH_OP_ARRIVAL && g->device[succ[i]] == g->device[op]))
                 c->waits[succ[i]] = 1;
     }
 }

@@ -150,6 +150,37 @@ bool is_gradient(const struct dpro_graph *g, const struct graph_tensor *tensor, 
            strcmp(strtab_get(&g->names, bucket->name), "all_reduce") == 0;
 }
 
+/* By op, of arrivals on a GPU's stream: the last work of another stream that they wait for. The
+ * thread that asks for a collective may be far ahead of it. */
+static uint32_t *find_streams_work(const struct measured_replay *r, struct arena *arena)
+{
+    const struct dpro_graph *g = r->graph;
+    const int64_t *end_ns = r->copies[r->first].end_ns;
+    uint32_t *work = arena_alloc(arena, g->n_ops * sizeof *work);
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        work[op] = DPRO_NO_OP;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        for (uint32_t e = g->row[op]; e < g->row[op + 1] && g->flags[op] & GRAPH_OP_GPU; e++) {
+            uint32_t to = g->succ[e];
+            bool waits = g->flags[to] & GRAPH_OP_ARRIVAL && g->device[to] != g->device[op];
+            if (waits && (work[to] == DPRO_NO_OP || end_ns[op] > end_ns[work[to]]))
+                work[to] = op;
+        }
+    return work;
+}
+
+/* After which op a tensor is ready. */
+static uint32_t ready_after(const struct dpro_graph *g, const struct graph_tensor *tensor,
+                            const uint32_t *work)
+{
+    const struct graph_collective *c = &g->collectives[tensor->collective];
+    for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
+        if (g->rank[g->members[m].arrival] == tensor->rank &&
+            work[g->members[m].arrival] != DPRO_NO_OP)
+            return work[g->members[m].arrival];
+    return tensor->in;
+}
+
 /* The first rank's gradients; the other ranks' are the same by their name, or by their place in the
  * collective where a session has all ranks' gradients in one graph, named after their ranks. */
 static void from_collectives(const struct measured_replay *r, struct dpro_model *model,
@@ -160,10 +191,12 @@ static void from_collectives(const struct measured_replay *r, struct dpro_model 
     size_t n = 0;
     bool unnamed = unnamed_are_gradients(g);
     uint32_t *places = find_places(g, &coarse->arena);
+    uint32_t *work = find_streams_work(r, &coarse->arena);
     struct ready *order = arena_alloc(&coarse->arena, g->n_tensors * sizeof *order);
     for (uint32_t t = 0; t < g->n_tensors; t++)
         if (is_gradient(g, &g->tensors[t], unnamed))
-            order[n++] = (struct ready){r->copies[r->first].end_ns[g->tensors[t].in], t};
+            order[n++] =
+                (struct ready){r->copies[r->first].end_ns[ready_after(g, &g->tensors[t], work)], t};
     make_room(g, order, n, model, coarse);
     for (uint32_t i = 0; i < n; i++) {
         const struct graph_tensor *tensor = &g->tensors[order[i].from];
@@ -179,7 +212,7 @@ static void from_collectives(const struct measured_replay *r, struct dpro_model 
             continue;
         mark_transfers(g, tensor, coarse);
         if (tensor->in != DPRO_NO_OP && tensor->rank < g->n_ranks)
-            coarse->ready[tensor->rank * n + number] = tensor->in;
+            coarse->ready[tensor->rank * n + number] = ready_after(g, tensor, work);
     }
     map_fini(&by_name);
     map_fini(&by_place);

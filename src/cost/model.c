@@ -159,12 +159,21 @@ static int learn(const struct measured_replay *shape, const struct measured_repl
     return 0;
 }
 
+/* When the first rank is through with an iteration: a thread may be ahead of its GPU. */
+static int64_t over_ns(const struct measured_replay *r, uint32_t copy)
+{
+    const struct graph_rank *rank = &r->graph->ranks[0];
+    const int64_t *end_ns = r->copies[copy].end_ns;
+    int64_t over = end_ns[rank->boundary];
+    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
+        if (r->graph->flags[op] & GRAPH_OP_GPU)
+            over = MAX(over, end_ns[op]);
+    return over;
+}
+
 static double mean_iteration_ns(const struct measured_replay *r)
 {
-    uint32_t boundary = r->graph->ranks[0].boundary;
-    return (double)(r->copies[r->first + r->n - 1].end_ns[boundary] -
-                    r->copies[r->first - 1].end_ns[boundary]) /
-           r->n;
+    return (double)(over_ns(r, r->first + r->n - 1) - over_ns(r, r->first - 1)) / r->n;
 }
 
 int model_learn_again(const struct measured_replay *shape, const struct measured_replay *delayed,

@@ -151,6 +151,7 @@ struct model_pace pace_of_changed(struct dpro_model *changed, const struct dpro_
                                   double ratio)
 {
     enum { ROUNDS = 8 };
+    static const double SAME = 1e-6;
     struct model_pace pace = recorded->pace;
     int64_t job_ns = recorded->unprofiled_ns ? recorded->unprofiled_ns : recorded->median_ns;
     double target_ns = ratio * (1 + recorded->misfit) * (double)job_ns;
@@ -160,6 +161,8 @@ struct model_pace pace_of_changed(struct dpro_model *changed, const struct dpro_
             break;
         if (!(scale > 1e-3 && scale < 1e3))
             return recorded->pace;
+        if (fabs(scale - 1) < SAME)
+            break;
         pace = (struct model_pace){scale * pace.work, scale * pace.net};
     }
     return pace;

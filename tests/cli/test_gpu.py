@@ -142,6 +142,16 @@ class BoundByGpu(Case):
         model_ms = truth[0]["period_us"] / 1000 * (1 + facts["misfit_pct"] / 100)
         self.assertAlmostEqual(facts["baseline"]["iteration_ms"], model_ms, delta=0.5)
 
+    def test_gradients_are_ready_when_the_gpu_has_them(self):
+        """However far ahead of it the CPU asks for their collectives."""
+        for streams in (1, 2):
+            ours, slower = (gpu_job.write(self, Job(world=4, buckets=5, streams=streams, transfer_us=us, jitter=0.1),
+                                          folder="%d-%d" % (streams, us)) for us in (2000.0, 4000.0))
+            for args, truth in ((), ours), (("--bandwidth", "0.5x"), slower), (("--delay", "COLLECTIVE=2"), slower):
+                with self.subTest(streams=streams, args=args):
+                    predicted = self.assert_json("whatif", ours[0], *args)["predicted"]["iteration_ms"]
+                    self.assertAlmostEqual(predicted, truth[1][0]["period_us"] / 1000, delta=1.0)
+
     def test_a_faster_gpu_makes_it_bound_by_its_cpu(self):
         folder, truth = gpu_job.write(self, Job(), steps=3)  # of more, the last ones wait for a full queue
         faster = self.assert_replays(folder, "--delay", "FW=1", *(

@@ -237,6 +237,17 @@ static void add_uncertainty(const struct dpro_model *model, const struct dpro_si
     memcpy(w->parts, u.parts, sizeof w->parts);
 }
 
+/* The model has a GPU's work, and not that of the thread which launches it. */
+static void tell_launching(const struct dpro_graph *graph, struct dpro_whatif *w)
+{
+    int64_t marks_ns = graph ? dpro_graph_pace(graph).marks_ns : 0;
+    if (w->predicted.iteration_ns < marks_ns)
+        note(&w->notes,
+             "the CPU began an iteration every %.2f ms, which is more than is predicted: unless it "
+             "gets faster, too, iterations get no shorter than that",
+             (double)marks_ns / 1e6);
+}
+
 static void tell_bubbles(const struct dpro_model *model, struct dpro_whatif *w)
 {
     const struct pipeline_change *pipeline = &w->graph.pipeline;
@@ -274,6 +285,7 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     if (rc < 0)
         return rc;
     tell_bubbles(model, w);
+    tell_launching(graph, w);
     bool other_ranks = w->model.n_ranks != model->n_ranks;
     double slowest_ns = other_ranks ? noise_after - noise_before : 0;
     if (other_ranks)

@@ -152,6 +152,12 @@ class BoundByGpu(Case):
                     predicted = self.assert_json("whatif", ours[0], *args)["predicted"]["iteration_ms"]
                     self.assertAlmostEqual(predicted, truth[1][0]["period_us"] / 1000, delta=1.0)
 
+    def test_that_the_cpu_holds_up_a_faster_job_is_told(self):
+        folder, truth = gpu_job.write(self, Job(world=2, buckets=5, kernel_us=40.0, cpu_us=38.0, transfer_us=1500.0, jitter=0.1))
+        told = "the CPU began an iteration every %.1f" % (truth[0]["cpu_us"] / 1000)
+        self.assertNotIn(told, dpro("whatif", folder).out)
+        self.assertIn(told, " ".join(dpro("whatif", folder, "--bandwidth", "4x").out.split()))
+
     def test_a_faster_gpu_makes_it_bound_by_its_cpu(self):
         folder, truth = gpu_job.write(self, Job(), steps=3)  # of more, the last ones wait for a full queue
         faster = self.assert_replays(folder, "--delay", "FW=1", *(

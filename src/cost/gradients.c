@@ -150,35 +150,55 @@ bool is_gradient(const struct dpro_graph *g, const struct graph_tensor *tensor, 
            strcmp(strtab_get(&g->names, bucket->name), "all_reduce") == 0;
 }
 
-/* By op, of arrivals on a GPU's stream: the last work of another stream that they wait for. The
- * thread that asks for a collective may be far ahead of it. */
-static uint32_t *find_streams_work(const struct measured_replay *r, struct arena *arena)
+/* By op: of an arrival on a GPU's stream, the last work of another stream that it waits for; of a
+ * tensor's In, the op before it. */
+static uint32_t *find_makers(const struct measured_replay *r, struct arena *arena)
 {
     const struct dpro_graph *g = r->graph;
     const int64_t *end_ns = r->copies[r->first].end_ns;
-    uint32_t *work = arena_alloc(arena, g->n_ops * sizeof *work);
+    uint32_t *makers = arena_alloc(arena, g->n_ops * sizeof *makers);
     for (uint32_t op = 0; op < g->n_ops; op++)
-        work[op] = DPRO_NO_OP;
+        makers[op] = DPRO_NO_OP;
     for (uint32_t op = 0; op < g->n_ops; op++)
-        for (uint32_t e = g->row[op]; e < g->row[op + 1] && g->flags[op] & GRAPH_OP_GPU; e++) {
+        for (uint32_t e = g->row[op]; e < g->row[op + 1] && g->device[op] != DPRO_NO_DEVICE; e++) {
             uint32_t to = g->succ[e];
-            bool waits = g->flags[to] & GRAPH_OP_ARRIVAL && g->device[to] != g->device[op];
-            if (waits && (work[to] == DPRO_NO_OP || end_ns[op] > end_ns[work[to]]))
-                work[to] = op;
+            bool waits = g->flags[op] & GRAPH_OP_GPU && g->flags[to] & GRAPH_OP_ARRIVAL &&
+                         g->device[to] != g->device[op];
+            if ((waits || g->kind[to] == DPRO_OP_IN) &&
+                (makers[to] == DPRO_NO_OP || end_ns[op] > end_ns[makers[to]]))
+                makers[to] = op;
         }
-    return work;
+    return makers;
 }
 
-/* After which op a tensor is ready. */
-static uint32_t ready_after(const struct dpro_graph *g, const struct graph_tensor *tensor,
-                            const uint32_t *work)
+/* What the thread of an op had last given that stream to do; DPRO_NO_OP: nothing. */
+static uint32_t last_launched(const struct dpro_graph *g, uint32_t op, uint32_t stream)
 {
+    uint32_t first = g->ranks[g->rank[op]].first_op;
+    for (uint32_t before = op + 1; before-- > first;)
+        for (uint32_t e = g->row[before];
+             e < g->row[before + 1] && g->device[before] == g->device[op]; e++)
+            if (g->device[g->succ[e]] == stream)
+                return g->succ[e];
+    return DPRO_NO_OP;
+}
+
+/* After which op a tensor is ready: on a GPU the work that makes it, as the thread that asks for
+ * its collective may be far ahead. */
+static uint32_t ready_after(const struct measured_replay *r, const struct graph_tensor *tensor,
+                            const uint32_t *makers)
+{
+    const struct dpro_graph *g = r->graph;
     const struct graph_collective *c = &g->collectives[tensor->collective];
-    for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
-        if (g->rank[g->members[m].arrival] == tensor->rank &&
-            work[g->members[m].arrival] != DPRO_NO_OP)
-            return work[g->members[m].arrival];
-    return tensor->in;
+    const int64_t *end_ns = r->copies[r->first].end_ns;
+    if (tensor->rank >= c->n_members || tensor->rank >= g->n_ranks || tensor->in == DPRO_NO_OP)
+        return tensor->in;
+    uint32_t all = makers[g->members[c->first_member + tensor->rank].arrival];
+    uint32_t from = makers[tensor->in];
+    if (all == DPRO_NO_OP || g->rank[all] != tensor->rank)
+        return tensor->in;
+    uint32_t own = from == DPRO_NO_OP ? from : last_launched(g, from, g->device[all]);
+    return own != DPRO_NO_OP && end_ns[own] < end_ns[all] ? own : all;
 }
 
 /* The first rank's gradients; the other ranks' are the same by their name, or by their place in the
@@ -191,12 +211,12 @@ static void from_collectives(const struct measured_replay *r, struct dpro_model 
     size_t n = 0;
     bool unnamed = unnamed_are_gradients(g);
     uint32_t *places = find_places(g, &coarse->arena);
-    uint32_t *work = find_streams_work(r, &coarse->arena);
+    uint32_t *makers = find_makers(r, &coarse->arena);
     struct ready *order = arena_alloc(&coarse->arena, g->n_tensors * sizeof *order);
     for (uint32_t t = 0; t < g->n_tensors; t++)
         if (is_gradient(g, &g->tensors[t], unnamed))
-            order[n++] =
-                (struct ready){r->copies[r->first].end_ns[ready_after(g, &g->tensors[t], work)], t};
+            order[n++] = (struct ready){
+                r->copies[r->first].end_ns[ready_after(r, &g->tensors[t], makers)], t};
     make_room(g, order, n, model, coarse);
     for (uint32_t i = 0; i < n; i++) {
         const struct graph_tensor *tensor = &g->tensors[order[i].from];
@@ -212,7 +232,7 @@ static void from_collectives(const struct measured_replay *r, struct dpro_model 
             continue;
         mark_transfers(g, tensor, coarse);
         if (tensor->in != DPRO_NO_OP && tensor->rank < g->n_ranks)
-            coarse->ready[tensor->rank * n + number] = ready_after(g, tensor, work);
+            coarse->ready[tensor->rank * n + number] = ready_after(r, tensor, makers);
     }
     map_fini(&by_name);
     map_fini(&by_place);

@@ -112,9 +112,12 @@ void *mem_alloc(size_t size)
 {
     if (current && !expect_block(current->scope))
         mem_fail();
-    if (size >= 2 * HUGE_PAGE) /* the first page is a huge one, too */
-        return own(advise_huge(aligned_alloc(HUGE_PAGE, size), size));
-    return own(malloc(size ? size : 1));
+    void *at = NULL;
+    if (size < 2 * HUGE_PAGE)
+        at = malloc(size ? size : 1);
+    else if (posix_memalign(&at, HUGE_PAGE, size) == 0) /* the first page is a huge one, too */
+        advise_huge(at, size);
+    return own(at);
 }
 
 void *mem_array(size_t count, size_t size)

@@ -93,7 +93,7 @@ static void print_bash(void)
     fputs("# bash completion for dpro, written by 'dpro completion bash'\n\n", stdout);
     for (size_t i = 0; cmd_table[i] != NULL; i++)
         bash_command(cmd_table[i]);
-    /* bash cuts words at "=": --engine=f arrives as three; join the value to its option */
+    /* bash cuts words at "=": --turns=s arrives as three; join the value to its option */
     fputs("_dpro()\n{\n"
           "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
           "    COMPREPLY=()\n"

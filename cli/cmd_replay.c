@@ -24,8 +24,6 @@ struct values {
     bool keep_profiler, no_validate;
 };
 
-static const char *const engines[] = {"event", "fixed", NULL}; /* by enum dpro_engine */
-
 static bool read_percent(const char *text, void *field)
 {
     struct percent *percent = field;
@@ -56,9 +54,6 @@ static const struct opt replay_opts[] = {
         "also replay N iterations drawn from the measured\nones, for p50 and p95 (default: 0)"),
     OPT_WHOLE("seed", opt_read_u64, options.seed, 0, UINT64_MAX,
               "of those draws; equal seeds give equal results"),
-    OPT_CHOICE("engine", "NAME", NULL, options.engine, engines,
-               "how the order on each device is decided: event, as\nit replays (default); fixed, "
-               "once: faster with many\nsamples"),
     OPT_VALUE("bandwidth", "BW", units_read_rate, bandwidth_bytes_per_s,
               "a rate above 0 with its unit, such as 1gbit, 500mbit, 100Gbit/s or 12.5GB/s",
               "link rate for the Daydream baseline (default: the\nfastest transfer seen), as in "
@@ -129,8 +124,7 @@ static int run(const void *given, const struct opt_list *paths)
     int code = job_load(paths->items, paths->n, given, &job);
     if (code != 0)
         return code;
-    struct dpro_replay_options plain = {
-        .engine = values->options.engine, .threads = values->common.threads, .sink = job.sink};
+    struct dpro_replay_options plain = {.threads = values->common.threads, .sink = job.sink};
     struct dpro_replay_options replay_options = values->options;
     replay_options.threads = values->common.threads;
     replay_options.sink = job.sink;

@@ -19,8 +19,8 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDER = os.path.join(ROOT, "out", "bench")
 CPU_TRACE = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2", "kineto_rank0.json.gz"), 20  # 127 MB of JSON
-CPU_JOB = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2-default")
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
+CPU_JOB = os.path.join(SHARED, "torch-ddp-gloo-gpt-n4-500mbit-cap25")
 GPU_TRACE = os.path.join(SHARED, "ddp-a100-rank3of8", "control.json.gz")
 GPU_TIMES, LARGE_TIMES = 2, 58  # 70 MB, 2 GB of JSON
 RANKS = 1024
@@ -277,7 +277,7 @@ def replay(table, build):
     figures = {}
     for what, *arguments in (("64 ranks", "5000000", "64"), ("1,024 ranks", "5000000", "1024"), ("DDP on CPUs", CPU_JOB),
                              ("a GPU's", GPU_TRACE), ("100,000 ops", "100000", "64")):
-        out = run([ours, *arguments]) if what != "a GPU's" or os.path.exists(GPU_TRACE) else ""
+        out = run([ours, *arguments]) if arguments[0].isdigit() or os.path.exists(arguments[0]) else ""
         figures[what] = {engine: re.search(rate.format(engine), out, re.M) for engine in ("event", "fixed")}
     at_64, at_1024 = (float(figures[ranks]["event"][1]) for ranks in ("64 ranks", "1,024 ranks"))
     table.add("event-driven, a generated graph of 5 M ops, 64 ranks", at_64, "M ops/s", EVENT_M_OPS)

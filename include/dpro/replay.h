@@ -1,6 +1,6 @@
 /* Predicting iteration time from the graph (paper, section 3.3).
  *
- * Every engine follows the same rules:
+ * The rules:
  * - An op is ready when its last predecessor has ended. One that stands for a free thread in a pool
  *   of k does not wait for the k - 1 of its predecessors that end last.
  * - A device runs one op at a time. Of all waiting ops, the one with the smallest (max(ready,
@@ -20,14 +20,7 @@
 extern "C" {
 #endif
 
-enum dpro_engine {
-    DPRO_ENGINE_EVENT, /* event-driven: decides the order of ops on each device */
-    DPRO_ENGINE_FIXED, /* the event-driven engine decides the order once, then one pass an
-                          iteration; much faster for many durations; exact while the order holds */
-};
-
 struct dpro_replay_options {
-    enum dpro_engine engine;
     uint32_t samples; /* N > 0: also draw N of the measured iterations at random, for p50/p95 */
     uint64_t seed;    /* of those draws */
     /* Kinds or ops that take longer: KIND=RATIO, KIND=+MS (per iteration and rank, spread over the

@@ -47,7 +47,7 @@ class _GraphOptions(c.Structure):
 
 
 class _ReplayOptions(c.Structure):
-    _fields_ = [("engine", c.c_int), ("samples", c.c_uint32), ("seed", c.c_uint64), ("delays", c.POINTER(c.c_char_p)),
+    _fields_ = [("samples", c.c_uint32), ("seed", c.c_uint64), ("delays", c.POINTER(c.c_char_p)),
                 ("n_delays", c.c_size_t), ("skip_sample", c.c_uint32), ("threads", c.c_int), ("sink", _Sink)]
 
 

@@ -338,33 +338,9 @@ void chain_fini(struct chain *c)
 
 /* ---- the run ---- */
 
-const char *chain_why_no_order(const struct dpro_graph *g)
+bool chain_may_have_order(const struct dpro_graph *g)
 {
-    if (g->spare || graph_has_pools(g))
-        return "which op frees a thread of a pool may change";
-    return graph_has_shared_links(g) ? "connections send over a link at once" : NULL;
-}
-
-/* What keeps the job from a fixed order: then nothing was replayed. NULL: nothing. */
-static const char *run_fixed(struct chain *c, const struct event_options *options,
-                             const struct replay_hooks *hooks)
-{
-    uint64_t n_violations;
-    const char *why = chain_why_no_order(c->g);
-    if (why)
-        return why;
-    struct event_options fixed = *options;
-    if (c->leads) /* it has an order of iterations that follow others only */
-        fixed.release_ns = NULL;
-    get_mean(c, &fixed.dur_ns, &fixed.gap_ns);
-    if (fixed_replay(c->g, &fixed, hooks, &n_violations))
-        return "iterations take turns on a device";
-    if (n_violations)
-        log_line(
-            &c->options->sink, DPRO_LOG_WARN,
-            "replay: %llu of %llu ops were ready before the op that the fixed order runs first",
-            (unsigned long long)n_violations, (unsigned long long)c->n_copies * c->g->n_ops);
-    return NULL;
+    return !g->spare && !graph_has_pools(g) && !graph_has_shared_links(g);
 }
 
 static void set_up_engine(struct chain *c)
@@ -383,13 +359,6 @@ static void set_up_engine(struct chain *c)
 static void run_engine(struct chain *c)
 {
     set_up_engine(c);
-    if (c->options->engine == DPRO_ENGINE_FIXED) {
-        const char *why = run_fixed(c, &c->event, &c->hooks);
-        if (!why)
-            return;
-        log_line(&c->options->sink, DPRO_LOG_INFO,
-                 "replay: %s, so there is no fixed order; replayed event by event", why);
-    }
     if (!fixed_replay_by_edges(c->g, &c->event, &c->hooks))
         event_replay(c->g, &c->event, &c->hooks);
 }
@@ -411,8 +380,7 @@ void chain_run(struct chain *c)
 
 void chain_run_on(struct chain *c, struct event **before)
 {
-    if (c->options->engine != DPRO_ENGINE_EVENT || c->g->n_ops == 0 ||
-        graph_has_shared_links(c->g)) {
+    if (c->g->n_ops == 0 || graph_has_shared_links(c->g)) {
         chain_run(c);
         return;
     }

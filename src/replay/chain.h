@@ -84,8 +84,8 @@ unsigned chain_run_exact(struct chain *lanes, unsigned n_lanes, struct fixed *fi
                          uint32_t end);
 /* A lane of the chain, with times of its own; what else it has is the chain's. */
 void chain_split(const struct chain *chain, struct chain *lane, struct arena *arena);
-/* Why a graph can have no fixed order; NULL: it may have one. */
-const char *chain_why_no_order(const struct dpro_graph *graph);
+/* False: which op frees a thread of a pool may change, or connections send over a link at once. */
+bool chain_may_have_order(const struct dpro_graph *graph);
 /* The mean over ranks of the time since the boundary in the copy before. */
 int64_t chain_period(const struct chain *chain, uint32_t copy);
 /* Each main copy's iteration time, and what is predicted from them. */

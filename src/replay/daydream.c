@@ -129,7 +129,7 @@ static int predict_daydream(const struct dpro_graph *graph, double bandwidth_byt
     if (!result.bandwidth_was_given)
         result.bandwidth_bytes_per_s = best_bandwidth(graph);
     const struct graph_rank *rank = &graph->ranks[lowest_rank(graph)];
-    const struct dpro_replay_options options = {.engine = DPRO_ENGINE_EVENT};
+    static const struct dpro_replay_options options;
     struct dpro_graph *local;
     int rc = make_local(graph, rank, &local, err);
     if (rc < 0)

@@ -3,16 +3,14 @@
  * The ops are renumbered in the order in which the event-driven engine ran them. Each starts at the
  * latest end of its predecessors, one of which is the op before it on its device. As most
  * predecessors ran shortly before, they are stored as distances back, nearly all of which fit 16
- * bits. An op costs some 7 bytes of code, its duration and its end, all read and written front to
- * back.
+ * bits. An op costs some 7 bytes of code and its end, read and written front to back.
  *
  * A schedule spans one iteration and is passed again for each; distances reach into the ends of the
- * iteration before, which lie in front of this one's and are 0 at first. The order holds as long as
- * each device's ops get ready in it; a pass counts those that do not.
+ * iteration before, which lie in front of this one's and are 0 at first.
  *
- * `--engine fixed` replays by a schedule. So does validation, as long as a stricter check shows
- * that the event-driven engine would do the same (fixed_pass_exact). In the search each candidate
- * is another graph, and finding its order is a replay by the event-driven engine.
+ * A replay runs by a schedule where the edges alone decide the order, validation also as long as a
+ * pass shows that the event-driven engine would do the same (fixed_pass_exact). In the search each
+ * candidate is another graph, and finding its order is a replay by the event-driven engine.
  *
  * Code of an op: a word with the number of distances (COUNT_LONG: it follows in two words), then
  * the distances in words (0: it follows in two words); a device predecessor comes first. */
@@ -43,8 +41,7 @@ struct fixed {
     ARRAY(uint16_t) code;
     ARRAY(uint32_t) carried; /* positions whose ends the next pass looks at */
     uint32_t n_telling;      /* up to the last position that can tell that the order doesn't hold */
-    int64_t *dur_ns, *gap_ns;  /* by position; gap_ns NULL: all 0 */
-    int64_t *cells;            /* the ends of the iteration before, then those of this one */
+    int64_t *cells;          /* the ends of the iteration before, then those of this one */
     const int64_t *release_ns; /* by rank index, for the roots of the first pass; NULL: 0 */
     bool follows;              /* the last pass was not the first */
     bool begun;
@@ -258,7 +255,6 @@ struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes)
     struct fixed *f = mem_array(1, sizeof *f);
     *f = *with;
     f->arena = (struct arena){0};
-    f->dur_ns = f->gap_ns = NULL;
     f->shares = true;
     f->n_lanes = n_lanes;
     make_device_room(f);
@@ -278,19 +274,6 @@ void fixed_destroy(struct fixed *f)
 }
 
 /* ---- passes ---- */
-
-void fixed_set(struct fixed *f, const int64_t *dur_ns, const int64_t *gap_ns)
-{
-    uint32_t n = f->g->n_ops;
-    if (!f->dur_ns)
-        f->dur_ns = arena_alloc(&f->arena, ((size_t)n + 1) * sizeof *f->dur_ns);
-    if (gap_ns && !f->gap_ns)
-        f->gap_ns = arena_alloc(&f->arena, ((size_t)n + 1) * sizeof *f->gap_ns);
-    for (uint32_t i = 0; i < n; i++)
-        f->dur_ns[i] = dur_ns[f->order[i]];
-    for (uint32_t i = 0; f->gap_ns && i < n; i++)
-        f->gap_ns[i] = gap_ns ? gap_ns[f->order[i]] : 0;
-}
 
 static inline const int64_t *get_pred(const uint16_t **code, const int64_t *end, unsigned n_lanes)
 {
@@ -344,37 +327,6 @@ static void begin_pass(struct fixed *f)
 static inline int64_t release_of(const struct fixed *f, uint32_t op)
 {
     return f->release_ns && !f->follows ? f->release_ns[f->g->rank[op]] : 0;
-}
-
-static inline __attribute__((always_inline)) uint64_t pass(struct fixed *f, bool gaps)
-{
-    const uint16_t *code = f->code.at;
-    int64_t *end = f->cells + f->g->n_ops;
-    const int64_t *dur_ns = f->dur_ns, *gap_ns = f->gap_ns;
-    uint64_t n_violations = 0;
-    for (uint32_t i = 0, n = f->g->n_ops; i < n; i++, end++) {
-        uint32_t head;
-        int64_t start = 0, ready = 0;
-        get_ready(&code, end, 1, &head, &start, &ready);
-        if (head & ROOT)
-            ready = MAX(ready, release_of(f, f->order[i]));
-        if (head & CHECKED) {
-            int64_t *last = &f->last_ready[f->g->device[f->order[i]]];
-            n_violations += ready < *last;
-            *last = ready;
-        }
-        start = MAX(start, ready);
-        if (gaps)
-            start = time_add(start, gap_ns[i]);
-        *end = time_add(start, dur_ns[i]);
-    }
-    return n_violations;
-}
-
-uint64_t fixed_pass(struct fixed *f)
-{
-    begin_pass(f);
-    return f->gap_ns ? pass(f, true) : pass(f, false);
 }
 
 void fixed_get(const struct fixed *f, int64_t *end_ns, uint32_t *device_prev)
@@ -475,9 +427,8 @@ int64_t fixed_op_end_ns(const struct fixed *f, unsigned lane, uint32_t op)
 
 /* ---- a chain of copies ---- */
 
-/* By an exact pass if n_violations is NULL. */
 static void replay_one(struct fixed *f, uint32_t number, const struct event_options *options,
-                       const struct replay_hooks *hooks, uint64_t *n_violations)
+                       const struct replay_hooks *hooks)
 {
     size_t n = f->g->n_ops;
     struct replay_copy copy = {.number = number,
@@ -485,55 +436,22 @@ static void replay_one(struct fixed *f, uint32_t number, const struct event_opti
     if (number >= options->first_prev && number < options->end_prev)
         copy.device_prev = mem_alloc((n + 1) * sizeof *copy.device_prev);
     hooks->open(hooks->arg, number, &copy.dur_ns, &copy.gap_ns);
-    if (n_violations) {
-        fixed_set(f, copy.dur_ns, copy.gap_ns);
-        *n_violations += fixed_pass(f);
-    } else {
-        fixed_pass_exact(f, &copy.dur_ns, &copy.gap_ns, f->g->n_ops);
-    }
+    fixed_pass_exact(f, &copy.dur_ns, &copy.gap_ns, f->g->n_ops);
     fixed_get(f, copy.end_ns, copy.device_prev);
     hooks->close(hooks->arg, &copy);
     mem_free(copy.end_ns);
     mem_free(copy.device_prev);
 }
 
-/* One copy's order; of several, the third of four: past the start, and not without a follower. */
-static bool find_order(const struct dpro_graph *graph, const struct event_options *options,
-                       uint32_t *order)
+bool fixed_find_order(const struct dpro_graph *graph, uint32_t *order)
 {
-    enum { ORDER_COPIES = 4, ORDER_COPY = 2 };
-    bool cyclic = options->n_copies > 1;
-    struct event_options find = {.n_copies = cyclic ? ORDER_COPIES : 1,
-                                 .dur_ns = options->dur_ns,
-                                 .gap_ns = options->gap_ns,
-                                 .release_ns = options->release_ns,
-                                 .order = order,
-                                 .order_copy = cyclic ? ORDER_COPY : 0};
-    return edge_order(graph, !cyclic, order) || !event_replay(graph, &find, NULL);
-}
-
-bool fixed_find_order(const struct dpro_graph *graph, const int64_t *dur_ns, const int64_t *gap_ns,
-                      uint32_t *order)
-{
-    struct event_options options = {.n_copies = 2, .dur_ns = dur_ns, .gap_ns = gap_ns};
-    return find_order(graph, &options, order);
-}
-
-bool fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
-                  const struct replay_hooks *hooks, uint64_t *n_violations)
-{
-    uint32_t *order = mem_alloc(((size_t)graph->n_ops + 1) * sizeof *order);
-    *n_violations = 0;
-    bool ordered = find_order(graph, options, order);
-    if (ordered && graph->n_ops > 0) {
-        struct fixed *f = fixed_create(graph, order);
-        fixed_release(f, options->release_ns);
-        for (uint32_t copy = 0; copy < options->n_copies; copy++)
-            replay_one(f, copy, options, hooks, n_violations);
-        fixed_destroy(f);
-    }
-    mem_free(order);
-    return !ordered;
+    /* the third of four: past the start, and not without a follower */
+    struct event_options options = {.n_copies = 4,
+                                    .dur_ns = graph->dur_ns,
+                                    .gap_ns = graph->gap_ns,
+                                    .order = order,
+                                    .order_copy = 2};
+    return edge_order(graph, false, order) || !event_replay(graph, &options, NULL);
 }
 
 bool fixed_replay_by_edges(const struct dpro_graph *graph, const struct event_options *options,
@@ -546,7 +464,7 @@ bool fixed_replay_by_edges(const struct dpro_graph *graph, const struct event_op
         struct fixed *f = fixed_create(graph, order);
         fixed_release(f, options->release_ns);
         for (uint32_t copy = 0; copy < n; copy++)
-            replay_one(f, copy, options, hooks, NULL);
+            replay_one(f, copy, options, hooks);
         fixed_destroy(f);
     }
     mem_free(order);

@@ -10,7 +10,6 @@
 struct predictor {
     struct arena arena;
     const struct dpro_graph *g;
-    enum dpro_engine engine;
     struct chain_sums sums;
     struct fixed *order; /* NULL: there is none */
 };
@@ -118,24 +117,23 @@ int dpro_replay_predict(const struct dpro_graph *graph, const struct dpro_replay
 static void find_order(struct predictor *p)
 {
     const struct dpro_graph *g = p->g;
-    if (p->engine != DPRO_ENGINE_EVENT || g->n_ops == 0 || chain_why_no_order(g))
+    if (g->n_ops == 0 || !chain_may_have_order(g))
         return;
     uint32_t *order = arena_alloc(&p->arena, ((size_t)g->n_ops + 1) * sizeof *order);
-    if (!fixed_find_order(g, g->dur_ns, g->gap_ns, order))
+    if (!fixed_find_order(g, order))
         return;
     p->order = fixed_create(g, order);
     fixed_index(p->order);
 }
 
-int predictor_create(const struct dpro_graph *graph, enum dpro_engine engine,
-                     struct predictor **predictor, struct dpro_error *err)
+int predictor_create(const struct dpro_graph *graph, struct predictor **predictor,
+                     struct dpro_error *err)
 {
     int rc = chain_check_times(graph, err);
     if (rc < 0)
         return rc;
     struct predictor *p = mem_array(1, sizeof *p);
     p->g = graph;
-    p->engine = engine;
     chain_sums_make(&p->sums, graph, &p->arena);
     find_order(p);
     *predictor = p;
@@ -154,6 +152,6 @@ int predictor_without(const struct predictor *p, uint32_t sample, int64_t *itera
                       struct dpro_error *err)
 {
     /* the job as it was: no delays; quietly, as there are many */
-    struct dpro_replay_options leave_out = {.engine = p->engine, .skip_sample = sample + 1};
+    struct dpro_replay_options leave_out = {.skip_sample = sample + 1};
     return predict(p->g, &leave_out, p, iteration_ns, err);
 }

@@ -76,8 +76,8 @@ bool edge_order(const struct dpro_graph *graph, bool one_copy, uint32_t *order);
 /* As dpro_replay_predict without each measured iteration in turn, with what these predictions
  * share. */
 struct predictor;
-int predictor_create(const struct dpro_graph *graph, enum dpro_engine engine,
-                     struct predictor **predictor, struct dpro_error *err);
+int predictor_create(const struct dpro_graph *graph, struct predictor **predictor,
+                     struct dpro_error *err);
 void predictor_destroy(struct predictor *predictor);
 /* May be called from several threads. */
 int predictor_without(const struct predictor *predictor, uint32_t sample, int64_t *iteration_ns,
@@ -96,11 +96,6 @@ enum { FIXED_LANES = 4 };
  * FIXED_LANES lanes, or of 1, makes as many exact passes at once. */
 struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes);
 void fixed_destroy(struct fixed *fixed);
-/* Durations and gaps (NULL: 0) for the passes to come. */
-void fixed_set(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns);
-/* Counts the ops that were ready before the op that runs before them on their device. With these
- * durations the event-driven engine would run them in another order. */
-uint64_t fixed_pass(struct fixed *fixed);
 /* Ends by op; device_prev (may be NULL) as in struct replay_copy. */
 void fixed_get(const struct fixed *fixed, int64_t *end_ns, uint32_t *device_prev);
 
@@ -119,18 +114,10 @@ uint32_t fixed_telling(const struct fixed *fixed);
 uint32_t fixed_position(const struct fixed *fixed, uint32_t op);
 int64_t fixed_op_end_ns(const struct fixed *fixed, unsigned lane, uint32_t op);
 
-/* Of an iteration that follows others and is followed: by its edges, else by an event-driven replay
- * with these durations and gaps. Room for n_ops ids. False: a device runs ops of different
- * iterations in turns, so there is none. */
-bool fixed_find_order(const struct dpro_graph *graph, const int64_t *dur_ns, const int64_t *gap_ns,
-                      uint32_t *order);
+/* Of the mean iteration between others: by its edges, else by an event-driven replay. Room for
+ * n_ops ids. False: a device runs ops of different iterations in turns, so there is none. */
+bool fixed_find_order(const struct dpro_graph *graph, uint32_t *order);
 
-/* As event_replay, but the order comes from an event-driven replay of four copies with the
- * durations of the options; then each copy is one pass. *n_violations as above. If a device runs
- * ops of different copies in turns, there is no order for one copy: returns true, and nothing is
- * replayed. */
-bool fixed_replay(const struct dpro_graph *graph, const struct event_options *options,
-                  const struct replay_hooks *hooks, uint64_t *n_violations);
 /* As event_replay, where edges alone decide the order. False: they don't, and nothing is replayed.
  */
 bool fixed_replay_by_edges(const struct dpro_graph *graph, const struct event_options *options,

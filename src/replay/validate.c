@@ -79,7 +79,7 @@ static int validate(const struct dpro_graph *graph, const struct dpro_replay_opt
     }
     v.method = "leave-one-out";
     struct predictor *predictor;
-    int rc = predictor_create(graph, options->engine, &predictor, err);
+    int rc = predictor_create(graph, &predictor, err);
     if (rc < 0)
         return rc;
     struct prediction *predictions = mem_array(graph->n_samples, sizeof *predictions);

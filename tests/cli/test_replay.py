@@ -123,12 +123,11 @@ class Bundled(Case):
         self.assertLessEqual(predicted["p50_ms"], predicted["p95_ms"])
 
     def test_results_are_the_same_at_any_number_of_threads(self):
-        for args in ([], ["--engine", "fixed"]):
-            one = dpro("replay", BUNDLED, "--json", "--samples", "50", "--threads", "1", *args)
-            two = dpro("replay", BUNDLED, "--json", "--samples", "50", "--threads", "2", *args)
-            self.assert_code(one, DONE)
-            self.assertEqual(one.out, two.out)
-        self.assertEqual(one.out, dpro("replay", BUNDLED, "--json", "--samples", "50", "--engine", "fixed").out)
+        one, two, default = (dpro("replay", BUNDLED, "--json", "--samples", "50", *args)
+                             for args in (["--threads", "1"], ["--threads", "2"], []))
+        self.assert_code(one, DONE)
+        self.assertEqual(one.out, two.out)
+        self.assertEqual(one.out, default.out)
 
     def test_the_order_of_files_does_not_matter(self):
         files = sorted(glob.glob(os.path.join(BUNDLED, "*.gz")))
@@ -136,12 +135,6 @@ class Bundled(Case):
         for facts in (a, b):
             del facts["trace"]["files"]
         self.assertEqual(a, b)
-
-    def test_both_engines_agree(self):
-        fixed = self.assert_replays(BUNDLED, "--engine", "fixed")
-        event = self.assert_replays(BUNDLED, "--engine", "event")
-        self.assertEqual(fixed["predicted"], event["predicted"])
-        self.assertEqual(fixed["ranks"], event["ranks"])
 
     def lost(self, facts, rank):
         return rank_of(facts, rank)["wait_for_peers_ms"] + rank_of(facts, rank)["exposed_communication_ms"]

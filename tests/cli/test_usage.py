@@ -100,9 +100,9 @@ class Completion(Case):
 
     def test_bash_completes(self):
         script = self.write("completion", dpro("completion", "bash").out)
-        cases = [(["dpro", "rep"], {"replay"}), (["dpro", "replay", "--eng"], {"--engine"}),
-                 (["dpro", "replay", "--engine", ""], {"event", "fixed"}),
-                 (["dpro", "replay", "--engine", "=", "f"], {"fixed"}), (["dpro", "completion", "z"], {"zsh"}),
+        cases = [(["dpro", "rep"], {"replay"}), (["dpro", "verify", "--tur"], {"--turns"}),
+                 (["dpro", "verify", "--turns", ""], {"steps", "runs"}),
+                 (["dpro", "verify", "--turns", "=", "r"], {"runs"}), (["dpro", "completion", "z"], {"zsh"}),
                  (["dpro", "replay", "--seed", ""], set())]
         for words, expected in cases:
             code = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dpro; printf "%s\n" "${COMPREPLY[@]}"'
@@ -146,7 +146,7 @@ class WrongUsage(Case):
         self.refuse(["replay", "-Z", BUNDLED], "-Z")
 
     def test_missing_value(self):
-        for option in ("--output", "-o", "--steps", "--samples", "--delay", "--engine"):
+        for option in ("--output", "-o", "--steps", "--samples", "--delay"):
             self.refuse(["replay", BUNDLED, option], re.escape(option) + " needs a value")
 
     def test_flag_with_a_value(self):
@@ -158,7 +158,6 @@ class WrongUsage(Case):
             "--rank-regex": ["", "rank", "([0-9]+"],
             "--samples": ["", "-1", "x", "1.5", "99999999999", " 3"],
             "--seed": ["", "-1", "0x10", "99999999999999999999999"],
-            "--engine": ["", "fast", "Event"],
             "--threads": ["", "-2", "two"],
             "--delay": ["", "FW", "=2", "FW=", "FW=x", "FW=nan", "FW=inf", "@1=2", "FW=+", "FW=+x", "FW=20 ms",
                         "FW=+1s"],
@@ -200,8 +199,8 @@ class WrongUsage(Case):
 
 class Forms(Case):
     def test_options_are_taken_in_every_form(self):
-        plain = dpro("replay", BUNDLED, "--json", "--samples", "5", "--seed", "1", "--engine", "fixed", "--no-validate")
-        other = dpro("replay", "--samples=5", "--seed=1", "--json", "--engine=fixed", "--no-validate", "--", BUNDLED)
+        plain = dpro("replay", BUNDLED, "--json", "--samples", "5", "--seed", "1", "--no-validate")
+        other = dpro("replay", "--samples=5", "--seed=1", "--json", "--no-validate", "--", BUNDLED)
         self.assert_code(plain, DONE)
         self.assertEqual(plain.out, other.out)
 

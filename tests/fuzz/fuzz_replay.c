@@ -1,7 +1,7 @@
 /* Fuzz target: from up to five files to a replay and its reports. The first byte chooses: 1: ranks
- * from the files' own metadata instead of their order, 2: the fixed-order engine, 4: one rank's
- * graph, 8: drawn samples, 16: a delay, 32: some iterations only, 128: before each file its length
- * in two bytes, as binary logs need it; else NULs part them. */
+ * from the files' own metadata instead of their order, 4: one rank's graph, 8: drawn samples, 16: a
+ * delay, 32: some iterations only, 128: before each file its length in two bytes, as binary logs
+ * need it; else NULs part them. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -66,11 +66,8 @@ static void replay_graph(const struct dpro_trace *trace, const struct dpro_graph
                          uint8_t choice)
 {
     static const char *const delays[] = {"BW=1.5"};
-    struct dpro_replay_options options = {.engine =
-                                              choice & 2 ? DPRO_ENGINE_FIXED : DPRO_ENGINE_EVENT,
-                                          .samples = choice & 8 ? 5 : 0,
-                                          .delays = delays,
-                                          .n_delays = choice & 16 ? 1 : 0};
+    struct dpro_replay_options options = {
+        .samples = choice & 8 ? 5 : 0, .delays = delays, .n_delays = choice & 16 ? 1 : 0};
     struct dpro_replay *replay = NULL;
     struct dpro_validation validation = {.method = "none"};
     struct dpro_daydream daydream;

@@ -151,100 +151,6 @@ TEST(the_event_engine_equals_the_slow_one)
     }
 }
 
-struct schedule {
-    struct fixed *fixed;
-    uint32_t *order;
-    int64_t *end_ns;
-    const int64_t *release_ns;
-};
-
-/* One iteration in the order in which the event engine ran it. */
-static struct schedule schedule_of(const struct dpro_graph *g, const int64_t *dur_ns,
-                                   const int64_t *release_ns)
-{
-    struct schedule s = {NULL, kept_memory(g->n_ops, sizeof *s.order),
-                         kept_memory(g->n_ops, sizeof *s.end_ns), release_ns};
-    struct collect c = {.g = g, .dur_ns = dur_ns, .end_ns = s.end_ns};
-    struct event_options options = {.n_copies = 1, .release_ns = release_ns, .order = s.order};
-    struct replay_hooks hooks = {&c, collect_open, collect_close};
-    event_replay(g, &options, &hooks);
-    s.fixed = fixed_create(g, s.order);
-    KEEP(s.fixed, fixed_destroy);
-    return s;
-}
-
-/* The ends that a first pass gives, borrowed. */
-static const int64_t *pass_ends(struct schedule *s, const struct dpro_graph *g,
-                                const int64_t *dur_ns, uint64_t *n_violations)
-{
-    fixed_release(s->fixed, s->release_ns);
-    fixed_set(s->fixed, dur_ns, g->gap_ns);
-    *n_violations = fixed_pass(s->fixed);
-    fixed_get(s->fixed, s->end_ns, NULL);
-    return s->end_ns;
-}
-
-TEST(the_fixed_order_of_an_iteration_equals_the_event_engine)
-{
-    for (uint64_t seed = 0; seed < 6000; seed++) {
-        struct dpro_graph *g = random_graph(seed);
-        int64_t *dur = durations_for(g, 1, pick(2));
-        int64_t release[3] = {pick(9), pick(9), pick(9)};
-        const int64_t *released = pick(2) ? release : NULL;
-        int64_t *event = event_ends(g, 1, dur, released, NULL, NULL);
-        struct schedule s = schedule_of(g, dur, released);
-        uint64_t n_violations;
-        assert_memory_equal(pass_ends(&s, g, dur, &n_violations), event, g->n_ops * sizeof *event);
-        assert_int_equal(n_violations, 0);
-    }
-}
-
-/* Whether each copy ran its ops in the same order, and no device those of two copies in turns. */
-static bool same_order_in_each_copy(const struct dpro_graph *g, uint32_t n_copies,
-                                    const int64_t *dur_ns)
-{
-    bool same = true;
-    uint32_t *first = kept_memory(g->n_ops, sizeof *first),
-             *order = kept_memory(g->n_ops, sizeof *order);
-    int64_t *ends = kept_memory((size_t)n_copies * g->n_ops, sizeof *ends);
-    for (uint32_t copy = 0; copy < n_copies; copy++) {
-        struct collect c = {.g = g, .dur_ns = dur_ns, .end_ns = ends};
-        struct event_options options = {
-            .n_copies = n_copies, .order = copy ? order : first, .order_copy = copy};
-        struct replay_hooks hooks = {&c, collect_open, collect_close};
-        bool interleaved = event_replay(g, &options, &hooks);
-        same &= !interleaved && (copy == 0 || memcmp(first, order, g->n_ops * sizeof *order) == 0);
-    }
-    return same;
-}
-
-TEST(one_order_for_all_copies_is_exact_where_it_holds)
-{
-    enum { N_COPIES = 6 };
-    int n_tried = 0;
-    for (uint64_t seed = 0; seed < 4000; seed++) {
-        struct dpro_graph *g = random_graph(seed);
-        int64_t *dur = durations_for(g, N_COPIES, false);
-        if (same_order_in_each_copy(g, N_COPIES, dur)) {
-            int64_t *event = event_ends(g, N_COPIES, dur, NULL, NULL, NULL);
-            struct collect c = {.g = g,
-                                .dur_ns = dur,
-                                .end_ns =
-                                    kept_memory((size_t)N_COPIES * g->n_ops, sizeof(int64_t))};
-            struct event_options options = {.n_copies = N_COPIES,
-                                            .dur_ns = g->dur_ns,
-                                            .gap_ns = g->gap_ns,
-                                            .end_prev = N_COPIES};
-            struct replay_hooks hooks = {&c, collect_open, collect_close};
-            uint64_t n_violations;
-            assert_false(fixed_replay(g, &options, &hooks, &n_violations));
-            assert_memory_equal(c.end_ns, event, (size_t)N_COPIES * g->n_ops * sizeof *event);
-            n_tried++;
-        }
-    }
-    assert_true(n_tried > 500);
-}
-
 TEST(a_replay_by_edges_equals_the_event_engine)
 {
     int n_tried = 0, n_refused = 0;
@@ -282,7 +188,7 @@ static bool exact_ends(const struct dpro_graph *g, uint32_t n_copies, const int6
 {
     uint32_t *order = kept_memory(g->n_ops, sizeof *order);
     int64_t *zero_ns = kept_memory(g->n_ops, sizeof *zero_ns);
-    bool holds = fixed_find_order(g, g->dur_ns, g->gap_ns, order);
+    bool holds = fixed_find_order(g, order);
     unsigned lane = n_lanes - 1;
     struct fixed *made = fixed_create(g, order);
     fixed_index(made);
@@ -398,35 +304,6 @@ TEST(replays_that_begin_alike_go_on_as_from_the_start)
     assert_true(n_spared > 100 && n_pools > 500);
 }
 
-TEST(a_longer_op_never_ends_a_fixed_order_earlier)
-{
-    for (uint64_t seed = 0; seed < 2000; seed++) {
-        struct dpro_graph *g = random_graph(seed);
-        int64_t *dur = durations_for(g, 1, false), *before = kept_memory(g->n_ops, sizeof *before);
-        struct schedule s = schedule_of(g, dur, NULL);
-        uint64_t n_violations;
-        memcpy(before, pass_ends(&s, g, dur, &n_violations), g->n_ops * sizeof *before);
-        dur[pick(g->n_ops)] += pick(30);
-        const int64_t *after = pass_ends(&s, g, dur, &n_violations);
-        for (uint32_t op = 0; op < g->n_ops; op++)
-            assert_true(after[op] >= before[op]);
-    }
-}
-
-TEST(an_order_that_no_longer_holds_is_counted)
-{
-    struct dpro_graph *g = graph_of("a:10 -> x:5@d0; b:20 -> y:5@d0");
-    struct schedule s = schedule_of(g, g->dur_ns, NULL);
-    const int64_t a_ns[] = {10, 19, 21};
-    uint64_t n_violations;
-    for (int i = 0; i < 3; i++) {
-        g->dur_ns[op_named(g, "a")] = a_ns[i];
-        pass_ends(&s, g, g->dur_ns, &n_violations);
-        assert_int_equal(n_violations, i == 2);
-    }
-    assert_int_equal(s.end_ns[op_named(g, "y")], 31);
-}
-
 TEST(the_first_to_be_ready_runs_first_and_ties_go_by_id)
 {
     struct dpro_graph *g = graph_of("x:5@d0; y:5@d0; a:3 -> z:5@d0; b:2 -> w:5@d0; z -> v:1@d0");
@@ -502,10 +379,9 @@ TEST(ops_with_very_many_predecessors)
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops], 14);
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops + 1], 14);
             struct collect c = {.g = g, .dur_ns = dur, .end_ns = kept_memory(n, sizeof(int64_t))};
-            struct event_options options = {.n_copies = n_copies, .dur_ns = g->dur_ns};
+            struct event_options options = {.n_copies = n_copies};
             struct replay_hooks hooks = {&c, collect_open, collect_close};
-            uint64_t n_violations;
-            fixed_replay(g, &options, &hooks, &n_violations);
+            assert_true(fixed_replay_by_edges(g, &options, &hooks));
             assert_memory_equal(c.end_ns, end, n * sizeof *end);
         }
 }
@@ -536,7 +412,10 @@ TEST(huge_durations_stop_at_the_largest_time)
         "a:4611686018427387903@d0 -> b:4611686018427387903@d0 -> c:4611686018427387903@d0");
     int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL, NULL);
     assert_true(end[2] == INT64_MAX);
-    struct schedule s = schedule_of(g, g->dur_ns, NULL);
-    uint64_t n_violations;
-    assert_true(pass_ends(&s, g, g->dur_ns, &n_violations)[2] == INT64_MAX);
+    struct collect c = {.g = g, .dur_ns = g->dur_ns, .end_ns = end};
+    struct event_options options = {.n_copies = 1};
+    struct replay_hooks hooks = {&c, collect_open, collect_close};
+    end[2] = 0;
+    assert_true(fixed_replay_by_edges(g, &options, &hooks));
+    assert_true(end[2] == INT64_MAX);
 }

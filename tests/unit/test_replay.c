@@ -46,10 +46,7 @@ static int64_t predicted(const struct dpro_graph *g, const struct dpro_replay_op
 static int64_t predicted_text(const char *text)
 {
     struct dpro_graph *g = graph_of(text);
-    int64_t ns = predicted(g, NULL);
-    struct dpro_replay_options fixed = {.engine = DPRO_ENGINE_FIXED};
-    assert_int_equal(predicted(g, &fixed), ns);
-    return ns;
+    return predicted(g, NULL);
 }
 
 /* Random graphs with what the trace reader adds: boundaries, collectives, phases, samples. */
@@ -81,11 +78,8 @@ TEST(the_parts_add_up_whatever_the_graph)
             g->shown_sample = pick(g->n_samples);
         }
         const char *delays[] = {"ALL=+0.00001", "ALL=1.5"};
-        struct dpro_replay_options options = {.samples = pick(2) * 5,
-                                              .delays = delays,
-                                              .n_delays = pick(3),
-                                              .engine =
-                                                  pick(2) ? DPRO_ENGINE_FIXED : DPRO_ENGINE_EVENT};
+        struct dpro_replay_options options = {
+            .samples = pick(2) * 5, .delays = delays, .n_delays = pick(3)};
         int64_t ns = predicted(g, &options), again;
         struct dpro_error err;
         assert_int_equal(dpro_replay_predict(g, &options, &again, &err), 0);
@@ -284,19 +278,15 @@ TEST(a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer)
 {
     const char *delays[] = {"FW@2=+20"};
     struct dpro_replay_options options = {.delays = delays, .n_delays = 1};
-    for (int engine = 0; engine < 2; engine++) {
-        struct dpro_graph *g = four_ranks("60000000");
-        options.engine = (enum dpro_engine)engine;
-        struct dpro_replay *before = replay_of(g, NULL), *after = replay_of(g, &options);
-        check_sums(g, after);
-        assert_int_equal(dpro_replay_iteration_ns(after) - dpro_replay_iteration_ns(before),
-                         20 * MS);
-        for (uint32_t i = 0; i < 4; i++) {
-            struct dpro_rank_time b = dpro_replay_rank(before, i), a = dpro_replay_rank(after, i);
-            assert_int_equal(a.wait_for_peers_ns - b.wait_for_peers_ns, i == 2 ? 0 : 20 * MS);
-            assert_int_equal(a.forward_ns - b.forward_ns, i == 2 ? 20 * MS : 0);
-            assert_int_equal(a.waited_most_for, i == 2 ? -1 : 2);
-        }
+    struct dpro_graph *g = four_ranks("60000000");
+    struct dpro_replay *before = replay_of(g, NULL), *after = replay_of(g, &options);
+    check_sums(g, after);
+    assert_int_equal(dpro_replay_iteration_ns(after) - dpro_replay_iteration_ns(before), 20 * MS);
+    for (uint32_t i = 0; i < 4; i++) {
+        struct dpro_rank_time b = dpro_replay_rank(before, i), a = dpro_replay_rank(after, i);
+        assert_int_equal(a.wait_for_peers_ns - b.wait_for_peers_ns, i == 2 ? 0 : 20 * MS);
+        assert_int_equal(a.forward_ns - b.forward_ns, i == 2 ? 20 * MS : 0);
+        assert_int_equal(a.waited_most_for, i == 2 ? -1 : 2);
     }
 }
 
@@ -360,8 +350,6 @@ TEST(a_single_iteration_starts_where_its_ranks_did)
     assert_int_equal(dpro_replay_critical_ns(r), 22);
     dpro_replay_iterations_ns(r, &n);
     assert_int_equal(n, 1);
-    struct dpro_replay_options fixed = {.engine = DPRO_ENGINE_FIXED};
-    assert_int_equal(predicted(g, &fixed), 22);
 }
 
 TEST(an_op_may_leave_its_latest_predecessors_out)
@@ -372,12 +360,8 @@ TEST(an_op_may_leave_its_latest_predecessors_out)
     const int64_t starts[] = {30, 20, 10};
     for (uint8_t n = 0; n < 3; n++) {
         spare[op_named(g, "v")] = n;
-        for (int engine = 0; engine < 2; engine++) {
-            struct dpro_replay_options options = {.engine = engine ? DPRO_ENGINE_FIXED
-                                                                   : DPRO_ENGINE_EVENT};
-            struct dpro_replay *r = replay_of(g, &options);
-            assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), starts[n]);
-        }
+        struct dpro_replay *r = replay_of(g, NULL);
+        assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), starts[n]);
     }
     const int64_t ends[] = {7, 3, 9, 3, 8};
     const int64_t sorted[] = {9, 8, 7, 3, 3};
@@ -491,10 +475,6 @@ TEST(connections_share_a_link_evenly)
         struct dpro_replay *r = replay_of(g, NULL);
         check_sums(g, r);
         assert_int_equal(dpro_replay_end_ns(r, op_named(g, "large")), cases[i].large_ns);
-        assert_int_equal(dpro_replay_end_ns(r, op_named(g, "small")), cases[i].small_ns);
-        /* an order that does not change is no way to replay it */
-        struct dpro_replay_options fixed = {.engine = DPRO_ENGINE_FIXED};
-        r = replay_of(g, &fixed);
         assert_int_equal(dpro_replay_end_ns(r, op_named(g, "small")), cases[i].small_ns);
     }
 }
@@ -707,8 +687,6 @@ TEST(the_iteration_left_out_is_not_learnt_from)
         assert_int_equal(predicted(g, &options), before[s]);
         assert_int_equal(dpro_replay_predict(g, &options, &ns, &unused), 0);
         assert_int_equal(ns, time_before[s]);
-        options.engine = DPRO_ENGINE_FIXED;
-        assert_int_equal(predicted(g, &options), before[s]);
         memcpy(sample, kept, g->n_ops * sizeof *kept);
         for (uint32_t op = 0; op < g->n_ops; op++)
             g->dur_ns[op] -= 250000;

@@ -5,8 +5,8 @@
  * predecessors ran shortly before, they are stored as distances back, nearly all of which fit 16
  * bits. An op costs some 7 bytes of code and its end, read and written front to back.
  *
- * A schedule spans one iteration and is passed again for each; distances reach into the ends of the
- * iteration before, which lie in front of this one's and are 0 at first.
+ * A schedule spans one iteration and is passed again for each. Distances also reach into the ends
+ * of the iteration before: those that are looked at lie in front of this one's and are 0 at first.
  *
  * A replay runs by a schedule where the edges alone decide the order, validation also as long as a
  * pass shows that the event-driven engine would do the same (fixed_pass_exact). In the search each
@@ -41,7 +41,7 @@ struct fixed {
     ARRAY(uint16_t) code;
     ARRAY(uint32_t) carried; /* positions whose ends the next pass looks at */
     uint32_t n_telling;      /* up to the last position that can tell that the order doesn't hold */
-    int64_t *cells;          /* the ends of the iteration before, then those of this one */
+    int64_t *cells;          /* ends: those carried over, then those of this iteration */
     const int64_t *release_ns; /* by rank index, for the roots of the first pass; NULL: 0 */
     bool follows;              /* the last pass was not the first */
     bool begun;
@@ -106,12 +106,24 @@ static void encode_op(struct fixed *f, uint32_t cell, uint32_t device_pred, cons
 
 typedef ARRAY(uint32_t) cells_array;
 
-/* Appends the cells of an op's predecessors; their iteration's begin with first_cell. */
-static void gather(const struct fixed *f, const struct pull *pull, uint32_t op, uint32_t first_cell,
+/* The cell of a position's end in this iteration, and in the one before. */
+static uint32_t own_cell(const struct fixed *f, uint32_t position)
+{
+    return (uint32_t)f->carried.n + position;
+}
+
+static uint32_t carried_cell(const struct fixed *f, uint32_t position)
+{
+    return LOWER_BOUND(i, 0, (uint32_t)f->carried.n, f->carried.at[i] < position);
+}
+
+/* Appends the cells of an op's predecessors. */
+static void gather(const struct fixed *f, const struct pull *pull, uint32_t op,
+                   uint32_t (*cell_of)(const struct fixed *f, uint32_t position),
                    cells_array *cells)
 {
     for (uint32_t e = pull->row ? pull->row[op] : 0; pull->row && e < pull->row[op + 1]; e++)
-        array_push(cells, first_cell + f->position[pull->pred[e]]);
+        array_push(cells, cell_of(f, f->position[pull->pred[e]]));
 }
 
 static inline uint32_t get_long(const uint16_t **code)
@@ -139,11 +151,11 @@ static inline uint32_t get_count(const uint16_t **code, uint32_t *head)
  * device, and that op; the last op of each device, for what follows another schedule. */
 static void mark_checked(struct fixed *f, struct arena *work)
 {
-    uint32_t n = f->g->n_ops, head;
+    uint32_t n = f->g->n_ops, n_carried = (uint32_t)f->carried.n, head;
     bool *checked = arena_array(work, (size_t)n + 1, sizeof *checked);
     for (uint32_t d = 0; d < f->g->n_devices; d++)
         if (f->last_op[d] != UINT32_MAX)
-            checked[f->last_op[d] - n] = true;
+            checked[f->last_op[d] - n_carried] = true;
     for (int marks = 0; marks < 2; marks++) {
         const uint16_t *code = f->code.at;
         for (uint32_t i = 0; i < n; i++) {
@@ -154,28 +166,26 @@ static void mark_checked(struct fixed *f, struct arena *work)
             if (marks && checked[i] && !(head & ALSO_EDGE))
                 f->n_telling = i + 1;
             for (uint32_t k = 0; k < count; k++) {
-                uint32_t cell = n + i - get_distance(&code);
+                uint32_t cell = own_cell(f, i) - get_distance(&code);
                 if (marks || k > 0 || (head & (FIRST_IS_DEVICE | ALSO_EDGE)) != FIRST_IS_DEVICE)
                     continue;
-                checked[i] = checked[cell < n ? cell : cell - n] = true;
+                checked[cell < n_carried ? f->carried.at[cell] : cell - n_carried] = true;
+                checked[i] = true;
             }
         }
     }
 }
 
-static void list_carried(struct fixed *f, struct arena *work)
+/* What ops of the next iteration wait for: edges lead there, or it is the last on its device. */
+static void list_carried(struct fixed *f)
 {
-    const uint16_t *code = f->code.at;
-    uint32_t n = f->g->n_ops, head;
-    bool *looked_at = arena_array(work, (size_t)n + 1, sizeof *looked_at);
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t count = get_count(&code, &head); count > 0; count--) {
-            uint32_t cell = n + i - get_distance(&code);
-            looked_at[MIN(cell, n)] = true;
-        }
-    for (uint32_t i = 0; i < n; i++)
-        if (looked_at[i])
+    const uint32_t *next = f->g->next_row;
+    for (uint32_t i = 0; i < f->g->n_ops; i++) {
+        uint32_t op = f->order[i], device = serial_device(f, i);
+        if ((next && next[op] < next[op + 1]) ||
+            (device != DPRO_NO_DEVICE && f->last_op[device] == i))
             array_push(&f->carried, i);
+    }
 }
 
 static void encode(struct fixed *f, const struct pull *same, const struct pull *next,
@@ -183,13 +193,17 @@ static void encode(struct fixed *f, const struct pull *same, const struct pull *
 {
     const struct dpro_graph *g = f->g;
     cells_array preds = {0};
-    find_last(f); /* cells from here on: the iteration before has those from 0 on */
+    find_last(f);
+    list_carried(f);
+    for (uint32_t d = 0; d < g->n_devices; d++) /* cells from here on */
+        if (f->last_op[d] != UINT32_MAX)
+            f->last_op[d] = carried_cell(f, f->last_op[d]);
     for (uint32_t i = 0; i < g->n_ops; i++) {
-        uint32_t op = f->order[i], device = serial_device(f, i), cell = g->n_ops + i;
+        uint32_t op = f->order[i], device = serial_device(f, i), cell = own_cell(f, i);
         preds.n = 0;
-        gather(f, same, op, g->n_ops, &preds);
+        gather(f, same, op, own_cell, &preds);
         uint32_t n_same = (uint32_t)preds.n;
-        gather(f, next, op, 0, &preds);
+        gather(f, next, op, carried_cell, &preds);
         encode_op(f, cell, device == DPRO_NO_DEVICE ? UINT32_MAX : f->last_op[device], preds.at,
                   n_same, (uint32_t)preds.n);
         if (device != DPRO_NO_DEVICE)
@@ -197,7 +211,6 @@ static void encode(struct fixed *f, const struct pull *same, const struct pull *
     }
     array_fini(&preds);
     mark_checked(f, work);
-    list_carried(f, work);
     /* growing left room */
     f->code.at = mem_resize(f->code.at, f->code.n + 1, sizeof *f->code.at);
 }
@@ -212,7 +225,7 @@ static void make_device_room(struct fixed *f)
 /* Not cleared: fixed_release() sets what the first pass looks at. */
 static void make_cells(struct fixed *f)
 {
-    size_t n = 2 * (size_t)f->g->n_ops + 1;
+    size_t n = f->carried.n + f->g->n_ops + 1;
     f->cells = arena_alloc(&f->arena, n * f->n_lanes * sizeof *f->cells);
 }
 
@@ -275,6 +288,12 @@ void fixed_destroy(struct fixed *f)
 
 /* ---- passes ---- */
 
+/* By position and lane. */
+static inline int64_t *own_ends(const struct fixed *f)
+{
+    return f->cells + f->carried.n * f->n_lanes;
+}
+
 static inline const int64_t *get_pred(const uint16_t **code, const int64_t *end, unsigned n_lanes)
 {
     return end - (size_t)get_distance(code) * n_lanes;
@@ -308,7 +327,7 @@ void fixed_release(struct fixed *f, const int64_t *release_ns)
     size_t n = f->n_lanes;
     memset(f->last_ready, 0xff, f->g->n_devices * n * sizeof *f->last_ready); /* -1: none yet */
     EACH (uint32_t, at, f->carried)
-        memset(f->cells + (f->g->n_ops + *at) * n, 0, n * sizeof *f->cells);
+        memset(own_ends(f) + *at * n, 0, n * sizeof *f->cells);
     f->release_ns = release_ns;
     f->follows = f->begun = false;
 }
@@ -317,9 +336,9 @@ void fixed_release(struct fixed *f, const int64_t *release_ns)
 static void begin_pass(struct fixed *f)
 {
     size_t n = f->n_lanes;
-    const int64_t *ends = f->cells + f->g->n_ops * n;
-    EACH (uint32_t, at, f->carried)
-        memcpy(f->cells + *at * n, ends + *at * n, n * sizeof *ends);
+    const int64_t *ends = own_ends(f);
+    for (size_t i = 0; i < f->carried.n; i++)
+        memcpy(f->cells + i * n, ends + f->carried.at[i] * n, n * sizeof *ends);
     f->follows = f->begun;
     f->begun = true;
 }
@@ -333,7 +352,7 @@ void fixed_get(const struct fixed *f, int64_t *end_ns, uint32_t *device_prev)
 {
     const struct dpro_graph *g = f->g;
     for (uint32_t i = 0; i < g->n_ops; i++)
-        end_ns[f->order[i]] = f->cells[g->n_ops + i];
+        end_ns[f->order[i]] = own_ends(f)[i];
     if (!device_prev)
         return;
     find_last(f);
@@ -360,8 +379,7 @@ void fixed_follow(struct fixed *f, const struct fixed *before)
 {
     EACH (uint32_t, at, f->carried)
         for (unsigned l = 0; l < f->n_lanes; l++)
-            f->cells[((size_t)f->g->n_ops + *at) * f->n_lanes + l] =
-                before->cells[f->g->n_ops + *at];
+            own_ends(f)[(size_t)*at * f->n_lanes + l] = own_ends(before)[*at];
     for (uint32_t d = 0; d < f->g->n_devices; d++)
         for (unsigned l = 0; l < f->n_lanes; l++)
             f->last_ready[d * f->n_lanes + l] = before->last_ready[d];
@@ -374,7 +392,7 @@ static inline __attribute__((always_inline)) unsigned pass_exact(struct fixed *f
                                                                  uint32_t n, unsigned n_lanes)
 {
     const uint16_t *code = f->code.at;
-    int64_t *end = f->cells + (size_t)f->g->n_ops * n_lanes;
+    int64_t *end = own_ends(f);
     unsigned failed = 0;
     for (uint32_t i = 0; i < n; i++, end += n_lanes) {
         uint32_t head, op = f->order[i];
@@ -422,7 +440,7 @@ uint32_t fixed_position(const struct fixed *f, uint32_t op)
 
 int64_t fixed_op_end_ns(const struct fixed *f, unsigned lane, uint32_t op)
 {
-    return f->cells[((size_t)f->g->n_ops + f->position[op]) * f->n_lanes + lane];
+    return own_ends(f)[(size_t)f->position[op] * f->n_lanes + lane];
 }
 
 /* ---- a chain of copies ---- */

@@ -36,6 +36,7 @@ for group in "$@"; do
         ;;
     test)
         need python3 command -v "${PYTHON:-python3}"
+        need g++ command -v "${CXX:-g++}" # torch.compile makes C++ of modules
         ;;
     venv)
         need python3-venv "${PYTHON:-python3}" -c 'import ensurepip'

@@ -135,7 +135,7 @@ void *mem_resize(void *at, size_t count, size_t size)
     if (!at)
         return mem_alloc(total);
     bool known = current && take_block(current->scope, at, true);
-    void *grown = realloc(at, total ? total : 1);
+    void *grown = advise_huge(realloc(at, total ? total : 1), total);
     if (known)
         add_block(current->scope, grown ? grown : at);
     if (!grown)

@@ -26,6 +26,7 @@ struct cutter {
     struct cut_track *track;
     uint32_t step;  /* the step that the next slice falls into, or the one after it */
     uint32_t round; /* of Horovod's, that begins after the last slice */
+    size_t row;     /* see cuts_find_launch */
     struct open_span open[MAX_OPEN];
     uint32_t n_open;
     bool after_op; /* the last span without parent was an op */
@@ -37,8 +38,7 @@ static uint32_t find_step(struct cutter *cutter, int64_t time)
     const struct rank_build *rank = cutter->rank;
     struct cut_track *track = cutter->track;
     bool program = track->is.source == rank->main_track;
-    for (; cutter->step < rank->steps.n;
-         track->is.first[++cutter->step] = (uint32_t)track->slices.n) {
+    for (; cutter->step < rank->steps.n; track->is.first[++cutter->step] = track->n) {
         const struct step *step = &rank->steps.at[cutter->step];
         if ((program ? step->program_end_ns : step->end_ns) > time)
             return (program ? step->program_start_ns : step->start_ns) <= time ? cutter->step
@@ -101,9 +101,13 @@ static uint32_t emit(struct cutter *cutter, uint32_t span, uint32_t segment, int
         start = MIN(start, over_ns);
         end = MIN(end, over_ns);
     }
-    array_add(&cutter->track->slices, .start_ns = start, .end_ns = end, .span = span,
-              .segment = segment, .launch = NO_ID, .next = NO_ID);
-    return (uint32_t)cutter->track->slices.n - 1;
+    cutter->track->slices[cutter->track->n] = (struct slice){.start_ns = start,
+                                                             .end_ns = end,
+                                                             .span = span,
+                                                             .segment = segment,
+                                                             .launch = NO_ID,
+                                                             .next = NO_ID};
+    return cutter->track->n++;
 }
 
 /* What the profiler did in the slice just appended and before it. */
@@ -112,7 +116,7 @@ static void count_profiled(struct cutter *cutter, uint32_t slice, unsigned withi
 {
     if (slice == NO_ID)
         return;
-    struct slice *is = &cutter->track->slices.at[slice];
+    struct slice *is = &cutter->track->slices[slice];
     is->profiled_within = within & 3;
     if (outermost && is->segment == 0)
         is->profiled_before = (cutter->after_op + is_profiled(cutter, span)) & 3;
@@ -130,7 +134,7 @@ static void emit_leaf(struct cutter *cutter, const struct open_span *open)
 {
     const struct trace_span *span = &cutter->rank->trace->spans[open->span];
     const struct launch *launch =
-        span->kind == SPAN_RUNTIME ? cuts_find_launch(cutter->cuts, span) : NULL;
+        span->kind == SPAN_RUNTIME ? cuts_find_launch(cutter->cuts, span, &cutter->row) : NULL;
     if (!launch) {
         uint32_t slice = emit(cutter, open->span, 0, open->cursor, open->end);
         count_profiled(cutter, slice, 0, cutter->n_open == 0, open->span);
@@ -153,7 +157,7 @@ static void emit_rest(struct cutter *cutter, const struct open_span *open)
     uint32_t slice = emit(cutter, open->span, open->segment, open->cursor, open->end);
     count_profiled(cutter, slice, open->after_op, false, open->span);
     const struct launch *launch =
-        span->kind == SPAN_RUNTIME ? cuts_find_launch(cutter->cuts, span) : NULL;
+        span->kind == SPAN_RUNTIME ? cuts_find_launch(cutter->cuts, span, &cutter->row) : NULL;
     if (launch)
         add_call(cutter, launch, slice, true);
 }
@@ -234,25 +238,30 @@ static bool is_work(const struct rank_build *rank, const struct trace_span *span
 static void finish_track(struct cutter *cutter)
 {
     while (cutter->step < cutter->rank->steps.n)
-        cutter->track->is.first[++cutter->step] = (uint32_t)cutter->track->slices.n;
+        cutter->track->is.first[++cutter->step] = cutter->track->n;
 }
 
 static void start_track(struct cutter *cutter, const struct cuts *cuts, struct cut_track *track,
-                        uint8_t kind, uint32_t source)
+                        uint8_t kind, uint32_t source, struct slice *slices)
 {
     track->is = (struct track){.kind = kind,
                                .source = source,
                                .first = mem_array(cuts->rank->steps.n + 1, sizeof(uint32_t))};
+    track->slices = slices;
     cutter->cuts = cuts;
     cutter->rank = cuts->rank;
     cutter->track = track;
     cutter->step = cutter->round = cutter->n_open = 0;
+    cutter->row = 0;
     cutter->after_op = false;
 }
 
 /* What a CPU track is for: a thread that only polls (event queries of a watchdog) takes no part;
  * one that runs collectives may do other work between them, such as what a DDP hook asked for. */
 enum track_use { TRACK_IDLE = 0, TRACK_OPS = 1, TRACK_COMM = 2, TRACK_INBOX = 4 };
+
+/* A span gives its parent's stretch before it, and its own two parts or its last stretch. */
+enum { MOST_SLICES = 3 };
 
 static void cut_ops(struct cuts *cuts, uint32_t track_index)
 {
@@ -262,7 +271,8 @@ static void cut_ops(struct cuts *cuts, uint32_t track_index)
     int64_t floor = INT64_MIN;
     struct cutter cutter;
     start_track(&cutter, cuts, &cuts->tracks[CUTS_A_TRACK * track_index + CUT_OPS],
-                DPRO_DEVICE_CPU_THREAD, track_index);
+                DPRO_DEVICE_CPU_THREAD, track_index,
+                rank->slices.at + (size_t)MOST_SLICES * track->first);
     for (uint32_t i = track->first; i < track->first + track->n; i++)
         if (is_work(rank, &rank->trace->spans[i]) &&
             !map_get(&cuts->stored_ns, i + UINT64_C(1), NULL) &&
@@ -278,6 +288,7 @@ static unsigned use_of(const struct cuts *cuts, uint32_t track_index)
     const struct rank_build *rank = cuts->rank;
     const struct trace_track *track = &rank->trace->tracks[track_index];
     unsigned use = TRACK_IDLE;
+    size_t row = 0;
     EACH_OF (const struct trace_span, span, rank->trace->spans + track->first, track->n)
         if (span->kind == SPAN_TRANSFER)
             use |= TRACK_INBOX;
@@ -287,7 +298,7 @@ static unsigned use_of(const struct cuts *cuts, uint32_t track_index)
             continue;
         else if (span->kind == SPAN_CPU_OP)
             use |= in_collective(rank, span) ? TRACK_IDLE : TRACK_OPS;
-        else if (span->kind == SPAN_RUNTIME && cuts_find_launch(cuts, span))
+        else if (span->kind == SPAN_RUNTIME && cuts_find_launch(cuts, span, &row))
             use |= TRACK_OPS;
     return use;
 }
@@ -297,9 +308,10 @@ static void cut_inbox(struct cuts *cuts, uint32_t track_index)
 {
     const struct trace_rank *trace = cuts->rank->trace;
     const struct trace_track *track = &trace->tracks[track_index];
+    struct cut_track *tracks = &cuts->tracks[CUTS_A_TRACK * track_index];
     struct cutter cutter;
-    start_track(&cutter, cuts, &cuts->tracks[CUTS_A_TRACK * track_index + CUT_INBOX],
-                DPRO_DEVICE_LINK_RX, track_index);
+    start_track(&cutter, cuts, &tracks[CUT_INBOX], DPRO_DEVICE_LINK_RX, track_index,
+                cuts->rank->slices.at + (size_t)MOST_SLICES * track->first + tracks[CUT_OPS].n);
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &trace->spans[i];
         if (span->kind == SPAN_TRANSFER)
@@ -322,10 +334,34 @@ static void cut_cpu_track(void *arg, size_t t)
 
 ORDER(compare_starts, struct slice, ASCENDING(start_ns) ?: ASCENDING(span));
 
-/* All communication threads in one track, in order of start. */
-static void cut_comm_tracks(struct cuts *cuts)
+/* A call's slice, by its number in the rank. */
+static void join_calls(struct cuts *cuts, struct cut_track *track)
 {
-    const struct rank_build *rank = cuts->rank;
+    uint32_t n_before = (uint32_t)cuts->rank->slices.n;
+    EACH (const struct call, call, track->calls) {
+        struct launch *launch = &cuts->launches.at[call->launch];
+        if (!call->yields || launch->slice == NO_ID)
+            launch->slice = call->slice == NO_ID ? NO_ID : n_before + call->slice;
+    }
+    array_fini(&track->calls);
+}
+
+/* Its slices follow those of the tracks that were joined. */
+static void join_track(struct cuts *cuts, struct cut_track *track)
+{
+    struct rank_build *rank = cuts->rank;
+    join_calls(cuts, track);
+    for (size_t s = 0; s <= rank->steps.n; s++)
+        track->is.first[s] += (uint32_t)rank->slices.n;
+    array_push(&rank->tracks, track->is);
+    memmove(rank->slices.at + rank->slices.n, track->slices, track->n * sizeof *track->slices);
+    rank->slices.n += track->n;
+}
+
+/* All communication threads in one track, in order of start. */
+static void join_comm_tracks(struct cuts *cuts)
+{
+    struct rank_build *rank = cuts->rank;
     ARRAY(struct slice) found = {0};
     for (uint32_t t = 0; t < rank->trace->n_tracks; t++) {
         const struct trace_track *track = &rank->trace->tracks[t];
@@ -342,77 +378,38 @@ static void cut_comm_tracks(struct cuts *cuts)
     }
     if (found.n > 0) {
         struct cutter cutter;
+        struct cut_track track = {.n = 0};
         array_sort(&found, compare_starts);
-        start_track(&cutter, cuts, &cuts->tracks[CUTS_A_TRACK * rank->trace->n_tracks],
-                    DPRO_DEVICE_COMM_THREAD, NO_ID);
+        array_reserve(&rank->slices, found.n);
+        start_track(&cutter, cuts, &track, DPRO_DEVICE_COMM_THREAD, NO_ID,
+                    rank->slices.at + rank->slices.n);
         EACH (const struct slice, slice, found)
             emit(&cutter, slice->span, 0, slice->start_ns, slice->end_ns);
         finish_track(&cutter);
+        join_track(cuts, &track);
     }
     array_fini(&found);
-}
-
-/* A call's slice, by its number in the rank. */
-static void join_calls(struct cuts *cuts, struct cut_track *track)
-{
-    uint32_t n_before = (uint32_t)cuts->rank->slices.n;
-    EACH (const struct call, call, track->calls) {
-        struct launch *launch = &cuts->launches.at[call->launch];
-        if (!call->yields || launch->slice == NO_ID)
-            launch->slice = call->slice == NO_ID ? NO_ID : n_before + call->slice;
-    }
-    array_fini(&track->calls);
-}
-
-/* Their slices one after the other; those of the longest stay where they are, or nearly so. */
-static void join_tracks(struct cuts *cuts)
-{
-    struct rank_build *rank = cuts->rank;
-    size_t n_tracks = CUTS_A_TRACK * rank->trace->n_tracks + 1, n = 0, n_before = 0;
-    struct cut_track *longest = cuts->tracks;
-    EACH_OF (struct cut_track, track, cuts->tracks, n_tracks) {
-        if (track->slices.n > longest->slices.n) {
-            longest = track;
-            n_before = n;
-        }
-        n += track->slices.n;
-    }
-    array_reserve(&longest->slices, n - longest->slices.n);
-    rank->slices.at = longest->slices.at;
-    rank->slices.cap = longest->slices.cap;
-    if (n > 0)
-        memmove(rank->slices.at + n_before, longest->slices.at,
-                longest->slices.n * sizeof *longest->slices.at);
-    EACH_OF (struct cut_track, track, cuts->tracks, n_tracks) {
-        if (!track->is.first)
-            continue;
-        join_calls(cuts, track);
-        for (size_t s = 0; s <= rank->steps.n; s++)
-            track->is.first[s] += (uint32_t)rank->slices.n;
-        array_push(&rank->tracks, track->is);
-        if (track == longest) {
-            rank->slices.n += track->slices.n;
-            continue;
-        }
-        array_append(&rank->slices, track->slices.at, track->slices.n);
-        array_fini(&track->slices);
-    }
 }
 
 void build_slices(struct rank_build *rank)
 {
     const struct trace_rank *trace = rank->trace;
+    size_t n_tracks = (size_t)CUTS_A_TRACK * trace->n_tracks;
     struct cuts cuts = {.rank = rank,
                         .waits_for_rounds = waits_for_rounds(rank),
-                        .tracks =
-                            mem_array(CUTS_A_TRACK * trace->n_tracks + 1, sizeof *cuts.tracks),
+                        .tracks = mem_array(n_tracks + 1, sizeof *cuts.tracks),
                         .uses = mem_array(trace->n_tracks + 1, sizeof *cuts.uses)};
     build_find_stores(rank, &cuts.stored_ns);
     cuts_find_launches(&cuts);
+    array_reserve(&rank->slices, MOST_SLICES * (size_t)trace->n_spans); /* touched where used */
     parallel_for(trace->n_tracks, rank->threads, cut_cpu_track, &cuts);
-    cut_comm_tracks(&cuts);
-    join_tracks(&cuts);
+    EACH_OF (struct cut_track, track, cuts.tracks, n_tracks)
+        if (track->is.first)
+            join_track(&cuts, track);
+    join_comm_tracks(&cuts);
     cuts_add_streams(&cuts);
+    rank->slices.cap = rank->slices.n;
+    rank->slices.at = mem_resize(rank->slices.at, rank->slices.n, sizeof *rank->slices.at);
     map_fini(&cuts.row_of);
     array_fini(&cuts.rows);
     map_fini(&cuts.stored_ns);

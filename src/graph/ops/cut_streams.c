@@ -37,12 +37,17 @@ static unsigned place_in_row(const struct trace_span *span)
     return span->correlation & ((1 << ROW_BITS) - 1);
 }
 
-const struct launch *cuts_find_launch(const struct cuts *cuts, const struct trace_span *span)
+const struct launch *cuts_find_launch(const struct cuts *cuts, const struct trace_span *span,
+                                      size_t *row)
 {
-    uint64_t row;
-    if (!span->correlation || !map_get(&cuts->row_of, row_key(span), &row))
+    uint64_t key = row_key(span), found = *row;
+    if (!span->correlation || cuts->rows.n == 0)
         return NULL;
-    uint32_t at = cuts->rows.at[row].at[place_in_row(span)];
+    found += cuts->rows.at[found].key != key && found + 1 < cuts->rows.n;
+    if (cuts->rows.at[found].key != key && !map_get(&cuts->row_of, key, &found))
+        return NULL;
+    *row = (size_t)found;
+    uint32_t at = cuts->rows.at[found].at[place_in_row(span)];
     return at ? &cuts->launches.at[at - 1] : NULL;
 }
 
@@ -51,7 +56,7 @@ static void add_launch(struct cuts *cuts, uint32_t device)
     const struct trace_span *span = &cuts->rank->trace->spans[device];
     size_t row = (size_t)map_number(&cuts->row_of, row_key(span));
     if (row == cuts->rows.n)
-        array_push(&cuts->rows, (struct launch_row){{0}});
+        array_add(&cuts->rows, .key = row_key(span));
     uint32_t *at = &cuts->rows.at[row].at[place_in_row(span)];
     if (*at)
         return;
@@ -118,9 +123,10 @@ static void find_works(void *arg, size_t s)
     const struct trace_span *spans = rank->trace->spans + track->first;
     struct device_work *works = mem_alloc((track->n + 1) * sizeof *works);
     int64_t *own_ns = mem_array(rank->steps.n + 1, sizeof *own_ns);
+    size_t row = 0;
     for (uint32_t i = 0; i < track->n; i++) {
         const struct launch *known =
-            is_device_work(&spans[i]) ? cuts_find_launch(streams->cuts, &spans[i]) : NULL;
+            is_device_work(&spans[i]) ? cuts_find_launch(streams->cuts, &spans[i], &row) : NULL;
         works[i].launch = known ? known->slice : NO_ID;
         works[i].step = works[i].launch != NO_ID ? streams->step_of_slice[works[i].launch] : NO_ID;
     }
@@ -184,7 +190,7 @@ static void find_streams(struct streams *streams)
                                .first = mem_array(rank->steps.n + 1, sizeof(uint32_t))};
     streams->step_of_slice = mem_alloc((rank->slices.n + 1) * sizeof *streams->step_of_slice);
     EACH (const struct track, track, rank->tracks)
-        for (uint32_t s = 0; s < rank->steps.n; s++)
+        for (uint32_t s = 0; s < rank->steps.n && streams->n > 0; s++)
             for (uint32_t i = track->first[s]; i < track->first[s + 1]; i++)
                 streams->step_of_slice[i] = s;
 }

@@ -10,6 +10,7 @@
  * order. */
 enum { ROW_BITS = 4 };
 struct launch_row {
+    uint64_t key;               /* of window and upper bits of a correlation */
     uint32_t at[1 << ROW_BITS]; /* index + 1 into `launches`; 0: none */
 };
 
@@ -25,31 +26,34 @@ struct call {
     bool yields;     /* to a call that was found before */
 };
 
-/* A track and its slices. */
+/* A track and its slices, in room of the rank's. */
 struct cut_track {
     struct track is;
-    ARRAY(struct slice) slices;
+    struct slice *slices;
+    uint32_t n;
     ARRAY(struct call) calls;
 };
 
-/* Those of a track of the trace, and the last one of all communication threads. */
+/* Those of a track of the trace. */
 enum { CUT_OPS, CUT_INBOX, CUTS_A_TRACK };
 
 /* All tracks of a rank. Each is cut alone. */
 struct cuts {
     struct rank_build *rank;
     bool waits_for_rounds;
-    struct map row_of; /* window and upper bits of a correlation -> index into `rows` */
+    struct map row_of; /* key -> index into `rows` */
     ARRAY(struct launch_row) rows;
     ARRAY(struct launch) launches;
     struct map stored_ns;     /* see build_find_stores */
-    struct cut_track *tracks; /* not of streams; without `first` where nothing was cut */
+    struct cut_track *tracks; /* of CPU tracks; without `first` where nothing was cut */
     unsigned *uses;           /* enum track_use, by track of the trace */
 };
 
 /* Finds all device work that may have been launched, before tracks are cut. */
 void cuts_find_launches(struct cuts *cuts);
-/* What the device did for a call, which has its correlation; NULL: nothing. */
-const struct launch *cuts_find_launch(const struct cuts *cuts, const struct trace_span *span);
+/* What the device did for a call, which has its correlation; NULL: nothing. *row, 0 at first, is
+ * where it was found, and where the next one probably is. */
+const struct launch *cuts_find_launch(const struct cuts *cuts, const struct trace_span *span,
+                                      size_t *row);
 /* Cuts streams, once CPU tracks are joined, and chains the work of each call. */
 void cuts_add_streams(struct cuts *cuts);

@@ -21,8 +21,9 @@ typedef ARRAY(uint64_t) key_array;
 /* A track's slices in one step, cut where one outermost span ends and the next begins. */
 struct groups {
     group_array parts;
-    key_array names;  /* of the outermost spans */
-    key_array hashes; /* of all that each part holds */
+    key_array names;   /* of the outermost spans */
+    key_array hashes;  /* of all that each part holds */
+    bool without_call; /* of a stream: some of its work is found by its place only */
 };
 
 /* The outermost op that a slice lies in; its own span where that is none. */
@@ -41,25 +42,23 @@ static void group_slices(const struct rank_build *rank, uint32_t first, uint32_t
                          struct groups *groups)
 {
     enum { ROUNDING_NS = 1000 }; /* a span may seem to begin before the last one is over */
-    int64_t until = INT64_MIN;
-    uint32_t root = NO_ID;
+    enum { AHEAD = 24 };         /* slices: the caches have their spans in time */
     groups->parts.n = groups->names.n = groups->hashes.n = 0;
-    for (uint32_t i = first; i < end; i++) {
-        uint64_t key = map_mix(rank->keys[i] + 1);
-        int64_t start = rank->slices.at[i].start_ns;
-        if (groups->parts.n > 0 && start < until &&
-            (start < until - ROUNDING_NS || root_of(rank, i) == root)) {
-            uint64_t *hash = &groups->hashes.at[groups->hashes.n - 1];
-            groups->parts.at[groups->parts.n - 1].n++;
-            *hash = (*hash ^ key) * 0xd6e8feb86659fd93u + 1; /* the next waits for little */
-            continue;
-        }
-        root = root_of(rank, i);
+    for (uint32_t i = first, begin; i < end;) {
+        uint32_t root = root_of(rank, i);
         const struct trace_span *span = &rank->trace->spans[root];
-        until = span->start_ns + span->dur_ns;
-        array_add(&groups->parts, i, 1);
+        int64_t until = span->start_ns + span->dur_ns, start;
+        uint64_t hash = map_mix(rank->keys[i] + 1);
+        for (begin = i++; i < end && (start = rank->slices.at[i].start_ns) < until &&
+                          (start < until - ROUNDING_NS || root_of(rank, i) == root);
+             i++) { /* the next waits for little */
+            hash = (hash ^ map_mix(rank->keys[i] + 1)) * 0xd6e8feb86659fd93u + 1;
+            if (i + AHEAD < end)
+                __builtin_prefetch(&rank->trace->spans[rank->slices.at[i + AHEAD].span]);
+        }
+        array_add(&groups->parts, begin, i - begin);
         array_push(&groups->names, (uint64_t)span->name + 1);
-        array_push(&groups->hashes, key);
+        array_push(&groups->hashes, hash);
     }
 }
 
@@ -155,7 +154,8 @@ static void match_track(struct aligner *al, const struct rank_build *rank,
     struct group all_b = {track->first[step], track->first[step + 1] - track->first[step]};
     for (uint32_t i = 0; i < all_a.n; i++)
         to[i] = NO_ID;
-    if (all_a.n == 0 || all_b.n == 0)
+    if (all_a.n == 0 || all_b.n == 0 ||
+        (track->kind == DPRO_DEVICE_GPU_STREAM && !al->reference->without_call))
         return;
     if (track->kind != DPRO_DEVICE_CPU_THREAD) { /* which thread of a pool is first is chance */
         match_slices(rank, all_a, all_b, track->kind == DPRO_DEVICE_GPU_STREAM, to);
@@ -315,6 +315,7 @@ void slice_matches_find(const struct rank_build *rank, struct slice_matches *mat
         if (rank->tracks.at[l].kind == DPRO_DEVICE_CPU_THREAD)
             group_slices(rank, first[0], first[1], &references[l]);
         for (uint32_t i = first[0]; i < first[1]; i++) {
+            references[l].without_call |= rank->slices.at[i].launch == NO_ID;
             matches->placed[place] = (struct placed){i, l};
             matches->place_of[i] = place++;
         }

@@ -131,6 +131,8 @@ static uint32_t fill_table(struct table *t)
     for (uint32_t x = 1; x <= t->n; x++) {
         uint32_t first = first_word(t, x), dropped = first - first_word(t, x - 1);
         uint64_t *row = t->rows + (size_t)x * t->n_words, *before = row - t->n_words;
+        uint32_t at = first % t->n_words; /* where places_in() has the row's first word */
+        const uint64_t *places = places_in(t, t->a[x - 1], 0);
         bool carry = false;
         if (dropped) {
             length += (uint32_t)__builtin_popcountll(~before[0]);
@@ -138,10 +140,11 @@ static uint32_t fill_table(struct table *t)
         }
         for (uint32_t w = 0; w < t->n_words; w++) {
             uint64_t was = w + dropped < t->n_words ? before[w + dropped] : UINT64_MAX, sum;
-            uint64_t same = was & *places_in(t, t->a[x - 1], first + w);
+            uint64_t same = was & places[at];
             bool over = __builtin_add_overflow(was, same, &sum);
             carry = over | __builtin_add_overflow(sum, (uint64_t)carry, &sum);
             row[w] = sum | (was & ~same);
+            at = at + 1 < t->n_words ? at + 1 : 0;
         }
     }
     for (uint32_t w = 0; w < t->n_words; w++)

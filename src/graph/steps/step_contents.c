@@ -36,49 +36,15 @@ static uint64_t key_of(const struct rank_build *rank, uint32_t slice)
     return key;
 }
 
-/* Keys of a step's slices, and a hash of them: see struct step. */
-static void find_keys(void *arg, size_t step)
-{
-    struct rank_build *rank = arg;
-    uint64_t hash = 1, pooled = 0; /* in whatever order */
-    for (uint32_t l = 0; l < rank->tracks.n; l++) {
-        const struct track *track = &rank->tracks.at[l];
-        bool unordered = build_is_unordered(rank, track);
-        if (!unordered)
-            hash = map_mix(hash + l + 1);
-        for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++) {
-            uint64_t key = rank->keys[i] = key_of(rank, i);
-            if (unordered)
-                pooled += map_mix(key + 1);
-            else
-                hash = (hash ^ key) * 0xd6e8feb86659fd93u + 1;
-        }
-    }
-    rank->steps.at[step].hash = map_mix(hash + pooled);
-}
-
-void build_find_keys(struct rank_build *rank)
-{
-    rank->keys = mem_alloc((rank->slices.n + 1) * sizeof *rank->keys);
-    parallel_for(rank->steps.n, rank->threads, find_keys, rank);
-}
-
-void build_forget_keys(struct rank_build *rank)
-{
-    mem_free(rank->keys);
-    rank->keys = NULL;
-}
-
 struct contents {
     struct rank_build *rank;
-    bool *launches; /* by name: whether calls of it launch work */
+    bool *launches; /* by name: whether calls of it launch work; NULL: only keys are wanted */
 };
 
-static void add_slice(const struct rank_build *rank, const struct slice *slice,
+static void add_slice(const struct rank_build *rank, const struct slice *slice, bool gpu,
                       const bool *launches, struct step_content *c)
 {
     const struct trace_span *span = &rank->trace->spans[slice->span];
-    bool gpu = rank->trace->tracks[span->track].gpu;
     if (gpu && slice->launch == NO_ID) {
         c->n_before++;
         c->before_ns = time_add(c->before_ns, slice->end_ns - slice->start_ns);
@@ -92,29 +58,63 @@ static void add_slice(const struct rank_build *rank, const struct slice *slice,
     c->n_lost += is_call(rank, slice) && slice->launch == NO_ID && launches[span->name];
 }
 
-static void fill_step(void *arg, size_t s)
+/* What a step holds, keys of its slices, and a hash of them: see struct step. */
+static void look_through(void *arg, size_t s)
 {
     const struct contents *contents = arg;
     struct rank_build *rank = contents->rank;
     struct step *step = &rank->steps.at[s];
-    step->holds.ns = build_step_ns(rank, (uint32_t)s);
+    uint64_t hash = 1, pooled = 0; /* in whatever order */
     for (uint32_t l = 0; l < rank->tracks.n; l++) {
-        const uint32_t *first = rank->tracks.at[l].first;
-        step->n_slices += first[s + 1] - first[s];
-        for (uint32_t i = first[s]; i < first[s + 1]; i++)
-            add_slice(rank, &rank->slices.at[i], contents->launches, &step->holds);
+        const struct track *track = &rank->tracks.at[l];
+        bool unordered = build_is_unordered(rank, track);
+        bool gpu = track->kind == DPRO_DEVICE_GPU_STREAM;
+        if (!unordered)
+            hash = map_mix(hash + l + 1);
+        for (uint32_t i = track->first[s]; i < track->first[s + 1]; i++) {
+            uint64_t key = rank->keys[i] = key_of(rank, i);
+            if (unordered)
+                pooled += map_mix(key + 1);
+            else
+                hash = (hash ^ key) * 0xd6e8feb86659fd93u + 1;
+            if (contents->launches)
+                add_slice(rank, &rank->slices.at[i], gpu, contents->launches, &step->holds);
+        }
     }
+    step->hash = map_mix(hash + pooled);
+}
+
+static void look_through_all(struct contents *contents)
+{
+    struct rank_build *rank = contents->rank;
+    rank->keys = mem_alloc((rank->slices.n + 1) * sizeof *rank->keys);
+    parallel_for(rank->steps.n, rank->threads, look_through, contents);
+}
+
+void build_find_keys(struct rank_build *rank)
+{
+    look_through_all(&(struct contents){.rank = rank});
+}
+
+void build_forget_keys(struct rank_build *rank)
+{
+    mem_free(rank->keys);
+    rank->keys = NULL;
 }
 
 void build_contents(struct rank_build *rank)
 {
     struct contents contents = {rank, mem_array(rank->names->n, sizeof *contents.launches)};
     for (uint32_t i = 0; i < rank->slices.n; i++)
-        if (is_call(rank, &rank->slices.at[i]) && rank->slices.at[i].launch != NO_ID)
+        if (rank->slices.at[i].launch != NO_ID && is_call(rank, &rank->slices.at[i]))
             contents.launches[slice_span(rank, i)->name] = true;
-    build_find_keys(rank);
-    parallel_for(rank->steps.n, rank->threads, fill_step, &contents);
+    look_through_all(&contents);
     mem_free(contents.launches);
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        rank->steps.at[s].holds.ns = build_step_ns(rank, s);
+        EACH (const struct track, track, rank->tracks)
+            rank->steps.at[s].n_slices += track->first[s + 1] - track->first[s];
+    }
     if (rank->main_track == NO_ID)
         return;
     const struct trace_track *track = &rank->trace->tracks[rank->main_track];

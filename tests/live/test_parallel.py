@@ -124,7 +124,7 @@ class Marks(live.Case):
         self.assertEqual(foretold["memory"]["by_category"]["parameter"], real["by_category"]["parameter"])
         state = [memory["by_category"]["optimizer_state"] for memory in (foretold["memory"], real)]
         self.assertAlmostEqual(state[0], state[1], delta=0.01 * state[1])  # steps are counted on each rank
-        self.assertAlmostEqual(foretold["memory"]["peak_bytes"], real["peak_bytes"], delta=0.15 * real["peak_bytes"])
+        self.assertAlmostEqual(foretold["memory"]["peak_bytes"], real["peak_bytes"], delta=0.25 * real["peak_bytes"])
 
     def test_replicas_of_split_tensors_reduce_the_parts(self):
         run = self.ranks(REPLICAS_OF_SPLIT_TENSORS, world=4)

@@ -26,7 +26,8 @@ static int load_side(const char *path, const struct cmd_values *values, struct s
     int code = job_load(&path, 1, values, &side->job);
     if (code != 0)
         return code;
-    struct dpro_replay_options replay_options = {.sink = side->job.sink};
+    struct dpro_replay_options replay_options = {.threads = values->threads,
+                                                 .sink = side->job.sink};
     if (job_take_out_profiler(&side->job, &replay_options, &side->report.profiler_op_ns,
                               &side->report.profiler_ns, &err) < 0 ||
         dpro_replay_run(side->job.graph, &replay_options, &side->replay, &err) < 0)

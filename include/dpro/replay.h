@@ -32,7 +32,7 @@ struct dpro_replay_options {
     size_t n_delays;
     uint32_t skip_sample; /* leave-out: 1 + the measured iteration that is not learnt from, but
                              predicted from the mean of the others; 0: use all */
-    int threads; /* of dpro_replay_validate; 0: one a core; results are the same at any number */
+    int threads; /* 0: one a core; results are the same at any number */
     struct dpro_sink sink;
 };
 
@@ -156,6 +156,12 @@ struct dpro_validation {
 DPRO_API int dpro_replay_validate(const struct dpro_graph *graph,
                                   const struct dpro_replay_options *options,
                                   struct dpro_validation *validation, struct dpro_error *err);
+/* dpro_replay_run beside dpro_replay_validate, which delays and samples don't concern. */
+DPRO_API int dpro_replay_run_and_validate(const struct dpro_graph *graph,
+                                          const struct dpro_replay_options *options,
+                                          struct dpro_replay **replay,
+                                          struct dpro_validation *validation,
+                                          struct dpro_error *err);
 
 /* The Daydream baseline: local DFG of the lowest rank, one op a bucket, size / bandwidth, no
  * waiting for peers. Fails with DPRO_EEMPTY when the job does not communicate. */

@@ -2,10 +2,12 @@
  * use: the first of enum use that is going on. One sweep over a rank's intervals, sorted by start,
  * only remembers the latest end of each use, as an interval that is over no longer matters. It
  * follows the copies of the iteration: none begins before the one that it is a copy of. */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/arena.h"
 #include "base/array.h"
+#include "base/parallel.h"
 #include "base/sort.h"
 #include "replay/replay.h"
 
@@ -34,16 +36,29 @@ struct sums {
     int64_t transfer; /* hidden or not */
 };
 
-/* What is at work while a rank is accounted for. */
-struct accounting {
+/* What is the same for all ranks. */
+struct breakdown {
     struct arena arena;
     const struct dpro_graph *g;
     const struct breakdown_span *span;
     uint32_t *of_rank, *first; /* members of collectives by rank: of_rank[first[r] .. first[r + 1])
                                 */
     uint32_t *collective;      /* of a member */
-    uint32_t *last;      /* [copy * n_collectives + collective] the last rank to arrive; NOBODY: not
-                            known yet */
+    uint32_t *last;            /* [copy * n_collectives + collective] the last rank to arrive */
+    size_t most_ops;           /* of a rank */
+    bool any_missing;          /* ranks of a collective */
+    struct dpro_rank_time *ranks;
+    struct dpro_dimension_time *dimensions;
+    struct accounting *of_thread;
+    atomic_size_t next_rank;
+};
+
+/* What is at work while a rank is accounted for. */
+struct accounting {
+    struct arena arena;
+    const struct dpro_graph *g;
+    const struct breakdown_span *span;
+    const struct breakdown *all;
     uint8_t *uses;       /* of the rank's ops */
     int64_t *missing_ns; /* by the rank's ops: how much of the front of a transfer is waiting for
                             ranks that are missing in the trace; NULL: none is */
@@ -138,22 +153,21 @@ static void add_interval(struct accounting *work, int64_t start, int64_t end, en
 }
 
 /* The members of collectives by rank, through their transfers' ranks. */
-static void find_members(struct accounting *work)
+static void find_members(struct breakdown *all)
 {
-    const struct dpro_graph *g = work->g;
-    work->first = arena_array(&work->arena, (size_t)g->n_ranks + 1, sizeof *work->first);
-    work->of_rank = arena_array(&work->arena, (size_t)g->n_members + 1, sizeof *work->of_rank);
-    work->collective =
-        arena_array(&work->arena, (size_t)g->n_members + 1, sizeof *work->collective);
+    const struct dpro_graph *g = all->g;
+    all->first = arena_array(&all->arena, (size_t)g->n_ranks + 1, sizeof *all->first);
+    all->of_rank = arena_array(&all->arena, (size_t)g->n_members + 1, sizeof *all->of_rank);
+    all->collective = arena_array(&all->arena, (size_t)g->n_members + 1, sizeof *all->collective);
     for (uint32_t c = 0; c < g->n_collectives; c++)
         for (uint32_t i = 0; i < g->collectives[c].n_members; i++)
-            work->collective[g->collectives[c].first_member + i] = c;
+            all->collective[g->collectives[c].first_member + i] = c;
     for (uint32_t i = 0; i < g->n_members; i++)
-        work->first[g->rank[g->members[i].transfer]]++;
+        all->first[g->rank[g->members[i].transfer]]++;
     for (uint32_t r = 1; r <= g->n_ranks; r++)
-        work->first[r] += work->first[r - 1];
+        all->first[r] += all->first[r - 1];
     for (uint32_t i = g->n_members; i-- > 0;)
-        work->of_rank[--work->first[g->rank[g->members[i].transfer]]] = i;
+        all->of_rank[--all->first[g->rank[g->members[i].transfer]]] = i;
 }
 
 static uint32_t last_to_arrive(const struct dpro_graph *g, const struct graph_collective *c,
@@ -171,15 +185,26 @@ static uint32_t last_to_arrive(const struct dpro_graph *g, const struct graph_co
     return last;
 }
 
+static void find_last(void *arg, size_t c)
+{
+    const struct breakdown *all = arg;
+    const struct replay_copy *copy = &all->span->copies[c];
+    uint32_t *last = all->last + (size_t)copy->number * all->g->n_collectives;
+    for (uint32_t i = 0; copy->end_ns && i < all->g->n_collectives; i++)
+        if (all->g->collectives[i].barrier != DPRO_NO_OP)
+            last[i] = last_to_arrive(all->g, &all->g->collectives[i], copy);
+}
+
 /* Waiting for peers, and the front of a transfer that waits for ranks missing in the trace; the
  * transfer itself is added with the other ops and cut there through missing_ns[]. */
 static void add_waits(struct accounting *work, uint32_t r, const struct replay_copy *copy)
 {
     const struct dpro_graph *g = work->g;
-    uint32_t *all_last = work->last + (size_t)copy->number * g->n_collectives;
-    for (uint32_t i = work->first[r]; i < work->first[r + 1]; i++) {
-        const struct graph_member *member = &g->members[work->of_rank[i]];
-        uint32_t number = work->collective[work->of_rank[i]], *last = &all_last[number];
+    const struct breakdown *all = work->all;
+    const uint32_t *last = all->last + (size_t)copy->number * g->n_collectives;
+    for (uint32_t i = all->first[r]; i < all->first[r + 1]; i++) {
+        const struct graph_member *member = &g->members[all->of_rank[i]];
+        uint32_t number = all->collective[all->of_rank[i]];
         const struct graph_collective *c = &g->collectives[number];
         int64_t dur = copy->dur_ns[member->transfer];
         int64_t start = copy->end_ns[member->transfer] - dur;
@@ -192,11 +217,10 @@ static void add_waits(struct accounting *work, uint32_t r, const struct replay_c
         if (c->barrier == DPRO_NO_OP)
             continue;
         int64_t all_there = copy->end_ns[c->barrier];
-        if (*last == NOBODY)
-            *last = last_to_arrive(g, c, copy);
         if (c->n_messages > 0) /* some rank is sending: the collective transfers */
             add_interval(work, all_there, start, USE_TRANSFER, NOBODY, dimension);
-        add_interval(work, copy->end_ns[member->arrival], all_there, USE_WAIT, *last, dimension);
+        add_interval(work, copy->end_ns[member->arrival], all_there, USE_WAIT, last[number],
+                     dimension);
     }
 }
 
@@ -361,32 +385,44 @@ static void account_for(struct accounting *work, uint32_t r, struct dpro_rank_ti
 static void make_room(struct accounting *work)
 {
     const struct dpro_graph *g = work->g;
-    size_t most_ops = 0, n_last = (size_t)work->span->n_copies * g->n_collectives;
-    bool any_missing = false;
-    for (uint32_t r = 0; r < g->n_ranks; r++)
-        most_ops = g->ranks[r].n_ops > most_ops ? g->ranks[r].n_ops : most_ops;
-    for (uint32_t c = 0; c < g->n_collectives; c++)
-        any_missing |= g->collectives[c].missing_wait_ns > 0;
-    work->uses = arena_array(&work->arena, most_ops + 1, 1);
-    work->last = arena_array(&work->arena, n_last + 1, sizeof *work->last);
+    work->uses = arena_array(&work->arena, work->all->most_ops + 1, 1);
     work->waited_for = arena_array(&work->arena, (size_t)g->n_ranks + 1, sizeof(int64_t));
     work->until_transfer = arena_array(&work->arena, g->n_dimensions + (size_t)1, sizeof(int64_t));
     work->until_wait = arena_array(&work->arena, g->n_dimensions + (size_t)1, sizeof(int64_t));
-    if (any_missing)
-        work->missing_ns = arena_array(&work->arena, most_ops + 1, sizeof *work->missing_ns);
-    memset(work->last, 0xff, n_last * sizeof *work->last);
+    if (work->all->any_missing)
+        work->missing_ns =
+            arena_array(&work->arena, work->all->most_ops + 1, sizeof *work->missing_ns);
 }
 
-void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span,
+/* One rank after the other, in the same memory. */
+static void account_for_some(void *arg, size_t thread)
+{
+    struct breakdown *all = arg;
+    struct accounting *work = &all->of_thread[thread];
+    *work = (struct accounting){.g = all->g, .span = all->span, .all = all};
+    make_room(work);
+    for (size_t r; (r = all->next_rank++) < all->g->n_ranks;) {
+        work->dimensions = all->dimensions + r * (all->g->n_dimensions + 1);
+        account_for(work, (uint32_t)r, &all->ranks[r]);
+    }
+    array_fini(&work->intervals);
+    arena_fini(&work->arena);
+}
+
+void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span, int threads,
                     struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions)
 {
-    struct accounting work = {.g = g, .span = span};
-    make_room(&work);
-    find_members(&work);
-    for (uint32_t r = 0; r < g->n_ranks; r++) {
-        work.dimensions = dimensions + (size_t)r * (g->n_dimensions + 1);
-        account_for(&work, r, &ranks[r]);
-    }
-    array_fini(&work.intervals);
-    arena_fini(&work.arena);
+    struct breakdown all = {.g = g, .span = span, .ranks = ranks, .dimensions = dimensions};
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        all.most_ops = MAX(all.most_ops, g->ranks[r].n_ops);
+    for (uint32_t c = 0; c < g->n_collectives; c++)
+        all.any_missing |= g->collectives[c].missing_wait_ns > 0;
+    find_members(&all);
+    all.last = arena_alloc(&all.arena, ((size_t)span->n_copies * g->n_collectives + 1) *
+                                           sizeof *all.last);
+    parallel_for(span->n_copies, threads, find_last, &all);
+    size_t n = (size_t)parallel_share(threads, 1); /* all of them */
+    all.of_thread = arena_array(&all.arena, n, sizeof *all.of_thread);
+    parallel_for(MIN(n, g->n_ranks), threads, account_for_some, &all);
+    arena_fini(&all.arena);
 }

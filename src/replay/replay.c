@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "base/memory.h"
+#include "base/parallel.h"
 #include "base/sort.h"
 #include "base/stats.h"
 #include "replay/chain.h"
@@ -87,7 +88,7 @@ static void fill_ranks(struct chain *c, struct dpro_replay *r)
     r->n_dimensions = c->g->n_dimensions;
     r->dimensions =
         arena_array(&r->arena, ((size_t)n + 1) * (r->n_dimensions + 1), sizeof *r->dimensions);
-    breakdown_fill(c->g, &span, r->ranks, r->dimensions);
+    breakdown_fill(c->g, &span, c->options->threads, r->ranks, r->dimensions);
 }
 
 static void fill_shown(const struct chain *c, struct dpro_replay *r)
@@ -114,9 +115,8 @@ static void fill_shown(const struct chain *c, struct dpro_replay *r)
 static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                       struct dpro_replay **replay, struct dpro_error *err)
 {
-    static const struct dpro_replay_options defaults;
     struct chain chain;
-    int rc = chain_init(&chain, graph, options ? options : &defaults, NULL, err);
+    int rc = chain_init(&chain, graph, options, NULL, err);
     if (rc < 0)
         return rc;
     chain_run(&chain);
@@ -135,7 +135,58 @@ static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_o
 int dpro_replay_run(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                     struct dpro_replay **replay, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), run_replay(graph, options, replay, err));
+    static const struct dpro_replay_options defaults;
+    return WITHIN_SCOPE(dpro_error_nomem(err),
+                        run_replay(graph, options ? options : &defaults, replay, err));
+}
+
+/* Neither needs the other. */
+struct both {
+    const struct dpro_graph *graph;
+    struct dpro_replay_options validate, run;
+    struct dpro_validation validation;
+    struct dpro_replay *replay;
+    struct dpro_error errors[2];
+    int rc[2];
+};
+
+static void do_one(void *arg, size_t which)
+{
+    struct both *both = arg;
+    struct dpro_error *err = &both->errors[which];
+    both->rc[which] = which == 0
+                          ? validation_make(both->graph, &both->validate, &both->validation, err)
+                          : run_replay(both->graph, &both->run, &both->replay, err);
+}
+
+static int run_both(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                    struct dpro_replay **replay, struct dpro_validation *validation,
+                    struct dpro_error *err)
+{
+    struct both both = {.graph = graph, .validate = *options, .run = *options};
+    struct dpro_sink *quiet = options->samples ? &both.validate.sink : &both.run.sink;
+    quiet->progress = NULL; /* the longer one tells */
+    parallel_for(2, options->threads, do_one, &both);
+    for (int i = 0; i < 2; i++)
+        if (both.rc[i] < 0) {
+            if (err)
+                *err = both.errors[i];
+            return both.rc[i];
+        }
+    *replay = both.replay;
+    *validation = both.validation;
+    return 0;
+}
+
+int dpro_replay_run_and_validate(const struct dpro_graph *graph,
+                                 const struct dpro_replay_options *options,
+                                 struct dpro_replay **replay, struct dpro_validation *validation,
+                                 struct dpro_error *err)
+{
+    static const struct dpro_replay_options defaults;
+    return WITHIN_SCOPE(
+        dpro_error_nomem(err),
+        run_both(graph, options ? options : &defaults, replay, validation, err));
 }
 
 void dpro_replay_destroy(struct dpro_replay *replay)

@@ -83,6 +83,12 @@ void predictor_destroy(struct predictor *predictor);
 int predictor_without(const struct predictor *predictor, uint32_t sample, int64_t *iteration_ns,
                       struct dpro_error *err);
 
+/* ---- validate.c ---- */
+
+/* dpro_replay_validate within a scope; options are not NULL. */
+int validation_make(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                    struct dpro_validation *validation, struct dpro_error *err);
+
 /* ---- fixed.c ---- */
 
 struct fixed; /* a schedule: the ops of an iteration in the order they run */
@@ -163,7 +169,7 @@ struct breakdown_span {
 
 /* `dimensions`: of each rank 1 + the graph's number of dimensions; the first for communication that
  * is in none. */
-void breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span,
+void breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span, int threads,
                     struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions);
 
 /* ---- replay_memory.c ---- */

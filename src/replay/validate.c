@@ -68,7 +68,7 @@ static void compare(const struct dpro_graph *g, const struct prediction *predict
     v->measured_std_pct = measured.mean > 0 ? measured.std / measured.mean * 100 : 0;
 }
 
-static int validate(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+int validation_make(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                     struct dpro_validation *validation, struct dpro_error *err)
 {
     struct dpro_validation v = {.method = "none"};
@@ -111,5 +111,5 @@ int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_repla
 {
     static const struct dpro_replay_options defaults;
     return WITHIN_SCOPE(dpro_error_nomem(err),
-                        validate(graph, options ? options : &defaults, validation, err));
+                        validation_make(graph, options ? options : &defaults, validation, err));
 }

@@ -32,7 +32,7 @@ struct dpro_replay_options {
     size_t n_delays;
     uint32_t skip_sample; /* leave-out: 1 + the measured iteration that is not learnt from, but
                              predicted from the mean of the others; 0: use all */
-    int threads; /* 0: one a core; results are the same at any number */
+    int threads;          /* 0: one a core; results are the same at any number */
     struct dpro_sink sink;
 };
 

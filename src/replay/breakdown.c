@@ -418,11 +418,11 @@ void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *spa
     for (uint32_t c = 0; c < g->n_collectives; c++)
         all.any_missing |= g->collectives[c].missing_wait_ns > 0;
     find_members(&all);
-    all.last = arena_alloc(&all.arena, ((size_t)span->n_copies * g->n_collectives + 1) *
-                                           sizeof *all.last);
+    all.last =
+        arena_alloc(&all.arena, ((size_t)span->n_copies * g->n_collectives + 1) * sizeof *all.last);
     parallel_for(span->n_copies, threads, find_last, &all);
-    size_t n = (size_t)parallel_share(threads, 1); /* all of them */
+    size_t n = MIN((size_t)parallel_share(threads, 1), g->n_ranks);
     all.of_thread = arena_array(&all.arena, n, sizeof *all.of_thread);
-    parallel_for(MIN(n, g->n_ranks), threads, account_for_some, &all);
+    parallel_for(n, threads, account_for_some, &all);
     arena_fini(&all.arena);
 }

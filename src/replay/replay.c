@@ -184,9 +184,8 @@ int dpro_replay_run_and_validate(const struct dpro_graph *graph,
                                  struct dpro_error *err)
 {
     static const struct dpro_replay_options defaults;
-    return WITHIN_SCOPE(
-        dpro_error_nomem(err),
-        run_both(graph, options ? options : &defaults, replay, validation, err));
+    return WITHIN_SCOPE(dpro_error_nomem(err),
+                        run_both(graph, options ? options : &defaults, replay, validation, err));
 }
 
 void dpro_replay_destroy(struct dpro_replay *replay)

@@ -236,7 +236,7 @@ class Streams(Case):
     def test_verbose_tells_the_stages(self):
         result = dpro("replay", BUNDLED, "--json", "-v")
         self.assert_code(result, DONE)
-        for stage in ("read the traces", "built the graph", "replayed", "validated", "reported"):
+        for stage in ("read the traces", "built the graph", "replayed and validated", "reported"):
             self.assertRegex(result.err, rf"(?m)^dpro: info: {stage}: \d+\.\d+ s$")
 
     WRITES = (["replay", BUNDLED], ["replay", BUNDLED, "--json"], ["whatif", BUNDLED, "--bandwidth", "2x"],

@@ -125,7 +125,8 @@ static void count_profiled(struct cutter *cutter, uint32_t slice, unsigned withi
 static void add_call(struct cutter *cutter, const struct launch *launch, uint32_t slice,
                      bool yields)
 {
-    array_add(&cutter->track->calls, (uint32_t)(launch - cutter->cuts->launches.at), slice, yields);
+    array_add(&cutter->track->calls, (uint32_t)(launch - cutter->cuts->launches.at), slice,
+              cutter->step, yields);
 }
 
 /* A span without children. A call that copies is cut where its device work starts: the head
@@ -340,8 +341,10 @@ static void join_calls(struct cuts *cuts, struct cut_track *track)
     uint32_t n_before = (uint32_t)cuts->rank->slices.n;
     EACH (const struct call, call, track->calls) {
         struct launch *launch = &cuts->launches.at[call->launch];
-        if (!call->yields || launch->slice == NO_ID)
-            launch->slice = call->slice == NO_ID ? NO_ID : n_before + call->slice;
+        if (call->yields && launch->slice != NO_ID)
+            continue;
+        launch->slice = call->slice == NO_ID ? NO_ID : n_before + call->slice;
+        launch->step = call->step;
     }
     array_fini(&track->calls);
 }

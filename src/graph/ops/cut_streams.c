@@ -19,7 +19,6 @@ struct streams {
     const struct cuts *cuts;
     struct stream *at;
     uint32_t n;
-    uint32_t *step_of_slice; /* of CPU tracks */
 };
 
 static bool is_device_work(const struct trace_span *span)
@@ -128,7 +127,7 @@ static void find_works(void *arg, size_t s)
         const struct launch *known =
             is_device_work(&spans[i]) ? cuts_find_launch(streams->cuts, &spans[i], &row) : NULL;
         works[i].launch = known ? known->slice : NO_ID;
-        works[i].step = works[i].launch != NO_ID ? streams->step_of_slice[works[i].launch] : NO_ID;
+        works[i].step = works[i].launch != NO_ID ? known->step : NO_ID;
     }
     find_own_work(rank, track, works, own_ns);
     for (uint32_t i = 0; i < track->n; i++) {
@@ -188,11 +187,6 @@ static void find_streams(struct streams *streams)
                 (struct track){.kind = DPRO_DEVICE_GPU_STREAM,
                                .source = t,
                                .first = mem_array(rank->steps.n + 1, sizeof(uint32_t))};
-    streams->step_of_slice = mem_alloc((rank->slices.n + 1) * sizeof *streams->step_of_slice);
-    EACH (const struct track, track, rank->tracks)
-        for (uint32_t s = 0; s < rank->steps.n && streams->n > 0; s++)
-            for (uint32_t i = track->first[s]; i < track->first[s + 1]; i++)
-                streams->step_of_slice[i] = s;
 }
 
 void cuts_add_streams(struct cuts *cuts)
@@ -208,7 +202,6 @@ void cuts_add_streams(struct cuts *cuts)
             n = stream->is.first[s + 1] += n;
         array_push(&rank->tracks, stream->is);
     }
-    mem_free(streams.step_of_slice);
     array_reserve(&rank->slices, n - rank->slices.n);
     rank->slices.n = n;
     parallel_for(streams.n, rank->threads, fill_stream, &streams);

@@ -17,12 +17,14 @@ struct launch_row {
 struct launch {
     uint32_t device; /* the first span of the work */
     uint32_t slice;  /* of the call, once CPU tracks are cut; NO_ID: none found */
+    uint32_t step;   /* of the slice */
 };
 
 /* A call of a CPU track, and what it launched. */
 struct call {
     uint32_t launch; /* index into `launches` */
     uint32_t slice;  /* of the track's own; NO_ID: it is in no step */
+    uint32_t step;   /* of the slice */
     bool yields;     /* to a call that was found before */
 };
 

@@ -198,15 +198,15 @@ static void aligner_fini(struct aligner *al)
  * maps the reference iteration's slices (by place) to those of the step; CPU tracks are done
  * already. */
 static void match_device(const struct rank_build *rank, const struct track *track,
-                         const uint32_t *place_of, const uint32_t *found, uint32_t *to)
+                         const struct slice_matches *matches, const uint32_t *found, uint32_t *to)
 {
     uint32_t first = track->first[rank->steps.reference];
     uint32_t n = track->first[rank->steps.reference + 1] - first;
     for (uint32_t i = 0; i < n; i++) {
         const struct slice *work = &rank->slices.at[first + i];
-        if (work->launch == NO_ID || place_of[work->launch] == NO_ID)
+        if (work->launch == NO_ID || slice_place(matches, work->launch) == NO_ID)
             continue;
-        uint32_t call = found[place_of[work->launch]];
+        uint32_t call = found[slice_place(matches, work->launch)];
         to[i] = NO_ID;
         if (call == NO_ID)
             continue;
@@ -245,7 +245,7 @@ static key_array list_keys(const struct rank_build *rank, const slice_list *slic
 /* On whichever of their threads: the k-th run of a node is its k-th run there. `reference` has the
  * slices of the reference iteration. */
 static void match_pools(const struct rank_build *rank, const slice_list *reference, uint32_t step,
-                        const uint32_t *place_of, uint32_t *found)
+                        const struct slice_matches *matches, uint32_t *found)
 {
     if (reference->n == 0)
         return;
@@ -254,7 +254,8 @@ static void match_pools(const struct rank_build *rank, const slice_list *referen
     array_reserve(&to, reference->n);
     match_by_count(keys.at, (uint32_t)keys.n, keys_there.at, (uint32_t)keys_there.n, to.at);
     for (size_t i = 0; i < reference->n; i++)
-        found[place_of[reference->at[i]]] = to.at[i] == NO_ID ? NO_ID : slices.at[to.at[i]];
+        found[slice_place(matches, reference->at[i])] =
+            to.at[i] == NO_ID ? NO_ID : slices.at[to.at[i]];
     array_fini(&slices);
     array_fini(&to);
     array_fini(&keys);
@@ -279,7 +280,7 @@ static void match_step(void *arg, size_t s)
         found[i] = m->matches->placed[i].slice;
     if (s == rank->steps.reference)
         return;
-    match_pools(rank, &m->pooled, (uint32_t)s, m->matches->place_of, found);
+    match_pools(rank, &m->pooled, (uint32_t)s, m->matches, found);
     for (int pass = 0; pass < 2; pass++) /* CPU tracks first */
         for (uint32_t l = 0; l < rank->tracks.n; l++) {
             const struct track *track = &rank->tracks.at[l];
@@ -290,7 +291,7 @@ static void match_step(void *arg, size_t s)
             aligner.reference = &m->references[l];
             match_track(&aligner, rank, track, (uint32_t)s, to);
             if (gpu)
-                match_device(rank, track, m->matches->place_of, found, to);
+                match_device(rank, track, m->matches, found, to);
         }
     aligner_fini(&aligner);
 }
@@ -307,9 +308,8 @@ void slice_matches_find(const struct rank_build *rank, struct slice_matches *mat
     *matches = (struct slice_matches){
         .n = n,
         .placed = mem_alloc((n + (size_t)1) * sizeof *matches->placed),
-        .place_of = mem_alloc((rank->slices.n + 1) * sizeof *matches->place_of),
+        .places = mem_array(rank->slices.n + 1, sizeof *matches->places),
         .found = mem_alloc(((size_t)n * rank->steps.n + 1) * sizeof *matches->found)};
-    memset(matches->place_of, 0xFF, (rank->slices.n + 1) * sizeof *matches->place_of);
     for (uint32_t l = 0, place = 0; l < rank->tracks.n; l++) {
         const uint32_t *first = &rank->tracks.at[l].first[rank->steps.reference];
         if (rank->tracks.at[l].kind == DPRO_DEVICE_CPU_THREAD)
@@ -317,7 +317,7 @@ void slice_matches_find(const struct rank_build *rank, struct slice_matches *mat
         for (uint32_t i = first[0]; i < first[1]; i++) {
             references[l].without_call |= rank->slices.at[i].launch == NO_ID;
             matches->placed[place] = (struct placed){i, l};
-            matches->place_of[i] = place++;
+            matches->places[i] = ++place;
         }
     }
     struct step_matching matching = {
@@ -334,6 +334,6 @@ void slice_matches_find(const struct rank_build *rank, struct slice_matches *mat
 void slice_matches_fini(struct slice_matches *matches)
 {
     mem_free(matches->placed);
-    mem_free(matches->place_of);
+    mem_free(matches->places);
     mem_free(matches->found);
 }

@@ -11,9 +11,15 @@ struct placed {
 struct slice_matches {
     uint32_t n;
     struct placed *placed; /* in order of tracks, then by time */
-    uint32_t *place_of;    /* of a slice in placed[]; NO_ID: it is of another iteration */
+    uint32_t *places;      /* see slice_place */
     uint32_t *found;       /* [step * n + place] */
 };
+
+/* Of a slice, in placed[]; NO_ID: it is of another iteration. */
+static inline uint32_t slice_place(const struct slice_matches *matches, uint32_t slice)
+{
+    return matches->places[slice] - 1; /* so that most of them need not be written */
+}
 
 typedef ARRAY(uint32_t) slice_list;
 

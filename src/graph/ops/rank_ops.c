@@ -235,7 +235,7 @@ static void make_ops(struct rank_build *rank, const struct slice_matches *matche
         const struct track *track = &rank->tracks.at[op.track];
         const struct slice *slice = &rank->slices.at[op.slice];
         if (track->kind == DPRO_DEVICE_CPU_THREAD && slice->launch == NO_ID &&
-            always_empty(rank, matches, matches->place_of[op.slice]))
+            always_empty(rank, matches, slice_place(matches, op.slice)))
             continue;
         op.name = slice_span(rank, op.slice)->name;
         op.profiled = (uint8_t)(slice->profiled_within | slice->profiled_before << PROFILED_BEFORE);
@@ -311,7 +311,7 @@ static void place_step(void *arg, size_t s)
         size_t at = build_at(rank, (uint32_t)s, o);
         uint32_t found = op->slice == NO_ID
                              ? NO_ID
-                             : matches->found[s * matches->n + matches->place_of[op->slice]];
+                             : matches->found[s * matches->n + slice_place(matches, op->slice)];
         rank->match[at] = found;
         rank->start_ns[at] = rank->end_ns[at] = ABSENT;
         if (found != NO_ID) {

@@ -26,14 +26,6 @@ int launch_set_list(const char *const (*variables)[2], size_t n)
     return code;
 }
 
-int launch_set_path(const char *name, const char *path)
-{
-    char *absolute = path != NULL ? realpath(path, NULL) : NULL;
-    int code = launch_set_env(name, absolute != NULL ? absolute : path);
-    free(absolute);
-    return code;
-}
-
 /* A file that isn't there sets nothing. */
 static int set_env_file(const char *plan, const char *file, bool tell)
 {
@@ -70,7 +62,9 @@ int launch_set_plan(const char *plan, const char *stack, bool tell)
 {
     static const char *const files[][2] = {
         {"horovod", "horovod.env"}, {"mxnet-ps", "mxnet.env"}, {"byteps", "byteps.env"}};
-    int code = launch_set_path("DPRO_PLAN", plan);
+    char *absolute = plan != NULL ? realpath(plan, NULL) : NULL;
+    int code = launch_set_env("DPRO_PLAN", absolute != NULL ? absolute : plan);
+    free(absolute);
     for (size_t i = 0; i < sizeof files / sizeof *files && code == 0; i++)
         if (strcmp(stack, files[i][0]) == 0)
             code = set_env_file(plan, files[i][1], tell);

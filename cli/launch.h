@@ -13,10 +13,9 @@ int launch_set_env(const char *name, const char *value); /* NULL: left as it is 
     launch_set_list((const char *const[][2]){__VA_ARGS__},                                         \
                     sizeof((const char *const[][2]){__VA_ARGS__}) / sizeof(char *[2]))
 int launch_set_list(const char *const (*variables)[2], size_t n);
-/* A path, made absolute if it is there. */
-int launch_set_path(const char *name, const char *path);
-/* The plan, and what a job on `stack` (struct dpro_plan_summary) takes of it before it starts: the
- * NAME=VALUE lines of a file in its folder, or beside plan.json. `tell`: each is told. */
+/* The plan, its path made absolute if it is there, and what a job on `stack` (struct
+ * dpro_plan_summary) takes of it before it starts: the NAME=VALUE lines of a file in its folder, or
+ * beside plan.json. `tell`: each is told. */
 int launch_set_plan(const char *plan, const char *stack, bool tell);
 /* Puts `value` and a colon before what the variable holds. */
 int launch_prepend_env(const char *name, const char *value);

@@ -48,12 +48,12 @@ static int look_up_number(const char *environment, size_t size, const char *cons
     return value;
 }
 
-static size_t read_environ(pid_t pid, char *out, size_t size)
+static size_t read_environ(pid_t pid, char *out)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
     FILE *file = fopen(path, "re");
-    size_t n = file ? fread(out, 1, size - 1, file) : 0;
+    size_t n = file ? fread(out, 1, ENVIRON_MAX - 1, file) : 0;
     if (file)
         fclose(file);
     out[n] = '\0';
@@ -68,7 +68,7 @@ void process_describe(struct process *process)
         {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"},
         {"GROUP_RANK", "SLURM_NODEID"}};
     char *environment = mem_alloc(ENVIRON_MAX);
-    size_t size = read_environ(process->pid, environment, ENVIRON_MAX);
+    size_t size = read_environ(process->pid, environment);
     process->rank = look_up_number(environment, size, names[0], -1);
     process->world_size = look_up_number(environment, size, names[1], 0);
     process->local_rank = look_up_number(environment, size, names[2], -1);

@@ -16,7 +16,6 @@ struct evaluator *evaluator_create(const struct dpro_model *model)
     e->bucket_of = arena_array(&e->arena, n + model->n_communications, sizeof *e->bucket_of);
     e->single = buckets_make(model, &e->arena);
     e->result.buckets = arena_array(&e->arena, n, sizeof *e->result.buckets);
-    e->result.done_ns = arena_array(&e->arena, model->n_ranks, sizeof(int64_t));
     schedule_init(e);
     return e;
 }
@@ -145,7 +144,6 @@ const struct evaluation *evaluate_detail(struct evaluator *e, const struct dpro_
         r->buckets[b] = times_of(e, strategy, b, from);
     for (uint32_t i = 0; n >= 1 && i < e->model->n_ranks; i++) {
         double done = s->executors[e->class_of[i]].done_ns[n - 1];
-        r->done_ns[i] = llround(done - from);
         if (done > latest) {
             latest = done;
             r->last_rank = i;

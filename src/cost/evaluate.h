@@ -27,7 +27,6 @@ struct evaluation {
     int64_t iteration_ns;
     /* of the last iteration, from its start */
     struct bucket_times *buckets;
-    int64_t *done_ns;   /* [rank]: all its ops have run */
     uint32_t last_rank; /* that was done last */
     int64_t wire_ns;    /* in which bytes are transferred */
 };

@@ -17,10 +17,10 @@ static double alone(const struct segment *s, double lost)
 }
 
 static double work_before(const struct measured_replay *r, const struct coarse_rank *rank,
-                          size_t point, double lost, double *room)
+                          size_t point, double *room)
 {
     for (uint32_t i = 0; i < r->n; i++)
-        room[i] = alone(&rank->segments[i * rank->n_points + point], lost);
+        room[i] = alone(&rank->segments[i * rank->n_points + point], 0);
     return stats_median(room, r->n);
 }
 
@@ -96,7 +96,7 @@ static struct model_program make_program(const struct measured_replay *r,
     /* of the copying, all but the last bucket's lies between the waits */
     for (size_t a = 0; a < rank->n_points && rank->drains; a++) {
         if (rank->sync_points[a].needs && waits)
-            copied -= work_before(r, rank, a, 0, room);
+            copied -= work_before(r, rank, a, room);
         waits |= rank->sync_points[a].needs;
     }
     for (size_t a = 0; a < rank->n_points; a++) {

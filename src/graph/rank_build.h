@@ -95,7 +95,6 @@ struct local_op {
     uint8_t spare, profiled; /* as in struct dpro_graph */
     uint64_t size_bytes;
     uint32_t collective; /* index into the rank's collectives; NO_ID: none */
-    uint32_t tensor;     /* string id in the trace; 0: none */
     uint32_t gather;     /* as in struct dpro_graph; units are the recording's buckets */
     uint32_t pass;       /* as in struct dpro_graph */
 };

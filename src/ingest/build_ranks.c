@@ -122,8 +122,7 @@ static void list_windows(const struct source_list *list, struct rank_job *job)
                                       .end_ns = part->end_ns,
                                       .whole_start_ns = part->session.whole_start_ns,
                                       .whole_end_ns = part->session.whole_end_ns,
-                                      .is_cut = source_is_damaged(source),
-                                      .external_is_op = part->external_is_op};
+                                      .is_cut = source_is_damaged(source)};
         for (size_t c = 0; c < part->session.cuts.n; c++) {
             window.start_ns = part->session.cuts.at[c].start_ns + part->base_ns;
             window.end_ns = part->session.cuts.at[c].end_ns + part->base_ns;

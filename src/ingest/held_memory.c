@@ -205,7 +205,6 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
 {
     static const struct json_member members[] = {
         MEMBER(struct held_part, "device", TEXT, device),
-        MEMBER(struct held_part, "when_ns", INT, when_ns),
         MEMBER(struct held_part, "capacity_bytes", SIZE, capacity_bytes),
         MEMBER(struct held_part, "backend", TEXT, backend),
         MEMBER_BY("modules", read_modules, 0),
@@ -282,7 +281,6 @@ static void join(struct trace_build *build, struct rank_job *job, struct source 
     struct held_part *held = part_payload(&source->part, &held_payload);
     struct arena *arena = &build->trace->arena;
     struct held_memory *to = job->rank->held = arena_array(arena, 1, sizeof *to);
-    to->when_ns = trace_time_fits(held->when_ns) ? held->when_ns : 0;
     to->device = device_of(strtab_get(&build->trace->names, source->names[held->device]));
     to->capacity_bytes = held->capacity_bytes <= TRACE_BYTES_MAX ? held->capacity_bytes : 0;
     to->of_last_step = held->of_last_step;

@@ -8,7 +8,6 @@ struct held_part {
     ARRAY(struct held_block) blocks;
     ARRAY(struct held_module) modules;
     struct snapshot_part allocated; /* segments and blocks of the device's allocator */
-    int64_t when_ns;
     uint64_t capacity_bytes;
     uint32_t device, allocator, backend; /* string ids */
     bool says_allocator, is_text;        /* the allocator's settings: there; and whole, as text */

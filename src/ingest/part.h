@@ -104,7 +104,7 @@ struct trace_part {
     ARRAY(struct part_track) tracks;
     ARRAY(struct trace_detail) details;
     ARRAY(struct part_label) labels;
-    bool has_record_fn, external_is_op;
+    bool has_record_fn;
     bool adds_spans; /* to its rank, of what processes exchanged */
 
     /* in the file's order; times without base_ns, tracks of the part or NO_ID, windows unset */

@@ -250,7 +250,6 @@ static struct probe_cost cost_of(const struct measured *m, const struct measured
                               .backward = ratio_of(&m->backward.of[ALL], own_backward),
                               .forward_bounds = bounds_of(&m->forward, forward),
                               .backward_bounds = bounds_of(&m->backward, backward),
-                              .forward_ns = median_ns(&m->forward.of[ALL]),
                               .backward_ns = median_ns(&m->backward.of[ALL]),
                               .kept_bytes = MIN(m->kept_bytes, (uint64_t)TRACE_BYTES_MAX),
                               .n_graphs = (uint32_t)MIN(m->graphs, UINT32_MAX),

@@ -21,7 +21,7 @@ struct probe_cost {
     bool is_known; /* false: it was not measured, or failed */
     struct dpro_estimate forward, backward;
     struct probe_bounds forward_bounds, backward_bounds;
-    int64_t forward_ns, backward_ns; /* medians */
+    int64_t backward_ns; /* median */
     uint64_t kept_bytes; /* between its passes, without inputs and parameters; 0: not known */
     uint32_t n_graphs;   /* of torch.compile */
     uint32_t problem;    /* string id: why it can't be; 0 */

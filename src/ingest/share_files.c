@@ -80,7 +80,6 @@ static void pack_part(struct pack *pack, struct trace_part *part)
     PACK(pack, part->start_ns);
     PACK(pack, part->end_ns);
     PACK(pack, part->has_record_fn);
-    PACK(pack, part->external_is_op);
     PACK(pack, part->n_events);
     PACK(pack, part->losses);
     PACK(pack, part->damage.cut);

@@ -63,8 +63,8 @@ struct trace_span {
     uint64_t correlation; /* joins a runtime call with its device work; 0: none */
     uint32_t name;        /* string id */
     uint32_t track;       /* index into the rank's tracks */
-    uint32_t external;    /* "External id"; 0: none. Meaning differs by file, see
-                             trace_window.external_is_op */
+    uint32_t external;    /* "External id"; 0: none. By file, of the CPU op that launched it, or the
+                             correlation */
     uint32_t record_fn;   /* "Record function id" (an ET node's rf_id); 0: none */
     int32_t sequence;     /* autograd "Sequence number"; -1: none */
     uint32_t fwd_thread;  /* "Fwd thread id" (only > 0 on a backward op); 0: none */
@@ -131,8 +131,6 @@ struct trace_window {
     bool is_cut;                          /* its file is damaged: it may end within an iteration */
     bool has_execution_trace; /* an ET refers to this window's record function ids: structure yes,
                                  times no */
-    bool external_is_op; /* a device span's "External id" is that of the launching CPU op (not its
-                            correlation) */
 };
 
 /* A process group of the rank, as distributedInfo's pg_config or rank.json lists it. */
@@ -145,7 +143,7 @@ struct trace_group {
 
 /* ET: a tensor as a node's input or output lists it. */
 struct et_tensor {
-    uint64_t id, storage, offset, numel;
+    uint64_t storage, offset, numel;
     uint32_t item_bytes;
     uint32_t device; /* string id, "cuda:0", "cpu" */
 };
@@ -156,8 +154,7 @@ struct et_node {
     uint64_t id, parent;
     uint32_t first_input, n_inputs; /* into rank->et_tensors, tensors only, lists flattened */
     uint32_t first_output, n_outputs;
-    uint32_t span; /* the Kineto span it is, NO_ID when none was found */
-    int32_t sequence;
+    uint32_t span;            /* the Kineto span it is, NO_ID when none was found */
     uint32_t thread;          /* as the execution trace numbers them, from 1; 0: unknown */
     uint32_t pointwise_batch; /* of a convolution with a kernel of one element and a stride of one:
                                  the samples of its input; 0: it is none, or shapes are not said */
@@ -219,7 +216,6 @@ struct held_memory {
     struct held_block *blocks;   /* an address once */
     struct held_module *modules; /* in the model's order, outer ones first */
     uint32_t n_blocks, n_modules;
-    int64_t when_ns;
     int32_t device;                      /* number of the GPU; -1: the CPU */
     uint64_t capacity_bytes;             /* 0: not known */
     struct allocator_settings allocator; /* of a GPU */

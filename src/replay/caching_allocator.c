@@ -180,7 +180,6 @@ static inline struct allocator_placement act(struct allocator *a,
         else
             a->figures.n_unknown++;
     }
-    a->figures.n_requests++;
     return placement;
 }
 

@@ -95,13 +95,12 @@ struct dimension_fact {
     struct dpro_dimension_time mean, most; /* over the ranks; `most`: of the rank that loses most */
     int most_rank;
     uint64_t bytes; /* that a rank puts in, mean */
-    uint32_t dimension;
 };
 
 /* Time in which a stage of a pipeline computes nothing for want of another one: while the pipeline
  * fills or drains, as another stage is late, or while activations are on their way. */
 struct stage_fact {
-    uint32_t stage, n_ranks;
+    uint32_t n_ranks;
     int64_t fill_ns, late_ns, transfer_ns; /* means over its ranks */
 };
 

@@ -17,7 +17,7 @@ static int64_t lost_ns(const struct dpro_dimension_time *time)
 
 static struct dimension_fact sum_dimension(const struct report_facts *f, uint32_t dimension)
 {
-    struct dimension_fact fact = {.dimension = dimension, .most_rank = -1};
+    struct dimension_fact fact = {.most_rank = -1};
     uint32_t n = MAX(f->n_ranks, 1);
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         struct dpro_dimension_time time = dpro_replay_dimension(f->report->replay, r, dimension);

@@ -156,7 +156,6 @@ void stages_sum(struct report_facts *f)
     mem_free(times);
     for (uint32_t s = 0; s < p->n_stages; s++) {
         struct stage_fact *fact = &p->stages[s];
-        fact->stage = s;
         fact->fill_ns /= MAX(fact->n_ranks, 1);
         fact->late_ns /= MAX(fact->n_ranks, 1);
         fact->transfer_ns /= MAX(fact->n_ranks, 1);

@@ -119,7 +119,7 @@ static inline uint64_t fuzz_hash_probes(const struct dpro_probes *p)
 
 static inline uint64_t fuzz_hash_held(const struct held_part *held)
 {
-    uint64_t h = held->n_broken ^ (uint64_t)held->when_ns ^ held->capacity_bytes << 8;
+    uint64_t h = held->n_broken ^ held->capacity_bytes << 8;
     h ^= (uint64_t)held->allocator << 20 ^ (uint64_t)held->backend << 40 ^
          (uint64_t)held->says_allocator << 60 ^ (uint64_t)held->is_text << 61;
     for (size_t i = 0; i < held->blocks.n; i++)

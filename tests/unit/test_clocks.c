@@ -376,7 +376,7 @@ static struct nccl_log *nccl_log_of(int rank, uint64_t sequence, int64_t shift)
     uint32_t func = strtab_add(&log->names, "AllReduce", 9);
     log->rank = rank;
     struct nccl_comm comm = {.rank = rank, .hash = 0xabc};
-    struct nccl_operation operation = {.sequence = sequence, .func = func, .peer = -1};
+    struct nccl_operation operation = {.sequence = sequence, .func = func};
     array_push(&log->comms, comm);
     array_push(&log->operations, operation);
     for (uint32_t sends = 0; sends < 2; sends++) {

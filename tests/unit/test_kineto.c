@@ -179,7 +179,6 @@ TEST(spans_carry_their_arguments)
     assert_int_equal(span->correlation, 57541);
     assert_int_equal(span->sequence, -1);
     assert_true(part.base_ns == 1711964646000000000);
-    assert_true(part.external_is_op);
     assert_true(flows_of(&part)->has_correlation && part.has_record_fn);
     assert_int_equal(part.process.pid, 10);
 }
@@ -225,14 +224,6 @@ TEST(ids_that_begin_alike_differ)
         assert_int_equal(track_of(&part, i)->pid, i < 3 ? 4 : 45);
         assert_int_equal(track_of(&part, i)->id, tids[i]);
     }
-}
-
-TEST(external_id_that_is_the_correlation_is_no_op)
-{
-    struct trace_part part =
-        read_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":1,"
-                  "\"dur\":1,\"args\":{\"External id\":77,\"correlation\":77}}]");
-    assert_false(part.external_is_op);
 }
 
 TEST(communication_metadata_is_kept)

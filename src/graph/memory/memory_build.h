@@ -55,8 +55,6 @@ struct memory_build {
     struct arena scratch;
     uint32_t window, step;
     int64_t start_ns, end_ns; /* of the iteration */
-    int64_t backward_ns;      /* when its backward pass begins, and is over */
-    int64_t update_ns;
     int32_t device;
     ARRAY(struct block_build) blocks;   /* by the time at which they were first seen */
     ARRAY(struct moment_build) moments; /* of the iteration */

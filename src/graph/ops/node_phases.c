@@ -54,12 +54,12 @@ static void mark(struct marker *m, uint32_t node, uint8_t flag)
 }
 
 /* Marks what can be reached from the nodes that are open. */
-static void mark_after(struct marker *m, uint8_t flag)
+static void mark_after(struct marker *m)
 {
     while (m->n_open > 0) {
         uint32_t node = m->open[--m->n_open];
         for (uint32_t i = m->uses.row[node]; i < m->uses.row[node + 1]; i++)
-            mark(m, m->uses.nodes[i], flag);
+            mark(m, m->uses.nodes[i], NODE_AFTER);
     }
 }
 
@@ -92,7 +92,7 @@ static void mark_all(struct marker *m)
     for (uint32_t i = 0; i < n; i++)
         if (m->flags[i] & NODE_GRADIENT)
             mark(m, i, NODE_AFTER);
-    mark_after(m, NODE_AFTER);
+    mark_after(m);
     for (uint32_t i = 0; i < n; i++)
         if ((m->flags[i] & NODE_GRADIENT) ||
             ((m->flags[i] & NODE_COMM) && (m->flags[i] & NODE_AFTER)))

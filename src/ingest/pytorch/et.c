@@ -55,8 +55,7 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
             js->p++;
             depth--;
             if (n_values == 6) {
-                struct et_tensor tensor = {.id = numbers[0],
-                                           .storage = numbers[1],
+                struct et_tensor tensor = {.storage = numbers[1],
                                            .offset = numbers[2],
                                            .numel = numbers[3],
                                            .item_bytes = (uint32_t)numbers[4],
@@ -214,27 +213,22 @@ static void read_attr(struct et *et, struct et_node *node)
 {
     struct json *js = et->js;
     const char *text;
-    enum { OTHER, RF_ID, SEQ_ID, TID } which = OTHER;
+    enum { OTHER, RF_ID, TID } which = OTHER;
     int64_t value = 0;
     JSON_KEYS (js, true, key, len) {
         if (json_is(key, len, "name")) {
             if (!json_scalar(js, &text, &len))
                 return;
-            which = json_is(text, len, "rf_id")    ? RF_ID
-                    : json_is(text, len, "seq_id") ? SEQ_ID
-                    : json_is(text, len, "tid")    ? TID
-                                                   : OTHER;
+            which = json_is(text, len, "rf_id") ? RF_ID : json_is(text, len, "tid") ? TID : OTHER;
         } else if (json_is(key, len, "value")) {
             if (json_read_decimal(js, 0, &value) != JSON_VALUE)
-                value = which == SEQ_ID ? -1 : 0;
+                value = 0;
         } else {
             json_skip(js);
         }
     }
     if (which == RF_ID)
         node->record_fn = (uint32_t)value;
-    else if (which == SEQ_ID)
-        node->sequence = value < INT32_MIN || value > INT32_MAX ? -1 : (int32_t)value;
     else if (which == TID)
         node->thread = (uint32_t)value;
 }
@@ -244,12 +238,11 @@ static void read_node(struct et *et)
     struct json *js = et->js;
     struct trace_part *part = et->part;
     size_t n_tensors = et->out->tensors.n;
-    struct et_node node = {.span = NO_ID, .sequence = -1};
+    struct et_node node = {.span = NO_ID};
     bool wants_text = false, convolution = false, backward = false, attends = false;
     memset(et->inputs, 0, sizeof et->inputs);
     memset(et->outputs, 0, sizeof et->outputs);
     JSON_KEYS (js, true, key, len) {
-        int64_t v;
         if (json_is(key, len, "name")) {
             node.name = part_read_text(part, js);
             wants_text = names_group(strtab_get(&part->names, node.name));
@@ -266,9 +259,6 @@ static void read_node(struct et *et)
                 json_skip(js);
         } else if (json_is(key, len, "rf_id")) {
             node.record_fn = (uint32_t)json_u64(js);
-        } else if (json_is(key, len, "seq_id")) {
-            if (json_read_decimal(js, 0, &v) == JSON_VALUE && v >= -1 && v <= INT32_MAX)
-                node.sequence = (int32_t)v;
         } else if (json_is(key, len, "tid")) {
             node.thread = (uint32_t)json_u64(js);
         } else if (json_is(key, len, "inputs")) {

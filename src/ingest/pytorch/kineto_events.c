@@ -152,10 +152,6 @@ static void add_span(struct kineto_events *to, struct kineto_event *ev)
     }
     if (ev->record_fn)
         part->has_record_fn = true;
-    if (gpu && ev->kind != SPAN_GPU_ANNOTATION && ev->external && ev->correlation) {
-        to->n_external_is_correlation += ev->external == (uint32_t)ev->correlation;
-        to->n_external_differs += ev->external != (uint32_t)ev->correlation;
-    }
     if (!gpu && !part->process.pid)
         part->process.pid = ev->pid;
 }
@@ -280,7 +276,6 @@ void kineto_events_end(struct kineto_events *to)
         for (uint64_t slot = to->stacks.slots[i].key ? to->stacks.slots[i].value : 0; slot;
              slot = to->open.at[slot - 1].below)
             to->part->losses.n_unpaired++;
-    to->part->external_is_op = to->n_external_differs > to->n_external_is_correlation;
     map_fini(&to->tracks);
     map_fini(&to->stacks);
     array_fini(&to->name_flags);

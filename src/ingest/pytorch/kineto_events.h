@@ -46,7 +46,6 @@ struct kineto_events {
     struct map stacks;             /* hash of (pid, tid) -> index + 1 of the innermost open span */
     ARRAY(struct kineto_open) open;
     uint32_t free_open; /* list of unused slots in `open`, index + 1 */
-    uint64_t n_external_is_correlation, n_external_differs;
 };
 
 void kineto_events_begin(struct kineto_events *to, struct trace_part *part);

@@ -192,8 +192,6 @@ static void join_piece(struct kineto_events *to, const struct kineto_events *fro
     whole->n_events += part->n_events;
     whole->has_record_fn |= part->has_record_fn;
     whole->process.pid = whole->process.pid ?: part->process.pid;
-    to->n_external_is_correlation += from->n_external_is_correlation;
-    to->n_external_differs += from->n_external_differs;
 }
 
 /* The piece's spans, which nobody else looks at yet. */

@@ -140,7 +140,7 @@ struct run {
 struct program {
     uint64_t id;
     int64_t total_ns;
-    uint32_t n_runs, most_runs; /* in all, and on one device */
+    uint32_t most_runs; /* on one device */
 };
 
 struct splitter {
@@ -197,7 +197,6 @@ static void count_programs(struct splitter *s)
             array_push(&s->programs, fresh);
         struct program *program = &s->programs.at[number];
         program->most_runs = MAX(program->most_runs, (uint32_t)n);
-        program->n_runs++;
         program->total_ns = time_add(program->total_ns, run->end_ns - run->start_ns);
     }
     map_fini(&numbers);

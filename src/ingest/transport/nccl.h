@@ -21,12 +21,11 @@ struct nccl_comm {
 
 struct nccl_operation { /* a collective, or one send or recv */
     uint64_t event;
-    int64_t start_ns, stop_ns; /* of its enqueueing; stop 0: not seen */
-    uint64_t sequence;         /* collectives: in the communicator, per function */
-    uint32_t comm;             /* index; NO_ID: unknown */
-    uint32_t thread;           /* that called */
-    uint32_t func, algorithm;  /* string ids, of this log's table */
-    int32_t peer;              /* point-to-point: the peer; else the root, or -1 */
+    int64_t start_ns;         /* of its enqueueing */
+    uint64_t sequence;        /* collectives: in the communicator, per function */
+    uint32_t comm;            /* index; NO_ID: unknown */
+    uint32_t thread;          /* that called */
+    uint32_t func, algorithm; /* string ids, of this log's table */
     bool point_to_point;
     uint32_t span; /* the profile's span around the call; NO_ID */
 };
@@ -64,7 +63,6 @@ static inline int64_t nccl_step_there_ns(const struct nccl_step *step)
 
 struct nccl_log {
     int rank;
-    uint32_t segment;
     struct strtab names;
     ARRAY(uint32_t) strings; /* the log's numbers -> ids in names */
     ARRAY(struct nccl_comm) comms;

@@ -37,11 +37,11 @@ static bool read_comm(struct nccl_log *log, const struct record_nccl_comm *c)
 static void add_operation(struct nccl_log *log, const struct record_nccl_event *e)
 {
     bool p2p = e->type == NCCL_P2P;
-    array_add(&log->operations, .event = e->event, .start_ns = e->start_ns, .stop_ns = e->stop_ns,
+    array_add(&log->operations, .event = e->event, .start_ns = e->start_ns,
               .sequence = p2p ? 0 : e->coll.sequence, .comm = e->comm, .thread = e->head.thread,
               .func = string_of(log, p2p ? e->p2p.func : e->coll.func),
-              .algorithm = p2p ? 0 : string_of(log, e->coll.algorithm),
-              .peer = p2p ? e->p2p.peer : e->coll.root, .point_to_point = p2p, .span = NO_ID);
+              .algorithm = p2p ? 0 : string_of(log, e->coll.algorithm), .point_to_point = p2p,
+              .span = NO_ID);
 }
 
 static void add_proxy_op(struct nccl_log *log, const struct record_nccl_event *e)

@@ -33,15 +33,12 @@ void net_sum_collectives(struct net_transport *t)
         if (message->collective == NO_ID)
             continue;
         struct net_collective *collective = &t->collectives.at[message->collective];
-        collective->n_messages++;
         if (message->start_ns == INT64_MIN)
             continue; /* not recorded at this end */
         *(message->stream % 2 ? &collective->received_bytes : &collective->sent_bytes) +=
             net_message_payload(message);
         collective->last_ns = MAX(collective->last_ns, message->end_ns);
-        if (message->stream % 2 == 0 && message->start_ns < collective->first_send_ns) {
-            collective->first_send_ns = message->start_ns;
-            collective->thread = message->thread;
-        }
+        if (message->stream % 2 == 0)
+            collective->first_send_ns = MIN(collective->first_send_ns, message->start_ns);
     }
 }

@@ -37,7 +37,6 @@ struct ps_message {
     uint32_t stream;          /* NO_ID: not found yet */
     uint32_t channel;         /* until then: messages of one are in one stream, in this order */
     uint32_t span;            /* the rank's span that asked for it; NO_ID */
-    uint32_t thread;          /* of the first call */
     int32_t timestamp;
     uint8_t flags;
     bool received;  /* which end it is of that the channel is */

@@ -202,7 +202,6 @@ static void time_messages(struct net_transport *t)
             const struct net_transfer *at = net_call_of_byte(t, s, m->offset, &call);
             if (at) {
                 m->start_ns = at->start_ns;
-                m->thread = at->thread;
             }
             if ((at = net_call_of_byte(t, s, last, &call)) != NULL)
                 m->end_ns = passed_at(at, last);

@@ -220,7 +220,6 @@ static int begin(struct log_reader *r, const struct log_header *header, const ch
     part->process.rank = part->process.has_rank ? header->rank : 0;
     if (header->kind == LOG_NCCL) {
         r->nccl = part_make_payload(part, &nccl_payload);
-        r->nccl->segment = header->segment;
         return 0;
     }
     part->process.may_be_server = true;

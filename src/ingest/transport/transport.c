@@ -182,9 +182,7 @@ static void sort_transfers(struct net_transport *t)
             qsort(at, n, sizeof *at, by_offset);
         t->first_transfer[s] = (uint32_t)kept;
         for (i = 0; i < n; i++) {
-            if (i > 0 && same_transfer(&at[i - 1], &at[i]))
-                t->n_duplicates++;
-            else
+            if (i == 0 || !same_transfer(&at[i - 1], &at[i]))
                 t->transfers.at[kept++] = at[i];
         }
     }

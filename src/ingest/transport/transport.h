@@ -92,9 +92,7 @@ struct net_collective { /* one rank's part in a gloo collective */
     uint32_t tag;
     uint8_t prefix;
     bool exact; /* all its ranks are here and their bytes are those of its size */
-    uint32_t n_messages;
     int64_t first_send_ns, last_ns;      /* first_send_ns INT64_MAX: it sent nothing */
-    uint32_t thread;                     /* of the first send */
     uint64_t sent_bytes, received_bytes; /* payload */
     uint64_t size_bytes;                 /* of the tensor, from the span; 0: unknown */
     uint32_t span;                       /* the rank's span that ran it; NO_ID */
@@ -135,7 +133,6 @@ struct net_transport {
     uint64_t n_lost;     /* records that the tracer could not keep */
     uint64_t n_unframed; /* streams whose protocol it could not follow any further */
     uint64_t n_unknown;  /* records of kinds we don't know */
-    uint64_t n_duplicates;
 };
 
 void net_transport_fini(struct net_transport *transport);
@@ -170,7 +167,7 @@ void net_count_bytes(const struct dpro_trace *trace, struct dpro_transport_info 
 /* Sorts the messages by stream and offset, one for each place, and indexes them. */
 void net_sort_messages(struct net_transport *t);
 
-/* What each collective's messages add up to, when and on which thread. */
+/* What each collective's messages add up to, and when. */
 void net_sum_collectives(struct net_transport *t);
 
 /* gloo.c: adds to each end the messages that only the other end's log has, and when they passed. */

@@ -106,6 +106,17 @@ static void receive(int from, void *data, size_t size)
     }
 }
 
+static int join(void)
+{
+    int level;
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
+        return -1;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_size(MPI_COMM_WORLD, &module.n);
+    MPI_Comm_rank(MPI_COMM_WORLD, &module.me);
+    return 0;
+}
+
 static void leave(void)
 {
     MPI_Finalize();
@@ -137,19 +148,15 @@ const struct mpi_module *dpro_mpi_start(int (*failed)(const char *text))
 {
     module = (struct mpi_module){
         .version = MPI_MODULE_VERSION,
+        .join = join,
+        .leave = leave,
         .send = send,
         .await = await,
         .receive = receive,
-        .leave = leave,
         .abort = end_all,
     };
-    choose_network();
-    if (MPI_Init(NULL, NULL) != MPI_SUCCESS)
-        return NULL;
-    unbind();
     say_failed = failed;
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    MPI_Comm_size(MPI_COMM_WORLD, &module.n);
-    MPI_Comm_rank(MPI_COMM_WORLD, &module.me);
+    choose_network();
+    unbind();
     return &module;
 }

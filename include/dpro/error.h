@@ -20,6 +20,7 @@ enum dpro_status {
     DPRO_EIO = -4,     /* the system could not read or write (exit code 4) */
     DPRO_ENOMEM = -5,  /* out of memory (exit code 4) */
     DPRO_ECANCEL = -6, /* a callback asked to stop */
+    DPRO_EPEER = -7,   /* the processes can't work together (exit code 4) */
 };
 
 struct dpro_error {

@@ -13,10 +13,9 @@ struct dpro_processes;
 
 /* Whether mpirun started this process as one of several, and as which: -1: it did not. */
 DPRO_API int dpro_processes_started(void);
-/* Joins them by the MPI of the machine, through libdpro_mpi.so at `module`. Fails in the first if
- * another is of another build; that one finds then that its help is not wanted. `failed` is called
- * where, later on, a message can't be sent or received: all processes end with the exit code that
- * it returns. */
+/* Joins them by the MPI of the machine, through libdpro_mpi.so at `module`. They meet when the first
+ * loads a trace, which fails if another is of another build. `failed` is called where, later on, a
+ * message can't be sent or received: all processes end with the exit code that it returns. */
 DPRO_API int dpro_processes_join(const char *module, int (*failed)(const char *text),
                                  struct dpro_processes **processes, struct dpro_error *err);
 DPRO_API int dpro_processes_number(const struct dpro_processes *processes); /* 0: the first */

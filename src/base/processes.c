@@ -60,13 +60,13 @@ static int check_builds(struct dpro_processes *p, struct dpro_error *err)
     struct identity own = identify(), other = own;
     struct pack pack = {0};
     int stranger = 0;
-    if (p->mpi->me > 0) {
+    if (p->me > 0) {
         PACK(&pack, own);
         processes_tell(p, &pack);
         array_fini(&pack.bytes);
         return 0;
     }
-    for (int helper = p->mpi->n - 1; helper > 0; helper--) {
+    for (int helper = p->n - 1; helper > 0; helper--) {
         struct identity heard = {.build = 0};
         processes_hear(p, helper, &pack);
         if (pack.bytes.n > sizeof heard)
@@ -78,37 +78,78 @@ static int check_builds(struct dpro_processes *p, struct dpro_error *err)
         }
     }
     other.host[sizeof other.host - 1] = '\0';
-    if (stranger > 0) {
-        dpro_processes_leave(p);
-        return dpro_error_set(err, DPRO_EIO,
+    if (stranger > 0)
+        return dpro_error_set(err, DPRO_EPEER,
                               "process %d of mpirun, on %s, runs another build of dpro than the "
                               "first, on %s; install the same on all machines",
                               stranger, other.host, own.host);
-    }
-    for (int helper = 1; helper < p->mpi->n; helper++)
+    for (int helper = 1; helper < p->n; helper++)
         processes_answer(p, helper, &pack);
     return 0;
+}
+
+static void await(sem_t *sem)
+{
+    while (sem_wait(sem) != 0)
+        ;
+}
+
+static void *run_mpi(void *processes)
+{
+    struct dpro_processes *p = processes;
+    p->rc = p->mpi->join();
+    sem_post(&p->begun);
+    await(&p->over);
+    if (p->rc == 0)
+        p->mpi->leave();
+    return NULL;
+}
+
+/* Whether there are others to speak to. */
+static bool begins(struct dpro_processes *p)
+{
+    if (!p->has_begun)
+        await(&p->begun);
+    p->has_begun = true;
+    return p->rc == 0;
+}
+
+int processes_meet(struct dpro_processes *p, struct dpro_error *err)
+{
+    if (p->has_met)
+        return 0;
+    p->has_met = true;
+    if (begins(p))
+        return check_builds(p, err);
+    p->is_over = true;
+    return dpro_error_set(err, DPRO_EPEER, "MPI does not start; try 'mpirun -n 2 hostname'");
 }
 
 static int join(const char *path, int (*failed)(const char *text),
                 struct dpro_processes **processes, struct dpro_error *err)
 {
+    const char *n = getenv("OMPI_COMM_WORLD_SIZE");
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return dpro_error_set(err, DPRO_EIO, "cannot load the module for mpirun: %s", dlerror());
     mpi_module_start *start = (mpi_module_start *)dlsym(library, MPI_MODULE_START);
     const struct mpi_module *mpi = start ? start(failed) : NULL;
     if (!mpi || mpi->version != MPI_MODULE_VERSION)
-        return dpro_error_set(err, DPRO_EIO, "%s: %s", path,
-                              mpi ? "of another version of dpro; install both from one build"
-                                  : "MPI does not start; try 'mpirun -n 2 hostname'");
+        return dpro_error_set(err, DPRO_EIO,
+                              "%s: of another version of dpro; install both from "
+                              "one build",
+                              path);
     struct dpro_processes *made = mem_array(1, sizeof *made);
     made->mpi = mpi;
-    made->answers = mem_array((size_t)mpi->n, sizeof *made->answers);
-    int rc = check_builds(made, err);
-    if (rc == 0)
-        *processes = made;
-    return rc;
+    made->me = dpro_processes_started();
+    sem_init(&made->begun, 0, 0);
+    sem_init(&made->over, 0, 0);
+    if (pthread_create(&made->thread, NULL, run_mpi, made) != 0)
+        mem_fail();
+    made->n = n ? atoi(n) : begins(made) ? mpi->n : 1;
+    made->answers = mem_array((size_t)made->n, sizeof *made->answers);
+    *processes = made;
+    return 0;
 }
 
 int dpro_processes_join(const char *module, int (*failed)(const char *text),
@@ -119,12 +160,12 @@ int dpro_processes_join(const char *module, int (*failed)(const char *text),
 
 int dpro_processes_number(const struct dpro_processes *processes)
 {
-    return processes ? processes->mpi->me : 0;
+    return processes ? processes->me : 0;
 }
 
 int processes_count(const struct dpro_processes *processes)
 {
-    return processes && !processes->is_over ? processes->mpi->n : 1;
+    return processes && !processes->is_over ? processes->n : 1;
 }
 
 /* ---- turns ---- */
@@ -143,7 +184,7 @@ static void tell_progress(void *processes)
 {
     const struct dpro_processes *p = processes;
     log_progress(&p->sink, "wait for the other processes", "processes", p->n_heard,
-                 (uint64_t)p->mpi->n - 1);
+                 (uint64_t)p->n - 1);
 }
 
 static bool receive(struct dpro_processes *p, int from, struct pack *pack)
@@ -183,9 +224,29 @@ void processes_answer(struct dpro_processes *p, int helper, struct pack *pack)
     send(p, helper, pack);
 }
 
+/* MPI ends in all processes at once. */
+static void end(struct dpro_processes *p)
+{
+    if (!p->has_ended)
+        sem_post(&p->over);
+    p->has_ended = p->is_over = true;
+}
+
+void processes_let_go(struct dpro_processes *p)
+{
+    for (int helper = 1; !p->has_ended && begins(p) && helper < p->n; helper++) {
+        struct pack unwanted = {0};
+        if (!p->answers[helper])
+            receive(p, helper, &unwanted);
+        array_fini(&unwanted.bytes);
+        p->mpi->send(helper, NULL, 0);
+    }
+    end(p);
+}
+
 void processes_go_alone(struct dpro_processes *p, const char *why)
 {
-    p->is_over = true;
+    processes_let_go(p);
     p->idle = why;
 }
 
@@ -196,23 +257,23 @@ const char *dpro_processes_idle(const struct dpro_processes *p)
 
 void dpro_processes_leave(struct dpro_processes *p)
 {
+    struct dpro_error unsaid;
     if (!p)
         return;
-    if (p->mpi->me > 0 && !p->is_over)
+    if (p->me == 0)
+        processes_let_go(p);
+    else if (processes_meet(p, &unsaid) == 0 && !p->is_over)
         processes_tell(p, &(struct pack){0});
-    for (int helper = 1; p->mpi->me == 0 && helper < p->mpi->n; helper++) {
-        struct pack unwanted = {0};
-        if (!p->answers[helper])
-            receive(p, helper, &unwanted);
-        array_fini(&unwanted.bytes);
-        p->mpi->send(helper, NULL, 0);
-    }
-    p->mpi->leave();
+    end(p);
+    pthread_join(p->thread, NULL);
+    sem_destroy(&p->begun);
+    sem_destroy(&p->over);
     mem_free(p->answers);
     mem_free(p);
 }
 
 void dpro_processes_abort(struct dpro_processes *p, int code)
 {
-    p->mpi->abort(code);
+    if (begins(p))
+        p->mpi->abort(code);
 }

@@ -4,6 +4,8 @@
  * knows at all times who is to speak, and the first can let a helper go at any point. */
 #pragma once
 
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdbool.h>
 
 #include <dpro/log.h>
@@ -15,15 +17,25 @@ struct mpi_module;
 
 struct dpro_processes {
     const struct mpi_module *mpi;
-    bool *answers;       /* of the first, by helper: it waits for an answer */
-    bool is_over;        /* of the first: it goes on alone; of a helper: it may go */
-    uint64_t n_received; /* bytes */
-    const char *idle;    /* dpro_processes_idle() */
-    uint64_t n_heard;    /* helpers, in this turn */
+    int n, me;
+    pthread_t thread; /* MPI begins and ends in it, as that is mostly sleep */
+    sem_t begun, over;
+    bool has_begun, has_ended; /* it was waited for; it was told */
+    int rc;                    /* of beginning */
+    bool has_met;              /* processes_meet() */
+    bool *answers;             /* of the first, by helper: it waits for an answer */
+    bool is_over;              /* of the first: it goes on alone; of a helper: it may go */
+    uint64_t n_received;       /* bytes */
+    const char *idle;          /* dpro_processes_idle() */
+    uint64_t n_heard;          /* helpers, in this turn */
     struct dpro_sink sink;
 };
 
 int processes_count(const struct dpro_processes *processes);
+
+/* Waits until all processes are there: before the first turn. Fails, too, where one is of another
+ * build. */
+int processes_meet(struct dpro_processes *processes, struct dpro_error *err);
 
 /* A helper's turn: what it tells; false: it is, or was, let go. The pack is emptied, and then holds
  * the answer, to be read. */
@@ -31,6 +43,7 @@ bool processes_tell(struct dpro_processes *processes, struct pack *pack);
 /* The first's: what that helper tells, to be read; and the answer to it. */
 void processes_hear(struct dpro_processes *processes, int helper, struct pack *pack);
 void processes_answer(struct dpro_processes *processes, int helper, struct pack *pack);
-/* The first goes on alone; why: a text of the trace's. Helpers sleep until it
- * leaves: MPI ends in all processes at once. */
+/* The first goes on alone: helpers end. */
+void processes_let_go(struct dpro_processes *processes);
+/* And why they had nothing to do: a text of the trace's. */
 void processes_go_alone(struct dpro_processes *processes, const char *why);

@@ -150,14 +150,13 @@ int dpro_trace_load(const char *const *paths, size_t n_paths,
 static int load_share(struct trace_build *build, const char *const *paths, size_t n_paths)
 {
     struct dpro_error unsaid; /* the first process sees the same, and says so */
-    if (sources_find(&build->list, paths, n_paths, &unsaid) < 0)
-        sources_fini(&build->list);
-    if (!shared_tell_found(build))
+    int rc = sources_find(&build->list, paths, n_paths, &unsaid);
+    if (!shared_tell_found(build, rc))
         return 1;
     sources_read_of(build, 0);
     if (!shared_tell_files(build))
         return 1;
-    int rc = ranks_build(build, &unsaid);
+    rc = ranks_build(build, &unsaid);
     return rc < 0 ? !processes_tell(build->processes, &(struct pack){0}) : rc;
 }
 

@@ -128,7 +128,7 @@ static int read_source(struct reading *all, struct source *source)
 
 static bool is_due(const struct source *source, int process)
 {
-    return source->rc == 0 &&
+    return source->rc == 0 && !source->is_read &&
            (source->process == process || (source->is_copied && process == PROCESS_NONE));
 }
 
@@ -136,8 +136,10 @@ static void read_item(void *arg, size_t item)
 {
     struct reading *all = arg;
     struct source *source = &all->build->list.at[item];
-    if (is_due(source, all->process))
-        source->rc = read_source(all, source);
+    if (!is_due(source, all->process))
+        return;
+    source->rc = read_source(all, source);
+    source->is_read = true;
 }
 
 /* A file of several processes becomes one source for each. */

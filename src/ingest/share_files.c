@@ -23,21 +23,22 @@ static void pack_found(struct pack *pack, struct source *source)
     PACK(pack, source->attempt);
     PACK(pack, source->size_bytes);
     PACK(pack, source->ends);
+    PACK(pack, source->is_read);
 }
 
 /* A hash of begin and end, where files of one job and size differ; 0: it can't be read. */
 static uint64_t hash_ends(const struct source *source)
 {
     enum { END = 4096 };
-    unsigned char text[END];
-    uint64_t hash = 0, from[] = {0, source->size_bytes - END};
+    uint64_t words[END / sizeof(uint64_t)], hash = 0, from[] = {0, source->size_bytes - END};
     int fd = mem_keep_fd(open(source->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (fd < 0)
         return 0;
     for (int i = 0; i < 1 + (source->size_bytes > END); i++) {
-        ssize_t n = pread(fd, text, END, (off_t)from[i]);
-        for (ssize_t k = 0; k < n; k++)
-            hash = map_mix(hash ^ text[k]);
+        memset(words, 0, sizeof words);
+        ssize_t n = pread(fd, words, END, (off_t)from[i]);
+        for (ssize_t k = 0; k * (ssize_t)sizeof *words < n; k++)
+            hash = map_mix(hash ^ words[k]);
     }
     mem_close_fd(fd);
     return hash | 1;
@@ -206,7 +207,7 @@ static void pack_logged(struct pack *pack, struct rank_logged *logged)
     PACK(pack, logged->transport);
 }
 
-/* ---- the first process ---- */
+/* ---- who reads what ---- */
 
 struct found_by {
     struct source source;
@@ -222,24 +223,123 @@ static int compare_found(const struct found_by *x, const struct found_by *y)
 
 ORDER(by_path, struct found_by, compare_found(x, y) ?: ASCENDING(process));
 
-/* A file that several processes see is read by one of them, where asked for of those whose host it
- * names: by the rank in its name, so that a rank's files come together, else in turn. */
-static void deal(struct source_list *list, struct found_by *found, size_t n, size_t turn)
+/* A file, and the processes of which one is to read it. */
+struct share {
+    struct source *source;
+    const struct found_by *may;
+    size_t n;
+};
+typedef ARRAY(struct share) share_array;
+
+ORDER(largest_first, struct share,
+      -COMPARE(x->source->size_bytes, y->source->size_bytes)
+          ?: strcmp(x->source->path, y->source->path) ?: COMPARE(x->source, y->source));
+
+struct dealer {
+    uint64_t *bytes;  /* that each process reads; more of the first, which has more to do */
+    struct map ranks; /* rank + 1 -> the process that has files of it */
+};
+
+/* The first to join a rank that another built takes a tenth of the time that it took that one. */
+enum { JOINED_OF_BUILT = 10 };
+
+/* To who has read it already, or has files of its rank, or else has the least to read. */
+static void deal(struct dealer *dealer, const struct share *share)
 {
-    struct source fresh = found[0].source;
-    int rank = path_rank(fresh.path);
-    size_t k = 0, n_may = 0;
-    for (size_t i = 0; i < n; i++)
-        k = found[i].process == 0 ? i : k;
-    fresh.device = found[k].source.device; /* a number of this machine's */
-    fresh.inode = found[k].process == 0 ? found[k].source.inode : 0;
-    for (size_t i = 0; i < n; i++)
+    struct source *source = share->source;
+    int rank = path_rank(source->path), process = share->may->process, best_fit = -1;
+    uint64_t of_rank = (uint64_t)PROCESS_NONE, key = (uint64_t)(int64_t)rank + 1;
+    if (rank >= 0)
+        map_get(&dealer->ranks, key, &of_rank);
+    EACH_OF (const struct found_by, found, share->may, share->n) {
+        int fit = 2 * found->source.is_read + ((uint64_t)found->process == of_rank);
+        if (fit < best_fit ||
+            (fit == best_fit && dealer->bytes[found->process] >= dealer->bytes[process]))
+            continue;
+        best_fit = fit;
+        process = found->process;
+    }
+    if (rank >= 0)
+        map_set(&dealer->ranks, key, (uint64_t)process);
+    dealer->bytes[process] += source->size_bytes;
+    dealer->bytes[0] += process == 0 ? 0 : source->size_bytes / JOINED_OF_BUILT;
+    source->process = process;
+}
+
+static void deal_all(const struct trace_build *build, share_array *shares)
+{
+    size_t n_processes = (size_t)processes_count(build->processes);
+    struct dealer dealer = {.bytes = mem_array(n_processes, sizeof *dealer.bytes)};
+    array_sort(shares, largest_first);
+    EACH (const struct share, share, *shares)
+        deal(&dealer, share);
+    mem_free(dealer.bytes);
+    map_fini(&dealer.ranks);
+    array_fini(shares);
+}
+
+/* While MPI begins, each reads what will be its own if all see the same files. */
+static int read_and_meet(struct trace_build *build, int rc, struct dpro_error *err)
+{
+    int n = processes_count(build->processes), me = dpro_processes_number(build->processes);
+    struct found_by *all = mem_array((size_t)n, sizeof *all);
+    share_array shares = {0};
+    if (rc < 0)
+        sources_fini(&build->list);
+    for (int i = 0; i < n; i++)
+        all[i].process = i;
+    EACH (struct source, source, build->list)
+        array_add(&shares, source, all, (size_t)n);
+    deal_all(build, &shares);
+    EACH (struct source, source, build->list)
+        source->process = source->process == me && !build->options->from_host ? 0 : PROCESS_NONE;
+    mem_free(all);
+    sources_read_of(build, 0);
+    return processes_meet(build->processes, err);
+}
+
+/* The files as they were dealt take over what was read of those that were found. */
+static void take_over(struct source_list *found, struct source_list *list)
+{
+    size_t i = 0;
+    EACH (struct source, source, *list) {
+        while (i < found->n && strcmp(found->at[i].path, source->path) < 0)
+            i++;
+        if (i == found->n || strcmp(found->at[i].path, source->path) != 0)
+            continue;
+        struct source *own = &found->at[i++], fresh = *source;
+        if (fresh.process != 0 || !own->is_read)
+            continue;
+        *source = *own;
+        source->process = 0;
+        source->named = fresh.named;
+        source->first_sees = fresh.first_sees;
+        *own = fresh;
+    }
+    sources_fini(found);
+}
+
+/* ---- the first process ---- */
+
+/* A file of several processes: for those whose host it names, where that is asked for. */
+static struct source one_of(struct found_by *found, size_t *n)
+{
+    struct source fresh = {.path = mem_copy_string(found->source.path),
+                           .named = found->source.named,
+                           .rank = -1,
+                           .attempt = found->source.attempt,
+                           .size_bytes = found->source.size_bytes,
+                           .ends = found->source.ends};
+    size_t n_may = 0;
+    if (found->process == 0) { /* numbers of this machine's */
+        fresh.device = found->source.device;
+        fresh.inode = found->source.inode;
+    }
+    for (size_t i = 0; i < *n; i++)
         if (found[i].names_host)
-            found[n_may++].process = found[i].process;
-    n_may = n_may ? n_may : n;
-    fresh.process = found[(rank >= 0 ? (size_t)rank : turn) % n_may].process;
-    fresh.path = mem_copy_string(fresh.path);
-    array_push(list, fresh);
+            found[n_may++] = found[i];
+    *n = n_may ? n_may : *n;
+    return fresh;
 }
 
 /* Each process is told its files, in the list's order. */
@@ -280,8 +380,9 @@ static int check_same(const struct found_by *found, size_t n, struct dpro_error 
 
 int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
 {
-    if (rc < 0)
-        sources_fini(&build->list);
+    int met = read_and_meet(build, rc, err);
+    if (met < 0)
+        return met;
     ARRAY(struct found_by) found = {0};
     struct arena texts = {0};
     EACH (struct source, source, build->list) {
@@ -314,14 +415,19 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
     }
     array_sort(&found, by_path);
     struct source_list list = {0};
+    share_array shares = {0};
+    array_reserve(&list, found.n);
     rc = 0;
-    for (size_t i = 0, end, turn = 0; i < found.n && rc == 0; i = end, turn++) {
+    for (size_t i = 0, end; i < found.n && rc == 0; i = end) {
         for (end = i + 1; end < found.n && compare_found(&found.at[end], &found.at[i]) == 0; end++)
             ;
         rc = check_same(found.at + i, end - i, err);
-        deal(&list, found.at + i, end - i, turn);
+        size_t n = end - i;
+        array_push(&list, one_of(found.at + i, &n));
+        array_add(&shares, &list.at[list.n - 1], found.at + i, n);
     }
-    sources_fini(&build->list);
+    deal_all(build, &shares);
+    take_over(&build->list, &list);
     build->list = list;
     array_fini(&found);
     arena_fini(&texts);
@@ -509,8 +615,12 @@ void shared_answer_ranks(struct trace_build *build)
 
 /* ---- another process ---- */
 
-bool shared_tell_found(struct trace_build *build)
+bool shared_tell_found(struct trace_build *build, int rc)
 {
+    struct dpro_error unsaid;
+    struct source_list list = {0};
+    if (read_and_meet(build, rc, &unsaid) < 0)
+        return false;
     struct pack pack = {.arena = &build->trace->arena};
     uint64_t n = build->list.n;
     PACK(&pack, n);
@@ -522,14 +632,15 @@ bool shared_tell_found(struct trace_build *build)
     }
     if (!processes_tell(build->processes, &pack))
         return false;
-    sources_fini(&build->list);
     for (PACK(&pack, n); n > 0; n--) {
         struct source fresh = {.rank = -1};
         pack_found(&pack, &fresh);
         PACK(&pack, fresh.first_sees);
         fresh.path = mem_copy_string(fresh.path);
-        array_push(&build->list, fresh);
+        array_push(&list, fresh);
     }
+    take_over(&build->list, &list);
+    build->list = list;
     array_fini(&pack.bytes);
     return true;
 }

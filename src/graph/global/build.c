@@ -177,6 +177,7 @@ static void hear_ranks(struct build *build)
     log_line(&build->options->sink, DPRO_LOG_INFO,
              "%u of %u ranks built by other processes, %" PRIu64 " kB received for each", n,
              join->n_ranks, n ? build->processes->n_received / n / 1000 : 0);
+    processes_let_go(build->processes);
 }
 
 static int build_ranks(struct build *build, struct dpro_error *err)

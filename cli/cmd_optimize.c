@@ -225,7 +225,7 @@ static int search(const void *given, const struct job *job, const struct dpro_mo
     const struct dpro_sink *sink = &job->sink;
     struct lines lines = {.to = *sink};
     struct dpro_optimize_options options = values->options;
-    options.threads = values->common.threads;
+    options.threads = job->threads;
     options.no_coarsen = values->no_coarsen;
     options.no_partial = values->no_partial;
     options.no_symmetry = values->no_symmetry;

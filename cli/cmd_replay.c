@@ -124,9 +124,9 @@ static int run(const void *given, const struct opt_list *paths)
     int code = job_load(paths->items, paths->n, given, &job);
     if (code != 0)
         return code;
-    struct dpro_replay_options plain = {.threads = values->common.threads, .sink = job.sink};
+    struct dpro_replay_options plain = {.threads = job.threads, .sink = job.sink};
     struct dpro_replay_options replay_options = values->options;
-    replay_options.threads = values->common.threads;
+    replay_options.threads = job.threads;
     replay_options.sink = job.sink;
     replay_options.delays = values->delays.items;
     replay_options.n_delays = values->delays.n;

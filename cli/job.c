@@ -66,6 +66,7 @@ int job_load(const char *const *paths, size_t n_paths, const struct cmd_values *
         job_fini(job);
         return cmd_fail(&err);
     }
+    job->threads = dpro_processes_threads(together(), values->threads);
     job_tell_stage(&job->sink, &since, "built the graph");
     return 0;
 }

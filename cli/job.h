@@ -17,6 +17,7 @@ struct job { /* zeroed: nothing */
     struct dpro_graph *graph;
     struct dpro_probes *probes; /* of another run */
     struct dpro_sink sink;
+    int threads; /* for what follows */
 };
 
 /* Reads the traces. The options are what the graph will be built with; NULL: none

@@ -23,6 +23,7 @@ struct dpro_processes {
     bool has_begun, has_ended; /* it was waited for; it was told */
     int rc;                    /* of beginning */
     bool has_met;              /* processes_meet() */
+    int n_beside;              /* helpers on this machine */
     bool *answers;             /* of the first, by helper: it waits for an answer */
     bool is_over;              /* of the first: it goes on alone; of a helper: it may go */
     uint64_t n_received;       /* bytes */

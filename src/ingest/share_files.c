@@ -278,8 +278,7 @@ static void deal_all(const struct trace_build *build, share_array *shares)
     array_fini(shares);
 }
 
-/* While MPI begins, each reads what will be its own if all see the same files. */
-static int read_and_meet(struct trace_build *build, int rc, struct dpro_error *err)
+void shared_guess(struct trace_build *build, int rc)
 {
     int n = processes_count(build->processes), me = dpro_processes_number(build->processes);
     struct found_by *all = mem_array((size_t)n, sizeof *all);
@@ -294,8 +293,6 @@ static int read_and_meet(struct trace_build *build, int rc, struct dpro_error *e
     EACH (struct source, source, build->list)
         source->process = source->process == me && !build->options->from_host ? 0 : PROCESS_NONE;
     mem_free(all);
-    sources_read_of(build, 0);
-    return processes_meet(build->processes, err);
 }
 
 /* The files as they were dealt take over what was read of those that were found. */
@@ -380,7 +377,7 @@ static int check_same(const struct found_by *found, size_t n, struct dpro_error 
 
 int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
 {
-    int met = read_and_meet(build, rc, err);
+    int met = processes_meet(build->processes, err);
     if (met < 0)
         return met;
     ARRAY(struct found_by) found = {0};
@@ -615,11 +612,11 @@ void shared_answer_ranks(struct trace_build *build)
 
 /* ---- another process ---- */
 
-bool shared_tell_found(struct trace_build *build, int rc)
+bool shared_tell_found(struct trace_build *build)
 {
     struct dpro_error unsaid;
     struct source_list list = {0};
-    if (read_and_meet(build, rc, &unsaid) < 0)
+    if (processes_meet(build->processes, &unsaid) < 0)
         return false;
     struct pack pack = {.arena = &build->trace->arena};
     uint64_t n = build->list.n;

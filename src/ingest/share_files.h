@@ -13,9 +13,12 @@
 struct allocator_history;
 struct rank_job;
 
+/* Of each: which of the files that it found will be its own if all find the same, so that it can
+ * read them while MPI begins. rc: of finding them. */
+void shared_guess(struct trace_build *build, int rc);
+
 /* Of the first process, in this order: */
-/* The files that any process found, each with the process that reads it; what this one will most
- * likely be to read is read before they meet. rc: of finding its own. */
+/* The files that any process found, each with the process that reads it. rc: of finding its own. */
 int shared_find(struct trace_build *build, int rc, struct dpro_error *err);
 /* What others read, but for their spans; false: the first process goes on alone. */
 bool shared_hear_files(struct trace_build *build);
@@ -26,7 +29,7 @@ void shared_answer_files(struct trace_build *build);
 void shared_answer_ranks(struct trace_build *build);
 
 /* Of another one, in this order; false: the first process wants nothing more. */
-bool shared_tell_found(struct trace_build *build, int rc);
+bool shared_tell_found(struct trace_build *build);
 bool shared_tell_files(struct trace_build *build);
 
 /* Of all: what is to be known of the ranks of others, once all are built. 1: the first process

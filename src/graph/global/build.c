@@ -20,7 +20,7 @@
 
 struct build {
     const struct dpro_trace *trace;
-    const struct dpro_graph_options *options;
+    struct dpro_graph_options options;
     struct job job;
     struct dpro_processes *processes; /* that have some of the ranks; NULL: all are here */
     struct arena arena;               /* of what they gave */
@@ -32,7 +32,7 @@ enum { STAGES_A_RANK = 4, JOINT_STAGES = 5 };
 static void tell_stage(struct build *build)
 {
     uint64_t n = (uint64_t)STAGES_A_RANK * build->job.join.n_ranks + JOINT_STAGES;
-    log_progress_more(&build->options->sink, "build the graph", "stages", &build->n_done, 1, n);
+    log_progress_more(&build->options.sink, "build the graph", "stages", &build->n_done, 1, n);
 }
 
 /* ---- each rank alone ---- */
@@ -67,7 +67,7 @@ static void cut_rank(void *arg, size_t r)
     if (rank_is_elsewhere(rank->trace))
         return;
     build_steps(rank);
-    limit_steps(rank, build->options);
+    limit_steps(rank, &build->options);
     parallel_for(2, rank->threads, find_phases_or_slices, rank);
     build_pace(rank);
     build_contents(rank);
@@ -101,8 +101,8 @@ static void link_rank(void *arg, size_t r)
     build_learn_calls(rank);
     rank->memory = build_memory(rank);
     build_forget(rank);
-    if (build->options->spent && r < build->trace->n_ranks)
-        trace_free_spans(&build->options->spent->ranks[r]);
+    if (build->options.spent && r < build->trace->n_ranks)
+        trace_free_spans(&build->options.spent->ranks[r]);
     tell_stage(build);
 }
 
@@ -129,7 +129,7 @@ static void create(struct build *build)
         join->ranks[r].names = &trace->names;
         join->ranks[r].classes = classes;
         join->ranks[r].all_classes = all_classes;
-        join->ranks[r].threads = parallel_share(build->options->threads, join->n_ranks);
+        join->ranks[r].threads = parallel_share(build->options.threads, join->n_ranks);
     }
     build->job.servers.join = join;
     build->job.servers.messages = &build->job.messages;
@@ -174,10 +174,11 @@ static void hear_ranks(struct build *build)
     shared_hear_ranks(join, build->processes, &build->arena);
     for (uint32_t r = 0; r < join->n_ranks; r++)
         n += rank_is_elsewhere(join->ranks[r].trace);
-    log_line(&build->options->sink, DPRO_LOG_INFO,
+    log_line(&build->options.sink, DPRO_LOG_INFO,
              "%u of %u ranks built by other processes, %" PRIu64 " kB received for each", n,
              join->n_ranks, n ? build->processes->n_received / n / 1000 : 0);
     processes_let_go(build->processes);
+    build->options.threads = dpro_processes_threads(build->processes, build->options.threads);
 }
 
 static int build_ranks(struct build *build, struct dpro_error *err)
@@ -185,9 +186,9 @@ static int build_ranks(struct build *build, struct dpro_error *err)
     struct join *join = &build->job.join;
     struct chooser chooser = {.ranks = join->ranks,
                               .n_ranks = join->n_ranks,
-                              .options = build->options,
+                              .options = &build->options,
                               .files = build->trace->files};
-    parallel_for(join->n_ranks, build->options->threads, cut_rank, build);
+    parallel_for(join->n_ranks, build->options.threads, cut_rank, build);
     if (build->processes)
         shared_hear_steps(join, build->processes);
     int status = choose_steps(&chooser, err);
@@ -196,7 +197,7 @@ static int build_ranks(struct build *build, struct dpro_error *err)
         return status;
     if (build->processes)
         shared_answer_steps(join, build->processes);
-    parallel_for(join->n_ranks, build->options->threads, link_rank, build);
+    parallel_for(join->n_ranks, build->options.threads, link_rank, build);
     if (build->processes)
         hear_ranks(build);
     uint64_t n_ops = 0;
@@ -224,8 +225,8 @@ static int build_clocks(struct build *build, struct dpro_graph **graph, struct d
         return status;
     if (status < 0)
         join->n_ranks = 0;
-    clocks_align(join, build->trace, build->options);
-    return assemble_clocks(join, build->options, graph, err);
+    clocks_align(join, build->trace, &build->options);
+    return assemble_clocks(join, &build->options, graph, err);
 }
 
 static int build_ops_and_clocks(struct build *build, struct dpro_graph **graph,
@@ -242,10 +243,10 @@ static int build_ops_and_clocks(struct build *build, struct dpro_graph **graph,
     if (status < 0)
         return status;
     servers_find(&job->servers, build->trace);
-    clocks_align(&job->join, build->trace, build->options);
+    clocks_align(&job->join, build->trace, &build->options);
     unprofiled_iterations_find(job->join.ranks, job->join.n_ranks, build->trace,
                                &job->unprofiled_iterations);
-    clocks_move(&job->join, build->options->threads);
+    clocks_move(&job->join, build->options.threads);
     tell_stage(build);
     session_join(&job->join);
     join_check_unsure(&job->join);
@@ -254,11 +255,11 @@ static int build_ops_and_clocks(struct build *build, struct dpro_graph **graph,
     messages_find(&job->messages, &job->join, build->trace);
     servers_build(&job->servers);
     tell_stage(build);
-    status = dimensions_find(&job->dimensions, &job->join, build->options->dimensions, err);
+    status = dimensions_find(&job->dimensions, &job->join, build->options.dimensions, err);
     if (status < 0)
         return status;
     tell_stage(build);
-    status = assemble_graph(job, build->trace, build->options, graph, err);
+    status = assemble_graph(job, build->trace, &build->options, graph, err);
     tell_stage(build);
     return status;
 }
@@ -266,13 +267,13 @@ static int build_ops_and_clocks(struct build *build, struct dpro_graph **graph,
 static int build_graph(const struct dpro_trace *trace, const struct dpro_graph_options *options,
                        struct dpro_graph **graph, struct dpro_error *err)
 {
-    struct dpro_graph_options defaults = {0};
-    struct build build = {
-        .trace = trace, .options = options ? options : &defaults, .processes = trace->processes};
+    struct build build = {.trace = trace, .processes = trace->processes};
+    if (options)
+        build.options = *options;
     create(&build);
     uint32_t n_ranks = build.job.join.n_ranks;
-    int status = build.options->clocks_only ? build_clocks(&build, graph, err)
-                                            : build_ops_and_clocks(&build, graph, err);
+    int status = build.options.clocks_only ? build_clocks(&build, graph, err)
+                                           : build_ops_and_clocks(&build, graph, err);
     build.job.join.n_ranks = n_ranks; /* all those that were built */
     destroy(&build.job);
     arena_fini(&build.arena);
@@ -289,7 +290,7 @@ int dpro_graph_build(const struct dpro_trace *trace, const struct dpro_graph_opt
 
 static int build_share(struct dpro_trace *trace, const struct dpro_graph_options *options)
 {
-    struct build build = {.trace = trace, .options = options};
+    struct build build = {.trace = trace, .options = *options};
     struct join *join = &build.job.join;
     create(&build);
     parallel_for(join->n_ranks, options->threads, cut_rank, &build);

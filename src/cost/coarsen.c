@@ -174,6 +174,11 @@ static void waiting(const struct coarsening *c, const struct measured_replay *r,
 
 /* ---- sync points ---- */
 
+struct stream_place {
+    uint32_t device, issue;
+    int64_t start_ns;
+};
+
 ORDER(by_time, struct sync_point, ASCENDING(when_ns) ?: ASCENDING(op) ?: DESCENDING(needs));
 
 static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
@@ -240,6 +245,33 @@ static void add_end(const struct coarsening *c, const struct graph_rank *ops,
         rank->sync_points[rank->n_points++] = end;
 }
 
+static bool on_stream(const struct dpro_graph *g, uint32_t op)
+{
+    uint32_t device = g->device[op];
+    return device != DPRO_NO_DEVICE && g->devices[device].kind == DPRO_DEVICE_GPU_STREAM;
+}
+
+ORDER(by_stream, struct stream_place, ASCENDING(device) ?: ASCENDING(start_ns));
+
+/* A GPU stream carries its communications in the order in which they were launched, so that a rank
+ * comes to none of them before it has come to those before it. */
+static void order_on_streams(const struct coarsening *c, const struct coarse_issue *issues,
+                             struct sync_point *points, uint32_t n)
+{
+    const struct dpro_graph *g = c->g;
+    struct stream_place *places = arena_array(&c->coarse->arena, n, sizeof *places);
+    uint32_t n_places = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (on_stream(g, issues[i].transfer))
+            places[n_places++] = (struct stream_place){g->device[issues[i].transfer], i,
+                                                       mean_when(c, issues[i].transfer, true)};
+    qsort(places, n_places, sizeof *places, by_stream);
+    for (uint32_t i = 1; i < n_places; i++)
+        if (places[i].device == places[i - 1].device)
+            points[places[i].issue].when_ns =
+                MAX(points[places[i].issue].when_ns, points[places[i - 1].issue].when_ns + 1);
+}
+
 static int find_points(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
                        struct dpro_error *err)
 {
@@ -266,6 +298,7 @@ static int find_points(const struct coarsening *c, uint32_t r, const struct dpro
         rank->sync_points[n_ready + i] =
             (struct sync_point){issues[i].arrival, model->n_tensors + issues[i].communication,
                                 false, false, mean_went_on(c, issues[i].arrival)};
+    order_on_streams(c, issues, rank->sync_points + n_ready, rank->n_issues);
     rank->n_points = n_ready + rank->n_issues;
     if (rank->n_points == 0) {
         add_end(c, &g->ranks[r], rank);
@@ -456,6 +489,9 @@ static void measure_issues(const struct coarsening *c)
         issue->ready_ns = arena_array(&c->coarse->arena, re->n, sizeof *issue->ready_ns);
         for (uint32_t s = 0; s < re->n; s++)
             waiting(c, re, re->first + s, issue->arrival, &came, &issue->ready_ns[s]);
+        /* a stream that carries others up to then has not come to it */
+        for (uint32_t s = 0; s < re->n && on_stream(c->g, issue->transfer); s++)
+            issue->ready_ns[s] = re->copies[re->first + s].end_ns[issue->arrival];
     }
 }
 

@@ -72,10 +72,20 @@ static uint32_t *ranks_of(const struct dpro_graph *g, const struct graph_collect
     return ranks;
 }
 
+/* A GPU stream that carries the collective on its first rank, else none. */
+static uint32_t stream_of(const struct dpro_graph *g, const struct graph_collective *c)
+{
+    uint32_t device = g->device[g->members[c->first_member].transfer];
+    bool is_stream = device != DPRO_NO_DEVICE && g->devices[device].kind == DPRO_DEVICE_GPU_STREAM;
+    return is_stream ? device : DPRO_NO_DEVICE;
+}
+
+/* What a group of ranks communicates on several GPU streams is in order on each of them only. */
 static uint64_t group_key(const struct dpro_graph *g, const struct graph_collective *c,
                           const uint32_t *ranks)
 {
     uint64_t key = map_mix(c->group * UINT64_C(2) + is_pair(g, c) + 1);
+    key = map_mix(key + stream_of(g, c));
     for (uint32_t m = 0; m < c->n_members; m++)
         key = map_mix(key + ranks[m] + 1);
     return key | 1;

@@ -12,7 +12,7 @@ class Job:
     """What one rank does in a step. CPU costs are between launches; all times in us."""
 
     def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=None,
-                 streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0, uneven=0):
+                 streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0, uneven=0, units=0):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
         self.sync = sync  # None, or where a step waits for its GPU: "loss" (before backward) or "end"
@@ -21,6 +21,7 @@ class Job:
         self.start_us, self.seed = start_us, seed
         self.uneven = uneven  # more kernels in every third step
         self.rounding_us = rounding_us  # what ends may be late by
+        self.units = units  # whose parameters are sharded, and gathered one unit ahead
 
 
 class Rank:
@@ -91,15 +92,49 @@ class Rank:
         self.emit("cpu_op", "aten::item", begin, self.now - begin + 1.0, 100, 1)
         self.now += 2.0
 
+    def communicate(self, kind, after, tid):
+        job, elements = self.job, 1_000_000
+        received, sent = {"_allgather_base": (1, job.world), "_reduce_scatter_base": (job.world, 1)}.get(kind, (1, 1))
+        name = {"_allgather_base": "AllGather", "_reduce_scatter_base": "ReduceScatter_Sum_f32"}.get(kind, "AllReduce_Sum_f32")
+        self.let_stream_wait(tid)
+        return (yield from self.launch(
+            "c10d::%s_" % kind, f"ncclDevKernel_{name}_RING_LL(ncclDevComm*, unsigned long)", job.transfer_us, COMMUNICATE, tid=tid,
+            after=after, **{"Collective name": kind, "In msg nelems": elements * received, "Out msg nelems": elements * sent,
+                            "Group size": job.world, "dtype": "Float", "Process Group Name": "0",
+                            "Process Group Ranks": str(list(range(job.world)))}))
+
+    def passes_of_units(self):
+        """Forward and back over all units, each of which waits for its parameters; the next ones' are asked for before."""
+        job = self.job
+        for tid, units in ((1, list(range(job.units))), (2, list(range(job.units))[::-1])):
+            gathered = []
+            for i in range(job.units):
+                for _ in units[len(gathered):i + 1]:
+                    gathered.append((yield from self.communicate("_allgather_base", self.free[COMPUTE], tid)))
+                self.let_stream_wait(tid)
+                for _ in units[len(gathered):i + 2]:
+                    gathered.append((yield from self.communicate("_allgather_base", self.free[COMPUTE], tid)))
+                for k in range(job.kernels * tid // 3 // job.units):
+                    end = yield from self.launch("aten::mm", f"gemm_{k % 5}", job.kernel_us, COMPUTE, tid=tid, after=gathered[i])
+                if tid == 2:
+                    reduced = yield from self.communicate("_reduce_scatter_base", end, tid)
+        self.let_stream_wait(1)
+        yield from self.launch("aten::_foreach_add_", "update", job.kernel_us, COMPUTE, after=reduced)
+
     def step(self, number, startup_us=0.0):
         job, begin = self.job, self.now
         self.marks.append(begin)
         kernels = job.kernels + (job.uneven if number % 3 == 0 else 0)
-        per_stream = kernels // 3
         self.op("aten::zero_", 20)
         self.now += startup_us
         yield from self.launch("aten::copy_", "Memcpy HtoD (Pinned -> Device)", job.kernel_us, COMPUTE, cat="gpu_memcpy")
         self.begins.append(self.free[COMPUTE])
+        yield from (self.passes_of_units() if job.units else self.passes(kernels))
+        self.op("aten::detach", 20)
+        self.emit("user_annotation", f"ProfilerStep#{number}", begin, self.now - begin, 100, 1)
+
+    def passes(self, kernels):
+        job, per_stream = self.job, kernels // 3
         side = 0.0
         for k in range(per_stream):
             yield from self.launch("aten::conv2d", f"conv_forward_{k % 17}", job.kernel_us, COMPUTE)
@@ -112,13 +147,7 @@ class Rank:
         for k in range(per_stream):
             end = yield from self.launch("ConvolutionBackward0", f"conv_backward_{k % 13}", job.kernel_us, COMPUTE, tid=2)
             if job.buckets and (k + 1) % max(per_stream // job.buckets, 1) == 0:
-                self.let_stream_wait(tid=2)
-                reduced = yield from self.launch(
-                    "c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long)",
-                    job.transfer_us, COMMUNICATE, tid=2, after=end,
-                    **{"Collective name": "allreduce", "In msg nelems": 1_000_000, "Out msg nelems": 1_000_000,
-                       "Group size": job.world, "dtype": "Float", "Process Group Name": "0",
-                       "Process Group Ranks": str(list(range(job.world)))})
+                reduced = yield from self.communicate("allreduce", end, 2)
         if reduced:
             self.let_stream_wait(tid=1)
         after = reduced
@@ -126,8 +155,6 @@ class Rank:
             yield from self.launch("aten::_foreach_add_", f"update_{k % 5}", job.kernel_us * 0.5, COMPUTE, after=after)
         if job.sync == "end":
             self.wait_for_gpu()
-        self.op("aten::detach", 20)
-        self.emit("user_annotation", f"ProfilerStep#{number}", begin, self.now - begin, 100, 1)
 
     def run(self, first, last, synced_at, startup):
         """Steps first to last; before `synced_at` the program waits for its GPU, as a profiler that starts does."""

@@ -147,6 +147,18 @@ class BoundByGpu(Case):
                     predicted = self.assert_json("whatif", ours[0], *args)["predicted"]["iteration_ms"]
                     self.assertAlmostEqual(predicted, truth[1][0]["period_us"] / 1000, delta=1.0)
 
+    def test_parameters_that_are_gathered_ahead_hold_up_what_needs_them_and_links_carry_them_in_order(self):
+        for name, kernel_us in (("links decide", 20.0), ("the GPU decides", 60.0)):
+            with self.subTest(name):
+                ours, faster = (gpu_job.write(self, Job(world=4, units=6, kernel_us=kernel_us, cpu_us=5.0, transfer_us=us,
+                                                        jitter=0.1),
+                                              folder=f"{name}-{us}")
+                                for us in (900.0, 450.0))
+                before, after = (dpro("whatif", "--json", ours[0], *options).json["predicted"]["iteration_ms"]
+                                 for options in ((), ("--bandwidth", "2x")))
+                self.assertAlmostEqual(before, ours[1][0]["period_us"] / 1000, delta=0.02 * before)
+                self.assertAlmostEqual(after, faster[1][0]["period_us"] / 1000, delta=0.05 * after)
+
     def test_that_the_cpu_holds_up_a_faster_job_is_told(self):
         folder, truth = gpu_job.write(self, Job(world=2, buckets=5, kernel_us=40.0, cpu_us=38.0, transfer_us=1500.0, jitter=0.1))
         told = "the CPU began an iteration every %.1f" % (truth[0]["cpu_us"] / 1000)

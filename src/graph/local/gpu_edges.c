@@ -17,6 +17,9 @@
  * thousand. A trace in which nearly as much or more was outstanding shows the number itself. */
 enum { QUEUE_DEPTH = 1024 };
 
+/* Work that a stream was idle for begins that soon after it. */
+enum { RIGHT_AFTER_NS = 5000 };
+
 struct work {
     uint32_t op; /* NO_ID: none */
     bool next;   /* of the iteration before */
@@ -31,8 +34,9 @@ struct queue {
 
 /* What a thread's latest stream wait saw, per waiting stream. */
 struct wait {
-    struct work *sources; /* by stream; borrowed */
-    int64_t only_stream;  /* the stream waited for, where recorded; -1: any */
+    struct work *sources;       /* by stream; borrowed */
+    const uint32_t *n_launched; /* by stream, at the call; 0 where the event is known */
+    int64_t only_stream;        /* the stream waited for, where recorded; -1: any */
 };
 
 /* A stream that another may wait for, and when its work is over. */
@@ -112,14 +116,17 @@ static void on_stream_wait(struct walker *w, const struct local_op *op,
 {
     const struct trace_span *sync = recorded_sync(w, call);
     const struct trace_detail *detail = detail_of(w, sync);
-    struct work *seen = before_event(w, call, detail) ?: take_snapshot(w);
+    struct work *known = before_event(w, call, detail), *seen = known ?: take_snapshot(w);
     struct wait **waits = &w->waits[op->track];
+    uint32_t *n_launched = arena_array(&w->scratch, w->n_streams + 1, sizeof *n_launched);
     if (!*waits)
         *waits = arena_array(&w->scratch, w->n_streams + 1, sizeof **waits);
+    for (uint32_t d = 0; d < w->n_streams && !known; d++)
+        n_launched[d] = w->queues[d].n_launched;
     const struct trace_track *waiting = detail ? &w->rank->trace->tracks[sync->track] : NULL;
     for (uint32_t d = 0; d < w->n_streams; d++)
         if (!waiting || waiting->id < 0 || track_of(w, d) == waiting)
-            (*waits)[d] = (struct wait){seen, detail ? detail->wait_stream : -1};
+            (*waits)[d] = (struct wait){seen, n_launched, detail ? detail->wait_stream : -1};
 }
 
 static uint64_t wait_key(uint32_t waiting, uint32_t source)
@@ -132,17 +139,51 @@ static uint64_t work_id(struct work work)
     return (uint64_t)work.op << 1 | work.next;
 }
 
+static int64_t end_of(const struct walker *w, struct work work)
+{
+    const struct rank_build *rank = w->rank;
+    return local_pred_end(rank, rank->steps.reference, work.op, work.next);
+}
+
+/* The event may have been recorded before the last that its stream was given. Then only time tells
+ * which work it was for: the stream that waits was idle up to its end, and no longer. */
+static void wait_for_earlier(struct walker *w, const struct wait *wait, uint32_t stream,
+                             uint32_t op, int64_t explained_ns)
+{
+    int64_t start = local_start(w->rank, op), latest = explained_ns;
+    uint32_t found = NO_ID;
+    for (uint32_t d = 0; d < w->n_streams && start - explained_ns > RIGHT_AFTER_NS; d++) {
+        const struct queue *queue = &w->queues[d];
+        if (d == stream || (wait->only_stream >= 0 && track_of(w, d)->id != wait->only_stream))
+            continue;
+        uint32_t n = LOWER_BOUND(k, 0u, wait->n_launched[d],
+                                 end_of(w, (struct work){local_end_op(w->rank, queue->ops.at[k]),
+                                                         false}) <= start + CLOCK_ROUNDING_NS);
+        struct work last = {n > 0 ? local_end_op(w->rank, queue->ops.at[n - 1]) : NO_ID, false};
+        if (n > 0 && end_of(w, last) > latest) {
+            latest = end_of(w, last);
+            found = last.op;
+        }
+    }
+    if (found != NO_ID && start - latest <= RIGHT_AFTER_NS)
+        local_add_if_holds(w->rank, found, op, false);
+}
+
 /* What the stream has waited for before holds for all that it was given since: an edge is made only
  * for work that is new. Of many streams that may have been meant, those whose work was over last
  * before `op` began say most: one wait is for one stream. */
-static void resolve_wait(struct walker *w, uint32_t track, uint32_t stream, uint32_t op)
+static void resolve_wait(struct walker *w, uint32_t launch, uint32_t stream, uint32_t op)
 {
     enum { MOST = 8 };
     struct rank_build *rank = w->rank;
+    uint32_t track = rank->ops.at[launch].track;
     struct wait *wait = w->waits[track] ? &w->waits[track][stream] : NULL;
     if (!wait || !wait->sources)
         return;
     w->found.n = 0;
+    int64_t explained = end_of(w, (struct work){launch, false});
+    if (w->last[stream].op != NO_ID)
+        explained = MAX(explained, end_of(w, w->last[stream]));
     int64_t start = local_start(rank, op);
     for (uint32_t d = 0; d < w->n_streams; d++) {
         struct work source = wait->sources[d];
@@ -151,7 +192,7 @@ static void resolve_wait(struct walker *w, uint32_t track, uint32_t stream, uint
             (wait->only_stream >= 0 && track_of(w, d)->id != wait->only_stream) ||
             (map_get(&w->waited, wait_key(stream, d), &before) && before == work_id(source)))
             continue;
-        int64_t end = local_pred_end(rank, rank->steps.reference, source.op, source.next);
+        int64_t end = end_of(w, source);
         if (end <= start + CLOCK_ROUNDING_NS)
             array_add(&w->found, d, end);
     }
@@ -159,9 +200,12 @@ static void resolve_wait(struct walker *w, uint32_t track, uint32_t stream, uint
     for (size_t i = 0; i < w->found.n && i < MOST; i++) {
         uint32_t from = w->found.at[i].stream;
         struct work source = wait->sources[from];
-        if (local_add_if_holds(rank, source.op, op, source.next))
+        if (local_add_if_holds(rank, source.op, op, source.next)) {
             map_set(&w->waited, wait_key(stream, from), work_id(source));
+            explained = MAX(explained, w->found.at[i].end_ns);
+        }
     }
+    wait_for_earlier(w, wait, stream, op, explained);
     wait->sources = NULL;
 }
 
@@ -201,7 +245,6 @@ ORDER(compare_ends, struct stretch, ASCENDING(end_ns) ?: ASCENDING(op));
  * another stream, while its own stream had been idle, has waited for it. */
 static void add_graph_edges(struct walker *w, uint32_t first_slice)
 {
-    enum { RIGHT_AFTER_NS = 5000 };
     struct rank_build *rank = w->rank;
     ARRAY(struct stretch) list = {0}, by_end = {0};
     bool several = false;
@@ -243,7 +286,7 @@ static void on_launch(struct walker *w, uint32_t o, const struct local_op *op)
             continue;
         uint32_t stream = w->stream_of[rank->ops.at[work].device];
         local_add_edge(rank, o, work, false, false);
-        resolve_wait(w, op->track, stream, work);
+        resolve_wait(w, o, stream, work);
         wait_for_room(w, o, stream);
         w->last[stream] = (struct work){local_end_op(rank, work), false};
     }
@@ -269,7 +312,7 @@ static void on_sync(struct walker *w, uint32_t o, const struct trace_span *call,
             (for_stream && track_of(w, d) != &rank->trace->tracks[sync->track]) ||
             (for_event && detail->wait_stream >= 0 && track_of(w, d)->id != detail->wait_stream))
             continue;
-        int64_t end = local_pred_end(rank, rank->steps.reference, work.op, work.next);
+        int64_t end = end_of(w, work);
         if (all) {
             await(w, o, work);
         } else if (end > best_end) {

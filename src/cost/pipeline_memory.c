@@ -15,9 +15,7 @@ static double most_in_flight(const struct pipeline_change *change, uint32_t rank
     const struct dpro_pipeline_run *run = &change->runs[after];
     uint32_t stage = change->stage_of[rank], n_chunks = change->n_chunks[after];
     struct pipeline_shape shape = {change->n_stages, n_chunks, run->n_micro_batches, run->schedule};
-    /* passes of weights keep what they need until their own turn */
-    uint32_t n = pipeline_ahead(shape, stage) + 1 + (pipeline_splits(shape) ? stage : 0);
-    return fmin((double)n / n_chunks, run->n_micro_batches);
+    return (double)pipeline_in_flight(shape, stage) / n_chunks;
 }
 
 /* A rank's memory with other micro-batches. */

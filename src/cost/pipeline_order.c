@@ -23,7 +23,9 @@ bool pipeline_has_rounds(struct pipeline_shape s)
     return s.n_micro_batches % MAX(s.n_micro_batches / s.n_ranks, 1) == 0;
 }
 
-uint32_t pipeline_ahead(struct pipeline_shape s, uint32_t rank)
+/* Passes that a rank has begun before its first backward pass; with turns, less the one right
+ * before it. */
+static uint32_t passes_ahead(struct pipeline_shape s, uint32_t rank)
 {
     uint32_t hops = s.n_ranks - 1 - rank, ahead = (s.n_chunks - 1) * round_of(s) + hops;
     if (s.schedule == DPRO_SCHEDULE_INTERLEAVED)
@@ -31,6 +33,13 @@ uint32_t pipeline_ahead(struct pipeline_shape s, uint32_t rank)
     else if (s.schedule != DPRO_SCHEDULE_1F1B && !pipeline_splits(s))
         return s.n_chunks * s.n_micro_batches;
     return MIN(ahead, s.n_chunks * s.n_micro_batches);
+}
+
+uint32_t pipeline_in_flight(struct pipeline_shape s, uint32_t rank)
+{
+    /* passes of weights keep what they need until their own turn */
+    uint32_t n = passes_ahead(s, rank) + 1 + (pipeline_splits(s) ? rank : 0);
+    return MIN(n, s.n_chunks * s.n_micro_batches);
 }
 
 /* ---- passes ---- */
@@ -51,7 +60,7 @@ static void list_passes(struct pipeline_shape s, uint32_t rank, struct arena *ar
                         pipeline_steps *steps)
 {
     uint32_t n = s.n_chunks * s.n_micro_batches, round = round_of(s);
-    uint32_t ahead = pipeline_ahead(s, rank), n_weights = 0;
+    uint32_t ahead = passes_ahead(s, rank), n_weights = 0;
     struct counters next = {arena_array(arena, s.n_chunks, sizeof(uint32_t)),
                             arena_array(arena, s.n_chunks, sizeof(uint32_t)),
                             arena_array(arena, s.n_chunks, sizeof(uint32_t))};

@@ -26,9 +26,9 @@ struct pipeline_shape {
 bool pipeline_splits(struct pipeline_shape shape);
 /* With several stages a rank, micro-batches go in rounds, of which all have as many. */
 bool pipeline_has_rounds(struct pipeline_shape shape);
-/* Chunks of micro-batches that a rank has begun before its first backward pass; with turns, less
- * the one right before it. */
-uint32_t pipeline_ahead(struct pipeline_shape shape, uint32_t rank);
+/* The most micro-batches, counted in each of its stages, that a rank has begun and not done with.
+ */
+uint32_t pipeline_in_flight(struct pipeline_shape shape, uint32_t rank);
 
 /* By rank, in the arena; each is to be given back by array_fini. */
 pipeline_steps *pipeline_order(struct pipeline_shape shape, struct arena *arena);

@@ -50,6 +50,10 @@ TEST(passes_of_zero_bubble_schedules_are_pytorchs)
         "0F0 0F1 0F2 3F0 3F1 3F2 3I0 3W0 3I1 3W1 3I2 3W2 0I0 0W0 0I1 0W1 0I2 0W2",
         "1F0 1F1 1F2 4F0 4F1 4I0 4F2 4I1 4W0 4I2 4W1 1I0 4W2 1I1 1W0 1I2 1W1 1W2",
         "2F0 2F1 2F2 5F0 5I0 5F1 5I1 5F2 5I2 5W0 2I0 5W1 2I1 5W2 2I2 2W0 2W1 2W2"};
+    static const char *const alone[] = {"0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3",
+                                        "1F0 1F1 1I0 1F2 1I1 1W0 1F3 1I2 1W1 1I3 1W2 1W3",
+                                        "2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3"};
+    check_passes((struct pipeline_shape){3, 1, 4, DPRO_SCHEDULE_ZERO_BUBBLE}, alone);
     check_passes((struct pipeline_shape){2, 2, 2, DPRO_SCHEDULE_ZERO_BUBBLE}, two);
     check_passes((struct pipeline_shape){3, 2, 3, DPRO_SCHEDULE_ZERO_BUBBLE}, three);
 }
@@ -60,6 +64,31 @@ TEST(passes_of_one_stage_are_all_forward_first_or_take_turns)
     static const char *const turns[] = {"0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1B0 1F1 1B1 1F2 1B2"};
     check_passes((struct pipeline_shape){2, 1, 2, DPRO_SCHEDULE_GPIPE}, gpipe);
     check_passes((struct pipeline_shape){2, 1, 3, DPRO_SCHEDULE_1F1B}, turns);
+}
+
+TEST(a_rank_has_as_many_micro_batches_in_flight_as_its_passes_leave)
+{
+    for (uint32_t schedule = DPRO_SCHEDULE_GPIPE; schedule < DPRO_N_SCHEDULES; schedule++)
+        for (uint32_t ranks = 2; ranks <= 5; ranks++)
+            for (uint32_t chunks = 1; chunks <= 3; chunks++)
+                for (uint32_t n = 1; n <= 12; n++) {
+                    struct pipeline_shape shape = {ranks, chunks, n, schedule};
+                    struct arena arena = {0};
+                    if (!pipeline_has_rounds(shape))
+                        continue;
+                    pipeline_steps *steps = pipeline_order(shape, &arena);
+                    for (uint32_t r = 0; r < ranks; r++) {
+                        uint32_t in_flight = 0, most = 0;
+                        EACH (const struct pipeline_step, step, steps[r]) {
+                            in_flight += step->action == DO_FORWARD;
+                            in_flight -= step->action == DO_BACKWARD || step->action == DO_WEIGHTS;
+                            most = in_flight > most ? in_flight : most;
+                        }
+                        assert_int_equal(pipeline_in_flight(shape, r), most);
+                        array_fini(&steps[r]);
+                    }
+                    arena_fini(&arena);
+                }
 }
 
 /* Where among steps; n: nowhere. */

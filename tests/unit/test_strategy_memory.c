@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "case.h"
 #include "cost/change_memory.h"
+#include "cost/change_pipeline.h"
 #include "cost/model_memory.h"
 #include "cost/module_choice.h"
 #include "cost/strategy_memory.h"
@@ -150,6 +151,46 @@ TEST(a_batch_is_as_large_as_asked_for)
     assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 50 + 25);
     h->blocks[2].least_share = 0.6F; /* not taken with so small a batch */
     assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 50 + 10);
+}
+
+/* The activations are those of all micro-batches that were in flight. */
+TEST(a_stage_keeps_the_activations_of_what_is_in_flight)
+{
+    static const struct {
+        struct dpro_pipeline_run before, after;
+        uint32_t stage; /* of two */
+        uint64_t activations, temporary;
+        double std;
+    } cases[] = {
+        {{4, DPRO_SCHEDULE_1F1B}, {4, DPRO_SCHEDULE_1F1B}, 0, 100, 50, 0},
+        {{4, DPRO_SCHEDULE_1F1B}, {4, DPRO_SCHEDULE_GPIPE}, 0, 200, 50, 10}, /* 2, then 4 */
+        {{4, DPRO_SCHEDULE_1F1B}, {4, DPRO_SCHEDULE_GPIPE}, 1, 400, 50, 30},
+        {{4, DPRO_SCHEDULE_GPIPE}, {4, DPRO_SCHEDULE_1F1B}, 1, 25, 50, 7.5},
+        {{4, DPRO_SCHEDULE_GPIPE}, {8, DPRO_SCHEDULE_GPIPE}, 0, 100, 25, 2.5}, /* half as large */
+        {{4, DPRO_SCHEDULE_1F1B}, {8, DPRO_SCHEDULE_1F1B}, 0, 50, 25, 7.5},
+        /* of each stage as many as there are stages, until weights have had their turn */
+        {{4, DPRO_SCHEDULE_ZERO_BUBBLE}, {4, DPRO_SCHEDULE_1F1B}, 0, 100, 50, 0},
+        {{4, DPRO_SCHEDULE_ZERO_BUBBLE}, {4, DPRO_SCHEDULE_1F1B}, 1, 50, 50, 50},
+        {{4, DPRO_SCHEDULE_ZERO_BUBBLE}, {4, DPRO_SCHEDULE_GPIPE}, 1, 200, 50, 100},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct by_hand *h = new_by_hand(10);
+        struct dpro_memory_peak peaks[2];
+        struct pipeline_change change = {.runs = {cases[i].before, cases[i].after},
+                                         .stage_of = &cases[i].stage,
+                                         .n_stages = 2,
+                                         .n_chunks = {1, 1}};
+        if (cases[i].before.n_micro_batches != cases[i].after.n_micro_batches)
+            h->model.memory.batch_ratio = 0.5;
+        memset(h->phases, DPRO_OP_FW, 3);
+        memset(h->phases + 3, DPRO_OP_BW, 2);
+        pipeline_peaks(&h->model, &change, peaks);
+        assert_int_equal(peaks[0].bytes, 20 + 100 + 50);
+        assert_int_equal(peaks[1].by_category[DPRO_MEMORY_ACTIVATION], cases[i].activations);
+        assert_int_equal(peaks[1].bytes, 20 + cases[i].activations + cases[i].temporary);
+        assert_int_equal(peaks[1].phase, DPRO_OP_FW);
+        assert_true(peaks[1].std_bytes == cases[i].std);
+    }
 }
 
 static void cut_batch(struct by_hand *h, struct notes *notes)

@@ -36,7 +36,9 @@ for group in "$@"; do
         ;;
     test)
         need python3 command -v "${PYTHON:-python3}"
-        need g++ command -v "${CXX:-g++}" # torch.compile makes C++ of modules
+        # torch.compile makes C++ of modules
+        need g++ command -v "${CXX:-g++}"
+        need python3-dev "${PYTHON:-python3}" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
         ;;
     venv)
         need python3-venv "${PYTHON:-python3}" -c 'import ensurepip'

@@ -111,7 +111,7 @@
         " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));
       say("", "Change", found + changed(best.computation, null) + ", instead of " + before);
       if (best.setting)
-        say("", "Setting", best.setting + " of DistributedDataParallel has the same effect without a plan; it is the largest value than which none is better for sure");
+        say("", "Setting", best.setting + " of DistributedDataParallel has the same effect without a plan; it is the largest value than which nothing is faster for sure");
     } else {
       const sure = data.less_pct > data.less_half_pct, may = !sure && data.less_pct >= 1;
       const title = may ? "Nothing is sure to help" : sure ? "Nothing helps enough to be worth a plan" : "Nothing helps";
@@ -138,7 +138,8 @@
   function bars() {
     const rows = [
       ["as it ran", report.replayed_ms, "IDLE", sentence(report.baseline.communication)],
-      [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication) + changed(report.best.computation, null)],
+      [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication) + changed(report.best.computation, null) +
+        (RESULT === "chosen" ? "; nothing is faster for sure" : "")],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
         "the best found with this number; placed as usual: " + ms(s.usual_ms)]),
       ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + (b.buckets ? ", " + plural(b.buckets, "bucket") : "")]),

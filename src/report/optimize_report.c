@@ -149,7 +149,7 @@ static void write_setting(struct writer *w, const struct optimize_facts *f)
                  NUMBER(more_pct, 1));
     table_paragraph(w, "Setting", 10,
                     "%s of DistributedDataParallel has the same effect without a plan; it is the "
-                    "largest value than which none is better for sure%s",
+                    "largest value than which nothing is faster for sure%s",
                     f->found.setting, more);
 }
 
@@ -253,8 +253,13 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
         return;
     table_cells(&t, "strategy", "iteration", "change", "");
     row(&t, f, "as it ran", f->found.baseline_ns, STRATEGY_OF(f, DPRO_BASELINE));
-    row(&t, f, f->found.setting && f->helps ? "chosen" : "best found", f->found.best_ns,
-        STRATEGY_OF(f, DPRO_BEST));
+    if (f->found.setting && f->helps) {
+        struct words why = {.n = 0};
+        words_add(&why, "", "%s: nothing is faster for sure", f->found.setting);
+        row(&t, f, "chosen", f->found.best_ns, why.text);
+    } else {
+        row(&t, f, "best found", f->found.best_ns, STRATEGY_OF(f, DPRO_BEST));
+    }
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(f->report->optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(f->report->optimum, b);
         row(&t, f, baseline.name, baseline.iteration_ns, baseline.text);

@@ -106,6 +106,21 @@ static void receive(int from, void *data, size_t size)
     }
 }
 
+static void give(int to, const void *data, size_t size)
+{
+    send_some(to, data, size, true);
+}
+
+static size_t take(int from, void *data, size_t most)
+{
+    MPI_Status status;
+    int n = 0;
+    check(MPI_Recv(data, (int)most, MPI_BYTE, from, TAG, MPI_COMM_WORLD, &status), "receive from",
+          from);
+    MPI_Get_count(&status, MPI_BYTE, &n);
+    return (size_t)n;
+}
+
 static int join(void)
 {
     int level;
@@ -153,6 +168,8 @@ const struct mpi_module *dpro_mpi_start(int (*failed)(const char *text))
         .send = send,
         .await = await,
         .receive = receive,
+        .give = give,
+        .take = take,
         .abort = end_all,
     };
     say_failed = failed;

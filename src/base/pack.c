@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/sort.h"
 
 /* Large ones, too, which array_push() has no use for. */
 static void append(struct pack *pack, const void *at, size_t size)
@@ -16,10 +17,32 @@ static void append(struct pack *pack, const void *at, size_t size)
     pack->bytes.n += size;
 }
 
+static void stream_bytes(struct pack *pack, char *at, size_t size)
+{
+    size_t *done = pack->reading ? &pack->at : &pack->bytes.n;
+    const size_t *end = pack->reading ? &pack->bytes.n : &pack->bytes.cap;
+    for (size_t n; size > 0; at += n, size -= n) {
+        if (*done == *end)
+            pack->pass(pack);
+        n = MIN(size, *end - *done);
+        if (n == 0)
+            mem_fail();
+        if (pack->reading)
+            memcpy(at, pack->bytes.at + *done, n);
+        else
+            memcpy(pack->bytes.at + *done, at, n);
+        *done += n;
+    }
+}
+
 void pack_bytes(struct pack *pack, void *at, size_t size)
 {
     if (size == 0)
         return;
+    if (pack->pass) {
+        stream_bytes(pack, at, size);
+        return;
+    }
     if (!pack->reading) {
         append(pack, at, size);
         return;
@@ -35,7 +58,7 @@ void pack_items(struct pack *pack, void **at, size_t n, size_t size, bool in_are
     bool is_there = *at != NULL;
     PACK(pack, is_there);
     if (pack->reading) {
-        if (is_there && n > (pack->bytes.n - pack->at) / size)
+        if (is_there && !pack->pass && n > (pack->bytes.n - pack->at) / size)
             mem_fail();
         *at = !is_there  ? NULL
               : in_arena ? arena_alloc(pack->arena, n * size)

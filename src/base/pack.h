@@ -13,13 +13,18 @@ struct pack {
     ARRAY(char) bytes;   /* written, or to be read */
     size_t at;           /* read so far */
     struct arena *arena; /* reading: of texts and of arrays that are not of their own */
+    /* Where it is a stream of pieces, which fill `bytes`: sends that one, or receives the next.
+     * NULL: all is in `bytes`. */
+    void (*pass)(struct pack *pack);
+    void *other; /* of pass() */
+    int peer;
 };
 
 /* Ends the work of the scope where fewer bytes are left to read. */
 void pack_bytes(struct pack *pack, void *at, size_t size);
 /* A static text of the writer; NULL stays NULL. */
 void pack_text(struct pack *pack, const char **text);
-void pack_strings(struct pack *pack, struct strtab *table);
+void pack_strings(struct pack *pack, struct strtab *table); /* not in a stream */
 /* n items: of memory of their own, or of the arena. NULL stays NULL. */
 void pack_items(struct pack *pack, void **at, size_t n, size_t size, bool in_arena);
 

@@ -230,6 +230,40 @@ void processes_answer(struct dpro_processes *p, int helper, struct pack *pack)
     send(p, helper, pack);
 }
 
+static void pass(struct pack *pack)
+{
+    struct dpro_processes *p = pack->other;
+    if (pack->reading) {
+        pack->bytes.n = p->mpi->take(pack->peer, pack->bytes.at, pack->bytes.cap);
+        p->n_received += pack->bytes.n;
+        pack->at = 0;
+    } else {
+        p->mpi->give(pack->peer, pack->bytes.at, pack->bytes.n);
+        pack->bytes.n = 0;
+    }
+}
+
+void processes_begin_stream(struct dpro_processes *p, int peer, struct pack *pack)
+{
+    enum { PIECE = 1 << 20 };
+    array_fini(&pack->bytes);
+    array_reserve(&pack->bytes, PIECE);
+    pack->reading = p->me == 0;
+    pack->at = 0;
+    pack->pass = pass;
+    pack->other = p;
+    pack->peer = peer;
+}
+
+/* A stream of nothing is one empty piece. */
+void processes_end_stream(struct pack *pack)
+{
+    if (!pack->reading || pack->bytes.n == 0)
+        pass(pack);
+    pack->pass = NULL;
+    array_fini(&pack->bytes);
+}
+
 /* MPI ends in all processes at once. */
 static void end(struct dpro_processes *p)
 {

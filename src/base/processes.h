@@ -44,6 +44,10 @@ bool processes_tell(struct dpro_processes *processes, struct pack *pack);
 /* The first's: what that helper tells, to be read; and the answer to it. */
 void processes_hear(struct dpro_processes *processes, int helper, struct pack *pack);
 void processes_answer(struct dpro_processes *processes, int helper, struct pack *pack);
+/* What is large goes in pieces, packed and unpacked at the same time: between a turn of the helper
+ * and its next one. */
+void processes_begin_stream(struct dpro_processes *processes, int peer, struct pack *pack);
+void processes_end_stream(struct pack *pack);
 /* The first goes on alone: helpers end. */
 void processes_let_go(struct dpro_processes *processes);
 /* And why they had nothing to do: a text of the trace's. */

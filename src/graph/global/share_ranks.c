@@ -115,8 +115,10 @@ void shared_hear_ranks(struct join *join, struct dpro_processes *processes, stru
     for (int helper = 1; helper < processes_count(processes); helper++) {
         struct pack pack = {.arena = arena};
         processes_hear(processes, helper, &pack);
+        processes_answer(processes, helper, &pack);
+        processes_begin_stream(processes, helper, &pack);
         pack_ranks(&pack, join, helper, pack_rank);
-        array_fini(&pack.bytes);
+        processes_end_stream(&pack);
     }
 }
 
@@ -136,7 +138,9 @@ bool shared_tell_steps(struct join *join, struct dpro_processes *processes)
 void shared_tell_ranks(struct join *join, struct dpro_processes *processes)
 {
     struct pack pack = {0};
+    if (!processes_tell(processes, &pack))
+        return;
+    processes_begin_stream(processes, 0, &pack);
     pack_ranks(&pack, join, 0, pack_rank);
-    processes_tell(processes, &pack);
-    array_fini(&pack.bytes);
+    processes_end_stream(&pack);
 }

@@ -13,6 +13,7 @@
 #include "cost/strategy_memory.h"
 #include "cost/uncertainty.h"
 #include "cost/whatif_result.h"
+#include "replay/replay.h"
 
 enum { N_DRAWS = 200 };
 #define MISFIT_TO_TELL_PCT 5.0
@@ -237,15 +238,38 @@ static void add_uncertainty(const struct dpro_model *model, const struct dpro_si
     memcpy(w->parts, u.parts, sizeof w->parts);
 }
 
-/* The model has a GPU's work, and not that of the thread which launches it. */
-static void tell_launching(const struct dpro_graph *graph, struct dpro_whatif *w)
+static int64_t *only_on_threads(const struct dpro_graph *g, const int64_t *ns, struct arena *arena)
 {
-    int64_t marks_ns = graph ? dpro_graph_pace(graph).marks_ns : 0;
-    if (w->predicted.iteration_ns < marks_ns)
+    int64_t *kept = arena_array(arena, g->n_ops, sizeof *kept);
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (ns && g->device[op] != DPRO_NO_DEVICE && !(g->flags[op] & GRAPH_OP_GPU) &&
+            g->devices[g->device[op]].kind == DPRO_DEVICE_CPU_THREAD)
+            kept[op] = ns[op];
+    return kept;
+}
+
+/* The model has a GPU's work, and not that of the threads which launch it: what these would take
+ * for an iteration if nothing but them took time. */
+static int tell_launching(const struct dpro_graph *graph, struct dpro_whatif *w,
+                          struct dpro_error *err)
+{
+    int64_t alone_ns;
+    if (!graph || dpro_graph_pace(graph).n_ranks == 0 ||
+        w->predicted.iteration_ns >= w->baseline.iteration_ns)
+        return 0;
+    struct dpro_graph launching = *graph;
+    launching.dur_ns = only_on_threads(graph, graph->dur_ns, &w->arena);
+    launching.gap_ns = only_on_threads(graph, graph->gap_ns, &w->arena);
+    launching.sample_dur_ns = launching.sample_gap_ns = NULL;
+    launching.lead_dur_ns = launching.lead_gap_ns = NULL;
+    launching.n_samples = 0;
+    int rc = dpro_replay_predict(&launching, NULL, &alone_ns, err);
+    if (rc == 0 && w->predicted.iteration_ns < alone_ns)
         note(&w->notes,
-             "the CPU began an iteration every %.2f ms, which is more than is predicted: unless it "
+             "the CPU alone takes %.2f ms an iteration, which is more than is predicted: unless it "
              "gets faster, too, iterations get no shorter than that",
-             (double)marks_ns / 1e6);
+             (double)alone_ns / 1e6);
+    return rc;
 }
 
 static void tell_bubbles(const struct dpro_model *model, struct dpro_whatif *w)
@@ -285,7 +309,9 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     if (rc < 0)
         return rc;
     tell_bubbles(model, w);
-    tell_launching(graph, w);
+    rc = tell_launching(graph, w, err);
+    if (rc < 0)
+        return rc;
     bool other_ranks = w->model.n_ranks != model->n_ranks;
     double slowest_ns = other_ranks ? noise_after - noise_before : 0;
     if (other_ranks)

@@ -160,10 +160,17 @@ class BoundByGpu(Case):
                 self.assertAlmostEqual(after, faster[1][0]["period_us"] / 1000, delta=0.05 * after)
 
     def test_that_the_cpu_holds_up_a_faster_job_is_told(self):
-        folder, truth = gpu_job.write(self, Job(world=2, buckets=5, kernel_us=40.0, cpu_us=38.0, transfer_us=1500.0, jitter=0.1))
-        told = "the CPU began an iteration every %.1f" % (truth[0]["cpu_us"] / 1000)
-        self.assertNotIn(told, dpro("whatif", folder).out)
-        self.assertIn(told, " ".join(dpro("whatif", folder, "--bandwidth", "4x").out.split()))
+        told = "the CPU alone takes "
+        for slowest in (1.0, 1.2):
+            folder, truth = gpu_job.write(self, Job(world=2, buckets=5, kernel_us=40.0, cpu_us=38.0, transfer_us=1500.0, jitter=0.1,
+                                                    slow=(1, slowest)), folder="slow%.1f" % slowest)
+            with self.subTest(slowest=slowest):
+                self.assertNotIn(told, dpro("whatif", folder).out)
+                out = " ".join(dpro("whatif", folder, "--bandwidth", "4x").out.split())
+                alone_us = 1000 * float(out.partition(told)[2].split()[0])
+                self.assertAlmostEqual(alone_us, truth[1]["cpu_us"], delta=0.01 * alone_us)
+        waits, _ = gpu_job.write(self, Job(world=2, buckets=5, transfer_us=4000.0, sync="loss"), folder="waits")
+        self.assertNotIn(told, dpro("whatif", waits, "--bandwidth", "4x").out)
 
     def test_a_faster_gpu_makes_it_bound_by_its_cpu(self):
         folder, truth = gpu_job.write(self, Job(), steps=3)  # of more, the last ones wait for a full queue

@@ -149,7 +149,7 @@ static void open_task(struct splitter *s, struct task *task)
 /* Nodes go to the tasks of their devices, inputs with those that are of the same task. */
 static void move_graphs(struct splitter *s)
 {
-    const struct trace_part *from = s->from;
+    struct trace_part *from = s->from;
     uint32_t *moved = arena_array(&s->arena, from->dfg_nodes.n, sizeof *moved);
     for (size_t n = 0; n < from->dfg_nodes.n; n++) {
         struct dfg_node node = from->dfg_nodes.at[n];
@@ -176,6 +176,8 @@ static void move_graphs(struct splitter *s)
         }
         own->n_inputs = (uint32_t)part->dfg_inputs.n - own->first_input;
     }
+    array_fini(&from->dfg_nodes);
+    array_fini(&from->dfg_inputs);
 }
 
 static void move_span(struct splitter *s, const struct trace_span *from)
@@ -238,6 +240,7 @@ static void move_allocations(struct splitter *s)
         allocation.track = NO_ID;
         part_add_allocation(s->tasks.at[task_of(s, device)].part, &allocation);
     }
+    array_fini(&s->from->allocations);
 }
 
 static void find_receivers(struct splitter *s)
@@ -285,9 +288,9 @@ void session_split(struct trace_part *part)
     for (size_t t = 0; t < s.tasks.n; t++)
         open_task(&s, &s.tasks.at[t]);
     find_receivers(&s);
+    move_allocations(&s);
     move_graphs(&s);
     move_spans(&s);
-    move_allocations(&s);
     find_whole(&s);
     for (size_t t = 0; t + 1 < s.tasks.n; t++)
         s.tasks.at[t].part->next = s.tasks.at[t + 1].part;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -73,18 +74,21 @@ struct pool {
     } threads[];
 };
 
-struct queue { /* two cache lines */
+struct queue { /* two cache lines; most turns need the first only */
     int64_t clock;
     struct entry head;
-    entry_array line; /* those from line_first on came in order */
-    size_t line_first;
-    entry_array rest; /* the others: binary heap */
-    uint32_t last_op, last_copy;
-    struct pool *pool; /* the queue's clock and last op are those of its free thread; NULL: none */
-    struct share *share; /* of a link that connections share; NULL: it is no such link's */
+    struct entry *line; /* those from line_first on came in order */
+    uint32_t line_first, line_n, last_copy;
     bool serial; /* runs one op at a time, or so many as its pool has threads; not so ops without a
                     device, and communication threads */
+    bool is_special; /* it has a pool, or is a link's */
+    bool has_rest;
+    uint32_t last_op, line_cap;
+    entry_array rest;  /* the others: binary heap */
+    struct pool *pool; /* the queue's clock and last op are those of its free thread; NULL: none */
+    struct share *share; /* of a link that connections share; NULL: it is no such link's */
 };
+_Static_assert(offsetof(struct queue, last_op) == 64, "");
 
 /* A node of the tournament tree: who won, and its max(ready, clock), so that a match reads two
  * neighbours and the queues only on a tie. */
@@ -111,6 +115,7 @@ static inline void heap_push(struct queue *q, struct entry entry)
     array_reserve(&q->rest, 1);
     size_t i = q->rest.n++;
     struct entry *at = q->rest.at;
+    q->has_rest = true;
     for (; i > 0 && entry_less(&entry, &at[(i - 1) / 2]); i = (i - 1) / 2)
         at[i] = at[(i - 1) / 2];
     at[i] = entry;
@@ -120,6 +125,7 @@ static inline struct entry heap_pop(struct queue *q)
 {
     struct entry *at = q->rest.at, top = at[0], last = at[--q->rest.n];
     size_t n = q->rest.n, i = 0;
+    q->has_rest = n > 0;
     for (size_t child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && entry_less(&at[child + 1], &at[child]))
             child++;
@@ -134,12 +140,17 @@ static inline struct entry heap_pop(struct queue *q)
 
 static inline void line_push(struct queue *q, struct entry entry)
 {
-    if (q->line.n == q->line.cap && q->line_first > q->line.n / 2) { /* room at little cost */
-        q->line.n -= q->line_first;
-        memcpy(q->line.at, q->line.at + q->line_first, q->line.n * sizeof entry);
+    if (q->line_n == q->line_cap && q->line_first > q->line_n / 2) { /* room at little cost */
+        q->line_n -= q->line_first;
+        memcpy(q->line, q->line + q->line_first, q->line_n * sizeof entry);
         q->line_first = 0;
     }
-    array_push(&q->line, entry);
+    if (q->line_n == q->line_cap) {
+        size_t cap = q->line_cap;
+        array_grow((void **)&q->line, &cap, q->line_n, 1, sizeof entry);
+        q->line_cap = (uint32_t)cap;
+    }
+    q->line[q->line_n++] = entry;
 }
 
 /* Returns whether the head changed. */
@@ -155,7 +166,7 @@ static inline bool queue_push(struct queue *q, struct entry entry)
         heap_push(q, old);
         return true;
     }
-    if (q->line_first < q->line.n && entry_less(&entry, &q->line.at[q->line.n - 1]))
+    if (q->line_first < q->line_n && entry_less(&entry, &q->line[q->line_n - 1]))
         heap_push(q, entry);
     else
         line_push(q, entry);
@@ -164,14 +175,15 @@ static inline bool queue_push(struct queue *q, struct entry entry)
 
 static inline void queue_pop(struct queue *q)
 {
-    struct entry *first = q->line_first < q->line.n ? &q->line.at[q->line_first] : NULL;
-    if (q->rest.n && (!first || entry_less(&q->rest.at[0], first))) {
+    struct entry *first = q->line_first < q->line_n ? &q->line[q->line_first] : NULL;
+    if (q->has_rest && (!first || entry_less(&q->rest.at[0], first))) {
         q->head = heap_pop(q);
     } else if (first) {
         q->head = *first;
         __builtin_prefetch(first + 1);
-        if (++q->line_first == q->line.n)
-            q->line_first = q->line.n = 0;
+        __builtin_prefetch((const char *)(first + 2) - 1); /* it may lie on two cache lines */
+        if (++q->line_first == q->line_n)
+            q->line_first = q->line_n = 0;
     } else {
         q->head = (struct entry){.ready = INT64_MAX, .id = NO_ENTRY};
     }
@@ -198,7 +210,7 @@ static inline void set_leaf(struct dispatch *d, uint32_t q)
 {
     const struct queue *queue = &d->queues[q];
     int64_t when = queue->head.ready > queue->clock ? queue->head.ready : queue->clock;
-    if (__builtin_expect(queue->share != NULL, 0) && queue->share->next_ns < when)
+    if (__builtin_expect(queue->is_special, 0) && queue->share && queue->share->next_ns < when)
         when = queue->share->next_ns;
     d->matches[d->n_leaves + q].when = when;
 }

@@ -101,10 +101,11 @@ struct event {
     ids_array past, passing;    /* ops that run past the queues next, and those that do now */
     ARRAY(struct held_op) held; /* of pools, of copies that are yet to get their durations */
     int64_t held_ns;            /* when the first of these got ready */
+    uint32_t *queue_of;         /* by device; behind these, by rank and server */
     struct roots *roots;        /* by queue */
     uint32_t *root_ops;
     uint32_t running; /* the queue whose key is set after what runs now */
-    bool has_roots, has_pools, has_shares;
+    bool has_roots, has_shares;
     bool is_forked, is_over;
     bool interleaved; /* a device ran an op of a copy after one of a later copy */
 };
@@ -313,17 +314,10 @@ static inline bool pending_arrival(const struct pending *p, struct slot *slot, u
 
 /* ---- queueing ---- */
 
-/* The threads of a pool share the queue of the first, and so do the connections of a link. */
 static inline uint32_t queue_of(const struct event *e, uint32_t op)
 {
     uint32_t device = e->g->device[op];
-    if (device == DPRO_NO_DEVICE)
-        return e->g->n_devices + e->g->rank[op];
-    if (__builtin_expect(e->has_pools, 0) && e->g->devices[device].n_slots > 0)
-        return e->g->devices[device].pool;
-    if (__builtin_expect(e->has_shares, 0) && e->g->devices[device].n_sharing > 0)
-        return e->g->devices[device].shared;
-    return device;
+    return e->queue_of[device == DPRO_NO_DEVICE ? e->g->n_devices + e->g->rank[op] : device];
 }
 
 static inline int64_t time_of(const struct replay_copy *times, uint32_t op, bool without_gap)
@@ -345,7 +339,7 @@ static inline bool queue_op(struct event *e, const struct slot *slot, uint32_t o
     uint64_t id = (uint64_t)slot->times.number << 32 | op;
     *q = queue_of(e, op);
     struct queue *queue = &e->dispatch.queues[*q];
-    bool pool = queue->pool != NULL;
+    bool pool = queue->is_special && queue->pool != NULL;
     if (__builtin_expect(pool, 0)) {
         if (slot->times.number >= e->until) {
             hold(e, id, ready);
@@ -478,11 +472,11 @@ static void count_root(struct event *e, uint32_t q, uint32_t op, uint32_t copy)
 
 /* Those of other devices, of a pool's or of a link's; roots; ops that leave their latest
  * predecessors out. */
-static void mark_queued(struct event *e, bool one_copy)
+static void mark_queued(struct event *e, const bool *past)
 {
     const struct dpro_graph *g = e->g;
+    bool one_copy = e->options->n_copies == 1;
     uint8_t *first = e->pending.first.small, *later = e->pending.later.small;
-    const bool *past = edge_ordered_devices(g, one_copy, &e->arena);
     for (uint32_t op = 0; op < g->n_ops; op++) {
         bool is_root = !one_copy && later[op] == 0;
         if (past[MIN(g->device[op], g->n_devices)] && !is_root && !(g->spare && g->spare[op]))
@@ -649,13 +643,14 @@ static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint
     __builtin_prefetch(&slot->times.end_ns[(uint32_t)queue->head.id], 1);
     if (slot->times.device_prev)
         slot->times.device_prev[op] = queue->serial ? queue->last_op : DPRO_NO_OP;
-    if (queue->pool) {
+    if (queue->is_special && queue->pool) {
         take_thread(queue, op, end);
     } else if (queue->serial) {
         queue->clock = end;
         e->interleaved |= copy < queue->last_copy;
         queue->last_copy = copy;
-        queue->last_op = op;
+        if (e->options->end_prev > 0)
+            queue->last_op = op;
     }
 }
 
@@ -671,7 +666,7 @@ static void run(struct event *e)
         bool done = true;
         /* a graph without cycles always has an op to run */
         assert(queue->head.id != NO_ENTRY || queue->share);
-        if (__builtin_expect(queue->share != NULL, 0)) {
+        if (__builtin_expect(queue->is_special, 0) && queue->share) {
             done = share_link(e, queue, &op, &copy);
             first = done ? e->g->row[op] : 0;
             end = done ? e->g->row[op + 1] : 0;
@@ -706,21 +701,51 @@ static struct queue *queue_array(struct arena *arena, uint32_t n)
     return (struct queue *)((at + 63) & ~(uintptr_t)63);
 }
 
-static void make_queue(struct event *e, uint32_t q)
+/* The threads of a pool share the queue of the first, and so do the connections of a link. */
+static uint32_t first_sharing(const struct dpro_graph *g, uint32_t device)
+{
+    const struct graph_device *d = &g->devices[device];
+    return d->n_slots > 0 ? d->pool : d->n_sharing > 0 ? d->shared : device;
+}
+
+/* Those whose ops run past them come last: the others lie side by side. Returns how many. */
+static uint32_t number_queues(struct event *e, const bool *past)
 {
     const struct dpro_graph *g = e->g;
-    const struct graph_device *device = q < g->n_devices ? &g->devices[q] : NULL;
-    struct queue *queue = &e->dispatch.queues[q];
-    *queue = (struct queue){.head = {.ready = INT64_MAX, .id = NO_ENTRY},
-                            .last_op = DPRO_NO_OP,
-                            .serial = device && device->kind != DPRO_DEVICE_COMM_THREAD};
+    uint32_t n_owners = g->n_devices + g->n_ranks + g->n_servers, n = 0;
+    e->queue_of = arena_array(&e->arena, n_owners + (size_t)1, sizeof *e->queue_of);
+    for (int last = 0; last < 2; last++)
+        for (uint32_t d = 0; d < g->n_devices; d++)
+            if (first_sharing(g, d) == d && past[d] == last)
+                e->queue_of[d] = n++;
+    for (uint32_t d = 0; d < g->n_devices; d++)
+        e->queue_of[d] = e->queue_of[first_sharing(g, d)];
+    for (uint32_t owner = g->n_devices; owner < n_owners; owner++)
+        e->queue_of[owner] = n++;
+    return n;
+}
+
+static void make_queue(struct event *e, uint32_t q)
+{
+    e->dispatch.queues[q] =
+        (struct queue){.head = {.ready = INT64_MAX, .id = NO_ENTRY}, .last_op = DPRO_NO_OP};
     e->dispatch.matches[e->dispatch.n_leaves + q] = (struct match){INT64_MAX, q};
-    if (e->has_pools && device && device->n_slots > 0 && device->pool == q) {
+}
+
+static void set_device(struct event *e, uint32_t d)
+{
+    const struct graph_device *device = &e->g->devices[d];
+    struct queue *queue = &e->dispatch.queues[e->queue_of[d]];
+    if (first_sharing(e->g, d) != d)
+        return;
+    queue->serial = device->kind != DPRO_DEVICE_COMM_THREAD;
+    queue->is_special = device->n_slots > 0 || device->n_sharing > 0;
+    if (device->n_slots > 0) {
         queue->pool = arena_array(&e->arena, 1, pool_size(device->n_slots));
         queue->pool->n = device->n_slots;
         for (uint32_t i = 0; i < device->n_slots; i++)
             queue->pool->threads[i].last_op = DPRO_NO_OP;
-    } else if (e->has_shares && device && device->n_sharing > 0 && device->shared == q) {
+    } else if (device->n_sharing > 0) {
         queue->share = share_create(device->n_sharing);
     }
 }
@@ -729,20 +754,23 @@ static void prepare(struct event *e)
 {
     struct dispatch *d = &e->dispatch;
     uint32_t n_copies = e->options->n_copies;
+    const bool *past = edge_ordered_devices(e->g, n_copies == 1, &e->arena);
+    uint32_t n_queues = number_queues(e, past);
     d->n_leaves = 1;
-    while (d->n_leaves < e->g->n_devices + e->g->n_ranks + e->g->n_servers)
+    while (d->n_leaves < n_queues)
         d->n_leaves *= 2;
     d->matches = arena_array(&e->arena, (size_t)d->n_leaves * 2, sizeof *d->matches);
     d->queues = queue_array(&e->arena, d->n_leaves);
     e->slots = arena_array(&e->arena, n_copies, sizeof *e->slots);
-    e->has_pools = graph_has_pools(e->g);
     e->has_shares = graph_has_shared_links(e->g);
     for (uint32_t q = 0; q < d->n_leaves; q++)
         make_queue(e, q);
+    for (uint32_t device = 0; device < e->g->n_devices; device++)
+        set_device(e, device);
     pending_init(&e->pending, e->g, n_copies, &e->arena);
     if (n_copies > 1)
         find_roots(e);
-    mark_queued(e, n_copies == 1);
+    mark_queued(e, past);
 }
 
 struct event *event_start(const struct dpro_graph *graph, const struct event_options *options,
@@ -821,7 +849,10 @@ struct event *event_fork(const struct event *from)
         if (queue->pool)
             queue->pool = arena_copy(&e->arena, queue->pool, 1, pool_size(queue->pool->n));
         time_anew(e, &queue->head, 1);
-        fork_entries(e, &queue->line);
+        entry_array line = {.at = queue->line, .n = queue->line_n};
+        fork_entries(e, &line);
+        queue->line = line.at;
+        queue->line_cap = (uint32_t)line.cap;
         fork_entries(e, &queue->rest);
     }
     return e;
@@ -833,7 +864,7 @@ void event_destroy(struct event *e)
         if (e->slots[c])
             free_slot(e->slots[c]);
     for (uint32_t q = 0; q < e->dispatch.n_leaves; q++) {
-        array_fini(&e->dispatch.queues[q].line);
+        mem_free(e->dispatch.queues[q].line);
         array_fini(&e->dispatch.queues[q].rest);
         share_destroy(e->dispatch.queues[q].share);
     }

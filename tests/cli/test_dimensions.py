@@ -196,6 +196,14 @@ class Dimensions(Case):
         self.assertIn("as asked for", facts["dimensions"][0]["evidence"])
         self.assertEqual(self.replay(trace, "--dims", "tp=2,pp=2,dp=2")["dimensions"][1]["groups"][0], [0, 1])
 
+    def test_experts_that_the_user_names_lie_over_other_dimensions(self):
+        for job, dims, groups in (("torch-ep-gloo-n2", "dp=2,ep=2", [[0, 1]]),
+                                  ("torch-fsdp-tp-gloo-n4", "fsdp=2,tp=2,ep=2", [[0, 2], [1, 3]])):
+            asked = ["--no-validate", os.path.join(DATA, job), "--dims"]
+            experts = next(d for d in self.assert_json("replay", *asked, dims)["dimensions"] if d["name"] == "ep")
+            self.assertEqual((experts["lies_over"], experts["groups"]), (True, groups))
+            self.assert_error(dpro("replay", *asked, dims[:-1] + "3"), 2, "divided into that many groups of experts")
+
     def test_dimensions_that_contradict_the_job_are_refused_in_one_line(self):
         trace = self.job()
         for dims, why in (("dp=2,tp=4,pp=2", "these make 16 ranks, the job has 8"), ("dp=8", "contradict this in any order"),

@@ -143,6 +143,16 @@ class Horovod(Case):
         slower = dpro("replay", self.path("job"), "--delay", "aten::mm=2", "--json").json
         self.assertAlmostEqual(slower["predicted"]["iteration_ms"], facts["predicted"]["iteration_ms"] + 18, delta=2)
 
+    def test_a_rank_that_wrote_a_timeline_too_began_when_it_says(self):
+        waits = []
+        for late in (0, 9000):
+            folder = self.put(timeline())
+            own = re.sub(r'"ts":(\d*)(3[01]000),', lambda ts: '"ts":%s%d,' % (ts[1], int(ts[2]) + late), timeline())
+            self.write("job/timeline_rank1.json", own)
+            ranks = self.assert_replays(folder)["ranks"]
+            waits.append([rank["wait_for_peers_ms"] for rank in ranks])
+        self.assertEqual(waits, [[0, 0], [9, 0]])
+
     def test_a_job_without_a_timeline_says_null(self):
         self.write("job/rank0.json", profile(0))
         self.assertIsNone(self.assert_replays(self.path("job"))["horovod"])

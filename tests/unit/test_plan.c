@@ -1,4 +1,4 @@
-/* What a plan says of modules is written, read and checked. */
+/* What a plan says of modules and of Horovod's settings is written, read and checked. */
 #include <stdio.h>
 #include <string.h>
 
@@ -120,7 +120,42 @@ TEST_IN_FOLDER(units_come_back_as_they_were_written)
     plan_file_fini(&back);
 }
 
-TEST_IN_FOLDER(modules_that_make_no_sense_are_refused_by_name)
+static void check_env(const struct plan_file *plan, const char *expected)
+{
+    struct set_file files[PLAN_MOST_FILES];
+    char text[256] = "";
+    for (size_t i = plan_stack_files(plan, files); i-- > 0;)
+        if (strcmp(files[i].name, "horovod.env") == 0) {
+            FILE *file = fmemopen(text, sizeof text, "w");
+            assert_int_equal(writer_write_file(file, files[i].write, files[i].arg, NULL), 0);
+            fclose(file);
+        }
+    assert_string_equal(text, expected);
+}
+
+TEST_IN_FOLDER(horovods_settings_come_back_as_they_were_written)
+{
+    struct plan_file plan = some_plan(), back;
+    struct dpro_error err;
+    plan.stack = intern(&plan, "horovod");
+    plan.cycle_ns = 2500000;
+    plan.fuses = true;
+    plan.fusion_bytes = 5 << 20;
+    write_plan(&plan);
+    if (plan_file_read(folder, &back, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(back.cycle_ns, plan.cycle_ns);
+    assert_true(back.fuses);
+    assert_int_equal(back.fusion_bytes, plan.fusion_bytes);
+    check_env(&back, "HOROVOD_FUSION_THRESHOLD=5242880\nHOROVOD_CYCLE_TIME=2.5\n");
+    back.fuses = false;
+    back.profiled_cycle_ns = back.cycle_ns;
+    check_env(&back, "HOROVOD_DISABLE_GROUP_FUSION=1\nHOROVOD_FUSION_THRESHOLD=134217728\n");
+    plan_file_fini(&plan);
+    plan_file_fini(&back);
+}
+
+TEST_IN_FOLDER(what_makes_no_sense_is_refused_by_name)
 {
     static const char *const cases[][2] = {
         {JOB "\"computation\":{\"compile\":[\"a\",\"a\"]}}", "computation.compile: a module is"},
@@ -129,6 +164,8 @@ TEST_IN_FOLDER(modules_that_make_no_sense_are_refused_by_name)
         {JOB "\"computation\":{\"compile\":[\"a\"],\"bf16\":[]}}", "changes_numerics is not true"},
         {JOB "\"memory\":{\"recompute\":[\"a\",\"a\"]}}", "memory.recompute: a module is"},
         {JOB "\"memory\":{\"recompute\":[\"\"]}}", NULL},
+        {JOB "\"communication\":{\"cycle_time_ms\":0}}", "cycle_time_ms is no time above 0"},
+        {JOB "\"communication\":{\"fusion_threshold_bytes\":-1}}", "is no number of bytes"},
         {JOB "\"sharding\":{\"units\":[]}}", "job.models has no parameters"},
         {JOB "\"sharding\":{\"units\":{}}}", "units are no list"},
         {JOB "\"sharding\":[]}", "sharding is no object"},

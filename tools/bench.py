@@ -221,8 +221,8 @@ def protobuf(table, build, rounds):
             table.add("  its peak memory over the file's size", peak / size, "", PROTOBUF_MEMORY, False, digits=2)
 
 
-def twice(table, what, runs, of_two):
-    table.add(f"  {what} over one (time on the wall)", median(runs, "wall_s") / median(of_two, "wall_s"), "x", TWICE_RATIO,
+def twice(table, what, runs, of_two, jobs=1, limit=TWICE_RATIO):
+    table.add(f"  {what} over one (time on the wall)", jobs * median(runs, "wall_s") / median(of_two, "wall_s"), "x", limit,
               digits=2, busy=max(median(runs, "others"), median(of_two, "others")) > BUSY)
 
 
@@ -249,17 +249,19 @@ def whole(table, build, rounds):
 def large(table, dpro, what, path, limit_s, limit_gb):
     """A job of some seconds: by one thread, two, and two processes where it has ranks for them."""
     size, processes = json_bytes(path), os.path.isdir(path)
-    commands = [[*dpro, "1", path], [*dpro, "2", path]]
+    both = ["sh", "-c", '"$@" > /dev/null & "$@" && wait $!', "sh"]
+    commands = [[*dpro, "1", path], [*dpro, "2", path], [*both, *dpro, "1", path]]
     if processes and shutil.which("mpirun"):
         os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         commands.append(["mpirun", "-q", "-n", "2", *dpro, "1", "-v", path])
-    runs, threads, *mpi = in_turns(commands, 3)
+    runs, threads, apart, *mpi = in_turns(commands, 3)
     table.add(f"{what}, {size / 1e9:.1f} GB", median(runs, "cpu_s"), "s", limit_s, False, digits=2)
     peak = median(runs, "peak_bytes")
     if limit_gb:
         table.add("  its peak memory", peak / 1e9, "GB", limit_gb, False, digits=2)
     table.add("  its peak memory over the JSON's size", peak / size, "", MEMORY_SHARE, False, digits=2)
     twice(table, "two threads", runs, threads)
+    twice(table, "the machine's limit: two such replays at once", runs, apart, 2, None)
     if mpi:
         twice(table, "two processes under mpirun", runs, mpi[0])
         received = figure(r"([0-9]+) kB received for each", mpi[0][0].err)

@@ -1,6 +1,7 @@
 /* Keeping what one file holds. */
 #include "ingest/part.h"
 
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 #include "base/memory.h"
@@ -9,6 +10,11 @@
 /* Large files take blocks of huge pages: faulting in small ones costs a tenth of the reading. */
 enum { FIRST_BLOCK_BYTES = 1 << 16, FIRST_ALIGN = 64, HUGE_PAGE = 1 << 21 };
 static const size_t LAST_BLOCK_BYTES = 2 * HUGE_PAGE;
+
+struct span_pages {
+    size_t size; /* see mem_map */
+    atomic_size_t n_blocks;
+};
 
 static char *align(void *at, size_t page)
 {
@@ -20,7 +26,8 @@ static struct span_block *add_block(struct trace_part *part)
     struct span_block *last = part->last_block;
     size_t n_bytes = last ? MIN(last->n_bytes * 2, LAST_BLOCK_BYTES) : FIRST_BLOCK_BYTES;
     size_t page = n_bytes >= HUGE_PAGE ? HUGE_PAGE : FIRST_ALIGN;
-    size_t *pages = mem_map(n_bytes + page);
+    struct span_pages *pages = mem_map(n_bytes + page);
+    pages->n_blocks = 1;
     struct span_block *fresh = (void *)align(pages + 1, page);
     if (page == HUGE_PAGE)
         madvise(fresh, n_bytes, MADV_HUGEPAGE); /* a wish */
@@ -48,11 +55,36 @@ struct trace_span *part_add_span(struct trace_part *part)
     return &block->at[block->n++];
 }
 
+void span_block_free(struct span_block *block)
+{
+    struct span_pages *pages = block->pages;
+    if (--pages->n_blocks == 0)
+        mem_unmap(pages);
+}
+
+struct span_block *part_take_rest(struct trace_part *part)
+{
+    struct span_block *last = part->last_block, *rest = NULL;
+    if (last && last->n == 0) { /* no span came */
+        part->first_block = part->last_block = NULL;
+        return last;
+    }
+    if (last && last->cap - last->n > 1) {
+        _Static_assert(sizeof *rest <= sizeof rest->at[0], "in the place of a span");
+        rest = (void *)&last->at[last->n];
+        *rest = (struct span_block){
+            .pages = last->pages, .n_bytes = last->n_bytes, .cap = last->cap - last->n - 1};
+        last->pages->n_blocks++;
+        last->cap = last->n;
+    }
+    return rest;
+}
+
 void part_free_blocks(struct trace_part *part)
 {
     for (struct span_block *block = part->first_block, *next; block; block = next) {
         next = block->next;
-        mem_unmap(block->pages);
+        span_block_free(block);
     }
     part->first_block = part->last_block = NULL;
 }

@@ -8,8 +8,8 @@
  * been copied to their final place. */
 struct span_block {
     struct span_block *next;
-    void *pages; /* that the block is in */
-    size_t n_bytes;
+    struct span_pages *pages; /* that the block is in */
+    size_t n_bytes;           /* of these */
     uint32_t n, cap;
     struct trace_span at[];
 };
@@ -160,6 +160,10 @@ void part_add_allocation(struct trace_part *part, const struct trace_allocation 
 void part_place_span(struct trace_part *part, const struct trace_span *span);
 /* Frees all blocks of spans. */
 void part_free_blocks(struct trace_part *part);
+void span_block_free(struct span_block *block);
+/* What the last block has room for besides its spans, as a block for another part; NULL: nothing.
+ * Large pages are few faults, and threads that ask for pages keep each other waiting. */
+struct span_block *part_take_rest(struct trace_part *part);
 
 uint32_t part_intern(struct trace_part *part, const char *text, size_t len);
 /* The rank and the world size as the file gives them, where they make sense. */

@@ -212,7 +212,7 @@ static void scatter_portion(void *arg, size_t portion)
     struct trace_rank *rank = s->rank;
     uint32_t *next = s->next + portion * rank->n_tracks;
     for (size_t b = portion_begin(s, portion); b < portion_begin(s, portion + 1); b++) {
-        const struct span_block *block = s->blocks.at[b];
+        struct span_block *block = s->blocks.at[b];
         for (uint32_t i = 0; i < block->n; i++) {
             struct trace_span span = block->at[i];
             span.start_ns += s->source->part.base_ns;
@@ -223,7 +223,7 @@ static void scatter_portion(void *arg, size_t portion)
                 span.detail += rank->n_details;
             rank->spans[next[span.track]++] = span;
         }
-        mem_unmap(block->pages);
+        span_block_free(block);
     }
 }
 

@@ -215,13 +215,15 @@ static void rename_spans(const struct joint *joint)
 static void read_pieces(struct pieces *p, void *reader, struct json *js)
 {
     size_t n, number;
+    struct span_block *rest = NULL; /* of what the spans of the piece before are in */
     while (take_piece(p, js->buffer, &n, &number)) {
-        struct trace_part part = {0};
+        struct trace_part part = {.first_block = rest, .last_block = rest};
         struct kineto_events events;
         json_lend(js, js->buffer, n, 0, false);
         bool whole = p->reader->read(reader, &part, &events);
         if (!whole || part.losses.n_unpaired > 0)
             p->failed = true;
+        rest = part_take_rest(&part);
         if (await_turn(p, number)) {
             struct joint joint;
             join_piece(p->whole, &events, &joint);
@@ -232,6 +234,8 @@ static void read_pieces(struct pieces *p, void *reader, struct json *js)
         }
         part_fini(&part);
     }
+    if (rest)
+        span_block_free(rest);
 }
 
 static void read_thread(void *arg, size_t item UNUSED)

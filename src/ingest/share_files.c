@@ -236,12 +236,9 @@ ORDER(largest_first, struct share,
           ?: strcmp(x->source->path, y->source->path) ?: COMPARE(x->source, y->source));
 
 struct dealer {
-    uint64_t *bytes;  /* that each process reads; more of the first, which has more to do */
+    uint64_t *bytes;  /* that each process reads */
     struct map ranks; /* rank + 1 -> the process that has files of it */
 };
-
-/* The first to join a rank that another built takes a tenth of the time that it took that one. */
-enum { JOINED_OF_BUILT = 10 };
 
 /* To who has read it already, or has files of its rank, or else has the least to read. */
 static void deal(struct dealer *dealer, const struct share *share)
@@ -262,7 +259,6 @@ static void deal(struct dealer *dealer, const struct share *share)
     if (rank >= 0)
         map_set(&dealer->ranks, key, (uint64_t)process);
     dealer->bytes[process] += source->size_bytes;
-    dealer->bytes[0] += process == 0 ? 0 : source->size_bytes / JOINED_OF_BUILT;
     source->process = process;
 }
 

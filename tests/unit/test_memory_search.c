@@ -11,7 +11,16 @@
 #include "optimize/result.h"
 #include "search_job.h"
 
-enum { N_BLOCKS = 6, RESIDENT = 1000, HEAD = 30, MOST_NESTED = 4, N_MODULES = 3 * MOST_NESTED };
+enum {
+    N_BLOCKS = 6,
+    MOST_BLOCKS = 11,
+    RESIDENT = 1000,
+    HEAD = 30,
+    MOST_NESTED = 4,
+    N_MODULES = 3 * MOST_NESTED
+};
+
+static uint32_t n_made = N_BLOCKS; /* blocks of the next job */
 
 /* Each block keeps an activation, beside a temporary of its forward and one of its backward pass;
  * then there is its gradient. */
@@ -21,9 +30,9 @@ struct blocks {
     struct graph_moment moments[2 + 7 * N_MODULES];
     uint8_t phases[2 + 7 * N_MODULES];
     struct memory_call calls[N_MODULES];
-    struct model_call program_calls[N_BLOCKS];
+    struct model_call program_calls[MOST_BLOCKS];
     struct model_module modules[N_MODULES];
-    char names[N_BLOCKS][16];
+    char names[MOST_BLOCKS][16];
 };
 
 static uint32_t add_block(struct blocks *b, uint64_t size, uint32_t call, uint8_t category)
@@ -53,18 +62,18 @@ static void give(struct blocks *b, uint32_t block)
 static struct blocks *add_memory(struct dpro_model *model, uint64_t seed)
 {
     struct blocks *b = kept_memory(1, sizeof *b);
-    uint32_t kept[N_BLOCKS];
+    uint32_t kept[MOST_BLOCKS];
     assert_non_null(b);
     b->memory = (struct model_memory){.gpu = true,
                                       .blocks = b->blocks,
                                       .moments = b->moments,
                                       .calls = b->calls,
                                       .phases = b->phases,
-                                      .n_calls = N_BLOCKS,
+                                      .n_calls = n_made,
                                       .batch_size = 8};
     b->blocks[add_block(b, RESIDENT, MEMORY_NONE, DPRO_MEMORY_PARAMETER)].scales = false;
-    for (uint32_t i = 0; i < N_BLOCKS; i++) {
-        uint64_t size = 200 + map_mix(seed * N_BLOCKS + i) % 200;
+    for (uint32_t i = 0; i < n_made; i++) {
+        uint64_t size = 200 + map_mix(seed * n_made + i) % 200;
         kept[i] = add_block(b, size, i, DPRO_MEMORY_ACTIVATION);
         uint32_t scratch = add_block(b, size / 4, i, DPRO_MEMORY_TEMPORARY);
         b->calls[i] =
@@ -82,12 +91,12 @@ static struct blocks *add_memory(struct dpro_model *model, uint64_t seed)
                                               .kept_bytes = size,
                                               .recompute_ns = ns};
         b->program_calls[i] = (struct model_call){
-            .module = i, .parent = MODEL_NONE, .op = N_BLOCKS - 1 - i, .recompute_ns = ns};
+            .module = i, .parent = MODEL_NONE, .op = n_made - 1 - i, .recompute_ns = ns};
     }
     uint32_t head = add_block(b, HEAD, MEMORY_NONE, DPRO_MEMORY_TEMPORARY);
     take(b, head);
     give(b, head);
-    for (uint32_t i = N_BLOCKS; i-- > 0;) {
+    for (uint32_t i = n_made; i-- > 0;) {
         uint32_t scratch =
             add_block(b, b->blocks[kept[i]].size_bytes / 3, MEMORY_NONE, DPRO_MEMORY_TEMPORARY);
         uint32_t gradient = add_block(b, 20, MEMORY_NONE, DPRO_MEMORY_GRADIENT);
@@ -99,29 +108,29 @@ static struct blocks *add_memory(struct dpro_model *model, uint64_t seed)
         b->calls[i].backward_last = b->calls[i].released = b->memory.n_moments;
     }
     model->modules = b->modules;
-    model->n_modules = N_BLOCKS;
+    model->n_modules = n_made;
     model->baseline.recomputed = NULL; /* was made for none */
     model->baseline.computing = NULL;
     model->memories = &b->memory;
     model->n_memories = 1;
     for (uint32_t p = 0; p < model->n_programs; p++) {
         model->programs[p].calls = b->program_calls;
-        model->programs[p].n_calls = N_BLOCKS;
+        model->programs[p].n_calls = n_made;
     }
     return b;
 }
 
 static struct dpro_model *job_of(uint64_t seed, struct blocks **blocks)
 {
-    struct dpro_model *model = random_job(.seed = seed, .n_tensors = N_BLOCKS, .n_ranks = 2);
+    struct dpro_model *model = random_job(.seed = seed, .n_tensors = n_made, .n_ranks = 2);
     *blocks = add_memory(model, seed);
     return model;
 }
 
 static uint64_t peak_of(const struct dpro_model *model, uint32_t set)
 {
-    bool recomputed[N_BLOCKS];
-    for (uint32_t i = 0; i < N_BLOCKS; i++)
+    bool recomputed[MOST_BLOCKS];
+    for (uint32_t i = 0; i < n_made; i++)
         recomputed[i] = set >> i & 1;
     return memory_peak_bytes(model, &(struct dpro_strategy){.recomputed = recomputed});
 }
@@ -133,8 +142,8 @@ static int64_t brute_force(const struct dpro_model *model, uint64_t budget)
     struct evaluator *evaluator = evaluator_create(model);
     struct dpro_strategy strategy = buckets_copy(model, &model->baseline, &arena);
     int64_t least = INT64_MAX;
-    for (uint32_t set = 0; set < 1u << N_BLOCKS; set++) {
-        for (uint32_t i = 0; i < N_BLOCKS; i++)
+    for (uint32_t set = 0; set < 1u << n_made; set++) {
+        for (uint32_t i = 0; i < n_made; i++)
             strategy.recomputed[i] = set >> i & 1;
         int64_t ns = evaluate(evaluator, &strategy);
         if (ns < least && memory_peak_bytes(model, &strategy) <= budget)
@@ -172,6 +181,24 @@ TEST(the_choice_is_the_fastest_that_fits)
         assert_true(dpro_optimum_memory_peak(o, DPRO_BEST).bytes <= budget);
         assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BEST).bytes, chosen_of(o).peak_bytes);
     }
+}
+
+TEST(of_many_blocks_exchanges_find_it_too)
+{
+    n_made = MOST_BLOCKS;
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        struct blocks *blocks;
+        struct dpro_model *model = job_of(seed, &blocks);
+        uint64_t high = peak_of(model, 0), low = peak_of(model, (1u << n_made) - 1);
+        struct dpro_optimize_options options = {.memory_bytes =
+                                                    low + (high - low) * (seed % 3 + 1) / 4,
+                                                .no_accumulation = 1,
+                                                .budget_s = 0.05,
+                                                .threads = 1};
+        int64_t least = brute_force(model, options.memory_bytes);
+        assert_int_equal(chosen_of(optimum_of(model, &options)).iteration_ns, least);
+    }
+    n_made = N_BLOCKS;
 }
 
 TEST(nothing_is_tried_where_the_job_fits)

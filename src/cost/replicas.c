@@ -101,6 +101,7 @@ static int find_dimension(const struct dpro_graph *g, struct arena *arena, struc
     char found[200];
     if (!g)
         return refuse(err, "other numbers of ranks need the graph of the job");
+    const char *note = dpro_graph_dimensions_note(g);
     uint32_t world = job_size(g), n[2] = {0, 0}, of[2] = {0, 0};
     for (uint32_t d = 0; d < g->n_dimensions; d++) {
         bool replicates = g->dimensions[d].parallelism == DPRO_REPLICATES;
@@ -116,8 +117,7 @@ static int find_dimension(const struct dpro_graph *g, struct arena *arena, struc
     name_dimensions(g, found, sizeof found);
     if (g->n_dimensions == 0 || !is_grid(g, world))
         return refuse(err, "other numbers of ranks can't be asked for: %s; --dims says how",
-                      g->dimensions_note ? g->dimensions_note
-                                         : "how the job is parallel is not known");
+                      *note ? note : "how the job is parallel is not known");
     if (n[0] + n[1] == 0)
         return add_replicas(g, found, arena, r, err);
     if (n[n[0] == 0] > 1)

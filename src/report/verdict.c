@@ -155,8 +155,8 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
     line->title = "Communication";
     if (!f->communicates && world > 1)
         say(line,
-            "none was recognised, but the job has %u ranks: their communication counts as "
-            "computation or idle time",
+            "none was recognised in most iterations, but the job has %u ranks: their communication "
+            "counts as computation or idle time",
             world);
     else if (!f->communicates)
         say(line, "none in this trace");
@@ -266,8 +266,8 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
     uint32_t world = f->world_size;
     if (world > 1 && !f->communicates)
         say(line,
-            "find out first what the job's %u ranks exchange: no communication was recognised, so "
-            "it counts as computation here",
+            "find out first what the job's %u ranks exchange: no communication was recognised in "
+            "most iterations, so it counts as computation here",
             world);
     else if (say_unlike(f, line))
         return true;

@@ -1,6 +1,6 @@
 """Communication that is not called NCCL, and jobs of which none is recognised or ranks are missing."""
 
-from support import DONE, Case, dpro, span
+from support import DONE, USAGE, Case, dpro, span
 
 STEP_US, STEPS = 10_000, 6
 DEEPEP = "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)"
@@ -67,7 +67,7 @@ class Communication(Case):
         traces = [gpu_job(r, 2, OWN) for r in range(2)]
         text = self.replay(*traces, form=None)
         self.assertNotIn("none in this trace", text)
-        self.assertRegex(text, r"none was recognised, but the\s+job has 2 ranks")
+        self.assertRegex(text, r"none was recognised in most iterations, but the\s+job has 2 ranks")
         self.assertNotIn("computation dominates", text)
         facts = self.replay(*traces)
         self.assertFalse(facts["trace"]["communication_recognised"])
@@ -75,6 +75,22 @@ class Communication(Case):
         self.assert_code(dpro("replay", self.path("job"), "-o", self.path("out")), DONE)
         with open(self.path("out", "report.html"), encoding="utf-8") as file:
             self.assertIn("none was recognised", file.read())
+
+    def test_what_most_steps_do_not_communicate_is_not_said_to_be_unrecognised_in_all(self):
+        traces = [gpu_job(r, 2, DEEPEP) for r in range(2)]
+        for trace in traces:
+            for i, event in enumerate([e for e in trace["traceEvents"] if e["name"] == DEEPEP]):
+                event["name"] = DEEPEP if i == 2 else OWN
+        facts = self.replay(*traces)
+        self.assertTrue(any("no communication was recognised in most iterations" in w for w in facts["warnings"]), facts["warnings"])
+        self.assertIn("most iterations show no communication", dpro("whatif", self.path("job"), "--bandwidth", "2x").err)
+
+    def test_the_number_of_ranks_is_not_changed_where_nothing_tells_what_they_are_to_each_other(self):
+        for rank in range(2):
+            self.write(f"job/rank{rank}.json", gpu_job(rank, 2, ONE_SHOT))
+        result = dpro("whatif", self.path("job"), "--dp", "4")
+        self.assert_code(result, USAGE)
+        self.assertIn("how the job is parallel is not known; --dims says how", result.err)
 
     def test_a_job_of_one_rank_has_none(self):
         self.assertIn("none in this trace", self.replay(gpu_job(0, 1, OWN), form=None))

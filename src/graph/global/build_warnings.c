@@ -126,8 +126,8 @@ static void warn_ranks(struct assembly *a)
                  join->world_size);
     if (!communicates)
         WARN(a,
-             "no communication was recognised in this trace of a job of %d ranks%s: what there "
-             "is counts as computation or as idle time; record the steps that communicate%s",
+             "no communication was recognised in most iterations of this job of %d ranks%s: what "
+             "there is counts as computation or as idle time; record steps that communicate%s",
              join->world_size, present,
              is_pytorch(a) ? ", or put the calls into ranges named for their collective "
                              "(torch.profiler.record_function('all_reduce'))"

@@ -177,7 +177,7 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
     next_follows_communication(model, &op); /* the first one */
     for (uint32_t t = 0, first = 0; t < model->n_tensors; t++) {
         strategy->order[t] = t;
-        bytes += model->tensors[t].size_bytes;
+        bytes += model->tensors[t].held_bytes ?: model->tensors[t].size_bytes;
         uint64_t cap = strategy->n_buckets == 0 ? first_bytes : cap_bytes;
         bool must_end = next_follows_communication(model, &op);
         if (bytes < cap && t + 1 < model->n_tensors && !must_end)

@@ -48,6 +48,14 @@ struct model_capabilities model_capabilities(enum dpro_stack stack)
     return capabilities;
 }
 
+bool model_casts(const struct dpro_model *model)
+{
+    bool casts = false;
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        casts |= model->tensors[t].held_bytes > 0;
+    return casts;
+}
+
 bool capabilities_allow(const struct model_capabilities *capabilities,
                         const struct dpro_strategy *strategy)
 {

@@ -295,6 +295,10 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
         return refuse(err, "a bucket cap and a list of buckets: give one");
     if (c->first_bucket_bytes != 0 && c->bucket_cap_bytes == 0)
         return refuse(err, "a cap for the first bucket needs one for the others");
+    if (c->compression && model_casts(m))
+        return refuse(err, "the recorded job casts its gradients to send them already (a "
+                           "communication hook, or a plan): what --compress would change is not "
+                           "known; record it without");
     if (c->buckets_path) {
         struct plan_beside beside;
         int rc = buckets_read(m, c->buckets_path, &m->baseline, &beside, err);

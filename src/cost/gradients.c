@@ -34,11 +34,12 @@ static void make_room(const struct dpro_graph *g, struct ready *order, size_t n,
 }
 
 static void add_tensor(const struct dpro_graph *g, uint32_t t, uint32_t name, uint64_t size_bytes,
-                       uint32_t bucket, struct dpro_model *model, struct coarse *coarse)
+                       uint64_t held_bytes, uint32_t bucket, struct dpro_model *model,
+                       struct coarse *coarse)
 {
     const char *text = strtab_get(&g->names, name);
-    model->tensors[t] =
-        (struct model_tensor){arena_copy_string(&model->arena, text, strlen(text)), size_bytes, t};
+    text = arena_copy_string(&model->arena, text, strlen(text));
+    model->tensors[t] = (struct model_tensor){text, size_bytes, t, held_bytes};
     coarse->bucket_of[t] = bucket;
     if (coarse->first_of[bucket] == MODEL_NONE)
         coarse->first_of[bucket] = t;
@@ -220,7 +221,8 @@ static void from_collectives(const struct measured_replay *r, struct dpro_model 
     make_room(g, order, n, model, coarse);
     for (uint32_t i = 0; i < n; i++) {
         const struct graph_tensor *tensor = &g->tensors[order[i].from];
-        add_tensor(g, i, tensor->name, tensor->size_bytes, tensor->collective, model, coarse);
+        add_tensor(g, i, tensor->name, tensor->size_bytes, tensor->held_bytes, tensor->collective,
+                   model, coarse);
         map_set(&by_name, name_key(tensor), i);
         map_set(&by_place, place_key(tensor, places[order[i].from]), i);
     }
@@ -270,7 +272,7 @@ static void from_exchanges(const struct measured_replay *r, struct dpro_model *m
         uint32_t e = coarse->exchange_of[t] = order[t].from;
         const struct graph_exchange *exchange = &g->exchanges[e];
         uint32_t bucket = exchange->collective < UINT32_MAX ? exchange->collective : e;
-        add_tensor(g, t, exchange->name, exchange->size_bytes, bucket, model, coarse);
+        add_tensor(g, t, exchange->name, exchange->size_bytes, 0, bucket, model, coarse);
         if (exchange->key > 0)
             model->tensors[t].key = exchange->key - 1;
         for (uint32_t rank = 0; rank < g->n_ranks; rank++)

@@ -74,6 +74,11 @@ static void describe_stack(const struct dpro_graph *g, struct dpro_model *model)
 {
     model->capabilities = model_capabilities(stack_of(g, &model->net));
     bool is_ring = model->capabilities.stack == DPRO_STACK_TENSORFLOW_RING;
+    if (model_casts(model)) {
+        model->capabilities.text = "PyTorch's DDP can be given any buckets, in parts, in any "
+                                   "order; the recorded job casts its gradients already";
+        model->capabilities.compressions = 1u << DPRO_COMPRESSION_NONE;
+    }
     if (is_ring && g->in_session)
         model->capabilities.text = "a session's collectives are ops of the job's own graph, which "
                                    "can have any packs of gradients, but dpro applies no plan to "

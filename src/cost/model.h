@@ -24,7 +24,8 @@
 struct model_tensor {
     const char *name;
     uint64_t size_bytes;
-    uint32_t key; /* its number in a key-value store; else its own */
+    uint32_t key;        /* its number in a key-value store; else its own */
+    uint64_t held_bytes; /* of the parameter, if the job casts its gradient to send it; else 0 */
 };
 
 /* Ranks that communicate with each other on a stream of their own: a process group, or two ranks of
@@ -272,6 +273,8 @@ enum model_scheme model_scheme(const struct dpro_model *model);
 
 /* capabilities.c */
 struct model_capabilities model_capabilities(enum dpro_stack stack);
+/* Whether the recorded job casts gradients to send them. */
+bool model_casts(const struct dpro_model *model);
 struct dpro_strategy;
 bool capabilities_allow(const struct model_capabilities *capabilities,
                         const struct dpro_strategy *strategy);

@@ -81,6 +81,7 @@ struct graph_dimension {
 struct graph_tensor {
     uint32_t name;
     uint64_t size_bytes;
+    uint64_t held_bytes; /* of the parameter, if the job casts its gradient to send it; else 0 */
     uint32_t rank;       /* index into ranks */
     uint32_t in, out;    /* ops; DPRO_NO_OP when absent */
     uint32_t collective; /* index; UINT32_MAX: not communicated */

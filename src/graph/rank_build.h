@@ -150,6 +150,7 @@ struct local_tensor {
     uint32_t name;   /* string id, 0: none */
     uint32_t output; /* output number of the node of that name */
     uint64_t size_bytes;
+    uint64_t held_bytes; /* of the parameter, if its gradient is cast to be sent; else 0 */
     uint32_t in, out;    /* local ops */
     uint32_t collective; /* index into the rank's collectives */
 };

@@ -137,6 +137,19 @@ class WhatIf(Case):
             found = self.ask(BUNDLED, "--bucket-cap-mb", f"{cap},first {first}")["predicted"]["communication"]["buckets"]
             self.assertEqual([b["parameters"] for b in found], wanted)
 
+    def test_a_job_that_casts_its_gradients_keeps_ddp_s_caps_and_is_not_cast_again(self):
+        """DDP counts what parameters take, whatever its communication hook sends."""
+        folder = self.write_recording("cast")
+        for rank, trace in enumerate(job()):
+            for event in trace["traceEvents"]:
+                if event["name"] == "gloo:all_reduce":
+                    event["args"]["Input type"] = ["c10::Half"]
+            self.write(f"cast/host0/rank{rank}/kineto.json", trace)
+        found = self.ask(folder, "--bucket-cap-mb", "0.005")["predicted"]["communication"]["buckets"]
+        self.assertEqual([b["size_bytes"] for b in found], [4000, 2000])
+        self.assert_error(dpro("whatif", folder, "--compress", "fp16"), USAGE, "casts its gradients to send them already")
+        self.assertEqual(dpro("whatif", self.write_recording("float"), "--compress", "fp16").code, DONE)
+
     def test_slower_links_and_hosts_make_an_iteration_longer(self):
         base = self.time()
         times = [self.time("--bandwidth", f"{ratio}x") for ratio in (0.25, 0.5, 1, 2, 4)]

@@ -388,6 +388,7 @@ static void fill_tensors(struct assembly *a)
             g->tensors[g->n_tensors++] =
                 (struct graph_tensor){.name = strtab_add(&g->names, text, strlen(text)),
                                       .size_bytes = tensor->size_bytes,
+                                      .held_bytes = tensor->held_bytes,
                                       .rank = r,
                                       .in = a->first_op[r] + tensor->in,
                                       .out = a->first_op[r] + tensor->out,

@@ -231,6 +231,8 @@ static void plan_recorded(struct maker *m, const struct start *start, size_t n_i
             in = take_one(&m->in, m->next_in, until - m->next_in, 0);
         n_found += in != NULL;
         plan_one(m, start->collective, p->name, p->numel * item_bytes, in, out, use);
+        if (p->size_bytes > p->numel * item_bytes)
+            m->plan.at[m->plan.n - 1].tensor.held_bytes = p->size_bytes;
     }
     m->rank->n_bucket_conflicts += n_in > 0 && n_found < bucket->n;
     while (m->next_in < m->in.n && m->in.at[m->next_in].used)

@@ -31,7 +31,7 @@ static void add(struct slice_track *track, int64_t start_ns, int64_t end_ns, dpr
         .start_ns = start_ns, .dur_ns = end_ns > start_ns ? end_ns - start_ns : 0, .op = op};
 }
 
-/* What is known of an op that transfers for a collective; zeroed for others. */
+/* What is known of an op that transfers for a collective. */
 struct wait {
     int64_t measured_ns;    /* before the last rank arrived, from the op's start */
     int64_t from_ns, to_ns; /* in the replay */
@@ -41,9 +41,15 @@ struct wait {
     bool has_messages; /* between the last arrival and the replayed op */
 };
 
+struct waits {
+    struct wait *at; /* [0], zeroed: of all other ops */
+    uint32_t *of;    /* by op, into `at` */
+};
+
 static void find_waiting(const struct dpro_graph *g, const struct dpro_replay *replay,
-                         struct wait *waits)
+                         struct waits *waits)
 {
+    uint32_t n_waits = 0;
     for (uint32_t c = 0; c < g->n_collectives; c++) {
         const struct graph_member *m = g->members + g->collectives[c].first_member;
         uint32_t n = g->collectives[c].n_members;
@@ -57,7 +63,8 @@ static void find_waiting(const struct dpro_graph *g, const struct dpro_replay *r
         for (uint32_t i = 0; i < n; i++) {
             uint32_t op = m[i].transfer;
             int64_t start = dpro_replay_start_ns(replay, op);
-            struct wait *wait = &waits[op];
+            waits->of[op] = waits->of[op] ? waits->of[op] : ++n_waits;
+            struct wait *wait = &waits->at[waits->of[op]];
             *wait = (struct wait){.from_ns = dpro_replay_end_ns(replay, m[i].arrival),
                                   .to_ns = last < start ? last : start,
                                   .missing_ns = g->collectives[c].missing_wait_ns,
@@ -102,10 +109,10 @@ static void tidy(struct slice_track *track, uint32_t *open)
     }
 }
 
-/* Puts waiting before the transfers of a tidy track that has room for twice its slices: in the
- * measured iteration it is the front of what the profiler saw, in the replay the time since the
- * rank arrived, as far as the device did nothing else in it. */
-static void split_waiting(struct slice_track *track, const struct wait *waits,
+/* Puts waiting before the transfers of a tidy track that has room for it: in the measured iteration
+ * it is the front of what the profiler saw, in the replay the time since the rank arrived, as far
+ * as the device did nothing else in it. */
+static void split_waiting(struct slice_track *track, const struct waits *waits,
                           struct slice *scratch)
 {
     uint32_t n = track->n;
@@ -117,7 +124,7 @@ static void split_waiting(struct slice_track *track, const struct wait *waits,
     track->n = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct slice transfer = scratch[i], waiting = transfer;
-        const struct wait *wait = &waits[transfer.op];
+        const struct wait *wait = &waits->at[waits->of[transfer.op]];
         int64_t end = end_of(&transfer), from = transfer.start_ns, to;
         int64_t front = track->replayed ? wait->missing_ns : wait->measured_ns;
         front = front < transfer.dur_ns ? front : transfer.dur_ns;
@@ -127,7 +134,7 @@ static void split_waiting(struct slice_track *track, const struct wait *waits,
         if (to > from) {
             waiting.start_ns = from;
             waiting.dur_ns = to - from;
-            waiting.collective = wait->collective;
+            waiting.collective = wait->collective & INT32_MAX;
             waiting.waiting = true;
             track->at[track->n++] = waiting;
             any = true;
@@ -143,28 +150,40 @@ static void split_waiting(struct slice_track *track, const struct wait *waits,
         qsort(track->at, track->n, sizeof *track->at, by_start);
 }
 
+/* Counts each track's slices, waiting included, in its `n`; returns the most that one has. */
+static uint32_t count_slices(const struct dpro_graph *g, const struct waits *waits,
+                             struct slices *slices)
+{
+    uint32_t most = 0;
+    for (dpro_op_id op = 0; op < g->n_ops; op++) {
+        if (!is_drawn(g, op))
+            continue;
+        struct slice_track *tracks = &slices->tracks[2 * g->device[op]];
+        uint32_t n = waits->of[op] ? 2 : 1;
+        tracks[0].n += was_seen(g, op) ? n : 0;
+        tracks[1].n += n;
+    }
+    for (uint32_t t = 0; t < slices->n_tracks; t++)
+        most = MAX(most, slices->tracks[t].n);
+    return most;
+}
+
 void slices_init(struct slices *slices, const struct dpro_graph *g,
                  const struct dpro_replay *replay)
 {
     *slices = (struct slices){.n_tracks = g->n_devices * 2};
     struct arena work = {0};
-    size_t n_ops = (size_t)g->n_ops + 1;
-    struct wait *waits = arena_array(&work, n_ops, sizeof *waits);
-    uint32_t *open = arena_array(&work, n_ops, sizeof *open);
-    struct slice *scratch = arena_array(&work, n_ops, sizeof *scratch);
-    struct slice *at = arena_array(&slices->arena, n_ops * 4, sizeof *at);
+    struct waits waits = {arena_array(&work, g->n_members + (size_t)1, sizeof *waits.at),
+                          arena_array(&work, g->n_ops + (size_t)1, sizeof *waits.of)};
     slices->tracks =
-        arena_array(&slices->arena, (size_t)g->n_devices * 2 + 1, sizeof *slices->tracks);
-    find_waiting(g, replay, waits);
-
-    for (dpro_op_id op = 0; op < g->n_ops; op++)
-        if (is_drawn(g, op))
-            slices->tracks[2 * g->device[op]].n += 2; /* two slices an op */
-    for (uint32_t t = 0, room = 0; t < slices->n_tracks; t++) {
-        struct slice_track *track = &slices->tracks[t];
-        room = t % 2 == 0 ? track->n : room;
-        *track = (struct slice_track){.at = at, .device = t / 2, .replayed = t % 2};
-        at += room;
+        arena_array(&slices->arena, (size_t)slices->n_tracks + 1, sizeof *slices->tracks);
+    find_waiting(g, replay, &waits);
+    size_t most = count_slices(g, &waits, slices);
+    uint32_t *open = arena_alloc(&work, most * sizeof *open);
+    struct slice *scratch = arena_alloc(&work, most * sizeof *scratch);
+    for (uint32_t t = 0; t < slices->n_tracks; t++) {
+        struct slice *at = arena_alloc(&slices->arena, slices->tracks[t].n * sizeof *at);
+        slices->tracks[t] = (struct slice_track){.at = at, .device = t / 2, .replayed = t % 2};
     }
     for (dpro_op_id op = 0; op < g->n_ops; op++) {
         if (!is_drawn(g, op))
@@ -176,7 +195,7 @@ void slices_init(struct slices *slices, const struct dpro_graph *g,
     }
     for (uint32_t t = 0; t < slices->n_tracks; t++) {
         tidy(&slices->tracks[t], open);
-        split_waiting(&slices->tracks[t], waits, scratch);
+        split_waiting(&slices->tracks[t], &waits, scratch);
     }
     arena_fini(&work);
 }

@@ -12,8 +12,8 @@
 struct slice {
     int64_t start_ns, dur_ns; /* from the graph's zero, or the replayed iteration's start */
     dpro_op_id op;
-    uint32_t collective; /* of a waiting slice */
-    bool waiting;        /* the part before a collective's last rank arrived */
+    uint32_t collective : 31; /* of a waiting slice */
+    uint32_t waiting : 1;     /* the part before a collective's last rank arrived */
 };
 
 /* Sorted by start; slices nest or are apart, never overlap in part. */

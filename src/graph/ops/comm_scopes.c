@@ -38,22 +38,28 @@ static uint32_t scope_of_work(const struct rank_build *rank, uint32_t slice)
     return scope_of(rank, it->launch == NO_ID ? it->span : rank->slices.at[it->launch].span);
 }
 
+static void find_scopes(struct rank_build *rank, uint32_t slice)
+{
+    const struct trace_span *span = slice_span(rank, slice);
+    if (span->kind != SPAN_KERNEL || !(rank->classes[span->name] & NAME_COMM_KERNEL))
+        return;
+    /* whatever lies between: a range around it has its kernel */
+    uint32_t launch = rank->slices.at[slice].launch;
+    const uint32_t from[] = {rank->slices.at[slice].span,
+                             launch == NO_ID ? NO_ID : rank->slices.at[launch].span};
+    for (int f = 0; f < 2; f++)
+        for (uint32_t up = from[f]; up != NO_ID; up = rank->trace->spans[up].parent)
+            map_set(&rank->named_scopes, up + UINT64_C(1), 1);
+}
+
 void build_find_scopes(struct rank_build *rank)
 {
     if (!(rank->all_classes & NAME_COMM_KERNEL))
         return;
-    for (uint32_t i = 0; i < rank->slices.n; i++) {
-        const struct trace_span *span = slice_span(rank, i);
-        if (span->kind != SPAN_KERNEL || !(rank->classes[span->name] & NAME_COMM_KERNEL))
-            continue;
-        /* whatever lies between: a range around it has its kernel */
-        uint32_t launch = rank->slices.at[i].launch;
-        const uint32_t from[] = {rank->slices.at[i].span,
-                                 launch == NO_ID ? NO_ID : rank->slices.at[launch].span};
-        for (int f = 0; f < 2; f++)
-            for (uint32_t up = from[f]; up != NO_ID; up = rank->trace->spans[up].parent)
-                map_set(&rank->named_scopes, up + UINT64_C(1), 1);
-    }
+    EACH (const struct track, track, rank->tracks)
+        for (uint32_t i = track->first[0];
+             track->kind == DPRO_DEVICE_GPU_STREAM && i < track->first[rank->steps.n]; i++)
+            find_scopes(rank, i);
 }
 
 bool build_communicates(const struct rank_build *rank, uint32_t slice)

@@ -105,9 +105,13 @@ void build_forget_keys(struct rank_build *rank)
 void build_contents(struct rank_build *rank)
 {
     struct contents contents = {rank, mem_array(rank->names->n, sizeof *contents.launches)};
-    for (uint32_t i = 0; i < rank->slices.n; i++)
-        if (rank->slices.at[i].launch != NO_ID && is_call(rank, &rank->slices.at[i]))
-            contents.launches[slice_span(rank, i)->name] = true;
+    EACH (const struct track, track, rank->tracks)
+        for (uint32_t i = track->first[0];
+             track->kind == DPRO_DEVICE_GPU_STREAM && i < track->first[rank->steps.n]; i++) {
+            uint32_t call = rank->slices.at[i].launch;
+            if (call != NO_ID && is_call(rank, &rank->slices.at[call]))
+                contents.launches[slice_span(rank, call)->name] = true;
+        }
     look_through_all(&contents);
     mem_free(contents.launches);
     for (uint32_t s = 0; s < rank->steps.n; s++) {

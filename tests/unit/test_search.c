@@ -23,17 +23,24 @@ static void cut(const struct dpro_model *model, uint32_t borders, struct dpro_st
 }
 
 /* The best of all contiguous buckets. */
+static int64_t best_cut(const struct dpro_model *model, struct evaluator *evaluator,
+                        struct dpro_strategy *strategy)
+{
+    int64_t best = INT64_MAX;
+    for (uint32_t borders = 0; borders < 1u << (model->n_tensors - 1); borders++) {
+        cut(model, borders, strategy);
+        int64_t ns = evaluate(evaluator, strategy);
+        best = ns < best ? ns : best;
+    }
+    return best;
+}
+
 static int64_t brute_force(const struct dpro_model *model)
 {
     struct arena arena = {0};
     struct evaluator *evaluator = evaluator_create(model);
     struct dpro_strategy strategy = buckets_make(model, &arena);
-    int64_t best = INT64_MAX;
-    for (uint32_t borders = 0; borders < 1u << (model->n_tensors - 1); borders++) {
-        cut(model, borders, &strategy);
-        int64_t ns = evaluate(evaluator, &strategy);
-        best = ns < best ? ns : best;
-    }
+    int64_t best = best_cut(model, evaluator, &strategy);
     evaluator_destroy(evaluator);
     arena_fini(&arena);
     return best;
@@ -308,11 +315,8 @@ static int64_t brute_force_ops(const struct dpro_model *model, const struct dpro
             edit.value = n > 1 ? pass->opfs_ns(pass, program->ops + i, n) : 0;
             possible = n == 1 || (edit.value >= 0 && !edit_apply(model, &strategy, &edit));
         }
-        for (uint32_t borders = 0; possible && borders < 1u << (model->n_tensors - 1); borders++) {
-            cut(model, borders, &strategy);
-            int64_t ns = evaluate(evaluator, &strategy);
-            best = ns < best ? ns : best;
-        }
+        int64_t ns = possible ? best_cut(model, evaluator, &strategy) : best;
+        best = ns < best ? ns : best;
     }
     evaluator_destroy(evaluator);
     arena_fini(&arena);

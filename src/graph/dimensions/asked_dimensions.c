@@ -181,9 +181,10 @@ static int place_over(const struct finder *f, const struct asked *asked, struct 
                 "groups of experts");
 }
 
-/* A group that is no box belongs to a dimension only if it lies in one of its groups. */
-static bool lies_in(const struct finder *f, const struct family *family, const struct grid_box *box)
+bool finder_lies_in(const struct finder *f, const struct family *family, const struct grid_box *box)
 {
+    if (family->box.n > 0)
+        return grid_box_within(&family->box, box);
     for (size_t u = 0; u < family->uses.n; u++) {
         uint32_t set = finder_use(f, family, u)->set;
         const int32_t *ranks = member_sets_ranks(&f->join->sets, set);
@@ -205,7 +206,7 @@ static int give_families(struct finder *f, const struct asked *asked, const stru
         else if (family->box.n > 0)
             d = covers(asked, boxes, &family->box, &fits);
         for (uint32_t other = 0; other < asked->n && family->box.n == 0; other++)
-            d = lies_in(f, family, &boxes[other]) ? other : d;
+            d = finder_lies_in(f, family, &boxes[other]) ? other : d;
         if (family->box.n == 0 && d == asked->n)
             return fail(asked, err, "the trace has groups of ranks that fit no such grid");
         family->dimension = d < asked->n ? d : NO_ID;

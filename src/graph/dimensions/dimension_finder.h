@@ -35,6 +35,11 @@ static inline bool keeps_parameters(int does)
     return does == DPRO_REPLICATES || does == DPRO_SHARDS;
 }
 
-/* asked_dimensions.c: makes the dimensions "dp=2,tp=4", the outermost first, and gives each family
+/* ---- asked_dimensions.c ---- */
+
+/* Makes the dimensions "dp=2,tp=4", the outermost first, and gives each family
  * its dimension. Fails with DPRO_EUSAGE where the trace contradicts them. */
 int dimensions_lay_out(struct finder *finder, const char *asked, struct dpro_error *err);
+/* Whether each group of a family lies in one of a dimension with this box. */
+bool finder_lies_in(const struct finder *finder, const struct family *family,
+                    const struct grid_box *box);

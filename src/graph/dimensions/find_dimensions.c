@@ -93,25 +93,6 @@ static bool has_overlap(const struct finder *f, const struct family *family)
     return found;
 }
 
-/* Whether every group of a family lies in one of a dimension. */
-static bool is_within(const struct finder *f, const struct family *family,
-                      const struct found_dimension *dimension)
-{
-    if (dimension->box.n == 0)
-        return false;
-    if (family->box.n > 0)
-        return grid_box_within(&family->box, &dimension->box);
-    for (size_t u = 0; u < family->uses.n; u++) {
-        uint32_t set = finder_use(f, family, u)->set;
-        const int32_t *ranks = member_sets_ranks(&f->join->sets, set);
-        for (uint32_t i = 1; i < member_sets_size(&f->join->sets, set); i++)
-            if (grid_first_of(&dimension->box, ranks[i]) !=
-                grid_first_of(&dimension->box, ranks[0]))
-                return false;
-    }
-    return true;
-}
-
 static void set_box(struct found_dimension *dimension, const struct grid_box *box)
 {
     dimension->box = *box;
@@ -148,7 +129,7 @@ static void contradict(struct finder *f, int a, int b)
 static bool meet(struct finder *f, struct family *family, uint32_t other, struct grid_box *box)
 {
     struct found_dimension *dimension = dimension_at(f, other);
-    bool is_inner = is_within(f, family, dimension);
+    bool is_inner = dimension->box.n > 0 && finder_lies_in(f, family, &dimension->box);
     if (is_inner && (family->does == dimension->does || !keeps_parameters(dimension->does) ||
                      keeps_parameters(family->does) || family->box.n == 0)) {
         family->dimension = other;

@@ -153,6 +153,21 @@ class Horovod(Case):
             waits.append([rank["wait_for_peers_ms"] for rank in ranks])
         self.assertEqual(waits, [[0, 0], [9, 0]])
 
+    def test_steps_that_end_in_the_midst_of_a_round_are_replaced_by_the_rounds(self):
+        def cut_us(rank, step):  # elsewhere each time
+            return 32_000 + 6000 * ((step + rank) % 3)
+
+        folder = self.put(timeline(10), iterations=10)
+        for rank in (0, 1):
+            marked = profile(rank, 10)
+            for step, mark in enumerate(event for event in marked["traceEvents"] if event["name"].startswith("ProfilerStep")):
+                mark["ts"] += cut_us(rank, step)
+                mark["dur"] += cut_us(rank, step + 1) - cut_us(rank, step)
+            self.write(f"job/rank{rank}.json", marked)
+        facts = self.assert_replays(folder)
+        self.assertEqual(facts["measured"]["per_iteration_ms"], 9 * [100])
+        self.assertAlmostEqual(facts["predicted"]["iteration_ms"], 100, delta=0.01)
+
     def test_a_job_without_a_timeline_says_null(self):
         self.write("job/rank0.json", profile(0))
         self.assertIsNone(self.assert_replays(self.path("job"))["horovod"])

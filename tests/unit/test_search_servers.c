@@ -24,6 +24,7 @@ static struct dpro_model *random_served(uint64_t seed, uint32_t n_tensors, uint3
     return model;
 }
 
+/* Some are of a session, whose steps begin with what is pulled. */
 TEST(an_evaluation_of_servers_is_the_replay_of_the_whole_graph)
 {
     enum { N = 120 };
@@ -33,6 +34,8 @@ TEST(an_evaluation_of_servers_is_the_replay_of_the_whole_graph)
         struct dpro_model *model = random_served(seed, 2 + (uint32_t)(seed % 6), 1 + seed % 3);
         model->net.servers.placement = MODEL_ANYWHERE;
         model->net.link.cpu_ns.value = 0; /* graphs know nothing of that */
+        model->net.gate.pulls_with_step = seed % 7 < 3;
+        model->net.gate.step_ns.value = (double)(seed % 11);
         for (uint32_t b = 0; b < model->baseline.n_buckets; b++) {
             model->baseline.buckets[b].server = b % model->net.servers.n;
             model->baseline.buckets[b].partitions = 1 + (uint32_t)(seed + b) % 4;

@@ -93,6 +93,14 @@ class MpiTest(Case):
         together = mpirun((1, DPRO, "replay", "-v", self.trace), (1, DPRO, "replay", self.trace))
         self.assertIn("2 of 4 ranks built by other processes", together.err)
 
+    def test_each_process_is_dealt_as_much(self):
+        with gzip.open(self.path("trace", "rank0.json.gz")) as file:
+            self.write("trace/rank0.json", file.read().ljust(8_000_000))
+        os.remove(self.path("trace", "rank0.json.gz"))
+        self.check_same("replay", "--json", self.trace, n=2)
+        together = mpirun((1, DPRO, "replay", "-v", self.trace), (1, DPRO, "replay", self.trace))
+        self.assertIn("3 of 4 ranks built by other processes", together.err)
+
     def test_files_are_written_once_and_the_same(self):
         self.assertEqual(dpro("replay", "-o", self.path("alone"), self.trace).code, DONE)
         self.assertEqual(mpirun("replay", "-o", self.path("together"), self.trace).code, DONE)

@@ -1,6 +1,7 @@
 /* A rank under construction, from one process to another. */
 #include "graph/global/share_ranks.h"
 
+#include "base/sort.h"
 #include "graph/memory/rank_memory.h"
 #include "ingest/share_files.h"
 
@@ -45,14 +46,39 @@ static void pack_memory(struct pack *pack, struct rank_memory **memory, uint32_t
     shared_pack_history(pack, &is->start);
 }
 
-static void pack_times(struct pack *pack, struct rank_build *rank)
+/* Times of one iteration: in half of the bytes where they are within four seconds. */
+static void pack_step(struct pack *pack, int64_t *ns, uint32_t n)
 {
-    size_t n = rank->steps.n * rank->n_timed;
-    PACK_ITEMS(pack, rank->start_ns, n);
-    PACK_ITEMS(pack, rank->end_ns, n);
-    PACK_ITEMS(pack, rank->free_ns, n);
-    PACK_ITEMS(pack, rank->seen_start_ns, rank->n_timed);
-    PACK_ITEMS(pack, rank->seen_end_ns, rank->n_timed);
+    enum { SOME = 1024 };
+    uint32_t since[SOME];
+    int64_t first = INT64_MAX, last = INT64_MIN;
+    for (uint32_t i = 0; i < n && !pack->reading; i++) {
+        first = ns[i] == ABSENT ? first : MIN(first, ns[i]);
+        last = MAX(last, ns[i]);
+    }
+    bool is_short = first > last || (uint64_t)last - (uint64_t)first < UINT32_MAX;
+    PACK(pack, first);
+    PACK(pack, is_short);
+    if (!is_short)
+        pack_bytes(pack, ns, n * sizeof *ns);
+    for (uint32_t i = 0, m; i < n && is_short; i += m) {
+        m = MIN(n - i, SOME);
+        for (uint32_t k = 0; k < m && !pack->reading; k++)
+            since[k] = ns[i + k] == ABSENT ? UINT32_MAX : (uint32_t)(ns[i + k] - first);
+        pack_bytes(pack, since, m * sizeof *since);
+        for (uint32_t k = 0; k < m && pack->reading; k++)
+            ns[i + k] = since[k] == UINT32_MAX ? ABSENT : first + since[k];
+    }
+}
+
+static void pack_times(struct pack *pack, int64_t **ns, size_t n_steps, uint32_t n)
+{
+    bool is_there = *ns != NULL;
+    PACK(pack, is_there);
+    if (pack->reading)
+        *ns = is_there ? mem_alloc(n_steps * n * sizeof **ns + 1) : NULL;
+    for (size_t s = 0; s < n_steps && is_there; s++)
+        pack_step(pack, *ns + s * n, n);
 }
 
 static void pack_rank(struct pack *pack, struct rank_build *rank)
@@ -75,7 +101,11 @@ static void pack_rank(struct pack *pack, struct rank_build *rank)
     PACK(pack, rank->updates);
     PACK(pack, rank->unmatched_ns);
     PACK(pack, rank->n_bucket_conflicts);
-    pack_times(pack, rank);
+    pack_times(pack, &rank->start_ns, rank->steps.n, rank->n_timed);
+    pack_times(pack, &rank->end_ns, rank->steps.n, rank->n_timed);
+    pack_times(pack, &rank->free_ns, rank->steps.n, rank->n_timed);
+    pack_times(pack, &rank->seen_start_ns, 1, rank->n_timed);
+    pack_times(pack, &rank->seen_end_ns, 1, rank->n_timed);
     PACK_ITEMS(pack, rank->unit_requests,
                rank->trace->recording ? rank->trace->recording->buckets.n : 0);
     pack_memory(pack, &rank->memory, rank->n_timed);

@@ -38,15 +38,18 @@ struct backward {
     int64_t first_ns, last_ns; /* in one step */
 };
 
-static uint32_t step_at(const struct rank_build *rank, int64_t time)
+/* The first step that is not over at a time, from the one at an earlier time on. */
+static uint32_t step_at(const struct rank_build *rank, uint32_t step, int64_t time)
 {
-    return (uint32_t)LOWER_BOUND(i, 0, rank->steps.n, rank->steps.at[i].end_ns <= time);
+    while (step < rank->steps.n && rank->steps.at[step].end_ns <= time)
+        step++;
+    return step;
 }
 
 static void mark_track(struct rank_build *rank, const struct trace_track *track,
                        const uint8_t *of_nodes, struct backward *backward, bool *autograd)
 {
-    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+    for (uint32_t i = track->first, step = 0; i < track->first + track->n; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
         uint8_t phase =
             span->node != NO_ID ? of_nodes[span->node] : own_phase(rank->classes[span->name]);
@@ -58,7 +61,7 @@ static void mark_track(struct rank_build *rank, const struct trace_track *track,
         if (phase != DPRO_OP_BW)
             continue;
         *autograd |= span->fwd_thread > 0 || (rank->classes[span->name] & NAME_BACKWARD);
-        uint32_t step = step_at(rank, span->start_ns);
+        step = step_at(rank, step, span->start_ns);
         if (step == rank->steps.n)
             continue;
         backward[step].first_ns = MIN(backward[step].first_ns, span->start_ns);
@@ -97,14 +100,16 @@ void build_phases(struct rank_build *rank)
     for (uint32_t t = 0; t < trace->n_tracks; t++) {
         const struct trace_track *track = &trace->tracks[t];
         bool is_backward = autograd[t] && t != rank->main_track;
-        for (uint32_t i = track->first; !track->gpu && i < track->first + track->n; i++)
-            if (rank->phases[i] == UNKNOWN)
-                rank->phases[i] =
-                    is_backward ? DPRO_OP_BW
-                    : is_op(rank, trace->spans[i].parent)
-                        ? rank->phases[trace->spans[i].parent]
-                        : phase_by_place(&trace->spans[i],
-                                         &backward[step_at(rank, trace->spans[i].start_ns)]);
+        uint32_t step = 0;
+        for (uint32_t i = track->first; !track->gpu && i < track->first + track->n; i++) {
+            const struct trace_span *span = &trace->spans[i];
+            if (rank->phases[i] != UNKNOWN)
+                continue;
+            step = step_at(rank, step, span->start_ns);
+            rank->phases[i] = is_backward                 ? DPRO_OP_BW
+                              : is_op(rank, span->parent) ? rank->phases[span->parent]
+                                                          : phase_by_place(span, &backward[step]);
+        }
     }
     arena_fini(&scratch);
 }

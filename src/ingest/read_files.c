@@ -22,6 +22,8 @@ struct reading {
     uint64_t bytes_done; /* of all files */
     uint64_t bytes_total;
     int process;
+    pthread_mutex_t lock;
+    struct span_block *room; /* for spans; a list */
 };
 
 struct file_reading {
@@ -132,14 +134,39 @@ static bool is_due(const struct source *source, int process)
            (source->process == process || (source->is_copied && process == PROCESS_NONE));
 }
 
+/* What one file's spans leave of their block is for the next file's. */
+static struct span_block *take_room(struct reading *all)
+{
+    pthread_mutex_lock(&all->lock);
+    struct span_block *room = all->room;
+    if (room) {
+        all->room = room->next;
+        room->next = NULL;
+    }
+    pthread_mutex_unlock(&all->lock);
+    return room;
+}
+
+static void give_room(struct reading *all, struct span_block *room)
+{
+    pthread_mutex_lock(&all->lock);
+    if (room) {
+        room->next = all->room;
+        all->room = room;
+    }
+    pthread_mutex_unlock(&all->lock);
+}
+
 static void read_item(void *arg, size_t item)
 {
     struct reading *all = arg;
     struct source *source = &all->build->list.at[item];
     if (!is_due(source, all->process))
         return;
+    source->part.first_block = source->part.last_block = take_room(all);
     source->rc = read_source(all, source);
     source->is_read = true;
+    give_room(all, part_take_rest(&source->part));
 }
 
 /* A file of several processes becomes one source for each. */
@@ -164,10 +191,12 @@ static void split_sources(struct source_list *list)
 
 void sources_read_of(struct trace_build *build, int process)
 {
-    struct reading all = {.build = build, .process = process};
+    struct reading all = {.build = build, .process = process, .lock = PTHREAD_MUTEX_INITIALIZER};
     EACH (const struct source, source, build->list)
         all.bytes_total += is_due(source, process) ? source->size_bytes : 0;
     parallel_for(build->list.n, build->options->threads, read_item, &all);
+    for (struct span_block *room; (room = take_room(&all)) != NULL;)
+        span_block_free(room);
 }
 
 void sources_read(struct trace_build *build)

@@ -13,7 +13,7 @@ function dimensionNames(dimensions) {
 }
 
 /* Rows are senders, columns receivers; a field has a bar of the colour of each dimension. */
-function trafficMatrix(report, { el, svg, withTip, bytes }) {
+function trafficMatrix(report, { withTip, bytes }) {
   const MOST = 64;
   const all = [...new Set(report.traffic.flatMap((t) => [t.from, t.to]))].sort((a, b) => a - b);
   const ranks = all.slice(0, MOST), place = new Map(ranks.map((r, i) => [r, i]));
@@ -52,7 +52,7 @@ function trafficMatrix(report, { el, svg, withTip, bytes }) {
 }
 
 function dimensionsCard(report, tools) {
-  const { el, barRow, ms, bytes } = tools, dimensions = report.dimensions;
+  const { barRow, bytes } = tools, dimensions = report.dimensions;
   if (!dimensions.length && !report.dimensions_note) return null;
   const card = el("section", "card", el("h2", "", "Parallelism: " + (dimensionNames(dimensions) || "not known")));
   if (report.dimensions_note) card.append(el("p", "", report.dimensions_note));

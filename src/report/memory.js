@@ -148,7 +148,7 @@ class MemoryTimeline {
 
 /* The card; kit: what report.js makes elements with. NULL where nothing is known. */
 function memoryCard(report, data, kit) {
-  const { el, middle, withTip, toggle, showTip, hideTip, ns, share, pct } = kit, memory = report.memory;
+  const { middle, withTip, toggle, showTip, hideTip, ns, share, pct } = kit, memory = report.memory;
   if (!memory) return null;
   const ranks = decodeMemory(data.memory, memory.ranks), canvas = el("canvas"), table = el("div", "scroll");
   const highest = memory.ranks.reduce((a, b) => (b.peak_bytes > a.peak_bytes ? b : a));

@@ -8,25 +8,7 @@
 
   /* ---- small helpers ---- */
 
-  function el(tag, className, ...children) {
-    const e = document.createElement(tag);
-    if (className) e.className = className;
-    for (const child of children.flat())
-      if (child !== null && child !== undefined) e.append(child); /* strings become text nodes */
-    return e;
-  }
-
-  function svg(tag, attributes, ...children) {
-    const e = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const key in attributes) e.setAttribute(key, attributes[key]);
-    e.append(...children);
-    return e;
-  }
-
-  const digits = (ms) => (Math.abs(ms) >= 99.95 ? 1 : Math.abs(ms) >= 0.995 || ms === 0 ? 2 : 3);
-  const ms = (v) => v.toFixed(digits(v)) + " ms";
   const pct = (v) => v.toFixed(1) + " %";
-  const plural = (n, word) => n + " " + word + (n === 1 ? "" : "s");
   const mb = (bytes) => (bytes / 1e6).toFixed(bytes < 995000 ? 2 : 1) + " MB";
 
   function titled(element, ...lines) {

@@ -22,6 +22,7 @@ void page_begin(struct writer *w, const char *title, const char *beside)
 void page_scripts(struct writer *w)
 {
     writer_text(w, "\n</script>\n<script>\n");
+    writer_put(w, asset_page_js, asset_page_js_size);
 }
 
 void page_end(struct writer *w)

@@ -6,6 +6,8 @@
 #include "base/writer.h"
 
 /* Files of this folder that are part of the binary; made by tools/embed.py. */
+extern const unsigned char asset_page_js[];
+extern const size_t asset_page_js_size;
 extern const unsigned char asset_report_js[];
 extern const size_t asset_report_js_size;
 extern const unsigned char asset_timeline_js[];

@@ -20,30 +20,11 @@
 
   /* ---- small helpers ---- */
 
-  function el(tag, className, ...children) {
-    const e = document.createElement(tag);
-    if (className) e.className = className;
-    for (const child of children.flat())
-      if (child !== null && child !== undefined) e.append(child); /* strings become text nodes */
-    return e;
-  }
-
-  function svg(tag, attributes, text) {
-    const e = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const key in attributes) e.setAttribute(key, attributes[key]);
-    if (text !== undefined) e.textContent = text;
-    return e;
-  }
-
-  const known = (v) => v !== null && v !== undefined;
-  const digits = (ms) => (Math.abs(ms) >= 99.95 ? 1 : Math.abs(ms) >= 0.995 || ms === 0 ? 2 : 3);
-  const ms = (v) => (known(v) ? v.toFixed(digits(v)) + " ms" : "unknown");
   const ns = (v) => (Math.abs(v) >= 1e6 ? ms(v / 1e6) : Math.abs(v) >= 1e3 ? (v / 1e3).toFixed(2) + " µs" : v + " ns");
   const pct = (v) => (Math.abs(v) < 9.95 ? v.toFixed(1) : v.toFixed(0)) + " %";
   const signed = (v) => (Math.abs(v) < 0.05 ? "" : v > 0 ? "+" : "−") + pct(Math.abs(v));
   const share = (part, whole) => (whole > 0 ? (100 * part) / whole : 0);
   const color = (name) => "var(--" + name + ")";
-  const plural = (n, word) => n + " " + word + (n === 1 ? "" : "s");
 
   function bytes(n) {
     if (!known(n)) return "size not recorded";
@@ -494,8 +475,8 @@
   }
 
   const timeline = timelineCard();
-  const parallelism = dimensionsCard(report, { el, svg, withTip, barRow, ms, bytes });
-  const memory = memoryCard(report, data, { el, middle, withTip, toggle, showTip, hideTip, ns, share, pct });
+  const parallelism = dimensionsCard(report, { withTip, barRow, bytes });
+  const memory = memoryCard(report, data, { middle, withTip, toggle, showTip, hideTip, ns, share, pct });
   document.body.append(el("main", "", header(), verdict(), tiles(), timeline.card, memory ? memory.card : null, parallelism,
     el("div", "grid", el("div", "stack", breakdown(), topOps(timeline.find), notes()),
       el("div", "stack", pathBars(), validation(), clockAndFiles()))), tip);

@@ -139,6 +139,12 @@ static int change_views(const struct dpro_changes *c, struct dpro_model *m, stru
         return refuse(err,
                       "gradients are views of buckets in jobs of PyTorch's DDP only: leave out "
                       "--gradient-views");
+    if (calls_of_model(m) > 1)
+        return refuse(err,
+                      "a step of the job calls its model %u times, which may be micro-batches: "
+                      "when what they add up moves into buckets can't be told; leave out "
+                      "--gradient-views",
+                      calls_of_model(m));
     m->memory.views = true;
     return 0;
 }

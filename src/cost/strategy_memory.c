@@ -55,9 +55,13 @@ static void gradient_lives(const struct memory_sweep *s, const struct graph_bloc
 {
     bool is_new = b->taken != MEMORY_NONE;
     struct life added = {l->first.from, is_new ? MIN(added_up(s->m, b->taken), l->first.to) : 0};
-    if (s->setting->views)
+    if (s->setting->views && s->later && is_new) {
+        l->second =
+            added; /* until it is copied into the bucket, the sum of those before is apart */
+        l->first = (struct life){0, added.to};
+    } else if (s->setting->views) {
         l->first = is_new ? added : (struct life){0, 0};
-    else if (s->later && is_new) {
+    } else if (s->later && is_new) {
         l->second = added;
         l->first.from = 0;
     } else if (s->later && b->given != MEMORY_NONE) {

@@ -248,6 +248,22 @@ TEST(gradients_that_are_views_are_there_until_they_are_copied)
     assert_int_equal(peaks[1], 20 + 100 + 200);
 }
 
+TEST(gradients_of_micro_batches_are_no_views_until_the_last_one)
+{
+    struct by_hand *h = new_by_hand(200);
+    struct dpro_error err = {.code = 0};
+    struct dpro_changes views = {.gradient_views = true};
+    struct dpro_strategy strategy = {.micro_batches = 2};
+    for (int i = 0; i < 2; i++) {
+        h->model.memory.views = i == 1;
+        assert_int_equal(memory_peak_bytes(&h->model, &strategy), 20 + 50 + 200 + 200);
+    }
+    h->module.n_calls = 3;
+    h->model.capabilities.stack = DPRO_STACK_DDP;
+    assert_int_equal(WITHIN_SCOPE(-1, change_memory(&views, &h->model, NULL, &err)), -1);
+    assert_non_null(strstr(err.text, "calls its model 3 times"));
+}
+
 TEST(recomputation_comes_before_the_backward_pass)
 {
     struct by_hand *h = new_by_hand(10);

@@ -69,7 +69,7 @@ static void page_init(struct page *page, const struct report_facts *f, const str
     page->index = arena_array(&page->arena, n, sizeof *page->index);
     page->text_at = arena_array(&page->arena, g->names.n, sizeof *page->text_at);
     memset(longest, 0xFF, n * sizeof *longest);
-    memset(page->text_at, 0xFF, ((size_t)g->names.n + 1) * sizeof *page->text_at);
+    memset(page->text_at, 0xFF, g->names.n * sizeof *page->text_at);
     note_drawn(slices, longest);
     choose_ops(page, f, longest, sorted);
 }

@@ -296,6 +296,7 @@ class MpiTest(Case):
                 while pid is None and running.poll() is None:
                     time.sleep(0.01)
                     pid = who_reads(slow)
+                time.sleep(1)  # while MPI begins, mpirun itself can wait without end for one that died
                 self.assertIsNotNone(pid)
                 self.assertEqual(os.sched_getaffinity(pid), os.sched_getaffinity(0))  # mpirun bound it to one core
                 os.kill(pid, signal.SIGKILL)

@@ -159,16 +159,21 @@ class BoundByGpu(Case):
                 self.assertAlmostEqual(before, ours[1][0]["period_us"] / 1000, delta=0.02 * before)
                 self.assertAlmostEqual(after, faster[1][0]["period_us"] / 1000, delta=0.05 * after)
 
-    def test_that_the_cpu_holds_up_a_faster_job_is_told(self):
+    def test_that_the_cpu_holds_up_a_faster_job_is_predicted(self):
         told = "the CPU alone takes "
         for slowest in (1.0, 1.2):
-            folder, truth = gpu_job.write(self, Job(world=2, buckets=5, kernel_us=40.0, cpu_us=38.0, transfer_us=1500.0, jitter=0.1,
-                                                    slow=(1, slowest)), folder="slow%.1f" % slowest)
+            ours, faster = (gpu_job.write(self, Job(world=2, buckets=5, kernel_us=40.0, cpu_us=38.0, transfer_us=us, jitter=0.1,
+                                                    slow=(1, slowest)), folder="slow%.1f-%d" % (slowest, us))
+                            for us in (1500.0, 375.0))
             with self.subTest(slowest=slowest):
-                self.assertNotIn(told, dpro("whatif", folder).out)
-                out = " ".join(dpro("whatif", folder, "--bandwidth", "4x").out.split())
-                alone_us = 1000 * float(out.partition(told)[2].split()[0])
-                self.assertAlmostEqual(alone_us, truth[1]["cpu_us"], delta=0.01 * alone_us)
+                self.assertNotIn(told, dpro("whatif", ours[0]).out)
+                facts = self.assert_json("whatif", ours[0], "--bandwidth", "4x")
+                alone_us = 1000 * float(" ".join(facts["warnings"]).partition(told)[2].split()[0])
+                self.assertAlmostEqual(alone_us, ours[1][1]["cpu_us"], delta=0.01 * alone_us)
+                predicted_us = 1000 * facts["predicted"]["iteration_ms"]
+                self.assertAlmostEqual(predicted_us, faster[1][0]["period_us"], delta=0.02 * predicted_us)
+                twice = " ".join(dpro("whatif", ours[0], "--compute", "2x").out.split())
+                self.assertIn("unless it gets faster, too", twice)
         waits, _ = gpu_job.write(self, Job(world=2, buckets=5, transfer_us=4000.0, sync="loss"), folder="waits")
         self.assertNotIn(told, dpro("whatif", waits, "--bandwidth", "4x").out)
 

@@ -37,13 +37,18 @@ uint64_t memory_size(const struct memory_sweep *s, const struct graph_block *b)
                       : (uint64_t)llround((double)asked * share) + b->size_bytes - asked;
 }
 
+static bool in_same_function(const struct graph_moment *a, const struct graph_moment *b)
+{
+    return a->function == b->function && (a->function != 0 || a->op == b->op);
+}
+
 /* The place from which on a gradient that is added to another one, or copied, is no longer needed:
- * another op takes memory. */
+ * another function of autograd, or of none another op, takes memory. */
 static uint32_t added_up(const struct model_memory *m, uint32_t taken)
 {
     uint32_t next = taken + 1;
     while (next < m->n_moments &&
-           (m->moments[next].gives || m->moments[next].op == m->moments[taken].op))
+           (m->moments[next].gives || in_same_function(&m->moments[next], &m->moments[taken])))
         next++;
     return next + 1;
 }

@@ -95,6 +95,34 @@ TEST(between_ops_a_moment_is_at_the_end_of_the_one_before)
     assert_in_range(m->moments[2].share, 26000, 26300);
 }
 
+TEST(moments_are_in_functions_of_autograd)
+{
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int s = 0; s < 2; s++) {
+        trace_text_step(t, s, 1000 * s, 1000);
+        for (int i = 0; i < 2; i++) {
+            int64_t at = 1000 * s + 100 + 400 * i;
+            trace_text_cpu(t, "cpu_op", "autograd::engine::evaluate_function: MmBackward0", 1, at,
+                           300, "");
+            trace_text_cpu(t, "cpu_op", "MmBackward0", 1, at + 10, 250, "");
+            trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 50, 50, "");
+            trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 150, 50, "");
+        }
+        trace_text_cpu(t, "cpu_op", "aten::add", 1, 1000 * s + 900, 50, "");
+    }
+    const int64_t at[] = {1160, 1210, 1260, 1560, 1920};
+    for (int i = 0; i < 5; i++)
+        trace_text_memory(t, 1, -1, at[i], 64 * (i + 1), 100, -1);
+    const struct graph_memory *m = memory_of(trace_text_graph());
+    assert_int_equal(m->n_moments, 5);
+    assert_int_not_equal(m->moments[0].function, 0);
+    assert_int_equal(m->moments[1].function, m->moments[0].function);
+    assert_int_equal(m->moments[2].function, m->moments[0].function);
+    assert_int_not_equal(m->moments[3].function, m->moments[0].function);
+    assert_int_not_equal(m->moments[3].function, 0);
+    assert_int_equal(m->moments[4].function, 0);
+}
+
 TEST(what_the_step_before_left_is_there_before)
 {
     struct trace_text *t = two_steps(0, 1);

@@ -248,6 +248,25 @@ TEST(gradients_that_are_views_are_there_until_they_are_copied)
     assert_int_equal(peaks[1], 20 + 100 + 200);
 }
 
+/* As of an LSTM's layer, whose weights' gradients one call makes. */
+TEST(gradients_are_copied_behind_the_function_that_makes_them)
+{
+    struct by_hand *h = new_by_hand(200);
+    h->model.memory.views = true;
+    h->moments[1].block = 3;
+    h->moments[2] = (struct graph_moment){.op = 2, .block = 2};
+    h->moments[3] = (struct graph_moment){.op = 3, .gives = true, .block = 2};
+    h->blocks[3].taken = 1;
+    h->blocks[2].taken = 2;
+    h->blocks[2].given = 3;
+    assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 100 + 200);
+    h->moments[1].function = 1;
+    h->moments[2].function = 2;
+    assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 100 + 200);
+    h->moments[2].function = 1;
+    assert_int_equal(memory_peak_bytes(&h->model, &h->model.baseline), 20 + 100 + 200 + 50);
+}
+
 TEST(gradients_of_micro_batches_are_no_views_until_the_last_one)
 {
     struct by_hand *h = new_by_hand(200);

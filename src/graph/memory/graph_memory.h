@@ -17,9 +17,11 @@
 #define SPLIT_UNSPLITS (-1.0F)
 
 struct graph_moment {
-    uint32_t op;    /* the graph's op that it is in; DPRO_NO_OP: before the first */
-    uint16_t share; /* how much of the op's time has passed, in 1/65535 */
-    bool gives;     /* whether the block is given back; else it is taken */
+    uint32_t op;       /* the graph's op that it is in; DPRO_NO_OP: before the first */
+    uint32_t function; /* of autograd, whose gradients are passed on at its end: the number of the
+                          call that the op is in; 0: none */
+    uint16_t share;    /* how much of the op's time has passed, in 1/65535 */
+    bool gives;        /* whether the block is given back; else it is taken */
     uint32_t block;
 };
 

@@ -2,14 +2,31 @@
  * or behind it. A thread without ops works for the main thread. */
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"
+#include "graph/names/span_names.h"
 
 struct op_time {
     int64_t start_ns, end_ns;
-    uint32_t track, op;
+    uint32_t track, op, function;
+    int64_t function_end_ns; /* of the span, where it is a function of autograd; else 0 */
 };
 typedef ARRAY(struct op_time) op_times;
 
 ORDER(by_track, struct op_time, ASCENDING(track) ?: ASCENDING(start_ns) ?: ASCENDING(op));
+
+/* Which call of autograd's outermost functions each op is in. */
+static void number_functions(op_times *list)
+{
+    uint32_t n = 0, track = NO_ID;
+    int64_t end_ns = 0;
+    for (struct op_time *it = list->at; it < list->at + list->n; it++) {
+        if (it->track != track || it->start_ns >= end_ns) {
+            end_ns = it->function_end_ns;
+            n += end_ns > 0;
+        }
+        track = it->track;
+        it->function = end_ns > 0 ? n : 0;
+    }
+}
 
 /* The ops of CPU threads as the iteration ran them, thread by thread. */
 static op_times list_ops(const struct memory_build *b)
@@ -22,10 +39,14 @@ static op_times list_ops(const struct memory_build *b)
             b->trace->tracks[slice_span(rank, slice)->track].gpu)
             continue;
         const struct slice *it = &rank->slices.at[slice];
-        array_push(&list,
-                   ((struct op_time){it->start_ns, it->end_ns, slice_span(rank, slice)->track, o}));
+        const struct trace_span *span = slice_span(rank, slice);
+        bool is_function = rank->classes[span->name] & NAME_BACKWARD;
+        array_push(&list, ((struct op_time){it->start_ns, it->end_ns, span->track, o,
+                                            .function_end_ns =
+                                                is_function ? span->start_ns + span->dur_ns : 0}));
     }
     array_sort(&list, by_track);
+    number_functions(&list);
     return list;
 }
 
@@ -56,6 +77,7 @@ void memory_place_moments(struct memory_build *b)
         if (!op)
             op = op_at(&list, b->rank->main_track, moment->ns);
         to->moments[i] = (struct graph_moment){.op = op ? op->op : DPRO_NO_OP,
+                                               .function = op ? op->function : 0,
                                                .share = op ? share_of(op, moment->ns) : 0,
                                                .gives = moment->gives,
                                                .block = b->blocks.at[moment->block].is};

@@ -99,17 +99,24 @@ static inline uint64_t fuzz_hash_snapshot(const struct snapshot_part *snapshot)
     return h;
 }
 
+static inline uint64_t fuzz_hash_cost(uint64_t h, const struct probe_cost *cost)
+{
+    return fuzz_hash(h ^ cost->is_known, &cost->forward, 4 * sizeof(double));
+}
+
 static inline uint64_t fuzz_hash_probes(const struct dpro_probes *p)
 {
     uint64_t h = p->n_broken ^ p->threads << 8;
     h = fuzz_hash(h, p->names.at, p->names.n * sizeof *p->names.at);
-    h = fuzz_hash(h, p->batches.at, p->batches.n * sizeof *p->batches.at);
+    for (size_t i = 0; i < p->batches.n; i++) {
+        h = fuzz_hash(h, &p->batches.at[i].ratio, sizeof(double));
+        h = fuzz_hash_cost(h, &p->batches.at[i].cost);
+    }
     for (size_t i = 0; i < p->probes.n; i++) {
         const struct probe *probe = &p->probes.at[i];
         h = fuzz_hash(h, &probe->class, 3 * sizeof probe->class);
         for (unsigned way = 0; way < DPRO_N_COMPUTINGS; way++)
-            h = fuzz_hash(h ^ probe->costs[way].is_known, &probe->costs[way].forward,
-                          4 * sizeof(double));
+            h = fuzz_hash_cost(h, &probe->costs[way]);
         if (probe->n == 0 || probe->first + probe->n > p->names.n ||
             probe->first_batch + probe->n_batches > p->batches.n)
             abort();

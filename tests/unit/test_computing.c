@@ -52,13 +52,17 @@ static struct network *new_network(void)
                                      .backward = i == 0 ? 200.0 / 700 : 1};
     n.ops[0].work_ns = 700;
     n.ops[0].once_ns = 100;
-    n.calls[0] = (struct model_call){
-        .module = WHOLE, .parent = MODEL_NONE, .backward_last = 3, .backward_ns = 800};
+    n.calls[0] = (struct model_call){.module = WHOLE,
+                                     .parent = MODEL_NONE,
+                                     .backward_last = 3,
+                                     .forward_ns = 400,
+                                     .backward_ns = 800};
     for (uint32_t c = 1; c < N_CALLS; c++)
         n.calls[c] = (struct model_call){.module = c,
                                          .parent = 0,
                                          .op = c == FIRST ? 2 : 0,
                                          .backward_last = c == FIRST ? 3 : 1,
+                                         .forward_ns = 200,
                                          .backward_ns = 400,
                                          .recompute_ns = 200};
     n.program = (struct model_program){n.ops, N_OPS, n.calls, N_CALLS};

@@ -174,11 +174,16 @@ static bool read_latency(const char *text, void *field)
     return true;
 }
 
-/* "1.2x", "1.2x@3", "1.2x@0-7" */
+/* "1.2x", "1.2x@3", "1.2x@0-7", "gpu=2x", "cpu=2x@3" */
 static bool parse_compute(const char *text, struct dpro_compute_change *change)
 {
     char speed[64];
     const char *ranks;
+    bool cpu = strncmp(text, "cpu=", 4) == 0, gpu = strncmp(text, "gpu=", 4) == 0;
+    change->processor = cpu   ? DPRO_PROCESSOR_CPU
+                        : gpu ? DPRO_PROCESSOR_GPU
+                              : DPRO_PROCESSOR_DEFAULT;
+    text += cpu || gpu ? 4 : 0;
     if (!units_split(text, '@', true, speed, sizeof speed, &ranks) ||
         !units_read_ratio(speed, &change->speed) || !(change->speed > 0))
         return false;
@@ -231,9 +236,10 @@ static const struct opt whatif_opts[] = {
         "+10us, -5us (or ns, ms), or a ratio above 0 such as 0.5x",
         "each message takes that much longer (+10us) or\nshorter (-5us), or its own cost that "
         "many times (0.5x)"),
-    OPT_LIST("compute", "SPEED", read_compute, computes, "a speed such as 1.2x, 0.8x@3 or 2x@0-7",
-             "ranks that compute SPEED times as fast: 1.2x, 0.8x@3\n(rank 3), 2x@0-7; may be "
-             "repeated"),
+    OPT_LIST("compute", "SPEED", read_compute, computes,
+             "a speed such as 1.2x, 0.8x@3, 2x@0-7, gpu=2x or cpu=2x",
+             "ranks that compute SPEED times as fast: 1.2x, 0.8x@3\n(rank 3), 2x@0-7; of jobs on "
+             "GPUs these, or gpu=2x and\ncpu=2x apart; may be repeated"),
     CMD_OPT_DELAY("ops that take longer or shorter, as in dpro replay;\nmay be repeated"),
     OPT_WHOLE("dp", opt_read_u32, changes.dp, 1, UINT32_MAX,
               "N data-parallel replicas, of FSDP without replicas N\nshards; all else as it is, on "

@@ -15,10 +15,17 @@
 extern "C" {
 #endif
 
+/* What computes: of a job on GPUs these and the threads that launch their work are apart. */
+enum dpro_processor {
+    DPRO_PROCESSOR_DEFAULT, /* the GPU where the job has them, else the CPU */
+    DPRO_PROCESSOR_CPU,
+    DPRO_PROCESSOR_GPU
+};
 /* Computation `speed` times as fast, on ranks first_rank to last_rank; both -1: on all. */
 struct dpro_compute_change {
     double speed;
     int first_rank, last_rank;
+    enum dpro_processor processor;
 };
 
 /* Zeroed: no changes. All that are set apply together. */

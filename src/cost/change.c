@@ -11,6 +11,7 @@
 #include "cost/change_computing.h"
 #include "cost/change_memory.h"
 #include "cost/change_world.h"
+#include "cost/cost.h"
 #include "cost/server_placement.h"
 #include "cost/sync.h"
 #include "cost/topology.h"
@@ -36,13 +37,27 @@ static bool is_speed(double ratio)
     return ratio >= 1e-6 && isfinite(ratio);
 }
 
+int check_speed(const struct dpro_compute_change *change, const struct dpro_graph *g,
+                struct dpro_error *err)
+{
+    bool gpu = job_has_gpu(g), found = !gpu || change->first_rank < 0;
+    if (!is_speed(change->speed))
+        return refuse(err, "computing %g times as fast makes no sense; 0.000001 times is the least",
+                      change->speed);
+    if (change->processor == DPRO_PROCESSOR_GPU && !gpu)
+        return refuse(err, "the job computes on CPUs only: give --compute cpu=%gx", change->speed);
+    for (uint32_t r = 0; gpu && r < g->n_ranks; r++)
+        found |= g->ranks[r].rank >= change->first_rank && g->ranks[r].rank <= change->last_rank;
+    return found ? 0
+                 : refuse(err, "no rank %d to compute faster: they are %d to %d",
+                          change->first_rank, g->ranks[0].rank, g->ranks[g->n_ranks - 1].rank);
+}
+
+/* Of a job on CPUs; of others the graph was changed. */
 static int change_compute(const struct dpro_compute_change *change, struct dpro_model *m,
                           struct dpro_error *err)
 {
     bool found = false;
-    if (!is_speed(change->speed))
-        return refuse(err, "computing %g times as fast makes no sense; 0.000001 times is the least",
-                      change->speed);
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         int rank = m->ranks[r].rank;
         if (change->first_rank >= 0 && (rank < change->first_rank || rank > change->last_rank))
@@ -413,7 +428,8 @@ int change_apply(const struct dpro_graph *graph, const struct dpro_changes *chan
         rc = change_world(&replicas, told, changes->collectives, model, notes, err);
     if (rc == 0 && told)
         ask_topology(told, replicas.after * replicas.rest, model, &asked);
-    for (size_t i = 0; i < changes->n_compute && rc == 0; i++)
+    bool gpu = job_has_gpu(graph); /* then the graph was changed */
+    for (size_t i = 0; !gpu && i < changes->n_compute && rc == 0; i++)
         rc = change_compute(&changes->compute[i], model, err);
     if (rc == 0)
         rc = change_link(&asked, model, notes, err);

@@ -16,6 +16,10 @@ struct notes {
 /* What can't be asked for, and why. */
 #define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
 
+/* Whether such a speed can be asked for. */
+int check_speed(const struct dpro_compute_change *change, const struct dpro_graph *graph,
+                struct dpro_error *err);
+
 /* A copy of the model whose ranks, programs and own strategy can be written to. The rest is
  * borrowed; all that is new is the arena's. */
 void change_copy(const struct dpro_model *model, struct arena *arena, struct dpro_model *copy);

@@ -5,6 +5,7 @@
 #include "cost/model_memory.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/sort.h"
@@ -385,15 +386,44 @@ static int learn_changed(const struct measured_replay *shape, const struct dpro_
     return rc;
 }
 
-int change_graph(const struct dpro_graph *graph, const struct dpro_changes *c, struct dpro_model *m,
-                 struct notes *notes, struct graph_change *change, struct dpro_error *err)
+/* Of a job on GPUs a rank's work is a GPU's, launched by threads: speeds are delays of one or the
+ * other. */
+static int add_speeds(const struct dpro_graph *graph, struct arena *arena, struct dpro_changes *c,
+                      struct dpro_error *err)
 {
+    const char **delays = arena_array(arena, c->n_delays + c->n_compute + 1, sizeof *delays);
+    bool gpu = job_has_gpu(graph);
+    for (size_t i = 0; gpu && i < c->n_delays; i++)
+        delays[i] = c->delays[i];
+    for (size_t i = 0; i < c->n_compute; i++) {
+        const struct dpro_compute_change *speed = &c->compute[i];
+        char ranks[40] = "";
+        int rc = check_speed(speed, graph, err);
+        if (rc < 0)
+            return rc;
+        if (speed->first_rank >= 0)
+            snprintf(ranks, sizeof ranks, "@%d-%d", speed->first_rank, speed->last_rank);
+        const char *what = speed->processor == DPRO_PROCESSOR_CPU ? "THREADS" : "KERNELS";
+        if (gpu)
+            delays[c->n_delays++] = arena_format(arena, "%s%s=%.9g", what, ranks, 1 / speed->speed);
+    }
+    c->delays = gpu ? delays : c->delays;
+    return 0;
+}
+
+int change_graph(const struct dpro_graph *graph, const struct dpro_changes *asked,
+                 struct dpro_model *m, struct notes *notes, struct graph_change *change,
+                 struct dpro_error *err)
+{
+    struct dpro_changes changes = *asked, *c = &changes;
     struct dpro_graph delayed, shape_graph, changed_graph;
     struct measured_replay shape, changed;
     struct dpro_model learnt;
     *change = (struct graph_change){.n_units = 0};
     struct replicas replicas;
-    int rc = replicas_find(graph, c, m, notes->arena, &replicas, err);
+    int rc = add_speeds(graph, notes->arena, &changes, err);
+    if (rc == 0)
+        rc = replicas_find(graph, c, m, notes->arena, &replicas, err);
     if (rc < 0)
         return rc;
     struct rank_share share = replicas_share(&replicas);

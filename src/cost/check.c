@@ -56,6 +56,11 @@ bool rank_has_gpu(const struct dpro_graph *g, const struct graph_rank *rank)
     return false;
 }
 
+bool job_has_gpu(const struct dpro_graph *g)
+{
+    return g && g->n_ranks > 0 && rank_has_gpu(g, &g->ranks[0]);
+}
+
 static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
 {
     bool any = g->n_exchanges > 0, sized = false, unnamed = unnamed_are_gradients(g);

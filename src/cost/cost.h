@@ -44,6 +44,7 @@ const struct graph_dimension *job_dimension(const struct dpro_graph *graph,
 /* The job is a single process, without communication. */
 bool is_single(const struct dpro_graph *graph);
 bool rank_has_gpu(const struct dpro_graph *graph, const struct graph_rank *rank);
+bool job_has_gpu(const struct dpro_graph *graph); /* its first rank; NULL: no */
 
 /* Whether the op's time counts as its rank's computation, reading input included. */
 static inline bool op_computes(const struct dpro_graph *graph, uint32_t op)

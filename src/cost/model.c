@@ -196,7 +196,9 @@ int model_learn_again(const struct measured_replay *shape, const struct measured
         return rc;
     array_fini(&m.warnings);
     struct model_pace pace = model->pace;
-    if (!carries_alike(shape->graph, delayed->graph, &model->net.gate))
+    /* the model has no threads that launch a GPU's work: the replay says what these hold up */
+    if (job_has_gpu(delayed->graph) ||
+        !carries_alike(shape->graph, delayed->graph, &model->net.gate))
         pace = pace_of_changed(&m, model,
                                mean_iteration_ns(delayed) / mean_iteration_ns(model->recorded));
     set_pace(&m, pace);

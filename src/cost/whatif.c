@@ -251,7 +251,10 @@ static int64_t *only_on_threads(const struct dpro_graph *g, const int64_t *ns, s
 /* Whether the threads that launch a GPU's work do what they did. */
 static bool launches_alike(const struct dpro_changes *c, const struct dpro_whatif *w)
 {
-    return c->n_compute == 0 && c->n_delays == 0 && c->tp == 0 && !c->compile && !c->precision &&
+    for (size_t i = 0; i < c->n_compute; i++)
+        if (c->compute[i].processor == DPRO_PROCESSOR_CPU)
+            return false;
+    return c->n_delays == 0 && c->tp == 0 && !c->compile && !c->precision &&
            !w->graph.has_modules && c->pipeline_micro_batches == 0 &&
            c->schedule == DPRO_SCHEDULE_UNKNOWN;
 }

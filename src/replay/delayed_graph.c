@@ -27,11 +27,14 @@ enum scope {
     SCOPE_COMPUTE,
     SCOPE_CPU,
     SCOPE_GPU,
+    SCOPE_KERNELS, /* computation on GPUs */
+    SCOPE_THREADS, /* CPU threads with the gaps between their ops */
     SCOPE_ALL
 };
 
 struct delay {
     bool adds;   /* add_ns counts, else ratio */
+    bool gaps;   /* gaps before ops, too */
     bool spread; /* add_ns once a rank, over all its ops, else on each op */
     double ratio;
     int64_t add_ns;
@@ -50,10 +53,8 @@ static int find_scope(const char *word)
     static const struct {
         const char *word;
         int scope;
-    } words[] = {{"COMM", SCOPE_COMM},
-                 {"COMPUTE", SCOPE_COMPUTE},
-                 {"CPU", SCOPE_CPU},
-                 {"GPU", SCOPE_GPU},
+    } words[] = {{"COMM", SCOPE_COMM}, {"COMPUTE", SCOPE_COMPUTE}, {"CPU", SCOPE_CPU},
+                 {"GPU", SCOPE_GPU},   {"KERNELS", SCOPE_KERNELS}, {"THREADS", SCOPE_THREADS},
                  {"ALL", SCOPE_ALL}};
     for (int kind = 0; kind < DPRO_OP_IN; kind++) /* those that take time */
         if (strcasecmp(word, dpro_op_kind_name((enum dpro_op_kind)kind)) == 0)
@@ -129,9 +130,12 @@ static bool in_scope(const struct dpro_graph *g, uint32_t op, int scope)
     case SCOPE_COMPUTE:
         return kind <= DPRO_OP_UPDATE;
     case SCOPE_CPU:
+    case SCOPE_THREADS:
         return device_kind == DPRO_DEVICE_CPU_THREAD && !on_gpu;
     case SCOPE_GPU:
         return on_gpu;
+    case SCOPE_KERNELS:
+        return on_gpu && kind <= DPRO_OP_UPDATE;
     case SCOPE_ALL:
         return true;
     default:
@@ -207,7 +211,7 @@ static int matches_nothing(const struct dpro_graph *g, const char *text, const s
     suggest(g, t->name, names, sizeof names);
     return dpro_error_set(err, DPRO_EUSAGE,
                           "delay '%s': '%s' is neither a kind (FW, BW, UPDATE, ..., COMM, COMPUTE, "
-                          "CPU, GPU, ALL) nor matches an op%s%s",
+                          "CPU, GPU, KERNELS, THREADS, ALL) nor matches an op%s%s",
                           text, t->name, t->all_ranks ? "" : " on those ranks", names);
 }
 
@@ -223,6 +227,7 @@ static int parse_one(const struct dpro_graph *g, const char *text, const uint8_t
     struct target target = {.name = arena_copy_string(arena, text, (size_t)(equals - text))};
     split_ranks(&target);
     target.scope = find_scope(target.name);
+    delay->gaps = target.scope == SCOPE_THREADS && !delay->adds;
     delay->spread = delay->adds && target.scope != SCOPE_NONE;
     if (!*target.name)
         return malformed(text, err);
@@ -272,10 +277,10 @@ static void apply(const struct delay *delay, const struct dpro_graph *graph, int
     }
 }
 
-/* A copy of n iterations' durations, delayed; NULL of NULL. */
-static int64_t *delay_durations(const struct dpro_graph *graph, const struct delay *delays,
-                                size_t n_delays, const int64_t *dur_ns, uint32_t n,
-                                struct arena *arena)
+/* A copy of n iterations' durations, or of the gaps before them, delayed; NULL of NULL. */
+static int64_t *delay_times(const struct dpro_graph *graph, const struct delay *delays,
+                            size_t n_delays, bool gaps, const int64_t *dur_ns, uint32_t n,
+                            struct arena *arena)
 {
     size_t n_values = (size_t)n * graph->n_ops;
     if (!dur_ns)
@@ -285,7 +290,8 @@ static int64_t *delay_durations(const struct dpro_graph *graph, const struct del
         memcpy(changed, dur_ns, n_values * sizeof *changed);
     for (uint32_t s = 0; s < n; s++)
         for (size_t d = 0; d < n_delays; d++)
-            apply(&delays[d], graph, changed + (size_t)s * graph->n_ops);
+            if (!gaps || delays[d].gaps)
+                apply(&delays[d], graph, changed + (size_t)s * graph->n_ops);
     return changed;
 }
 
@@ -316,6 +322,7 @@ int delayed_graph(const struct dpro_graph *graph, const char *const *options, si
 {
     uint8_t *has_gpu = arena_array(arena, (size_t)graph->n_ranks + graph->n_servers + 1, 1);
     struct delay *delays = arena_array(arena, n, sizeof *delays);
+    bool gaps = false;
     *delayed = *graph;
     if (n == 0)
         return 0;
@@ -327,10 +334,18 @@ int delayed_graph(const struct dpro_graph *graph, const char *const *options, si
             return rc;
         delays[i].add_ns = scaled(delays[i].add_ns, 1 / pace);
     }
-    delayed->dur_ns = delay_durations(graph, delays, n, graph->dur_ns, 1, arena);
+    for (size_t i = 0; i < n; i++)
+        gaps |= delays[i].gaps;
+    delayed->dur_ns = delay_times(graph, delays, n, false, graph->dur_ns, 1, arena);
     delayed->sample_dur_ns =
-        delay_durations(graph, delays, n, graph->sample_dur_ns, graph->n_samples, arena);
-    delayed->lead_dur_ns = delay_durations(graph, delays, n, graph->lead_dur_ns, 1, arena);
+        delay_times(graph, delays, n, false, graph->sample_dur_ns, graph->n_samples, arena);
+    delayed->lead_dur_ns = delay_times(graph, delays, n, false, graph->lead_dur_ns, 1, arena);
+    if (gaps) {
+        delayed->gap_ns = delay_times(graph, delays, n, true, graph->gap_ns, 1, arena);
+        delayed->sample_gap_ns =
+            delay_times(graph, delays, n, true, graph->sample_gap_ns, graph->n_samples, arena);
+        delayed->lead_gap_ns = delay_times(graph, delays, n, true, graph->lead_gap_ns, 1, arena);
+    }
     delay_cycles(graph, arena, delayed);
     for (size_t i = 0; i < n; i++)
         array_fini(&delays[i].ops);

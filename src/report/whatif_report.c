@@ -96,6 +96,13 @@ static void say_change(struct words *words, const struct change *change)
               value->text ? value->text : TRIMMED(number / change->unit), mark + 2);
 }
 
+/* NULL: what the job has. */
+static const char *processor_name(const struct dpro_compute_change *change)
+{
+    static const char *const names[] = {NULL, "CPU", "GPU"};
+    return names[change->processor];
+}
+
 static void say_changes(struct words *words, const struct dpro_changes *c)
 {
     struct change changes[MAX_CHANGES];
@@ -107,7 +114,9 @@ static void say_changes(struct words *words, const struct dpro_changes *c)
         char who[40] = "";
         if (first >= 0)
             snprintf(who, sizeof who, first == last ? "rank %d " : "ranks %d-%d ", first, last);
-        words_add(words, ", ", "%scomputing %s times as fast", who, TRIMMED(c->compute[i].speed));
+        const char *on = processor_name(&c->compute[i]);
+        words_add(words, ", ", "%scomputing %s times as fast%s%s", who,
+                  TRIMMED(c->compute[i].speed), on ? " on the " : "", on ? on : "");
     }
     for (size_t i = 0; i < c->n_delays; i++)
         words_add(words, ", ", "%.100s", c->delays[i]);
@@ -133,6 +142,7 @@ static void write_compute(struct writer *w, const struct dpro_changes *c)
             writer_null(w);
         else
             writer_json_ints(w, ranks, 2);
+        writer_fields(w, TEXT("processor", processor_name(&c->compute[i])));
         writer_close(w, '}');
     }
     writer_close(w, ']');

@@ -172,10 +172,25 @@ class BoundByGpu(Case):
                 self.assertAlmostEqual(alone_us, ours[1][1]["cpu_us"], delta=0.01 * alone_us)
                 predicted_us = 1000 * facts["predicted"]["iteration_ms"]
                 self.assertAlmostEqual(predicted_us, faster[1][0]["period_us"], delta=0.02 * predicted_us)
-                twice = " ".join(dpro("whatif", ours[0], "--compute", "2x").out.split())
-                self.assertIn("unless it gets faster, too", twice)
+                _, halved = gpu_job.write(self, Job(world=2, buckets=5, kernel_us=20.0, cpu_us=38.0, transfer_us=1500.0, jitter=0.1,
+                                                    slow=(1, slowest)), folder="halved%.1f" % slowest)
+                twice_us = 1000 * self.assert_json("whatif", ours[0], "--compute", "2x")["predicted"]["iteration_ms"]
+                self.assertAlmostEqual(twice_us, halved[1]["period_us"], delta=0.03 * twice_us)
         waits, _ = gpu_job.write(self, Job(world=2, buckets=5, transfer_us=4000.0, sync="loss"), folder="waits")
         self.assertNotIn(told, dpro("whatif", waits, "--bandwidth", "4x").out)
+
+    def test_a_speed_of_computing_is_that_of_the_gpu(self):
+        bound = dict(world=2, buckets=4, kernel_us=100.0, cpu_us=300.0, transfer_us=100.0)
+        ours, _ = gpu_job.write(self, Job(**bound), folder="bound")
+        _, faster = gpu_job.write(self, Job(**dict(bound, kernel_us=50.0)), folder="gpu")
+        _, launching = gpu_job.write(self, Job(**dict(bound, cpu_us=150.0)), folder="cpu")
+        for speed, truth in (("2x", faster), ("gpu=2x", faster), ("gpu=2x@0-1", faster), ("cpu=2x", launching)):
+            with self.subTest(speed):
+                after = self.assert_json("whatif", ours, "--compute", speed)["predicted"]["iteration_ms"]
+                self.assertAlmostEqual(after, truth[0]["period_us"] / 1000, delta=0.03 * after)
+        text = dpro("whatif", ours, "--compute", "cpu=2x@1").out
+        self.assertIn("rank 1 computing 2 times as fast on the CPU", text)
+        self.assertIn("no rank 7", dpro("whatif", ours, "--compute", "gpu=2x@7").err)
 
     def test_a_faster_gpu_makes_it_bound_by_its_cpu(self):
         folder, truth = gpu_job.write(self, Job(), steps=3)  # of more, the last ones wait for a full queue

@@ -188,7 +188,8 @@ class WhatIf(Case):
                          "--delay", "FW=1.1", "--world-size", "4")
         self.assertEqual(facts["changes"], {
             "bucket_cap_mb": 2, "first_bucket_mb": 1, "partition_mb": 1, "compress": "bf16", "bandwidth_ratio": 0.5,
-            "latency_add_ns": 10000, "compute": [{"speed": 1.5, "ranks": None}, {"speed": 0.9, "ranks": [0, 1]}],
+            "latency_add_ns": 10000,
+            "compute": [{"speed": 1.5, "ranks": None, "processor": None}, {"speed": 0.9, "ranks": [0, 1], "processor": None}],
             "delays": ["FW=1.1"], "world_size": 4})
         self.assertEqual(facts["predicted"]["communication"]["compression"], "bf16")
         self.assertGreater(max(b["partitions"] for b in facts["predicted"]["communication"]["buckets"]), 1)

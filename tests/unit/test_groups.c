@@ -288,7 +288,8 @@ TEST(bytes_scale_with_the_bandwidth_and_messages_with_latency)
     assert_int_equal(time_with(job, &(struct dpro_changes){.bandwidth_ratio = 2}), 2200);
     assert_int_equal(time_with(job, &(struct dpro_changes){.latency_add_ns = 50}), 2850);
     assert_int_equal(time_with(job, &(struct dpro_changes){.latency_ratio = 0.5}), 2550);
-    struct dpro_compute_change fast = {.speed = 2, .first_rank = -1, .last_rank = -1};
+    struct dpro_compute_change fast = {
+        .speed = 2, .first_rank = -1, .last_rank = -1, DPRO_PROCESSOR_DEFAULT};
     assert_int_equal(time_with(job, &(struct dpro_changes){.compute = &fast, .n_compute = 1}),
                      2200);
 }
@@ -413,7 +414,7 @@ TEST(a_slow_copy_is_waited_for)
     struct grid grid;
     struct job *job = replicas_of(2);
     struct dpro_graph *graph = grid_of(&grid, 2, 2);
-    struct dpro_compute_change slow = {0.5, 9, 9};
+    struct dpro_compute_change slow = {0.5, 9, 9, DPRO_PROCESSOR_DEFAULT};
     int64_t as_it_is = time_of_world(graph, job, &(struct dpro_changes){.dp = 5});
     struct dpro_changes changes = {.dp = 5, .compute = &slow, .n_compute = 1};
     assert_in_range(time_of_world(graph, job, &changes), as_it_is + 1000, as_it_is + 2000);

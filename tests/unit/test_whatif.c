@@ -119,7 +119,8 @@ TEST(links_and_ranks_change_as_asked)
     /* a rate is a link's: 1448 of 1514 bytes are payload */
     int64_t rate = time_with(job, &(struct dpro_changes){.bandwidth_bytes_per_s = 1e8});
     assert_true(llabs((long long)(rate - 40000000 - (int64_t)(10.0 * N * MIB * 1514 / 1448))) < 10);
-    struct dpro_compute_change all = {2, -1, -1}, one = {0.5, 1, 1};
+    struct dpro_compute_change all = {2, -1, -1, DPRO_PROCESSOR_DEFAULT},
+                               one = {0.5, 1, 1, DPRO_PROCESSOR_DEFAULT};
     assert_int_equal(time_with(job, &(struct dpro_changes){.compute = &all, .n_compute = 1}),
                      OWN_NS - 20000000);
     assert_int_equal(time_with(job, &(struct dpro_changes){.compute = &one, .n_compute = 1}),
@@ -132,7 +133,7 @@ TEST(links_and_ranks_change_as_asked)
 TEST(what_is_asked_for_combines)
 {
     struct job *job = new_job();
-    struct dpro_compute_change all = {2, -1, -1};
+    struct dpro_compute_change all = {2, -1, -1, DPRO_PROCESSOR_DEFAULT};
     assert_int_equal(time_with(job, &(struct dpro_changes){.compute = &all,
                                                            .n_compute = 1,
                                                            .bandwidth_ratio = 2,
@@ -267,7 +268,8 @@ TEST(what_is_not_sure_of_the_link_shows)
 TEST(changes_without_sense_are_refused)
 {
     struct job *job = new_job();
-    struct dpro_compute_change none = {0, -1, -1}, absent = {2, 7, 7};
+    struct dpro_compute_change none = {0, -1, -1, DPRO_PROCESSOR_DEFAULT},
+                               absent = {2, 7, 7, DPRO_PROCESSOR_DEFAULT};
     const struct {
         struct dpro_changes changes;
         const char *says;

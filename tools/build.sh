@@ -16,7 +16,7 @@ quietly()
 
 if [ ! -f "$build/build.ninja" ]; then
     quietly meson setup "$build" "$@"
-elif [ $# -gt 0 ] || [ /var/lib/dpkg/status -nt "$build/build.ninja" ] || [ -n "$(find . -path "./$build*" -prune -o \( -name meson.build -o -name meson_options.txt \) \
+elif [ $# -gt 0 ] || [ -n "$(find /var/lib/dpkg/status -newer "$build/build.ninja" 2> /dev/null)" ] || [ -n "$(find . -path "./$build*" -prune -o \( -name meson.build -o -name meson_options.txt \) \
     -newer "$build/build.ninja" -print)" ]; then
     # another version of Meson or of the compiler makes a folder that can't be reconfigured: start it again
     meson setup --reconfigure "$build" "$@" >"$log" 2>&1 || quietly meson setup --wipe "$build" "$@"
